@@ -1,19 +1,19 @@
-"""Reads what profilers left behind. Formats are in `recognise.FORMATS`."""
+"""Reads what profilers left behind: inputs are recognised, read and merged into one trace."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Final
 
 from traceflops.devices import merge_jobs
 from traceflops.errors import InputError, NotATrace
-from traceflops.parsers.io import ByteSource, Crew, find_inputs, tell_apart, usable_cores
+from traceflops.parsers.io import ByteSource, Crew, NoteTable, find_inputs, tell_apart, usable_cores
 from traceflops.parsers.recognise import recognise
 from traceflops.parsers.shared import Format, Reading, each_run_once, plausible
 from traceflops.phases import phase
-from traceflops.table import Note, Trace
-from traceflops.units import several
+from traceflops.table import Trace
 
 LOSSES = frozenset(
     {
@@ -35,6 +35,12 @@ LOSSES = frozenset(
     }
 )
 """Codes of the notes that say that part of an input was lost; `strict` refuses such an input."""
+
+_NOTES: Final = NoteTable(
+    dropped={
+        "not-a-trace": "{count} [file|files] in the folder skipped (no readable trace): {listed}.",
+    },
+)
 
 Watcher = Callable[[ByteSource, int, int], None]
 """Told before each input is read: the input, its place, how many there are."""
@@ -77,9 +83,12 @@ def read(
         raise _nothing_in(given, passed_over)
     with phase("merge"):
         merged = merge_jobs(each_run_once(traces))
-    return replace(
-        merged, notes=(*_passed_over_notes([name for name, _ in passed_over]), *merged.notes)
-    )
+    if not passed_over:
+        return merged
+    names = [name for name, _ in passed_over]
+    listed = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
+    skipped = _NOTES.note("not-a-trace", len(names), listed=listed)
+    return replace(merged, notes=(skipped, *merged.notes))
 
 
 @dataclass(slots=True)
@@ -115,7 +124,7 @@ class _Job:
         sources = [source for source, _ in members]
         try:
             with phase("read", sources[0].name):
-                traces = _read(format_, sources, reading)
+                traces = [plausible(trace) for trace in format_.read(sources, reading)]
         except InputError as error:
             self._pass_over(members, error)
             return
@@ -164,21 +173,3 @@ def _inputs(path: str) -> list[tuple[ByteSource, bool]]:
         raise InputError(f"empty archive: {path}", "pack the trace again")
     # An archive with several members is a folder in all but name.
     return [(source, named and len(sources) == 1) for source in sources]
-
-
-def _read(format_: Format, sources: Sequence[ByteSource], reading: Reading) -> list[Trace]:
-    return [plausible(trace) for trace in format_.read(sources, reading)]
-
-
-def _passed_over_notes(names: list[str]) -> tuple[Note, ...]:
-    if not names:
-        return ()
-    listed = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
-    return (
-        Note(
-            "dropped",
-            "not-a-trace",
-            f"{several(len(names), 'file')} in the folder skipped (no readable trace): {listed}.",
-            len(names),
-        ),
-    )

@@ -29,31 +29,15 @@ _BEGINS = {
     ".md": rb"<!-- traceflops\.report/",
 }
 """How a report of ours begins, by suffix; an archive says it at its end."""
-
-
 MARK: Final = b"traceflops.output/1"
 """What tables (at the end) and timelines (at the beginning) of ours say in their files."""
-
-
 _HEADER: Final = re.compile(rb'"[a-z]\w*"(?:,"[a-z]\w*")+\n')
 """How a table of ours begins as CSV, in which no mark has a place."""
-
-
-_IN_ARCHIVE = b"traceflops.report/"
-
-
-_LOOKED_AT = 1 << 16
-
-
+_IN_ARCHIVE: Final = b"traceflops.report/"
+_LOOKED_AT: Final = 1 << 16
 _UNFINISHED: Final = ".traceflops-part"
-
-
 _ABANDONED_S: Final = 24 * 3600
-
-
 _LONGEST_STEM: Final = 60
-
-
 _REMEDIES: Final = {
     errno.ENOMEM: MORE_MEMORY,
     **dict.fromkeys(
@@ -70,20 +54,15 @@ _REMEDIES: Final = {
 def check_replaced(target: Path, *, force: bool) -> None:
     """Refuse a target that cannot be, or that is a file of somebody else unless forced."""
     check_place(target)
-    _check_link(target, force=force)
+    if target.is_symlink() and not target.exists() and not force:  # its place was not asked for
+        raise UsageError(
+            f"a link to a file that does not exist: {target}",
+            "choose another name with -o, or give --force to make that file",
+        )
     if target.exists() and not force and not is_ours(target):
         raise UsageError(
             f"will not overwrite a file that traceflops did not write: {target}",
             "choose another name with -o, or give --force",
-        )
-
-
-def _check_link(target: Path, *, force: bool) -> None:
-    """Refuse a link to a file that is not there unless forced: its place was not asked for."""
-    if target.is_symlink() and not target.exists() and not force:
-        raise UsageError(
-            f"a link to a file that does not exist: {target}",
-            "choose another name with -o, or give --force to make that file",
         )
 
 
@@ -147,11 +126,6 @@ def _both_ends(target: Path) -> tuple[bytes, bytes]:
         return b"", b""
 
 
-def write_whole(target: Path, content: bytes) -> None:
-    """Write a file so that it is whole or not there."""
-    write_pieces(target, (content,))
-
-
 def write_pieces(target: Path, pieces: Iterable[bytes]) -> None:
     """Write a file under another name and rename it, so that it is whole or not there."""
     write_together([(target, pieces)])
@@ -211,10 +185,9 @@ def _write_beside(target: Path, pieces: Iterable[bytes], unfinished: dict[Path, 
 def _tidy(folder: Path, stem: str) -> None:
     """Remove what runs that were killed left of a file; those of today may still be at work."""
     with suppress(OSError):  # a folder may be writable and not be listed
-        mine = (one for one in folder.iterdir() if one.name.startswith(f".{stem}."))
-        for one in mine:
-            old = time.time() - one.stat().st_mtime > _ABANDONED_S
-            if one.name.endswith(_UNFINISHED) and old:
+        for one in folder.iterdir():
+            mine = one.name.startswith(f".{stem}.") and one.name.endswith(_UNFINISHED)
+            if mine and time.time() - one.stat().st_mtime > _ABANDONED_S:
                 one.unlink()
 
 

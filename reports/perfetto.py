@@ -9,8 +9,8 @@ record and are exact: microseconds with three decimals.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
@@ -43,6 +43,9 @@ _HOST_KINDS: Final = ("annotation", "module", "python", "sync", "overhead", "ins
 _COMPRESSION: Final = 3
 _ROWS_AT_ONCE: Final = 50_000
 
+Write = Callable[..., str]
+"""Writes a range, see `_range`."""
+
 
 def check_suffix(target: Path) -> None:
     """Refuse a name by which nobody would know what is in the file."""
@@ -71,7 +74,7 @@ def render_perfetto(
 def _document(prepared: Prepared, findings: Sequence[Finding]) -> Iterator[bytes]:
     yield b'{"displayTimeUnit":"ns","otherData":{"writer":"%s"},"traceEvents":[\n' % MARK
     separator = b""
-    for text in _events(prepared, findings):
+    for text in filter(None, _events(prepared, findings)):
         yield separator + text
         separator = b",\n"
     yield b"\n]}\n"
@@ -80,41 +83,14 @@ def _document(prepared: Prepared, findings: Sequence[Finding]) -> Iterator[bytes
 def _events(prepared: Prepared, findings: Sequence[Finding]) -> Iterator[bytes]:
     """Yield events, some at a time, as JSON without the brackets of their list."""
     trace = prepared.trace
-    writer = _Writer(_first_time(trace))
+    origin_ns = _first_time(trace)
+    write = partial(_range, origin_ns)
     of_calls = np.full(trace.calls.num_rows, -1, dtype=np.int64)
     of_activities = np.full(trace.activities.num_rows, -1, dtype=np.int64)
-    for texts in (
-        _found(prepared, findings, writer),
-        _devices(prepared, writer, of_activities),
-        _hosts(trace, writer, of_calls),
-        _arrows(prepared, writer, of_calls, of_activities),
-    ):
-        yield from (text for text in texts if text)
-
-
-def _found(prepared: Prepared, findings: Sequence[Finding], writer: _Writer) -> Iterator[bytes]:
-    """Yield the findings, a track each, over all the windows that they are about."""
-    used = [one for windows in prepared.windows.values() for one in windows if one.used]
-    if not used or not findings:
-        return
-    start_ns, end_ns = min(one.start_ns for one in used), max(one.end_ns for one in used)
-    yield writer.label("process", _FINDINGS, 0, "findings", 0).encode()
-    for place, one in enumerate(findings, 1):
-        args = {"severity": one.severity, "share": one.share, "mfu_without": one.mfu_without}
-        yield _joined(
-            [
-                writer.label("thread", _FINDINGS, place, one.rule, place),
-                writer.range(
-                    _FINDINGS,
-                    place,
-                    _json(one.sentence),
-                    start_ns,
-                    end_ns - start_ns,
-                    '"finding"',
-                    _json(args),
-                ),
-            ]
-        )
+    yield from _found(prepared, findings, write)
+    yield from _devices(prepared, write, of_activities)
+    yield from _hosts(trace, write, of_calls)
+    yield from _arrows(prepared, origin_ns, of_calls, of_activities)
 
 
 def _first_time(trace: Trace) -> int:
@@ -126,48 +102,68 @@ def _json(value: object) -> str:
     return msgspec.json.encode(value).decode()
 
 
-@dataclass(frozen=True, slots=True)
-class _Writer:
-    """Writes events; `origin_ns` is the time that becomes 0."""
+def _time(ns: int) -> str:
+    return f"{ns // 1000}.{ns % 1000:03d}"
 
-    origin_ns: int
 
-    def time(self, at_ns: int) -> str:
-        return self.length(at_ns - self.origin_ns)
+def _range(
+    origin_ns: int,
+    pid: int,
+    tid: int,
+    name: str,
+    start_ns: int,
+    dur_ns: int,
+    category: str,
+    args: str = "{}",
+) -> str:
+    """Return an event; `name`, `category` and `args` are JSON already."""
+    return (
+        f'{{"ph":"X","pid":{pid},"tid":{tid},"ts":{_time(start_ns - origin_ns)},'
+        f'"dur":{_time(dur_ns)},"name":{name},"cat":{category},"args":{args}}}'
+    )
 
-    def length(self, ns: int) -> str:
-        return f"{ns // 1000}.{ns % 1000:03d}"
 
-    def range(
-        self, pid: int, tid: int, name: str, start_ns: int, dur_ns: int, category: str, args: str
-    ) -> str:
-        """Return an event; `name`, `category` and `args` are JSON already."""
-        return (
-            f'{{"ph":"X","pid":{pid},"tid":{tid},"ts":{self.time(start_ns)},'
-            f'"dur":{self.length(dur_ns)},"name":{name},"cat":{category},"args":{args}}}'
-        )
+def _label(what: str, pid: int, tid: int, name: str, order: int) -> str:
+    """Return the events that name a process or thread and say where it stands."""
+    at = f'"ph":"M","pid":{pid},"tid":{tid},"ts":0'
+    return (
+        f'{{{at},"name":"{what}_name","args":{{"name":{_json(name)}}}}},\n'
+        f'{{{at},"name":"{what}_sort_index","args":{{"sort_index":{order}}}}}'
+    )
 
-    def arrow(self, end: str, number: int, pid: int, tid: int, at_ns: int) -> str:
-        """Return one end of an arrow: s where it begins, f where it leads to."""
-        return (
-            f'{{"ph":"{end}","bp":"e","id":{number},"pid":{pid},"tid":{tid},'
-            f'"ts":{self.time(at_ns)},"name":"launch","cat":"launch"}}'
-        )
 
-    def label(self, what: str, pid: int, tid: int, name: str, order: int) -> str:
-        """Return the events that name a process or thread and say where it stands."""
-        at = f'"ph":"M","pid":{pid},"tid":{tid},"ts":0'
-        return (
-            f'{{{at},"name":"{what}_name","args":{{"name":{_json(name)}}}}},\n'
-            f'{{{at},"name":"{what}_sort_index","args":{{"sort_index":{order}}}}}'
-        )
+def _thread_labels(pid: int, named: Mapping[int, str], first: int) -> bytes:
+    return _joined(
+        _label("thread", pid, tid, text, place)
+        for place, (tid, text) in enumerate(named.items(), first)
+    )
 
 
 def _joined(events: Iterable[str]) -> bytes:
     return ",\n".join(events).encode()
 
 
-def _devices(prepared: Prepared, writer: _Writer, threads: IntArray) -> Iterator[bytes]:
+def _pieces(events: Iterator[str]) -> Iterator[bytes]:
+    """Yield events some at a time, so that no more of them are held."""
+    while piece := list(islice(events, _ROWS_AT_ONCE)):
+        yield _joined(piece)
+
+
+def _found(prepared: Prepared, findings: Sequence[Finding], write: Write) -> Iterator[bytes]:
+    """Yield the findings, a track each, over all the windows that they are about."""
+    used = [one for windows in prepared.windows.values() for one in windows if one.used]
+    if not used or not findings:
+        return
+    start_ns, end_ns = min(one.start_ns for one in used), max(one.end_ns for one in used)
+    yield _label("process", _FINDINGS, 0, "findings", 0).encode()
+    for place, one in enumerate(findings, 1):
+        args = {"severity": one.severity, "share": one.share, "mfu_without": one.mfu_without}
+        sentence, length = _json(one.sentence), end_ns - start_ns
+        yield _label("thread", _FINDINGS, place, one.rule, place).encode()
+        yield write(_FINDINGS, place, sentence, start_ns, length, '"finding"', _json(args)).encode()
+
+
+def _devices(prepared: Prepared, write: Write, threads: IntArray) -> Iterator[bytes]:
     """Yield the events of all devices; `threads` gets the thread of each activity."""
     trace = prepared.trace
     rows, ranks = trace.devices.to_pylist(), trace.ranks
@@ -177,77 +173,54 @@ def _devices(prepared: Prepared, writer: _Writer, threads: IntArray) -> Iterator
         owner = row["type"].upper() if rank is None else f"rank {rank}, {row['type'].upper()}"
         name = f"{owner} {row['local_id']}: {row['product'] or 'unknown product'}"
         pid = _DEVICE + device
-        yield _joined(
-            [
-                writer.label("process", pid, 0, name, pid),
-                writer.label("thread", pid, _STEPS, "steps", 0),
-                writer.label("thread", pid, _COMPONENTS, "components", 1),
-            ]
-        )
-        yield _joined(_steps(prepared, device, writer))
-        yield _joined(_components(prepared, device, writer))
-        yield from _streams(prepared, device, writer, threads)
+        yield _label("process", pid, 0, name, pid).encode()
+        yield _thread_labels(pid, {_STEPS: "steps", _COMPONENTS: "components"}, 0)
+        yield _joined(_steps(prepared, device, write))
+        yield _joined(_components(prepared, device, write))
+        yield from _streams(prepared, device, write, threads)
 
 
-def _steps(prepared: Prepared, device: int, writer: _Writer) -> Iterator[str]:
+def _steps(prepared: Prepared, device: int, write: Write) -> Iterator[str]:
     for window in prepared.windows[device]:
         if window.role == "range":
             continue  # it lies across the steps
-        name = window.role if window.step is None else f"step {window.step}"
-        parts = window.account.components.parts()
-        args = {"used": window.used, "left_out": window.left_out} | {
-            f"{part}_ns": ns for part, ns in parts.items()
-        }
-        yield writer.range(
-            _DEVICE + device,
-            _STEPS,
-            _json(name),
-            window.start_ns,
-            window.dur_ns,
-            '"step"',
-            _json(args),
-        )
+        name = _json(window.role if window.step is None else f"step {window.step}")
+        parts = {f"{part}_ns": ns for part, ns in window.account.components.parts().items()}
+        args = _json({"used": window.used, "left_out": window.left_out} | parts)
+        pid, start, dur = _DEVICE + device, window.start_ns, window.dur_ns
+        yield write(pid, _STEPS, name, start, dur, '"step"', args)
 
 
-def _components(prepared: Prepared, device: int, writer: _Writer) -> Iterator[str]:
+def _components(prepared: Prepared, device: int, write: Write) -> Iterator[str]:
     account = prepared.accounts[device]
     parts = dict(account.timeline.parts)
     parts["idle"] = Intervals.one(*account.rows.span).subtract(account.timeline.busy)
     for name in (*WORK, "idle"):
-        label = "exposed communication" if name == "communication" else name
-        for low, high in zip(
-            parts[name].start_ns.tolist(), parts[name].end_ns.tolist(), strict=True
-        ):
-            text = _json(label)
-            yield writer.range(_DEVICE + device, _COMPONENTS, text, low, high - low, text, "{}")
+        text = _json("exposed communication" if name == "communication" else name)
+        starts, ends = parts[name].start_ns.tolist(), parts[name].end_ns.tolist()
+        for low, high in zip(starts, ends, strict=True):
+            yield write(_DEVICE + device, _COMPONENTS, text, low, high - low, text)
 
 
-def _streams(
-    prepared: Prepared, device: int, writer: _Writer, threads: IntArray
-) -> Iterator[bytes]:
-    activities = prepared.trace.activities
-    rows = prepared.accounts[device].rows
+def _streams(prepared: Prepared, device: int, write: Write, threads: IntArray) -> Iterator[bytes]:
+    activities, rows = prepared.trace.activities, prepared.accounts[device].rows
     stream = numbers(activities["stream"], ABSENT)[rows.row]
     thread, named = _threads(stream, rows.start_ns, rows.end_ns, nests=False)
     threads[rows.row] = thread
     labels = [_json(name) for name in names(activities["name"])]
     categorised = prepared.linked.categorised
     tops = [_json(f"{one.top}.{one.sub}") for one in categorised.categories]
-    facts = _facts(prepared, rows.row)
-    yield _joined(
-        writer.label("thread", _DEVICE + device, tid, text, 2 + place)
-        for place, (tid, text) in enumerate(named.items())
-    )
+    yield _thread_labels(_DEVICE + device, named, 2)
     columns = (
         thread.tolist(),
         codes(activities["name"])[rows.row].tolist(),
         rows.start_ns.tolist(),
         (rows.end_ns - rows.start_ns).tolist(),
         categorised.category[rows.row].tolist(),
-        facts,
+        _facts(prepared, rows.row),
     )
     yield from _pieces(
-        writer.range(_DEVICE + device, tid, labels[name], start, dur, tops[top], args)
+        write(_DEVICE + device, tid, labels[name], start, dur, tops[top], args)
         for tid, name, start, dur, top, args in zip(*columns, strict=True)
     )
 
@@ -277,17 +250,13 @@ def _facts(prepared: Prepared, rows: IntArray) -> Iterator[str]:
     sizes = numbers(activities["bytes"], ABSENT)[rows].tolist()
     correlations = numbers(activities["correlation"], ABSENT)[rows].tolist()
     for row, size, correlation in zip(op, sizes, correlations, strict=True):
-        found = []
-        if row >= 0:
-            found.append(f'"op":{op_names[op_code[row]]}')
-        if size != ABSENT:
-            found.append(f'"bytes":{size}')
-        if correlation != ABSENT:
-            found.append(f'"correlation":{correlation}')
-        yield f"{{{','.join(found)}}}"
+        facts = [f'"op":{op_names[op_code[row]]}'] if row >= 0 else []
+        facts += [f'"bytes":{size}'] if size != ABSENT else []
+        facts += [f'"correlation":{correlation}'] if correlation != ABSENT else []
+        yield f"{{{','.join(facts)}}}"
 
 
-def _hosts(trace: Trace, writer: _Writer, threads: IntArray) -> Iterator[bytes]:
+def _hosts(trace: Trace, write: Write, threads: IntArray) -> Iterator[bytes]:
     """Yield the events of the job's processes; `threads` gets the thread of each call."""
     tables = {name: _host_rows(trace, name) for name in _HOST_TABLES}
     for process in trace.processes.to_pylist():
@@ -296,13 +265,11 @@ def _hosts(trace: Trace, writer: _Writer, threads: IntArray) -> Iterator[bytes]:
             name: rows[numbers(trace.table(name)["process"])[rows] == number]
             for name, rows in tables.items()
         }
-        if not any(len(rows) for rows in picked.values()):
-            continue
-        rank = process["rank"]
-        name = f"rank {rank}, CPU" if rank is not None else f"CPU: {process['file']}"
-        pid = _HOST + number
-        yield _joined([writer.label("process", pid, 0, name, pid)])
-        yield from _host(trace, picked, pid, writer, threads)
+        if any(len(rows) for rows in picked.values()):
+            rank, pid = process["rank"], _HOST + number
+            name = f"rank {rank}, CPU" if rank is not None else f"CPU: {process['file']}"
+            yield _label("process", pid, 0, name, pid).encode()
+            yield from _host(trace, picked, pid, write, threads)
 
 
 def _host_rows(trace: Trace, name: str) -> IntArray:
@@ -315,7 +282,7 @@ def _host_rows(trace: Trace, name: str) -> IntArray:
 
 
 def _host(
-    trace: Trace, picked: Mapping[str, IntArray], pid: int, writer: _Writer, threads: IntArray
+    trace: Trace, picked: Mapping[str, IntArray], pid: int, write: Write, threads: IntArray
 ) -> Iterator[bytes]:
     def of_all(column: str) -> IntArray:
         return np.concatenate(
@@ -324,34 +291,24 @@ def _host(
 
     start, dur = of_all("start_ns"), np.maximum(of_all("dur_ns"), 0)
     thread, named = _threads(of_all("thread"), start, start + dur, nests=True, word="thread")
-    yield _joined(
-        writer.label("thread", pid, tid, text, place)
-        for place, (tid, text) in enumerate(named.items())
-    )
+    yield _thread_labels(pid, named, 0)
     at = 0
     for name, rows in picked.items():
         labels = [_json(label) for label in names(trace.table(name)["name"])]
         kind = _json(_HOST_TABLES[name])
         if name == "calls":
             threads[rows] = thread[at : at + len(rows)]
-        columns = (thread, start, dur)
-        mine = (column[at : at + len(rows)].tolist() for column in columns)
+        mine = (column[at : at + len(rows)].tolist() for column in (thread, start, dur))
         code = codes(trace.table(name)["name"])[rows].tolist()
         yield from _pieces(
-            writer.range(pid, tid, labels[label], low, length, kind, "{}")
+            write(pid, tid, labels[label], low, length, kind)
             for tid, low, length, label in zip(*mine, code, strict=True)
         )
         at += len(rows)
 
 
-def _pieces(events: Iterator[str]) -> Iterator[bytes]:
-    """Yield events some at a time, so that no more of them are held."""
-    while piece := list(islice(events, _ROWS_AT_ONCE)):
-        yield _joined(piece)
-
-
 def _arrows(
-    prepared: Prepared, writer: _Writer, of_calls: IntArray, of_activities: IntArray
+    prepared: Prepared, origin_ns: int, of_calls: IntArray, of_activities: IntArray
 ) -> Iterator[bytes]:
     """Yield an arrow from each call to each activity that it launched."""
     trace = prepared.trace
@@ -363,16 +320,22 @@ def _arrows(
         rows,
         _HOST + numbers(trace.calls["process"])[call],
         of_calls[call],
-        numbers(trace.calls["start_ns"])[call],
+        numbers(trace.calls["start_ns"])[call] - origin_ns,
         _DEVICE + numbers(trace.activities["device"])[rows],
         of_activities[rows],
-        numbers(trace.activities["start_ns"])[rows],
+        numbers(trace.activities["start_ns"])[rows] - origin_ns,
     )
     yield from _pieces(
-        writer.arrow("s", number, pid, tid, start)
-        + ",\n"
-        + writer.arrow("f", number, device, stream, begun)
+        f"{_arrow('s', number, pid, tid, start)},\n{_arrow('f', number, device, stream, begun)}"
         for number, pid, tid, start, device, stream, begun in zip(
             *(column.tolist() for column in columns), strict=True
         )
+    )
+
+
+def _arrow(end: str, number: int, pid: int, tid: int, ns: int) -> str:
+    """Return one end of an arrow: s where it begins, f where it leads to."""
+    return (
+        f'{{"ph":"{end}","bp":"e","id":{number},"pid":{pid},"tid":{tid},"ts":{_time(ns)},'
+        '"name":"launch","cat":"launch"}'
     )

@@ -11,10 +11,9 @@ from typing import Final
 
 from traceflops.analysis import Analysis
 from traceflops.errors import UsageError
-from traceflops.reports.files import check_replaced, write_whole
+from traceflops.reports.files import check_replaced, write_pieces
 from traceflops.reports.view import NOTHING, Authored
 
-_FIRST_DATE = (1980, 1, 1, 0, 0, 0)
 _READABLE_FILE: Final = (stat.S_IFREG | 0o644) << 16
 """What a member of an archive is: a file that all may read, as if it had not been in one."""
 
@@ -46,7 +45,7 @@ def _zip(analysis: Analysis, command: str | None, authored: Authored) -> bytes:
         archive.comment = b"traceflops.report/1"
         for suffix, render in RENDERERS.items():
             if render is not _zip:
-                member = zipfile.ZipInfo(f"report{suffix}", _FIRST_DATE)
+                member = zipfile.ZipInfo(f"report{suffix}")  # of 1980, whenever it is made
                 member.compress_type = zipfile.ZIP_DEFLATED
                 member.external_attr = _READABLE_FILE
                 archive.writestr(member, render(analysis, command, authored))
@@ -76,7 +75,7 @@ def save(
     """
     target = Path(path)
     check_target(target, force=force)
-    write_whole(target, RENDERERS[target.suffix.lower()](analysis, command, authored))
+    write_pieces(target, [RENDERERS[target.suffix.lower()](analysis, command, authored)])
     return target
 
 

@@ -12,6 +12,8 @@ from traceflops.faces import lazy
 if TYPE_CHECKING:
     from traceflops.parsers.io.csvfiles.cells import (
         Column,
+        Field,
+        Kind,
         Texts,
         clear_mark,
         decimal_mark,
@@ -22,20 +24,16 @@ if TYPE_CHECKING:
         plain_decimal,
         step_of,
     )
-    from traceflops.parsers.io.csvfiles.heads import (
-        Field,
-        Kind,
-        Plan,
-        Tables,
-        find_start,
-        header_in,
-    )
-    from traceflops.parsers.io.csvfiles.lines import Bytes, line_starts
+    from traceflops.parsers.io.csvfiles.lines import Bytes, Damage, line_starts
     from traceflops.parsers.io.csvfiles.text import (
         TEXT_BLOCK_BYTES,
         CsvBlock,
         CsvText,
-        Damage,
+        Cut,
+        Plan,
+        Tables,
+        find_start,
+        header_in,
         text_notes,
     )
     from traceflops.parsers.io.databases.fast import LONGEST_VALUE, NotFast, record_batches

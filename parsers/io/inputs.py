@@ -36,14 +36,6 @@ Progress = Callable[[int], None]
 """Called with the number of stored bytes read so far of the current input."""
 
 
-def _no_progress(_: int) -> None:
-    return None
-
-
-def _nothing() -> None:
-    return None
-
-
 @dataclass(slots=True)
 class ByteSource:
     """One input as decompressed blocks.
@@ -63,8 +55,8 @@ class ByteSource:
     folder: str = ""
     label: str = ""
     packed_bytes: int | None = None
-    release: Callable[[], None] = _nothing
-    progress: Progress = _no_progress
+    release: Callable[[], None] = lambda: None
+    progress: Progress = lambda _: None
     limits: bool = True
     text_bytes: int = 0
     cut: str | None = None

@@ -17,16 +17,19 @@ from dataclasses import replace
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Final, TypeVar
 
 from traceflops.errors import InputError
 from traceflops.parsers.io.inputs import BLOCK_BYTES, UNREADABLE, ByteSource
+
+T = TypeVar("T")
 
 PIPE_PATIENCE_S = 5.0
 """How long a named pipe is waited for that no program has written to yet."""
 _ZIP = b"PK\x03\x04"
 _ZIP_OF_NOTHING = b"PK\x05\x06"
 _MOST_MEMBERS = 10_000
+_RANK: Final = re.compile(r"(?:^|[^a-z])rank[-_.]?(\d{1,7})(?!\d)", re.IGNORECASE)
 _SEPARATORS = re.compile(r"[/\\]")
 
 
@@ -57,10 +60,7 @@ def find_inputs(path: str) -> tuple[list[ByteSource], bool]:
     place = Path(path)
     if not stat.S_ISDIR(_status(place).st_mode):
         return _members(_file(place)), True
-    try:
-        os.scandir(place).close()
-    except OSError as error:
-        raise _unreadable(place, error) from None
+    _tried(place, lambda: os.scandir(place).close())
     files = files_behind(path)
     return [source for file in files for source in _members_or_failure(file)], False
 
@@ -73,10 +73,7 @@ def _standard_input() -> ByteSource:
 
 def _once(name: str, stream: IO[bytes], begun: bytes = b"") -> ByteSource:
     """Return a source over a stream that cannot be rewound, of which `begun` has been read."""
-    try:
-        first = begun + stream.read(BLOCK_BYTES)
-    except OSError as error:
-        raise _unreadable(Path(name), error) from None
+    first = begun + _tried(Path(name), lambda: stream.read(BLOCK_BYTES))
     return ByteSource(name, lambda: _Rejoined(first, stream))
 
 
@@ -111,25 +108,16 @@ def _file(path: Path) -> ByteSource:
 
 
 def _status(path: Path) -> os.stat_result:
-    try:
-        return path.stat()
-    except OSError as error:
-        raise _unreadable(path, error) from None
+    return _tried(path, path.stat)
 
 
 def _open(path: Path) -> IO[bytes]:
-    try:
-        return path.open("rb")
-    except OSError as error:
-        raise _unreadable(path, error) from None
+    return _tried(path, lambda: path.open("rb"))
 
 
 def _pipe(path: Path) -> ByteSource:
     """Return a source over a named pipe. Raises InputError where no program writes to it."""
-    try:
-        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    except OSError as error:
-        raise _unreadable(path, error) from None
+    handle = _tried(path, lambda: os.open(path, os.O_RDONLY | os.O_NONBLOCK))
     stream = os.fdopen(handle, "rb")
     select.select([handle], [], [], PIPE_PATIENCE_S)
     begun = b""
@@ -145,14 +133,18 @@ def _pipe(path: Path) -> ByteSource:
     return replace(_once(path.name, stream, begun), release=stream.close)
 
 
-def _unreadable(path: Path, error: OSError) -> InputError:
-    if isinstance(error, FileNotFoundError):
+def _tried(path: Path, action: Callable[[], T]) -> T:
+    """Return what an action on a file gives. Raises InputError where that cannot be read."""
+    try:
+        return action()
+    except FileNotFoundError:
         hint = "check the path; a folder of traces or - (stdin) also works"
-        return InputError(f"no such file: {path}", hint)
-    reason = error.strerror or str(error)
-    return InputError(
-        f"cannot read: {path} ({reason})", "check that the path and its permissions are right"
-    )
+        raise InputError(f"no such file: {path}", hint) from None
+    except OSError as error:
+        raise InputError(
+            f"cannot read: {path} ({error.strerror or error})",
+            "check that the path and its permissions are right",
+        ) from None
 
 
 def files_behind(path: str) -> Iterator[Path]:
@@ -189,14 +181,12 @@ def _members_or_failure(path: Path) -> list[ByteSource]:
     try:
         return _members(_file(path))
     except InputError as error:
-        return [_failing(path.name, error)]
+        failure = error
 
-
-def _failing(name: str, error: InputError) -> ByteSource:
     def opener() -> IO[bytes]:
-        raise error
+        raise failure
 
-    return ByteSource(name, opener)
+    return [ByteSource(path.name, opener)]
 
 
 def _members(source: ByteSource) -> list[ByteSource]:
@@ -313,13 +303,7 @@ class _Member(io.RawIOBase):
         super().close()
 
 
-# What the name of a file tells.
-
-
-_RANK: Final = re.compile(r"(?:^|[^a-z])rank[-_.]?(\d{1,7})(?!\d)", re.IGNORECASE)
-
-
 def rank_in_name(name: str) -> int | None:
     """Return the rank that the name of a file gives, as `run.rank3.sqlite`; None where it does."""
-    found = _RANK.search(name)
-    return int(found.group(1)) if found else None
+    rank = _RANK.search(name)
+    return int(rank.group(1)) if rank else None

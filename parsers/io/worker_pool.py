@@ -17,11 +17,11 @@ import tempfile
 import threading
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from queue import SimpleQueue
-from types import TracebackType
-from typing import IO, Any, Final, Generic, Protocol, TypeVar
+from typing import IO, Any, Final, NamedTuple, Protocol, TypeVar
 
 B = TypeVar("B")
 B_co = TypeVar("B_co", covariant=True)
@@ -73,12 +73,7 @@ class Crew:
     def __enter__(self) -> Crew:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._team is not None:
             self._team.close()
 
@@ -104,7 +99,7 @@ class Crew:
             self._start()
         if self._team is None or len(text) > _SLOT_BYTES - 2:
             return partial(_read_list, reader, text)
-        return self._team.submit(reader, text).result
+        return self._team.submit(reader, text)
 
     def _start(self) -> None:
         if self._team is None and self._jobs > 1:
@@ -118,6 +113,7 @@ class _Team:
     """Worker processes and the memory through which they are given text."""
 
     def __init__(self, count: int) -> None:
+        self._workers: list[_Worker] = []
         slots = _AHEAD_EACH * count + 1
         handle = _unnamed_file(slots * _SLOT_BYTES)
         try:
@@ -125,7 +121,6 @@ class _Team:
             self._free: SimpleQueue[int] = SimpleQueue()
             for slot in range(slots):
                 self._free.put(slot * _SLOT_BYTES)
-            self._workers: list[_Worker] = []
             for _ in range(count):
                 self._workers.append(_Worker(handle, slots * _SLOT_BYTES, self._free))
         except OSError:
@@ -134,15 +129,16 @@ class _Team:
         finally:
             os.close(handle)
 
-    def submit(self, reader: BlockReader[B], text: memoryview) -> _Job[B]:
+    def submit(self, reader: BlockReader[Any], text: memoryview) -> Callable[[], Any]:
         """Give a block to the worker that has least to do."""
         at = self._free.get()
         stop = at + len(text) + 2
         self._memory[at] = ord("[")
         self._memory[at + 1 : stop - 1] = text
         self._memory[stop - 1] = ord("]")
-        worker = min(self._workers, key=lambda one: one.load)
-        return worker.give(_Job(reader, text, at), stop)
+        job = _Job(reader, text, at, Future())
+        min(self._workers, key=lambda worker: worker.load).give(job, stop)
+        return job.result
 
     @property
     def processes(self) -> tuple[int, ...]:
@@ -151,31 +147,22 @@ class _Team:
 
     def close(self) -> None:
         """End the processes at once: they hold nothing that could be lost."""
-        for worker in getattr(self, "_workers", ()):
+        for worker in self._workers:
             worker.close()
 
 
-class _Job(Generic[B]):
-    """A block that is being read by a worker."""
+class _Job(NamedTuple):
+    """A block that is being read by a worker, out of a slot; its reply is None where it failed."""
 
-    def __init__(self, reader: BlockReader[B], text: memoryview, slot: int) -> None:
-        self.reader = reader
-        self.slot = slot
-        self._text = text
-        self._done = threading.Event()
-        self._reply: tuple[B | None] | None = None
+    reader: BlockReader[Any]
+    text: memoryview
+    slot: int
+    reply: Future[tuple[Any] | None]
 
-    def settle(self, reply: tuple[B | None] | None) -> None:
-        """Take the worker's answer, None where it could not give one."""
-        self._reply = reply
-        self._done.set()
-
-    def result(self) -> B | None:
+    def result(self) -> Any:
         """Return what the block gives; wait for it."""
-        self._done.wait()
-        if self._reply is None:
-            return _read_list(self.reader, self._text)
-        return self._reply[0]
+        reply = self.reply.result()
+        return _read_list(self.reader, self.text) if reply is None else reply[0]
 
 
 class _Worker:
@@ -192,7 +179,7 @@ class _Worker:
             env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
         )
         self._free = free
-        self._jobs: deque[_Job[Any]] = deque()
+        self._jobs: deque[_Job] = deque()
         self._reader: object = None
         self._gone = False
         self._lock = threading.Lock()
@@ -209,12 +196,12 @@ class _Worker:
         """How much it has to do; one that is gone is never chosen while others are left."""
         return float("inf") if self._gone else len(self._jobs)
 
-    def give(self, job: _Job[B], stop: int) -> _Job[B]:
+    def give(self, job: _Job, stop: int) -> None:
         """Let it read the text that the job's slot holds up to `stop`."""
         with self._lock:
             if self._gone:
                 self._settle(job, None)
-                return job
+                return
             self._jobs.append(job)
         with suppress(*_GONE):  # if it is gone the listener settles the job
             if job.reader is not self._reader:
@@ -222,7 +209,6 @@ class _Worker:
                 pickle.dump(job.reader, self._stdin)
             pickle.dump((job.slot, stop), self._stdin)
             self._stdin.flush()
-        return job
 
     @property
     def _stdin(self) -> IO[bytes]:
@@ -240,9 +226,9 @@ class _Worker:
             while self._jobs:
                 self._settle(self._jobs.popleft(), None)
 
-    def _settle(self, job: _Job[Any], reply: Any) -> None:
+    def _settle(self, job: _Job, reply: tuple[Any] | None) -> None:
         self._free.put(job.slot)
-        job.settle(reply)
+        job.reply.set_result(reply)
 
     def close(self) -> None:
         """End the process and wait until it has ended."""

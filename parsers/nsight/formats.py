@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from traceflops.errors import NotATrace
@@ -33,7 +33,7 @@ _YEAR: Final = re.compile(r"^(20\d\d)@(\d{1,2})@(\d)")
 def _is_ncu_csv(head: bytes) -> bool:
     if b"Kernel Name" not in head or head.lstrip()[:1] in _NO_TABLE:
         return False
-    from traceflops.parsers.nsight.ncu.plans import NCU_TABLES
+    from traceflops.parsers.nsight.ncu.pages import NCU_TABLES
     from traceflops.parsers.nsight.stats.text import first_header
 
     return first_header(head, NCU_TABLES) is not None
@@ -48,12 +48,11 @@ def _read_ncu_csv(sources: Sequence[ByteSource], _: Reading) -> list[Trace]:
 def _is_stats(head: bytes) -> bool:
     if _SIGN.search(head) is None or head.lstrip()[:1] in _NO_TABLE:
         return False
-    from traceflops.parsers.nsight.stats.console import console_header
     from traceflops.parsers.nsight.stats.layouts import STATS_TABLES
-    from traceflops.parsers.nsight.stats.text import first_header
+    from traceflops.parsers.nsight.stats.text import Console, first_header
 
     has_csv = first_header(head, STATS_TABLES) is not None
-    return has_csv or console_header(head, STATS_TABLES) is not None
+    return has_csv or any(Console(STATS_TABLES).rows(head))
 
 
 def _read_stats(sources: Sequence[ByteSource], _: Reading) -> list[Trace]:
@@ -62,16 +61,15 @@ def _read_stats(sources: Sequence[ByteSource], _: Reading) -> list[Trace]:
     return read_reports(sources)
 
 
-def _read_arrow(sources: Sequence[ByteSource], _: Reading) -> list[Trace]:
-    from traceflops.parsers.nsight.nsys.table_files import read_arrow_tables
+def _tables_in(format_: str) -> Callable[[Sequence[ByteSource], Reading], list[Trace]]:
+    """Return what reads tables that are files of a format."""
 
-    return read_arrow_tables(sources)
+    def read(sources: Sequence[ByteSource], _: Reading) -> list[Trace]:
+        from traceflops.parsers.nsight.nsys.table_files import read_tables
 
+        return read_tables(sources, format_)
 
-def _read_parquet(sources: Sequence[ByteSource], _: Reading) -> list[Trace]:
-    from traceflops.parsers.nsight.nsys.table_files import read_parquet
-
-    return read_parquet(sources)
+    return read
 
 
 def _refuse_nsys(sources: Sequence[ByteSource], _: Reading) -> list[Trace]:
@@ -89,10 +87,10 @@ def _refuse_nsys(sources: Sequence[ByteSource], _: Reading) -> list[Trace]:
 
 def _version(head: bytes) -> str | None:
     """Return the version behind the magic words, None where it cannot be told."""
-    found = _VERSION.match(head, len(_NSYS))
-    if found is None:
+    match = _VERSION.match(head, len(_NSYS))
+    if match is None:
         return None
-    text = found[1].decode()
+    text = match[1].decode()
     year = _YEAR.match(text)
     return f"Nsight Systems {year[1]}.{year[2]}.{year[3]}" if year else f"format {text.rstrip('.')}"
 
@@ -124,12 +122,12 @@ def _argument(source: ByteSource, otherwise: str) -> str:
 
 
 NSYS_REPORT: Final = Format("nsys report", lambda head: head.startswith(_NSYS), _refuse_nsys)
-
-
 NCU_REPORT: Final = Format("ncu report", lambda head: head.startswith(_NCU), _read_ncu_report)
 NCU_CSV: Final = Format("ncu CSV", _is_ncu_csv, _read_ncu_csv, gathers=True)
 NSYS_STATS: Final = Format("nsys stats", _is_stats, _read_stats, gathers=True)
-NSYS_ARROW: Final = Format("Arrow", lambda head: head.startswith(_ARROW), _read_arrow, gathers=True)
+NSYS_ARROW: Final = Format(
+    "Arrow", lambda head: head.startswith(_ARROW), _tables_in("Arrow"), gathers=True
+)
 NSYS_PARQUET: Final = Format(
-    "Parquet", lambda head: head.startswith(b"PAR1"), _read_parquet, gathers=True
+    "Parquet", lambda head: head.startswith(b"PAR1"), _tables_in("Parquet"), gathers=True
 )

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import replace
+from pathlib import PurePath
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
 from traceflops.errors import InputError, NotATrace
 from traceflops.parsers.io import ByteSource, NoteTable
-from traceflops.parsers.nsight.batches import UNREADABLE, sound
+from traceflops.parsers.nsight.arrow_files import UNREADABLE, ArrowTable, damaged
+from traceflops.parsers.nsight.nsys.tables import integers
 from traceflops.parsers.nsight.stats.rows import UNNAMED_RANGE
 from traceflops.parsers.shared import Gathered, ProcessFacts, overflow_notes
 from traceflops.table import (
@@ -25,21 +27,15 @@ from traceflops.table import (
     SourceFile,
     Trace,
     codes,
+    group_rows,
     names,
-    numbers,
-    validity,
 )
-
-if TYPE_CHECKING:
-    from pyarrow.parquet import ParquetFile
 
 FORMAT: Final = "nsys recipe"
 _RANGES: Final = frozenset({"Name", "Projected Start", "Projected Duration"})
 _USED: Final = ("Name", "Projected Start", "Projected Duration", "PID", "TID", "Rank", "NumGPUOps")
 _TUPLE: Final = re.compile(r"^\('(\w{1,80})', '(\w{1,80})'\)$")
 _GPU: Final = "TARGET_INFO_GPU"
-_BATCH_ROWS: Final = 1 << 15
-_FEW: Final = 64
 _LIMIT: Final = 2**61
 _MOST_RANKS: Final = 2**31
 _FACTS: Final = {
@@ -56,9 +52,7 @@ _NOTES: Final = NoteTable(
     repaired={
         "nameless-ranges": "{count} [range|ranges] without a name, shown as '(unnamed range)'.",
     },
-    dropped={
-        "no-time": "{count} [range|ranges] skipped: no valid time.",
-    },
+    dropped={"no-time": "{count} [range|ranges] skipped: no valid time."},
     missing={
         "no-device-work": (
             "The recipe's output holds NVTX ranges projected on the GPU, not kernels: range times, "
@@ -69,77 +63,28 @@ _NOTES: Final = NoteTable(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Opened:
-    """A Parquet file and where it came from."""
-
-    source: ByteSource
-    file: ParquetFile
-    columns: tuple[str, ...]
-
-    def batches(self, columns: Sequence[str], rows: int = _BATCH_ROWS) -> Iterator[pa.RecordBatch]:
-        """Give some of the columns, some rows at a time. Raises where the file is damaged."""
-        wanted = [name for name in columns if name in self.columns]
-        batches = self.file.iter_batches(rows, columns=wanted, use_threads=False)
-        yield from sound(batches, self.source)
-
-    @property
-    def has_ranges(self) -> bool:
-        """Return whether it is the output of the recipe nvtx_gpu_proj_trace."""
-        return set(self.columns) >= _RANGES
-
-    @property
-    def has_devices(self) -> bool:
-        """Return whether it is a table of devices, its columns named by pairs of words."""
-        return (_GPU, "name") in map(pair_of, self.columns)
+def is_of_recipe(file: ArrowTable) -> bool:
+    """Return whether a file is the output of nvtx_gpu_proj_trace, or a table of devices."""
+    return _has_ranges(file) or (_GPU, "name") in map(_pair_of, file.columns)
 
 
-def pair_of(column: str) -> tuple[str, str] | None:
+def _has_ranges(file: ArrowTable) -> bool:
+    return set(file.columns) >= _RANGES
+
+
+def _pair_of(column: str) -> tuple[str, str] | None:
     """Return the two words of a column that is named by the text of a pair, else None."""
-    found = _TUPLE.match(column[:200])
-    return (found[1], found[2]) if found else None
+    match = _TUPLE.match(column[:200])
+    return (match[1], match[2]) if match else None
 
 
-def opened(source: ByteSource) -> Opened:
-    """Return a Parquet file. Raises InputError where it is damaged."""
-    from pyarrow import parquet
-
-    try:
-        place = source.path
-        if place is not None and _is_plain(place):
-            file = parquet.ParquetFile(str(place))
-        else:
-            file = parquet.ParquetFile(pa.BufferReader(b"".join(source.blocks())))
-        columns = tuple(file.schema_arrow.names)
-        groups = map(file.metadata.row_group, range(file.num_row_groups))
-        source.refuse_expansion(sum(group.total_byte_size for group in groups))
-    except UNREADABLE as error:
-        raise damaged(source, error) from None
-    return Opened(source, file, columns)
-
-
-def _is_plain(place: Path) -> bool:
-    """Return whether a file is not compressed as a whole."""
-    with place.open("rb") as stream:
-        return stream.read(4) == b"PAR1"
-
-
-def damaged(source: ByteSource, error: BaseException) -> InputError:
-    """Return what to say of a Parquet file that cannot be read."""
-    reason = " ".join(str(error).split())[:120]
-    return InputError(
-        f"damaged or cut Parquet file: {source.label} ({reason})",
-        "its index was at the end, so nothing can be recovered; copy or export it again",
-    )
-
-
-def read_recipes(files: Sequence[Opened]) -> list[Trace]:
+def read_recipes(files: Sequence[ArrowTable]) -> list[Trace]:
     """Return the traces of files of ranges; files of devices tell of those beside them.
 
     Raises InputError where there are no ranges.
     """
-    ranges = [file for file in files if file.has_ranges]
-    devices = [file for file in files if file.has_devices]
+    ranges = [file for file in files if _has_ranges(file)]
+    devices = [file for file in files if not _has_ranges(file)]
     if not ranges:
         raise NotATrace(
             f"only a list of the machine's GPUs: {files[0].source.label}",
@@ -149,37 +94,27 @@ def read_recipes(files: Sequence[Opened]) -> list[Trace]:
     return [_trace(file, _beside(file, devices, len(ranges))) for file in ranges]
 
 
-def _beside(file: Opened, devices: Sequence[Opened], traces: int) -> list[Opened]:
+def _beside(file: ArrowTable, devices: Sequence[ArrowTable], traces: int) -> list[ArrowTable]:
     """Return the tables of devices that are of a file: in its folder or the one above."""
     folder = PurePath(file.source.folder)
-    return [
-        one
-        for one in devices
-        if traces == 1 or PurePath(one.source.folder) in (folder, folder.parent)
-    ]
+    near = (folder, folder.parent)
+    return [one for one in devices if traces == 1 or PurePath(one.source.folder) in near]
 
 
-def _trace(file: Opened, devices: Sequence[Opened]) -> Trace:
-    source = file.source
-    gathered = Gathered()
-    counts = {"nameless-ranges": 0, "no-time": 0, "ranges": 0, "operations": 0}
+def _trace(file: ArrowTable, devices: Sequence[ArrowTable]) -> Trace:
+    source, gathered, counts = file.source, Gathered(), Counter[str]()
     try:
         for batch in file.batches(_USED):
             _add(batch, source, gathered, counts)
     except UNREADABLE as error:
         raise damaged(source, error) from None
     if not gathered["marks"].count:
-        raise InputError(
-            f"no range with a valid time: {source.label}",
-            "run the recipe again, or use nsys export",
-        )
-    overflowed = gathered.overflowed
+        hint = "run the recipe again, or use nsys export"
+        raise InputError(f"no range with a valid time: {source.label}", hint)
+    files = [one.source for one in (file, *devices)]
     made = Source(
         format=FORMAT,
-        files=tuple(
-            SourceFile(one.source.label, one.source.stored_bytes, one.source.stored_bytes)
-            for one in (file, *devices)
-        ),
+        files=tuple(SourceFile(one.label, one.stored_bytes, one.stored_bytes) for one in files),
         tool="Nsight Systems recipe nvtx_gpu_proj_trace",
         facts=dict(fact for one in devices for fact in _device_facts(one)),
         event_counts={
@@ -187,33 +122,31 @@ def _trace(file: Opened, devices: Sequence[Opened]) -> Trace:
             "GPU operations in ranges": counts["operations"],
         },
     )
-    notes = [
+    notes = (
         *_NOTES.counted(counts, "nameless-ranges", "no-time"),
         _NOTES.note("no-device-work"),
-        *overflow_notes(overflowed, source.label),
-    ]
+        *overflow_notes(gathered.overflowed, source.label),
+    )
     return Trace(made, gathered.finish(), tuple(replace(one, file=source.label) for one in notes))
 
 
 def _add(
-    batch: pa.RecordBatch, source: ByteSource, gathered: Gathered, counts: dict[str, int]
+    batch: pa.RecordBatch, source: ByteSource, gathered: Gathered, counts: Counter[str]
 ) -> None:
     """Add the ranges of some rows."""
-    start, length = whole(batch, "Projected Start"), whole(batch, "Projected Duration")
+    start, length = (integers(batch, f"Projected {what}") for what in ("Start", "Duration"))
     known = (start != ABSENT) & (np.abs(start) < _LIMIT) & (length >= 0) & (length < _LIMIT)
-    operations = whole(batch, "NumGPUOps")
+    operations = integers(batch, "NumGPUOps")
+    table = gathered["marks"]
+    name = _texts(batch, "Name", table.names["name"])
     counts["ranges"] += batch.num_rows
     counts["no-time"] += int(np.count_nonzero(~known))
     counts["operations"] += int(operations[(operations > 0) & (operations < 2**40)].sum())
-    table = gathered["marks"]
-    name = texts(batch, "Name", table.names["name"])
     counts["nameless-ranges"] += int(np.count_nonzero(name < 0))
-    name = np.where(name < 0, table.names["name"][UNNAMED_RANGE], name)
-    process = _processes(whole(batch, "PID"), whole(batch, "Rank"), source, gathered)
     columns: dict[str, Array] = {
-        "process": process,
-        "thread": whole(batch, "TID"),
-        "name": name,
+        "process": _processes(integers(batch, "PID"), integers(batch, "Rank"), source, gathered),
+        "thread": integers(batch, "TID"),
+        "name": np.where(name < 0, table.names["name"][UNNAMED_RANGE], name),
         "start_ns": start,
         "dur_ns": length,
     }
@@ -225,36 +158,17 @@ def _add(
 
 
 def _processes(pid: IntArray, rank: IntArray, source: ByteSource, gathered: Gathered) -> IntArray:
-    pairs, place = np.unique(np.stack([pid, rank]), axis=1, return_inverse=True)
-    numbered = []
-    for one, of in pairs.T.tolist():
-        facts = ProcessFacts(
-            source.label,
-            rank=of if 0 <= of < _MOST_RANKS else None,
-            pid=None if one == ABSENT else one,
-        )
-        numbered.append(gathered.process((one, of), facts))
-    return np.array(numbered, np.int64)[place.reshape(-1)]
+    def number(row: int) -> int:
+        own, of = int(pid[row]), int(rank[row])
+        known_rank = of if 0 <= of < _MOST_RANKS else None
+        facts = ProcessFacts(source.label, known_rank, pid=None if own == ABSENT else own)
+        return gathered.process((own, of), facts)
+
+    group, first = group_rows([pid, rank])
+    return np.array([number(row) for row in first.tolist()], np.int64)[group]
 
 
-def whole(batch: pa.RecordBatch, column: str) -> IntArray:
-    """Return a column of whole numbers, also where missing values made doubles of it."""
-    absent = np.full(batch.num_rows, ABSENT, np.int64)
-    if column not in batch.schema.names:
-        return absent
-    values = batch.column(column)
-    if pa.types.is_integer(values.type):
-        return numbers(values, ABSENT)
-    if not pa.types.is_floating(values.type):
-        return absent
-    exact = values.cast(pa.float64())
-    raw = np.frombuffer(exact.buffers()[1], np.float64)[exact.offset : exact.offset + len(exact)]
-    valid = validity(exact)
-    fits = np.isfinite(raw) & (np.abs(raw) < 2.0**62) & (True if valid is None else valid)
-    return np.where(fits, np.rint(np.where(fits, raw, 0.0)).astype(np.int64), absent)
-
-
-def texts(batch: pa.RecordBatch, column: str, known: Names) -> Array:
+def _texts(batch: pa.RecordBatch, column: str, known: Names) -> Array:
     """Return a column of texts as codes of `known`, -1 for null and for what is no text."""
     values = batch.column(column)
     if pa.types.is_dictionary(values.type):
@@ -266,22 +180,18 @@ def texts(batch: pa.RecordBatch, column: str, known: Names) -> Array:
     return np.append(own, np.int32(-1))[codes(coded)].astype(np.int32)
 
 
-def _device_facts(file: Opened) -> Iterator[tuple[str, str]]:
+def _device_facts(file: ArrowTable) -> Iterator[tuple[str, str]]:
     """Yield what a table of devices says of the first; further ones of its kind are the same."""
-    wanted = {pair: column for column in file.columns if (pair := pair_of(column)) is not None}
-    columns = {
-        _FACTS[pair[1]]: column
-        for pair, column in wanted.items()
-        if pair[0] == _GPU and pair[1] in _FACTS
-    }
+    pairs = {column: _pair_of(column) or ("", "") for column in file.columns}
+    columns = [c for c, (table, fact) in pairs.items() if table == _GPU and fact in _FACTS]
     try:
-        batch = next(file.batches(list(columns.values()), _FEW), None)
+        batch = next(file.batches(columns), None)
     except UNREADABLE:
         return
-    row: Mapping[str, Any] = batch.slice(0, 1).to_pylist()[0] if batch and batch.num_rows else {}
-    for fact, column in columns.items():
-        value = row.get(column)
+    row: Mapping[str, Any] = batch.slice(0, 1).to_pylist()[0] if batch else {}
+    for column, value in row.items():
         if isinstance(value, str | int | float):
-            yield fact, str(int(value) if isinstance(value, float) else value)[:200]
-    if batch is not None and batch.num_rows > 1:
+            shown = str(int(value) if isinstance(value, float) else value)
+            yield _FACTS[pairs[column][1]], shown[:200]
+    if batch and batch.num_rows > 1:
         yield "gpus", str(batch.num_rows)

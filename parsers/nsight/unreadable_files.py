@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Final, TypeVar
 
 from traceflops.errors import InputError, NotATrace
-from traceflops.parsers.io import NoteTable
-from traceflops.table import Note, Trace
+from traceflops.parsers.io import ByteSource, NoteTable
+from traceflops.table import Trace
 
+T = TypeVar("T")
 _MOST_NAMED: Final = 5
 _NOTES: Final = NoteTable(
     dropped={
@@ -22,18 +23,31 @@ Failed = tuple[str, InputError]
 """The name of a file and what is wrong with it."""
 
 
+def read_each(
+    sources: Iterable[ByteSource], read: Callable[[ByteSource], T], *, close: bool = False
+) -> tuple[list[T], list[Failed]]:
+    """Return what is read of each source, and those that cannot be read."""
+    done: list[T] = []
+    failed: list[Failed] = []
+    for source in sources:
+        try:
+            done.append(read(source))
+        except InputError as error:
+            failed.append((source.label, error))
+        finally:
+            if close:
+                source.close()
+    return done, failed
+
+
 def with_set_aside(traces: Sequence[Trace], failed: Sequence[Failed]) -> list[Trace]:
     """Return the traces with notes on files that were not read. Raises where there is no trace."""
     if not traces:
         raise failed[0][1]
-    damaged = [name for name, error in failed if not isinstance(error, NotATrace)]
-    others = [name for name, error in failed if isinstance(error, NotATrace)]
-    notes = [*_notes("set-aside", damaged), *_notes("not-a-trace", others)]
+    notes = []
+    for code, is_unknown in (("set-aside", False), ("not-a-trace", True)):
+        names = [name for name, error in failed if isinstance(error, NotATrace) == is_unknown]
+        listed = ", ".join(names[:_MOST_NAMED]) + (", …" if len(names) > _MOST_NAMED else "")
+        notes += [_NOTES.note(code, len(names), names=listed)] if names else []
     first, *rest = traces
     return [replace(first, notes=(*notes, *first.notes)), *rest]
-
-
-def _notes(code: str, names: Sequence[str]) -> Iterator[Note]:
-    if names:
-        listed = ", ".join(names[:_MOST_NAMED]) + (", …" if len(names) > _MOST_NAMED else "")
-        yield _NOTES.note(code, len(names), names=listed)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar, Union, cast
 
 import msgspec
 import numpy as np
@@ -30,11 +30,12 @@ from traceflops.parsers.pytorch.events import (
     LooseEvent,
     MemoryArgs,
     tagged_events,
-    union,
 )
 from traceflops.parsers.pytorch.tables import Group, KinetoRows
 from traceflops.parsers.pytorch.values import DigitsLost, as_text, integer, integers, nanoseconds
 from traceflops.table import IntArray
+
+A = TypeVar("A", bound=Args)
 
 _STEP_NAME = "ProfilerStep#"
 _MEMORY_NAME = "[memory]"
@@ -49,21 +50,9 @@ class KinetoBlock:
         self._unwanted = IGNORED if python_stacks else IGNORED | PYTHON_CATEGORIES
         self.rows = KinetoRows()
         self.counts: Counter[str] = Counter()
-        self.args = ArgsReader()
+        self.args = ArgsReader(self.rows.odd)
         self.flows: list[IntArray] = []
         """Ids and times of the arrows between calls and device work, as (2, n) arrays."""
-
-    @property
-    def odd(self) -> dict[str, int]:
-        """How many events were odd, by the code of the note that says so."""
-        return {
-            "no-time": self.rows.timeless,
-            "no-duration": self.rows.unended,
-            "negative-duration": self.rows.negative,
-            "bad-arguments": self.args.unreadable,
-            "arguments-repaired": self.args.mended,
-            "negative-size": self.rows.negative_sizes,
-        }
 
     def add(self, events: list[Any]) -> None:
         """Add decoded events. Raises DigitsLost where they must be decoded as ExactEvent."""
@@ -144,15 +133,10 @@ class KinetoReader:
                 self._odd_blocks += 1
             except DigitsLost:
                 self._exact = True
-        return self._read_loosely(text)
-
-    def _read_loosely(self, text: bytes | memoryview) -> KinetoBlock | None:
         try:
-            if not self._exact:
-                try:
-                    return self._block_of(decoder(LooseEvent).decode(text))
-                except DigitsLost:
-                    self._exact = True
+            return self._block_of(decoder(ExactEvent if self._exact else LooseEvent).decode(text))
+        except DigitsLost:
+            self._exact = True
             return self._block_of(decoder(ExactEvent).decode(text))
         except UNDECODABLE:
             return None
@@ -191,7 +175,7 @@ def _args(category: str, phase: str) -> type[Args]:
 
 @cache
 def _usual_decoder(python_stacks: bool) -> msgspec.json.Decoder[list[Any]]:
-    return decoder(union(tagged_events(python_stacks)))
+    return decoder(Union[tuple(tagged_events(python_stacks))])  # noqa: UP007
 
 
 def _has_duration(event: Any) -> bool:
@@ -219,18 +203,11 @@ _ADDERS: Final[dict[str, Callable[[KinetoRows, Group], None]]] = {
 """What is done with complete events (phase X) of a category."""
 
 
-# The arguments of loosely decoded events, in a second pass over their text.
-
-
-A = TypeVar("A", bound=Args)
-
-
 class ArgsReader:
     """Decodes the arguments of many events in one call; counts those that are no object."""
 
-    def __init__(self) -> None:
-        self.unreadable = 0
-        self.mended = 0
+    def __init__(self, odd: Counter[str]) -> None:
+        self._odd = odd
 
     def read(self, texts: Sequence[msgspec.Raw], args_type: type[A]) -> list[A]:
         """Return the arguments of each event; an event without any has all of them absent."""
@@ -256,9 +233,9 @@ class ArgsReader:
                 decoded = decoder(_loose(args_type)).decode(b"[" + candidate + b"]")
             except UNDECODABLE:
                 continue
-            self.mended += candidate != text
+            self._odd["arguments-repaired"] += candidate != text
             return cast(A, _narrowed(decoded, args_type)[0])
-        self.unreadable += 1
+        self._odd["bad-arguments"] += 1
         return args_type()
 
 

@@ -8,8 +8,7 @@ arguments stay text until a second pass. Fields hold whatever JSON has; `values`
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, Final, Union
+from typing import Any, Final
 
 import msgspec
 
@@ -32,18 +31,11 @@ class LooseEvent(msgspec.Struct, gc=False):
     args: msgspec.Raw = NOTHING
 
 
-class ExactEvent(msgspec.Struct, gc=False):
+class ExactEvent(LooseEvent, gc=False):
     """The same with times as text, for times that a double cannot hold."""
 
-    ph: Any = None
-    cat: Any = None
-    name: Any = None
-    pid: Any = None
-    tid: Any = None
     ts: msgspec.Raw = NOTHING
     dur: msgspec.Raw = NOTHING
-    id: Any = None
-    args: msgspec.Raw = NOTHING
 
 
 class Args(msgspec.Struct, gc=False):
@@ -244,8 +236,3 @@ def tagged_events(python_stacks: bool) -> list[type[msgspec.Struct]]:
     """Return the type of event of each known category; the tag of the type is the category."""
     unused = IGNORED if python_stacks else IGNORED | PYTHON_CATEGORIES
     return [_tagged(category, category not in unused) for category in sorted(KNOWN_CATEGORIES)]
-
-
-def union(types: Iterable[type]) -> Any:
-    """Return the union of several types, for a decoder."""
-    return Union[tuple(types)]  # noqa: UP007

@@ -7,15 +7,15 @@ the trace, never gets past this module.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any, Final
 
 import msgspec
 
-from traceflops.parsers.io import UNDECODABLE
-from traceflops.parsers.pytorch.values import LIMIT_NS, as_text, integer
+from traceflops.parsers.io import UNDECODABLE, rank_in_name
+from traceflops.parsers.pytorch.values import LIMIT_NS, as_text, integer, printable
 from traceflops.parsers.shared import DeviceFacts
 from traceflops.table import ABSENT
 from traceflops.units import DESCRIPTION_WORDS, several
@@ -36,11 +36,32 @@ _FACTS: Final = (
     "pytorch_version",
     "torch_version",
 )
-_RANK_IN_NAME: Final = re.compile(r"(?:^|[^a-z])rank[-_.]?(\d{1,7})(?!\d)", re.IGNORECASE)
 _HOST_IN_NAME: Final = re.compile(r"(.{1,200})_\d+\.\d{10,}\.pt\.trace\.json")
 """How torch.profiler.tensorboard_trace_handler names its files: host, process id, time."""
 _IDENTITY_KEYS: Final = ("host_name", "username", "user", "hostname")
 _ROCM_KEYS: Final = ("roctracer_version", "hip_runtime_version", "hip_driver_version")
+_INT32_MAX: Final = 2**31 - 1
+_DESCRIPTION_KEY: Final = "traceflops"
+HEADER_KEYS: Final = (
+    *_FACTS,
+    *_IDENTITY_KEYS,
+    *("distributedInfo", "deviceProperties", "baseTimeNanoseconds", _DESCRIPTION_KEY),
+)
+"""The keys beside the events that are read."""
+LARGEST_BYTES: Final = 256 * 1024
+DEEPEST: Final = 12
+"""A card with an encoder of experts in some layers is 5 deep."""
+_MOST_NAMED: Final = 6
+_DECODER: Final[Any] = msgspec.json.Decoder(float_hook=Decimal)
+"""Decimals, so that 1.1 stays what was written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """The words that a trace says of its run, None without any; and what was left out, or ""."""
+
+    words: Mapping[str, object] | None = None
+    problem: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,16 +100,15 @@ def read_metadata(header: Mapping[str, msgspec.Raw], file_name: str) -> Metadata
     """Return the facts in the top-level keys of a trace, its file name as second source."""
     distributed = _value(header, "distributedInfo")
     distributed = distributed if isinstance(distributed, dict) else {}
-    rank = _small(distributed.get("rank"))
+    rank = _between(distributed.get("rank"), 0, _INT32_MAX)
     devices = _devices(_value(header, "deviceProperties"))
-    from_name = _RANK_IN_NAME.search(file_name) if rank is None else None
     return Metadata(
-        rank=int(from_name.group(1)) if from_name else rank,
-        rank_from_name=from_name is not None,
-        world_size=_small(distributed.get("world_size")),
+        rank=rank_in_name(file_name) if rank is None else rank,
+        rank_from_name=rank is None,
+        world_size=_between(distributed.get("world_size"), 0, _INT32_MAX),
         host=_optional_text(_value(header, "host_name")),
         identities=_identities(header, file_name),
-        base_ns=_base(_value(header, "baseTimeNanoseconds")),
+        base_ns=_between(_value(header, "baseTimeNanoseconds"), -LIMIT_NS, LIMIT_NS),
         facts=_facts(header, distributed),
         by_id=dict(reversed(devices)),
         common=_common([facts for _, facts in devices]),
@@ -134,11 +154,11 @@ def _device(entry: Mapping[str, object]) -> DeviceFacts:
     sm_count = entry.get("numSms", entry.get("maxComputeUnits"))
     return DeviceFacts(
         product=_optional_text(entry.get("name")),
-        memory_bytes=_size(entry.get("totalGlobalMem")),
-        compute_major=_small(entry.get("computeMajor")),
-        compute_minor=_small(entry.get("computeMinor")),
-        sm_count=_small(sm_count),
-        warp_size=_small(entry.get("warpSize")),
+        memory_bytes=_between(entry.get("totalGlobalMem"), 0, 2**63 - 1),
+        compute_major=_between(entry.get("computeMajor"), 0, _INT32_MAX),
+        compute_minor=_between(entry.get("computeMinor"), 0, _INT32_MAX),
+        sm_count=_between(sm_count, 0, _INT32_MAX),
+        warp_size=_between(entry.get("warpSize"), 0, _INT32_MAX),
     )
 
 
@@ -148,104 +168,56 @@ def _known(value: object) -> int | None:
     return None if number == ABSENT or wrapped else number
 
 
-def _base(value: object) -> int | None:
+def _between(value: object, low: int, high: int) -> int | None:
     number = _known(value)
-    return number if number is not None and abs(number) <= LIMIT_NS else None
-
-
-def _size(value: object) -> int | None:
-    number = _known(value)
-    return number if number is not None and number >= 0 else None
-
-
-def _small(value: object) -> int | None:
-    number = _known(value)
-    return number if number is not None and 0 <= number < 2**31 else None
+    return number if number is not None and low <= number <= high else None
 
 
 def _optional_text(value: object) -> str | None:
     return value.strip() or None if isinstance(value, str) else None
 
 
-# What a trace says of its own run: the top-level key `traceflops` (docs/selfdescribing.md).
-#
-# Anybody may have written it, so it is bounded in size and depth, and only the words that describe
-# a
-# run are kept. What the values mean, and whether they can be, is for traceflops.mfu to say.
-
-
-KEY: Final = "traceflops"
-
-
-LARGEST_BYTES: Final = 256 * 1024
-
-
-DEEPEST: Final = 12
-"""A card with an encoder of experts in some layers is 5 deep."""
-
-
-_MOST_NAMED: Final = 6
-
-
-_DECODER: Final[Any] = msgspec.json.Decoder(float_hook=Decimal)
-"""Decimals, so that 1.1 stays what was written."""
-
-
-@dataclass(frozen=True, slots=True)
-class Described:
-    """The words that a trace says of its run, None without any; and what was left out, or ""."""
-
-    words: Mapping[str, object] | None = None
-    problem: str = ""
-
-
 def read_description(header: Mapping[str, msgspec.Raw]) -> Described:
-    """Return what the top-level keys of a trace say of its run."""
-    raw = header.get(KEY)
+    """Return what a trace says of its own run: the key `traceflops` (docs/selfdescribing.md).
+
+    Anybody may have written it, so it is bounded in size and depth, and only the words that
+    describe a run are kept. What they mean, and whether they can be right, traceflops.mfu says.
+    """
+    raw = header.get(_DESCRIPTION_KEY)
     if raw is None:
         return Described()
+    try:
+        described = _bounded(raw)
+    except ValueError as error:
+        return Described(None, f"ignored, {error}")
+    words = {key.replace("-", "_"): value for key, value in described.items()}
+    others = [key for key in described if key.replace("-", "_") not in DESCRIPTION_WORDS]
+    known = {word: value for word, value in words.items() if word in DESCRIPTION_WORDS} or None
+    if not others:
+        return Described(known)
+    named = ", ".join(map(printable, others[:_MOST_NAMED]))
+    more = ", …" if len(others) > _MOST_NAMED else ""
+    return Described(known, f"{several(len(others), 'unknown key')} ignored: {named}{more}")
+
+
+def _bounded(raw: msgspec.Raw) -> dict[str, object]:
+    """Return a description. Raises ValueError where it is none or has no bounds."""
     size = len(bytes(raw))
     if size > LARGEST_BYTES:
-        return _unread(f"larger than {LARGEST_BYTES:,} bytes ({size:,})")
+        raise ValueError(f"larger than {LARGEST_BYTES:,} bytes ({size:,})")
     try:
-        found = _DECODER.decode(raw)
+        described = _DECODER.decode(raw)
     except (*UNDECODABLE, ArithmeticError):
-        return _unread("not readable as JSON")
-    if not isinstance(found, dict):
-        return _unread("not a JSON object")
-    if _is_deeper(found, DEEPEST):
-        return _unread(f"nested more than {DEEPEST} levels deep")
-    return _description_known(found)
+        raise ValueError("not readable as JSON") from None
+    if not isinstance(described, dict):
+        raise ValueError("not a JSON object")
+    level: list[object] = [described]
+    for _ in range(DEEPEST):
+        level = [inner for value in level for inner in _inside(value)]
+    if any(isinstance(value, dict | list) for value in level):
+        raise ValueError(f"nested more than {DEEPEST} levels deep")
+    return described
 
 
-def _description_known(found: Mapping[str, object]) -> Described:
-    words, others = {}, []
-    for key, value in found.items():
-        word = key.replace("-", "_")
-        if word in DESCRIPTION_WORDS:
-            words[word] = value
-        else:
-            others.append(key)
-    if not others:
-        return Described(words or None)
-    named = ", ".join(map(_shown, others[:_MOST_NAMED]))
-    more = ", …" if len(others) > _MOST_NAMED else ""
-    text = f"{several(len(others), 'unknown key')} ignored: {named}{more}"
-    return Described(words or None, text)
-
-
-def _unread(problem: str) -> Described:
-    return Described(None, f"ignored, {problem}")
-
-
-def _is_deeper(value: object, levels: int) -> bool:
-    """Return whether lists and objects are nested deeper than so many levels."""
-    level = [value]
-    for _ in range(levels):
-        inner = [one for one in level if isinstance(one, dict | list)]
-        level = [v for one in inner for v in (one.values() if isinstance(one, dict) else one)]
-    return any(isinstance(one, dict | list) for one in level)
-
-
-def _shown(key: str) -> str:
-    return "".join(sign if sign.isprintable() else "?" for sign in key[:40])
+def _inside(value: object) -> Iterable[object]:
+    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()

@@ -7,23 +7,62 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from traceflops.parsers.io import INVALID_UTF8, ByteSource, EventStream, event_text_notes
+from traceflops.parsers.io import (
+    INVALID_UTF8,
+    ByteSource,
+    EventStream,
+    NoteTable,
+    event_text_notes,
+)
 from traceflops.parsers.pytorch.events import KNOWN_CATEGORIES, PYTHON_CATEGORIES
 from traceflops.parsers.pytorch.metadata import Metadata
-from traceflops.table import Note, NoteKind, counted_note, of_noun, rank_from_name
+from traceflops.parsers.pytorch.values import printable
+from traceflops.table import Note, of_noun, rank_from_name
 from traceflops.units import several
 
 _AT_END: Final = "rank and world size"
 _UNCATEGORISED = "phase "
 _NO_PHASE = "phase None"
-_ODD_EVENTS: Final[dict[str, tuple[NoteKind, str, str]]] = {
-    "no-time": ("dropped", "event", "skipped: no valid time"),
-    "bad-arguments": ("dropped", "event", "with unreadable arguments"),
-    "no-duration": ("repaired", "event", "without a valid duration: counted as 0 ns"),
-    "negative-duration": ("repaired", "event", "with negative duration: counted as 0 ns"),
-    "negative-size": ("dropped", "negative number", "of bytes ignored"),
-    "arguments-repaired": ("repaired", "list", f"of arguments repaired: {INVALID_UTF8}"),
-}
+_NOTES: Final = NoteTable(
+    repaired={
+        "no-duration": of_noun("event", "without a valid duration: counted as 0 ns."),
+        "negative-duration": of_noun("event", "with negative duration: counted as 0 ns."),
+        "arguments-repaired": of_noun("list", f"of arguments repaired: {INVALID_UTF8}."),
+    },
+    dropped={
+        "unknown-category": "Events of unknown categories were skipped: {listed}.",
+        "python-stacks-left-out": "{count} Python frames were skipped to save memory; "
+        "--python-stacks keeps them.",
+        "no-phase": "{count} [object|objects] without a phase skipped: not events.",
+        "no-time": of_noun("event", "skipped: no valid time."),
+        "bad-arguments": of_noun("event", "with unreadable arguments."),
+        "negative-size": of_noun("negative number", "of bytes ignored."),
+        "description-left-out": "Run description in the trace: {problem}.",
+    },
+    missing={
+        "no-calls": "The file has no runtime calls, so what launched the GPU operations is "
+        "unknown.",
+        "no-shapes": "Operators have no shapes, so their FLOPs cannot be counted. Record with "
+        "record_shapes=True.",
+        "device-ambiguous": "Unknown GPU model for device {listed}: the listed GPUs differ and "
+        "none clearly matches.",
+        "no-device-work lost": "The readable part of the file has no GPU operations. They may be "
+        "in the part that was lost (see the other notes){shown}.",
+        "no-device-work calls": "The file has {calls} and no GPU operations: the profiler lost the "
+        "GPU records or could not make them.",
+        "no-device-work": "The file has no GPU operations{shown}. To record them use "
+        "activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA].",
+    },
+)
+_ODD: Final = (
+    "no-time",
+    "bad-arguments",
+    "no-duration",
+    "negative-duration",
+    "negative-size",
+    "arguments-repaired",
+)
+_SHOWN_INSTEAD: Final = "; CPU operators are shown if no file has any"
 
 
 def reading_notes(
@@ -38,22 +77,20 @@ def reading_notes(
     python_stacks: bool,
 ) -> tuple[Note, ...]:
     """Return the notes of one file: what was repaired, dropped, assumed or is missing."""
+    damage = stream.damage
+    cut = source.cut is not None or damage.cut_bytes is not None
+    is_lossy = cut or damage.dropped_places > 0 or odd["no-time"] > 0
     notes = [
-        *event_text_notes(source, stream.damage, _AT_END),
-        *_event_notes(counts, odd, python_stacks),
-        *_content_notes(tables, metadata, devices, _is_lossy(source, stream, odd)),
+        *event_text_notes(source, damage, _AT_END),
+        *_event_notes(counts, python_stacks),
+        *_NOTES.counted(odd, *_ODD),
+        *_content_notes(tables, is_lossy),
+        *_metadata_notes(metadata, devices),
     ]
     return tuple(Note(n.kind, n.code, n.text, n.count, source.label) for n in notes)
 
 
-def printable(name: str) -> str:
-    """Return the beginning of a name that is safe in a message of one line."""
-    return "".join(c if c.isprintable() else "?" for c in name[:40])
-
-
-def _event_notes(
-    counts: Mapping[str, int], odd: Mapping[str, int], python_stacks: bool
-) -> Iterator[Note]:
+def _event_notes(counts: Mapping[str, int], python_stacks: bool) -> Iterator[Note]:
     unknown = {
         category: count
         for category, count in sorted(counts.items())
@@ -61,94 +98,32 @@ def _event_notes(
     }
     if unknown:
         listed = ", ".join(f"{printable(n)} ({count:,})" for n, count in list(unknown.items())[:6])
-        yield Note(
-            "dropped",
-            "unknown-category",
-            f"Events of unknown categories were skipped: {listed}.",
-            sum(unknown.values()),
-        )
+        yield _NOTES.note("unknown-category", sum(unknown.values()), listed=listed)
     frames = sum(counts.get(category, 0) for category in PYTHON_CATEGORIES)
     if frames and not python_stacks:
-        yield Note(
-            "dropped",
-            "python-stacks-left-out",
-            f"{frames:,} Python frames were skipped to save memory; --python-stacks keeps them.",
-            frames,
-        )
-    if counts.get(_NO_PHASE):
-        text = f"{several(counts[_NO_PHASE], 'object')} without a phase skipped: not events."
-        yield Note("dropped", "no-phase", text, counts[_NO_PHASE])
-    for code, (kind, noun, text) in _ODD_EVENTS.items():
-        if odd[code]:
-            yield counted_note(kind, code, of_noun(noun, f"{text}."), odd[code])
+        yield _NOTES.note("python-stacks-left-out", frames)
+    yield from _NOTES.counted({"no-phase": counts.get(_NO_PHASE, 0)}, "no-phase")
 
 
-def _content_notes(
-    tables: Mapping[str, pa.Table], metadata: Metadata, devices: Sequence[int], lost: bool
-) -> Iterator[Note]:
+def _content_notes(tables: Mapping[str, pa.Table], is_lossy: bool) -> Iterator[Note]:
+    calls, ops = tables["calls"].num_rows, tables["ops"]
     if not tables["activities"].num_rows:
-        ops = tables["ops"].num_rows
-        yield _lost(ops) if lost else _no_activities(tables["calls"].num_rows, ops)
-    elif not tables["calls"].num_rows:
-        yield Note(
-            "missing",
-            "no-calls",
-            "The file has no runtime calls, so what launched the GPU operations is unknown.",
-        )
-    ops = tables["ops"]
+        why = " lost" if is_lossy else " calls" if calls else ""
+        shown = _SHOWN_INSTEAD if ops.num_rows else ""
+        called = several(calls, "runtime call")
+        yield _NOTES.note(f"no-device-work{why}", shown=shown, calls=called)
+    elif not calls:
+        yield _NOTES.note("no-calls")
     if ops.num_rows and ops["input_dims"].null_count == ops.num_rows:
-        yield Note(
-            "missing",
-            "no-shapes",
-            "Operators have no shapes, so their FLOPs cannot be counted. Record with "
-            "record_shapes=True.",
-        )
+        yield _NOTES.note("no-shapes")
+
+
+def _metadata_notes(metadata: Metadata, devices: Sequence[int]) -> Iterator[Note]:
     if metadata.described.problem:
-        text = f"Run description in the trace: {metadata.described.problem}."
-        yield Note("dropped", "description-left-out", text)
+        yield _NOTES.note("description-left-out", problem=metadata.described.problem)
     if metadata.rank_from_name and metadata.rank is not None:
         yield rank_from_name([metadata.rank])
-    open_devices = [d for d in devices if metadata.by_id and metadata.facts_of(d) is None]
-    if open_devices:
-        listed = ", ".join(map(str, open_devices[:8])) + (", …" if len(open_devices) > 8 else "")
-        yield Note(
-            "missing",
-            "device-ambiguous",
-            f"Unknown GPU model for device {listed}: the listed GPUs differ and none clearly "
-            "matches.",
-        )
-
-
-_SHOWN_INSTEAD = "; CPU operators are shown if no file has any"
-
-
-def _lost(ops: int) -> Note:
-    return Note(
-        "missing",
-        "no-device-work",
-        "The readable part of the file has no GPU operations. They may be in the part that was "
-        f"lost (see the other notes){_SHOWN_INSTEAD if ops else ''}.",
-    )
-
-
-def _is_lossy(source: ByteSource, stream: EventStream[Any], odd: Mapping[str, int]) -> bool:
-    damage = stream.damage
-    cut = source.cut is not None or damage.cut_bytes is not None
-    return cut or damage.dropped_places > 0 or odd["no-time"] > 0
-
-
-def _no_activities(calls: int, ops: int) -> Note:
-    if calls:
-        return Note(
-            "missing",
-            "no-device-work",
-            f"The file has {several(calls, 'runtime call')} and no GPU operations: the "
-            "profiler lost the "
-            "GPU records or could not make them.",
-        )
-    return Note(
-        "missing",
-        "no-device-work",
-        f"The file has no GPU operations{_SHOWN_INSTEAD if ops else ''}. To record them use "
-        "activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA].",
-    )
+    unknown = [d for d in devices if metadata.by_id and metadata.facts_of(d) is None]
+    if unknown:
+        listed = ", ".join(map(str, unknown[:8])) + (", …" if len(unknown) > 8 else "")
+        yield _NOTES.note("device-ambiguous", listed=listed)

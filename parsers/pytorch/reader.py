@@ -7,20 +7,61 @@ What the categories mean and where they go stands in docs/parsers/pytorch.md.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import numpy as np
+import pyarrow as pa
 
 from traceflops.errors import InputError, NotATrace
 from traceflops.parsers.io import BLOCK_BYTES, ByteSource, Crew, EventStream
-from traceflops.parsers.pytorch.assemble import Collected, assemble
 from traceflops.parsers.pytorch.block import KinetoBlock, KinetoReader
 from traceflops.parsers.pytorch.events import KNOWN_CATEGORIES
-from traceflops.parsers.pytorch.notes import printable
-from traceflops.parsers.shared import Format, Reading
-from traceflops.table import ABSENT, IntArray, TableBuilder, Trace
+from traceflops.parsers.pytorch.metadata import HEADER_KEYS, Metadata, read_metadata
+from traceflops.parsers.pytorch.notes import reading_notes
+from traceflops.parsers.pytorch.values import printable
+from traceflops.parsers.shared import (
+    NOTHING_KNOWN,
+    Format,
+    ProcessFacts,
+    Reading,
+    devices_table,
+    in_order_of_time,
+    overflow_notes,
+    overflowed,
+    processes_table,
+    renumber_devices,
+)
+from traceflops.table import ABSENT, IntArray, Source, SourceFile, TableBuilder, Trace, distinct
 from traceflops.units import several
+
+_STACKS_BELOW_BYTES: Final = 4 * 10**9
+_JSON_START: Final = re.compile(rb"\s*[\[{]")
+_UNKNOWN_DEVICE: Final = -1
+_EPOCH_NS: Final = 10**17
+"""Times beyond this (1973) are since 1970; times counted from a capture's base never get there."""
+_TIMED: Final = ("activities", "calls", "ops", "marks")
+
+
+class Collected:
+    """What all blocks of one file give together."""
+
+    def __init__(self) -> None:
+        self.tables = {name: TableBuilder(name) for name in (*_TIMED, "counters")}
+        self.counts: Counter[str] = Counter()
+        self.odd: Counter[str] = Counter()
+        self.pids: Counter[int] = Counter()
+        self.flows: list[IntArray] = []
+
+    def absorb(self, block: KinetoBlock) -> None:
+        """Add what one block gives; blocks are added in the order of the text."""
+        for name, table in self.tables.items():
+            table.absorb(getattr(block.rows, name))
+        self.counts.update(block.counts)
+        self.odd.update(block.rows.odd)
+        self.pids.update(block.rows.pids)
+        self.flows.extend(block.flows)
 
 
 def read_pytorch(
@@ -32,14 +73,14 @@ def read_pytorch(
 ) -> Trace:
     """Return the trace in `source`. Raises InputError where it is not a PyTorch trace."""
     reader = KinetoReader(python_stacks)
-    stream = EventStream[KinetoBlock](source, reader, crew or Crew(), block_bytes)
-    collected = Collected(python_stacks)
+    stream = EventStream[KinetoBlock](source, reader, crew or Crew(), HEADER_KEYS, block_bytes)
+    collected = Collected()
     for block in stream:
         collected.absorb(block)
     _refuse_foreign(source, stream, collected)
     _refuse_timeless(source, collected)
-    _lend_correlations(collected.flows, collected.activities, collected.calls)
-    return assemble(source, stream, collected)
+    _lend_correlations(collected)
+    return _assemble(source, stream, collected, python_stacks)
 
 
 def _refuse_foreign(
@@ -70,27 +111,26 @@ def _refuse_foreign(
 
 def _refuse_timeless(source: ByteSource, collected: Collected) -> None:
     """Raise InputError where events have times and none of them can be one."""
-    tables = (collected.activities, collected.calls, collected.ops, collected.marks)
-    if collected.odd["no-time"] and not any(table.count for table in tables):
+    if collected.odd["no-time"] and not any(collected.tables[name].count for name in _TIMED):
         raise InputError(
             f"no event has a valid time: {source.label}",
             "ts and dur must be in microseconds; convert other units",
         )
 
 
-def _lend_correlations(flows: list[IntArray], *tables: TableBuilder) -> None:
+def _lend_correlations(collected: Collected) -> None:
     """Give rows without correlation the id of the arrow that starts or ends at their time.
 
     An instant at which several arrows begin lends nothing: times could meet by chance.
     """
-    if not flows:
+    if not collected.flows:
         return
-    ids, times = np.concatenate(flows, axis=1)
+    ids, times = np.concatenate(collected.flows, axis=1)
     instants, first, counts = np.unique(times, return_index=True, return_counts=True)
     instants, ids = instants[counts == 1], ids[first[counts == 1]]
     if not len(instants):
         return
-    for table in tables:
+    for table in (collected.tables["activities"], collected.tables["calls"]):
         correlation, start = table.column("correlation"), table.column("start_ns")
         at = np.minimum(np.searchsorted(instants, start), len(instants) - 1)
         lends = (correlation == ABSENT) & (instants[at] == start)
@@ -98,16 +138,76 @@ def _lend_correlations(flows: list[IntArray], *tables: TableBuilder) -> None:
             table.replace("correlation", np.where(lends, ids[at], correlation))
 
 
-# The PyTorch profiler's traces (Kineto JSON).
+def _assemble(
+    source: ByteSource,
+    stream: EventStream[KinetoBlock],
+    collected: Collected,
+    python_stacks: bool,
+) -> Trace:
+    """Return the trace of one file whose events are collected, as one process."""
+    metadata = read_metadata(stream.header, source.name)
+    devices = _number_devices(collected.tables).tolist()
+    too_many = overflowed(collected.tables.values())
+    facts = [(0, one, metadata.facts_of(one) or NOTHING_KNOWN) for one in devices]
+    tables = {
+        "processes": processes_table([_process(metadata, collected.pids, source.label)]),
+        "devices": devices_table(facts),
+        **{name: in_order_of_time(table) for name, table in collected.tables.items()},
+    }
+    notes = reading_notes(
+        source,
+        stream,
+        collected.counts,
+        collected.odd,
+        metadata,
+        tables,
+        devices,
+        python_stacks=python_stacks,
+    )
+    return Trace(
+        source=Source(
+            format="pytorch",
+            files=(SourceFile(source.label, source.stored_bytes, source.text_bytes),),
+            tool="PyTorch profiler (Kineto)",
+            origin_unix_ns=_origin(metadata, tables),
+            facts=metadata.facts,
+            event_counts=dict(sorted(collected.counts.items())),
+            identities=metadata.identities,
+            description=metadata.described.words,
+        ),
+        tables=tables,
+        notes=(*notes, *overflow_notes(too_many, source.label)),
+    )
 
 
-__all__ = ["PYTORCH", "read_pytorch"]
+def _number_devices(tables: Mapping[str, TableBuilder]) -> IntArray:
+    """Replace device numbers of the file by rows of `devices`; return the numbers, row by row."""
+    local = tables["activities"].column("device")
+    local = np.where(local == ABSENT, _UNKNOWN_DEVICE, local)
+    used = distinct(local)
+    tables["activities"].replace("device", np.searchsorted(used, local))
+    for name in ("marks", "counters"):
+        renumber_devices(tables[name], used)
+    return used
 
 
-_STACKS_BELOW_BYTES: Final = 4 * 10**9
+def _process(metadata: Metadata, pids: Mapping[int, int], file_name: str) -> ProcessFacts:
+    known = {pid: count for pid, count in pids.items() if pid != ABSENT}
+    return ProcessFacts(
+        file_name,
+        metadata.rank,
+        metadata.world_size,
+        metadata.host,
+        max(known, key=lambda pid: known[pid]) if known else None,
+    )
 
 
-_JSON_START: Final = re.compile(rb"\s*[\[{]")
+def _origin(metadata: Metadata, tables: Mapping[str, pa.Table]) -> int | None:
+    """Return what to add to the times to get Unix time: the base, 0 for epoch times, or None."""
+    if metadata.base_ns is not None:
+        return metadata.base_ns
+    starts = [int(tables[name]["start_ns"][0].as_py()) for name in _TIMED if tables[name].num_rows]
+    return 0 if starts and max(starts) > _EPOCH_NS else None
 
 
 def _read(sources: Sequence[ByteSource], reading: Reading) -> list[Trace]:

@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import compress
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -28,6 +29,7 @@ from traceflops.table import ABSENT, Array, IntArray, Names, Rows
 
 _JSON_COLUMNS = ("input_dims", "input_types", "input_strides", "concrete_inputs")
 _GENERATED = ("kernel_backend", "kernel_hash", "kernel_kwargs", "num_warps", "num_stages")
+_NO_COLLECTIVE = CollectiveArgs()
 _DIRECTIONS = ("HtoD", "DtoH", "DtoD", "PtoP", "HtoH")
 _ROCM_DIRECTIONS = {
     "CopyHostToDevice": "HtoD",
@@ -55,7 +57,7 @@ class Group:
 
 
 class KinetoRows:
-    """Rows of all tables, and how many events were odd in which way."""
+    """Rows of all tables, and what was odd."""
 
     def __init__(self) -> None:
         self.activities = Rows()
@@ -63,10 +65,8 @@ class KinetoRows:
         self.ops = Rows()
         self.marks = Rows()
         self.counters = Rows()
-        self.timeless = 0
-        self.unended = 0
-        self.negative = 0
-        self.negative_sizes = 0
+        self.odd: Counter[str] = Counter()
+        """How many events were odd, by the code of the note that says so."""
         self.pids: Counter[int] = Counter()
 
     def add_activities(self, group: Group, kind: str) -> None:
@@ -74,30 +74,23 @@ class KinetoRows:
         group, start, dur = self._timed(group)
         args = group.args
         table = self.activities
-        _add(
+        _add_named(
             table,
-            len(group),
-            device=_first_known(_pids(group), typed_integers([a.device for a in args])),
-            stream=_first_known(
-                typed_integers([a.stream for a in args]),
-                _tids(group),
-                typed_integers([a.queue for a in args]),
-            ),
+            group,
+            start,
+            dur,
+            device=_first_known(_pids(group), _numbers(args, "device")),
+            stream=_first_known(_numbers(args, "stream"), _tids(group), _numbers(args, "queue")),
             kind=table.names["kind"][kind],
-            name=_names(table, group),
-            start_ns=start,
-            dur_ns=dur,
-            correlation=typed_integers([a.correlation for a in args]),
             external_id=_external_ids(args),
-            graph=typed_integers([a.graph for a in args]),
-            graph_node=typed_integers([a.graph_node for a in args]),
-            bytes=self._sizes([a.bytes for a in args]),
+            bytes=self._sizes(_numbers(args, "bytes")),
             direction=_directions(table.names["direction"], kind, group),
             grid=triples([a.grid for a in args]),
             block=triples([a.block for a in args]),
-            registers_per_thread=typed_integers([a.registers for a in args]),
-            shared_memory_bytes=typed_integers([a.shared_memory for a in args]),
-            occupancy_percent=typed_integers([a.occupancy for a in args]),
+            registers_per_thread=_numbers(args, "registers"),
+            shared_memory_bytes=_numbers(args, "shared_memory"),
+            occupancy_percent=_numbers(args, "occupancy"),
+            **_same_numbers(args, "correlation", "graph", "graph_node"),
             **_collective(table, args),
         )
 
@@ -106,16 +99,15 @@ class KinetoRows:
         group, start, dur = self._timed(group)
         table = self.calls
         self._count_pids(group)
-        _add(
+        _add_named(
             table,
-            len(group),
+            group,
+            start,
+            dur,
             thread=_tids(group),
-            name=_names(table, group),
-            start_ns=start,
-            dur_ns=dur,
-            correlation=typed_integers([a.correlation for a in group.args]),
             external_id=_external_ids(group.args),
             api=table.names["api"][api],
+            **_same_numbers(group.args, "correlation"),
             **_launched_kernels(table, group.args),
         )
 
@@ -124,18 +116,15 @@ class KinetoRows:
         group, start, dur = self._timed(group)
         table, args = self.ops, group.args
         self._count_pids(group)
-        _add(
+        _add_named(
             table,
-            len(group),
+            group,
+            start,
+            dur,
             thread=_tids(group),
-            name=_names(table, group),
-            start_ns=start,
-            dur_ns=dur,
-            external_id=typed_integers([a.external_id for a in args]),
-            sequence=typed_integers([a.sequence for a in args]),
-            forward_thread=typed_integers([a.forward_thread for a in args]),
-            **_inputs(table, args),
             finished=_flags([a.finished for a in args]),
+            **_same_numbers(args, "external_id", "sequence", "forward_thread"),
+            **_inputs(table, args),
             **_generated_kernels(table.names["generated_kernel"], args),
             **_collective(table, args),
         )
@@ -143,45 +132,46 @@ class KinetoRows:
     def add_host_marks(self, group: Group, kind: str) -> None:
         """Add named ranges of the host."""
         group, start, dur = self._timed(group)
-        self._add_marks(group, start, dur, kind=kind, thread=_tids(group))
+        kinds = self.marks.names["kind"]
+        _add_named(self.marks, group, start, dur, kind=kinds[kind], thread=_tids(group))
 
     def add_instants(self, group: Group) -> None:
         """Add instants: marks that are 0 ns long."""
         group, start, _ = self._timed(group, instant=True)
-        self._add_marks(group, start, 0, kind="instant", thread=_tids(group))
+        kinds = self.marks.names["kind"]
+        _add_named(self.marks, group, start, 0, kind=kinds["instant"], thread=_tids(group))
 
     def add_device_marks(self, group: Group, kind: str) -> None:
         """Add annotations and waits on the device timeline; they are never work."""
         group, start, dur = self._timed(group)
-        args = group.args
-        self._add_marks(
+        args, names = group.args, self.marks.names
+        _add_named(
+            self.marks,
             group,
             start,
             dur,
-            kind=kind,
-            device=_first_known(_pids(group), typed_integers([a.device for a in args])),
-            stream=_first_known(typed_integers([a.stream for a in args]), _tids(group)),
-            correlation=typed_integers([a.correlation for a in args]),
-            sync_kind=optional_codes(self.marks.names["sync_kind"], [a.sync_kind for a in args]),
-            wait_stream=typed_integers([a.wait_stream for a in args]),
-            wait_correlation=typed_integers([a.wait_correlation for a in args]),
+            kind=names["kind"][kind],
+            device=_first_known(_pids(group), _numbers(args, "device")),
+            stream=_first_known(_numbers(args, "stream"), _tids(group)),
+            sync_kind=optional_codes(names["sync_kind"], [a.sync_kind for a in args]),
+            **_same_numbers(args, "correlation", "wait_stream", "wait_correlation"),
         )
 
     def add_python(self, group: Group) -> None:
         """Add python frames; those of an nn.Module are marks of kind module."""
         group, start, dur = self._timed(group)
-        args = group.args
-        modules = typed_integers([a.module for a in args])
+        modules = _numbers(group.args, "module")
         kinds = self.marks.names["kind"]
         python, module = np.int32(kinds["python"]), np.int32(kinds["module"])
-        self._add_marks(
+        _add_named(
+            self.marks,
             group,
             start,
             dur,
             kind=np.where(modules == ABSENT, python, module),
             thread=_tids(group),
-            python_id=typed_integers([a.python_id for a in args]),
-            python_parent=integers([a.parent for a in args]),
+            python_id=_numbers(group.args, "python_id"),
+            python_parent=integers([a.parent for a in group.args]),
             python_module=modules,
         )
 
@@ -189,15 +179,16 @@ class KinetoRows:
         """Add allocations and releases: the change and, where recorded, the running totals."""
         group, start, _ = self._timed(group, instant=True)
         args = group.args
-        on_device = typed_integers([a.device_type for a in args]) > 0
-        device = np.where(on_device, typed_integers([a.device for a in args]), ABSENT)
-        address = typed_integers([a.address for a in args])
+        on_device = _numbers(args, "device_type") > 0
+        device = np.where(on_device, _numbers(args, "device"), ABSENT)
+        address = _numbers(args, "address")
         names = self.counters.names["name"]
-        for values, what in (
-            (typed_integers([a.bytes for a in args]), "change_bytes"),
-            (typed_integers([a.allocated for a in args]), "allocated_bytes"),
-            (typed_integers([a.reserved for a in args]), "reserved_bytes"),
+        for field, what in (
+            ("bytes", "change_bytes"),
+            ("allocated", "allocated_bytes"),
+            ("reserved", "reserved_bytes"),
         ):
+            values = _numbers(args, field)
             known = values != ABSENT
             where = on_device[known]
             labels = {on: f"{'device' if on else 'host'}_memory.{what}" for on in (True, False)}
@@ -211,40 +202,25 @@ class KinetoRows:
                 address=address[known],
             )
 
-    def _add_marks(
-        self, group: Group, start: IntArray, dur: IntArray | int, kind: str | Array, **more: Array
-    ) -> None:
-        table = self.marks
-        _add(
-            table,
-            len(group),
-            kind=table.names["kind"][kind] if isinstance(kind, str) else kind,
-            name=_names(table, group),
-            start_ns=start,
-            dur_ns=dur,
-            **more,
-        )
-
     def _timed(self, group: Group, instant: bool = False) -> tuple[Group, IntArray, IntArray]:
         """Return the events that have a time, their starts and durations."""
         start, known = nanoseconds([event.ts for event in group.events])
         if not known.all():
-            self.timeless += int(len(known) - known.sum())
+            self.odd["no-time"] += int(len(known) - known.sum())
             group, start = group.where(known.tolist()), start[known]
         dur, has_dur = nanoseconds([event.dur for event in group.events])
         if not has_dur.all():
-            self.unended += 0 if instant else int(len(has_dur) - has_dur.sum())
+            self.odd["no-duration"] += 0 if instant else int(len(has_dur) - has_dur.sum())
             dur = np.where(has_dur, dur, 0)
         if len(dur) and int(dur.min()) < 0:
-            self.negative += int((dur < 0).sum())
+            self.odd["negative-duration"] += int((dur < 0).sum())
             dur = np.maximum(dur, 0)
         return group, start, dur
 
-    def _sizes(self, values: Sequence[int]) -> IntArray:
+    def _sizes(self, sizes: IntArray) -> IntArray:
         """Return numbers of bytes; a negative one is none."""
-        sizes = typed_integers(values)
         wrong = (sizes < 0) & (sizes != ABSENT)
-        self.negative_sizes += int(wrong.sum())
+        self.odd["negative-size"] += int(wrong.sum())
         return np.where(wrong, ABSENT, sizes)
 
     def _count_pids(self, group: Group) -> None:
@@ -268,6 +244,23 @@ def _add(table: Rows, count: int, **columns: Array | int) -> None:
     )
 
 
+def _add_named(
+    table: Rows, group: Group, start: IntArray, dur: IntArray | int, **columns: Array | int
+) -> None:
+    """Add a row for each event, with its name."""
+    name = name_codes(table.names["name"], [event.name for event in group.events])
+    _add(table, len(group), name=name, start_ns=start, dur_ns=dur, **columns)
+
+
+def _numbers(args: Sequence[Any], field: str) -> IntArray:
+    return typed_integers([*map(attrgetter(field), args)])
+
+
+def _same_numbers(args: Sequence[Any], *fields: str) -> dict[str, IntArray]:
+    """Return the columns that are called like the arguments that they are made of."""
+    return {field: _numbers(args, field) for field in fields}
+
+
 def _narrow(values: Array) -> Array:
     """Return integers in half the memory where they fit; they wait there until all are read."""
     if values.dtype != np.int64 or not values.size:
@@ -281,10 +274,6 @@ def _all_absent(values: Array) -> bool:
     return bool(len(values)) and bool((values == absent).all())
 
 
-def _names(table: Rows, group: Group) -> Array:
-    return name_codes(table.names["name"], [event.name for event in group.events])
-
-
 def _pids(group: Group) -> IntArray:
     return trailing_integers([event.pid for event in group.events])
 
@@ -294,10 +283,7 @@ def _tids(group: Group) -> IntArray:
 
 
 def _external_ids(args: Sequence[Any]) -> IntArray:
-    return _first_known(
-        typed_integers([a.external_id for a in args]),
-        typed_integers([a.old_external_id for a in args]),
-    )
+    return _first_known(_numbers(args, "external_id"), _numbers(args, "old_external_id"))
 
 
 def _first_known(first: IntArray, *others: IntArray) -> IntArray:
@@ -346,15 +332,12 @@ def _collective(table: Rows, args: Sequence[CollectiveArgs]) -> dict[str, Array]
     return {
         "collective": texts("collective", "collective"),
         "collective_dtype": texts("dtype", "collective_dtype"),
-        "collective_in_elements": typed_integers([a.in_elements for a in real]),
-        "collective_out_elements": typed_integers([a.out_elements for a in real]),
+        "collective_in_elements": _numbers(real, "in_elements"),
+        "collective_out_elements": _numbers(real, "out_elements"),
         "collective_group": texts("group", "collective_group"),
-        "collective_group_size": typed_integers([a.group_size for a in real]),
+        "collective_group_size": _numbers(real, "group_size"),
         "collective_group_ranks": texts("group_ranks", "collective_group_ranks"),
     }
-
-
-_NO_COLLECTIVE = CollectiveArgs()
 
 
 def _launched_kernels(table: Rows, args: Sequence[CallArgs]) -> dict[str, Array]:

@@ -34,6 +34,11 @@ class DigitsLost(Exception):
     """A time has decimals beyond 2^43 microseconds, which a double does not hold."""
 
 
+def printable(name: str) -> str:
+    """Return the beginning of a name that is safe in a message of one line."""
+    return "".join(c if c.isprintable() else "?" for c in name[:40])
+
+
 def as_text(value: object) -> str:
     """Return a name as text, whatever JSON type the writer used."""
     return value if isinstance(value, str) else "" if value is None else str(value)
@@ -47,10 +52,8 @@ def name_codes(names: Names, values: Sequence[Any]) -> npt.NDArray[np.int32]:
 
 def optional_codes(names: Names, values: Sequence[Any]) -> npt.NDArray[np.int32]:
     """Return the codes of texts, -1 where there is none."""
-    out = np.fromiter(
-        (-1 if value is None else names[as_text(value)] for value in values), dtype=np.int32
-    )
-    return out
+    codes = (-1 if value is None else names[as_text(value)] for value in values)
+    return np.fromiter(codes, dtype=np.int32)
 
 
 def json_codes(names: Names, texts: Sequence[msgspec.Raw]) -> npt.NDArray[np.int32]:

@@ -6,7 +6,7 @@ Adding a kind of database means a reader for it and a row in SCHEMAS.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from traceflops.errors import InputError, NotATrace
@@ -21,15 +21,6 @@ MAGIC: Final = b"SQLite format 3\x00"
 _MOST_NAMED: Final = 5
 
 Tables = frozenset[str]
-
-
-@dataclass(frozen=True, slots=True)
-class Schema:
-    """One kind of database: what it is, how it is known by its tables, and how it is read."""
-
-    what: str
-    knows: Callable[[Tables], bool]
-    read: Callable[[Database], Sequence[Trace]]
 
 
 def _read_rocpd(database: Database) -> Sequence[Trace]:
@@ -52,10 +43,10 @@ def _read_v1(database: Database) -> Sequence[Trace]:
 
 def _is_nsys(tables: Tables) -> bool:
     """Return whether there is a table of work, or else one of texts and one of the recording."""
-    if _any_begins("CUPTI_ACTIVITY_KIND_", "NVTX_EVENTS", "OSRT_API")(tables):
+    if _any_begins(tables, "CUPTI_ACTIVITY_KIND_", "NVTX_EVENTS", "OSRT_API"):
         return True
     about = ("TARGET_INFO_", "META_DATA_", "EXPORT_META_DATA", "ANALYSIS_", "PROFILER_OVERHEAD")
-    return "StringIds" in tables and _any_begins(*about)(tables)
+    return "StringIds" in tables and _any_begins(tables, *about)
 
 
 def _read_nsys(database: Database) -> Sequence[Trace]:
@@ -64,43 +55,30 @@ def _read_nsys(database: Database) -> Sequence[Trace]:
     return read_nsys(database)
 
 
-def _refused(what: str, hint: str) -> Callable[[Database], Sequence[Trace]]:
-    """Return what stands for a reader of databases that are known and not read."""
-
-    def refuse(database: Database) -> Sequence[Trace]:
-        raise NotATrace(f"{_place(database)} is {what}", hint)
-
-    return refuse
-
-
-def _any_begins(*words: str) -> Callable[[Tables], bool]:
-    return lambda tables: any(table.startswith(words) for table in tables)
+def _refuse_metrics(database: Database) -> Sequence[Trace]:
+    raise NotATrace(
+        f"{_place(database)} is a rocprof-compute analysis database: it holds metrics, not "
+        "measurements",
+        "give the workload folder (pmc_perf.csv and sysinfo.csv), or record a timeline with "
+        "rocprofv3 --kernel-trace --output-format rocpd",
+    )
 
 
-def _any_of(*names: str) -> Callable[[Tables], bool]:
-    return lambda tables: not tables.isdisjoint(names)
+def _any_begins(tables: Tables, *words: str) -> bool:
+    return any(table.startswith(words) for table in tables)
 
 
-def _all_of(*names: str) -> Callable[[Tables], bool]:
-    return lambda tables: tables.issuperset(names)
-
-
-SCHEMAS: Final = (
-    Schema("RPD", _all_of("rocpd_op", "rocpd_string"), _read_rpd),
-    Schema("rocpd", _any_begins("rocpd_"), _read_rocpd),
-    Schema(
-        "rocprof-compute analysis",
-        _all_of("compute_workload", "compute_metric_definition"),
-        _refused(
-            "a rocprof-compute analysis database: it holds metrics, not measurements",
-            "give the workload folder (pmc_perf.csv and sysinfo.csv), or record a timeline with "
-            "rocprofv3 --kernel-trace --output-format rocpd",
-        ),
-    ),
-    Schema("rocprof (v1)", _any_of("KERN", "OPS", "COPY", "HIP", "HSA", "rocTX"), _read_v1),
-    Schema("Nsight Systems", _is_nsys, _read_nsys),
+_V1: Final = frozenset({"KERN", "OPS", "COPY", "HIP", "HSA", "rocTX"})
+SCHEMAS: Final[
+    tuple[tuple[Callable[[Tables], bool], Callable[[Database], Sequence[Trace]]], ...]
+] = (
+    (lambda tables: tables >= {"rocpd_op", "rocpd_string"}, _read_rpd),
+    (lambda tables: _any_begins(tables, "rocpd_"), _read_rocpd),
+    (lambda tables: tables >= {"compute_workload", "compute_metric_definition"}, _refuse_metrics),
+    (lambda tables: not tables.isdisjoint(_V1), _read_v1),
+    (_is_nsys, _read_nsys),
 )
-"""The databases that are known, in the order in which they are asked whether one is theirs."""
+"""How databases are known by their tables, in the order in which it is asked; what reads them."""
 
 
 def _read_databases(sources: Sequence[ByteSource], _: Reading) -> list[Trace]:
@@ -138,11 +116,11 @@ def read_database(source: ByteSource) -> Sequence[Trace]:
     from traceflops.parsers.io import Database, placed
 
     with placed(source) as place, Database(source, place) as database:
-        schema = next((one for one in SCHEMAS if one.knows(database.tables)), None)
-        if schema is None:
+        read = next((read for knows, read in SCHEMAS if knows(database.tables)), None)
+        if read is None:
             raise _foreign(database)
         source.text_bytes = place.bytes
-        traces = schema.read(database)
+        traces = read(database)
         if source.stored_bytes is not None:
             source.progress(source.stored_bytes)
         return traces

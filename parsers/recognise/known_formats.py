@@ -1,12 +1,11 @@
 """What a file is, told by its first bytes: a format that is read, or what to do instead.
 
-Adding a format means a module for it and its place in FORMATS.
+A new format has its place in FORMATS.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Final
 
 from traceflops.errors import InputError, NotATrace
@@ -24,160 +23,119 @@ from traceflops.parsers.recognise.databases import MAGIC, SQLITE
 from traceflops.parsers.rocprof import ROCPROF_JSON, ROCPROF_TABLES, ROCPROF_V1_JSON
 from traceflops.parsers.shared import Format
 
-
-@dataclass(frozen=True, slots=True)
-class Foreign:
-    """Something that is not read: what it is and what to do about it."""
-
-    what: str
-    hint: str
-
-
 _FOREIGN_COLUMNS = "give the table as rocprof wrote it, or the whole folder"
 _NSYS = "export the report as SQLite: nsys export --type sqlite --include-json=true REPORT.nsys-rep"
 _UNPACK = "unpack it and give the traces, or pack them with gzip, zstd or zip"
 
-_SIGNS: tuple[tuple[re.Pattern[bytes], Foreign], ...] = (
+_EXPORT: Final = "export the run again: rocprofv3 --output-format rocpd, or json, or csv"
+_SAME_RUN: Final = "give the profiler's trace of the same run (prof.export_chrome_trace)"
+_SIGNS: Final = (
     (
-        re.compile(rb"version https://git-lfs"),
-        Foreign("a git-lfs pointer, not the file itself", "run git lfs pull and try again"),
+        rb"version https://git-lfs",
+        "a git-lfs pointer, not the file itself",
+        "run git lfs pull and try again",
     ),
-    *(
-        (re.compile(sign), Foreign(f"{kind}, which is not read", _UNPACK))
-        for sign, kind in (
-            (rb"PK\x03\x04", "a zip archive inside another archive"),
-            (rb"[\s\S]{257}ustar", "a tar archive"),
-            (rb"BZh[1-9]", "packed with bzip2"),
-            (rb"\xfd7zXZ\x00", "packed with xz"),
-            (rb"7z\xbc\xaf|Rar!", "a 7z or rar archive"),
-        )
-    ),
+    (rb"PK\x03\x04", "a zip archive inside another archive, which is not read", _UNPACK),
+    (rb"[\s\S]{257}ustar", "a tar archive, which is not read", _UNPACK),
+    (rb"BZh[1-9]", "packed with bzip2, which is not read", _UNPACK),
+    (rb"\xfd7zXZ\x00", "packed with xz, which is not read", _UNPACK),
+    (rb"7z\xbc\xaf|Rar!", "a 7z or rar archive, which is not read", _UNPACK),
     (
-        re.compile(rb"\s*<(?:!doctype|html|\?xml|head|body)", re.I),
-        Foreign(
-            "a web page (HTML), not a trace",
-            "the server sent an error page; download the file again",
-        ),
+        rb"(?i)\s*<(?:!doctype|html|\?xml|head|body)",
+        "a web page (HTML), not a trace",
+        "the server sent an error page; download the file again",
     ),
     (
-        re.compile(rb"\xff\xfe|\xfe\xff"),
-        Foreign("text in UTF-16", "convert it to UTF-8 (iconv -f utf-16 -t utf-8)"),
+        rb"\xff\xfe|\xfe\xff",
+        "text in UTF-16",
+        "convert it to UTF-8 (iconv -f utf-16 -t utf-8)",
     ),
     (
-        re.compile(rb"\x37\x7f\x06[\x82\x83]|\xd9\xd5\x05\xf9\x20\xa1\x63\xd7|\x18\xe2\x2d\x00"),
-        Foreign(
-            "a log of an SQLite database (-wal, -shm, -journal), not the database",
-            "give the database beside it; its log is read too",
-        ),
+        rb"\x37\x7f\x06[\x82\x83]|\xd9\xd5\x05\xf9\x20\xa1\x63\xd7|\x18\xe2\x2d\x00",
+        "a log of an SQLite database (-wal, -shm, -journal), not the database",
+        "give the database beside it; its log is read too",
     ),
     (
         # A message of Perfetto's: its first field, a length, and then bytes that are no text.
-        re.compile(
-            rb"\x0a[\x01-\xff]{1,3}?[\x0a@PRXb\xa2\xc2\xca\xf2](?=[\s\S]{0,256}?[\x00\x80-\xff])"
-        ),
-        Foreign(
-            "a Perfetto trace (pftrace), in which overlapping work is cut",
-            "export the run again: rocprofv3 --output-format rocpd, or json, or csv",
-        ),
+        rb"\x0a[\x01-\xff]{1,3}?[\x0a@PRXb\xa2\xc2\xca\xf2](?=[\s\S]{0,256}?[\x00\x80-\xff])",
+        "a Perfetto trace (pftrace), in which overlapping work is cut",
+        _EXPORT,
     ),
     (
-        re.compile(rb"\x03[#B]"),
-        Foreign(
-            "part of an OTF2 archive",
-            "export the run again: rocprofv3 --output-format rocpd, or json, or csv",
-        ),
+        rb"\x03[#B]",
+        "part of an OTF2 archive",
+        _EXPORT,
     ),
     (
-        re.compile(rb'\s*,\s*\{\s*"(?:args|ph|ts)"\s*:'),
-        Foreign(
-            "a rocprof (v1) JSON export without its beginning, a known rocprof bug",
-            "use results.csv or results.db of the same run",
-        ),
+        rb'\s*,\s*\{\s*"(?:args|ph|ts)"\s*:',
+        "a rocprof (v1) JSON export without its beginning, a known rocprof bug",
+        "use results.csv or results.db of the same run",
     ),
     (
-        re.compile(
-            rb'\s*\{\s*"traceEvents"\s*:\s*\[\s*\{\s*"args"\s*:\s*\{\s*'
-            rb'(?:"cid"\s*:\s*\d|"name"\s*:\s*"CPU"\s*\}\s*,\s*"name"\s*:\s*"process_name"'
-            rb'\s*,\s*"ph"\s*:\s*"M"\s*,\s*"pid"\s*:\s*1\s*,\s*"sort_index"\s*:\s*0)'
-        ),
-        Foreign(
-            "rocprofv2 plugin JSON, whose times are truncated to microseconds and whose copies "
-            "name no GPU",
-            "give the tables of the same run (rocprofv2 --plugin file), or record with rocprofv3",
-        ),
+        rb'\s*\{\s*"traceEvents"\s*:\s*\[\s*\{\s*"args"\s*:\s*\{\s*'
+        rb'(?:"cid"\s*:\s*\d|"name"\s*:\s*"CPU"\s*\}\s*,\s*"name"\s*:\s*"process_name"'
+        rb'\s*,\s*"ph"\s*:\s*"M"\s*,\s*"pid"\s*:\s*1\s*,\s*"sort_index"\s*:\s*0)',
+        "rocprofv2 plugin JSON, whose times are truncated to microseconds and whose copies "
+        "name no GPU",
+        "give the tables of the same run (rocprofv2 --plugin file), or record with rocprofv3",
     ),
     (
-        re.compile(rb'\s*\{(?=[^{}\[\]]*"schema"\s*:)[^{}\[\]]*"nodes"\s*:|\s*\{\s*"nodes"\s*:'),
-        Foreign(
-            "a PyTorch execution trace (Chakra) without GPU times",
-            "give the profiler's trace of the same run (prof.export_chrome_trace)",
-        ),
+        rb'\s*\{(?=[^{}\[\]]*"schema"\s*:)[^{}\[\]]*"nodes"\s*:|\s*\{\s*"nodes"\s*:',
+        "a PyTorch execution trace (Chakra) without GPU times",
+        _SAME_RUN,
     ),
     (
-        re.compile(rb"\s*\[\s*\[\s*-?\d"),
-        Foreign(
-            "a memory timeline export without GPU times",
-            "give the profiler's trace of the same run (prof.export_chrome_trace)",
-        ),
+        rb"\s*\[\s*\[\s*-?\d",
+        "a memory timeline export without GPU times",
+        _SAME_RUN,
     ),
     (
-        re.compile(
-            rb"(?:[^\n]*\n){0,20}?(?:dispatch\[\d+\], gpu_id\(|Record\s*[(\[]\d+.{0,4}Domain)"
-        ),
-        Foreign(
-            "a rocprofv2 text listing (ROCm 5.5 and 5.6), not a table",
-            "record with rocprofv3 --kernel-trace, or with rocprofv2 --plugin file (ROCm 5.7 or "
-            "later)",
-        ),
+        rb"(?:[^\n]*\n){0,20}?(?:dispatch\[\d+\], gpu_id\(|Record\s*[(\[]\d+.{0,4}Domain)",
+        "a rocprofv2 text listing (ROCm 5.5 and 5.6), not a table",
+        "record with rocprofv3 --kernel-trace, or with rocprofv2 --plugin file (ROCm 5.7 or later)",
     ),
-    (re.compile(rb"\x89HDF"), Foreign("an HDF5 file (nsys export --type hdf)", _NSYS)),
+    (rb"\x89HDF", "an HDF5 file (nsys export --type hdf)", _NSYS),
     (
-        re.compile(
-            rb'\s*\{\s*"(?:data"\s*:\s*\[|Type"\s*:\s*\d+\s*,\s*"\w+"\s*:\s*\{'
-            rb'|(?:Cuda|Nvtx|TraceProcess|Uuid)Event"\s*:)'
-        ),
-        Foreign("an Nsight Systems JSON export, which is less complete than SQLite", _NSYS),
+        rb'\s*\{\s*"(?:data"\s*:\s*\[|Type"\s*:\s*\d+\s*,\s*"\w+"\s*:\s*\{'
+        rb'|(?:Cuda|Nvtx|TraceProcess|Uuid)Event"\s*:)',
+        "an Nsight Systems JSON export, which is less complete than SQLite",
+        _NSYS,
     ),
     (
-        re.compile(rb'\s*[\[{]\s*[{"]?\s*"?(?:Time ?\(%\)|Start ?\(\w+\)|Total Time \(\w+\))"'),
-        Foreign("an nsys stats report as JSON", "write it as CSV: nsys stats --format csv"),
+        rb'\s*[\[{]\s*[{"]?\s*"?(?:Time ?\(%\)|Start ?\(\w+\)|Total Time \(\w+\))"',
+        "an nsys stats report as JSON",
+        "write it as CSV: nsys stats --format csv",
     ),
     (
-        re.compile(rb"\x80[\x02-\x05]"),
-        Foreign("a Python pickle, which is unsafe to open", "export the trace as JSON"),
+        rb"\x80[\x02-\x05]",
+        "a Python pickle, which is unsafe to open",
+        "export the trace as JSON",
     ),
 )
+"""What inputs begin with that are not read: a sign, what it is, and what to do about it."""
 
-_TABLES: Final[tuple[tuple[re.Pattern[bytes], Foreign], ...]] = (
+_TABLES: Final = (
     (
-        re.compile(
-            rb'\s*"?(?:Kind|Domain|Index|Guid|Node_Id|Dispatch_Id|Correlation_Id)"?,'
-            rb'|\s*"?Name"?,"?Calls"?,"?TotalDurationNs"?',
-            re.I,
-        ),
-        Foreign("a rocprof table that lacks columns", _FOREIGN_COLUMNS),
+        rb'(?i)\s*"?(?:Kind|Domain|Index|Guid|Node_Id|Dispatch_Id|Correlation_Id)"?,'
+        rb'|\s*"?Name"?,"?Calls"?,"?TotalDurationNs"?',
+        "a rocprof table that lacks columns",
+        _FOREIGN_COLUMNS,
     ),
     (
-        re.compile(rb'\s*"?(?:Time ?\(%\)|Start ?\(\w+\)|Total ?\(\w+\))"?\s*[,;\t]', re.I),
-        Foreign(
-            "an Nsight Systems table without CUDA work",
-            "give cuda_gpu_trace or cuda_gpu_kern_sum of the same report, or export it: nsys "
-            "export --type sqlite",
-        ),
+        rb'(?i)\s*"?(?:Time ?\(%\)|Start ?\(\w+\)|Total ?\(\w+\))"?\s*[,;\t]',
+        "an Nsight Systems table without CUDA work",
+        "give cuda_gpu_trace or cuda_gpu_kern_sum of the same report, or export it: nsys "
+        "export --type sqlite",
     ),
     (
-        re.compile(rb'\s*"?ID"?,"?Process ID"?,', re.I),
-        Foreign(
-            "an Nsight Compute table without metrics",
-            "export again: ncu --import FILE --csv --page raw",
-        ),
+        rb'(?i)\s*"?ID"?,"?Process ID"?,',
+        "an Nsight Compute table without metrics",
+        "export again: ncu --import FILE --csv --page raw",
     ),
     (
-        re.compile(rb"==PROF==|  Section: "),
-        Foreign(
-            "Nsight Compute console output without a table",
-            "profile with ncu --csv --page raw --log-file kernels.csv",
-        ),
+        rb"==PROF==|  Section: ",
+        "Nsight Compute console output without a table",
+        "profile with ncu --csv --page raw --log-file kernels.csv",
     ),
 )
 """What the first lines of tables look like that no format takes."""
@@ -209,13 +167,13 @@ def recognise(source: ByteSource) -> Format:
     if not head.strip():
         raise _empty(source)
     text = head.removeprefix(_BYTE_ORDER_MARK)
-    for sign, what in _SIGNS:
-        if sign.match(text):
-            raise _not_a_trace(source, what)
-    found = next((one for one in FORMATS if one.recognises(text)), None)
-    if found is None:
-        raise _not_a_trace(source, _unknown(head))
-    return found
+    for sign, what, hint in _SIGNS:
+        if re.match(sign, text):
+            raise _not_a_trace(source, what, hint)
+    format_ = next((known for known in FORMATS if known.recognises(text)), None)
+    if format_ is None:
+        raise _not_a_trace(source, *_unknown(head))
+    return format_
 
 
 def _empty(source: ByteSource) -> InputError:
@@ -227,22 +185,22 @@ def _empty(source: ByteSource) -> InputError:
     return NotATrace(f"empty file: {source.path or source.label}", "record the trace again")
 
 
-def _not_a_trace(source: ByteSource, what: Foreign) -> NotATrace:
-    return NotATrace(f"{source.path or source.label} is {what.what}", what.hint)
+def _not_a_trace(source: ByteSource, what: str, hint: str) -> NotATrace:
+    return NotATrace(f"{source.path or source.label} is {what}", hint)
 
 
-def _unknown(head: bytes) -> Foreign:
-    """Return what to say of an input that has no sign of anything known."""
+def _unknown(head: bytes) -> tuple[str, str]:
+    """Return what an input is that has no sign of anything known, and what to do about it."""
     if len(head) >= _TELLING_BYTES and MAGIC.startswith(head):
-        return Foreign(
+        return (
             f"the first {len(head)} bytes of an SQLite database",
             "the rest is lost; copy the database again or record again",
         )
     lines = head.removeprefix(_BYTE_ORDER_MARK).splitlines()[:_LINES_LOOKED_AT]
-    for sign, what in _TABLES:
-        if any(sign.match(line) for line in lines):
-            return what
-    return Foreign(
+    for sign, what, hint in _TABLES:
+        if any(re.match(sign, line) for line in lines):
+            return what, hint
+    return (
         f"not a known trace; it begins with {_printable(head[:40])}",
         "give a torch.profiler trace (.json, .gz, .zst, .zip), a rocprof export (rocpd, CSV, "
         "JSON), an nsys export (SQLite, parquetdir, nsys stats CSV) or an ncu CSV page",

@@ -1,4 +1,4 @@
-"""What rocprof says of an agent, in whatever file, as the facts of a device.
+"""What rocprof says of an agent: the facts of a device, and which device a text names.
 
 All generations since rocprofv3 use the same words for an agent (JSON keys, columns of
 agent_info.csv in another case, the extdata of rocpd). Sources: rocprofiler-sdk's agent.h.
@@ -6,14 +6,24 @@ agent_info.csv in another case, the extdata of rocpd). Sources: rocprofiler-sdk'
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
-from traceflops.parsers.shared import DeviceFacts
+from traceflops.parsers.shared import NOTHING_KNOWN, DeviceFacts
 
 _MHZ: Final = 10**6
 _INT32: Final = 2**31
 _INT63: Final = 2**63
+_TEXT: Final = re.compile(r"(?:(agent|gpu|cpu)[ _-]*)?(\d{1,18})", re.IGNORECASE)
+_NODE: Final = re.compile(r"[0-9]{1,18}")
+_GFX: Final = re.compile(r"gfx(\d{1,2})([0-9a-f])([0-9a-f])")
+_STEPPING: Final = re.compile(r"_A\d$")
+UNKNOWN: Final = ("unknown",)
+"""The key of an agent that a file does not name."""
+_NUMBERINGS: Final = ("logical", "node")
+"""What the number of an agent may be: its place among those listed, or the node of the machine."""
 
 
 def facts_of_agent(agent: Mapping[str, object]) -> DeviceFacts:
@@ -62,3 +72,100 @@ def _number(value: object, below: int = _INT32) -> int | None:
 
 def _text(value: object) -> str | None:
     return (value.strip()[:256] or None) if isinstance(value, str) else None
+
+
+def facts_of_system(system: Mapping[str, str]) -> DeviceFacts:
+    """Return what rocprof-compute's sysinfo.csv says of the devices of its machine."""
+    words = {key.lower(): value.strip() for key, value in system.items()}
+
+    def first(*keys: str) -> str | None:
+        return next((words[key] for key in keys if words.get(key)), None)
+
+    def count(*keys: str) -> int | None:
+        return _number((first(*keys) or "").removesuffix(".0"))
+
+    architecture = first("gpu_arch", "gpu_soc")
+    gfx = _GFX.fullmatch(architecture or "")
+    clock = count("max_sclk", "sclk")
+    product = first("gpu_model", "name")
+    return DeviceFacts(
+        product=_STEPPING.sub("", product)[:256] if product else None,
+        compute_major=int(gfx[1]) if gfx else None,
+        compute_minor=int(gfx[2], 16) if gfx else None,
+        sm_count=count("cu_per_gpu", "numcu"),
+        warp_size=count("wave_size", "wavesize"),
+        architecture=architecture,
+        clock_hz=clock * _MHZ if clock else None,
+        dies=count("num_xcd"),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """A device that did something: `key` is what makes it one, `number` as the file has it.
+
+    `node` is that of the machine, -1 where no list of agents tells it.
+    """
+
+    key: Hashable
+    number: int
+    is_gpu: bool | None
+    facts: DeviceFacts
+    node: int = -1
+
+
+class Agents:
+    """The agents of one machine, as its list has them; what is not listed is told by its number."""
+
+    def __init__(self, rows: Sequence[Mapping[str, str]], system: Mapping[str, str]) -> None:
+        listed = sorted(filter(None, map(_listed, rows)), key=lambda agent: agent.node)
+        self._by: dict[str, dict[int, Agent]] = {
+            "logical": {agent.number: agent for agent in listed},
+            "node": {agent.node: agent for agent in listed},
+            "gpu": dict(enumerate(agent for agent in listed if agent.is_gpu)),
+            "cpu": dict(enumerate(agent for agent in listed if not agent.is_gpu)),
+        }
+        self._of_system = facts_of_system(system)
+
+    def numbering(self, texts: Iterable[str]) -> str:
+        """Return what the numbers of agents that ran kernels are: one by which all are GPUs.
+
+        By default the place in the list for "Agent 4", and the node for 4 alone, as ROCm 6.2 wrote.
+        """
+        found = [match for text in texts if (match := _TEXT.fullmatch(text.strip()))]
+        numbers = [int(match[2]) for match in found if _kind(match) in ("", "agent")]
+        bare = any(match[1] is None for match in found)
+        order = _NUMBERINGS[::-1] if bare else _NUMBERINGS
+        for numbering in order:
+            agents = self._by[numbering]
+            if numbers and all(n in agents and agents[n].is_gpu for n in numbers):
+                return numbering
+        return order[0]
+
+    def agent(self, text: str, numbering: str) -> Agent:
+        """Return the agent that a text names."""
+        match = _TEXT.fullmatch(text.strip())
+        if match is None:
+            return Agent(UNKNOWN, 0, None, self._of_system)
+        kind, number = _kind(match), int(match[2])
+        typed = kind in ("gpu", "cpu")
+        listed = self._by[kind if typed else numbering].get(number)
+        if listed is None:
+            known = kind == "gpu" if typed else None
+            return Agent((kind if typed else "agent", number), number, known, self._of_system)
+        return listed if typed else replace(listed, number=number)
+
+
+def _kind(match: re.Match[str]) -> str:
+    return (match[1] or "").lower()
+
+
+def _listed(row: Mapping[str, str]) -> Agent | None:
+    words = {key.lower(): value.strip() for key, value in row.items()}
+    node, logical = words.get("node_id", ""), words.get("logical_node_id", "")
+    if not _NODE.fullmatch(node):
+        return None
+    agent_is_gpu = is_gpu(words)
+    facts = facts_of_agent(words) if agent_is_gpu else NOTHING_KNOWN
+    number = int(logical if _NODE.fullmatch(logical) else node)
+    return Agent(("node", int(node)), number, agent_is_gpu, facts, int(node))

@@ -1,4 +1,4 @@
-"""The direction of a memory copy, by whichever word a generation has for it."""
+"""The direction of a memory copy, by whichever word a generation has for it; its bytes."""
 
 from __future__ import annotations
 
@@ -12,17 +12,13 @@ from traceflops.parsers.shared import WAYS
 from traceflops.table import ABSENT, Array, IntArray, TableBuilder
 
 _ENDS: Final = {
-    "HOST_TO_DEVICE": "HtoD",
-    "DEVICE_TO_HOST": "DtoH",
-    "DEVICE_TO_DEVICE": "DtoD",
-    "HOST_TO_HOST": "HtoH",
     "HOSTTODEVICE": "HtoD",
     "DEVICETOHOST": "DtoH",
     "DEVICETODEVICE": "DtoD",
     "HOSTTOHOST": "HtoH",
 }
-
-
+"""How names of copies end, such as MEMORY_COPY_HOST_TO_DEVICE, without underscores."""
+_KERNELS: Final = ("__amd_rocclr_copyBuffer", "__amd_rocclr_fillBuffer")
 UNKNOWN, HOST, GPU = -1, 0, 1
 """What an end of a copy is."""
 _BY_ENDS: Final = {"HtoD": (HOST, GPU), "DtoH": (GPU, HOST), "HtoH": (HOST, HOST)}
@@ -30,18 +26,10 @@ _WITHIN: Final = WAYS.index("DtoD")
 _BETWEEN: Final = WAYS.index("PtoP")
 
 
-def _direction(text: str) -> str | None:
-    """Return HtoD, DtoH, DtoD or HtoH of a name such as MEMORY_COPY_HOST_TO_DEVICE.
-
-    Matched by its end, in any case. None where the name does not say.
-    """
-    upper = text.strip().upper()
-    return next((way for end, way in _ENDS.items() if upper.endswith(end)), None)
-
-
 def ways_named(names: Iterable[str]) -> IntArray:
-    """Return the places in WAYS of the directions that names say; -1 where one says none."""
-    ways = map(_direction, names)
+    """Return the places in WAYS of the directions that names say, in any case; -1 for none."""
+    plain = (name.strip().upper().replace("_", "") for name in names)
+    ways = (next((w for end, w in _ENDS.items() if name.endswith(end)), None) for name in plain)
     return np.array([-1 if way is None else WAYS.index(way) for way in ways], np.int64)
 
 
@@ -65,19 +53,13 @@ def ends_of(way: IntArray) -> tuple[IntArray, IntArray]:
     return sources[way], targets[way]
 
 
-# Copies and fills that a kernel does: how many bytes, by the call that asked for it.
-
-
-_KERNELS: Final = ("__amd_rocclr_copyBuffer", "__amd_rocclr_fillBuffer")
-
-
 def copies_in(activities: TableBuilder) -> list[int]:
-    """Return the codes of the names of such kernels."""
+    """Return the codes of the names of kernels that copy or fill."""
     return [code for name, code in activities.names["name"].items() if name.startswith(_KERNELS)]
 
 
 def fill_sizes(activities: TableBuilder, since: int, calls: IntArray, sizes: IntArray) -> None:
-    """Give such kernels of one process, whose activities begin at a row, the sizes of their calls.
+    """Give kernels that copy or fill, of the process whose rows begin there, their calls' sizes.
 
     A call that launched several of them does not say how much each did.
     """

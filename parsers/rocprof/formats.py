@@ -18,13 +18,13 @@ _V3_START: Final = re.compile(rb'\s*\{[^{}\[\]]*?"rocprofiler-sdk-tool"\s*:')
 def _is_table(head: bytes) -> bool:
     if _OTHER_TEXT.match(head) or (b"," not in head and b";" not in head and b"\t" not in head):
         return False
-    from traceflops.parsers.rocprof.tables.plans import table_in
+    from traceflops.parsers.rocprof.layouts import table_in
 
     return table_in(head) is not None
 
 
 def _read_tables(sources: Sequence[ByteSource], reading: Reading) -> list[Trace]:
-    from traceflops.parsers.rocprof.tables.set import read_tables
+    from traceflops.parsers.rocprof.tables.read import read_tables
 
     return read_tables(sources)
 

@@ -9,13 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
-from traceflops.parsers.shared import COMPUTE, V1, V2, V3, Layout
+from traceflops.parsers.io import Field, Kind, Plan, find_start
 
-Kind = Literal["integer", "number", "text"]
-
-
+V1, V2, V3, COMPUTE = "v1", "v2", "v3", "compute"
 _WORDS: Final = re.compile("[^a-z0-9]+")
 _COUNTER: Final = re.compile(r"([A-Z][A-Za-z0-9_]*?)((?:\[\d+\])*)")
 _BLOCKS: Final = (
@@ -34,6 +32,30 @@ _DERIVED: Final = re.compile(
 )
 """Names that rocprof gives to what it computes from hardware counters."""
 _REPEATED: Final = re.compile(r"(.+)_\d+")
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """One table of one generation: the columns that it must have, all others are optional.
+
+    `what` says how it is read, `name` what rocprof calls it, `release` what the columns tell.
+    """
+
+    what: str
+    name: str
+    generation: str
+    release: str
+    needs: frozenset[str]
+    lacks: frozenset[str] = frozenset()
+
+    @property
+    def may_be_wide(self) -> bool:
+        """Return whether further columns of it may be counters: rocprofv3 has a table for these."""
+        return self.what in ("kernels", "untimed") and self.generation != V3
+
+    def has(self, columns: frozenset[str]) -> bool:
+        """Return whether these are the columns of such a table."""
+        return self.needs <= columns and not self.lacks & columns
 
 
 def plain(name: str) -> str:
@@ -119,19 +141,11 @@ LAYOUTS: Final = (
 """In the order in which they are asked: of two that fit the more particular one first."""
 
 
-@dataclass(frozen=True, slots=True)
-class Role:
-    """What a column is to the reader, and how releases spell it, the usual spelling first."""
-
-    kind: Kind
-    spellings: tuple[str, ...]
+def _role(kind: Kind, *spellings: str) -> tuple[Kind, tuple[str, ...]]:
+    return kind, tuple(map(plain, spellings))
 
 
-def _role(kind: Kind, *spellings: str) -> Role:
-    return Role(kind, tuple(map(plain, spellings)))
-
-
-ROLES: Final[Mapping[str, Role]] = {
+_ROLES: Final = {
     "guid": _role("text", "Guid"),
     "pid": _role("integer", "Process_Id", "pid"),
     "thread": _role("integer", "Thread_Id", "tid"),
@@ -175,12 +189,13 @@ ROLES: Final[Mapping[str, Role]] = {
     "instance": _role("integer", "XCC_Index"),
     "completed": _role("integer", "CompleteNs"),
 }
+"""What a column is to the reader, and how releases spell it, the usual spelling first."""
 
 _PROCESS: Final = ("guid", "pid", "thread")
 _WORK: Final = (*_PROCESS, "correlation", "start", "end")
 _LAUNCH: Final = ("agent", "dispatch", "threads", "block_threads")
 _LAUNCHED: Final = ("kernel", "correlation", "instance")
-ROLES_OF: Final[Mapping[str, tuple[str, ...]]] = {
+_ROLES_OF: Final[Mapping[str, tuple[str, ...]]] = {
     "kernels": (
         *(*_WORK, "kernel", "agent", "dispatch", "queue", "dispatched"),
         *("block_x", "block_y", "block_z", "grid_x", "grid_y", "grid_z"),
@@ -214,7 +229,7 @@ _OTHERS: Final = _columns(
     " Accum_VGPR_Count SGPR_Count lds scr vgpr arch_vgpr accum_vgpr sgpr fbar wave_size sig obj"
     " CompleteNs DurationNs Duration Scratch_Per_Workitem Accum_VGPR SGPR Wave_Size XCC_Index"
 )
-_KNOWN: Final = _OTHERS | {one for role in ROLES.values() for one in role.spellings}
+_KNOWN: Final = _OTHERS | {one for _, spellings in _ROLES.values() for one in spellings}
 
 
 def counters_in(names: Sequence[str]) -> dict[str, list[int]]:
@@ -247,25 +262,6 @@ def layout_of(names: Sequence[str]) -> Layout | None:
     return next((layout for layout in LAYOUTS if layout.has(columns)), None)
 
 
-def free_role(roles: Mapping[str, object]) -> str | None:
-    """Return the role of the column that may hold any text."""
-    return next((role for role in _FREE if role in roles), None)
-
-
-@dataclass(frozen=True, slots=True)
-class Headless:
-    """A table by its rows: the columns it would have, and what some cells begin with."""
-
-    columns: tuple[str, ...]
-    begins: Mapping[int, str]
-
-
-def _headless(columns: str, **begins: str) -> Headless:
-    names = tuple(columns.split())
-    places = {names.index(name): word for name, word in begins.items()}
-    return Headless(names, places)
-
-
 _XYZ: Final = " ".join(f"{w}_Size_{axis}" for w in ("Workgroup", "Grid") for axis in "XYZ")
 _ENDS: Final = " Correlation_Id Start_Timestamp End_Timestamp"
 _API: Final = "Domain Function Process_Id Thread_Id" + _ENDS
@@ -275,7 +271,8 @@ _V1_53: Final = _V1_FIRST + "arch_vgpr accum_vgpr sgpr wave_size" + _V1_LAST
 _V1_52: Final = _V1_FIRST + "vgpr sgpr fbar" + _V1_LAST
 _COUNTED: Final = (
     "Correlation_Id Dispatch_Id Agent_Id Queue_Id Process_Id Thread_Id Grid_Size Kernel_Id"
-    " Kernel_Name Workgroup_Size LDS_Block_Size Scratch_Size VGPR_Count"
+    " Kernel_Name Workgroup_Size LDS_Block_Size Scratch_Size VGPR_Count Accum_VGPR_Count"
+    " SGPR_Count Counter_Name Counter_Value Start_Timestamp End_Timestamp"
 )
 _KERNEL_70: Final = (
     "Kind Agent_Id Queue_Id Stream_Id Thread_Id Dispatch_Id Kernel_Id Kernel_Name"
@@ -287,22 +284,92 @@ _SIZES: Final = " Private_Segment_Size Group_Segment_Size "
 _KERNEL_63: Final = "Kind Agent_Id Queue_Id Thread_Id Dispatch_Id Kernel_Id Kernel_Name" + _ENDS
 _KERNEL_62: Final = "Kind Agent_Id Queue_Id Kernel_Id Kernel_Name" + _ENDS
 
-HEADLESS: Final = (
-    _headless(_KERNEL_70, Kind="KERNEL_DISPATCH"),
-    _headless(_KERNEL_63 + _SIZES + _XYZ, Kind="KERNEL_DISPATCH"),
-    _headless(_KERNEL_62 + _SIZES + _XYZ, Kind="KERNEL_DISPATCH"),
-    _headless(
-        "Kind Direction Stream_Id Source_Agent_Id Destination_Agent_Id" + _ENDS, Kind="MEMORY_COPY"
-    ),
-    _headless("Kind Direction Source_Agent_Id Destination_Agent_Id" + _ENDS, Kind="MEMORY_COPY"),
-    *(_headless(_API, Domain=word) for word in ("HIP_", "HSA_", "MARKER_", "RCCL_", "ROC")),
-    _headless(
-        _COUNTED + " Accum_VGPR_Count SGPR_Count Counter_Name Counter_Value"
-        " Start_Timestamp End_Timestamp",
-        Agent_Id="Agent ",
-    ),
-    _headless(_V1_53 + " DurationNs", sig="0x", obj="0x"),
-    _headless(_V1_53, sig="0x", obj="0x"),
-    _headless(_V1_52, sig="0x", obj="0x"),
+_KERNEL_DISPATCH: Final = {"Kind": "KERNEL_DISPATCH"}
+_MEMORY_COPY: Final = {"Kind": "MEMORY_COPY"}
+_HEX: Final = {"sig": "0x", "obj": "0x"}
+_HEADLESS: Final[tuple[tuple[str, Mapping[str, str]], ...]] = (
+    (_KERNEL_70, _KERNEL_DISPATCH),
+    (_KERNEL_63 + _SIZES + _XYZ, _KERNEL_DISPATCH),
+    (_KERNEL_62 + _SIZES + _XYZ, _KERNEL_DISPATCH),
+    ("Kind Direction Stream_Id Source_Agent_Id Destination_Agent_Id" + _ENDS, _MEMORY_COPY),
+    ("Kind Direction Source_Agent_Id Destination_Agent_Id" + _ENDS, _MEMORY_COPY),
+    *((_API, {"Domain": word}) for word in ("HIP_", "HSA_", "MARKER_", "RCCL_", "ROC")),
+    (_COUNTED, {"Agent_Id": "Agent "}),
+    (_V1_53 + " DurationNs", _HEX),
+    (_V1_53, _HEX),
+    (_V1_52, _HEX),
 )
-"""The tables that are known by a row where the header was lost."""
+"""The columns of tables that are known by a row where the header was lost: how cells begin."""
+
+
+_JOINED: Final = ('Pid"', "Pid,", "Guid", "GPU_ID", "Node_Id", "Dispatch_ID", "dispatch_id", "Name")
+
+
+@dataclass(frozen=True, slots=True)
+class RocprofTable:
+    """What a table is: its layout, how its rows are read, and the columns of each counter in it."""
+
+    layout: Layout
+    what: str
+    counters: Mapping[str, tuple[str, ...]]
+
+
+class RocprofTables:
+    """The tables of rocprof, as the reader of CSV asks for them."""
+
+    beginnings: Final = frozenset({*_JOINED, *(columns.split()[0] for columns, _ in _HEADLESS)})
+
+    def of_header(self, names: Sequence[str]) -> Plan | None:
+        """Return what to read of the table with this header; None if it is none of rocprof's."""
+        layout = layout_of(names)
+        return None if layout is None else _plan(layout, names)
+
+    def of_row(self, row: Sequence[str]) -> Plan | None:
+        """Return what to read of the table without header that has this row."""
+        for columns, begins in _HEADLESS:
+            cells = dict(zip(columns.split(), row, strict=False))
+            fits = len(columns.split()) == len(row)
+            if fits and all(cells[name].startswith(word) for name, word in begins.items()):
+                return self.of_header(columns.split())
+        return None
+
+
+ROCPROF_TABLES: Final = RocprofTables()
+
+
+def table_in(head: bytes) -> RocprofTable | None:
+    """Return which table of rocprof's a text is, told by its first lines."""
+    start = find_start(head, ROCPROF_TABLES)
+    return start.plan.what if start else None
+
+
+def _plan(layout: Layout, names: Sequence[str]) -> Plan:
+    if layout.what in ("agents", "system"):
+        every = {name: Field(place, "text") for place, name in enumerate(names)}
+        return Plan(len(names), every, None, RocprofTable(layout, layout.what, {}))
+    places_of = counters_in(names) if layout.may_be_wide else {}
+    what = "wide" if places_of else layout.what
+    is_timed = layout.generation == V1 and layout.what == "kernels"
+    fields = _fields("timed wide" if places_of and is_timed else what, list(map(plain, names)))
+    free = next((fields[role].place for role in _FREE if role in fields), None)
+    counters = {}
+    for name, places in places_of.items():
+        counters[name] = tuple(f"counter {place}" for place in places)
+        fields |= {f"counter {place}": Field(place, "number") for place in places}
+    return Plan(len(names), fields, free, RocprofTable(layout, what, counters))
+
+
+def _fields(what: str, columns: Sequence[str]) -> dict[str, Field]:
+    """Return the columns with a role; of two of one name the first. One at least is read."""
+    found: dict[str, Field] = {}
+    for role in _ROLES_OF[what]:
+        kind, spellings = _ROLES[role]
+        spelling = next((spelling for spelling in spellings if spelling in columns), None)
+        if spelling is not None:
+            found[role] = Field(columns.index(spelling), kind)
+    if what == "counters" and "guid" not in found and "pid" in columns:
+        # rocpd convert names the column of the run's id so.
+        place = columns.index("pid")
+        found = {role: field for role, field in found.items() if field.place != place}
+        found["guid"] = Field(place, "text")
+    return found or {"row": Field(0, "text")}

@@ -8,23 +8,9 @@ from traceflops.faces import lazy
 
 if TYPE_CHECKING:
     from traceflops.parsers.shared.collectives import fill_collectives
-    from traceflops.parsers.shared.csv_parts import (
-        COMPUTE,
-        V1,
-        V2,
-        V3,
-        Cut,
-        Layout,
-        ProcessPart,
-        Stretch,
-        TableFile,
-        Tally,
-        chosen,
-        compact,
-    )
     from traceflops.parsers.shared.formats import Format, Reading
-    from traceflops.parsers.shared.same_runs import each_run_once
-    from traceflops.parsers.shared.sanity_checks import plausible, span_notes, timed
+    from traceflops.parsers.shared.repeats import each_run_once
+    from traceflops.parsers.shared.sanity_checks import plausible, span_notes, spans, timed
     from traceflops.parsers.shared.sinks import (
         DISPATCH,
         UNNAMED,
@@ -48,6 +34,7 @@ if TYPE_CHECKING:
         Gathered,
         ProcessFacts,
         ProcessIds,
+        chosen,
         devices_table,
         in_order_of_time,
         overflow_notes,

@@ -6,7 +6,7 @@ bytes. Times on the clock are no amounts: they may lie before its zero.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from traceflops.parsers.io import NoteTable
 from traceflops.table import (
     TABLES,
     BoolArray,
@@ -25,12 +26,42 @@ from traceflops.table import (
     number_column,
     numbers,
 )
-from traceflops.units import several, time_amount
+from traceflops.units import time_amount
 
 _MOST: Final = 2**53
 """9 PB, or 104 days: below it a double is exact, and no sum leaves an int64."""
 _CHANGE: Final = "change_bytes"
 """How the name of a counter ends that may fall below 0."""
+_MUCH_OF_IT: Final = 0.1
+"""So much of a process's life outside the device's work is said."""
+_NOTES: Final = NoteTable(
+    dropped={
+        "impossible-amounts": "{count} impossible [amount|amounts] ignored (negative or too "
+        "large): {listed}."
+    },
+    assumed={
+        "window": "The process ran for {life}; its GPU operations start after {before} and span "
+        "{span}. Shares cover that span only."
+    },
+)
+
+
+def with_notes(
+    trace: Trace, notes: Iterable[Note], tables: Mapping[str, pa.Table] | None = None
+) -> Trace:
+    """Return the trace with further notes on its file, and with other tables."""
+    file = trace.source.files[0].name
+    named = (replace(note, file=file) for note in notes)
+    return replace(trace, tables=tables or trace.tables, notes=(*trace.notes, *named))
+
+
+def only_rows(tables: Mapping[str, pa.Table], keep: Mapping[str, BoolArray]) -> dict[str, pa.Table]:
+    """Return the tables, some of them with only the chosen rows."""
+    out = dict(tables)
+    for name, rows in keep.items():
+        if not rows.all():
+            out[name] = tables[name].take(number_column(np.flatnonzero(rows), pa.int64()))
+    return out
 
 
 def without_impossible_amounts(trace: Trace) -> Trace:
@@ -47,10 +78,10 @@ def without_impossible_amounts(trace: Trace) -> Trace:
             wrong[f"{column} of {name}"] = int(np.count_nonzero(bad))
     kept = _possible_counters(trace)
     if not kept.all():
-        rows = number_column(np.flatnonzero(kept), pa.int64())
-        tables["counters"] = tables["counters"].take(rows)
         wrong["bytes of memory counters"] = int(np.count_nonzero(~kept))
-    return replace(trace, tables=tables, notes=(*trace.notes, *_notes(trace, wrong)))
+    listed = ", ".join(f"{count:,} {what}" for what, count in wrong.items())
+    notes = [_NOTES.note("impossible-amounts", sum(wrong.values()), listed=listed)] if wrong else []
+    return with_notes(trace, notes, only_rows(tables, {"counters": kept}))
 
 
 def _amounts(trace: Trace) -> Iterator[tuple[str, str]]:
@@ -90,21 +121,6 @@ def _possible_counters(trace: Trace) -> BoolArray:
     return possible
 
 
-def _notes(trace: Trace, wrong: dict[str, int]) -> Iterator[Note]:
-    if wrong:
-        total = sum(wrong.values())
-        listed = ", ".join(f"{count:,} {what}" for what, count in wrong.items())
-        text = f"{several(total, 'impossible amount')} ignored (negative or too large): {listed}."
-        yield Note("dropped", "impossible-amounts", text, total, trace.source.files[0].name)
-
-
-# Which part of a process's life its device work spans, as a note.
-
-
-_MUCH_OF_IT: Final = 0.1
-"""So much of a process's life outside the device's work is said."""
-
-
 def lifetime_notes(trace: Trace) -> Iterator[Note]:
     """Say which part of a process's life the device's work spans, where that is not most of it."""
     activities = trace.activities
@@ -115,9 +131,5 @@ def lifetime_notes(trace: Trace) -> Iterator[Note]:
     began, ended = trace.source.lifetimes[0]
     before, after = max(0, first - began), max(0, ended - last)
     if before + after > _MUCH_OF_IT * (ended - began):
-        text = (
-            f"The process ran for {time_amount(ended - began)}; its GPU operations start after "
-            f"{time_amount(before)} and span {time_amount(last - first)}. Shares cover that span "
-            "only."
-        )
-        yield Note("assumed", "window", text, None, trace.source.files[0].name)
+        life, until, span = map(time_amount, (ended - began, before, last - first))
+        yield _NOTES.note("window", life=life, before=until, span=span)

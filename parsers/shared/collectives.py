@@ -16,7 +16,7 @@ import numpy as np
 
 from traceflops.parsers.shared import rccl
 from traceflops.parsers.shared.trace_builder import Gathered
-from traceflops.table import ABSENT, IntArray, TableBuilder, groups, joint_codes
+from traceflops.table import ABSENT, IntArray, TableBuilder, first_match, groups, joint_codes
 
 T = TypeVar("T")
 Arguments = Mapping[int, Mapping[str, str]]
@@ -31,9 +31,7 @@ _COLUMNS: Final = {
     "collective_group_size": "ranks",
 }
 """The columns of activities, and the facts that fill them."""
-
 _TEXTS: Final = ("name", "data_type", "group")
-
 _RCCL_KERNEL: Final = re.compile(r"nccl|rccl|msccl|onerank", re.IGNORECASE)
 
 
@@ -62,17 +60,18 @@ def fill_collectives(gathered: Gathered, arguments: Arguments) -> int:
     launch = _launches(gathered, kernels)
     calls = _Calls(gathered["calls"], launch)
     scope = calls.scope_of(launch)
-    ranks = _Ranks(calls, arguments)
+    communicators = _communicators(calls, arguments)
     facts: dict[int, _Facts] = {}
-    for one, mine in groups(scope):
-        members = calls.members.get(one, [])
-        found = _facts([calls.moved(row, arguments, ranks) for row in members], len(mine))
-        if found is not None:
-            facts[one] = found
+    for number, mine in groups(scope):
+        members = calls.members.get(number, [])
+        moved = [calls.moved(row, arguments, communicators) for row in members]
+        common = _facts(moved, len(mine))
+        if common is not None:
+            facts[number] = common
     known = np.flatnonzero(np.isin(scope, list(facts)))
     if len(known):
-        told = [facts[one] for one in scope[known].tolist()]
-        _write(gathered["activities"], kernels[known], told)
+        of_kernels = [facts[number] for number in scope[known].tolist()]
+        _write(gathered["activities"], kernels[known], of_kernels)
     return len(known)
 
 
@@ -90,16 +89,12 @@ def _launches(gathered: Gathered, kernels: IntArray) -> IntArray:
     """Return the earliest call of the same process with the correlation of each kernel, or -1."""
     calls, activities = gathered["calls"], gathered["activities"]
     wanted = activities.column("correlation")[kernels]
-    ids = calls.column("correlation")
-    rows = np.flatnonzero(np.isin(ids, wanted))
-    if not len(rows):
-        return np.full(len(kernels), -1, dtype=np.int64)
-    process = np.append(calls.column("process")[rows], activities.column("process")[kernels])
-    keys = joint_codes(process, np.append(ids[rows], wanted))
-    order = np.lexsort((calls.column("start_ns")[rows], keys[: len(rows)]))
-    known = keys[: len(rows)][order]
-    at = np.minimum(np.searchsorted(known, keys[len(rows) :]), len(rows) - 1)
-    return np.where(known[at] == keys[len(rows) :], rows[order[at]], -1)
+    rows = np.flatnonzero(np.isin(calls.column("correlation"), wanted))
+    process, ids, start = (
+        calls.column(name)[rows] for name in ("process", "correlation", "start_ns")
+    )
+    first = first_match(process, ids, start, activities.column("process")[kernels], wanted)
+    return np.append(rows, -1)[first]
 
 
 class _Calls:
@@ -154,11 +149,13 @@ class _Calls:
             found[known[places]] = np.where(inside, scope[before], -1)
         return found
 
-    def moved(self, row: int, arguments: Arguments, ranks: _Ranks) -> _Facts:
+    def moved(
+        self, row: int, arguments: Arguments, communicators: Mapping[int, _Communicators]
+    ) -> _Facts:
         """Return what one collective moves."""
         kind = rccl.COLLECTIVES[self.label(row)]
         given = arguments.get(row, {})
-        size = ranks.of(self.process(row), given.get("comm"))
+        size = communicators[self.process(row)].ranks(given.get("comm"))
         count = rccl.amount(given.get(kind.count)) if kind.count is not None else None
         return _Facts(
             kind.name,
@@ -218,26 +215,21 @@ class _Communicators:
         return _common(size for sizes in self.sizes.values() for size in sizes)
 
 
-class _Ranks:
-    """How many ranks communicators have, from the calls that made them."""
-
-    def __init__(self, calls: _Calls, arguments: Arguments) -> None:
-        self._of: defaultdict[int, _Communicators] = defaultdict(_Communicators)
-        for row in calls.rows.tolist():
-            label, given = calls.label(row), arguments.get(row, {})
-            mine = self._of[calls.process(row)]
-            if label in rccl.SIZES:
-                argument = rccl.SIZES[label]
-                size = rccl.amount(given.get(argument)) if argument is not None else None
-                named = next((given[name] for name in rccl.MADE if name in given), None)
-                mine.sizes.setdefault(named, set()).add(size)
-                mine.made += (size or 1) if label in rccl.MAKE_MANY else 1
-            elif label in rccl.COLLECTIVES and given.get("comm"):
-                mine.used.add(given["comm"])
-
-    def of(self, process: int, communicator: str | None) -> int | None:
-        """Return the ranks of a communicator of a process."""
-        return self._of[process].ranks(communicator)
+def _communicators(calls: _Calls, arguments: Arguments) -> Mapping[int, _Communicators]:
+    """Return the communicators of each process, from the calls that made and used them."""
+    found: defaultdict[int, _Communicators] = defaultdict(_Communicators)
+    for row in calls.rows.tolist():
+        label, given = calls.label(row), arguments.get(row, {})
+        mine = found[calls.process(row)]
+        if label in rccl.SIZES:
+            argument = rccl.SIZES[label]
+            size = rccl.amount(given.get(argument)) if argument is not None else None
+            named = next((given[name] for name in rccl.MADE if name in given), None)
+            mine.sizes.setdefault(named, set()).add(size)
+            mine.made += (size or 1) if label in rccl.MAKE_MANY else 1
+        elif label in rccl.COLLECTIVES and given.get("comm"):
+            mine.used.add(given["comm"])
+    return found
 
 
 def _facts(moved: Sequence[_Facts], kernels: int) -> _Facts | None:

@@ -1,29 +1,60 @@
-"""Drops records that stand in the input more than once; the rule is in docs/damage.md."""
+"""What stands in the inputs more than once counts once: records, copies of files, exports of a run.
+
+The rule for records is in docs/damage.md. Copies of a file are traces of one writer with the same
+processes, clock and device work. Two traces of different tools or formats, such as rocprof's CSV
+and JSON in one folder, are of one run where their kernels have the same times: by process, or all
+together where one does not tell processes apart.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
-from traceflops.table import ABSENT, BoolArray, Note, Trace, codes, number_column, numbers
+from traceflops.parsers.io import NoteTable
+from traceflops.parsers.shared.amounts import only_rows, with_notes
+from traceflops.table import (
+    ABSENT,
+    BoolArray,
+    IntArray,
+    Note,
+    Trace,
+    codes,
+    groups,
+    names,
+    number_column,
+    numbers,
+)
 from traceflops.units import several, time_amount
 
 _SURELY_APART_NS: Final = 3_000
 """Two records of this length cannot begin in the same tick, even if ticks are microseconds."""
-
 _UNIQUE: Final = {"activities": "correlation", "calls": "correlation", "ops": "external_id"}
 """The id by which records of a table are told apart; of others nothing proves a repeat."""
-
 _NOUNS: Final = {
     "activities": "GPU record",
     "calls": "call",
     "ops": "operator",
     "marks": "mark",
 }
+_NOTES: Final = NoteTable(
+    repaired={
+        "written-twice": "Identical records appear more than once in the file and count once. "
+        "Ignored: {listed}{amount}.",
+    },
+    dropped={
+        "same-run copies": "The same recording is given more than once (same processes, clock and "
+        "kernels). It counts once, from {stays}; ignored: {ignored}.",
+        "same-run exports": "{ignored} and {stays} hold the same kernels at the same times, as "
+        "exports of one run. It counts once, from {stays}.",
+    },
+)
 
 
 def without_repeats(trace: Trace) -> Trace:
@@ -39,15 +70,9 @@ def without_repeats(trace: Trace) -> Trace:
     device_ns = int(numbers(trace.activities["dur_ns"])[same["activities"]].sum())
     listed = ", ".join(several(n, _NOUNS[name]) for name, n in counts.items() if n)
     amount = f" ({time_amount(device_ns)} of GPU time)" if counts["activities"] else ""
-    note = Note(
-        "repaired",
-        "written-twice",
-        "Identical records appear more than once in the file and count once. Ignored: "
-        f"{listed}{amount}.",
-        sum(counts.values()),
-        trace.source.files[0].name,
-    )
-    return replace(trace, tables=_kept(trace.tables, same), notes=(*trace.notes, note))
+    note = _NOTES.note("written-twice", sum(counts.values()), listed=listed, amount=amount)
+    kept = only_rows(trace.tables, {name: ~again for name, again in same.items()})
+    return with_notes(trace, [note], kept)
 
 
 def _same_as_before(table: pa.Table) -> BoolArray:
@@ -94,10 +119,111 @@ def _is_proof(table: pa.Table, name: str, again: BoolArray) -> bool:
     return bool((again & known & (numbers(table["dur_ns"]) >= _SURELY_APART_NS)).any())
 
 
-def _kept(tables: Mapping[str, pa.Table], again: Mapping[str, BoolArray]) -> dict[str, pa.Table]:
-    out = dict(tables)
-    for name, repeated in again.items():
-        if repeated.any():
-            rows = number_column(np.flatnonzero(~repeated), pa.int64())
-            out[name] = tables[name].take(rows)
-    return out
+def each_run_once(traces: Sequence[Trace]) -> list[Trace]:
+    """Return the traces without copies and without other exports of a run, with a note each."""
+    return without_other_exports(without_copies(traces))
+
+
+def without_copies(traces: Sequence[Trace]) -> list[Trace]:
+    """Return the traces without those that hold the same recording again, with a note each.
+
+    Of copies the one of the shortest name is kept: who copies a file adds to its name.
+    """
+    circumstances = [_circumstances(trace) for trace in traces]
+    often = Counter(circumstances)
+    alike: defaultdict[Hashable, list[int]] = defaultdict(list)
+    for place, (trace, same) in enumerate(zip(traces, circumstances, strict=True)):
+        # Their kernels are looked at only where all else is the same: that takes a while.
+        kernels = next(_runs(trace), None) if same is not None and often[same] > 1 else None
+        alike[place if kernels is None else (same, kernels)].append(place)
+    notes: dict[int, list[Note]] = {}
+    for places in alike.values():
+        first, *others = sorted(places, key=lambda place: _name_length(traces[place]))
+        copies = [traces[other] for other in others]
+        notes[first] = [_note("copies", traces[first], copies)] if copies else []
+    return _kept(traces, notes)
+
+
+def _name_length(trace: Trace) -> int:
+    return sum(len(file.name) for file in trace.source.files)
+
+
+def _circumstances(trace: Trace) -> Hashable | None:
+    """Return what copies of a recording have in common beside its kernels, None if not certain.
+
+    Without its clock and the numbers of its processes two that look alike may be two ranks.
+    """
+    source, rows = trace.source, trace.processes.to_pylist()
+    clock = source.clock or source.origin_unix_ns
+    if clock is None or not rows or any(row["pid"] is None for row in rows):
+        return None
+    processes = tuple((row["pid"], row["host"], row["rank"]) for row in rows)
+    return (*_writer(trace), clock, processes, trace.activities.num_rows)
+
+
+def without_other_exports(traces: Sequence[Trace]) -> list[Trace]:
+    """Return the traces without those that hold what another one holds, too, with a note each.
+
+    Of several exports the one is kept that names its devices, and of these the one with most rows.
+    """
+    if len({_writer(trace) for trace in traces}) < 2:
+        return list(traces)
+    runs = [list(_runs(trace)) for trace in traces]
+    notes: dict[int, list[Note]] = {}
+    for place in sorted(range(len(traces)), key=lambda place: _worth(traces[place])):
+        trace = traces[place]
+        others = [other for other in notes if _writer(traces[other]) != _writer(trace)]
+        twins = [other for other in others if set(runs[other]) & set(runs[place])]
+        known = {run for other in twins for run in runs[other]}
+        # The first of its runs is of all its processes.
+        if runs[place][:1] and (runs[place][0] in known or known.issuperset(runs[place][1:])):
+            kept = twins[0]
+            notes[kept].append(_note("exports", traces[kept], [trace]))
+        else:
+            notes[place] = []
+    return _kept(traces, notes)
+
+
+def _kept(traces: Sequence[Trace], notes: Mapping[int, Sequence[Note]]) -> list[Trace]:
+    """Return the traces of which there are notes, which may be none, with these first."""
+    return [
+        replace(traces[place], notes=(*notes[place], *traces[place].notes))
+        for place in sorted(notes)
+    ]
+
+
+def _note(what: str, kept: Trace, ignored: Sequence[Trace]) -> Note:
+    files = [file.name for trace in ignored for file in trace.source.files]
+    listed = ", ".join(files[:3]) + (", …" if len(files) > 3 else "")
+    stays = ", ".join(file.name for file in kept.source.files[:3])
+    return _NOTES.note(f"same-run {what}", len(files), stays=stays, ignored=listed)
+
+
+def _writer(trace: Trace) -> tuple[str, str | None]:
+    return trace.source.format, trace.source.tool
+
+
+def _worth(trace: Trace) -> tuple[bool, int]:
+    """Return what sorts the trace that says most before the others."""
+    products = trace.devices["product"]
+    unnamed = products.null_count == len(products)
+    return unnamed, -sum(table.num_rows for table in trace.tables.values())
+
+
+def _runs(trace: Trace) -> Iterator[str]:
+    """Yield what tells the kernels of the trace, and those of each process; nothing without any."""
+    activities = trace.activities
+    kinds = names(activities["kind"]) if activities.num_rows else []
+    if "kernel" not in kinds:
+        return
+    rows = np.flatnonzero(codes(activities["kind"]) == kinds.index("kernel"))
+    if len(rows):
+        yield _digest(activities, rows)
+        for _, mine in groups(numbers(activities["process"])[rows]):
+            yield _digest(activities, rows[mine])
+
+
+def _digest(activities: pa.Table, rows: IntArray) -> str:
+    start, length = (numbers(activities[name])[rows] for name in ("start_ns", "dur_ns"))
+    order = np.lexsort((length, start))
+    return hashlib.sha256(start[order].tobytes() + length[order].tobytes()).hexdigest()

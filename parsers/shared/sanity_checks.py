@@ -8,35 +8,29 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
 from traceflops.errors import InputError
-from traceflops.parsers.io import Batch
-from traceflops.parsers.shared.amounts import lifetime_notes, without_impossible_amounts
-from traceflops.parsers.shared.repeats import without_repeats
-from traceflops.table import (
-    ABSENT,
-    BoolArray,
-    IntArray,
-    Note,
-    NoteKind,
-    Trace,
-    counted_note,
-    joint_codes,
-    number_column,
-    numbers,
-    of_noun,
+from traceflops.parsers.io import Batch, NoteTable
+from traceflops.parsers.shared.amounts import (
+    lifetime_notes,
+    only_rows,
+    with_notes,
+    without_impossible_amounts,
 )
-from traceflops.units import does, several, time_amount
+from traceflops.parsers.shared.repeats import without_repeats
+from traceflops.table import ABSENT, BoolArray, IntArray, Note, Trace, joint_codes, numbers
+from traceflops.units import time_amount
 
 DAY_NS: Final = 86_400 * 10**9
 _UNSET_AWAY_NS: Final = 600 * 10**9
 _LONGEST_NS: Final = 2**53
 """104 days: below it no sum of times can leave an int64."""
+_LIMIT_NS: Final = 2**61
+"""Sums of times below this stay in an int64."""
 _RANGES: Final = ("activities", "calls", "ops", "marks")
 _MINUTE_NS: Final = 60 * 10**9
 _MUCH_LONGER: Final = 10
@@ -47,23 +41,24 @@ _LONGEST_SHOWN: Final = 120
 _VERY_LONG: Final = "very-long"
 _A_SLIP: Final = 0.1
 """What is more than this share of the records is no slip of the recording."""
-
-
-@dataclass(slots=True)
-class _Kept:
-    """Which rows of each table are kept, and the device time of those that are not."""
-
-    rows: dict[str, BoolArray] = field(default_factory=dict)
-
-    def without(self, table: str, wrong: BoolArray) -> None:
-        self.rows[table] = self.rows.get(table, np.True_) & ~wrong
-
-    def apply(self, tables: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
-        out = dict(tables)
-        for name, keep in self.rows.items():
-            if not keep.all():
-                out[name] = tables[name].take(number_column(np.flatnonzero(keep), pa.int64()))
-        return out
+_NOTES: Final = NoteTable(
+    repaired={
+        "no-duration": "{n} [record|records] without an end: counted as 0 ns.",
+        "negative-duration": "{n} [record|records] with negative duration: counted as 0 ns.",
+    },
+    dropped={
+        "no-time": "{n} [record|records] skipped: no valid start time.",
+        "set-aside": "{count} [record|records] with impossible times ignored: {parts} ({time} of "
+        "GPU time).",
+    },
+    assumed={
+        "times-apart": "{count} [record starts|records start] at least a day from the others: the "
+        "recording paused or a clock was wrong. Spans and idle time may include that gap; select a "
+        "part with --from and --to.",
+        _VERY_LONG: "One GPU operation takes {time}, longer than all others of its GPU together: "
+        "{name}. It counts in full; if it is a fault, exclude it with --from and --to.",
+    },
+)
 
 
 def plausible(trace: Trace) -> Trace:
@@ -74,7 +69,7 @@ def plausible(trace: Trace) -> Trace:
     trace = without_impossible_amounts(_without_impossible_times(trace))
     _check_sums(trace)
     trace = without_repeats(trace)
-    return replace(trace, notes=(*trace.notes, *lifetime_notes(trace), *_long_notes(trace)))
+    return with_notes(trace, (*lifetime_notes(trace), *_long_notes(trace)))
 
 
 def _without_impossible_times(trace: Trace) -> Trace:
@@ -86,23 +81,21 @@ def _without_impossible_times(trace: Trace) -> Trace:
     low, high = _main_stretch(list(starts.values()))
     far = {name: (start < low) | (start > high) for name, start in starts.items()}
     if not _few(far):
-        return replace(trace, notes=(*trace.notes, _apart_note(trace, far)))
+        return with_notes(trace, [_NOTES.note("times-apart", _count(far))])
     most_ns = max(DAY_NS, high - low)
     long = {name: ~far[name] & (lengths[name] > most_ns) for name in ranges}
     if _is_hang(long, starts, lengths) or not _few(long):
         long = {name: np.zeros_like(wrong) for name, wrong in long.items()}
     if "activities" in ranges and trace.source.format in _IN_ORDER:
         long["activities"] |= ~far["activities"] & _outlasting(ranges["activities"], high - low)
-    kept = _Kept()
-    for name in ranges:
-        kept.without(name, far[name] | long[name])
-    times = numbers(trace.counters["time_ns"])
-    kept.without("counters", (times < low - DAY_NS) | (times > high + DAY_NS))
+    keep = {name: ~(far[name] | long[name]) for name in ranges}
     device_ns = 0
     if "activities" in ranges:
-        device_ns = sum(lengths["activities"][~kept.rows["activities"]].tolist())
-    notes = tuple(_time_notes(trace, _count(far), _count(long), device_ns))
-    return replace(trace, tables=kept.apply(trace.tables), notes=(*trace.notes, *notes))
+        device_ns = sum(lengths["activities"][~keep["activities"]].tolist())
+    times = numbers(trace.counters["time_ns"])
+    keep["counters"] = (times >= low - DAY_NS) & (times <= high + DAY_NS)
+    notes = _time_notes(_count(far), _count(long), device_ns)
+    return with_notes(trace, notes, only_rows(trace.tables, keep))
 
 
 def _is_hang(
@@ -167,19 +160,6 @@ def _few(rows: Mapping[str, BoolArray]) -> bool:
     return _count(rows) <= max(1, total * _A_SLIP) and not bool(device.all())
 
 
-def _apart_note(trace: Trace, far: Mapping[str, BoolArray]) -> Note:
-    return Note(
-        "assumed",
-        "times-apart",
-        f"{several(_count(far), 'record')} {does(_count(far), 'start')} at least a "
-        "day from the others: the recording paused or a "
-        "clock was wrong. Spans and idle time may include that gap; select a part with --from and "
-        "--to.",
-        _count(far),
-        _file(trace),
-    )
-
-
 def _main_stretch(columns: list[IntArray]) -> tuple[int, int]:
     """Return the first and the last start of the stretch in which most records begin.
 
@@ -199,22 +179,14 @@ def _main_stretch(columns: list[IntArray]) -> tuple[int, int]:
     return int(starts[edges[longest]]), int(starts[edges[longest + 1] - 1])
 
 
-def _time_notes(trace: Trace, far: int, too_long: int, device_ns: int) -> Iterator[Note]:
-    if not far + too_long:
-        return
-    parts = []
-    if far:
-        parts.append(f"{far:,} more than a day from the others or at an unset time")
-    if too_long:
-        parts.append(f"{too_long:,} longer than the recording")
-    yield Note(
-        "dropped",
-        "set-aside",
-        f"{several(far + too_long, 'record')} with impossible times ignored: {'; '.join(parts)} "
-        f"({time_amount(device_ns)} of GPU time).",
-        far + too_long,
-        _file(trace),
+def _time_notes(far: int, too_long: int, device_ns: int) -> Iterator[Note]:
+    reasons = (
+        (far, f"{far:,} more than a day from the others or at an unset time"),
+        (too_long, f"{too_long:,} longer than the recording"),
     )
+    parts = "; ".join(text for count, text in reasons if count)
+    if parts:
+        yield _NOTES.note("set-aside", far + too_long, parts=parts, time=time_amount(device_ns))
 
 
 def _long_notes(trace: Trace) -> Iterator[Note]:
@@ -228,15 +200,7 @@ def _long_notes(trace: Trace) -> Iterator[Note]:
     work = np.bincount(device, weights=length)
     for row in np.flatnonzero((length > _MINUTE_NS) & (2 * length > work[device]))[:3].tolist():
         name = str(activities["name"][row].as_py())[:_LONGEST_SHOWN]
-        yield Note(
-            "assumed",
-            _VERY_LONG,
-            f"One GPU operation takes {time_amount(int(length[row]))}, longer than all others of "
-            f"its GPU together: {name}. It counts in full; if it is a fault, exclude it with "
-            "--from and --to.",
-            1,
-            _file(trace),
-        )
+        yield _NOTES.note(_VERY_LONG, 1, time=time_amount(int(length[row])), name=name)
 
 
 def _check_sums(trace: Trace) -> None:
@@ -250,27 +214,9 @@ def _check_sums(trace: Trace) -> None:
         total = float(length.sum(dtype=np.float64)) if name == "activities" else 0.0
         if max(span, int(length.max()), total) > _LONGEST_NS:
             raise InputError(
-                f"times add up to more than 104 days: {_file(trace)}",
+                f"times add up to more than 104 days: {trace.source.files[0].name}",
                 "ts and dur must be in microseconds; convert other units",
             )
-
-
-def _file(trace: Trace) -> str:
-    return trace.source.files[0].name
-
-
-# Starts and ends as tables hold them: which are times, and how long each record lasts.
-
-
-_LIMIT_NS: Final = 2**61
-"""Sums of times below this stay in an int64."""
-
-
-_SENTENCES: Final[dict[str, tuple[NoteKind, str]]] = {
-    "no-time": ("dropped", "skipped: no valid start time"),
-    "no-duration": ("repaired", "without an end: counted as 0 ns"),
-    "negative-duration": ("repaired", "with negative duration: counted as 0 ns"),
-}
 
 
 def spans(
@@ -292,9 +238,7 @@ def spans(
 
 def span_notes(odd: Counter[str]) -> Iterator[Note]:
     """Give what to say of records with odd times."""
-    for code, (kind, sentence) in _SENTENCES.items():
-        if odd[code]:
-            yield counted_note(kind, code, of_noun("record", f"{sentence}."), odd[code])
+    return _NOTES.counted(odd, "no-time", "no-duration", "negative-duration")
 
 
 def timed(rows: Batch, odd: Counter[str], start: str = "start", end: str = "end") -> Batch:

@@ -6,7 +6,7 @@ Every reader ends here, so that order, numbering of devices and null columns are
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -17,8 +17,8 @@ from traceflops.table import (
     BEYOND,
     MOST_TEXTS,
     Array,
+    BoolArray,
     IntArray,
-    Names,
     Note,
     TableBuilder,
     distinct,
@@ -206,54 +206,54 @@ def in_order_of_time(table: TableBuilder) -> pa.Table:
     return table.finish(order)
 
 
+def chosen(table: TableBuilder, rows: BoolArray) -> TableBuilder:
+    """Return the chosen rows of a table, under the same codes of texts."""
+    if rows.all():
+        return table
+    start = 0
+    pieces = []
+    for count, columns in table.pieces:
+        kept = rows[start : start + count]
+        start += count
+        if kept.any():
+            some = {
+                name: column if isinstance(column, int) or column.ndim == 0 else column[kept]
+                for name, column in columns.items()
+            }
+            pieces.append((int(kept.sum()), some))
+    table.pieces = pieces
+    table.count = int(rows.sum())
+    return table
+
+
 def processes_table(facts: Sequence[ProcessFacts]) -> pa.Table:
     """Return the processes in the order of their numbers."""
-    table = TableBuilder("processes")
-    for number, process in enumerate(facts):
-        table.add(
-            1,
-            process=number,
-            rank=or_absent(process.rank),
-            world_size=or_absent(process.world_size),
-            host=_code(table.names["host"], process.host),
-            pid=or_absent(process.pid),
-            file=_code(table.names["file"], process.file),
-        )
-    return table.finish()
+    rows = [{"process": number, **asdict(process)} for number, process in enumerate(facts)]
+    return _table_of("processes", rows)
 
 
-def devices_table(rows: Sequence[tuple[int, int, DeviceFacts]]) -> pa.Table:
+def devices_table(devices: Sequence[tuple[int, int, DeviceFacts]]) -> pa.Table:
     """Return devices in the order of their numbers: process, number as the process sees it."""
-    table = TableBuilder("devices")
-    for number, (process, local_id, facts) in enumerate(rows):
-        table.add(
-            1,
-            device=number,
-            process=process,
-            local_id=local_id,
-            type=_code(table.names["type"], "gpu"),
-            **{f.name: _cell(table, f.name, getattr(facts, f.name)) for f in fields(facts)},
-        )
+    rows = [
+        {"device": n, "process": process, "local_id": local_id, "type": "gpu", **asdict(facts)}
+        for n, (process, local_id, facts) in enumerate(devices)
+    ]
+    return _table_of("devices", rows)
+
+
+def _table_of(name: str, rows: Sequence[Mapping[str, str | int | None]]) -> pa.Table:
+    table = TableBuilder(name)
+    for row in rows:
+        table.add(1, **{column: _cell(table, column, value) for column, value in row.items()})
     return table.finish()
 
 
 def _cell(table: TableBuilder, column: str, value: str | int | None) -> Array | int:
     if isinstance(value, int):
         return value
-    is_text = pa.types.is_dictionary(table.types[column])
-    return _code(table.names[column], value) if is_text else ABSENT
-
-
-def _code(names: Names, text: str | None) -> Array:
-    return np.array([names[text] if text else -1], dtype=np.int32)
-
-
-def or_absent(value: int | None) -> int:
-    """Return what stands for a number, known or not, in a column."""
-    return ABSENT if value is None else value
-
-
-# What to say of columns that hold more distinct texts than are kept.
+    if not pa.types.is_dictionary(table.types[column]):
+        return ABSENT
+    return np.array([table.names[column][value] if value else -1], dtype=np.int32)
 
 
 def overflow_notes(columns: Sequence[str], file: str) -> tuple[Note, ...]:

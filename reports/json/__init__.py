@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 from traceflops.faces import lazy
 
 if TYPE_CHECKING:
-    from traceflops.reports.json.mfu import mfu_object, models_object
-    from traceflops.reports.json.reconciled import utilisation_object
+    from traceflops.reports.json.mfu import mfu_object, models_object, utilisation_object
     from traceflops.reports.json.report import SCHEMA, encode, render_json, report_object
 else:
     __getattr__ = lazy(__name__, __file__)

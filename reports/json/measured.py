@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import asdict
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from traceflops.flops import Waterfall
 from traceflops.mfu import (
+    CountedKernel,
     DevicePeaks,
     Executed,
     Inference,
@@ -19,7 +21,6 @@ from traceflops.mfu import (
 )
 from traceflops.reports.view import (
     as_float,
-    counted_object,
     fields,
     flop_count,
     roof,
@@ -29,22 +30,19 @@ from traceflops.reports.view import (
 )
 
 if TYPE_CHECKING:
-    from traceflops.mfu import CrossCheck, Join, RoofTime
+    from traceflops.mfu import CrossCheck, Join, MeasuredWork
 
 
-def measured_object(found: Measurement) -> dict[str, Any]:
+def measured_object(measured: Measurement) -> dict[str, Any]:
     """Return a measurement. Shares are 0 to 1, times ns, unknown is null."""
-    done = found.executed
-    counted, work = done.executed_flops > 0, done.work
+    done = measured.executed
+    counted = done.executed_flops > 0
     split = counted and (done.model_flops > 0 or not done.unsplit_flops)
     return {
-        "mfu": as_float(found.mfu),
-        **_range("mfu", found.mfu_range),
-        "hfu": as_float(found.hfu),
-        **_range("hfu", found.hfu_range),
-        "busy_mfu": as_float(found.busy_mfu),
-        **_range("busy_mfu", found.busy_range),
-        "basis": found.basis if found.waterfall is not None else None,
+        **_share("mfu", measured.mfu, measured.mfu_range),
+        **_share("hfu", measured.hfu, measured.hfu_range),
+        **_share("busy_mfu", measured.busy_mfu, measured.busy_range),
+        "basis": measured.basis if measured.waterfall is not None else None,
         "coverage": as_float(done.coverage),
         "unattributed_ns": done.unattributed_ns,
         **flop_count("model_flops", done.model_flops if split else None),
@@ -53,15 +51,13 @@ def measured_object(found: Measurement) -> dict[str, Any]:
         **flop_count("executed_flops_at_least", done.executed_at_least if counted else None),
         **flop_count("unsplit_flops", done.unsplit_flops if counted else None),
         **flop_count("vector_flops", done.outside.vector_flops),
-        "sources": list(found.sources),
-        "joins": [_join(one) for one in work.joins] if work is not None else [],
-        "cross_check": _check(work.check) if work is not None and work.check is not None else None,
-        "counted_kernels": [counted_object(one) for one in work.counted]
-        if work is not None
-        else [],
-        "lacks": [fields(lack, "problem", "remedy") for lack in found.lacks],
-        "peaks": [_peak(one) for one in found.devices],
-        "waterfall": waterfall_object(found.waterfall) if found.waterfall is not None else None,
+        "sources": list(measured.sources),
+        **_by_recordings(done.work),
+        "lacks": [fields(lack, "problem", "remedy") for lack in measured.lacks],
+        "peaks": [_peak(one) for one in measured.devices],
+        "waterfall": waterfall_object(measured.waterfall)
+        if measured.waterfall is not None
+        else None,
         "ledger": _ledger(done),
         "open_lines": [
             {
@@ -71,13 +67,27 @@ def measured_object(found: Measurement) -> dict[str, Any]:
             }
             for one in done.ranges()
         ],
-        "inference": _inference(found.inference) if found.inference is not None else None,
+        "inference": _inference(measured.inference) if measured.inference is not None else None,
         "needed_time": {
-            "memory": _needed_time(found.roofs.memory),
-            "compute": _needed_time(found.roofs.compute),
+            name: {**asdict(time), "excess_ns": time.excess_ns}
+            for name, time in (
+                ("memory", measured.roofs.memory),
+                ("compute", measured.roofs.compute),
+            )
         },
-        **_outside(found),
-        **_tables(found),
+        **_outside(measured),
+        **_tables(measured),
+    }
+
+
+def _by_recordings(work: MeasuredWork | None) -> dict[str, Any]:
+    """Return what counters and a second recording tell."""
+    if work is None:
+        return {"joins": [], "cross_check": None, "counted_kernels": []}
+    return {
+        "joins": [_join(one) for one in work.joins],
+        "cross_check": _check(work.check) if work.check is not None else None,
+        "counted_kernels": [_counted(one) for one in work.counted],
     }
 
 
@@ -99,10 +109,24 @@ def _check(one: CrossCheck) -> dict[str, Any]:
     }
 
 
-def _range(name: str, found: ShareRange | None) -> dict[str, float | None]:
+def _share(name: str, share: Fraction | None, bounds: ShareRange | None) -> dict[str, Any]:
     return {
-        f"{name}_at_least": as_float(found.least if found is not None else None),
-        f"{name}_at_most": as_float(found.most if found is not None else None),
+        name: as_float(share),
+        f"{name}_at_least": as_float(bounds.least) if bounds is not None else None,
+        f"{name}_at_most": as_float(bounds.most) if bounds is not None else None,
+    }
+
+
+def _counted(row: CountedKernel) -> dict[str, Any]:
+    return {
+        "name": row.name,
+        "launches": row.launches,
+        **flop_count("flops", row.flops),
+        "flops_by_type": dict(row.by_type),
+        **flop_count("vector_flops", row.vector),
+        "read_bytes": row.read,
+        "written_bytes": row.written,
+        "matrix_busy": as_float(row.busy),
     }
 
 
@@ -121,12 +145,9 @@ def _ledger(done: Executed) -> list[dict[str, Any]]:
     ]
 
 
-def _inference(found: Inference) -> dict[str, Any]:
-    return {
-        "rule": found.rule,
-        "outside_ns": found.outside_ns,
-        "phases": [_phase(one) for one in found.phases],
-    }
+def _inference(inference: Inference) -> dict[str, Any]:
+    phases = [_phase(phase) for phase in inference.phases]
+    return {**fields(inference, "rule", "outside_ns"), "phases": phases}
 
 
 def _phase(phase: PhaseUse) -> dict[str, Any]:
@@ -144,31 +165,32 @@ def _phase(phase: PhaseUse) -> dict[str, Any]:
     }
 
 
-def _outside(found: Measurement) -> dict[str, Any]:
+def _outside(measured: Measurement) -> dict[str, Any]:
     return {
         "not_executed": [
             {**fields(row, "why", "op", "count"), **flop_count("flops", row.flops)}
-            for row in found.executed.outside.not_counted
+            for row in measured.executed.outside.not_counted
         ],
         "unattributed": [
             fields(row, "kernel", "why", "count", "sum_ns")
-            for row in found.executed.outside.unattributed
+            for row in measured.executed.outside.unattributed
         ],
     }
 
 
-def _tables(found: Measurement) -> dict[str, Any]:
+def _tables(measured: Measurement) -> dict[str, Any]:
     return {
         "kernels": [
             {
                 **fields(row, "name", "count", "sum_ns", "counted", "basis"),
                 **flop_count("vector_flops", row.vector_flops),
-                **_work(found, row),
+                **_work(measured, row),
             }
-            for row in found.kernels
+            for row in measured.kernels
         ],
         "ops": [
-            {**fields(row, "name", "count", "launches"), **_work(found, row)} for row in found.ops
+            {**fields(row, "name", "count", "launches"), **_work(measured, row)}
+            for row in measured.ops
         ],
     }
 
@@ -207,13 +229,9 @@ def waterfall_object(fall: Waterfall) -> dict[str, Any]:
     }
 
 
-def _needed_time(time: RoofTime) -> dict[str, int]:
-    return {**asdict(time), "excess_ns": time.excess_ns}
-
-
-def _work(found: Measurement, row: KernelRow | OpRow) -> dict[str, Any]:
-    work, bound = row.measured, roofline(found, row.measured, row)
-    peak, _ = roof(found, row.dtypes)
+def _work(measured: Measurement, row: KernelRow | OpRow) -> dict[str, Any]:
+    work, bound = row.measured, roofline(measured, row.measured, row)
+    peak, _ = roof(measured, row.dtypes)
     return {
         **flop_count("flops", work.flops),
         **flop_count("flops_at_least", work.at_least),
@@ -221,8 +239,8 @@ def _work(found: Measurement, row: KernelRow | OpRow) -> dict[str, Any]:
         "flop_per_ns": as_float(work.flops_per_ns),
         **fields(work, "bytes_per_ns", "intensity"),
         "share_of_peak": as_float(work.share_of_peak(peak)),
-        "share_of_bandwidth": as_float(share_of_bandwidth(found, row)),
-        "share_of_link": as_float(share_of_link(found, row)),
+        "share_of_bandwidth": as_float(share_of_bandwidth(measured, row)),
+        "share_of_link": as_float(share_of_link(measured, row)),
         "path": row.path,
         "bound": bound.bound if bound is not None else None,
         "bound_by": bound.basis if bound is not None else None,

@@ -1,4 +1,8 @@
-"""A utilisation as JSON, schema traceflops.mfu/1 (see mfu.schema.json and docs/mfu.md).
+"""What `traceflops mfu --json` prints: a utilisation, and that of a trace beside a description.
+
+The schemas are traceflops.mfu/1 and traceflops.utilisation/1 (see mfu.schema.json,
+utilisation.schema.json and docs/mfu.md). Of the latter, `utilisation` is what the trace says, as in
+a report; `described` is what a description says of it.
 
 Counts of FLOPs may exceed 64 bits and be fractions, so each is given twice: as a number and, with
 `_text`, exactly.
@@ -10,6 +14,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from traceflops._version import __version__
+from traceflops.analysis import Analysis
 from traceflops.flops import (
     TERA,
     Candidate,
@@ -22,32 +27,39 @@ from traceflops.flops import (
     Run,
     Utilisation,
 )
+from traceflops.mfu import Diagnosis, Recomputation, Reconciliation
+from traceflops.reports.json.measured import measured_object, waterfall_object
+from traceflops.reports.json.report import report_head
 from traceflops.reports.view import as_float, fields, flop_count
 
 SCHEMA: Final = "traceflops.mfu/1"
 MODELS_SCHEMA: Final = "traceflops.models/1"
+UTILISATION_SCHEMA: Final = "traceflops.utilisation/1"
+_NEAREST: Final = 10
+"""So many changes that were tried and do not fit are told."""
 
 
-def mfu_object(found: Utilisation, explained: Explanation | None = None) -> dict[str, Any]:
+def mfu_object(figures: Utilisation, explained: Explanation | None = None) -> dict[str, Any]:
     """Return a utilisation as plain dicts and lists. Shares are 0 to 1, unknown is null."""
-    possible = found.rate if found.is_possible else None
+    possible = figures.rate if figures.is_possible else None
     return {
         "schema": SCHEMA,
         "traceflops_version": __version__,
         "metric": possible.sentence if possible is not None else None,
-        "convention": found.work.ledger.convention,
-        "unit": found.unit,
-        **_figures(found.work, possible),
-        "model": _model(found.card),
-        "run": _run(found),
-        "peak": _peak(found),
-        "lacks": [fields(lack, "problem", "remedy") for lack in found.lacks],
+        "convention": figures.work.ledger.convention,
+        "unit": figures.unit,
+        **_figures(figures.work, possible),
+        "model": _model(figures.card),
+        "run": _run(figures),
+        "peak": _peak(figures),
+        "lacks": [fields(lack, "problem", "remedy") for lack in figures.lacks],
         "ledger": [
-            {"line": one.name, **flop_count("flops", one.flops)} for one in found.work.ledger.lines
+            {"line": one.name, **flop_count("flops", one.flops)}
+            for one in figures.work.ledger.lines
         ],
-        "conventions": [_entry(one) for one in found.entries],
+        "conventions": [_entry(one) for one in figures.entries],
         "reported": _explained(explained) if explained is not None else None,
-        "notes": list(found.notes),
+        "notes": list(figures.notes),
     }
 
 
@@ -73,8 +85,7 @@ def _figures(done: DescribedWork, rate: Rate | None) -> dict[str, Any]:
 def _model(card: ModelCard) -> dict[str, Any]:
     known = card.complete
     return {
-        "name": card.name,
-        "source": card.source,
+        **fields(card, "name", "source"),
         "parameters": card.total,
         "active_parameters": card.active if known else None,
         "weights_per_token": card.weights() if known else None,
@@ -82,9 +93,9 @@ def _model(card: ModelCard) -> dict[str, Any]:
     }
 
 
-def _run(found: Utilisation) -> dict[str, Any]:
-    run, done = found.run, found.work
-    shape = run.shape(found.card) if done.tokens is not None else None
+def _run(figures: Utilisation) -> dict[str, Any]:
+    run, done = figures.run, figures.work
+    shape = run.shape(figures.card) if done.tokens is not None else None
     return {
         "devices": run.devices,
         "tokens": shape.slot_tokens if shape is not None else None,
@@ -95,17 +106,17 @@ def _run(found: Utilisation) -> dict[str, Any]:
         "tokens_per_s": as_float(done.tokens_per_s),
         "achieved_tflops_per_device": as_float(run.achieved / TERA if run.achieved else None),
         "achieved_convention": run.achieved_basis,
-        **_training(found, run),
+        **_training(figures, run),
     }
 
 
-def _training(found: Utilisation, run: Run) -> dict[str, Any]:
+def _training(figures: Utilisation, run: Run) -> dict[str, Any]:
     lora, again = run.lora, run.checkpoint
     return {
         "forward_only": run.forward_only,
         "frozen": ["all"] if run.is_frozen else sorted(run.frozen),
         "frozen_layers": run.frozen_layers,
-        "lora_parameters": lora.parameters(found.card) if lora is not None else None,
+        "lora_parameters": lora.parameters(figures.card) if lora is not None else None,
         "checkpointing": {
             "name": again.name,
             "matmul_share": float(again.linear),
@@ -121,15 +132,15 @@ def _lengths(lengths: Lengths | None) -> list[dict[str, int]] | None:
     return [{"tokens": length, "count": number} for length, number in lengths]
 
 
-def _peak(found: Utilisation) -> dict[str, Any] | None:
-    peak, spec = found.choice.peak, found.choice.spec
+def _peak(figures: Utilisation) -> dict[str, Any] | None:
+    peak, spec = figures.choice.peak, figures.choice.spec
     if peak is None:
         return None
     from_table = spec is not None and not peak.label.endswith("given")
     return {
         "tflops": float(peak.flops_per_ns / 1000),
         "label": peak.label,
-        "dtype": found.choice.dtype,
+        "dtype": figures.choice.dtype,
         "device": spec.id if spec is not None else None,
         "product": spec.product if spec is not None else None,
         "source": spec.source if spec is not None and from_table else "--peak",
@@ -159,12 +170,12 @@ def _entry(one: Entry) -> dict[str, Any]:
     }
 
 
-def _explained(found: Explanation) -> dict[str, Any]:
+def _explained(explained: Explanation) -> dict[str, Any]:
     return {
-        "text": found.reported.text,
-        "share": float(found.reported.value),
-        "sentence": found.sentence,
-        "candidates": [_candidate(one) for one in found.candidates],
+        "text": explained.reported.text,
+        "share": float(explained.reported.value),
+        "sentence": explained.sentence,
+        "candidates": [_candidate(one) for one in explained.candidates],
     }
 
 
@@ -175,7 +186,77 @@ def _candidate(one: Candidate) -> dict[str, Any]:
         "peak_tflops": float(one.peak.flops_per_ns / 1000),
         "treatment": one.treatment,
         "share": float(one.value),
-        "error": float(one.error),
-        "reproduces": one.reproduces,
+        **fields(one, "error", "reproduces"),
         "supposes": one.cost,
+    }
+
+
+def utilisation_object(
+    analysis: Analysis, checked: Reconciliation | None = None, explained: Explanation | None = None
+) -> dict[str, Any]:
+    """Return the utilisation of a trace; `described` is null without a description."""
+    return {
+        **report_head(analysis, UTILISATION_SCHEMA),
+        "utilisation": measured_object(analysis.measured),
+        "described": _described_object(checked, explained) if checked is not None else None,
+    }
+
+
+def _described_object(
+    checked: Reconciliation, explained: Explanation | None = None
+) -> dict[str, Any]:
+    """Return a description held against a trace: its own object, and how the two compare."""
+    own = mfu_object(checked.described, explained)
+    del own["schema"], own["traceflops_version"]
+    job, waterfall = checked.job, checked.waterfall
+    return {
+        **own,
+        "lacks": [fields(lack, "problem", "remedy") for lack in checked.lacks],
+        "devices_told_by": job.told_by,
+        "devices_shown": job.shown,
+        "step_windows": job.windows,
+        **fields(job, "window_ns", "host_ns"),
+        "host_mfu": as_float(checked.host_mfu),
+        **_comparison(checked),
+        "waterfall": waterfall_object(waterfall) if waterfall is not None else None,
+    }
+
+
+def _comparison(checked: Reconciliation) -> dict[str, Any]:
+    counts, others = checked.counts, [one for one in checked.diagnoses if not one.fits]
+    diagnoses = (*checked.findings, *others[:_NEAREST])
+    return {
+        **flop_count("needed_flops", checked.needed),
+        **flop_count("expected_flops", counts.expected if counts is not None else None),
+        **flop_count("counted_flops", counts.counted if counts is not None else None),
+        **flop_count("counted_flops_at_least", counts.least if counts is not None else None),
+        **flop_count("counted_flops_at_most", counts.most if counts is not None else None),
+        "residual": as_float(checked.residual),
+        "agree": checked.agree,
+        "difference_of_mfu": as_float(checked.gap),
+        "sentence": checked.sentence or None,
+        "diagnoses": [_diagnosis(diagnosis) for diagnosis in diagnoses],
+        "recomputation": _recomputation(checked.recomputation),
+        "padding_taken_out": checked.is_padded and bool(checked.measured.executed.padding_flops),
+    }
+
+
+def _recomputation(again: Recomputation | None) -> dict[str, Any] | None:
+    if again is None:
+        return None
+    return {
+        "checkpointing": again.checkpoint.name,
+        **flop_count("described_flops", again.described),
+        **flop_count("counted_flops", again.counted),
+        **flop_count("counted_flops_at_least", again.least),
+        **flop_count("counted_flops_at_most", again.most),
+        "agree": again.finding is None,
+    }
+
+
+def _diagnosis(diagnosis: Diagnosis) -> dict[str, Any]:
+    return {
+        **fields(diagnosis, "code", "words", "remedy"),
+        **flop_count("expected_flops", diagnosis.expected),
+        **fields(diagnosis, "residual", "distance", "supposes", "fits"),
     }

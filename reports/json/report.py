@@ -15,7 +15,7 @@ from traceflops.ranks import Collective
 from traceflops.reports.json.measured import measured_object
 from traceflops.reports.view import fields
 from traceflops.table import Source
-from traceflops.timeline import Account, Gap, WholeSpan, Window
+from traceflops.timeline import Account, Gap, WholeSpan
 from traceflops.windows import DeviceReport, Selection, spread_of
 
 if TYPE_CHECKING:
@@ -75,8 +75,10 @@ def report_object(analysis: Analysis) -> dict[str, Any]:
         "collectives": [
             _collective(row, analysis.components.window_ns) for row in analysis.collectives
         ],
-        "memory": memory_object(analysis),
-        "untimed": untimed_object(analysis.untimed),
+        "memory": [
+            _memory(use) for use in (memory_use(analysis.prepared) if analysis.prepared else ())
+        ],
+        "untimed": _untimed(analysis.untimed) if analysis.untimed is not None else None,
         "jobs": [_job(job) for job in analysis.jobs],
         "idle": _idle(analysis),
         "host_bound": asdict(analysis.host_bound) if analysis.host_bound else None,
@@ -177,7 +179,10 @@ def _device(device: DeviceReport) -> dict[str, Any]:
         **fields(device, *_OF_A_DEVICE),
         "chosen": _account(device.chosen),
         "whole": _whole(device.whole),
-        "windows": [_window(window) for window in device.windows],
+        "windows": [
+            {**fields(window, *_OF_A_WINDOW), **_account(window.account)}
+            for window in device.windows
+        ],
         "gaps": [_gap(gap) for gap in device.gaps],
     }
 
@@ -198,13 +203,6 @@ def _whole(whole: WholeSpan) -> dict[str, Any]:
     }
 
 
-def _window(window: Window) -> dict[str, Any]:
-    return {
-        **fields(window, *_OF_A_WINDOW),
-        **_account(window.account),
-    }
-
-
 def _gap(gap: Gap) -> dict[str, Any]:
     return {
         **fields(gap, *_OF_A_GAP),
@@ -214,31 +212,16 @@ def _gap(gap: Gap) -> dict[str, Any]:
     }
 
 
-# What a trace without a timeline says, as JSON.
-
-
-def untimed_object(found: Untimed | None) -> dict[str, Any] | None:
-    """Return it as plain dicts and lists; None for a trace with a timeline."""
-    if found is None:
-        return None
+def _untimed(untimed: Untimed) -> dict[str, Any]:
     return {
-        "rows": found.rows.to_pylist(),
-        "categories": found.categories.to_pylist(),
-        "counted": found.counted.to_pylist(),
-        "counters": list(found.counters),
-        "record": found.record,
+        "rows": untimed.rows.to_pylist(),
+        "categories": untimed.categories.to_pylist(),
+        "counted": untimed.counted.to_pylist(),
+        **fields(untimed, "counters", "record"),
     }
 
 
-# What a trace says of memory, as plain dicts and lists: `memory` of a report.
-
-
-def memory_object(analysis: Analysis) -> list[dict[str, Any]]:
-    """Return a row per device and host that the trace tells of; sizes are bytes, times ns."""
-    return [_use(one) for one in memory_use(analysis.prepared)] if analysis.prepared else []
-
-
-def _use(one: MemoryUse) -> dict[str, Any]:
+def _memory(one: MemoryUse) -> dict[str, Any]:
     return {
         **fields(one, "rank", "file", "device", "on_host", "is_total", "device_bytes"),
         "share_of_device": one.share_of_device,

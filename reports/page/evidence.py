@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Final
 
 from traceflops.drawing import drawn_devices
 from traceflops.findings import unevenness
-from traceflops.reports.page.deeplinks import DeepLinks
 from traceflops.reports.page.kernels import MOST_KERNELS
 from traceflops.reports.page.ranks import MOST_DEVICES
+from traceflops.reports.page.section import link_to
 from traceflops.reports.page.steps import chosen_rows, window_rows
 from traceflops.reports.page.timeline import gap_links
 from traceflops.reports.view import duration, gain_sentence, gap_place, roof, shorten_middle
@@ -34,6 +34,8 @@ _DEVICE: Final = 30
 _LONGEST_LINK: Final = 2_000
 """Characters of a link; rows with longer names may have none."""
 
+StepRows = tuple[StepSpread | None, frozenset[str]]
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -48,25 +50,17 @@ class Place:
     is_live: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class StepRows:
-    """The steps used, and the numbers of those that have a row on the page."""
-
-    spread: StepSpread | None
-    shown: frozenset[str]
-
-
 def step_rows(analysis: Analysis) -> StepRows:
-    """Return the steps of an analysis for `places`."""
+    """Return how the steps used differ, and the numbers of steps that have a row on the page."""
     rows = chosen_rows(window_rows(analysis.devices))
     shown = frozenset(row.label for row in rows if row.role == "step")
-    return StepRows(spread_of(analysis.devices), shown)
+    return spread_of(analysis.devices), shown
 
 
-def places(analysis: Analysis, found: Finding, steps: StepRows) -> Iterator[Place]:
+def places(analysis: Analysis, finding: Finding, steps: StepRows) -> Iterator[Place]:
     """Give the places that show a finding, the best first."""
-    what = found.rule.removeprefix(_LOSS)
-    if found.rule == unevenness.RULE:
+    what = finding.rule.removeprefix(_LOSS)
+    if finding.rule == unevenness.RULE:
         yield from _longest_step(analysis, steps)
     elif what == "idle":
         yield from _longest_gap(analysis)
@@ -82,8 +76,8 @@ def places(analysis: Analysis, found: Finding, steps: StepRows) -> Iterator[Plac
 
 def _longest_gap(analysis: Analysis) -> Iterator[Place]:
     for gap, link in zip(analysis.gaps(1), gap_links(analysis), strict=False):
-        where = f", {gap_place(gap)}" if analysis.steps.seen else ""
         if link:
+            where = f", {gap_place(gap)}" if analysis.steps.seen else ""
             yield Place(link.removeprefix("#"), f"longest gap: {duration(gap.dur_ns)}{where}")
 
 
@@ -114,11 +108,10 @@ def _largest_kernel(analysis: Analysis, component: str) -> Iterator[Place]:
         return
     rows = analysis.kernels.slice(0, MOST_KERNELS).to_pylist()
     names = {row["name"] for row in rows if row["top"] == component}
-    found = most_exposed(analysis.prepared, component, names)
-    if found is not None:
-        name, ns = found
-        words = f"largest part: {duration(ns)} total in"
-        yield from _kernel(name, words)
+    largest = most_exposed(analysis.prepared, component, names)
+    if largest is not None:
+        name, ns = largest
+        yield from _kernel(name, f"largest part: {duration(ns)} total in")
 
 
 def _slowest_kernel(analysis: Analysis) -> Iterator[Place]:
@@ -132,21 +125,20 @@ def _slowest_kernel(analysis: Analysis) -> Iterator[Place]:
             beyond[row.name] = max(more, beyond.get(row.name, more))
     if beyond:
         worst = max(beyond, key=lambda name: beyond[name])
-        words = f"{duration(float(beyond[worst]))} total beyond peak in"
         if worst in analysis.kernels.slice(0, MOST_KERNELS)["name"].to_pylist():
-            yield from _kernel(worst, words)
+            yield from _kernel(worst, f"{duration(float(beyond[worst]))} total beyond peak in")
 
 
 def _kernel(name: str, words: str) -> Iterator[Place]:
     """Give the row of a kernel that is shown."""
-    link = DeepLinks.text("kernel", name)
+    link = link_to("kernel", name)
     if name and len(link) < _LONGEST_LINK:
         yield Place(link, words, name)
 
 
 def _worst_step(analysis: Analysis, component: str, steps: StepRows) -> Iterator[Place]:
     """Give the step used that has most of a component, where there are steps to choose from."""
-    spread = steps.spread
+    spread, _ = steps
     if spread is None or len(spread.used) < 2:
         return
     worst = max(spread.used, key=lambda one: one.components.parts()[component])
@@ -158,14 +150,16 @@ def _worst_step(analysis: Analysis, component: str, steps: StepRows) -> Iterator
 
 
 def _longest_step(analysis: Analysis, steps: StepRows) -> Iterator[Place]:
-    if steps.spread is not None:
-        longest = steps.spread.longest
+    spread, _ = steps
+    if spread is not None:
+        longest = spread.longest
         yield from _step(analysis, steps, longest, f"step {longest.step}: {duration(longest.ns)}")
 
 
 def _step(analysis: Analysis, steps: StepRows, step: StepTime, text: str) -> Iterator[Place]:
     """Give the row of a step if it is shown; of several devices its times are means."""
-    if str(step.step) in steps.shown:
+    _, shown = steps
+    if str(step.step) in shown:
         mean = " per GPU" if len(analysis.devices_used) > 1 else ""
         yield Place(f"step={step.step}", f"{text}{mean}")
 
@@ -177,39 +171,22 @@ def _worst_rank(analysis: Analysis, component: str) -> Iterator[Place]:
         return
     worst = max(analysis.devices, key=lambda one: one.chosen.components.parts()[component])
     ns = worst.chosen.components.parts()[component]
-    text = f"most on rank {worst.rank}: {duration(ns)} total"
-    yield Place(f"rank={worst.rank}", text)
-
-
-# What the page says first: findings, the largest first.
+    yield Place(f"rank={worst.rank}", f"most on rank {worst.rank}: {duration(ns)} total")
 
 
 @dataclass(frozen=True, slots=True)
 class FindingShown:
-    """A finding in words; `evidence` are the sections that show it, the best first.
+    """A finding, what MFU would be without it, and the rows and times that it is about."""
 
-    `places` are the rows and times in them that it is about.
-    """
-
-    rule: str
-    severity: str
-    sentence: str
+    finding: Finding
     gain: str
-    evidence: tuple[str, ...]
     places: tuple[Place, ...]
 
 
 def findings_shown(analysis: Analysis) -> list[FindingShown]:
-    """Return the findings in words."""
+    """Return the findings, the largest first, with the best of their places first."""
     steps = step_rows(analysis)
     return [
-        FindingShown(
-            one.rule,
-            one.severity,
-            one.sentence,
-            gain_sentence(analysis, one),
-            one.evidence,
-            tuple(places(analysis, one, steps)),
-        )
+        FindingShown(one, gain_sentence(analysis, one), tuple(places(analysis, one, steps)))
         for one in analysis.findings
     ]

@@ -8,32 +8,34 @@ trace contains cannot run and nothing can be fetched.
 from __future__ import annotations
 
 import html
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from traceflops._version import __version__
-from traceflops.reports.page import figures, overview
-from traceflops.reports.page.footer import PAGE_BYTES, closing
+from traceflops.reports.json import SCHEMA, render_json
+from traceflops.reports.page import overview
 from traceflops.reports.page.jinja import environment, template
-from traceflops.reports.page.scripts import Scripts, scripts_of
+from traceflops.reports.page.scripts import Embedded, Scripts, embed, packed_bytes, scripts_of
 from traceflops.reports.page.section import Content, Filled, Section
 from traceflops.reports.page.sections import filled
-from traceflops.reports.view import NOTHING, Authored, base_names, unit
-from traceflops.units import plural
+from traceflops.reports.view import NOTHING, Authored, base_names, size, unit
+from traceflops.units import plural, several
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from traceflops.analysis import Analysis
 
-SCHEMA = "traceflops.report/1"
-_STYLES = ("report.css", "tables.css", "timeline.css", "memory.css")
-_WITHOUT_PARTS = 12_000
+PAGE_BYTES: Final = 3_000_000
+"""The most that a page may have."""
+_WITHOUT_PARTS: Final = 12_000
 """Bytes of a page beside its sections, scripts, data and style sheet, and some to spare."""
-_NARROWER = (1, 4, 16, 64)
+_NARROWER: Final = (1, 4, 16, 64)
 """How many times less room than usual texts get, until the page is small enough."""
-_AUTHORED = Section("authored", "Author's notes", lambda _: None)
+_MOST_ROWS: Final = 20_000
+"""Rows of the report that are worth writing out to see whether they fit."""
+_DATA: Final = "report-data"
+_STYLES: Final = ("report.css", "tables.css", "timeline.css", "memory.css")
+_AUTHORED: Final = Section("authored", "Author's notes", lambda _: None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,7 @@ def render_html(
     if authored.blocks:
         sections.insert(1, Filled(_AUTHORED, Content({"blocks": authored.blocks})))
     made = {name: make for one in sections for name, make in one.content.figures.items()}
-    drawn = figures.embed(made) if made else None
+    drawn = embed(made) if made else None
     scripts = scripts_of(sections, drawn)
     parts, narrower = _fitting(analysis, sections, drawn, scripts)
     shown_command = base_names(command, analysis.source.files) if command else None
@@ -80,10 +82,7 @@ def render_html(
 
 
 def _fitting(
-    analysis: Analysis,
-    sections: Sequence[Filled],
-    drawn: figures.Embedded | None,
-    scripts: Scripts,
+    analysis: Analysis, sections: Sequence[Filled], drawn: Embedded | None, scripts: Scripts
 ) -> tuple[list[_Part], int]:
     """Return the parts with texts as long as the page has room for, and by how much that is less.
 
@@ -112,10 +111,7 @@ def framed(analysis: Analysis) -> str:
 
 
 def _parts(
-    analysis: Analysis,
-    sections: Sequence[Filled],
-    drawn: figures.Embedded | None,
-    narrower: int = 1,
+    analysis: Analysis, sections: Sequence[Filled], drawn: Embedded | None, narrower: int = 1
 ) -> Iterator[_Part]:
     templates = environment(narrower)
     common = {
@@ -138,3 +134,47 @@ def _css() -> str:
         f":root:not([data-theme=light]) {{\n{dark}}}\n}}\n"
         f"@media screen {{\n:root[data-theme=dark] {{\n{dark}}}\n}}\n"
     )
+
+
+def closing(
+    analysis: Analysis, command: str | None, page_bytes: int, *, cuts_texts: bool = False
+) -> Filled:
+    """Return the end of a page that has `page_bytes` without it: what made it, and its data.
+
+    `cuts_texts` says that texts are shorter than usual so that it has no more than PAGE_BYTES.
+    """
+    data, left_out = _data(analysis, PAGE_BYTES - page_bytes)
+    values = {
+        "command": command,
+        "version": __version__,
+        "schema": SCHEMA,
+        "data": _DATA if data is not None else None,
+        "data_size": size(len(data)) if data is not None else None,
+        "left_out": left_out,
+        "cuts_texts": cuts_texts,
+        "redacted": any(note.code == "redacted" for note in analysis.notes),
+    }
+    embedded = {_DATA: data} if data is not None else {}
+    content = Content(values, scripts=("data.js",) if embedded else (), data=embedded)
+    return Filled(Section("closing", None, lambda _: content), content)
+
+
+def _data(analysis: Analysis, room: int) -> tuple[bytes | None, str]:
+    """Return the report as JSON, or None and why it is left out."""
+    rows = _rows(analysis)
+    if rows > _MOST_ROWS:
+        return None, f"about {several(rows, 'row')}"
+    text = render_json(analysis).encode() + b"\n"
+    taken = packed_bytes(text, room)
+    if taken > room:
+        return None, f"{size(len(text))}, at least {size(taken)} compressed"
+    return text, ""
+
+
+def _rows(analysis: Analysis) -> int:
+    """Return about how many rows the report has as JSON."""
+    per_device = sum(len(device.windows) + len(device.gaps) for device in analysis.devices)
+    measured = analysis.measured
+    tables = int(analysis.kernels.num_rows) + len(measured.kernels) + len(measured.ops)
+    untimed = int(analysis.untimed.rows.num_rows) if analysis.untimed is not None else 0
+    return per_device + tables + untimed + len(analysis.notes) + len(analysis.source.event_counts)

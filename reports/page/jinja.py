@@ -1,13 +1,17 @@
-"""The templates of the page and what they may call."""
+"""The templates of the page and what they may call.
+
+Texts are cut by what they cost once they are escaped and not by characters alone.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final
 
-from traceflops.reports.page import escaped, overview, roofline
-from traceflops.reports.view import figures, palette, wording
+from traceflops.reports.page import overview, roofline
+from traceflops.reports.view import count, figures, palette, short_labels, shorten_middle, wording
 from traceflops.units import words
 
 if TYPE_CHECKING:
@@ -17,6 +21,10 @@ _TITLE_WIDTH: Final = 2_000
 """How much of a name shows when the pointer rests on it."""
 _LEAST_WIDTH: Final = 24
 """Characters that are left of a text in the tightest page."""
+_MORE_BYTES: Final = {"&": 4, '"': 4, "'": 4, "<": 3, ">": 3}
+"""How many bytes more than one these characters take in HTML."""
+_SPARE_BYTES: Final = 200
+"""So many more bytes than characters a text may take: short ones are as long as they look."""
 
 
 @cache
@@ -27,6 +35,7 @@ def environment(narrower: int = 1) -> Environment:
     so many times less.
     """
     from jinja2 import Environment, FunctionLoader, StrictUndefined
+    from markupsafe import Markup
 
     made = Environment(
         loader=FunctionLoader(template),
@@ -44,9 +53,9 @@ def environment(narrower: int = 1) -> Environment:
         "ratio": figures.ratio,
         "several": words.several,
         "numbered": wording.numbered,
-        "shorten": lambda text, width: escaped.cut(text, _room(width, narrower)),
-        "short_names": lambda names, width: escaped.short_names(names, _room(width, narrower)),
-        "tip": lambda text: escaped.tip(text, _room(_TITLE_WIDTH, narrower)),
+        "shorten": lambda text, width: cut(text, _room(width, narrower)),
+        "short_names": lambda names, width: _short_names(names, _room(width, narrower)),
+        "tip": lambda text: tip(text, _room(_TITLE_WIDTH, narrower)),
         "size": figures.size,
         "ranges": wording.number_ranges,
         "collective_label": wording.collective_label,
@@ -59,23 +68,21 @@ def environment(narrower: int = 1) -> Environment:
         "segments": overview.segments,
         "angle": roofline.angle,
         "whole": figures.unbroken,
-        "trusted": _trusted,
+        # Only for text that we or Bokeh wrote as markup; nothing of a trace may pass here.
+        "trusted": Markup,
     }
-    made.globals |= {
-        "looks": palette.LINE_LOOKS,
-        "causes": palette.CAUSE_LABELS,
-    }
+    made.globals |= {"looks": palette.LINE_LOOKS, "causes": palette.CAUSE_LABELS}
     return made
-
-
-def _room(width: int, narrower: int) -> int:
-    return max(width // narrower, min(width, _LEAST_WIDTH))
 
 
 def template(name: str) -> str:
     """Return the text of a template, a style sheet or a script of the page."""
     path = files("traceflops.reports.page") / "templates" / name
     return path.read_text(encoding="utf-8")
+
+
+def _room(width: int, narrower: int) -> int:
+    return max(width // narrower, min(width, _LEAST_WIDTH))
 
 
 def _harmless(value: Any) -> Any:
@@ -85,8 +92,34 @@ def _harmless(value: Any) -> Any:
     return value
 
 
-def _trusted(text: str) -> Any:
-    """Mark text that we or Bokeh wrote as markup; nothing of a trace may pass here."""
-    from markupsafe import Markup
+def cost(text: str) -> int:
+    """Return the bytes of a text in HTML. Raises UnicodeEncodeError for lone surrogates."""
+    return len(text.encode()) + sum(more * text.count(c) for c, more in _MORE_BYTES.items())
 
-    return Markup(text)
+
+def cut(text: str, width: int) -> str:
+    """Return a text of at most `width` characters and about as many bytes; see `shorten_middle`."""
+    most = width + _SPARE_BYTES
+    shown = shorten_middle(text, width)
+    while len(shown) > 1 and (taken := cost(shown)) > most:
+        # What goes is taken to cost as much as what stays.
+        shown = shorten_middle(text, max(min(len(shown) * most // taken, len(shown) - 1), 1))
+    return shown
+
+
+def _short_names(names: Iterable[str | None], width: int) -> dict[str, str]:
+    """Return what is shown of the names of one table, by name; see `short_labels` and `cut`."""
+    distinct = [name for name in dict.fromkeys(names) if name]
+    shown, room = short_labels(distinct, width), width
+    while room > 1 and any(cost(label) > width + _SPARE_BYTES for label in shown):
+        room -= max(room // 4, 1)
+        shown = short_labels(distinct, room)
+    return dict(zip(distinct, shown, strict=True))
+
+
+def tip(text: str, width: int) -> str:
+    """Return a text for a tooltip; where it is cut it says how much there is."""
+    if len(text) <= width and len(shown := cut(text, width)) >= len(text):
+        return shown
+    length = f" ({count(len(text))} characters)"
+    return f"{cut(text, max(width - len(length), 1))}{length}"

@@ -1,32 +1,64 @@
-"""The table of kernels: which rows, their work, and what launched them."""
+"""The table of kernels: which rows, their work, and what launched them.
+
+Of each way to launch one: op, modules, shapes and types, in words.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from traceflops.reports.page.deeplinks import DeepLinks
-from traceflops.reports.page.launch_sites import Launched, Way, key_of, launched, missing
+import msgspec
+
+from traceflops.attribution import launchers
+from traceflops.reports.page.section import DeepLinks, link_to
 from traceflops.reports.page.work import (
-    WorkColumns,
     WorkShown,
-    kernel_work,
+    columns_remark,
     rates_sentence,
     work_columns,
+    work_of,
 )
-from traceflops.reports.view import Label, duration, kernel_labels, numbered
+from traceflops.reports.view import (
+    Label,
+    count,
+    duration,
+    kernel_labels,
+    listed,
+    numbered,
+    shorten_middle,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from traceflops.analysis import Analysis
+    from traceflops.windows import Prepared
 
 MOST_KERNELS: Final = 100
-MOST_PER_CATEGORY: Final = 3
+_MOST_PER_CATEGORY: Final = 3
 _MOST_OF_CATEGORIES: Final = 60
-MOST_WAYS: Final = 300
+_MOST_WAYS: Final = 300
+Key = tuple[str, ...]
+"""A row of a kernel table: name, kind, top, sub, rule."""
+_KEY: Final = ("name", "kind", "top", "sub", "rule")
+_COLUMNS: Final = ("op", "call", "scope", "shapes", "dtypes")
+_MOST_WIDTH: Final = 160
+_INNER_WIDTH: Final = 60
+_MOST_TYPES: Final = 6
+_SHORT_TYPES: Final = {
+    "c10::BFloat16": "bf16",
+    "c10::Half": "fp16",
+    "float": "fp32",
+    "double": "fp64",
+    "long int": "int64",
+    "int": "int32",
+    "unsigned char": "uint8",
+    "signed char": "int8",
+}
+_NO_TENSORS: Final = frozenset({"", "Scalar", "ScalarList", "TensorList", "GenericList", "Device"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +75,7 @@ class KernelShown:
     category: str
     first_of: str
     work: WorkShown | None
-    ways: Sequence[Way]
+    ways: Sequence[Mapping[str, Any]]
     facts: Sequence[tuple[str, str]]
 
 
@@ -61,7 +93,8 @@ class KernelsPage:
     hidden_ns: int
     hidden_share: float | None
     rates: str
-    counted: WorkColumns
+    remark: str
+    counted: Set[str]
     launched: Launched
     missing: str
     ways_left_out: int
@@ -72,7 +105,7 @@ def kernels_page(analysis: Analysis, most: int = MOST_KERNELS) -> KernelsPage:
     table = analysis.kernels
     places = _places(table, most)
     rows = table.take(places).to_pylist() if places else []
-    work = kernel_work(analysis.measured, [row["name"] for row in rows])
+    work = work_of(analysis.measured, analysis.measured.kernels, [row["name"] for row in rows])
     ways = launched(analysis.prepared)
     shown, left_out = _shown(rows, work, ways, analysis.categories.to_pylist())
     counted = work_columns(one.work for one in shown)
@@ -84,6 +117,7 @@ def kernels_page(analysis: Analysis, most: int = MOST_KERNELS) -> KernelsPage:
         hidden_ns=hidden_ns,
         hidden_share=_share(table, rows),
         rates=rates_sentence(analysis.measured) if counted else "",
+        remark=columns_remark(counted, [one.work for one in shown]),
         counted=counted,
         launched=ways,
         missing=missing(ways),
@@ -94,21 +128,19 @@ def kernels_page(analysis: Analysis, most: int = MOST_KERNELS) -> KernelsPage:
 def category_link(top: str, sub: str, categories: Sequence[Mapping[str, Any]]) -> str:
     """Return what follows # in a link to the kernels of a category."""
     alone = sum(row["sub"] == sub for row in categories) == 1
-    return DeepLinks.text("category", sub if alone else f"{top}/{sub}")
+    return link_to("category", sub if alone else f"{top}/{sub}")
 
 
 def _places(table: pa.Table, most: int) -> list[int]:
     """Return the rows to show: the first ones, and some of each category that comes later."""
-    found = list(range(min(most, table.num_rows)))
-    seen: Counter[tuple[str, str]] = Counter()
+    counts: Counter[tuple[str, str]] = Counter()
+    later = []
     pairs = zip(table["top"].to_pylist(), table["sub"].to_pylist(), strict=True)
-    extra = 0
     for place, pair in enumerate(pairs):
-        seen[pair] += 1
-        if place >= most and seen[pair] <= MOST_PER_CATEGORY and extra < _MOST_OF_CATEGORIES:
-            found.append(place)
-            extra += 1
-    return found
+        counts[pair] += 1
+        if place >= most and counts[pair] <= _MOST_PER_CATEGORY:
+            later.append(place)
+    return [*range(min(most, table.num_rows)), *later[:_MOST_OF_CATEGORIES]]
 
 
 def _share(table: pa.Table, rows: Sequence[Mapping[str, Any]]) -> float | None:
@@ -122,30 +154,35 @@ def _share(table: pa.Table, rows: Sequence[Mapping[str, Any]]) -> float | None:
 def _shown(
     rows: Sequence[Mapping[str, Any]],
     work: dict[str, WorkShown],
-    found: Launched,
+    sites: Launched,
     categories: Sequence[Mapping[str, Any]],
 ) -> tuple[list[KernelShown], int]:
     """Return the rows with their work and ways, and of how many kernels the ways are left out."""
-    links, shown, left_out, room = DeepLinks("kernel"), [], 0, MOST_WAYS
+    links, shown, left_out, room = DeepLinks("kernel"), [], 0, _MOST_WAYS
     firsts = {
         (one["top"], one["sub"]): category_link(one["top"], one["sub"], categories)
         for one in categories
     }
     named = kernel_labels([row["name"] for row in rows])
     for row, label in zip(rows, named, strict=True):
-        ways: list[Way] = []
-        if found.number(key_of(row)) > room:
-            left_out += 1
-        else:
-            ways = found.ways(key_of(row))
+        ways = sites.rows.get(key_of(row), [])
+        if len(ways) > room:
+            ways, left_out = [], left_out + 1
         room -= len(ways)
         # Work is known by name alone: of kernels of one name the one with most time shows it.
         mine = work.pop(row["name"], None)
-        category = f"{row['top']}/{row['sub']}"
-        facts = list(_facts(row, mine))
-        first_of = firsts.pop((row["top"], row["sub"]), "")
-        link = links.of(row["name"])
-        shown.append(KernelShown(row, label, link, category, first_of, mine, ways, facts))
+        shown.append(
+            KernelShown(
+                row=row,
+                label=label,
+                link=links.of(row["name"]),
+                category=f"{row['top']}/{row['sub']}",
+                first_of=firsts.pop((row["top"], row["sub"]), ""),
+                work=mine,
+                ways=list(map(way, ways)),
+                facts=list(_facts(row, mine)),
+            )
+        )
     return shown, left_out
 
 
@@ -163,3 +200,125 @@ def _facts(row: Mapping[str, Any], work: WorkShown | None) -> Iterator[tuple[str
         yield "bound", f"{work.bound} by {work.by}"
     if work.flops.value is not None:
         yield "FLOPs known for", f"{numbered(work.count, 'launch')}, {duration(work.time_ns)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """The ways to launch each kernel, which columns any of them fills, and what a scope is.
+
+    `rows` are those of `launchers`; `way` puts one into words.
+    """
+
+    rows: Mapping[Key, list[dict[str, Any]]]
+    knows: frozenset[str]
+    scope_title: str
+
+
+def launched(prepared: Prepared | None) -> Launched:
+    """Return what launched the kernels; nothing where the events were not kept."""
+    if prepared is None:
+        return Launched({}, frozenset(), "")
+    sites = launchers(prepared)
+    rows: dict[Key, list[dict[str, Any]]] = {}
+    for row in sites.table.to_pylist():
+        rows.setdefault(key_of(row), []).append(row)
+    knows = frozenset(filter(sites.knows, _COLUMNS))
+    return Launched(rows, knows, _scope_title(set(sites.table["is_module"].to_pylist())))
+
+
+def key_of(row: Mapping[str, Any]) -> Key:
+    """Return what names a row of a kernel table."""
+    return tuple(row[column] for column in _KEY)
+
+
+def missing(sites: Launched) -> str:
+    """Return what the trace does not tell of launches, as a sentence; empty where it tells all."""
+    if not sites.rows:
+        return ""
+    if not sites.knows & {"op", "call"}:
+        return "The trace does not record what launched them."
+    columns = {"op": "operators", "scope": "modules", "shapes": "shapes"}
+    lacks = [text for column, text in columns.items() if column not in sites.knows]
+    return f"Not in the trace: {listed(lacks)} of the launches." if lacks else ""
+
+
+def way(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return one way to launch a kernel in words.
+
+    `scope_more` says how many modules the scope counts for, and that it is that of the forward op.
+    """
+    return {
+        **row,
+        "scope_more": ", ".join(_scope_more(row)),
+        "shapes": shape_words(row["shapes"] or ""),
+        "dtypes": type_words(row["dtypes"] or ""),
+    }
+
+
+def _scope_more(row: Mapping[str, Any]) -> Iterator[str]:
+    if (row["modules"] or 0) > 1:
+        yield f"{row['modules']:,} modules"
+    if row["backward"]:
+        yield "backward"
+
+
+def _scope_title(kinds: set[bool | None]) -> str:
+    if True in kinds and False in kinds:
+        return "Module or annotation"
+    return "Module" if True in kinds else "Annotation"
+
+
+def shape_words(text: str, width: int = _MOST_WIDTH) -> str:
+    """Return shapes recorded as JSON in words: "8×1024, 1024×4096 and 3 more"; else the text.
+
+    Those that do not fit into about so many characters are counted; only a shape that is longer
+    than that alone is cut.
+    """  # noqa: RUF002
+    shapes = _decoded(text)
+    if shapes is None:
+        return shorten_middle(text, width)
+    return _first([word for shape in shapes if (word := _shape(shape))], width)
+
+
+def type_words(text: str) -> str:
+    """Return the different element types recorded as JSON, such as "bf16, int64"."""
+    types = _decoded(text)
+    if types is None:
+        return shorten_middle(text, _MOST_WIDTH)
+    tensors = [name for name in types if isinstance(name, str) and name not in _NO_TENSORS]
+    shown = dict.fromkeys(_SHORT_TYPES.get(name, shorten_middle(name, 30)) for name in tensors)
+    return _and_more(", ".join(list(shown)[:_MOST_TYPES]), len(shown) - _MOST_TYPES)
+
+
+def _shape(shape: Any) -> str:
+    if not isinstance(shape, list) or not shape:
+        return ""
+    if not any(isinstance(size, list) for size in shape):
+        return "×".join(map(str, shape))  # noqa: RUF001
+    inner = _first([word for each in shape if (word := _shape(each))], _INNER_WIDTH)
+    if not inner:
+        return ""
+    return f"{count(len(shape))} tensors ({inner})" if len(shape) > 1 else f"({inner})"
+
+
+def _first(words: Sequence[str], width: int) -> str:
+    """Return the first words that fit, at least one, and how many more there are."""
+    kept, used = 0, 0
+    for word in words:
+        used += len(word) + 2
+        if kept and used > width:
+            break
+        kept += 1
+    return _and_more(shorten_middle(", ".join(words[:kept]), width), len(words) - kept)
+
+
+def _and_more(text: str, more: int) -> str:
+    return f"{text} and {count(more)} more" if more > 0 else text
+
+
+def _decoded(text: str) -> list[Any] | None:
+    try:
+        value = msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    return value if isinstance(value, list) else None

@@ -10,6 +10,7 @@ import numpy as np
 
 from traceflops.memory import Curve, MemoryUse, Series, memory_use
 from traceflops.reports.page import overview
+from traceflops.reports.page.axes import Tick, round_above
 from traceflops.reports.view import UNKNOWN, count, duration, percent, place, size
 from traceflops.units import several
 
@@ -21,21 +22,20 @@ MOST_ROWS: Final = 32
 MOST_DRAWN: Final = 8
 LEAST_DRAWN: Final = 1 << 20
 """Bytes; a curve whose peak is lower is not drawn."""
-WIDTH, HEIGHT = 860, 210
-LEFT, RIGHT, TOP, BOTTOM = 74, 14, 12, 30
+_WIDTH, _HEIGHT = 860, 210
+_LEFT, _RIGHT, _TOP, _BOTTOM = 74, 14, 12, 30
+EDGES: Final = {
+    "width": _WIDTH,
+    "height": _HEIGHT,
+    "left": _LEFT,
+    "right": _RIGHT,
+    "top": _TOP,
+    "bottom": _BOTTOM,
+}
 _MOST_STEPS: Final = 60
 _X_TICKS, _Y_TICKS = 6, 4
-_STEP_OF_TICKS: Final = (1, 2, 5, 10)
 _LABEL_ROOM: Final = 12
 """Units that stay free behind the number of a step."""
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryTick:
-    """A line of the grid: where it is, and what it says."""
-
-    at: float
-    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +47,9 @@ class MemoryPlot:
     allocated: str
     area: str
     reserved: str
-    xs: list[MemoryTick]
-    ys: list[MemoryTick]
-    steps: list[MemoryTick]
+    xs: list[Tick]
+    ys: list[Tick]
+    steps: list[Tick]
     peak_x: float
     peak_y: float
     remark: str
@@ -92,50 +92,45 @@ def memory_page(analysis: Analysis) -> MemoryPage | None:
     """Return the section, None where the trace says nothing of memory."""
     if analysis.prepared is None:
         return None
-    found = memory_use(analysis.prepared)
-    if not found:
+    used = memory_use(analysis.prepared)
+    if not used:
         return None
     labels = {device.device: device.label for device in analysis.devices}
     clocks = overview.clocks(analysis)
-    first = _firsts(found, clocks)
-    ordered = _most_first(found)
-    drawn = [one for one in ordered if _is_worth_drawing(one.allocated)]
+    first = _firsts(used, clocks)
+    ordered: Sequence[MemoryUse] = used
+    if len(used) > MOST_DRAWN:
+        ordered = sorted(used, key=lambda one: (one.on_host, -one.allocated.peak))
+    drawn = [
+        one
+        for one in ordered
+        if len(one.allocated.curve.value) > 1 and one.allocated.peak >= LEAST_DRAWN
+    ]
     return MemoryPage(
         rows=[_row(one, labels, first[one.process]) for one in ordered[:MOST_ROWS]],
         total=len(ordered),
         plots=[_plot(one, labels, first[one.process]) for one in drawn[:MOST_DRAWN]],
         drawn_of=len(drawn),
         low=sum(one.allocated.peak < LEAST_DRAWN for one in ordered),
-        sentences=list(_sentences(found)),
+        sentences=list(_sentences(used)),
         counts_from=overview.counts_from(clocks) if clocks.of_process else "the first allocation",
     )
 
 
-def _firsts(found: Sequence[MemoryUse], clocks: Origins) -> dict[int, int]:
+def _firsts(used: Sequence[MemoryUse], clocks: Origins) -> dict[int, int]:
     """Return from which instant the times of each process count.
 
     That is its first allocation where it has no activities, and no clock is common to all.
     """
     of_all = min(clocks.of_process.values(), default=None)
     begins: dict[int, int] = {}
-    for one in found:
+    for one in used:
         start = int(one.allocated.curve.time_ns[0])
         begins[one.process] = min(start, begins.get(one.process, start))
     if clocks.aligned:
         of_all = of_all if of_all is not None else min(begins.values())
         return dict.fromkeys(begins, of_all)
     return begins | dict(clocks.of_process)
-
-
-def _most_first(found: Sequence[MemoryUse]) -> Sequence[MemoryUse]:
-    """Return all, or where there are too many those with the highest peak first."""
-    if len(found) <= MOST_DRAWN:
-        return found
-    return sorted(found, key=lambda one: (one.on_host, -one.allocated.peak))
-
-
-def _is_worth_drawing(series: Series) -> bool:
-    return len(series.curve.value) > 1 and series.peak >= LEAST_DRAWN
 
 
 def _label(use: MemoryUse, labels: dict[int, str]) -> str:
@@ -183,35 +178,35 @@ def _growth(series: Series) -> str:
     return f"{sign}{size(abs(growth), binary=True)}, {which} ({sign}{each} per step)"
 
 
-def _sentences(found: Sequence[MemoryUse]) -> Iterator[str]:
+def _sentences(used: Sequence[MemoryUse]) -> Iterator[str]:
     """Give what the reader must know of the numbers."""
-    changes = sum(one.allocated.curve.changes for one in found)
+    changes = sum(one.allocated.curve.changes for one in used)
     yield (
         f"{several(changes, 'allocation or free', 'allocations and frees')}, made by the CPU "
         "before the kernels run."
     )
-    if any(one.is_total for one in found):
+    if any(one.is_total for one in used):
         yield (
             "Allocated: held by tensors. Reserved: taken from the GPU by the allocator. Memory of "
             "other libraries and processes is not recorded."
         )
-    if any(not one.is_total for one in found):
+    if any(not one.is_total for one in used):
         yield (
             "Rows marked * count from 0 at the start of the recording; freeing earlier allocations "
             "makes them negative."
         )
-    if any(len(one.allocated.curve.value) < one.allocated.curve.changes for one in found):
-        yield ("Long curves are downsampled; peaks are kept.")
+    if any(len(one.allocated.curve.value) < one.allocated.curve.changes for one in used):
+        yield "Long curves are downsampled; peaks are kept."
 
 
 def _plot(use: MemoryUse, labels: dict[int, str], origin_ns: int) -> MemoryPlot:
     curves = [use.allocated.curve, *([use.reserved.curve] if use.reserved is not None else [])]
     low_ns = int(min(curve.time_ns[0] for curve in curves))
     high_ns = int(max(curve.time_ns[-1] for curve in curves))
-    x = _Scale(low_ns, max(high_ns, low_ns + 1), LEFT, WIDTH - RIGHT)
+    x = _Scale(low_ns, max(high_ns, low_ns + 1), _LEFT, _WIDTH - _RIGHT)
     top = int(max(curve.value.max() for curve in curves))
     bottom = min(0, int(min(curve.value.min() for curve in curves)))
-    y = _Scale(bottom, max(top, bottom + 1), HEIGHT - BOTTOM, TOP)
+    y = _Scale(bottom, max(top, bottom + 1), _HEIGHT - _BOTTOM, _TOP)
     label = _label(use, labels)
     allocated = _path(use.allocated.curve, x, y, high_ns)
     return MemoryPlot(
@@ -221,10 +216,10 @@ def _plot(use: MemoryUse, labels: dict[int, str], origin_ns: int) -> MemoryPlot:
         area=_filled(allocated, y.at(0)),
         reserved=_path(use.reserved.curve, x, y, high_ns) if use.reserved is not None else "",
         xs=[
-            MemoryTick(x.at(at), _signed(at - origin_ns))
+            Tick(x.at(at), _signed(at - origin_ns))
             for at in _time_ticks(low_ns, high_ns, origin_ns)
         ],
-        ys=[MemoryTick(y.at(at), size(at, binary=True)) for at in _byte_ticks(bottom, top)],
+        ys=[Tick(y.at(at), size(at, binary=True)) for at in _byte_ticks(bottom, top)],
         steps=_step_marks(use.allocated, x),
         peak_x=x.at(use.allocated.peak_ns),
         peak_y=y.at(use.allocated.peak),
@@ -275,38 +270,30 @@ def _filled(path: str, zero: float) -> str:
 
 
 def _time_ticks(low_ns: int, high_ns: int, origin_ns: int) -> list[int]:
-    each = _round_step((high_ns - low_ns) / _X_TICKS, 10)
+    each = round_above((high_ns - low_ns) / _X_TICKS)
     first = -((origin_ns - low_ns) // each)
-    found = (origin_ns + n * each for n in range(first, first + 3 * _X_TICKS))
-    return [at for at in found if low_ns <= at <= high_ns]
+    places = (origin_ns + n * each for n in range(first, first + 3 * _X_TICKS))
+    return [at for at in places if low_ns <= at <= high_ns]
 
 
 def _byte_ticks(bottom: int, top: int) -> list[int]:
     """Return values that are round in binary units, 0 among them."""
     unit = 1024 ** max(0, ((max(top, -bottom, 1)).bit_length() - 1) // 10)
-    each = max(1, int(unit * _round_step((top - bottom) / unit / _Y_TICKS, 10) or unit))
+    each = max(1, int(unit * round_above((top - bottom) / unit / _Y_TICKS) or unit))
     return [n * each for n in range(-(-bottom // each), top // each + 1)]
 
 
-def _round_step(rough: float, base: int) -> int:
-    """Return the smallest of 1, 2, 5, 10, 20, ... that is not below a number."""
-    scale = 1
-    while scale * base < rough:
-        scale *= base
-    return next(scale * one for one in _STEP_OF_TICKS if scale * one >= rough or one == base)
-
-
-def _step_marks(series: Series, x: _Scale) -> list[MemoryTick]:
+def _step_marks(series: Series, x: _Scale) -> list[Tick]:
     """Return where the used steps begin; their numbers stand where there is room for them."""
     if len(series.steps) > _MOST_STEPS:
         return []
-    found: list[MemoryTick] = []
-    free = float(LEFT)
+    marks: list[Tick] = []
+    free = float(_LEFT)
     for step in series.steps:
         at = x.at(step.start_ns)
-        if not LEFT <= at <= WIDTH - RIGHT:
+        if not _LEFT <= at <= _WIDTH - _RIGHT:
             continue
         text = f"step {step.step}" if at >= free else ""
         free = at + _LABEL_ROOM + 6 * len(text) if text else free
-        found.append(MemoryTick(at, text))
-    return found
+        marks.append(Tick(at, text))
+    return marks

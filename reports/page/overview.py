@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from traceflops.ranks import most_and_least
@@ -86,14 +87,13 @@ def segments(components: Components) -> list[Segment]:
     """Return the parts of a 100 % bar; their widths are whole and sum to 1000."""
     total = components.window_ns
     parts = components.parts()
-    found: list[Segment] = []
-    start = 0
     widths = apportioned(list(parts.values()), BAR_UNITS)
-    for component, units in zip(parts, widths, strict=True):
-        if units:
-            found.append(Segment(component, start, units, parts[component] / total))
-        start += units
-    return found
+    places = zip(parts, widths, accumulate(widths, initial=0), strict=False)
+    return [
+        Segment(component, start, units, parts[component] / total)
+        for component, units, start in places
+        if units
+    ]
 
 
 def document_title(analysis: Analysis) -> str:
@@ -135,12 +135,10 @@ def clocks(analysis: Analysis) -> Origins:
     return Origins(of_process, {device.device: first for device in analysis.devices}, True)
 
 
-def counts_from(found: Origins, *, on_host: bool = False) -> str:
+def counts_from(clocks: Origins, *, on_host: bool = False) -> str:
     """Return from where times count, as the end of a sentence."""
-    if found.aligned and on_host:
-        return "the first operator"
-    if found.aligned:
-        return "the first GPU operation"
+    if clocks.aligned:
+        return "the first operator" if on_host else "the first GPU operation"
     return "the first GPU operation of the same process (clocks are not aligned)"
 
 
@@ -149,7 +147,7 @@ def steps_sentence(analysis: Analysis) -> str:
     text = analysis.steps.text.strip()
     if analysis.steps.seen:
         text = f"Steps from {text}"
-    return f"{text[:1].upper()}{text[1:]}." if text else ""
+    return f"{capitalized(text)}." if text else ""
 
 
 def tiles(analysis: Analysis) -> list[Tile]:
@@ -157,45 +155,27 @@ def tiles(analysis: Analysis) -> list[Tile]:
     if analysis.on_host:
         return _host_tiles(analysis)
     total = analysis.total
-    components = total.components
-    figure = analysis.measured.figure or "MFU"
-    mfu = Tile(figure[:3], *mfu_tile(analysis.measured))
+    exposed, idle = (percent(total.components.share(name)) for name in ("communication", "idle"))
+    launched = ratio(total.activities_per_launch)
     return [
-        mfu,
+        Tile((analysis.measured.figure or "MFU")[:3], *mfu_tile(analysis.measured)),
         _time_tile(analysis),
-        Tile(
-            "Exposed communication", percent(components.share("communication")), _hidden(analysis)
-        ),
-        Tile(
-            capitalized(component_label("idle", total)),
-            percent(components.share("idle")),
-            _idle(analysis),
-        ),
-        Tile("Compute", percent(components.share("compute")), _kernels_beside(components)),
-        Tile(
-            "GPU operations per launch call", ratio(total.activities_per_launch), _launches(total)
-        ),
+        Tile("Exposed communication", exposed, _hidden(analysis)),
+        Tile(capitalized(component_label("idle", total)), idle, _idle(analysis)),
+        _compute_tile(total.components),
+        Tile("GPU operations per launch call", launched, _launches(total)),
     ]
 
 
 def _host_tiles(analysis: Analysis) -> list[Tile]:
     """Return the figures of a run of which there are only operators on the CPU."""
     components = analysis.components
-    ran = components.window_ns - components.idle_ns
-    gaps = analysis.gaps(1)
+    ran, idle = components.window_ns - components.idle_ns, percent(components.share("idle"))
     return [
         _time_tile(analysis),
-        Tile(
-            "Operators ran",
-            percent(ran / components.window_ns),
-            duration(analysis.mean_ns(ran)),
-        ),
-        Tile(
-            "No operator ran",
-            percent(components.share("idle")),
-            f"longest gap {duration(gaps[0].dur_ns)}" if gaps else "no gaps",
-        ),
-        Tile("Compute", percent(components.share("compute")), _kernels_beside(components)),
+        Tile("Operators ran", percent(ran / components.window_ns), duration(analysis.mean_ns(ran))),
+        Tile("No operator ran", idle, _longest_gap(analysis) or "no gaps"),
+        _compute_tile(components),
     ]
 
 
@@ -211,7 +191,7 @@ def _median_of(analysis: Analysis) -> str:
     """Return what the step time is the median of, and how far the steps are from it."""
     steps = analysis.steps
     used = f"median of {count(len(steps.used))} of {several(len(steps.seen), 'step')}"
-    return "; ".join([used, *[", ".join(found) for found in [step_times(analysis)] if found]])
+    return "; ".join(filter(None, (used, ", ".join(step_times(analysis)))))
 
 
 def _hidden(analysis: Analysis) -> str:
@@ -229,15 +209,19 @@ def _idle(analysis: Analysis) -> str:
     if not causes.idle_ns:
         return "no idle time"
     share = percent(causes.detailed()[causes.largest] / causes.idle_ns)
-    gaps = analysis.gaps(1)
-    longest = f"; longest gap {duration(gaps[0].dur_ns)}" if gaps else ""
-    return f"{share} {CAUSE_LABELS[causes.largest]}{longest}"
+    longest = _longest_gap(analysis)
+    return "; ".join(filter(None, (f"{share} {CAUSE_LABELS[causes.largest]}", longest)))
 
 
-def _kernels_beside(components: Components) -> str:
+def _longest_gap(analysis: Analysis) -> str:
+    return "".join(f"longest gap {duration(gap.dur_ns)}" for gap in analysis.gaps(1))
+
+
+def _compute_tile(components: Components) -> Tile:
     shares = [(name, components.share(name)) for name in ("memory", "other", "graph")]
-    shown = [f"{name} {percent(share)}" for name, share in shares if share]
-    return "also " + ", ".join(shown) if shown else "no other work"
+    others = ", ".join(f"{name} {percent(share)}" for name, share in shares if share)
+    beside = f"also {others}" if others else "no other work"
+    return Tile("Compute", percent(components.share("compute")), beside)
 
 
 def _launches(total: Account) -> str:

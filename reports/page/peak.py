@@ -1,6 +1,6 @@
 """What the page shows of utilisation: where the peak went, the ledger, kernels and operators.
 
-Chosen and counted here; the words are those of `reports.measured`, the markup is a template.
+Chosen and counted here; the words are those of `reports.view`, the markup is a template.
 """
 
 from __future__ import annotations
@@ -10,14 +10,12 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Final
 
-from traceflops.reports.view import HEADS as COUNTED_HEADS
 from traceflops.reports.view import (
     UNKNOWN,
-    CountedShown,
     Fact,
+    LedgerCells,
     UtilisationPart,
     bounds_sentence,
-    counted_rows,
     duration,
     facts,
     flops,
@@ -36,7 +34,6 @@ if TYPE_CHECKING:
     from traceflops.flops import Waterfall
     from traceflops.mfu import Measurement
 
-MOST_ROWS: Final = 30
 _ONE_TYPE: Final = "FLOP"
 
 
@@ -47,16 +44,6 @@ class LineShown:
     part: UtilisationPart
     mean_ns: float
     flops: str
-
-
-@dataclass(frozen=True, slots=True)
-class LedgerShown:
-    """The ledger as a table: headings, rows, and the sum where there are several rows."""
-
-    unit: str
-    heads: list[str]
-    rows: list[tuple[str, list[str]]]
-    total: tuple[str, list[str]] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,21 +58,15 @@ class PeakPage:
     lines: list[LineShown]
     budget: str
     facts: list[Fact]
-    ledger: LedgerShown | None
-
-
-@dataclass(frozen=True, slots=True)
-class CountedPage:
-    """What counters say of kernels: headings, the rows shown, and how many more there are."""
-
-    heads: tuple[str, ...]
-    rows: list[CountedShown]
-    more: int
+    ledger: LedgerCells | None
+    window: str
 
 
 def peak_page(analysis: Analysis) -> PeakPage:
     """Return what the section shows."""
     measured, fall = analysis.measured, analysis.measured.waterfall
+    ledger = mean_ledger(analysis)
+    rows = ledger_rows(ledger)
     return PeakPage(
         figure=measured.figure or "",
         basis=measured.basis if fall is not None else "",
@@ -95,14 +76,9 @@ def peak_page(analysis: Analysis) -> PeakPage:
         lines=list(_lines(analysis, fall)) if fall is not None else [],
         budget=_mean_amount(analysis, fall, fall.budget) if fall is not None else "",
         facts=list(facts(measured)),
-        ledger=_ledger(analysis),
+        ledger=ledger_cells(rows) if rows and not is_unsplit(ledger) else None,
+        window=f"{'step' if analysis.steps.used else 'window'} and {unit(analysis)}",
     )
-
-
-def counted_shown(analysis: Analysis) -> CountedPage:
-    """Return what counters say of kernels."""
-    rows = counted_rows(analysis.measured)
-    return CountedPage(COUNTED_HEADS, rows[:MOST_ROWS], max(len(rows) - MOST_ROWS, 0))
 
 
 def mfu_tile(measured: Measurement) -> tuple[str, str]:
@@ -116,8 +92,8 @@ def mfu_tile(measured: Measurement) -> tuple[str, str]:
 
 def _whole(analysis: Analysis) -> str:
     devices, ns = len(analysis.devices_used), analysis.components.window_ns
-    gpus = several(devices, unit(analysis))
-    return f"peak of {gpus} over {duration(ns)} {'total' if devices > 1 else ''}".rstrip()
+    total = " total" if devices > 1 else ""
+    return f"peak of {several(devices, unit(analysis))} over {duration(ns)}{total}"
 
 
 def _lines(analysis: Analysis, fall: Waterfall) -> Iterator[LineShown]:
@@ -132,19 +108,3 @@ def _mean_amount(analysis: Analysis, fall: Waterfall, amount: int) -> str:
     if fall.unit != _ONE_TYPE:
         return UNKNOWN
     return flops(Fraction(amount, max(analysis.windows_used, 1)))
-
-
-def _ledger(analysis: Analysis) -> LedgerShown | None:
-    """Return the ledger as means per window and device."""
-    ledger = mean_ledger(analysis)
-    rows = ledger_rows(ledger)
-    if not rows or is_unsplit(ledger):
-        return None
-    table, last = ledger_cells(rows), len(rows)
-    window = "step" if analysis.steps.used else "window"
-    return LedgerShown(
-        f"{table.prefix}FLOP per {window} and {unit(analysis)}",
-        table.heads,
-        table.rows[:last],
-        table.rows[last] if last > 1 else None,
-    )

@@ -7,11 +7,12 @@ upper bounds, so a dot may belong farther left, never farther right.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import cycle
 from typing import TYPE_CHECKING, Final
 
 from traceflops.devices import PER_TERA
+from traceflops.reports.page.axes import Tick
 from traceflops.reports.view import count, duration, listed, percent, roof, roofline, significant
 from traceflops.units import several
 
@@ -35,14 +36,6 @@ _SMALLEST, _LARGEST = 3.0, 17.0
 
 _DASHES: Final = ("", "5 3", "1.5 2.5", "8 3 2 3")
 """How roofs and the edges of their dots are drawn, the highest first; then again."""
-
-
-@dataclass(frozen=True, slots=True)
-class RooflineTick:
-    """A line of the grid: where it is, and what it says."""
-
-    at: float
-    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +86,11 @@ class RooflinePlot:
     """
 
     width: int
-    xs: list[RooflineTick]
-    ys: list[RooflineTick]
+    xs: list[Tick]
+    ys: list[Tick]
     slope: Roof
     flats: list[Roof]
-    ridges: list[RooflineTick]
+    ridges: list[Tick]
     dots: list[Dot]
     source: str
     held: list[Held]
@@ -105,8 +98,8 @@ class RooflinePlot:
     @property
     def components(self) -> list[str]:
         """Return the components that dots have the colours of."""
-        found = {dot.component for dot in self.dots}
-        return [name for name in ("compute", "memory", "other") if name in found]
+        drawn = {dot.component for dot in self.dots}
+        return [name for name in ("compute", "memory", "other") if name in drawn]
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,22 +116,22 @@ class _Axis:
         share = (math.log10(value) - self.low) / (self.high - self.low)
         return round(self.start + min(max(share, 0.0), 1.0) * (self.end - self.start), 1)
 
-    def ticks(self) -> list[RooflineTick]:
+    def ticks(self) -> list[Tick]:
         """Return a tick per power of ten, on a short scale also at 2 and 5 times it."""
         steps = (1, 2, 5) if self.high - self.low < _SHORT else (1,)
         powers = range(math.floor(self.low), math.ceil(self.high))
         values = [step * 10.0**power for power in powers for step in steps]
         inside = [value for value in values if self.low <= math.log10(value) <= self.high]
-        return [RooflineTick(self.at(value), significant(value)) for value in inside]
+        return [Tick(self.at(value), significant(value)) for value in inside]
 
 
 def roofline_plot(measured: Measurement, width: int = WIDTH) -> RooflinePlot | None:
     """Return the drawing; None where nothing can be placed or devices differ."""
-    peaks = _peaks(measured)
+    known = _peaks(measured)
     _, bandwidth = roof(measured)
-    rows = _placed(measured, peaks)[:_MOST_DOTS]
+    rows = _placed(measured, known)[:_MOST_DOTS]
     drawn = {dtype for row in rows for dtype in row.dtypes}
-    peaks = {dtype: peak for dtype, peak in peaks.items() if dtype in drawn}
+    peaks = {dtype: peak for dtype, peak in known.items() if dtype in drawn}
     if not rows or not peaks or not bandwidth:
         return None
     balances = [peak / bandwidth for peak in peaks.values()]
@@ -157,12 +150,11 @@ def roofline_plot(measured: Measurement, width: int = WIDTH) -> RooflinePlot | N
         ys=up.ticks(),
         slope=_slope(bandwidth, top, across, up),
         flats=[
-            replace(_flat(listed(d), peak, bandwidth, across, up), dash=dashes[peak])
-            for peak, d in of_peak.items()
+            _flat(listed(dtypes), peak, bandwidth, across, up, dashes[peak])
+            for peak, dtypes in of_peak.items()
         ],
         ridges=[
-            RooflineTick(across.at(peak / bandwidth), significant(peak / bandwidth, 3))
-            for peak in of_peak
+            Tick(across.at(peak / bandwidth), significant(peak / bandwidth, 3)) for peak in of_peak
         ],
         dots=[_dot(measured, row, across, up, total, dashes[peaks[row.dtypes[0]]]) for row in rows],
         source=_source(measured.devices[0]),
@@ -199,15 +191,16 @@ def drawn_sentence(analysis: Analysis) -> str:
 def _placed(measured: Measurement, peaks: Mapping[str, int]) -> list[KernelRow]:
     """Return the kernels of known intensity and time that have one roof."""
     rows = [row for row in measured.kernels if row.measured.intensity and row.measured.time_ns]
-    return [row for row in rows if _roof_of(row, peaks)]
+    roofs = [{peaks.get(dtype) for dtype in row.dtypes} for row in rows]
+    return [row for row, of in zip(rows, roofs, strict=True) if len(of) == 1 and of != {None}]
 
 
 def _by_peak(peaks: Mapping[str, int]) -> dict[int, list[str]]:
     """Return the data types of each peak, the highest first: those with one peak share a roof."""
-    found: dict[int, list[str]] = {}
+    by_peak: dict[int, list[str]] = {}
     for dtype, peak in sorted(peaks.items(), key=lambda item: -item[1]):
-        found.setdefault(peak, []).append(dtype)
-    return found
+        by_peak.setdefault(peak, []).append(dtype)
+    return by_peak
 
 
 def angle(line: Roof) -> float:
@@ -218,14 +211,8 @@ def angle(line: Roof) -> float:
 def _peaks(measured: Measurement) -> dict[str, int]:
     """Return the peaks of the data types of kernels, where all devices have one and the same."""
     dtypes = sorted({dtype for row in measured.kernels if _rate(row) for dtype in row.dtypes})
-    found = {dtype: roof(measured, (dtype,))[0] for dtype in dtypes}
-    return {dtype: peak for dtype, peak in found.items() if peak}
-
-
-def _roof_of(row: KernelRow, peaks: Mapping[str, int]) -> int | None:
-    """Return the one roof of a kernel, None where its data types have several or none."""
-    found = {peaks.get(dtype) for dtype in row.dtypes}
-    return found.pop() if len(found) == 1 else None
+    peaks = {dtype: roof(measured, (dtype,))[0] for dtype in dtypes}
+    return {dtype: peak for dtype, peak in peaks.items() if peak}
 
 
 def _intensity(row: KernelRow) -> float:
@@ -256,10 +243,10 @@ def _slope(bandwidth: int, top: int, across: _Axis, up: _Axis) -> Roof:
     )
 
 
-def _flat(dtypes: str, peak: int, bandwidth: int, across: _Axis, up: _Axis) -> Roof:
+def _flat(dtypes: str, peak: int, bandwidth: int, across: _Axis, up: _Axis, dash: str) -> Roof:
     height = up.at(peak / PER_TERA)
     text = f"{dtypes} {significant(peak / PER_TERA)} TFLOP/s"
-    return Roof(across.at(peak / bandwidth), height, across.end, height, text)
+    return Roof(across.at(peak / bandwidth), height, across.end, height, text, dash)
 
 
 def _dot(

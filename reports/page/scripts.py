@@ -1,25 +1,33 @@
-"""The scripts of the page, and the policy that lets them run and nothing else."""
+"""The scripts of the page, Bokeh's figures, and the policy that lets these run and nothing else.
+
+No text of a trace enters a figure: labels are numbers and our own words.
+"""
 
 from __future__ import annotations
 
 import base64
 import gzip
 import hashlib
+import logging
 import re
+import warnings
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any, Final
 
-from traceflops.reports.page import figures
 from traceflops.reports.page.jinja import template
 from traceflops.reports.page.section import Filled
 
-_ENDS_A_SCRIPT = re.compile(r"<(?:/?script|!--)", re.IGNORECASE)
-_BOKEH = "bokeh-packed"
+_ENDS_A_SCRIPT: Final = re.compile(r"<(?:/?script|!--)", re.IGNORECASE)
+_BOKEH: Final = "bokeh-packed"
 _MOST_AT_BEST, _PIECE = 4 << 20, 1 << 18
-_AROUND = 32
+_AROUND: Final = 32
 """Bytes of the frame of what is compressed, and some to spare."""
+_LOG: Final = logging.getLogger(__name__)
+_TALKATIVE: Final = ("bokeh", "holoviews", "panel", "param")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +43,22 @@ class Scripts:
     policy: str
 
 
-def scripts_of(parts: Sequence[Filled], drawn: figures.Embedded | None) -> Scripts:
+@dataclass(frozen=True, slots=True)
+class Embedded:
+    """Figures as they go into a page: a script and the element of each figure."""
+
+    script: str
+    divs: Mapping[str, str]
+
+
+def scripts_of(parts: Sequence[Filled], drawn: Embedded | None) -> Scripts:
     """Return what the sections of a page need to run."""
     theme = template("theme.js")
     scripts = tuple(_scripts(parts, drawn))
     data = {id_: packed(text) for part in parts for id_, text in part.content.data.items()}
     allowed = [theme, *scripts]
     if drawn is not None:
-        bokeh = figures.bokeh_js()
+        bokeh = _bokeh_js()
         data[_BOKEH] = packed(bokeh.encode())
         allowed.append(bokeh)
     return Scripts(theme, scripts, data, _policy(allowed))
@@ -59,12 +75,12 @@ def packed_bytes(content: bytes, most: int) -> int:
 
     Of those no more is looked at than fills `most`.
     """
-    deflate, found = zlib.compressobj(_level(content)), 0
+    deflate, size = zlib.compressobj(_level(content)), 0
     for at in range(0, len(content), _PIECE):
-        found += len(deflate.compress(content[at : at + _PIECE]))
-        if found > most and len(content) > _MOST_AT_BEST:
-            return found
-    return (found + len(deflate.flush()) + _AROUND) * 4 // 3
+        size += len(deflate.compress(content[at : at + _PIECE]))
+        if size > most and len(content) > _MOST_AT_BEST:
+            return size
+    return (size + len(deflate.flush()) + _AROUND) * 4 // 3
 
 
 def _level(content: bytes) -> int:
@@ -72,7 +88,7 @@ def _level(content: bytes) -> int:
     return 9 if len(content) <= _MOST_AT_BEST else 6
 
 
-def _scripts(parts: Sequence[Filled], drawn: figures.Embedded | None) -> Iterator[str]:
+def _scripts(parts: Sequence[Filled], drawn: Embedded | None) -> Iterator[str]:
     """Give the scripts after the first; none of them may hold what would end its element."""
     names = dict.fromkeys(name for part in parts for name in part.content.scripts)
     scripts = [template(name) for name in ("report.js", *names)]
@@ -87,17 +103,67 @@ def _scripts(parts: Sequence[Filled], drawn: figures.Embedded | None) -> Iterato
 
 def _policy(scripts: Iterable[str]) -> str:
     """Return a policy that lets these scripts run, inline styles apply, and nothing else."""
-    hashes = " ".join(f"'sha256-{_digest(script)}'" for script in scripts)
-    rules: Mapping[str, str] = {
-        "default-src": "'none'",
-        "script-src": hashes,
-        "style-src": "'unsafe-inline'",
-        "img-src": "data:",
-        "base-uri": "'none'",
-        "form-action": "'none'",
-    }
-    return "; ".join(f"{name} {value}" for name, value in rules.items())
+    digests = (hashlib.sha256(script.encode()).digest() for script in scripts)
+    hashes = " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
+    return (
+        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
 
 
-def _digest(script: str) -> str:
-    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+def embed(figures: Mapping[str, Callable[[], Any]]) -> Embedded:
+    """Return the figures that these functions make; in one call, so that they share a document."""
+    with _complaints_to_log():
+        import holoviews.plotting.bokeh  # noqa: F401
+        from bokeh.embed import components
+
+        with _loggers_to_log():
+            models = {name: made() for name, made in figures.items()}
+            script, divs = components(models, wrap_script=False)
+    return Embedded(script, divs)
+
+
+def bokeh_figure(element: Any) -> Any:
+    """Return the Bokeh figure of a HoloViews element.
+
+    Drawn on a canvas: WebGL needs another 194 kB of script and is slow where there is no GPU.
+    """
+    import holoviews as hv
+
+    return hv.renderer("bokeh").instance(webgl=False).get_plot(element).state
+
+
+def _bokeh_js() -> str:
+    """Return BokehJS without the parts for widgets, tables, WebGL and formulas."""
+    from bokeh.resources import Resources
+
+    return str(Resources(mode="inline", components=["bokeh"], minified=True).js_raw[0])
+
+
+@contextmanager
+def _complaints_to_log() -> Iterator[None]:
+    """Send the warnings of the libraries to our log at debug level: they are no user's business."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield
+    for each in caught:
+        _LOG.debug("%s: %s", each.category.__name__, each.message)
+
+
+class _ToLog(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        _LOG.debug("%s: %s", record.name, record.getMessage())
+
+
+@contextmanager
+def _loggers_to_log() -> Iterator[None]:
+    """Do the same for what the libraries log; their own handlers write to stderr."""
+    loggers = [logging.getLogger(name) for name in _TALKATIVE]
+    before = [(each.handlers, each.propagate) for each in loggers]
+    for each in loggers:
+        each.handlers, each.propagate = [_ToLog()], False
+    try:
+        yield
+    finally:
+        for each, (handlers, propagate) in zip(loggers, before, strict=True):
+            each.handlers, each.propagate = handlers, propagate

@@ -1,13 +1,18 @@
-"""A section of the page: its place, and what it shows of one analysis."""
+"""A section of the page: its place, what it shows of one analysis, and links to its rows."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
 
 if TYPE_CHECKING:
     from traceflops.analysis import Analysis
+
+_AS_THEY_ARE: Final = ":,;=@/?+$!~*()"
+_MOST_BYTES: Final = 200_000
+"""Names are in links whole, whatever their length; all together they take no more than this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,3 +55,26 @@ class Filled:
     def title(self) -> str | None:
         """Return its entry in the navigation."""
         return self.content.title or self.section.title
+
+
+def link_to(kind: str, name: str) -> str:
+    """Return what follows # in the link to a row, in characters that need no escape there."""
+    return f"{kind}={quote(name, safe=_AS_THEY_ARE, errors='replace')}"
+
+
+class DeepLinks:
+    """The links to rows of one kind; no two rows have the same one."""
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+        self._taken: set[str] = set()
+        self._room = _MOST_BYTES
+
+    def of(self, name: str) -> str:
+        """Return the link to a row; empty for a second one of a name and where no room is left."""
+        link = link_to(self._kind, name)
+        if not name or link in self._taken or len(link) > self._room:
+            return ""
+        self._room -= len(link)
+        self._taken.add(link)
+        return link

@@ -5,7 +5,7 @@ Adding a section means its template, a function that says what it shows, and a r
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -16,20 +16,20 @@ from traceflops.reports.page import (
     overview,
     peak,
     ranks,
-    step_bars,
     steps,
     work,
 )
 from traceflops.reports.page.roofline import NARROW, drawn_sentence, roofline_plot
 from traceflops.reports.page.section import Content, Filled, Section
 from traceflops.reports.page.timeline import gap_links, timeline_content
-from traceflops.reports.view import provenance, sums_by_kind, wording
+from traceflops.reports.view import HEADS, counted_rows, provenance, sums_by_kind, wording
 
 if TYPE_CHECKING:
     from traceflops.analysis import Analysis
 
 _TABLES: Final = ("tables.js", "drill.js")
 """What makes tables sort, filter and unfold, and follows links into them."""
+_MOST_COUNTED: Final = 30
 
 
 def filled(analysis: Analysis) -> Iterator[Filled]:
@@ -42,15 +42,13 @@ def filled(analysis: Analysis) -> Iterator[Filled]:
 
 def _head(analysis: Analysis) -> Content:
     present, absent = overview.used_components(analysis)
-    if analysis.on_host:
-        absent = []
     parts = analysis.components.parts()
     return Content(
         {
             "provenance": provenance(analysis),
             "basis": wording.basis(analysis),
             "present": present,
-            "absent": absent,
+            "absent": [] if analysis.on_host else absent,
             "part_means": {name: analysis.mean_ns(ns) for name, ns in parts.items()},
             "tiles": overview.tiles(analysis),
         }
@@ -60,9 +58,9 @@ def _head(analysis: Analysis) -> Content:
 def _jobs(analysis: Analysis) -> Content | None:
     if not analysis.of_no_job:
         return None
-    few = overview.Few(analysis.jobs[: overview.MOST_JOBS], len(analysis.jobs))
-    rows = [(job, wording.job_files(job), wording.job_size(job)) for job in few.rows]
-    return Content({"jobs": rows, "hidden": few.hidden})
+    jobs = analysis.jobs[: overview.MOST_JOBS]
+    rows = [(job, wording.job_files(job), wording.job_size(job)) for job in jobs]
+    return Content({"jobs": overview.Few(rows, len(analysis.jobs))})
 
 
 def _findings(analysis: Analysis) -> Content | None:
@@ -72,15 +70,7 @@ def _findings(analysis: Analysis) -> Content | None:
     return Content({"findings": evidence.findings_shown(analysis)})
 
 
-def _peak(analysis: Analysis) -> Content | None:
-    if not analysis.devices:
-        return None
-    return Content({"peak": peak.peak_page(analysis)})
-
-
-def _steps(analysis: Analysis) -> Content | None:
-    if not analysis.devices:
-        return None
+def _steps(analysis: Analysis) -> Content:
     rows = steps.window_rows(analysis.devices)
     bars = steps.drawn_bars(rows) if any(row.dur_ns for row in rows) else []
     axis = "step" if analysis.steps.seen else "window"
@@ -92,13 +82,11 @@ def _steps(analysis: Analysis) -> Content | None:
         "steps_sentence": overview.steps_sentence(analysis),
         "longest_step": wording.longest_step(analysis),
     }
-    figures = {"steps": partial(step_bars.step_bars, bars, axis)} if bars else {}
+    figures = {"steps": partial(steps.step_bars, bars, axis)} if bars else {}
     return Content(values, "Steps" if analysis.steps.seen else "Window", figures, _TABLES)
 
 
-def _categories(analysis: Analysis) -> Content | None:
-    if not analysis.devices:
-        return None
+def _categories(analysis: Analysis) -> Content:
     rows = analysis.categories.to_pylist()
     return Content(
         {
@@ -116,29 +104,27 @@ def _communication(analysis: Analysis) -> Content | None:
     window_ns = analysis.components.window_ns
     shares = [row.sum_ns / window_ns if window_ns else None for row in analysis.collectives]
     rows = list(zip(analysis.collectives, shares, strict=True))
-    shown_rows = overview.Few(rows[: overview.MOST_COLLECTIVES], len(rows))
-    return Content({"collectives": shown_rows}, scripts=_TABLES)
-
-
-def _kernels(analysis: Analysis) -> Content | None:
-    if not analysis.devices:
-        return None
-    return Content({"kernels": kernels.kernels_page(analysis)}, scripts=_TABLES)
+    shown = overview.Few(rows[: overview.MOST_COLLECTIVES], len(rows))
+    return Content({"collectives": shown}, scripts=_TABLES)
 
 
 def _operators(analysis: Analysis) -> Content | None:
-    values = work.operators_page(analysis) if analysis.devices else None
-    return Content({"operators": values}, scripts=_TABLES) if values is not None else None
+    page = work.operators_page(analysis)
+    return Content({"operators": page}, scripts=_TABLES) if page is not None else None
 
 
 def _roofline(analysis: Analysis) -> Content | None:
     plot = roofline_plot(analysis.measured)
     if plot is None:
         return None
-    narrow = roofline_plot(analysis.measured, NARROW)
-    drawn = drawn_sentence(analysis)
-    at = work.counted_at(analysis.measured)
-    return Content({"plot": plot, "narrow": narrow, "drawn": drawn, "by_counters": at})
+    return Content(
+        {
+            "plot": plot,
+            "narrow": roofline_plot(analysis.measured, NARROW),
+            "drawn": drawn_sentence(analysis),
+            "by_counters": work.counted_at(analysis.measured),
+        }
+    )
 
 
 def _ranks(analysis: Analysis) -> Content | None:
@@ -148,21 +134,19 @@ def _ranks(analysis: Analysis) -> Content | None:
     return Content({"ranks": ranks.ranks_page(analysis), "present": present}, scripts=_TABLES)
 
 
-def _idle(analysis: Analysis) -> Content | None:
-    if not analysis.devices:
-        return None
+def _idle(analysis: Analysis) -> Content:
     clocks = overview.clocks(analysis)
-    found = analysis.gaps(overview.MOST_GAPS)
-    starts = [gap.start_ns - clocks.of_device[gap.device] for gap in found]
+    gaps = analysis.gaps(overview.MOST_GAPS)
+    starts = [gap.start_ns - clocks.of_device[gap.device] for gap in gaps]
     of_device = {device.device: device.label for device in analysis.devices}
-    labels = [of_device[gap.device] for gap in found]
+    labels = [of_device[gap.device] for gap in gaps]
     return Content(
         {
-            "gaps": list(zip(found, labels, starts, gap_links(analysis), strict=True)),
+            "gaps": list(zip(gaps, labels, starts, gap_links(analysis), strict=True)),
             "devices": labels,
             "names": [
                 name
-                for gap in found
+                for gap in gaps
                 for name in (gap.after, gap.before, gap.op or gap.call, gap.waited_for)
             ],
             "counts_from": overview.counts_from(clocks, on_host=analysis.on_host),
@@ -171,12 +155,8 @@ def _idle(analysis: Analysis) -> Content | None:
 
 
 def _memory(analysis: Analysis) -> Content | None:
-    found = memory.memory_page(analysis)
-    if found is None:
-        return None
-    place = {"width": memory.WIDTH, "height": memory.HEIGHT, "left": memory.LEFT}
-    edges = {"right": memory.RIGHT, "top": memory.TOP, "bottom": memory.BOTTOM}
-    return Content({"memory": found, **place, **edges})
+    page = memory.memory_page(analysis)
+    return Content({"memory": page, **memory.EDGES}) if page is not None else None
 
 
 def _untimed(analysis: Analysis) -> Content | None:
@@ -186,8 +166,9 @@ def _untimed(analysis: Analysis) -> Content | None:
 
 
 def _counters(analysis: Analysis) -> Content | None:
-    values = peak.counted_shown(analysis)
-    return Content({"counted": values}) if values.rows else None
+    rows = counted_rows(analysis.measured)
+    counted = overview.Few(rows[:_MOST_COUNTED], len(rows))
+    return Content({"counted": counted, "heads": HEADS}) if rows else None
 
 
 def _recording(analysis: Analysis) -> Content:
@@ -211,17 +192,25 @@ def _method(analysis: Analysis) -> Content:
     )
 
 
+def _with_devices(content: Callable[[Analysis], Content | None]) -> Callable[..., Content | None]:
+    return lambda analysis: content(analysis) if analysis.devices else None
+
+
 SECTIONS: Final = (
     Section("head", None, _head),
     Section("jobs", "Jobs", _jobs),
     Section("findings", "Findings", _findings),
-    Section("peak", "Peak", _peak),
-    Section("steps", "Steps", _steps),
-    Section("idle", "Idle", _idle),
-    Section("categories", "Categories", _categories),
+    Section("peak", "Peak", _with_devices(lambda one: Content({"peak": peak.peak_page(one)}))),
+    Section("steps", "Steps", _with_devices(_steps)),
+    Section("idle", "Idle", _with_devices(_idle)),
+    Section("categories", "Categories", _with_devices(_categories)),
     Section("communication", "Communication", _communication),
-    Section("kernels", "Kernels", _kernels),
-    Section("operators", "Operators", _operators),
+    Section(
+        "kernels",
+        "Kernels",
+        _with_devices(lambda one: Content({"kernels": kernels.kernels_page(one)}, scripts=_TABLES)),
+    ),
+    Section("operators", "Operators", _with_devices(_operators)),
     Section("roofline", "Roofline", _roofline),
     Section("timeline", "Timeline", timeline_content),
     Section("ranks", "Ranks", _ranks),

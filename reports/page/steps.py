@@ -1,19 +1,20 @@
 """The steps: windows in order of time as means over devices, bars to draw, and their table.
 
-In the table each component stands against its median over the steps used.
+The plot has a bar per step, stacked by component. In the table each component stands against its
+median over the steps used.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from traceflops.reports.view import LOOKS, UNKNOWN, duration
+from traceflops.reports.page.scripts import bokeh_figure
+from traceflops.reports.view import LOOKS, TIME_UNITS, UNKNOWN, duration, unit_for
 from traceflops.timeline import Components, Window
 from traceflops.windows import (
     DeviceReport,
-    StepSpread,
     counting,
     mean_components,
     median_of,
@@ -31,6 +32,17 @@ _ORDER = {"before": 0, "step": 1, "between": 1, "range": 1, "span": 1, "after": 
 MOST_ROWS: Final = 200
 _FIRST: Final = 50
 _TIME: Final = "time"
+_HATCH: Final = {
+    "horizontal": "horizontal_line",
+    "cross": "cross",
+    "vertical": "vertical_line",
+    "diagonal": "right_diagonal_line",
+    "dot": "dot",
+}
+_PALE: Final = 0.4
+_MOST_TICKS: Final = 24
+_MOST_OUTLINED: Final = 60
+_LEAST_PLACES: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,16 +88,17 @@ def window_rows(devices: Iterable[DeviceReport]) -> list[StepRow]:
             if window.role != "between":
                 step = -1 if window.step is None else window.step
             groups.setdefault((_ORDER[window.role], step, window.role), []).append(window)
-    return [_window_row(groups[key], _label(key[1], key[2])) for key in sorted(groups)]
+    return [
+        _window_row(groups[key], _NAMES.get(key[2], key[2]).format(key[1]))
+        for key in sorted(groups)
+    ]
 
 
 def drawn_bars(all_rows: Sequence[StepRow], most: int = MOST_BARS) -> list[StepBar]:
     """Return the bars of the plot: the steps, or the used window where there are no steps."""
     chosen = [row for row in all_rows if row.role == "step"]
     chosen = chosen or [row for row in all_rows if row.used]
-    width = -(-len(chosen) // most)
-    if width <= 1:
-        return [StepBar(row.label, 1, row.used, row.components) for row in chosen]
+    width = max(-(-len(chosen) // most), 1)
     return [_joined(chosen[i : i + width]) for i in range(0, len(chosen), width)]
 
 
@@ -107,10 +120,6 @@ def _window_row(windows: Sequence[Window], label: str) -> StepRow:
     )
 
 
-def _label(step: int, role: str) -> str:
-    return _NAMES.get(role, role).format(step)
-
-
 def _joined(group: Sequence[StepRow]) -> StepBar:
     first, last = group[0].label, group[-1].label
     return StepBar(
@@ -119,9 +128,6 @@ def _joined(group: Sequence[StepRow]) -> StepBar:
         used=any(row.used for row in group),
         components=mean_components([row.components for row in group]),
     )
-
-
-# The table of steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,17 +155,13 @@ class StepShown:
 
 @dataclass(frozen=True, slots=True)
 class StepsPage:
-    """The rows that are shown of `total`, the medians, and the components that any row has.
-
-    `spread` is how the steps used differ, None for fewer than two.
-    """
+    """The rows that are shown of `total`, the medians, and the components that any row has."""
 
     rows: list[StepShown]
     total: int
     components: list[str]
     medians: dict[str, int]
     compared: int
-    spread: StepSpread | None
 
     @property
     def first(self) -> int:
@@ -183,7 +185,7 @@ def steps_page(analysis: Analysis, rows: Sequence[StepRow]) -> StepsPage:
         _shown(row, components, medians, row.role == "step" and row.label == slowest)
         for row in chosen_rows(rows)
     ]
-    return StepsPage(shown, len(rows), components, medians, len(used), spread)
+    return StepsPage(shown, len(rows), components, medians, len(used))
 
 
 def _medians(used: Sequence[StepRow], components: Sequence[str]) -> dict[str, int]:
@@ -223,3 +225,110 @@ def _part(ns: int, usual: int | None, whole_ns: int) -> StepTimeShown:
         return StepTimeShown(ns, "±0", False)
     sign = "+" if ns > usual else "\N{MINUS SIGN}"
     return StepTimeShown(ns, f"{sign}{duration(abs(ns - usual))}", 20 * (ns - usual) > whole_ns)
+
+
+def step_bars(bars: Sequence[StepBar], axis: str) -> Any:
+    """Return the Bokeh figure with a bar per step, or per window where there are no steps."""
+    import holoviews as hv
+
+    unit = unit_for(max(bar.components.window_ns for bar in bars))
+    shown = [name for name in LOOKS if any(bar.components.parts()[name] for bar in bars)]
+    boxes = hv.Overlay([_boxes(bars, name, unit, axis) for name in shown or ["idle"]])
+    top = max(bar.components.window_ns for bar in bars) / TIME_UNITS[unit]
+    boxes = boxes.opts(
+        backend="bokeh",
+        responsive=True,
+        height=300,
+        toolbar="above",
+        show_legend=False,
+        xlabel=axis,
+        ylabel=f"time ({unit})",
+        xlim=_ends(len(bars)),
+        ylim=(0, top * 1.04 or 1),
+        xticks=list(enumerate(bar.label for bar in bars))[:: -(-len(bars) // _MOST_TICKS)],
+    )
+    figure = bokeh_figure(boxes)
+    _dress(figure, shown, outlined=len(bars) <= _MOST_OUTLINED)
+    return figure
+
+
+def _boxes(bars: Sequence[StepBar], component: str, unit: str, axis: str) -> Any:
+    import holoviews as hv
+    import numpy as np
+    from bokeh.models import HoverTool
+
+    parts = np.array([list(bar.components.parts().values()) for bar in bars], dtype=np.float64)
+    place = list(LOOKS).index(component)
+    top = parts[:, : place + 1].sum(axis=1) / TIME_UNITS[unit]
+    value = parts[:, place] / TIME_UNITS[unit]
+    total = np.maximum(parts.sum(axis=1), 1)
+    x = np.arange(len(bars), dtype=np.float64)
+    columns = {
+        "left": x - 0.44,
+        "bottom": top - value,
+        "right": x + 0.44,
+        "top": top,
+        "value": value,
+        "percent": 100 * parts[:, place] / total,
+        "whole": total / TIME_UNITS[unit],
+        "opacity": np.array([1.0 if bar.used else _PALE for bar in bars]),
+        "label": np.array([bar.label for bar in bars], dtype=object),
+    }
+    names = list(columns)
+    tooltips = [
+        (axis, "@label"),
+        (LOOKS[component].label, f"@value{{0,0.00}} {unit} (@percent{{0.0}} %)"),
+        ("total", f"@whole{{0,0.00}} {unit}"),
+    ]
+    return hv.Rectangles(columns, names[:4], names[4:]).opts(
+        backend="bokeh",
+        color=LOOKS[component].colour,
+        alpha="opacity",
+        line_width=0,
+        default_tools=[],
+        tools=[HoverTool(tooltips=tooltips, visible=False)],
+    )
+
+
+def _ends(bars: int) -> tuple[float, float]:
+    """Return the ends of the axis; few bars stand in the middle of it and stay slim."""
+    half = max(bars, _LEAST_PLACES) / 2 + 0.2
+    middle = (bars - 1) / 2
+    return middle - half, middle + half
+
+
+def _dress(figure: Any, shown: Sequence[str], *, outlined: bool) -> None:
+    """Set what HoloViews has no option for: textures, tools, a transparent ground."""
+    from bokeh.models import BoxZoomTool, HoverTool, NoOverlap, PanTool, ResetTool, SaveTool
+
+    for renderer, component in zip(figure.renderers, shown, strict=False):
+        _dress_boxes(renderer, component, outlined=outlined)
+    zoom = BoxZoomTool(dimensions="width")
+    hovers = [tool for tool in figure.toolbar.tools if isinstance(tool, HoverTool)]
+    figure.toolbar.tools = [*hovers, zoom, PanTool(dimensions="width"), ResetTool(), SaveTool()]
+    figure.toolbar.active_drag = zoom
+    figure.toolbar.logo = None
+    figure.toolbar.autohide = True
+    figure.background_fill_alpha = 0
+    figure.border_fill_alpha = 0
+    figure.xaxis.major_label_policy = NoOverlap(min_distance=6)
+    figure.outline_line_color = None
+    # Lines that shall not show must be invisible: the style sheet overrules their colours.
+    figure.xgrid.visible = False
+    figure.axis.minor_tick_out = 0
+    figure.axis.major_tick_in = 0
+
+
+def _dress_boxes(renderer: Any, component: str, *, outlined: bool) -> None:
+    look = LOOKS[component]
+    # A copy without the texture would be painted over the box under the pointer.
+    renderer.hover_glyph = None
+    glyph = renderer.glyph
+    if look.pattern:
+        glyph.hatch_pattern = _HATCH[look.pattern]
+        glyph.hatch_color = look.ink
+        glyph.hatch_alpha = 0.22
+        glyph.hatch_scale = 9
+    if outlined and look.outline:
+        glyph.line_color = look.outline
+        glyph.line_width = 1

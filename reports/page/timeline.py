@@ -1,8 +1,11 @@
-"""The timeline on the page: what is drawn of a trace, and what its scripts must know."""
+"""The timeline on the page: what is drawn of a trace, and what its scripts must know.
+
+In words: where one can go, what is drawn and what is left out.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,27 +18,18 @@ from traceflops.drawing import (
     drawable,
     drawn_devices,
     parts_ns,
+    with_room,
 )
 from traceflops.reports.page.overview import MOST_GAPS
 from traceflops.reports.page.section import Content
 from traceflops.reports.page.timeline_data import LOOK_NAMES, packed
 from traceflops.reports.page.timeline_still import Still, still
-from traceflops.reports.page.timeline_words import (
-    LABEL_WIDTH,
-    details,
-    first_event,
-    left_out,
-    listed_steps,
-    places,
-    sentences,
-    start_label,
-    steps_asked_for,
-)
-from traceflops.reports.view import LOOKS, UNKNOWN, short_labels
+from traceflops.reports.view import LOOKS, UNKNOWN, count, duration, numbered, short_labels
 from traceflops.table import ABSENT
 
 if TYPE_CHECKING:
     from traceflops.analysis import Analysis
+    from traceflops.timeline import Gap
     from traceflops.windows import Prepared
 
 SCRIPTS: Final = (
@@ -49,6 +43,16 @@ SCRIPTS: Final = (
 _BINS: Final = 480
 _KIND_LABELS: Final = {"range": "annotations", "op": "ops", "call": "calls"}
 _HOST_KINDS: Final = {"annotation": "range", "module": "range", "op": "op", "call": "call"}
+_MOST_STEPS_LISTED: Final = 60
+LABEL_WIDTH: Final = 60
+_MARK_LABELS: Final = {
+    "python": "Python frame",
+    "gpu_annotation": "GPU annotation",
+    "sync": "synchronization",
+    "instant": "instant event",
+    "overhead": "profiler overhead event",
+    "event": "event",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,22 +117,19 @@ def gap_links(analysis: Analysis) -> list[str | None]:
 def _groups(analysis: Analysis, timeline: Timeline) -> list[Group]:
     """Return the lanes under their headings: devices by number, then hosts thread by thread."""
     labels = {one.device: one.label for one in analysis.devices}
-    found: dict[tuple[bool, int, int], Group] = {}
+    by_key: dict[tuple[bool, int, int], Group] = {}
     for place, lane in enumerate(timeline.lanes):
         if lane.device is not None:
             key = (False, lane.device, 0)
             label = labels.get(lane.device, f"device {lane.device}")
         else:
-            thread = f"thread {_number(lane.track)}"
-            key = (
-                True,
-                timeline.hosts.index(lane.process),
-                ABSENT if lane.track is None else lane.track,
-            )
-            label = f"{_process_label(analysis, lane.process)} CPU · {thread}"
-        group = found.setdefault(key, Group(label, lane.process, lane.device is None, []))
+            thread = ABSENT if lane.track is None else lane.track
+            key = (True, timeline.hosts.index(lane.process), thread)
+            owner = _process_label(analysis, lane.process)
+            label = f"{owner} CPU · thread {_number(lane.track)}"
+        group = by_key.setdefault(key, Group(label, lane.process, lane.device is None, []))
         group.lanes.append(place)
-    groups = [found[key] for key in sorted(found)]
+    groups = [by_key[key] for key in sorted(by_key)]
     short = short_labels([group.label for group in groups], LABEL_WIDTH)
     return [replace(group, label=label) for group, label in zip(groups, short, strict=True)]
 
@@ -149,21 +150,19 @@ def _number(track: int | None) -> str:
 def _lane_labels(analysis: Analysis, timeline: Timeline) -> list[str]:
     """Return what stands beside the first row of each track, "" for its other rows."""
     on_cpu = {one.device for one in analysis.devices if one.type == "cpu"}
-    return [_lane_label(lane, is_cpu=lane.device in on_cpu) for lane in timeline.lanes]
 
+    def label(lane: Lane) -> str:
+        if lane.kind == "stream":
+            return f"{'thread' if lane.device in on_cpu else 'stream'} {_number(lane.track)}"
+        return _KIND_LABELS[lane.kind]
 
-def _lane_label(lane: Lane, *, is_cpu: bool) -> str:
-    if lane.depth:
-        return ""
-    if lane.kind == "stream":
-        return f"{'thread' if is_cpu else 'stream'} {_number(lane.track)}"
-    return _KIND_LABELS[lane.kind]
+    return ["" if lane.depth else label(lane) for lane in timeline.lanes]
 
 
 def _hosts(groups: Sequence[Group]) -> list[tuple[int, str]]:
     """Return the processes whose host threads are drawn, one at a time."""
-    found = {group.process: group.label.rpartition(" · ")[0] for group in groups if group.is_host}
-    return list(found.items())
+    hosts = {group.process: group.label.rpartition(" · ")[0] for group in groups if group.is_host}
+    return list(hosts.items())
 
 
 def _header(
@@ -174,8 +173,7 @@ def _header(
     labels: Sequence[str],
 ) -> dict[str, Any]:
     """Return what the script must know beside the boxes."""
-    outline = drawn.outline
-    whole = drawn.whole
+    outline, whole = drawn.outline, drawn.whole
     parts = parts_ns(prepared, outline, whole, _BINS)
     bin_ns = max((whole.end_ns - whole.start_ns) * len(outline.chosen.devices) / _BINS, 1)
     process = {one.device: one.process for one in analysis.devices}
@@ -233,3 +231,129 @@ def _still(drawn: Drawable, groups: Sequence[Group], labels: Sequence[str]) -> S
     wanted = [g for g in groups if not g.is_host or g.process == first]
     headed = [(g.label, g.lanes) for g in wanted]
     return still(drawn, _start(drawn.outline), headed, labels)
+
+
+@dataclass(frozen=True, slots=True)
+class LanePlace:
+    """A place to go to: its name in the address, and what it is called."""
+
+    link: str
+    label: str
+
+
+def places(analysis: Analysis, timeline: Timeline, gaps: Sequence[Gap]) -> Iterator[LanePlace]:
+    """Give the places that a chooser names: representative steps or the window, then gaps."""
+    steps = timeline.representative
+    if steps is not None:
+        named = {steps.worst: "only step" if len(timeline.steps) == 1 else "median"}
+        if steps.median != steps.worst:
+            named = {steps.median: "median", steps.worst: "longest used"}
+        for number, name in named.items():
+            if number in timeline.steps:
+                length_ns = steps.median_ns if number == steps.median else steps.worst_ns
+                yield LanePlace(f"step={number}", f"Step {number}, {name}, {duration(length_ns)}")
+    else:
+        length_ns = timeline.window.end_ns - timeline.window.start_ns
+        yield LanePlace("window", f"Window, {duration(length_ns)}")
+    labels = _labels(analysis)
+    many = len(analysis.devices) > 1
+    for place, (gap, span) in enumerate(zip(gaps, timeline.gaps, strict=True), 1):
+        if span is not None:
+            where = f" on {labels[gap.device]}" if many else ""
+            yield LanePlace(f"gap={place}", f"Gap {place}, {duration(gap.dur_ns)}{where}")
+
+
+def listed_steps(timeline: Timeline) -> list[int]:
+    """Return the steps that a list names, none where there are too many for it."""
+    steps = list(timeline.steps)
+    return steps if 1 < len(steps) <= _MOST_STEPS_LISTED else []
+
+
+def steps_asked_for(timeline: Timeline) -> tuple[int, int] | None:
+    """Return the first and the last step where there are too many for a list."""
+    steps = list(timeline.steps)
+    return (steps[0], steps[-1]) if len(steps) > _MOST_STEPS_LISTED else None
+
+
+def sentences(analysis: Analysis, timeline: Timeline) -> Iterator[str]:
+    """Give what is drawn, in sentences."""
+    chosen, number = timeline.chosen, len(timeline.chosen.devices)
+    labels = _labels(analysis)
+    if analysis.on_host:
+        yield "Operators by CPU thread."
+    elif number == chosen.of:
+        yield f"GPU streams{'' if number == 1 else f' of all {count(number)} GPUs'}."
+    else:
+        busiest, median = (labels[d] for d in (chosen.busiest, chosen.median))
+        yield (
+            f"{count(number)} of {count(chosen.of)} GPUs: the busiest ({busiest}), the median "
+            f"({median}), the least busy, and those with the longest gaps."
+        )
+    if timeline.steps and number > 1:
+        yield "A step line marks the first GPU to start the step."
+    if timeline.hosts:
+        of = len(timeline.hosts)
+        if of == 1:
+            yield "Below: CPU threads with annotations, operators and API calls."
+        else:
+            whose = f"CPU threads of {count(of)} processes, one at a time"
+            yield f"Below: {whose}: annotations, operators, calls."
+    if not timeline.aligned:
+        yield (
+            "The files' clocks are not aligned: each process starts at its own first event. "
+            "Do not compare times across processes."
+        )
+
+
+def left_out(timeline: Timeline) -> Iterator[str]:
+    """Give what is not drawn, with its numbers."""
+    left = timeline.left_out
+    if left.hosts:
+        yield f"CPU threads of {numbered(left.hosts, 'more process')}"
+    if left.tracks:
+        events = numbered(left.events_of_tracks, "event")
+        yield f"{numbered(left.tracks, 'stream or thread')} with little time ({events})"
+    if left.deep:
+        yield f"{numbered(left.deep, 'event')} nested or overlapping too deeply"
+    for kind, number in left.marks.items():
+        yield numbered(number, _MARK_LABELS.get(kind, f"{kind} marker"))
+
+
+def details(timeline: Timeline) -> str:
+    """Return where all events are there one by one, as the end of a sentence; "" if nowhere.
+
+    Where they are so everywhere there is nothing to say either.
+    """
+    single = [level.span for level in timeline.levels if level.is_single]
+    if timeline.levels[0].is_single:
+        return ""
+    steps = timeline.representative
+    both = sorted({steps.median, steps.worst}) if steps is not None else []
+    drawn = [n for n in both if n in timeline.steps]
+    where = [f"in step {n}" for n in drawn if with_room(timeline.steps[n]) in single]
+    if with_room(timeline.window) in single and not both:
+        where.append("in the window")
+    gaps = [around(gap) in single for gap in timeline.gaps if gap is not None]
+    if any(gaps):
+        where.append(f"around {'the' if all(gaps) else 'some of the'} longest gaps")
+    return " and ".join(where)
+
+
+def start_label(timeline: Timeline) -> str:
+    """Return what the range is that is drawn first."""
+    steps = timeline.representative
+    if steps is not None and steps.median in timeline.steps:
+        return f"Step {steps.median} (median)"
+    return "Window"
+
+
+def first_event(analysis: Analysis) -> str:
+    """Return what the time 0 is the start of."""
+    return "operator" if analysis.on_host else "GPU operation"
+
+
+def _labels(analysis: Analysis) -> dict[int, str]:
+    """Return the labels of devices as short as a heading can be."""
+    devices = analysis.devices
+    labels = short_labels([one.label for one in devices], LABEL_WIDTH)
+    return {one.device: label for one, label in zip(devices, labels, strict=True)}

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from traceflops.drawing import TABLE_OF, Boxes, Budget, Kind
-from traceflops.reports.page.shapes import shape_words
+from traceflops.drawing import TABLE_OF, Budget, Kind
+from traceflops.reports.page.kernels import shape_words
 from traceflops.reports.view import LOOKS, short_labels
 from traceflops.table import IntArray, codes, group_rows, names
 
@@ -82,18 +82,17 @@ def _bytes(
 ) -> bytes:
     texts = _Texts()
     kinds = [lane.kind for lane in timeline.lanes]
-    whole = _together([level.boxes for level in timeline.levels])
+    boxes = [level.boxes for level in timeline.levels]
+    whole = np.concatenate([b.lane for b in boxes]), np.concatenate([b.row for b in boxes])
     what, what_rows = _whats(prepared, kinds, whole, texts)
     cause, cause_rows = _causes(prepared, kinds, whole, texts)
-    levels, columns = [], _Columns()
-    at = 0
+    levels, columns, at = [], bytearray(), 0
     for level in timeline.levels:
-        stop = at + len(level.boxes)
+        mine = slice(at, at := at + len(level.boxes))
         header = _level(level, len(kinds), columns)
-        header["what"] = columns.add(what[at:stop])
-        header["cause"] = columns.add(cause[at:stop])
+        header["what"] = _add(columns, what[mine])
+        header["cause"] = _add(columns, cause[mine])
         levels.append(header)
-        at = stop
     header = {
         **extra,
         "levels": levels,
@@ -102,31 +101,19 @@ def _bytes(
         "texts": texts.shown(most_text),
     }
     text = json.dumps(header, separators=(",", ":")).encode()
-    return len(text).to_bytes(4, "little") + text + columns.content()
+    return len(text).to_bytes(4, "little") + text + columns
 
 
-class _Columns:
-    """Collects columns; each is told by its place and its width in bytes."""
-
-    def __init__(self) -> None:
-        self._pieces: list[bytes] = []
-        self._size = 0
-
-    def add(self, values: IntArray) -> list[int]:
-        """Take a column of numbers that are not negative."""
-        width = max((int(values.max()).bit_length() + 7) // 8, 1) if len(values) else 1
-        planes = values.astype("<u8").view(np.uint8).reshape(-1, 8)[:, :width]
-        piece = np.ascontiguousarray(planes.T).tobytes()
-        found = [self._size, width]
-        self._pieces.append(piece)
-        self._size += len(piece)
-        return found
-
-    def content(self) -> bytes:
-        return b"".join(self._pieces)
+def _add(columns: bytearray, values: IntArray) -> list[int]:
+    """Add a column of numbers that are not negative; return its place and its width in bytes."""
+    width = max((int(values.max()).bit_length() + 7) // 8, 1) if len(values) else 1
+    planes = values.astype("<u8").view(np.uint8).reshape(-1, 8)[:, :width]
+    place = len(columns)
+    columns += np.ascontiguousarray(planes.T).tobytes()
+    return [place, width]
 
 
-def _level(level: Level, lanes: int, columns: _Columns) -> dict[str, Any]:
+def _level(level: Level, lanes: int, columns: bytearray) -> dict[str, Any]:
     """Return where the columns of a level are: gaps before boxes, their lengths and counts."""
     boxes = level.boxes
     base = int(boxes.start_ns.min()) if len(boxes) else level.span.start_ns
@@ -138,16 +125,11 @@ def _level(level: Level, lanes: int, columns: _Columns) -> dict[str, Any]:
         "span": [level.span.start_ns, level.span.end_ns],
         "base": base,
         "lanes": np.bincount(boxes.lane, minlength=lanes).tolist(),
-        "gap": columns.add(boxes.start_ns - before),
-        "length": columns.add(length),
-        "more": columns.add(boxes.count - 1),
-        "idle": columns.add(length - boxes.busy_ns),
+        "gap": _add(columns, boxes.start_ns - before),
+        "length": _add(columns, length),
+        "more": _add(columns, boxes.count - 1),
+        "idle": _add(columns, length - boxes.busy_ns),
     }
-
-
-def _together(boxes: Sequence[Boxes]) -> tuple[IntArray, IntArray]:
-    """Return the lanes and rows of the boxes of all levels."""
-    return np.concatenate([b.lane for b in boxes]), np.concatenate([b.row for b in boxes])
 
 
 def _by_kind(
@@ -167,53 +149,45 @@ def _whats(
     prepared: Prepared, kinds: Sequence[Kind], boxes: tuple[IntArray, IntArray], texts: _Texts
 ) -> tuple[IntArray, list[tuple[int, int, int]]]:
     """Return what each box is, and of each of those its name, its look and its category."""
-    found = np.zeros(len(boxes[0]), dtype=np.int64)
+    what = np.zeros(len(boxes[0]), dtype=np.int64)
     rows: list[tuple[int, int, int]] = []
     for kind, mine, row in _by_kind(kinds, boxes):
         table = prepared.trace.table(TABLE_OF[kind])
-        second = _second_key(prepared, kind)[row]
-        name = codes(table["name"])[row]
+        keys, looks = _second_key(prepared, kind)
+        name, second = codes(table["name"])[row], keys[row]
         group, first = group_rows([name, second])
-        found[mine] = group + len(rows)
+        what[mine] = group + len(rows)
         labels = names(table["name"])
-        looks = _looks(prepared, kind)
         for code, other in zip(name[first].tolist(), second[first].tolist(), strict=True):
             look, category = looks[other]
             rows.append((texts.place(labels[code]), look, texts.place(category)))
-    return found, rows
+    return what, rows
 
 
-def _second_key(prepared: Prepared, kind: Kind) -> IntArray:
-    """Return what tells rows of one name apart: a category, the kind of a mark, an interface."""
+def _second_key(prepared: Prepared, kind: Kind) -> tuple[IntArray, list[tuple[int, str]]]:
+    """Return what tells rows of one name apart: a category, the kind of a mark, an interface.
+
+    Those are numbers; with them comes, by number, a look and a category in words.
+    """
     trace = prepared.trace
     if kind == "stream":
-        return prepared.linked.categorised.category
+        categorised = prepared.linked.categorised
+        looks = [
+            (_look(one.top), f"{one.top}, {one.sub.replace('_', ' ')}")
+            for one in categorised.categories
+        ]
+        return categorised.category, looks
     if kind == "range":
-        return codes(trace.marks["kind"])
+        column = trace.marks["kind"]
+        return codes(column), [(_look(name), name) for name in names(column)]
     if kind == "call":
-        return codes(trace.calls["api"])
-    return np.zeros(trace.ops.num_rows, dtype=np.int64)
-
-
-def _looks(prepared: Prepared, kind: Kind) -> list[tuple[int, str]]:
-    """Return look and category in words, by the numbers of `_second_key`."""
-    trace = prepared.trace
-    if kind == "stream":
-        categories = prepared.linked.categorised.categories
-        return [(_look(one.top), f"{one.top}, {_words(one.sub)}") for one in categories]
-    if kind == "range":
-        return [(_look(name), name) for name in names(trace.marks["kind"])]
-    if kind == "call":
-        return [(_look("call"), f"{api} call") for api in names(trace.calls["api"])]
-    return [(_look("op"), "op")]
+        column = trace.calls["api"]
+        return codes(column), [(_look("call"), f"{api} call") for api in names(column)]
+    return np.zeros(trace.ops.num_rows, dtype=np.int64), [(_look("op"), "op")]
 
 
 def _look(name: str) -> int:
     return LOOK_NAMES.index(name) if name in LOOK_NAMES else LOOK_NAMES.index("other")
-
-
-def _words(name: str) -> str:
-    return name.replace("_", " ")
 
 
 def _causes(
@@ -221,7 +195,7 @@ def _causes(
 ) -> tuple[IntArray, list[tuple[int, int]]]:
     """Return the cause of each box, and of each of those the op and its shapes, -1 for none."""
     links, ops = prepared.linked.links, prepared.trace.ops
-    found = np.zeros(len(boxes[0]), dtype=np.int64)
+    cause = np.zeros(len(boxes[0]), dtype=np.int64)
     rows: list[tuple[int, int]] = [_NO_CAUSE]
     of_kind = {"stream": links.op_of_activity, "call": links.op_of_call}
     name, shapes = codes(ops["name"]), codes(ops["input_dims"])
@@ -232,10 +206,10 @@ def _causes(
         op = row if kind == "op" else of_kind[kind][row]
         mine, op = mine[op >= 0], op[op >= 0]
         group, first = group_rows([np.full(len(op), -1) if kind == "op" else name[op], shapes[op]])
-        found[mine] = group + len(rows)
+        cause[mine] = group + len(rows)
         for one in op[first].tolist():
             label = -1 if kind == "op" else texts.place(labels[name[one]])
             known = shapes[one] >= 0
             text = shape_words(dims[shapes[one]], _SHAPES_WIDTH) if known else ""
             rows.append((label, texts.place(text) if known else -1))
-    return found, rows
+    return cause, rows

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from traceflops.drawing import Lane
+from traceflops.reports.page.axes import stretch, time_ticks
 from traceflops.reports.view import count, numbered, percent
 from traceflops.timeline import WORK
 
@@ -52,7 +53,7 @@ class Rect:
 
 
 @dataclass(frozen=True, slots=True)
-class Tick:
+class AxisTick:
     """A place on the axis, in percent, and its text, which stands to one side of it at an end."""
 
     x: float
@@ -72,8 +73,10 @@ class StillLane:
 
     def by_look(self) -> list[tuple[str, list[Rect]]]:
         """Return the boxes of each look."""
-        looks = dict.fromkeys(rect.look for rect in self.rects)
-        return [(look, [rect for rect in self.rects if rect.look == look]) for look in looks]
+        looks: dict[str, list[Rect]] = {}
+        for rect in self.rects:
+            looks.setdefault(rect.look, []).append(rect)
+        return list(looks.items())
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +84,7 @@ class Still:
     """The drawing: its axis, its lanes, and in words how many events and boxes."""
 
     span: Span
-    ticks: list[Tick]
+    ticks: list[AxisTick]
     lanes: list[StillLane]
     events_drawn: str
     boxes_drawn: str
@@ -127,27 +130,22 @@ def still(
     rows = []
     for label, places in groups:
         for turn, place in enumerate(places):
-            first, stop = np.searchsorted(boxes.lane, [place, place + 1]).tolist()
-            mine = range(first, stop)
+            mine = range(*np.searchsorted(boxes.lane, [place, place + 1]).tolist())
             rects = [_rect(boxes, box, span, lanes[place]) for box in mine]
             share = sum(_clipped(boxes, box, span) for box in mine) / _length(span)
             heading = None if turn else label
             rows.append(StillLane(heading, labels[place], lanes[place], rects, share))
-    return Still(span, _ticks(span), rows, numbered(boxes.events, "event"), _boxes(len(boxes)))
+    drawn_as = "one box" if len(boxes) == 1 else f"{count(len(boxes))} boxes"
+    return Still(span, _ticks(span), rows, numbered(boxes.events, "event"), drawn_as)
 
 
-def _ticks(span: Span) -> list[Tick]:
-    length = max(span.end_ns - span.start_ns, 1)
-    found = []
+def _ticks(span: Span) -> list[AxisTick]:
+    length, ticks = _length(span), []
     for at, text in time_ticks(span.start_ns, span.end_ns, _MOST_TICKS):
         x = round(100 * (at - span.start_ns) / length, 2)
         anchor = "start" if x < _NEAR_END else "end" if x > 100 - _NEAR_END else "middle"
-        found.append(Tick(x, text, anchor))
-    return found
-
-
-def _boxes(number: int) -> str:
-    return "one box" if number == 1 else f"{count(number)} boxes"
+        ticks.append(AxisTick(x, text, anchor))
+    return ticks
 
 
 def _length(span: Span) -> int:
@@ -168,65 +166,7 @@ def _rect(boxes: Boxes, box: int, span: Span, lane: Lane) -> Rect:
     x = min(100 * low / length, 100 - _LEAST_WIDTH)
     width = max(100 * (high - low) / length, _LEAST_WIDTH)
     height = max(100 * _clipped(boxes, box, span) / length / width * 100, _LEAST_HEIGHT)
-    look = (
-        WORK[int(boxes.part[box])]
-        if lane.kind == "stream"
-        else _HOST_LOOK.get(lane.kind, lane.kind)
-    )
+    look = _HOST_LOOK.get(lane.kind, lane.kind)
+    if lane.kind == "stream":
+        look = WORK[int(boxes.part[box])]
     return Rect(round(x, 2), round(width, 2), round(min(height, 100), 1), look, width >= _WIDE)
-
-
-# Ticks of an axis of time: round places, all in one unit and with as many digits as differ.
-
-
-_UNITS: Final[tuple[tuple[str, int], ...]] = (
-    ("s", 1_000_000_000),
-    ("ms", 1_000_000),
-    ("µs", 1_000),
-    ("ns", 1),
-)
-
-
-_ROUND: Final = (1, 2, 5, 10)
-
-
-def time_ticks(low_ns: int, high_ns: int, most: int) -> list[tuple[int, str]]:
-    """Return at most so many ticks from `low_ns` to `high_ns`, and their texts."""
-    apart = _apart(max(-(-(high_ns - low_ns) // max(most - 1, 1)), 1))
-    largest = max(abs(low_ns), abs(high_ns))
-    unit, scale = next(one for one in _UNITS if largest >= one[1] or one[1] == 1)
-    digits = 0
-    while apart * 10**digits % scale:
-        digits += 1
-    first = -(-low_ns // apart) * apart
-    return [(at, f"{_number(at, scale, digits)} {unit}") for at in range(first, high_ns + 1, apart)]
-
-
-def stretch(low_ns: int, high_ns: int) -> str:
-    """Return a stretch of time in one unit, both ends to about a ten-thousandth of it."""
-    largest = max(abs(low_ns), abs(high_ns))
-    unit, scale = next(one for one in _UNITS if largest >= one[1] or one[1] == 1)
-    finest = 10 ** max(len(str(max(high_ns - low_ns, 1) - 1)) - 5, 0)
-    digits = max(len(str(scale)) - len(str(finest)), 0)
-    low, high = (
-        _number(_rounded(ns, min(finest, scale)), scale, digits) for ns in (low_ns, high_ns)
-    )
-    return f"{low} to {high} {unit}"
-
-
-def _rounded(ns: int, finest: int) -> int:
-    sign = -1 if ns < 0 else 1
-    return sign * ((abs(ns) + finest // 2) // finest * finest)
-
-
-def _apart(least: int) -> int:
-    """Return the smallest of 1, 2, 5, 10, 20, ... that is not below a number."""
-    power: int = 10 ** (len(str(least)) - 1)
-    return next(each * power for each in _ROUND if each * power >= least)
-
-
-def _number(ns: int, scale: int, digits: int) -> str:
-    sign = "\N{MINUS SIGN}" if ns < 0 else ""
-    whole, rest = divmod(abs(ns), scale)
-    fraction = f".{rest * 10**digits // scale:0{digits}d}" if digits else ""
-    return f"{sign}{whole:,}{fraction}"

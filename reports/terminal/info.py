@@ -8,7 +8,15 @@ from typing import Any, Final
 
 from traceflops.devices import JobReport, ranks_text
 from traceflops.recording import DeviceEntry, Inventory
-from traceflops.reports.view import UNKNOWN, count, shorten_middle, size, some_files, visible
+from traceflops.reports.view import (
+    UNKNOWN,
+    count,
+    fields,
+    shorten_middle,
+    size,
+    some_files,
+    visible,
+)
 from traceflops.units import several
 
 SCHEMA: Final = "traceflops.info/1"
@@ -24,8 +32,7 @@ def info_object(inventory: Inventory) -> dict[str, Any]:
     of_jobs = inventory.of_jobs or (None,) * len(inventory.jobs)
     return {
         "schema": SCHEMA,
-        "format": source.format,
-        "tool": source.tool,
+        **fields(source, "format", "tool"),
         "files": [asdict(file) for file in source.files],
         "facts": dict(source.facts),
         "ranks": list(inventory.ranks),
@@ -33,11 +40,7 @@ def info_object(inventory: Inventory) -> dict[str, Any]:
         "event_counts": dict(source.event_counts),
         "jobs": [
             {
-                "number": job.number,
-                "format": job.format,
-                "files": list(job.files),
-                "ranks": list(job.ranks),
-                "chosen": job.chosen,
+                **fields(job, "number", "format", "files", "ranks", "chosen"),
                 **_contents_object(mine),
             }
             for job, mine in zip(inventory.jobs, of_jobs, strict=True)
@@ -119,23 +122,26 @@ def _devices(inventory: Inventory) -> Iterator[str]:
 def _device(device: DeviceEntry) -> str:
     known = device.ranks or ((device.rank,) if device.rank is not None else ())
     where = ranks_text(known) or "rank unknown"
-    properties = [visible(device.product) if device.product else "product unknown"]
-    if device.architecture is not None:
-        properties.append(visible(device.architecture))
-    if device.sm_count is not None:
-        properties.append(f"{device.sm_count} {'CUs' if device.architecture else 'SMs/CUs'}")
-    if device.partition is not None:
-        properties.append(f"partition {device.partition}")
-    if device.clock_hz is not None:
-        properties.append(f"{device.clock_hz / 10**6:,.0f} MHz")
-    if device.memory_bytes is not None:
-        properties.append(size(device.memory_bytes, binary=True))
     if device.run is not None:
         where = f"{where}, run {device.run} of {device.runs}"
     return (
-        f"{where}, {device.type} {device.local_id}: {', '.join(properties)}, "
+        f"{where}, {device.type} {device.local_id}: {', '.join(_properties(device))}, "
         f"{several(device.activities, f'{device.type.upper()} operation')}"
     )
+
+
+def _properties(device: DeviceEntry) -> Iterator[str]:
+    yield visible(device.product) if device.product else "product unknown"
+    if device.architecture is not None:
+        yield visible(device.architecture)
+    if device.sm_count is not None:
+        yield f"{device.sm_count} {'CUs' if device.architecture else 'SMs/CUs'}"
+    if device.partition is not None:
+        yield f"partition {device.partition}"
+    if device.clock_hz is not None:
+        yield f"{device.clock_hz / 10**6:,.0f} MHz"
+    if device.memory_bytes is not None:
+        yield size(device.memory_bytes, binary=True)
 
 
 def _contents(inventory: Inventory) -> Iterator[str]:

@@ -1,191 +1,254 @@
-"""What a trace says of utilisation, in a terminal."""
+"""What a trace says of utilisation, in a terminal, and a description held against it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from fractions import Fraction
+from typing import TYPE_CHECKING, Final
 
 from rich.cells import cell_len
 from rich.text import Text
 
-from traceflops.reports.terminal.mfu import conventions_table, run_lines
-from traceflops.reports.terminal.reconciled import (
-    beside_the_bar,
-    described_facts,
-    described_ledger,
-    described_sentences,
-    diagnoses_table,
-)
-from traceflops.reports.terminal.summary import (
-    NARROWEST,
+from traceflops.reports.terminal.aggregates import counted_lines
+from traceflops.reports.terminal.lines import (
     Style,
-    cut_to,
+    fact_lines,
     fitted,
-    labelled,
-    provenance,
+    hanging,
+    headline,
+    ledger_table,
+    named_table,
+    note_lines,
+    paragraph,
+    remarked,
 )
+from traceflops.reports.terminal.mfu import conventions_table, run_lines
+from traceflops.reports.terminal.summary import provenance
 from traceflops.reports.view import (
     ABOVE,
-    LEAST_NAME,
     LINE_LOOKS,
     UNKNOWN,
-    UtilisationPart,
-    apportioned,
+    Fact,
     bound_word,
     bounds_sentence,
-    cells,
-    columns,
     count,
-    counted_lines,
     duration,
     facts,
-    heading,
+    flops,
     is_unsplit,
-    ledger_table,
     mean_ledger,
     parts,
     rate_words,
-    remarked,
     roof,
+    significant,
     unit,
-    visible,
     why_not,
-    wrapped,
 )
-from traceflops.units import several
+from traceflops.units import exact_percent, several
 
 if TYPE_CHECKING:
     from traceflops.analysis import Analysis
     from traceflops.flops import Waterfall
-    from traceflops.mfu import KernelRow, Measurement, OpRow, Reconciliation
+    from traceflops.mfu import Counts, JobSize, KernelRow, Measurement, OpRow, Reconciliation
 
-_LABEL, _VALUE, _SHARE = 26, 18, 9
-_ROWS = 8
-_NOTES = 6
-_CELLS = {"time": 9, "TFLOP/s": 9, "of peak": 9, "GB/s": 8, "FLOP/B": 9, "bound": 9}
-_LESS = ("FLOP/B", "GB/s", "bound", "TFLOP/s")
-_WIDEST = 48
-_BOUNDS = {"interconnect": "link"}
-_BAR = 100
+_LABEL, _SHARE = 26, 9
+_ROWS: Final = 8
+_NOTES: Final = 6
+_CELLS: Final = {"time": 9, "TFLOP/s": 9, "of peak": 9, "GB/s": 8, "FLOP/B": 9, "bound": 9}
+_LESS: Final = ("FLOP/B", "GB/s", "bound", "TFLOP/s")
+_WIDEST: Final = 48
+_BOUNDS: Final = {"interconnect": "link"}
+_TINY: Final = Fraction(1, 10**6)
+"""A difference of two MFUs below that is of rounding to whole FLOPs."""
+_DIAGNOSES_SHOWN: Final = 4
+_LESS_SIMPLE: Final = 3
+"""Diagnoses that suppose so much more than the best one are left to --json."""
+_FROM_DESCRIPTION: Final = (
+    "From the description: useful work. Compute below peak: the rest of the compute time."
+)
 
 
 def render_measured(
-    analysis: Analysis, style: Style | None = None, found: Reconciliation | None = None
+    analysis: Analysis, style: Style | None = None, checked: Reconciliation | None = None
 ) -> list[Text]:
-    """Return the lines of `traceflops mfu TRACE`; `found` is what a description says of it."""
-    style = style or Style()
-    style = replace(style, width=max(style.width, NARROWEST))
-    measured = analysis.measured
-    lines = [
-        *_head(analysis, style, found),
-        *_waterfall(analysis, style, found),
-        *_facts(measured, style, found),
-        *_ledger(analysis, style, found),
-        *(diagnoses_table(found, style) if found is not None else ()),
-        *_kernels(analysis, style),
-        *_ops(analysis, style),
+    """Return the lines of `traceflops mfu TRACE`; `checked` is what a description says of it."""
+    style, measured = (style or Style()).wide_enough(), analysis.measured
+    kernels = [row for row in measured.kernels if row.measured.flops or _is_counted(row)][:_ROWS]
+    ops = [row for row in measured.ops if row.measured.flops or row.measured.min_bytes][:_ROWS]
+    known = "FLOPs" if any(row.measured.flops for row in kernels) else "bytes"
+    described = described_facts(checked) if checked is not None else ()
+    lines = (
+        *_head(analysis, style, checked),
+        *_waterfall(analysis, style, checked),
+        Text(),
+        *fact_lines((*facts(measured), *described), style.width),
+        *_ledger(analysis, style.width, checked),
+        *(_diagnoses(checked, style.width) if checked is not None else ()),
+        *_table(f"Kernels with known {known}", kernels, measured, style.width),
+        *_table("Operators", ops, measured, style.width),
         *counted_lines(measured, style.width),
-        *_notes(analysis, style, found),
-    ]
-    return [fitted(line, style) for line in lines]
+        *_notes(analysis, style, checked),
+    )
+    return fitted(lines, style)
 
 
 def render_measured_conventions(
-    analysis: Analysis, style: Style, found: Reconciliation
+    analysis: Analysis, style: Style, checked: Reconciliation
 ) -> list[Text]:
     """Return the figures of all conventions over the device windows of a trace."""
-    style = replace(style, width=max(style.width, NARROWEST))
-    lines = [
-        *_head(analysis, style, found),
-        *conventions_table(found.described, style),
-        *_notes(analysis, style, found),
-    ]
-    return [fitted(line, style) for line in lines]
+    style = style.wide_enough()
+    lines = (
+        *_head(analysis, style, checked),
+        *conventions_table(checked.described, style.width),
+        *_notes(analysis, style, checked),
+    )
+    return fitted(lines, style)
 
 
-def _head(analysis: Analysis, style: Style, found: Reconciliation | None) -> Iterator[Text]:
+def _head(analysis: Analysis, style: Style, checked: Reconciliation | None) -> Iterator[Text]:
     measured = analysis.measured
     sentences = why_not(measured)
     if measured.figure is not None:
-        missing = sentences if measured.mfu is None and found is None else []
+        missing = sentences if measured.mfu is None and checked is None else []
         sentences = [f"{measured.figure} ({measured.basis})", *missing]
-    if found is not None:
-        sentences = [*sentences, *described_sentences(measured, found)]
+    if checked is not None:
+        sentences = [*sentences, *_described_sentences(measured, checked)]
     for sentence in sentences:
-        for line in wrapped(visible(sentence), style.width):
-            yield Text(line, "bold")
+        yield from paragraph(sentence, style.width, "bold")
     yield from provenance(analysis, style)
-    if found is not None:
-        yield from run_lines(found.described, style)
+    if checked is not None:
+        yield from run_lines(checked.described, style.width)
 
 
-def _waterfall(analysis: Analysis, style: Style, found: Reconciliation | None) -> Iterator[Text]:
+def _described_sentences(measured: Measurement, checked: Reconciliation) -> Iterator[str]:
+    """Yield the figure of the description, or why there is none, and how the two compare."""
+    if checked.rate is not None:
+        yield checked.rate.sentence
+    known = {lack.problem for lack in measured.lacks}
+    for lack in checked.lacks:
+        if lack.problem not in known:
+            yield f"No MFU from the description: {lack.problem.rstrip('.')}; {lack.remedy}."
+    if checked.sentence:
+        yield checked.sentence
+
+
+def _waterfall(analysis: Analysis, style: Style, checked: Reconciliation | None) -> Iterator[Text]:
     fall = analysis.measured.waterfall
-    if fall is None and found is not None:
-        fall = found.waterfall
+    if fall is None and checked is not None:
+        fall = checked.waterfall
     if fall is None:
         return
     yield from _bars(fall, style)
-    if bounds := bounds_sentence(analysis.measured):
-        yield from (Text(line, "dim") for line in wrapped(bounds, style.width))
-    if found is not None:
-        yield from beside_the_bar(found, style)
-    window = analysis.components.window_ns
+    yield from paragraph(bounds_sentence(analysis.measured), style.width)
+    if checked is not None:
+        yield from _beside_the_bar(checked, style.width)
     devices = several(len(analysis.devices_used), unit(analysis))
-    whole = f"100.0 %: {devices} at peak for {duration(window)}."
-    yield Text(whole, "dim")
+    yield Text(f"100.0 %: {devices} at peak for {duration(analysis.components.window_ns)}.", "dim")
 
 
 def _bars(fall: Waterfall, style: Style) -> Iterator[Text]:
-    found = parts(fall)
+    shown = parts(fall)
     yield Text()
-    yield _bar(found, style, min(style.width, _BAR))
-    for part in found:
-        line = Text()
-        line.append_text(style.drawn(LINE_LOOKS[part.name]))
+    yield style.bar([(LINE_LOOKS[part.name], part.thousandths) for part in shown])
+    for part in shown:
+        line = Text().append_text(style.drawn(LINE_LOOKS[part.name]))
         line.append(f" {part.label:<{_LABEL}}").append(f"{part.percent:>{_SHARE}}  ", "bold")
         if cell_len(line.plain) + len(part.text) <= style.width:
             line.append(part.text, "dim")
         yield line
 
 
-def _bar(found: list[UtilisationPart], style: Style, width: int) -> Text:
-    bar = Text()
-    cells = apportioned([part.thousandths for part in found], width)
-    for part, number in zip(found, cells, strict=True):
-        bar.append_text(style.drawn(LINE_LOOKS[part.name], number))
-    return bar
+def _beside_the_bar(checked: Reconciliation, width: int) -> Iterator[Text]:
+    """Yield what the description counts and the trace does not, outside the bar."""
+    if checked.waterfall is not None:
+        yield from paragraph(_FROM_DESCRIPTION, width)
+    if checked.gap is None or abs(checked.gap) < _TINY:
+        return
+    sign = "+" if checked.gap > 0 else "-"
+    line = Text(f"  {'described less shown':<{_LABEL}}")
+    line.append(f"{sign + exact_percent(abs(checked.gap)):>{_SHARE}}  ", "bold")
+    bound = "" if checked.measured.is_exact else " (at most)"
+    what = f"outside the bar: {checked.described.work.ledger.convention} - trace{bound}"
+    yield from remarked(line, what, width)
 
 
-def _facts(measured: Measurement, style: Style, found: Reconciliation | None) -> Iterator[Text]:
-    yield Text()
-    described = described_facts(found) if found is not None else ()
-    for fact in (*facts(measured), *described):
-        line = Text(f"{fact.label:<{_VALUE}}{fact.value:<{_VALUE - 1}} ")
-        yield from remarked(line, visible(fact.remark), style.width)
+def described_facts(checked: Reconciliation) -> Iterator[Fact]:
+    """Yield what the described figure is made of."""
+    work, job = checked.described.work, checked.job
+    rate, convention = checked.rate, work.ledger.convention
+    is_more = rate is not None and (rate.hfu != rate.mfu or checked.measured_mfu is None)
+    if rate is not None and is_more and not rate.is_hfu:
+        remark = "with other executed FLOPs, as described"
+        yield Fact("described HFU", exact_percent(rate.hfu), remark)
+    if checked.host_mfu is not None:
+        remark = f"{convention}, over CPU step markers"
+        yield Fact("MFU (host)", exact_percent(checked.host_mfu), remark)
+    elif checked.host_ran_ahead:
+        yield Fact("MFU (host)", UNKNOWN, "the CPU ran ahead: its step markers are not step times")
+    if checked.needed is not None:
+        yield Fact("needed", flops(checked.needed), f"{convention}, {_windows(job)}")
+    if checked.counts is not None:
+        yield _trace_shows(checked, checked.counts)
+    if work.tokens_per_s is not None:
+        yield Fact("tokens per s", significant(work.tokens_per_s), "whole job")
 
 
-def _ledger(analysis: Analysis, style: Style, found: Reconciliation | None) -> Iterator[Text]:
+def _trace_shows(checked: Reconciliation, counts: Counts) -> Fact:
+    """Return what the trace shows as model FLOPs."""
+    what = "as model FLOPs, padding included" if checked.is_padded else "as model FLOPs"
+    if not counts.is_open:
+        return Fact("trace shows", flops(counts.counted), what)
+    most = f"at most {flops(counts.most)}" if counts.most is not None else "upper bound unknown"
+    return Fact("trace shows", f"≥ {flops(counts.least)}", f"{what}; {most}")
+
+
+def _windows(job: JobSize) -> str:
+    """Return what the FLOPs are of: one window per step and device."""
+    windows = several(job.windows, "window")
+    return f"{windows}, {count(job.shown)} of {several(job.devices, 'device')}"
+
+
+def _ledger(analysis: Analysis, width: int, checked: Reconciliation | None) -> Iterator[Text]:
     """Yield the ledger as means per window; that of the description where the trace has none."""
     ledger = analysis.measured.executed.ledger()
-    if not ledger.lines or is_unsplit(ledger):
-        yield from described_ledger(found, style.width) if found is not None else ()
+    if ledger.lines and not is_unsplit(ledger):
+        window = "step" if analysis.steps.used else "window"
+        bounds = "" if analysis.measured.is_exact else ", upper bounds of a range"
+        yield Text()
+        yield from ledger_table(mean_ledger(analysis), window, width)
+        yield Text(f"Averages per {window} and {unit(analysis)}{bounds}.", "dim")
+    elif checked is not None and checked.described.work.ledger.lines:
+        yield Text()
+        yield from ledger_table(checked.described.work.ledger, checked.described.unit, width)
+        yield Text("As described, for the whole job.", "dim")
+
+
+def _diagnoses(checked: Reconciliation, width: int) -> Iterator[Text]:
+    """Yield what would make description and trace agree, the simplest first."""
+    fitting = checked.findings
+    if not fitting:
         return
-    yield Text()
-    window = "step" if analysis.steps.used else "window"
-    yield from ledger_table(mean_ledger(analysis), window, style.width)
-    bounds = "" if analysis.measured.is_exact else ", upper bounds of a range"
-    yield Text(f"Averages per {window} and {unit(analysis)}{bounds}.", "dim")
+    rows = [one for one in fitting if one.score <= fitting[0].score + _LESS_SIMPLE]
+    yield from headline(f"{'leaves':>8}  what would make them agree, simplest first")
+    for one in rows[:_DIAGNOSES_SHOWN]:
+        left = exact_percent(one.distance) if one.distance else "nothing"
+        yield from hanging(f"{left:>8}  ", f"{one.words}: {one.remedy}", width)
 
 
-def _kernels(analysis: Analysis, style: Style) -> Iterator[Text]:
-    measured = analysis.measured
-    rows = [row for row in measured.kernels if row.measured.flops or _is_counted(row)][:_ROWS]
+def _is_counted(row: KernelRow) -> bool:
+    """Return whether hardware counters tell bytes of a kernel, if not FLOPs."""
+    return row.basis == "counters" and row.measured.min_bytes is not None
+
+
+def _table(
+    title: str, rows: Sequence[KernelRow | OpRow], measured: Measurement, width: int
+) -> Iterator[Text]:
     if not rows:
         return
-    what = "FLOPs" if any(row.measured.flops for row in rows) else "bytes"
-    yield from _table(f"Kernels with known {what}", rows, measured, style)
+    shown = [(row.name, _row(row, measured)) for row in rows]
+    yield from named_table(title, shown, _CELLS, _LESS, _WIDEST, width)
+    if any(_is_above_the_peak(row, measured) for row in rows):
+        yield from paragraph(ABOVE, width)
 
 
 def _is_above_the_peak(row: KernelRow | OpRow, measured: Measurement) -> bool:
@@ -194,56 +257,18 @@ def _is_above_the_peak(row: KernelRow | OpRow, measured: Measurement) -> bool:
     return share is not None and share > 1
 
 
-def _is_counted(row: KernelRow) -> bool:
-    """Return whether hardware counters tell bytes of a kernel, if not FLOPs."""
-    return row.basis == "counters" and row.measured.min_bytes is not None
-
-
-def _ops(analysis: Analysis, style: Style) -> Iterator[Text]:
-    measured = analysis.measured
-    rows = [row for row in measured.ops if row.measured.flops or row.measured.min_bytes][:_ROWS]
-    if not rows:
-        return
-    yield from _table("Operators", rows, measured, style)
-
-
-def _table(
-    title: str, rows: Sequence[KernelRow | OpRow], measured: Measurement, style: Style
-) -> Iterator[Text]:
-    widths = columns(_CELLS, style.width - LEAST_NAME, _LESS)
-    room = min(_WIDEST, style.width - sum(widths.values()))
-    yield Text()
-    yield from heading(title, room, widths)
-    names = cut_to([row.name for row in rows], room - 1)
-    for row, name in zip(rows, names, strict=True):
-        yield Text(f"{name} {cells(_row(row, measured), widths)}")
-    if any(_is_above_the_peak(row, measured) for row in rows):
-        yield from (Text(line, "dim") for line in wrapped(ABOVE, style.width))
-
-
-def _row(row: KernelRow | OpRow, measured: Measurement) -> dict[str, str]:
+def _row(row: KernelRow | OpRow, measured: Measurement) -> tuple[str, ...]:
     work, bound = row.measured, bound_word(measured, row)
     peak, _ = roof(measured, row.dtypes)
     rate, share, intensity = rate_words(work, peak)
     used = work.bytes_per_ns
-    texts = (
-        duration(work.time_ns),
-        rate,
-        share,
-        count(round(used)) if used is not None else UNKNOWN,
-        intensity,
-        _BOUNDS.get(bound, bound) or UNKNOWN,
-    )
-    return dict(zip(_CELLS, texts, strict=True))
+    moved = count(round(used)) if used is not None else UNKNOWN
+    bound = _BOUNDS.get(bound, bound) or UNKNOWN
+    return duration(work.time_ns), rate, share, moved, intensity, bound
 
 
-def _notes(analysis: Analysis, style: Style, found: Reconciliation | None) -> Iterator[Text]:
+def _notes(analysis: Analysis, style: Style, checked: Reconciliation | None) -> Iterator[Text]:
     notes = [note.text for note in (*analysis.measured.notes, *analysis.notes)]
-    described = found.described.notes if found is not None else ()
+    described = checked.described.notes if checked is not None else ()
     shown = list(dict.fromkeys((*described, *notes)))
-    if shown:
-        yield Text()
-    for note in shown[:_NOTES]:
-        yield from labelled("note", note, style)
-    if len(shown) > _NOTES:
-        yield Text(f"note {several(len(shown) - _NOTES, 'more note')} in --json", "dim")
+    yield from note_lines(shown, _NOTES, "in --json", style.width)

@@ -14,15 +14,9 @@ if TYPE_CHECKING:
         authored,
         base_names,
     )
-    from traceflops.reports.view.counted_table import (
-        HEADS,
-        CountedShown,
-        counted_lines,
-        counted_object,
-        counted_rows,
-    )
     from traceflops.reports.view.culprits import WaitedFor, waited_for
     from traceflops.reports.view.figures import (
+        TIME_UNITS,
         UNKNOWN,
         apportioned,
         as_float,
@@ -40,12 +34,13 @@ if TYPE_CHECKING:
         size,
         unit_for,
         visible,
+        wrapped,
     )
     from traceflops.reports.view.ledger import (
+        LedgerCells,
         is_unsplit,
         ledger_cells,
         ledger_rows,
-        ledger_table,
         mean_ledger,
     )
     from traceflops.reports.view.palette import (
@@ -58,24 +53,20 @@ if TYPE_CHECKING:
         loss_label,
     )
     from traceflops.reports.view.short_names import (
-        LEAST_NAME,
         Label,
-        cells,
-        columns,
-        heading,
-        joined,
         kernel_labels,
         labels,
-        remarked,
         short_labels,
-        wrapped,
     )
     from traceflops.reports.view.tables import (
+        HEADS,
         Cell,
         Column,
+        CountedShown,
         Name,
         ReportTable,
         components_table,
+        counted_rows,
         folded_tables,
         jobs_table,
         spaced,

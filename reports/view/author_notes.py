@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Final, Literal
 
@@ -22,6 +24,8 @@ LONGEST_TITLE: Final = 200
 _FENCE: Final = "```"
 _HEADING: Final = re.compile(r"#{1,6} +(.+)")
 _ITEM: Final = re.compile(r"[-*] +(.+)")
+_TAKE_TEXT: Final = ("--step-mark", "--title")
+"""Options of which the text may hold slashes and names no file."""
 _HINT: Final = "give a file of UTF-8 text, at most 64 kB"
 
 
@@ -56,54 +60,42 @@ def authored(title: str | None, notes: Path | None) -> Authored:
 
 def blocks(text: str) -> Iterator[NoteBlock]:
     """Give the pieces of notes in their order."""
-    lines = text.splitlines()
-    at = 0
-    while at < len(lines):
-        line = lines[at].strip()
+    lines = deque(text.splitlines())
+    while lines:
+        line = lines.popleft().strip()
         if line.startswith(_FENCE):
-            end = next((n for n in range(at + 1, len(lines)) if _is_fence(lines[n])), len(lines))
-            yield NoteBlock("code", tuple(one.rstrip() for one in lines[at + 1 : end]))
-            at = end + 1
+            code = takewhile(lambda one: one.strip() != _FENCE, _taken(lines))
+            yield NoteBlock("code", tuple(one.rstrip() for one in code))
         elif heading := _HEADING.fullmatch(line):
             yield NoteBlock("heading", (heading[1],))
-            at += 1
+        elif item := _ITEM.fullmatch(line):
+            yield NoteBlock("list", tuple(_items(item[1], lines)))
         elif line:
-            end = _end(lines, at)
-            yield _prose([one.strip() for one in lines[at:end]])
-            at = end
-        else:
-            at += 1
+            yield NoteBlock("paragraph", (" ".join([line, *_prose(lines, ends=_ITEM)]),))
 
 
-def _is_fence(line: str) -> bool:
-    return line.strip() == _FENCE
+def _taken(lines: deque[str]) -> Iterator[str]:
+    while lines:
+        yield lines.popleft()
 
 
-def _end(lines: Sequence[str], at: int) -> int:
-    """Return where the list or paragraph ends that begins at a line."""
-    is_list = _ITEM.fullmatch(lines[at].strip()) is not None
-    for end in range(at + 1, len(lines)):
-        line = lines[end].strip()
-        is_item = _ITEM.fullmatch(line) is not None
-        if not line or line.startswith(_FENCE) or _HEADING.fullmatch(line):
-            return end
-        if is_item and not is_list:
-            return end
-    return len(lines)
+def _prose(lines: deque[str], ends: re.Pattern[str] | None = None) -> Iterator[str]:
+    """Give the next lines up to where something else begins."""
+    while lines and (line := lines[0].strip()):
+        if line.startswith(_FENCE) or _HEADING.fullmatch(line) or (ends and ends.fullmatch(line)):
+            break
+        yield lines.popleft().strip()
 
 
-def _prose(lines: Sequence[str]) -> NoteBlock:
-    """Return a paragraph, or a list; a line of it without a dash goes on with the item before."""
-    if not _ITEM.fullmatch(lines[0]):
-        return NoteBlock("paragraph", (" ".join(lines),))
-    items: list[str] = []
-    for line in lines:
-        item = _ITEM.fullmatch(line)
-        if item:
+def _items(first: str, lines: deque[str]) -> list[str]:
+    """Return the items of a list; a line of it without a dash goes on with the item before."""
+    items = [first]
+    for line in _prose(lines):
+        if item := _ITEM.fullmatch(line):
             items.append(item[1])
         else:
             items[-1] += f" {line}"
-    return NoteBlock("list", tuple(items))
+    return items
 
 
 def _text(path: Path) -> str:
@@ -123,17 +115,10 @@ def _text(path: Path) -> str:
         ) from None
 
 
-# A command line as it is shown: the names of files, not where they lie.
-
-
-_TAKE_TEXT: Final = ("--step-mark", "--title")
-
-
 def base_names(command: str, files: Iterable[SourceFile] = ()) -> str:
     """Return a command line in which every path is only its base name.
 
     One of `files` has the name that it has in the report, where its folder may tell it from others.
-    What is no path may hold slashes, too, and stays as it is.
     """
     folders = [file.name for file in files if "/" in file.name]
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 import unicodedata
 from collections.abc import Sequence
 from fractions import Fraction
@@ -18,7 +19,8 @@ from traceflops.units import words
 UNKNOWN = "\N{EN DASH}"
 """What stands where a value is not known."""
 
-_TIME_UNITS = {"ns": 1, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
+unit_for = words.unit_for
+TIME_UNITS = {"ns": 1, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 _SHORT_NS = 10_000
 _SIZE_UNITS = ("B", "kB", "MB", "GB", "TB", "PB", "EB")
 _BINARY_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
@@ -37,14 +39,8 @@ _QUALIFIER = re.compile(r"(?:\b\w+|<unnamed>)::(?=[\w~(<{])")
 
 
 def duration(ns: float | None) -> str:
-    """Return a time in the unit that suits it, with three significant digits: "4.12 ms".
-
-    Zeros stay, so that times below each other line up ("4.10 ms"); whole ns have no fraction, and
-    from 1000 s on, seconds are whole.
-    """
-    if ns is None:
-        return UNKNOWN
-    return words.duration(ns)
+    """Return a time in the unit that suits it ("4.12 ms"), a dash for one that is not known."""
+    return UNKNOWN if ns is None else words.duration(ns)
 
 
 def place(ns: int, length_ns: int | None = None) -> str:
@@ -55,18 +51,13 @@ def place(ns: int, length_ns: int | None = None) -> str:
     """
     sign = "\N{MINUS SIGN}" if ns < 0 else ""
     is_short = length_ns is not None and length_ns < _SHORT_NS
-    finest = 1 if is_short or abs(ns) < _TIME_UNITS["ms"] else 1_000
+    finest = 1 if is_short or abs(ns) < TIME_UNITS["ms"] else 1_000
     rounded = (abs(ns) + finest // 2) // finest * finest
-    unit = next(u for u, scale in reversed(_TIME_UNITS.items()) if rounded >= scale or scale == 1)
-    whole, rest = divmod(rounded, _TIME_UNITS[unit])
-    digits = len(str(_TIME_UNITS[unit] // min(finest, _TIME_UNITS[unit]))) - 1
+    unit = next(u for u, scale in reversed(TIME_UNITS.items()) if rounded >= scale or scale == 1)
+    whole, rest = divmod(rounded, TIME_UNITS[unit])
+    digits = len(str(TIME_UNITS[unit] // min(finest, TIME_UNITS[unit]))) - 1
     fraction = f".{rest // finest:0{digits}d}" if digits else ""
     return f"{sign}{whole:,}{fraction} {unit}"
-
-
-def unit_for(ns: float) -> str:
-    """Return the unit in which a time has one to three digits before the point."""
-    return words.unit_for(ns)
 
 
 def percent(share: float | None) -> str:
@@ -77,6 +68,12 @@ def percent(share: float | None) -> str:
 def unbroken(text: str) -> str:
     """Return a sentence in which no line ends between a number and its unit."""
     return _BEFORE_UNIT.sub("\N{NO-BREAK SPACE}", text)
+
+
+def wrapped(text: str, width: int) -> list[str]:
+    """Return text in lines of at most so many characters; no line begins with a percent sign."""
+    lines = textwrap.wrap(unbroken(text), width, break_on_hyphens=False)
+    return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
 
 
 def count(number: int | None) -> str:
@@ -127,14 +124,9 @@ def visible(text: str) -> str:
     points: what could move a cursor, turn the reading direction or fail to be encoded. Of a text
     that is all blanks, the blanks are escapes, too, so that there is something to see.
     """
-    if not text.isprintable():
-        return text.translate(_AS_SHOWN) if text.strip() else _blanks(text)
-    return _blanks(text) if text.isspace() else text
-
-
-def _blanks(text: str) -> str:
-    """Return escapes for a text in which there is nothing to see."""
-    return "".join(_escape(char) for char in text)
+    if not text.strip():
+        return "".join(map(_escape, text))
+    return text if text.isprintable() else text.translate(_AS_SHOWN)
 
 
 def shorten_middle(text: str, width: int) -> str:
@@ -165,8 +157,8 @@ def kernel_label(name: str, width: int) -> str:
     if len(name) <= width or len(name) > _LONGEST_NAME:
         return shorten_middle(name, width)
     label = _unreturned(name)
-    if len(label) > width:
-        label = _without_parameters(label)
+    if len(label) > width and label.endswith(")"):
+        label = label[: _opening(label)] or label
     if len(label) > width:
         label = visible(_launched(label) or unqualified(label))
     own = label.find("<") + 1
@@ -199,17 +191,12 @@ def _unreturned(name: str) -> str:
     return name.removeprefix("void ").replace("(anonymous namespace)::", "")
 
 
-def _without_parameters(label: str) -> str:
-    return (label[: _opening(label)] or label) if label.endswith(")") else label
-
-
 def _launched(label: str) -> str:
     """Return the launcher of element-wise work and what it launches, "" for another kernel.
 
     Launchers have one name; what they launch tells them apart.
     """
-    functor = _FUNCTOR.search(label)
-    head = label[: label.find("<")]
+    functor, head = _FUNCTOR.search(label), label[: label.find("<")]
     if functor is None or "elementwise" not in head:
         return ""
     return f"{head.rpartition('::')[2]}<{_ELLIPSIS}{functor.group()}{_ELLIPSIS}>"
@@ -229,19 +216,13 @@ class _Shown(dict[int, str]):
     """What stands for a character that is printed, by its code point."""
 
     def __missing__(self, code: int) -> str:
-        found = self[code] = _shown(chr(code))
-        return found
+        char = chr(code)
+        hidden = unicodedata.category(char) in _HIDDEN
+        shown = self[code] = " " if char in _LINE_BREAKS else _escape(char) if hidden else char
+        return shown
 
 
 _AS_SHOWN = _Shown()
-
-
-def _shown(char: str) -> str:
-    if char in _LINE_BREAKS:
-        return " "
-    if unicodedata.category(char) not in _HIDDEN:
-        return char
-    return _escape(char)
 
 
 def _escape(char: str) -> str:
@@ -262,9 +243,6 @@ def apportioned(parts: Sequence[int], units: int) -> list[int]:
     for place in by_remainder[: units - sum(shares)]:
         shares[place] += 1
     return shares
-
-
-# Numbers in JSON that may be beyond 64 bits or not known.
 
 
 def flop_count(name: str, value: Count | None) -> dict[str, Any]:

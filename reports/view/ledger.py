@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from rich.text import Text
-
 from traceflops.flops import Count, Ledger, Line
-from traceflops.reports.view.figures import UNKNOWN, flop_scale, percent, significant, visible
+from traceflops.reports.view.figures import UNKNOWN, flop_scale, percent, significant
 
 if TYPE_CHECKING:
     from traceflops.analysis import Analysis
@@ -60,10 +58,6 @@ WHOLE = {
 """Lines that belong to no pass."""
 
 CORE = "attention core"
-_LABEL, _CELL, _SUM, _SHARE = 18, 11, 9, 8
-"""Widths in columns: all of them are 80 with every pass there is."""
-
-WIDEST = 80
 
 
 @dataclass(slots=True)
@@ -73,43 +67,21 @@ class LedgerRow:
     passes: dict[str, Count] = field(default_factory=dict)
     total: Count = 0
 
-    def add(self, line: Line, to: str | None) -> None:
-        """Add a line of the ledger, to a pass if it belongs to one."""
-        self.total += line.flops
+    def add(self, flops: Count, to: str | None) -> None:
+        """Add FLOPs, to a pass if they belong to one."""
+        self.total += flops
         if to is not None:
-            self.passes[to] = self.passes.get(to, 0) + line.flops
-
-
-def ledger_table(ledger: Ledger, unit: str, width: int = WIDEST) -> Iterator[Text]:
-    """Yield the table; all its cells are in one unit, and nothing that is not zero prints as 0.
-
-    Where the passes have no room there are only the sums.
-    """
-    rows = ledger_rows(ledger)
-    if not rows:
-        return
-    shown = ledger_cells(rows)
-    widths = [_CELL + (head == COLUMNS["weight_grad"]) for head in shown.heads[:-2]]
-    if width < _LABEL + sum(widths) + _SUM + _SHARE:
-        shown, widths = ledger_cells(rows, passes=False), []
-    widths += [_SUM, _SHARE]
-    yield _line(f"{shown.prefix}FLOP per {unit}", shown.heads, widths, "bold")
-    for label, texts in shown.rows:
-        yield _line(visible(label)[:_LABEL], texts, widths)
-
-
-def _line(label: str, texts: Sequence[str], widths: Sequence[int], style: str = "") -> Text:
-    cells = "".join(f"{text:>{width}}" for text, width in zip(texts, widths, strict=True))
-    return Text(f"{label:<{_LABEL}}{cells}", style)
+            self.passes[to] = self.passes.get(to, 0) + flops
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerCells:
-    """A ledger as a table, all in units of one prefix; several rows have their sum below them."""
+    """A ledger as a table, all in units of one prefix; several rows have a sum below them."""
 
     prefix: str
     heads: list[str]
     rows: list[tuple[str, list[str]]]
+    total: tuple[str, list[str]] | None
 
 
 def ledger_cells(rows: Mapping[str, LedgerRow], *, passes: bool = True) -> LedgerCells:
@@ -124,9 +96,9 @@ def ledger_cells(rows: Mapping[str, LedgerRow], *, passes: bool = True) -> Ledge
         share = percent(float(Fraction(row.total) / Fraction(whole.total)) if whole.total else None)
         return [*amounts, scaled(row.total, scale), share]
 
-    shown = {**rows, "executed": whole} if len(rows) > 1 else rows
     heads = [*(COLUMNS[name] for name in columns), "sum", "share"]
-    return LedgerCells(prefix, heads, [(label, cells(row)) for label, row in shown.items()])
+    shown = [(label, cells(row)) for label, row in rows.items()]
+    return LedgerCells(prefix, heads, shown, ("executed", cells(whole)) if len(rows) > 1 else None)
 
 
 def mean_ledger(analysis: Analysis) -> Ledger:
@@ -153,9 +125,8 @@ def scaled(flops: Count | None, scale: int) -> str:
 
 def sum_of(rows: Mapping[str, LedgerRow]) -> LedgerRow:
     """Return the sum of all rows."""
-    whole = LedgerRow()
+    whole = LedgerRow(total=sum(row.total for row in rows.values()))
     for row in rows.values():
-        whole.total += row.total
         for name, flops in row.passes.items():
             whole.passes[name] = whole.passes.get(name, 0) + flops
     return whole
@@ -168,7 +139,7 @@ def ledger_rows(ledger: Ledger) -> dict[str, LedgerRow]:
     for line in ledger.lines:
         part, to = _place(line.name)
         target = others if part in WHOLE.values() else parts
-        target.setdefault(part, LedgerRow()).add(line, to)
+        target.setdefault(part, LedgerRow()).add(line.flops, to)
     return {**parts, **others}
 
 

@@ -6,19 +6,15 @@ one between stays, and is what tells a name from others that begin alike.
 
 from __future__ import annotations
 
-import textwrap
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count, islice
 from typing import Final
 
-from rich.text import Text
-
 from traceflops.reports.view.figures import (
     kernel_label,
     kernel_text,
-    unbroken,
     unqualified,
     visible,
 )
@@ -59,13 +55,13 @@ def labels(
     """
     distinct = list(dict.fromkeys(names))
     texts = _told_apart(distinct, [visible(shown(name)[:_LONGEST]) for name in distinct], whole)
-    found = [Label(_cut(text, _HEAD)) for text in texts]
+    made = [Label(_cut(text, _HEAD)) for text in texts]
     for places in _grouped(text[:_ALIKE] for text in texts):
         if len(places) > 1:
             mine = [texts[place] for place in places]
             for place, (start, end) in zip(places, _differ(mine), strict=True):
-                found[place] = _pieces(texts[place], start, end)
-    by_name = dict(zip(distinct, found, strict=True))
+                made[place] = _pieces(texts[place], start, end)
+    by_name = dict(zip(distinct, made, strict=True))
     return [by_name[name] for name in names]
 
 
@@ -84,11 +80,8 @@ def short_labels(names: Sequence[str], width: int) -> list[str]:
 
 def _sharing(short: Mapping[str, str]) -> list[list[str]]:
     """Return the groups of names whose labels look alike."""
-    names = list(short)
-    groups = (
-        [names[place] for place in places] for places in _grouped(map(str.strip, short.values()))
-    )
-    return [group for group in groups if len(group) > 1]
+    names, groups = list(short), _grouped(map(str.strip, short.values()))
+    return [[names[place] for place in places] for places in groups if len(places) > 1]
 
 
 def _cut_where_equal(names: Sequence[str], width: int) -> list[str]:
@@ -152,7 +145,7 @@ def _pieces(text: str, start: int, end: int) -> Label:
 
 def _told_apart(names: Sequence[str], texts: list[str], whole: Callable[[str], str]) -> list[str]:
     """Return texts of which those of several names have what differs at their ends."""
-    found = list(texts)
+    apart = list(texts)
     for places in _grouped(texts):
         if len(places) == 1:
             continue
@@ -161,13 +154,13 @@ def _told_apart(names: Sequence[str], texts: list[str], whole: Callable[[str], s
             mine = [visible(names[place][:_LONGEST]) for place in places]
         for place, name, (start, end) in zip(places, mine, _differ(mine), strict=True):
             more = f"…{_cut(name[start:], end - start + 1)}" if start < len(name) else ""
-            found[place] = f"{texts[place].rstrip('…>')}{more}"
-    return found
+            apart[place] = f"{texts[place].rstrip('…>')}{more}"
+    return apart
 
 
 def _differ(texts: Sequence[str]) -> list[tuple[int, int]]:
     """Return the places between which each text differs from the others."""
-    found = [(0, 0)] * len(texts)
+    between = [(0, 0)] * len(texts)
     waiting = [(list(range(len(texts))), -1)]
     while waiting:
         places, before = waiting.pop()
@@ -179,8 +172,10 @@ def _differ(texts: Sequence[str]) -> list[tuple[int, int]]:
             if len({texts[place] for place in again}) > 1 and len(again) < len(places):
                 waiting.append((again, start))
             for place in again:
-                found[place] = (start, end) if before < 0 else _with_before(mine[0], before, start)
-    return found
+                between[place] = (
+                    (start, end) if before < 0 else _with_before(mine[0], before, start)
+                )
+    return between
 
 
 def _with_before(text: str, before: int, start: int) -> tuple[int, int]:
@@ -207,69 +202,7 @@ def _word_start(text: str, place: int) -> int:
 
 def _grouped(keys: Iterable[str]) -> list[list[int]]:
     """Return the places of each key."""
-    found: defaultdict[str, list[int]] = defaultdict(list)
+    by_key: defaultdict[str, list[int]] = defaultdict(list)
     for place, key in enumerate(keys):
-        found[key].append(place)
-    return list(found.values())
-
-
-# What of a table has room in a terminal, and lines that a terminal does not break.
-
-
-LEAST_NAME: Final = 20
-"""Characters of a name; columns that can be left out give way to them."""
-
-
-_LEAST_REMARK: Final = 20
-
-
-def columns(widths: Mapping[str, int], room: int, less: Iterable[str]) -> dict[str, int]:
-    """Return the columns that have room; those in `less` go first, in that order."""
-    kept = dict(widths)
-    for name in less:
-        if sum(kept.values()) > room:
-            kept.pop(name, None)
-    return kept
-
-
-def cells(texts: Mapping[str, str], widths: Mapping[str, int]) -> str:
-    """Return the cells of a row, numbers at the right of their columns."""
-    return "".join(f"{texts[name]:>{width}}" for name, width in widths.items())
-
-
-def heading(title: str, name: int, widths: Mapping[str, int]) -> Iterator[Text]:
-    """Yield the headings; a title wider than the names below it has a line of its own."""
-    heads = cells({head: head for head in widths}, widths)
-    if len(title) >= name:
-        yield Text(title, "bold")
-        title = ""
-    yield Text(f"{title:<{name}}{heads}", "bold")
-
-
-def wrapped(text: str, width: int) -> list[str]:
-    """Return text in lines of at most so many characters; no line begins with a percent sign."""
-    lines = textwrap.wrap(unbroken(text), width, break_on_hyphens=False)
-    return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
-
-
-def remarked(line: Text, remark: str, width: int, style: str = "dim") -> Iterator[Text]:
-    """Yield a line and a remark behind it, or below it where that has no room."""
-    start = line.cell_len if width - line.cell_len >= _LEAST_REMARK else 2
-    lines = wrapped(remark, width - start)
-    if start == line.cell_len:
-        line.append("".join(lines[:1]), style)
-        lines = lines[1:]
-    yield line
-    yield from (Text(" " * start).append(more, style) for more in lines)
-
-
-def joined(parts: Iterable[str], width: int) -> Iterator[str]:
-    """Yield parts with dots between them, in lines that end between two where possible."""
-    line = ""
-    for part in parts:
-        longer = f"{line} · {part}" if line else part
-        if len(longer) > width and line:
-            yield from wrapped(line, width)
-            longer = part
-        line = longer
-    yield from wrapped(line, width)
+        by_key[key].append(place)
+    return list(by_key.values())

@@ -7,10 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from traceflops.reports.view.figures import count, duration, percent, size
+from traceflops.reports.view.figures import (
+    UNKNOWN,
+    as_float,
+    count,
+    duration,
+    flops,
+    percent,
+    significant,
+    size,
+)
 from traceflops.reports.view.palette import CAUSE_LABELS, category_label
 from traceflops.reports.view.short_names import short_labels
 from traceflops.reports.view.utilisation import bounds_sentence, facts, parts
@@ -31,8 +41,8 @@ from traceflops.units import capitalized
 
 if TYPE_CHECKING:
     from traceflops.analysis import Analysis
-    from traceflops.mfu import Measurement
-    from traceflops.timeline import Account, Gap, Untimed
+    from traceflops.mfu import CountedKernel, Measurement
+    from traceflops.timeline import Gap, Untimed
 
 _MOST_SUMS: Final = 100
 _KERNELS: Final = 10
@@ -105,6 +115,9 @@ _FACT: Final = (
     _number("Value", lambda fact: fact.value),
     Column("Remark", lambda fact: fact.remark),
 )
+
+HEADS: Final = ("launches", "matrix FLOPs", "vector FLOPs", "read", "written", "busy", "FLOP/B")
+"""Columns behind the name: sums over the launches; busy is the share of matrix units' time."""
 
 _KINDS: Final = (
     ("totals", "Kernels and copies", DEVICE_KINDS),
@@ -209,23 +222,18 @@ def _gaps(analysis: Analysis) -> ReportTable:
 
 def _devices(analysis: Analysis) -> ReportTable:
     """Return the shares of each device, where there are several."""
+
+    def share_of(component: str) -> Column:
+        head = component_label(component, analysis.total)
+        return _number(head, lambda one: percent(one.chosen.components.share(component)))
+
     devices = analysis.devices if len(analysis.devices) > 1 else ()
     columns = (
         Column(capitalized(unit(analysis)), lambda device: device.label),
         _number("Window", lambda device: duration(device.chosen.components.window_ns)),
-        *(_share_of(name, analysis.total) for name in COMPONENTS),
+        *map(share_of, COMPONENTS),
     )
     return table_of(columns, devices[:_DEVICES], len(devices))
-
-
-def _share_of(component: str, total: Account) -> Column:
-    return _number(
-        component_label(component, total),
-        lambda device: percent(device.chosen.components.share(component)),
-    )
-
-
-# A trace without a timeline
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,11 +253,10 @@ class SumsOfKind:
 
 def sums_by_kind(untimed: Untimed) -> list[SumsOfKind]:
     """Return the tables of sums that have rows."""
-    tables = [(id_, title, untimed.of_kind(*kinds)) for id_, title, kinds in _KINDS]
     return [
         SumsOfKind(id_, title, table.slice(0, _MOST_SUMS).to_pylist(), table.num_rows)
-        for id_, title, table in tables
-        if table.num_rows
+        for id_, title, kinds in _KINDS
+        if (table := untimed.of_kind(*kinds)).num_rows
     ]
 
 
@@ -274,3 +281,34 @@ def _of_names(
 def _labels(names: Sequence[str]) -> dict[str, Name]:
     """Return what is shown of the names of one table, by name."""
     return dict(zip(names, map(Name, short_labels(names, _NAME)), strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class CountedShown:
+    """One kernel in words; unknown is a dash."""
+
+    name: str
+    cells: tuple[str, ...]
+
+
+def counted_rows(measured: Measurement) -> list[CountedShown]:
+    """Return the kernels of counted runs, those with most FLOPs first."""
+    work = measured.executed.work
+    return [_counted(row) for row in work.counted] if work is not None else []
+
+
+def _counted(row: CountedKernel) -> CountedShown:
+    moved = row.read + row.written if row.read is not None and row.written is not None else None
+    intensity = Fraction(row.flops, moved) if row.flops and moved else None
+    return CountedShown(
+        row.name,
+        (
+            count(row.launches),
+            flops(row.flops) if row.flops is not None else UNKNOWN,
+            flops(row.vector) if row.vector is not None else UNKNOWN,
+            size(row.read),
+            size(row.written),
+            percent(as_float(row.busy)),
+            significant(intensity, zeros=True) if intensity is not None else UNKNOWN,
+        ),
+    )

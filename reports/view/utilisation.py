@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, Final
+from itertools import accumulate
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from traceflops.devices import PER_TERA
 from traceflops.flops import (
@@ -21,6 +22,7 @@ from traceflops.mfu import Executed, Inference, KernelRow, Measurement, OpRow, P
 from traceflops.reports.view.figures import (
     UNKNOWN,
     apportioned,
+    as_float,
     count,
     duration,
     flops,
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
     from traceflops.analysis import Analysis
     from traceflops.findings import Finding
     from traceflops.mfu import Join, MeasuredWork
+
+T = TypeVar("T")
 
 THOUSAND: Final = 1000
 AT_MOST: Final = "≤ "
@@ -66,9 +70,6 @@ LABELS: Final = {name: (PART_NAMES[name], text) for name, text in _TEXTS.items()
 
 _FIGURES: Final = (UNSPLIT, "useful")
 """Lines that are a utilisation themselves: they have its digits."""
-
-WORK: Final = (UNSPLIT, "useful", "recompute", "algorithmic", "overcompute")
-"""Lines that are FLOPs; the others are losses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,23 +104,22 @@ def parts(fall: Waterfall) -> list[UtilisationPart]:
     """Return the lines that are not 0, from the useful work down."""
     lines = [line for line in fall.lines if line.amount]
     widths = apportioned([line.amount for line in lines], THOUSAND)
-    found, before = [], 0
-    for line, width in zip(lines, widths, strict=True):
-        found.append(UtilisationPart(line.name, width, before, Fraction(line.amount, fall.budget)))
-        before += width
-    return found
+    before = accumulate(widths, initial=0)
+    return [
+        UtilisationPart(line.name, width, start, Fraction(line.amount, fall.budget))
+        for line, width, start in zip(lines, widths, before, strict=False)
+    ]
 
 
 def bounds_sentence(measured: Measurement) -> str:
     """Return that the lines have upper counts, "" where all counts are exact."""
-    found = measured.mfu_range or measured.hfu_range
-    if found is None or measured.is_exact:
+    bounds = measured.mfu_range or measured.hfu_range
+    if bounds is None or measured.is_exact:
         return ""
-    least = use_percent(found.least)
     what = "Useful work" if measured.mfu_range is not None else "Executed work"
     return (
         f"Some FLOPs are known only as a range; upper bounds are shown. {what} is at least "
-        f"{least}; the rest would be compute below peak."
+        f"{use_percent(bounds.least)}; the rest would be compute below peak."
     )
 
 
@@ -153,14 +153,15 @@ def facts(measured: Measurement) -> Iterator[Fact]:
     """Yield what the figure is made of."""
     done = measured.executed
     if measured.hfu_range is not None:
-        yield Fact("HFU", measured.hfu_range.text, _of_what(measured))
+        padding = ", padding included" if done.unsplit_flops else ""
+        yield Fact("HFU", measured.hfu_range.text, f"all executed FLOPs{padding}")
     if measured.busy_range is not None:
         yield Fact("busy MFU", measured.busy_range.text, "without idle time")
     if done.executed_flops:
         yield _executed(measured)
         yield from _recomputed(done)
         if done.coverage is not None:
-            yield Fact("counted", percent(_float(done.coverage)), "of compute kernel time")
+            yield Fact("counted", percent(as_float(done.coverage)), "of compute kernel time")
     if done.work is not None:
         yield from _joined(done.work)
     yield from _peaks(measured)
@@ -170,14 +171,8 @@ def facts(measured: Measurement) -> Iterator[Fact]:
         yield Fact("vector work", flops(done.outside.vector_flops), "not part of MFU or HFU")
     ghosts = done.outside.count("ghost", "cached")
     if ghosts:
-        yield Fact(
-            "not executed", several(ghosts, "operator"), "recorded without computing a result"
-        )
-
-
-def _of_what(measured: Measurement) -> str:
-    split = not measured.executed.unsplit_flops
-    return "all executed FLOPs" + ("" if split else ", padding included")
+        remark = "recorded without computing a result"
+        yield Fact("not executed", several(ghosts, "operator"), remark)
 
 
 _JOINED: Final = {"counters": "from counters", "pair": "from the pair"}
@@ -200,10 +195,8 @@ def _joined(work: MeasuredWork) -> Iterator[Fact]:
 
 def _of_launches(join: Join) -> str:
     """Return what of the compute kernels has FLOPs by a recording, and which that is."""
-    share = percent(float(join.share)) if join.share is not None else UNKNOWN
-    return f"compute kernel launches, {share} of their time" + (
-        f"; {join.file}" if join.file else ""
-    )
+    file = f"; {join.file}" if join.file else ""
+    return f"compute kernel launches, {percent(as_float(join.share))} of their time{file}"
 
 
 def _executed(measured: Measurement) -> Fact:
@@ -234,10 +227,8 @@ def rate_words(work: Measured, peak: int | None) -> tuple[str, str, str]:
         significant(intensity, zeros=True) if intensity else UNKNOWN,
     )
     mark = "" if work.is_exact else AT_MOST.strip()
-    rate_word, share_word, intensity_word = (
-        word if word == UNKNOWN else f"{mark}{word}" for word in words
-    )
-    return rate_word, share_word, intensity_word
+    first, second, third = (word if word == UNKNOWN else f"{mark}{word}" for word in words)
+    return first, second, third
 
 
 def _recomputed(done: Executed) -> Iterator[Fact]:
@@ -245,30 +236,27 @@ def _recomputed(done: Executed) -> Iterator[Fact]:
     rules = done.rules("recompute")
     if rules:
         total = sum(number for _, number in rules.values())
-        by = ", ".join(
-            f"{several(n, 'operator')} by {rule}" for rule, (n, _) in sorted(rules.items())
-        )
-        yield Fact("recomputed", flops(total), f"{by} (docs/executed.md)")
+        by = [f"{several(n, 'operator')} by {rule}" for rule, (n, _) in sorted(rules.items())]
+        yield Fact("recomputed", flops(total), f"{', '.join(by)} (docs/executed.md)")
 
 
 def _peaks(measured: Measurement) -> Iterator[Fact]:
     """Yield the rates of each kind of device for the data types that were counted."""
-    counted = _counted(measured)
+    counted = measured.executed.dtypes - {TF32_OR_FP32}
     rates = {
         (one.product, "given" if one.given else f"{dtype} dense", rate)
         for one in measured.devices
         for dtype, rate in one.rates.items()
-        if dtype in counted - {TF32_OR_FP32}
+        if dtype in counted
     }
     for product, kind, rate in sorted(rates):
-        yield Fact(
-            "peak", f"{significant(Fraction(rate, PER_TERA), 5)} TFLOP/s", f"{kind}, {product}"
-        )
+        value = f"{significant(Fraction(rate, PER_TERA), 5)} TFLOP/s"
+        yield Fact("peak", value, f"{kind}, {product}")
 
 
-def _inference(found: Inference) -> Iterator[Fact]:
+def _inference(inference: Inference) -> Iterator[Fact]:
     """Yield what each phase is, and how much of the bandwidth it used where that limits it."""
-    for phase in found.phases:
+    for phase in inference.phases:
         name = phase.kind or "passes"
         tokens = "" if phase.queries is None else several(phase.queries, "token")
         rules = "; ".join(rule for rule, _ in phase.rules[:_RULES])
@@ -279,15 +267,11 @@ def _inference(found: Inference) -> Iterator[Fact]:
 
 
 def _bandwidth(name: str, phase: PhaseUse) -> Fact:
-    known = f"bytes known for {percent(_float(phase.coverage))} of kernel time"
+    known = f"bytes known for {percent(as_float(phase.coverage))} of kernel time"
     if phase.mbu is None:
         return Fact(f"{name} MBU", UNKNOWN, known if phase.possible else "bandwidth unknown")
     moved = f"at least {size(phase.moved.total)} in {duration(phase.time_ns)}"
     return Fact(f"{name} MBU", percent(float(phase.mbu)), f"{moved}; {known}")
-
-
-def _counted(measured: Measurement) -> frozenset[str]:
-    return measured.executed.dtypes
 
 
 def roofline(
@@ -306,19 +290,19 @@ def roofline(
 
 def bound_word(measured: Measurement, row: KernelRow | OpRow) -> str:
     """Return what bounds some work, `SLOW` where it stays far below its roof, "" if unknown."""
-    found = roofline(measured, row.measured, row)
-    if found is None:
+    nearer = roofline(measured, row.measured, row)
+    if nearer is None:
         return ""
     peak, _ = roof(measured, row.dtypes)
     share = {
         "compute": row.measured.share_of_peak(peak),
         "memory": share_of_bandwidth(measured, row),
         "interconnect": share_of_link(measured, row),
-    }[found.bound]
+    }[nearer.bound]
     if share is not None and share >= BOUND_FROM:
-        return found.bound
+        return nearer.bound
     # By its category alone the other roof may be the nearer one.
-    return "" if share is None or found.basis == "category" else SLOW
+    return "" if share is None or nearer.basis == "category" else SLOW
 
 
 def roof(measured: Measurement, dtypes: tuple[str, ...] = ()) -> tuple[int | None, int | None]:
@@ -326,13 +310,14 @@ def roof(measured: Measurement, dtypes: tuple[str, ...] = ()) -> tuple[int | Non
 
     The peak is that of `dtypes`, without any that of all that was counted.
     """
-    counted = dtypes or tuple(_counted(measured))
+    counted = dtypes or tuple(measured.executed.dtypes)
     peaks = {one.rates.get(dtype) for one in measured.devices for dtype in counted}
     widths = {one.bandwidth for one in measured.devices}
-    return (
-        peaks.pop() if len(peaks) == 1 else None,
-        widths.pop() if len(widths) == 1 else None,
-    )
+    return _only(peaks), _only(widths)
+
+
+def _only(values: set[T | None]) -> T | None:
+    return next(iter(values)) if len(values) == 1 else None
 
 
 def share_of_bandwidth(measured: Measurement, row: KernelRow | OpRow) -> Fraction | None:
@@ -343,10 +328,5 @@ def share_of_bandwidth(measured: Measurement, row: KernelRow | OpRow) -> Fractio
 
 def share_of_link(measured: Measurement, row: KernelRow | OpRow) -> Fraction | None:
     """Return the bandwidth used as a share of the link to the host, None for all else."""
-    links = {one.host_bandwidth for one in measured.devices}
-    link = links.pop() if len(links) == 1 else None
+    link = _only({one.host_bandwidth for one in measured.devices})
     return row.measured.share_of_bandwidth(link) if row.path == "host" else None
-
-
-def _float(value: Fraction | None) -> float | None:
-    return float(value) if value is not None else None

@@ -97,9 +97,8 @@ def component_label(name: str, total: Account) -> str:
 
 def ranks(devices: Sequence[DeviceReport]) -> str:
     """Return which ranks are shown, "" where none is known."""
-    known = sorted(
-        {rank for one in devices for rank in (one.ranks or (one.rank,)) if rank is not None}
-    )
+    every = {rank for device in devices for rank in device.ranks or (device.rank,)}
+    known = sorted(rank for rank in every if rank is not None)
     if not known:
         return ""
     return f"rank {known[0]}" if len(known) == 1 else f"ranks {number_ranges(known)}"
@@ -110,8 +109,8 @@ def steps_used(analysis: Analysis) -> str:
     steps = analysis.steps
     if not steps.seen:
         return "no steps found" if analysis.devices else ""
-    used = f"{count(len(steps.used))} of {several(len(steps.seen), 'step')} used"
-    return f"{used} ({number_ranges(steps.used)})" if steps.used else used
+    which = f" ({number_ranges(steps.used)})" if steps.used else ""
+    return f"{count(len(steps.used))} of {several(len(steps.seen), 'step')} used{which}"
 
 
 def selected(analysis: Analysis) -> str:
@@ -121,16 +120,11 @@ def selected(analysis: Analysis) -> str:
         start = place(chosen.from_ns or 0)
         end = place(chosen.to_ns) if chosen.to_ns is not None else "the end"
         return f"selected: {start} to {end}"
-    names = {
-        "steps": chosen.steps,
-        "ranks": chosen.ranks,
-        "GPUs": chosen.gpus,
-        "runs": chosen.run,
-    }
-    given = [name for name, value in names.items() if value is not None]
+    names = ("steps", chosen.steps), ("ranks", chosen.ranks), ("GPUs", chosen.gpus)
+    given = [name for name, value in (*names, ("runs", chosen.run)) if value is not None]
     some = f"selected {' and '.join(given)}" if given else ""
     job = f"job {chosen.job} of {len(analysis.jobs)}" if analysis.jobs and chosen.job else ""
-    return ", ".join(text for text in (job, some) if text)
+    return ", ".join(filter(None, (job, some)))
 
 
 def provenance(analysis: Analysis) -> list[str]:
@@ -144,7 +138,7 @@ def provenance(analysis: Analysis) -> list[str]:
         steps_used(analysis),
         selected(analysis),
     ]
-    return [part for part in parts if part]
+    return list(filter(None, parts))
 
 
 def number_ranges(numbers: Iterable[int], most: int = _MOST) -> str:
@@ -212,13 +206,9 @@ def longest_step(analysis: Analysis) -> str:
     if spread.outstanding > 1:
         least = float(STANDS_OUT)
         text += f"; {count(spread.outstanding)} exceed {least:g} × the median"  # noqa: RUF001
-    return f"{text}.{_wait_after(analysis, spread)}"
-
-
-def _wait_after(analysis: Analysis, spread: StepSpread) -> str:
-    """Return that devices idled at the end of the longest step, where that made it long."""
-    late = _late(analysis, spread)
-    return f" It ends with {duration(late[1])} of idle time before step {late[0]}." if late else ""
+    if late := _late(analysis, spread):
+        text += f". It ends with {duration(late[1])} of idle time before step {late[0]}"
+    return f"{text}."
 
 
 def _late(analysis: Analysis, spread: StepSpread) -> tuple[int, int] | None:

@@ -9,8 +9,8 @@ import traceflops as tf
 from tests.build import launched, step_marks, trace_of
 from tests.conftest import SAMPLES
 from traceflops.analysis.preparation import prepare
+from traceflops.attribution.kernels import operators
 from traceflops.attribution.launching_ops import launchers
-from traceflops.attribution.operator_table import operators
 from traceflops.table.trace import Trace
 
 SAMPLE_NAMES = ("gpt_1rank.json.gz", "gpt_ddp_4rank", "torch_cpu_train.json.gz", "rocprofv3_json")

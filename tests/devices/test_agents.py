@@ -11,8 +11,8 @@ from traceflops.analysis.recipe import analyze
 from traceflops.devices.device_facts import SeenDevice
 from traceflops.devices.matching import chosen
 from traceflops.devices.matching import match as matched
+from traceflops.mfu.budget import PeakOptions
 from traceflops.mfu.measurement import Measurement
-from traceflops.mfu.trace_peaks import PeakOptions
 
 
 def seen(**other: Any) -> SeenDevice:

@@ -6,9 +6,9 @@ import pytest
 
 from tests.build import trace_of
 from traceflops import analyze
-from traceflops.devices.device_names import by_name
-from traceflops.devices.dies import partition
-from traceflops.mfu.trace_peaks import PeakOptions
+from traceflops.devices.device_facts import by_name
+from traceflops.devices.peaks import partition
+from traceflops.mfu.budget import PeakOptions
 from traceflops.recording.inventory import take_inventory
 from traceflops.reports.terminal.info import render_info
 from traceflops.reports.view.wording import products

@@ -40,7 +40,7 @@ def made(
 
 
 def jobs(*traces: Trace) -> list[list[str]]:
-    return [[trace.source.files[0].name for trace in job] for job in split(traces)]
+    return [[trace.source.files[0].name for trace in job] for job in split(traces)[0]]
 
 
 def codes(trace: Trace) -> list[str]:
@@ -397,4 +397,4 @@ def test_a_run_and_a_world_are_two_jobs() -> None:
     assert [len(first.traces), len(second.traces)] == [1, 4]
     alone = tf.read(run)
     later = replace(alone.source, origin_unix_ns=(alone.source.origin_unix_ns or 0) + 70_000_000)
-    assert len(split([alone, replace(alone, source=later)])) == 2
+    assert len(split([alone, replace(alone, source=later)])[0]) == 2

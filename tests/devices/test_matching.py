@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.conftest import shared_file
-from traceflops.devices.device_facts import LONGEST_NAME, SeenDevice
-from traceflops.devices.device_names import by_name
+from traceflops.devices.device_facts import LONGEST_NAME, SeenDevice, by_name
 from traceflops.devices.matching import by_fingerprint, chosen, match
 from traceflops.devices.peaks import DTYPES, load_devices
 from traceflops.devices.user_rate import given_rate

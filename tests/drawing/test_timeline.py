@@ -10,8 +10,7 @@ from tests.build import launched, step_marks, trace_of
 from traceflops.analysis.preparation import prepare
 from traceflops.drawing.timeline import Budget, Drawable, Span, Timeline, drawable, parts_ns
 from traceflops.table.trace import Note, Trace
-from traceflops.timeline.idle_causes import IdleCauses
-from traceflops.timeline.records import Gap
+from traceflops.timeline.records import Gap, IdleCauses
 from traceflops.windows.prepared import Prepared
 
 

@@ -6,7 +6,7 @@ import traceflops as tf
 from tests.build import launched, trace_of
 from tests.mfu.test_measurement import matmul
 from traceflops.findings.finding import severity_of
-from traceflops.mfu.trace_peaks import PeakOptions
+from traceflops.mfu.budget import PeakOptions
 
 
 def of(**works: int) -> tf.Analysis:

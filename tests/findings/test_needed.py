@@ -8,8 +8,8 @@ from tests.build import launched, trace_of
 from tests.conftest import SAMPLES
 from tests.mfu.test_measurement import GEMM, H100
 from traceflops import Analysis, analyze
+from traceflops.mfu.budget import PeakOptions
 from traceflops.mfu.roof_times import RoofTime
-from traceflops.mfu.trace_peaks import PeakOptions
 from traceflops.parsers import read
 from traceflops.reports.json.measured import measured_object
 from traceflops.timeline.records import Components

@@ -8,7 +8,7 @@ import traceflops as tf
 from tests.build import launched, trace_of
 from tests.findings.test_losses import of
 from tests.mfu.test_measurement import GEMM, matmul
-from traceflops.mfu.trace_peaks import PeakOptions
+from traceflops.mfu.budget import PeakOptions
 from traceflops.reports.view.utilisation import parts
 
 

@@ -124,7 +124,7 @@ class Oracle:
         if kind in ("mfu", "hfu", "tflops_per_gpu"):
             found = raw_rate(self.card, run, self.peak, name)
             rates = {"mfu": found.mfu * 100, "hfu": found.hfu * 100}
-            return rates.get(kind, found.tflops_per_device)
+            return rates.get(kind) or found.tflops_per_device or Fraction(0)
         return Fraction(self.flops(name, run))
 
     def flops(self, convention: str, run: Run) -> Count:

@@ -13,13 +13,13 @@ from traceflops.errors import UsageError
 from traceflops.flops.model.blocks import (
     Attention,
     Block,
+    Conv,
     Experts,
     FeedForward,
     LatentAttention,
     Mask,
 )
 from traceflops.flops.model.card import ModelCard
-from traceflops.flops.model.conv import Conv
 
 lengths = st.integers(1, 60)
 sizes = st.integers(1, 70)

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from traceflops.errors import InputError, TraceflopsError, UsageError
 from traceflops.flops.model.blocks import Experts
 from traceflops.flops.model.card import ModelCard
-from traceflops.flops.model.huggingface import FAMILIES, card_of_config
-from traceflops.flops.model.models import read_card
+from traceflops.flops.model.families import FAMILIES
+from traceflops.flops.model.models import card_of_config, read_card
 
 Config = dict[str, Any]
 

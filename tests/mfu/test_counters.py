@@ -32,8 +32,8 @@ from tests.mfu.counting import (
     timed,
 )
 from traceflops.analysis.recipe import analyze
+from traceflops.mfu.budget import PeakOptions
 from traceflops.mfu.measurement import Measurement
-from traceflops.mfu.trace_peaks import PeakOptions
 from traceflops.parsers import read
 from traceflops.table.trace import Note, Trace
 

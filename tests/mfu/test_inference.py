@@ -11,10 +11,10 @@ from tests.build import launched, trace_of
 from tests.conftest import SAMPLES, shared_file
 from tests.mfu.test_measurement import GEMM, H100
 from traceflops.errors import UsageError
-from traceflops.flops.analytic.work import cache_elements, decode_bytes
+from traceflops.flops.analytic.rates import cache_elements, decode_bytes
 from traceflops.flops.model.models import preset
-from traceflops.mfu.inference.forward_passes import NO_CACHE
-from traceflops.mfu.inference.inference import BY_LACK, BY_MARKS, Inference, PhaseUse
+from traceflops.mfu.forward_passes import NO_CACHE
+from traceflops.mfu.inference import BY_LACK, BY_MARKS, Inference, PhaseUse
 from traceflops.table.trace import Trace
 from traceflops.windows.engine_passes import ServingMark, serving_marks
 

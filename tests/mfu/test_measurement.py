@@ -11,8 +11,8 @@ from tests.cli.test_commands import run
 from tests.conftest import SAMPLES
 from traceflops.analysis.recipe import analyze
 from traceflops.errors import UsageError
+from traceflops.mfu.budget import PeakOptions
 from traceflops.mfu.measurement import Measurement
-from traceflops.mfu.trace_peaks import PeakOptions
 from traceflops.parsers import read
 from traceflops.reports.view.utilisation import parts
 from traceflops.table.trace import Trace

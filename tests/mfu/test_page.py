@@ -21,7 +21,7 @@ from traceflops.flops.model.card_table import (
     build,
     parse_toml,
 )
-from traceflops.flops.model.huggingface import FAMILIES
+from traceflops.flops.model.families import FAMILIES
 
 PAGE = (ROOT / "docs" / "mfu.md").read_text(encoding="utf-8")
 CODE = set(re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", PAGE, flags=re.M | re.S)))

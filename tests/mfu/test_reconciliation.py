@@ -31,14 +31,14 @@ from traceflops.flops.ledger import Line
 from traceflops.flops.model.blocks import FULL, Attention, Block, Experts, FeedForward
 from traceflops.flops.model.card import ModelCard
 from traceflops.flops.model.models import bare_model, find_model
+from traceflops.mfu.budget import FROM_THE_TRACE, PeakOptions
 from traceflops.mfu.checked.diagnosis import diagnose
 from traceflops.mfu.checked.passes import Passes
 from traceflops.mfu.checked.reconciliation import Reconciliation, reconcile
 from traceflops.mfu.checked.variants import Seen, with_mask
 from traceflops.mfu.measurement import Measurement, measure
-from traceflops.mfu.trace_peaks import FROM_THE_TRACE, PeakOptions
 from traceflops.mfu.traced.cells import Cell
-from traceflops.reports.terminal.reconciled import described_facts
+from traceflops.reports.terminal.measured import described_facts
 from traceflops.table.trace import Trace
 from traceflops.windows.prepared import Prepared
 

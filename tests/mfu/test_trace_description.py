@@ -17,20 +17,21 @@ import traceflops
 from tests.build import launched, step_marks, trace_of
 from traceflops.analysis.preparation import prepare
 from traceflops.cli.mfu_options import (
+    AnswerOptions,
     DeviceOptions,
     ModelOptions,
     TimeOptions,
     TokenOptions,
     TrainingOptions,
-    run_of,
     words_of,
 )
+from traceflops.cli.mfu_options import Description as Options
 from traceflops.devices.merging import merge
 from traceflops.errors import UsageError
 from traceflops.flops.model.models import find_model
-from traceflops.mfu.checked.description import Description
 from traceflops.mfu.checked.token_marks import told_by_marks
 from traceflops.mfu.checked.trace_description import (
+    Description,
     NotDescribed,
     SelfDescribed,
     card_and_run,
@@ -69,9 +70,8 @@ def by_options(**options: Any) -> tuple[Any, Any]:
     def group(kind: Any) -> Any:
         return kind(**{k: v for k, v in options.items() if k in kind.__dataclass_fields__})
 
-    card = group(ModelOptions).card()
-    groups = map(group, (TokenOptions, TimeOptions, DeviceOptions, TrainingOptions))
-    return card, run_of(card, *groups)
+    kinds = (ModelOptions, TokenOptions, TimeOptions, DeviceOptions, TrainingOptions, AnswerOptions)
+    return Options(*map(group, kinds)).card_and_run()
 
 
 CASES: list[tuple[dict[str, Any], dict[str, Any]]] = [

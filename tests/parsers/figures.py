@@ -12,8 +12,7 @@ import traceflops as tf
 from sample_traces.emit_pytorch import write_pytorch
 from sample_traces.kineto_options import KinetoOptions
 from sample_traces.records import Run
-from traceflops.timeline.idle_causes import IdleCauses
-from traceflops.timeline.records import Account, Window
+from traceflops.timeline.records import Account, IdleCauses, Window
 from traceflops.windows.records import DeviceReport
 
 

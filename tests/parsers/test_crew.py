@@ -33,7 +33,7 @@ def crew() -> Iterator[Crew]:
 
 def same(one: Trace, other: Trace) -> bool:
     return (one.source, one.notes) == (other.source, other.notes) and all(
-        table.equals(other.table(name)) for name, table in one.tables.items()
+        table.to_pylist() == other.table(name).to_pylist() for name, table in one.tables.items()
     )
 
 

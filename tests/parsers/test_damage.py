@@ -20,7 +20,7 @@ from tests.parsers.documents import (
 )
 from traceflops.errors import InputError
 from traceflops.parsers.io.jsonfiles.mend import REPAIRS
-from traceflops.parsers.io.jsonfiles.text import split, violation
+from traceflops.parsers.io.jsonfiles.text import commas, first_value
 from traceflops.table.trace import Trace
 
 NAMES = ("gemm", "a}, {b", "]", "x: 5, y", "é", '"quoted"', "C:\\new", "")
@@ -179,23 +179,17 @@ def test_repairs_leave_sound_json_alone(value: Any, ascii_only: bool, indent: An
 def test_split_finds_the_commas_between_values(values: list[Any], comma: str) -> None:
     texts = [json.dumps(value) for value in values]
     text = comma.join(texts).encode()
-    parts = split(text, 0, len(text))
-    pieces = [
-        text[a:b]
-        for a, b in zip(
-            [0, *(c + 1 for c in parts.commas)], [*parts.commas, len(text)], strict=True
-        )
-    ]
+    between = commas(text, 0, len(text))
+    ends = zip([0, *(at + 1 for at in between)], [*between, len(text)], strict=True)
+    pieces = [text[begin:end] for begin, end in ends]
     assert [json.loads(piece) for piece in pieces if piece] == values
-    assert parts.close is None
-    closed = split(text + b"] tail", 0, len(text) + 6)
-    assert (closed.commas, closed.close) == (parts.commas, len(text))
+    assert commas(text + b"] tail, x", 0, len(text) + 9) == between
 
 
 @given(st.lists(st.dictionaries(st.text(max_size=3), st.integers() | st.text()), max_size=4))
 def test_a_beginning_violates_nothing(values: list[Any]) -> None:
-    text = json.dumps(values)[1:-1].encode()
-    assert all(violation(text[:cut]) is None for cut in range(len(text) + 1))
+    text = json.dumps(values)[:-1].encode()
+    assert all(first_value(text[:cut]) == (False, cut) for cut in range(1, len(text) + 1))
 
 
 @pytest.mark.parametrize(
@@ -209,9 +203,9 @@ def test_a_beginning_violates_nothing(values: list[Any]) -> None:
     ],
 )
 def test_a_violation_is_found_where_it_is(text: bytes, at: int) -> None:
-    found = violation(text)
-    assert found is not None
-    assert abs(found - at) <= 1
+    whole, length = first_value(b"[" + text)
+    assert not whole
+    assert abs(length - 1 - at) <= 1
 
 
 DOUBTFUL_ENDS = [

@@ -860,10 +860,9 @@ def test_salvage_finds_each_intact_row_once(
     broken = {number for first, length in damage for number in range(first, first + length)}
     rows = sorted(numbers)
 
-    def scan(low: int, high: int, backwards: bool) -> Iterator[list[Row]]:
-        inside = [number for number in rows if low <= number <= high]
+    def scan(low: int, high: int) -> Iterator[list[Row]]:
         batch: list[Row] = []
-        for number in reversed(inside) if backwards else inside:
+        for number in [number for number in rows if low <= number <= high]:
             if number in broken:
                 if batch:
                     yield batch
@@ -876,7 +875,7 @@ def test_salvage_finds_each_intact_row_once(
             yield batch
 
     salvage = Salvage(scan, max(rows, default=0))
-    found = [number for batch in salvage.rows([(LOWEST, HIGHEST)]) for (number,) in batch]
+    found = [number for batch in salvage.rows(LOWEST, HIGHEST) for (number,) in batch]
     assert len(found) == len(set(found)) == salvage.read
     positive = {number for number in rows if number > 0}
     assert set(found) >= positive - broken

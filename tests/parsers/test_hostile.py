@@ -12,7 +12,7 @@ from tests.parsers.documents import read_bytes, read_one, source_of
 from traceflops.errors import InputError
 from traceflops.parsers import read
 from traceflops.parsers.io import inputs, places
-from traceflops.parsers.io.jsonfiles import events
+from traceflops.parsers.io.jsonfiles import lists, objects
 from traceflops.table.trace import Trace
 
 
@@ -23,6 +23,11 @@ def kernel(number: int, name: str = "k") -> bytes:
 
 def document(*parts: bytes) -> bytes:
     return b'{"schemaVersion":1,"traceEvents":[' + b",".join(parts) + b'],"world":2}'
+
+
+def limit_values(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    for module in (lists, objects):
+        monkeypatch.setattr(module, "LONGEST_VALUE", size)
 
 
 GOOD = [kernel(n) for n in range(40)]
@@ -56,7 +61,7 @@ def test_endless_nesting_beside_the_events_costs_what_it_is_in(opening: str) -> 
     before = b'{"deep":' + deep + b',"traceEvents":[' + b",".join(GOOD) + b"]}"
     assert (starts(read_bytes(before)), counts(read_bytes(before))) == (
         list(range(40)),
-        {"json-dropped": 1},
+        {"json-repaired": 1},
     )
     after = b'{"traceEvents":[' + b",".join(GOOD) + b'],"deep":' + deep + b"}"
     assert starts(read_bytes(after)) == list(range(40))
@@ -64,8 +69,8 @@ def test_endless_nesting_beside_the_events_costs_what_it_is_in(opening: str) -> 
 
 
 def test_a_value_too_long_for_an_event_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "_LONGEST_EVENT", 3000)
-    long = kernel(98, "x" * 50_000)
+    limit_values(monkeypatch, 3000)
+    long = kernel(98, "x" * 500_000)
     data = document(*GOOD[:20], long, *GOOD[20:])
     for size in (150, 700, 2000):
         found = read_bytes(data, size)
@@ -76,7 +81,7 @@ def test_a_value_too_long_for_an_event_is_left_out(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_value_without_an_end_is_a_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "_LONGEST_EVENT", 3000)
+    limit_values(monkeypatch, 3000)
     good = b'{"traceEvents":[' + b",".join(GOOD)
     for waste in (b"\0" * 30_000, b"[" * 30_000, kernel(99, "y" * 30_000)[:-20]):
         found = read_bytes(good + b"," + waste, 500)
@@ -86,7 +91,7 @@ def test_a_value_without_an_end_is_a_cut(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_what_stands_behind_waste_without_quotes_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """The size of a value is looked at before its content."""
-    monkeypatch.setattr(events, "_LONGEST_EVENT", 3000)
+    limit_values(monkeypatch, 3000)
     for waste in (b"\0" * 30_000, b"}, {" * 8000, b'"' * 30_001, b"\\" * 30_000):
         found = read_bytes(document(*GOOD[:20], waste, *GOOD[20:]), 500)
         assert set(range(40)) - set(starts(found)) <= {20}

@@ -11,7 +11,7 @@ import pytest
 import traceflops as tf
 from tests.build import trace_of
 from tests.conftest import SAMPLES, shared_file
-from traceflops.parsers.shared.same_runs import without_other_exports
+from traceflops.parsers.shared.repeats import without_other_exports
 from traceflops.table.trace import Trace
 
 FIRST = ({"name": "a", "start_ns": 5, "dur_ns": 7}, {"name": "b", "start_ns": 20, "dur_ns": 3})

@@ -70,6 +70,7 @@ def test_a_rank_keeps_its_number_beside_a_machine() -> None:
     "name",
     [
         "c10::detail::add",
+        "c10d::allreduce_",
         "at::native::c10::add",
         "torch.distributed.internal",
         "host-to-device copy",

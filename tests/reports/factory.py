@@ -16,13 +16,13 @@ from traceflops.findings.finding import Verdict
 from traceflops.mfu.measurement import Measurement, measure
 from traceflops.parsers import read
 from traceflops.table.trace import Note, Source, SourceFile
-from traceflops.timeline.idle_causes import IdleCauses
 from traceflops.timeline.records import (
     EMPTY_ACCOUNT,
     Account,
     Components,
     Copies,
     Gap,
+    IdleCauses,
     Sums,
     WholeSpan,
     Window,

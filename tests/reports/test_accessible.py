@@ -16,8 +16,9 @@ from tests.conftest import SAMPLES
 from tests.reports import factory
 from tests.reports.test_counted import by_counters
 from traceflops.reports.page.html import render_html
+from traceflops.reports.terminal.lines import Style
 from traceflops.reports.terminal.measured import render_measured
-from traceflops.reports.terminal.summary import Style, render_terminal
+from traceflops.reports.terminal.summary import render_terminal
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

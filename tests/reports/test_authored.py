@@ -12,7 +12,7 @@ from markdown_it import MarkdownIt
 from tests.reports import factory
 from tests.reports.factory import HOSTILE
 from traceflops.errors import UsageError
-from traceflops.reports.markdown.markdown import render_markdown
+from traceflops.reports.markdown import render_markdown
 from traceflops.reports.page.html import render_html
 from traceflops.reports.view.author_notes import MOST_BYTES, Authored, NoteBlock, authored, blocks
 

@@ -15,8 +15,8 @@ from tests.reports.hostiletraces import hostile_trace
 from traceflops.analysis.preparation import prepare
 from traceflops.analysis.recipe import analysis_of
 from traceflops.categories import activities
-from traceflops.reports.page.escaped import cost, cut, tip
 from traceflops.reports.page.html import render_html
+from traceflops.reports.page.jinja import cost, cut, tip
 
 DEAR = {
     "what HTML escapes": "\"'<>&",

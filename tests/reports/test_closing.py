@@ -13,8 +13,7 @@ from tests.conftest import SAMPLES
 from tests.memory.test_usage import totals
 from tests.reports import factory
 from tests.reports.test_memory import MIB, trace
-from traceflops.reports.page.footer import PAGE_BYTES, closing
-from traceflops.reports.page.html import render_html
+from traceflops.reports.page.html import PAGE_BYTES, closing, render_html
 from traceflops.reports.view.author_notes import Authored, blocks
 from traceflops.table.trace import Note
 

@@ -8,9 +8,10 @@ from dataclasses import replace
 from tests.reports import factory
 from traceflops.analysis.result import Analysis
 from traceflops.ranks.collectives import Collective
-from traceflops.reports.markdown.markdown import render_markdown
+from traceflops.reports.markdown import render_markdown
 from traceflops.reports.page.html import render_html
-from traceflops.reports.terminal.summary import Style, render_terminal
+from traceflops.reports.terminal.lines import Style
+from traceflops.reports.terminal.summary import render_terminal
 
 ROWS = (
     Collective("allreduce", 8, 12, 3_000_000, 1_000_000, 12, 48_000_000, 3_000_000),

@@ -17,10 +17,11 @@ from traceflops.analysis.recipe import analyze
 from traceflops.analysis.result import Analysis
 from traceflops.parsers import read
 from traceflops.reports.page.html import render_html
+from traceflops.reports.terminal.lines import Style
 from traceflops.reports.terminal.measured import render_measured
-from traceflops.reports.terminal.summary import Style, render_terminal
-from traceflops.reports.view.counted_table import HEADS, counted_rows
+from traceflops.reports.terminal.summary import render_terminal
 from traceflops.reports.view.figures import UNKNOWN
+from traceflops.reports.view.tables import HEADS, counted_rows
 
 BYTES = {"FETCH_SIZE": 3_000.0, "WRITE_SIZE": 200.0}
 SCHEMA = json.loads((ROOT / "reports" / "json" / "report.schema.json").read_text(encoding="utf-8"))

@@ -392,7 +392,7 @@ def test_the_page_is_recognised_as_ours(one_page: str) -> None:
 
 
 def test_drawing_draws_no_complaint(one: Analysis, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.DEBUG, logger="traceflops.reports.page.figures"):
+    with caplog.at_level(logging.DEBUG, logger="traceflops.reports.page.scripts"):
         render_html(one)
     assert [record.getMessage() for record in caplog.records] == []
 

@@ -15,10 +15,11 @@ from rich.text import Text
 
 import traceflops as tf
 from tests.build import trace_of
-from traceflops.reports.markdown.markdown import render_markdown
-from traceflops.reports.page import timeline_still as timeaxis
+from traceflops.reports.markdown import render_markdown
+from traceflops.reports.page import axes as timeaxis
 from traceflops.reports.page.html import render_html
-from traceflops.reports.terminal.summary import Style, cut_to, render_terminal
+from traceflops.reports.terminal.lines import Style, cut_to
+from traceflops.reports.terminal.summary import render_terminal
 from traceflops.reports.view.figures import kernel_label, kernel_text
 from traceflops.reports.view.short_names import Label, kernel_labels, labels, short_labels
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from traceflops.mfu import Checkpoint, Ledger, Line, Lora, Run, model_flops, preset
+from traceflops.reports.terminal.lines import ledger_table
 from traceflops.reports.view.figures import flops, significant
-from traceflops.reports.view.ledger import ledger_table
 
 NUMBERS = [
     (0, "0"),

@@ -19,7 +19,7 @@ from tests.conftest import ROOT
 from tests.reports.factory import HOSTILE
 from traceflops.analysis.recipe import analyze
 from traceflops.analysis.result import Analysis
-from traceflops.reports.markdown.markdown import code, plain, render_markdown
+from traceflops.reports.markdown import code, plain, render_markdown
 from traceflops.reports.view.figures import percent, visible
 from traceflops.reports.write import RENDERERS, save
 from traceflops.table.trace import Note

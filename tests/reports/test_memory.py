@@ -12,7 +12,7 @@ from tests.build import launched, step_marks, trace_of
 from tests.conftest import shared_file
 from tests.memory.test_usage import counter, totals
 from traceflops.reports.json.report import report_object
-from traceflops.reports.markdown.markdown import render_markdown
+from traceflops.reports.markdown import render_markdown
 from traceflops.reports.page.html import render_html
 from traceflops.reports.page.memory import MOST_DRAWN, MOST_ROWS, memory_page
 from traceflops.table.trace import Trace

@@ -6,7 +6,7 @@ import re
 
 import traceflops as tf
 from tests.build import trace_of
-from traceflops.reports.markdown.markdown import render_markdown
+from traceflops.reports.markdown import render_markdown
 from traceflops.reports.page.html import render_html
 
 

@@ -15,8 +15,7 @@ from traceflops.reports.view.palette import (
     loss_label,
 )
 from traceflops.reports.view.utilisation import LABELS
-from traceflops.timeline.idle_causes import IdleCauses
-from traceflops.timeline.records import COMPONENTS
+from traceflops.timeline.records import COMPONENTS, IdleCauses
 
 Array = npt.NDArray[np.float64]
 

@@ -11,12 +11,12 @@ from tests.conftest import SAMPLES
 from tests.mfu.test_measurement import GEMM, H100, MATMUL, matmul
 from tests.reports.factory import HOSTILE
 from tests.reports.test_html import Tree
-from traceflops.mfu.trace_peaks import PeakOptions
+from traceflops.mfu.budget import PeakOptions
 from traceflops.reports.json.measured import measured_object
 from traceflops.reports.page.html import render_html
 from traceflops.reports.page.peak import peak_page
 from traceflops.reports.page.roofline import NARROW, Held, drawn_sentence, roofline_plot
-from traceflops.reports.page.work import kernel_work
+from traceflops.reports.page.work import work_of
 
 
 def section(analysis: tf.Analysis) -> str:
@@ -35,7 +35,7 @@ def test_a_product_at_half_the_peak() -> None:
         ("compute below peak", "50.0 %", 2_000, "2.000 GFLOP"),
     ]
     assert page.budget == "4.000 GFLOP"
-    kernel = kernel_work(analysis.measured, [GEMM])[GEMM]
+    kernel = work_of(analysis.measured, analysis.measured.kernels, [GEMM])[GEMM]
     assert (kernel.name, kernel.time_ns, kernel.flops.text) == (GEMM, 4_000, "2.000 GFLOP")
     assert (kernel.flops.value, kernel.rate.value, kernel.of_peak.value) == (2e9, 500, 0.5)
     assert (kernel.rate.text, kernel.of_peak.text) == ("500.0", "50.0 %")
@@ -49,7 +49,7 @@ def test_a_product_at_half_the_peak() -> None:
 def test_work_below_half_of_its_nearer_roof_is_not_bound_by_it(time_ns: int, word: str) -> None:
     """2 x 1000^3 FLOPs need 2,000 ns at the peak; the JSON says which roof is nearer."""
     measured = tf.analyze(matmul(time_ns), peaks=PeakOptions(tflops=1000)).measured
-    assert kernel_work(measured, [GEMM])[GEMM].bound == word
+    assert work_of(measured, measured.kernels, [GEMM])[GEMM].bound == word
     assert {row["bound"] for row in measured_object(measured)["kernels"]} == {"compute"}
 
 

@@ -13,12 +13,12 @@ from tests.reports import factory
 from tests.reports.test_memory import MIB
 from traceflops.devices.missing_input import ASK, GIVE_PEAK, MissingInput, without_rates
 from traceflops.flops.mfu_waterfall import Waterfall, WaterfallLine
-from traceflops.mfu.trace_peaks import PeakOptions
+from traceflops.mfu.budget import PeakOptions
 from traceflops.reports.page.html import render_html
 from traceflops.reports.page.memory import memory_page
 from traceflops.reports.page.peak import peak_page
 from traceflops.reports.page.roofline import Held, roofline_plot
-from traceflops.reports.page.work import kernel_work, operators_page
+from traceflops.reports.page.work import operators_page, work_of
 from traceflops.reports.view.utilisation import parts, why_not
 from traceflops.table.trace import Note, Trace
 
@@ -93,7 +93,10 @@ def test_a_kernel_has_its_rate_of_memory() -> None:
     row = shown[shown.index('id="kernel=') :].split("</tr>")[0]
     cells = re.findall(r'<td class="n" data-value="[^"]*"[^>]*>([^<]*)</td>', row)
     assert cells[cells.index("1,500") + 1] == "44.8 %"
-    assert kernel_work(analysis.measured, [GEMM])[GEMM].bytes_rate.value == 1_500
+    assert (
+        work_of(analysis.measured, analysis.measured.kernels, [GEMM])[GEMM].bytes_rate.value
+        == 1_500
+    )
     assert "bytes are minimum traffic" in shown
 
 
@@ -114,7 +117,7 @@ def test_a_kernel_that_alone_works_for_an_op_without_flops_has_its_bytes() -> No
     found = tf.analyze(trace_of(**both, ops=ops, devices=[H100]))
     work = {row.name: row for row in found.measured.kernels}
     assert (work["add_kernel"].measured.min_bytes, work["add_kernel"].counted) == (12_000_000, 1)
-    shown = kernel_work(found.measured, ["add_kernel"])["add_kernel"]
+    shown = work_of(found.measured, found.measured.kernels, ["add_kernel"])["add_kernel"]
     assert (shown.bytes_rate.text, shown.of_bandwidth.text) == ("2,000", "59.7 %")  # of 3,350 GB/s
     assert (shown.flops.value, shown.bound, shown.by) == (None, "memory", "shapes")
     assert {work[name].measured.min_bytes for name in ("first_kernel", "second_kernel")} == {None}

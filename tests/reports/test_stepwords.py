@@ -11,10 +11,10 @@ from tests.build import trace_of
 from tests.conftest import SAMPLES
 from tests.reports.test_terminal import printed
 from tests.windows.test_step_times import alone, ranks
-from traceflops.reports.markdown.markdown import render_markdown
+from traceflops.reports.markdown import render_markdown
 from traceflops.reports.page.html import render_html
 from traceflops.reports.page.overview import tiles
-from traceflops.reports.terminal.summary import Style
+from traceflops.reports.terminal.lines import Style
 
 
 def text_of(page: str, start: str, end: str) -> str:

@@ -20,10 +20,10 @@ from tests.reports import factory
 from tests.reports.test_browser import Opened, opened
 from traceflops.analysis.result import Analysis
 from traceflops.ranks.rank_spread import OwnTimes, most_and_least, own_times, straggler
-from traceflops.reports.page import heatmap, kernels, overview, ranks, steps
-from traceflops.reports.page.deeplinks import DeepLinks
+from traceflops.reports.page import kernels, overview, ranks, steps
 from traceflops.reports.page.html import render_html
-from traceflops.reports.page.shapes import shape_words, type_words
+from traceflops.reports.page.kernels import shape_words, type_words
+from traceflops.reports.page.section import DeepLinks
 from traceflops.reports.page.steps import window_rows
 
 if TYPE_CHECKING:
@@ -226,9 +226,9 @@ def test_a_slow_rank_that_nobody_waits_for_is_not_said_to_be_awaited() -> None:
 
 def test_the_map_shows_each_step_against_its_median() -> None:
     ns = np.array([[100.0, 100.0], [100.0, 100.0], [100.0, 130.0]])
-    found = heatmap.heat_map(OwnTimes((7, 8), ns), ["rank 0", "rank 1", "rank 2"])
+    found = ranks.heat_map(OwnTimes((7, 8), ns), ["rank 0", "rank 1", "rank 2"])
     assert found is not None
-    titles = {cell.title: shade.name for shade in found.shades for cell in shade.cells}
+    titles = {title: shade.name for shade in found.shades for *_, title in shade.cells}
     assert titles["rank 2, step 8: +30.0 %"] == "high-2"
     assert titles["rank 0, step 7: +0.0 %"] == "even"
     assert sum(shade.number for shade in found.shades) == 6
@@ -238,7 +238,7 @@ def test_a_coarse_map_keeps_what_is_farthest_and_stays_small() -> None:
     ns = np.full((512, 300), 100.0)
     ns[77, 123] = 250.0
     ns[300, 5] = np.nan
-    found = heatmap.heat_map(OwnTimes(tuple(range(300)), ns), [f"rank {i}" for i in range(512)])
+    found = ranks.heat_map(OwnTimes(tuple(range(300)), ns), [f"rank {i}" for i in range(512)])
     assert found is not None
     assert (found.ranks, found.steps) == (8, 3)
     numbers = {shade.name: shade.number for shade in found.shades}
@@ -253,7 +253,7 @@ def test_a_coarse_map_keeps_what_is_farthest_and_stays_small() -> None:
     }
     assert next(s.path for s in found.shades if s.name == "high-3") == "M41 9h1v1h-1z"
     noise = np.random.default_rng(1).normal(100, 10, (512, 300))
-    loud = heatmap.heat_map(OwnTimes(tuple(range(300)), noise), [f"rank {i}" for i in range(512)])
+    loud = ranks.heat_map(OwnTimes(tuple(range(300)), noise), [f"rank {i}" for i in range(512)])
     assert loud is not None
     assert sum(len(shade.path) for shade in loud.shades) < 150_000
 

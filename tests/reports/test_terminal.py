@@ -16,8 +16,9 @@ from tests.build import trace_of
 from tests.conftest import SAMPLES
 from tests.reports.factory import hostile, ranks, without_devices, without_steps
 from traceflops.flops.mfu_waterfall import Waterfall, WaterfallLine
+from traceflops.reports.terminal.lines import Style
 from traceflops.reports.terminal.measured import render_measured
-from traceflops.reports.terminal.summary import Style, render_terminal
+from traceflops.reports.terminal.summary import render_terminal
 from traceflops.reports.view.palette import LINE_LOOKS, LOOKS
 from traceflops.reports.view.utilisation import LABELS
 from traceflops.timeline.records import COMPONENTS

@@ -1,6 +1,6 @@
 import pytest
 
-from traceflops.reports.page.timeline_still import time_ticks
+from traceflops.reports.page.axes import time_ticks
 from traceflops.reports.view import figures
 
 

@@ -14,9 +14,10 @@ from tests.build import trace_of
 from tests.conftest import ROOT
 from tests.reports.factory import HOSTILE
 from traceflops import Analysis, analyze
-from traceflops.reports.markdown.markdown import render_markdown
+from traceflops.reports.markdown import render_markdown
 from traceflops.reports.page.html import render_html
-from traceflops.reports.terminal.summary import Style, render_terminal
+from traceflops.reports.terminal.lines import Style
+from traceflops.reports.terminal.summary import render_terminal
 
 COMMAND = (
     "rocprofv3 --kernel-trace --memory-copy-trace --hip-trace --marker-trace "

@@ -18,7 +18,7 @@ from tests.reports import factory
 from traceflops.cli import app
 from traceflops.errors import UsageError
 from traceflops.reports.files import check_place, write_pieces, write_together
-from traceflops.reports.tables.report_tables import save_tables
+from traceflops.reports.tables import save_tables
 from traceflops.reports.write import save
 
 SAMPLE = SAMPLES / "gpt_1rank.json.gz"

@@ -5,7 +5,7 @@ from typing import Any
 
 from tests.build import launched, step_marks, trace_of
 from traceflops import analyze
-from traceflops.timeline.idle_causes import IdleCauses
+from traceflops.timeline.records import IdleCauses
 
 
 def causes(**tables: Any) -> IdleCauses:

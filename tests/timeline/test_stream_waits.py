@@ -9,7 +9,7 @@ from tests.conftest import shared_file
 from traceflops import analyze
 from traceflops.analysis.result import Analysis
 from traceflops.parsers import read
-from traceflops.timeline.idle_causes import IdleCauses
+from traceflops.timeline.records import IdleCauses
 
 US = 1_000
 MS = 1_000_000

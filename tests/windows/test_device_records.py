@@ -14,7 +14,7 @@ from tests.conftest import SAMPLES, shared_file
 from traceflops import Analysis, Selection, analyze
 from traceflops.analysis.preparation import prepare
 from traceflops.recording.inventory import take_inventory
-from traceflops.reports.markdown.markdown import render_markdown
+from traceflops.reports.markdown import render_markdown
 from traceflops.reports.page.html import render_html
 from traceflops.reports.page.overview import document_title
 from traceflops.reports.terminal.summary import render_terminal

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 from traceflops.faces import lazy
 
 if TYPE_CHECKING:
-    from traceflops.analysis.jobs import listed_jobs
     from traceflops.analysis.preparation import prepare, prepare_pair
-    from traceflops.analysis.recipe import analysis_of, analyze, with_removed
+    from traceflops.analysis.recipe import analysis_of, analyze, listed_jobs, with_removed
     from traceflops.analysis.result import Analysis
 else:
     __getattr__ = lazy(__name__, __file__)

@@ -6,7 +6,7 @@ or two sentences, and how many records it is about. Shown first are those of the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -49,110 +49,84 @@ def is_said(trace: Trace, *codes: str) -> bool:
     return any(note.code in codes for note in trace.notes)
 
 
-def _link_notes(trace: Trace, devices: Sequence[DeviceReport]) -> tuple[Note, ...]:
+def _link_notes(trace: Trace, devices: Sequence[DeviceReport]) -> Iterator[Note]:
     """Say how many activities have no launch record, unless the reader of the trace said so.
 
     Sums are over the devices shown.
     """
-    known = [d.whole.unlinked for d in devices if d.whole.unlinked is not None]
-    unlinked = sum(sum(counts.values()) for counts in known)
-    total = sum(sums.count for d in devices for sums in d.whole.kinds.values())
-    if not unlinked or is_said(trace, *_CALLS_SAID):
-        return ()
-    return (
-        Note(
-            "missing",
-            "unlinked",
-            f"{some_of(unlinked, total, 'GPU operation', 'have')} no launch record (launched "
-            "before the trace began, or lost). Their time counts; their step and operator "
-            "are unknown.",
-            unlinked,
-        ),
-    )
+    unlinked = sum(sum((device.whole.unlinked or {}).values()) for device in devices)
+    if unlinked and not is_said(trace, *_CALLS_SAID):
+        text = (
+            f"{some_of(unlinked, _operations(devices), 'GPU operation', 'have')} no launch record "
+            "(launched before the trace began, or lost). Their time counts; their step and "
+            "operator are unknown."
+        )
+        yield Note("missing", "unlinked", text, unlinked)
 
 
-def _no_calls_notes(trace: Trace, devices: Sequence[DeviceReport]) -> tuple[Note, ...]:
+def _operations(devices: Sequence[DeviceReport]) -> int:
+    return sum(sums.count for device in devices for sums in device.whole.kinds.values())
+
+
+def _no_calls_notes(trace: Trace, devices: Sequence[DeviceReport]) -> Iterator[Note]:
     """Say that work cannot be linked to launches, unless the reader of the trace said so."""
-    without = [d for d in devices if d.type != "cpu" and d.whole.unlinked is None]
-    if not without or is_said(trace, "no-calls", *_CALLS_SAID):
-        return ()
-    how = remedy(trace.source.format, "calls")
-    text = (
-        "The trace has no CPU API calls. Work cannot be linked to operators, and the causes of "
-        "idle time are unknown."
-    )
-    return (Note("missing", "no-calls", f"{text} To record them: {how}." if how else text),)
+    without = any(d.type != "cpu" and d.whole.unlinked is None for d in devices)
+    if without and not is_said(trace, "no-calls", *_CALLS_SAID):
+        how = remedy(trace.source.format, "calls")
+        text = (
+            "The trace has no CPU API calls. Work cannot be linked to operators, and the causes of "
+            "idle time are unknown."
+        )
+        yield Note("missing", "no-calls", f"{text} To record them: {how}." if how else text)
 
 
-def _overlap_notes(devices: Sequence[DeviceReport]) -> tuple[Note, ...]:
+def _overlap_notes(devices: Sequence[DeviceReport]) -> Iterator[Note]:
     """Say that much device work begins while earlier work of its stream runs."""
     devices = [device for device in devices if device.type != "cpu"]
     count = sum(device.whole.same_stream_overlaps for device in devices)
-    total = sum(sums.count for device in devices for sums in device.whole.kinds.values())
-    if count <= _FEW_OVERLAPS * total:
-        return ()
-    longest = max(device.whole.same_stream_overlap_max_ns for device in devices)
-    return (
-        Note(
-            "assumed",
-            "overlap-on-stream",
+    total = _operations(devices)
+    if count > _FEW_OVERLAPS * total:
+        longest = max(device.whole.same_stream_overlap_max_ns for device in devices)
+        text = (
             f"{some_of(count, total, 'GPU operation', 'start')} before the previous one on "
             f"their stream ends (by up to {time_amount(longest)}). Some hardware allows "
-            "this; a clock that jumped back looks the same. No time counts twice.",
-            count,
-        ),
-    )
+            "this; a clock that jumped back looks the same. No time counts twice."
+        )
+        yield Note("assumed", "overlap-on-stream", text, count)
 
 
-def _earlier_work_notes(devices: Sequence[DeviceReport]) -> tuple[Note, ...]:
+def _earlier_work_notes(devices: Sequence[DeviceReport]) -> Iterator[Note]:
     """Say for how long launched work waited for something that is not in the trace."""
     unknown_ns = [device.whole.account.idle_causes.unrecorded_ns for device in devices]
-    count = sum(ns > 0 for ns in unknown_ns)
-    if not count:
-        return ()
-    return (
-        Note(
-            "missing",
-            "earlier-work-missing",
+    if count := sum(ns > 0 for ns in unknown_ns):
+        text = (
             f"On {several(count, 'GPU')} recorded work starts long after its launch call "
             f"({time_amount(sum(unknown_ns))} of idle time), and no recorded wait explains it. "
-            "Earlier work or waits may be missing, so the cause of that idle time is unknown.",
-            count,
-        ),
-    )
+            "Earlier work or waits may be missing, so the cause of that idle time is unknown."
+        )
+        yield Note("missing", "earlier-work-missing", text, count)
 
 
-def _name_notes(categorised: Categorised) -> tuple[Note, ...]:
+def _name_notes(categorised: Categorised) -> Iterator[Note]:
     """Say how many names were too many to be looked at."""
-    if not categorised.names_left:
-        return ()
-    return (
-        Note(
-            "assumed",
-            "too-many-names",
-            f"Too many names: {categorised.names_left:,} with little time each are uncategorized "
-            f"({time_amount(categorised.time_left_ns)}).",
-            categorised.names_left,
-        ),
-    )
+    if count := categorised.names_left:
+        text = (
+            f"Too many names: {count:,} with little time each are uncategorized "
+            f"({time_amount(categorised.time_left_ns)})."
+        )
+        yield Note("assumed", "too-many-names", text, count)
 
 
-def _clock_notes(linked: LinkedTrace) -> tuple[Note, ...]:
+def _clock_notes(linked: LinkedTrace) -> Iterator[Note]:
     """Say how many activities begin before the call that launched them."""
     call = linked.links.call_of_activity
     launched = np.flatnonzero(call >= 0)
     begun = numbers(linked.trace.activities["start_ns"])[launched]
     early = numbers(linked.trace.calls["start_ns"])[call[launched]] - begun
-    count = int(np.count_nonzero(early > 0))
-    if not count:
-        return ()
-    return (
-        Note(
-            "assumed",
-            "device-before-launch",
+    if count := int(np.count_nonzero(early > 0)):
+        text = (
             f"{some_of(count, len(launched), 'launched GPU operation', 'start')} before "
             f"their launch call, by up to {time_amount(int(early.max()))}: CPU and GPU clocks "
-            "disagree. Causes of nearby idle time are approximate.",
-            count,
-        ),
-    )
+            "disagree. Causes of nearby idle time are approximate."
+        )
+        yield Note("assumed", "device-before-launch", text, count)

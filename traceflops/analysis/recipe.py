@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from traceflops.analysis.jobs import analysis_of_jobs, listed_jobs
 from traceflops.analysis.notes import is_said, notes_of
 from traceflops.analysis.preparation import prepare, prepare_pair
 from traceflops.analysis.result import Analysis
@@ -19,11 +19,13 @@ from traceflops.attribution import (
     kernel_table,
     memory_times,
 )
-from traceflops.devices import check_decided, is_undecided, of_job
+from traceflops.devices import JobReport, check_decided, is_undecided, of_job, of_no_job
+from traceflops.errors import UsageError
 from traceflops.findings import (
     Finding,
     Verdict,
     basis_of,
+    jobs_verdict,
     loss_findings,
     records_verdict,
     uneven_findings,
@@ -32,13 +34,14 @@ from traceflops.findings import (
 )
 from traceflops.mfu import FROM_THE_TRACE, Measurement, PeakOptions, measure, without_told_padding
 from traceflops.phases import phase
-from traceflops.privacy import Placeholders, check_privacy, removed
+from traceflops.privacy import Placeholders, check_privacy, redacted, removed
 from traceflops.ranks import collective_work
 from traceflops.remedies import remedy
 from traceflops.table import Trace, distinct, numbers
 from traceflops.timeline import COPIES_MISSING, EMPTY_ACCOUNT, Account, DeviceAccount, whole_span
 from traceflops.windows import (
     DeviceReport,
+    LaunchRecords,
     Prepared,
     Selection,
     StepChoice,
@@ -114,8 +117,10 @@ def analysis_of(
         prepared = prepared.without_work
     linked = prepared.linked
     with phase("accounts"):
-        recorded = told_apart(linked.trace, _device_reports(prepared))
-        devices = _with_unrecorded_work(recorded, prepared)
+        reports = [_device_report(prepared, *each) for each in prepared.accounts.items()]
+        recorded = devices = told_apart(linked.trace, reports)
+        if prepared.launch_records.state == "incomplete":
+            devices = [device.with_idle_unrecorded for device in recorded]
         total = sum((device.chosen for device in devices), EMPTY_ACCOUNT)
     with phase("kernel tables"):
         chosen, window_ns = prepared.chosen, total.components.window_ns
@@ -141,12 +146,6 @@ def analysis_of(
         host_bound=host_bound(prepared),
         prepared=prepared,
     )
-
-
-def _device_reports(prepared: Prepared) -> list[DeviceReport]:
-    return [
-        _device_report(prepared, device, account) for device, account in prepared.accounts.items()
-    ]
 
 
 def _device_report(prepared: Prepared, device: int, account: DeviceAccount) -> DeviceReport:
@@ -186,13 +185,6 @@ def _ranks_on(trace: Trace, account: DeviceAccount) -> tuple[int, ...]:
     """Return the known ranks of the processes that worked on a device."""
     users = distinct(numbers(trace.activities["process"])[account.rows.row]).tolist()
     return tuple(sorted({rank for user in users if (rank := trace.ranks[user]) is not None}))
-
-
-def _with_unrecorded_work(devices: list[DeviceReport], prepared: Prepared) -> list[DeviceReport]:
-    """Return devices whose idle time may be work that is not in the trace, where some is not."""
-    if prepared.launch_records.state != "incomplete":
-        return devices
-    return [device.with_idle_unrecorded for device in devices]
 
 
 def _steps(choice: StepChoice, devices: Sequence[DeviceReport]) -> StepChoice:
@@ -246,3 +238,75 @@ def _findings(
 def _on_host(devices: Sequence[DeviceReport]) -> bool:
     """Return whether all work is operators on the CPU."""
     return all(device.type == "cpu" for device in devices)
+
+
+def listed_jobs(
+    trace: Trace,
+    chosen: int | None = None,
+    *,
+    include_environment: bool = False,
+    placeholders: Placeholders | None = None,
+) -> tuple[JobReport, ...]:
+    """Return the jobs of a trace with the names of their files as they may be shown."""
+    reports = []
+    for job in trace.jobs:
+        plain = [replace(part, tables={}) for part in job.traces]
+        sources = [(part if include_environment else redacted(part)).source for part in plain]
+        files = [file.name for source in sources for file in source.files]
+        if placeholders is not None:
+            files = [placeholders.whole("file", name) for name in files]
+        ranks = {rank for part in job.traces for rank in part.ranks if rank is not None}
+        format_, is_chosen = sources[0].format, job.number == chosen
+        reports.append(
+            JobReport(job.number, format_, tuple(files), tuple(sorted(ranks)), is_chosen)
+        )
+    return tuple(reports)
+
+
+def analysis_of_jobs(
+    trace: Trace,
+    selection: Selection,
+    jobs: tuple[JobReport, ...],
+    analyzed: Callable[[Trace, Selection], Analysis],
+) -> Analysis:
+    """Return what there is to say of several jobs, of which none is chosen: each by itself."""
+    figures = [_with_figures(job, trace, selection, analyzed) for job in jobs]
+    jobs = tuple(_with_pairs(figures))
+    empty = replace(analyzed(of_no_job(trace), Selection()), prepared=None)
+    return replace(empty, selection=selection, verdict=jobs_verdict(len(jobs)), jobs=jobs)
+
+
+def _with_figures(
+    job: JobReport,
+    trace: Trace,
+    selection: Selection,
+    analyzed: Callable[[Trace, Selection], Analysis],
+) -> tuple[JobReport, LaunchRecords]:
+    """Return a job with its figures; where the selection leaves nothing of it, that is said."""
+    try:
+        analysis = analyzed(trace, replace(selection, job=job.number))
+    except UsageError as error:
+        return replace(job, verdict=f"Nothing to show: {error.message}."), LaunchRecords()
+    with_figures = replace(
+        job,
+        devices=sum(device.type != "cpu" for device in analysis.devices),
+        total=analysis.total,
+        verdict=analysis.verdict.sentence,
+    )
+    prepared = analysis.prepared
+    return with_figures, prepared.launch_records if prepared is not None else LaunchRecords()
+
+
+def _with_pairs(jobs: Sequence[tuple[JobReport, LaunchRecords]]) -> Iterator[JobReport]:
+    """Yield the jobs; a capture says how to give it to the one trace here that launches graphs."""
+    launching = [job.files for job, records in jobs if records.replays]
+    for job, records in jobs:
+        if (
+            records.state == "capture"
+            and [len(names) for names in (job.files, *launching)] == [1] * 2
+        ):
+            files = [shlex.quote(names[0]) for names in (*launching, job.files)]
+            command = f"traceflops summary {' --pair '.join(files)}"
+            yield replace(job, verdict=f"{(job.verdict or '').removesuffix('.')}: {command}")
+        else:
+            yield job

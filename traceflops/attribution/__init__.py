@@ -24,11 +24,11 @@ if TYPE_CHECKING:
         category_table,
         kernel_table,
         memory_times,
+        operators,
     )
     from traceflops.attribution.launch_lead import HostBound, host_bound
     from traceflops.attribution.launching_ops import launchers
     from traceflops.attribution.op_kernels import Attribution, Fate, attribute, named
-    from traceflops.attribution.operator_table import operators
     from traceflops.attribution.products import (
         PRODUCT_ROLES,
         ProductRole,

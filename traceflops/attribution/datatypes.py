@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -15,7 +15,6 @@ from traceflops.windows import Prepared
 
 UNKNOWN_TYPE: Final = "unknown"
 """Operands whose types are not recorded, or differ."""
-
 
 LONGEST_NAME: Final = 4096
 
@@ -55,17 +54,13 @@ _OPERANDS: Final[tuple[tuple[str | None, str], ...]] = (
 )
 """The same for operands of which nothing is recorded; None where the name tells of several."""
 
-_COMPILED: Final = tuple((dtype, re.compile(pattern)) for dtype, pattern in _FLOAT_KERNELS)
-_COMPILED_OPERANDS: Final = tuple((dtype, re.compile(pattern)) for dtype, pattern in _OPERANDS)
-
 
 def float_type(kernel: str) -> str:
     """Return `tf32` or `fp32` by the name of a kernel with float operands; both where it is mute.
 
     Unknown is `tf32-or-fp32`: the peaks of the two differ by up to eight times.
     """
-    text = kernel[:LONGEST_NAME].lower()
-    return next((dtype for dtype, name in _COMPILED if name.search(text)), TF32_OR_FP32)
+    return _first(_FLOAT_KERNELS, kernel) or TF32_OR_FP32
 
 
 def operand_type(kernel: str) -> str:
@@ -73,9 +68,12 @@ def operand_type(kernel: str) -> str:
 
     A name that tells of bfloat16 and FP8 is of a kernel with FP8 operands.
     """
+    return _first(_OPERANDS, kernel) or UNKNOWN_TYPE
+
+
+def _first(rules: Sequence[tuple[str | None, str]], kernel: str) -> str | None:
     text = kernel[:LONGEST_NAME].lower()
-    found = next((dtype for dtype, name in _COMPILED_OPERANDS if name.search(text)), None)
-    return found or UNKNOWN_TYPE
+    return next((dtype for dtype, pattern in rules if re.search(pattern, text)), None)
 
 
 def without_tf32(device: Mapping[str, Any]) -> bool:

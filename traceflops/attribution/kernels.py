@@ -1,31 +1,46 @@
-"""Tables of kernels and categories over the chosen windows."""
+"""Tables of kernels, categories and operators of the host over the chosen windows.
+
+An activity counts once, with the innermost operator that launched it, so that `sum_ns` adds up to
+the time of all kernels. `total_ns` counts it again with every operator around that one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
+from traceflops.attribution.launching_ops import launching_ops
 from traceflops.categories import Categorised
 from traceflops.table import (
+    BoolArray,
     IntArray,
     Names,
+    OpTree,
     Trace,
+    WholeArray,
+    by_code,
     codes,
     first_rows,
     group_rows,
+    group_sums,
     names,
     number_column,
+    numbers,
+    slices,
     string_column,
+    taken,
 )
-from traceflops.timeline import Whole
+from traceflops.timeline import Whole, is_top
 from traceflops.units import kernel_name
-from traceflops.windows import InWindows
+from traceflops.windows import InWindows, Prepared
 
 COPIES: Final = "copies"
 KERNELS: Final = "kernels"
+MOST: Final = 1_000
+"""Operators in a table."""
 _MOVES: Final = {"copy": COPIES, "migration": COPIES, "memset": "fills"}
 """Kinds of memory work that move or set bytes; all others are kernels."""
 _WAYS: Final = {
@@ -59,8 +74,10 @@ def kernel_table(
         categorised.category[chosen.row],
         categorised.rule[chosen.row],
     )
-    group, first = group_rows((_one_per_kernel(labels)[columns[0]], *columns[1:]))
-    sums = _sums(group, chosen.inside_ns, len(first))
+    # Some records have the name of a kernel's descriptor, with an ending.
+    one_per_kernel = np.append(Names().codes(map(kernel_name, labels)), -1)
+    group, first = group_rows((one_per_kernel[columns[0]], *columns[1:]))
+    sums = group_sums(group, chosen.inside_ns, len(first))
     order = _longest_first(sums, [labels[c] for c in columns[0][first].tolist()])
     name, kind, category, rule = (column[first][order] for column in columns)
     categories = [categorised.categories[c] for c in category.tolist()]
@@ -72,19 +89,13 @@ def kernel_table(
         "rule": [categorised.rules[c] for c in rule.tolist()],
     }
     figures = {
-        "count": _sums(group, chosen.starts_inside * begins, len(first))[order],
+        "count": group_sums(group, chosen.starts_inside * begins, len(first))[order],
         "sum_ns": sums[order],
         "mean_ns": _means(group, duration, begins, len(first))[order],
         "min_ns": _extreme(np.minimum, group, duration, len(first))[order],
         "max_ns": _extreme(np.maximum, group, duration, len(first))[order],
     }
     return _table(texts, figures, device_time_ns)
-
-
-def _one_per_kernel(labels: Sequence[str]) -> IntArray:
-    """Return one number per kernel: some records have its descriptor's name, with an ending."""
-    numbers = Names()
-    return np.append(numbers.codes(map(kernel_name, labels)), -1)
 
 
 def category_table(kernels: pa.Table, device_time_ns: int) -> pa.Table:
@@ -97,22 +108,21 @@ def category_table(kernels: pa.Table, device_time_ns: int) -> pa.Table:
         total[0] += count
         total[1] += sum_ns
     rows = sorted(pairs.items(), key=lambda item: (-item[1][1], item[0]))
-    texts = {"top": [key[0] for key, _ in rows], "sub": [key[1] for key, _ in rows]}
+    texts = {name: [key[at] for key, _ in rows] for at, name in enumerate(("top", "sub"))}
     figures = {
-        "count": np.array([total[0] for _, total in rows], dtype=np.int64),
-        "sum_ns": np.array([total[1] for _, total in rows], dtype=np.int64),
+        name: np.array([total[at] for _, total in rows], dtype=np.int64)
+        for at, name in enumerate(("count", "sum_ns"))
     }
     return _table(texts, figures, device_time_ns)
 
 
 def memory_times(trace: Trace, categorised: Categorised, chosen: InWindows) -> dict[str, int]:
     """Return the time of memory work by what it is; copies by direction, where that is known."""
-    is_memory = np.array([top == "memory" for top in categorised.top()], dtype=np.bool_)
-    mine = np.flatnonzero(is_memory[categorised.category[chosen.row]])
+    mine = np.flatnonzero(is_top(categorised, "memory", chosen.row))
     rows, direction = chosen.row[mine], trace.activities["direction"]
     columns = (categorised.category[rows], codes(direction)[rows])
     group, first = group_rows(columns)
-    sums = _sums(group, chosen.inside_ns[mine], len(first))
+    sums = group_sums(group, chosen.inside_ns[mine], len(first))
     ways = [*names(direction), ""]  # the last is that of no direction, -1
     found: dict[str, int] = {}
     for place, sum_ns in zip(first.tolist(), sums.tolist(), strict=True):
@@ -139,17 +149,11 @@ def _longest_first(sums: IntArray, labels: list[str]) -> IntArray:
     return np.array(sorted(range(len(labels)), key=lambda i: (-int(sums[i]), labels[i])), np.int64)
 
 
-def _sums(group: IntArray, values: IntArray, groups: int) -> IntArray:
-    out = np.zeros(groups, dtype=np.int64)
-    np.add.at(out, group, values)
-    return out
-
-
 def _means(group: IntArray, values: IntArray, counted: IntArray, groups: int) -> IntArray:
     """Return the mean of the counted values of each group; of all where none is counted."""
-    count = _sums(group, counted, groups)
+    count = group_sums(group, counted, groups)
     weight = np.where(count[group] > 0, counted, 1)
-    total, count = _sums(group, values * weight, groups), _sums(group, weight, groups)
+    total, count = group_sums(group, values * weight, groups), group_sums(group, weight, groups)
     means: IntArray = (total + count // 2) // count
     return means
 
@@ -159,3 +163,132 @@ def _extreme(function: np.ufunc, group: IntArray, values: IntArray, groups: int)
     out[:] = values[first_rows(group, groups)] if len(values) else 0
     function.at(out, group, values)
     return out
+
+
+@dataclass(frozen=True, slots=True)
+class Operators:
+    """The operators with the most device time, and the time of which no operator is known.
+
+    `table` has per name of operator: name; activities (those that start in the windows) and sum_ns
+    of what it launched itself; share (sum_ns of all device time in the windows, null without any);
+    total_ns (with what the operators below it launched); calls (how often it launched something,
+    itself or below) and host_ns (how long these calls took, null where that was not recorded).
+    `left` counts the names beyond the table and `left_ns` is their sum_ns.
+    """
+
+    table: pa.Table
+    left: int
+    left_ns: int
+    unknown_activities: int
+    unknown_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class _ByName:
+    activities: IntArray
+    sum_ns: IntArray
+    total_ns: IntArray
+    calls: IntArray
+    host_ns: IntArray
+
+
+def operators(prepared: Prepared, most: int = MOST) -> Operators:
+    """Return the operators that launched what the chosen windows hold, the most time first."""
+    chosen = prepared.chosen
+    op = launching_ops(prepared, chosen.row)
+    begins = chosen.starts_inside * prepared.linked.whole.first[chosen.row]
+    known = op >= 0
+    labels = names(prepared.trace.ops["name"])
+    figures = _by_name(prepared, op, chosen.inside_ns, begins, len(labels))
+    order = _by_own_time(figures, labels)
+    kept, beyond = order[:most], order[most:]
+    windows = (window for mine in prepared.windows.values() for window in mine if window.used)
+    return Operators(
+        _operators(figures, kept, labels, sum(window.dur_ns for window in windows)),
+        len(beyond),
+        int(figures.sum_ns[beyond].sum()),
+        int(begins[~known].sum()),
+        int(chosen.inside_ns[~known].sum()),
+    )
+
+
+def _by_name(
+    prepared: Prepared, op: IntArray, inside_ns: IntArray, begins: IntArray, names_known: int
+) -> _ByName:
+    """Return the figures of ops that launched activities with this time and these counts."""
+    ops, tree = prepared.trace.ops, prepared.linked.op_tree
+    name, lasting = codes(ops["name"]), numbers(ops["dur_ns"])
+    own = taken(name, op)
+    total_ns, calls, host_ns = (np.zeros(names_known, dtype=np.int64) for _ in range(3))
+    launched_ns = _until(tree, op, inside_ns)
+    place, reach = _busy(tree, op, name), -1
+    for some in slices(len(place)):
+        at = place[some]
+        row, stop = tree.order[at], tree.stop[at]
+        code = name[row]
+        outer, reach = _outermost(code, at, stop, len(name), reach)
+        np.add.at(calls, code, 1)
+        np.add.at(total_ns, code[outer], (launched_ns[stop] - launched_ns[at])[outer])
+        np.add.at(host_ns, code[outer], lasting[row[outer]])
+    return _ByName(
+        group_sums(own, begins, names_known),
+        group_sums(own, inside_ns, names_known),
+        total_ns,
+        calls,
+        host_ns,
+    )
+
+
+def _until(tree: OpTree, op: IntArray, values: IntArray | int) -> IntArray:
+    """Return, per place, the sum of what the ops before it launched; and at last that of all."""
+    sums = np.zeros(len(tree.order) + 1, dtype=np.int64)
+    known = op >= 0
+    np.add.at(sums, tree.place[op[known]] + 1, values if isinstance(values, int) else values[known])
+    return np.cumsum(sums, out=sums)
+
+
+def _busy(tree: OpTree, op: IntArray, name: IntArray) -> WholeArray:
+    """Return the places of the ops that launched anything, by the codes of their names."""
+    launched, busy = _until(tree, op, 1), np.zeros(len(tree.order), dtype=np.bool_)
+    for some in slices(len(busy)):
+        busy[some] = launched[tree.stop[some]] > launched[some]
+    place = np.flatnonzero(busy).astype(np.int32)
+    return place[by_code(name[tree.order[place]])]
+
+
+def _outermost(
+    code: IntArray, place: WholeArray, stop: IntArray, ops: int, reached: int
+) -> tuple[BoolArray, int]:
+    """Return which ops are not below one of their own name: their times must not count twice.
+
+    They are in the order of their names, by code, and places, and come after others that reach
+    as far as `reached`; how far these reach is returned with them.
+    """
+    # What the ops of another name reach is below all places of this one.
+    apart = np.multiply(code, ops + 1, dtype=np.int64)
+    reach = np.maximum.accumulate(np.append(reached, stop + apart))
+    return place + apart >= reach[:-1], int(reach[-1])
+
+
+def _by_own_time(figures: _ByName, labels: list[str]) -> IntArray:
+    """Return the names that launched anything, by their own time and then by that in all."""
+    found = np.flatnonzero((figures.calls > 0) | (figures.activities > 0))
+    own, total = figures.sum_ns.tolist(), figures.total_ns.tolist()
+    return np.array(sorted(found.tolist(), key=lambda c: (-own[c], -total[c], labels[c])), np.int64)
+
+
+def _operators(
+    figures: _ByName, kept: IntArray, labels: list[str], device_time_ns: int
+) -> pa.Table:
+    sum_ns = figures.sum_ns[kept]
+    known = np.full(len(kept), device_time_ns > 0)
+    columns = {
+        "name": string_column([labels[code] for code in kept.tolist()]),
+        "activities": number_column(figures.activities[kept], pa.int64()),
+        "sum_ns": number_column(sum_ns, pa.int64()),
+        "share": number_column(sum_ns / max(device_time_ns, 1), pa.float64(), known),
+        "total_ns": number_column(figures.total_ns[kept], pa.int64()),
+        "calls": number_column(figures.calls[kept], pa.int64()),
+        "host_ns": number_column(figures.host_ns[kept], pa.int64(), figures.host_ns[kept] > 0),
+    }
+    return pa.Table.from_arrays(list(columns.values()), names=list(columns))

@@ -17,6 +17,8 @@ from traceflops.table import (
     distinct,
     first_rows,
     group_rows,
+    group_sums,
+    is_one_of,
     names,
     number_column,
     numbers,
@@ -62,10 +64,9 @@ def launching_ops(prepared: Prepared, rows: IntArray) -> IntArray:
     """Return the innermost op that launched each activity, on a CPU the op itself; -1: unknown."""
     activities = prepared.trace.activities
     op = prepared.linked.links.op_of_activity[rows]
-    kinds = names(activities["kind"])
-    if "op" not in kinds:
+    if "op" not in names(activities["kind"]):
         return op
-    on_cpu = codes(activities["kind"])[rows] == kinds.index("op")
+    on_cpu = is_one_of(activities["kind"], "op")[rows]
     return np.where(on_cpu, -1 - numbers(activities["correlation"], 0)[rows], op)
 
 
@@ -96,7 +97,7 @@ def _kernels(prepared: Prepared, chosen: InWindows, most: int) -> tuple[IntArray
             categorised.rule[chosen.row],
         )
     )
-    sums, labels = _sums(group, chosen.inside_ns, len(first)), names(activities["name"])
+    sums, labels = group_sums(group, chosen.inside_ns, len(first)), names(activities["name"])
     left = max(len(first) - most, 0)
     least = int(np.partition(sums, left)[left]) if left else 0
     found = sorted(
@@ -129,7 +130,7 @@ def _ways(
         )
     )
     begins = chosen.starts_inside * prepared.linked.whole.first[chosen.row]
-    count, sum_ns = (_sums(group, values, len(first)) for values in (begins, chosen.inside_ns))
+    count, sum_ns = (group_sums(group, values, len(first)) for values in (begins, chosen.inside_ns))
     _, one_each = group_rows((group, around.instance))
     known = one_each[around.instance[one_each] >= 0]
     modules = np.bincount(group[known], minlength=len(first))
@@ -156,24 +157,26 @@ def _table(
     order = np.argsort(kernel, kind="stable")
 
     def figures(values: IntArray) -> IntArray:
-        together = _sums(ways.kernel[more], values[more], len(kernels))[rest]
+        together = group_sums(ways.kernel[more], values[more], len(kernels))[rest]
         return np.concatenate([values[kept], together])[order]
 
     def told(values: IntArray) -> IntArray:
         shown = values[ways.first[kept]]
         return np.concatenate([shown, np.full(len(rest), -1, dtype=np.int64)])[order]
 
-    ops, scope = prepared.trace.ops, told(around.scope)
+    ops, calls, scope = prepared.trace.ops, prepared.trace.calls, told(around.scope)
     none = np.zeros(len(kept), dtype=np.int64)
+    modules = np.concatenate([ways.modules[kept], 0 * rest])[order]
     columns = _named(prepared, kernels[kernel[order]]) | {
-        "op": _texts(told(taken(codes(ops["name"]), op)), names(ops["name"])),
-        "call": _calls(prepared, told(np.where(op >= 0, -1, call))),
+        "op": _taken_texts(ops["name"], told(op)),
+        "call": _taken_texts(calls["name"], told(np.where(op >= 0, -1, call))),
         "scope": _texts(scope, around.texts),
         "is_module": _flags(np.array([*around.is_module, False])[scope], scope >= 0),
-        "modules": _known(np.concatenate([ways.modules[kept], 0 * rest])[order]),
+        "modules": number_column(modules, pa.int64(), modules > 0),
         "backward": _flags(told(around.backward.astype(np.int64)) == 1, scope >= 0),
-        "shapes": _op_texts(prepared, told(op), "input_dims"),
-        "dtypes": _op_texts(prepared, told(op), "input_types"),
+        # Whole, because half a list of shapes is no JSON: whoever shows it cuts by whole shapes.
+        "shapes": _taken_texts(ops["input_dims"], told(op), None),
+        "dtypes": _taken_texts(ops["input_types"], told(op), None),
         "count": number_column(figures(ways.count), pa.int64()),
         "sum_ns": number_column(figures(ways.sum_ns), pa.int64()),
         "others": number_column(np.concatenate([none, others])[order], pa.int64()),
@@ -185,25 +188,17 @@ def _named(prepared: Prepared, row: IntArray) -> dict[str, pa.Array]:
     """Return the columns that name the kernels of some activities."""
     activities, categorised = prepared.trace.activities, prepared.linked.categorised
     category = categorised.category[row]
-    places = range(len(categorised.categories))
     return {
         "name": _texts(codes(activities["name"])[row], names(activities["name"]), None),
         "kind": _texts(codes(activities["kind"])[row], names(activities["kind"])),
-        "top": _texts(category, [categorised.categories[place].top for place in places]),
-        "sub": _texts(category, [categorised.categories[place].sub for place in places]),
+        "top": _texts(category, [one.top for one in categorised.categories]),
+        "sub": _texts(category, [one.sub for one in categorised.categories]),
         "rule": _texts(categorised.rule[row], list(categorised.rules)),
     }
 
 
-def _calls(prepared: Prepared, call: IntArray) -> pa.Array:
-    calls = prepared.trace.calls
-    return _texts(taken(codes(calls["name"]), call), names(calls["name"]))
-
-
-def _op_texts(prepared: Prepared, op: IntArray, column: str) -> pa.Array:
-    texts = prepared.trace.ops[column]
-    # Whole, because half a list of shapes is no JSON: whoever shows it cuts by whole shapes.
-    return _texts(taken(codes(texts), op), names(texts), None)
+def _taken_texts(column: pa.ChunkedArray, row: IntArray, longest: int | None = 300) -> pa.Array:
+    return _texts(taken(codes(column), row), names(column), longest)
 
 
 def _texts(code: IntArray, labels: list[str], longest: int | None = 300) -> pa.Array:
@@ -218,13 +213,3 @@ def _texts(code: IntArray, labels: list[str], longest: int | None = 300) -> pa.A
 
 def _flags(values: BoolArray, valid: BoolArray) -> pa.Array:
     return number_column(values, pa.int8(), valid).cast(pa.bool_())
-
-
-def _known(values: IntArray) -> pa.Array:
-    return number_column(values, pa.int64(), values > 0)
-
-
-def _sums(group: IntArray, values: IntArray, groups: int) -> IntArray:
-    out = np.zeros(groups, dtype=np.int64)
-    np.add.at(out, group, values)
-    return out

@@ -24,11 +24,12 @@ from traceflops.table import (
     SmallArray,
     codes,
     distinct,
-    names,
+    is_one_of,
+    matching,
     numbers,
     taken,
 )
-from traceflops.timeline import LinkedTrace
+from traceflops.timeline import LinkedTrace, is_top
 
 Fate = Literal["none", "executed", "wrapper", "duplicate", "cached", "ghost", "lost"]
 
@@ -117,7 +118,7 @@ class _Seen:
 
     def named(self, *wanted: str) -> BoolArray:
         """Return, per op, whether it has one of these names."""
-        return named(self.ops, frozenset(wanted))
+        return is_one_of(self.ops["name"], *wanted)
 
     def owning(self, activities: BoolArray) -> BoolArray:
         """Return, per op, whether it is the innermost known one around such an activity."""
@@ -149,15 +150,12 @@ def _seen(linked: LinkedTrace) -> _Seen:
     trace = linked.trace
     work = count_ops(trace.ops)
     activities = trace.activities
-    kinds = names(activities["kind"])
-    kind = codes(activities["kind"])
-    on_cpu = kind == (kinds.index("op") if "op" in kinds else -2)
-    process = numbers(activities["process"])
-    device_work = distinct(process[~on_cpu])
+    on_cpu = is_one_of(activities["kind"], "op")
+    device_work = distinct(numbers(activities["process"])[~on_cpu])
     tree = linked.op_tree
     known = _known(work, tree)
     op = np.where(on_cpu, -1 - numbers(activities["correlation"], 0), linked.links.op_of_activity)
-    kernel = np.isin(kind, [code for code, one in enumerate(kinds) if one in ("kernel", "op")])
+    kernel = is_one_of(activities["kind"], "kernel", "op")
     return _Seen(
         linked,
         work,
@@ -166,16 +164,9 @@ def _seen(linked: LinkedTrace) -> _Seen:
         tree.nearest(known),
         ~np.isin(numbers(trace.ops["process"]), device_work),
         op,
-        kernel & _of_top(linked, "compute"),
-        kernel & _of_top(linked, "other"),
+        kernel & is_top(linked.categorised, "compute"),
+        kernel & is_top(linked.categorised, "other"),
     )
-
-
-def _of_top(linked: LinkedTrace, top: str) -> BoolArray:
-    """Return which activities are of a top category."""
-    chosen = np.array([*(one == top for one in linked.categorised.top()), False], dtype=np.bool_)
-    found: BoolArray = chosen[linked.categorised.category]
-    return found
 
 
 def _known(work: OpWork, tree: OpTree) -> BoolArray:
@@ -282,25 +273,21 @@ def _main(seen: _Seen, owner: IntArray) -> IntArray:
     activities = seen.linked.trace.activities
     rows = np.flatnonzero(owner >= 0)
     start, dur = numbers(activities["start_ns"])[rows], numbers(activities["dur_ns"])[rows]
-    rank = 2 * (seen.compute & ~_auxiliary(activities))[rows] + (seen.unnamed | seen.compute)[rows]
+    rank = (
+        2 * (seen.compute & ~matching(activities["name"], _is_auxiliary))[rows]
+        + (seen.unnamed | seen.compute)[rows]
+    )
     order = rows[np.lexsort((-start, dur, rank, owner[rows]))]
     found = np.full(seen.ops.num_rows, -1, dtype=np.int64)
     found[owner[order]] = order  # the last one of each op stays
     return found
 
 
-def _auxiliary(activities: pa.Table) -> BoolArray:
-    """Return which activities only help a product, whatever time they take."""
-    labels = names(activities["name"])
-    chosen = [_AUXILIARY.search(label[:_LONGEST_NAME].lower()) is not None for label in labels]
-    return _chosen(activities, np.array(chosen, dtype=np.bool_))
+def _is_auxiliary(label: str) -> bool:
+    """Return whether such an activity only helps a product, whatever time it takes."""
+    return _AUXILIARY.search(label[:_LONGEST_NAME].lower()) is not None
 
 
 def named(table: pa.Table, wanted: frozenset[str]) -> BoolArray:
     """Return, per row of a table, whether its name is one of these."""
-    chosen = np.array([label in wanted for label in names(table["name"])], dtype=np.bool_)
-    return _chosen(table, chosen)
-
-
-def _chosen(table: pa.Table, chosen: BoolArray) -> BoolArray:
-    return chosen[codes(table["name"])] if len(chosen) else np.zeros(0, dtype=np.bool_)
+    return matching(table["name"], wanted.__contains__)

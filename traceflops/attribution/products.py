@@ -3,12 +3,18 @@
 A derivative of one product (`MmBackward0` and its kin) is compared with the forward op that its
 sequence number names. Other backward nodes (compiled graphs, functions of users) have no such
 link: their products are compared with all forward products of the process (R3).
+
+A forward product of M x K by K x N has the input gradient M x N by N x K and the weight gradient
+K x M by M x N, or its transpose N x M by M x K. Where shapes leave a choice, how the operands lie
+in memory decides: a weight gradient has a transposed left operand, an input gradient the right
+operand of the forward the other way round, and a forward computed again both as in the forward.
 """
 
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, Literal
@@ -16,24 +22,27 @@ from typing import Final, Literal
 import numpy as np
 import pyarrow as pa
 
-from traceflops.attribution.gradients import Forwards, Role, Verdict, surplus, usual_role
 from traceflops.attribution.op_kernels import Attribution
 from traceflops.attribution.training_phases import EVALUATE, Phases
-from traceflops.flops import RULES, Product, Work
+from traceflops.flops import RULES, Layout, Product, Work
 from traceflops.table import (
     ABSENT,
     BoolArray,
     IntArray,
+    Names,
     SmallArray,
     Trace,
     codes,
     groups,
     joint_codes,
+    matching,
     names,
     numbers,
     taken,
 )
 
+Role = Literal["recompute", "input_grad", "weight_grad"]
+ROLES: Final[tuple[Role, ...]] = ("recompute", "input_grad", "weight_grad")
 ProductRole = Literal[
     "none", "forward", "recompute", "input_grad", "weight_grad", "gradient", "optimizer"
 ]
@@ -45,6 +54,96 @@ PRODUCT_ROLES: Final[tuple[ProductRole, ...]] = (
 
 _ENDING: Final = re.compile(r"Backward[0-9]{0,3}$")
 _LETTERS: Final = re.compile(r"[^a-z0-9]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a product may be: by shapes and strides, and by shapes alone."""
+
+    roles: frozenset[Role]
+    by_shape: frozenset[Role]
+
+    @property
+    def role(self) -> Role | None:
+        """Return the one role it can have, None where there are several or none."""
+        return next(iter(self.roles)) if len(self.roles) == 1 else None
+
+
+class Forwards:
+    """The distinct products of a forward pass, found by what their gradients look like."""
+
+    def __init__(self, products: Iterable[Product]) -> None:
+        self._found: defaultdict[tuple[Role, tuple[int, ...]], list[Product]] = defaultdict(list)
+        for one in products:
+            b, m, k, n = one.batch, one.m, one.k, one.n
+            self._found["recompute", (b, m, k, n)].append(one)
+            self._found["input_grad", (b, m, n, k)].append(one)
+            for sizes in {(b, k, m, n), (b, n, m, k)}:
+                self._found["weight_grad", sizes].append(one)
+
+    def verdict(self, product: Product, *, again: bool = True) -> Verdict:
+        """Return what a product can be; a forward computed again only if `again` is set."""
+        left_out = frozenset[Role]() if again else frozenset[Role]({"recompute"})
+        by_shape = frozenset(role for role in ROLES if self._like(role, product)) - left_out
+        # A gradient may be formed from copies that lie otherwise, a recomputed forward is not.
+        lies = self.lying(product) & by_shape
+        return Verdict(lies or by_shape - {"recompute"}, by_shape)
+
+    def lying(self, product: Product) -> frozenset[Role]:
+        """Return the roles that fit the shapes and how the operands lie."""
+        return frozenset(
+            role
+            for role, lies in _LIES.items()
+            if any(lies(product, one) for one in self._like(role, product))
+        )
+
+    def _like(self, role: Role, product: Product) -> list[Product]:
+        return self._found.get((role, (product.batch, product.m, product.k, product.n)), [])
+
+
+def _as_before(product: Product, forward: Product) -> bool:
+    return _alike(product.left, forward.left) and _alike(product.right, forward.right)
+
+
+def _turned_right(product: Product, forward: Product) -> bool:
+    """Return whether the right operand is the forward's the other way round."""
+    apart = None in (product.right, forward.right) or product.right != forward.right
+    return apart and product.left != "column"
+
+
+def _turned_left(product: Product, forward: Product) -> bool:
+    """Return whether the left operand is a transposed one: of the gradient, or of the input."""
+    of_input = (product.m, product.k) == (forward.k, forward.m) and forward.left == "column"
+    return product.left in (None, "column") or of_input
+
+
+_LIES: Final[Mapping[Role, Callable[[Product, Product], bool]]] = {
+    "recompute": _as_before,
+    "input_grad": _turned_right,
+    "weight_grad": _turned_left,
+}
+
+
+def _alike(one: Layout | None, other: Layout | None) -> bool:
+    return one is None or other is None or one == other
+
+
+def usual_role(product: Product) -> Role | None:
+    """Return what a gradient is by how its left operand lies, None where that is not known."""
+    roles: dict[Layout | None, Role] = {"column": "weight_grad", "row": "input_grad"}
+    return roles.get(product.left)
+
+
+def surplus(product: Product, times: int, forward: Mapping[Product, int]) -> int:
+    """Return how many of equal products are more than all gradients of the forward pass can be.
+
+    `forward` says how often each product was formed in the forward pass.
+    """
+    slots = sum(
+        count * len(Forwards([one]).lying(product) - {"recompute"})
+        for one, count in forward.items()
+    )
+    return max(0, min(times, times - slots))
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +172,6 @@ def product_roles(trace: Trace, attribution: Attribution, phases: Phases) -> Pro
 
 
 class _Judge:
-    """Gives every product its role."""
-
     def __init__(self, trace: Trace, attribution: Attribution, phases: Phases) -> None:
         self._ops = trace.ops
         self._work = attribution.work
@@ -84,8 +181,7 @@ class _Judge:
         self._forward = np.full(trace.ops.num_rows, -1, dtype=np.int64)
         self._role = np.zeros(trace.ops.num_rows, dtype=np.int8)
         self._open: dict[Role, BoolArray] = {
-            role: np.zeros(trace.ops.num_rows, dtype=np.bool_)
-            for role in ("recompute", "input_grad", "weight_grad")
+            role: np.zeros(trace.ops.num_rows, dtype=np.bool_) for role in ROLES
         }
 
     @cached_property
@@ -112,13 +208,13 @@ class _Judge:
 
     def roles(self) -> ProductRoles:
         """Return the roles."""
-        given: tuple[tuple[ProductRole, BoolArray], ...] = (
-            ("forward", self._phases.is_in("forward")),
-            ("recompute", self._phases.is_in("recompute")),
-            ("optimizer", self._phases.is_in("optimizer")),
+        given: tuple[Literal["forward", "recompute", "optimizer"], ...] = (
+            "forward",
+            "recompute",
+            "optimizer",
         )
-        for role, rows in given:
-            self._role[rows & self._is_product] = PRODUCT_ROLES.index(role)
+        for role in given:
+            self._role[self._phases.is_in(role) & self._is_product] = PRODUCT_ROLES.index(role)
         backward = np.flatnonzero(self._is_product & self._phases.is_in("backward"))
         derivative = self._derivatives(backward)
         linked, others = backward[derivative], backward[~derivative]
@@ -133,11 +229,11 @@ class _Judge:
 
     def _derivatives(self, rows: IntArray) -> BoolArray:
         """Return which ops are inside a node that is the derivative of one product."""
-        labels = names(self._ops["name"])
-        chosen = np.array([_plain(label, node=True) in _PRODUCTS for label in labels], np.bool_)
         root = self._phases.root[rows]
-        found: BoolArray = (root >= 0) & chosen[codes(self._ops["name"])[np.maximum(root, 0)]]
-        return found
+        of_product = matching(
+            self._ops["name"], lambda label: _plain(label, node=True) in _PRODUCTS
+        )
+        return (root >= 0) & of_product[np.maximum(root, 0)]
 
     def _judge_linked(self, rows: IntArray) -> None:
         """Judge derivatives of one product whose forward op is known."""
@@ -220,11 +316,8 @@ class _Judge:
 
 def _spread(count: int, chosen: int) -> BoolArray:
     """Return which of a number of equal things are chosen, spread evenly among them."""
-    if not count:
-        return np.zeros(0, dtype=np.bool_)
-    reached = np.arange(count + 1, dtype=np.int64) * chosen // count
-    found: BoolArray = np.diff(reached) > 0
-    return found
+    reached = np.arange(count + 1, dtype=np.int64) * chosen // max(count, 1)
+    return np.asarray(np.diff(reached) > 0)
 
 
 def _plain(label: str, *, node: bool) -> str:
@@ -254,9 +347,7 @@ def _forwards_of(ops: pa.Table, wanted: BoolArray, roots: IntArray) -> IntArray:
     sequence = numbers(ops["sequence"], ABSENT)
     rows = np.flatnonzero(wanted & (sequence != ABSENT))
     both = np.concatenate([rows, roots])
-    labels = names(ops["name"])
-    bare = {text: code for code, text in enumerate(dict.fromkeys(map(_bare, labels)))}
-    name = np.array([bare[_bare(label)] for label in labels], dtype=np.int64)
+    name = Names().codes(map(_bare, names(ops["name"])))
     key = joint_codes(
         joint_codes(numbers(ops["process"])[both], sequence[both]), name[codes(ops["name"])[both]]
     )

@@ -18,11 +18,13 @@ from traceflops.table import (
     ABSENT,
     BoolArray,
     IntArray,
+    Names,
     Trace,
     codes,
     distinct,
     group_rows,
     innermost,
+    is_one_of,
     joint_codes,
     names,
     numbers,
@@ -121,10 +123,8 @@ def _modules(trace: Trace, causes: _Instants) -> tuple[IntArray, list[str], IntA
     if not len(rows):
         none = np.full(len(causes.known), -1, dtype=np.int64)
         return none, [], none
-    kinds = [_module_class(label) for label in names(marks["name"])]
-    found = {text: place for place, text in enumerate(dict.fromkeys(kinds))}
-    label = codes(marks["name"])[rows]
-    kind = np.array([found[text] for text in kinds], dtype=np.int64)[label]
+    place, label = Names(), codes(marks["name"])[rows]
+    kind = place.codes(map(_module_class, names(marks["name"])))[label]
     inner, thread, start, end = _around(trace, rows, causes)
     above = parents(thread, start, end)
     levels = [inner]
@@ -132,9 +132,9 @@ def _modules(trace: Trace, causes: _Instants) -> tuple[IntArray, list[str], IntA
         levels.append(taken(above, levels[-1]))
     kept = [taken(kind, level) for level in levels]
     path, first = group_rows(kept)
-    order = list(found)
+    classes = list(place)
     texts = [
-        "/".join(order[code] for code in reversed(one) if code >= 0)
+        "/".join(classes[code] for code in reversed(one) if code >= 0)
         for one in np.stack(kept, axis=1)[first].tolist()
     ]
     return np.where(inner >= 0, path, -1), texts, taken(label, inner)
@@ -159,10 +159,7 @@ def _annotations(
 def _host_marks(trace: Trace, kind: str) -> IntArray:
     """Return the rows of the marks of a kind that have a length and a thread."""
     marks = trace.marks
-    kinds = names(marks["kind"])
-    if kind not in kinds:
-        return np.empty(0, dtype=np.int64)
-    wanted = codes(marks["kind"]) == kinds.index(kind)
+    wanted = is_one_of(marks["kind"], kind)
     wanted &= (numbers(marks["dur_ns"]) > 0) & (numbers(marks["thread"], ABSENT) != ABSENT)
     return np.flatnonzero(wanted)
 

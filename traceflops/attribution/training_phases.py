@@ -5,7 +5,7 @@ R1 An op below a backward node that carries a sequence number, or is inside an o
    gradients off and have none. (Double backward, `create_graph`, looks the same.)
 R2 Ghosts and duplicates are none of these: `attribution` sorts them out before.
 R3 Products inside backward nodes that are no derivative of one product, above all those of a
-   compiled graph, have no sequence numbers: shapes and strides tell, see `gradients`.
+   compiled graph, have no sequence numbers: shapes and strides tell, see `products`.
 R4 Python frames of torch/utils/checkpoint.py confirm R1 where they were recorded.
 R5 Kernels alone tell no phase; nothing is guessed from their number.
 """
@@ -24,12 +24,11 @@ from traceflops.table import (
     ABSENT,
     BoolArray,
     IntArray,
-    OpTree,
     SmallArray,
     Trace,
-    codes,
     innermost,
     joint_codes,
+    matching,
     names,
     numbers,
     taken,
@@ -67,8 +66,7 @@ class Phases:
 
     def is_in(self, phase: Phase) -> BoolArray:
         """Return, per op, whether it ran in this phase."""
-        found: BoolArray = self.phase == PHASES.index(phase)
-        return found
+        return np.asarray(self.phase == PHASES.index(phase))
 
 
 def phases(trace: Trace, attribution: Attribution) -> Phases:
@@ -77,11 +75,12 @@ def phases(trace: Trace, attribution: Attribution) -> Phases:
     node = is_node(ops)
     root = tree.around(node)
     with_gradients = tree.nearest((numbers(ops["sequence"], ABSENT) != ABSENT) & ~node)
-    below_root = _is_below(tree, with_gradients, root)
+    both = (with_gradients >= 0) & (root >= 0)
+    below_root = both & (taken(tree.place, with_gradients) > taken(tree.place, root))
     phase = np.full(ops.num_rows, PHASES.index("forward"), dtype=np.int8)
     phase[(with_gradients < 0) & _in_optimizer(trace)] = PHASES.index("optimizer")
     phase[root >= 0] = PHASES.index("backward")
-    phase[(root >= 0) & below_root] = PHASES.index("recompute")
+    phase[below_root] = PHASES.index("recompute")
     again = np.flatnonzero((phase == PHASES.index("recompute")) & attribution.has("executed"))
     framed = _in_checkpoint(trace, again)
     confirmed = None if framed is None else int(framed.sum())
@@ -97,37 +96,23 @@ def is_node(ops: pa.Table) -> BoolArray:
     """
     labels = names(ops["name"])
     called = {label.removeprefix(EVALUATE) for label in labels if label.startswith(EVALUATE)}
-    chosen = [
-        label.startswith(EVALUATE) or label in called or _NODE.fullmatch(label) is not None
-        for label in labels
-    ]
-    found = np.array(chosen, dtype=np.bool_)
-    return found[codes(ops["name"])] if len(labels) else np.zeros(0, dtype=np.bool_)
-
-
-def _is_below(tree: OpTree, inner: IntArray, outer: IntArray) -> BoolArray:
-    """Return whether of two ops around the same one the first is the inner one."""
-    both = (inner >= 0) & (outer >= 0)
-    return both & (taken(tree.place, inner) > taken(tree.place, outer))
+    return matching(
+        ops["name"],
+        lambda name: name.startswith(EVALUATE) or name in called or _NODE.fullmatch(name),
+    )
 
 
 def _in_optimizer(trace: Trace) -> BoolArray:
-    """Return which ops start inside an optimizer's step."""
-    marks = trace.marks
-    steps = [code for code, label in enumerate(names(marks["name"])) if label.startswith(_STEP)]
-    return _inside(trace, np.flatnonzero(np.isin(codes(marks["name"]), steps)))
+    steps = matching(trace.marks["name"], lambda label: label.startswith(_STEP))
+    return _inside(trace, np.flatnonzero(steps))
 
 
 def _in_checkpoint(trace: Trace, ops: IntArray) -> BoolArray | None:
     """Return which of these ops start inside a frame that recomputes, None without such frames."""
-    marks = trace.marks
-    frames = [
-        code
-        for code, label in enumerate(names(marks["name"]))
-        if "checkpoint.py" in label and _CHECKPOINT.fullmatch(label)
-    ]
-    rows = np.flatnonzero(np.isin(codes(marks["name"]), frames))
-    return _inside(trace, rows)[ops] if len(rows) else None
+    frames = matching(
+        trace.marks["name"], lambda name: "checkpoint.py" in name and _CHECKPOINT.fullmatch(name)
+    )
+    return _inside(trace, np.flatnonzero(frames))[ops] if frames.any() else None
 
 
 def _inside(trace: Trace, marks: IntArray) -> BoolArray:

@@ -27,6 +27,7 @@ _BY_DIRECTION = (
 _MOST_NAMES = 100_000
 """Distinct names that are looked at: some seconds. Those with most time come first."""
 _LEFT = "too-many-names"
+_SUBS = ("collective", "point_to_point")
 _POINT_TO_POINT = ("send", "recv", "isend", "irecv", "sendrecv")
 
 
@@ -50,16 +51,20 @@ class Categorised:
         return [category.top for category in self.categories]
 
 
-class _Register:
-    """Numbers for categories and rules as they come up."""
+class _Decisions:
+    """The categories and rules of activities; both are numbered as they come up."""
 
-    def __init__(self) -> None:
+    def __init__(self, rows: int) -> None:
+        self.category, self.rule = np.zeros((2, rows), dtype=np.int64)
         self.categories: dict[Category, int] = {}
         self.rules = Names()
 
     def code(self, category: Category, rule: str) -> tuple[int, int]:
         number = self.categories.setdefault(category, len(self.categories))
         return number, self.rules[rule]
+
+    def decide(self, rows: IntArray | BoolArray, category: Category, rule: str) -> None:
+        self.category[rows], self.rule[rows] = self.code(category, rule)
 
 
 def categorise(trace: Trace, links: Links, classifier: Classifier) -> Categorised:
@@ -70,137 +75,99 @@ def categorise(trace: Trace, links: Links, classifier: Classifier) -> Categorise
     that launched it), the name.
     """
     activities = trace.activities
-    register = _Register()
-    name, kind = codes(activities["name"]), codes(activities["kind"])
-    kinds = names(activities["kind"])
-    left = _names_left(activities, name)
-    category, rule = _by_name(activities, register, classifier, name, kind, kinds, left)
+    decisions = _Decisions(activities.num_rows)
+    kind, kinds = codes(activities["kind"]), names(activities["kind"])
+    left = _names_left(activities)
+    _decide_by_name(activities, decisions, classifier, left)
     for code, label in enumerate(kinds):
         if label in _KIND_CATEGORIES:
-            rows = kind == code
-            category[rows], rule[rows] = register.code(_KIND_CATEGORIES[label], f"kind-{label}")
-    _mark_special_copies(activities, register, category, rule)
-    _mark_collectives(trace, links, register, category, rule, _rows_of(kind, kinds, "kernel"))
-    rules = tuple(register.rules)
-    left_rows = rule == (rules.index(_LEFT) if _LEFT in rules else -1)
+            decisions.decide(kind == code, _KIND_CATEGORIES[label], f"kind-{label}")
+    _decide_special_copies(activities, decisions)
+    _decide_collectives(trace, links, decisions, np.flatnonzero(kind == _place(kinds, "kernel")))
+    rules = list(decisions.rules)
+    unknown = decisions.rule == _place(rules, _LEFT)
     return Categorised(
-        category,
-        tuple(register.categories),
-        rule,
-        rules,
+        decisions.category,
+        tuple(decisions.categories),
+        decisions.rule,
+        tuple(rules),
         int(left.sum()),
-        int(numbers(activities["dur_ns"])[left_rows].sum()),
+        int(numbers(activities["dur_ns"])[unknown].sum()),
     )
 
 
-def _names_left(activities: pa.Table, name: IntArray) -> BoolArray:
+def _place(labels: list[str], label: str) -> int:
+    return labels.index(label) if label in labels else -2
+
+
+def _names_left(activities: pa.Table) -> BoolArray:
     """Return which names are not looked at, as others have more time and there are too many."""
     count = len(names(activities["name"]))
     left = np.zeros(count, dtype=np.bool_)
     if count > _MOST_NAMES:
-        time = np.bincount(name, weights=numbers(activities["dur_ns"]), minlength=count)
+        name, duration = codes(activities["name"]), numbers(activities["dur_ns"])
+        time = np.bincount(name, weights=duration, minlength=count)
         left[np.argsort(-time, kind="stable")[_MOST_NAMES:]] = True
     return left
 
 
-def _rows_of(kind: IntArray, kinds: list[str], label: str) -> IntArray:
-    wanted = kinds.index(label) if label in kinds else -2
-    return np.flatnonzero(kind == wanted)
-
-
-def _by_name(
-    activities: pa.Table,
-    register: _Register,
-    classifier: Classifier,
-    name: IntArray,
-    kind: IntArray,
-    kinds: list[str],
-    left: BoolArray,
-) -> tuple[IntArray, IntArray]:
-    labels = names(activities["name"])
-    op_kind = kinds.index("op") if "op" in kinds else -2
-    table = np.zeros((2, 2, len(labels)), dtype=np.int64)
-    for is_op in (0, 1):
-        decide = classifier.op if is_op else classifier.kernel
+def _decide_by_name(
+    activities: pa.Table, decisions: _Decisions, classifier: Classifier, left: BoolArray
+) -> None:
+    name, labels = codes(activities["name"]), names(activities["name"])
+    is_op = codes(activities["kind"]) == _place(names(activities["kind"]), "op")
+    for rows, decide in ((~is_op, classifier.kernel), (is_op, classifier.op)):
+        of_name = np.zeros((2, len(labels)), dtype=np.int64)
         used = np.zeros(len(labels), dtype=np.bool_)
-        used[name[(kind == op_kind) == bool(is_op)]] = True
+        used[name[rows]] = True
         if (used & left).any():
-            table[is_op, :, left] = register.code(_OTHER, _LEFT)
+            of_name[:, left] = np.array(decisions.code(_OTHER, _LEFT))[:, None]
         for code in np.flatnonzero(used & ~left).tolist():
             decision = decide(labels[code])
-            table[is_op, :, code] = register.code(decision.category, decision.rule)
-    chosen = (kind == op_kind).astype(np.int64)
-    return table[chosen, 0, name], table[chosen, 1, name]
+            of_name[:, code] = decisions.code(decision.category, decision.rule)
+        decisions.category[rows], decisions.rule[rows] = of_name[:, name[rows]]
 
 
-def _mark_special_copies(
-    activities: pa.Table, register: _Register, category: IntArray, rule: IntArray
-) -> None:
+def _decide_special_copies(activities: pa.Table, decisions: _Decisions) -> None:
     """Make copies between devices communication, and those of unified memory migrations."""
     directions = names(activities["direction"])
-    for sign, what, word in _BY_DIRECTION:
-        wanted = [place for place, one in enumerate(directions) if sign.match(one)]
+    for sign, category, rule in _BY_DIRECTION:
+        wanted = [place for place, direction in enumerate(directions) if sign.match(direction)]
         if wanted:
-            rows = np.isin(codes(activities["direction"]), wanted)
-            category[rows], rule[rows] = register.code(what, word)
+            decisions.decide(np.isin(codes(activities["direction"]), wanted), category, rule)
 
 
-def _mark_collectives(
-    trace: Trace,
-    links: Links,
-    register: _Register,
-    category: IntArray,
-    rule: IntArray,
-    kernels: IntArray,
+def _decide_collectives(
+    trace: Trace, links: Links, decisions: _Decisions, kernels: IntArray
 ) -> None:
     """Make communication of kernels that were launched as a collective, whatever their names say.
 
     A name that says communication stands, as the metadata of an exchange may only say of which
     collective it is a part; but kernels of RCCL are named alike, whether they send or reduce.
     """
-    named, labels = _collective_names(trace, links, kernels)
-    subs = [_collective_sub(label) for label in labels]
-    tops = [c.top for c in register.categories]
-    done = np.isin(category[kernels], _places(tops, "communication"))
-    for sub in dict.fromkeys(subs):
-        of_sub = np.array([one == sub for one in subs], dtype=np.bool_)
-        is_open = (named >= 0) & (~done | (sub == "point_to_point"))
-        rows = kernels[is_open & of_sub[named]]
-        category[rows], rule[rows] = register.code(
-            Category("communication", sub), "collective-metadata"
-        )
+    sub_of = _collective_subs(trace, links, kernels)
+    tops = [category.top for category in decisions.categories]
+    named_so = np.array([top == "communication" for top in tops], dtype=np.bool_)
+    is_open = ~named_so[decisions.category[kernels]]
+    for place, sub in enumerate(_SUBS):
+        rows = kernels[(sub_of == place) & (is_open | (sub == "point_to_point"))]
+        if len(rows):
+            decisions.decide(rows, Category("communication", sub), "collective-metadata")
 
 
-def _collective_sub(label: str) -> str:
-    return "point_to_point" if label.lower() in _POINT_TO_POINT else "collective"
+def _collective_subs(trace: Trace, links: Links, kernels: IntArray) -> IntArray:
+    """Return which of _SUBS each kernel is, -1 for none: by its own record, else its launch."""
+    ops, op = trace.ops, links.op_of_activity[kernels]
+    of_launch = np.full(len(kernels), -1, dtype=np.int64)
+    if ops.num_rows:
+        place = _place(names(ops["name"]), COLLECTIVE_OP)
+        launched = (op >= 0) & (codes(ops["name"])[op] == place)
+        of_launch[launched] = np.maximum(_named_subs(ops, op[launched]), 0)  # unnamed: collective
+    own = _named_subs(trace.activities, kernels)
+    return np.where(own >= 0, own, of_launch)
 
 
-def _places(tops: list[str], top: str) -> list[int]:
-    return [place for place, one in enumerate(tops) if one == top]
-
-
-def _collective_names(trace: Trace, links: Links, kernels: IntArray) -> tuple[IntArray, list[str]]:
-    """Return which collective each kernel is, -1 for none, and their names ("" if unnamed)."""
-    activities, ops = trace.activities, trace.ops
-    labels = Names()
-    found = np.full(len(kernels), -1, dtype=np.int64)
-    op = links.op_of_activity[kernels]
-    if ops.num_rows and COLLECTIVE_OP in names(ops["name"]):
-        launched = (op >= 0) & (codes(ops["name"])[op] == names(ops["name"]).index(COLLECTIVE_OP))
-        found[launched] = labels[""]
-        _take_names(ops, op[launched], launched, found, labels)
-    own = np.ones(len(kernels), dtype=np.bool_)
-    _take_names(activities, kernels, own, found, labels)
-    return found, list(labels)
-
-
-def _take_names(
-    table: pa.Table, rows: IntArray, into: BoolArray, found: IntArray, labels: Names
-) -> None:
-    """Write the collective named by `rows` of a table to the places `into`, if one is named."""
-    own = codes(table["collective"])[rows]
+def _named_subs(table: pa.Table, rows: IntArray) -> IntArray:
     texts = names(table["collective"])
-    translate = np.array([labels[text] for text in texts] + [-1], dtype=np.int64)
-    target = np.flatnonzero(into)
-    named = own >= 0
-    found[target[named]] = translate[own[named]]
+    subs = [text.lower() in _POINT_TO_POINT for text in texts]
+    return np.array([*subs, -1], dtype=np.int64)[codes(table["collective"])[rows]]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from itertools import chain
 from pathlib import Path
 
@@ -14,6 +15,9 @@ from traceflops.categories.names import Parts, both_spellings, clean, parse, wor
 from traceflops.categories.rules import Rule, search
 
 UNKNOWN = Category("other", "other")
+_NOTHING = Rule(
+    rule_files.NO_RULE, UNKNOWN, "no rule matches this name", rule_files.BUILT_IN, conditions=()
+)
 
 _BLOCK = 6
 _LONGEST_NAME = 1000
@@ -23,46 +27,37 @@ _ENGINE_PREFIX = "autograd::engine::evaluate_function: "
 
 
 class Classifier:
-    """Says what a kernel or a host operator is, and by which rule."""
+    """Says what a kernel or a host operator is, and by which rule.
+
+    Each name is decided once, and so is which rules a head leaves open: many names share one head.
+    """
 
     def __init__(self, built_in: tuple[Rule, ...], own: tuple[Rule, ...] = ()) -> None:
-        self._kernel_blocks = (*_blocks(own, 1), *_blocks(built_in, _BLOCK))
+        self._blocks = (*_blocks(own, 1), *_blocks(built_in, _BLOCK))
         self._op_rules = tuple(rule for rule in (*own, *built_in) if rule.patterns("op"))
-        self._by_head: dict[str, tuple[Rule, ...]] = {}
-        self._kernels: dict[str, Decision] = {}
-        self._ops: dict[str, Decision] = {}
+        self._open_rules = cache(lambda head: tuple(_open_rules(self._blocks, head)))
+        self.kernel = cache(self._kernel)
+        self.op = cache(self._op)
 
-    def kernel(self, name: str) -> Decision:
+    def _kernel(self, name: str) -> Decision:
         """What the device kernel of this name is."""
-        return _cached(self._kernels, name, self._decide_kernel)
-
-    def op(self, name: str) -> Decision:
-        """What the host operator of this name is, such as `aten::mm` or `AddmmBackward0`."""
-        return _cached(self._ops, name, self._decide_op)
-
-    def _decide_kernel(self, name: str) -> Decision:
         parts = parse(name)
         lower = parts.lower()
-        for rule in self._candidates(parts.head):
+        for rule in self._open_rules(parts.head):
             looked_at = _looked_at(rule, parts if rule.case else lower)
             if looked_at is not None:
                 return _decision(rule, looked_at or parts.head)
-        return _nothing(parts.head or parts.name)
+        return _decision(_NOTHING, parts.head or parts.name)
 
-    def _candidates(self, head: str) -> tuple[Rule, ...]:
-        """The rules that the head leaves open: many names share one head."""
-        if head not in self._by_head:
-            self._by_head[head] = _open_rules(self._kernel_blocks, both_spellings(head))
-        return self._by_head[head]
-
-    def _decide_op(self, name: str) -> Decision:
+    def _op(self, name: str) -> Decision:
+        """What the host operator of this name is, such as `aten::mm` or `AddmmBackward0`."""
         text = clean(name).removeprefix(_ENGINE_PREFIX)[:_LONGEST_NAME]
         both = f"{_bare_operator(text)}\n{both_spellings(text)}"
         lower = both.lower()
         for rule in self._op_rules:
             if rule.search("op", both if rule.case else lower):
                 return _decision(rule, text)
-        return _nothing(text)
+        return _decision(_NOTHING, text)
 
 
 def _bare_operator(name: str) -> str:
@@ -75,13 +70,6 @@ def load(user_rules: Path | None = None) -> Classifier:
     """A classifier with the built-in rules, after those of the user's file if one is given."""
     own = rule_files.read(user_rules) if user_rules is not None else ()
     return Classifier(rule_files.built_in(), own)
-
-
-def _cached(known: dict[str, Decision], name: str, decide: Callable[[str], Decision]) -> Decision:
-    decision = known.get(name)
-    if decision is None:
-        decision = known[name] = decide(name)
-    return decision
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,15 +105,13 @@ def _block(rules: tuple[Rule, ...]) -> _Block:
     return _Block(rules, headless, tuple(patterns))
 
 
-def _open_rules(blocks: tuple[_Block, ...], head: str) -> tuple[Rule, ...]:
-    found: list[Rule] = []
-    lower = head.lower()
+def _open_rules(blocks: tuple[_Block, ...], head: str) -> Iterator[Rule]:
+    text = both_spellings(head)
     for block in blocks:
-        for rule in block.open_to(head, lower):
-            found.append(rule)
+        for rule in block.open_to(text, text.lower()):
+            yield rule
             if len(rule.conditions) == 1 and rule.conditions[0][0] == "head":
-                return tuple(found)
-    return tuple(found)
+                return
 
 
 def _looked_at(rule: Rule, parts: Parts) -> str | None:
@@ -135,11 +121,11 @@ def _looked_at(rule: Rule, parts: Parts) -> str | None:
         if place == "head":
             continue
         text = _text(parts, place)
-        found = search(patterns, text, rule.case)
-        if found is None:
+        match = search(patterns, text, rule.case)
+        if match is None:
             return None
         if place != "namespace":
-            shown = _word_at(found)
+            shown = _word_at(match)
         elif not rule.patterns("head"):
             shown = text
     return shown
@@ -151,20 +137,13 @@ def _text(parts: Parts, place: str) -> str:
     return parts.name[:_LONGEST_NAME] if place == "name" else parts.arguments
 
 
-def _word_at(found: re.Match[str]) -> str:
+def _word_at(match: re.Match[str]) -> str:
     """The whole word around a match, which may begin with what parts words."""
-    text = found.string
-    start = text.rfind(" ", 0, found.start() + 1) + 1
-    end = text.find(" ", max(start, found.end()))
+    text = match.string
+    start = text.rfind(" ", 0, match.start() + 1) + 1
+    end = text.find(" ", max(start, match.end()))
     return text[start : end if end >= 0 else len(text)].strip()
 
 
 def _decision(rule: Rule, looked_at: str) -> Decision:
     return Decision(rule.category, rule.id, rule.because, looked_at[:_LONGEST_SHOWN], rule.source)
-
-
-def _nothing(looked_at: str) -> Decision:
-    because = "no rule matches this name"
-    return Decision(
-        UNKNOWN, rule_files.NO_RULE, because, looked_at[:_LONGEST_SHOWN], rule_files.BUILT_IN
-    )

@@ -15,7 +15,6 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -51,6 +50,12 @@ _PARAMETER: Final = re.compile(r"\bT\d+\b")
 _LONGEST: Final = 4096
 _MOST: Final = 20_000
 """Names without a counterpart of which short forms are looked at; a program has far fewer."""
+
+_Named = dict[str, dict[int, str]]
+"""By a form of names: the codes that have it, each with one of its names."""
+
+_Test = Callable[..., bool]
+"""Whether two names of one form may be of one kernel; takes the form and both names."""
 
 _LENGTH: Final = re.compile(r"[1-9]\d{0,3}")
 _ANONYMOUS: Final = {"_GLOBAL__N_1": "(anonymous namespace)"}
@@ -113,102 +118,63 @@ def same_kernels(first: Sequence[str], second: Sequence[str]) -> tuple[IntArray,
     )
     code_of: dict[int, int] = {}
     done = set(ours) & set(theirs)
-    for spelling in _ONE_NAME:
-        pairs = [
-            (one, other)
-            for one, other in spelling.pairs(first, ours, second, theirs)
-            if one not in done and other not in done
-        ]
+    for form, tests in _FORMS:
+        mine, other = _by_form(form, first, ours), _by_form(form, second, theirs)
+        pairs = [pair for pair in _certain(mine, other, tests) if done.isdisjoint(pair)]
         code_of |= {other: one for one, other in pairs}
         done |= {code for pair in pairs for code in pair}
-    pairs = list(_certain(_by_short_name(first, ours), _by_short_name(second, theirs)))
-    code_of |= {other: one for one, other in pairs}
     return (
         np.array(ours, dtype=np.int64),
         np.array([code_of.get(code, code) for code in theirs], dtype=np.int64),
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Spelling:
-    """A form in which names of one kernel are alike, and which two names may be so.
-
-    `bare` asks that one of them has no namespaces: a::f and b::f are two kernels. `open` asks that
-    one of them does not say its arguments: f<1>(int) and f<1>(float) are two kernels.
-    """
-
-    form: Callable[[str], str]
-    bare: bool = False
-    open: bool = False
-
-    def pairs(
-        self,
-        first: Sequence[str],
-        ours: Sequence[int],
-        second: Sequence[str],
-        theirs: Sequence[int],
-    ) -> Iterator[tuple[int, int]]:
-        """Yield codes of names that are alike, where each run has one such name alone."""
-        mine, other = self._by_form(first, ours), self._by_form(second, theirs)
-        for text in mine.keys() & other.keys():
-            if len(mine[text]) == len(other[text]) == 1:
-                ((one, name),) = mine[text].items()
-                ((another, told),) = other[text].items()
-                if one != another and self._may_be_one(name, told):
-                    yield one, another
-
-    def _by_form(self, names: Sequence[str], codes: Sequence[int]) -> _Named:
-        found: _Named = defaultdict(dict)
-        if len(names) <= _MOST:
-            for name, code in zip(names, codes, strict=True):
-                found[self.form(name)].setdefault(code, name)
-        return found
-
-    def _may_be_one(self, *names: str) -> bool:
-        full = sum(_NAMESPACES.search(name) is not None for name in names)
-        untold = sum(_PARAMETER.search(name) is not None for name in names)
-        return not (self.bare and full == 2) and not (self.open and untold != 1)
-
-
-_ONE_NAME: Final = (
-    _Spelling(spelled_name),
-    _Spelling(lambda name: _without_arguments(spelled_name(name)), open=True),
-    _Spelling(bare_name, bare=True),
-    _Spelling(lambda name: _without_arguments(bare_name(name)), bare=True, open=True),
-)
-
-
-_Named = dict[str, dict[int, str]]
-"""By a form of names: the codes that have it, each with one of its names."""
-
-
-def _by_short_name(names: Sequence[str], codes: Sequence[int]) -> _Named:
-    found: _Named = defaultdict(dict)
+def _by_form(form: Callable[[str], str], names: Sequence[str], codes: Sequence[int]) -> _Named:
+    by_form: _Named = defaultdict(dict)
     if len(names) <= _MOST:
         for name, code in zip(names, codes, strict=True):
-            found[short_name(name)].setdefault(code, name)
-    return found
+            by_form[form(name)].setdefault(code, name)
+    return by_form
 
 
-def _certain(ours: _Named, theirs: _Named) -> Iterator[tuple[int, int]]:
-    """Yield the codes of one kernel in two runs: the only ones with a short name in each."""
-    for short in ours.keys() & theirs.keys():
-        if short and len(ours[short]) == len(theirs[short]) == 1:
-            ((one, name),) = ours[short].items()
-            ((other, another),) = theirs[short].items()
-            if one != other and _may_be_one(short, name, another):
+def _certain(ours: _Named, theirs: _Named, tests: Sequence[_Test]) -> Iterator[tuple[int, int]]:
+    """Yield the codes of names that are alike, where each run has one such name alone."""
+    for text in ours.keys() & theirs.keys():
+        if text and len(ours[text]) == len(theirs[text]) == 1:
+            ((one, name),) = ours[text].items()
+            ((other, another),) = theirs[text].items()
+            if one != other and all(test(text, name, another) for test in tests):
                 yield one, other
 
 
-def _may_be_one(short: str, *names: str) -> bool:
+def _has_bare(_: str, *names: str) -> bool:
+    """Return whether one of two names has no namespaces: a::f and b::f are two kernels."""
+    return not all(map(_NAMESPACES.search, names))
+
+
+def _has_open(_: str, *names: str) -> bool:
+    """Return whether one does not say its arguments: f<1>(int), f<1>(float) are two kernels."""
+    return sum(_PARAMETER.search(name) is not None for name in names) == 1
+
+
+def _has_cut(short: str, *names: str) -> bool:
     """Return whether one of two names is cut short, or mangled with the other's namespaces."""
     texts = [plain_name(name) for name in names]
     if short in texts:
         return True
-    paths = ["::".join(_mangled_path(text)) for text in texts]
-    full = [text for text, path in zip(texts, paths, strict=True) if not path]
-    told = [path for path in paths if path]
-    return len(told) == 1 and len(full) == 1 and _names_function(full[0], told[0])
+    mangled, full = sorted(texts, key=lambda text: not _mangled_path(text))
+    path = "::".join(_mangled_path(mangled))
+    return bool(path) and not _mangled_path(full) and _names_function(full, path)
+
+
+_FORMS: Final[tuple[tuple[Callable[[str], str], tuple[_Test, ...]], ...]] = (
+    (spelled_name, ()),
+    (lambda name: _without_arguments(spelled_name(name)), (_has_open,)),
+    (bare_name, (_has_bare,)),
+    (lambda name: _without_arguments(bare_name(name)), (_has_bare, _has_open)),
+    (short_name, (_has_cut,)),
+)
+"""Forms in which names of one kernel are alike, and what else must hold of two such names."""
 
 
 def _names_function(full: str, path: str) -> bool:

@@ -21,7 +21,7 @@ _RETURN_TYPE = re.compile(
 )
 _CONDITIONAL_TYPES = ("enable_if", "enable_if_t", "conditional", "conditional_t")
 _AFTER_RETURN_TYPE = re.compile(r"(?:::type)?[\s&*]+(?=[A-Za-z_])")
-_PATH = re.compile(r"[^<(]*")
+_OPENING = re.compile(r"[<(]")
 _BRACKET = re.compile(r"->|[<>()]")
 _CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z0-9])(?=[A-Z][a-z])")
 _ARGUMENT = re.compile(r"([A-Za-z_]\w*)(?:\)(\d+))?", re.ASCII)
@@ -68,8 +68,8 @@ def clean(name: str) -> str:
     text = without_suffix(name[:LONGEST].strip().strip("\"'").strip())
     for spelling in _ANONYMOUS:
         text = text.replace(spelling + "::", "")
-    found = _RETURN_TYPE.match(text)
-    return text[found.end() :] if found else text
+    returned = _RETURN_TYPE.match(text)
+    return text[returned.end() :] if returned else text
 
 
 def without_suffix(name: str) -> str:
@@ -107,13 +107,13 @@ def _demangled(text: str) -> tuple[list[str], list[str]]:
 
 
 def _path(text: str) -> str:
-    found = _PATH.match(text)
-    return found.group() if found else ""
+    return _OPENING.split(text, 1)[0]
 
 
 def _arguments(text: str) -> list[str]:
     return [
-        f"{found[1]}={found[2]}" if found[2] else found[1] for found in _ARGUMENT.finditer(text)
+        f"{argument[1]}={argument[2]}" if argument[2] else argument[1]
+        for argument in _ARGUMENT.finditer(text)
     ]
 
 
@@ -122,8 +122,8 @@ def _without_conditional_type(text: str) -> str:
     if path.rpartition("::")[2] not in _CONDITIONAL_TYPES:
         return text
     end = _closing(text, len(path))
-    found = _AFTER_RETURN_TYPE.match(text, end)
-    return text[found.end() :] if found else text
+    after = _AFTER_RETURN_TYPE.match(text, end)
+    return text[after.end() :] if after else text
 
 
 def _closing(text: str, start: int) -> int:
@@ -141,8 +141,8 @@ def _mangled(text: str) -> tuple[list[str], list[str]]:
     """The nested name up to its first template argument, and every identifier after it."""
     path: list[str] = []
     position = 3 if text.startswith("_ZN") else 2
-    while (found := _identifier(text, position)) is not None:
-        identifier, position = found
+    while (part_of_path := _identifier(text, position)) is not None:
+        identifier, position = part_of_path
         path.append(identifier)
     return path, _mangled_arguments(text, position)
 
@@ -150,20 +150,20 @@ def _mangled(text: str) -> tuple[list[str], list[str]]:
 def _identifier(text: str, position: int) -> tuple[str, int] | None:
     if text.startswith("L", position):
         position += 1
-    found = _MANGLED.match(text, position)
-    if found is None or found["length"] is None:
+    length = _MANGLED.match(text, position)
+    if length is None or length["length"] is None:
         return None
-    end = found.end() + int(found["length"])
-    return text[found.end() : end], end
+    end = length.end() + int(length["length"])
+    return text[length.end() : end], end
 
 
 def _mangled_arguments(text: str, position: int) -> list[str]:
     arguments: list[str] = []
-    while (found := _MANGLED.match(text, position)) is not None:
-        position = found.end()
-        if found["length"] is None:
+    while (piece := _MANGLED.match(text, position)) is not None:
+        position = piece.end()
+        if piece["length"] is None:
             continue
-        end = position + int(found["length"])
+        end = position + int(piece["length"])
         value = _ENUM_VALUE.match(text, end)
         identifier = text[position:end]
         arguments.append(f"{identifier}={value[1]}" if value else identifier)

@@ -8,8 +8,9 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from traceflops.categories.model import SUBS, Category
 from traceflops.errors import UsageError
@@ -103,7 +104,7 @@ def _is_one(pattern: str) -> bool:
 def built_in() -> tuple[Rule, ...]:
     """The rules that come with traceflops."""
     text = Path(__file__).with_name("rules.toml").read_text(encoding="utf-8")
-    return tuple(_rule(table, BUILT_IN, "") for table in tomllib.loads(text)["rule"])
+    return tuple(_rule(table, BUILT_IN) for table in tomllib.loads(text)["rule"])
 
 
 def read(path: Path) -> tuple[Rule, ...]:
@@ -114,11 +115,12 @@ def read(path: Path) -> tuple[Rule, ...]:
     if document.keys() != {"rule"} or not isinstance(tables, list):
         unknown = sorted(document.keys() - {"rule"})
         _refuse(where, f"unknown key {unknown[0]!r}" if unknown else "it has no [[rule]] table")
-    rules: list[Rule] = []
+    rules: dict[str, Rule] = {}
     for number, table in enumerate(tables, 1):
-        rules.append(_rule(_checked(table, f"{where}, rule {number}"), path.name, where))
-    _check_ids(rules, where)
-    return tuple(rules)
+        rule = _rule(_checked(table, f"{where}, rule {number}"), path.name)
+        if rules.setdefault(rule.id, rule) is not rule:
+            _refuse(where, f"two rules have the id {rule.id!r}")
+    return tuple(rules.values())
 
 
 def check_pattern(pattern: str) -> str | None:
@@ -131,7 +133,7 @@ def check_pattern(pattern: str) -> str | None:
     if not pattern or len(pattern) > LONGEST_PATTERN:
         return f"a pattern must have 1 to {LONGEST_PATTERN} characters"
     plain = _ESCAPE_OR_CLASS.sub("x", pattern.removeprefix(_ANY).removesuffix(_ANY))
-    repeats = [found.start() for found in _REPEAT.finditer(plain)]
+    repeats = [repeat.start() for repeat in _REPEAT.finditer(plain)]
     if any(plain[at - 1 : at] == ")" for at in repeats):
         return "a repeat (*, + or {}) may not follow a group"
     if len(repeats) > MOST_REPEATS:
@@ -180,77 +182,63 @@ def _document(text: str, where: str) -> dict[str, object]:
 def _checked(table: object, where: str) -> dict[str, object]:
     if not isinstance(table, dict):
         _refuse(where, "a rule must be a table")
-    for key in sorted(table.keys() - KEYS):
-        _refuse(where, f"unknown key {key!r}; known: {', '.join(sorted(KEYS))}")
-    for key in REQUIRED:
-        if not isinstance(table.get(key), str):
-            _refuse(where, f"{key!r} is missing or not text")
-    if not isinstance(table.get("case", False), bool):
-        _refuse(where, "'case' must be true or false")
-    _check_texts(table, where)
-    _check_places(table, where)
+    for problem in chain(_problems(table), _problems_of_places(table)):
+        _refuse(where, problem)
     return table
 
 
-def _check_texts(table: dict[str, object], where: str) -> None:
-    because = str(table["because"])
-    if not _ID.fullmatch(str(table["id"])):
-        _refuse(where, f"id {table['id']!r} must be a short word of a-z, 0-9, '.', '_' and '-'")
+def _problems(table: dict[str, object]) -> Iterator[str]:
+    """Yield what is wrong with a table; what comes later relies on what comes before."""
+    for key in sorted(table.keys() - KEYS):
+        yield f"unknown key {key!r}; known: {', '.join(sorted(KEYS))}"
+    for key in REQUIRED:
+        if not isinstance(table.get(key), str):
+            yield f"{key!r} is missing or not text"
+    rule, because, top, sub = (str(table[key]) for key in ("id", "because", "top", "sub"))
+    if not isinstance(table.get("case", False), bool):
+        yield "'case' must be true or false"
+    if not _ID.fullmatch(rule):
+        yield f"id {rule!r} must be a short word of a-z, 0-9, '.', '_' and '-'"
     if not because.isprintable() or not 0 < len(because) <= 200:
-        _refuse(where, "'because' must be one line of 1 to 200 characters")
-    if table["id"] == NO_RULE:
-        _refuse(where, f"id {NO_RULE!r} is reserved: it means that no rule applied")
-    if table["top"] not in SUBS:
-        _refuse(where, f"unknown top {table['top']!r}; known: {', '.join(SUBS)}")
-    allowed = SUBS[str(table["top"])]
-    if table["sub"] not in allowed:
-        known = ", ".join(sorted(allowed))
-        _refuse(where, f"unknown sub {table['sub']!r} under {table['top']}; known: {known}")
+        yield "'because' must be one line of 1 to 200 characters"
+    if rule == NO_RULE:
+        yield f"id {NO_RULE!r} is reserved: it means that no rule applied"
+    if top not in SUBS:
+        yield f"unknown top {top!r}; known: {', '.join(SUBS)}"
+    if sub not in SUBS[top]:
+        yield f"unknown sub {sub!r} under {top}; known: {', '.join(sorted(SUBS[top]))}"
 
 
-def _check_places(table: dict[str, object], where: str) -> None:
+def _problems_of_places(table: dict[str, object]) -> Iterator[str]:
     places = [place for place in PLACES if place in table]
     if not places:
-        _refuse(where, f"it has no pattern; give one of {', '.join(PLACES)}")
+        yield f"it has no pattern; give one of {', '.join(PLACES)}"
     if "op" in places and len(places) > 1:
-        _refuse(where, "'op' matches CPU operators and cannot be combined")
+        yield "'op' matches CPU operators and cannot be combined"
     for place in places:
-        for pattern in _alternatives(table[place], where, place):
-            if (problem := check_pattern(pattern)) is not None:
-                _refuse(where, f"{place} {pattern[:80]!r}: {problem}")
+        patterns = _alternatives(table[place])
+        if not patterns:
+            yield f"{place!r} is an empty list"
+        for pattern in patterns:
+            if not isinstance(pattern, str):
+                yield f"{place} must be a regular expression or a list of them"
+            elif (problem := check_pattern(pattern)) is not None:
+                yield f"{place} {pattern[:80]!r}: {problem}"
 
 
-def _alternatives(value: object, where: str, place: str) -> Iterator[str]:
-    patterns = value if isinstance(value, list) else [value]
-    if not patterns:
-        _refuse(where, f"{place!r} is an empty list")
-    for pattern in patterns:
-        if not isinstance(pattern, str):
-            _refuse(where, f"{place} must be a regular expression or a list of them")
-        yield pattern
+def _alternatives(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
 
 
-def _check_ids(rules: list[Rule], where: str) -> None:
-    seen: set[str] = set()
-    for rule in rules:
-        if rule.id in seen:
-            _refuse(where, f"two rules have the id {rule.id!r}")
-        seen.add(rule.id)
-
-
-def _rule(table: dict[str, object], source: str, where: str) -> Rule:
-    conditions = tuple(
-        (place, tuple(_alternatives(table[place], where, place)))
-        for place in PLACES
-        if place in table
-    )
+def _rule(table: dict[str, Any], source: str) -> Rule:
+    conditions = ((place, tuple(_alternatives(table[place]))) for place in PLACES if place in table)
     return Rule(
-        id=str(table["id"]),
-        category=Category(str(table["top"]), str(table["sub"])),
-        because=str(table["because"]),
+        id=table["id"],
+        category=Category(table["top"], table["sub"]),
+        because=table["because"],
         source=source,
-        conditions=conditions,
-        case=bool(table.get("case", False)),
+        conditions=tuple(conditions),
+        case=table.get("case", False),
     )
 
 

@@ -23,8 +23,6 @@ from traceflops.errors import (
 from traceflops.phases import phase
 
 if TYPE_CHECKING:
-    from rich.text import Text
-
     from traceflops.analysis import Analysis
     from traceflops.cli.options import Asked, Privacy, ReadingOptions
     from traceflops.reports.terminal import Style
@@ -47,6 +45,13 @@ def read_trace(traces: list[str], reading: ReadingOptions) -> Trace:
             strict=reading.strict,
             limits=not reading.no_limits,
         )
+
+
+def read_job(traces: list[str], reading: ReadingOptions, job: int | None) -> Trace:
+    """Return the chosen job of the files, all of them where none is chosen."""
+    from traceflops.devices import of_job
+
+    return of_job(read_trace(traces, reading), job)
 
 
 def read_and_analyze(traces: list[str], asked: Asked) -> Analysis:
@@ -187,16 +192,11 @@ def _one_line(text: str) -> str:
 
 
 def print_summary(analysis: Analysis) -> None:
-    """Print the summary."""
-    with phase("print"):
-        print_lines(terminal_lines(analysis))
-
-
-def terminal_lines(analysis: Analysis) -> list[Text]:
-    """Return the summary in the width, characters and colours of the terminal."""
+    """Print the summary in the width, characters and colours of the terminal."""
     from traceflops.reports.terminal import render_terminal
 
-    return render_terminal(analysis, terminal_style())
+    with phase("print"):
+        print_lines(render_terminal(analysis, terminal_style()))
 
 
 def terminal_style() -> Style:
@@ -215,14 +215,10 @@ def terminal_style() -> Style:
     )
 
 
-# `--pair`: another recording of the same program, whose FLOPs the launches of a trace get.
-
-
 def check_pair(pair: str | None, traces: list[str]) -> None:
     """Refuse a pair that is the trace itself, before either is read."""
-    if pair is None:
-        return
-    if pair in traces or (pair != "-" and Path(pair).resolve() in map(_resolved, traces)):
+    places = [Path(trace).resolve() for trace in traces if trace != "-"]
+    if pair is not None and (pair in traces or (pair != "-" and Path(pair).resolve() in places)):
         what = "standard input" if pair == "-" else pair
         raise UsageError(
             f"--pair names the same trace: {what}", "give another recording of the same program"
@@ -230,9 +226,5 @@ def check_pair(pair: str | None, traces: list[str]) -> None:
 
 
 def read_pair(pair: str | None, reading: ReadingOptions) -> Trace | None:
-    """Return the paired recording, None where none is asked for."""
+    """Return the paired recording, whose FLOPs the launches get; None where none is asked for."""
     return read_trace([pair], reading) if pair is not None else None
-
-
-def _resolved(trace: str) -> Path | None:
-    return Path(trace).resolve() if trace != "-" else None

@@ -12,6 +12,7 @@ import typer
 from traceflops.cli.common import failures, read_trace, terminal_style
 from traceflops.cli.options import Json, ReadingOptions, option
 from traceflops.cli.printing import say, say_object
+from traceflops.errors import UsageError
 
 if TYPE_CHECKING:
     from traceflops.devices import DeviceSpec, Match, SeenDevice
@@ -53,24 +54,28 @@ def devices(
 ) -> None:
     """List the table of devices and their peaks, or match a trace's GPUs against it."""
     with failures():
-        from traceflops.errors import UsageError
-
         if text is not None and trace:
             raise UsageError("TEXT and --trace are mutually exclusive", "give one of them")
         if trace:
-            _explain(_seen_in(trace), json)
+            from traceflops.devices import match
+
+            seen = _seen_in(trace)
+            _print_matches([(match(device), labels) for device, labels in seen.items()], json)
         else:
             _list(text, json)
 
 
 def _list(text: str | None, json: bool) -> None:
-    from traceflops.devices import is_full_name, load_devices
+    from traceflops.devices import SeenDevice, is_full_name, load_devices, match
 
     specs = load_devices() if text is None else _containing(text)
     if text is not None and (not specs or is_full_name(text)):
-        _explain_name(text, json)
+        matched = match(SeenDevice(text))
+        if matched.spec is None:
+            raise UsageError(matched.explanation, "traceflops devices lists the table")
+        _print_matches([(matched, [])], json)
     elif json:
-        _print_json({"devices": [_spec_object(spec) for spec in specs]})
+        say_object({"schema": SCHEMA, "devices": [_spec_object(spec) for spec in specs]})
     elif len(specs) == 1:
         say("\n".join(_details(specs[0])))
     else:
@@ -83,41 +88,28 @@ def _containing(text: str) -> tuple[DeviceSpec, ...]:
     from traceflops.devices import find, load_devices, named_row
 
     wanted = " ".join(text.lower().split())
-    exact = find(wanted)
-    if exact is not None:
+    if (exact := find(wanted)) is not None:
         return (exact,)
-    rows = tuple(spec for spec in load_devices() if wanted in _searched(spec))
+    rows = tuple(
+        spec
+        for spec in load_devices()
+        if wanted in f"{spec.id} {spec.vendor} {spec.product} {spec.arch}".lower()
+    )
     named = None if rows else named_row(text)
     return rows if named is None else (named,)
 
 
-def _explain_name(text: str, json: bool) -> None:
-    from traceflops.devices import SeenDevice, match
-    from traceflops.errors import UsageError
-
-    matched = match(SeenDevice(text))
-    if matched.spec is None:
-        raise UsageError(matched.explanation, "traceflops devices lists the table")
-    _print_matches([(matched, [])], json)
-
-
-def _searched(spec: DeviceSpec) -> str:
-    return f"{spec.id} {spec.vendor} {spec.product} {spec.arch}".lower()
-
-
 def _table(specs: tuple[DeviceSpec, ...], width: int) -> Iterator[str]:
     """Yield a line per device, without the columns that have no room."""
-    from traceflops.reports.view import columns as fitting
+    from traceflops.reports.terminal import columns as fitting
 
     cells = [_cells(spec) for spec in specs]
-    columns = {name: [name, *(row[name] for row in cells)] for name in cells[0]}
-    spaced = {name: 2 + max(map(len, column)) for name, column in columns.items()}
+    rows = [{name: name for name in cells[0]}, *cells]
+    spaced = {name: 2 + max(len(row[name]) for row in rows) for name in cells[0]}
     widths = fitting(spaced, width + 2, _DISPENSABLE)
-    for place in range(len(specs) + 1):
+    for row in rows:
         line = (
-            columns[name][place].ljust(wide - 2)
-            if name in _TO_THE_LEFT
-            else columns[name][place].rjust(wide - 2)
+            f"{row[name]:{'<' if name in _TO_THE_LEFT else '>'}{wide - 2}}"
             for name, wide in widths.items()
         )
         yield "  ".join(line).rstrip()
@@ -175,38 +167,29 @@ def _rates_and_source(spec: DeviceSpec, matched: Match | None = None) -> Iterato
     known = [f"{dtype} {float(value):.0f}" for dtype, value in balances if value is not None]
     if known:
         yield _line("balance", f"{', '.join(known)} FLOP per byte")
-    check = _seen_formula(matched) if matched is not None else None
-    if check is None and spec.formula is not None and spec.part == 1:
-        check = _formula(spec)
-    if check is not None:
-        yield _line("check", check)
+    yield from _check(spec, matched)
     dated = f", taken over {spec.date}" if spec.date is not None else ""
     yield _line("source", f"{spec.source} (confidence {spec.confidence}{dated})")
     if spec.note:
         yield _line("note", spec.note)
 
 
-def _formula(spec: DeviceSpec) -> str:
-    value = float(spec.formula or 0) / 1000
-    return (
-        f"{spec.units} {spec.unit_name} x {spec.flops_per_clock} FLOP per clock x "
-        f"{spec.clock_mhz} MHz = {value:.1f} TFLOP/s"
-    )
-
-
-def _seen_formula(matched: Match) -> str | None:
-    """Return the rate by the clock and the units that the trace names; None where it does not."""
-    rate, spec, seen = matched.by_clock, matched.spec, matched.seen
-    if rate is None or spec is None:
-        return None
+def _check(spec: DeviceSpec, matched: Match | None) -> Iterator[str]:
+    """Yield the rate by clock and units: those that the trace names, else those of the table."""
     from traceflops.devices import REFERENCE
 
-    dtype = next(dtype for dtype in REFERENCE if spec.peak(dtype))
-    return (
-        f"{seen.units} {spec.unit_name} x {spec.flops_per_clock} FLOP per clock x "
-        f"{(seen.clock_hz or 0) / 1e6:g} MHz (from the trace) = {float(rate) / 1000:.1f} TFLOP/s "
-        f"({dtype}); the table's {_rate(spec.peak(dtype))} is used"
-    )
+    per_clock = f"{spec.unit_name} x {spec.flops_per_clock} FLOP per clock x"
+    if matched is not None and matched.by_clock is not None:
+        seen, rate = matched.seen, float(matched.by_clock) / 1000
+        dtype = next(dtype for dtype in REFERENCE if spec.peak(dtype))
+        yield _line(
+            "check",
+            f"{seen.units} {per_clock} {(seen.clock_hz or 0) / 1e6:g} MHz (from the trace) = "
+            f"{rate:.1f} TFLOP/s ({dtype}); the table's {_rate(spec.peak(dtype))} is used",
+        )
+    elif spec.formula is not None and spec.part == 1:
+        rate = float(spec.formula) / 1000
+        yield _line("check", f"{spec.units} {per_clock} {spec.clock_mhz} MHz = {rate:.1f} TFLOP/s")
 
 
 def _seen_in(traces: list[str]) -> dict[SeenDevice, list[str]]:
@@ -227,15 +210,14 @@ def _seen_in(traces: list[str]) -> dict[SeenDevice, list[str]]:
     return seen
 
 
-def _explain(seen: dict[SeenDevice, list[str]], json: bool) -> None:
-    from traceflops.devices import match
-
-    _print_matches([(match(device), labels) for device, labels in seen.items()], json)
-
-
 def _print_matches(matches: list[tuple[Match, list[str]]], json: bool) -> None:
     if json:
-        _print_json({"seen": [_match_object(matched, labels) for matched, labels in matches]})
+        say_object(
+            {
+                "schema": SCHEMA,
+                "seen": [_match_object(matched, labels) for matched, labels in matches],
+            }
+        )
         return
     blocks = ["\n".join(_explanation(matched, labels)) for matched, labels in matches]
     say("\n\n".join(blocks) or "The trace has no GPU.")
@@ -266,51 +248,41 @@ def _outcome(matched: Match) -> str:
 
 
 def _spec_object(spec: DeviceSpec) -> dict[str, Any]:
+    from traceflops.reports.view import as_float, fields
+
+    link, formula = spec.host_link, as_float(spec.formula)
     return {
-        "id": spec.id,
-        "vendor": spec.vendor,
-        "product": spec.product,
-        "arch": spec.arch,
+        **fields(spec, "id", "vendor", "product", "arch"),
         "compute_capability": list(spec.compute) if spec.compute is not None else None,
-        "units": spec.units,
-        "part": float(spec.part),
-        "one_device_is": spec.one_device_is,
+        **fields(spec, "units", "part", "one_device_is"),
         "dense_tflops": {dtype: rate / 1000 for dtype, rate in spec.dense.items()},
         "memories": [
             {"gb": memory.gb, "bandwidth_gbps": memory.bandwidth} for memory in spec.memories
         ],
-        "link_gbps": float(spec.link) if spec.link is not None else None,
-        "host_link": spec.host_link.name if spec.host_link is not None else None,
-        "host_link_gbps": float(spec.host_link.bandwidth) if spec.host_link is not None else None,
-        "formula_tflops": float(spec.formula) / 1000 if spec.formula is not None else None,
-        "pattern": spec.pattern,
-        "confidence": spec.confidence,
-        "source": spec.source,
+        "link_gbps": as_float(spec.link),
+        "host_link": link.name if link is not None else None,
+        "host_link_gbps": float(link.bandwidth) if link is not None else None,
+        "formula_tflops": formula / 1000 if formula is not None else None,
+        **fields(spec, "pattern", "confidence", "source"),
         "date": spec.date.isoformat() if spec.date is not None else None,
         "note": spec.note,
     }
 
 
 def _match_object(matched: Match, labels: list[str]) -> dict[str, Any]:
+    from traceflops.reports.view import fields
+
     seen = matched.seen
     return {
         "devices": labels,
         "name": seen.name,
         "compute_capability": list(seen.compute) if seen.compute is not None else None,
-        "units": seen.units,
-        "warp_size": seen.warp_size,
-        "memory_bytes": seen.memory_bytes,
+        **fields(seen, "units", "warp_size", "memory_bytes"),
         "match": _spec_object(matched.spec) if matched.spec is not None else None,
-        "how": matched.how,
-        "confidence": matched.confidence,
-        "confirmed": matched.confirmed,
+        **fields(matched, "how", "confidence", "confirmed"),
         "candidates": [spec.id for spec in matched.candidates],
         "explanation": matched.explanation,
     }
-
-
-def _print_json(content: dict[str, Any]) -> None:
-    say_object({"schema": SCHEMA, **content})
 
 
 def _rate(rate: int | None) -> str:

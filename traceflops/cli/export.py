@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from traceflops.cli.common import failures, keep_apart, path_of, read_trace, spare_inputs
+from traceflops.cli.common import failures, keep_apart, path_of, read_job, spare_inputs
 from traceflops.cli.options import (
     Force,
     Json,
@@ -50,19 +50,15 @@ def export(
     with failures(reading, privacy):
         privacy.check()
         selection = question.selection()
-        from traceflops.devices import of_job
-        from traceflops.privacy import Redaction, redacted
+        from traceflops.privacy import Redaction
         from traceflops.reports.tables import check_request, export_tables, table_files
         from traceflops.table import TABLES
-        from traceflops.windows import restrict
 
         folder = path_of(output)
         spare_inputs(table_files(folder, table or TABLES, format_), [*traces, rules])
         keep_apart(folder, traces, f".{format_}")
         check_request(folder, table, format_, force=force)
-        trace = of_job(read_trace(traces, reading), selection.job)
-        known = trace if privacy.include_environment else redacted(trace)
-        shown = restrict(known, selection)
+        shown = privacy.shown(read_job(traces, reading, selection.job), selection)
         names = privacy.placeholders()
         redaction = Redaction(names, selection.step_mark) if names is not None else None
         rows = export_tables(shown, folder, table, format_, rules, redaction)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from traceflops.cli.common import failures, read_trace
+from traceflops.cli.common import failures, read_job
 from traceflops.cli.options import Json, Privacy, Question, ReadingOptions, Traces, grouped
 from traceflops.cli.printing import say, say_object
 
@@ -33,30 +33,23 @@ def info(
         privacy.check()
         selection = question.selection()
         from traceflops.analysis import listed_jobs
-        from traceflops.devices import of_job
-        from traceflops.privacy import Redaction, redacted
+        from traceflops.privacy import Redaction
         from traceflops.recording import inventory_of
         from traceflops.reports.terminal import info_object, render_info
-        from traceflops.windows import restrict
 
         names = privacy.placeholders()
 
         def shown(trace: Trace, selection: Selection) -> tuple[Trace, str | None]:
-            known = trace if privacy.include_environment else redacted(trace)
-            part = restrict(known, selection)
+            part = privacy.shown(trace, selection)
             if names is None:
                 return part, selection.step_mark
             # What marks a step is then called step.
             return Redaction(names, selection.step_mark).trace(part), None
 
-        trace = of_job(read_trace(traces, reading), selection.job)
+        trace = read_job(traces, reading, selection.job)
         inventory = inventory_of(trace, selection, shown)
-        jobs = listed_jobs(
-            trace,
-            trace.job,
-            include_environment=privacy.include_environment,
-            placeholders=names,
-        )
+        kept = privacy.include_environment
+        jobs = listed_jobs(trace, trace.job, include_environment=kept, placeholders=names)
         inventory = replace(inventory, jobs=jobs)
         if json:
             say_object(info_object(inventory))

@@ -1,25 +1,31 @@
 """The options of `traceflops mfu`, a group per heading of its help, and what they say together.
 
+What a run is, and what is asked: by which rule, one or all, or how a figure came about.
+
 All numbers are taken as text, so that `405e9`, `16k` and `820ms` are exact and a slip gets the
 same two lines as any other error.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from fractions import Fraction
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal
 
 from traceflops.cli.options import Text, flag, option, typed
-from traceflops.errors import UsageError
-from traceflops.units import one_of
+from traceflops.errors import TraceflopsError, UsageError
+from traceflops.units import DESCRIPTION_WORDS, one_of
 
 if TYPE_CHECKING:
+    from fractions import Fraction
+
     from _typeshed import DataclassInstance
 
-    from traceflops.flops import ModelCard, Run
+    from traceflops.devices import MissingInput
+    from traceflops.flops import Explanation, ModelCard, Run, Utilisation
     from traceflops.mfu import Words
+
+_OF_THE_RUN: Final = frozenset(DESCRIPTION_WORDS) - {"gpus", "dtype"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +53,14 @@ class ModelOptions:
         """Return the model. Raises UsageError without one, InputError for a wrong one."""
         from traceflops.mfu import adjusted
 
-        return adjusted(self._found(), words_of(self))
+        return adjusted(self._named(), words_of(self))
 
-    def _found(self) -> ModelCard:
+    @property
+    def is_given(self) -> bool:
+        """Return whether a model is named."""
+        return self.model is not None or self.params is not None
+
+    def _named(self) -> ModelCard:
         from traceflops.flops import bare_model, find_model
         from traceflops.units import parse_count
 
@@ -90,14 +101,6 @@ class TokenOptions:
         Text, option("TOKENS", "Decoding: tokens per sequence already in the KV cache.")
     ] = None
 
-    def settings(self, card: ModelCard) -> dict[str, Any]:
-        """Return these fields of the run."""
-        from traceflops.mfu import check_sums, token_settings
-
-        words = words_of(self)
-        check_sums(words)
-        return token_settings(card, words)
-
 
 @dataclass(frozen=True, slots=True)
 class TimeOptions:
@@ -125,27 +128,20 @@ class TimeOptions:
         one_of(typed(replace(self, achieved_convention=None)))
         if self.achieved_convention is not None and self.achieved is None:
             raise UsageError("--achieved-convention needs --achieved", "add --achieved TFLOPS")
-        given = typed(self)
-        parsers: dict[str, tuple[str, Callable[[str, str], Fraction]]] = {
-            "step_seconds": ("--step-time", parse_seconds),
-            "tokens_per_s": ("--tokens-per-s", parse_rate),
-            "samples_per_s": ("--samples-per-s", parse_rate),
-        }
-        settings: dict[str, Any] = {
-            name: parse(asked, given[asked])
-            for name, (asked, parse) in parsers.items()
-            if given[asked] is not None
-        }
-        if self.tokens_per_s_per_gpu is not None:
-            rate = parse_rate("--tokens-per-s-per-gpu", self.tokens_per_s_per_gpu)
-            settings["tokens_per_s"] = rate * devices
-        if self.achieved is not None:
-            achieved = parse_rate("--achieved", self.achieved, "430")
+        read, basis = words_of(self).read, self.achieved_convention
+        per_gpu = read("tokens_per_s_per_gpu", parse_rate)
+        achieved = read("achieved", lambda name, text: parse_rate(name, text, "430"))
+        if achieved is not None:
             given_rate(float(achieved), "--achieved")  # refuses another unit
-            settings["achieved"] = achieved * TERA
-        if self.achieved_convention is not None:
-            settings["achieved_basis"] = convention(self.achieved_convention).id
-        return settings
+        return {
+            "step_seconds": read("step_time", parse_seconds),
+            "tokens_per_s": read("tokens_per_s", parse_rate)
+            if per_gpu is None
+            else per_gpu * devices,
+            "samples_per_s": read("samples_per_s", parse_rate),
+            "achieved": achieved * TERA if achieved is not None else None,
+            "achieved_basis": convention(basis).id if basis is not None else None,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +168,7 @@ class DeviceOptions:
         """Return how many devices there are."""
         from traceflops.units import parse_count
 
-        return parse_count("--gpus", self.gpus) if self.gpus is not None else 1
+        return words_of(self).read("gpus", parse_count) or 1
 
     @property
     def tflops(self) -> Fraction | None:
@@ -215,13 +211,107 @@ class TrainingOptions:
         option("KIND", "For HFU: flash (recomputes scores) or unfused (computes masked pairs)."),
     ] = None
 
-    def settings(self, card: ModelCard, forward_only: bool) -> dict[str, Any]:
-        """Return these fields of the run."""
-        from traceflops.mfu import Words, training_settings
 
-        said = words_of(self)
-        flags = said.flags | ({"forward_only"} if forward_only else frozenset())
-        return training_settings(card, Words(said.values, flags, dashed=True))
+@dataclass(frozen=True, slots=True)
+class AnswerOptions:
+    """What to answer."""
+
+    HEADING: ClassVar = "Output"
+
+    convention: Annotated[
+        Text,
+        option("ID", "Counting convention. Default: exact-causal; with --params 6N, frozen 4N."),
+    ] = None
+    all_conventions: Annotated[
+        bool, flag("Print the figures of all conventions.", "--all-conventions")
+    ] = False
+    reported: Annotated[Text, option("PERCENT", "Explain a published or logged MFU: 46.2%.")] = None
+    reported_hfu: Annotated[Text, option("PERCENT", "Explain a published or logged HFU.")] = None
+
+    ignore_description: Annotated[
+        bool,
+        flag(
+            "Ignore the trace's own description of its run, and its annotations.",
+            "--ignore-description",
+        ),
+    ] = False
+
+    def check(self) -> None:
+        """Refuse options that exclude each other."""
+        one_of({"--reported": self.reported, "--reported-hfu": self.reported_hfu})
+
+    @property
+    def explains(self) -> bool:
+        """Return whether a figure is to be explained."""
+        return self.reported is not None or self.reported_hfu is not None
+
+    @property
+    def asks(self) -> bool:
+        """Return whether something is asked that only a description answers."""
+        return self.explains or self.all_conventions or self.convention is not None
+
+    def explanation(self, figures: Utilisation, lacks: Sequence[MissingInput]) -> Explanation:
+        """Return how the reported figure came about. Raises UsageError where something lacks."""
+        from traceflops.flops import explain, other_peaks
+        from traceflops.units import parse_reported
+
+        metric: Literal["mfu", "hfu"] = "mfu" if self.reported is not None else "hfu"
+        option = "--reported" if metric == "mfu" else "--reported-hfu"
+        reported = parse_reported(option, self.reported or self.reported_hfu or "")
+        choice = figures.choice
+        if lacks and (figures.rate is None or choice.peak is None):
+            problem = f"a reported figure needs more to explain: {lacks[0].problem}"
+            raise UsageError(problem, lacks[0].remedy)
+        assert choice.peak is not None, "a peak that is not there is lacking"
+        return explain(
+            figures.card, figures.run, reported, choice.peak, other_peaks(choice), metric
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """What the options say of a run, and what is asked about it."""
+
+    model: ModelOptions
+    tokens: TokenOptions
+    time: TimeOptions
+    devices: DeviceOptions
+    training: TrainingOptions
+    answer: AnswerOptions
+
+    def card_and_run(self) -> tuple[ModelCard, Run]:
+        """Return the model and a step of its run. Raises UsageError for what cannot be."""
+        from traceflops.flops import Run
+        from traceflops.mfu import check_sums, run_settings
+
+        card, words = self.model.card(), self.words()
+        check_sums(words)
+        settings = run_settings(card, words)
+        return card, Run(**settings, **self.time.settings(settings["devices"]))
+
+    def words(self) -> Words:
+        """Return what the options say of the run, in the words that a trace uses, too."""
+        return words_of(self.model, self.tokens, self.training, self._size())
+
+    def refuse_without_run(self, problem: TraceflopsError | None) -> None:
+        """Raise an error where options describe a run of which too little is known.
+
+        `problem` is what the trace's own description lacks, None where it names no model.
+        """
+        if problem is None:
+            answer = replace(self.answer, ignore_description=False)
+            given = typed(self.model, self.tokens, self.training, answer, self._size())
+            for name in (name for name, value in given.items() if value not in (None, False)):
+                raise UsageError(
+                    f"{name} describes a run, but no model is given",
+                    "add --model NAME, --model config.json or --params 8e9, or remove it",
+                )
+        elif self.answer.asks or not _OF_THE_RUN.isdisjoint(self.words().values):
+            raise problem
+
+    def _size(self) -> DeviceOptions:
+        """Return what the options say of the devices but for their peak."""
+        return replace(self.devices, device=None, peak=None)
 
 
 def words_of(*groups: DataclassInstance) -> Words:
@@ -232,22 +322,3 @@ def words_of(*groups: DataclassInstance) -> Words:
     texts = {name: value for name, value in given.items() if isinstance(value, str)}
     flags = frozenset(name for name, value in given.items() if value is True)
     return Words(texts, flags, dashed=True)
-
-
-def run_of(
-    card: ModelCard,
-    tokens: TokenOptions,
-    time: TimeOptions,
-    devices: DeviceOptions,
-    training: TrainingOptions,
-) -> Run:
-    """Return the run that the options describe. Raises UsageError for what cannot be."""
-    from traceflops.flops import Run
-
-    return Run(
-        devices=devices.count,
-        dtype=devices.dtype,
-        **tokens.settings(card),
-        **time.settings(devices.count),
-        **training.settings(card, tokens.forward_only),
-    )

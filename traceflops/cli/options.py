@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from traceflops.mfu import PeakOptions
     from traceflops.privacy import Placeholders
+    from traceflops.table import Trace
     from traceflops.windows import Selection
 
 Text = str | None
@@ -153,6 +154,13 @@ class Privacy:
         from traceflops.privacy import check_privacy
 
         check_privacy(self.include_environment, self.redact)
+
+    def shown(self, trace: Trace, selection: Selection) -> Trace:
+        """Return what a selection leaves of a trace, with no more of the machine than is kept."""
+        from traceflops.privacy import redacted
+        from traceflops.windows import restrict
+
+        return restrict(trace if self.include_environment else redacted(trace), selection)
 
     def placeholders(self) -> Placeholders | None:
         """Return what gives names their placeholders, None where names are to stay."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from traceflops.cli.common import failures, keep_apart, path_of, read_trace, spare_inputs, stem_of
+from traceflops.cli.common import failures, keep_apart, path_of, read_job, spare_inputs, stem_of
 from traceflops.cli.options import (
     Force,
     Privacy,
@@ -53,25 +53,21 @@ def perfetto(
         privacy.check()
         selection = question.selection()
         from traceflops.analysis import analysis_of, prepare
-        from traceflops.devices import check_decided, of_job
-        from traceflops.privacy import redacted
+        from traceflops.devices import check_decided
         from traceflops.reports.files import check_replaced, write_pieces
         from traceflops.reports.perfetto import check_suffix, render_perfetto
-        from traceflops.windows import Selection, restrict
+        from traceflops.windows import Selection
 
         target = path_of(output if output is not None else stem_of(traces) + SUFFIX)
         check_suffix(target)
         spare_inputs([target], [*traces, rules])
         keep_apart(target.parent, traces)
         check_replaced(target, force=force)
-        trace = of_job(read_trace(traces, reading), selection.job)
+        trace = read_job(traces, reading, selection.job)
         check_decided(trace, "a timeline")
-        known = trace if privacy.include_environment else redacted(trace)
-        shown = restrict(known, selection)
-        marks = Selection(step_mark=selection.step_mark)
         prepared = prepare(
-            shown,
-            marks,
+            privacy.shown(trace, selection),
+            Selection(step_mark=selection.step_mark),
             rules=rules,
             include_environment=True,
             placeholders=privacy.placeholders(),

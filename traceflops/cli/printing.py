@@ -7,12 +7,12 @@ the styles that traceflops itself gives to text are acted on.
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from traceflops.parsers import Watcher
     from traceflops.parsers.io import ByteSource
 
+_FUNCTIONS_SHOWN: Final = 20
+_PATIENCE_S: Final = 1.0
 _UNESCAPED: Final = re.compile(
     "[\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]"
 )
@@ -82,11 +84,11 @@ def _inert(line: Text) -> Text:
         return line
     hidden = [place for place, char in enumerate(line.plain) if shown(char) != char]
     pieces = line.divide(sorted({0, *hidden, *(place + 1 for place in hidden)}))
-    whole = line.blank_copy()
+    inert = line.blank_copy()
     for piece in pieces:
         text = shown(piece.plain)
-        whole.append_text(piece if text == piece.plain else _restyled(piece, text))
-    return whole
+        inert.append_text(piece if text == piece.plain else _restyled(piece, text))
+    return inert
 
 
 def _restyled(piece: Text, text: str) -> Text:
@@ -95,12 +97,6 @@ def _restyled(piece: Text, text: str) -> Text:
     for span in piece.spans:
         made.stylize(span.style)
     return made
-
-
-# Where the tool's own time goes: a line per phase (-v), a profile (--profile-self).
-
-
-_FUNCTIONS_SHOWN = 20
 
 
 @contextmanager
@@ -112,45 +108,27 @@ def own_time(reading: ReadingOptions | None, *, named: bool = True) -> Iterator[
     if reading is None or not (reading.verbose or reading.profile_self):
         yield
         return
-    began = time.perf_counter()
-    profile = _started_profile() if reading.profile_self else None
-    with listening(_Told(named=named)):
-        yield
-    _say("all", None, time.perf_counter() - began)
-    if profile is not None:
-        _print_profile(profile)
-
-
-@dataclass(slots=True)
-class _Told:
-    """Tells of phases; an input without its name has the number in which it came up."""
-
-    named: bool
-    _numbers: dict[str, int] = field(default_factory=dict)
-
-    def __call__(self, phase: str, about: str | None, seconds: float) -> None:
-        if about is not None and not self.named:
-            about = f"file {self._numbers.setdefault(about, len(self._numbers) + 1)}"
-        _say(phase, about, seconds)
-
-
-def _say(phase: str, about: str | None, seconds: float) -> None:
-    text = f"{phase} {about}" if about is not None else phase
-    say(f"{text:<24} {seconds:8.3f} s", to_stderr=True)
-
-
-def _started_profile() -> Profile:
     from cProfile import Profile
 
-    profile = Profile()
-    profile.enable()
-    return profile
+    began, profile = time.perf_counter(), Profile()
+    numbers: dict[str, int] = {}
+
+    def tell(phase: str, about: str | None, seconds: float) -> None:
+        if about is not None and not named:
+            about = f"file {numbers.setdefault(about, len(numbers) + 1)}"
+        text = f"{phase} {about}" if about is not None else phase
+        say(f"{text:<24} {seconds:8.3f} s", to_stderr=True)
+
+    with profile if reading.profile_self else nullcontext(), listening(tell):
+        yield
+    tell("all", None, time.perf_counter() - began)
+    if reading.profile_self:
+        _print_profile(profile)
 
 
 def _print_profile(profile: Profile) -> None:
     from pstats import Stats
 
-    profile.disable()
     stats = Stats(profile, stream=sys.stderr)
     rows = sorted(stats.get_stats_profile().func_profiles.items(), key=lambda row: -row[1].tottime)
     say(f"\n{'own s':>8} {'total s':>15} {'calls':>12}  function", to_stderr=True)
@@ -158,26 +136,14 @@ def _print_profile(profile: Profile) -> None:
         place = f"{Path(ran.file_name).name}:{ran.line_number}" if ran.line_number else "built in"
         line = f"{ran.tottime:8.3f} {ran.cumtime:15.3f} {ran.ncalls:>12}  {name} ({place})"
         say(line, to_stderr=True)
-    others = _seconds_of_other_processes()
+    used = os.times()
+    others = used.children_user + used.children_system
     say(f"reader processes used {others:.3f} s more", to_stderr=True)
 
 
-def _seconds_of_other_processes() -> float:
-    if sys.platform == "win32":
-        return 0.0
-    from resource import RUSAGE_CHILDREN, getrusage
-
-    used = getrusage(RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
-
-
-# A progress bar by bytes on stderr, shown only on a terminal and only once a second has passed.
-
-
-_PATIENCE_S = 1.0
-
-
 class _Bar:
+    """A progress bar by bytes on stderr, shown only on a terminal and once a second has passed."""
+
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._began = clock()
@@ -194,9 +160,7 @@ class _Bar:
 
     def advance(self, done: int) -> None:
         """Show how many bytes of the input are read."""
-        if self._progress is None:
-            if self._clock() - self._began < _PATIENCE_S:
-                return
+        if self._progress is None and self._clock() - self._began >= _PATIENCE_S:
             self._open()
         if self._progress is not None and self._task is not None:
             self._progress.update(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -45,6 +46,7 @@ EXAMPLES = (
     "traceflops report ranks/ -o tables/ --format csv",
     'traceflops report ranks/ --redact --title "Slow since Tuesday" --notes notes.txt --open',
 )
+_MOST_INPUTS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +64,6 @@ class Added:
     ] = None
     open: Annotated[bool, flag("Open the report in the browser.", "--open")] = False
 
-    def authored(self) -> Authored:
-        """Return title and notes. Raises UsageError where they cannot be read."""
-        from traceflops.reports.view import authored
-
-        return authored(self.title, self.notes)
-
 
 @dataclass(frozen=True, slots=True)
 class Target:
@@ -79,7 +75,7 @@ class Target:
     def check(self, traces: list[str], others: list[str | Path | None], *, force: bool) -> None:
         """Refuse what cannot be written, before a large file is read in vain."""
         from traceflops.reports.files import is_report
-        from traceflops.reports.tables import TABLES, check_folder, table_files
+        from traceflops.reports.tables import REPORT_TABLES, check_folder, table_files
         from traceflops.reports.write import check_target
 
         inputs = [*traces, *others]
@@ -87,9 +83,9 @@ class Target:
             spare_inputs([] if is_report(self.path) else [self.path], inputs)
             check_target(self.path, force=force)
         else:
-            spare_inputs(table_files(self.path, TABLES, self.format), inputs)
+            spare_inputs(table_files(self.path, REPORT_TABLES, self.format), inputs)
             keep_apart(self.path, traces, f".{self.format}")
-            check_folder(self.path, TABLES, self.format, force=force)
+            check_folder(self.path, REPORT_TABLES, self.format, force=force)
 
     def save(self, analysis: Analysis, command: str, authored: Authored, *, force: bool) -> str:
         """Write the report; return what was written, in words."""
@@ -131,7 +127,9 @@ def report(
     with failures(asked.reading, asked.privacy):
         target = target_of(output, format_, traces)
         _check_open(added.open, target, silent=quiet or json)
-        authored = added.authored()
+        from traceflops.reports.view import authored
+
+        words = authored(added.title, added.notes)
         target.check(traces, [asked.pair, asked.rules, added.notes], force=force)
         analysis = read_and_analyze(traces, asked)
         try:
@@ -142,7 +140,7 @@ def report(
         finally:  # also where the reader of the pipe has gone
             with phase("render and write"):
                 command = command_of(traces, analysis, asked, added)
-                written = target.save(analysis, command, authored, force=force)
+                written = target.save(analysis, command, words, force=force)
         if quiet:
             say(str(target.path))
         elif not json:
@@ -154,10 +152,8 @@ def report(
 def target_of(output: str | None, format_: str | None, traces: list[str]) -> Target:
     """Return where the report goes. Raises UsageError where a file and a folder are asked for."""
     if output is None:
-        name = f"{stem_of(traces)}.report"
-        return (
-            Target(Path(f"{name}.html"), None) if format_ is None else Target(Path(name), format_)
-        )
+        suffix = ".html" if format_ is None else ""
+        return Target(Path(f"{stem_of(traces)}.report{suffix}"), format_)
     path = path_of(output)
     is_folder = output.endswith(("/", "\\")) or path.is_dir()
     if format_ is None and not is_folder:
@@ -192,28 +188,18 @@ def _show(page: Path) -> None:
         say("note: no browser could be started; open the file yourself", to_stderr=True)
 
 
-# The command line that made a report, as the report shows it: no path, and no name if redacted.
-
-
-_MOST_INPUTS = 3
-
-
 def command_of(traces: list[str], analysis: Analysis, asked: Asked, added: Added) -> str:
-    """Return the command that made a report; files by the names that the report shows."""
-    inputs = list(_inputs(traces, analysis))
-    more = ["…"] if len(inputs) > _MOST_INPUTS else []
-    words = ["traceflops", "report", *inputs[:_MOST_INPUTS], *more]
-    for name, value in _options(asked, added, analysis):
-        words += [name, value]
-    return shlex.join(
-        [*words, *asked.rates.words(), *asked.privacy.words(), *_flags(asked.reading)]
-    )
+    """Return the command that made a report: no path, and no name if redacted.
 
-
-def _inputs(traces: list[str], analysis: Analysis) -> Iterator[str]:
+    Files have the names that the report shows.
+    """
     names = [file.name for file in analysis.source.files]
     shown = names if len(names) == len(traces) else ["FOLDER"] * len(traces)
-    yield from ("-" if t == "-" else n for t, n in zip(traces, shown, strict=True))
+    inputs = ["-" if t == "-" else name for t, name in zip(traces, shown, strict=True)]
+    more = ["…"] if len(inputs) > _MOST_INPUTS else []
+    options = chain.from_iterable(_options(asked, added, analysis))
+    flags = (*asked.rates.words(), *asked.privacy.words(), *_flags(asked.reading))
+    return shlex.join(["traceflops", "report", *inputs[:_MOST_INPUTS], *more, *options, *flags])
 
 
 def _options(asked: Asked, added: Added, analysis: Analysis) -> Iterator[tuple[str, str]]:

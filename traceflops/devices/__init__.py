@@ -30,9 +30,14 @@ if TYPE_CHECKING:
         quantities,
         with_sums,
     )
-    from traceflops.devices.device_facts import SeenDevice, quoted, shown
-    from traceflops.devices.device_names import by_name, is_full_name, named_row
-    from traceflops.devices.dies import partition
+    from traceflops.devices.device_facts import (
+        SeenDevice,
+        by_name,
+        is_full_name,
+        named_row,
+        quoted,
+        shown,
+    )
     from traceflops.devices.jobs import (
         JobReport,
         check_decided,
@@ -65,6 +70,7 @@ if TYPE_CHECKING:
         generic_names,
         load_devices,
         load_variants,
+        partition,
         rate_text,
         shared_names,
     )

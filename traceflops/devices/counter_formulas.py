@@ -1,4 +1,8 @@
-"""From hardware counters to FLOPs and bytes: the formulas of `counters.toml`, by architecture."""
+"""From hardware counters to FLOPs and bytes: the formulas of `counters.toml`, by architecture.
+
+Sets of Nsight Compute hold many counters only per cycle or per second: times cycles per second and
+the duration that was measured with them they are counts again, rounded as they were printed.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +24,14 @@ BUSY, ACTIVE = "cycles.matrix", "cycles.active"
 SIMDS_PER_UNIT: Final = 4
 """SIMDs of a CU; each has a matrix unit."""
 
+FloatArray = npt.NDArray[np.float64]
+SUM: Final = ".sum"
+DURATION: Final = "gpu__time_duration.sum"
+"""In ns, as all times are."""
+CLOCKS: Final = ("smsp__cycles_elapsed.avg.per_second", "sm__cycles_elapsed.avg.per_second")
+
+_PER_SECOND, _PER_CYCLE = ".per_second", ".per_cycle_elapsed"
+_NS_PER_S: Final = 1e9
 _ENDING: Final = re.compile(r"_(?:sum|max)$")
 
 
@@ -44,9 +56,8 @@ class Family:
     @property
     def options(self) -> tuple[str, ...]:
         """Return the options of its tool that count, those of each run."""
-        if self.tool == "ncu":
-            return tuple(f"--metrics {','.join(counters)}" for counters in self.passes)
-        return tuple(f"--pmc {' '.join(counters)}" for counters in self.passes)
+        option, between = ("--metrics ", ",") if self.tool == "ncu" else ("--pmc ", " ")
+        return tuple(option + between.join(counters) for counters in self.passes)
 
     @property
     def recording(self) -> str:
@@ -99,7 +110,9 @@ def family_of(architecture: str | None) -> Family | None:
 def family_by_counters(counters: Iterable[str]) -> Family | None:
     """Return the only family that has all of these counters where their names tell it."""
     plain = [plain_counter(name) for name in counters]
-    named = [one for one in families() if one.named_by and _has_any(plain, one.named_by)]
+    named = [
+        one for one in families() if any(counter.startswith(one.named_by) for counter in plain)
+    ]
     return named[0] if len(named) == 1 else None
 
 
@@ -121,14 +134,16 @@ def counters_for(prefix: str, types: Iterable[str], family: Family) -> Iterator[
             yield from formula.terms
 
 
+@cache
 def families() -> tuple[Family, ...]:
     """Return all families of the table."""
-    return _table()[0]
+    return tuple(Family(**row) for row in _rows("family"))
 
 
+@cache
 def formulas() -> tuple[Formula, ...]:
     """Return all formulas of the table, in its order."""
-    return _table()[1]
+    return tuple(Formula(**row) for row in _rows("formula"))
 
 
 @cache
@@ -138,38 +153,14 @@ def counters_used() -> frozenset[str]:
     return named | {rate for name in named for rate in rates_of(name)}
 
 
-def _has_any(names: list[str], beginnings: tuple[str, ...]) -> bool:
-    return any(name.startswith(beginnings) for name in names)
+def _rows(table: str) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a table of the document with tuples for their lists."""
+    for row in _document()[table]:
+        yield {name: _frozen(value) for name, value in row.items()}
 
 
-@cache
-def _table() -> tuple[tuple[Family, ...], tuple[Formula, ...]]:
-    document = _document()
-    return (
-        tuple(
-            Family(
-                row["id"],
-                row["hardware"],
-                row["pattern"],
-                tuple(row["named_by"]),
-                tuple(row["matrix"]),
-                tuple(row["vector"]),
-                tuple(tuple(line) for line in row["passes"]),
-                row.get("tool", "rocprofv3"),
-            )
-            for row in document["family"]
-        ),
-        tuple(
-            Formula(
-                row["quantity"],
-                tuple(row["families"]),
-                row["terms"],
-                row.get("only_zero", False),
-                tuple(row.get("but", ())),
-            )
-            for row in document["formula"]
-        ),
-    )
+def _frozen(value: Any) -> Any:
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value
 
 
 @cache
@@ -184,31 +175,6 @@ def _document() -> dict[str, Any]:
     return tomllib.loads(text)
 
 
-# Counters that were recorded per cycle or per second, as sums over a launch.
-#
-# Sets of Nsight Compute hold many counters only so: times cycles per second and the duration that
-# was measured with them they are counts again. They are rounded as they were printed.
-
-
-FloatArray = npt.NDArray[np.float64]
-
-
-SUM: Final = ".sum"
-
-
-DURATION: Final = "gpu__time_duration.sum"
-"""In ns, as all times are."""
-
-
-CLOCKS: Final = ("smsp__cycles_elapsed.avg.per_second", "sm__cycles_elapsed.avg.per_second")
-
-
-_PER_SECOND, _PER_CYCLE = ".per_second", ".per_cycle_elapsed"
-
-
-_NS_PER_S: Final = 1e9
-
-
 def rates_of(counter: str) -> Iterator[str]:
     """Yield what a counter's sum can be told from."""
     if counter.endswith(SUM):
@@ -218,9 +184,9 @@ def rates_of(counter: str) -> Iterator[str]:
 def with_sums(values: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
     """Return counters with the sums that follow from rates, where the sums were not read."""
     found = dict(values)
-    seconds = values[DURATION] / _NS_PER_S if DURATION in values else None
-    if seconds is None:
+    if DURATION not in values:
         return found
+    seconds = values[DURATION] / _NS_PER_S
     clock = next((values[name] for name in CLOCKS if name in values), None)
     for name, rate in values.items():
         if name.endswith(SUM + _PER_SECOND):

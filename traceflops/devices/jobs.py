@@ -9,7 +9,7 @@ job first.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
@@ -17,13 +17,44 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.devices.merging import merge
-from traceflops.devices.same_devices import are_of_other_models, identities
+from traceflops.devices.merging import are_of_other_models, identities, merge
 from traceflops.errors import UsageError
 from traceflops.remedies import family
-from traceflops.table import Job, Note, Trace, codes, names, numbers
+from traceflops.table import Job, Note, Trace, codes, counted_note, is_one_of, names, numbers
 from traceflops.timeline import Account
 from traceflops.units import several
+
+_CLOCKS_DIFFER_NS: Final = 10**9
+"""Clocks of machines differ by less than that."""
+_RANKS_DIFFER_NS: Final = 3_600 * 10**9
+"""Ranks of one world may be recorded one after the other, or by machines with wrong clocks."""
+_RUNS: Final = frozenset({"several-profiles", "runs-apart"})
+_OF_ONE_JOB: Final = frozenset(
+    {
+        "clocks-not-aligned",
+        "files-of-different-times",
+        "rank-clash",
+        "rank-unknown",
+        "ranks-missing",
+    }
+)
+"""Notes on files that do not fit together, which is said in other words of several jobs."""
+_TIMED: Final = ("activities", "calls", "ops")
+_ASSUMED: Final = (
+    "Whether these {n} files belong to one job is unknown; they are treated as one. If they do "
+    "not, give them separately."
+)
+_WHY: Final = {
+    "model": "they differ in GPU",
+    "run": "their profiler keeps their runs apart",
+    "tool": "they differ in tool",
+    "world": "they differ in world size",
+    "unranked": "some have a rank and a world size, others have no rank",
+    "rank": "two claim the same rank",
+    "time": "they were recorded at different times",
+    "unrelated": "they share neither tool, GPU nor kernels",
+}
+"""Why files are of several jobs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,44 +76,18 @@ class JobReport:
     verdict: str | None = None
 
 
-_CLOCKS_DIFFER_NS: Final = 10**9
-"""Clocks of machines differ by less than that."""
-_RANKS_DIFFER_NS: Final = 3_600 * 10**9
-"""Ranks of one world may be recorded one after the other, or by machines with wrong clocks."""
-_RUNS: Final = frozenset({"several-profiles", "runs-apart"})
-_OF_ONE_JOB: Final = frozenset(
-    {
-        "clocks-not-aligned",
-        "files-of-different-times",
-        "rank-clash",
-        "rank-unknown",
-        "ranks-missing",
-    }
-)
-"""Notes on files that do not fit together, which is said in other words of several jobs."""
-_TIMED: Final = ("activities", "calls", "ops")
-_WHY: Final = {
-    "model": "they differ in GPU",
-    "run": "their profiler keeps their runs apart",
-    "tool": "they differ in tool",
-    "world": "they differ in world size",
-    "unranked": "some have a rank and a world size, others have no rank",
-    "rank": "two claim the same rank",
-    "time": "they were recorded at different times",
-    "unrelated": "they share neither tool, GPU nor kernels",
-}
-"""Why files are of several jobs."""
-
-
 def merge_jobs(traces: Sequence[Trace]) -> Trace:
     """Return one trace of all files, which knows their jobs where there are several."""
-    jobs, reasons = _split(traces)
+    jobs, reasons = split(traces)
     if len(jobs) == 1:
         return _merged(traces)
     numbered = tuple(Job(number, tuple(mine)) for number, mine in enumerate(jobs, 1))
     trace = merge(traces)
     notes = (note for note in trace.notes if note.code not in _OF_ONE_JOB)
-    return replace(trace, notes=(_several_note(len(jobs), reasons), *notes), jobs=numbered)
+    why = "; ".join(text for reason, text in _WHY.items() if reason in reasons)
+    text = f"These files belong to {len(jobs)} jobs: {why}. Use --job N, or give one job's files."
+    several_jobs = Note("assumed", "several-jobs", text, len(jobs))
+    return replace(trace, notes=(several_jobs, *notes), jobs=numbered)
 
 
 def of_job(trace: Trace, number: int | None) -> Trace:
@@ -123,12 +128,7 @@ def check_decided(trace: Trace, what: str) -> None:
         )
 
 
-def split(traces: Sequence[Trace]) -> list[list[Trace]]:
-    """Return the traces by job, in the order of the names of their files."""
-    return _split(traces)[0]
-
-
-def _split(traces: Sequence[Trace]) -> tuple[list[list[Trace]], set[str]]:
+def split(traces: Sequence[Trace]) -> tuple[list[list[Trace]], set[str]]:
     """Return the traces by job, and why they are of several."""
     jobs: list[list[_Member]] = []
     reasons: set[str] = set()
@@ -147,8 +147,6 @@ def _split(traces: Sequence[Trace]) -> tuple[list[list[Trace]], set[str]]:
 
 @dataclass(frozen=True)  # without slots, so that there is a place for what is found on demand
 class _Member:
-    """A trace, and what it says of the job it is of."""
-
     trace: Trace
 
     @cached_property
@@ -180,9 +178,8 @@ class _Member:
         """The names of the kernels that it knows."""
         used = set(names(self.trace.kernel_counters["name"]))
         for table in (self.trace.activities, self.trace.totals):
-            kind, name, labels = names(table["kind"]), codes(table["name"]), names(table["name"])
-            place = kind.index("kernel") if "kernel" in kind else len(kind)
-            used |= {labels[code] for code in np.unique(name[codes(table["kind"]) == place])}
+            labels, kernels = names(table["name"]), is_one_of(table["kind"], "kernel")
+            used |= {labels[code] for code in np.unique(codes(table["name"])[kernels])}
         return sorted(used)
 
     @cached_property
@@ -307,19 +304,7 @@ def _merged(traces: Sequence[Trace]) -> Trace:
     """Return the trace of the files of one job, with a note where nothing says that they are."""
     trace = merge(traces)
     timed = [member for member in map(_Member, traces) if member.is_timed]
-    lone = len(timed) > 1 and not any(a.is_seen_with(b) for a, b in combinations(timed, 2))
-    return replace(trace, notes=(*trace.notes, _assumed_note(len(timed)))) if lone else trace
-
-
-def _several_note(count: int, reasons: Collection[str]) -> Note:
-    why = "; ".join(text for reason, text in _WHY.items() if reason in reasons)
-    text = f"These files belong to {count} jobs: {why}. Use --job N, or give one job's files."
-    return Note("assumed", "several-jobs", text, count)
-
-
-def _assumed_note(count: int) -> Note:
-    text = (
-        f"Whether these {count} files belong to one job is unknown; they are treated as one. If "
-        "they do not, give them separately."
-    )
-    return Note("assumed", "one-job-assumed", text, count)
+    if len(timed) < 2 or any(a.is_seen_with(b) for a, b in combinations(timed, 2)):
+        return trace
+    note = counted_note("assumed", "one-job-assumed", _ASSUMED, len(timed))
+    return replace(trace, notes=(*trace.notes, note))

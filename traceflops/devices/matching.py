@@ -12,11 +12,27 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal
 
-from traceflops.devices.device_facts import SeenDevice, dotted, gib, is_known, quoted, shown
-from traceflops.devices.device_names import asked_row, by_name, variant_of
-from traceflops.devices.dies import Partition, partition
+from traceflops.devices.device_facts import (
+    SeenDevice,
+    asked_row,
+    by_name,
+    dotted,
+    gib,
+    is_known,
+    quoted,
+    shown,
+    variant_of,
+)
 from traceflops.devices.missing_input import ASK
-from traceflops.devices.peaks import DTYPES, DeviceSpec, HostLink, load_devices, rate_text
+from traceflops.devices.peaks import (
+    DTYPES,
+    DeviceSpec,
+    HostLink,
+    Partition,
+    load_devices,
+    partition,
+    rate_text,
+)
 from traceflops.devices.user_rate import given_rate, rate_doubt
 
 How = Literal["name", "fingerprint", "given"]
@@ -49,19 +65,23 @@ class Match:
     explanation: str
     contradicts: str = ""
 
+    @property
+    def _row(self) -> DeviceSpec | None:
+        return self.spec if self.confirmed else None
+
     def peak(self, dtype: str) -> int | None:
         """Return the dense rate in FLOP per nanosecond; None if unknown or not confirmed."""
-        return self.spec.peak(dtype) if self.spec is not None and self.confirmed else None
+        return self._row.peak(dtype) if self._row is not None else None
 
     @property
     def bandwidth(self) -> int | None:
         """Return memory bandwidth in bytes per nanosecond; None if unknown or not confirmed."""
-        return self.spec.bandwidth if self.spec is not None and self.confirmed else None
+        return self._row.bandwidth if self._row is not None else None
 
     @property
     def host_link(self) -> HostLink | None:
         """Return the link to the host; None if unknown or not confirmed."""
-        return self.spec.host_link if self.spec is not None and self.confirmed else None
+        return self._row.host_link if self._row is not None else None
 
     @property
     def by_clock(self) -> Fraction | None:
@@ -69,10 +89,8 @@ class Match:
 
         A check of the table's rate, never in its place; None where something of it is unknown.
         """
-        spec, seen = self.spec, self.seen
-        if spec is None or not self.confirmed or not spec.flops_per_clock:
-            return None
-        if not any(map(spec.peak, REFERENCE)):
+        spec, seen = self._row, self.seen
+        if spec is None or not spec.flops_per_clock or not any(map(spec.peak, REFERENCE)):
             return None
         if not (is_known(seen.units) and is_known(seen.clock_hz)):
             return None
@@ -82,12 +100,9 @@ class Match:
         """Return a sentence that says why there is no rate for a data type, None if there is."""
         if self.peak(dtype) is not None:
             return None
-        if self.spec is None or not self.confirmed:
+        if self._row is None:
             return self.explanation
-        return (
-            f"The dense {shown(dtype)} rate of {self.spec.id} ({self.spec.product}) "
-            "is unknown; --peak sets one."
-        )
+        return f"The dense {shown(dtype)} rate of {_titled(self._row)} is unknown; --peak sets one."
 
 
 def by_fingerprint(seen: SeenDevice) -> tuple[DeviceSpec, ...]:
@@ -266,23 +281,15 @@ def _with_rate(matched: Match, rate: int) -> Match:
     known = matched.spec if matched.confirmed else None
     dense = dict.fromkeys(DTYPES, rate)
     note = "one rate for all data types, set with --peak"
-    spec = (
-        replace(known, dense=dense, confidence="U", source="--peak", date=None, note=note)
-        if known is not None
-        else _only_rate(matched.seen, dense, note)
-    )
     because = f"--peak sets {rate_text(rate)} TFLOP/s"
-    if known is not None:
+    if known is None:
+        spec = _only_rate(matched.seen, dense, note)
+    else:
+        spec = replace(known, dense=dense, confidence="U", source="--peak", date=None, note=note)
         doubt = rate_doubt(known, rate)
         because += f", and the rest is {_titled(known)}{f'; {doubt}' if doubt else ''}"
-    return replace(
-        matched,
-        spec=spec,
-        how="given",
-        confidence="high",
-        confirmed=True,
-        explanation=f"{because}.",
-    )
+    given = replace(matched, spec=spec, how="given", confidence="high", confirmed=True)
+    return replace(given, explanation=f"{because}.")
 
 
 def _only_rate(seen: SeenDevice, dense: Mapping[str, int], note: str) -> DeviceSpec:
@@ -293,19 +300,10 @@ def _only_rate(seen: SeenDevice, dense: Mapping[str, int], note: str) -> DeviceS
         arch="unknown",
         compute=seen.compute,
         units=seen.units if is_known(seen.units) else None,
-        pattern="",
         dense=dense,
-        memories=(),
-        link=None,
-        host_link=None,
-        clock_mhz=None,
-        flops_per_clock=None,
-        partition_units=None,
-        cores=1,
         one_device_is="device",
         confidence="U",
         source="--peak",
-        date=None,
         note=note,
     )
 

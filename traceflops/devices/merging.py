@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
+from traceflops.devices.device_facts import SeenDevice, by_name
 from traceflops.devices.processes import unnamed_processes
-from traceflops.devices.same_devices import number_devices
-from traceflops.devices.shared_gpus import settle_shared
+from traceflops.devices.shared_gpus import settle_shared, with_numbers
+from traceflops.remedies import NSIGHT, ROCPROF, family
 from traceflops.table import (
     ABSENT,
+    EVERYWHERE,
     RANK_UNKNOWN,
     TABLES,
     IntArray,
@@ -22,7 +24,6 @@ from traceflops.table import (
     Owned,
     Source,
     Trace,
-    arrow_schema,
     counted_note,
     distinct,
     named,
@@ -33,10 +34,97 @@ from traceflops.table import (
 )
 from traceflops.units import time_amount
 
-_CALENDAR = "calendar"
-_TIMES = ("start_ns", "time_ns")
-FILE = "file"
+FILE: Final = "file"
+_CALENDAR: Final = "calendar"
+_TIMES: Final = ("start_ns", "time_ns")
+_MAKERS: Final = {ROCPROF: "amd", NSIGHT: "nvidia"}
+"""Whose GPUs a tool records."""
+_Model = tuple[str | None, str | None, str | None]
 _Move = Callable[[IntArray], IntArray]
+_PAUSE_NS: Final = 10**9
+"""Clocks of machines differ by less than that."""
+_SAID: Final = "runs-apart"
+"""The note of a reader that has said so itself."""
+_UNALIGNED = Note(
+    "assumed",
+    "clocks-not-aligned",
+    "Some files have no calendar time, so times cannot be compared between ranks. Each rank's "
+    "own figures are unaffected.",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Numbering:
+    """The devices of several traces in one list.
+
+    `of_traces` are the numbers of each trace's devices in it. `rows` says from where, of all
+    devices one behind the other, each of the list comes, and `places` what names it.
+    """
+
+    of_traces: list[IntArray]
+    rows: IntArray
+    places: tuple[str | None, ...]
+
+
+def identities(trace: Trace) -> list[tuple[str, str] | None]:
+    """Return the clock and the place that name each device in all traces, None where they do not.
+
+    For places that are the same everywhere the calendar is clock enough.
+    """
+    source = trace.source
+    calendar = _CALENDAR if source.origin_unix_ns is not None else source.clock
+    keys: list[tuple[str, str] | None] = []
+    for place in trace.places or (None,) * trace.devices.num_rows:
+        clock = calendar if (place or "").startswith(EVERYWHERE) else source.clock
+        keys.append((clock, place) if clock is not None and place is not None else None)
+    return keys
+
+
+def number_devices(traces: Sequence[Trace]) -> Numbering:
+    """Return numbers for the devices of all traces, the same one for the same device.
+
+    Devices are the same where their traces have the same clock and name the same place.
+    """
+    counts = [trace.devices.num_rows for trace in traces]
+    known: dict[tuple[str, str], int] = {}
+    first: list[int] = []
+    places: list[str | None] = []
+    for trace in traces:
+        places += trace.places or (None,) * trace.devices.num_rows
+        for row, key in enumerate(identities(trace), len(first)):
+            first.append(row if key is None else known.setdefault(key, row))
+    rows, number = np.unique(np.array(first, dtype=np.int64), return_inverse=True)
+    ends = np.cumsum(counts)
+    return Numbering(
+        [number[end - count : end] for end, count in zip(ends, counts, strict=True)],
+        rows,
+        tuple(places[row] for row in rows.tolist()),
+    )
+
+
+def are_of_other_models(first: Trace, second: Trace) -> bool:
+    """Return whether no GPU of the one can be of the model of a GPU of the other."""
+    return all(_differ(one, other) for one in _models(first) for other in _models(second))
+
+
+def _differ(first: _Model, second: _Model) -> bool:
+    return any(None not in (a, b) and a != b for a, b in zip(first, second, strict=True))
+
+
+def _models(trace: Trace) -> set[_Model]:
+    """Return what is known of each GPU, of the tool's GPUs where the trace names none."""
+    seen = [SeenDevice.of(row) for row in trace.devices.to_pylist()] or [SeenDevice()]
+    return {_model(one, _MAKERS.get(family(trace.source.format))) for one in seen}
+
+
+def _model(seen: SeenDevice, maker: str | None) -> _Model:
+    """Return maker, architecture and id of a GPU; `maker` is whose GPUs the tool records."""
+    spec = None if seen.sharing else by_name(seen.name)
+    if spec is not None:
+        return spec.vendor, spec.arch, spec.id
+    maker = seen.maker() or maker
+    compute = seen.compute if maker == "nvidia" else None
+    return maker, seen.instruction_set or (compute and "sm{}{}".format(*compute)), None
 
 
 def merge(traces: Sequence[Trace]) -> Trace:
@@ -44,7 +132,7 @@ def merge(traces: Sequence[Trace]) -> Trace:
 
     Times move to the clock of the first trace that is tied to the calendar. A rank that occurs
     twice keeps its rows apart and is said in a note. A device of a machine that several processes
-    used becomes one (see `samedevices`), unless they ran one after the other (see `sharedgpus`),
+    used becomes one (see `Numbering`), unless they ran one after the other (see `shared_gpus`),
     which is said, too: nothing is merged silently.
     """
     joined = join(traces)
@@ -107,14 +195,12 @@ def _moved(trace: Trace, common: int | None, processes: int, devices: IntArray) 
 
 
 def _with_moves(name: str, table: pa.Table, moves: Mapping[str, _Move]) -> pa.Table:
-    for place, field in enumerate(arrow_schema(name)):
-        move = moves.get(field.name)
-        if move is not None and table.num_rows:
-            values = numbers(table[field.name], ABSENT)
-            known = values != ABSENT
-            moved = np.zeros_like(values)
-            moved[known] = move(values[known])
-            table = table.set_column(place, field, number_column(moved, field.type, known))
+    for column in moves.keys() & set(table.column_names):
+        values = numbers(table[column], ABSENT)
+        known = values != ABSENT
+        moved = np.full_like(values, ABSENT)
+        moved[known] = moves[column](values[known])
+        table = with_numbers(table, name, column, moved)
     return table
 
 
@@ -204,14 +290,6 @@ def _file_notes(traces: Sequence[Trace], noun: str) -> list[Note]:
     return list(map(named, found))
 
 
-_UNALIGNED = Note(
-    "assumed",
-    "clocks-not-aligned",
-    "Some files have no calendar time, so times cannot be compared between ranks. Each rank's "
-    "own figures are unaffected.",
-)
-
-
 def _unknown_rank_notes(trace: Trace) -> list[Note]:
     """Say of how many of several processes with device work the rank is unknown.
 
@@ -233,33 +311,17 @@ def _rank_notes(traces: Sequence[Trace]) -> list[Note]:
     repeated = sorted(rank for rank, n in counts.items() if n > 1 and rank is not None)
     notes = []
     if repeated:
-        listed = ", ".join(map(str, repeated[:8]))
-        notes.append(
-            Note(
-                "assumed",
-                "rank-clash",
-                f"Several files claim rank {listed}; they are shown separately. If they belong to "
-                "different jobs, give one job's files.",
-                len(repeated),
-            )
+        text = (
+            f"Several files claim rank {', '.join(map(str, repeated[:8]))}; they are shown "
+            "separately. If they belong to different jobs, give one job's files."
         )
+        notes.append(Note("assumed", "rank-clash", text, len(repeated)))
     sizes = {s for trace in traces for s in trace.processes["world_size"].to_pylist() if s}
     known = len([rank for rank in counts if rank is not None])
     if len(sizes) == 1 and known < max(sizes):
         text = f"{known} of the job's {max(sizes)} ranks are here; totals cover only these."
         notes.append(Note("missing", "ranks-missing", text, max(sizes) - known))
     return notes
-
-
-# Whether files were recorded at the same time, so that what they hold can be compared by time.
-
-
-_PAUSE_NS: Final = 10**9
-"""Clocks of machines differ by less than that."""
-
-
-_SAID: Final = "runs-apart"
-"""The note of a reader that has said so itself."""
 
 
 def different_times(traces: Sequence[Trace]) -> Iterator[Note]:

@@ -72,15 +72,20 @@ def without_shapes(tool: str, families: Sequence[Family | None]) -> MissingInput
 
 def other_counters(families: Sequence[Family | None]) -> MissingInput:
     """Return that counters were read, and none of those that tell FLOPs."""
-    known = [one for one in families if one is not None]
-    if known and not any(one.counts_matrix_work for one in known):
+    known, counting = _known(families)
+    if known and not counting:
         return MissingInput(f"counters of {known[0].hardware} do not count matrix work", PAIR)
     return _ways("none of the recorded counters counts matrix work", families)
 
 
-def _ways(problem: str, families: Sequence[Family | None]) -> MissingInput:
+def _known(families: Sequence[Family | None]) -> tuple[list[Family], list[Family]]:
+    """Return the families that are known, and those of them that count matrix work."""
     known = [one for one in families if one is not None]
-    counting = [one for one in known if one.counts_matrix_work]
+    return known, [one for one in known if one.counts_matrix_work]
+
+
+def _ways(problem: str, families: Sequence[Family | None]) -> MissingInput:
+    known, counting = _known(families)
     remedy = PAIR
     if counting:
         recordings = " or ".join(dict.fromkeys(one.recording for one in counting))
@@ -117,17 +122,13 @@ def counters_alone(launches: int) -> MissingInput:
 
 def counters_incomplete(families: Sequence[Family | None], missing: Sequence[str]) -> MissingInput:
     """Return why counters that were read tell no FLOPs, and which would."""
-    known = [one for one in families if one is not None]
+    known, counting = _known(families)
     if not known:
         return MissingInput(
             "the counters come from an unknown GPU, so it is unclear which add up",
             "name it with --device ID",
         )
-    counting = [one for one in known if one.counts_matrix_work]
     if not counting:
-        return MissingInput(
-            f"counters of {known[0].hardware} do not count matrix work",
-            PAIR,
-        )
+        return other_counters(families)
     names = ", ".join(missing) or "a counter of each launch"
     return MissingInput(f"missing counters of matrix work: {names}", counting[0].recording)

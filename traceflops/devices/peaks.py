@@ -11,7 +11,7 @@ import datetime
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from decimal import Decimal
 from fractions import Fraction
 from functools import cache
@@ -29,6 +29,9 @@ PER_TERA: Final = 1000
 
 WARP_SIZES: Final = {"nvidia": 32, "amd": 64}
 UNIT_NAMES: Final[dict[str | None, str]] = {"nvidia": "SMs", "amd": "CUs"}
+
+_MODES: Final = {1: "SPX", 2: "DPX", 3: "TPX", 4: "QPX"}
+"""AMD's names of the modes by the number of partitions; one die each is CPX, however many."""
 
 _GIB = 1 << 30
 _LEAST, _MOST = Fraction(90, 100), Fraction(1005, 1000)
@@ -55,7 +58,7 @@ class HostLink:
     bandwidth: Fraction
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceSpec:
     """One row of the table, or a row narrowed, scaled or overruled for one device.
 
@@ -69,25 +72,25 @@ class DeviceSpec:
     vendor: str
     product: str
     arch: str
-    compute: tuple[int, int] | None
-    units: int | None
-    pattern: str
+    compute: tuple[int, int] | None = None
+    units: int | None = None
+    pattern: str = ""
     dense: Mapping[str, int] = field(hash=False)
     """FLOP per nanosecond by data type; only the types that have a rate"""
-    memories: tuple[Memory, ...]
-    link: Fraction | None
+    memories: tuple[Memory, ...] = ()
+    link: Fraction | None = None
     """bytes per nanosecond of all links together, both directions"""
-    host_link: HostLink | None
+    host_link: HostLink | None = None
     """what copies between host and device go over; None where it depends on the machine"""
-    clock_mhz: int | None
-    flops_per_clock: int | None
+    clock_mhz: int | None = None
+    flops_per_clock: int | None = None
     """of one unit, bf16 (fp16 where there is no bf16)"""
-    partition_units: int | None
-    cores: int
+    partition_units: int | None = None
+    cores: int = 1
     one_device_is: str
     confidence: str
     source: str
-    date: datetime.date | None
+    date: datetime.date | None = None
     note: str = ""
     part: Fraction = Fraction(1)
 
@@ -160,7 +163,7 @@ class Variant:
 
     pattern: str
     what: str
-    by_units: bool
+    by_units: bool = False
     """whether its rates are in proportion to its units"""
 
     def is_named(self, name: str) -> bool:
@@ -168,38 +171,34 @@ class Variant:
         return re.search(self.pattern, name) is not None
 
 
-@dataclass(frozen=True, slots=True)
-class _Table:
-    devices: tuple[DeviceSpec, ...]
-    variants: tuple[Variant, ...]
-    generic_names: frozenset[str]
-    ambiguous_names: frozenset[str]
-    shared_names: Mapping[str, tuple[str, ...]]
-
-
+@cache
 def load_devices() -> tuple[DeviceSpec, ...]:
     """Return all devices of the table, in the order in which their names are tried."""
-    return _table().devices
+    return tuple(map(_device, _document()["device"]))
 
 
+@cache
 def load_variants() -> tuple[Variant, ...]:
     """Return the versions whose names do not vouch for the rates of their row."""
-    return _table().variants
+    return tuple(Variant(**row) for row in _document()["variant"])
 
 
+@cache
 def generic_names() -> frozenset[str]:
     """Return the device names that say nothing, in lower case."""
-    return _table().generic_names
+    return frozenset(_document()["generic_names"])
 
 
+@cache
 def ambiguous_names() -> frozenset[str]:
     """Return the device names that people give to several products, in lower case."""
-    return _table().ambiguous_names
+    return frozenset(_document()["ambiguous_names"])
 
 
+@cache
 def shared_names() -> Mapping[str, tuple[str, ...]]:
     """Return the names that products of different rates have, in lower case, and their ids."""
-    return _table().shared_names
+    return {name: tuple(ids) for name, ids in _document()["shared_names"].items()}
 
 
 def find(device_id: str) -> DeviceSpec | None:
@@ -213,58 +212,88 @@ def rate_text(flop_per_ns: int) -> str:
 
 
 @cache
-def _table() -> _Table:
+def _document() -> dict[str, Any]:
     text = Path(__file__).with_name("devices.toml").read_text(encoding="utf-8")
-    document = tomllib.loads(text, parse_float=Decimal)
-    links = {
-        name: HostLink(name, Fraction(row["gbps"])) for name, row in document["host_link"].items()
-    }
-    return _Table(
-        devices=tuple(_device(row, links) for row in document["device"]),
-        variants=tuple(
-            Variant(row["pattern"], row["what"], row.get("by_units", False))
-            for row in document["variant"]
-        ),
-        generic_names=frozenset(document["generic_names"]),
-        ambiguous_names=frozenset(document["ambiguous_names"]),
-        shared_names={name: tuple(ids) for name, ids in document["shared_names"].items()},
-    )
+    return tomllib.loads(text, parse_float=Decimal)
 
 
-def _device(row: dict[str, Any], links: Mapping[str, HostLink]) -> DeviceSpec:
-    major_minor = row.get("compute")
-    link = row.get("link_gbps")
+def _device(row: dict[str, Any]) -> DeviceSpec:
     sizes = zip(row["memory_gb"], row["memory_gbps"], strict=True)
-    return DeviceSpec(
-        id=row["id"],
-        vendor=row["vendor"],
-        product=row["product"],
-        arch=row["arch"],
-        compute=(major_minor[0], major_minor[1]) if major_minor else None,
-        units=row.get("units"),
-        pattern=row["pattern"],
-        dense=_rates(row),
-        memories=tuple(Memory(gb, gbps) for gb, gbps in sizes),
-        link=Fraction(link) if link is not None else None,
-        host_link=links[row["host_link"]] if "host_link" in row else None,
-        clock_mhz=row.get("clock_mhz"),
-        flops_per_clock=row.get("flops_per_clock"),
-        partition_units=row.get("partition_units"),
-        cores=row.get("cores", 1),
-        one_device_is=row["one_device_is"],
-        confidence=row["confidence"],
-        source=row["source"],
-        date=row["date"],
-        note=row.get("note", ""),
-    )
+    read: dict[str, Any] = {
+        "dense": _rates(row),
+        "memories": tuple(Memory(gb, gbps) for gb, gbps in sizes),
+    }
+    if "compute" in row:
+        read["compute"] = tuple(row["compute"])
+    if "link_gbps" in row:
+        read["link"] = Fraction(row["link_gbps"])
+    if name := row.get("host_link"):
+        read["host_link"] = HostLink(name, Fraction(_document()["host_link"][name]["gbps"]))
+    as_written = {one.name: row[one.name] for one in fields(DeviceSpec) if one.name in row}
+    return DeviceSpec(**as_written | read)
 
 
 def _rates(row: dict[str, Any]) -> dict[str, int]:
     """Return the rates by data type; fp64 and fp32 of the matrix units have names of their own."""
     vector, matrix = row.get("vector", {}), row.get("matrix", {})
-    also_vector = ("fp64", "fp32")
-    named = {
-        (f"{dtype}_matrix" if dtype in also_vector else dtype): matrix[dtype] for dtype in matrix
-    }
-    rates = vector | named
+    own_name = {"fp64": "fp64_matrix", "fp32": "fp32_matrix"}
+    rates = vector | {own_name.get(dtype, dtype): rate for dtype, rate in matrix.items()}
     return {dtype: int(rates[dtype] * PER_TERA) for dtype in DTYPES if dtype in rates}
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """A mode (SPX, CPX, ...) and the dies of one partition; `whole` is None where unknown."""
+
+    mode: str
+    dies: int
+    whole: int | None
+
+    @property
+    def is_part(self) -> bool:
+        """Return whether the device is less than all dies of the product."""
+        return self.mode != "SPX"
+
+    @property
+    def text(self) -> str:
+        """Return it in words: "CPX, 1 of 8 dies"."""
+        if self.whole is None:
+            return f"{self.mode}, 1 die"
+        share = "all" if self.dies == self.whole else f"{self.dies} of"
+        return f"{self.mode}, {share} {self.whole} dies"
+
+
+def partition(
+    spec: DeviceSpec | None, architecture: str | None, dies: int | None
+) -> Partition | None:
+    """Return the partition that a device is; None where that cannot be told or it has none.
+
+    `spec` is the row of the device table that its name stands for. Without one, all products of
+    its architecture must say the same.
+    """
+    if dies is None or dies < 1:
+        return None
+    named = (architecture or "").strip().lower()
+    rows = [row for row in load_devices() if row.arch == named and whole_dies(row)]
+    wholes = {whole_dies(row) for row in ([spec] if spec is not None else rows)}
+    if not wholes or None in wholes:
+        return None
+    modes = {_mode(dies, whole or 0) for whole in wholes} - {None}
+    if len(modes) != 1:
+        return None
+    mode = modes.pop() or ""
+    whole = wholes.pop() if len(wholes) == 1 else None
+    return Partition(mode, dies, dies if whole is None and mode == "SPX" else whole)
+
+
+def whole_dies(spec: DeviceSpec) -> int | None:
+    """Return the dies of a product that can be partitioned; None for any other."""
+    if not spec.partition_units or not spec.units:
+        return None
+    return spec.units // spec.partition_units
+
+
+def _mode(dies: int, whole: int) -> str | None:
+    if dies > whole or whole % dies:
+        return None
+    return "CPX" if dies == 1 < whole else _MODES.get(whole // dies)

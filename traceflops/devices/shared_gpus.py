@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import count, filterfalse, pairwise
+from functools import partial
+from itertools import count, filterfalse
 from typing import Final, TypeVar
 
 import numpy as np
@@ -29,13 +30,16 @@ from traceflops.table import (
     numbers,
     of_noun,
 )
-from traceflops.units import several, time_amount
+from traceflops.units import listed, several, time_amount
 
 _STARTING_NS: Final = 10**6
 """A process takes longer than this to start: what is nearer lived side by side."""
-_MOST_NAMED: Final = 5
 _TIMED: Final = {"activities": "start_ns", "marks": "start_ns", "counters": "time_ns"}
 _STREAMS: Final = (("activities", "stream"), ("marks", "stream"), ("marks", "wait_stream"))
+
+_LARGE: Final = 1 << 60
+"""Numbers beyond are no counts: behind them there may be no room in an int64."""
+_Key = TypeVar("_Key", bound=Hashable)
 
 Users = Mapping[int, list[int]]
 """The processes with work on each device that several have work on, in order."""
@@ -46,7 +50,7 @@ Stream = tuple[int, int, int]
 def settle_shared(trace: Trace) -> Trace:
     """Return the trace in which each device is of one run, and each stream of one process.
 
-    `Trace.runs` tell which devices are one GPU (see `windows.chosenruns`).
+    `Trace.runs` tell which devices are one GPU (see `windows.chosen_runs`).
     """
     users = users_of(trace)
     if not users:
@@ -69,15 +73,13 @@ def users_of(trace: Trace) -> Users:
 
 
 def _noted(trace: Trace, users: Users) -> Trace:
-    listed = "; ".join(
-        f"{called(trace, device)} ({', '.join(whose(trace, one) for one in mine[:_MOST_NAMED])}"
-        f"{', …' if len(mine) > _MOST_NAMED else ''})"
-        for device, mine in list(users.items())[:_MOST_NAMED]
-    )
-    more = "; …" if len(users) > _MOST_NAMED else ""
+
+    def text_of(device: int) -> str:
+        return f"{called(trace, device)} ({listed(users[device], partial(whose, trace))})"
+
     text = (
-        f"{several(len(users), 'GPU')} ran work of several processes: {listed}{more}. Each GPU's "
-        "figures cover all its processes."
+        f"{several(len(users), 'GPU')} ran work of several processes: "
+        f"{listed(users, text_of, '; ')}. Each GPU's figures cover all its processes."
     )
     note = Note("assumed", "device-shared", text, len(users))
     return replace(trace, notes=(*trace.notes, note))
@@ -104,17 +106,16 @@ def _with_runs_apart(trace: Trace, users: Users) -> Trace:
     )
     first = np.searchsorted(rows, np.arange(trace.devices.num_rows))
     tables = dict(trace.tables)
-    for name, column in _TIMED.items():
+    for name in ("activities", "marks", "counters", "kernel_counters"):
         table = trace.table(name)
         device = numbers(table["device"], ABSENT)
-        place = _places(device, numbers(table[column]), split, alive[0])
-        tables[name] = _with(table, name, "device", _moved(first, device, place))
-    table = trace.kernel_counters
-    device = numbers(table["device"], ABSENT)
-    place = _places_by_process(device, numbers(table["process"]), split)
-    tables["kernel_counters"] = _with(
-        table, "kernel_counters", "device", _moved(first, device, place)
-    )
+        place = (
+            _places(device, numbers(table[_TIMED[name]]), split, alive[0])
+            if name in _TIMED
+            else _places_by_process(device, numbers(table["process"]), split)
+        )
+        moved = np.where(device == ABSENT, ABSENT, first[np.maximum(device, 0)] + place)
+        tables[name] = with_numbers(table, name, "device", moved)
     tables["devices"] = _devices(trace.devices, rows, first, split)
     places = tuple(trace.places[row] for row in rows.tolist()) if trace.places else ()
     notes = (*trace.notes, *_run_notes(trace, split, alive))
@@ -161,12 +162,8 @@ def _places_by_process(
     return place
 
 
-def _moved(first: IntArray, device: IntArray, place: IntArray) -> IntArray:
-    """Return the new numbers of devices."""
-    return np.where(device == ABSENT, ABSENT, first[np.maximum(device, 0)] + place)
-
-
-def _with(table: pa.Table, name: str, column: str, values: IntArray) -> pa.Table:
+def with_numbers(table: pa.Table, name: str, column: str, values: IntArray) -> pa.Table:
+    """Return the table with other numbers in a column, null where they are ABSENT."""
     if not table.num_rows:
         return table
     at = table.schema.get_field_index(column)
@@ -186,19 +183,17 @@ def _devices(
             row = int(first[device]) + at
             owner[row] = owner[row] if owner[row] in members else min(members)
     taken = table.take(number_column(rows, pa.int64()))
-    numbered = _with(taken, "devices", "device", np.arange(len(rows)))
-    return _with(numbered, "devices", "process", owner)
+    numbered = with_numbers(taken, "devices", "device", np.arange(len(rows)))
+    return with_numbers(numbered, "devices", "process", owner)
 
 
 def _run_notes(
     trace: Trace, split: Mapping[int, list[list[int]]], alive: tuple[IntArray, IntArray]
 ) -> Iterator[Note]:
-    named = list(split.items())[:_MOST_NAMED]
-    listed = "; ".join(_row_text(trace, device, runs, alive) for device, runs in named)
-    more = "; …" if len(split) > _MOST_NAMED else ""
+    of_gpus = listed(split, lambda one: _row_text(trace, one, split[one], alive), "; ")
     text = (
-        f"{several(len(split), 'GPU')} ran several runs in sequence: {listed}{more}. The time "
-        "between runs is not idle time. Figures cover one run per GPU; --run N selects it."
+        f"{several(len(split), 'GPU')} ran several runs in sequence: {of_gpus}. The "
+        "time between runs is not idle time. Figures cover one run per GPU; --run N selects it."
     )
     yield Note("assumed", "runs-on-one-gpu", text, len(split))
 
@@ -207,12 +202,15 @@ def _row_text(
     trace: Trace, device: int, runs: Sequence[Sequence[int]], alive: tuple[IntArray, IntArray]
 ) -> str:
     begin, end = alive
-    words = [f"run 1 {whose(trace, runs[0][0], with_file=True)}"]
-    for number, (before, after) in enumerate(pairwise(runs[:_MOST_NAMED]), 2):
-        pause = time_amount(int(begin[after].min()) - int(end[before].max()))
-        words.append(f"{pause} later run {number} {whose(trace, after[0], with_file=True)}")
-    more = ", …" if len(runs) > _MOST_NAMED else ""
-    return f"{called(trace, device)} ({', '.join(words)}{more})"
+
+    def text_of(place: int) -> str:
+        run = f"run {place + 1} {whose(trace, runs[place][0], with_file=True)}"
+        if not place:
+            return run
+        pause = int(begin[runs[place]].min()) - int(end[runs[place - 1]].max())
+        return f"{time_amount(pause)} later {run}"
+
+    return f"{called(trace, device)} ({listed(range(len(runs)), text_of)})"
 
 
 def _with_own_streams(trace: Trace, users: Users) -> Trace:
@@ -236,7 +234,6 @@ def _with_own_streams(trace: Trace, users: Users) -> Trace:
 
 
 def _stream_numbers(trace: Trace, users: Users) -> dict[Stream, int]:
-    """Return the numbers of streams of shared devices."""
     nameless = unnamed_processes(trace)
     count = trace.processes.num_rows
     device, process, stream = (
@@ -273,17 +270,7 @@ def _restreamed(
             now = stream[rows[mine]]
             place = np.minimum(np.searchsorted(old, now), len(old) - 1)
             values[rows[mine]] = np.where(old[place] == now, new_numbers[place], now)
-    return table if (values == stream).all() else _with(table, name, column, values)
-
-
-# Numbers for streams: one that several streams of a device have stays that of the first.
-
-
-_LARGE: Final = 1 << 60
-"""Numbers beyond are no counts: behind them there may be no room in an int64."""
-
-
-_Key = TypeVar("_Key", bound=Hashable)
+    return table if (values == stream).all() else with_numbers(table, name, column, values)
 
 
 def apart(holders: Mapping[int, Sequence[Sequence[_Key]]]) -> dict[_Key, int]:

@@ -41,7 +41,6 @@ class LaneEvents:
     lane: int = 0
 
     def __len__(self) -> int:
-        """Return the number of events."""
         return len(self.row)
 
     def start_ns(self, which: slice | IntArray) -> IntArray:
@@ -93,7 +92,6 @@ class Boxes:
     busy_ns: IntArray
 
     def __len__(self) -> int:
-        """Return the number of boxes."""
         return len(self.lane)
 
     @property

@@ -12,6 +12,9 @@ from traceflops.table import IntArray, WholeArray, groups
 
 _AT_ONCE: Final = 1 << 17
 
+MOST_LANES: Final = 64
+"""What finds no room on so many lanes is on the last one."""
+
 _END, _INSTANT, _START = range(3)
 """What comes first at an instant: ends, then what begins and ends there, then starts."""
 
@@ -99,18 +102,11 @@ def _inherited(interval: IntArray, sign: IntArray, level: IntArray, begun: IntAr
         heir = further
 
 
-# Rows of time on lanes, so that on each lane every two of them are apart or one holds the other.
-#
-# Viewers of timelines draw a lane as a stack: what overlaps without nesting would be lost there.
-
-
-MOST_LANES: Final = 64
-"""What finds no room on so many lanes is on the last one."""
-
-
 def lanes_of(track: IntArray, start_ns: IntArray, end_ns: IntArray, *, nests: bool) -> IntArray:
     """Return the lane of each row within its track; the first that has room.
 
+    On each lane every two are apart or one holds the other: viewers of timelines draw a lane as a
+    stack, and what overlaps without nesting would be lost there.
     With `nests` rows may lie inside others on a lane, else all of a lane follow one another.
     """
     found = np.zeros(len(track), dtype=np.int64)
@@ -119,11 +115,11 @@ def lanes_of(track: IntArray, start_ns: IntArray, end_ns: IntArray, *, nests: bo
         low, high = start_ns[order], end_ns[order]
         if not nests and (low[1:] >= np.maximum.accumulate(high)[:-1]).all():
             continue
-        found[order] = _lane_packing_stacked(low.tolist(), high.tolist(), nests=nests)
+        found[order] = _packed(low.tolist(), high.tolist(), nests=nests)
     return found
 
 
-def _lane_packing_stacked(start: list[int], end: list[int], *, nests: bool) -> IntArray:
+def _packed(start: list[int], end: list[int], *, nests: bool) -> IntArray:
     """Return the lanes of rows in the order of their starts, of equal starts the longest first."""
     open_ends: list[list[int]] = []
     found = np.zeros(len(start), dtype=np.int64)

@@ -13,10 +13,12 @@ from traceflops.drawing.lane_stacking import stacked
 from traceflops.table import (
     ABSENT,
     IntArray,
+    SmallArray,
     WholeArray,
     codes,
     groups,
     in_order,
+    is_one_of,
     names,
     numbers,
     slices,
@@ -130,7 +132,7 @@ def activity_times(prepared: Prepared) -> Times:
     """Return the times of all activities."""
     tops = [WORK.index(name) for name in prepared.linked.categorised.top()]
     part = np.array(tops, dtype=np.int8)[prepared.linked.categorised.category]
-    return Times(*_start_and_length(prepared.trace.activities), part)
+    return _times(prepared.trace.activities, part)
 
 
 def host_lanes(prepared: Prepared, origins_ns: Mapping[int, int]) -> list[LaneGroup]:
@@ -162,12 +164,11 @@ def _run(rows: IntArray) -> IntArray | slice:
     return slice(int(rows[0]), int(rows[-1]) + 1) if is_run else rows
 
 
-def _start_and_length(table: pa.Table) -> tuple[IntArray, IntArray]:
-    return numbers(table["start_ns"]), numbers(table["dur_ns"], ABSENT)
+def _times(table: pa.Table, part: SmallArray | None = None) -> Times:
+    return Times(numbers(table["start_ns"]), numbers(table["dur_ns"], ABSENT), part)
 
 
 def _longest_tracks(rows: Mapping[int, _LaneRows], most: int) -> list[int]:
-    """Return the tracks on which most time was spent."""
     time = {track: int(mine.times.lasting_ns[mine.row].sum()) for track, mine in rows.items()}
     return sorted(time, key=lambda track: (-time[track], track))[:most]
 
@@ -177,7 +178,7 @@ def _host_rows(linked: LinkedTrace, kind: Kind) -> tuple[WholeArray, _LaneRows]:
     table = linked.trace.table(TABLE_OF[kind])
     process: WholeArray = numbers(table["process"]).astype(np.int32)  # narrow: all are held at once
     thread = numbers(table["thread"], ABSENT)
-    times = Times(*_start_and_length(table), None)
+    times = _times(table)
     if kind == "op" and _nests(linked, times):
         tree = linked.op_tree
         row, depth = tree.order.astype(np.int32), tree.depth().astype(np.int32)
@@ -186,8 +187,7 @@ def _host_rows(linked: LinkedTrace, kind: Kind) -> tuple[WholeArray, _LaneRows]:
         return process[row], _LaneRows(kind, times, row, thread[row], depth)
     wanted = times.lasting_ns >= 0
     if kind == "range":
-        drawn = [k for k, name in enumerate(names(table["kind"])) if name in RANGES]
-        wanted &= np.isin(codes(table["kind"]), drawn)
+        wanted &= is_one_of(table["kind"], *RANGES)
     row = np.flatnonzero(wanted).astype(np.int32)
     if len(row) < len(thread):
         process, thread = process[row], thread[row]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
@@ -25,14 +26,8 @@ from traceflops.drawing.lanes import (
     marks_left_out,
 )
 from traceflops.table import IntArray, numbers
-from traceflops.timeline import WORK, Gap
+from traceflops.timeline import WORK, Gap, Window
 from traceflops.windows import origins as origins_of
-
-if TYPE_CHECKING:
-    from traceflops.windows import Prepared
-
-from typing import TYPE_CHECKING
-
 from traceflops.windows import step_spread
 
 if TYPE_CHECKING:
@@ -95,6 +90,30 @@ class LeftOut:
 
 
 @dataclass(frozen=True, slots=True)
+class RepresentativeSteps:
+    """Numbers of used steps: the one of median length, and the longest; and their lengths."""
+
+    median: int
+    worst: int
+    median_ns: int
+    worst_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenDevices:
+    """Devices in the order of their numbers, and those that stand for all `of` them.
+
+    `busiest` has most work of its own in the chosen windows, so others wait for it; `median` has
+    the median of it.
+    """
+
+    devices: tuple[int, ...]
+    busiest: int
+    median: int
+    of: int
+
+
+@dataclass(frozen=True, slots=True)
 class Timeline:
     """Lanes, those of devices first, and their boxes at one level or several.
 
@@ -148,10 +167,8 @@ class Drawable:
         whole = self.whole
         if self.events <= budget.all:
             return replace(self.outline, levels=(self._level(whole, budget.all),))
-        levels = [self._level(whole, budget.whole)]
-        for span, most in self._details(budget):
-            levels.append(self._level(span, most))
-        return replace(self.outline, levels=tuple(levels))
+        spans = [(whole, budget.whole), *self._details(budget)]
+        return replace(self.outline, levels=tuple(self._level(*one) for one in spans))
 
     def boxes(
         self,
@@ -193,11 +210,6 @@ class Drawable:
         for gap in self.outline.gaps:
             if gap is not None:
                 yield around(gap), budget.gap
-
-
-def drawn_devices(prepared: Prepared, gaps: Sequence[Gap]) -> ChosenDevices:
-    """Return the devices that a timeline with these gaps draws; there must be any."""
-    return chosen_devices(prepared, gaps, _MOST_DEVICES)
 
 
 def drawable(prepared: Prepared, gaps: Sequence[Gap] = ()) -> Drawable | None:
@@ -266,37 +278,37 @@ def _process_of(prepared: Prepared) -> list[int]:
 
 
 def _numbered(drawn: Sequence[LaneGroup]) -> tuple[LaneEvents, ...]:
-    """Return the events of all lanes, these numbered through."""
-    lanes = (events for one in drawn for events in one.events)
-    return tuple(replace(events, lane=number) for number, events in enumerate(lanes))
+    lanes = enumerate(events for one in drawn for events in one.events)
+    return tuple(replace(events, lane=number) for number, events in lanes)
+
+
+def _spans(
+    prepared: Prepared, device: int, origins: Mapping[int, int]
+) -> list[tuple[Window, Span]]:
+    """Return the windows of a device and their ranges."""
+    origin = origins[_process_of(prepared)[device]]
+    return [(w, Span(w.start_ns - origin, w.end_ns - origin)) for w in prepared.windows[device]]
 
 
 def _steps(
     prepared: Prepared, chosen: ChosenDevices, origins: Mapping[int, int]
 ) -> dict[int, Span]:
     """Return the range of each step, from its first start to its last end on any device drawn."""
-    process = _process_of(prepared)
     found: dict[int, Span] = {}
     for device in chosen.devices:
-        origin = origins[process[device]]
-        for window in prepared.windows[device]:
+        for window, span in _spans(prepared, device, origins):
             if window.step is not None:
-                span = Span(window.start_ns - origin, window.end_ns - origin)
                 found[window.step] = _hull(found.get(window.step, span), span)
     return dict(sorted(found.items()))
 
 
 def _window(prepared: Prepared, chosen: ChosenDevices, origins: Mapping[int, int]) -> Span:
     """Return the range of the chosen windows, or of everything where there is none."""
-    process = _process_of(prepared)
-    found: Span | None = None
+    found: list[Span] = []
     for device in chosen.devices:
-        windows = [w for w in prepared.windows[device] if w.used]
-        for window in windows or prepared.windows[device]:
-            origin = origins[process[device]]
-            span = Span(window.start_ns - origin, window.end_ns - origin)
-            found = _hull(found or span, span)
-    return found or Span(0, 0)
+        spans = _spans(prepared, device, origins)
+        found += [span for window, span in spans if window.used] or [span for _, span in spans]
+    return reduce(_hull, found) if found else Span(0, 0)
 
 
 def _hull(one: Span, other: Span) -> Span:
@@ -325,33 +337,6 @@ def _left_out(
     )
 
 
-# Which steps and devices stand for all: the usual one and the worst.
-
-
-@dataclass(frozen=True, slots=True)
-class RepresentativeSteps:
-    """Numbers of used steps: the one of median length, and the longest; and their lengths."""
-
-    median: int
-    worst: int
-    median_ns: int
-    worst_ns: int
-
-
-@dataclass(frozen=True, slots=True)
-class ChosenDevices:
-    """Devices in the order of their numbers, and those that stand for all `of` them.
-
-    `busiest` has most work of its own in the chosen windows, so others wait for it; `median` has
-    the median of it.
-    """
-
-    devices: tuple[int, ...]
-    busiest: int
-    median: int
-    of: int
-
-
 def representative_steps(prepared: Prepared) -> RepresentativeSteps | None:
     """Return the steps that stand for those used, None where no step is used.
 
@@ -365,18 +350,18 @@ def representative_steps(prepared: Prepared) -> RepresentativeSteps | None:
     return RepresentativeSteps(middle.step, worst.step, middle.ns, worst.ns)
 
 
-def chosen_devices(prepared: Prepared, gaps: Sequence[Gap], most: int) -> ChosenDevices:
-    """Return all devices if they are no more than `most`, else the representative ones.
+def drawn_devices(prepared: Prepared, gaps: Sequence[Gap]) -> ChosenDevices:
+    """Return the devices that a timeline with these gaps draws; there must be any.
 
-    Those are the one with most work of its own, the median one, the one with least, and those of
-    the longest gaps.
+    Of more than it has room for those are the one with most work of its own, the median one, the
+    one with least, and those of the longest gaps.
     """
     work = {device: _own_work_ns(prepared, device) for device in prepared.accounts}
     ordered = sorted(work, key=lambda device: (-work[device], device))
     busiest, median = ordered[0], ordered[len(ordered) // 2]
     wanted = dict.fromkeys([busiest, median, ordered[-1], *(gap.device for gap in gaps)])
-    some = [device for device in wanted if device in work][:most]
-    chosen = tuple(sorted(work if len(work) <= most else some))
+    some = [device for device in wanted if device in work][:_MOST_DEVICES]
+    chosen = tuple(sorted(work if len(work) <= _MOST_DEVICES else some))
     return ChosenDevices(chosen, busiest, median, len(work))
 
 

@@ -11,8 +11,8 @@ class Verdict:
     """The one sentence: the largest loss and its share of the chosen window."""
 
     sentence: str
-    loss: str | None
-    share: float | None
+    loss: str | None = None
+    share: float | None = None
 
 
 Severity = Literal["high", "medium", "low"]

@@ -163,7 +163,6 @@ def _by_cause(idle: Loss, total: Account, *, lacks_copies: bool) -> tuple[Loss, 
 
 
 def _share(name: str, kind: _Kind, total: Account, measured: Measurement | None) -> float:
-    """Return a loss as a share of the device time."""
     if not kind.in_compute:
         return total.components.share(name) or 0.0
     fall = measured.waterfall if measured is not None else None

@@ -52,9 +52,9 @@ def verdict(
     operators on the CPU, `lacks_copies` that idle time may include copies.
     """
     if not devices:
-        return Verdict("This trace has no GPU operations.", None, None)
+        return Verdict("This trace has no GPU operations.")
     if total.components.window_ns == 0:
-        return Verdict("The selected window has zero length.", None, None)
+        return Verdict("The selected window has zero length.")
     if on_host and (measured is None or measured.figure is None):
         return _of_host(total, "the step time" if steps.used else "the time")
     found = losses(total, measured, moved, lacks_copies=lacks_copies)
@@ -71,7 +71,7 @@ def verdict(
     busy = f"The {'CPU' if on_host else 'GPU'}{' is' if devices == 1 else 's are'} busy"
     lost = _with_peaks(_taken(known, ""), known, of) if known else ""
     sentences = (f"{busy} {_busy(total, of, is_all=not (every or unknown))}.", *unknown, lost)
-    return Verdict((figure + " ".join(sentences)).rstrip(), None, None)
+    return Verdict((figure + " ".join(sentences)).rstrip())
 
 
 def basis_of(steps: StepChoice) -> str:
@@ -82,11 +82,10 @@ def basis_of(steps: StepChoice) -> str:
 def _of_host(total: Account, of: str) -> Verdict:
     """Return what there is to say of a trace in which no device did anything."""
     ran = 1 - total.components.idle_ns / total.components.window_ns
-    sentence = (
+    return Verdict(
         f"This trace has no GPU operations, only CPU operators, which ran for {percent(ran)} of "
         f"{of}."
     )
-    return Verdict(sentence, None, None)
 
 
 def records_verdict(found: LaunchRecords, how: str) -> Verdict | None:
@@ -98,13 +97,12 @@ def records_verdict(found: LaunchRecords, how: str) -> Verdict | None:
         return None
     calls = several(found.calls, "launch call")
     every = several(found.calls + found.captured, "launch call")
-    sentence = _RECORDS[found.state].format(found=found, calls=calls, every=every, how=how)
-    return Verdict(sentence, None, None)
+    return Verdict(_RECORDS[found.state].format(found=found, calls=calls, every=every, how=how))
 
 
 def jobs_verdict(count: int) -> Verdict:
     """Return what to say of files of several jobs, which have no figures in common."""
-    return Verdict(f"These files are from {count} jobs; choose one with --job N.", None, None)
+    return Verdict(f"These files are from {count} jobs; choose one with --job N.")
 
 
 def untimed_verdict(untimed: Untimed | None) -> Verdict | None:
@@ -113,16 +111,16 @@ def untimed_verdict(untimed: Untimed | None) -> Verdict | None:
         return None
     without = "This trace has no timeline, so idle time and MFU are unknown. It has"
     if untimed.categories.num_rows:
-        return Verdict(f"{without} totals by name{_most(untimed)}.", None, None)
+        return Verdict(f"{without} totals by name{_most(untimed)}.")
     if untimed.launches:
         counted = several(untimed.counted.num_rows, "kernel")
         launches = f"{several(untimed.launches, 'launch')} of {counted}"
-        return Verdict(f"{without} counters of {launches}.", None, None)
+        return Verdict(f"{without} counters of {launches}.")
     kinds = set(untimed.rows["kind"].to_pylist())
     if "gpu_mark" in kinds:
-        return Verdict("This trace has no kernels, only GPU annotations.", None, None)
+        return Verdict("This trace has no kernels, only GPU annotations.")
     cpu = " and ".join(words for kind, words in _ON_CPU.items() if kind in kinds)
-    return Verdict(f"This trace has no GPU operations, only {cpu}.", None, None)
+    return Verdict(f"This trace has no GPU operations, only {cpu}.")
 
 
 def _most(untimed: Untimed) -> str:
@@ -135,7 +133,6 @@ def _most(untimed: Untimed) -> str:
 
 
 def _knows_compute(measured: Measurement | None) -> bool:
-    """Return whether compute is held against its peak."""
     return measured is not None and measured.waterfall is not None
 
 

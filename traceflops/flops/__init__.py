@@ -19,7 +19,15 @@ if TYPE_CHECKING:
         other_peaks,
         plain_dtype,
     )
-    from traceflops.flops.analytic.rates import Peak, Rate, rate, share
+    from traceflops.flops.analytic.rates import (
+        TERA,
+        DescribedWork,
+        Peak,
+        Rate,
+        decode_bytes,
+        rate,
+        share,
+    )
     from traceflops.flops.analytic.run import (
         FULL_CHECKPOINT,
         MEASURES,
@@ -34,7 +42,6 @@ if TYPE_CHECKING:
     )
     from traceflops.flops.analytic.run_flops import (
         default_convention,
-        every_convention,
         model_flops,
         obstacle,
         refusal,
@@ -46,7 +53,6 @@ if TYPE_CHECKING:
         unit_of,
         utilisation,
     )
-    from traceflops.flops.analytic.work import TERA, DescribedWork, decode_bytes
     from traceflops.flops.ledger import UNSPLIT, Count, Ledger, Line
     from traceflops.flops.mfu_waterfall import (
         FAMILIES,
@@ -67,9 +73,9 @@ if TYPE_CHECKING:
     )
     from traceflops.flops.model.card import ModelCard
     from traceflops.flops.model.card_table import build
-    from traceflops.flops.model.huggingface import card_of_config
     from traceflops.flops.model.models import (
         bare_model,
+        card_of_config,
         find_model,
         is_public,
         listed_models,
@@ -80,10 +86,9 @@ if TYPE_CHECKING:
         with_mtp,
         with_padded_vocab,
     )
-    from traceflops.flops.ops.arguments import Shape, Shapes, read_shapes
+    from traceflops.flops.ops.arguments import TF32_OR_FP32, Shape, Shapes, read_shapes
     from traceflops.flops.ops.count import UNKNOWN, OpWork, count_ops
     from traceflops.flops.ops.table import RULES
-    from traceflops.flops.ops.types import TF32_OR_FP32
     from traceflops.flops.ops.work import (
         Core,
         FlopsPart,

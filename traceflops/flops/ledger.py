@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Final
 
@@ -57,11 +57,8 @@ class Ledger:
 
     def grouped(self, depth: int) -> tuple[Line, ...]:
         """Return the lines added up by the first `depth` words of their names, in order."""
-        sums: dict[str, Count] = {}
-        for line in self.lines:
-            name = ".".join(line.name.split(".")[:depth])
-            sums[name] = sums.get(name, 0) + line.flops
-        return tuple(Line(name, whole(flops)) for name, flops in sums.items())
+        short = (replace(one, name=".".join(one.name.split(".")[:depth])) for one in self.lines)
+        return tuple(_added(short))
 
     def scaled(self, factor: Fraction) -> Ledger:
         """Return the ledger with every line times a factor."""
@@ -69,13 +66,16 @@ class Ledger:
         return Ledger(self.convention, lines, self.executed_only)
 
 
-def collect(convention: str, found: Iterable[Line], *, executed_only: bool) -> Ledger:
+def collect(convention: str, lines: Iterable[Line], *, executed_only: bool) -> Ledger:
     """Return the ledger of the lines that are not zero, those of one name added up."""
+    return Ledger(convention, tuple(line for line in _added(lines) if line.flops), executed_only)
+
+
+def _added(lines: Iterable[Line]) -> Iterator[Line]:
     sums: dict[str, Count] = {}
-    for line in found:
+    for line in lines:
         sums[line.name] = sums.get(line.name, 0) + line.flops
-    lines = tuple(Line(name, whole(flops)) for name, flops in sums.items() if flops)
-    return Ledger(convention, lines, executed_only)
+    return (Line(name, whole(flops)) for name, flops in sums.items())
 
 
 def whole(count: Count) -> Count:

@@ -113,16 +113,17 @@ class Waterfall:
     @property
     def hfu(self) -> Fraction | None:
         """Return what was executed as a share of the budget."""
-        if not self.budget:
-            return None
-        return Fraction(sum(self.amount(name) for name in _FAMILY_LINES.values()), self.budget)
+        return Fraction(self._executed, self.budget) if self.budget else None
 
     @property
     def known_share(self) -> Fraction:
         """Return the least share that counted FLOPs are of all: the others ran at the peak."""
-        counted = sum(self.amount(name) for name in _FAMILY_LINES.values())
-        every = counted + self.amount("unattributed")
-        return Fraction(counted, every) if every else Fraction(1)
+        every = self._executed + self.amount("unattributed")
+        return Fraction(self._executed, every) if every else Fraction(1)
+
+    @property
+    def _executed(self) -> int:
+        return sum(self.amount(name) for name in _FAMILY_LINES.values())
 
     @property
     def errors(self) -> tuple[str, ...]:
@@ -147,37 +148,28 @@ def waterfall(devices: Iterable[DeviceBudget], dtype: str | None = None) -> Wate
     needed = counted or ({dtype} if dtype else set())
     for device in given:
         _check(device, needed)
-    if len(dtypes) > 1:
-        scale = lcm(*(device.peaks[one] for device in given for one in dtypes))
-        rates = [_Rates(scale, {one: scale // d.peaks[one] for one in dtypes}) for d in given]
-        return _split(given, rates, dtypes, f"1/{scale} ns")
     if not needed and given:
         raise UsageError("no FLOPs were counted, so no peak applies", "specify a type")
-    rates = [_Rates(device.peaks[one], {one: 1}) for device in given for one in needed]
-    return _split(given, rates, dtypes, "FLOP")
-
-
-@dataclass(frozen=True, slots=True)
-class _Rates:
-    """The units of one device in a ns, and in a FLOP of each data type."""
-
-    per_ns: int
-    per_flop: Mapping[str, int] = field(hash=False)
+    if len(dtypes) > 1:
+        scale = lcm(*(device.peaks[one] for device in given for one in dtypes))
+        return _split(given, [scale] * len(given), dtypes, f"1/{scale} ns")
+    return _split(given, [device.peaks[one] for device in given for one in needed], dtypes, "FLOP")
 
 
 def _split(
-    devices: tuple[DeviceBudget, ...], rates: list[_Rates], dtypes: tuple[str, ...], unit: str
+    devices: tuple[DeviceBudget, ...], scales: list[int], dtypes: tuple[str, ...], unit: str
 ) -> Waterfall:
+    """Return the lines; `scales` are the units of each device in a ns."""
     amounts = dict.fromkeys((UNSPLIT, *LINES), 0)
     budget = 0
-    for device, rate in zip(devices, rates, strict=True):
-        budget += rate.per_ns * device.window_ns
+    for device, scale in zip(devices, scales, strict=True):
+        budget += scale * device.window_ns
         for component, time_ns in device.components.items():
-            amounts[_LOSS_LINES[component]] += rate.per_ns * time_ns
-        amounts["unattributed"] += rate.per_ns * device.uncounted_ns
-        amounts["inefficiency"] -= rate.per_ns * device.uncounted_ns
+            amounts[_LOSS_LINES[component]] += scale * time_ns
+        amounts["unattributed"] += scale * device.uncounted_ns
+        amounts["inefficiency"] -= scale * device.uncounted_ns
         for one in device.work:
-            units = rate.per_flop.get(one.dtype, 0) * one.flops
+            units = scale // device.peaks[one.dtype] * one.flops if one.flops else 0
             amounts[_FAMILY_LINES[one.family]] += units
             amounts[_LOSS_LINES[one.component]] -= units
     assert sum(amounts.values()) == budget
@@ -192,6 +184,6 @@ def _check(device: DeviceBudget, needed: set[str]) -> None:
         named = ", ".join(sorted(missing))
         raise UsageError(f"the peak of {named} is unknown", "set it with --peak, in TFLOP/s")
     if any(device.peaks[one] <= 0 for one in needed) or set(device.components) - set(COMPONENTS):
-        raise ValueError("peaks are above 0, components those of traceflops.analysis.result")
+        raise ValueError("peaks are above 0, components those of the timeline")
     if not 0 <= device.uncounted_ns <= device.components.get("compute", 0):
         raise ValueError("uncounted compute time is a part of the compute time")

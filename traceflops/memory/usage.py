@@ -24,8 +24,11 @@ if TYPE_CHECKING:
 What = Literal["allocated", "reserved"]
 
 MOST_POINTS: Final = 1_000
-_KINDS: Final[tuple[What, ...]] = ("allocated", "reserved")
 _PER_BUCKET: Final = 4
+_PARTS: Final = ("change", "allocated", "reserved")
+_LABELS: Final = tuple(
+    f"{side}_memory.{part}_bytes" for side in ("host", "device") for part in _PARTS
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,11 +118,9 @@ def memory_use(prepared: Prepared) -> tuple[MemoryUse, ...]:
         for key, mine in rows.by_owner()
         if (one := _use(prepared, rows, key, mine, finder)) is not None
     ]
-    return tuple(sorted(found, key=_order))
-
-
-def _order(one: MemoryUse) -> tuple[bool, int, bool, int]:
-    return one.on_host, one.process, one.device is None, one.device or 0
+    return tuple(
+        sorted(found, key=lambda o: (o.on_host, o.process, o.device is None, o.device or 0))
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,12 +154,6 @@ class _AllocationRows:
             yield (int(self.process[at]), int(self.device[at]), bool(on_host[at])), mine
 
 
-_PARTS: Final = ("change", "allocated", "reserved")
-_LABELS: Final = tuple(
-    f"{side}_memory.{part}_bytes" for side in ("host", "device") for part in _PARTS
-)
-
-
 def _use(
     prepared: Prepared,
     rows: _AllocationRows,
@@ -172,6 +167,7 @@ def _use(
     rank = prepared.trace.ranks[process]
     if prepared.selection.ranks is not None and rank not in prepared.selection.ranks:
         return None
+    device_bytes = prepared.trace.devices["memory_bytes"][device].as_py() if device >= 0 else None
     steps = finder.of(process, device)
     part = rows.kind[mine] % len(_PARTS)
     totals, changes = mine[part == _PARTS.index("allocated")], mine[part == 0]
@@ -193,7 +189,7 @@ def _use(
         device=device if device >= 0 else None,
         on_host=on_host,
         is_total=bool(len(totals)) and not on_host,
-        device_bytes=_device_bytes(prepared.trace, device),
+        device_bytes=device_bytes,
         allocated=allocated,
         reserved=reserved,
         unused_at_peak=_unused(rows, held, allocated) if reserved is not None else None,
@@ -208,10 +204,6 @@ def _unused(rows: _AllocationRows, held: IntArray, allocated: Series) -> int | N
     at = int(np.searchsorted(rows.time_ns[held], allocated.peak_ns, side="right")) - 1
     unused = int(rows.value[held[at]]) - allocated.peak if at >= 0 else -1
     return unused if unused >= 0 else None
-
-
-def _device_bytes(trace: Trace, device: int) -> int | None:
-    return trace.devices["memory_bytes"][device].as_py() if device >= 0 else None
 
 
 def _series(what: What, time: IntArray, value: IntArray, steps: _HostSteps) -> Series:
@@ -274,9 +266,8 @@ class _StepFinder:
     def __init__(self, prepared: Prepared) -> None:
         self._prepared = prepared
         mark = prepared.selection.step_mark
-        is_host = prepared.plan.choice.source in ("markers", "annotation", "mark-regex")
         found = None
-        if is_host:
+        if prepared.plan.choice.source in ("markers", "annotation", "mark-regex"):
             found = find_marked_steps(prepared.trace, None if mark == HIDDEN else mark)
         self._marked = found.by_process if found is not None else {}
         # Numbers that repeat are not those of the report, which then counts the steps.
@@ -294,6 +285,4 @@ class _StepFinder:
     def _of_device(self, device: int) -> Steps:
         windows = self._prepared.windows.get(device, ())
         rows = [(w.step, w.start_ns, w.end_ns) for w in windows if w.step is not None]
-        if not rows:
-            return Steps.none()
-        return Steps(*np.array(rows, dtype=np.int64).T)
+        return Steps(*np.array(rows, dtype=np.int64).reshape(-1, 3).T)

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
         Peak,
         Rate,
         Run,
-        every_convention,
         explain,
         model_flops,
         preset,
@@ -34,21 +33,20 @@ if TYPE_CHECKING:
         rate,
         read_card,
     )
-    from traceflops.mfu.budget import ShareRange
-    from traceflops.mfu.checked.counts import Counts
+    from traceflops.mfu.budget import FROM_THE_TRACE, DevicePeaks, PeakOptions, ShareRange
     from traceflops.mfu.checked.diagnosis import Diagnosis
     from traceflops.mfu.checked.job_size import JobSize
     from traceflops.mfu.checked.padding import without_marked_padding, without_told_padding
+    from traceflops.mfu.checked.passes import Counts
     from traceflops.mfu.checked.recomputation import Recomputation
     from traceflops.mfu.checked.reconciliation import Reconciliation, reconcile
-    from traceflops.mfu.checked.run_marks import is_ours
     from traceflops.mfu.checked.run_options import (
         Words,
         adjusted,
         check_sums,
-        token_settings,
-        training_settings,
+        run_settings,
     )
+    from traceflops.mfu.checked.token_marks import is_ours
     from traceflops.mfu.checked.trace_description import (
         SelfDescribed,
         self_described,
@@ -58,10 +56,9 @@ if TYPE_CHECKING:
     from traceflops.mfu.counted.joins import CrossCheck, Join
     from traceflops.mfu.counted.launches import with_captured_launches
     from traceflops.mfu.counted.measured_work import MeasuredWork
-    from traceflops.mfu.inference.inference import Inference, PhaseUse
+    from traceflops.mfu.inference import Inference, PhaseUse
     from traceflops.mfu.measurement import Measurement, measure
     from traceflops.mfu.roof_times import NO_ROOFS, RoofTime
-    from traceflops.mfu.trace_peaks import FROM_THE_TRACE, DevicePeaks, PeakOptions
     from traceflops.mfu.traced.coverage import ENOUGH, TOO_LITTLE
     from traceflops.mfu.traced.executed import Executed, executed
     from traceflops.mfu.traced.work_tables import KernelRow, OpRow

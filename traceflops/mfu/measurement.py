@@ -7,21 +7,28 @@ padding waste.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Final, Literal
 
 from traceflops.devices import DTYPES, NOT_SPLIT, PER_TERA, MissingInput
 from traceflops.flops import TF32_OR_FP32, UNSPLIT, Waterfall, waterfall
-from traceflops.mfu.budget import ShareRange, certain_part, device_budgets, slower_part
-from traceflops.mfu.inference.inference import Inference, inference
+from traceflops.mfu.budget import (
+    FROM_THE_TRACE,
+    DevicePeaks,
+    PeakOptions,
+    ShareRange,
+    certain_part,
+    device_budgets,
+    device_peaks,
+    slower_part,
+)
+from traceflops.mfu.inference import Inference, inference
 from traceflops.mfu.mfu_unavailable import impossible, unknown_flops, why_no_figure
-from traceflops.mfu.roof_times import NO_ROOFS, RoofTimes, roof_times
-from traceflops.mfu.trace_peaks import FROM_THE_TRACE, DevicePeaks, PeakOptions, device_peaks
+from traceflops.mfu.roof_times import NO_ROOFS, RoofTimes, moved_bytes, roof_times
 from traceflops.mfu.traced.coverage import ENOUGH
 from traceflops.mfu.traced.executed import Executed, executed
-from traceflops.mfu.traced.moved_bytes import moved_bytes
 from traceflops.mfu.traced.work_tables import KernelRow, OpRow, kernel_rows, op_rows
 from traceflops.table import Note
 from traceflops.units import decimal, exact_percent
@@ -33,6 +40,8 @@ if TYPE_CHECKING:
 
 Source = Literal["trace", "the paired trace", "counters"]
 """What tells FLOPs: the trace itself by its shapes, another one by its shapes, or counters."""
+
+_SOURCES: Final[dict[str, Source]] = {"counters": "counters", "pair": "the paired trace"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +62,11 @@ class Measurement:
     ops: tuple[OpRow, ...]
     inference: Inference | None = None
     roofs: RoofTimes = NO_ROOFS
+
+    @property
+    def rates(self) -> dict[int, Mapping[str, int]]:
+        """Return the peaks by device and data type, in FLOP per ns."""
+        return {device.device: device.rates for device in self.devices}
 
     @property
     def mfu(self) -> Fraction | None:
@@ -115,7 +129,7 @@ class Measurement:
         if share is None or fall is None:
             return None
         cells = [c for c in self.executed.select() if family in ("", c.line.split(".")[0])]
-        rates = {device.device: device.rates for device in self.devices}
+        rates = self.rates
         known = fall.known_share >= ENOUGH
         more = Fraction(0) if known else fall.share("unattributed") or Fraction(0)
         most = share * slower_part(cells, fall, rates) + more + (open_share or 0)
@@ -170,9 +184,6 @@ class Measurement:
         return f"{origin}, {kind} {decimal(Fraction(rate or 0, PER_TERA), 1)} TFLOP/s"
 
 
-_SOURCES: Final[dict[str, Source]] = {"counters": "counters", "pair": "the paired trace"}
-
-
 def measure(
     prepared: Prepared, options: PeakOptions = FROM_THE_TRACE, pair: Prepared | None = None
 ) -> Measurement:
@@ -192,7 +203,12 @@ def measure(
 
     done = executed(prepared, others if asked else None)
     lacks = tuple(why_no_figure(prepared, done, devices))
-    fall = None if lacks else _waterfall(prepared, done, devices)
+    fall = None
+    if not lacks:
+        budgets = device_budgets(
+            prepared, done, {device.device: device.rates for device in devices}
+        )
+        fall = waterfall(budgets) if any(budget.window_ns for budget in budgets) else None
     if fall is not None and fall.errors:
         lacks, fall = (impossible(fall, devices),), None
     if fall is not None and done.unsplit_flops:
@@ -212,10 +228,7 @@ def measure(
 
 def _doubtful_peaks(done: Executed, devices: tuple[DevicePeaks, ...]) -> tuple[Note, ...]:
     """Return what is odd about rates that were given, and about those of the table, each once."""
-    flops: Counter[str] = Counter()
-    for cell in done.select():
-        flops[cell.dtype] += cell.flops
-    counted = {dtype for dtype, number in flops.items() if number}
+    flops, counted = done.flops_by_type, done.dtypes
     dtypes = tuple(one for one in DTYPES if one in counted)
     doubts = dict.fromkeys(device.doubt(dtypes) for device in devices)
     found = (Note("assumed", "peak-in-doubt", f"{doubt}.") for doubt in doubts if doubt)
@@ -232,16 +245,7 @@ def _untold_float(share: Fraction, devices: tuple[DevicePeaks, ...]) -> tuple[No
     if not share or any(device.given for device in devices):
         return ()
     text = (
-        f"{exact_percent(share)} of the executed FLOPs ran as either TF32 or FP32; kernel "
-        "names do not say. They count as TF32, whose peak is higher; the range "
-        "covers FP32."
+        f"{exact_percent(share)} of the executed FLOPs ran as either TF32 or FP32; kernel names do "
+        "not say. They count as TF32, whose peak is higher; the range covers FP32."
     )
     return (Note("assumed", "tf32-or-fp32", text),)
-
-
-def _waterfall(
-    prepared: Prepared, done: Executed, devices: tuple[DevicePeaks, ...]
-) -> Waterfall | None:
-    peaks = {device.device: device.rates for device in devices}
-    budgets = device_budgets(prepared, done, peaks)
-    return waterfall(budgets) if any(budget.window_ns for budget in budgets) else None

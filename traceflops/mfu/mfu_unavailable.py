@@ -21,7 +21,7 @@ from traceflops.devices import (
     without_times,
 )
 from traceflops.flops import TF32_OR_FP32, Waterfall
-from traceflops.mfu.trace_peaks import DevicePeaks
+from traceflops.mfu.budget import DevicePeaks
 from traceflops.mfu.traced.coverage import ENOUGH, TOO_LITTLE
 from traceflops.mfu.traced.executed import Executed
 from traceflops.remedies import NSIGHT, ROCPROF, family, remedy
@@ -166,10 +166,9 @@ def _largest_unknown(done: Executed) -> str:
 
 def _without_peak(done: Executed, devices: tuple[DevicePeaks, ...]) -> Iterator[MissingInput]:
     """Yield a lack per device whose rate for a counted data type is not known, each once."""
-    counted = {cell.dtype for cell in done.select() if cell.flops}
     problems: dict[str, None] = {}
     for device in devices:
-        for dtype in sorted(counted - device.rates.keys()):
+        for dtype in sorted(done.dtypes - device.rates.keys()):
             problem = _UNTOLD_TYPES.get(dtype) if device.rates else None
             problems[problem or device.match.why_no_peak(dtype) or device.match.explanation] = None
     yield from map(without_rates, problems)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from contextlib import suppress
-from ipaddress import ip_address
 from typing import Final
 
 from traceflops.privacy.library_words import is_library_word, words_of
@@ -27,9 +25,11 @@ _HARDWARE: Final = re.compile(
     r"(?<![0-9A-Za-z])(?:[0-9A-Fa-f]{2}([:-]))(?:[0-9A-Fa-f]{2}\1){4,18}[0-9A-Fa-f]{2}"
     r"(?![0-9A-Za-z])|(?<![0-9A-Za-z.])[0-9A-Fa-f]{4}(?:\.[0-9A-Fa-f]{4}){2}(?![0-9A-Za-z])"
 )
-_COLONS: Final = re.compile(r"(?<![0-9A-Za-z])[0-9A-Fa-f:]*:[0-9A-Fa-f:]*:[0-9A-Fa-f:.]*")
-_OF_V6: Final = re.compile(r"(?:%[\w.-]+)?(?:\](?::\d{1,5}(?!\d))?)?")
-_SHORTEST_V6, _LONGEST_V6 = 5, 64
+_V6: Final = re.compile(
+    r"(?<![0-9A-Za-z])(?P<open>\[?)(?P<run>[0-9A-Fa-f:]*:[0-9A-Fa-f:]*:[0-9A-Fa-f:.]*(?<!\.))(?![0-9A-Za-z])"
+    r"(?:%[\w.-]+)?(?:\](?::\d{1,5}(?!\d))?)?"
+)
+_SHORTEST_V6, _MOST_COLONS = 5, 7
 _NUMBERED: Final = re.compile(
     r"(?<![A-Za-z])(?:node|host|server|worker|machine|gpu|compute|login|rack|blade|box|vm|nid|dgx|"
     r"hgx|slurm|pod)[_-]?\d+(?![A-Za-z])",
@@ -54,74 +54,42 @@ _VERSION: Final = re.compile(r"v?\d+(?:\.\d+)+(?:\.?(?:a|b|rc|post|dev)\d+)*")
 def replaced_addresses(text: str, replace: Callable[[str], str]) -> str:
     """Return a text in which paths, addresses and names of machines are replaced."""
     if "://" in text:
-        text = _URL.sub(lambda found: replace(found.group()), text)
+        text = _URL.sub(lambda match: replace(match.group()), text)
     if "/" in text or "\\" in text:
-        text = _PATH.sub(lambda found: replace(found.group()), text)
+        text = _PATH.sub(lambda match: replace(match.group()), text)
     if "@" in text:
-        text = _EMAIL.sub(lambda found: replace(found.group()), text)
+        text = _EMAIL.sub(lambda match: replace(match.group()), text)
     if ":" in text or "-" in text or "." in text:
-        text = _HARDWARE.sub(lambda found: replace(found.group()), text)
+        text = _HARDWARE.sub(lambda match: replace(match.group()), text)
     if ":" in text:
-        text = _v6_replaced(text, replace)
+        text = _V6.sub(lambda match: _v6(match, replace), text)
     if "." in text or "_" in text:
-        text = _V4.sub(lambda found: _v4(found, replace), text)
+        text = _V4.sub(lambda match: _v4(match, replace), text)
     if "." in text or "-" in text:
-        text = _JOINED.sub(lambda found: _machine(found.group(), replace), text)
-    return _NUMBERED.sub(lambda found: replace(found.group()), text)
+        text = _JOINED.sub(lambda match: _machine(match.group(), replace), text)
+    return _NUMBERED.sub(lambda match: replace(match.group()), text)
 
 
-def _v4(found: re.Match[str], replace: Callable[[str], str]) -> str:
+def _v4(match: re.Match[str], replace: Callable[[str], str]) -> str:
     """Return a placeholder for the address; sizes in names of kernels may be joined by `_`."""
-    joined = found["joined"]
+    joined = match["joined"]
     if joined is not None:
         parts = [int(part) for part in joined.split("_")]
         if max(parts) > _BYTE or not _PRIVATE.match(joined):
-            return found.group()
-    return replace(found.group())
+            return match.group()
+    return replace(match.group())
 
 
-def _v6_replaced(text: str, replace: Callable[[str], str]) -> str:
-    """Return a text with placeholders for addresses of version 6; `a::b` of C++ is none."""
-    made, at = [], 0
-    for run in _COLONS.finditer(text):
-        if run.start() < at:
-            continue
-        low, high = _v6_in(text, run.start(), run.end())
-        if low < high:
-            end = _OF_V6.match(text, high)
-            low -= text[low - 1 : low] == "[" and text[high : high + 1] in ("]", "%")
-            made += [text[at:low], replace(text[low : end.end() if end is not None else high])]
-            at = end.end() if end is not None else high
-    return "".join([*made, text[at:]])
-
-
-def _v6_in(text: str, start: int, end: int) -> tuple[int, int]:
-    """Return where in a run of hexadecimal digits and colons an address is; none where empty.
+def _v6(match: re.Match[str], replace: Callable[[str], str]) -> str:
+    """Return a placeholder for an address of version 6; `a::b` of C++ and `12:30:45` are none.
 
     What is as short as `f16::d` is rather of C++, unless it stands in brackets.
     """
-    if end - start > _LONGEST_V6:  # no name has so many
-        return (start, end) if any(char.isdigit() for char in text[start:end]) else (end, end)
-    starts = [n for n in range(start, end) if n == start or text[n - 1] == ":"]
-    ends = [n for n in range(end, start, -1) if not text[n : n + 1].isalnum()]
-    ends = [n for n in ends if text[n : n + 1] in ("", ":", ".") or n == end]
-    for low in starts:
-        for high in ends:
-            is_short = sum(map(str.isalnum, text[low:high])) < _SHORTEST_V6
-            in_brackets = text[low - 1 : low] == "[" and text[high : high + 1] == "]"
-            if low < high and (in_brackets or not is_short) and _is_v6(text[low:high]):
-                return low, high
-    return end, end
-
-
-def _is_v6(text: str) -> bool:
-    """Return whether a text is an address, with a digit and no namespace of PyTorch's."""
-    if not any(char.isdigit() for char in text) or text.startswith("c10::"):
-        return False
-    with suppress(ValueError):
-        ip_address(text)
-        return ":" in text
-    return False
+    run = match["run"].lstrip(":")
+    is_short = not match["open"] and sum(map(str.isalnum, run)) < _SHORTEST_V6
+    parted = "::" in match["run"] or run.count(":") >= _MOST_COLONS
+    of_cpp = run.startswith(("c10::", "c10d::")) or not any(map(str.isdigit, run))
+    return match.group() if is_short or of_cpp or not parted else replace(match.group())
 
 
 def _machine(text: str, replace: Callable[[str], str]) -> str:

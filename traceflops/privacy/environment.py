@@ -3,19 +3,24 @@
 Environments are never read in the first place. Here home directories become `~`, of other absolute
 paths only the last part is left, and the host's and the user's name, where the trace says them, are
 replaced wherever they occur, as are addresses of machines.
+
+A path leads to people, projects and machines; its last part says which file it was. What only looks
+like a path stays: units (`tokens/s`), relative paths, URLs, `operator/`, names of layers that begin
+with a slash (`/model/layers.0/MatMul`).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
 from traceflops.errors import UsageError
-from traceflops.privacy.paths import without_folders, without_frame_folders
+from traceflops.privacy.library_words import is_library_word, words_of
 from traceflops.table import (
     IntArray,
     Names,
@@ -28,11 +33,11 @@ from traceflops.table import (
     names,
 )
 
-_PART = r"[^/\\\s\"'<>:|;,()\[\]{}]+"
+_NAME = r"[^/\\\s\"'<>:|;,()\[\]{}]+"
 _HOME = re.compile(
     r"(?<![^\s\"'<>:|=(,;])(?:"
-    rf"(?:/{_PART}){{0,2}}/(?:home[0-9]*|users?|people|homes)/{_PART}|"
-    rf"/(?:u|scratch)/{_PART}|/root|"
+    rf"(?:/{_NAME}){{0,2}}/(?:home[0-9]*|users?|people|homes)/{_NAME}|"
+    rf"/(?:u|scratch)/{_NAME}|/root|"
     r"[a-z]:\\+(?:users|documents and settings)\\+[^\\\"'<>:|]+"
     r")(?=$|[^\w.-])",
     re.IGNORECASE,
@@ -45,6 +50,37 @@ _ADDRESS = re.compile(
 _SHORTEST_NAME = 3
 """Host and user names shorter than this would hit ordinary words; they are left alone."""
 
+_NO_PART: Final = r"/\\\s\"'`<>:|*?,;()\[\]{}"
+_PART: Final = rf"[^{_NO_PART}]+"
+_BEFORE: Final = r"(?:(?<![\w.~/\\)\]}>%…-])|(?<=\s-[IL])|(?<=^-[IL]))"
+_POSIX: Final = rf"{_BEFORE}(?:file:/{{0,2}})?/{_PART}(?:/+{_PART})+(?: {_PART}(?:/+{_PART})+)*/?"
+_OF_HOME: Final = rf"(?<![\w.~/\\)\]}}>])~[\w.-]*(?:[/\\]+{_PART})+[/\\]?"
+_DRIVE: Final = rf"(?<!\w)[A-Za-z]:[\\/]+(?:[^{_NO_PART}](?:[^{_NO_PART}]| )*[\\/]+)*{_PART}[\\/]?"
+_SHARE: Final = rf"(?<![\w\\/])\\\\+{_PART}(?:\\+{_PART})+\\*"
+_PATH: Final = re.compile(f"{_DRIVE}|{_SHARE}|{_OF_HOME}|{_POSIX}")
+_FRAME: Final = re.compile(
+    r"(?:/|~[\w.-]*[/\\]|[A-Za-z]:[\\/]|\\\\)(?:[^\n]*?[/\\])??(?=[^/\\\n]+\(\d+\): )"
+)
+"""The folders of a Python function's file, whatever signs are in their names."""
+_PACKAGES: Final = re.compile(
+    r".*[/\\](?:site-packages|dist-packages|lib[/\\]python[0-9.]*)[/\\]|"
+    r".*[/\\](?=torch[/\\](?:nn|utils|autograd|optim|distributed|fx|ao|cuda|jit|amp|func|onnx|"
+    r"profiler|export|compiler|multiprocessing|testing|_[a-z]\w*)[/\\.])",
+    re.IGNORECASE,
+)
+"""What is behind these folders is a library's own path, the same on every machine."""
+_FILE: Final = re.compile(r"\.\w{1,8}(?= )")
+_SEPARATOR: Final = re.compile(r"[/\\]+")
+_FOLDERS: Final = """
+afs app apps archive bin boot build builds cache ceph cluster code content cvmfs data data1 data2
+dataset datasets dev disk disk1 efs etc export exports external fs fsx global gpfs gpfs1 group
+groups home homes host hpc include install jobs lib lib64 local lustre media mnt mount net network
+nfs nobackup opt orcd people persist pfs private proc project projects raid repo repos root run
+scratch share shared shares snap software space src srv ssd storage store sys system team teams tmp
+u user users usr var vol volume volumes wekafs work workdir workdirs workspace workspaces
+"""
+"""Folders at the root of file systems; below these there are no layers."""
+
 
 def check_privacy(include_environment: bool, redact: bool) -> None:
     """Refuse to keep names of host and user in what is to be without names."""
@@ -56,37 +92,35 @@ def check_privacy(include_environment: bool, redact: bool) -> None:
 
 def redacted(trace: Trace) -> Trace:
     """Return the trace with paths, host and user names shortened in every text."""
-    scrub = _Scrubber(trace.source.identities)
-    tables = {name: _scrub_table(name, table, scrub) for name, table in trace.tables.items()}
-    source = trace.source
+    scrub = _scrubber(trace.source.identities)
     return replace(
         trace,
-        tables=tables,
-        source=_scrub_source(source, scrub),
+        tables={name: _scrub_table(name, table, scrub) for name, table in trace.tables.items()},
+        source=_scrub_source(trace.source, scrub),
         notes=tuple(_scrub_note(note, scrub) for note in trace.notes),
     )
 
 
-class _Scrubber:
-    def __init__(self, identities: Iterable[str]) -> None:
-        known = sorted({i for i in identities if len(i) >= _SHORTEST_NAME}, key=len, reverse=True)
-        self._identity = (
-            re.compile(
-                r"(?<![A-Za-z0-9])(?:" + "|".join(map(re.escape, known)) + r")(?![A-Za-z0-9])"
-            )
-            if known
-            else None
-        )
+Scrub = Callable[[str], str]
+"""Gives a text without paths, addresses and names of the machine."""
 
-    def __call__(self, text: str) -> str:
+
+def _scrubber(identities: Iterable[str]) -> Scrub:
+    known = sorted({i for i in identities if len(i) >= _SHORTEST_NAME}, key=len, reverse=True)
+    names_of_it = "|".join(map(re.escape, known))
+    identity = re.compile(rf"(?<![A-Za-z0-9])(?:{names_of_it})(?![A-Za-z0-9])") if known else None
+
+    def scrub(text: str) -> str:
         if "/" in text or "\\" in text:
             text = without_folders(_HOME.sub("~", without_frame_folders(text)))
         if ":" in text:
             text = _ADDRESS.sub("[address]", text)
-        return self._identity.sub("[name]", text) if self._identity else text
+        return identity.sub("[name]", text) if identity else text
+
+    return scrub
 
 
-def _scrub_table(name: str, table: pa.Table, scrub: _Scrubber) -> pa.Table:
+def _scrub_table(name: str, table: pa.Table, scrub: Scrub) -> pa.Table:
     for place, field in enumerate(table.schema):
         if not pa.types.is_dictionary(field.type) or not table.num_rows:
             continue
@@ -96,53 +130,86 @@ def _scrub_table(name: str, table: pa.Table, scrub: _Scrubber) -> pa.Table:
         old = names(table[field.name])
         new = [scrub(text) for text in old]
         if new != old:
-            column = _recoded(codes(table[field.name]), new)
-            table = table.set_column(place, field, column)
+            table = table.set_column(place, field, recoded(codes(table[field.name]), new))
     return table
 
 
 def _numbered(hosts: pa.ChunkedArray) -> pa.Array:
     """Return numbers in the place of the names of hosts, so that several are told apart."""
-    found = list(dict.fromkeys(filter(None, hosts.to_pylist())))
-    if len(found) < 2:
+    distinct = list(dict.fromkeys(filter(None, hosts.to_pylist())))
+    if len(distinct) < 2:
         return pa.nulls(len(hosts), hosts.type)
-    number = {host: place for place, host in enumerate(found)}
+    number = {host: place for place, host in enumerate(distinct)}
     rows = [number.get(host, -1) for host in hosts.to_pylist()]
-    return dictionary_column(np.array(rows, np.int32), [f"host {n + 1}" for n in range(len(found))])
-
-
-def _recoded(old_codes: IntArray, texts: list[str]) -> pa.DictionaryArray:
-    """Return the column with other texts for its codes; texts that became equal share one."""
-    interned = Names()
-    recode = np.append(interned.codes(texts), -1)
-    return dictionary_column(recode[old_codes], list(interned))
-
-
-def _scrub_source(source: Source, scrub: _Scrubber) -> Source:
-    files = tuple(SourceFile(scrub(f.name), f.bytes, f.text_bytes) for f in source.files)
-    facts = {key: scrub(value) for key, value in source.facts.items()}
-    described = source.description
-    return replace(
-        source,
-        files=files,
-        facts=facts,
-        identities=(),
-        description=_scrub_values(described, scrub) if described is not None else None,
+    return dictionary_column(
+        np.array(rows, np.int32), [f"host {n + 1}" for n in range(len(distinct))]
     )
 
 
-def _scrub_values(values: Mapping[str, object], scrub: _Scrubber) -> dict[str, object]:
-    return {key: _scrub_value(value, scrub) for key, value in values.items()}
+def recoded(old_codes: IntArray, texts: Iterable[str | None]) -> pa.DictionaryArray:
+    """Return the column with other texts, or none, for its codes; equal texts share one code."""
+    interned = Names()
+    recode = np.array([-1 if text is None else interned[text] for text in texts] + [-1], np.int64)
+    return dictionary_column(recode[old_codes], list(interned))
 
 
-def _scrub_value(value: object, scrub: _Scrubber) -> object:
+def _scrub_source(source: Source, scrub: Scrub) -> Source:
+    files = tuple(SourceFile(scrub(f.name), f.bytes, f.text_bytes) for f in source.files)
+    facts = {key: scrub(value) for key, value in source.facts.items()}
+    described = source.description
+    if described is not None:
+        described = {key: _scrub_value(value, scrub) for key, value in described.items()}
+    return replace(source, files=files, facts=facts, identities=(), description=described)
+
+
+def _scrub_value(value: object, scrub: Scrub) -> object:
     """Return a JSON value with every text in it shortened; keys are words, and stay."""
     if isinstance(value, str):
         return scrub(value)
     if isinstance(value, Mapping):
-        return _scrub_values(value, scrub)
+        return {key: _scrub_value(inner, scrub) for key, inner in value.items()}
     return [_scrub_value(one, scrub) for one in value] if isinstance(value, list) else value
 
 
-def _scrub_note(note: Note, scrub: _Scrubber) -> Note:
+def _scrub_note(note: Note, scrub: Scrub) -> Note:
     return replace(note, text=scrub(note.text), file=scrub(note.file) if note.file else None)
+
+
+def without_folders(text: str) -> str:
+    """Return a text in which of each absolute path only its last part is left."""
+    return _PATH.sub(lambda path: _last(path.group()), text)
+
+
+def without_frame_folders(text: str) -> str:
+    """Return a text without the folders of a Python function's file that it begins with."""
+    folders = _FRAME.match(text)
+    return _own_path(folders.group()) + text[folders.end() :] if folders is not None else text
+
+
+def _own_path(folders: str) -> str:
+    """Return what of the folders of a file is a library's own."""
+    library = _PACKAGES.match(folders)
+    return folders[library.end() :] if library is not None else ""
+
+
+def _last(path: str) -> str:
+    """Return what is left of a path. A blank is of a folder's name unless a file ends before it."""
+    file = _FILE.search(path)
+    if file is not None and path.startswith("/"):
+        return _last(path[: file.end()]) + without_folders(path[file.end() :])
+    if _is_layer(path):
+        return path
+    library = _PACKAGES.match(path)
+    if library is not None and library.end() < len(path):
+        return path[library.end() :]
+    parts = [part for part in _SEPARATOR.split(path) if part]
+    return parts[-1] if len(parts) > 1 or not path.startswith("~") else path
+
+
+def _is_layer(path: str) -> bool:
+    """Return whether it is the name of a layer, as exporters of graphs write them: `/conv/Add`."""
+    if not path.startswith("/"):
+        return False
+    root, *_, last = [part for part in path.split("/") if part]
+    known = last[:1].isupper() and "." not in last and all(map(is_library_word, words_of(last)))
+    return known and root.lower() not in _FOLDERS.split()

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable
 from functools import partial
 from typing import Final
 
 from traceflops.privacy.addresses import replaced_addresses
-from traceflops.privacy.library_codes import is_plain_number, is_tensile, is_tensile_code, pieces
-from traceflops.privacy.library_words import is_library_word
+from traceflops.privacy.library_words import (
+    is_library_word,
+    is_plain_number,
+    is_tensile,
+    is_tensile_code,
+    pieces,
+)
 from traceflops.table import Names
 
 _TOKEN: Final = re.compile(r"(?:(?![\u2026\u00d7\u2192\u2013\u00b7])[A-Za-z0-9\u0080-\U0010ffff])+")
@@ -41,12 +45,12 @@ class Placeholders:
 
     def partly(self, kind: str, text: str) -> str:
         """Return a name in which the words that no library uses are replaced."""
-        found = self._partly.get(text)
-        if found is None:
-            found = self._partly[text] = self._distinct(text, self._replaced(text))
-        if found != text:
+        shown = self._partly.get(text)
+        if shown is None:
+            shown = self._partly[text] = self._distinct(text, self._replaced(text))
+        if shown != text:
             self.count(kind, text)
-        return found
+        return shown
 
     def names(self, kind: str) -> list[str]:
         """Return the names of a kind that were replaced as a whole, the longest first."""
@@ -59,12 +63,11 @@ class Placeholders:
             self.changed[kind] += 1
 
     def _distinct(self, text: str, made: str) -> str:
-        """Return what was made of a text, marked where the same was made of another one."""
-        place, found = 1, made
-        while self._taken.setdefault(found, text) != text:
+        place, distinct = 1, made
+        while self._taken.setdefault(distinct, text) != text:
             place += 1
-            found = f"{made} ({place})"
-        return found
+            distinct = f"{made} ({place})"
+        return distinct
 
     def _replaced(self, text: str) -> str:
         if text.startswith("_Z"):  # which of its letters are words, only a demangler knows
@@ -72,23 +75,21 @@ class Placeholders:
         made = replaced_addresses(text[:_LONGEST], self._word)
         return _TOKEN.sub(partial(self._once, is_tensile(made)), made)
 
-    def _once(self, of_tensile: bool, found: re.Match[str]) -> str:
+    def _once(self, of_tensile: bool, token: re.Match[str]) -> str:
         """Return what a token becomes; names are made of few tokens, so each is looked at once."""
-        token = found.group()
-        made = self._tokens.get((of_tensile, token))
-        if made is None:
-            is_code = is_tensile_code if of_tensile else _no_code
-            made = self._tokens[of_tensile, token] = self._token(token, is_code)
-        return made
+        key = (of_tensile, token.group())
+        if key not in self._tokens:
+            self._tokens[key] = self._token(*key)
+        return self._tokens[key]
 
-    def _token(self, token: str, is_code: Callable[[str], bool]) -> str:
+    def _token(self, of_tensile: bool, token: str) -> str:
         """Return a token as it is, or with what no library uses replaced in it.
 
         Where a digit stands beside an unknown word, both together may be a name.
         """
         if not token.isascii():
             return self._word(token)
-        if is_code(token):
+        if of_tensile and is_tensile_code(token):
             return token
         parts = list(pieces(token))
         numbered = any(kind != "word" for kind, _ in parts) and len(parts) > 1
@@ -100,10 +101,6 @@ class Placeholders:
 
     def _word(self, word: str) -> str:
         return f"name{self._words[word] + 1}"
-
-
-def _no_code(_: str) -> bool:
-    return False
 
 
 def _is_known(kind: str, part: str, *, alone: bool) -> bool:

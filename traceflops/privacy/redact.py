@@ -9,27 +9,26 @@ step keeps its number. Times, shapes and categories stay, so the figures do not 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 import numpy as np
 import pyarrow as pa
 
 from traceflops.categories import NO_RULE, built_in
+from traceflops.privacy.environment import recoded
 from traceflops.privacy.note_words import is_describing, is_term_of_notes, is_word_of_notes
 from traceflops.privacy.placeholders import Placeholders
 from traceflops.privacy.redact_policies import Policies, Policy, policies
 from traceflops.table import (
     TABLES,
-    Names,
     Note,
     Source,
     SourceFile,
     Trace,
     codes,
-    dictionary_column,
     names,
 )
 
@@ -93,35 +92,35 @@ class Redaction:
         notes = (*notes, removed(self._shown))
         return replace(trace, tables=tables, source=source, notes=notes, places=())
 
-    def untimed(self, found: Untimed) -> Untimed:
+    def untimed(self, totals: Untimed) -> Untimed:
         """Return the totals of a trace without a timeline with placeholders."""
-        rows, counted = found.rows, found.counted
-        if rows.num_rows:
-            rows = _with(rows, "name", _by_kind(rows, self._policies["totals", "name"]))
-            rows = _with(rows, "rule", _all_alike(rows["rule"], self.rule))
-        if counted.num_rows:
-            name = self._policies["kernel_counters", "name"](None)
-            counted = _with(counted, "name", _all_alike(counted["name"], name))
-            counted = _with(counted, "rule", _all_alike(counted["rule"], self.rule))
+        rows = self._renamed(totals.rows, "totals")
+        counted = self._renamed(totals.counted, "kernel_counters")
         counter = self._policies["kernel_counters", "counter"](None)
-        counters = tuple(filter(None, map(counter, found.counters)))
-        return replace(found, rows=rows, counted=counted, counters=counters)
+        counters = tuple(filter(None, map(counter, totals.counters)))
+        return replace(totals, rows=rows, counted=counted, counters=counters)
 
     def rule(self, name: str) -> str:
         """Return what to call a rule of categories; those of the author's own are numbered."""
         return name if name in _known_rules() else self._shown.whole("rule", name)
 
+    def _renamed(self, rows: pa.Table, like: str) -> pa.Table:
+        if not rows.num_rows:
+            return rows
+        rows = self._column(rows, "name", self._policies[like, "name"])
+        return _with(rows, "rule", _all_alike(rows["rule"], self.rule))
+
     def _table(self, name: str, table: pa.Table) -> pa.Table:
-        for field in table.schema:
-            policy = self._policies.get((name, field.name))
-            if policy is None or not table.num_rows:
-                continue
-            by_kind = field.name == "name" and "kind" in table.schema.names
-            column = (
-                _by_kind(table, policy) if by_kind else _all_alike(table[field.name], policy(None))
-            )
-            table = _with(table, field.name, column)
+        for column in table.schema.names if table.num_rows else ():
+            policy = self._policies.get((name, column))
+            if policy is not None:
+                table = self._column(table, column, policy)
         return table
+
+    def _column(self, table: pa.Table, column: str, policy: Policies) -> pa.Table:
+        by_kind = column == "name" and "kind" in table.schema.names
+        made = _by_kind(table, policy) if by_kind else _all_alike(table[column], policy(None))
+        return _with(table, column, made)
 
 
 def removed(shown: Placeholders) -> Note:
@@ -145,26 +144,17 @@ def _with(table: pa.Table, name: str, column: pa.Array) -> pa.Table:
 
 
 def _all_alike(column: pa.ChunkedArray, policy: Policy) -> pa.DictionaryArray:
-    texts = names(column)
-    interned, recode = Names(), np.full(len(texts) + 1, -1, dtype=np.int64)
-    for code, text in enumerate(texts):
-        made = policy(text)
-        recode[code] = -1 if made is None else interned[made]
-    return dictionary_column(recode[codes(column)], list(interned))
+    return recoded(codes(column), map(policy, names(column)))
 
 
 def _by_kind(table: pa.Table, policy: Policies) -> pa.DictionaryArray:
     """Return the names, each by the policy of its row's kind; one name may be of several kinds."""
-    name, kind = codes(table["name"]), codes(table["kind"])
-    texts, of_kind = names(table["name"]), [policy(one) for one in names(table["kind"])]
-    both = kind * len(texts) + name
-    pairs, first = np.unique(both, return_index=True)
-    interned, recode = Names(), np.empty(len(pairs), dtype=np.int64)
-    for at in np.argsort(first, kind="stable").tolist():
-        place, code = divmod(int(pairs[at]), len(texts))
-        made = of_kind[place](texts[code])
-        recode[at] = -1 if made is None else interned[made]
-    return dictionary_column(recode[np.searchsorted(pairs, both)], list(interned))
+    texts, of_kind = names(table["name"]), [policy(kind) for kind in names(table["kind"])]
+    both = codes(table["kind"]) * len(texts) + codes(table["name"])
+    pairs, first, place = np.unique(both, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    asked = [divmod(pair, len(texts)) for pair in pairs[order].tolist()]
+    return recoded(np.argsort(order)[place], (of_kind[kind](texts[code]) for kind, code in asked))
 
 
 @cache
@@ -176,7 +166,6 @@ def _known_rules() -> frozenset[str]:
 
 def _source(source: Source, shown: Placeholders) -> Source:
     """Return where a trace came from, without names and without what ties it to a machine."""
-    described = source.description
     return replace(
         source,
         files=tuple(
@@ -193,38 +182,33 @@ def _source(source: Source, shown: Placeholders) -> Source:
             for name, count in source.event_counts.items()
         },
         identities=(),
-        description=dict(_described(described, shown)) if described is not None else None,
+        description=cast("dict[str, object] | None", next(_described(source.description, shown))),
     )
 
 
-def _described(values: Mapping[str, object], shown: Placeholders) -> Iterator[tuple[str, object]]:
-    """Give what a trace says of its run: its numbers, under keys that a description can have."""
-    for key, value in values.items():
-        known = _WORDS.fullmatch(key) and all(map(is_describing, _LETTERS.findall(key)))
-        kept = key if known else shown.partly("word of the description", key)
-        if isinstance(value, Mapping):
-            yield kept, dict(_described(value, shown))
-        elif isinstance(value, list):
-            yield kept, list(_listed(value, shown))
-        elif isinstance(value, str) and key in _NO_NAMES:
-            yield kept, shown.partly("word of the description", value)
-        elif isinstance(value, str):
-            shown.count("word of the description", f"{key} {value}")
-        else:
-            yield kept, value
+def _described(value: object, shown: Placeholders, key: str = "") -> Iterator[object]:
+    """Yield what stays of a value that a trace says of its run: numbers, under known keys."""
+    if isinstance(value, Mapping):
+        yield {
+            known_key: stays
+            for name, inner in value.items()
+            for known_key in (_known_key(name, shown),)
+            for stays in _described(inner, shown, name)
+        }
+    elif isinstance(value, list):
+        yield [stays for inner in value for stays in _described(inner, shown)]
+    elif not isinstance(value, str):
+        yield value
+    elif key in _NO_NAMES:
+        yield shown.partly("word of the description", value)
+    else:
+        shown.count("word of the description", f"{key} {value}".lstrip())
 
 
-def _listed(values: Sequence[object], shown: Placeholders) -> Iterator[object]:
-    """Give the values of a list in a description that are no texts."""
-    for value in values:
-        if isinstance(value, Mapping):
-            yield dict(_described(value, shown))
-        elif isinstance(value, list):
-            yield list(_listed(value, shown))
-        elif isinstance(value, str):
-            shown.count("word of the description", value)
-        else:
-            yield value
+def _known_key(key: str, shown: Placeholders) -> str:
+    """Return a key that a description can have, or what stands for another one."""
+    known = _WORDS.fullmatch(key) and all(map(is_describing, _LETTERS.findall(key)))
+    return key if known else shown.partly("word of the description", key)
 
 
 def _note(note: Note, shown: Placeholders) -> Note:
@@ -243,9 +227,9 @@ def _scrubbed(text: str, shown: Placeholders) -> str:
     for name in shown.names("file"):
         if name in text:
             text = text.replace(name, shown.whole("file", name))
-    text = _IN_QUOTES.sub(lambda found: _quote(found.group(), shown), text)
-    text = _PATH.sub(lambda found: _path(found.group(), shown), text)
-    return _CHUNK.sub(lambda found: _said(found.group(), shown), text)
+    text = _IN_QUOTES.sub(lambda quote: _quote(quote[0], shown), text)
+    text = _PATH.sub(lambda path: _path(path[0], shown), text)
+    return _CHUNK.sub(lambda chunk: _said(chunk[0], shown), text)
 
 
 def _said(chunk: str, shown: Placeholders) -> str:

@@ -1,7 +1,9 @@
 """What is done with the texts in each column of a trace that is redacted.
 
 Nothing stays because nobody thought of it: a column without a policy of its own has the one that
-keeps the words of libraries and replaces all others.
+keeps the words of libraries and replaces all others. What a recording gives as the product of a
+device may be any text, of virtual machines it often is: the words of the device table stay, since
+rates are found by them, and those of makers.
 """
 
 from __future__ import annotations
@@ -54,12 +56,48 @@ _SUM: Final = re.compile(
 )
 """Words of marks of serving engines and of ours, with their numbers."""
 
+_COLLECTIVES: Final = ("activities", "ops")
+"""Tables with columns on the collective that a row belongs to."""
+
+_BY_WORDS: Final = {
+    **dict.fromkeys((("kernel_counters", "name"), ("calls", "kernel")), "kernel name"),
+    ("calls", "name"): "call name",
+    ("ops", "name"): "operator name",
+    ("ops", "input_types"): "type of an argument",
+    ("ops", "concrete_inputs"): "argument",
+    ("marks", "sync_kind"): "kind of wait",
+    **{(table, "collective"): "collective" for table in _COLLECTIVES},
+}
+"""Columns whose words are replaced unless libraries use them, and what a text in them is called."""
+
+_GONE: Final = {
+    ("processes", "host"): "host name",
+    ("ops", "generated_kernel"): "fact of a compiled kernel",
+}
+"""Columns of which nothing is left."""
+
 _MODULE: Final = "nn.Module: "
 _RANKS: Final = re.compile(r"(?:\d{1,7}(?!\d)|[\s,\[\]().…-])*")
 _GROUP: Final = re.compile(r"\d{0,8}|default_pg")
 _SHAPES: Final = re.compile(r"[\d\s,\[\]()x\"-]*|null")
 _DIRECTION: Final = re.compile(r"migration|(?:migration )?[HDPA]to[HDPA]")
 _ARCHITECTURE: Final = re.compile(r"(?:gfx|sm_?)[0-9a-f]{2,4}a?(?::(?:sramecc|xnack|tgsplit)[+-])*")
+
+LEFT_OUT: Final = "…"
+"""Stands for a word that is no product's."""
+
+_MAKERS: Final = """
+ada amd arc blackwell center core cpu data device edition epyc generation geforce gpu graphics grid
+gtx gtx hbm hbm2 hbm2e hbm3 hbm3e host instinct intel laptop max mig nvidia nvl oam pcie pro
+processor quadro radeon rtx rx server super sxm sxm2 sxm3 sxm4 sxm5 tesla ti titan unknown vgpu
+workstation xeon xt xtx
+"""
+_PART: Final = re.compile(r"[^\s()/,\[\]-]+")
+_AMOUNT: Final = re.compile(
+    r"\d{1,4}|\d{1,4}(?:GB|GiB|MB|W)|\d{1,3}[gc](?:\.\d{1,3}gb)?|\d{1,3}[ABCQ]"
+)
+_ALPHANUMERIC: Final = re.compile(r"[A-Za-z0-9]+")
+_ESCAPE: Final = re.compile(r"\\[A-Za-z]")
 
 
 def policies(shown: Placeholders, step_mark: str | None) -> Mapping[tuple[str, str], Policies]:
@@ -75,44 +113,33 @@ def policies(shown: Placeholders, step_mark: str | None) -> Mapping[tuple[str, s
 
 
 def _own_policies(shown: Placeholders, step_mark: str | None) -> Mapping[tuple[str, str], Policies]:
-    """Return the policies of columns that have one of their own."""
-    kernel, op = partial(shown.partly, "kernel name"), partial(shown.partly, "operator name")
-    call = partial(shown.partly, "call name")
+    by_words = {column: _always(partial(shown.partly, kind)) for column, kind in _BY_WORDS.items()}
+    op, kernel = partial(shown.partly, "operator name"), partial(shown.partly, "kernel name")
     marks = partial(_mark, shown, step_mark)
-    group = _always(_unless(_GROUP, partial(shown.whole, "group")))
-    ranks = _always(_unless(_RANKS, partial(_gone, shown, "list of ranks")))
-    collective = _always(partial(shown.partly, "collective"))
-    shapes = _always(_unless(_SHAPES, partial(_gone, shown, "shape of an argument")))
+    in_total: dict[str, Policy] = {"call": partial(shown.partly, "call name")}
+    in_total |= dict.fromkeys(("mark", "gpu_mark"), marks("annotation"))
+    direction = partial(shown.partly, "direction of a copy")
+    architecture = partial(shown.partly, "product of a device")
     counter = _always(_counter(partial(shown.partly, "counter")))
-    in_total = {"call": call} | dict.fromkeys(("mark", "gpu_mark"), marks("annotation"))
+    group = _unless(_GROUP, partial(shown.whole, "group"))
+    ranks = _unless(_RANKS, partial(_gone, shown, "list of ranks"))
+    shapes = _always(_unless(_SHAPES, partial(_gone, shown, "shape of an argument")))
     return {
-        ("processes", "host"): _always(partial(_gone, shown, "host name")),
+        **by_words,
+        **{column: _always(partial(_gone, shown, kind)) for column, kind in _GONE.items()},
         ("processes", "file"): _always(partial(shown.whole, "file")),
         ("devices", "product"): _always(partial(product, shown)),
-        ("devices", "architecture"): _always(
-            _unless(_ARCHITECTURE, partial(shown.partly, "product of a device"))
-        ),
-        ("activities", "direction"): _always(
-            _unless(_DIRECTION, partial(shown.partly, "direction of a copy"))
-        ),
+        ("devices", "architecture"): _always(_unless(_ARCHITECTURE, architecture)),
+        ("activities", "direction"): _always(_unless(_DIRECTION, direction)),
+        ("activities", "name"): lambda kind: op if kind == "op" else kernel,
+        ("totals", "name"): lambda kind: in_total.get(kind or "", kernel),
+        ("marks", "name"): marks,
         ("counters", "name"): counter,
         ("kernel_counters", "counter"): counter,
         ("ops", "input_dims"): shapes,
         ("ops", "input_strides"): shapes,
-        ("activities", "name"): lambda kind: op if kind == "op" else kernel,
-        ("kernel_counters", "name"): _always(kernel),
-        ("totals", "name"): lambda kind: in_total.get(kind or "", kernel),
-        ("calls", "name"): _always(call),
-        ("calls", "kernel"): _always(kernel),
-        ("ops", "name"): _always(op),
-        ("ops", "input_types"): _always(partial(shown.partly, "type of an argument")),
-        ("ops", "concrete_inputs"): _always(partial(shown.partly, "argument")),
-        ("ops", "generated_kernel"): _always(partial(_gone, shown, "fact of a compiled kernel")),
-        ("marks", "name"): marks,
-        ("marks", "sync_kind"): _always(partial(shown.partly, "kind of wait")),
-        **{(table, "collective"): collective for table in ("activities", "ops")},
-        **{(table, "collective_group"): group for table in ("activities", "ops")},
-        **{(table, "collective_group_ranks"): ranks for table in ("activities", "ops")},
+        **{(table, "collective_group"): _always(group) for table in _COLLECTIVES},
+        **{(table, "collective_group_ranks"): _always(ranks) for table in _COLLECTIVES},
     }
 
 
@@ -129,7 +156,6 @@ def _gone(shown: Placeholders, kind: str, text: str) -> None:
 
 
 def _mark(shown: Placeholders, step_mark: str | None, kind: str | None) -> Policy:
-    """Return what is done with marks of a kind."""
     if kind == "module":
         return partial(shown.whole, "module")
     if kind == "python":
@@ -141,25 +167,20 @@ def _mark(shown: Placeholders, step_mark: str | None, kind: str | None) -> Polic
 
 def _frame(shown: Placeholders, text: str) -> str:
     """Return what stands for a Python frame; of those of an installed PyTorch what all know."""
-    found = _TORCH_FRAME.fullmatch(text)
-    if found is not None:
-        return shown.partly("Python function", found[1])
+    if (of_torch := _TORCH_FRAME.fullmatch(text)) is not None:
+        return shown.partly("Python function", of_torch[1])
     return shown.whole("module" if text.startswith(_MODULE) else "Python function", text)
 
 
 def _counter(policy: Policy) -> Policy:
     """Return a policy that keeps the counters whose meaning is known: figures rest on them."""
-
-    def shown(text: str) -> str | None:
-        return text if plain_counter(text) in counters_used() else policy(text)
-
-    return shown
+    return lambda text: text if plain_counter(text) in counters_used() else policy(text)
 
 
 def _annotation(shown: Placeholders, step_mark: str | None, text: str) -> str:
     """Return what stands for an annotation; of one that begins a step, its number is left."""
     if serving_marks([text]) or is_ours(text):
-        return _WORDS.sub(lambda found: _counted(shown, found.group()), text)
+        return _WORDS.sub(lambda word: _counted(shown, word[0]), text)
     if _BUILT_IN_MARK.fullmatch(text):  # a class that it names may be the author's
         return shown.partly("annotation", text)
     number = step_number(text, step_mark)
@@ -174,39 +195,6 @@ def _annotation(shown: Placeholders, step_mark: str | None, text: str) -> str:
 def _counted(shown: Placeholders, token: str) -> str:
     """Return a word of a mark that counts; the numbers in it are sums and may be large."""
     return token if _SUM.fullmatch(token) else shown.partly("annotation", token)
-
-
-# Names of products of devices with nothing in them that no product has.
-#
-# What a recording gives as the product of a device may be any text: of virtual machines it often
-# is.
-# The words of the device table stay, since rates are found by them, and those of makers.
-
-
-LEFT_OUT: Final = "…"
-"""Stands for a word that is no product's."""
-
-
-_MAKERS: Final = """
-ada amd arc blackwell center core cpu data device edition epyc generation geforce gpu graphics grid
-gtx gtx hbm hbm2 hbm2e hbm3 hbm3e host instinct intel laptop max mig nvidia nvl oam pcie pro
-processor quadro radeon rtx rx server super sxm sxm2 sxm3 sxm4 sxm5 tesla ti titan unknown vgpu
-workstation xeon xt xtx
-"""
-
-
-_PART: Final = re.compile(r"[^\s()/,\[\]-]+")
-
-
-_AMOUNT: Final = re.compile(
-    r"\d{1,4}|\d{1,4}(?:GB|GiB|MB|W)|\d{1,3}[gc](?:\.\d{1,3}gb)?|\d{1,3}[ABCQ]"
-)
-
-
-_WORD: Final = re.compile(r"[A-Za-z0-9]+")
-
-
-_ESCAPE: Final = re.compile(r"\\[A-Za-z]")
 
 
 def product(shown: Placeholders, text: str) -> str:
@@ -228,9 +216,8 @@ def is_of_products(word: str) -> bool:
 
 @cache
 def _words() -> frozenset[str]:
-    """Return the words of which names of products are made, in lower case."""
     texts = [f"{one.id} {one.product} {one.pattern}" for one in load_devices()]
     texts += [f"{one.pattern} {one.what}" for one in load_variants()]
     texts += [*generic_names(), *shared_names(), _MAKERS]
     plain = (_ESCAPE.sub(" ", text) for text in texts)
-    return frozenset(word.lower() for text in plain for word in _WORD.findall(text))
+    return frozenset(word.lower() for text in plain for word in _ALPHANUMERIC.findall(text))

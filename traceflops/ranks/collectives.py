@@ -10,16 +10,30 @@ import numpy as np
 
 from traceflops.table import (
     ABSENT,
+    BoolArray,
     IntArray,
     codes,
     group_rows,
     groups,
+    is_one_of,
     joint_codes,
     names,
     numbers,
 )
-from traceflops.timeline import DeviceAccount, LinkedTrace, Window
+from traceflops.timeline import DeviceAccount, LinkedTrace, Window, is_top
 from traceflops.windows import InWindows, chosen_activities, chosen_time
+
+_SIZES: Final[Mapping[str, int]] = {
+    **dict.fromkeys(("byte", "char", "bool"), 1),
+    **dict.fromkeys(("short", "half", "bfloat16", "uint16"), 2),
+    **dict.fromkeys(("int", "float", "uint32", "complexhalf"), 4),
+    **dict.fromkeys(("long", "double", "uint64", "complexfloat"), 8),
+    "complexdouble": 16,
+}
+"""Bytes of an element by the name of its type in lower case."""
+_EIGHT_BITS: Final = "float8_"
+_ONE_SIDE_TELLS: Final = frozenset({"broadcast", "reduce"})
+"""Collectives that put in as much as they get out, on the ranks that do both."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,19 +58,6 @@ class Collective:
     def bytes_per_ns(self) -> float | None:
         """Return bytes of messages by the time of their kernels: GB/s as NCCL counts (algbw)."""
         return self.bytes / self.sized_ns if self.bytes is not None and self.sized_ns else None
-
-
-_SIZES: Final[Mapping[str, int]] = {
-    **dict.fromkeys(("byte", "char", "bool"), 1),
-    **dict.fromkeys(("short", "half", "bfloat16", "uint16"), 2),
-    **dict.fromkeys(("int", "float", "uint32", "complexhalf"), 4),
-    **dict.fromkeys(("long", "double", "uint64", "complexfloat"), 8),
-    "complexdouble": 16,
-}
-"""Bytes of an element by the name of its type in lower case."""
-_EIGHT_BITS: Final = "float8_"
-_ONE_SIDE_TELLS: Final = frozenset({"broadcast", "reduce"})
-"""Collectives that put in as much as they get out, on the ranks that do both."""
 
 
 def collective_work(
@@ -95,24 +96,15 @@ def collective_work(
                 sized_ns=int(whole[known].sum()),
             )
         )
-    return tuple(sorted(rows, key=_longest_first))
-
-
-def _longest_first(row: Collective) -> tuple[int, str, int]:
-    return -row.sum_ns, row.collective or "", row.ranks or 0
+    return tuple(sorted(rows, key=lambda row: (-row.sum_ns, row.collective or "", row.ranks or 0)))
 
 
 def _kernels(linked: LinkedTrace, chosen: InWindows) -> InWindows:
     """Return the kernels that communicate, of the activities of the chosen windows."""
     activities = linked.trace.activities
-    kinds = names(activities["kind"])
-    kernel = kinds.index("kernel") if "kernel" in kinds else -2
-    tops = linked.categorised.top()
-    talking = [place for place, top in enumerate(tops) if top == "communication"]
     rows = chosen.row
-    mine = (codes(activities["kind"])[rows] == kernel) & (
-        np.isin(linked.categorised.category[rows], talking)
-    )
+    mine = is_one_of(activities["kind"], "kernel")[rows]
+    mine &= is_top(linked.categorised, "communication", rows)
     return InWindows(rows[mine], chosen.inside_ns[mine], chosen.starts_inside[mine])
 
 
@@ -141,9 +133,7 @@ def _sizes(linked: LinkedTrace, rows: IntArray) -> IntArray:
     put, get = (
         numbers(activities[f"collective_{way}_elements"], ABSENT)[rows] for way in ("in", "out")
     )
-    kinds = [name in _ONE_SIDE_TELLS for name in names(activities["collective"])]
-    kind = codes(activities["collective"])[rows]
-    one_tells = np.array([*kinds, False], dtype=np.bool_)[kind]
+    one_tells = is_one_of(activities["collective"], *_ONE_SIDE_TELLS)[rows]
     elements = np.where((put >= 0) & (get >= 0) | one_tells, np.maximum(put, get), ABSENT)
     widths = [_width(name) for name in names(activities["collective_dtype"])]
     width = np.array([*widths, 0], dtype=np.int64)[codes(activities["collective_dtype"])[rows]]
@@ -157,11 +147,10 @@ def _width(data_type: str) -> int:
     return 1 if name.startswith(_EIGHT_BITS) else _SIZES.get(name, 0)
 
 
-def _shared(linked: LinkedTrace, rows: IntArray) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def _shared(linked: LinkedTrace, rows: IntArray) -> BoolArray:
     """Return which kernels an op launched several of: how much each moved is not known."""
     activities = linked.trace.activities
     op = numbers(activities["external_id"], ABSENT)[rows]
     key = joint_codes(numbers(activities["process"])[rows], op)
     _, place, counts = np.unique(key, return_inverse=True, return_counts=True)
-    several: np.ndarray[tuple[int], np.dtype[np.bool_]] = (op != ABSENT) & (counts[place] > 1)
-    return several
+    return np.asarray((op != ABSENT) & (counts[place] > 1))

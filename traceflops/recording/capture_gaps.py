@@ -7,11 +7,16 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
-
 from traceflops.devices import family_of
 from traceflops.remedies import command, remedy
-from traceflops.table import ABSENT, CUDA_TRACE, IntArray, Trace, codes, names, numbers
+from traceflops.table import (
+    ABSENT,
+    CUDA_TRACE,
+    Trace,
+    is_one_of,
+    matching,
+    numbers,
+)
 from traceflops.timeline import lacks_copies
 from traceflops.windows import find_marked_steps, launch_calls
 
@@ -20,6 +25,10 @@ _QUEUED: Final = "dispatch"
 _TRACED: Final = (
     "CUDA was traced but recorded nothing: profile the process that uses the GPU, while it does"
 )
+_FIRST: Final = ("device records", "device work", "copies")
+_OF_CUDA: Final = ("device work", "calls")
+"""What tracing of CUDA records."""
+_EVERYTHING: Final = ("timeline", "calls", "steps")
 _COLLECTIVE: Final = re.compile(r"nccl|rccl", re.IGNORECASE)
 
 
@@ -99,16 +108,7 @@ def _all_null(table: str, column: str) -> Callable[[Trace], bool]:
 
 
 def _no_marks(*kinds: str) -> Callable[[Trace], bool]:
-    def test(trace: Trace) -> bool:
-        marks = trace.marks
-        wanted = [k for k, kind in enumerate(names(marks["kind"])) if kind in kinds]
-        return not any((codes(marks["kind"]) == k).any() for k in wanted)
-
-    return test
-
-
-def _no_steps(trace: Trace) -> bool:
-    return find_marked_steps(trace, None) is None
+    return lambda trace: not is_one_of(trace.marks["kind"], *kinds).any()
 
 
 def _no_work(trace: Trace) -> bool:
@@ -123,35 +123,20 @@ def _is_cuda_traced(trace: Trace) -> bool:
     return trace.source.facts.get(CUDA_TRACE) == "true"
 
 
-def _no_calls(trace: Trace) -> bool:
-    """Return whether there are no calls, not even the moments at which work was queued."""
-    return not trace.calls.num_rows
-
-
 def _only_queueing(trace: Trace) -> bool:
     """Return whether all calls are but the moments at which work was queued."""
     calls = trace.calls["name"]
-    queued = [place for place, name in enumerate(names(calls)) if name == _QUEUED]
-    return len(calls) > 0 and bool(np.isin(codes(calls), queued).all())
-
-
-def _copies(trace: Trace) -> IntArray:
-    kinds = trace.activities["kind"]
-    wanted = names(kinds).index("memcpy") if "memcpy" in names(kinds) else -2
-    return np.flatnonzero(codes(kinds) == wanted)
+    return len(calls) > 0 and bool(is_one_of(calls, _QUEUED).all())
 
 
 def _no_sizes(trace: Trace) -> bool:
-    copies = _copies(trace)
+    copies = is_one_of(trace.activities["kind"], "memcpy")
     sizes = numbers(trace.activities["bytes"], ABSENT)[copies]
-    return len(copies) > 0 and bool((sizes == ABSENT).all())
+    return len(sizes) > 0 and bool((sizes == ABSENT).all())
 
 
 def _has_collectives(trace: Trace) -> bool:
-    """Return whether kernels of NCCL or RCCL ran."""
-    labels = trace.activities["name"]
-    named = [place for place, label in enumerate(names(labels)) if _COLLECTIVE.search(label)]
-    return bool(named) and bool(np.isin(codes(labels), named).any())
+    return bool(matching(trace.activities["name"], _COLLECTIVE.search).any())
 
 
 def _no_collectives(trace: Trace) -> bool:
@@ -159,11 +144,6 @@ def _no_collectives(trace: Trace) -> bool:
     told = trace.activities["collective"]
     return told.null_count == len(told) and _has_collectives(trace)
 
-
-_FIRST: Final = ("device records", "device work", "copies")
-_OF_CUDA: Final = ("device work", "calls")
-"""What tracing of CUDA records."""
-_EVERYTHING: Final = ("timeline", "calls", "steps")
 
 _CHECKS: Final = (
     _Check(
@@ -193,7 +173,7 @@ _CHECKS: Final = (
     _Check("sizes of copies", _no_sizes, "sizes of copies", "copy bandwidth is unknown"),
     _Check(
         "calls",
-        _no_calls,
+        _empty("calls"),
         "runtime calls",
         "idle time cannot be split by cause; work cannot be linked to steps or operators",
     ),
@@ -230,7 +210,7 @@ _CHECKS: Final = (
     ),
     _Check(
         "steps",
-        _no_steps,
+        lambda trace: find_marked_steps(trace, None) is None,
         "step markers",
         "steps are inferred from repetition, or the whole trace is one window",
     ),

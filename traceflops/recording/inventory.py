@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any, Final
 
 import numpy as np
 
@@ -13,6 +14,10 @@ from traceflops.recording.capture_gaps import Missing, how_to_record, missing_fr
 from traceflops.table import TABLES, Note, Source, Trace, numbers
 from traceflops.windows import Selection, find_marked_steps, partition_text
 
+_PROPERTIES: Final = (
+    *("type", "local_id", "product", "memory_bytes", "sm_count", "architecture", "clock_hz"),
+    "dies",
+)
 Shown = Callable[[Trace, Selection], tuple[Trace, str | None]]
 
 
@@ -94,11 +99,11 @@ def take_inventory(trace: Trace, step_mark: str | None = None) -> Inventory:
             "traceflops export --table marks lists them",
         )
     steps = sorted({int(n) for s in found.by_process.values() for n in s.number}) if found else []
-    sizes = [size for size in trace.processes["world_size"].to_pylist() if size is not None]
+    sizes = trace.processes["world_size"].drop_null().to_pylist()
     return Inventory(
         source=trace.source,
         ranks=trace.ranks,
-        world_size=max(sizes) if sizes else None,
+        world_size=max(sizes, default=None),
         devices=tuple(_devices(trace)),
         rows={name: trace.table(name).num_rows for name in TABLES},
         steps=tuple(steps),
@@ -118,14 +123,7 @@ def _devices(trace: Trace) -> list[DeviceEntry]:
             rank=processes[row["process"]]["rank"],
             ranks=ranks[row["device"]],
             file=processes[row["process"]]["file"],
-            type=row["type"],
-            local_id=row["local_id"],
-            product=row["product"],
-            memory_bytes=row["memory_bytes"],
-            sm_count=row["sm_count"],
-            architecture=row["architecture"],
-            clock_hz=row["clock_hz"],
-            dies=row["dies"],
+            **{name: row[name] for name in _PROPERTIES},
             partition=partition_text(row),
             activities=int(counts[row["device"]]),
             **_run(trace, row["device"]),
@@ -134,7 +132,7 @@ def _devices(trace: Trace) -> list[DeviceEntry]:
     ]
 
 
-def _run(trace: Trace, device: int) -> dict[str, int]:
+def _run(trace: Trace, device: int) -> dict[str, Any]:
     """Return which run of its GPU a device is, of how many; nothing where there is but one."""
     if not trace.runs:
         return {}

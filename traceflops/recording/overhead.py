@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.table import IntArray, Note, Trace, codes, distinct, names, numbers
+from traceflops.table import IntArray, Note, Trace, distinct, groups, matching, numbers
 from traceflops.timeline import DeviceAccount, Intervals
 from traceflops.units import several, time_amount
 
@@ -18,7 +18,7 @@ OF_PROFILER: Final = "profiler: "
 
 def profiler_notes(trace: Trace, accounts: Mapping[int, DeviceAccount]) -> tuple[Note, ...]:
     """Return what to say of the time in which the profiler held up the program."""
-    rows = _rows(trace)
+    rows = np.flatnonzero(matching(trace.marks["name"], lambda name: name.startswith(OF_PROFILER)))
     if not len(rows):
         return ()
     by_process = _by_process(trace, rows)
@@ -29,36 +29,20 @@ def profiler_notes(trace: Trace, accounts: Mapping[int, DeviceAccount]) -> tuple
         for process, working in by_process.items()
         if process in idle
     )
+    whose = "the GPU" if len(accounts) == 1 else "at least one GPU of its process"
     text = (
         f"The profiler itself ran {several(len(rows), 'time')} on the CPU, {time_amount(spent)} "
-        f"total; {_idle_devices(len(accounts))} for {time_amount(within)} of that. Without the "
+        f"total; {whose} was idle for {time_amount(within)} of that. Without the "
         "profiler this idle time would not occur."
     )
     return (Note("assumed", "profiler-overhead", text, len(rows)),)
 
 
-def _idle_devices(count: int) -> str:
-    return "the GPU was idle" if count == 1 else "at least one GPU of its process was idle"
-
-
-def _rows(trace: Trace) -> IntArray:
-    """Return the marks that are the profiler's."""
-    marks = trace.marks
-    labels = names(marks["name"]) if marks.num_rows else []
-    wanted = [place for place, label in enumerate(labels) if label.startswith(OF_PROFILER)]
-    if not wanted:
-        return np.empty(0, dtype=np.int64)
-    return np.flatnonzero(np.isin(codes(marks["name"]), wanted))
-
-
 def _by_process(trace: Trace, rows: IntArray) -> dict[int, Intervals]:
-    process = numbers(trace.marks["process"])[rows]
     start = numbers(trace.marks["start_ns"])[rows]
     end = start + numbers(trace.marks["dur_ns"])[rows]
-    return {
-        one: Intervals.of(start[process == one], end[process == one])
-        for one in distinct(process).tolist()
-    }
+    by_process = groups(numbers(trace.marks["process"])[rows])
+    return {process: Intervals.of(start[at], end[at]) for process, at in by_process}
 
 
 def _idle_by_process(trace: Trace, accounts: Mapping[int, DeviceAccount]) -> dict[int, Intervals]:

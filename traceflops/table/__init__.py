@@ -21,6 +21,8 @@ if TYPE_CHECKING:
         codes,
         dictionary_column,
         floats,
+        is_one_of,
+        matching,
         names,
         number_column,
         numbers,
@@ -35,15 +37,17 @@ if TYPE_CHECKING:
         exact_sums,
         first_rows,
         group_rows,
+        group_sums,
         groups,
         in_order,
         joint_codes,
         ranked,
         runs,
         slices,
+        used_names,
     )
     from traceflops.table.links import Links, first_match, link, recorded_calls
-    from traceflops.table.nesting import innermost, parents
+    from traceflops.table.nesting import OpTree, innermost, parents, taken
     from traceflops.table.notes import (
         RANK_UNKNOWN,
         Owned,
@@ -54,7 +58,6 @@ if TYPE_CHECKING:
         rank_unknown,
         together,
     )
-    from traceflops.table.op_tree import OpTree, taken
     from traceflops.table.rows import ABSENT, Array, Names, Rows
     from traceflops.table.schema import TABLES, arrow_schema, empty_table
     from traceflops.table.totals import DEVICE_KINDS, Total, side_sums, totals_of

@@ -17,6 +17,7 @@ from traceflops.table.columns import (
     IntArray,
     dictionary_column,
     number_column,
+    pack_validity,
     string_column,
 )
 from traceflops.table.rows import ABSENT, Array, Rows
@@ -200,7 +201,6 @@ def _zeros(count: int) -> pa.Buffer:
 
 
 def _nulls(arrow_type: pa.DataType, count: int, zeros: pa.Buffer) -> pa.Array:
-    """Return a column of nulls."""
     if pa.types.is_dictionary(arrow_type):
         indices = pa.Array.from_buffers(pa.int32(), count, [zeros, zeros], count)
         return pa.DictionaryArray.from_arrays(indices, string_column([]))
@@ -222,19 +222,12 @@ def _fixed_lists(values: Array, arrow_type: pa.DataType) -> pa.Array:
         missing |= (values[:, axis] < limits.min) | (values[:, axis] > limits.max)
     if not missing.any():
         return pa.FixedSizeListArray.from_arrays(flat, arrow_type.list_size)
-    valid = np.packbits(~missing, bitorder="little").tobytes()
-    return pa.Array.from_buffers(
-        arrow_type, len(values), [pa.py_buffer(valid)], int(missing.sum()), children=[flat]
-    )
+    bitmap, nulls = pack_validity(~missing)
+    return pa.Array.from_buffers(arrow_type, len(values), [bitmap], nulls, children=[flat])
 
 
 def _booleans(values: Array) -> pa.Array:
     valid = values != ABSENT
     bits = np.packbits((values == 1) & valid, bitorder="little").tobytes()
-    bitmap = np.packbits(valid, bitorder="little").tobytes()
-    return pa.Array.from_buffers(
-        pa.bool_(),
-        len(values),
-        [pa.py_buffer(bitmap), pa.py_buffer(bits)],
-        int(len(values) - np.count_nonzero(valid)),
-    )
+    bitmap, nulls = pack_validity(valid)
+    return pa.Array.from_buffers(pa.bool_(), len(values), [bitmap, pa.py_buffer(bits)], nulls)

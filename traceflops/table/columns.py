@@ -6,7 +6,7 @@ of a second at start-up. The builders here go through buffers and do not.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -118,6 +118,17 @@ def names(column: pa.ChunkedArray | pa.Array) -> list[str]:
     return dictionary
 
 
+def matching(column: pa.ChunkedArray | pa.Array, test: Callable[[str], object]) -> BoolArray:
+    """Return, per row of a dictionary column, whether its text passes a test; null does not."""
+    passed = [*(bool(test(text)) for text in names(column)), False]
+    return np.array(passed, dtype=np.bool_)[codes(column)]
+
+
+def is_one_of(column: pa.ChunkedArray | pa.Array, *texts: str) -> BoolArray:
+    """Return, per row of a dictionary column, whether its text is one of these."""
+    return matching(column, texts.__contains__)
+
+
 def _one_array(column: pa.ChunkedArray | pa.Array) -> pa.Array:
     if isinstance(column, pa.ChunkedArray):
         if column.num_chunks == 1:
@@ -125,13 +136,9 @@ def _one_array(column: pa.ChunkedArray | pa.Array) -> pa.Array:
         combined = column.unify_dictionaries().combine_chunks()
         if isinstance(combined, pa.ChunkedArray):
             # pyarrow keeps the chunked form where there is no chunk at all.
-            return combined.chunk(0) if combined.num_chunks else _empty(column.type)
+            return combined.chunk(0) if combined.num_chunks else pa.nulls(0, column.type)
         return combined
     return column
-
-
-def _empty(arrow_type: pa.DataType) -> pa.Array:
-    return pa.nulls(0, arrow_type)
 
 
 def _data(array: pa.Array) -> IntArray:

@@ -6,13 +6,16 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
+import pyarrow as pa
 
-from traceflops.table.columns import BoolArray, IntArray, WholeArray
+from traceflops.table.columns import BoolArray, IntArray, WholeArray, codes, names
 from traceflops.table.rows import ABSENT
 
 _GAPS: Final = 4
 _FEW: Final = 1 << 10
 _AT_ONCE: Final = 1 << 17
+_HALF: Final = 32
+_LOW: Final = (1 << _HALF) - 1
 
 
 def in_order(*keys: IntArray) -> IntArray:
@@ -26,10 +29,10 @@ def in_order(*keys: IntArray) -> IntArray:
     return np.lexsort(keys[::-1]) if falls.any() else np.arange(len(keys[0]))
 
 
-def by_code(codes: IntArray) -> IntArray:
+def by_code(code: IntArray) -> IntArray:
     """Return the order of rows by codes, none of which is negative; ties stay as they are."""
-    order = np.argsort(codes.astype(np.uint16), kind="stable")  # few bits take no comparisons
-    high = codes >> 16
+    order = np.argsort(code.astype(np.uint16), kind="stable")  # few bits take no comparisons
+    high = code >> 16
     if high.any():
         order = order[np.argsort(high[order], kind="stable")]
     return order
@@ -54,6 +57,12 @@ def distinct(values: WholeArray) -> IntArray:
     return ordered[_opens(ordered)]
 
 
+def used_names(column: pa.ChunkedArray) -> set[str]:
+    """Return the texts of a dictionary column that some row has."""
+    texts = names(column)
+    return {texts[code] for code in distinct(codes(column)).tolist() if code >= 0}
+
+
 def groups(values: IntArray) -> Iterator[tuple[int, IntArray]]:
     """Yield each distinct number and the rows that have it, both in order."""
     order = np.argsort(values, kind="stable")
@@ -65,8 +74,8 @@ def groups(values: IntArray) -> Iterator[tuple[int, IntArray]]:
 
 def joint_codes(first: WholeArray, second: WholeArray) -> IntArray:
     """Return one number per distinct pair, in the order of the pairs."""
-    values, codes = ranked(second)
-    return np.multiply(first, max(1, len(values)), dtype=np.int64) + codes
+    values, code = ranked(second)
+    return np.multiply(first, max(1, len(values)), dtype=np.int64) + code
 
 
 def ranked(values: WholeArray) -> tuple[IntArray, IntArray]:
@@ -129,7 +138,7 @@ def group_rows(columns: Sequence[WholeArray]) -> tuple[IntArray, IntArray]:
     joint, size = np.zeros(rows, dtype=np.int64), 1
     most = _GAPS * rows + _FEW
     for column in columns if rows else ():
-        low, width = _range(column)
+        low, width = int(column.min()), int(column.max()) - int(column.min()) + 1
         if size * width > most:
             # Made dense again, the product never grows beyond rows * codes.
             (known, joint), (values, column) = ranked(joint), ranked(column)
@@ -141,10 +150,11 @@ def group_rows(columns: Sequence[WholeArray]) -> tuple[IntArray, IntArray]:
     return joint, first_rows(joint, len(found) if rows else 0)
 
 
-def _range(values: WholeArray) -> tuple[int, int]:
-    """Return the least number, and how many there are from it to the largest one."""
-    low, high = int(values.min()), int(values.max())
-    return low, high - low + 1
+def group_sums(group: IntArray, values: IntArray, groups: int) -> IntArray:
+    """Return the sum of the values of each group; what has a negative one is in none."""
+    sums = np.zeros(groups + 1, dtype=np.int64)
+    np.add.at(sums, group, values)  # -1 is the place behind the last group
+    return sums[:groups]
 
 
 def runs(first: IntArray, stop: IntArray) -> tuple[IntArray, IntArray]:
@@ -162,27 +172,14 @@ def _opens(ordered: IntArray) -> BoolArray:
     return opens
 
 
-# Sums of counts that may exceed an int64, exactly.
-
-
-_HALF: Final = 32
-
-
-_LOW: Final = (1 << _HALF) - 1
-
-
 def exact_sums(group: IntArray, values: IntArray, groups: int) -> list[int]:
     """Return the sum of the values of each group as Python integers.
 
     `group` holds places below `groups`, `values` counts from 0 to 2^63 - 1. Both halves of the
     numbers are added apart, so that neither sum can wrap for fewer than 2^31 values.
     """
-    high, low = np.zeros(groups, dtype=np.int64), np.zeros(groups, dtype=np.int64)
-    np.add.at(high, group, values >> _HALF)
-    np.add.at(low, group, values & _LOW)
-    return [
-        (upper << _HALF) + lower for upper, lower in zip(high.tolist(), low.tolist(), strict=True)
-    ]
+    high, low = (group_sums(group, one, groups) for one in (values >> _HALF, values & _LOW))
+    return [(a << _HALF) + b for a, b in zip(high.tolist(), low.tolist(), strict=True)]
 
 
 def exact_sum(values: IntArray) -> int:

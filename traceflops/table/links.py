@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow as pa
 
 from traceflops.table.columns import BoolArray, IntArray, numbers
 from traceflops.table.grouping import first_rows, in_order, joint_codes, ranked
-from traceflops.table.nesting import innermost
+from traceflops.table.nesting import innermost, taken
 from traceflops.table.rows import ABSENT
 from traceflops.table.trace import Trace
 
@@ -42,23 +43,23 @@ def link(trace: Trace) -> Links:
     belongs to the innermost op of its thread around its start; where there is none, to the op
     whose external id it carries, and so does an activity without a call.
     """
-    call_of_activity = _calls_of(trace)
+    call_of_activity = _owners(trace.calls, "correlation", trace.activities)
     op_of_call = _ops_around(trace)
-    op_of_activity = np.where(
-        call_of_activity >= 0, op_of_call[call_of_activity] if len(op_of_call) else -1, -1
-    )
+    op_of_activity = taken(op_of_call, call_of_activity)
     _fill_by_external_id(trace, "activities", op_of_activity)
     return Links(call_of_activity, op_of_call, op_of_activity)
 
 
-def _calls_of(trace: Trace) -> IntArray:
-    calls, activities = trace.calls, trace.activities
+def _owners(
+    owners: pa.Table, column: str, rows: pa.Table, some: IntArray | slice = slice(None)
+) -> IntArray:
+    """Return, per row, the first of the owners of its process with the same number, or -1."""
     return first_match(
-        numbers(calls["process"]),
-        numbers(calls["correlation"], ABSENT),
-        numbers(calls["start_ns"]),
-        numbers(activities["process"]),
-        numbers(activities["correlation"], ABSENT),
+        numbers(owners["process"]),
+        numbers(owners[column], ABSENT),
+        numbers(owners["start_ns"]),
+        numbers(rows["process"])[some],
+        numbers(rows[column], ABSENT)[some],
     )
 
 
@@ -84,15 +85,8 @@ def _ops_around(trace: Trace) -> IntArray:
 
 def _fill_by_external_id(trace: Trace, table: str, op_of_row: IntArray) -> None:
     """Fill in, where no op is known yet, the op that carries the row's external id."""
-    rows, ops = trace.table(table), trace.ops
     open_rows = np.flatnonzero(op_of_row < 0)
-    op_of_row[open_rows] = first_match(
-        numbers(ops["process"]),
-        numbers(ops["external_id"], ABSENT),
-        numbers(ops["start_ns"]),
-        numbers(rows["process"])[open_rows],
-        numbers(rows["external_id"], ABSENT)[open_rows],
-    )
+    op_of_row[open_rows] = _owners(trace.ops, "external_id", trace.table(table), open_rows)
 
 
 def first_match(

@@ -24,7 +24,6 @@ _MOST_ALIKE: Final = 3
 _MOST_NAMED: Final = 5
 _FROM_NAME: Final = "[Rank|Ranks] {values} [was|were] taken from file or folder names."
 
-
 RANK_UNKNOWN: Final = "rank-unknown"
 
 

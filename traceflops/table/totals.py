@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from traceflops.table.columns import IntArray, codes, names, number_column, numbers
+from traceflops.table.columns import IntArray, codes, is_one_of, names, number_column, numbers
 from traceflops.table.grouping import joint_codes
 from traceflops.table.rows import ABSENT
 from traceflops.table.trace import Trace
@@ -21,6 +21,13 @@ HOST_TABLES: Final = {"call": "calls", "mark": "marks", "gpu_mark": "marks"}
 _PROJECTED: Final = "gpu_annotation"
 """The kind of marks that are ranges of the host as they are seen on the device: gpu_mark here."""
 
+_FIGURES: Final = {
+    "count": np.add,
+    "total_ns": np.add,
+    "min_ns": np.minimum,
+    "max_ns": np.maximum,
+    "bytes": np.add,
+}
 _TOO_LARGE: Final = 2.0**62
 
 
@@ -56,10 +63,9 @@ def totals_of(trace: Trace) -> list[Total]:
     for kind, table in HOST_TABLES.items():
         if kind not in kinds:
             found += _added_up(kind, _of_kind(kind, trace.table(table)))
-    sides = ("device", *HOST_TABLES)
-    place = {side: at for at, side in enumerate(sides)}
+    place = {side: at for at, side in enumerate(("device", *HOST_TABLES))}
     return sorted(
-        found, key=lambda one: (place.get(one.side, len(sides)), -(one.sum_ns or 0), one.name)
+        found, key=lambda one: (place.get(one.side, len(place)), -(one.sum_ns or 0), one.name)
     )
 
 
@@ -82,26 +88,16 @@ def _given(table: pa.Table) -> Iterator[Total]:
     group, first = _grouped(joint_codes(kind, name))
     figures = [
         _combined(numbers(table[column], ABSENT), group, len(first), how)
-        for column, how in (
-            ("count", np.add),
-            ("total_ns", np.add),
-            ("min_ns", np.minimum),
-            ("max_ns", np.maximum),
-            ("bytes", np.add),
-        )
+        for column, how in _FIGURES.items()
     ]
     for k, n, *of in zip(kind[first].tolist(), name[first].tolist(), *figures, strict=True):
         yield Total(kinds[k], labels[n], *of)
 
 
 def _of_kind(kind: str, records: pa.Table) -> pa.Table:
-    """Return the records that are summed up under a kind."""
     if "kind" not in records.schema.names or not records.num_rows:
         return records
-    labels = names(records["kind"])
-    is_projected = np.array([one == _PROJECTED for one in labels], dtype=np.bool_)
-    wanted = is_projected[codes(records["kind"])] == (kind == "gpu_mark")
-    rows = np.flatnonzero(wanted)
+    rows = np.flatnonzero(is_one_of(records["kind"], _PROJECTED) == (kind == "gpu_mark"))
     if len(rows) == records.num_rows:
         return records
     return records.take(number_column(rows, pa.int64()))
@@ -113,14 +109,10 @@ def _added_up(kind: str, records: pa.Table) -> Iterator[Total]:
         return
     labels, duration = names(records["name"]), numbers(records["dur_ns"], 0)
     group, first = _grouped(codes(records["name"]))
+    columns = (np.ones_like(duration), duration, duration, duration)
     figures = [
         _combined(values, group, len(first), how)
-        for values, how in (
-            (np.ones(len(group), dtype=np.int64), np.add),
-            (duration, np.add),
-            (duration, np.minimum),
-            (duration, np.maximum),
-        )
+        for values, how in zip(columns, _FIGURES.values(), strict=False)
     ]
     for n, *of in zip(codes(records["name"])[first].tolist(), *figures, strict=True):
         yield Total(kind, labels[n], *of)

@@ -120,7 +120,6 @@ class Trace:
     job: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse tables that do not follow the declared schema."""
         for name, table in self.tables.items():
             if name not in TABLES:
                 raise ValueError(f"a trace has no table {name!r}")

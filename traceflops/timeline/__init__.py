@@ -18,8 +18,7 @@ if TYPE_CHECKING:
         with_fine_times,
         with_known_idle,
     )
-    from traceflops.timeline.components import WORK
-    from traceflops.timeline.device_span import whole_span
+    from traceflops.timeline.device_span import WORK, DeviceRows, is_top, whole_span
     from traceflops.timeline.host_work import Whole, whole_work, with_host_activities
     from traceflops.timeline.idle import LONGEST_START_NS
     from traceflops.timeline.intervals import Intervals

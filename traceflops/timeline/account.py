@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -15,25 +15,24 @@ from traceflops.table import (
     Links,
     OpTree,
     Trace,
-    codes,
     distinct,
+    is_one_of,
     names,
     numbers,
     runs,
+    taken,
 )
-from traceflops.timeline.components import WORK, Timeline, timeline
-from traceflops.timeline.device_span import ActivityColumns, DeviceRows
+from traceflops.timeline.device_span import WORK, ActivityColumns, DeviceRows, Timeline, timeline
 from traceflops.timeline.host_work import Whole
 from traceflops.timeline.idle import DeviceWork, IdleTime, idle_time
-from traceflops.timeline.idle_causes import IdleCauses
 from traceflops.timeline.intervals import NEVER, Intervals
-from traceflops.timeline.records import Account, Gap, Window
+from traceflops.timeline.records import Account, Gap, IdleCauses, Window
 from traceflops.timeline.stream_waits import StreamWaits, stream_waits
 
 _GAPS_KEPT = 100
 
 
-@dataclass(frozen=True)  # without slots, so that there is a place for the tree
+@dataclass(frozen=True)  # without slots, so that there is a place for what is found on demand
 class LinkedTrace:
     """A trace with what was found out about each activity."""
 
@@ -41,11 +40,11 @@ class LinkedTrace:
     links: Links
     categorised: Categorised
     whole: Whole
-    columns: ActivityColumns = field(init=False)
 
-    def __post_init__(self) -> None:
-        """Take the columns that every device needs."""
-        object.__setattr__(self, "columns", ActivityColumns.of(self.trace.activities))
+    @cached_property
+    def columns(self) -> ActivityColumns:
+        """Return the columns that every device needs."""
+        return ActivityColumns.of(self.trace.activities)
 
     @cached_property
     def stream_waits(self) -> StreamWaits:
@@ -111,15 +110,8 @@ class DeviceAccount:
     def _work(self) -> DeviceWork:
         calls, kinds = self._linked.trace.calls, names(self._linked.trace.activities["kind"])
         copy = kinds.index("memcpy") if "memcpy" in kinds else ABSENT
-        known = self.call >= 0
-
-        def of_call(values: IntArray, without: int) -> IntArray:
-            of_row = np.full(len(known), without, dtype=np.int64)
-            of_row[known] = values[self.call[known]]
-            return of_row
-
-        start = of_call(numbers(calls["start_ns"]), ABSENT)
-        duration = of_call(numbers(calls["dur_ns"]), 0)
+        start = taken(numbers(calls["start_ns"]), self.call, ABSENT)
+        duration = taken(numbers(calls["dur_ns"]), self.call, 0)
         return DeviceWork(
             self.rows.start_ns,
             self.rows.end_ns,
@@ -127,7 +119,7 @@ class DeviceAccount:
             self._linked.columns.kind[self.rows.row] == copy,
             start,
             start + duration,
-            of_call(self._linked.stream_waits.until_ns, NEVER),
+            taken(self._linked.stream_waits.until_ns, self.call, NEVER),
         )
 
     def account(self, start_ns: int, end_ns: int) -> Account:
@@ -179,39 +171,30 @@ class DeviceAccount:
     ) -> Gap:
         start = int(self.idle.gap_start_ns[place])
         started = int(self.idle.next_row[place])
+        row, links = int(self.rows.row[started]), self._linked.links
+        work = self._linked.stream_waits.work[self.call[started]] if causes.stream_wait_ns else -1
         return Gap(
             device=device,
             start_ns=start,
             dur_ns=int(self.idle.gap_end_ns[place]) - start,
             step=steps[0],
-            after=self._name(ended),
-            before=self._name(started),
-            call=self._cause_name("calls", self._linked.links.call_of_activity, started),
-            op=self._cause_name("ops", self._linked.links.op_of_activity, started),
+            after=self._name("activities", self.rows.row[ended]),
+            before=self._name("activities", row),
+            call=self._name("calls", links.call_of_activity[row]),
+            op=self._name("ops", links.op_of_activity[row]),
             causes=causes,
-            waited_for=self._waited_for(started) if causes.stream_wait_ns else "",
+            waited_for=self._name("activities", work),
             before_step=steps[1] if steps[1] != steps[0] else None,
         )
-
-    def _waited_for(self, place: int) -> str:
-        """Return the work that the stream of an activity waited for, "" where it is not known."""
-        work = int(self._linked.stream_waits.work[self.call[place]])
-        return self._text("activities", work) if work >= 0 else ""
 
     def _first_ending(self, at_ns: IntArray) -> IntArray:
         """Return, for each time at which an activity ends, the first of those by start."""
         order = np.argsort(self.rows.end_ns, kind="stable")
         return order[np.searchsorted(self.rows.end_ns[order], at_ns, side="left")]
 
-    def _name(self, place: int) -> str:
-        return self._text("activities", int(self.rows.row[place]))
-
-    def _cause_name(self, table: str, links: IntArray, place: int) -> str:
-        row = int(links[self.rows.row[place]])
-        return self._text(table, row) if row >= 0 else ""
-
-    def _text(self, table: str, row: int) -> str:
-        return str(self._linked.trace.table(table)["name"][row].as_py())
+    def _name(self, table: str, row: np.int64 | int) -> str:
+        """Return the name in a row, "" where that is -1."""
+        return str(self._linked.trace.table(table)["name"][int(row)].as_py()) if row >= 0 else ""
 
 
 def _has_launches(trace: Trace, row: IntArray) -> bool:
@@ -219,10 +202,9 @@ def _has_launches(trace: Trace, row: IntArray) -> bool:
 
     Those of RCCL alone do not tell.
     """
-    apis = names(trace.calls["api"]) if trace.calls.num_rows else []
-    if not set(apis) - {"rccl"}:
+    launching = ~is_one_of(trace.calls["api"], "rccl")
+    if not launching.any():
         return False
-    launching = np.array([*(api != "rccl" for api in apis), True])[codes(trace.calls["api"])]
     processes = distinct(numbers(trace.activities["process"])[row])
     return bool((np.isin(numbers(trace.calls["process"]), processes) & launching).any())
 

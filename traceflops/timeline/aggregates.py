@@ -21,22 +21,24 @@ from traceflops.table import (
     ABSENT,
     DEVICE_KINDS,
     IntArray,
+    Names,
     Total,
     Trace,
     codes,
     dictionary_column,
-    distinct,
     joint_codes,
     names,
     number_column,
     numbers,
     side_sums,
     totals_of,
+    used_names,
 )
 
 _MOST_NAMES: Final = 100_000
 """Names that are looked at, those with most time first; further ones are other/other."""
 _OTHER: Final = (Category("other", "other"), "too-many-names")
+_FIGURES: Final = ("count", "sum_ns", "mean_ns", "min_ns", "max_ns", "bytes")
 _OF_KIND: Final = {
     "memcpy": (Category("memory", "copy"), "kind-memcpy"),
     "memset": (Category("memory", "memset"), "kind-memset"),
@@ -94,7 +96,7 @@ def untimed(trace: Trace, classifier: Classifier) -> Untimed | None:
         _rows(totals, decided),
         _categories(totals, decided),
         counted,
-        tuple(sorted(_used(trace.kernel_counters["counter"]))),
+        tuple(sorted(used_names(trace.kernel_counters["counter"]))),
         command(trace.source.format, ("timeline", "calls", "steps")),
     )
 
@@ -119,19 +121,18 @@ def _rows(totals: list[Total], decided: Sequence[_Decided]) -> pa.Table:
     texts: dict[str, Sequence[str | None]] = {
         "kind": [one.kind for one in totals],
         "name": [one.name for one in totals],
+        **_category_texts(decided),
+    }
+    figures = {name: [getattr(one, name) for one in totals] for name in _FIGURES}
+    return _table(texts, figures, [_share(one.sum_ns, whole.get(one.side)) for one in totals])
+
+
+def _category_texts(decided: Sequence[_Decided]) -> dict[str, list[str | None]]:
+    return {
         "top": [category.top if category else None for category, _ in decided],
         "sub": [category.sub if category else None for category, _ in decided],
         "rule": [rule for _, rule in decided],
     }
-    figures = {
-        "count": [one.count for one in totals],
-        "sum_ns": [one.sum_ns for one in totals],
-        "mean_ns": [one.mean_ns for one in totals],
-        "min_ns": [one.min_ns for one in totals],
-        "max_ns": [one.max_ns for one in totals],
-        "bytes": [one.bytes for one in totals],
-    }
-    return _table(texts, figures, [_share(one.sum_ns, whole.get(one.side)) for one in totals])
 
 
 def _categories(totals: list[Total], decided: Sequence[_Decided]) -> pa.Table:
@@ -165,18 +166,10 @@ def _counted(trace: Trace, classifier: Classifier) -> pa.Table:
     _, first = np.unique(_launch(trace), return_index=True)
     number = np.bincount(name[first], minlength=len(labels))
     used = [at for at in np.argsort(-number, kind="stable").tolist() if number[at]]
-    decided = _decide([_kernel(labels[at]) for at in used], classifier)
-    texts = {
-        "name": [labels[at] for at in used],
-        "top": [category.top if category else None for category, _ in decided],
-        "sub": [category.sub if category else None for category, _ in decided],
-        "rule": [rule for _, rule in decided],
-    }
+    kernels = [Total("kernel", labels[at], None, None, None, None) for at in used]
+    decided = _decide(kernels, classifier)
+    texts = {"name": [labels[at] for at in used], **_category_texts(decided)}
     return _table(texts, {"launches": [int(number[at]) for at in used]})
-
-
-def _kernel(name: str) -> Total:
-    return Total("kernel", name, None, None, None, None)
 
 
 def _launch(trace: Trace) -> IntArray:
@@ -206,11 +199,6 @@ def _rank(group: IntArray) -> IntArray:
     return rank
 
 
-def _used(column: pa.ChunkedArray) -> set[str]:
-    texts = names(column)
-    return {texts[code] for code in distinct(codes(column)).tolist() if code >= 0}
-
-
 def _table(
     texts: Mapping[str, Sequence[str | None]],
     figures: Mapping[str, Sequence[int | None]],
@@ -230,6 +218,6 @@ def _figures(values: Sequence[float | None], arrow_type: pa.DataType) -> pa.Arra
 
 
 def _texts(values: Sequence[str | None]) -> pa.DictionaryArray:
-    places: dict[str, int] = {}
-    found = [-1 if text is None else places.setdefault(text, len(places)) for text in values]
+    places = Names()
+    found = [-1 if text is None else places[text] for text in values]
     return dictionary_column(np.array(found, dtype=np.int32), list(places))

@@ -1,8 +1,9 @@
 """Device work whose times tell no idle time, or not for sure.
 
-Two kinds become sums by name (see `untimed`), whatever the tool: where only copies were recorded,
-kernels may have run between them; and where starts are coarser than the work lasts, its place in
-time is not known. Where only kernels were recorded, idle time may include copies: a note says so.
+Two kinds become sums by name (see `aggregates`), whatever the tool: where only copies were
+recorded, kernels may have run between them; and where starts are coarser than the work lasts, its
+place in time is not known. Where only kernels were recorded, idle time may include copies: a note
+says so.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ import pyarrow as pa
 from traceflops.remedies import remedy
 from traceflops.table import (
     ABSENT,
-    IntArray,
     Note,
     TableBuilder,
     Trace,
@@ -27,6 +27,7 @@ from traceflops.table import (
     joint_codes,
     names,
     numbers,
+    used_names,
 )
 from traceflops.units import time_amount
 
@@ -34,6 +35,13 @@ _COPIES: Final = frozenset({"memcpy", "memset"})
 _LAUNCH: Final = re.compile(r"(?i)launch(?!HostFunc)")
 _COPY: Final = re.compile(r"(?i)copy|cpy")
 
+_COPIES_ONLY: Final = (
+    "Only copies are recorded, no kernels: idle time is unknown and only totals are shown. Add "
+    "the table of kernels."
+)
+_NO_COPIES: Final = (
+    "No memory copies are in the trace, so idle time may include copies. Add the table of copies"
+)
 COPIES_MISSING: Final = "copies-missing"
 """The note that says that idle time may include copies."""
 
@@ -48,10 +56,10 @@ def with_known_idle(trace: Trace) -> Trace:
         how = remedy(trace.source.format, "copies")
         text = f"{_NO_COPIES}, or record it: {how}." if how else f"{_NO_COPIES}."
         return replace(trace, notes=(*trace.notes, Note("missing", COPIES_MISSING, text)))
-    kinds = _used_names(trace.activities, "kind") if trace.source.kinds_apart else set()
+    kinds = _kinds(trace)
     if not kinds or not kinds <= _COPIES or trace.ops.num_rows:
         return trace
-    calls = _used_names(trace.calls, "name")
+    calls = used_names(trace.calls["name"])
     if calls and not any(map(_LAUNCH.search, calls)):
         return trace
     return _as_sums(trace, Note("missing", "copies-only", _COPIES_ONLY))
@@ -62,11 +70,16 @@ def lacks_copies(trace: Trace) -> bool:
 
     Calls show that there were none if they launch kernels and copy nothing.
     """
-    kinds = _used_names(trace.activities, "kind") if trace.source.kinds_apart else set()
+    kinds = _kinds(trace)
     if not kinds - _COPIES or "memcpy" in kinds:
         return False
-    calls = _used_names(trace.calls, "name")
+    calls = used_names(trace.calls["name"])
     return any(map(_COPY.search, calls)) or not any(map(_LAUNCH.search, calls))
+
+
+def _kinds(trace: Trace) -> set[str]:
+    """Return the kinds of device work, where those that are missing could have been recorded."""
+    return used_names(trace.activities["kind"]) if trace.source.kinds_apart else set()
 
 
 def with_fine_times(trace: Trace) -> Trace:
@@ -87,13 +100,7 @@ def with_fine_times(trace: Trace) -> Trace:
     return _as_sums(trace, Note("missing", "times-too-coarse", text, activities.num_rows))
 
 
-def _used_names(table: pa.Table, column: str) -> set[str]:
-    texts = names(table[column]) if table.num_rows else []
-    return {texts[code] for code in np.unique(codes(table[column])).tolist()} if texts else set()
-
-
 def _as_sums(trace: Trace, note: Note) -> Trace:
-    """Return the trace without a timeline of its devices."""
     sums = pa.concat_tables([trace.totals, _sums(trace.activities)])
     tables = {
         **trace.tables,
@@ -106,11 +113,8 @@ def _as_sums(trace: Trace, note: Note) -> Trace:
 def _sums(activities: pa.Table) -> pa.Table:
     """Return the sums of device work by process, kind and name, a graph as one kernel."""
     table = TableBuilder("totals")
-    process, kind, name = (
-        numbers(activities["process"]),
-        codes(activities["kind"]),
-        codes(activities["name"]),
-    )
+    process = numbers(activities["process"])
+    kind, name = codes(activities["kind"]), codes(activities["name"])
     length, size = numbers(activities["dur_ns"]), numbers(activities["bytes"], ABSENT)
     kinds, labels = names(activities["kind"]), names(activities["name"])
     for _, rows in groups(joint_codes(joint_codes(process, kind), name)):
@@ -125,20 +129,6 @@ def _sums(activities: pa.Table) -> pa.Table:
             total_ns=int(length[rows].sum()),
             min_ns=int(length[rows].min()),
             max_ns=int(length[rows].max()),
-            bytes=_sum_known(size[rows]),
+            bytes=ABSENT if (size[rows] == ABSENT).any() else int(size[rows].sum()),
         )
     return table.finish()
-
-
-def _sum_known(values: IntArray) -> int:
-    """Return the sum, ABSENT where a part is not known."""
-    return ABSENT if (values == ABSENT).any() else int(values.sum())
-
-
-_COPIES_ONLY: Final = (
-    "Only copies are recorded, no kernels: idle time is unknown and only totals are shown. Add "
-    "the table of kernels."
-)
-_NO_COPIES: Final = (
-    "No memory copies are in the trace, so idle time may include copies. Add the table of copies"
-)

@@ -1,4 +1,9 @@
-"""The figures of one device over everything recorded of it."""
+"""The activities of one device, its time by component, and its figures over all that was recorded.
+
+Each nanosecond goes to the first component that applies: compute, memory, other, graph,
+communication, idle. Communication counted here is therefore exposed; what another component covers
+is hidden.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +24,53 @@ from traceflops.table import (
     names,
     numbers,
 )
-from traceflops.timeline.components import Timeline
 from traceflops.timeline.intervals import Intervals, latest_end_before
-from traceflops.timeline.records import Account, Copies, Sums, WholeSpan
+from traceflops.timeline.records import COMPONENTS, Account, Components, Copies, Sums, WholeSpan
+
+WORK = COMPONENTS[:-1]
+"""The components that are work, in their order of precedence."""
 
 _MIGRATION = "migration"
 """How the direction of a copy begins that the driver made for unified memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """The components of one device as disjoint sets of instants.
+
+    `parts` excludes what an earlier component covers; `communication` is all communication,
+    exposed or not; `busy` is the union of all work.
+    """
+
+    parts: dict[str, Intervals]
+    communication: Intervals
+    busy: Intervals
+
+    def components(self, start_ns: IntArray, end_ns: IntArray) -> list[Components]:
+        """Return the components of windows [start, end); they sum to their lengths exactly."""
+        lengths = [self.parts[name].length_within(start_ns, end_ns) for name in WORK]
+        idle = end_ns - start_ns - sum(lengths)
+        return [Components(*row) for row in np.stack([*lengths, idle], axis=1).tolist()]
+
+    def hidden_communication_ns(self, start_ns: IntArray, end_ns: IntArray) -> IntArray:
+        """Return the communication of windows during which something else ran."""
+        exposed = self.parts["communication"].length_within(start_ns, end_ns)
+        return self.communication.length_within(start_ns, end_ns) - exposed
+
+
+def timeline(start_ns: IntArray, end_ns: IntArray, is_part: dict[str, BoolArray]) -> Timeline:
+    """Return the components of one device; `is_part` tells which activities are of which."""
+    busy = Intervals.empty()
+    parts: dict[str, Intervals] = {}
+    communication = Intervals.empty()
+    for name in WORK:
+        rows = is_part[name]
+        whole = Intervals.of(start_ns[rows], end_ns[rows])
+        if name == "communication":
+            communication = whole
+        parts[name] = whole.subtract(busy)
+        busy = busy.union(whole) if len(busy) else whole
+    return Timeline(parts, communication, busy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +134,7 @@ def whole_span(
     kind = mine.columns.kind[mine.row]
     kinds = names(trace.activities["kind"])
     stream = mine.columns.stream[mine.row]
-    communication = _is_top(categorised, mine, "communication")
+    communication = is_top(categorised, "communication", mine.row)
     overlaps = _same_stream_overlaps(mine, stream)
     return WholeSpan(
         start_ns=mine.span[0],
@@ -110,9 +156,10 @@ def whole_span(
     )
 
 
-def _is_top(categorised: Categorised, mine: DeviceRows, top: str) -> BoolArray:
-    wanted = [place for place, one in enumerate(categorised.top()) if one == top]
-    return np.isin(categorised.category[mine.row], wanted)
+def is_top(categorised: Categorised, top: str, rows: IntArray | slice = slice(None)) -> BoolArray:
+    """Return which activities are of a top category."""
+    wanted = np.array([*(one == top for one in categorised.top()), False], dtype=np.bool_)
+    return wanted[categorised.category[rows]]
 
 
 def _by_category(categorised: Categorised, mine: DeviceRows) -> dict[str, Sums]:
@@ -120,7 +167,7 @@ def _by_category(categorised: Categorised, mine: DeviceRows) -> dict[str, Sums]:
     category = categorised.category[mine.row]
     found: dict[str, Sums] = {}
     for top in dict.fromkeys(categorised.top()):
-        of_top = _is_top(categorised, mine, top)
+        of_top = is_top(categorised, top, mine.row)
         if of_top.any():
             found[top] = mine.sums(of_top)
     for place in distinct(category).tolist():

@@ -19,7 +19,9 @@ from traceflops.table import (
     Trace,
     codes,
     distinct,
+    group_sums,
     innermost,
+    is_one_of,
     joint_codes,
     names,
     numbers,
@@ -44,29 +46,18 @@ def whole_work(activities: pa.Table) -> Whole:
     """Return which activities begin a piece of work and how long that is as a whole."""
     duration = numbers(activities["dur_ns"])
     first = np.ones(activities.num_rows, dtype=np.int64)
-    kinds = names(activities["kind"])
-    if _KIND not in kinds:
+    if _KIND not in names(activities["kind"]):
         return Whole(first, duration)
-    rows = np.flatnonzero(codes(activities["kind"]) == kinds.index(_KIND))
+    rows = np.flatnonzero(is_one_of(activities["kind"], _KIND))
     _, begins, op = np.unique(
         numbers(activities["correlation"], ABSENT)[rows], return_index=True, return_inverse=True
     )
-    sums = np.zeros(len(begins), dtype=np.int64)
-    np.add.at(sums, op, duration[rows])
+    sums = group_sums(op, duration[rows], len(begins))
     first[rows] = 0
     first[rows[begins]] = 1
     whole = duration.copy()
     whole[rows] = sums[op]
     return Whole(first, whole)
-
-
-@dataclass(frozen=True, slots=True)
-class Pieces:
-    """Stretches in which one operator was the innermost of its thread: its row and times."""
-
-    op: IntArray
-    start_ns: IntArray
-    end_ns: IntArray
 
 
 def with_host_activities(trace: Trace) -> Trace:
@@ -75,16 +66,18 @@ def with_host_activities(trace: Trace) -> Trace:
         return trace
     process = numbers(trace.ops["process"])
     processes = distinct(process)
-    pieces = _pieces(trace, process)
+    op, start, end = _pieces(trace, process)
+    device = np.searchsorted(processes, process[op])
     tables = {
         **trace.tables,
         "devices": _cpu_devices(processes),
-        "activities": _activities(trace, pieces, np.searchsorted(processes, process[pieces.op])),
+        "activities": _activities(trace, op, start, end, device),
     }
     return replace(trace, tables=tables)
 
 
-def _pieces(trace: Trace, process: IntArray) -> Pieces:
+def _pieces(trace: Trace, process: IntArray) -> tuple[IntArray, IntArray, IntArray]:
+    """Return the stretches in which one op was the innermost of its thread: its row and times."""
     group = joint_codes(process, numbers(trace.ops["thread"], ABSENT))
     start = numbers(trace.ops["start_ns"])
     end = start + numbers(trace.ops["dur_ns"])
@@ -95,7 +88,7 @@ def _pieces(trace: Trace, process: IntArray) -> Pieces:
     first = follows[begins[: len(follows)]]
     last = follows[np.append(begins[1 : len(follows)], True)] if len(follows) else follows
     instants = np.flatnonzero(start == end)
-    return Pieces(
+    return (
         np.concatenate([inner[first], instants]),
         np.concatenate([edge[first], start[instants]]),
         np.concatenate([edge[last + 1], end[instants]]),
@@ -125,21 +118,23 @@ def _cpu_devices(processes: IntArray) -> pa.Table:
     return table.finish()
 
 
-def _activities(trace: Trace, pieces: Pieces, device: IntArray) -> pa.Table:
+def _activities(
+    trace: Trace, op: IntArray, start_ns: IntArray, end_ns: IntArray, device: IntArray
+) -> pa.Table:
     table = TableBuilder("activities")
-    ops, count = trace.ops, len(pieces.op)
+    ops, count = trace.ops, len(op)
     recode = table.names["name"].codes(names(ops["name"]))
     table.add(
         count,
-        process=numbers(ops["process"])[pieces.op],
+        process=numbers(ops["process"])[op],
         device=device,
-        stream=numbers(ops["thread"], ABSENT)[pieces.op],
+        stream=numbers(ops["thread"], ABSENT)[op],
         kind=np.full(count, table.names["kind"][_KIND]),
-        name=recode[codes(ops["name"])[pieces.op]],
-        start_ns=pieces.start_ns,
-        dur_ns=pieces.end_ns - pieces.start_ns,
+        name=recode[codes(ops["name"])[op]],
+        start_ns=start_ns,
+        dur_ns=end_ns - start_ns,
         # Profilers count correlations up from 0, so the parts link to each other and no call.
-        correlation=-1 - pieces.op,
-        external_id=numbers(ops["external_id"], ABSENT)[pieces.op],
+        correlation=-1 - op,
+        external_id=numbers(ops["external_id"], ABSENT)[op],
     )
-    return table.finish(np.argsort(pieces.start_ns, kind="stable"))
+    return table.finish(np.argsort(start_ns, kind="stable"))

@@ -28,8 +28,8 @@ from typing import Final
 import numpy as np
 
 from traceflops.table import ABSENT, BoolArray, IntArray, distinct, in_order
-from traceflops.timeline.idle_causes import IdleCauses
 from traceflops.timeline.intervals import NEVER, Intervals, latest_end_before
+from traceflops.timeline.records import IdleCauses
 from traceflops.timeline.stream_waits import ENDLESS
 
 LONGEST_START_NS: Final = 1_000_000

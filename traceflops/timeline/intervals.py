@@ -52,11 +52,9 @@ class Intervals:
         return cls.of(np.array([start_ns], dtype=np.int64), np.array([end_ns], dtype=np.int64))
 
     def __len__(self) -> int:
-        """Return the number of ranges."""
         return len(self.start_ns)
 
     def __eq__(self, other: object) -> bool:
-        """Return whether both hold the same instants."""
         if not isinstance(other, Intervals):
             return NotImplemented
         return np.array_equal(self.start_ns, other.start_ns) and np.array_equal(

@@ -13,11 +13,11 @@ from traceflops.table import (
     IntArray,
     Links,
     Trace,
-    codes,
     first_match,
     in_order,
+    is_one_of,
     joint_codes,
-    names,
+    matching,
     numbers,
     ranked,
 )
@@ -63,8 +63,7 @@ def stream_waits(trace: Trace, links: Links) -> StreamWaits:
     calls = trace.calls
     until = np.full(calls.num_rows, NEVER, dtype=np.int64)
     work = np.full(calls.num_rows, -1, dtype=np.int64)
-    waiting = [at for at, name in enumerate(names(calls["name"])) if _WAIT.match(name)]
-    wait = np.flatnonzero(np.isin(codes(calls["name"]), waiting))
+    wait = np.flatnonzero(matching(calls["name"], _WAIT.match))
     launches = _launches(trace, links)
     if not len(wait) or not len(launches.row):
         return StreamWaits(until, work)
@@ -95,9 +94,7 @@ def _launches(trace: Trace, links: Links) -> _Launches:
 def _facts(trace: Trace, wait: IntArray) -> dict[str, IntArray]:
     """Return what the profiler's own mark of each wait says of it."""
     marks, calls = trace.marks, trace.calls
-    kinds = names(marks["kind"])
-    is_sync = codes(marks["kind"]) == (kinds.index("sync") if "sync" in kinds else -2)
-    row = np.flatnonzero(is_sync)
+    row = np.flatnonzero(is_one_of(marks["kind"], "sync"))
     mark = first_match(
         numbers(marks["process"])[row],
         numbers(marks["correlation"], ABSENT)[row],

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         duration,
         exact_percent,
         kernel_name,
+        listed,
         one_of,
         percent,
         plural,

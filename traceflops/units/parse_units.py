@@ -38,6 +38,7 @@ _SECONDS = {
 }
 _SHARES = {"": Fraction(1), "%": Fraction(1, 100)}
 MOST_LENGTHS = 10_000_000
+LONGEST_SHARE = 12
 LARGEST, LARGEST_RATE, LONGEST_SECONDS = 10**18, 10**24, 10**9
 """Above every count, rate and time that can be meant: a billion seconds are 31 years."""
 
@@ -123,9 +124,6 @@ class Reported:
         while self.half_unit * 2 < unit and digits < LONGEST_SHARE:
             digits, unit = digits + 1, unit / 10
         return digits
-
-
-LONGEST_SHARE = 12
 
 
 def parse_reported(option: str, text: str) -> Reported:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from decimal import Decimal
 from fractions import Fraction
-from typing import Final
+from itertools import islice
+from typing import Final, TypeVar
 
 from traceflops.errors import UsageError
 
@@ -39,6 +40,9 @@ PART_NAMES: Final = {
 
 _DESCRIPTOR: Final = re.compile(r"(?: ?\[clone \.kd\]| \(\.kd\)|\.kd)$")
 _QUOTED: Final = re.compile(r"\"[^\"]*\"|'[^']*'")
+_OF_ONE: Final = {"have": "has", "are": "is"}
+_MOST_LISTED: Final = 5
+_T = TypeVar("_T")
 _UNITS: Final = (("s", 10**9), ("ms", 10**6), ("µs", 10**3), ("ns", 1))
 
 
@@ -52,7 +56,7 @@ def several(number: int, noun: str, more: str = "") -> str:
 
 def does(number: int, verb: str) -> str:
     """Return a verb as it follows so many things: "1 of 5 has", "2 of 5 have"."""
-    return verb if number != 1 else "has" if verb == "have" else f"{verb}s"
+    return verb if number != 1 else _OF_ONE.get(verb, f"{verb}s")
 
 
 def some_of(number: int, total: int, noun: str, verb: str) -> str:
@@ -65,6 +69,12 @@ def plural(noun: str) -> str:
     if noun.endswith("y") and noun[-2:-1] not in "aeiou":
         return f"{noun[:-1]}ies"
     return f"{noun}es" if noun.endswith(("s", "x", "ch", "sh")) else f"{noun}s"
+
+
+def listed(things: Collection[_T], text: Callable[[_T], str] = str, between: str = ", ") -> str:
+    """Return the first five of some things in words, and an ellipsis where there are more."""
+    more = ["…"] if len(things) > _MOST_LISTED else []
+    return between.join([*map(text, islice(things, _MOST_LISTED)), *more])
 
 
 def capitalized(text: str) -> str:
@@ -140,9 +150,6 @@ def whole_digits(value: float) -> int:
     """Return how many digits stand before the point once a value is rounded to three."""
     value = abs(value)
     return 1 if value < 9.995 else 2 if value < 99.95 else 3
-
-
-# Shares and numbers as text, exact until they are rounded.
 
 
 def exact_percent(value: Fraction, digits: int | None = None) -> str:

@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import partial
 
 import numpy as np
 
 from traceflops.devices import device_name
 from traceflops.errors import UsageError
 from traceflops.remedies import sentence
-from traceflops.table import IntArray, Note, Trace, codes, distinct, names, numbers
+from traceflops.table import (
+    IntArray,
+    Note,
+    Trace,
+    codes,
+    counted_note,
+    distinct,
+    is_one_of,
+    names,
+    numbers,
+)
 from traceflops.timeline import Account, DeviceAccount, LinkedTrace, Window
-from traceflops.units import duration, percent, several
-from traceflops.windows.chosen_runs import gpu_notes
+from traceflops.units import does, duration, listed, percent, several
+from traceflops.windows.chosen_runs import chosen_range, gpu_notes
 from traceflops.windows.periodicity import inferred_steps
 from traceflops.windows.records import StepChoice
 from traceflops.windows.selection import Selection
@@ -36,9 +47,6 @@ from traceflops.windows.stretches import (
     steady,
     tile,
 )
-from traceflops.windows.time_range import chosen_range
-
-_MOST_NAMED = 5
 
 _NO_STEPS = (
     "No steps found: the whole trace is one window. {} when recording, or name the annotations "
@@ -61,6 +69,12 @@ _BY_DEVICE_TIME_NOTE = Note(
     "steps-by-device-time",
     "The trace has no launch calls, so work counts in the step during which it started on the "
     "GPU. Where the CPU ran ahead, that is later than the step that launched it.",
+)
+
+_OVERLAP = "{n} [step has|steps have] zero length: work launched in a later step started first."
+_UNUSED_MARKS = (
+    "The trace has {n} [step marker|step markers], but no GPU work shown was launched inside "
+    "[it: it is|them: they are] ignored."
 )
 
 
@@ -168,40 +182,27 @@ def plan_steps(
 ) -> StepPlan:
     """Return the plan for all devices. Raises UsageError for steps that are not there."""
     layout = _layout(linked, accounts, selection)
-    time_range = chosen_range(linked.trace, accounts, selection)
+    time_range, range_notes = chosen_range(linked.trace, accounts, selection)
     durations = layout.durations()
     used, reasons = _used(layout, durations, selection) if time_range is None else ((), {})
-    choice = StepChoice(
-        source=layout.source,
-        text=layout.text,
-        seen=tuple(durations),
-        used=used,
-    )
     notes = list(layout.notes)
     if len(used) == 1 and selection.steps is None and len(durations) == 1:
         notes.append(_ONE_STEP_NOTE)
-    outside = _outside_note(layout, accounts) if time_range is None else None
-    notes += [outside] if outside is not None else []
+    notes += _outside_notes(layout, accounts) if time_range is None else ()
     collapsed = sum(s.role == "step" and not s.dur_ns for d in layout.stretches.values() for s in d)
     if collapsed:
-        notes.append(_collapsed_note(collapsed))
+        notes.append(counted_note("assumed", "steps-overlap", _OVERLAP, collapsed))
     notes += gpu_notes(linked.trace, accounts, selection)
-    notes += time_range.notes if time_range is not None else ()
-    return StepPlan(
-        layout,
-        choice,
-        frozenset(used),
-        reasons,
-        time_range.of_device if time_range is not None else None,
-        selection.steps is not None,
-        tuple(notes),
-    )
+    notes += range_notes
+    choice = StepChoice(layout.source, layout.text, tuple(durations), used)
+    by_user = selection.steps is not None
+    return StepPlan(layout, choice, frozenset(used), reasons, time_range, by_user, tuple(notes))
 
 
-def _outside_note(layout: Layout, accounts: Mapping[int, DeviceAccount]) -> Note | None:
-    """Return how much device work lies outside all steps; None where it is a trifle, or no step."""
+def _outside_notes(layout: Layout, accounts: Mapping[int, DeviceAccount]) -> Iterator[Note]:
+    """Say how much device work lies outside all steps, unless it is a trifle, or all of it."""
     if not layout.durations():
-        return None
+        return
     work_ns = total_ns = 0
     for device, stretches in layout.stretches.items():
         busy = accounts[device].timeline.busy
@@ -209,23 +210,12 @@ def _outside_note(layout: Layout, accounts: Mapping[int, DeviceAccount]) -> Note
         low, high = np.array([*edges, accounts[device].rows.span], dtype=np.int64).T
         *outside, total = busy.length_within(low, high).tolist()
         work_ns, total_ns = work_ns + sum(outside), total_ns + total
-    if work_ns * TRIFLE <= total_ns:
-        return None
-    text = (
-        f"{duration(work_ns)} of GPU work ({percent(work_ns / total_ns)}) runs outside the steps "
-        "and is not part of the step figures."
-    )
-    return Note("dropped", "work-outside-steps", text)
-
-
-def _collapsed_note(count: int) -> Note:
-    return Note(
-        "assumed",
-        "steps-overlap",
-        f"{several(count, 'step')} {'has' if count == 1 else 'have'} zero length: work launched "
-        "in a later step started first.",
-        count,
-    )
+    if work_ns * TRIFLE > total_ns:
+        text = (
+            f"{duration(work_ns)} of GPU work ({percent(work_ns / total_ns)}) runs outside the "
+            "steps and is not part of the step figures."
+        )
+        yield Note("dropped", "work-outside-steps", text)
 
 
 def _layout(
@@ -245,26 +235,19 @@ def _layout(
             _some_marks(linked),
         )
     layout = _inferred_layout(linked, accounts, marked) or _span_layout(linked, accounts)
-    unused = () if marked is None else (_unused_marks_note(marked.markers), *marked.notes)
-    return replace(layout, notes=(*unused, *layout.notes))
-
-
-def _unused_marks_note(count: int) -> Note:
-    text = (
-        f"The trace has {several(count, 'step marker')}, but no GPU work shown was launched "
-        f"inside {'it: it is' if count == 1 else 'them: they are'} ignored."
-    )
-    return Note("assumed", "markers-without-work", text, count)
+    if marked is None:
+        return layout
+    unused = counted_note("assumed", "markers-without-work", _UNUSED_MARKS, marked.markers)
+    return replace(layout, notes=(unused, *marked.notes, *layout.notes))
 
 
 def _some_marks(linked: LinkedTrace) -> str:
     marks = linked.trace.marks
-    wanted = [k for k, kind in enumerate(names(marks["kind"])) if kind == "annotation"]
-    rows = np.isin(codes(marks["kind"]), wanted)
-    labels = names(marks["name"])
-    found = [labels[c][:60] for c in distinct(codes(marks["name"])[rows])[:5].tolist()]
-    if found:
-        return f"the trace has annotations such as {', '.join(found)}"
+    labels, code = names(marks["name"]), codes(marks["name"])
+    annotations = distinct(code[is_one_of(marks["kind"], "annotation")])[:5].tolist()
+    if annotations:
+        shown = ", ".join(labels[place][:60] for place in annotations)
+        return f"the trace has annotations such as {shown}"
     if "gpu_annotation" in names(marks["kind"]):
         return (
             "the trace has only GPU annotations, and steps need CPU annotations: add "
@@ -277,9 +260,12 @@ def _marked_layout(
     linked: LinkedTrace, accounts: Mapping[int, DeviceAccount], found: FoundSteps
 ) -> Layout:
     place = step_of_activity(linked.trace, linked.links, found).copy()
-    process = numbers(linked.trace.devices["process"])
+    process: list[int] = numbers(linked.trace.devices["process"]).tolist()
     launcher = numbers(linked.trace.activities["process"])
-    behind = _behind(linked, found) if found.are_passes else None
+    behind = None
+    if found.are_passes:
+        before = step_of_activity(linked.trace, linked.links, until_next(found))
+        behind = Behind(before, codes(linked.trace.activities["name"]))
     shared: dict[int, Owners] = {}
     without: list[int] = []
     repeated = any(len(distinct(s.number)) < len(s) for s in found.by_process.values())
@@ -291,7 +277,7 @@ def _marked_layout(
             launcher[rows.row],
             rows.end_ns - rows.start_ns,
             place[rows.row] >= 0,
-            int(process[device]),
+            process[device],
             found.by_process.keys(),
         )
         if owners.others:
@@ -319,19 +305,13 @@ def _marked_layout(
     return Layout(stretches, step_numbers, found.source, found.text, notes, place, found.are_passes)
 
 
-def _behind(linked: LinkedTrace, passes: FoundSteps) -> Behind:
-    place = step_of_activity(linked.trace, linked.links, until_next(passes))
-    return Behind(place, codes(linked.trace.activities["name"]))
-
-
 def _without_steps_note(trace: Trace, devices: list[int]) -> Note:
     """Return that the figures are not about devices whose processes marked no steps."""
-    listed = [device_name(trace, device) for device in devices[:_MOST_NAMED]]
-    more = ", …" if len(devices) > _MOST_NAMED else ""
     text = (
         f"{several(len(devices), 'device')} of processes without step markers "
-        f"{'is' if len(devices) == 1 else 'are'} not part of the step figures: "
-        f"{', '.join(listed)}{more}. --from and --to select a time range on all devices."
+        f"{does(len(devices), 'are')} not part of the step figures: "
+        f"{listed(devices, partial(device_name, trace))}. --from and --to select a time range on "
+        "all devices."
     )
     return Note("missing", "devices-without-steps", text, len(devices))
 
@@ -356,13 +336,9 @@ def _span_layout(linked: LinkedTrace, accounts: Mapping[int, DeviceAccount]) -> 
     how = sentence(linked.trace.source.format, "steps")
     note = Note("assumed", "no-steps", _NO_STEPS.format(how))
     spans = {d: [Stretch("span", None, *a.rows.span, None)] for d, a in accounts.items()}
-    return Layout(
-        spans,
-        {d: np.empty(0, dtype=np.int64) for d in spans},
-        "none",
-        "no steps found; the whole trace is one window",
-        (note,) if accounts else (),
-    )
+    none = dict.fromkeys(spans, np.empty(0, dtype=np.int64))
+    text = "no steps found; the whole trace is one window"
+    return Layout(spans, none, "none", text, (note,) if accounts else ())
 
 
 def _used(
@@ -373,9 +349,9 @@ def _used(
     if selection.steps is not None:
         used = tuple(number for number in seen if selection.wants_step(number))
         if not used:
-            listed = f"{seen[0]} to {seen[-1]}" if seen else "none"
+            there = f"{seen[0]} to {seen[-1]}" if seen else "none"
             raise UsageError(
-                "none of the selected steps is in the trace", f"steps in the trace: {listed}"
+                "none of the selected steps is in the trace", f"steps in the trace: {there}"
             )
         return used, {number: "not selected" for number in seen if not selection.wants_step(number)}
     usual = [round(Fraction(sum(times), len(times))) for times in durations.values()]

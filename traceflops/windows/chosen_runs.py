@@ -1,26 +1,116 @@
-"""Of which run the figures of a GPU are that did work of several, one after the other.
+"""Which stretch of time `--from` and `--to` choose of each device, and which of its runs is shown.
 
-Each of its runs is a row of the devices table (see `sharedgpus`), but it is one GPU: figures of two
-runs together would count it twice.
+Each run of a GPU that did work of several, one after the other, is a row of the devices table (see
+`devices.shared_gpus`), but it is one GPU: figures of two runs together would count it twice.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping
+from functools import partial
 from typing import Final, TypeVar
 
 import numpy as np
 
-from traceflops.devices import called, device_name, whose
+from traceflops.devices import called, clocks_of, device_name, lives, whose
 from traceflops.errors import UsageError
-from traceflops.table import Note, Trace, numbers
-from traceflops.units import several
+from traceflops.table import IntArray, Note, Trace, counted_note, distinct, group_sums, numbers
+from traceflops.timeline import DeviceAccount
+from traceflops.units import does, listed, several, time_amount
 from traceflops.windows.selection import Selection
-from traceflops.windows.time_range import origins
 
-_MOST_NAMED: Final = 5
 _Account = TypeVar("_Account")
+_Stretches = dict[int, tuple[int, int]]
+"""By device, from when to when."""
+
+_CLIPPED: Final = Note(
+    "assumed", "range-clipped", "--to is after the last GPU operation; the window ends there."
+)
+_BY_CLOCK: Final = (
+    "The devices have {n} clocks (different machines or files) that cannot be compared. --from and "
+    "--to count from the first GPU operation on each."
+)
+
+
+def origins(trace: Trace) -> IntArray:
+    """Return, by process, from where `--from` and `--to` count: the first activity on its clock.
+
+    It is that of the trace, whichever devices are chosen; the first op where there is no activity.
+    """
+    clock = clocks_of(trace)
+    table = trace.activities if trace.activities.num_rows else trace.ops
+    unset = np.iinfo(np.int64).max
+    first = np.full(int(clock.max(initial=0)) + 1, unset)
+    np.minimum.at(first, clock[numbers(table["process"])], numbers(table["start_ns"]))
+    return np.where(first == unset, 0, first)[clock]
+
+
+def chosen_range(
+    trace: Trace, accounts: Mapping[int, DeviceAccount], selection: Selection
+) -> tuple[_Stretches | None, tuple[Note, ...]]:
+    """Return the stretch of each device that has any, and what to say of that; None of steps.
+
+    A stretch reaches to the last activity on its clock, and no further than what was recorded of
+    the processes of its device: beyond that it is not known whether the device was idle. Raises
+    UsageError where no device has any.
+    """
+    if not selection.is_time_range or not accounts:
+        return None, ()
+    process = numbers(trace.devices["process"])[list(accounts)]
+    clock = clocks_of(trace)[process]
+    first = origins(trace)[process]
+    ends = np.array([account.rows.span[1] for account in accounts.values()])
+    last = np.array([ends[clock == one].max() for one in clock])
+    until = last if selection.to_ns is None else np.minimum(last, first + selection.to_ns)
+    since = first + (selection.from_ns or 0)
+    asked = dict(zip(accounts, zip(since.tolist(), until.tolist(), strict=True), strict=True))
+    found = {}
+    for device, (begin, end) in _recorded(trace, accounts).items():
+        start, stop = max(asked[device][0], begin), min(asked[device][1], end)
+        if start < stop:
+            found[device] = (start, stop)
+    if not found:
+        raise UsageError(
+            "--from/--to lie outside the trace",
+            f"its GPU operations span {(last - first).max():,} ns",
+        )
+    is_clipped = selection.to_ns is not None and bool((last < first + selection.to_ns).any())
+    clocks = len(distinct(clock))
+    by_clock = [counted_note("assumed", "range-by-clock", _BY_CLOCK, clocks)] * (clocks > 1)
+    return found, (*[_CLIPPED] * is_clipped, *by_clock, *_unrecorded(trace, asked, found))
+
+
+def _recorded(trace: Trace, accounts: Mapping[int, DeviceAccount]) -> _Stretches:
+    """Return when anything was recorded of the processes of each device."""
+    begin, end = lives(trace)
+    process = numbers(trace.activities["process"])
+    found = {}
+    for device, account in accounts.items():
+        users = distinct(process[account.rows.row])
+        found[device] = int(begin[users].min()), int(end[users].max())
+    return found
+
+
+def _unrecorded(trace: Trace, asked: _Stretches, found: _Stretches) -> Iterator[Note]:
+    """Say of which devices nothing was recorded in the stretch, or in a part of it."""
+    without = [device for device in asked if device not in found]
+    if without:
+        count = len(without)
+        text = (
+            f"{several(count, 'device')} {does(count, 'have')} no records in the selected time "
+            f"range and {does(count, 'are')} ignored: "
+            f"{listed(without, partial(device_name, trace))}."
+        )
+        yield Note("missing", "devices-outside-range", text, count)
+    lacking = [asked[one][1] - asked[one][0] - (end - start) for one, (start, end) in found.items()]
+    cut = [ns for ns in lacking if ns > 0]
+    if cut:
+        text = (
+            f"On {several(len(cut), 'device')} the selected time range is shorter, by up to "
+            f"{time_amount(max(cut))}: nothing was recorded there, so idle time is unknown."
+        )
+        yield Note("assumed", "range-not-recorded", text, len(cut))
 
 
 def one_run_per_gpu(
@@ -33,7 +123,7 @@ def one_run_per_gpu(
     _check(trace, selection)
     shown = _shown(trace, accounts, selection)
     chosen = {device: one for device, one in accounts.items() if device in shown}
-    return chosen, tuple(_notes(trace, chosen, selection))
+    return chosen, tuple(_notes(trace, chosen))
 
 
 def of_other_runs(trace: Trace, selection: Selection) -> list[int]:
@@ -92,25 +182,22 @@ def _device_time(trace: Trace, selection: Selection) -> list[int]:
         low = first + (selection.from_ns or 0)
         high = end if selection.to_ns is None else first + selection.to_ns
         start, end = np.maximum(start, low), np.minimum(end, high)
-    found = np.zeros(trace.devices.num_rows, dtype=np.int64)
-    np.add.at(found, device, np.maximum(end - start, 0))
-    return [int(one) for one in found]
+    sums: list[int] = group_sums(
+        device, np.maximum(end - start, 0), trace.devices.num_rows
+    ).tolist()
+    return sums
 
 
-def _notes(trace: Trace, chosen: Collection[int], selection: Selection) -> Iterator[Note]:
-    """Say of which run the figures of a GPU are."""
-    counts: defaultdict[int, int] = defaultdict(int)
-    for gpu, _ in trace.runs:
-        counts[gpu] += 1
+def _notes(trace: Trace, chosen: Collection[int]) -> Iterator[Note]:
+    counts = Counter(gpu for gpu, _ in trace.runs)
     of_several = [device for device in chosen if trace.runs and counts[trace.runs[device][0]] > 1]
     if not of_several:
         return
-    listed = ", ".join(_run(trace, device, counts) for device in of_several[:_MOST_NAMED])
-    more = ", …" if len(of_several) > _MOST_NAMED else ""
     left = sum(counts[trace.runs[device][0]] - 1 for device in of_several)
     text = (
-        f"Figures cover one run on {several(len(of_several), 'GPU')}: {listed}{more}. "
-        f"{several(left, 'other run')} {'is' if left == 1 else 'are'} ignored."
+        f"Figures cover one run on {several(len(of_several), 'GPU')}: "
+        f"{listed(of_several, lambda device: _run(trace, device, counts))}. "
+        f"{several(left, 'other run')} {does(left, 'are')} ignored."
     )
     yield Note("assumed", "one-run-of-several", text, left)
 
@@ -119,12 +206,6 @@ def _run(trace: Trace, device: int, counts: Mapping[int, int]) -> str:
     gpu, number = trace.runs[device]
     owner = whose(trace, trace.devices["process"][device].as_py(), with_file=True)
     return f"{called(trace, device)} run {number} of {counts[gpu]} ({owner})"
-
-
-# What to say where a number that `--gpu` gives is that of several devices.
-
-
-_CHOSEN_GPUS_MOST_NAMED = 5
 
 
 def gpu_notes(trace: Trace, devices: Collection[int], selection: Selection) -> Iterator[Note]:
@@ -136,12 +217,10 @@ def gpu_notes(trace: Trace, devices: Collection[int], selection: Selection) -> I
     chosen = [device for device in devices if local[device] in alike]
     if not chosen:
         return
-    given = ", ".join(map(str, sorted(alike)[:_CHOSEN_GPUS_MOST_NAMED]))
-    listed = ", ".join(device_name(trace, device) for device in chosen[:_CHOSEN_GPUS_MOST_NAMED])
-    more = ", …" if len(chosen) > _CHOSEN_GPUS_MOST_NAMED else ""
+    given = ", ".join(map(str, sorted(alike)[:5]))
     text = (
-        f"GPU numbers repeat across machines or processes: --gpu "
-        f"{given} selects {several(len(chosen), 'GPU')} "
-        f"({listed}{more}). Use --ranks, or one machine's files, to select among them."
+        f"GPU numbers repeat across machines or processes: --gpu {given} selects "
+        f"{several(len(chosen), 'GPU')} ({listed(chosen, partial(device_name, trace))}). "
+        "Use --ranks, or one machine's files, to select among them."
     )
     yield Note("assumed", "gpu-number-repeats", text, len(chosen))

@@ -17,19 +17,18 @@ from traceflops.table import (
     Trace,
     codes,
     distinct,
+    matching,
     names,
     numbers,
+    recorded_calls,
 )
 from traceflops.timeline import LONGEST_START_NS
 from traceflops.units import several
-from traceflops.windows.chosen import chosen_time
+from traceflops.windows.records import chosen_time
 
 if TYPE_CHECKING:
     from traceflops.timeline import DeviceAccount, Untimed, Window
     from traceflops.windows.selection import Selection
-
-from traceflops.table import recorded_calls
-
 _LAUNCH: Final = re.compile(
     r"(cuda|cu|hip)(?!\w*HostFunc)\w*Launch(?!Attribute)|(ze|ur|sycl)\w*(LaunchKernel|KernelLaunch)"
 )
@@ -133,10 +132,7 @@ def _has_device_work(trace: Trace) -> bool:
 
 
 def _named(trace: Trace, pattern: re.Pattern[str]) -> BoolArray:
-    calls = trace.calls["name"]
-    return np.isin(
-        codes(calls), [at for at, name in enumerate(names(calls)) if pattern.match(name)]
-    )
+    return matching(trace.calls["name"], pattern.match)
 
 
 def _counted(untimed: Untimed) -> int:

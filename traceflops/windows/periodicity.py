@@ -10,19 +10,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Final
 
 import numpy as np
 
 from traceflops.table import BoolArray, IntArray, names
 from traceflops.timeline import DeviceAccount, LinkedTrace
-from traceflops.windows.repetition import Order, repeated_signature
+from traceflops.windows.repetition import (
+    FEWEST_ACTIVITIES,
+    FEWEST_ROUNDS,
+    REGULAR_SHARE,
+    TOLERANCE,
+    Order,
+    repeated_signature,
+)
 from traceflops.windows.stretches import Stretch
-
-_FEWEST_PERIODS = 3
-_FEWEST_ACTIVITIES = 4
-_REGULAR_SHARE = 0.8
-_TOLERANCE = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +49,15 @@ class Periods:
 
 
 def _by_optimizer(device: DeviceOrder) -> Periods | None:
-    boundary = _cluster_ends(device.is_optimizer)
+    ends = _clusters(device.is_optimizer)[1] + 1
+    boundary = ends[ends < len(device.order)]
     if not _is_regular(boundary, device.order.name, by_names=False):
         return None
     return Periods(boundary, "repetition on the GPU: each ends with its optimizer kernels")
 
 
 def _by_copies(device: DeviceOrder) -> Periods | None:
-    boundary = _cluster_starts(device.is_host_copy)
+    boundary = _clusters(device.is_host_copy)[0]
     if not _is_regular(boundary, device.order.name, by_names=True):
         return None
     text = "repetition on the GPU: each step begins with a copy between CPU and GPU"
@@ -89,30 +93,21 @@ def _clusters(which: BoolArray) -> tuple[IntArray, IntArray]:
     if len(places) < 2:
         return places, places
     apart = np.diff(places)
-    splits = np.flatnonzero(apart * 2 >= max(int(apart.max()), _FEWEST_ACTIVITIES))
+    splits = np.flatnonzero(apart * 2 >= max(int(apart.max()), FEWEST_ACTIVITIES))
     return places[np.append(0, splits + 1)], places[np.append(splits, len(places) - 1)]
 
 
-def _cluster_ends(which: BoolArray) -> IntArray:
-    ends = _clusters(which)[1] + 1
-    return ends[ends < len(which)]
-
-
-def _cluster_starts(which: BoolArray) -> IntArray:
-    return _clusters(which)[0]
-
-
 def _is_regular(boundary: IntArray, name: IntArray, by_names: bool) -> bool:
-    if len(boundary) <= _FEWEST_PERIODS:
+    if len(boundary) <= FEWEST_ROUNDS:
         return False
     counts = np.diff(boundary)
     usual = float(np.median(counts))
-    if usual < _FEWEST_ACTIVITIES:
+    if usual < FEWEST_ACTIVITIES:
         return False
-    alike = np.abs(counts - usual) <= _TOLERANCE * usual
+    alike = np.abs(counts - usual) <= TOLERANCE * usual
     if by_names:
         alike &= _same_names(boundary, name)
-    return bool(alike.mean() >= _REGULAR_SHARE)
+    return bool(alike.mean() >= REGULAR_SHARE)
 
 
 def _same_names(boundary: IntArray, name: IntArray) -> BoolArray:
@@ -123,11 +118,7 @@ def _same_names(boundary: IntArray, name: IntArray) -> BoolArray:
     weights = np.random.default_rng(0).integers(1, 2**40, int(name.max()) + 1)
     sums = np.add.reduceat(weights[name], boundary)[:-1]
     _, inverse, counts = np.unique(sums, return_inverse=True, return_counts=True)
-    same: BoolArray = inverse == np.argmax(counts)
-    return same
-
-
-# Steps that no marker names: the periods of every device as stretches of its time.
+    return np.asarray(inverse == np.argmax(counts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,44 +134,26 @@ def inferred_steps(
     linked: LinkedTrace, accounts: Mapping[int, DeviceAccount]
 ) -> InferredSteps | None:
     """Return the steps by the surest thing that repeats on every device; None without any."""
-    orders = {device: _order(linked, account) for device, account in accounts.items()}
+    orders = [_order(linked, account) for account in accounts.values()]
     for source, find in SOURCES.items():
-        periods = _of_all(orders, find)
-        if periods:
-            stretches = {d: _stretches(accounts[d], one) for d, one in periods.items()}
-            return InferredSteps(stretches, source, next(iter(periods.values())).text)
+        periods = [one for one in takewhile(bool, map(find, orders)) if one is not None]
+        if periods and len(periods) == len(orders):
+            pairs = zip(accounts.items(), periods, strict=True)
+            stretches = {device: _stretches(account, one) for (device, account), one in pairs}
+            return InferredSteps(stretches, source, periods[0].text)
     return None
 
 
-def _of_all(
-    orders: Mapping[int, DeviceOrder], find: Callable[[DeviceOrder], Periods | None]
-) -> dict[int, Periods] | None:
-    """Return the periods of every device, None where one has none."""
-    found: dict[int, Periods] = {}
-    for device, order in orders.items():
-        periods = find(order)
-        if periods is None:
-            return None
-        found[device] = periods
-    return found
-
-
 def _order(linked: LinkedTrace, account: DeviceAccount) -> DeviceOrder:
-    columns, rows = linked.columns, account.rows.row
-    subs = [category.sub for category in linked.categorised.categories]
-    optimizer = [place for place, sub in enumerate(subs) if sub == "optimizer"]
-    directions = names(linked.trace.activities["direction"])
-    host = [d for d, name in enumerate(directions) if name in ("HtoD", "DtoH")]
-    return DeviceOrder(
-        Order(
-            columns.name[rows],
-            account.rows.start_ns,
-            account.rows.end_ns,
-            linked.links.call_of_activity[rows],
-        ),
-        np.isin(linked.categorised.category[rows], optimizer),
-        np.isin(columns.direction[rows], host),
-    )
+    mine, rows = account.rows, account.rows.row
+    call = linked.links.call_of_activity[rows]
+    order = Order(linked.columns.name[rows], mine.start_ns, mine.end_ns, call)
+    categories = enumerate(linked.categorised.categories)
+    optimizer = [place for place, category in categories if category.sub == "optimizer"]
+    is_optimizer = np.isin(linked.categorised.category[rows], optimizer)
+    directions = enumerate(names(linked.trace.activities["direction"]))
+    copies = [code for code, direction in directions if direction in ("HtoD", "DtoH")]
+    return DeviceOrder(order, is_optimizer, np.isin(linked.columns.direction[rows], copies))
 
 
 def _stretches(account: DeviceAccount, periods: Periods) -> list[Stretch]:

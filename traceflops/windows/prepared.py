@@ -7,28 +7,22 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import Final
 
 import numpy as np
 
-from traceflops.table import IntArray, Trace, codes, names
-from traceflops.timeline import DeviceAccount, Intervals, LinkedTrace, Untimed, Window
+from traceflops.table import IntArray, Trace, codes, groups, names, numbers
+from traceflops.timeline import DeviceAccount, Intervals, LinkedTrace, Untimed, Window, is_top
 from traceflops.units import kernel_name
 from traceflops.windows.choice import StepPlan
-from traceflops.windows.chosen import InWindows, chosen_activities, chosen_time
 from traceflops.windows.device_records import LaunchRecords, chosen_calls, launch_records
-from traceflops.windows.records import StepChoice
+from traceflops.windows.records import InWindows, StepChoice, chosen_activities, chosen_time
 from traceflops.windows.selection import Selection
 
-if TYPE_CHECKING:
-    from traceflops.timeline import DeviceAccount
-
-from dataclasses import field
-from typing import Final
-
-from traceflops.table import numbers
+_UNALIGNED: Final = "clocks-not-aligned"
+"""The note of a reader that cannot bring the clocks of files together."""
 
 
 @dataclass(frozen=True)  # without slots, so that there is a place for what is found on demand
@@ -36,7 +30,8 @@ class Prepared:
     """What every report of a trace starts from.
 
     `accounts` and `windows` are by row of the devices table, only the devices that the selection
-    asks for. `untimed` is what a trace without a timeline says.
+    asks for. `untimed` is what a trace without a timeline says; `with_work` is what this is without
+    its devices (see `without_work`).
     """
 
     selection: Selection
@@ -45,6 +40,7 @@ class Prepared:
     plan: StepPlan
     windows: Mapping[int, tuple[Window, ...]]
     untimed: Untimed | None = None
+    with_work: Prepared | None = field(default=None, repr=False)
 
     @property
     def trace(self) -> Trace:
@@ -60,22 +56,14 @@ class Prepared:
     def without_work(self) -> Prepared:
         """Return the same without devices and steps, for a trace whose times say nothing."""
         plan = replace(self.plan, choice=StepChoice("none", "", (), ()), notes=())
-        bare = replace(self, accounts={}, windows={}, plan=plan)
-        vars(bare)["launch_records"] = self.launch_records  # which calls have one stays the same
-        return bare
+        return replace(self, accounts={}, windows={}, plan=plan, with_work=self)
 
     @cached_property
     def launch_records(self) -> LaunchRecords:
         """Return how many launch calls have a device record."""
-        asked = chosen_calls(self.trace, self.selection, self.accounts, self.windows)
+        whole = self.with_work or self
+        asked = chosen_calls(self.trace, self.selection, whole.accounts, whole.windows)
         return launch_records(self.trace, self.untimed, asked)
-
-
-# Of which kernel most of a component is: its time in which nothing that comes before it ran.
-
-
-_Pieces = dict[str, dict[int, IntArray]]
-"""Places of activities in the rows of a device, by name and device."""
 
 
 def most_exposed(
@@ -90,7 +78,7 @@ def most_exposed(
         device: account.timeline.parts[component].intersect(chosen_time(prepared.windows[device]))
         for device, account in prepared.accounts.items()
     }
-    pieces: _Pieces = defaultdict(dict)
+    pieces: defaultdict[str, dict[int, IntArray]] = defaultdict(dict)  # places in a device's rows
     most: defaultdict[str, int] = defaultdict(int)
     for device, account in prepared.accounts.items():
         for name, places in _by_name(prepared, account, component, wanted):
@@ -103,10 +91,11 @@ def most_exposed(
     for name in sorted(most, key=lambda one: (-most[one], one)):
         if most[name] <= (best[1] if best is not None else 0):
             break
-        ns = sum(
-            _union(prepared.accounts[device], places).intersect(alone[device]).length_ns
-            for device, places in pieces[name].items()
-        )
+        ns = 0
+        for device, places in pieces[name].items():
+            rows = prepared.accounts[device].rows
+            ran = Intervals.of(rows.start_ns[places], rows.end_ns[places])
+            ns += ran.intersect(alone[device]).length_ns
         if best is None or ns > best[1]:
             best = (name, ns)
     return best
@@ -116,32 +105,15 @@ def _by_name(
     prepared: Prepared, account: DeviceAccount, component: str, wanted: Collection[str]
 ) -> list[tuple[str, IntArray]]:
     """Return the wanted activities of a category of one device by their names."""
-    linked = prepared.linked
-    tops = np.array([top == component for top in linked.categorised.top()], dtype=np.bool_)
+    linked, rows = prepared.linked, account.rows.row
     labels = names(linked.trace.activities["name"])
-    code = codes(linked.trace.activities["name"])[account.rows.row]
-    mine = np.flatnonzero(tops[linked.categorised.category[account.rows.row]])
-    if not len(mine):
-        return []
+    mine = np.flatnonzero(is_top(linked.categorised, component, rows))
     places: defaultdict[str, list[IntArray]] = defaultdict(list)
-    order = mine[np.argsort(code[mine], kind="stable")]
-    found, first = np.unique(code[order], return_index=True)
-    for one, part in zip(found.tolist(), np.split(order, first[1:]), strict=True):
-        name = kernel_name(labels[one]) if one >= 0 else ""
+    for code, at in groups(codes(linked.trace.activities["name"])[rows[mine]]):
+        name = kernel_name(labels[code]) if code >= 0 else ""
         if name in wanted:
-            places[name].append(part)
+            places[name].append(mine[at])
     return [(name, np.concatenate(parts)) for name, parts in places.items()]
-
-
-def _union(account: DeviceAccount, places: IntArray) -> Intervals:
-    return Intervals.of(account.rows.start_ns[places], account.rows.end_ns[places])
-
-
-# From which instant times are counted: one for all, or one per process where clocks differ.
-
-
-_UNALIGNED: Final = "clocks-not-aligned"
-"""The note of a reader that cannot bring the clocks of files together."""
 
 
 @dataclass(frozen=True, slots=True)

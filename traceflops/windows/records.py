@@ -1,19 +1,81 @@
-"""A device with its windows, and how steps were chosen, as frozen values; labels of devices.
+"""A device with its windows and what runs in them, how steps were chosen; labels of devices.
 
 Times are integer ns. Windows of a device do not overlap and are in order; `chosen` is the sum of
-the accounts of those that are used.
+the accounts of those that are used. No two devices of a report have one label.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+import numpy as np
+
 from traceflops.devices import by_name, partition, ranks_text
-from traceflops.table import Trace
-from traceflops.timeline import Account, Gap, WholeSpan, Window
+from traceflops.table import IntArray, Trace
+from traceflops.timeline import (
+    Account,
+    DeviceAccount,
+    DeviceRows,
+    Gap,
+    Intervals,
+    WholeSpan,
+    Window,
+)
+
+_BETWEEN: Final = " · "
+_Word = Callable[[int], str]
+"""What could be added to the label of the device at a place."""
+
+
+@dataclass(frozen=True, slots=True)
+class InWindows:
+    """Activities of the chosen windows: their rows, the time of each inside, and if it starts in.
+
+    An activity that reaches over a window's edge counts with the part inside.
+    """
+
+    row: IntArray
+    inside_ns: IntArray
+    starts_inside: IntArray
+
+
+def _of_device(
+    rows: DeviceRows, windows: tuple[Window, ...]
+) -> tuple[IntArray, IntArray, IntArray]:
+    """Return the columns of the activities of one device that touch its chosen windows.
+
+    Windows do not hold the instant at which they end, but one that ends with the device's span
+    does.
+    """
+    chosen, end = chosen_time(windows), rows.span[1]
+    inside = chosen.length_within(rows.start_ns, rows.end_ns)
+    starts = chosen.contains(rows.start_ns)
+    if any(window.used and window.end_ns >= end for window in windows):
+        starts |= rows.start_ns == end
+    keep = starts | (inside > 0)
+    return rows.row[keep], inside[keep], starts[keep].astype(np.int64)
+
+
+def chosen_activities(
+    accounts: Mapping[int, DeviceAccount], windows: Mapping[int, tuple[Window, ...]]
+) -> InWindows:
+    """Return the activities of all devices in their chosen windows."""
+    empty = np.empty(0, dtype=np.int64)
+    parts = [_of_device(account.rows, windows[device]) for device, account in accounts.items()]
+    columns = zip((empty,) * 3, *parts, strict=True)
+    return InWindows(*map(np.concatenate, columns))
+
+
+def chosen_time(windows: tuple[Window, ...]) -> Intervals:
+    """Return the time of the chosen windows of one device."""
+    used = [window for window in windows if window.used]
+    return Intervals.of(
+        np.array([window.start_ns for window in used], dtype=np.int64),
+        np.array([window.end_ns for window in used], dtype=np.int64),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +155,6 @@ class StepChoice:
     typical_ns: int | None = None
 
 
-# What a device is beside its product, in words: its architecture, the part of a card it is.
-
-
 def partition_text(device: Mapping[str, Any]) -> str | None:
     """Return the partition that a row of the devices table is: "CPX, 1 of 8 dies".
 
@@ -106,35 +165,26 @@ def partition_text(device: Mapping[str, Any]) -> str | None:
     return found.text if found is not None else None
 
 
-# What devices are called, so that no two of a report have one name.
-#
-# A device is named by the rank of its process. Where that is not known its file stands for it, and
-# where that holds several processes their ids. Further words come only where they tell devices
-# apart.
-
-
-_BETWEEN: Final = " · "
-
-
-_Word = Callable[[int], str]
-"""What could be added to the label of the device at a place."""
-
-
 def told_apart(trace: Trace, devices: Sequence[DeviceReport]) -> list[DeviceReport]:
-    """Return devices with the words that their labels need."""
+    """Return devices with the words that their labels need: only such as tell some apart.
+
+    A device is named by the rank of its process. Where that is not known its file stands for it,
+    and where that holds several processes their ids.
+    """
     processes = trace.processes.to_pylist()
     named = _owned(processes, devices)
     words = _words(processes, named)
-    for members in _alike(named):
+    places: defaultdict[str, list[int]] = defaultdict(list)
+    for place, device in enumerate(named):
+        places[device.label].append(place)
+    for members in (alike for alike in places.values() if len(alike) > 1):
         for word in words:
             texts = {place: word(place) for place in members}
-            if len(set(texts.values())) == 1:
-                continue
-            for place, text in texts.items():
-                one = named[place]
-                apart = f"{one.apart}{_BETWEEN}{text}" if one.apart else text
-                named[place] = replace(one, apart=apart)
-            if len(set(texts.values())) == len(members):
+            different = len(set(texts.values()))
+            for place, text in texts.items() if different > 1 else ():
+                apart = _BETWEEN.join(filter(None, (named[place].apart, text)))
+                named[place] = replace(named[place], apart=apart)
+            if different == len(members):
                 break
     return named
 
@@ -156,29 +206,16 @@ def _owned(
         if device.rank_text:
             owner = ""
         elif len(by_file[device.file]) > 1 and by_file[device.file] & numbered:
-            owner = f"process {pid}" if pid is not None else "process unknown"
+            owner = _process_text(pid)
             owner = owner if len(files) == 1 else f"{device.file}{_BETWEEN}{owner}"
         found.append(replace(device, owner=owner))
     return found
-
-
-def _alike(devices: Sequence[DeviceReport]) -> Iterator[list[int]]:
-    """Give the places of devices that have one label."""
-    places: defaultdict[str, list[int]] = defaultdict(list)
-    for place, device in enumerate(devices):
-        places[device.label].append(place)
-    yield from (members for members in places.values() if len(members) > 1)
 
 
 def _words(
     processes: Sequence[dict[str, Any]], devices: Sequence[DeviceReport]
 ) -> tuple[_Word, ...]:
     """Return what tells devices apart, in the order in which it is tried."""
-
-    def pid(place: int) -> str:
-        known = processes[devices[place].process]["pid"]
-        return f"process {known}" if known is not None else "process unknown"
-
     hosts = list(dict.fromkeys(process["host"] for process in processes if process["host"]))
 
     def host(place: int) -> str:
@@ -188,6 +225,10 @@ def _words(
     return (
         lambda place: devices[place].file,
         host,
-        pid,
+        lambda place: _process_text(processes[devices[place].process]["pid"]),
         lambda place: f"no. {devices[place].device}",
     )
+
+
+def _process_text(pid: int | None) -> str:
+    return f"process {pid}" if pid is not None else "process unknown"

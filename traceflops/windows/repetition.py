@@ -54,7 +54,6 @@ class Order:
     call: IntArray | None = None
 
     def __len__(self) -> int:
-        """Return how many activities there are."""
         return len(self.name)
 
 
@@ -70,15 +69,7 @@ class Rounds:
     spread: float
 
     def __len__(self) -> int:
-        """Return how many rounds there are."""
         return len(self.place) - 1
-
-    def are_surer_than(self, longer: Rounds) -> bool:
-        """Return whether the longer ones are irregular and these far less.
-
-        Names that occur at random may seem to come in rounds, if only a few times.
-        """
-        return longer.spread > _IRREGULAR and _MUCH_SURER * self.spread < longer.spread
 
 
 def repeated_signature(order: Order) -> Rounds | None:
@@ -172,8 +163,6 @@ class _Regular:
 
 
 class _Judge:
-    """Says which rounds are steps."""
-
     def __init__(self, order: Order, occurrences: _Occurrences) -> None:
         self._name = order.name
         self._call = order.call
@@ -218,7 +207,9 @@ class _Judge:
         """Return whether rounds are to be preferred to longer ones, if there are such."""
         if longer is None:
             return True
-        return rounds.are_surer_than(longer) or self._are_all_of(rounds, longer)
+        # Names that occur at random may seem to come in rounds, if only a few times.
+        is_surer = longer.spread > _IRREGULAR and _MUCH_SURER * rounds.spread < longer.spread
+        return is_surer or self._are_all_of(rounds, longer)
 
     def _are_all_of(self, inner: Rounds, outer: Rounds) -> bool:
         """Return whether the outer rounds are little more than several of the inner ones.
@@ -239,7 +230,7 @@ class _Judge:
         place, which = runs(rounds.place[some], rounds.place[some + 1])
         cells = which * _NAMES_COMPARED + self._kind[place]
         counts = np.bincount(cells, minlength=len(some) * _NAMES_COMPARED)
-        counts = counts.reshape(len(some), _NAMES_COMPARED)
+        counts = counts.reshape(-1, _NAMES_COMPARED)
         return counts, np.median(counts, axis=0).astype(np.int64)
 
     def _repeat_inside(self, rounds: Rounds) -> bool:

@@ -10,10 +10,9 @@ import pyarrow as pa
 from traceflops.devices import of_job
 from traceflops.errors import UsageError
 from traceflops.table import BoolArray, Trace, groups, link, number_column, numbers
-from traceflops.windows.chosen_runs import of_other_runs
+from traceflops.windows.chosen_runs import of_other_runs, origins
 from traceflops.windows.selection import Selection
 from traceflops.windows.steps import find_marked_steps, step_of_activity
-from traceflops.windows.time_range import origins
 
 _HOST_TABLES = ("calls", "ops", "marks")
 
@@ -38,7 +37,7 @@ def restrict(trace: Trace, selection: Selection) -> Trace:
     tables = {
         name: table
         if name in ("processes", "devices") or keep[name].all()
-        else _rows(table, keep[name])
+        else table.take(number_column(np.flatnonzero(keep[name]), pa.int64()))
         for name, table in trace.to_arrow().items()
     }
     before = sum(table.num_rows for table in trace.tables.values())
@@ -47,10 +46,6 @@ def restrict(trace: Trace, selection: Selection) -> Trace:
     if before > settled and after == settled:
         raise UsageError("the selection is empty", "select more with --ranks, --steps, --from")
     return replace(trace, tables=tables)
-
-
-def _rows(table: pa.Table, keep: BoolArray) -> pa.Table:
-    return table.take(number_column(np.flatnonzero(keep), pa.int64()))
 
 
 def _keep_ranks(trace: Trace, selection: Selection, keep: dict[str, BoolArray]) -> None:

@@ -11,7 +11,6 @@ from traceflops.errors import UsageError
 HIDDEN: Final = "…"
 """Stands for an expression of the author's."""
 
-
 _UNITS_NS = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 _DURATION = re.compile(r"(\d+)(?:\.(\d+))?\s*(ns|us|µs|ms|s)")
 
@@ -37,7 +36,6 @@ class Selection:
     job: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what contradicts itself."""
         if self.steps is not None and self.is_time_range:
             raise UsageError("--steps and --from/--to are mutually exclusive", "give one of them")
         if min(self.from_ns or 0, self.to_ns or 0) < 0:

@@ -15,8 +15,18 @@ from typing import Final
 import numpy as np
 
 from traceflops.devices import called, whose
-from traceflops.table import ABSENT, BoolArray, IntArray, Note, Trace, groups, numbers, ranked
-from traceflops.units import percent, several
+from traceflops.table import (
+    ABSENT,
+    BoolArray,
+    IntArray,
+    Note,
+    Trace,
+    group_sums,
+    groups,
+    numbers,
+    ranked,
+)
+from traceflops.units import listed, percent, several
 
 _MOST: Final = 64
 """So many threads with markers of steps are looked at, those with most work and markers first."""
@@ -40,24 +50,15 @@ class Steps:
         return cls(empty, empty, empty)
 
     def __len__(self) -> int:
-        """Return the number of steps."""
         return len(self.number)
 
     def at(self, time_ns: IntArray) -> IntArray:
         """Return the place of the step around each time, -1 where there is none."""
-        if len(self) == 0:
+        if not len(self):
             return np.full(len(time_ns), -1, dtype=np.int64)
         place = np.searchsorted(self.start_ns, time_ns, side="right") - 1
         inside = (place >= 0) & (time_ns < self.end_ns[np.maximum(place, 0)])
         return np.where(inside, place, -1)
-
-
-@dataclass(frozen=True, slots=True)
-class ThreadChoice:
-    """The thread whose markers are the steps, and whether another one's may as well be."""
-
-    thread: int
-    in_doubt: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,30 +85,26 @@ class Launched:
         self._trace = trace
 
     @cached_property
-    def _work(self) -> dict[int, IntArray]:
-        return dict(groups(numbers(self._trace.activities["process"])))
-
-    @cached_property
-    def _calls(self) -> dict[int, IntArray]:
-        return dict(groups(numbers(self._trace.calls["process"])))
+    def _rows(self) -> list[dict[int, IntArray]]:
+        tables = self._trace.activities, self._trace.calls
+        return [dict(groups(numbers(table["process"]))) for table in tables]
 
     def of(self, process: int) -> _Launches:
         """Return the launches of a process."""
         nothing = np.empty(0, dtype=np.int64)
-        work, calls = self._work.get(process, nothing), self._calls.get(process, nothing)
-        return _launches(self._trace, work, calls)
+        return _launches(self._trace, *(rows.get(process, nothing) for rows in self._rows))
 
 
 def thread_of_steps(
     launched: Launched, process: int, markers: Mapping[int, int], steps_of: Callable[[int], Steps]
-) -> ThreadChoice:
-    """Return which of the threads with so many markers each has the steps of the loop.
+) -> tuple[int, bool]:
+    """Return which of the threads with so many markers each has the steps; whether it is in doubt.
 
     Threads that launch at least half of what the busiest launches may have them; of these it is
     the one in whose steps most is launched.
     """
     if len(markers) == 1:
-        return ThreadChoice(next(iter(markers)))
+        return next(iter(markers)), False
     launches = launched.of(process)
     own = {thread: launches.of_thread(thread) for thread in _busiest(launches, markers)}
     most = max(own.values())
@@ -115,15 +112,14 @@ def thread_of_steps(
     held = {thread: launches.within(steps_of(thread)) for thread in main}
     chosen = max(main, key=lambda thread: (held[thread], main[thread], markers[thread], -thread))
     others = [thread for thread in main if thread != chosen and held[thread]]
-    return ThreadChoice(chosen, any(2 * held[thread] >= held[chosen] for thread in others))
+    return chosen, any(2 * held[thread] >= held[chosen] for thread in others)
 
 
 def _busiest(launches: _Launches, markers: Mapping[int, int]) -> list[int]:
     if len(markers) <= _MOST:
         return list(markers)
     threads, place = ranked(launches.thread)
-    work = np.zeros(len(threads), dtype=np.int64)
-    np.add.at(work, place, launches.work_ns)
+    work = group_sums(place, launches.work_ns, len(threads))
     known = dict(zip(threads.tolist(), work.tolist(), strict=True))
     order = sorted(markers, key=lambda thread: (known.get(thread, 0), markers[thread]))
     return order[-_MOST:]
@@ -149,15 +145,8 @@ def _launches(trace: Trace, work: IntArray, mine: IntArray) -> _Launches:
     if not linked.any():
         nobody = np.full(len(work), ABSENT)
         return _Launches(nobody, numbers(activities["start_ns"])[work], work_ns)
-    launched = np.zeros(len(rows), dtype=np.int64)
-    np.add.at(launched, place[linked], work_ns[linked])
+    launched = group_sums(place[linked], work_ns[linked], len(rows))
     return _Launches(numbers(calls["thread"])[rows], numbers(calls["start_ns"])[rows], launched)
-
-
-# Whose steps a device has that several processes used.
-
-
-_MOST_NAMED: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,30 +171,25 @@ def owners_of(
     own; `first` is the process that the device is listed for, `marking` are those with steps.
     """
     users, place = ranked(process)
-    total, held = (np.zeros(len(users), dtype=np.int64) for _ in range(2))
-    np.add.at(total, place, dur_ns)
-    np.add.at(held, place, np.where(in_step, dur_ns, 0))
+    total, held = (group_sums(place, ns, len(users)) for ns in (dur_ns, dur_ns * in_step))
     known = [at for at, user in enumerate(users.tolist()) if user in marking]
-    if known:
-        best = max(known, key=lambda at: (held[at], users[at] == first, -at))
-        owner = int(users[best])
-        own_ns = int(total[best])
-    else:
-        owner, own_ns = first, 0
-    return Owners(owner, own_ns, int(total.sum()), len(users) - 1 if known else 0)
+    if not known:
+        return Owners(first, 0, int(total.sum()), 0)
+    best = max(known, key=lambda at: (held[at], users[at] == first, -at))
+    return Owners(int(users[best]), int(total[best]), int(total.sum()), len(users) - 1)
 
 
 def shared_steps_note(trace: Trace, shared: Mapping[int, Owners]) -> Note:
     """Return whose steps the devices have on which several processes worked."""
-    listed = []
-    for device, one in list(shared.items())[:_MOST_NAMED]:
+
+    def text_of(device: int) -> str:
+        one = shared[device]
         others = (one.total_ns - one.own_ns) / one.total_ns if one.total_ns else 0.0
-        owner = whose(trace, one.owner)
-        listed.append(f"{called(trace, device)} {owner} (others {percent(others)})")
-    more = "; …" if len(shared) > _MOST_NAMED else ""
+        return f"{called(trace, device)} {whose(trace, one.owner)} (others {percent(others)})"
+
     text = (
         f"{several(len(shared), 'GPU')} ran work of several processes. Steps are those of the "
-        f"process whose steps hold the most GPU time: {'; '.join(listed)}{more}. Work of other "
-        "processes counts in the step during which it ran."
+        f"process whose steps hold the most GPU time: {listed(shared, text_of, '; ')}. Work of "
+        "other processes counts in the step during which it ran."
     )
     return Note("assumed", "steps-of-one-process", text, len(shared))

@@ -20,13 +20,16 @@ from traceflops.table import (
     IntArray,
     Links,
     Note,
+    NoteKind,
     Trace,
     codes,
+    counted_note,
     groups,
+    is_one_of,
     names,
     numbers,
+    taken,
 )
-from traceflops.units import several
 from traceflops.windows.engine_passes import serving_marks
 from traceflops.windows.selection import step_pattern
 from traceflops.windows.step_threads import Launched, Steps, thread_of_steps
@@ -36,7 +39,21 @@ _PROFILER_STEP = re.compile(r"ProfilerStep\s*#\s*(\d+)")
 _ANNOTATED_STEP = re.compile(
     r"(?:[a-z]+[ _./:-])?(?:step|iteration|iter)[ _#:=\[-]*(\d+)\]?", re.IGNORECASE
 )
+_PATTERNS = (
+    (_PROFILER_STEP, "markers", "ProfilerStep markers"),
+    (_ANNOTATED_STEP, "annotation", "annotations that name a step"),
+)
 _DIGITS = re.compile(r"\d+")
+_NO_MATCH, _NO_NUMBER = -2, -1
+_NESTED = (
+    "Step markers nest: {n} [marker|markers] inside or around the used steps [is|are] ignored. The "
+    "outer markers of a loop are its steps; --step-mark selects markers by name."
+)
+_OTHER_THREADS = "{n} [step marker|step markers] on other threads [is|are] ignored."
+_IN_DOUBT = (
+    " Which thread runs the loop is uncertain: markers of another thread also hold much of the GPU "
+    "work. --step-mark selects markers by name."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +83,7 @@ class FoundSteps:
 
 def is_step_label(label: str, step_mark: str | None) -> bool:
     """Return whether a mark of this name would begin a step."""
-    patterns = [_PROFILER_STEP, _ANNOTATED_STEP]
-    if step_mark is not None:
-        patterns.append(step_pattern(step_mark))
-    return any(_number(pattern, label) != _NO_MATCH for pattern in patterns)
+    return step_number(label, step_mark) is not None
 
 
 def step_number(label: str, step_mark: str | None) -> int | None:
@@ -94,13 +108,11 @@ def find_marked_steps(trace: Trace, step_mark: str | None) -> FoundSteps | None:
     if step_mark is not None:
         number = _numbers(step_pattern(step_mark), labels)
         return _from_marks(trace, number, "mark-regex", f"annotations that match {step_mark!r}")
-    return (
-        _from_marks(trace, _numbers(_PROFILER_STEP, labels), "markers", "ProfilerStep markers")
-        or _from_marks(
-            trace, _numbers(_ANNOTATED_STEP, labels), "annotation", "annotations that name a step"
-        )
-        or _passes(trace, labels)
+    found = (
+        _from_marks(trace, _numbers(pattern, labels), source, text)
+        for pattern, source, text in _PATTERNS
     )
+    return next(filter(None, found), None) or _passes(trace, labels)
 
 
 def _passes(trace: Trace, labels: Sequence[str]) -> FoundSteps | None:
@@ -118,17 +130,12 @@ def _from_marks(trace: Trace, number_of: IntArray, source: str, text: str) -> Fo
     marks = trace.marks
     if not marks.num_rows:
         return None
-    kinds = [k for k, kind in enumerate(names(marks["kind"])) if kind in _HOST_RANGES]
     label = codes(marks["name"])
-    rows = np.flatnonzero(np.isin(codes(marks["kind"]), kinds) & (number_of[label] != _NO_MATCH))
-    rows = rows[numbers(marks["dur_ns"], ABSENT)[rows] != ABSENT]
-    if len(rows) == 0:
+    wanted = is_one_of(marks["kind"], *_HOST_RANGES) & (number_of[label] != _NO_MATCH)
+    rows = np.flatnonzero(wanted & (numbers(marks["dur_ns"], ABSENT) != ABSENT))
+    if not len(rows):
         return None
     return _by_process(trace, rows, number_of[label[rows]], source, text)
-
-
-_NO_MATCH = -2
-_NO_NUMBER = -1
 
 
 def _numbers(pattern: re.Pattern[str], labels: Sequence[str]) -> IntArray:
@@ -167,14 +174,18 @@ def _by_process(
             return _ordered(number[some], start[some], end[some])
 
         markers = {name: len(some) for name, some in of_thread.items()}
-        choice = thread_of_steps(launched, one, markers, steps_of)
-        found[one] = steps_of(choice.thread)
-        passed_over += len(mine) - markers[choice.thread]
-        nested += markers[choice.thread] - len(found[one])
-        in_doubt |= choice.in_doubt
-    notes = [_other_threads_note(passed_over, in_doubt=in_doubt)] if passed_over else []
-    notes += [_nested_note(nested)] if nested else []
-    return FoundSteps(found, source, text, tuple(notes))
+        chosen, is_doubtful = thread_of_steps(launched, one, markers, steps_of)
+        found[one] = steps_of(chosen)
+        passed_over += len(mine) - markers[chosen]
+        nested += markers[chosen] - len(found[one])
+        in_doubt |= is_doubtful
+    others = _OTHER_THREADS + (_IN_DOUBT if in_doubt else "")
+    said: tuple[tuple[NoteKind, str, str, int], ...] = (
+        ("dropped", "steps-on-other-threads", others, passed_over),
+        ("assumed", "steps-nested", _NESTED, nested),
+    )
+    notes = tuple(counted_note(*one) for one in said if one[-1])
+    return FoundSteps(found, source, text, notes)
 
 
 def _is_inner(start: IntArray, end: IntArray) -> BoolArray:
@@ -194,36 +205,16 @@ def _is_inner(start: IntArray, end: IntArray) -> BoolArray:
     return found
 
 
-def _nested_note(nested: int) -> Note:
-    text = (
-        f"Step markers nest: {several(nested, 'marker')} inside or around the used steps "
-        f"{'is' if nested == 1 else 'are'} ignored. The outer markers of a loop are its steps; "
-        "--step-mark selects markers by name."
-    )
-    return Note("assumed", "steps-nested", text, nested)
-
-
-def _other_threads_note(passed_over: int, *, in_doubt: bool) -> Note:
-    text = (
-        f"{several(passed_over, 'step marker')} on other threads "
-        f"{'is' if passed_over == 1 else 'are'} ignored."
-    )
-    if in_doubt:
-        text += (
-            " Which thread runs the loop is uncertain: markers of another thread also hold much "
-            "of the GPU work. --step-mark selects markers by name."
-        )
-    return Note("dropped", "steps-on-other-threads", text, passed_over)
-
-
 def until_next(found: FoundSteps) -> FoundSteps:
     """Return the steps, each of them until the next of its process begins."""
-    by_process = {one: Steps(s.number, s.start_ns, _next(s)) for one, s in found.by_process.items()}
+    by_process = {
+        one: Steps(s.number, s.start_ns, _next(s.start_ns)) for one, s in found.by_process.items()
+    }
     return replace(found, by_process=by_process, text=f"{found.text}, each until the next")
 
 
-def _next(steps: Steps) -> IntArray:
-    return np.append(steps.start_ns[1:], np.iinfo(np.int64).max)
+def _next(start: IntArray) -> IntArray:
+    return np.append(start[1:], np.iinfo(np.int64).max)
 
 
 def _ordered(number: IntArray, start: IntArray, end: IntArray) -> Steps:
@@ -233,7 +224,7 @@ def _ordered(number: IntArray, start: IntArray, end: IntArray) -> Steps:
     if (number == _NO_NUMBER).any():
         number = np.arange(len(number), dtype=np.int64)
     if (start == end).all():
-        end = np.append(start[1:], np.iinfo(np.int64).max)
+        end = _next(start)
     return Steps(number, start, end)
 
 
@@ -251,8 +242,7 @@ def step_of_activity(trace: Trace, links: Links, found: FoundSteps) -> IntArray:
         if steps is None:
             continue
         rows = mine[known[mine]]
-        times = issued if len(rows) else started
-        rows = rows if len(rows) else mine
+        times, rows = (issued, rows) if len(rows) else (started, mine)
         place[rows] = steps.at(times[rows])
     return place
 
@@ -269,11 +259,8 @@ def _issued(trace: Trace, links: Links) -> tuple[IntArray, BoolArray]:
     """Return when the host issued each activity, and for which of them that is known."""
     activities = trace.activities
     call = links.call_of_activity
-    call_start = numbers(trace.calls["start_ns"])
-    issued = np.where(call >= 0, call_start[call] if len(call_start) else 0, 0)
-    known = call >= 0
-    if "op" in names(activities["kind"]):
-        is_op = codes(activities["kind"]) == names(activities["kind"]).index("op")
-        issued = np.where(is_op, numbers(activities["start_ns"]), issued)
-        known = known | is_op
-    return issued, known
+    issued = taken(numbers(trace.calls["start_ns"]), call)
+    if "op" not in names(activities["kind"]):
+        return issued, call >= 0
+    is_op = is_one_of(activities["kind"], "op")
+    return np.where(is_op, numbers(activities["start_ns"]), issued), (call >= 0) | is_op

@@ -1,7 +1,7 @@
 """The cells of rows of CSV as columns: whole numbers exactly, decimals, texts.
 
 Sound rows are decoded by Arrow, which is strict about numbers; where it finds one that is none,
-the cells of that block are read one by one.
+the cells of that block are read one by one, as they were printed for people.
 """
 
 from __future__ import annotations
@@ -10,15 +10,16 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final, Literal
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from pyarrow import csv
 
-from traceflops.parsers.io.csvfiles.heads import Field, Kind
-from traceflops.table import ABSENT, Array, IntArray, codes, names, numbers, validity
+from traceflops.table import ABSENT, Array, IntArray, codes, floats, names, numbers, validity
+
+Kind = Literal["integer", "number", "text"]
 
 _MISSING: Final = ("", "none", "null", "nan", "n/a", "na", "-")
 _NULLS: Final = [
@@ -32,9 +33,22 @@ _TYPES: Final[Mapping[Kind, pa.DataType]] = {
 _COLUMN: Final = re.compile(r"column #(\d+)")
 _MOST_RETRIES: Final = 3
 _LONGEST_NUMBER: Final = 40
+_LONGEST: Final = 60
 _TWO_63: Final = 2**63
 _ROUNDING: Final = 2.0**-50
 """How far, as a share of it, a product of decimals may be from the whole number that it is."""
+_SPACES: Final = "'\u2019\u00a0\u202f\u2009 "
+_NUMBER: Final = re.compile(rf"-?\d[\d.,{_SPACES}]*")
+_THREES: Final = re.compile(rf"-?\d{{1,3}}([.,{_SPACES}])\d{{3}}(?:\1\d{{3}})*")
+"""A whole number in groups of three, all behind the same mark."""
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One column that is read: its place in the row, and what its cells are."""
+
+    place: int
+    kind: Kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,25 +64,6 @@ class Texts:
 
 
 Column = Array | Texts
-
-
-def step_of(column: npt.NDArray[np.float64], scale: int) -> int:
-    """Return the steps in which decimals are written, in parts of their unit: `scale` is a whole.
-
-    It is the last decimal that any of them has.
-    """
-    values = column[np.isfinite(column)]
-    for power in range(len(str(scale))):
-        parts = int(10**power)
-        scaled = values * parts
-        if (np.abs(scaled - np.rint(scaled)) <= np.abs(scaled) * _ROUNDING).all():
-            return max(scale // parts, 1)
-    return 1
-
-
-def finest(first: int | None, second: int | None) -> int | None:
-    """Return the smaller of two steps, of which any may be unknown."""
-    return min((step for step in (first, second) if step is not None), default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,170 +91,120 @@ def cells(
 
     Whole numbers are int64 with ABSENT where there is none, decimals float64 with NaN.
     """
-    reading = _Reading(text, separator, width, line_ends_inside)
+    of_numbers = {f.place: f.kind for f in fields.values() if f.kind != "text"}
+    types = {f.place: _TYPES[f.kind] for f in fields.values()}
     loose: set[int] = set()
     while True:
-        types = {f: _LOOSE[f.kind] if f.place in loose else _TYPES[f.kind] for f in fields.values()}
+        strings = dict.fromkeys(loose & of_numbers.keys(), pa.string())
         try:
-            table, skipped = reading.table(types)
+            table, skipped = _table(text, separator, width, types | strings, line_ends_inside)
         except pa.ArrowInvalid as error:
-            loose |= _places_to_loosen(str(error), loose, fields)
+            loose |= _places_to_loosen(str(error), loose, types.keys())
             continue
-        texts = {
-            f.place: table[_name(f)].to_pylist()
-            for f in fields.values()
-            if f.place in loose and f.kind != "text"
-        }
-        mark = _mark(texts, fields)
-        every = {f.place for f in fields.values() if f.kind != "text"}
-        if mark != "," or every <= loose:
+        texts = {place: table[f"c{place}"].to_pylist() for place in strings}
+        printed = (texts[place] for place in texts if of_numbers[place] == "number")
+        mark = decimal_mark(cell.strip() for column in printed for cell in column)
+        if mark != "," or of_numbers.keys() <= loose:
             break
-        loose |= every  # what looks like decimals there may be thousands
+        loose |= of_numbers.keys()  # what looks like decimals there may be thousands
+    columns: dict[str, Column] = {}
     bad: Counter[str] = Counter()
-    printed = _Printed(mark, separator)
-    columns = {
-        role: _numbers_of(texts[f.place], f.kind, printed, role, bad)
-        if f.place in texts
-        else _typed(table[_name(f)], f.kind)
-        for role, f in fields.items()
-    }
-    return Cells(table.num_rows, columns, skipped, bad)
+    for role, field in fields.items():
+        if (printed_as := texts.get(field.place)) is not None:
+            columns[role], bad[role] = _read_one_by_one(printed_as, field.kind, mark, separator)
+        else:
+            columns[role] = _typed(table[f"c{field.place}"], field.kind)
+    return Cells(table.num_rows, columns, skipped, +bad)
 
 
-def _places_to_loosen(error: str, loose: set[int], fields: Mapping[str, Field]) -> set[int]:
+def _places_to_loosen(error: str, loose: set[int], places: Iterable[int]) -> set[int]:
     """Return the columns to read cell by cell: the one that the error names, else all."""
-    found = _COLUMN.search(error)
-    place = int(found[1]) if found else -1
-    every = {field.place for field in fields.values()}
+    named = _COLUMN.search(error)
+    place, every = int(named[1]) if named else -1, set(places)
     return {place} if place in every - loose and len(loose) < _MOST_RETRIES else every
 
 
-def _name(field: Field) -> str:
-    return f"c{field.place}"
+def _table(
+    text: bytes, separator: str, width: int, types: Mapping[int, pa.DataType], ends_inside: bool
+) -> tuple[pa.Table, int]:
+    """Return some columns, and how many rows have another number of fields than they should.
 
+    Raises ArrowInvalid for a cell that is not of its column's type.
+    """
+    skipped = 0
 
-@dataclass(frozen=True, slots=True)
-class _Reading:
-    text: bytes
-    separator: str
-    width: int
-    line_ends_inside: bool
+    def skip(_: object) -> str:
+        nonlocal skipped
+        skipped += 1
+        return "skip"
 
-    def table(self, types: Mapping[Field, pa.DataType]) -> tuple[pa.Table, int]:
-        """Return some columns, and how many rows have another number of fields than they should.
-
-        Raises ArrowInvalid for a cell that is not of its column's type.
-        """
-        skipped = 0
-
-        def skip(_: object) -> str:
-            nonlocal skipped
-            skipped += 1
-            return "skip"
-
-        table = csv.read_csv(
-            pa.BufferReader(self.text),
-            csv.ReadOptions(
-                use_threads=False,
-                block_size=len(self.text) + 1,
-                column_names=[f"c{place}" for place in range(self.width)],
-            ),
-            csv.ParseOptions(
-                delimiter=self.separator,
-                newlines_in_values=self.line_ends_inside,
-                invalid_row_handler=skip,
-            ),
-            csv.ConvertOptions(
-                column_types={_name(field): type_ for field, type_ in types.items()},
-                include_columns=list(dict.fromkeys(map(_name, types))),
-                null_values=_NULLS,
-                strings_can_be_null=False,
-            ),
-        )
-        return table, skipped
-
-
-_LOOSE: Final = {kind: _TYPES["text"] if kind == "text" else pa.string() for kind in _TYPES}
+    table = csv.read_csv(
+        pa.BufferReader(text),
+        csv.ReadOptions(
+            use_threads=False,
+            block_size=len(text) + 1,
+            column_names=[f"c{place}" for place in range(width)],
+        ),
+        csv.ParseOptions(
+            delimiter=separator, newlines_in_values=ends_inside, invalid_row_handler=skip
+        ),
+        csv.ConvertOptions(
+            column_types={f"c{place}": type_ for place, type_ in types.items()},
+            include_columns=[f"c{place}" for place in types],
+            null_values=_NULLS,
+            strings_can_be_null=False,
+        ),
+    )
+    return table, skipped
 
 
 def _typed(column: pa.ChunkedArray, kind: Kind) -> Column:
-    if kind == "text":
-        return _texts(column)
     if kind == "integer":
         return numbers(column, ABSENT)
-    return decimals(column)
-
-
-def _texts(column: pa.ChunkedArray) -> Texts:
-    return Texts(codes(column), names(column)) if len(column) else Texts(_nothing(), [])
-
-
-def _nothing() -> IntArray:
-    return np.empty(0, np.int64)
+    if kind == "number":
+        return decimals(column)
+    return Texts(codes(column), names(column)) if len(column) else Texts(np.empty(0, np.int64), [])
 
 
 def decimals(column: pa.ChunkedArray) -> npt.NDArray[np.float64]:
     """Return a float64 column as numpy, NaN where it is null."""
-    parts = []
+    parts = [np.empty(0)]
     for chunk in column.chunks:
-        values = np.frombuffer(chunk.buffers()[1], np.float64) if len(chunk) else np.empty(0)
-        values = values[chunk.offset : chunk.offset + len(chunk)]
         valid = validity(chunk)
-        parts.append(values if valid is None else np.where(valid, values, np.nan))
-    return np.concatenate(parts) if parts else np.empty(0)
+        parts.append(floats(chunk) if valid is None else np.where(valid, floats(chunk), np.nan))
+    return np.concatenate(parts)
 
 
-def _mark(texts: Mapping[int, Sequence[str]], fields: Mapping[str, Field]) -> str | None:
-    """Return the decimal mark of the decimals that are read one by one, None where it is open."""
-    places = {f.place for f in fields.values() if f.kind == "number"}
-    return decimal_mark(t.strip() for place in places & texts.keys() for t in texts[place])
+def _read_one_by_one(
+    texts: Sequence[str], kind: Kind, mark: str | None, separator: str
+) -> tuple[Array, int]:
+    """Return a column of numbers as they were printed, and how many cells are none."""
+    if kind == "integer":
+        values: list[float | None] = [_whole(text, mark) for text in texts]
+    else:
+        values = [_decimal(text, mark, separator) for text in texts]
+    absent = ABSENT if kind == "integer" else np.nan
+    dtype = np.int64 if kind == "integer" else np.float64
+    bad = sum(v is None and not is_missing(t) for v, t in zip(values, texts, strict=True))
+    return np.array([absent if value is None else value for value in values], dtype), bad
 
 
-@dataclass(frozen=True, slots=True)
-class _Printed:
-    """Reads numbers as they were printed for people; `mark` is that of decimals where known.
-
-    Where the comma separates cells, a comma that may be either mark is not read.
-    """
-
-    mark: str | None
-    separator: str
-
-    def whole(self, text: str) -> int | None:
-        plain = plain_integer(text)
-        value = whole_number(text) if plain is None or self.mark != "," else None
-        return whole_number(plain) if value is None and plain is not None else value
-
-    def decimal(self, text: str) -> float | None:
-        text = text.strip()
-        mark = clear_mark(text) or (self.mark if is_ambiguous(text) else None)
-        if mark is None:
-            return decimal(text, self.separator != ",")
-        return decimal(plain_decimal(text, comma=mark == ","))
+def _whole(text: str, mark: str | None) -> int | None:
+    """Return a whole number, in groups of three or not; `mark` is that of decimals where known."""
+    plain = plain_integer(text)
+    if plain is not None and mark == ",":
+        return whole_number(plain)
+    value = whole_number(text)
+    return whole_number(plain) if value is None and plain is not None else value
 
 
-def _numbers_of(
-    texts: Sequence[str], kind: Kind, printed: _Printed, role: str, bad: Counter[str]
-) -> Array:
-    """Return a column of cells that are read one by one; those that are no number are counted."""
-    is_whole = kind == "integer"
-    absent, dtype = _ABSENT_AS[is_whole]
-    out: Array = np.full(len(texts), absent, dtype)
-    for row, text in enumerate(texts):
-        if is_missing(text):
-            continue
-        value = printed.whole(text) if is_whole else printed.decimal(text)
-        if value is None:
-            bad[role] += 1
-        else:
-            out[row] = value
-    return out
-
-
-_ABSENT_AS: Final[Mapping[bool, tuple[float, Any]]] = {
-    True: (ABSENT, np.int64),
-    False: (np.nan, np.float64),
-}
+def _decimal(text: str, mark: str | None, separator: str) -> float | None:
+    """Return a decimal; where commas separate cells, one that may be either mark is not read."""
+    text = text.strip()
+    mark = clear_mark(text) or (mark if is_ambiguous(text) else None)
+    if mark is None:
+        return decimal(text, separator != ",")
+    return decimal(plain_decimal(text, comma=mark == ","))
 
 
 def is_missing(text: str) -> bool:
@@ -298,22 +243,6 @@ def decimal(text: str, comma: bool = False) -> float | None:
     except ValueError:
         return None
     return value if np.isfinite(value) else None
-
-
-# Marks in printed numbers: which is that of decimals, and which are those of thousands.
-
-
-_SPACES: Final = "'\u2019\u00a0\u202f\u2009 "
-
-
-_NUMBER: Final = re.compile(rf"-?\d[\d.,{_SPACES}]*")
-
-
-_THREES: Final = re.compile(rf"-?\d{{1,3}}([.,{_SPACES}])\d{{3}}(?:\1\d{{3}})*")
-"""A whole number in groups of three, all behind the same mark."""
-
-
-_LONGEST: Final = 60
 
 
 def clear_mark(cell: str) -> str | None:
@@ -363,3 +292,22 @@ def plain_integer(cell: str) -> str | None:
 def is_number(cell: str) -> bool:
     """Return whether a cell is a number, with or without marks."""
     return len(cell) <= _LONGEST and _NUMBER.fullmatch(cell) is not None
+
+
+def step_of(column: npt.NDArray[np.float64], scale: int) -> int:
+    """Return the steps in which decimals are written, in parts of their unit: `scale` is a whole.
+
+    It is the last decimal that any of them has.
+    """
+    values = column[np.isfinite(column)]
+    for power in range(len(str(scale))):
+        parts = int(10**power)
+        scaled = values * parts
+        if (np.abs(scaled - np.rint(scaled)) <= np.abs(scaled) * _ROUNDING).all():
+            return max(scale // parts, 1)
+    return 1
+
+
+def finest(first: int | None, second: int | None) -> int | None:
+    """Return the smaller of two steps, of which any may be unknown."""
+    return min((step for step in (first, second) if step is not None), default=None)

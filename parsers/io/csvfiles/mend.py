@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,6 +15,10 @@ from traceflops.table import BoolArray, IntArray
 _MOST_LINES_OF_A_ROW: Final = 50
 _LONGEST_MENDED: Final = 1 << 20
 _MOST_JOINS: Final = 5_000
+_NUMBER: Final = re.compile(
+    rb"\s*(?:[-+]?\d+(?:[.,]\d*)?(?:e[-+]?\d+)?|0x[0-9a-f]+|none|null|nan|n/a|na|-|)\s*",
+    re.IGNORECASE,
+)
 
 
 def strict_fields(line: bytes, separator: bytes) -> list[bytes] | None:
@@ -50,10 +55,6 @@ def _closing(line: bytes, at: int, separator: bytes) -> int | None:
     return None
 
 
-def _as_row(fields: Sequence[bytes], separator: bytes) -> bytes:
-    return separator.join(map(_quoted, fields)) + b"\n"
-
-
 def _quoted(field: bytes) -> bytes:
     return b'"' + field.replace(b'"', b'""') + b'"'
 
@@ -62,14 +63,14 @@ def _quoted(field: bytes) -> bytes:
 class Mender:
     """Takes apart lines that do not fit a table of `columns` fields.
 
-    `free` is the field that may hold anything, such as a name; `is_fixed` says of a row whether the
-    others look as they should. Joins of lines are counted, so that they stay few.
+    `free` is the field that may hold anything, such as a name; `numbers` are those of numbers.
+    Joins of lines are counted, so that they stay few.
     """
 
     columns: int
     free: int | None
     separator: bytes
-    is_fixed: Callable[[Sequence[bytes]], bool]
+    numbers: Sequence[int]
     joins: int = 0
 
     def row(self, line: bytes) -> tuple[bytes, bool] | None:
@@ -84,9 +85,15 @@ class Mender:
         if found is not None and len(found) == self.columns + 1 and not found[-1]:
             found.pop()  # a separator behind the last field
         if found is not None and len(found) == self.columns:
-            return (_as_row(found, self.separator), False) if self.is_fixed(found) else None
-        row = self._from_both_ends(line)
-        return (row, True) if row is not None else None
+            row = self.separator.join(map(_quoted, found)) + b"\n"
+            return (row, False) if self._is_sound(found) else None
+        told = self._from_both_ends(line)
+        return None if told is None else (told, True)
+
+    def _is_sound(self, row: Sequence[bytes]) -> bool:
+        """Return whether the cells of numbers are some, with decimal commas, too, or say none."""
+        cells = (row[place] for place in self.numbers)
+        return all(cell.isdigit() or _NUMBER.fullmatch(cell) for cell in cells)
 
     def _from_both_ends(self, line: bytes) -> bytes | None:
         """Return the row in which the free field is what stands between those at its ends."""
@@ -103,7 +110,7 @@ class Mender:
             if len(middle) < 2 or not middle.endswith(b'"'):
                 return None
             middle = middle[1:-1]
-        if not self.is_fixed([*first, middle, *last]):
+        if not self._is_sound([*first, middle, *last]):
             return None
         return b"".join((line[:low], _quoted(middle), line[high:], b"\n"))
 

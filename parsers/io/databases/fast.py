@@ -37,11 +37,10 @@ def fast_columns(uri: str, queries: Sequence[str]) -> Iterator[tuple[int, list[A
     try:
         going = list(enumerate(readers))
         while going:
-            for one in tuple(going):
-                place, reader = one
+            for place, reader in tuple(going):
                 columns = reader.ready.get()
                 if columns is None:
-                    going.remove(one)
+                    going.remove((place, reader))
                 else:
                     yield place, columns
     finally:
@@ -68,9 +67,9 @@ class _BatchReader:
 
     def _read(self, uri: str, query: str) -> None:
         try:
-            with closing(_columns(uri, query)) as found:
-                while not self._left and (columns := next(found, None)) is not None:
-                    self._hand_over(columns)
+            with closing(record_batches(uri, query)) as batches:
+                while not self._left and (batch := next(batches, None)) is not None:
+                    self._hand_over([_values(column) for column in batch.columns])
         except Exception:  # whatever it was, the careful way finds out; nobody waits for ever
             self.failed = True
         self._hand_over(None)
@@ -81,12 +80,6 @@ class _BatchReader:
                 return self.ready.put(columns, timeout=_PATIENCE_S)
             except Full:
                 continue
-
-
-def _columns(uri: str, query: str) -> Generator[list[Array], None, None]:
-    with closing(record_batches(uri, query)) as batches:
-        for batch in batches:
-            yield [_values(column) for column in batch.columns]
 
 
 def record_batches(uri: str, query: str) -> Generator[Any, None, None]:

@@ -20,16 +20,48 @@ from typing import Final
 from traceflops.errors import InputError
 from traceflops.parsers.io.databases.salvage import FAULTS
 from traceflops.parsers.io.inputs import ByteSource
+from traceflops.parsers.io.notes import NoteTable
 from traceflops.table import Note
-from traceflops.units import several
 
 MAGIC: Final = b"SQLite format 3\x00"
 
 _HEADER_BYTES: Final = 100
 _JOURNAL_MAGIC: Final = b"\xd9\xd5\x05\xf9\x20\xa1\x63\xd7"
-_BLOCK_BYTES: Final = 1 << 20
+_WAL_MAGICS: Final = (b"\x37\x7f\x06\x82", b"\x37\x7f\x06\x83")
+_WAL_HEADER_BYTES: Final = 32
+_FRAME_HEADER_BYTES: Final = 24
+_MODE_AT: Final = 18
+_WAL_MODE: Final = b"\x02\x02"
 _SPARE_BYTES: Final = 64 << 20
 """So much room is left on the disk that a copy is made on."""
+
+
+_CODES: Final = {"-wal": "log", "-journal": "journal"}
+_UNFINISHED: Final = (
+    "The database has an unfinished transaction (a -journal file): its writer was stopped or is "
+    "still running. "
+)
+_NOTES: Final = NoteTable(
+    repaired={
+        "log-applied": "The last transactions were read from the write-ahead log (-wal) beside the "
+        "database.",
+        "journal-applied": f"{_UNFINISHED}It was rolled back in a copy, so the last rows may be "
+        "missing.",
+    },
+    dropped={
+        "input-cut": "{cut}: the rest of the database is lost.",
+        "log-cut": "The write-ahead log (-wal) ends within a transaction: it was cut, or its "
+        "writer was still running. The rest ({count} [page|pages]) is lost; copy database and log "
+        "again when the writer has finished.",
+    },
+    missing={
+        "log-unread": "The write-ahead log (-wal) beside the database could not be read, so the "
+        "last rows are missing. Copy both files to a disk with enough space and run there: sqlite3 "
+        "COPY 'PRAGMA wal_checkpoint(TRUNCATE)'",
+        "journal-unread": f"{_UNFINISHED}The database was read unchanged, so the last rows may be "
+        "incomplete.",
+    },
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,37 +88,26 @@ def placed(source: ByteSource) -> Iterator[PlacedFile]:
     plain = _plain(source)
     log = _log_beside(plain) if plain is not None else None
     if plain is not None and log is None and not _extent(plain).rest:
-        yield _measured(plain, ())
+        yield PlacedFile(plain, plain.stat().st_size, _extent(plain).missing)
         return
     with _temporary_folder(source) as folder:
         path, notes = plain, list[Note]()
         if path is None:
             path, notes = _unpacked(source, folder)
         elif log is not None:
-            path, notes = log.apply(path, folder)
+            path, notes = _with_log(path, log, folder)
         extent = _extent(path)
         if extent.rest:
             path = _of_whole_pages(source, path, extent, folder)
-        yield _measured(path, tuple(notes), extent.missing)
+        yield PlacedFile(path, path.stat().st_size, extent.missing, tuple(notes))
 
 
 def _plain(source: ByteSource) -> Path | None:
     """Return the path of an input that is a database as it is, not compressed."""
     if source.path is None:
         return None
-    try:
-        # Links are followed as SQLite does: a log lies beside the file itself.
-        path = source.path.resolve()
-        with path.open("rb") as stream:
-            return path if stream.read(len(MAGIC)) == MAGIC else None
-    except OSError:
-        return None  # reading it as a stream will say what is wrong
-
-
-def _measured(path: Path, notes: tuple[Note, ...], missing: int | None = None) -> PlacedFile:
-    if missing is None:
-        missing = _extent(path).missing
-    return PlacedFile(path, path.stat().st_size, missing, notes)
+    path = source.path.resolve()  # as SQLite does: a log lies beside the file itself
+    return path if _first_bytes(path).startswith(MAGIC) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +125,7 @@ class _Extent:
 
 def _extent(path: Path) -> _Extent:
     """Return how far a database reaches by its header, as far as that can be right."""
-    with path.open("rb") as stream:
-        header = stream.read(_HEADER_BYTES)
+    header = _first_bytes(path)
     size = path.stat().st_size
     page_bytes = int.from_bytes(header[16:18], "big")
     page_bytes = 65_536 if page_bytes == 1 else page_bytes
@@ -126,12 +146,11 @@ def _of_whole_pages(source: ByteSource, path: Path, extent: _Extent, folder: Pat
 
     Rows of it would then be half there. Raises InputError where there is no room for a copy.
     """
-    copy = folder / "whole-pages"
+    copy = folder / "database"
     try:
-        if path.parent == folder:
-            os.truncate(path, extent.whole)
-            return path
-        _copy(path, copy, extent.whole)
+        if path != copy:
+            _copy(path, copy)
+        os.truncate(copy, extent.whole)
     except OSError as error:
         raise _no_room(source, error) from None
     return copy
@@ -157,8 +176,7 @@ def _unpacked(source: ByteSource, folder: Path) -> tuple[Path, list[Note]]:
         raise _no_room(source, error) from None
     if source.cut is None:
         return path, []
-    text = f"{source.cut[0].upper()}{source.cut[1:]}: the rest of the database is lost."
-    return path, [Note("dropped", "input-cut", text)]
+    return path, [_NOTES.note("input-cut", cut=f"{source.cut[0].upper()}{source.cut[1:]}")]
 
 
 def _no_room(source: ByteSource, error: OSError) -> InputError:
@@ -169,151 +187,65 @@ def _no_room(source: ByteSource, error: OSError) -> InputError:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Log:
-    """A file beside a database that holds transactions: how to apply it, and what to say then.
-
-    The first of the statements gives 0 or less where there was nothing to recover.
-    """
-
-    path: Path
-    statements: tuple[str, ...]
-    applied: Note
-    unread: Note
-    usable: bool = True
-
-    def apply(self, plain: Path, folder: Path) -> tuple[Path, list[Note]]:
-        """Return a copy of the database to which the log was applied, or the file as it is."""
-        copy = folder / "database"
-        try:
-            if not self.usable:
-                raise OSError
-            _copy(plain, copy)
-            _copy(self.path, copy.with_name(copy.name + self.path.name[len(plain.name) :]))
-            changed = _recover(copy, self.statements)
-        except (OSError, *FAULTS):
-            return plain, [self.unread]
-        cut = unfinished_note(self.path, changed)
-        return copy, [*([self.applied] if changed else []), *([cut] if cut is not None else [])]
+def _beside(database: Path, end: str) -> Path:
+    return database.with_name(database.name + end)
 
 
-def _copy(path: Path, to: Path, first_bytes: int | None = None) -> None:
-    size = path.stat().st_size if first_bytes is None else first_bytes
-    if size > shutil.disk_usage(to.parent).free - _SPARE_BYTES:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    if first_bytes is None:
-        shutil.copyfile(path, to)
-        return
-    with path.open("rb") as stream, to.open("wb") as out:
-        while size and (block := stream.read(min(size, _BLOCK_BYTES))):
-            size -= out.write(block)
-
-
-def _recover(copy: Path, statements: tuple[str, ...]) -> int:
-    """Let SQLite recover a copy; return what the first statement gives, 0 where it gives less."""
-    with closing(sqlite3.connect(copy, isolation_level=None)) as database:
-        rows = [database.execute(statement).fetchone() for statement in statements]
-    return max(0, rows[0][-1]) if rows[0] is not None else 0
-
-
-def _log_beside(path: Path) -> _Log | None:
-    """Return the log of transactions that lies beside a database, if it holds any."""
-    wal, journal = (path.with_name(path.name + end) for end in ("-wal", "-journal"))
-    if _ends(wal) is not None:
-        return _write_ahead_log(wal)
-    ends = _ends(journal)
-    if ends is None or ends[0] != _JOURNAL_MAGIC:
-        return None  # nothing in it counts: its transaction was finished
-    # A journal that names a further file makes SQLite look for that, and delete it.
-    return _rollback_journal(journal, usable=ends[1] != _JOURNAL_MAGIC)
-
-
-def _write_ahead_log(path: Path) -> _Log:
-    return _Log(
-        path,
-        # The first gives as its last number how many pages came from the log.
-        ("PRAGMA wal_checkpoint(PASSIVE)", "PRAGMA journal_mode=DELETE"),
-        Note(
-            "repaired",
-            "log-applied",
-            "The last transactions were read from the write-ahead log (-wal) beside the database.",
-        ),
-        Note(
-            "missing",
-            "log-unread",
-            "The write-ahead log (-wal) beside the database could not be read, so the last rows "
-            "are missing. Copy both files to a disk with enough space and run there: sqlite3 COPY "
-            "'PRAGMA wal_checkpoint(TRUNCATE)'",
-        ),
-    )
-
-
-_UNFINISHED = (
-    "The database has an unfinished transaction (a -journal file): its writer was stopped or is "
-    "still running. "
-)
-
-
-def _rollback_journal(path: Path, *, usable: bool) -> _Log:
-    taken_back = f"{_UNFINISHED}It was rolled back in a copy, so the last rows may be missing."
-    as_it_is = f"{_UNFINISHED}The database was read unchanged, so the last rows may be incomplete."
-    return _Log(
-        path,
-        ("SELECT 1 FROM sqlite_schema LIMIT 1",),
-        Note("repaired", "journal-applied", taken_back),
-        Note("missing", "journal-unread", as_it_is),
-        usable,
-    )
-
-
-def _ends(path: Path) -> tuple[bytes, bytes] | None:
-    """Return the first and the last bytes of a file; None where it is empty or not there."""
-    size = len(_JOURNAL_MAGIC)
+def _first_bytes(path: Path) -> bytes:
+    """Return the first bytes of a file; none where it is empty or not there."""
     try:
         with path.open("rb") as stream:
-            head = stream.read(size)
-            stream.seek(max(0, path.stat().st_size - size))
-            return (head, stream.read(size)) if head else None
+            return stream.read(_HEADER_BYTES)
     except OSError:
-        return None
+        return b""
 
 
-# The write-ahead log beside an SQLite database (-wal): how much of it was ever finished.
-#
-# SQLite uses a log up to its last finished transaction, and says nothing of what is behind that.
-# Source: the section "WAL File Format" of SQLite's "Database File Format".
+def _log_beside(database: Path) -> str | None:
+    """Return the end of the name of the log of transactions beside a database, if it holds any."""
+    if _first_bytes(_beside(database, "-wal")):
+        return "-wal"
+    # Else nothing in a journal counts: its transaction was finished.
+    is_open = _first_bytes(_beside(database, "-journal")).startswith(_JOURNAL_MAGIC)
+    return "-journal" if is_open else None
 
 
-_MAGICS: Final = (b"\x37\x7f\x06\x82", b"\x37\x7f\x06\x83")
+def _with_log(database: Path, end: str, folder: Path) -> tuple[Path, list[Note]]:
+    """Return a copy of a database to which its log was applied, or the file as it is."""
+    copy, log, code = folder / "database", _beside(database, end), _CODES[end]
+    try:
+        _refuse_further_file(log)
+        _copy(database, copy)
+        _copy(log, _beside(copy, end))
+        changed = _recover(copy, end)
+    except (OSError, *FAULTS):
+        return database, [_NOTES.note(f"{code}-unread")]
+    notes = [_NOTES.note(f"{code}-applied")] if changed else []
+    lost = _pages(log) - changed
+    return copy, [*notes, *([_NOTES.note("log-cut", lost)] if lost > 0 else [])]
 
 
-_WAL_HEADER_BYTES: Final = 32
+def _refuse_further_file(log: Path) -> None:
+    """Raise OSError for a journal that names a further file: SQLite would delete that."""
+    with log.open("rb") as stream:
+        stream.seek(max(0, log.stat().st_size - len(_JOURNAL_MAGIC)))
+        if stream.read() == _JOURNAL_MAGIC:
+            raise OSError
 
 
-_FRAME_HEADER_BYTES: Final = 24
+def _copy(path: Path, to: Path) -> None:
+    if path.stat().st_size > shutil.disk_usage(to.parent).free - _SPARE_BYTES:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    shutil.copyfile(path, to)
 
 
-_MODE_AT: Final = 18
-
-
-_WAL_MODE: Final = b"\x02\x02"
-
-
-CUT: Final = "log-cut"
-
-
-def unfinished_note(log: Path, finished: int) -> Note | None:
-    """Return what to say of a log that holds more than so many pages of finished transactions."""
-    pages = _pages(log)
-    lost = pages - finished
-    if lost <= 0:
-        return None
-    text = (
-        "The write-ahead log (-wal) ends within a transaction: it was cut, or its writer was "
-        f"still running. The rest ({several(lost, 'page')}) is lost; copy database and log again "
-        "when the writer has finished."
-    )
-    return Note("dropped", CUT, text, lost)
+def _recover(copy: Path, end: str) -> int:
+    """Let SQLite recover a copy; return how many pages came from a log, 1 for a journal."""
+    with closing(sqlite3.connect(copy, isolation_level=None)) as database:
+        if end == "-journal":
+            return len(database.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchall())
+        row = database.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+        database.execute("PRAGMA journal_mode=DELETE").fetchone()
+        return max(0, int(row[-1]))
 
 
 def nothing_left(database: str, notes: Iterable[Note], again: str) -> InputError:
@@ -322,7 +254,7 @@ def nothing_left(database: str, notes: Iterable[Note], again: str) -> InputError
     `notes` are those on it, `again` is what else than its log can be had again.
     """
     message = f"damaged, with no readable record: {database}"
-    if any(note.code == CUT for note in notes):
+    if any(note.code == "log-cut" for note in notes):
         reason = " (the write-ahead log that holds them is cut)"
         return InputError(f"{message}{reason}", how_to_copy(database))
     return InputError(message, f"nothing can be recovered; {again}")
@@ -338,27 +270,24 @@ def how_to_copy(database: str) -> str:
 
 def in_wal_mode(database: Path | None) -> bool:
     """Return whether a database says that it is written with such a log."""
-    if database is None:
-        return False
-    try:
-        with database.open("rb") as stream:
-            stream.seek(_MODE_AT)
-            return stream.read(len(_WAL_MODE)) == _WAL_MODE
-    except OSError:
-        return False
+    header = _first_bytes(database) if database is not None else b""
+    return header[_MODE_AT:].startswith(_WAL_MODE)
 
 
 def _pages(log: Path) -> int:
     """Return how many pages of its present round a log holds, one that is cut among them.
 
+    SQLite uses a log up to its last finished transaction, and says nothing of what is behind that.
+
     A log is written from its beginning again and again; pages of earlier rounds have other salts.
+    Source: the section "WAL File Format" of SQLite's "Database File Format".
     """
     try:
         size = log.stat().st_size
         with log.open("rb") as stream:
             header = stream.read(_WAL_HEADER_BYTES)
             page_bytes = int.from_bytes(header[8:12], "big")
-            if header[:4] not in _MAGICS or not 512 <= page_bytes <= 65_536:
+            if header[:4] not in _WAL_MAGICS or not 512 <= page_bytes <= 65_536:
                 return 0
             salts, step = header[16:24], _FRAME_HEADER_BYTES + page_bytes
             pages = -(-(size - _WAL_HEADER_BYTES) // step)

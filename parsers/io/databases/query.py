@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import compress
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -31,6 +31,14 @@ _REAL: Final = (
     "CASE typeof({c}) WHEN 'real' THEN {c} WHEN 'integer' THEN CAST({c} AS REAL) ELSE {missing} END"
 )
 _TEXT: Final = "CASE typeof({c}) WHEN 'text' THEN {c} WHEN 'integer' THEN CAST({c} AS TEXT) END"
+
+
+_GAPS: Final = 4
+_FEW: Final = 1 << 16
+_OPEN: Final = -2
+
+Coder = Callable[[IntArray], Array]
+"""Gives the codes of the texts that ids stand for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,48 +167,27 @@ def conditions_sql(
     return terms, values
 
 
-def batch_of_columns(wanted: Wanted, columns: Sequence[Array]) -> Batch:
-    """Return a batch of columns of numbers, the numbers of the rows before them."""
-    reals = {
-        name: np.where(np.isinf(column), np.nan, column)
-        for name, column in zip(wanted.reals, columns[1 + len(wanted.integers) :], strict=True)
+def batch_of_columns(wanted: Wanted, columns: Sequence[Any]) -> Batch:
+    """Return a batch of columns: the numbers of the rows, then what is wanted."""
+    rest = iter(columns[1:])
+    numbers: dict[str, Array] = {
+        name: np.asarray(next(rest), dtype=np.int64) for name in wanted.integers
     }
-    integers = dict(zip(wanted.integers, columns[1:], strict=False))
-    return Batch(len(columns[0]), {**integers, **reals}, {})
+    for name in wanted.reals:
+        reals = np.asarray(next(rest), dtype=np.float64)
+        numbers[name] = np.where(np.isinf(reals), np.nan, reals)
+    return Batch(len(columns[0]), numbers, {name: list(next(rest)) for name in wanted.texts})
 
 
 def batch_of_rows(wanted: Wanted, rows: Sequence[Row]) -> Batch:
     """Return a batch of rows as Python gives them."""
-    columns = iter(list(zip(*rows, strict=True))[1:])
-    integers = {name: np.array(next(columns), dtype=np.int64) for name in wanted.integers}
-    reals = {name: np.array(next(columns), dtype=np.float64) for name in wanted.reals}
-    reals = {name: np.where(np.isinf(column), np.nan, column) for name, column in reals.items()}
-    return Batch(
-        len(rows), {**integers, **reals}, {name: list(next(columns)) for name in wanted.texts}
-    )
+    return batch_of_columns(wanted, list(zip(*rows, strict=True)))
 
 
 def no_rows(wanted: Wanted) -> Batch:
     """Return a batch without rows."""
-    numbers: dict[str, Array] = {name: np.empty(0, np.int64) for name in wanted.integers}
-    numbers |= {name: np.empty(0, np.float64) for name in wanted.reals}
-    return Batch(0, numbers, {name: [] for name in wanted.texts})
-
-
-# Values and texts of other tables, found by the ids that a column holds.
-
-
-Coder = Callable[[IntArray], Array]
-"""Gives the codes of the texts that ids stand for."""
-
-
-_GAPS: Final = 4
-
-
-_FEW: Final = 1 << 16
-
-
-_OPEN: Final = -2
+    width = 1 + len(wanted.integers) + len(wanted.reals) + len(wanted.texts)
+    return batch_of_columns(wanted, [()] * width)
 
 
 class Lookup:

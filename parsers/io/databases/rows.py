@@ -10,8 +10,8 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from types import TracebackType
+from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Final, Self
 
 import numpy as np
@@ -33,6 +33,7 @@ from traceflops.parsers.io.databases.query import (
 )
 from traceflops.parsers.io.databases.salvage import FAULTS, HIGHEST, LOWEST, Damaged, Row, Salvage
 from traceflops.parsers.io.inputs import ByteSource
+from traceflops.parsers.io.notes import NoteTable
 from traceflops.table import Note
 from traceflops.units import several
 
@@ -42,10 +43,19 @@ _STEPS_A_CALL: Final = 50_000
 """Listing the tables takes at most so many steps of SQLite; a real list takes thousands."""
 _ROW_NUMBERS: Final = ("_rowid_", "oid", "rowid")
 _MOST_NAMED: Final = 4
+_BATCH_ROWS: Final = 1 << 14
 _LARGE: Final = 500_000
 """A table of so many rows is read in two parts, side by side."""
 _BYTES_A_ROW: Final = 4
 """A row takes more than this of the file, so one that has more rows goes in circles."""
+_NOTES: Final = NoteTable(
+    dropped={
+        "input-cut": "The file ends {size} before the end of the database. The rest is lost.",
+        "rows-lost": "The database is damaged. Every readable row is used; rows are missing from "
+        "{listed}.",
+    },
+    repaired={"invalid-utf8": "Invalid UTF-8 in {count} [text|texts] was replaced by U+FFFD."},
+)
 
 
 class Database:
@@ -78,12 +88,7 @@ class Database:
         """Return the database itself."""
         return self
 
-    def __exit__(
-        self,
-        _type: type[BaseException] | None,
-        _value: BaseException | None,
-        _trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         """Close the database."""
         self.close()
 
@@ -156,19 +161,13 @@ class Database:
 
     def notes(self, label: Callable[[str], str] = str) -> tuple[Note, ...]:
         """Return what was lost and mended so far; `label` gives the name of a table in a note."""
-        found = list(self.place.notes)
-        if self.place.missing_bytes and not any(note.code == "input-cut" for note in found):
-            text = (
-                f"The file ends {several(self.place.missing_bytes, 'byte')} before the end of the "
-                "database. The rest is lost."
-            )
-            found.append(Note("dropped", "input-cut", text))
+        notes = list(self.place.notes)
+        if self.place.missing_bytes and not any(note.code == "input-cut" for note in notes):
+            notes.append(_NOTES.note("input-cut", size=several(self.place.missing_bytes, "byte")))
         if self._lost:
-            found.append(_lost_note({label(name): lost for name, lost in self._lost.items()}))
-        if self._mended:
-            text = f"Invalid UTF-8 in {several(self._mended, 'text')} was replaced by U+FFFD."
-            found.append(Note("repaired", "invalid-utf8", text, self._mended))
-        return tuple(Note(n.kind, n.code, n.text, n.count, self.source.label) for n in found)
+            notes.append(_lost_note({label(name): lost for name, lost in self._lost.items()}))
+        notes += _NOTES.counted({"invalid-utf8": self._mended}, "invalid-utf8")
+        return tuple(Note(n.kind, n.code, n.text, n.count, self.source.label) for n in notes)
 
     def _open(self) -> sqlite3.Connection:
         # A file of another program may change while it is read, so it is never mapped to memory.
@@ -276,12 +275,13 @@ class Database:
         most_rows = self.place.bytes // _BYTES_A_ROW
         scan = TableScan(self._connected, table, wanted, conditions, most_rows)
         salvage = Salvage(scan, self._last.get(table.name))
-        found = salvage.front() if table.row_number is None else salvage.rows(parts)
-        for rows in found:
+        is_numbered = table.row_number is not None
+        given = [salvage.rows(*part) for part in parts] if is_numbered else [salvage.front()]
+        for rows in chain.from_iterable(given):
             yield batch_of_rows(wanted, rows)
-        if salvage.lost != 0:
+        if salvage.failures or salvage.lost is None:
             room = most_rows + self.place.missing_bytes // _BYTES_A_ROW - salvage.read
-            lost = salvage.lost
+            lost = salvage.lost or None
             # A range of row numbers in which more are missing than the file has room for has holes.
             self._lost[table.name] = None if lost is None or lost > room else lost
 
@@ -301,17 +301,8 @@ def _lost_note(lost: Mapping[str, int | None]) -> Note:
         for name, count in list(lost.items())[:_MOST_NAMED]
     )
     more = ", …" if len(lost) > _MOST_NAMED else ""
-    text = (
-        "The database is damaged. Every readable row is used; rows are missing from "
-        f"{listed}{more}."
-    )
-    return Note("dropped", "rows-lost", text, sum(known) if len(known) == len(counts) else None)
-
-
-# One table read row by row, in the order of its rows or against it, up to where it is damaged.
-
-
-_BATCH_ROWS: Final = 1 << 14
+    note = _NOTES.note("rows-lost", listed=f"{listed}{more}")
+    return replace(note, count=sum(known) if len(known) == len(counts) else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,49 +315,37 @@ class TableScan:
     conditions: Sequence[Condition]
     most_rows: int
 
-    def __call__(self, low: int, high: int, backwards: bool) -> Iterator[list[Row]]:
+    def __call__(self, low: int, high: int) -> Iterator[list[Row]]:
         """Give the rows with numbers between two, some at a time. Raises Damaged."""
         rows: list[Row] = []
-        damaged, numbered = False, self.table.row_number is not None
+        is_damaged, is_numbered = False, self.table.row_number is not None
         try:
-            for row in self._checked(low, high, backwards, self.most_rows):
-                if numbered:
-                    low, high = (low, row[0] - 1) if backwards else (row[0] + 1, high)
+            for place, row in enumerate(self._cursor(low, high)):
+                # Pages that refer to each other give rows without end, or out of order.
+                is_damaged = place >= self.most_rows or (is_numbered and not low <= row[0] <= high)
+                if is_damaged:
+                    break
+                low = row[0] + 1 if is_numbered else low
                 rows.append(row)
                 if len(rows) == _BATCH_ROWS:
                     yield rows
                     rows = []
-        except (*FAULTS, Damaged):
-            damaged = True
-            # Python looks one row ahead: it fails without giving the row before the damage.
-            with suppress(*FAULTS, Damaged):
-                rows += self._checked(low, high, backwards, 1) if numbered else ()
+        except FAULTS:
+            is_damaged = True
         if rows:
             yield rows
-        if damaged:
+        if is_damaged:
             raise Damaged
 
-    def _checked(self, low: int, high: int, backwards: bool, most: int) -> Iterator[Row]:
-        """Give rows as long as each has its place: pages that refer to each other have no end."""
-        if low > high:
-            return
-        numbered = self.table.row_number is not None
-        for place, row in enumerate(self._cursor(low, high, backwards, most)):
-            number = row[0]
-            if place >= self.most_rows or (numbered and not low <= number <= high):
-                raise Damaged
-            if numbered:
-                low, high = (low, number - 1) if backwards else (number + 1, high)
-            yield row
-
-    def _cursor(self, low: int, high: int, backwards: bool, most: int) -> sqlite3.Cursor:
+    def _cursor(self, low: int, high: int) -> sqlite3.Cursor:
         table = self.table
         terms, values = conditions_sql(self.conditions, table)
         order = ""
         if table.row_number is not None:
             terms, values = [f"{table.row_number} BETWEEN ? AND ?", *terms], [low, high, *values]
-            order = f" ORDER BY {table.row_number}{' DESC' if backwards else ''}"
+            order = f" ORDER BY {table.row_number}"
         where = f" WHERE {' AND '.join(terms)}" if terms else ""
         query = select(table, self.wanted, f"{where}{order} LIMIT ?")
         # Behind the last row SQLite looks for another one, which may lie in the damage.
-        return self.connection.execute(query, [*values, min(most, high - low + 1, HIGHEST)])
+        most = min(self.most_rows + 1, high - low + 1, HIGHEST)
+        return self.connection.execute(query, [*values, most])

@@ -18,20 +18,24 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from traceflops.parsers.io.inputs import ByteSource
-from traceflops.parsers.io.jsonfiles.mend import mended
-from traceflops.parsers.io.jsonfiles.objects import LONGEST_VALUE, ListObjects, Then, looked_at
+from traceflops.parsers.io.jsonfiles.frames import BETWEEN, Frame
+from traceflops.parsers.io.jsonfiles.mend import Damage
+from traceflops.parsers.io.jsonfiles.objects import LONGEST_VALUE, Then, Window
 from traceflops.parsers.io.jsonfiles.places import (
     Elements,
     Members,
     Path,
     Place,
-    Records,
     Skipped,
     Whole,
 )
-from traceflops.parsers.io.jsonfiles.text import SPACE, STRING, UNDECODABLE
-from traceflops.parsers.io.jsonfiles.walk import LONGEST_MENDED, Damage
-from traceflops.parsers.io.jsonfiles.window import Window
+from traceflops.parsers.io.jsonfiles.text import (
+    SPACE,
+    STRING,
+    UNDECODABLE,
+    commas,
+    first_value,
+)
 from traceflops.parsers.io.worker_pool import BLOCK_BYTES, Crew
 
 _BOM: Final = b"\xef\xbb\xbf"
@@ -39,6 +43,7 @@ _LONGEST_KEY: Final = 1 << 16
 _LOOK_BACK: Final = 1 << 10
 _COMMAS: Final = "extra or missing commas ignored"
 _EARLY_END: Final = "early closing brackets ignored"
+_UNUSED: Final = "damage in fields that are not used"
 _NO_END: Final = "missing closing brackets assumed"
 _MEMBER: Final = re.compile(
     rb"([\s,]*+)(?:(?P<close>\})|(?P<key>" + STRING + rb")\s*+:)", re.DOTALL
@@ -54,71 +59,113 @@ class Found(NamedTuple):
     value: Any
 
 
-class _Frame:
-    """An object or a list that was gone into; `count` is how many values of it were begun.
+class _Submitted(NamedTuple):
+    """Text of a list, or for a guess all that was passed for it, which is being decoded."""
 
-    Of a list in blocks `pieces` are texts of objects that are to be decoded together. `left` is
-    what was last left inside this.
-    """
-
-    def __init__(self, place: Place, path: Path, block_bytes: int) -> None:
-        self.place = place
-        self.path = path
-        self.count = 0
-        self.objects = ListObjects(block_bytes)
-        self.pieces: list[bytes] = []
-        self.size = 0
-        self.left: _Frame | None = None
-
-    @property
-    def resume(self) -> re.Pattern[bytes] | None:
-        """Where this goes on behind damage."""
-        if isinstance(self.place, Members):
-            return self.place.resume if self.place.keys else None
-        if isinstance(self.place, Elements):
-            return self.place.each.begins
-        return self.objects.boundaries.resume if self.objects.boundaries else None
+    frame: Frame
+    text: bytes
+    result: Callable[[], Any]
+    is_guess: bool
 
 
-class ListStream:
+class Document:
     """What a document holds at its places, read from one input.
 
-    After iteration `damage` says what was mended, dropped or cut off, and `cut_in` where the text
+    Afterwards `damage` says what was mended, dropped or cut off, and `cut_in` where the text
     ended too early.
     """
 
     def __init__(
         self, source: ByteSource, root: Place, crew: Crew, block_bytes: int = BLOCK_BYTES
     ) -> None:
+        self.source = source
         self.damage = Damage()
         self.cut_in: Path | None = None
-        self._source = source
+        self._broken = False
         self._root = root
         self._crew = crew
         self._block_bytes = block_bytes
-        self._frames: list[_Frame] = []
-        self._waiting: deque[tuple[Path, Callable[[], Any]]] = deque()
+        self._frames: list[Frame] = []
+        self._waiting: deque[_Submitted | Found] = deque()
 
-    def __iter__(self) -> Iterator[Found]:
+    def found(self) -> Iterator[Found]:
         """Yield what stands at the places, in the order of the text."""
-        self._window = Window(iter(self._source.blocks()), self._block_bytes)
-        self._window.ensure(len(_BOM))
+        self._window = Window(iter(self.source.blocks()), self._block_bytes)
+        self._window.more(len(_BOM))
         if self._window.text.startswith(_BOM):
             self._window.at = len(_BOM)
-        self._begin(self._root, ())
+        self._begin_document()
         while self._frames:
-            self._step(self._frames[-1])
+            if not self._guess(self._frames[-1]):
+                yield from self._ready(0 if self._guessed else self._crew.ahead)
+                self._step(self._frames[-1])
             yield from self._ready(self._crew.ahead)
         yield from self._ready(0)
         if self.cut_in is None:
             self._count_rest()
 
+    def _begin_document(self) -> None:
+        self._begin(self._root, ())
+
+    def _has_ended(self) -> bool:
+        """Return whether a list ends where it seems to."""
+        return True
+
+    # Blocks that are decoded
+
+    @property
+    def _guessed(self) -> bool:
+        last = self._waiting[-1] if self._waiting else None
+        return isinstance(last, _Submitted) and last.is_guess
+
+    def _guess(self, frame: Frame) -> bool:
+        """Have decoded what looks like objects of a list; return whether there was any."""
+        guess = frame.objects.guess(self._window) if frame.records else None
+        if guess is not None:
+            self._flush(frame)
+            self._submit(frame, guess.text, guess.objects)
+        return guess is not None
+
+    def _submit(self, frame: Frame, text: bytes, guessed: int | None = None) -> None:
+        if frame.records is not None:
+            result = self._crew.submit(frame.records.reader, memoryview(text)[:guessed])
+            self._waiting.append(_Submitted(frame, text, result, guessed is not None))
+
     def _ready(self, ahead: int) -> Iterator[Found]:
         while len(self._waiting) > ahead:
-            path, result = self._waiting.popleft()
-            yield Found(path, result())
+            block = self._waiting.popleft()
+            if isinstance(block, Found):
+                yield block
+            elif (value := block.result()) is not None:
+                yield Found(block.frame.path, value)
+            elif block.is_guess:
+                self._go_back(block)
+            else:
+                yield from self._one_by_one(block)
 
-    def _step(self, frame: _Frame) -> None:
+    def _go_back(self, wrong: _Submitted) -> None:
+        """Look closely at what does not decode; what follows it is guessed again."""
+        texts = [b.text for b in (wrong, *self._waiting) if isinstance(b, _Submitted)]
+        self._waiting.clear()
+        self._window.back(b"".join(texts))
+        wrong.frame.objects.doubtful_until = self._window.position + len(texts[0])
+
+    def _one_by_one(self, block: _Submitted) -> Iterator[Found]:
+        """Give what is good of sound values of which one cannot be decoded."""
+        place, text = block.frame.records, block.text
+        assert place is not None
+        good = Frame(place, block.frame.path, self._block_bytes, self.damage)
+        between = commas(text, 0, len(text))
+        for begin, end in zip([0, *(at + 1 for at in between)], [*between, len(text)], strict=True):
+            if place.reader.check(b"[" + text[begin:end] + b"]") is None:
+                good.salvage(text[begin:end], sound=True)
+            else:
+                good.accept(text[begin:end])
+        value = place.reader.read(b"[" + b",".join(good.pieces) + b"]") if good.pieces else None
+        if value is not None:
+            yield Found(good.path, value)
+
+    def _step(self, frame: Frame) -> None:
         if isinstance(frame.place, Members):
             self._member(frame, frame.place)
         elif isinstance(frame.place, Elements):
@@ -136,11 +183,14 @@ class ListStream:
         goes_in = sign == (b"{" if isinstance(place, Members) else b"[")
         if goes_in and not isinstance(place, Whole):
             self._window.at += 1
-            self._frames.append(_Frame(place, path, self._block_bytes))
+            self._enter(place, path)
         else:
             self._value(place, path)
 
-    def _member(self, frame: _Frame, place: Members) -> None:
+    def _enter(self, place: Place, path: Path) -> None:
+        self._frames.append(Frame(place, path, self._block_bytes, self.damage))
+
+    def _member(self, frame: Frame, place: Members) -> None:
         found = self._token(_MEMBER, frame)
         if found is not None:
             try:
@@ -150,7 +200,7 @@ class ListStream:
             frame, place = self._owner(frame, place, key)
             self._begin(place.of(key), (*frame.path, key))
 
-    def _owner(self, frame: _Frame, place: Members, key: str) -> tuple[_Frame, Members]:
+    def _owner(self, frame: Frame, place: Members, key: str) -> tuple[Frame, Members]:
         """Return the object that a key is of: this one, or one in it whose end came too early."""
         inside, left = [], None if key in place.keys else frame.left
         while left is not None:
@@ -169,11 +219,11 @@ class ListStream:
         if self._frames:
             self._frames[-1].left = frame
 
-    def _element(self, frame: _Frame, place: Elements) -> None:
+    def _element(self, frame: Frame, place: Elements) -> None:
         if self._token(_ELEMENT, frame) is not None:
             self._begin(place.each, (*frame.path, frame.count - 1))
 
-    def _token(self, pattern: re.Pattern[bytes], frame: _Frame) -> re.Match[bytes] | None:
+    def _token(self, pattern: re.Pattern[bytes], frame: Frame) -> re.Match[bytes] | None:
         """Pass what stands before the next value of an object or a list, or leave it.
 
         Returns None where no value follows.
@@ -192,13 +242,13 @@ class ListStream:
         frame.count += 1
         return found
 
-    def _no_token(self, frame: _Frame) -> None:
+    def _no_token(self, frame: Frame) -> None:
         """Leave everything where the text ends in the middle of a key; anything else is damage."""
         window = self._window
         opener = b"{" if isinstance(frame.place, Members) else b"["
         if window.ended and window.available <= _LONGEST_KEY:
             rest = opener + window.text[window.at :].strip(SPACE + b",")
-            if looked_at(rest) == (False, len(rest)):
+            if first_value(rest) == (False, len(rest)):
                 self._cut(rest[1:])
                 return
         self._lost(window.at)
@@ -207,9 +257,9 @@ class ListStream:
         """Hand over a value that is kept whole; pass any other."""
         window = self._window
         while True:
-            whole, length = looked_at(memoryview(window.text)[window.at :])
+            whole, length = first_value(memoryview(window.text)[window.at :])
             # A number may go on behind the end of what was read.
-            if length < window.available or (whole and window.ended):
+            if length < window.available or (whole and window.closed):
                 break
             if window.available > LONGEST_VALUE:
                 whole = False
@@ -218,69 +268,69 @@ class ListStream:
                 self._cut(window.text[window.at :])
                 return
         if not whole:
-            self._lost(window.at + length)
+            self._lost(window.at + length, unused=isinstance(place, Skipped))
             return
         value = window.text[window.at : window.at + length].strip(SPACE)
         window.at += length
         if isinstance(place, Whole):
-            self._waiting.append((path, lambda: msgspec.Raw(value)))
+            self._waiting.append(Found(path, msgspec.Raw(value)))
         elif not isinstance(place, Skipped) and value not in _NOTHING:
-            self._drop(value)
+            self._frames[-1].drop(value)
 
     # Lists that are read in blocks
 
-    def _objects(self, frame: _Frame) -> None:
+    def _objects(self, frame: Frame) -> None:
         """Take the next objects of a list."""
         taken = frame.objects.take(self._window)
-        self._accept(frame, taken.text)
+        frame.accept(taken.text)
+        if frame.size >= self._block_bytes // 2:  # many small ones are decoded together
+            self._flush(frame)
         self.damage.repaired[_COMMAS] += taken.commas
-        if taken.then == Then.THE_END:
+        if taken.then == Then.THE_END and not self._has_ended():
+            self._window.at -= 1
+            self._lost(self._window.at)
+        elif taken.then == Then.THE_END:
+            self.damage.array_closed = True
             self._leave()
         elif taken.then == Then.DAMAGE:
             self._lost(taken.broken)
         elif taken.then == Then.A_CUT:
             self._cut(self._window.text[self._window.at :])
 
-    def _accept(self, frame: _Frame, text: bytes) -> None:
-        """Take the text of objects; many small ones are decoded together."""
-        if text and not text.isspace():
-            frame.pieces.append(text)
-            frame.size += len(text)
-            if frame.size >= self._block_bytes // 2:
-                self._flush(frame)
-
-    def _flush(self, frame: _Frame) -> None:
+    def _flush(self, frame: Frame) -> None:
         """Have decoded what was taken of a list."""
-        if frame.pieces and isinstance(frame.place, Records):
-            text = frame.pieces[0] if len(frame.pieces) == 1 else b",".join(frame.pieces)
-            result = self._crew.submit(frame.place.reader, memoryview(text))
-            self._waiting.append((frame.path, result))
+        if frame.pieces:
+            self._submit(frame, b",".join(frame.pieces))
         frame.pieces, frame.size = [], 0
 
     # Damage
 
-    def _lost(self, broken: int) -> None:
-        """Go on behind damage, with the next object or key that is known."""
-        window = self._window
-        text, passed = window.text[window.at : broken], 0
-        while (found := self._next_known(broken)) is None:
-            # What cannot be told apart is passed, but for the end, where a sign may begin.
-            window.at = max(window.at, broken)
-            passed += window.forget(_LOOK_BACK)
+    def _lost(self, broken: int, *, unused: bool = False) -> None:
+        """Go on behind damage, with the next object or key that is known.
+
+        Before that stands nothing that is needed where the damage is in an `unused` value.
+        """
+        window, passed = self._window, 0
+        unused = unused or isinstance(self._frames[-1].place, Skipped)
+        ahead = broken - window.at
+        while (known := self._next_known(window.at + ahead)) is None:
+            if window.available > LONGEST_VALUE:
+                passed += window.forget(_LOOK_BACK)
+                ahead = 0
             if not window.more():
-                self._drop(text, passed)
-                self._cut(window.text[window.at :])
+                self._cut(window.text[window.at :], passed, is_broken=True)
                 return
-            broken = window.at
-        place, depth = found
+        place, depth = known
         goes_on = place.start("next")
-        between = window.text[window.at : goes_on]
-        text = text + window.text[broken:goes_on] if goes_on >= broken else between
-        frame = self._frames[-1]
-        if not text.strip(SPACE + b","):
+        text = window.text[window.at : goes_on].strip(BETWEEN)
+        if not text:
             self.damage.repaired[_NO_END] += 1
-        elif passed or not isinstance(frame.place, Records) or not self._mend(frame, text):
-            self._drop(text, passed)
+        elif unused:
+            self.damage.repaired[_UNUSED] += 1
+        elif passed or len(text) > LONGEST_VALUE:
+            self._frames[-1].drop(text, passed)
+        else:
+            self._frames[-1].salvage(text)
         while len(self._frames) > depth + 1:
             self._leave()
         window.at = goes_on
@@ -290,41 +340,28 @@ class ListStream:
 
         Where the end of a list is missing, the key behind it stands before the place of damage.
         """
-        best: tuple[re.Match[bytes], int] | None = None
+        places: list[tuple[re.Match[bytes], int]] = []
         innermost = len(self._frames) - 1
-        for depth in reversed(range(len(self._frames))):
-            pattern = self._frames[depth].resume
+        for depth, frame in reversed([*enumerate(self._frames)]):
             since = at if depth == innermost else max(0, self._window.at - 1)
-            found = self._window.search(pattern, since) if pattern is not None else None
-            if found is not None and (best is None or found.start() < best[0].start()):
-                best = found, depth
-        return best
+            place = self._window.search(frame.resume, since) if frame.resume else None
+            if depth == innermost and frame.end and not place and self._window.ended:
+                place = self._window.search(frame.end, since)
+            places += [(place, depth)] if place else []
+            if depth == innermost and frame.end and (place or not self._window.ended):
+                break
+        return min(places, key=lambda known: known[0].start(), default=None)
 
-    def _mend(self, frame: _Frame, text: bytes) -> bool:
-        """Take the one object of a damaged text if it can be mended, and count how."""
-        text = text.strip(SPACE + b",")
-        done: list[str] = []
-        for words, better in mended(text) if len(text) <= LONGEST_MENDED else ():
-            done.append(words)
-            whole, length = looked_at(better)
-            ends_there = not better[length:].strip(SPACE + b",]}")
-            if better.startswith(b"{") and whole and ends_there:
-                self.damage.repaired.update(done)
-                self._accept(frame, better[:length])
-                return True
-        return False
-
-    def _drop(self, text: bytes, more: int = 0) -> None:
-        """Count a text as lost, and so many bytes behind it."""
-        lists = [f.objects.boundaries for f in self._frames if f.objects.boundaries is not None]
-        self.damage.dropped_places += 1
-        self.damage.dropped_events += sum(len(one.start.findall(text)) for one in lists)
-        self.damage.dropped_bytes += len(text) + more
-
-    def _cut(self, rest: bytes) -> None:
+    def _cut(self, rest: bytes, more: int = 0, *, is_broken: bool = False) -> None:
         """Remember that the text ends before the document does, and leave everything."""
-        self.cut_in = self._frames[-1].path if self._frames else ()
-        self.damage.cut_bytes = len(rest.strip(SPACE + b",]}"))
+        self.cut_in, self._broken = (), is_broken
+        if self._frames:
+            frame = self._frames[-1]
+            self.cut_in = frame.path
+            rest = rest if more else frame.unfinished(rest, sound=not is_broken)
+            self.damage.cut_events = frame.begun(rest)
+        self.damage.tail_cut = not is_broken
+        self.damage.cut_bytes = len(rest.strip(BETWEEN + b"]}")) + more
         while self._frames:
             self._leave()
 
@@ -333,6 +370,17 @@ class ListStream:
         self.damage.array_closed = True
         self.damage.another = self._window.sign() in (b"{", b"[")
         while self._window.available:
-            self.damage.tail_bytes += len(self._window.text[self._window.at :].rstrip(SPACE))
+            self._count_tail(self._window.text[self._window.at :].rstrip(SPACE))
             self._window.at = len(self._window.text)
             self._window.more()
+
+    def _count_tail(self, text: bytes) -> None:
+        self.damage.tail_bytes += len(text)
+
+
+class ListStream(Document):
+    """A document whose finds are taken as they come."""
+
+    def __iter__(self) -> Iterator[Found]:
+        """Yield what stands at the places, in the order of the text."""
+        return self.found()

@@ -1,13 +1,26 @@
-"""Repairs of text that is nearly JSON, in the ways in which profilers break it."""
+"""Damaged text: what was wrong with it, repairs of what profilers break, and whole events in it."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from traceflops.parsers.io.jsonfiles.text import STRING
+import msgspec
 
+from traceflops.parsers.io.jsonfiles.text import SPACE, STRING, UNDECODABLE, first_value
+
+EVENT_START: Final = re.compile(rb'\{\s*"(?:ph|cat|name|pid|tid|ts|dur|id|bp|s|args)"\s*:')
+"""Where an object begins that may be an event."""
+
+PHASE: Final = re.compile(rb'"ph"\s*:')
+_LOOK_BACK: Final = 256
+_MOST_WORK: Final = 32
+"""How often the bytes of a text are looked at, all in all, before what is nested is given up."""
+
+LONGEST_MENDED: Final = 1 << 20
 INVALID_UTF8: Final = "invalid UTF-8 read as U+FFFD"
 
 _TO_STRAY_QUOTE = re.compile(
@@ -23,32 +36,32 @@ _SURROGATES = re.compile(
 )
 _STRING_TOKEN = re.compile(STRING, re.DOTALL)
 _BARE = rb"[-+]?(?:NaN|nan|Infinity|inf|N/A)(?=\s*[,}\]])"
-_BARE_TOKEN = re.compile(STRING + rb"|(?<=[:\[,\s])" + _BARE, re.DOTALL)
+_BARE_TOKEN = re.compile(rb"(" + STRING + rb")|(?<=[:\[,\s])" + _BARE, re.DOTALL)
 _COMMA_TOKEN = re.compile(rb"(" + STRING + rb")|,(?=\s*[}\]])", re.DOTALL)
 _CONTROL_TO_SPACE = bytes(32 if code < 32 else code for code in range(256))
 
 
-def _with_escaped_quotes(text: bytes) -> bytes:
-    """Escape each quote that can neither open nor close a string where it stands."""
-    return _TO_STRAY_QUOTE.sub(lambda run: run[1] + (b'\\"' if run[2] == b'"' else run[2]), text)
+@dataclass(slots=True)
+class Damage:
+    """What was wrong with the text: repairs by kind, and what had to be dropped.
 
+    `dropped_events` is how many events begin in what was dropped, by the look of it.
+    `cut_bytes` is what stands after the last complete event where the list does not end,
+    `tail_bytes` what could not be read after a list that does, and `another` says that it looks
+    like another trace. `cut_events` and `tail_events` are how many events begin in these.
+    """
 
-def _with_escaped_backslashes(text: bytes) -> bytes:
-    return _ESCAPE.sub(lambda found: found.group() if len(found.group()) > 1 else b"\\\\", text)
-
-
-def _without_bare_values(text: bytes) -> bytes:
-    return _BARE_TOKEN.sub(
-        lambda found: found.group() if found.group().startswith(b'"') else b"null", text
-    )
-
-
-def _without_last_commas(text: bytes) -> bytes:
-    return _COMMA_TOKEN.sub(lambda found: found.group(1) or b"", text)
-
-
-def _without_control(text: bytes) -> bytes:
-    return _STRING_TOKEN.sub(lambda found: found.group().translate(_CONTROL_TO_SPACE), text)
+    repaired: Counter[str] = field(default_factory=Counter)
+    dropped_places: int = 0
+    dropped_events: int = 0
+    dropped_bytes: int = 0
+    cut_bytes: int | None = None
+    cut_events: int = 0
+    tail_bytes: int = 0
+    tail_events: int = 0
+    tail_cut: bool = False
+    another: bool = False
+    array_closed: bool = False
 
 
 def valid_utf8(text: bytes) -> bytes:
@@ -56,8 +69,10 @@ def valid_utf8(text: bytes) -> bytes:
     return text.decode(errors="replace").encode()
 
 
-def _without_lone_surrogates(text: bytes) -> bytes:
-    return _SURROGATES.sub(lambda found: rb"\ufffd" if found.group(1) else found.group(), text)
+def _replacing(
+    pattern: re.Pattern[bytes], better: Callable[[re.Match[bytes]], bytes]
+) -> Callable[[bytes], bytes]:
+    return lambda text: pattern.sub(better, text)
 
 
 class Repair(NamedTuple):
@@ -69,23 +84,38 @@ class Repair(NamedTuple):
 
 
 REPAIRS: Final = (
-    Repair("unescaped quotes kept as text", re.compile(rb'"'), _with_escaped_quotes),
+    Repair(
+        "unescaped quotes kept as text",
+        re.compile(rb'"'),
+        # Each quote that can neither open nor close a string where it stands.
+        _replacing(_TO_STRAY_QUOTE, lambda run: run[1] + (b'\\"' if run[2] == b'"' else run[2])),
+    ),
     Repair(
         "unescaped backslashes kept as text",
         re.compile(rb"\\"),
-        _with_escaped_backslashes,
+        _replacing(_ESCAPE, lambda escape: escape[0] if len(escape[0]) > 1 else b"\\\\"),
     ),
     Repair(
         "non-JSON values such as NaN read as missing",
         re.compile(_BARE),
-        _without_bare_values,
+        _replacing(_BARE_TOKEN, lambda token: token[1] or b"null"),
     ),
     Repair(
-        "commas before a closing bracket ignored", re.compile(rb",\s*[}\]]"), _without_last_commas
+        "commas before a closing bracket ignored",
+        re.compile(rb",\s*[}\]]"),
+        _replacing(_COMMA_TOKEN, lambda token: token[1] or b""),
     ),
-    Repair("raw control characters read as spaces", re.compile(rb"[\0-\x1f]"), _without_control),
+    Repair(
+        "raw control characters read as spaces",
+        re.compile(rb"[\0-\x1f]"),
+        _replacing(_STRING_TOKEN, lambda token: token[0].translate(_CONTROL_TO_SPACE)),
+    ),
     Repair(INVALID_UTF8, re.compile(rb"[\x80-\xff]"), valid_utf8),
-    Repair("lone surrogates read as U+FFFD", re.compile(rb"\\u[dD]"), _without_lone_surrogates),
+    Repair(
+        "lone surrogates read as U+FFFD",
+        re.compile(rb"\\u[dD]"),
+        _replacing(_SURROGATES, lambda token: rb"\ufffd" if token[1] else token[0]),
+    ),
 )
 """What is tried on damaged text, in order and added up.
 
@@ -101,3 +131,57 @@ def mended(text: bytes) -> Iterator[tuple[str, bytes]]:
         before, text = text, repair.change(text)
         if text != before:
             yield repair.words, text
+
+
+class _Event(msgspec.Struct):
+    """What every event of a profiler has; no argument of one has all of it."""
+
+    ph: msgspec.Raw
+    name: msgspec.Raw
+    pid: msgspec.Raw
+    tid: msgspec.Raw
+    ts: msgspec.Raw
+
+
+_EVENT = msgspec.json.Decoder(_Event)
+
+
+def whole_events(text: bytes, *, sound: bool = False) -> Iterator[tuple[int, int]]:
+    """Yield where the whole events of a damaged text begin and end.
+
+    Objects inside one that is not whole are tried, too: a damaged event may have swallowed the
+    next one. Where they stand as its values they must have all that an event has; everywhere, if
+    the text is `sound`: a value that is no event, or the beginning of one.
+    """
+    view = memoryview(text)
+    at, work = 0, _MOST_WORK * len(text)
+    inside, nested_end = False, -1
+    while (start := EVENT_START.search(text, at)) is not None:
+        begin = start.start()
+        whole, length = first_value(view[begin:])
+        work -= length
+        at = begin + (length if whole or work < 0 else 1)
+        if not whole:
+            inside = True
+            continue
+        is_value = sound or (inside and _is_value(text, begin, nested_end))
+        if is_value and not _has_all(view[begin:at]):
+            nested_end = at
+        elif PHASE.search(text, begin, at):
+            inside = False
+            yield begin, at
+
+
+def _is_value(text: bytes, begin: int, nested_end: int) -> bool:
+    """Return whether an object stands as a value in another, or follows one in a list."""
+    before = text[max(0, begin - _LOOK_BACK) : begin].rstrip(SPACE)
+    follows = nested_end >= 0 and text[nested_end:begin].strip(SPACE) == b","
+    return follows or before.endswith((b"[", b":"))
+
+
+def _has_all(text: memoryview) -> bool:
+    try:
+        _EVENT.decode(text)
+    except UNDECODABLE:
+        return False
+    return True

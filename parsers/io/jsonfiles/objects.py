@@ -1,19 +1,117 @@
-"""The objects of one long list of JSON, some at a time: whole ones, up to where the text breaks."""
+"""The objects of one long list of JSON, some at a time, out of a window on the text."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
 
 from traceflops.parsers.io.jsonfiles.places import Boundaries, boundaries_of
-from traceflops.parsers.io.jsonfiles.text import SPACE, first_value, split
-from traceflops.parsers.io.jsonfiles.window import Window
+from traceflops.parsers.io.jsonfiles.text import SPACE, commas, first_value, is_whole
 
 LONGEST_VALUE: Final = 1 << 26
 """No object of a list is longer, nor a value that is kept whole."""
 
 _STRIDE: Final = 1 << 10
+_SPACES: Final = re.compile(rb"[ \t\r\n]*+")
+
+
+class Window:
+    """Text from `at` on; `text` also holds what was looked at since it was last read on.
+
+    `ended` says that no more follows.
+    """
+
+    def __init__(self, blocks: Iterator[bytes], block_bytes: int) -> None:
+        self.text = b""
+        self.at = 0
+        self.ended = False
+        self._before = 0
+        self._blocks = blocks
+        self._block_bytes = block_bytes
+        # Of the text as it is: from where on a sign was searched, and what was found first.
+        self._found: dict[re.Pattern[bytes], tuple[int, re.Match[bytes] | None]] = {}
+
+    @property
+    def available(self) -> int:
+        """How many bytes can be looked at."""
+        return len(self.text) - self.at
+
+    @property
+    def position(self) -> int:
+        """How many bytes of the whole text were passed."""
+        return self._before + self.at
+
+    @property
+    def closed(self) -> bool:
+        """Whether what ends with the text has ended: half a number looks like a number."""
+        return self.ended and self.text.rstrip(SPACE).endswith((b'"', b"]", b"}"))
+
+    def back(self, text: bytes) -> None:
+        """Go back before a text that was passed last."""
+        self._replace(b"".join((text, self.text[self.at :])), -len(text))
+
+    def more(self, least: int = 0) -> bool:
+        """Read on and return whether there was more; offsets into the text change.
+
+        At least a block is read, unless `least` is given, and as much again as is there, so that a
+        long value does not cost its square.
+        """
+        if self.ended:
+            return False
+        wanted = max(least or self._block_bytes, self.available)
+        parts, length = [self.text[self.at :]], 0
+        for block in self._blocks:
+            parts.append(block)
+            length += len(block)
+            if length >= wanted:
+                break
+        else:
+            self.ended = True
+        self._replace(b"".join(parts))
+        return length > 0
+
+    def ensure(self, size: int) -> None:
+        """Read on until so many bytes are there or none follow."""
+        while self.available < size and self.more():
+            pass
+
+    def sign(self) -> bytes:
+        """Return the next byte that is no space, b"" at the end; it is not passed."""
+        while True:
+            spaces = _SPACES.match(self.text, self.at)
+            self.at = spaces.end() if spaces else self.at
+            if self.at < len(self.text) or not self.more():
+                return self.text[self.at : self.at + 1]
+
+    def search(self, pattern: re.Pattern[bytes], at: int) -> re.Match[bytes] | None:
+        """Return the first place of a sign from `at` on; no part of the text is searched twice."""
+        since, found = self._found.get(pattern, (len(self.text) + 1, None))
+        if at < since or (found is not None and found.start() < at):
+            found = pattern.search(self.text, at)
+            self._found[pattern] = (at, found)
+        return found
+
+    def forget(self, keep: int) -> int:
+        """Pass all but the last bytes; return how many were passed."""
+        passed = max(0, self.available - keep)
+        self.at += passed
+        return passed
+
+    def _replace(self, text: bytes, further: int = 0) -> None:
+        self._before += self.at + further
+        self.text, self.at = text, 0
+        self._found.clear()
+
+
+@dataclass(frozen=True, slots=True)
+class Guess:
+    """A text that begins with so many bytes of what look like whole objects of a list."""
+
+    text: bytes
+    objects: int
 
 
 class Then(Enum):
@@ -42,11 +140,31 @@ class Taken:
 class ListObjects:
     """Takes the objects of one list from a window, `most_bytes` or a little more at a time."""
 
-    def __init__(self, most_bytes: int) -> None:
-        self.boundaries: Boundaries | None = None
+    def __init__(self, boundaries: Boundaries | None, most_bytes: int) -> None:
+        self.boundaries = boundaries
+        self.doubtful_until = 0
+        """Up to this position of the window nothing is guessed."""
+        self._objects_only = boundaries is not None
         self._most_bytes = most_bytes
         self._stride = _STRIDE
         self._begun = False
+
+    def guess(self, window: Window) -> Guess | None:
+        """Return what look like whole objects; the window is then behind them.
+
+        None where it pays to look closely.
+        """
+        size, doubtful = self._most_bytes, window.position < self.doubtful_until
+        grown = self._stride >= size or self._objects_only
+        if doubtful or not grown or self.boundaries is None:
+            return None
+        window.ensure(size)
+        begin = window.at
+        cut = self.boundaries.last(window.text, begin, len(window.text))
+        if cut is None:
+            return None
+        window.at = cut[1]
+        return Guess(window.text[begin : cut[1]], cut[0] - begin)
 
     def take(self, window: Window) -> Taken:
         """Return the next objects; the window is then behind them."""
@@ -57,9 +175,11 @@ class ListObjects:
             return Taken(b"", Then.THE_END)
         if not sign:
             return Taken(b"", Then.A_CUT)
+        if self._objects_only and sign == b"[":
+            return Taken(b"", Then.DAMAGE, window.at + 1)
         if not self._begun:
             self._begun = True
-            self.boundaries = boundaries_of(window.text, window.at)
+            self.boundaries = self.boundaries or boundaries_of(window.text, window.at)
         stop = min(window.at + self._stride, len(window.text))
         return self._to_boundary(window, stop) or self._up_to(window, stop)
 
@@ -68,36 +188,37 @@ class ListObjects:
         cut = self.boundaries and self.boundaries.last(window.text, window.at, stop)
         if not cut:
             return None
-        objects = memoryview(window.text)[window.at : cut[0]]
+        objects = window.text[window.at : cut[0]]
         if not is_whole(b"".join((b"[", objects, b"]"))):
             return None
-        window.at = cut[1]
+        return self._taken(window, cut[1], objects)
+
+    def _taken(self, window: Window, behind: int, objects: bytes) -> Taken:
+        window.at = behind
         self._stride = min(2 * self._stride, self._most_bytes)
-        return Taken(bytes(objects))
+        return Taken(objects)
 
     def _up_to(self, window: Window, stop: int) -> Taken:
         """Take what is whole before the end of the list, the place where it breaks, or the stop."""
         begin = window.at
         listed = b"".join((b"[", memoryview(window.text)[begin:stop]))
-        whole, length = looked_at(listed)
+        whole, length = first_value(listed)
         if whole:
             end = begin + len(listed[:length].rstrip(SPACE)) - 2
             window.at = end + 1
             return Taken(window.text[begin:end], Then.THE_END)
         if length < len(listed):
             return self._up_to_damage(window, begin + length - 1)
-        commas = split(window.text, begin, stop).commas
-        if commas:
-            window.at = commas[-1] + 1
-            self._stride = min(2 * self._stride, self._most_bytes)
-            return Taken(window.text[begin : commas[-1]])
+        between = commas(window.text, begin, stop)
+        if between:
+            return self._taken(window, between[-1] + 1, window.text[begin : between[-1]])
         if stop < len(window.text) or window.more():
             return self._look_further(window)
         last = window.text[begin:].strip(SPACE)
-        if last.endswith(b"}") and is_whole(last):
-            window.at = len(window.text)
-            return Taken(last, Then.A_CUT)
-        return Taken(b"", Then.A_CUT)
+        if not (last.endswith(b"}") and is_whole(last)):
+            return Taken(b"", Then.A_CUT)
+        window.at = len(window.text)
+        return Taken(last, Then.A_CUT)
 
     def _look_further(self, window: Window) -> Taken:
         """Look at more next time: there is no whole object in what was looked at."""
@@ -105,15 +226,15 @@ class ListObjects:
         if self._stride <= LONGEST_VALUE:
             return Taken(b"")
         self._stride = _STRIDE
-        return Taken(b"", Then.DAMAGE, len(window.text))
+        return Taken(b"", Then.DAMAGE, window.at + 1)
 
     def _up_to_damage(self, window: Window, broken: int) -> Taken:
         """Take the objects before the place where the list breaks."""
         self._stride = _STRIDE
         text, begin = window.text, window.at
-        commas = split(text, begin, broken).commas
-        before = text[begin : commas[-1]] if commas else b""
-        window.at = commas[-1] + 1 if commas else begin
+        between = commas(text, begin, broken)
+        before = text[begin : between[-1]] if between else b""
+        window.at = between[-1] + 1 if between else begin
         last = text[window.at : broken].strip(SPACE)
         sign = text[broken : broken + 1]
         if not last and sign in (b"]", b","):
@@ -123,13 +244,3 @@ class ListObjects:
             window.at = broken
             return Taken(b",".join(filter(None, (before, last))), commas=sign == b"{")
         return Taken(before, Then.DAMAGE, broken)
-
-
-def looked_at(text: bytes | memoryview) -> tuple[bool, int]:
-    """Return whether a text begins with a whole value, and how much of it is sound."""
-    return first_value(memoryview(text), strict=True)
-
-
-def is_whole(text: bytes) -> bool:
-    """Return whether a text is one value and nothing else."""
-    return looked_at(text) == (True, len(text))

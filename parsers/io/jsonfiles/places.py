@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 
 from traceflops.parsers.io.jsonfiles.text import STRING
 from traceflops.parsers.io.worker_pool import BlockReader
+
+_NEAR_END: Final = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -29,11 +31,37 @@ class Whole:
     """A value that is kept as it stands: one that is never long."""
 
 
+@dataclass(frozen=True, slots=True)
+class Boundaries:
+    """How the objects of a list begin: all with the same keys, and seldom does another object.
+
+    `end` is how the list ends, where all of its objects are known to begin so.
+    """
+
+    start: re.Pattern[bytes]
+    resume: re.Pattern[bytes]
+    end: re.Pattern[bytes] | None = None
+
+    def last(self, text: bytes, begin: int, stop: int) -> tuple[int, int] | None:
+        """Return where the last object that is followed by another ends, and where that begins."""
+        for near in (max(begin, stop - _NEAR_END), begin):
+            found = deque(self.resume.finditer(text, near, stop), maxlen=1)
+            if found:
+                return found[0].start() + 1, found[0].start("next")
+        return None
+
+
 @dataclass(frozen=True)
 class Records:
-    """A list that may be long: it is read in blocks."""
+    """A list that may be long: it is read in blocks.
+
+    `boundaries` say how its objects begin, None: as the first does. `rescue` gives where whole ones
+    begin and end in a text that is damaged, or whose values are sound and no records.
+    """
 
     reader: BlockReader[Any]
+    boundaries: Boundaries | None = None
+    rescue: Callable[..., Iterator[tuple[int, int]]] | None = None
 
 
 @dataclass(frozen=True)
@@ -88,23 +116,6 @@ _FIRST_KEYS: Final = re.compile(
 )
 """The first key of an object; where its value is no object and no list the second, too."""
 _VALUE: Final = rb"(?:[^][{}\",\s]++|" + STRING + rb")"
-_NEAR_END: Final = 1 << 16
-
-
-@dataclass(frozen=True, slots=True)
-class Boundaries:
-    """How the objects of a list begin: all with the same keys, and seldom does another object."""
-
-    start: re.Pattern[bytes]
-    resume: re.Pattern[bytes]
-
-    def last(self, text: bytes, begin: int, stop: int) -> tuple[int, int] | None:
-        """Return where the last object that is followed by another ends, and where that begins."""
-        for near in (max(begin, stop - _NEAR_END), begin):
-            found = deque(self.resume.finditer(text, near, stop), maxlen=1)
-            if found:
-                return found[0].start() + 1, found[0].start("next")
-        return None
 
 
 def boundaries_of(text: bytes, begin: int) -> Boundaries | None:

@@ -14,10 +14,8 @@ import numpy as np
 
 from traceflops.errors import InputError
 from traceflops.parsers.io import ByteSource
-from traceflops.parsers.nsight.ncu.plans import Page
-from traceflops.parsers.nsight.ncu.read import NcuFile, NcuPage, fill_sizes
-from traceflops.parsers.nsight.ncu.runs import runs
-from traceflops.parsers.nsight.ncu.trace import trace_of, with_values
+from traceflops.parsers.nsight.ncu.pages import NcuFile, NcuPage, Page, fill_sizes
+from traceflops.parsers.nsight.ncu.trace import runs, trace_of, with_values
 from traceflops.parsers.nsight.ncu.values import unit_of
 from traceflops.table import Trace
 
@@ -35,7 +33,7 @@ def has_package() -> bool:
 
 def read_report(source: ByteSource) -> Trace:
     """Return the counters in a report. Raises InputError where the package cannot read it."""
-    page = NcuPage(source, Page("raw", "report", {}))
+    page = NcuPage(source, Page("report", {}))
     file = NcuFile(source, [page])
     try:
         package: Any = importlib.import_module(_PACKAGE)

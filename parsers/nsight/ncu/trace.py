@@ -1,166 +1,27 @@
-"""From a CSV page of Nsight Compute to its trace: counters of kernels, and no times."""
+"""From pages of Nsight Compute to traces: counters of kernels, and no times.
+
+A set of counters may be split over several calls of ncu: their pages have other counters of the
+same kernels, and count as passes of one run. Pages with the same counters are of other processes.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
 
 from traceflops.errors import InputError
-from traceflops.parsers.io import ByteSource, NoteTable, rank_in_name, text_notes
-from traceflops.parsers.nsight.ncu.read import NcuFile, NcuPage, read_ncu
-from traceflops.parsers.nsight.ncu.runs import NcuRun, Placed, runs
-from traceflops.parsers.nsight.unreadable_files import Failed, with_set_aside
-from traceflops.parsers.shared import (
-    DeviceFacts,
-    Gathered,
-    ProcessFacts,
-    overflow_notes,
-)
-from traceflops.table import ABSENT, Note, Source, SourceFile, Trace
+from traceflops.parsers.io import ByteSource, NoteTable, by_distinct, rank_in_name, text_notes
+from traceflops.parsers.nsight.ncu.pages import NcuFile, NcuPage, read_ncu
+from traceflops.parsers.nsight.unreadable_files import read_each, with_set_aside
+from traceflops.parsers.shared import DeviceFacts, Gathered, ProcessFacts, overflow_notes
+from traceflops.table import ABSENT, Note, Source, SourceFile, Trace, distinct, group_rows
 
 FORMAT: Final = "ncu CSV"
-
-
-def read_pages(sources: Sequence[ByteSource]) -> list[Trace]:
-    """Return the traces of some files: one for each, or for files that are passes of one run.
-
-    A file that cannot be read is a note as long as another can. Raises InputError where none has a
-    value.
-    """
-    files: list[NcuFile] = []
-    failed: list[Failed] = []
-    for source in sources:
-        try:
-            files.append(with_values(read_ncu(source)))
-        except InputError as error:
-            failed.append((source.label, error))
-        finally:
-            source.close()
-    return with_set_aside([trace_of(run) for run in runs(files)], failed)
-
-
-def with_values(file: NcuFile) -> NcuFile:
-    """Return a file that holds values. Raises InputError for any other."""
-    if not any(page.table.count for page in file.pages):
-        raise _nothing(file)
-    return file
-
-
-def trace_of(run: NcuRun) -> Trace:
-    """Return the trace of one or several files of a run."""
-    gathered = Gathered()
-    launches: set[tuple[int, ...]] = set()
-    counts: Counter[str] = Counter()
-    for placed in run.pages:
-        page = placed.page
-        counts += page.rows
-        if not page.table.count:
-            continue
-        _place(placed, gathered)
-        launches |= _launches(page)
-        gathered["kernel_counters"].absorb(page.table)
-    counts["launches"] = len(launches)
-    overflowed = gathered.overflowed
-    layouts = dict.fromkeys(placed.page.page.layout for placed in run.pages)
-    source = Source(
-        format=FORMAT,
-        files=tuple(
-            SourceFile(f.source.label, f.source.stored_bytes, f.source.text_bytes)
-            for f in run.files
-        ),
-        tool="Nsight Compute (ncu)",
-        facts={"page": ", ".join(layouts)},
-        event_counts={name: count for name, count in sorted(counts.items()) if count},
-        identities=tuple(host for file in run.files for host in file.hosts if host),
-    )
-    notes = [
-        *run_notes(run),
-        *overflow_notes(overflowed, run.files[0].source.label),
-    ]
-    return Trace(source, gathered.finish(), tuple(notes))
-
-
-def _place(placed: Placed, gathered: Gathered) -> None:
-    """Put the numbers of processes and devices in the place of their ids."""
-    page, table = placed.page, placed.page.table
-    name = page.source.label
-    processes = {
-        pid: gathered.process(
-            key, ProcessFacts(name, rank_in_name(name), None, None, None if pid == ABSENT else pid)
-        )
-        for pid, key in placed.processes.items()
-    }
-    first = next(iter(processes.values()))
-    devices = np.array(
-        [
-            gathered.device((placed.device, text), first, *_device(text, page.facts.get(text, {})))
-            for text in page.devices
-        ],
-        np.int64,
-    )
-    distinct, place = np.unique(table.column("process"), return_inverse=True)
-    numbers = np.array([processes[pid] for pid in distinct.tolist()], np.int64)
-    table.replace("process", numbers[place.reshape(-1)])
-    table.replace("device", devices[table.column("device")])
-    table.replace("repetition", np.full(table.count, placed.repetition, np.int64))
-
-
-def _device(text: str, facts: Mapping[str, str]) -> tuple[int, DeviceFacts]:
-    """Return the number of a device and what the page says of it: compute capability, product."""
-    number, _, capability = text.partition("|")
-    major, _, minor = capability.strip().partition(".")
-    known = _is_small(major) and _is_small(minor)
-    units = facts.get("device__attribute_multiprocessor_count", "").replace(",", "")
-    return (
-        int(number) if _is_small(number.strip()) else 0,
-        DeviceFacts(
-            product=facts.get("device__attribute_display_name") or None,
-            compute_major=int(major) if known else None,
-            compute_minor=int(minor) if known else None,
-            sm_count=int(units) if _is_small(units) else None,
-            architecture=f"sm{int(major)}{int(minor)}" if known else None,
-        ),
-    )
-
-
-def _is_small(text: str) -> bool:
-    return text.isascii() and text.isdecimal() and len(text) < 6
-
-
-def _launches(page: NcuPage) -> set[tuple[int, ...]]:
-    table = page.table
-    keys = np.stack([table.column(name) for name in ("process", "dispatch")])
-    return set(map(tuple, np.unique(keys, axis=1).T.tolist()))
-
-
-def _nothing(file: NcuFile) -> InputError:
-    name = file.source.label
-    rows = sum((page.rows for page in file.pages), Counter[str]())
-    if rows["metrics"] or rows["kernels"]:
-        return InputError(
-            f"no metric has a value: {name}",
-            "profile again on a GPU that supports them (ncu --query-metrics)",
-        )
-    if rows["rules"]:
-        return InputError(
-            f"rules only, no metrics: {name}",
-            "export again with ncu --import FILE --csv --page raw",
-        )
-    if file.damage.dropped_rows or file.damage.cut_bytes:
-        return InputError(
-            f"no readable row: {name}",
-            "export again with ncu --import FILE --csv --page raw",
-        )
-    return InputError(f"no rows: {name} (header only)", "no kernel was profiled; profile again")
-
-
-# What the reader of a report must know about how pages of Nsight Compute were read.
-
-
+_AGAIN: Final = "export again with ncu --import FILE --csv --page raw"
 _NOTES: Final = NoteTable(
     dropped={
         "bad-cells": "{count} [number|numbers] could not be read.",
@@ -200,7 +61,197 @@ _NOTES: Final = NoteTable(
 )
 
 
-def run_notes(run: NcuRun) -> Iterator[Note]:
+def read_pages(sources: Sequence[ByteSource]) -> list[Trace]:
+    """Return the traces of some files: one for each, or for files that are passes of one run.
+
+    A file that cannot be read is a note as long as another can. Raises InputError where none has a
+    value.
+    """
+    files, failed = read_each(sources, lambda one: with_values(read_ncu(one)), close=True)
+    return with_set_aside([trace_of(run) for run in runs(files)], failed)
+
+
+def with_values(file: NcuFile) -> NcuFile:
+    """Return a file that holds values. Raises InputError for any other."""
+    if not any(page.table.count for page in file.pages):
+        raise _nothing(file)
+    return file
+
+
+def trace_of(run: NcuRun) -> Trace:
+    """Return the trace of one or several files of a run."""
+    gathered = Gathered()
+    launches: set[tuple[int, ...]] = set()
+    counts: Counter[str] = Counter()
+    for page in run.pages:
+        counts += page.rows
+        if page.table.count:
+            _place(page, gathered)
+            process, dispatch = (page.table.column(name) for name in ("process", "dispatch"))
+            _, first = group_rows([process, dispatch])
+            launches |= set(zip(process[first].tolist(), dispatch[first].tolist(), strict=True))
+            gathered["kernel_counters"].absorb(page.table)
+    counts["launches"] = len(launches)
+    layouts = dict.fromkeys(page.page.layout for page in run.pages)
+    sources = [file.source for file in run.files]
+    source = Source(
+        format=FORMAT,
+        files=tuple(SourceFile(one.label, one.stored_bytes, one.text_bytes) for one in sources),
+        tool="Nsight Compute (ncu)",
+        facts={"page": ", ".join(layouts)},
+        event_counts={name: count for name, count in sorted(counts.items()) if count},
+        identities=tuple(host for file in run.files for host in file.hosts if host),
+    )
+    notes = (*_run_notes(run), *overflow_notes(gathered.overflowed, sources[0].label))
+    return Trace(source, gathered.finish(), notes)
+
+
+def _place(page: NcuPage, gathered: Gathered) -> None:
+    """Put the numbers of processes and devices in the place of their ids."""
+    table, name = page.table, page.source.label
+    processes: dict[int, int] = {}
+    for pid, key in page.processes.items():
+        own = ProcessFacts(name, rank_in_name(name), pid=None if pid == ABSENT else pid)
+        processes[pid] = gathered.process(key, own)
+    first = next(iter(processes.values()))
+    known = [(text, _device(text, page.facts.get(text, {}))) for text in page.devices]
+    devices = [gathered.device(text, first, *facts) for text, facts in known]
+    process = by_distinct(table.column("process"), lambda pid, _: processes[pid])
+    table.replace("process", process)
+    table.replace("device", np.array(devices, np.int64)[table.column("device")])
+    table.replace("repetition", np.full(table.count, page.repetition, np.int64))
+
+
+def _device(text: str, facts: Mapping[str, str]) -> tuple[int, DeviceFacts]:
+    """Return the number of a device and what the page says of it: compute capability, product."""
+    number, _, capability = text.partition("|")
+    major, _, minor = capability.strip().partition(".")
+    known = _is_small(major) and _is_small(minor)
+    units = facts.get("device__attribute_multiprocessor_count", "").replace(",", "")
+    return (
+        int(number) if _is_small(number.strip()) else 0,
+        DeviceFacts(
+            product=facts.get("device__attribute_display_name") or None,
+            compute_major=int(major) if known else None,
+            compute_minor=int(minor) if known else None,
+            sm_count=int(units) if _is_small(units) else None,
+            architecture=f"sm{int(major)}{int(minor)}" if known else None,
+        ),
+    )
+
+
+def _is_small(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) < 6
+
+
+def _nothing(file: NcuFile) -> InputError:
+    name = file.source.label
+    rows = sum((page.rows for page in file.pages), Counter[str]())
+    if rows["metrics"] or rows["kernels"]:
+        return InputError(
+            f"no metric has a value: {name}",
+            "profile again on a GPU that supports them (ncu --query-metrics)",
+        )
+    if rows["rules"]:
+        return InputError(f"rules only, no metrics: {name}", _AGAIN)
+    if file.damage.dropped_rows or file.damage.cut_bytes:
+        return InputError(f"no readable row: {name}", _AGAIN)
+    return InputError(f"no rows: {name} (header only)", "no kernel was profiled; profile again")
+
+
+@dataclass(slots=True)
+class NcuRun:
+    """The files of a run and their pages; `repeated` counts those that say nothing new."""
+
+    files: list[NcuFile] = field(default_factory=list)
+    pages: list[NcuPage] = field(default_factory=list)
+    passes: int = 1
+    repeated: int = 0
+
+
+def runs(files: Sequence[NcuFile]) -> list[NcuRun]:
+    """Return the runs of some files: those whose pages are passes of each other are one."""
+    placed: list[tuple[Hashable, NcuRun]] = []
+    for file in files:
+        place = (file.source.folder, rank_in_name(file.source.name))
+        mine = [run for where, run in placed if where == place and _is_pass_of(file, run)]
+        run = mine[0] if mine else NcuRun()
+        if not mine:
+            placed.append((place, run))
+        run.files.append(file)
+        for page in file.pages:
+            _add(page, run)
+    return [run for _, run in placed]
+
+
+def _is_pass_of(file: NcuFile, run: NcuRun) -> bool:
+    """Return whether a file has other counters of the kernels of a run, and only other ones."""
+    has_others = _is_new(_names(file.pages, "counter"), _names(run.pages, "counter"))
+    return has_others and not _names(file.pages, "name").isdisjoint(_names(run.pages, "name"))
+
+
+def _names(pages: Iterable[NcuPage], column: str) -> set[str]:
+    return {name for page in pages for name in page.table.names[column]}
+
+
+def _is_new(counters: set[str], known: set[str]) -> bool:
+    """Return whether of two sets of counters each has its own; times may be in both."""
+    return bool(counters - known) and bool(known - counters)
+
+
+def _add(page: NcuPage, run: NcuRun) -> None:
+    """Add a page: to the pass that it goes on with, as another pass, or as other processes."""
+    held = [one for one in run.pages if one.table.count]
+    counters = _names([page], "counter")
+    same = [one for one in held if not _is_new(counters, _names([one], "counter"))]
+    if page.table.count and any(_is_again(page, one) for one in same):
+        run.repeated += 1
+        page = NcuPage(page.source, page.page, odd=page.odd)
+    elif page.table.count and same:
+        page.processes, page.repetition = _beside(page, same), same[0].repetition
+    elif page.table.count:
+        page.processes = {pid: number for number, pid in enumerate(_pids(page))}
+        page.repetition = run.passes if held else 0
+        run.passes += bool(held)
+    run.pages.append(page)
+
+
+def _beside(page: NcuPage, same: Sequence[NcuPage]) -> dict[int, int]:
+    """Return the processes of a page of the same counters, which has more launches, or others."""
+    processes: dict[int, int] = {}
+    taken = sum(len(one.processes) for one in same)
+    for pid in _pids(page):
+        processes[pid] = taken + len(processes)
+        for one in same:
+            if pid in one.processes and not _ids(page, pid) & _ids(one, pid):
+                processes[pid] = one.processes[pid]
+    return processes
+
+
+def _pids(page: NcuPage) -> list[int]:
+    """Return the process ids of a page, in the order of the page."""
+    column = page.table.column("process")
+    _, first = group_rows([column])
+    return [int(pid) for pid in column[np.sort(first)]]
+
+
+def _ids(page: NcuPage, pid: int) -> set[int]:
+    table = page.table
+    return set(distinct(table.column("dispatch")[table.column("process") == pid]).tolist())
+
+
+def _is_again(page: NcuPage, other: NcuPage) -> bool:
+    """Return whether two pages are the same, value by value."""
+    if page.table.count != other.table.count:
+        return False
+    columns = ("process", "dispatch", "threads", "value")
+    one, two = page.table, other.table
+    return list(one.names["name"]) == list(two.names["name"]) and all(
+        np.array_equal(one.column(name), two.column(name)) for name in columns
+    )
+
+
+def _run_notes(run: NcuRun) -> Iterator[Note]:
     """Give the notes of the files of a run, and those of how they were put together."""
     for file in run.files:
         for note in _notes(file):

@@ -12,32 +12,38 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from functools import cache
-from typing import Any, Final, Literal
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from traceflops.parsers.io import clear_mark, decimals, is_ambiguous
-from traceflops.table import Array, BoolArray, IntArray
+from traceflops.parsers.nsight.stats.layouts import TIME_UNITS
+from traceflops.table import Array, BoolArray, IntArray, ranked
 
-What = Literal["number", "not-available", "instances-unread", "no-number"]
+WHATS: Final = ("number", "not-available", "instances-unread", "no-number")
 """What a cell is: a number, or the code of the note on what is none."""
-
+_NUMBER, _NOT_AVAILABLE, _INSTANCES, _TEXT = range(len(WHATS))
 _PREFIXES: Final = {"": 0, "k": 3, "m": 6, "g": 9, "t": 12, "p": 15}
 _SCALED: Final = re.compile(r"([KMGTP]?)(byte|bit|hz|inst|cycle|sector|request|op|flop)s?", re.I)
-_TIMES: Final = {
-    **dict.fromkeys(("ns", "nsecond", "nsec"), 0),
-    **dict.fromkeys(("us", "usecond", "usec", "µs", "μs"), 3),
-    **dict.fromkeys(("ms", "msecond", "msec"), 6),
-    **dict.fromkeys(("s", "second", "sec"), 9),
-}
-"""Spellings of times, as powers of ten of 1 ns."""
 LONGEST: Final = 60
 """Characters of a unit or a number."""
 _NUMBER_TEXT: Final = re.compile(r"[-+]?[\d.,]+(?:[eE][-+]?\d{1,3})?|[-+]?inf|nan", re.I)
 _LIST: Final = re.compile(r"^([^(]*)\(.*\)?$", re.S)
+_COUNTS: Final = re.compile(r"__\w*?(?:inst_|ops_)")
+_COUNTED: Final = ("", "inst", "op", "flop", "thread", "warp")
+_DIGITS_AND_MARKS: Final = r"^-?[0-9][0-9.,]*$"
+_PLAIN: Final = r"^-?[0-9]+(?:\.[0-9]+)?$"
+_AMBIGUOUS: Final = r"^-?[0-9]{1,3}[.,][0-9]{3}$"
+_LESS_THAN_ONE: Final = r"^0[.,]"
+_CLEAR: Final = {
+    mark: rf"^-?[0-9]+[{mark}][0-9]*$"
+    rf"|^-?[0-9][0-9{other}]*[{other}][0-9{other}]*[{mark}][0-9]*$"
+    rf"|^-?[0-9]{{1,3}}(?:[{other}][0-9]{{3}}){{2,}}$"
+    for mark, other in (".,", ",.")
+}
+"""Numbers with a decimal mark alone, behind marks of thousands, and with two of those alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,52 +61,21 @@ def unit_of(text: str) -> Unit:
     base, power = _part(top)
     if not bottom:
         return Unit(base, power)
-    if bottom.lower() in _TIMES:
+    if bottom.lower() in TIME_UNITS:
         # Per ns is 10^9 times per second.
-        power += 9 - _TIMES[bottom.lower()]
+        power += 9 - TIME_UNITS[bottom.lower()]
         return Unit("Hz" if base == "cycle" else f"{base}/s", power)
     return Unit(f"{base}/{bottom}", power)
 
 
 def _part(text: str) -> tuple[str, int]:
-    if text.lower() in _TIMES:
-        return "ns", _TIMES[text.lower()]
-    found = _SCALED.fullmatch(text)
-    if found is None:
+    if text.lower() in TIME_UNITS:
+        return "ns", TIME_UNITS[text.lower()]
+    match = _SCALED.fullmatch(text)
+    if match is None:
         return text, 0
-    word = found[2].lower()
-    return "Hz" if word == "hz" else word, _PREFIXES[found[1].lower()]
-
-
-def value_of(text: str, *, comma: bool) -> tuple[What, Decimal | None]:
-    """Return what a cell is and its number; that before a list in brackets is of all instances.
-
-    `comma` says that the comma is the decimal mark, and not the mark of thousands.
-    """
-    text = text.strip()
-    if not text or text.lower() in ("n/a", "nan", "-", "none"):
-        return "not-available", None
-    listed = _LIST.match(text)
-    if listed is not None:
-        value = _number(listed[1].strip(), comma=comma)
-        return ("instances-unread", None) if value is None else ("number", value)
-    value = _number(text, comma=comma)
-    return ("no-number", None) if value is None else ("number", value)
-
-
-def _number(text: str, *, comma: bool) -> Decimal | None:
-    if len(text) > LONGEST or not _NUMBER_TEXT.fullmatch(text):
-        return None
-    plain = text.replace(".", "").replace(",", ".") if comma else text.replace(",", "")
-    try:
-        value = Decimal(plain)
-    except InvalidOperation:
-        return None
-    return value if value.is_finite() and abs(value.adjusted()) < 250 else None
-
-
-_COUNTS: Final = re.compile(r"__\w*?(?:inst_|ops_)")
-_COUNTED: Final = ("", "inst", "op", "flop", "thread", "warp")
+    word = match[2].lower()
+    return "Hz" if word == "hz" else word, _PREFIXES[match[1].lower()]
 
 
 def fits(counter: str, unit: Unit) -> bool:
@@ -114,15 +89,12 @@ def fits(counter: str, unit: Unit) -> bool:
         return True
     top, _, bottom = unit.base.partition("/")
     if rollup.endswith("per_second"):
-        return unit.base == "Hz" or (bottom == "s" and top != "") or bottom in _TIMES
+        return unit.base == "Hz" or (bottom == "s" and top != "") or bottom in TIME_UNITS
     if "__time_duration" in name:
         return unit.base == "ns"
     if "__bytes" in name or "_t_bytes" in name:
         return top == "byte"
     return _COUNTS.search(name) is None or top in _COUNTED
-
-
-_BOTH = (False, True)
 
 
 @dataclass(slots=True)
@@ -134,9 +106,20 @@ class Marks:
 
     def see(self, texts: Sequence[str]) -> None:
         """Look at some numbers."""
-        told, ambiguous = marks_seen(texts)
-        self.told += told
-        self.ambiguous = self.ambiguous or ambiguous
+        cells = pa.array(texts, pa.string())
+        easy = _is_easy(cells)
+        unclear = easy & _matches(cells, _AMBIGUOUS) & ~_matches(cells, _LESS_THAN_ONE)
+        for mark, patterns in _CLEAR.items():
+            clear = easy & ~unclear & _matches(cells, patterns)
+            self.told[mark] += int(np.count_nonzero(clear))
+        examples = [texts[at] for at in np.flatnonzero(unclear)[:1].tolist()]
+        for at in np.flatnonzero(~easy).tolist():
+            text = texts[at].strip()
+            if (clearly := clear_mark(text)) is not None:
+                self.told[clearly] += 1
+            elif is_ambiguous(text):
+                examples.append(text)
+        self.ambiguous = self.ambiguous or next(iter(examples), "")
 
     @property
     def comma(self) -> bool:
@@ -146,25 +129,7 @@ class Marks:
     @property
     def is_open(self) -> bool:
         """Return whether a number has a mark and nothing tells which it is."""
-        return bool(self.ambiguous) and not self.told
-
-
-@dataclass(slots=True)
-class Values:
-    """Values read with the point for decimals and with the comma, and what was odd either way."""
-
-    pieces: list[Array] = field(default_factory=list)
-    odd: tuple[Counter[str], Counter[str]] = field(default_factory=lambda: (Counter(), Counter()))
-
-    def add(self, values: Array) -> None:
-        """Append some, a row for either mark."""
-        same = np.array_equal(values[0], values[1], equal_nan=True)
-        self.pieces.append(values[:1] if same else values)
-
-    def read(self, *, comma: bool) -> tuple[Array, Counter[str]]:
-        """Return all values as they read with one of the marks, and what is odd then."""
-        parts = [piece[-1] if comma else piece[0] for piece in self.pieces]
-        return np.concatenate(parts) if parts else np.empty(0), self.odd[comma]
+        return bool(self.ambiguous) and not self.told.total()
 
 
 def values_of(
@@ -172,124 +137,88 @@ def values_of(
     text: IntArray,
     counters: Sequence[tuple[str, str]],
     counter: IntArray,
-    into: Values,
+    odd: Sequence[Counter[str]],
     marks: Marks,
 ) -> Array:
     """Return values in base units for either decimal mark, NaN for what is no number.
 
-    `counters` are names of counters with the unit in which each row is. What is odd is counted.
+    `counters` are names of counters with the unit in which each row is. What is `odd` is counted,
+    apart for either mark.
     """
     marks.see(texts)
-    cells = _Cells(texts, text, counters, counter)
-    read = [cells.read(comma=comma) for comma in _BOTH[: 1 + has_marks(texts)]]
-    for odd, (_, found) in zip(into.odd, (read[0], read[-1]), strict=True):
-        odd.update(found)
+    units = [unit_of(unit) for _, unit in counters]
+    fitting = [fits(name, unit) for (name, _), unit in zip(counters, units, strict=True)]
+    known = np.array(fitting, np.bool_)[counter]
+    power = np.array([unit.power for unit in units], np.int64)[counter]
+    commas = (False, True) if has_marks(texts) else (False,)
+    read = [_read(texts, text, known, power, comma=comma) for comma in commas]
+    for total, (_, counts) in zip(odd, (read[0], read[-1]), strict=True):
+        total.update(counts)
     return np.stack([read[0][0], read[-1][0]])
 
 
-@dataclass(frozen=True, slots=True)
-class _Cells:
-    """Rows with the places of their texts and counters."""
-
-    texts: Sequence[str]
-    text: IntArray
-    counters: Sequence[tuple[str, str]]
-    counter: IntArray
-
-    def read(self, *, comma: bool) -> tuple[Array, Counter[str]]:
-        """Return the values in base units, NaN for what is none, and how many rows are odd."""
-        plain, kind = plain_numbers(self.texts, comma=comma)
-        kind = kind[self.text]
-        units = [unit_of(unit) for _, unit in self.counters]
-        fitting = [fits(name, unit) for (name, _), unit in zip(self.counters, units, strict=True)]
-        known = np.array(fitting, np.bool_)[self.counter]
-        scaled = np.array([unit.power != 0 for unit in units], np.bool_)[self.counter]
-        # As a text, so that a value is the one nearest to what is printed, its power included.
-        powers = pa.array([f"e{unit.power}" for unit in units]).take(pa.array(self.counter))
-        joined = pc.binary_join_element_wise(plain.take(pa.array(self.text)), powers, "")
-        values = decimals(pa.chunked_array([pc.cast(joined, pa.float64())]))
-        is_number = kind == WHATS.index("number")
-        odd: dict[str, BoolArray] = {
-            "unit-unknown": is_number & ~known,
-            "values-rounded": is_number & known & scaled & (values != 0),
-        }
-        odd |= {what: kind == place for place, what in enumerate(WHATS) if what != "number"}
-        found = Counter({what: int(np.count_nonzero(rows)) for what, rows in odd.items()})
-        return np.where(known, values, np.nan), +found
-
-
-# Numbers as they are printed, many at once; what is not printed plainly is read one by one.
-
-
-WHATS: Final[tuple[What, ...]] = ("number", "not-available", "instances-unread", "no-number")
-
-
-_NUMBER, _TEXT = WHATS.index("number"), WHATS.index("no-number")
-
-
-_DIGITS_AND_MARKS: Final = r"^-?[0-9][0-9.,]*$"
-
-
-_PLAIN: Final = r"^-?[0-9]+(?:\.[0-9]+)?$"
-
-
-_AMBIGUOUS: Final = r"^-?[0-9]{1,3}[.,][0-9]{3}$"
-
-
-_LESS_THAN_ONE: Final = r"^0[.,]"
-
-
-_CLEAR: Final = (
-    "^-?[0-9]+[{mark}][0-9]*$",
-    "^-?[0-9][0-9{other}]*[{other}][0-9{other}]*[{mark}][0-9]*$",
-    "^-?[0-9]{{1,3}}(?:[{other}][0-9]{{3}}){{2,}}$",
-)
-"""Numbers with a decimal mark alone, behind marks of thousands, and with two of those alone."""
+def _read(
+    texts: Sequence[str], text: IntArray, known: BoolArray, power: IntArray, *, comma: bool
+) -> tuple[Array, Counter[str]]:
+    """Return values in base units, NaN for what is none, and how many rows are odd."""
+    plain, what = plain_numbers(texts, comma=comma)
+    # As a text, so that a value is the one nearest to what is printed, its power included.
+    powers, places = ranked(power)
+    exponents = pa.array([f"e{one}" for one in powers.tolist()]).take(pa.array(places))
+    joined = pc.binary_join_element_wise(plain.take(pa.array(text)), exponents, "")
+    values = decimals(pa.chunked_array([pc.cast(joined, pa.float64())]))
+    what = what[text]
+    is_number = what == _NUMBER
+    is_rounded = is_number & known & (power != 0) & (values != 0)
+    odd: dict[str, BoolArray] = {"unit-unknown": is_number & ~known, "values-rounded": is_rounded}
+    odd |= {code: what == place for place, code in enumerate(WHATS) if place != _NUMBER}
+    counts = Counter({code: int(np.count_nonzero(rows)) for code, rows in odd.items()})
+    return np.where(known, values, np.nan), counts
 
 
 def plain_numbers(texts: Sequence[str], *, comma: bool) -> tuple[pa.Array, IntArray]:
     """Return numbers printed with a point and nothing else, null for what is none; and WHATS.
 
-    `comma` says that the comma is the decimal mark, and not the mark of thousands.
+    `comma` says that the comma is the decimal mark, and not the mark of thousands. What is not
+    printed plainly is read one by one.
     """
     cells = pa.array(texts, pa.string())
-    if comma:
-        plain = pc.replace_substring(pc.replace_substring(cells, ".", ""), ",", ".")
-    else:
-        plain = pc.replace_substring(cells, ",", "")
+    thousands = "." if comma else ","
+    plain = pc.replace_substring(pc.replace_substring(cells, thousands, ""), ",", ".")
     easy = _is_easy(cells)
     is_number = easy & _matches(plain, _PLAIN)
-    is_text = easy & (_array(pc.count_substring(plain, ".")) > 1)
+    is_text = easy & (np.asarray(pc.count_substring(plain, ".")) > 1)
     what = np.where(is_number, _NUMBER, _TEXT)
-    found = pc.if_else(pa.array(is_number), plain, None)
+    values = pc.if_else(pa.array(is_number), plain, None)
     others = ~(is_number | is_text)
     if others.any():
-        read = [value_of(texts[at], comma=comma) for at in np.flatnonzero(others).tolist()]
-        what[others] = [WHATS.index(kind) for kind, _ in read]
-        told = [None if value is None else f"{value:f}" for _, value in read]
-        found = pc.replace_with_mask(found, pa.array(others), pa.array(told, pa.string()))
-    return found, what
+        read = [_value_of(texts[at], comma=comma) for at in np.flatnonzero(others).tolist()]
+        what[others] = [kind for kind, _ in read]
+        read_values = pa.array([value for _, value in read], pa.string())
+        values = pc.replace_with_mask(values, pa.array(others), read_values)
+    return values, what
 
 
-def marks_seen(texts: Sequence[str]) -> tuple[Counter[str], str]:
-    """Return how many numbers clearly have which decimal mark, and one that may have any."""
-    cells = pa.array(texts, pa.string())
-    easy = _is_easy(cells)
-    told: Counter[str] = Counter()
-    unclear = easy & _matches(cells, _AMBIGUOUS) & ~_matches(cells, _LESS_THAN_ONE)
-    for mark, other in (".,", ",."):
-        patterns = [one.format(mark=mark, other=other) for one in _CLEAR]
-        clear = easy & ~unclear & _matches(cells, "|".join(patterns))
-        told[mark] += int(np.count_nonzero(clear))
-    examples = [texts[at] for at in np.flatnonzero(unclear)[:1].tolist()]
-    for at in np.flatnonzero(~easy).tolist():
-        text = texts[at].strip()
-        clearly = clear_mark(text)
-        if clearly is not None:
-            told[clearly] += 1
-        elif is_ambiguous(text):
-            examples.append(text)
-    return +told, examples[0] if examples else ""
+def _value_of(text: str, *, comma: bool) -> tuple[int, str | None]:
+    """Return what a cell is and its number; that before a list in brackets is of all instances."""
+    text = text.strip()
+    if not text or text.lower() in ("n/a", "nan", "-", "none"):
+        return _NOT_AVAILABLE, None
+    listed = _LIST.match(text)
+    plain = _plain(listed[1].strip() if listed else text, comma=comma)
+    if plain is None:
+        return (_INSTANCES if listed else _TEXT), None
+    return _NUMBER, plain
+
+
+def _plain(text: str, *, comma: bool) -> str | None:
+    if len(text) > LONGEST or not _NUMBER_TEXT.fullmatch(text):
+        return None
+    try:
+        value = Decimal(text.replace("." if comma else ",", "").replace(",", "."))
+    except InvalidOperation:
+        return None
+    return f"{value:f}" if value.is_finite() and abs(value.adjusted()) < 250 else None
 
 
 def has_marks(texts: Sequence[str]) -> bool:
@@ -299,14 +228,8 @@ def has_marks(texts: Sequence[str]) -> bool:
 
 def _is_easy(cells: pa.Array) -> BoolArray:
     """Return which cells are nothing but digits and marks, and no longer than a number is."""
-    return _matches(cells, _DIGITS_AND_MARKS) & (_array(pc.binary_length(cells)) <= LONGEST)
+    return _matches(cells, _DIGITS_AND_MARKS) & (np.asarray(pc.binary_length(cells)) <= LONGEST)
 
 
 def _matches(cells: pa.Array, pattern: str) -> BoolArray:
-    found: BoolArray = _array(pc.match_substring_regex(cells, pattern))
-    return found
-
-
-def _array(values: pa.Array) -> npt.NDArray[Any]:
-    found: npt.NDArray[Any] = values.to_numpy(zero_copy_only=False)
-    return found
+    return np.asarray(pc.match_substring_regex(cells, pattern), dtype=np.bool_)

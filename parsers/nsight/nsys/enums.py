@@ -13,37 +13,20 @@ import numpy as np
 
 from traceflops.table import ABSENT, IntArray
 
-MIGRATION: Final = "migration"
-
+_WAYS: Final = ("HtoD", "DtoH", "HtoA", "AtoH", "AtoA", "AtoD", "DtoA", "DtoD", "HtoH", "PtoP")
 COPIES: Final[Mapping[int, tuple[str, str]]] = {
-    1: ("HtoD", "Memcpy HtoD"),
-    2: ("DtoH", "Memcpy DtoH"),
-    3: ("HtoA", "Memcpy HtoA"),
-    4: ("AtoH", "Memcpy AtoH"),
-    5: ("AtoA", "Memcpy AtoA"),
-    6: ("AtoD", "Memcpy AtoD"),
-    7: ("DtoA", "Memcpy DtoA"),
-    8: ("DtoD", "Memcpy DtoD"),
-    9: ("HtoH", "Memcpy HtoH"),
-    10: ("PtoP", "Memcpy PtoP"),
-    11: (f"{MIGRATION} HtoD", "Unified memory HtoD"),
-    12: (f"{MIGRATION} DtoH", "Unified memory DtoH"),
-    13: (f"{MIGRATION} DtoD", "Unified memory DtoD"),
+    **{kind: (way, f"Memcpy {way}") for kind, way in enumerate(_WAYS, 1)},
+    11: ("migration HtoD", "Unified memory HtoD"),
+    12: ("migration DtoH", "Unified memory DtoH"),
+    13: ("migration DtoD", "Unified memory DtoD"),
 }
-"""By the kind of a copy: its direction, and its name as PyTorch's profiler writes it."""
+"""By the kind of a copy: its direction, and its name as PyTorch's profiler writes it.
 
-UNIFIED: Final = (11, 12, 13)
-"""Copies that the driver made on its own, to bring a page of unified memory to its user."""
+The last ones the driver makes on its own, to bring a page of unified memory to its user.
+"""
 
-MEMORY: Final[Mapping[int, str]] = {
-    0: "Pageable",
-    1: "Pinned",
-    2: "Device",
-    3: "Array",
-    4: "Managed",
-    5: "Device Static",
-    6: "Managed Static",
-}
+_MEMORY: Final = ("Pageable", "Pinned", "Device", "Array", "Managed", "Device Static")
+MEMORY: Final[Mapping[int, str]] = dict(enumerate((*_MEMORY, "Managed Static")))
 
 WAITS: Final[Mapping[int, str]] = {
     1: "Event Synchronize",
@@ -69,45 +52,16 @@ WARNING, ERROR = 2, 3
 ALLOCATED, FREED = 0, 1
 
 WAITING: Final = (
-    "accept",
-    "clock_nanosleep",
-    "connect",
-    "epoll_wait",
-    "flock",
-    "fsync",
-    "futex",
-    "join",
-    "lock",
-    "msync",
-    "nanosleep",
-    "pause",
-    "poll",
-    "ppoll",
-    "pselect",
-    "pthread_barrier_wait",
-    "pthread_cond_timedwait",
-    "pthread_cond_wait",
-    "pthread_join",
-    "pthread_mutex_lock",
-    "pthread_rwlock_rdlock",
-    "pthread_rwlock_wrlock",
-    "read",
-    "recv",
-    "recvfrom",
-    "recvmsg",
-    "select",
-    "sem_timedwait",
-    "sem_wait",
-    "sleep",
-    "usleep",
-    "wait",
-    "waitpid",
+    *("accept", "clock_nanosleep", "connect", "epoll_wait", "flock", "fsync", "futex", "join"),
+    *("lock", "msync", "nanosleep", "pause", "poll", "ppoll", "pselect", "pthread_barrier_wait"),
+    *("pthread_cond_timedwait", "pthread_cond_wait", "pthread_join", "pthread_mutex_lock"),
+    *("pthread_rwlock_rdlock", "pthread_rwlock_wrlock", "read", "recv", "recvfrom", "recvmsg"),
+    *("select", "sem_timedwait", "sem_wait", "sleep", "usleep", "wait", "waitpid"),
 )
 """Calls of the operating system in which a thread does nothing but wait."""
 
-
-_THREAD_BITS: Final = 24
-_MASK: Final = (1 << 24) - 1
+THREAD_BITS: Final = 24
+_MASK: Final = (1 << THREAD_BITS) - 1
 NO_STREAM: Final = (1 << 32) - 1
 """How an unsigned number of 32 bits says that there is none."""
 
@@ -117,7 +71,7 @@ def processes_of(ids: IntArray) -> IntArray:
 
     An id with 0 for the operating system's number names none: no process has that number.
     """
-    keys = ids >> _THREAD_BITS
+    keys = ids >> THREAD_BITS
     return np.where((ids == ABSENT) | (keys & _MASK == 0), ABSENT, keys)
 
 
@@ -126,9 +80,9 @@ def threads_of(ids: IntArray) -> IntArray:
     return np.where(ids == ABSENT, ABSENT, ids & _MASK)
 
 
-def pid_of(process: int) -> int:
-    """Return the operating system's number of a process."""
-    return process & _MASK
+def pid_of(process: int) -> int | None:
+    """Return the operating system's number of a process; None where it is not known."""
+    return None if process == ABSENT else process & _MASK
 
 
 def present(values: IntArray) -> IntArray:

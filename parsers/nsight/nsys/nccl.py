@@ -12,23 +12,24 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from traceflops.parsers.io import UNDECODABLE, Among, Present, Wanted
-from traceflops.parsers.nsight.nsys.enums import processes_of, threads_of
-from traceflops.parsers.nsight.nsys.nvtx import NcclRanges
+from traceflops.parsers.io import UNDECODABLE, Among, Batch, Present, Wanted
+from traceflops.parsers.nsight.nsys.enums import THREAD_BITS, processes_of, threads_of
 from traceflops.parsers.nsight.nsys.ranks import RankPlace
-from traceflops.parsers.nsight.nsys.reading import ReportReading
-from traceflops.parsers.nsight.nsys.strings import texts_of
+from traceflops.parsers.nsight.nsys.reading import ReportReading, texts_of
 from traceflops.parsers.shared import Gathered, fill_collectives, rccl
-from traceflops.table import ABSENT, IntArray, distinct
+from traceflops.table import ABSENT, TableBuilder, distinct
 
 _PAYLOAD: Final = Wanted(integers=("start", "globalTid", "jsonTextId"), texts=("jsonText",))
-_START: Final = Wanted(integers=("start",))
+_TABLE: Final = "NVTX_EVENTS"
+_OF_LAUNCHES: Final = ("process", "thread", "start_ns", "dur_ns", "correlation")
 _MOST_DOMAINS: Final = 64
 _COMMUNICATOR: Final = "communicator"
 _SIZE: Final = "message size"
 _RANKS: Final = "no. of ranks"
 _RANK: Final = "rank"
 _WORDS: Final = (_COMMUNICATOR, _SIZE, _RANKS, _RANK)
+_PARTS: Final = (_COMMUNICATOR, _SIZE)
+"""Words that may be a part of what a value is called."""
 _LONGEST: Final = 1 << 16
 _DEEPEST: Final = 4
 
@@ -37,87 +38,87 @@ Key = tuple[int, int]
 """A thread and a time, by which a range is found again."""
 
 
-def fill_nccl(reading: ReportReading, ranges: Sequence[NcclRanges]) -> None:
-    """Fill in the collectives of kernels, and the ranks that payloads name."""
-    if not any(len(one.names) for one in ranges):
+def fill_nccl(reading: ReportReading, ranges: Sequence[Batch]) -> None:
+    """Fill in the collectives of kernels, and the ranks that payloads name.
+
+    `ranges` are those that NCCL marks, as `read_nvtx` gives them.
+    """
+    count = sum(batch.count for batch in ranges)
+    if not count:
         return
-    payloads = _payloads(reading, ranges)
-    reading.odd["nccl-blobs"] += 0 if payloads else _blobs(reading, ranges)
-    reading.odd["nccl-ranges"] += sum(len(one.names) for one in ranges)
+    domains = distinct(np.concatenate([batch["domainId"] for batch in ranges]))
+    of_nccl = Among("domainId", tuple(domains[domains != ABSENT].tolist()[:_MOST_DOMAINS]))
+    payloads = _payloads(reading, of_nccl) if of_nccl.values else {}
+    if of_nccl.values and not payloads:
+        # Payloads may be there as bytes, which only their own schema tells to read.
+        blobs = reading.tables.batches(_TABLE, Wanted(), (of_nccl, Present("binaryData")))
+        reading.odd["nccl-blobs"] += sum(batch.count for batch in blobs)
+    reading.odd["nccl-ranges"] += count
     reading.odd["nccl-payloads"] += len(payloads)
     # The kernels are filled in where they are; the calls are those that matter here.
     view = Gathered()
     view.tables["activities"] = reading.gathered["activities"]
-    _add_launches(reading, view)
+    _add_launches(reading, view["calls"])
     arguments: dict[int, dict[str, str]] = {}
-    for one in ranges:
-        _add_ranges(reading, view, one, payloads, arguments)
+    for batch in ranges:
+        _add_ranges(reading, view["calls"], batch, payloads, arguments)
     fill_collectives(view, arguments)
 
 
-def _add_launches(reading: ReportReading, view: Gathered) -> None:
+def _add_launches(reading: ReportReading, into: TableBuilder) -> None:
     """Copy the calls that launched kernels of NCCL."""
     activities, calls = reading.gathered["activities"], reading.gathered["calls"]
     named = [code for name, code in activities.names["name"].items() if "nccl" in name.lower()]
     wanted = activities.column("correlation")[np.isin(activities.column("name"), named)]
     rows = np.flatnonzero(np.isin(calls.column("correlation"), distinct(wanted)))
-    view["calls"].add(
+    into.add(
         len(rows),
-        **{
-            name: calls.column(name)[rows]
-            for name in ("process", "thread", "start_ns", "dur_ns", "correlation")
-        },
-        name=view["calls"].names["name"]["launch"],
-        api=view["calls"].names["api"]["runtime"],
+        **{name: calls.column(name)[rows] for name in _OF_LAUNCHES},
+        name=into.names["name"]["launch"],
+        api=into.names["api"]["runtime"],
     )
 
 
 def _add_ranges(
     reading: ReportReading,
-    view: Gathered,
-    ranges: NcclRanges,
+    calls: TableBuilder,
+    ranges: Batch,
     payloads: Mapping[Key, Payload],
     arguments: dict[int, dict[str, str]],
 ) -> None:
     """Add ranges as calls of the library, with what their payloads say as arguments."""
-    calls = view["calls"]
-    keys = zip(ranges.thread.tolist(), ranges.start_ns.tolist(), strict=True)
-    for row, (key, name) in enumerate(zip(keys, ranges.names, strict=True), calls.count):
+    thread, names = ranges["globalTid"], [name or "" for name in ranges.texts["name"]]
+    keys = zip(thread.tolist(), ranges["start_ns"].tolist(), strict=True)
+    for row, (key, name) in enumerate(zip(keys, names, strict=True), calls.count):
         payload = payloads.get(key)
         if payload:
             arguments[row] = _arguments(name, payload)
-            _note_rank(reading, key[0] >> 24, name, payload)
+            _note_rank(reading, key[0] >> THREAD_BITS, name, payload)
     calls.add(
-        len(ranges.names),
-        process=reading.people.processes(processes_of(ranges.thread)),
-        thread=threads_of(ranges.thread),
-        start_ns=ranges.start_ns,
-        dur_ns=ranges.dur_ns,
-        name=calls.names["name"].codes(ranges.names),
+        ranges.count,
+        process=reading.people.processes(processes_of(thread)),
+        thread=threads_of(thread),
+        start_ns=ranges["start_ns"],
+        dur_ns=ranges["dur_ns"],
+        name=calls.names["name"].codes(names),
         api=calls.names["api"]["rccl"],
     )
 
 
 def _arguments(name: str, payload: Payload) -> dict[str, str]:
     """Return a payload as the arguments of the call; sizes are in bytes, so they count bytes."""
-    found = {"comm": payload.get(_COMMUNICATOR, ""), "group": payload.get(_COMMUNICATOR, "")}
+    arguments = {"comm": payload.get(_COMMUNICATOR, ""), "group": payload.get(_COMMUNICATOR, "")}
     kind = rccl.COLLECTIVES.get(name)
     if kind is not None and kind.count is not None and _SIZE in payload:
-        found |= {kind.count: payload[_SIZE], "datatype": "ncclUint8"}
+        arguments |= {kind.count: payload[_SIZE], "datatype": "ncclUint8"}
     if name in rccl.SIZES and _RANKS in payload:
-        found |= {
-            "newcomm": found["comm"],
-            rccl.SIZES[name] or "nranks": payload[_RANKS],
-        }
-    return found
+        arguments |= {"newcomm": arguments["comm"], rccl.SIZES[name] or "nranks": payload[_RANKS]}
+    return arguments
 
 
 def _note_rank(reading: ReportReading, process: int, name: str, payload: Payload) -> None:
     """Note the place of a process in the largest communicator that it made."""
-    rank, world = (
-        rccl.amount(payload.get(_RANK)),
-        rccl.amount(payload.get(_RANKS)),
-    )
+    rank, world = (rccl.amount(payload.get(word)) for word in (_RANK, _RANKS))
     if name not in rccl.SIZES or rank is None or world is None or not rank < world < 2**31:
         return
     places = reading.people.places
@@ -125,44 +126,19 @@ def _note_rank(reading: ReportReading, process: int, name: str, payload: Payload
         places[process] = RankPlace(world, rank, payload.get(_COMMUNICATOR))
 
 
-def _blobs(reading: ReportReading, ranges: Sequence[NcclRanges]) -> int:
-    """Return how many payloads there are as bytes, which only their own schema tells to read."""
-    among = _domains(ranges)
-    if "binaryData" not in reading.tables.columns("NVTX_EVENTS") or not among.values:
-        return 0
-    conditions = among, Present("binaryData")
-    batches = reading.tables.batches("NVTX_EVENTS", _START, conditions)
-    return sum(batch.count for batch in batches)
-
-
-def _domains(ranges: Sequence[NcclRanges]) -> Among:
-    """Return that a row is of a domain in which NCCL marks ranges."""
-    domains = distinct(np.concatenate([one.domain for one in ranges]))
-    return Among("domainId", tuple(domains[domains != ABSENT].tolist()[:_MOST_DOMAINS]))
-
-
-def _payloads(reading: ReportReading, ranges: Sequence[NcclRanges]) -> dict[Key, Payload]:
-    """Return what is in the payloads of ranges."""
-    among = _domains(ranges)
-    wanted = {"jsonText", "jsonTextId"} & reading.tables.columns("NVTX_EVENTS")
-    if not wanted or not among.values:
+def _payloads(reading: ReportReading, of_nccl: Among) -> dict[Key, Payload]:
+    """Return what is in the payloads of ranges, which stand in the rows or among the texts."""
+    if reading.tables.columns(_TABLE).isdisjoint(("jsonText", "jsonTextId")):
         return {}
-    found: dict[Key, Payload] = {}
-    by_id: list[tuple[IntArray, IntArray, IntArray]] = []
-    for batch in reading.tables.batches("NVTX_EVENTS", _PAYLOAD, (among,)):
+    with_payload: list[tuple[Key, str | None, int]] = []
+    for batch in reading.tables.batches(_TABLE, _PAYLOAD, (of_nccl,)):
         keys = zip(batch["globalTid"].tolist(), batch["start"].tolist(), strict=True)
-        for key, text in zip(keys, batch.texts["jsonText"], strict=True):
-            if text and (payload := _payload(text)):
-                found[key] = payload
-        rows = batch.only(batch["jsonTextId"] != ABSENT)
-        by_id.append((rows["globalTid"], rows["start"], rows["jsonTextId"]))
-    texts = texts_of(reading.tables, [ids for _, _, ids in by_id]).shown()
-    for threads, starts, ids in by_id:
-        for thread, start, key in zip(threads.tolist(), starts.tolist(), ids.tolist(), strict=True):
-            payload = _payload(texts[key] or "")
-            if payload:
-                found[thread, start] = payload
-    return found
+        rows = zip(keys, batch.texts["jsonText"], batch["jsonTextId"].tolist(), strict=True)
+        with_payload += [row for row in rows if row[1] or row[2] != ABSENT]
+    ids, texts = texts_of(reading.tables, [np.array([id_ for _, _, id_ in with_payload], np.int64)])
+    by_id = dict(zip(ids.tolist(), texts, strict=True))
+    payloads = {key: _payload(by_id.get(id_) or text or "") for key, text, id_ in with_payload}
+    return {key: payload for key, payload in payloads.items() if payload}
 
 
 def _payload(text: str) -> Payload:
@@ -173,24 +149,21 @@ def _payload(text: str) -> Payload:
         decoded = msgspec.json.decode(text)
     except UNDECODABLE:
         return {}
-    found: dict[str, str] = {}
-    _collect(decoded, found, _DEEPEST)
-    return found
+    words: dict[str, str] = {}
+    _collect(decoded, words, _DEEPEST)
+    return words
 
 
-def _collect(value: Any, found: dict[str, str], depth: int) -> None:
+def _collect(value: Any, words: dict[str, str], depth: int) -> None:
     if depth and isinstance(value, list):
         for one in value[:64]:
-            _collect(one, found, depth - 1)
+            _collect(one, words, depth - 1)
     if not depth or not isinstance(value, dict):
         return
     for key, one in list(value.items())[:64]:
-        word = next((w for w in _WORDS if _means(str(key).lower(), w)), None)
+        name = str(key).lower()
+        word = next((w for w in _WORDS if w == name or (w in name and w in _PARTS)), None)
         if word is not None and isinstance(one, int | str):
-            found.setdefault(word, str(one)[:64])
+            words.setdefault(word, str(one)[:64])
         else:
-            _collect(one, found, depth - 1)
-
-
-def _means(key: str, word: str) -> bool:
-    return word in key if word in (_COMMUNICATOR, _SIZE) else key == word
+            _collect(one, words, depth - 1)

@@ -10,12 +10,13 @@ import pyarrow as pa
 
 from traceflops.devices import renumbered_note
 from traceflops.parsers.io import NoteTable
-from traceflops.parsers.nsight.nsys.reading import ReportReading
-from traceflops.parsers.nsight.nsys.work import UNNAMED as UNNAMED_KERNEL
+from traceflops.parsers.nsight.nsys.reading import CUPTI, ReportReading
+from traceflops.parsers.nsight.nsys.timeline import UNNAMED_KERNEL
 from traceflops.parsers.shared import span_notes
 from traceflops.table import (
     ABSENT,
     CUDA_TRACE,
+    BoolArray,
     Note,
     codes,
     distinct,
@@ -118,42 +119,37 @@ _NOTES: Final = NoteTable(
     },
 )
 _WORK_TABLES: Final = ("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE")
-_CALL_TABLE: Final = "RUNTIME"
 _OF_CUDA: Final = ("SYNCHRONIZATION", "CUDA_EVENT", "MEMORY_USAGE", "OVERHEAD")
 """Records that only tracing of CUDA makes."""
-_PREFIX: Final = "CUPTI_ACTIVITY_KIND_"
 _LAUNCH: Final = "GraphLaunch"
 
 
 def content_notes(
-    tables: Mapping[str, pa.Table],
-    reading: ReportReading,
-    lost: frozenset[str],
-    facts: Mapping[str, str],
+    tables: Mapping[str, pa.Table], reading: ReportReading, facts: Mapping[str, str]
 ) -> Iterator[Note]:
     """Give the notes on records: what was repaired, dropped, assumed or is missing.
 
-    `lost` are the tables of the export of which rows are lost, `facts` the switches of the
-    recording.
+    `facts` are the switches of the recording.
     """
-    odd = reading.odd
+    odd, lost = reading.odd, reading.tables.lost
     yield from span_notes(odd)
     yield from _NOTES.counted(
         odd, "open-range", "unnamed", "copy-kind", "metrics-left-out", "device-unknown"
     )
-    is_work_lost = not lost.isdisjoint(_PREFIX + table for table in _WORK_TABLES)
+    is_work_lost = not lost.isdisjoint(CUPTI + table for table in _WORK_TABLES)
     if is_work_lost:
         yield _NOTES.note("work-lost")
     if not tables["activities"].num_rows:
         yield _no_work(tables, reading, facts.get(CUDA_TRACE))
     elif not tables["calls"].num_rows:
-        yield _NOTES.note("no-calls lost" if _PREFIX + _CALL_TABLE in lost else "no-calls")
+        yield _NOTES.note("no-calls lost" if f"{CUPTI}RUNTIME" in lost else "no-calls")
     yield from _ownerless(tables)
-    if unnamed := _unnamed_kernels(tables):
+    activities = tables["activities"]
+    if unnamed := int(_are(activities["name"], UNNAMED_KERNEL).sum()):
         yield _NOTES.note("kernels-unnamed", unnamed)
     if moved := reading.people.moved_streams:
         yield renumbered_note(moved, "context")
-    yield from _graph_replays(tables)
+    yield from _graph_replays(activities)
     if not is_work_lost and (launches := _launches_without_work(tables)):
         yield _NOTES.note("graph-launches-lost", launches)
     if odd["nccl-ranges"] and not odd["nccl-payloads"]:
@@ -191,33 +187,28 @@ def _ownerless(tables: Mapping[str, pa.Table]) -> Iterator[Note]:
         yield _NOTES.note(key, work, processes=processes, devices=several(devices, "device"))
 
 
-def _unnamed_kernels(tables: Mapping[str, pa.Table]) -> int:
-    """Return how many kernels have no name, by which their categories are told."""
-    column = tables["activities"]["name"]
-    known = names(column)
-    if UNNAMED_KERNEL not in known:
-        return 0
-    return int(np.count_nonzero(codes(column) == known.index(UNNAMED_KERNEL)))
-
-
-def _graph_replays(tables: Mapping[str, pa.Table]) -> Iterator[Note]:
+def _graph_replays(activities: pa.Table) -> Iterator[Note]:
     """Say what runs inside graphs that is not seen."""
-    activities = tables["activities"]
-    kinds = names(activities["kind"])
-    replays = codes(activities["kind"]) == (kinds.index("graph") if "graph" in kinds else -2)
+    replays = _are(activities["kind"], "graph")
     if replays.any():
         length = time_amount(int(numbers(activities["dur_ns"])[replays].sum()))
         yield _NOTES.note("graphs-opaque", int(replays.sum()), length=length)
 
 
+def _are(column: pa.ChunkedArray, *texts: str) -> BoolArray:
+    """Return which rows of a column have one of some texts."""
+    places = [place for place, text in enumerate(names(column)) if text in texts]
+    return np.isin(codes(column), places)
+
+
 def _launches_without_work(tables: Mapping[str, pa.Table]) -> int:
     """Return how many launches of graphs left nothing; twins of one launch share its number."""
     calls, activities = tables["calls"], tables["activities"]
-    named = [place for place, name in enumerate(names(calls["name"])) if _LAUNCH in name]
-    if not named or not activities.num_rows:
+    launching = [name for name in names(calls["name"]) if _LAUNCH in name]
+    if not launching or not activities.num_rows:
         return 0
     ids, done = (numbers(table["correlation"], ABSENT) for table in (calls, activities))
-    launches = np.flatnonzero(np.isin(codes(calls["name"]), named) & (ids != ABSENT))
+    launches = np.flatnonzero(_are(calls["name"], *launching) & (ids != ABSENT))
     work = np.flatnonzero(np.isin(done, ids[launches]))
     process = (numbers(calls["process"])[launches], numbers(activities["process"])[work])
     keys = joint_codes(np.concatenate(process), np.concatenate([ids[launches], done[work]]))

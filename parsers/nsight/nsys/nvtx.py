@@ -1,164 +1,145 @@
-"""NVTX ranges and marks of a report: operators of PyTorch, and what the program itself marked."""
+"""NVTX ranges and marks of a report: operators of PyTorch, and what the program itself marked.
+
+There are millions of texts and nearly all differ: they come through Arrow and stay bytes, since as
+texts of Python they would take most of all the time.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
+import pyarrow as pa
 
-from traceflops.parsers.io import Batch, Lookup
-from traceflops.parsers.nsight.nsys.enums import MARK, RANGES, STACKED, processes_of, threads_of
+from traceflops.parsers.io import (
+    LONGEST_VALUE,
+    Batch,
+    Database,
+    Lookup,
+    NotFast,
+    Table,
+    Wanted,
+    quoted,
+    record_batches,
+    select,
+)
+from traceflops.parsers.nsight.nsys.enums import MARK, RANGES, STACKED
 from traceflops.parsers.nsight.nsys.op_texts import OpTexts, op_texts
-from traceflops.parsers.nsight.nsys.reading import ReportReading
-from traceflops.parsers.nsight.nsys.strings import text_rows, texts_of
-from traceflops.table import ABSENT, Array, BoolArray, IntArray, Names, string_column
+from traceflops.parsers.nsight.nsys.reading import ReportReading, texts_of
+from traceflops.parsers.nsight.nsys.tables import Tables
+from traceflops.table import (
+    ABSENT,
+    Array,
+    BoolArray,
+    IntArray,
+    Names,
+    number_column,
+    numbers,
+    string_column,
+)
 
-UNNAMED: Final = "(unnamed range)"
-
+_UNNAMED: Final = "(unnamed range)"
 _TABLE: Final = "NVTX_EVENTS"
 _COLUMNS: Final = ("start", "end", "eventType", "globalTid", "textId", "domainId")
 _NCCL: Final = re.compile(r"p?nccl[A-Z]")
 """Functions of NCCL; PyTorch's own ranges around them are named `nccl:all_reduce`."""
-_OPEN: Final = "open-range"
+T = TypeVar("T")
+_FITS: Final = f"octet_length({{c}}) <= {LONGEST_VALUE}"
+_HAS_TEXT: Final = f"CASE WHEN typeof({{c}}) <> 'text' THEN 0 WHEN {_FITS} THEN 1 END"
+"""Null of a text that is too long, which the careful way then deals with."""
+_TEXT: Final = f"CASE WHEN typeof({{c}}) = 'text' AND {_FITS} THEN {{c}} ELSE '' END"
 
 
-@dataclass(frozen=True, slots=True)
-class NcclRanges:
-    """Ranges that NCCL marks: their threads, times, domains and names."""
+def read_nvtx(reading: ReportReading) -> list[Batch]:
+    """Add operators and marks; return the ranges of NCCL, which are among the marks.
 
-    thread: IntArray
-    start_ns: IntArray
-    dur_ns: IntArray
-    domain: IntArray
-    names: list[str]
-
-
-@dataclass(frozen=True, slots=True)
-class _Ranges:
-    """Rows with times; `text` are the places of their texts among those taken apart."""
-
-    rows: Batch
-    start_ns: IntArray
-    dur_ns: IntArray
-    text: IntArray
-
-    def only(self, chosen: BoolArray) -> _Ranges:
-        return _Ranges(
-            self.rows.only(chosen), self.start_ns[chosen], self.dur_ns[chosen], self.text[chosen]
-        )
-
-
-def read_nvtx(reading: ReportReading) -> list[NcclRanges]:
-    """Add operators and marks; return the ranges of NCCL, which are among the marks."""
-    found: list[NcclRanges] = []
+    Their names are the texts `name`.
+    """
     registered: list[Batch] = []
+    nccl: list[Batch] = []
     for batch in text_rows(reading.tables, _TABLE, _COLUMNS, "text"):
         reading.counts["NVTX"] += batch.rows.count
-        kind = batch.rows["eventType"]
-        known = batch.only(np.isin(kind, RANGES) | (kind == MARK))
-        own = known.only(known.has_text)
+        known = np.isin(batch.rows["eventType"], (*RANGES, MARK))
+        own = batch.only(known & batch.has_text)
         if own.rows.count:
-            _add(reading, own.rows, np.arange(own.rows.count), op_texts(own.texts), found)
-        if not known.has_text.all():
-            registered.append(known.rows.only(~known.has_text))
-    _add_registered(reading, registered, found)
-    return found
+            nccl += _add(reading, own.rows, np.arange(own.rows.count), op_texts(own.texts))
+        others = batch.rows.only(known & ~batch.has_text)
+        registered += [others] if others.count else []
+    if registered:
+        nccl += _add_registered(reading, registered)
+    return nccl
 
 
-def _add_registered(
-    reading: ReportReading, batches: Sequence[Batch], found: list[NcclRanges]
-) -> None:
+def _add_registered(reading: ReportReading, batches: Sequence[Batch]) -> Iterator[Batch]:
     """Add rows whose texts stand in the table of texts; of some the text is not there."""
-    if not batches:
-        return
-    texts = texts_of(reading.tables, [batch["textId"] for batch in batches])
-    known = [text if text is not None else UNNAMED for text in texts.texts]
-    parsed = op_texts(string_column([*known, UNNAMED]))
-    place = Lookup(texts.ids, np.arange(len(known)))
+    ids, texts = texts_of(reading.tables, [batch["textId"] for batch in batches])
+    shown = [_UNNAMED if text is None else text for text in texts]
+    parsed = op_texts(string_column([*shown, _UNNAMED]))
+    place = Lookup(ids, np.arange(len(ids)))
     for batch in batches:
         row = place(batch["textId"])
         reading.odd["unnamed"] += int(np.count_nonzero(row == ABSENT))
-        _add(reading, batch, np.where(row == ABSENT, len(known), row), parsed, found)
+        yield from _add(reading, batch, np.where(row == ABSENT, len(ids), row), parsed)
 
 
-def _add(
-    reading: ReportReading,
-    batch: Batch,
-    text: IntArray,
-    texts: OpTexts,
-    found: list[NcclRanges],
-) -> None:
-    """Add rows by their texts, which were taken apart."""
-    with_text = Batch(batch.count, {**_closed(reading, batch).numbers, "text": text}, {})
-    rows, start, dur = reading.timed(with_text)
-    ranges = _Ranges(rows, start, dur, rows["text"])
+def _add(reading: ReportReading, batch: Batch, text: IntArray, texts: OpTexts) -> Iterator[Batch]:
+    """Add rows by the places of their texts, which were taken apart; give the ranges of NCCL."""
+    own = {"end": _ends(reading, batch), "text": text, "name": texts.name[text]}
+    rows = reading.timed(Batch(batch.count, {**batch.numbers, **own}, {}))
     # A domain of its own is not PyTorch's: it marks its operators in the default one.
     default = (rows["domainId"] == 0) | (rows["domainId"] == ABSENT)
-    is_op = texts.is_op[ranges.text] & np.isin(rows["eventType"], STACKED) & default
-    _add_ops(reading, ranges.only(is_op), texts)
-    _add_marks(reading, ranges.only(~is_op), texts)
+    is_op = texts.is_op[rows["text"]] & np.isin(rows["eventType"], STACKED) & default
+    _add_ops(reading, rows.only(is_op), texts)
+    _add_marks(reading, rows.only(~is_op), texts)
     nccl = np.array([bool(_NCCL.match(name)) for name in texts.names], dtype=np.bool_)
     if nccl.any():
-        mine = ranges.only(~is_op & nccl[texts.name[ranges.text]])
-        names = [texts.names[place] for place in texts.name[mine.text].tolist()]
-        found.append(
-            NcclRanges(
-                mine.rows["globalTid"], mine.start_ns, mine.dur_ns, mine.rows["domainId"], names
-            )
-        )
+        mine = rows.only(~is_op & nccl[rows["name"]])
+        names: list[str | None] = [texts.names[place] for place in mine["name"].tolist()]
+        yield Batch(mine.count, mine.numbers, {"name": names})
 
 
-def _closed(reading: ReportReading, batch: Batch) -> Batch:
-    """Return rows that all have an end: marks, their own; open ranges, the latest time seen."""
-    open_ = batch["end"] == ABSENT
-    if not open_.any():
-        return batch
+def _ends(reading: ReportReading, batch: Batch) -> IntArray:
+    """Return where rows end: marks where they begin, open ranges at the latest time known."""
+    start, end = batch["start"], batch["end"]
+    is_open = end == ABSENT
+    if not is_open.any():
+        return end
     is_range = np.isin(batch["eventType"], RANGES)
-    reading.odd[_OPEN] += int(np.count_nonzero(open_ & is_range))
-    start = batch["start"]
+    reading.odd["open-range"] += int(np.count_nonzero(is_open & is_range))
     last = np.where(is_range, np.maximum(start, reading.latest_ns), start)
-    return Batch(batch.count, {**batch.numbers, "end": np.where(open_, last, batch["end"])}, {})
+    return np.where(is_open, last, end)
 
 
-def _add_ops(reading: ReportReading, ranges: _Ranges, texts: OpTexts) -> None:
-    ops, rows = reading.gathered["ops"], ranges.rows
-    sizes = texts.sizes[ranges.text]
+def _add_ops(reading: ReportReading, rows: Batch, texts: OpTexts) -> None:
+    names, text = reading.gathered["ops"].names, rows["text"]
+    sizes = texts.sizes[text]
     columns: dict[str, Array] = {}
     if (sizes >= 0).any():
-        columns["input_dims"] = _codes(ops.names["input_dims"], texts.all_sizes, sizes)
-    ops.add(
-        rows.count,
-        **_place(reading, rows),
-        name=_codes(ops.names["name"], texts.names, texts.name[ranges.text]),
-        start_ns=ranges.start_ns,
-        dur_ns=ranges.dur_ns,
-        external_id=texts.op_id[ranges.text],
-        sequence=texts.sequence[ranges.text],
+        columns["input_dims"] = _codes(names["input_dims"], texts.all_sizes, sizes)
+    reading.add(
+        "ops",
+        rows,
+        name=_codes(names["name"], texts.names, rows["name"]),
+        external_id=texts.op_id[text],
+        sequence=texts.sequence[text],
         **columns,
     )
 
 
-def _add_marks(reading: ReportReading, ranges: _Ranges, texts: OpTexts) -> None:
-    marks, rows = reading.gathered["marks"], ranges.rows
-    kinds = marks.names["kind"]
-    marks.add(
-        rows.count,
-        **_place(reading, rows),
-        kind=np.where(rows["eventType"] == MARK, kinds["instant"], kinds["annotation"]),
-        name=_codes(marks.names["name"], texts.names, texts.name[ranges.text]),
-        start_ns=ranges.start_ns,
-        dur_ns=ranges.dur_ns,
+def _add_marks(reading: ReportReading, rows: Batch, texts: OpTexts) -> None:
+    names = reading.gathered["marks"].names
+    kinds = names["kind"]
+    is_mark = rows["eventType"] == MARK
+    reading.add(
+        "marks",
+        rows,
+        kind=np.where(is_mark, kinds["instant"], kinds["annotation"]),
+        name=_codes(names["name"], texts.names, rows["name"]),
     )
-
-
-def _place(reading: ReportReading, rows: Batch) -> dict[str, IntArray]:
-    return {
-        "process": reading.people.processes(processes_of(rows["globalTid"])),
-        "thread": threads_of(rows["globalTid"]),
-    }
 
 
 def _codes(names: Names, texts: Sequence[str | None], places: IntArray) -> Array:
@@ -167,5 +148,78 @@ def _codes(names: Names, texts: Sequence[str | None], places: IntArray) -> Array
     for place in np.unique(places[places >= 0]).tolist():
         text = texts[place]
         if text is not None:
-            table[place] = names[text or UNNAMED]
+            table[place] = names[text or _UNNAMED]
     return table[places]
+
+
+@dataclass(frozen=True, slots=True)
+class TextRows:
+    """Rows as numbers, and their texts: an Arrow column, "" where there is none."""
+
+    rows: Batch
+    texts: pa.Array
+    has_text: BoolArray
+
+    def only(self, chosen: BoolArray) -> TextRows:
+        """Return some of the rows."""
+        if chosen.all():
+            return self
+        places = number_column(np.flatnonzero(chosen), pa.int64())
+        return TextRows(self.rows.only(chosen), self.texts.take(places), self.has_text[chosen])
+
+
+def text_rows(
+    tables: Tables, table: str, integers: tuple[str, ...], text: str
+) -> Iterator[TextRows]:
+    """Give the rows of a table some at a time, with some of its columns and one text."""
+    done = 0
+    if isinstance(tables, Database) and text in tables.columns(table):
+        try:
+            for some in _ahead(_fast(tables, table, integers, text)):
+                done += some.rows.count
+                yield some
+            return
+        except NotFast:
+            pass  # the careful way goes on behind the last rows
+    for batch in tables.batches(table, Wanted(integers=integers, texts=(text,))):
+        skipped = min(done, batch.count)
+        done -= skipped
+        rows = batch.only(np.arange(batch.count) >= skipped)
+        if rows.count:
+            texts = rows.texts[text]
+            has_text = np.array([one is not None for one in texts], dtype=np.bool_)
+            column = string_column([one or "" for one in texts])
+            yield TextRows(Batch(rows.count, rows.numbers, {}), column, has_text)
+
+
+def _fast(
+    database: Database, table: str, integers: tuple[str, ...], text: str
+) -> Iterator[TextRows]:
+    """Give rows as the driver does. Raises NotFast where it is missing or an error occurs."""
+    there = database.columns(table)
+    known = Table(table, {name: "INTEGER" for name in integers if name in there})
+    plain = select(known, Wanted(integers=integers), quick=True)
+    columns, _, rest = plain.rpartition(" FROM ")
+    own = ", ".join(one.format(c=quoted(text)) for one in (_HAS_TEXT, _TEXT))
+    for batch in record_batches(database.place.uri, f"{columns}, {own} FROM {rest}"):
+        _, *read, texts = batch.columns
+        if texts.null_count or not pa.types.is_string(texts.type):
+            raise NotFast
+        *values, has_text = map(_integers, read)
+        rows = Batch(batch.num_rows, dict(zip(integers, values, strict=True)), {})
+        yield TextRows(rows, texts, has_text == 1)
+
+
+def _integers(column: pa.Array) -> Any:
+    if column.null_count or not pa.types.is_int64(column.type):
+        raise NotFast
+    return numbers(column)
+
+
+def _ahead(items: Iterator[T]) -> Iterator[T]:
+    """Give what an iterator gives, of which the next is made while one is used."""
+    with ThreadPoolExecutor(1) as pool:
+        coming = pool.submit(next, items, None)
+        while (item := coming.result()) is not None:
+            coming = pool.submit(next, items, None)
+            yield item

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from traceflops.parsers.io import UNDECODABLE
+from traceflops.parsers.io import UNDECODABLE, Bytes
 from traceflops.table import ABSENT, BoolArray, IntArray, numbers, runs
 
 _SEQUENCE: Final = b", seq = "
@@ -58,10 +58,8 @@ def op_texts(column: pa.Array) -> OpTexts:
     sizes, all_sizes = _sizes(data, at[_SIZES], at[_INPUTS], end)
     sequence = _number(data, at[_SEQUENCE], len(_SEQUENCE), end)
     op_id = _number(data, at[_ID], len(_ID), end)
-    names = list(names)
-    name = _in_namespace(
-        name, names, (op_id == ABSENT) & ((sequence != ABSENT) | (at[_SIZES] >= 0))
-    )
+    of_op = (op_id == ABSENT) & ((sequence != ABSENT) | (at[_SIZES] >= 0))
+    name = _in_namespace(name, names, of_op)
     like_op = np.array([bool(_OPERATOR.match(one)) for one in names], dtype=np.bool_)
     is_op = (sequence != ABSENT) | (sizes >= 0)
     if len(names):
@@ -82,7 +80,7 @@ def _in_namespace(name: IntArray, names: list[str], of_op: BoolArray) -> IntArra
     return np.where(of_op, table[name], name) if len(names) > len(table) else name
 
 
-def _bytes(column: pa.Array) -> tuple[np.ndarray[tuple[int], np.dtype[np.uint8]], IntArray]:
+def _bytes(column: pa.Array) -> tuple[Bytes, IntArray]:
     """Return the bytes of all texts, and where each begins and the last ends."""
     _, places, content = column.buffers()
     if not len(column) or content is None:
@@ -91,28 +89,21 @@ def _bytes(column: pa.Array) -> tuple[np.ndarray[tuple[int], np.dtype[np.uint8]]
     return np.frombuffer(content, dtype=np.uint8), offsets.astype(np.int64)
 
 
-def _first(
-    data: np.ndarray[tuple[int], np.dtype[np.uint8]],
-    commas: IntArray,
-    word: bytes,
-    offsets: IntArray,
-) -> IntArray:
+def _first(data: Bytes, commas: IntArray, word: bytes, offsets: IntArray) -> IntArray:
     """Return where a word first stands in each text, -1 where it does not."""
-    found = np.full(len(offsets) - 1, -1, dtype=np.int64)
+    first = np.full(len(offsets) - 1, -1, dtype=np.int64)
     places = commas[commas + len(word) <= len(data)]
     for step in range(1, len(word)):
         places = places[data[places + step] == word[step]]
     text = np.searchsorted(offsets, places, side="right") - 1
-    inside = (text >= 0) & (text < len(found))
+    inside = (text >= 0) & (text < len(first))
     places, text = places[inside], text[inside]
-    whole = places + len(word) <= offsets[text + 1]
-    found[text[whole][::-1]] = places[whole][::-1]  # the first of a text is written last
-    return found
+    fits = places + len(word) <= offsets[text + 1]
+    first[text[fits][::-1]] = places[fits][::-1]  # the first of a text is written last
+    return first
 
 
-def _number(
-    data: np.ndarray[tuple[int], np.dtype[np.uint8]], at: IntArray, skipped: int, end: IntArray
-) -> IntArray:
+def _number(data: Bytes, at: IntArray, skipped: int, end: IntArray) -> IntArray:
     """Return the number behind each place, ABSENT where there is none."""
     value = np.zeros(len(at), dtype=np.int64)
     digits = np.zeros(len(at), dtype=np.int64)
@@ -132,18 +123,15 @@ def _number(
 
 
 def _sizes(
-    data: np.ndarray[tuple[int], np.dtype[np.uint8]],
-    at: IntArray,
-    behind: IntArray,
-    end: IntArray,
+    data: Bytes, at: IntArray, behind: IntArray, end: IntArray
 ) -> tuple[IntArray, list[str | None]]:
     """Return the sizes of each text, as places in a list of the JSON that they are."""
     rows = np.flatnonzero(at >= 0)
     stop = np.where(behind[rows] > at[rows], behind[rows], end[rows])
     codes, texts = _texts(data, at[rows] + len(_SIZES), stop)
-    found = np.full(len(at), -1, dtype=np.int64)
-    found[rows] = codes
-    return found, [text if _is_sizes(text) else None for text in texts]
+    places = np.full(len(at), -1, dtype=np.int64)
+    places[rows] = codes
+    return places, [text if _is_sizes(text) else None for text in texts]
 
 
 def _is_sizes(text: str) -> bool:
@@ -156,9 +144,7 @@ def _is_sizes(text: str) -> bool:
     return True
 
 
-def _texts(
-    data: np.ndarray[tuple[int], np.dtype[np.uint8]], begin: IntArray, end: IntArray
-) -> tuple[IntArray, list[str]]:
+def _texts(data: Bytes, begin: IntArray, end: IntArray) -> tuple[IntArray, list[str]]:
     """Return parts of the bytes as places in a list of the distinct ones."""
     if not len(begin):
         return np.empty(0, np.int64), []

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-import numpy as np
 import pyarrow as pa
 
 from traceflops.parsers.io import NoteTable
@@ -22,7 +21,6 @@ from traceflops.table import (
     Trace,
     counted_note,
     distinct,
-    number_column,
     numbers,
     rank_from_name,
     rank_unknown,
@@ -30,7 +28,7 @@ from traceflops.table import (
 from traceflops.units import several
 
 BY_COMMUNICATOR: Final = "ranks-by-communicator"
-_FORMATS: Final = "nsys"
+_FORMATS: Final = "nsys-"
 _NOTES: Final = NoteTable(
     assumed={
         BY_COMMUNICATOR: (
@@ -57,20 +55,11 @@ class RankPlace:
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """The ranks of processes, by their keys, and how many there are in the job of each.
-
-    `by_communicator` is the size of the communicator that tells the ranks, None where it was not
-    needed; `of_parts` says that there are communicators, of parts of the job only. `by_name` is the
-    rank that the name of the file tells, `disputed` the place in a communicator of as many ranks
-    or more that is another one.
-    """
+    """The ranks of processes, by their keys, how many the job of each has, and what to say."""
 
     ranks: Mapping[int, int] = field(default_factory=dict)
     worlds: Mapping[int, int] = field(default_factory=dict)
-    by_communicator: int | None = None
-    of_parts: bool = False
-    by_name: int | None = None
-    disputed: RankPlace | None = None
+    notes: Sequence[Note] = ()
 
 
 def settled(
@@ -87,20 +76,26 @@ def settled(
     mine = {key: places[key] for key in workers if key in places}
     size = _size_of_job(list(mine.values()), len(workers))
     ranks = {key: told[key] for key in workers if key in told}
-    by_name, disputed = None, None
+    notes: list[Note] = []
     if not ranks and in_name is not None and len(workers) == 1:
-        ranks, by_name = {workers[0]: in_name}, in_name
-        place = mine.get(workers[0])
-        if place is not None and place.rank != in_name < place.ranks:
-            disputed = place
-    by_communicator = None
-    if not ranks and size is not None:
+        ranks = {workers[0]: in_name}
+        notes = [rank_from_name([in_name]), *_disputed(in_name, mine.get(workers[0]))]
+    elif not ranks and size is not None:
         ranks = {key: place.rank for key, place in mine.items()}
-        by_communicator = size
+        notes = [_NOTES.note(BY_COMMUNICATOR, len(ranks), ranks=several(size, "rank"))]
     agree = all(ranks.get(key) == place.rank for key, place in mine.items())
     worlds = dict.fromkeys(mine, size) if size is not None and agree else {}
-    known = {key: world for key, world in worlds.items() if world is not None}
-    return Ranks(ranks, known, by_communicator, bool(mine) and not known, by_name, disputed)
+    unknown = len(set(workers) - ranks.keys())
+    if not notes and unknown and mine and not worlds:
+        notes = [_unknown_note(unknown)]
+    return Ranks(ranks, worlds, notes)
+
+
+def _disputed(in_name: int, place: RankPlace | None) -> Iterator[Note]:
+    """Say that the place in a communicator of as many ranks or more is another one."""
+    if place is not None and place.rank != in_name < place.ranks:
+        ranks = several(place.ranks, "rank")
+        yield _NOTES.note("rank-disputed", 1, ranks=ranks, rank=place.rank)
 
 
 def _named(workers: Sequence[int]) -> list[int]:
@@ -119,22 +114,6 @@ def _size_of_job(places: Sequence[RankPlace], processes: int) -> int | None:
     return size if size >= processes else None
 
 
-def rank_notes(ranks: Ranks, workers: Sequence[int]) -> Iterator[Note]:
-    """Give what to say of the ranks of the processes that did work."""
-    workers = _named(workers)
-    unknown = len([key for key in workers if key not in ranks.ranks])
-    if ranks.by_name is not None:
-        yield rank_from_name([ranks.by_name])
-        if place := ranks.disputed:
-            size = several(place.ranks, "rank")
-            yield _NOTES.note("rank-disputed", 1, ranks=size, rank=place.rank)
-    elif ranks.by_communicator is not None:
-        size = several(ranks.by_communicator, "rank")
-        yield _NOTES.note(BY_COMMUNICATOR, len(ranks.ranks), ranks=size)
-    elif unknown and ranks.of_parts:
-        yield _unknown_note(unknown)
-
-
 def _unknown_note(unknown: int) -> Note:
     reason = " (NCCL's communicators cover only parts of the job)"
     return counted_note("missing", RANK_UNKNOWN, rank_unknown(reason), unknown)
@@ -151,36 +130,34 @@ def without_clashes(traces: Sequence[Trace]) -> list[Trace]:
     processes = sum(_workers(trace) for trace in mine)
     clash = len(mine) > 1 and any(count > 1 for count in ranks.values())
     highest = max(ranks, default=0)
-    found = []
+    kept = []
     for trace in traces:
         if not trace.source.format.startswith(_FORMATS):
-            found.append(trace)
+            kept.append(trace)
             continue
         sizes = [size for size in trace.processes["world_size"].to_pylist() if size is not None]
         small = bool(sizes) and (min(sizes) < processes or min(sizes) <= highest)
         by_communicator = any(note.code == BY_COMMUNICATOR for note in trace.notes)
         one = _without(trace, "world_size") if small or (clash and by_communicator) else trace
         if by_communicator and (small or clash):
-            one = replace(_without(one, "rank"), notes=_said_unknown(one))
-        found.append(one)
-    return found
+            unknown = _unknown_note(_workers(trace))
+            notes = (
+                replace(unknown, file=note.file) if note.code == BY_COMMUNICATOR else note
+                for note in trace.notes
+            )
+            one = replace(_without(one, "rank"), notes=tuple(notes))
+        kept.append(one)
+    return kept
 
 
 def _workers(trace: Trace) -> int:
     return len(distinct(numbers(trace.activities["process"])))
 
 
-def _said_unknown(trace: Trace) -> tuple[Note, ...]:
-    count = _workers(trace)
-    file = next((note.file for note in trace.notes if note.code == BY_COMMUNICATOR), None)
-    said = replace(_unknown_note(count), file=file)
-    return tuple(said if note.code == BY_COMMUNICATOR else note for note in trace.notes)
-
-
 def _without(trace: Trace, column: str) -> Trace:
     """Return a trace whose processes do not say something."""
     table = trace.processes
-    none = number_column(np.zeros(len(table)), pa.int32(), np.zeros(len(table), dtype=np.bool_))
     place = table.schema.get_field_index(column)
-    changed = table.set_column(place, table.schema.field(place), none)
+    unknown = table.schema.field(place)
+    changed = table.set_column(place, unknown, pa.nulls(len(table), unknown.type))
     return replace(trace, tables={**trace.tables, "processes": changed})

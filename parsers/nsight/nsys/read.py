@@ -11,9 +11,8 @@ from dataclasses import replace
 from typing import Final
 
 from traceflops.parsers.io import Database, nothing_left, rank_in_name
-from traceflops.parsers.nsight.nsys.counters import read_memory, read_metrics
-from traceflops.parsers.nsight.nsys.devices import devices_of
 from traceflops.parsers.nsight.nsys.facts import (
+    devices_of,
     facts_of,
     host_of,
     identities_of,
@@ -21,16 +20,19 @@ from traceflops.parsers.nsight.nsys.facts import (
     ranks_of,
     warnings_of,
 )
-from traceflops.parsers.nsight.nsys.host import read_host, read_os_waits, read_overheads
 from traceflops.parsers.nsight.nsys.nccl import fill_nccl
 from traceflops.parsers.nsight.nsys.notes import content_notes
 from traceflops.parsers.nsight.nsys.nvtx import read_nvtx
 from traceflops.parsers.nsight.nsys.process_registry import People
-from traceflops.parsers.nsight.nsys.ranks import rank_notes
 from traceflops.parsers.nsight.nsys.reading import ReportReading
-from traceflops.parsers.nsight.nsys.strings import texts_of
 from traceflops.parsers.nsight.nsys.tables import Tables
-from traceflops.parsers.nsight.nsys.work import read_work
+from traceflops.parsers.nsight.nsys.timeline import (
+    read_memory,
+    read_metrics,
+    read_os_waits,
+    read_overheads,
+    read_records,
+)
 from traceflops.parsers.shared import overflow_notes
 from traceflops.table import Source, SourceFile, Trace
 
@@ -52,19 +54,18 @@ def trace_of(tables: Tables, format_: str, files: tuple[SourceFile, ...], name: 
     `name` is the report's own.
     """
     host = host_of(tables)
-    people = People(devices_of(tables, host), name, host, ranks_of(tables))
-    people.rank_in_name = rank_in_name(name)
+    own_rank = rank_in_name(name)
+    people = People(devices_of(tables, host), name, host, ranks_of(tables), own_rank)
     reading = ReportReading(tables, people)
     _read(reading)
     facts = facts_of(tables)
-    facts.pop("with_json", None)
     overflowed = reading.gathered.overflowed
     finished = reading.gathered.finish()
-    _refuse_loss(tables, finished)
-    found = content_notes(finished, reading, tables.lost, facts)
-    said = (
-        *found,
-        *rank_notes(people.ranks, people.workers),
+    if tables.damaged and not any(finished[name].num_rows for name in _RECORDS):
+        raise nothing_left(tables.source.label, tables.notes(), "export or copy the report again")
+    notes = (
+        *content_notes(finished, reading, facts),
+        *people.ranks.notes,
         *overflow_notes(overflowed, name),
         *warnings_of(tables),
     )
@@ -80,28 +81,19 @@ def trace_of(tables: Tables, format_: str, files: tuple[SourceFile, ...], name: 
             kinds_apart=format_ != SQLITE,
         ),
         finished,
-        (*tables.notes(), *(replace(note, file=name) for note in said)),
+        (*tables.notes(), *(replace(note, file=name) for note in notes)),
         reading.gathered.places,
     )
 
 
 def _read(reading: ReportReading) -> None:
     """Read all tables; names are looked up when it is known which are needed."""
-    read_work(reading)
-    read_host(reading)
+    read_records(reading)
     nccl = read_nvtx(reading)
     read_overheads(reading)
     read_os_waits(reading)
     read_memory(reading)
     read_metrics(reading)
-    reading.names.resolve(texts_of(reading.tables, reading.names.ids()))
+    reading.resolve_names()
     fill_nccl(reading, nccl)
     reading.people.settle(reading.gathered)
-
-
-def _refuse_loss(tables: Tables, finished: dict[str, object]) -> None:
-    """Raise InputError where nothing can be read of a damaged report."""
-    from_tables = [finished[name] for name in _RECORDS]
-    if tables.damaged and not any(getattr(table, "num_rows", 0) for table in from_tables):
-        again = "export or copy the report again"
-        raise nothing_left(tables.source.label, tables.notes(), again)

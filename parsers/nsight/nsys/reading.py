@@ -1,54 +1,136 @@
-"""What is at hand while a report is read."""
+"""What is at hand while a report is read, and the names that its rows refer to by number."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 
-from traceflops.parsers.io import Batch
+from traceflops.parsers.io import Batch, Coder, TextsById, Wanted
+from traceflops.parsers.nsight.nsys.enums import present, processes_of, threads_of
 from traceflops.parsers.nsight.nsys.process_registry import People
-from traceflops.parsers.nsight.nsys.strings import NamesToCome
 from traceflops.parsers.nsight.nsys.tables import Tables
 from traceflops.parsers.shared import Gathered
-from traceflops.table import ABSENT, IntArray
+from traceflops.table import ABSENT, Array, IntArray, TableBuilder, compact, distinct
 
+CUPTI: Final = "CUPTI_ACTIVITY_KIND_"
 _LIMIT_NS: Final = 2**61
 """Sums of times below this stay in an int64."""
+_STRINGS: Final = "StringIds"
+_NUL: Final = "\0"
+"""No name holds it; the variables of an environment are parted by it."""
+_IDS: Final = {
+    "correlation": "correlationId",
+    "graph": "graphId",
+    "graph_node": "graphNodeId",
+}
+"""By column of a trace those of a report in which 0 and below stand for none."""
+
+Columns: TypeAlias = dict[str, Array | int]
+Shown = Callable[[str], str]
+"""What is shown of a text."""
 
 
 @dataclass(slots=True)
 class ReportReading:
     """A report, what was gathered of it, and what was counted: records, and odd ones of them.
 
-    `callers` are the ids of threads that call CUDA, `latest_ns` is the latest time that was seen.
+    `callers` are the ids of threads that call CUDA, `latest_ns` is the latest time it had.
     """
 
     tables: Tables
     people: People
     gathered: Gathered = field(default_factory=Gathered)
-    names: NamesToCome = field(default_factory=NamesToCome)
     odd: Counter[str] = field(default_factory=Counter)
     counts: Counter[str] = field(default_factory=Counter)
     callers: list[IntArray] = field(default_factory=list)
     latest_ns: int = ABSENT
+    _unresolved: list[tuple[TableBuilder, Columns, str, Shown | None]] = field(default_factory=list)
 
-    def timed(
-        self, batch: Batch, start: str = "start", end: str = "end"
-    ) -> tuple[Batch, IntArray, IntArray]:
-        """Return the rows that have a time, their starts and durations; what is odd is counted.
+    def batches(self, table: str, integers: tuple[str, ...]) -> Iterator[Batch]:
+        """Give the rows of a table some at a time, and count them."""
+        for batch in self.tables.batches(table, Wanted(integers=integers)):
+            self.counts[table.removeprefix(CUPTI)] += batch.count
+            yield batch
+
+    def timed(self, batch: Batch) -> Batch:
+        """Return the rows that have a time, with `start_ns` and `dur_ns`; what is odd is counted.
 
         Times count from the start of the session and may lie before it.
         """
-        is_time = np.abs(batch[start]) < _LIMIT_NS  # ABSENT is its own absolute value, below 0
-        is_time &= batch[start] != ABSENT
+        is_time = np.abs(batch["start"]) < _LIMIT_NS  # ABSENT is its own absolute value, below 0
+        is_time &= batch["start"] != ABSENT
         self.odd["no-time"] += batch.count - int(np.count_nonzero(is_time))
         rows = batch.only(is_time)
-        begins, ends = rows[start], rows[end]
-        is_end = (np.abs(ends) < _LIMIT_NS) & (ends != ABSENT)
-        late = is_end & (ends < begins)
+        start, end = rows["start"], rows["end"]
+        is_end = (np.abs(end) < _LIMIT_NS) & (end != ABSENT)
+        late = is_end & (end < start)
         self.odd["no-duration"] += int(np.count_nonzero(~is_end))
         self.odd["negative-duration"] += int(np.count_nonzero(late))
-        return rows, begins, np.where(is_end & ~late, ends, begins) - begins
+        dur = np.where(is_end & ~late, end, start) - start
+        return Batch(rows.count, {**rows.numbers, "start_ns": start, "dur_ns": dur}, {})
+
+    def add(
+        self,
+        table: str,
+        rows: Batch,
+        unnamed: str | None = None,
+        shown: Shown | None = None,
+        /,
+        **columns: Array | int,
+    ) -> None:
+        """Append timed rows to a table, with whose they are, when and where they ran.
+
+        With `unnamed`, for ids without a text, the column `name` holds ids until `resolve_names`.
+        """
+        builder = self.gathered[table]
+        builder.add(rows.count, **self._common(rows), **columns)
+        if unnamed is not None and rows.count:
+            self._unresolved.append((builder, builder.pieces[-1][1], unnamed, shown))
+
+    def resolve_names(self) -> None:
+        """Put the texts of names in the place of their ids, once all rows are read."""
+        ids = [np.atleast_1d(columns["name"]) for _, columns, _, _ in self._unresolved]
+        known, texts = texts_of(self.tables, ids)
+        coders: dict[tuple[str, str, Shown | None], Coder] = {}
+        for (table, columns, unnamed, shown), own in zip(self._unresolved, ids, strict=True):
+            key = table.table, unnamed, shown
+            if key not in coders:
+                shown_texts = [shown(text) if shown and text else text for text in texts]
+                coders[key] = TextsById(known, shown_texts).coder(table.names["name"], unnamed)
+            columns["name"] = compact(coders[key](own))
+        self._unresolved.clear()
+
+    def _common(self, rows: Batch) -> Columns:
+        there = rows.numbers
+        owner = rows["globalTid" if "globalTid" in there else "globalPid"]
+        process = self.people.processes(processes_of(owner))
+        columns: Columns = {"process": process}
+        if "globalTid" in there:
+            columns["thread"] = threads_of(owner)
+        if "deviceId" in there:
+            place = (rows[name] for name in ("deviceId", "contextId", "streamId"))
+            columns |= self.people.place(process, *place)
+        columns |= {column: present(rows[own]) for column, own in _IDS.items() if own in there}
+        return columns | {name: rows[name] for name in ("start_ns", "dur_ns")}
+
+
+def texts_of(tables: Tables, ids: Sequence[IntArray]) -> tuple[IntArray, list[str | None]]:
+    """Return the texts of some ids, behind the ids that have one.
+
+    Their table also holds the environment of the recorded process: only what a row refers to is
+    kept.
+    """
+    wanted = distinct(np.concatenate([np.empty(0, np.int64), *map(distinct, ids)]))
+    wanted = wanted[wanted != ABSENT]
+    known: list[IntArray] = [np.empty(0, np.int64)]
+    texts: list[str | None] = []
+    columns = Wanted(integers=("id",), texts=("value",))
+    for batch in tables.batches(_STRINGS, columns) if len(wanted) else ():
+        rows = batch.only(np.isin(batch["id"], wanted))
+        known.append(rows["id"])
+        texts += [None if text and _NUL in text else text for text in rows.texts["value"]]
+    return np.concatenate(known), texts

@@ -1,75 +1,21 @@
-"""The tables of a report of Nsight Systems: in a database, or as files of a folder.
-
-A folder has Parquet (parquetdir) or Arrow files (arrowdir).
-"""
+"""The tables of a report of Nsight Systems: in a database, or as files of a folder."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
-from traceflops.parsers.io import (
-    Among,
-    Batch,
-    Between,
-    ByteSource,
-    Condition,
-    Present,
-    Wanted,
-    no_rows,
-)
-from traceflops.parsers.nsight.batches import UNREADABLE
+from traceflops.parsers.io import Among, Batch, ByteSource, Database, Present, Wanted, no_rows
+from traceflops.parsers.nsight.arrow_files import UNREADABLE, ArrowTable
 from traceflops.table import ABSENT, Array, BoolArray, Note, numbers
-
-
-class Tables(Protocol):
-    """Tables whose columns are asked for by name; what is not there is absent in all rows."""
-
-    source: ByteSource
-
-    @property
-    def tables(self) -> frozenset[str]:
-        """Return the names of the tables."""
-
-    @property
-    def damaged(self) -> bool:
-        """Return whether something of them is lost."""
-
-    @property
-    def lost(self) -> frozenset[str]:
-        """Return the tables of which rows are lost, among those that were asked for so far."""
-
-    def columns(self, table: str) -> frozenset[str]:
-        """Return the columns of a table; none where there is no such table."""
-
-    def whole(self, table: str, wanted: Wanted, conditions: Sequence[Condition] = ()) -> Batch:
-        """Return the rows of a table at once."""
-
-    def batches(
-        self, table: str, wanted: Wanted, conditions: Sequence[Condition] = ()
-    ) -> Iterator[Batch]:
-        """Give the rows of a table some at a time."""
-
-    def notes(self, label: Callable[[str], str] = str) -> tuple[Note, ...]:
-        """Return what was lost and mended so far."""
-
 
 _EXACT: Final = 2.0**53
 
-
-class TableFile(Protocol):
-    """A file that holds one table."""
-
-    @property
-    def columns(self) -> Sequence[str]:
-        """Return the names of its columns."""
-
-    def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Give some of its columns, some rows at a time. Raises where the file is damaged."""
+Condition = Among | Present
 
 
 @dataclass(slots=True)
@@ -77,13 +23,8 @@ class Folder:
     """The tables of a report, each with the file that holds it."""
 
     source: ByteSource
-    files: Mapping[str, TableFile]
+    files: Mapping[str, ArrowTable]
     _lost: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def tables(self) -> frozenset[str]:
-        """Return the names of the tables."""
-        return frozenset(self.files)
 
     @property
     def damaged(self) -> bool:
@@ -101,11 +42,11 @@ class Folder:
 
     def whole(self, table: str, wanted: Wanted, conditions: Sequence[Condition] = ()) -> Batch:
         """Return the rows of a table at once."""
-        found = [no_rows(wanted), *self.batches(table, wanted, conditions)]
+        parts = [no_rows(wanted), *self.batches(table, wanted, conditions)]
         return Batch(
-            sum(batch.count for batch in found),
-            {name: np.concatenate([b[name] for b in found]) for name in found[0].numbers},
-            {name: [text for b in found for text in b.texts[name]] for name in wanted.texts},
+            sum(batch.count for batch in parts),
+            {name: np.concatenate([b[name] for b in parts]) for name in parts[0].numbers},
+            {name: [text for b in parts for text in b.texts[name]] for name in wanted.texts},
         )
 
     def batches(
@@ -114,12 +55,10 @@ class Folder:
         """Give the rows of a table some at a time; of a damaged one those before the damage."""
         if table not in self.files:
             return
-        file = self.files[table]
         asked = dict.fromkeys((*wanted.integers, *wanted.reals, *wanted.texts))
         asked |= dict.fromkeys(one.column for one in conditions)
-        there = [name for name in asked if name in file.columns]
         try:
-            for rows in file.batches(there):
+            for rows in self.files[table].batches(list(asked)):
                 batch = _batch(rows, wanted)
                 keep = np.ones(batch.count, dtype=np.bool_)
                 for one in conditions:
@@ -140,39 +79,37 @@ class Folder:
         return (Note("dropped", "rows-lost", text, None, self.source.label),)
 
 
+Tables: TypeAlias = Database | Folder
+"""Tables whose columns are asked for by name; what is not there is absent in all rows."""
+
+
 def _batch(rows: pa.RecordBatch, wanted: Wanted) -> Batch:
     """Return columns as numbers and texts; one that is not there is absent in all rows."""
-    count = rows.num_rows
-    columns = {name: rows.column(place) for place, name in enumerate(rows.schema.names)}
-    found: dict[str, Array] = {}
-    for name in wanted.integers:
-        found[name] = (
-            _integers(columns[name]) if name in columns else np.full(count, ABSENT, np.int64)
-        )
-    for name in wanted.reals:
-        found[name] = _reals(columns[name]) if name in columns else np.full(count, np.nan)
-    nothing: list[str | None] = [None] * count
-    texts = {name: _texts(columns[name]) if name in columns else nothing for name in wanted.texts}
-    return Batch(count, found, texts)
+    columns = {name: integers(rows, name) for name in wanted.integers}
+    columns |= {name: _reals(_column(rows, name)) for name in wanted.reals}
+    return Batch(rows.num_rows, columns, {name: _texts(rows, name) for name in wanted.texts})
 
 
-def _integers(column: pa.Array) -> Array:
+def _column(rows: pa.RecordBatch, name: str) -> pa.Array:
+    there = rows.schema.names
+    return rows.column(there.index(name)) if name in there else pa.nulls(rows.num_rows)
+
+
+def integers(rows: pa.RecordBatch, name: str) -> Array:
     """Return a column as integers; reals stand for integers where others are missing."""
+    column = _column(rows, name)
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
     kind = column.type
-    if pa.types.is_dictionary(kind):
-        return _integers(column.dictionary_decode())
     if pa.types.is_uint64(kind):
-        whole = np.asarray(column.fill_null(0).to_numpy(zero_copy_only=False), dtype=np.uint64)
-        return np.where(_valid(column), whole.view(np.int64), ABSENT)
+        values = np.asarray(column.fill_null(0), dtype=np.uint64)
+        return np.where(_valid(column), values.view(np.int64), ABSENT)
     if pa.types.is_integer(kind):
         return numbers(column.cast(pa.int64()), ABSENT)
     if pa.types.is_floating(kind):
-        values = _reals(column)
-        exact = np.abs(values) < _EXACT  # a NaN is not
-        exact &= np.where(exact, values, 0.0) == np.floor(np.where(exact, values, 0.0))
-        return np.where(exact, np.where(exact, values, 0.0).astype(np.int64), ABSENT)
-    if pa.types.is_boolean(kind):
-        return numbers(column.cast(pa.int64()), ABSENT)
+        reals = _reals(column)
+        exact = (np.abs(reals) < _EXACT) & (reals == np.floor(reals))  # a NaN is not
+        return np.where(exact, np.where(exact, reals, 0.0).astype(np.int64), ABSENT)
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return np.array([_integer(text) for text in column.to_pylist()], dtype=np.int64)
     return np.full(len(column), ABSENT, dtype=np.int64)
@@ -187,12 +124,12 @@ def _integer(text: str | None) -> int:
 def _reals(column: pa.Array) -> Array:
     if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
         return np.full(len(column), np.nan)
-    values = column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
-    return np.where(_valid(column) & np.isfinite(values), values, np.nan)
+    values = np.asarray(column.cast(pa.float64(), safe=False), dtype=np.float64)
+    return np.where(np.isfinite(values), values, np.nan)
 
 
-def _texts(column: pa.Array) -> list[str | None]:
-    values: list[Any] = column.to_pylist()
+def _texts(rows: pa.RecordBatch, name: str) -> list[str | None]:
+    values: list[Any] = _column(rows, name).to_pylist()
     return [one if one is None or isinstance(one, str) else _as_text(one) for one in values]
 
 
@@ -203,29 +140,14 @@ def _as_text(value: Any) -> str | None:
 
 
 def _valid(column: pa.Array) -> BoolArray:
-    valid: BoolArray = np.asarray(column.is_valid().to_numpy(zero_copy_only=False), dtype=np.bool_)
-    return valid
+    return np.asarray(column.is_valid(), dtype=np.bool_)
 
 
 def _fulfils(rows: pa.RecordBatch, condition: Condition) -> BoolArray:
     """Return which rows fulfil a condition; none one on a column that is not there."""
-    if condition.column not in rows.schema.names:
-        return np.zeros(rows.num_rows, dtype=np.bool_)
-    column = rows.column(rows.schema.names.index(condition.column))
     if isinstance(condition, Present):
-        return _valid(column)
-    if isinstance(condition, Between):
-        values = _integers(column)
-        inside: BoolArray = (values >= condition.low) & (values <= condition.high)
-        inside &= values != ABSENT
-        return inside
-    return _is_among(column, condition)
-
-
-def _is_among(column: pa.Array, condition: Among) -> BoolArray:
-    if all(isinstance(one, int) for one in condition.values):
-        found: BoolArray = np.isin(_integers(column), condition.values)
-        return found
-    texts = set(condition.values)
-    named: BoolArray = np.array([one in texts for one in _texts(column)], dtype=np.bool_)
-    return named
+        return _valid(_column(rows, condition.column))
+    if isinstance(condition.values[0], int):
+        return np.isin(integers(rows, condition.column), condition.values)
+    texts = _texts(rows, condition.column)
+    return np.array([text in condition.values for text in texts], dtype=np.bool_)

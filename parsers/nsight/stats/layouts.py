@@ -8,21 +8,20 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Literal
+from typing import Final
 
 from traceflops.parsers.io import Field, Kind, Plan
-
-Records = Literal["activities", "calls", "marks", "launches", "totals", "sizes", "nested"]
 
 _UNIT: Final = re.compile(r"^(.*?)\s*\(([^()]*)\)$")
 
 TIME_UNITS: Final[Mapping[str, int]] = {
-    **dict.fromkeys(("ns", "nsec", "nsecond", "nanoseconds"), 1),
-    **dict.fromkeys(("us", "usec", "usecond", "µs", "μs"), 10**3),
-    **dict.fromkeys(("ms", "msec", "msecond"), 10**6),
-    **dict.fromkeys(("s", "sec", "second", "seconds"), 10**9),
+    **dict.fromkeys(("ns", "nsec", "nsecond", "nanoseconds"), 0),
+    **dict.fromkeys(("us", "usec", "usecond", "µs", "μs"), 3),
+    **dict.fromkeys(("ms", "msec", "msecond"), 6),
+    **dict.fromkeys(("s", "sec", "second", "seconds"), 9),
 }
-BYTE_UNITS: Final[Mapping[str, int]] = {
+"""Spellings of times, as powers of ten of 1 ns."""
+_BYTE_UNITS: Final[Mapping[str, int]] = {
     **dict.fromkeys(("b", "byte", "bytes"), 1),
     **{f"{prefix}b": 1_000**power for power, prefix in enumerate("kmgt", 1)},
     **{f"{prefix}ib": 1_024**power for power, prefix in enumerate("kmgt", 1)},
@@ -31,52 +30,42 @@ BYTE_UNITS: Final[Mapping[str, int]] = {
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """One report: its name, the columns that make it, and what its rows are.
+    """One report: its name, the columns that make it (with | between them), what its rows are.
 
     `kind` is what its sums are of; empty where each row says it.
     """
 
     name: str
-    needs: frozenset[str]
-    records: Records
+    needs: str
+    records: str
     kind: str = ""
 
 
-def _report(name: str, needs: str, records: Records, kind: str = "") -> Report:
-    return Report(name, frozenset(needs.split("|")), records, kind)
-
-
-RANGE_SUM: Final = "nvtx_pushpop_sum"
-"""Also what nvtx_startend_sum looks like: only its name tells which of the two a table is."""
-
 REPORTS: Final = (
-    _report("cuda_kern_exec_trace", "kernel start|kernel dur|kernel name", "launches"),
-    _report("cuda_gpu_trace", "start|duration|strm|name", "activities"),
-    _report("cuda_api_trace", "start|duration|name|corrid", "calls"),
-    _report("nvtx_gpu_proj_trace", "name|projected start|projected duration", "marks"),
-    _report("nvtx_pushpop_trace", "start|duration|name|lvl", "marks"),
-    _report("nvtx_startend_trace", "start|duration|name|rangeid", "marks"),
-    _report("nvtx_gpu_proj_sum", "range|total proj time", "totals", "gpu_mark"),
-    _report("nvtx_gpu_proj_sum", "range|total range time", "totals", "mark"),
-    _report("nvtx_kern_sum", "nvtx range|kernel name", "nested"),
-    _report("nvtx_sum", "total time|instances|style|range", "totals", "mark"),
-    _report(RANGE_SUM, "total time|instances|range", "totals", "mark"),
-    _report("cuda_kern_exec_sum", "count|kernel name|kmin", "totals", "kernel"),
-    _report("cuda_api_gpu_sum", "total time|category|operation", "totals"),
-    _report("cuda_gpu_mem_time_sum", "total time|operation", "totals", "memcpy"),
-    _report("cuda_gpu_mem_size_sum", "total|operation", "sizes", "memcpy"),
-    _report("cuda_api_sum", "total time|num calls|name", "totals", "call"),
-    _report("cuda_gpu_kern_gb_sum", "total time|instances|name|gridxyz", "totals", "kernel"),
-    _report("cuda_gpu_kern_sum", "total time|instances|name", "totals", "kernel"),
+    Report("cuda_kern_exec_trace", "kernel start|kernel dur|kernel name", "launches"),
+    Report("cuda_gpu_trace", "start|duration|strm|name", "activities"),
+    Report("cuda_api_trace", "start|duration|name|corrid", "calls"),
+    Report("nvtx_gpu_proj_trace", "name|projected start|projected duration", "marks"),
+    Report("nvtx_pushpop_trace", "start|duration|name|lvl", "marks"),
+    Report("nvtx_startend_trace", "start|duration|name|rangeid", "marks"),
+    Report("nvtx_gpu_proj_sum", "range|total proj time", "totals", "gpu_mark"),
+    Report("nvtx_gpu_proj_sum", "range|total range time", "totals", "mark"),
+    Report("nvtx_kern_sum", "nvtx range|kernel name", "nested"),
+    Report("nvtx_sum", "total time|instances|style|range", "totals", "mark"),
+    Report("nvtx_pushpop_sum", "total time|instances|range", "totals", "mark"),
+    Report("cuda_kern_exec_sum", "count|kernel name|kmin", "totals", "kernel"),
+    Report("cuda_api_gpu_sum", "total time|category|operation", "totals"),
+    Report("cuda_gpu_mem_time_sum", "total time|operation", "totals", "memcpy"),
+    Report("cuda_gpu_mem_size_sum", "total|operation", "sizes", "memcpy"),
+    Report("cuda_api_sum", "total time|num calls|name", "totals", "call"),
+    Report("cuda_gpu_kern_gb_sum", "total time|instances|name|gridxyz", "totals", "kernel"),
+    Report("cuda_gpu_kern_sum", "total time|instances|name", "totals", "kernel"),
 )
 """In the order in which a header is asked whether it is theirs: those with more columns first."""
 
-_PER_LAUNCH: Final = (
+ROLES: Final[tuple[tuple[str, tuple[str, ...], str], ...]] = (
     ("start", ("kernel start", "start", "projected start"), "time"),
     ("duration", ("kernel dur", "duration", "projected duration"), "time"),
-)
-ROLES: Final[tuple[tuple[str, tuple[str, ...], str], ...]] = (
-    *_PER_LAUNCH,
     ("call_start", ("api start",), "time"),
     ("call_duration", ("api dur",), "time"),
     ("call", ("api function", "api name"), "text"),
@@ -106,34 +95,25 @@ ROLES: Final[tuple[tuple[str, tuple[str, ...], str], ...]] = (
 )
 """Each role, the columns that have it, the best first, and what its cells are."""
 
+_TWINS: Final = {
+    **dict.fromkeys(("nvtx_startend_sum", "nvtxsssum"), ("nvtx_pushpop_sum", "nvtx_startend_sum")),
+    **dict.fromkeys(("osrt_sum", "osrtsum"), ("cuda_api_sum", "osrt_sum")),
+}
+"""What a report is called: the one that it looks like, and the one that it is."""
+_MOST_COLUMNS: Final = 200
 
-def named(column: str) -> tuple[str, str | None]:
+
+def _named(column: str) -> tuple[str, str | None]:
     """Return what a column is called and its unit, both in small letters."""
-    found = _UNIT.match(column.strip())
-    word, unit = (found[1], found[2]) if found else (column, None)
+    match = _UNIT.match(column.strip())
+    word, unit = (match[1], match[2]) if match else (column, None)
     return " ".join(word.lower().split()), None if unit is None else unit.strip().lower()
 
 
-def report_of(columns: Sequence[str]) -> Report | None:
-    """Return the report with these columns, by what they are called; None if it is none."""
-    words = frozenset(columns)
-    return next((one for one in REPORTS if one.needs <= words), None)
-
-
-_SAME_COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
-    RANGE_SUM: ("nvtx_startend_sum", "nvtxsssum"),
-    "cuda_api_sum": ("osrt_sum", "osrtsum"),
-}
-"""Reports that look like another one: only what names them tells them from it."""
-
-
-def report_named(report: Report, *names: str) -> Report:
+def report_named(report: Report, name: str) -> Report:
     """Return a report under the name that it is given, where several have its columns."""
-    twins = _SAME_COLUMNS.get(report.name, ())
-    return replace(report, name=twins[0]) if any(name in twins for name in names) else report
-
-
-_MOST_COLUMNS: Final = 200
+    like, own = _TWINS.get(name, ("", ""))
+    return replace(report, name=own) if report.name == like else report
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,9 +139,9 @@ class StatsTables:
         """Return what to read of the report with this header; None if it is none."""
         if not 3 <= len(names) <= _MOST_COLUMNS:
             return None
-        columns = [named(name) for name in names]
+        columns = [_named(name) for name in names]
         words = [word for word, _ in columns]
-        report = report_of(words)
+        report = next((one for one in REPORTS if {*one.needs.split("|")} <= {*words}), None)
         if report is None:
             return None
         fields: dict[str, Field] = {}
@@ -177,7 +157,8 @@ class StatsTables:
             if scale is None or (kind == "time" and report.records == "sizes"):
                 continue
             without |= kind == "time" and unit is None
-            fields[role] = Field(place, _cells(kind, scale))
+            integer: Kind = "integer" if scale == 1 else "number"
+            fields[role] = Field(place, "text" if kind == "text" else integer)
             scales[role] = scale
         if "name" not in fields:
             return None
@@ -194,14 +175,6 @@ STATS_TABLES: Final = StatsTables()
 
 def _scale(kind: str, unit: str | None) -> int | None:
     """Return how many ns or bytes a unit is; None for one that is not known."""
-    if kind == "time":
-        return 1 if unit is None else TIME_UNITS.get(unit)
-    if kind == "size":
-        return None if unit is None else BYTE_UNITS.get(unit)
-    return 1
-
-
-def _cells(kind: str, scale: int) -> Kind:
-    if kind == "text":
-        return "text"
-    return "integer" if scale == 1 else "number"
+    if kind == "time" and unit is not None:
+        return 10 ** TIME_UNITS[unit] if unit in TIME_UNITS else None
+    return _BYTE_UNITS.get(unit or "") if kind == "size" else 1

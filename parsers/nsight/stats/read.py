@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import groupby
 from operator import itemgetter
 from pathlib import PureWindowsPath
@@ -18,15 +19,20 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.parsers.io import TEXT_BLOCK_BYTES, ByteSource, CsvText, Damage, Tables
-from traceflops.parsers.nsight.stats.console import Console
-from traceflops.parsers.nsight.stats.layouts import STATS_TABLES, StatsTable, report_named
+from traceflops.parsers.io import TEXT_BLOCK_BYTES, ByteSource, CsvText, Cut, Damage, Plan
+from traceflops.parsers.nsight.stats.layouts import STATS_TABLES, report_named
 from traceflops.parsers.nsight.stats.rows import ReportPart, add_rows
-from traceflops.parsers.nsight.stats.text import Filter, Filtered, is_row, plain_tables, whole_lines
-from traceflops.parsers.shared import Cut
-from traceflops.table import ABSENT, IntArray
+from traceflops.parsers.nsight.stats.text import (
+    Console,
+    Filtered,
+    is_row,
+    plain_tables,
+    whole_lines,
+)
+from traceflops.table import IntArray, TableBuilder
 
 _RECORDS: Final = ("activities", "calls", "marks")
+_FIGURES: Final = {"totals": ("count", "total_ns", "bytes")}
 _SAID: Final = re.compile(
     rb"^(?:Processing \[([^\]\r\n]{1,4096})\] with \[([^\]\r\n]{0,4096})\]"
     rb"|Running \[([^\]\r\n]{1,4096}\.py)\s+([^\]\r\n]{1,4096})\])[^\r\n]*",
@@ -56,70 +62,53 @@ class StatsFile:
         return f"{self.source.label} ({self.profile})" if self.profile else self.source.label
 
 
-def read_stats(source: ByteSource, block_bytes: int = TEXT_BLOCK_BYTES) -> list[StatsFile]:
-    """Return what a file says by profile; no part where it holds no report after all."""
-    damage, console = Damage(), Console(STATS_TABLES)
-    parts: list[ReportPart] = []
-    for section in sections(source, STATS_TABLES, console):
-        parts += _read(section, damage, block_bytes)
-    damage.repeated_headers = 0  # each header begins a table of its own
-    files = [
-        StatsFile(source, name, mine, Damage(), is_further=place > 0)
-        for place, (name, mine) in enumerate(profiles(parts).items())
-    ] or [StatsFile(source)]
-    files[0].damage, files[0].unread = damage, console.unread
-    return files
-
-
-def _read(section: Section, damage: Damage, block_bytes: int) -> list[ReportPart]:
-    """Return the tables of a section; a header without rows is one, too."""
-    text = CsvText(section.source, STATS_TABLES, block_bytes, damage)
-    parts: list[ReportPart] = []
-    plan = None
-    for block in text:
-        table: StatsTable = block.plan.what
-        if block.plan is not plan:
-            plan = block.plan
-            parts.append(ReportPart(report_named(table.report, section.report), section.profile))
-        add_rows(Cut(block.rows, block.columns), table, parts[-1])
-    if not parts and text.plan is not None:
-        parts.append(
-            ReportPart(report_named(text.plan.what.report, section.report), section.profile)
-        )
-    return parts
-
-
-# The sections of a file, each of one profile.
-
-
-@dataclass(frozen=True, slots=True)
-class Section:
-    """Some tables of one profile; `profile` and `report` are empty where nothing names them."""
-
-    profile: str
-    report: str
-    source: ByteSource
-
-
 @dataclass(frozen=True, slots=True)
 class _Said:
+    """What a line before tables says of them; empty where nothing names them."""
+
     number: int
     profile: str = ""
     report: str = ""
 
 
-def sections(source: ByteSource, tables: Tables, console: Console) -> Iterator[Section]:
-    """Yield the sections of a source, each to be read before the next."""
+def read_stats(source: ByteSource, block_bytes: int = TEXT_BLOCK_BYTES) -> list[StatsFile]:
+    """Return what a file says by profile; no part where it holds no report after all."""
+    damage, console = Damage(), Console(STATS_TABLES)
+    parts: list[ReportPart] = []
+    for said, section in _sections(source, console):
+        parts += _read(said, CsvText(section, STATS_TABLES, block_bytes, damage))
+    damage.repeated_headers = 0  # each header begins a table of its own
+    files = [
+        StatsFile(source, name, mine, Damage(), is_further=place > 0)
+        for place, (name, mine) in enumerate(_profiles(parts).items())
+    ] or [StatsFile(source)]
+    files[0].damage, files[0].unread = damage, console.unread
+    return files
+
+
+def _read(said: _Said, text: CsvText) -> Iterator[ReportPart]:
+    """Yield the tables of a section; a header without rows is one, too."""
+
+    def begun(plan: Plan) -> ReportPart:
+        return ReportPart(report_named(plan.what.report, said.report), said.profile)
+
+    part, plan = None, None
+    for block in text:
+        if part is None or block.plan is not plan:
+            plan, part = block.plan, begun(block.plan)
+            yield part
+        add_rows(Cut(block.rows, block.columns), block.plan.what, part)
+    if part is None and text.plan is not None:
+        yield begun(text.plan)
+
+
+def _sections(source: ByteSource, console: Console) -> Iterator[tuple[_Said, ByteSource]]:
+    """Yield the sections of a source, each of one profile and to be read before the next."""
     for said, blocks in groupby(_said(source), key=itemgetter(0)):
         console.begin(said.report)
-        plain = plain_tables((text for _, text in blocks), tables, console)
-        yield Section(said.profile, said.report, Filtered(source, _given(plain)))
+        texts = (text for _, text in blocks)
+        yield said, Filtered(source, partial(plain_tables, texts, console))
     console.begin("")
-
-
-def _given(blocks: Iterator[bytes]) -> Filter:
-    """Return a filter that has its blocks already."""
-    return lambda _: blocks
 
 
 def _said(source: ByteSource) -> Iterator[tuple[_Said, bytes]]:
@@ -130,14 +119,15 @@ def _said(source: ByteSource) -> Iterator[tuple[_Said, bytes]]:
             block = block.removeprefix(b"\xef\xbb\xbf")
         at = 0
         if any(word in block for word in _BEGINNINGS):
-            for found in _SAID.finditer(block):
-                if said.number >= _MOST or is_row(found[0]):
+            for match in _SAID.finditer(block):
+                if said.number >= _MOST or is_row(match[0]):
                     continue
-                if found.start() > at:
-                    yield said, block[at : found.start()]
-                profile, script = (found[1], found[2]) if found[1] else (found[4], found[3])
-                said = _Said(said.number + 1, _text(profile), _report(_text(script)))
-                at = found.end()
+                if match.start() > at:
+                    yield said, block[at : match.start()]
+                profile, script = (match[1], match[2]) if match[1] else (match[4], match[3])
+                report = PureWindowsPath(_text(script)).name.partition(".py")[0]
+                said = _Said(said.number + 1, _text(profile), report)
+                at = match.end()
         yield said, block[at:]
 
 
@@ -145,75 +135,36 @@ def _text(text: bytes) -> str:
     return text.decode(errors="replace").strip()
 
 
-def _report(script: str) -> str:
-    """Return the report that a script writes, by its path: reports/cuda_gpu_trace.py."""
-    return PureWindowsPath(script).name.partition(".py")[0]
-
-
-def shown_profile(profile: str) -> str:
-    """Return the name of a profile without the folders it lay in."""
-    return PureWindowsPath(profile).name
-
-
-# Which tables of a file are of one profile, and which of another.
-
-
-@dataclass(slots=True)
-class _Held:
-    """A table of a profile, the latest start of its records and the names of its sums."""
-
-    part: ReportPart
-    last_ns: int = ABSENT
-    names: set[tuple[str, str]] = field(default_factory=set)
-
-    def __post_init__(self) -> None:
-        self._cover(self.part)
-
-    def is_again(self, part: ReportPart) -> bool:
-        """Return whether a table has the same records with the same figures."""
-        counts = [{n: t.count for n, t in each.tables.items()} for each in (self.part, part)]
-        return counts[0] == counts[1] and _figures(self.part) == _figures(part)
-
-    def goes_on(self, part: ReportPart) -> bool:
-        """Return whether a table is the rest: later records, or sums of further names."""
-        if self.last_ns != ABSENT and (starts := _starts(part)) is not None:
-            return int(np.min(starts)) >= self.last_ns
-        return not self.names & _names_in(part)
-
-    def absorb(self, part: ReportPart) -> None:
-        """Add the rest of the table."""
-        self._cover(part)
-        self.part.absorb(part)
-
-    def _cover(self, part: ReportPart) -> None:
-        starts = _starts(part)
-        if starts is not None:
-            self.last_ns = max(self.last_ns, int(np.max(starts)))
-        self.names |= _names_in(part)
-
-
 @dataclass(slots=True)
 class _Profile:
     name: str
-    tables: dict[str, _Held] = field(default_factory=dict)
+    tables: dict[str, ReportPart] = field(default_factory=dict)
 
     def takes(self, part: ReportPart) -> bool:
         """Add a table; return False where it must be of another profile."""
-        held = self.tables.get(part.report.name)
-        if held is None:
-            self.tables[part.report.name] = _Held(part)
-        elif not any(table.count for table in part.tables.values()):
-            held.part.odd.update(part.odd)
-        elif held.is_again(part):
-            held.part.odd["table-repeated"] += 1
-        elif held.goes_on(part):
+        held = self.tables.setdefault(part.report.name, part)
+        if held is part:
+            return True
+        if not any(table.count for table in part.tables.values()):
+            held.odd.update(part.odd)
+        elif _figures(held) == _figures(part):
+            held.odd["table-repeated"] += 1
+        elif _goes_on(held, part):
             held.absorb(part)
         else:
             return False
         return True
 
 
-def profiles(parts: Sequence[ReportPart]) -> dict[str, list[ReportPart]]:
+def _goes_on(held: ReportPart, part: ReportPart) -> bool:
+    """Return whether a table is the rest: later records, or sums of further names."""
+    before, starts = _starts(held), _starts(part)
+    if before is not None and starts is not None:
+        return bool(np.min(starts) >= np.max(before))
+    return not _names_in(held) & _names_in(part)
+
+
+def _profiles(parts: Sequence[ReportPart]) -> dict[str, list[ReportPart]]:
     """Return the tables of a file by profile, whose name is empty where there is only one.
 
     A table that stands there again, number by number, counts once. One that goes on where another
@@ -222,41 +173,39 @@ def profiles(parts: Sequence[ReportPart]) -> dict[str, list[ReportPart]]:
     """
     named = dict.fromkeys(part.profile for part in parts if part.profile)
     only = next(iter(named)) if len(named) == 1 else ""
-    found: list[_Profile] = []
+    separate: list[_Profile] = []
     current: dict[str, _Profile] = {}
     for part in parts:
         name = part.profile or only
         if name not in current or not current[name].takes(part):
             current[name] = _Profile(name)
             current[name].takes(part)
-            found.append(current[name])
+            separate.append(current[name])
     return {
-        name: [held.part for held in one.tables.values()]
-        for name, one in zip(_names(found), found, strict=True)
+        name: list(one.tables.values())
+        for name, one in zip(_names(separate), separate, strict=True)
     }
 
 
-def _names(found: Sequence[_Profile]) -> list[str]:
+def _names(profiles: Sequence[_Profile]) -> list[str]:
     """Return a name for each profile that no other has."""
-    if len(found) < 2:
-        return [""] * len(found)
-    names = [shown_profile(one.name) for one in found]
-    times, seen = Counter(names), Counter[str]()
+    if len(profiles) < 2:
+        return [""] * len(profiles)
+    names = [PureWindowsPath(one.name).name for one in profiles]
+    times, used = Counter(names), Counter[str]()
     unique = []
     for name in names:
-        seen[name] += 1
-        unique.append(f"{name} {seen[name]}".strip() if times[name] > 1 or not name else name)
+        used[name] += 1
+        unique.append(f"{name} {used[name]}".strip() if times[name] > 1 or not name else name)
     return unique
 
 
-def _figures(part: ReportPart) -> list[bytes]:
+def _figures(part: ReportPart) -> list[tuple[str, bytes]]:
     """Return the figures of a table, which are the same in every report of the same records."""
     return [
-        table.column(column).tobytes()
+        (name, table.column(column).tobytes())
         for name, table in sorted(part.tables.items())
-        for column in (
-            ("count", "total_ns", "bytes") if name == "totals" else ("start_ns", "dur_ns")
-        )
+        for column in _FIGURES.get(name, ("start_ns", "dur_ns"))
     ]
 
 
@@ -267,9 +216,11 @@ def _starts(part: ReportPart) -> IntArray | None:
 
 
 def _names_in(part: ReportPart) -> set[tuple[str, str]]:
-    table = part.tables.get("totals")
-    if table is None or not table.count:
-        return set()
-    kinds, names = list(table.names["kind"]), list(table.names["name"])
-    pairs = np.unique(np.stack([table.column("kind"), table.column("name")]), axis=1).T
-    return {(kinds[kind], names[name]) for kind, name in pairs.tolist()}
+    return set(labels_of(part.tables["totals"])) if "totals" in part.tables else set()
+
+
+def labels_of(totals: TableBuilder) -> list[tuple[str, str]]:
+    """Return the kind and the name of each sum."""
+    kinds, names = list(totals.names["kind"]), list(totals.names["name"])
+    codes = zip(totals.column("kind").tolist(), totals.column("name").tolist(), strict=True)
+    return [(kinds[kind], names[name]) for kind, name in codes]

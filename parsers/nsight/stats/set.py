@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Final
 
 from traceflops.errors import InputError, NotATrace
 from traceflops.parsers.io import ByteSource
 from traceflops.parsers.nsight.stats.layouts import REPORTS, report_named
-from traceflops.parsers.nsight.stats.notes import NOTES
 from traceflops.parsers.nsight.stats.read import StatsFile, read_stats
-from traceflops.parsers.nsight.stats.trace import Assembly
-from traceflops.table import Note, Trace
+from traceflops.parsers.nsight.stats.trace import NOTES, Assembly
+from traceflops.parsers.nsight.unreadable_files import read_each
+from traceflops.table import Trace
 
 _OLD_NAMES: Final = (
     *("gpukernsum", "gpukerngbsum", "gputrace", "cudaapisum", "cudaapitrace", "gpumemtimesum"),
@@ -26,21 +28,34 @@ _NAMES: Final = sorted({*_OLD_NAMES, *(one.name for one in REPORTS)}, key=len, r
 _REPORT: Final = re.compile(
     rf"(?:^|(?<=[_.-]))({'|'.join(_NAMES)})(?:_base|_mangled|_nvtx[-_]name)?$"
 )
+_USELESS: Final[tuple[tuple[str, type[InputError], str, str], ...]] = (
+    (
+        "nested-sums",
+        NotATrace,
+        "kernel times by NVTX range, where nested ranges repeat a kernel",
+        "give cuda_gpu_kern_sum or cuda_gpu_trace of the same profile",
+    ),
+    (
+        "other-calls",
+        NotATrace,
+        "a report of API calls, but not CUDA's",
+        "give cuda_gpu_trace and cuda_api_trace of the same profile",
+    ),
+    (
+        "no-time",
+        InputError,
+        "no row has a valid time",
+        "give the file exactly as nsys stats wrote it",
+    ),
+)
+"""What is odd about rows that cannot be used, and what to say of files with no other."""
 
 
-def key_of(name: str) -> str:
-    """Return the name of a file without its endings and what says which report it is."""
+def _parted(name: str) -> tuple[str, str]:
+    """Return the name of a file without its endings and the report, and the name of that."""
     stem = _ENDINGS.sub("", name)
-    return _REPORT.sub("", stem).strip("_.-")
-
-
-def _named(file: StatsFile) -> StatsFile:
-    """Return a file, its only report under the name that the file's own name gives it."""
-    found = _REPORT.search(_ENDINGS.sub("", file.source.name))
-    if found is not None and len(file.parts) == 1:
-        part = file.parts[0]
-        part.report = report_named(part.report, found[1])
-    return file
+    match = _REPORT.search(stem)
+    return (stem[: match.start()].strip("_.-"), match[1]) if match else (stem.strip("_.-"), "")
 
 
 def read_reports(sources: Sequence[ByteSource]) -> list[Trace]:
@@ -49,21 +64,15 @@ def read_reports(sources: Sequence[ByteSource]) -> list[Trace]:
     A file that cannot be read is a note as long as another can. Raises InputError where none has a
     row that can be used.
     """
-    sets: dict[tuple[str, str, str], list[StatsFile]] = {}
-    failed: list[tuple[str, InputError]] = []
-    for source in sources:
-        try:
-            files = read_stats(source)
-        except InputError as error:
-            failed.append((source.label, error))
-            continue
-        finally:
-            source.close()
-        for file in files:
-            key = (source.folder, key_of(source.name), file.profile)
-            sets.setdefault(key, []).append(_named(file))
-    if not sets:
+    read, failed = read_each(sources, read_stats, close=True)
+    if not read:
         raise failed[0][1]
+    sets: defaultdict[tuple[str, str, str], list[StatsFile]] = defaultdict(list)
+    for file in chain.from_iterable(read):
+        stem, report = _parted(file.source.name)
+        if len(file.parts) == 1:
+            file.parts[0].report = report_named(file.parts[0].report, report)
+        sets[file.source.folder, stem, file.profile].append(file)
     traces, empty = [], []
     for files in sets.values():
         trace = Assembly(files).trace()
@@ -73,7 +82,10 @@ def read_reports(sources: Sequence[ByteSource]) -> list[Trace]:
             traces.append(trace)
     if not traces:
         raise _nothing(empty)
-    notes = [_not_read(label, error) for label, error in failed]
+    notes = [
+        replace(NOTES.note("file-not-read", 1, name=label, reason=error.message), file=label)
+        for label, error in failed
+    ]
     notes += [replace(NOTES.note("no-rows"), file=file.source.label) for file in empty]
     return [replace(traces[0], notes=(*notes, *traces[0].notes)), *traces[1:]]
 
@@ -81,30 +93,13 @@ def read_reports(sources: Sequence[ByteSource]) -> list[Trace]:
 def _nothing(files: Sequence[StatsFile]) -> InputError:
     """Return what to say of files without a record of work."""
     name = files[0].source.label
-    parts = [part for file in files for part in file.parts]
-    if any(part.odd["nested-sums"] for part in parts):
-        return NotATrace(
-            f"kernel times by NVTX range, where nested ranges repeat a kernel: {name}",
-            "give cuda_gpu_kern_sum or cuda_gpu_trace of the same profile",
-        )
-    if any(part.odd["other-calls"] for part in parts):
-        return NotATrace(
-            f"a report of API calls, but not CUDA's: {name}",
-            "give cuda_gpu_trace and cuda_api_trace of the same profile",
-        )
-    if any(part.odd["no-time"] for part in parts):
-        return InputError(
-            f"no row has a valid time: {name}",
-            "give the file exactly as nsys stats wrote it",
-        )
+    odd = {code for file in files for part in file.parts for code, n in part.odd.items() if n}
+    for code, error, text, hint in _USELESS:
+        if code in odd:
+            return error(f"{text}: {name}", hint)
     if any(file.damage.dropped_rows or file.damage.cut_bytes for file in files):
         return InputError(f"no readable row: {name}", "copy the file again or rerun nsys stats")
     return InputError(
         f"no rows: {name} (header only)",
         "nothing was launched while recording; record again with nsys profile --trace=cuda",
     )
-
-
-def _not_read(label: str, error: InputError) -> Note:
-    note = NOTES.note("file-not-read", 1, name=label, reason=error.message)
-    return replace(note, file=label)

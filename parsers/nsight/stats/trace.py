@@ -1,29 +1,39 @@
-"""Puts the reports of one profile together: one trace."""
+"""Puts the reports of one profile together: one trace, and what to say of how it was made."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
+import pyarrow as pa
 
-from traceflops.parsers.io import rank_in_name
-from traceflops.parsers.nsight.stats.notes import ProfileOddities, profile_notes
-from traceflops.parsers.nsight.stats.read import StatsFile
+from traceflops.parsers.io import Lookup, NoteTable, by_distinct, rank_in_name, text_notes
+from traceflops.parsers.nsight.stats.read import StatsFile, labels_of
 from traceflops.parsers.nsight.stats.rows import ReportPart
-from traceflops.parsers.shared import DeviceFacts, Gathered, ProcessFacts, chosen
-from traceflops.table import ABSENT, IntArray, Source, SourceFile, TableBuilder, Trace, group_rows
+from traceflops.parsers.shared import DeviceFacts, Gathered, ProcessFacts, chosen, overflow_notes
+from traceflops.table import (
+    ABSENT,
+    Note,
+    Source,
+    SourceFile,
+    TableBuilder,
+    Trace,
+    compact,
+    distinct,
+    group_rows,
+    rank_from_name,
+)
 
 FORMAT: Final = "nsys stats"
 _DEVICE: Final = re.compile(r"^(.*?)\s*\((\d{1,9})\)$")
 _RECORDS: Final = ("activities", "calls", "marks")
 _PROJECTED: Final = "projected marks"
 _TIMELINES: Final = {
-    "kernel": "activities",
-    "memcpy": "activities",
-    "memset": "activities",
+    **dict.fromkeys(("kernel", "memcpy", "memset"), "activities"),
     "call": "calls",
     "mark": "marks",
     "gpu_mark": _PROJECTED,
@@ -42,6 +52,63 @@ _SIBLINGS: Final = frozenset({"nvtx_pushpop_sum", "nvtx_startend_sum"})
 _MOST_RANKS: Final = 2**31
 _PLACES: Final = {name: place for place, name in enumerate(_ORDER)}
 
+NOTES: Final = NoteTable(
+    repaired={
+        "no-duration": "{n} [record|records] without a duration: counted as 0 ns.",
+        "negative-duration": "{n} [record|records] with negative duration: counted as 0 ns.",
+    },
+    dropped={
+        "bad-cells": "{count} [number|numbers] could not be read.",
+        "no-time": "{n} [record|records] skipped: no valid start time.",
+        "other-calls": "{n} [call|calls] skipped: operating system, not CUDA.",
+        "beyond": "{n} [number|numbers] too large for 64 bits: unknown.",
+        "nested-sums": (
+            "{count} [row|rows] of kernels by NVTX range ignored: nested ranges repeat a kernel."
+        ),
+        "tables-unread": (
+            "{count} [table|tables] skipped: unknown report or damaged header ({titles})."
+        ),
+        "table-repeated": "{count} [table|tables] ignored: every number repeats an earlier table.",
+        "report-repeated": "{reports} [repeats|repeat] another report: ignored.",
+        "file-not-read": "{name} could not be read: {reason}.",
+    },
+    assumed={
+        "several-profiles": (
+            "The file holds reports of several profiles. Each is treated as a separate run or rank."
+        ),
+        "unit-assumed": "The time columns name no unit: read as ns, as older releases write them.",
+        "sizes-rounded": (
+            "Copy sizes are rounded to three decimals of a large unit. Those printed as 0 are "
+            "unknown."
+        ),
+    },
+    missing={
+        "sizes-without-unit": (
+            "The size columns name no unit, and it differs between releases: copy sizes are "
+            "unknown."
+        ),
+        "process-unknown": (
+            "The GPU trace does not say which of {count} processes ran its work, and their "
+            "correlation ids repeat. The work is shown as a separate process without links to "
+            "calls; give the SQLite export (nsys export --type sqlite)."
+        ),
+        "no-calls": (
+            "The report has no API calls, so launch calls and idle causes are unknown. Give "
+            "cuda_api_trace beside it, or the SQLite export (nsys export --type sqlite)."
+        ),
+        "no-timeline": (
+            "The file holds only totals by name: shares of kernels, but no timeline, idle time, "
+            "overlap, steps or MFU. Give the SQLite export (nsys export --type sqlite) or the "
+            "report cuda_gpu_trace."
+        ),
+        "no-device-work": (
+            "The reports have no GPU operations. Give cuda_gpu_trace, or record with nsys profile "
+            "--trace=cuda."
+        ),
+        "no-rows": "The file has no records.",
+    },
+)
+
 
 class Assembly:
     """Makes the trace of a profile."""
@@ -49,44 +116,30 @@ class Assembly:
     def __init__(self, files: Sequence[StatsFile]) -> None:
         self.files = files
         self.gathered = Gathered()
-        self.oddities = ProfileOddities()
-        self._pids: list[int] = []
-        self._rank: int | None = None
+        parts = [part for file in files for part in file.parts]
+        self._parts = sorted(parts, key=lambda one: _PLACES.get(one.report.name, len(_PLACES)))
+        self._pids = sorted({pid for part in parts for pid in _pids(part) if pid != ABSENT})
+        named = (rank_in_name(file.profile or file.source.name) for file in files)
+        self._rank = next((rank for rank in named if rank is not None), None)
+        self._ranks = _ranks(parts)
         self._resolution_ns = 1
-        self._ranks: dict[int, int] = {}
+        self._repeated: list[str] = []
+        self._is_of_nobody = False
 
     def trace(self) -> Trace | None:
         """Return the trace; None where there is no record in the files."""
-        last = len(_PLACES)
-        parts = sorted(self._parts(), key=lambda one: _PLACES.get(one[1].report.name, last))
-        self._pids = sorted({pid for _, part in parts for pid in _pids(part) if pid != ABSENT})
-        self._rank = self._rank_in_names()
-        self._ranks = _ranks(part for _, part in parts)
         for pid in self._pids:
             self._process(pid)
         taken: dict[str, str] = {}
-        for _, part in parts:
+        for part in self._parts:
             self._add_records(part, taken)
-        for _, part in parts:
+        for part in self._parts:
             self._add_totals(part, taken)
         if not any(table.count for table in self.gathered.tables.values()):
             return None
-        events = Counter({part.report.name: part.rows for _, part in parts})
-        self.oddities.overflowed = tuple(self.gathered.overflowed)
+        overflowed = self.gathered.overflowed
         tables = self.gathered.finish()
-        notes = tuple(profile_notes(self.files, tables, self.oddities))
-        return Trace(self._source(events), tables, notes)
-
-    def _parts(self) -> Iterator[tuple[StatsFile, ReportPart]]:
-        for file in self.files:
-            for part in file.parts:
-                yield file, part
-
-    def _rank_in_names(self) -> int | None:
-        found = (rank_in_name(file.profile or file.source.name) for file in self.files)
-        rank = next((one for one in found if one is not None), None)
-        self.oddities.rank = rank
-        return rank
+        return Trace(self._source(), tables, tuple(self._notes(tables, overflowed)))
 
     def _process(self, pid: int | None) -> int:
         rank = self._ranks.get(ABSENT if pid is None else pid, self._rank)
@@ -98,11 +151,11 @@ class Assembly:
         if "activities" in taken and "calls" not in taken and part.report.records == "launches":
             kernels = part.tables.pop("activities", None)
             if kernels is not None and "calls" in part.tables:
-                give_ids(part.tables["calls"], kernels, self.gathered["activities"])
+                _give_ids(part.tables["calls"], kernels, self.gathered["activities"])
         wanted = [name for name in _RECORDS if name in part.tables and part.tables[name].count]
         fresh = [name for name in wanted if name == "marks" or name not in taken]
         if wanted and not fresh:
-            self.oddities.repeated.append(part.report.name)
+            self._repeated.append(part.report.name)
         for name in fresh:
             table = part.tables.pop(name)
             self._place_processes(table)
@@ -116,35 +169,24 @@ class Assembly:
     def _place_processes(self, table: TableBuilder) -> None:
         """Put the numbers of processes in the place of their ids."""
         for _, columns in table.pieces:
-            pids = np.asarray(columns.get("process", ABSENT))
-            if pids.ndim == 0:
-                columns["process"] = self._number(int(pids))
-                continue
-            distinct, place = np.unique(pids, return_inverse=True)
-            columns["process"] = np.array([self._number(p) for p in distinct.tolist()])[place]
+            pids = np.atleast_1d(columns.get("process", ABSENT))
+            columns["process"] = compact(by_distinct(pids, lambda pid, _: self._number(pid)))
 
     def _number(self, pid: int) -> int:
         """Return the number of a process; without an id that of the only one there is."""
-        if pid != ABSENT:
-            return self._process(pid)
-        if len(self._pids) == 1:
+        if pid == ABSENT and len(self._pids) == 1:
             return self._process(self._pids[0])
-        self.oddities.processes = len(self._pids)
-        return self._process(None)
+        self._is_of_nobody |= pid == ABSENT
+        return self._process(None if pid == ABSENT else pid)
 
     def _place_devices(self, texts: Sequence[str], table: TableBuilder) -> None:
-        numbers: dict[str, int] = {}
-        for text in sorted(texts, key=lambda one: (_local_id(one), one)):
-            product, local = _DEVICE.match(text), _local_id(text)
-            name = (product[1] if product else text).strip()
-            facts = DeviceFacts(product=name if name and not name.isdecimal() else None)
-            numbers[text] = self.gathered.device(text, self._first_process(), local, facts)
-        codes = np.array([numbers[text] for text in texts], np.int64)
+        process = self._number(ABSENT)
+        known = {text: _device(text) for text in texts}
+        for text in sorted(texts, key=lambda one: (known[one][0], one)):
+            self.gathered.device(text, process, *known[text])
+        codes = np.array([self.gathered.device(text, process, 0) for text in texts], np.int64)
         for _, columns in table.pieces:
             columns["device"] = codes[columns["device"]]
-
-    def _first_process(self) -> int:
-        return self._number(ABSENT) if len(self._pids) != 1 else self._process(self._pids[0])
 
     def _add_totals(self, part: ReportPart, taken: dict[str, str]) -> None:
         """Add the sums of what no record and no better report tells; sizes to sums of times."""
@@ -152,12 +194,12 @@ class Assembly:
         if table is None or not table.count:
             return
         if part.report.records == "sizes":
-            table = with_sizes(self.gathered["totals"], table)
+            table = _with_sizes(self.gathered["totals"], table)
         kinds = list(table.names["kind"])
         wanted = [not self._is_told(kind, part.report.name, taken) for kind in kinds]
         used = np.unique(table.column("kind")).tolist()
         if used and not any(wanted[code] for code in used):
-            self.oddities.repeated.append(part.report.name)
+            self._repeated.append(part.report.name)
             return
         table = chosen(table, np.array(wanted, np.bool_)[table.column("kind")])
         for _, columns in table.pieces:
@@ -170,7 +212,8 @@ class Assembly:
         other = taken.get(kind)
         return _TIMELINES[kind] in taken or not (other is None or {other, report} <= _SIBLINGS)
 
-    def _source(self, events: Counter[str]) -> Source:
+    def _source(self) -> Source:
+        events = {part.report.name: part.rows for part in self._parts}
         return Source(
             format=FORMAT,
             files=tuple(
@@ -185,34 +228,76 @@ class Assembly:
             resolution_ns=self._resolution_ns,
         )
 
+    def _notes(self, tables: Mapping[str, pa.Table], overflowed: Sequence[str]) -> Iterator[Note]:
+        """Give the notes of a profile: those of its files, then those of the whole."""
+        for file in self.files:
+            yield from (replace(note, file=file.name) for note in _file_notes(file))
+        name = self.files[0].name if len(self.files) == 1 else None
+        yield from overflow_notes(overflowed, self.files[0].name)
+        if self._rank is not None:
+            yield rank_from_name([self._rank], name)
+        yield from (replace(note, file=name) for note in self._content_notes(tables))
 
-def _pids(part: ReportPart) -> list[int]:
-    found: list[IntArray] = [
-        np.unique(part.tables[name].column("process")) for name in _RECORDS if name in part.tables
-    ]
-    return np.concatenate(found).tolist() if found else []
+    def _content_notes(self, tables: Mapping[str, pa.Table]) -> Iterator[Note]:
+        if self._repeated:
+            reports = ", ".join(self._repeated)
+            yield NOTES.note("report-repeated", len(self._repeated), reports=reports)
+        has_calls = tables["calls"].num_rows > 0
+        if not tables["activities"].num_rows:
+            is_summed = tables["totals"].num_rows and not has_calls
+            yield NOTES.note("no-timeline" if is_summed else "no-device-work")
+        elif self._is_of_nobody and len(self._pids) > 1:
+            yield NOTES.note("process-unknown", len(self._pids))
+        elif not has_calls:
+            yield NOTES.note("no-calls")
+
+
+def _file_notes(file: StatsFile) -> Iterator[Note]:
+    yield from text_notes(file.damage, file.source.cut)
+    odd = sum((part.odd for part in file.parts), Counter[str]())
+    odd["bad-cells"] = file.damage.bad_cells.total()
+    yield from NOTES.counted(
+        odd,
+        *("bad-cells", "no-time", "no-duration", "negative-duration", "other-calls", "beyond"),
+        "nested-sums",
+    )
+    if file.profile:
+        yield NOTES.note("several-profiles")
+    if file.unread:
+        yield NOTES.note("tables-unread", len(file.unread), titles=_listed(file.unread))
+    yield from NOTES.counted(odd, "table-repeated")
+    if odd["no-unit"]:
+        yield NOTES.note("unit-assumed")
+    yield from NOTES.counted(odd, "sizes-without-unit", "sizes-rounded")
+
+
+def _listed(titles: Sequence[str]) -> str:
+    some = "; ".join("".join(c if c.isprintable() else "?" for c in text) for text in titles[:3])
+    return f"{some}, ..." if len(titles) > 3 else some
+
+
+def _pids(part: ReportPart) -> set[int]:
+    tables = [part.tables[name] for name in _RECORDS if name in part.tables]
+    return {pid for table in tables for pid in distinct(table.column("process")).tolist()}
 
 
 def _ranks(parts: Iterable[ReportPart]) -> dict[int, int]:
     """Return the rank of each process id that is said to be of one only."""
-    found: dict[int, set[int]] = {}
-    for part in parts:
-        for pid, ranks in part.ranks.items():
-            found.setdefault(pid, set()).update(ranks)
-    return {pid: min(r) for pid, r in found.items() if len(r) == 1 and 0 <= min(r) < _MOST_RANKS}
+    pairs = {pair for part in parts for pair in part.ranks}
+    times = Counter(pid for pid, _ in pairs)
+    return {pid: rank for pid, rank in pairs if times[pid] == 1 and 0 <= rank < _MOST_RANKS}
 
 
-def _local_id(text: str) -> int:
-    found = _DEVICE.match(text)
-    if found is not None:
-        return int(found[2])
-    return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else 0
+def _device(text: str) -> tuple[int, DeviceFacts]:
+    """Return the number and the facts of a device that is called `NVIDIA H100 (0)`, or `0`."""
+    match = _DEVICE.match(text)
+    name, number = (match[1].strip(), match[2]) if match else (text.strip(), text)
+    is_number = number.isascii() and number.isdecimal() and len(number) < 10
+    product = name if name and not name.isdecimal() else None
+    return int(number) if is_number else 0, DeviceFacts(product=product)
 
 
-# What one report says of the records of another: calls of kernels, sizes of copies.
-
-
-def give_ids(calls: TableBuilder, kernels: TableBuilder, activities: TableBuilder) -> None:
+def _give_ids(calls: TableBuilder, kernels: TableBuilder, activities: TableBuilder) -> None:
     """Give calls the ids of the kernels they launched, as another report has these.
 
     `kernels` are those of the report with the calls, which numbers them itself. A kernel is known
@@ -229,28 +314,14 @@ def give_ids(calls: TableBuilder, kernels: TableBuilder, activities: TableBuilde
     id_of = np.full(len(first), ABSENT, np.int64)
     id_of[there] = activities.column("correlation")
     known = (alone[0] & alone[1])[here] & (id_of[here] != ABSENT)
-    launch, one = np.unique(kernels.column("correlation")[known], return_index=True)
-    calls.replace(
-        "correlation", _looked_up(calls.column("correlation"), launch, id_of[here][known][one])
-    )
+    launched = Lookup(kernels.column("correlation")[known], id_of[here][known])
+    calls.replace("correlation", launched(calls.column("correlation")))
 
 
-def _looked_up(values: IntArray, keys: IntArray, found: IntArray) -> IntArray:
-    """Return what stands for each value by sorted keys; ABSENT for others."""
-    if not len(keys):
-        return np.full(len(values), ABSENT, np.int64)
-    at = np.minimum(np.searchsorted(keys, values), len(keys) - 1)
-    return np.where(keys[at] == values, found[at], ABSENT)
-
-
-def with_sizes(totals: TableBuilder, sizes: TableBuilder) -> TableBuilder:
+def _with_sizes(totals: TableBuilder, sizes: TableBuilder) -> TableBuilder:
     """Put sizes of copies to the sums of their times; return those of other copies."""
-    kinds, names = ([*totals.names[c]] for c in ("kind", "name"))
-    own = zip(totals.column("kind").tolist(), totals.column("name").tolist(), strict=True)
-    place = {(kinds[kind], names[name]): row for row, (kind, name) in enumerate(own)}
-    kinds, names = ([*sizes.names[c]] for c in ("kind", "name"))
-    theirs = zip(sizes.column("kind").tolist(), sizes.column("name").tolist(), strict=True)
-    rows = np.array([place.get((kinds[k], names[n]), -1) for k, n in theirs], np.int64)
+    place = {label: row for row, label in enumerate(labels_of(totals))}
+    rows = np.array([place.get(label, -1) for label in labels_of(sizes)], np.int64)
     values = totals.column("bytes").copy()
     values[rows[rows >= 0]] = sizes.column("bytes")[rows >= 0]
     totals.replace("bytes", values)

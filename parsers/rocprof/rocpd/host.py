@@ -1,35 +1,67 @@
-"""Regions and samples of a rocpd database: calls of APIs, and marks."""
+"""Regions and samples of a rocpd database: calls of APIs, and marks.
+
+What a record of the host is, its category tells: rocprofv3 writes categories such as
+HIP_RUNTIME_API_EXT and MARKER_CORE_RANGE_API, rocprof-sys such as rocm_hip_api and timer_sampling.
+"""
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 import numpy as np
 
 from traceflops.parsers.io import Among, Batch, Coder, Lookup, Wanted, by_distinct
-from traceflops.parsers.rocprof.rocpd.categories import (
-    APIS,
-    MARK,
-    MESSAGE,
-    SAMPLED,
-    SYSTEM,
-    kind_of,
-)
-from traceflops.parsers.rocprof.rocpd.counters import Samples
-from traceflops.parsers.rocprof.rocpd.reading import RunReading
+from traceflops.parsers.rocprof.rocpd.run import RunReading
+from traceflops.parsers.rocprof.trace import Recorded
 from traceflops.parsers.shared import UNNAMED, Calls, Marks, Overheads, timed
 from traceflops.table import ABSENT, Array, IntArray
 
+APIS: Final = ("hip", "hsa", "rccl", "rocdecode", "rocjpeg")
+MARK: Final = "mark"
+_MESSAGE: Final = "message"
+"""A mark whose text is not its name but stands with its event."""
+_SAMPLED: Final = "sampled"
+"""A place in the program that a sampling profiler saw; not what the program marked."""
+_SYSTEM: Final = "system"
+"""What the driver did: page faults, queue evictions."""
+_KINDS: Final = (*APIS, MARK, _MESSAGE, _SAMPLED, _SYSTEM)
+_RCCL: Final = APIS.index("rccl")
+_CATEGORIES: Final = (
+    (re.compile("MARKER|ROCTX"), _MESSAGE),
+    (re.compile("SAMPLING"), _SAMPLED),
+    (re.compile("KFD"), _SYSTEM),
+    (re.compile("ROCDECODE"), "rocdecode"),
+    (re.compile("ROCJPEG"), "rocjpeg"),
+    (re.compile("RCCL"), "rccl"),
+    (re.compile("HSA"), "hsa"),
+    (re.compile("HIP"), "hip"),
+)
+_NAMES: Final = (
+    (re.compile("_*hip[A-Z]"), "hip"),
+    (re.compile("hsa_"), "hsa"),
+    (re.compile("m?s?nccl"), "rccl"),
+    (re.compile("roctx"), _MESSAGE),
+)
+_NO_KIND: Final = -1
+_MOST_CATEGORIES: Final = 8
+"""Categories of marks in a database; a real one has five at most."""
 _REGION: Final = Wanted(integers=("pid", "tid", "start", "end", "name_id", "event_id"))
 _SAMPLE: Final = Wanted(integers=("track_id", "timestamp", "event_id"))
 _SCRATCH: Final = Wanted(
     integers=("pid", "tid", "agent_id", "queue_id", "start", "end"), texts=("type",)
 )
 _TRACK: Final = Wanted(integers=("id", "pid", "tid", "name_id"))
-_KINDS: Final = (*APIS, MARK, MESSAGE, SAMPLED, SYSTEM)
-_NO_KIND: Final = -1
-_MOST_CATEGORIES: Final = 8
-"""Categories of marks in a database; a real one has five at most."""
+
+
+def kind_by_name(name: str | None) -> str:
+    """Return the API of a call by its name, else what kind of mark it is."""
+    return next((kind for sign, kind in _NAMES if sign.match(name or "")), MARK)
+
+
+def _kind_by_category(category: str) -> str:
+    word = category.upper()
+    return next((kind for sign, kind in _CATEGORIES if sign.search(word)), MARK)
 
 
 class HostReader:
@@ -42,61 +74,60 @@ class HostReader:
     def __init__(self, reading: RunReading, values: IntArray) -> None:
         self._reading = reading
         self._values = values
-        gathered, strings = reading.gathered, reading.facts.strings
-        self._call_name = strings.coder(gathered["calls"].names["name"], UNNAMED)
-        self._mark_name = strings.coder(gathered["marks"].names["name"], UNNAMED)
+        self._call_name = reading.strings.coder(reading["calls"].names["name"], UNNAMED)
+        self._mark_name = reading.strings.coder(reading["marks"].names["name"], UNNAMED)
         self._message_names: dict[int, Coder] = {}
-        self._events_of_regions: list[IntArray] = []
-        self.measured: list[Samples] = []
+        self.measured: list[Batch] = []
         self.rccl: list[tuple[IntArray, IntArray]] = []
 
-    def read_regions(self) -> None:
-        """Add everything that has a beginning and an end."""
-        with_samples = self._reading.run.has_rows("sample")
-        for batch in self._reading.run.batches("region", _REGION):
-            self._reading.counts["region"] += batch.count
-            rows = timed(batch, self._reading.odd)
+    def read(self) -> None:
+        """Add what lasts some time, then instants: marks, and calls that took no time."""
+        reading, run = self._reading, self._reading.run
+        with_samples, events = run.has_rows("sample"), [np.empty(0, np.int64)]
+        for batch in run.batches("region", _REGION):
+            reading.counts["region"] += batch.count
+            rows = timed(batch, reading.odd)
             self._add(rows)
-            if with_samples:
-                self._events_of_regions.append(rows["event_id"])
-
-    def read_samples(self) -> None:
-        """Add instants: marks, and calls that took no time."""
-        run = self._reading.run
-        tracks = run.whole("track", _TRACK)
+            events += [rows["event_id"]] if with_samples else []
+        tracks, of_regions = run.whole("track", _TRACK), np.concatenate(events)
         of_track = {name: Lookup(tracks["id"], tracks[name]) for name in ("pid", "tid", "name_id")}
-        seen = np.concatenate([*self._events_of_regions, np.empty(0, np.int64)])
         for batch in run.batches("sample", _SAMPLE):
-            self._reading.counts["sample"] += batch.count
-            is_value = np.isin(batch["event_id"], self._values)
+            reading.counts["sample"] += batch.count
             columns = {name: find(batch["track_id"]) for name, find in of_track.items()}
-            batch = Batch(batch.count, {**batch.numbers, **columns}, {})
-            values = batch.only(is_value)
-            if values.count:
-                process = self._reading.facts.processes(values["pid"])
-                self.measured.append(Samples(values["event_id"], values["timestamp"], process))
+            rows = Batch(batch.count, {**batch.numbers, **columns}, {})
+            is_value = np.isin(rows["event_id"], self._values)
+            if is_value.any():
+                self.measured.append(rows.only(is_value))
             # rocprof-sys writes a region and a sample for one thing.
-            rows = batch.only(~is_value & ~np.isin(batch["event_id"], seen))
-            self._add(timed(rows, self._reading.odd, "timestamp", "timestamp"))
+            rows = rows.only(~is_value & ~np.isin(rows["event_id"], of_regions))
+            self._add(timed(rows, reading.odd, "timestamp", "timestamp"))
 
     def _add(self, rows: Batch) -> None:
-        category = self._reading.events.categories(rows["event_id"])
+        category = self._reading.categories(rows["event_id"])
         kind = self._kinds(rows, category)
-        for left_out in (SAMPLED, SYSTEM):
+        for left_out in (_SAMPLED, _SYSTEM):
             self._reading.odd[left_out] += int(np.count_nonzero(kind == _KINDS.index(left_out)))
-        self._add_calls(rows, kind)
-        self._add_marks(rows, kind, category)
+        rows = Batch(rows.count, {**rows.numbers, "category": category, "kind": kind}, {})
+        self._add_calls(self._placed(rows.only(kind < len(APIS))))
+        is_mark = np.isin(kind, [_KINDS.index(MARK), _KINDS.index(_MESSAGE)])
+        self._add_marks(self._placed(rows.only(is_mark)))
+
+    def _placed(self, rows: Batch) -> Batch:
+        """Return rows with the numbers of their processes and threads."""
+        process = self._reading.processes(rows["pid"])
+        thread = self._reading.threads(rows["tid"])
+        return Batch(rows.count, {**rows.numbers, "process": process, "thread": thread}, {})
 
     def _kinds(self, rows: Batch, category: IntArray) -> IntArray:
         """Return the place of each record's kind in the list of kinds."""
-        strings = self._reading.facts.strings
+        strings = self._reading.strings
 
         def by_category(key: int, _: int) -> int:
             text = None if key == ABSENT else strings[key]
-            return _KINDS.index(kind_of(text, None)) if text else _NO_KIND
+            return _KINDS.index(_kind_by_category(text)) if text else _NO_KIND
 
         def by_name(key: int, _: int) -> int:
-            return _KINDS.index(kind_of(None, strings[key]))
+            return _KINDS.index(kind_by_name(strings[key]))
 
         kind = by_distinct(category, by_category)
         unsaid = kind == _NO_KIND
@@ -105,33 +136,24 @@ class HostReader:
             kind[unsaid] = by_distinct(rows["name_id"][unsaid], by_name)
         return kind
 
-    def _add_calls(self, rows: Batch, kind: IntArray) -> None:
-        calls = self._reading.gathered["calls"]
-        is_call = kind < len(APIS)
-        rows, kind = rows.only(is_call), kind[is_call]
-        is_rccl = kind == APIS.index("rccl")
+    def _add_calls(self, rows: Batch) -> None:
+        is_rccl = rows["kind"] == _RCCL
         if is_rccl.any():
-            self.rccl.append((rows["event_id"][is_rccl], calls.count + np.flatnonzero(is_rccl)))
-        Calls(
-            rows=rows,
-            **self._place(rows),
-            name=self._call_name(rows["name_id"]),
-            correlation=self._reading.events.correlations(rows["event_id"]),
-            api=by_distinct(kind, lambda place, _: calls.names["api"][APIS[place]]),
-        ).add_to(self._reading.gathered)
+            since = self._reading["calls"].count
+            self.rccl.append((rows["event_id"][is_rccl], since + np.flatnonzero(is_rccl)))
+        name, call = self._call_name(rows["name_id"]), self._reading.correlations(rows["event_id"])
+        add_calls(self._reading, rows, name, call, APIS)
 
-    def _add_marks(self, rows: Batch, kind: IntArray, category: IntArray) -> None:
-        has_message = kind == _KINDS.index(MESSAGE)
-        is_mark = (kind == _KINDS.index(MARK)) | has_message
-        if is_mark.any():
-            rows, category = rows.only(is_mark), np.where(has_message, category, ABSENT)[is_mark]
-            place, name = self._place(rows), self._mark_names(rows, category)
-            marks = Marks(rows=rows, process=place["process"], thread=place["thread"], name=name)
-            marks.add_to(self._reading.gathered)
+    def _add_marks(self, rows: Batch) -> None:
+        if rows.count:
+            process, thread, name = rows["process"], rows["thread"], self._mark_names(rows)
+            Marks(rows=rows, process=process, thread=thread, name=name).add_to(self._reading)
 
-    def _mark_names(self, rows: Batch, category: IntArray) -> Array:
+    def _mark_names(self, rows: Batch) -> Array:
         """Return the codes of the marks' names: the message of the event, where it has one."""
         codes = self._mark_name(rows["name_id"])
+        has_message = rows["kind"] == _KINDS.index(_MESSAGE)
+        category = np.where(has_message, rows["category"], ABSENT)
         for key in np.unique(category[category != ABSENT]).tolist()[:_MOST_CATEGORIES]:
             mine = category == key
             message = self._message_name(key)(rows["event_id"][mine])
@@ -140,31 +162,41 @@ class HostReader:
 
     def _message_name(self, category: int) -> Coder:
         if category not in self._message_names:
-            names = self._reading.gathered["marks"].names["name"]
-            messages = self._reading.events.messages(category)
-            self._message_names[category] = messages.coder(names, None)
+            names = self._reading["marks"].names["name"]
+            self._message_names[category] = self._reading.messages(category).coder(names, None)
         return self._message_names[category]
 
-    def _place(self, rows: Batch) -> dict[str, IntArray]:
-        facts = self._reading.facts
-        return {"process": facts.processes(rows["pid"]), "thread": facts.threads(rows["tid"])}
+
+def add_calls(
+    recorded: Recorded, rows: Batch, name: Array, correlation: IntArray, apis: tuple[str, ...]
+) -> None:
+    """Add calls, whose `kind` is the place of their API among some."""
+    codes = recorded["calls"].names["api"]
+    Calls(
+        rows=rows,
+        process=rows["process"],
+        thread=rows["thread"],
+        name=name,
+        correlation=correlation,
+        api=by_distinct(rows["kind"], lambda place, _: codes[apis[place]]),
+    ).add_to(recorded)
 
 
 def read_allocations(reading: RunReading) -> None:
     """Count allocations; the making of scratch memory, for which a queue waits, is overhead."""
     for batch in reading.run.batches("memory_allocate", Wanted()):
         reading.counts["memory_allocate"] += batch.count
-    names = reading.gathered["marks"].names["name"]
+    names = reading["marks"].names["name"]
     for batch in reading.run.batches("memory_allocate", _SCRATCH, Among("level", ("SCRATCH",))):
         rows = timed(batch, reading.odd)
-        process = reading.facts.processes(rows["pid"])
-        device = reading.facts.devices(rows["agent_id"], process)
+        process = reading.processes(rows["pid"])
+        device = reading.devices(rows["agent_id"], process)
         labels = [f"SCRATCH_MEMORY_{kind or 'NONE'}" for kind in rows.texts["type"]]
         Overheads(
             rows=rows,
             process=process,
-            thread=reading.facts.threads(rows["tid"]),
+            thread=reading.threads(rows["tid"]),
             device=np.where(rows["agent_id"] == ABSENT, ABSENT, device),
             stream=rows["queue_id"],
             name=names.codes(labels),
-        ).add_to(reading.gathered)
+        ).add_to(reading)

@@ -1,15 +1,16 @@
-"""Dispatches, copies and graph launches of a rocpd database as activities."""
+"""Work of a rocpd database: dispatches with their counters, copies, launches of graphs."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import numpy as np
 
 from traceflops.parsers.io import Batch, Lookup, TextsById, Wanted, by_distinct
 from traceflops.parsers.rocprof.copies import ways_between, ways_named
-from traceflops.parsers.rocprof.rocpd.reading import RunReading
+from traceflops.parsers.rocprof.rocpd.run import RunReading
+from traceflops.parsers.rocprof.tables.counters import summed_instances
 from traceflops.parsers.shared import (
     UNNAMED_COPY,
     UNNAMED_KERNEL,
@@ -26,131 +27,184 @@ _AXES: Final = ("x", "y", "z")
 _GRID: Final = tuple(f"grid_size_{axis}" for axis in _AXES)
 _BLOCK: Final = tuple(f"workgroup_size_{axis}" for axis in _AXES)
 _GRAPH: Final = ("graph_exec_id", "graph_node_id")
+_COMMON: Final = ("pid", "start", "end", *_GRAPH, "event_id")
 _OF_DISPATCH: Final = (
-    *("pid", "agent_id", "kernel_id", "queue_id", "start", "end", "group_segment_size"),
-    *(*_GRID, *_BLOCK, *_GRAPH, "event_id"),
+    *(*_COMMON, "agent_id", "kernel_id", "queue_id", "group_segment_size"),
+    *(*_GRID, *_BLOCK),
 )
-_OF_COPY: Final = (
-    *("pid", "start", "end", "name_id", "src_agent_id", "dst_agent_id", "size"),
-    *(*_GRAPH, "event_id"),
-)
-_OF_GRAPH: Final = (*("pid", "agent_id", "queue_id", "start", "end", *_GRAPH, "event_id"),)
+_OF_COPY: Final = (*_COMMON, "name_id", "src_agent_id", "dst_agent_id", "size")
+_OF_GRAPH: Final = (*_COMMON, "agent_id", "queue_id")
+_KERNEL: Final = Wanted(integers=("id", "arch_vgpr_count"), texts=("display_name", "kernel_name"))
+_UNNAMED: Final = "(unnamed counter)"
+_COUNTER: Final = Wanted(integers=("id", "agent_id"), texts=("name",))
+_VALUE: Final = Wanted(integers=("event_id", "pmc_id", "sample_id"), reals=("value",))
+_TABLE: Final = "kernel_counters"
+_COPIED: Final = ("process", "device", "correlation", "dispatch", "threads", "block_threads")
+"""What a counter has of its dispatch."""
+_TRACED: Final = ("region", "sample", "memory_copy", "graph_launch", "memory_allocate")
 
 
-@dataclass(slots=True)
-class Dispatches:
-    """What counters are joined to: the columns of all dispatches, piece by piece."""
+class DispatchReader:
+    """Adds the dispatches, and what was counted while they ran.
 
-    pieces: dict[str, list[IntArray]] = field(default_factory=dict)
-
-    def add(self, **columns: IntArray) -> None:
-        """Append a piece of each column."""
-        for name, values in columns.items():
-            self.pieces.setdefault(name, []).append(values)
-
-    @property
-    def count(self) -> int:
-        """Return how many dispatches there are."""
-        return len(self.column("event"))
-
-    def column(self, name: str) -> IntArray:
-        """Return a column."""
-        return np.concatenate(self.pieces[name]) if name in self.pieces else np.empty(0, np.int64)
-
-
-class KernelNames:
-    """The kernels of a run by their ids: names and registers."""
+    `others` are measurements of other events, which stay as they are until it is known when they
+    were taken.
+    """
 
     def __init__(self, reading: RunReading) -> None:
-        wanted = Wanted(integers=("id", "arch_vgpr_count"), texts=("display_name", "kernel_name"))
-        rows = reading.run.whole("info_kernel_symbol", wanted)
+        self._reading = reading
+        rows = reading.run.whole("info_kernel_symbol", _KERNEL)
         pairs = zip(rows.texts["display_name"], rows.texts["kernel_name"], strict=True)
-        self.names = TextsById(rows["id"], [shown or name for shown, name in pairs])
+        self._kernels = TextsById(rows["id"], [shown or name for shown, name in pairs])
         registers = rows["arch_vgpr_count"]
-        self.registers = Lookup(rows["id"], np.where(registers > 0, registers, ABSENT))
+        self._registers = Lookup(rows["id"], np.where(registers > 0, registers, ABSENT))
+        rows = reading.run.whole("info_pmc", _COUNTER)
+        self._counters = TextsById(rows["id"], rows.texts["name"])
+        self._agent = Lookup(rows["id"], rows["agent_id"])
+        self._counted: list[dict[str, IntArray]] = []
+        self.others: list[Batch] = []
 
+    def read(self) -> None:
+        """Add the dispatches; what counters need of them is kept."""
+        reading = self._reading
+        name = self._kernels.coder(reading["activities"].names["name"], UNNAMED_KERNEL)
+        is_counted = reading.run.has_rows("pmc_event")
+        columns = (*_OF_DISPATCH, "dispatch_id") if is_counted else _OF_DISPATCH
+        for batch in reading.run.batches("kernel_dispatch", Wanted(integers=columns)):
+            reading.counts["kernel_dispatch"] += batch.count
+            rows = timed(batch, reading.odd)
+            common = _common(reading, rows, rows["agent_id"])
+            grid, block = _axes(rows, _GRID), _axes(rows, _BLOCK)
+            Kernels(
+                rows=rows,
+                **common,
+                stream=rows["queue_id"],
+                name=name(rows["kernel_id"]),
+                grid=blocks_of(grid, block),
+                block=block,
+                registers_per_thread=self._registers(rows["kernel_id"]),
+                shared_memory_bytes=rows["group_segment_size"],
+            ).add_to(reading)
+            if is_counted:
+                self._counted.append(
+                    {name: common[name] for name in ("process", "device", "correlation")}
+                    | {name: rows[f"{name}_id"] for name in ("kernel", "dispatch", "event")}
+                    | {"threads": product_of(grid), "block_threads": product_of(block)}
+                )
 
-def read_dispatches(reading: RunReading, kernels: KernelNames, kept: Dispatches | None) -> None:
-    """Add the dispatches; what counters need of them goes to `kept`."""
-    name = kernels.names.coder(reading.gathered["activities"].names["name"], UNNAMED_KERNEL)
-    columns = _OF_DISPATCH if kept is None else (*_OF_DISPATCH, "dispatch_id")
-    for batch in reading.run.batches("kernel_dispatch", Wanted(integers=columns)):
-        reading.counts["kernel_dispatch"] += batch.count
-        rows = timed(batch, reading.odd)
-        common = _common(reading, rows, rows["agent_id"])
-        grid, block = _axes(rows, _GRID), _axes(rows, _BLOCK)
-        Kernels(
-            rows=rows,
-            **common,
-            stream=rows["queue_id"],
-            name=name(rows["kernel_id"]),
-            grid=blocks_of(grid, block),
-            block=block,
-            registers_per_thread=kernels.registers(rows["kernel_id"]),
-            shared_memory_bytes=rows["group_segment_size"],
-        ).add_to(reading.gathered)
-        if kept is not None:
-            kept.add(
-                process=common["process"],
-                device=common["device"],
-                correlation=common["correlation"],
-                kernel=rows["kernel_id"],
-                dispatch=rows["dispatch_id"],
-                event=rows["event_id"],
-                threads=product_of(grid),
-                block_threads=product_of(block),
+    def read_counters(self) -> bool:
+        """Add the counters of dispatches; return whether the run traced nothing but these.
+
+        rocprofv3 then writes what it counted as dispatches, with times of kernels that ran one by
+        one. A dispatch and a counter have several values where the counter has instances.
+        """
+        reading, odd = self._reading, self._reading.odd
+        of_all = {
+            name: np.concatenate([np.empty(0, np.int64), *(piece[name] for piece in self._counted)])
+            for name in (*_COPIED, "kernel", "event")
+        }
+        row_of = Lookup(of_all["event"], np.arange(len(of_all["event"])))
+        for batch in reading.run.batches("pmc_event", _VALUE):
+            reading.counts["pmc_event"] += batch.count
+            streamed = batch["sample_id"] != ABSENT  # sampled while kernels ran, of no single one
+            unknown = np.isnan(batch["value"])
+            odd["streamed-counter"] += int(np.count_nonzero(streamed))
+            odd["no-value"] += int(np.count_nonzero(unknown & ~streamed))
+            rows = batch.only(~streamed & ~unknown)
+            of_dispatch = row_of(rows["event_id"])
+            is_of_kernel = of_dispatch != ABSENT
+            self._add_counters(rows.only(is_of_kernel), of_all, of_dispatch[is_of_kernel])
+            if not is_of_kernel.all():
+                self.others.append(rows.only(~is_of_kernel))
+        reading.tables[_TABLE], odd["instances"] = summed_instances(reading[_TABLE])
+        if not len(of_all["event"]) or any(map(reading.run.has_rows, _TRACED)):
+            return False
+        counted = np.setdiff1d(reading[_TABLE].column("dispatch"), [ABSENT])
+        return bool(np.isin(of_all["dispatch"], counted).all())
+
+    def _add_counters(self, rows: Batch, of_all: Mapping[str, IntArray], at: IntArray) -> None:
+        table = self._reading[_TABLE]
+        if rows.count:
+            table.add(
+                rows.count,
+                **{name: of_all[name][at] for name in _COPIED},
+                name=self._kernels.coder(table.names["name"], UNNAMED_KERNEL)(of_all["kernel"][at]),
+                counter=self._counters.coder(table.names["counter"], _UNNAMED)(rows["pmc_id"]),
+                value=rows["value"],
+            )
+
+    def add_values_over_time(self, samples: Sequence[Batch]) -> None:
+        """Add the measurements that were taken at some time, not of a dispatch."""
+        if not samples:
+            return
+        reading, table = self._reading, self._reading["counters"]
+        names = ("event_id", "timestamp", "pid")
+        event, time_ns, pid = (np.concatenate([b[name] for b in samples]) for name in names)
+        time_of, process_of = Lookup(event, time_ns), Lookup(event, reading.processes(pid))
+        for batch in self.others:
+            rows = batch.only(time_of(batch["event_id"]) != ABSENT)
+            agent, process = self._agent(rows["pmc_id"]), process_of(rows["event_id"])
+            device = reading.devices(agent, process)
+            table.add(
+                rows.count,
+                process=process,
+                device=np.where(reading.are_gpus(agent), device, ABSENT),
+                name=self._counters.coder(table.names["name"], _UNNAMED)(rows["pmc_id"]),
+                time_ns=time_of(rows["event_id"]),
+                value=rows["value"],
             )
 
 
 def read_copies(reading: RunReading) -> None:
     """Add the copies; one between two places of the host is no work of a device."""
-    facts, names = reading.facts, reading.gathered["activities"].names["name"]
-    name = facts.strings.coder(names, UNNAMED_COPY)
+    name = reading.strings.coder(reading["activities"].names["name"], UNNAMED_COPY)
     for batch in reading.run.batches("memory_copy", Wanted(integers=_OF_COPY)):
         reading.counts["memory_copy"] += batch.count
         rows = timed(batch, reading.odd)
-        on_device = facts.are_gpus(rows["src_agent_id"]) | facts.are_gpus(rows["dst_agent_id"])
+        from_gpu, to_gpu = (reading.are_gpus(rows[f"{end}_agent_id"]) for end in ("src", "dst"))
+        on_device = from_gpu | to_gpu
         reading.odd["host-copies"] += int(np.count_nonzero(~on_device))
-        rows = rows.only(on_device)
+        rows, from_gpu, to_gpu = rows.only(on_device), from_gpu[on_device], to_gpu[on_device]
         source, target = rows["src_agent_id"], rows["dst_agent_id"]
+        ids, place = np.unique(rows["name_id"], return_inverse=True)
+        named = ways_named(reading.strings[key] or "" for key in ids.tolist())[place]
         Copies(
             rows=rows,
             # An engine for copies works it off: neither a queue nor a stream is its place.
-            **_common(reading, rows, np.where(facts.are_gpus(target), target, source)),
+            **_common(reading, rows, np.where(to_gpu, target, source)),
             name=name(rows["name_id"]),
             bytes=rows["size"],
-            way=_ways(reading, rows),
-        ).add_to(reading.gathered)
+            way=ways_between(named, from_gpu.astype(int), to_gpu.astype(int), source != target),
+        ).add_to(reading)
 
 
 def read_graphs(reading: RunReading) -> None:
     """Add the launches of graphs whose kernels were not recorded one by one."""
-    activities = reading.gathered["activities"]
-    recorded, labels = distinct(activities.column("correlation")), activities.names["name"]
+    recorded = distinct(reading["activities"].column("correlation"))
+    labels = reading["activities"].names["name"]
     for batch in reading.run.batches("graph_launch", Wanted(integers=_OF_GRAPH)):
         reading.counts["graph_launch"] += batch.count
-        launch = reading.events.correlations(batch["event_id"])
+        launch = reading.correlations(batch["event_id"])
         opaque = (launch == ABSENT) | ~np.isin(launch, recorded)
-        reading.odd["graph-without-device"] += int(
-            np.count_nonzero(opaque & (batch["agent_id"] == ABSENT))
-        )
-        rows = timed(batch.only(opaque & (batch["agent_id"] != ABSENT)), reading.odd)
+        nowhere = batch["agent_id"] == ABSENT
+        reading.odd["graph-without-device"] += int(np.count_nonzero(opaque & nowhere))
+        rows = timed(batch.only(opaque & ~nowhere), reading.odd)
         Graphs(
             rows=rows,
             **_common(reading, rows, rows["agent_id"]),
             stream=rows["queue_id"],
             name=by_distinct(rows["graph_exec_id"], lambda graph, _: labels[f"graph {graph}"]),
-        ).add_to(reading.gathered)
+        ).add_to(reading)
 
 
 def _common(reading: RunReading, rows: Batch, agents: IntArray) -> dict[str, IntArray]:
     """Return what all activities have: where they ran and what launched them."""
-    process = reading.facts.processes(rows["pid"])
+    process = reading.processes(rows["pid"])
     graph, node = (np.where(rows[ids] > 0, rows[ids], ABSENT) for ids in _GRAPH)
     return {
         "process": process,
-        "device": reading.facts.devices(agents, process),
-        "correlation": reading.events.correlations(rows["event_id"]),
+        "device": reading.devices(agents, process),
+        "correlation": reading.correlations(rows["event_id"]),
         "graph": graph,
         "graph_node": node,
     }
@@ -158,13 +212,3 @@ def _common(reading: RunReading, rows: Batch, agents: IntArray) -> dict[str, Int
 
 def _axes(rows: Batch, columns: tuple[str, ...]) -> IntArray:
     return np.stack([rows[column] for column in columns], axis=1)
-
-
-def _ways(reading: RunReading, rows: Batch) -> IntArray:
-    """Return the ways of copies: by their names, else by their ends."""
-    facts = reading.facts
-    ids, place = np.unique(rows["name_id"], return_inverse=True)
-    named = ways_named(facts.strings[name] or "" for name in ids.tolist())[place]
-    agents = rows["src_agent_id"], rows["dst_agent_id"]
-    source, target = (facts.are_gpus(agent).astype(np.int64) for agent in agents)
-    return ways_between(named, source, target, agents[0] != agents[1])

@@ -9,24 +9,21 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.parsers.rocprof.tables.names import OutputPlace
-from traceflops.parsers.shared import ProcessPart, Stretch, TableFile
+from traceflops.parsers.rocprof.tables.parts import (
+    COUNTERS,
+    OutputPlace,
+    ProcessPart,
+    Stretch,
+    TableFile,
+)
 from traceflops.units import kernel_name
 
 _DAY_NS: Final = 86_400 * 10**9
 _STARTING_NS: Final = 10**6
 """A process takes longer than this to start: so far from its times nothing of it was recorded."""
-_COUNTERS: Final = "kernel_counters"
 _WORK: Final = ("activities", "copies", "graphs")
-_TELLING: Final = ("activities", "copies", "calls", "marks", _COUNTERS, "totals")
-
-
-@dataclass(frozen=True, slots=True)
-class Placed:
-    """A file and what its place tells."""
-
-    file: TableFile
-    place: OutputPlace
+_NAMED_BY: Final = ("activities", "copies", "calls", "marks", COUNTERS, "totals")
+"""A process is named by the file with its work, else by that with what comes next to it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -41,42 +38,37 @@ class Process:
     place: OutputPlace
     guid: str | None = None
     pid: int | None = None
-    members: list[tuple[TableFile, ProcessPart]] = field(default_factory=list)
+    parts: list[ProcessPart] = field(default_factory=list)
     counted: list[tuple[int | None, bool, ProcessPart]] = field(default_factory=list)
     others: list[Process] = field(default_factory=list)
     names: set[tuple[str, int | None]] = field(default_factory=set)
 
-    @property
-    def parts(self) -> list[ProcessPart]:
-        """Return its rows in each file."""
-        return [part for _, part in self.members]
+    def all(self) -> Iterator[Process]:
+        """Yield it and all that repeated it."""
+        yield self
+        for other in self.others:
+            yield from other.all()
 
     @property
     def all_parts(self) -> list[ProcessPart]:
         """Return its rows in each file, those counted in other repetitions last."""
-        again = [part for other in self.others for part in other.all_parts]
-        return [*self.parts, *(part for part in again if part.has(_COUNTERS))]
-
-    def files(self) -> Iterator[TableFile]:
-        """Yield the files with rows of it, those of other repetitions last."""
-        for file, _ in self.members:
-            yield file
-        for other in self.others:
-            yield from other.files()
+        _, *others = self.all()
+        again = [part for other in others for part in other.parts if part.has(COUNTERS)]
+        return [*self.parts, *again]
 
     @property
     def main_file(self) -> TableFile:
-        """Return the file to name it by: that with its work, else with what comes next to it."""
-        for table in (*_TELLING, None):
-            for file, part in self.members:
-                if table is None or part.has(table):
-                    return file
-        return next(self.files())
+        """Return the file to name it by."""
+        found = (part for table in _NAMED_BY for part in self.parts if part.has(table))
+        return next(found, self.parts[0]).file
 
     @property
     def stretch(self) -> Stretch:
         """Return when its first and its last record begin."""
-        return stretch_of(part.stretch for part in self.parts)
+        whole = Stretch()
+        for part in self.parts:
+            whole.join(part.stretch)
+        return whole
 
     @property
     def order(self) -> tuple[int, int, str]:
@@ -99,7 +91,7 @@ class Process:
         found: set[str] = set()
         for part in self.all_parts:
             texts = list(part.agents)
-            for name in ("activities", _COUNTERS):
+            for name in ("activities", COUNTERS):
                 codes = np.unique(part[name].column("device")) if part.has(name) else ()
                 found.update(texts[code] for code in codes if 0 <= code < len(texts))
         return frozenset(found - {""})
@@ -109,7 +101,7 @@ class Process:
         self.counted = [
             (repetition, not self._is_other_run(part), part)
             for part in self.parts
-            if part.has(_COUNTERS)
+            if part.has(COUNTERS)
         ]
 
     def _is_other_run(self, part: ProcessPart) -> bool:
@@ -117,65 +109,51 @@ class Process:
 
         Counters in columns are of a table that has the times of its own run, or none.
         """
-        if not self.has_work:
-            return False
-        if part.beside is not None or part.is_wide:
-            return True
-        return part.counting.is_apart(self.stretch, by_ns=_STARTING_NS)
+        is_apart = part.counting.is_apart(self.stretch, by_ns=_STARTING_NS)
+        return self.has_work and (part.is_wide or is_apart)
 
-    def use_times_beside(self) -> None:
-        """Take times that stand beside its own counters for its own; of several files the first."""
-        for file, part in self.members:
-            if part.beside is not None:
-                file.tally.odd.update(part.use_times_beside())
-                return
+    def join(self, other: Process, repetition: int | None) -> None:
+        """Take the counters of a process that is this one, run again."""
+        self.counted += [
+            (repetition, False, part) for part in other.all_parts if part.has(COUNTERS)
+        ]
+        self.others.append(other)
 
-    def number_counted(self, repetition: int) -> None:
-        """Say which repetition its own counters are of."""
-        self.counted = [(repetition, own, part) for _, own, part in self.counted]
-
-    def drop(self, *tables: str) -> None:
-        """Leave out tables of it."""
-        for part in self.parts:
-            part.beside = None
-            for table in tables:
-                part.tables.pop(table, None)
+    @property
+    def last_repetition(self) -> int:
+        """Return the number of the last repetition that counted, 0 where none has a number."""
+        return max((number or 0 for number, _, _ in self.counted), default=0)
 
     def kernels(self) -> set[str]:
         """Return the names of kernels that ran or were counted, without what marks a descriptor."""
-        return set(map(kernel_name, self._names("name")))
+        return set(map(kernel_name, names_in(self.all_parts, "name", "activities", COUNTERS)))
 
     def counters(self) -> set[str]:
         """Return the names of its counters."""
-        return self._names("counter")
-
-    def _names(self, column: str) -> set[str]:
-        tables = [
-            table
-            for part in self.all_parts
-            for key, table in part.tables.items()
-            if key in (_COUNTERS, "activities")
-        ]
-        return {text for table in tables if column in table.names for text in table.names[column]}
+        return names_in(self.all_parts, "counter", COUNTERS)
 
 
-def processes_of(placed: Sequence[Placed]) -> list[Process]:
+def names_in(parts: Iterable[ProcessPart], column: str, *tables: str) -> set[str]:
+    """Return the texts of a column in some tables."""
+    found = [part[table].names[column] for part in parts for table in tables if part.has(table)]
+    return set().union(*found)
+
+
+def processes_of(files: Sequence[TableFile]) -> list[Process]:
     """Return the processes that some files of one pass are of, in order."""
     found: dict[Hashable, Process] = {}
-    unnamed: list[tuple[Placed, ProcessPart]] = []
-    for one in placed:
-        for part in one.file.parts.values():
-            if part.is_empty:
-                continue
-            pid = part.pid if part.pid is not None else one.place.pid
-            if part.guid is None and pid is None:
-                unnamed.append((one, part))
-                continue
-            key = ("guid", part.guid) if part.guid else ("pid", one.place.rank, pid)
-            process = found.setdefault(key, Process(one.place))
-            process.guid, process.pid = part.guid, process.pid if pid is None else pid
-            process.members.append((one.file, part))
-            process.names.add((one.place.key, one.place.rank))
+    unnamed: list[ProcessPart] = []
+    for part in (part for file in files for part in file.parts.values() if not part.is_empty):
+        place = part.file.place
+        pid = place.pid if part.pid is None else part.pid
+        if part.guid is None and pid is None:
+            unnamed.append(part)
+            continue
+        key = ("guid", part.guid) if part.guid else ("pid", place.rank, pid)
+        process = found.setdefault(key, Process(place))
+        process.guid, process.pid = part.guid, process.pid if pid is None else pid
+        process.parts.append(part)
+        process.names.add((place.key, place.rank))
     _join_by_pid(found)
     _place_unnamed(found, unnamed)
     return sorted(found.values(), key=lambda process: process.order)
@@ -185,49 +163,37 @@ def _join_by_pid(found: dict[Hashable, Process]) -> None:
     """Give rows with only the id of a process to the only run of that id that has a name."""
     of_pid: defaultdict[int | None, list[Process]] = defaultdict(list)
     for process in found.values():
-        of_pid[process.pid].append(process)
+        if process.guid is not None:
+            of_pid[process.pid].append(process)
     for key, process in list(found.items()):
-        named = [one for one in of_pid[process.pid] if one.guid is not None]
-        if process.guid is None and process.pid is not None and len(named) == 1:
-            named[0].members += process.members
+        named = of_pid[process.pid]
+        if process.guid is None and len(named) == 1:
+            named[0].parts += process.parts
             named[0].names |= process.names
             del found[key]
 
 
-def _place_unnamed(
-    found: dict[Hashable, Process], unnamed: Sequence[tuple[Placed, ProcessPart]]
-) -> None:
+def _place_unnamed(found: dict[Hashable, Process], unnamed: Sequence[ProcessPart]) -> None:
     """Give rows that do not say their process to the one that files of the same name are of.
 
     Where these name several, or are of another day, the rows are of a process without a number.
     """
     named = list(found.values())
-    by_key: defaultdict[tuple[str, int | None], list[tuple[Placed, ProcessPart]]] = defaultdict(
-        list
-    )
-    for one, part in unnamed:
-        by_key[one.place.key, one.place.rank].append((one, part))
-    for (key, rank), members in by_key.items():
-        alike = [process for process in named if (key, rank) in process.names]
-        members.sort(key=lambda member: -1 if (low := member[1].stretch.low) is None else low)
-        of_day: Process | None = None
-        for one, part in members:
-            if len(alike) == 1 and _same_day(alike[0], part):
-                alike[0].members.append((one.file, part))
-                continue
-            if of_day is None or not _same_day(of_day, part):
-                of_day = found.setdefault((key, rank, len(found)), Process(one.place))
-                of_day.names.add((key, rank))
-            of_day.members.append((one.file, part))
+    by_name: defaultdict[tuple[str, int | None], list[ProcessPart]] = defaultdict(list)
+    for part in unnamed:
+        by_name[part.file.place.key, part.file.place.rank].append(part)
+    for name, parts in by_name.items():
+        alike = [process for process in named if name in process.names]
+        parts.sort(key=lambda part: -1 if part.stretch.low is None else part.stretch.low)
+        candidates = alike if len(alike) == 1 else []
+        for part in parts:
+            process = next((one for one in candidates if _same_day(one, part)), None)
+            if process is None:
+                process = Process(part.file.place, names={name})
+                found[(*name, len(found))] = process
+                candidates.append(process)
+            process.parts.append(part)
 
 
 def _same_day(process: Process, part: ProcessPart) -> bool:
     return not process.stretch.is_apart(part.stretch, by_ns=_DAY_NS)
-
-
-def stretch_of(stretches: Iterable[Stretch]) -> Stretch:
-    """Return from when to when several stretches reach."""
-    whole = Stretch()
-    for one in stretches:
-        whole.join(one)
-    return whole

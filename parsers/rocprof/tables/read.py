@@ -1,27 +1,46 @@
-"""Reads one CSV of rocprof into the rows of its processes."""
+"""Reads CSV files of rocprof, all of them at once: a run is a set of files."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
 from typing import Final
 
 import numpy as np
 
-from traceflops.parsers.io import TEXT_BLOCK_BYTES, ByteSource, Column, CsvBlock, CsvText, Texts
-from traceflops.parsers.rocprof.tables.counts import add_counters, add_wide
-from traceflops.parsers.rocprof.tables.host import Pushes, add_calls, add_scratch
-from traceflops.parsers.rocprof.tables.plans import ROCPROF_TABLES, RocprofTable
+from traceflops.errors import InputError, NotATrace
+from traceflops.parsers.io import TEXT_BLOCK_BYTES, ByteSource, CsvBlock, CsvText, Cut, Texts
+from traceflops.parsers.rocprof.layouts import ROCPROF_TABLES, RocprofTable
+from traceflops.parsers.rocprof.tables.counters import add_counters, add_wide
+from traceflops.parsers.rocprof.tables.notes import NOTES, file_notes
+from traceflops.parsers.rocprof.tables.parts import (
+    ProcessPart,
+    TableFile,
+    hosts,
+    place_of,
+    same_run,
+)
+from traceflops.parsers.rocprof.tables.runs import runs_of
 from traceflops.parsers.rocprof.tables.totals import add_totals
+from traceflops.parsers.rocprof.tables.trace import Assembly
 from traceflops.parsers.rocprof.tables.work import (
+    add_calls,
     add_copies,
     add_graphs,
     add_kernels,
     add_operations,
+    add_pushes,
+    add_scratch,
+    pair_pushes,
 )
-from traceflops.parsers.shared import Cut, ProcessPart, TableFile, Tally
+from traceflops.table import Note, Trace
 
 _MOST_AGENTS: Final = 4_096
-_ADDERS: Final[dict[str, Callable[[Cut, ProcessPart, Tally], None]]] = {
+_MOST_NEIGHBOURS: Final = 10_000
+_ADDERS: Final[dict[str, Callable[[Cut, ProcessPart], None]]] = {
     "kernels": add_kernels,
     "copies": add_copies,
     "graphs": add_graphs,
@@ -29,23 +48,51 @@ _ADDERS: Final[dict[str, Callable[[Cut, ProcessPart, Tally], None]]] = {
     "calls": add_calls,
     "scratch": add_scratch,
     "counters": add_counters,
+    "totals": add_totals,
+    "pushes": add_pushes,
 }
 _TIMES: Final = ("start", "end", "dispatched", "completed")
 _ASCENDING: Final = (("start", "end"), ("end", "completed"))
-_UNCOUNTED: Final = ("calls", "agents", "system")
-"""Tables whose rows are counted by what they are, or are no records."""
+
+
+def read_tables(sources: Sequence[ByteSource]) -> list[Trace]:
+    """Return the traces of the runs that some CSV files of rocprof are of.
+
+    A file that cannot be read is a note as long as another can. Raises InputError where none has a
+    row that can be used.
+    """
+    files: list[TableFile] = []
+    failed: list[tuple[str, InputError]] = []
+    for source in sources:
+        try:
+            files.append(read_table(source))
+        except InputError as error:
+            failed.append((source.label, error))
+        finally:
+            source.close()
+    if not files:
+        raise failed[0][1]
+    runs = runs_of(files)
+    host_of = hosts(file.place for file in files)
+    used = [run for run in runs if run.processes]
+    if not used:
+        raise _nothing(files)
+    unused = [file for run in runs if not run.processes for file in run.files]
+    traces = [Assembly(run, host_of.get(run.root)).trace() for run in used]
+    notes = [*_failures(failed), *_unused_notes(unused), *_neighbour_notes(files)]
+    return [replace(traces[0], notes=(*notes, *traces[0].notes)), *traces[1:]]
 
 
 def read_table(source: ByteSource, block_bytes: int = TEXT_BLOCK_BYTES) -> TableFile:
     """Return what a file says; no layout where it is none of rocprof's tables after all."""
     text = CsvText(source, ROCPROF_TABLES, block_bytes)
-    file = TableFile(source, damage=text.damage)
-    pushes = Pushes()
+    file = TableFile(source, place_of(source.folder, source.name), text.damage)
     for block in text:
-        _take(block, file, pushes)
+        _take(block, file)
     if text.plan is not None:
         _note_layout(file, text.plan.what)
-    pushes.finish(file.tally)
+    for part in file.parts.values():
+        pair_pushes(part)
     _leave_out_means(file)
     return file
 
@@ -66,7 +113,7 @@ def _note_layout(file: TableFile, table: RocprofTable) -> None:
     file.kinds.add(table.what)
 
 
-def _take(block: CsvBlock, file: TableFile, pushes: Pushes) -> None:
+def _take(block: CsvBlock, file: TableFile) -> None:
     """Add the rows of a block to those of the file."""
     table: RocprofTable = block.plan.what
     _note_layout(file, table)
@@ -76,59 +123,105 @@ def _take(block: CsvBlock, file: TableFile, pushes: Pushes) -> None:
     if table.what == "system":
         file.system = file.system or _records(block, 1)[0]
         return
-    if block.last_is_open and _is_cut(block):
+    rows = Cut(block.rows, block.columns)
+    if block.last_is_open and _ends_too_early(rows):
         file.damage.cut_bytes = 0
-        block = _without_last(block)
-    if table.what not in _UNCOUNTED:
-        file.tally.events[table.layout.name] += block.rows
-    for part, cut in file.cuts(block):
-        part.section = file.damage.repeated_headers
-        _add(table, cut, part, file, pushes)
+        rows = rows.only(np.arange(rows.count - 1))
+    if table.what != "calls":  # these are counted by domain
+        file.events[table.layout.name] += rows.count
+    for part, cut in file.cuts(rows):
+        _add(table, cut, part)
 
 
-def _add(table: RocprofTable, cut: Cut, part: ProcessPart, file: TableFile, pushes: Pushes) -> None:
+def _add(table: RocprofTable, cut: Cut, part: ProcessPart) -> None:
     """Add rows of one process."""
     if table.what == "wide":
         add_wide(cut, part, table.counters)
         if cut.has("start"):
-            beside = part.times_beside()
-            add_kernels(cut, beside.part, beside.tally)
-    elif table.what == "totals":
-        add_totals(cut, part, file.source.label)
-    elif table.what == "pushes":
-        pushes.add(cut, part, file.tally)
+            add_kernels(cut, part.times_beside())
     elif table.what == "events":
         part.records += cut.count
     elif table.what in _ADDERS:
-        _ADDERS[table.what](cut, part, file.tally)
+        _ADDERS[table.what](cut, part)
 
 
 def _records(block: CsvBlock, most: int) -> list[dict[str, str]]:
     """Return the first rows of a small table as texts by the names of its columns."""
-    names = list(block.columns)
-    first = Cut(block.rows, block.columns).only(np.arange(min(block.rows, most)))
-    columns = (list(_texts(first.columns[name])) for name in names)
-    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+    columns = {
+        name: [column.values[code] for code in column.codes[:most].tolist()]
+        for name, column in block.columns.items()
+        if isinstance(column, Texts)
+    }
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
-def _texts(column: Column) -> Iterator[str]:
-    if isinstance(column, Texts):
-        for code in column.codes.tolist():
-            yield column.values[code]
-
-
-def _is_cut(block: CsvBlock) -> bool:
+def _ends_too_early(rows: Cut) -> bool:
     """Return whether the last row ends before it starts, as one does whose last digits are lost."""
-    return any(_falls(block.columns.get(one), block.columns.get(two)) for one, two in _ASCENDING)
+    return any(0 <= rows[second][-1] < rows[first][-1] for first, second in _ASCENDING)
 
 
-def _falls(first: Column | None, second: Column | None) -> bool:
-    """Return whether the later time of the last row is before the earlier one."""
-    if first is None or second is None or isinstance(first, Texts) or isinstance(second, Texts):
-        return False
-    return bool(0 <= second[-1] < first[-1])
+def _nothing(files: Sequence[TableFile]) -> InputError:
+    """Return what to say of files without a record of work."""
+    name = files[0].source.label
+    kinds = {kind for file in files for kind in file.kinds}
+    if kinds and kinds <= {"agents", "system"}:
+        return NotATrace(
+            f"only a list of the machine's GPUs: {name}",
+            "give the other tables of the run, such as ..._kernel_trace.csv; a launcher process "
+            "writes only this one",
+        )
+    if "untimed" in kinds:
+        return InputError(
+            f"rocprof table without times or counters: {name}",
+            "record with rocprofv3 --kernel-trace, or with --timestamp on or counters",
+        )
+    if any(file.damage.bad_cells for file in files):
+        return InputError(
+            f"no row has a valid time: {name}",
+            "a spreadsheet may have rounded the times; give the file as rocprof wrote it",
+        )
+    if any(file.damage.dropped_rows or file.damage.cut_bytes for file in files):
+        return InputError(f"no readable row: {name}", "copy the file again or record again")
+    return InputError(
+        f"no rows: {name} (header only)", "nothing was launched while recording; record again"
+    )
 
 
-def _without_last(block: CsvBlock) -> CsvBlock:
-    kept = Cut(block.rows, block.columns).only(np.arange(block.rows - 1))
-    return CsvBlock(block.plan, kept.count, kept.columns, last_is_open=False)
+def _failures(failed: Sequence[tuple[str, InputError]]) -> list[Note]:
+    return [
+        replace(NOTES.note("file-not-read", 1, name=name, reason=error.message), file=name)
+        for name, error in failed
+    ]
+
+
+def _unused_notes(files: Sequence[TableFile]) -> Iterator[Note]:
+    """Give the notes of files of which no run has anything."""
+    for file in files:
+        yield from file_notes(file)
+    for file in files:
+        if not file.agents:
+            yield replace(NOTES.note("no-rows"), file=file.source.label)
+
+
+def _neighbour_notes(files: Sequence[TableFile]) -> Iterator[Note]:
+    """Say which tables of the same process lie beside those that were given."""
+    given: dict[Path, dict[str, str]] = {}
+    for file in files:
+        if (path := file.source.path) is not None:
+            given.setdefault(path.parent, {})[path.name] = file.place.key
+    for folder, keys in given.items():
+        others = sorted(set(_names_in(folder)) - keys.keys())
+        for key, name in {key: name for name, key in keys.items()}.items():
+            if beside := same_run(others, key):
+                listed = ", ".join(beside[:4]) + (", …" if len(beside) > 4 else "")
+                place = folder.resolve().name or folder
+                note = NOTES.note("siblings-not-read", len(beside), listed=listed, folder=place)
+                yield replace(note, file=name)
+
+
+def _names_in(folder: Path) -> list[str]:
+    try:
+        with os.scandir(folder) as entries:
+            return [entry.name for entry in islice(entries, _MOST_NEIGHBOURS)]
+    except OSError:
+        return []

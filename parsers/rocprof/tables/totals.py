@@ -8,7 +8,8 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.parsers.shared import Cut, ProcessPart
+from traceflops.parsers.io import Cut
+from traceflops.parsers.rocprof.tables.parts import ProcessPart
 from traceflops.table import ABSENT, Names
 
 DOMAIN_TOTALS: Final = "domains"
@@ -53,13 +54,13 @@ _FILE: Final = tuple(
 """What the name of a file tells of names that do not tell it."""
 
 
-def add_totals(cut: Cut, part: ProcessPart, file: str) -> None:
+def add_totals(cut: Cut, part: ProcessPart) -> None:
     """Add sums by name. What is summed up is told by the names, else the file's name."""
     names = Names()
     name = cut.codes("name", names, "(unnamed)")
     texts = list(names)
     of_domains = _kinds_of_domains(texts)
-    kinds = of_domains or _kinds_of_names(texts, file)
+    kinds = of_domains or _kinds_of_names(texts, part.file.source.label)
     count, total = cut.numbers("calls"), cut.numbers("total")
     wanted = np.array([kind != _NOTHING for kind in kinds], dtype=np.bool_)[name]
     rows = np.flatnonzero(wanted & ((count != ABSENT) | (total != ABSENT)))

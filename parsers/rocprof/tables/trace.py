@@ -2,31 +2,22 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import numpy as np
 
+from traceflops.parsers.rocprof.layouts import COMPUTE, Layout
 from traceflops.parsers.rocprof.notes import clock_of_folder
-from traceflops.parsers.rocprof.tables.counter_repeats import readings
+from traceflops.parsers.rocprof.tables.counters import counted_once
 from traceflops.parsers.rocprof.tables.devices import Devices
-from traceflops.parsers.rocprof.tables.host import api_of
-from traceflops.parsers.rocprof.tables.notes import Told, run_notes
+from traceflops.parsers.rocprof.tables.notes import run_notes
+from traceflops.parsers.rocprof.tables.parts import COUNTERS, ProcessPart, TableFile
 from traceflops.parsers.rocprof.tables.processes import Process
-from traceflops.parsers.rocprof.tables.repetitions import COUNTERS
 from traceflops.parsers.rocprof.tables.runs import TableRun
-from traceflops.parsers.rocprof.tables.work import resolve_copies
-from traceflops.parsers.shared import (
-    COMPUTE,
-    Gathered,
-    Layout,
-    ProcessFacts,
-    ProcessPart,
-    TableFile,
-    chosen,
-    fill_collectives,
-)
+from traceflops.parsers.rocprof.tables.work import api_of, resolve_copies
+from traceflops.parsers.shared import Gathered, ProcessFacts, chosen, fill_collectives
 from traceflops.table import ABSENT, IntArray, Source, SourceFile, TableBuilder, Trace
 
 _TIMELINES: Final[Mapping[str, str]] = {
@@ -37,7 +28,14 @@ _TIMELINES: Final[Mapping[str, str]] = {
     "mark": "marks",
 }
 """The table with the records whose totals are of each kind."""
-
+_INTO: Final = {
+    "activities": "activities",
+    "copies": "activities",
+    "graphs": "activities",
+    "calls": "calls",
+    "marks": "marks",
+}
+"""The table into which the rows of each go."""
 _TOOLS: Final = {"v1": "rocprof", "v2": "rocprofv2", "v3": "rocprofv3", COMPUTE: "rocprof-compute"}
 
 
@@ -48,56 +46,63 @@ class Assembly:
         self.run = run
         self.host = host
         self.gathered = Gathered()
-        self.told = Told()
 
     def trace(self) -> Trace:
         """Return the trace; the rows of the run are used up."""
         processes = [
-            (self._process(place, one), one) for place, one in enumerate(self.run.processes)
+            (self._process(place, process), process)
+            for place, process in enumerate(self.run.processes)
         ]
         devices = Devices(self.run.agents, processes, self.gathered)
-        self.told.unplaced = devices.unplaced
+        self.run.odd["device-unknown"] = devices.unplaced
         for number, process in processes:
             self._add(number, process, devices)
         fill_collectives(self.gathered, {})
-        self.told.overflowed = tuple(self.gathered.overflowed)
+        overflowed = self.gathered.overflowed
         tables = self.gathered.finish()
-        notes = tuple(run_notes(self.run, tables, self.told))
+        notes = tuple(run_notes(self.run, tables, overflowed))
         return Trace(self._source(), tables, notes, places=self.gathered.places)
 
     def _process(self, place: int, process: Process) -> int:
-        file = process.main_file.source.label
-        if process.place.rank is not None:
-            self.told.ranks.append(process.place.rank)
-        facts = ProcessFacts(file, process.place.rank, None, self.host, process.pid)
-        return self.gathered.process(place, facts)
+        file, rank = process.main_file.source.label, process.place.rank
+        return self.gathered.process(place, ProcessFacts(file, rank, None, self.host, process.pid))
 
     def _add(self, number: int, process: Process, devices: Devices) -> None:
         """Add the rows of a process."""
         timelines = {kind for kind, table in _TIMELINES.items() if process.has(table)}
-        counted_now = any(is_own for _, is_own, _ in process.counted)
-        self.told.counted_while_timed |= counted_now and process.has_work
-        launched = _launched(process) if process.has("graphs") else np.empty(0, np.int64)
+        is_counted = any(is_own for _, is_own, _ in process.counted)
+        self.run.odd["counted-while-timed"] |= is_counted and process.has_work
+        launched: list[IntArray] = []
+        if process.has("graphs"):
+            launched = [part["activities"].column("correlation") for part in process.parts]
         for part in process.parts:
             numbers = devices.numbers(part, number)
             for name in ("activities", "graphs", "marks"):
                 _place(part[name], numbers)
-            self.told.host_copies += resolve_copies(part, devices.agents(part), numbers)
+            self.run.odd["host-copies"] += resolve_copies(part, devices.agents(part), numbers)
             _leave_out_graphs(part, launched)
-            for name in ("activities", "copies", "graphs"):
-                self._absorb(part, name, "activities", number)
-            self._absorb(part, "calls", "calls", number)
-            self._absorb(part, "marks", "marks", number)
+            for name, into in _INTO.items():
+                if name in part.tables:
+                    self._absorb(part.tables.pop(name), into, process=number)
         self._add_totals(process, number, timelines)
-        for counted in readings(process.counted, self.told):
-            table = counted.table
-            _place(table, devices.numbers(counted.part, number))
-            _fill(table, process=number)
-            self.gathered[COUNTERS].absorb(table)
+        self._add_counters(process, number, devices)
 
-    def _absorb(self, part: ProcessPart, name: str, into: str, process: int) -> None:
-        _fill(part[name], process=process)
-        self.gathered[into].absorb(part.tables.pop(name))
+    def _add_counters(self, process: Process, number: int, devices: Devices) -> None:
+        """Add the counters of each repetition; only ids of the run with the times link to calls."""
+        runs: defaultdict[tuple[int | None, bool], list[ProcessPart]] = defaultdict(list)
+        for repetition, is_own, part in process.counted:
+            _place(part[COUNTERS], devices.numbers(part, number))
+            runs[repetition, is_own].append(part)
+        for (repetition, is_own), parts in runs.items():
+            columns = {"process": number} if is_own else {"process": number, "correlation": ABSENT}
+            if repetition is not None:
+                columns["repetition"] = repetition
+            self._absorb(counted_once(parts, self.run.odd), COUNTERS, **columns)
+
+    def _absorb(self, table: TableBuilder, into: str, **columns: int) -> None:
+        for _, piece in table.pieces:
+            piece |= columns
+        self.gathered[into].absorb(table)
 
     def _add_totals(self, process: Process, number: int, timelines: set[str]) -> None:
         """Add the sums of what there are no records of; of whole domains if there are no others."""
@@ -105,21 +110,21 @@ class Assembly:
         for name in ("totals", "domains"):
             found: set[str] = set()
             for part in process.parts:
-                table = part[name]
-                kinds = list(table.names["kind"])
-                wanted = np.array([kind not in counted for kind in kinds], np.bool_)
-                if kinds:
-                    part.tables[name] = chosen(table, wanted[table.column("kind")])
-                found |= set(kinds)
-                self._absorb(part, name, "totals", number)
+                if part.has(name):
+                    table = part[name]
+                    kinds = list(table.names["kind"])
+                    wanted = np.array([kind not in counted for kind in kinds])
+                    found.update(kinds)
+                    rows = chosen(table, wanted[table.column("kind")])
+                    self._absorb(rows, "totals", process=number)
             counted |= found
 
     def _source(self) -> Source:
         files = self.run.files
         events: Counter[str] = Counter()
         for file in files:
-            events.update(file.tally.events)
-            events.update(file.tally.domains)
+            events.update(file.events)
+            events.update(file.domains)
         layouts = list(dict.fromkeys(layout for file in files for layout in file.layouts))
         hosts = (self.host, self.run.system.get("hostname"), self.run.system.get("host_name"))
         return Source(
@@ -145,22 +150,12 @@ def _place(table: TableBuilder, numbers: IntArray) -> None:
             columns["device"] = int(numbers[place]) if isinstance(place, int) else numbers[place]
 
 
-def _fill(table: TableBuilder, **columns: int) -> None:
-    for _, piece in table.pieces:
-        piece |= columns
-
-
-def _launched(process: Process) -> IntArray:
-    """Return the ids of the calls that launched the kernels of a process."""
-    return np.concatenate([part["activities"].column("correlation") for part in process.parts])
-
-
-def _leave_out_graphs(part: ProcessPart, launched: IntArray) -> None:
+def _leave_out_graphs(part: ProcessPart, launched: Sequence[IntArray]) -> None:
     """Leave out launches of graphs whose kernels were recorded one by one."""
     table = part["graphs"]
     if table.count:
         correlation = table.column("correlation")
-        opaque = (correlation == ABSENT) | ~np.isin(correlation, launched)
+        opaque = (correlation == ABSENT) | ~np.isin(correlation, np.concatenate(launched))
         part.tables["graphs"] = chosen(table, opaque)
 
 
@@ -184,7 +179,7 @@ def _recorded(files: Sequence[TableFile]) -> Iterator[str]:
     for file in files:
         for layout in file.layouts:
             if layout.what == "calls":
-                yield from (f"{api_of(domain)}_api" for domain in sorted(file.tally.domains))
+                yield from (f"{api_of(domain)}_api" for domain in sorted(file.domains))
             else:
                 yield layout.name
 

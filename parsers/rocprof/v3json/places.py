@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from traceflops.parsers.io import SKIPPED, UNDECODABLE, WHOLE, Elements, Found, Members, Records
-from traceflops.parsers.rocprof.v3json.block import RecordBlock, RecordReader
-from traceflops.parsers.rocprof.v3json.records import KINDS
+from traceflops.parsers.rocprof.notes import clock_of
+from traceflops.parsers.rocprof.v3json.records import READERS, RecordBlock
+
+T = TypeVar("T")
 
 ROOT_KEY: Final = "rocprofiler-sdk-tool"
 
@@ -26,7 +27,7 @@ APIS: Final = {
 }
 """The lists of API calls, and the API of each."""
 
-_LISTS: Final = {name: Records(RecordReader(name)) for name in KINDS}
+_LISTS: Final = {name: Records(reader) for name, reader in READERS.items()}
 _BUFFERED: Final = {
     "kernel_dispatch": _LISTS["dispatch"],
     "memory_copy": _LISTS["copy"],
@@ -71,15 +72,18 @@ class _Operations(msgspec.Struct):
     operations: list[str] = msgspec.field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
 class Described:
     """What a process says of itself. Command, configuration and environment are never read."""
 
-    machine: str | None = None
-    host: str | None = None
-    pid: int | None = None
-    lifetime_ns: tuple[int, int] | None = None
-    has_node: bool = False
+    def __init__(self, raw: msgspec.Raw | bytes = b"{}") -> None:
+        metadata = _decoded(raw, _Metadata) or _Metadata()
+        node, times = metadata.node or _Node(), (metadata.init_time, metadata.fini_time)
+        self.has_node = metadata.node is not None
+        self.machine, self.host = _text(node.machine_id), _text(node.hostname)
+        self.clock = clock_of(self.machine, self.host)
+        self.pid = metadata.pid if _is_number(metadata.pid, 0, 2**63) else None
+        known = all(_is_number(time, 1, 2**61) for time in times) and times[0] <= times[1]
+        self.lifetime_ns: tuple[int, int] | None = times if known else None
 
 
 class ProcessRecords:
@@ -93,22 +97,21 @@ class ProcessRecords:
         self.described = Described()
         self.kinds: list[_Operations] = []
 
-    def absorb(self, found: Found) -> None:
-        """Add what was found at a place of this process."""
-        place = ".".join(map(str, found.path[2:]))
-        if isinstance(found.value, RecordBlock):
-            block = found.value
-            name = str(found.path[-1])
-            if len(found.path) == 4 and found.path[2] != "strings":
+    def absorb(self, item: Found) -> None:
+        """Add what stands at a place of this process."""
+        place = ".".join(map(str, item.path[2:]))
+        if isinstance(item.value, RecordBlock):
+            block, name = item.value, str(item.path[-1])
+            if len(item.path) == 4 and item.path[2] != "strings":
                 self.counts[name] += block.records
             self.unreadable[name] += block.unreadable
             self.mended.update(block.mended)
             block.slim()
             self.lists[place].append(block)
         elif place == "metadata":
-            self.described = _described(found.value)
+            self.described = Described(item.value)
         elif place == "strings.buffer_records":
-            self.kinds = _operations(found.value)
+            self.kinds = _decoded(item.value, list[_Operations]) or []
 
     def take(self, place: str) -> list[RecordBlock]:
         """Return the blocks of a list and forget them."""
@@ -120,40 +123,21 @@ class ProcessRecords:
         while blocks:
             yield blocks.popleft()
 
-    def kind(self, number: int) -> str | None:
-        """Return the name of a kind of records."""
-        return self.kinds[number].kind or None if 0 <= number < len(self.kinds) else None
-
     def operation(self, kind: int, number: int) -> str | None:
         """Return the name of an operation of a kind of records."""
-        if not 0 <= kind < len(self.kinds):
-            return None
-        operations = self.kinds[kind].operations
+        operations = self.kinds[kind].operations if 0 <= kind < len(self.kinds) else []
         return operations[number] or None if 0 <= number < len(operations) else None
 
 
-def _described(raw: msgspec.Raw) -> Described:
+def _decoded(raw: msgspec.Raw | bytes, form: type[T]) -> T | None:
     try:
-        found = msgspec.json.decode(raw, type=_Metadata)
+        return msgspec.json.decode(raw, type=form)
     except UNDECODABLE:
-        return Described()
-    times = (found.init_time, found.fini_time)
-    known = all(type(time) is int and 0 < time < 2**61 for time in times)
-    node = found.node or _Node()
-    return Described(
-        _text(node.machine_id),
-        _text(node.hostname),
-        found.pid if type(found.pid) is int and 0 <= found.pid < 2**63 else None,
-        times if known and times[0] <= times[1] else None,
-        found.node is not None,
-    )
+        return None
 
 
-def _operations(raw: msgspec.Raw) -> list[_Operations]:
-    try:
-        return msgspec.json.decode(raw, type=list[_Operations])
-    except UNDECODABLE:
-        return []
+def _is_number(value: object, low: int, below: int) -> bool:
+    return type(value) is int and low <= value < below
 
 
 def _text(value: object) -> str | None:

@@ -1,4 +1,4 @@
-"""The records of rocprofv3's JSON as the decoder sees them, and the columns they become.
+"""The records of rocprofv3's JSON: how the text of many of one kind becomes columns.
 
 Only what is read is named. Names stand in tables of strings that may follow the records, so the
 columns hold numbers: of kernels, kinds, operations, agents.
@@ -7,162 +7,133 @@ columns hold numbers: of kernels, kinds, operations, agents.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cache
 from itertools import chain
 from typing import Any, Final
 
 import msgspec
 import numpy as np
 
+from traceflops.parsers.io import UNDECODABLE, mended
 from traceflops.parsers.pytorch import typed_integers
 from traceflops.table import ABSENT, Array, IntArray
 
+_ARGUMENT: Final = re.compile(
+    rb'"sizeBytes"\s*:\s*"?(\d{1,18})\b|"sizeBytes"\s*,\s*"value"\s*:\s*"(\d{1,18})"'
+)
+"""The size of a copy by its name, or as one object of a list of names and values."""
 
-class Handle(msgspec.Struct, frozen=True, gc=False):
-    """The id of an agent, a queue or a counter."""
 
+class _Handle(msgspec.Struct, frozen=True, gc=False):
     handle: int = ABSENT
 
 
-class Correlation(msgspec.Struct, frozen=True, gc=False):
-    """What ties records together; `internal` is unique within a process."""
-
+class _Correlation(msgspec.Struct, frozen=True, gc=False):
     internal: int = ABSENT
 
 
-class Axes(msgspec.Struct, frozen=True, gc=False):
-    """A size along three axes."""
-
+class _Axes(msgspec.Struct, frozen=True, gc=False):
     x: int = ABSENT
     y: int = ABSENT
     z: int = ABSENT
 
 
-_NONE: Final = Handle()
-_UNTIED: Final = Correlation()
-_NO_SIZE: Final = Axes()
-_NOTHING: Final = msgspec.Raw(b"")
-_SIZE: Final = re.compile(
-    rb'"sizeBytes"\s*:\s*"?(\d{1,18})\b|"sizeBytes"\s*,\s*"value"\s*:\s*"(\d{1,18})"'
-)
-"""An argument by its name, or as one object of a list of names and values."""
-
-
-class DispatchInfo(msgspec.Struct, frozen=True, gc=False):
-    """What was launched, and where; grid sizes are in threads."""
-
-    agent_id: Handle = _NONE
-    queue_id: Handle = _NONE
+class _Info(msgspec.Struct, frozen=True, gc=False):
+    agent_id: _Handle = _Handle()
+    queue_id: _Handle = _Handle()
     kernel_id: int = ABSENT
     dispatch_id: int = ABSENT
     group_segment_size: int = ABSENT
-    workgroup_size: Axes = _NO_SIZE
-    grid_size: Axes = _NO_SIZE
-
-
-_NO_INFO: Final = DispatchInfo()
+    workgroup_size: _Axes = _Axes()
+    grid_size: _Axes = _Axes()
 
 
 class _Timed(msgspec.Struct, gc=False):
     start_timestamp: int = ABSENT
     end_timestamp: int = ABSENT
     thread_id: int = ABSENT
-    correlation_id: Correlation = _UNTIED
+    correlation_id: _Correlation = _Correlation()
 
 
-class Dispatch(_Timed, gc=False):
-    """One launch of a kernel."""
-
-    dispatch_info: DispatchInfo = _NO_INFO
-    stream_id: Handle = _NONE
-    graph_exec_id: int | Handle = ABSENT
-    graph_node_id: int | Handle = ABSENT
+class _Dispatch(_Timed, gc=False):
+    dispatch_info: _Info = _Info()
+    stream_id: _Handle = _Handle()
+    graph_exec_id: int | _Handle = ABSENT
+    graph_node_id: int | _Handle = ABSENT
 
 
-class Copy(_Timed, gc=False):
-    """One copy of memory."""
-
+class _Call(_Timed, gc=False):
     kind: int = ABSENT
     operation: int = ABSENT
-    src_agent_id: Handle = _NONE
-    dst_agent_id: Handle = _NONE
+
+
+class _Copy(_Call, gc=False):
+    src_agent_id: _Handle = _Handle()
+    dst_agent_id: _Handle = _Handle()
     bytes: int = ABSENT
 
 
-class Call(_Timed, gc=False):
-    """One call of an API, or one range or mark of the program."""
+class _HipCall(_Call, gc=False):
+    """Since ROCm 7.0 with its arguments, which stay text."""
 
-    kind: int = ABSENT
-    operation: int = ABSENT
-
-
-class HipCall(Call, gc=False):
-    """One call of HIP; since ROCm 7.0 with its arguments, which stay text."""
-
-    args: msgspec.Raw = _NOTHING
+    args: msgspec.Raw = msgspec.Raw(b"")
 
 
-class CollectiveRecord(Call, gc=False):
-    """One call of RCCL; its arguments are there only in some releases."""
-
+class _Collective(_Call, gc=False):
     args: Any = None
 
 
-class Scratch(Call, gc=False):
-    """One making or freeing of scratch memory."""
-
-    agent_id: Handle = _NONE
-    queue_id: Handle = _NONE
+class _Scratch(_Call, gc=False):
+    agent_id: _Handle = _Handle()
+    queue_id: _Handle = _Handle()
 
 
-class Message(msgspec.Struct, gc=False):
+class _Message(msgspec.Struct, gc=False):
     """The text of a range or mark, by the correlation of its record."""
 
     key: int = ABSENT
     value: str = ""
 
 
-class Symbol(msgspec.Struct, gc=False):
-    """A kernel that was loaded, launched or not."""
-
+class _Symbol(msgspec.Struct, gc=False):
     kernel_id: int = ABSENT
     formatted_kernel_name: str = ""
     demangled_kernel_name: str = ""
     kernel_name: str = ""
     arch_vgpr_count: int = ABSENT
 
+    @property
+    def name(self) -> str:
+        """Return the name as rocprofv3 prints it; one that stands for no kernel has none."""
+        name = self.formatted_kernel_name or self.demangled_kernel_name or self.kernel_name
+        return name if self.kernel_id else ""
 
-class Counter(msgspec.Struct, gc=False):
-    """A hardware counter that can be read."""
 
-    id: Handle = _NONE
+class _Counter(msgspec.Struct, gc=False):
+    id: _Handle = _Handle()
     name: str = ""
 
 
-class CounterValue(msgspec.Struct, gc=False):
-    """The value of a counter in one of its instances."""
-
-    counter_id: Handle = _NONE
+class _Value(msgspec.Struct, gc=False):
+    counter_id: _Handle = _Handle()
     value: float | None = None
 
 
 class _Counted(msgspec.Struct, gc=False):
-    correlation_id: Correlation = _UNTIED
-    dispatch_info: DispatchInfo = _NO_INFO
+    correlation_id: _Correlation = _Correlation()
+    dispatch_info: _Info = _Info()
 
 
-class Counting(msgspec.Struct, gc=False):
-    """One launch of which counters were read."""
-
+class _Counting(msgspec.Struct, gc=False):
     dispatch_data: _Counted = msgspec.field(default_factory=_Counted)
-    records: list[CounterValue] = msgspec.field(default_factory=list)
+    records: list[_Value] = msgspec.field(default_factory=list)
 
 
-class AgentRecord(msgspec.Struct, gc=False):
-    """A processor, by rocprofiler-sdk's own words."""
-
-    id: Handle = _NONE
+class _Agent(msgspec.Struct, gc=False):
+    id: _Handle = _Handle()
     type: Any = None
     node_id: int = ABSENT
     logical_node_id: int = ABSENT
@@ -177,131 +148,134 @@ class AgentRecord(msgspec.Struct, gc=False):
     mem_banks: Any = None
 
 
-class Other(msgspec.Struct, gc=False):
+class _Other(msgspec.Struct, gc=False):
     """A record that is counted and not read."""
 
 
 Columns = dict[str, Array]
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """A kind of records: how one is decoded, its columns, its texts, what is kept of it as is."""
-
-    record: type[msgspec.Struct]
-    columns: Callable[[Sequence[Any]], Columns]
-    texts: Callable[[Sequence[Any]], list[str]] = lambda _: []
-    kept: Callable[[Sequence[Any]], list[Any]] = lambda _: []
+def _ids(values: Sequence[Any]) -> IntArray:
+    """Return ids, as numbers or as handles; 0 stands for none."""
+    ids = typed_integers([v.handle if isinstance(v, _Handle) else v for v in values])
+    return np.where(ids == 0, ABSENT, ids)
 
 
-def _ids(values: Sequence[int]) -> IntArray:
-    """Return ids; 0 stands for none."""
-    found = typed_integers(values)
-    return np.where(found == 0, ABSENT, found)
-
-
-def _timed(records: Sequence[_Timed]) -> Columns:
-    return {
-        "start": typed_integers([r.start_timestamp for r in records]),
-        "end": typed_integers([r.end_timestamp for r in records]),
-        "correlation": _ids([r.correlation_id.internal for r in records]),
-    }
-
-
-def _launched(infos: Sequence[DispatchInfo]) -> Columns:
-    return {
-        "agent": typed_integers([i.agent_id.handle for i in infos]),
-        "kernel": typed_integers([i.kernel_id for i in infos]),
-        "grid": _axes([i.grid_size for i in infos]),
-        "block": _axes([i.workgroup_size for i in infos]),
-    }
-
-
-def _axes(sizes: Sequence[Axes]) -> IntArray:
+def _axes(sizes: Sequence[_Axes]) -> IntArray:
     columns = ([s.x for s in sizes], [s.y for s in sizes], [s.z for s in sizes])
     return np.stack([typed_integers(column) for column in columns], axis=1)
 
 
-def _dispatches(records: Sequence[Dispatch]) -> Columns:
-    infos = [r.dispatch_info for r in records]
-    return {
-        **_timed(records),
-        **_launched(infos),
-        "queue": typed_integers([i.queue_id.handle for i in infos]),
-        "shared": typed_integers([i.group_segment_size for i in infos]),
-        "stream": typed_integers([r.stream_id.handle for r in records]),
-        "graph": _graph_ids([r.graph_exec_id for r in records]),
-        "graph_node": _graph_ids([r.graph_node_id for r in records]),
-    }
+def _sizes(arguments: Sequence[msgspec.Raw]) -> IntArray:
+    matches = [_ARGUMENT.search(bytes(text)) for text in arguments]
+    return typed_integers([int(m[1] or m[2]) if m else ABSENT for m in matches])
 
 
-def _graph_ids(values: Sequence[int | Handle]) -> IntArray:
-    return _ids([v.handle if isinstance(v, Handle) else v for v in values])
+_FORMS: Final[Mapping[str, Callable[[Sequence[Any]], Array]]] = {
+    **dict.fromkeys(("correlation", "thread", "graph", "graph_node"), _ids),
+    **dict.fromkeys(("grid", "block"), _axes),
+    "size": _sizes,
+}
+"""The columns that are more than the integers of the records."""
+
+Get = Callable[[Sequence[Any]], list[Any]]
+_TIMED: Final[Mapping[str, Get]] = {
+    "start": lambda rs: [r.start_timestamp for r in rs],
+    "end": lambda rs: [r.end_timestamp for r in rs],
+    "correlation": lambda rs: [r.correlation_id.internal for r in rs],
+}
+_OPERATION: Final[Mapping[str, Get]] = {
+    **_TIMED,
+    "kind": lambda rs: [r.kind for r in rs],
+    "operation": lambda rs: [r.operation for r in rs],
+}
+_CALL: Final[Mapping[str, Get]] = {**_OPERATION, "thread": lambda rs: [r.thread_id for r in rs]}
+_LAUNCH: Final[Mapping[str, Get]] = {
+    "agent": lambda infos: [i.agent_id.handle for i in infos],
+    "kernel": lambda infos: [i.kernel_id for i in infos],
+    "grid": lambda infos: [i.grid_size for i in infos],
+    "block": lambda infos: [i.workgroup_size for i in infos],
+}
 
 
-def _copies(records: Sequence[Copy]) -> Columns:
-    return {
-        **_timed(records),
-        **_named(records),
-        "source": typed_integers([r.src_agent_id.handle for r in records]),
-        "target": typed_integers([r.dst_agent_id.handle for r in records]),
-        "bytes": typed_integers([r.bytes for r in records]),
-    }
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """A kind of records: how one is decoded, its columns, its text, what is kept of it as is."""
+
+    record: type[msgspec.Struct]
+    columns: Mapping[str, Get] = field(default_factory=dict)
+    texts: Get = lambda _: []
+    kept: Get = lambda _: []
+    launched: Get = lambda _: []
+    launches: Mapping[str, Get] = field(default_factory=dict)
 
 
-def _named(records: Sequence[Copy] | Sequence[Call]) -> Columns:
-    return {
-        "kind": typed_integers([r.kind for r in records]),
-        "operation": typed_integers([r.operation for r in records]),
-    }
+_KINDS: Final[Mapping[str, _Kind]] = {
+    "dispatch": _Kind(
+        _Dispatch,
+        {
+            **_TIMED,
+            "stream": lambda rs: [r.stream_id.handle for r in rs],
+            "graph": lambda rs: [r.graph_exec_id for r in rs],
+            "graph_node": lambda rs: [r.graph_node_id for r in rs],
+        },
+        launched=lambda rs: [r.dispatch_info for r in rs],
+        launches={
+            **_LAUNCH,
+            "queue": lambda infos: [i.queue_id.handle for i in infos],
+            "shared": lambda infos: [i.group_segment_size for i in infos],
+        },
+    ),
+    "copy": _Kind(
+        _Copy,
+        {
+            **_OPERATION,
+            "source": lambda rs: [r.src_agent_id.handle for r in rs],
+            "target": lambda rs: [r.dst_agent_id.handle for r in rs],
+            "bytes": lambda rs: [r.bytes for r in rs],
+        },
+    ),
+    "call": _Kind(_Call, _CALL),
+    "hip call": _Kind(_HipCall, {**_CALL, "size": lambda rs: [r.args for r in rs]}),
+    "collective": _Kind(_Collective, _CALL, kept=lambda rs: [r.args for r in rs]),
+    "scratch": _Kind(
+        _Scratch,
+        {
+            **_CALL,
+            "agent": lambda rs: [r.agent_id.handle for r in rs],
+            "queue": lambda rs: [r.queue_id.handle for r in rs],
+        },
+    ),
+    "message": _Kind(
+        _Message, {"key": lambda rs: [r.key for r in rs]}, lambda rs: [r.value for r in rs]
+    ),
+    "symbol": _Kind(
+        _Symbol,
+        {
+            "kernel": lambda rs: [r.kernel_id for r in rs],
+            "registers": lambda rs: [r.arch_vgpr_count for r in rs],
+        },
+        lambda rs: [r.name for r in rs],
+    ),
+    "counter": _Kind(
+        _Counter, {"counter": lambda rs: [r.id.handle for r in rs]}, lambda rs: [r.name for r in rs]
+    ),
+    "counting": _Kind(
+        _Counting,
+        {"correlation": lambda rs: [r.dispatch_data.correlation_id.internal for r in rs]},
+        launched=lambda rs: [r.dispatch_data.dispatch_info for r in rs],
+        launches={**_LAUNCH, "dispatch": lambda infos: [i.dispatch_id for i in infos]},
+    ),
+    "agent": _Kind(_Agent, kept=lambda rs: [msgspec.structs.asdict(r) for r in rs]),
+    "other": _Kind(_Other),
+}
 
 
-def _calls(records: Sequence[Call]) -> Columns:
-    threads = _ids([r.thread_id for r in records])
-    return {**_timed(records), **_named(records), "thread": threads}
+def _columns(records: Sequence[Any], columns: Mapping[str, Get]) -> Columns:
+    return {name: _FORMS.get(name, typed_integers)(get(records)) for name, get in columns.items()}
 
 
-def _hip_calls(records: Sequence[HipCall]) -> Columns:
-    return {**_calls(records), "size": typed_integers([_size(r.args) for r in records])}
-
-
-def _size(args: msgspec.Raw) -> int:
-    found = _SIZE.search(bytes(args))
-    return int(found[1] or found[2]) if found else ABSENT
-
-
-def _scratch(records: Sequence[Scratch]) -> Columns:
-    return {
-        **_calls(records),
-        "agent": typed_integers([r.agent_id.handle for r in records]),
-        "queue": typed_integers([r.queue_id.handle for r in records]),
-    }
-
-
-def _messages(records: Sequence[Message]) -> Columns:
-    return {"key": typed_integers([r.key for r in records])}
-
-
-def _symbols(records: Sequence[Symbol]) -> Columns:
-    return {
-        "kernel": typed_integers([r.kernel_id for r in records]),
-        "registers": typed_integers([r.arch_vgpr_count for r in records]),
-    }
-
-
-def _symbol_names(records: Sequence[Symbol]) -> list[str]:
-    """Return the names as rocprofv3 prints them; one that stands for no kernel has none."""
-    return [
-        (r.formatted_kernel_name or r.demangled_kernel_name or r.kernel_name) if r.kernel_id else ""
-        for r in records
-    ]
-
-
-def _counters(records: Sequence[Counter]) -> Columns:
-    return {"counter": typed_integers([r.id.handle for r in records])}
-
-
-def _countings(records: Sequence[Counting]) -> Columns:
+def _counter_columns(records: Sequence[_Counting], launches: Columns) -> Columns:
     """Return one row per launch and counter: the sum and the largest of its instances."""
     values = list(chain.from_iterable(r.records for r in records))
     launch = np.repeat(np.arange(len(records)), [len(r.records) for r in records])
@@ -313,12 +287,8 @@ def _countings(records: Sequence[Counting]) -> Columns:
     launch, counter, value = launch[order], counter[order], value[order]
     opens = (launch[1:] != launch[:-1]) | (counter[1:] != counter[:-1])
     first = np.flatnonzero(np.append(True, opens)[: len(launch)])
-    infos = [r.dispatch_data.dispatch_info for r in records]
-    correlation = _ids([r.dispatch_data.correlation_id.internal for r in records])
-    dispatch = typed_integers([i.dispatch_id for i in infos])
-    columns = {**_launched(infos), "dispatch": dispatch, "correlation": correlation}
     return {
-        **{name: column[launch[first]] for name, column in columns.items()},
+        **{name: column[launch[first]] for name, column in launches.items()},
         "counter": counter[first],
         "sum": np.add.reduceat(value, first) if len(first) else value,
         "largest": np.maximum.reduceat(value, first) if len(first) else value,
@@ -327,23 +297,102 @@ def _countings(records: Sequence[Counting]) -> Columns:
     }
 
 
-def _nothing(_: Sequence[Any]) -> Columns:
-    return {}
+@dataclass(slots=True)
+class RecordBlock:
+    """What a block gives: `records` of which `unreadable` are left out of everything else.
+
+    `texts` and `kept` have one value per record or are empty; `mended` counts repairs by kind.
+    """
+
+    records: int
+    columns: Columns = field(default_factory=dict)
+    texts: list[str] = field(default_factory=list)
+    kept: list[Any] = field(default_factory=list)
+    unreadable: int = 0
+    mended: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def rows(self) -> int:
+        """How many rows the columns have."""
+        return len(next(iter(self.columns.values()))) if self.columns else 0
+
+    def slim(self) -> None:
+        """Hold one value of columns that have the same in all rows."""
+        for name, column in self.columns.items():
+            if len(column) and (column == column[0]).all():
+                self.columns[name] = np.broadcast_to(column[0].copy(), column.shape)
 
 
-KINDS: Final[Mapping[str, Kind]] = {
-    "dispatch": Kind(Dispatch, _dispatches),
-    "copy": Kind(Copy, _copies),
-    "call": Kind(Call, _calls),
-    "hip call": Kind(HipCall, _hip_calls),
-    "collective": Kind(CollectiveRecord, _calls, kept=lambda records: [r.args for r in records]),
-    "scratch": Kind(Scratch, _scratch),
-    "message": Kind(Message, _messages, lambda records: [r.value for r in records]),
-    "symbol": Kind(Symbol, _symbols, _symbol_names),
-    "counter": Kind(Counter, _counters, lambda records: [r.name for r in records]),
-    "counting": Kind(Counting, _countings),
-    "agent": Kind(
-        AgentRecord, _nothing, kept=lambda records: [msgspec.structs.asdict(r) for r in records]
-    ),
-    "other": Kind(Other, _nothing),
-}
+class RecordReader:
+    """Reads blocks of records of one kind; this is what a process that helps is given."""
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+
+    def check(self, text: bytes) -> int | None:
+        """Return how many records a JSON list holds, None where it cannot be decoded."""
+        try:
+            return len(_RAW.decode(text))
+        except UNDECODABLE:
+            return None
+
+    def read(self, text: bytes | memoryview) -> RecordBlock | None:
+        """Return what a JSON list of records gives, None where it is no such list."""
+        try:
+            records = _decoder(self._kind, True).decode(text)
+            return self._block(records, RecordBlock(len(records)))
+        except UNDECODABLE:
+            pass
+        try:
+            return self._one_by_one(_RAW.decode(text))
+        except UNDECODABLE:
+            return None
+
+    def _one_by_one(self, texts: list[msgspec.Raw]) -> RecordBlock:
+        """Return what is readable of records that somebody else wrote, or that are damaged."""
+        decoder = _decoder(self._kind, False)
+        block, records = RecordBlock(len(texts)), []
+        for text in texts:
+            done: list[str] = []
+            # The decoder looks closely only at the fields that it builds: it may fail only here.
+            for words, candidate in chain([("", bytes(text))], mended(bytes(text))):
+                done.append(words)
+                try:
+                    records += decoder.decode(b"[" + candidate + b"]")
+                    block.mended.update(filter(None, done))
+                    break
+                except UNDECODABLE:
+                    continue
+            else:
+                block.unreadable += 1
+        return self._block(records, block)
+
+    def _block(self, records: list[Any], block: RecordBlock) -> RecordBlock:
+        kind = _KINDS[self._kind]
+        columns = _columns(records, kind.columns)
+        columns |= _columns(kind.launched(records), kind.launches)
+        if kind.record is _Counting:
+            columns = _counter_columns(records, columns)
+        block.columns = {name: _narrow(column) for name, column in columns.items()}
+        block.texts, block.kept = kind.texts(records), kind.kept(records)
+        return block
+
+
+_RAW: Final = msgspec.json.Decoder(list[msgspec.Raw])
+
+
+@cache
+def _decoder(kind: str, strict: bool) -> msgspec.json.Decoder[list[Any]]:
+    """Return the decoder of a list of records; one that is not strict reads numbers from texts."""
+    list_type: Any = list.__class_getitem__(_KINDS[kind].record)
+    return msgspec.json.Decoder(list_type, strict=strict)
+
+
+def _narrow(values: Array) -> Array:
+    """Return integers in half the memory where they fit; they wait there until all are read."""
+    is_whole = values.dtype == np.int64 and values.size > 0
+    fits = is_whole and int(values.min()) >= -(2**31) and int(values.max()) < 2**31
+    return values.astype(np.int32) if fits else values
+
+
+READERS: Final = {kind: RecordReader(kind) for kind in _KINDS}

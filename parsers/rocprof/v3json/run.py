@@ -1,210 +1,193 @@
-"""One run of rocprofv3 out of its JSON: the processes of one file, or of one file for each pass."""
+"""Reads rocprofv3's JSON, of all releases since ROCm 6.2."""
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from itertools import groupby
+from typing import Final
 
 from traceflops.errors import InputError, NotATrace
-from traceflops.parsers.io import BLOCK_BYTES, ByteSource, Crew, ListStream
-from traceflops.parsers.rocprof.notes import SEVERAL_MACHINES, clock_of, clock_of_folder
-from traceflops.parsers.rocprof.tables.names import OutputPlace
-from traceflops.parsers.rocprof.v3json.notes import file_notes, launcher_notes, run_notes
+from traceflops.parsers.io import (
+    BLOCK_BYTES,
+    ByteSource,
+    Crew,
+    ListStream,
+    input_cut,
+    repairs_and_losses,
+)
+from traceflops.parsers.rocprof.notes import SEVERAL_MACHINES, clock_of_folder
+from traceflops.parsers.rocprof.tables.parts import place_of
+from traceflops.parsers.rocprof.trace import NOTES, trace_of, without_repeated_passes
 from traceflops.parsers.rocprof.v3json.places import ROOT, ROOT_KEY, Described, ProcessRecords
-from traceflops.parsers.rocprof.v3json.tables import Odd, ProcessTables
-from traceflops.parsers.shared import Gathered, ProcessFacts, Reading, fill_collectives
-from traceflops.table import ABSENT, Note, Source, SourceFile, Trace, rank_from_name
+from traceflops.parsers.rocprof.v3json.tables import JsonRecorded, ProcessTables
+from traceflops.parsers.shared import ProcessFacts, Reading, fill_collectives
+from traceflops.table import ABSENT, Note, Source, Trace
+from traceflops.units import several
 
-if TYPE_CHECKING:
-    from traceflops.parsers.rocprof.tables.names import OutputPlace
-
-_TIMELINE: Final = ("kernel_dispatch", "memory_copy")
 _NEWEST: Final = "MARKER_CORE_RANGE_API"
 """The kind of records by which releases since ROCm 7.0 are known."""
+_WORTH_BYTES: Final = 1 << 29
+"""These records are decoded so quickly that other processes cost more than they save below this."""
 
 
-class JsonRun:
-    """Adds up the files of a run; of repeated passes the times of the first that has any count."""
+def read_runs(sources: Sequence[ByteSource], reading: Reading) -> list[Trace]:
+    """Return the traces of some files. Raises InputError where none can be read.
 
-    def __init__(self, crew: Crew, block_bytes: int = BLOCK_BYTES) -> None:
-        self._crew = crew
-        self._block_bytes = block_bytes
-        self._gathered = Gathered()
-        self._odd = Odd()
-        self._notes: list[Note] = []
-        self._files: list[SourceFile] = []
-        self._counts: Counter[str] = Counter()
+    One that cannot be read is a note as long as another can.
+    """
+    read: list[tuple[ByteSource, Trace]] = []
+    failed: list[tuple[str, InputError]] = []
+    for source in sources:
+        is_large = source.expected_text_bytes >= _WORTH_BYTES
+        try:
+            read.append((source, read_v3_json(source, reading.crew if is_large else Crew())))
+        except InputError as error:
+            failed.append((source.label, error))
+        finally:
+            source.close()
+    if not read:
+        raise failed[0][1]
+    notes = [
+        Note("dropped", "file-not-read", f"{name} could not be read: {error.message}.", 1, name)
+        for name, error in failed
+    ]
+    traces = without_repeated_passes(read)
+    working = [trace for trace in traces if trace.source.event_counts]
+    idle = [trace for trace in traces if not trace.source.event_counts]
+    if working and idle:
+        launchers = NOTES.note("launcher", len(idle))
+        notes.append(replace(launchers, file=idle[0].source.files[0].name))
+    traces = working or idle
+    return [replace(traces[0], notes=(*notes, *traces[0].notes)), *traces[1:]]
+
+
+def read_v3_json(source: ByteSource, crew: Crew, block_bytes: int = BLOCK_BYTES) -> Trace:
+    """Return the trace in a file. Raises InputError where nothing of it can be used."""
+    stream = ListStream(source, ROOT, crew, block_bytes)
+    reading = _FileReading()
+    inside = (value for value in stream if len(value.path) > 2)
+    number = None
+    for number, values in groupby(inside, key=lambda value: int(value.path[1])):
+        records = ProcessRecords()
+        for value in values:
+            records.absorb(value)
+        reading.add(number, records, source.label)
+    if number is None:
+        raise _nothing_in(source, stream)
+    return reading.trace(source, _text_notes(source, stream))
+
+
+class _FileReading(JsonRecorded):
+    """Adds up the processes of a file."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._unreadable: Counter[str] = Counter()
+        self._mended: Counter[str] = Counter()
         self._described: list[Described] = []
-        self._clock_of: dict[int, str | None] = {}
-        self._arguments: dict[int, dict[str, str]] = {}
-        self._releases: list[str] = []
-        self._place: OutputPlace | None = None
-        self._timed_pass: int | None = None
-        self._has_times = False
-        self._unused_passes: set[int] = set()
-        self._launchers: list[tuple[tuple[int, int], ProcessFacts]] = []
+        self._releases: dict[str, None] = {}
+        self._launchers: list[tuple[int, ProcessFacts]] = []
 
-    def add(
-        self, source: ByteSource, place: OutputPlace, file_number: int, *, is_repeated: bool
-    ) -> None:
-        """Add the processes of a file. Raises InputError where nothing of it can be used."""
-        stream = ListStream(source, ROOT, self._crew, self._block_bytes)
-        total = ProcessRecords()
-        number, records = -1, ProcessRecords()
-        for found in stream:
-            if len(found.path) < 3:
-                continue
-            if found.path[1] != number:
-                self._finish(records, source, place, (file_number, number), is_repeated)
-                _add_up(total, records)
-                number, records = int(found.path[1]), ProcessRecords()
-            records.absorb(found)
-        self._finish(records, source, place, (file_number, number), is_repeated)
-        _add_up(total, records)
-        if number < 0:
-            raise _nothing_in(source, stream)
-        self._place = self._place or place
-        self._files.append(SourceFile(source.label, source.stored_bytes, source.text_bytes))
-        self._notes += file_notes(source, stream, total)
-
-    def _finish(
-        self,
-        records: ProcessRecords,
-        source: ByteSource,
-        place: OutputPlace,
-        key: tuple[int, int],
-        is_repeated: bool,
-    ) -> None:
+    def add(self, number: int, records: ProcessRecords, file: str) -> None:
         """Add the rows of a process, whose records are all known."""
-        if key[1] < 0:
-            return
         described = records.described
-        facts = ProcessFacts(source.label, place.rank, None, described.host, described.pid)
+        self._unreadable.update(records.unreadable)
+        self._mended.update(records.mended)
+        facts = ProcessFacts(file, host=described.host, pid=described.pid)
         if not +records.counts:
-            self._launchers.append((key, facts))
+            self._launchers.append((number, facts))
             return
-        number = self._gathered.process(key, facts)
-        clock = self._clock_of[number] = clock_of(described.machine, described.host)
-        machine = clock or ""
-        tables = ProcessTables(self._gathered, records, number, machine, self._odd)
-        timed = any(records.counts[name] for name in _TIMELINE)
-        if timed and not self._has_times:
-            self._has_times, self._timed_pass = True, place.run_pass
-        is_own = not timed or not is_repeated or place.run_pass == self._timed_pass
-        if is_own:
-            tables.add_timeline()
-            self._arguments |= tables.arguments
-            self._described.append(described)
-        elif place.run_pass is not None:
-            self._unused_passes.add(place.run_pass)
-        tables.add_counters(place.run_pass if is_repeated else None, is_own=is_own)
-        self._counts.update(records.counts)
-        self._releases += [release] if (release := _release(records)) else []
+        tables = ProcessTables(self, records, self.process(number, facts))
+        tables.add_timeline()
+        tables.add_counters()
+        self.counts.update(records.counts)
+        self._described.append(described)
+        self._releases |= dict.fromkeys(_release(records))
 
-    def trace(self) -> Trace:
+    def trace(self, source: ByteSource, text_notes: Iterator[Note]) -> Trace:
         """Return the trace of what was added."""
-        launchers = len(self._launchers)
-        if not self._counts:  # nothing else is known of the run
-            for key, facts in self._launchers:
-                self._gathered.process(key, facts)
-            launchers = 0
-        fill_collectives(self._gathered, self._arguments)
-        overflowed = self._gathered.overflowed
-        tables = self._gathered.finish()
-        name = self._files[0].name
-        notes = [
-            *self._notes,
-            *self._clock_notes(name),
-            *self._pass_notes(name),
-            *launcher_notes(launchers, name),
-            *run_notes(self._odd, tables, overflowed, name),
-        ]
-        clocks = tuple(
-            self._clock_of.get(number) or "" for number in range(tables["processes"].num_rows)
-        )
-        places = self._gathered.places
-        return Trace(
-            self._source(),
-            tables,
-            tuple(notes),
-            places,
-            clocks if len(set(clocks)) > 1 else (),
-        )
-
-    def _clock_notes(self, name: str) -> Iterator[Note]:
-        if len(self._clocks() - {None}) > 1:
-            yield replace(SEVERAL_MACHINES, file=name)
-
-    def _pass_notes(self, name: str) -> Iterator[Note]:
-        rank = self._place.rank if self._place else None
-        if rank is not None:
-            yield rank_from_name([rank], name)
-        if self._unused_passes:
-            listed = ", ".join(map(str, sorted(self._unused_passes)[:8]))
-            text = (
-                "The run was repeated for more counters. Times are from one pass; only counters "
-                f"are used from the others (pass {listed})."
-            )
-            yield Note("dropped", "repeated-passes", text, len(self._unused_passes), name)
-
-    def _source(self) -> Source:
-        releases = ", ".join(dict.fromkeys(self._releases))
-        hosts = [one.host for one in self._described if one.host]
-        return Source(
+        if not self.counts:  # nothing else is known of the run
+            for number, facts in self._launchers:
+                self.process(number, facts)
+            self._launchers.clear()
+        fill_collectives(self, self.arguments)
+        self.odd["kernels-unnamed json"] = len(self.unknown_kernels)
+        self.odd["agents-missing"] = len(self.unlisted_agents)
+        clocks = [described.clock for described in self._described] or [None]
+        are_several = len(set(clocks)) > 1
+        folder = clock_of_folder(place_of(source.folder, source.name).root)
+        releases = ", ".join(self._releases)
+        hosts = [described.host for described in self._described if described.host]
+        lifetimes = [d.lifetime_ns for d in self._described if d.lifetime_ns]
+        about = Source(
             format="rocprof",
-            files=tuple(self._files),
+            files=(),
             tool="rocprofv3 JSON" + (f" (records of {releases})" if releases else ""),
-            clock=self._clock(),
-            facts=dict(self._facts(releases)),
-            event_counts={name: self._counts[name] for name in sorted(+self._counts)},
+            clock=None if are_several else clocks[0] or folder,
+            facts=dict(self._facts(releases, lifetimes)),
             identities=tuple(dict.fromkeys(hosts)),
-            lifetimes=self._lifetimes(),
-            kinds_apart=True,
+            lifetimes=tuple(lifetimes),
         )
+        notes = [*text_notes, *self._notes()]
+        of_processes = [clock or "" for clock in clocks] if are_several else ()
+        return trace_of(self, source, about, "file", notes=notes, clocks=of_processes)
 
-    def _facts(self, releases: str) -> Iterator[tuple[str, str]]:
+    def _notes(self) -> Iterator[Note]:
+        for what, count in sorted(self._mended.items()):
+            yield Note("repaired", "json-repaired", f"Damaged JSON: {what} ({count:,}).", count)
+        unreadable = +self._unreadable
+        if unreadable:
+            listed = ", ".join(f"{name} ({count:,})" for name, count in sorted(unreadable.items()))
+            text = f"Records in an unknown form were skipped: {listed}."
+            yield Note("dropped", "json-dropped", text, unreadable.total())
+        if len({described.clock for described in self._described} - {None}) > 1:
+            yield SEVERAL_MACHINES
+        yield from NOTES.counted({"launcher": len(self._launchers)}, "launcher")
+
+    def _facts(self, releases: str, lifetimes: list[tuple[int, int]]) -> Iterator[tuple[str, str]]:
         yield "generation", "v3"
         if releases:
             yield "layout", releases
-        recorded = ", ".join(sorted(+self._counts))
-        if recorded:
-            yield "recorded", recorded
-        streams = self._odd.streams - {ABSENT}
+        if self.counts:
+            yield "recorded", ", ".join(sorted(+self.counts))
+        streams = self.streams - {ABSENT}
         if streams - {0}:
             yield "hip_streams", str(len(streams))
-        lifetimes = self._lifetimes()
         if len(lifetimes) == 1:
             yield "process_lifetime_ns", str(lifetimes[0][1] - lifetimes[0][0])
 
-    def _lifetimes(self) -> tuple[tuple[int, int], ...]:
-        return tuple(one.lifetime_ns for one in self._described if one.lifetime_ns is not None)
 
-    def _clock(self) -> str | None:
-        """Return what names the clock: the machine's, else that of the folder its files lie in."""
-        clocks = self._clocks()
-        if len(clocks) == 1 and (clock := clocks.pop()):
-            return clock
-        return None if clocks or self._place is None else clock_of_folder(self._place.root)
-
-    def _clocks(self) -> set[str | None]:
-        return {clock_of(one.machine, one.host) for one in self._described}
-
-
-def _add_up(total: ProcessRecords, records: ProcessRecords) -> None:
-    total.unreadable.update(records.unreadable)
-    total.mended.update(records.mended)
-
-
-def _release(records: ProcessRecords) -> str:
+def _release(records: ProcessRecords) -> list[str]:
     """Return which releases write such records, as far as the file tells."""
-    kinds = {one.kind for one in records.kinds}
+    kinds = {operations.kind for operations in records.kinds}
     if _NEWEST in kinds:
-        return "ROCm 7.0 or later"
-    if not kinds:
-        return ""
-    return "ROCm 6.3 or 6.4" if records.described.has_node else "ROCm 6.2 or 6.3"
+        return ["ROCm 7.0 or later"]
+    older = "ROCm 6.3 or 6.4" if records.described.has_node else "ROCm 6.2 or 6.3"
+    return [older] if kinds else []
+
+
+def _text_notes(source: ByteSource, stream: ListStream) -> Iterator[Note]:
+    damage = stream.damage
+    if source.cut:
+        yield input_cut(source.cut, damage)
+    if stream.cut_in is not None:
+        yield Note("dropped", "text-cut", _cut(stream), damage.cut_bytes)
+    yield from repairs_and_losses(damage, "record")
+    if damage.tail_bytes:
+        code = "second-trace" if damage.another else "tail-unread"
+        text = f"{several(damage.tail_bytes, 'byte')} after the end of the document not read."
+        yield Note("dropped", code, text, damage.tail_bytes)
+
+
+def _cut(stream: ListStream) -> str:
+    place = str(stream.cut_in[-1]) if stream.cut_in else "the document"
+    where = "".join(c if c.isprintable() else "?" for c in place[:40])
+    return (
+        f"The file ends early (in {where}). Every complete record is used; the rest is missing "
+        f"({several(stream.damage.cut_bytes or 0, 'byte')} of an incomplete record lost)."
+    )
 
 
 def _nothing_in(source: ByteSource, stream: ListStream) -> InputError:
@@ -222,76 +205,3 @@ def _nothing_in(source: ByteSource, stream: ListStream) -> InputError:
         f"no process: {source.label} ({ROOT_KEY} holds no records)",
         "give the JSON written by rocprofv3 --output-format json",
     )
-
-
-# rocprofv3's JSON, of all releases since ROCm 6.2.
-
-
-_WORTH_BYTES: Final = 1 << 29
-"""These records are decoded so quickly that other processes cost more than they save below this."""
-
-
-def read_runs(sources: Sequence[ByteSource], reading: Reading) -> list[Trace]:
-    """Return the traces of some files. Raises InputError where none can be read.
-
-    One that cannot be read is a note as long as another can.
-    """
-    traces: list[Trace] = []
-    failed: list[tuple[str, InputError]] = []
-    for members in _runs(sources):
-        trace = _read_run(members, reading, failed)
-        traces += [trace] if trace is not None else []
-    if not traces:
-        raise failed[0][1]
-    from traceflops.parsers.rocprof.v3json.notes import launcher_notes
-
-    notes = [
-        Note("dropped", "file-not-read", f"{name} could not be read: {error.message}.", 1, name)
-        for name, error in failed
-    ]
-    idle = [trace for trace in traces if not trace.source.event_counts]
-    if 0 < len(idle) < len(traces):
-        traces = [trace for trace in traces if trace.source.event_counts]
-        notes += launcher_notes(len(idle), idle[0].source.files[0].name)
-    return [replace(traces[0], notes=(*notes, *traces[0].notes)), *traces[1:]]
-
-
-def _read_run(
-    members: Sequence[tuple[ByteSource, OutputPlace]],
-    reading: Reading,
-    failed: list[tuple[str, InputError]],
-) -> Trace | None:
-    """Return the trace of a run, None where none of its files can be read."""
-    large = sum(source.expected_text_bytes for source, _ in members) >= _WORTH_BYTES
-    run = JsonRun(reading.crew if large else Crew())
-    passes = {place.run_pass for _, place in members}
-    places_in: defaultdict[int | None, int] = defaultdict(int)
-    read = 0
-    for source, place in members:
-        number = places_in[place.run_pass]
-        places_in[place.run_pass] += 1
-        try:
-            run.add(source, place, number, is_repeated=len(passes) > 1)
-            read += 1
-        except InputError as error:
-            failed.append((source.label, error))
-        finally:
-            source.close()
-    return run.trace() if read else None
-
-
-def _runs(sources: Sequence[ByteSource]) -> list[list[tuple[ByteSource, OutputPlace]]]:
-    """Return the files of each run: of a run that was repeated one or more for each pass."""
-    from traceflops.parsers.rocprof.tables.names import place_of
-
-    runs: defaultdict[tuple[str, int | None], list[tuple[ByteSource, OutputPlace]]] = defaultdict(
-        list
-    )
-    for number, source in enumerate(sources):
-        place = place_of(source.folder, source.name)
-        key = (str(number), -1) if place.run_pass is None else (place.root, place.rank)
-        runs[key].append((source, place))
-    return [
-        sorted(members, key=lambda one: (one[1].run_pass or 0, one[1].pid or 0, one[0].name))
-        for members in runs.values()
-    ]

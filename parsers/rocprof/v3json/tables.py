@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import compress
 from typing import Any, Final
 
@@ -14,13 +12,13 @@ from traceflops.parsers.io import Batch, Lookup, TextsById, by_distinct
 from traceflops.parsers.rocprof.agents import facts_of_agent, is_gpu
 from traceflops.parsers.rocprof.copies import fill_sizes, ways_between, ways_named
 from traceflops.parsers.rocprof.notes import place_of_node
-from traceflops.parsers.rocprof.tables.counts import takes_largest
-from traceflops.parsers.rocprof.v3json.block import RecordBlock
+from traceflops.parsers.rocprof.tables.counters import takes_largest
+from traceflops.parsers.rocprof.trace import Recorded
 from traceflops.parsers.rocprof.v3json.places import APIS, ProcessRecords
+from traceflops.parsers.rocprof.v3json.records import RecordBlock
 from traceflops.parsers.shared import (
     Calls,
     Copies,
-    Gathered,
     Kernels,
     Marks,
     Overheads,
@@ -36,36 +34,37 @@ _KIND_BASE: Final = 1 << 20
 """More than there are operations of a kind."""
 
 
-@dataclass(slots=True)
-class Odd:
-    """What was odd about the records, by the code of the note that says so."""
+class JsonRecorded(Recorded):
+    """What is recorded of a file: also what its records name, and the arguments of RCCL's calls."""
 
-    counts: Counter[str] = field(default_factory=Counter)
-    unknown_kernels: set[int] = field(default_factory=set)
-    unlisted_agents: set[int] = field(default_factory=set)
-    streams: set[int] = field(default_factory=set)
+    def __init__(self) -> None:
+        super().__init__()
+        self.unknown_kernels: set[int] = set()
+        self.unlisted_agents: set[int] = set()
+        self.streams: set[int] = set()
+        self.arguments: dict[int, dict[str, str]] = {}
 
 
 class ProcessTables:
-    """Adds the records of one process to the rows of a trace, whose `number` there is given."""
+    """Adds the records of one process to what is recorded, where its `number` is given."""
 
-    def __init__(
-        self, gathered: Gathered, records: ProcessRecords, number: int, machine: str, odd: Odd
-    ) -> None:
-        self._gathered = gathered
+    def __init__(self, recorded: JsonRecorded, records: ProcessRecords, number: int) -> None:
+        self._recorded = recorded
         self._records = records
         self._number = number
-        self._machine = machine
-        self._odd = odd
+        self._machine = records.described.clock or ""
         kept = [agent for block in records.take("agents") for agent in block.kept]
         self._agents: dict[int, Mapping[str, Any]] = {a["id"].handle: a for a in kept}
-        self._kernels = KernelSymbols(records.take("kernel_symbols"))
-        self.arguments: dict[int, dict[str, str]] = {}
+        symbols = records.take("kernel_symbols")
+        kernels, registers = _column(symbols, "kernel"), _column(symbols, "registers")
+        self._kernels = _texts(symbols, "kernel")
+        self._registers = Lookup(kernels, np.where(registers > 0, registers, ABSENT))
+        self._clashing = _clashing(kernels, self._kernels.texts)
         self._asked = [(np.empty(0, np.int64), np.empty(0, np.int64))]
 
     def add_timeline(self) -> None:
         """Add everything that has a time."""
-        since = self._gathered["activities"].count
+        since = self._recorded["activities"].count
         for block in self._records.each("buffer_records.kernel_dispatch"):
             self._add_dispatches(block)
         for block in self._records.each("buffer_records.memory_copy"):
@@ -74,32 +73,28 @@ class ProcessTables:
             for block in self._records.each(f"buffer_records.{name}"):
                 self._add_calls(block, api)
         calls, sizes = (np.concatenate(columns) for columns in zip(*self._asked, strict=True))
-        fill_sizes(self._gathered["activities"], since, calls, sizes)
+        fill_sizes(self._recorded["activities"], since, calls, sizes)
         self._add_marks()
         for block in self._records.each("buffer_records.scratch_memory"):
             self._add_scratch(block)
 
-    def add_counters(self, repetition: int | None, *, is_own: bool) -> None:
-        """Add counters; of another repetition than that of the times, an id links to nothing."""
-        counters = NamesByNumber(
-            texts_of(self._records.take("counters"), "counter"), "(unknown counter {})"
-        )
-        table = self._gathered["kernel_counters"]
+    def add_counters(self) -> None:
+        """Add counters, whose instances are summed or, of the whole chip, the largest taken."""
+        counters = _texts(self._records.take("counters"), "counter")
+        table, odd = self._recorded["kernel_counters"], self._recorded.odd
         for block in self._records.each("callback_records.counter_collection"):
-            columns = block.columns
-            known = Names()
-            counter = counters.codes(columns["counter"], known)
+            columns, known = block.columns, Names()
+            counter, _ = _named(counters, columns["counter"], known, "(unknown counter {})")
             largest = np.array([takes_largest(text) for text in known], dtype=np.bool_)
-            self._odd.counts["no-value"] += int(columns["valueless"].max(initial=0))
-            self._odd.counts["instances"] += int((columns["instances"] - 1).sum())
+            odd["no-value json"] += int(columns["valueless"].max(initial=0))
+            odd["instances"] += int((columns["instances"] - 1).sum())
             table.add(
                 block.rows,
                 process=self._number,
                 device=self._devices(columns["agent"]),
                 name=self._kernel_names(columns["kernel"], table.names["name"]),
                 dispatch=columns["dispatch"],
-                correlation=columns["correlation"] if is_own else ABSENT,
-                repetition=ABSENT if repetition is None else repetition,
+                correlation=columns["correlation"],
                 threads=product_of(columns["grid"]),
                 block_threads=product_of(columns["block"]),
                 counter=table.names["counter"].codes(known)[counter],
@@ -108,27 +103,27 @@ class ProcessTables:
 
     def _add_dispatches(self, block: RecordBlock) -> None:
         rows = self._timed(block)
-        self._odd.streams.update(np.unique(rows["stream"]).tolist())
+        self._recorded.streams.update(np.unique(rows["stream"]).tolist())
         Kernels(
             rows=rows,
             process=self._number,
             device=self._devices(rows["agent"]),
             stream=rows["queue"],
-            name=self._kernel_names(rows["kernel"], self._gathered["activities"].names["name"]),
+            name=self._kernel_names(rows["kernel"], self._recorded["activities"].names["name"]),
             correlation=rows["correlation"],
             graph=rows["graph"],
             graph_node=rows["graph_node"],
             grid=blocks_of(rows["grid"], rows["block"]),
             block=rows["block"],
-            registers_per_thread=self._kernels.registers(rows["kernel"]),
+            registers_per_thread=self._registers(rows["kernel"].astype(np.int64)),
             shared_memory_bytes=rows["shared"],
-        ).add_to(self._gathered)
+        ).add_to(self._recorded)
 
     def _add_copies(self, block: RecordBlock) -> None:
         """Add copies; one between two places of the host is no work of a device."""
         rows = self._timed(block)
         on_device = self._are_gpus(rows["source"]) | self._are_gpus(rows["target"])
-        self._odd.counts["host-copies"] += int(np.count_nonzero(~on_device))
+        self._recorded.odd["host-copies json"] += int(np.count_nonzero(~on_device))
         rows, texts = rows.only(on_device), Names()
         source, target = rows["source"], rows["target"]
         from_gpu, to_gpu = self._are_gpus(source), self._are_gpus(target)
@@ -139,17 +134,17 @@ class ProcessTables:
             process=self._number,
             # An engine for copies works it off: neither a queue nor a stream is its place.
             device=self._devices(np.where(to_gpu, target, source)),
-            name=self._gathered["activities"].names["name"].codes(texts)[operation],
+            name=self._recorded["activities"].names["name"].codes(texts)[operation],
             correlation=rows["correlation"],
             bytes=rows["bytes"],
             way=ways_between(named, from_gpu.astype(int), to_gpu.astype(int), source != target),
-        ).add_to(self._gathered)
+        ).add_to(self._recorded)
 
     def _add_calls(self, block: RecordBlock, api: str) -> None:
-        rows, table = self._timed(block), self._gathered["calls"]
+        rows, table = self._timed(block), self._recorded["calls"]
         for row, given in enumerate(rows.texts["kept"]):
             if given:
-                self.arguments[table.count + row] = _arguments(given)
+                self._recorded.arguments[table.count + row] = _arguments(given)
         if "size" in rows.numbers:
             said = rows["size"] != ABSENT
             self._asked.append((rows["correlation"][said], rows["size"][said]))
@@ -160,12 +155,12 @@ class ProcessTables:
             name=self._operations(rows, table.names["name"], f"(unknown {api} call {{}})"),
             correlation=rows["correlation"],
             api=api,
-        ).add_to(self._gathered)
+        ).add_to(self._recorded)
 
     def _add_marks(self) -> None:
         """Add ranges and marks of the program by their texts; one without has its call's name."""
-        texts = texts_of(self._records.take("strings.marker_api"), "key")
-        names = self._gathered["marks"].names["name"]
+        texts = _texts(self._records.take("strings.marker_api"), "key")
+        names = self._recorded["marks"].names["name"]
         message = texts.coder(names, None)
         for block in self._records.each("buffer_records.marker_api"):
             rows = self._timed(block)
@@ -173,13 +168,12 @@ class ProcessTables:
             unsaid = name < 0
             if unsaid.any():
                 name[unsaid] = self._operations(rows.only(unsaid), names, "(unknown mark {})")
-            Marks(rows=rows, process=self._number, thread=rows["thread"], name=name).add_to(
-                self._gathered
-            )
+            marks = Marks(rows=rows, process=self._number, thread=rows["thread"], name=name)
+            marks.add_to(self._recorded)
 
     def _add_scratch(self, block: RecordBlock) -> None:
         """Add the making of scratch memory, for which a queue waits, as overhead of the device."""
-        rows, names = self._timed(block), self._gathered["marks"].names["name"]
+        rows, names = self._timed(block), self._recorded["marks"].names["name"]
         Overheads(
             rows=rows,
             process=self._number,
@@ -187,13 +181,13 @@ class ProcessTables:
             device=self._devices(rows["agent"]),
             stream=rows["queue"],
             name=self._operations(rows, names, "(unknown scratch operation {})"),
-        ).add_to(self._gathered)
+        ).add_to(self._recorded)
 
     def _timed(self, block: RecordBlock) -> Batch:
         """Return the records that have a time."""
         times = {name: block.columns[name].astype(np.int64) for name in ("start", "end")}
         return timed(
-            Batch(block.rows, {**block.columns, **times}, {"kept": block.kept}), self._odd.counts
+            Batch(block.rows, {**block.columns, **times}, {"kept": block.kept}), self._recorded.odd
         )
 
     def _devices(self, agents: Array) -> IntArray:
@@ -207,15 +201,15 @@ class ProcessTables:
         local = node if 0 <= node < 2**31 else _UNLISTED
         place = (node,) if node != ABSENT else ("handle", handle)
         facts = facts_of_agent(agent)
-        return self._gathered.device(
+        return self._recorded.device(
             (self._machine, *place), self._number, local, facts, place_of_node(node)
         )
 
     def _unlisted(self, handle: int) -> int:
         """Return the number of a device of which nothing is known but the id of its records."""
-        handle = told_apart(self._odd.unlisted_agents, handle, ABSENT)
+        handle = told_apart(self._recorded.unlisted_agents, handle, ABSENT)
         local = handle if 0 <= handle < 2**31 else _UNLISTED
-        return self._gathered.device((self._machine, "handle", handle), self._number, local)
+        return self._recorded.device((self._machine, "handle", handle), self._number, local)
 
     def _are_gpus(self, agents: Array) -> BoolArray:
         """Return which agents are GPUs; one that is not listed is taken for one."""
@@ -228,9 +222,10 @@ class ProcessTables:
         return are_gpus
 
     def _kernel_names(self, kernels: Array, names: Names) -> Array:
-        self._odd.counts["kernel-clash"] += self._kernels.clashes(kernels)
-        codes = self._kernels.codes(kernels, names)
-        self._odd.unknown_kernels |= self._kernels.missing
+        clashes = np.count_nonzero(np.isin(kernels, self._clashing))
+        self._recorded.odd["kernel-clash"] += int(clashes)
+        codes, missing = _named(self._kernels, kernels, names, "(unknown kernel {})")
+        self._recorded.unknown_kernels |= set(missing.tolist())
         return codes
 
     def _operations(self, rows: Batch, names: Names, unknown: str) -> Array:
@@ -253,65 +248,34 @@ def _arguments(given: Any) -> dict[str, str]:
     return {str(pair.get("name")): str(pair.get("value")) for pair in pairs}
 
 
-# Names that the records of rocprofv3's JSON give by number: kernels, counters, messages.
-
-
-def texts_of(blocks: Sequence[RecordBlock], key: str) -> TextsById:
+def _texts(blocks: Sequence[RecordBlock], key: str) -> TextsById:
     """Return the texts of a list by the numbers in one of its columns."""
-    return TextsById(column_of(blocks, key), [text for block in blocks for text in block.texts])
+    return TextsById(_column(blocks, key), [text for block in blocks for text in block.texts])
 
 
-def column_of(blocks: Sequence[RecordBlock], name: str) -> IntArray:
+def _column(blocks: Sequence[RecordBlock], name: str) -> IntArray:
     """Return a column of all blocks of a list."""
     columns = [block.columns[name].astype(np.int64) for block in blocks]
-    return np.concatenate(columns) if columns else np.empty(0, dtype=np.int64)
+    return np.concatenate([np.empty(0, np.int64), *columns])
 
 
-class NamesByNumber:
-    """Texts by their numbers; one without a text is called by its number.
+def _named(texts: TextsById, numbers: Array, names: Names, unknown: str) -> tuple[Array, IntArray]:
+    """Return the codes that the texts of numbers have among names, and the numbers without one.
 
-    `unknown` has the place of the number in it. `missing` are the numbers that were asked for and
-    have no text.
+    These are called by their number, whose place `unknown` has.
     """
-
-    def __init__(self, texts: TextsById, unknown: str) -> None:
-        self.texts = texts
-        self.missing: set[int] = set()
-        self._unknown = unknown
-
-    def codes(self, numbers: Array, names: Names) -> Array:
-        """Return the codes that the texts of numbers have among names."""
-        wide = numbers.astype(np.int64)
-        codes = self.texts.coder(names, None)(wide)
-        missing = codes < 0
-        if missing.any():
-            self.missing.update(np.unique(wide[missing]).tolist())
-            codes[missing] = by_distinct(wide[missing], lambda n, _: names[self._called(n)])
-        return codes
-
-    def _called(self, number: int) -> str:
-        return self._unknown.format("without a number" if number == ABSENT else number)
-
-
-class KernelSymbols(NamesByNumber):
-    """The kernels that a process had loaded, by their numbers."""
-
-    def __init__(self, blocks: Sequence[RecordBlock]) -> None:
-        super().__init__(texts_of(blocks, "kernel"), "(unknown kernel {})")
-        ids, registers = column_of(blocks, "kernel"), column_of(blocks, "registers")
-        self._registers = Lookup(ids, np.where(registers > 0, registers, ABSENT))
-        self._clashing = _clashing(ids, self.texts.texts)
-
-    def registers(self, kernels: Array) -> IntArray:
-        """Return the registers of kernels."""
-        return self._registers(kernels.astype(np.int64))
-
-    def clashes(self, kernels: Array) -> int:
-        """Return of how many launches the kernel's number stands for two names."""
-        return int(np.count_nonzero(np.isin(kernels, self._clashing)))
+    wide = numbers.astype(np.int64)
+    codes = texts.coder(names, None)(wide)
+    missing = codes < 0
+    called = {ABSENT: "without a number"}
+    codes[missing] = by_distinct(
+        wide[missing], lambda number, _: names[unknown.format(called.get(number, number))]
+    )
+    return codes, np.unique(wide[missing])
 
 
 def _clashing(ids: IntArray, texts: Sequence[str | None]) -> IntArray:
+    """Return the ids that stand for two texts."""
     order = np.argsort(ids, kind="stable")
     same = np.flatnonzero(ids[order][1:] == ids[order][:-1])
     pairs = zip(order[same].tolist(), order[same + 1].tolist(), strict=True)

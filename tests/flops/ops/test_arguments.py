@@ -10,13 +10,15 @@ from traceflops.flops.ops.arguments import (
     Arguments,
     Shapes,
     Tensor,
+    element_type,
+    numbered_type,
+    promoted,
     read_shapes,
     read_strides,
     read_types,
     read_value,
     read_values,
 )
-from traceflops.flops.ops.types import element_type, numbered_type, promoted
 
 FLOAT = element_type("float")
 

@@ -10,8 +10,8 @@ from tests.build import step_marks, trace_of
 from tests.flops.ops.made import BF16, op
 from tests.mfu.traced.recording import lines
 from traceflops.analysis.preparation import prepare
+from traceflops.mfu.roof_times import moved_bytes
 from traceflops.mfu.traced.executed import Executed, executed
-from traceflops.mfu.traced.moved_bytes import moved_bytes
 from traceflops.mfu.traced.work_tables import kernel_rows, op_rows
 from traceflops.table.trace import Trace
 

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from traceflops.attribution.gradients import Forwards, surplus, usual_role
+from traceflops.attribution.products import Forwards, surplus, usual_role
 from traceflops.flops.ops.work import Product
 
 LINEAR = Product(1, 120, 64, 256, "row", "column")

@@ -13,8 +13,8 @@ from tests.mfu.traced.recording import lines
 from traceflops.analysis.preparation import prepare
 from traceflops.flops.mfu_waterfall import waterfall
 from traceflops.mfu.budget import device_budgets, executed_bounds
+from traceflops.mfu.roof_times import moved_bytes
 from traceflops.mfu.traced.executed import Executed, executed
-from traceflops.mfu.traced.moved_bytes import moved_bytes
 from traceflops.mfu.traced.work_tables import kernel_rows, op_rows
 from traceflops.windows.prepared import Prepared
 

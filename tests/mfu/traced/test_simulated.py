@@ -124,7 +124,9 @@ def test_work_launched_before_the_trace_began_is_shown_as_such() -> None:
     assert before.uncounted_ns == before.kernels_ns > 0
     assert found.outside.unattributed == ()
     peaks = {0: {"bf16": plain.peak_flops_per_s // 10**9}}
-    first = waterfall(device_budgets(prepared, found, peaks, device=0, window=0), "bf16")
+    windows = tuple(replace(w, used=w.role == "before") for w in prepared.windows[0])
+    chosen = replace(prepared, windows={0: windows})
+    first = waterfall(device_budgets(chosen, found, peaks), "bf16")
     assert prepared.windows[0][0].role == "before"
     assert first.amount("useful") == 0
     assert sum(line.amount for line in first.lines) == first.budget

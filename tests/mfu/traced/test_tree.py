@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.build import table_of
 from traceflops.table.columns import IntArray
 from traceflops.table.grouping import exact_sum, exact_sums, group_rows
-from traceflops.table.op_tree import OpTree, taken
+from traceflops.table.nesting import OpTree, taken
 
 OPS = st.lists(
     st.tuples(st.integers(0, 20), st.integers(0, 15), st.integers(0, 1), st.booleans()), max_size=25

@@ -8,7 +8,7 @@ import pytest
 
 from tests.parsers.nsight.test_ncu import line, read
 from tests.parsers.nsight.test_ncu_pages import READ, of, page, table
-from traceflops.parsers.nsight.ncu.values import WHATS, has_marks, marks_seen, plain_numbers
+from traceflops.parsers.nsight.ncu.values import WHATS, Marks, has_marks, plain_numbers
 
 PRINTED = [
     # What stands in the cell, and what it is with the point and with the comma for decimals.
@@ -70,8 +70,9 @@ def test_each_cell_is_read_with_either_mark(comma: bool) -> None:
 def test_marks_of_which_there_is_no_doubt(
     texts: list[str], points: int, commas: int, ambiguous: str
 ) -> None:
-    told, example = marks_seen(texts)
-    assert (told["."], told[","], example) == (points, commas, ambiguous)
+    marks = Marks()
+    marks.see(texts)
+    assert (marks.told["."], marks.told[","], marks.ambiguous) == (points, commas, ambiguous)
 
 
 def test_only_marks_may_be_read_in_two_ways() -> None:

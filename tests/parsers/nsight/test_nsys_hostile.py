@@ -19,7 +19,7 @@ from tests.parsers.nsight.test_nsys_folders import content
 from traceflops.errors import InputError
 from traceflops.parsers import read
 from traceflops.parsers.io.databases.fast import LONGEST_VALUE, NotFast, record_batches
-from traceflops.parsers.nsight.nsys import strings as texts
+from traceflops.parsers.nsight.nsys import nvtx as texts
 from traceflops.parsers.nsight.nsys.op_texts import op_texts
 from traceflops.table.columns import string_column
 from traceflops.table.rows import ABSENT

@@ -17,9 +17,8 @@ from tests.parsers.nsight.test_stats import CALLS, RANGES, SUMS, TRACE, call, co
 from traceflops.errors import InputError
 from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.io.worker_pool import Crew
-from traceflops.parsers.nsight.ncu.read import read_ncu
-from traceflops.parsers.nsight.ncu.runs import runs
-from traceflops.parsers.nsight.ncu.trace import trace_of
+from traceflops.parsers.nsight.ncu.pages import read_ncu
+from traceflops.parsers.nsight.ncu.trace import runs, trace_of
 from traceflops.parsers.nsight.stats.read import read_stats
 from traceflops.parsers.nsight.stats.trace import Assembly
 from traceflops.parsers.recognise.known_formats import recognise

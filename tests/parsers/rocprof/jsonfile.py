@@ -10,8 +10,7 @@ from traceflops.devices.merging import merge
 from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.io.worker_pool import Crew
 from traceflops.parsers.rocprof.formats import ROCPROF_JSON
-from traceflops.parsers.rocprof.tables.names import place_of
-from traceflops.parsers.rocprof.v3json.run import JsonRun
+from traceflops.parsers.rocprof.v3json.run import read_v3_json
 from traceflops.parsers.shared.formats import Reading
 from traceflops.parsers.shared.sanity_checks import plausible
 from traceflops.table.trace import Note, Trace
@@ -225,9 +224,7 @@ def read(what: Json | bytes | str, block_bytes: int | None = None) -> Trace:
     one = source(data)
     if block_bytes is None:
         return plausible(merge(ROCPROF_JSON.read([one], Reading(Crew()))))
-    run = JsonRun(Crew(), block_bytes)
-    run.add(one, place_of("", one.name), 0, is_repeated=False)
-    return plausible(run.trace())
+    return plausible(read_v3_json(one, Crew(), block_bytes))
 
 
 def rows(trace: Trace, table: str = "activities", *columns: str) -> list[Any]:

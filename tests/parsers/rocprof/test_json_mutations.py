@@ -17,9 +17,8 @@ from tests.parsers.rocprof import jsonfile as v3
 from tests.parsers.rocprof import test_json_v1 as v1
 from traceflops.errors import InputError
 from traceflops.parsers.io.worker_pool import Crew
-from traceflops.parsers.rocprof.tables.names import place_of
 from traceflops.parsers.rocprof.v1.read import read_v1_json
-from traceflops.parsers.rocprof.v3json.run import JsonRun
+from traceflops.parsers.rocprof.v3json.run import read_v3_json
 
 START = v3.START
 
@@ -75,9 +74,7 @@ def read_anything(seed: str, data: bytes, block_bytes: int) -> None:
     """Read a text by its reader in blocks, and by what it looks like; analyse what comes out."""
     try:
         if seed == "v3":
-            run = JsonRun(Crew(), block_bytes)
-            run.add(v3.source(data), place_of("", "1_results.json"), 0, is_repeated=False)
-            run.trace()
+            read_v3_json(v3.source(data), Crew(), block_bytes)
         else:
             read_v1_json(v3.source(data), Crew(), block_bytes)
     except InputError as error:

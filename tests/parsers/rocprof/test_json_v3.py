@@ -417,6 +417,30 @@ def test_passes_are_repetitions_of_one_run(tmp_path: Path) -> None:
     assert len(trace.source.files) == 2
 
 
+def test_times_come_from_the_pass_that_counted_nothing(tmp_path: Path) -> None:
+    """And what was lost of the others is said: their counters are used."""
+    for number, countings in ((1, [counted(1, (1, 2.0))]), (2, [])):
+        folder = tmp_path / f"pass_{number}"
+        folder.mkdir()
+        one = process(
+            dispatch(START + number, START + 9, 1), countings=countings, counters=COUNTERS
+        )
+        text = json.dumps(document(one))
+        (folder / "5_results.json").write_text(text if number == 2 else text[:-2])
+    trace = tf.read(tmp_path)
+    assert rows(trace, "activities", "start_ns") == [START + 2]
+    assert rows(trace, "kernel_counters", "value", "repetition") == [(2.0, 1)]
+    assert {"repeated-passes", "text-cut"} <= notes(trace).keys()
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_rank_in_the_name_is_that_of_the_only_process(count: int) -> None:
+    data = json.dumps(document(*[process(dispatch(START, START + 1))] * count)).encode()
+    (trace,) = ROCPROF_JSON.read([source(data, "rank3_results.json")], Reading(Crew()))
+    assert trace.processes["rank"].to_pylist() == ([3] if count == 1 else [None, None])
+    assert ("rank-from-name" in notes(trace)) == (count == 1)
+
+
 # Numbers, strings, processes
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,9 @@ from tests.parsers.rocprof.tablefiles import (
     table,
     v1_row,
 )
+from traceflops.parsers.io.places import find_inputs
+from traceflops.parsers.rocprof.tables.counters import counted_once
+from traceflops.parsers.rocprof.tables.read import read_table
 
 WAVES = {"SQ_WAVES": 16.0, "SQ_INSTS_VALU": 400.0}
 
@@ -76,8 +80,7 @@ def test_counters_that_stand_twice_count_once(how: str, tmp_path: Path) -> None:
     assert sums(trace) == ONCE
     assert trace.kernel_counters.num_rows == 6
     assert "instances-summed" not in codes(trace)
-    (note,) = [note for note in trace.notes if note.code == "counters-written-twice"]
-    assert note.count == (3 if how == "in part" else 6)
+    assert ignored(trace) == (3 if how == "in part" else 6)
 
 
 def test_one_launch_that_stands_twice_behind_a_header(tmp_path: Path) -> None:
@@ -93,22 +96,21 @@ def test_columns_that_stand_twice_count_once(tmp_path: Path) -> None:
     assert trace.kernel_counters.num_rows == 3
 
 
+def ignored(trace: tf.Trace) -> int | None:
+    """Return how many values are said to stand in the files before."""
+    (note,) = [note for note in trace.notes if note.code == "counters-written-twice"]
+    return note.count
+
+
 @pytest.mark.parametrize("rows_again", [1, 3, 6, 18])
-def test_equal_rows_apart_in_one_table_may_be_copies_or_instances_and_are_left_out(
-    rows_again: int, tmp_path: Path
-) -> None:
+def test_equal_rows_apart_in_one_table_count_once(rows_again: int, tmp_path: Path) -> None:
     """Written again without its header, or each part of the chip in turn: the text is the same."""
-    counts = {"SQ_WAVES": 16.0, "GRBM_COUNT": 7.0, "SQ_INSTS_VALU_MFMA_MOPS_F16": 0.0}
+    counts = {"SQ_WAVES": 16.0, "GRBM_COUNT": 7.0}
     head, *lines = counted(3, counts).splitlines()
-    again = (lines * 2)[:rows_again]
-    file = "\n".join([head, *lines, *again]) + "\n"
+    file = "\n".join([head, *lines, *(lines * 3)[:rows_again]]) + "\n"
     trace = read(tmp_path, {"77_counter_collection.csv": file})
-    # The largest of GRBM counts however it is, and nothing is nothing.
-    assert sums(trace) == {"GRBM_COUNT": 7.0 + 14.0 + 21.0, "SQ_INSTS_VALU_MFMA_MOPS_F16": 0.0}
-    (note,) = [note for note in trace.notes if note.code == "instances-or-copies"]
-    of_waves = 3 + sum("SQ_WAVES" in line for line in again)
-    assert (note.kind, note.count) == ("dropped", of_waves)
-    assert "counters-written-twice" not in codes(trace)
+    assert sums(trace) == {"SQ_WAVES": 96.0, "GRBM_COUNT": 42.0}
+    assert ignored(trace) == rows_again
 
 
 def test_instances_side_by_side_show_that_rows_apart_are_copies(tmp_path: Path) -> None:
@@ -117,13 +119,10 @@ def test_instances_side_by_side_show_that_rows_apart_are_copies(tmp_path: Path) 
     ).splitlines()
     trace = read(tmp_path, {"77_counter_collection.csv": "\n".join([head, *lines, *lines, ""])})
     assert rows(trace, "kernel_counters", "dispatch", "value") == [(1, 32.0), (2, 64.0)]
-    (note,) = [note for note in trace.notes if note.code == "counters-written-twice"]
-    assert note.count == 2
+    assert ignored(trace) == 8
 
 
-def test_a_part_of_the_chip_that_comes_again_with_other_values_is_another_reading(
-    tmp_path: Path,
-) -> None:
+def test_a_part_of_the_chip_that_comes_again_with_other_values_is_left_out(tmp_path: Path) -> None:
     each = [
         {"Dispatch_ID": n, "PID": 7, "Kernel_Name": "f", "XCC_Index": x, "SQ_WAVES": value}
         for value in (5, 6)
@@ -131,9 +130,8 @@ def test_a_part_of_the_chip_that_comes_again_with_other_values_is_another_readin
         for x in range(2)
     ]
     trace = read(tmp_path, {"results_a.csv": table(f"{V2_60} XCC_Index SQ_WAVES", each)})
-    found = rows(trace, "kernel_counters", "dispatch", "repetition", "value")
-    assert [(n, value) for n, _, value in found] == [(1, 10.0), (2, 10.0), (1, 12.0), (2, 12.0)]
-    assert len({repetition for _, repetition, _ in found}) == 2
+    assert rows(trace, "kernel_counters", "dispatch", "value") == [(1, 10.0), (2, 10.0)]
+    assert ignored(trace) == 4
 
 
 @pytest.mark.parametrize("values", [(4.0, 12.0), (8.0, 8.0), (0.0, 16.0)])
@@ -154,10 +152,11 @@ def test_instances_that_stand_twice_are_added_once(tmp_path: Path) -> None:
     assert rows(trace, "kernel_counters", "dispatch", "value") == [(1, 16.0), (2, 16.0)]
 
 
-def test_instances_apart_from_each_other_are_added_where_they_differ(tmp_path: Path) -> None:
+def test_other_values_apart_from_the_first_are_left_out(tmp_path: Path) -> None:
     each = [counter(n, "SQ_WAVES", value) for value in (4, 12) for n in (1, 2)]
     trace = read(tmp_path, {"77_counter_collection.csv": counters(*each)})
-    assert rows(trace, "kernel_counters", "dispatch", "value") == [(1, 16.0), (2, 16.0)]
+    assert rows(trace, "kernel_counters", "dispatch", "value") == [(1, 4.0), (2, 4.0)]
+    assert ignored(trace) == 2
 
 
 @pytest.mark.parametrize("by_part", [False, True])
@@ -175,24 +174,31 @@ def test_parts_of_the_chip_are_told_by_their_number(by_part: bool, tmp_path: Pat
     assert "counters-written-twice" not in codes(trace)
 
 
-def test_other_values_of_the_same_launches_are_another_reading(tmp_path: Path) -> None:
+def test_another_file_of_the_same_launches_adds_only_other_counters(tmp_path: Path) -> None:
     more = {"SQ_WAVES": 16.0, "SQ_INSTS_VALU": 401.0, "FETCH_SIZE": 3.0}
     files = {
         "a_counter_collection.csv": counted(2),
         "b_counter_collection.csv": counted(2, more),
     }
     trace = read(tmp_path, files)
-    columns = ("counter", "repetition", "dispatch", "value")
-    assert sorted(rows(trace, "kernel_counters", *columns), key=str) == [
-        ("FETCH_SIZE", None, 1, 3.0),
-        ("FETCH_SIZE", None, 2, 6.0),
-        ("SQ_INSTS_VALU", 2, 1, 401.0),
-        ("SQ_INSTS_VALU", 2, 2, 802.0),
-        ("SQ_INSTS_VALU", None, 1, 400.0),
-        ("SQ_INSTS_VALU", None, 2, 800.0),
-        ("SQ_WAVES", None, 1, 16.0),
-        ("SQ_WAVES", None, 2, 32.0),
+    assert sums(trace) == {"SQ_WAVES": 48.0, "SQ_INSTS_VALU": 1200.0, "FETCH_SIZE": 9.0}
+    assert ignored(trace) == 4
+
+
+def test_instances_of_a_wide_table_are_added_across_blocks(tmp_path: Path) -> None:
+    each = [
+        {"Dispatch_ID": n, "PID": 7, "Kernel_Name": "f", "SQ_WAVES": 1, "FETCH_SIZE": 2}
+        for n in range(9_000)
+        for _ in range(4)
     ]
+    path = tmp_path / "results_a.csv"
+    path.write_text(table(f"{V2_60} SQ_WAVES FETCH_SIZE", each))
+    (source,) = find_inputs(str(path))[0]
+    file = read_table(source, block_bytes=1)
+    (part,) = file.parts.values()
+    assert len(part["kernel_counters"].pieces) > 2
+    once = counted_once([part], Counter())
+    assert sorted(once.column("value").tolist()) == [4.0] * 9_000 + [8.0] * 9_000
 
 
 PERF = "Dispatch_ID GPU_ID PID Grid_Size Workgroup_Size Kernel_Name Start_Timestamp End_Timestamp"

@@ -32,7 +32,7 @@ from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.io.worker_pool import Crew
 from traceflops.parsers.recognise.known_formats import recognise
 from traceflops.parsers.rocprof.formats import ROCPROF_TABLES
-from traceflops.parsers.rocprof.tables.set import read_tables
+from traceflops.parsers.rocprof.tables.read import read_tables
 from traceflops.parsers.shared.formats import Reading
 from traceflops.parsers.shared.sanity_checks import plausible
 from traceflops.table.trace import Trace

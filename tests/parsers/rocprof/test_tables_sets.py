@@ -30,8 +30,8 @@ from tests.parsers.rocprof.tablefiles import (
 )
 from traceflops.errors import InputError
 from traceflops.parsers.io.places import find_inputs
-from traceflops.parsers.rocprof.tables.names import key_of, place_of, same_run
-from traceflops.parsers.rocprof.tables.set import read_tables
+from traceflops.parsers.rocprof.tables.parts import key_of, place_of, same_run
+from traceflops.parsers.rocprof.tables.read import read_tables
 
 MACHINE = agents(agent(0, "CPU"), agent(4), agent(5))
 

@@ -30,7 +30,6 @@ _A100: Final = Fraction(312_000)
 _ALL_EXPERTS: Final = ("all", "all-positions", "all-embeddings", "matmul-or-all")
 """What conventions count the weights of experts that a token does not use."""
 
-
 Metric = Literal["MFU", "HFU"]
 
 
@@ -60,28 +59,26 @@ class Case:
         """Return whether somebody else counted the FLOPs."""
         return self.run.achieved is not None
 
-    @property
-    def is_gcd(self) -> bool:
-        """Return whether the peak is that of half a card."""
-        return self.spec is not None and self.spec.one_device_is == "GCD"
-
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
-    """One mistake: by how much it overstates, and of which cases it may be the reason.
+    """One mistake: by how much it overstates a case, and of which cases it may be the reason.
 
-    One that `comes_first` is named before others wherever it leads to something plausible.
+    `published` says whether somebody else must have counted the FLOPs, None that it does not
+    matter. One that `comes_first` is named before others where it leads to something plausible.
     """
 
     words: str
-    factor: Fraction | Callable[[Case], Fraction]
+    factor: int | Fraction | Callable[[Case], Fraction]
+    published: bool | None = None
     holds: Callable[[Case], bool] = lambda case: True
     comes_first: bool = False
 
-    def mended(self, case: Case) -> Fraction:
-        """Return the share that is left without the mistake."""
-        factor = self.factor if isinstance(self.factor, Fraction) else self.factor(case)
-        return case.value / factor
+    def mended(self, case: Case) -> Fraction | None:
+        """Return the share that is left without the mistake; None where it was not made."""
+        if self.published not in (None, case.published) or not self.holds(case):
+            return None
+        return case.value / (self.factor(case) if callable(self.factor) else self.factor)
 
 
 def _of_all_devices(case: Case) -> Fraction:
@@ -94,77 +91,61 @@ def _may_be_fp8(case: Case) -> bool:
     return case.spec is None or (fp8 is not None and fp8 > Fraction(3, 2) * case.flops_per_ns)
 
 
-def _of_all_experts(case: Case) -> Fraction:
-    return Fraction(case.card.total, case.card.active)
-
-
 MISTAKES: Final = (
     Mistake(
         "--peak is in TFLOP/s: 1.3 PFLOP/s is 1300",
-        Fraction(1000),
-        lambda case: case.flops_per_ns < SMALLEST_PEAK,
+        1000,
+        holds=lambda case: case.flops_per_ns < SMALLEST_PEAK,
         comes_first=True,
     ),
     Mistake(
         "cards counted instead of GCDs: a card has two",
-        Fraction(2),
-        lambda case: case.is_gcd,
+        2,
+        holds=lambda case: case.spec is not None and case.spec.one_device_is == "GCD",
         comes_first=True,
     ),
     Mistake(
         "less recomputation than --checkpointing says",
         lambda case: case.value / case.mfu if case.mfu else Fraction(1),
-        lambda case: case.metric == "HFU" and case.run.checkpoint != NO_CHECKPOINT,
+        holds=lambda case: case.run.checkpoint != NO_CHECKPOINT,
         comes_first=True,
     ),
-    Mistake("TFLOP/s of a node used for one GPU", Fraction(8), lambda case: case.published),
-    Mistake(
-        "TFLOP/s of all GPUs used for one",
-        _of_all_devices,
-        lambda case: case.published and case.run.devices > 1,
-    ),
-    Mistake("FLOPs counted twice", Fraction(2), lambda case: case.published),
-    Mistake("recomputation counted as model work", Fraction(4, 3), lambda case: case.published),
+    Mistake("TFLOP/s of a node used for one GPU", 8, published=True),
+    Mistake("TFLOP/s of all GPUs used for one", _of_all_devices, published=True),
+    Mistake("FLOPs counted twice", 2, published=True),
+    Mistake("recomputation counted as model work", Fraction(4, 3), published=True),
     Mistake(
         "time or tokens off by 1,000: milliseconds for seconds, thousands of tokens",
-        Fraction(1000),
-        lambda case: not case.published,
+        1000,
+        published=False,
     ),
-    Mistake("GPUs of one node instead of all", Fraction(8), lambda case: not case.published),
-    Mistake(
-        "tokens of all GPUs with the rate of one",
-        _of_all_devices,
-        lambda case: not case.published and case.run.devices > 1,
-    ),
+    Mistake("GPUs of one node instead of all", 8, published=False),
+    Mistake("tokens of all GPUs with the rate of one", _of_all_devices, published=False),
     Mistake(
         "parameters of unused experts counted",
-        _of_all_experts,
-        lambda case: case.rule.weights in _ALL_EXPERTS and case.card.active < case.card.total,
+        lambda case: Fraction(case.card.total, case.card.active),
+        holds=lambda case: case.rule.weights in _ALL_EXPERTS,
     ),
     Mistake(
         "A100 peak used for an H100 or H200",
         Fraction(317, 100),
-        lambda case: abs(case.flops_per_ns / _A100 - 1) < Fraction(1, 100),
+        holds=lambda case: abs(case.flops_per_ns / _A100 - 1) < Fraction(1, 100),
     ),
-    Mistake(
-        "bf16 peak used for an fp8 run",
-        Fraction(2),
-        _may_be_fp8,
-    ),
+    Mistake("bf16 peak used for an fp8 run", 2, holds=_may_be_fp8),
     Mistake(
         "frozen weights counted as trained",
         Fraction(3, 2),
-        lambda case: not (case.run.is_frozen or case.run.frozen or case.published),
+        published=False,
+        holds=lambda case: not (case.run.is_frozen or case.run.frozen),
     ),
     Mistake(
         "full attention counted instead of causal",
         Fraction(6, 5),
-        lambda case: case.rule.context == "full",
+        holds=lambda case: case.rule.context == "full",
     ),
-    Mistake(
-        "the time does not cover a whole step", Fraction(6, 5), lambda case: not case.published
-    ),
+    Mistake("the time does not cover a whole step", Fraction(6, 5), published=False),
 )
+"""A factor of 1 mends nothing: such a share stays above 1, which is not plausible."""
 
 OTHERS: Final = ("tokens of all micro-batches with the time of one", "clock or unit mix-up")
 OTHERS_OF_A_PUBLISHED_RATE: Final = ("peak of another GPU or data type", "unit mix-up")
@@ -173,7 +154,7 @@ OTHERS_OF_A_PUBLISHED_RATE: Final = ("peak of another GPU or data type", "unit m
 def reasons(case: Case) -> tuple[str, ...]:
     """Return what may have made a share as large as it is, the most fitting first."""
     others = OTHERS_OF_A_PUBLISHED_RATE if case.published else OTHERS
-    likely = sorted(_plausible(case), key=lambda one: (not one[0].comes_first, one[1]))
+    likely = sorted(_plausible(case), key=lambda pair: (not pair[0].comes_first, pair[1]))
     return (*(mistake.words for mistake, _ in likely), *others)[:MOST_REASONS]
 
 
@@ -181,5 +162,6 @@ def _plausible(case: Case) -> Iterator[tuple[Mistake, Fraction]]:
     """Yield the mistakes that lead to something plausible, and how far that is from typical."""
     least, most = PLAUSIBLE
     for mistake in MISTAKES:
-        if mistake.holds(case) and least <= (mended := mistake.mended(case)) <= most:
+        mended = mistake.mended(case)
+        if mended is not None and least <= mended <= most:
             yield mistake, max(mended / TYPICAL, TYPICAL / mended)

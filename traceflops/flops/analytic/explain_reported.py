@@ -15,10 +15,15 @@ from typing import Literal
 
 from traceflops.errors import UsageError
 from traceflops.flops.analytic.conventions import CONVENTIONS, Convention
-from traceflops.flops.analytic.rates import Peak, Rate, raw_rate
+from traceflops.flops.analytic.rates import (
+    PUBLISHED,
+    Peak,
+    Rate,
+    counted_by_nobody_knows_what,
+    raw_rate,
+)
 from traceflops.flops.analytic.run import FULL_CHECKPOINT, NO_CHECKPOINT, SELECTIVE, Checkpoint, Run
 from traceflops.flops.analytic.run_flops import obstacle
-from traceflops.flops.analytic.work import PUBLISHED, counted_by_nobody_knows_what
 from traceflops.flops.model.card import ModelCard
 from traceflops.units import Reported, exact_percent
 
@@ -131,11 +136,11 @@ class Explanation:
     @property
     def _honest(self) -> str:
         rate = self.honest
-        as_hfu = self.metric == "hfu" and not (rate.is_hfu or rate.is_published)
+        as_hfu = self.metric == "hfu" and rate.is_counted and not rate.is_hfu
         text = rate.as_hfu if as_hfu else rate.sentence
         if (rate.hfu if as_hfu else rate.figure) > 1:
             return f"{text} is impossible: check time, tokens, GPUs and peak"
-        if rate.is_published:
+        if not rate.is_counted:
             return f"the published rate is {text}; how its FLOPs were counted is unknown"
         beside = f", beside MFU {exact_percent(rate.mfu)}" if as_hfu else ""
         return f"the honest figure is {text}{beside}"
@@ -156,7 +161,7 @@ def explain(
     simply. Raises UsageError where no convention can be computed.
     """
     readings = (reported, reported.percent) if reported.percent is not None else (reported,)
-    found = []
+    explanations = []
     for reading in readings:
         ways = _merged(_Search(card, run, reading, metric).candidates(peak, others))
         if not ways:
@@ -165,8 +170,8 @@ def explain(
                 "give batch, sequence length, time, and a model card or parameter count",
             )
         ranked = tuple(sorted(ways, key=_rank))
-        found.append(Explanation(reading, ranked, raw_rate(card, run, peak), metric))
-    return min(found, key=lambda one: _rank(one.candidates[0]))
+        explanations.append(Explanation(reading, ranked, raw_rate(card, run, peak), metric))
+    return min(explanations, key=lambda explanation: _rank(explanation.candidates[0]))
 
 
 def _rank(one: Candidate) -> tuple[bool, Fraction, Fraction]:
@@ -176,26 +181,24 @@ def _rank(one: Candidate) -> tuple[bool, Fraction, Fraction]:
     return (True, round(one.error + one.cost * PER_COST, 3), Fraction(0))
 
 
-def _merged(found: Iterator[Candidate]) -> list[Candidate]:
+def _merged(candidates: Iterator[Candidate]) -> list[Candidate]:
     """Return the candidates, those that the digits cannot tell apart as one, the best first in it.
 
     Only conventions are merged: peak and treatment stay apart.
     """
     groups: dict[tuple[Peak, str, Fraction | None], list[Candidate]] = {}
-    for one in found:
+    for one in candidates:
         key = (one.peak, one.treatment, None if one.reproduces else one.value)
         groups.setdefault(key, []).append(one)
-    return [_as_one(sorted(group, key=_rank)) for group in groups.values()]
-
-
-def _as_one(group: list[Candidate]) -> Candidate:
-    return replace(group[0], conventions=tuple(name for one in group for name in one.conventions))
+    ranked = [sorted(group, key=_rank) for group in groups.values()]
+    return [
+        replace(group[0], conventions=tuple(name for one in group for name in one.conventions))
+        for group in ranked
+    ]
 
 
 @dataclass(frozen=True, slots=True)
 class _Search:
-    """Everything that is tried for one figure."""
-
     card: ModelCard
     run: Run
     reported: Reported
@@ -203,17 +206,28 @@ class _Search:
 
     def candidates(self, stated: Peak, others: Sequence[Peak]) -> Iterator[Candidate]:
         """Yield every combination."""
+        peaks = [
+            (peak, stated.flops_per_ns / peak.flops_per_ns, cost)
+            for peak, cost in _alternatives(stated, others)
+        ]
         for rule in self._rules():
-            values: set[Fraction] = set()
-            for treatment, checkpoint, cost in self._treatments(rule):
-                run = replace(self.run, checkpoint=checkpoint or self.run.checkpoint)
-                rate = raw_rate(self.card, run, stated, rule.id)
-                value = rate.hfu if checkpoint is not None else rate.figure
-                if value in values:  # recomputation of what is not there
-                    continue
-                values.add(value)
-                cost += self._oddity(rule)
-                yield from self._peaks(rule, stated, others, treatment, value, cost)
+            for treatment, value, cost in self._values(rule, stated):
+                for peak, factor, more in peaks:
+                    yield self._one(rule, peak, treatment, value * factor, cost + more)
+                mistakes = self._mistakes() if not treatment and rule.id != PUBLISHED else ()
+                for mistake, factor, more in mistakes:
+                    yield self._one(rule, stated, mistake, value * factor, cost + more)
+
+    def _values(self, rule: Convention, stated: Peak) -> Iterator[tuple[str, Fraction, int]]:
+        """Yield the different figures of a convention, and what each supposes of the numerator."""
+        known: set[Fraction] = set()
+        for treatment, checkpoint, cost in self._treatments(rule):
+            run = replace(self.run, checkpoint=checkpoint or self.run.checkpoint)
+            rate = raw_rate(self.card, run, stated, rule.id)
+            value = rate.hfu if checkpoint is not None else rate.figure
+            if value not in known:  # else recomputation of what is not there
+                known.add(value)
+                yield treatment, value, cost + self._oddity(rule)
 
     def _rules(self) -> Iterator[Convention]:
         """Yield what can be computed; of a rate counted who knows how, nothing but the division."""
@@ -241,23 +255,6 @@ class _Search:
         frozen, about_frozen = bool(self.run.frozen or self.run.lora), rule.frozen == "all"
         return 3 * rule.odd + rule.executed + (4 * about_frozen if not frozen else not about_frozen)
 
-    def _peaks(
-        self,
-        rule: Convention,
-        stated: Peak,
-        others: Sequence[Peak],
-        treatment: str,
-        value: Fraction,
-        cost: int,
-    ) -> Iterator[Candidate]:
-        yield self._one(rule, stated, treatment, value, cost)
-        for peak, extra in _alternatives(stated, others):
-            scaled = value * stated.flops_per_ns / peak.flops_per_ns
-            yield self._one(rule, peak, treatment, scaled, cost + extra)
-        if not treatment and rule.id != PUBLISHED:
-            for mistake, factor, extra in self._mistakes():
-                yield self._one(rule, stated, mistake, value * factor, cost + extra)
-
     def _mistakes(self) -> Iterator[tuple[str, Fraction, int]]:
         """Yield factors that come from miscounting; the least far-fetched cost the least."""
         yield "counting a multiply-add as one FLOP", Fraction(1, 2), 3
@@ -279,12 +276,13 @@ class _Search:
         rounded = abs(gap) <= self.reported.half_unit + slack
         cut = -slack <= gap < 2 * self.reported.half_unit + slack
         error = abs(gap) / self.reported.value
-        found = Candidate((rule.id,), peak, treatment, value, error, rounded or cut, cost)
-        return found if rounded or not cut else replace(found, cost=cost + CUT_OFF)
+        candidate = Candidate((rule.id,), peak, treatment, value, error, rounded or cut, cost)
+        return candidate if rounded or not cut else replace(candidate, cost=cost + CUT_OFF)
 
 
 def _alternatives(stated: Peak, others: Sequence[Peak]) -> Iterator[tuple[Peak, int]]:
-    """Yield peaks that may have been used instead, and what it costs to suppose so."""
+    """Yield peaks that may have been used, and what it costs to suppose so."""
+    yield stated, 0
     yield _sparse(stated), 2
     for other in others:
         for peak, cost in ((other, 3 + other.unlikely), (_sparse(other), 5 + other.unlikely)):

@@ -31,7 +31,6 @@ class LengthSums:
     longest: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse sums that no lengths have."""
         said = f"no sequence lengths have sum {self.tokens} and sum of squares {self.squares}"
         if self.count is not None and self.count > self.tokens:
             raise UsageError(
@@ -43,6 +42,16 @@ class LengthSums:
             raise UsageError(said, f"the squares sum to at least {least}: correct one of them")
         if (self.squares - self.tokens) % 2:
             raise UsageError(said, "the sums must both be even or both be odd")
+
+    def number(self) -> int:
+        """Return how many sequences there are. Raises UsageError where that is not known."""
+        if self.count is None:
+            raise UsageError("the number of sequences per step is unknown", "set --sequences")
+        return self.count
+
+    def full_pairs(self, cached: int = 0) -> int:
+        """Return the (query, key) pairs of one head without a mask."""
+        return self.squares + cached * self.tokens
 
 
 Sequences = Lengths | LengthSums
@@ -77,32 +86,13 @@ def _bounds(tokens: int, count: int | None) -> tuple[int, int]:
     return least, (tokens - count + 1) ** 2 + count - 1
 
 
-def count_of(sequences: Sequences) -> int:
-    """Return how many sequences there are. Raises UsageError where that is not known."""
-    if not isinstance(sequences, LengthSums):
-        return sum(count for _, count in sequences)
-    if sequences.count is None:
-        raise UsageError("the number of sequences per step is unknown", "set --sequences")
-    return sequences.count
-
-
-def tokens_of(sequences: Sequences) -> int:
-    """Return the tokens of all sequences."""
+def sums_of(sequences: Sequences) -> LengthSums:
+    """Return the sums over sequences, however they are known."""
     if isinstance(sequences, LengthSums):
-        return sequences.tokens
-    return sum(length * count for length, count in sequences)
-
-
-def squares_of(sequences: Sequences) -> int:
-    """Return the sum of the squared lengths."""
-    if isinstance(sequences, LengthSums):
-        return sequences.squares
-    return sum(count * length**2 for length, count in sequences)
-
-
-def full_pairs(sequences: Sequences, cached: int = 0) -> int:
-    """Return the (query, key) pairs of one head without a mask."""
-    return squares_of(sequences) + cached * tokens_of(sequences)
+        return sequences
+    tokens = sum(length * count for length, count in sequences)
+    squares = sum(length**2 * count for length, count in sequences)
+    return LengthSums(tokens, squares, sum(count for _, count in sequences))
 
 
 def pairs(mask: Mask, sequences: Sequences, cached: int = 0) -> int:
@@ -113,7 +103,7 @@ def pairs(mask: Mask, sequences: Sequences, cached: int = 0) -> int:
     if not isinstance(sequences, LengthSums):
         return sum(count * mask.pairs(length, cached) for length, count in sequences)
     if mask.kind == "full":
-        return full_pairs(sequences, cached)
+        return sequences.full_pairs(cached)
     cut_by(mask, sequences, cached)  # refuses a mask that may cut one
     return (sequences.squares + sequences.tokens) // 2 + cached * sequences.tokens
 
@@ -129,14 +119,9 @@ def cut_by(mask: Mask, sequences: Sequences, cached: int) -> tuple[Lengths, Sequ
         cut = tuple(sequence for sequence in sequences if sequence[0] + cached > mask.size)
         return cut, tuple(one for one in sequences if one[0] + cached <= mask.size)
     if sequences.longest is None or sequences.longest + cached > mask.size:
-        raise _needs_lengths(mask)
+        raise UsageError(
+            f"attention in {mask.kind}s of {mask.size} tokens needs individual sequence "
+            "lengths, not sums",
+            "use --documents instead of --seq-sum and --seq-square-sum; or --seq if none is longer",
+        )
     return (), sequences
-
-
-def _needs_lengths(mask: Mask) -> UsageError:
-    """Return the error for sums where a mask needs each length."""
-    return UsageError(
-        f"attention in {mask.kind}s of {mask.size} tokens needs individual sequence "
-        "lengths, not sums",
-        "use --documents instead of --seq-sum and --seq-square-sum; or --seq if none is longer",
-    )

@@ -50,7 +50,7 @@ def choose_peak(device: str | None, tflops: Fraction | None, dtype: str | None) 
     Raises UsageError for an id that the table lacks and for a rate that cannot be meant.
     """
     plain = plain_dtype(dtype) if dtype is not None else None
-    spec = _row(device) if device is not None else None
+    spec = chosen(device, None, SeenDevice()).spec if device is not None else None
     if tflops is not None:
         return _given(spec, tflops, plain)
     if spec is None:
@@ -105,13 +105,6 @@ def _unlikely(own: DeviceSpec, other: DeviceSpec) -> int:
     slow = max((memory.bandwidth for memory in other.memories), default=0)
     fast = max((memory.bandwidth for memory in own.memories), default=0)
     return 1 + (2 * slow < fast)
-
-
-def _row(device: str) -> DeviceSpec:
-    """Return the row with that id. Raises UsageError with the ids near it."""
-    spec = chosen(device, None, SeenDevice()).spec
-    assert spec is not None, "a device id selects a row"
-    return spec
 
 
 def _given(spec: DeviceSpec | None, tflops: Fraction, dtype: str | None) -> PeakChoice:

@@ -1,4 +1,4 @@
-"""MFU and HFU of a described run: exact shares, and the sentence that names the metric."""
+"""What a described step does, how long it takes, and its MFU and HFU: exact shares of a peak."""
 
 from __future__ import annotations
 
@@ -8,18 +8,131 @@ from fractions import Fraction
 from traceflops.devices import DeviceSpec
 from traceflops.errors import InputError, UsageError
 from traceflops.flops.analytic.above_100_percent import Case, Metric, reasons
-from traceflops.flops.analytic.run import Run
-from traceflops.flops.analytic.work import PUBLISHED, TERA, DescribedWork, work
-from traceflops.flops.ledger import Count, Ledger
+from traceflops.flops.analytic.conventions import convention
+from traceflops.flops.analytic.run import Run, RunShape
+from traceflops.flops.analytic.run_flops import default_convention, model_flops
+from traceflops.flops.ledger import Count, Ledger, Line
+from traceflops.flops.model.blocks import Attention, LatentAttention
 from traceflops.flops.model.card import ModelCard
 from traceflops.units import decimal, exact_percent
 
+Bytes = int | Fraction
+"""Bytes per element; a fraction for packed types, such as 1/2 for 4 bits."""
+
+TERA = 10**12
+PUBLISHED = "published-tflops"
 NS_PER_S = 10**9
 LARGEST_PEAK = 10**8
 """FLOP per nanosecond: 100 PFLOP/s, far above any device."""
 
 DOUBTFUL = Fraction(1, 1000)
 TIME_HINT = "set --step-time or --tokens-per-s"
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedWork:
+    """The ledger of one step, its time where that is known, devices, and the tokens computed."""
+
+    ledger: Ledger
+    seconds: Fraction | None
+    devices: int
+    tokens: int | None
+
+    @property
+    def tflops_per_device(self) -> Fraction | None:
+        """Return the convention's TFLOP/s per device; None where the time is not known."""
+        if self.seconds is None:
+            return None
+        return self.ledger.figure / (self.seconds * self.devices * TERA)
+
+    @property
+    def is_counted(self) -> bool:
+        """Return whether FLOPs were counted, not taken from a published rate."""
+        return self.ledger.convention != PUBLISHED
+
+    @property
+    def flops_per_token(self) -> Fraction | None:
+        """Return the convention's FLOPs per computed token; None where there are no tokens."""
+        return Fraction(self.ledger.figure) / self.tokens if self.tokens else None
+
+    @property
+    def tokens_per_s(self) -> Fraction | None:
+        """Return computed tokens per second of all devices; None where it is not known."""
+        return self.tokens / self.seconds if self.tokens and self.seconds else None
+
+
+def work(card: ModelCard, run: Run, name: str | None = None) -> DescribedWork:
+    """Return what a step does, by the default convention where none is named.
+
+    A published rate of unknown convention is taken as it is, unless one is named. Raises UsageError
+    where the convention cannot be computed.
+    """
+    usual = PUBLISHED if counted_by_nobody_knows_what(run) else default_convention(card, run)
+    rule = convention(name or usual)
+    if rule.id == PUBLISHED:
+        return _published(run)
+    ledger = model_flops(card, run, rule.id)
+    shape = run.shape(card)
+    return DescribedWork(ledger, _seconds(card, run, shape, ledger), run.devices, shape.slot_tokens)
+
+
+def counted_by_nobody_knows_what(run: Run) -> bool:
+    """Return whether all there is is a published rate of unknown convention."""
+    return run.achieved is not None and run.achieved_basis is None
+
+
+def _seconds(card: ModelCard, run: Run, shape: RunShape, ledger: Ledger) -> Fraction | None:
+    if run.achieved is None:
+        return run.seconds(shape)
+    basis = ledger if run.achieved_basis is None else model_flops(card, run, run.achieved_basis)
+    return Fraction(basis.figure) / (run.achieved * run.devices)
+
+
+def _published(run: Run) -> DescribedWork:
+    """Return a published rate as the work of one second, nothing counted."""
+    if run.achieved is None:
+        raise UsageError(f"{PUBLISHED} needs a published rate", "set --achieved (TFLOP/s per GPU)")
+    line = Line("model.published", run.achieved * run.devices)
+    return DescribedWork(Ledger(PUBLISHED, (line,)), Fraction(1), run.devices, None)
+
+
+def decode_bytes(
+    card: ModelCard,
+    *,
+    passes: int,
+    keys: int,
+    weight_bytes: Bytes = 2,
+    cache_bytes: Bytes = 2,
+) -> Fraction:
+    """Return the least bytes of so many passes over `keys` cached tokens in all.
+
+    They are weights, once per pass, and cached keys and values. Of experts the least is what one
+    token uses, as all sequences of a pass may choose the same ones; activations add little. `keys`
+    are the tokens attended to, summed over sequences and passes. Raises UsageError for a model
+    whose layers are not described, or that looks back only part of the way: how much each sequence
+    has within reach is not known from the sum.
+    """
+    if not card.complete:
+        lacks = ", ".join(card.lacks)
+        raise UsageError(f"the model's {lacks} are unknown", "describe its layers")
+    weights = passes * card.weights() * Fraction(weight_bytes)
+    return weights + keys * cache_elements(card) * Fraction(cache_bytes)
+
+
+def cache_elements(card: ModelCard) -> int:
+    """Return the elements that one token has in the cache of all layers."""
+    return sum(count * _elements(block.attention) for count, block in card.blocks)
+
+
+def _elements(attention: Attention | LatentAttention | None) -> int:
+    """Return the elements of keys and values; of the latent vector and its position for MLA."""
+    if attention is None:
+        return 0
+    if attention.mask.kind in ("window", "chunk"):
+        raise UsageError("it has layers with limited attention windows", "count them separately")
+    if isinstance(attention, LatentAttention):
+        return attention.kv_rank + attention.rope_dim
+    return 2 * attention.kv_heads * attention.head_dim
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +147,6 @@ class Peak:
     unlikely: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse a peak that no device has."""
         if not 0 < self.flops_per_ns <= LARGEST_PEAK:
             raise UsageError(
                 f"a peak of {decimal(self.flops_per_ns / 1000, 3)} TFLOP/s per GPU is impossible",
@@ -48,14 +160,11 @@ class Peak:
 
 
 @dataclass(frozen=True, slots=True)
-class Rate:
+class Rate(DescribedWork):
     """How much of the machine one step used, under one convention."""
 
-    ledger: Ledger
     seconds: Fraction
-    devices: int
     peak: Peak
-    tokens: int | None
 
     @property
     def convention(self) -> str:
@@ -83,38 +192,20 @@ class Rate:
         return self.hfu if self.is_hfu else self.mfu
 
     @property
-    def tflops_per_device(self) -> Fraction:
-        """Return model TFLOP/s per device (executed ones where that is the convention's figure)."""
-        return self.ledger.figure / (self.seconds * self.devices * TERA)
-
-    @property
-    def flops_per_token(self) -> Fraction | None:
-        """Return the convention's FLOPs per computed token; None where there are no tokens."""
-        return Fraction(self.ledger.figure) / self.tokens if self.tokens else None
-
-    @property
     def doubt(self) -> str | None:
         """Return what to check where the share is tiny, else None."""
         if self.figure >= DOUBTFUL:
             return None
-        if self.is_published:
-            what = "is the rate for one GPU, and in TFLOP/s?"
-        else:
-            what = (
-                f"are {decimal(self.seconds, 6)} s, the tokens and the GPU count "
-                "those of one step of the whole job?"
-            )
+        what = "is the rate for one GPU, and in TFLOP/s?"
+        if self.is_counted:
+            time = f"{decimal(self.seconds, 6)} s"
+            what = f"are {time}, the tokens and the GPU count those of one step of the whole job?"
         return f"{exact_percent(self.figure)} is very low: {what}"
-
-    @property
-    def is_published(self) -> bool:
-        """Return whether it is a published rate that is only divided: nothing took a time."""
-        return self.ledger.convention == PUBLISHED
 
     @property
     def terms(self) -> tuple[str, ...]:
         """Return what the figure is of: convention, peak, and the time where there is one."""
-        time = () if self.is_published else (f"{decimal(self.seconds, 6)} s per step",)
+        time = (f"{decimal(self.seconds, 6)} s per step",) if self.is_counted else ()
         return (self.convention, self.peak.text, *time)
 
     @property
@@ -137,32 +228,32 @@ def rate(card: ModelCard, run: Run, peak: Peak, name: str | None = None) -> Rate
 
     Raises UsageError where a number is missing, and InputError for more than 100 %.
     """
-    found = raw_rate(card, run, peak, name)
-    check_possible(found, card, run)
-    return found
+    possible = raw_rate(card, run, peak, name)
+    check_possible(possible, card, run)
+    return possible
 
 
 def raw_rate(card: ModelCard, run: Run, peak: Peak, name: str | None = None) -> Rate:
     """Return the rate as it comes out, above 100 % too; see `work` for published rates."""
-    found = rate_of(work(card, run, name), peak)
-    if found is None:
+    share_of_peak = rate_of(work(card, run, name), peak)
+    if share_of_peak is None:
         raise UsageError("the step time is unknown", TIME_HINT)
-    return found
+    return share_of_peak
 
 
-def rate_of(done: DescribedWork, peak: Peak) -> Rate | None:
-    """Return the share of a peak that some work is; None where its time is not known."""
-    if done.seconds is None:
+def rate_of(done: DescribedWork, peak: Peak | None) -> Rate | None:
+    """Return the share of a peak that some work is; None where its time or peak is not known."""
+    if done.seconds is None or peak is None:
         return None
-    return Rate(done.ledger, done.seconds, done.devices, peak, done.tokens)
+    return Rate(done.ledger, done.seconds, done.devices, done.tokens, peak)
 
 
-def check_possible(found: Rate, card: ModelCard, run: Run, spec: DeviceSpec | None = None) -> None:
+def check_possible(rate: Rate, card: ModelCard, run: Run, spec: DeviceSpec | None = None) -> None:
     """Raise InputError, with the likely reasons, for more than the devices can do.
 
     `spec` is the device, where it is known.
     """
-    rate, peak = found, found.peak.flops_per_ns
+    peak = rate.peak.flops_per_ns
     shares: tuple[tuple[Metric, Fraction], ...] = (("MFU", rate.mfu), ("HFU", rate.hfu))
     for metric, value in shares:
         if value > 1:

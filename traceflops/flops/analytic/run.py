@@ -10,8 +10,8 @@ from typing import Literal
 
 from traceflops.errors import UsageError
 from traceflops.flops.analytic.lengths import Lengths as Lengths
-from traceflops.flops.analytic.lengths import LengthSums, Sequences, count_of, tokens_of
-from traceflops.flops.model.blocks import Linear
+from traceflops.flops.analytic.lengths import LengthSums, Sequences, sums_of
+from traceflops.flops.model.blocks import Linear, positive
 from traceflops.flops.model.card import ModelCard, PlacedLinear
 from traceflops.units import decimal, parse_share
 
@@ -21,6 +21,13 @@ PARTS = (
     *("patch", "conv"),
 )
 """What can be frozen: everything, the encoder, or the weights of one sub-name of the ledger."""
+
+COUNTS = (
+    *("batch", "seq", "tokens", "real_tokens", "seq_sum", "seq_square_sum", "sequences"),
+    *("encoder_seq", "devices"),
+)
+MEASURES = ("step_seconds", "tokens_per_s", "samples_per_s", "achieved")
+MOST_RECOMPUTED = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +55,6 @@ class Checkpoint:
             )
 
 
-MOST_RECOMPUTED = 3
 NO_CHECKPOINT = Checkpoint()
 SELECTIVE = Checkpoint("selective", Fraction(0), Fraction(1))
 FULL_CHECKPOINT = Checkpoint("full", Fraction(1), Fraction(1))
@@ -60,15 +66,14 @@ def parse_checkpoint(option: str, text: str) -> Checkpoint:
     name = text.strip().casefold()
     if name in CHECKPOINTS:
         return CHECKPOINTS[name]
-    linear, comma, attention = name.partition(",")
-    shares = [parse_share(part) for part in (linear, attention)]
-    if not comma or shares[0] is None or shares[1] is None:
+    linear, _, attention = (parse_share(part) for part in name.partition(","))
+    if linear is None or attention is None:
         raise UsageError(
             f"unknown {option}: {text[:60]!r}",
             f"use {', '.join(CHECKPOINTS)}, or the recomputed shares of matmuls and "
             "attention: 0.75,1",
         )
-    return Checkpoint(f"custom {name}", shares[0], shares[1])
+    return Checkpoint(f"custom {name}", linear, attention)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +88,13 @@ class Lora:
     params: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse adapters of unknown or contradictory size."""
         if (self.rank is None) == (self.params is None):
             raise UsageError("LoRA needs a rank or a parameter count", "give one of the two")
 
     def adapters(self, card: ModelCard) -> tuple[PlacedLinear, ...]:
         """Return the adapters as matrices: in x rank and rank x out for each target."""
         if self.params is not None:
-            count = Linear(name="adapters", inputs=self.params, outputs=1, group="adapters")
+            count = Linear("adapters", self.params, 1, "adapters")
             return (PlacedLinear(count, in_blocks=True),)
         names = {one.linear.name for one in card.placed()}
         for target in self.targets:
@@ -118,15 +122,9 @@ class Lora:
         linear, rank = placed.linear, self.rank
         assert rank is not None, "only adapters with a rank are pairs"
         for half, inputs, outputs in (("in", linear.inputs, rank), ("out", rank, linear.outputs)):
-            adapter = replace(
-                linear,
-                name=f"{linear.name}_{half}",
-                inputs=inputs,
-                outputs=outputs,
-                group="adapters",
-                bias=False,
-                copies=max(linear.copies, 1),
-            )
+            adapter = Linear(f"{linear.name}_{half}", inputs, outputs, "adapters")
+            copies = max(linear.copies, 1)
+            adapter = replace(adapter, copies=copies, used=linear.used, reads=linear.reads)
             yield replace(placed, linear=adapter)
 
 
@@ -149,24 +147,24 @@ class RunShape:
         """Return how many real sequences there are."""
         if self.sums is not None:
             return self.sums.count
-        return count_of(self.documents) if self.documents is not None else None
+        return sums_of(self.documents).count if self.documents is not None else None
 
     @property
     def padded(self) -> bool:
         """Return whether each slot holds one document and some are longer than theirs."""
         if self.sequences is None or self.slots is None or self.slot_tokens == self.tokens:
             return False
-        return self.sequences == count_of(self.slots)
+        return self.sequences == sums_of(self.slots).count
 
     def of(self, real: bool) -> Sequences:
         """Return the real sequences or the slots; a UsageError where neither is known."""
-        found = (self.documents if real else self.slots) or self.sums
-        if found is None:
+        sequences = (self.documents if real else self.slots) or self.sums
+        if sequences is None:
             raise UsageError(
                 "the sequence length is unknown",
                 "set --seq, or choose a convention without attention (6N)",
             )
-        return found
+        return sequences
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,41 +207,30 @@ class Run:
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be, and measurements that contradict each other."""
-        for name in COUNTS:
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UsageError(f"{name} is {value}", f"give a {name} of at least 1")
+        positive(self, *(name for name in COUNTS if getattr(self, name) is not None))
+        for problem, hint in self._contradictions():
+            raise UsageError(problem, hint)
+        assert self.sums is None or self.sums.tokens  # refuses sums that no lengths have
+
+    def _contradictions(self) -> Iterator[tuple[str, str]]:
+        """Yield what cannot be, and what to do about it."""
         if any(length < 1 for length in self.documents):
-            raise UsageError("a document has no tokens", "give lengths of at least 1")
-        self._check_sums()
+            yield "a document has no tokens", "give lengths of at least 1"
+        both = "set --seq-sum and --seq-square-sum"
+        if (self.seq_sum is None) != (self.seq_square_sum is None):
+            yield "packed sequences need both sums: of lengths and of squared lengths", both
+        if self.seq_sum is None and self.sequences is not None:
+            needs = "a number of sequences needs the sums of their lengths"
+            yield needs, f"{both}, or --batch and --seq"
+        if self.documents and self.seq_sum is not None:
+            yield "give either document lengths or sums of lengths, not both", "remove one of them"
         measured = [name for name in MEASURES if getattr(self, name) is not None]
         if len(measured) > 1:
-            raise UsageError(f"{' and '.join(measured)} exclude each other", "give one of them")
-        for name in measured:
-            if getattr(self, name) <= 0:
-                raise UsageError(f"{name} must be above 0", "give the measured value")
+            yield f"{' and '.join(measured)} exclude each other", "give one of them"
+        if measured and getattr(self, measured[0]) <= 0:
+            yield f"{measured[0]} must be above 0", "give the measured value"
         if unknown := sorted(self.frozen - {*PARTS}):
-            known = ", ".join(PARTS)
-            raise UsageError(f"cannot freeze unknown part {unknown[0][:40]!r}", f"known: {known}")
-
-    def _check_sums(self) -> None:
-        """Refuse one sum without the other, and sums beside the lengths themselves."""
-        if (self.seq_sum is None) != (self.seq_square_sum is None):
-            raise UsageError(
-                "packed sequences need both sums: of lengths and of squared lengths",
-                "set --seq-sum and --seq-square-sum",
-            )
-        if self.seq_sum is None and self.sequences is not None:
-            raise UsageError(
-                "a number of sequences needs the sums of their lengths",
-                "set --seq-sum and --seq-square-sum, or --batch and --seq",
-            )
-        if self.documents and self.seq_sum is not None:
-            raise UsageError(
-                "give either document lengths or sums of lengths, not both", "remove one of them"
-            )
-        assert self.sums is None or self.sums.tokens  # refuses sums that no lengths have
+            yield f"cannot freeze unknown part {unknown[0][:40]!r}", f"known: {', '.join(PARTS)}"
 
     @property
     def sums(self) -> LengthSums | None:
@@ -268,14 +255,13 @@ class Run:
             return self._packed(seq)
         if seq is None and self.batch is not None and self.tokens is not None:
             seq = _whole(self.tokens, self.batch, f"batch {self.batch}")
-        if seq is None:
-            if self.tokens is None:
-                raise UsageError(
-                    "the number of tokens per step is unknown",
-                    "set --batch and --seq, or --tokens",
-                )
-            return RunShape(self.real_tokens or self.tokens, self.tokens)
-        return self._slots(seq)
+        if seq is not None:
+            return self._slots(seq)
+        if self.tokens is None:
+            raise UsageError(
+                "the number of tokens per step is unknown", "set --batch and --seq, or --tokens"
+            )
+        return RunShape(self.real_tokens or self.tokens, self.tokens)
 
     def _slots(self, seq: int) -> RunShape:
         """Return sequences of one length; real tokens are shared out evenly, the least pairs."""
@@ -303,7 +289,7 @@ class Run:
         """Return documents, by lengths or by sums; packed into batch x seq if that is known."""
         sums = self.sums
         documents = tuple(sorted(Counter(self.documents).items())) if sums is None else None
-        real = tokens_of(sums or documents or ())
+        real = sums_of(sums or documents or ()).tokens
         given = (self.tokens, self.real_tokens)
         said = [one for one in given if one is not None and one != real]
         if said and not self._has_slack(real):
@@ -337,8 +323,8 @@ class Run:
         seq = self.encoder_seq or (encoder.seq if encoder is not None else None)
         if seq is None or shape.sequences is None:
             raise UsageError("the encoder's sequence length is unknown", "set --encoder-seq")
-        lengths = ((seq, shape.sequences),)
-        return RunShape(tokens_of(lengths), tokens_of(lengths), lengths, lengths)
+        lengths, tokens = ((seq, shape.sequences),), seq * shape.sequences
+        return RunShape(tokens, tokens, lengths, lengths)
 
     def seconds(self, shape: RunShape) -> Fraction | None:
         """Return the time of a step, from whatever was measured; None where it was not a time."""
@@ -354,13 +340,6 @@ class Run:
                 "set --batch or --seq, or use --tokens-per-s",
             )
         return shape.sequences / self.samples_per_s
-
-
-COUNTS = (
-    *("batch", "seq", "tokens", "real_tokens", "seq_sum", "seq_square_sum", "sequences"),
-    *("encoder_seq", "devices"),
-)
-MEASURES = ("step_seconds", "tokens_per_s", "samples_per_s", "achieved")
 
 
 def _whole(total: int, part: int, what: str) -> int:

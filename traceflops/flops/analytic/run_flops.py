@@ -13,27 +13,17 @@ from fractions import Fraction
 
 from traceflops.errors import TraceflopsError, UsageError
 from traceflops.flops.analytic.conventions import (
-    CONVENTIONS,
     DEFAULT,
     RULE_OF_THUMB,
     RULE_OF_THUMB_FROZEN,
     Convention,
     convention,
 )
-from traceflops.flops.analytic.lengths import (
-    Sequences,
-    count_of,
-    cut_by,
-    full_pairs,
-    pairs,
-    squares_of,
-    tokens_of,
-)
+from traceflops.flops.analytic.lengths import Sequences, cut_by, pairs, sums_of
 from traceflops.flops.analytic.run import FULL_CHECKPOINT, Checkpoint, Run, RunShape
 from traceflops.flops.ledger import Count, Ledger, Line, collect
-from traceflops.flops.model.blocks import Mask
+from traceflops.flops.model.blocks import Conv, Mask
 from traceflops.flops.model.card import ModelCard, PlacedCore, PlacedLinear
-from traceflops.flops.model.conv import Conv
 from traceflops.flops.model.weights import needs_architecture, needs_matrices, square, weights
 
 VECTOR_FLOPS_OF_LEVANTER = 3
@@ -45,8 +35,8 @@ ELSE = "choose another convention, or describe the model fully (preset, config.j
 def model_flops(card: ModelCard, run: Run, name: str = DEFAULT) -> Ledger:
     """Return the ledger of one step. Raises UsageError where the convention cannot be computed."""
     rule = convention(name)
-    if (found := refusal(card, run, name)) is not None:
-        raise UsageError(f"{name} cannot be computed: {found.message}", found.hint)
+    if (refused := refusal(card, run, name)) is not None:
+        raise UsageError(f"{name} cannot be computed: {refused.message}", refused.hint)
     return _Count(card, run, rule, run.shape(card)).ledger()
 
 
@@ -60,26 +50,6 @@ def default_convention(card: ModelCard, run: Run) -> str:
     return RULE_OF_THUMB_FROZEN if run.is_frozen else RULE_OF_THUMB
 
 
-@dataclass(frozen=True, slots=True)
-class Counted:
-    """One entry of the vector of conventions: its ledger, or why there is none."""
-
-    convention: str
-    ledger: Ledger | None
-    problem: str = ""
-
-
-def every_convention(card: ModelCard, run: Run) -> tuple[Counted, ...]:
-    """Return the run counted under every convention, with the reason where one cannot be."""
-    return tuple(_counted(card, run, name) for name in CONVENTIONS)
-
-
-def _counted(card: ModelCard, run: Run, name: str) -> Counted:
-    if (problem := obstacle(card, run, name)) is not None:
-        return Counted(name, None, problem)
-    return Counted(name, model_flops(card, run, name))
-
-
 def adapter_multiplier(frozen: int, adapters: int) -> Fraction:
     """Return (2 + adapters/frozen)/3: what NeMo Automodel multiplies full training with."""
     return (2 + Fraction(adapters, frozen)) / 3
@@ -87,8 +57,8 @@ def adapter_multiplier(frozen: int, adapters: int) -> Fraction:
 
 def obstacle(card: ModelCard, run: Run, name: str) -> str | None:
     """Return in one line why a convention cannot be computed, or None if it can."""
-    found = refusal(card, run, name)
-    return found.message if found is not None else None
+    refused = refusal(card, run, name)
+    return refused.message if refused is not None else None
 
 
 def refusal(card: ModelCard, run: Run, name: str) -> TraceflopsError | None:
@@ -140,8 +110,6 @@ class _Passes:
 
 @dataclass(frozen=True, slots=True)
 class _Count:
-    """One run of one model under one convention."""
-
     card: ModelCard
     run: Run
     rule: Convention
@@ -166,10 +134,9 @@ class _Count:
         for conv in self.card.convs:
             yield from self._conv(conv)
         if self.rule.context != "none":
-            for core in self._cores():
+            card = square(self.card) if self.rule.weights == "square" else self.card
+            for core in card.cores():
                 yield from self._attention(core)
-
-    # Weight matrices
 
     def _matmul(self, placed: PlacedLinear) -> Iterator[Line]:
         flops = 2 * placed.linear.active * self._rows(placed)
@@ -190,20 +157,18 @@ class _Count:
             yield Line(f"model.{kind}.weight_grad.{group}", forward * weight_grads)
 
     def _rows(self, placed: PlacedLinear) -> int:
-        """Return how many rows a step puts through a matrix."""
         reads, shape = placed.linear.reads, self._side(placed)
         if reads == "token":
             return self._tokens(shape)
         if reads == "memory":
             return self._tokens(self.run.memory(self.card, self.shape))
-        sequences = count_of(shape.of(self.rule.real))
+        sequences = sums_of(shape.of(self.rule.real)).number()
         return sequences if reads == "sequence" else self._tokens(shape) - sequences
 
     def _tokens(self, shape: RunShape) -> int:
         return shape.tokens if self.rule.real else shape.slot_tokens
 
     def _side(self, placed: PlacedLinear | PlacedCore) -> RunShape:
-        """Return the sequences that a matrix or core works on."""
         if placed.side == "encoder":
             return self.run.memory(self.card, self.shape)
         return self.shape
@@ -221,11 +186,8 @@ class _Count:
             yield Line("overcompute.padding.tokens", rows * executed)
         padded = self.card.padded_vocab
         if padded is not None and placed.linear.name == "head":
-            yield Line(
-                "overcompute.padding.vocab", Fraction(padded, self.card.vocab) * executed - executed
-            )
-
-    # What is trained
+            rows = Fraction(padded, self.card.vocab) - 1
+            yield Line("overcompute.padding.vocab", rows * executed)
 
     def _passes(self, placed: PlacedLinear | PlacedCore) -> Iterator[_Passes]:
         """Yield the passes of a matrix or core, apart for layers below the lowest trained one."""
@@ -248,7 +210,6 @@ class _Count:
         return min(max(self.run.frozen_layers - placed.layer, 0), placed.times)
 
     def _gradients(self, placed: PlacedLinear | PlacedCore) -> tuple[bool, bool]:
-        """Return whether there are input and weight gradients."""
         if isinstance(placed, PlacedCore):
             return True, True
         linear, rule = placed.linear, self.rule
@@ -264,11 +225,9 @@ class _Count:
     def _still_encoder(self) -> bool:
         return "encoder" in self.run.frozen
 
-    # Convolutions
-
     def _conv(self, conv: Conv) -> Iterator[Line]:
         """Yield the lines of a convolution; FlopCounter has a weight gradient per group (a bug)."""
-        forward = conv.flops * count_of(self.shape.of(self.rule.real))
+        forward = conv.flops * sums_of(self.shape.of(self.rule.real)).number()
         counted = self.rule.id == "flopcounter"
         trained = not self.run.freezes("conv") or self.rule.frozen == "never"
         train = not self.run.forward_only
@@ -277,13 +236,9 @@ class _Count:
         again = self._again(not conv.stem, passes) * self._checkpoint.linear * forward
         yield Line("recompute.conv", again)
 
-    # Attention
-
-    def _cores(self) -> tuple[PlacedCore, ...]:
-        return square(self.card).cores() if self.rule.weights == "square" else self.card.cores()
-
     def _attention(self, placed: PlacedCore) -> Iterator[Line]:
         twice = self._twice_pairs(placed)
+        scores_again = self.run.attention_kernel == "flash" or self.rule.id == "flopcounter"
         for passes in self._passes(placed):
             forward = placed.core.flops(twice) * passes.times
             again = self._again(True, passes) * self._checkpoint.attention
@@ -293,16 +248,12 @@ class _Count:
                 yield Line("convention.attention", (self.rule.attention - 3) * forward)
             yield Line("recompute.attention", again * forward)
             runs = 1 + 2 * passes.backward + again
-            if passes.backward and (self._flash or self.rule.id == "flopcounter"):
+            if passes.backward and scores_again:
                 yield Line("algorithmic.attention", placed.core.scores(twice) * passes.times)
             if self.rule.context == "exact":
                 yield from self._masked(placed, twice, passes.times * runs)
         if self.rule.id == "levanter":
             yield Line("convention.vector", self._vectors(placed))
-
-    @property
-    def _flash(self) -> bool:
-        return self.run.attention_kernel == "flash"
 
     def _masked(self, placed: PlacedCore, twice: int, runs: Count) -> Iterator[Line]:
         """Yield what is computed beyond the attended pairs: padding; masked ones if unfused."""
@@ -311,12 +262,12 @@ class _Count:
             padded = self._pairs(placed.core.mask, self.shape.of(False))
             yield Line("overcompute.padding.attention", placed.core.flops(padded - twice) * runs)
         if self.run.attention_kernel == "unfused" and not placed.core.cross:
-            full = 2 * full_pairs(self._side(placed).of(False), self.run.cached)
+            full = 2 * sums_of(self._side(placed).of(False)).full_pairs(self.run.cached)
             yield Line("overcompute.mask", placed.core.flops(full - padded) * runs)
 
     def _vectors(self, placed: PlacedCore) -> int:
         """Return what Levanter adds for masks and softmax, all three passes."""
-        squares = squares_of(self._side(placed).of(self.rule.real))
+        squares = sums_of(self._side(placed).of(self.rule.real)).squares
         passes = 1 if self.run.forward_only else 3
         return VECTOR_FLOPS_OF_LEVANTER * passes * placed.core.heads * squares * placed.times
 
@@ -334,22 +285,20 @@ class _Count:
         cut: Sequences = ()
         if self.rule.context == "half-window":
             cut, sequences = cut_by(mask, sequences, self.run.cached)
-        full = full_pairs(sequences, self.run.cached)
+        sums = sums_of(sequences)
+        full = sums.full_pairs(self.run.cached)
         half = self.rule.context != "full" and mask.kind != "full"
         # Half the context: the cache is seen by all queries, their own tokens by half of them.
-        rest = full + self.run.cached * tokens_of(sequences) if half else 2 * full
+        rest = full + self.run.cached * sums.tokens if half else 2 * full
         return self._pairs(mask, cut) + rest
 
     def _pairs(self, mask: Mask, sequences: Sequences) -> int:
-        """Return twice the pairs that the mask leaves."""
         return 2 * pairs(mask, sequences, self.run.cached)
 
     def _cross_pairs(self, sequences: Sequences) -> int:
         """Return twice the pairs of cross-attention: a query sees its whole encoder sequence."""
         ((memory, _),) = self.run.memory(self.card, self.shape).slots or ((0, 0),)
-        return 2 * memory * tokens_of(sequences)
-
-    # Recomputation
+        return 2 * memory * sums_of(sequences).tokens
 
     @property
     def _checkpoint(self) -> Checkpoint:

@@ -11,17 +11,25 @@ from traceflops.devices import PER_TERA, MissingInput
 from traceflops.errors import UsageError
 from traceflops.flops.analytic.conventions import CONVENTIONS, Convention
 from traceflops.flops.analytic.peak_choice import PeakChoice, fastest_rates
-from traceflops.flops.analytic.rates import Rate, check_possible, check_speed, rate_of
+from traceflops.flops.analytic.rates import (
+    PUBLISHED,
+    TIME_HINT,
+    DescribedWork,
+    Rate,
+    check_possible,
+    check_speed,
+    counted_by_nobody_knows_what,
+    rate_of,
+    work,
+)
 from traceflops.flops.analytic.run import Run
 from traceflops.flops.analytic.run_flops import obstacle
-from traceflops.flops.analytic.work import DescribedWork, counted_by_nobody_knows_what, work
+from traceflops.flops.model.blocks import require
 from traceflops.flops.model.card import ModelCard
 from traceflops.units import decimal
 
 Unit = Literal["step", "sequence", "token", "second"]
 """What FLOPs are counted for: a step, or what there is of one where the batch is not known."""
-
-TIME_REMEDY = "set --step-time or --tokens-per-s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +80,12 @@ def utilisation(
         run = replace(run, tokens=1)
     check_claims(card, run)
     done = work(card, run, name)
-    rate = rate_of(done, choice.peak) if choice.peak is not None else None
     return Utilisation(
         card=card,
         run=run,
         unit="second" if done.tokens is None else unit,
         work=done,
-        rate=rate,
+        rate=rate_of(done, choice.peak),
         choice=choice,
         lacks=tuple(_lacks(done, choice)),
         entries=tuple(_entry(card, run, choice, rule) for rule in CONVENTIONS.values()),
@@ -103,32 +110,28 @@ def unit_of(card: ModelCard, run: Run) -> Unit:
     return "token" if needs_no_step and not known else "sequence"
 
 
-def _lacks(done: DescribedWork, choice: PeakChoice) -> list[MissingInput]:
-    found = []
+def _lacks(done: DescribedWork, choice: PeakChoice) -> Iterator[MissingInput]:
     if done.seconds is None:
-        found.append(MissingInput("the step time is unknown", TIME_REMEDY))
+        yield MissingInput("the step time is unknown", TIME_HINT)
     if choice.peak is None:
-        found.append(MissingInput(choice.problem, choice.remedy))
-    return found
+        yield MissingInput(choice.problem, choice.remedy)
 
 
 def _entry(card: ModelCard, run: Run, choice: PeakChoice, rule: Convention) -> Entry:
-    is_published = rule.id == "published-tflops" and counted_by_nobody_knows_what(run)
-    if counted_by_nobody_knows_what(run) and not is_published:
+    problem: str | None = None
+    if not counted_by_nobody_knows_what(run):
+        problem = obstacle(card, run, rule.id)
+    elif rule.id != PUBLISHED:
         problem = "the published rate does not say how FLOPs were counted (--achieved-convention)"
-        return Entry(rule, None, None, problem)
-    problem = "" if is_published else obstacle(card, run, rule.id) or ""
-    if problem:
+    if problem is not None:
         return Entry(rule, None, None, problem)
     done = work(card, run, rule.id)
-    rate = rate_of(done, choice.peak) if choice.peak is not None else None
-    return Entry(rule, done, rate)
+    return Entry(rule, done, rate_of(done, choice.peak))
 
 
 def _doubts(
     card: ModelCard, run: Run, choice: PeakChoice, done: DescribedWork, name: str | None
 ) -> Iterator[str]:
-    """Yield what to know of a figure before it is believed."""
     if name is None and done.tokens is not None and not card.complete:
         yield (
             f"the description lacks {', '.join(card.lacks)}, so "
@@ -140,7 +143,7 @@ def _doubts(
             "a published rate is only divided by peak; model and tokens are ignored, "
             "because its FLOP convention is unknown (--achieved-convention ID)"
         )
-    rate = rate_of(done, choice.peak) if choice.peak is not None else None
+    rate = rate_of(done, choice.peak)
     if rate is not None and rate.doubt is not None:
         yield rate.doubt
     if rate is None and (speed := done.tflops_per_device) is not None:
@@ -160,12 +163,9 @@ def _too_fast(speed: Fraction, choice: PeakChoice) -> Iterator[str]:
         )
 
 
-# What is said of a run, held against its model: what cannot be is refused, what is odd is told.
-
-
 def check_claims(card: ModelCard, run: Run) -> None:
     """Refuse what the model makes impossible. Raises UsageError."""
-    _check_frozen(card, run)
+    _check_frozen(card, run.frozen - {"all"})
     _check_adapters(card, run)
     if run.seq is not None and card.is_convolutional:
         raise UsageError(f"{card.name} has no sequences of tokens", "omit --seq and set --batch")
@@ -176,19 +176,19 @@ def doubtful_claims(card: ModelCard, run: Run) -> tuple[str, ...]:
     return (*card.doubts, *run.notes, *_doubtful_lengths(card, run), *_doubtful_rank(card, run))
 
 
-def _check_frozen(card: ModelCard, run: Run) -> None:
+def _check_frozen(card: ModelCard, parts: frozenset[str]) -> None:
     """Refuse parts that the model does not have: freezing them would change nothing."""
-    parts = run.frozen - {"all"}
-    if parts and not card.complete:
-        raise UsageError(
-            f"the weights in {_listed(parts)} of {card.name} are unknown",
-            "freeze all of them, or describe the model (preset, config.json, TOML card)",
-        )
     absent = parts - {*card.parts}
-    if absent:
-        raise UsageError(
-            f"{card.name} has no {_listed(absent)} to freeze", f"available: {', '.join(card.parts)}"
-        )
+    require(
+        card.complete or not parts,
+        f"the weights in {' or '.join(sorted(parts))} of {card.name} are unknown",
+        "freeze all of them, or describe the model (preset, config.json, TOML card)",
+    )
+    require(
+        not absent,
+        f"{card.name} has no {' or '.join(sorted(absent))} to freeze",
+        f"available: {', '.join(card.parts)}",
+    )
 
 
 def _check_adapters(card: ModelCard, run: Run) -> None:
@@ -196,17 +196,17 @@ def _check_adapters(card: ModelCard, run: Run) -> None:
     if lora is None:
         return
     lora.adapters(card)  # refuses targets that the model lacks
-    if lora.params is not None and lora.params > card.total:
-        raise UsageError(
-            f"adapters with {lora.params:,} parameters are larger than the model ({card.total:,})",
-            "give the parameters of the adapters only",
-        )
-    widths = [min(one.linear.inputs, one.linear.outputs) for one in lora.adapted(card)]
-    if lora.rank is not None and lora.rank > max(widths, default=0):
-        raise UsageError(
-            f"LoRA rank {lora.rank} exceeds the width of every matrix ({max(widths, default=0)})",
-            "typical ranks are 8 to 256",
-        )
+    require(
+        lora.params is None or lora.params <= card.total,
+        f"adapters with {lora.params or 0:,} parameters are larger than the model ({card.total:,})",
+        "give the parameters of the adapters only",
+    )
+    widest = max((one.linear.narrowest for one in lora.adapted(card)), default=0)
+    require(
+        lora.rank is None or lora.rank <= widest,
+        f"LoRA rank {lora.rank} exceeds the width of every matrix ({widest})",
+        "typical ranks are 8 to 256",
+    )
 
 
 def _doubtful_rank(card: ModelCard, run: Run) -> Iterator[str]:
@@ -216,7 +216,7 @@ def _doubtful_rank(card: ModelCard, run: Run) -> Iterator[str]:
         return
     rank = lora.rank
     linears = [one.linear for one in lora.adapted(card)]
-    narrow = {linear.name: None for linear in linears if min(linear.inputs, linear.outputs) < rank}
+    narrow = dict.fromkeys(linear.name for linear in linears if linear.narrowest < rank)
     if narrow:
         yield (
             f"LoRA rank {rank:,} exceeds the width of {', '.join(narrow)}, so these "
@@ -247,7 +247,3 @@ def _longest(card: ModelCard, run: Run) -> int:
     except UsageError:
         documents = ()
     return max((length for length, _ in documents), default=-run.cached) + run.cached
-
-
-def _listed(parts: frozenset[str]) -> str:
-    return " or ".join(sorted(parts))

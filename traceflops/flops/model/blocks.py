@@ -1,15 +1,17 @@
-"""What models are built of: masks, weight matrices, attention, feed-forward, experts.
+"""What models are built of: masks, weight matrices, attention, feed-forward, experts, convolutions.
 
 Everything is counted in integers. Formulas: docs/definitions.md; a weight matrix costs two FLOPs
-per weight and token in a forward pass, an attention core `2 * pairs * heads * (score_dim +
-value_dim)` where `pairs` are the attended (query, key) pairs of one head.
+per weight and token in a forward pass, a convolution two per weight and output position, an
+attention core `2 * pairs * heads * (score_dim + value_dim)` where `pairs` are the attended (query,
+key) pairs of one head.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from fractions import Fraction
+from math import prod
 from typing import Literal
 
 from traceflops.errors import UsageError
@@ -30,7 +32,6 @@ class Mask:
     size: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse a window or chunk without a size."""
         if self.kind in ("window", "chunk"):
             positive(self, "size")
 
@@ -65,7 +66,6 @@ def positive(owner: object, *names: str) -> None:
 
 
 def _upto(length: int) -> int:
-    """Return 1 + 2 + ... + length."""
     return length * (length + 1) // 2
 
 
@@ -73,7 +73,7 @@ CAUSAL = Mask()
 FULL = Mask("full")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Linear:
     """A weight matrix, or `copies` alike of which one token uses `used`.
 
@@ -85,6 +85,7 @@ class Linear:
     inputs: int
     outputs: int
     group: str
+    _: KW_ONLY
     copies: int = 1
     used: int = 1
     bias: bool = False
@@ -94,6 +95,11 @@ class Linear:
     def active(self) -> int:
         """Return the weights one token is multiplied with."""
         return self.used * self.inputs * self.outputs
+
+    @property
+    def narrowest(self) -> int:
+        """Return its smaller side."""
+        return min(self.inputs, self.outputs)
 
     @property
     def stored(self) -> int:
@@ -143,7 +149,6 @@ class Attention:
     cross: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse heads that cannot be grouped."""
         positive(self, "heads", "kv_heads", "head_dim")
         require(
             self.heads % self.kv_heads == 0,
@@ -153,24 +158,14 @@ class Attention:
 
     def linears(self, hidden: int, memory: int) -> Iterator[Linear]:
         """Yield the projections; keys and values of cross-attention read the encoder."""
-        group, reads = self._reading()
-        width, kv_width = self.heads * self.head_dim, self.kv_heads * self.head_dim
+        group = "cross" if self.cross else "attention"
+        reads: Reads = "memory" if self.cross else "token"
         source = memory if self.cross else hidden
-        yield Linear(name="q", inputs=hidden, outputs=width, group=group, bias=self.qkv_bias)
+        width, kv_width = self.heads * self.head_dim, self.kv_heads * self.head_dim
+        yield Linear("q", hidden, width, group, bias=self.qkv_bias)
         for name in ("k", "v"):
-            yield Linear(
-                name=name,
-                inputs=source,
-                outputs=kv_width,
-                group=group,
-                bias=self.qkv_bias,
-                reads=reads,
-            )
-        yield Linear(name="o", inputs=width, outputs=hidden, group=group, bias=self.out_bias)
-
-    def _reading(self) -> tuple[str, Reads]:
-        """Return the ledger's sub-name, and what keys and values read."""
-        return ("cross", "memory") if self.cross else ("attention", "token")
+            yield Linear(name, source, kv_width, group, bias=self.qkv_bias, reads=reads)
+        yield Linear("o", width, hidden, group, bias=self.out_bias)
 
     @property
     def core(self) -> Core:
@@ -192,7 +187,6 @@ class LatentAttention:
     bias: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse sizes below 1."""
         positive(self, "heads", "kv_rank", "nope_dim", "rope_dim", "value_dim")
 
     def linears(self, hidden: int, memory: int) -> Iterator[Linear]:
@@ -208,7 +202,7 @@ class LatentAttention:
         yield self._linear("o", self.heads * self.value_dim, hidden, self.bias)
 
     def _linear(self, name: str, inputs: int, outputs: int, bias: bool = False) -> Linear:
-        return Linear(name=name, inputs=inputs, outputs=outputs, group="attention", bias=bias)
+        return Linear(name, inputs, outputs, "attention", bias=bias)
 
     @property
     def vectors(self) -> int:
@@ -230,12 +224,11 @@ class FeedForward:
     bias: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse a width below 1."""
         positive(self, "width")
 
     def linears(self, hidden: int) -> Iterator[Linear]:
         """Yield gate (where there is one), up and down."""
-        return _mlp("ffn", "", hidden, self.width, glu=self.glu, bias=self.bias)
+        return _mlp(self, "ffn", "", hidden, self.width)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -258,7 +251,6 @@ class Experts:
     capacity: Fraction = Fraction(1)
 
     def __post_init__(self) -> None:
-        """Refuse more active experts than there are, and fewer rows than are needed."""
         positive(self, "count", "topk", "width")
         require(
             self.topk <= self.count,
@@ -273,62 +265,25 @@ class Experts:
 
     def linears(self, hidden: int) -> Iterator[Linear]:
         """Yield router, routed experts and shared experts."""
-        yield Linear(
-            name="router",
-            inputs=hidden,
-            outputs=self.count,
-            group="router",
-            bias=self.router_bias,
-        )
+        yield Linear("router", hidden, self.count, "router", bias=self.router_bias)
         if self.latent is not None:
-            yield Linear(name="latent_in", inputs=hidden, outputs=self.latent, group="experts")
-            yield Linear(name="latent_out", inputs=self.latent, outputs=hidden, group="experts")
-        yield from _mlp(
-            "experts",
-            "expert_",
-            self.latent or hidden,
-            self.width,
-            glu=self.glu,
-            bias=self.bias,
-            copies=self.count,
-            used=self.topk,
-        )
+            yield Linear("latent_in", hidden, self.latent, "experts")
+            yield Linear("latent_out", self.latent, hidden, "experts")
+        inner = self.latent or hidden
+        for linear in _mlp(self, "experts", "expert_", inner, self.width):
+            yield replace(linear, copies=self.count, used=self.topk)
         if self.shared:
-            yield from _mlp("shared", "shared_", hidden, self.shared, glu=self.glu, bias=self.bias)
+            yield from _mlp(self, "shared", "shared_", hidden, self.shared)
         if self.shared_gate:
-            yield Linear(name="shared_router", inputs=hidden, outputs=1, group="router")
+            yield Linear("shared_router", hidden, 1, "router")
 
 
 def _mlp(
-    group: str,
-    prefix: str,
-    hidden: int,
-    width: int,
-    *,
-    glu: bool,
-    bias: bool,
-    copies: int = 1,
-    used: int = 1,
+    network: FeedForward | Experts, group: str, prefix: str, hidden: int, width: int
 ) -> Iterator[Linear]:
-    for name in ("gate", "up") if glu else ("up",):
-        yield Linear(
-            name=f"{prefix}{name}",
-            inputs=hidden,
-            outputs=width,
-            group=group,
-            copies=copies,
-            used=used,
-            bias=bias,
-        )
-    yield Linear(
-        name=f"{prefix}down",
-        inputs=width,
-        outputs=hidden,
-        group=group,
-        copies=copies,
-        used=used,
-        bias=bias,
-    )
+    for name in ("gate", "up") if network.glu else ("up",):
+        yield Linear(f"{prefix}{name}", hidden, width, group, bias=network.bias)
+    yield Linear(f"{prefix}down", width, hidden, group, bias=network.bias)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -363,3 +318,76 @@ class Block:
         """Return rows computed per row needed in the experts; 1 without experts."""
         experts = self.feed_forward
         return experts.capacity if isinstance(experts, Experts) else Fraction(1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conv:
+    """`count` convolutions alike, each of one sample; sizes are per spatial dimension.
+
+    `stem` says that it reads the data itself: no input gradient is needed, and block checkpointing
+    does not recompute it. `norm` adds a batch norm's two vectors to the parameters.
+    """
+
+    name: str
+    channels: tuple[int, int]
+    input: tuple[int, ...]
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    groups: int = 1
+    transposed: bool = False
+    output_padding: tuple[int, ...] = ()
+    count: int = 1
+    bias: bool = False
+    norm: bool = False
+    stem: bool = False
+
+    def __post_init__(self) -> None:
+        positive(self, "groups", "count")
+        require(
+            all(channels % self.groups == 0 for channels in self.channels),
+            f"convolution {self.name!r}: {self.groups} groups do not divide {self.channels}",
+            "groups must divide both input and output channels",
+        )
+        require(
+            all(size >= 1 for size in (*self.output, *self.input)),
+            f"convolution {self.name!r} has no output for input {self.input}",
+            "check input, kernel, stride and padding",
+        )
+
+    @property
+    def output(self) -> tuple[int, ...]:
+        """Return the spatial size of the result."""
+        extra = self.output_padding or (0,) * len(self.input)
+        return tuple(
+            (size - 1) * stride - 2 * pad + dil * (kernel - 1) + add + 1
+            if self.transposed
+            else (size + 2 * pad - dil * (kernel - 1) - 1) // stride + 1
+            for size, kernel, stride, pad, dil, add in zip(
+                self.input,
+                self.kernel,
+                self.stride,
+                self.padding,
+                self.dilation,
+                extra,
+                strict=True,
+            )
+        )
+
+    @property
+    def weights(self) -> int:
+        """Return the weights of one: every output (input, transposed) sees its group's channels."""
+        inside, outside = self.channels
+        return inside * outside // self.groups * prod(self.kernel)
+
+    @property
+    def flops(self) -> int:
+        """Return the forward FLOPs of all of them for one sample: two per weight and position."""
+        positions = self.input if self.transposed else self.output
+        return 2 * self.count * self.weights * prod(positions)
+
+    @property
+    def stored(self) -> int:
+        """Return the parameters of all of them."""
+        return self.count * (self.weights + self.channels[1] * (self.bias + 2 * self.norm))

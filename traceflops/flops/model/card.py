@@ -7,9 +7,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal
 
-from traceflops.errors import UsageError
-from traceflops.flops.model.blocks import ROUTING, Block, Core, Linear
-from traceflops.flops.model.conv import Conv
+from traceflops.flops.model.blocks import ROUTING, Block, Conv, Core, Linear, require
 
 Norm = Literal["rms", "layernorm", "layernorm-nobias"]
 Side = Literal["decoder", "encoder"]
@@ -102,37 +100,34 @@ class ModelCard:
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse a card that describes nothing."""
-        if not (self.blocks or self.convs or self.params):
-            raise UsageError(
-                f"model {self.name!r} has neither layers nor a parameter count",
-                "describe its layers, or give params",
-            )
-        if self.params is not None and self.params < FEWEST_PARAMS:
-            raise UsageError(
-                f"{self.params} parameters are too few for a model",
-                f"give the full count, e.g. {self.params}e9",
-            )
-        if self.mtp > MOST_MTP:
-            raise UsageError(
-                f"{self.mtp} MTP modules exceed the limit of {MOST_MTP}", "give those that run"
-            )
-        if self.mtp and not (self.blocks and self.complete):
-            raise UsageError(
-                f"{self.name} has no layers for an MTP module to copy",
-                "describe the layers, with --model or in the card",
-            )
+        require(
+            bool(self.blocks or self.convs or self.params),
+            f"model {self.name!r} has neither layers nor a parameter count",
+            "describe its layers, or give params",
+        )
+        require(
+            self.params is None or self.params >= FEWEST_PARAMS,
+            f"{self.params} parameters are too few for a model",
+            f"give the full count, e.g. {self.params}e9",
+        )
+        require(
+            self.mtp <= MOST_MTP,
+            f"{self.mtp} MTP modules exceed the limit of {MOST_MTP}",
+            "give those that run",
+        )
+        require(
+            not self.mtp or bool(self.blocks and self.complete),
+            f"{self.name} has no layers for an MTP module to copy",
+            "describe the layers, with --model or in the card",
+        )
 
     def check_params(self) -> None:
         """Refuse a stated parameter count that the description makes impossible."""
-        if self.params is None or not self.complete:
-            return
-        if not self.counted < self.params * TOO_FAR_APART < self.counted * TOO_FAR_APART**2:
-            raise UsageError(
-                (
-                    f"params {self.params:,} contradicts the sizes, which give "
-                    f"{self.counted:,} parameters"
-                ),
+        if self.params is not None and self.complete:
+            require(
+                self.counted < self.params * TOO_FAR_APART < self.counted * TOO_FAR_APART**2,
+                f"params {self.params:,} contradicts the sizes, which give "
+                f"{self.counted:,} parameters",
                 "remove params, or correct the sizes (params includes unused experts)",
             )
 
@@ -187,7 +182,8 @@ class ModelCard:
     @property
     def counted(self) -> int:
         """Return N counted from the description."""
-        matrices = sum(one.times * one.linear.stored for one in self.placed() if _own(one))
+        own = [one for one in self.placed() if one.side == "decoder"]
+        matrices = sum(one.times * one.linear.stored for one in own)
         convs = sum(conv.stored for conv in self.convs)
         encoder = self.encoder.counted if self.encoder is not None else 0
         return self.embedding + self._vectors + self.loose + matrices + convs + encoder
@@ -195,11 +191,10 @@ class ModelCard:
     @property
     def _vectors(self) -> int:
         """Return the parameters of norms, positions and the like."""
-        blocks = [*self.blocks, *((self.mtp, self.blocks[-1][1]),)] if self.mtp else [*self.blocks]
         norms = self.norms + self.mtp * NORMS_OF_MTP
-        norms += sum(count * block.norms for count, block in blocks)
+        norms += sum(count * block.norms for count, _, block in self._stacks())
         width = NORM_VECTORS[self.norm] * self.hidden
-        inside = sum(count * block.vectors for count, block in blocks)
+        inside = sum(count * block.vectors for count, _, block in self._stacks())
         return norms * width + inside + self.positions * self.hidden
 
     def weights(self) -> int:
@@ -220,66 +215,44 @@ class ModelCard:
         """Return every weight matrix, the encoder's first."""
         encoder = self.encoder.placed() if self.encoder is not None else ()
         extras = (PlacedLinear(linear) for linear in self.extras)
-        own = (*self._in_blocks(), *self._in_mtp(), *extras, *self._heads())
+        own = (*self._in_blocks(), *extras, *self._heads())
         return (*(replace(one, side="encoder") for one in encoder), *own)
 
     def cores(self) -> tuple[PlacedCore, ...]:
         """Return every attention core, the encoder's first."""
         encoder = self.encoder.cores() if self.encoder is not None else ()
-        return (*(replace(one, side="encoder") for one in encoder), *self._own_cores())
+        own = (
+            PlacedCore(core, count, layer)
+            for count, layer, block in self._stacks()
+            for core in block.cores
+        )
+        return (*(replace(one, side="encoder") for one in encoder), *own)
 
-    def _own_cores(self) -> Iterator[PlacedCore]:
+    def _stacks(self) -> Iterator[tuple[int, int | None, Block]]:
+        """Yield blocks alike: how many, from which layer up (None: MTP modules), and the block."""
         layer = 0
         for count, block in self.blocks:
-            yield from (PlacedCore(core, count, layer) for core in block.cores)
+            yield count, layer, block
             layer += count
         if self.mtp:
-            yield from (PlacedCore(core, self.mtp, None) for core in self.blocks[-1][1].cores)
+            yield self.mtp, None, self.blocks[-1][1]
 
     def _in_blocks(self) -> Iterator[PlacedLinear]:
-        layer = 0
-        for count, block in self.blocks:
-            for linear in block.linears(self.hidden, self._memory):
-                yield PlacedLinear(linear, count, layer, True, "decoder", _capacity(block, linear))
-            layer += count
-
-    def _in_mtp(self) -> Iterator[PlacedLinear]:
-        """Yield the matrices of the MTP modules: a block, and two hidden states merged into one."""
+        """Yield the matrices of all blocks; MTP modules merge two hidden states besides."""
+        memory = self.encoder.hidden if self.encoder is not None else self.hidden
+        for count, layer, block in self._stacks():
+            for linear in block.linears(self.hidden, memory):
+                # more rows than are needed are computed in routed experts only
+                capacity = block.capacity if linear.copies > 1 else Fraction(1)
+                one = linear if layer is not None else replace(linear, group="mtp")
+                yield PlacedLinear(one, count, layer, True, "decoder", capacity)
         if self.mtp:
-            block = self.blocks[-1][1]
-            for linear in block.linears(self.hidden, self._memory):
-                one = replace(linear, group="mtp")
-                yield PlacedLinear(one, self.mtp, None, True, "decoder", _capacity(block, linear))
-            merge = Linear(
-                name="mtp_merge", inputs=2 * self.hidden, outputs=self.hidden, group="mtp"
-            )
-            yield PlacedLinear(merge, self.mtp)
+            yield PlacedLinear(Linear("mtp_merge", 2 * self.hidden, self.hidden, "mtp"), self.mtp)
 
     def _heads(self) -> Iterator[PlacedLinear]:
         """Yield the output head; MTP modules use it once more each."""
         if self.head and self.vocab:
-            head = Linear(
-                name="head",
-                inputs=self.hidden,
-                outputs=self.vocab,
-                group="head",
-                copies=0 if self.tied else 1,
-                bias=self.head_bias,
-            )
-            yield PlacedLinear(head)
+            head = Linear("head", self.hidden, self.vocab, "head", bias=self.head_bias)
+            yield PlacedLinear(replace(head, copies=0) if self.tied else head)
             if self.mtp:
                 yield PlacedLinear(replace(head, copies=0), self.mtp)
-
-    @property
-    def _memory(self) -> int:
-        """Return the width that cross-attention reads."""
-        return self.encoder.hidden if self.encoder is not None else self.hidden
-
-
-def _own(placed: PlacedLinear) -> bool:
-    return placed.side == "decoder"
-
-
-def _capacity(block: Block, linear: Linear) -> Fraction:
-    """Return the rows computed per row needed: more than one only in routed experts."""
-    return block.capacity if linear.copies > 1 else Fraction(1)

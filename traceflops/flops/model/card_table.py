@@ -11,13 +11,14 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from itertools import groupby
-from typing import cast
+from itertools import cycle, groupby, islice
+from typing import cast, get_args
 
 from traceflops.errors import InputError, UsageError
 from traceflops.flops.model.blocks import (
     Attention,
     Block,
+    Conv,
     Experts,
     FeedForward,
     LatentAttention,
@@ -26,12 +27,11 @@ from traceflops.flops.model.blocks import (
     MaskKind,
     Reads,
 )
-from traceflops.flops.model.card import NORM_VECTORS, ModelCard, Norm
-from traceflops.flops.model.conv import Conv
+from traceflops.flops.model.card import NORM_VECTORS, ModelCard
 from traceflops.flops.model.table import HINT, TomlTable
 
 MOST_LAYERS = 10_000
-MASKS = ("causal", "full", "window", "chunk")
+MASKS = get_args(MaskKind)
 ONE_FOR_ALL = ("mask", "window_layers")
 """What says of all layers what a pattern says of each."""
 
@@ -56,6 +56,9 @@ CONV = (
     *("name", "channels", "input", "kernel", "stride", "padding", "dilation", "output_padding"),
     *("groups", "transposed", "count", "bias", "norm", "stem"),
 )
+PER_DIMENSION = {"kernel": 1, "stride": 1, "padding": 0, "dilation": 1, "output_padding": 0}
+"""Sizes of a convolution with one number per dimension, and what holds where they are left out."""
+
 LINEAR = ("name", "inputs", "outputs", "bias")
 
 
@@ -95,8 +98,6 @@ def parse_toml(text: str, where: str) -> dict[str, object]:
 
 @dataclass(frozen=True, slots=True)
 class _Builder:
-    """Makes the parts of one card, or of its encoder, from one table."""
-
     table: TomlTable
 
     def card(self) -> ModelCard:
@@ -110,43 +111,33 @@ class _Builder:
                 f"add {lacks}" if table.foreign else f"add {lacks}; or give params alone",
             )
         self._check_hidden()
-        return ModelCard(
+        return table.part(
+            ModelCard,
             name=table.text("name", "model"),
             hidden=table.maybe("hidden") or 0,
-            vocab=table.count("vocab", 0, least=0),
             padded_vocab=self._padded_vocab(),
             blocks=self._blocks(),
-            norm=cast("Norm", table.choice("norm", NORM_VECTORS, "rms")),
+            norm=table.choice("norm", NORM_VECTORS, "rms"),
             norms=table.count("norms", 1, least=0),
-            positions=table.count("positions", 0, least=0),
-            tied=table.flag("tied", False),
-            head=table.flag("head", True),
             head_bias="head" in self._biases,
             extras=tuple(self._extras()),
-            loose=table.count("loose", 0, least=0),
-            mtp=table.count("mtp", 0, least=0),
             encoder=self._encoder(),
             convs=self._convs(),
-            params=table.maybe("params"),
             missing=missing,
             seq=self._fixed_length(),
-            source=table.text("source"),
+            notes=(),
         )
 
     def _missing(self) -> tuple[str, ...]:
-        """Return the keys that a full description would have."""
         table = self.table
         if "conv" in table and "layers" not in table:
             return ()
         needed = ["hidden", "layers", "heads", "glu"]
-        if "experts" not in table or self._has_dense_layers():
+        if "experts" not in table or not all(self._mixed):
             needed.insert(3, "ffn")
         if "image" not in table and table.flag("head", True):
             needed.append("vocab")
         return tuple(key for key in needed if key not in table)
-
-    def _has_dense_layers(self) -> bool:
-        return not all(self._mixed)
 
     @property
     def _layers(self) -> int:
@@ -202,24 +193,25 @@ class _Builder:
         """Return the mask of every layer: one for all, so many windows first, or a pattern."""
         table = self.table
         default = Mask(cast("MaskKind", table.choice("mask", ("causal", "full"), "causal")))
-        window, chunk = table.maybe("window"), table.maybe("chunk")
-        special = {"window": Mask("window", window) if window else None}
-        special["chunk"] = Mask("chunk", chunk) if chunk else None
+        kinds: tuple[MaskKind, ...] = ("window", "chunk")
+        narrowed: dict[str, Mask] = {
+            kind: Mask(kind, size) for kind in kinds if (size := table.maybe(kind))
+        }
         if "pattern" in table:
-            return tuple(self._pattern({"causal": Mask(), "full": Mask("full"), **special}))
-        if window and chunk:
+            return tuple(self._pattern({"causal": Mask(), "full": Mask("full"), **narrowed}))
+        if len(narrowed) > 1:
             table.refuse(
                 "'window' and 'chunk' exclude each other", "set the mask of each layer in pattern"
             )
-        if window is None and "window_layers" in table:
+        if "window" not in table and "window_layers" in table:
             table.refuse("'window_layers' needs window", "add window, or remove window_layers")
-        narrow = special["window"] or special["chunk"]
+        narrow = next(iter(narrowed.values()), None)
         count = table.count("window_layers", self._layers, least=0) if narrow else 0
         if count > self._layers:
             table.refuse(f"window_layers {count} exceeds layers {self._layers}", HINT)
         return (narrow or default,) * count + (default,) * (self._layers - count)
 
-    def _pattern(self, masks: Mapping[str, Mask | None]) -> Iterator[Mask]:
+    def _pattern(self, masks: Mapping[str, Mask]) -> Iterator[Mask]:
         """Yield the mask of every layer; the pattern starts over when it ends."""
         table, layers = self.table, self._layers
         words = table.words("pattern", MASKS) or ("causal",)
@@ -234,14 +226,11 @@ class _Builder:
         for key in ("window", "chunk"):
             if key in table and key not in words:
                 table.refuse(f"{key!r} is set, but no layer of the pattern uses it", HINT)
-        for layer in range(layers):
-            word = words[layer % len(words)]
-            mask = masks[word]
-            yield mask if mask is not None else table.lacks(word)
+        for word in islice(cycle(words), layers):
+            yield masks[word] if word in masks else table.lacks(word)
 
     @property
     def _mixed(self) -> tuple[bool, ...]:
-        """Return for every layer whether it has experts."""
         experts, layers = self._expert_table(), self._layers
         if experts is None:
             return (False,) * layers
@@ -262,17 +251,9 @@ class _Builder:
         table = self.table
         heads, biases = table.count("heads"), self._biases
         if (mla := table.table("mla", MLA)) is not None:
-            return LatentAttention(
-                heads=heads,
-                q_rank=mla.maybe("q_rank"),
-                kv_rank=mla.count("kv_rank"),
-                nope_dim=mla.count("nope_dim"),
-                rope_dim=mla.count("rope_dim"),
-                value_dim=mla.count("value_dim"),
-                mask=mask,
-                bias="qkv" in biases,
-            )
-        head_dim = table.count("head_dim", self._head_dim(heads))
+            return mla.part(LatentAttention, heads=heads, mask=mask, bias="qkv" in biases)
+        usual = table.count("hidden") // heads if "hidden" in table else None
+        head_dim = table.count("head_dim", usual)
         return Attention(
             heads=heads,
             kv_heads=table.count("kv_heads", heads),
@@ -283,10 +264,6 @@ class _Builder:
             vectors=2 * head_dim * table.flag("qk_norm", False)
             + heads * table.flag("sinks", False),
         )
-
-    def _head_dim(self, heads: int) -> int | None:
-        """Return the width of a head where it is not given; None where it cannot be known."""
-        return self.table.count("hidden") // heads if "hidden" in self.table else None
 
     def _feed_forward(self) -> FeedForward | None:
         table = self.table
@@ -300,17 +277,12 @@ class _Builder:
         table, experts = self.table, self._expert_table()
         if experts is None or "glu" not in table:
             return None
-        return Experts(
-            count=experts.count("count"),
-            topk=experts.count("topk"),
-            width=experts.count("width"),
+        biases = self._biases
+        return experts.part(
+            Experts,
             glu=table.flag("glu"),
-            shared=experts.count("shared", 0, least=0),
-            shared_gate=experts.flag("shared_gate", False),
-            bias="ffn" in self._biases,
-            router_bias="router" in self._biases,
-            latent=experts.maybe("latent"),
-            capacity=experts.ratio("capacity", 1),
+            bias="ffn" in biases,
+            router_bias="router" in biases,
         )
 
     # Around the blocks
@@ -342,16 +314,17 @@ class _Builder:
         if (image := table.table("image", IMAGE)) is not None:
             inputs = image.count("channels", 3) * image.count("patch") ** 2
             reads: Reads = "patch" if image.flag("class_token", True) else "token"
-            yield _extra("patch", inputs, hidden, reads=reads, group="patch")
+            yield Linear("patch", inputs, hidden, "patch", bias=True, reads=reads)
         if table.flag("transform", False):
-            yield _extra("transform", hidden, hidden, reads="token")
+            yield Linear("transform", hidden, hidden, "head", bias=True)
         if table.flag("pooler", False):
-            yield _extra("pooler", hidden, hidden)
+            yield Linear("pooler", hidden, hidden, "head", bias=True, reads="sequence")
         if (classes := table.maybe("classes")) is not None:
-            yield _extra("classifier", hidden, classes)
+            yield Linear("classifier", hidden, classes, "head", bias=True, reads="sequence")
         for one in table.tables("linear", LINEAR):
             name, bias = one.text("name", "linear"), one.flag("bias", True)
-            yield _extra(name, one.count("inputs"), one.count("outputs"), bias=bias)
+            inputs, outputs = one.count("inputs"), one.count("outputs")
+            yield Linear(name, inputs, outputs, "head", bias=bias, reads="sequence")
 
     def _fixed_length(self) -> int | None:
         """Return the tokens of an image, or 1 for a convolutional net; None where the run says."""
@@ -365,25 +338,13 @@ class _Builder:
 
     def _convs(self) -> tuple[Conv, ...]:
         """Return the convolutions; one without `input` reads what the one before it made."""
-        found: list[Conv] = []
+        convs: list[Conv] = []
         for number, table in enumerate(self.table.tables("conv", CONV), 1):
-            size = table.numbers("input") or (found[-1].output if found else None)
+            size = table.numbers("input") or (convs[-1].output if convs else None)
             if size is None:
                 table.lacks("input")
-            found.append(_conv(table, size, f"conv {number}", stem=not found))
-        return tuple(found)
-
-
-def _extra(
-    name: str,
-    inputs: int,
-    outputs: int,
-    *,
-    reads: Reads = "sequence",
-    group: str = "head",
-    bias: bool = True,
-) -> Linear:
-    return Linear(name=name, inputs=inputs, outputs=outputs, group=group, bias=bias, reads=reads)
+            convs.append(_conv(table, size, f"conv {number}", stem=not convs))
+        return tuple(convs)
 
 
 def _conv(table: TomlTable, size: tuple[int, ...], name: str, *, stem: bool) -> Conv:
@@ -397,19 +358,11 @@ def _conv(table: TomlTable, size: tuple[int, ...], name: str, *, stem: bool) -> 
     channels = table.numbers("channels")
     if channels is None or len(channels) != 2 or not all(channels):
         table.refuse("'channels' must be a list of two: in and out", "example: [64, 128]")
-    return Conv(
+    return table.part(
+        Conv,
         name=table.text("name", name),
-        channels=(channels[0], channels[1]),
+        channels=channels,
         input=size,
-        kernel=each("kernel", 1),
-        stride=each("stride", 1),
-        padding=each("padding", 0),
-        dilation=each("dilation", 1),
-        output_padding=each("output_padding", 0),
-        groups=table.count("groups", 1),
-        transposed=table.flag("transposed", False),
-        count=table.count("count", 1),
-        bias=table.flag("bias", False),
-        norm=table.flag("norm", False),
         stem=table.flag("stem", stem),
+        **{key: each(key, default) for key, default in PER_DIMENSION.items()},
     )

@@ -1,22 +1,33 @@
-"""Finding a model by name or file, and adjusting its card to what was run."""
+"""Finding a model by name or file, TOML or config.json, and adjusting its card to what was run."""
 
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from fractions import Fraction
 from functools import cache
 from pathlib import Path
 
+import msgspec
+
 from traceflops.errors import InputError, UsageError
-from traceflops.flops.model.blocks import Block, Experts
+from traceflops.flops.model.blocks import Experts
 from traceflops.flops.model.card import ModelCard
 from traceflops.flops.model.card_table import build, parse_toml
-from traceflops.flops.model.huggingface import card_of_config, parse_json
+from traceflops.flops.model.families import FAMILIES, TIED, Family, Values
+from traceflops.flops.model.table import TomlTable
 
 CARD_SUFFIXES = (".json", ".toml")
 FOLDERS_CONFIG = "config.json"
+LARGEST_FILE = 1024 * 1024
+HINT = "describe the model in a TOML card, see docs/mfu.md"
+MASKED = {"sliding_window": "window", "attention_chunk_size": "chunk"}
+"""Sizes that matter only where a layer has such a mask, and the card's keys for these."""
+
+NOT_COPIED = {"topk": "num_experts_per_tok"}
+"""What a config calls further keys of a card."""
 
 
 def find_model(text: str) -> ModelCard:
@@ -64,14 +75,13 @@ def with_capacity(card: ModelCard, capacity: Fraction) -> ModelCard:
     """Return the card with so many expert rows computed per row needed. Raises UsageError."""
     if not any(isinstance(block.feed_forward, Experts) for _, block in card.blocks):
         raise UsageError(f"{card.name} has no experts", "remove --expert-capacity")
-    blocks = tuple((count, _roomier(block, capacity)) for count, block in card.blocks)
-    return replace(card, blocks=blocks)
-
-
-def _roomier(block: Block, capacity: Fraction) -> Block:
-    if not isinstance(block.feed_forward, Experts):
-        return block
-    return replace(block, feed_forward=replace(block.feed_forward, capacity=capacity))
+    blocks = [
+        (count, replace(block, feed_forward=replace(experts, capacity=capacity)))
+        if isinstance(experts := block.feed_forward, Experts)
+        else (count, block)
+        for count, block in card.blocks
+    ]
+    return replace(card, blocks=tuple(blocks))
 
 
 def _is_path(text: str) -> bool:
@@ -80,15 +90,7 @@ def _is_path(text: str) -> bool:
         return False
     if path.suffix.lower() in CARD_SUFFIXES or path.is_absolute() or text.startswith((".", "~")):
         return True
-    return _exists(path) and (len(path.parts) > 1 or not _is_preset(text))
-
-
-def _is_preset(text: str) -> bool:
-    try:
-        preset(text)
-    except UsageError:
-        return False
-    return True
+    return _exists(path) and (len(path.parts) > 1 or _plain(text) not in _ids())
 
 
 def _config_in(path: Path) -> Path:
@@ -109,24 +111,20 @@ def listed_models() -> tuple[tuple[str, ModelCard], ...]:
     return tuple((name, preset(name)) for name in preset_names())
 
 
-# Models by name: the cards that come with traceflops, from `presets.toml`.
-
-
 def preset(name: str) -> ModelCard:
     """Return the card of a model by id, name or alias; case and punctuation do not matter.
 
     Raises UsageError with the nearest names.
     """
-    wanted = _plain(name)
-    found = _ids().get(wanted)
-    if found is None:
-        near = difflib.get_close_matches(wanted, _ids(), 3)
-        meant = ", ".join(dict.fromkeys(_ids()[one] for one in near))
-        raise UsageError(
-            f"unknown model {name[:60]!r}",
-            f"{f'did you mean {meant}? Or ' if meant else ''}use a config.json or a TOML card",
-        )
-    return _card(found)
+    wanted, ids = _plain(name), _ids()
+    if wanted in ids:
+        return _card(ids[wanted])
+    near = difflib.get_close_matches(wanted, ids, 3)
+    meant = ", ".join(dict.fromkeys(ids[spelling] for spelling in near))
+    raise UsageError(
+        f"unknown model {name[:60]!r}",
+        f"{f'did you mean {meant}? Or ' if meant else ''}use a config.json or a TOML card",
+    )
 
 
 def preset_names() -> tuple[str, ...]:
@@ -143,13 +141,13 @@ def _tables() -> Mapping[str, Mapping[str, object]]:
 @cache
 def _ids() -> dict[str, str]:
     """Return every way to write a model, without punctuation, and its id."""
-    found: dict[str, str] = {}
+    ids: dict[str, str] = {}
     for key, table in _tables().items():
         aliases = table.get("aliases", [])
         names = (key, str(table["name"]), *(aliases if isinstance(aliases, list) else []))
         for name in names:
-            found.setdefault(_plain(name), key)
-    return found
+            ids.setdefault(_plain(name), key)
+    return ids
 
 
 @cache
@@ -160,12 +158,6 @@ def _card(key: str) -> ModelCard:
 def _plain(name: str) -> str:
     """Return the letters and digits of a name; of `meta-llama/X` those of X."""
     return "".join(sign for sign in name.rpartition("/")[2].casefold() if sign.isalnum())
-
-
-# Model cards in files: a TOML card or a Hugging Face config.json, by what is in it.
-
-
-LARGEST_FILE = 1024 * 1024
 
 
 def read_card(path: Path) -> ModelCard:
@@ -182,7 +174,6 @@ def read_card(path: Path) -> ModelCard:
 
 
 def _text(path: Path, where: str) -> str:
-    """Return the text of a small file."""
     hint = f"use a text file of at most {LARGEST_FILE // 1024} KiB"
     if not path.is_file():
         problem = "not a regular file" if path.exists() else "file not found"
@@ -200,3 +191,85 @@ def _text(path: Path, where: str) -> str:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise InputError(f"{where}: not UTF-8 text (byte {error.start})", hint) from None
+
+
+def parse_json(text: str, where: str) -> Mapping[str, object]:
+    """Return the object of a JSON text. Raises InputError."""
+    try:
+        config = msgspec.json.decode(text)
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise InputError(
+            f"{where}: invalid JSON: {reason}", "use the model's config.json"
+        ) from None
+    if not isinstance(config, dict):
+        raise InputError(f"{where}: not a JSON object", "use the model's config.json")
+    return config
+
+
+def card_of_config(config: Mapping[str, object], where: str) -> ModelCard:
+    """Return the card of a parsed config.json. Raises UsageError for families that are unknown."""
+    kind, text = _kind(config, where), config.get("text_config")
+    if kind in FAMILIES:
+        return _card_of_family(FAMILIES[kind], config, kind, where)
+    if isinstance(text, Mapping) and "text_config" not in text:
+        usual = {"model_type": f"{kind}_text"} if f"{kind}_text" in FAMILIES else {}
+        card = card_of_config({**usual, **text}, f"{where}, text_config")
+        whole = f"{kind[:40]!r}" if kind else "the model"
+        note = f"only the text part of {whole} is described, not its other towers"
+        return replace(card, notes=(*card.notes, note))
+    said = f"unknown model_type {kind[:40]!r}" if kind else "model_type is missing"
+    raise UsageError(f"{where}: {said}", f"{HINT}; known: {', '.join(FAMILIES)}")
+
+
+def _kind(config: Mapping[str, object], where: str) -> str:
+    """Return the model type, "" where there is none. Raises UsageError for what is no text."""
+    kind = config.get("model_type")
+    if kind is None or isinstance(kind, str):
+        return kind or ""
+    problem = f"'model_type' is not text: {str(kind)[:40]!r}"
+    raise UsageError(f"{where}: {problem}", f"{HINT}; known: {', '.join(FAMILIES)}")
+
+
+def _card_of_family(
+    family: Family, config: Mapping[str, object], kind: str, where: str
+) -> ModelCard:
+    given = {key: value for key, value in config.items() if value is not None}
+    # A size that is null is none: only what the config does not mention has the class's default.
+    assumed = {key: size for key, size in family.assumed.items() if key not in config}
+    known = {TIED: family.tied, **family.defaults, **assumed, **given}
+    table = TomlTable(known, where, known, {})
+    values: Values = {"name": _name(config, kind), "source": f"config.json ({kind})"}
+    names: dict[str, str] = {}
+    for key, options in family.keys.items():
+        names[key] = next((one for one in options.split() if one in table), options.split()[0])
+        if names[key] in table:
+            values[key] = table.values[names[key]]
+    values |= family.fixed
+    for rule in family.rules:
+        rule(table, values)
+    taken = {key: size for key, size in assumed.items() if MASKED.get(key, "name") in values}
+    notes = (*values.pop("notes", ()), *_assumptions(taken, kind))
+    try:
+        return replace(build(values, where, names), notes=notes)
+    except UsageError as error:
+        hint = _renamed(error.hint, names | NOT_COPIED)
+        raise UsageError(error.message, "; ".join((hint, *_assumptions(taken, kind)))) from None
+
+
+def _assumptions(taken: Mapping[str, int], kind: str) -> tuple[str, ...]:
+    """Return a note on the sizes that the config leaves to the defaults of its class."""
+    if not taken:
+        return ()
+    sizes = ", ".join(f"{key} {size}" for key, size in taken.items())
+    return (f"not in the config, so defaults of {kind} apply: {sizes}",)
+
+
+def _renamed(hint: str, names: Mapping[str, str]) -> str:
+    return re.sub(r"\b[a-z_]+\b", lambda word: names.get(word[0], word[0]), hint)
+
+
+def _name(config: Mapping[str, object], kind: str) -> str:
+    name = config.get("_name_or_path")
+    plain = isinstance(name, str) and name.isprintable() and 0 < len(name) < 100
+    return str(name).rstrip("/").rpartition("/")[2] if plain else kind

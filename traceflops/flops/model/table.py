@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import MISSING, fields
 from decimal import Decimal
 from fractions import Fraction
-from typing import NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from traceflops.errors import UsageError
 
@@ -14,6 +15,9 @@ LARGEST_COUNT = 10**18
 LONGEST_EXPONENT = 30
 LONGEST_SHOWN = 24
 HINT = "see docs/mfu.md for the keys of a model card"
+
+
+Part = TypeVar("Part")
 
 
 class TomlTable:
@@ -46,13 +50,13 @@ class TomlTable:
         if value is None:
             return default if default is not None else self.lacks(key)
         number, name = _finite(value), self.called(key)
-        if _is_huge(value) or (number is not None and number > LARGEST_COUNT):
+        if number is not None and number > LARGEST_COUNT:
             self.refuse(f"{name!r} is {_start(value)}, which is too large", HINT)
-        if number is None or number.denominator != 1:
+        if number is None or number != number.to_integral_value():
             self.refuse(f"{name!r} is not a whole number: {str(value)[:40]!r}", HINT)
         if number < least:
             self.refuse(f"{name!r} is {_start(value)}, but must be at least {least}", HINT)
-        return number.numerator
+        return int(number)
 
     def called(self, key: str) -> str:
         """Return a key by the name that it has where the values were read from."""
@@ -89,27 +93,27 @@ class TomlTable:
             self.refuse(f"{self.called(key)!r} is {value[:40]!r}", f"use one of {', '.join(words)}")
         return value
 
-    def ratio(self, key: str, default: int) -> Fraction:
+    def ratio(self, key: str, default: Fraction) -> Fraction:
         """Return a number, exactly as written."""
         value = self.values.get(key)
         if value is None:
-            return Fraction(default)
+            return default
         number = _finite(value)
-        if number is None:
+        if number is None or abs(number.adjusted()) > LONGEST_EXPONENT:
             self.refuse(f"{self.called(key)!r} is not a number: {str(value)[:40]!r}", HINT)
-        return number
+        return Fraction(number)
 
     def numbers(self, key: str) -> tuple[int, ...] | None:
         """Return a list of whole numbers of 0 or more; one number alone is a list of one."""
         value = self.values.get(key)
         if value is None:
             return None
-        found = value if isinstance(value, list) else [value]
+        listed = value if isinstance(value, list) else [value]
         if not all(
-            isinstance(one, int) and not isinstance(one, bool) and one >= 0 for one in found
+            isinstance(one, int) and not isinstance(one, bool) and one >= 0 for one in listed
         ):
             self.refuse(f"{self.called(key)!r} is not a list of whole numbers", HINT)
-        return tuple(found)
+        return tuple(listed)
 
     def words(self, key: str, allowed: Iterable[str]) -> tuple[str, ...]:
         """Return a list of words, each one of the allowed; empty where the key is not given."""
@@ -128,6 +132,15 @@ class TomlTable:
         if not isinstance(value, Mapping):
             self.refuse(f"{self.called(key)!r} is not a table", HINT)
         return TomlTable(value, f"{self.where}, {key}", keys)
+
+    def part(self, kind: Callable[..., Part], **made: object) -> Part:
+        """Return a dataclass of what this table has for its fields, by their types; or as made."""
+        read = {
+            field.name: _READERS[field.type](self, field.name, field.default)
+            for field in fields(kind)  # type: ignore[arg-type]
+            if field.name not in made
+        }
+        return kind(**read, **made)
 
     def tables(self, key: str, keys: Iterable[str]) -> tuple[TomlTable, ...]:
         """Return a list of tables inside this one."""
@@ -153,31 +166,31 @@ class TomlTable:
         raise UsageError(" ".join(f"{self.where}: {problem}".split()), hint)
 
 
-def _finite(value: object) -> Fraction | None:
-    """Return a number exactly; None for what is none, or too large or small to be meant."""
+_READERS: Mapping[Any, Callable[[TomlTable, str, Any], object]] = {
+    "int": lambda table, key, default: (
+        table.count(key) if default is MISSING else table.count(key, default, least=min(default, 1))
+    ),
+    "int | None": lambda table, key, _: table.maybe(key),
+    "bool": TomlTable.flag,
+    "str": TomlTable.text,
+    "Fraction": TomlTable.ratio,
+}
+"""How a field of a dataclass is read, by its type; an integer that may be 0 has that default."""
+
+
+def _finite(value: object) -> Decimal | None:
+    """Return a number exactly; None for what is none."""
     if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
         return None
     number = Decimal(value)
-    if not number.is_finite() or abs(number.adjusted()) > LONGEST_EXPONENT:
-        return None
-    return Fraction(number)
-
-
-def _is_huge(value: object) -> bool:
-    """Return whether a number is finite and larger than any that is read."""
-    if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
-        return False
-    number = Decimal(value)
-    return number.is_finite() and number > 0 and number.adjusted() > LONGEST_EXPONENT
+    return number if number.is_finite() else None
 
 
 def _start(value: object) -> str:
-    """Return a number as text, cut where it is long."""
     text = str(value)
     return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}…"
 
 
 def _nearest(key: str, known: tuple[str, ...]) -> str:
-    """Return a hint with the key that was probably meant."""
     near = difflib.get_close_matches(key, known, 1)
     return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"

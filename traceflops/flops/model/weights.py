@@ -10,10 +10,14 @@ from traceflops.flops.analytic.conventions import Convention
 from traceflops.flops.model.blocks import Attention, Block, Linear
 from traceflops.flops.model.card import ModelCard, PlacedLinear
 
+Matrices = tuple[PlacedLinear, ...]
 
-def weights(rule: Convention, card: ModelCard) -> tuple[PlacedLinear, ...]:
+
+def weights(rule: Convention, card: ModelCard) -> Matrices:
     """Return the matrices that a convention counts; parameters as one matrix where it takes N."""
-    return _WEIGHTS[rule.weights](card)
+    if needs_matrices(rule, card):
+        return _MATRICES.get(rule.weights, _matmul)(card)
+    return _lump(card, _PARAMETERS[rule.weights](card))
 
 
 def needs_architecture(rule: Convention, card: ModelCard) -> bool:
@@ -23,42 +27,24 @@ def needs_architecture(rule: Convention, card: ModelCard) -> bool:
 
 def needs_matrices(rule: Convention, card: ModelCard) -> bool:
     """Return whether the convention counts single matrices, not the parameters as one."""
-    if rule.weights == "matmul-or-all":
-        return card.complete
-    return rule.weights in _BY_MATRIX
+    return card.complete if rule.weights == "matmul-or-all" else rule.weights in _MATRICES
 
 
-def _matmul(card: ModelCard) -> tuple[PlacedLinear, ...]:
+def _matmul(card: ModelCard) -> Matrices:
     return tuple(one for one in card.placed() if not one.routes)
 
 
-def _with_router(card: ModelCard) -> tuple[PlacedLinear, ...]:
-    return card.placed()
-
-
-def _padded(card: ModelCard) -> tuple[PlacedLinear, ...]:
+def _padded(card: ModelCard) -> Matrices:
     rows = card.padded_vocab or card.vocab
     return tuple(
-        replace(one, linear=replace(one.linear, outputs=rows)) if _is_head(one) else one
+        replace(one, linear=replace(one.linear, outputs=rows)) if one.linear.name == "head" else one
         for one in _matmul(card)
     )
 
 
-def _is_head(placed: PlacedLinear) -> bool:
-    return placed.linear.name == "head"
-
-
-def _with_embedding(card: ModelCard) -> tuple[PlacedLinear, ...]:
-    rows = Linear(name="embedding", inputs=card.vocab, outputs=card.hidden, group="embedding")
+def _with_embedding(card: ModelCard) -> Matrices:
+    rows = Linear("embedding", card.vocab, card.hidden, "embedding")
     return (*card.placed(), PlacedLinear(rows))
-
-
-def _two_matrices(card: ModelCard) -> tuple[PlacedLinear, ...]:
-    return tuple(one for one in _matmul(card) if one.linear.name != "expert_gate")
-
-
-def _square(card: ModelCard) -> tuple[PlacedLinear, ...]:
-    return square(card).placed()
 
 
 def square(card: ModelCard) -> ModelCard:
@@ -74,65 +60,36 @@ def _squared(block: Block, hidden: int) -> Block:
     return replace(block, attention=replace(attention, head_dim=hidden // attention.heads))
 
 
-def _lump(card: ModelCard, count: int) -> tuple[PlacedLinear, ...]:
+def _lump(card: ModelCard, count: int) -> Matrices:
     """Return parameters as one matrix in the blocks and one around them, as far as it is known."""
     inside = sum(one.active for one in card.placed() if one.in_blocks) if card.complete else count
     parts = ((min(inside, count), True), (count - min(inside, count), False))
     return tuple(
-        PlacedLinear(
-            Linear(name="parameters", inputs=part, outputs=1, group="parameters"), in_blocks=within
-        )
+        PlacedLinear(Linear("parameters", part, 1, "parameters"), in_blocks=within)
         for part, within in parts
         if part
     )
 
 
-def _all(card: ModelCard) -> tuple[PlacedLinear, ...]:
-    return _lump(card, card.total)
-
-
-def _all_but_positions(card: ModelCard) -> tuple[PlacedLinear, ...]:
-    return _lump(card, card.total - card.positions * card.hidden)
-
-
-def _all_but_embeddings(card: ModelCard) -> tuple[PlacedLinear, ...]:
-    return _lump(card, card.total - card.embedding - card.positions * card.hidden)
-
-
-def _active(card: ModelCard) -> tuple[PlacedLinear, ...]:
-    return _lump(card, card.active)
-
-
-def _active_but_embedding(card: ModelCard) -> tuple[PlacedLinear, ...]:
-    return _lump(card, card.active - (0 if card.tied else card.embedding))
-
-
-def _matmul_or_all(card: ModelCard) -> tuple[PlacedLinear, ...]:
-    return _matmul(card) if card.complete else _all(card)
-
-
-def _nothing(card: ModelCard) -> tuple[PlacedLinear, ...]:
-    return ()
-
-
-_BY_MATRIX: Mapping[str, Callable[[ModelCard], tuple[PlacedLinear, ...]]] = {
+_MATRICES: Mapping[str, Callable[[ModelCard], Matrices]] = {
     "matmul": _matmul,
-    "matmul+router": _with_router,
+    "matmul+router": ModelCard.placed,
     "padded": _padded,
     "matmul+embedding": _with_embedding,
-    "two-matrix-experts": _two_matrices,
-    "square": _square,
+    "two-matrix-experts": lambda card: tuple(
+        one for one in _matmul(card) if one.linear.name != "expert_gate"
+    ),
+    "square": lambda card: square(card).placed(),
 }
-_WITHOUT_EMBEDDINGS: Mapping[str, Callable[[ModelCard], tuple[PlacedLinear, ...]]] = {
-    "all-positions": _all_but_positions,
-    "all-embeddings": _all_but_embeddings,
-    "active-embedding": _active_but_embedding,
+_WITHOUT_EMBEDDINGS: Mapping[str, Callable[[ModelCard], int]] = {
+    "all-positions": lambda card: card.total - card.positions * card.hidden,
+    "all-embeddings": lambda card: card.total - card.embedding - card.positions * card.hidden,
+    "active-embedding": lambda card: card.active - (0 if card.tied else card.embedding),
 }
-_WEIGHTS: Mapping[str, Callable[[ModelCard], tuple[PlacedLinear, ...]]] = {
-    **_BY_MATRIX,
+_PARAMETERS: Mapping[str, Callable[[ModelCard], int]] = {
     **_WITHOUT_EMBEDDINGS,
-    "all": _all,
-    "active": _active,
-    "matmul-or-all": _matmul_or_all,
-    "none": _nothing,
+    "all": lambda card: card.total,
+    "matmul-or-all": lambda card: card.total,
+    "active": lambda card: card.active,
+    "none": lambda card: 0,
 }

@@ -14,12 +14,13 @@ from typing import Final, Literal
 from traceflops.flops.ops.arguments import Arguments, Tensor
 from traceflops.flops.ops.gemm import matrix_type
 from traceflops.flops.ops.work import (
+    CannotCount,
     Core,
     FlopsPart,
+    Kind,
     NoteCode,
-    Result,
-    Unknown,
     Work,
+    operands,
     total_bytes,
 )
 
@@ -63,7 +64,9 @@ class Masking:
 
     def _windowed(self, args: Arguments, causal: bool, bottom_right: bool) -> Band:
         sides = [args.integer(place) for place in self.window]
-        left, right = (_bound(side) for side in (*sides, None, None)[:2])
+        # a negative side shows all keys, as one that is not recorded
+        bounds = [None if side is None or side < 0 else side for side in sides]
+        left, right = (*bounds, None, None)[:2]
         if len(self.window) == 1 and left is not None:
             left = left - 1 if left else None
         return Band(left, 0 if causal else right, bottom_right)
@@ -96,24 +99,21 @@ class Attention:
     masking: Masking
     packing: Packing = DENSE
     backward: bool = False
+    """The table sets it by the kind of the row."""
     unfused: bool = False
     """Computes all pairs by plain products, whatever the mask."""
     statistics: int | None = None
     """The place of whether the forward writes its log-sum-exp; always where there is none."""
 
-    def __call__(self, args: Arguments) -> Result:
-        """Return the work; unknown where lengths are not in the trace or shapes do not fit."""
-        first = 1 if self.backward else 0
-        q, k, v = (args.tensor(first + number) for number in range(3))
-        if q is None or k is None or v is None:
-            return Unknown("no-shapes")
-        if any(args.tensor(place) is not None for place in self.packing.paged):
-            return Unknown("not-in-trace")
+    def __call__(self, kind: Kind, args: Arguments) -> Work:
+        """Return the work; not counted where lengths are not recorded or shapes do not fit."""
+        first = int(self.backward)
+        q, k, v = operands(args, first, first + 1, first + 2)
+        if args.given(*self.packing.paged):
+            raise CannotCount("not-in-trace")
         core = self._core(args, q, k, v)
-        if isinstance(core, Unknown):
-            return core
         return Work(
-            "attention_backward" if self.backward else "attention",
+            kind,
             parts=self._parts(core),
             min_bytes=self._moved(args, q, k, v, core),
             dtype=matrix_type(q, k),
@@ -121,20 +121,13 @@ class Attention:
             notes=self._notes(args, core),
         )
 
-    def _core(self, args: Arguments, q: Tensor, k: Tensor, v: Tensor) -> Core | Unknown:
-        offsets = self.packing.offsets
-        packed = offsets is not None and args.tensor(offsets[0]) is not None
-        if packed:
-            return self._packed_core(args, q, k, v)
-        if any(args.tensor(place) is not None for place in self.packing.used):
-            return Unknown("not-in-trace")
-        return self._dense_core(args, q, k, v)
-
-    def _dense_core(self, args: Arguments, q: Tensor, k: Tensor, v: Tensor) -> Core | Unknown:
-        sides = [_dense(tensor, self.order) for tensor in (q, k, v)]
-        core = _fitted(*sides)
-        if core is None:
-            return Unknown("odd-shapes")
+    def _core(self, args: Arguments, q: Tensor, k: Tensor, v: Tensor) -> Core:
+        offsets = args.tensor((self.packing.offsets or (None,))[0])
+        if offsets is not None:
+            return self._packed_core(args, q, k, v, offsets)
+        if args.given(*self.packing.used):
+            raise CannotCount("not-in-trace")
+        core = _fitted(*(_dense(tensor, self.order) for tensor in (q, k, v)))
         band = self.masking.band(args)
         loose, tight = band or Band(), band or self.masking.unrecorded()
         return replace(
@@ -144,50 +137,45 @@ class Attention:
             causal=None if band is None else band.causal,
         )
 
-    def _packed_core(self, args: Arguments, q: Tensor, k: Tensor, v: Tensor) -> Core | Unknown:
+    def _packed_core(
+        self, args: Arguments, q: Tensor, k: Tensor, v: Tensor, offsets: Tensor
+    ) -> Core:
         if (len(q.shape), len(k.shape)) == (3, 4):
-            return Unknown("not-in-trace")  # keys in pages, whose used length no profiler records
+            raise CannotCount("not-in-trace")  # keys in pages: no profiler records the used length
         core = _fitted(*(_packed(tensor) for tensor in (q, k, v)))
-        offsets = args.tensor(self.packing.offsets[0]) if self.packing.offsets else None
-        if core is None or core.batch != 1 or offsets is None or len(offsets.shape) != 1:
-            return Unknown("odd-shapes")
+        if core.batch != 1 or len(offsets.shape) != 1:
+            raise CannotCount("odd-shapes")
         documents = max(0, offsets.shape[0] - 1)
-        band = self.masking.band(args)
+        band, unrecorded = self.masking.band(args), self.masking.unrecorded()
         longest = self._longest(args, core)
-        most, least = _bounds(band, self.masking.unrecorded(), core, documents, longest)
-        used = any(args.tensor(place) is not None for place in self.packing.used)
+        most, least = _bounds(band, unrecorded, core, documents, longest)
+        used = bool(args.given(*self.packing.used))
         return replace(
             core,
             pairs=most,
             pairs_at_least=0 if used else least,
             causal=None if band is None else band.causal,
             documents=documents,
-            cut=used or (band or self.masking.unrecorded()).cuts(max(longest)),
+            cut=used or (band or unrecorded).cuts(max(longest)),
         )
 
     def _longest(self, args: Arguments, core: Core) -> tuple[int, int]:
         """Return the longest sequence of queries and of keys, at most all of them."""
-        places = self.packing.longest or (None, None)
-        found = [args.integer(place) for place in places]
-        totals = (core.queries, core.keys)
-        lengths = [
-            total if length is None or length < 0 else min(length, total)
-            for length, total in zip(found, totals, strict=True)
-        ]
-        return lengths[0], lengths[1]
+        queries, keys = (args.integer(place) for place in self.packing.longest or (None, None))
+        return _at_most(queries, core.queries), _at_most(keys, core.keys)
 
     def _parts(self, core: Core) -> tuple[FlopsPart, ...]:
         most, least = core.pairs, core.pairs_at_least
-        if self.unfused:
-            full = core.batch * core.queries * core.keys
-            hidden = FlopsPart("mask", core.forward(full - most), core.forward(full - most))
-            return (FlopsPart("forward", core.forward(most), core.forward(least)), hidden)
-        if not self.backward:
-            return (FlopsPart("forward", core.forward(most), core.forward(least)),)
-        return (
-            FlopsPart("backward", 2 * core.forward(most), 2 * core.forward(least)),
-            FlopsPart("algorithmic", core.scores(most), core.scores(least)),
-        )
+        if self.backward:
+            return (
+                FlopsPart("backward", 2 * core.forward(most), 2 * core.forward(least)),
+                FlopsPart("algorithmic", core.scores(most), core.scores(least)),
+            )
+        forward = FlopsPart("forward", core.forward(most), core.forward(least))
+        if not self.unfused:
+            return (forward,)
+        hidden = core.batch * core.queries * core.keys - most
+        return (forward, FlopsPart.exact("mask", core.forward(hidden)))
 
     def _moved(self, args: Arguments, q: Tensor, k: Tensor, v: Tensor, core: Core) -> int | None:
         """Return the bytes: q, k, v, o and statistics; backward also do, dq, dk and dv.
@@ -218,15 +206,6 @@ class Attention:
 
 
 @dataclass(frozen=True, slots=True)
-class PagedAttention:
-    """Attention over cached keys: their length is in no argument that is recorded."""
-
-    def __call__(self, _args: Arguments) -> Result:
-        """Return unknown."""
-        return Unknown("not-in-trace")
-
-
-@dataclass(frozen=True, slots=True)
 class _Side:
     """One operand as batch, heads, length and size per head."""
 
@@ -236,35 +215,34 @@ class _Side:
     size: int
 
 
-def _dense(tensor: Tensor, order: Order) -> _Side | None:
+def _at_most(length: int | None, total: int) -> int:
+    return total if length is None or length < 0 else min(length, total)
+
+
+def _dense(tensor: Tensor, order: Order) -> _Side:
     """Return the sizes of an operand; without a batch or heads these are 1."""
-    if order == "tokens-first":
-        if len(tensor.shape) != 4:
-            return None
+    if order == "tokens-first" and len(tensor.shape) == 4:
         batch, length, heads, size = tensor.shape
         return _Side(batch, heads, length, size)
-    if len(tensor.shape) < 2:
-        return None
+    if order == "tokens-first" or len(tensor.shape) < 2:
+        raise CannotCount("odd-shapes")
     *lead, length, size = tensor.shape
     return _Side(prod(lead[:-1]), lead[-1] if lead else 1, length, size)
 
 
-def _packed(tensor: Tensor) -> _Side | None:
+def _packed(tensor: Tensor) -> _Side:
     """Return the sizes of packed tokens: [total, H, D], or [1, total, H, D]."""
     if len(tensor.shape) not in (3, 4):
-        return None
+        raise CannotCount("odd-shapes")
     *lead, total, heads, size = tensor.shape
     return _Side(prod(lead), heads, total, size)
 
 
-def _fitted(q: _Side | None, k: _Side | None, v: _Side | None) -> Core | None:
-    """Return the core without pairs; None if the three do not belong together."""
-    if q is None or k is None or v is None:
-        return None
+def _fitted(q: _Side, k: _Side, v: _Side) -> Core:
     alike = q.batch == k.batch == v.batch and k.heads == v.heads and k.length == v.length
     shared = q.heads % k.heads == 0 if k.heads else q.heads == 0
     if not (alike and shared and q.size == k.size):
-        return None
+        raise CannotCount("odd-shapes")
     return Core(q.batch, q.heads, k.heads, q.length, k.length, q.size, v.size, 0, 0, None)
 
 
@@ -288,21 +266,14 @@ def _bounds(
     return most, 0
 
 
-def _bound(side: int | None) -> int | None:
-    """Return how many keys a window shows on one side, None for all."""
-    return None if side is None or side < 0 else side
-
-
-# How many (query, key) pairs an attention mask leaves, in closed form and exact.
-#
-# A mask is a band: query i sees key j if i + shift - left <= j <= i + shift + right. A causal mask
-# has right = 0; a window bounds left too; `shift` is 0 where the first query is aligned with the
-# first key (top-left) and keys - queries where the last ones are (bottom-right).
-
-
 @dataclass(frozen=True, slots=True)
 class Band:
-    """Keys from `left` before to `right` behind the query's own place; None is without bound."""
+    """Keys from `left` before to `right` behind the query's own place; None is without bound.
+
+    Query i sees key j if i + shift - left <= j <= i + shift + right: a causal mask has right = 0, a
+    window bounds left too. `shift` is 0 where the first query is aligned with the first key (top
+    left) and keys - queries where the last ones are (bottom right).
+    """
 
     left: int | None = None
     right: int | None = None
@@ -346,9 +317,8 @@ class Band:
         if not documents:
             return 0
         short, longer = divmod(total, documents)
-        return longer * self.pairs(short + 1, short + 1) + (documents - longer) * self.pairs(
-            short, short
-        )
+        of_short, of_longer = self.pairs(short, short), self.pairs(short + 1, short + 1)
+        return longer * of_longer + (documents - longer) * of_short
 
 
 def _ramp(queries: int, keys: int, first: int) -> int:

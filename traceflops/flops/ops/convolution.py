@@ -16,13 +16,14 @@ from math import prod
 from traceflops.flops.ops.arguments import Arguments, Read, Shape, Tensor
 from traceflops.flops.ops.gemm import factor, matrix_type
 from traceflops.flops.ops.work import (
+    CannotCount,
     Correlation,
     FlopsPart,
+    Kind,
     NoteCode,
     PartName,
-    Result,
-    Unknown,
     Work,
+    operands,
     total_bytes,
 )
 
@@ -47,24 +48,20 @@ class Convolution:
     output_padding: int | None = None
     bias: int | None = 2
 
-    def __call__(self, args: Arguments) -> Result:
-        """Return the work; unknown where the size of the output cannot be known."""
-        x, w = args.tensor(0), args.tensor(1)
-        if x is None or w is None:
-            return Unknown("no-shapes")
+    def __call__(self, kind: Kind, args: Arguments) -> Work:
+        """Return the work; not counted where the size of the output cannot be known."""
+        x, w = operands(args, 0, 1)
         x = _batched(x, w)
         transposed = _flag(args, self.transposed)
         groups = 1 if self.groups is None and transposed else args.integer(self.groups)
         geometry = _forward_geometry(x, w, transposed, groups)
-        if isinstance(geometry, Unknown):
-            return geometry
         steps = self._steps(args, len(geometry.input))
         if steps is None and args.output is None:
-            return Unknown("no-values")
+            raise CannotCount("no-values")
         output = output_size(geometry, *steps) if steps else _as_gradient(args.output, geometry)
         if output is None:
-            return Unknown("odd-shapes")
-        work = _forward(x, w, args.tensor(self.bias), replace(geometry, output=output))
+            raise CannotCount("odd-shapes")
+        work = _forward(kind, x, w, args.tensor(self.bias), replace(geometry, output=output))
         return work if steps else replace(work, notes=("output-from-gradient",))
 
     def _steps(self, args: Arguments, spatial: int) -> tuple[Shape, Shape, Shape, Shape] | None:
@@ -93,26 +90,22 @@ class ConvolutionBackward:
     groups: int | None = 9
     mask: int = 10
 
-    def __call__(self, args: Arguments) -> Result:
-        """Return the work; unknown where the three shapes do not belong together."""
-        return self.gradients(args, _asked(args.value(self.mask)))
+    def __call__(self, kind: Kind, args: Arguments) -> Work:
+        """Return the work; not counted where the three shapes do not belong together."""
+        return self.gradients(kind, args, _asked(args.value(self.mask)))
 
-    def gradients(self, args: Arguments, asked: Asked | None) -> Result:
+    def gradients(self, kind: Kind, args: Arguments, asked: Asked | None) -> Work:
         """Return the work of the gradients asked for; None: between none and both of them."""
-        dy, x, w = (args.tensor(at) for at in (self.gradient, self.input, self.weight))
-        if dy is None or x is None or w is None:
-            return Unknown("no-shapes")
+        dy, x, w = operands(args, self.gradient, self.input, self.weight)
         dy, x = _batched(dy, w), _batched(x, w)
         transposed = _flag(args, self.transposed)
         geometry = _backward_geometry(dy, x, w, transposed, args.integer(self.groups))
-        if isinstance(geometry, Unknown):
-            return geometry
         each = flops(geometry) * factor(x, w)
         names: tuple[PartName, PartName] = ("input_grad", "weight_grad")
         wanted = zip(names, asked or (True, True), strict=True)
         notes: tuple[NoteCode, ...] = () if asked else ("output-mask-not-recorded",)
         return Work(
-            "convolution_backward",
+            kind,
             parts=tuple(FlopsPart(name, each, each if asked else 0) for name, yes in wanted if yes),
             min_bytes=_moved(dy, x, w, asked) if asked else None,
             dtype=matrix_type(x, w),
@@ -131,11 +124,11 @@ class OneGradient:
     whole: ConvolutionBackward
     input: bool
 
-    def __call__(self, args: Arguments) -> Result:
-        """Return the work; unknown where the op around is not recorded."""
+    def __call__(self, kind: Kind, args: Arguments) -> Work:
+        """Return the work; not counted where the op around is not recorded."""
         if args.enclosing is None:
-            return Unknown("no-shapes")
-        return self.whole.gradients(args.enclosing, (self.input, not self.input))
+            raise CannotCount("no-shapes")
+        return self.whole.gradients(kind, args.enclosing, (self.input, not self.input))
 
 
 def flops(geometry: Correlation) -> int:
@@ -173,13 +166,13 @@ def _as_gradient(gradient: Shape | None, geometry: Correlation) -> Shape | None:
     return gradient[2:] if gradient[0] == geometry.batch else None
 
 
-def _forward(x: Tensor, w: Tensor, bias: Tensor | None, geometry: Correlation) -> Work:
+def _forward(kind: Kind, x: Tensor, w: Tensor, bias: Tensor | None, geometry: Correlation) -> Work:
     y = None
     if geometry.groups or not geometry.transposed:
         channels = w.shape[1] * geometry.groups if geometry.transposed else w.shape[0]
         y = x.like((geometry.batch, channels, *geometry.output)).bytes
     return Work(
-        "convolution",
+        kind,
         parts=(FlopsPart.exact("forward", flops(geometry) * factor(x, w)),),
         min_bytes=total_bytes(x.bytes, w.bytes, y, 0 if bias is None else bias.bytes),
         dtype=matrix_type(x, w),
@@ -200,41 +193,43 @@ def _flag(args: Arguments, flag: int | bool) -> bool | None:
 
 def _forward_geometry(
     x: Tensor, w: Tensor, transposed: bool | None, groups: int | None
-) -> Correlation | Unknown:
-    """Return the sizes without the output; unknown if input and weight do not fit together."""
+) -> Correlation:
+    """Return the sizes without the output; not counted if input and weight do not fit together."""
+    fitting = _readings(x, w, transposed, groups)
+    if len(fitting) != 1:
+        raise CannotCount("no-values" if fitting else "odd-shapes")
+    return fitting[0]
+
+
+def _readings(
+    x: Tensor, w: Tensor, transposed: bool | None, groups: int | None
+) -> list[Correlation]:
+    """Return the sizes as those of a convolution, of a transposed one, or as either."""
     if len(w.shape) < 3 or len(x.shape) != len(w.shape):
-        return Unknown("odd-shapes")
-    fitting = [
-        (flag, count)
-        for flag in ((False, True) if transposed is None else (transposed,))
-        for count in (_groups(x.shape[1], w.shape, flag, groups),)
+        return []
+    flags = (False, True) if transposed is None else (transposed,)
+    counts = [(flag, _groups(x.shape[1], w.shape, flag, groups)) for flag in flags]
+    return [
+        Correlation(x.shape[0], x.shape[2:], (), w.shape, count, flag)
+        for flag, count in counts
         if count is not None
     ]
-    if len(fitting) != 1:
-        return Unknown("no-values" if fitting else "odd-shapes")
-    flag, count = fitting[0]
-    return Correlation(x.shape[0], x.shape[2:], (), w.shape, count, flag)
 
 
 def _backward_geometry(
     dy: Tensor, x: Tensor, w: Tensor, transposed: bool | None, groups: int | None
-) -> Correlation | Unknown:
+) -> Correlation:
     """Return the sizes; the backward of one kind is as the forward of the other one."""
-    if len(dy.shape) != len(x.shape) or len(x.shape) < 3 or dy.shape[0] != x.shape[0]:
-        return Unknown("odd-shapes")
     mirrored = None if transposed is None else not transposed
-    sides = _forward_geometry(x, w, transposed, groups), _forward_geometry(dy, w, mirrored, groups)
-    if any(isinstance(side, Unknown) and side.reason == "odd-shapes" for side in sides):
-        return Unknown("odd-shapes")
-    flags = {
-        side.transposed is not mirror
-        for side, mirror in zip(sides, (False, True), strict=True)
-        if isinstance(side, Correlation)
-    }
+    forward, backward = _readings(x, w, transposed, groups), _readings(dy, w, mirrored, groups)
+    if not forward or not backward or dy.shape[0] != x.shape[0]:
+        raise CannotCount("odd-shapes")
+    certain = [side for side in (forward, backward) if len(side) == 1]
+    flags = {side[0].transposed is (side is forward) for side in certain}
     if len(flags) != 1:
-        return Unknown("odd-shapes" if flags else "no-values")
-    known = max(side.groups for side in sides if isinstance(side, Correlation))
-    return Correlation(x.shape[0], x.shape[2:], dy.shape[2:], w.shape, known, flags.pop())
+        raise CannotCount("odd-shapes" if flags else "no-values")
+    groups = max(side[0].groups for side in certain)
+    return Correlation(x.shape[0], x.shape[2:], dy.shape[2:], w.shape, groups, flags.pop())
 
 
 def _groups(channels: int, weight: Shape, transposed: bool, groups: int | None) -> int | None:

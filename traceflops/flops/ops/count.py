@@ -1,4 +1,10 @@
-"""The work of every op of a trace, computed once per distinct combination of its arguments."""
+"""The work of every op of a trace, computed once per distinct combination of its arguments.
+
+Not all arguments are recorded. Profilers before torch 2.1 record no values, so a convolution's
+stride and padding are unknown; its output is as large as the gradient that the backward node of the
+same sequence number gets. Before torch 1.11 one op per gradient ran inside one op that has all
+shapes.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +25,7 @@ from traceflops.flops.ops.arguments import (
     read_values,
 )
 from traceflops.flops.ops.table import ENCLOSING, RULES
-from traceflops.flops.ops.work import Result, Rule, Unknown, Work
+from traceflops.flops.ops.work import CannotCount, Result, Rule, Unknown, Work
 from traceflops.table import (
     ABSENT,
     BoolArray,
@@ -38,6 +44,7 @@ UNKNOWN: Final = -1
 
 _COLUMNS: Final = ("name", "input_dims", "input_types", "input_strides", "concrete_inputs")
 _LARGEST_KEY: Final = 2**62
+_CONVOLUTION_NODE: Final = re.compile(r"[A-Za-z0-9_]{0,40}Conv[A-Za-z0-9_]{0,40}Backward[0-9]{0,3}")
 
 T = TypeVar("T")
 
@@ -87,8 +94,7 @@ class OpWork:
 
 def count_ops(ops: pa.Table) -> OpWork:
     """Return the work of every row of a trace's table of ops."""
-    modelled = _modelled(ops)
-    rows = np.flatnonzero(modelled)
+    rows = np.flatnonzero(_named(ops, RULES.__contains__))
     output, enclosing = output_shapes(ops), enclosing_ops(ops)
     own = _combined(codes(ops[column])[rows] for column in _COLUMNS)
     of_row = np.full(ops.num_rows + 1, -1, dtype=np.int64)  # the last one is that of row -1
@@ -96,15 +102,15 @@ def count_ops(ops: pa.Table) -> OpWork:
     key = _combined([own, output[rows], of_row[enclosing[rows]]])
     first = first_rows(key, int(key.max()) + 1 if len(key) else 0)
     reader = _ArgumentReader(ops, output, enclosing)
-    found: list[tuple[Result, Rule | None]] = [(Unknown("not-modelled"), None)]
-    found += map(reader.work, rows[first].tolist())
+    results: list[tuple[Result, Rule | None]] = [(Unknown("not-modelled"), None)]
+    results += map(reader.work, rows[first].tolist())
     place = np.zeros(ops.num_rows, dtype=np.int64)
     place[rows] = key + 1
-    works = tuple(work for work, _ in found)
+    works = tuple(work for work, _ in results)
     return OpWork(
         place,
         works,
-        tuple(rule for _, rule in found),
+        tuple(rule for _, rule in results),
         flops=_column(works, lambda work: work.flops),
         at_least=_column(works, lambda work: work.at_least),
         min_bytes=_column(works, lambda work: work.min_bytes),
@@ -158,10 +164,11 @@ class _ArgumentReader:
             output=output[0] if output and not isinstance(output[0], Shapes) else None,
             enclosing=self._arguments(around) if around >= 0 else None,
         )
-        work = rule.formula(hinted)
-        if isinstance(work, Work) and not work.fits:
-            return Unknown("too-large"), rule
-        return work, rule
+        try:
+            work = rule.formula(rule.kind, hinted)
+        except CannotCount as error:
+            return Unknown(error.reason), rule
+        return (work if work.fits else Unknown("too-large")), rule
 
     def _arguments(self, row: int) -> Arguments | None:
         """Return the arguments of one op, None where the shapes are written in no known way."""
@@ -174,11 +181,6 @@ class _ArgumentReader:
             self._strides.of(row) or (),
             self._values.of(row) or (),
         )
-
-
-def _modelled(ops: pa.Table) -> BoolArray:
-    known = np.array([name in RULES for name in names(ops["name"])], dtype=np.bool_)
-    return known[codes(ops["name"])] if len(known) else np.zeros(ops.num_rows, dtype=np.bool_)
 
 
 def _combined(columns: Iterable[IntArray]) -> IntArray:
@@ -198,24 +200,6 @@ def _column(works: tuple[Result, ...], count: Callable[[Work], int | None]) -> I
     return np.array(values, dtype=np.int64)
 
 
-# What else in a trace tells about an op whose own arguments are not all recorded.
-#
-# Profilers before torch 2.1 record no values, so a convolution's stride and padding are unknown.
-# Its
-# output is as large as the gradient that the backward node of the same sequence number gets.
-# Before
-# torch 1.11 one op per gradient ran inside one op that has all shapes.
-
-
-_FORWARD: Final = frozenset(name for name, rule in RULES.items() if rule.kind == "convolution")
-
-
-_ENCLOSED: Final = frozenset(ENCLOSING.values())
-
-
-_CONVOLUTION_NODE: Final = re.compile(r"[A-Za-z0-9_]{0,40}Conv[A-Za-z0-9_]{0,40}Backward[0-9]{0,3}")
-
-
 def output_shapes(ops: pa.Table) -> IntArray:
     """Return, per op, the code of the `input_dims` of its gradient's node, -1 where none is known.
 
@@ -223,14 +207,14 @@ def output_shapes(ops: pa.Table) -> IntArray:
     convolution around it. A number that several nodes with different shapes have (several forward
     threads) tells nothing.
     """
-    found = np.full(ops.num_rows, -1, dtype=np.int64)
+    shape_of = np.full(ops.num_rows, -1, dtype=np.int64)
     sequence, dims = numbers(ops["sequence"], ABSENT), codes(ops["input_dims"])
-    forward = _named(ops, lambda name: name in _FORWARD) & (dims >= 0)
+    forward = _named(ops, _is_convolution) & (dims >= 0)
     asking = np.flatnonzero(forward & (codes(ops["concrete_inputs"]) < 0))
     numbered = (sequence != ABSENT) & (dims >= 0)
-    giving = np.flatnonzero(numbered & _named(ops, _is_convolution_node))
+    giving = np.flatnonzero(numbered & _named(ops, _CONVOLUTION_NODE.fullmatch))
     if not len(asking) or not len(giving):
-        return found
+        return shape_of
     carrying = np.flatnonzero(forward & numbered)
     carrier = np.where(numbered[asking], asking, _around(ops, asking, carrying))
     keys = joint_codes(numbers(ops["process"]), sequence)
@@ -238,27 +222,27 @@ def output_shapes(ops: pa.Table) -> IntArray:
     at = np.minimum(np.searchsorted(given, keys[carrier]), len(given) - 1)
     if len(given):
         known = (carrier >= 0) & (given[at] == keys[carrier])
-        found[asking] = np.where(known, shape[at], -1)
-    return found
+        shape_of[asking] = np.where(known, shape[at], -1)
+    return shape_of
 
 
 def enclosing_ops(ops: pa.Table) -> IntArray:
     """Return, per op, the row of the op around it that knows its shapes, -1 where it needs none."""
-    found = np.full(ops.num_rows, -1, dtype=np.int64)
-    inner = np.flatnonzero(_named(ops, lambda name: name in ENCLOSING))
-    outer = np.flatnonzero(_named(ops, lambda name: name in _ENCLOSED))
+    enclosing = np.full(ops.num_rows, -1, dtype=np.int64)
+    inner = np.flatnonzero(_named(ops, ENCLOSING.__contains__))
+    outer = np.flatnonzero(_named(ops, frozenset(ENCLOSING.values()).__contains__))
     if not len(inner) or not len(outer):
-        return found
+        return enclosing
     name = codes(ops["name"])
     code_of = {label: code for code, label in enumerate(names(ops["name"]))}
     wanted = np.array([code_of.get(ENCLOSING.get(label, ""), -1) for label in code_of])
     around = _around(ops, inner, outer)
-    found[inner] = np.where((around >= 0) & (name[around] == wanted[name[inner]]), around, -1)
-    return found
+    enclosing[inner] = np.where((around >= 0) & (name[around] == wanted[name[inner]]), around, -1)
+    return enclosing
 
 
-def _is_convolution_node(name: str) -> bool:
-    return _CONVOLUTION_NODE.fullmatch(name) is not None
+def _is_convolution(name: str) -> bool:
+    return name in RULES and RULES[name].kind == "convolution"
 
 
 def _around(ops: pa.Table, inner: IntArray, outer: IntArray) -> IntArray:
@@ -272,17 +256,16 @@ def _around(ops: pa.Table, inner: IntArray, outer: IntArray) -> IntArray:
     return np.where(place >= 0, outer[place], -1)
 
 
-def _named(ops: pa.Table, wanted: Callable[[str], bool]) -> BoolArray:
-    """Return which ops have a name that is wanted."""
-    chosen = np.array([wanted(label) for label in names(ops["name"])], dtype=np.bool_)
-    return chosen[codes(ops["name"])] if len(chosen) else np.zeros(0, dtype=np.bool_)
+def _named(ops: pa.Table, wanted: Callable[[str], object]) -> BoolArray:
+    chosen = [code for code, label in enumerate(names(ops["name"])) if wanted(label)]
+    return np.isin(codes(ops["name"]), chosen)
 
 
 def _unambiguous(keys: IntArray, values: IntArray) -> tuple[IntArray, IntArray]:
     """Return the distinct keys in order, and their values; keys with several ones are left out."""
     order = np.lexsort((values, keys))
-    ordered, found = keys[order], values[order]
+    ordered, chosen = keys[order], values[order]
     opens = np.flatnonzero(np.diff(ordered, prepend=ordered[:1] - 1))
     closes = np.append(opens[1:], len(ordered)) - 1
-    alike = found[opens] == found[closes] if len(opens) else np.zeros(0, dtype=np.bool_)
-    return ordered[opens][alike], found[opens][alike]
+    alike = chosen[opens] == chosen[closes] if len(opens) else np.zeros(0, dtype=np.bool_)
+    return ordered[opens][alike], chosen[opens][alike]

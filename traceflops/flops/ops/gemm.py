@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Literal
 
-from traceflops.flops.ops.arguments import Arguments, Shape, Tensor
-from traceflops.flops.ops.types import PACKED_FP4, ElementType
+from traceflops.flops.ops.arguments import PACKED_FP4, Arguments, ElementType, Shape, Tensor
 from traceflops.flops.ops.work import (
+    CannotCount,
     FlopsPart,
+    Kind,
     Layout,
-    NoteCode,
     Product,
-    Result,
-    Unknown,
     Work,
+    operands,
     total_bytes,
 )
 
@@ -24,6 +24,9 @@ _REAL_PRODUCTS_OF_A_COMPLEX_ONE = 4
 
 Spelling = Literal["mm", "bmm", "matmul", "linear", "mv"]
 """How the operands' shapes are read: `linear` has the weight as N x K."""
+
+_RANKS = {"mm": (2, 2), "bmm": (3, 3), "mv": (2, 1)}
+"""The dimensions that operands must have; others broadcast."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,23 +51,16 @@ class MatrixProduct:
     others: tuple[int, ...] = ()
     most: int = 16
 
-    def __call__(self, args: Arguments) -> Result:
-        """Return the work; unknown where the shapes are no such product's."""
-        left, right = args.tensor(self.left), args.tensor(self.right)
-        if left is None or right is None:
-            return Unknown("no-shapes")
+    def __call__(self, kind: Kind, args: Arguments) -> Work:
+        """Return the work; not counted where the shapes are no such product's."""
+        left, right = operands(args, self.left, self.right)
         signature = product_of(self.spelling, left, right)
-        if signature is None or len(args.shapes) > self.most:
-            return Unknown("odd-shapes")
-        kind = self._result_type(args) or left.type
-        out = Tensor((signature.batch, signature.m, signature.n), None, kind)
-        return Work(
-            "gemm",
-            parts=(FlopsPart.exact("product", signature.flops * factor(left, right)),),
-            min_bytes=total_bytes(left.bytes, right.bytes, out.bytes, *self._others(args)),
-            dtype=matrix_type(left, right),
-            signature=signature,
-        )
+        if len(args.shapes) > self.most:
+            raise CannotCount("odd-shapes")
+        result = self._result_type(args) or left.type
+        out = Tensor((signature.batch, signature.m, signature.n), None, result)
+        moved = (left.bytes, right.bytes, out.bytes, *self._others(args))
+        return _work(kind, signature, moved, matrix_type(left, right), factor(left, right))
 
     def _result_type(self, args: Arguments) -> ElementType | None:
         out = args.tensor(self.out)
@@ -74,8 +70,7 @@ class MatrixProduct:
         beta = args.value(self.beta)
         adds = isinstance(beta, int | float) and beta != 0
         places = (*self.others, self.added) if adds or self.beta is None else self.others
-        given = [args.tensor(place) for place in places if place is not None]
-        return [tensor.bytes for tensor in given if tensor is not None]
+        return [tensor.bytes for tensor in args.given(*places)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,24 +83,17 @@ class PackedWeight:
     columns: tuple[int, int]
     weight: int = 1
 
-    def __call__(self, args: Arguments) -> Result:
-        """Return the work; unknown where shapes are missing."""
-        left, weight = args.tensor(0), args.tensor(self.weight)
-        source = args.tensor(self.columns[0])
-        if left is None or weight is None or source is None:
-            return Unknown("no-shapes")
-        if not left.shape or len(source.shape) <= self.columns[1]:
-            return Unknown("odd-shapes")
+    def __call__(self, kind: Kind, args: Arguments) -> Work:
+        """Return the work; not counted where shapes are missing."""
+        argument, dimension = self.columns
+        left, weight, source = operands(args, 0, self.weight, argument)
+        if not left.shape or len(source.shape) <= dimension:
+            raise CannotCount("odd-shapes")
         *rows, k = left.shape
-        signature = Product(1, prod(rows), source.shape[self.columns[1]], k)
+        signature = Product(1, prod(rows), source.shape[dimension], k)
         out = left.like((signature.m, signature.n))
-        return Work(
-            "gemm",
-            parts=(FlopsPart.exact("product", signature.flops),),
-            min_bytes=total_bytes(left.bytes, weight.bytes, out.bytes),
-            dtype=left.type.matrix if left.type else None,
-            signature=signature,
-        )
+        moved = (left.bytes, weight.bytes, out.bytes)
+        return _work(kind, signature, moved, left.type.matrix if left.type else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,52 +108,53 @@ class GroupedProduct:
     others: tuple[int, ...] = ()
     offsets: int = 2
 
-    def __call__(self, args: Arguments) -> Result:
-        """Return the work; unknown where the shapes are no such product's."""
-        left, right = args.tensor(0), args.tensor(1)
-        if left is None or right is None:
-            return Unknown("no-shapes")
+    def __call__(self, kind: Kind, args: Arguments) -> Work:
+        """Return the work; not counted where the shapes are no such product's."""
+        left, right = operands(args, 0, 1)
         signature = _grouped_product(left, right)
-        if signature is None:
-            return Unknown("odd-shapes")
-        stacked = len(left.shape) == len(right.shape) == 3
-        notes: tuple[NoteCode, ...] = () if stacked else ("rows-of-groups-not-recorded",)
-        scales = [args.tensor(place) for place in self.others]
-        return Work(
-            "grouped_gemm",
-            parts=(FlopsPart.exact("product", signature.flops),),
-            min_bytes=total_bytes(
-                left.bytes if stacked else _used(left, signature.n),
-                right.bytes if stacked else _used(right, signature.m),
-                self._written(args, left, right, signature),
-                *(scale.bytes for scale in scales if scale is not None),
-            ),
-            dtype=matrix_type(left, right),
-            signature=signature,
-            notes=notes,
-        )
+        moved = [scale.bytes for scale in args.given(*self.others)]
+        moved.append(self._written(args, left, right, signature))
+        if len(left.shape) == len(right.shape) == 3:
+            moved += [left.bytes, right.bytes]
+            return _work(kind, signature, moved, matrix_type(left, right))
+        moved += [_used(left, signature.n), _used(right, signature.m)]
+        work = _work(kind, signature, moved, matrix_type(left, right))
+        return replace(work, notes=("rows-of-groups-not-recorded",))
 
     def _written(
         self, args: Arguments, left: Tensor, right: Tensor, signature: Product
     ) -> int | None:
-        matrices: int | None = signature.batch
+        matrices = signature.batch
         if len(left.shape) == len(right.shape) == 2:
             offsets = args.tensor(self.offsets)
-            matrices = None if offsets is None else offsets.elements
+            if offsets is None:
+                return None
+            matrices = offsets.elements
         kind = args.type_at(self.out_type) or left.type
-        if matrices is None:
-            return None
         return Tensor((matrices, signature.m, signature.n), None, kind).bytes
 
 
-def product_of(spelling: Spelling, left: Tensor, right: Tensor) -> Product | None:
-    """Return the sizes of the product of two operands, None if they do not fit together."""
+def _work(
+    kind: Kind,
+    signature: Product,
+    moved: Iterable[int | None],
+    dtype: str | None,
+    real_products: int = 1,
+) -> Work:
+    part = FlopsPart.exact("product", signature.flops * real_products)
+    return Work(kind, (part,), total_bytes(*moved), dtype, signature)
+
+
+def product_of(spelling: Spelling, left: Tensor, right: Tensor) -> Product:
+    """Return the sizes of the product of two operands; not counted if they do not fit together."""
     a, b = left.shape, right.shape
     if spelling == "linear":
         b = (*b[:-2], *b[-2:][::-1])
-    sizes = _SIZES[spelling](a, b)
+    ranks = (len(a), len(b))
+    fits = _RANKS.get(spelling, ranks) == ranks and (spelling != "bmm" or a[0] == b[0])
+    sizes = _sizes(a, b) if fits else None
     if sizes is None:
-        return None
+        raise CannotCount("odd-shapes")
     batch, m, n, k = sizes
     right_layout = layout(right)
     if spelling == "linear" and right_layout:
@@ -173,26 +162,7 @@ def product_of(spelling: Spelling, left: Tensor, right: Tensor) -> Product | Non
     return Product(batch, m, n, k * _packed(left, right), layout(left), right_layout)
 
 
-Sizes = tuple[int, int, int, int]
-
-
-def _mm(a: Shape, b: Shape) -> Sizes | None:
-    if len(a) != 2 or len(b) != 2 or a[1] != b[0]:
-        return None
-    return 1, a[0], b[1], a[1]
-
-
-def _bmm(a: Shape, b: Shape) -> Sizes | None:
-    if len(a) != 3 or len(b) != 3 or a[0] != b[0] or a[2] != b[1]:
-        return None
-    return a[0], a[1], b[2], a[2]
-
-
-def _mv(a: Shape, b: Shape) -> Sizes | None:
-    return _mm(a, (b[0], 1)) if len(b) == 1 else None
-
-
-def _matmul(a: Shape, b: Shape) -> Sizes | None:
+def _sizes(a: Shape, b: Shape) -> tuple[int, int, int, int] | None:
     """Return the sizes of `a @ b`: vectors get a dimension, batches broadcast.
 
     Where only one side has a batch, its rows are those of one product.
@@ -207,15 +177,6 @@ def _matmul(a: Shape, b: Shape) -> Sizes | None:
         return 1, prod(rows[:-1]), columns[1], rows[-1]
     batch = broadcast(rows[:-2], columns[:-2])
     return None if batch is None else (prod(batch), rows[-2], columns[-1], rows[-1])
-
-
-_SIZES = {
-    "mm": _mm,
-    "bmm": _bmm,
-    "matmul": _matmul,
-    "linear": _matmul,
-    "mv": _mv,
-}
 
 
 def broadcast(*shapes: Shape) -> Shape | None:
@@ -262,14 +223,12 @@ def _packed(left: Tensor, right: Tensor) -> int:
     return 2 if names == {PACKED_FP4} else 1
 
 
-def _grouped_product(left: Tensor, right: Tensor) -> Product | None:
+def _grouped_product(left: Tensor, right: Tensor) -> Product:
     """Return the sizes of a grouped product as one product, or as one per group."""
     a, b = left.shape, right.shape
-    if not {len(a), len(b)} <= {2, 3} or a[-1] != b[-2]:
-        return None
     stacked = len(a) == len(b) == 3
-    if stacked and a[0] != b[0]:
-        return None
+    if not {len(a), len(b)} <= {2, 3} or a[-1] != b[-2] or (stacked and a[0] != b[0]):
+        raise CannotCount("odd-shapes")
     batch, k = a[0] if stacked else 1, a[-1] * _packed(left, right)
     return Product(batch, a[-2], b[-1], k, layout(left), layout(right))
 

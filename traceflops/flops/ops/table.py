@@ -9,15 +9,16 @@ An op that runs another one of the table below itself is a wrapper.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
-from traceflops.flops.ops.attention import DENSE, Attention, Masking, Packing, PagedAttention
+from traceflops.flops.ops.arguments import INT32
+from traceflops.flops.ops.attention import DENSE, Attention, Masking, Packing
 from traceflops.flops.ops.convolution import Convolution, ConvolutionBackward, OneGradient
 from traceflops.flops.ops.gemm import GroupedProduct, MatrixProduct, PackedWeight
-from traceflops.flops.ops.types import INT32
-from traceflops.flops.ops.vector_table import VECTOR_OPS, VECTOR_WRAPPERS
-from traceflops.flops.ops.work import Children, Formula, Kind, Role, Rule
+from traceflops.flops.ops.vector_table import CHILDREN, VECTOR_OPS, VECTOR_WRAPPERS
+from traceflops.flops.ops.work import Formula, Kind, NeverCounted, Role, Rule
 
 Rows = Mapping[Kind, Mapping[str, Formula]]
 
@@ -35,21 +36,16 @@ def _tokens_first(masking: Masking, packing: Packing = DENSE) -> Attention:
     return Attention("tokens-first", masking, packing)
 
 
-def _tokens_first_backward(masking: Masking, packing: Packing = DENSE) -> Attention:
-    return Attention("tokens-first", masking, packing, backward=True)
-
-
 def _sdpa(causal: int, bias: int | None = None, statistics: int | None = None) -> Attention:
     return Attention("heads-first", Masking((causal,), tensor=bias), statistics=statistics)
-
-
-def _sdpa_backward(causal: int, bias: int | None = None) -> Attention:
-    return Attention("heads-first", Masking((causal,), tensor=bias), backward=True)
 
 
 def _before_1_11(groups: int, mask: int) -> ConvolutionBackward:
     return ConvolutionBackward(1, 0, 2, transposed=False, groups=groups, mask=mask)
 
+
+_PAGED: Final = NeverCounted("not-in-trace")
+"""Attention over cached keys: their length is in no argument that is recorded."""
 
 _CUDNN, _MIOPEN, _MKLDNN = (_before_1_11(6, mask) for mask in (10, 9, 7))
 """Older torch had a backward op per library, around one op per gradient."""
@@ -133,36 +129,34 @@ _OPS: Final[Rows] = {
         "aiter::mha_varlen_fwd aiter::fmha_v3_varlen_fwd": _tokens_first(
             _flash(12, 11, 10), Packing((3, 4), (5, 6))
         ),
-        "aiter::mha_batch_prefill": PagedAttention(),
-        "vllm::unified_attention vllm::unified_attention_with_output": PagedAttention(),
-        "_vllm_fa2_C::varlen_fwd _vllm_fa3_C::fwd": PagedAttention(),
+        "aiter::mha_batch_prefill": _PAGED,
+        "vllm::unified_attention vllm::unified_attention_with_output": _PAGED,
+        "_vllm_fa2_C::varlen_fwd _vllm_fa3_C::fwd": _PAGED,
     },
     "attention_backward": {
         "_scaled_dot_product_flash_attention_backward": Attention(
-            "heads-first", Masking((11,), bottom_right=True), backward=True
+            "heads-first", Masking((11,), bottom_right=True)
         ),
-        "_scaled_dot_product_efficient_attention_backward": _sdpa_backward(11, bias=4),
-        "_scaled_dot_product_cudnn_attention_backward": _sdpa_backward(14, bias=8),
-        "_scaled_dot_product_fused_attention_overrideable_backward": _sdpa_backward(13, bias=4),
-        "_scaled_dot_product_flash_attention_for_cpu_backward": _sdpa_backward(7, bias=8),
-        "_flash_attention_backward": _tokens_first_backward(
+        "_scaled_dot_product_efficient_attention_backward": _sdpa(11, bias=4),
+        "_scaled_dot_product_cudnn_attention_backward": _sdpa(14, bias=8),
+        "_scaled_dot_product_fused_attention_overrideable_backward": _sdpa(13, bias=4),
+        "_scaled_dot_product_flash_attention_for_cpu_backward": _sdpa(7, bias=8),
+        "_flash_attention_backward": _tokens_first(
             Masking((11,), window=(15, 16), bottom_right=True), Packing((6, 7), (8, 9))
         ),
-        "_efficient_attention_backward": _tokens_first_backward(
+        "_efficient_attention_backward": _tokens_first(
             _EFFICIENT_BACKWARD, Packing((6, 7), (8, 9))
         ),
         "_cudnn_attention_backward": Attention(
-            "heads-first", Masking((14,), tensor=8), Packing((9, 10), (11, 12)), backward=True
+            "heads-first", Masking((14,), tensor=8), Packing((9, 10), (11, 12))
         ),
-        "flash_attn::_flash_attn_backward": _tokens_first_backward(_flash(11)),
-        "flash_attn::_flash_attn_varlen_backward": _tokens_first_backward(
+        "flash_attn::_flash_attn_backward": _tokens_first(_flash(11)),
+        "flash_attn::_flash_attn_varlen_backward": _tokens_first(
             _flash(15), Packing((9, 10), (11, 12))
         ),
-        "flash_attn_3::bwd": _tokens_first_backward(
-            _flash(16), Packing((9, 10), (13, 14), used=(11, 12))
-        ),
-        "aiter::mha_bwd aiter::fmha_v3_bwd": _tokens_first_backward(_flash(8)),
-        "aiter::mha_varlen_bwd aiter::fmha_v3_varlen_bwd": _tokens_first_backward(
+        "flash_attn_3::bwd": _tokens_first(_flash(16), Packing((9, 10), (13, 14), used=(11, 12))),
+        "aiter::mha_bwd aiter::fmha_v3_bwd": _tokens_first(_flash(8)),
+        "aiter::mha_varlen_bwd aiter::fmha_v3_varlen_bwd": _tokens_first(
             _flash(13), Packing((6, 7), (8, 9))
         ),
     },
@@ -173,15 +167,15 @@ _WRAPPERS: Final[Rows] = {
         "linear": MatrixProduct("linear", added=2, most=4),
         "matmul linalg_matmul": MatrixProduct("matmul", most=3),
         "mv": MatrixProduct("mv"),
-        "einsum tensordot inner bilinear _trilinear addbmm addbmm_ kron": Children(),
-        "chain_matmul linalg_multi_dot lstm gru rnn_tanh rnn_relu": Children(),
+        "einsum tensordot inner bilinear _trilinear addbmm addbmm_ kron": CHILDREN,
+        "chain_matmul linalg_multi_dot lstm gru rnn_tanh rnn_relu": CHILDREN,
     },
     "convolution": {
         "conv1d conv2d conv3d": Convolution(3, 4, 5, 6),
         "conv_transpose1d conv_transpose2d conv_transpose3d": Convolution(3, 4, 7, 6, True, 5),
         "convolution _convolution": Convolution(3, 4, 5, 8, transposed=6, output_padding=7),
         "thnn_conv2d slow_conv3d": Convolution(4, 5, None, None, bias=3),
-        "_convolution_mode": Children(),
+        "_convolution_mode": CHILDREN,
     },
     "convolution_backward": {
         "cudnn_convolution_backward": _CUDNN,
@@ -199,7 +193,7 @@ _WRAPPERS: Final[Rows] = {
         ),
     },
     "attention_backward": {
-        "aiter::_flash_attn_backward": _tokens_first_backward(_flash(12, 11)),
+        "aiter::_flash_attn_backward": _tokens_first(_flash(12, 11)),
     },
 }
 
@@ -216,6 +210,8 @@ ENCLOSING: Final[Mapping[str, str]] = MappingProxyType(
 def _named(rows: Rows, role: Role) -> Iterator[tuple[str, Rule]]:
     for kind, formulas in rows.items():
         for names, formula in formulas.items():
+            if isinstance(formula, Attention):
+                formula = replace(formula, backward=kind == "attention_backward")
             for name in names.split():
                 yield full_name(name), Rule(kind, formula, role)
 

@@ -12,22 +12,25 @@ from dataclasses import dataclass
 from math import prod
 from typing import Literal
 
-from traceflops.flops.ops.arguments import Arguments, Shape, Tensor
+from traceflops.flops.ops.arguments import (
+    BOOL,
+    FLOAT,
+    Arguments,
+    ElementType,
+    Shape,
+    Tensor,
+    promoted,
+)
 from traceflops.flops.ops.gemm import broadcast
-from traceflops.flops.ops.types import BOOL, FLOAT, ElementType, promoted
-from traceflops.flops.ops.work import Kind, Result, Unknown, Work, total_bytes
+from traceflops.flops.ops.work import CannotCount, Kind, Work, operands, total_bytes
 
 _OPTIMIZER_ELEMENT_BYTES = 2
 """The smallest type that torch's fused optimizers take is of two bytes."""
 
 
-@dataclass(frozen=True, slots=True)
-class View:
-    """An op that computes and moves nothing: it allocates, or looks at the same memory anew."""
-
-    def __call__(self, _args: Arguments) -> Result:
-        """Return no work."""
-        return Work("view", min_bytes=0, vector_flops=0)
+def view(kind: Kind, _args: Arguments) -> Work:
+    """Return no work: the op allocates, or looks at the same memory anew."""
+    return Work(kind, min_bytes=0, vector_flops=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,32 +41,28 @@ class Elementwise:
     is also written where `in_place`. `reads_first` is False for an op that only writes it.
     """
 
-    kind: Kind
     per_element: int
     operands: tuple[int, ...] = (0, 1)
     result: Literal["promoted", "bool"] = "promoted"
     in_place: bool = False
     reads_first: bool = True
 
-    def __call__(self, args: Arguments) -> Result:
-        """Return the work; unknown where no operand has a shape."""
-        given = [args.tensor(place) for place in self.operands]
-        tensors = [tensor for tensor in given if tensor is not None]
-        if not tensors or (self.in_place and given[0] is None):
-            return Unknown("no-shapes")
+    def __call__(self, kind: Kind, args: Arguments) -> Work:
+        """Return the work; not counted where no operand has a shape."""
+        tensors = args.given(*self.operands)
+        if not tensors or (self.in_place and args.tensor(self.operands[0]) is None):
+            raise CannotCount("no-shapes")
         shape = tensors[0].shape if self.in_place else broadcast(*(one.shape for one in tensors))
         if shape is None:
-            return Unknown("odd-shapes")
+            raise CannotCount("odd-shapes")
         read = tensors if self.reads_first else tensors[1:]
-        written = tensors[0].bytes if self.in_place else self._result(tensors, shape).bytes
+        result = BOOL if self.result == "bool" else _result_type(tensors)
+        written = tensors[0] if self.in_place else Tensor(shape, None, result)
         return Work(
-            self.kind,
-            min_bytes=total_bytes(written, *(tensor.bytes for tensor in read)),
+            kind,
+            min_bytes=total_bytes(written.bytes, *(tensor.bytes for tensor in read)),
             vector_flops=self.per_element * prod(shape),
         )
-
-    def _result(self, tensors: list[Tensor], shape: Shape) -> Tensor:
-        return Tensor(shape, None, BOOL if self.result == "bool" else _result_type(tensors))
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +74,6 @@ class Pass:
     read. What is written is of the type at `out_type`, or float where the flag at `widened` is set.
     """
 
-    kind: Kind
     per_element: int
     reads: tuple[int, ...] = (0,)
     writes: tuple[int, ...] = (0,)
@@ -84,16 +82,13 @@ class Pass:
     out_type: int | None = None
     widened: int | None = None
 
-    def __call__(self, args: Arguments) -> Result:
-        """Return the work; unknown where the first tensor has no shape."""
-        first = args.tensor(self.reads[0])
-        if first is None:
-            return Unknown("no-shapes")
-        read = [args.tensor(place) for place in self.reads]
-        moved = [tensor.bytes for tensor in read if tensor is not None]
+    def __call__(self, kind: Kind, args: Arguments) -> Work:
+        """Return the work; not counted where the first tensor has no shape."""
+        (first,) = operands(args, self.reads[0])
+        moved = [tensor.bytes for tensor in args.given(*self.reads)]
         extra = self.statistics(args) if self.statistics else 0
         return Work(
-            self.kind,
+            kind,
             min_bytes=total_bytes(*moved, *self._written(args), first.like((extra,)).bytes),
             vector_flops=self.per_element * first.elements,
         )
@@ -102,16 +97,10 @@ class Pass:
         mask = args.value(self.mask)
         wanted = mask if isinstance(mask, tuple) else (True,) * len(self.writes)
         kind = FLOAT if args.boolean(self.widened) else args.type_at(self.out_type)
-        templates = [
-            args.tensor(place)
-            for place, yes in zip(self.writes, wanted, strict=False)
-            if yes is not False
+        places = [
+            place for place, yes in zip(self.writes, wanted, strict=False) if yes is not False
         ]
-        return [
-            Tensor(template.shape, None, kind or template.type).bytes
-            for template in templates
-            if template is not None
-        ]
+        return [Tensor(one.shape, None, kind or one.type).bytes for one in args.given(*places)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,39 +112,28 @@ class Reduction:
     results: int = 1
     result: ElementType | None = None
 
-    def __call__(self, args: Arguments) -> Result:
-        """Return the work; unknown where the tensor has no shape."""
-        tensor = args.tensor(0)
-        if tensor is None:
-            return Unknown("no-shapes")
+    def __call__(self, kind: Kind, args: Arguments) -> Work:
+        """Return the work; not counted where the tensor has no shape."""
+        (tensor,) = operands(args, 0)
         # With two arguments the second one is a type: all dimensions are reduced.
         over = args.value(self.over) if len(args.values) > 2 else None
         left = _remaining(tensor.shape, over)
         out = Tensor((self.results * left,), None, self.result or tensor.type)
         return Work(
-            "reduction",
+            kind,
             min_bytes=total_bytes(tensor.bytes, out.bytes),
             vector_flops=self.per_element * tensor.elements,
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Lookup:
-    """Rows of a table by their numbers: read (at most the whole table once) and written."""
-
-    table: int = 0
-    indices: int = 1
-
-    def __call__(self, args: Arguments) -> Result:
-        """Return the work; unknown where a shape is missing or the table is no matrix."""
-        table, indices = args.tensor(self.table), args.tensor(self.indices)
-        if table is None or indices is None:
-            return Unknown("no-shapes")
-        if len(table.shape) != 2:
-            return Unknown("odd-shapes")
-        rows, width = table.shape
-        moved = table.like((indices.elements + min(indices.elements, rows), width))
-        return Work("gather", min_bytes=total_bytes(moved.bytes, indices.bytes), vector_flops=0)
+def lookup(kind: Kind, args: Arguments) -> Work:
+    """Return the work of rows of a table by their numbers: read (each at most once) and written."""
+    table, indices = operands(args, 0, 1)
+    if len(table.shape) != 2:
+        raise CannotCount("odd-shapes")
+    rows, width = table.shape
+    moved = table.like((indices.elements + min(indices.elements, rows), width))
+    return Work(kind, min_bytes=total_bytes(moved.bytes, indices.bytes), vector_flops=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,41 +147,33 @@ class LookupBackward:
     indices: int = 1
     rows: int = 2
 
-    def __call__(self, args: Arguments) -> Result:
-        """Return the work; unknown where a shape is missing."""
-        gradient, indices = args.tensor(self.gradient), args.tensor(self.indices)
-        if gradient is None or indices is None:
-            return Unknown("no-shapes")
+    def __call__(self, kind: Kind, args: Arguments) -> Work:
+        """Return the work; not counted where a shape is missing."""
+        gradient, indices = operands(args, self.gradient, self.indices)
         if not gradient.shape:
-            return Unknown("odd-shapes")
+            raise CannotCount("odd-shapes")
         rows = args.integer(self.rows)
         touched = indices.elements if rows is None else min(indices.elements, max(rows, 0))
         added = gradient.like((touched if rows is not None else 0, gradient.shape[-1]))
         return Work(
-            "gather",
+            kind,
             min_bytes=total_bytes(gradient.bytes, indices.bytes, added.bytes),
             vector_flops=gradient.elements,
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """Slices of a tensor by their numbers along the dimension at place 1."""
-
-    def __call__(self, args: Arguments) -> Result:
-        """Return the work; unknown where the dimension is not recorded."""
-        tensor, index = args.tensor(0), args.tensor(2)
-        if tensor is None or index is None:
-            return Unknown("no-shapes")
-        along = args.integer(1)
-        if along is None:
-            return Unknown("no-values")
-        if not -len(tensor.shape) <= along < len(tensor.shape):
-            return Unknown("odd-shapes")
-        sizes = list(tensor.shape)
-        read = min(index.elements, sizes.pop(along)) + index.elements
-        moved = tensor.like((read, *sizes))
-        return Work("gather", min_bytes=total_bytes(moved.bytes, index.bytes), vector_flops=0)
+def selection(kind: Kind, args: Arguments) -> Work:
+    """Return the work of slices of a tensor by their numbers along the dimension at place 1."""
+    tensor, index = operands(args, 0, 2)
+    along = args.integer(1)
+    if along is None:
+        raise CannotCount("no-values")
+    if not -len(tensor.shape) <= along < len(tensor.shape):
+        raise CannotCount("odd-shapes")
+    sizes = list(tensor.shape)
+    read = min(index.elements, sizes.pop(along)) + index.elements
+    moved = tensor.like((read, *sizes))
+    return Work(kind, min_bytes=total_bytes(moved.bytes, index.bytes), vector_flops=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,17 +187,15 @@ class OptimizerStep:
     updated: tuple[int, ...]
     reads: tuple[int, ...]
 
-    def __call__(self, args: Arguments) -> Result:
-        """Return the work; unknown where the profiler did not record the shapes of lists."""
-        parameters = args.tensors(self.updated[0])
-        if parameters is None:
-            return Unknown("no-shapes")
+    def __call__(self, kind: Kind, args: Arguments) -> Work:
+        """Return the work; not counted where the profiler did not record the shapes of lists."""
+        parameters = _elements(args, self.updated[0], needed=True)
         updated = sum(_elements(args, place) for place in self.updated)
         read = sum(_elements(args, place) for place in self.reads)
         return Work(
-            "optimizer",
+            kind,
             min_bytes=_OPTIMIZER_ELEMENT_BYTES * (2 * updated + read),
-            vector_flops=self.per_element * _elements(args, self.updated[0]),
+            vector_flops=self.per_element * parameters,
             notes=("list-types-not-recorded",),
         )
 
@@ -236,14 +204,11 @@ class OptimizerStep:
 class EachOfList:
     """The same on every tensor of a list; the bytes are unknown, as the types are."""
 
-    kind: Kind
     per_element: int
 
-    def __call__(self, args: Arguments) -> Result:
-        """Return the work; unknown where the profiler did not record the shapes of lists."""
-        if args.tensors(0) is None:
-            return Unknown("no-shapes")
-        return Work(self.kind, vector_flops=self.per_element * _elements(args, 0))
+    def __call__(self, kind: Kind, args: Arguments) -> Work:
+        """Return the work; not counted where the profiler did not record the shapes of lists."""
+        return Work(kind, vector_flops=self.per_element * _elements(args, 0, needed=True))
 
 
 def rows_of_layer_norm(args: Arguments) -> int:
@@ -291,5 +256,9 @@ def _remaining(shape: Shape, dims: object) -> int:
     return prod(size for at, size in enumerate(shape) if at not in gone)
 
 
-def _elements(args: Arguments, place: int) -> int:
-    return sum(tensor.elements for tensor in args.tensors(place) or ())
+def _elements(args: Arguments, place: int, *, needed: bool = False) -> int:
+    """Return the elements of all tensors of a list; its shapes may be missing unless needed."""
+    tensors = args.tensors(place)
+    if tensors is None and needed:
+        raise CannotCount("no-shapes")
+    return sum(tensor.elements for tensor in tensors or ())

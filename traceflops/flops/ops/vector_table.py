@@ -9,25 +9,28 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from traceflops.flops.ops.types import BOOL, INT64
+from traceflops.flops.ops.arguments import BOOL, INT64
 from traceflops.flops.ops.vector import (
     EachOfList,
     Elementwise,
-    Lookup,
     LookupBackward,
     OptimizerStep,
     Pass,
     Reduction,
-    Selection,
-    View,
+    lookup,
     rows_of_layer_norm,
+    selection,
     two_per_channel,
     two_per_group,
     two_rows_of_layer_norm,
+    view,
 )
-from traceflops.flops.ops.work import Children, Formula, Kind
+from traceflops.flops.ops.work import Formula, Kind, NeverCounted
 
 Rows = Mapping[Kind, Mapping[str, Formula]]
+
+CHILDREN: Final = NeverCounted("children")
+"""A wrapper: the ops below it tell its work."""
 
 _ONE, _TWO, _THREE = (0,), (0, 1), (0, 1, 2)
 
@@ -46,13 +49,13 @@ _COMPARED: Final = (
 def _each(per_element: int, names: str, operands: tuple[int, ...]) -> dict[str, Formula]:
     in_place = " ".join(f"{name}_" for name in names.split())
     return {
-        names: Elementwise("elementwise", per_element, operands),
-        in_place: Elementwise("elementwise", per_element, operands, in_place=True),
+        names: Elementwise(per_element, operands),
+        in_place: Elementwise(per_element, operands, in_place=True),
     }
 
 
-def _filled(kind: Kind = "copy", operands: tuple[int, ...] = _ONE) -> Elementwise:
-    return Elementwise(kind, 0, operands, in_place=True, reads_first=False)
+def _filled(operands: tuple[int, ...] = _ONE) -> Elementwise:
+    return Elementwise(0, operands, in_place=True, reads_first=False)
 
 
 VECTOR_OPS: Final[Rows] = {
@@ -65,42 +68,42 @@ VECTOR_OPS: Final[Rows] = {
         **_each(4, "sigmoid silu", _ONE),
         **_each(5, "gelu", _ONE),
         **_each(0, "masked_fill", _TWO),
-        "rsub maximum minimum": Elementwise("elementwise", 1, _TWO),
-        _COMPARED: Elementwise("elementwise", 1, _TWO, result="bool"),
-        "where": Elementwise("elementwise", 0, _THREE),
-        "threshold_backward": Elementwise("elementwise", 1, _TWO),
-        "sigmoid_backward tanh_backward": Elementwise("elementwise", 3, _TWO),
-        "silu_backward": Elementwise("elementwise", 9, _TWO),
-        "gelu_backward": Elementwise("elementwise", 11, _TWO),
-        "mse_loss_backward": Elementwise("elementwise", 3, _THREE),
-        "native_dropout": Pass("elementwise", 2),
-        "native_dropout_backward": Elementwise("elementwise", 2, _TWO),
+        "rsub maximum minimum": Elementwise(1, _TWO),
+        _COMPARED: Elementwise(1, _TWO, result="bool"),
+        "where": Elementwise(0, _THREE),
+        "threshold_backward": Elementwise(1, _TWO),
+        "sigmoid_backward tanh_backward": Elementwise(3, _TWO),
+        "silu_backward": Elementwise(9, _TWO),
+        "gelu_backward": Elementwise(11, _TWO),
+        "mse_loss_backward": Elementwise(3, _THREE),
+        "native_dropout": Pass(2),
+        "native_dropout_backward": Elementwise(2, _TWO),
     },
     "copy": {
         "copy_": _filled(operands=_TWO),
         "fill_ zero_ normal_ uniform_ bernoulli_ random_ exponential_": _filled(),
-        "cat _foreach_copy_ _foreach_zero_": EachOfList("copy", 0),
+        "cat _foreach_copy_ _foreach_zero_": EachOfList(0),
     },
     "norm": {
-        "native_layer_norm": Pass("norm", 8, (0, 2, 3), statistics=two_rows_of_layer_norm),
-        "native_layer_norm_backward": Pass("norm", 13, (0, 1, 3, 4, 5), (1, 5, 6), mask=7),
-        "_fused_rms_norm": Pass("norm", 4, (0, 2), statistics=rows_of_layer_norm),
-        "_fused_rms_norm_backward": Pass("norm", 9, (0, 1, 3, 4), (1, 4), mask=5),
-        "native_group_norm": Pass("norm", 8, (0, 1, 2), statistics=two_per_group),
-        "native_group_norm_backward": Pass("norm", 13, (0, 1, 2, 3, 4), (1, 4, 4), mask=9),
+        "native_layer_norm": Pass(8, (0, 2, 3), statistics=two_rows_of_layer_norm),
+        "native_layer_norm_backward": Pass(13, (0, 1, 3, 4, 5), (1, 5, 6), mask=7),
+        "_fused_rms_norm": Pass(4, (0, 2), statistics=rows_of_layer_norm),
+        "_fused_rms_norm_backward": Pass(9, (0, 1, 3, 4), (1, 4), mask=5),
+        "native_group_norm": Pass(8, (0, 1, 2), statistics=two_per_group),
+        "native_group_norm_backward": Pass(13, (0, 1, 2, 3, 4), (1, 4, 4), mask=9),
         "native_batch_norm cudnn_batch_norm miopen_batch_norm": Pass(
-            "norm", 8, (0, 1, 2), statistics=two_per_channel
+            8, (0, 1, 2), statistics=two_per_channel
         ),
-        "native_batch_norm_backward": Pass("norm", 13, (0, 1, 2, 5, 6), (1, 2, 2), mask=9),
+        "native_batch_norm_backward": Pass(13, (0, 1, 2, 5, 6), (1, 2, 2), mask=9),
         "cudnn_batch_norm_backward miopen_batch_norm_backward": Pass(
-            "norm", 13, (0, 1, 2, 5, 6), (0, 2, 2)
+            13, (0, 1, 2, 5, 6), (0, 2, 2)
         ),
-        "_C::rms_norm": Pass("norm", 4, (1, 2), (0,)),
-        "_C::fused_add_rms_norm": Pass("norm", 5, (0, 1, 2), (0, 1)),
+        "_C::rms_norm": Pass(4, (1, 2), (0,)),
+        "_C::fused_add_rms_norm": Pass(5, (0, 1, 2), (0, 1)),
     },
     "softmax": {
-        "_softmax _log_softmax": Pass("softmax", 5, widened=2),
-        "_softmax_backward_data _log_softmax_backward_data": Pass("softmax", 4, (0, 1), out_type=3),
+        "_softmax _log_softmax": Pass(5, widened=2),
+        "_softmax_backward_data _log_softmax_backward_data": Pass(4, (0, 1), out_type=3),
     },
     "reduction": {
         "sum nansum mean prod amax amin max min": Reduction(1),
@@ -110,49 +113,41 @@ VECTOR_OPS: Final[Rows] = {
         "norm linalg_vector_norm": Reduction(2, over=2),
         "argmax argmin": Reduction(1, result=INT64),
         "any all": Reduction(1, result=BOOL),
-        "dot vdot": Pass("reduction", 2, (0, 1), ()),
-        "cumsum cumprod": Pass("reduction", 1),
+        "dot vdot": Pass(2, (0, 1), ()),
+        "cumsum cumprod": Pass(1),
     },
     "gather": {
-        "index_select": Selection(),
+        "index_select": selection,
         "embedding_dense_backward": LookupBackward(),
     },
     "optimizer": {
         "_fused_adam_ _fused_adamw_": OptimizerStep(14, updated=(0, 2, 3, 4), reads=(1,)),
         "_fused_sgd_": OptimizerStep(5, updated=(0, 2), reads=(1,)),
         "_fused_adagrad_": OptimizerStep(8, updated=(0, 2), reads=(1,)),
-        "_foreach_add _foreach_add_ _foreach_sub _foreach_sub_": EachOfList("optimizer", 1),
-        "_foreach_mul _foreach_mul_ _foreach_div _foreach_div_": EachOfList("optimizer", 1),
-        "_foreach_sqrt _foreach_sqrt_ _foreach_neg _foreach_neg_": EachOfList("optimizer", 1),
-        "_foreach_reciprocal _foreach_reciprocal_ _foreach_pow": EachOfList("optimizer", 1),
-        "_foreach_maximum _foreach_maximum_ _foreach_abs": EachOfList("optimizer", 1),
-        "_foreach_norm": EachOfList("optimizer", 2),
-        "_foreach_addcmul _foreach_addcmul_ _foreach_addcdiv _foreach_addcdiv_": EachOfList(
-            "optimizer", 3
-        ),
-        "_foreach_lerp _foreach_lerp_": EachOfList("optimizer", 3),
+        "_foreach_add _foreach_add_ _foreach_sub _foreach_sub_": EachOfList(1),
+        "_foreach_mul _foreach_mul_ _foreach_div _foreach_div_": EachOfList(1),
+        "_foreach_sqrt _foreach_sqrt_ _foreach_neg _foreach_neg_": EachOfList(1),
+        "_foreach_reciprocal _foreach_reciprocal_ _foreach_pow": EachOfList(1),
+        "_foreach_maximum _foreach_maximum_ _foreach_abs": EachOfList(1),
+        "_foreach_norm": EachOfList(2),
+        "_foreach_addcmul _foreach_addcmul_ _foreach_addcdiv _foreach_addcdiv_": EachOfList(3),
+        "_foreach_lerp _foreach_lerp_": EachOfList(3),
     },
     "view": {
-        "view as_strided as_strided_ transpose t permute expand slice select narrow": View(),
-        "unsqueeze unsqueeze_ squeeze squeeze_ split split_with_sizes chunk unbind": View(),
-        "detach detach_ alias view_as _reshape_alias _unsafe_view transpose_": View(),
-        "empty empty_like empty_strided new_empty resize_ set_ result_type": View(),
-        "resolve_conj resolve_neg movedim lift_fresh is_pinned": View(),
+        "view as_strided as_strided_ transpose t permute expand slice select narrow": view,
+        "unsqueeze unsqueeze_ squeeze squeeze_ split split_with_sizes chunk unbind": view,
+        "detach detach_ alias view_as _reshape_alias _unsafe_view transpose_": view,
+        "empty empty_like empty_strided new_empty resize_ set_ result_type": view,
+        "resolve_conj resolve_neg movedim lift_fresh is_pinned": view,
     },
 }
 
 VECTOR_WRAPPERS: Final[Rows] = {
-    "gather": {
-        "embedding": Lookup(),
-    },
-    "norm": {
-        "layer_norm rms_norm group_norm batch_norm _batch_norm_impl_index": Children(),
-    },
-    "softmax": {
-        "softmax log_softmax _safe_softmax cross_entropy_loss": Children(),
-    },
+    "gather": {"embedding": lookup},
+    "norm": {"layer_norm rms_norm group_norm batch_norm _batch_norm_impl_index": CHILDREN},
+    "softmax": {"softmax log_softmax _safe_softmax cross_entropy_loss": CHILDREN},
     "copy": {
-        "to _to_copy contiguous clone reshape flatten type_as stack": Children(),
-        "zeros ones full zeros_like ones_like full_like new_zeros": Children(),
+        "to _to_copy contiguous clone reshape flatten type_as stack": CHILDREN,
+        "zeros ones full zeros_like ones_like full_like new_zeros": CHILDREN,
     },
 }

@@ -4,34 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
-from traceflops.flops.ops.arguments import INT64_MAX, Arguments, Shape
+from traceflops.flops.ops.arguments import INT64_MAX, Arguments, Shape, Tensor
 
-Kind = Literal[
-    "gemm",
-    "grouped_gemm",
-    "convolution",
-    "convolution_backward",
-    "attention",
-    "attention_backward",
-    "softmax",
-    "norm",
-    "elementwise",
-    "reduction",
-    "gather",
-    "optimizer",
-    "copy",
-    "view",
+MatrixKind = Literal[
+    "gemm", "grouped_gemm", "convolution", "convolution_backward", "attention", "attention_backward"
 ]
-
-MATRIX_KINDS: Final[frozenset[Kind]] = frozenset(
-    {
-        *("gemm", "grouped_gemm", "convolution", "convolution_backward"),
-        *("attention", "attention_backward"),
-    }
-)
 """The kinds that do matrix work; all others have vector work at most."""
+
+VectorKind = Literal[
+    "softmax", "norm", "elementwise", "reduction", "gather", "optimizer", "copy", "view"
+]
+Kind = MatrixKind | VectorKind
 
 Role = Literal["op", "wrapper"]
 """A wrapper counts only where no modelled op below it does."""
@@ -223,8 +208,17 @@ class Unknown:
     reason: Reason
 
 
+class CannotCount(Exception):
+    """Raised by a formula that cannot tell the work of an op; carries the reason."""
+
+    def __init__(self, reason: Reason) -> None:
+        super().__init__(reason)
+        self.reason: Reason = reason
+
+
 Result = Work | Unknown
-Formula = Callable[[Arguments], Result]
+Formula = Callable[[Kind, Arguments], Work]
+"""Returns the work of a call of an op of a kind, or raises CannotCount."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,16 +232,26 @@ class Rule:
     @property
     def matrix(self) -> bool:
         """Return whether the op does matrix work."""
-        return self.kind in MATRIX_KINDS
+        return self.kind in get_args(MatrixKind)
 
 
 @dataclass(frozen=True, slots=True)
-class Children:
-    """A wrapper that its own arguments do not tell the work of."""
+class NeverCounted:
+    """The formula of ops whose work their arguments never tell, for one reason."""
 
-    def __call__(self, _args: Arguments) -> Result:
-        """Return unknown."""
-        return Unknown("children")
+    reason: Reason
+
+    def __call__(self, _kind: Kind, _args: Arguments) -> Work:
+        """Raise the reason."""
+        raise CannotCount(self.reason)
+
+
+def operands(args: Arguments, *places: int) -> list[Tensor]:
+    """Return the tensors at these places; not counted where one has no shape."""
+    tensors = args.given(*places)
+    if len(tensors) < len(places):
+        raise CannotCount("no-shapes")
+    return tensors
 
 
 def total_bytes(*counts: int | None) -> int | None:

@@ -12,12 +12,9 @@ from fractions import Fraction
 from typing import Final
 
 from traceflops.flops import ModelCard, Run
-from traceflops.mfu.checked.passes import Passes
+from traceflops.mfu.checked.passes import AGREE, Passes
 from traceflops.mfu.checked.size_variants import scaled, sizes
 from traceflops.mfu.checked.variants import Seen, Variant, ways
-
-AGREE: Final = Fraction(2, 100)
-"""Up to here two counts agree; beyond, the difference needs a diagnosis."""
 
 COARSE: Final = 20
 """A size that was solved for must leave so much less than its next value would change."""

@@ -1,12 +1,16 @@
-"""How much of a job a trace shows: devices of the job, and windows of steps on those shown."""
+"""How much of a job a trace shows: devices of the job, windows of its steps, one peak for all."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
 
-from traceflops.devices import MissingInput
+from traceflops.devices import GIVE_PEAK, MissingInput, without_rates, without_times
+from traceflops.flops import Peak, PeakChoice, plain_dtype
+from traceflops.mfu.measurement import Measurement
+from traceflops.mfu.traced.executed import Executed
 from traceflops.remedies import remedy
 from traceflops.table import distinct, numbers
 from traceflops.units import several
@@ -18,6 +22,11 @@ NOT_STEPS: Final = MissingInput(
     "descriptions cover whole steps, but a time range is selected",
     "select steps with --steps instead of --from and --to",
 )
+
+NEARLY_ALL: Final = Fraction(95, 100)
+"""From so much of the counted FLOPs on, a data type stands for all."""
+
+NAME_ONE: Final = "set --dtype TYPE (bf16, fp16, fp8, tf32, ...) or --peak TFLOPS"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +54,13 @@ class JobSize:
         """Return why a description of a step has nothing to be compared with."""
         if self.windows:
             return None
-        return NOT_STEPS if self.is_range else _no_steps(self.format)
+        if self.is_range:
+            return NOT_STEPS
+        return MissingInput(
+            "the trace has no steps, and a description covers one step",
+            f"{remedy(self.format, 'steps')} when recording, or name step annotations with "
+            "--step-mark",
+        )
 
     @property
     def seconds(self) -> Fraction | None:
@@ -57,7 +72,7 @@ class JobSize:
     @property
     def note(self) -> str:
         """Return how many devices were reckoned with, and why."""
-        text = f"Assumed job size: {_devices(self.devices)} ({self.told_by}"
+        text = f"Assumed job size: {several(self.devices, 'device')} ({self.told_by}"
         if self.shown != self.devices:
             text += f"; {self.shown:,} shown"
         return f"{text})."
@@ -86,14 +101,6 @@ def job_size(prepared: Prepared, gpus: int | None = None) -> JobSize:
     )
 
 
-def _no_steps(format_: str) -> MissingInput:
-    how = remedy(format_, "steps")
-    return MissingInput(
-        "the trace has no steps, and a description covers one step",
-        f"{how} when recording, or name step annotations with --step-mark",
-    )
-
-
 def _world_size(prepared: Prepared) -> int | None:
     sizes = [size for size in prepared.trace.processes["world_size"].to_pylist() if size]
     return max(sizes) if sizes else None
@@ -104,13 +111,6 @@ def _working(prepared: Prepared) -> int:
     trace = prepared.trace
     devices = distinct(numbers(trace.activities["device"])).tolist()
     return len({trace.runs[device][0] for device in devices} if trace.runs else devices)
-
-
-def _devices(number: int) -> str:
-    return several(number, "device")
-
-
-# The time of steps by the host's own markers, beside that of the devices' windows.
 
 
 def host_time(prepared: Prepared) -> int | None:
@@ -137,3 +137,64 @@ def host_time(prepared: Prepared) -> int | None:
             return None
         total += sum(times[step] for step in chosen if step is not None)
     return total or None
+
+
+def peak_in_trace(
+    measured: Measurement, prepared: Prepared, dtype: str | None = None
+) -> PeakChoice:
+    """Return the peak of one device of the trace, the mean by time where they differ.
+
+    The data type is the one named, else that of the products counted in the trace.
+    """
+    plain = plain_dtype(dtype) if dtype is not None else main_type(measured.executed)
+    devices = measured.devices
+    if (lack := _unknown(measured, prepared)) is not None:
+        return PeakChoice(None, None, plain, lack.problem, lack.remedy)
+    specs = {one.match.spec.id: one.match.spec for one in devices if one.match.spec is not None}
+    spec = next(iter(specs.values())) if len(specs) == 1 else None
+    if any(one.given for one in devices):
+        rates = {one.device: max(one.rates.values()) for one in devices}
+        label = "given" if dtype is None else f"{plain} given"
+        return PeakChoice(_mean(rates, prepared, label), spec, plain)
+    if plain is None:
+        types = ", ".join(sorted(measured.executed.dtypes))
+        problem = f"products have several data types ({types})"
+        if not types:
+            problem = "the data type of the products is unknown"
+        return PeakChoice(None, spec, None, problem, NAME_ONE)
+    known = {
+        device.device: rate for device in devices if (rate := device.rates.get(plain)) is not None
+    }
+    if len(known) < len(devices):
+        product = next(one.product for one in devices if one.device not in known)
+        problem = f"the dense {plain[:20]} rate of {product} is unknown"
+        return PeakChoice(None, spec, plain, problem, GIVE_PEAK)
+    return PeakChoice(_mean(known, prepared, f"{plain} dense"), spec, plain)
+
+
+def _unknown(measured: Measurement, prepared: Prepared) -> MissingInput | None:
+    """Return what is not known of the devices."""
+    kinds = prepared.trace.devices["type"].to_pylist()
+    if all(kinds[device.device] == "cpu" for device in measured.devices):
+        how = remedy(prepared.trace.source.format, "device work")
+        return without_times(prepared.trace, how)
+    strange = next((one for one in measured.devices if not one.rates), None)
+    return without_rates(strange.match.explanation) if strange is not None else None
+
+
+def main_type(done: Executed) -> str | None:
+    """Return the data type of nearly all counted FLOPs, None where there is no such."""
+    sums = done.flops_by_type
+    return next((one for one, flops in sums.items() if flops >= NEARLY_ALL * sums.total()), None)
+
+
+def _mean(rates: Mapping[int, int], prepared: Prepared, label: str) -> Peak:
+    """Return the mean rate, each device by the time of its chosen windows."""
+    if len(set(rates.values())) == 1:
+        return Peak(Fraction(next(iter(rates.values()))), label)
+    times = {one: sum(w.dur_ns for w in prepared.windows[one] if w.used) for one in rates}
+    total = sum(times.values())
+    if not total:
+        return Peak(Fraction(sum(rates.values()), len(rates)), label)
+    weighed = sum(rate * times[one] for one, rate in rates.items())
+    return Peak(Fraction(weighed, total), f"{label}, average over GPUs,")

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from traceflops.flops import (
     NO_CHECKPOINT,
@@ -22,17 +22,15 @@ from traceflops.flops import (
     waterfall,
 )
 from traceflops.mfu.budget import device_budgets
-from traceflops.mfu.checked.passes import Passes, passes_of, visible
-from traceflops.mfu.checked.run_marks import is_ours
+from traceflops.mfu.checked.job_size import job_size
+from traceflops.mfu.checked.passes import Passes, counts_of, of_job, passes_of, visible
+from traceflops.mfu.checked.token_marks import is_ours, told_by_marks
 from traceflops.mfu.measurement import Measurement
 from traceflops.mfu.traced.cells import Cell
 from traceflops.mfu.traced.executed import Executed
-from traceflops.table import Note, Trace, names
+from traceflops.table import Note, names
 from traceflops.units import exact_percent
 from traceflops.windows import Prepared
-
-if TYPE_CHECKING:
-    from traceflops.mfu.checked.trace_description import SelfDescribed
 
 PADDING: Final = "overcompute.padding"
 Shares = tuple[tuple[str, Fraction], ...]
@@ -166,16 +164,12 @@ def without_padding(
     cells = tuple(_split(done.cells, padding))
     assert sum(cell.flops for cell in cells) == sum(cell.flops for cell in done.cells)
     apart = replace(done, cells=cells)
-    whole = apart.executed_flops
-    share = Fraction(apart.padding_flops, whole) if whole else Fraction(0)
-    note = _note(share, padding, told_by)
-    apart = replace(apart, notes=(note, *done.notes))
-    if measured.waterfall is None:
-        return replace(measured, executed=apart)
-    rates = {device.device: device.rates for device in measured.devices}
-    return replace(
-        measured, executed=apart, waterfall=waterfall(device_budgets(prepared, apart, rates))
-    )
+    share = Fraction(apart.padding_flops, apart.executed_flops or 1)
+    apart = replace(apart, notes=(_note(share, padding, told_by), *done.notes))
+    fall = measured.waterfall
+    if fall is not None:
+        fall = waterfall(device_budgets(prepared, apart, measured.rates))
+    return replace(measured, executed=apart, waterfall=fall)
 
 
 def _note(share: Fraction, padding: Padding, told_by: str) -> Note:
@@ -228,42 +222,27 @@ def _split(cells: Iterable[Cell], padding: Padding) -> Iterator[Cell]:
         yield left
 
 
-# Padding that a trace tells itself, by its description or marks, taken out of its figures.
-
-
-def says_something(trace: Trace) -> bool:
-    """Return whether a trace says anything of its own run."""
-    return bool(trace.source.description) or any(map(is_ours, names(trace.marks["name"])))
-
-
 def without_told_padding(measured: Measurement, prepared: Prepared) -> Measurement:
     """Return the measurement without the padding that the trace tells.
 
     A description counts if it agrees with what the trace shows; else marks that tell how many
     tokens are real, and how many are computed.
     """
-    if not says_something(prepared.trace) or not measured.executed.executed_flops:
+    trace = prepared.trace
+    tells = trace.source.description or any(map(is_ours, names(trace.marks["name"])))
+    if not tells or not measured.executed.executed_flops:
         return measured
     # Models are only needed for the few traces that describe themselves.
     from traceflops.mfu.checked.trace_description import SelfDescribed, self_described
 
     said = self_described(prepared)
-    if isinstance(said, SelfDescribed):
-        return _as_described(measured, prepared, said)
-    return without_marked_padding(measured, prepared)
-
-
-def _as_described(measured: Measurement, prepared: Prepared, said: SelfDescribed) -> Measurement:
-    from traceflops.mfu.checked.counts import counts_of, of_job
-    from traceflops.mfu.checked.job_size import job_size
-    from traceflops.mfu.checked.padding import described_padding, without_padding
-
+    if not isinstance(said, SelfDescribed):
+        return without_marked_padding(measured, prepared)
     job = job_size(prepared, said.run.devices if said.run.devices > 1 else None)
-    run = of_job(said.run, job)
-    counts = counts_of(measured, said.card, run, job)
+    counts = counts_of(measured, said.card, of_job(said.run, job), job)
     if counts is None or not counts.agree:
         return measured
-    padding = described_padding(said.card, run, measured.executed)
+    padding = described_padding(said.card, of_job(said.run, job), measured.executed)
     if padding is None:
         return measured
     return without_padding(measured, prepared, padding, "as described")
@@ -271,9 +250,6 @@ def _as_described(measured: Measurement, prepared: Prepared, said: SelfDescribed
 
 def without_marked_padding(measured: Measurement, prepared: Prepared) -> Measurement:
     """Return the measurement without the padding that marks alone tell."""
-    from traceflops.mfu.checked.padding import padding_of_rows, without_padding
-    from traceflops.mfu.checked.token_marks import told_by_marks
-
     marked = told_by_marks(prepared)
     values = marked.values if marked is not None else {}
     real = values.get("seqlens.sum", values.get("tokens.real"))

@@ -1,17 +1,37 @@
-"""FLOPs by what a description and a trace can both tell apart: products and attention, by pass."""
+"""FLOPs that a description expects and a trace shows: by pass, and of the chosen windows in all."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Final
+from typing import Any, Final
 
-from traceflops.flops import NO_CHECKPOINT, Ledger, ModelCard, Run, default_convention, model_flops
+from traceflops.flops import (
+    MEASURES,
+    NO_CHECKPOINT,
+    Ledger,
+    ModelCard,
+    Run,
+    default_convention,
+    model_flops,
+    obstacle,
+    unit_of,
+)
+from traceflops.mfu.budget import executed_bounds
+from traceflops.mfu.checked.job_size import JobSize
+from traceflops.mfu.measurement import Measurement
+from traceflops.mfu.traced.coverage import TOO_LITTLE
+from traceflops.units import decimal, exact_percent
 
 GRADIENTS = ("input_grad", "weight_grad", "gradient")
 SPARE: Final = ("experts", "tokens")
 """Rows that are computed beyond those needed, and that no trace tells from these."""
+
+AGREE: Final = Fraction(2, 100)
+"""Up to here two counts agree; beyond, the difference needs a diagnosis."""
+
+UNTIMED: Final[dict[str, Any]] = dict.fromkeys((*MEASURES, "achieved_basis"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,3 +134,130 @@ def _as_computed(card: ModelCard, run: Run) -> tuple[ModelCard, Run]:
         tokens = run.tokens if run.real_tokens is not None else None
         run = replace(without_lengths(run), tokens=tokens)
     return card, run
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Model FLOPs, padding included: `expected` by the description, `counted` in the trace.
+
+    `counted` lies between `least` and `most` where the trace leaves lengths, masks or kernels
+    open; `most` is None where it is not known.
+    """
+
+    expected: Fraction
+    counted: int
+    least: int
+    most: int | None
+
+    @property
+    def residual(self) -> Fraction:
+        """Return by how much more is described than counted, as a share of what was counted."""
+        return self.expected / self.counted - 1
+
+    @property
+    def agree(self) -> bool:
+        """Return whether the two are at most 2 % apart, or within what the trace leaves open."""
+        above = self.most is None or self.expected <= self.most * (1 + AGREE)
+        return above and self.expected >= self.least * (1 - AGREE)
+
+    @property
+    def exact(self) -> bool:
+        """Return whether not a single FLOP is between them."""
+        return self.expected == self.counted
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether what the trace shows is a range."""
+        return not self.least == self.counted == self.most
+
+    @property
+    def agreement(self) -> str:
+        """Return how far the two agree, in words."""
+        if not self.is_open:
+            if self.exact:
+                return "agree to the FLOP"
+            return f"agree within {exact_percent(abs(self.residual))}"
+        bounds = ((self.least, "is certain in the trace"), (self.most, "it shows at most"))
+        apart = [_difference(self.expected / bound - 1, what) for bound, what in bounds if bound]
+        return (
+            "agree within what the trace leaves open (lengths, masks, kernels of "
+            f"unknown FLOPs): the description needs {' and '.join(apart)}"
+        )
+
+    @property
+    def difference(self) -> str:
+        """Return how much more or less the description needs, in words."""
+        if not self.is_open:
+            return _difference(self.residual, "the trace shows")
+        above = self.expected / self.most - 1 if self.most else Fraction(0)
+        if above > 0:
+            return _difference(above, "the trace shows at most")
+        if not self.least:
+            return _difference(self.residual, "the trace shows")
+        return _difference(self.expected / self.least - 1, "is certain in the trace")
+
+
+def _difference(residual: Fraction, what: str) -> str:
+    """Return how a description compares with what a trace shows, in words."""
+    if not residual:
+        return f"as much as {what}"
+    if residual >= 1:
+        return f"{decimal(residual + 1, 2)} times what {what}"
+    return f"{exact_percent(abs(residual))} {'more' if residual > 0 else 'less'} than {what}"
+
+
+def counts_of(measured: Measurement, card: ModelCard, run: Run, job: JobSize) -> Counts | None:
+    """Return both counts; None where the trace tells too little, or the run is of no step.
+
+    `run` is of the devices of the job.
+    """
+    done = measured.executed.as_computed
+    coverage = done.coverage
+    if not job.windows or not done.model_flops or unit_of(card, run) != "step":
+        return None
+    if coverage is not None and coverage < TOO_LITTLE:
+        return None
+    if obstacle(card, run, default_convention(card, run)) is not None:
+        return None
+    expected = visible(card, run).total * job.windows / job.devices
+    more, counted = unknown_flops(measured), done.model_flops
+    return Counts(
+        expected, counted, done.model_at_least, counted + more if more is not None else None
+    )
+
+
+def unknown_flops(measured: Measurement) -> int | None:
+    """Return the most FLOPs of which nothing is known, or not what for; None if not known."""
+    done = measured.executed
+    if done.coverage is None:
+        return 0
+    bounds = executed_bounds(done, measured.rates)
+    if bounds is None:
+        return None
+    return bounds.at_most - done.executed_flops + done.unsplit_flops
+
+
+def of_job(run: Run, job: JobSize) -> Run:
+    """Return the run with the devices of the job, and its time by the trace."""
+    return replace(replace(run, **UNTIMED), devices=job.devices, step_seconds=job.seconds)
+
+
+def beyond_counted(measured: Measurement, card: ModelCard, run: Run, job: JobSize) -> str | None:
+    """Return that a described run needs more than was executed by counters, None if it does not.
+
+    Counters do not tell what FLOPs were for, but there are no more of them; kernels whose FLOPs
+    are unknown may have run at the peak. `run` is of the devices of the job.
+    """
+    done = measured.executed
+    if not done.unsplit_flops or done.model_flops or not job.windows or not card.complete:
+        return None
+    if unit_of(card, run) != "step" or obstacle(card, run, default_convention(card, run)):
+        return None
+    more = unknown_flops(measured)
+    if more is None:
+        return None
+    needed = Fraction(visible(card, run).total * job.windows, job.devices)
+    above = needed / more - 1
+    if above <= AGREE:
+        return None
+    return f"the description needs {exact_percent(above)} more FLOPs than counters measured"

@@ -12,10 +12,9 @@ from fractions import Fraction
 from typing import Final
 
 from traceflops.flops import FULL_CHECKPOINT, NO_CHECKPOINT, SELECTIVE, Checkpoint, ModelCard, Run
-from traceflops.mfu.checked.counts import Counts, unknown_flops
-from traceflops.mfu.checked.diagnosis import AGREE, Diagnosis
+from traceflops.mfu.checked.diagnosis import Diagnosis
 from traceflops.mfu.checked.job_size import JobSize
-from traceflops.mfu.checked.passes import visible
+from traceflops.mfu.checked.passes import AGREE, Counts, Passes, unknown_flops, visible
 from traceflops.mfu.measurement import Measurement
 from traceflops.mfu.traced.executed import Executed
 from traceflops.units import decimal, exact_percent
@@ -29,19 +28,6 @@ TRACES: Final = Fraction(1, 1000)
 FAMILY: Final = "recompute"
 EARLY: Final = Fraction(1, 2)
 """So much of what full checkpointing describes is recomputed at least, where it stops early."""
-
-
-@dataclass(frozen=True, slots=True)
-class Recomputed:
-    """FLOPs of a recomputed forward pass: of products and convolutions, and of attention."""
-
-    products: Fraction
-    attention: Fraction
-
-    @property
-    def total(self) -> Fraction:
-        """Return the sum."""
-        return self.products + self.attention
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +85,7 @@ def recomputation(
         most=most + (unknown_flops(measured) or 0),
         executed=done.executed_flops,
     )
-    seen = Recomputed(
+    seen = (
         Fraction(ledger.total("recompute.matmul") + ledger.total("recompute.conv")),
         Fraction(ledger.total("recompute.attention")),
     )
@@ -120,14 +106,11 @@ def _bounds(done: Executed) -> tuple[int, int]:
     return max(least, 0), most
 
 
-def _described(card: ModelCard, run: Run, job: JobSize) -> Recomputed:
-    """Return what is recomputed in the windows shown, if the description holds."""
+def _described(card: ModelCard, run: Run, job: JobSize) -> Passes:
+    """Return what is recomputed in the windows shown, if the description holds: forward passes."""
     with_it, without = visible(card, run, recomputed=True), visible(card, run)
-    share = Fraction(job.windows, job.devices)
-    return Recomputed(
-        (with_it.forward - without.forward) * share,
-        (with_it.attention_forward - without.attention_forward) * share,
-    )
+    again = Passes(*(more - less for more, less in zip(with_it, without, strict=True)))
+    return again.times(Fraction(job.windows, job.devices))
 
 
 def _finding(
@@ -165,11 +148,14 @@ def _diagnosis(code: str, words: str, remedy: str, counts: Counts, job: JobSize)
     )
 
 
-def _describing(seen: Recomputed, whole: Recomputed) -> str:
-    """Return which option describes what a trace recomputes; `whole` is all of the blocks."""
+def _describing(seen: tuple[Fraction, Fraction], whole: Passes) -> str:
+    """Return which option describes what a trace recomputes; `whole` is all of the blocks.
+
+    `seen` are the FLOPs of products and convolutions, and of attention.
+    """
+    of_blocks = (whole.forward, whole.attention_forward)
     products, attention = (
-        part / of if of else Fraction(0)
-        for part, of in ((seen.products, whole.products), (seen.attention, whole.attention))
+        part / of if of else Fraction(0) for part, of in zip(seen, of_blocks, strict=True)
     )
     every = attention if whole.attention else Fraction(1)
     if EARLY <= products <= 1 + AGREE and EARLY <= every <= 1 + AGREE:

@@ -19,7 +19,6 @@ from typing import Final
 from traceflops.devices import MissingInput
 from traceflops.flops import (
     FAMILIES,
-    Count,
     DeviceBudget,
     ModelCard,
     Portion,
@@ -32,16 +31,14 @@ from traceflops.flops import (
     utilisation,
     waterfall,
 )
-from traceflops.mfu.checked.counts import Counts as Counts
-from traceflops.mfu.checked.counts import beyond_counted, counts_of, of_job
-from traceflops.mfu.checked.diagnosis import AGREE, Diagnosis, diagnose
-from traceflops.mfu.checked.job_size import JobSize, job_size
+from traceflops.mfu.checked.diagnosis import Diagnosis, diagnose
+from traceflops.mfu.checked.job_size import JobSize, job_size, main_type, peak_in_trace
 from traceflops.mfu.checked.padding import described_padding, without_padding
-from traceflops.mfu.checked.passes import passes_of
+from traceflops.mfu.checked.passes import AGREE, beyond_counted, counts_of, of_job, passes_of
+from traceflops.mfu.checked.passes import Counts as Counts
 from traceflops.mfu.checked.recomputation import Recomputation, recomputation
 from traceflops.mfu.checked.variants import Seen, adapter_flops, sizes_of_adapters
 from traceflops.mfu.measurement import Measurement
-from traceflops.mfu.trace_choice import main_type, peak_in_trace
 from traceflops.mfu.traced.executed import Executed
 from traceflops.timeline import Components, Window
 from traceflops.units import exact_percent
@@ -52,6 +49,14 @@ ROUGH: Final = (
     "exact comparison."
 )
 CHECK: Final = "check model, tokens, GPUs and steps of the description"
+
+DESCRIBED = "described"
+"""Stands for the one data type that a description has."""
+
+TOO_MUCH = MissingInput(
+    "the described work would run compute kernels above peak",
+    "check the description, the peak, and whether the trace has the kernels of all its GPUs",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,32 +96,34 @@ class Reconciliation:
 
         None where it is not known, and where the host ran so far ahead that it would pass 100 %.
         """
-        rate, host_ns = self.rate, self.job.host_ns
-        if rate is None or rate.is_hfu or host_ns is None:
+        if self._mfu is None or self.job.host_ns is None:
             return None
-        mfu = rate.mfu * self.job.window_ns / host_ns
+        mfu = self._mfu * self.job.window_ns / self.job.host_ns
         return None if mfu > 1 else mfu
 
     @property
     def host_ran_ahead(self) -> bool:
         """Return whether the host's step markers are too short to be the time of the work."""
-        return self.host_mfu is None and self.job.host_ns is not None and not self._lacks_mfu
+        return self.host_mfu is None and self.job.host_ns is not None and self._mfu is not None
 
     @property
-    def _lacks_mfu(self) -> bool:
-        return self.rate is None or self.rate.is_hfu
+    def _mfu(self) -> Fraction | None:
+        return self.rate.mfu if self.rate is not None and not self.rate.is_hfu else None
 
     @property
     def needed(self) -> Fraction | None:
         """Return what the convention counts for the chosen windows; None without steps."""
-        return _in_windows(self.described.work.ledger.figure, self.job)
+        job = self.job
+        if not job.windows:
+            return None
+        return Fraction(self.described.work.ledger.figure) * job.windows / job.devices
 
     @property
     def gap(self) -> Fraction | None:
         """Return (needed - useful) / budget: the described MFU less that of the trace."""
-        if self.rate is None or self.rate.is_hfu or self.measured_mfu is None:
+        if self._mfu is None or self.measured_mfu is None:
             return None
-        return self.rate.mfu - self.measured_mfu
+        return self._mfu - self.measured_mfu
 
     @property
     def residual(self) -> Fraction | None:
@@ -270,7 +277,8 @@ def _doubts(
         yield (
             f"The products in the trace are {shown}, but --dtype selects the {choice.dtype} peak."
         )
-    if (problem := _uncountable(described)) is not None:
+    card, run = described.card, described.run
+    if (problem := obstacle(card, run, default_convention(card, run))) is not None:
         yield f"The description was not compared with the trace: {problem}."
     if counts is not None and counts.agree:
         yield from _other_adapters(done, described, job)
@@ -289,17 +297,6 @@ def _other_adapters(done: Executed, described: Utilisation, job: JobSize) -> Ite
         yield f"The adapters in the trace {size} ({remedy})."
 
 
-def _in_windows(flops: Count, job: JobSize) -> Fraction | None:
-    """Return what of a step's FLOPs falls to the windows shown."""
-    return Fraction(flops) * job.windows / job.devices if job.windows else None
-
-
-def _uncountable(described: Utilisation) -> str | None:
-    """Return why the description cannot be counted exactly, whatever convention was asked for."""
-    card, run = described.card, described.run
-    return obstacle(card, run, default_convention(card, run))
-
-
 def _seen(done: Executed, job: JobSize) -> Seen:
     """Return what the trace shows of one device in one step."""
     ledger = done.ledger()
@@ -310,27 +307,14 @@ def _seen(done: Executed, job: JobSize) -> Seen:
     )
 
 
-# The waterfall of a trace whose FLOPs are known from a description alone.
-#
-# Useful work, recomputation and what else is executed are those of the description; the rest of
-# the
-# compute time is inefficiency, because no kernel's own FLOPs are known.
-
-
-DESCRIBED = "described"
-"""Stands for the one data type that a description has."""
-
-
-TOO_MUCH = MissingInput(
-    "the described work would run compute kernels above peak",
-    "check the description, the peak, and whether the trace has the kernels of all its GPUs",
-)
-
-
 def described_fall(
     described: Utilisation, prepared: Prepared, job: JobSize
 ) -> tuple[Waterfall | None, tuple[MissingInput, ...]]:
-    """Return the split of the budget by a description; or why its work does not fit in."""
+    """Return the split of the budget by a description; or why its work does not fit in.
+
+    Useful work, recomputation and what else is executed are those of the description; the rest of
+    the compute time is inefficiency, because no kernel's own FLOPs are known.
+    """
     peak = described.choice.peak
     if peak is None or not job.windows:
         return None, ()

@@ -15,7 +15,6 @@ from traceflops.errors import UsageError
 from traceflops.flops import (
     Lora,
     ModelCard,
-    Run,
     parse_checkpoint,
     why_impossible,
     with_capacity,
@@ -69,17 +68,7 @@ def adjusted(card: ModelCard, words: Words) -> ModelCard:
     return with_capacity(card, capacity) if capacity is not None else card
 
 
-def run_settings(card: ModelCard, words: Words) -> dict[str, Any]:
-    """Return the fields of the run that the words give, but its time. Raises UsageError."""
-    return {
-        "devices": words.read("gpus", parse_count) or 1,
-        "dtype": words.values.get("dtype"),
-        **token_settings(card, words),
-        **training_settings(card, words),
-    }
-
-
-def token_settings(card: ModelCard, words: Words) -> dict[str, Any]:
+def _token_settings(card: ModelCard, words: Words) -> dict[str, Any]:
     """Return what one step works on."""
     called = words.called
     forward_only = "forward_only" in words.flags
@@ -104,7 +93,7 @@ def _binary(words: Words) -> Iterator[str]:
             )
 
 
-def training_settings(card: ModelCard, words: Words) -> dict[str, Any]:
+def _training_settings(card: ModelCard, words: Words) -> dict[str, Any]:
     """Return what has gradients, and what is computed twice."""
     called = words.called
     settings: dict[str, Any] = {"lora": _adapters(card, words), "frozen": _frozen(words)}
@@ -141,9 +130,14 @@ def check_sums(words: Words) -> None:
         raise UsageError(f"{which} cannot be right: {problem}", "correct one of them")
 
 
-def described_run(card: ModelCard, words: Words) -> Run:
-    """Return a step of the run that the words describe; its time is not theirs to say."""
-    return Run(**run_settings(card, words))
+def run_settings(card: ModelCard, words: Words) -> dict[str, Any]:
+    """Return the fields of the run that the words give, but its time. Raises UsageError."""
+    return {
+        "devices": words.read("gpus", parse_count) or 1,
+        "dtype": words.values.get("dtype"),
+        **_token_settings(card, words),
+        **_training_settings(card, words),
+    }
 
 
 def _frozen(words: Words) -> frozenset[str]:

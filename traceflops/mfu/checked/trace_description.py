@@ -7,10 +7,12 @@ its words those that contradict each other are left out.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from fractions import Fraction
 from itertools import combinations
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -18,21 +20,241 @@ import pyarrow as pa
 from traceflops.errors import TraceflopsError, UsageError
 from traceflops.flops import (
     CONVENTIONS,
+    PARTS,
     ModelCard,
     Run,
+    bare_model,
+    build,
+    card_of_config,
     check_claims,
     default_convention,
+    parse_checkpoint,
+    preset,
     refusal,
     unit_of,
 )
-from traceflops.mfu.checked.description import PACKED, TOTALS, WHERE, Description, left_out
-from traceflops.mfu.checked.description import description_of as description_of
-from traceflops.mfu.checked.run_marks import is_ours
-from traceflops.mfu.checked.run_options import Words, adjusted, check_sums, described_run
-from traceflops.mfu.checked.token_marks import told_by_marks
+from traceflops.mfu.checked.run_options import (
+    TOKEN_COUNTS,
+    Words,
+    adjusted,
+    check_sums,
+    parse_kernel,
+    run_settings,
+)
+from traceflops.mfu.checked.token_marks import MarkedTokens, is_ours, told_by_marks
 from traceflops.table import Note, Trace, codes, names
-from traceflops.units import DESCRIPTION_WORDS
+from traceflops.units import DESCRIPTION_WORDS, LARGEST, parse_count, parse_lengths, parse_rate
 from traceflops.windows import Prepared
+
+T = TypeVar("T")
+_KINDS_SAID: Final[dict[type, str]] = {
+    list: "a list",
+    dict: "an object",
+    str: "text with invalid characters",
+    type(None): "null",
+}
+
+WHERE: Final = "the trace's description"
+_COUNTS: Final = (
+    *(*TOKEN_COUNTS, "gpus", "params", "mtp", "padded_vocab"),
+    *("frozen_layers", "lora_rank", "lora_params"),
+)
+_FLAGS: Final = ("lora", "forward_only")
+_MODEL: Final = frozenset(("model", "params", "mtp", "padded_vocab", "expert_capacity"))
+PACKED: Final = frozenset(("documents", "seq_sum", "seq_square_sum", "sequences"))
+_SUMS: Final = frozenset(("seq_sum", "seq_square_sum", "sequences"))
+TOTALS: Final = frozenset(("tokens", "real_tokens"))
+_REPLACES: Final[Mapping[str, frozenset[str]]] = {
+    "params": _MODEL,
+    "batch": PACKED | TOTALS,
+    "seq": PACKED | TOTALS,
+    "tokens": PACKED | TOTALS | {"batch"},
+    "documents": PACKED | TOTALS,
+    "seq_sum": PACKED | TOTALS,
+    "seq_square_sum": PACKED | TOTALS,
+    "lora_rank": frozenset(("lora_params",)),
+    "lora_params": frozenset(("lora_rank", "lora_targets")),
+}
+"""Which words of the trace an option puts aside besides its own: they say the same otherwise."""
+_OF_DESCRIPTIONS: Final = frozenset(("description-left-out", "descriptions-differ"))
+_NO_MODEL: Final = Note(
+    "dropped",
+    "description-not-used",
+    f"{WHERE.capitalize()} is not compared with the executed work: it names no model.",
+)
+_DESCRIBING: Final = frozenset(DESCRIPTION_WORDS) - {"gpus", "dtype"}
+"""Words that say something of model, tokens or training."""
+_DROPPED_FIRST: Final = (
+    *("tokens", "real_tokens", "sequences", "lora_targets", "checkpointing", "frozen_layers"),
+    *("encoder_seq", "cached", "attention_kernel", "frozen", "lora_params", "lora_rank"),
+    *("padded_vocab", "mtp", "expert_capacity", "seq"),
+)
+"""Words without which a description still says what a step works on; first what says least."""
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """The model that a trace names, None where it names none, and what it says of the run."""
+
+    card: ModelCard | None = None
+    words: Words = field(default_factory=lambda: Words({}))
+    notes: tuple[Note, ...] = ()
+    empty: tuple[str, ...] = ()
+    """Words that are there without a value: null, or what was read as such."""
+
+    def with_options(self, card: ModelCard | None, options: Words) -> Description:
+        """Return the description with what the options say in its place; `card` is theirs."""
+        aside = _MODEL if card is not None else frozenset()
+        for word in options.values:
+            aside |= _REPLACES.get(word, frozenset())
+        kept = {word: text for word, text in self.words.values.items() if word not in aside}
+        of_card = _MODEL if card is not None else frozenset()  # its options are in it already
+        given = {word: text for word, text in options.values.items() if word not in of_card}
+        dashed = bool(options.values or options.flags)
+        words = Words({**kept, **given}, self.words.flags | options.flags, dashed)
+        return replace(self, card=card or self.card, words=words)
+
+    def without(self, words: Iterable[str]) -> Description:
+        """Return the description without some of its words."""
+        kept = {word: text for word, text in self.words.values.items() if word not in words}
+        return replace(self, words=replace(self.words, values=kept))
+
+    def with_tokens(self, tokens: MarkedTokens) -> Description:
+        """Return the description with the tokens that marks tell: those of the steps shown."""
+        values, notes = tokens.over(self.words.values)
+        return replace(self, words=replace(self.words, values=values), notes=(*self.notes, *notes))
+
+
+def description_of(trace: Trace) -> Description | None:
+    """Return what a trace says of its run, None where it says nothing.
+
+    Each word is read for itself: what can be meant, and a note of what cannot.
+    """
+    said = trace.source.description
+    if not said:
+        return None
+    problems: list[str] = []
+    values: dict[str, str] = {}
+    flags: set[str] = set()
+    card = None
+    given = {word: value for word, value in said.items() if value is not None}
+    for word, value in given.items():
+        if word == "model":
+            card = _tried(problems, word, _model, value)
+        elif word in _FLAGS and isinstance(value, bool):
+            flags |= {word} if value else set()
+        elif (texts := _tried(problems, word, _texts, word, value)) is not None:
+            values |= texts
+            flags |= {word} & {"lora"}
+    count = len(problems)
+    _tried(problems, "", check_sums, Words(values))
+    impossible = _SUMS if len(problems) > count else frozenset()
+    if card is None and "params" in values:
+        card = _tried(problems, "", _model_of_params, values["params"])
+    kept = {word: text for word, text in values.items() if word not in {"params", *impossible}}
+    empty = tuple(word for word in said if word not in given)
+    return Description(card, Words(kept, frozenset(flags)), left_out(problems), empty)
+
+
+def _tried(problems: list[str], word: str, read: Callable[..., T], *args: object) -> T | None:
+    """Return what is read of a word; None, and why in `problems`, where it cannot be meant."""
+    try:
+        return read(*args)
+    except TraceflopsError as error:
+        problems.append(error.message if word in error.message else f"{word}: {error.message}")
+        return None
+
+
+def left_out(problems: list[str]) -> tuple[Note, ...]:
+    """Return the note on words that cannot be used, none where there are no such."""
+    if not problems:
+        return ()
+    more = f" (and {len(problems) - 3} more)" if len(problems) > 3 else ""
+    text = f"Ignored in {WHERE}: {'; '.join(problems[:3])}{more}."
+    return (Note("dropped", "description-words-left-out", text, len(problems)),)
+
+
+def _model(value: object) -> ModelCard:
+    """Return a preset by its name, or the card or config.json that an object is; never a file."""
+    if isinstance(value, str):
+        return preset(value)
+    if not isinstance(value, Mapping):
+        raise UsageError("model must be a name or an object", "")
+    if "model_type" in value or "text_config" in value:
+        return card_of_config(value, "model")
+    return build(value, "model")
+
+
+def _model_of_params(text: str) -> ModelCard:
+    return bare_model(parse_count("params", text))
+
+
+def _texts(word: str, value: object) -> dict[str, str]:
+    """Return the words of `lora: {rank, targets, params}`, of another word its text alone."""
+    if word != "lora":
+        return {word: _text(word, value)}
+    keys = ("rank", "targets", "params")
+    if not isinstance(value, Mapping) or not {*value} <= {*keys}:
+        raise UsageError(f"lora must be true, false or an object with {', '.join(keys)}", "")
+    given = ((f"lora_{key}", value[key]) for key in keys if value.get(key) is not None)
+    return {name: _text(name, part) for name, part in given}
+
+
+def _text(word: str, value: object) -> str:
+    """Return the text that the option of this word would have. Raises UsageError."""
+    text = _list(word, value) if isinstance(value, list) else _one(word, value)
+    if word in _PARSERS:
+        _PARSERS[word](word, text)
+    return text
+
+
+def _list(word: str, value: list[object]) -> str:
+    if word not in ("documents", "frozen", "lora_targets", "checkpointing"):
+        raise UsageError(f"{word} cannot be a list", "")
+    return ",".join(_one(word, each) for each in value)
+
+
+def _one(word: str, value: object) -> str:
+    """Return a plain value as text."""
+    if word == "frozen" and value is True:
+        return "all"
+    if isinstance(value, str) and value.isprintable():
+        return value
+    is_number = isinstance(value, int | Decimal) and not isinstance(value, bool)
+    if not is_number or word in ("dtype", "frozen", "lora_targets", "attention_kernel"):
+        raise UsageError(f"{word} cannot be {_said(value)}", "")
+    if isinstance(value, int) and abs(value) > LARGEST**2:  # what str() may refuse to print
+        raise UsageError(f"{word} is too large", "")
+    return str(value)
+
+
+def _said(value: object) -> str:
+    """Return a value that cannot be meant, in words."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return _KINDS_SAID.get(type(value), "a number")
+
+
+def _check_parts(_: str, text: str) -> None:
+    for part in text.split(","):
+        if part.strip() not in PARTS:
+            raise UsageError(f"cannot freeze unknown part {part.strip()[:40]!r}", "")
+
+
+def _refuse_flag(word: str, _: str) -> None:
+    raise UsageError(f"{word} must be true or false", "")
+
+
+_PARSERS: Final[Mapping[str, Callable[[str, str], object]]] = {
+    **dict.fromkeys(_COUNTS, parse_count),
+    "documents": parse_lengths,
+    "expert_capacity": parse_rate,
+    "checkpointing": parse_checkpoint,
+    "attention_kernel": parse_kernel,
+    "frozen": _check_parts,
+    "forward_only": _refuse_flag,
+}
+"""What refuses the text of a word that cannot be meant."""
 
 
 def card_and_run(description: Description) -> tuple[ModelCard, Run]:
@@ -43,7 +265,7 @@ def card_and_run(description: Description) -> tuple[ModelCard, Run]:
             "add --model NAME, --model config.json or --params 8e9",
         )
     card = adjusted(description.card, description.words)
-    run = described_run(card, description.words)
+    run = Run(**run_settings(card, description.words))
     if run.lora is not None:
         run.lora.adapters(card)  # refuses targets that the model lacks
     return card, run
@@ -81,9 +303,6 @@ def without_description(trace: Trace) -> Trace:
     return Trace(source, {**trace.tables, "marks": kept}, notes)
 
 
-_OF_DESCRIPTIONS: Final = frozenset(("description-left-out", "descriptions-differ"))
-
-
 def self_described(
     prepared: Prepared,
     card: ModelCard | None = None,
@@ -113,16 +332,6 @@ def self_described(
     return NotDescribed((*whole.notes, _unused(usable, said)), usable)
 
 
-_NO_MODEL: Final = Note(
-    "dropped",
-    "description-not-used",
-    f"{WHERE.capitalize()} is not compared with the executed work: it names no model.",
-)
-
-_DESCRIBING: Final = frozenset(DESCRIPTION_WORDS) - {"gpus", "dtype"}
-"""Words that say something of model, tokens or training."""
-
-
 def _gives_tokens(options: Words) -> bool:
     """Return whether options say how many tokens a step has; marks are put aside then."""
     return not (PACKED | TOTALS | {"batch", "seq"}).isdisjoint(options.values)
@@ -149,14 +358,6 @@ def _usable(
                 reason = f"{' and '.join(words)} ({'; '.join(why)})"
                 return replace(less, notes=(*less.notes, *left_out([reason])))
     return problem
-
-
-_DROPPED_FIRST: Final = (
-    *("tokens", "real_tokens", "sequences", "lora_targets", "checkpointing", "frozen_layers"),
-    *("encoder_seq", "cached", "attention_kernel", "frozen", "lora_params", "lora_rank"),
-    *("padded_vocab", "mtp", "expert_capacity", "seq"),
-)
-"""Words without which a description still says what a step works on; first what says least."""
 
 
 def _problem(description: Description, convention: str | None) -> TraceflopsError | None:

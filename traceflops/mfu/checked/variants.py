@@ -33,6 +33,8 @@ from traceflops.flops import (
 )
 from traceflops.mfu.checked.passes import Passes, visible, without_lengths
 
+_GRADIENTS: Final = ("model.matmul.input_grad", "model.matmul.weight_grad", "model.conv.")
+_FROZEN: Final = "the base weights are frozen, as with LoRA: the trace has no gradients of them"
 MOST_TOPK: Final = 16
 MOST_DOCUMENTS: Final = 100_000
 LARGEST_SIZE: Final = 10**9
@@ -142,9 +144,6 @@ def _training(described: Variant, seen: Seen) -> Iterator[Variant]:
         yield described.but("not-frozen", words, "remove --lora and --frozen", 1, run=plain)
 
 
-_FROZEN: Final = "the base weights are frozen, as with LoRA: the trace has no gradients of them"
-
-
 def _adapted(described: Variant, seen: Seen) -> Iterator[Variant]:
     """Yield adapters of the size that the trace shows, beside frozen weights."""
     card, run = described.card, described.run
@@ -245,7 +244,9 @@ def _together(plain: Variant, seen: Seen, groups: list[str]) -> Iterator[tuple[s
         return
     ledger = model_flops(plain.card, plain.run, default_convention(plain.card, plain.run))
     counted = {part: ledger.total(f"model.matmul.weight_grad.{part}") for part in groups}
-    whole = sum((line.flops for line in ledger.lines if _is_gradient(line.name)), Fraction(0))
+    whole = sum(
+        (line.flops for line in ledger.lines if line.name.startswith(_GRADIENTS)), Fraction(0)
+    )
     if not whole:
         return
     lacking = (here.backward - seen.passes.backward) / here.backward
@@ -255,10 +256,6 @@ def _together(plain: Variant, seen: Seen, groups: list[str]) -> Iterator[tuple[s
             few = min(number, len(groups) - number) <= MOST_TOGETHER
             if few and abs(share - lacking) <= CLOSE:
                 yield parts
-
-
-def _is_gradient(name: str) -> bool:
-    return name.startswith(("model.matmul.input_grad", "model.matmul.weight_grad", "model.conv."))
 
 
 def _first_layers(described: Variant, seen: Seen) -> Iterator[Variant]:

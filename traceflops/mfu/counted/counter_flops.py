@@ -2,7 +2,7 @@
 
 Counters of a run and its times are two recordings, because reading counters makes kernels run one
 at a time. So the launches of the timed run get FLOPs and bytes from those of another run of the
-same program (see `kernelmatching`); times are always those of the timed run.
+same program (see `joins.match`); times are always those of the timed run.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from traceflops.attribution import Attribution
+from traceflops.mfu.budget import DevicePeaks
 from traceflops.mfu.counted.counter_notes import (
     FABRIC,
     MEMORY,
@@ -32,11 +33,10 @@ from traceflops.mfu.counted.joins import (
     by_own_shapes,
     cross_check,
     join_of,
+    match,
     summed_notes,
 )
-from traceflops.mfu.counted.kernel_matching import match
-from traceflops.mfu.counted.launch_work import UNKNOWN, Origin, exact_flops
-from traceflops.mfu.counted.launches import launches_of
+from traceflops.mfu.counted.launches import UNKNOWN, Origin, exact_flops, launches_of
 from traceflops.mfu.counted.measured_work import ORIGINS, MeasuredWork
 from traceflops.mfu.counted.work_sources import (
     Source,
@@ -44,10 +44,15 @@ from traceflops.mfu.counted.work_sources import (
     missing_counters,
     work_sources,
 )
-from traceflops.mfu.trace_peaks import DevicePeaks
-from traceflops.mfu.traced.coverage import compute_kernels
-from traceflops.mfu.traced.window_of import in_chosen_window, window_of_activity
-from traceflops.table import ABSENT, IntArray, Note, group_rows, numbers, taken
+from traceflops.mfu.traced.coverage import chosen_activities, compute_kernels
+from traceflops.table import (
+    ABSENT,
+    IntArray,
+    Note,
+    group_rows,
+    numbers,
+    taken,
+)
 from traceflops.windows import Prepared
 
 
@@ -178,8 +183,8 @@ class _Joiner:
         return np.where(taken(name[counted.launches.name], same, -2) == target.name, same, -1)
 
     def _joins(self) -> Iterator[Join]:
-        chosen = in_chosen_window(self.prepared, window_of_activity(self.prepared))
-        wanted = (chosen & compute_kernels(self.prepared))[self.launches.row]
+        chosen = chosen_activities(self.prepared) & compute_kernels(self.prepared)
+        wanted = chosen[self.launches.row]
         dur = numbers(self._activities["dur_ns"])[self.launches.row]
         for source, matched in zip(self.sources, self.matched, strict=True):
             yield join_of(source.work.origin, source.file, matched, wanted, dur)
@@ -207,13 +212,11 @@ class _Joiner:
             flops[rows] = np.where(values >= 0, values, flops[rows])
         return flops if by_origin else None
 
-    def _is_said(self, note: Note) -> bool:
-        return any(said.code == note.code for said in self.prepared.trace.notes)
-
     def _notes(self, joins: Sequence[Join], check: CrossCheck | None) -> Iterator[Note]:
+        is_said = any(note.code == SAME_RUN.code for note in self.prepared.trace.notes)
         for source, join in zip(self.sources, joins, strict=True):
             yield from join_notes(join, source.work.launches.count)
-            if join.count("dispatch") and not self._is_said(SAME_RUN):
+            if join.count("dispatch") and not is_said:
                 yield SAME_RUN
             if source.counters is not None:
                 yield from counter_notes(source.counters)

@@ -10,13 +10,27 @@ from typing import Final
 import numpy as np
 
 from traceflops.devices import shown
+from traceflops.mfu.budget import DevicePeaks, device_peaks
 from traceflops.mfu.counted.counter_work import CounterWork
-from traceflops.mfu.counted.joins import CrossCheck, Join
-from traceflops.mfu.counted.kernel_matching import KNOWN, How
-from traceflops.mfu.counted.launch_work import UNKNOWN
-from traceflops.mfu.trace_peaks import DevicePeaks, device_peaks
-from traceflops.table import BoolArray, IntArray, Note, codes, numbers
-from traceflops.units import exact_percent, several
+from traceflops.mfu.counted.joins import (
+    KNOWN,
+    CrossCheck,
+    How,
+    Join,
+)
+from traceflops.mfu.counted.launches import UNKNOWN
+from traceflops.mfu.counted.work_sources import (
+    first_few,
+)
+from traceflops.table import (
+    BoolArray,
+    IntArray,
+    Note,
+    NoteKind,
+    codes,
+    numbers,
+)
+from traceflops.units import exact_percent, several, uncapitalized
 from traceflops.windows import Prepared
 
 _WAYS: Final[dict[How, str]] = {
@@ -26,94 +40,36 @@ _WAYS: Final[dict[How, str]] = {
     "alike": "by name and size (all did equal work)",
     "between": "by name and size (bounded by the smallest and largest)",
 }
-_MOST_NAMED: Final = 3
-
-
-def counter_notes(work: CounterWork) -> Iterator[Note]:
-    """Yield what is missing or assumed in the counters themselves."""
-    if count := int(np.count_nonzero(work.partial)):
-        text = (
-            f"{_launches(count, 'counted ')} without the counters of some data types of matrix "
-            "work: FLOPs unknown."
-        )
-        yield Note("missing", "counters-partial", text, count)
-    if count := int(np.count_nonzero(work.homeless)):
-        text = (
-            f"Counters of {_launches(count)} come from an unknown GPU, so their "
-            "matrix counters may be incomplete and FLOPs are unknown. Name it "
-            "with --device (see traceflops devices), or add the list of agents that "
-            "the profiler wrote."
-        )
-        yield Note("missing", "counters-without-device", text, count)
-    if count := int(np.count_nonzero(work.rounded)):
-        text = (
-            f"Counters of {_launches(count)} are averages over passes with decimals; "
-            "FLOPs are rounded."
-        )
-        yield Note("assumed", "counters-rounded", text, count)
-    if count := int(np.count_nonzero(work.disputed)):
-        text = (
-            f"Passes disagree on the matrix work of {_launches(count)}, so the "
-            "program did not repeat itself. Their FLOPs are unknown."
-        )
-        yield Note("missing", "counters-disagree", text, count)
-    if names := work.counted.uneven:
-        text = (
-            f"Passes of the counted run launch {_listed(names)} differently often or "
-            "in other sizes. Only the counters of the first pass count."
-        )
-        yield Note("assumed", "passes-uneven", text, len(names))
-    if count := int(np.count_nonzero(work.uncounted)):
-        text = (
-            f"The kernels of {_launches(count)} compute in XF32 by name, but the "
-            "counter (SQ_INSTS_VALU_MFMA_MOPS_XF32) is missing. Their FLOPs are "
-            "unknown."
-        )
-        yield Note("missing", "counters-without-xf32", text, count)
-
-
-def join_notes(join: Join, launches: int) -> Iterator[Note]:
-    """Yield how launches got their FLOPs; `launches` are those of the other recording."""
-    if not join.launches:
-        return
-    which = _which(join)
-    ways = ", ".join(
-        f"{part.launches:,} {_WAYS[part.how]}" for part in join.parts if part.how in KNOWN
-    )
-    of = _launches(join.launches)
-    share = exact_percent(join.share) if join.share is not None else "none"
-    how = f": {ways}" if ways else ""
-    text = (
-        f"{which} gives the FLOPs of {join.known:,} of {of} of compute kernels "
-        f"({share} of their time){how}. Times come from the timed run."
-    )
-    yield Note("assumed", f"{join.origin}-joined", text, join.known)
-    if count := join.count("ambiguous"):
-        text = (
-            f"FLOPs of {_launches(count)} are unknown: launches with the same name "
-            f"and size did different work in {which[0].lower()}{which[1:]}, in "
-            "another order or only in part."
-        )
-        yield Note("missing", f"{join.origin}-ambiguous", text, count)
-    if count := join.count("absent"):
-        text = (
-            f"{_launches(count)} of compute kernels {'has' if count == 1 else 'have'} "
-            f"no match by name and size among the {_launches(launches)} of "
-            f"{which[0].lower()}{which[1:]}."
-        )
-        yield Note("missing", f"{join.origin}-absent", text, count)
-
-
-def _which(join: Join) -> str:
-    what = "The paired trace" if join.origin == "pair" else "The counted run"
-    if not join.file:
-        return what
-    of = "of " if _SEVERAL.fullmatch(join.file) else ""
-    return f"{what} {of}{shown(join.file)}"
-
-
 _SEVERAL: Final = re.compile(r"[\d,]+ files")
 """What stands for the name of a recording of several files."""
+
+_COLUMNS: Final = {
+    "counters-partial": "partial",
+    "counters-without-device": "homeless",
+    "counters-rounded": "rounded",
+    "counters-disagree": "disputed",
+    "passes-uneven": "uneven",
+    "counters-without-xf32": "uncounted",
+}
+"""By code of a note on counters: the column that tells the launches it is about."""
+
+_TEXTS: Final = {
+    "counters-partial": "{counted} without the counters of some data types of matrix work: FLOPs "
+    "unknown.",
+    "counters-without-device": "Counters of {launches} come from an unknown GPU, so their matrix "
+    "counters may be incomplete and FLOPs are unknown. Name it with --device (see traceflops "
+    "devices), or add the list of agents that the profiler wrote.",
+    "counters-rounded": "Counters of {launches} are averages over passes with decimals; FLOPs are "
+    "rounded.",
+    "counters-disagree": "Passes disagree on the matrix work of {launches}, so the program did not "
+    "repeat itself. Their FLOPs are unknown.",
+    "passes-uneven": "Passes of the counted run launch {uneven} differently often or in other "
+    "sizes. Only the counters of the first pass count.",
+    "counters-without-xf32": "The kernels of {launches} compute in XF32 by name, but the counter "
+    "(SQ_INSTS_VALU_MFMA_MOPS_XF32) is missing. Their FLOPs are unknown.",
+}
+
+_ASSUMED: Final = ("counters-rounded", "passes-uneven")
 
 SAME_RUN: Final = Note(
     "assumed",
@@ -130,7 +86,6 @@ FABRIC: Final = Note(
     "have served some of them, so they can exceed the memory traffic.",
 )
 
-
 MEMORY: Final = Note(
     "assumed",
     "memory-bytes",
@@ -138,16 +93,77 @@ MEMORY: Final = Note(
     "before each kernel, so the timed run may have moved fewer.",
 )
 
+_OF_TIMES: Final = frozenset(
+    {
+        *("no-timeline", "no-calls", "no-device-work", "no-steps", "process-unknown"),
+        *("gpu-unknown", "rank-from-name", "rank-unknown"),
+    }
+)
+"""What a paired recording is not asked for, so that it is no matter."""
+
+
+def counter_notes(work: CounterWork) -> Iterator[Note]:
+    """Yield what is missing or assumed in the counters themselves."""
+    uneven = work.counted.uneven
+    kernels = first_few([shown(name) for name in uneven], "more kernel")
+    for code, column in _COLUMNS.items():
+        is_uneven = column == "uneven"
+        count = len(uneven) if is_uneven else int(np.count_nonzero(getattr(work, column)))
+        if count:
+            words = {"launches": _launches(count), "counted": several(count, "counted launch")}
+            text = _TEXTS[code].format(**words, uneven=kernels)
+            kind: NoteKind = "assumed" if code in _ASSUMED else "missing"
+            yield Note(kind, code, text, count)
+
+
+def join_notes(join: Join, launches: int) -> Iterator[Note]:
+    """Yield how launches got their FLOPs; `launches` are those of the other recording."""
+    if not join.launches:
+        return
+    which = _which(join)
+    ways = ", ".join(
+        f"{part.launches:,} {_WAYS[part.how]}" for part in join.parts if part.how in KNOWN
+    )
+    share = exact_percent(join.share) if join.share is not None else "none"
+    how = f": {ways}" if ways else ""
+    text = (
+        f"{which} gives the FLOPs of {join.known:,} of {_launches(join.launches)} of compute "
+        f"kernels ({share} of their time){how}. Times come from the timed run."
+    )
+    yield Note("assumed", f"{join.origin}-joined", text, join.known)
+    if count := join.count("ambiguous"):
+        text = (
+            f"FLOPs of {_launches(count)} are unknown: launches with the same name and size did "
+            f"different work in {uncapitalized(which)}, in another order or only in part."
+        )
+        yield Note("missing", f"{join.origin}-ambiguous", text, count)
+    if count := join.count("absent"):
+        text = (
+            f"{_launches(count)} of compute kernels {'has' if count == 1 else 'have'} no match by "
+            f"name and size among the {_launches(launches)} of {uncapitalized(which)}."
+        )
+        yield Note("missing", f"{join.origin}-absent", text, count)
+
+
+def _which(join: Join) -> str:
+    what = "The paired trace" if join.origin == "pair" else "The counted run"
+    if not join.file:
+        return what
+    return f"{what} {'of ' if _SEVERAL.fullmatch(join.file) else ''}{shown(join.file)}"
+
+
+def _launches(count: int) -> str:
+    return several(count, "launch")
+
 
 def check_notes(check: CrossCheck | None) -> Iterator[Note]:
     """Yield that counters and shapes differ, where they do by more than 2 %."""
     if check is None or check.agree:
         return
-    more = "more" if check.difference > 0 else "less"
-    why = (
-        "counters include partial tiles in full, and work that is not an operator"
+    more, why = (
+        ("more", "counters include partial tiles in full, and work that is not an operator")
         if check.difference > 0
-        else "a kernel may use another algorithm (Winograd), or the two runs differ"
+        else ("less", "a kernel may use another algorithm (Winograd), or the two runs differ")
     )
     text = (
         f"Counters give {exact_percent(abs(check.difference))} {more} FLOPs than shapes, "
@@ -155,19 +171,6 @@ def check_notes(check: CrossCheck | None) -> Iterator[Note]:
         f"difference is in {shown(check.kernel)}. Ledger and MFU use shapes."
     )
     yield Note("assumed", "counters-differ-from-shapes", text, check.launches)
-
-
-def _launches(count: int, what: str = "") -> str:
-    return several(count, f"{what}launch")
-
-
-def _listed(names: Sequence[str]) -> str:
-    some = ", ".join(shown(name) for name in names[:_MOST_NAMED])
-    more = len(names) - _MOST_NAMED
-    return f"{some} and {several(more, 'more kernel')}" if more > 0 else some
-
-
-# Counted bytes that no memory could have moved in the time of the timed run.
 
 
 def too_many_bytes(prepared: Prepared, devices: Sequence[DevicePeaks], size: IntArray) -> BoolArray:
@@ -202,18 +205,6 @@ def too_fast_note(prepared: Prepared, rows: BoolArray) -> Note:
     return Note("dropped", "bytes-beyond-bandwidth", text, int(np.count_nonzero(rows)))
 
 
-# What to say of a paired recording itself: how it was read, and that it is of another device.
-
-
-_OF_TIMES: Final = frozenset(
-    {
-        *("no-timeline", "no-calls", "no-device-work", "no-steps", "process-unknown"),
-        *("gpu-unknown", "rank-from-name", "rank-unknown"),
-    }
-)
-"""What a paired recording is not asked for, so that it is no matter."""
-
-
 def pair_notes(
     prepared: Prepared, devices: Sequence[DevicePeaks], pair: Prepared
 ) -> Iterator[Note]:
@@ -226,8 +217,8 @@ def pair_notes(
     theirs = {arch: other.product for other in others if (arch := _architecture(pair, other))}
     if ours and theirs and not ours.keys() & theirs.keys():
         text = (
-            f"The paired recording is from another kind of GPU ({_pair_notes_listed(theirs)}) "
-            f"than the timed run ({_pair_notes_listed(ours)}). Its kernels may do other work, "
+            f"The paired recording is from another kind of GPU ({_products(theirs)}) "
+            f"than the timed run ({_products(ours)}). Its kernels may do other work, "
             "and its counters may differ."
         )
         yield Note("assumed", "paired-other-device", text)
@@ -243,6 +234,6 @@ def _architecture(prepared: Prepared, device: DevicePeaks) -> str | None:
     return spec.arch if spec is not None and device.match.confirmed else None
 
 
-def _pair_notes_listed(archs: dict[str, str]) -> str:
+def _products(archs: dict[str, str]) -> str:
     words = (arch if product == "unknown GPU" else product for arch, product in archs.items())
     return ", ".join(shown(word) for word in dict.fromkeys(words))

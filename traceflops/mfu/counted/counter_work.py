@@ -30,8 +30,7 @@ from traceflops.devices import (
     quantities,
 )
 from traceflops.mfu.counted.counted_launches import CountedLaunches, FloatArray
-from traceflops.mfu.counted.launch_work import UNKNOWN, UNSPLIT_LINE, LaunchWork, kinds_of
-from traceflops.mfu.counted.launches import Launches
+from traceflops.mfu.counted.launches import UNKNOWN, UNSPLIT_LINE, Launches, LaunchWork, kinds_of
 from traceflops.table import BoolArray, IntArray, exact_sums, group_rows
 
 BYTES_AGREE: Final = 0.02
@@ -253,11 +252,11 @@ def counted_kernels(work: CounterWork, units: IntArray) -> tuple[CountedKernel, 
 
     `units` are the CUs of the device of each launch, 0 where they are not known.
     """
-    return tuple(sorted(_kernels(work, units), key=_by_work))
 
+    def by_work(row: CountedKernel) -> tuple[int, int, str]:
+        return -(row.flops or 0), -((row.read or 0) + (row.written or 0)), row.name
 
-def _by_work(row: CountedKernel) -> tuple[int, int, str]:
-    return -(row.flops or 0), -((row.read or 0) + (row.written or 0)), row.name
+    return tuple(sorted(_kernels(work, units), key=by_work))
 
 
 def _kernels(work: CounterWork, units: IntArray) -> Iterator[CountedKernel]:

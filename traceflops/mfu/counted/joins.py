@@ -1,18 +1,51 @@
-"""How much of a run got its FLOPs from another recording, in which way, and whether they agree."""
+"""What launches of one run did by those of another run of the same program, and how much is known.
+
+The first of these that holds, per launch:
+
+    dispatch   both are records of the same launch
+    order      the n-th launch of a kernel is the n-th of the other run, which launches it equally
+               often; all of them in the same size
+    step       the n-th launch of a kernel in a size in each step; also where the other run knows no
+               steps, but has whole rounds of so many launches as a step has
+    alike      all launches of a kernel in a size did the same
+    between    they did not: FLOPs lie between those of the least and of the most (counters only,
+               and only where no process here launches it more often than the other run)
+    ambiguous  they did not, so FLOPs are unknown
+    uncounted  the other run has the kernel in that size, and no FLOPs of it
+    absent     the other run has no such launch
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 
 from traceflops.attribution import Attribution
-from traceflops.mfu.counted.kernel_matching import HOW, KNOWN, How, Matched, match
-from traceflops.mfu.counted.launch_work import UNKNOWN, LaunchWork, Origin, exact_flops
-from traceflops.mfu.counted.launches import Launches, sizes_of
+from traceflops.mfu.counted.launches import (
+    UNKNOWN,
+    Kind,
+    Launches,
+    LaunchWork,
+    Origin,
+    between,
+    common,
+    exact_flops,
+    extremes,
+    sizes_of,
+)
+from traceflops.mfu.counted.same_launches import (
+    Pair,
+    in_order,
+    in_steps,
+    joint_names,
+    keys_of,
+    processes_of,
+)
+from traceflops.mfu.traced.coverage import of_kind, on_chosen_device
 from traceflops.table import (
     ABSENT,
     BoolArray,
@@ -28,6 +61,147 @@ from traceflops.table import (
 )
 from traceflops.units import decimal, exact_percent
 from traceflops.windows import Prepared
+
+How = Literal["dispatch", "order", "step", "alike", "between", "ambiguous", "uncounted", "absent"]
+
+HOW: Final[tuple[How, ...]] = (
+    *("dispatch", "order", "step", "alike", "between", "ambiguous", "uncounted", "absent"),
+)
+
+KNOWN: Final[tuple[How, ...]] = HOW[: HOW.index("ambiguous")]
+"""Ways in which the FLOPs of a launch are known."""
+
+SIZES_AGREE: Final = 0.02
+"""Bytes of launches alike may differ by so much, with what the caches hold; they get the mean."""
+
+_SCALES: Final = ((10**15, "PFLOP"), (10**12, "TFLOP"), (10**9, "GFLOP"), (10**6, "MFLOP"))
+
+_NOTHING: Final = (
+    "The pair gives no FLOPs for these sums: kernel names and sizes do not match, or "
+    "equal launches did different work."
+)
+
+AGREE: Final = Fraction(2, 100)
+
+
+@dataclass(frozen=True, slots=True)
+class Matched:
+    """What each launch did, as in LaunchWork, and by which way of HOW that is known."""
+
+    how: IntArray
+    kind: IntArray
+    kinds: tuple[Kind, ...]
+    size: IntArray
+    vector: IntArray
+
+    def has(self, *how: How) -> BoolArray:
+        """Return, per launch, whether it was matched in one of these ways."""
+        return np.isin(self.how, [HOW.index(way) for way in how])
+
+
+def match(
+    target: Launches, work: LaunchWork, same: IntArray | None = None, *, is_own: bool = False
+) -> Matched:
+    """Return what the launches of a run did by the work of another.
+
+    `same` is, per launch, the row in `work` that is a record of the same launch, else -1. `is_own`
+    says that both are of one trace, so that processes of one number are the same.
+    """
+    source = work.launches
+    names = joint_names(target, source)
+    keys = keys_of(names, target, source)
+    processes = processes_of(target, source, is_own=is_own)
+    row = np.full(target.count, -1, dtype=np.int64) if same is None else same
+    how = np.full(target.count, HOW.index("dispatch"), dtype=np.int64)
+    for way, same_row in (
+        ("order", in_order(target, source, processes, names, keys)),
+        ("order", in_order(target, source, processes, keys, keys)),
+        ("step", in_steps(target, work, keys)),
+    ):
+        how = np.where(row < 0, HOW.index(way), how)
+        row = np.where(row < 0, same_row, row)
+    return _filled(target, work, row, how, keys)
+
+
+def _filled(
+    target: Launches, work: LaunchWork, row: IntArray, how: IntArray, keys: Pair
+) -> Matched:
+    """Return what is known of matched launches; of the others by what launches alike did."""
+    alike = _alike(work, keys, _sampled(target, keys))
+    kind, size, vector = (
+        taken(values, row, UNKNOWN) for values in (work.kind, work.size, work.vector)
+    )
+    known = kind >= 0
+    by_key = alike.how[keys.ours]
+    by_key = np.where((by_key == HOW.index("absent")) & (row >= 0), HOW.index("uncounted"), by_key)
+    return Matched(
+        np.where(known, how, by_key),
+        np.where(known, kind, alike.kind[keys.ours]),
+        (*work.kinds, *alike.kinds),
+        np.where(size >= 0, size, alike.size[keys.ours]),
+        np.where(vector >= 0, vector, alike.vector[keys.ours]),
+    )
+
+
+def _sampled(target: Launches, keys: Pair) -> BoolArray:
+    """Return which kernels in a size a process here launches more often than the other run does.
+
+    Then launches that nobody counted may have done less than the least and more than the most.
+    """
+    group, first = group_rows([target.process, keys.ours])
+    most, _ = extremes(keys.ours[first], np.bincount(group, minlength=len(first)), keys.count)
+    return np.greater(most, np.bincount(keys.theirs, minlength=keys.count))
+
+
+def _alike(work: LaunchWork, keys: Pair, sampled: BoolArray) -> Matched:
+    """Return what all launches of a kernel in a size did, by key; kinds follow the work's own."""
+    key, known = keys.theirs, work.kind >= 0
+    there, some, others = (
+        np.bincount(key[rows], minlength=keys.count) > 0 for rows in (slice(None), known, ~known)
+    )
+    most, least = extremes(key[known], work.kind[known], keys.count)
+    # Launches by operators of unknown work may have done anything; counters that were not read
+    # of a launch say nothing against those that were.
+    open_keys = some & others if work.origin == "pair" else np.zeros(keys.count, dtype=np.bool_)
+    kind = np.where(some & (most == least) & ~open_keys, most, UNKNOWN)
+    how = np.full(keys.count, HOW.index("absent"), dtype=np.int64)
+    how[there] = HOW.index("uncounted")
+    how[some] = HOW.index("ambiguous")
+    how[kind >= 0] = HOW.index("alike")
+    several = some & (kind < 0) & ~open_keys
+    if work.origin == "counters":
+        several &= ~sampled
+    more = _of_several(work, key, several, kind, how)
+    size = _mean(key, work.size, keys.count, SIZES_AGREE)
+    return Matched(how, kind, more, size, _mean(key, work.vector, keys.count, 0.0))
+
+
+def _of_several(
+    work: LaunchWork, key: IntArray, wanted: BoolArray, kind: IntArray, how: IntArray
+) -> tuple[Kind, ...]:
+    """Return a kind for each wanted key whose launches differ; put it into `kind` and `how`."""
+    rows = np.flatnonzero(wanted[key] & (work.kind >= 0))
+    _, first = group_rows([key[rows], work.kind[rows]])
+    seen: dict[int, list[Kind]] = {}
+    for row in rows[first].tolist():
+        seen.setdefault(int(key[row]), []).append(work.kinds[int(work.kind[row])])
+    more: list[Kind] = []
+    for number, kinds in seen.items():
+        shared = common(kinds) if work.origin == "pair" else between(kinds)
+        if shared is not None:
+            kind[number] = len(work.kinds) + len(more)
+            how[number] = HOW.index("alike" if work.origin == "pair" else "between")
+            more.append(shared)
+    return tuple(more)
+
+
+def _mean(key: IntArray, values: IntArray, count: int, agree: float) -> IntArray:
+    """Return the mean of each key whose values are known and differ by no more than a share."""
+    most, least = extremes(key, values, count)
+    known = (least >= 0) & (most >= 0) & (most - np.maximum(least, 0) <= agree * most)
+    times = np.maximum(np.bincount(key, minlength=count), 1)
+    above = np.bincount(key, weights=(values - least[key]).astype(np.float64), minlength=count)
+    return np.where(known, least + np.rint(above / times).astype(np.int64), UNKNOWN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,10 +291,9 @@ def summed_notes(prepared: Prepared, works: Iterable[LaunchWork]) -> Iterator[No
 def _summed(prepared: Prepared) -> tuple[Launches, IntArray, IntArray] | None:
     """Return each sum of kernels as one launch, how many it stands for, and their time."""
     table = prepared.trace.totals
-    kinds = names(table["kind"]) if table.num_rows else []
-    if "kernel" not in kinds:
+    if not table.num_rows:
         return None
-    rows = np.flatnonzero(codes(table["kind"]) == kinds.index("kernel"))
+    rows = np.flatnonzero(of_kind(table, "kernel"))
     launches = Launches(
         row=rows,
         process=np.zeros(len(rows), dtype=np.int64),
@@ -140,19 +313,7 @@ def _flops(number: int) -> str:
     return f"{decimal(Fraction(number, scale), 1)} {unit}"
 
 
-_SCALES: Final = ((10**15, "PFLOP"), (10**12, "TFLOP"), (10**9, "GFLOP"), (10**6, "MFLOP"))
-
-
-_NOTHING: Final = (
-    "The pair gives no FLOPs for these sums: kernel names and sizes do not match, or "
-    "equal launches did different work."
-)
-
-
 # FLOPs by counters held against FLOPs by shapes, where both are known.
-
-
-AGREE: Final = Fraction(2, 100)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,8 +356,7 @@ def by_own_shapes(prepared: Prepared, attribution: Attribution, counted: IntArra
     """
     activities = prepared.trace.activities
     owner, work = attribution.owner, attribution.work
-    kinds = names(activities["kind"])
-    is_kernel = codes(activities["kind"]) == (kinds.index("kernel") if "kernel" in kinds else -2)
+    is_kernel = of_kind(activities, "kernel")
     partly = np.zeros(len(attribution.fate), dtype=np.bool_)
     partly[owner[(owner >= 0) & is_kernel & (counted < 0)]] = True
     whole = is_kernel & (owner >= 0) & ~taken(partly.astype(np.int64), owner, 1).astype(np.bool_)
@@ -210,10 +370,7 @@ def by_own_shapes(prepared: Prepared, attribution: Attribution, counted: IntArra
 
 def cross_check(prepared: Prepared, shapes: ByShapes, counted: IntArray) -> CrossCheck | None:
     """Return how FLOPs by counters (-1: not known) compare; None where nothing has both."""
-    rows = np.flatnonzero((shapes.most >= 0) & (counted >= 0))
-    rows = rows[
-        np.isin(numbers(prepared.trace.activities["device"])[rows], list(prepared.accounts))
-    ]
+    rows = np.flatnonzero((shapes.most >= 0) & (counted >= 0) & on_chosen_device(prepared))
     if not len(rows) or not (shapes.most[rows].any() or counted[rows].any()):
         return None
     label, name = names(prepared.trace.activities["name"]), codes(prepared.trace.activities["name"])

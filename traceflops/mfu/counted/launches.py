@@ -1,14 +1,22 @@
-"""The launches of kernels in one run, in the order in which each process made them."""
+"""The launches of kernels in one run, in the order of each process, and what each launch did."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Final, Literal
 
 import numpy as np
 import pyarrow as pa
 
-from traceflops.mfu.traced.window_of import in_chosen_window, window_of_activity
+from traceflops.flops import UNSPLIT
+from traceflops.mfu.traced.coverage import (
+    in_chosen_window,
+    of_kind,
+    on_chosen_device,
+    window_of_activity,
+)
 from traceflops.table import (
     ABSENT,
     BoolArray,
@@ -18,6 +26,7 @@ from traceflops.table import (
     Trace,
     codes,
     distinct,
+    group_rows,
     names,
     numbers,
     recorded_calls,
@@ -29,6 +38,15 @@ from traceflops.windows import Prepared
 
 UNKNOWN_SIZE = -1
 _MOST_THREADS = 2.0**62
+
+Origin = Literal["counters", "pair"]
+"""Who says it: hardware counters, or the shapes of a paired trace."""
+
+UNSPLIT_LINE: Final = f"{UNSPLIT}.matrix"
+"""FLOPs of matrix units: model work, recomputation and padding together."""
+
+UNKNOWN: Final = -1
+"""Of a kind, bytes or FLOPs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +83,7 @@ class Launches:
 def launches_of(prepared: Prepared) -> Launches:
     """Return the kernels of the devices of a prepared trace."""
     activities = prepared.trace.activities
-    device = numbers(activities["device"])
-    mine = np.isin(device, list(prepared.accounts)) & _kernels(activities)
+    mine = on_chosen_device(prepared) & of_kind(activities, "kernel")
     rows = _in_order(activities, np.flatnonzero(mine))
     place = window_of_activity(prepared)
     return Launches(
@@ -75,7 +92,7 @@ def launches_of(prepared: Prepared) -> Launches:
         codes(activities["name"])[rows],
         names(activities["name"]),
         **sizes_of(activities, rows),
-        window=_steps(prepared, place, device)[rows],
+        window=_steps(prepared, place)[rows],
         used=in_chosen_window(prepared, place)[rows],
         ranks=dict(enumerate(prepared.trace.ranks)),
     )
@@ -114,13 +131,6 @@ def product_of(sides: IntArray) -> IntArray:
     return np.where((sides > 0).all(axis=1), sides.prod(axis=1), UNKNOWN_SIZE)
 
 
-def _kernels(activities: pa.Table) -> BoolArray:
-    kinds = names(activities["kind"])
-    return np.isin(
-        codes(activities["kind"]), [kinds.index(kind) for kind in kinds if kind == "kernel"]
-    )
-
-
 def _in_order(activities: pa.Table, rows: IntArray) -> IntArray:
     """Return rows by process and launch: by correlation where all of a process have one."""
     process = numbers(activities["process"])[rows]
@@ -131,8 +141,9 @@ def _in_order(activities: pa.Table, rows: IntArray) -> IntArray:
     return rows[np.lexsort((start, launched, process))]
 
 
-def _steps(prepared: Prepared, place: IntArray, device: IntArray) -> IntArray:
+def _steps(prepared: Prepared, place: IntArray) -> IntArray:
     """Return a number per device and step, -1 outside of steps."""
+    device = numbers(prepared.trace.activities["device"])
     first, steps = 0, np.full(len(place), -1, dtype=np.int64)
     for number, windows in prepared.windows.items():
         mine = device == number
@@ -161,14 +172,126 @@ def extremes(group: IntArray, values: IntArray, count: int) -> tuple[IntArray, I
     return most, least
 
 
-# Launches without a record of their kernel, as those that a graph captures: nothing runs yet.
-#
-# Calls of HIP name the kernel they launch. So a trace of a capture tells which operator launched
-# which kernel, and its shapes tell what the kernels of the replayed graph do.
+@dataclass(frozen=True, slots=True)
+class WorkPart:
+    """FLOPs of one line and data type; `flops` is the most and `at_least` the least."""
+
+    line: str
+    dtype: str
+    flops: int
+    at_least: int
+
+
+Kind = tuple[WorkPart, ...]
+"""All FLOPs of a launch; none for one that does no matrix work."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchWork:
+    """Launches and what each did: `kind` is a place in `kinds`, UNKNOWN where it is not known.
+
+    `size` are bytes and `vector` FLOPs of vector units, UNKNOWN likewise.
+    """
+
+    origin: Origin
+    launches: Launches
+    kind: IntArray
+    kinds: tuple[Kind, ...]
+    size: IntArray
+    vector: IntArray
+
+
+def kinds_of(
+    line: str, flops: Mapping[str, IntArray], known: BoolArray
+) -> tuple[IntArray, tuple[Kind, ...]]:
+    """Return the kind of each launch by its FLOPs of one line, by data type, and the kinds."""
+    dtypes = list(flops)
+    rows = np.flatnonzero(known)
+    kind = np.full(len(known), UNKNOWN, dtype=np.int64)
+    if not dtypes or not len(rows):
+        return kind, ()
+    columns = [np.maximum(flops[dtype][rows], 0) for dtype in dtypes]
+    group, first = group_rows(columns)
+    kind[rows] = group
+    counts = zip(*(column[first].tolist() for column in columns), strict=True)
+    return kind, tuple(
+        tuple(
+            WorkPart(line, dtype, count, count)
+            for dtype, count in zip(dtypes, each, strict=True)
+            if count
+        )
+        for each in counts
+    )
+
+
+def between(kinds: Sequence[Kind]) -> Kind:
+    """Return a kind that leaves open which of some it is: from the least to the most FLOPs."""
+    counts: dict[tuple[str, str], list[WorkPart]] = {}
+    for kind in kinds:
+        for part in kind:
+            counts.setdefault((part.line, part.dtype), []).append(part)
+    return tuple(
+        WorkPart(
+            line,
+            dtype,
+            max(part.flops for part in parts),
+            min(part.at_least for part in parts) if len(parts) == len(kinds) else 0,
+        )
+        for (line, dtype), parts in counts.items()
+    )
+
+
+def common(kinds: Sequence[Kind]) -> Kind | None:
+    """Return what kinds of equal FLOPs have in common; None where their FLOPs differ.
+
+    Lines of one family become the words they share (model.matmul of a forward product and a
+    gradient); where families differ it is not known what the FLOPs were for.
+    """
+    families = [_sums(kind, lambda part: part.line.split(".")[0]) for kind in kinds]
+    if all(sums == families[0] for sums in families):
+        return tuple(
+            WorkPart(_shared_words(kinds, family), dtype, *counts)
+            for (family, dtype), counts in families[0].items()
+        )
+    whole = [_sums(kind, lambda _: UNSPLIT_LINE) for kind in kinds]
+    if any(sums != whole[0] for sums in whole):
+        return None
+    return tuple(WorkPart(line, dtype, *counts) for (line, dtype), counts in whole[0].items())
+
+
+def _sums(kind: Kind, name: Callable[[WorkPart], str]) -> dict[tuple[str, str], tuple[int, int]]:
+    sums: dict[tuple[str, str], tuple[int, int]] = {}
+    for part in kind:
+        most, least = sums.get((name(part), part.dtype), (0, 0))
+        sums[name(part), part.dtype] = (most + part.flops, least + part.at_least)
+    return sums
+
+
+def _shared_words(kinds: Sequence[Kind], family: str) -> str:
+    lines = [part.line.split(".") for kind in kinds for part in kind]
+    mine = [words for words in lines if words[0] == family]
+    shared = itertools.takewhile(lambda words: len(set(words)) == 1, zip(*mine, strict=False))
+    return ".".join(words[0] for words in shared)
+
+
+def exact_flops(kinds: Sequence[Kind], kind: IntArray) -> IntArray:
+    """Return the FLOPs of launches of some kinds, UNKNOWN where they are not exact."""
+    flops = [
+        sum(part.flops for part in parts)
+        if all(part.flops == part.at_least for part in parts)
+        else UNKNOWN
+        for parts in kinds
+    ]
+    return np.array([*flops, UNKNOWN], dtype=np.int64)[kind]
 
 
 def with_captured_launches(trace: Trace) -> Trace:
-    """Return the trace with the kernels that calls name and no record shows; they take no time."""
+    """Return the trace with the kernels that calls name and no record shows; they take no time.
+
+    Those that a graph captures, for example: nothing runs yet. Calls of HIP name the kernel they
+    launch. So a trace of a capture tells which operator launched which kernel, and its shapes tell
+    what the kernels of the replayed graph do.
+    """
     rows = _unrecorded(trace)
     if not len(rows):
         return trace

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from traceflops.devices import Family
     from traceflops.mfu.counted.counter_work import CountedKernel
     from traceflops.mfu.counted.joins import CrossCheck, Join
-    from traceflops.mfu.counted.launch_work import Kind, Origin
+    from traceflops.mfu.counted.launches import Kind, Origin
     from traceflops.table import IntArray, Note
     from traceflops.windows import Prepared
 
@@ -58,7 +58,7 @@ class MeasuredWork:
     @property
     def reasons(self) -> tuple[str, ...]:
         """Return the words that `how` are places in."""
-        from traceflops.mfu.counted.kernel_matching import HOW
+        from traceflops.mfu.counted.joins import HOW
 
         return HOW
 

@@ -8,9 +8,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from traceflops.categories import same_kernels
-from traceflops.mfu.counted.launch_work import LaunchWork
-from traceflops.mfu.counted.launches import UNKNOWN_SIZE, Launches, extremes, rank_in_group
+from traceflops.mfu.counted.launches import (
+    UNKNOWN_SIZE,
+    Launches,
+    LaunchWork,
+    extremes,
+    rank_in_group,
+)
 from traceflops.table import BoolArray, IntArray, group_rows, taken
+
+_Columns = tuple[IntArray, IntArray]
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,9 +27,6 @@ class Pair:
     ours: IntArray
     theirs: IntArray
     count: int
-
-
-_Columns = tuple[IntArray, IntArray]
 
 
 def joined(*columns: _Columns) -> Pair:

@@ -11,6 +11,7 @@ import numpy as np
 from traceflops.attribution import Attribution, attribute, types_of_ops
 from traceflops.devices import MATRIX, counters_for, family_by_counters, family_of, find
 from traceflops.errors import UsageError
+from traceflops.mfu.budget import DevicePeaks
 from traceflops.mfu.counted.counted_launches import counted_launches
 from traceflops.mfu.counted.counter_work import (
     CountedKernel,
@@ -18,12 +19,15 @@ from traceflops.mfu.counted.counter_work import (
     counted_kernels,
     counter_work,
 )
-from traceflops.mfu.counted.launch_work import UNKNOWN, Kind, LaunchWork, WorkPart
-from traceflops.mfu.counted.launches import launches_of, rank_in_group
-from traceflops.mfu.trace_peaks import DevicePeaks
+from traceflops.mfu.counted.launches import (
+    UNKNOWN,
+    Kind,
+    LaunchWork,
+    WorkPart,
+    launches_of,
+)
 from traceflops.mfu.traced.executed import parts_of
 from traceflops.mfu.traced.known_lengths import with_told_lengths
-from traceflops.mfu.traced.lines import PartTable
 from traceflops.table import IntArray, Trace, group_rows, names, taken
 from traceflops.units import several
 from traceflops.windows import Prepared
@@ -63,18 +67,19 @@ def work_sources(
 
 def _tells_nothing(pair: Trace) -> UsageError:
     """Return why a paired recording tells no FLOPs."""
+    files = first_few([file.name for file in pair.source.files], "more file")
     shapes = pair.ops.num_rows - pair.ops["input_dims"].null_count
     if shapes and pair.calls.num_rows and pair.calls["kernel"].null_count == pair.calls.num_rows:
         return UsageError(
             f"the --pair recording has {several(shapes, 'operator')} with shapes, but "
-            f"no kernels, and its launch calls name none: {_listed(pair)}",
+            f"no kernels, and its launch calls name none: {files}",
             (
                 "record it with GPU activity; HIP launch calls name kernels, CUDA launch "
                 "calls do not"
             ),
         )
     return UsageError(
-        f"the --pair recording has neither operator shapes nor kernel counters: {_listed(pair)}",
+        f"the --pair recording has neither operator shapes nor kernel counters: {files}",
         "use a PyTorch trace with shapes, or counters (rocprofv3 --pmc, ncu --csv --page raw)",
     )
 
@@ -84,13 +89,11 @@ def _file_of(trace: Trace) -> str:
     return files[0].name if len(files) == 1 else f"{len(files)} files"
 
 
-def _listed(trace: Trace) -> str:
-    """Return the names of the files of a trace, the first few of them."""
-    files = [file.name for file in trace.source.files]
-    more = len(files) - _MOST_NAMED
-    return ", ".join(files[:_MOST_NAMED]) + (
-        f" and {several(more, 'more file')}" if more > 0 else ""
-    )
+def first_few(names: Sequence[str], more: str) -> str:
+    """Return the first few of some names, and of how many more they are (`more` of what)."""
+    beyond = len(names) - _MOST_NAMED
+    some = ", ".join(names[:_MOST_NAMED])
+    return f"{some} and {several(beyond, more)}" if beyond > 0 else some
 
 
 def architectures(
@@ -183,38 +186,15 @@ def _kinds(pair: Prepared, attribution: Attribution) -> tuple[IntArray, tuple[Ki
     """Return the kind of each op, and what the kinds are."""
     parts, _ = parts_of(pair, attribution)
     dtype, labels = types_of_ops(pair, attribution)
-    columns = [parts.line, dtype[parts.op], parts.flops, parts.at_least]
-    same, _ = group_rows(columns)
-    nth = rank_in_group(parts.op)
-    signature = np.full(pair.trace.ops.num_rows, -1, dtype=np.int64)
-    for place in range(int(nth.max()) + 1 if len(nth) else 0):
-        part = np.full(len(signature), -1, dtype=np.int64)
-        part[parts.op[nth == place]] = same[nth == place]
-        signature, _ = group_rows([signature, part])
-    _, example = np.unique(signature[attribution.executed], return_index=True)
-    examples = attribution.executed[example]
-    place_of = {int(signature[op]): at for at, op in enumerate(examples.tolist())}
-    codes = np.array(
-        [place_of.get(code, UNKNOWN) for code in range(int(signature.max(initial=-1)) + 1)],
-        dtype=np.int64,
-    )
-    made = _parts_of(parts, examples, labels, dtype)
-    return taken(codes, signature, UNKNOWN), made
-
-
-def _parts_of(
-    parts: PartTable, examples: IntArray, labels: list[str], dtype: IntArray
-) -> tuple[Kind, ...]:
-    """Return the parts of some ops."""
-    parts_by_op: dict[int, list[WorkPart]] = {op: [] for op in examples.tolist()}
-    for row in np.flatnonzero(np.isin(parts.op, examples)).tolist():
-        op = int(parts.op[row])
-        parts_by_op[op].append(
-            WorkPart(
-                parts.lines[int(parts.line[row])],
-                labels[int(dtype[op])],
-                int(parts.flops[row]),
-                int(parts.at_least[row]),
-            )
-        )
-    return tuple(tuple(parts_by_op[op]) for op in examples.tolist())
+    rows = attribution.executed
+    group, first = group_rows([parts.case, dtype[rows]])
+    done: dict[int, list[WorkPart]] = {op: [] for op in rows[first].tolist()}
+    for row in np.flatnonzero(np.isin(parts.op, rows[first])).tolist():
+        op, line = int(parts.op[row]), parts.lines[int(parts.line[row])]
+        flops, at_least = int(parts.flops[row]), int(parts.at_least[row])
+        done[op].append(WorkPart(line, labels[int(dtype[op])], flops, at_least))
+    kinds = [tuple(done[op]) for op in rows[first].tolist()]
+    places = {kind: at for at, kind in enumerate(dict.fromkeys(kinds))}
+    of_op = np.full(pair.trace.ops.num_rows, UNKNOWN, dtype=np.int64)
+    of_op[rows] = np.array([places[kind] for kind in kinds], dtype=np.int64)[group]
+    return of_op, tuple(places)

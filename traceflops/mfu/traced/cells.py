@@ -2,19 +2,89 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from traceflops.attribution import Attribution, types_of_ops
-from traceflops.mfu.traced.lines import RULES_USED, PartTable
-from traceflops.mfu.traced.window_of import NO_WINDOW, in_chosen_window
-from traceflops.table import BoolArray, IntArray, exact_sum, exact_sums, group_rows, numbers, taken
+from traceflops.attribution import (
+    PHASES,
+    PRODUCT_ROLES,
+    Attribution,
+    Phase,
+    Phases,
+    ProductRole,
+    ProductRoles,
+    types_of_ops,
+)
+from traceflops.flops import Core, FlopsPart, Kind, PartName, Result, Work
+from traceflops.mfu.traced.coverage import NO_WINDOW, in_chosen_window, on_chosen_device
+from traceflops.mfu.traced.layers import SUBNAMES
+from traceflops.table import (
+    BoolArray,
+    IntArray,
+    SmallArray,
+    exact_sum,
+    exact_sums,
+    group_rows,
+    numbers,
+    runs,
+    taken,
+)
 from traceflops.windows import Prepared
 
 if TYPE_CHECKING:
     from traceflops.mfu.counted.measured_work import MeasuredWork
+
+OPTIMIZER: Final = "overcompute.optimizer"
+"""Products of an optimizer (Muon, Shampoo): executed, and no part of the model."""
+
+MASK: Final = "overcompute.mask"
+
+_PRODUCT_LINES: Final[dict[ProductRole, str]] = {
+    "forward": "model.matmul.forward",
+    "input_grad": "model.matmul.input_grad",
+    "weight_grad": "model.matmul.weight_grad",
+    "gradient": "model.matmul.gradient",
+    "recompute": "recompute.matmul",
+    "optimizer": OPTIMIZER,
+}
+
+_UNFUSED_LINES: Final[dict[ProductRole, str]] = {
+    "forward": "model.attention.forward",
+    "input_grad": "model.attention.backward",
+    "weight_grad": "model.attention.backward",
+    "gradient": "model.attention.backward",
+    "recompute": "recompute.attention",
+    "optimizer": OPTIMIZER,
+}
+"""Products of an attention that no fused kernel computes."""
+
+_FAMILIES: Final[dict[Kind, str]] = {
+    "convolution": "conv",
+    "convolution_backward": "conv",
+    "attention": "attention",
+    "attention_backward": "attention",
+}
+
+_PART_LINES: Final[dict[PartName, str]] = {
+    "forward": "model.{}.forward",
+    "input_grad": "model.{}.input_grad",
+    "weight_grad": "model.{}.weight_grad",
+    "backward": "model.{}.backward",
+    "algorithmic": "algorithmic.{}",
+    "mask": MASK,
+}
+
+RULES_USED: Final = ("", "R1", "R3")
+"""By which rule a part got its line; none where the op itself tells."""
+
+Parts = list[tuple[str, str, FlopsPart]]
+"""Line, rule and FLOPs of each part of an op."""
+
+Names = tuple[list[str], list[str], tuple[str, ...]]
+"""What the codes of component, data type and line stand for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,38 +124,32 @@ def cells_of(
     prepared: Prepared, attribution: Attribution, parts: PartTable, window: IntArray
 ) -> tuple[Cell, ...]:
     """Return the cells of all parts on chosen devices; `window` is per activity."""
-    keys, names = _keys(prepared, attribution, parts, window)
-    mine = _mine(prepared, attribution, parts)
-    kept = [column[mine] for column in keys]
-    group, first = group_rows(kept)
-    sums = [
-        exact_sums(group, values[mine], len(first))
-        for values in (parts.flops, parts.at_least, np.where(_is_open(parts), parts.flops, 0))
-    ]
-    times = np.bincount(group, minlength=len(first)).tolist()
-    rows = zip(*(column[first].tolist() for column in kept), *sums, times, strict=True)
-    return tuple(_cell(prepared, names, *row) for row in rows)
+    activity = attribution.main[parts.op]
+    device = taken(numbers(prepared.trace.activities["device"]), activity)
+    tops, component = _components(prepared)
+    dtype, dtypes = types_of_ops(prepared, attribution)
+    places = (taken(window, activity, NO_WINDOW), taken(component, activity), dtype[parts.op])
+    is_open = np.logical_or.reduce([parts.op < 0, *parts.open.values()])
+    flops = (parts.flops, parts.at_least, np.where(is_open, parts.flops, 0))
+    mine = np.isin(device, list(prepared.accounts))
+    keys = [column[mine] for column in (device, *places, parts.line, parts.rule)]
+    names = (tops, dtypes, parts.lines)
+    return tuple(_summed(prepared, names, keys, [column[mine] for column in flops]))
 
 
 def cells_of_kinds(prepared: Prepared, work: MeasuredWork, window: IntArray) -> tuple[Cell, ...]:
     """Return the cells of activities whose work is known otherwise than by an op."""
     device = numbers(prepared.trace.activities["device"])
-    rows = np.flatnonzero((work.kind >= 0) & np.isin(device, list(prepared.accounts)))
-    tops = list(dict.fromkeys(prepared.linked.categorised.top()))
-    columns = [device[rows], window[rows], _component(prepared, tops)[rows]]
-    found: list[Cell] = []
-    for line, dtype, flops, at_least in work.columns():
-        most, least = flops[work.kind[rows]], at_least[work.kind[rows]]
-        done = most > 0
-        kept = [column[done] for column in columns]
-        group, first = group_rows(kept)
-        sums = [exact_sums(group, values[done], len(first)) for values in (most, least)]
-        times = np.bincount(group, minlength=len(first)).tolist()
-        each = zip(*(column[first].tolist() for column in kept), *sums, times, strict=True)
-        for one, place, top, total, low, count in each:
-            names = (tops, [dtype], (line,))
-            found.append(_cell(prepared, names, one, place, top, 0, 0, 0, total, low, 0, count))
-    return tuple(found)
+    rows = np.flatnonzero((work.kind >= 0) & on_chosen_device(prepared))
+    tops, component = _components(prepared)
+    cells: list[Cell] = []
+    for line, dtype, most, least in work.columns():
+        done = rows[most[work.kind[rows]] > 0]
+        nothing = np.zeros(len(done), dtype=np.int64)
+        keys = [*(column[done] for column in (device, window, component)), *(nothing,) * 3]
+        flops = [most[work.kind[done]], least[work.kind[done]], nothing]
+        cells += _summed(prepared, (tops, [dtype], (line,)), keys, flops)
+    return tuple(cells)
 
 
 def open_lines(
@@ -94,82 +158,180 @@ def open_lines(
     """Return the lines that shapes leave open in the chosen windows."""
     activity = attribution.main[parts.op]
     chosen = np.append(in_chosen_window(prepared, window), False)[activity]
-    mine = chosen & _mine(prepared, attribution, parts)
-    found = (
-        OpenLine(line, exact_sum(parts.flops[rows & mine])) for line, rows in parts.open.items()
+    lines = (
+        OpenLine(line, exact_sum(parts.flops[rows & chosen])) for line, rows in parts.open.items()
     )
-    return tuple(one for one in found if one.flops)
+    return tuple(line for line in lines if line.flops)
 
 
-Names = tuple[list[str], list[str], tuple[str, ...]]
-"""What the codes of component, data type and line stand for."""
+def _summed(
+    prepared: Prepared, names: Names, keys: list[IntArray], flops: list[IntArray]
+) -> Iterator[Cell]:
+    """Yield a cell per distinct key: device, window, component, data type, line and rule.
 
-
-def _keys(
-    prepared: Prepared, attribution: Attribution, parts: PartTable, window: IntArray
-) -> tuple[list[IntArray], Names]:
-    """Return what cells differ in, per part, and the names behind the codes."""
-    activity = attribution.main[parts.op]
-    device = numbers(prepared.trace.activities["device"])
-    dtype, dtypes = types_of_ops(prepared, attribution)
-    tops = list(dict.fromkeys(prepared.linked.categorised.top()))
-    columns = [
-        taken(device, activity),
-        taken(window, activity, NO_WINDOW),
-        taken(_component(prepared, tops), activity),
-        dtype[parts.op],
-        parts.line,
-        parts.rule,
-    ]
-    return columns, (tops, dtypes, parts.lines)
-
-
-def _cell(
-    prepared: Prepared,
-    names: Names,
-    device: int,
-    window: int,
-    top: int,
-    dtype: int,
-    line: int,
-    rule: int,
-    flops: int,
-    at_least: int,
-    open_flops: int,
-    ops: int,
-) -> Cell:
+    `flops` are the columns to add up: the most, the least, those that may be of another line.
+    """
     tops, dtypes, lines = names
-    return Cell(
-        device=device,
-        window=None if window == NO_WINDOW else window,
-        used=window != NO_WINDOW and prepared.windows[device][window].used,
-        component=tops[top],
-        dtype=dtypes[dtype],
-        line=lines[line],
-        rule=RULES_USED[rule],
-        flops=flops,
-        at_least=at_least,
-        open_flops=open_flops,
-        ops=ops,
+    group, first = group_rows(keys)
+    sums = [exact_sums(group, column, len(first)) for column in flops]
+    ops = np.bincount(group, minlength=len(first)).tolist()
+    codes = (column[first].tolist() for column in keys)
+    for device, window, top, dtype, line, rule, *counts in zip(*codes, *sums, ops, strict=True):
+        inside = window != NO_WINDOW
+        used = inside and prepared.windows[device][window].used
+        place = window if inside else None
+        said = (tops[top], dtypes[dtype], lines[line], RULES_USED[rule])
+        yield Cell(device, place, used, *said, *counts)
+
+
+def _components(prepared: Prepared) -> tuple[list[str], IntArray]:
+    """Return the components, and of each activity the place of its own among them."""
+    categorised = prepared.linked.categorised
+    tops = list(dict.fromkeys(categorised.top()))
+    place = np.array([tops.index(top) for top in categorised.top()], dtype=np.int64)
+    return tops, place[categorised.category]
+
+
+@dataclass(frozen=True, slots=True)
+class PartTable:
+    """The parts of all executed ops, one row each; `line` and `rule` are places in their tables.
+
+    `flops` and `at_least` are int64: of one part each fits. `open` are, by line, the rows that may
+    belong to it though they are in another, or the other way round. `case` is, per executed op, a
+    number that ops with equal parts share.
+    """
+
+    op: IntArray
+    line: IntArray
+    lines: tuple[str, ...]
+    rule: IntArray
+    flops: IntArray
+    at_least: IntArray
+    open: dict[str, BoolArray]
+    case: IntArray
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """What the parts of an op hang on; equal ones have equal parts."""
+
+    work: Work
+    phase: Phase
+    role: ProductRole
+    subname: str
+    core: Core | None
+    by_shapes: bool
+
+
+def part_table(
+    attribution: Attribution, phases: Phases, roles: ProductRoles, subname: SmallArray
+) -> PartTable:
+    """Return the parts of every executed op with their lines."""
+    work = attribution.work
+    rows = attribution.executed
+    core = _cores(attribution, roles, rows)
+    hang_on = [
+        *(column[rows] for column in (work.place, phases.phase, roles.role, subname)),
+        core,
+        1 * roles.by_shapes[rows],
+    ]
+    group, first = group_rows(hang_on)
+    cases = [
+        _parts(_case(work.works, *(int(column[at]) for column in hang_on))) for at in first.tolist()
+    ]
+    flat = [part for parts in cases for part in parts]
+    end = np.cumsum(np.array([len(parts) for parts in cases], dtype=np.int64))
+    begin = np.append(np.int64(0), end)[: len(end)]
+    at, which = runs(begin[group], end[group])
+    names = tuple(dict.fromkeys(name for name, _, _ in flat))
+    figures = [
+        (names.index(name), RULES_USED.index(rule), part.flops, part.at_least)
+        for name, rule, part in flat
+    ]
+    columns = np.array(figures, dtype=np.int64).reshape(-1, 4).T
+    return PartTable(
+        op=rows[which],
+        line=columns[0][at],
+        lines=names,
+        rule=columns[1][at],
+        flops=columns[2][at],
+        at_least=columns[3][at],
+        open={
+            _PRODUCT_LINES[role]: maybe[rows[which]] & (core[which] < 0)
+            for role, maybe in roles.open.items()
+        },
+        case=group,
     )
 
 
-def _mine(prepared: Prepared, attribution: Attribution, parts: PartTable) -> BoolArray:
-    """Return which parts are of ops that ran on a chosen device."""
-    device = numbers(prepared.trace.activities["device"])
-    return np.isin(taken(device, attribution.main[parts.op]), list(prepared.accounts))
+def _case(
+    works: tuple[Result, ...], place: int, phase: int, role: int, sub: int, core: int, shapes: int
+) -> _Case:
+    work = works[place]
+    assert isinstance(work, Work)  # only ops of known work are executed
+    around = works[core] if core >= 0 else None
+    signature = around.signature if isinstance(around, Work) else None
+    return _Case(
+        work,
+        PHASES[phase],
+        PRODUCT_ROLES[role],
+        SUBNAMES[sub],
+        signature if isinstance(signature, Core) else None,
+        bool(shapes),
+    )
 
 
-def _component(prepared: Prepared, tops: list[str]) -> IntArray:
-    """Return, per activity, the place of its component among these."""
-    categorised = prepared.linked.categorised
-    place = np.array([tops.index(top) for top in categorised.top()], dtype=np.int64)
-    found: IntArray = place[categorised.category]
-    return found
+def _cores(attribution: Attribution, roles: ProductRoles, rows: IntArray) -> IntArray:
+    """Return, per row, the work of the unfused attention it is a product of, -1 for none.
+
+    Of a gradient that is the one around its forward op.
+    """
+    work = attribution.work
+    unfused = [
+        isinstance(one, Work) and any(part.name == "mask" for part in one.parts)
+        for one in work.works
+    ]
+    tree = attribution.tree
+    nearest = tree.nearest(np.array(unfused, dtype=np.bool_)[work.place])
+    around = taken(nearest, tree.parent[rows])
+    of_forward = taken(nearest, taken(tree.parent, roles.forward[rows]))
+    return taken(work.place, np.where(around >= 0, around, of_forward))
 
 
-def _is_open(parts: PartTable) -> BoolArray:
-    found = np.zeros(len(parts.op), dtype=np.bool_)
-    for rows in parts.open.values():
-        found |= rows
-    return found
+def _parts(case: _Case) -> Parts:
+    """Return line, rule and FLOPs of each part of an op."""
+    if case.role == "none":
+        return [(*_part_line(case, part), part) for part in case.work.parts]
+    rule = _product_rule(case)
+    product = case.work.parts[0]
+    if case.core is not None and (split := _split(product, case.core)) is not None:
+        model, hidden = split
+        return [(_UNFUSED_LINES[case.role], rule, model), (MASK, rule, hidden)]
+    line = _PRODUCT_LINES[case.role]
+    return [(f"{line}.{case.subname}" if case.subname else line, rule, product)]
+
+
+def _part_line(case: _Case, part: FlopsPart) -> tuple[str, str]:
+    family = _FAMILIES[case.work.kind]
+    if case.phase == "optimizer":
+        return OPTIMIZER, ""
+    if part.name == "forward" and case.phase in ("recompute", "backward"):
+        return f"recompute.{family}", "R1" if case.phase == "recompute" else "R3"
+    return _PART_LINES[part.name].format(family), ""
+
+
+def _product_rule(case: _Case) -> str:
+    if case.by_shapes:
+        return "R3"
+    return "R1" if case.role == "recompute" else ""
+
+
+def _split(product: FlopsPart, core: Core) -> tuple[FlopsPart, FlopsPart] | None:
+    """Return a product on all pairs as one on those that the mask leaves, and the rest."""
+    full = core.batch * core.queries * core.keys
+    if not full or product.flops % full:
+        return None
+    each = product.flops // full
+    left, least = each * core.pairs, each * core.pairs_at_least
+    hidden = product.flops - left
+    return FlopsPart("product", left, least), FlopsPart("mask", hidden, hidden)

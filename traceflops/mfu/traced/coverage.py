@@ -1,4 +1,4 @@
-"""How much of the compute time has counted FLOPs, by device and window."""
+"""The window that the FLOPs of each activity go to, and how much compute time has counted FLOPs."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from fractions import Fraction
 from typing import Final
 
 import numpy as np
+import pyarrow as pa
 
-from traceflops.table import BoolArray, IntArray, codes, names
-from traceflops.timeline import DeviceAccount, Intervals
+from traceflops.table import BoolArray, IntArray, codes, names, numbers
+from traceflops.timeline import DeviceAccount, Intervals, Window
 from traceflops.windows import Prepared
 
 ENOUGH: Final = Fraction(95, 100)
@@ -21,6 +22,89 @@ Unknown FLOPs are taken to be the most they can be: peak x time of kernels witho
 
 TOO_LITTLE: Final = Fraction(50, 100)
 """Below this share of the compute time there is no utilisation from the trace."""
+
+NO_WINDOW: Final = -1
+"""Outside the stretch of time that was chosen, or of a device that was not."""
+
+
+def window_of_activity(prepared: Prepared) -> IntArray:
+    """Return, per activity, a place in the windows of its device, or NO_WINDOW.
+
+    An activity counts in the window of the step that launched it, wherever it ran. One that no
+    step launched, or of steps that are not those of the host, counts where it starts. So windows
+    sum to the device. Where a stretch of time is chosen, what starts in it counts in it.
+    """
+    found = np.full(prepared.trace.activities.num_rows, NO_WINDOW, dtype=np.int64)
+    for device, account in prepared.accounts.items():
+        windows = prepared.windows[device]
+        row, start = account.rows.row, account.rows.start_ns
+        if prepared.plan.time_range is not None:
+            found[row] = _in_range(windows, start, account.rows.span[1])
+        else:
+            found[row] = _by_launch(prepared, device, row, _by_start(windows, start))
+    return found
+
+
+def in_chosen_window(prepared: Prepared, window: IntArray) -> BoolArray:
+    """Return, per activity, whether its window is one of the chosen; `window` as above."""
+    device = numbers(prepared.trace.activities["device"])
+    found = np.zeros(len(window), dtype=np.bool_)
+    for one, windows in prepared.windows.items():
+        # The last one is that of NO_WINDOW.
+        used = np.array([*(each.used for each in windows), False], dtype=np.bool_)
+        mine = device == one
+        found[mine] = used[window[mine]]
+    return found
+
+
+def chosen_activities(prepared: Prepared) -> BoolArray:
+    """Return which activities have their FLOPs in a chosen window."""
+    return in_chosen_window(prepared, window_of_activity(prepared))
+
+
+def on_chosen_device(prepared: Prepared) -> BoolArray:
+    """Return which activities are of the chosen devices."""
+    return np.isin(numbers(prepared.trace.activities["device"]), list(prepared.accounts))
+
+
+def of_kind(table: pa.Table, *kinds: str) -> BoolArray:
+    """Return which rows of a table are of one of these kinds."""
+    wanted = np.array([*(kind in kinds for kind in names(table["kind"])), False], dtype=np.bool_)
+    rows: BoolArray = wanted[codes(table["kind"])]  # that of null is the last
+    return rows
+
+
+def _by_start(windows: tuple[Window, ...], start_ns: IntArray) -> IntArray:
+    """Return the last window that begins no later; windows tile, so it is the one around."""
+    begins = np.array([window.start_ns for window in windows], dtype=np.int64)
+    return np.maximum(np.searchsorted(begins, start_ns, side="right") - 1, 0)
+
+
+def _in_range(windows: tuple[Window, ...], start_ns: IntArray, span_end_ns: int) -> IntArray:
+    places = [at for at, window in enumerate(windows) if window.role == "range"]
+    if not places:  # nothing of the device was recorded in the stretch
+        return np.full(len(start_ns), NO_WINDOW, dtype=np.int64)
+    place = places[0]
+    chosen = windows[place]
+    inside = (chosen.start_ns <= start_ns) & (start_ns < chosen.end_ns)
+    # What begins and ends with the span is in the window that ends there.
+    inside |= (start_ns == chosen.end_ns) & (chosen.end_ns >= span_end_ns)
+    return np.where(inside, place, NO_WINDOW)
+
+
+def _by_launch(prepared: Prepared, device: int, row: IntArray, otherwise: IntArray) -> IntArray:
+    layout = prepared.plan.layout
+    if layout.launched_in is None:
+        return otherwise
+    stretches = layout.stretches[device]
+    steps = [(one.place, at) for at, one in enumerate(stretches) if one.place is not None]
+    if not steps:
+        return otherwise
+    of_step = np.full(max(place for place, _ in steps) + 2, NO_WINDOW, dtype=np.int64)
+    for place, at in steps:
+        of_step[place] = at
+    launched = of_step[layout.launched_in[row]]  # the last one is that of place -1
+    return np.where(launched == NO_WINDOW, otherwise, launched)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +194,4 @@ def compute_kernels(prepared: Prepared) -> BoolArray:
 
 def on_cpu(prepared: Prepared) -> BoolArray:
     """Return, per activity, whether it is an operator of a CPU device."""
-    kinds = names(prepared.trace.activities["kind"])
-    kind = codes(prepared.trace.activities["kind"])
-    found: BoolArray = kind == (kinds.index("op") if "op" in kinds else len(kinds))
-    return found
+    return of_kind(prepared.trace.activities, "op")

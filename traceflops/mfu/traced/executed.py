@@ -7,7 +7,8 @@ counted FLOPs stand beside it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
@@ -18,13 +19,19 @@ import numpy as np
 from traceflops.attribution import UNKNOWN_TYPE as UNKNOWN_TYPE
 from traceflops.attribution import Attribution, Phases, attribute, phases, product_roles
 from traceflops.flops import UNSPLIT, Ledger, Line
-from traceflops.mfu.traced.cells import Cell, OpenLine, cells_of, cells_of_kinds, open_lines
-from traceflops.mfu.traced.coverage import ComputeTime, compute_times
+from traceflops.mfu.traced.cells import (
+    Cell,
+    OpenLine,
+    PartTable,
+    cells_of,
+    cells_of_kinds,
+    open_lines,
+    part_table,
+)
+from traceflops.mfu.traced.coverage import ComputeTime, compute_times, window_of_activity
 from traceflops.mfu.traced.known_lengths import with_told_lengths
 from traceflops.mfu.traced.layers import subnames
-from traceflops.mfu.traced.lines import PartTable, part_table
 from traceflops.mfu.traced.uncounted import Outside, outside
-from traceflops.mfu.traced.window_of import window_of_activity
 from traceflops.table import Note, numbers, taken
 from traceflops.units import several
 from traceflops.windows import Prepared
@@ -40,6 +47,13 @@ LINE_ORDER: Final = ("model", "recompute", "algorithmic", "overcompute", UNSPLIT
 
 Of the last one it is not known what it was for: any of the others.
 """
+
+_UNTOLD: Final = Note(
+    "assumed",
+    "ghosts-not-told",
+    "The trace has no GPU operations, and no product calls aten::resolve_conj, so "
+    "unexecuted operators cannot be detected: all operators are counted.",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +105,17 @@ class Executed:
         return tuple(cell for cell in self.cells if cell.used)
 
     @cached_property
+    def flops_by_type(self) -> Counter[str]:
+        """Return the FLOPs of the chosen windows by data type, without types that have none."""
+        flops: Counter[str] = Counter()
+        for cell in self.select():
+            flops[cell.dtype] += cell.flops
+        return +flops
+
+    @property
     def dtypes(self) -> frozenset[str]:
         """Return the data types of the FLOPs of the chosen windows."""
-        return frozenset(cell.dtype for cell in self.select() if cell.flops)
+        return frozenset(self.flops_by_type)
 
     def ledger(
         self, device: int | None = None, window: int | None = None, *, used: bool = True
@@ -156,7 +178,7 @@ class Executed:
         """Return ops and FLOPs of the lines under a name by the rule that decided them."""
         found: dict[str, tuple[int, int]] = {}
         for cell in self.select():
-            if cell.line == family or cell.line.startswith(f"{family}."):
+            if _is_under(cell.line, family):
                 ops, flops = found.get(cell.rule, (0, 0))
                 found[cell.rule] = (ops + cell.ops, flops + cell.flops)
         return found
@@ -195,7 +217,7 @@ def executed(
         compute_times(prepared, counted),
         open_lines(prepared, attribution, parts, windows),
         outside(prepared, attribution, work),
-        (*told, *_notes(attribution, parts), *_phase_notes(phase)),
+        (*told, *_notes(attribution, parts, phase)),
         attribution,
         work,
     )
@@ -227,46 +249,29 @@ def _total(prepared: Prepared, attribution: Attribution) -> int:
     return attribution.work.total(attribution.work.flops, rows[mine])
 
 
-def _notes(attribution: Attribution, parts: PartTable) -> tuple[Note, ...]:
-    found = []
+def _notes(attribution: Attribution, parts: PartTable, phase: Phases) -> Iterator[Note]:
     if attribution.untold:
-        found.append(_UNTOLD)
-    doubtful = int((parts.flops != parts.at_least).sum())
-    if doubtful:
+        yield _UNTOLD
+    if doubtful := int((parts.flops != parts.at_least).sum()):
         text = (
-            f"FLOPs of {several(doubtful, 'part')} of operators are known only as a "
-            "range, because the trace does not record lengths or masks. Ledger, "
-            "waterfall and tables show upper bounds. Annotations can give lengths "
-            "(docs/selfdescribing.md)."
+            f"FLOPs of {several(doubtful, 'part')} of operators are known only as a range, because "
+            "the trace does not record lengths or masks. Ledger, waterfall and tables show upper "
+            "bounds. Annotations can give lengths (docs/selfdescribing.md)."
         )
-        found.append(Note("assumed", "flops-between-bounds", text, doubtful))
-    lost = int(attribution.has("lost").sum())
-    if lost:
+        yield Note("assumed", "flops-between-bounds", text, doubtful)
+    if lost := int(attribution.has("lost").sum()):
         text = (
             f"{several(lost, 'launched operator')} with matrix work, but without a kernel in the "
             "trace: FLOPs not counted."
         )
-        found.append(Note("missing", "kernels-of-ops-missing", text, lost))
-    return tuple(found)
-
-
-_UNTOLD: Final = Note(
-    "assumed",
-    "ghosts-not-told",
-    "The trace has no GPU operations, and no product calls aten::resolve_conj, so "
-    "unexecuted operators cannot be detected: all operators are counted.",
-)
-
-
-def _phase_notes(phase: Phases) -> tuple[Note, ...]:
-    if not phase.unconfirmed:
-        return ()
-    text = (
-        f"{several(phase.unconfirmed, 'operator')} in the backward pass ran with gradients on "
-        "(R1), but outside torch/utils/checkpoint.py (R4): other recomputation, or a "
-        "second derivative."
-    )
-    return (Note("assumed", "recompute-rules-disagree", text, phase.unconfirmed),)
+        yield Note("missing", "kernels-of-ops-missing", text, lost)
+    if phase.unconfirmed:
+        text = (
+            f"{several(phase.unconfirmed, 'operator')} in the backward pass ran with gradients on "
+            "(R1), but outside torch/utils/checkpoint.py (R4): other recomputation, or a "
+            "second derivative."
+        )
+        yield Note("assumed", "recompute-rules-disagree", text, phase.unconfirmed)
 
 
 def _is_under(name: str, prefix: str) -> bool:

@@ -17,13 +17,20 @@ import numpy as np
 
 from traceflops.attribution import Attribution
 from traceflops.flops import Core, FlopsPart, OpWork, Work
-from traceflops.mfu.checked.run_marks import Mark, run_marks
+from traceflops.mfu.checked.token_marks import Mark, run_marks
 from traceflops.table import BoolArray, IntArray, Note, groups, joint_codes, numbers
 from traceflops.units import several
 from traceflops.windows import FoundSteps, Prepared, find_marked_steps
 
 Exact = tuple[int, int, int]
 """A distinct work, and the most and the least pairs that marks say it has."""
+
+_MISSED: Final = Note(
+    "assumed",
+    "lengths-of-marks-do-not-fit",
+    "The lengths in annotations (traceflops.seqlens) match no attention operator of their step: "
+    "token or sequence counts differ. Attention on packed sequences stays a range.",
+)
 
 
 def with_told_lengths(
@@ -47,15 +54,6 @@ def with_told_lengths(
     )
     note = Note("assumed", "lengths-from-marks", text, len(found))
     return replace(attribution, work=_changed(attribution.work, found)), (note,)
-
-
-_MISSED: Final = Note(
-    "assumed",
-    "lengths-of-marks-do-not-fit",
-    "The lengths in annotations (traceflops.seqlens) match no attention operator of "
-    "their step: token or sequence counts differ. Attention on packed sequences "
-    "stays a range.",
-)
 
 
 def _open(work: OpWork) -> BoolArray:

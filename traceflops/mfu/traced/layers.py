@@ -6,7 +6,7 @@ from typing import Final, Literal
 
 import numpy as np
 
-from traceflops.attribution import Attribution, Phases, ProductRoles, is_node
+from traceflops.attribution import Attribution, Phases, ProductRoles, is_node, named
 from traceflops.flops import Product, Shapes, Work, read_shapes
 from traceflops.table import (
     ABSENT,
@@ -37,6 +37,9 @@ LOSSES: Final = frozenset({"aten::cross_entropy_loss", "aten::_log_softmax"})
 LEAST_COMPRESSION: Final = 2
 """An adapter is at least so many times as narrow as the weight it is on."""
 
+Sizes = tuple[int, int, int, int, int]
+"""Process, batch, rows, columns of the left operand, columns of the right one."""
+
 
 def subnames(
     trace: Trace, attribution: Attribution, phases: Phases, roles: ProductRoles
@@ -46,15 +49,17 @@ def subnames(
     forward = roles.is_a("forward") & ~attribution.has("wrapper", "none")
     numbered = numbers(trace.ops["sequence"], ABSENT) != ABSENT
     gone_by = _gone_by(trace, attribution, phases, forward)
-    frozen = gone_by & numbered & ~_trained(roles)
-    frozen &= _linked(roles) | ~_trained_by_shape(trace, attribution, roles, forward)
+    trained = _forward_of(roles, roles.is_a("weight_grad", "gradient"))  # or may be
+    frozen = gone_by & numbered & ~trained
+    frozen &= _forward_of(roles, roles.forward >= 0) | ~_trained_by_shape(
+        trace, attribution, roles, forward
+    )
     compiled, of_compiled = _frozen_by_shape(trace, attribution, roles, gone_by & ~numbered)
     frozen |= compiled
     found[of_compiled] = SUBNAMES.index("frozen")
     found[forward & _logits(trace, attribution)] = SUBNAMES.index("logits")
     found[frozen] = SUBNAMES.index("frozen")
-    adapter = forward & ~frozen & _beside(trace, attribution, forward, frozen)
-    found[adapter] = SUBNAMES.index("adapter")
+    found[_beside(trace, attribution, forward, frozen)] = SUBNAMES.index("adapter")
     gradient = np.flatnonzero(roles.forward >= 0)
     found[gradient] = found[roles.forward[gradient]]
     inner = np.flatnonzero(attribution.has("executed") & (found == 0) & roles.is_a("forward"))
@@ -88,23 +93,11 @@ def _gone_by(trace: Trace, attribution: Attribution, phases: Phases, some: BoolA
     return gone_by
 
 
-def _trained(roles: ProductRoles) -> BoolArray:
-    """Return which forward ops have a weight gradient, or a gradient that may be one."""
-    found = np.zeros(len(roles.role), dtype=np.bool_)
-    maybe = roles.is_a("weight_grad", "gradient") & (roles.forward >= 0)
-    found[roles.forward[maybe]] = True
-    return found
-
-
-def _linked(roles: ProductRoles) -> BoolArray:
-    """Return which forward ops have a gradient in a node of their own."""
-    found = np.zeros(len(roles.role), dtype=np.bool_)
-    found[roles.forward[roles.forward >= 0]] = True
-    return found
-
-
-Sizes = tuple[int, int, int, int, int]
-"""Process, batch, rows, columns of the left operand, columns of the right one."""
+def _forward_of(roles: ProductRoles, gradients: BoolArray) -> BoolArray:
+    """Return which forward ops are those of some gradients."""
+    forward = np.zeros(len(roles.role), dtype=np.bool_)
+    forward[roles.forward[gradients & (roles.forward >= 0)]] = True
+    return forward
 
 
 def _trained_by_shape(
@@ -186,14 +179,14 @@ class _SizesSeen:
 def _logits(trace: Trace, attribution: Attribution) -> BoolArray:
     """Return which products have the rows and columns that a cross entropy takes."""
     ops = trace.ops
-    labels, shapes = names(ops["name"]), names(ops["input_dims"])
-    losses = [code for code, label in enumerate(labels) if label in LOSSES]
-    rows = np.flatnonzero(np.isin(codes(ops["name"]), losses) & (codes(ops["input_dims"]) >= 0))
+    shapes = names(ops["input_dims"])
+    rows = np.flatnonzero(named(ops, LOSSES) & (codes(ops["input_dims"]) >= 0))
     texts = distinct(codes(ops["input_dims"])[rows]).tolist()
     taken_in = {size for text in texts if (size := _matrix(shapes[text])) is not None}
-    return _of_works(
-        attribution, [one is not None and (one.m, one.n) in taken_in for one in _sizes(attribution)]
-    )
+    sizes = _sizes(attribution)
+    is_taken = [size is not None and (size.m, size.n) in taken_in for size in sizes]
+    logits: BoolArray = np.array(is_taken, dtype=np.bool_)[attribution.work.place]
+    return logits
 
 
 def _matrix(text: str) -> tuple[int, int] | None:
@@ -209,34 +202,22 @@ def _beside(
     trace: Trace, attribution: Attribution, forward: BoolArray, frozen: BoolArray
 ) -> BoolArray:
     """Return which products are half of an adapter: M x K x r and M x r x N beside M x K x N."""
-    found = np.zeros(len(forward), dtype=np.bool_)
     if not frozen.any():
-        return found
-    process, place = numbers(trace.ops["process"]), attribution.work.place
-    sizes = _sizes(attribution)
-    rows = np.flatnonzero(forward)
-    group, first = group_rows([process[rows], place[rows], 1 * frozen[rows]])
-    seen = [
-        (int(process[rows[at]]), sizes[int(place[rows[at]])], bool(frozen[rows[at]]))
-        for at in first
-    ]
-    halves = {
-        (one, half)
-        for one, whole, is_frozen in seen
-        if is_frozen and whole is not None
-        for half in _halves(whole, {p for q, p, fixed in seen if q == one and not fixed})
-    }
-    chosen = np.array([(one, size) in halves and not fixed for one, size, fixed in seen], np.bool_)
-    found[rows] = chosen[group]
-    return found
+        return frozen
+    seen, trained = _SizesSeen(trace, attribution), forward & ~frozen
+    small = seen.of(trained)
+    halves = {half for whole in seen.of(frozen) for half in _halves(whole, small)}
+    return trained & seen.having(halves)
 
 
-def _halves(whole: Product, trained: set[Product | None]) -> list[Product]:
+def _halves(whole: Sizes, trained: set[Sizes]) -> list[Sizes]:
     """Return both halves of each adapter on a frozen product."""
-    narrow = min(whole.k, whole.n) // LEAST_COMPRESSION
-    down = [p for p in trained if p and (p.m, p.k) == (whole.m, whole.k) and p.n <= narrow]
-    up = [p for p in trained if p and (p.m, p.n) == (whole.m, whole.n) and p.k <= narrow]
-    return [half for a in down for b in up if a.n == b.k for half in (a, b)]
+    process, _, rows, inputs, outputs = whole
+    narrow = min(inputs, outputs) // LEAST_COMPRESSION
+    beside = [size for size in trained if (size[0], size[2]) == (process, rows)]
+    down = [size for size in beside if size[3] == inputs and size[4] <= narrow]
+    up = [size for size in beside if size[4] == outputs and size[3] <= narrow]
+    return [half for a in down for b in up if a[4] == b[3] for half in (a, b)]
 
 
 def _sizes(attribution: Attribution) -> list[Product | None]:
@@ -244,8 +225,3 @@ def _sizes(attribution: Attribution) -> list[Product | None]:
         work.signature if isinstance(work, Work) and isinstance(work.signature, Product) else None
         for work in attribution.work.works
     ]
-
-
-def _of_works(attribution: Attribution, chosen: list[bool]) -> BoolArray:
-    found: BoolArray = np.array(chosen, dtype=np.bool_)[attribution.work.place]
-    return found

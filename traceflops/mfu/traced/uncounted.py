@@ -10,8 +10,12 @@ import numpy as np
 
 from traceflops.attribution import Attribution, Fate
 from traceflops.flops import UNKNOWN, Unknown
-from traceflops.mfu.traced.coverage import compute_kernels
-from traceflops.mfu.traced.window_of import in_chosen_window, window_of_activity
+from traceflops.mfu.traced.coverage import (
+    chosen_activities,
+    compute_kernels,
+    of_kind,
+    on_chosen_device,
+)
 from traceflops.table import (
     BoolArray,
     IntArray,
@@ -29,6 +33,10 @@ if TYPE_CHECKING:
     from traceflops.mfu.counted.measured_work import MeasuredWork
 
 _LISTED: Final[tuple[Fate, ...]] = ("cached", "ghost", "lost", "duplicate")
+
+_NO_OP: Final = "no-op"
+
+_NO_MODELLED_OP: Final = "no-modelled-op"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +58,7 @@ class Unattributed:
 
     `why` is `no-op` (no launch record, or launched by no op), `no-modelled-op`, or the reason why
     the work of the op is not known (see `ops.Reason`). Where counters or a paired run were asked
-    it is why these do not tell it: `ambiguous`, `uncounted` or `absent` (see `kernelmatching`).
+    it is why these do not tell it: `ambiguous`, `uncounted` or `absent` (see `joins`).
     """
 
     kernel: str
@@ -104,9 +112,8 @@ def _vector_flops(
         return of_ops.total(of_ops.vector_flops, vector_ops(prepared, attribution))
     if work is None:
         return None
-    activities = prepared.trace.activities
-    is_kernel = np.array([kind == "kernel" for kind in names(activities["kind"])] + [False])
-    counted = work.vector[is_kernel[codes(activities["kind"])] & _mine(prepared)]
+    is_kernel = of_kind(prepared.trace.activities, "kernel")
+    counted = work.vector[is_kernel & on_chosen_device(prepared)]
     return exact_sum(counted) if len(counted) and (counted >= 0).all() else None
 
 
@@ -114,16 +121,11 @@ def vector_ops(prepared: Prepared, attribution: Attribution) -> BoolArray:
     """Return which ops of known vector work ran an activity of their own."""
     work = attribution.work
     known = (work.of_ops(work.vector_flops) != UNKNOWN) & ~work.matrix
-    around = taken(attribution.tree.nearest(known), attribution.op[_mine(prepared)])
+    around = taken(attribution.tree.nearest(known), attribution.op[on_chosen_device(prepared)])
     found = np.zeros(len(known), dtype=np.bool_)
     found[around[around >= 0]] = True
     innermost: BoolArray = found & (attribution.tree.below(found) == 0)
     return innermost
-
-
-def _mine(prepared: Prepared) -> BoolArray:
-    """Return which activities are of the chosen devices."""
-    return np.isin(numbers(prepared.trace.activities["device"]), list(prepared.accounts))
 
 
 def _not_counted(prepared: Prepared, attribution: Attribution) -> Iterator[NotCounted]:
@@ -142,10 +144,9 @@ def _unattributed(
     prepared: Prepared, attribution: Attribution, work: MeasuredWork | None
 ) -> Iterator[Unattributed]:
     activities = prepared.trace.activities
-    open_rows = _mine(prepared) & compute_kernels(prepared) & (attribution.owner < 0)
+    open_rows = chosen_activities(prepared) & compute_kernels(prepared) & (attribution.owner < 0)
     if work is not None:
         open_rows &= work.kind < 0
-    open_rows &= in_chosen_window(prepared, window_of_activity(prepared))
     rows = np.flatnonzero(open_rows)
     reasons = _reasons(attribution)
     place = _reason_places(attribution, rows)
@@ -159,10 +160,6 @@ def _unattributed(
     labels = names(activities["name"])
     for at, count, sum_ns in zip(first.tolist(), counts, sums, strict=True):
         yield Unattributed(labels[int(name[rows[at]])], reasons[int(place[at])], count, sum_ns)
-
-
-_NO_OP: Final = "no-op"
-_NO_MODELLED_OP: Final = "no-modelled-op"
 
 
 def _reasons(attribution: Attribution) -> list[str]:

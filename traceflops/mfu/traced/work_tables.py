@@ -16,8 +16,8 @@ from traceflops.attribution import Attribution, types_of_ops
 from traceflops.categories import Category
 from traceflops.flops import UNKNOWN, Measured, WorkBasis
 from traceflops.mfu.counted.measured_work import named_work
-from traceflops.mfu.traced.moved_bytes import MovedBytes, Path, common_paths
-from traceflops.mfu.traced.window_of import in_chosen_window, window_of_activity
+from traceflops.mfu.roof_times import MovedBytes, Path, common_paths
+from traceflops.mfu.traced.coverage import chosen_activities
 from traceflops.table import (
     IntArray,
     codes,
@@ -32,7 +32,6 @@ from traceflops.windows import Prepared
 
 if TYPE_CHECKING:
     from traceflops.mfu.counted.measured_work import MeasuredWork, NamedWork
-
 
 _BASES: Final[tuple[WorkBasis, WorkBasis]] = ("shapes", "record")
 """What tells the bytes of a kernel and of a copy."""
@@ -86,12 +85,12 @@ def kernel_rows(
 
     `work` is what counters or a paired run tell of kernels, beside what shapes do.
     """
-    rows = np.flatnonzero(in_chosen_window(prepared, window_of_activity(prepared)))
+    rows = np.flatnonzero(chosen_activities(prepared))
     found = _kernel_rows(prepared, moved, rows)
     if work is not None:
         others = named_work(work, prepared, rows)
         found = (_joined(row, others.get(row.name)) for row in found)
-    return tuple(sorted(found, key=_by_time))
+    return tuple(sorted(found, key=lambda row: (-row.sum_ns, row.name)))
 
 
 def _joined(row: KernelRow, other: NamedWork | None) -> KernelRow:
@@ -119,14 +118,10 @@ def _joined(row: KernelRow, other: NamedWork | None) -> KernelRow:
 
 def op_rows(prepared: Prepared, moved: MovedBytes) -> tuple[OpRow, ...]:
     """Return a row per name of op that did matrix work or moved known bytes, most time first."""
-    rows = np.flatnonzero(in_chosen_window(prepared, window_of_activity(prepared)))
+    rows = np.flatnonzero(chosen_activities(prepared))
     unit = moved.unit[rows]
     found = _op_rows(prepared, moved, rows[unit >= 0], unit[unit >= 0])
     return tuple(sorted(found, key=lambda row: (-row.measured.time_ns, row.name)))
-
-
-def _by_time(row: KernelRow) -> tuple[int, str]:
-    return -row.sum_ns, row.name
 
 
 def _of_main(attribution: Attribution, column: IntArray, count: int) -> IntArray:

@@ -1,0 +1,166 @@
+"""Parquet and Arrow files of untrusted origin, checked before anything reads what they hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+
+from traceflops.errors import InputError
+from traceflops.parsers.io import ByteSource
+
+UNREADABLE: Final = (pa.ArrowException, OSError, ValueError, KeyError, MemoryError)
+"""What reading a damaged Arrow or Parquet file may raise."""
+_AGAIN: Final = "copy or export it again"
+_PARQUET_LOST: Final = f"its index was at the end, so nothing can be recovered; {_AGAIN}"
+_BATCH_ROWS: Final = 1 << 15
+_ARROW_FILE: Final = b"ARROW1"
+_BEGINNINGS: Final = (_ARROW_FILE, b"PAR1", b"\xff\xff\xff\xff")
+"""How files and streams begin that are not compressed as a whole."""
+_BYTES_A_VALUE: Final = 8
+_HEADER, _DATA, _BUFFERS, _COMPRESSION = 2, 1, 2, 3
+"""Places of fields in the tables of Arrow's metadata: Message, DictionaryBatch, RecordBatch."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArrowTable:
+    """A file that holds one table; `read` gives the batches of some columns, unchecked."""
+
+    source: ByteSource
+    columns: tuple[str, ...]
+    read: Callable[[list[str]], Iterator[pa.RecordBatch]]
+
+    def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Give those of the columns that there are, some rows at a time, each checked in full.
+
+        Raises one of UNREADABLE at the first that is damaged, and InputError where the file expands
+        to far more than a trace does.
+        """
+        expanded_bytes = 0
+        for batch in self.read([name for name in columns if name in self.columns]):
+            values_bytes = batch.num_rows * max(batch.num_columns, 1) * _BYTES_A_VALUE
+            self.source.refuse_expansion(expanded_bytes + values_bytes)
+            batch.validate(full=True)
+            expanded_bytes += max(values_bytes, batch.nbytes)
+            for first in range(0, batch.num_rows, _BATCH_ROWS):
+                yield batch.slice(first, _BATCH_ROWS)
+
+
+def damaged(source: ByteSource, error: BaseException, format_: str = "Parquet") -> InputError:
+    """Return what to say of a file that cannot be read."""
+    reason = " ".join(str(error).split())[:120]
+    return InputError(
+        f"damaged or cut {format_} file: {source.label} ({reason})",
+        _PARQUET_LOST if format_ == "Parquet" else _AGAIN,
+    )
+
+
+def open_parquet(source: ByteSource) -> ArrowTable:
+    """Return a Parquet file. Raises InputError where it is damaged."""
+    from pyarrow import parquet
+
+    try:
+        file = parquet.ParquetFile(_opened(source))
+        groups = map(file.metadata.row_group, range(file.num_row_groups))
+        source.refuse_expansion(sum(group.total_byte_size for group in groups))
+    except UNREADABLE as error:
+        raise damaged(source, error) from None
+
+    def read(columns: list[str]) -> Iterator[pa.RecordBatch]:
+        yield from file.iter_batches(_BATCH_ROWS, columns=columns, use_threads=False)
+
+    return ArrowTable(source, tuple(file.schema_arrow.names), read)
+
+
+def open_arrow(source: ByteSource) -> ArrowTable:
+    """Return an Arrow file or stream. Raises InputError where it is damaged."""
+    try:
+        with _opened(source) as stream:
+            with _reader(stream, None) as reader:
+                names = tuple(reader.schema.names)
+            stream.seek(8 if _is_file(stream) else 0)
+            _refuse_packed(stream, source)
+    except UNREADABLE as error:
+        raise damaged(source, error, "Arrow") from None
+
+    def read(columns: list[str]) -> Iterator[pa.RecordBatch]:
+        fields = [names.index(name) for name in columns]
+        options = pa.ipc.IpcReadOptions(included_fields=fields, use_threads=False)
+        with _opened(source) as stream, _reader(stream, options) as reader:
+            if isinstance(reader, pa.ipc.RecordBatchFileReader):
+                yield from map(reader.get_batch, range(reader.num_record_batches))
+            else:
+                yield from reader
+
+    return ArrowTable(source, names, read)
+
+
+def _opened(source: ByteSource) -> Any:
+    """Return an input as something that Arrow can read anywhere in."""
+    if source.path is not None:
+        with source.path.open("rb") as stream:
+            if stream.read(8).startswith(_BEGINNINGS):
+                return pa.OSFile(str(source.path), "rb")
+    return pa.BufferReader(b"".join(source.blocks()))
+
+
+def _reader(stream: Any, options: pa.ipc.IpcReadOptions | None) -> Any:
+    make = pa.ipc.open_file if _is_file(stream) else pa.ipc.open_stream
+    return make(stream, options=options)
+
+
+def _is_file(stream: Any) -> bool:
+    stream.seek(0)
+    is_file: bool = stream.read(len(_ARROW_FILE)) == _ARROW_FILE
+    stream.seek(0)
+    return is_file
+
+
+def _refuse_packed(stream: Any, source: ByteSource) -> None:
+    """Raise InputError where compressed columns of an Arrow stream claim far too many bytes.
+
+    The claims are read before anything is unpacked: a batch is unpacked as a whole.
+    """
+    claimed_bytes = 0
+    with suppress(*UNREADABLE):  # what is behind the damage is not unpacked either
+        for message in pa.ipc.MessageReader.open_stream(stream):
+            if message.type in ("record batch", "dictionary"):
+                claimed_bytes += sum(_claims(message))
+                source.refuse_expansion(claimed_bytes)
+
+
+def _claims(message: Any) -> Iterator[int]:
+    """Yield the bytes that each compressed buffer of a message claims to unpack to."""
+    metadata = message.metadata.to_pybytes()
+    batch = _table(metadata, _table(metadata, 0, None), _HEADER)
+    if message.type == "dictionary":
+        batch = _table(metadata, batch, _DATA)
+    if not _place(metadata, batch, _COMPRESSION):
+        return
+    buffers = _table(metadata, batch, _BUFFERS)
+    first, count = buffers + 4, _integer(metadata, buffers, 4)
+    for at in range(first, min(first + 16 * count, len(metadata)), 16):
+        start, size = _integer(metadata, at, 8), _integer(metadata, at + 8, 8)
+        if size >= 8:
+            yield max(0, _integer(message.body.slice(start, 8).to_pybytes(), 0, 8))
+
+
+def _table(metadata: bytes, table: int, field: int | None) -> int:
+    """Return where the table or vector of a field is; of no field, where the outermost is."""
+    place = 0 if field is None else _place(metadata, table, field)
+    return place + _integer(metadata, place, 4)
+
+
+def _place(metadata: bytes, table: int, field: int) -> int:
+    """Return where a field of a table is, 0 where it is left out."""
+    fields = table - _integer(metadata, table, 4)
+    entry = 4 + 2 * field
+    offset = _integer(metadata, fields + entry, 2) if entry < _integer(metadata, fields, 2) else 0
+    return table + offset if offset else 0
+
+
+def _integer(metadata: bytes, at: int, size: int) -> int:
+    return int.from_bytes(metadata[at : at + size], "little", signed=True)

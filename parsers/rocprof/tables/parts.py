@@ -1,0 +1,232 @@
+"""What one CSV of rocprof says, the rows of each process apart, and what its place tells.
+
+What a table is, its content says; names and folders only tell which belong together.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import PurePath
+from typing import Final
+
+import numpy as np
+
+from traceflops.parsers.io import ByteSource, Cut, Damage, Texts, rank_in_name
+from traceflops.parsers.rocprof.layouts import Layout
+from traceflops.table import ABSENT, Array, IntArray, Names, TableBuilder, groups, ranked
+
+COUNTERS: Final = "kernel_counters"
+_MOST_PROCESSES: Final = 4_096
+"""So many processes of a file are told apart; one that has more has invented them."""
+_DIGITS_OF_INT64: Final = 19
+_BUILT_AS: Final = {"copies": "activities", "graphs": "activities", "domains": "totals"}
+_WORDS: Final = (
+    *("kernel", "memory_copy", "memory_allocation", "scratch_memory", "graph_launch", "hip_event"),
+    *("hip_runtime_api", "hip_compiler_api", "hip_api", "hip", "hsa_api", "hsa", "marker_api"),
+    *("marker", "rccl_api", "rccl", "rocdecode_api", "rocjpeg_api", "ompt", "regions"),
+    *("async_copy", "hcc_ops", "roctx", "domain", "hip_domain", "copy", "kernels", "markers"),
+    *("memory_copies", "memory_allocations"),
+)
+_WHOLE: Final = ("counter_collection", "agent_info", "domain_stats", "results", "pmc_perf")
+_WHAT: Final = re.compile(
+    rf"(?:^|(?<=[_.-]))(?:(?:{'|'.join(sorted(_WORDS, key=len, reverse=True))})"
+    r"_(trace|stats|summary)"
+    rf"|{'|'.join(_WHOLE)})(?=$|[_.-])",
+    re.IGNORECASE,
+)
+_ENDINGS: Final = re.compile(
+    r"(?:\.(?:(?:hip|hsa|copy|kfd)_)?stats)?(?:\.(?:csv|txt|gz|zst))*$", re.IGNORECASE
+)
+_PASS: Final = re.compile(r"(?:pmc|pass)[_-]?(\d{1,6})", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class OutputPlace:
+    """Where a file lies. `key` is its name without what says which table it is.
+
+    `root` is its folder without the folders of passes and, above the folder of a host, of ranks.
+    """
+
+    root: str
+    key: str
+    run_pass: int | None
+    rank: int | None
+
+    @property
+    def pid(self) -> int | None:
+        """Return the process id that the name begins with: rocprof's own naming."""
+        return int(self.key) if self.key.isascii() and self.key.isdecimal() else None
+
+
+def place_of(folder: str, name: str) -> OutputPlace:
+    """Return what the place of a file tells."""
+    parts = list(PurePath(folder).parts)
+    passes = [int(found[1]) for part in parts if (found := _PASS.fullmatch(part))]
+    parts = [part for part in parts if not _PASS.fullmatch(part)]
+    key = key_of(name)
+    rank = next(
+        (r for part in [key, *reversed(parts[-3:])] if (r := rank_in_name(part)) is not None), None
+    )
+    above = [part for part in parts[:-1] if rank_in_name(part) is None or part not in parts[-3:]]
+    root = PurePath(*above, *parts[-1:]) if parts else PurePath()
+    return OutputPlace(str(root), key[:200], passes[-1] if passes else None, rank)
+
+
+def key_of(name: str) -> str:
+    """Return the name of a file without its endings and what says which table it is."""
+    stem = _ENDINGS.sub("", name)
+    return _WHAT.sub("", stem, count=1).strip("_.-") if _WHAT.search(stem) else stem
+
+
+def hosts(places: Iterable[OutputPlace]) -> dict[str, str]:
+    """Return the names of hosts by root, where folders show that each is that of one.
+
+    rocprof makes a folder for each host and in it names files by process. One such folder alone may
+    be any folder; of several side by side the names are taken for those of hosts.
+    """
+    named = {PurePath(place.root) for place in places if place.pid is not None}
+    leaves = [root for root in named if root.name and rank_in_name(root.name) is None]
+    siblings = Counter(root.parent for root in leaves)
+    return {str(root): root.name for root in leaves if siblings[root.parent] > 1}
+
+
+def same_run(names: Iterable[str], key: str) -> list[str]:
+    """Return which names of a folder are of tables with work of the same process, but no sums."""
+    tables = (name for name in names if ".csv" in name.lower() and "stats" not in name.lower())
+    of_run = (name for name in tables if key_of(name) == key)
+    return sorted(name for name in of_run if _WHAT.search(_ENDINGS.sub("", name)))
+
+
+@dataclass(slots=True)
+class Stretch:
+    """The first and the last moment of some rows, None without any."""
+
+    low: int | None = None
+    high: int | None = None
+
+    def cover(self, start: IntArray) -> None:
+        """Widen it to rows that begin then."""
+        if len(start):
+            self.join(Stretch(int(start.min()), int(start.max())))
+
+    def join(self, other: Stretch) -> None:
+        """Widen it to another one."""
+        if other.low is not None and other.high is not None:
+            self.low = other.low if self.low is None else min(self.low, other.low)
+            self.high = other.high if self.high is None else max(self.high, other.high)
+
+    def is_apart(self, other: Stretch, by_ns: int = 0) -> bool:
+        """Return whether both are known, and more than so much lies between them."""
+        if self.low is None or self.high is None or other.low is None or other.high is None:
+            return False
+        return self.low > other.high + by_ns or other.low > self.high + by_ns
+
+
+@dataclass(slots=True, eq=False)
+class ProcessPart:
+    """The rows of one process in one file.
+
+    `guid` and `pid` are None where the file does not say them. The column `device` holds places in
+    `agents`, the texts by which the file names them; `ends` are those of source and target of each
+    piece of the copies. `stretch` is that in which the rows begin; `records` counts rows that are
+    of no table; `pushes` are beginnings and ends of ranges until they are paired.
+
+    Of counters, `counting` is the stretch in which they were read, `is_wide` says that they stand
+    in columns, and `beside` holds times that stand in the same rows, until it is known whether
+    these are used.
+    """
+
+    file: TableFile
+    guid: str | None
+    pid: int | None
+    tables: dict[str, TableBuilder] = field(default_factory=dict)
+    agents: Names = field(default_factory=Names)
+    ends: list[tuple[Array, Array]] = field(default_factory=list)
+    pushes: list[Cut] = field(default_factory=list)
+    stretch: Stretch = field(default_factory=Stretch)
+    counting: Stretch = field(default_factory=Stretch)
+    is_wide: bool = False
+    records: int = 0
+    beside: ProcessPart | None = None
+
+    def __getitem__(self, name: str) -> TableBuilder:
+        """Return the collector of a table; copies and graphs are activities to be decided on."""
+        if name not in self.tables:
+            self.tables[name] = TableBuilder(_BUILT_AS.get(name, name))
+        return self.tables[name]
+
+    def has(self, *names: str) -> bool:
+        """Return whether it has rows of one of these tables."""
+        return any(name in self.tables and self.tables[name].count > 0 for name in names)
+
+    @property
+    def is_empty(self) -> bool:
+        """Return whether nothing was recorded of the process."""
+        return self.records == 0 and not self.has(*self.tables)
+
+    def times_beside(self) -> ProcessPart:
+        """Return the collector of times that stand beside counters, with its own odd rows."""
+        if self.beside is None:
+            file = TableFile(self.file.source, self.file.place)
+            self.beside = ProcessPart(file, self.guid, self.pid, agents=self.agents)
+        return self.beside
+
+    def use_times_beside(self) -> bool:
+        """Take the times beside the counters for those of the process; return if there are any."""
+        beside, self.beside = self.beside, None
+        if beside is not None:
+            self.file.odd.update(beside.file.odd)
+            self.stretch.join(beside.stretch)
+            for name, table in beside.tables.items():
+                self[name].absorb(table)
+        return beside is not None
+
+
+@dataclass(slots=True, eq=False)
+class TableFile:
+    """One file as it was read. `layouts` are those of its tables, in the order of the file.
+
+    `odd` counts what was odd about its rows, `events` its records, `domains` its calls by domain.
+    """
+
+    source: ByteSource
+    place: OutputPlace
+    damage: Damage = field(default_factory=Damage)
+    layouts: list[Layout] = field(default_factory=list)
+    kinds: set[str] = field(default_factory=set)
+    parts: dict[Hashable, ProcessPart] = field(default_factory=dict)
+    odd: Counter[str] = field(default_factory=Counter)
+    events: Counter[str] = field(default_factory=Counter)
+    domains: Counter[str] = field(default_factory=Counter)
+    agents: list[dict[str, str]] = field(default_factory=list)
+    system: dict[str, str] = field(default_factory=dict)
+
+    def part(self, guid: str | None, pid: int | None) -> ProcessPart:
+        """Return the rows of a process."""
+        if (guid, pid) not in self.parts and len(self.parts) >= _MOST_PROCESSES:
+            guid = pid = None
+        return self.parts.setdefault((guid, pid), ProcessPart(self, guid, pid))
+
+    def cuts(self, rows: Cut) -> Iterator[tuple[ProcessPart, Cut]]:
+        """Yield some rows by process."""
+        guid, pid = rows.columns.get("guid"), rows.columns.get("pid")
+        key = np.zeros(rows.count, np.int64)
+        pids, guids = [ABSENT], [""]
+        if pid is not None and not isinstance(pid, Texts):
+            numbers, key = ranked(pid)
+            pids = numbers.tolist()
+        if isinstance(guid, Texts):
+            guids = guid.values
+            key = guid.codes * len(pids) + key
+        for number, mine in groups(key):
+            part = self._named(guids[number // len(pids)], pids[number % len(pids)])
+            yield part, rows if len(mine) == rows.count else rows.only(mine)
+
+    def _named(self, guid: str, pid: int) -> ProcessPart:
+        if guid.isascii() and guid.isdecimal() and len(guid) < _DIGITS_OF_INT64:
+            # The id of a process stands where others have that of the run.
+            guid, pid = "", int(guid) if pid == ABSENT else pid
+        return self.part(guid or None, None if pid == ABSENT else pid)

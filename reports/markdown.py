@@ -1,0 +1,232 @@
+"""The report as Markdown for a ticket or a pull request: what GitHub renders, and plain text reads.
+
+Whatever comes from a trace stands in code spans or has its signs written as entities, so that it
+is neither markup nor a mention, an issue, an emoji or a link.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Final
+
+from traceflops._version import __version__
+from traceflops.reports.page import memory_page
+from traceflops.reports.view import (
+    NOTHING,
+    Authored,
+    Cell,
+    Column,
+    Name,
+    NoteBlock,
+    ReportTable,
+    components_table,
+    folded_tables,
+    gain_sentence,
+    jobs_table,
+    provenance,
+    size,
+    table_of,
+    untimed_tables,
+    visible,
+    waterfall_table,
+    why_not,
+)
+from traceflops.units import several
+
+if TYPE_CHECKING:
+    from traceflops.analysis import Analysis
+
+SIGN: Final = "<!-- traceflops.report/1 -->"
+"""The first line, by which a file is known to be one of these."""
+
+_NOTES: Final = 20
+_LONGEST: Final = 2_000
+_SIGNS: Final = re.compile(r"[&<>*_`\[\]|\\~@#$!]|:(?=//|[\w+-]+:)|(?<=[wW])\.(?=\w)")
+_BEGINS: Final = "@#:."
+
+_MEMORY: Final = (
+    Column(
+        "Location",
+        lambda row: row.label if row.is_total else f"{row.label} (change since start)",
+    ),
+    Column("Peak", lambda row: size(row.peak, binary=True), True),
+    Column("Peak at", lambda row: row.when),
+    Column("Reserved", lambda row: size(row.reserved, binary=True), True),
+    Column("Peak use", lambda row: row.share, True),
+    Column("Growth over used steps", lambda row: row.growth),
+)
+
+
+def render_markdown(
+    analysis: Analysis, command: str | None = None, authored: Authored = NOTHING
+) -> str:
+    """Return the report; `command` is the command line that made it, paths as base names."""
+    sections = (
+        _head(analysis, authored.title),
+        _authored(authored.blocks),
+        _untimed(analysis),
+        _table(jobs_table(analysis)),
+        _table(components_table(analysis)),
+        _findings(analysis),
+        _waterfall(analysis),
+        *(_details(title, _table(table)) for title, table in folded_tables(analysis)),
+        _details("Memory", _memory(analysis)),
+        _details("Notes", _notes(analysis)),
+        _foot(command),
+    )
+    texts = ("\n".join(lines) for lines in map(list, sections) if lines)
+    return "\n\n".join(texts) + "\n"
+
+
+def _head(analysis: Analysis, title: str | None) -> Iterator[str]:
+    yield SIGN
+    if title is not None:
+        yield f"# {plain(title)}"
+        yield ""
+    yield f"## {plain(analysis.verdict.sentence)}"
+    yield ""
+    yield " · ".join(plain(part) for part in provenance(analysis))
+    if analysis.devices:
+        for sentence in why_not(analysis.measured)[:1]:
+            yield ""
+            yield plain(sentence)
+
+
+def _authored(blocks: Iterable[NoteBlock]) -> Iterator[str]:
+    """Yield the author's notes as a quote."""
+    for number, block in enumerate(blocks):
+        if number:
+            yield ">"
+        if block.kind == "code":
+            fence = "`" * (max(map(longest_run, block.lines), default=0) + 3)
+            yield f"> {fence}text"
+            yield from (f"> {visible(line)}" for line in block.lines)
+            yield f"> {fence}"
+        elif block.kind == "list":
+            yield from (f"> - {first_of_line(plain(line))}" for line in block.lines)
+        elif block.kind == "heading":
+            yield f"> **{plain(block.lines[0])}**"
+        else:
+            yield f"> {first_of_line(plain(block.lines[0]))}"
+
+
+def _untimed(analysis: Analysis) -> Iterator[str]:
+    """Yield what a trace without a timeline says, and how to record one."""
+    if analysis.untimed is None:
+        return
+    for table in untimed_tables(analysis.untimed):
+        yield from _table(table)
+        yield ""
+    if analysis.untimed.record is not None:
+        yield f"To record a timeline: {code(analysis.untimed.record)}"
+
+
+def _findings(analysis: Analysis) -> Iterator[str]:
+    for finding in analysis.findings:
+        sentence = gain_sentence(analysis, finding)
+        gain = f" {plain(sentence)}." if sentence else ""
+        yield f"- **{plain(finding.severity)}**: {plain(finding.sentence)}{gain}"
+
+
+def _waterfall(analysis: Analysis) -> Iterator[str]:
+    measured = analysis.measured
+    if measured.waterfall is not None:
+        yield f"**{measured.figure}** ({plain(measured.basis)})"
+        yield ""
+        yield from _table(waterfall_table(measured))
+
+
+def _memory(analysis: Analysis) -> Iterator[str]:
+    page = memory_page(analysis)
+    if page is not None:
+        yield from _table(table_of(_MEMORY, page.rows, page.total))
+
+
+def _notes(analysis: Analysis) -> Iterator[str]:
+    for note in analysis.notes[:_NOTES]:
+        yield f"- **{note.kind}**: {plain(note.text)}"
+    yield from _more(len(analysis.notes) - _NOTES)
+
+
+def _foot(command: str | None) -> Iterator[str]:
+    made = f" · {code(command)}" if command else ""
+    yield f"<sub>traceflops {__version__}{made}</sub>"
+
+
+def _details(title: str, lines: Iterable[str]) -> Iterator[str]:
+    """Yield lines folded away under a title; nothing where there are none."""
+    folded = list(lines)
+    if folded:
+        yield from (f"<details><summary>{title}</summary>", "", *folded, "", "</details>")
+
+
+def _table(table: ReportTable) -> Iterator[str]:
+    if not table.rows:
+        return
+    yield _row(column.head for column in table.columns)
+    yield _row("--:" if column.is_number else "---" for column in table.columns)
+    for row in table.rows:
+        yield _row(map(_markup, table.columns, row))
+    yield from _more(table.total - len(table.rows))
+    if table.remark:
+        yield from ("", plain(table.remark))
+
+
+def _row(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _markup(column: Column, cell: Cell) -> str:
+    """Return a cell: names as code, other texts as they are; of numbers only "<" is markup."""
+    if isinstance(cell, tuple):
+        return " ".join(_markup(column, piece) for piece in cell)
+    if isinstance(cell, Name):
+        return code(cell)
+    return cell.replace("<", "&#60;") if column.is_number else plain(cell)
+
+
+def _more(number: int) -> Iterator[str]:
+    if number > 0:
+        yield ""
+        yield f"{several(number, 'more row')} in the HTML or JSON report."
+
+
+# Text that is shown as it is: no markup, mention, issue, emoji or link.
+
+
+def plain(text: str) -> str:
+    """Return text that Markdown shows as it is, on one line."""
+    shown = visible(text[:_LONGEST]).strip()
+    return _SIGNS.sub(_entity, shown)
+
+
+def _entity(sign: re.Match[str]) -> str:
+    """Return a sign as an entity.
+
+    Mentions, issues and the like are looked for once more in what the entities have become, so a
+    space of no width follows the signs that begin them.
+    """
+    return _entities(sign) + ("&#8203;" if sign.group() in _BEGINS else "")
+
+
+def code(text: str) -> str:
+    """Return text as a code span that can stand in a table."""
+    shown = visible(text).replace("|", "\N{BROKEN BAR}").strip() or " "
+    fence = "`" * (longest_run(shown) + 1)
+    space = " " if shown.startswith("`") or shown.endswith("`") else ""
+    return f"{fence}{space}{shown}{space}{fence}"
+
+
+def first_of_line(text: str) -> str:
+    """Return a line whose first sign does not make it something else."""
+    return re.sub(r"^(?:[-+=](?=\s|[-=]|$)|\d+[.)](?=\s|$))", _entities, text)
+
+
+def _entities(signs: re.Match[str]) -> str:
+    return "".join(f"&#{ord(sign)};" for sign in signs.group())
+
+
+def longest_run(text: str) -> int:
+    """Return the length of the longest run of backticks."""
+    return max((len(run) for run in re.findall("`+", text)), default=0)

@@ -1,0 +1,62 @@
+"""Axes of the page's drawings: ticks at round places, and times in one unit along an axis."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from traceflops.reports.view import TIME_UNITS
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """A place on an axis, in units of the drawing, and what it says."""
+
+    at: float
+    text: str
+
+
+def round_above(least: float) -> int:
+    """Return the smallest of 1, 2, 5, 10, 20, ... that is not below a number."""
+    power = 1
+    while power * 10 < least:
+        power *= 10
+    return next(each * power for each in (1, 2, 5, 10) if each * power >= least)
+
+
+def time_ticks(low_ns: int, high_ns: int, most: int) -> list[tuple[int, str]]:
+    """Return at most so many ticks from `low_ns` to `high_ns`, and their texts."""
+    apart = round_above(-(-(high_ns - low_ns) // max(most - 1, 1)))
+    unit, scale = _unit(low_ns, high_ns)
+    digits = 0
+    while apart * 10**digits % scale:
+        digits += 1
+    first = -(-low_ns // apart) * apart
+    return [(at, f"{_number(at, scale, digits)} {unit}") for at in range(first, high_ns + 1, apart)]
+
+
+def stretch(low_ns: int, high_ns: int) -> str:
+    """Return a stretch of time in one unit, both ends to about a ten-thousandth of it."""
+    unit, scale = _unit(low_ns, high_ns)
+    finest = 10 ** max(len(str(max(high_ns - low_ns, 1) - 1)) - 5, 0)
+    digits = max(len(str(scale)) - len(str(finest)), 0)
+    low, high = (
+        _number(_rounded(ns, min(finest, scale)), scale, digits) for ns in (low_ns, high_ns)
+    )
+    return f"{low} to {high} {unit}"
+
+
+def _unit(low_ns: int, high_ns: int) -> tuple[str, int]:
+    largest = max(abs(low_ns), abs(high_ns))
+    return next(unit for unit in reversed(TIME_UNITS.items()) if largest >= unit[1] or unit[1] == 1)
+
+
+def _rounded(ns: int, finest: int) -> int:
+    sign = -1 if ns < 0 else 1
+    return sign * ((abs(ns) + finest // 2) // finest * finest)
+
+
+def _number(ns: int, scale: int, digits: int) -> str:
+    sign = "\N{MINUS SIGN}" if ns < 0 else ""
+    whole, rest = divmod(abs(ns), scale)
+    fraction = f".{rest * 10**digits // scale:0{digits}d}" if digits else ""
+    return f"{sign}{whole:,}{fraction}"

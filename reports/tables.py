@@ -1,0 +1,340 @@
+"""Tables in a folder as Parquet, Arrow IPC or CSV: of a trace, and of a report.
+
+Those of a report are the rows of its JSON, flat.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from traceflops.categories import categorise, load
+from traceflops.errors import UsageError
+from traceflops.privacy import Redaction
+from traceflops.reports.files import MARK, check_replaced, is_ours, write_together
+from traceflops.table import (
+    TABLES,
+    IntArray,
+    Names,
+    Trace,
+    codes,
+    dictionary_column,
+    link,
+    names,
+    number_column,
+    pack_validity,
+    validity,
+)
+
+if TYPE_CHECKING:
+    from traceflops.analysis import Analysis
+
+_FORMULA = tuple("=+-@\t\r\uff0b\uff0d\uff1d\uff20")
+"""Signs with which a formula begins, also as wide ones, which some spreadsheets take for them."""
+
+Row = Mapping[str, Any]
+_Report = Mapping[str, Any]
+
+_WHOLE: Final = ("_ns", "bytes", "count", "rank", "step", "launches", "activities", "counted")
+_REAL: Final = ("share", "_per_ns", "flops", "intensity", "mfu_without", "activities_per_launch")
+_YES_NO: Final = {True: "yes", False: "no"}
+_OF_A_JOB: Final = frozenset({"window_ns", "components_ns"})
+
+
+def _parquet(table: pa.Table) -> bytes:
+    import pyarrow.parquet as pq
+
+    sink = io.BytesIO()
+    pq.write_table(_marked(_with_plain_lists(table)), sink, compression="zstd")
+    return sink.getvalue()
+
+
+def _with_plain_lists(table: pa.Table) -> pa.Table:
+    """Return a table without lists of a fixed size.
+
+    Arrow writes a null among them to Parquet only from version 25 on.
+    """
+    for place, field in enumerate(table.schema):
+        if pa.types.is_fixed_size_list(field.type):
+            plain = pa.list_(field.type.value_type)
+            chunks = [_plain_lists(chunk) for chunk in table.column(place).chunks]
+            column = pa.chunked_array(chunks, type=plain)
+            table = table.set_column(place, field.with_type(plain), column)
+    return table
+
+
+def _plain_lists(lists: pa.FixedSizeListArray) -> pa.ListArray:
+    """Return the same lists, in which a null has no items."""
+    valid = validity(lists)
+    items = np.full(len(lists), lists.type.list_size) * (True if valid is None else valid)
+    ends = np.concatenate(([0], np.cumsum(items)))
+    bitmap, nulls = pack_validity(valid)
+    offsets = pa.py_buffer(ends.astype(np.int32))
+    plain = pa.list_(lists.type.value_type)
+    return pa.Array.from_buffers(
+        plain, len(lists), [bitmap, offsets], nulls, children=[lists.flatten()]
+    )
+
+
+def _marked(table: pa.Table) -> pa.Table:
+    """Return a table that says in its file who wrote it."""
+    return table.replace_schema_metadata({**(table.schema.metadata or {}), b"writer": MARK})
+
+
+def _arrow(table: pa.Table) -> bytes:
+    sink = io.BytesIO()
+    with pa.ipc.new_file(sink, _marked(table).schema) as writer:
+        writer.write_table(_marked(table))
+    return sink.getvalue()
+
+
+def _csv(table: pa.Table) -> bytes:
+    from pyarrow import csv
+
+    columns = [_csv_column(table[name]) for name in table.column_names]
+    sink = io.BytesIO()
+    csv.write_csv(pa.Table.from_arrays(columns, names=table.column_names), sink)
+    return sink.getvalue()
+
+
+FORMATS: dict[str, Callable[[pa.Table], bytes]] = {
+    "parquet": _parquet,
+    "arrow": _arrow,
+    "csv": _csv,
+}
+"""What writes a table, by the name of the format, which is also the suffix of the file."""
+
+
+def check_request(folder: Path, tables: Sequence[str] | None, format_: str, *, force: bool) -> None:
+    """Refuse unknown tables and formats and, unless forced, files of somebody else."""
+    unknown = [name for name in tables or () if name not in TABLES]
+    if unknown:
+        raise UsageError(f"no such table: {unknown[0]}", f"choose from {', '.join(TABLES)}")
+    check_folder(folder, tables or TABLES, format_, force=force)
+
+
+def check_folder(folder: Path, names: Iterable[str], format_: str, *, force: bool) -> None:
+    """Refuse unknown formats, what is no folder and, unless forced, files of somebody else."""
+    if format_ not in FORMATS:
+        raise UsageError(f"no such format: {format_}", f"choose one of {', '.join(FORMATS)}")
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"not a folder: {folder}", "give the name of a folder with -o")
+    for target in table_files(folder, names, format_) if folder.exists() else ():
+        check_replaced(target, force=force)
+
+
+def table_files(folder: Path, names: Iterable[str], format_: str) -> list[Path]:
+    """Return the files that tables are written to."""
+    return [folder / f"{name}.{format_}" for name in names]
+
+
+def export_tables(
+    trace: Trace,
+    folder: Path,
+    tables: Sequence[str] | None,
+    format_: str,
+    rules: Path | None = None,
+    redaction: Redaction | None = None,
+) -> dict[Path, int]:
+    """Write each table to its file, all or none; return the number of rows by path.
+
+    The activities carry more columns: `top`, `sub` and `rule` of their category, `call` and `op`,
+    the rows of the other tables that caused them. `redaction` takes names out of all of it.
+    """
+    shown = redaction.trace(trace) if redaction is not None else trace
+    rows: dict[Path, int] = {}
+
+    def files() -> Iterator[tuple[Path, Iterable[bytes]]]:
+        for name in dict.fromkeys(tables or TABLES):
+            table = shown.table(name)
+            if name == "activities":
+                table = _enriched(table, trace, rules, redaction)
+            path = folder / f"{name}.{format_}"
+            rows[path] = table.num_rows
+            yield path, (FORMATS[format_](table),)
+
+    with folder_for_tables(folder):
+        write_together(files())
+    return rows
+
+
+@contextmanager
+def folder_for_tables(folder: Path) -> Iterator[None]:
+    """Make a folder; what was made goes again where nothing could be written to it.
+
+    Raises UsageError where it cannot be made.
+    """
+    made = [one for one in (folder, *folder.parents) if not one.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(
+            f"cannot make the folder: {folder} ({error.strerror})", "choose another place with -o"
+        ) from None
+    try:
+        yield
+    except BaseException:
+        with suppress(OSError):  # one that holds something stays
+            for one in made:
+                one.rmdir()
+        raise
+
+
+def _enriched(
+    table: pa.Table, trace: Trace, rules: Path | None, redaction: Redaction | None
+) -> pa.Table:
+    """Return the activities of a trace, as they are shown, with what was found out about each."""
+    links = link(trace)
+    categorised = categorise(trace, links, load(rules))
+    categories, category = categorised.categories, categorised.category
+    rule_names = list(map(redaction.rule, categorised.rules)) if redaction else categorised.rules
+    added = {
+        "top": dictionary_column(category, [c.top for c in categories]),
+        "sub": dictionary_column(category, [c.sub for c in categories]),
+        "rule": dictionary_column(categorised.rule, rule_names),
+        "call": _row_column(links.call_of_activity),
+        "op": _row_column(links.op_of_activity),
+    }
+    for name, column in added.items():
+        table = table.append_column(name, column)
+    return table
+
+
+def _row_column(rows: IntArray) -> pa.Array:
+    return number_column(np.maximum(rows, 0), pa.int64(), rows >= 0)
+
+
+def _inert(text: str) -> str:
+    """Return a text that no spreadsheet calculates and no terminal obeys."""
+    shown = text if text.isprintable() else "".join(c if c.isprintable() else " " for c in text)
+    # Some spreadsheets take spaces before a formula away.
+    behind_spaces = shown[:1] == " " and shown.lstrip().startswith(_FORMULA)
+    return f"'{shown}" if text.startswith(_FORMULA) or behind_spaces else shown
+
+
+def _csv_column(column: pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """Return a column as CSV can hold it: triples as "x y z", text that a spreadsheet leaves be."""
+    if pa.types.is_fixed_size_list(column.type):
+        triples = column.to_pylist()
+        return pa.array([None if t is None else " ".join(map(str, t)) for t in triples])
+    if pa.types.is_dictionary(column.type):
+        texts = [_inert(text) for text in names(column)]
+        return dictionary_column(codes(column), texts).dictionary_decode()
+    return column
+
+
+def _of_devices(report: _Report, name: str) -> Iterator[Row]:
+    for device in report["devices"]:
+        yield from ({"device": device["label"], **row} for row in device[name])
+
+
+def _devices(report: _Report) -> Iterator[Row]:
+    for device in report["devices"]:
+        kept = {k: v for k, v in device.items() if k not in ("windows", "gaps", "whole", "chosen")}
+        yield {**kept, **device["chosen"]}
+
+
+def _jobs(report: _Report) -> Iterator[Row]:
+    for job in report["jobs"]:
+        plain = {key: value for key, value in job.items() if key != "total"}
+        total = job["total"] or {}
+        yield {**plain, **{key: total[key] for key in total if key in _OF_A_JOB}}
+
+
+def _waterfall(report: _Report) -> Iterable[Row]:
+    fall = report["utilisation"]["waterfall"]
+    return [] if fall is None else [{**line, "unit": fall["unit"]} for line in fall["lines"]]
+
+
+def _memory(report: _Report) -> Iterator[Row]:
+    for row in report["memory"]:
+        kinds = {kind: row[kind] or {} for kind in ("allocated", "reserved")}
+        series = {k: {n: v for n, v in one.items() if n != "steps"} for k, one in kinds.items()}
+        yield {**row, **series}
+
+
+REPORT_TABLES: Final[Mapping[str, Callable[[_Report], Iterable[Row]]]] = {
+    "findings": lambda report: report["findings"],
+    "waterfall": _waterfall,
+    "ledger": lambda report: report["utilisation"]["ledger"],
+    "steps": lambda report: _of_devices(report, "windows"),
+    "categories": lambda report: report["categories"],
+    "kernels": lambda report: report["kernels"],
+    "kernel_work": lambda report: report["utilisation"]["kernels"],
+    "operator_work": lambda report: report["utilisation"]["ops"],
+    "devices": _devices,
+    "gaps": lambda report: _of_devices(report, "gaps"),
+    "memory": _memory,
+    "totals": lambda report: (report["untimed"] or {"rows": ()})["rows"],
+    "jobs": _jobs,
+    "notes": lambda report: report["notes"],
+}
+"""The tables of a folder; one without rows is not written."""
+
+
+def save_tables(analysis: Analysis, folder: Path, format_: str) -> list[Path]:
+    """Write the tables that have rows, all or none; return their paths.
+
+    Tables of an earlier report that have no rows now are removed.
+    """
+    from traceflops.reports.json import report_object
+
+    report, written = report_object(analysis), {}
+    for name, rows_of in REPORT_TABLES.items():
+        rows = [dict(_flat(row)) for row in rows_of(report)]
+        if rows:
+            written[folder / f"{name}.{format_}"] = (FORMATS[format_](_as_table(rows)),)
+    with folder_for_tables(folder):
+        write_together(written.items())
+        for stale in set(table_files(folder, REPORT_TABLES, format_)) - set(written):
+            if is_ours(stale):
+                stale.unlink()
+    return list(written)
+
+
+def _flat(row: Row) -> Iterator[tuple[str, Any]]:
+    """Give the cells of a row; of `components_ns` there is a cell `compute_ns`, and so on."""
+    for key, value in row.items():
+        if isinstance(value, Mapping):
+            stem, _, unit = key.rpartition("_") if key.endswith("_ns") else (key, "", "")
+            for name, inner in value.items():
+                yield (f"{name}_{unit}" if unit else f"{stem}_{name}"), inner
+        elif isinstance(value, list | tuple):
+            yield key, ", ".join(map(str, value))
+        elif isinstance(value, msgspec.Raw):
+            yield key, float(bytes(value))  # the exact number is in the column `..._text`
+        else:
+            yield key, value
+
+
+def _as_table(rows: Sequence[Row]) -> pa.Table:
+    names = dict.fromkeys(name for row in rows for name in row)
+    columns = [_column(name, [row.get(name) for row in rows]) for name in names]
+    return pa.Table.from_arrays(columns, names=list(names))
+
+
+def _column(name: str, values: Sequence[Any]) -> pa.Array:
+    """Return a column; one without any value has the type that its name says."""
+    kinds = {type(value) for value in values if value is not None}
+    if not kinds:
+        kinds = {int} if name.endswith(_WHOLE) else {float} if name.endswith(_REAL) else {str}
+    if kinds == {bool}:
+        return _texts([None if value is None else _YES_NO[value] for value in values])
+    if not kinds <= {bool, int, float}:
+        return _texts([None if value is None else str(value) for value in values])
+    known = np.array([value is not None for value in values], dtype=np.bool_)
+    plain = np.array([0 if value is None else value for value in values])
+    return number_column(plain, pa.float64() if float in kinds else pa.int64(), known)
+
+
+def _texts(values: Sequence[str | None]) -> pa.Array:
+    interned = Names()
+    code = np.array([-1 if text is None else interned[text] for text in values], dtype=np.int64)
+    return dictionary_column(code, list(interned))

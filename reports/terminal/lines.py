@@ -1,0 +1,240 @@
+"""Lines and tables in the width, characters and colours of a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from rich.cells import cell_len
+from rich.text import Text
+
+from traceflops.flops import Ledger
+from traceflops.reports.view import (
+    Fact,
+    Look,
+    apportioned,
+    ledger_cells,
+    ledger_rows,
+    short_labels,
+    visible,
+    wrapped,
+)
+from traceflops.units import several
+
+LEAST_NAME: Final = 20
+"""Characters of a name; columns that can be left out give way to them."""
+_NARROWEST: Final = 40
+"""Rows are laid out for at least so many columns; a narrower terminal wraps them."""
+_WIDEST_BAR: Final = 100
+_LEAST_REMARK: Final = 20
+_FACT: Final = 18
+_LEDGER_LABEL, _LEDGER_CELL, _LEDGER_SUM, _LEDGER_SHARE = 18, 11, 9, 8
+"""Widths in columns: all of them are 80 with every pass there is."""
+_PLAIN: Final = {"–": "-", "·": "|", "×": "x", "µ": "u", "…": "~", "→": "->"}  # noqa: RUF001
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """What the terminal can show: its width in columns, Unicode, colour."""
+
+    width: int = 100
+    unicode: bool = True
+    colour: bool = True
+
+    def wide_enough(self) -> Style:
+        """Return the style with room for rows."""
+        return replace(self, width=max(self.width, _NARROWEST))
+
+    def drawn(self, look: Look, cells: int = 1) -> Text:
+        """Return a component's part of a bar."""
+        fill = look.ascii
+        if self.unicode:
+            fill = "█" if self.colour and look.hatch is None else look.block
+        return Text(fill * cells, look.colour if self.colour else "")
+
+    def bar(self, parts: Sequence[tuple[Look, int]], width: int = _WIDEST_BAR) -> Text:
+        """Return a bar of parts as wide as their amounts, at most as wide as the terminal."""
+        numbers = apportioned([amount for _, amount in parts], min(width, self.width))
+        looks = (look for look, _ in parts)
+        return Text().join(self.drawn(look, n) for look, n in zip(looks, numbers, strict=True))
+
+    def plain(self, text: str) -> str:
+        """Return text in characters the terminal has."""
+        if self.unicode:
+            return text
+        for fancy, simple in _PLAIN.items():
+            text = text.replace(fancy, simple)
+        return text.encode("ascii", errors="replace").decode()
+
+
+def fitted(lines: Iterable[Text], style: Style) -> list[Text]:
+    """Return lines in characters the terminal has, no wider than it."""
+    return [_fitted(line, style) for line in lines]
+
+
+def _fitted(line: Text, style: Style) -> Text:
+    if not style.unicode:
+        plain = Text()
+        for segment, span in _segments(line):
+            plain.append(style.plain(segment), span)
+        line = plain
+    if line.cell_len > style.width:
+        line.rstrip()
+    if line.cell_len > style.width:
+        mark = style.plain("…")
+        line.truncate(style.width - len(mark), overflow="crop")
+        line.append(mark)
+    return line
+
+
+def _segments(line: Text) -> Iterator[tuple[str, str]]:
+    """Yield the runs of a line that share a style; lines here are built by appending runs."""
+    done = 0
+    for span in sorted(line.spans, key=lambda span: span.start):
+        if span.start > done:
+            yield line.plain[done : span.start], ""
+        yield line.plain[span.start : span.end], str(span.style)
+        done = span.end
+    yield line.plain[done:], ""
+
+
+def headline(title: str) -> tuple[Text, Text]:
+    """Return an empty line and a bold one."""
+    return Text(), Text(title, "bold")
+
+
+def paragraph(text: str, width: int, style: str = "dim", indent: str = "") -> Iterator[Text]:
+    """Yield a text of any length in lines of at most `width` columns."""
+    for line in wrapped(visible(text), width - len(indent)):
+        yield Text(f"{indent}{line}", style)
+
+
+def hanging(head: str, text: str, width: int, style: str = "") -> Iterator[Text]:
+    """Yield a text behind its head, its further lines indented as far."""
+    for place, line in enumerate(wrapped(visible(text), width - len(head))):
+        yield Text(f"{'' if place else head:<{len(head)}}{line}", style)
+
+
+def remarked(line: Text, remark: str, width: int) -> Iterator[Text]:
+    """Yield a line and a remark behind it, or below it where that has no room."""
+    start = line.cell_len if width - line.cell_len >= _LEAST_REMARK else 2
+    lines = wrapped(visible(remark), width - start)
+    if start == line.cell_len:
+        line.append("".join(lines[:1]), "dim")
+        lines = lines[1:]
+    yield line
+    yield from (Text(" " * start).append(more, "dim") for more in lines)
+
+
+def fact_lines(facts: Iterable[Fact], width: int, label: int = _FACT) -> Iterator[Text]:
+    """Yield figures with their names and remarks."""
+    for fact in facts:
+        line = Text(f"{fact.label:<{label}}{fact.value:<{_FACT - 1}} ")
+        yield from remarked(line, fact.remark, width)
+
+
+def note_lines(notes: Sequence[str], most: int, where: str, width: int) -> Iterator[Text]:
+    """Yield the first notes, and how many more there are elsewhere."""
+    if notes:
+        yield Text()
+    for note in notes[:most]:
+        for place, line in enumerate(wrapped(visible(note), width - len("note "))):
+            yield Text.assemble("     " if place else ("note ", "bold"), line)
+    if len(notes) > most:
+        yield Text(f"note {several(len(notes) - most, 'more note')} {where}", "dim")
+
+
+def joined(parts: Iterable[str], width: int) -> Iterator[Text]:
+    """Yield parts with dots between them, in lines that end between two where possible."""
+    line = ""
+    for part in parts:
+        longer = f"{line} · {part}" if line else part
+        if len(longer) > width and line:
+            yield from paragraph(line, width)
+            longer = part
+        line = longer
+    yield from paragraph(line, width)
+
+
+def listed(items: Iterable[str], width: int) -> str:
+    """Return as many of the items as fit in `width` columns, separated by commas."""
+    text = ""
+    for item in items:
+        longer = f"{text}, {item}" if text else item
+        if cell_len(longer) > width:
+            break
+        text = longer
+    return text
+
+
+def columns(widths: Mapping[str, int], room: int, less: Iterable[str]) -> dict[str, int]:
+    """Return the columns that have room; those in `less` go first, in that order."""
+    kept = dict(widths)
+    for name in less:
+        if sum(kept.values()) > room:
+            kept.pop(name, None)
+    return kept
+
+
+def cells(texts: Mapping[str, str], widths: Mapping[str, int]) -> str:
+    """Return the cells of a row, numbers at the right of their columns."""
+    return "".join(f"{texts[name]:>{width}}" for name, width in widths.items())
+
+
+def heading(title: str, name: int, widths: Mapping[str, int]) -> Iterator[Text]:
+    """Yield the headings; a title wider than the names below it has a line of its own."""
+    heads = cells({head: head for head in widths}, widths)
+    if len(title) >= name:
+        yield Text(title, "bold")
+        title = ""
+    yield Text(f"{title:<{name}}{heads}", "bold")
+
+
+def cut_to(names: Sequence[str], width: int) -> list[str]:
+    """Return the names of a table in exactly `width` cells each; see `short_labels`."""
+    room = width
+    short = short_labels(names, room)
+    while room > 1 and any(cell_len(label) > width for label in short):  # some signs are wide
+        room -= 1
+        short = short_labels(names, room)
+    return [label + " " * (width - cell_len(label)) for label in short]
+
+
+def named_table(
+    title: str,
+    rows: Sequence[tuple[str, Sequence[str]]],
+    widths: Mapping[str, int],
+    less: Iterable[str],
+    most: int,
+    width: int,
+) -> Iterator[Text]:
+    """Yield a table of rows with names of at most `most` cells, and the columns that have room."""
+    kept = columns(widths, width - LEAST_NAME, less)
+    name = min(most, width - sum(kept.values()))
+    yield Text()
+    yield from heading(title, name, kept)
+    labels = cut_to([row for row, _ in rows], name - 1)
+    for label, (_, texts) in zip(labels, rows, strict=True):
+        yield Text(f"{label} {cells(dict(zip(widths, texts, strict=True)), kept)}")
+
+
+def ledger_table(ledger: Ledger, unit: str, width: int = 80) -> Iterator[Text]:
+    """Yield a ledger; all its cells are in one unit, and nothing that is not zero prints as 0.
+
+    Where the passes have no room there are only the sums.
+    """
+    rows = ledger_rows(ledger)
+    if not rows:
+        return
+    table = ledger_cells(rows)
+    widths = [_LEDGER_CELL + (head == "weight grad") for head in table.heads[:-2]]
+    if width < _LEDGER_LABEL + sum(widths) + _LEDGER_SUM + _LEDGER_SHARE:
+        table, widths = ledger_cells(rows, passes=False), []
+    widths += [_LEDGER_SUM, _LEDGER_SHARE]
+    total = [table.total] if table.total is not None else []
+    lines = [(f"{table.prefix}FLOP per {unit}", table.heads), *table.rows, *total]
+    for place, (label, texts) in enumerate(lines):
+        row = "".join(f"{text:>{wide}}" for text, wide in zip(texts, widths, strict=True))
+        shown = visible(label)[:_LEDGER_LABEL] if place else label
+        yield Text(f"{shown:<{_LEDGER_LABEL}}{row}", "" if place else "bold")

@@ -1,0 +1,299 @@
+"""The forward passes of a model as the host issued them, and whether each is prefill or decode.
+
+A pass is an annotation of a serving engine; without any, it reaches from one look-up in the largest
+embedding table to the next; without either, all that a process recorded is one. What kind of pass
+it is the first of these rules tells that can (`RULES`); where none can, it is not known. Without
+an annotation only a pass with a key-value cache is prefill or decode: vision towers, encoders and
+diffusion models have neither.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from traceflops.attribution import Attribution, named
+from traceflops.flops import Core, Product, Shape, Work, read_shapes
+from traceflops.mfu.traced.coverage import of_kind
+from traceflops.table import (
+    BoolArray,
+    IntArray,
+    Trace,
+    codes,
+    distinct,
+    innermost,
+    names,
+    numbers,
+    parents,
+)
+from traceflops.timeline import LinkedTrace
+from traceflops.units import several
+from traceflops.windows import Kind, serving_marks
+
+ALWAYS: Final = 2**62
+"""Farther in time than any event."""
+
+BATCHED: Final = frozenset({"aten::bmm", "aten::baddbmm", "aten::baddbmm_"})
+"""Products of two results, as of unfused attention or rotary angles: there is no weight in them."""
+
+_LONGEST_NAME: Final = 4096
+_LOOKUP: Final = frozenset({"aten::embedding"})
+
+_CACHE: Final = re.compile(
+    r"kv_?cache|_and_cache|paged|unified_attention|store_cache|kv_buffer|"
+    r"cache_utils\.py\(\d+\): update",
+    re.IGNORECASE,
+)
+"""Operators, kernels and Python frames that read or write a key-value cache."""
+
+NO_RULE: Final = "unknown whether prefill or decode"
+NO_CACHE: Final = "no attention with a key-value cache"
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedPass:
+    """What kind of pass one is, by which rule.
+
+    `sequences`, `queries` (tokens computed) and `keys` (tokens attended to, per layer) are None
+    where they are not known.
+    """
+
+    kind: Kind | None = None
+    rule: str = NO_RULE
+    sequences: int | None = None
+    queries: int | None = None
+    keys: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardPass:
+    """One pass on the host of one process: from when to when, and what is known of it."""
+
+    process: int
+    start_ns: int
+    end_ns: int
+    judged: JudgedPass = JudgedPass()
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What was executed in a pass: attention cores, products with a weight, token indices.
+
+    `tables` are the rows of the embedding tables that were looked into, `indices` the shapes of
+    what was looked up. `names_cache` says that something named after a key-value cache ran.
+    """
+
+    cores: tuple[Core, ...] = ()
+    products: tuple[Product, ...] = ()
+    tables: tuple[int, ...] = ()
+    indices: tuple[Shape, ...] = ()
+    names_cache: bool = False
+
+    @property
+    def has_cache(self) -> bool:
+        """Return whether attention had a cache: it is named, or all had more keys than queries."""
+        longer = bool(self.cores) and all(_keys(core) > _queries(core) for core in self.cores)
+        return self.names_cache or longer
+
+
+def _by_attention(seen: Evidence) -> JudgedPass | None:
+    """Return what queries per sequence tell: one each is a decode."""
+    if not seen.cores:
+        return None
+    single = {_queries(core) == _sequences(core) for core in seen.cores}
+    sizes = {(_sequences(core), _queries(core), _keys(core)) for core in seen.cores}
+    counts = next(iter(sizes)) if len(sizes) == 1 else (None, None, None)
+    if single == {True}:
+        return JudgedPass("decode", "attention has one query per sequence", *counts)
+    if single == {False}:
+        return JudgedPass("prefill", "attention has several queries per sequence", *counts)
+    return JudgedPass("mixed", "some attention has one query per sequence, some has several")
+
+
+def _by_indices(seen: Evidence) -> JudgedPass | None:
+    """Return what token indices tell that are sequences x tokens."""
+    shapes = {shape for shape in seen.indices if len(shape) == 2}
+    if len(shapes) != 1 or len(shapes) != len(set(seen.indices)):
+        return None
+    ((sequences, each),) = shapes
+    kind: Kind = "decode" if each == 1 else "prefill"
+    return JudgedPass(
+        kind, f"token indices are {sequences:,} x {each:,}", sequences, sequences * each
+    )
+
+
+def _by_head(seen: Evidence) -> JudgedPass | None:
+    """Return that logits of fewer rows than all else has are those of the last tokens."""
+    heads = {product.m for product in seen.products if product.n in seen.tables}
+    others = {one.m for one in seen.products if one.n not in seen.tables}
+    if len(heads) != 1 or not others or min(others) <= max(heads):
+        return None
+    (rows,) = heads
+    rule = f"logits have {several(rows, 'row')}, all other products at least {min(others):,}"
+    return JudgedPass("prefill", rule, rows)
+
+
+def _by_rows(seen: Evidence) -> JudgedPass | None:
+    """Return that a single token is computed where every product has one row."""
+    if {product.m for product in seen.products} != {1}:
+        return None
+    return JudgedPass("decode", "every product has one row", 1, 1)
+
+
+RULES: Final[tuple[Callable[[Evidence], JudgedPass | None], ...]] = (
+    *(_by_attention, _by_indices, _by_head, _by_rows),
+)
+"""The rules in order, after that of the annotations."""
+
+
+def _sequences(core: Core) -> int:
+    return core.batch if core.documents is None else core.documents
+
+
+def _queries(core: Core) -> int:
+    return core.queries * (core.batch if core.documents is None else 1)
+
+
+def _keys(core: Core) -> int:
+    return core.keys * (core.batch if core.documents is None else 1)
+
+
+def judged(seen: Evidence) -> JudgedPass:
+    """Return what the first rule says that can."""
+    if not seen.has_cache:
+        return JudgedPass(None, NO_CACHE)
+    answers = (answer for rule in RULES if (answer := rule(seen)) is not None)
+    return next(answers, JudgedPass())
+
+
+def forward_passes(linked: LinkedTrace, attribution: Attribution) -> tuple[ForwardPass, ...]:
+    """Return the passes of a trace; those of one process do not overlap."""
+    trace = linked.trace
+    marked = tuple(_of_marks(trace))
+    if marked:
+        return marked
+    passes = tuple(_between(trace, attribution))
+    evidence = _evidence(linked, attribution, passes)
+    pairs = zip(passes, evidence, strict=True)
+    return tuple(replace(each, judged=judged(what)) for each, what in pairs)
+
+
+def places_in(passes: tuple[ForwardPass, ...], process: IntArray, at_ns: IntArray) -> IntArray:
+    """Return, per instant of a process, the place of the pass around it, -1 for none."""
+    if not passes:
+        return np.full(len(at_ns), -1, dtype=np.int64)
+    own, start, end = np.array(
+        [(one.process, one.start_ns, one.end_ns) for one in passes], dtype=np.int64
+    ).T
+    return innermost(own, start, end, process, at_ns)
+
+
+def _of_marks(trace: Trace) -> Iterator[ForwardPass]:
+    """Yield a pass per annotation of the first engine that wrote any; the outermost of them."""
+    marks = trace.marks
+    said = serving_marks(names(marks["name"]))
+    chosen = np.isin(codes(marks["name"]), list(said)) & of_kind(marks, "annotation")
+    rows = np.flatnonzero(chosen)
+    process, start = numbers(marks["process"])[rows], numbers(marks["start_ns"])[rows]
+    end = start + numbers(marks["dur_ns"])[rows]
+    outermost = np.flatnonzero(parents(process, start, end) < 0)
+    for at in outermost[np.lexsort((start[outermost], process[outermost]))].tolist():
+        mark = said[int(codes(marks["name"])[rows[at]])]
+        rule = "kind from the annotation" if mark.kind else "kind not in the annotation"
+        told = JudgedPass(mark.kind, rule, mark.sequences, mark.queries, mark.keys)
+        yield ForwardPass(int(process[at]), int(start[at]), int(end[at]), told)
+
+
+def _lookups(trace: Trace, attribution: Attribution) -> Iterator[tuple[int, list[int]]]:
+    """Yield, per process, the times at which passes begin: look-ups in the largest table.
+
+    Models with several such tables look into all of them before the first product.
+    """
+    ops = trace.ops
+    rows = np.flatnonzero(named(ops, _LOOKUP))
+    tables = np.array([_table(trace, row)[0] for row in rows.tolist()], dtype=np.int64)
+    process, start = numbers(ops["process"]), numbers(ops["start_ns"])
+    work = attribution.executed
+    for one in distinct(process).tolist():
+        here = (process[rows] == one) & (tables == tables.max(initial=0))
+        times = np.sort(start[rows[here]])
+        done = np.searchsorted(np.sort(start[work[process[work] == one]]), times)
+        first = np.append(True, done[1:] > done[:-1])[: len(times)]
+        yield one, times[first].tolist()
+
+
+def _table(trace: Trace, row: int) -> tuple[int, Shape]:
+    """Return the rows of the table that an op looks into (0: not known) and what it looks up."""
+    text = trace.ops["input_dims"][row].as_py()
+    shapes = read_shapes(text) if text is not None else None
+    table, indices = shapes[:2] if shapes is not None and len(shapes) > 1 else ((), ())
+    sizes = tuple(size for size in indices if isinstance(size, int))
+    rows = table[0] if len(table) == 2 and isinstance(table[0], int) else 0
+    return rows, sizes
+
+
+def _between(trace: Trace, attribution: Attribution) -> Iterator[ForwardPass]:
+    """Yield a pass from each look-up to the next; all of a process where it has none."""
+    for process, times in _lookups(trace, attribution):
+        for low, high in zip(times or [-ALWAYS], [*times[1:], ALWAYS], strict=True):
+            yield ForwardPass(process, low, high)
+
+
+def _evidence(
+    linked: LinkedTrace, attribution: Attribution, passes: tuple[ForwardPass, ...]
+) -> list[Evidence]:
+    """Return what was executed in each pass."""
+    trace = linked.trace
+    ops, works = trace.ops, attribution.work.works
+    cached = _naming_a_cache(linked, passes)
+    place = places_in(passes, numbers(ops["process"]), numbers(ops["start_ns"]))
+    batched = named(ops, BATCHED)
+    executed = _by_pass(place, attribution.executed[~batched[attribution.executed]], len(passes))
+    looked = _by_pass(place, np.flatnonzero(named(ops, _LOOKUP)), len(passes))
+    found = []
+    for at, (done, looks) in enumerate(zip(executed, looked, strict=True)):
+        seen = distinct(attribution.work.place[done]).tolist()
+        signatures = [one.signature for work in seen if isinstance(one := works[work], Work)]
+        tables = [_table(trace, row) for row in looks.tolist()]
+        largest = max((rows for rows, _ in tables), default=0)
+        found.append(
+            Evidence(
+                tuple(signature for signature in signatures if isinstance(signature, Core)),
+                tuple(one for one in signatures if isinstance(one, Product) and one.batch == 1),
+                tuple({rows for rows, _ in tables}),
+                tuple(shape for rows, shape in tables if rows == largest),
+                at in cached,
+            )
+        )
+    return found
+
+
+def _naming_a_cache(linked: LinkedTrace, passes: tuple[ForwardPass, ...]) -> set[int]:
+    """Return the passes in which an op, a Python frame or a launch is named after a cache."""
+    trace, call = linked.trace, linked.links.call_of_activity
+    places = []
+    for table in (trace.ops, trace.marks):
+        rows = np.flatnonzero(_named_after_cache(table))
+        columns = (numbers(table[name])[rows] for name in ("process", "start_ns"))
+        places.append(places_in(passes, *columns))
+    rows = np.flatnonzero(_named_after_cache(trace.activities) & (call >= 0))
+    process, start = (numbers(trace.calls[name])[call[rows]] for name in ("process", "start_ns"))
+    return set(np.concatenate([*places, places_in(passes, process, start)]).tolist())
+
+
+def _named_after_cache(table: pa.Table) -> BoolArray:
+    chosen = [_CACHE.search(label[:_LONGEST_NAME]) is not None for label in names(table["name"])]
+    return np.array([*chosen, False], dtype=np.bool_)[codes(table["name"])]
+
+
+def _by_pass(place: IntArray, rows: IntArray, passes: int) -> list[IntArray]:
+    """Return which of these ops are in each pass."""
+    order = rows[np.argsort(place[rows], kind="stable")]
+    edges = np.searchsorted(place[order], np.arange(passes + 1))
+    return [order[low:high] for low, high in pairwise(edges.tolist())]

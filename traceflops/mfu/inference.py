@@ -1,0 +1,338 @@
+"""Inference in a trace: prefill and decode, their time, and MBU, memory bandwidth utilisation.
+
+MBU is the least bytes that had to be moved, as a share of devices x time x bandwidth. Decoding
+reads every weight for a token per sequence, so it is bound by memory, and MBU says what MFU says of
+a prefill. Bytes are counted from shapes as in docs/flops.md, so MBU is a lower bound; where they
+are known of less than half of the time, there is none. docs/inference.md has all definitions.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+
+from traceflops.attribution import Attribution, is_node, named
+from traceflops.flops import UNKNOWN, Core, Product, Work
+from traceflops.mfu.forward_passes import ALWAYS, BATCHED, ForwardPass, forward_passes, places_in
+from traceflops.mfu.roof_times import MovedBytes
+from traceflops.mfu.traced.coverage import TOO_LITTLE, chosen_activities, of_kind
+from traceflops.table import ABSENT, IntArray, distinct, exact_sum, names, numbers, taken
+from traceflops.timeline import Intervals, Window
+from traceflops.windows import Kind, Prepared, chosen_time, serving_marks
+
+BY_MARKS: Final = "annotations of a serving engine"
+BY_LACK: Final = "no backward pass, no optimizer, no operators with gradients on"
+
+ORDER: Final[tuple[Kind | None, ...]] = ("prefill", "decode", "mixed", None)
+
+_ELEMENT: Final = {
+    "fp64": 8,
+    "fp32": 4,
+    "tf32": 4,
+    "tf32-or-fp32": 4,
+    "bf16": 2,
+    "fp16": 2,
+    "fp8": 1,
+    "int8": 1,
+}
+"""Bytes of an operand by data type of a product."""
+
+
+@dataclass(frozen=True, slots=True)
+class PassTimes:
+    """When devices worked for which pass.
+
+    `of_activity` is, per activity, the place of its pass, -1 for none: that in which it was
+    launched, else that during which it starts. `used_ns` is, per device, the time of each pass in
+    the chosen windows. `outside_ns` is time of no pass, over all devices: there, and between a
+    chosen window and the next pass.
+    """
+
+    of_activity: IntArray
+    used_ns: Mapping[int, list[int]]
+    outside_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """The least bytes that operators moved: weights and cached keys and values read, the rest.
+
+    Weights are the right operands of products, the cache keys and values of attention; those of
+    types that are packed or not known are in `rest`.
+    """
+
+    weights: int = 0
+    cache: int = 0
+    rest: int = 0
+
+    @property
+    def total(self) -> int:
+        """Return all of them."""
+        return self.weights + self.cache + self.rest
+
+    def __add__(self, other: Moved) -> Moved:
+        """Return the sum."""
+        return Moved(self.weights + other.weights, self.cache + other.cache, self.rest + other.rest)
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseUse:
+    """All passes of one kind in the chosen windows, over all devices.
+
+    `rules` say who decided, each with its number of passes. `time_ns` is time of devices, idle time
+    included; `possible` what they could move in it, in bytes, None where a bandwidth is not known.
+    `sequences`, `queries`, `keys` are sums over the passes, None where one of them is not known.
+    `coverage` is the share of the time of kernels and copies whose bytes are known.
+    """
+
+    kind: Kind | None
+    rules: tuple[tuple[str, int], ...]
+    passes: int
+    sequences: int | None
+    queries: int | None
+    keys: int | None
+    time_ns: int
+    possible: int | None
+    flops: int
+    moved: Moved
+    coverage: Fraction | None
+
+    @property
+    def mbu(self) -> Fraction | None:
+        """Return the least share of the bandwidth that was used."""
+        if not self.possible or self.coverage is None or self.coverage < TOO_LITTLE:
+            return None
+        return Fraction(self.moved.total, self.possible)
+
+
+@dataclass(frozen=True, slots=True)
+class Inference:
+    """That a trace is of inference, by which rule, and its phases in the order of ORDER.
+
+    The phase of kind None is of passes of which nothing tells what they are. `outside_ns` is time
+    of the chosen windows before the first pass of each device.
+    """
+
+    rule: str
+    phases: tuple[PhaseUse, ...]
+    outside_ns: int
+
+    def phase(self, kind: Kind | None) -> PhaseUse | None:
+        """Return the passes of one kind, None where there are none."""
+        return next((phase for phase in self.phases if phase.kind == kind), None)
+
+
+def inference(
+    prepared: Prepared, moved: MovedBytes, bandwidths: Mapping[int, int | None]
+) -> Inference | None:
+    """Return what a prepared trace says of inference; None where it is of training, or unclear.
+
+    `bandwidths` are in bytes per ns by row of the devices table.
+    """
+    attribution = moved.attribution
+    rule = why_inference(prepared, attribution)
+    if rule is None:
+        return None
+    passes = forward_passes(prepared.linked, attribution)
+    times = pass_times(prepared, attribution, passes)
+    done = _Done(prepared, moved, times.of_activity)
+    phases = (_phase(kind, passes, times, bandwidths, done) for kind in ORDER)
+    return Inference(rule, tuple(phase for phase in phases if phase is not None), times.outside_ns)
+
+
+def why_inference(prepared: Prepared, attribution: Attribution) -> str | None:
+    """Return which rule says that a trace is of inference, None where none does."""
+    trace = prepared.trace
+    if serving_marks(names(trace.marks["name"])):
+        return BY_MARKS
+    trained = (
+        is_node(trace.ops).any()
+        or (numbers(trace.ops["sequence"], ABSENT) != ABSENT).any()
+        or any(label.startswith("Optimizer.") for label in names(trace.marks["name"]))
+        or _has_optimizer_kernels(prepared)
+    )
+    return BY_LACK if not trained and len(attribution.executed) else None
+
+
+def _has_optimizer_kernels(prepared: Prepared) -> bool:
+    categorised = prepared.linked.categorised
+    seen = distinct(categorised.category).tolist()
+    return any(categorised.categories[at].sub == "optimizer" for at in seen)
+
+
+def _phase(
+    kind: Kind | None,
+    passes: tuple[ForwardPass, ...],
+    times: PassTimes,
+    bandwidths: Mapping[int, int | None],
+    done: _Done,
+) -> PhaseUse | None:
+    """Return the passes of one kind that have time in the chosen windows, None without any."""
+    total = [sum(each) for each in zip(*times.used_ns.values(), strict=True)]
+    mine = [at for at, ns in enumerate(total) if ns and passes[at].judged.kind == kind]
+    if not mine:
+        return None
+    chosen = [passes[at].judged for at in mine]
+    return PhaseUse(
+        kind=kind,
+        rules=tuple(Counter(one.rule for one in chosen).most_common()),
+        passes=len(mine),
+        sequences=_sum(one.sequences for one in chosen),
+        queries=_sum(one.queries for one in chosen),
+        keys=_sum(one.keys for one in chosen),
+        time_ns=sum(total[at] for at in mine),
+        possible=_possible(mine, times, bandwidths),
+        flops=done.flops(mine),
+        moved=done.moved(mine),
+        coverage=done.coverage(mine),
+    )
+
+
+def _possible(
+    mine: list[int], times: PassTimes, bandwidths: Mapping[int, int | None]
+) -> int | None:
+    """Return what the devices could move in the time of some passes."""
+    return _sum(
+        rate * used if (rate := bandwidths.get(device)) is not None else None
+        for device, ns in times.used_ns.items()
+        if (used := sum(ns[at] for at in mine))
+    )
+
+
+def _sum(values: Iterable[int | None]) -> int | None:
+    """Return the sum, None where one of them is not known."""
+    listed = list(values)
+    known = [value for value in listed if value is not None]
+    return sum(known) if len(known) == len(listed) else None
+
+
+class _Done:
+    """What was done in the chosen windows, by pass."""
+
+    def __init__(self, prepared: Prepared, moved: MovedBytes, place: IntArray) -> None:
+        self._work = moved.attribution.work
+        batched = named(prepared.trace.ops, BATCHED)
+        self._batched = set(distinct(self._work.place[batched]).tolist())
+        chosen = chosen_activities(prepared)
+        categorised = prepared.linked.categorised
+        top = np.array([one != "communication" for one in categorised.top()], dtype=np.bool_)
+        self._own = np.flatnonzero(chosen & top[categorised.category])
+        self._place = place[self._own]
+        self._dur = numbers(prepared.trace.activities["dur_ns"])[self._own]
+        unit = moved.unit
+        self._copied = np.where(moved.recorded, moved.size, UNKNOWN)[self._own]
+        by_op = taken(moved.op_size, unit[self._own], UNKNOWN)
+        self._sized = (by_op != UNKNOWN) | (self._copied != UNKNOWN)
+        worked = np.flatnonzero(chosen & (unit >= 0) & ~moved.recorded)
+        self._op, first = np.unique(unit[worked], return_index=True)
+        self._op_place = place[worked[first]]
+
+    def flops(self, passes: list[int]) -> int:
+        """Return the matrix FLOPs of some passes."""
+        return self._work.total(self._work.flops, self._ops(passes))
+
+    def coverage(self, passes: list[int]) -> Fraction | None:
+        """Return the share of the time of kernels and copies whose bytes are known."""
+        mine = np.isin(self._place, passes)
+        total = exact_sum(self._dur[mine])
+        return Fraction(exact_sum(self._dur[mine & self._sized]), total) if total else None
+
+    def moved(self, passes: list[int]) -> Moved:
+        """Return the least bytes that some passes moved in the memory of their devices."""
+        places, times = np.unique(self._work.place[self._ops(passes)], return_counts=True)
+        mine = np.isin(self._place, passes)
+        found = Moved(rest=exact_sum(np.maximum(self._copied[mine], 0)))
+        for place, count in zip(places.tolist(), times.tolist(), strict=True):
+            one = self._work.works[place]
+            if isinstance(one, Work) and one.min_bytes is not None:
+                found += _moved(one, count, weighted=place not in self._batched)
+        return found
+
+    def _ops(self, passes: list[int]) -> IntArray:
+        return self._op[np.isin(self._op_place, passes)]
+
+
+def _moved(work: Work, count: int, *, weighted: bool) -> Moved:
+    """Return the bytes of so many ops alike, weights and cache apart from the rest."""
+    size, sizes = work.min_bytes or 0, work.signature
+    each = _ELEMENT.get(work.dtype or "", 0)
+    weights = cache = 0
+    if isinstance(sizes, Product) and sizes.batch == 1 and weighted:
+        weights = sizes.k * sizes.n * each
+    elif isinstance(sizes, Core):
+        sequences = sizes.batch if sizes.documents is None else 1
+        cache = sequences * sizes.keys * sizes.kv_heads * (sizes.d_qk + sizes.d_v) * each
+    if weights + cache > size:  # an operand that is one number read over and over
+        weights = cache = 0
+    return Moved(weights * count, cache * count, (size - weights - cache) * count)
+
+
+def pass_times(
+    prepared: Prepared, attribution: Attribution, passes: tuple[ForwardPass, ...]
+) -> PassTimes:
+    """Return the device time of some passes."""
+    found = _launched_in(prepared, attribution, passes)
+    whole = np.array([one.start_ns == -ALWAYS for one in passes], dtype=np.bool_)
+    used_ns, outside_ns = {}, 0
+    for device, account in prepared.accounts.items():
+        rows, start = account.rows.row, account.rows.start_ns
+        begins = _begins(prepared, rows, start, found[rows], len(passes))
+        begins[whole & (begins < ALWAYS)] = -ALWAYS
+        order = np.argsort(begins, kind="stable")
+        order = order[begins[order] < ALWAYS]
+        around = np.searchsorted(begins[order], start, side="right") - 1
+        windows = prepared.windows[device]
+        between = _time(window for window in windows if window.role == "between")
+        around[between.contains(start)] = -1
+        found[rows] = np.where(found[rows] >= 0, found[rows], taken(order, around))
+        chosen = chosen_time(windows)
+        used_ns[device], before_ns = _used(chosen.subtract(between), begins, order)
+        behind = _time(late for one, late in pairwise(windows) if one.used)
+        outside_ns += before_ns + between.intersect(chosen.union(behind)).length_ns
+    return PassTimes(found, used_ns, outside_ns)
+
+
+def _launched_in(
+    prepared: Prepared, attribution: Attribution, passes: tuple[ForwardPass, ...]
+) -> IntArray:
+    """Return, per activity, the pass in which it was launched, or on a CPU ran."""
+    trace, call = prepared.trace, prepared.linked.links.call_of_activity
+    at_call = taken(numbers(trace.calls["start_ns"]), call, ABSENT)
+    at_op = taken(numbers(trace.ops["start_ns"]), attribution.op, ABSENT)
+    launched = (call >= 0) | (attribution.op >= 0)
+    process = numbers(trace.activities["process"])
+    place = places_in(passes, process, np.where(call >= 0, at_call, at_op))
+    return np.where(launched, place, -1)
+
+
+def _begins(
+    prepared: Prepared, rows: IntArray, start: IntArray, place: IntArray, count: int
+) -> IntArray:
+    """Return when each pass begins on a device, ALWAYS for one that launched nothing there.
+
+    Copies do not begin a pass: inputs of the next one are copied while this one runs.
+    """
+    is_copy = of_kind(prepared.trace.activities, "memcpy", "memset")
+    mine = (place >= 0) & ~is_copy[rows]
+    found = np.full(count, ALWAYS, dtype=np.int64)
+    np.minimum.at(found, place[mine], start[mine])
+    return found
+
+
+def _time(windows: Iterable[Window]) -> Intervals:
+    edges = [(window.start_ns, window.end_ns) for window in windows]
+    return Intervals.of(*np.array(edges, dtype=np.int64).reshape(-1, 2).T)
+
+
+def _used(chosen: Intervals, begins: IntArray, order: IntArray) -> tuple[list[int], int]:
+    """Return the chosen time of each pass, and that before the first of them."""
+    before = chosen.covered_before(np.append(begins[order], ALWAYS))
+    found = np.zeros(len(begins), dtype=np.int64)
+    found[order] = np.diff(before)
+    return found.tolist(), int(before[0])

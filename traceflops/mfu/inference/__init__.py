@@ -1,1 +1,0 @@
-"""Forward passes of inference: tokens, prefill and decode, bytes of weights and caches."""
