@@ -8,7 +8,6 @@ one stands in for it, and no sparse figure is in the table. Every row names its 
 from __future__ import annotations
 
 import datetime
-import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -165,10 +164,6 @@ class Variant:
     what: str
     by_units: bool = False
     """whether its rates are in proportion to its units"""
-
-    def is_named(self, name: str) -> bool:
-        """Return whether the name is one of such a version."""
-        return re.search(self.pattern, name) is not None
 
 
 @cache

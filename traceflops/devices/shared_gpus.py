@@ -94,7 +94,7 @@ def _with_runs_apart(trace: Trace, users: Users) -> Trace:
     nameless = unnamed_processes(trace)
     alive = lives(trace)
     runs = {
-        device: list(_runs([one for one in mine if one not in nameless], alive))
+        device: _runs([one for one in mine if one not in nameless], alive)
         for device, mine in users.items()
     }
     split = {device: mine for device, mine in runs.items() if len(mine) > 1}
@@ -109,12 +109,8 @@ def _with_runs_apart(trace: Trace, users: Users) -> Trace:
     for name in ("activities", "marks", "counters", "kernel_counters"):
         table = trace.table(name)
         device = numbers(table["device"], ABSENT)
-        place = (
-            _places(device, numbers(table[_TIMED[name]]), split, alive[0])
-            if name in _TIMED
-            else _places_by_process(device, numbers(table["process"]), split)
-        )
-        moved = np.where(device == ABSENT, ABSENT, first[np.maximum(device, 0)] + place)
+        place = first[np.maximum(device, 0)] + _places(name, table, split, alive[0])
+        moved = np.where(device == ABSENT, ABSENT, place)
         tables[name] = with_numbers(table, name, "device", moved)
     tables["devices"] = _devices(trace.devices, rows, first, split)
     places = tuple(trace.places[row] for row in rows.tolist()) if trace.places else ()
@@ -123,41 +119,31 @@ def _with_runs_apart(trace: Trace, users: Users) -> Trace:
     return replace(trace, tables=tables, places=places, notes=notes, runs=tuple(numbered))
 
 
-def _runs(processes: Sequence[int], alive: tuple[IntArray, IntArray]) -> Iterator[list[int]]:
-    """Yield the processes of each run on a device, in order of time."""
+def _runs(processes: Sequence[int], alive: tuple[IntArray, IntArray]) -> list[list[int]]:
+    """Return the processes of each run on a device, in order of time."""
     begin, end = alive
-    run: list[int] = []
-    last = 0
-    for one in sorted(processes, key=lambda process: int(begin[process])):
-        if run and int(begin[one]) - last > _STARTING_NS:
-            yield run
-            run = []
-        last = max(last, int(end[one])) if run else int(end[one])
-        run.append(one)
-    if run:
-        yield run
+    order = np.array(sorted(processes, key=lambda process: int(begin[process])), dtype=np.int64)
+    pause = begin[order[1:]] - np.maximum.accumulate(end[order])[:-1]
+    parts = np.split(order, np.flatnonzero(pause > _STARTING_NS) + 1)
+    return [part.tolist() for part in parts]
 
 
 def _places(
-    device: IntArray, time: IntArray, split: Mapping[int, list[list[int]]], begin: IntArray
+    name: str, table: pa.Table, split: Mapping[int, list[list[int]]], begin: IntArray
 ) -> IntArray:
-    """Return the place of the run of each row on its device: the last that had begun."""
-    place = np.zeros(len(device), dtype=np.int64)
-    for one, mine in groups(device):
-        if one in split:
-            starts = np.array([begin[members].min() for members in split[one]])
-            found = np.searchsorted(starts, time[mine], side="right") - 1
-            place[mine] = np.maximum(found, 0)
-    return place
+    """Return the place of the run of each row on its device.
 
-
-def _places_by_process(
-    device: IntArray, process: IntArray, split: Mapping[int, list[list[int]]]
-) -> IntArray:
-    """Return the place of the run of each row that has no time: that of its process."""
+    It is the last that had begun, of a row without a time that of its process.
+    """
+    device, process = numbers(table["device"], ABSENT), numbers(table["process"])
     place = np.zeros(len(device), dtype=np.int64)
-    for one, mine in groups(device):
-        for at, members in enumerate(split.get(one, ())):
+    for one, runs in split.items():
+        mine = np.flatnonzero(device == one)
+        if name in _TIMED:
+            starts = np.array([begin[members].min() for members in runs])
+            time = numbers(table[_TIMED[name]])[mine]
+            place[mine] = np.maximum(np.searchsorted(starts, time, side="right") - 1, 0)
+        for at, members in enumerate(runs if name not in _TIMED else ()):
             place[mine[np.isin(process[mine], members)]] = at
     return place
 
@@ -264,12 +250,9 @@ def _restreamed(
     rows = np.flatnonzero((device != ABSENT) & (stream != ABSENT))
     values = stream.copy()
     for pair, mine in groups(device[rows] * count + process[rows]):
-        if pair in of_pair:
-            old = np.array(sorted(of_pair[pair]))
-            new_numbers = np.array([of_pair[pair][number] for number in old.tolist()])
-            now = stream[rows[mine]]
-            place = np.minimum(np.searchsorted(old, now), len(old) - 1)
-            values[rows[mine]] = np.where(old[place] == now, new_numbers[place], now)
+        here = rows[mine]
+        for number, new in of_pair.get(pair, {}).items():
+            values[here[stream[here] == number]] = new
     return table if (values == stream).all() else with_numbers(table, name, column, values)
 
 
