@@ -319,17 +319,18 @@ def _without_steps_note(trace: Trace, devices: list[int]) -> Note:
 def _inferred_layout(
     linked: LinkedTrace, accounts: Mapping[int, DeviceAccount], marked: FoundSteps | None
 ) -> Layout | None:
-    found = inferred_steps(linked, accounts)
-    if found is None:
+    inferred = inferred_steps(linked, accounts)
+    if inferred is None:
         return None
+    stretches, source, text = inferred
     note = Note(
         "assumed",
         "steps-inferred",
         ("The trace has no step markers. " if marked is None else "")
-        + f"Steps are numbered from 0 and inferred from {found.text}.",
+        + f"Steps are numbered from 0 and inferred from {text}.",
     )
-    steps = {d: np.arange(len(stretches)) for d, stretches in found.stretches.items()}
-    return Layout(found.stretches, steps, found.source, found.text, (note,))
+    numbered = {device: np.arange(len(mine)) for device, mine in stretches.items()}
+    return Layout(stretches, numbered, source, text, (note,))
 
 
 def _span_layout(linked: LinkedTrace, accounts: Mapping[int, DeviceAccount]) -> Layout:

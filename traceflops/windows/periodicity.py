@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import takewhile
 from typing import Final
 
 import numpy as np
 
 from traceflops.table import BoolArray, IntArray, names
-from traceflops.timeline import DeviceAccount, LinkedTrace
+from traceflops.timeline import DeviceAccount, DeviceRows, LinkedTrace
 from traceflops.windows.repetition import (
     FEWEST_ACTIVITIES,
     FEWEST_ROUNDS,
@@ -25,16 +26,7 @@ from traceflops.windows.repetition import (
     Order,
     repeated_signature,
 )
-from traceflops.windows.stretches import Stretch
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceOrder:
-    """The activities of one device in the order of their starts, and which of them are special."""
-
-    order: Order
-    is_optimizer: BoolArray
-    is_host_copy: BoolArray
+from traceflops.windows.stretches import Stretch, with_rest
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,24 +40,31 @@ class Periods:
     text: str
 
 
-def _by_optimizer(device: DeviceOrder) -> Periods | None:
-    ends = _clusters(device.is_optimizer)[1] + 1
-    boundary = ends[ends < len(device.order)]
-    if not _is_regular(boundary, device.order.name, by_names=False):
+def _by_optimizer(linked: LinkedTrace, rows: DeviceRows) -> Periods | None:
+    categories = enumerate(linked.categorised.categories)
+    optimizer = [place for place, category in categories if category.sub == "optimizer"]
+    ends = _clusters(np.isin(linked.categorised.category[rows.row], optimizer))[1] + 1
+    boundary = ends[ends < len(rows.row)]
+    if _alike(boundary).mean() < REGULAR_SHARE:
         return None
     return Periods(boundary, "repetition on the GPU: each ends with its optimizer kernels")
 
 
-def _by_copies(device: DeviceOrder) -> Periods | None:
-    boundary = _clusters(device.is_host_copy)[0]
-    if not _is_regular(boundary, device.order.name, by_names=True):
+def _by_copies(linked: LinkedTrace, rows: DeviceRows) -> Periods | None:
+    directions = enumerate(names(linked.trace.activities["direction"]))
+    copies = [code for code, direction in directions if direction in ("HtoD", "DtoH")]
+    boundary = _clusters(np.isin(linked.columns.direction[rows.row], copies))[0]
+    alike = _alike(boundary)
+    if not alike.any():
         return None
+    alike &= _same_names(boundary, linked.columns.name[rows.row])
     text = "repetition on the GPU: each step begins with a copy between CPU and GPU"
-    return Periods(boundary, text)
+    return Periods(boundary, text) if alike.mean() >= REGULAR_SHARE else None
 
 
-def _by_signature(device: DeviceOrder) -> Periods | None:
-    rounds = repeated_signature(device.order)
+def _by_signature(linked: LinkedTrace, rows: DeviceRows) -> Periods | None:
+    name, call = linked.columns.name[rows.row], linked.links.call_of_activity[rows.row]
+    rounds = repeated_signature(Order(name, rows.start_ns, rows.end_ns, call))
     if rounds is None:
         return None
     return Periods(
@@ -75,7 +74,7 @@ def _by_signature(device: DeviceOrder) -> Periods | None:
     )
 
 
-SOURCES: Final[Mapping[str, Callable[[DeviceOrder], Periods | None]]] = {
+SOURCES: Final[Mapping[str, Callable[[LinkedTrace, DeviceRows], Periods | None]]] = {
     "optimizer": _by_optimizer,
     "copies": _by_copies,
     "signature": _by_signature,
@@ -97,17 +96,13 @@ def _clusters(which: BoolArray) -> tuple[IntArray, IntArray]:
     return places[np.append(0, splits + 1)], places[np.append(splits, len(places) - 1)]
 
 
-def _is_regular(boundary: IntArray, name: IntArray, by_names: bool) -> bool:
-    if len(boundary) <= FEWEST_ROUNDS:
-        return False
+def _alike(boundary: IntArray) -> BoolArray:
+    """Return which periods have about as many activities as most; of too few or short ones none."""
     counts = np.diff(boundary)
-    usual = float(np.median(counts))
+    usual = float(np.median(counts)) if len(counts) >= FEWEST_ROUNDS else 0.0
     if usual < FEWEST_ACTIVITIES:
-        return False
-    alike = np.abs(counts - usual) <= TOLERANCE * usual
-    if by_names:
-        alike &= _same_names(boundary, name)
-    return bool(alike.mean() >= REGULAR_SHARE)
+        return np.zeros(1, dtype=np.bool_)
+    return np.abs(counts - usual) <= TOLERANCE * usual
 
 
 def _same_names(boundary: IntArray, name: IntArray) -> BoolArray:
@@ -121,51 +116,24 @@ def _same_names(boundary: IntArray, name: IntArray) -> BoolArray:
     return np.asarray(inverse == np.argmax(counts))
 
 
-@dataclass(frozen=True, slots=True)
-class InferredSteps:
-    """The stretches of each device, what they were found by, and that in words."""
-
-    stretches: Mapping[int, list[Stretch]]
-    source: str
-    text: str
-
-
 def inferred_steps(
     linked: LinkedTrace, accounts: Mapping[int, DeviceAccount]
-) -> InferredSteps | None:
-    """Return the steps by the surest thing that repeats on every device; None without any."""
-    orders = [_order(linked, account) for account in accounts.values()]
+) -> tuple[dict[int, list[Stretch]], str, str] | None:
+    """Return the steps of each device, what they were found by, and that in words.
+
+    It is the surest thing that repeats on every device; None without any.
+    """
+    rows = [account.rows for account in accounts.values()]
     for source, find in SOURCES.items():
-        periods = [one for one in takewhile(bool, map(find, orders)) if one is not None]
-        if periods and len(periods) == len(orders):
-            pairs = zip(accounts.items(), periods, strict=True)
-            stretches = {device: _stretches(account, one) for (device, account), one in pairs}
-            return InferredSteps(stretches, source, periods[0].text)
+        periods = [one for one in takewhile(bool, map(partial(find, linked), rows)) if one]
+        if periods and len(periods) == len(rows):
+            stretches = map(_stretches, rows, periods)
+            return dict(zip(accounts, stretches, strict=True)), source, periods[0].text
     return None
 
 
-def _order(linked: LinkedTrace, account: DeviceAccount) -> DeviceOrder:
-    mine, rows = account.rows, account.rows.row
-    call = linked.links.call_of_activity[rows]
-    order = Order(linked.columns.name[rows], mine.start_ns, mine.end_ns, call)
-    categories = enumerate(linked.categorised.categories)
-    optimizer = [place for place, category in categories if category.sub == "optimizer"]
-    is_optimizer = np.isin(linked.categorised.category[rows], optimizer)
-    directions = enumerate(names(linked.trace.activities["direction"]))
-    copies = [code for code, direction in directions if direction in ("HtoD", "DtoH")]
-    return DeviceOrder(order, is_optimizer, np.isin(linked.columns.direction[rows], copies))
-
-
-def _stretches(account: DeviceAccount, periods: Periods) -> list[Stretch]:
+def _stretches(rows: DeviceRows, periods: Periods) -> list[Stretch]:
     """Return the periods as steps; what lies before and after them completes the span."""
-    low, high = account.rows.span
-    starts = np.append(account.rows.start_ns, high)[periods.boundary]
-    steps = [
-        Stretch("step", place, int(start), int(end), int(count))
-        for place, (start, end, count) in enumerate(
-            zip(starts[:-1], starts[1:], np.diff(periods.boundary), strict=True)
-        )
-    ]
-    before = [Stretch("before", None, low, int(starts[0]), None)] if starts[0] > low else []
-    after = [Stretch("after", None, int(starts[-1]), high, None)] if high > starts[-1] else []
-    return [*before, *steps, *after]
+    starts = np.append(rows.start_ns, rows.span[1])[periods.boundary]
+    counts = np.diff(periods.boundary)
+    return with_rest(rows.span, np.arange(len(counts)), starts[:-1], starts[1:], counts)

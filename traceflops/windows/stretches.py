@@ -17,7 +17,6 @@ started before time without recorded work, its window begins after that time.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from itertools import chain, pairwise
 from typing import Final
 
 import numpy as np
@@ -84,10 +83,9 @@ def tile(
     nothing on this device has no window. Without any step the span is the only window. Steps that
     are passes (`behind`) may end before the next begins.
     """
-    low, high = span
     launched = place >= 0
     if not launched.any():
-        return [Stretch("span", None, low, high, None)]
+        return [Stretch("span", None, *span, None)]
     places = distinct(place[launched])
     at = np.searchsorted(places, place[launched])
     starts = _earliest(start_ns[launched], at, len(places))
@@ -101,19 +99,21 @@ def tile(
         own_ends = -_earliest(-end_ns[launched], at, len(places))
         other = _other_work(start_ns, end_ns - start_ns, place, places, behind)
         ends = np.maximum(starts, np.minimum(ends, np.maximum(own_ends, other)))
-    counts = np.bincount(at)
-    steps = [
-        Stretch("step", int(p), int(s), int(e), int(n))
-        for p, s, e, n in zip(places, starts, ends, counts, strict=True)
-    ]
-    before = Stretch("before", None, low, steps[0].start_ns, None)
-    after = Stretch("after", None, steps[-1].end_ns, high, None)
-    between = [
-        Stretch("between", None, one.end_ns, following.start_ns, None)
-        for one, following in pairwise(steps)
-    ]
-    tiled = chain.from_iterable(zip(steps, [*between, after], strict=True))
-    return [one for one in (before, *tiled) if one.role == "step" or one.dur_ns > 0]
+    return with_rest(span, places, starts, ends, np.bincount(at))
+
+
+def with_rest(
+    span: tuple[int, int], place: IntArray, start_ns: IntArray, end_ns: IntArray, count: IntArray
+) -> list[Stretch]:
+    """Return steps and what of the span lies before, between and after them, in order."""
+    columns = (column.tolist() for column in (place, start_ns, end_ns, count))
+    steps = [Stretch("step", *values) for values in zip(*columns, strict=True)]
+    begins = [one.start_ns for one in steps[1:]] + [span[1]]
+    roles: list[WindowRole] = ["between"] * (len(steps) - 1) + ["after"]
+    tiled = [Stretch("before", None, span[0], steps[0].start_ns, None)]
+    for step, role, begin in zip(steps, roles, begins, strict=True):
+        tiled += [step, Stretch(role, None, step.end_ns, begin, None)]
+    return [one for one in tiled if one.role == "step" or one.dur_ns > 0]
 
 
 def _begin(start_ns: IntArray, end_ns: IntArray, unrecorded: Intervals) -> int:
