@@ -227,7 +227,8 @@ def _layout(
         if layout.durations():
             return layout
         layout = _marked_layout(linked, accounts, until_next(marked))
-        if len(layout.durations()) == marked.count > 1:
+        most = max(map(len, marked.by_process.values()))
+        if len(layout.durations()) == most > 1:
             return replace(layout, notes=(*layout.notes, _SHORT_MARKS_NOTE))
     if selection.step_mark is not None:
         raise UsageError(
@@ -237,7 +238,8 @@ def _layout(
     layout = _inferred_layout(linked, accounts, marked) or _span_layout(linked, accounts)
     if marked is None:
         return layout
-    unused = counted_note("assumed", "markers-without-work", _UNUSED_MARKS, marked.markers)
+    count = sum(map(len, marked.by_process.values()))
+    unused = counted_note("assumed", "markers-without-work", _UNUSED_MARKS, count)
     return replace(layout, notes=(unused, *marked.notes, *layout.notes))
 
 
@@ -262,10 +264,10 @@ def _marked_layout(
     place = step_of_activity(linked.trace, linked.links, found).copy()
     process: list[int] = numbers(linked.trace.devices["process"]).tolist()
     launcher = numbers(linked.trace.activities["process"])
-    behind = None
+    before = name = None
     if found.are_passes:
         before = step_of_activity(linked.trace, linked.links, until_next(found))
-        behind = Behind(before, codes(linked.trace.activities["name"]))
+        name = codes(linked.trace.activities["name"])
     shared: dict[int, Owners] = {}
     without: list[int] = []
     repeated = any(len(distinct(s.number)) < len(s) for s in found.by_process.values())
@@ -288,9 +290,11 @@ def _marked_layout(
         # The places are those of each process's own steps: another's would be a wrong step here.
         theirs = launcher[rows.row] == owners.owner
         place[rows.row[~theirs]] = -1
-        unrecorded = account.idle.by_cause["unrecorded"]
-        late = behind.of(rows.row, theirs, unrecorded) if behind is not None else None
-        stretches[device] = tile(rows.start_ns, rows.end_ns, place[rows.row], rows.span, late)
+        behind = None
+        if before is not None and name is not None:
+            last = np.where(theirs, before[rows.row], -1)
+            behind = Behind(last, name[rows.row], account.idle.by_cause["unrecorded"])
+        stretches[device] = tile(rows.start_ns, rows.end_ns, place[rows.row], rows.span, behind)
         step_numbers[device] = np.arange(len(steps)) if repeated else steps.number
     notes = found.notes
     if set(without_launches(linked.trace, linked.links).tolist()) & found.by_process.keys():

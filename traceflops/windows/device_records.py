@@ -12,7 +12,6 @@ import numpy as np
 from traceflops.table import (
     ABSENT,
     BoolArray,
-    IntArray,
     Note,
     Trace,
     codes,
@@ -195,19 +194,15 @@ def chosen_calls(
     windows: Mapping[int, tuple[Window, ...]],
 ) -> BoolArray:
     """Return the calls of the chosen devices, and of processes without any; of steps if asked."""
-    calls = numbers(trace.calls["process"])
+    calls, start = (numbers(trace.calls[name]) for name in ("process", "start_ns"))
     owner = numbers(trace.activities["process"])
     alone = selection.ranks is None and selection.gpus is None
     found = ~np.isin(calls, owner) if alone else np.zeros(len(calls), dtype=np.bool_)
-    in_time = selection.steps is not None or selection.is_time_range
     for device, account in accounts.items():
         mine = np.isin(calls, distinct(owner[account.rows.row]))
-        found |= mine & (_within(trace, windows[device]) if in_time else True)
+        if selection.steps is not None or selection.is_time_range:
+            chosen = chosen_time(windows[device])
+            place = np.searchsorted(chosen.start_ns, start, side="right")
+            mine &= start < np.append(_NEVER, chosen.end_ns)[place]
+        found |= mine
     return found
-
-
-def _within(trace: Trace, windows: tuple[Window, ...]) -> BoolArray:
-    """Return which calls begin in the chosen of some windows."""
-    chosen, start = chosen_time(windows), numbers(trace.calls["start_ns"])
-    place: IntArray = np.searchsorted(chosen.start_ns, start, side="right")
-    return np.asarray(start < np.append(_NEVER, chosen.end_ns)[place])

@@ -24,6 +24,7 @@ from traceflops.windows.repetition import (
     REGULAR_SHARE,
     TOLERANCE,
     Order,
+    contents,
     repeated_signature,
 )
 from traceflops.windows.stretches import Stretch, with_rest
@@ -57,7 +58,9 @@ def _by_copies(linked: LinkedTrace, rows: DeviceRows) -> Periods | None:
     alike = _alike(boundary)
     if not alike.any():
         return None
-    alike &= _same_names(boundary, linked.columns.name[rows.row])
+    content = contents(linked.columns.name[rows.row], boundary)
+    _, kind, counts = np.unique(content, return_inverse=True, return_counts=True)
+    alike &= kind == np.argmax(counts)
     text = "repetition on the GPU: each step begins with a copy between CPU and GPU"
     return Periods(boundary, text) if alike.mean() >= REGULAR_SHARE else None
 
@@ -103,17 +106,6 @@ def _alike(boundary: IntArray) -> BoolArray:
     if usual < FEWEST_ACTIVITIES:
         return np.zeros(1, dtype=np.bool_)
     return np.abs(counts - usual) <= TOLERANCE * usual
-
-
-def _same_names(boundary: IntArray, name: IntArray) -> BoolArray:
-    """Return which periods hold the same multiset of names as the most frequent one.
-
-    Multisets are compared by the sum of a pseudo-random number per name.
-    """
-    weights = np.random.default_rng(0).integers(1, 2**40, int(name.max()) + 1)
-    sums = np.add.reduceat(weights[name], boundary)[:-1]
-    _, inverse, counts = np.unique(sums, return_inverse=True, return_counts=True)
-    return np.asarray(inverse == np.argmax(counts))
 
 
 def inferred_steps(

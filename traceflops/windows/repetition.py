@@ -134,6 +134,15 @@ def _by_name(name: IntArray) -> IntArray:
     return np.sort(name * _BASE + np.arange(len(name))) % _BASE
 
 
+def contents(name: IntArray, place: IntArray) -> IntArray:
+    """Return one number per round: the same for the same names, however ordered.
+
+    It is the sum of a pseudo-random number per name.
+    """
+    weights = np.random.default_rng(0).integers(1, 2**40, int(name.max()) + 1)
+    return np.diff(np.append(0, np.cumsum(weights[name]))[place])
+
+
 @dataclass(frozen=True, slots=True)
 class _Regular:
     """Per group of values: how many, the (lower) median, which share is close to it.
@@ -263,15 +272,10 @@ class _Judge:
         return bool(regular.count[chosen].sum() >= _NO_TRIFLE * (last - first))
 
     def _are_more_than_layers(self, rounds: Rounds) -> bool:
-        """Return whether rounds of one and the same content are too long or too many for layers.
-
-        Contents are compared by the sum of a pseudo-random number per name.
-        """
+        """Return whether rounds of one and the same content are too long or too many for layers."""
         if max(rounds.length, len(rounds)) <= MOST_LAYERS:
             return False
-        weights = np.random.default_rng(0).integers(1, 2**40, int(self._name.max()) + 1)
-        sums = np.diff(np.append(0, np.cumsum(weights[self._name]))[rounds.place])
-        changes = np.diff(sums) != 0
+        changes = np.diff(contents(self._name, rounds.place)) != 0
         if rounds.length > MOST_LAYERS and changes.mean() <= 1 - REGULAR_SHARE:
             return True
         in_a_row = np.diff(np.flatnonzero(np.concatenate([[True], changes, [True]])))

@@ -63,29 +63,6 @@ class Steps:
         return np.where(inside, place, -1)
 
 
-@dataclass(frozen=True, slots=True)
-class _Launches:
-    """When and on which thread each piece of work was launched, and how long it took.
-
-    Work without a call is left out; where no work has any it was launched when it started, by no
-    thread.
-    """
-
-    thread: IntArray
-    start_ns: IntArray
-    work_ns: IntArray
-
-    def by_thread(self) -> dict[int, int]:
-        """Return the device time that each thread launched."""
-        threads, place = ranked(self.thread)
-        work = group_sums(place, self.work_ns, len(threads))
-        return dict(zip(threads.tolist(), work.tolist(), strict=True))
-
-    def within(self, steps: Steps) -> int:
-        """Return the device time that was launched in the time of steps, by whatever thread."""
-        return int(self.work_ns[steps.at(self.start_ns) >= 0].sum())
-
-
 class Launched:
     """What the processes of a trace launched; work is linked once, and only if it is asked for."""
 
@@ -104,19 +81,20 @@ class Launched:
         )
         return first_match(process[0], ids[0], numbers(calls["start_ns"]), process[1], ids[1])
 
-    def of(self, process: int) -> _Launches:
-        """Return the launches of a process."""
+    def of(self, process: int) -> tuple[IntArray, IntArray, IntArray]:
+        """Return thread and start of the launch of each piece of work of a process, and its time.
+
+        Work without a call is left out; where no work has any, it was launched when it started, by
+        no thread.
+        """
         activities, calls = self._trace.activities, self._trace.calls
         rows = self._rows.get(process, np.empty(0, dtype=np.int64))
         linked = self._call[rows] >= 0
         rows = rows[linked] if linked.any() else rows
-        call = self._call[rows]
-        started = numbers(activities["start_ns"])[rows]
-        return _Launches(
-            taken(numbers(calls["thread"]), call, ABSENT),
-            np.where(call >= 0, taken(numbers(calls["start_ns"]), call), started),
-            numbers(activities["dur_ns"])[rows],
-        )
+        call, started = self._call[rows], numbers(activities["start_ns"])[rows]
+        start = np.where(call >= 0, taken(numbers(calls["start_ns"]), call), started)
+        thread = taken(numbers(calls["thread"]), call, ABSENT)
+        return thread, start, numbers(activities["dur_ns"])[rows]
 
 
 def thread_of_steps(
@@ -129,14 +107,16 @@ def thread_of_steps(
     """
     if len(markers) == 1:
         return next(iter(markers)), False
-    launches = launched.of(process)
-    work = launches.by_thread()
-    busiest = sorted(markers, key=lambda thread: (work.get(thread, 0), markers[thread]))[-_MOST:]
+    thread, start_ns, work_ns = launched.of(process)
+    threads, place = ranked(thread)
+    sums = group_sums(place, work_ns, len(threads))
+    work = dict(zip(threads.tolist(), sums.tolist(), strict=True))
+    busiest = sorted(markers, key=lambda one: (work.get(one, 0), markers[one]))[-_MOST:]
     main = {one: ns for one in busiest if 2 * (ns := work.get(one, 0)) >= work.get(busiest[-1], 0)}
-    held = {thread: launches.within(steps_of(thread)) for thread in main}
-    chosen = max(main, key=lambda thread: (held[thread], main[thread], markers[thread], -thread))
-    others = [thread for thread in main if thread != chosen and held[thread]]
-    return chosen, any(2 * held[thread] >= held[chosen] for thread in others)
+    held = {one: int(work_ns[steps_of(one).at(start_ns) >= 0].sum()) for one in main}
+    chosen = max(main, key=lambda one: (held[one], main[one], markers[one], -one))
+    others = [held[one] for one in main if one != chosen]
+    return chosen, any(0 < held[chosen] <= 2 * ns for ns in others)
 
 
 @dataclass(frozen=True, slots=True)

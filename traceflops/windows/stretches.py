@@ -65,10 +65,6 @@ class Behind:
     name: IntArray
     unrecorded: Intervals = field(default_factory=Intervals.empty)
 
-    def of(self, rows: IntArray, known: BoolArray, unrecorded: Intervals) -> Behind:
-        """Return it for some activities; of those that are not known, no pass."""
-        return Behind(np.where(known, self.place[rows], -1), self.name[rows], unrecorded)
-
 
 def tile(
     start_ns: IntArray,
