@@ -79,17 +79,13 @@ class SeenDevice:
 
     def properties(self) -> str:
         """Return what is known besides the name: "compute capability 9.0, 132 SMs, 79.1 GiB"."""
+        compute = f"compute capability {dotted(self.compute)}" if self.compute else ""
         known = (
-            self._generation(),
+            shown(self.instruction_set) if self.instruction_set else compute,
             self.counted_units(),
             gib(self.memory_bytes) if self.memory_bytes and self.memory_bytes > 0 else "",
         )
         return ", ".join(filter(None, known))
-
-    def _generation(self) -> str:
-        if self.instruction_set is not None:
-            return shown(self.instruction_set)
-        return f"compute capability {dotted(self.compute)}" if self.compute else ""
 
     def counted_units(self) -> str:
         """Return "132 SMs" or "304 CUs", and nothing where they are not known."""

@@ -34,17 +34,24 @@ def called(trace: Trace, device: int) -> str:
     return f"{rows['type'][device].as_py()} {rows['local_id'][device].as_py()}"
 
 
-def ranks_of_devices(trace: Trace) -> list[tuple[int, ...]]:
-    """Return the known ranks of the processes that worked on each device, in order."""
+def users_of_devices(trace: Trace) -> list[list[int]]:
+    """Return the processes that worked on each device, in order."""
     count = max(1, trace.processes.num_rows)
     device, process = (numbers(trace.activities[name]) for name in ("device", "process"))
-    ranks = trace.ranks
-    found: list[set[int]] = [set() for _ in range(trace.devices.num_rows)]
+    users: list[list[int]] = [[] for _ in range(trace.devices.num_rows)]
     for pair in distinct(device * count + process).tolist():
-        rank = ranks[pair % count]
-        if rank is not None:
-            found[pair // count].add(rank)
-    return [tuple(sorted(known)) for known in found]
+        users[pair // count].append(pair % count)
+    return users
+
+
+def ranks_of_devices(trace: Trace) -> list[tuple[int, ...]]:
+    """Return the known ranks of the processes that worked on each device, in order."""
+    every = trace.ranks
+    ranks = [
+        {rank for one in mine if (rank := every[one]) is not None}
+        for mine in users_of_devices(trace)
+    ]
+    return [tuple(sorted(known)) for known in ranks]
 
 
 def ranks_text(ranks: Sequence[int]) -> str:

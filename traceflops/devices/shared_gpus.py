@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from traceflops.devices.processes import called, lives, unnamed_processes, whose
+from traceflops.devices.processes import called, lives, unnamed_processes, users_of_devices, whose
 from traceflops.table import (
     ABSENT,
     IntArray,
@@ -52,24 +52,17 @@ def settle_shared(trace: Trace) -> Trace:
 
     `Trace.runs` tell which devices are one GPU (see `windows.chosen_runs`).
     """
-    users = users_of(trace)
+    users = _shared(trace)
     if not users:
         return trace
-    apart_ = _with_runs_apart(trace, users)
-    users = users_of(apart_) if apart_ is not trace else users
-    return _with_own_streams(_noted(apart_, users), users) if users else apart_
+    by_run = _with_runs_apart(trace, users)
+    users = _shared(by_run) if by_run is not trace else users
+    return _with_own_streams(_noted(by_run, users), users) if users else by_run
 
 
-def users_of(trace: Trace) -> Users:
-    """Return the processes of the devices that several have work on."""
-    device, process = (numbers(trace.activities[name]) for name in ("device", "process"))
-    count = trace.processes.num_rows
-    if count < 2 or not len(device):
-        return {}
-    found: defaultdict[int, list[int]] = defaultdict(list)
-    for pair in distinct(device * count + process).tolist():
-        found[pair // count].append(pair % count)
-    return {one: mine for one, mine in found.items() if len(mine) > 1}
+def _shared(trace: Trace) -> Users:
+    users = enumerate(users_of_devices(trace)) if trace.processes.num_rows > 1 else ()
+    return {device: mine for device, mine in users if len(mine) > 1}
 
 
 def _noted(trace: Trace, users: Users) -> Trace:

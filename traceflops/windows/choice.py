@@ -129,10 +129,8 @@ class StepPlan:
         stretches = list(self.layout.stretches[device])
         if self.time_range is not None and device in self.time_range:
             stretches.append(Stretch("range", None, *self.time_range[device], None))
-        accounts = account.accounts(
-            np.array([s.start_ns for s in stretches], dtype=np.int64),
-            np.array([s.end_ns for s in stretches], dtype=np.int64),
-        )
+        edges = [(stretch.start_ns, stretch.end_ns) for stretch in stretches]
+        accounts = account.accounts(*np.array(edges, dtype=np.int64).T)
         launched = [s.launched for s in stretches if s.launched is not None]
         usual = float(np.median(launched)) if len(launched) > 2 else 0.0
         unbounded = self._unbounded(device, stretches)
@@ -352,13 +350,13 @@ def _used(
     """Return the step numbers to use and, for the others, why not."""
     seen = tuple(durations)
     if selection.steps is not None:
-        used = tuple(number for number in seen if selection.wants_step(number))
+        used = tuple(filter(selection.wants_step, seen))
         if not used:
             there = f"{seen[0]} to {seen[-1]}" if seen else "none"
             raise UsageError(
                 "none of the selected steps is in the trace", f"steps in the trace: {there}"
             )
-        return used, {number: "not selected" for number in seen if not selection.wants_step(number)}
+        return used, dict.fromkeys(set(seen).difference(used), "not selected")
     usual = [round(Fraction(sum(times), len(times))) for times in durations.values()]
     keeps, reasons = steady(np.array(usual, dtype=np.int64), may_warm_up=not layout.are_passes)
     used = tuple(number for number, keep in zip(seen, keeps, strict=True) if keep)

@@ -12,7 +12,7 @@ TensorRT-LLM  [Executor] _forward_step 7: 1 ctx reqs, 900 ctx tokens, 31 gen req
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -72,8 +72,8 @@ def _vllm(match: re.Match[str]) -> ServingMark:
     return ServingMark(
         _kind(context, generation),
         context + generation,
-        _sum([_first(_QUERIES.match(text)) for text in inner]),
-        _sum([_first(_KEYS.search(text)) for text in inner]),
+        _total(map(_QUERIES.match, inner)),
+        _total(map(_KEYS.search, inner)),
     )
 
 
@@ -111,13 +111,10 @@ def _sums(text: str) -> dict[str, int]:
     return sums
 
 
-def _first(match: re.Match[str] | None) -> int | None:
-    return int(match[1]) if match is not None else None
-
-
-def _sum(numbers: list[int | None]) -> int | None:
-    known = [number for number in numbers if number is not None]
-    return sum(known) if len(known) == len(numbers) else None
+def _total(matches: Iterable[re.Match[str] | None]) -> int | None:
+    """Return the sum of the numbers, None where one is not there."""
+    known = [match and int(match[1]) for match in matches]
+    return None if None in known else sum(filter(None, known))
 
 
 _READERS: Final[tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], ServingMark]], ...]] = (

@@ -16,7 +16,7 @@ started before time without recorded work, its window begins after that time.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -105,10 +105,10 @@ def with_rest(
     columns = (column.tolist() for column in (place, start_ns, end_ns, count))
     steps = [Stretch("step", *values) for values in zip(*columns, strict=True)]
     begins = [one.start_ns for one in steps[1:]] + [span[1]]
-    roles: list[WindowRole] = ["between"] * (len(steps) - 1) + ["after"]
     tiled = [Stretch("before", None, span[0], steps[0].start_ns, None)]
-    for step, role, begin in zip(steps, roles, begins, strict=True):
-        tiled += [step, Stretch(role, None, step.end_ns, begin, None)]
+    for step, begin in zip(steps, begins, strict=True):
+        tiled += [step, Stretch("between", None, step.end_ns, begin, None)]
+    tiled[-1] = replace(tiled[-1], role="after")
     return [one for one in tiled if one.role == "step" or one.dur_ns > 0]
 
 
