@@ -17,15 +17,13 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.devices.merging import are_of_other_models, identities, merge
+from traceflops.devices.merging import CLOCKS_DIFFER_NS, are_of_other_models, identities, merge
 from traceflops.errors import UsageError
 from traceflops.remedies import family
 from traceflops.table import Job, Note, Trace, codes, counted_note, is_one_of, names, numbers
 from traceflops.timeline import Account
 from traceflops.units import several
 
-_CLOCKS_DIFFER_NS: Final = 10**9
-"""Clocks of machines differ by less than that."""
 _RANKS_DIFFER_NS: Final = 3_600 * 10**9
 """Ranks of one world may be recorded one after the other, or by machines with wrong clocks."""
 _RUNS: Final = frozenset({"several-profiles", "runs-apart"})
@@ -242,7 +240,7 @@ class _Member:
         if max(self.world & other.world, default=1) > 1 and not self.ranks & other.ranks:
             return pause > _RANKS_DIFFER_NS
         is_tied = (self.ranks and other.ranks) or self.is_elsewhere(other)
-        return pause > (_CLOCKS_DIFFER_NS if is_tied else 0)
+        return pause > (CLOCKS_DIFFER_NS if is_tied else 0)
 
     def pause_ns(self, other: _Member) -> int | None:
         """Return the time between two recordings, 0 where they overlap, None where unknown."""

@@ -154,14 +154,18 @@ def _checks(spec: DeviceSpec, seen: SeenDevice) -> Iterator[_Check]:
         yield text, dotted(spec.compute), seen.compute == spec.compute
     if seen.units is not None and seen.units > 0 and spec.units is not None:
         mode = _partition(spec, seen)
-        dies = f" ({mode.text})" if mode is not None and not mode.is_part else ""
+        dies = f" ({mode.text})" if mode is not None and mode.mode == "SPX" else ""
         yield f"{seen.units} {spec.unit_name}{dies}", str(spec.units), seen.units == spec.units
     if is_known(seen.warp_size) and spec.warp_size is not None:
         agrees = seen.warp_size == spec.warp_size
         yield f"warp size {seen.warp_size}", str(spec.warp_size), agrees
     if seen.memory_bytes is not None and seen.memory_bytes > 0 and spec.memories:
         sizes = " or ".join(str(memory.gb) for memory in spec.memories)
-        yield gib(seen.memory_bytes), f"{sizes} GB", spec.fits_memory(seen.memory_bytes)
+        yield (
+            gib(seen.memory_bytes),
+            f"{sizes} GB",
+            any(memory.fits(seen.memory_bytes) for memory in spec.memories),
+        )
 
 
 def _objections(checks: Iterable[_Check]) -> list[str]:
@@ -173,6 +177,7 @@ def _named(spec: DeviceSpec, seen: SeenDevice) -> Match:
     checks = tuple(_checks(spec, seen))
     wrong = ", ".join(_objections(checks))
     the_name = f"The name matches {_titled(spec)}"
+    override = f"--device {spec.id} uses it anyway, --peak sets another rate"
     mode = _partition(spec, seen) if variant is None else None
     if part is not None and mode is not None:
         because = (
@@ -185,11 +190,11 @@ def _named(spec: DeviceSpec, seen: SeenDevice) -> Match:
         because = f"{the_name}, but this is {what} with {_share(part)}: "
         because += f"--device {spec.id} confirms it."
     elif variant is not None:
-        because = f"{the_name}, but it is {variant.what}: {_override(spec)}."
+        because = f"{the_name}, but it is {variant.what}: {override}."
     elif wrong:
-        because = f"{the_name}, but the trace says {wrong}: {_override(spec)}."
+        because = f"{the_name}, but the trace says {wrong}: {override}."
     elif spec.cores > 1:
-        because = f"{the_name}, but it may be one of its {spec.cores} cores: {_override(spec)}."
+        because = f"{the_name}, but it may be one of its {spec.cores} cores: {override}."
     else:
         return _agreed(spec, seen, checks)
     candidates = by_fingerprint(seen)
@@ -355,10 +360,6 @@ def _titled(spec: DeviceSpec) -> str:
 def _share(part: DeviceSpec) -> str:
     whole = part.units / part.part if part.units else None
     return f"{part.units} of {whole} {part.unit_name}"
-
-
-def _override(spec: DeviceSpec) -> str:
-    return f"--device {spec.id} uses it anyway, --peak sets another rate"
 
 
 def _listed(specs: tuple[DeviceSpec, ...]) -> str:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, product
 from operator import itemgetter
 from typing import Final, TypeVar
 
@@ -45,7 +45,7 @@ _MAKERS: Final = {ROCPROF: "amd", NSIGHT: "nvidia"}
 _Model = tuple[str | None, str | None, str | None]
 _Move = Callable[[IntArray], IntArray]
 _Value = TypeVar("_Value")
-_PAUSE_NS: Final = 10**9
+CLOCKS_DIFFER_NS: Final = 10**9
 """Clocks of machines differ by less than that."""
 _SAID: Final = "runs-apart"
 """The note of a reader that has said so itself."""
@@ -90,11 +90,11 @@ def _places(trace: Trace) -> tuple[str | None, ...]:
 
 def are_of_other_models(first: Trace, second: Trace) -> bool:
     """Return whether no GPU of the one can be of the model of a GPU of the other."""
-    return all(_differ(one, other) for one in _models(first) for other in _models(second))
-
-
-def _differ(first: _Model, second: _Model) -> bool:
-    return any(None not in (a, b) and a != b for a, b in zip(first, second, strict=True))
+    pairs = product(_models(first), _models(second))
+    return all(
+        any(None not in pair and len(set(pair)) > 1 for pair in zip(*both, strict=True))
+        for both in pairs
+    )
 
 
 def _models(trace: Trace) -> set[_Model]:
@@ -323,7 +323,7 @@ def different_times(traces: Sequence[Trace]) -> Iterator[Note]:
     latest = accumulate(spans, partial(max, key=itemgetter(1)))
     for last, span in zip(latest, spans[1:], strict=False):
         pause = span[0] - last[1]
-        if pause > _PAUSE_NS:
+        if pause > CLOCKS_DIFFER_NS:
             text = (
                 f"The files were recorded at different times: {time_amount(pause)} lie between "
                 f"the work in {last[2]} and that in {span[2]}. Times cannot be compared between "

@@ -24,8 +24,7 @@ from traceflops.table import (
     Trace,
     arrow_schema,
     counted_note,
-    distinct,
-    groups,
+    group_rows,
     number_column,
     numbers,
     of_noun,
@@ -204,49 +203,38 @@ def _with_own_streams(trace: Trace, users: Users) -> Trace:
         return trace
     tables = dict(trace.tables)
     for name, column in _STREAMS:
-        tables[name] = _restreamed(
-            tables.get(name, trace.table(name)), name, column, moved, trace.processes.num_rows
-        )
+        table = tables.get(name, trace.table(name))
+        streams, which = _streams(table, column)
+        if moved.keys() & set(streams):
+            values = np.array([moved.get(key, key[2]) for key in streams])[which]
+            tables[name] = with_numbers(table, name, column, values)
     count = len({(key[0], number) for key, number in moved.items()})
     note = renumbered_note(count, "process")
     return replace(trace, tables=tables, notes=(*trace.notes, note))
 
 
+def _streams(table: pa.Table, column: str) -> tuple[list[Stream], IntArray]:
+    """Return the streams that are in a column, and which of them each row has."""
+    columns = [numbers(table[name], ABSENT) for name in ("device", "process", column)]
+    which, first = group_rows(columns)
+    device, process, stream = (values[first].tolist() for values in columns)
+    return list(zip(device, process, stream, strict=True)), which
+
+
 def _stream_numbers(trace: Trace, users: Users) -> dict[Stream, int]:
     nameless = unnamed_processes(trace)
-    count = trace.processes.num_rows
-    device, process, stream = (
-        numbers(trace.activities[name], ABSENT) for name in ("device", "process", "stream")
-    )
-    rows = np.flatnonzero(np.isin(device, list(users)) & (stream != ABSENT))
+    streams, _ = _streams(trace.activities, "stream")
     holders: defaultdict[int, defaultdict[int, list[list[Stream]]]]
     holders = defaultdict(lambda: defaultdict(list))
-    pairs = list(groups(device[rows] * count + process[rows]))
-    for pair, mine in sorted(pairs, key=lambda one: (one[0] % count in nameless, one[0])):
-        one, user = divmod(pair, count)
-        for number in distinct(stream[rows[mine]]).tolist():
-            alike = holders[one][number]
-            if user in nameless and alike:
-                alike[0].append((one, user, number))
+    for key in sorted(streams, key=lambda key: (key[1] in nameless, key)):
+        device, process, number = key
+        if device in users and number != ABSENT:
+            alike = holders[device][number]
+            if process in nameless and alike:
+                alike[0].append(key)
             else:
-                alike.append([(one, user, number)])
+                alike.append([key])
     return {key: number for mine in holders.values() for key, number in apart(mine).items()}
-
-
-def _restreamed(
-    table: pa.Table, name: str, column: str, moved: Mapping[Stream, int], count: int
-) -> pa.Table:
-    device, process, stream = (numbers(table[one], ABSENT) for one in ("device", "process", column))
-    of_pair: defaultdict[int, dict[int, int]] = defaultdict(dict)
-    for (one, user, number), new in moved.items():
-        of_pair[one * count + user][number] = new
-    rows = np.flatnonzero((device != ABSENT) & (stream != ABSENT))
-    values = stream.copy()
-    for pair, mine in groups(device[rows] * count + process[rows]):
-        here = rows[mine]
-        for number, new in of_pair.get(pair, {}).items():
-            values[here[stream[here] == number]] = new
-    return table if (values == stream).all() else with_numbers(table, name, column, values)
 
 
 def apart(holders: Mapping[int, Sequence[Sequence[_Key]]]) -> dict[_Key, int]:

@@ -30,7 +30,7 @@ from traceflops.windows.chosen_runs import chosen_range, gpu_notes
 from traceflops.windows.periodicity import inferred_steps
 from traceflops.windows.records import StepChoice
 from traceflops.windows.selection import Selection
-from traceflops.windows.step_threads import Owners, Steps, owners_of, shared_steps_note
+from traceflops.windows.step_threads import Owners, owners_of, shared_steps_note
 from traceflops.windows.steps import (
     FoundSteps,
     find_marked_steps,
@@ -259,44 +259,42 @@ def _some_marks(linked: LinkedTrace) -> str:
 def _marked_layout(
     linked: LinkedTrace, accounts: Mapping[int, DeviceAccount], found: FoundSteps
 ) -> Layout:
-    place = step_of_activity(linked.trace, linked.links, found).copy()
+    place = step_of_activity(linked.trace, linked.links, found)
     process: list[int] = numbers(linked.trace.devices["process"]).tolist()
     launcher = numbers(linked.trace.activities["process"])
     before = name = None
     if found.are_passes:
         before = step_of_activity(linked.trace, linked.links, until_next(found))
         name = codes(linked.trace.activities["name"])
-    shared: dict[int, Owners] = {}
-    without: list[int] = []
+    owners: dict[int, Owners] = {}
     repeated = any(len(distinct(s.number)) < len(s) for s in found.by_process.values())
     stretches: dict[int, list[Stretch]] = {}
     step_numbers: dict[int, IntArray] = {}
     for device, account in accounts.items():
         rows = account.rows
-        owners = owners_of(
+        owner = owners[device] = owners_of(
             launcher[rows.row],
             rows.end_ns - rows.start_ns,
             place[rows.row] >= 0,
             process[device],
             found.by_process.keys(),
         )
-        if owners.others:
-            shared[device] = owners
-        elif owners.owner not in found.by_process:
-            without.append(device)
-        steps = found.by_process.get(owners.owner, Steps.none())
+        steps = found.by_process.get(owner.owner)
         # The places are those of each process's own steps: another's would be a wrong step here.
-        theirs = launcher[rows.row] == owners.owner
+        theirs = launcher[rows.row] == owner.owner
         place[rows.row[~theirs]] = -1
         behind = None
         if before is not None and name is not None:
             last = np.where(theirs, before[rows.row], -1)
             behind = Behind(last, name[rows.row], account.idle.by_cause["unrecorded"])
         stretches[device] = tile(rows.start_ns, rows.end_ns, place[rows.row], rows.span, behind)
-        step_numbers[device] = np.arange(len(steps)) if repeated else steps.number
+        number = steps.number if steps is not None else np.empty(0, dtype=np.int64)
+        step_numbers[device] = np.arange(len(number)) if repeated else number
     notes = found.notes
     if set(without_launches(linked.trace, linked.links).tolist()) & found.by_process.keys():
         notes = (*notes, _BY_DEVICE_TIME_NOTE)
+    shared = {device: one for device, one in owners.items() if one.others}
+    without = [d for d, one in owners.items() if one.owner not in found.by_process]
     if without and len(without) < len(accounts):
         notes = (*notes, _without_steps_note(linked.trace, without))
     if shared:
@@ -358,6 +356,6 @@ def _used(
             )
         return used, dict.fromkeys(set(seen).difference(used), "not selected")
     usual = [round(Fraction(sum(times), len(times))) for times in durations.values()]
-    keeps, reasons = steady(np.array(usual, dtype=np.int64), may_warm_up=not layout.are_passes)
-    used = tuple(number for number, keep in zip(seen, keeps, strict=True) if keep)
-    return used, {n: reason for n, reason in zip(seen, reasons, strict=True) if reason}
+    why = steady(np.array(usual, dtype=np.int64), may_warm_up=not layout.are_passes)
+    reasons = {number: reason for number, reason in zip(seen, why, strict=True) if reason}
+    return tuple(number for number in seen if number not in reasons), reasons

@@ -9,7 +9,6 @@ A repetition counts only if it is regular.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from itertools import takewhile
 from typing import Final
@@ -29,29 +28,24 @@ from traceflops.windows.repetition import (
 )
 from traceflops.windows.stretches import Stretch, with_rest
 
+_Periods = tuple[IntArray, str]
+"""Boundaries, and in words what they were seen by: period i is [boundary[i], boundary[i+1]).
 
-@dataclass(frozen=True, slots=True)
-class Periods:
-    """Periods as boundaries: period i is the activities [boundary[i], boundary[i+1]).
-
-    The last boundary may be the number of activities. `text` says in words what they were seen by.
-    """
-
-    boundary: IntArray
-    text: str
+The last boundary may be the number of activities.
+"""
 
 
-def _by_optimizer(linked: LinkedTrace, rows: DeviceRows) -> Periods | None:
+def _by_optimizer(linked: LinkedTrace, rows: DeviceRows) -> _Periods | None:
     categories = enumerate(linked.categorised.categories)
     optimizer = [place for place, category in categories if category.sub == "optimizer"]
     ends = _clusters(np.isin(linked.categorised.category[rows.row], optimizer))[1] + 1
     boundary = ends[ends < len(rows.row)]
     if _alike(boundary).mean() < REGULAR_SHARE:
         return None
-    return Periods(boundary, "repetition on the GPU: each ends with its optimizer kernels")
+    return boundary, "repetition on the GPU: each ends with its optimizer kernels"
 
 
-def _by_copies(linked: LinkedTrace, rows: DeviceRows) -> Periods | None:
+def _by_copies(linked: LinkedTrace, rows: DeviceRows) -> _Periods | None:
     directions = enumerate(names(linked.trace.activities["direction"]))
     copies = [code for code, direction in directions if direction in ("HtoD", "DtoH")]
     boundary = _clusters(np.isin(linked.columns.direction[rows.row], copies))[0]
@@ -62,22 +56,19 @@ def _by_copies(linked: LinkedTrace, rows: DeviceRows) -> Periods | None:
     _, kind, counts = np.unique(content, return_inverse=True, return_counts=True)
     alike &= kind == np.argmax(counts)
     text = "repetition on the GPU: each step begins with a copy between CPU and GPU"
-    return Periods(boundary, text) if alike.mean() >= REGULAR_SHARE else None
+    return (boundary, text) if alike.mean() >= REGULAR_SHARE else None
 
 
-def _by_signature(linked: LinkedTrace, rows: DeviceRows) -> Periods | None:
+def _by_signature(linked: LinkedTrace, rows: DeviceRows) -> _Periods | None:
     name, call = linked.columns.name[rows.row], linked.links.call_of_activity[rows.row]
     rounds = repeated_signature(Order(name, rows.start_ns, rows.end_ns, call))
     if rounds is None:
         return None
-    return Periods(
-        rounds.place,
-        f"repetition on the GPU: each step is one round, typically {rounds.length:,} GPU "
-        "operations",
-    )
+    usual = f"{rounds.length:,} GPU operations"
+    return rounds.place, f"repetition on the GPU: each step is one round, typically {usual}"
 
 
-SOURCES: Final[Mapping[str, Callable[[LinkedTrace, DeviceRows], Periods | None]]] = {
+SOURCES: Final[Mapping[str, Callable[[LinkedTrace, DeviceRows], _Periods | None]]] = {
     "optimizer": _by_optimizer,
     "copies": _by_copies,
     "signature": _by_signature,
@@ -120,12 +111,13 @@ def inferred_steps(
         periods = [one for one in takewhile(bool, map(partial(find, linked), rows)) if one]
         if periods and len(periods) == len(rows):
             stretches = map(_stretches, rows, periods)
-            return dict(zip(accounts, stretches, strict=True)), source, periods[0].text
+            return dict(zip(accounts, stretches, strict=True)), source, periods[0][1]
     return None
 
 
-def _stretches(rows: DeviceRows, periods: Periods) -> list[Stretch]:
+def _stretches(rows: DeviceRows, periods: _Periods) -> list[Stretch]:
     """Return the periods as steps; what lies before and after them completes the span."""
-    starts = np.append(rows.start_ns, rows.span[1])[periods.boundary]
-    counts = np.diff(periods.boundary)
+    boundary, _ = periods
+    starts = np.append(rows.start_ns, rows.span[1])[boundary]
+    counts = np.diff(boundary)
     return with_rest(rows.span, np.arange(len(counts)), starts[:-1], starts[1:], counts)

@@ -196,17 +196,14 @@ def _owned(
         by_file[processes[process]["file"]].add(process)
     numbered = {place for place, process in enumerate(processes) if process["pid"] is not None}
     files = {device.file for device in devices}
-    found = []
+    owned = []
     for device in devices:
-        owner = device.file
-        pid = processes[device.process]["pid"]
-        if device.rank_text:
-            owner = ""
-        elif len(by_file[device.file]) > 1 and by_file[device.file] & numbered:
-            owner = _process_text(pid)
-            owner = owner if len(files) == 1 else f"{device.file}{_BETWEEN}{owner}"
-        found.append(replace(device, owner=owner))
-    return found
+        owner, alike = "" if device.rank_text else device.file, by_file[device.file]
+        if not device.rank_text and len(alike) > 1 and alike & numbered:
+            text = _process_text(processes[device.process]["pid"])
+            owner = text if len(files) == 1 else f"{device.file}{_BETWEEN}{text}"
+        owned.append(replace(device, owner=owner))
+    return owned
 
 
 def _words(

@@ -159,11 +159,8 @@ class _Regular:
     @classmethod
     def of(cls, group: IntArray, value: IntArray) -> _Regular:
         """Return the figures of each group; groups come in order, values are below _BASE."""
-        if not len(group):
-            none, nothing = np.empty(0, dtype=np.int64), np.empty(0)
-            return cls(none, none, none, nothing, nothing)
         ordered = np.sort(group * _BASE + value) % _BASE
-        first = np.flatnonzero(np.append(True, group[1:] != group[:-1]))
+        first = np.flatnonzero(np.diff(group, prepend=-1))
         count = np.diff(np.append(first, len(group)))
         usual = ordered[first + (count - 1) // 2]
         away = np.abs(ordered - np.repeat(usual, count))

@@ -45,12 +45,6 @@ class Steps:
     start_ns: IntArray
     end_ns: IntArray
 
-    @classmethod
-    def none(cls) -> Steps:
-        """Return no steps."""
-        empty = np.empty(0, dtype=np.int64)
-        return cls(empty, empty, empty)
-
     def __len__(self) -> int:
         return len(self.number)
 

@@ -153,10 +153,8 @@ def _follows_most(name: IntArray, at: IntArray, late: BoolArray, count: int) -> 
     return 2 * times[name] > count
 
 
-def steady(
-    durations_ns: IntArray, *, may_warm_up: bool = True
-) -> tuple[BoolArray, list[str | None]]:
-    """Return which steps are steady, and why each other one is not.
+def steady(durations_ns: IntArray, *, may_warm_up: bool = True) -> list[str | None]:
+    """Return why each step is not steady, None for those that are.
 
     Leading steps longer than 1.25 times the median are warm-up, where steps do the same; where at
     least three remain the last is left out, since no successor bounds it. A lone step is used.
@@ -164,7 +162,7 @@ def steady(
     count = len(durations_ns)
     reasons: list[str | None] = [None] * count
     if count < 2:
-        return np.ones(count, dtype=np.bool_), reasons
+        return reasons
     times, over = _WARM_UP_FACTOR
     limit = float(np.median(durations_ns)) * times / over
     slow = (durations_ns > limit) & may_warm_up
@@ -172,4 +170,4 @@ def steady(
     reasons[:leading] = [f"warm-up: over {times / over:g} times the median"] * leading
     if count - leading > KEEP_LAST_UP_TO:
         reasons[-1] = LAST_STEP
-    return np.array([reason is None for reason in reasons], dtype=np.bool_), reasons
+    return reasons
