@@ -161,11 +161,8 @@ def _checks(spec: DeviceSpec, seen: SeenDevice) -> Iterator[_Check]:
         yield f"warp size {seen.warp_size}", str(spec.warp_size), agrees
     if seen.memory_bytes is not None and seen.memory_bytes > 0 and spec.memories:
         sizes = " or ".join(str(memory.gb) for memory in spec.memories)
-        yield (
-            gib(seen.memory_bytes),
-            f"{sizes} GB",
-            any(memory.fits(seen.memory_bytes) for memory in spec.memories),
-        )
+        fits = any(memory.fits(seen.memory_bytes) for memory in spec.memories)
+        yield gib(seen.memory_bytes), f"{sizes} GB", fits
 
 
 def _objections(checks: Iterable[_Check]) -> list[str]:

@@ -91,10 +91,8 @@ def _places(trace: Trace) -> tuple[str | None, ...]:
 def are_of_other_models(first: Trace, second: Trace) -> bool:
     """Return whether no GPU of the one can be of the model of a GPU of the other."""
     pairs = product(_models(first), _models(second))
-    return all(
-        any(None not in pair and len(set(pair)) > 1 for pair in zip(*both, strict=True))
-        for both in pairs
-    )
+    facts = (list(zip(*models, strict=True)) for models in pairs)
+    return all(any(None not in fact and len(set(fact)) > 1 for fact in known) for known in facts)
 
 
 def _models(trace: Trace) -> set[_Model]:

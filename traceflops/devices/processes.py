@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from traceflops.table import ABSENT, IntArray, Trace, distinct, numbers
+from traceflops.table import ABSENT, IntArray, Trace, codes, distinct, numbers
 
 _MOST_RANKS = 4
 _HOST = ("ops", "marks")
@@ -46,12 +46,9 @@ def users_of_devices(trace: Trace) -> list[list[int]]:
 
 def ranks_of_devices(trace: Trace) -> list[tuple[int, ...]]:
     """Return the known ranks of the processes that worked on each device, in order."""
-    every = trace.ranks
-    ranks = [
-        {rank for one in mine if (rank := every[one]) is not None}
-        for mine in users_of_devices(trace)
-    ]
-    return [tuple(sorted(known)) for known in ranks]
+    ranks = trace.ranks
+    known = ({ranks[user] for user in users} for users in users_of_devices(trace))
+    return [tuple(sorted(rank for rank in mine if rank is not None)) for mine in known]
 
 
 def ranks_text(ranks: Sequence[int]) -> str:
@@ -100,11 +97,10 @@ def lives(trace: Trace) -> tuple[IntArray, IntArray]:
 
 def _latest_of_files(trace: Trace, end: IntArray) -> IntArray:
     """Return, by process, the latest of the given ends of all processes of its file."""
-    files = trace.processes["file"].to_pylist()
-    latest: dict[str, int] = {}
-    for file, own in zip(files, end.tolist(), strict=True):
-        latest[file] = max(own, latest.get(file, own))
-    return np.array([latest[file] for file in files], dtype=np.int64)
+    file = codes(trace.processes["file"])
+    latest = np.full(int(file.max(initial=0)) + 1, np.iinfo(np.int64).min)
+    np.maximum.at(latest, file, end)
+    return latest[file]
 
 
 def clocks_of(trace: Trace) -> IntArray:

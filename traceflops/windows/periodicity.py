@@ -86,8 +86,8 @@ def _clusters(which: BoolArray) -> tuple[IntArray, IntArray]:
     if len(places) < 2:
         return places, places
     apart = np.diff(places)
-    splits = np.flatnonzero(apart * 2 >= max(int(apart.max()), FEWEST_ACTIVITIES))
-    return places[np.append(0, splits + 1)], places[np.append(splits, len(places) - 1)]
+    splits = apart * 2 >= max(int(apart.max()), FEWEST_ACTIVITIES)
+    return places[np.append(True, splits)], places[np.append(splits, True)]
 
 
 def _alike(boundary: IntArray) -> BoolArray:

@@ -122,11 +122,10 @@ def origins(prepared: Prepared) -> Origins:
     starts: dict[int, int] = {}
     for device, (low, _) in spans.items():
         starts[process[device]] = min(low, starts.get(process[device], low))
-    if not starts:
-        return Origins({}, {}, True)
-    apart = max(low for low, _ in spans.values()) > min(high for _, high in spans.values())
+    lows, highs = ([span[edge] for span in spans.values()] for edge in (0, 1))
+    apart = max(lows, default=0) > min(highs, default=0)
     unaligned = any(note.code == _UNALIGNED for note in prepared.trace.notes)
     aligned = not (len(starts) > 1 and (unaligned or apart))
     if aligned:
-        starts = dict.fromkeys(starts, min(starts.values()))
+        starts = dict.fromkeys(starts, min(lows, default=0))
     return Origins(starts, {device: starts[process[device]] for device in spans}, aligned)

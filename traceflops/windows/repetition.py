@@ -53,9 +53,6 @@ class Order:
     end_ns: IntArray
     call: IntArray | None = None
 
-    def __len__(self) -> int:
-        return len(self.name)
-
 
 @dataclass(frozen=True, slots=True)
 class Rounds:
@@ -77,7 +74,7 @@ def repeated_signature(order: Order) -> Rounds | None:
 
     The last place may be the number of activities: the end of the last one.
     """
-    if len(order) < FEWEST_ACTIVITIES * FEWEST_ROUNDS:
+    if len(order.name) < FEWEST_ACTIVITIES * FEWEST_ROUNDS:
         return None
     occurrences = _Occurrences(order.name)
     judge = _Judge(order, occurrences)
@@ -173,12 +170,11 @@ class _Judge:
         self._name = order.name
         self._call = order.call
         self._occurrences = occurrences
-        self._work = np.append(0, np.cumsum(order.end_ns - order.start_ns))
+        lasting = order.end_ns - order.start_ns
+        self._work = np.append(0, np.cumsum(lasting))
         self._kind = order.name % _NAMES_COMPARED
         count = np.bincount(self._kind, minlength=_NAMES_COMPARED)
-        time = np.bincount(
-            self._kind, weights=order.end_ns - order.start_ns, minlength=_NAMES_COMPARED
-        )
+        time = np.bincount(self._kind, weights=lasting, minlength=_NAMES_COMPARED)
         self._mean_ns = time / np.maximum(count, 1)
 
     def are_steps(self, rounds: Rounds) -> bool:
@@ -299,5 +295,5 @@ def _from_the_longest_wait(order: Order, rounds: Rounds) -> Rounds:
     if near.mean() < REGULAR_SHARE or not is_long:
         return rounds
     begins = rounds.place[:-1] + np.where(near, offset, usual)
-    end = [high + usual] if high + usual <= len(order) else []
+    end = [high + usual] if high + usual <= len(order.name) else []
     return Rounds(np.append(begins, end).astype(np.int64), rounds.length, rounds.spread)

@@ -28,11 +28,8 @@ def restrict(trace: Trace, selection: Selection) -> Trace:
     """
     trace = of_job(trace, selection.job)
     keep = {name: np.ones(t.num_rows, dtype=np.bool_) for name, t in trace.to_arrow().items()}
-    _keep_ranks(trace, selection, keep)
-    _keep_devices(trace, selection, keep)
-    _keep_run(trace, selection, keep)
-    _keep_time(trace, selection, keep)
-    _keep_steps(trace, selection, keep)
+    for narrow in (_keep_ranks, _keep_devices, _keep_run, _keep_time, _keep_steps):
+        narrow(trace, selection, keep)
     _keep_causes(trace, keep)
     tables = {
         name: table

@@ -64,16 +64,14 @@ class Launched:
         self._trace = trace
 
     @cached_property
-    def _rows(self) -> dict[int, IntArray]:
-        return dict(groups(numbers(self._trace.activities["process"])))
-
-    @cached_property
-    def _call(self) -> IntArray:
+    def _rows_and_calls(self) -> tuple[dict[int, IntArray], IntArray]:
         work, calls = self._trace.activities, self._trace.calls
         process, ids = (
-            [numbers(t[c], ABSENT) for t in (calls, work)] for c in ("process", "correlation")
+            [numbers(table[column], ABSENT) for table in (calls, work)]
+            for column in ("process", "correlation")
         )
-        return first_match(process[0], ids[0], numbers(calls["start_ns"]), process[1], ids[1])
+        call = first_match(process[0], ids[0], numbers(calls["start_ns"]), process[1], ids[1])
+        return dict(groups(process[1])), call
 
     def of(self, process: int) -> tuple[IntArray, IntArray, IntArray]:
         """Return thread and start of the launch of each piece of work of a process, and its time.
@@ -82,10 +80,11 @@ class Launched:
         no thread.
         """
         activities, calls = self._trace.activities, self._trace.calls
-        rows = self._rows.get(process, np.empty(0, dtype=np.int64))
-        linked = self._call[rows] >= 0
+        rows_of, call_of = self._rows_and_calls
+        rows = rows_of.get(process, np.empty(0, dtype=np.int64))
+        linked = call_of[rows] >= 0
         rows = rows[linked] if linked.any() else rows
-        call, started = self._call[rows], numbers(activities["start_ns"])[rows]
+        call, started = call_of[rows], numbers(activities["start_ns"])[rows]
         start = np.where(call >= 0, taken(numbers(calls["start_ns"]), call), started)
         thread = taken(numbers(calls["thread"]), call, ABSENT)
         return thread, start, numbers(activities["dur_ns"])[rows]

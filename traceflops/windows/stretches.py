@@ -21,7 +21,7 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.table import BoolArray, IntArray, distinct
+from traceflops.table import BoolArray, IntArray, distinct, group_sums
 from traceflops.timeline import Intervals, WindowRole
 
 _WARM_UP_FACTOR = (5, 4)
@@ -136,14 +136,10 @@ def _other_work(
     own, late = place >= 0, (place < 0) & (at >= 0)
     odd = late & ~_follows_most(behind.name, at, late, count)
 
-    def time(chosen: BoolArray) -> IntArray:
-        found = np.zeros(count, dtype=np.int64)
-        np.add.at(found, at[chosen], dur_ns[chosen])
-        return found
-
+    own_ns, late_ns, odd_ns = (group_sums(at[c], dur_ns[c], count) for c in (own, late, odd))
     first_odd, first = (_earliest(start_ns[one], at[one], count) for one in (odd, late))
-    whole = np.where(time(late) >= time(own), first, _NEVER)
-    return np.where(time(odd) * TRIFLE > time(own), first_odd, whole)
+    whole = np.where(late_ns >= own_ns, first, _NEVER)
+    return np.where(odd_ns * TRIFLE > own_ns, first_odd, whole)
 
 
 def _follows_most(name: IntArray, at: IntArray, late: BoolArray, count: int) -> BoolArray:
