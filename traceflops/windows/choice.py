@@ -272,16 +272,16 @@ def _marked_layout(
     step_numbers: dict[int, IntArray] = {}
     for device, account in accounts.items():
         rows = account.rows
-        owner = owners[device] = owners_of(
+        work = owners[device] = owners_of(
             launcher[rows.row],
             rows.end_ns - rows.start_ns,
             place[rows.row] >= 0,
             process[device],
             found.by_process.keys(),
         )
-        steps = found.by_process.get(owner.owner)
+        steps = found.by_process.get(work.owner)
         # The places are those of each process's own steps: another's would be a wrong step here.
-        theirs = launcher[rows.row] == owner.owner
+        theirs = launcher[rows.row] == work.owner
         place[rows.row[~theirs]] = -1
         behind = None
         if before is not None and name is not None:

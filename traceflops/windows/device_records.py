@@ -14,10 +14,8 @@ from traceflops.table import (
     BoolArray,
     Note,
     Trace,
-    codes,
     distinct,
     matching,
-    names,
     numbers,
     recorded_calls,
 )
@@ -88,7 +86,8 @@ def launch_records(trace: Trace, untimed: Untimed | None, is_chosen: BoolArray) 
 
     Copies count where any copy is recorded.
     """
-    has_devices = _has_device_work(trace)
+    types = trace.devices["type"].to_pylist()
+    has_devices = _GPU in {types[one] for one in distinct(numbers(trace.activities["device"]))}
     if untimed is not None and not launch_calls(trace):
         count = _counted(untimed)
         return LaunchRecords(count, count, has_devices=False)
@@ -122,12 +121,6 @@ def records_notes(found: LaunchRecords, *, on_host: bool) -> tuple[Note, ...]:
         else f"GPU records of {calls} are missing{shown}."
     )
     return (Note("missing", NO_DEVICE_RECORDS, text, found.lost),)
-
-
-def _has_device_work(trace: Trace) -> bool:
-    used = distinct(numbers(trace.activities["device"]))
-    types = names(trace.devices["type"])
-    return _GPU in {types[code] for code in codes(trace.devices["type"])[used].tolist()}
 
 
 def _named(trace: Trace, pattern: re.Pattern[str]) -> BoolArray:
