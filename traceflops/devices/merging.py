@@ -264,8 +264,8 @@ def _file_notes(traces: Sequence[Trace], noun: str) -> list[Note]:
             of_one = of_file if whole or note.file is not None else of_trace
             of_one.append(((place, None if whole else note.file), note))
     files = len(traces) if noun != FILE else sum(len(trace.source.files) for trace in traces)
-    found = [*together(of_file, files, noun), *together(of_trace, len(traces), "recording")]
-    return list(map(named, found))
+    every = (*together(of_file, files, noun), *together(of_trace, len(traces), "recording"))
+    return list(map(named, every))
 
 
 def _unknown_rank_notes(trace: Trace) -> list[Note]:

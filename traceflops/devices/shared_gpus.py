@@ -7,7 +7,7 @@ whether the processes have a file each, or which tool wrote them.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import count, filterfalse
@@ -106,7 +106,7 @@ def _with_runs_apart(trace: Trace, users: Users) -> Trace:
         tables[name] = with_numbers(table, name, "device", moved)
     tables["devices"] = _devices(trace.devices, rows, first, split)
     places = tuple(trace.places[row] for row in rows.tolist()) if trace.places else ()
-    notes = (*trace.notes, *_run_notes(trace, split, alive))
+    notes = (*trace.notes, _run_note(trace, split, alive))
     numbered = zip(rows.tolist(), (np.arange(len(rows)) - first[rows] + 1).tolist(), strict=True)
     return replace(trace, tables=tables, places=places, notes=notes, runs=tuple(numbered))
 
@@ -165,30 +165,29 @@ def _devices(
     return with_numbers(numbered, "devices", "process", owner)
 
 
-def _run_notes(
+def _run_note(
     trace: Trace, split: Mapping[int, list[list[int]]], alive: tuple[IntArray, IntArray]
-) -> Iterator[Note]:
-    of_gpus = listed(split, lambda one: _row_text(trace, one, split[one], alive), "; ")
-    text = (
-        f"{several(len(split), 'GPU')} ran several runs in sequence: {of_gpus}. The "
-        "time between runs is not idle time. Figures cover one run per GPU; --run N selects it."
-    )
-    yield Note("assumed", "runs-on-one-gpu", text, len(split))
-
-
-def _row_text(
-    trace: Trace, device: int, runs: Sequence[Sequence[int]], alive: tuple[IntArray, IntArray]
-) -> str:
+) -> Note:
     begin, end = alive
 
-    def text_of(place: int) -> str:
+    def run_text(device: int, place: int) -> str:
+        runs = split[device]
         run = f"run {place + 1} {whose(trace, runs[place][0], with_file=True)}"
         if not place:
             return run
         pause = int(begin[runs[place]].min()) - int(end[runs[place - 1]].max())
         return f"{time_amount(pause)} later {run}"
 
-    return f"{called(trace, device)} ({listed(range(len(runs)), text_of)})"
+    def gpu_text(device: int) -> str:
+        runs = listed(range(len(split[device])), partial(run_text, device))
+        return f"{called(trace, device)} ({runs})"
+
+    text = (
+        f"{several(len(split), 'GPU')} ran several runs in sequence: "
+        f"{listed(split, gpu_text, '; ')}. The time between runs is not idle time. Figures cover "
+        "one run per GPU; --run N selects it."
+    )
+    return Note("assumed", "runs-on-one-gpu", text, len(split))
 
 
 def _with_own_streams(trace: Trace, users: Users) -> Trace:

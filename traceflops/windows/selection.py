@@ -46,10 +46,9 @@ class Selection:
             )
         if self.to_ns is not None and self.to_ns <= (self.from_ns or 0):
             raise UsageError("--to is not after --from", "give a later end")
-        if self.run is not None and self.run < 1:
-            raise UsageError("--run counts from 1", "traceflops info lists the runs")
-        if self.job is not None and self.job < 1:
-            raise UsageError("--job counts from 1", "traceflops info lists the jobs")
+        for name, number in (("run", self.run), ("job", self.job)):
+            if number is not None and number < 1:
+                raise UsageError(f"--{name} counts from 1", f"traceflops info lists the {name}s")
         if self.step_mark is not None:
             step_pattern(self.step_mark)
 
