@@ -40,12 +40,7 @@ if TYPE_CHECKING:
     from traceflops.mfu.checked.passes import Counts
     from traceflops.mfu.checked.recomputation import Recomputation
     from traceflops.mfu.checked.reconciliation import Reconciliation, reconcile
-    from traceflops.mfu.checked.run_options import (
-        Words,
-        adjusted,
-        check_sums,
-        run_settings,
-    )
+    from traceflops.mfu.checked.run_options import Words, adjusted, check_sums, run_settings
     from traceflops.mfu.checked.token_marks import is_ours
     from traceflops.mfu.checked.trace_description import (
         SelfDescribed,

@@ -45,14 +45,7 @@ from traceflops.mfu.counted.work_sources import (
     work_sources,
 )
 from traceflops.mfu.traced.coverage import chosen_activities, compute_kernels
-from traceflops.table import (
-    ABSENT,
-    IntArray,
-    Note,
-    group_rows,
-    numbers,
-    taken,
-)
+from traceflops.table import ABSENT, IntArray, Note, group_rows, numbers, taken
 from traceflops.windows import Prepared
 
 

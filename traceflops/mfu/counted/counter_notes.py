@@ -12,24 +12,10 @@ import numpy as np
 from traceflops.devices import shown
 from traceflops.mfu.budget import DevicePeaks, device_peaks
 from traceflops.mfu.counted.counter_work import CounterWork
-from traceflops.mfu.counted.joins import (
-    KNOWN,
-    CrossCheck,
-    How,
-    Join,
-)
+from traceflops.mfu.counted.joins import KNOWN, CrossCheck, How, Join
 from traceflops.mfu.counted.launches import UNKNOWN
-from traceflops.mfu.counted.work_sources import (
-    first_few,
-)
-from traceflops.table import (
-    BoolArray,
-    IntArray,
-    Note,
-    NoteKind,
-    codes,
-    numbers,
-)
+from traceflops.mfu.counted.work_sources import first_few
+from traceflops.table import BoolArray, IntArray, Note, NoteKind, codes, numbers
 from traceflops.units import exact_percent, several, uncapitalized
 from traceflops.windows import Prepared
 

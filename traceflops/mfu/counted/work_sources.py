@@ -19,13 +19,7 @@ from traceflops.mfu.counted.counter_work import (
     counted_kernels,
     counter_work,
 )
-from traceflops.mfu.counted.launches import (
-    UNKNOWN,
-    Kind,
-    LaunchWork,
-    WorkPart,
-    launches_of,
-)
+from traceflops.mfu.counted.launches import UNKNOWN, Kind, LaunchWork, WorkPart, launches_of
 from traceflops.mfu.traced.executed import parts_of
 from traceflops.mfu.traced.known_lengths import with_told_lengths
 from traceflops.table import IntArray, Trace, group_rows, names, taken
