@@ -34,11 +34,10 @@ if TYPE_CHECKING:
         read_card,
     )
     from traceflops.mfu.budget import FROM_THE_TRACE, DevicePeaks, PeakOptions, ShareRange
-    from traceflops.mfu.checked.diagnosis import Diagnosis
+    from traceflops.mfu.checked.diagnosis import Diagnosis, Recomputation
     from traceflops.mfu.checked.job_size import JobSize
     from traceflops.mfu.checked.padding import without_marked_padding, without_told_padding
     from traceflops.mfu.checked.passes import Counts
-    from traceflops.mfu.checked.recomputation import Recomputation
     from traceflops.mfu.checked.reconciliation import Reconciliation, reconcile
     from traceflops.mfu.checked.run_options import Words, adjusted, check_sums, run_settings
     from traceflops.mfu.checked.token_marks import is_ours

@@ -21,8 +21,7 @@ import numpy.typing as npt
 
 from traceflops.attribution import Attribution, types_of_ops
 from traceflops.flops import UNKNOWN, Work
-from traceflops.mfu.traced.coverage import of_kind
-from traceflops.mfu.traced.uncounted import vector_ops
+from traceflops.mfu.traced.coverage import of_kind, vector_ops
 from traceflops.table import BoolArray, IntArray, SmallArray, codes, names, numbers, ranked, taken
 from traceflops.windows import Prepared, chosen_time
 
