@@ -46,10 +46,9 @@ if TYPE_CHECKING:
         self_described,
         without_description,
     )
-    from traceflops.mfu.counted.counter_work import CountedKernel
+    from traceflops.mfu.counted.counter_work import CountedKernel, MeasuredWork
     from traceflops.mfu.counted.joins import CrossCheck, Join
     from traceflops.mfu.counted.launches import with_captured_launches
-    from traceflops.mfu.counted.measured_work import MeasuredWork
     from traceflops.mfu.inference import Inference, PhaseUse
     from traceflops.mfu.measurement import Measurement, measure
     from traceflops.mfu.roof_times import NO_ROOFS, RoofTime

@@ -98,7 +98,8 @@ class Evidence:
     @property
     def has_cache(self) -> bool:
         """Return whether attention had a cache: it is named, or all had more keys than queries."""
-        longer = bool(self.cores) and all(_keys(core) > _queries(core) for core in self.cores)
+        counts = [_counts(core) for core in self.cores]
+        longer = bool(counts) and all(keys > queries for _, queries, keys in counts)
         return self.names_cache or longer
 
 
@@ -106,8 +107,8 @@ def _by_attention(seen: Evidence) -> JudgedPass | None:
     """Return what queries per sequence tell: one each is a decode."""
     if not seen.cores:
         return None
-    single = {_queries(core) == _sequences(core) for core in seen.cores}
-    sizes = {(_sequences(core), _queries(core), _keys(core)) for core in seen.cores}
+    sizes = {_counts(core) for core in seen.cores}
+    single = {queries == sequences for sequences, queries, _ in sizes}
     counts = next(iter(sizes)) if len(sizes) == 1 else (None, None, None)
     if single == {True}:
         return JudgedPass("decode", "attention has one query per sequence", *counts)
@@ -152,16 +153,11 @@ RULES: Final[tuple[Callable[[Evidence], JudgedPass | None], ...]] = (
 """The rules in order, after that of the annotations."""
 
 
-def _sequences(core: Core) -> int:
-    return core.batch if core.documents is None else core.documents
-
-
-def _queries(core: Core) -> int:
-    return core.queries * (core.batch if core.documents is None else 1)
-
-
-def _keys(core: Core) -> int:
-    return core.keys * (core.batch if core.documents is None else 1)
+def _counts(core: Core) -> tuple[int, int, int]:
+    """Return the sequences of an attention, and all its queries and keys."""
+    if core.documents is not None:
+        return core.documents, core.queries, core.keys
+    return core.batch, core.queries * core.batch, core.keys * core.batch
 
 
 def judged(seen: Evidence) -> JudgedPass:

@@ -36,7 +36,7 @@ from traceflops.windows import Prepared
 
 if TYPE_CHECKING:
     from traceflops.attribution import Attribution
-    from traceflops.mfu.counted.measured_work import MeasuredWork
+    from traceflops.mfu.counted.counter_work import MeasuredWork
 
 Source = Literal["trace", "the paired trace", "counters"]
 """What tells FLOPs: the trace itself by its shapes, another one by its shapes, or counters."""

@@ -21,13 +21,14 @@ import numpy.typing as npt
 
 from traceflops.attribution import Attribution, types_of_ops
 from traceflops.flops import UNKNOWN, Work
-from traceflops.mfu.traced.coverage import of_kind, vector_ops
+from traceflops.mfu.traced.coverage import of_kind
+from traceflops.mfu.traced.uncounted import vector_ops
 from traceflops.table import BoolArray, IntArray, SmallArray, codes, names, numbers, ranked, taken
 from traceflops.windows import Prepared, chosen_time
 
 if TYPE_CHECKING:
     from traceflops.mfu.budget import DevicePeaks
-    from traceflops.mfu.counted.measured_work import MeasuredWork
+    from traceflops.mfu.counted.counter_work import MeasuredWork
     from traceflops.timeline import DeviceAccount
 
 _Component = Literal["memory", "compute"]

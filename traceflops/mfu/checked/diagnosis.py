@@ -2,11 +2,15 @@
 
 Each of the variants is counted anew and compared with the trace, pass by pass.
 What fits is ranked by what must be supposed and by what it leaves; if nothing does, that is said.
+
+Recomputation (activation checkpointing) is no model work, so model FLOPs agree whatever is said of
+it: it is a claim of its own. Checkpoints that stop early leave out the last product of each block,
+so full checkpointing describes the most there can be.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Final
@@ -31,6 +35,17 @@ NEAR: Final = Fraction(5, 100)
 
 STEPS: Final = (Fraction(1, 1000), Fraction(1, 200))
 """Beyond each of these, what a diagnosis leaves counts as one thing more to suppose."""
+
+MISSING, NOT_DESCRIBED = "missing-recompute", "recompute-not-described"
+"""Codes of findings: less is recomputed than described, or more."""
+
+TRACES: Final = Fraction(1, 1000)
+"""Up to this share of what was executed recomputation may go without saying."""
+
+FAMILY: Final = "recompute"
+
+EARLY: Final = Fraction(1, 2)
+"""So much of what full checkpointing describes is recomputed at least, where it stops early."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +85,8 @@ def diagnose(
 
     `known` are numbers of devices that the trace gives.
     """
-    compared = _Comparison.of(card, run, seen.passes)
+    comparable = _comparable(card, seen.passes)
+    compared = _Comparison(comparable(seen.passes), comparable)
     diagnoses: dict[str, Diagnosis] = {}
     for variant in _variants(Variant(card, run), seen, known, compared):
         tested = compared.test(variant)
@@ -98,26 +114,19 @@ def _rank(diagnosis: Diagnosis) -> tuple[bool, Fraction, Fraction]:
     return (False, Fraction(diagnosis.score), diagnosis.distance)
 
 
+def _comparable(card: ModelCard, seen: Passes) -> Callable[[Passes], Passes]:
+    """Return what of some passes is compared: attention by itself only where both tell it apart."""
+    if not card.cores() or not card.complete:
+        return Passes.products
+    return (lambda passes: passes) if seen.attention else Passes.merged
+
+
 @dataclass(frozen=True, slots=True)
 class _Comparison:
-    """The trace's passes, as far as they can be compared with those of a description."""
+    """What of the trace's passes is compared, and what of those of a description."""
 
     seen: Passes
-    merged: bool
-    products_only: bool
-
-    @classmethod
-    def of(cls, card: ModelCard, run: Run, seen: Passes) -> _Comparison:
-        """Return the comparison: attention by itself only where both tell it apart."""
-        counted = bool(card.cores()) and card.complete
-        whole = cls(seen, not seen.attention, not counted)
-        return cls(whole.comparable(seen), whole.merged, whole.products_only)
-
-    def comparable(self, passes: Passes) -> Passes:
-        """Return what of some passes is compared."""
-        if self.products_only:
-            return passes.products()
-        return passes.merged() if self.merged else passes
+    comparable: Callable[[Passes], Passes]
 
     def ratio(self, variant: Variant) -> Fraction | None:
         """Return how many times the FLOPs of a variant the trace has."""
@@ -151,28 +160,6 @@ def _slack(variant: Variant) -> Fraction:
         return min(STEPS[-1], variant.grain / (5 * COARSE))
     most = AGREE if variant.cost < FARFETCHED else STEPS[-1]
     return min(most, variant.grain / COARSE)
-
-
-# Whether a trace recomputes what a description says is recomputed (activation checkpointing).
-#
-# Recomputation is no model work, so model FLOPs agree whatever is said of it: it is a claim of its
-# own. Checkpoints that stop early leave out the last product of each block, so full checkpointing
-# describes the most there can be.
-
-
-MISSING, NOT_DESCRIBED = "missing-recompute", "recompute-not-described"
-"""Codes of findings: less is recomputed than described, or more."""
-
-
-TRACES: Final = Fraction(1, 1000)
-"""Up to this share of what was executed recomputation may go without saying."""
-
-
-FAMILY: Final = "recompute"
-
-
-EARLY: Final = Fraction(1, 2)
-"""So much of what full checkpointing describes is recomputed at least, where it stops early."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +209,7 @@ def recomputation(
     done = measured.executed.as_computed
     ledger = done.ledger()
     least, most = _bounds(done)
-    recomputation = Recomputation(
+    shown = Recomputation(
         checkpoint=run.checkpoint,
         described=_described(card, run, job).total,
         counted=int(ledger.total(FAMILY)),
@@ -230,14 +217,15 @@ def recomputation(
         most=most + (unknown_flops(measured) or 0),
         executed=done.executed_flops,
     )
-    seen = (
-        Fraction(ledger.total("recompute.matmul") + ledger.total("recompute.conv")),
-        Fraction(ledger.total("recompute.attention")),
-    )
+    products = ledger.total("recompute.matmul") + ledger.total("recompute.conv")
+    seen = (Fraction(products), Fraction(ledger.total("recompute.attention")))
     whole = _described(card, replace(run, checkpoint=FULL_CHECKPOINT), job)
-    return replace(
-        recomputation, finding=_finding(recomputation, counts, job, _describing(seen, whole))
-    )
+    finding = _finding(shown, _describing(seen, whole))
+    if finding is None:
+        return shown
+    expected, left = counts.expected / job.windows, counts.residual
+    diagnosis = Diagnosis(*finding, expected, left, abs(left), 1, Fraction(1), fits=True)
+    return replace(shown, finding=diagnosis)
 
 
 def _bounds(done: Executed) -> tuple[int, int]:
@@ -258,39 +246,17 @@ def _described(card: ModelCard, run: Run, job: JobSize) -> Passes:
     return again.times(Fraction(job.windows, job.devices))
 
 
-def _finding(
-    recomputation: Recomputation, counts: Counts, job: JobSize, how: str
-) -> Diagnosis | None:
-    """Return how what is recomputed differs from what is described, None if it does not."""
-    slack = (AGREE if recomputation.described else TRACES) * recomputation.executed
-    if recomputation.least > recomputation.described + slack:
-        words = "the backward pass recomputes part of the forward pass"
-        return _diagnosis(NOT_DESCRIBED, words, how, counts, job)
-    expected = recomputation.described * (
-        EARLY if recomputation.counted and recomputation.checkpoint.linear else 1
-    )
-    if recomputation.most < expected - slack or (
-        recomputation.described and not recomputation.most
-    ):
-        words = f"the recomputation of {_named(recomputation.checkpoint)} checkpointing is missing"
+def _finding(shown: Recomputation, how: str) -> tuple[str, str, str] | None:
+    """Return how what is recomputed differs from what is described: code, words and remedy."""
+    slack = (AGREE if shown.described else TRACES) * shown.executed
+    if shown.least > shown.described + slack:
+        return NOT_DESCRIBED, "the backward pass recomputes part of the forward pass", how
+    expected = shown.described * (EARLY if shown.counted and shown.checkpoint.linear else 1)
+    if shown.most < expected - slack or (shown.described and not shown.most):
+        words = f"the recomputation of {_named(shown.checkpoint)} checkpointing is missing"
         off = "Check that it is enabled; --checkpointing none describes what ran"
-        return _diagnosis(MISSING, words, how if recomputation.counted else off, counts, job)
+        return MISSING, words, how if shown.counted else off
     return None
-
-
-def _diagnosis(code: str, words: str, remedy: str, counts: Counts, job: JobSize) -> Diagnosis:
-    """Return the finding; the model FLOPs are none the worse for it."""
-    return Diagnosis(
-        code=code,
-        words=words,
-        remedy=remedy,
-        expected=counts.expected / job.windows,
-        residual=counts.residual,
-        distance=abs(counts.residual),
-        supposes=1,
-        grain=Fraction(1),
-        fits=True,
-    )
 
 
 def _describing(seen: tuple[Fraction, Fraction], whole: Passes) -> str:

@@ -135,15 +135,11 @@ class Reconciliation:
         return self.counts.agree if self.counts is not None else None
 
     @property
-    def fitting(self) -> tuple[Diagnosis, ...]:
-        """Return the diagnoses that explain the difference, the simplest first."""
-        return tuple(diagnosis for diagnosis in self.diagnoses if diagnosis.fits)
-
-    @property
     def findings(self) -> tuple[Diagnosis, ...]:
-        """Return what explains the differences: of model FLOPs, and of recomputation."""
+        """Return what explains the differences, the simplest first; last that of recomputation."""
         again = self.recomputation.finding if self.recomputation is not None else None
-        return self.fitting if again is None else (*self.fitting, again)
+        fitting = tuple(diagnosis for diagnosis in self.diagnoses if diagnosis.fits)
+        return fitting if again is None else (*fitting, again)
 
     @property
     def sentence(self) -> str:

@@ -181,14 +181,9 @@ def _notes(refused: Counter[_Refused]) -> Iterator[Note]:
 
 @dataclass(frozen=True, slots=True)
 class MarkedTokens:
-    """What marks say of one step of the job, all ranks together: the mean of the steps shown.
-
-    `steps` is None where the trace has no steps, so that the whole recording counts as one.
-    """
+    """What marks say of one step of the job, all ranks together: the mean of the steps shown."""
 
     values: Mapping[str, Fraction]
-    steps: int | None
-    ranks: int
     notes: tuple[Note, ...] = ()
 
     def over(self, said: Mapping[str, str]) -> tuple[dict[str, str], tuple[Note, ...]]:
@@ -239,31 +234,19 @@ def _disagree(real: int | None, total: int) -> Note:
 
 def told_by_marks(prepared: Prepared) -> MarkedTokens | None:
     """Return what marks say of the tokens of a step; None where they say nothing."""
-    trace = prepared.trace
-    marks = run_marks(trace)
-    notes = [*marks.notes]
-    ranks: list[_OfRank] = []
+    marks = run_marks(prepared.trace)
+    notes, ranks = [*marks.notes], []
     for process, mine in sorted(marks.of_process.items()):
         chosen = _chosen(prepared, process, mine)
-        if chosen is not None and (of_rank := _of_rank(mine, *chosen)).values:
-            ranks.append(of_rank)
+        values, partly = _of_rank(mine, *chosen) if chosen is not None else ({}, False)
+        if values:
+            ranks.append(values)
+            if partly and _PARTLY not in notes:
+                notes.append(_PARTLY)
     if not ranks:
-        return MarkedTokens({}, None, 0, tuple(notes)) if notes else None
-    if any(rank.partly for rank in ranks):
-        notes.append(_PARTLY)
-    values, more = _of_job(trace, ranks)
-    has_steps = bool(prepared.plan.choice.seen)
-    steps = max(rank.steps for rank in ranks) if has_steps else None
-    return MarkedTokens(values, steps, len(ranks), (*notes, *more))
-
-
-@dataclass(frozen=True, slots=True)
-class _OfRank:
-    """Mean numbers of one rank per step; `partly` where not all of the steps told them."""
-
-    values: Mapping[str, Fraction]
-    steps: int
-    partly: bool
+        return MarkedTokens({}, tuple(notes)) if notes else None
+    values, more = _of_job(prepared.trace, ranks)
+    return MarkedTokens(values, (*notes, *more))
 
 
 def _chosen(prepared: Prepared, process: int, mine: list[Mark]) -> tuple[IntArray, int] | None:
@@ -293,8 +276,8 @@ def _device_of(prepared: Prepared, process: int) -> int | None:
     return next((device for device in prepared.accounts if owner[device] == process), None)
 
 
-def _of_rank(mine: list[Mark], step: IntArray, shown: int) -> _OfRank:
-    """Return the mean over the steps that have marks.
+def _of_rank(mine: list[Mark], step: IntArray, shown: int) -> tuple[dict[str, Fraction], bool]:
+    """Return the mean over the steps that have marks, and whether some steps have none.
 
     A number that only some marks of a kind give is not known.
     """
@@ -308,23 +291,22 @@ def _of_rank(mine: list[Mark], step: IntArray, shown: int) -> _OfRank:
         for key in alike[0]:
             if all(key in each for each in alike):
                 values[f"{kind}.{key}"] = Fraction(sum(each[key] for each in alike), steps)
-    return _OfRank(values, max(counts, default=0), counts != {shown})
+    return values, counts != {shown}
 
 
-def _of_job(trace: Trace, ranks: list[_OfRank]) -> tuple[dict[str, Fraction], list[Note]]:
+def _of_job(
+    trace: Trace, ranks: list[dict[str, Fraction]]
+) -> tuple[dict[str, Fraction], list[Note]]:
     """Return the tokens of one step of all ranks, those not here taken to be as the others."""
-    keys = set.intersection(*({*rank.values} for rank in ranks))
+    keys, count = set.intersection(*({*values} for values in ranks)), len(ranks)
     sizes = {size for size in trace.processes["world_size"].to_pylist() if size}
-    world = max(*sizes, len(ranks)) if len(sizes) == 1 else len(ranks)
-    scale = Fraction(world, len(ranks))
-    values = {key: scale * sum(rank.values[key] for rank in ranks) for key in sorted(keys)}
-    return values, list(_scale_notes(len(ranks), world))
-
-
-def _scale_notes(ranks: int, world: int) -> Iterator[Note]:
-    if world > ranks:
-        text = (
-            f"{some_of(ranks, world, 'rank', 'give')} their tokens per step; the others are "
-            "assumed to have as many."
-        )
-        yield Note("assumed", "tokens-of-some-ranks", text, world - ranks)
+    world = max(*sizes, count) if len(sizes) == 1 else count
+    scale = Fraction(world, count)
+    values = {key: scale * sum(each[key] for each in ranks) for key in sorted(keys)}
+    if world == count:
+        return values, []
+    text = (
+        f"{some_of(count, world, 'rank', 'give')} their tokens per step; the others are "
+        "assumed to have as many."
+    )
+    return values, [Note("assumed", "tokens-of-some-ranks", text, world - count)]

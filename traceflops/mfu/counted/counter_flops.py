@@ -26,6 +26,7 @@ from traceflops.mfu.counted.counter_notes import (
     too_fast_note,
     too_many_bytes,
 )
+from traceflops.mfu.counted.counter_work import MeasuredWork
 from traceflops.mfu.counted.joins import (
     ByShapes,
     CrossCheck,
@@ -36,8 +37,7 @@ from traceflops.mfu.counted.joins import (
     match,
     summed_notes,
 )
-from traceflops.mfu.counted.launches import UNKNOWN, Origin, exact_flops, launches_of
-from traceflops.mfu.counted.measured_work import ORIGINS, MeasuredWork
+from traceflops.mfu.counted.launches import ORIGINS, UNKNOWN, Origin, exact_flops, launches_of
 from traceflops.mfu.counted.work_sources import (
     Source,
     architectures,

@@ -15,7 +15,7 @@ from traceflops.mfu.counted.counter_work import CounterWork
 from traceflops.mfu.counted.joins import KNOWN, CrossCheck, How, Join
 from traceflops.mfu.counted.launches import UNKNOWN
 from traceflops.mfu.counted.work_sources import first_few
-from traceflops.table import BoolArray, IntArray, Note, NoteKind, codes, numbers
+from traceflops.table import BoolArray, IntArray, Note, codes, numbers
 from traceflops.units import exact_percent, several, uncapitalized
 from traceflops.windows import Prepared
 
@@ -93,13 +93,11 @@ def counter_notes(work: CounterWork) -> Iterator[Note]:
     uneven = work.counted.uneven
     kernels = first_few([shown(name) for name in uneven], "more kernel")
     for code, column in _COLUMNS.items():
-        is_uneven = column == "uneven"
-        count = len(uneven) if is_uneven else int(np.count_nonzero(getattr(work, column)))
+        count = len(uneven) if column == "uneven" else int(np.sum(getattr(work, column)))
         if count:
-            words = {"launches": _launches(count), "counted": several(count, "counted launch")}
-            text = _TEXTS[code].format(**words, uneven=kernels)
-            kind: NoteKind = "assumed" if code in _ASSUMED else "missing"
-            yield Note(kind, code, text, count)
+            counted = several(count, "counted launch")
+            text = _TEXTS[code].format(launches=_launches(count), counted=counted, uneven=kernels)
+            yield Note("assumed" if code in _ASSUMED else "missing", code, text, count)
 
 
 def join_notes(join: Join, launches: int) -> Iterator[Note]:

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 import numpy as np
 
@@ -64,9 +64,7 @@ from traceflops.windows import Prepared
 
 How = Literal["dispatch", "order", "step", "alike", "between", "ambiguous", "uncounted", "absent"]
 
-HOW: Final[tuple[How, ...]] = (
-    *("dispatch", "order", "step", "alike", "between", "ambiguous", "uncounted", "absent"),
-)
+HOW: Final[tuple[How, ...]] = get_args(How)
 
 KNOWN: Final[tuple[How, ...]] = HOW[: HOW.index("ambiguous")]
 """Ways in which the FLOPs of a launch are known."""
@@ -227,12 +225,12 @@ class Join:
     @property
     def launches(self) -> int:
         """Return all of them."""
-        return sum(part.launches for part in self.parts)
+        return self.count(*HOW)
 
     @property
     def known(self) -> int:
         """Return those whose FLOPs are known."""
-        return sum(part.launches for part in self.parts if part.how in KNOWN)
+        return self.count(*KNOWN)
 
     @property
     def share(self) -> Fraction | None:
@@ -250,12 +248,8 @@ def join_of(
     origin: Origin, file: str | None, matched: Matched, wanted: BoolArray, dur_ns: IntArray
 ) -> Join:
     """Return the summary of wanted launches; the columns are by launch."""
-    parts = []
-    for place, how in enumerate(HOW):
-        rows = wanted & (matched.how == place)
-        launches = int(np.count_nonzero(rows))
-        if launches:
-            parts.append(JoinedPart(how, launches, exact_sum(dur_ns[rows])))
+    ways = [(how, dur_ns[wanted & (matched.how == place)]) for place, how in enumerate(HOW)]
+    parts = (JoinedPart(how, len(times), exact_sum(times)) for how, times in ways if len(times))
     return Join(origin, file, tuple(parts))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -41,6 +41,8 @@ _MOST_THREADS = 2.0**62
 
 Origin = Literal["counters", "pair"]
 """Who says it: hardware counters, or the shapes of a paired trace."""
+
+ORIGINS: Final[tuple[Origin, ...]] = get_args(Origin)
 
 UNSPLIT_LINE: Final = f"{UNSPLIT}.matrix"
 """FLOPs of matrix units: model work, recomputation and padding together."""
@@ -211,15 +213,10 @@ def kinds_of(
     if not dtypes or not len(rows):
         return kind, ()
     columns = [np.maximum(flops[dtype][rows], 0) for dtype in dtypes]
-    group, first = group_rows(columns)
-    kind[rows] = group
+    kind[rows], first = group_rows(columns)
     counts = zip(*(column[first].tolist() for column in columns), strict=True)
     return kind, tuple(
-        tuple(
-            WorkPart(line, dtype, count, count)
-            for dtype, count in zip(dtypes, each, strict=True)
-            if count
-        )
+        tuple(WorkPart(line, dtype, n, n) for dtype, n in zip(dtypes, each, strict=True) if n)
         for each in counts
     )
 

@@ -8,7 +8,7 @@ counted FLOPs stand beside it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
@@ -21,28 +21,22 @@ from traceflops.attribution import Attribution, Phases, attribute, phases, produ
 from traceflops.flops import UNSPLIT, Ledger, Line
 from traceflops.mfu.traced.cells import (
     Cell,
-    OpenLine,
     PartTable,
     cells_of,
     cells_of_kinds,
     open_lines,
     part_table,
 )
-from traceflops.mfu.traced.coverage import (
-    ComputeTime,
-    Outside,
-    compute_times,
-    outside,
-    window_of_activity,
-)
+from traceflops.mfu.traced.coverage import ComputeTime, compute_times, window_of_activity
 from traceflops.mfu.traced.known_lengths import with_told_lengths
 from traceflops.mfu.traced.layers import subnames
+from traceflops.mfu.traced.uncounted import Outside, outside
 from traceflops.table import Note, numbers, taken
 from traceflops.units import several
 from traceflops.windows import Prepared
 
 if TYPE_CHECKING:
-    from traceflops.mfu.counted.measured_work import MeasuredWork
+    from traceflops.mfu.counted.counter_work import MeasuredWork
 
 TRACE: Final = "trace"
 """The convention of a ledger that was read from a trace: what was executed, by the op."""
@@ -77,7 +71,8 @@ class Executed:
 
     `cells` hold all FLOPs of the devices; those with `used` are in the chosen windows, and the
     figures below are of them unless told otherwise. `times` are the compute times of every device
-    and window. `open_lines` are lines that shapes leave open, in the chosen windows.
+    and window. `open_lines` are lines that shapes leave open in the chosen windows, with the FLOPs
+    of all parts that may belong to them.
     `outside` is what stands beside the ledger, as a rule of the whole recording. `attribution` says
     it by op and activity, `work` by activity what counters or a paired run tell, None where nothing
     does.
@@ -85,7 +80,7 @@ class Executed:
 
     cells: tuple[Cell, ...]
     times: tuple[ComputeTime, ...]
-    open_lines: tuple[OpenLine, ...]
+    open_lines: Mapping[str, int] = field(hash=False)
     outside: Outside
     notes: tuple[Note, ...]
     attribution: Attribution = field(repr=False, compare=False)
@@ -190,14 +185,12 @@ class Executed:
 
     def ranges(self) -> tuple[LineRange, ...]:
         """Return the lines that shapes leave open; the sum of the lines is none of them."""
-        counted = self.ledger()
-        found = []
-        for open_line in self.open_lines:
-            flops = int(counted.total(open_line.line))
-            mine = sum(c.open_flops for c in self.select() if _is_under(c.line, open_line.line))
-            certain = flops - mine
-            found.append(LineRange(open_line.line, certain, flops, certain + open_line.flops))
-        return tuple(found)
+        return tuple(self._range(line, flops) for line, flops in self.open_lines.items())
+
+    def _range(self, line: str, may_be: int) -> LineRange:
+        flops = int(self.ledger().total(line))
+        certain = flops - sum(c.open_flops for c in self.select() if _is_under(c.line, line))
+        return LineRange(line, certain, flops, certain + may_be)
 
 
 def executed(
