@@ -287,7 +287,7 @@ def test_a_wrong_number_of_devices(gpus: int) -> None:
     assert found.residual == Fraction(4, gpus) - 1
     assert found.job.note.startswith(f"Assumed job size: {gpus} device")
     assert "--gpus" in found.job.note
-    codes = {one.code: one for one in found.fitting}
+    codes = {one.code: one for one in found.findings}
     assert codes["devices"].remedy == "--gpus 4"
     assert codes["devices"].supposes == 1
     assert "the job has 4 devices" in found.sentence
@@ -296,7 +296,7 @@ def test_a_wrong_number_of_devices(gpus: int) -> None:
 def test_another_model_altogether() -> None:
     found = found_of(lambda card, run: (find_model("llama-3-8b"), run))
     assert found.agree is False
-    assert found.fitting == ()
+    assert found.findings == ()
     assert "No tested cause explains it: check the model" in found.sentence
     assert found.rate is None
     (lack,) = found.lacks
@@ -309,7 +309,7 @@ def test_another_model_altogether() -> None:
 @pytest.mark.parametrize("batch", [4, 7])
 def test_no_chance_fit_is_taken_for_an_explanation(name: str, batch: int) -> None:
     found = found_of(lambda _, run: (find_model(name), replace(run, batch=batch)))
-    assert found.fitting == ()
+    assert found.findings == ()
     assert found.sentence.endswith(("sizes.", "%."))
 
 
@@ -363,7 +363,7 @@ def test_packed_documents_of_one_device_for_those_of_all() -> None:
     assert reconcile(measured, prepared, card, sums).residual == 0
     half = reconcile(measured, prepared, card, Run(seq_sum=4 * 2048, seq_square_sum=4 * 2048**2))
     assert half.agree is False
-    assert half.fitting[0].code == "multiply-adds"
+    assert half.findings[0].code == "multiply-adds"
 
 
 def test_tokens_without_lengths() -> None:
@@ -602,7 +602,7 @@ def test_between_the_bounds_of_a_trace_nothing_is_wrong(batch: int, agree: bool)
             8: "2 times what the trace shows at most",
         }
         assert f"needs {apart[batch]}" in found.sentence
-    assert bool(found.fitting) is not agree
+    assert bool(found.findings) is not agree
 
 
 @pytest.mark.parametrize(("unknown", "agree"), [(100, False), (1_000, True), (5_000, None)])
@@ -911,7 +911,7 @@ def test_resnet18_on_one_of_eight_devices() -> None:
     right = found_in(trace, resnet18(), Run(batch=80, checkpoint=FULL_CHECKPOINT))
     assert right.findings == ()
     wrong = found_in(trace, resnet18(), Run(batch=10))
-    assert wrong.fitting[0].words.startswith("10 is the batch of one GPU")
+    assert wrong.findings[0].words.startswith("10 is the batch of one GPU")
 
 
 def test_resnet50_is_recognised() -> None:
@@ -923,7 +923,7 @@ def test_resnet50_is_recognised() -> None:
     step = 32 * (3 * forward - stem + 3 * 2 * 2048 * 1000)
     assert right.counts.expected == right.counts.counted == right.job.windows * step
     wrong = found_in(trace, find_model("resnet-18"), Run(batch=32))
-    assert wrong.fitting[0].remedy == "--model resnet-50"
+    assert wrong.findings[0].remedy == "--model resnet-50"
 
 
 def test_a_forward_pass_without_its_head() -> None:

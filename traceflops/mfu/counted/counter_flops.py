@@ -28,7 +28,6 @@ from traceflops.mfu.counted.counter_notes import (
 )
 from traceflops.mfu.counted.counter_work import MeasuredWork
 from traceflops.mfu.counted.joins import (
-    ByShapes,
     CrossCheck,
     Join,
     by_own_shapes,
@@ -38,6 +37,7 @@ from traceflops.mfu.counted.joins import (
     summed_notes,
 )
 from traceflops.mfu.counted.launches import ORIGINS, UNKNOWN, Origin, exact_flops, launches_of
+from traceflops.mfu.counted.same_launches import joined
 from traceflops.mfu.counted.work_sources import (
     Source,
     architectures,
@@ -45,7 +45,7 @@ from traceflops.mfu.counted.work_sources import (
     work_sources,
 )
 from traceflops.mfu.traced.coverage import chosen_activities, compute_kernels
-from traceflops.table import ABSENT, IntArray, Note, group_rows, numbers, taken
+from traceflops.table import ABSENT, IntArray, Note, numbers, taken
 from traceflops.windows import Prepared
 
 
@@ -163,16 +163,16 @@ class _Joiner:
             return None
         counted, target = source.counters.counted, self.launches
         table = self.prepared.trace.kernel_counters
-        theirs = (numbers(table["process"])[counted.launches.row], counted.correlation)
-        ours = (target.process, numbers(self._activities["correlation"], ABSENT)[target.row])
+        processes = (target.process, numbers(table["process"])[counted.launches.row])
+        correlation = numbers(self._activities["correlation"], ABSENT)[target.row]
         label = {name: at for at, name in enumerate(target.names)}
         name = np.array([label.get(known, -2) for known in counted.launches.names], dtype=np.int64)
-        group, first = group_rows([np.concatenate(both) for both in zip(ours, theirs, strict=True)])
-        here, there = group[: target.count], group[target.count :]
-        alone = [np.bincount(side, minlength=len(first)) == 1 for side in (here, there)]
-        row = np.full(len(first), -1, dtype=np.int64)
-        row[there] = np.arange(len(there))
-        same = np.where((alone[0] & alone[1])[here] & (ours[1] != ABSENT), row[here], -1)
+        pair = joined(processes, (correlation, counted.correlation))
+        sides = (pair.ours, pair.theirs)
+        alone = np.logical_and(*(np.bincount(side, minlength=pair.count) == 1 for side in sides))
+        row = np.full(pair.count, -1, dtype=np.int64)
+        row[pair.theirs] = np.arange(len(pair.theirs))
+        same = np.where(alone[pair.ours] & (correlation != ABSENT), row[pair.ours], -1)
         return np.where(taken(name[counted.launches.name], same, -2) == target.name, same, -1)
 
     def _joins(self) -> Iterator[Join]:
@@ -189,11 +189,11 @@ class _Joiner:
             return None
         if len(self.attribution.executed):
             shapes = by_own_shapes(self.prepared, self.attribution, by_counters)
-            return cross_check(self.prepared, shapes, by_counters)
-        paired = self._flops("pair")
-        if paired is None:
+        elif (paired := self._flops("pair")) is not None:
+            shapes = (paired, paired)
+        else:
             return None
-        return cross_check(self.prepared, ByShapes(paired, paired), by_counters)
+        return cross_check(self.prepared, shapes, by_counters)
 
     def _flops(self, origin: Origin) -> IntArray | None:
         """Return the FLOPs of each activity by one origin where they are exact, else -1."""

@@ -81,6 +81,9 @@ _NOTHING: Final = (
 
 AGREE: Final = Fraction(2, 100)
 
+Shaped = tuple[IntArray, IntArray]
+"""FLOPs of each activity by shapes, -1 where they do not tell: the most and the least."""
+
 
 @dataclass(frozen=True, slots=True)
 class Matched:
@@ -335,15 +338,7 @@ class CrossCheck:
         return abs(self.difference) <= AGREE
 
 
-@dataclass(frozen=True, slots=True)
-class ByShapes:
-    """FLOPs of each activity by shapes, -1 where they do not tell; the most and the least."""
-
-    most: IntArray
-    least: IntArray
-
-
-def by_own_shapes(prepared: Prepared, attribution: Attribution, counted: IntArray) -> ByShapes:
+def by_own_shapes(prepared: Prepared, attribution: Attribution, counted: IntArray) -> Shaped:
     """Return the FLOPs of each activity by the ops of its trace: all of an op at its main kernel.
 
     Only of ops of which all kernels are counted: which of them does how much is not known.
@@ -359,25 +354,26 @@ def by_own_shapes(prepared: Prepared, attribution: Attribution, counted: IntArra
         np.where(is_main, taken(work.of_ops(column), owner), 0)
         for column in (work.flops, work.at_least)
     )
-    return ByShapes(np.where(whole, most, -1), np.where(whole, least, -1))
+    return np.where(whole, most, -1), np.where(whole, least, -1)
 
 
-def cross_check(prepared: Prepared, shapes: ByShapes, counted: IntArray) -> CrossCheck | None:
+def cross_check(prepared: Prepared, shapes: Shaped, counted: IntArray) -> CrossCheck | None:
     """Return how FLOPs by counters (-1: not known) compare; None where nothing has both."""
-    rows = np.flatnonzero((shapes.most >= 0) & (counted >= 0) & on_chosen_device(prepared))
-    if not len(rows) or not (shapes.most[rows].any() or counted[rows].any()):
+    most, least = shapes
+    rows = np.flatnonzero((most >= 0) & (counted >= 0) & on_chosen_device(prepared))
+    if not len(rows) or not (most[rows].any() or counted[rows].any()):
         return None
     label, name = names(prepared.trace.activities["name"]), codes(prepared.trace.activities["name"])
     group, first = group_rows([name[rows]])
     by_counters, by_shapes = (
-        exact_sums(group, values[rows], len(first)) for values in (counted, shapes.most)
+        exact_sums(group, values[rows], len(first)) for values in (counted, most)
     )
     apart = [abs(ours - theirs) for ours, theirs in zip(by_counters, by_shapes, strict=True)]
     worst = first[apart.index(max(apart))]
     return CrossCheck(
         len(rows),
         sum(by_counters),
-        exact_sum(shapes.least[rows]),
+        exact_sum(least[rows]),
         sum(by_shapes),
         label[int(name[rows[worst]])],
     )
