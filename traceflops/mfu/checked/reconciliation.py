@@ -215,7 +215,7 @@ def reconcile(
     counts = counts_of(measured, card, run, job)
     notes = (job.note, *described.notes, *_doubts(measured.executed, described, job, counts))
     described = replace(described, notes=notes)
-    lacks, fall = _lacks(described, job), None
+    lacks, fall = tuple(_lacks(described, job)), None
     if (problem := beyond_counted(measured, card, run, job)) is not None:
         lacks = (*lacks, MissingInput(problem, CHECK))
     if measured.waterfall is None and described.rate is not None and not lacks:
@@ -248,19 +248,18 @@ def _diagnoses(
     return diagnose(described.card, described.run, seen, job.known)
 
 
-def _lacks(described: Utilisation, job: JobSize) -> tuple[MissingInput, ...]:
-    """Return what keeps MFU of the description back."""
-    choice, lacks = described.choice, []
+def _lacks(described: Utilisation, job: JobSize) -> Iterator[MissingInput]:
+    """Yield what keeps MFU of the description back."""
+    choice, rate = described.choice, described.rate
     if job.lack is not None:
-        lacks.append(job.lack)
+        yield job.lack
     if choice.peak is None:
-        lacks.append(MissingInput(choice.problem, choice.remedy))
-    rate = described.rate
+        yield MissingInput(choice.problem, choice.remedy)
     if rate is not None and not described.is_possible:
         value = exact_percent(max(rate.mfu, rate.hfu))
-        problem = f"the described work would be {value} of peak ({rate.convention})"
-        lacks.append(MissingInput(problem, CHECK))
-    return tuple(lacks)
+        yield MissingInput(
+            f"the described work would be {value} of peak ({rate.convention})", CHECK
+        )
 
 
 def _doubts(

@@ -104,11 +104,9 @@ class Description:
 
     def with_options(self, card: ModelCard | None, options: Words) -> Description:
         """Return the description with what the options say in its place; `card` is theirs."""
-        aside = _MODEL if card is not None else frozenset()
-        for word in options.values:
-            aside |= _REPLACES.get(word, frozenset())
-        kept = {word: text for word, text in self.words.values.items() if word not in aside}
         of_card = _MODEL if card is not None else frozenset()  # its options are in it already
+        aside = of_card.union(*(_REPLACES.get(word, ()) for word in options.values))
+        kept = {word: text for word, text in self.words.values.items() if word not in aside}
         given = {word: text for word, text in options.values.items() if word not in of_card}
         dashed = bool(options.values or options.flags)
         words = Words({**kept, **given}, self.words.flags | options.flags, dashed)

@@ -22,6 +22,7 @@ from traceflops.mfu.counted.counter_work import (
 from traceflops.mfu.counted.launches import UNKNOWN, Kind, LaunchWork, WorkPart, launches_of
 from traceflops.mfu.traced.executed import parts_of
 from traceflops.mfu.traced.known_lengths import with_told_lengths
+from traceflops.mfu.traced.work_tables import main_ops
 from traceflops.table import IntArray, Trace, group_rows, names, taken
 from traceflops.units import several
 from traceflops.windows import Prepared
@@ -152,7 +153,7 @@ def paired_work(pair: Prepared) -> LaunchWork | None:
     launches = launches_of(pair)
     if not len(attribution.executed) or not launches.count:
         return None
-    op = _main_of(attribution, pair.trace.activities.num_rows)[launches.row]
+    op = main_ops(attribution, pair.trace.activities.num_rows)[launches.row]
     helps = (attribution.owner[launches.row] >= 0) & (op < 0)
     of_op, kinds = _kinds(pair, attribution)
     nothing = len(kinds)
@@ -166,14 +167,6 @@ def paired_work(pair: Prepared) -> LaunchWork | None:
         np.where(helps, 0, size),
         np.full(launches.count, UNKNOWN, dtype=np.int64),
     )
-
-
-def _main_of(attribution: Attribution, count: int) -> IntArray:
-    """Return, per activity, the op whose main kernel it is, -1 for none."""
-    main_of = np.full(count, -1, dtype=np.int64)
-    ops = attribution.executed[attribution.main[attribution.executed] >= 0]
-    main_of[attribution.main[ops]] = ops
-    return main_of
 
 
 def _kinds(pair: Prepared, attribution: Attribution) -> tuple[IntArray, tuple[Kind, ...]]:

@@ -150,12 +150,12 @@ def op_rows(prepared: Prepared, moved: MovedBytes) -> tuple[OpRow, ...]:
     return tuple(sorted(found, key=lambda row: (-row.measured.time_ns, row.name)))
 
 
-def _of_main(attribution: Attribution, column: IntArray, count: int) -> IntArray:
-    """Return, per activity, the count of the op whose main kernel it is, 0 for others."""
-    found = np.zeros(count, dtype=np.int64)
+def main_ops(attribution: Attribution, count: int) -> IntArray:
+    """Return, per activity, the op whose main kernel it is, -1 for none."""
+    main_of = np.full(count, -1, dtype=np.int64)
     ops = attribution.executed[attribution.main[attribution.executed] >= 0]
-    found[attribution.main[ops]] = attribution.work.of_ops(column)[ops]
-    return found
+    main_of[attribution.main[ops]] = ops
+    return main_of
 
 
 def _kernel_rows(prepared: Prepared, moved: MovedBytes, rows: IntArray) -> Iterator[KernelRow]:
@@ -166,9 +166,9 @@ def _kernel_rows(prepared: Prepared, moved: MovedBytes, rows: IntArray) -> Itera
     attribution, is_copy = moved.attribution, moved.is_copy[rows]
     counted = (attribution.owner[rows] >= 0) & ~is_copy
     work = attribution.work
+    op = main_ops(attribution, activities.num_rows)[rows]
     sums = [
-        _of_main(attribution, column, activities.num_rows)[rows]
-        for column in (work.flops, work.at_least, work.min_bytes)
+        taken(work.of_ops(column), op, 0) for column in (work.flops, work.at_least, work.min_bytes)
     ]
     counted_ns = exact_sums(group, np.where(counted, dur, 0), count)
     measured = _measured(group, counted_ns, *sums)
@@ -176,7 +176,8 @@ def _kernel_rows(prepared: Prepared, moved: MovedBytes, rows: IntArray) -> Itera
     alone = _moved_alone(moved, rows, dur, group, count)
     copies = np.bincount(group[is_copy], minlength=count).tolist()
     paths = common_paths(group, moved.path[rows], count)
-    dtypes = _types_by_group(prepared, attribution, group, rows, count)
+    dtype, types = types_of_ops(prepared, attribution)
+    dtypes = _types_seen(group[op >= 0], dtype[op[op >= 0]], types, count)
     times = np.bincount(group, minlength=count).tolist()
     known = np.bincount(group[counted], minlength=count).tolist()
     for at, row in enumerate(rows[first].tolist()):
@@ -253,16 +254,6 @@ def _op_rows(
     for at, row in enumerate(done[first].tolist()):
         label = labels[int(name[row])]
         yield OpRow(label, times[at], launches[at], measured[at], dtypes[at], path=paths[at])
-
-
-def _types_by_group(
-    prepared: Prepared, attribution: Attribution, group: IntArray, rows: IntArray, count: int
-) -> list[tuple[str, ...]]:
-    """Return the data types of the products whose main kernels are in each group of activities."""
-    dtype, labels = types_of_ops(prepared, attribution)
-    owner = attribution.owner[rows]
-    main = (owner >= 0) & (taken(attribution.main, owner) == rows)
-    return _types_seen(group[main], dtype[owner[main]], labels, count)
 
 
 def _types_seen(
