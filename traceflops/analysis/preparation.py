@@ -84,7 +84,6 @@ def _linked(trace: Trace, classifier: Classifier) -> LinkedTrace:
 
 
 def _accounts(linked: LinkedTrace, selection: Selection) -> dict[int, DeviceAccount]:
-    """Return an account per device that the selection asks for."""
     activities = linked.trace.activities
     device = numbers(activities["device"])
     order = np.argsort(device, kind="stable")

@@ -206,8 +206,8 @@ def _of_marks(trace: Trace) -> Iterator[ForwardPass]:
         yield ForwardPass(int(process[at]), int(start[at]), int(end[at]), told)
 
 
-def _lookups(trace: Trace, attribution: Attribution) -> Iterator[tuple[int, list[int]]]:
-    """Yield, per process, the times at which passes begin: look-ups in the largest table.
+def _between(trace: Trace, attribution: Attribution) -> Iterator[ForwardPass]:
+    """Yield a pass from each look-up in the largest table to the next; all where there are none.
 
     Models with several such tables look into all of them before the first product.
     """
@@ -221,7 +221,9 @@ def _lookups(trace: Trace, attribution: Attribution) -> Iterator[tuple[int, list
         times = np.sort(start[rows[here]])
         done = np.searchsorted(np.sort(start[work[process[work] == one]]), times)
         first = np.append(True, done[1:] > done[:-1])[: len(times)]
-        yield one, times[first].tolist()
+        begins = times[first].tolist()
+        for low, high in zip(begins or [-ALWAYS], [*begins[1:], ALWAYS], strict=True):
+            yield ForwardPass(one, low, high)
 
 
 def _table(trace: Trace, row: int) -> tuple[int, Shape]:
@@ -234,17 +236,9 @@ def _table(trace: Trace, row: int) -> tuple[int, Shape]:
     return rows, sizes
 
 
-def _between(trace: Trace, attribution: Attribution) -> Iterator[ForwardPass]:
-    """Yield a pass from each look-up to the next; all of a process where it has none."""
-    for process, times in _lookups(trace, attribution):
-        for low, high in zip(times or [-ALWAYS], [*times[1:], ALWAYS], strict=True):
-            yield ForwardPass(process, low, high)
-
-
 def _evidence(
     linked: LinkedTrace, attribution: Attribution, passes: tuple[ForwardPass, ...]
 ) -> list[Evidence]:
-    """Return what was executed in each pass."""
     trace = linked.trace
     ops, works = trace.ops, attribution.work.works
     cached = _naming_a_cache(linked, passes)
@@ -289,7 +283,6 @@ def _named_after_cache(table: pa.Table) -> BoolArray:
 
 
 def _by_pass(place: IntArray, rows: IntArray, passes: int) -> list[IntArray]:
-    """Return which of these ops are in each pass."""
     order = rows[np.argsort(place[rows], kind="stable")]
     edges = np.searchsorted(place[order], np.arange(passes + 1))
     return [order[low:high] for low, high in pairwise(edges.tolist())]

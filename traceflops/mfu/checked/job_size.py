@@ -125,12 +125,11 @@ def host_time(prepared: Prepared) -> int | None:
     process = numbers(prepared.trace.devices["process"])
     total = 0
     for device, windows in prepared.windows.items():
-        steps = marked.by_process.get(int(process[device]))
         chosen = [window.step for window in windows if window.used and window.role == "step"]
-        if steps is None and chosen:
-            return None
-        if steps is None:
+        if not chosen:
             continue
+        if (steps := marked.by_process.get(int(process[device]))) is None:
+            return None
         named = prepared.plan.layout.numbers[device].tolist()
         times = dict(zip(named, (steps.end_ns - steps.start_ns).tolist(), strict=True))
         if any(step not in times for step in chosen):
@@ -173,7 +172,6 @@ def peak_in_trace(
 
 
 def _unknown(measured: Measurement, prepared: Prepared) -> MissingInput | None:
-    """Return what is not known of the devices."""
     kinds = prepared.trace.devices["type"].to_pylist()
     if all(kinds[device.device] == "cpu" for device in measured.devices):
         how = remedy(prepared.trace.source.format, "device work")

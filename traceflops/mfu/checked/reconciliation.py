@@ -249,7 +249,6 @@ def _diagnoses(
 
 
 def _lacks(described: Utilisation, job: JobSize) -> Iterator[MissingInput]:
-    """Yield what keeps MFU of the description back."""
     choice, rate = described.choice, described.rate
     if job.lack is not None:
         yield job.lack
@@ -292,7 +291,6 @@ def _other_adapters(done: Executed, described: Utilisation, job: JobSize) -> Ite
 
 
 def _seen(done: Executed, job: JobSize) -> Seen:
-    """Return what the trace shows of one device in one step."""
     ledger = done.ledger()
     return Seen(
         passes_of(ledger).times(Fraction(1, job.windows)),

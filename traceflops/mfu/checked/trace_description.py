@@ -213,7 +213,6 @@ def _list(word: str, value: list[object]) -> str:
 
 
 def _one(word: str, value: object) -> str:
-    """Return a plain value as text."""
     if word == "frozen" and value is True:
         return "all"
     if isinstance(value, str) and value.isprintable():
@@ -227,7 +226,6 @@ def _one(word: str, value: object) -> str:
 
 
 def _said(value: object) -> str:
-    """Return a value that cannot be meant, in words."""
     if isinstance(value, bool):
         return str(value).lower()
     return _KINDS_SAID.get(type(value), "a number")

@@ -215,7 +215,6 @@ def adapter_flops(card: ModelCard, run: Run) -> Fraction:
 
 
 def _whole(value: Fraction) -> int | None:
-    """Return the whole number that a size is, None where it is none."""
     size = solved(value)
     return size if size is not None and abs(value - size) * 1000 <= size else None
 
@@ -289,7 +288,6 @@ def _first_layers(described: Variant, seen: Seen) -> Iterator[Variant]:
 
 
 def _attended(described: Variant, seen: Seen) -> Iterator[Variant]:
-    """Yield other masks of attention."""
     cores = (one.core for one in described.card.cores())
     kinds = {core.mask.kind for core in cores if not core.cross}
     for mask, words, remedy in _MASKS:

@@ -218,7 +218,6 @@ class _Joiner:
 
 
 def _bytes_notes(sources: Sequence[Source]) -> Iterator[Note]:
-    """Yield where the bytes that were counted were counted."""
     counted = [
         source.counters
         for source in sources

@@ -113,11 +113,10 @@ def counter_work(
 ) -> CounterWork:
     """Return what the counters say; `family` is the place of each launch's own in `families`."""
     reader = _CounterReader(counted, families, family)
-    matrix, vector = reader.types(MATRIX), reader.types(VECTOR)
-    needed = [hardware.matrix if hardware is not None else () for hardware in families]
-    of_vectors = [hardware.vector if hardware is not None else () for hardware in families]
+    matrix = reader.types(MATRIX)
     work = {name: amount.value for name, amount in matrix.items()}
-    total = reader.total(work, needed)
+    vectors = {name: amount.value for name, amount in reader.types(VECTOR).items()}
+    total = reader.total(work, "matrix")
     uncounted = (total >= 0) & _in_xf32(counted.launches) & ~_counts(work, XF32)
     total = np.where(uncounted, UNKNOWN, total)
     nobody = np.zeros(counted.launches.count, dtype=np.bool_)
@@ -129,9 +128,9 @@ def counter_work(
         counted=counted,
         families=families,
         matrix=work,
-        vector=(other := {name: amount.value for name, amount in vector.items()}),
+        vector=vectors,
         matrix_flops=total,
-        vector_flops=reader.total(other, of_vectors),
+        vector_flops=reader.total(vectors, "vector"),
         read=reader.amount(READ, BYTES_AGREE).value,
         written=reader.amount(WRITTEN, BYTES_AGREE).value,
         moved=reader.amount(MOVED, BYTES_AGREE).value,
@@ -182,11 +181,11 @@ class _CounterReader:
                 amount = _filled(amount, _computed(self.counted, formula, agree), mine)
         return amount
 
-    def total(self, by_type: Mapping[str, IntArray], needed: list[tuple[str, ...]]) -> IntArray:
-        """Return the sum over data types where all that are needed are known."""
+    def total(self, by_type: Mapping[str, IntArray], units: str) -> IntArray:
+        """Return the sum over data types where all are known that the units of a device have."""
         known = np.zeros(len(self.family), dtype=np.bool_)
-        for place, types in enumerate(needed):
-            if types:
+        for place, family in enumerate(self.families):
+            if types := getattr(family, units, ()):
                 all_known = reduce(np.logical_and, (by_type[name] >= 0 for name in types))
                 known |= (self.family == place) & all_known
         flops = [np.maximum(column, 0) for column in by_type.values()]
@@ -261,11 +260,9 @@ def counted_kernels(work: CounterWork, units: IntArray) -> tuple[CountedKernel, 
 
     `units` are the CUs of the device of each launch, 0 where they are not known.
     """
-
-    def by_work(row: CountedKernel) -> tuple[int, int, str]:
-        return -(row.flops or 0), -((row.read or 0) + (row.written or 0)), row.name
-
-    return tuple(sorted(_kernels(work, units), key=by_work))
+    rows = sorted(_kernels(work, units), key=lambda row: row.name)
+    rows.sort(key=lambda row: (row.flops or 0, (row.read or 0) + (row.written or 0)), reverse=True)
+    return tuple(rows)
 
 
 def _kernels(work: CounterWork, units: IntArray) -> Iterator[CountedKernel]:

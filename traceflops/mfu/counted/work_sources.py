@@ -61,7 +61,6 @@ def work_sources(
 
 
 def _tells_nothing(pair: Trace) -> UsageError:
-    """Return why a paired recording tells no FLOPs."""
     files = first_few([file.name for file in pair.source.files], "more file")
     shapes = pair.ops.num_rows - pair.ops["input_dims"].null_count
     if shapes and pair.calls.num_rows and pair.calls["kernel"].null_count == pair.calls.num_rows:
@@ -170,7 +169,6 @@ def paired_work(pair: Prepared) -> LaunchWork | None:
 
 
 def _kinds(pair: Prepared, attribution: Attribution) -> tuple[IntArray, tuple[Kind, ...]]:
-    """Return the kind of each op, and what the kinds are."""
     parts, _ = parts_of(pair, attribution)
     dtype, labels = types_of_ops(pair, attribution)
     rows = attribution.executed
