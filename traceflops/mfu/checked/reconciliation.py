@@ -310,11 +310,11 @@ def described_fall(
     peak = described.choice.peak
     if peak is None or not job.windows:
         return None, ()
-    families = {name: _share(described, job, name) for name in FAMILIES}
+    ledger = described.work.ledger
+    families = {name: Fraction(ledger.total(name)) / job.devices for name in FAMILIES}
+    families["model"] += Fraction(ledger.total("convention")) / job.devices
     # FLOPs per device and window, and the peak, may be fractions: then the unit is smaller.
-    scale = lcm(
-        peak.flops_per_ns.denominator, *(family.denominator for family in families.values())
-    )
+    scale = lcm(*(part.denominator for part in (peak.flops_per_ns, *families.values())))
     budgets = [
         _budget(windows, families, peak.flops_per_ns, scale)
         for windows in prepared.windows.values()
@@ -325,13 +325,6 @@ def described_fall(
     if fall.errors:
         return None, (TOO_MUCH,)
     return replace(fall, dtypes=dtypes, unit=unit), ()
-
-
-def _share(described: Utilisation, job: JobSize, family: str) -> Fraction:
-    """Return the FLOPs of one family that fall to one window of one device."""
-    ledger = described.work.ledger
-    flops = ledger.total(family) + (ledger.total("convention") if family == "model" else 0)
-    return Fraction(flops) / job.devices
 
 
 def _budget(

@@ -14,7 +14,6 @@ from traceflops.mfu.budget import DevicePeaks, device_peaks
 from traceflops.mfu.counted.counter_work import CounterWork
 from traceflops.mfu.counted.joins import KNOWN, CrossCheck, How, Join
 from traceflops.mfu.counted.launches import UNKNOWN
-from traceflops.mfu.counted.work_sources import first_few
 from traceflops.table import BoolArray, IntArray, Note, codes, numbers
 from traceflops.units import exact_percent, several, uncapitalized
 from traceflops.windows import Prepared
@@ -54,6 +53,8 @@ _TEXTS: Final = {
     "counters-without-xf32": "The kernels of {launches} compute in XF32 by name, but the counter "
     "(SQ_INSTS_VALU_MFMA_MOPS_XF32) is missing. Their FLOPs are unknown.",
 }
+
+_MOST_NAMED: Final = 3
 
 _ASSUMED: Final = ("counters-rounded", "passes-uneven")
 
@@ -221,3 +222,10 @@ def _architecture(prepared: Prepared, device: DevicePeaks) -> str | None:
 def _products(archs: dict[str, str]) -> str:
     words = (arch if product == "unknown GPU" else product for arch, product in archs.items())
     return ", ".join(shown(word) for word in dict.fromkeys(words))
+
+
+def first_few(names: Sequence[str], more: str) -> str:
+    """Return the first few of some names, and of how many more they are (`more` of what)."""
+    beyond = len(names) - _MOST_NAMED
+    some = ", ".join(names[:_MOST_NAMED])
+    return f"{some} and {several(beyond, more)}" if beyond > 0 else some
