@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import cache, partial
 from typing import Final
 
 from traceflops.attribution import UNKNOWN_TYPE
@@ -126,17 +127,13 @@ def device_peaks(
 
     Raises UsageError for an id that the table lacks and a rate that cannot be meant.
     """
-    rows = trace.devices.to_pylist()
-    matches: dict[SeenDevice, Match] = {}  # of thousands of devices most are alike
-    found = []
-    for device in devices:
-        seen = SeenDevice.of(rows[device])
-        if seen not in matches:
-            matches[seen] = chosen(options.device, options.tflops, seen)
-        match = matches[seen]
-        given = options.tflops is not None
-        found.append(DevicePeaks(device, match, _rates(match, given=given), match.bandwidth, given))
-    return tuple(found)
+    rows, given = trace.devices.to_pylist(), options.tflops is not None
+    matched = cache(partial(chosen, options.device, options.tflops))  # of thousands most are alike
+    matches = ((device, matched(SeenDevice.of(rows[device]))) for device in devices)
+    return tuple(
+        DevicePeaks(device, match, _rates(match, given=given), match.bandwidth, given)
+        for device, match in matches
+    )
 
 
 def peak_notes(done: Executed, devices: tuple[DevicePeaks, ...]) -> Iterator[Note]:

@@ -80,7 +80,8 @@ class JobSize:
 
 def job_size(prepared: Prepared, gpus: int | None = None) -> JobSize:
     """Return the size of the job: `gpus` where the user gives it, else what the trace says."""
-    world, working = _world_size(prepared), _working(prepared)
+    sizes = [size for size in prepared.trace.processes["world_size"].to_pylist() if size]
+    world, working = max(sizes, default=None), _working(prepared)
     devices, told_by = working, "as in the trace"
     if gpus is not None:
         devices, told_by = gpus, "from --gpus"
@@ -99,11 +100,6 @@ def job_size(prepared: Prepared, gpus: int | None = None) -> JobSize:
         is_range=prepared.selection.is_time_range,
         format=prepared.trace.source.format,
     )
-
-
-def _world_size(prepared: Prepared) -> int | None:
-    sizes = [size for size in prepared.trace.processes["world_size"].to_pylist() if size]
-    return max(sizes) if sizes else None
 
 
 def _working(prepared: Prepared) -> int:

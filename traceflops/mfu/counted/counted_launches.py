@@ -167,23 +167,18 @@ def _values(
     table: pa.Table, place: IntArray, count: int
 ) -> tuple[dict[str, FloatArray], dict[str, FloatArray]]:
     """Return the value of each counter that a formula has, by place, and its spread."""
-    labels, counter = names(table["counter"]), codes(table["counter"])
-    value = floats(table["value"])
+    counter, value = codes(table["counter"]), floats(table["value"])
+    wanted: dict[str, list[int]] = {}
+    for code, label in enumerate(names(table["counter"])):
+        if (plain := plain_counter(label)) in counters_used():
+            wanted.setdefault(plain, []).append(code)
     values, spread = {}, {}
-    for name, code in _wanted(labels):
-        rows = np.flatnonzero(np.isin(counter, code) & (place >= 0))
+    for name, known in wanted.items():
+        rows = np.flatnonzero(np.isin(counter, known) & (place >= 0))
         values[name], spread[name] = _means(place[rows], value[rows], count)
     values = with_sums(values)
     nothing = np.zeros(count)
     return values, {name: spread.get(name, nothing) for name in values}
-
-
-def _wanted(labels: list[str]) -> list[tuple[str, list[int]]]:
-    wanted: dict[str, list[int]] = {}
-    for code, label in enumerate(labels):
-        if (plain := plain_counter(label)) in counters_used():
-            wanted.setdefault(plain, []).append(code)
-    return list(wanted.items())
 
 
 def _means(place: IntArray, value: FloatArray, count: int) -> tuple[FloatArray, FloatArray]:

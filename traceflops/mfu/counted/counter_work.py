@@ -116,8 +116,8 @@ def counter_work(
     matrix = reader.types(MATRIX)
     work = {name: amount.value for name, amount in matrix.items()}
     vectors = {name: amount.value for name, amount in reader.types(VECTOR).items()}
-    total = reader.total(work, "matrix")
-    uncounted = (total >= 0) & _in_xf32(counted.launches) & ~_counts(work, XF32)
+    total, nothing = reader.total(work, "matrix"), np.full(1, UNKNOWN)
+    uncounted = (total >= 0) & _in_xf32(counted.launches) & (work.get(XF32, nothing) < 0)
     total = np.where(uncounted, UNKNOWN, total)
     nobody = np.zeros(counted.launches.count, dtype=np.bool_)
     partial = (total < 0) & _any(nobody, (amount.value >= 0 for amount in matrix.values()))
@@ -149,12 +149,6 @@ def _in_xf32(launches: Launches) -> BoolArray:
     said = [float_type(name) == XF32 for name in launches.names]
     in_xf32: BoolArray = np.array([*said, False], dtype=np.bool_)[launches.name]
     return in_xf32
-
-
-def _counts(work: Mapping[str, IntArray], dtype: str) -> BoolArray:
-    """Return where a data type was counted."""
-    column = work.get(dtype)
-    return np.zeros(1, dtype=np.bool_) if column is None else column >= 0
 
 
 @dataclass(frozen=True, slots=True)

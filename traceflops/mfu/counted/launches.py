@@ -327,6 +327,7 @@ def _with_devices(trace: Trace, processes: IntArray) -> pa.Table:
 def _captured_kernels(trace: Trace, devices: pa.Table, rows: IntArray) -> pa.Table:
     """Return the kernels that some calls name, each on the first device of its process."""
     calls, table = trace.calls, TableBuilder("activities")
+    sizes = ((name, axes(calls[name])) for name in ("grid", "block"))
     process = numbers(calls["process"])[rows]
     owner, first = np.unique(numbers(devices["process"]), return_index=True)
     table.add(
@@ -338,11 +339,6 @@ def _captured_kernels(trace: Trace, devices: pa.Table, rows: IntArray) -> pa.Tab
         start_ns=numbers(calls["start_ns"])[rows],
         dur_ns=0,
         **{name: numbers(calls[name], ABSENT)[rows] for name in ("correlation", "external_id")},
-        **{name: _sides(calls[name])[rows] for name in ("grid", "block")},
+        **{name: np.where(sides > 0, sides, ABSENT)[rows] for name, sides in sizes},
     )
     return table.finish()
-
-
-def _sides(column: pa.ChunkedArray) -> IntArray:
-    sides = axes(column)
-    return np.where(sides > 0, sides, ABSENT)

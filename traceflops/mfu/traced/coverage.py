@@ -177,10 +177,5 @@ def compute_kernels(prepared: Prepared) -> BoolArray:
     """Return, per activity, whether it is a kernel of category compute; no op of a CPU is one."""
     categorised = prepared.linked.categorised
     top = np.array([one == "compute" for one in categorised.top()], dtype=np.bool_)
-    found: BoolArray = top[categorised.category] & ~on_cpu(prepared)
+    found: BoolArray = top[categorised.category] & ~of_kind(prepared.trace.activities, "op")
     return found
-
-
-def on_cpu(prepared: Prepared) -> BoolArray:
-    """Return, per activity, whether it is an operator of a CPU device."""
-    return of_kind(prepared.trace.activities, "op")

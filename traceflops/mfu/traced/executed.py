@@ -8,7 +8,7 @@ counted FLOPs stand beside it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
@@ -120,8 +120,12 @@ class Executed:
     def ledger(
         self, device: int | None = None, window: int | None = None, *, used: bool = True
     ) -> Ledger:
-        """Return the ledger; its lines sum to everything that was executed there."""
-        return ledger_of(self.select(device, window, used=used))
+        """Return the ledger in LINE_ORDER; its lines sum to everything that was executed there."""
+        sums: Counter[str] = Counter()
+        for cell in self.select(device, window, used=used):
+            sums[cell.line] += cell.flops
+        order = sorted(sums, key=lambda name: (LINE_ORDER.index(name.split(".")[0]), name))
+        return Ledger(TRACE, tuple(Line(name, sums[name]) for name in order if sums[name]))
 
     @property
     def model_flops(self) -> int:
@@ -228,15 +232,6 @@ def parts_of(prepared: Prepared, attribution: Attribution) -> tuple[PartTable, P
     roles = product_roles(trace, attribution, phase)
     subname = subnames(trace, attribution, phase, roles)
     return part_table(attribution, phase, roles, subname), phase
-
-
-def ledger_of(cells: Iterable[Cell]) -> Ledger:
-    """Return the ledger of some cells, its lines in the order of LINE_ORDER."""
-    sums: dict[str, int] = {}
-    for cell in cells:
-        sums[cell.line] = sums.get(cell.line, 0) + cell.flops
-    order = sorted(sums, key=lambda name: (LINE_ORDER.index(name.split(".")[0]), name))
-    return Ledger(TRACE, tuple(Line(name, sums[name]) for name in order if sums[name]))
 
 
 def _total(prepared: Prepared, attribution: Attribution) -> int:
