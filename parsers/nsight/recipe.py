@@ -98,7 +98,7 @@ def _beside(file: ArrowTable, devices: Sequence[ArrowTable], traces: int) -> lis
     """Return the tables of devices that are of a file: in its folder or the one above."""
     folder = PurePath(file.source.folder)
     near = (folder, folder.parent)
-    return [one for one in devices if traces == 1 or PurePath(one.source.folder) in near]
+    return [device for device in devices if traces == 1 or PurePath(device.source.folder) in near]
 
 
 def _trace(file: ArrowTable, devices: Sequence[ArrowTable]) -> Trace:
@@ -114,9 +114,11 @@ def _trace(file: ArrowTable, devices: Sequence[ArrowTable]) -> Trace:
     files = [one.source for one in (file, *devices)]
     made = Source(
         format=FORMAT,
-        files=tuple(SourceFile(one.label, one.stored_bytes, one.stored_bytes) for one in files),
+        files=tuple(
+            SourceFile(a_file.label, a_file.stored_bytes, a_file.stored_bytes) for a_file in files
+        ),
         tool="Nsight Systems recipe nvtx_gpu_proj_trace",
-        facts=dict(fact for one in devices for fact in _device_facts(one)),
+        facts=dict(fact for device in devices for fact in _device_facts(device)),
         event_counts={
             "nvtx_gpu_proj_trace": counts["ranges"],
             "GPU operations in ranges": counts["operations"],
@@ -127,7 +129,7 @@ def _trace(file: ArrowTable, devices: Sequence[ArrowTable]) -> Trace:
         _NOTES.note("no-device-work"),
         *overflow_notes(gathered.overflowed, source.label),
     )
-    return Trace(made, gathered.finish(), tuple(replace(one, file=source.label) for one in notes))
+    return Trace(made, gathered.finish(), tuple(replace(note, file=source.label) for note in notes))
 
 
 def _add(

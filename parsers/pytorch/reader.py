@@ -148,7 +148,7 @@ def _assemble(
     metadata = read_metadata(stream.header, source.name)
     devices = _number_devices(collected.tables).tolist()
     too_many = overflowed(collected.tables.values())
-    facts = [(0, one, metadata.facts_of(one) or NOTHING_KNOWN) for one in devices]
+    facts = [(0, device, metadata.facts_of(device) or NOTHING_KNOWN) for device in devices]
     tables = {
         "processes": processes_table([_process(metadata, collected.pids, source.label)]),
         "devices": devices_table(facts),

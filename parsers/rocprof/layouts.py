@@ -229,7 +229,9 @@ _OTHERS: Final = _columns(
     " Accum_VGPR_Count SGPR_Count lds scr vgpr arch_vgpr accum_vgpr sgpr fbar wave_size sig obj"
     " CompleteNs DurationNs Duration Scratch_Per_Workitem Accum_VGPR SGPR Wave_Size XCC_Index"
 )
-_KNOWN: Final = _OTHERS | {one for _, spellings in _ROLES.values() for one in spellings}
+_KNOWN: Final = _OTHERS | {
+    a_spelling for _, spellings in _ROLES.values() for a_spelling in spellings
+}
 
 
 def counters_in(names: Sequence[str]) -> dict[str, list[int]]:

@@ -98,7 +98,9 @@ def _impossible(array: pa.ChunkedArray) -> BoolArray | None:
     """Return which values are impossible; None where there is none."""
     if pa.types.is_fixed_size_list(array.type):
         size = array.type.list_size
-        parts = [one.values.slice(one.offset * size, len(one) * size) for one in array.chunks]
+        parts = [
+            chunk.values.slice(chunk.offset * size, len(chunk) * size) for chunk in array.chunks
+        ]
         bad = _impossible(pa.chunked_array(parts, array.type.value_type))
         return np.asarray(bad.reshape(-1, size).any(axis=1)) if bad is not None else None
     values = numbers(array, 0)

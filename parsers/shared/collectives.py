@@ -270,7 +270,7 @@ def _sum(values: Sequence[int | None]) -> int | None:
 def _write(table: TableBuilder, rows: IntArray, facts: Sequence[_Facts]) -> None:
     """Write the facts of some activities into their columns."""
     for column, fact in _COLUMNS.items():
-        values = [getattr(one, fact) for one in facts]
+        values = [getattr(a_fact, fact) for a_fact in facts]
         codes = table.names[column] if fact in _TEXTS else None
         if codes is not None:
             values = [-1 if value is None else codes[value] for value in values]

@@ -54,18 +54,18 @@ def measured_object(measured: Measurement) -> dict[str, Any]:
         "sources": list(measured.sources),
         **_by_recordings(done.work),
         "lacks": [fields(lack, "problem", "remedy") for lack in measured.lacks],
-        "peaks": [_peak(one) for one in measured.devices],
+        "peaks": [_peak(device) for device in measured.devices],
         "waterfall": waterfall_object(measured.waterfall)
         if measured.waterfall is not None
         else None,
         "ledger": _ledger(done),
         "open_lines": [
             {
-                "line": one.line,
-                **flop_count("at_least", one.at_least),
-                **flop_count("at_most", one.at_most),
+                "line": a_range.line,
+                **flop_count("at_least", a_range.at_least),
+                **flop_count("at_most", a_range.at_most),
             }
-            for one in done.ranges()
+            for a_range in done.ranges()
         ],
         "inference": _inference(measured.inference) if measured.inference is not None else None,
         "needed_time": {
@@ -85,7 +85,7 @@ def _by_recordings(work: MeasuredWork | None) -> dict[str, Any]:
     if work is None:
         return {"joins": [], "cross_check": None, "counted_kernels": []}
     return {
-        "joins": [_join(one) for one in work.joins],
+        "joins": [_join(join) for join in work.joins],
         "cross_check": _check(work.check) if work.check is not None else None,
         "counted_kernels": [_counted(one) for one in work.counted],
     }

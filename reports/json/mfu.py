@@ -54,10 +54,10 @@ def mfu_object(figures: Utilisation, explained: Explanation | None = None) -> di
         "peak": _peak(figures),
         "lacks": [fields(lack, "problem", "remedy") for lack in figures.lacks],
         "ledger": [
-            {"line": one.name, **flop_count("flops", one.flops)}
-            for one in figures.work.ledger.lines
+            {"line": line.name, **flop_count("flops", line.flops)}
+            for line in figures.work.ledger.lines
         ],
-        "conventions": [_entry(one) for one in figures.entries],
+        "conventions": [_entry(entry) for entry in figures.entries],
         "reported": _explained(explained) if explained is not None else None,
         "notes": list(figures.notes),
     }
@@ -175,7 +175,7 @@ def _explained(explained: Explanation) -> dict[str, Any]:
         "text": explained.reported.text,
         "share": float(explained.reported.value),
         "sentence": explained.sentence,
-        "candidates": [_candidate(one) for one in explained.candidates],
+        "candidates": [_candidate(candidate) for candidate in explained.candidates],
     }
 
 
@@ -223,7 +223,10 @@ def _described_object(
 
 
 def _comparison(checked: Reconciliation) -> dict[str, Any]:
-    counts, others = checked.counts, [one for one in checked.diagnoses if not one.fits]
+    counts, others = (
+        checked.counts,
+        [a_diagnosis for a_diagnosis in checked.diagnoses if not a_diagnosis.fits],
+    )
     diagnoses = (*checked.findings, *others[:_NEAREST])
     return {
         **flop_count("needed_flops", checked.needed),

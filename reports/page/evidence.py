@@ -96,7 +96,7 @@ def _longest_stretch(analysis: Analysis, component: str) -> Iterator[Place]:
             best = max(best, (end - start, start, device))
     length, start, device = best
     if length:
-        labels = {one.device: one.label for one in analysis.devices}
+        labels = {a_device.device: a_device.label for a_device in analysis.devices}
         where = f" on {shorten_middle(labels[device], _DEVICE)}" if len(labels) > 1 else ""
         text = f"longest interval: {duration(length)}{where}"
         yield Place(f"t={start}-{start + length},{device}", text, is_live=True)
@@ -141,7 +141,7 @@ def _worst_step(analysis: Analysis, component: str, steps: StepRows) -> Iterator
     spread, _ = steps
     if spread is None or len(spread.used) < 2:
         return
-    worst = max(spread.used, key=lambda one: one.components.parts()[component])
+    worst = max(spread.used, key=lambda item: item.components.parts()[component])
     ns, where = worst.components.parts()[component], f"in step {worst.step}"
     late = late_after(analysis.devices, worst.step, ns) if component == "idle" else None
     if late is not None:
@@ -169,7 +169,9 @@ def _worst_rank(analysis: Analysis, component: str) -> Iterator[Place]:
     known = {device.rank for device in analysis.devices if device.rank is not None}
     if not 1 < len(analysis.devices) <= MOST_DEVICES or len(known) < len(analysis.devices):
         return
-    worst = max(analysis.devices, key=lambda one: one.chosen.components.parts()[component])
+    worst = max(
+        analysis.devices, key=lambda a_device: a_device.chosen.components.parts()[component]
+    )
     ns = worst.chosen.components.parts()[component]
     yield Place(f"rank={worst.rank}", f"most on rank {worst.rank}: {duration(ns)} total")
 
@@ -187,6 +189,8 @@ def findings_shown(analysis: Analysis) -> list[FindingShown]:
     """Return the findings, the largest first, with the best of their places first."""
     steps = step_rows(analysis)
     return [
-        FindingShown(one, gain_sentence(analysis, one), tuple(places(analysis, one, steps)))
-        for one in analysis.findings
+        FindingShown(
+            finding, gain_sentence(analysis, finding), tuple(places(analysis, finding, steps))
+        )
+        for finding in analysis.findings
     ]

@@ -57,7 +57,7 @@ def render_html(
     sections = list(filled(analysis))
     if authored.blocks:
         sections.insert(1, Filled(_AUTHORED, Content({"blocks": authored.blocks})))
-    made = {name: make for one in sections for name, make in one.content.figures.items()}
+    made = {name: make for section in sections for name, make in section.content.figures.items()}
     drawn = embed(made) if made else None
     scripts = scripts_of(sections, drawn)
     parts, narrower = _fitting(analysis, sections, drawn, scripts)
@@ -119,11 +119,13 @@ def _parts(
         "unit": unit(analysis),
         "units": plural(unit(analysis)),
         "figures": drawn.divs if drawn else {},
-        "sections": {one.section.name for one in sections},
+        "sections": {section.section.name for section in sections},
     }
-    for one in sections:
-        made = templates.get_template(f"{one.section.name}.html.j2")
-        yield _Part(one.section.name, one.title, made.render(common | dict(one.content.values)))
+    for section in sections:
+        made = templates.get_template(f"{section.section.name}.html.j2")
+        yield _Part(
+            section.section.name, section.title, made.render(common | dict(section.content.values))
+        )
 
 
 def _css() -> str:

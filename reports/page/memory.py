@@ -100,7 +100,7 @@ def memory_page(analysis: Analysis) -> MemoryPage | None:
     first = _firsts(used, clocks)
     ordered: Sequence[MemoryUse] = used
     if len(used) > MOST_DRAWN:
-        ordered = sorted(used, key=lambda one: (one.on_host, -one.allocated.peak))
+        ordered = sorted(used, key=lambda item: (item.on_host, -item.allocated.peak))
     drawn = [
         one
         for one in ordered

@@ -173,8 +173,8 @@ def _second_key(prepared: Prepared, kind: Kind) -> tuple[IntArray, list[tuple[in
     if kind == "stream":
         categorised = prepared.linked.categorised
         looks = [
-            (_look(one.top), f"{one.top}, {one.sub.replace('_', ' ')}")
-            for one in categorised.categories
+            (_look(category.top), f"{category.top}, {category.sub.replace('_', ' ')}")
+            for category in categorised.categories
         ]
         return categorised.category, looks
     if kind == "range":

@@ -92,7 +92,7 @@ class Still:
     @property
     def streams(self) -> str:
         """Return how busy the first streams are, in words; not of those whose work overlaps."""
-        depths = [*(one.lane.depth for one in self.lanes[1:]), 0]
+        depths = [*(lane.lane.depth for lane in self.lanes[1:]), 0]
         streams = [
             f"{one.label} {percent(one.busy_share)}"
             for one, below in zip(self.lanes, depths, strict=True)
@@ -112,7 +112,7 @@ class Still:
         They are kept free until it does, so that nothing below moves then.
         """
         heads = sum(lane.heading is not None for lane in self.lanes)
-        rows = sum(_STREAM if one.lane.kind == "stream" else _ROW for one in self.lanes)
+        rows = sum(_STREAM if a_lane.lane.kind == "stream" else _ROW for a_lane in self.lanes)
         return _AXIS + heads * _HEAD + rows
 
 

@@ -230,9 +230,9 @@ def _diagnoses(checked: Reconciliation, width: int) -> Iterator[Text]:
         return
     rows = [one for one in fitting if one.score <= fitting[0].score + _LESS_SIMPLE]
     yield from headline(f"{'leaves':>8}  what would make them agree, simplest first")
-    for one in rows[:_DIAGNOSES_SHOWN]:
-        left = exact_percent(one.distance) if one.distance else "nothing"
-        yield from hanging(f"{left:>8}  ", f"{one.words}: {one.remedy}", width)
+    for row in rows[:_DIAGNOSES_SHOWN]:
+        left = exact_percent(row.distance) if row.distance else "nothing"
+        yield from hanging(f"{left:>8}  ", f"{row.words}: {row.remedy}", width)
 
 
 def _is_counted(row: KernelRow) -> bool:

@@ -82,10 +82,10 @@ def conventions_table(figures: Utilisation, width: int) -> Iterator[Text]:
     room = room if room >= _SHORTEST and len(widths) == len(_COLUMNS) else 0
     yield Text()
     yield Text(f"{_row(heads, widths)}{'  used by' if room else ''}", "bold")
-    for one in figures.entries:
-        if one.work is not None:
-            row = Text(_row(_entry(one, one.work), widths))
-            yield row.append(f"  {_start(one.convention.used_by, room)}" if room else "", "dim")
+    for entry in figures.entries:
+        if entry.work is not None:
+            row = Text(_row(_entry(entry, entry.work), widths))
+            yield row.append(f"  {_start(entry.convention.used_by, room)}" if room else "", "dim")
     yield Text()
     yield from _not_computed(figures.entries, width)
 
@@ -289,8 +289,8 @@ def _row(texts: Mapping[str, str], widths: Mapping[str, int]) -> str:
 def _not_computed(entries: Iterable[Entry], width: int) -> Iterator[Text]:
     """Yield the conventions without a figure, those with the same reason together."""
     reasons: dict[str, list[str]] = {}
-    for one in entries:
-        if one.work is None:
-            reasons.setdefault(one.problem, []).append(one.convention.id)
+    for entry in entries:
+        if entry.work is None:
+            reasons.setdefault(entry.problem, []).append(entry.convention.id)
     for problem, names in reasons.items():
         yield from paragraph(f"not computed: {', '.join(names)} ({problem})", width)

@@ -64,7 +64,7 @@ def blocks(text: str) -> Iterator[NoteBlock]:
     while lines:
         line = lines.popleft().strip()
         if line.startswith(_FENCE):
-            code = takewhile(lambda one: one.strip() != _FENCE, _taken(lines))
+            code = takewhile(lambda a_item: a_item.strip() != _FENCE, _taken(lines))
             yield NoteBlock("code", tuple(one.rstrip() for one in code))
         elif heading := _HEADING.fullmatch(line):
             yield NoteBlock("heading", (heading[1],))

@@ -126,8 +126,8 @@ def bounds_sentence(measured: Measurement) -> str:
 def why_not(measured: Measurement) -> list[str]:
     """Return why there is no MFU, a sentence per reason."""
     sentences = (
-        "; ".join(part.rstrip(".") for part in (one.problem, one.remedy) if part)
-        for one in measured.lacks
+        "; ".join(part.rstrip(".") for part in (lack.problem, lack.remedy) if part)
+        for lack in measured.lacks
     )
     return [f"No MFU: {sentence}." for sentence in sentences]
 
@@ -244,9 +244,9 @@ def _peaks(measured: Measurement) -> Iterator[Fact]:
     """Yield the rates of each kind of device for the data types that were counted."""
     counted = measured.executed.dtypes - {TF32_OR_FP32}
     rates = {
-        (one.product, "given" if one.given else f"{dtype} dense", rate)
-        for one in measured.devices
-        for dtype, rate in one.rates.items()
+        (device.product, "given" if device.given else f"{dtype} dense", rate)
+        for device in measured.devices
+        for dtype, rate in device.rates.items()
         if dtype in counted
     }
     for product, kind, rate in sorted(rates):
@@ -311,8 +311,8 @@ def roof(measured: Measurement, dtypes: tuple[str, ...] = ()) -> tuple[int | Non
     The peak is that of `dtypes`, without any that of all that was counted.
     """
     counted = dtypes or tuple(measured.executed.dtypes)
-    peaks = {one.rates.get(dtype) for one in measured.devices for dtype in counted}
-    widths = {one.bandwidth for one in measured.devices}
+    peaks = {device.rates.get(dtype) for device in measured.devices for dtype in counted}
+    widths = {device.bandwidth for device in measured.devices}
     return _only(peaks), _only(widths)
 
 
@@ -328,5 +328,5 @@ def share_of_bandwidth(measured: Measurement, row: KernelRow | OpRow) -> Fractio
 
 def share_of_link(measured: Measurement, row: KernelRow | OpRow) -> Fraction | None:
     """Return the bandwidth used as a share of the link to the host, None for all else."""
-    link = _only({one.host_bandwidth for one in measured.devices})
+    link = _only({device.host_bandwidth for device in measured.devices})
     return row.measured.share_of_bandwidth(link) if row.path == "host" else None

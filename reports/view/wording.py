@@ -56,7 +56,7 @@ def products(analysis: Analysis) -> str:
         return "no GPU operations"
     if all(device.type == "cpu" for device in devices):
         return f"CPU operators of {numbered(len(devices), 'process')}"
-    matches = {one.device: one.match for one in analysis.measured.devices}
+    matches = {a_device.device: a_device.match for a_device in analysis.measured.devices}
     products = Counter(_product(device, matches.get(device.device)) for device in devices)
     named = [f"{number} × {shorten_middle(name, 60)}" for name, number in products.most_common(4)]  # noqa: RUF001
     more = f" and {several(len(products) - 4, 'other model')}" if len(products) > 4 else ""

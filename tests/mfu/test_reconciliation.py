@@ -252,7 +252,7 @@ MISTAKES: list[tuple[str, Change, str, str]] = [
 def test_a_mistake_is_found_and_named(change: Change, code: str, remedy: str) -> None:
     found = found_of(change)
     assert found.agree is False
-    best = found.fitting[0]
+    best = found.findings[0]
     assert best.code == code
     assert remedy in best.remedy
     assert best.residual == best.distance == 0
@@ -265,8 +265,8 @@ def test_a_mistake_is_found_and_named(change: Change, code: str, remedy: str) ->
 def test_a_batch_that_is_a_multiple_is_always_found(factor: int) -> None:
     found = found_of(of_run(batch=ONE.batch * factor))
     assert found.residual == factor - 1
-    assert found.fitting[0].remedy == f"--batch {ONE.batch}"
-    assert f"one of {factor} micro-batches" in found.fitting[0].words
+    assert found.findings[0].remedy == f"--batch {ONE.batch}"
+    assert f"one of {factor} micro-batches" in found.findings[0].words
 
 
 def test_the_batch_of_one_device_for_that_of_all() -> None:
@@ -275,8 +275,8 @@ def test_the_batch_of_one_device_for_that_of_all() -> None:
     card, run = described(config)
     found = reconcile(measured, prepared, card, replace(run, batch=config.batch))
     assert found.residual == Fraction(-3, 4)
-    assert found.fitting[0].words.startswith(f"{config.batch} is the batch of one GPU")
-    assert found.fitting[0].remedy == f"--batch {config.batch * 4}"
+    assert found.findings[0].words.startswith(f"{config.batch} is the batch of one GPU")
+    assert found.findings[0].remedy == f"--batch {config.batch * 4}"
 
 
 @pytest.mark.parametrize("gpus", [8, 2, 1])
@@ -287,7 +287,7 @@ def test_a_wrong_number_of_devices(gpus: int) -> None:
     assert found.residual == Fraction(4, gpus) - 1
     assert found.job.note.startswith(f"Assumed job size: {gpus} device")
     assert "--gpus" in found.job.note
-    codes = {one.code: one for one in found.fitting}
+    codes = {one.code: one for one in found.findings}
     assert codes["devices"].remedy == "--gpus 4"
     assert codes["devices"].supposes == 1
     assert "the job has 4 devices" in found.sentence
@@ -296,7 +296,7 @@ def test_a_wrong_number_of_devices(gpus: int) -> None:
 def test_another_model_altogether() -> None:
     found = found_of(lambda card, run: (find_model("llama-3-8b"), run))
     assert found.agree is False
-    assert found.fitting == ()
+    assert found.findings == ()
     assert "No tested cause explains it: check the model" in found.sentence
     assert found.rate is None
     (lack,) = found.lacks
@@ -309,7 +309,7 @@ def test_another_model_altogether() -> None:
 @pytest.mark.parametrize("batch", [4, 7])
 def test_no_chance_fit_is_taken_for_an_explanation(name: str, batch: int) -> None:
     found = found_of(lambda _, run: (find_model(name), replace(run, batch=batch)))
-    assert found.fitting == ()
+    assert found.findings == ()
     assert found.sentence.endswith(("sizes.", "%."))
 
 
@@ -355,15 +355,15 @@ def test_packed_documents_of_one_device_for_those_of_all() -> None:
     prepared, measured = sample("gpt_ddp_4rank")
     card, _ = described(MADE[1].config)
     found = reconcile(measured, prepared, card, Run(documents=(2048, 2048)))
-    assert found.fitting[0].words.startswith("the documents are those of one GPU")
-    assert found.fitting[0].distance == 0
+    assert found.findings[0].words.startswith("the documents are those of one GPU")
+    assert found.findings[0].distance == 0
     every = reconcile(measured, prepared, card, Run(documents=(2048,) * 8))
     assert every.residual == 0
     sums = Run(seq_sum=8 * 2048, seq_square_sum=8 * 2048**2, sequences=8)
     assert reconcile(measured, prepared, card, sums).residual == 0
     half = reconcile(measured, prepared, card, Run(seq_sum=4 * 2048, seq_square_sum=4 * 2048**2))
     assert half.agree is False
-    assert half.fitting[0].code == "multiply-adds"
+    assert half.findings[0].code == "multiply-adds"
 
 
 def test_tokens_without_lengths() -> None:
@@ -396,8 +396,8 @@ def held_against(change: Callable[[Cell], Cell | None], run: Run | None = None) 
 
 def test_a_trace_of_frozen_weights() -> None:
     found = held_against(lambda c: None if "weight_grad" in c.line else c)
-    assert found.fitting[0].code == "frozen"
-    assert "--lora" in found.fitting[0].remedy
+    assert found.findings[0].code == "frozen"
+    assert "--lora" in found.findings[0].remedy
     assert "the base weights are frozen" in found.sentence
 
 
@@ -420,7 +420,7 @@ def test_the_adapters_of_a_trace_of_lora_are_sized() -> None:
     card, run = described(ONE)
     # the sample is small enough for a million weights to be 3 % of it
     found = reconcile(lora, prepared, card, replace(run, batch=4))
-    best = found.fitting[0]
+    best = found.findings[0]
     assert best.remedy == "add --lora-params 1000000"
     assert best.distance == 0
     right = reconcile(lora, prepared, card, replace(run, lora=Lora(params=1_000_000)))
@@ -454,7 +454,7 @@ def test_frozen_parts_are_named_together(parts: tuple[str, ...], words: str) -> 
         return replace(cell, flops=round(cell.flops * left), at_least=round(cell.flops * left))
 
     found = held_against(without)
-    best = found.fitting[0]
+    best = found.findings[0]
     assert best.code == "frozen"
     assert best.words.startswith(words)
     assert best.remedy == f"add --frozen {','.join(parts)}"
@@ -508,7 +508,7 @@ def test_the_size_of_adapters_is_found(
     card, run = described(ONE)
     found = reconcile(measured, prepared, card, replace(run, lora=claim))
     assert found.agree is False
-    best = found.fitting[0]
+    best = found.findings[0]
     assert words in best.words
     assert remedy in best.remedy
     assert best.distance == 0
@@ -532,8 +532,8 @@ def test_other_adapters_are_told_even_where_they_hardly_count() -> None:
 
 def test_a_trace_of_inference() -> None:
     found = held_against(lambda c: c if c.line.split(".")[2:3] == ["forward"] else None)
-    assert found.fitting[0].code == "forward-only"
-    assert found.fitting[0].distance == 0
+    assert found.findings[0].code == "forward-only"
+    assert found.findings[0].distance == 0
     assert found.residual == 2
     assert "3 times what the trace shows" in found.sentence
 
@@ -544,8 +544,8 @@ def test_a_trace_of_inference_of_another_batch() -> None:
         lambda c: c if c.line.split(".")[2:3] == ["forward"] else None,
         Run(batch=8, seq=1024),
     )
-    assert found.fitting[0].code == "forward-only+batch"
-    assert found.fitting[0].remedy == "add --forward-only, --batch 4"
+    assert found.findings[0].code == "forward-only+batch"
+    assert found.findings[0].remedy == "add --forward-only, --batch 4"
 
 
 def test_a_trace_in_which_recomputation_was_not_told_apart() -> None:
@@ -556,13 +556,13 @@ def test_a_trace_in_which_recomputation_was_not_told_apart() -> None:
         return replace(cell, flops=cell.flops * (1 + blocks), at_least=cell.flops * (1 + blocks))
 
     found = held_against(twice)
-    assert found.fitting[0].code == "recompute"
-    assert "full checkpointing" in found.fitting[0].words
+    assert found.findings[0].code == "recompute"
+    assert "full checkpointing" in found.findings[0].words
 
 
 def test_a_trace_without_an_output_head() -> None:
     found = held_against(lambda c: None if c.line.endswith(".logits") else c)
-    assert found.fitting[0].code == "no-head"
+    assert found.findings[0].code == "no-head"
 
 
 def test_attention_on_all_pairs() -> None:
@@ -576,8 +576,8 @@ def test_attention_on_all_pairs() -> None:
         return replace(cell, flops=flops, at_least=flops)
 
     found = held_against(square)
-    assert found.fitting[0].code == "full-attention"
-    assert found.fitting[0].distance == 0
+    assert found.findings[0].code == "full-attention"
+    assert found.findings[0].distance == 0
 
 
 # What a trace leaves open
@@ -602,7 +602,7 @@ def test_between_the_bounds_of_a_trace_nothing_is_wrong(batch: int, agree: bool)
             8: "2 times what the trace shows at most",
         }
         assert f"needs {apart[batch]}" in found.sentence
-    assert bool(found.fitting) is not agree
+    assert bool(found.findings) is not agree
 
 
 @pytest.mark.parametrize(("unknown", "agree"), [(100, False), (1_000, True), (5_000, None)])
@@ -667,8 +667,8 @@ def test_padding_that_is_not_computed() -> None:
     card, run = described(config)
     padded = replace(run, seq=1024, real_tokens=run.batch * 512 if run.batch else None)
     found = found_in(simulated(config), card, padded)
-    assert found.fitting[0].code == "no-padding"
-    assert found.fitting[0].distance == 0
+    assert found.findings[0].code == "no-padding"
+    assert found.findings[0].distance == 0
     assert found.measured.executed.padding_flops == 0
     assert found.sentence.endswith(
         "The figures from the trace still include the described padding."
@@ -855,7 +855,7 @@ def test_a_claim_of_checkpointing_is_checked(
 def test_a_claim_is_checked_where_other_things_are_wrong_too() -> None:
     found = found_of(of_run(batch=8, checkpoint=FULL_CHECKPOINT))
     assert found.agree is False
-    assert found.fitting[0].code == "batch"
+    assert found.findings[0].code == "batch"
     assert found.findings[-1].code == "missing-recompute"
     assert ". And recomputation is missing: full checkpointing would recompute" in found.sentence
 
@@ -911,7 +911,7 @@ def test_resnet18_on_one_of_eight_devices() -> None:
     right = found_in(trace, resnet18(), Run(batch=80, checkpoint=FULL_CHECKPOINT))
     assert right.findings == ()
     wrong = found_in(trace, resnet18(), Run(batch=10))
-    assert wrong.fitting[0].words.startswith("10 is the batch of one GPU")
+    assert wrong.findings[0].words.startswith("10 is the batch of one GPU")
 
 
 def test_resnet50_is_recognised() -> None:
@@ -923,7 +923,7 @@ def test_resnet50_is_recognised() -> None:
     step = 32 * (3 * forward - stem + 3 * 2 * 2048 * 1000)
     assert right.counts.expected == right.counts.counted == right.job.windows * step
     wrong = found_in(trace, find_model("resnet-18"), Run(batch=32))
-    assert wrong.fitting[0].remedy == "--model resnet-50"
+    assert wrong.findings[0].remedy == "--model resnet-50"
 
 
 def test_a_forward_pass_without_its_head() -> None:
@@ -936,7 +936,7 @@ def test_a_forward_pass_without_its_head() -> None:
     card = ModelCard(name="Qwen1.5 0.5B", hidden=1024, vocab=151_936, blocks=((24, block),))
     run = Run(batch=16, seq=559, forward_only=True)
     found = found_in(trace, card, run)
-    assert found.fitting[0].code == "no-head"
+    assert found.findings[0].code == "no-head"
     right = found_in(trace, replace(card, head=False), run)
     assert right.agree
     assert right.residual is not None

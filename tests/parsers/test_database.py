@@ -221,7 +221,7 @@ def test_whatever_fails_while_reading_ahead_nobody_waits_for_ever(
     def failing(*_: object) -> Iterator[Any]:
         raise RuntimeError("not foreseen")
 
-    monkeypatch.setattr(fast, "_columns", failing)
+    monkeypatch.setattr(fast, "record_batches", failing)
     path = made(tmp_path / "a.db", "CREATE TABLE t (a)", [(1,), (2,)])
     with opened(path) as database:
         assert database.whole("t", Wanted(integers=("a",)))["a"].tolist() == [1, 2]

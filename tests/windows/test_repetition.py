@@ -134,10 +134,10 @@ def test_layers_that_take_turns_are_no_steps(turns: int) -> None:
 def test_rounds_that_one_call_launched_are_no_steps() -> None:
     """A graph of six blocks, each of three equal layers and five kernels more: one launch."""
     order = order_of(step_of(3, 6) * 6)
-    by_graph = replace(order, call=np.zeros(len(order), dtype=np.int64))
+    by_graph = replace(order, call=np.zeros(len(order.name), dtype=np.int64))
     assert repeated_signature(order) is not None
     assert repeated_signature(by_graph) is None
-    each_step = np.arange(len(order), dtype=np.int64) // (len(order) // 6)
+    each_step = np.arange(len(order.name), dtype=np.int64) // (len(order.name) // 6)
     assert repeated_signature(replace(order, call=each_step)) is not None
 
 

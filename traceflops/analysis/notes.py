@@ -69,7 +69,6 @@ def _operations(devices: Sequence[DeviceReport]) -> int:
 
 
 def _no_calls_notes(trace: Trace, devices: Sequence[DeviceReport]) -> Iterator[Note]:
-    """Say that work cannot be linked to launches, unless the reader of the trace said so."""
     without = any(d.type != "cpu" and d.whole.unlinked is None for d in devices)
     if without and not is_said(trace, "no-calls", *_CALLS_SAID):
         how = remedy(trace.source.format, "calls")
@@ -81,7 +80,6 @@ def _no_calls_notes(trace: Trace, devices: Sequence[DeviceReport]) -> Iterator[N
 
 
 def _overlap_notes(devices: Sequence[DeviceReport]) -> Iterator[Note]:
-    """Say that much device work begins while earlier work of its stream runs."""
     devices = [device for device in devices if device.type != "cpu"]
     count = sum(device.whole.same_stream_overlaps for device in devices)
     total = _operations(devices)
@@ -96,7 +94,6 @@ def _overlap_notes(devices: Sequence[DeviceReport]) -> Iterator[Note]:
 
 
 def _earlier_work_notes(devices: Sequence[DeviceReport]) -> Iterator[Note]:
-    """Say for how long launched work waited for something that is not in the trace."""
     unknown_ns = [device.whole.account.idle_causes.unrecorded_ns for device in devices]
     if count := sum(ns > 0 for ns in unknown_ns):
         text = (
@@ -108,7 +105,6 @@ def _earlier_work_notes(devices: Sequence[DeviceReport]) -> Iterator[Note]:
 
 
 def _name_notes(categorised: Categorised) -> Iterator[Note]:
-    """Say how many names were too many to be looked at."""
     if count := categorised.names_left:
         text = (
             f"Too many names: {count:,} with little time each are uncategorized "
@@ -118,7 +114,6 @@ def _name_notes(categorised: Categorised) -> Iterator[Note]:
 
 
 def _clock_notes(linked: LinkedTrace) -> Iterator[Note]:
-    """Say how many activities begin before the call that launched them."""
     call = linked.links.call_of_activity
     launched = np.flatnonzero(call >= 0)
     begun = numbers(linked.trace.activities["start_ns"])[launched]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -84,13 +83,12 @@ def _linked(trace: Trace, classifier: Classifier) -> LinkedTrace:
 
 
 def _accounts(linked: LinkedTrace, selection: Selection) -> dict[int, DeviceAccount]:
-    """Return an account per device that the selection asks for."""
     activities = linked.trace.activities
     device = numbers(activities["device"])
     order = np.argsort(device, kind="stable")
     used, first = np.unique(device[order], return_index=True)
     rows = np.split(order, first[1:])
-    wanted = set(_wanted(linked.trace, selection))
+    wanted = _wanted(linked.trace, selection)
     accounts = {
         number: DeviceAccount(linked, mine)
         for number, mine in zip(used.tolist(), rows, strict=False)
@@ -101,20 +99,17 @@ def _accounts(linked: LinkedTrace, selection: Selection) -> dict[int, DeviceAcco
     return accounts
 
 
-def _wanted(trace: Trace, selection: Selection) -> Iterator[int]:
-    of_ranks = _devices_of(trace, selection.ranks) if selection.ranks is not None else None
-    for row in trace.devices.to_pylist():
-        if of_ranks is not None and row["device"] not in of_ranks:
-            continue
-        if selection.gpus is None or row["local_id"] in selection.gpus:
-            yield row["device"]
-
-
-def _devices_of(trace: Trace, ranks: Collection[int]) -> set[int]:
-    """Return the devices that did work of some ranks: processes may share one."""
-    wanted = [process for process, rank in enumerate(trace.ranks) if rank in ranks]
-    mine = np.isin(numbers(trace.activities["process"]), wanted)
-    return set(distinct(numbers(trace.activities["device"])[mine]).tolist())
+def _wanted(trace: Trace, selection: Selection) -> set[int]:
+    """Return the devices asked for; of ranks those that did their work: processes may share one."""
+    rows, activities = trace.devices.to_pylist(), trace.activities
+    if selection.gpus is not None:
+        rows = [row for row in rows if row["local_id"] in selection.gpus]
+    devices = {row["device"] for row in rows}
+    if selection.ranks is None:
+        return devices
+    processes = [process for process, rank in enumerate(trace.ranks) if rank in selection.ranks]
+    mine = np.isin(numbers(activities["process"]), processes)
+    return devices & set(distinct(numbers(activities["device"])[mine]).tolist())
 
 
 def _nothing_selected(trace: Trace) -> UsageError:

@@ -236,7 +236,6 @@ def _findings(
 
 
 def _on_host(devices: Sequence[DeviceReport]) -> bool:
-    """Return whether all work is operators on the CPU."""
     return all(device.type == "cpu" for device in devices)
 
 

@@ -44,17 +44,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """Everything a report shows.
+    """Everything a report shows; `kernel_table` tells the columns of `kernels` and `categories`.
 
-    `kernels` has a row per distinct kernel (or copy) name in the chosen windows, `categories`
-    one per (top, sub); see `kernel_table` for their columns. `measured` is what the trace
-    says of utilisation, `untimed` what a trace without a timeline says. `findings` are sorted by
-    what they cost. `collectives` are there where the trace says which of them a kernel ran.
-    `jobs` are there where the files are of several jobs; where none of them is chosen, nothing else
-    is known but the source and the notes. `recorded` says whether the launch calls have device
-    records: where they do not, nothing is judged. `idle` is what the host did in the idle time of
-    the chosen windows, `host_bound` whether it is fast enough for the devices. `prepared` is what
-    all of it was computed from, for reports that show single events; None where that was not kept.
+    `untimed` is what a trace without a timeline says. `collectives` are there where the trace says
+    which of them a kernel ran, `jobs` where the files are of several jobs; where none of these is
+    chosen, nothing else is known but the source and the notes. `recorded` says whether the launch
+    calls have device records: where they do not, nothing is judged. `idle` is what the host did in
+    the idle time of the chosen windows, `host_bound` whether it is fast enough for the devices.
+    `prepared` is for reports that show single events; None where it was not kept.
     """
 
     source: Source

@@ -91,7 +91,10 @@ def types_of_ops(prepared: Prepared, attribution: Attribution) -> tuple[IntArray
     also tells where no types were recorded, as in the ranges of emit_nvtx.
     """
     trace, work = prepared.trace, attribution.work
-    own = [(one.dtype if isinstance(one, Work) else None) or UNKNOWN_TYPE for one in work.works]
+    own = [
+        (a_work.dtype if isinstance(a_work, Work) else None) or UNKNOWN_TYPE
+        for a_work in work.works
+    ]
     by_name = [float_type(label) for label in names(trace.activities["name"])]
     by_name_alone = [operand_type(label) for label in names(trace.activities["name"])]
     types = list(dict.fromkeys([*own, *by_name, *by_name_alone, *_ALWAYS]))

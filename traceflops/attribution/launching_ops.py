@@ -191,8 +191,8 @@ def _named(prepared: Prepared, row: IntArray) -> dict[str, pa.Array]:
     return {
         "name": _texts(codes(activities["name"])[row], names(activities["name"]), None),
         "kind": _texts(codes(activities["kind"])[row], names(activities["kind"])),
-        "top": _texts(category, [one.top for one in categorised.categories]),
-        "sub": _texts(category, [one.sub for one in categorised.categories]),
+        "top": _texts(category, [a_category.top for a_category in categorised.categories]),
+        "sub": _texts(category, [a_category.sub for a_category in categorised.categories]),
         "rule": _texts(categorised.rule[row], list(categorised.rules)),
     }
 

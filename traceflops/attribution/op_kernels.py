@@ -175,10 +175,14 @@ def _known(work: OpWork, tree: OpTree) -> BoolArray:
     One whose work lies between two bounds is passed over where the op around it is of the same
     kind and knows exactly: older schemas do not show the mask to the inner one.
     """
-    does = np.array([isinstance(one, Work) and one.flops > 0 for one in work.works], dtype=np.bool_)
-    exact = np.array([isinstance(one, Work) and one.exact for one in work.works], dtype=np.bool_)
-    kinds = [one.kind if isinstance(one, Work) else "" for one in work.works]
-    kind = np.array([kinds.index(one) for one in kinds], dtype=np.int64)[work.place]
+    does = np.array(
+        [isinstance(a_work, Work) and a_work.flops > 0 for a_work in work.works], dtype=np.bool_
+    )
+    exact = np.array(
+        [isinstance(a_work, Work) and a_work.exact for a_work in work.works], dtype=np.bool_
+    )
+    kinds = [a_work.kind if isinstance(a_work, Work) else "" for a_work in work.works]
+    kind = np.array([kinds.index(a_kind) for a_kind in kinds], dtype=np.int64)[work.place]
     known: BoolArray = does[work.place]
     if exact[does].all():
         return known

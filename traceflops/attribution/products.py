@@ -74,12 +74,12 @@ class Forwards:
 
     def __init__(self, products: Iterable[Product]) -> None:
         self._found: defaultdict[tuple[Role, tuple[int, ...]], list[Product]] = defaultdict(list)
-        for one in products:
-            b, m, k, n = one.batch, one.m, one.k, one.n
-            self._found["recompute", (b, m, k, n)].append(one)
-            self._found["input_grad", (b, m, n, k)].append(one)
+        for product in products:
+            b, m, k, n = product.batch, product.m, product.k, product.n
+            self._found["recompute", (b, m, k, n)].append(product)
+            self._found["input_grad", (b, m, n, k)].append(product)
             for sizes in {(b, k, m, n), (b, n, m, k)}:
-                self._found["weight_grad", sizes].append(one)
+                self._found["weight_grad", sizes].append(product)
 
     def verdict(self, product: Product, *, again: bool = True) -> Verdict:
         """Return what a product can be; a forward computed again only if `again` is set."""
@@ -188,10 +188,10 @@ class _Judge:
     def _product(self) -> tuple[Product | None, ...]:
         """Return the sizes of each distinct work that is a product."""
         return tuple(
-            one.signature
-            if isinstance(one, Work) and isinstance(one.signature, Product) and one.flops
+            work.signature
+            if isinstance(work, Work) and isinstance(work.signature, Product) and work.flops
             else None
-            for one in self._work.works
+            for work in self._work.works
         )
 
     @cached_property

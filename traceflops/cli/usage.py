@@ -83,7 +83,7 @@ def _hint(error: Exception) -> str:
 
 def _owner(group: Any, option: str) -> str | None:
     """Return which command has an option that was put before it, of several the summary."""
-    commands = sorted(getattr(group, "commands", {}).items(), key=lambda one: one[0] != "summary")
+    commands = sorted(getattr(group, "commands", {}).items(), key=lambda item: item[0] != "summary")
     return next((name for name, one in commands if any(option in p.opts for p in one.params)), None)
 
 

@@ -104,26 +104,32 @@ def family_of(architecture: str | None) -> Family | None:
     if not architecture:
         return None
     named = architecture[:64].strip().lower()
-    return next((one for one in families() if re.search(one.pattern, named)), None)
+    return next((family for family in families() if re.search(family.pattern, named)), None)
 
 
 def family_by_counters(counters: Iterable[str]) -> Family | None:
     """Return the only family that has all of these counters where their names tell it."""
     plain = [plain_counter(name) for name in counters]
     named = [
-        one for one in families() if any(counter.startswith(one.named_by) for counter in plain)
+        family
+        for family in families()
+        if any(counter.startswith(family.named_by) for counter in plain)
     ]
     return named[0] if len(named) == 1 else None
 
 
 def formulas_of(quantity: str, family: Family | None) -> tuple[Formula, ...]:
     """Return the formulas of a quantity for a family, those to be preferred first."""
-    return tuple(one for one in formulas() if one.quantity == quantity and one.holds_for(family))
+    return tuple(
+        formula
+        for formula in formulas()
+        if formula.quantity == quantity and formula.holds_for(family)
+    )
 
 
 def quantities(prefix: str, family: Family | None) -> tuple[str, ...]:
     """Return the quantities under a prefix that a family has, in the order of the table."""
-    found = (one.quantity for one in formulas() if one.holds_for(family))
+    found = (formula.quantity for formula in formulas() if formula.holds_for(family))
     return tuple(dict.fromkeys(name for name in found if name.startswith(prefix)))
 
 
@@ -149,7 +155,7 @@ def formulas() -> tuple[Formula, ...]:
 @cache
 def counters_used() -> frozenset[str]:
     """Return the counters that any formula has, and those that tell such a counter."""
-    named = frozenset(name for one in formulas() for name in one.terms)
+    named = frozenset(name for formula in formulas() for name in formula.terms)
     return named | {rate for name in named for rate in rates_of(name)}
 
 

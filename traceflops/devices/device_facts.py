@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from typing import Any, Final
 
 from traceflops.devices.peaks import (
     UNIT_NAMES,
@@ -25,6 +26,11 @@ LONGEST_NAME = 256
 
 _LONGEST_SHOWN = 80
 _GIB = 1 << 30
+_NAMED_ALIKE: Final = (
+    *("compute_major", "compute_minor", "warp_size", "memory_bytes", "architecture", "clock_hz"),
+    "dies",
+)
+"""Columns of the devices table that are called what they are called here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,19 +49,10 @@ class SeenDevice:
     dies: int | None = None
 
     @classmethod
-    def of(cls, row: Mapping[str, object]) -> SeenDevice:
+    def of(cls, row: Mapping[str, Any]) -> SeenDevice:
         """Return the device of a row of a trace's `devices` table."""
-        return cls(
-            name=_text(row.get("product")),
-            compute_major=_number(row.get("compute_major")),
-            compute_minor=_number(row.get("compute_minor")),
-            units=_number(row.get("sm_count")),
-            warp_size=_number(row.get("warp_size")),
-            memory_bytes=_number(row.get("memory_bytes")),
-            architecture=_text(row.get("architecture")),
-            clock_hz=_number(row.get("clock_hz")),
-            dies=_number(row.get("dies")),
-        )
+        named = {column: row.get(column) for column in _NAMED_ALIKE}
+        return cls(name=row.get("product"), units=row.get("sm_count"), **named)
 
     @property
     def instruction_set(self) -> str | None:
@@ -82,17 +79,13 @@ class SeenDevice:
 
     def properties(self) -> str:
         """Return what is known besides the name: "compute capability 9.0, 132 SMs, 79.1 GiB"."""
+        compute = f"compute capability {dotted(self.compute)}" if self.compute else ""
         known = (
-            self._generation(),
+            shown(self.instruction_set) if self.instruction_set else compute,
             self.counted_units(),
             gib(self.memory_bytes) if self.memory_bytes and self.memory_bytes > 0 else "",
         )
         return ", ".join(filter(None, known))
-
-    def _generation(self) -> str:
-        if self.instruction_set is not None:
-            return shown(self.instruction_set)
-        return f"compute capability {dotted(self.compute)}" if self.compute else ""
 
     def counted_units(self) -> str:
         """Return "132 SMs" or "304 CUs", and nothing where they are not known."""
@@ -138,14 +131,6 @@ def is_known(number: int | None) -> bool:
     return number is not None and number > 0
 
 
-def _text(value: object) -> str | None:
-    return value if isinstance(value, str) else None
-
-
-def _number(value: object) -> int | None:
-    return value if isinstance(value, int) else None
-
-
 def by_name(name: str | None) -> DeviceSpec | None:
     """Return the first row whose pattern is found in a device's name."""
     if not name or len(name) > LONGEST_NAME:
@@ -158,7 +143,7 @@ def variant_of(seen: SeenDevice) -> Variant | None:
     name = seen.name or ""
     if len(name) > LONGEST_NAME:
         return None
-    return next((variant for variant in load_variants() if variant.is_named(name)), None)
+    return next((one for one in load_variants() if re.search(one.pattern, name)), None)
 
 
 def is_full_name(text: str) -> bool:

@@ -17,15 +17,13 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.devices.merging import are_of_other_models, identities, merge
+from traceflops.devices.merging import CLOCKS_DIFFER_NS, are_of_other_models, identities, merge
 from traceflops.errors import UsageError
 from traceflops.remedies import family
 from traceflops.table import Job, Note, Trace, codes, counted_note, is_one_of, names, numbers
 from traceflops.timeline import Account
 from traceflops.units import several
 
-_CLOCKS_DIFFER_NS: Final = 10**9
-"""Clocks of machines differ by less than that."""
 _RANKS_DIFFER_NS: Final = 3_600 * 10**9
 """Ranks of one world may be recorded one after the other, or by machines with wrong clocks."""
 _RUNS: Final = frozenset({"several-profiles", "runs-apart"})
@@ -141,37 +139,34 @@ def split(traces: Sequence[Trace]) -> tuple[list[list[Trace]], set[str]]:
             jobs.append([member])
             reasons |= {why for why in misfits if why is not None}
     by_name = sorted(jobs, key=lambda job: min(member.name for member in job))
-    found = [[trace for trace in traces if any(trace is m.trace for m in job)] for job in by_name]
-    return found, reasons
+    return [[t for t in traces if any(t is m.trace for m in job)] for job in by_name], reasons
 
 
-@dataclass(frozen=True)  # without slots, so that there is a place for what is found on demand
 class _Member:
-    trace: Trace
+    """What a trace has in common with others, and what speaks against one job with them."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+        self.name = min(file.name for file in trace.source.files)
+        self.is_timed = bool(trace.activities.num_rows or trace.ops.num_rows)
+        self.is_apart = any(note.code in _RUNS for note in trace.notes)
+        self.devices = frozenset(filter(None, identities(trace)))
+        self.ranks, self.world, self.hosts = (
+            frozenset(trace.processes[column].drop_null().to_pylist())
+            for column in ("rank", "world_size", "host")
+        )
 
     @cached_property
-    def name(self) -> str:
-        return min(file.name for file in self.trace.source.files)
-
-    @cached_property
-    def folder(self) -> str:
-        return self.name.rpartition("/")[0]
-
-    @cached_property
-    def stretch(self) -> tuple[int, int] | None:
-        """The first and the last moment of what was recorded, None without any."""
-        tables = [self.trace.table(name) for name in _TIMED]
-        starts = [numbers(table["start_ns"]) for table in tables if table.num_rows]
-        lengths = [numbers(table["dur_ns"]) for table in tables if table.num_rows]
-        if not starts:
+    def span_ns(self) -> tuple[int, int] | None:
+        """The first and the last moment of what was recorded, by the calendar; None if unknown."""
+        origin = self.trace.source.origin_unix_ns
+        tables = [table for name in _TIMED if (table := self.trace.table(name)).num_rows]
+        if origin is None or not tables:
             return None
-        ends = [int((s + np.maximum(d, 0)).max()) for s, d in zip(starts, lengths, strict=True)]
-        return min(int(start.min()) for start in starts), max(ends)
-
-    @cached_property
-    def is_timed(self) -> bool:
-        """Whether there is time to account for, not only counters, sums or calls."""
-        return bool(self.trace.activities.num_rows or self.trace.ops.num_rows)
+        starts = [numbers(table["start_ns"]) for table in tables]
+        lengths = [np.maximum(numbers(table["dur_ns"]), 0) for table in tables]
+        ends = [int((s + d).max()) for s, d in zip(starts, lengths, strict=True)]
+        return origin + min(int(start.min()) for start in starts), origin + max(ends)
 
     @cached_property
     def kernels(self) -> list[str]:
@@ -183,31 +178,9 @@ class _Member:
         return sorted(used)
 
     @cached_property
-    def is_apart(self) -> bool:
-        """Whether its reader says that it is one of several runs."""
-        return any(note.code in _RUNS for note in self.trace.notes)
-
-    @cached_property
-    def ranks(self) -> frozenset[int]:
-        return frozenset(rank for rank in self.trace.ranks if rank is not None)
-
-    @cached_property
-    def world(self) -> frozenset[int]:
-        return frozenset(self.trace.processes["world_size"].drop_null().to_pylist())
-
-    @cached_property
-    def hosts(self) -> frozenset[str]:
-        return frozenset(self.trace.processes["host"].drop_null().to_pylist())
-
-    @cached_property
-    def devices(self) -> frozenset[tuple[str, str]]:
-        return frozenset(key for key in identities(self.trace) if key is not None)
-
-    @cached_property
     def order(self) -> tuple[bool, bool, int, str]:
         """What sorts traces with most evidence first, and those by time."""
-        origin = self.trace.source.origin_unix_ns
-        begin = origin + self.stretch[0] if origin is not None and self.stretch else 0
+        begin = self.span_ns[0] if self.span_ns else 0
         return not self.is_timed, not (self.is_timed or self.kernels), begin, self.name
 
     def misfit(self, job: Sequence[_Member]) -> str | None:
@@ -230,7 +203,7 @@ class _Member:
         """Return whether most kernels of the one that knows fewer are also the other's."""
         from traceflops.categories import same_kernels
 
-        ours, theirs = (set(one.tolist()) for one in same_kernels(self.kernels, other.kernels))
+        ours, theirs = (set(c.tolist()) for c in same_kernels(self.kernels, other.kernels))
         return 2 * len(ours & theirs) > min(len(ours), len(theirs))
 
     def contradiction(self, other: _Member) -> str | None:
@@ -240,14 +213,15 @@ class _Member:
         if not (self.is_timed and other.is_timed):
             return "model" if are_of_other_models(self.trace, other.trace) else None
         known = bool(self.ranks) + bool(other.ranks)
-        found = {
+        reasons = {
             "run": (self.is_apart or other.is_apart) and known < 2,
             "tool": self.trace.source.format != other.trace.source.format,
             "world": bool(self.world and other.world and not self.world & other.world),
-            "unranked": known == 1 and any(one.ranks and one.world for one in (self, other)),
+            "unranked": known == 1
+            and any(member.ranks and member.world for member in (self, other)),
             "rank": self.claims_a_rank_of(other),
         }
-        return next((why for why, holds in found.items() if holds), None)
+        return next((why for why, holds in reasons.items() if holds), None)
 
     def claims_a_rank_of(self, other: _Member) -> bool:
         """Return whether both have a rank that is not the local one of two machines."""
@@ -260,43 +234,37 @@ class _Member:
 
     def is_before_or_after(self, other: _Member) -> bool:
         """Return whether it was recorded so long before or after another that it is of no job."""
-        if self.devices & other.devices or not (self.is_timed and other.is_timed):
-            return False
         pause = self.pause_ns(other)
+        if pause is None or self.devices & other.devices or not self.is_timed & other.is_timed:
+            return False
+        if max(self.world & other.world, default=1) > 1 and not self.ranks & other.ranks:
+            return pause > _RANKS_DIFFER_NS
         is_tied = (self.ranks and other.ranks) or self.is_elsewhere(other)
-        clocks_ns = _CLOCKS_DIFFER_NS if is_tied else 0
-        most = _RANKS_DIFFER_NS if self.is_of_one_world_with(other) else clocks_ns
-        return pause is not None and pause > most
-
-    def is_of_one_world_with(self, other: _Member) -> bool:
-        """Return whether both are ranks of equally many, and not the same ones."""
-        shared = self.world & other.world
-        return any(size > 1 for size in shared) and not self.ranks & other.ranks
+        return pause > (CLOCKS_DIFFER_NS if is_tied else 0)
 
     def pause_ns(self, other: _Member) -> int | None:
         """Return the time between two recordings, 0 where they overlap, None where unknown."""
-        ours, theirs = self.trace.source.origin_unix_ns, other.trace.source.origin_unix_ns
-        if ours is None or theirs is None or self.stretch is None or other.stretch is None:
+        if self.span_ns is None or other.span_ns is None:
             return None
-        begin = max(ours + self.stretch[0], theirs + other.stretch[0])
-        return max(0, begin - min(ours + self.stretch[1], theirs + other.stretch[1]))
+        (begin, end), (other_begin, other_end) = self.span_ns, other.span_ns
+        return max(0, max(begin, other_begin) - min(end, other_end))
 
     def closeness(self, other: _Member) -> tuple[bool, ...]:
         """Return how much says that two traces are of one job."""
         return (
             bool(self.devices & other.devices),
-            self.folder == other.folder,
+            self.name.rpartition("/")[0] == other.name.rpartition("/")[0],
             self.is_seen_with(other),
             not self.is_timed and self.has_kernels_of(other),
         )
 
     def is_seen_with(self, other: _Member) -> bool:
         """Return whether something says that two traces are of one job."""
-        clock, pause = self.trace.source.clock, self.pause_ns(other)
+        clock = self.trace.source.clock
         return (
             bool(self.devices & other.devices or (self.ranks and other.ranks))
             or (clock is not None and clock == other.trace.source.clock)
-            or pause == 0
+            or self.pause_ns(other) == 0
         )
 
 

@@ -7,7 +7,7 @@ rates, or where the user chose. Without confirmation there is no peak: never a s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal
@@ -37,6 +37,9 @@ from traceflops.devices.user_rate import given_rate, rate_doubt
 
 How = Literal["name", "fingerprint", "given"]
 Confidence = Literal["high", "medium", "low", "none"]
+
+_Check = tuple[str, str, bool]
+"""A property that row and trace both have: what was seen, what the row says, if they agree."""
 
 REFERENCE = ("bf16", "fp16")
 """Types that FLOP per clock in the table are of: the first that a device has."""
@@ -120,7 +123,7 @@ def by_fingerprint(seen: SeenDevice) -> tuple[DeviceSpec, ...]:
         for spec in load_devices()
         if spec.compute is not None
         and spec.units is not None
-        and all(check.agrees for check in _checks(spec, seen))
+        and all(agrees for *_, agrees in _checks(spec, seen))
     )
 
 
@@ -141,42 +144,37 @@ def chosen(device_id: str | None, peak_tflops: float | None, seen: SeenDevice) -
     return matched if peak_tflops is None else _with_rate(matched, given_rate(peak_tflops))
 
 
-@dataclass(frozen=True, slots=True)
-class _Check:
-    """One property that row and trace both have: what was seen, and what the row says."""
-
-    seen: str
-    expected: str
-    agrees: bool
-
-
 def _checks(spec: DeviceSpec, seen: SeenDevice) -> Iterator[_Check]:
     if seen.vendor and seen.vendor.lower() != spec.vendor:
-        yield _Check(f"vendor {shown(seen.vendor)}", spec.vendor, False)
+        yield f"vendor {shown(seen.vendor)}", spec.vendor, False
     if seen.instruction_set is not None:
-        yield _Check(shown(seen.instruction_set), spec.arch, seen.instruction_set == spec.arch)
+        yield shown(seen.instruction_set), spec.arch, seen.instruction_set == spec.arch
     elif seen.compute is not None and spec.compute is not None:
         text = f"compute capability {dotted(seen.compute)}"
-        yield _Check(text, dotted(spec.compute), seen.compute == spec.compute)
+        yield text, dotted(spec.compute), seen.compute == spec.compute
     if seen.units is not None and seen.units > 0 and spec.units is not None:
-        text = f"{seen.units} {spec.unit_name}"
         mode = _partition(spec, seen)
-        dies = f" ({mode.text})" if mode is not None and not mode.is_part else ""
-        yield _Check(f"{text}{dies}", str(spec.units), seen.units == spec.units)
+        dies = f" ({mode.text})" if mode is not None and mode.mode == "SPX" else ""
+        yield f"{seen.units} {spec.unit_name}{dies}", str(spec.units), seen.units == spec.units
     if is_known(seen.warp_size) and spec.warp_size is not None:
         agrees = seen.warp_size == spec.warp_size
-        yield _Check(f"warp size {seen.warp_size}", str(spec.warp_size), agrees)
+        yield f"warp size {seen.warp_size}", str(spec.warp_size), agrees
     if seen.memory_bytes is not None and seen.memory_bytes > 0 and spec.memories:
         sizes = " or ".join(str(memory.gb) for memory in spec.memories)
-        fits = spec.fits_memory(seen.memory_bytes)
-        yield _Check(gib(seen.memory_bytes), f"{sizes} GB", fits)
+        fits = any(memory.fits(seen.memory_bytes) for memory in spec.memories)
+        yield gib(seen.memory_bytes), f"{sizes} GB", fits
+
+
+def _objections(checks: Iterable[_Check]) -> list[str]:
+    return [f"{seen} (not {expected})" for seen, expected, agrees in checks if not agrees]
 
 
 def _named(spec: DeviceSpec, seen: SeenDevice) -> Match:
     part, variant = _part(spec, seen), variant_of(seen)
     checks = tuple(_checks(spec, seen))
-    wrong = ", ".join(_objection(check) for check in checks if not check.agrees)
+    wrong = ", ".join(_objections(checks))
     the_name = f"The name matches {_titled(spec)}"
+    override = f"--device {spec.id} uses it anyway, --peak sets another rate"
     mode = _partition(spec, seen) if variant is None else None
     if part is not None and mode is not None:
         because = (
@@ -189,11 +187,11 @@ def _named(spec: DeviceSpec, seen: SeenDevice) -> Match:
         because = f"{the_name}, but this is {what} with {_share(part)}: "
         because += f"--device {spec.id} confirms it."
     elif variant is not None:
-        because = f"{the_name}, but it is {variant.what}: {_override(spec)}."
+        because = f"{the_name}, but it is {variant.what}: {override}."
     elif wrong:
-        because = f"{the_name}, but the trace says {wrong}: {_override(spec)}."
+        because = f"{the_name}, but the trace says {wrong}: {override}."
     elif spec.cores > 1:
-        because = f"{the_name}, but it may be one of its {spec.cores} cores: {_override(spec)}."
+        because = f"{the_name}, but it may be one of its {spec.cores} cores: {override}."
     else:
         return _agreed(spec, seen, checks)
     candidates = by_fingerprint(seen)
@@ -204,7 +202,7 @@ def _agreed(spec: DeviceSpec, seen: SeenDevice, checks: tuple[_Check, ...]) -> M
     candidates = by_fingerprint(seen)
     because = f"The name matches {_titled(spec)}"
     because += (
-        f", and the trace agrees: {', '.join(check.seen for check in checks)}"
+        f", and the trace agrees: {', '.join(text for text, *_ in checks)}"
         if checks
         else "; the trace has no properties to compare"
     )
@@ -237,7 +235,8 @@ def _unnamed(seen: SeenDevice) -> Match:
 
 
 def _nothing_fits(seen: SeenDevice, name: str) -> Match:
-    parts = _partitioned(seen)
+    alike = [spec for spec in load_devices() if seen.compute and spec.compute == seen.compute]
+    parts = tuple(spec for spec in alike if _part(spec, seen) is not None)
     if parts:
         because = f"{name}; {seen.counted_units()} may be a partition of {_listed(parts)}: {ASK}."
     elif seen.properties():
@@ -264,8 +263,7 @@ def _unknown(seen: SeenDevice) -> Match:
 
 def _given(spec: DeviceSpec, seen: SeenDevice) -> Match:
     part, itself = _part(spec, seen), match(seen)
-    checks = _checks(spec, seen) if part is None else ()
-    wrong = [_objection(check) for check in checks if not check.agrees]
+    wrong = _objections(_checks(spec, seen)) if part is None else []
     if itself.how == "name" and itself.spec is not None and itself.spec.id != spec.id:
         wrong = [quoted(seen.name)]
     selects = f"--device selects {_titled(spec)}"
@@ -329,22 +327,10 @@ def _partition(spec: DeviceSpec, seen: SeenDevice) -> Partition | None:
     return mode if seen.units == mode.dies * spec.partition_units else None
 
 
-def _partitioned(seen: SeenDevice) -> tuple[DeviceSpec, ...]:
-    if seen.compute is None:
-        return ()
-    rows = (spec for spec in load_devices() if spec.compute == seen.compute)
-    return tuple(spec for spec in rows if _part(spec, seen) is not None)
-
-
 def _have_same_rates(specs: tuple[DeviceSpec, ...]) -> bool:
-    return all(_is_same([spec.peak(dtype) for spec in specs]) for dtype in DTYPES)
-
-
-def _is_same(rates: list[int | None]) -> bool:
-    known = [rate for rate in rates if rate is not None]
-    if len(known) < len(rates):
-        return not known
-    return max(known) - min(known) <= _SAME * max(known)
+    """Return whether the rates of each data type differ by rounding only, or are all unknown."""
+    by_type = [[spec.peak(dtype) or 0 for spec in specs] for dtype in DTYPES]
+    return all(max(rates) - min(rates) <= _SAME * max(rates) for rates in by_type)
 
 
 def _joined(specs: tuple[DeviceSpec, ...]) -> DeviceSpec:
@@ -373,14 +359,6 @@ def _share(part: DeviceSpec) -> str:
     return f"{part.units} of {whole} {part.unit_name}"
 
 
-def _override(spec: DeviceSpec) -> str:
-    return f"--device {spec.id} uses it anyway, --peak sets another rate"
-
-
 def _listed(specs: tuple[DeviceSpec, ...]) -> str:
     *some, last = (spec.id for spec in specs)
     return f"{', '.join(some)} and {last}" if some else last
-
-
-def _objection(check: _Check) -> str:
-    return f"{check.seen} (not {check.expected})"

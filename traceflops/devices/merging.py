@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Final
+from dataclasses import replace
+from functools import partial
+from itertools import accumulate, product
+from operator import itemgetter
+from typing import Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -41,7 +44,8 @@ _MAKERS: Final = {ROCPROF: "amd", NSIGHT: "nvidia"}
 """Whose GPUs a tool records."""
 _Model = tuple[str | None, str | None, str | None]
 _Move = Callable[[IntArray], IntArray]
-_PAUSE_NS: Final = 10**9
+_Value = TypeVar("_Value")
+CLOCKS_DIFFER_NS: Final = 10**9
 """Clocks of machines differ by less than that."""
 _SAID: Final = "runs-apart"
 """The note of a reader that has said so itself."""
@@ -53,62 +57,42 @@ _UNALIGNED = Note(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Numbering:
-    """The devices of several traces in one list.
-
-    `of_traces` are the numbers of each trace's devices in it. `rows` says from where, of all
-    devices one behind the other, each of the list comes, and `places` what names it.
-    """
-
-    of_traces: list[IntArray]
-    rows: IntArray
-    places: tuple[str | None, ...]
-
-
 def identities(trace: Trace) -> list[tuple[str, str] | None]:
     """Return the clock and the place that name each device in all traces, None where they do not.
 
     For places that are the same everywhere the calendar is clock enough.
     """
     source = trace.source
-    calendar = _CALENDAR if source.origin_unix_ns is not None else source.clock
     keys: list[tuple[str, str] | None] = []
-    for place in trace.places or (None,) * trace.devices.num_rows:
-        clock = calendar if (place or "").startswith(EVERYWHERE) else source.clock
+    for place in _places(trace):
+        clock = _clock(source) if (place or "").startswith(EVERYWHERE) else source.clock
         keys.append((clock, place) if clock is not None and place is not None else None)
     return keys
 
 
-def number_devices(traces: Sequence[Trace]) -> Numbering:
-    """Return numbers for the devices of all traces, the same one for the same device.
+def _numbered(traces: Sequence[Trace]) -> tuple[list[IntArray], IntArray]:
+    """Return numbers for the devices of all traces, the same one for the same device, by trace.
 
-    Devices are the same where their traces have the same clock and name the same place.
+    And from where, of all devices one behind the other, each comes. Devices are the same where
+    their traces have the same clock and name the same place.
     """
-    counts = [trace.devices.num_rows for trace in traces]
     known: dict[tuple[str, str], int] = {}
-    first: list[int] = []
-    places: list[str | None] = []
-    for trace in traces:
-        places += trace.places or (None,) * trace.devices.num_rows
-        for row, key in enumerate(identities(trace), len(first)):
-            first.append(row if key is None else known.setdefault(key, row))
+    keys = enumerate(key for trace in traces for key in identities(trace))
+    first = [row if key is None else known.setdefault(key, row) for row, key in keys]
     rows, number = np.unique(np.array(first, dtype=np.int64), return_inverse=True)
-    ends = np.cumsum(counts)
-    return Numbering(
-        [number[end - count : end] for end, count in zip(ends, counts, strict=True)],
-        rows,
-        tuple(places[row] for row in rows.tolist()),
-    )
+    ends = np.cumsum([trace.devices.num_rows for trace in traces])
+    return np.split(number.reshape(-1), ends[:-1]), rows
+
+
+def _places(trace: Trace) -> tuple[str | None, ...]:
+    return trace.places or (None,) * trace.devices.num_rows
 
 
 def are_of_other_models(first: Trace, second: Trace) -> bool:
     """Return whether no GPU of the one can be of the model of a GPU of the other."""
-    return all(_differ(one, other) for one in _models(first) for other in _models(second))
-
-
-def _differ(first: _Model, second: _Model) -> bool:
-    return any(None not in (a, b) and a != b for a, b in zip(first, second, strict=True))
+    pairs = product(_models(first), _models(second))
+    facts = (list(zip(*models, strict=True)) for models in pairs)
+    return all(any(None not in fact and len(set(fact)) > 1 for fact in known) for known in facts)
 
 
 def _models(trace: Trace) -> set[_Model]:
@@ -132,7 +116,7 @@ def merge(traces: Sequence[Trace]) -> Trace:
 
     Times move to the clock of the first trace that is tied to the calendar. A rank that occurs
     twice keeps its rows apart and is said in a note. A device of a machine that several processes
-    used becomes one (see `Numbering`), unless they ran one after the other (see `shared_gpus`),
+    used becomes one (see `identities`), unless they ran one after the other (see `shared_gpus`),
     which is said, too: nothing is merged silently.
     """
     joined = join(traces)
@@ -150,10 +134,11 @@ def join(traces: Sequence[Trace], noun: str = FILE) -> Trace:
     ordered = sorted(traces, key=_by_rank)
     origins = [trace.source.origin_unix_ns for trace in ordered]
     common = next((origin for origin in origins if origin is not None), None)
-    devices = number_devices(ordered)
+    of_traces, rows = _numbered(ordered)
+    places = [place for trace in ordered for place in _places(trace)]
     shifted = []
     processes = 0
-    for trace, numbering in zip(ordered, devices.of_traces, strict=True):
+    for trace, numbering in zip(ordered, of_traces, strict=True):
         shifted.append(_moved(trace, common, processes, numbering))
         processes += trace.processes.num_rows
     tables = {
@@ -162,7 +147,7 @@ def join(traces: Sequence[Trace], noun: str = FILE) -> Trace:
         .combine_chunks()
         for name in TABLES
     }
-    tables["devices"] = tables["devices"].take(number_column(devices.rows, pa.int64()))
+    tables["devices"] = tables["devices"].take(number_column(rows, pa.int64()))
     notes = [
         *_clock_notes(ordered),
         *different_times(ordered),
@@ -171,7 +156,8 @@ def join(traces: Sequence[Trace], noun: str = FILE) -> Trace:
         *_file_notes(ordered, noun),
     ]
     notes.sort(key=lambda note: note.kind != "dropped")  # what was lost first
-    return Trace(_source(ordered, common), tables, tuple(notes), devices.places, _clocks(ordered))
+    named = tuple(places[row] for row in rows.tolist())
+    return Trace(_source(ordered, common), tables, tuple(notes), named, _clocks(ordered))
 
 
 def _by_rank(trace: Trace) -> tuple[int, str]:
@@ -216,40 +202,29 @@ def _source(traces: Sequence[Trace], origin: int | None) -> Source:
         tool=first.tool,
         origin_unix_ns=origin,
         clock=first.clock if all(t.source.clock == first.clock for t in traces) else None,
-        facts={
-            key: value
-            for key, value in first.facts.items()
-            if all(trace.source.facts.get(key) == value for trace in traces)
-        },
+        facts=_agreed([first.facts, *(trace.source.facts for trace in traces)]),
         event_counts=dict(sorted(counts.items())),
         identities=tuple(dict.fromkeys(i for trace in traces for i in trace.source.identities)),
-        description=_agreed(traces),
+        description=_agreed(_descriptions(traces)) or None,
         lifetimes=tuple(life for trace in traces for life in trace.source.lifetimes),
         resolution_ns=max(trace.source.resolution_ns for trace in traces),
         kinds_apart=all(trace.source.kinds_apart for trace in traces),
     )
 
 
-def _agreed(traces: Sequence[Trace]) -> dict[str, object] | None:
-    """Return what the files say of their run, without the words that they disagree on."""
-    said = _descriptions(traces)
-    disputed = _disputed(said)
-    found = {k: v for one in said for k, v in one.items() if k not in disputed}
-    return found or None
+def _agreed(facts: Sequence[Mapping[str, _Value]]) -> dict[str, _Value]:
+    """Return what all say of their run in the same words."""
+    common = facts[0].items() if facts else ()
+    return {key: value for key, value in common if all((key, value) in f.items() for f in facts)}
 
 
 def _descriptions(traces: Sequence[Trace]) -> list[Mapping[str, object]]:
-    return [one for trace in traces if (one := trace.source.description) is not None]
-
-
-def _disputed(said: Sequence[Mapping[str, object]]) -> set[str]:
-    """Return the words that one file says and another says differently, or not at all."""
-    words = {word for one in said for word in one}
-    return {w for w in words if any(w not in one or one[w] != said[0].get(w) for one in said)}
+    return [known for trace in traces if (known := trace.source.description) is not None]
 
 
 def _description_notes(traces: Sequence[Trace]) -> list[Note]:
-    disputed = sorted(_disputed(_descriptions(traces)))
+    given = _descriptions(traces)
+    disputed = sorted({word for one in given for word in one} - _agreed(given).keys())
     if not disputed:
         return []
     text = (
@@ -261,12 +236,15 @@ def _description_notes(traces: Sequence[Trace]) -> list[Note]:
 
 def _clocks(traces: Sequence[Trace]) -> tuple[str, ...]:
     """Return what names the clock of each process, nothing where all have the same."""
-    found: list[str] = []
+    clocks: list[str] = []
     for place, trace in enumerate(traces):
-        own = _CALENDAR if trace.source.origin_unix_ns is not None else trace.source.clock
-        count = trace.processes.num_rows
-        found += trace.clocks or (own or f"file {place}",) * count
-    return tuple(found) if len(set(found)) > 1 else ()
+        own = _clock(trace.source) or f"file {place}"
+        clocks += trace.clocks or (own,) * trace.processes.num_rows
+    return tuple(clocks) if len(set(clocks)) > 1 else ()
+
+
+def _clock(source: Source) -> str | None:
+    return _CALENDAR if source.origin_unix_ns is not None else source.clock
 
 
 def _clock_notes(traces: Sequence[Trace]) -> list[Note]:
@@ -286,8 +264,8 @@ def _file_notes(traces: Sequence[Trace], noun: str) -> list[Note]:
             of_one = of_file if whole or note.file is not None else of_trace
             of_one.append(((place, None if whole else note.file), note))
     files = len(traces) if noun != FILE else sum(len(trace.source.files) for trace in traces)
-    found = [*together(of_file, files, noun), *together(of_trace, len(traces), "recording")]
-    return list(map(named, found))
+    every = (*together(of_file, files, noun), *together(of_trace, len(traces), "recording"))
+    return list(map(named, every))
 
 
 def _unknown_rank_notes(trace: Trace) -> list[Note]:
@@ -340,11 +318,10 @@ def different_times(traces: Sequence[Trace]) -> Iterator[Note]:
         end = int((start + numbers(activities["dur_ns"])).max())
         spans.append((origin + int(start.min()), origin + end, trace.source.files[0].name))
     spans.sort()
-    before = spans[:1]
-    for span in spans[1:]:
-        last = max(before, key=lambda one: one[1])
+    latest = accumulate(spans, partial(max, key=itemgetter(1)))
+    for last, span in zip(latest, spans[1:], strict=False):
         pause = span[0] - last[1]
-        if pause > _PAUSE_NS:
+        if pause > CLOCKS_DIFFER_NS:
             text = (
                 f"The files were recorded at different times: {time_amount(pause)} lie between "
                 f"the work in {last[2]} and that in {span[2]}. Times cannot be compared between "
@@ -352,4 +329,3 @@ def different_times(traces: Sequence[Trace]) -> Iterator[Note]:
             )
             yield Note("assumed", "files-of-different-times", text)
             return
-        before.append(span)

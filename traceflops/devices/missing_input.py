@@ -80,7 +80,7 @@ def other_counters(families: Sequence[Family | None]) -> MissingInput:
 
 def _known(families: Sequence[Family | None]) -> tuple[list[Family], list[Family]]:
     """Return the families that are known, and those of them that count matrix work."""
-    known = [one for one in families if one is not None]
+    known = [family for family in families if family is not None]
     return known, [one for one in known if one.counts_matrix_work]
 
 

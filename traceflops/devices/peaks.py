@@ -8,7 +8,6 @@ one stands in for it, and no sparse figure is in the table. Every row names its 
 from __future__ import annotations
 
 import datetime
-import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -126,10 +125,6 @@ class DeviceSpec:
         """Return the threads of a warp or wavefront, None for a device that has none."""
         return WARP_SIZES.get(self.vendor)
 
-    def fits_memory(self, seen_bytes: int) -> bool:
-        """Return whether a driver may report so many bytes for this device."""
-        return any(memory.fits(seen_bytes) for memory in self.memories)
-
     def with_memory(self, seen_bytes: int | None) -> DeviceSpec:
         """Return the row with only the memory version of that size, if one has it."""
         if seen_bytes is None:
@@ -165,10 +160,6 @@ class Variant:
     what: str
     by_units: bool = False
     """whether its rates are in proportion to its units"""
-
-    def is_named(self, name: str) -> bool:
-        """Return whether the name is one of such a version."""
-        return re.search(self.pattern, name) is not None
 
 
 @cache
@@ -248,11 +239,6 @@ class Partition:
     mode: str
     dies: int
     whole: int | None
-
-    @property
-    def is_part(self) -> bool:
-        """Return whether the device is less than all dies of the product."""
-        return self.mode != "SPX"
 
     @property
     def text(self) -> str:

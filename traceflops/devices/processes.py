@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from traceflops.table import ABSENT, IntArray, Trace, distinct, numbers
+from traceflops.table import ABSENT, IntArray, Trace, codes, distinct, numbers
 
 _MOST_RANKS = 4
 _HOST = ("ops", "marks")
@@ -34,17 +34,21 @@ def called(trace: Trace, device: int) -> str:
     return f"{rows['type'][device].as_py()} {rows['local_id'][device].as_py()}"
 
 
-def ranks_of_devices(trace: Trace) -> list[tuple[int, ...]]:
-    """Return the known ranks of the processes that worked on each device, in order."""
+def users_of_devices(trace: Trace) -> list[list[int]]:
+    """Return the processes that worked on each device, in order."""
     count = max(1, trace.processes.num_rows)
     device, process = (numbers(trace.activities[name]) for name in ("device", "process"))
-    ranks = trace.ranks
-    found: list[set[int]] = [set() for _ in range(trace.devices.num_rows)]
+    users: list[list[int]] = [[] for _ in range(trace.devices.num_rows)]
     for pair in distinct(device * count + process).tolist():
-        rank = ranks[pair % count]
-        if rank is not None:
-            found[pair // count].add(rank)
-    return [tuple(sorted(known)) for known in found]
+        users[pair // count].append(pair % count)
+    return users
+
+
+def ranks_of_devices(trace: Trace) -> list[tuple[int, ...]]:
+    """Return the known ranks of the processes that worked on each device, in order."""
+    ranks = trace.ranks
+    known = ({ranks[user] for user in users} for users in users_of_devices(trace))
+    return [tuple(sorted(rank for rank in mine if rank is not None)) for mine in known]
 
 
 def ranks_text(ranks: Sequence[int]) -> str:
@@ -93,11 +97,10 @@ def lives(trace: Trace) -> tuple[IntArray, IntArray]:
 
 def _latest_of_files(trace: Trace, end: IntArray) -> IntArray:
     """Return, by process, the latest of the given ends of all processes of its file."""
-    files = trace.processes["file"].to_pylist()
-    latest: dict[str, int] = {}
-    for file, own in zip(files, end.tolist(), strict=True):
-        latest[file] = max(own, latest.get(file, own))
-    return np.array([latest[file] for file in files], dtype=np.int64)
+    file = codes(trace.processes["file"])
+    latest = np.full(int(file.max(initial=0)) + 1, np.iinfo(np.int64).min)
+    np.maximum.at(latest, file, end)
+    return latest[file]
 
 
 def clocks_of(trace: Trace) -> IntArray:

@@ -7,7 +7,7 @@ whether the processes have a file each, or which tool wrote them.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import count, filterfalse
@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from traceflops.devices.processes import called, lives, unnamed_processes, whose
+from traceflops.devices.processes import called, lives, unnamed_processes, users_of_devices, whose
 from traceflops.table import (
     ABSENT,
     IntArray,
@@ -24,8 +24,7 @@ from traceflops.table import (
     Trace,
     arrow_schema,
     counted_note,
-    distinct,
-    groups,
+    group_rows,
     number_column,
     numbers,
     of_noun,
@@ -52,24 +51,17 @@ def settle_shared(trace: Trace) -> Trace:
 
     `Trace.runs` tell which devices are one GPU (see `windows.chosen_runs`).
     """
-    users = users_of(trace)
+    users = _shared(trace)
     if not users:
         return trace
-    apart_ = _with_runs_apart(trace, users)
-    users = users_of(apart_) if apart_ is not trace else users
-    return _with_own_streams(_noted(apart_, users), users) if users else apart_
+    by_run = _with_runs_apart(trace, users)
+    users = _shared(by_run) if by_run is not trace else users
+    return _with_own_streams(_noted(by_run, users), users) if users else by_run
 
 
-def users_of(trace: Trace) -> Users:
-    """Return the processes of the devices that several have work on."""
-    device, process = (numbers(trace.activities[name]) for name in ("device", "process"))
-    count = trace.processes.num_rows
-    if count < 2 or not len(device):
-        return {}
-    found: defaultdict[int, list[int]] = defaultdict(list)
-    for pair in distinct(device * count + process).tolist():
-        found[pair // count].append(pair % count)
-    return {one: mine for one, mine in found.items() if len(mine) > 1}
+def _shared(trace: Trace) -> Users:
+    users = enumerate(users_of_devices(trace)) if trace.processes.num_rows > 1 else ()
+    return {device: mine for device, mine in users if len(mine) > 1}
 
 
 def _noted(trace: Trace, users: Users) -> Trace:
@@ -94,7 +86,7 @@ def _with_runs_apart(trace: Trace, users: Users) -> Trace:
     nameless = unnamed_processes(trace)
     alive = lives(trace)
     runs = {
-        device: list(_runs([one for one in mine if one not in nameless], alive))
+        device: _runs([one for one in mine if one not in nameless], alive)
         for device, mine in users.items()
     }
     split = {device: mine for device, mine in runs.items() if len(mine) > 1}
@@ -109,55 +101,41 @@ def _with_runs_apart(trace: Trace, users: Users) -> Trace:
     for name in ("activities", "marks", "counters", "kernel_counters"):
         table = trace.table(name)
         device = numbers(table["device"], ABSENT)
-        place = (
-            _places(device, numbers(table[_TIMED[name]]), split, alive[0])
-            if name in _TIMED
-            else _places_by_process(device, numbers(table["process"]), split)
-        )
-        moved = np.where(device == ABSENT, ABSENT, first[np.maximum(device, 0)] + place)
+        place = first[np.maximum(device, 0)] + _places(name, table, split, alive[0])
+        moved = np.where(device == ABSENT, ABSENT, place)
         tables[name] = with_numbers(table, name, "device", moved)
     tables["devices"] = _devices(trace.devices, rows, first, split)
     places = tuple(trace.places[row] for row in rows.tolist()) if trace.places else ()
-    notes = (*trace.notes, *_run_notes(trace, split, alive))
+    notes = (*trace.notes, _run_note(trace, split, alive))
     numbered = zip(rows.tolist(), (np.arange(len(rows)) - first[rows] + 1).tolist(), strict=True)
     return replace(trace, tables=tables, places=places, notes=notes, runs=tuple(numbered))
 
 
-def _runs(processes: Sequence[int], alive: tuple[IntArray, IntArray]) -> Iterator[list[int]]:
-    """Yield the processes of each run on a device, in order of time."""
+def _runs(processes: Sequence[int], alive: tuple[IntArray, IntArray]) -> list[list[int]]:
+    """Return the processes of each run on a device, in order of time."""
     begin, end = alive
-    run: list[int] = []
-    last = 0
-    for one in sorted(processes, key=lambda process: int(begin[process])):
-        if run and int(begin[one]) - last > _STARTING_NS:
-            yield run
-            run = []
-        last = max(last, int(end[one])) if run else int(end[one])
-        run.append(one)
-    if run:
-        yield run
+    order = np.array(sorted(processes, key=lambda process: int(begin[process])), dtype=np.int64)
+    pause = begin[order[1:]] - np.maximum.accumulate(end[order])[:-1]
+    parts = np.split(order, np.flatnonzero(pause > _STARTING_NS) + 1)
+    return [part.tolist() for part in parts]
 
 
 def _places(
-    device: IntArray, time: IntArray, split: Mapping[int, list[list[int]]], begin: IntArray
+    name: str, table: pa.Table, split: Mapping[int, list[list[int]]], begin: IntArray
 ) -> IntArray:
-    """Return the place of the run of each row on its device: the last that had begun."""
-    place = np.zeros(len(device), dtype=np.int64)
-    for one, mine in groups(device):
-        if one in split:
-            starts = np.array([begin[members].min() for members in split[one]])
-            found = np.searchsorted(starts, time[mine], side="right") - 1
-            place[mine] = np.maximum(found, 0)
-    return place
+    """Return the place of the run of each row on its device.
 
-
-def _places_by_process(
-    device: IntArray, process: IntArray, split: Mapping[int, list[list[int]]]
-) -> IntArray:
-    """Return the place of the run of each row that has no time: that of its process."""
+    It is the last that had begun, of a row without a time that of its process.
+    """
+    device, process = numbers(table["device"], ABSENT), numbers(table["process"])
     place = np.zeros(len(device), dtype=np.int64)
-    for one, mine in groups(device):
-        for at, members in enumerate(split.get(one, ())):
+    for one, runs in split.items():
+        mine = np.flatnonzero(device == one)
+        if name in _TIMED:
+            starts = np.array([begin[members].min() for members in runs])
+            time = numbers(table[_TIMED[name]])[mine]
+            place[mine] = np.maximum(np.searchsorted(starts, time, side="right") - 1, 0)
+        for at, members in enumerate(runs if name not in _TIMED else ()):
             place[mine[np.isin(process[mine], members)]] = at
     return place
 
@@ -187,30 +165,29 @@ def _devices(
     return with_numbers(numbered, "devices", "process", owner)
 
 
-def _run_notes(
+def _run_note(
     trace: Trace, split: Mapping[int, list[list[int]]], alive: tuple[IntArray, IntArray]
-) -> Iterator[Note]:
-    of_gpus = listed(split, lambda one: _row_text(trace, one, split[one], alive), "; ")
-    text = (
-        f"{several(len(split), 'GPU')} ran several runs in sequence: {of_gpus}. The "
-        "time between runs is not idle time. Figures cover one run per GPU; --run N selects it."
-    )
-    yield Note("assumed", "runs-on-one-gpu", text, len(split))
-
-
-def _row_text(
-    trace: Trace, device: int, runs: Sequence[Sequence[int]], alive: tuple[IntArray, IntArray]
-) -> str:
+) -> Note:
     begin, end = alive
 
-    def text_of(place: int) -> str:
+    def run_text(device: int, place: int) -> str:
+        runs = split[device]
         run = f"run {place + 1} {whose(trace, runs[place][0], with_file=True)}"
         if not place:
             return run
         pause = int(begin[runs[place]].min()) - int(end[runs[place - 1]].max())
         return f"{time_amount(pause)} later {run}"
 
-    return f"{called(trace, device)} ({listed(range(len(runs)), text_of)})"
+    def gpu_text(device: int) -> str:
+        runs = listed(range(len(split[device])), partial(run_text, device))
+        return f"{called(trace, device)} ({runs})"
+
+    text = (
+        f"{several(len(split), 'GPU')} ran several runs in sequence: "
+        f"{listed(split, gpu_text, '; ')}. The time between runs is not idle time. Figures cover "
+        "one run per GPU; --run N selects it."
+    )
+    return Note("assumed", "runs-on-one-gpu", text, len(split))
 
 
 def _with_own_streams(trace: Trace, users: Users) -> Trace:
@@ -225,52 +202,38 @@ def _with_own_streams(trace: Trace, users: Users) -> Trace:
         return trace
     tables = dict(trace.tables)
     for name, column in _STREAMS:
-        tables[name] = _restreamed(
-            tables.get(name, trace.table(name)), name, column, moved, trace.processes.num_rows
-        )
+        table = tables.get(name, trace.table(name))
+        streams, which = _streams(table, column)
+        if moved.keys() & set(streams):
+            values = np.array([moved.get(key, key[2]) for key in streams])[which]
+            tables[name] = with_numbers(table, name, column, values)
     count = len({(key[0], number) for key, number in moved.items()})
     note = renumbered_note(count, "process")
     return replace(trace, tables=tables, notes=(*trace.notes, note))
 
 
+def _streams(table: pa.Table, column: str) -> tuple[list[Stream], IntArray]:
+    """Return the streams that are in a column, and which of them each row has."""
+    columns = [numbers(table[name], ABSENT) for name in ("device", "process", column)]
+    which, first = group_rows(columns)
+    device, process, stream = (values[first].tolist() for values in columns)
+    return list(zip(device, process, stream, strict=True)), which
+
+
 def _stream_numbers(trace: Trace, users: Users) -> dict[Stream, int]:
     nameless = unnamed_processes(trace)
-    count = trace.processes.num_rows
-    device, process, stream = (
-        numbers(trace.activities[name], ABSENT) for name in ("device", "process", "stream")
-    )
-    rows = np.flatnonzero(np.isin(device, list(users)) & (stream != ABSENT))
+    streams, _ = _streams(trace.activities, "stream")
     holders: defaultdict[int, defaultdict[int, list[list[Stream]]]]
     holders = defaultdict(lambda: defaultdict(list))
-    pairs = list(groups(device[rows] * count + process[rows]))
-    for pair, mine in sorted(pairs, key=lambda one: (one[0] % count in nameless, one[0])):
-        one, user = divmod(pair, count)
-        for number in distinct(stream[rows[mine]]).tolist():
-            alike = holders[one][number]
-            if user in nameless and alike:
-                alike[0].append((one, user, number))
+    for key in sorted(streams, key=lambda key: (key[1] in nameless, key)):
+        device, process, number = key
+        if device in users and number != ABSENT:
+            alike = holders[device][number]
+            if process in nameless and alike:
+                alike[0].append(key)
             else:
-                alike.append([(one, user, number)])
+                alike.append([key])
     return {key: number for mine in holders.values() for key, number in apart(mine).items()}
-
-
-def _restreamed(
-    table: pa.Table, name: str, column: str, moved: Mapping[Stream, int], count: int
-) -> pa.Table:
-    device, process, stream = (numbers(table[one], ABSENT) for one in ("device", "process", column))
-    of_pair: defaultdict[int, dict[int, int]] = defaultdict(dict)
-    for (one, user, number), new in moved.items():
-        of_pair[one * count + user][number] = new
-    rows = np.flatnonzero((device != ABSENT) & (stream != ABSENT))
-    values = stream.copy()
-    for pair, mine in groups(device[rows] * count + process[rows]):
-        if pair in of_pair:
-            old = np.array(sorted(of_pair[pair]))
-            new_numbers = np.array([of_pair[pair][number] for number in old.tolist()])
-            now = stream[rows[mine]]
-            place = np.minimum(np.searchsorted(old, now), len(old) - 1)
-            values[rows[mine]] = np.where(old[place] == now, new_numbers[place], now)
-    return table if (values == stream).all() else with_numbers(table, name, column, values)
 
 
 def apart(holders: Mapping[int, Sequence[Sequence[_Key]]]) -> dict[_Key, int]:

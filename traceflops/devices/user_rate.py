@@ -49,17 +49,12 @@ def given_rate(tflops: float, option: str = "--peak") -> int:
     if 1 <= tflops <= LARGEST_PEAK:
         return round(tflops * PER_TERA)
     extent = "small" if tflops < 1 else "large"
+    rates = ((unit, tflops * factor) for unit, factor in _UNITS_OF_MISTAKES)
+    meant = (f"; for {u}, use {option} {rate:g}" for u, rate in rates if 1 <= rate <= LARGEST_PEAK)
+    hint = next(meant, f", such as {option} 989.4")
     raise UsageError(
-        f"{option} {tflops:g} TFLOP/s is too {extent} for a GPU", _unit_hint(tflops, option)
+        f"{option} {tflops:g} TFLOP/s is too {extent} for a GPU", f"{option} is in TFLOP/s{hint}"
     )
-
-
-def _unit_hint(tflops: float, option: str) -> str:
-    for unit, factor in _UNITS_OF_MISTAKES:
-        if 1 <= tflops * factor <= LARGEST_PEAK:
-            meant = f"{option} {tflops * factor:g}"
-            return f"{option} is in TFLOP/s; for {unit}, use {meant}"
-    return f"{option} is in TFLOP/s, such as {option} 989.4"
 
 
 def rate_doubt(spec: DeviceSpec, rate: int, dtypes: Collection[str] = ()) -> str | None:

@@ -120,7 +120,7 @@ def at_most(lanes: Sequence[LaneEvents], most: int, cell_ns: int = 0) -> Boxes:
         return merged(lanes, None)
     apart = _apart(lanes)
     counts = np.bincount(np.concatenate(apart), minlength=_LARGEST + 1)
-    filled = sum(len(one) > 0 for one in lanes)
+    filled = sum(len(lane) > 0 for lane in lanes)
     # Boxes with cells of each size: what is farther apart than that begins a box.
     boxes = filled + np.append(np.cumsum(counts[::-1])[::-1][1:], 0)
     fits = np.flatnonzero(boxes <= most)
@@ -135,7 +135,7 @@ def merged(lanes: Sequence[LaneEvents], bits: int | None) -> Boxes:
     long as a cell stays alone, and so is every gap as long as a cell still a gap.
     """
     if bits is None:
-        return together([_boxes(one, np.arange(len(one))) for one in lanes])
+        return together([_boxes(lane, np.arange(len(lane))) for lane in lanes])
     return _merged(lanes, _apart(lanes), bits)
 
 
@@ -157,8 +157,8 @@ def _apart(lanes: Sequence[LaneEvents]) -> list[npt.NDArray[np.uint8]]:
     Two are in one cell of such a length where their starts differ only in lower bits, and both
     are shorter than it: where all these numbers together have no higher bit.
     """
-    begin = min((one.span[0] for one in lanes if len(one)), default=0)
-    return [_apart_in(one, begin) for one in lanes]
+    begin = min((lane.span[0] for lane in lanes if len(lane)), default=0)
+    return [_apart_in(lane, begin) for lane in lanes]
 
 
 def _apart_in(events: LaneEvents, begin_ns: int) -> npt.NDArray[np.uint8]:

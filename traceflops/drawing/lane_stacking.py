@@ -70,7 +70,7 @@ def _edges(start_ns: IntArray, end_ns: IntArray) -> tuple[IntArray, IntArray]:
     lasting, instants = rows[~instant], rows[instant]
     interval = np.concatenate([lasting[::-1], np.repeat(instants, 2), lasting])
     times = [end_ns[lasting[::-1]], np.repeat(start_ns[instants], 2), start_ns[lasting]]
-    kind = np.repeat([_END, _INSTANT, _START], [len(one) for one in times])
+    kind = np.repeat([_END, _INSTANT, _START], [len(time) for time in times])
     sign = np.concatenate(
         [
             np.full(len(lasting), -1),

@@ -142,8 +142,8 @@ def host_lanes(prepared: Prepared, origins_ns: Mapping[int, int]) -> list[LaneGr
     for process, origin_ns in origins_ns.items():
         tracks = [rows.of(_run(np.flatnonzero(of == process))).by_track() for of, rows in tables]
         counts: dict[int, int] = {}
-        for one in tracks:
-            for thread, rows in one.items():
+        for track in tracks:
+            for thread, rows in track.items():
                 counts[thread] = counts.get(thread, 0) + len(rows.row)
         most = sorted(counts, key=lambda thread: (-counts[thread], thread))[:_MOST_THREADS]
         found.append(_group(tracks, process, None, most, _MOST_HOST_ROWS, origin_ns))

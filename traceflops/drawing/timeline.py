@@ -168,7 +168,7 @@ class Drawable:
         if self.events <= budget.all:
             return replace(self.outline, levels=(self._level(whole, budget.all),))
         spans = [(whole, budget.whole), *self._details(budget)]
-        return replace(self.outline, levels=tuple(self._level(*one) for one in spans))
+        return replace(self.outline, levels=tuple(self._level(*span) for span in spans))
 
     def boxes(
         self,
@@ -183,7 +183,7 @@ class Drawable:
         start within so much of each other are merged whatever their number.
         """
         parts = [
-            [one.touching(span.start_ns, span.end_ns) for one in self.lanes[slice(*lanes)]]
+            [lane.touching(span.start_ns, span.end_ns) for lane in self.lanes[slice(*lanes)]]
             for lanes in groups or self.groups
         ]
         sizes = [sum(map(len, part)) for part in parts]
@@ -227,9 +227,9 @@ def drawable(prepared: Prepared, gaps: Sequence[Gap] = ()) -> Drawable | None:
         device_lanes(prepared, device, origins[process[device]], len(first), times)
         for device in first
     ]
-    of_hosts = host_lanes(prepared, {one: origins[one] for one in hosts[:_MOST_HOSTS]})
-    drawn = [*of_devices, *(one for one in of_hosts if one.lanes)]
-    shown = tuple(one.lanes[0].process for one in of_hosts if one.lanes)
+    of_hosts = host_lanes(prepared, {host: origins[host] for host in hosts[:_MOST_HOSTS]})
+    drawn = [*of_devices, *(of_host for of_host in of_hosts if of_host.lanes)]
+    shown = tuple(of_host.lanes[0].process for of_host in of_hosts if of_host.lanes)
     ends = list(accumulate(len(one.lanes) for one in drawn))
     steps = _steps(prepared, chosen, origins)
     outline = Timeline(
@@ -343,7 +343,7 @@ def representative_steps(prepared: Prepared) -> RepresentativeSteps | None:
     A step is as long as the mean of its windows over the devices. Of two in the middle the shorter
     one is the median; of equal ones the first counts.
     """
-    spread = step_spread(one for windows in prepared.windows.values() for one in windows)
+    spread = step_spread(window for windows in prepared.windows.values() for window in windows)
     if spread is None:
         return None
     middle, worst = spread.middle, spread.longest

@@ -65,6 +65,6 @@ def _largest_part(spread: StepSpread) -> tuple[str, int]:
     """Return the component of which the longest step has most more than the median of it."""
     steps = [one.components.parts() for one in spread.used]
     own = spread.longest.components.parts()
-    more = {name: ns - round(median(one[name] for one in steps)) for name, ns in own.items()}
-    name = max(more, key=lambda one: more[one])
+    more = {name: ns - round(median(step[name] for step in steps)) for name, ns in own.items()}
+    name = max(more, key=lambda item: more[item])
     return name, more[name]

@@ -57,7 +57,7 @@ class Ledger:
 
     def grouped(self, depth: int) -> tuple[Line, ...]:
         """Return the lines added up by the first `depth` words of their names, in order."""
-        short = (replace(one, name=".".join(one.name.split(".")[:depth])) for one in self.lines)
+        short = (replace(line, name=".".join(line.name.split(".")[:depth])) for line in self.lines)
         return tuple(_added(short))
 
     def scaled(self, factor: Fraction) -> Ledger:

@@ -151,7 +151,7 @@ def waterfall(devices: Iterable[DeviceBudget], dtype: str | None = None) -> Wate
     if not needed and given:
         raise UsageError("no FLOPs were counted, so no peak applies", "specify a type")
     if len(dtypes) > 1:
-        scale = lcm(*(device.peaks[one] for device in given for one in dtypes))
+        scale = lcm(*(device.peaks[a_dtype] for device in given for a_dtype in dtypes))
         return _split(given, [scale] * len(given), dtypes, f"1/{scale} ns")
     return _split(given, [device.peaks[one] for device in given for one in needed], dtypes, "FLOP")
 

@@ -34,28 +34,21 @@ if TYPE_CHECKING:
         read_card,
     )
     from traceflops.mfu.budget import FROM_THE_TRACE, DevicePeaks, PeakOptions, ShareRange
-    from traceflops.mfu.checked.diagnosis import Diagnosis
+    from traceflops.mfu.checked.diagnosis import Diagnosis, Recomputation
     from traceflops.mfu.checked.job_size import JobSize
     from traceflops.mfu.checked.padding import without_marked_padding, without_told_padding
     from traceflops.mfu.checked.passes import Counts
-    from traceflops.mfu.checked.recomputation import Recomputation
     from traceflops.mfu.checked.reconciliation import Reconciliation, reconcile
-    from traceflops.mfu.checked.run_options import (
-        Words,
-        adjusted,
-        check_sums,
-        run_settings,
-    )
+    from traceflops.mfu.checked.run_options import Words, adjusted, check_sums, run_settings
     from traceflops.mfu.checked.token_marks import is_ours
     from traceflops.mfu.checked.trace_description import (
         SelfDescribed,
         self_described,
         without_description,
     )
-    from traceflops.mfu.counted.counter_work import CountedKernel
+    from traceflops.mfu.counted.counter_work import CountedKernel, MeasuredWork
     from traceflops.mfu.counted.joins import CrossCheck, Join
     from traceflops.mfu.counted.launches import with_captured_launches
-    from traceflops.mfu.counted.measured_work import MeasuredWork
     from traceflops.mfu.inference import Inference, PhaseUse
     from traceflops.mfu.measurement import Measurement, measure
     from traceflops.mfu.roof_times import NO_ROOFS, RoofTime

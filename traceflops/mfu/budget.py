@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import cache, partial
 from typing import Final
 
 from traceflops.attribution import UNKNOWN_TYPE
@@ -126,17 +127,33 @@ def device_peaks(
 
     Raises UsageError for an id that the table lacks and a rate that cannot be meant.
     """
-    rows = trace.devices.to_pylist()
-    matches: dict[SeenDevice, Match] = {}  # of thousands of devices most are alike
-    found = []
-    for device in devices:
-        seen = SeenDevice.of(rows[device])
-        if seen not in matches:
-            matches[seen] = chosen(options.device, options.tflops, seen)
-        match = matches[seen]
-        given = options.tflops is not None
-        found.append(DevicePeaks(device, match, _rates(match, given=given), match.bandwidth, given))
-    return tuple(found)
+    rows, given = trace.devices.to_pylist(), options.tflops is not None
+    matched = cache(partial(chosen, options.device, options.tflops))  # of thousands most are alike
+    matches = ((device, matched(SeenDevice.of(rows[device]))) for device in devices)
+    return tuple(
+        DevicePeaks(device, match, _rates(match, given=given), match.bandwidth, given)
+        for device, match in matches
+    )
+
+
+def peak_notes(done: Executed, devices: tuple[DevicePeaks, ...]) -> Iterator[Note]:
+    """Yield what is odd about rates that were given, and about those of the table, each once."""
+    flops, counted = done.flops_by_type, done.dtypes
+    for text in dict.fromkeys(one.match.contradicts for one in devices if one.match.contradicts):
+        yield Note("assumed", "device-contradicts-trace", f"{text}.")
+    dtypes = tuple(one for one in DTYPES if one in counted)
+    for doubt in dict.fromkeys(device.doubt(dtypes) for device in devices):
+        if doubt:
+            yield Note("assumed", "peak-in-doubt", f"{doubt}.")
+    # Where nothing was counted, nothing is held against a peak.
+    yield from filter(None, dict.fromkeys(one.clock_note for one in devices if counted))
+    share = Fraction(flops[TF32_OR_FP32], flops.total() or 1)
+    if share and not any(device.given for device in devices):
+        text = (
+            f"{exact_percent(share)} of the executed FLOPs ran as either TF32 or FP32; kernel "
+            "names do not say. They count as TF32, whose peak is higher; the range covers FP32."
+        )
+        yield Note("assumed", "tf32-or-fp32", text)
 
 
 def _rates(match: Match, *, given: bool) -> dict[str, int]:

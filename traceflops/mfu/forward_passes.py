@@ -98,7 +98,8 @@ class Evidence:
     @property
     def has_cache(self) -> bool:
         """Return whether attention had a cache: it is named, or all had more keys than queries."""
-        longer = bool(self.cores) and all(_keys(core) > _queries(core) for core in self.cores)
+        counts = [_counts(core) for core in self.cores]
+        longer = bool(counts) and all(keys > queries for _, queries, keys in counts)
         return self.names_cache or longer
 
 
@@ -106,8 +107,8 @@ def _by_attention(seen: Evidence) -> JudgedPass | None:
     """Return what queries per sequence tell: one each is a decode."""
     if not seen.cores:
         return None
-    single = {_queries(core) == _sequences(core) for core in seen.cores}
-    sizes = {(_sequences(core), _queries(core), _keys(core)) for core in seen.cores}
+    sizes = {_counts(core) for core in seen.cores}
+    single = {queries == sequences for sequences, queries, _ in sizes}
     counts = next(iter(sizes)) if len(sizes) == 1 else (None, None, None)
     if single == {True}:
         return JudgedPass("decode", "attention has one query per sequence", *counts)
@@ -152,16 +153,11 @@ RULES: Final[tuple[Callable[[Evidence], JudgedPass | None], ...]] = (
 """The rules in order, after that of the annotations."""
 
 
-def _sequences(core: Core) -> int:
-    return core.batch if core.documents is None else core.documents
-
-
-def _queries(core: Core) -> int:
-    return core.queries * (core.batch if core.documents is None else 1)
-
-
-def _keys(core: Core) -> int:
-    return core.keys * (core.batch if core.documents is None else 1)
+def _counts(core: Core) -> tuple[int, int, int]:
+    """Return the sequences of an attention, and all its queries and keys."""
+    if core.documents is not None:
+        return core.documents, core.queries, core.keys
+    return core.batch, core.queries * core.batch, core.keys * core.batch
 
 
 def judged(seen: Evidence) -> JudgedPass:
@@ -210,8 +206,8 @@ def _of_marks(trace: Trace) -> Iterator[ForwardPass]:
         yield ForwardPass(int(process[at]), int(start[at]), int(end[at]), told)
 
 
-def _lookups(trace: Trace, attribution: Attribution) -> Iterator[tuple[int, list[int]]]:
-    """Yield, per process, the times at which passes begin: look-ups in the largest table.
+def _between(trace: Trace, attribution: Attribution) -> Iterator[ForwardPass]:
+    """Yield a pass from each look-up in the largest table to the next; all where there are none.
 
     Models with several such tables look into all of them before the first product.
     """
@@ -225,7 +221,9 @@ def _lookups(trace: Trace, attribution: Attribution) -> Iterator[tuple[int, list
         times = np.sort(start[rows[here]])
         done = np.searchsorted(np.sort(start[work[process[work] == one]]), times)
         first = np.append(True, done[1:] > done[:-1])[: len(times)]
-        yield one, times[first].tolist()
+        begins = times[first].tolist()
+        for low, high in zip(begins or [-ALWAYS], [*begins[1:], ALWAYS], strict=True):
+            yield ForwardPass(one, low, high)
 
 
 def _table(trace: Trace, row: int) -> tuple[int, Shape]:
@@ -238,17 +236,9 @@ def _table(trace: Trace, row: int) -> tuple[int, Shape]:
     return rows, sizes
 
 
-def _between(trace: Trace, attribution: Attribution) -> Iterator[ForwardPass]:
-    """Yield a pass from each look-up to the next; all of a process where it has none."""
-    for process, times in _lookups(trace, attribution):
-        for low, high in zip(times or [-ALWAYS], [*times[1:], ALWAYS], strict=True):
-            yield ForwardPass(process, low, high)
-
-
 def _evidence(
     linked: LinkedTrace, attribution: Attribution, passes: tuple[ForwardPass, ...]
 ) -> list[Evidence]:
-    """Return what was executed in each pass."""
     trace = linked.trace
     ops, works = trace.ops, attribution.work.works
     cached = _naming_a_cache(linked, passes)
@@ -293,7 +283,6 @@ def _named_after_cache(table: pa.Table) -> BoolArray:
 
 
 def _by_pass(place: IntArray, rows: IntArray, passes: int) -> list[IntArray]:
-    """Return which of these ops are in each pass."""
     order = rows[np.argsort(place[rows], kind="stable")]
     edges = np.searchsorted(place[order], np.arange(passes + 1))
     return [order[low:high] for low, high in pairwise(edges.tolist())]

@@ -13,7 +13,8 @@ Bytes of lists of tensors, whose types are not recorded, are too rough and count
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
+from operator import add
 from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
@@ -28,10 +29,11 @@ from traceflops.windows import Prepared, chosen_time
 
 if TYPE_CHECKING:
     from traceflops.mfu.budget import DevicePeaks
-    from traceflops.mfu.counted.measured_work import MeasuredWork
+    from traceflops.mfu.counted.counter_work import MeasuredWork
     from traceflops.timeline import DeviceAccount
 
 _Component = Literal["memory", "compute"]
+_COMPONENTS: Final[tuple[_Component, ...]] = ("memory", "compute")
 _LOOSE: Final = "list-types-not-recorded"
 _Times = npt.NDArray[np.float64]
 
@@ -152,12 +154,7 @@ class RoofTime:
 
     def __add__(self, other: RoofTime) -> RoofTime:
         """Return the sum."""
-        return RoofTime(
-            self.time_ns + other.time_ns,
-            self.known_ns + other.known_ns,
-            self.flops_ns + other.flops_ns,
-            self.needed_ns + other.needed_ns,
-        )
+        return RoofTime(*map(add, astuple(self), astuple(other)))
 
     @property
     def excess_ns(self) -> int:
@@ -178,7 +175,8 @@ class RoofTimes:
     compute: RoofTime
 
 
-NO_ROOFS: Final = RoofTimes(RoofTime(0, 0, 0, 0), RoofTime(0, 0, 0, 0))
+_NO_TIME: Final = RoofTime(0, 0, 0, 0)
+NO_ROOFS: Final = RoofTimes(_NO_TIME, _NO_TIME)
 
 
 def roof_times(
@@ -189,11 +187,10 @@ def roof_times(
 ) -> RoofTimes:
     """Return what the chosen windows need; `work` is what counters or a paired run tell."""
     items = _Items(prepared, moved, work)
-    memory, compute = NO_ROOFS.memory, NO_ROOFS.compute
-    for peaks in devices:
-        account = prepared.accounts[peaks.device]
-        memory += items.time(account, peaks, "memory")
-        compute += items.time(account, peaks, "compute")
+    memory, compute = (
+        sum((items.time(prepared.accounts[at.device], at, name) for at in devices), _NO_TIME)
+        for name in _COMPONENTS
+    )
     return RoofTimes(memory, compute)
 
 

@@ -85,7 +85,7 @@ def _missing(trace: Trace, lacks: Iterable[_Check]) -> Iterator[Missing]:
 
 def _counting(trace: Trace) -> str | None:
     """Return the counters that the devices of a trace have, as options; None where unknown."""
-    known = {family_of(one) for one in trace.devices["architecture"].to_pylist()}
+    known = {family_of(device) for device in trace.devices["architecture"].to_pylist()}
     family = known.pop() if len(known) == 1 else None
     if family is None:
         return None

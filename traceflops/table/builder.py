@@ -190,7 +190,7 @@ def _null_of(column: Column) -> int | float:
 
 def _all_are(values: list[Array | int | float], wanted: int | float) -> bool:
     """Return whether every piece has one value in all of its rows, and that is the wanted one."""
-    return all(isinstance(one, int) and one == wanted for one in values)
+    return all(isinstance(value, int) and value == wanted for value in values)
 
 
 def _zeros(count: int) -> pa.Buffer:

@@ -99,7 +99,7 @@ def _of_code(same: Sequence[Sequence[Owned]], total: int, noun: str) -> list[Not
     """Return the notes of one code, given those together that say the same."""
     if len(same) <= _MOST_ALIKE:
         return [_said_once(notes, total, noun) for notes in same]
-    return [_first_of([one for notes in same for one in notes], total, noun)]
+    return [_first_of([note for notes in same for note in notes], total, noun)]
 
 
 def _said_once(notes: Sequence[Owned], total: int, noun: str) -> Note:

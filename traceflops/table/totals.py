@@ -65,17 +65,17 @@ def totals_of(trace: Trace) -> list[Total]:
             found += _added_up(kind, _of_kind(kind, trace.table(table)))
     place = {side: at for at, side in enumerate(("device", *HOST_TABLES))}
     return sorted(
-        found, key=lambda one: (place.get(one.side, len(place)), -(one.sum_ns or 0), one.name)
+        found, key=lambda item: (place.get(item.side, len(place)), -(item.sum_ns or 0), item.name)
     )
 
 
 def side_sums(totals: list[Total]) -> dict[str, int]:
     """Return the sum of each side; one of which a part is not known has none."""
-    unknown = {one.side for one in totals if one.sum_ns is None}
+    unknown = {total.side for total in totals if total.sum_ns is None}
     sums: dict[str, int] = {}
-    for one in totals:
-        if one.side not in unknown:
-            sums[one.side] = sums.get(one.side, 0) + (one.sum_ns or 0)
+    for total in totals:
+        if total.side not in unknown:
+            sums[total.side] = sums.get(total.side, 0) + (total.sum_ns or 0)
     return sums
 
 

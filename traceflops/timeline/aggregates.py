@@ -119,12 +119,12 @@ def _decide(totals: Sequence[Total], classifier: Classifier) -> list[_Decided]:
 def _rows(totals: list[Total], decided: Sequence[_Decided]) -> pa.Table:
     whole = side_sums(totals)
     texts: dict[str, Sequence[str | None]] = {
-        "kind": [one.kind for one in totals],
-        "name": [one.name for one in totals],
+        "kind": [total.kind for total in totals],
+        "name": [total.name for total in totals],
         **_category_texts(decided),
     }
-    figures = {name: [getattr(one, name) for one in totals] for name in _FIGURES}
-    return _table(texts, figures, [_share(one.sum_ns, whole.get(one.side)) for one in totals])
+    figures = {name: [getattr(total, name) for total in totals] for name in _FIGURES}
+    return _table(texts, figures, [_share(total.sum_ns, whole.get(total.side)) for total in totals])
 
 
 def _category_texts(decided: Sequence[_Decided]) -> dict[str, list[str | None]]:
@@ -142,7 +142,7 @@ def _categories(totals: list[Total], decided: Sequence[_Decided]) -> pa.Table:
         if category is not None:
             counts[category] = _plus(counts.get(category, 0), one.count)
             sums[category] = _plus(sums.get(category, 0), one.sum_ns)
-    ranked = sorted(sums, key=lambda one: (-(sums[one] or 0), one.top, one.sub))
+    ranked = sorted(sums, key=lambda a_sum: (-(sums[a_sum] or 0), a_sum.top, a_sum.sub))
     whole = side_sums(totals).get("device")
     return _table(
         {"top": [one.top for one in ranked], "sub": [one.sub for one in ranked]},

@@ -68,7 +68,7 @@ def parse_count(option: str, text: str) -> int:
     found = _read(text, _SCALES)
     if found is None or found.value.denominator != 1 or not 1 <= found.value <= LARGEST:
         examples = _EXAMPLES.get(option.lstrip("-").replace("_", "-"), ("1024",))
-        example = " or ".join(f"{option} {one}" for one in examples)
+        example = " or ".join(f"{option} {a_example}" for a_example in examples)
         raise _bad(option, text, "a whole number from 1 to 1e18", example)
     return int(found.value)
 

@@ -30,7 +30,7 @@ from traceflops.windows.chosen_runs import chosen_range, gpu_notes
 from traceflops.windows.periodicity import inferred_steps
 from traceflops.windows.records import StepChoice
 from traceflops.windows.selection import Selection
-from traceflops.windows.step_threads import Owners, Steps, owners_of, shared_steps_note
+from traceflops.windows.step_threads import Owners, owners_of, shared_steps_note
 from traceflops.windows.steps import (
     FoundSteps,
     find_marked_steps,
@@ -129,10 +129,8 @@ class StepPlan:
         stretches = list(self.layout.stretches[device])
         if self.time_range is not None and device in self.time_range:
             stretches.append(Stretch("range", None, *self.time_range[device], None))
-        accounts = account.accounts(
-            np.array([s.start_ns for s in stretches], dtype=np.int64),
-            np.array([s.end_ns for s in stretches], dtype=np.int64),
-        )
+        edges = [(stretch.start_ns, stretch.end_ns) for stretch in stretches]
+        accounts = account.accounts(*np.array(edges, dtype=np.int64).T)
         launched = [s.launched for s in stretches if s.launched is not None]
         usual = float(np.median(launched)) if len(launched) > 2 else 0.0
         unbounded = self._unbounded(device, stretches)
@@ -227,7 +225,8 @@ def _layout(
         if layout.durations():
             return layout
         layout = _marked_layout(linked, accounts, until_next(marked))
-        if len(layout.durations()) == marked.count > 1:
+        most = max(map(len, marked.by_process.values()))
+        if len(layout.durations()) == most > 1:
             return replace(layout, notes=(*layout.notes, _SHORT_MARKS_NOTE))
     if selection.step_mark is not None:
         raise UsageError(
@@ -237,7 +236,8 @@ def _layout(
     layout = _inferred_layout(linked, accounts, marked) or _span_layout(linked, accounts)
     if marked is None:
         return layout
-    unused = counted_note("assumed", "markers-without-work", _UNUSED_MARKS, marked.markers)
+    count = sum(map(len, marked.by_process.values()))
+    unused = counted_note("assumed", "markers-without-work", _UNUSED_MARKS, count)
     return replace(layout, notes=(unused, *marked.notes, *layout.notes))
 
 
@@ -259,42 +259,42 @@ def _some_marks(linked: LinkedTrace) -> str:
 def _marked_layout(
     linked: LinkedTrace, accounts: Mapping[int, DeviceAccount], found: FoundSteps
 ) -> Layout:
-    place = step_of_activity(linked.trace, linked.links, found).copy()
+    place = step_of_activity(linked.trace, linked.links, found)
     process: list[int] = numbers(linked.trace.devices["process"]).tolist()
     launcher = numbers(linked.trace.activities["process"])
-    behind = None
+    before = name = None
     if found.are_passes:
         before = step_of_activity(linked.trace, linked.links, until_next(found))
-        behind = Behind(before, codes(linked.trace.activities["name"]))
-    shared: dict[int, Owners] = {}
-    without: list[int] = []
+        name = codes(linked.trace.activities["name"])
+    owners: dict[int, Owners] = {}
     repeated = any(len(distinct(s.number)) < len(s) for s in found.by_process.values())
     stretches: dict[int, list[Stretch]] = {}
     step_numbers: dict[int, IntArray] = {}
     for device, account in accounts.items():
         rows = account.rows
-        owners = owners_of(
+        work = owners[device] = owners_of(
             launcher[rows.row],
             rows.end_ns - rows.start_ns,
             place[rows.row] >= 0,
             process[device],
             found.by_process.keys(),
         )
-        if owners.others:
-            shared[device] = owners
-        elif owners.owner not in found.by_process:
-            without.append(device)
-        steps = found.by_process.get(owners.owner, Steps.none())
+        steps = found.by_process.get(work.owner)
         # The places are those of each process's own steps: another's would be a wrong step here.
-        theirs = launcher[rows.row] == owners.owner
+        theirs = launcher[rows.row] == work.owner
         place[rows.row[~theirs]] = -1
-        unrecorded = account.idle.by_cause["unrecorded"]
-        late = behind.of(rows.row, theirs, unrecorded) if behind is not None else None
-        stretches[device] = tile(rows.start_ns, rows.end_ns, place[rows.row], rows.span, late)
-        step_numbers[device] = np.arange(len(steps)) if repeated else steps.number
+        behind = None
+        if before is not None and name is not None:
+            last = np.where(theirs, before[rows.row], -1)
+            behind = Behind(last, name[rows.row], account.idle.by_cause["unrecorded"])
+        stretches[device] = tile(rows.start_ns, rows.end_ns, place[rows.row], rows.span, behind)
+        number = steps.number if steps is not None else np.empty(0, dtype=np.int64)
+        step_numbers[device] = np.arange(len(number)) if repeated else number
     notes = found.notes
     if set(without_launches(linked.trace, linked.links).tolist()) & found.by_process.keys():
         notes = (*notes, _BY_DEVICE_TIME_NOTE)
+    shared = {device: one for device, one in owners.items() if one.others}
+    without = [d for d, one in owners.items() if one.owner not in found.by_process]
     if without and len(without) < len(accounts):
         notes = (*notes, _without_steps_note(linked.trace, without))
     if shared:
@@ -319,17 +319,18 @@ def _without_steps_note(trace: Trace, devices: list[int]) -> Note:
 def _inferred_layout(
     linked: LinkedTrace, accounts: Mapping[int, DeviceAccount], marked: FoundSteps | None
 ) -> Layout | None:
-    found = inferred_steps(linked, accounts)
-    if found is None:
+    inferred = inferred_steps(linked, accounts)
+    if inferred is None:
         return None
+    stretches, source, text = inferred
     note = Note(
         "assumed",
         "steps-inferred",
         ("The trace has no step markers. " if marked is None else "")
-        + f"Steps are numbered from 0 and inferred from {found.text}.",
+        + f"Steps are numbered from 0 and inferred from {text}.",
     )
-    steps = {d: np.arange(len(stretches)) for d, stretches in found.stretches.items()}
-    return Layout(found.stretches, steps, found.source, found.text, (note,))
+    numbered = {device: np.arange(len(mine)) for device, mine in stretches.items()}
+    return Layout(stretches, numbered, source, text, (note,))
 
 
 def _span_layout(linked: LinkedTrace, accounts: Mapping[int, DeviceAccount]) -> Layout:
@@ -347,14 +348,14 @@ def _used(
     """Return the step numbers to use and, for the others, why not."""
     seen = tuple(durations)
     if selection.steps is not None:
-        used = tuple(number for number in seen if selection.wants_step(number))
+        used = tuple(filter(selection.wants_step, seen))
         if not used:
             there = f"{seen[0]} to {seen[-1]}" if seen else "none"
             raise UsageError(
                 "none of the selected steps is in the trace", f"steps in the trace: {there}"
             )
-        return used, {number: "not selected" for number in seen if not selection.wants_step(number)}
+        return used, dict.fromkeys(set(seen).difference(used), "not selected")
     usual = [round(Fraction(sum(times), len(times))) for times in durations.values()]
-    keeps, reasons = steady(np.array(usual, dtype=np.int64), may_warm_up=not layout.are_passes)
-    used = tuple(number for number, keep in zip(seen, keeps, strict=True) if keep)
-    return used, {n: reason for n, reason in zip(seen, reasons, strict=True) if reason}
+    why = steady(np.array(usual, dtype=np.int64), may_warm_up=not layout.are_passes)
+    reasons = {number: reason for number, reason in zip(seen, why, strict=True) if reason}
+    return tuple(number for number in seen if number not in reasons), reasons

@@ -120,7 +120,6 @@ def one_run_per_gpu(
 
     Raises UsageError where no GPU has the run that is asked for.
     """
-    _check(trace, selection)
     shown = _shown(trace, accounts, selection)
     chosen = {device: one for device, one in accounts.items() if device in shown}
     return chosen, tuple(_notes(trace, chosen))
@@ -131,14 +130,18 @@ def of_other_runs(trace: Trace, selection: Selection) -> list[int]:
 
     Raises UsageError where no GPU has that run.
     """
-    _check(trace, selection)
     if selection.run is None:
         return []
     devices = range(len(trace.runs))
     return sorted(set(devices) - _shown(trace, devices, selection))
 
 
-def _check(trace: Trace, selection: Selection) -> None:
+def _shown(trace: Trace, devices: Collection[int], selection: Selection) -> set[int]:
+    """Return one device for each GPU. Raises UsageError where none has the run asked for.
+
+    All GPUs are shown in the run of one number, where they have it: that asked for, else the one
+    with most device time in all. A GPU without it is shown in its own run with most.
+    """
     most = max((number for _, number in trace.runs), default=1)
     if selection.run is not None and selection.run > most:
         text = "one run" if most == 1 else f"{most} runs"
@@ -146,14 +149,6 @@ def _check(trace: Trace, selection: Selection) -> None:
             f"there is no run {selection.run}: no GPU has more than {text}",
             "traceflops info lists the runs",
         )
-
-
-def _shown(trace: Trace, devices: Collection[int], selection: Selection) -> set[int]:
-    """Return one device for each GPU.
-
-    All GPUs are shown in the run of one number, where they have it: that asked for, else the one
-    with most device time in all. A GPU without it is shown in its own run with most.
-    """
     if not trace.runs:
         return set(devices)
     time = _device_time(trace, selection)

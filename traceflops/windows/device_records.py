@@ -12,13 +12,10 @@ import numpy as np
 from traceflops.table import (
     ABSENT,
     BoolArray,
-    IntArray,
     Note,
     Trace,
-    codes,
     distinct,
     matching,
-    names,
     numbers,
     recorded_calls,
 )
@@ -89,7 +86,8 @@ def launch_records(trace: Trace, untimed: Untimed | None, is_chosen: BoolArray) 
 
     Copies count where any copy is recorded.
     """
-    has_devices = _has_device_work(trace)
+    types = trace.devices["type"].to_pylist()
+    has_devices = _GPU in {types[one] for one in distinct(numbers(trace.activities["device"]))}
     if untimed is not None and not launch_calls(trace):
         count = _counted(untimed)
         return LaunchRecords(count, count, has_devices=False)
@@ -123,12 +121,6 @@ def records_notes(found: LaunchRecords, *, on_host: bool) -> tuple[Note, ...]:
         else f"GPU records of {calls} are missing{shown}."
     )
     return (Note("missing", NO_DEVICE_RECORDS, text, found.lost),)
-
-
-def _has_device_work(trace: Trace) -> bool:
-    used = distinct(numbers(trace.activities["device"]))
-    types = names(trace.devices["type"])
-    return _GPU in {types[code] for code in codes(trace.devices["type"])[used].tolist()}
 
 
 def _named(trace: Trace, pattern: re.Pattern[str]) -> BoolArray:
@@ -195,19 +187,15 @@ def chosen_calls(
     windows: Mapping[int, tuple[Window, ...]],
 ) -> BoolArray:
     """Return the calls of the chosen devices, and of processes without any; of steps if asked."""
-    calls = numbers(trace.calls["process"])
+    calls, start = (numbers(trace.calls[name]) for name in ("process", "start_ns"))
     owner = numbers(trace.activities["process"])
     alone = selection.ranks is None and selection.gpus is None
     found = ~np.isin(calls, owner) if alone else np.zeros(len(calls), dtype=np.bool_)
-    in_time = selection.steps is not None or selection.is_time_range
     for device, account in accounts.items():
         mine = np.isin(calls, distinct(owner[account.rows.row]))
-        found |= mine & (_within(trace, windows[device]) if in_time else True)
+        if selection.steps is not None or selection.is_time_range:
+            chosen = chosen_time(windows[device])
+            place = np.searchsorted(chosen.start_ns, start, side="right")
+            mine &= start < np.append(_NEVER, chosen.end_ns)[place]
+        found |= mine
     return found
-
-
-def _within(trace: Trace, windows: tuple[Window, ...]) -> BoolArray:
-    """Return which calls begin in the chosen of some windows."""
-    chosen, start = chosen_time(windows), numbers(trace.calls["start_ns"])
-    place: IntArray = np.searchsorted(chosen.start_ns, start, side="right")
-    return np.asarray(start < np.append(_NEVER, chosen.end_ns)[place])

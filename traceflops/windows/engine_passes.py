@@ -12,7 +12,7 @@ TensorRT-LLM  [Executor] _forward_step 7: 1 ctx reqs, 900 ctx tokens, 31 gen req
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -34,18 +34,6 @@ class ServingMark:
 
 
 _NUMBER: Final = r"([0-9]{1,15})"
-_VLLM: Final = re.compile(
-    rf"execute_(?:[0-9]{{1,15}}_)?context_{_NUMBER}\(([^()]{{0,200}})\)"
-    rf"_generation_{_NUMBER}\(([^()]{{0,200}})\)"
-)
-_VLLM_NEW: Final = re.compile(rf"execute_new_{_NUMBER}_cached_{_NUMBER}")
-_VLLM_FORWARD: Final = re.compile("gpu_model_runner: forward")
-_SGLANG: Final = re.compile(rf"step\[([A-Z_]{{1,40}}) bs={_NUMBER}((?: [^\[\]]{{0,300}})?)\]")
-_ATOM: Final = re.compile(rf"(prefill|decode)\[bs={_NUMBER}(?:/[0-9]{{1,15}})?((?: .{{0,300}})?)\]")
-_TENSORRT: Final = re.compile(
-    rf"\[Executor\] _forward_step [0-9]{{1,15}}: {_NUMBER} ctx reqs,"
-    rf"(?: {_NUMBER} ctx tokens,)? {_NUMBER} gen reqs"
-)
 _MODES: Final[dict[str, Kind]] = {
     "DECODE": "decode",
     "EXTEND": "prefill",
@@ -72,8 +60,8 @@ def _vllm(match: re.Match[str]) -> ServingMark:
     return ServingMark(
         _kind(context, generation),
         context + generation,
-        _sum([_first(_QUERIES.match(text)) for text in inner]),
-        _sum([_first(_KEYS.search(text)) for text in inner]),
+        _total(map(_QUERIES.match, inner)),
+        _total(map(_KEYS.search, inner)),
     )
 
 
@@ -111,29 +99,35 @@ def _sums(text: str) -> dict[str, int]:
     return sums
 
 
-def _first(match: re.Match[str] | None) -> int | None:
-    return int(match[1]) if match is not None else None
+def _total(matches: Iterable[re.Match[str] | None]) -> int | None:
+    """Return the sum of the numbers, None where one is not there."""
+    known = [match and int(match[1]) for match in matches]
+    return None if None in known else sum(filter(None, known))
 
 
-def _sum(numbers: list[int | None]) -> int | None:
-    known = [number for number in numbers if number is not None]
-    return sum(known) if len(known) == len(numbers) else None
-
-
-_READERS: Final[tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], ServingMark]], ...]] = (
-    (_VLLM, _vllm),
-    (_VLLM_NEW, _vllm_new),
-    (_SGLANG, _sglang),
-    (_ATOM, _atom),
-    (_TENSORRT, _tensorrt),
-    (_VLLM_FORWARD, lambda _: ServingMark(None)),
+_READERS: Final[tuple[tuple[str, Callable[[re.Match[str]], ServingMark]], ...]] = (
+    (
+        rf"execute_(?:[0-9]{{1,15}}_)?context_{_NUMBER}\(([^()]{{0,200}})\)"
+        rf"_generation_{_NUMBER}\(([^()]{{0,200}})\)",
+        _vllm,
+    ),
+    (rf"execute_new_{_NUMBER}_cached_{_NUMBER}", _vllm_new),
+    (rf"step\[([A-Z_]{{1,40}}) bs={_NUMBER}((?: [^\[\]]{{0,300}})?)\]", _sglang),
+    (rf"(prefill|decode)\[bs={_NUMBER}(?:/[0-9]{{1,15}})?((?: .{{0,300}})?)\]", _atom),
+    (
+        rf"\[Executor\] _forward_step [0-9]{{1,15}}: {_NUMBER} ctx reqs,"
+        rf"(?: {_NUMBER} ctx tokens,)? {_NUMBER} gen reqs",
+        _tensorrt,
+    ),
+    ("gpu_model_runner: forward", lambda _: ServingMark(None)),
 )
 """The first that matches any annotation of a trace is the one whose marks are its passes."""
 
 
 def serving_marks(labels: Sequence[str]) -> dict[int, ServingMark]:
     """Return what the labels at these places say of passes; those of one grammar, the first."""
-    for pattern, read in _READERS:
+    for grammar, read in _READERS:
+        pattern = re.compile(grammar)
         matched = {
             place: read(match)
             for place, label in enumerate(labels)

@@ -74,31 +74,14 @@ def most_exposed(
     It is time of the devices: of a kernel that runs twice at once it counts once. Only kernels
     `wanted` are looked at; None where none of them has any.
     """
-    alone = {
-        device: account.timeline.parts[component].intersect(chosen_time(prepared.windows[device]))
-        for device, account in prepared.accounts.items()
-    }
-    pieces: defaultdict[str, dict[int, IntArray]] = defaultdict(dict)  # places in a device's rows
-    most: defaultdict[str, int] = defaultdict(int)
+    exposed: defaultdict[str, int] = defaultdict(int)
     for device, account in prepared.accounts.items():
+        alone = account.timeline.parts[component].intersect(chosen_time(prepared.windows[device]))
         for name, places in _by_name(prepared, account, component, wanted):
-            pieces[name][device] = places
-            rows = account.rows
-            inside = alone[device].length_within(rows.start_ns[places], rows.end_ns[places])
-            most[name] += int(inside.sum())
-    # A sum counts overlaps twice, so it is the most there can be: once it is less, so are others.
-    best: tuple[str, int] | None = None
-    for name in sorted(most, key=lambda one: (-most[one], one)):
-        if most[name] <= (best[1] if best is not None else 0):
-            break
-        ns = 0
-        for device, places in pieces[name].items():
-            rows = prepared.accounts[device].rows
-            ran = Intervals.of(rows.start_ns[places], rows.end_ns[places])
-            ns += ran.intersect(alone[device]).length_ns
-        if best is None or ns > best[1]:
-            best = (name, ns)
-    return best
+            ran = Intervals.of(account.rows.start_ns[places], account.rows.end_ns[places])
+            exposed[name] += ran.intersect(alone).length_ns
+    name, ns = min(exposed.items(), key=lambda one: (-one[1], one[0]), default=("", 0))
+    return (name, ns) if ns else None
 
 
 def _by_name(
@@ -139,11 +122,10 @@ def origins(prepared: Prepared) -> Origins:
     starts: dict[int, int] = {}
     for device, (low, _) in spans.items():
         starts[process[device]] = min(low, starts.get(process[device], low))
-    if not starts:
-        return Origins({}, {}, True)
-    apart = max(low for low, _ in spans.values()) > min(high for _, high in spans.values())
+    lows, highs = ([span[edge] for span in spans.values()] for edge in (0, 1))
+    apart = max(lows, default=0) > min(highs, default=0)
     unaligned = any(note.code == _UNALIGNED for note in prepared.trace.notes)
     aligned = not (len(starts) > 1 and (unaligned or apart))
     if aligned:
-        starts = dict.fromkeys(starts, min(starts.values()))
+        starts = dict.fromkeys(starts, min(lows, default=0))
     return Origins(starts, {device: starts[process[device]] for device in spans}, aligned)

@@ -7,7 +7,7 @@ the accounts of those that are used. No two devices of a report have one label.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -26,8 +26,6 @@ from traceflops.timeline import (
 )
 
 _BETWEEN: Final = " · "
-_Word = Callable[[int], str]
-"""What could be added to the label of the device at a place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,11 +176,10 @@ def told_apart(trace: Trace, devices: Sequence[DeviceReport]) -> list[DeviceRepo
     for place, device in enumerate(named):
         places[device.label].append(place)
     for members in (alike for alike in places.values() if len(alike) > 1):
-        for word in words:
-            texts = {place: word(place) for place in members}
-            different = len(set(texts.values()))
-            for place, text in texts.items() if different > 1 else ():
-                apart = _BETWEEN.join(filter(None, (named[place].apart, text)))
+        for texts in words:
+            different = len({texts[place] for place in members})
+            for place in members if different > 1 else ():
+                apart = _BETWEEN.join(filter(None, (named[place].apart, texts[place])))
                 named[place] = replace(named[place], apart=apart)
             if different == len(members):
                 break
@@ -199,34 +196,30 @@ def _owned(
         by_file[processes[process]["file"]].add(process)
     numbered = {place for place, process in enumerate(processes) if process["pid"] is not None}
     files = {device.file for device in devices}
-    found = []
+    owned = []
     for device in devices:
-        owner = device.file
-        pid = processes[device.process]["pid"]
-        if device.rank_text:
-            owner = ""
-        elif len(by_file[device.file]) > 1 and by_file[device.file] & numbered:
-            owner = _process_text(pid)
-            owner = owner if len(files) == 1 else f"{device.file}{_BETWEEN}{owner}"
-        found.append(replace(device, owner=owner))
-    return found
+        owner, alike = "" if device.rank_text else device.file, by_file[device.file]
+        if not device.rank_text and len(alike) > 1 and alike & numbered:
+            text = _process_text(processes[device.process]["pid"])
+            owner = text if len(files) == 1 else f"{device.file}{_BETWEEN}{text}"
+        owned.append(replace(device, owner=owner))
+    return owned
 
 
 def _words(
     processes: Sequence[dict[str, Any]], devices: Sequence[DeviceReport]
-) -> tuple[_Word, ...]:
-    """Return what tells devices apart, in the order in which it is tried."""
+) -> tuple[list[str], ...]:
+    """Return, by device, the texts that tell devices apart, in the order in which they are tried.
+
+    Hosts are numbered.
+    """
+    mine = [processes[device.process] for device in devices]
     hosts = list(dict.fromkeys(process["host"] for process in processes if process["host"]))
-
-    def host(place: int) -> str:
-        known = processes[devices[place].process]["host"]
-        return f"host {hosts.index(known) + 1}" if known else "host unknown"
-
     return (
-        lambda place: devices[place].file,
-        host,
-        lambda place: _process_text(processes[devices[place].process]["pid"]),
-        lambda place: f"no. {devices[place].device}",
+        [device.file for device in devices],
+        [f"host {hosts.index(p['host']) + 1}" if p["host"] else "host unknown" for p in mine],
+        [_process_text(process["pid"]) for process in mine],
+        [f"no. {device.device}" for device in devices],
     )
 
 

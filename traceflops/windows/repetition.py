@@ -53,9 +53,6 @@ class Order:
     end_ns: IntArray
     call: IntArray | None = None
 
-    def __len__(self) -> int:
-        return len(self.name)
-
 
 @dataclass(frozen=True, slots=True)
 class Rounds:
@@ -77,7 +74,7 @@ def repeated_signature(order: Order) -> Rounds | None:
 
     The last place may be the number of activities: the end of the last one.
     """
-    if len(order) < FEWEST_ACTIVITIES * FEWEST_ROUNDS:
+    if len(order.name) < FEWEST_ACTIVITIES * FEWEST_ROUNDS:
         return None
     occurrences = _Occurrences(order.name)
     judge = _Judge(order, occurrences)
@@ -134,6 +131,15 @@ def _by_name(name: IntArray) -> IntArray:
     return np.sort(name * _BASE + np.arange(len(name))) % _BASE
 
 
+def contents(name: IntArray, place: IntArray) -> IntArray:
+    """Return one number per round: the same for the same names, however ordered.
+
+    It is the sum of a pseudo-random number per name.
+    """
+    weights = np.random.default_rng(0).integers(1, 2**40, int(name.max()) + 1)
+    return np.diff(np.append(0, np.cumsum(weights[name]))[place])
+
+
 @dataclass(frozen=True, slots=True)
 class _Regular:
     """Per group of values: how many, the (lower) median, which share is close to it.
@@ -150,11 +156,8 @@ class _Regular:
     @classmethod
     def of(cls, group: IntArray, value: IntArray) -> _Regular:
         """Return the figures of each group; groups come in order, values are below _BASE."""
-        if not len(group):
-            none, nothing = np.empty(0, dtype=np.int64), np.empty(0)
-            return cls(none, none, none, nothing, nothing)
         ordered = np.sort(group * _BASE + value) % _BASE
-        first = np.flatnonzero(np.append(True, group[1:] != group[:-1]))
+        first = np.flatnonzero(np.diff(group, prepend=-1))
         count = np.diff(np.append(first, len(group)))
         usual = ordered[first + (count - 1) // 2]
         away = np.abs(ordered - np.repeat(usual, count))
@@ -167,12 +170,11 @@ class _Judge:
         self._name = order.name
         self._call = order.call
         self._occurrences = occurrences
-        self._work = np.append(0, np.cumsum(order.end_ns - order.start_ns))
+        lasting = order.end_ns - order.start_ns
+        self._work = np.append(0, np.cumsum(lasting))
         self._kind = order.name % _NAMES_COMPARED
         count = np.bincount(self._kind, minlength=_NAMES_COMPARED)
-        time = np.bincount(
-            self._kind, weights=order.end_ns - order.start_ns, minlength=_NAMES_COMPARED
-        )
+        time = np.bincount(self._kind, weights=lasting, minlength=_NAMES_COMPARED)
         self._mean_ns = time / np.maximum(count, 1)
 
     def are_steps(self, rounds: Rounds) -> bool:
@@ -263,15 +265,10 @@ class _Judge:
         return bool(regular.count[chosen].sum() >= _NO_TRIFLE * (last - first))
 
     def _are_more_than_layers(self, rounds: Rounds) -> bool:
-        """Return whether rounds of one and the same content are too long or too many for layers.
-
-        Contents are compared by the sum of a pseudo-random number per name.
-        """
+        """Return whether rounds of one and the same content are too long or too many for layers."""
         if max(rounds.length, len(rounds)) <= MOST_LAYERS:
             return False
-        weights = np.random.default_rng(0).integers(1, 2**40, int(self._name.max()) + 1)
-        sums = np.diff(np.append(0, np.cumsum(weights[self._name]))[rounds.place])
-        changes = np.diff(sums) != 0
+        changes = np.diff(contents(self._name, rounds.place)) != 0
         if rounds.length > MOST_LAYERS and changes.mean() <= 1 - REGULAR_SHARE:
             return True
         in_a_row = np.diff(np.flatnonzero(np.concatenate([[True], changes, [True]])))
@@ -298,5 +295,5 @@ def _from_the_longest_wait(order: Order, rounds: Rounds) -> Rounds:
     if near.mean() < REGULAR_SHARE or not is_long:
         return rounds
     begins = rounds.place[:-1] + np.where(near, offset, usual)
-    end = [high + usual] if high + usual <= len(order) else []
+    end = [high + usual] if high + usual <= len(order.name) else []
     return Rounds(np.append(begins, end).astype(np.int64), rounds.length, rounds.spread)

@@ -9,12 +9,12 @@ import pyarrow as pa
 
 from traceflops.devices import of_job
 from traceflops.errors import UsageError
-from traceflops.table import BoolArray, Trace, groups, link, number_column, numbers
+from traceflops.table import BoolArray, IntArray, Trace, groups, link, number_column, numbers
 from traceflops.windows.chosen_runs import of_other_runs, origins
 from traceflops.windows.selection import Selection
 from traceflops.windows.steps import find_marked_steps, step_of_activity
 
-_HOST_TABLES = ("calls", "ops", "marks")
+_TIMED = ("activities", "calls", "ops", "marks", "counters")
 
 
 def restrict(trace: Trace, selection: Selection) -> Trace:
@@ -28,11 +28,8 @@ def restrict(trace: Trace, selection: Selection) -> Trace:
     """
     trace = of_job(trace, selection.job)
     keep = {name: np.ones(t.num_rows, dtype=np.bool_) for name, t in trace.to_arrow().items()}
-    _keep_ranks(trace, selection, keep)
-    _keep_devices(trace, selection, keep)
-    _keep_run(trace, selection, keep)
-    _keep_time(trace, selection, keep)
-    _keep_steps(trace, selection, keep)
+    for narrow in (_keep_ranks, _keep_devices, _keep_run, _keep_time, _keep_steps):
+        narrow(trace, selection, keep)
     _keep_causes(trace, keep)
     tables = {
         name: table
@@ -74,7 +71,7 @@ def _keep_run(trace: Trace, selection: Selection, keep: dict[str, BoolArray]) ->
     done, process = (numbers(trace.activities[name]) for name in ("device", "process"))
     apart = np.isin(done, others)
     gone = np.setdiff1d(process[apart], process[~apart])
-    for name in ("activities", *_HOST_TABLES, "counters", "kernel_counters"):
+    for name in (*_TIMED, "kernel_counters"):
         table = trace.table(name)
         keep[name] &= ~np.isin(numbers(table["process"]), gone)
         if "device" in table.column_names:
@@ -86,17 +83,19 @@ def _keep_time(trace: Trace, selection: Selection, keep: dict[str, BoolArray]) -
         return
     first = origins(trace)
     low = first + (selection.from_ns or 0)
-    for name in ("activities", *_HOST_TABLES):
-        process = numbers(trace.table(name)["process"])
-        start = numbers(trace.table(name)["start_ns"])
-        end = start + np.maximum(numbers(trace.table(name)["dur_ns"], 0), 0)
+    for name in _TIMED:
+        process, start = _process_and_start(trace, name)
+        end = start
+        if name != "counters":
+            end = start + np.maximum(numbers(trace.table(name)["dur_ns"], 0), 0)
         keep[name] &= (end > low[process]) | (start == low[process])
         if selection.to_ns is not None:
             keep[name] &= start < first[process] + selection.to_ns
-    process, time = (numbers(trace.counters[name]) for name in ("process", "time_ns"))
-    keep["counters"] &= time >= low[process]
-    if selection.to_ns is not None:
-        keep["counters"] &= time < first[process] + selection.to_ns
+
+
+def _process_and_start(trace: Trace, name: str) -> tuple[IntArray, IntArray]:
+    time = "time_ns" if name == "counters" else "start_ns"
+    return numbers(trace.table(name)["process"]), numbers(trace.table(name)[time])
 
 
 def _keep_steps(trace: Trace, selection: Selection, keep: dict[str, BoolArray]) -> None:
@@ -109,10 +108,8 @@ def _keep_steps(trace: Trace, selection: Selection, keep: dict[str, BoolArray]) 
             "select a time range with --from and --to",
         )
     place = step_of_activity(trace, link(trace), found)
-    for name in ("activities", *_HOST_TABLES, "counters"):
-        table = trace.table(name)
-        process = numbers(table["process"])
-        time = numbers(table["time_ns" if name == "counters" else "start_ns"])
+    for name in _TIMED:
+        process, time = _process_and_start(trace, name)
         for one, mine in groups(process):
             if one not in found.by_process:
                 continue

@@ -12,6 +12,7 @@ HIDDEN: Final = "…"
 """Stands for an expression of the author's."""
 
 _UNITS_NS = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
+_RANGE = re.compile(r"\s*([-+]?\d{1,18})?\s*(?::\s*([-+]?\d{1,18})?\s*)?")
 _DURATION = re.compile(r"(\d+)(?:\.(\d+))?\s*(ns|us|µs|ms|s)")
 
 
@@ -45,10 +46,9 @@ class Selection:
             )
         if self.to_ns is not None and self.to_ns <= (self.from_ns or 0):
             raise UsageError("--to is not after --from", "give a later end")
-        if self.run is not None and self.run < 1:
-            raise UsageError("--run counts from 1", "traceflops info lists the runs")
-        if self.job is not None and self.job < 1:
-            raise UsageError("--job counts from 1", "traceflops info lists the jobs")
+        for name, number in (("run", self.run), ("job", self.job)):
+            if number is not None and number < 1:
+                raise UsageError(f"--{name} counts from 1", f"traceflops info lists the {name}s")
         if self.step_mark is not None:
             step_pattern(self.step_mark)
 
@@ -78,26 +78,17 @@ def step_pattern(text: str) -> re.Pattern[str]:
 
 def parse_steps(text: str) -> tuple[int | None, int | None]:
     """Return the range in `A:B`, `A:`, `:B` or `A`; both ends are included."""
-    low, colon, high = text.partition(":")
-    try:
-        first = int(low) if low.strip() else None
-        last = int(high) if high.strip() else None
-    except ValueError:
-        raise _bad_steps(text) from None
-    if not colon:
-        last = first
+    match = _RANGE.fullmatch(text)
+    first, last = (int(part) if part else None for part in match.groups()) if match else (None,) * 2
     if first is None and last is None:
-        raise _bad_steps(text)
+        raise UsageError(
+            f"--steps is not a range of step numbers: {text!r}",
+            "write A:B (both included), A:, :B or A, e.g. --steps 10:20",
+        )
+    last = last if ":" in text else first
     if first is not None and last is not None and last < first:
         raise UsageError(f"--steps {text} ends before it begins", "write the smaller number first")
     return first, last
-
-
-def _bad_steps(text: str) -> UsageError:
-    return UsageError(
-        f"--steps is not a range of step numbers: {text!r}",
-        "write A:B (both included), A:, :B or A, e.g. --steps 10:20",
-    )
 
 
 def parse_numbers(option: str, text: str) -> frozenset[int]:

@@ -21,10 +21,12 @@ from traceflops.table import (
     IntArray,
     Note,
     Trace,
+    first_match,
     group_sums,
     groups,
     numbers,
     ranked,
+    taken,
 )
 from traceflops.units import listed, percent, several
 
@@ -43,12 +45,6 @@ class Steps:
     start_ns: IntArray
     end_ns: IntArray
 
-    @classmethod
-    def none(cls) -> Steps:
-        """Return no steps."""
-        empty = np.empty(0, dtype=np.int64)
-        return cls(empty, empty, empty)
-
     def __len__(self) -> int:
         return len(self.number)
 
@@ -61,38 +57,37 @@ class Steps:
         return np.where(inside, place, -1)
 
 
-@dataclass(frozen=True, slots=True)
-class _Launches:
-    """When and on which thread work was launched, and how long that took on the devices."""
-
-    thread: IntArray
-    start_ns: IntArray
-    work_ns: IntArray
-
-    def of_thread(self, thread: int) -> int:
-        """Return the device time that a thread launched."""
-        return int(self.work_ns[self.thread == thread].sum())
-
-    def within(self, steps: Steps) -> int:
-        """Return the device time that was launched in the time of steps, by whatever thread."""
-        return int(self.work_ns[steps.at(self.start_ns) >= 0].sum())
-
-
 class Launched:
-    """What the processes of a trace launched; its rows are sorted by process once, if at all."""
+    """What the processes of a trace launched; work is linked once, and only if it is asked for."""
 
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
 
     @cached_property
-    def _rows(self) -> list[dict[int, IntArray]]:
-        tables = self._trace.activities, self._trace.calls
-        return [dict(groups(numbers(table["process"]))) for table in tables]
+    def _rows_and_calls(self) -> tuple[dict[int, IntArray], IntArray]:
+        work, calls = self._trace.activities, self._trace.calls
+        process, ids = (
+            [numbers(table[column], ABSENT) for table in (calls, work)]
+            for column in ("process", "correlation")
+        )
+        call = first_match(process[0], ids[0], numbers(calls["start_ns"]), process[1], ids[1])
+        return dict(groups(process[1])), call
 
-    def of(self, process: int) -> _Launches:
-        """Return the launches of a process."""
-        nothing = np.empty(0, dtype=np.int64)
-        return _launches(self._trace, *(rows.get(process, nothing) for rows in self._rows))
+    def of(self, process: int) -> tuple[IntArray, IntArray, IntArray]:
+        """Return thread and start of the launch of each piece of work of a process, and its time.
+
+        Work without a call is left out; where no work has any, it was launched when it started, by
+        no thread.
+        """
+        activities, calls = self._trace.activities, self._trace.calls
+        rows_of, call_of = self._rows_and_calls
+        rows = rows_of.get(process, np.empty(0, dtype=np.int64))
+        linked = call_of[rows] >= 0
+        rows = rows[linked] if linked.any() else rows
+        call, started = call_of[rows], numbers(activities["start_ns"])[rows]
+        start = np.where(call >= 0, taken(numbers(calls["start_ns"]), call), started)
+        thread = taken(numbers(calls["thread"]), call, ABSENT)
+        return thread, start, numbers(activities["dur_ns"])[rows]
 
 
 def thread_of_steps(
@@ -105,48 +100,16 @@ def thread_of_steps(
     """
     if len(markers) == 1:
         return next(iter(markers)), False
-    launches = launched.of(process)
-    own = {thread: launches.of_thread(thread) for thread in _busiest(launches, markers)}
-    most = max(own.values())
-    main = {thread: ns for thread, ns in own.items() if 2 * ns >= most}
-    held = {thread: launches.within(steps_of(thread)) for thread in main}
-    chosen = max(main, key=lambda thread: (held[thread], main[thread], markers[thread], -thread))
-    others = [thread for thread in main if thread != chosen and held[thread]]
-    return chosen, any(2 * held[thread] >= held[chosen] for thread in others)
-
-
-def _busiest(launches: _Launches, markers: Mapping[int, int]) -> list[int]:
-    if len(markers) <= _MOST:
-        return list(markers)
-    threads, place = ranked(launches.thread)
-    work = group_sums(place, launches.work_ns, len(threads))
-    known = dict(zip(threads.tolist(), work.tolist(), strict=True))
-    order = sorted(markers, key=lambda thread: (known.get(thread, 0), markers[thread]))
-    return order[-_MOST:]
-
-
-def _launches(trace: Trace, work: IntArray, mine: IntArray) -> _Launches:
-    """Return the launches of the work and calls of a process; work without any is of no thread.
-
-    A piece of work belongs to the earliest call of its number.
-    """
-    activities, calls = trace.activities, trace.calls
-    work_ns = numbers(activities["dur_ns"])[work]
-    ids = numbers(activities["correlation"], ABSENT)[work]
-    of_call = numbers(calls["correlation"], ABSENT)[mine]
-    known = of_call != ABSENT
-    mine, of_call = mine[known], of_call[known]
-    start = numbers(calls["start_ns"])[mine]
-    order = np.lexsort((start, of_call))
-    call_ids, first = np.unique(of_call[order], return_index=True)
-    rows = mine[order[first]]
-    place = np.minimum(np.searchsorted(call_ids, ids), max(0, len(call_ids) - 1))
-    linked = call_ids[place] == ids if len(call_ids) else np.zeros(len(ids), dtype=np.bool_)
-    if not linked.any():
-        nobody = np.full(len(work), ABSENT)
-        return _Launches(nobody, numbers(activities["start_ns"])[work], work_ns)
-    launched = group_sums(place[linked], work_ns[linked], len(rows))
-    return _Launches(numbers(calls["thread"])[rows], numbers(calls["start_ns"])[rows], launched)
+    thread, start_ns, work_ns = launched.of(process)
+    threads, place = ranked(thread)
+    sums = group_sums(place, work_ns, len(threads))
+    work = dict(zip(threads.tolist(), sums.tolist(), strict=True))
+    busiest = sorted(markers, key=lambda one: (work.get(one, 0), markers[one]))[-_MOST:]
+    main = {one: ns for one in busiest if 2 * (ns := work.get(one, 0)) >= work.get(busiest[-1], 0)}
+    held = {one: int(work_ns[steps_of(one).at(start_ns) >= 0].sum()) for one in main}
+    chosen = max(main, key=lambda one: (held[one], main[one], markers[one], -one))
+    others = [held[one] for one in main if one != chosen]
+    return chosen, any(0 < held[chosen] <= 2 * ns for ns in others)
 
 
 @dataclass(frozen=True, slots=True)

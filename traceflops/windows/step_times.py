@@ -25,10 +25,9 @@ _P95: Final = Fraction(95, 100)
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """A step: the mean of its windows over the devices that have it, part by part."""
+    """A step: the mean of its windows over the devices that use it, part by part."""
 
     step: int
-    used: bool
     components: Components
 
     @property
@@ -96,23 +95,17 @@ def mean_components(components: Sequence[Components]) -> Components:
     return Components(*(round(Fraction(sum(column), len(components))) for column in columns))
 
 
-def step_times(windows: Iterable[Window]) -> list[StepTime]:
-    """Return the steps of the windows of all devices, in order of number."""
-    groups: defaultdict[int, list[Window]] = defaultdict(list)
-    for window in windows:
-        if window.role == "step" and window.step is not None:
-            groups[window.step].append(window)
-    return [_time(step, groups[step]) for step in sorted(groups)]
-
-
 def step_spread(windows: Iterable[Window]) -> StepSpread | None:
-    """Return how the steps used differ, None where none is used."""
-    every = [window for window in windows if window.role == "step"]
-    used = tuple(one for one in step_times(every) if one.used)
-    if not used:
+    """Return how the steps used in the windows of all devices differ, None where none is used."""
+    used = [window for window in windows if window.role == "step" and window.used]
+    of_step: defaultdict[int, list[Components]] = defaultdict(list)
+    for window in used:
+        if window.step is not None:
+            of_step[window.step].append(window.account.components)
+    steps = tuple(StepTime(step, mean_components(mine)) for step, mine in sorted(of_step.items()))
+    if not steps:
         return None
-    lengths = [window.dur_ns for window in every if window.used]
-    return StepSpread(used, round(Fraction(sum(lengths), len(lengths))))
+    return StepSpread(steps, round(Fraction(sum(one.dur_ns for one in used), len(used))))
 
 
 def spread_of(devices: Iterable[DeviceReport]) -> StepSpread | None:
@@ -137,9 +130,3 @@ def median_of(times: Sequence[int]) -> int:
     ordered = sorted(times)
     middle = len(ordered) // 2
     return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) // 2
-
-
-def _time(step: int, windows: Sequence[Window]) -> StepTime:
-    mine = counting(windows)
-    mean = mean_components([window.account.components for window in mine])
-    return StepTime(step, any(window.used for window in mine), mean)

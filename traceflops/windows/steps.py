@@ -9,7 +9,7 @@ belongs to the step in which it started on the device.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -43,6 +43,7 @@ _PATTERNS = (
     (_PROFILER_STEP, "markers", "ProfilerStep markers"),
     (_ANNOTATED_STEP, "annotation", "annotations that name a step"),
 )
+_PASSES = "serving-engine annotations of forward passes"
 _DIGITS = re.compile(r"\d+")
 _NO_MATCH, _NO_NUMBER = -2, -1
 _NESTED = (
@@ -70,16 +71,6 @@ class FoundSteps:
     notes: tuple[Note, ...] = ()
     are_passes: bool = False
 
-    @property
-    def count(self) -> int:
-        """Return how many steps the process with most of them has."""
-        return max(map(len, self.by_process.values()), default=0)
-
-    @property
-    def markers(self) -> int:
-        """Return how many markers the steps are of."""
-        return sum(map(len, self.by_process.values()))
-
 
 def is_step_label(label: str, step_mark: str | None) -> bool:
     """Return whether a mark of this name would begin a step."""
@@ -104,25 +95,25 @@ def find_marked_steps(trace: Trace, step_mark: str | None) -> FoundSteps | None:
     With `step_mark` the marks whose whole name matches it; else ProfilerStep#N; else annotations
     such as "step 12" or "iteration_7"; else the forward passes that a serving engine annotates.
     """
+    found = (_from_marks(trace, *named) for named in _named_marks(trace, step_mark))
+    return next(filter(None, found), None)
+
+
+def _named_marks(trace: Trace, step_mark: str | None) -> Iterator[tuple[IntArray, str, str]]:
+    """Yield the step number that each name of a mark has, by each way to name steps.
+
+    With it the source, and that in words.
+    """
     labels = names(trace.marks["name"])
     if step_mark is not None:
-        number = _numbers(step_pattern(step_mark), labels)
-        return _from_marks(trace, number, "mark-regex", f"annotations that match {step_mark!r}")
-    found = (
-        _from_marks(trace, _numbers(pattern, labels), source, text)
-        for pattern, source, text in _PATTERNS
-    )
-    return next(filter(None, found), None) or _passes(trace, labels)
-
-
-def _passes(trace: Trace, labels: Sequence[str]) -> FoundSteps | None:
-    """Return the forward passes that annotations of a serving engine state."""
+        text = f"annotations that match {step_mark!r}"
+        yield _numbers(step_pattern(step_mark), labels), "mark-regex", text
+        return
+    for pattern, source, text in _PATTERNS:
+        yield _numbers(pattern, labels), source, text
     number = np.full(len(labels), _NO_MATCH, dtype=np.int64)
     number[list(serving_marks(labels))] = _NO_NUMBER
-    passes = _from_marks(
-        trace, number, "annotation", "serving-engine annotations of forward passes"
-    )
-    return replace(passes, are_passes=True) if passes is not None else None
+    yield number, "annotation", _PASSES
 
 
 def _from_marks(trace: Trace, number_of: IntArray, source: str, text: str) -> FoundSteps | None:
@@ -185,7 +176,7 @@ def _by_process(
         ("assumed", "steps-nested", _NESTED, nested),
     )
     notes = tuple(counted_note(*one) for one in said if one[-1])
-    return FoundSteps(found, source, text, notes)
+    return FoundSteps(found, source, text, notes, are_passes=text == _PASSES)
 
 
 def _is_inner(start: IntArray, end: IntArray) -> BoolArray:

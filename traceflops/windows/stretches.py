@@ -16,13 +16,12 @@ started before time without recorded work, its window begins after that time.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from itertools import chain, pairwise
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
 
-from traceflops.table import BoolArray, IntArray, distinct
+from traceflops.table import BoolArray, IntArray, distinct, group_sums
 from traceflops.timeline import Intervals, WindowRole
 
 _WARM_UP_FACTOR = (5, 4)
@@ -66,10 +65,6 @@ class Behind:
     name: IntArray
     unrecorded: Intervals = field(default_factory=Intervals.empty)
 
-    def of(self, rows: IntArray, known: BoolArray, unrecorded: Intervals) -> Behind:
-        """Return it for some activities; of those that are not known, no pass."""
-        return Behind(np.where(known, self.place[rows], -1), self.name[rows], unrecorded)
-
 
 def tile(
     start_ns: IntArray,
@@ -84,10 +79,9 @@ def tile(
     nothing on this device has no window. Without any step the span is the only window. Steps that
     are passes (`behind`) may end before the next begins.
     """
-    low, high = span
     launched = place >= 0
     if not launched.any():
-        return [Stretch("span", None, low, high, None)]
+        return [Stretch("span", None, *span, None)]
     places = distinct(place[launched])
     at = np.searchsorted(places, place[launched])
     starts = _earliest(start_ns[launched], at, len(places))
@@ -101,19 +95,21 @@ def tile(
         own_ends = -_earliest(-end_ns[launched], at, len(places))
         other = _other_work(start_ns, end_ns - start_ns, place, places, behind)
         ends = np.maximum(starts, np.minimum(ends, np.maximum(own_ends, other)))
-    counts = np.bincount(at)
-    steps = [
-        Stretch("step", int(p), int(s), int(e), int(n))
-        for p, s, e, n in zip(places, starts, ends, counts, strict=True)
-    ]
-    before = Stretch("before", None, low, steps[0].start_ns, None)
-    after = Stretch("after", None, steps[-1].end_ns, high, None)
-    between = [
-        Stretch("between", None, one.end_ns, following.start_ns, None)
-        for one, following in pairwise(steps)
-    ]
-    tiled = chain.from_iterable(zip(steps, [*between, after], strict=True))
-    return [one for one in (before, *tiled) if one.role == "step" or one.dur_ns > 0]
+    return with_rest(span, places, starts, ends, np.bincount(at))
+
+
+def with_rest(
+    span: tuple[int, int], place: IntArray, start_ns: IntArray, end_ns: IntArray, count: IntArray
+) -> list[Stretch]:
+    """Return steps and what of the span lies before, between and after them, in order."""
+    columns = (column.tolist() for column in (place, start_ns, end_ns, count))
+    steps = [Stretch("step", *values) for values in zip(*columns, strict=True)]
+    begins = [one.start_ns for one in steps[1:]] + [span[1]]
+    tiled = [Stretch("before", None, span[0], steps[0].start_ns, None)]
+    for step, begin in zip(steps, begins, strict=True):
+        tiled += [step, Stretch("between", None, step.end_ns, begin, None)]
+    tiled[-1] = replace(tiled[-1], role="after")
+    return [one for one in tiled if one.role == "step" or one.dur_ns > 0]
 
 
 def _begin(start_ns: IntArray, end_ns: IntArray, unrecorded: Intervals) -> int:
@@ -140,14 +136,10 @@ def _other_work(
     own, late = place >= 0, (place < 0) & (at >= 0)
     odd = late & ~_follows_most(behind.name, at, late, count)
 
-    def time(chosen: BoolArray) -> IntArray:
-        found = np.zeros(count, dtype=np.int64)
-        np.add.at(found, at[chosen], dur_ns[chosen])
-        return found
-
+    own_ns, late_ns, odd_ns = (group_sums(at[c], dur_ns[c], count) for c in (own, late, odd))
     first_odd, first = (_earliest(start_ns[one], at[one], count) for one in (odd, late))
-    whole = np.where(time(late) >= time(own), first, _NEVER)
-    return np.where(time(odd) * TRIFLE > time(own), first_odd, whole)
+    whole = np.where(late_ns >= own_ns, first, _NEVER)
+    return np.where(odd_ns * TRIFLE > own_ns, first_odd, whole)
 
 
 def _follows_most(name: IntArray, at: IntArray, late: BoolArray, count: int) -> BoolArray:
@@ -157,10 +149,8 @@ def _follows_most(name: IntArray, at: IntArray, late: BoolArray, count: int) -> 
     return 2 * times[name] > count
 
 
-def steady(
-    durations_ns: IntArray, *, may_warm_up: bool = True
-) -> tuple[BoolArray, list[str | None]]:
-    """Return which steps are steady, and why each other one is not.
+def steady(durations_ns: IntArray, *, may_warm_up: bool = True) -> list[str | None]:
+    """Return why each step is not steady, None for those that are.
 
     Leading steps longer than 1.25 times the median are warm-up, where steps do the same; where at
     least three remain the last is left out, since no successor bounds it. A lone step is used.
@@ -168,7 +158,7 @@ def steady(
     count = len(durations_ns)
     reasons: list[str | None] = [None] * count
     if count < 2:
-        return np.ones(count, dtype=np.bool_), reasons
+        return reasons
     times, over = _WARM_UP_FACTOR
     limit = float(np.median(durations_ns)) * times / over
     slow = (durations_ns > limit) & may_warm_up
@@ -176,4 +166,4 @@ def steady(
     reasons[:leading] = [f"warm-up: over {times / over:g} times the median"] * leading
     if count - leading > KEEP_LAST_UP_TO:
         reasons[-1] = LAST_STEP
-    return np.array([reason is None for reason in reasons], dtype=np.bool_), reasons
+    return reasons

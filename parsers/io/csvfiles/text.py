@@ -266,7 +266,7 @@ class CsvText:
         array = np.frombuffer(text, np.uint8)
         lines = lines_of(array, ord(self._separator))
         fits = lines.sound & (lines.separators == plan.columns - 1)
-        numbers = sorted({one.place for one in plan.fields.values() if one.kind != "text"})
+        numbers = sorted({field.place for field in plan.fields.values() if field.kind != "text"})
         mender = Mender(plan.columns, plan.free, self._separator.encode(), numbers, self._joins)
         mended = mend(array, lines, fits, mender)
         self._joins = mender.joins

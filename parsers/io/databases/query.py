@@ -153,17 +153,19 @@ def conditions_sql(
     """
     terms: list[str] = []
     values: list[int | str] = []
-    for one in conditions:
-        if one.column not in table.columns:
+    for condition in conditions:
+        if condition.column not in table.columns:
             terms.append("0")
-        elif isinstance(one, Among):
-            terms.append(f"{quoted(one.column)} IN ({', '.join('?' * len(one.values))})")
-            values += one.values
-        elif isinstance(one, Present):
-            terms.append(f"{quoted(one.column)} IS NOT NULL")
+        elif isinstance(condition, Among):
+            terms.append(
+                f"{quoted(condition.column)} IN ({', '.join('?' * len(condition.values))})"
+            )
+            values += condition.values
+        elif isinstance(condition, Present):
+            terms.append(f"{quoted(condition.column)} IS NOT NULL")
         else:
-            terms.append(f"{quoted(one.column)} BETWEEN ? AND ?")
-            values += [one.low, one.high]
+            terms.append(f"{quoted(condition.column)} BETWEEN ? AND ?")
+            values += [condition.low, condition.high]
     return terms, values
 
 

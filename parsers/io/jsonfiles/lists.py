@@ -181,8 +181,8 @@ class Document:
         if isinstance(place, Elements) and sign == b"{":
             place, path = place.each, (*path, 0)
         goes_in = sign == (b"{" if isinstance(place, Members) else b"[")
-        if goes_in and not isinstance(place, Whole):
-            self._window.at += 1
+        if not isinstance(place, Whole) and (goes_in or not self._frames):
+            self._window.at += goes_in  # a document that is nothing of the kind is damaged
             self._enter(place, path)
         else:
             self._value(place, path)

@@ -228,7 +228,7 @@ def _add_details(cut: Cut, page: NcuPage, marks: Marks) -> None:
     units, unit = texts_of(cut, "unit")
     kind, first = group_rows([section, label, unit])
     kinds = [(sections[section[at]], labels[label[at]], units[unit[at]]) for at in first.tolist()]
-    named = [(counter_name(*one), one[2]) for one in kinds]
+    named = [(counter_name(*a_kind), a_kind[2]) for a_kind in kinds]
     counters = page.table.names["counter"].codes(name for name, _ in named)
     page.add(
         values_of(*texts_of(cut, "value"), named, kind, page.odd_either_way, marks),

@@ -67,7 +67,7 @@ def read_pages(sources: Sequence[ByteSource]) -> list[Trace]:
     A file that cannot be read is a note as long as another can. Raises InputError where none has a
     value.
     """
-    files, failed = read_each(sources, lambda one: with_values(read_ncu(one)), close=True)
+    files, failed = read_each(sources, lambda source: with_values(read_ncu(source)), close=True)
     return with_set_aside([trace_of(run) for run in runs(files)], failed)
 
 
@@ -96,7 +96,10 @@ def trace_of(run: NcuRun) -> Trace:
     sources = [file.source for file in run.files]
     source = Source(
         format=FORMAT,
-        files=tuple(SourceFile(one.label, one.stored_bytes, one.text_bytes) for one in sources),
+        files=tuple(
+            SourceFile(a_source.label, a_source.stored_bytes, a_source.text_bytes)
+            for a_source in sources
+        ),
         tool="Nsight Compute (ncu)",
         facts={"page": ", ".join(layouts)},
         event_counts={name: count for name, count in sorted(counts.items()) if count},
@@ -201,7 +204,7 @@ def _is_new(counters: set[str], known: set[str]) -> bool:
 
 def _add(page: NcuPage, run: NcuRun) -> None:
     """Add a page: to the pass that it goes on with, as another pass, or as other processes."""
-    held = [one for one in run.pages if one.table.count]
+    held = [a_page for a_page in run.pages if a_page.table.count]
     counters = _names([page], "counter")
     same = [one for one in held if not _is_new(counters, _names([one], "counter"))]
     if page.table.count and any(_is_again(page, one) for one in same):

@@ -164,7 +164,7 @@ def _read(
     plain, what = plain_numbers(texts, comma=comma)
     # As a text, so that a value is the one nearest to what is printed, its power included.
     powers, places = ranked(power)
-    exponents = pa.array([f"e{one}" for one in powers.tolist()]).take(pa.array(places))
+    exponents = pa.array([f"e{a_power}" for a_power in powers.tolist()]).take(pa.array(places))
     joined = pc.binary_join_element_wise(plain.take(pa.array(text)), exponents, "")
     values = decimals(pa.chunked_array([pc.cast(joined, pa.float64())]))
     what = what[text]

@@ -105,7 +105,7 @@ def facts_of(tables: Tables) -> dict[str, str]:
 def origin_of(tables: Tables) -> int | None:
     """Return the beginning of the session in nanoseconds since 1970; None where it is not said."""
     rows = tables.whole("TARGET_INFO_SESSION_START_TIME", Wanted(integers=("utcEpochNs",)))
-    known = [one for one in rows["utcEpochNs"].tolist() if 0 < one < _LATEST_UNIX_NS]
+    known = [row for row in rows["utcEpochNs"].tolist() if 0 < row < _LATEST_UNIX_NS]
     return known[0] if known else None
 
 
@@ -150,7 +150,7 @@ def warnings_of(tables: Tables) -> Iterator[Note]:
         yield Note("missing", "profiler-warning", f"Nsight Systems warned: {text}", count)
     if others:
         more = "further " if quoted else ""
-        counted = [several(others[one], more + _SEVERITIES[one]) for one in sorted(others)]
+        counted = [several(others[other], more + _SEVERITIES[other]) for other in sorted(others)]
         text = (
             f"Nsight Systems reported {' and '.join(counted)} that may name paths or settings. "
             "Open the report in Nsight Systems to see them."
@@ -196,7 +196,7 @@ class Devices:
         if not self.by_gpu:
             return NOTHING_KNOWN
         first, *others = self.by_gpu.values()
-        if any(one != first for one in others):
+        if any(other != first for other in others):
             self.ambiguous = True
             return NOTHING_KNOWN
         return first

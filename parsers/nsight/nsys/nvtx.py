@@ -187,8 +187,8 @@ def text_rows(
         rows = batch.only(np.arange(batch.count) >= skipped)
         if rows.count:
             texts = rows.texts[text]
-            has_text = np.array([one is not None for one in texts], dtype=np.bool_)
-            column = string_column([one or "" for one in texts])
+            has_text = np.array([a_text is not None for a_text in texts], dtype=np.bool_)
+            column = string_column([a_text or "" for a_text in texts])
             yield TextRows(Batch(rows.count, rows.numbers, {}), column, has_text)
 
 

@@ -60,7 +60,7 @@ def op_texts(column: pa.Array) -> OpTexts:
     op_id = _number(data, at[_ID], len(_ID), end)
     of_op = (op_id == ABSENT) & ((sequence != ABSENT) | (at[_SIZES] >= 0))
     name = _in_namespace(name, names, of_op)
-    like_op = np.array([bool(_OPERATOR.match(one)) for one in names], dtype=np.bool_)
+    like_op = np.array([bool(_OPERATOR.match(a_name)) for a_name in names], dtype=np.bool_)
     is_op = (sequence != ABSENT) | (sizes >= 0)
     if len(names):
         is_op |= (op_id != ABSENT) & like_op[name]

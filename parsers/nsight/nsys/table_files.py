@@ -106,7 +106,9 @@ def _read_folder(files: Sequence[ArrowTable], format_: str) -> Trace:
             "give the whole folder written by nsys export --type parquetdir or arrowdir",
         )
     sources = [file.source for file in tables.values()]
-    read = tuple(SourceFile(one.label, one.stored_bytes, one.stored_bytes) for one in sources)
+    read = tuple(
+        SourceFile(source.label, source.stored_bytes, source.stored_bytes) for source in sources
+    )
     return trace_of(Folder(first, tables), f"nsys-{format_.lower()}", read, _folder_name(first))
 
 

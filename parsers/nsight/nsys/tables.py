@@ -56,13 +56,13 @@ class Folder:
         if table not in self.files:
             return
         asked = dict.fromkeys((*wanted.integers, *wanted.reals, *wanted.texts))
-        asked |= dict.fromkeys(one.column for one in conditions)
+        asked |= dict.fromkeys(condition.column for condition in conditions)
         try:
             for rows in self.files[table].batches(list(asked)):
                 batch = _batch(rows, wanted)
                 keep = np.ones(batch.count, dtype=np.bool_)
-                for one in conditions:
-                    keep &= _fulfils(rows, one)
+                for condition in conditions:
+                    keep &= _fulfils(rows, condition)
                 yield batch.only(keep)
         except UNREADABLE as error:
             self._lost.setdefault(table, type(error).__name__)
@@ -130,7 +130,9 @@ def _reals(column: pa.Array) -> Array:
 
 def _texts(rows: pa.RecordBatch, name: str) -> list[str | None]:
     values: list[Any] = _column(rows, name).to_pylist()
-    return [one if one is None or isinstance(one, str) else _as_text(one) for one in values]
+    return [
+        value if value is None or isinstance(value, str) else _as_text(value) for value in values
+    ]
 
 
 def _as_text(value: Any) -> str | None:

@@ -148,7 +148,7 @@ class StatsTables:
         scales: dict[str, int] = {}
         without = False
         for role, spellings, kind in ROLES:
-            word = next((one for one in spellings if one in words), None)
+            word = next((spelling for spelling in spellings if spelling in words), None)
             if word is None:
                 continue
             place = words.index(word)

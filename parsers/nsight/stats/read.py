@@ -191,7 +191,7 @@ def _names(profiles: Sequence[_Profile]) -> list[str]:
     """Return a name for each profile that no other has."""
     if len(profiles) < 2:
         return [""] * len(profiles)
-    names = [PureWindowsPath(one.name).name for one in profiles]
+    names = [PureWindowsPath(profile.name).name for profile in profiles]
     times, used = Counter(names), Counter[str]()
     unique = []
     for name in names:

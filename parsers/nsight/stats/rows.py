@@ -267,7 +267,7 @@ def _add_marks(rows: _Rows) -> None:
 def _ranges(rows: _Rows, names: Names) -> Array:
     """Return the names of ranges as databases have them: those of no domain begin with a colon."""
     texts, text = rows.texts()
-    return names.codes(one.removeprefix(":") or UNNAMED_RANGE for one in texts)[text]
+    return names.codes(a_text.removeprefix(":") or UNNAMED_RANGE for a_text in texts)[text]
 
 
 def _add_totals(rows: _Rows) -> None:
@@ -307,7 +307,9 @@ def _kinds(rows: _Rows) -> Array:
     if kind or not rows.cut.has("category"):
         return kinds
     categories, category = rows.texts("category")
-    own = np.array([_CATEGORIES.get(one.upper(), "") for one in categories], dtype=object)[category]
+    own = np.array(
+        [_CATEGORIES.get(a_category.upper(), "") for a_category in categories], dtype=object
+    )[category]
     return np.where(own == "memcpy", kinds, own)
 
 

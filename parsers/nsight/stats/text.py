@@ -150,7 +150,7 @@ def _without_messages(
     key = np.zeros(len(starts), np.int64)
     for place in range(4):
         key = key << 8 | padded[starts + place]
-    wanted = np.isin(key, [int.from_bytes(one, "big") for one in beginnings])
+    wanted = np.isin(key, [int.from_bytes(beginning, "big") for beginning in beginnings])
     ends = np.append(starts[1:], len(text))
     parts, at = [], 0
     for line in np.flatnonzero(wanted).tolist():

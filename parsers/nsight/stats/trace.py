@@ -117,7 +117,9 @@ class Assembly:
         self.files = files
         self.gathered = Gathered()
         parts = [part for file in files for part in file.parts]
-        self._parts = sorted(parts, key=lambda one: _PLACES.get(one.report.name, len(_PLACES)))
+        self._parts = sorted(
+            parts, key=lambda a_part: _PLACES.get(a_part.report.name, len(_PLACES))
+        )
         self._pids = sorted({pid for part in parts for pid in _pids(part) if pid != ABSENT})
         named = (rank_in_name(file.profile or file.source.name) for file in files)
         self._rank = next((rank for rank in named if rank is not None), None)
@@ -182,7 +184,7 @@ class Assembly:
     def _place_devices(self, texts: Sequence[str], table: TableBuilder) -> None:
         process = self._number(ABSENT)
         known = {text: _device(text) for text in texts}
-        for text in sorted(texts, key=lambda one: (known[one][0], one)):
+        for text in sorted(texts, key=lambda a_text: (known[a_text][0], a_text)):
             self.gathered.device(text, process, *known[text])
         codes = np.array([self.gathered.device(text, process, 0) for text in texts], np.int64)
         for _, columns in table.pieces:

@@ -187,7 +187,9 @@ def _place_unnamed(found: dict[Hashable, Process], unnamed: Sequence[ProcessPart
         parts.sort(key=lambda part: -1 if part.stretch.low is None else part.stretch.low)
         candidates = alike if len(alike) == 1 else []
         for part in parts:
-            process = next((one for one in candidates if _same_day(one, part)), None)
+            process = next(
+                (candidate for candidate in candidates if _same_day(candidate, part)), None
+            )
             if process is None:
                 process = Process(part.file.place, names={name})
                 found[(*name, len(found))] = process

@@ -187,9 +187,13 @@ def _merged(candidates: Iterator[Candidate]) -> list[Candidate]:
     Only conventions are merged: peak and treatment stay apart.
     """
     groups: dict[tuple[Peak, str, Fraction | None], list[Candidate]] = {}
-    for one in candidates:
-        key = (one.peak, one.treatment, None if one.reproduces else one.value)
-        groups.setdefault(key, []).append(one)
+    for candidate in candidates:
+        key = (
+            candidate.peak,
+            candidate.treatment,
+            None if candidate.reproduces else candidate.value,
+        )
+        groups.setdefault(key, []).append(candidate)
     ranked = [sorted(group, key=_rank) for group in groups.values()]
     return [
         replace(group[0], conventions=tuple(name for one in group for name in one.conventions))

@@ -117,7 +117,9 @@ def cut_by(mask: Mask, sequences: Sequences, cached: int) -> tuple[Lengths, Sequ
         return (), sequences
     if not isinstance(sequences, LengthSums):
         cut = tuple(sequence for sequence in sequences if sequence[0] + cached > mask.size)
-        return cut, tuple(one for one in sequences if one[0] + cached <= mask.size)
+        return cut, tuple(
+            a_sequence for a_sequence in sequences if a_sequence[0] + cached <= mask.size
+        )
     if sequences.longest is None or sequences.longest + cached > mask.size:
         raise UsageError(
             f"attention in {mask.kind}s of {mask.size} tokens needs individual sequence "

@@ -70,7 +70,7 @@ def fastest_rates(dtype: str | None) -> tuple[int, ...]:
     return tuple(
         max(rates)
         for spec in load_devices()
-        if (rates := [rate for one in types if (rate := spec.peak(one)) is not None])
+        if (rates := [rate for type_ in types if (rate := spec.peak(type_)) is not None])
     )
 
 

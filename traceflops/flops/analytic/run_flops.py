@@ -126,11 +126,11 @@ class _Count:
         return ledger
 
     def _lines(self) -> Iterator[Line]:
-        for one in weights(self.rule, self.card):
-            yield from self._matmul(one)
+        for weight in weights(self.rule, self.card):
+            yield from self._matmul(weight)
         if self.rule.adapters and self.run.lora is not None:
-            for one in self.run.lora.adapters(self.card):
-                yield from self._matmul(one)
+            for adapter in self.run.lora.adapters(self.card):
+                yield from self._matmul(adapter)
         for conv in self.card.convs:
             yield from self._conv(conv)
         if self.rule.context != "none":

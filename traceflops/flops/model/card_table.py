@@ -321,9 +321,9 @@ class _Builder:
             yield Linear("pooler", hidden, hidden, "head", bias=True, reads="sequence")
         if (classes := table.maybe("classes")) is not None:
             yield Linear("classifier", hidden, classes, "head", bias=True, reads="sequence")
-        for one in table.tables("linear", LINEAR):
-            name, bias = one.text("name", "linear"), one.flag("bias", True)
-            inputs, outputs = one.count("inputs"), one.count("outputs")
+        for a_table in table.tables("linear", LINEAR):
+            name, bias = a_table.text("name", "linear"), a_table.flag("bias", True)
+            inputs, outputs = a_table.count("inputs"), a_table.count("outputs")
             yield Linear(name, inputs, outputs, "head", bias=bias, reads="sequence")
 
     def _fixed_length(self) -> int | None:

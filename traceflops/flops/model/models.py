@@ -242,7 +242,9 @@ def _card_of_family(
     values: Values = {"name": _name(config, kind), "source": f"config.json ({kind})"}
     names: dict[str, str] = {}
     for key, options in family.keys.items():
-        names[key] = next((one for one in options.split() if one in table), options.split()[0])
+        names[key] = next(
+            (option for option in options.split() if option in table), options.split()[0]
+        )
         if names[key] in table:
             values[key] = table.values[names[key]]
     values |= family.fixed

@@ -52,7 +52,11 @@ class Elementwise:
         tensors = args.given(*self.operands)
         if not tensors or (self.in_place and args.tensor(self.operands[0]) is None):
             raise CannotCount("no-shapes")
-        shape = tensors[0].shape if self.in_place else broadcast(*(one.shape for one in tensors))
+        shape = (
+            tensors[0].shape
+            if self.in_place
+            else broadcast(*(a_tensor.shape for a_tensor in tensors))
+        )
         if shape is None:
             raise CannotCount("odd-shapes")
         read = tensors if self.reads_first else tensors[1:]
@@ -241,7 +245,9 @@ def _result_type(tensors: list[Tensor]) -> ElementType | None:
     types = [tensor.type for tensor in tensors if tensor.type is not None]
     if len(types) < len(tensors):
         return None
-    shaped = promoted([one.type for one in tensors if one.shape and one.type is not None])
+    shaped = promoted(
+        [a_tensor.type for a_tensor in tensors if a_tensor.shape and a_tensor.type is not None]
+    )
     every = promoted(types)
     return shaped if shaped and every and shaped.rank == every.rank else every
 

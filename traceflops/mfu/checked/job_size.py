@@ -80,7 +80,8 @@ class JobSize:
 
 def job_size(prepared: Prepared, gpus: int | None = None) -> JobSize:
     """Return the size of the job: `gpus` where the user gives it, else what the trace says."""
-    world, working = _world_size(prepared), _working(prepared)
+    sizes = [size for size in prepared.trace.processes["world_size"].to_pylist() if size]
+    world, working = max(sizes, default=None), _working(prepared)
     devices, told_by = working, "as in the trace"
     if gpus is not None:
         devices, told_by = gpus, "from --gpus"
@@ -99,11 +100,6 @@ def job_size(prepared: Prepared, gpus: int | None = None) -> JobSize:
         is_range=prepared.selection.is_time_range,
         format=prepared.trace.source.format,
     )
-
-
-def _world_size(prepared: Prepared) -> int | None:
-    sizes = [size for size in prepared.trace.processes["world_size"].to_pylist() if size]
-    return max(sizes) if sizes else None
 
 
 def _working(prepared: Prepared) -> int:
@@ -125,12 +121,11 @@ def host_time(prepared: Prepared) -> int | None:
     process = numbers(prepared.trace.devices["process"])
     total = 0
     for device, windows in prepared.windows.items():
-        steps = marked.by_process.get(int(process[device]))
         chosen = [window.step for window in windows if window.used and window.role == "step"]
-        if steps is None and chosen:
-            return None
-        if steps is None:
+        if not chosen:
             continue
+        if (steps := marked.by_process.get(int(process[device]))) is None:
+            return None
         named = prepared.plan.layout.numbers[device].tolist()
         times = dict(zip(named, (steps.end_ns - steps.start_ns).tolist(), strict=True))
         if any(step not in times for step in chosen):
@@ -173,7 +168,6 @@ def peak_in_trace(
 
 
 def _unknown(measured: Measurement, prepared: Prepared) -> MissingInput | None:
-    """Return what is not known of the devices."""
     kinds = prepared.trace.devices["type"].to_pylist()
     if all(kinds[device.device] == "cpu" for device in measured.devices):
         how = remedy(prepared.trace.source.format, "device work")

@@ -239,13 +239,15 @@ def without_told_padding(measured: Measurement, prepared: Prepared) -> Measureme
     if not isinstance(said, SelfDescribed):
         return without_marked_padding(measured, prepared)
     job = job_size(prepared, said.run.devices if said.run.devices > 1 else None)
-    counts = counts_of(measured, said.card, of_job(said.run, job), job)
-    if counts is None or not counts.agree:
-        return measured
-    padding = described_padding(said.card, of_job(said.run, job), measured.executed)
-    if padding is None:
-        return measured
-    return without_padding(measured, prepared, padding, "as described")
+    run = of_job(said.run, job)
+    counts = counts_of(measured, said.card, run, job)
+    agree = counts is not None and counts.agree
+    padding = described_padding(said.card, run, measured.executed) if agree else None
+    return (
+        measured
+        if padding is None
+        else without_padding(measured, prepared, padding, "as described")
+    )
 
 
 def without_marked_padding(measured: Measurement, prepared: Prepared) -> Measurement:

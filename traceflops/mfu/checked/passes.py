@@ -212,18 +212,23 @@ def counts_of(measured: Measurement, card: ModelCard, run: Run, job: JobSize) ->
     `run` is of the devices of the job.
     """
     done = measured.executed.as_computed
-    coverage = done.coverage
-    if not job.windows or not done.model_flops or unit_of(card, run) != "step":
+    expected, counted = _expected(card, run, job), done.model_flops
+    too_little = done.coverage is not None and done.coverage < TOO_LITTLE
+    if expected is None or not counted or too_little:
         return None
-    if coverage is not None and coverage < TOO_LITTLE:
-        return None
-    if obstacle(card, run, default_convention(card, run)) is not None:
-        return None
-    expected = visible(card, run).total * job.windows / job.devices
-    more, counted = unknown_flops(measured), done.model_flops
+    more = unknown_flops(measured)
     return Counts(
         expected, counted, done.model_at_least, counted + more if more is not None else None
     )
+
+
+def _expected(card: ModelCard, run: Run, job: JobSize) -> Fraction | None:
+    """Return the FLOPs of a description in the windows shown; None where they cannot be counted."""
+    if not job.windows or unit_of(card, run) != "step":
+        return None
+    if obstacle(card, run, default_convention(card, run)) is not None:
+        return None
+    return visible(card, run).total * job.windows / job.devices
 
 
 def unknown_flops(measured: Measurement) -> int | None:
@@ -249,14 +254,11 @@ def beyond_counted(measured: Measurement, card: ModelCard, run: Run, job: JobSiz
     are unknown may have run at the peak. `run` is of the devices of the job.
     """
     done = measured.executed
-    if not done.unsplit_flops or done.model_flops or not job.windows or not card.complete:
+    if not done.unsplit_flops or done.model_flops or not card.complete:
         return None
-    if unit_of(card, run) != "step" or obstacle(card, run, default_convention(card, run)):
+    needed, more = _expected(card, run, job), unknown_flops(measured)
+    if needed is None or more is None:
         return None
-    more = unknown_flops(measured)
-    if more is None:
-        return None
-    needed = Fraction(visible(card, run).total * job.windows, job.devices)
     above = needed / more - 1
     if above <= AGREE:
         return None

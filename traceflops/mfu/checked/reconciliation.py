@@ -31,12 +31,11 @@ from traceflops.flops import (
     utilisation,
     waterfall,
 )
-from traceflops.mfu.checked.diagnosis import Diagnosis, diagnose
+from traceflops.mfu.checked.diagnosis import Diagnosis, Recomputation, diagnose, recomputation
 from traceflops.mfu.checked.job_size import JobSize, job_size, main_type, peak_in_trace
 from traceflops.mfu.checked.padding import described_padding, without_padding
 from traceflops.mfu.checked.passes import AGREE, beyond_counted, counts_of, of_job, passes_of
 from traceflops.mfu.checked.passes import Counts as Counts
-from traceflops.mfu.checked.recomputation import Recomputation, recomputation
 from traceflops.mfu.checked.variants import Seen, adapter_flops, sizes_of_adapters
 from traceflops.mfu.measurement import Measurement
 from traceflops.mfu.traced.executed import Executed
@@ -136,15 +135,11 @@ class Reconciliation:
         return self.counts.agree if self.counts is not None else None
 
     @property
-    def fitting(self) -> tuple[Diagnosis, ...]:
-        """Return the diagnoses that explain the difference, the simplest first."""
-        return tuple(diagnosis for diagnosis in self.diagnoses if diagnosis.fits)
-
-    @property
     def findings(self) -> tuple[Diagnosis, ...]:
-        """Return what explains the differences: of model FLOPs, and of recomputation."""
+        """Return what explains the differences, the simplest first; last that of recomputation."""
         again = self.recomputation.finding if self.recomputation is not None else None
-        return self.fitting if again is None else (*self.fitting, again)
+        fitting = tuple(diagnosis for diagnosis in self.diagnoses if diagnosis.fits)
+        return fitting if again is None else (*fitting, again)
 
     @property
     def sentence(self) -> str:
@@ -220,7 +215,7 @@ def reconcile(
     counts = counts_of(measured, card, run, job)
     notes = (job.note, *described.notes, *_doubts(measured.executed, described, job, counts))
     described = replace(described, notes=notes)
-    lacks, fall = _lacks(described, job), None
+    lacks, fall = tuple(_lacks(described, job)), None
     if (problem := beyond_counted(measured, card, run, job)) is not None:
         lacks = (*lacks, MissingInput(problem, CHECK))
     if measured.waterfall is None and described.rate is not None and not lacks:
@@ -253,19 +248,17 @@ def _diagnoses(
     return diagnose(described.card, described.run, seen, job.known)
 
 
-def _lacks(described: Utilisation, job: JobSize) -> tuple[MissingInput, ...]:
-    """Return what keeps MFU of the description back."""
-    choice, lacks = described.choice, []
+def _lacks(described: Utilisation, job: JobSize) -> Iterator[MissingInput]:
+    choice, rate = described.choice, described.rate
     if job.lack is not None:
-        lacks.append(job.lack)
+        yield job.lack
     if choice.peak is None:
-        lacks.append(MissingInput(choice.problem, choice.remedy))
-    rate = described.rate
+        yield MissingInput(choice.problem, choice.remedy)
     if rate is not None and not described.is_possible:
         value = exact_percent(max(rate.mfu, rate.hfu))
-        problem = f"the described work would be {value} of peak ({rate.convention})"
-        lacks.append(MissingInput(problem, CHECK))
-    return tuple(lacks)
+        yield MissingInput(
+            f"the described work would be {value} of peak ({rate.convention})", CHECK
+        )
 
 
 def _doubts(
@@ -298,7 +291,6 @@ def _other_adapters(done: Executed, described: Utilisation, job: JobSize) -> Ite
 
 
 def _seen(done: Executed, job: JobSize) -> Seen:
-    """Return what the trace shows of one device in one step."""
     ledger = done.ledger()
     return Seen(
         passes_of(ledger).times(Fraction(1, job.windows)),
@@ -318,11 +310,11 @@ def described_fall(
     peak = described.choice.peak
     if peak is None or not job.windows:
         return None, ()
-    families = {name: _share(described, job, name) for name in FAMILIES}
+    ledger = described.work.ledger
+    families = {name: Fraction(ledger.total(name)) / job.devices for name in FAMILIES}
+    families["model"] += Fraction(ledger.total("convention")) / job.devices
     # FLOPs per device and window, and the peak, may be fractions: then the unit is smaller.
-    scale = lcm(
-        peak.flops_per_ns.denominator, *(family.denominator for family in families.values())
-    )
+    scale = lcm(*(part.denominator for part in (peak.flops_per_ns, *families.values())))
     budgets = [
         _budget(windows, families, peak.flops_per_ns, scale)
         for windows in prepared.windows.values()
@@ -333,13 +325,6 @@ def described_fall(
     if fall.errors:
         return None, (TOO_MUCH,)
     return replace(fall, dtypes=dtypes, unit=unit), ()
-
-
-def _share(described: Utilisation, job: JobSize, family: str) -> Fraction:
-    """Return the FLOPs of one family that fall to one window of one device."""
-    ledger = described.work.ledger
-    flops = ledger.total(family) + (ledger.total("convention") if family == "model" else 0)
-    return Fraction(flops) / job.devices
 
 
 def _budget(

@@ -53,10 +53,6 @@ class Words:
         parts = self.values.get(word, "").split(",")
         return tuple(part.strip() for part in parts if part.strip())
 
-    def one_of(self, *words: str) -> None:
-        """Refuse words that exclude each other."""
-        one_of({self.called(word): self.values.get(word) for word in words})
-
 
 def adjusted(card: ModelCard, words: Words) -> ModelCard:
     """Return the card with what the words change of it. Raises UsageError."""
@@ -148,7 +144,7 @@ def _frozen(words: Words) -> frozenset[str]:
 
 def _adapters(card: ModelCard, words: Words) -> Lora | None:
     called = words.called
-    words.one_of("lora_rank", "lora_params")
+    one_of({called(word): words.values.get(word) for word in ("lora_rank", "lora_params")})
     if "lora_targets" in words.values and "lora_rank" not in words.values:
         raise UsageError(
             f"{called('lora_targets')} needs the rank of the adapters",

@@ -88,14 +88,6 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True)
-class RunMarks:
-    """The marks of each process that can be used, and notes on those that cannot."""
-
-    of_process: Mapping[int, list[Mark]]
-    notes: tuple[Note, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class _Refused:
     """A mark that cannot be used: the code of its note, and what is wrong with it."""
 
@@ -103,15 +95,15 @@ class _Refused:
     reason: str = ""
 
 
-def run_marks(trace: Trace) -> RunMarks:
-    """Return the marks of a trace by process.
+def run_marks(trace: Trace) -> tuple[dict[int, list[Mark]], tuple[Note, ...]]:
+    """Return the marks of a trace that can be used, by process, and notes on those that cannot.
 
     Only those of the host: the profiler repeats each on the timeline of the device.
     """
     labels = names(trace.marks["name"])
     wanted = [code for code, label in enumerate(labels) if is_ours(label)]
     if not wanted:
-        return RunMarks({}, ())
+        return {}, ()
     label, device = codes(trace.marks["name"]), numbers(trace.marks["device"], ABSENT)
     on_host = of_kind(trace.marks, "annotation") & (device == ABSENT)
     rows = np.flatnonzero(np.isin(label, wanted) & on_host)
@@ -125,7 +117,7 @@ def run_marks(trace: Trace) -> RunMarks:
             refused[mark] += 1
         else:
             marks[int(process[row])].append(Mark(int(start[row]), *mark))
-    return RunMarks(dict(marks), tuple(_notes(refused)))
+    return dict(marks), tuple(_notes(refused))
 
 
 def is_ours(label: str) -> bool:
@@ -166,7 +158,6 @@ def _problem(kind: str, sums: Sums) -> str:
 
 
 def _notes(refused: Counter[_Refused]) -> Iterator[Note]:
-    """Yield a note per thing that is wrong with marks."""
     for code, text in _TEXTS.items():
         mine = {each.reason: count for each, count in refused.items() if each.code == code}
         if not mine:
@@ -181,14 +172,9 @@ def _notes(refused: Counter[_Refused]) -> Iterator[Note]:
 
 @dataclass(frozen=True, slots=True)
 class MarkedTokens:
-    """What marks say of one step of the job, all ranks together: the mean of the steps shown.
-
-    `steps` is None where the trace has no steps, so that the whole recording counts as one.
-    """
+    """What marks say of one step of the job, all ranks together: the mean of the steps shown."""
 
     values: Mapping[str, Fraction]
-    steps: int | None
-    ranks: int
     notes: tuple[Note, ...] = ()
 
     def over(self, said: Mapping[str, str]) -> tuple[dict[str, str], tuple[Note, ...]]:
@@ -198,14 +184,17 @@ class MarkedTokens:
         words = {k: v for k, v in said.items() if k not in _REPLACED}
         notes = list(self.notes)
         broken = [key for key, value in self.values.items() if value.denominator > 1]
-        rounded = any(not key.endswith(".count") for key in broken)
         tokens = {key: round(value) for key, value in self.values.items()}
-        if rounded:
+        if any(not key.endswith(".count") for key in broken):
             notes.append(_ROUNDED)
         real, padded = tokens.get("tokens.real"), tokens.get("tokens.padded")
         if "seqlens.sum" in tokens:
             if real not in (None, tokens["seqlens.sum"]):
-                notes.append(_disagree(real, tokens["seqlens.sum"]))
+                text = (
+                    f"Annotations give {real:,} real tokens per step, but sequences of "
+                    f"{tokens['seqlens.sum']:,}; the sequences are used."
+                )
+                notes.append(Note("assumed", "token-marks-disagree", text))
             squares = tokens["seqlens.sumsq"]
             squares += (squares - tokens["seqlens.sum"]) % 2  # a mean may have lost the parity
             words |= {"seq_sum": str(tokens["seqlens.sum"]), "seq_square_sum": str(squares)}
@@ -229,41 +218,21 @@ def _fit(words: dict[str, str], computed: int, *, explicit: bool) -> None:
     words["tokens"] = str(computed)
 
 
-def _disagree(real: int | None, total: int) -> Note:
-    text = (
-        f"Annotations give {real:,} real tokens per step, but sequences of {total:,}; "
-        "the sequences are used."
-    )
-    return Note("assumed", "token-marks-disagree", text)
-
-
 def told_by_marks(prepared: Prepared) -> MarkedTokens | None:
     """Return what marks say of the tokens of a step; None where they say nothing."""
-    trace = prepared.trace
-    marks = run_marks(trace)
-    notes = [*marks.notes]
-    ranks: list[_OfRank] = []
-    for process, mine in sorted(marks.of_process.items()):
+    marks, refused = run_marks(prepared.trace)
+    notes, ranks = [*refused], []
+    for process, mine in sorted(marks.items()):
         chosen = _chosen(prepared, process, mine)
-        if chosen is not None and (of_rank := _of_rank(mine, *chosen)).values:
-            ranks.append(of_rank)
+        values, partly = _of_rank(mine, *chosen) if chosen is not None else ({}, False)
+        if values:
+            ranks.append(values)
+            if partly and _PARTLY not in notes:
+                notes.append(_PARTLY)
     if not ranks:
-        return MarkedTokens({}, None, 0, tuple(notes)) if notes else None
-    if any(rank.partly for rank in ranks):
-        notes.append(_PARTLY)
-    values, more = _of_job(trace, ranks)
-    has_steps = bool(prepared.plan.choice.seen)
-    steps = max(rank.steps for rank in ranks) if has_steps else None
-    return MarkedTokens(values, steps, len(ranks), (*notes, *more))
-
-
-@dataclass(frozen=True, slots=True)
-class _OfRank:
-    """Mean numbers of one rank per step; `partly` where not all of the steps told them."""
-
-    values: Mapping[str, Fraction]
-    steps: int
-    partly: bool
+        return MarkedTokens({}, tuple(notes)) if notes else None
+    values, more = _of_job(prepared.trace, ranks)
+    return MarkedTokens(values, (*notes, *more))
 
 
 def _chosen(prepared: Prepared, process: int, mine: list[Mark]) -> tuple[IntArray, int] | None:
@@ -272,7 +241,8 @@ def _chosen(prepared: Prepared, process: int, mine: list[Mark]) -> tuple[IntArra
     Without any steps all of the recording is one. Steps that were inferred on the device, and a
     stretch of time, have no times on the host.
     """
-    device = _device_of(prepared, process)
+    owner = numbers(prepared.trace.devices["process"])
+    device = next((number for number in prepared.accounts if owner[number] == process), None)
     if device is None or prepared.plan.time_range is not None:
         return None
     plan, windows = prepared.plan, prepared.windows[device]
@@ -288,13 +258,8 @@ def _chosen(prepared: Prepared, process: int, mine: list[Mark]) -> tuple[IntArra
     return np.where((place >= 0) & np.isin(number, used), number, -1), len(used)
 
 
-def _device_of(prepared: Prepared, process: int) -> int | None:
-    owner = numbers(prepared.trace.devices["process"])
-    return next((device for device in prepared.accounts if owner[device] == process), None)
-
-
-def _of_rank(mine: list[Mark], step: IntArray, shown: int) -> _OfRank:
-    """Return the mean over the steps that have marks.
+def _of_rank(mine: list[Mark], step: IntArray, shown: int) -> tuple[dict[str, Fraction], bool]:
+    """Return the mean over the steps that have marks, and whether some steps have none.
 
     A number that only some marks of a kind give is not known.
     """
@@ -308,23 +273,22 @@ def _of_rank(mine: list[Mark], step: IntArray, shown: int) -> _OfRank:
         for key in alike[0]:
             if all(key in each for each in alike):
                 values[f"{kind}.{key}"] = Fraction(sum(each[key] for each in alike), steps)
-    return _OfRank(values, max(counts, default=0), counts != {shown})
+    return values, counts != {shown}
 
 
-def _of_job(trace: Trace, ranks: list[_OfRank]) -> tuple[dict[str, Fraction], list[Note]]:
+def _of_job(
+    trace: Trace, ranks: list[dict[str, Fraction]]
+) -> tuple[dict[str, Fraction], list[Note]]:
     """Return the tokens of one step of all ranks, those not here taken to be as the others."""
-    keys = set.intersection(*({*rank.values} for rank in ranks))
+    keys, count = set.intersection(*({*values} for values in ranks)), len(ranks)
     sizes = {size for size in trace.processes["world_size"].to_pylist() if size}
-    world = max(*sizes, len(ranks)) if len(sizes) == 1 else len(ranks)
-    scale = Fraction(world, len(ranks))
-    values = {key: scale * sum(rank.values[key] for rank in ranks) for key in sorted(keys)}
-    return values, list(_scale_notes(len(ranks), world))
-
-
-def _scale_notes(ranks: int, world: int) -> Iterator[Note]:
-    if world > ranks:
-        text = (
-            f"{some_of(ranks, world, 'rank', 'give')} their tokens per step; the others are "
-            "assumed to have as many."
-        )
-        yield Note("assumed", "tokens-of-some-ranks", text, world - ranks)
+    world = max(*sizes, count) if len(sizes) == 1 else count
+    scale = Fraction(world, count)
+    values = {key: scale * sum(each[key] for each in ranks) for key in sorted(keys)}
+    if world == count:
+        return values, []
+    text = (
+        f"{some_of(count, world, 'rank', 'give')} their tokens per step; the others are "
+        "assumed to have as many."
+    )
+    return values, [Note("assumed", "tokens-of-some-ranks", text, world - count)]

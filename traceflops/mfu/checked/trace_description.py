@@ -104,11 +104,9 @@ class Description:
 
     def with_options(self, card: ModelCard | None, options: Words) -> Description:
         """Return the description with what the options say in its place; `card` is theirs."""
-        aside = _MODEL if card is not None else frozenset()
-        for word in options.values:
-            aside |= _REPLACES.get(word, frozenset())
-        kept = {word: text for word, text in self.words.values.items() if word not in aside}
         of_card = _MODEL if card is not None else frozenset()  # its options are in it already
+        aside = of_card.union(*(_REPLACES.get(word, ()) for word in options.values))
+        kept = {word: text for word, text in self.words.values.items() if word not in aside}
         given = {word: text for word, text in options.values.items() if word not in of_card}
         dashed = bool(options.values or options.flags)
         words = Words({**kept, **given}, self.words.flags | options.flags, dashed)
@@ -215,7 +213,6 @@ def _list(word: str, value: list[object]) -> str:
 
 
 def _one(word: str, value: object) -> str:
-    """Return a plain value as text."""
     if word == "frozen" and value is True:
         return "all"
     if isinstance(value, str) and value.isprintable():
@@ -229,7 +226,6 @@ def _one(word: str, value: object) -> str:
 
 
 def _said(value: object) -> str:
-    """Return a value that cannot be meant, in words."""
     if isinstance(value, bool):
         return str(value).lower()
     return _KINDS_SAID.get(type(value), "a number")

@@ -49,6 +49,15 @@ _PARTS: Final = frozenset(
     {"attention", "cross", "ffn", "experts", "shared", "router", "head", "mtp"}
 )
 
+_MASKS: Final = (
+    (
+        FULL,
+        "attention computes all pairs, including masked ones",
+        'check that a fused causal attention runs; mask = "full" in the card counts all',
+    ),
+    (CAUSAL, "attention has a plain causal mask", 'mask = "causal" in the card'),
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Variant:
@@ -206,7 +215,6 @@ def adapter_flops(card: ModelCard, run: Run) -> Fraction:
 
 
 def _whole(value: Fraction) -> int | None:
-    """Return the whole number that a size is, None where it is none."""
     size = solved(value)
     return size if size is not None and abs(value - size) * 1000 <= size else None
 
@@ -280,29 +288,28 @@ def _first_layers(described: Variant, seen: Seen) -> Iterator[Variant]:
 
 
 def _attended(described: Variant, seen: Seen) -> Iterator[Variant]:
-    card = described.card
-    kinds = {core.core.mask.kind for core in card.cores() if not core.core.cross}
-    if kinds - {"full"}:
-        words = "attention computes all pairs, including masked ones"
-        remedy = 'check that a fused causal attention runs; mask = "full" in the card counts all'
-        yield described.but("full-attention", words, remedy, 2, card=with_mask(card, FULL))
-    if kinds - {"causal"}:
-        words = "attention has a plain causal mask"
-        remedy = 'mask = "causal" in the card'
-        yield described.but("causal-attention", words, remedy, 2, card=with_mask(card, CAUSAL))
+    cores = (one.core for one in described.card.cores())
+    kinds = {core.mask.kind for core in cores if not core.cross}
+    for mask, words, remedy in _MASKS:
+        if kinds - {mask.kind}:
+            card = with_mask(described.card, mask)
+            yield described.but(f"{mask.kind}-attention", words, remedy, 2, card=card)
 
 
 def with_mask(card: ModelCard, mask: Mask) -> ModelCard:
     """Return the card with one mask for all attention of its own blocks."""
-    blocks = tuple((count, _masked(block, mask)) for count, block in card.blocks)
-    return replace(card, blocks=blocks)
 
-
-def _masked(block: Block, mask: Mask) -> Block:
-    attention = block.attention
-    if isinstance(attention, Attention | LatentAttention):
+    def masked(block: Block) -> Block:
+        attention = block.attention
+        if not isinstance(attention, Attention | LatentAttention):
+            return block
         return replace(block, attention=replace(attention, mask=mask))
-    return block
+
+    return _with_blocks(card, masked)
+
+
+def _with_blocks(card: ModelCard, changed: Callable[[Block], Block]) -> ModelCard:
+    return replace(card, blocks=tuple((count, changed(block)) for count, block in card.blocks))
 
 
 def _routed(described: Variant, seen: Seen) -> Iterator[Variant]:
@@ -327,10 +334,9 @@ def _with_topk(card: ModelCard, topk: int) -> ModelCard:
         experts = block.feed_forward
         if not isinstance(experts, Experts):
             return block
-        fewer = replace(experts, topk=min(topk, experts.count))
-        return replace(block, feed_forward=fewer)
+        return replace(block, feed_forward=replace(experts, topk=min(topk, experts.count)))
 
-    return replace(card, blocks=tuple((count, changed(block)) for count, block in card.blocks))
+    return _with_blocks(card, changed)
 
 
 def _recomputed(described: Variant, seen: Seen) -> Iterator[Variant]:

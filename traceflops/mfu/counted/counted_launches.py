@@ -7,7 +7,7 @@ a kernel in one pass is that in another where all passes launch it equally often
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -59,9 +59,9 @@ def counted_launches(trace: Trace) -> CountedLaunches | None:
     table = trace.kernel_counters
     if not table.num_rows:
         return None
-    run = _CountedRows.of(trace, table)
-    launch, first = run.launches()
-    kept, merged, uneven = _merged(run, launch, first)
+    process, ranks = _processes(trace, table)
+    launch, first = _launches(table, process)
+    kept, merged, uneven = _merged(table, process, launch, first)
     values, spread = _values(table, kept[launch], len(merged))
     rows = first[merged]
     count = len(rows)
@@ -69,7 +69,7 @@ def counted_launches(trace: Trace) -> CountedLaunches | None:
     threads = numbers(table["threads"], UNKNOWN_SIZE)[rows]
     made = Launches(
         row=rows,
-        process=run.process[rows],
+        process=process[rows],
         name=codes(table["name"])[rows],
         names=names(table["name"]),
         threads=_whole_blocks(threads, block),
@@ -79,7 +79,7 @@ def counted_launches(trace: Trace) -> CountedLaunches | None:
         block_axes=axes(table["block"])[rows],
         window=np.full(count, -1, dtype=np.int64),
         used=np.ones(count, dtype=np.bool_),
-        ranks=run.ranks,
+        ranks=ranks,
     )
     return CountedLaunches(
         made,
@@ -98,64 +98,44 @@ def _whole_blocks(threads: IntArray, block: IntArray) -> IntArray:
     return np.where(known, -(-threads // size) * size, UNKNOWN_SIZE)
 
 
-@dataclass(frozen=True, slots=True)
-class _CountedRows:
-    """Which process, pass and launch each row of the table is of.
+def _processes(trace: Trace, table: pa.Table) -> tuple[IntArray, dict[int, int | None]]:
+    """Return the process of each row of the table, and the rank of each process.
 
-    `process` is one number for what is the same process in every pass, that of a rank, else the
-    first, second... of its pass: its row of the processes table in the first pass that has it.
+    One number for what is the same process in every pass, that of a rank, else the first, second...
+    of its pass: its row of the processes table in the first pass that has it.
     """
-
-    table: pa.Table
-    process: IntArray
-    repetition: IntArray
-    ranks: dict[int, int | None]
-
-    @classmethod
-    def of(cls, trace: Trace, table: pa.Table) -> _CountedRows:
-        process, repetition = numbers(table["process"]), numbers(table["repetition"])
-        pair, first = group_rows([repetition, process])
-        pairs = list(zip(repetition[first].tolist(), process[first].tolist(), strict=True))
-        rows: dict[object, int] = {}
-        row_of, named = [], {}
-        for (_, row), (identity, rank) in zip(pairs, _identities(pairs, trace.ranks), strict=True):
-            if identity not in rows:
-                taken = row in rows.values()
-                rows[identity] = row if not taken else trace.processes.num_rows + len(rows)
-            row_of.append(rows[identity])
-            named[row_of[-1]] = rank
-        return cls(table, np.array(row_of, dtype=np.int64)[pair], repetition, named)
-
-    def launches(self) -> tuple[IntArray, IntArray]:
-        """Return the launch of each row, numbered in order of dispatch, and a row of each."""
-        table = self.table
-        order = numbers(table["dispatch"], ABSENT)
-        order = np.where(order == ABSENT, numbers(table["correlation"], ABSENT), order)
-        order = np.where(order == ABSENT, np.arange(len(order)), order)
-        group, first = group_rows([self.process, self.repetition, order, codes(table["name"])])
-        return group, first
+    repetition, process = numbers(table["repetition"]), numbers(table["process"])
+    pair, first = group_rows([repetition, process])
+    rows: dict[tuple[str, int], int] = {}
+    places: Counter[int] = Counter()
+    row_of, ranks = [], {}
+    for number, row in zip(repetition[first].tolist(), process[first].tolist(), strict=True):
+        rank = trace.ranks[row] if 0 <= row < len(trace.ranks) else None
+        identity = ("rank", rank) if rank is not None else ("place", places[number])
+        places[number] += 1
+        free = row if row not in rows.values() else trace.processes.num_rows + len(rows)
+        row_of.append(rows.setdefault(identity, free))
+        ranks[row_of[-1]] = rank
+    return np.array(row_of, dtype=np.int64)[pair], ranks
 
 
-def _identities(
-    pairs: Iterable[tuple[int, int]], ranks: tuple[int | None, ...]
-) -> Iterator[tuple[object, int | None]]:
-    """Yield for each pass and process what it is in every pass, its rank or its place; the rank."""
-    seen: Counter[int] = Counter()
-    for repetition, process in pairs:
-        rank = ranks[process] if 0 <= process < len(ranks) else None
-        yield ("rank", rank) if rank is not None else ("place", seen[repetition]), rank
-        seen[repetition] += 1
+def _launches(table: pa.Table, process: IntArray) -> tuple[IntArray, IntArray]:
+    """Return the launch of each row, numbered in order of dispatch, and a row of each."""
+    order = numbers(table["dispatch"], ABSENT)
+    order = np.where(order == ABSENT, numbers(table["correlation"], ABSENT), order)
+    order = np.where(order == ABSENT, np.arange(len(order)), order)
+    return group_rows([process, numbers(table["repetition"]), order, codes(table["name"])])
 
 
 def _merged(
-    run: _CountedRows, launch: IntArray, first: IntArray
+    table: pa.Table, process: IntArray, launch: IntArray, first: IntArray
 ) -> tuple[IntArray, IntArray, tuple[str, ...]]:
     """Return the place of each launch when passes are put together, and the launch at each place.
 
     Places are in the order of the first pass; -1 for launches of a pass that does not fit.
     """
-    name = codes(run.table["name"])[first]
-    process, repetition = run.process[first], run.repetition[first]
+    name = codes(table["name"])[first]
+    process, repetition = process[first], numbers(table["repetition"])[first]
     of_kernel, _ = group_rows([process, name])
     of_pass, one_of_pass = group_rows([of_kernel, repetition])
     nth = rank_in_group(of_pass)
@@ -164,8 +144,8 @@ def _merged(
     most, least = extremes(pass_kernel, sizes, int(of_kernel.max(initial=-1)) + 1)
     even = most == least
     together, representative = group_rows([of_kernel, nth])
-    sizes_of = [numbers(run.table[name], UNKNOWN_SIZE) for name in ("threads", "block_threads")]
-    sizes_of += [side for name in ("grid", "block") for side in axes(run.table[name]).T]
+    sizes_of = [numbers(table[name], UNKNOWN_SIZE) for name in ("threads", "block_threads")]
+    sizes_of += [side for name in ("grid", "block") for side in axes(table[name]).T]
     for size in sizes_of:
         size = size[first]
         differs = size != size[representative][together]
@@ -178,7 +158,7 @@ def _merged(
     places = distinct(lowest[lowest < len(launch)])
     place = np.searchsorted(places, lowest[together])
     place = np.where(fits, place, -1)
-    labels = names(run.table["name"])
+    labels = names(table["name"])
     uneven = tuple(sorted({labels[code] for code in name[~even[of_kernel]].tolist()}))
     return place, places, uneven
 
@@ -187,23 +167,18 @@ def _values(
     table: pa.Table, place: IntArray, count: int
 ) -> tuple[dict[str, FloatArray], dict[str, FloatArray]]:
     """Return the value of each counter that a formula has, by place, and its spread."""
-    labels, counter = names(table["counter"]), codes(table["counter"])
-    value = floats(table["value"])
+    counter, value = codes(table["counter"]), floats(table["value"])
+    wanted: dict[str, list[int]] = {}
+    for code, label in enumerate(names(table["counter"])):
+        if (plain := plain_counter(label)) in counters_used():
+            wanted.setdefault(plain, []).append(code)
     values, spread = {}, {}
-    for name, code in _wanted(labels):
-        rows = np.flatnonzero(np.isin(counter, code) & (place >= 0))
+    for name, known in wanted.items():
+        rows = np.flatnonzero(np.isin(counter, known) & (place >= 0))
         values[name], spread[name] = _means(place[rows], value[rows], count)
     values = with_sums(values)
     nothing = np.zeros(count)
     return values, {name: spread.get(name, nothing) for name in values}
-
-
-def _wanted(labels: list[str]) -> list[tuple[str, list[int]]]:
-    wanted: dict[str, list[int]] = {}
-    for code, label in enumerate(labels):
-        if (plain := plain_counter(label)) in counters_used():
-            wanted.setdefault(plain, []).append(code)
-    return list(wanted.items())
 
 
 def _means(place: IntArray, value: FloatArray, count: int) -> tuple[FloatArray, FloatArray]:

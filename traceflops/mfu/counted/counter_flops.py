@@ -8,26 +8,36 @@ same program (see `joins.match`); times are always those of the timed run.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 
-from traceflops.attribution import Attribution
+from traceflops.attribution import Attribution, attribute, types_of_ops
+from traceflops.devices import MATRIX, counters_for, family_by_counters, family_of, find
+from traceflops.errors import UsageError
 from traceflops.mfu.budget import DevicePeaks
+from traceflops.mfu.counted.counted_launches import counted_launches
 from traceflops.mfu.counted.counter_notes import (
     FABRIC,
     MEMORY,
     SAME_RUN,
     check_notes,
     counter_notes,
+    first_few,
     join_notes,
     pair_notes,
     too_fast_note,
     too_many_bytes,
 )
+from traceflops.mfu.counted.counter_work import (
+    CountedKernel,
+    CounterWork,
+    MeasuredWork,
+    counted_kernels,
+    counter_work,
+)
 from traceflops.mfu.counted.joins import (
-    ByShapes,
     CrossCheck,
     Join,
     by_own_shapes,
@@ -36,23 +46,23 @@ from traceflops.mfu.counted.joins import (
     match,
     summed_notes,
 )
-from traceflops.mfu.counted.launches import UNKNOWN, Origin, exact_flops, launches_of
-from traceflops.mfu.counted.measured_work import ORIGINS, MeasuredWork
-from traceflops.mfu.counted.work_sources import (
-    Source,
-    architectures,
-    missing_counters,
-    work_sources,
+from traceflops.mfu.counted.launches import (
+    ORIGINS,
+    UNKNOWN,
+    Kind,
+    LaunchWork,
+    Origin,
+    WorkPart,
+    exact_flops,
+    launches_of,
 )
+from traceflops.mfu.counted.same_launches import joined
 from traceflops.mfu.traced.coverage import chosen_activities, compute_kernels
-from traceflops.table import (
-    ABSENT,
-    IntArray,
-    Note,
-    group_rows,
-    numbers,
-    taken,
-)
+from traceflops.mfu.traced.executed import parts_of
+from traceflops.mfu.traced.known_lengths import with_told_lengths
+from traceflops.mfu.traced.work_tables import main_ops
+from traceflops.table import ABSENT, IntArray, Note, Trace, group_rows, names, numbers, taken
+from traceflops.units import several
 from traceflops.windows import Prepared
 
 
@@ -170,16 +180,16 @@ class _Joiner:
             return None
         counted, target = source.counters.counted, self.launches
         table = self.prepared.trace.kernel_counters
-        theirs = (numbers(table["process"])[counted.launches.row], counted.correlation)
-        ours = (target.process, numbers(self._activities["correlation"], ABSENT)[target.row])
+        processes = (target.process, numbers(table["process"])[counted.launches.row])
+        correlation = numbers(self._activities["correlation"], ABSENT)[target.row]
         label = {name: at for at, name in enumerate(target.names)}
         name = np.array([label.get(known, -2) for known in counted.launches.names], dtype=np.int64)
-        group, first = group_rows([np.concatenate(both) for both in zip(ours, theirs, strict=True)])
-        here, there = group[: target.count], group[target.count :]
-        alone = [np.bincount(side, minlength=len(first)) == 1 for side in (here, there)]
-        row = np.full(len(first), -1, dtype=np.int64)
-        row[there] = np.arange(len(there))
-        same = np.where((alone[0] & alone[1])[here] & (ours[1] != ABSENT), row[here], -1)
+        pair = joined(processes, (correlation, counted.correlation))
+        sides = (pair.ours, pair.theirs)
+        alone = np.logical_and(*(np.bincount(side, minlength=pair.count) == 1 for side in sides))
+        row = np.full(pair.count, -1, dtype=np.int64)
+        row[pair.theirs] = np.arange(len(pair.theirs))
+        same = np.where(alone[pair.ours] & (correlation != ABSENT), row[pair.ours], -1)
         return np.where(taken(name[counted.launches.name], same, -2) == target.name, same, -1)
 
     def _joins(self) -> Iterator[Join]:
@@ -196,11 +206,11 @@ class _Joiner:
             return None
         if len(self.attribution.executed):
             shapes = by_own_shapes(self.prepared, self.attribution, by_counters)
-            return cross_check(self.prepared, shapes, by_counters)
-        paired = self._flops("pair")
-        if paired is None:
+        elif (paired := self._flops("pair")) is not None:
+            shapes = (paired, paired)
+        else:
             return None
-        return cross_check(self.prepared, ByShapes(paired, paired), by_counters)
+        return cross_check(self.prepared, shapes, by_counters)
 
     def _flops(self, origin: Origin) -> IntArray | None:
         """Return the FLOPs of each activity by one origin where they are exact, else -1."""
@@ -225,7 +235,6 @@ class _Joiner:
 
 
 def _bytes_notes(sources: Sequence[Source]) -> Iterator[Note]:
-    """Yield where the bytes that were counted were counted."""
     counted = [
         source.counters
         for source in sources
@@ -236,3 +245,143 @@ def _bytes_notes(sources: Sequence[Source]) -> Iterator[Note]:
         yield FABRIC
     if "ncu" in tools:
         yield MEMORY
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A recording that tells work: what, the counters if that is what it is, and its file.
+
+    `is_own` says that the timed run has them itself.
+    """
+
+    work: LaunchWork
+    counters: CounterWork | None
+    counted: tuple[CountedKernel, ...]
+    file: str | None
+    is_own: bool
+
+
+def work_sources(
+    prepared: Prepared, known: tuple[str, ...], pair: Prepared | None
+) -> Iterator[Source]:
+    """Yield the recordings, those that say most first: shapes tell what FLOPs were for."""
+    theirs = None
+    if pair is not None:
+        file, shapes = _file_of(pair.trace), paired_work(pair)
+        theirs = _counted(pair.trace, known, file)
+        if shapes is None and theirs is None:
+            raise _tells_nothing(pair.trace)
+        if shapes is not None:
+            yield Source(shapes, None, (), file, is_own=False)
+    own = _counted(prepared.trace, known, None)
+    yield from (source for source in (own, theirs) if source is not None)
+
+
+def _tells_nothing(pair: Trace) -> UsageError:
+    files = first_few([file.name for file in pair.source.files], "more file")
+    shapes = pair.ops.num_rows - pair.ops["input_dims"].null_count
+    if shapes and pair.calls.num_rows and pair.calls["kernel"].null_count == pair.calls.num_rows:
+        return UsageError(
+            f"the --pair recording has {several(shapes, 'operator')} with shapes, but "
+            f"no kernels, and its launch calls name none: {files}",
+            "record it with GPU activity; HIP launch calls name kernels, CUDA launch calls do not",
+        )
+    return UsageError(
+        f"the --pair recording has neither operator shapes nor kernel counters: {files}",
+        "use a PyTorch trace with shapes, or counters (rocprofv3 --pmc, ncu --csv --page raw)",
+    )
+
+
+def _file_of(trace: Trace) -> str:
+    files = trace.source.files
+    return files[0].name if len(files) == 1 else f"{len(files)} files"
+
+
+def architectures(
+    trace: Trace, devices: Sequence[DevicePeaks], device: str | None
+) -> Iterator[str]:
+    """Yield the architectures of the devices: as they say, else as the table has them."""
+    given = find(device.strip().lower()) if device is not None else None
+    if not devices and given is not None:
+        yield given.arch
+    own = trace.devices["architecture"].to_pylist()
+    for peaks in devices:
+        spec = peaks.match.spec
+        architecture = own[peaks.device] or (
+            spec.arch if spec is not None and peaks.match.confirmed else None
+        )
+        if architecture:
+            yield architecture
+
+
+def _counted(trace: Trace, timed: tuple[str, ...], file: str | None) -> Source | None:
+    """Return what the counters of a trace tell, None where it has none.
+
+    Counters of an unknown device are of the only architecture there is, in this run or the timed.
+    """
+    counted = counted_launches(trace)
+    if counted is None:
+        return None
+    own = trace.devices["architecture"].to_pylist()
+    named = tuple(dict.fromkeys(arch for arch in own if arch)) or timed
+    alone = family_of(named[0]) if len(named) == 1 else None
+    default = alone or family_by_counters(names(trace.kernel_counters["counter"]))
+    by_device = [family_of(arch) if arch else default for arch in own]
+    families = tuple(dict.fromkeys((*by_device, default)))
+    place = np.array([families.index(family) for family in (*by_device, default)], dtype=np.int64)
+    work = counter_work(counted, families, place[counted.device])  # -1 is the last: the default
+    units = np.array([units_of or 0 for units_of in (*trace.devices["sm_count"].to_pylist(), 0)])
+    return Source(
+        work.launch_work(),
+        work,
+        counted_kernels(work, units.astype(np.int64)[counted.device]),
+        file,
+        is_own=file is None,
+    )
+
+
+def missing_counters(work: CounterWork) -> Iterator[str]:
+    """Yield the counters that a total of matrix work would need, and that no launch has."""
+    read = {name.removeprefix(MATRIX) for name, flops in work.matrix.items() if (flops >= 0).any()}
+    for family in work.families:
+        if family is not None:
+            yield from counters_for(MATRIX, (d for d in family.matrix if d not in read), family)
+
+
+def paired_work(pair: Prepared) -> LaunchWork | None:
+    """Return what the launches of a trace with shapes did, None where it tells no FLOPs."""
+    attribution, _ = with_told_lengths(pair, attribute(pair.linked))
+    launches = launches_of(pair)
+    if not len(attribution.executed) or not launches.count:
+        return None
+    op = main_ops(attribution, pair.trace.activities.num_rows)[launches.row]
+    helps = (attribution.owner[launches.row] >= 0) & (op < 0)
+    of_op, kinds = _kinds(pair, attribution)
+    nothing = len(kinds)
+    kind = np.where(helps, nothing, taken(of_op, op, UNKNOWN))
+    size = taken(attribution.work.of_ops(attribution.work.min_bytes), op, UNKNOWN)
+    return LaunchWork(
+        "pair",
+        launches,
+        kind,
+        (*kinds, ()),
+        np.where(helps, 0, size),
+        np.full(launches.count, UNKNOWN, dtype=np.int64),
+    )
+
+
+def _kinds(pair: Prepared, attribution: Attribution) -> tuple[IntArray, tuple[Kind, ...]]:
+    parts, _ = parts_of(pair, attribution)
+    dtype, labels = types_of_ops(pair, attribution)
+    rows = attribution.executed
+    group, first = group_rows([parts.case, dtype[rows]])
+    done: dict[int, list[WorkPart]] = {op: [] for op in rows[first].tolist()}
+    for row in np.flatnonzero(np.isin(parts.op, rows[first])).tolist():
+        op, line = int(parts.op[row]), parts.lines[int(parts.line[row])]
+        flops, at_least = int(parts.flops[row]), int(parts.at_least[row])
+        done[op].append(WorkPart(line, labels[int(dtype[op])], flops, at_least))
+    kinds = [tuple(done[op]) for op in rows[first].tolist()]
+    places = {kind: at for at, kind in enumerate(dict.fromkeys(kinds))}
+    of_op = np.full(pair.trace.ops.num_rows, UNKNOWN, dtype=np.int64)
+    of_op[rows] = np.array([places[kind] for kind in kinds], dtype=np.int64)[group]
+    return of_op, tuple(places)

@@ -12,24 +12,9 @@ import numpy as np
 from traceflops.devices import shown
 from traceflops.mfu.budget import DevicePeaks, device_peaks
 from traceflops.mfu.counted.counter_work import CounterWork
-from traceflops.mfu.counted.joins import (
-    KNOWN,
-    CrossCheck,
-    How,
-    Join,
-)
+from traceflops.mfu.counted.joins import KNOWN, CrossCheck, How, Join
 from traceflops.mfu.counted.launches import UNKNOWN
-from traceflops.mfu.counted.work_sources import (
-    first_few,
-)
-from traceflops.table import (
-    BoolArray,
-    IntArray,
-    Note,
-    NoteKind,
-    codes,
-    numbers,
-)
+from traceflops.table import BoolArray, IntArray, Note, codes, numbers
 from traceflops.units import exact_percent, several, uncapitalized
 from traceflops.windows import Prepared
 
@@ -69,6 +54,8 @@ _TEXTS: Final = {
     "(SQ_INSTS_VALU_MFMA_MOPS_XF32) is missing. Their FLOPs are unknown.",
 }
 
+_MOST_NAMED: Final = 3
+
 _ASSUMED: Final = ("counters-rounded", "passes-uneven")
 
 SAME_RUN: Final = Note(
@@ -107,13 +94,11 @@ def counter_notes(work: CounterWork) -> Iterator[Note]:
     uneven = work.counted.uneven
     kernels = first_few([shown(name) for name in uneven], "more kernel")
     for code, column in _COLUMNS.items():
-        is_uneven = column == "uneven"
-        count = len(uneven) if is_uneven else int(np.count_nonzero(getattr(work, column)))
+        count = len(uneven) if column == "uneven" else int(np.sum(getattr(work, column)))
         if count:
-            words = {"launches": _launches(count), "counted": several(count, "counted launch")}
-            text = _TEXTS[code].format(**words, uneven=kernels)
-            kind: NoteKind = "assumed" if code in _ASSUMED else "missing"
-            yield Note(kind, code, text, count)
+            counted = several(count, "counted launch")
+            text = _TEXTS[code].format(launches=_launches(count), counted=counted, uneven=kernels)
+            yield Note("assumed" if code in _ASSUMED else "missing", code, text, count)
 
 
 def join_notes(join: Join, launches: int) -> Iterator[Note]:
@@ -237,3 +222,10 @@ def _architecture(prepared: Prepared, device: DevicePeaks) -> str | None:
 def _products(archs: dict[str, str]) -> str:
     words = (arch if product == "unknown GPU" else product for arch, product in archs.items())
     return ", ".join(shown(word) for word in dict.fromkeys(words))
+
+
+def first_few(names: Sequence[str], more: str) -> str:
+    """Return the first few of some names, and of how many more they are (`more` of what)."""
+    beyond = len(names) - _MOST_NAMED
+    some = ", ".join(names[:_MOST_NAMED])
+    return f"{some} and {several(beyond, more)}" if beyond > 0 else some

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import reduce
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -30,8 +30,21 @@ from traceflops.devices import (
     quantities,
 )
 from traceflops.mfu.counted.counted_launches import CountedLaunches, FloatArray
-from traceflops.mfu.counted.launches import UNKNOWN, UNSPLIT_LINE, Launches, LaunchWork, kinds_of
+from traceflops.mfu.counted.launches import (
+    ORIGINS,
+    UNKNOWN,
+    UNSPLIT_LINE,
+    Kind,
+    Launches,
+    LaunchWork,
+    kinds_of,
+)
 from traceflops.table import BoolArray, IntArray, exact_sums, group_rows
+
+if TYPE_CHECKING:
+    from traceflops.flops import WorkBasis
+    from traceflops.mfu.counted.joins import CrossCheck, Join
+    from traceflops.table import Note
 
 BYTES_AGREE: Final = 0.02
 """Bytes of one launch differ from run to run with what the caches hold; up to here they agree."""
@@ -40,6 +53,8 @@ XF32: Final = "tf32"
 """The data type that AMD calls so, as it is called here."""
 
 _TOO_MUCH: Final = 2.0**62
+
+_COUNTED_AT: Final = {"rocprofv3": "the fabric", "ncu": "the memory"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,12 +113,11 @@ def counter_work(
 ) -> CounterWork:
     """Return what the counters say; `family` is the place of each launch's own in `families`."""
     reader = _CounterReader(counted, families, family)
-    matrix, vector = reader.types(MATRIX), reader.types(VECTOR)
-    needed = [hardware.matrix if hardware is not None else () for hardware in families]
-    of_vectors = [hardware.vector if hardware is not None else () for hardware in families]
+    matrix = reader.types(MATRIX)
     work = {name: amount.value for name, amount in matrix.items()}
-    total = reader.total(work, needed)
-    uncounted = (total >= 0) & _in_xf32(counted.launches) & ~_counts(work, XF32)
+    vectors = {name: amount.value for name, amount in reader.types(VECTOR).items()}
+    total, nothing = reader.total(work, "matrix"), np.full(1, UNKNOWN)
+    uncounted = (total >= 0) & _in_xf32(counted.launches) & (work.get(XF32, nothing) < 0)
     total = np.where(uncounted, UNKNOWN, total)
     nobody = np.zeros(counted.launches.count, dtype=np.bool_)
     partial = (total < 0) & _any(nobody, (amount.value >= 0 for amount in matrix.values()))
@@ -114,9 +128,9 @@ def counter_work(
         counted=counted,
         families=families,
         matrix=work,
-        vector=(other := {name: amount.value for name, amount in vector.items()}),
+        vector=vectors,
         matrix_flops=total,
-        vector_flops=reader.total(other, of_vectors),
+        vector_flops=reader.total(vectors, "vector"),
         read=reader.amount(READ, BYTES_AGREE).value,
         written=reader.amount(WRITTEN, BYTES_AGREE).value,
         moved=reader.amount(MOVED, BYTES_AGREE).value,
@@ -137,52 +151,40 @@ def _in_xf32(launches: Launches) -> BoolArray:
     return in_xf32
 
 
-def _counts(work: Mapping[str, IntArray], dtype: str) -> BoolArray:
-    """Return where a data type was counted."""
-    column = work.get(dtype)
-    return np.zeros(1, dtype=np.bool_) if column is None else column >= 0
-
-
+@dataclass(frozen=True, slots=True)
 class _CounterReader:
-    """Quantities by launch."""
+    """Quantities by launch; `family` is the place of each launch's own in `families`."""
 
-    def __init__(
-        self, counted: CountedLaunches, families: tuple[Family | None, ...], family: IntArray
-    ) -> None:
-        self._counted, self._families, self._family = counted, families, family
-        self._count = counted.launches.count
+    counted: CountedLaunches
+    families: tuple[Family | None, ...]
+    family: IntArray
 
     def types(self, prefix: str) -> dict[str, _Amount]:
         """Return the quantities under a prefix by data type."""
-        named = (quantities(prefix, family) for family in self._families)
+        named = (quantities(prefix, family) for family in self.families)
         names = dict.fromkeys(name for some in named for name in some)
         return {name.removeprefix(prefix): self.amount(name, 0.0) for name in names}
 
     def amount(self, quantity: str, agree: float) -> _Amount:
         """Return a quantity; passes that differ by more than `agree` leave it unknown."""
-        nothing = np.zeros(self._count, dtype=np.bool_)
-        amount = _Amount(np.full(self._count, UNKNOWN, dtype=np.int64), nothing, nothing)
-        for place, family in enumerate(self._families):
-            mine = self._family == place
+        nothing = np.zeros(len(self.family), dtype=np.bool_)
+        amount = _Amount(np.where(nothing, 0, UNKNOWN), nothing, nothing)
+        for place, family in enumerate(self.families):
+            mine = self.family == place
             for formula in formulas_of(quantity, family):
-                amount = _filled(amount, _computed(self._counted, formula, agree), mine)
+                amount = _filled(amount, _computed(self.counted, formula, agree), mine)
         return amount
 
-    def total(self, by_type: Mapping[str, IntArray], needed: list[tuple[str, ...]]) -> IntArray:
-        """Return the sum over data types where all that are needed are known."""
-        known = np.zeros(self._count, dtype=np.bool_)
-        for place, types in enumerate(needed):
-            if types:
+    def total(self, by_type: Mapping[str, IntArray], units: str) -> IntArray:
+        """Return the sum over data types where all are known that the units of a device have."""
+        known = np.zeros(len(self.family), dtype=np.bool_)
+        for place, family in enumerate(self.families):
+            if types := getattr(family, units, ()):
                 all_known = reduce(np.logical_and, (by_type[name] >= 0 for name in types))
-                known |= (self._family == place) & all_known
-        large = sum(
-            (np.maximum(flops, 0).astype(np.float64) for flops in by_type.values()), np.zeros(1)
-        )
-        known &= large < _TOO_MUCH
-        sums = sum(
-            (np.maximum(flops, 0) for flops in by_type.values()), np.zeros(1, dtype=np.int64)
-        )
-        return np.where(known, sums, UNKNOWN)
+                known |= (self.family == place) & all_known
+        flops = [np.maximum(column, 0) for column in by_type.values()]
+        known &= sum((column.astype(np.float64) for column in flops), np.zeros(1)) < _TOO_MUCH
+        return np.where(known, sum(flops, np.zeros(1, dtype=np.int64)), UNKNOWN)
 
 
 def _computed(counted: CountedLaunches, formula: Formula, agree: float) -> _Amount | None:
@@ -252,11 +254,9 @@ def counted_kernels(work: CounterWork, units: IntArray) -> tuple[CountedKernel, 
 
     `units` are the CUs of the device of each launch, 0 where they are not known.
     """
-
-    def by_work(row: CountedKernel) -> tuple[int, int, str]:
-        return -(row.flops or 0), -((row.read or 0) + (row.written or 0)), row.name
-
-    return tuple(sorted(_kernels(work, units), key=by_work))
+    rows = sorted(_kernels(work, units), key=lambda row: row.name)
+    rows.sort(key=lambda row: (row.flops or 0, (row.read or 0) + (row.written or 0)), reverse=True)
+    return tuple(rows)
 
 
 def _kernels(work: CounterWork, units: IntArray) -> Iterator[CountedKernel]:
@@ -280,3 +280,60 @@ def _sums(group: IntArray, count: int, column: IntArray) -> list[int | None]:
     unknown = np.bincount(group[column < 0], minlength=count).tolist()
     totals = exact_sums(group, np.maximum(column, 0), count)
     return [None if some else total for some, total in zip(unknown, totals, strict=True)]
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredWork:
+    """What counters and a paired run tell of each activity; UNKNOWN where they do not.
+
+    `kind` is a place in `kinds`, and UNKNOWN for kernels whose FLOPs an op's shapes tell. `size`
+    are bytes, `vector` FLOPs of vector units. `how` is a place in HOW, -1 for what is no launch,
+    `origin` one in ORIGINS, -1 where nothing is known. `counted` are the kernels of counted runs,
+    with or without times here; `families` and `missing` say of what hardware, and which counters
+    a total of their FLOPs would need besides.
+    """
+
+    kind: IntArray
+    kinds: tuple[Kind, ...]
+    size: IntArray
+    vector: IntArray
+    how: IntArray
+    origin: IntArray
+    joins: tuple[Join, ...]
+    counted: tuple[CountedKernel, ...]
+    families: tuple[Family | None, ...]
+    missing: tuple[str, ...]
+    check: CrossCheck | None
+    notes: tuple[Note, ...] = field(repr=False)
+
+    @property
+    def bytes_at(self) -> str:
+        """Return where the bytes were counted: the memory of NVIDIA's devices, AMD's fabric."""
+        tools = {family.tool for family in self.families if family is not None}
+        places = [word for tool, word in _COUNTED_AT.items() if tool in tools]
+        return " or ".join(places) or _COUNTED_AT["rocprofv3"]
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Return the words that `how` are places in."""
+        from traceflops.mfu.counted.joins import HOW
+
+        return HOW
+
+    def columns(self) -> Iterator[tuple[str, str, IntArray, IntArray]]:
+        """Yield each line and data type with its FLOPs by kind, the most and the least."""
+        count = len(self.kinds)
+        sums: dict[tuple[str, str], tuple[IntArray, IntArray]] = {}
+        for place, kind in enumerate(self.kinds):
+            for part in kind:
+                key = (part.line, part.dtype)
+                if key not in sums:
+                    sums[key] = (np.zeros(count, np.int64), np.zeros(count, np.int64))
+                sums[key][0][place] += part.flops
+                sums[key][1][place] += part.at_least
+        for (line, dtype), (most, least) in sums.items():
+            yield line, dtype, most, least
+
+    def basis(self, rows: IntArray) -> WorkBasis:
+        """Return what tells most of some activities."""
+        return ORIGINS[int(np.argmax(np.bincount(self.origin[rows], minlength=len(ORIGINS))))]

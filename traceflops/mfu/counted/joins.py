@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 import numpy as np
 
@@ -64,9 +64,7 @@ from traceflops.windows import Prepared
 
 How = Literal["dispatch", "order", "step", "alike", "between", "ambiguous", "uncounted", "absent"]
 
-HOW: Final[tuple[How, ...]] = (
-    *("dispatch", "order", "step", "alike", "between", "ambiguous", "uncounted", "absent"),
-)
+HOW: Final[tuple[How, ...]] = get_args(How)
 
 KNOWN: Final[tuple[How, ...]] = HOW[: HOW.index("ambiguous")]
 """Ways in which the FLOPs of a launch are known."""
@@ -82,6 +80,9 @@ _NOTHING: Final = (
 )
 
 AGREE: Final = Fraction(2, 100)
+
+Shaped = tuple[IntArray, IntArray]
+"""FLOPs of each activity by shapes, -1 where they do not tell: the most and the least."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,12 +228,12 @@ class Join:
     @property
     def launches(self) -> int:
         """Return all of them."""
-        return sum(part.launches for part in self.parts)
+        return self.count(*HOW)
 
     @property
     def known(self) -> int:
         """Return those whose FLOPs are known."""
-        return sum(part.launches for part in self.parts if part.how in KNOWN)
+        return self.count(*KNOWN)
 
     @property
     def share(self) -> Fraction | None:
@@ -250,12 +251,8 @@ def join_of(
     origin: Origin, file: str | None, matched: Matched, wanted: BoolArray, dur_ns: IntArray
 ) -> Join:
     """Return the summary of wanted launches; the columns are by launch."""
-    parts = []
-    for place, how in enumerate(HOW):
-        rows = wanted & (matched.how == place)
-        launches = int(np.count_nonzero(rows))
-        if launches:
-            parts.append(JoinedPart(how, launches, exact_sum(dur_ns[rows])))
+    ways = [(how, dur_ns[wanted & (matched.how == place)]) for place, how in enumerate(HOW)]
+    parts = (JoinedPart(how, len(times), exact_sum(times)) for how, times in ways if len(times))
     return Join(origin, file, tuple(parts))
 
 
@@ -341,15 +338,7 @@ class CrossCheck:
         return abs(self.difference) <= AGREE
 
 
-@dataclass(frozen=True, slots=True)
-class ByShapes:
-    """FLOPs of each activity by shapes, -1 where they do not tell; the most and the least."""
-
-    most: IntArray
-    least: IntArray
-
-
-def by_own_shapes(prepared: Prepared, attribution: Attribution, counted: IntArray) -> ByShapes:
+def by_own_shapes(prepared: Prepared, attribution: Attribution, counted: IntArray) -> Shaped:
     """Return the FLOPs of each activity by the ops of its trace: all of an op at its main kernel.
 
     Only of ops of which all kernels are counted: which of them does how much is not known.
@@ -365,25 +354,26 @@ def by_own_shapes(prepared: Prepared, attribution: Attribution, counted: IntArra
         np.where(is_main, taken(work.of_ops(column), owner), 0)
         for column in (work.flops, work.at_least)
     )
-    return ByShapes(np.where(whole, most, -1), np.where(whole, least, -1))
+    return np.where(whole, most, -1), np.where(whole, least, -1)
 
 
-def cross_check(prepared: Prepared, shapes: ByShapes, counted: IntArray) -> CrossCheck | None:
+def cross_check(prepared: Prepared, shapes: Shaped, counted: IntArray) -> CrossCheck | None:
     """Return how FLOPs by counters (-1: not known) compare; None where nothing has both."""
-    rows = np.flatnonzero((shapes.most >= 0) & (counted >= 0) & on_chosen_device(prepared))
-    if not len(rows) or not (shapes.most[rows].any() or counted[rows].any()):
+    most, least = shapes
+    rows = np.flatnonzero((most >= 0) & (counted >= 0) & on_chosen_device(prepared))
+    if not len(rows) or not (most[rows].any() or counted[rows].any()):
         return None
     label, name = names(prepared.trace.activities["name"]), codes(prepared.trace.activities["name"])
     group, first = group_rows([name[rows]])
     by_counters, by_shapes = (
-        exact_sums(group, values[rows], len(first)) for values in (counted, shapes.most)
+        exact_sums(group, values[rows], len(first)) for values in (counted, most)
     )
     apart = [abs(ours - theirs) for ours, theirs in zip(by_counters, by_shapes, strict=True)]
     worst = first[apart.index(max(apart))]
     return CrossCheck(
         len(rows),
         sum(by_counters),
-        exact_sum(shapes.least[rows]),
+        exact_sum(least[rows]),
         sum(by_shapes),
         label[int(name[rows[worst]])],
     )

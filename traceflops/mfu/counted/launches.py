@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -41,6 +41,8 @@ _MOST_THREADS = 2.0**62
 
 Origin = Literal["counters", "pair"]
 """Who says it: hardware counters, or the shapes of a paired trace."""
+
+ORIGINS: Final[tuple[Origin, ...]] = get_args(Origin)
 
 UNSPLIT_LINE: Final = f"{UNSPLIT}.matrix"
 """FLOPs of matrix units: model work, recomputation and padding together."""
@@ -211,15 +213,10 @@ def kinds_of(
     if not dtypes or not len(rows):
         return kind, ()
     columns = [np.maximum(flops[dtype][rows], 0) for dtype in dtypes]
-    group, first = group_rows(columns)
-    kind[rows] = group
+    kind[rows], first = group_rows(columns)
     counts = zip(*(column[first].tolist() for column in columns), strict=True)
     return kind, tuple(
-        tuple(
-            WorkPart(line, dtype, count, count)
-            for dtype, count in zip(dtypes, each, strict=True)
-            if count
-        )
+        tuple(WorkPart(line, dtype, n, n) for dtype, n in zip(dtypes, each, strict=True) if n)
         for each in counts
     )
 
@@ -330,6 +327,7 @@ def _with_devices(trace: Trace, processes: IntArray) -> pa.Table:
 def _captured_kernels(trace: Trace, devices: pa.Table, rows: IntArray) -> pa.Table:
     """Return the kernels that some calls name, each on the first device of its process."""
     calls, table = trace.calls, TableBuilder("activities")
+    sizes = ((name, axes(calls[name])) for name in ("grid", "block"))
     process = numbers(calls["process"])[rows]
     owner, first = np.unique(numbers(devices["process"]), return_index=True)
     table.add(
@@ -341,11 +339,6 @@ def _captured_kernels(trace: Trace, devices: pa.Table, rows: IntArray) -> pa.Tab
         start_ns=numbers(calls["start_ns"])[rows],
         dur_ns=0,
         **{name: numbers(calls[name], ABSENT)[rows] for name in ("correlation", "external_id")},
-        **{name: _sides(calls[name])[rows] for name in ("grid", "block")},
+        **{name: np.where(sides > 0, sides, ABSENT)[rows] for name, sides in sizes},
     )
     return table.finish()
-
-
-def _sides(column: pa.ChunkedArray) -> IntArray:
-    sides = axes(column)
-    return np.where(sides > 0, sides, ABSENT)

@@ -35,7 +35,7 @@ from traceflops.table import (
 from traceflops.windows import Prepared
 
 if TYPE_CHECKING:
-    from traceflops.mfu.counted.measured_work import MeasuredWork
+    from traceflops.mfu.counted.counter_work import MeasuredWork
 
 OPTIMIZER: Final = "overcompute.optimizer"
 """Products of an optimizer (Muon, Shampoo): executed, and no part of the model."""
@@ -112,14 +112,6 @@ class Cell:
     was: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class OpenLine:
-    """A line that shapes leave open, and the FLOPs of all parts that may belong to it."""
-
-    line: str
-    flops: int
-
-
 def cells_of(
     prepared: Prepared, attribution: Attribution, parts: PartTable, window: IntArray
 ) -> tuple[Cell, ...]:
@@ -154,14 +146,15 @@ def cells_of_kinds(prepared: Prepared, work: MeasuredWork, window: IntArray) -> 
 
 def open_lines(
     prepared: Prepared, attribution: Attribution, parts: PartTable, window: IntArray
-) -> tuple[OpenLine, ...]:
-    """Return the lines that shapes leave open in the chosen windows."""
+) -> dict[str, int]:
+    """Return the lines that shapes leave open in the chosen windows, with all FLOPs they may have.
+
+    Each part that may belong to a line counts.
+    """
     activity = attribution.main[parts.op]
     chosen = np.append(in_chosen_window(prepared, window), False)[activity]
-    lines = (
-        OpenLine(line, exact_sum(parts.flops[rows & chosen])) for line, rows in parts.open.items()
-    )
-    return tuple(line for line in lines if line.flops)
+    flops = {line: exact_sum(parts.flops[rows & chosen]) for line, rows in parts.open.items()}
+    return {line: most for line, most in flops.items() if most}
 
 
 def _summed(

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from traceflops.table import BoolArray, IntArray, codes, names, numbers
-from traceflops.timeline import DeviceAccount, Intervals, Window
+from traceflops.timeline import Intervals, Window
 from traceflops.windows import Prepared
 
 ENOUGH: Final = Fraction(95, 100)
@@ -128,39 +128,28 @@ class ComputeTime:
 def compute_times(prepared: Prepared, counted: BoolArray) -> tuple[ComputeTime, ...]:
     """Return the compute times of every device and window; FLOPs of `counted` activities count."""
     is_compute = compute_kernels(prepared)
+    kinds = (is_compute, is_compute & counted)
     return tuple(
-        time
-        for device, account in prepared.accounts.items()
-        for time in _of_device(prepared, counted, device, account, is_compute)
+        time for device in prepared.accounts for time in _of_device(prepared, device, kinds)
     )
 
 
 def _of_device(
-    prepared: Prepared,
-    known: BoolArray,
-    device: int,
-    account: DeviceAccount,
-    is_compute: BoolArray,
+    prepared: Prepared, device: int, kinds: tuple[BoolArray, BoolArray]
 ) -> Iterator[ComputeTime]:
-    rows = account.rows
-    compute = is_compute[rows.row]
-    counted = compute & known[rows.row]
-    start, end = (
-        np.array([getattr(window, edge) for window in prepared.windows[device]], dtype=np.int64)
+    """Yield the times of each window; `kinds` are compute kernels, all and those counted."""
+    rows, windows = prepared.accounts[device].rows, prepared.windows[device]
+    low, high = (
+        np.array([getattr(window, edge) for window in windows], dtype=np.int64)
         for edge in ("start_ns", "end_ns")
     )
-    covered = Intervals.of(rows.start_ns[counted], rows.end_ns[counted])
-    whole = Intervals.of(rows.start_ns[compute], rows.end_ns[compute])
-    bare = whole.subtract(covered)
-    figures = zip(
-        _added_within(rows.start_ns[compute], rows.end_ns[compute], start, end),
-        _added_within(rows.start_ns[counted], rows.end_ns[counted], start, end),
-        bare.length_within(start, end).tolist(),
-        strict=True,
-    )
-    for place, (kernels, mine, uncounted) in enumerate(figures):
-        used = prepared.windows[device][place].used
-        yield ComputeTime(device, place, used, kernels, mine, uncounted)
+    places = [np.flatnonzero(kind[rows.row]) for kind in kinds]
+    times = [(rows.start_ns[at], rows.end_ns[at]) for at in places]
+    whole, covered = (Intervals.of(*each) for each in times)
+    kernels, counted = (_added_within(*each, low, high) for each in times)
+    bare = whole.subtract(covered).length_within(low, high).tolist()
+    for place, figures in enumerate(zip(kernels, counted, bare, strict=True)):
+        yield ComputeTime(device, place, windows[place].used, *figures)
 
 
 def _added_within(
@@ -188,10 +177,5 @@ def compute_kernels(prepared: Prepared) -> BoolArray:
     """Return, per activity, whether it is a kernel of category compute; no op of a CPU is one."""
     categorised = prepared.linked.categorised
     top = np.array([one == "compute" for one in categorised.top()], dtype=np.bool_)
-    found: BoolArray = top[categorised.category] & ~on_cpu(prepared)
+    found: BoolArray = top[categorised.category] & ~of_kind(prepared.trace.activities, "op")
     return found
-
-
-def on_cpu(prepared: Prepared) -> BoolArray:
-    """Return, per activity, whether it is an operator of a CPU device."""
-    return of_kind(prepared.trace.activities, "op")

@@ -8,7 +8,7 @@ counted FLOPs stand beside it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
@@ -21,7 +21,6 @@ from traceflops.attribution import Attribution, Phases, attribute, phases, produ
 from traceflops.flops import UNSPLIT, Ledger, Line
 from traceflops.mfu.traced.cells import (
     Cell,
-    OpenLine,
     PartTable,
     cells_of,
     cells_of_kinds,
@@ -37,7 +36,7 @@ from traceflops.units import several
 from traceflops.windows import Prepared
 
 if TYPE_CHECKING:
-    from traceflops.mfu.counted.measured_work import MeasuredWork
+    from traceflops.mfu.counted.counter_work import MeasuredWork
 
 TRACE: Final = "trace"
 """The convention of a ledger that was read from a trace: what was executed, by the op."""
@@ -72,7 +71,8 @@ class Executed:
 
     `cells` hold all FLOPs of the devices; those with `used` are in the chosen windows, and the
     figures below are of them unless told otherwise. `times` are the compute times of every device
-    and window. `open_lines` are lines that shapes leave open, in the chosen windows.
+    and window. `open_lines` are lines that shapes leave open in the chosen windows, with the FLOPs
+    of all parts that may belong to them.
     `outside` is what stands beside the ledger, as a rule of the whole recording. `attribution` says
     it by op and activity, `work` by activity what counters or a paired run tell, None where nothing
     does.
@@ -80,7 +80,7 @@ class Executed:
 
     cells: tuple[Cell, ...]
     times: tuple[ComputeTime, ...]
-    open_lines: tuple[OpenLine, ...]
+    open_lines: Mapping[str, int] = field(hash=False)
     outside: Outside
     notes: tuple[Note, ...]
     attribution: Attribution = field(repr=False, compare=False)
@@ -120,8 +120,12 @@ class Executed:
     def ledger(
         self, device: int | None = None, window: int | None = None, *, used: bool = True
     ) -> Ledger:
-        """Return the ledger; its lines sum to everything that was executed there."""
-        return ledger_of(self.select(device, window, used=used))
+        """Return the ledger in LINE_ORDER; its lines sum to everything that was executed there."""
+        sums: Counter[str] = Counter()
+        for cell in self.select(device, window, used=used):
+            sums[cell.line] += cell.flops
+        order = sorted(sums, key=lambda name: (LINE_ORDER.index(name.split(".")[0]), name))
+        return Ledger(TRACE, tuple(Line(name, sums[name]) for name in order if sums[name]))
 
     @property
     def model_flops(self) -> int:
@@ -185,14 +189,12 @@ class Executed:
 
     def ranges(self) -> tuple[LineRange, ...]:
         """Return the lines that shapes leave open; the sum of the lines is none of them."""
-        counted = self.ledger()
-        found = []
-        for open_line in self.open_lines:
-            flops = int(counted.total(open_line.line))
-            mine = sum(c.open_flops for c in self.select() if _is_under(c.line, open_line.line))
-            certain = flops - mine
-            found.append(LineRange(open_line.line, certain, flops, certain + open_line.flops))
-        return tuple(found)
+        return tuple(self._range(line, flops) for line, flops in self.open_lines.items())
+
+    def _range(self, line: str, may_be: int) -> LineRange:
+        flops = int(self.ledger().total(line))
+        certain = flops - sum(c.open_flops for c in self.select() if _is_under(c.line, line))
+        return LineRange(line, certain, flops, certain + may_be)
 
 
 def executed(
@@ -230,15 +232,6 @@ def parts_of(prepared: Prepared, attribution: Attribution) -> tuple[PartTable, P
     roles = product_roles(trace, attribution, phase)
     subname = subnames(trace, attribution, phase, roles)
     return part_table(attribution, phase, roles, subname), phase
-
-
-def ledger_of(cells: Iterable[Cell]) -> Ledger:
-    """Return the ledger of some cells, its lines in the order of LINE_ORDER."""
-    sums: dict[str, int] = {}
-    for cell in cells:
-        sums[cell.line] = sums.get(cell.line, 0) + cell.flops
-    order = sorted(sums, key=lambda name: (LINE_ORDER.index(name.split(".")[0]), name))
-    return Ledger(TRACE, tuple(Line(name, sums[name]) for name in order if sums[name]))
 
 
 def _total(prepared: Prepared, attribution: Attribution) -> int:

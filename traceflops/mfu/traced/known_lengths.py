@@ -93,7 +93,7 @@ def _lengths_told(
 ) -> dict[tuple[int, int], _MarkedLengths]:
     """Return the marks that tell lengths, by process and place of the step."""
     found: defaultdict[tuple[int, int], list[Mark]] = defaultdict(list)
-    for process, mine in run_marks(prepared.trace).of_process.items():
+    for process, mine in run_marks(prepared.trace)[0].items():
         start = np.array([one.start_ns for one in mine], dtype=np.int64)
         for one, place in zip(mine, _step_at(steps, process, start).tolist(), strict=True):
             found[process, place].append(one)
@@ -126,7 +126,6 @@ def _found(
     steps: FoundSteps | None,
     marks: dict[tuple[int, int], _MarkedLengths],
 ) -> dict[int, Exact]:
-    """Return what marks say of ops, by row."""
     process = numbers(prepared.trace.ops["process"])[rows]
     start = numbers(prepared.trace.ops["start_ns"])[rows]
     place = np.full(len(rows), -1, dtype=np.int64)

@@ -30,12 +30,10 @@ from traceflops.table import (
 from traceflops.windows import Prepared
 
 if TYPE_CHECKING:
-    from traceflops.mfu.counted.measured_work import MeasuredWork
+    from traceflops.mfu.counted.counter_work import MeasuredWork
 
 _LISTED: Final[tuple[Fate, ...]] = ("cached", "ghost", "lost", "duplicate")
-
 _NO_OP: Final = "no-op"
-
 _NO_MODELLED_OP: Final = "no-modelled-op"
 
 
@@ -148,8 +146,7 @@ def _unattributed(
     if work is not None:
         open_rows &= work.kind < 0
     rows = np.flatnonzero(open_rows)
-    reasons = _reasons(attribution)
-    place = _reason_places(attribution, rows)
+    reasons, place = _reasons(attribution, rows)
     if work is not None:
         place = np.where(work.how[rows] >= 0, len(reasons) + work.how[rows], place)
         reasons = [*reasons, *work.reasons]
@@ -162,19 +159,10 @@ def _unattributed(
         yield Unattributed(labels[int(name[rows[at]])], reasons[int(place[at])], count, sum_ns)
 
 
-def _reasons(attribution: Attribution) -> list[str]:
-    """Return why each distinct work is not known, and at the end two more reasons."""
-    of_works = [
-        work.reason if isinstance(work, Unknown) else _NO_MODELLED_OP
-        for work in attribution.work.works
-    ]
-    return [*of_works, _NO_MODELLED_OP, _NO_OP]
-
-
-def _reason_places(attribution: Attribution, rows: IntArray) -> IntArray:
-    """Return, per activity, the place of its reason."""
-    work = attribution.work
-    op = attribution.op[rows]
+def _reasons(attribution: Attribution, rows: IntArray) -> tuple[list[str], IntArray]:
+    """Return why work can be not known, and per activity the place of its reason."""
+    work, op = attribution.work, attribution.op[rows]
+    reasons = [one.reason if isinstance(one, Unknown) else _NO_MODELLED_OP for one in work.works]
     modelled = taken(attribution.tree.nearest(work.matrix), op)
-    place = np.where(modelled >= 0, taken(work.place, modelled), len(work.works))
-    return np.where(op < 0, len(work.works) + 1, place)
+    place = np.where(modelled >= 0, taken(work.place, modelled), len(reasons))
+    return [*reasons, _NO_MODELLED_OP, _NO_OP], np.where(op < 0, len(reasons) + 1, place)

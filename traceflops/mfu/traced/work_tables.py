@@ -6,7 +6,7 @@ help it (split-K reductions, conversions) have their time alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -15,15 +15,16 @@ import numpy as np
 from traceflops.attribution import Attribution, types_of_ops
 from traceflops.categories import Category
 from traceflops.flops import UNKNOWN, Measured, WorkBasis
-from traceflops.mfu.counted.measured_work import named_work
 from traceflops.mfu.roof_times import MovedBytes, Path, common_paths
 from traceflops.mfu.traced.coverage import chosen_activities
 from traceflops.table import (
     IntArray,
     codes,
     distinct,
+    exact_sum,
     exact_sums,
     group_rows,
+    groups,
     names,
     numbers,
     taken,
@@ -31,7 +32,7 @@ from traceflops.table import (
 from traceflops.windows import Prepared
 
 if TYPE_CHECKING:
-    from traceflops.mfu.counted.measured_work import MeasuredWork, NamedWork
+    from traceflops.mfu.counted.counter_work import MeasuredWork
 
 _BASES: Final[tuple[WorkBasis, WorkBasis]] = ("shapes", "record")
 """What tells the bytes of a kernel and of a copy."""
@@ -88,31 +89,56 @@ def kernel_rows(
     rows = np.flatnonzero(chosen_activities(prepared))
     found = _kernel_rows(prepared, moved, rows)
     if work is not None:
-        others = named_work(work, prepared, rows)
-        found = (_joined(row, others.get(row.name)) for row in found)
+        found = _with_told(prepared, work, rows[work.origin[rows] >= 0], found)
     return tuple(sorted(found, key=lambda row: (-row.sum_ns, row.name)))
 
 
-def _joined(row: KernelRow, other: NamedWork | None) -> KernelRow:
-    """Return a row with the launches whose work shapes do not tell and something else does."""
-    if other is None:
-        return row
+def _with_told(
+    prepared: Prepared, work: MeasuredWork, rows: IntArray, found: Iterable[KernelRow]
+) -> Iterator[KernelRow]:
+    """Yield rows with the launches that counters or a paired run tell of, and shapes do not."""
+    activities = prepared.trace.activities
+    name, labels = codes(activities["name"]), names(activities["name"])
+    dur_ns = numbers(activities["dur_ns"])
+    told = {labels[code]: rows[at] for code, at in groups(name[rows])}
+    for row in found:
+        mine = told.get(row.name)
+        yield row if mine is None else _joined(row, work, mine, dur_ns[mine])
+
+
+def _joined(row: KernelRow, work: MeasuredWork, rows: IntArray, dur_ns: IntArray) -> KernelRow:
+    """Return a row with what is told of some launches: of those whose FLOPs are known.
+
+    Without any it has the bytes of those whose bytes are known.
+    """
+    kind, size, vector = work.kind[rows], work.size[rows], work.vector[rows]
+    kinds, times = (column.tolist() for column in np.unique(kind[kind >= 0], return_counts=True))
+    parts = [(part, n) for at, n in zip(kinds, times, strict=True) for part in work.kinds[at]]
+    told_of = kind >= 0 if kinds else size >= 0
+    has_bytes = (kinds or told_of.any()) and (size[told_of] >= 0).all()
+    measured = Measured(
+        sum(part.flops * n for part, n in parts) if kinds else None,
+        exact_sum(size[told_of]) if has_bytes else None,
+        exact_sum(dur_ns[told_of]),
+        sum(part.at_least * n for part, n in parts) if kinds else None,
+    )
+    dtypes = {part.dtype for part, _ in parts if part.flops}
     if not row.counted:
         return replace(
             row,
-            counted=other.counted,
-            measured=other.measured,
-            dtypes=other.dtypes,
-            basis=other.basis,
-            vector_flops=other.vector_flops,
+            counted=sum(times),
+            measured=measured,
+            dtypes=tuple(sorted(dtypes)),
+            basis=work.basis(rows),
+            vector_flops=exact_sum(vector) if (vector >= 0).all() else None,
         )
-    if not other.counted:
+    if not kinds:
         return row
     return replace(
         row,
-        counted=row.counted + other.counted,
-        measured=row.measured + other.measured,
-        dtypes=tuple(sorted({*row.dtypes, *other.dtypes})),
+        counted=row.counted + sum(times),
+        measured=row.measured + measured,
+        dtypes=tuple(sorted({*row.dtypes, *dtypes})),
     )
 
 
@@ -124,12 +150,12 @@ def op_rows(prepared: Prepared, moved: MovedBytes) -> tuple[OpRow, ...]:
     return tuple(sorted(found, key=lambda row: (-row.measured.time_ns, row.name)))
 
 
-def _of_main(attribution: Attribution, column: IntArray, count: int) -> IntArray:
-    """Return, per activity, the count of the op whose main kernel it is, 0 for others."""
-    found = np.zeros(count, dtype=np.int64)
+def main_ops(attribution: Attribution, count: int) -> IntArray:
+    """Return, per activity, the op whose main kernel it is, -1 for none."""
+    main_of = np.full(count, -1, dtype=np.int64)
     ops = attribution.executed[attribution.main[attribution.executed] >= 0]
-    found[attribution.main[ops]] = attribution.work.of_ops(column)[ops]
-    return found
+    main_of[attribution.main[ops]] = ops
+    return main_of
 
 
 def _kernel_rows(prepared: Prepared, moved: MovedBytes, rows: IntArray) -> Iterator[KernelRow]:
@@ -140,38 +166,46 @@ def _kernel_rows(prepared: Prepared, moved: MovedBytes, rows: IntArray) -> Itera
     attribution, is_copy = moved.attribution, moved.is_copy[rows]
     counted = (attribution.owner[rows] >= 0) & ~is_copy
     work = attribution.work
-    flops, least, size = (
-        _of_main(attribution, column, activities.num_rows)[rows]
-        for column in (work.flops, work.at_least, work.min_bytes)
-    )
+    op = main_ops(attribution, activities.num_rows)[rows]
     sums = [
-        exact_sums(group, values, count)
-        for values in (dur, np.where(counted, dur, 0), flops, least, np.maximum(size, 0))
+        taken(work.of_ops(column), op, 0) for column in (work.flops, work.at_least, work.min_bytes)
     ]
+    counted_ns = exact_sums(group, np.where(counted, dur, 0), count)
+    measured = _measured(group, counted_ns, *sums)
+    all_ns = exact_sums(group, dur, count)
     alone = _moved_alone(moved, rows, dur, group, count)
     copies = np.bincount(group[is_copy], minlength=count).tolist()
     paths = common_paths(group, moved.path[rows], count)
-    dtypes = _types_by_group(prepared, attribution, group, rows, count)
+    dtype, types = types_of_ops(prepared, attribution)
+    dtypes = _types_seen(group[op >= 0], dtype[op[op >= 0]], types, count)
     times = np.bincount(group, minlength=count).tolist()
     known = np.bincount(group[counted], minlength=count).tolist()
-    sizeless = np.bincount(group[size == UNKNOWN], minlength=count).tolist()
     for at, row in enumerate(rows[first].tolist()):
-        all_ns, counted_ns, done, at_least, bytes_ = (values[at] for values in sums)
-        measured = Measured(done, None if sizeless[at] else bytes_, counted_ns, at_least)
-        launches, basis = known[at], _BASES[copies[at] > 0]
-        if not launches:
-            launches, measured = alone[at]
+        launches, done = (known[at], measured[at]) if known[at] else alone[at]
         yield KernelRow(
             labels[int(name[row])],
             categorised.categories[int(categorised.category[row])],
             times[at],
-            all_ns,
+            all_ns[at],
             launches,
-            measured,
+            done,
             dtypes[at],
-            basis if launches else None,
+            _BASES[copies[at] > 0] if launches else None,
             path=paths[at],
         )
+
+
+def _measured(
+    group: IntArray, time_ns: list[int], flops: IntArray, least: IntArray, size: IntArray
+) -> list[Measured]:
+    """Return the work of each group; its bytes are None where those of one of it are unknown."""
+    count = len(time_ns)
+    sums = (exact_sums(group, np.maximum(one, 0), count) for one in (flops, least, size))
+    sizeless = np.bincount(group[size == UNKNOWN], minlength=count).tolist()
+    return [
+        Measured(done, None if lacking else moved, ns, at_least)
+        for done, at_least, moved, ns, lacking in zip(*sums, time_ns, sizeless, strict=True)
+    ]
 
 
 def _moved_alone(
@@ -210,32 +244,16 @@ def _op_rows(
     work = attribution.work
     flops, least = (work.of_ops(column)[done] for column in (work.flops, work.at_least))
     size = moved.op_size[done]
-    sums = [
-        exact_sums(group_of, dur, count),
-        *(exact_sums(group, np.maximum(one, 0), count) for one in (flops, least, size)),
-    ]
+    measured = _measured(group, exact_sums(group_of, dur, count), flops, least, size)
     product = attribution.has("executed")[done]
     dtype, types = types_of_ops(prepared, attribution)
     dtypes = _types_seen(group[product], dtype[done[product]], types, count)
     paths = common_paths(group, moved.op_path[done], count)
     launches = np.bincount(group_of, minlength=count).tolist()
     times = np.bincount(group, minlength=count).tolist()
-    sizeless = np.bincount(group[size == UNKNOWN], minlength=count).tolist()
     for at, row in enumerate(done[first].tolist()):
-        time_ns, counted, at_least, bytes_ = (values[at] for values in sums)
-        measured = Measured(counted, None if sizeless[at] else bytes_, time_ns, at_least)
         label = labels[int(name[row])]
-        yield OpRow(label, times[at], launches[at], measured, dtypes[at], path=paths[at])
-
-
-def _types_by_group(
-    prepared: Prepared, attribution: Attribution, group: IntArray, rows: IntArray, count: int
-) -> list[tuple[str, ...]]:
-    """Return the data types of the products whose main kernels are in each group of activities."""
-    dtype, labels = types_of_ops(prepared, attribution)
-    owner = attribution.owner[rows]
-    main = (owner >= 0) & (taken(attribution.main, owner) == rows)
-    return _types_seen(group[main], dtype[owner[main]], labels, count)
+        yield OpRow(label, times[at], launches[at], measured[at], dtypes[at], path=paths[at])
 
 
 def _types_seen(
