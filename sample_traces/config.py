@@ -65,6 +65,10 @@ class RunConfig:
     data_stall_steps: tuple[int, ...] = ()
     """Numbers of the steps that wait for the data loader."""
     data_stall_ns: int = 0
+    plants: tuple[str, ...] = ()
+    """What is planted in idle time, see `plants`; the first in the first step, and so on."""
+    plant_ns: int = 400_000
+    """How long each keeps the device idle."""
     straggler_rank: int | None = None
     straggler_percent: int = 100
     """Kernel durations on the straggler, 100 = as on the others."""

@@ -51,8 +51,10 @@ class Device:
     activities: list[Activity] = field(default_factory=list)
     _streams: dict[int, _Stream] = field(default_factory=dict)
 
-    def end_ns(self, stream: int) -> int:
-        """Return when everything so far on the stream has ended."""
+    def end_ns(self, stream: int | None) -> int:
+        """Return when everything so far on the stream, or without one anywhere, has ended."""
+        if stream is None:
+            return max(one.end_ns for one in self._streams.values())
         return self._stream(stream).end_ns
 
     def run(self, request: Request) -> None:
