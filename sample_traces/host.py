@@ -184,7 +184,7 @@ class Host:
         free_ns = call.end_ns + launch.held_ns
         if launch.held_ns:
             until_ns = free_ns + self.config.launch_latency_ns
-            self.spent.append(Spent(call.end_ns, until_ns, launch.cause, "call"))
+            self.spent.append(Spent(call.end_ns, until_ns, launch.cause, "device"))
         else:
             self._tell(call, launch.cause)
         return free_ns

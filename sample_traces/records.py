@@ -10,8 +10,8 @@ from sample_traces.config import RunConfig
 ActivityKind = Literal["kernel", "memcpy", "memset", "graph"]
 CallKind = Literal["launch", "record", "wait", "sync", "other"]
 MarkKind = Literal["step", "annotation", "python"]
-Recorded = Literal["call", "op", "annotation", "python"]
-"""What tells a profiler what the host did."""
+Recorded = Literal["call", "op", "annotation", "python", "device"]
+"""What tells a profiler what host and device did."""
 Triple = tuple[int, int, int]
 
 

@@ -18,7 +18,9 @@ from sample_traces.records import Activity, RankRun, Recorded, Run, Spent
 COMPONENTS: Final = ("compute", "memory", "other", "graph", "communication", "idle")
 CAUSES: Final = ("host_late", "queued", "launch_latency", "unknown")
 KINDS: Final = ("kernel", "memcpy", "memset", "graph")
-ALL_RECORDED: Final[frozenset[Recorded]] = frozenset(("call", "op", "annotation", "python"))
+ALL_RECORDED: Final[frozenset[Recorded]] = frozenset(
+    ("call", "op", "annotation", "python", "device")
+)
 
 _Key = TypeVar("_Key")
 
@@ -296,10 +298,10 @@ def told(gap: Gap, rank: RankRun, recorded: frozenset[Recorded] = ALL_RECORDED) 
     call = rank.calls[at]
     asked_ns = min(max(call.start_ns, gap.start_ns), gap.end_ns)
     sums: Counter[tuple[str, str]] = Counter()
-    of_launch = 0
+    own, of_launch = {("call", call.start_ns), ("device", call.end_ns)}, 0
     for spent in rank.spent:
-        launches = spent.by == "call" and spent.start_ns in (call.start_ns, call.end_ns)
-        until_ns = gap.end_ns if launches else asked_ns
+        launches = (spent.by, spent.start_ns) in own
+        until_ns = gap.end_ns if launches else asked_ns * (spent.by != "device")
         ns = min(spent.end_ns, until_ns) - max(spent.start_ns, gap.start_ns)
         if ns > 0 and _is_told(spent, recorded):
             sums[spent.cause.kind, _name(spent, recorded)] += ns

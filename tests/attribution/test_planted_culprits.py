@@ -31,26 +31,26 @@ from traceflops.timeline import Intervals
 Sums = Counter[tuple[str, str]]
 
 
-def planted(run: Run, recorded: frozenset[Recorded]) -> tuple[Sums, Sums, set[tuple[int, int]]]:
+def planted(run: Run, recorded: frozenset[Recorded]) -> tuple[Sums, Sums, list[tuple[int, int]]]:
     """Return idle time by culprit, that after a wait, and the gaps, in Unix ns."""
-    idle, blocked, gaps = Counter(), Counter(), set()
+    idle, blocked, gaps = Counter(), Counter(), []
     for rank, device in zip(run.ranks, truth(run).ranks, strict=True):
         for gap in device.gaps:
             known = told(gap, rank, recorded)
             if known:
                 idle.update(known.idle_ns)
                 blocked.update({k: ns * known.is_blocked for k, ns in known.idle_ns.items()})
-                gaps.add((rank.origin_unix_ns + gap.start_ns, rank.origin_unix_ns + gap.end_ns))
+                gaps.append((rank.origin_unix_ns + gap.start_ns, rank.origin_unix_ns + gap.end_ns))
     return idle, blocked, gaps
 
 
-def found(trace: Trace, gaps: set[tuple[int, int]]) -> tuple[Sums, Sums]:
+def found(trace: Trace, gaps: list[tuple[int, int]]) -> tuple[Sums, Sums]:
     """Return what traceflops tells of some gaps; and that after a wait."""
     accounts = prepare(trace).accounts.values()
     parts = GapParts.joined(gap_parts(one, Intervals.one(*one.rows.span)) for one in accounts)
     zero = trace.source.origin_unix_ns or 0
     at = zip((parts.start_ns + zero).tolist(), (parts.end_ns + zero).tolist(), strict=True)
-    mine = np.array([gap in gaps for gap in at])
+    mine = np.array([gap in set(gaps) for gap in at])
     assert mine.sum() == len(gaps)
     chosen = GapParts(*(getattr(parts, name)[mine] for name in GapParts.__dataclass_fields__))
     told_of = culprits_of(chosen, trace)
@@ -100,6 +100,8 @@ def planted_configs(draw: st.DrawFn) -> RunConfig:
             steps=steps,
             launch_latency_ns=4_000,
             plants=tuple(plants),
+            # What comes before the first call counts as a handover, too.
+            lead_in="thread_handover" not in plants,
             plant_ns=plant_ns,
         )
     )
