@@ -304,7 +304,7 @@ def told(gap: Gap, rank: RankRun, recorded: frozenset[Recorded] = ALL_RECORDED) 
         until_ns = gap.end_ns if launches else asked_ns * (spent.by != "device")
         ns = min(spent.end_ns, until_ns) - max(spent.start_ns, gap.start_ns)
         if ns > 0 and _is_told(spent, recorded):
-            sums[spent.cause.kind, _name(spent, recorded)] += ns
+            sums[_kind(spent, recorded), _name(spent, recorded)] += ns
             of_launch += ns * launches
     if not sums:
         return None
@@ -324,6 +324,12 @@ def _is_told(spent: Spent, recorded: frozenset[Recorded]) -> bool:
     if kind == "host_unrecorded" and "python" in recorded:
         return False
     return kind == "thread_handover" or spent.by in recorded or bool(annotated)
+
+
+def _kind(spent: Spent, recorded: frozenset[Recorded]) -> str:
+    """Return the class of a cause; without its operator, reading a scalar is copying."""
+    reads = spent.cause.kind == "sync_call" and "Memcpy" in spent.call
+    return "blocking_copy" if reads and "op" not in recorded else spent.cause.kind
 
 
 def _name(spent: Spent, recorded: frozenset[Recorded]) -> str:

@@ -32,31 +32,34 @@ Sums = Counter[tuple[str, str]]
 
 
 def planted(run: Run, recorded: frozenset[Recorded]) -> tuple[Sums, Sums, list[tuple[int, int]]]:
-    """Return idle time by culprit, that after a wait, and the gaps, in Unix ns."""
+    """Return idle time by culprit, that after a wait, and the gaps since the first work, in ns."""
     idle, blocked, gaps = Counter(), Counter(), []
-    for rank, device in zip(run.ranks, truth(run).ranks, strict=True):
+    devices = list(zip(run.ranks, truth(run).ranks, strict=True))
+    zero = min(rank.origin_unix_ns + device.start_ns for rank, device in devices)
+    for rank, device in devices:
         for gap in device.gaps:
             known = told(gap, rank, recorded)
             if known:
                 idle.update(known.idle_ns)
-                blocked.update({k: ns * known.is_blocked for k, ns in known.idle_ns.items()})
-                gaps.append((rank.origin_unix_ns + gap.start_ns, rank.origin_unix_ns + gap.end_ns))
+                blocked.update({key: ns * known.is_blocked for key, ns in known.idle_ns.items()})
+                since = rank.origin_unix_ns - zero
+                gaps.append((gap.start_ns + since, gap.end_ns + since))
     return idle, blocked, gaps
 
 
 def found(trace: Trace, gaps: list[tuple[int, int]]) -> tuple[Sums, Sums]:
     """Return what traceflops tells of some gaps; and that after a wait."""
     accounts = prepare(trace).accounts.values()
+    zero = min(account.rows.span[0] for account in accounts)
     parts = GapParts.joined(gap_parts(one, Intervals.one(*one.rows.span)) for one in accounts)
-    zero = trace.source.origin_unix_ns or 0
-    at = zip((parts.start_ns + zero).tolist(), (parts.end_ns + zero).tolist(), strict=True)
+    at = zip((parts.start_ns - zero).tolist(), (parts.end_ns - zero).tolist(), strict=True)
     mine = np.array([gap in set(gaps) for gap in at])
     assert mine.sum() == len(gaps)
     chosen = GapParts(*(getattr(parts, name)[mine] for name in GapParts.__dataclass_fields__))
-    told_of = culprits_of(chosen, trace)
-    idle = Counter({(one.kind, one.label): one.idle_ns for one in told_of.culprits})
-    idle["unexplained", ""] = told_of.unexplained_ns
-    blocked = {(one.kind, one.label): one.blocked_before_ns for one in told_of.culprits}
+    known = culprits_of(chosen, trace)
+    idle = Counter({(one.kind, one.label): one.idle_ns for one in known.culprits})
+    idle["unexplained", ""] = known.unexplained_ns
+    blocked = {(one.kind, one.label): one.blocked_before_ns for one in known.culprits}
     return idle, Counter(blocked)
 
 
