@@ -53,6 +53,8 @@ class RunConfig:
     host_op_ns: int = 4_000
     """Host time an op takes by itself, without the ops and calls inside it."""
     launch_call_ns: int = 3_000
+    launch_limit: int | None = None
+    """So many launches may be unfinished; the call of one more waits."""
     launch_latency_ns: int = 4_000
     """Least time from the start of a launch call to the start of its work."""
     dispatch_gap_ns: int = 800

@@ -52,6 +52,7 @@ class Host:
     _frame: int | None = None
     _correlation: int = FIRST_CORRELATION
     _allocated: int = 0
+    _launches: list[int] = field(default_factory=list)
     _cause: Cause | None = None
     _by: Recorded = "op"
 
@@ -75,7 +76,7 @@ class Host:
                 case Sync():
                     yield from self._sync(node)
                 case Launch():
-                    self._launch(node)
+                    yield from self._launch(node)
                 case Wait():
                     self._wait(node)
                 case Pause():
@@ -156,19 +157,24 @@ class Host:
         self._thread = self.main_thread
         self._spend(_HANDOFF_NS)
 
-    def _launch(self, launch: Launch) -> None:
+    def _launch(self, launch: Launch) -> Iterator[None]:
+        called_ns = self.cursor_ns
+        if launch.works:
+            yield from self._await_place()
         twin = self.config.twin_kernels and _may_be_twin(launch) and not self.random.randrange(6)
         for is_twin in (False, True) if twin else (False,):
+            accepted_ns = self.cursor_ns
             call = self._call(
                 launch.api,
                 "launch" if launch.works else "other",
                 launch.call_ns or self.config.launch_call_ns,
                 launch.stream,
                 launch.works[0].sub if launch.works else "",
+                called_ns,
             )
             asked = Request(
                 launch,
-                self._asked_ns(launch, self.calls[call]),
+                self._free_ns(launch, self.calls[call]) or accepted_ns,
                 self._correlation,
                 call,
                 self._op if not launch.is_graph else None,
@@ -176,11 +182,22 @@ class Host:
                 is_twin,
             )
             self.requests.append(asked)
+            called_ns = self.cursor_ns
 
-    def _asked_ns(self, launch: Launch, call: Call) -> int:
-        """Return when a launch reaches the device."""
+    def _await_place(self) -> Iterator[None]:
+        """Wait until few enough launches are unfinished."""
+        limit = self.config.launch_limit
+        # Whether to ask the device depends on the program alone, so that all ranks do so together.
+        if limit and len(self._launches) >= limit:
+            yield
+            ended_ns = self.device.ended_ns[self._launches[-limit]]
+            self.cursor_ns = max(self.cursor_ns, ended_ns)
+        self._launches.append(self._correlation + 1)
+
+    def _free_ns(self, launch: Launch, call: Call) -> int | None:
+        """Return when a launch with a cause of idle time lets its work start."""
         if not launch.cause:
-            return call.start_ns
+            return None
         free_ns = call.end_ns + launch.held_ns
         if launch.held_ns:
             until_ns = free_ns + self.config.launch_latency_ns
@@ -211,10 +228,19 @@ class Host:
         self._spend(_EVENT_CALL_NS)
 
     def _call(
-        self, name: str, kind: CallKind, dur_ns: int, stream: int | None, sub: str = ""
+        self,
+        name: str,
+        kind: CallKind,
+        dur_ns: int,
+        stream: int | None,
+        sub: str = "",
+        called_ns: int | None = None,
     ) -> int:
-        """Record a call and return its position; `sub` is the category of what it launches."""
-        start_ns = self.cursor_ns
+        """Record a call, begun now or earlier, and return its position.
+
+        `sub` is the category of what it launches.
+        """
+        start_ns = self.cursor_ns if called_ns is None else called_ns
         self._spend(dur_ns, told=False)
         self._correlation += 1
         self.calls.append(
