@@ -199,7 +199,8 @@ def test_every_class_that_is_recorded_is_found(name: str, unseen: set[str]) -> N
 def test_the_lead_of_every_launch_is_that_of_the_run(config: RunConfig) -> None:
     run = simulate(config)
     (rank,) = run.ranks
-    expected, seen, ended = [], {None}, 0
+    seen: set[int | None] = {None}
+    expected, ended = [], 0
     for activity in rank.activities:
         if activity.call not in seen:
             seen.add(activity.call)

@@ -79,7 +79,8 @@ class HostEvents:
 
     def is_inside(self, fact: str, *events: IntArray) -> BoolArray:
         """Return whether any of several events (-1: none) is, or lies in, one that tells a fact."""
-        return np.any([self.around(fact, event) >= 0 for event in events], axis=0)
+        inside = [self.around(fact, event) >= 0 for event in events]
+        return np.asarray(np.any(inside, axis=0))
 
     def is_kind(self, kind: int, event: IntArray) -> BoolArray:
         """Return whether events (-1: none) are of a kind."""
