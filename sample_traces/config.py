@@ -53,6 +53,8 @@ class RunConfig:
     host_op_ns: int = 4_000
     """Host time an op takes by itself, without the ops and calls inside it."""
     launch_call_ns: int = 3_000
+    launch_limit: int | None = None
+    """So many launches may be unfinished; the call of one more waits."""
     launch_latency_ns: int = 4_000
     """Least time from the start of a launch call to the start of its work."""
     dispatch_gap_ns: int = 800
@@ -65,6 +67,10 @@ class RunConfig:
     data_stall_steps: tuple[int, ...] = ()
     """Numbers of the steps that wait for the data loader."""
     data_stall_ns: int = 0
+    plants: tuple[str, ...] = ()
+    """What is planted in idle time, see `plants`; the first in the first step, and so on."""
+    plant_ns: int = 400_000
+    """How long each keeps the device idle."""
     straggler_rank: int | None = None
     straggler_percent: int = 100
     """Kernel durations on the straggler, 100 = as on the others."""

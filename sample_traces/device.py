@@ -49,10 +49,14 @@ class Device:
     random: Random
     slow_percent: int = 100
     activities: list[Activity] = field(default_factory=list)
+    ended_ns: dict[int, int] = field(default_factory=dict)
+    """By correlation, when the last work of a launch has ended."""
     _streams: dict[int, _Stream] = field(default_factory=dict)
 
-    def end_ns(self, stream: int) -> int:
-        """Return when everything so far on the stream has ended."""
+    def end_ns(self, stream: int | None) -> int:
+        """Return when everything so far on the stream, or without one anywhere, has ended."""
+        if stream is None:
+            return max(one.end_ns for one in self._streams.values())
         return self._stream(stream).end_ns
 
     def run(self, request: Request) -> None:
@@ -87,6 +91,7 @@ class Device:
         stream = self._stream(launch.stream)
         stream.last_start_ns, stream.last_dur_ns, stream.used = start_ns, dur_ns, True
         stream.end_ns = max(stream.end_ns, start_ns + dur_ns)
+        self.ended_ns[request.correlation] = start_ns + dur_ns
         self.activities.append(
             Activity(
                 start_ns,

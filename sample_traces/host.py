@@ -10,14 +10,23 @@ from sample_traces.config import RunConfig
 from sample_traces.device import Device, Request, vary
 from sample_traces.machines import MACHINES
 from sample_traces.program import Block, Launch, Node, OnBackwardThread, Pause, Sync, Wait
-from sample_traces.records import Allocation, Call, CallKind, Mark, MarkKind, Op
+from sample_traces.records import (
+    Allocation,
+    Call,
+    CallKind,
+    Cause,
+    Mark,
+    MarkKind,
+    Op,
+    Recorded,
+    Spent,
+)
 
 FIRST_CORRELATION = 1_000
 _MARK_NS = 300
 _HANDOFF_NS = 9_000
 _EVENT_CALL_NS = 900
 _SYNC_CALL_NS = 2_500
-_SYNC_RETURN_NS = 6_000
 _FIRST_ADDRESS = 0x7F00_0000_0000
 
 
@@ -36,12 +45,16 @@ class Host:
     marks: list[Mark] = field(default_factory=list)
     allocations: list[Allocation] = field(default_factory=list)
     requests: list[Request] = field(default_factory=list)
+    spent: list[Spent] = field(default_factory=list)
     _step: int | None = None
     _thread: int = field(init=False)
     _op: int | None = None
     _frame: int | None = None
     _correlation: int = FIRST_CORRELATION
     _allocated: int = 0
+    _launches: list[int] = field(default_factory=list)
+    _cause: Cause | None = None
+    _by: Recorded = "op"
 
     def __post_init__(self) -> None:
         self._thread = self.main_thread
@@ -56,16 +69,14 @@ class Host:
         """Do what the nodes say; yields wherever the host must know what the device did."""
         for node in nodes:
             match node:
-                case Block(kind="op" | "backward"):
-                    yield from self._run_op(node)
                 case Block():
-                    yield from self._run_mark(node)
+                    yield from self._run_block(node)
                 case OnBackwardThread():
                     yield from self._run_elsewhere(node)
                 case Sync():
                     yield from self._sync(node)
                 case Launch():
-                    self._launch(node)
+                    yield from self._launch(node)
                 case Wait():
                     self._wait(node)
                 case Pause():
@@ -76,9 +87,20 @@ class Host:
         taken, self.requests = self.requests, []
         return taken
 
-    def _spend(self, dur_ns: int) -> None:
+    def _spend(self, dur_ns: int, told: bool = True) -> None:
+        start_ns = self.cursor_ns
         # At least 1 ns, so that what is inside a block begins after it and ends before it.
         self.cursor_ns += max(1, vary(dur_ns, self.config.noise_permille, self.random))
+        if self._cause and told:
+            self.spent.append(Spent(start_ns, self.cursor_ns, self._cause, self._by))
+
+    def _run_block(self, block: Block) -> Iterator[None]:
+        outer = self._cause, self._by
+        is_op = block.kind in ("op", "backward")
+        self._cause = block.cause
+        self._by = "op" if is_op else "python" if block.kind == "python" else "annotation"
+        yield from self._run_op(block) if is_op else self._run_mark(block)
+        self._cause, self._by = outer
 
     def _run_op(self, block: Block) -> Iterator[None]:
         position, outer = len(self.ops), self._op
@@ -126,25 +148,33 @@ class Host:
         return Mark(self.cursor_ns, 0, block.name, self._thread, kind, parent, self._step)
 
     def _run_elsewhere(self, node: OnBackwardThread) -> Iterator[None]:
-        self._spend(_HANDOFF_NS)
+        self._spend(node.handoff_ns)
+        if node.cause:
+            start_ns = self.calls[-1].end_ns
+            self.spent.append(Spent(start_ns, self.cursor_ns, node.cause, "call"))
         self._thread = self.backward_thread
         yield from self.run(node.children)
         self._thread = self.main_thread
         self._spend(_HANDOFF_NS)
 
-    def _launch(self, launch: Launch) -> None:
+    def _launch(self, launch: Launch) -> Iterator[None]:
+        called_ns = self.cursor_ns
+        if launch.works:
+            yield from self._await_place()
         twin = self.config.twin_kernels and _may_be_twin(launch) and not self.random.randrange(6)
         for is_twin in (False, True) if twin else (False,):
+            accepted_ns = self.cursor_ns
             call = self._call(
                 launch.api,
-                "launch",
-                self.config.launch_call_ns,
+                "launch" if launch.works else "other",
+                launch.call_ns or self.config.launch_call_ns,
                 launch.stream,
-                launch.works[0].sub,
+                launch.works[0].sub if launch.works else "",
+                called_ns,
             )
             asked = Request(
                 launch,
-                self.calls[call].start_ns,
+                self._free_ns(launch, self.calls[call]) or accepted_ns,
                 self._correlation,
                 call,
                 self._op if not launch.is_graph else None,
@@ -152,6 +182,33 @@ class Host:
                 is_twin,
             )
             self.requests.append(asked)
+            called_ns = self.cursor_ns
+
+    def _await_place(self) -> Iterator[None]:
+        """Wait until few enough launches are unfinished."""
+        limit = self.config.launch_limit
+        # Whether to ask the device depends on the program alone, so that all ranks do so together.
+        if limit and len(self._launches) >= limit:
+            yield
+            ended_ns = self.device.ended_ns[self._launches[-limit]]
+            self.cursor_ns = max(self.cursor_ns, ended_ns)
+        self._launches.append(self._correlation + 1)
+
+    def _free_ns(self, launch: Launch, call: Call) -> int | None:
+        """Return when a launch with a cause of idle time lets its work start."""
+        if not launch.cause:
+            return None
+        free_ns = call.end_ns + launch.held_ns
+        if launch.held_ns:
+            until_ns = free_ns + self.config.launch_latency_ns
+            self.spent.append(Spent(call.end_ns, until_ns, launch.cause, "device"))
+        else:
+            self._tell(call, launch.cause)
+        return free_ns
+
+    def _tell(self, call: Call, cause: Cause | None) -> None:
+        if cause:
+            self.spent.append(Spent(call.start_ns, call.end_ns, cause, "call", call.name))
 
     def _wait(self, wait: Wait) -> None:
         self._call("cudaEventRecord", "record", _EVENT_CALL_NS, wait.awaited)
@@ -160,17 +217,31 @@ class Host:
         self.requests.append(Request(wait))
 
     def _sync(self, sync: Sync) -> Iterator[None]:
-        call = self._call("cudaStreamSynchronize", "sync", _SYNC_CALL_NS, sync.stream)
+        if sync.api == "cudaEventSynchronize":
+            self._call("cudaEventRecord", "record", _EVENT_CALL_NS, sync.stream)
+        call = self._call(sync.api, "sync", _SYNC_CALL_NS, sync.stream)
         yield
-        self.cursor_ns = max(self.cursor_ns, self.device.end_ns(sync.stream) + _SYNC_RETURN_NS)
+        self.cursor_ns = max(self.cursor_ns, self.device.end_ns(sync.stream) + sync.return_ns)
         begun = self.calls[call]
         self.calls[call] = replace(begun, dur_ns=self.cursor_ns - begun.start_ns)
+        self._tell(self.calls[call], sync.cause)
         self._spend(_EVENT_CALL_NS)
 
-    def _call(self, name: str, kind: CallKind, dur_ns: int, stream: int, sub: str = "") -> int:
-        """Record a call and return its position; `sub` is the category of what it launches."""
-        start_ns = self.cursor_ns
-        self._spend(dur_ns)
+    def _call(
+        self,
+        name: str,
+        kind: CallKind,
+        dur_ns: int,
+        stream: int | None,
+        sub: str = "",
+        called_ns: int | None = None,
+    ) -> int:
+        """Record a call, begun now or earlier, and return its position.
+
+        `sub` is the category of what it launches.
+        """
+        start_ns = self.cursor_ns if called_ns is None else called_ns
+        self._spend(dur_ns, told=False)
         self._correlation += 1
         self.calls.append(
             Call(
@@ -200,5 +271,5 @@ class Host:
 
 
 def _may_be_twin(launch: Launch) -> bool:
-    work = launch.works[0]
-    return work.kind == "kernel" and work.top == "memory" and not launch.is_graph
+    work = next(iter(launch.works), None)
+    return bool(work and work.kind == "kernel" and work.top == "memory" and not launch.is_graph)

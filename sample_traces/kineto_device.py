@@ -13,6 +13,7 @@ from sample_traces.machines import Machine
 from sample_traces.records import Activity, Call, Mark, RankRun, Work
 
 _THREADS_PER_UNIT: Final = 2048
+_SYNCS: Final = {"Stream": "Stream Sync", "Event": "Event Sync", "Device": "Context Sync"}
 _CATEGORY: Final = {"kernel": "kernel", "memcpy": "gpu_memcpy", "memset": "gpu_memset"}
 
 
@@ -113,7 +114,7 @@ class DeviceEvents:
                     },
                 )
             elif call.kind == "sync":
-                yield self._sync(call, "Stream Sync", {})
+                yield self._sync(call, next(_SYNCS[w] for w in _SYNCS if w in call.name), {})
 
     def _sync(self, call: Call, kind: str, facts: Event) -> Event:
         stream = call.stream or 0

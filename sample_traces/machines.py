@@ -51,6 +51,12 @@ _HIP: Final = {
     "cudaEventRecord": "hipEventRecord",
     "cudaStreamWaitEvent": "hipStreamWaitEvent",
     "cudaStreamSynchronize": "hipStreamSynchronize",
+    "cudaDeviceSynchronize": "hipDeviceSynchronize",
+    "cudaEventSynchronize": "hipEventSynchronize",
+    "cudaMemcpy": "hipMemcpy",
+    "cudaMalloc": "hipMalloc",
+    "cudaFree": "hipFree",
+    "cuModuleLoadData": "hipModuleLoadData",
 }
 
 MACHINES: Final[Mapping[MachineName, Machine]] = {

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from sample_traces.records import Argument, Collective, Work
+from sample_traces.records import Argument, Cause, Collective, Work
 
 COMPUTE: Final = 7
 COMMUNICATION: Final = 20
@@ -17,13 +17,20 @@ BlockKind = Literal["op", "backward", "step", "annotation", "python"]
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A call that puts work on a stream: one piece, or all nodes of a graph."""
+    """A call that puts work on a stream: one piece, all nodes of a graph, or none.
+
+    With `call_ns` the call takes that long and the work starts after it, `held_ns` later than it
+    could.
+    """
 
     api: str
     works: tuple[Work, ...]
     stream: int = COMPUTE
     collective: Collective | None = None
     is_graph: bool = False
+    call_ns: int | None = None
+    held_ns: int = 0
+    cause: Cause | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +43,13 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """A call that blocks the host until the stream is empty."""
+    """A call that blocks the host until the stream, or without one the device, is empty."""
 
-    stream: int = COMPUTE
+    stream: int | None = COMPUTE
+    api: str = "cudaStreamSynchronize"
+    return_ns: int = 6_000
+    """From the end of the work to the return of the call."""
+    cause: Cause | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +71,8 @@ class Block:
     collective: Collective | None = None
     allocates: int = 0
     """Device memory in bytes that stays taken (negative: given back)."""
+    cause: Cause | None = None
+    """Of the time in the block that is in nothing inside it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,24 +80,29 @@ class OnBackwardThread:
     """What the autograd engine's thread does while the main thread waits for it."""
 
     children: tuple[Node, ...]
+    handoff_ns: int = 9_000
+    cause: Cause | None = None
+    """Of the time from the end of the last call to the start of the thread."""
 
 
 Node = Block | OnBackwardThread | Launch | Wait | Sync | Pause
 
 
-def op(name: str, *children: Node, inputs: tuple[Argument, ...] = ()) -> Block:
+def op(
+    name: str, *children: Node, inputs: tuple[Argument, ...] = (), cause: Cause | None = None
+) -> Block:
     """Return a framework operator."""
-    return Block("op", name, children, inputs)
+    return Block("op", name, children, inputs, cause=cause)
 
 
-def python(name: str, *children: Node) -> Block:
+def python(name: str, *children: Node, cause: Cause | None = None) -> Block:
     """Return a python frame."""
-    return Block("python", name, children)
+    return Block("python", name, children, cause=cause)
 
 
-def annotation(name: str, *children: Node) -> Block:
+def annotation(name: str, *children: Node, cause: Cause | None = None) -> Block:
     """Return a named range made by record_function."""
-    return Block("annotation", name, children)
+    return Block("annotation", name, children, cause=cause)
 
 
 def kernel(work: Work) -> Launch:

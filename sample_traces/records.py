@@ -8,8 +8,10 @@ from typing import Literal
 from sample_traces.config import RunConfig
 
 ActivityKind = Literal["kernel", "memcpy", "memset", "graph"]
-CallKind = Literal["launch", "record", "wait", "sync"]
+CallKind = Literal["launch", "record", "wait", "sync", "other"]
 MarkKind = Literal["step", "annotation", "python"]
+Recorded = Literal["call", "op", "annotation", "python", "device"]
+"""What tells a profiler what host and device did."""
 Triple = tuple[int, int, int]
 
 
@@ -161,6 +163,30 @@ class Allocation:
 
 
 @dataclass(frozen=True, slots=True)
+class Cause:
+    """Why the host is not yet at its next launch: the class, and what may name it.
+
+    These are the user's function, the outermost op and the annotation around it, where recorded.
+    """
+
+    kind: str
+    function: str = ""
+    op: str = ""
+    annotation: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """Host time spent for a cause; `by` is the kind of the innermost event, `call` its name."""
+
+    start_ns: int
+    end_ns: int
+    cause: Cause
+    by: Recorded
+    call: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class RankRun:
     """Everything that happened on one rank.
 
@@ -179,6 +205,7 @@ class RankRun:
     ops: tuple[Op, ...]
     marks: tuple[Mark, ...]
     allocations: tuple[Allocation, ...]
+    spent: tuple[Spent, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

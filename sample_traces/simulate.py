@@ -76,6 +76,7 @@ class _Rank:
             tuple(self.host.ops),
             tuple(self.host.marks),
             tuple(self.host.allocations),
+            tuple(self.host.spent),
         )
 
 

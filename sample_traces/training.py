@@ -8,6 +8,7 @@ from typing import Final
 from sample_traces.config import Dtype, RunConfig
 from sample_traces.gpt import Model, Parameter, contiguous, scalar
 from sample_traces.kernels import Kernels, element_type
+from sample_traces.plants import plant
 from sample_traces.program import (
     COMMUNICATION,
     COMPUTE,
@@ -25,7 +26,7 @@ from sample_traces.program import (
     op,
     python,
 )
-from sample_traces.records import Argument, Collective
+from sample_traces.records import Argument, Cause, Collective
 
 _TENSORS_PER_KERNEL = 36
 _TOKEN_BYTES = 8
@@ -47,6 +48,7 @@ class Trainer:
             annotation("Optimizer.zero_grad#AdamW.zero_grad"),
             *self._forward_and_backward(),
             self._optimizer(),
+            *self._planted(number),
             *self._read_loss(),
         )
         return Block("step", f"ProfilerStep#{number}", (python("train.py(71): step", *body),))
@@ -58,11 +60,18 @@ class Trainer:
         copy = self._kernels.copy(self._config.tokens * _TOKEN_BYTES, "DtoH")
         return (op("aten::copy_", Launch("cudaMemcpyAsync", (copy,))),)
 
+    def _planted(self, number: int) -> Iterator[Node]:
+        """Yield what is planted in the step; the steps take turns."""
+        config = self._config
+        for name in config.plants[number - config.first_step :: config.steps]:
+            yield from plant(name, config)
+
     def _load(self, number: int) -> Iterator[Node]:
         config = self._config
         stall = config.data_stall_ns if number in config.data_stall_steps else 0
         name = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
-        yield annotation(name, Pause(stall))
+        cause = Cause("data_input", "train.py(71): step", annotation=name)
+        yield annotation(name, Pause(stall), cause=cause)
         if not config.copy_stream:
             yield self._copy_batch(COMPUTE)
             return
@@ -183,5 +192,6 @@ class Trainer:
         if not self._config.sync_each_step:
             return
         copy = self._kernels.copy(self._config.element_bytes, "DtoH")
-        dense = op("aten::_local_scalar_dense", Launch("cudaMemcpyAsync", (copy,)), Sync())
+        sync = Sync(cause=Cause("sync_call", "train.py(71): step", "aten::item"))
+        dense = op("aten::_local_scalar_dense", Launch("cudaMemcpyAsync", (copy,)), sync)
         yield op("aten::item", dense, inputs=(self._vector(1),))

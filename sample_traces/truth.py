@@ -13,11 +13,14 @@ from itertools import pairwise
 from typing import Final, TypeVar
 
 from sample_traces.config import RunConfig
-from sample_traces.records import Activity, RankRun, Run
+from sample_traces.records import Activity, RankRun, Recorded, Run, Spent
 
 COMPONENTS: Final = ("compute", "memory", "other", "graph", "communication", "idle")
 CAUSES: Final = ("host_late", "queued", "launch_latency", "unknown")
 KINDS: Final = ("kernel", "memcpy", "memset", "graph")
+ALL_RECORDED: Final[frozenset[Recorded]] = frozenset(
+    ("call", "op", "annotation", "python", "device")
+)
 
 _Key = TypeVar("_Key")
 
@@ -271,6 +274,69 @@ def _gap(piece: _Piece, rank: RankRun) -> Gap:
     queued = asked_ns < piece.start_ns and was_free
     causes["queued" if queued else "launch_latency"] = piece.length_ns - causes["host_late"]
     return Gap(piece.start_ns, piece.end_ns, position, causes)
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What is known of the host during a gap; in ns by (class, name).
+
+    `is_blocked` says whether the launching thread waited or copied when the gap began.
+    """
+
+    idle_ns: Mapping[tuple[str, str], int]
+    is_blocked: bool
+
+
+def told(gap: Gap, rank: RankRun, recorded: frozenset[Recorded] = ALL_RECORDED) -> Told | None:
+    """Return what host and device did for a known cause in a gap, None where there is none.
+
+    The time from the launch on that has no such cause is launch latency.
+    """
+    at = rank.activities[gap.activity].call
+    if at is None:
+        return Told({("unexplained", ""): gap.end_ns - gap.start_ns}, is_blocked=False)
+    call = rank.calls[at]
+    asked_ns = min(max(call.start_ns, gap.start_ns), gap.end_ns)
+    sums: Counter[tuple[str, str]] = Counter()
+    own, of_launch = {("call", call.start_ns), ("device", call.end_ns)}, 0
+    for spent in rank.spent:
+        launches = (spent.by, spent.start_ns) in own
+        until_ns = gap.end_ns if launches else asked_ns * (spent.by != "device")
+        ns = min(spent.end_ns, until_ns) - max(spent.start_ns, gap.start_ns)
+        if ns > 0 and _is_told(spent, recorded):
+            sums[_kind(spent, recorded), _name(spent, recorded)] += ns
+            of_launch += ns * launches
+    if not sums:
+        return None
+    sums["launch_latency", call.name] += gap.end_ns - asked_ns - of_launch
+    blocks = (one for one in rank.calls if one.thread == call.thread and _blocks(one.name))
+    blocked = any(one.start_ns <= gap.start_ns < one.end_ns for one in blocks)
+    return Told(+sums, blocked)
+
+
+def _blocks(call: str) -> bool:
+    return call.endswith("Synchronize") or "Memcpy" in call
+
+
+def _is_told(spent: Spent, recorded: frozenset[Recorded]) -> bool:
+    """Return whether anything recorded tells of what the host did, if only that nothing does."""
+    kind, annotated = spent.cause.kind, spent.cause.annotation and "annotation" in recorded
+    if kind == "host_unrecorded" and "python" in recorded:
+        return False
+    return kind == "thread_handover" or spent.by in recorded or bool(annotated)
+
+
+def _kind(spent: Spent, recorded: frozenset[Recorded]) -> str:
+    """Return the class of a cause; without its operator, reading a scalar is copying."""
+    reads = spent.cause.kind == "sync_call" and "Memcpy" in spent.call
+    return "blocking_copy" if reads and "op" not in recorded else spent.cause.kind
+
+
+def _name(spent: Spent, recorded: frozenset[Recorded]) -> str:
+    cause = spent.cause
+    known = {"python": cause.function, "op": cause.op, "annotation": cause.annotation}
+    owner = next((name for by, name in known.items() if name and by in recorded), "")
+    return f"{spent.call} in {owner}" if spent.call and owner else spent.call or owner
 
 
 def _next_activity(start_ns: int, rank: RankRun) -> int:

@@ -9,8 +9,12 @@ from sample_traces.nsight.schema import Era, Tables
 COPY_KINDS: Final = {"HtoD": 1, "DtoH": 2}
 PINNED: Final = 1
 DEVICE: Final = 2
-STREAM_WAIT: Final = 2
-STREAM_SYNC: Final = 3
+WAITS: Final = {
+    "cudaEventSynchronize": 1,
+    "cudaStreamWaitEvent": 2,
+    "cudaStreamSynchronize": 3,
+    "cudaDeviceSynchronize": 4,
+}
 MARK: Final = 34
 PUSH_POP: Final = 59
 DOMAIN: Final = 75

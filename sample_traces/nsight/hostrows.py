@@ -13,8 +13,7 @@ from sample_traces.nsight.enums import (
     DRIVER,
     PUSH_POP,
     RUNTIME,
-    STREAM_SYNC,
-    STREAM_WAIT,
+    WAITS,
 )
 from sample_traces.nsight.options import Markers
 from sample_traces.nsight.schema import Row, Tables, Value
@@ -33,10 +32,15 @@ VERSIONS: Final = {
     "cudaEventRecord": "v3020",
     "cudaStreamWaitEvent": "v3020",
     "cudaStreamSynchronize": "v3020",
+    "cudaDeviceSynchronize": "v3020",
+    "cudaEventSynchronize": "v3020",
+    "cudaMemcpy": "v3020",
+    "cudaMalloc": "v3020",
+    "cudaFree": "v3020",
 }
 """The version of the API that stands behind the name of each function."""
 _LAUNCHES: Final = ("cudaLaunchKernel", "cudaLaunchKernelExC")
-_NO_EVENT: Final = (1 << 32) - 1
+_NONE: Final = (1 << 32) - 1
 _NCCL_NS: Final = 200
 _INIT_NS: Final = 1_000
 _MARKED: Final[dict[Markers, tuple[str, ...]]] = {
@@ -90,12 +94,12 @@ def _calls(session: Session, rank: RankRun, call: Call) -> Iterator[Row]:
 def _waits(session: Session, rank: RankRun) -> Iterator[Row]:
     for call in rank.calls:
         if call.kind in ("wait", "sync"):
-            is_wait = call.kind == "wait"
+            has_event = "Event" in call.name
             yield _stream_row(session, rank, call) | {
                 "start": session.time(rank, call.start_ns),
                 "end": session.time(rank, call.end_ns),
-                "syncType": STREAM_WAIT if is_wait else STREAM_SYNC,
-                "eventId": call.correlation - 1 if is_wait else _NO_EVENT,
+                "syncType": WAITS[call.name],
+                "eventId": call.correlation - 1 if has_event else _NONE,
                 "eventSyncId": 0,
             }
 
@@ -115,7 +119,7 @@ def _stream_row(session: Session, rank: RankRun, call: Call) -> dict[str, Value]
     return {
         "deviceId": session.device(rank),
         "contextId": CONTEXT,
-        "streamId": call.stream,
+        "streamId": _NONE if call.stream is None else call.stream,
         "correlationId": call.correlation,
         "globalPid": global_pid(rank),
     }

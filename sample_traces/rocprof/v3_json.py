@@ -125,9 +125,7 @@ class _Process:
         return {"node": node, "pid": capture.process, **times, "command": command, "config": config}
 
     def _strings(self) -> Document:
-        kinds = [
-            {"kind": kind, "operations": list(OPERATIONS.get(kind, ()))} for kind in self.kinds
-        ]
+        kinds = [{"kind": kind, "operations": self._operations(kind)} for kind in self.kinds]
         messages = [
             {"key": one.correlation, "value": one.name} for one in self.capture.of("marker")
         ]
@@ -180,8 +178,14 @@ class _Process:
         return {
             "size": size,
             "kind": self.kinds.index(kind),
-            "operation": OPERATIONS[kind].index(operation),
+            "operation": self._operations(kind).index(operation),
         }
+
+    def _operations(self, kind: str) -> list[str]:
+        """Return the operations of a kind; of calls also those that only this process makes."""
+        known = OPERATIONS.get(kind, ())
+        called = {one.name for one in self.capture.of("hip")} if kind.startswith("HIP_RUN") else ()
+        return [*known, *sorted({*called}.difference(known))]
 
     def _dispatch_info(self, one: Dispatch) -> Document:
         return {

@@ -109,6 +109,22 @@ def test_a_gap_before_a_launch_has_the_class_of_what_the_host_did(kind: str) -> 
     assert idle.unexplained_ns == 0
 
 
+def test_a_label_inside_a_function_tells_up_to_its_edges() -> None:
+    marks = [frame("train.py(3): run", 1, 1_005), event(LOADER, 200, 700)]
+    assert by_class(analyze(made(marks=marks)).idle) == {
+        "data_input": 500,
+        "host_code": 480,
+        "launch_latency": 10,
+    }
+
+
+def test_before_the_first_event_of_the_host_no_thread_has_handed_over() -> None:
+    run = launched(("first", 0, 10 * US, 10 * US), ("second", 30 * US, 40 * US, 10 * US))
+    run["activities"][0]["correlation"] = None
+    del run["calls"][0]
+    assert by_class(analyze(trace_of(**run)).idle) == {"host_unrecorded": 10, "launch_latency": 10}
+
+
 def test_another_thread_tells_where_the_launching_one_runs_a_backward_pass() -> None:
     waiting = frame("<built-in method run_backward of type object at 0x1>", 5, 1_005)
     ops = [event("MulBackward0", 20, 1_000, thread=ENGINE)]

@@ -9,9 +9,10 @@ from hypothesis import HealthCheck, given, settings
 
 from sample_traces.config import RunConfig
 from sample_traces.kernels import Kernels
+from sample_traces.plants import PLANTS
 from sample_traces.records import Activity, Run
 from sample_traces.simulate import simulate
-from sample_traces.truth import model_flops, truth
+from sample_traces.truth import ALL_RECORDED, model_flops, told, truth
 from tests.conftest import examples
 from tests.samples.strategies import run_configs
 
@@ -236,6 +237,31 @@ def test_a_graph_is_one_call_with_many_kernels() -> None:
     assert len(nodes) > 30
     (rank,) = only_rank(cuda_graph=True, opaque_graph=True).ranks
     assert [a.component for a in rank.activities].count("graph") == 2
+
+
+@pytest.mark.parametrize("name", sorted(PLANTS))
+def test_a_plant_keeps_the_device_idle_for_its_time(name: str) -> None:
+    run = only_rank(plants=(name,), plant_ns=500_000, noise_permille=0)
+    (rank,), (device,) = run.ranks, truth(run).ranks
+    longest = max(device.gaps, key=lambda gap: gap.end_ns - gap.start_ns)
+    assert 500_000 <= longest.end_ns - longest.start_ns < 800_000
+    both = told(longest, rank), told(longest, rank, ALL_RECORDED - {"python"})
+    known = [one.idle_ns.values() for one in both if one]
+    assert max(max(sums) for sums in known) >= 490_000
+    assert all(sum(sums) <= longest.end_ns - longest.start_ns for sums in known)
+
+
+@_few
+@given(run_configs(ranks=2, launch_limit=3, twin_kernels=False))
+def test_no_more_launches_are_unfinished_than_may_be(config: RunConfig) -> None:
+    for rank in simulate(config).ranks:
+        ended: dict[int, int] = {}
+        for activity in rank.activities:
+            if activity.call is not None:
+                ended[activity.call] = max(ended.get(activity.call, 0), activity.end_ns)
+        launches = sorted(ended)
+        for before, call in zip(launches, launches[3:], strict=False):
+            assert rank.calls[call].end_ns > ended[before]
 
 
 @_few

@@ -1,14 +1,26 @@
 """The oracle itself: properties, a count of single nanoseconds, and hand-made cases."""
 
 from itertools import pairwise
+from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sample_traces.config import RunConfig
-from sample_traces.records import Activity, ActivityKind, Call, RankRun, Run, Work
+from sample_traces.records import (
+    Activity,
+    ActivityKind,
+    Call,
+    Cause,
+    RankRun,
+    Recorded,
+    Run,
+    Spent,
+    Work,
+)
 from sample_traces.simulate import simulate
-from sample_traces.truth import COMPONENTS, DeviceTruth, truth
+from sample_traces.truth import ALL_RECORDED, COMPONENTS, DeviceTruth, told, truth
 from tests.conftest import examples
 from tests.samples.strategies import run_configs
 
@@ -173,3 +185,53 @@ def test_sums_count_overlap_twice_and_unions_once() -> None:
     assert one.union_by_kind == {"kernel": 14, "memcpy": 4, "memset": 0, "graph": 0}
     assert one.count_by_kind == {"kernel": 2, "memcpy": 1}
     assert one.sum_by_category == {("compute", "any"): 20, ("memory", "any"): 4}
+
+
+ALLOCATES = Cause("memory_alloc", "f.py(1): f", "aten::empty")
+READS = Cause("sync_call", "f.py(1): f", "aten::item")
+
+
+@pytest.mark.parametrize(
+    ("spent", "unseen", "expected"),
+    [
+        (Spent(5, 60, ALLOCATES, "call", "cudaMalloc"), set(), ("cudaMalloc in f.py(1): f", 50)),
+        (Spent(5, 60, ALLOCATES, "op"), {"python"}, ("aten::empty", 50)),
+        (Spent(50, 99, ALLOCATES, "python"), set(), ("f.py(1): f", 40)),
+        (Spent(90, 95, ALLOCATES, "call", "cudaMalloc"), {"python", "op"}, ("cudaMalloc", 5)),
+        (Spent(20, 60, ALLOCATES, "python"), {"python"}, None),
+        (Spent(0, 10, ALLOCATES, "op"), set(), None),
+    ],
+)
+def test_what_is_told_of_a_gap(
+    spent: Spent, unseen: set[Recorded], expected: tuple[str, int] | None
+) -> None:
+    """The device idles from 10 to 100; what ends this is launched at 90."""
+    works = activity(0, 10, step=0), activity(100, 10, call=0, step=0)
+    rank = RankRun(0, 1, 1, 2, 0, 1000, works, (call(90),), (), (), (), (spent,))
+    (gap,) = truth(Run(RunConfig(steps=1), (rank,))).ranks[0].gaps
+    known = told(gap, rank, ALL_RECORDED - unseen)
+    if expected is None:
+        assert known is None
+        return
+    assert known is not None
+    name, ns = expected
+    latency = 5 if spent.start_ns == 90 else 10
+    assert known.idle_ns == {
+        ("memory_alloc", name): ns,
+        ("launch_latency", "cudaLaunchKernel"): latency,
+    }
+
+
+def test_without_its_operator_a_read_back_is_a_copy_and_without_a_call_nothing_is_known() -> None:
+    copies = Spent(20, 60, READS, "call", "cudaMemcpyAsync")
+    works = [activity(0, 10, step=0), activity(100, 10, call=0), activity(200, 10)]
+    rank = RankRun(0, 1, 1, 2, 0, 1000, tuple(works), (call(90),), (), (), (), (copies,))
+    first, second = truth(Run(RunConfig(steps=1), (rank,))).ranks[0].gaps
+    known: dict[Any, Any] = {}
+    for one in (told(first, rank, frozenset(("call",))), told(second, rank)):
+        known |= one.idle_ns if one else {}
+    assert known == {
+        ("blocking_copy", "cudaMemcpyAsync"): 40,
+        ("launch_latency", "cudaLaunchKernel"): 10,
+        ("unexplained", ""): 90,
+    }

@@ -77,6 +77,11 @@ class HostEvents:
         """Return the nearest event around each (-1: none), itself included, that tells a fact."""
         return taken(self.tree.nearest(self._facts[fact][self.name]), event)
 
+    def is_inside(self, fact: str, *events: IntArray) -> BoolArray:
+        """Return whether any of several events (-1: none) is, or lies in, one that tells a fact."""
+        inside = [self.around(fact, event) >= 0 for event in events]
+        return np.asarray(np.any(inside, axis=0))
+
     def is_kind(self, kind: int, event: IntArray) -> BoolArray:
         """Return whether events (-1: none) are of a kind."""
         return taken(self.kind, event) == kind

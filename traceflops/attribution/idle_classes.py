@@ -92,15 +92,14 @@ def _rules_of_calls(
 def _rules_of_work(slices: Slices, parts: GapParts, events: HostEvents) -> dict[str, BoolArray]:
     """Return the rules of slices in which some thread worked before the launch."""
     is_host, event, label = slices.role == HOST, slices.event, slices.label
-    works, told_by = is_host & (event >= 0), np.where(event < 0, label, event)
+    works = is_host & (event >= 0)
     code = events.tree.nearest((events.kind != CALL) & (events.kind != LABEL))
     gap_ns = (parts.gap_end_ns - parts.gap_start_ns)[slices.part]
-    steps = (events.around("optimizer", event) >= 0) | (events.around("optimizer", label) >= 0)
     return {
-        "data_input": is_host & (events.around("data_input", told_by) >= 0),
+        "data_input": is_host & events.is_inside("data_input", event, label),
         "compiled_runtime": is_host
         & events.told("compiled", np.where(event < 0, label, taken(code, event))),
-        "optimizer_loop": is_host & steps,
+        "optimizer_loop": is_host & events.is_inside("optimizer", event, label),
         "external_wait": works & events.told("waits", event),
         "host_code": works
         & (
@@ -143,4 +142,4 @@ def _last_was_other(slices: Slices, parts: GapParts, trace: Trace) -> BoolArray:
     place = places_in_groups(*ended, process[call], slices.start_ns)
     last = order[np.maximum(place - 1, 0)]
     known = (place > 0) & (process[last] == process[call])
-    return np.asarray(~known | (thread[last] != thread[call]))
+    return np.asarray(known & (thread[last] != thread[call]))

@@ -110,16 +110,14 @@ def _host_slices(
 ) -> tuple[Slices, ...]:
     """Return the slices of some parts up to a time: those told by their own thread, and others."""
     thread = events.thread_of_call[parts.call[part]]
-    spans = _Spans(parts.start_ns[part], until[part], thread)
-    which, start, end, own = _cut(spans, events, events.thread, events.is_work)
-    label = innermost_of(events, events.kind == LABEL, events.thread, thread[which], start)
+    spans, is_label = _Spans(parts.start_ns[part], until[part], thread), events.kind == LABEL
+    which, start, end = _cut(spans, events, events.thread, events.is_work | is_label)
+    own = innermost_of(events, events.is_work, events.thread, thread[which], start)
+    label = innermost_of(events, is_label, events.thread, thread[which], start)
     slices = Slices(part[which], np.full_like(which, HOST), start, end, own, own, label)
-    loads = events.around("data_input", np.where(own < 0, label, own)) >= 0
+    loads = events.is_inside("data_input", own, label)
     silent = ((own < 0) | events.told("runs_backward", own)) & ~loads
-    others = _of_any_thread(slices.only(silent), parts, events)
-    unknown = others.event < 0
-    labelled = _by_label(others.only(unknown), parts, events)
-    return slices.only(~silent), others.only(~unknown), labelled
+    return slices.only(~silent), _of_any_thread(slices.only(silent), parts, events)
 
 
 def _of_any_thread(slices: Slices, parts: GapParts, events: HostEvents) -> Slices:
@@ -127,16 +125,9 @@ def _of_any_thread(slices: Slices, parts: GapParts, events: HostEvents) -> Slice
     process = events.process_of_call[parts.call[slices.part]]
     spans = _Spans(slices.start_ns, slices.end_ns, process)
     works = (events.kind == CALL) | (events.kind == OP)
-    which, start, end, event = _cut(spans, events, events.process, works)
+    which, start, end = _cut(spans, events, events.process, works)
+    event = innermost_of(events, works, events.process, process[which], start)
     return replace(slices.only(which), start_ns=start, end_ns=end, event=event)
-
-
-def _by_label(slices: Slices, parts: GapParts, events: HostEvents) -> Slices:
-    """Return slices cut by the labels of their thread."""
-    thread = events.thread_of_call[parts.call[slices.part]]
-    spans = _Spans(slices.start_ns, slices.end_ns, thread)
-    which, start, end, label = _cut(spans, events, events.thread, events.kind == LABEL)
-    return replace(slices.only(which), start_ns=start, end_ns=end, label=label)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,10 +141,10 @@ class _Spans:
 
 def _cut(
     spans: _Spans, events: HostEvents, group: IntArray, some: BoolArray
-) -> tuple[IntArray, IntArray, IntArray, IntArray]:
+) -> tuple[IntArray, IntArray, IntArray]:
     """Return the pieces of spans between the edges of some events of their group.
 
-    Per piece, in the order of spans and times: the span, start, end, and the innermost event or -1.
+    Per piece, in the order of spans and times: the span, start and end.
     """
     rows = np.flatnonzero(some)
     groups, edges = np.tile(group[rows], 2), np.append(events.start_ns[rows], events.end_ns[rows])
@@ -168,8 +159,7 @@ def _cut(
     goes_on = np.append(which[1:] == which[:-1], False)[: len(which)]
     end = np.where(goes_on, np.roll(start, -1), spans.end_ns[which])
     lasts = end > start
-    which, start, end = which[lasts], start[lasts], end[lasts]
-    return which, start, end, innermost_of(events, some, group, spans.group[which], start)
+    return which[lasts], start[lasts], end[lasts]
 
 
 def places_in_groups(

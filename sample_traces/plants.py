@@ -1,0 +1,156 @@
+"""Idle time on purpose: what the host does while the device waits, of every class.
+
+Each plant runs a kernel, waits until the device is empty, wastes time in one way, and launches
+again. What it wastes is known by its `Cause`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from sample_traces.config import RunConfig
+from sample_traces.kernels import Kernels
+from sample_traces.program import (
+    Block,
+    Launch,
+    Node,
+    OnBackwardThread,
+    Pause,
+    Sync,
+    annotation,
+    kernel,
+    op,
+    python,
+)
+from sample_traces.records import Cause, Work
+
+_LOADER: Final = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+_OPTIMIZER: Final = "Optimizer.step#Lion.step"
+_ZOOM: Final = "scipy/ndimage/_interpolation.py(776): zoom"
+_SMALL: Final = 4_096
+_WIDTH: Final = 2_048
+_SHORT_OPS: Final = 40
+
+_Nodes = tuple[Node, ...]
+
+
+def plant(name: str, config: RunConfig) -> _Nodes:
+    """Return what the host does to plant a cause of idle time."""
+    soil = _Soil(f"slow.py(7): {name}", config)
+    cause = Cause("sync_call", "train.py(71): step")
+    drain = Sync(None, "cudaDeviceSynchronize", cause=cause)
+    work = Kernels(config).gemm(_WIDTH, _WIDTH, _WIDTH, "TN")
+    wasted = python(soil.function, *PLANTS[name](soil))
+    return op("aten::mm", kernel(work)), drain, wasted, soil.work()
+
+
+@dataclass(frozen=True, slots=True)
+class _Soil:
+    """What plants are made of: the function that they are in, and the run."""
+
+    function: str
+    config: RunConfig
+
+    @property
+    def pause(self) -> Pause:
+        return Pause(self.config.plant_ns)
+
+    def cause(self, kind: str, op: str = "", annotation: str = "") -> Cause:
+        return Cause(kind, self.function, op, annotation)
+
+    def small(self) -> Work:
+        return Kernels(self.config).scale(_SMALL)
+
+    def copy(self, direction: Literal["HtoD", "DtoH"]) -> Work:
+        return Kernels(self.config).copy(_SMALL, direction)
+
+    def work(self) -> Block:
+        return op("aten::mul_", kernel(self.small()))
+
+    def slow(self, kind: str, op: str, api: str, *works: Work) -> Launch:
+        """Return a call that takes long; its work, if any, starts thereafter."""
+        return Launch(api, works, call_ns=self.config.plant_ns, cause=self.cause(kind, op))
+
+    def calls(self, kind: str, name: str, api: str, *works: Work) -> _Nodes:
+        return (op(name, self.slow(kind, name, api, *works)),)
+
+    def ops(self, kind: str, name: str, count: int = 1) -> _Nodes:
+        pause = Pause(self.config.plant_ns // count)
+        return (op(name, pause, cause=self.cause(kind, name)),) * count
+
+    def returns_late(self, api: str) -> _Nodes:
+        sync = Sync(api=api, return_ns=self.config.plant_ns, cause=self.cause("sync_call"))
+        return self.work(), sync
+
+    def data_input(self) -> _Nodes:
+        cause = self.cause("data_input", annotation=_LOADER)
+        zoom = python(_ZOOM, self.pause, cause=Cause("data_input", _ZOOM, annotation=_LOADER))
+        loads = annotation(_LOADER, zoom, cause=cause)
+        outer = "torch/utils/data/dataloader.py(732): __next__"
+        return (python(outer, loads, cause=self.cause("data_input")),)
+
+    def read_back(self) -> _Nodes:
+        name = "aten::is_nonzero"
+        reads = self.slow("sync_call", name, "cudaMemcpyAsync", self.copy("DtoH"))
+        return (op(name, op("aten::item", op("aten::_local_scalar_dense", reads))),)
+
+    def optimizer(self) -> _Nodes:
+        cause = Cause("optimizer_loop", _OPTIMIZER, _OPTIMIZER, _OPTIMIZER)
+        update = op("aten::lerp_", self.pause, cause=cause)
+        return (annotation(_OPTIMIZER, update, cause=cause),)
+
+    def queue(self) -> _Nodes:
+        cause = self.cause("external_wait")
+        return (python("queue.py(154): get", self.pause, cause=cause),)
+
+    def own_code(self, name: str, *inner: str) -> _Nodes:
+        """Return a function that takes long, maybe in an operator."""
+        cause = Cause("host_code", name, *inner)
+        ops = (op(one, self.pause, cause=cause) for one in inner)
+        return (python(name, *(tuple(ops) or (self.pause,)), cause=cause),)
+
+    def unrecorded(self) -> _Nodes:
+        cause = Cause("host_unrecorded", annotation="IO #")
+        return (annotation("IO 190", self.pause, cause=cause),)
+
+    def handover(self) -> _Nodes:
+        launch, cause = kernel(self.small()), Cause("thread_handover")
+        return (OnBackwardThread((launch,), self.config.plant_ns, cause),)
+
+    def held(self) -> _Nodes:
+        work = self.copy("HtoD")
+        cause = Cause("device_wait", work.name, work.name, work.name)
+        held = Launch("cudaMemcpyAsync", (work,), held_ns=self.config.plant_ns, cause=cause)
+        return (op("aten::to", held),)
+
+
+PLANTS: Final[Mapping[str, Callable[[_Soil], _Nodes]]] = {
+    "data_input": _Soil.data_input,
+    "read_back": _Soil.read_back,
+    "device_sync": lambda soil: soil.returns_late("cudaDeviceSynchronize"),
+    "event_sync": lambda soil: soil.returns_late("cudaEventSynchronize"),
+    "blocking_copy": lambda soil: soil.calls(
+        "blocking_copy", "aten::copy_", "cudaMemcpy", soil.copy("HtoD")
+    ),
+    "pageable_copy": lambda soil: soil.calls(
+        "blocking_copy", "aten::to", "cudaMemcpyAsync", soil.copy("HtoD")
+    ),
+    "allocate": lambda soil: soil.calls("memory_alloc", "aten::empty", "cudaMalloc"),
+    "free": lambda soil: soil.calls("memory_alloc", "aten::resize_", "cudaFree"),
+    "load_module": lambda soil: (soil.slow("slow_driver_call", "", "cuModuleLoadData"),),
+    "first_launch": lambda soil: soil.calls(
+        "slow_driver_call", "aten::relu", "cudaLaunchKernel", soil.small()
+    ),
+    "cache_lookup": lambda soil: soil.ops("compiled_runtime", "TorchDynamo Cache Lookup"),
+    "optimizer": _Soil.optimizer,
+    "queue": _Soil.queue,
+    "python": lambda soil: soil.own_code("metrics.py(9): log"),
+    "long_op": lambda soil: soil.own_code("metrics.py(21): count", "aten::_unique2"),
+    "short_ops": lambda soil: soil.ops("eager_overhead", "aten::view", _SHORT_OPS),
+    "thread_handover": _Soil.handover,
+    "unrecorded": _Soil.unrecorded,
+    "held": _Soil.held,
+}
+"""By name, all ways to waste the device's time. `held` is the device's own."""

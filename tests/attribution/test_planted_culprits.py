@@ -1,0 +1,212 @@
+"""Causes of idle time that the simulator plants are found, to the nanosecond, in every format."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from sample_traces.config import MachineName, RunConfig
+from sample_traces.emit_pytorch import write_pytorch
+from sample_traces.kineto_options import KinetoOptions
+from sample_traces.nsight.formats import WRITERS as NSIGHT
+from sample_traces.nsight.options import NsightOptions
+from sample_traces.plants import PLANTS
+from sample_traces.records import Recorded, Run
+from sample_traces.rocprof.carries import CARRIES
+from sample_traces.rocprof.formats import WRITERS as ROCPROF
+from sample_traces.rocprof.options import RocprofOptions
+from sample_traces.simulate import simulate
+from sample_traces.truth import ALL_RECORDED, told, truth
+from tests.conftest import examples
+from tests.samples.strategies import run_configs
+from traceflops import Intervals, Trace, read
+from traceflops.analysis.preparation import prepare
+from traceflops.attribution.culprits import culprits_of, gap_parts
+from traceflops.attribution.idle_classes import CLASSES
+from traceflops.attribution.idle_slices import GapParts
+from traceflops.attribution.launch_lead import leads
+
+Sums = Counter[tuple[str, str]]
+Gaps = list[tuple[int, int]]
+
+USUAL = ("eager_overhead", "host_code", "optimizer_loop", "thread_handover", "host_unrecorded")
+"""Every run has some of these between what is planted."""
+PLAIN: dict[str, Any] = {"steps": 3, "layers": 1, "hidden": 64, "sequence": 128, "vocab": 100}
+COPY = "Memcpy HtoD (Pinned -> Device)"
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One way to record a run, what it records, and what it calls differently."""
+
+    write: Callable[[Run, Path], object]
+    recorded: frozenset[Recorded]
+    machine: MachineName = "h100"
+    names: Mapping[str, str] = field(default_factory=dict)
+
+    def trace(self, run: Run) -> Trace:
+        """Return the run as it is read."""
+        with TemporaryDirectory() as folder:
+            self.write(run, Path(folder))
+            return read(folder)
+
+
+def pytorch(frames: bool, machine: MachineName = "h100") -> Way:
+    options = KinetoOptions(python_functions=frames, compression="none", cuda_sync=True)
+    recorded = ALL_RECORDED if frames else ALL_RECORDED - {"python"}
+    return Way(partial(write_pytorch, options=options), recorded, machine)
+
+
+def nsight(name: str, ops: bool) -> Way:
+    options = NsightOptions(markers="all", ops=ops)
+    unseen: set[Recorded] = {"python"} if ops else {"python", "op"}
+    return Way(lambda run, folder: NSIGHT[name](run, folder, options), ALL_RECORDED - unseen)
+
+
+def rocprof(name: str) -> Way:
+    options = RocprofOptions(markers="all")
+    copy = "CopyHostToDevice" if name.startswith("v1") else "MEMORY_COPY_HOST_TO_DEVICE"
+    return Way(
+        lambda run, folder: ROCPROF[name](run, folder, options),
+        ALL_RECORDED - {"python", "op"},
+        "mi300x",
+        {COPY: copy},
+    )
+
+
+WAYS: Mapping[str, Way] = {
+    "PyTorch": pytorch(frames=False),
+    "PyTorch with stacks": pytorch(frames=True),
+    "PyTorch on AMD": pytorch(frames=True, machine="mi300x"),
+    **{name: nsight(name, ops=True) for name in NSIGHT if name.startswith("nsys")},
+    "nsys without operators": nsight("nsys 2026", ops=False),
+    **{name: rocprof(name) for name, has in CARRIES.items() if has.calls and has.threads},
+}
+
+
+def planted(run: Run, recorded: frozenset[Recorded]) -> tuple[Sums, Sums, Gaps]:
+    """Return idle time by culprit, that after a wait, and the gaps since the first work, in ns."""
+    idle, blocked, gaps = Sums(), Sums(), Gaps()
+    devices = list(zip(run.ranks, truth(run).ranks, strict=True))
+    zero = min(rank.origin_unix_ns + device.start_ns for rank, device in devices)
+    for rank, device in devices:
+        since = rank.origin_unix_ns - zero
+        for gap in device.gaps:
+            known = told(gap, rank, recorded)
+            if known:
+                idle.update(known.idle_ns)
+                blocked.update({key: ns * known.is_blocked for key, ns in known.idle_ns.items()})
+                gaps.append((gap.start_ns + since, gap.end_ns + since))
+    return idle, blocked, gaps
+
+
+def found(trace: Trace, gaps: Gaps) -> tuple[Sums, Sums]:
+    """Return what traceflops tells of some gaps; and that after a wait."""
+    accounts = prepare(trace).accounts.values()
+    zero = min(account.rows.span[0] for account in accounts)
+    parts = GapParts.joined(gap_parts(one, Intervals.one(*one.rows.span)) for one in accounts)
+    at = zip((parts.start_ns - zero).tolist(), (parts.end_ns - zero).tolist(), strict=True)
+    mine = np.array([gap in set(gaps) for gap in at], dtype=np.bool_)
+    assert mine.sum() == len(gaps)
+    chosen = GapParts(*(getattr(parts, name)[mine] for name in GapParts.__dataclass_fields__))
+    known = culprits_of(chosen, trace)
+    blocked = {(one.kind, one.label): one.blocked_before_ns for one in known.culprits}
+    idle = Sums({(one.kind, one.label): one.idle_ns for one in known.culprits})
+    idle["unexplained", ""] = known.unexplained_ns
+    return idle, Sums(blocked)
+
+
+def wrong(run: Run, way: Way) -> dict[tuple[str, str], Any]:
+    """Return what is found and not planted, or not as much: (planted, found) in ns."""
+    idle, blocked, gaps = planted(run, way.recorded)
+    idle_found, blocked_found = found(way.trace(run), gaps)
+    given = {(kind, way.names.get(name, name)): (kind, name) for kind, name in idle}
+    keys = given.keys() | {key for key in idle_found if key[0] not in USUAL}
+    both = {
+        key: (
+            (idle[given.get(key, key)], blocked[given.get(key, key)]),
+            (idle_found[key], blocked_found[key]),
+        )
+        for key in keys
+    }
+    return {key: pair for key, pair in both.items() if pair[0] != pair[1]}
+
+
+@st.composite
+def planted_configs(draw: st.DrawFn, machine: MachineName) -> RunConfig:
+    """Draw a run with some plants; launches are over before their work begins."""
+    plants = draw(st.lists(st.sampled_from(sorted(PLANTS)), max_size=8, unique=True))
+    # A call that takes long stands out only where others do not, for want of a place in the queue.
+    limits = st.just(None) if "first_launch" in plants else st.sampled_from([None, 1, 3, 100])
+    fixed: dict[str, Any] = {
+        "machine": machine,
+        "ranks": draw(st.integers(1, 2)),
+        "steps": draw(st.integers(1, 4)),
+        "plants": tuple(plants),
+        "plant_ns": draw(st.sampled_from([300_000, 1_700_000])),
+        "launch_latency_ns": 4_000,
+        "launch_limit": draw(limits),
+    }
+    return draw(run_configs(**fixed))
+
+
+IS_NIGHT = examples(1) > 0
+
+
+@settings(
+    max_examples=examples(300) if IS_NIGHT else 10,
+    derandomize=not IS_NIGHT,
+    phases=(Phase.explicit, Phase.reuse, Phase.generate) if IS_NIGHT else (Phase.generate,),
+    suppress_health_check=list(HealthCheck),
+)
+@given(data=st.data(), name=st.sampled_from(sorted(WAYS)))
+def test_what_is_planted_in_random_runs_is_found(data: st.DataObject, name: str) -> None:
+    way = WAYS[name]
+    assert wrong(simulate(data.draw(planted_configs(way.machine))), way) == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "unseen"),
+    [
+        ("PyTorch", {"external_wait"}),
+        ("PyTorch with stacks", {"host_unrecorded"}),
+        ("PyTorch on AMD", {"host_unrecorded"}),
+        ("nsys 2020", {"external_wait"}),
+        ("nsys 2026", {"external_wait"}),
+        *(
+            (name, {"external_wait", "compiled_runtime", "host_code", "eager_overhead"})
+            for name in ("nsys without operators", "v1 json of calls", "v3 csv", "rocpd 3.0.3")
+        ),
+    ],
+)
+def test_every_class_that_is_recorded_is_found(name: str, unseen: set[str]) -> None:
+    way = WAYS[name]
+    run = simulate(RunConfig(machine=way.machine, lead_in=True, plants=tuple(PLANTS), **PLAIN))
+    assert wrong(run, way) == {}
+    assert set(CLASSES) - {kind for kind, _ in planted(run, way.recorded)[0]} == unseen
+
+
+@settings(max_examples=examples(50), suppress_health_check=list(HealthCheck))
+@given(run_configs(ranks=1, launch_limit=1) | run_configs(ranks=1, launch_limit=3))
+def test_the_lead_of_every_launch_is_that_of_the_run(config: RunConfig) -> None:
+    run = simulate(config)
+    (rank,) = run.ranks
+    seen: set[int | None] = {None}
+    expected, ended = [], 0
+    for activity in rank.activities:
+        if activity.call not in seen:
+            seen.add(activity.call)
+            called_ns = rank.calls[activity.call or 0].start_ns
+            expected.append((activity.start_ns - called_ns, called_ns >= ended))
+        ended = max(ended, activity.end_ns)
+    (account,) = prepare(WAYS["PyTorch"].trace(run)).accounts.values()
+    one = leads(account)
+    assert list(zip(one.lead_ns.tolist(), one.is_starved.tolist(), strict=True)) == expected
