@@ -26,6 +26,7 @@ import pyarrow as pa
 from traceflops.attribution import NO_CULPRITS, HostBound, IdleCulprits
 from traceflops.devices import JobReport
 from traceflops.findings import Verdict
+from traceflops.mfu import NO_SERVING, Serving
 from traceflops.ranks import Collective
 from traceflops.table import Note, Source
 from traceflops.timeline import Account, Components, Gap
@@ -53,8 +54,9 @@ class Analysis:
     `jobs` are there where the files are of several jobs; where none of them is chosen, nothing else
     is known but the source and the notes. `recorded` says whether the launch calls have device
     records: where they do not, nothing is judged. `idle` is what the host did in the idle time of
-    the chosen windows, `host_bound` whether it is fast enough for the devices. `prepared` is what
-    all of it was computed from, for reports that show single events; None where that was not kept.
+    the chosen windows, `host_bound` whether it is fast enough for the devices. `serving` are the
+    passes that a serving engine annotates. `prepared` is what all of it was computed from, for
+    reports that show single events; None where that was not kept.
     """
 
     source: Source
@@ -74,6 +76,7 @@ class Analysis:
     recorded: State = "complete"
     idle: IdleCulprits = NO_CULPRITS
     host_bound: HostBound | None = None
+    serving: Serving = NO_SERVING
     prepared: Prepared | None = field(default=None, repr=False, compare=False)
 
     @property
