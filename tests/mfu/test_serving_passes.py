@@ -131,6 +131,18 @@ def test_only_passes_of_the_chosen_time_count() -> None:
     assert [one.kind for one in early.passes] == ["prefill", "decode"]
 
 
+def test_passes_in_steps_of_another_marker() -> None:
+    """The only step is around the last two of four passes."""
+    names = [DECODE] * 4
+    marks = [row("ProfilerStep#1", 2_000, 3_990)]
+    rows = [one for n, name in enumerate(names) for one in rows_of(name, 1_000 * n, 1)["marks"]]
+    trace = served(*names, marks=[*marks, *rows])
+    steps = tf.analyze(trace, Selection(steps=(1, 1))).serving
+    assert [one.start_ns for one in steps.passes] == [2_020 * US, 3_020 * US]
+    early = tf.analyze(trace, Selection(to_ns=500 * US)).serving
+    assert [one.start_ns for one in early.passes] == [20 * US]
+
+
 def test_ranks_compute_the_same_tokens() -> None:
     """Tokens per second are those of one device: two ranks do not double them."""
     (alone,), (decode,) = (

@@ -18,8 +18,10 @@ from traceflops.mfu.forward_passes import ForwardPass, annotated_passes
 from traceflops.mfu.inference import ORDER, known_sum, launched_in
 from traceflops.mfu.traced.coverage import of_kind
 from traceflops.table import BoolArray, IntArray, exact_sum
-from traceflops.timeline import EMPTY_ACCOUNT, Account, DeviceAccount, Intervals
+from traceflops.timeline import EMPTY_ACCOUNT, Account, DeviceAccount, Intervals, Window
 from traceflops.windows import Kind, Prepared, chosen_time
+
+NEVER: Final = np.iinfo(np.int64).min
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,22 +86,18 @@ NO_SERVING: Final = Serving()
 
 @dataclass(frozen=True, slots=True)
 class _Ran:
-    """Passes on one device in order of time; `place` is that of the pass, `next_ns` -1 for none.
-
-    `free_ns` is when it and all passes before it have ended.
-    """
+    """Passes on one device in order of time; `place` is that of the pass, `next_ns` -1 for none."""
 
     device: int
     account: DeviceAccount
     place: IntArray
     start_ns: IntArray
     end_ns: IntArray
-    free_ns: IntArray
     next_ns: IntArray
 
     def only(self, mine: BoolArray) -> _Ran:
         """Return some of the passes."""
-        columns = (self.place, self.start_ns, self.end_ns, self.free_ns, self.next_ns)
+        columns = (self.place, self.start_ns, self.end_ns, self.next_ns)
         return _Ran(self.device, self.account, *(one[mine] for one in columns))
 
     @property
@@ -115,7 +113,7 @@ class _Ran:
     @property
     def between(self) -> Intervals:
         """Return the time behind each up to the next."""
-        return Intervals.of(self.free_ns, self.next_ns)
+        return Intervals.of(self.end_ns, self.next_ns)
 
     @property
     def accounts(self) -> list[Account]:
@@ -142,18 +140,25 @@ def _ran(prepared: Prepared, device: int, place: IntArray) -> _Ran:
     is_copy = of_kind(prepared.trace.activities, "memcpy", "memset")[rows.row]
     mine = (place[rows.row] >= 0) & ~is_copy
     places, first, at = np.unique(place[rows.row[mine]], return_index=True, return_inverse=True)
-    start, end = rows.start_ns[mine][first], np.full(len(places), np.iinfo(np.int64).min)
+    start, end = rows.start_ns[mine][first], np.full(len(places), NEVER)
     np.maximum.at(end, at.reshape(-1), rows.end_ns[mine])
-    before, *_ = windows = prepared.windows[device]
-    start = np.maximum(start, before.end_ns if before.role == "before" else start)
+    windows = prepared.windows[device]
+    start = np.maximum(start, _recorded_from(prepared, windows))
     order = np.argsort(start, kind="stable")
     order = order[end[order] >= start[order]]
     places, start, end = places[order], start[order], end[order]
     following = np.append(start[1:], -1)[: len(start)]
-    free = np.maximum.accumulate(end)
     used = chosen_time(windows).contains(start)
     following[~np.append(used[1:], False)[: len(used)]] = -1
-    return _Ran(device, account, places, start, end, free, following).only(used)
+    return _Ran(device, account, places, start, end, following).only(used)
+
+
+def _recorded_from(prepared: Prepared, windows: Sequence[Window]) -> int:
+    """Return when the first pass begins: not before time without recorded work."""
+    are_passes = prepared.plan.layout.are_passes
+    return max(
+        (one.end_ns for one in windows if are_passes and one.role == "before"), default=NEVER
+    )
 
 
 def _shown(ran: _Ran, passes: Sequence[ForwardPass]) -> Iterator[ServingPass]:
