@@ -86,7 +86,7 @@ NO_SERVING: Final = Serving()
 
 @dataclass(frozen=True, slots=True)
 class _Ran:
-    """Passes on one device in order of time; `place` is that of the pass, `next_ns` -1 for none."""
+    """Passes on one device in order of time; `place` is that of the pass, `next_ns` may be NEVER."""
 
     device: int
     account: DeviceAccount
@@ -108,7 +108,7 @@ class _Ran:
     @property
     def cycle_ns(self) -> IntArray:
         """Return how long it is from the start of each to the next, or to its end."""
-        return np.where(self.next_ns < 0, self.end_ns, self.next_ns) - self.start_ns
+        return np.where(self.next_ns == NEVER, self.end_ns, self.next_ns) - self.start_ns
 
     @property
     def between(self) -> Intervals:
@@ -147,9 +147,9 @@ def _ran(prepared: Prepared, device: int, place: IntArray) -> _Ran:
     order = np.argsort(start, kind="stable")
     order = order[end[order] >= start[order]]
     places, start, end = places[order], start[order], end[order]
-    following = np.append(start[1:], -1)[: len(start)]
+    following = np.append(start[1:], NEVER)[: len(start)]
     used = chosen_time(windows).contains(start)
-    following[~np.append(used[1:], False)[: len(used)]] = -1
+    following[~np.append(used[1:], False)[: len(used)]] = NEVER
     return _Ran(device, account, places, start, end, following).only(used)
 
 
@@ -183,7 +183,7 @@ def _pass_kind(
         _percentile(spans, 99),
         known_sum(passes[place].judged.queries for one in mine for place in one.place.tolist()),
         sum(exact_sum(one.cycle_ns) for one in mine),
-        sum(int((one.next_ns >= 0).sum()) for one in mine),
+        sum(int((one.next_ns != NEVER).sum()) for one in mine),
         idle_ns,
         _waits(prepared, mine, idle_ns),
         sum((account for one in mine for account in one.accounts), EMPTY_ACCOUNT),
