@@ -86,7 +86,7 @@ NO_SERVING: Final = Serving()
 
 @dataclass(frozen=True, slots=True)
 class _Ran:
-    """Passes on one device in order of time; `place` is that of the pass, `next_ns` may be NEVER."""
+    """Passes on one device in order of time; `place` is that of a pass, `next_ns` may be NEVER."""
 
     device: int
     account: DeviceAccount
