@@ -19,6 +19,8 @@ from traceflops.timeline import Account, Gap, WholeSpan
 from traceflops.windows import DeviceReport, Selection, spread_of
 
 if TYPE_CHECKING:
+    from traceflops.attribution import IdleCulprits
+    from traceflops.mfu import PassKind
     from traceflops.timeline import Untimed
 
 SCHEMA: Final = "traceflops.report/1"
@@ -35,6 +37,11 @@ _OF_A_WINDOW: Final = (
     *("used", "left_out", "launched", "unfinished"),
 )
 _OF_A_GAP: Final = ("start_ns", "dur_ns", "step", "before_step", "after", "before", "call", "op")
+
+_OF_A_PASS_KIND: Final = (
+    *("kind", "passes", "p50_ns", "p99_ns", "tokens", "tokens_per_s", "cycle_ns", "followed"),
+    *("communication_ns", "exposed_ns"),
+)
 
 
 def render_json(analysis: Analysis) -> str:
@@ -82,12 +89,26 @@ def report_object(analysis: Analysis) -> dict[str, Any]:
         "jobs": [_job(job) for job in analysis.jobs],
         "idle": _idle(analysis),
         "host_bound": asdict(analysis.host_bound) if analysis.host_bound else None,
+        "passes": [asdict(one) for one in analysis.serving.passes],
+        "pass_kinds": [_pass_kind(one) for one in analysis.serving.kinds],
+    }
+
+
+def _pass_kind(one: PassKind) -> dict[str, Any]:
+    """Return what there is to say of the passes of one kind."""
+    return {
+        **fields(one, *_OF_A_PASS_KIND),
+        "idle_between_ns": one.between_ns,
+        "idle_between": _culprits(one.waits, one.between_ns),
     }
 
 
 def _idle(analysis: Analysis) -> dict[str, Any]:
     """Return what the host did while the devices were idle."""
-    idle_ns = analysis.components.idle_ns
+    return _culprits(analysis.idle, analysis.components.idle_ns)
+
+
+def _culprits(idle: IdleCulprits, idle_ns: int) -> dict[str, Any]:
     return {
         "culprits": [
             {
@@ -96,9 +117,9 @@ def _idle(analysis: Analysis) -> dict[str, Any]:
                 "share": culprit.idle_ns / idle_ns,
                 **fields(culprit, "evidence", "gaps", "blocked_before_ns"),
             }
-            for culprit in analysis.idle.culprits
+            for culprit in idle.culprits
         ],
-        "unexplained_ns": analysis.idle.unexplained_ns,
+        "unexplained_ns": idle.unexplained_ns,
     }
 
 

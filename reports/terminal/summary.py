@@ -23,6 +23,7 @@ from traceflops.reports.terminal.lines import (
     headline,
     joined,
     listed,
+    named_table,
     note_lines,
     paragraph,
 )
@@ -30,6 +31,7 @@ from traceflops.reports.view import (
     CAUSE_LABELS,
     LOOKS,
     UNKNOWN,
+    WAITS_ON,
     basis,
     collective_label,
     collective_rate,
@@ -39,12 +41,14 @@ from traceflops.reports.view import (
     gap_place,
     job_files,
     job_size,
+    largest_wait,
     look,
     mean_message,
     percent,
     products,
     ratio,
     selected,
+    serving_table,
     short_labels,
     shorten_middle,
     steps_used,
@@ -70,6 +74,8 @@ _SHARES: Final = {name: name for name in ("compute", "memory")} | {
 }
 """Components that a device has a column for, and its head."""
 _TIMES: Final = {"time": 10, "share": 9}
+_PASS: Final = 9
+_PASS_LESS: Final = ("Tokens", "Exposed", "MBU", "Comm", "Count", "p99", "Tokens/s")
 _KERNEL: Final = {"category": 16, **_TIMES, "count": 10}
 _GAP: Final = {"where": 16, "cause": 21, "device": 19}
 _LEAST_UNTIL, _LEAST_BAR = 8, 6
@@ -85,6 +91,7 @@ def render_terminal(analysis: Analysis, style: Style | None = None) -> list[Text
         *([Text()] if analysis.devices else []),
         *_parts(analysis, style),
         *_waits(analysis, style),
+        *_passes(analysis, style.width),
         *_devices(analysis, style),
         *_gaps(analysis, style),
         *_kernels(analysis, style),
@@ -204,6 +211,23 @@ def _waits(analysis: Analysis, style: Style) -> Iterator[Text]:
         each = room // max(len(row.names), 1) - 2
         names = short_labels(row.names, each) if each > _LEAST_UNTIL else []
         yield line.append(", ".join(filter(None, (*names, gaps))), "dim")
+
+
+def _passes(analysis: Analysis, width: int) -> Iterator[Text]:
+    """Yield the passes of a serving engine by kind, and what the GPU waits on between them."""
+    table = serving_table(analysis)
+    if not table.rows:
+        return
+    title, *heads = (one.head for one in table.columns if one.head != WAITS_ON)
+    rows = [(str(kind), list(map(str, numbers[: len(heads)]))) for kind, *numbers in table.rows]
+    widths = {head: max(_PASS, len(head) + 2) for head in heads}
+    yield from named_table(title, rows, widths, _PASS_LESS, LEAST_NAME, width)
+    most = max(analysis.serving.kinds, key=lambda kind: kind.between_ns)
+    wait = largest_wait(most)
+    if wait != UNKNOWN:
+        words = wait if isinstance(wait, str) else ", ".join(wait)
+        text = f"Idle after {most.kind or 'a'} pass: {words}"
+        yield from paragraph(text, width, indent=_INDENT)
 
 
 def _jobs(analysis: Analysis, style: Style) -> Iterator[Text]:

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
         look,
         loss_label,
     )
+    from traceflops.reports.view.serving import WAITS_ON, largest_wait, serving_table
     from traceflops.reports.view.short_names import (
         Label,
         kernel_labels,

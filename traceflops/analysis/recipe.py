@@ -32,7 +32,14 @@ from traceflops.findings import (
     untimed_verdict,
     verdict,
 )
-from traceflops.mfu import FROM_THE_TRACE, Measurement, PeakOptions, measure, without_told_padding
+from traceflops.mfu import (
+    FROM_THE_TRACE,
+    Measurement,
+    PeakOptions,
+    measure,
+    serving,
+    without_told_padding,
+)
 from traceflops.phases import phase
 from traceflops.privacy import Placeholders, check_privacy, redacted, removed
 from traceflops.ranks import collective_work
@@ -144,6 +151,7 @@ def analysis_of(
         recorded=prepared.launch_records.state,
         idle=idle_culprits(prepared, total.components.idle_ns),
         host_bound=host_bound(prepared),
+        serving=serving(prepared, measured.executed.attribution),
         prepared=prepared,
     )
 

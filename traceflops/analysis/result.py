@@ -26,6 +26,7 @@ import pyarrow as pa
 from traceflops.attribution import NO_CULPRITS, HostBound, IdleCulprits
 from traceflops.devices import JobReport
 from traceflops.findings import Verdict
+from traceflops.mfu import NO_SERVING, Serving
 from traceflops.ranks import Collective
 from traceflops.table import Note, Source
 from traceflops.timeline import Account, Components, Gap
@@ -51,7 +52,9 @@ class Analysis:
     chosen, nothing else is known but the source and the notes. `recorded` says whether the launch
     calls have device records: where they do not, nothing is judged. `idle` is what the host did in
     the idle time of the chosen windows, `host_bound` whether it is fast enough for the devices.
-    `prepared` is for reports that show single events; None where it was not kept.
+    `serving` are the passes that a serving engine annotates, `attribution` whose work the devices
+    did, None without any. `prepared` is for reports that show single events; None where it was not
+    kept.
     """
 
     source: Source
@@ -71,6 +74,7 @@ class Analysis:
     recorded: State = "complete"
     idle: IdleCulprits = NO_CULPRITS
     host_bound: HostBound | None = None
+    serving: Serving = NO_SERVING
     prepared: Prepared | None = field(default=None, repr=False, compare=False)
 
     @property

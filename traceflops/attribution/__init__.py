@@ -14,10 +14,13 @@ if TYPE_CHECKING:
         NO_CULPRITS,
         Culprit,
         IdleCulprits,
+        culprits_of,
+        gap_parts,
         idle_culprits,
     )
     from traceflops.attribution.datatypes import UNKNOWN_TYPE, float_type, types_of_ops
     from traceflops.attribution.idle_classes import CLASSES
+    from traceflops.attribution.idle_slices import GapParts
     from traceflops.attribution.kernels import (
         COPIES,
         KERNELS,

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from traceflops.mfu.inference import Inference, PhaseUse
     from traceflops.mfu.measurement import Measurement, measure
     from traceflops.mfu.roof_times import NO_ROOFS, RoofTime
+    from traceflops.mfu.serving_passes import NO_SERVING, PassKind, Serving, serving
     from traceflops.mfu.traced.coverage import ENOUGH, TOO_LITTLE
     from traceflops.mfu.traced.executed import Executed, executed
     from traceflops.mfu.traced.work_tables import KernelRow, OpRow

@@ -171,7 +171,7 @@ def judged(seen: Evidence) -> JudgedPass:
 def forward_passes(linked: LinkedTrace, attribution: Attribution) -> tuple[ForwardPass, ...]:
     """Return the passes of a trace; those of one process do not overlap."""
     trace = linked.trace
-    marked = tuple(_of_marks(trace))
+    marked = annotated_passes(trace)
     if marked:
         return marked
     passes = tuple(_between(trace, attribution))
@@ -188,6 +188,11 @@ def places_in(passes: tuple[ForwardPass, ...], process: IntArray, at_ns: IntArra
         [(one.process, one.start_ns, one.end_ns) for one in passes], dtype=np.int64
     ).T
     return innermost(own, start, end, process, at_ns)
+
+
+def annotated_passes(trace: Trace) -> tuple[ForwardPass, ...]:
+    """Return the passes that a serving engine annotates, by process in order of time."""
+    return tuple(_of_marks(trace))
 
 
 def _of_marks(trace: Trace) -> Iterator[ForwardPass]:

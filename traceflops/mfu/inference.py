@@ -24,7 +24,7 @@ from traceflops.mfu.roof_times import MovedBytes
 from traceflops.mfu.traced.coverage import TOO_LITTLE, chosen_activities, of_kind
 from traceflops.table import ABSENT, IntArray, distinct, exact_sum, names, numbers, taken
 from traceflops.timeline import Intervals, Window
-from traceflops.windows import Kind, Prepared, chosen_time, serving_marks
+from traceflops.windows import Kind, Prepared, chosen_time, serving_marks, without_launches
 
 BY_MARKS: Final = "annotations of a serving engine"
 BY_LACK: Final = "no backward pass, no optimizer, no operators with gradients on"
@@ -183,9 +183,9 @@ def _phase(
         kind=kind,
         rules=tuple(Counter(one.rule for one in chosen).most_common()),
         passes=len(mine),
-        sequences=_sum(one.sequences for one in chosen),
-        queries=_sum(one.queries for one in chosen),
-        keys=_sum(one.keys for one in chosen),
+        sequences=known_sum(one.sequences for one in chosen),
+        queries=known_sum(one.queries for one in chosen),
+        keys=known_sum(one.keys for one in chosen),
         time_ns=sum(total[at] for at in mine),
         possible=_possible(mine, times, bandwidths),
         flops=done.flops(mine),
@@ -198,14 +198,14 @@ def _possible(
     mine: list[int], times: PassTimes, bandwidths: Mapping[int, int | None]
 ) -> int | None:
     """Return what the devices could move in the time of some passes."""
-    return _sum(
+    return known_sum(
         rate * used if (rate := bandwidths.get(device)) is not None else None
         for device, ns in times.used_ns.items()
         if (used := sum(ns[at] for at in mine))
     )
 
 
-def _sum(values: Iterable[int | None]) -> int | None:
+def known_sum(values: Iterable[int | None]) -> int | None:
     """Return the sum, None where one of them is not known."""
     listed = list(values)
     known = [value for value in listed if value is not None]
@@ -277,7 +277,7 @@ def pass_times(
     prepared: Prepared, attribution: Attribution, passes: tuple[ForwardPass, ...]
 ) -> PassTimes:
     """Return the device time of some passes."""
-    found = _launched_in(prepared, attribution, passes)
+    found = launched_in(prepared, attribution, passes)
     whole = np.array([one.start_ns == -ALWAYS for one in passes], dtype=np.bool_)
     used_ns, outside_ns = {}, 0
     for device, account in prepared.accounts.items():
@@ -298,17 +298,21 @@ def pass_times(
     return PassTimes(found, used_ns, outside_ns)
 
 
-def _launched_in(
+def launched_in(
     prepared: Prepared, attribution: Attribution, passes: tuple[ForwardPass, ...]
 ) -> IntArray:
-    """Return, per activity, the pass in which it was launched, or on a CPU ran."""
+    """Return, per activity, the pass in which it was launched, or on a CPU ran.
+
+    In a process without any recorded launch it is the one in which it started.
+    """
     trace, call = prepared.trace, prepared.linked.links.call_of_activity
     at_call = taken(numbers(trace.calls["start_ns"]), call, ABSENT)
     at_op = taken(numbers(trace.ops["start_ns"]), attribution.op, ABSENT)
-    launched = (call >= 0) | (attribution.op >= 0)
     process = numbers(trace.activities["process"])
-    place = places_in(passes, process, np.where(call >= 0, at_call, at_op))
-    return np.where(launched, place, -1)
+    alone = np.isin(process, without_launches(trace, prepared.linked.links))
+    at_start = np.where(alone, numbers(trace.activities["start_ns"]), at_op)
+    place = places_in(passes, process, np.where(call >= 0, at_call, at_start))
+    return np.where((call >= 0) | (attribution.op >= 0) | alone, place, -1)
 
 
 def _begins(

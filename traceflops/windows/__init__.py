@@ -44,6 +44,12 @@ if TYPE_CHECKING:
         spread_of,
         step_spread,
     )
-    from traceflops.windows.steps import FoundSteps, find_marked_steps, is_step_label, step_number
+    from traceflops.windows.steps import (
+        FoundSteps,
+        find_marked_steps,
+        is_step_label,
+        step_number,
+        without_launches,
+    )
 else:
     __getattr__ = lazy(__name__, __file__)

@@ -1,0 +1,73 @@
+"""The passes of a serving engine: a row per kind, and what the GPU waits on behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Final
+
+from traceflops.attribution import CLASSES
+from traceflops.reports.view.figures import (
+    UNKNOWN,
+    as_float,
+    count,
+    duration,
+    percent,
+    significant,
+)
+from traceflops.reports.view.short_names import short_labels
+from traceflops.reports.view.tables import Cell, Column, Name, ReportTable, table_of
+
+if TYPE_CHECKING:
+    from traceflops.analysis import Analysis
+    from traceflops.mfu import PassKind
+
+WAITS_ON: Final = "Waits on"
+_LABEL: Final = 60
+_REMARK: Final = (
+    "Idle time until the next pass and communication: means per pass. Tokens per second and GPU."
+)
+
+
+def serving_table(analysis: Analysis) -> ReportTable:
+    """Return the annotated passes by kind, with the columns of which something is known."""
+    kinds = analysis.serving.kinds
+    known = [one for one in _columns(analysis) if any(one.cell(row) != UNKNOWN for row in kinds)]
+    return table_of(known, kinds, remark=_REMARK)
+
+
+def largest_wait(row: PassKind) -> Cell:
+    """Return what takes most of the idle time behind passes, in words and by its name."""
+    if not row.waits.culprits:
+        return UNKNOWN
+    most = row.waits.culprits[0]
+    words = f"{CLASSES[most.kind]} {percent(most.idle_ns / row.between_ns)}"
+    return (words, Name(*short_labels([most.label], _LABEL))) if most.label else words
+
+
+def _columns(analysis: Analysis) -> Iterator[Column]:
+    found = analysis.measured.inference
+
+    def mbu(row: PassKind) -> str:
+        phase = found.phase(row.kind) if found is not None else None
+        return percent(as_float(phase.mbu)) if phase is not None else UNKNOWN
+
+    yield Column("Serving pass", lambda row: row.kind or "unknown kind")
+    yield from (Column(head, cell, is_number=True) for head, cell in _NUMBERS.items())
+    yield Column("MBU", mbu, is_number=True)
+    yield Column(WAITS_ON, largest_wait)
+
+
+def _mean(total_ns: int, number: int) -> str:
+    return duration(total_ns / number) if total_ns else UNKNOWN
+
+
+_NUMBERS: Final[dict[str, Callable[[PassKind], str]]] = {
+    "Count": lambda row: count(row.passes),
+    "Tokens": lambda row: count(row.tokens),
+    "p50": lambda row: duration(row.p50_ns),
+    "p99": lambda row: duration(row.p99_ns),
+    "Tokens/s": lambda row: significant(row.tokens_per_s, 3) if row.tokens_per_s else UNKNOWN,
+    "Idle after": lambda row: _mean(row.between_ns, row.followed),
+    "Comm": lambda row: _mean(row.communication_ns, row.passes),
+    "Exposed": lambda row: _mean(row.exposed_ns, row.passes),
+}
