@@ -9,6 +9,7 @@ import msgspec
 
 from traceflops._version import __version__
 from traceflops.analysis import Analysis
+from traceflops.attribution import DeviceWork
 from traceflops.devices import JobReport
 from traceflops.memory import MemoryUse, Series, memory_use
 from traceflops.ranks import Collective
@@ -34,6 +35,12 @@ _OF_A_WINDOW: Final = (
     *("role", "step", "start_ns", "end_ns"),
     *("used", "left_out", "launched", "unfinished"),
 )
+_SHARES: Final = {
+    "module_share": ("module", "backward_module"),
+    "annotation_share": ("annotation", "compiled_region"),
+    "op_share": ("op",),
+    "none_share": ("none",),
+}
 _OF_A_GAP: Final = ("start_ns", "dur_ns", "step", "before_step", "after", "before", "call", "op")
 
 
@@ -82,6 +89,19 @@ def report_object(analysis: Analysis) -> dict[str, Any]:
         "jobs": [_job(job) for job in analysis.jobs],
         "idle": _idle(analysis),
         "host_bound": asdict(analysis.host_bound) if analysis.host_bound else None,
+        "attribution": _attribution(analysis.attribution) if analysis.attribution else None,
+        "modules": [asdict(one) for one in getattr(analysis.attribution, "modules", ())],
+    }
+
+
+def _attribution(work: DeviceWork) -> dict[str, Any]:
+    """Return how much of the work each rule attributes."""
+    return {
+        **{name: work.share(*rules) for name, rules in _SHARES.items()},
+        "by_rule": {
+            rule: {**asdict(found), "share": work.share(rule)}
+            for rule, found in work.by_rule.items()
+        },
     }
 
 

@@ -13,6 +13,7 @@ from traceflops.analysis.notes import is_said, notes_of
 from traceflops.analysis.preparation import prepare, prepare_pair
 from traceflops.analysis.result import Analysis
 from traceflops.attribution import (
+    attributed_work,
     category_table,
     host_bound,
     idle_culprits,
@@ -32,7 +33,14 @@ from traceflops.findings import (
     untimed_verdict,
     verdict,
 )
-from traceflops.mfu import FROM_THE_TRACE, Measurement, PeakOptions, measure, without_told_padding
+from traceflops.mfu import (
+    FROM_THE_TRACE,
+    Measurement,
+    PeakOptions,
+    activity_flops,
+    measure,
+    without_told_padding,
+)
 from traceflops.phases import phase
 from traceflops.privacy import Placeholders, check_privacy, redacted, removed
 from traceflops.ranks import collective_work
@@ -127,6 +135,8 @@ def analysis_of(
         kernels = kernel_table(linked.trace, linked.categorised, linked.whole, chosen, window_ns)
         categories = category_table(kernels, window_ns)
         moved = memory_times(linked.trace, linked.categorised, chosen)
+    with phase("attribution"):
+        work = attributed_work(prepared, activity_flops(measured.executed))
     return Analysis(
         source=linked.trace.source,
         selection=prepared.selection,
@@ -144,6 +154,7 @@ def analysis_of(
         recorded=prepared.launch_records.state,
         idle=idle_culprits(prepared, total.components.idle_ns),
         host_bound=host_bound(prepared),
+        attribution=work,
         prepared=prepared,
     )
 

@@ -76,7 +76,8 @@ _GONE: Final = {
 }
 """Columns of which nothing is left."""
 
-_MODULE: Final = "nn.Module: "
+_MODULE: Final = re.compile(r"(nn\.Module: .*?)(_\d{1,5})?", re.S)
+"""A module, and which instance of its class it is."""
 _RANKS: Final = re.compile(r"(?:\d{1,7}(?!\d)|[\s,\[\]().…-])*")
 _GROUP: Final = re.compile(r"\d{0,8}|default_pg")
 _SHAPES: Final = re.compile(r"[\d\s,\[\]()x\"-]*|null")
@@ -156,9 +157,7 @@ def _gone(shown: Placeholders, kind: str, text: str) -> None:
 
 
 def _mark(shown: Placeholders, step_mark: str | None, kind: str | None) -> Policy:
-    if kind == "module":
-        return partial(shown.whole, "module")
-    if kind == "python":
+    if kind in ("module", "python"):
         return partial(_frame, shown)
     if kind in ("annotation", "gpu_annotation"):
         return partial(_annotation, shown, step_mark)
@@ -166,10 +165,15 @@ def _mark(shown: Placeholders, step_mark: str | None, kind: str | None) -> Polic
 
 
 def _frame(shown: Placeholders, text: str) -> str:
-    """Return what stands for a Python frame; of those of an installed PyTorch what all know."""
+    """Return what stands for a Python frame; of those of an installed PyTorch what all know.
+
+    Instances of a module keep their numbers, so that they can still be told to be of one class.
+    """
     if (of_torch := _TORCH_FRAME.fullmatch(text)) is not None:
         return shown.partly("Python function", of_torch[1])
-    return shown.whole("module" if text.startswith(_MODULE) else "Python function", text)
+    if (module := _MODULE.fullmatch(text)) is not None:
+        return shown.whole("module", module[1]) + (module[2] or "")
+    return shown.whole("Python function", text)
 
 
 def _counter(policy: Policy) -> Policy:

@@ -32,6 +32,7 @@ from traceflops.windows import Prepared
 
 if TYPE_CHECKING:
     from traceflops.mfu.counted.measured_work import MeasuredWork, NamedWork
+    from traceflops.mfu.traced.executed import Executed
 
 _BASES: Final[tuple[WorkBasis, WorkBasis]] = ("shapes", "record")
 """What tells the bytes of a kernel and of a copy."""
@@ -130,6 +131,18 @@ def _of_main(attribution: Attribution, column: IntArray, count: int) -> IntArray
     ops = attribution.executed[attribution.main[attribution.executed] >= 0]
     found[attribution.main[ops]] = attribution.work.of_ops(column)[ops]
     return found
+
+
+def activity_flops(executed: Executed) -> IntArray:
+    """Return the FLOPs of each activity, those of an op with its main kernel; UNKNOWN is none."""
+    attribution, work = executed.attribution, executed.work
+    owned = attribution.owner >= 0
+    flops = _of_main(attribution, attribution.work.flops, len(owned))
+    flops[~owned] = UNKNOWN
+    if work is None:
+        return flops
+    by_kind = sum((most for _, _, most, _ in work.columns()), np.zeros(len(work.kinds), np.int64))
+    return np.where(work.kind >= 0, taken(by_kind, work.kind), flops)
 
 
 def _kernel_rows(prepared: Prepared, moved: MovedBytes, rows: IntArray) -> Iterator[KernelRow]:
