@@ -11,7 +11,7 @@ from rich.text import Text
 
 from traceflops.analysis import Analysis
 from traceflops.attribution import Owner, WorkSum, work_owners
-from traceflops.remedies import sentence
+from traceflops.remedies import remedy
 from traceflops.reports.terminal.lines import (
     LEAST_NAME,
     Style,
@@ -50,8 +50,9 @@ def owner_lines(analysis: Analysis, by: str, style: Style) -> Iterator[Text]:
     title = f"{top} {title} by {unit(analysis)} time"
     if not most:
         yield from headline(title)
-        advice = sentence(analysis.source.format, lack)
-        yield from paragraph(f"The trace has none. {advice}", style.width, indent="  ")
+        advice = remedy(analysis.source.format, lack)
+        text = "The trace has none." + (f" To record them: {advice}." if advice else "")
+        yield from paragraph(text, style.width, indent="  ")
         return
     widths = _WIDTHS | (_OF_LAYERS if by == "layer" else {})
     widths = columns(widths, style.width - 4 - LEAST_NAME, ("slowest", "each", "count"))

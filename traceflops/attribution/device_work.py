@@ -21,9 +21,9 @@ from traceflops.attribution.launching_ops import launching_ops
 from traceflops.attribution.scopes import (
     Instants,
     ModulePaths,
-    annotations,
     forward_ops,
     host_marks,
+    innermost_annotation,
     innermost_mark,
     instants,
     module_name,
@@ -144,7 +144,7 @@ def annotated(work: Launched) -> IntArray:
     """Return the name of the annotation, for backward that of the forward op, or -1."""
     prepared = work.prepared
     mark = prepared.selection.step_mark
-    launch, forward = (annotations(prepared.trace, at, mark) for at in work.causes)
+    launch, forward = (innermost_annotation(prepared.trace, at, mark) for at in work.causes)
     return np.where(forward >= 0, forward, launch)
 
 

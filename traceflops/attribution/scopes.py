@@ -25,7 +25,6 @@ from traceflops.table import (
     codes,
     distinct,
     group_rows,
-    groups,
     innermost,
     is_one_of,
     joint_codes,
@@ -146,17 +145,15 @@ def module_paths(trace: Trace, causes: Instants) -> ModulePaths:
     name, start = codes(marks["name"])[rows], numbers(marks["start_ns"])[rows]
     thread = joint_codes(numbers(marks["process"])[rows], numbers(marks["thread"], ABSENT)[rows])
     tree = OpTree.nested(thread, start, start + numbers(marks["dur_ns"])[rows])
-    node, depth = np.full((2, len(rows)), -1, dtype=np.int64)
-    depth[tree.order] = tree.depth()
-    parent, label = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.int64)]
-    for _, level in groups(depth):
-        above = taken(node, tree.parent[level])
-        group, first = group_rows((above, name[level]))
-        node[level] = group + sum(map(len, parent))
-        parent.append(above[first])
-        label.append(name[level][first])
-    around = taken(node, innermost_mark(trace, rows, causes))
-    return ModulePaths(around, np.concatenate(parent), np.concatenate(label))
+    nodes: dict[tuple[int, int], int] = {}  # (parent, name) -> node
+    node = [-1] * (len(rows) + 1)  # the last is that of no mark, -1
+    order = tree.order
+    each = (order, tree.parent[order], name[order])
+    for row, above, label in zip(*(column.tolist() for column in each), strict=True):
+        node[row] = nodes.setdefault((node[above], label), len(nodes))
+    around = np.array(node, dtype=np.int64)[innermost_mark(trace, rows, causes)]
+    parent, label_of = np.array([*nodes], dtype=np.int64).reshape(-1, 2).T
+    return ModulePaths(around, parent, label_of)
 
 
 def _modules(trace: Trace, causes: Instants) -> tuple[IntArray, list[str], IntArray]:
@@ -182,12 +179,12 @@ def _annotations(
 ) -> tuple[IntArray, list[str]]:
     """Return the innermost annotation around each instant that is no step, and their names."""
     labels = names(trace.marks["name"])
-    found, place = ranked(annotations(trace, causes, step_mark))
+    found, place = ranked(innermost_annotation(trace, causes, step_mark))
     texts = [limited(labels[code]) for code in found.tolist() if code >= 0]
     return place - (len(found) - len(texts)), texts
 
 
-def annotations(trace: Trace, causes: Instants, step_mark: str | None) -> IntArray:
+def innermost_annotation(trace: Trace, causes: Instants, step_mark: str | None) -> IntArray:
     """Return the name of the innermost annotation around each instant that is no step, or -1."""
     labels, label = names(trace.marks["name"]), codes(trace.marks["name"])
     rows = host_marks(trace, "annotation")
