@@ -1,6 +1,7 @@
 """Whose work the devices did: each rule, modules and layers, exact sums, labelled recordings."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from traceflops import Analysis, Trace, analyze, read
 from traceflops.analysis.preparation import prepare
 from traceflops.attribution.device_work import RULES, WorkSum, attributed
 from traceflops.attribution.device_work_tables import BY, WorkOwners, work_owners
+from traceflops.reports.tables import save_tables
 
 ENGINE = 2
 BACKWARD = "autograd::engine::evaluate_function: MmBackward0"
@@ -177,6 +179,14 @@ def test_flops_are_those_of_the_operators_in_a_module() -> None:
     work = analyze(trace).attribution
     assert work is not None
     assert [one.flops for one in work.modules] == [2 * 2 * 3 * 5]
+
+
+def test_modules_are_among_the_tables_of_a_report(tmp_path: Path) -> None:
+    save_tables(model(layers=1), tmp_path, "csv")
+    assert (tmp_path / "modules.csv").read_text().splitlines()[1:] == [
+        '"Model_0/Layer_0",1,10,',
+        '"Model_0/Layer_0/Norm_0",1,5,',
+    ]
 
 
 def test_a_very_deep_path_names_the_innermost_modules() -> None:
