@@ -269,6 +269,7 @@ REPORT_TABLES: Final[Mapping[str, Callable[[_Report], Iterable[Row]]]] = {
     "kernels": lambda report: report["kernels"],
     "kernel_work": lambda report: report["utilisation"]["kernels"],
     "operator_work": lambda report: report["utilisation"]["ops"],
+    "modules": lambda report: report["modules"],
     "devices": _devices,
     "gaps": lambda report: _of_devices(report, "gaps"),
     "memory": _memory,

@@ -121,6 +121,11 @@ _TABLE: Final[Mapping[str, Mapping[str, Remedy]]] = {
     "stacks": {
         PYTORCH: Remedy("with_stack=True (large traces)"),
     },
+    "annotations": {
+        PYTORCH: Remedy("torch.profiler.record_function"),
+        ROCPROF: Remedy("roctxRangePush and --marker-trace", ("--marker-trace",)),
+        NSIGHT: Remedy("nvtxRangePush and --trace=nvtx", ("--trace=cuda,nvtx",)),
+    },
     "device": {
         PYTORCH: Remedy("name the device to get MFU"),
         ROCPROF: Remedy(

@@ -9,6 +9,7 @@ import msgspec
 
 from traceflops._version import __version__
 from traceflops.analysis import Analysis
+from traceflops.attribution import DeviceWork
 from traceflops.devices import JobReport
 from traceflops.memory import MemoryUse, Series, memory_use
 from traceflops.ranks import Collective
@@ -36,6 +37,12 @@ _OF_A_WINDOW: Final = (
     *("role", "step", "start_ns", "end_ns"),
     *("used", "left_out", "launched", "unfinished"),
 )
+_SHARES: Final = {
+    "module_share": ("module", "backward_module"),
+    "annotation_share": ("annotation", "compiled_region"),
+    "op_share": ("op",),
+    "none_share": ("none",),
+}
 _OF_A_GAP: Final = ("start_ns", "dur_ns", "step", "before_step", "after", "before", "call", "op")
 
 _OF_A_PASS_KIND: Final = (
@@ -91,6 +98,8 @@ def report_object(analysis: Analysis) -> dict[str, Any]:
         "host_bound": asdict(analysis.host_bound) if analysis.host_bound else None,
         "passes": [asdict(one) for one in analysis.serving.passes],
         "pass_kinds": [_pass_kind(one) for one in analysis.serving.kinds],
+        "attribution": _attribution(analysis.attribution) if analysis.attribution else None,
+        "modules": [asdict(one) for one in getattr(analysis.attribution, "modules", ())],
     }
 
 
@@ -100,6 +109,17 @@ def _pass_kind(one: PassKind) -> dict[str, Any]:
         **fields(one, *_OF_A_PASS_KIND),
         "idle_between_ns": one.between_ns,
         "idle_between": _culprits(one.waits, one.between_ns),
+    }
+
+
+def _attribution(work: DeviceWork) -> dict[str, Any]:
+    """Return how much of the work each rule attributes."""
+    return {
+        **{name: work.share(*rules) for name, rules in _SHARES.items()},
+        "by_rule": {
+            rule: {**asdict(found), "share": work.share(rule)}
+            for rule, found in work.by_rule.items()
+        },
     }
 
 

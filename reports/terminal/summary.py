@@ -27,6 +27,7 @@ from traceflops.reports.terminal.lines import (
     note_lines,
     paragraph,
 )
+from traceflops.reports.terminal.owners import owner_lines
 from traceflops.reports.view import (
     CAUSE_LABELS,
     LOOKS,
@@ -81,8 +82,10 @@ _GAP: Final = {"where": 16, "cause": 21, "device": 19}
 _LEAST_UNTIL, _LEAST_BAR = 8, 6
 
 
-def render_terminal(analysis: Analysis, style: Style | None = None) -> list[Text]:
-    """Return the lines of the report."""
+def render_terminal(
+    analysis: Analysis, style: Style | None = None, by: str | None = None
+) -> list[Text]:
+    """Return the lines of the report, with the work `by` module etc. instead of the kernels."""
     style = (style or Style()).wide_enough()
     lines = (
         *_head(analysis, style),
@@ -94,7 +97,7 @@ def render_terminal(analysis: Analysis, style: Style | None = None) -> list[Text
         *_passes(analysis, style.width),
         *_devices(analysis, style),
         *_gaps(analysis, style),
-        *_kernels(analysis, style),
+        *(_kernels(analysis, style) if by is None else owner_lines(analysis, by, style)),
         *_collectives(analysis, style.width),
         *note_lines(_unsaid(analysis), _NOTES_SHOWN, "on the page and in --json", style.width),
     )

@@ -12,7 +12,7 @@ from rich.style import Style as RichStyle
 from rich.text import Text
 
 import traceflops as tf
-from tests.build import trace_of
+from tests.build import launched, trace_of
 from tests.conftest import SAMPLES
 from tests.reports.factory import hostile, ranks, without_devices, without_steps
 from traceflops.flops.mfu_waterfall import Waterfall, WaterfallLine
@@ -60,6 +60,40 @@ def read(sample: str) -> tf.Analysis:
 
 def figures(line: Text) -> list[str]:
     return FIGURE.findall(line.plain)
+
+
+@pytest.mark.parametrize("by", ["module", "layer", "op", "shape", "source", "range"])
+@pytest.mark.parametrize("width", [40, 100])
+def test_the_work_of_owners_fits(by: str, width: int) -> None:
+    analysis = read("torch_cpu_train.json.gz")
+    lines = render_terminal(analysis, Style(width=width), by)
+    wide = {found for line in render_terminal(analysis, Style(300), by) for found in figures(line)}
+    assert max(line.cell_len for line in lines) <= width
+    assert {found for line in lines for found in figures(line)} <= wide
+
+
+def test_layers_are_shown_with_how_many_there_are_and_the_slowest() -> None:
+    marks = [{"kind": "module", "name": "nn.Module: Model_0", "start_ns": 0, "dur_ns": 9_000}]
+    works = [("k", 8_500, 8_600, 1_000), ("k", 9_500, 9_700, 500)]
+    for layer in range(2):
+        name, start = f"nn.Module: Layer_{layer}", 1_000 * layer
+        marks.append({"kind": "module", "name": name, "start_ns": start, "dur_ns": 900})
+        works.append(("k", start + 100, start + 200, 100 + 200 * layer))
+    analysis = tf.analyze(trace_of(**launched(*works), marks=marks))
+    lines = [line.plain for line in render_terminal(analysis, Style(), "layer")]
+    start = next(place for place, line in enumerate(lines) if "kinds of layers" in line)
+    assert [" ".join(line.split()) for line in lines[start : start + 4]] == [
+        "All kinds of layers by GPU time time share count each slowest",
+        "Model 1.40 µs 14.0 % 3 ×",  # noqa: RUF001
+        "2 × Layer 400 ns 4.0 % 2 × 200 ns 1",  # noqa: RUF001
+        "(outside modules) 500 ns 5.0 % 1 ×",  # noqa: RUF001
+    ]
+
+
+def test_where_nothing_tells_an_owner_that_is_said_with_what_to_record() -> None:
+    analysis = tf.analyze(trace_of(**launched(("k", 0, 100, 10))))
+    text = "\n".join(line.plain for line in render_terminal(analysis, Style(), "source"))
+    assert "The trace has none. To record them: with_stack=True (large traces)" in text
 
 
 def test_the_summary_is_a_screenful() -> None:

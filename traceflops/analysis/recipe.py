@@ -13,6 +13,7 @@ from traceflops.analysis.notes import is_said, notes_of
 from traceflops.analysis.preparation import prepare, prepare_pair
 from traceflops.analysis.result import Analysis
 from traceflops.attribution import (
+    attributed_work,
     category_table,
     host_bound,
     idle_culprits,
@@ -36,6 +37,7 @@ from traceflops.mfu import (
     FROM_THE_TRACE,
     Measurement,
     PeakOptions,
+    activity_flops,
     measure,
     serving,
     without_told_padding,
@@ -134,6 +136,8 @@ def analysis_of(
         kernels = kernel_table(linked.trace, linked.categorised, linked.whole, chosen, window_ns)
         categories = category_table(kernels, window_ns)
         moved = memory_times(linked.trace, linked.categorised, chosen)
+    with phase("attribution"):
+        work = attributed_work(prepared, activity_flops(measured.executed))
     return Analysis(
         source=linked.trace.source,
         selection=prepared.selection,
@@ -152,6 +156,7 @@ def analysis_of(
         idle=idle_culprits(prepared, total.components.idle_ns),
         host_bound=host_bound(prepared),
         serving=serving(prepared, measured.executed.attribution),
+        attribution=work,
         prepared=prepared,
     )
 

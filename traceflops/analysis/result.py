@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from traceflops.attribution import NO_CULPRITS, HostBound, IdleCulprits
+from traceflops.attribution import NO_CULPRITS, DeviceWork, HostBound, IdleCulprits
 from traceflops.devices import JobReport
 from traceflops.findings import Verdict
 from traceflops.mfu import NO_SERVING, Serving
@@ -75,6 +75,7 @@ class Analysis:
     idle: IdleCulprits = NO_CULPRITS
     host_bound: HostBound | None = None
     serving: Serving = NO_SERVING
+    attribution: DeviceWork | None = None
     prepared: Prepared | None = field(default=None, repr=False, compare=False)
 
     @property

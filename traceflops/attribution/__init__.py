@@ -19,6 +19,8 @@ if TYPE_CHECKING:
         idle_culprits,
     )
     from traceflops.attribution.datatypes import UNKNOWN_TYPE, float_type, types_of_ops
+    from traceflops.attribution.device_work import DeviceWork, WorkSum, attributed_work
+    from traceflops.attribution.device_work_tables import Owner, check_owner, work_owners
     from traceflops.attribution.idle_classes import CLASSES
     from traceflops.attribution.idle_slices import GapParts
     from traceflops.attribution.kernels import (

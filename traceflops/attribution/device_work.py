@@ -6,10 +6,255 @@ call; what a backward node launched belongs to the module of its forward op.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from operator import attrgetter
 from typing import Final
 
+import numpy as np
+import pyarrow as pa
+
+from traceflops.attribution.host_events import is_of_library
+from traceflops.attribution.host_names import FACTS
+from traceflops.attribution.launching_ops import launching_ops
+from traceflops.attribution.scopes import (
+    Instants,
+    ModulePaths,
+    forward_ops,
+    host_marks,
+    innermost_annotation,
+    innermost_mark,
+    instants,
+    module_name,
+    module_paths,
+)
+from traceflops.table import (
+    BoolArray,
+    IntArray,
+    codes,
+    exact_sums,
+    matching,
+    names,
+    taken,
+)
+from traceflops.timeline import is_top
+from traceflops.windows import Prepared
+
 RULES: Final = (
-    *("module", "backward_module", "gradient_accumulation", "optimizer", "user_function"),
-    *("annotation", "compiled_region", "op", "call", "none"),
+    *("module", "backward_module", "gradient_accumulation", "optimizer", "communication"),
+    *("user_function", "annotation", "compiled_region", "op", "call", "none"),
 )
 """What work is attributed to, the first that is known."""
+_PATH_LEVELS: Final = 100
+"""So many modules are named of a path, the innermost ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkSum:
+    """Activities that start in the chosen windows, and the time inside these, overlaps twice."""
+
+    activities: int
+    device_ns: int
+
+    def __add__(self, other: WorkSum) -> WorkSum:
+        """Return both together."""
+        return WorkSum(self.activities + other.activities, self.device_ns + other.device_ns)
+
+
+NOTHING: Final = WorkSum(0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleWork:
+    """What a module launched itself, not those inside it, and their backward.
+
+    `path` are instances, outermost first; `flops` is None where none are counted.
+    """
+
+    path: str
+    count: int
+    device_ns: int
+    flops: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceWork:
+    """Work of the chosen windows of all devices by the rule that says whose it is, all of RULES.
+
+    `modules` are those that launched any, with most time first.
+    """
+
+    by_rule: Mapping[str, WorkSum]
+    modules: tuple[ModuleWork, ...]
+
+    def share(self, *rules: str) -> float | None:
+        """Return the share of activities that some rules attribute, None where none starts."""
+        every = sum(one.activities for one in self.by_rule.values())
+        return sum(self.by_rule[rule].activities for rule in rules) / every if every else None
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """Activities with the rows of the call and op that launched them, and of the forward op.
+
+    `forward` is that of which a backward node around the launch is the derivative; -1: unknown.
+    """
+
+    prepared: Prepared
+    row: IntArray
+    call: IntArray
+    op: IntArray
+    forward: IntArray
+
+    @classmethod
+    def of(cls, prepared: Prepared, row: IntArray) -> Launched:
+        """Return what launched some rows of activities."""
+        linked, op = prepared.linked, launching_ops(prepared, row)
+        call = linked.links.call_of_activity[row]
+        return cls(prepared, row, call, op, forward_ops(linked, op))
+
+    def only(self, places: IntArray) -> Launched:
+        """Return some of them."""
+        columns = (getattr(self, one.name)[places] for one in fields(self)[1:])
+        return Launched(self.prepared, *columns)
+
+    @property
+    def causes(self) -> tuple[Instants, Instants]:
+        """Return when and where they were launched, and the forward ops."""
+        trace, none = self.prepared.trace, np.full(len(self.row), -1, dtype=np.int64)
+        return instants(trace, self.call, self.op), instants(trace, none, self.forward)
+
+    def first_known(self, around: Callable[[Instants], IntArray]) -> IntArray:
+        """Return what is around the launch, or else around the forward op; -1 for neither."""
+        launch, forward = map(around, self.causes)
+        return np.where(launch >= 0, launch, forward)
+
+
+def user_functions(work: Launched) -> IntArray:
+    """Return the name of the innermost function of a user, a code of the names of marks, or -1."""
+    trace = work.prepared.trace
+    rows = host_marks(trace, "python")
+    rows = rows[matching(trace.marks["name"], lambda label: not is_of_library(label))[rows]]
+    name = codes(trace.marks["name"])[rows]
+    return work.first_known(lambda at: taken(name, innermost_mark(trace, rows, at)))
+
+
+def annotated(work: Launched) -> IntArray:
+    """Return the name of the annotation, for backward that of the forward op, or -1."""
+    prepared = work.prepared
+    mark = prepared.selection.step_mark
+    launch, forward = (innermost_annotation(prepared.trace, at, mark) for at in work.causes)
+    return np.where(forward >= 0, forward, launch)
+
+
+def _communicates(work: Launched) -> BoolArray:
+    known = (work.call >= 0) | (work.op >= 0)
+    return known & is_top(work.prepared.linked.categorised, "communication", work.row)
+
+
+def _accumulates(work: Launched) -> BoolArray:
+    """Return which work adds gradients up; what a hook there communicates is none of it."""
+    ops = work.prepared.trace.ops
+    adds = matching(ops["name"], lambda label: label.endswith("::AccumulateGrad"))
+    return _is_around(work, adds) & ~_communicates(work)
+
+
+def _in_optimizer(work: Launched) -> BoolArray:
+    trace = work.prepared.trace
+    rows = host_marks(trace, "annotation", "python")
+    rows = rows[_told(trace.marks["name"], "optimizer")[rows]]
+    inside = innermost_mark(trace, rows, work.causes[0]) >= 0
+    return inside | _is_around(work, _told(trace.ops["name"], "optimizer"))
+
+
+def _is_compiled(work: Launched) -> BoolArray:
+    ops, activities = work.prepared.trace.ops, work.prepared.trace.activities
+    regions = _told(ops["name"], "compiled") | (codes(ops["generated_kernel"]) >= 0)
+    return _is_around(work, regions) | _told(activities["name"], "compiled")[work.row]
+
+
+def _is_around(work: Launched, marked: BoolArray) -> BoolArray:
+    """Return whether a marked op launched the work, or is around the one that did."""
+    return taken(work.prepared.linked.op_tree.nearest(marked), work.op) >= 0
+
+
+def _told(column: pa.ChunkedArray, fact: str) -> BoolArray:
+    """Return, per row of a column of names, whether the name tells a fact."""
+    return matching(column, re.compile(FACTS[fact]).search)
+
+
+_TESTS: Final[dict[str, Callable[[Launched], BoolArray]]] = {
+    "gradient_accumulation": _accumulates,
+    "optimizer": _in_optimizer,
+    "communication": _communicates,
+    "user_function": lambda work: user_functions(work) >= 0,
+    "annotation": lambda work: annotated(work) >= 0,
+    "compiled_region": _is_compiled,
+    "op": lambda work: work.op >= 0,
+    "call": lambda work: work.call >= 0,
+    "none": lambda work: np.ones(len(work.row), dtype=np.bool_),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Attributed:
+    """Whose each of some activities is: a place in RULES, and the node of its module, -1: none."""
+
+    rule: IntArray
+    paths: ModulePaths
+
+
+def attributed(prepared: Prepared, row: IntArray) -> Attributed:
+    """Return whose work some rows of activities are."""
+    work = Launched.of(prepared, row)
+    paths = module_paths(prepared.trace, Instants.joined(work.causes))
+    launch, forward = np.split(paths.node, 2)
+    rule = np.select([launch >= 0, forward >= 0], [0, 1], -1)
+    for name, fits in _TESTS.items():
+        left = np.flatnonzero(rule < 0)
+        rule[left[fits(work.only(left))]] = RULES.index(name)
+    return Attributed(rule, replace(paths, node=np.where(launch >= 0, launch, forward)))
+
+
+def attributed_work(prepared: Prepared, flops: IntArray) -> DeviceWork | None:
+    """Return whose work is in the chosen windows, None without any.
+
+    `flops` are by row of activities, -1 where they are not counted.
+    """
+    row = prepared.chosen.row
+    if not len(row):
+        return None
+    found, times = attributed(prepared, row), (begins(prepared), prepared.chosen.inside_ns)
+    sums = zip(*(exact_sums(found.rule, one, len(RULES)) for one in times), strict=True)
+    by_rule = {rule: WorkSum(*each) for rule, each in zip(RULES, sums, strict=True)}
+    return DeviceWork(by_rule, tuple(_modules(prepared, found.paths, flops[row])))
+
+
+def begins(prepared: Prepared) -> IntArray:
+    """Return how many activities each record of the chosen windows counts for: 0 or 1."""
+    chosen = prepared.chosen
+    return chosen.starts_inside * prepared.linked.whole.first[chosen.row]
+
+
+def _modules(prepared: Prepared, paths: ModulePaths, flops: IntArray) -> list[ModuleWork]:
+    mine, number = np.flatnonzero(paths.node >= 0), len(paths.parent)
+    known, starts = flops >= 0, begins(prepared)
+    columns = (starts, prepared.chosen.inside_ns, np.where(known, flops * starts, 0), known)
+    sums = [exact_sums(paths.node[mine], one[mine].astype(np.int64), number) for one in columns]
+    texts = names(prepared.trace.marks["name"])
+    modules = [
+        ModuleWork(_path(paths, node, texts), count, ns, done if told else None)
+        for node, (count, ns, done, told) in enumerate(zip(*sums, strict=True))
+        if count or ns
+    ]
+    return sorted(modules, key=attrgetter("device_ns"), reverse=True)
+
+
+def _path(paths: ModulePaths, node: int, texts: list[str]) -> str:
+    """Return the names of a module and of those around it, the outermost first."""
+    levels: list[str] = []
+    while node >= 0 and len(levels) < _PATH_LEVELS:
+        levels.append(module_name(texts[paths.name[node]]))
+        node = int(paths.parent[node])
+    return "/".join(reversed([*levels, "…"] if node >= 0 else levels))

@@ -191,12 +191,12 @@ def _one_line(text: str) -> str:
     return line if len(line) <= 1000 else f"{line[:500]} … {line[-500:]}"
 
 
-def print_summary(analysis: Analysis) -> None:
+def print_summary(analysis: Analysis, by: str | None = None) -> None:
     """Print the summary in the width, characters and colours of the terminal."""
     from traceflops.reports.terminal import render_terminal
 
     with phase("print"):
-        print_lines(render_terminal(analysis, terminal_style()))
+        print_lines(render_terminal(analysis, terminal_style(), by))
 
 
 def terminal_style() -> Style:

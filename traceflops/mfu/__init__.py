@@ -55,6 +55,6 @@ if TYPE_CHECKING:
     from traceflops.mfu.serving_passes import NO_SERVING, PassKind, Serving, serving
     from traceflops.mfu.traced.coverage import ENOUGH, TOO_LITTLE
     from traceflops.mfu.traced.executed import Executed, executed
-    from traceflops.mfu.traced.work_tables import KernelRow, OpRow
+    from traceflops.mfu.traced.work_tables import KernelRow, OpRow, activity_flops
 else:
     __getattr__ = lazy(__name__, __file__)

@@ -77,6 +77,7 @@ _GONE: Final = {
 """Columns of which nothing is left."""
 
 _MODULE: Final = "nn.Module: "
+_INSTANCE: Final = re.compile(r"_\d{1,5}$")
 _RANKS: Final = re.compile(r"(?:\d{1,7}(?!\d)|[\s,\[\]().…-])*")
 _GROUP: Final = re.compile(r"\d{0,8}|default_pg")
 _SHAPES: Final = re.compile(r"[\d\s,\[\]()x\"-]*|null")
@@ -157,7 +158,7 @@ def _gone(shown: Placeholders, kind: str, text: str) -> None:
 
 def _mark(shown: Placeholders, step_mark: str | None, kind: str | None) -> Policy:
     if kind == "module":
-        return partial(shown.whole, "module")
+        return partial(_module, shown)
     if kind == "python":
         return partial(_frame, shown)
     if kind in ("annotation", "gpu_annotation"):
@@ -169,7 +170,15 @@ def _frame(shown: Placeholders, text: str) -> str:
     """Return what stands for a Python frame; of those of an installed PyTorch what all know."""
     if (of_torch := _TORCH_FRAME.fullmatch(text)) is not None:
         return shown.partly("Python function", of_torch[1])
-    return shown.whole("module" if text.startswith(_MODULE) else "Python function", text)
+    if text.startswith(_MODULE):
+        return _module(shown, text)
+    return shown.whole("Python function", text)
+
+
+def _module(shown: Placeholders, text: str) -> str:
+    """Return what stands for a module; its number stays, which tells instances of a class."""
+    name = _INSTANCE.sub("", text)
+    return shown.whole("module", name) + text[len(name) :]
 
 
 def _counter(policy: Policy) -> Policy:

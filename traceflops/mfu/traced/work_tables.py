@@ -33,6 +33,7 @@ from traceflops.windows import Prepared
 
 if TYPE_CHECKING:
     from traceflops.mfu.counted.counter_work import MeasuredWork
+    from traceflops.mfu.traced.executed import Executed
 
 _BASES: Final[tuple[WorkBasis, WorkBasis]] = ("shapes", "record")
 """What tells the bytes of a kernel and of a copy."""
@@ -156,6 +157,20 @@ def main_ops(attribution: Attribution, count: int) -> IntArray:
     ops = attribution.executed[attribution.main[attribution.executed] >= 0]
     main_of[attribution.main[ops]] = ops
     return main_of
+
+
+def activity_flops(executed: Executed) -> IntArray:
+    """Return the FLOPs of each activity, those of an op with its main kernel; UNKNOWN is none."""
+    attribution, work = executed.attribution, executed.work
+    owned = attribution.owner >= 0
+    flops = taken(
+        attribution.work.of_ops(attribution.work.flops), main_ops(attribution, len(owned)), 0
+    )
+    flops[~owned] = UNKNOWN
+    if work is None:
+        return flops
+    by_kind = sum((most for _, _, most, _ in work.columns()), np.zeros(len(work.kinds), np.int64))
+    return np.where(work.kind >= 0, taken(by_kind, work.kind), flops)
 
 
 def _kernel_rows(prepared: Prepared, moved: MovedBytes, rows: IntArray) -> Iterator[KernelRow]:

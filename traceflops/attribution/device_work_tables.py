@@ -1,0 +1,169 @@
+"""Work of the devices by what owns it: modules as a tree, layers, operators, functions, ranges."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from traceflops.attribution.device_work import (
+    NOTHING,
+    Launched,
+    WorkSum,
+    annotated,
+    attributed,
+    begins,
+    user_functions,
+)
+from traceflops.attribution.scopes import ModulePaths, module_class, module_name
+from traceflops.errors import UsageError
+from traceflops.table import IntArray, codes, exact_sums, group_rows, names, taken
+from traceflops.windows import Prepared
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """What a thing launched, a module with those inside it; `depth` is that in a tree.
+
+    It may stand for several `instances`; `slowest` is the one with most time.
+    """
+
+    label: str
+    work: WorkSum
+    depth: int = 0
+    instances: int = 1
+    slowest: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkOwners:
+    """Owners, each after the one around it and else by time, and the work that has none."""
+
+    owners: tuple[Owner, ...]
+    rest: WorkSum
+
+
+def check_owner(by: str) -> None:
+    """Refuse what cannot own work. Raises UsageError."""
+    if by not in BY:
+        raise UsageError(f"no such table: --by {by}", f"choose one of {', '.join(BY)}")
+
+
+def work_owners(prepared: Prepared, by: str) -> WorkOwners:
+    """Return who owns the work of the chosen windows, `by` one of BY."""
+    return BY[by](prepared)
+
+
+def _sums(prepared: Prepared, group: IntArray, groups: int) -> list[WorkSum]:
+    """Return the work of each group; the last has that of -1."""
+    columns = (begins(prepared), prepared.chosen.inside_ns)
+    place = np.where(group < 0, groups, group)
+    return list(map(WorkSum, *(exact_sums(place, one, groups + 1) for one in columns)))
+
+
+def _of_texts(prepared: Prepared, code: IntArray, texts: Sequence[str]) -> WorkOwners:
+    """Return work by name, where each activity has a code, -1 for none."""
+    *sums, rest = _sums(prepared, code, len(texts))
+    owners = [Owner(text, one) for text, one in zip(texts, sums, strict=True) if one != NOTHING]
+    owners.sort(key=lambda owner: owner.work.device_ns, reverse=True)
+    return WorkOwners(tuple(owners), rest)
+
+
+def _by_op(prepared: Prepared) -> WorkOwners:
+    ops = prepared.trace.ops
+    op = Launched.of(prepared, prepared.chosen.row).op
+    return _of_texts(prepared, taken(codes(ops["name"]), op), names(ops["name"]))
+
+
+def _by_shape(prepared: Prepared) -> WorkOwners:
+    ops = prepared.trace.ops
+    op = Launched.of(prepared, prepared.chosen.row).op
+    name, shape = (taken(codes(ops[column]), op) for column in ("name", "input_dims"))
+    group, first = group_rows((name, shape))
+    labels, shapes = [*names(ops["name"]), ""], [*names(ops["input_dims"]), ""]  # last: those of -1
+    each = zip(name[first].tolist(), shape[first].tolist(), strict=True)
+    texts = [f"{labels[one]} {shapes[other]}".rstrip() for one, other in each]
+    return _of_texts(prepared, np.where(op >= 0, group, -1), texts)
+
+
+def _by_mark(name_of: Callable[[Launched], IntArray]) -> Callable[[Prepared], WorkOwners]:
+    def found(prepared: Prepared) -> WorkOwners:
+        code = name_of(Launched.of(prepared, prepared.chosen.row))
+        return _of_texts(prepared, code, names(prepared.trace.marks["name"]))
+
+    return found
+
+
+@dataclass(slots=True)
+class _Branch:
+    """Modules of one name in one other: their work with all inside; time and name of each."""
+
+    work: WorkSum = NOTHING
+    members: list[tuple[int, str]] = field(default_factory=list)
+    inside: defaultdict[str, _Branch] = field(default_factory=lambda: defaultdict(_Branch))
+
+    def add(self, name: str, work: WorkSum) -> None:
+        self.work += work
+        self.members.append((work.device_ns, name))
+
+
+def _by_module(called: Callable[[str], str]) -> Callable[[Prepared], WorkOwners]:
+    """Return how to list modules as a tree; those that are called the same in one other are one."""
+
+    def found(prepared: Prepared) -> WorkOwners:
+        paths = attributed(prepared, prepared.chosen.row).paths
+        *own, rest = _sums(prepared, paths.node, len(paths.parent))
+        names_of = list(map(module_name, names(prepared.trace.marks["name"])))
+        root = _Branch()
+        branches: list[_Branch] = []
+        for above, code, work in zip(*_columns(paths), _with_inside(own, paths), strict=True):
+            outer = branches[above] if above >= 0 else root
+            branches.append(outer.inside[called(names_of[code])])
+            branches[-1].add(names_of[code], work)
+        return WorkOwners(tuple(_listed(root)), rest)
+
+    return found
+
+
+def _columns(paths: ModulePaths) -> tuple[list[int], list[int]]:
+    return paths.parent.tolist(), paths.name.tolist()
+
+
+def _with_inside(own: list[WorkSum], paths: ModulePaths) -> list[WorkSum]:
+    """Return the work of each node with that of all nodes inside it."""
+    total = list(own)
+    for node, above in reversed(list(enumerate(paths.parent.tolist()))):
+        if above >= 0:
+            total[above] += total[node]
+    return total
+
+
+def _listed(root: _Branch) -> Iterator[Owner]:
+    """Yield what is in a branch, the most time first, each before what is in it."""
+    open_ones = [(0, label, one) for label, one in root.inside.items()]
+    open_ones.sort(key=_time)
+    while open_ones:
+        depth, label, branch = open_ones.pop()
+        if branch.work == NOTHING:
+            continue
+        yield Owner(label, branch.work, depth, len(branch.members), max(branch.members)[1])
+        inside = [(depth + 1, label, one) for label, one in branch.inside.items()]
+        open_ones += sorted(inside, key=_time)
+
+
+def _time(branch: tuple[int, str, _Branch]) -> int:
+    return branch[2].work.device_ns
+
+
+BY: Final[dict[str, Callable[[Prepared], WorkOwners]]] = {
+    "module": _by_module(lambda name: name),
+    "layer": _by_module(module_class),
+    "op": _by_op,
+    "shape": _by_shape,
+    "source": _by_mark(user_functions),
+    "range": _by_mark(annotated),
+}
+"""What can own work. A layer is all modules of one class in one other."""
