@@ -175,7 +175,7 @@ def judged(seen: Evidence) -> JudgedPass:
 def forward_passes(linked: LinkedTrace, attribution: Attribution) -> tuple[ForwardPass, ...]:
     """Return the passes of a trace; those of one process do not overlap."""
     trace = linked.trace
-    marked = tuple(_of_marks(trace))
+    marked = tuple(marked_passes(trace))
     if marked:
         return marked
     passes = tuple(_between(trace, attribution))
@@ -194,7 +194,7 @@ def places_in(passes: tuple[ForwardPass, ...], process: IntArray, at_ns: IntArra
     return innermost(own, start, end, process, at_ns)
 
 
-def _of_marks(trace: Trace) -> Iterator[ForwardPass]:
+def marked_passes(trace: Trace) -> Iterator[ForwardPass]:
     """Yield a pass per annotation of the first engine that wrote any; the outermost of them."""
     marks = trace.marks
     said = serving_marks(names(marks["name"]))

@@ -38,6 +38,7 @@ from traceflops.mfu.counted.joins import (
 )
 from traceflops.mfu.counted.launches import UNKNOWN, Origin, exact_flops, launches_of
 from traceflops.mfu.counted.measured_work import ORIGINS, MeasuredWork
+from traceflops.mfu.counted.serving_kernels import of_passes
 from traceflops.mfu.counted.work_sources import (
     Source,
     architectures,
@@ -107,7 +108,11 @@ class _Joiner:
         self.prepared, self.attribution, self.sources = prepared, attribution, sources
         self.launches = launches_of(prepared)
         self.matched = [
-            match(self.launches, source.work, self._same(source), is_own=source.is_own)
+            of_passes(
+                prepared,
+                self.launches,
+                match(self.launches, source.work, self._same(source), is_own=source.is_own),
+            )
             for source in sources
         ]
 

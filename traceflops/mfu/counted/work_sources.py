@@ -26,6 +26,7 @@ from traceflops.mfu.counted.launches import (
     WorkPart,
     launches_of,
 )
+from traceflops.mfu.counted.serving_kernels import serving_kinds
 from traceflops.mfu.traced.executed import parts_of
 from traceflops.mfu.traced.known_lengths import with_told_lengths
 from traceflops.table import IntArray, Trace, group_rows, names, taken
@@ -164,11 +165,13 @@ def paired_work(pair: Prepared) -> LaunchWork | None:
     nothing = len(kinds)
     kind = np.where(helps, nothing, taken(of_op, op, UNKNOWN))
     size = taken(attribution.work.of_ops(attribution.work.min_bytes), op, UNKNOWN)
+    told = {at: one for at, one in serving_kinds(pair, launches).items() if kind[at] < 0}
+    kind[list(told)] = nothing + 1 + np.arange(len(told))
     return LaunchWork(
         "pair",
         launches,
         kind,
-        (*kinds, ()),
+        (*kinds, (), *told.values()),
         np.where(helps, 0, size),
         np.full(launches.count, UNKNOWN, dtype=np.int64),
     )
