@@ -38,7 +38,7 @@ from traceflops.mfu.counted.joins import (
 )
 from traceflops.mfu.counted.launches import UNKNOWN, Origin, exact_flops, launches_of
 from traceflops.mfu.counted.measured_work import ORIGINS, MeasuredWork
-from traceflops.mfu.counted.serving_kernels import of_passes
+from traceflops.mfu.counted.serving_kernels import of_passes, serving_notes
 from traceflops.mfu.counted.work_sources import (
     Source,
     architectures,
@@ -167,10 +167,17 @@ class _Joiner:
         return self.prepared.trace.activities
 
     def _same(self, source: Source) -> IntArray | None:
-        """Return, per launch, the counted launch that is the same one, None for another run.
+        """Return, per launch, the one there that is the same, None for another run.
 
-        Both have its correlation, which no other launch of the process has, and its name.
+        That is its capture, or has its correlation, as no other launch of the process, and its
+        name.
         """
+        if source.replays is not None:
+            captured = source.replays.captured[self.launches.row]
+            rows = source.work.launches.row
+            place = np.full(int(rows.max()) + 1, -1, dtype=np.int64)
+            place[rows] = np.arange(len(rows))
+            return taken(place, captured)
         if not source.is_own or source.counters is None:
             return None
         counted, target = source.counters.counted, self.launches
@@ -191,8 +198,10 @@ class _Joiner:
         chosen = chosen_activities(self.prepared) & compute_kernels(self.prepared)
         wanted = chosen[self.launches.row]
         dur = numbers(self._activities["dur_ns"])[self.launches.row]
+        unowned = self.attribution.owner[self.launches.row] < 0
         for source, matched in zip(self.sources, self.matched, strict=True):
-            yield join_of(source.work.origin, source.file, matched, wanted, dur)
+            mine = wanted & unowned if source.work.origin == "pair" else wanted
+            yield join_of(source.work.origin, source.file, matched, mine, dur)
 
     def _check(self) -> CrossCheck | None:
         """Return how counters compare with shapes: of the trace itself, else of the paired one."""
@@ -220,6 +229,8 @@ class _Joiner:
     def _notes(self, joins: Sequence[Join], check: CrossCheck | None) -> Iterator[Note]:
         is_said = any(note.code == SAME_RUN.code for note in self.prepared.trace.notes)
         for source, join in zip(self.sources, joins, strict=True):
+            yield from source.replays.notes if source.replays is not None else ()
+            yield from serving_notes(source.work) if source.work.origin == "pair" else ()
             yield from join_notes(join, source.work.launches.count)
             if join.count("dispatch") and not is_said:
                 yield SAME_RUN

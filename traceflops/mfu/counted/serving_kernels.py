@@ -11,6 +11,7 @@ Products of experts        Routing tells the rows, the operator around it the hi
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -20,15 +21,25 @@ import numpy as np
 from traceflops.attribution import UNKNOWN_TYPE
 from traceflops.flops import Arguments, arguments_of, matrix_type, total_bytes
 from traceflops.mfu.counted.joins import HOW, Matched
-from traceflops.mfu.counted.launches import UNKNOWN, CachedKeys, Kind, Launches, WorkPart
+from traceflops.mfu.counted.launches import (
+    UNKNOWN,
+    CachedKeys,
+    Kind,
+    Launches,
+    LaunchWork,
+    WorkPart,
+)
 from traceflops.mfu.forward_passes import marked_passes, places_in
 from traceflops.mfu.traced.coverage import compute_kernels
-from traceflops.table import IntArray, groups, joint_codes, matching, numbers, taken
+from traceflops.table import IntArray, Note, groups, joint_codes, matching, numbers, taken
+from traceflops.units import several
 from traceflops.windows import Prepared
 
 _ATTENTION: Final = "model.attention.forward"
 _PRODUCT: Final = "model.matmul.forward"
-_TYPES: Final = ("bf16", "fp16", "fp8")
+_TYPES: Final = ("bf16", "fp16")
+_MOST: Final = 2**62
+"""Counts beyond it fit no int64: what has so many cannot be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +72,18 @@ _EXPERT: Final = re.compile(
 """Type of the rows, rows and columns of a tile; not of a product in pieces along K (not x1)."""
 
 
+_TEXTS: Final = {
+    "keys-from-annotation": "Attention over cached keys ({} of the pair): the annotation of the "
+    "decode pass gives the number of keys; without one, FLOPs are unknown.",
+    "window-unknown": "A sliding window, which is not recorded, may hide keys from {} of "
+    "attention: the FLOPs are an upper bound.",
+    "experts-by-grid": "Products of experts ({} of the pair): their grid gives the width of an "
+    "expert to within one tile, so FLOPs are a range. The number of experts in use is not "
+    "recorded, so bytes are unknown.",
+}
+"""What to say of launches whose work is not from shapes alone."""
+
+
 def serving_kinds(pair: Prepared, launches: Launches) -> dict[int, Kind]:
     """Return what launches of a recording did, by place in `launches`; those not known are left."""
     op = pair.linked.links.op_of_activity[launches.row]
@@ -71,7 +94,11 @@ def serving_kinds(pair: Prepared, launches: Launches) -> dict[int, Kind]:
         for one, mine in groups(around):
             if one >= 0:
                 found |= kinds(pair, launches, one, mine)
-    return found
+    return {at: kind for at, kind in found.items() if _fits(kind)}
+
+
+def _fits(kind: Kind) -> bool:
+    return all(part.flops < _MOST for part in kind)
 
 
 def _nearest(pair: Prepared, wanted: Callable[[str], object]) -> IntArray:
@@ -126,7 +153,7 @@ def _experts(pair: Prepared, launches: Launches, op: int, mine: IntArray) -> dic
     least, most = wide
     sizes = {
         up: (hidden * least, hidden * most),
-        down: (hidden * (least // 2), hidden * (most // 2)),
+        down: (hidden * -(-least // 2), hidden * (most // 2)),
     }
     return {
         int(mine[at]): (WorkPart(_PRODUCT, _type(found), 2 * rows * high, 2 * rows * low),)
@@ -165,6 +192,20 @@ def _columns(grid: int, rows: int, experts: int, found: re.Match[str]) -> tuple[
     return (grid // tall - 1) * wide + 1, grid // tall * wide
 
 
+def serving_notes(work: LaunchWork) -> Iterator[Note]:
+    """Yield what the kinds of a recording's launches rest on."""
+    times = np.bincount(work.kind[work.kind >= 0], minlength=len(work.kinds)).tolist()
+    counts = Counter[str]()
+    for kind, count in zip(work.kinds, times, strict=True):
+        for part in kind:
+            is_open = part.at_least < part.flops
+            counts["keys-from-annotation"] += count * (part.cached is not None)
+            counts["window-unknown"] += count * (part.cached is not None and is_open)
+            counts["experts-by-grid"] += count * (part.line == _PRODUCT and is_open)
+    for code, count in (+counts).items():
+        yield Note("assumed", code, _TEXTS[code].format(several(count, "launch")), count)
+
+
 def of_passes(prepared: Prepared, launches: Launches, matched: Matched) -> Matched:
     """Return what launches did with the keys of the decode pass in which each was launched."""
     of_kind = [next((part.cached for part in kind if part.cached), None) for kind in matched.kinds]
@@ -175,11 +216,13 @@ def of_passes(prepared: Prepared, launches: Launches, matched: Matched) -> Match
     kinds = list(matched.kinds)
     for (place, count), at in _by_pair(kind[rows], keys):
         cached, mine = of_kind[place], rows[at]
-        how[mine] = how[mine] if count >= 0 else HOW.index("uncounted")
-        kind[mine] = len(kinds) if count >= 0 else UNKNOWN
-        if count >= 0:
-            kinds.append(tuple(part.times(count) for part in kinds[place]))
-            size[mine] = cached.bytes(count) if cached is not None else UNKNOWN
+        done = tuple(part.times(count) for part in kinds[place])
+        moved = cached.bytes(count) if cached is not None else UNKNOWN
+        if count < 0 or not _fits(done):
+            kind[mine], how[mine] = UNKNOWN, HOW.index("uncounted")
+            continue
+        kind[mine], size[mine] = len(kinds), moved if moved < _MOST else UNKNOWN
+        kinds.append(done)
     return Matched(how, kind, tuple(kinds), size, matched.vector)
 
 

@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.attribution import Attribution, attribute, types_of_ops
+from traceflops.attribution import Attribution, Replays, attribute, replays, types_of_ops
 from traceflops.devices import MATRIX, counters_for, family_by_counters, family_of, find
 from traceflops.errors import UsageError
 from traceflops.mfu.budget import DevicePeaks
@@ -40,7 +40,7 @@ _MOST_NAMED: Final = 3
 class Source:
     """A recording that tells work: what, the counters if that is what it is, and its file.
 
-    `is_own` says that the timed run has them itself.
+    `is_own` says that the timed run has them itself, `replays` which of its launches are captured.
     """
 
     work: LaunchWork
@@ -48,6 +48,7 @@ class Source:
     counted: tuple[CountedKernel, ...]
     file: str | None
     is_own: bool
+    replays: Replays | None = None
 
 
 def work_sources(
@@ -59,8 +60,9 @@ def work_sources(
     theirs = _counted(pair.trace, known, file) if pair is not None else None
     if pair is not None and shapes is None and theirs is None:
         raise _tells_nothing(pair.trace)
-    if shapes is not None:
-        yield Source(shapes, None, (), file, is_own=False)
+    if pair is not None and shapes is not None:
+        replayed = replays(prepared.linked, pair.linked)
+        yield Source(shapes, None, (), file, is_own=False, replays=replayed)
     for source in (_counted(prepared.trace, known, None), theirs):
         if source is not None:
             yield source
