@@ -18,6 +18,7 @@ from tests.mfu.counting import BF16, GEMM, MI300X, UNITS, counted, rocprof, time
 from tests.mfu.counting import FLOPS as COUNTED
 from traceflops.analysis.preparation import prepare
 from traceflops.analysis.recipe import analyze
+from traceflops.cli.common import capture_beside
 from traceflops.errors import UsageError
 from traceflops.mfu.measurement import Measurement, measure
 from traceflops.mfu.traced.executed import executed
@@ -355,6 +356,22 @@ def test_the_command_reads_a_pair(tmp_path: Path) -> None:
     done = run("report", SAMPLES / "gpt_ddp_4rank", "--pair", sample, "-o", target)
     assert done.exit_code == 0, done.output
     assert "--pair gpt_1rank.json.gz" in target.read_text(encoding="utf-8")
+
+
+def test_the_capture_beside_a_replay_is_found(tmp_path: Path) -> None:
+    folder = tmp_path / "capture_traces"
+    folder.mkdir()
+    trace = tmp_path / "decode.json.gz"
+    for place, one in ((trace, "graph"), (folder / "bs_32.json.gz", "capture")):
+        place.symlink_to(shared_file(f"traces/pytorch/mi300x_sglang_qwen3_decode_{one}.json.gz"))
+    for command in ("summary", "mfu"):
+        done = run(command, trace, "--json")
+        assert done.exit_code == 0, done.output
+        assert {"replays-paired", "paired-found"} <= {
+            note["code"] for note in json.loads(done.stdout)["notes"]
+        }
+    (folder / "bs_16.json.gz").symlink_to(folder / "bs_32.json.gz")
+    assert capture_beside([str(trace)]) is None
 
 
 @pytest.mark.parametrize(

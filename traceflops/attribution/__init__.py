@@ -17,7 +17,12 @@ if TYPE_CHECKING:
         idle_culprits,
     )
     from traceflops.attribution.datatypes import UNKNOWN_TYPE, float_type, types_of_ops
-    from traceflops.attribution.graph_replays import Replays, replays, with_captured_host
+    from traceflops.attribution.graph_replays import (
+        Replays,
+        has_replays,
+        replays,
+        with_captured_host,
+    )
     from traceflops.attribution.idle_classes import CLASSES
     from traceflops.attribution.kernels import (
         COPIES,

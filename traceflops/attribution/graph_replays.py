@@ -23,6 +23,7 @@ from traceflops.table import (
     IntArray,
     Links,
     Note,
+    Trace,
     codes,
     groups,
     is_one_of,
@@ -60,6 +61,11 @@ class _Kernels:
     def sorted(self) -> IntArray:
         """Return the places by name, those of one name in order."""
         return np.argsort(self.name, kind="stable")
+
+
+def has_replays(trace: Trace) -> bool:
+    """Return whether a call of the trace replays a graph."""
+    return any(_REPLAY.fullmatch(name) for name in names(trace.calls["name"]))
 
 
 def replays(timed: LinkedTrace, capture: LinkedTrace) -> Replays | None:

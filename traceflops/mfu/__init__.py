@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from traceflops.mfu.counted.joins import CrossCheck, Join
     from traceflops.mfu.counted.launches import with_captured_launches
     from traceflops.mfu.counted.measured_work import MeasuredWork
+    from traceflops.mfu.counted.work_sources import FOUND_PAIR
     from traceflops.mfu.inference import Inference, PhaseUse
     from traceflops.mfu.measurement import Measurement, measure
     from traceflops.mfu.roof_times import NO_ROOFS, RoofTime

@@ -229,9 +229,9 @@ class _Joiner:
     def _notes(self, joins: Sequence[Join], check: CrossCheck | None) -> Iterator[Note]:
         is_said = any(note.code == SAME_RUN.code for note in self.prepared.trace.notes)
         for source, join in zip(self.sources, joins, strict=True):
+            yield from join_notes(join, source.work.launches.count)
             yield from source.replays.notes if source.replays is not None else ()
             yield from serving_notes(source.work) if source.work.origin == "pair" else ()
-            yield from join_notes(join, source.work.launches.count)
             if join.count("dispatch") and not is_said:
                 yield SAME_RUN
             if source.counters is not None:

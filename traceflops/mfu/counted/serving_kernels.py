@@ -77,7 +77,7 @@ _TEXTS: Final = {
     "decode pass gives the number of keys; without one, FLOPs are unknown.",
     "window-unknown": "A sliding window, which is not recorded, may hide keys from {} of "
     "attention: the FLOPs are an upper bound.",
-    "experts-by-grid": "Products of experts ({} of the pair): their grid gives the width of an "
+    "experts-by-grid": "Products of experts ({} of the pair): their grid gives the size of an "
     "expert to within one tile, so FLOPs are a range. The number of experts in use is not "
     "recorded, so bytes are unknown.",
 }

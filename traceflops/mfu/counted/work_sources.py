@@ -29,11 +29,18 @@ from traceflops.mfu.counted.launches import (
 from traceflops.mfu.counted.serving_kernels import serving_kinds
 from traceflops.mfu.traced.executed import parts_of
 from traceflops.mfu.traced.known_lengths import with_told_lengths
-from traceflops.table import IntArray, Trace, group_rows, names, taken
+from traceflops.table import IntArray, Note, Trace, group_rows, names, taken
 from traceflops.units import several
 from traceflops.windows import Prepared
 
 _MOST_NAMED: Final = 3
+
+FOUND_PAIR: Final = Note(
+    "assumed",
+    "found",
+    "The capture of the graphs was found beside the trace; --pair takes another.",
+)
+"""A note of a pair that nobody named: where it tells nothing, there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +65,8 @@ def work_sources(
     file = _file_of(pair.trace) if pair is not None else None
     shapes = paired_work(pair) if pair is not None else None
     theirs = _counted(pair.trace, known, file) if pair is not None else None
-    if pair is not None and shapes is None and theirs is None:
+    tells = shapes is not None or theirs is not None
+    if pair is not None and not tells and FOUND_PAIR.code not in {n.code for n in pair.trace.notes}:
         raise _tells_nothing(pair.trace)
     if pair is not None and shapes is not None:
         replayed = replays(prepared.linked, pair.linked)
