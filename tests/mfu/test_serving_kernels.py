@@ -11,6 +11,7 @@ from tests.build import trace_of
 from tests.conftest import shared_file
 from tests.mfu.counting import MI300X
 from tests.mfu.test_pair import measured, mm, ways
+from traceflops.analysis.recipe import analyze
 from traceflops.mfu.measurement import Measurement
 from traceflops.parsers import read
 from traceflops.table import Trace
@@ -187,9 +188,16 @@ def test_a_public_capture_of_fused_experts_tells_the_flops_of_its_graph() -> Non
     assert ways(found) == {"replay": 156}
 
 
-def public(name: str) -> Measurement:
+@pytest.mark.parametrize("name", ["sglang_qwen3", "vllm_gptoss"])
+def test_redaction_hides_nothing_that_tells_flops(name: str) -> None:
+    found, hidden = public(name), public(name, redact=True)
+    assert hidden.executed.executed_flops == found.executed.executed_flops
+    assert hidden.executed.coverage == 1
+
+
+def public(name: str, *, redact: bool = False) -> Measurement:
     graph, captured = (
         read([shared_file(f"traces/pytorch/mi300x_{name}_decode_{one}.json.gz")])
         for one in ("graph", "capture")
     )
-    return measured(graph, captured)
+    return analyze(graph, pair=captured, redact=redact).measured

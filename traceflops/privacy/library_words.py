@@ -65,8 +65,8 @@ multiprocessor multistage musa mutation mvlgamma name named namedtuple names nam
 nbytes ncdhw ncu ndhwc ndtr ndtri nearest negative neighbor nepbs nested nextafter nhwck nhwckrsc
 ninf nlca nlcb nnn nnpack nnt nnz nocast node nodes noise noncausal nondeterministic nonfused nont
 nontype nope normalize nosplit notify npu nsc nsight nsp nsys ntn nts ntt nuclear nullptr number
-numel numeric nvls nvml nvrtc nvtx occupancy odd oddeven off offsetcalculator omb onednn onll opaque
-opencl operation operator operators optim optimal optimized optional order other out output outputs
+numel numeric nvls nvml nvrtc nvtx occupancy odd oddeven off offsetcalculator ogs omb onednn onll
+opaque opencl operation operator operators optim optimal optimized optional order other out output outputs
 overall overhead overlap overloaded overrideable overrides pageable pair pairwise parameter parquet
 part pascal pass pat peak peek pgr phase physical pingpong pinned pinv pipeline pipelined pipes
 pitch plr point pointer points policy polygamma polynomial pools pop portable position precompiled
@@ -109,6 +109,7 @@ _SIZES: Final = r"(?:4|8|16|32|64|128)"
 _CODES: Final = (
     r"[Ss][Mm]\d{2,3}[afd]?(?![a-z])",
     r"gfx\d{1,4}[a-f]?(?![a-z])",
+    r"(?:(?:bf|fp|mxfp|nvfp|f|s|u)(?:4|8|16|32|64)x)+(?:bf|fp|mxfp|nvfp|f|s|u)(?:4|8|16|32|64)(?![0-9])",
     r"(?:bf|hf|tf|fp|BF|TF|FP|Bf|Tf|Fp|BFloat|Bfloat|[fsuiFSUI])" + _SIZES + r"(?![0-9])",
     r"[eE]\d[mM]\d(?:fnuz|fnu|fn|b11fnuz)?",
     r"(?:mx|nv)fp\d",
@@ -123,7 +124,6 @@ _CODES: Final = (
     r"(?<![A-Za-z0-9])T\d{1,2}(?![A-Za-z0-9])",  # template parameters, as demanglers number them
     r"(?<![A-Za-z0-9])t\d(?:[rs]\d)+(?![A-Za-z0-9])",
     r"(?<=Align)\d{1,2}(?![A-Za-z0-9])|C(?=Align\d)",
-    r"(?:(?:bf|fp|mxfp|nvfp|f|s|u)(?:4|8|16|32|64)x)+(?:bf|fp|mxfp|nvfp|f|s|u)(?:4|8|16|32|64)(?![0-9])",
     r"[a-z]?1616(?:8|16|32|64)(?=gemm)",
     r"(?<!\d)[1-5][dD](?![a-z])|3d(?=conv)",
     r"[lq](?=[1-8]_)|(?<![A-Za-z0-9])[lq][1248](?![A-Za-z0-9])",

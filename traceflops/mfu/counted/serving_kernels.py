@@ -57,7 +57,7 @@ class _Cached:
 _CACHED: Final = (
     _Cached(re.compile(r"vllm::unified_attention(?:_with_output)?"), (0, 1, 2), windowed=True),
     _Cached(
-        re.compile(r"(?:[a-z_]{1,40}::)?(?:[a-z_]{1,80}_)?paged_attention_ragged(?:_[0-9]{1,9})?"),
+        re.compile(r"(?:\w{1,40}::)?(?:\w{1,80}_)?paged_attention_ragged(?:_[0-9]{1,9})?"),
         (2, 3, 4),
         windowed=False,
     ),
