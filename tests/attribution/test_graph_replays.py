@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.build import trace_of
+from tests.build import launched, trace_of
 from tests.conftest import shared_file
 from traceflops.analysis.preparation import prepare, prepare_pair
 from traceflops.analysis.recipe import analyze
@@ -131,9 +131,11 @@ def test_on_several_streams_only_kernels_of_one_stream_have_an_order() -> None:
     assert ops == ["op0.1", "op0.3", "op0.0", "op0.2", None]
 
 
-def test_a_trace_without_replays_is_not_paired() -> None:
-    linked = prepare(replace(replayed(*GRAPH), tables=replayed().tables)).linked
-    assert replays(linked, prepare_pair(captured(GRAPH)).linked) is None
+def test_nothing_is_paired_without_replays_or_without_captured_launches() -> None:
+    alone = trace_of(**launched(("gemm", 1, 10, 20)))
+    replay, capture = replayed(*GRAPH), captured(GRAPH)
+    for timed, other in ((alone, capture), (replay, alone)):
+        assert replays(prepare(timed).linked, prepare_pair(other).linked) is None
 
 
 def test_reports_name_what_launched_the_captured_kernels() -> None:

@@ -69,27 +69,28 @@ def has_replays(trace: Trace) -> bool:
 
 
 def replays(timed: LinkedTrace, capture: LinkedTrace) -> Replays | None:
-    """Return which kernels of graph replays are which captured launches, None without replays."""
+    """Return which kernels of graph replays are which captured launches, None without either."""
     ours, theirs = same_kernels(
         *(names(linked.trace.activities["name"]) for linked in (timed, capture))
     )
     replayed = list(_replayed(timed, ours))
-    graphs = list(_graphs(capture, theirs))
+    graphs = [graph for graph in _graphs(capture, theirs) if len(graph.row)]
     if not replayed or not graphs:
         return None
     captured = np.full(timed.trace.activities.num_rows, -1, dtype=np.int64)
     refused: dict[str, int] = {}
+    paired = 0
     for one in replayed:
         stream = numbers(timed.trace.activities["stream"], ABSENT)[one.row]
         fitting, why = _fitting(one, stream, graphs)
         if fitting is None:
             refused[why] = refused.get(why, 0) + len(one.row)
         else:
-            own = one.sorted
+            paired, own = paired + 1, one.sorted
             captured[one.row[own]] = np.where(
                 _on_one_stream(one.name, stream)[own], fitting.row[fitting.sorted], -1
             )
-    return Replays(captured, tuple(_notes(captured, len(replayed), refused)))
+    return Replays(captured, tuple(_notes(captured, paired, refused)))
 
 
 def _replayed(timed: LinkedTrace, name_of: IntArray) -> Iterator[_Kernels]:

@@ -239,7 +239,7 @@ def read_pair(
     from traceflops.mfu import FOUND_PAIR
 
     found = capture_beside(traces)
-    if found is None or not has_replays(trace):
+    if found is None or trace.jobs or not has_replays(trace):
         return None
     capture = read_trace([str(found)], reading)
     return replace(capture, notes=(*capture.notes, FOUND_PAIR))
