@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 import numpy as np
 
@@ -67,19 +67,7 @@ How = Literal[
     "dispatch", "replay", "order", "step", "alike", "between", "ambiguous", "uncounted", "absent"
 ]
 
-HOW: Final[tuple[How, ...]] = (
-    *(
-        "dispatch",
-        "replay",
-        "order",
-        "step",
-        "alike",
-        "between",
-        "ambiguous",
-        "uncounted",
-        "absent",
-    ),
-)
+HOW: Final[tuple[How, ...]] = get_args(How)
 
 KNOWN: Final[tuple[How, ...]] = HOW[: HOW.index("ambiguous")]
 """Ways in which the FLOPs of a launch are known."""
@@ -125,8 +113,7 @@ def match(
     keys = keys_of(names, target, source)
     processes = processes_of(target, source, is_own=is_own)
     row = np.full(target.count, -1, dtype=np.int64) if same is None else same
-    first = "dispatch" if is_own else "replay"
-    how = np.full(target.count, HOW.index(first), dtype=np.int64)
+    how = np.full(target.count, HOW.index("dispatch" if is_own else "replay"), dtype=np.int64)
     for way, same_row in (
         ("order", in_order(target, source, processes, names, keys)),
         ("order", in_order(target, source, processes, keys, keys)),
