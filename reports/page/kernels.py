@@ -218,7 +218,7 @@ def launched(prepared: Prepared | None) -> Launched:
     """Return what launched the kernels; nothing where the events were not kept."""
     if prepared is None:
         return Launched({}, frozenset(), "")
-    sites = launchers(prepared)
+    sites = launchers(prepared.as_launched)
     rows: dict[Key, list[dict[str, Any]]] = {}
     for row in sites.table.to_pylist():
         rows.setdefault(key_of(row), []).append(row)

@@ -18,6 +18,7 @@ from tests.mfu.counting import BF16, GEMM, MI300X, UNITS, counted, rocprof, time
 from tests.mfu.counting import FLOPS as COUNTED
 from traceflops.analysis.preparation import prepare
 from traceflops.analysis.recipe import analyze
+from traceflops.cli.common import capture_beside
 from traceflops.errors import UsageError
 from traceflops.mfu.measurement import Measurement, measure
 from traceflops.mfu.traced.executed import executed
@@ -346,33 +347,6 @@ def test_a_capture_whose_calls_name_no_kernel_is_refused_with_the_reason() -> No
         measured(launches(2), capture([(1000, 1000, 1000)] * 2))
 
 
-PER_LAYER = 2 * 4096 * 4096 + 2 * 4096 * 1024 + 3 * 4096 * 12288
-QWEN3_8B = 36 * PER_LAYER + 4096 * 151_936
-"""Weights of its products, as its card has them."""
-
-
-def test_a_public_capture_tells_the_flops_of_its_graph() -> None:
-    """One decode of 32 sequences; paged attention stays unknown."""
-    graph, captured = (
-        read([shared_file(f"traces/pytorch/mi300x_sglang_qwen3_decode_{one}.json.gz")])
-        for one in ("graph", "capture")
-    )
-    found = measured(graph, captured)
-    assert found.executed.executed_flops == 2 * 32 * QWEN3_8B
-    assert ways(found) == {"order": 145, "uncounted": 72}
-
-
-def test_a_public_capture_of_fused_experts_tells_what_it_can() -> None:
-    """Triton's products of experts have no operator with a rule: 48 launches stay unknown."""
-    graph, captured = (
-        read([shared_file(f"traces/pytorch/mi300x_vllm_gptoss_decode_{one}.json.gz")])
-        for one in ("graph", "capture")
-    )
-    found = measured(graph, captured)
-    assert found.mfu is None
-    assert ways(found) == {"order": 72, "uncounted": 84, "absent": 1}
-
-
 def test_the_command_reads_a_pair(tmp_path: Path) -> None:
     sample = SAMPLES / "gpt_1rank.json.gz"
     for command in ("summary", "mfu"):
@@ -382,6 +356,22 @@ def test_the_command_reads_a_pair(tmp_path: Path) -> None:
     done = run("report", SAMPLES / "gpt_ddp_4rank", "--pair", sample, "-o", target)
     assert done.exit_code == 0, done.output
     assert "--pair gpt_1rank.json.gz" in target.read_text(encoding="utf-8")
+
+
+def test_the_capture_beside_a_replay_is_found(tmp_path: Path) -> None:
+    folder = tmp_path / "capture_traces"
+    folder.mkdir()
+    trace = tmp_path / "decode.json.gz"
+    for place, one in ((trace, "graph"), (folder / "bs_32.json.gz", "capture")):
+        place.symlink_to(shared_file(f"traces/pytorch/mi300x_sglang_qwen3_decode_{one}.json.gz"))
+    for command in ("summary", "mfu"):
+        done = run(command, trace, "--json")
+        assert done.exit_code == 0, done.output
+        assert {"replays-paired", "paired-found"} <= {
+            note["code"] for note in json.loads(done.stdout)["notes"]
+        }
+    (folder / "bs_16.json.gz").symlink_to(folder / "bs_32.json.gz")
+    assert capture_beside([str(trace)]) is None
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,8 @@ from traceflops.attribution import (
     idle_culprits,
     kernel_table,
     memory_times,
+    replays,
+    with_captured_host,
 )
 from traceflops.devices import JobReport, check_decided, is_undecided, of_job, of_no_job
 from traceflops.errors import UsageError
@@ -96,6 +98,9 @@ def analyze(
     else:
         prepared = prepare(trace, selection, rules=rules, **shown)
         paired = prepare_pair(pair, rules=rules, **shown) if pair is not None else None
+        if paired is not None and (played := replays(prepared.linked, paired.linked)):
+            host = with_captured_host(prepared.linked, paired.linked, played.captured)
+            prepared = replace(prepared, captured=host)
         analysis = analysis_of(prepared, peaks, pair=paired)
         analysis = replace(analysis, jobs=listed_jobs(trace, selection.job, **shown))
     return with_removed(analysis, names) if names is not None else analysis

@@ -21,6 +21,12 @@ if TYPE_CHECKING:
     from traceflops.attribution.datatypes import UNKNOWN_TYPE, float_type, types_of_ops
     from traceflops.attribution.device_work import DeviceWork, WorkSum, attributed_work
     from traceflops.attribution.device_work_tables import Owner, check_owner, work_owners
+    from traceflops.attribution.graph_replays import (
+        Replays,
+        has_replays,
+        replays,
+        with_captured_host,
+    )
     from traceflops.attribution.idle_classes import CLASSES
     from traceflops.attribution.idle_slices import GapParts
     from traceflops.attribution.kernels import (

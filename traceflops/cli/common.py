@@ -7,6 +7,7 @@ import stat
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -69,7 +70,7 @@ def read_and_analyze(traces: list[str], asked: Asked) -> Analysis:
         include_environment=asked.privacy.include_environment,
         redact=asked.privacy.redact,
         peaks=peaks,
-        pair=read_pair(asked.pair, asked.reading),
+        pair=read_pair(asked.pair, traces, trace, asked.reading),
     )
 
 
@@ -225,6 +226,29 @@ def check_pair(pair: str | None, traces: list[str]) -> None:
         )
 
 
-def read_pair(pair: str | None, reading: ReadingOptions) -> Trace | None:
-    """Return the paired recording, whose FLOPs the launches get; None where none is asked for."""
-    return read_trace([pair], reading) if pair is not None else None
+def read_pair(
+    pair: str | None, traces: list[str], trace: Trace, reading: ReadingOptions
+) -> Trace | None:
+    """Return the paired recording, whose FLOPs the launches get: the one that is asked for.
+
+    Else the capture of graphs that the trace replays, where it lies beside it; None without one.
+    """
+    if pair is not None:
+        return read_trace([pair], reading)
+    from traceflops.attribution import has_replays
+    from traceflops.mfu import FOUND_PAIR
+
+    found = capture_beside(traces)
+    if found is None or trace.jobs or not has_replays(trace):
+        return None
+    capture = read_trace([str(found)], reading)
+    return replace(capture, notes=(*capture.notes, FOUND_PAIR))
+
+
+def capture_beside(traces: list[str]) -> Path | None:
+    """Return the only file of the folder `capture_traces` beside the only trace, else None."""
+    if len(traces) != 1 or not Path(traces[0]).is_file():
+        return None
+    folder = Path(traces[0]).parent / "capture_traces"
+    files = sorted(folder.iterdir()) if folder.is_dir() else []
+    return files[0] if len(files) == 1 and files[0].is_file() else None

@@ -191,7 +191,7 @@ def _answer_traced(
         trace = without_description(trace)
     names = privacy.placeholders()
     prepared, wanted, notes = _prepared(trace, selection, described, given, privacy, names)
-    other, kept = read_pair(pair, reading), privacy.include_environment
+    other, kept = read_pair(pair, traces, trace, reading), privacy.include_environment
     asked: Any = {"include_environment": kept, "placeholders": names}
     paired = prepare_pair(other, **asked) if other is not None else None
     measured = measure(prepared, peaks, paired)

@@ -86,8 +86,16 @@ if TYPE_CHECKING:
         with_mtp,
         with_padded_vocab,
     )
-    from traceflops.flops.ops.arguments import TF32_OR_FP32, Shape, Shapes, read_shapes
+    from traceflops.flops.ops.arguments import (
+        TF32_OR_FP32,
+        Arguments,
+        Shape,
+        Shapes,
+        arguments_of,
+        read_shapes,
+    )
     from traceflops.flops.ops.count import UNKNOWN, OpWork, count_ops
+    from traceflops.flops.ops.gemm import matrix_type
     from traceflops.flops.ops.table import RULES
     from traceflops.flops.ops.work import (
         Core,
@@ -99,6 +107,7 @@ if TYPE_CHECKING:
         Result,
         Unknown,
         Work,
+        total_bytes,
     )
     from traceflops.flops.roofline import BOUND_FROM, Measured, NearerRoof, WorkBasis, verdict
 else:

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         self_described,
         without_description,
     )
+    from traceflops.mfu.counted.counter_flops import FOUND_PAIR
     from traceflops.mfu.counted.counter_work import CountedKernel, MeasuredWork
     from traceflops.mfu.counted.joins import CrossCheck, Join
     from traceflops.mfu.counted.launches import with_captured_launches

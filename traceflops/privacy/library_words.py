@@ -65,38 +65,38 @@ multiprocessor multistage musa mutation mvlgamma name named namedtuple names nam
 nbytes ncdhw ncu ndhwc ndtr ndtri nearest negative neighbor nepbs nested nextafter nhwck nhwckrsc
 ninf nlca nlcb nnn nnpack nnt nnz nocast node nodes noise noncausal nondeterministic nonfused nont
 nontype nope normalize nosplit notify npu nsc nsight nsp nsys ntn nts ntt nuclear nullptr number
-numel numeric nvls nvml nvrtc nvtx occupancy odd oddeven off offsetcalculator omb onednn onll opaque
-opencl operation operator operators optim optimal optimized optional order other out output outputs
-overall overhead overlap overloaded overrideable overrides pageable pair pairwise parameter parquet
-part pascal pass pat peak peek pgr phase physical pingpong pinned pinv pipeline pipelined pipes
-pitch plr point pointer points policy polygamma polynomial pools pop portable position precompiled
-predicate predicated preferred prefetch pregraph prepack prepacked prim primal primary prims print
-priority processing profile profiling proj projection prologue propagate properties property proto
-prune pto ptr ptx python pytorch pytree qadd qbatch qconv qgmma qlinear qmul qparam qscheme quantile
-quantization quantized quantum query queue qweight raked ranges ranking ranks rate ratio ravel
-recipe recommended recomputed recorded records recurrence recursive reduced reducer reentrant ref
-reference reformat reg region register registers reinterpret release renormalize rep replace replay
-reports representation request requested requests requires reserve reserved resource restrict result
-retain revert rfft rfftfreq rfftn ring rocm rocprof rocprofv roctracer roctx root rprop rrelu rules
-runtime safe same saturate saved sbtopk sched schedule scheduled schema scores scratch scripting sdp
-sections sectors selecting selector self semaphore semi seqk seqlen seqs sequence serialized server
-setattr setup sgemm sgl shape shapes shard sharded shardgrad share shared shifted shmem short side
-signbit signed siminit simt singleread sink sinks sliced sliding small smaller smallest smem smm
-softmin softshrink space sparsity spdiags spec special specialization specialized speed spill
-splitlines spsolve sqlite sqsk sqsq sqsqsk sspaddmm sss stages stall stalls stance standard stat
-statistics status stop streamk streams strict stride stridedb striding string struct structured
-style subalgo subclass subgraph summary support supported sustained svdvals svw swapdims swi sycl
-sym symbol symbolic symbols synchronize sys system systems tag tagging tail tanhshrink target
-template templates temporarily ten tensilelite tensorinv tensorop tensorrt tensors tensorsolve tex
-texture tfloat then theoretical thr threadblock threadblocks through throughput tid tiles tilesize
-time tlds tmem tnc tnn tnt tofloat tool traceable tracing train traits trans transformer transit
-transposed trapezoid trapz trilinear trim trt truncation tst ttn tts tuple turing typename types
-typing umma unchecked uncompacted units unity unload unlock unmap unnamed unpacked unregister unroll
-unrolled unshuffle unsigned unused unweighted unwrap upsampling usage use user utc utilisation
-utilization utils vander variant vectorize vectorized version virtual vllm void volatile volta vsmem
-vsplit vulkan vwa warpgroup warpgroupsize warps warpsize warpspecialized wavefront weighted wgm
-wgmxcc without worker workers workload world wrapper wrappers wsgra wsgrb xdl xla xlogy xpu xregs
-zerograd zerotensor zeta zip
+numel numeric nvls nvml nvrtc nvtx occupancy odd oddeven off offsetcalculator ogs omb onednn onll
+opaque opencl operation operator operators optim optimal optimized optional order other out output
+outputs overall overhead overlap overloaded overrideable overrides pageable pair pairwise parameter
+parquet part pascal pass pat peak peek pgr phase physical pingpong pinned pinv pipeline pipelined
+pipes pitch plr point pointer points policy polygamma polynomial pools pop portable position
+precompiled predicate predicated preferred prefetch pregraph prepack prepacked prim primal primary
+prims print priority processing profile profiling proj projection prologue propagate properties
+property proto prune pto ptr ptx python pytorch pytree qadd qbatch qconv qgmma qlinear qmul qparam
+qscheme quantile quantization quantized quantum query queue qweight raked ranges ranking ranks rate
+ratio ravel recipe recommended recomputed recorded records recurrence recursive reduced reducer
+reentrant ref reference reformat reg region register registers reinterpret release renormalize rep
+replace replay reports representation request requested requests requires reserve reserved resource
+restrict result retain revert rfft rfftfreq rfftn ring rocm rocprof rocprofv roctracer roctx root
+rprop rrelu rules runtime safe same saturate saved sbtopk sched schedule scheduled schema scores
+scratch scripting sdp sections sectors selecting selector self semaphore semi seqk seqlen seqs
+sequence serialized server setattr setup sgemm sgl shape shapes shard sharded shardgrad share shared
+shifted shmem short side signbit signed siminit simt singleread sink sinks sliced sliding small
+smaller smallest smem smm softmin softshrink space sparsity spdiags spec special specialization
+specialized speed spill splitlines spsolve sqlite sqsk sqsq sqsqsk sspaddmm sss stages stall stalls
+stance standard stat statistics status stop streamk streams strict stride stridedb striding string
+struct structured style subalgo subclass subgraph summary support supported sustained svdvals svw
+swapdims swi sycl sym symbol symbolic symbols synchronize sys system systems tag tagging tail
+tanhshrink target template templates temporarily ten tensilelite tensorinv tensorop tensorrt tensors
+tensorsolve tex texture tfloat then theoretical thr threadblock threadblocks through throughput tid
+tiles tilesize time tlds tmem tnc tnn tnt tofloat tool traceable tracing train traits trans
+transformer transit transposed trapezoid trapz trilinear trim trt truncation tst ttn tts tuple
+turing typename types typing umma unchecked uncompacted units unity unload unlock unmap unnamed
+unpacked unregister unroll unrolled unshuffle unsigned unused unweighted unwrap upsampling usage use
+user utc utilisation utilization utils vander variant vectorize vectorized version virtual vllm void
+volatile volta vsmem vsplit vulkan vwa warpgroup warpgroupsize warps warpsize warpspecialized
+wavefront weighted wgm wgmxcc without worker workers workload world wrapper wrappers wsgra wsgrb xdl
+xla xlogy xpu xregs zerograd zerotensor zeta zip
 """
 """Words that the category rules do not have, in lower case."""
 
@@ -109,6 +109,7 @@ _SIZES: Final = r"(?:4|8|16|32|64|128)"
 _CODES: Final = (
     r"[Ss][Mm]\d{2,3}[afd]?(?![a-z])",
     r"gfx\d{1,4}[a-f]?(?![a-z])",
+    r"(?:(?:bf|fp|mxfp|nvfp|f|s|u)(?:4|8|16|32|64)x)+(?:bf|fp|mxfp|nvfp|f|s|u)(?:4|8|16|32|64)(?![0-9])",
     r"(?:bf|hf|tf|fp|BF|TF|FP|Bf|Tf|Fp|BFloat|Bfloat|[fsuiFSUI])" + _SIZES + r"(?![0-9])",
     r"[eE]\d[mM]\d(?:fnuz|fnu|fn|b11fnuz)?",
     r"(?:mx|nv)fp\d",
@@ -123,7 +124,6 @@ _CODES: Final = (
     r"(?<![A-Za-z0-9])T\d{1,2}(?![A-Za-z0-9])",  # template parameters, as demanglers number them
     r"(?<![A-Za-z0-9])t\d(?:[rs]\d)+(?![A-Za-z0-9])",
     r"(?<=Align)\d{1,2}(?![A-Za-z0-9])|C(?=Align\d)",
-    r"(?:(?:bf|fp|mxfp|nvfp|f|s|u)(?:4|8|16|32|64)x)+(?:bf|fp|mxfp|nvfp|f|s|u)(?:4|8|16|32|64)(?![0-9])",
     r"[a-z]?1616(?:8|16|32|64)(?=gemm)",
     r"(?<!\d)[1-5][dD](?![a-z])|3d(?=conv)",
     r"[lq](?=[1-8]_)|(?<![A-Za-z0-9])[lq][1248](?![A-Za-z0-9])",

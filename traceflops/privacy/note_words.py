@@ -31,7 +31,7 @@ exceed exception exclude executed execution explains exported exporter exports e
 external fabric fact facts fault faults fetch few fewer ff fields figure figures file files finished
 fit five flushed flushes folder folders follow form found four frames framework freeze further gap
 gave gb gets ghz git give given gives gpus grbm guid gzip had hand happens hardware has have header
-held here hfu hidden higher highest hold holds home how however html identical identified idle
+held here hfu hidden hide higher highest hold holds home how however html identical identified idle
 ignored implausibly impossible inaccurate include included incomplete inconsistent individual
 inferred infinity information initialise inside install installed instances instead integer
 interrupts involved its itself job jobs journal jumped keeps kept kinds known knows labelled lacks

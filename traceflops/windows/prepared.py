@@ -31,7 +31,8 @@ class Prepared:
 
     `accounts` and `windows` are by row of the devices table, only the devices that the selection
     asks for. `untimed` is what a trace without a timeline says; `with_work` is what this is without
-    its devices (see `without_work`).
+    its devices (see `without_work`). `captured` is the trace with the host of a capture, which
+    launched what graphs replay.
     """
 
     selection: Selection
@@ -41,6 +42,12 @@ class Prepared:
     windows: Mapping[int, tuple[Window, ...]]
     untimed: Untimed | None = None
     with_work: Prepared | None = field(default=None, repr=False)
+    captured: LinkedTrace | None = field(default=None, repr=False)
+
+    @property
+    def as_launched(self) -> Prepared:
+        """Return the same with the captured launches of replays, to ask what launched work."""
+        return self if self.captured is None else replace(self, linked=self.captured)
 
     @property
     def trace(self) -> Trace:

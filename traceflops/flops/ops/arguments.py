@@ -9,7 +9,7 @@ types, which an argument such as `out_dtype` is recorded as.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Annotated, Any, Final, TypeVar, cast
@@ -276,6 +276,17 @@ def _fitting(strides: Shape | Shapes | None, shape: Shape) -> Shape | None:
     if strides is None or isinstance(strides, Shapes) or len(strides) != len(shape):
         return None
     return strides
+
+
+def arguments_of(row: Mapping[str, Any]) -> Arguments:
+    """Return the arguments of a row of the table of ops; without shapes where those are odd."""
+    dims, types, strides, values = (
+        row[name] or "[]"
+        for name in ("input_dims", "input_types", "input_strides", "concrete_inputs")
+    )
+    return Arguments(
+        read_shapes(dims) or (), read_types(types), read_strides(strides), read_values(values)
+    )
 
 
 def read_shapes(text: str) -> tuple[Shape | Shapes, ...] | None:

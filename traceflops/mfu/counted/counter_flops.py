@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
-from traceflops.attribution import Attribution, attribute, types_of_ops
+from traceflops.attribution import Attribution, Replays, attribute, replays, types_of_ops
 from traceflops.devices import MATRIX, counters_for, family_by_counters, family_of, find
 from traceflops.errors import UsageError
 from traceflops.mfu.budget import DevicePeaks
@@ -57,6 +58,7 @@ from traceflops.mfu.counted.launches import (
     launches_of,
 )
 from traceflops.mfu.counted.same_launches import joined
+from traceflops.mfu.counted.serving_kernels import of_passes, serving_kinds, serving_notes
 from traceflops.mfu.traced.coverage import chosen_activities, compute_kernels
 from traceflops.mfu.traced.executed import parts_of
 from traceflops.mfu.traced.known_lengths import with_told_lengths
@@ -117,7 +119,11 @@ class _Joiner:
         self.prepared, self.attribution, self.sources = prepared, attribution, sources
         self.launches = launches_of(prepared)
         self.matched = [
-            match(self.launches, source.work, self._same(source), is_own=source.is_own)
+            of_passes(
+                prepared,
+                self.launches,
+                match(self.launches, source.work, self._same(source), is_own=source.is_own),
+            )
             for source in sources
         ]
 
@@ -172,10 +178,17 @@ class _Joiner:
         return self.prepared.trace.activities
 
     def _same(self, source: Source) -> IntArray | None:
-        """Return, per launch, the counted launch that is the same one, None for another run.
+        """Return, per launch, the one there that is the same, None for another run.
 
-        Both have its correlation, which no other launch of the process has, and its name.
+        That is its capture, or has its correlation, as no other launch of the process, and its
+        name.
         """
+        if source.replays is not None:
+            captured = source.replays.captured[self.launches.row]
+            rows = source.work.launches.row
+            place = np.full(int(rows.max()) + 1, -1, dtype=np.int64)
+            place[rows] = np.arange(len(rows))
+            return taken(place, captured)
         if not source.is_own or source.counters is None:
             return None
         counted, target = source.counters.counted, self.launches
@@ -196,8 +209,10 @@ class _Joiner:
         chosen = chosen_activities(self.prepared) & compute_kernels(self.prepared)
         wanted = chosen[self.launches.row]
         dur = numbers(self._activities["dur_ns"])[self.launches.row]
+        unowned = self.attribution.owner[self.launches.row] < 0
         for source, matched in zip(self.sources, self.matched, strict=True):
-            yield join_of(source.work.origin, source.file, matched, wanted, dur)
+            mine = wanted & unowned if source.work.origin == "pair" else wanted
+            yield join_of(source.work.origin, source.file, matched, mine, dur)
 
     def _check(self) -> CrossCheck | None:
         """Return how counters compare with shapes: of the trace itself, else of the paired one."""
@@ -226,6 +241,8 @@ class _Joiner:
         is_said = any(note.code == SAME_RUN.code for note in self.prepared.trace.notes)
         for source, join in zip(self.sources, joins, strict=True):
             yield from join_notes(join, source.work.launches.count)
+            yield from source.replays.notes if source.replays is not None else ()
+            yield from serving_notes(source.work) if source.work.origin == "pair" else ()
             if join.count("dispatch") and not is_said:
                 yield SAME_RUN
             if source.counters is not None:
@@ -247,11 +264,19 @@ def _bytes_notes(sources: Sequence[Source]) -> Iterator[Note]:
         yield MEMORY
 
 
+FOUND_PAIR: Final = Note(
+    "assumed",
+    "found",
+    "The capture of the graphs was found beside the trace; --pair takes another.",
+)
+"""A note of a pair that nobody named: where it tells nothing, there is none."""
+
+
 @dataclass(frozen=True, slots=True)
 class Source:
     """A recording that tells work: what, the counters if that is what it is, and its file.
 
-    `is_own` says that the timed run has them itself.
+    `is_own` says that the timed run has them itself, `replays` which of its launches are captured.
     """
 
     work: LaunchWork
@@ -259,6 +284,7 @@ class Source:
     counted: tuple[CountedKernel, ...]
     file: str | None
     is_own: bool
+    replays: Replays | None = None
 
 
 def work_sources(
@@ -269,10 +295,12 @@ def work_sources(
     if pair is not None:
         file, shapes = _file_of(pair.trace), paired_work(pair)
         theirs = _counted(pair.trace, known, file)
-        if shapes is None and theirs is None:
+        is_found = FOUND_PAIR.code in {note.code for note in pair.trace.notes}
+        if shapes is None and theirs is None and not is_found:
             raise _tells_nothing(pair.trace)
         if shapes is not None:
-            yield Source(shapes, None, (), file, is_own=False)
+            replayed = replays(prepared.linked, pair.linked)
+            yield Source(shapes, None, (), file, is_own=False, replays=replayed)
     own = _counted(prepared.trace, known, None)
     yield from (source for source in (own, theirs) if source is not None)
 
@@ -360,11 +388,13 @@ def paired_work(pair: Prepared) -> LaunchWork | None:
     nothing = len(kinds)
     kind = np.where(helps, nothing, taken(of_op, op, UNKNOWN))
     size = taken(attribution.work.of_ops(attribution.work.min_bytes), op, UNKNOWN)
+    told = {at: one for at, one in serving_kinds(pair, launches).items() if kind[at] < 0}
+    kind[list(told)] = nothing + 1 + np.arange(len(told))
     return LaunchWork(
         "pair",
         launches,
         kind,
-        (*kinds, ()),
+        (*kinds, (), *told.values()),
         np.where(helps, 0, size),
         np.full(launches.count, UNKNOWN, dtype=np.int64),
     )

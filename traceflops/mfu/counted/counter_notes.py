@@ -20,6 +20,7 @@ from traceflops.windows import Prepared
 
 _WAYS: Final[dict[How, str]] = {
     "dispatch": "by dispatch",
+    "replay": "as captured",
     "order": "by launch order",
     "step": "by order within the step",
     "alike": "by name and size (all did equal work)",

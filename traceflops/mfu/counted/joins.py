@@ -3,6 +3,7 @@
 The first of these that holds, per launch:
 
     dispatch   both are records of the same launch
+    replay     a graph replays the other run's launch (attribution/graph_replays.py)
     order      the n-th launch of a kernel is the n-th of the other run, which launches it equally
                often; all of them in the same size
     step       the n-th launch of a kernel in a size in each step; also where the other run knows no
@@ -62,7 +63,9 @@ from traceflops.table import (
 from traceflops.units import decimal, exact_percent
 from traceflops.windows import Prepared
 
-How = Literal["dispatch", "order", "step", "alike", "between", "ambiguous", "uncounted", "absent"]
+How = Literal[
+    "dispatch", "replay", "order", "step", "alike", "between", "ambiguous", "uncounted", "absent"
+]
 
 HOW: Final[tuple[How, ...]] = get_args(How)
 
@@ -105,15 +108,15 @@ def match(
 ) -> Matched:
     """Return what the launches of a run did by the work of another.
 
-    `same` is, per launch, the row in `work` that is a record of the same launch, else -1. `is_own`
-    says that both are of one trace, so that processes of one number are the same.
+    `same` is, per launch, the row in `work` that is a record of the same launch, or of its capture,
+    else -1. `is_own` says that both are of one trace, so that processes of one number are the same.
     """
     source = work.launches
     names = joint_names(target, source)
     keys = keys_of(names, target, source)
     processes = processes_of(target, source, is_own=is_own)
     row = np.full(target.count, -1, dtype=np.int64) if same is None else same
-    how = np.full(target.count, HOW.index("dispatch"), dtype=np.int64)
+    how = np.full(target.count, HOW.index("dispatch" if is_own else "replay"), dtype=np.int64)
     for way, same_row in (
         ("order", in_order(target, source, processes, names, keys)),
         ("order", in_order(target, source, processes, keys, keys)),

@@ -175,13 +175,35 @@ def extremes(group: IntArray, values: IntArray, count: int) -> tuple[IntArray, I
 
 
 @dataclass(frozen=True, slots=True)
+class CachedKeys:
+    """The bytes of an attention on cached keys: its own, and of each key; None: not known."""
+
+    own: int | None = None
+    per_key: int | None = None
+
+    def bytes(self, keys: int) -> int:
+        """Return the bytes with so many keys, UNKNOWN where they are not known."""
+        if self.own is None or self.per_key is None:
+            return UNKNOWN
+        return self.own + self.per_key * keys
+
+
+@dataclass(frozen=True, slots=True)
 class WorkPart:
-    """FLOPs of one line and data type; `flops` is the most and `at_least` the least."""
+    """FLOPs of one line and data type; `flops` is the most and `at_least` the least.
+
+    With `cached` they are those of one pair of query and key: the pass tells how many there are.
+    """
 
     line: str
     dtype: str
     flops: int
     at_least: int
+    cached: CachedKeys | None = None
+
+    def times(self, pairs: int) -> WorkPart:
+        """Return the part with so many pairs."""
+        return WorkPart(self.line, self.dtype, self.flops * pairs, self.at_least * pairs)
 
 
 Kind = tuple[WorkPart, ...]
@@ -244,6 +266,8 @@ def common(kinds: Sequence[Kind]) -> Kind | None:
     Lines of one family become the words they share (model.matmul of a forward product and a
     gradient); where families differ it is not known what the FLOPs were for.
     """
+    if any(part.cached is not None for kind in kinds for part in kind):
+        return None
     families = [_sums(kind, lambda part: part.line.split(".")[0]) for kind in kinds]
     if all(sums == families[0] for sums in families):
         return tuple(
@@ -275,7 +299,7 @@ def exact_flops(kinds: Sequence[Kind], kind: IntArray) -> IntArray:
     """Return the FLOPs of launches of some kinds, UNKNOWN where they are not exact."""
     flops = [
         sum(part.flops for part in parts)
-        if all(part.flops == part.at_least for part in parts)
+        if all(part.flops == part.at_least and part.cached is None for part in parts)
         else UNKNOWN
         for parts in kinds
     ]

@@ -1,0 +1,178 @@
+"""Kernels of replayed graphs and the captured launches that they are."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.build import launched, trace_of
+from tests.conftest import shared_file
+from traceflops.analysis.preparation import prepare, prepare_pair
+from traceflops.analysis.recipe import analyze
+from traceflops.attribution import launchers, replays
+from traceflops.parsers import read
+from traceflops.table import Trace
+
+GRAPH = ("gemm", "norm", "gemm", "add")
+
+
+def captured(*graphs: tuple[str, ...], grids: tuple[int, ...] = ()) -> Trace:
+    """Return captures one after the other; each kernel has an op of its own, in a module."""
+    tables: dict[str, list[dict[str, Any]]] = {"calls": [], "ops": [], "marks": []}
+    at = 0
+    for number, names in enumerate(graphs):
+        tables["calls"].append({"name": "hipStreamBeginCapture", "start_ns": at})
+        for nth, name in enumerate(names):
+            at += 100
+            tables["marks"].append(
+                {"name": f"nn.Module: M{nth}_0", "start_ns": at, "dur_ns": 90, "kind": "module"}
+            )
+            tables["ops"].append({"name": f"op{number}.{nth}", "start_ns": at + 10, "dur_ns": 70})
+            size = {"grid": [grids[number], 1, 1], "block": [64, 1, 1]} if grids else {}
+            tables["calls"].append(
+                {"start_ns": at + 20, "correlation": at, "kernel": name, "name": "hipLaunchKernel"}
+                | size
+            )
+        at += 100
+        tables["calls"].append({"name": "hipStreamEndCapture", "start_ns": at})
+        # Launched after the capture, and not recorded: no kernel of the graph.
+        at += 100
+        tables["calls"].append({"start_ns": at, "correlation": at, "kernel": "gemm"})
+        at += 100
+    return trace_of(**tables)
+
+
+def replayed(
+    *names: str, times: int = 1, streams: tuple[int, ...] = (), grid: int | None = None
+) -> Trace:
+    """Return a trace of so many replays of a graph, and of one kernel beside each."""
+    calls, activities, at = [], [], 0
+    size = {"grid": [grid, 1, 1], "block": [64, 1, 1]} if grid else {}
+    for nth in range(times):
+        graph, alone = 2 * nth + 1, 2 * nth + 2
+        calls += [
+            {"name": "hipGraphLaunch", "start_ns": at, "correlation": graph},
+            {"name": "hipLaunchKernel", "start_ns": at + 2, "correlation": alone},
+        ]
+        for place, name in enumerate(names):
+            at += 100
+            stream = streams[place] if streams else 7
+            activities.append(
+                {"name": name, "start_ns": at, "correlation": graph, "stream": stream} | size
+            )
+        at += 100
+        activities.append({"name": "gemm", "start_ns": at, "correlation": alone})
+        at += 100
+    return trace_of(calls=calls, activities=activities)
+
+
+def paired(timed: Trace, capture: Trace) -> tuple[list[str | None], list[str]]:
+    """Return the captured op of each kernel, and the texts of the notes."""
+    ours, theirs = prepare(timed).linked, prepare_pair(capture).linked
+    found = replays(ours, theirs)
+    assert found is not None
+    op = [theirs.links.op_of_activity[row] if row >= 0 else -1 for row in found.captured]
+    names = theirs.trace.ops["name"].to_pylist()
+    return [names[row] if row >= 0 else None for row in op], [note.text for note in found.notes]
+
+
+OPS = ["op0.0", "op0.1", "op0.2", "op0.3", None]
+
+
+def test_kernels_of_a_replay_are_the_captured_launches_in_order() -> None:
+    ops, notes = paired(replayed(*GRAPH), captured(GRAPH))
+    assert ops == OPS
+    assert [text.split(" are ")[0] for text in notes] == ["4 kernels of 1 graph replay"]
+
+
+def test_each_replay_is_paired_with_the_capture() -> None:
+    ops, _ = paired(replayed(*GRAPH, times=3), captured(GRAPH))
+    assert ops == OPS * 3
+
+
+def test_of_several_captured_graphs_the_one_with_these_kernels_counts() -> None:
+    ops, _ = paired(replayed(*GRAPH), captured(GRAPH[:3], ("gemm", "add", "gemm", "norm"), GRAPH))
+    assert ops == ["op2.0", "op2.1", "op2.2", "op2.3", None]
+
+
+def test_graphs_of_the_same_kernels_are_told_apart_by_their_sizes() -> None:
+    ops, _ = paired(replayed(*GRAPH, grid=16), captured(GRAPH, GRAPH, grids=(8, 16)))
+    assert ops == ["op1.0", "op1.1", "op1.2", "op1.3", None]
+
+
+@pytest.mark.parametrize(
+    ("names", "graphs", "why"),
+    [
+        (GRAPH[:3], (GRAPH,), "a replay has 3 kernels, the capture 4"),
+        (("gemm", "norm", "gemm", "mul"), (GRAPH,), "kernel 4 of a replay has another name"),
+        (("gemm", "gemm", "norm", "add"), (GRAPH,), "its kernels are in another order"),
+        (GRAPH, (GRAPH, GRAPH), "several captured graphs have them"),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_the_reason(
+    names: tuple[str, ...], graphs: tuple[tuple[str, ...], ...], why: str
+) -> None:
+    ops, notes = paired(replayed(*names), captured(*graphs))
+    assert set(ops) == {None}
+    (note,) = notes
+    assert why in note
+
+
+def test_on_several_streams_only_kernels_of_one_stream_have_an_order() -> None:
+    """Which of the two products is which, no captured launch tells."""
+    swapped = replayed("gemm", "add", "gemm", "norm", streams=(1, 1, 2, 2))
+    ops, notes = paired(swapped, captured(GRAPH))
+    assert ops == [None, "op0.3", None, "op0.1", None]
+    assert notes[0].startswith("2 kernels of 1 graph replay")
+    ops, _ = paired(replayed("norm", "add", "gemm", "gemm", streams=(1, 1, 2, 2)), captured(GRAPH))
+    assert ops == ["op0.1", "op0.3", "op0.0", "op0.2", None]
+
+
+def test_nothing_is_paired_without_replays_or_without_captured_launches() -> None:
+    alone = trace_of(**launched(("gemm", 1, 10, 20)))
+    replay, capture = replayed(*GRAPH), captured(GRAPH)
+    for timed, other in ((alone, capture), (replay, alone)):
+        assert replays(prepare(timed).linked, prepare_pair(other).linked) is None
+
+
+def test_reports_name_what_launched_the_captured_kernels() -> None:
+    found = analyze(replayed(*GRAPH), pair=with_shapes(captured(GRAPH))).prepared
+    assert found is not None
+    rows = launchers(found.as_launched).table.to_pylist()
+    assert {(row["name"], row["op"], row["scope"]) for row in rows} == {
+        ("gemm", "aten::mm", "M0"),
+        ("gemm", "op0.2", "M2"),
+        ("gemm", None, None),
+        ("norm", "op0.1", "M1"),
+        ("add", "op0.3", "M3"),
+    }
+    assert np.array_equal(found.linked.links.call_of_activity, [0, 0, 0, 0, 1])
+
+
+def with_shapes(trace: Trace) -> Trace:
+    """Return the capture with a product as its first op, so that it tells FLOPs."""
+    ops = trace.ops.to_pylist()
+    shape = {"input_dims": "[[8,8],[8,8]]", "input_types": '["float","float"]'}
+    product = (
+        ops[0] | shape | {"name": "aten::mm", "start_ns": ops[0]["start_ns"] + 1, "dur_ns": 60}
+    )
+    return replace(trace, tables={**trace.tables, "ops": trace_of(ops=[*ops, product]).ops})
+
+
+@pytest.mark.parametrize(("name", "count"), [("sglang_qwen3", 544), ("vllm_gptoss", 421)])
+def test_public_replays_are_paired_in_full(name: str, count: int) -> None:
+    """As shared/diagnosis/ATTRIBUTION.md counted them: all by their full name, in order."""
+    graph, capture = (
+        read([shared_file(f"traces/pytorch/mi300x_{name}_decode_{one}.json.gz")])
+        for one in ("graph", "capture")
+    )
+    ours, theirs = prepare(graph).linked, prepare_pair(capture).linked
+    found = replays(ours, theirs)
+    assert found is not None
+    rows = np.flatnonzero(found.captured >= 0)
+    assert len(rows) == len(set(found.captured[rows].tolist())) == count
+    mine, other = (linked.trace.activities["name"].to_pylist() for linked in (ours, theirs))
+    assert [mine[row] for row in rows] == [other[found.captured[row]] for row in rows]

@@ -1,0 +1,205 @@
+"""Which captured launch each kernel of a replayed graph is, by a recording of the capture.
+
+A replay has one launch call for all of its kernels; what launched each of them only the capture
+shows. The kernels of a replay and the captured launches of one graph are paired one to one: both
+have each kernel equally often, and on one stream in the same order. On several streams, which
+captured launches do not name, a kernel that runs on one of them has its own order.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from traceflops.categories import same_kernels
+from traceflops.table import (
+    ABSENT,
+    BoolArray,
+    IntArray,
+    Links,
+    Note,
+    Trace,
+    codes,
+    groups,
+    is_one_of,
+    matching,
+    names,
+    number_column,
+    numbers,
+    taken,
+)
+from traceflops.timeline import LinkedTrace
+from traceflops.units import several
+
+_REPLAY: Final = re.compile(r"(?:cuda|cu|hip)GraphLaunch")
+_BEGIN: Final = re.compile(r"(?:cuda|cu|hip)StreamBeginCapture")
+_END: Final = re.compile(r"(?:cuda|cu|hip)StreamEndCapture")
+
+
+@dataclass(frozen=True, slots=True)
+class Replays:
+    """The captured launch of each activity, a row of the capture's activities; -1 for none."""
+
+    captured: IntArray
+    notes: tuple[Note, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Kernels:
+    """Kernels of one graph in order: rows of activities, names that both runs share, sizes."""
+
+    row: IntArray
+    name: IntArray
+    sizes: pa.Table
+
+    @property
+    def sorted(self) -> IntArray:
+        """Return the places by name, those of one name in order."""
+        return np.argsort(self.name, kind="stable")
+
+
+def has_replays(trace: Trace) -> bool:
+    """Return whether a call of the trace replays a graph."""
+    return any(_REPLAY.fullmatch(name) for name in names(trace.calls["name"]))
+
+
+def replays(timed: LinkedTrace, capture: LinkedTrace) -> Replays | None:
+    """Return which kernels of graph replays are which captured launches, None without either."""
+    ours, theirs = same_kernels(
+        *(names(linked.trace.activities["name"]) for linked in (timed, capture))
+    )
+    replayed = list(_replayed(timed, ours))
+    graphs = [graph for graph in _graphs(capture, theirs) if len(graph.row)]
+    if not replayed or not graphs:
+        return None
+    captured = np.full(timed.trace.activities.num_rows, -1, dtype=np.int64)
+    refused: dict[str, int] = {}
+    paired = 0
+    for one in replayed:
+        stream = numbers(timed.trace.activities["stream"], ABSENT)[one.row]
+        fitting, why = _fitting(one, stream, graphs)
+        if fitting is None:
+            refused[why] = refused.get(why, 0) + len(one.row)
+        else:
+            paired, own = paired + 1, one.sorted
+            captured[one.row[own]] = np.where(
+                _on_one_stream(one.name, stream)[own], fitting.row[fitting.sorted], -1
+            )
+    return Replays(captured, tuple(_notes(captured, paired, refused)))
+
+
+def _replayed(timed: LinkedTrace, name_of: IntArray) -> Iterator[_Kernels]:
+    """Yield the kernels of each replay, in the order in which they began."""
+    call = timed.links.call_of_activity
+    is_replay = matching(timed.trace.calls["name"], _REPLAY.fullmatch)
+    kernel = is_one_of(timed.trace.activities["kind"], "kernel")
+    rows = np.flatnonzero(kernel & (taken(is_replay.astype(np.int64), call, 0) > 0))
+    rows = rows[np.argsort(numbers(timed.trace.activities["start_ns"])[rows], kind="stable")]
+    for _, at in groups(call[rows]):
+        yield _kernels(timed, rows[at], name_of)
+
+
+def _graphs(capture: LinkedTrace, name_of: IntArray) -> Iterator[_Kernels]:
+    """Yield the launches of each graph, in order of the host; of all if no call begins one."""
+    calls, activities = capture.trace.calls, capture.trace.activities
+    call = capture.links.call_of_activity
+    start, process = (numbers(calls[column]) for column in ("start_ns", "process"))
+    dur, began = (numbers(activities[column]) for column in ("dur_ns", "start_ns"))
+    kernel = is_one_of(activities["kind"], "kernel")
+    rows = np.flatnonzero(kernel & (dur == 0) & (call >= 0) & (began == taken(start, call, ABSENT)))
+    rows = rows[np.argsort(began[rows], kind="stable")]
+    begins, ends = (
+        np.flatnonzero(matching(calls["name"], one.fullmatch)) for one in (_BEGIN, _END)
+    )
+    if not len(begins):
+        yield _kernels(capture, rows, name_of)
+    for begin in begins.tolist():
+        after = ends[(process[ends] == process[begin]) & (start[ends] > start[begin])]
+        stop = start[after].min(initial=np.iinfo(np.int64).max)
+        mine = (process[call[rows]] == process[begin]) & (began[rows] > start[begin])
+        yield _kernels(capture, rows[mine & (began[rows] < stop)], name_of)
+
+
+def _kernels(linked: LinkedTrace, rows: IntArray, name_of: IntArray) -> _Kernels:
+    activities = linked.trace.activities
+    sizes = activities.select(["grid", "block"]).take(rows)
+    return _Kernels(rows, name_of[codes(activities["name"])[rows]], sizes)
+
+
+def _on_one_stream(name: IntArray, stream: IntArray) -> BoolArray:
+    """Return, per kernel, whether all of its name run on one stream."""
+    found = np.zeros(len(name), dtype=np.bool_)
+    for _, at in groups(name):
+        found[at] = len(np.unique(stream[at])) == 1
+    return found
+
+
+def _fitting(
+    one: _Kernels, stream: IntArray, graphs: Sequence[_Kernels]
+) -> tuple[_Kernels | None, str]:
+    """Return the graph that a replay is of, or else why there is none."""
+    sized = [graph for graph in graphs if len(graph.row) == len(one.row)]
+    if not sized:
+        counts = ", ".join(f"{len(graph.row):,}" for graph in graphs[:3])
+        return None, f"a replay has {len(one.row):,} kernels, the capture {counts}"
+    alike = [g for g in sized if np.array_equal(g.name[g.sorted], one.name[one.sorted])]
+    if not alike:
+        at = int(np.flatnonzero(sized[0].name != one.name)[0])
+        return None, f"kernel {at + 1:,} of a replay has another name in the capture"
+    if len(np.unique(stream)) == 1:
+        alike = [graph for graph in alike if np.array_equal(graph.name, one.name)]
+    if len(alike) > 1:  # as those of several batch sizes
+        alike = [graph for graph in alike if graph.sizes.equals(one.sizes)]
+    if len(alike) != 1:
+        return None, "its kernels are in another order, or several captured graphs have them"
+    return alike[0], ""
+
+
+def _notes(captured: IntArray, count: int, refused: Mapping[str, int]) -> Iterator[Note]:
+    paired = int(np.count_nonzero(captured >= 0))
+    if paired:
+        text = (
+            f"{several(paired, 'kernel')} of {several(count, 'graph replay')} are paired one to "
+            "one with captured launches, which tell operator and module."
+        )
+        yield Note("assumed", "replays-paired", text, paired)
+    for why, kernels in refused.items():
+        text = f"{several(kernels, 'kernel')} of graph replays match no capture: {why}."
+        yield Note("missing", "replays-not-paired", text, kernels)
+
+
+def with_captured_host(timed: LinkedTrace, capture: LinkedTrace, captured: IntArray) -> LinkedTrace:
+    """Return the trace with the host of the capture, which launched the kernels of replays.
+
+    It says what launched work, and nothing about time: the host of the capture ran earlier.
+    """
+    before = timed.trace.processes.num_rows
+    tables = {
+        name: _appended(timed.trace.table(name), capture.trace.table(name), before)
+        for name in ("calls", "ops", "marks")
+    }
+    calls, ops = timed.trace.calls.num_rows, timed.trace.ops.num_rows
+    ours, theirs = timed.links, capture.links
+    links = Links(
+        _shifted(ours.call_of_activity, taken(theirs.call_of_activity, captured), calls),
+        np.append(ours.op_of_call, np.where(theirs.op_of_call < 0, -1, theirs.op_of_call + ops)),
+        _shifted(ours.op_of_activity, taken(theirs.op_of_activity, captured), ops),
+    )
+    trace = replace(timed.trace, tables={**timed.trace.tables, **tables})
+    return replace(timed, trace=trace, links=links)
+
+
+def _appended(ours: pa.Table, theirs: pa.Table, before: int) -> pa.Table:
+    place = ours.schema.get_field_index("process")
+    process = number_column(numbers(theirs["process"]) + before, ours.schema.field(place).type)
+    moved = theirs.set_column(place, ours.schema.field(place), process)
+    return pa.concat_tables([ours, moved]).unify_dictionaries().combine_chunks()
+
+
+def _shifted(ours: IntArray, theirs: IntArray, by: int) -> IntArray:
+    return np.where(theirs >= 0, theirs + by, ours)
