@@ -109,6 +109,55 @@ def test_a_gap_before_a_launch_has_the_class_of_what_the_host_did(kind: str) -> 
     assert idle.unexplained_ns == 0
 
 
+@pytest.mark.parametrize(
+    ("call", "expected"),
+    [
+        *((name, "sync_call") for name in ("hipDeviceSynchronize", "hipEventSynchronize")),
+        *((name, "sync_call") for name in ("cuCtxSynchronize", "hsa_signal_wait_scacquire")),
+        *((name, "blocking_copy") for name in ("hipMemcpyWithStream", "cudaMemcpy2D")),
+        *((name, "blocking_copy") for name in ("cuMemcpyDtoHAsync_v2", "hsa_memory_copy")),
+        *((name, "memory_alloc") for name in ("hipMalloc", "hipFree", "cuMemCreate", "cuMemUnmap")),
+        *((name, "memory_alloc") for name in ("hsa_amd_memory_pool_allocate", "hipHostMalloc")),
+        *((name, "slow_driver_call") for name in ("hipModuleLoad", "hipGraphLaunch")),
+    ],
+)
+def test_a_call_has_the_class_of_its_name(call: str, expected: str) -> None:
+    idle = analyze(made(calls=[event(call, 15, 1_000)])).idle
+    assert by_class(idle) == {expected: 980, "launch_latency": 10}
+
+
+def system(name: str, start_us: int, end_us: int) -> dict[str, Any]:
+    """Return a call of the operating system."""
+    return event(name, start_us, end_us, kind="system")
+
+
+def test_what_a_call_does_inside_is_part_of_the_call() -> None:
+    calls = [event("hipMemcpy", 15, 1_000), event("hsa_signal_wait_relaxed", 100, 990)]
+    idle = analyze(made(calls=calls, marks=[system("ioctl", 200, 900)])).idle
+    assert by_class(idle) == {"blocking_copy": 980, "launch_latency": 10}
+    assert idle.culprits[0].label == "hipMemcpy"
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        *((name, "host_code") for name in ("write", "open64", "fsync")),
+        *((name, "external_wait") for name in ("pthread_cond_wait", "poll", "recvmsg", "waitpid")),
+        *((name, "eager_overhead") for name in ("pthread_cond_signal", "sem_post", "execve")),
+    ],
+)
+def test_calls_of_the_system_are_named_with_the_annotation_around(name: str, expected: str) -> None:
+    marks = [event("IO 190", 5, 1_000), system(name, 20, 1_000)]
+    idle = analyze(made(marks=marks)).idle
+    assert by_class(idle) == {expected: 980, "launch_latency": 10}
+    assert idle.culprits[0].label == f"{name} in IO #"
+
+
+def test_a_step_does_not_name_a_call() -> None:
+    marks, calls = [event("step 12", 0, 1_005)], [event("hipMalloc", 15, 1_000)]
+    assert analyze(made(marks=marks, calls=calls)).idle.culprits[0].label == "hipMalloc"
+
+
 def test_another_thread_tells_where_the_launching_one_runs_a_backward_pass() -> None:
     waiting = frame("<built-in method run_backward of type object at 0x1>", 5, 1_005)
     ops = [event("MulBackward0", 20, 1_000, thread=ENGINE)]

@@ -30,10 +30,12 @@ from traceflops.table import (
     numbers,
     taken,
 )
-from traceflops.timeline import Intervals
+from traceflops.timeline import NEVER, Intervals
+from traceflops.windows import is_step_label
 
 CALL, OP, FRAME, SYSTEM, LABEL = range(5)
 _OF_MARK: Final = {"python": FRAME, "module": FRAME, "system": SYSTEM, "annotation": LABEL}
+_NUMBER: Final = re.compile(r"#?\d+")
 
 
 @dataclass(frozen=True)  # without slots, so that there is a place for what is found on demand
@@ -66,8 +68,18 @@ class HostEvents:
 
     @cached_property
     def is_work(self) -> BoolArray:
-        """Return which events are more than a label."""
-        return (self.kind != LABEL) | self._facts["is_work"][self.name]
+        """Return which events are more than a label, and no call that another call makes."""
+        call = self.kind == CALL
+        caller_end_ns = taken(self.end_ns, self.tree.around(call), NEVER)
+        is_inner = (call | (self.kind == SYSTEM)) & (self.end_ns <= caller_end_ns)
+        return ((self.kind != LABEL) | self._facts["is_work"][self.name]) & ~is_inner
+
+    def text(self, event: int) -> str:
+        """Return the name of an event; numbers in labels, often those of a step, are left out."""
+        if event < 0:
+            return ""
+        label = self.labels[self.name[event]]
+        return _NUMBER.sub("#", label) if self.kind[event] == LABEL else label
 
     def told(self, fact: str, event: IntArray) -> BoolArray:
         """Return whether the names of events (-1: none) tell a fact of `host_names.FACTS`."""
@@ -144,14 +156,18 @@ def is_of_library(frame: str) -> bool:
 def owners(events: HostEvents) -> IntArray:
     """Return, for each event, the one around it whose name its owner knows best.
 
-    That is the nearest function of a user, else the outermost operator, else the event itself.
+    That is the nearest function of a user, else the outermost operator, else, for a call, the
+    annotation around it that is no step, else the event itself.
     """
     known = np.array([not is_of_library(label) for label in events.labels], dtype=np.bool_)
     user = events.tree.nearest((events.kind == FRAME) & known[events.name])
     is_op = events.kind == OP
     outermost = events.tree.nearest(is_op & (events.tree.around(is_op) < 0))
-    itself = np.arange(len(events.kind))
-    return np.where(user >= 0, user, np.where(outermost >= 0, outermost, itself))
+    is_step = np.array([is_step_label(label, None) for label in events.labels], dtype=np.bool_)
+    label = events.tree.nearest((events.kind == LABEL) & ~is_step[events.name])
+    is_named = (label >= 0) & ((events.kind == CALL) | (events.kind == SYSTEM))
+    owner = np.where(is_named, label, np.arange(len(events.kind)))
+    return np.where(user >= 0, user, np.where(outermost >= 0, outermost, owner))
 
 
 def is_of_user(events: HostEvents, event: int) -> bool:

@@ -22,16 +22,23 @@ FACTS: Final[dict[str, str]] = {
     ),
     "runs_backward": r"\brun_backward\b|_engine_run_backward",
     "reads_scalar": r"^aten::(item|_local_scalar_dense|is_nonzero)$",
-    "waits_for_device": r"^(cuda|cu|hip)(Device|Stream|Event|Ctx|Thread)Synchronize",
-    "copies": r"Memcpy",
-    "copies_async": r"Memcpy\w*Async",
-    "allocates": r"Malloc|Free|MemAlloc|MemGetInfo|MemPool|Host(Alloc|Register|Unregister)",
+    "waits_for_device": (
+        r"^(cuda|cu|hip)(Device|Stream|Event|Ctx|Thread)Synchronize|^hsa_(amd_)?signal_wait"
+    ),
+    "copies": r"Memcpy|^hsa_(amd_)?memory_(async_)?copy",
+    "copies_async": r"Memcpy\w*Async|^hsa_amd_memory_async_copy",
+    "allocates": (
+        r"Malloc|Free|MemAlloc|MemGetInfo|MemPool|Host(Alloc|Register|Unregister)"
+        r"|^(cu|hip)Mem(Create|Map|Unmap|Release|SetAccess|AddressReserve)"
+        r"|^hsa_(amd_)?(memory|vmem)_(pool_)?(allocate|free|lock|unlock|map|unmap|handle|address)"
+    ),
     "waits": (
         r"^<built-in (method|function) (acquire|sleep|poll|select|recv|accept|wait)\b"
         r"|^(threading|queue|selectors)\.py\(|/(threading|queue|selectors)\.py\(\d+\): "
         r"(wait|acquire|join|get|select)$"
-        r"|^(pthread_(cond|mutex|rwlock|join)|p?poll$|epoll_|p?select$|(clock_)?nanosleep|u?sleep$"
-        r"|sem_|futex|recv|accept|sigwait|waitpid)"
+        r"|^(pthread_(cond_(timed|clock)?wait|mutex_(timed|clock)?lock|rwlock_\w*(rd|wr)lock|join"
+        r"|barrier_wait)|p?poll$|epoll_p?wait|p?select$|(clock_)?nanosleep|u?sleep$|pause$|join$"
+        r"|lock$|flock$|sem_(timed|clock)?wait|futex|recv|accept|connect$|sigwait|wait(pid|id|\d)?$)"
     ),
     "uses_files": (
         r"^(p?readv?|p?writev?|f?open|fopen|open_\w+|openat|f(read|write|lush|sync|close)|close"
