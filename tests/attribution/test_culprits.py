@@ -208,6 +208,13 @@ def test_without_a_launch_idle_time_is_unexplained() -> None:
     assert analyze(trace_of(**run)).idle == IdleCulprits((), 10 * US)
 
 
+def test_before_the_first_call_of_a_process_no_thread_hands_over() -> None:
+    run = launched(("first", 0, 10 * US, 10 * US), ("second", 1_000 * US, 1_010 * US, 10 * US))
+    run["activities"][0]["correlation"] = None
+    del run["calls"][0]
+    assert by_class(analyze(trace_of(**run)).idle) == {"host_unrecorded": 980, "launch_latency": 10}
+
+
 def test_a_library_label_is_work_and_one_of_a_user_is_not() -> None:
     marks = [event("nccl:all_to_all", 15, 500), event("validate 3", 500, 1_000)]
     idle = analyze(made(marks=marks)).idle

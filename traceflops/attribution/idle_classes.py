@@ -143,4 +143,4 @@ def _last_was_other(slices: Slices, parts: GapParts, trace: Trace) -> BoolArray:
     place = places_in_groups(*ended, process[call], slices.start_ns)
     last = order[np.maximum(place - 1, 0)]
     known = (place > 0) & (process[last] == process[call])
-    return np.asarray(~known | (thread[last] != thread[call]))
+    return np.asarray(known & (thread[last] != thread[call]))
