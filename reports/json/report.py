@@ -82,6 +82,7 @@ def report_object(analysis: Analysis) -> dict[str, Any]:
         "jobs": [_job(job) for job in analysis.jobs],
         "idle": _idle(analysis),
         "host_bound": asdict(analysis.host_bound) if analysis.host_bound else None,
+        "synchronisations": [asdict(one) for one in analysis.synchronisations],
     }
 
 

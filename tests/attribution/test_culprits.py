@@ -251,6 +251,8 @@ def test_culprits_and_what_is_unexplained_sum_to_the_idle_time(
     told = sum(culprit.idle_ns for culprit in analysis.idle.culprits)
     assert told + analysis.idle.unexplained_ns == analysis.components.idle_ns
     assert analysis.idle.unexplained_ns == 0
+    blocked_ns = sum(culprit.blocked_before_ns for culprit in analysis.idle.culprits)
+    assert sum(call.idle_after_ns for call in analysis.synchronisations) == blocked_ns
     assert all(culprit.idle_ns > 0 and culprit.gaps > 0 for culprit in analysis.idle.culprits)
 
 

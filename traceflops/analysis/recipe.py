@@ -18,6 +18,7 @@ from traceflops.attribution import (
     idle_culprits,
     kernel_table,
     memory_times,
+    synchronisations,
 )
 from traceflops.devices import JobReport, check_decided, is_undecided, of_job, of_no_job
 from traceflops.errors import UsageError
@@ -144,6 +145,7 @@ def analysis_of(
         recorded=prepared.launch_records.state,
         idle=idle_culprits(prepared, total.components.idle_ns),
         host_bound=host_bound(prepared),
+        synchronisations=synchronisations(prepared),
         prepared=prepared,
     )
 

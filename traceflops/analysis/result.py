@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from traceflops.attribution import NO_CULPRITS, HostBound, IdleCulprits
+from traceflops.attribution import NO_CULPRITS, HostBound, IdleCulprits, Synchronisation
 from traceflops.devices import JobReport
 from traceflops.findings import Verdict
 from traceflops.ranks import Collective
@@ -53,8 +53,9 @@ class Analysis:
     `jobs` are there where the files are of several jobs; where none of them is chosen, nothing else
     is known but the source and the notes. `recorded` says whether the launch calls have device
     records: where they do not, nothing is judged. `idle` is what the host did in the idle time of
-    the chosen windows, `host_bound` whether it is fast enough for the devices. `prepared` is what
-    all of it was computed from, for reports that show single events; None where that was not kept.
+    the chosen windows, `host_bound` whether it is fast enough for the devices,
+    `synchronisations` the calls in which it waited for them. `prepared` is what all of it was
+    computed from, for reports that show single events; None where that was not kept.
     """
 
     source: Source
@@ -74,6 +75,7 @@ class Analysis:
     recorded: State = "complete"
     idle: IdleCulprits = NO_CULPRITS
     host_bound: HostBound | None = None
+    synchronisations: tuple[Synchronisation, ...] = ()
     prepared: Prepared | None = field(default=None, repr=False, compare=False)
 
     @property

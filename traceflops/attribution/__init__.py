@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         ProductRoles,
         product_roles,
     )
+    from traceflops.attribution.sync_calls import Synchronisation, synchronisations
     from traceflops.attribution.training_phases import PHASES, Phase, Phases, is_node, phases
 else:
     __getattr__ = lazy(__name__, __file__)

@@ -79,13 +79,9 @@ def idle_culprits(prepared: Prepared, idle_ns: int) -> IdleCulprits:
     """
     if not prepared.launch_records.is_judged:
         return IdleCulprits((), idle_ns)
-    parts = [
-        gap_parts(account, chosen_time(prepared.windows[device]))
-        for device, account in prepared.accounts.items()
-    ]
-    if not parts:
+    if not prepared.accounts:
         return IdleCulprits((), idle_ns)
-    culprits = culprits_of(GapParts.joined(parts), prepared.trace).culprits
+    culprits = culprits_of(chosen_gaps(prepared), prepared.trace).culprits
     return IdleCulprits(culprits, idle_ns - sum(culprit.idle_ns for culprit in culprits))
 
 
@@ -100,6 +96,14 @@ def culprits_of(parts: GapParts, trace: Trace) -> IdleCulprits:
     rest = _rest([culprit for culprit, _ in known[_MOST:]])
     unexplained = slices.dur_ns[kind == PLACES["unexplained"]]
     return IdleCulprits((*shown, *rest), int(unexplained.sum()))
+
+
+def chosen_gaps(prepared: Prepared) -> GapParts:
+    """Return the parts of gaps in the chosen windows of all devices, of which there is one."""
+    return GapParts.joined(
+        gap_parts(account, chosen_time(prepared.windows[device]))
+        for device, account in prepared.accounts.items()
+    )
 
 
 def gap_parts(account: DeviceAccount, within: Intervals) -> GapParts:
