@@ -138,6 +138,13 @@ def test_what_a_call_does_inside_is_part_of_the_call() -> None:
     assert idle.culprits[0].label == "hipMemcpy"
 
 
+def test_a_call_is_inside_an_operator_of_the_same_times() -> None:
+    calls, ops = [event("cudaDeviceSynchronize", 15, 1_000)], [event("aten::add", 15, 1_000)]
+    idle = analyze(made(calls=calls, ops=ops)).idle
+    assert idle.culprits[0].kind == "sync_call"
+    assert idle.culprits[0].label == "cudaDeviceSynchronize in aten::add"
+
+
 @pytest.mark.parametrize(
     ("name", "expected"),
     [

@@ -42,8 +42,8 @@ _NUMBER: Final = re.compile(r"#?\d+")
 class HostEvents:
     """Events by row: `kind` is CALL to LABEL, `source` the row in its table, `name` a code.
 
-    Calls come first, in the order of their table. `thread` is one number per process and thread;
-    `thread_of_call` and `process_of_call` are by row of calls.
+    Of events with the same times the later row is the inner one. `thread` is one number per process
+    and thread; `thread_of_call` and `process_of_call` are by row of calls.
     """
 
     kind: IntArray
@@ -95,10 +95,10 @@ class HostEvents:
 
     def of_call(self, call: IntArray) -> IntArray:
         """Return the events of rows of calls, -1 where a call is not among the events."""
-        calls = self.source[: np.count_nonzero(self.kind == CALL)]
-        place = np.searchsorted(calls, call)
-        known = taken(calls, np.where(place < len(calls), place, -1), -2) == call
-        return np.where(known, place, -1)
+        mine = np.flatnonzero(self.kind == CALL)
+        place = np.searchsorted(self.source[mine], call)
+        event = taken(mine, np.where(place < len(mine), place, -1))
+        return np.where(taken(self.source, event, -2) == call, event, -1)
 
 
 def host_events(trace: Trace, within: Intervals) -> HostEvents:
@@ -113,12 +113,14 @@ def host_events(trace: Trace, within: Intervals) -> HostEvents:
 
 
 def _tables(trace: Trace) -> Iterator[tuple[int, pa.Table, IntArray]]:
-    yield CALL, trace.calls, np.arange(trace.calls.num_rows)
-    yield OP, trace.ops, np.arange(trace.ops.num_rows)
     kinds = names(trace.marks["kind"])
-    of_kind = np.array([*(_OF_MARK.get(one, -1) for one in kinds), -1])
-    for kind in (FRAME, SYSTEM, LABEL):
-        yield kind, trace.marks, np.flatnonzero(of_kind[codes(trace.marks["kind"])] == kind)
+    of_mark = np.array([*(_OF_MARK.get(one, -1) for one in kinds), -1])
+    of_marks = of_mark[codes(trace.marks["kind"])]
+    for kind in (LABEL, FRAME):
+        yield kind, trace.marks, np.flatnonzero(of_marks == kind)
+    yield OP, trace.ops, np.arange(trace.ops.num_rows)
+    yield CALL, trace.calls, np.arange(trace.calls.num_rows)
+    yield SYSTEM, trace.marks, np.flatnonzero(of_marks == SYSTEM)
 
 
 def _piece(
