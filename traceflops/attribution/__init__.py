@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         idle_culprits,
     )
     from traceflops.attribution.datatypes import UNKNOWN_TYPE, float_type, types_of_ops
+    from traceflops.attribution.host_names import SYSTEM_CALLS
     from traceflops.attribution.idle_classes import CLASSES
     from traceflops.attribution.kernels import (
         COPIES,

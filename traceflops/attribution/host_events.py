@@ -140,7 +140,9 @@ def _piece(
     return kinds, mine, process, thread, start[touches], end[touches], code
 
 
-_LIBRARY: Final = re.compile(r"^<|^nn\.Module: |(^|/)torch/|/lib/python3[.\d]*/(?!site-|dist-)")
+_LIBRARY: Final = re.compile(
+    r"^<|^nn\.Module: |^module \d+$|(^|/)torch/|/lib/python3[.\d]*/(?!site-|dist-)"
+)
 _FIRST: Final = re.compile(r"(\w+)(?:/|\.py\()")
 
 
