@@ -1,7 +1,7 @@
 """What the host did while the device was idle: each class, exact sums, labelled recordings."""
 
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from typing import Any
 
 import numpy as np
@@ -301,7 +301,7 @@ def test_labelled_recordings(name: str) -> None:
     idle_ms = [float((one.end_ns - one.start_ns).sum()) / 1e6 for one in parts]
     of_label = parts[int(np.argmin(np.abs(np.array(idle_ms) - meta["idle_ms"])))]
     idle = culprits_of(of_label, prepared.trace)
-    ms = Counter({"unexplained": idle.unexplained_ns / 1e6})
+    ms = defaultdict(float, {"unexplained": idle.unexplained_ns / 1e6})
     for culprit in idle.culprits:
         ms[culprit.kind] += culprit.idle_ns / 1e6
     assert sum(ms.values()) == pytest.approx(meta["idle_ms"], rel=1e-3, abs=1e-3)

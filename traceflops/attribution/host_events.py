@@ -72,7 +72,8 @@ class HostEvents:
         call = self.kind == CALL
         caller_end_ns = taken(self.end_ns, self.tree.around(call), NEVER)
         is_inner = (call | (self.kind == SYSTEM)) & (self.end_ns <= caller_end_ns)
-        return ((self.kind != LABEL) | self._facts["is_work"][self.name]) & ~is_inner
+        is_work = (self.kind != LABEL) | self._facts["is_work"][self.name]
+        return np.asarray(is_work & ~is_inner)
 
     def text(self, event: int) -> str:
         """Return the name of an event; numbers in labels, often those of a step, are left out."""
@@ -91,7 +92,7 @@ class HostEvents:
 
     def is_kind(self, kind: int, event: IntArray) -> BoolArray:
         """Return whether events (-1: none) are of a kind."""
-        return taken(self.kind, event) == kind
+        return np.asarray(taken(self.kind, event) == kind)
 
     def of_call(self, call: IntArray) -> IntArray:
         """Return the events of rows of calls, -1 where a call is not among the events."""
