@@ -42,6 +42,7 @@ def test_copies_count_where_the_host_waits_for_them() -> None:
 
 def test_only_the_time_in_the_chosen_windows_counts() -> None:
     calls = [event("cudaDeviceSynchronize", 1_015, 5_000), event("cudaMemcpy", 6_000, 7_000)]
+    calls.append(event("cudaMemcpy", 500, 500))
     assert found(calls=calls) == (Synchronisation("cudaDeviceSynchronize", "", 1, 5 * US, 0),)
 
 

@@ -43,14 +43,13 @@ def synchronisations(prepared: Prepared) -> tuple[Synchronisation, ...]:
         return ()
     windows = Intervals.empty().union(*map(chosen_time, prepared.windows.values()))
     calls = prepared.trace.calls
-    row = np.flatnonzero(waiting_calls(calls))
-    start = numbers(calls["start_ns"])[row]
-    end = start + numbers(calls["dur_ns"])[row]
-    blocked_ns = windows.length_within(start, end)
-    events = host_events(prepared.trace, Intervals.of(start, start + 1))
+    start = numbers(calls["start_ns"])
+    blocked_ns = windows.length_within(start, start + numbers(calls["dur_ns"]))
+    row = np.flatnonzero(waiting_calls(calls) & (blocked_ns > 0))
+    events = host_events(prepared.trace, Intervals.of(start[row], start[row] + 1))
     event = events.of_call(row)
-    mine = np.flatnonzero(events.is_work[event] & (blocked_ns > 0))
-    event, blocked_ns = event[mine], blocked_ns[mine]
+    mine = events.is_work[event]
+    event, blocked_ns = event[mine], blocked_ns[row[mine]]
     return _most_important(
         _grouped(events, event, blocked_ns, _idle_after(prepared, events, event))
     )
