@@ -39,7 +39,7 @@ _FINDINGS = 999_999
 
 _STEPS, _COMPONENTS, _STREAMS = 1, 2, 1000
 _HOST_TABLES: Final = {"marks": "mark", "ops": "op", "calls": "call"}
-_HOST_KINDS: Final = ("annotation", "module", "python", "sync", "overhead", "instant")
+_HOST_KINDS: Final = (*("annotation", "module", "python", "system", "sync", "overhead", "instant"),)
 _COMPRESSION: Final = 3
 _ROWS_AT_ONCE: Final = 50_000
 

@@ -96,6 +96,7 @@ def report_object(analysis: Analysis) -> dict[str, Any]:
         "jobs": [_job(job) for job in analysis.jobs],
         "idle": _idle(analysis),
         "host_bound": asdict(analysis.host_bound) if analysis.host_bound else None,
+        "synchronisations": [asdict(one) for one in analysis.synchronisations],
         "passes": [asdict(one) for one in analysis.serving.passes],
         "pass_kinds": [_pass_kind(one) for one in analysis.serving.kinds],
         "attribution": _attribution(analysis.attribution) if analysis.attribution else None,

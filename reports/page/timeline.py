@@ -49,6 +49,7 @@ _MARK_LABELS: Final = {
     "python": "Python frame",
     "gpu_annotation": "GPU annotation",
     "sync": "synchronization",
+    "system": "system call",
     "instant": "instant event",
     "overhead": "profiler overhead event",
     "event": "event",

@@ -1,7 +1,7 @@
 """What the host did while the device was idle: each class, exact sums, labelled recordings."""
 
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from typing import Any
 
 import numpy as np
@@ -125,6 +125,62 @@ def test_before_the_first_event_of_the_host_no_thread_has_handed_over() -> None:
     assert by_class(analyze(trace_of(**run)).idle) == {"host_unrecorded": 10, "launch_latency": 10}
 
 
+@pytest.mark.parametrize(
+    ("call", "expected"),
+    [
+        *((name, "sync_call") for name in ("hipDeviceSynchronize", "hipEventSynchronize")),
+        *((name, "sync_call") for name in ("cuCtxSynchronize", "hsa_signal_wait_scacquire")),
+        *((name, "blocking_copy") for name in ("hipMemcpyWithStream", "cudaMemcpy2D")),
+        *((name, "blocking_copy") for name in ("cuMemcpyDtoHAsync_v2", "hsa_memory_copy")),
+        *((name, "memory_alloc") for name in ("hipMalloc", "hipFree", "cuMemCreate", "cuMemUnmap")),
+        *((name, "memory_alloc") for name in ("hsa_amd_memory_pool_allocate", "hipHostMalloc")),
+        *((name, "slow_driver_call") for name in ("hipModuleLoad", "hipGraphLaunch")),
+    ],
+)
+def test_a_call_has_the_class_of_its_name(call: str, expected: str) -> None:
+    idle = analyze(made(calls=[event(call, 15, 1_000)])).idle
+    assert by_class(idle) == {expected: 980, "launch_latency": 10}
+
+
+def system(name: str, start_us: int, end_us: int) -> dict[str, Any]:
+    """Return a call of the operating system."""
+    return event(name, start_us, end_us, kind="system")
+
+
+def test_what_a_call_does_inside_is_part_of_the_call() -> None:
+    calls = [event("hipMemcpy", 15, 1_000), event("hsa_signal_wait_relaxed", 100, 990)]
+    idle = analyze(made(calls=calls, marks=[system("ioctl", 200, 900)])).idle
+    assert by_class(idle) == {"blocking_copy": 980, "launch_latency": 10}
+    assert idle.culprits[0].label == "hipMemcpy"
+
+
+def test_a_call_is_inside_an_operator_of_the_same_times() -> None:
+    calls, ops = [event("cudaDeviceSynchronize", 15, 1_000)], [event("aten::add", 15, 1_000)]
+    idle = analyze(made(calls=calls, ops=ops)).idle
+    assert idle.culprits[0].kind == "sync_call"
+    assert idle.culprits[0].label == "cudaDeviceSynchronize in aten::add"
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        *((name, "host_code") for name in ("write", "open64", "fsync")),
+        *((name, "external_wait") for name in ("pthread_cond_wait", "poll", "recvmsg", "waitpid")),
+        *((name, "eager_overhead") for name in ("pthread_cond_signal", "sem_post", "execve")),
+    ],
+)
+def test_calls_of_the_system_are_named_with_the_annotation_around(name: str, expected: str) -> None:
+    marks = [event("IO 190", 5, 1_000), system(name, 20, 1_000)]
+    idle = analyze(made(marks=marks)).idle
+    assert by_class(idle) == {expected: 980, "launch_latency": 10}
+    assert idle.culprits[0].label == f"{name} in IO #"
+
+
+def test_a_step_does_not_name_a_call() -> None:
+    marks, calls = [event("step 12", 0, 1_005)], [event("hipMalloc", 15, 1_000)]
+    assert analyze(made(marks=marks, calls=calls)).idle.culprits[0].label == "hipMalloc"
+
+
 def test_another_thread_tells_where_the_launching_one_runs_a_backward_pass() -> None:
     waiting = frame("<built-in method run_backward of type object at 0x1>", 5, 1_005)
     ops = [event("MulBackward0", 20, 1_000, thread=ENGINE)]
@@ -175,6 +231,13 @@ def test_without_a_launch_idle_time_is_unexplained() -> None:
     assert analyze(trace_of(**run)).idle == IdleCulprits((), 10 * US)
 
 
+def test_before_the_first_call_of_a_process_no_thread_hands_over() -> None:
+    run = launched(("first", 0, 10 * US, 10 * US), ("second", 1_000 * US, 1_010 * US, 10 * US))
+    run["activities"][0]["correlation"] = None
+    del run["calls"][0]
+    assert by_class(analyze(trace_of(**run)).idle) == {"host_unrecorded": 980, "launch_latency": 10}
+
+
 def test_a_library_label_is_work_and_one_of_a_user_is_not() -> None:
     marks = [event("nccl:all_to_all", 15, 500), event("validate 3", 500, 1_000)]
     idle = analyze(made(marks=marks)).idle
@@ -211,6 +274,8 @@ def test_culprits_and_what_is_unexplained_sum_to_the_idle_time(
     told = sum(culprit.idle_ns for culprit in analysis.idle.culprits)
     assert told + analysis.idle.unexplained_ns == analysis.components.idle_ns
     assert analysis.idle.unexplained_ns == 0
+    blocked_ns = sum(culprit.blocked_before_ns for culprit in analysis.idle.culprits)
+    assert sum(call.idle_after_ns for call in analysis.synchronisations) == blocked_ns
     assert all(culprit.idle_ns > 0 and culprit.gaps > 0 for culprit in analysis.idle.culprits)
 
 
@@ -252,7 +317,7 @@ def test_labelled_recordings(name: str) -> None:
     idle_ms = [float((one.end_ns - one.start_ns).sum()) / 1e6 for one in parts]
     of_label = parts[int(np.argmin(np.abs(np.array(idle_ms) - meta["idle_ms"])))]
     idle = culprits_of(of_label, prepared.trace)
-    ms = Counter({"unexplained": idle.unexplained_ns / 1e6})
+    ms = defaultdict(float, {"unexplained": idle.unexplained_ns / 1e6})
     for culprit in idle.culprits:
         ms[culprit.kind] += culprit.idle_ns / 1e6
     assert sum(ms.values()) == pytest.approx(meta["idle_ms"], rel=1e-3, abs=1e-3)

@@ -109,6 +109,16 @@ class Figures:
         return parts | {"waited": waited}
 
 
+def waits_on(analysis: tf.Analysis) -> dict[tuple[str, str], tuple[int, int, int]]:
+    """Return who idle time is due to; names of work, which differ between formats, left out."""
+    return {
+        (one.kind, "" if one.kind == "device_wait" else one.label): (
+            *(one.idle_ns, one.gaps, one.blocked_before_ns),
+        )
+        for one in analysis.idle.culprits
+    }
+
+
 def in_order(analysis: tf.Analysis) -> list[DeviceReport]:
     """Return the devices by rank where it is known, else by the process's place."""
     return sorted(analysis.devices, key=lambda one: (one.rank or 0, one.process))

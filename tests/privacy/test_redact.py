@@ -274,3 +274,10 @@ def test_directions_of_copies_stay_and_words_of_the_author_in_them_do_not() -> N
     rows = [{"kind": "memcpy", "name": "copy", "direction": way} for way in ways]
     found = Redaction(Placeholders()).trace(trace_of(activities=rows)).activities
     assert found["direction"].to_pylist() == [*ways[:3], "name1"]
+
+
+def test_system_calls_whose_meaning_is_known_stay() -> None:
+    calls = ("close", "pwrite64", "pthread_cond_timedwait", "zebrafish", "close_zebrafish")
+    rows = [{"kind": "system", "name": name, "start_ns": 0, "dur_ns": 1} for name in calls]
+    found = Redaction(Placeholders()).trace(trace_of(marks=rows)).marks
+    assert found["name"].to_pylist() == [*calls[:3], "name1", "name2_name1"]

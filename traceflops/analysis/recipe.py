@@ -20,6 +20,7 @@ from traceflops.attribution import (
     kernel_table,
     memory_times,
     replays,
+    synchronisations,
     with_captured_host,
 )
 from traceflops.devices import JobReport, check_decided, is_undecided, of_job, of_no_job
@@ -162,6 +163,7 @@ def analysis_of(
         host_bound=host_bound(prepared),
         serving=serving(prepared, measured.executed.attribution),
         attribution=work,
+        synchronisations=synchronisations(prepared),
         prepared=prepared,
     )
 

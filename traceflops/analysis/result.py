@@ -23,7 +23,13 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from traceflops.attribution import NO_CULPRITS, DeviceWork, HostBound, IdleCulprits
+from traceflops.attribution import (
+    NO_CULPRITS,
+    DeviceWork,
+    HostBound,
+    IdleCulprits,
+    Synchronisation,
+)
 from traceflops.devices import JobReport
 from traceflops.findings import Verdict
 from traceflops.mfu import NO_SERVING, Serving
@@ -51,10 +57,10 @@ class Analysis:
     which of them a kernel ran, `jobs` where the files are of several jobs; where none of these is
     chosen, nothing else is known but the source and the notes. `recorded` says whether the launch
     calls have device records: where they do not, nothing is judged. `idle` is what the host did in
-    the idle time of the chosen windows, `host_bound` whether it is fast enough for the devices.
-    `serving` are the passes that a serving engine annotates, `attribution` whose work the devices
-    did, None without any. `prepared` is for reports that show single events; None where it was not
-    kept.
+    the idle time of the chosen windows, `host_bound` whether it is fast enough for the devices,
+    `synchronisations` the calls in which it waited for them. `serving` are the passes that a
+    serving engine annotates, `attribution` whose work the devices did, None without any.
+    `prepared` is for reports that show single events; None where it was not kept.
     """
 
     source: Source
@@ -76,6 +82,7 @@ class Analysis:
     host_bound: HostBound | None = None
     serving: Serving = NO_SERVING
     attribution: DeviceWork | None = None
+    synchronisations: tuple[Synchronisation, ...] = ()
     prepared: Prepared | None = field(default=None, repr=False, compare=False)
 
     @property

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         replays,
         with_captured_host,
     )
+    from traceflops.attribution.host_names import SYSTEM_CALLS
     from traceflops.attribution.idle_classes import CLASSES
     from traceflops.attribution.idle_slices import GapParts
     from traceflops.attribution.kernels import (
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
         ProductRoles,
         product_roles,
     )
+    from traceflops.attribution.sync_calls import Synchronisation, synchronisations
     from traceflops.attribution.training_phases import PHASES, Phase, Phases, is_node, phases
 else:
     __getattr__ = lazy(__name__, __file__)

@@ -5,7 +5,6 @@ A name is a function at file:line, an operator, a label or a call; see `owners` 
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -43,7 +42,6 @@ REST: Final = "(others)"
 _LAUNCHES: Final = ("launch_latency", "device_wait")
 _CALLS: Final = ("sync_call", "blocking_copy", "memory_alloc", "slow_driver_call")
 _KINDS: Final = tuple(CLASSES)
-_NUMBER: Final = re.compile(r"\d+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +79,9 @@ def idle_culprits(prepared: Prepared, idle_ns: int) -> IdleCulprits:
     """
     if not prepared.launch_records.is_judged:
         return IdleCulprits((), idle_ns)
-    parts = [
-        gap_parts(account, chosen_time(prepared.windows[device]))
-        for device, account in prepared.accounts.items()
-    ]
-    if not parts:
+    if not prepared.accounts:
         return IdleCulprits((), idle_ns)
-    culprits = culprits_of(GapParts.joined(parts), prepared.trace).culprits
+    culprits = culprits_of(chosen_gaps(prepared), prepared.trace).culprits
     return IdleCulprits(culprits, idle_ns - sum(culprit.idle_ns for culprit in culprits))
 
 
@@ -102,6 +96,14 @@ def culprits_of(parts: GapParts, trace: Trace) -> IdleCulprits:
     rest = _rest([culprit for culprit, _ in known[_MOST:]])
     unexplained = slices.dur_ns[kind == PLACES["unexplained"]]
     return IdleCulprits((*shown, *rest), int(unexplained.sum()))
+
+
+def chosen_gaps(prepared: Prepared) -> GapParts:
+    """Return the parts of gaps in the chosen windows of all devices, of which there is one."""
+    return GapParts.joined(
+        gap_parts(account, chosen_time(prepared.windows[device]))
+        for device, account in prepared.accounts.items()
+    )
 
 
 def gap_parts(account: DeviceAccount, within: Intervals) -> GapParts:
@@ -161,8 +163,7 @@ class _Naming:
     def alike(self) -> list[IntArray]:
         """Return the slices of culprits, those of one class and name together."""
         named = taken(self.events.name, self.owner)
-        in_call = np.isin(self.kind, [PLACES[name] for name in _CALLS])
-        call = np.where(in_call, taken(self.events.name, self.slices.event), -1)
+        call = taken(self.events.name, self._calls(np.arange(len(self.kind))))
         launch = taken(codes(self.trace.calls["name"]), self.parts.call)[self.slices.part]
         work = taken(codes(self.trace.activities["name"]), self.parts.activity)[self.slices.part]
         is_latency, waits = (self.kind == PLACES[name] for name in _LAUNCHES)
@@ -180,9 +181,17 @@ class _Naming:
             return self._text("calls", self.parts.call[part])
         if kind == "device_wait":
             return self._text("activities", self.parts.activity[part])
-        owner = self._label(self.owner[row])
-        call = self._label(self.slices.event[row])
-        return f"{call} in {owner}" if kind in _CALLS and owner != call else owner
+        owner = self.events.text(int(self.owner[row]))
+        call = self.events.text(int(self._calls(np.array([row]))[0]))
+        return f"{call} in {owner}" if call and owner != call else owner
+
+    def _calls(self, rows: IntArray) -> IntArray:
+        """Return the calls that slices are named by besides their owners, -1 where they are not."""
+        kind = self.kind[rows]
+        in_label = self.events.is_kind(LABEL, self.owner[rows])
+        in_call = np.isin(kind, [PLACES[name] for name in _CALLS])
+        in_call |= in_label & (kind != PLACES["optimizer_loop"])
+        return np.where(in_call, self.slices.event[rows], -1)
 
     def evidence(self, row: int) -> tuple[str, ...]:
         """Return the names around a slice: innermost, operator, function, label, launch, work."""
@@ -190,8 +199,8 @@ class _Naming:
         around = [*self._around(int(self.slices.event[row]))]
         ops = [event for event in around if events.kind[event] == OP]
         frames = [event for event in around if is_of_user(events, event)]
-        told = [self._label(event) for event in (*around[:1], *ops[-1:], *frames[:1])]
-        told += [self._label(self.slices.label[row])]
+        told = [self.events.text(event) for event in (*around[:1], *ops[-1:], *frames[:1])]
+        told += [self.events.text(self.slices.label[row])]
         if self.slices.role[row] != HOST:
             told += [
                 self._text("calls", self.parts.call[part]),
@@ -203,13 +212,6 @@ class _Naming:
         while event >= 0:
             yield event
             event = int(self.events.tree.parent[event])
-
-    def _label(self, event: int) -> str:
-        """Return the name of an event; numbers in labels, often those of a step, are left out."""
-        if event < 0:
-            return ""
-        label = self.events.labels[self.events.name[event]]
-        return _NUMBER.sub("#", label) if self.events.kind[event] == LABEL else label
 
     def _text(self, table: str, row: int) -> str:
         text = self.trace.table(table)["name"][int(row)].as_py()

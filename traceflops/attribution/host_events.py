@@ -30,18 +30,20 @@ from traceflops.table import (
     numbers,
     taken,
 )
-from traceflops.timeline import Intervals
+from traceflops.timeline import NEVER, Intervals
+from traceflops.windows import is_step_label
 
 CALL, OP, FRAME, SYSTEM, LABEL = range(5)
 _OF_MARK: Final = {"python": FRAME, "module": FRAME, "system": SYSTEM, "annotation": LABEL}
+_NUMBER: Final = re.compile(r"#?\d+")
 
 
 @dataclass(frozen=True)  # without slots, so that there is a place for what is found on demand
 class HostEvents:
     """Events by row: `kind` is CALL to LABEL, `source` the row in its table, `name` a code.
 
-    Calls come first, in the order of their table. `thread` is one number per process and thread;
-    `thread_of_call` and `process_of_call` are by row of calls.
+    Of events with the same times the later row is the inner one. `thread` is one number per process
+    and thread; `thread_of_call` and `process_of_call` are by row of calls.
     """
 
     kind: IntArray
@@ -66,8 +68,19 @@ class HostEvents:
 
     @cached_property
     def is_work(self) -> BoolArray:
-        """Return which events are more than a label."""
-        return (self.kind != LABEL) | self._facts["is_work"][self.name]
+        """Return which events are more than a label, and no call that another call makes."""
+        call = self.kind == CALL
+        caller_end_ns = taken(self.end_ns, self.tree.around(call), NEVER)
+        is_inner = (call | (self.kind == SYSTEM)) & (self.end_ns <= caller_end_ns)
+        is_work = (self.kind != LABEL) | self._facts["is_work"][self.name]
+        return np.asarray(is_work & ~is_inner)
+
+    def text(self, event: int) -> str:
+        """Return the name of an event; numbers in labels, often those of a step, are left out."""
+        if event < 0:
+            return ""
+        label = self.labels[self.name[event]]
+        return _NUMBER.sub("#", label) if self.kind[event] == LABEL else label
 
     def told(self, fact: str, event: IntArray) -> BoolArray:
         """Return whether the names of events (-1: none) tell a fact of `host_names.FACTS`."""
@@ -84,14 +97,14 @@ class HostEvents:
 
     def is_kind(self, kind: int, event: IntArray) -> BoolArray:
         """Return whether events (-1: none) are of a kind."""
-        return taken(self.kind, event) == kind
+        return np.asarray(taken(self.kind, event) == kind)
 
     def of_call(self, call: IntArray) -> IntArray:
         """Return the events of rows of calls, -1 where a call is not among the events."""
-        calls = self.source[: np.count_nonzero(self.kind == CALL)]
-        place = np.searchsorted(calls, call)
-        known = taken(calls, np.where(place < len(calls), place, -1), -2) == call
-        return np.where(known, place, -1)
+        mine = np.flatnonzero(self.kind == CALL)
+        place = np.searchsorted(self.source[mine], call)
+        event = taken(mine, np.where(place < len(mine), place, -1))
+        return np.where(taken(self.source, event, -2) == call, event, -1)
 
 
 def host_events(trace: Trace, within: Intervals) -> HostEvents:
@@ -106,12 +119,14 @@ def host_events(trace: Trace, within: Intervals) -> HostEvents:
 
 
 def _tables(trace: Trace) -> Iterator[tuple[int, pa.Table, IntArray]]:
-    yield CALL, trace.calls, np.arange(trace.calls.num_rows)
-    yield OP, trace.ops, np.arange(trace.ops.num_rows)
     kinds = names(trace.marks["kind"])
-    of_kind = np.array([*(_OF_MARK.get(one, -1) for one in kinds), -1])
-    for kind in (FRAME, SYSTEM, LABEL):
-        yield kind, trace.marks, np.flatnonzero(of_kind[codes(trace.marks["kind"])] == kind)
+    of_mark = np.array([*(_OF_MARK.get(one, -1) for one in kinds), -1])
+    of_marks = of_mark[codes(trace.marks["kind"])]
+    for kind in (LABEL, FRAME):
+        yield kind, trace.marks, np.flatnonzero(of_marks == kind)
+    yield OP, trace.ops, np.arange(trace.ops.num_rows)
+    yield CALL, trace.calls, np.arange(trace.calls.num_rows)
+    yield SYSTEM, trace.marks, np.flatnonzero(of_marks == SYSTEM)
 
 
 def _piece(
@@ -131,7 +146,9 @@ def _piece(
     return kinds, mine, process, thread, start[touches], end[touches], code
 
 
-_LIBRARY: Final = re.compile(r"^<|^nn\.Module: |(^|/)torch/|/lib/python3[.\d]*/(?!site-|dist-)")
+_LIBRARY: Final = re.compile(
+    r"^<|^nn\.Module: |^module \d+$|(^|/)torch/|/lib/python3[.\d]*/(?!site-|dist-)"
+)
 _FIRST: Final = re.compile(r"(\w+)(?:/|\.py\()")
 
 
@@ -149,14 +166,18 @@ def is_of_library(frame: str) -> bool:
 def owners(events: HostEvents) -> IntArray:
     """Return, for each event, the one around it whose name its owner knows best.
 
-    That is the nearest function of a user, else the outermost operator, else the event itself.
+    That is the nearest function of a user, else the outermost operator, else, for a call, the
+    annotation around it that is no step, else the event itself.
     """
     known = np.array([not is_of_library(label) for label in events.labels], dtype=np.bool_)
     user = events.tree.nearest((events.kind == FRAME) & known[events.name])
     is_op = events.kind == OP
     outermost = events.tree.nearest(is_op & (events.tree.around(is_op) < 0))
-    itself = np.arange(len(events.kind))
-    return np.where(user >= 0, user, np.where(outermost >= 0, outermost, itself))
+    is_step = np.array([is_step_label(label, None) for label in events.labels], dtype=np.bool_)
+    label = events.tree.nearest((events.kind == LABEL) & ~is_step[events.name])
+    is_named = (label >= 0) & ((events.kind == CALL) | (events.kind == SYSTEM))
+    owner = np.where(is_named, label, np.arange(len(events.kind)))
+    return np.where(user >= 0, user, np.where(outermost >= 0, outermost, owner))
 
 
 def is_of_user(events: HostEvents, event: int) -> bool:

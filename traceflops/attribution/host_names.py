@@ -10,6 +10,19 @@ import numpy as np
 
 from traceflops.table import BoolArray
 
+_SYSTEM_WAITS: Final = (
+    r"pthread_(cond_(timed|clock)?wait|mutex_(timed|clock)?lock|rwlock_(timed)?(rd|wr)lock|join"
+    r"|barrier_wait|spin_lock)|p?poll|epoll_p?wait2?|p?select|(clock_)?nanosleep|u?sleep|pause|join"
+    r"|lock|flock|lockf|sem_(timed|clock)?wait|futex|recv(from|m?msg)?|accept4?|connect|msync"
+    r"|sig(wait|waitinfo|timedwait|suspend)|wait([34]|pid|id)?"
+)
+_SYSTEM_FILES: Final = (
+    r"(p?(read|write)v?2?|f?open|open_memstream|openat|f(read|write|flush|sync|datasync|close|gets"
+    r"|puts|seek|stat|statat)|close|[lx]?stat|__[fl]?xstat|lseek|m(un)?map|ioctl)(64)?"
+)
+SYSTEM_CALLS: Final = re.compile(f"{_SYSTEM_WAITS}|{_SYSTEM_FILES}")
+"""Names of calls of the operating system that wait or use files."""
+
 FACTS: Final[dict[str, str]] = {
     "data_input": (
         r"^enumerate\(DataLoader\)#|DataLoader\S*__next__|/dataloader\.py\(\d+\): __next__$"
@@ -22,21 +35,23 @@ FACTS: Final[dict[str, str]] = {
     ),
     "runs_backward": r"\brun_backward\b|_engine_run_backward",
     "reads_scalar": r"^aten::(item|_local_scalar_dense|is_nonzero)$",
-    "waits_for_device": r"^(cuda|cu|hip)(Device|Stream|Event|Ctx|Thread)Synchronize",
-    "copies": r"Memcpy",
-    "copies_async": r"Memcpy\w*Async",
-    "allocates": r"Malloc|Free|MemAlloc|MemGetInfo|MemPool|Host(Alloc|Register|Unregister)",
+    "waits_for_device": (
+        r"^(cuda|cu|hip)(Device|Stream|Event|Ctx|Thread)Synchronize|^hsa_(amd_)?signal_wait"
+    ),
+    "copies": r"Memcpy|^hsa_(amd_)?memory_(async_)?copy",
+    "copies_async": r"Memcpy\w*Async|^hsa_amd_memory_async_copy",
+    "allocates": (
+        r"Malloc|Free|MemAlloc|MemGetInfo|MemPool|Host(Alloc|Register|Unregister)"
+        r"|^(cu|hip)Mem(Create|Map|Unmap|Release|SetAccess|AddressReserve)"
+        r"|^hsa_(amd_)?(memory|vmem)_(pool_)?(allocate|free|lock|unlock|map|unmap|handle|address)"
+    ),
     "waits": (
         r"^<built-in (method|function) (acquire|sleep|poll|select|recv|accept|wait)\b"
         r"|^(threading|queue|selectors)\.py\(|/(threading|queue|selectors)\.py\(\d+\): "
         r"(wait|acquire|join|get|select)$"
-        r"|^(pthread_(cond|mutex|rwlock|join)|p?poll$|epoll_|p?select$|(clock_)?nanosleep|u?sleep$"
-        r"|sem_|futex|recv|accept|sigwait|waitpid)"
+        rf"|^({_SYSTEM_WAITS})$"
     ),
-    "uses_files": (
-        r"^(p?readv?|p?writev?|f?open|fopen|open_\w+|openat|f(read|write|lush|sync|close)|close"
-        r"|f?stat|l?fstat|mmap|munmap|ioctl)(64)?$"
-    ),
+    "uses_files": rf"^({_SYSTEM_FILES})$",
     "is_work": r"^record_param_comms$|^nccl[:A-Z]|\w::\w",
 }
 """Fact -> pattern. `is_work` are labels that a library sets around work of its own."""

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from traceflops.attribution.host_events import CALL, FRAME, LABEL, OP, SYSTEM, HostEvents
+from traceflops.attribution.host_names import facts_of
 from traceflops.attribution.idle_slices import (
     AFTER_CALL,
     HOST,
@@ -16,7 +17,7 @@ from traceflops.attribution.idle_slices import (
     Slices,
     places_in_groups,
 )
-from traceflops.table import ABSENT, BoolArray, IntArray, Trace, codes, numbers, taken
+from traceflops.table import ABSENT, BoolArray, IntArray, Trace, codes, names, numbers, taken
 
 CLASSES: Final = {
     "data_input": "loading data",
@@ -51,7 +52,7 @@ _TIMES_MEDIAN: Final = 5
 def class_of(slices: Slices, parts: GapParts, events: HostEvents, trace: Trace) -> IntArray:
     """Return the class of each slice as its place in CLASSES."""
     rules = {
-        **_rules_of_calls(slices, parts, events, slow_calls(trace.calls)),
+        **_rules_of_calls(slices, parts, events, trace.calls),
         **_rules_of_work(slices, parts, events),
         **_rules_of_rest(slices, parts, events, trace),
     }
@@ -69,21 +70,31 @@ def slow_calls(calls: pa.Table) -> BoolArray:
     return np.asarray(duration > taken(limit, np.searchsorted(known, name)))
 
 
+def waiting_calls(calls: pa.Table) -> BoolArray:
+    """Return which calls wait for the device, or copy and return late or not before the end."""
+    facts, code = facts_of(names(calls["name"])), codes(calls["name"])
+    is_late = (numbers(calls["dur_ns"]) > _LONG_CALL_NS) | ~facts["copies_async"][code]
+    return np.asarray(facts["waits_for_device"][code] | (facts["copies"][code] & is_late))
+
+
 def _rules_of_calls(
-    slices: Slices, parts: GapParts, events: HostEvents, slow: BoolArray
+    slices: Slices, parts: GapParts, events: HostEvents, calls: pa.Table
 ) -> dict[str, BoolArray]:
     """Return the rules of slices in a call, also in the launch unless that is an ordinary one."""
     event = slices.event
     waited_ns = (parts.gap_end_ns - parts.launched_ns)[slices.part]
     is_usual = (slices.role == IN_CALL) & (waited_ns < parts.cap_ns[slices.part])
     in_call = events.is_kind(CALL, event) & (slices.role <= IN_CALL) & ~is_usual
-    is_long = taken(events.end_ns - events.start_ns, event) > _LONG_CALL_NS
-    is_slow = taken(slow.astype(np.int64), np.where(in_call, taken(events.source, event), -1)) > 0
+    call = np.where(in_call, taken(events.source, event), -1)
+    is_slow, waits = (
+        taken(some.astype(np.int8), call, 0) > 0
+        for some in (slow_calls(calls), waiting_calls(calls))
+    )
     copies = in_call & events.told("copies", event)
     reads_scalar = events.around("reads_scalar", event) >= 0
     return {
         "sync_call": (in_call & events.told("waits_for_device", event)) | (copies & reads_scalar),
-        "blocking_copy": copies & (is_long | ~events.told("copies_async", event)),
+        "blocking_copy": copies & waits,
         "memory_alloc": in_call & events.told("allocates", event),
         "slow_driver_call": is_slow,
     }

@@ -124,7 +124,7 @@ def _of_any_thread(slices: Slices, parts: GapParts, events: HostEvents) -> Slice
     """Return slices cut by what any thread of the process did."""
     process = events.process_of_call[parts.call[slices.part]]
     spans = _Spans(slices.start_ns, slices.end_ns, process)
-    works = (events.kind == CALL) | (events.kind == OP)
+    works = ((events.kind == CALL) | (events.kind == OP)) & events.is_work
     which, start, end = _cut(spans, events, events.process, works)
     event = innermost_of(events, works, events.process, process[which], start)
     return replace(slices.only(which), start_ns=start, end_ns=end, event=event)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from functools import cache, partial
 from typing import Final
 
+from traceflops.attribution import SYSTEM_CALLS
 from traceflops.devices import (
     counters_used,
     generic_names,
@@ -163,7 +164,8 @@ def _mark(shown: Placeholders, step_mark: str | None, kind: str | None) -> Polic
         return partial(_frame, shown)
     if kind in ("annotation", "gpu_annotation"):
         return partial(_annotation, shown, step_mark)
-    return partial(shown.partly, "mark")
+    by_words = partial(shown.partly, "mark")
+    return _unless(SYSTEM_CALLS, by_words) if kind == "system" else by_words
 
 
 def _frame(shown: Placeholders, text: str) -> str:

@@ -148,7 +148,8 @@ TABLES: dict[str, tuple[Column, ...]] = {
         _required(
             "kind",
             NAME_TYPE,
-            "annotation, gpu_annotation, python, module, sync, event, overhead, instant",
+            "annotation, gpu_annotation, python, module, system (a call of the operating system), "
+            "sync, event, overhead, instant",
         ),
         _NAME,
         _START,

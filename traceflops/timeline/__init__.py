@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from traceflops.timeline.device_span import WORK, DeviceRows, is_top, whole_span
     from traceflops.timeline.host_work import Whole, whole_work, with_host_activities
     from traceflops.timeline.idle import LONGEST_START_NS
-    from traceflops.timeline.intervals import Intervals
+    from traceflops.timeline.intervals import NEVER, Intervals
     from traceflops.timeline.records import (
         COMPONENTS,
         EMPTY_ACCOUNT,

@@ -51,15 +51,6 @@ WARNING, ERROR = 2, 3
 
 ALLOCATED, FREED = 0, 1
 
-WAITING: Final = (
-    *("accept", "clock_nanosleep", "connect", "epoll_wait", "flock", "fsync", "futex", "join"),
-    *("lock", "msync", "nanosleep", "pause", "poll", "ppoll", "pselect", "pthread_barrier_wait"),
-    *("pthread_cond_timedwait", "pthread_cond_wait", "pthread_join", "pthread_mutex_lock"),
-    *("pthread_rwlock_rdlock", "pthread_rwlock_wrlock", "read", "recv", "recvfrom", "recvmsg"),
-    *("select", "sem_timedwait", "sem_wait", "sleep", "usleep", "wait", "waitpid"),
-)
-"""Calls of the operating system in which a thread does nothing but wait."""
-
 THREAD_BITS: Final = 24
 _MASK: Final = (1 << THREAD_BITS) - 1
 NO_STREAM: Final = (1 << 32) - 1

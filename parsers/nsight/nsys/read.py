@@ -29,9 +29,9 @@ from traceflops.parsers.nsight.nsys.tables import Tables
 from traceflops.parsers.nsight.nsys.timeline import (
     read_memory,
     read_metrics,
-    read_os_waits,
     read_overheads,
     read_records,
+    read_system_calls,
 )
 from traceflops.parsers.shared import overflow_notes
 from traceflops.table import Source, SourceFile, Trace
@@ -91,7 +91,7 @@ def _read(reading: ReportReading) -> None:
     read_records(reading)
     nccl = read_nvtx(reading)
     read_overheads(reading)
-    read_os_waits(reading)
+    read_system_calls(reading)
     read_memory(reading)
     read_metrics(reading)
     reading.resolve_names()

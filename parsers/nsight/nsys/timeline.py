@@ -18,12 +18,11 @@ from traceflops.parsers.nsight.nsys.enums import (
     FREED,
     MEMORY,
     OF_THE_PROFILER,
-    WAITING,
     WAITS,
     present,
     processes_of,
 )
-from traceflops.parsers.nsight.nsys.reading import CUPTI, Columns, ReportReading, Shown, texts_of
+from traceflops.parsers.nsight.nsys.reading import CUPTI, Columns, ReportReading, Shown
 from traceflops.parsers.shared import at_least
 from traceflops.table import ABSENT, IntArray, Names, TableBuilder, distinct
 
@@ -31,8 +30,6 @@ UNNAMED_KERNEL: Final = "(unnamed kernel)"
 _UNNAMED: Final = "(unnamed)"
 _OF_PROFILER: Final = "profiler: {}".format
 """The name of an overhead that a program without a profiler would not have."""
-_SHORTEST_WAIT_NS: Final = 100_000
-"""Waits for the operating system that are shorter explain no gap, and there are very many."""
 _API_VERSION: Final = re.compile(r"_v\d{4,6}$")
 _KIND_NUMBERS: Final = 32
 """Kinds of copies and of memory are smaller than that; larger ones are not known."""
@@ -236,21 +233,13 @@ def read_overheads(reading: ReportReading) -> None:
                 reading.add("marks", some, shown(_UNNAMED), shown, **columns)
 
 
-def read_os_waits(reading: ReportReading) -> None:
-    """Add the long waits for the operating system of threads that call CUDA."""
+def read_system_calls(reading: ReportReading) -> None:
+    """Add the calls of the operating system of threads that call CUDA."""
     callers = distinct(np.concatenate([np.empty(0, np.int64), *reading.callers]))
-    long = []
+    kind = reading.gathered["marks"].names["kind"]["system"]
     for batch in reading.batches("OSRT_API", (*_SPAN, "globalTid", "nameId")):
-        lasts = batch["end"] - batch["start"] >= _SHORTEST_WAIT_NS
-        long.append(batch.only(lasts & np.isin(batch["globalTid"], callers)))
-    if not any(batch.count for batch in long):
-        return
-    texts = texts_of(reading.tables, [batch["nameId"] for batch in long])
-    waits = [id_ for id_, text in zip(*texts, strict=True) if text in WAITING]
-    kind = reading.gathered["marks"].names["kind"]
-    for batch in long:
-        rows = reading.timed(batch.only(np.isin(batch["nameId"], waits)))
-        reading.add("marks", rows, _UNNAMED, name=rows["nameId"], kind=kind["sync"])
+        rows = reading.timed(batch.only(np.isin(batch["globalTid"], callers)))
+        reading.add("marks", rows, _UNNAMED, name=rows["nameId"], kind=kind)
 
 
 def read_memory(reading: ReportReading) -> None:

@@ -414,7 +414,7 @@ def test_overheads_explain_idle_time_and_are_no_work(tmp_path: Path) -> None:
     assert "400 ns of that" in said.text
 
 
-def test_waits_for_the_system_are_kept_where_they_may_matter(tmp_path: Path) -> None:
+def test_system_calls_of_threads_that_call_cuda_are_kept(tmp_path: Path) -> None:
     export = NsysFile()
     export.call(1, 2, 1)
     export.kernel(10, 20, correlationId=1)
@@ -430,7 +430,11 @@ def test_waits_for_the_system_are_kept_where_they_may_matter(tmp_path: Path) -> 
             nameId=export.string(name),
         )
     trace = made(tmp_path, export)
-    assert rows(trace, "marks", "kind", "name", "dur_ns") == [("sync", "poll", 200_000)]
+    assert rows(trace, "marks", "kind", "name", "dur_ns") == [
+        ("system", "poll", 200_000),
+        ("system", "poll", 50),
+        ("system", "fopen", 300_000),
+    ]
     assert trace.source.event_counts["OSRT_API"] == 4
 
 

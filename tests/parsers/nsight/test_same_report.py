@@ -24,7 +24,7 @@ from sample_traces.records import Run
 from sample_traces.simulate import simulate
 from sample_traces.truth import DeviceTruth, truth
 from tests.conftest import examples
-from tests.parsers.figures import Figures, differences, in_order, pytorch_report
+from tests.parsers.figures import Figures, differences, in_order, pytorch_report, waits_on
 from tests.samples.strategies import run_configs
 from tests.timeline.test_truth import tops
 from traceflops.windows.records import DeviceReport
@@ -101,6 +101,14 @@ def assert_true(found: DeviceReport, expected: DeviceTruth, carries: Carries) ->
 
 def test_what_the_table_describes_is_what_can_be_written() -> None:
     assert sorted(CARRIES) == FORMATS
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_what_the_gpu_waits_on(name: str) -> None:
+    run = rich_run()
+    found = nsight_report(name, run, NsightOptions(markers="all"))
+    part = part_of(run, carries_of(name, run))
+    assert waits_on(found) == waits_on(pytorch_report(part))
 
 
 @pytest.mark.parametrize("name", FORMATS)

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from traceflops import analyze
+from traceflops.attribution import Synchronisation
 from traceflops.errors import InputError
 from traceflops.parsers import read
 from traceflops.table.trace import Trace
@@ -288,3 +290,24 @@ def test_collectives_and_what_was_recorded_at_all(path: Path) -> None:
     assert rows(trace, "activities", "collective") == ["allreduce"]
     assert trace.source.event_counts == {"api": 2, "kernel": 1}
     assert "kernels-unnamed" not in {note.code for note in trace.notes}
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_what_the_gpu_waits_on(path: Path, version: int) -> None:
+    """Calls of HIP and ranges of ROCTX say what the CPU did while the GPU was idle."""
+    with rpd(path, version) as file:
+        for launched, start in ((0, 10_000), (1_000_000, 1_010_000)):
+            call = file.call("hipLaunchKernel", T + launched, T + launched + 5_000)
+            file.operation("KernelExecution", T + start, T + start + 10_000, call, "k")
+        file.call("UserMarker", T + 6_000, T + 990_000, "save 3")
+        file.call("hipMemcpyWithStream", T + 100_000, T + 500_000)
+    analysis = analyze(read(path))
+    assert {(one.kind, one.label): one.idle_ns for one in analysis.idle.culprits} == {
+        ("host_unrecorded", "save #"): 570_000,
+        ("blocking_copy", "hipMemcpyWithStream in save #"): 400_000,
+        ("launch_latency", "hipLaunchKernel"): 10_000,
+        ("host_unrecorded", ""): 10_000,
+    }
+    assert analysis.synchronisations == (
+        Synchronisation("hipMemcpyWithStream", "save #", 1, 400_000, 0),
+    )

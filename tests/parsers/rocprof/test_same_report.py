@@ -16,9 +16,11 @@ from sample_traces.config import RunConfig, on_mi300x
 from sample_traces.records import Run
 from sample_traces.rocprof.carries import CARRIES, Carries, part_of
 from sample_traces.rocprof.formats import WRITERS
+from sample_traces.rocprof.options import RocprofOptions
 from sample_traces.simulate import simulate
 from sample_traces.truth import DeviceTruth, truth
 from tests.conftest import examples
+from tests.parsers.figures import waits_on
 from tests.parsers.rocprof.same import (
     all_in_streams,
     differences,
@@ -98,6 +100,15 @@ def assert_true(found: DeviceReport, expected: DeviceTruth, carries: Carries) ->
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_rich_run(name: str) -> None:
     assert_same(name, rich_run(name))
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in FORMATS if CARRIES[name].steps and CARRIES[name].threads]
+)
+def test_what_the_gpu_waits_on(name: str) -> None:
+    run = rich_run(name)
+    found = rocprof_report(name, run, RocprofOptions(markers="all"))
+    assert waits_on(found) == waits_on(pytorch_report(part_of(run, CARRIES[name])))
 
 
 @pytest.mark.parametrize("name", FORMATS)
