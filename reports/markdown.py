@@ -29,6 +29,7 @@ from traceflops.reports.view import (
     table_of,
     untimed_tables,
     visible,
+    waits_table,
     waterfall_table,
     why_not,
 )
@@ -68,6 +69,7 @@ def render_markdown(
         _untimed(analysis),
         _table(jobs_table(analysis)),
         _table(components_table(analysis)),
+        _table(waits_table(analysis)),
         _findings(analysis),
         _waterfall(analysis),
         *(_details(title, _table(table)) for title, table in folded_tables(analysis)),

@@ -99,6 +99,7 @@ def _idle(analysis: Analysis) -> dict[str, Any]:
             for culprit in analysis.idle.culprits
         ],
         "unexplained_ns": analysis.idle.unexplained_ns,
+        "histogram": [asdict(lengths) for lengths in analysis.idle.histogram],
     }
 
 

@@ -22,7 +22,15 @@ from traceflops.reports.page import (
 from traceflops.reports.page.roofline import NARROW, drawn_sentence, roofline_plot
 from traceflops.reports.page.section import Content, Filled, Section
 from traceflops.reports.page.timeline import gap_links, timeline_content
-from traceflops.reports.view import HEADS, counted_rows, provenance, sums_by_kind, wording
+from traceflops.reports.view import (
+    HEADS,
+    counted_rows,
+    pace_sentence,
+    provenance,
+    sums_by_kind,
+    waits,
+    wording,
+)
 
 if TYPE_CHECKING:
     from traceflops.analysis import Analysis
@@ -150,6 +158,9 @@ def _idle(analysis: Analysis) -> Content:
                 for name in (gap.after, gap.before, gap.op or gap.call, gap.waited_for)
             ],
             "counts_from": overview.counts_from(clocks, on_host=analysis.on_host),
+            "waits": waits(analysis),
+            "pace": pace_sentence(analysis),
+            "basis": wording.basis(analysis),
         }
     )
 

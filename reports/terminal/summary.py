@@ -198,11 +198,11 @@ def _waits(analysis: Analysis, style: Style) -> Iterator[Text]:
     yield from headline("GPU waits on (share of the idle time)")
     for row in rows:
         line = Text(f"{_INDENT}{row.words:<27}")
-        line.append(f"{duration(analysis.mean_ns(row.idle_ns)):>9}{percent(row.share):>9}  ")
+        line.append(f"{duration(row.mean_ns):>9}{percent(row.share):>9}  ")
         gaps = several(row.gaps, "gap") if row.gaps else ""
         room = style.width - line.cell_len - len(gaps) - 2
-        each = room // max(len(row.names), 1) - 2
-        names = short_labels(row.names, each) if each > _LEAST_UNTIL else []
+        shown = row.names if cell_len(", ".join(row.names)) <= room else row.names[:1]
+        names = short_labels(shown, room - 2) if room > _LEAST_UNTIL else []
         yield line.append(", ".join(filter(None, (*names, gaps))), "dim")
 
 

@@ -13,11 +13,13 @@ if TYPE_CHECKING:
     from traceflops.attribution.culprits import (
         NO_CULPRITS,
         Culprit,
+        GapLengths,
+        IdleClass,
         IdleCulprits,
         idle_culprits,
     )
     from traceflops.attribution.datatypes import UNKNOWN_TYPE, float_type, types_of_ops
-    from traceflops.attribution.idle_classes import CLASSES
+    from traceflops.attribution.idle_classes import CLASSES, REMEDIES
     from traceflops.attribution.kernels import (
         COPIES,
         KERNELS,

@@ -43,6 +43,7 @@ REST: Final = "(others)"
 _LAUNCHES: Final = ("launch_latency", "device_wait")
 _CALLS: Final = ("sync_call", "blocking_copy", "memory_alloc", "slow_driver_call")
 _KINDS: Final = tuple(CLASSES)
+_DECADES_NS: Final = 10 ** np.arange(19)
 _NUMBER: Final = re.compile(r"\d+")
 
 
@@ -64,11 +65,47 @@ class Culprit:
 
 
 @dataclass(frozen=True, slots=True)
+class IdleClass:
+    """The culprits of one class, the largest first."""
+
+    kind: str
+    culprits: tuple[Culprit, ...]
+
+    @property
+    def idle_ns(self) -> int:
+        """Return their idle time."""
+        return sum(culprit.idle_ns for culprit in self.culprits)
+
+
+@dataclass(frozen=True, slots=True)
+class GapLengths:
+    """The gaps of one decade of lengths, from `from_ns` to below `to_ns`, and their time."""
+
+    from_ns: int
+    to_ns: int
+    gaps: int
+    idle_ns: int
+
+
+@dataclass(frozen=True, slots=True)
 class IdleCulprits:
-    """All idle time of some gaps: that of the culprits, largest first, and what has none."""
+    """All idle time of some gaps: that of the culprits, largest first, and what has none.
+
+    `histogram` is the gaps by length; idle time before the first and after the last work is in
+    none.
+    """
 
     culprits: tuple[Culprit, ...]
     unexplained_ns: int
+    histogram: tuple[GapLengths, ...] = ()
+
+    def by_class(self) -> list[IdleClass]:
+        """Return the classes, the largest first."""
+        of_kind: defaultdict[str, list[Culprit]] = defaultdict(list)
+        for culprit in self.culprits:
+            of_kind[culprit.kind].append(culprit)
+        classes = [IdleClass(kind, tuple(mine)) for kind, mine in of_kind.items()]
+        return sorted(classes, key=attrgetter("idle_ns"), reverse=True)
 
 
 NO_CULPRITS: Final = IdleCulprits((), 0)
@@ -87,8 +124,9 @@ def idle_culprits(prepared: Prepared, idle_ns: int) -> IdleCulprits:
     ]
     if not parts:
         return IdleCulprits((), idle_ns)
-    culprits = culprits_of(GapParts.joined(parts), prepared.trace).culprits
-    return IdleCulprits(culprits, idle_ns - sum(culprit.idle_ns for culprit in culprits))
+    found = culprits_of(GapParts.joined(parts), prepared.trace)
+    explained_ns = sum(culprit.idle_ns for culprit in found.culprits)
+    return replace(found, unexplained_ns=idle_ns - explained_ns)
 
 
 def culprits_of(parts: GapParts, trace: Trace) -> IdleCulprits:
@@ -101,7 +139,20 @@ def culprits_of(parts: GapParts, trace: Trace) -> IdleCulprits:
     shown = [replace(culprit, evidence=naming.evidence(row)) for culprit, row in known[:_MOST]]
     rest = _rest([culprit for culprit, _ in known[_MOST:]])
     unexplained = slices.dur_ns[kind == PLACES["unexplained"]]
-    return IdleCulprits((*shown, *rest), int(unexplained.sum()))
+    lengths = gap_lengths(parts.end_ns - parts.start_ns)
+    return IdleCulprits((*shown, *rest), int(unexplained.sum()), lengths)
+
+
+def gap_lengths(length_ns: IntArray) -> tuple[GapLengths, ...]:
+    """Return lengths by decade: all decades from the shortest to the longest."""
+    if not len(length_ns):
+        return ()
+    decade = np.searchsorted(_DECADES_NS[1:-1], length_ns, side="right")
+    return tuple(
+        GapLengths(int(_DECADES_NS[place]), int(_DECADES_NS[place + 1]), len(mine), int(mine.sum()))
+        for place in range(int(decade.min()), int(decade.max()) + 1)
+        for mine in [length_ns[decade == place]]
+    )
 
 
 def gap_parts(account: DeviceAccount, within: Intervals) -> GapParts:
