@@ -63,13 +63,13 @@ def render_markdown(
     analysis: Analysis, command: str | None = None, authored: Authored = NOTHING
 ) -> str:
     """Return the report; `command` is the command line that made it, paths as base names."""
+    tables = (waits_table(analysis), components_table(analysis))
     sections = (
         _head(analysis, authored.title),
         _authored(authored.blocks),
         _untimed(analysis),
         _table(jobs_table(analysis)),
-        _table(components_table(analysis)),
-        _table(waits_table(analysis)),
+        *map(_table, tables if analysis.verdict.loss == "idle" else reversed(tables)),
         _findings(analysis),
         _waterfall(analysis),
         *(_details(title, _table(table)) for title, table in folded_tables(analysis)),

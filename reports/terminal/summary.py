@@ -41,6 +41,7 @@ from traceflops.reports.view import (
     job_size,
     look,
     mean_message,
+    pace_sentence,
     percent,
     products,
     ratio,
@@ -71,6 +72,8 @@ _SHARES: Final = {name: name for name in ("compute", "memory")} | {
 """Components that a device has a column for, and its head."""
 _TIMES: Final = {"time": 10, "share": 9}
 _KERNEL: Final = {"category": 16, **_TIMES, "count": 10}
+_WAIT: Final = {"time": 9, "share": 9}
+_WAIT_NAME: Final = 27
 _GAP: Final = {"where": 16, "cause": 21, "device": 19}
 _LEAST_UNTIL, _LEAST_BAR = 8, 6
 
@@ -78,13 +81,15 @@ _LEAST_UNTIL, _LEAST_BAR = 8, 6
 def render_terminal(analysis: Analysis, style: Style | None = None) -> list[Text]:
     """Return the lines of the report."""
     style = (style or Style()).wide_enough()
+    waits, idle_first = list(_waits(analysis, style)), analysis.verdict.loss == "idle"
     lines = (
         *_head(analysis, style),
         *_untimed(analysis, style),
         *_jobs(analysis, style),
+        *(waits if idle_first else ()),
         *([Text()] if analysis.devices else []),
         *_parts(analysis, style),
-        *_waits(analysis, style),
+        *(() if idle_first else waits),
         *_devices(analysis, style),
         *_gaps(analysis, style),
         *_kernels(analysis, style),
@@ -196,14 +201,17 @@ def _waits(analysis: Analysis, style: Style) -> Iterator[Text]:
     if not rows:
         return
     yield from headline("GPU waits on (share of the idle time)")
+    widths = columns(_WAIT, style.width - len(_INDENT) - _WAIT_NAME, ("time",))
     for row in rows:
-        line = Text(f"{_INDENT}{row.words:<27}")
-        line.append(f"{duration(row.mean_ns):>9}{percent(row.share):>9}  ")
+        line = Text(f"{_INDENT}{row.words:<{_WAIT_NAME}}")
+        texts = {"time": duration(row.mean_ns), "share": percent(row.share)}
+        line.append(f"{cells(texts, widths)}  ")
         gaps = several(row.gaps, "gap") if row.gaps else ""
         room = style.width - line.cell_len - len(gaps) - 2
         shown = row.names if cell_len(", ".join(row.names)) <= room else row.names[:1]
-        names = short_labels(shown, room - 2) if room > _LEAST_UNTIL else []
+        names = short_labels(shown, room - 2) if room >= LEAST_NAME else []
         yield line.append(", ".join(filter(None, (*names, gaps))), "dim")
+    yield from paragraph(pace_sentence(analysis), style.width)
 
 
 def _jobs(analysis: Analysis, style: Style) -> Iterator[Text]:

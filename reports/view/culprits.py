@@ -69,7 +69,7 @@ def pace_sentence(analysis: Analysis) -> str:
         return ""
     words = _PACES.get(pace.verdict, capitalized(pace.verdict))
     return (
-        f"{words}: the GPU had no work left at {percent(pace.starved_share)} of "
+        f"{words}: GPU idle at {percent(pace.starved_share)} of "
         f"{several(pace.launches, 'launch')}; median lead {duration(pace.lead_median_ns)}, "
         f"floor {duration(pace.floor_ns)}."
     )

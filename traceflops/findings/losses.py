@@ -150,8 +150,7 @@ def all_losses(
             _copy_rate(measured, moved) if name == "memory" else "",
         )
         if name == "idle":
-            judged = _by_cause(loss, total, lacks_copies=lacks_copies)
-            found.extend(_due(one, waits, total.components.idle_ns) for one in judged)
+            found.extend(_by_cause(loss, total, waits, lacks_copies=lacks_copies))
         else:
             found.append(_explained(loss))
     return tuple(sorted((one for one in found if one.share > 0), key=lambda one: -one.share))
@@ -164,13 +163,18 @@ def _explained(loss: Loss) -> Loss:
     return replace(loss, needed=None)
 
 
-def _by_cause(idle: Loss, total: Account, *, lacks_copies: bool) -> tuple[Loss, ...]:
-    """Return idle time in two parts where enough of it may be work that is not in the trace."""
+def _by_cause(
+    idle: Loss, total: Account, waits: IdleCulprits, *, lacks_copies: bool
+) -> tuple[Loss, ...]:
+    """Return idle time in two parts where enough of it may be work that is not in the trace.
+
+    Whom the rest of it is due to is not told then.
+    """
     if lacks_copies:
         return (replace(idle, unknown=_NO_COPIES),)
     missing_ns, window_ns = total.idle_causes.unrecorded_ns, total.components.window_ns
     if missing_ns < WORTH_SAYING * window_ns or not window_ns:
-        return (idle,)
+        return (_due(idle, waits, total.components.idle_ns),)
     rest = (total.components.idle_ns - missing_ns) / window_ns
     missing = replace(idle, words=_UNRECORDED, share=missing_ns / window_ns, unknown=_MISSING)
     return replace(idle, share=rest), missing
@@ -178,7 +182,7 @@ def _by_cause(idle: Loss, total: Account, *, lacks_copies: bool) -> tuple[Loss, 
 
 def _due(idle: Loss, waits: IdleCulprits, idle_ns: int) -> Loss:
     """Return idle time with what most of it is due to, and with what to do."""
-    if idle.unknown or not waits.culprits:
+    if not waits.culprits:
         return idle
     largest = waits.by_class()[0]
     words, is_most = CLASSES[largest.kind], 2 * largest.idle_ns >= idle_ns
