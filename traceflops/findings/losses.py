@@ -197,7 +197,9 @@ def _remedy(largest: IdleClass, idle_ns: int) -> str:
         name = f"{name[:_HEAD]}…{name[_HEAD - _LONGEST_NAME + 1 :]}"
     part = f"; largest part: {name}" if name else ""
     share = percent(largest.idle_ns / idle_ns)
-    return f"Of that, {share} is {CLASSES[kind]}{part}. {capitalized(REMEDIES[kind])}."
+    blocked_ns = sum(culprit.blocked_before_ns for culprit in largest.culprits)
+    waited = " Most of it follows a wait for the GPU." if 2 * blocked_ns > largest.idle_ns else ""
+    return f"Of that, {share} is {CLASSES[kind]}{part}.{waited} {capitalized(REMEDIES[kind])}."
 
 
 def _share(name: str, kind: _Kind, total: Account, measured: Measurement | None) -> float:
