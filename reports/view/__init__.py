@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     )
     from traceflops.reports.view.culprits import (
         WaitedFor,
+        gap_culprits,
         length_label,
         pace_sentence,
         waited_for,

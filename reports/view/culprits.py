@@ -10,7 +10,10 @@ from traceflops.reports.view.figures import TIME_UNITS, duration, percent, unit_
 from traceflops.units import capitalized, function_name, several
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from traceflops.analysis import Analysis
+    from traceflops.timeline import Gap
 
 WORTH_SHOWING: Final = 0.03
 """Share of the idle time from which a class is shown, and of the window from which any is."""
@@ -73,6 +76,19 @@ def pace_sentence(analysis: Analysis) -> str:
         f"{several(pace.launches, 'launch')}; median lead {duration(pace.lead_median_ns)}, "
         f"floor {duration(pace.floor_ns)}."
     )
+
+
+def gap_culprits(analysis: Analysis, gaps: Sequence[Gap]) -> list[tuple[str, str]]:
+    """Return what the GPU waits on in each gap, and its name; "" where that is not known.
+
+    Where a stream wait is known, the work that it waited for says more.
+    """
+    known = {(one.device, one.start_ns): one for one in analysis.idle.longest}
+    found = [known.get((gap.device, gap.start_ns)) for gap in gaps]
+    return [
+        (CLASSES[one.kind], function_name(one.label)) if one and not gap.waited_for else ("", "")
+        for gap, one in zip(gaps, found, strict=True)
+    ]
 
 
 def length_label(lengths: GapLengths) -> str:

@@ -11,7 +11,7 @@ from fractions import Fraction
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from traceflops.reports.view.culprits import length_label, pace_sentence, waited_for
+from traceflops.reports.view.culprits import gap_culprits, length_label, pace_sentence, waited_for
 from traceflops.reports.view.figures import (
     UNKNOWN,
     as_float,
@@ -223,9 +223,14 @@ def _means(
 def _gaps(analysis: Analysis) -> ReportTable:
     devices = {device.device: device.label for device in analysis.devices}
     gaps = analysis.gaps(_GAPS)
-    label = _labels([*(gap.op or gap.before for gap in gaps), *(gap.waited_for for gap in gaps)])
+    culprits = gap_culprits(analysis, gaps)
+    untils, waits = [gap.op or gap.before for gap in gaps], [gap.waited_for for gap in gaps]
+    label = _labels([*untils, *waits, *(name for _, name in culprits)])
 
     def cause(gap: Gap) -> Cell:
+        words, name = culprits[gaps.index(gap)]
+        if words:
+            return (words, label[name]) if name else words
         text = CAUSE_LABELS[gap.causes.largest]
         return (f"{text} for", label[gap.waited_for]) if gap.waited_for else text
 

@@ -165,7 +165,7 @@ def test_without_a_launch_idle_time_is_unexplained() -> None:
     run = launched(("first", 0, 10 * US, 10 * US), ("second", 15 * US, 30 * US, 10 * US))
     run["activities"][1]["correlation"] = None
     lengths = GapLengths(10 * US, 100 * US, 1, 10 * US)
-    assert analyze(trace_of(**run)).idle == IdleCulprits((), 10 * US, (lengths,))
+    assert analyze(trace_of(**run)).idle == IdleCulprits((), 10 * US, (lengths,), ())
 
 
 def test_gaps_are_counted_by_decade_of_their_length() -> None:
@@ -177,6 +177,24 @@ def test_gaps_are_counted_by_decade_of_their_length() -> None:
     assert {(one.gaps, one.idle_ns) for one in shown[4:-1]} == {(0, 0)}
     assert (shown[-1].gaps, shown[-1].idle_ns) == (1, 2 * 10**18)
     assert gap_lengths(np.empty(0, np.int64)) == ()
+
+
+def test_the_longest_gaps_have_the_culprit_that_takes_most_of_them() -> None:
+    """Twelve gaps before launches, the longest last: host code in each, longer than a wait."""
+    works, marks, now = [("first", 0, 0, US)], [], 1
+    for gap in range(12):
+        start, length = now, 1_000 + gap
+        marks += [frame(f"a.py({gap}): f", start, start + 600)]
+        marks += [frame("queue.py(154): get", start + 600, start + length)]
+        now = start + length
+        works.append((f"k{gap}", now * US, now * US, US))
+        now += 1
+    idle = analyze(trace_of(**launched(*works), marks=marks)).idle
+    assert [(one.kind, one.label) for one in idle.longest] == [
+        ("host_code", f"a.py({gap}): f") for gap in range(11, 1, -1)
+    ]
+    assert {one.device for one in idle.longest} == {0}
+    assert len({one.start_ns for one in idle.longest}) == 10
 
 
 def test_a_gap_over_the_edge_of_two_windows_is_one() -> None:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from traceflops.attribution.culprits import (
         NO_CULPRITS,
         Culprit,
+        GapCulprit,
         GapLengths,
         IdleClass,
         IdleCulprits,

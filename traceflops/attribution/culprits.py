@@ -32,7 +32,7 @@ from traceflops.attribution.idle_slices import (
     innermost_of,
 )
 from traceflops.attribution.launch_lead import leads
-from traceflops.table import BoolArray, IntArray, Trace, codes, distinct, runs, taken
+from traceflops.table import BoolArray, IntArray, Trace, codes, distinct, numbers, runs, taken
 from traceflops.timeline import DeviceAccount, Intervals
 from traceflops.units import kernel_name
 from traceflops.windows import Prepared, chosen_time
@@ -43,6 +43,8 @@ REST: Final = "(others)"
 _LAUNCHES: Final = ("launch_latency", "device_wait")
 _CALLS: Final = ("sync_call", "blocking_copy", "memory_alloc", "slow_driver_call")
 _KINDS: Final = tuple(CLASSES)
+_LONGEST: Final = 10
+"""So many of the longest gaps have a culprit of their own."""
 _DECADES_NS: Final = 10 ** np.arange(19)
 _NUMBER: Final = re.compile(r"\d+")
 
@@ -88,16 +90,27 @@ class GapLengths:
 
 
 @dataclass(frozen=True, slots=True)
+class GapCulprit:
+    """What takes most of one gap: its class, and the name of the longest part of that."""
+
+    device: int
+    start_ns: int
+    kind: str
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
 class IdleCulprits:
     """All idle time of some gaps: that of the culprits, largest first, and what has none.
 
     `histogram` is the gaps by length; idle time before the first and after the last work is in
-    none.
+    none. `longest` is what takes most of the longest ones.
     """
 
     culprits: tuple[Culprit, ...]
     unexplained_ns: int
     histogram: tuple[GapLengths, ...] = ()
+    longest: tuple[GapCulprit, ...] = ()
 
     def by_class(self) -> list[IdleClass]:
         """Return the classes, the largest first."""
@@ -140,7 +153,7 @@ def culprits_of(parts: GapParts, trace: Trace) -> IdleCulprits:
     rest = _rest([culprit for culprit, _ in known[_MOST:]])
     unexplained = slices.dur_ns[kind == PLACES["unexplained"]]
     lengths = gap_lengths(parts.end_ns - parts.start_ns)
-    return IdleCulprits((*shown, *rest), int(unexplained.sum()), lengths)
+    return IdleCulprits((*shown, *rest), int(unexplained.sum()), lengths, _of_longest(naming))
 
 
 def gap_lengths(length_ns: IntArray) -> tuple[GapLengths, ...]:
@@ -274,6 +287,23 @@ class _Naming:
         waits &= events.kind == CALL
         thread = taken(events.thread_of_call, parts.call)
         return innermost_of(events, waits, events.thread, thread, parts.gap_start_ns) >= 0
+
+
+def _of_longest(naming: _Naming) -> tuple[GapCulprit, ...]:
+    """Return the largest culprit of each of the longest gaps that have one."""
+    parts, slices = naming.parts, naming.slices
+    order = np.argsort(parts.start_ns - parts.end_ns, kind="stable")[:_LONGEST]
+    device = numbers(naming.trace.activities["device"])
+    found = []
+    for part in order.tolist():
+        rows = np.flatnonzero((slices.part == part) & (naming.kind != PLACES["unexplained"]))
+        if len(rows):
+            kind, dur_ns = naming.kind[rows], slices.dur_ns[rows]
+            largest = max(set(kind.tolist()), key=lambda one: int(dur_ns[kind == one].sum()))
+            row = int(rows[np.where(kind == largest, dur_ns, -1).argmax()])
+            start_ns, of = int(parts.gap_start_ns[part]), int(device[parts.activity[part]])
+            found.append(GapCulprit(of, start_ns, _KINDS[largest], naming.name(row)))
+    return tuple(found)
 
 
 def _grouped(naming: _Naming) -> Iterator[tuple[Culprit, int]]:
