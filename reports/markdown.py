@@ -30,6 +30,7 @@ from traceflops.reports.view import (
     table_of,
     untimed_tables,
     visible,
+    waits_table,
     waterfall_table,
     why_not,
 )
@@ -63,12 +64,13 @@ def render_markdown(
     analysis: Analysis, command: str | None = None, authored: Authored = NOTHING
 ) -> str:
     """Return the report; `command` is the command line that made it, paths as base names."""
+    tables = (waits_table(analysis), components_table(analysis))
     sections = (
         _head(analysis, authored.title),
         _authored(authored.blocks),
         _untimed(analysis),
         _table(jobs_table(analysis)),
-        _table(components_table(analysis)),
+        *map(_table, tables if analysis.verdict.loss == "idle" else reversed(tables)),
         _findings(analysis),
         _waterfall(analysis),
         _table(serving_table(analysis)),

@@ -141,6 +141,7 @@ def _culprits(idle: IdleCulprits, idle_ns: int) -> dict[str, Any]:
             for culprit in idle.culprits
         ],
         "unexplained_ns": idle.unexplained_ns,
+        "histogram": [asdict(lengths) for lengths in idle.histogram],
     }
 
 

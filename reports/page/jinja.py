@@ -11,7 +11,15 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final
 
 from traceflops.reports.page import overview, roofline
-from traceflops.reports.view import count, figures, palette, short_labels, shorten_middle, wording
+from traceflops.reports.view import (
+    count,
+    culprits,
+    figures,
+    palette,
+    short_labels,
+    shorten_middle,
+    wording,
+)
 from traceflops.units import words
 
 if TYPE_CHECKING:
@@ -62,6 +70,9 @@ def environment(narrower: int = 1) -> Environment:
         "mean_message": wording.mean_message,
         "collective_rate": wording.collective_rate,
         "gap_place": wording.gap_place,
+        "gap_length": culprits.length_label,
+        "capitalized": words.capitalized,
+        "function_name": words.function_name,
         "look": palette.look,
         "component_label": wording.component_label,
         "category_label": palette.category_label,

@@ -22,7 +22,16 @@ from traceflops.reports.page import (
 from traceflops.reports.page.roofline import NARROW, drawn_sentence, roofline_plot
 from traceflops.reports.page.section import Content, Filled, Section
 from traceflops.reports.page.timeline import gap_links, timeline_content
-from traceflops.reports.view import HEADS, counted_rows, provenance, sums_by_kind, wording
+from traceflops.reports.view import (
+    HEADS,
+    counted_rows,
+    gap_culprits,
+    pace_sentence,
+    provenance,
+    sums_by_kind,
+    waits,
+    wording,
+)
 
 if TYPE_CHECKING:
     from traceflops.analysis import Analysis
@@ -140,16 +149,20 @@ def _idle(analysis: Analysis) -> Content:
     starts = [gap.start_ns - clocks.of_device[gap.device] for gap in gaps]
     of_device = {device.device: device.label for device in analysis.devices}
     labels = [of_device[gap.device] for gap in gaps]
+    due = gap_culprits(analysis, gaps)
     return Content(
         {
-            "gaps": list(zip(gaps, labels, starts, gap_links(analysis), strict=True)),
+            "gaps": list(zip(gaps, labels, starts, due, gap_links(analysis), strict=True)),
             "devices": labels,
             "names": [
                 name
-                for gap in gaps
-                for name in (gap.after, gap.before, gap.op or gap.call, gap.waited_for)
+                for gap, (_, culprit) in zip(gaps, due, strict=True)
+                for name in (gap.after, gap.before, gap.op or gap.call, gap.waited_for, culprit)
             ],
             "counts_from": overview.counts_from(clocks, on_host=analysis.on_host),
+            "waits": waits(analysis),
+            "pace": pace_sentence(analysis),
+            "basis": wording.basis(analysis),
         }
     )
 

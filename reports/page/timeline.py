@@ -24,7 +24,15 @@ from traceflops.reports.page.overview import MOST_GAPS
 from traceflops.reports.page.section import Content
 from traceflops.reports.page.timeline_data import LOOK_NAMES, packed
 from traceflops.reports.page.timeline_still import Still, still
-from traceflops.reports.view import LOOKS, UNKNOWN, count, duration, numbered, short_labels
+from traceflops.reports.view import (
+    LOOKS,
+    UNKNOWN,
+    count,
+    duration,
+    gap_culprits,
+    numbered,
+    short_labels,
+)
 from traceflops.table import ABSENT
 
 if TYPE_CHECKING:
@@ -258,10 +266,12 @@ def places(analysis: Analysis, timeline: Timeline, gaps: Sequence[Gap]) -> Itera
         yield LanePlace("window", f"Window, {duration(length_ns)}")
     labels = _labels(analysis)
     many = len(analysis.devices) > 1
-    for place, (gap, span) in enumerate(zip(gaps, timeline.gaps, strict=True), 1):
+    rows = zip(gaps, timeline.gaps, gap_culprits(analysis, gaps), strict=True)
+    for place, (gap, span, (words, _)) in enumerate(rows, 1):
         if span is not None:
             where = f" on {labels[gap.device]}" if many else ""
-            yield LanePlace(f"gap={place}", f"Gap {place}, {duration(gap.dur_ns)}{where}")
+            due = f", {words}" if words else ""
+            yield LanePlace(f"gap={place}", f"Gap {place}, {duration(gap.dur_ns)}{due}{where}")
 
 
 def listed_steps(timeline: Timeline) -> list[int]:

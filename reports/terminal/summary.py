@@ -45,6 +45,7 @@ from traceflops.reports.view import (
     largest_wait,
     look,
     mean_message,
+    pace_sentence,
     percent,
     products,
     ratio,
@@ -78,6 +79,8 @@ _TIMES: Final = {"time": 10, "share": 9}
 _PASS: Final = 9
 _PASS_LESS: Final = ("Tokens", "Exposed", "MBU", "Comm", "Count", "p99", "Tokens/s")
 _KERNEL: Final = {"category": 16, **_TIMES, "count": 10}
+_WAIT: Final = {"time": 9, "share": 9}
+_WAIT_NAME: Final = 27
 _GAP: Final = {"where": 16, "cause": 21, "device": 19}
 _LEAST_UNTIL, _LEAST_BAR = 8, 6
 
@@ -87,13 +90,15 @@ def render_terminal(
 ) -> list[Text]:
     """Return the lines of the report, with the work `by` module etc. instead of the kernels."""
     style = (style or Style()).wide_enough()
+    waits, idle_first = list(_waits(analysis, style)), analysis.verdict.loss == "idle"
     lines = (
         *_head(analysis, style),
         *_untimed(analysis, style),
         *_jobs(analysis, style),
+        *(waits if idle_first else ()),
         *([Text()] if analysis.devices else []),
         *_parts(analysis, style),
-        *_waits(analysis, style),
+        *(() if idle_first else waits),
         *_passes(analysis, style.width),
         *_devices(analysis, style),
         *_gaps(analysis, style),
@@ -206,14 +211,17 @@ def _waits(analysis: Analysis, style: Style) -> Iterator[Text]:
     if not rows:
         return
     yield from headline("GPU waits on (share of the idle time)")
+    widths = columns(_WAIT, style.width - len(_INDENT) - _WAIT_NAME, ("time",))
     for row in rows:
-        line = Text(f"{_INDENT}{row.words:<27}")
-        line.append(f"{duration(analysis.mean_ns(row.idle_ns)):>9}{percent(row.share):>9}  ")
+        line = Text(f"{_INDENT}{row.words:<{_WAIT_NAME}}")
+        texts = {"time": duration(row.mean_ns), "share": percent(row.share)}
+        line.append(f"{cells(texts, widths)}  ")
         gaps = several(row.gaps, "gap") if row.gaps else ""
         room = style.width - line.cell_len - len(gaps) - 2
-        each = room // max(len(row.names), 1) - 2
-        names = short_labels(row.names, each) if each > _LEAST_UNTIL else []
+        shown = row.names if cell_len(", ".join(row.names)) <= room else row.names[:1]
+        names = short_labels(shown, room - 2) if room >= LEAST_NAME else []
         yield line.append(", ".join(filter(None, (*names, gaps))), "dim")
+    yield from paragraph(pace_sentence(analysis), style.width)
 
 
 def _passes(analysis: Analysis, width: int) -> Iterator[Text]:

@@ -14,7 +14,14 @@ if TYPE_CHECKING:
         authored,
         base_names,
     )
-    from traceflops.reports.view.culprits import WaitedFor, waited_for
+    from traceflops.reports.view.culprits import (
+        WaitedFor,
+        gap_culprits,
+        length_label,
+        pace_sentence,
+        waited_for,
+        waits,
+    )
     from traceflops.reports.view.figures import (
         TIME_UNITS,
         UNKNOWN,
@@ -74,6 +81,7 @@ if TYPE_CHECKING:
         sums_by_kind,
         table_of,
         untimed_tables,
+        waits_table,
         waterfall_table,
     )
     from traceflops.reports.view.utilisation import (

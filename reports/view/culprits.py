@@ -1,50 +1,101 @@
-"""What the GPUs wait on: idle time by class of culprit, with the names that take most of it."""
+"""What the GPUs wait on: idle time by class of culprit and length of gap; the lead of the host."""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from traceflops.analysis import Analysis
-from traceflops.attribution import CLASSES, Culprit
+from traceflops.attribution import CLASSES, REMEDIES, Culprit, GapLengths, IdleClass
+from traceflops.reports.view.figures import TIME_UNITS, duration, percent, unit_for
+from traceflops.units import capitalized, function_name, several
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from traceflops.analysis import Analysis
+    from traceflops.timeline import Gap
 
 WORTH_SHOWING: Final = 0.03
 """Share of the idle time from which a class is shown, and of the window from which any is."""
 _NAMES: Final = 2
+_PACES: Final = {"looming": "Nearly host-bound"}
 
 
 @dataclass(frozen=True, slots=True)
 class WaitedFor:
     """Idle time of one class of culprits; `share` is of all idle time, `names` the largest.
 
-    `gaps` is how many there are, None where several names may share some.
+    `mean_ns` is per step or other window, `gaps` is how many there are, None where several names
+    may share some.
     """
 
-    kind: str
     words: str
-    idle_ns: int
+    remedy: str
+    mean_ns: float
     share: float
     names: tuple[str, ...]
     gaps: int | None
+    culprits: tuple[Culprit, ...]
+
+
+def waits(analysis: Analysis) -> list[WaitedFor]:
+    """Return what the GPUs wait on by class, the largest first."""
+    return [_row(one, analysis) for one in analysis.idle.by_class()]
 
 
 def waited_for(analysis: Analysis) -> list[WaitedFor]:
-    """Return what the GPUs wait on, the largest first; nothing where idle time hardly matters."""
-    idle_ns = analysis.components.idle_ns
+    """Return what the GPUs mostly wait on; nothing where idle time hardly matters."""
     if (analysis.components.share("idle") or 0) < WORTH_SHOWING or analysis.on_host:
         return []
-    by_kind: defaultdict[str, list[Culprit]] = defaultdict(list)
-    for culprit in analysis.idle.culprits:
-        by_kind[culprit.kind].append(culprit)
-    rows = [_row(kind, culprits, idle_ns) for kind, culprits in by_kind.items()]
-    rows = [row for row in rows if row.share >= WORTH_SHOWING]
-    return sorted(rows, key=lambda row: row.idle_ns, reverse=True)
+    return [row for row in waits(analysis) if row.share >= WORTH_SHOWING]
 
 
-def _row(kind: str, culprits: list[Culprit], idle_ns: int) -> WaitedFor:
-    mine = sum(culprit.idle_ns for culprit in culprits)
-    named = [culprit.label for culprit in culprits if culprit.label]
-    names = named[:1] if 2 * culprits[0].idle_ns >= mine else named[:_NAMES]
-    gaps = culprits[0].gaps if len(culprits) == 1 else None
-    return WaitedFor(kind, CLASSES[kind], mine, mine / idle_ns, tuple(names), gaps)
+def _row(one: IdleClass, analysis: Analysis) -> WaitedFor:
+    culprits = one.culprits
+    named = [function_name(culprit.label) for culprit in culprits if culprit.label]
+    names = named[:1] if 2 * culprits[0].idle_ns >= one.idle_ns else named[:_NAMES]
+    return WaitedFor(
+        CLASSES[one.kind],
+        REMEDIES[one.kind],
+        analysis.mean_ns(one.idle_ns),
+        one.idle_ns / analysis.components.idle_ns,
+        tuple(names),
+        culprits[0].gaps if len(culprits) == 1 else None,
+        culprits,
+    )
+
+
+def pace_sentence(analysis: Analysis) -> str:
+    """Return whether the host is too slow for the GPUs, and by what that is known."""
+    pace = analysis.host_bound
+    if pace is None:
+        return ""
+    words = _PACES.get(pace.verdict, capitalized(pace.verdict))
+    return (
+        f"{words}: GPU idle at {percent(pace.starved_share)} of "
+        f"{several(pace.launches, 'launch')}; median lead {duration(pace.lead_median_ns)}, "
+        f"floor {duration(pace.floor_ns)}."
+    )
+
+
+def gap_culprits(analysis: Analysis, gaps: Sequence[Gap]) -> list[tuple[str, str]]:
+    """Return what the GPU waits on in each gap, and its name; "" where that is not known.
+
+    Where a stream wait is known, the work that it waited for says more.
+    """
+    known = {(one.device, one.start_ns): one for one in analysis.idle.longest}
+    found = [known.get((gap.device, gap.start_ns)) for gap in gaps]
+    return [
+        (CLASSES[one.kind], function_name(one.label)) if one and not gap.waited_for else ("", "")
+        for gap, one in zip(gaps, found, strict=True)
+    ]
+
+
+def length_label(lengths: GapLengths) -> str:
+    """Return the lengths of a decade in words."""
+    return f"{_whole(lengths.from_ns)} to {_whole(lengths.to_ns)}"
+
+
+def _whole(ns: int) -> str:
+    unit = unit_for(ns)
+    return f"{ns // TIME_UNITS[unit]:,} {unit}"

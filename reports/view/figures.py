@@ -33,6 +33,7 @@ _FUNCTOR = re.compile(
     r"\b(?!(?:[AB]?[UB]n|Bin)aryFunctor)\w+(?:Functor\w*|Op|_kernel_cuda|_kernel_impl|_cuda)\b|"
     r"\b\w+_kernel(?=\()"
 )
+_AT_LINE = re.compile(r"\.py:\d+\)$")
 _BEFORE_UNIT = re.compile(r"(?<=\d) (?=%|(?:[nµm]?s|[kMGTPE]?i?B|[kMGTPEZY]?FLOPs?)\b)| (?=%)")
 _QUALIFIER = re.compile(r"(?:\b\w+|<unnamed>)::(?=[\w~(<{])")
 """A namespace or class before a name."""
@@ -154,7 +155,7 @@ def kernel_label(name: str, width: int) -> str:
     there is room for it. Marks of a kernel's descriptor (.kd) always go.
     """
     name = without_suffix(name)
-    if len(name) <= width or len(name) > _LONGEST_NAME:
+    if len(name) <= width or len(name) > _LONGEST_NAME or _AT_LINE.search(name):
         return shorten_middle(name, width)
     label = _unreturned(name)
     if len(label) > width and label.endswith(")"):

@@ -1,6 +1,6 @@
 """The tables of a report as rows of plain cells, which a renderer lays out.
 
-A cell is a text of ours, a name in the trace, or both, with a space between them.
+A cell is a text of ours, a name in the trace, or several of these, with spaces between them.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from fractions import Fraction
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from traceflops.reports.view.culprits import gap_culprits, length_label, pace_sentence, waited_for
 from traceflops.reports.view.figures import (
     UNKNOWN,
     as_float,
@@ -59,7 +60,7 @@ class Name(str):
     __slots__ = ()
 
 
-Cell = str | tuple[str, Name]
+Cell = str | tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +105,18 @@ _JOB: Final = (
     Column("Files", lambda job: Name(job_files(job))),
     Column("Work", job_size),
     Column("Result", lambda job: job.verdict or ""),
+)
+_WAITS: Final = (
+    Column("GPU waits on", lambda row: row.words),
+    Column("Name", lambda row: tuple(map(Name, short_labels(row.names, _NAME)))),
+    _number("Time", lambda row: duration(row.mean_ns)),
+    _number("Of idle time", lambda row: percent(row.share)),
+    _number("Gaps", lambda row: count(row.gaps)),
+)
+_LENGTHS: Final = (
+    Column("Length of gap", length_label),
+    _number("Gaps", lambda lengths: count(lengths.gaps)),
+    _number("Total time", lambda lengths: duration(lengths.idle_ns)),
 )
 _WATERFALL: Final = (
     Column("Where the peak went", lambda part: part.label),
@@ -157,6 +170,11 @@ def components_table(analysis: Analysis) -> ReportTable:
     return _means(analysis, "Component", "Share", rows)
 
 
+def waits_table(analysis: Analysis) -> ReportTable:
+    """Return what the GPUs mostly wait on, as means, and whether the CPU is fast enough."""
+    return table_of(_WAITS, waited_for(analysis), remark=pace_sentence(analysis))
+
+
 def waterfall_table(measured: Measurement) -> ReportTable:
     """Return where the peak went."""
     lines = parts(measured.waterfall) if measured.waterfall is not None else ()
@@ -175,6 +193,7 @@ def folded_tables(analysis: Analysis) -> Iterator[tuple[str, ReportTable]]:
     yield "Categories", table_of(_CATEGORY, categories[:_CATEGORIES], len(categories))
     yield "Communication", table_of(_COLLECTIVE, moved[:_COLLECTIVES], len(moved), exposed)
     yield "Idle time by cause", _causes(analysis)
+    yield "Gaps by length", table_of(_LENGTHS, analysis.idle.histogram if not on_host else ())
     yield "Longest gaps", _gaps(analysis)
     yield "Processes" if on_host else "GPUs", _devices(analysis)
 
@@ -204,9 +223,14 @@ def _means(
 def _gaps(analysis: Analysis) -> ReportTable:
     devices = {device.device: device.label for device in analysis.devices}
     gaps = analysis.gaps(_GAPS)
-    label = _labels([*(gap.op or gap.before for gap in gaps), *(gap.waited_for for gap in gaps)])
+    culprits = gap_culprits(analysis, gaps)
+    untils, waits = [gap.op or gap.before for gap in gaps], [gap.waited_for for gap in gaps]
+    label = _labels([*untils, *waits, *(name for _, name in culprits)])
 
     def cause(gap: Gap) -> Cell:
+        words, name = culprits[gaps.index(gap)]
+        if words:
+            return (words, label[name]) if name else words
         text = CAUSE_LABELS[gap.causes.largest]
         return (f"{text} for", label[gap.waited_for]) if gap.waited_for else text
 

@@ -1,6 +1,7 @@
 """What the host did while the device was idle: each class, exact sums, labelled recordings."""
 
 import json
+import re
 from collections import Counter, defaultdict
 from typing import Any
 
@@ -10,10 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.build import launched, trace_of
-from tests.conftest import examples, shared_file
+from tests.conftest import ROOT, examples, shared_file
 from traceflops import Intervals, Trace, analyze, read
 from traceflops.analysis.preparation import prepare
-from traceflops.attribution.culprits import IdleCulprits, culprits_of, gap_parts
+from traceflops.attribution import CLASSES, REMEDIES
+from traceflops.attribution.culprits import (
+    GapLengths,
+    IdleCulprits,
+    culprits_of,
+    gap_lengths,
+    gap_parts,
+)
 from traceflops.attribution.idle_slices import GapParts
 from traceflops.attribution.launch_lead import leads
 from traceflops.timeline import DeviceAccount
@@ -228,7 +236,54 @@ def test_a_wait_before_a_gap_is_said() -> None:
 def test_without_a_launch_idle_time_is_unexplained() -> None:
     run = launched(("first", 0, 10 * US, 10 * US), ("second", 15 * US, 30 * US, 10 * US))
     run["activities"][1]["correlation"] = None
-    assert analyze(trace_of(**run)).idle == IdleCulprits((), 10 * US)
+    lengths = GapLengths(10 * US, 100 * US, 1, 10 * US)
+    assert analyze(trace_of(**run)).idle == IdleCulprits((), 10 * US, (lengths,), ())
+
+
+def test_gaps_are_counted_by_decade_of_their_length() -> None:
+    lengths = np.array([1, 9, 10, 999, 1_000, 2 * 10**18])
+    shown = gap_lengths(lengths)
+    assert [one.from_ns for one in shown] == [10**power for power in range(18)]
+    assert all(one.to_ns == 10 * one.from_ns for one in shown)
+    assert [(one.gaps, one.idle_ns) for one in shown[:4]] == [(2, 10), (1, 10), (1, 999), (1, 1000)]
+    assert {(one.gaps, one.idle_ns) for one in shown[4:-1]} == {(0, 0)}
+    assert (shown[-1].gaps, shown[-1].idle_ns) == (1, 2 * 10**18)
+    assert gap_lengths(np.empty(0, np.int64)) == ()
+
+
+def test_the_longest_gaps_have_the_culprit_that_takes_most_of_them() -> None:
+    """Twelve gaps before launches, the longest last: host code in each, longer than a wait."""
+    works, marks, now = [("first", 0, 0, US)], [], 1
+    for gap in range(12):
+        start, length = now, 1_000 + gap
+        marks += [frame(f"a.py({gap}): f", start, start + 600)]
+        marks += [frame("queue.py(154): get", start + 600, start + length)]
+        now = start + length
+        works.append((f"k{gap}", now * US, now * US, US))
+        now += 1
+    idle = analyze(trace_of(**launched(*works), marks=marks)).idle
+    assert [(one.kind, one.label) for one in idle.longest] == [
+        ("host_code", f"a.py({gap}): f") for gap in range(11, 1, -1)
+    ]
+    assert {one.device for one in idle.longest} == {0}
+    assert len({one.start_ns for one in idle.longest}) == 10
+
+
+def test_a_gap_over_the_edge_of_two_windows_is_one() -> None:
+    """Two chosen steps meet within the gap from 20 to 1,010 us."""
+    run = launched(("first", 0, 10 * US, 10 * US), ("second", 1_000 * US, 1_010 * US, 10 * US))
+    steps = [event("ProfilerStep#1", 0, 500), event("ProfilerStep#2", 500, 1_100)]
+    marks = [{**step, "kind": "step"} for step in steps]
+    lengths = analyze(trace_of(**run, marks=marks)).idle.histogram
+    assert sum(one.gaps for one in lengths if one.from_ns == 100 * US) == 1
+
+
+def test_the_docs_have_the_remedies_that_reports_give() -> None:
+    rows = re.findall(
+        r"^\| `(\w+)` \| .* \| (.*) \|$", (ROOT / "docs/culprits.md").read_text(), re.M
+    )
+    assert {kind: remedy.replace("`", "") for kind, remedy in rows} == REMEDIES
+    assert [*REMEDIES, "unexplained"] == [*CLASSES]
 
 
 def test_before_the_first_call_of_a_process_no_thread_hands_over() -> None:
@@ -276,6 +331,8 @@ def test_culprits_and_what_is_unexplained_sum_to_the_idle_time(
     assert analysis.idle.unexplained_ns == 0
     blocked_ns = sum(culprit.blocked_before_ns for culprit in analysis.idle.culprits)
     assert sum(call.idle_after_ns for call in analysis.synchronisations) == blocked_ns
+    assert sum(one.idle_ns for one in analysis.idle.histogram) == analysis.components.idle_ns
+    assert sum(one.idle_ns for one in analysis.idle.by_class()) == told
     assert all(culprit.idle_ns > 0 and culprit.gaps > 0 for culprit in analysis.idle.culprits)
 
 

@@ -33,11 +33,51 @@ def test_losses_are_listed_by_size_with_their_share() -> None:
         ("loss-memory", "high", 0.3),
         ("loss-idle", "high", 0.2),
     ]
-    assert found[1].sentence == "Idle time takes 20.0 % of the total time."
+    assert found[1].sentence == (
+        "Idle time takes 20.0 % of the total time. Of that, 100.0 % is launch latency; largest "
+        "part: launch. Inherent in each launch; fusion and CUDA graphs make fewer."
+    )
     assert found[0].sentence == (
         "Memory work (elementwise, norm and copy kernels) takes 30.0 % of the total time."
     )
     assert {one.mfu_without for one in found} == {None}  # no MFU in this trace
+
+
+def waiting(*works: tuple[str, int, int]) -> tf.Analysis:
+    """Return two kernels of 1 ms, and what the CPU runs in the 8 ms between them, until when."""
+    ms = 1_000_000
+    run = launched(("sm90_gemm", 0, 0, ms), ("sm90_gemm", 9 * ms, 9 * ms, ms))
+    run["marks"] = [
+        {"name": name, "start_ns": start * ms, "dur_ns": dur * ms, "kind": "python"}
+        for name, start, dur in works
+    ]
+    return tf.analyze(trace_of(**run))
+
+
+def test_idle_time_is_named_after_what_the_host_did() -> None:
+    analysis = waiting(("site/images.py(12): resize", 1, 6), ("queue.py(154): get", 7, 2))
+    assert analysis.verdict.sentence.startswith(
+        "Idle time (mostly Python and other host code) takes 80.0 % of the total time."
+    )
+    assert [one.sentence for one in analysis.findings if one.rule == "loss-idle"] == [
+        "Idle time takes 80.0 % of the total time. Of that, 75.0 % is Python and other host code; "
+        "largest part: resize (images.py:12). Move the named function off the critical thread, or "
+        "make it faster."
+    ]
+
+
+def test_no_class_is_most_of_idle_time_below_half_of_it() -> None:
+    works = [("a.py(1): f", 1, 3), ("queue.py(154): get", 4, 3), ("Optimizer.step#A", 7, 2)]
+    analysis = waiting(*works)
+    assert analysis.verdict.sentence.startswith("Idle time takes 80.0 % of the total time.")
+    assert "Of that, 37.5 % is" in analysis.findings[0].sentence
+
+
+def test_a_long_name_of_a_culprit_is_cut() -> None:
+    name = "a.py(1): " + "f" * 5_000
+    (found,) = [one for one in waiting((name, 1, 8)).findings if one.rule == "loss-idle"]
+    assert len(found.sentence) < 320
+    assert "ffff…ffff" in found.sentence
 
 
 def test_what_is_small_is_not_listed() -> None:

@@ -55,8 +55,9 @@ NORMS = "emory work (elementwise, norm and copy kernels) takes"
 
 def test_the_largest_loss_stands_first_where_nothing_larger_is_unknown() -> None:
     assert said(of(gemm=200, idle=500, odd=100, norm=200)) == (
-        f"Idle time takes 50.0 % of the total time; m{NORMS} 20.0 %. Compute takes 20.0 %; "
-        f"{UNKNOWN} Uncategorized kernels take 10.0 %; how much of that is useful is unknown.",
+        f"Idle time (mostly launch latency) takes 50.0 % of the total time; m{NORMS} 20.0 %. "
+        f"Compute takes 20.0 %; {UNKNOWN} Uncategorized kernels take 10.0 %; how much of that is "
+        "useful is unknown.",
         "idle",
         0.5,
     )
@@ -67,10 +68,10 @@ def test_much_idle_time_stands_before_what_cannot_be_judged(idle: int) -> None:
     unknown = "how much of that is useful is unknown."
     share = f"{100 - idle / 10} %"
     leads = {
-        200: f"Idle time takes 20.0 % of the total time. Uncategorized kernels take {share}; "
-        f"{unknown}",
+        200: "Idle time (mostly launch latency) takes 20.0 % of the total time. Uncategorized "
+        f"kernels take {share}; {unknown}",
         199: f"The GPU is busy {share} of the total time. Uncategorized kernels take {share}; "
-        f"{unknown} Idle time takes 19.9 %.",
+        f"{unknown} Idle time (mostly launch latency) takes 19.9 %.",
     }
     loss = ("idle", 0.2) if idle == 200 else (None, None)
     assert said(of(odd=999 - idle, idle=idle, odd2=1)) == (leads[idle], *loss)

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import traceflops as tf
-from tests.build import trace_of
+from tests.build import launched, trace_of
 from tests.conftest import SAMPLES
 from tests.reports import factory
 from traceflops.analysis.result import Analysis
@@ -420,3 +420,43 @@ def test_idle_time_of_unknown_cause_is_not_split_by_causes() -> None:
     assert "The cause is unknown" in found
     assert "GPU waiting for CPU</th>" not in found
     assert "Longest gaps" in found
+
+
+def waiting_page() -> tuple[tf.Analysis, str, str]:
+    """Return two kernels 980 us apart, a hostile function in between; its page and section."""
+    us = 1_000
+    run = launched(("first", 0, 10 * us, 10 * us), ("second", 1_000 * us, 1_010 * us, 10 * us))
+    frame = "<b>/x.py(7): <i>zoom"
+    run["marks"] = [
+        {"name": frame, "start_ns": 15 * us, "dur_ns": 985 * us, "kind": "python"},
+    ]
+    analysis = tf.analyze(trace_of(**run))
+    page = render_html(analysis)
+    return analysis, page, page.split('<section id="idle">')[1].split("</section>")[0]
+
+
+def test_the_idle_section_begins_with_culprits_and_their_remedies() -> None:
+    analysis, page, found = waiting_page()
+    table, lengths, *_ = re.findall(r"<table.*?</table>", found, re.DOTALL)
+    assert [
+        html.unescape(name) for name in re.findall(r"<summary><code[^>]*>(.*?)</code>", table)
+    ] == [
+        "<i>zoom (x.py:7)",
+        "launch",
+    ]
+    assert re.findall(r'data-value="(\d+)" title="[^"]*">980', table) == ["980000"] * 2
+    assert "Move the named function off the critical thread" in table
+    assert "100 µs to 1 ms" in lengths
+    longest = found.split("Longest gaps</h3>")[1]
+    assert "<td>Python and other host code <code>&lt;i&gt;zoom (x.py:7)</code></td>" in longest
+    assert "Gap 1, 990 µs, Python and other host code" in page
+    assert "<i>" not in found
+    assert "2 launches; median lead 10.0 µs, floor 6.00 µs." in found
+    assert analysis.idle.culprits[0].idle_ns == 980_000
+
+
+def test_a_page_without_culprits_has_no_table_of_them() -> None:
+    rows = [{"name": "k", "start_ns": start, "dur_ns": 100} for start in (0, 400)]
+    found = render_html(tf.analyze(trace_of(activities=rows)))
+    assert "GPU waits on</th>" not in found
+    assert "Gaps by length" in found

@@ -15,6 +15,7 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 import traceflops as tf
+from tests.build import launched, trace_of
 from tests.conftest import ROOT
 from tests.reports.factory import HOSTILE
 from traceflops.analysis.recipe import analyze
@@ -112,3 +113,17 @@ def test_a_foreign_file_is_not_overwritten(analysis: Analysis, tmp_path: Path) -
         target.write_text("my own words")
         with pytest.raises(tf.errors.UsageError, match="did not write"):
             save(analysis, target)
+
+
+def test_what_the_gpu_waits_on_comes_first_where_it_is_the_largest_loss() -> None:
+    """980 of 1,020 us are idle in one function."""
+    us = 1_000
+    run = launched(("first", 0, 10 * us, 10 * us), ("second", 1_000 * us, 1_010 * us, 10 * us))
+    run["marks"] = [
+        {"name": "a/x.py(7): zoom", "start_ns": 15 * us, "dur_ns": 985 * us, "kind": "python"}
+    ]
+    text = render_markdown(tf.analyze(trace_of(**run)))
+    row = "| Python and other host code | `zoom (x.py:7)` | 980 µs | 99.0 % | 1 |"
+    assert row in text
+    assert text.index(row) < text.index("| Component |") < text.index("Gaps by length")
+    assert "| 100 µs to 1 ms | 1 | 990 µs |" in text

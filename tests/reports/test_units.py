@@ -2,6 +2,7 @@ import pytest
 
 from traceflops.reports.page.axes import time_ticks
 from traceflops.reports.view import figures
+from traceflops.units import words
 
 
 @pytest.mark.parametrize(
@@ -207,3 +208,24 @@ def test_ticks_of_time_are_round_and_have_one_unit(
 def test_a_name_of_blanks_is_seen(name: str, shown: str) -> None:
     assert figures.visible(name) == shown
     assert figures.shorten_middle(name, 60) == shown
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("transformers/image_transforms.py(312): resize", "resize (image_transforms.py:312)"),
+        ("queue.py(154): get", "get (queue.py:154)"),
+        ("<string>(2): dynamic_func", "dynamic_func (<string>:2)"),
+        ("cudaMalloc in a/b.py(1): <listcomp>", "cudaMalloc in <listcomp> (b.py:1)"),
+        ("aten::conv2d", "aten::conv2d"),
+        ("my_range(3): part", "my_range(3): part"),
+    ],
+)
+def test_a_function_is_told_before_its_file(name: str, expected: str) -> None:
+    assert words.function_name(name) == expected
+
+
+def test_the_file_of_a_function_is_no_parameter_list() -> None:
+    label = figures.kernel_label("trtllm_fp4_block_scale_moe (core.py:1633)", 24)
+    assert label.startswith("trtllm_fp4")
+    assert label.endswith(".py:1633)")

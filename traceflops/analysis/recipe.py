@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
@@ -27,7 +27,9 @@ from traceflops.devices import JobReport, check_decided, is_undecided, of_job, o
 from traceflops.errors import UsageError
 from traceflops.findings import (
     Finding,
+    Loss,
     Verdict,
+    all_losses,
     basis_of,
     jobs_verdict,
     loss_findings,
@@ -144,10 +146,13 @@ def analysis_of(
         moved = memory_times(linked.trace, linked.categorised, chosen)
     with phase("attribution"):
         work = attributed_work(prepared, activity_flops(measured.executed))
+    waits = idle_culprits(prepared, total.components.idle_ns)
+    lacks_copies = is_said(prepared.trace, COPIES_MISSING)
+    found = all_losses(total, measured, moved, waits, lacks_copies=lacks_copies)
     return Analysis(
         source=linked.trace.source,
         selection=prepared.selection,
-        verdict=_verdict(prepared, devices, total, measured, moved),
+        verdict=_verdict(prepared, devices, total, measured, found),
         steps=_steps(prepared.plan.choice, devices),
         devices=tuple(devices),
         total=total,
@@ -156,10 +161,10 @@ def analysis_of(
         notes=notes_of(prepared, recorded, measured),
         measured=measured,
         untimed=prepared.untimed,
-        findings=_findings(prepared, devices, total, measured, moved),
+        findings=_findings(prepared, devices, measured, found),
         collectives=collective_work(linked, prepared.accounts, prepared.windows),
         recorded=prepared.launch_records.state,
-        idle=idle_culprits(prepared, total.components.idle_ns),
+        idle=waits,
         host_bound=host_bound(prepared),
         serving=serving(prepared, measured.executed.attribution),
         attribution=work,
@@ -218,7 +223,7 @@ def _verdict(
     devices: Sequence[DeviceReport],
     total: Account,
     measured: Measurement,
-    moved: Mapping[str, int],
+    found: Sequence[Loss],
 ) -> Verdict:
     """Return what to say first: what is not recorded, what has no timeline, or what costs most."""
     how_recorded = remedy(prepared.trace.source.format, "device records") or ""
@@ -230,9 +235,8 @@ def _verdict(
             prepared.plan.choice,
             len(devices),
             measured,
-            moved=moved,
+            found=found,
             on_host=_on_host(devices),
-            lacks_copies=is_said(prepared.trace, COPIES_MISSING),
         )
     )
 
@@ -240,16 +244,14 @@ def _verdict(
 def _findings(
     prepared: Prepared,
     devices: Sequence[DeviceReport],
-    total: Account,
     measured: Measurement,
-    moved: Mapping[str, int],
+    found: Sequence[Loss],
 ) -> tuple[Finding, ...]:
     """Return what costs time, the most costly first; nothing where too little is recorded."""
     if not prepared.launch_records.is_judged or _on_host(devices):
         return ()
-    basis, lacks_copies = basis_of(prepared.plan.choice), is_said(prepared.trace, COPIES_MISSING)
     findings = (
-        *loss_findings(total, measured, basis, moved, lacks_copies=lacks_copies),
+        *loss_findings(found, measured, basis_of(prepared.plan.choice)),
         *uneven_findings(spread_of(devices), devices),
     )
     return tuple(sorted(findings, key=attrgetter("share"), reverse=True))

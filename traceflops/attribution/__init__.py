@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from traceflops.attribution.culprits import (
         NO_CULPRITS,
         Culprit,
+        GapCulprit,
+        GapLengths,
+        IdleClass,
         IdleCulprits,
         culprits_of,
         gap_parts,
@@ -28,7 +31,7 @@ if TYPE_CHECKING:
         with_captured_host,
     )
     from traceflops.attribution.host_names import SYSTEM_CALLS
-    from traceflops.attribution.idle_classes import CLASSES
+    from traceflops.attribution.idle_classes import CLASSES, REMEDIES
     from traceflops.attribution.idle_slices import GapParts
     from traceflops.attribution.kernels import (
         COPIES,

@@ -31,7 +31,7 @@ from traceflops.attribution.idle_slices import (
     innermost_of,
 )
 from traceflops.attribution.launch_lead import leads
-from traceflops.table import BoolArray, IntArray, Trace, codes, distinct, runs, taken
+from traceflops.table import BoolArray, IntArray, Trace, codes, distinct, numbers, runs, taken
 from traceflops.timeline import DeviceAccount, Intervals
 from traceflops.units import kernel_name
 from traceflops.windows import Prepared, chosen_time
@@ -42,6 +42,9 @@ REST: Final = "(others)"
 _LAUNCHES: Final = ("launch_latency", "device_wait")
 _CALLS: Final = ("sync_call", "blocking_copy", "memory_alloc", "slow_driver_call")
 _KINDS: Final = tuple(CLASSES)
+_LONGEST: Final = 10
+"""So many of the longest gaps have a culprit of their own."""
+_DECADES_NS: Final = 10 ** np.arange(19)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +65,58 @@ class Culprit:
 
 
 @dataclass(frozen=True, slots=True)
+class IdleClass:
+    """The culprits of one class, the largest first."""
+
+    kind: str
+    culprits: tuple[Culprit, ...]
+
+    @property
+    def idle_ns(self) -> int:
+        """Return their idle time."""
+        return sum(culprit.idle_ns for culprit in self.culprits)
+
+
+@dataclass(frozen=True, slots=True)
+class GapLengths:
+    """The gaps of one decade of lengths, from `from_ns` to below `to_ns`, and their time."""
+
+    from_ns: int
+    to_ns: int
+    gaps: int
+    idle_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class GapCulprit:
+    """What takes most of one gap: its class, and the name of the longest part of that."""
+
+    device: int
+    start_ns: int
+    kind: str
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
 class IdleCulprits:
-    """All idle time of some gaps: that of the culprits, largest first, and what has none."""
+    """All idle time of some gaps: that of the culprits, largest first, and what has none.
+
+    `histogram` is the gaps by length; idle time before the first and after the last work is in
+    none. `longest` is what takes most of the longest ones.
+    """
 
     culprits: tuple[Culprit, ...]
     unexplained_ns: int
+    histogram: tuple[GapLengths, ...] = ()
+    longest: tuple[GapCulprit, ...] = ()
+
+    def by_class(self) -> list[IdleClass]:
+        """Return the classes, the largest first."""
+        of_kind: defaultdict[str, list[Culprit]] = defaultdict(list)
+        for culprit in self.culprits:
+            of_kind[culprit.kind].append(culprit)
+        classes = [IdleClass(kind, tuple(mine)) for kind, mine in of_kind.items()]
+        return sorted(classes, key=attrgetter("idle_ns"), reverse=True)
 
 
 NO_CULPRITS: Final = IdleCulprits((), 0)
@@ -81,8 +131,9 @@ def idle_culprits(prepared: Prepared, idle_ns: int) -> IdleCulprits:
         return IdleCulprits((), idle_ns)
     if not prepared.accounts:
         return IdleCulprits((), idle_ns)
-    culprits = culprits_of(chosen_gaps(prepared), prepared.trace).culprits
-    return IdleCulprits(culprits, idle_ns - sum(culprit.idle_ns for culprit in culprits))
+    found = culprits_of(chosen_gaps(prepared), prepared.trace)
+    explained_ns = sum(culprit.idle_ns for culprit in found.culprits)
+    return replace(found, unexplained_ns=idle_ns - explained_ns)
 
 
 def culprits_of(parts: GapParts, trace: Trace) -> IdleCulprits:
@@ -95,7 +146,20 @@ def culprits_of(parts: GapParts, trace: Trace) -> IdleCulprits:
     shown = [replace(culprit, evidence=naming.evidence(row)) for culprit, row in known[:_MOST]]
     rest = _rest([culprit for culprit, _ in known[_MOST:]])
     unexplained = slices.dur_ns[kind == PLACES["unexplained"]]
-    return IdleCulprits((*shown, *rest), int(unexplained.sum()))
+    lengths = gap_lengths(parts.end_ns - parts.start_ns)
+    return IdleCulprits((*shown, *rest), int(unexplained.sum()), lengths, _of_longest(naming))
+
+
+def gap_lengths(length_ns: IntArray) -> tuple[GapLengths, ...]:
+    """Return lengths by decade: all decades from the shortest to the longest."""
+    if not len(length_ns):
+        return ()
+    decade = np.searchsorted(_DECADES_NS[1:-1], length_ns, side="right")
+    return tuple(
+        GapLengths(int(_DECADES_NS[place]), int(_DECADES_NS[place + 1]), len(mine), int(mine.sum()))
+        for place in range(int(decade.min()), int(decade.max()) + 1)
+        for mine in [length_ns[decade == place]]
+    )
 
 
 def chosen_gaps(prepared: Prepared) -> GapParts:
@@ -225,6 +289,23 @@ class _Naming:
         waits &= events.kind == CALL
         thread = taken(events.thread_of_call, parts.call)
         return innermost_of(events, waits, events.thread, thread, parts.gap_start_ns) >= 0
+
+
+def _of_longest(naming: _Naming) -> tuple[GapCulprit, ...]:
+    """Return the largest culprit of each of the longest gaps that have one."""
+    parts, slices = naming.parts, naming.slices
+    order = np.argsort(parts.start_ns - parts.end_ns, kind="stable")[:_LONGEST]
+    device = numbers(naming.trace.activities["device"])
+    found = []
+    for part in order.tolist():
+        rows = np.flatnonzero((slices.part == part) & (naming.kind != PLACES["unexplained"]))
+        if len(rows):
+            kind, dur_ns = naming.kind[rows], slices.dur_ns[rows]
+            largest = max(set(kind.tolist()), key=lambda one: int(dur_ns[kind == one].sum()))
+            row = int(rows[np.where(kind == largest, dur_ns, -1).argmax()])
+            start_ns, of = int(parts.gap_start_ns[part]), int(device[parts.activity[part]])
+            found.append(GapCulprit(of, start_ns, _KINDS[largest], naming.name(row)))
+    return tuple(found)
 
 
 def _grouped(naming: _Naming) -> Iterator[tuple[Culprit, int]]:

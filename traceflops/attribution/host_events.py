@@ -84,7 +84,8 @@ class HostEvents:
 
     def told(self, fact: str, event: IntArray) -> BoolArray:
         """Return whether the names of events (-1: none) tell a fact of `host_names.FACTS`."""
-        return taken(self._facts[fact].astype(np.int8), taken(self.name, event), 0) > 0
+        tells = self._facts[fact].astype(np.int8)
+        return np.asarray(taken(tells, taken(self.name, event), 0) > 0)
 
     def around(self, fact: str, event: IntArray) -> IntArray:
         """Return the nearest event around each (-1: none), itself included, that tells a fact."""

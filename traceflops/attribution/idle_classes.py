@@ -30,16 +30,35 @@ CLASSES: Final = {
     "external_wait": "waiting for others",
     "host_code": "Python and other host code",
     "eager_overhead": "launching operators",
-    "thread_handover": "handing over to another thread",
-    "host_unrecorded": "work not recorded",
+    "thread_handover": "handover between threads",
+    "host_unrecorded": "unrecorded host work",
     "launch_latency": "launch latency",
-    "device_wait": "GPU with work queued",
+    "device_wait": "late start of queued work",
     "unexplained": "no launch recorded",
 }
 """What the host did, in words, in the order in which the classes are tried.
 
 `unexplained` is what no rule fits: idle time before work of which no launch is recorded.
 """
+REMEDIES: Final = {
+    "data_input": "use more workers, prefetch and pinned memory; speed up or move the named "
+    "function",
+    "sync_call": "keep values on the GPU (.item(), bool(tensor) wait); log every N steps",
+    "blocking_copy": "pin the memory and pass non_blocking=True; join small copies",
+    "memory_alloc": "warm up the caching allocator; avoid empty_cache() in loops",
+    "slow_driver_call": "first use loads code: warm up before recording; repeated: a full queue or "
+    "a contended driver",
+    "compiled_runtime": "avoid graph breaks and recompilation; try CUDA graphs",
+    "optimizer_loop": "use a fused or foreach optimizer; zero_grad(set_to_none=True)",
+    "external_wait": "look at what produces; a server may have no request",
+    "host_code": "move the named function off the critical thread, or make it faster",
+    "eager_overhead": "launch less: larger batches, compilation, CUDA graphs",
+    "thread_handover": "usually the start or end of a backward pass",
+    "host_unrecorded": "record again with Python stacks",
+    "launch_latency": "inherent in each launch; fusion and CUDA graphs make fewer",
+    "device_wait": "the GPU waits for an event, another GPU, or work that is not in the trace",
+}
+"""What to do about idle time of each class, as docs/culprits.md has it."""
 PLACES: Final = {name: place for place, name in enumerate(CLASSES)}
 
 _LONG_CALL_NS: Final = 20_000

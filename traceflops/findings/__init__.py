@@ -11,7 +11,7 @@ from traceflops.faces import lazy
 
 if TYPE_CHECKING:
     from traceflops.findings.finding import Finding, Verdict
-    from traceflops.findings.losses import loss_findings
+    from traceflops.findings.losses import Loss, all_losses, loss_findings
     from traceflops.findings.unevenness import uneven_findings
     from traceflops.findings.verdicts import (
         basis_of,

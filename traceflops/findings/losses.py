@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from traceflops.attribution import COPIES, KERNELS
+from traceflops.attribution import (
+    CLASSES,
+    COPIES,
+    KERNELS,
+    NO_CULPRITS,
+    REMEDIES,
+    IdleClass,
+    IdleCulprits,
+)
 from traceflops.findings.finding import WORTH_SAYING, Finding, severity_of
 from traceflops.mfu import ENOUGH, NO_ROOFS, TOO_LITTLE, RoofTime
-from traceflops.units import PART_NAMES, capitalized, percent, significant
+from traceflops.units import PART_NAMES, capitalized, function_name, percent, significant
 
 if TYPE_CHECKING:
     from traceflops.mfu import Measurement
@@ -48,6 +56,8 @@ _KINDS: Final = {
 }
 """By component, and by the lines of the waterfall that split the compute component."""
 
+_LONGEST_NAME, _HEAD = 100, 70
+"""Characters of a name in a sentence, and of those the first ones of one that is cut."""
 _NO_TIME: Final = RoofTime(0, 0, 0, 0)
 
 _HARDLY_ANY: Final = 1e-9
@@ -70,8 +80,8 @@ class Loss:
     """A part of the device time that is lost: its name, its words, its verb and its share.
 
     `gloss` says what it is made of, `needed` the part that its bytes need, None where too little is
-    known of them, `rate` how fast its copies are where it is mostly these. With `unknown` it is not
-    judged: neither ranked, nor first in a verdict.
+    known of them, `rate` how fast its copies are where it is mostly these, `remedy` what most of it
+    is and what to do. With `unknown` it is not judged: neither ranked, nor first in a verdict.
     """
 
     name: str
@@ -82,6 +92,7 @@ class Loss:
     unknown: str = ""
     needed: Needed | None = None
     rate: str = ""
+    remedy: str = ""
 
     @property
     def taking(self) -> str:
@@ -109,18 +120,20 @@ class Loss:
         )
 
 
-def losses(
+def all_losses(
     total: Account,
     measured: Measurement | None,
     moved: Mapping[str, int] | None = None,
+    waits: IdleCulprits = NO_CULPRITS,
     *,
     lacks_copies: bool = False,
 ) -> tuple[Loss, ...]:
     """Return what takes device time and is not compute at the peak, the largest first.
 
     What compute loses is known only where the FLOPs are. `moved` is the time of memory work by what
-    it is. Idle time in which earlier work may be missing is a part of its own where there is
-    enough of it; where the trace `lacks_copies`, no idle time is judged.
+    it is, `waits` whom idle time is due to. Idle time in which earlier work may be missing is a
+    part of its own where there is enough of it; where the trace `lacks_copies`, no idle time is
+    judged.
     """
     roofs = measured.roofs if measured is not None else NO_ROOFS
     times = {"memory": roofs.memory, "inefficiency": roofs.compute}
@@ -137,7 +150,7 @@ def losses(
             _copy_rate(measured, moved) if name == "memory" else "",
         )
         if name == "idle":
-            found.extend(_by_cause(loss, total, lacks_copies=lacks_copies))
+            found.extend(_by_cause(loss, total, waits, lacks_copies=lacks_copies))
         else:
             found.append(_explained(loss))
     return tuple(sorted((one for one in found if one.share > 0), key=lambda one: -one.share))
@@ -150,16 +163,43 @@ def _explained(loss: Loss) -> Loss:
     return replace(loss, needed=None)
 
 
-def _by_cause(idle: Loss, total: Account, *, lacks_copies: bool) -> tuple[Loss, ...]:
-    """Return idle time in two parts where enough of it may be work that is not in the trace."""
+def _by_cause(
+    idle: Loss, total: Account, waits: IdleCulprits, *, lacks_copies: bool
+) -> tuple[Loss, ...]:
+    """Return idle time in two parts where enough of it may be work that is not in the trace.
+
+    Whom the rest of it is due to is not told then.
+    """
     if lacks_copies:
         return (replace(idle, unknown=_NO_COPIES),)
     missing_ns, window_ns = total.idle_causes.unrecorded_ns, total.components.window_ns
     if missing_ns < WORTH_SAYING * window_ns or not window_ns:
-        return (idle,)
+        return (_due(idle, waits, total.components.idle_ns),)
     rest = (total.components.idle_ns - missing_ns) / window_ns
     missing = replace(idle, words=_UNRECORDED, share=missing_ns / window_ns, unknown=_MISSING)
     return replace(idle, share=rest), missing
+
+
+def _due(idle: Loss, waits: IdleCulprits, idle_ns: int) -> Loss:
+    """Return idle time with what most of it is due to, and with what to do."""
+    if not waits.culprits:
+        return idle
+    largest = waits.by_class()[0]
+    words, is_most = CLASSES[largest.kind], 2 * largest.idle_ns >= idle_ns
+    gloss = f"mostly {words}" if is_most else ""
+    return replace(idle, gloss=gloss, remedy=_remedy(largest, idle_ns))
+
+
+def _remedy(largest: IdleClass, idle_ns: int) -> str:
+    """Return what a class of culprits takes of the idle time, its largest name, and its remedy."""
+    kind, name = largest.kind, function_name(largest.culprits[0].label)
+    if len(name) > _LONGEST_NAME:
+        name = f"{name[:_HEAD]}…{name[_HEAD - _LONGEST_NAME + 1 :]}"
+    part = f"; largest part: {name}" if name else ""
+    share = percent(largest.idle_ns / idle_ns)
+    blocked_ns = sum(culprit.blocked_before_ns for culprit in largest.culprits)
+    waited = " Most of it follows a wait for the GPU." if 2 * blocked_ns > largest.idle_ns else ""
+    return f"Of that, {share} is {CLASSES[kind]}{part}.{waited} {capitalized(REMEDIES[kind])}."
 
 
 def _share(name: str, kind: _Kind, total: Account, measured: Measurement | None) -> float:
@@ -201,24 +241,17 @@ def _moving(moved: Mapping[str, int] | None, otherwise: str) -> str:
     return otherwise
 
 
-def loss_findings(
-    total: Account,
-    measured: Measurement,
-    of: str,
-    moved: Mapping[str, int] | None = None,
-    *,
-    lacks_copies: bool = False,
-) -> Iterator[Finding]:
+def loss_findings(found: Iterable[Loss], measured: Measurement, of: str) -> Iterator[Finding]:
     """Give a finding per loss that matters and can be judged; `of` is what the shares are of."""
     mfu = _exact_mfu(measured)
-    for loss in losses(total, measured, moved, lacks_copies=lacks_copies):
-        severity = severity_of(loss.share)
+    for loss in found:
+        severity, shown = severity_of(loss.share), replace(loss, gloss="") if loss.remedy else loss
         if severity is None or loss.unknown:
             continue
         yield Finding(
             rule=f"loss-{loss.name}",
             severity=severity,
-            sentence=f"{loss.taking} {loss.sized(of)}. {loss.at_peak(of)}".rstrip(),
+            sentence=f"{shown.taking} {loss.sized(of)}. {loss.at_peak(of)}{loss.remedy}".rstrip(),
             share=loss.share,
             mfu_without=mfu / (1 - loss.share) if mfu is not None and loss.share < 1 else None,
             evidence=_KINDS[loss.name].evidence,

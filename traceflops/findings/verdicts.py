@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from traceflops.findings.finding import WORTH_SAYING, Verdict, severity_of
-from traceflops.findings.losses import Loss, losses
+from traceflops.findings.losses import Loss
 from traceflops.mfu import TOO_LITTLE
 from traceflops.timeline import Account
 from traceflops.units import PART_NAMES, duration, percent, several, uncapitalized
@@ -40,16 +40,15 @@ def verdict(
     devices: int,
     measured: Measurement | None = None,
     *,
-    moved: Mapping[str, int] | None = None,
+    found: Sequence[Loss],
     on_host: bool = False,
-    lacks_copies: bool = False,
 ) -> Verdict:
     """Return what the chosen windows lose most time to, and what cannot be judged.
 
     That is what takes most and is not compute; where the FLOPs are known, also what compute loses
     against its peak. It stands first unless something that cannot be judged takes more and the GPU
-    is hardly idle or communicating. `moved` is what memory work is; `on_host` says that all work is
-    operators on the CPU, `lacks_copies` that idle time may include copies.
+    is hardly idle or communicating. `found` is the losses, the largest first; `on_host` says that
+    all work is operators on the CPU.
     """
     if not devices:
         return Verdict("This trace has no GPU operations.")
@@ -57,7 +56,6 @@ def verdict(
         return Verdict("The selected window has zero length.")
     if on_host and (measured is None or measured.figure is None):
         return _of_host(total, "the step time" if steps.used else "the time")
-    found = losses(total, measured, moved, lacks_copies=lacks_copies)
     every = [one for one in found if one.share >= WORTH_SAYING]
     known = [one for one in every if not one.unknown][:2]
     is_news = any(one.name in _NOT_WORKING and severity_of(one.share) == "high" for one in known)

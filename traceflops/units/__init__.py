@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         does,
         duration,
         exact_percent,
+        function_name,
         kernel_name,
         listed,
         one_of,

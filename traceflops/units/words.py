@@ -39,6 +39,7 @@ PART_NAMES: Final = {
 """What the components of the device time and the lines of a waterfall are called, everywhere."""
 
 _DESCRIPTOR: Final = re.compile(r"(?: ?\[clone \.kd\]| \(\.kd\)|\.kd)$")
+_FRAME: Final = re.compile(r"(?:[^\s()]*/)?([^\s/()]+\.py|<\w+>)\((\d+)\): (.+)$")
 _QUOTED: Final = re.compile(r"\"[^\"]*\"|'[^']*'")
 _OF_ONE: Final = {"have": "has", "are": "is"}
 _MOST_LISTED: Final = 5
@@ -104,6 +105,11 @@ def command_lines(command: str, width: int) -> list[str]:
 def kernel_name(text: str) -> str:
     """Return the name of a kernel without the ending that marks its descriptor (.kd)."""
     return _DESCRIPTOR.sub("", text)
+
+
+def function_name(text: str) -> str:
+    """Return a name in which a Python frame, "path/file.py(12): f", reads "f (file.py:12)"."""
+    return _FRAME.sub(r"\3 (\1:\2)", text)
 
 
 def time_amount(ns: int) -> str:
