@@ -42,7 +42,7 @@ def owner_lines(analysis: Analysis, by: str, style: Style) -> Iterator[Text]:
     """Yield the owners with most time, a tree in its order; all figures are means per window."""
     if analysis.prepared is None or analysis.attribution is None:
         return
-    found, (title, without, lack) = work_owners(analysis.prepared, by), _KINDS[by]
+    found, (title, without, lack) = work_owners(analysis.prepared.as_launched, by), _KINDS[by]
     every = range(len(found.owners))
     most = nlargest(_SHOWN, every, key=lambda place: found.owners[place].work.device_ns)
     more = len(found.owners) - len(most)

@@ -145,7 +145,7 @@ def analysis_of(
         categories = category_table(kernels, window_ns)
         moved = memory_times(linked.trace, linked.categorised, chosen)
     with phase("attribution"):
-        work = attributed_work(prepared, activity_flops(measured.executed))
+        work = attributed_work(prepared.as_launched, activity_flops(measured.executed))
     waits = idle_culprits(prepared, total.components.idle_ns)
     lacks_copies = is_said(prepared.trace, COPIES_MISSING)
     found = all_losses(total, measured, moved, waits, lacks_copies=lacks_copies)
