@@ -148,20 +148,26 @@ def _piece(
 
 
 _LIBRARY: Final = re.compile(
-    r"^<|^nn\.Module: |^module \d+$|(^|/)torch/|/lib/python3[.\d]*/(?!site-|dist-)"
+    r"^<|^nn\.Module: |^module \d+(_\d+)?$|(^|/)torch/|/lib/python3[.\d]*/(?!site-|dist-)"
 )
+_BUILT_IN: Final = "<built-in "
 _FIRST: Final = re.compile(r"(\w+)(?:/|\.py\()")
 
 
-def is_of_library(frame: str) -> bool:
-    """Return whether a function is built in, PyTorch's or the standard library's.
+def standard_prefix(frame: str) -> str:
+    """Return with what the name of a built-in or standard function begins, "" for others.
 
     Profilers leave out the folder that a module is found in: `queue.py(154): get`.
     """
+    if frame.startswith(_BUILT_IN):
+        return _BUILT_IN
     first = _FIRST.match(frame)
-    return (first is not None and first[1] in sys.stdlib_module_names) or bool(
-        _LIBRARY.search(frame)
-    )
+    return first[0] if first is not None and first[1] in sys.stdlib_module_names else ""
+
+
+def is_of_library(frame: str) -> bool:
+    """Return whether a function is built in, PyTorch's or the standard library's."""
+    return bool(standard_prefix(frame)) or _LIBRARY.search(frame) is not None
 
 
 def owners(events: HostEvents) -> IntArray:

@@ -60,6 +60,11 @@ FACTS: Final[dict[str, str]] = {
 _ANY: Final = re.compile("|".join(f"(?:{pattern})" for pattern in FACTS.values()))
 
 
+def is_telling(label: str) -> bool:
+    """Return whether a name tells any fact."""
+    return _ANY.search(label) is not None
+
+
 def facts_of(labels: Sequence[str]) -> dict[str, BoolArray]:
     """Return, by fact, which of the names tell it."""
     telling = [at for at, label in enumerate(labels) if _ANY.search(label)]

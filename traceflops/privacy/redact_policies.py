@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from functools import cache, partial
 from typing import Final
 
-from traceflops.attribution import SYSTEM_CALLS
+from traceflops.attribution import SYSTEM_CALLS, is_of_library, is_telling, standard_prefix
 from traceflops.devices import (
     counters_used,
     generic_names,
@@ -169,11 +169,14 @@ def _mark(shown: Placeholders, step_mark: str | None, kind: str | None) -> Polic
 
 
 def _frame(shown: Placeholders, text: str) -> str:
-    """Return what stands for a Python frame; of those of an installed PyTorch what all know."""
+    """Return what stands for a Python frame; of those of libraries what all know."""
     if (of_torch := _TORCH_FRAME.fullmatch(text)) is not None:
         return shown.partly("Python function", of_torch[1])
     if text.startswith(_MODULE):
         return _module(shown, text)
+    begin = standard_prefix(text)
+    if is_of_library(text) or is_telling(text):
+        return begin + shown.partly("Python function", text[len(begin) :])
     return shown.whole("Python function", text)
 
 
