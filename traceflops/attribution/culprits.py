@@ -286,7 +286,7 @@ class _Naming:
         events, parts = self.events, self.parts
         every = np.arange(len(events.kind))
         waits = events.told("waits_for_device", every) | events.told("copies", every)
-        waits &= events.kind == CALL
+        waits &= (events.kind == CALL) & events.is_work
         thread = taken(events.thread_of_call, parts.call)
         return innermost_of(events, waits, events.thread, thread, parts.gap_start_ns) >= 0
 

@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from traceflops.attribution.host_names import facts_of
+from traceflops.attribution.host_names import FACTS, facts_of
 from traceflops.table import (
     ABSENT,
     BoolArray,
@@ -160,7 +160,8 @@ def standard_prefix(frame: str) -> str:
     Profilers leave out the folder that a module is found in: `queue.py(154): get`.
     """
     if frame.startswith(_BUILT_IN):
-        return _BUILT_IN
+        wait = re.match(FACTS["waits"], frame)
+        return wait[0] if wait is not None else _BUILT_IN
     first = _FIRST.match(frame)
     return first[0] if first is not None and first[1] in sys.stdlib_module_names else ""
 
