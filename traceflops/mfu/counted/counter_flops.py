@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from traceflops.attribution import Attribution, Replays, attribute, replays, types_of_ops
+from traceflops.attribution import Attribution, Replays, replays
 from traceflops.devices import MATRIX, counters_for, family_by_counters, family_of, find
 from traceflops.errors import UsageError
 from traceflops.mfu.budget import DevicePeaks
@@ -50,20 +50,16 @@ from traceflops.mfu.counted.joins import (
 from traceflops.mfu.counted.launches import (
     ORIGINS,
     UNKNOWN,
-    Kind,
     LaunchWork,
     Origin,
-    WorkPart,
     exact_flops,
     launches_of,
 )
+from traceflops.mfu.counted.paired_shapes import paired_work
 from traceflops.mfu.counted.same_launches import joined
-from traceflops.mfu.counted.serving_kernels import of_passes, serving_kinds, serving_notes
+from traceflops.mfu.counted.serving_kernels import of_passes, serving_notes
 from traceflops.mfu.traced.coverage import chosen_activities, compute_kernels
-from traceflops.mfu.traced.executed import parts_of
-from traceflops.mfu.traced.known_lengths import with_told_lengths
-from traceflops.mfu.traced.work_tables import main_ops
-from traceflops.table import ABSENT, IntArray, Note, Trace, group_rows, names, numbers, taken
+from traceflops.table import ABSENT, IntArray, Note, Trace, names, numbers, taken
 from traceflops.units import several
 from traceflops.windows import Prepared
 
@@ -374,44 +370,3 @@ def missing_counters(work: CounterWork) -> Iterator[str]:
     for family in work.families:
         if family is not None:
             yield from counters_for(MATRIX, (d for d in family.matrix if d not in read), family)
-
-
-def paired_work(pair: Prepared) -> LaunchWork | None:
-    """Return what the launches of a trace with shapes did, None where it tells no FLOPs."""
-    attribution, _ = with_told_lengths(pair, attribute(pair.linked))
-    launches = launches_of(pair)
-    if not len(attribution.executed) or not launches.count:
-        return None
-    op = main_ops(attribution, pair.trace.activities.num_rows)[launches.row]
-    helps = (attribution.owner[launches.row] >= 0) & (op < 0)
-    of_op, kinds = _kinds(pair, attribution)
-    nothing = len(kinds)
-    kind = np.where(helps, nothing, taken(of_op, op, UNKNOWN))
-    size = taken(attribution.work.of_ops(attribution.work.min_bytes), op, UNKNOWN)
-    told = {at: one for at, one in serving_kinds(pair, launches).items() if kind[at] < 0}
-    kind[list(told)] = nothing + 1 + np.arange(len(told))
-    return LaunchWork(
-        "pair",
-        launches,
-        kind,
-        (*kinds, (), *told.values()),
-        np.where(helps, 0, size),
-        np.full(launches.count, UNKNOWN, dtype=np.int64),
-    )
-
-
-def _kinds(pair: Prepared, attribution: Attribution) -> tuple[IntArray, tuple[Kind, ...]]:
-    parts, _ = parts_of(pair, attribution)
-    dtype, labels = types_of_ops(pair, attribution)
-    rows = attribution.executed
-    group, first = group_rows([parts.case, dtype[rows]])
-    done: dict[int, list[WorkPart]] = {op: [] for op in rows[first].tolist()}
-    for row in np.flatnonzero(np.isin(parts.op, rows[first])).tolist():
-        op, line = int(parts.op[row]), parts.lines[int(parts.line[row])]
-        flops, at_least = int(parts.flops[row]), int(parts.at_least[row])
-        done[op].append(WorkPart(line, labels[int(dtype[op])], flops, at_least))
-    kinds = [tuple(done[op]) for op in rows[first].tolist()]
-    places = {kind: at for at, kind in enumerate(dict.fromkeys(kinds))}
-    of_op = np.full(pair.trace.ops.num_rows, UNKNOWN, dtype=np.int64)
-    of_op[rows] = np.array([places[kind] for kind in kinds], dtype=np.int64)[group]
-    return of_op, tuple(places)
