@@ -91,7 +91,8 @@ class Device:
         stream = self._stream(launch.stream)
         stream.last_start_ns, stream.last_dur_ns, stream.used = start_ns, dur_ns, True
         stream.end_ns = max(stream.end_ns, start_ns + dur_ns)
-        self.ended_ns[request.correlation] = start_ns + dur_ns
+        ended_ns = self.ended_ns.get(request.correlation, 0)  # one may end before the one before it
+        self.ended_ns[request.correlation] = max(ended_ns, start_ns + dur_ns)
         self.activities.append(
             Activity(
                 start_ns,

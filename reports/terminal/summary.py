@@ -217,6 +217,7 @@ def _waits(analysis: Analysis, style: Style) -> Iterator[Text]:
         texts = {"time": duration(row.mean_ns), "share": percent(row.share)}
         line.append(f"{cells(texts, widths)}  ")
         gaps = several(row.gaps, "gap") if row.gaps else ""
+        gaps = gaps if line.cell_len + len(gaps) <= style.width else ""
         room = style.width - line.cell_len - len(gaps) - 2
         shown = row.names if cell_len(", ".join(row.names)) <= room else row.names[:1]
         names = short_labels(shown, room - 2) if room >= LEAST_NAME else []

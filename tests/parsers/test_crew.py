@@ -108,6 +108,7 @@ def test_processes_end_with_their_starter(ending: signal.Signals, tmp_path: Path
     """Also where it is killed and can clean nothing up."""
     text = (
         "import signal; from traceflops.parsers.io.worker_pool import Crew\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a background job ignores it
         "with Crew(2) as crew:\n"
         "    crew.expect(10**9); print(*crew.processes, flush=True); signal.pause()\n"
     )

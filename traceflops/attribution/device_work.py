@@ -228,7 +228,7 @@ def attributed_work(prepared: Prepared, flops: IntArray) -> DeviceWork | None:
     found, times = attributed(prepared, row), (begins(prepared), prepared.chosen.inside_ns)
     sums = zip(*(exact_sums(found.rule, one, len(RULES)) for one in times), strict=True)
     by_rule = {rule: WorkSum(*each) for rule, each in zip(RULES, sums, strict=True)}
-    return DeviceWork(by_rule, tuple(_modules(prepared, found.paths, flops[row])))
+    return DeviceWork(by_rule, tuple(_modules(prepared, found.paths, taken(flops, row))))
 
 
 def begins(prepared: Prepared) -> IntArray:
