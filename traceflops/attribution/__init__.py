@@ -30,7 +30,7 @@ if TYPE_CHECKING:
         replays,
         with_captured_host,
     )
-    from traceflops.attribution.host_events import is_of_library, standard_prefix
+    from traceflops.attribution.host_events import standard_prefix
     from traceflops.attribution.host_names import SYSTEM_CALLS, is_telling
     from traceflops.attribution.idle_classes import CLASSES, REMEDIES
     from traceflops.attribution.idle_slices import GapParts

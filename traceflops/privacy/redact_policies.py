@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from functools import cache, partial
 from typing import Final
 
-from traceflops.attribution import SYSTEM_CALLS, is_of_library, is_telling, standard_prefix
+from traceflops.attribution import SYSTEM_CALLS, is_telling, standard_prefix
 from traceflops.devices import (
     counters_used,
     generic_names,
@@ -175,7 +175,7 @@ def _frame(shown: Placeholders, text: str) -> str:
     if text.startswith(_MODULE):
         return _module(shown, text)
     begin = standard_prefix(text)
-    if is_of_library(text) or is_telling(text):
+    if begin or is_telling(text):
         return begin + shown.partly("Python function", text[len(begin) :])
     return shown.whole("Python function", text)
 
