@@ -100,7 +100,7 @@ def report_object(analysis: Analysis) -> dict[str, Any]:
         "passes": [asdict(one) for one in analysis.serving.passes],
         "pass_kinds": [_pass_kind(one) for one in analysis.serving.kinds],
         "attribution": _attribution(analysis.attribution) if analysis.attribution else None,
-        "modules": [asdict(one) for one in getattr(analysis.attribution, "modules", ())],
+        "modules": list(map(asdict, analysis.attribution.modules if analysis.attribution else ())),
     }
 
 

@@ -317,7 +317,7 @@ def with_captured_launches(trace: Trace) -> Trace:
     if not len(rows):
         return trace
     devices = _with_devices(trace, distinct(numbers(trace.calls["process"])[rows]))
-    added = (trace.activities, _captured_kernels(trace, devices, rows))
+    added = (trace.activities, _kernels_of_captures(trace, devices, rows))
     activities = pa.concat_tables(added).unify_dictionaries().combine_chunks()
     activities = activities.take(np.argsort(numbers(activities["start_ns"]), kind="stable"))
     text = (
@@ -348,7 +348,7 @@ def _with_devices(trace: Trace, processes: IntArray) -> pa.Table:
     return pa.concat_tables([devices, table.finish()]).unify_dictionaries().combine_chunks()
 
 
-def _captured_kernels(trace: Trace, devices: pa.Table, rows: IntArray) -> pa.Table:
+def _kernels_of_captures(trace: Trace, devices: pa.Table, rows: IntArray) -> pa.Table:
     """Return the kernels that some calls name, each on the first device of its process."""
     calls, table = trace.calls, TableBuilder("activities")
     sizes = ((name, axes(calls[name])) for name in ("grid", "block"))
