@@ -172,3 +172,19 @@ def test_text_stands_out_from_what_is_behind_it(
     context.close()
     assert len(found) > 100
     assert [(round(ratio, 2), text) for ratio, text in found if ratio < 4.5] == []
+
+
+def test_a_long_name_in_a_finding_stays_on_a_telephone(browser: "Browser", tmp_path: Path) -> None:
+    run = launched(("first", 0, 10_000, 10_000), ("second", 1_000_000, 1_010_000, 10_000))
+    loader = "enumerate(DataLoader)#_" + "Long" * 20 + "Iter.__next__"
+    marks = [{"name": loader, "start_ns": 15_000, "dur_ns": 985_000}]
+    path = tmp_path / "page.html"
+    path.write_text(render_html(tf.analyze(trace_of(**run, marks=marks))), encoding="utf-8")
+    page = browser.new_page(viewport={"width": 360, "height": 740})
+    page.goto(path.as_uri())
+    right = page.locator(".findings b").evaluate_all(
+        "found => found.map((one) => one.getBoundingClientRect().right)"
+    )
+    page.close()
+    assert len(right) == 1
+    assert right[0] <= 360
