@@ -19,6 +19,7 @@ from traceflops.reports.terminal.lines import (
     columns,
     cut_to,
     fitted,
+    hanging,
     heading,
     headline,
     joined,
@@ -60,7 +61,7 @@ from traceflops.reports.view import (
     why_not,
 )
 from traceflops.timeline import COMPONENTS, Account, Gap
-from traceflops.units import several
+from traceflops.units import capitalized, several
 from traceflops.windows import DeviceReport
 
 _KERNELS_SHOWN: Final = 5
@@ -222,6 +223,7 @@ def _waits(analysis: Analysis, style: Style) -> Iterator[Text]:
         shown = row.names if cell_len(", ".join(row.names)) <= room else row.names[:1]
         names = short_labels(shown, room - 2) if room >= LEAST_NAME else []
         yield line.append(", ".join(filter(None, (*names, gaps))), "dim")
+    yield from hanging(f"{_INDENT}help: ", f"{capitalized(rows[0].remedy)}.", style.width)
     yield from paragraph(pace_sentence(analysis), style.width)
 
 
