@@ -34,6 +34,7 @@ ROOMS: Final = {
     "attribution": "kernel -> launch, operator, phase, module; their tables",
     "mfu": "utilisation: traced, counted, of inference, checked",
     "ranks": "collectives, and how ranks compare",
+    "replay": "operations replayed: what if some took another time",
     "memory": "memory over time",
     "recording": "what a trace holds and lacks, and what recording it cost",
     "findings": "what takes the time, one rule per file; the verdict",

@@ -1,0 +1,16 @@
+"""What a run would take if parts of it were different: the replay of recorded operations.
+
+Takes operations of the workers of a job; gives times of steps, and what slow workers cost.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from traceflops.faces import lazy
+
+if TYPE_CHECKING:
+    from traceflops.replay.job_graph import JobGraph, Layout
+    from traceflops.replay.straggler_metrics import straggler
+else:
+    __getattr__ = lazy(__name__, __file__)
