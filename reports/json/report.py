@@ -14,6 +14,7 @@ from traceflops.devices import JobReport
 from traceflops.memory import MemoryUse, Series, memory_use
 from traceflops.ranks import Collective
 from traceflops.reports.json.measured import measured_object
+from traceflops.reports.json.ranks import ranks_object
 from traceflops.reports.view import fields
 from traceflops.table import Source
 from traceflops.timeline import Account, Gap, WholeSpan
@@ -97,6 +98,7 @@ def report_object(analysis: Analysis) -> dict[str, Any]:
         "idle": _idle(analysis),
         "host_bound": asdict(analysis.host_bound) if analysis.host_bound else None,
         "synchronisations": [asdict(one) for one in analysis.synchronisations],
+        "ranks": ranks_object(analysis.ranks) if analysis.ranks is not None else None,
         "passes": [asdict(one) for one in analysis.serving.passes],
         "pass_kinds": [_pass_kind(one) for one in analysis.serving.kinds],
         "attribution": _attribution(analysis.attribution) if analysis.attribution else None,

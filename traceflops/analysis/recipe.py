@@ -49,7 +49,7 @@ from traceflops.mfu import (
 )
 from traceflops.phases import phase
 from traceflops.privacy import Placeholders, check_privacy, redacted, removed
-from traceflops.ranks import collective_work
+from traceflops.ranks import collective_work, rank_report
 from traceflops.remedies import remedy
 from traceflops.table import Trace, distinct, numbers
 from traceflops.timeline import COPIES_MISSING, EMPTY_ACCOUNT, Account, DeviceAccount, whole_span
@@ -169,6 +169,7 @@ def analysis_of(
         serving=serving(prepared, measured.executed.attribution),
         attribution=work,
         synchronisations=synchronisations(prepared),
+        ranks=rank_report(prepared),
         prepared=prepared,
     )
 

@@ -33,7 +33,7 @@ from traceflops.attribution import (
 from traceflops.devices import JobReport
 from traceflops.findings import Verdict
 from traceflops.mfu import NO_SERVING, Serving
-from traceflops.ranks import Collective
+from traceflops.ranks import Collective, RankReport
 from traceflops.table import Note, Source
 from traceflops.timeline import Account, Components, Gap
 from traceflops.windows import DeviceReport, Selection, StepChoice
@@ -59,7 +59,8 @@ class Analysis:
     calls have device records: where they do not, nothing is judged. `idle` is what the host did in
     the idle time of the chosen windows, `host_bound` whether it is fast enough for the devices,
     `synchronisations` the calls in which it waited for them. `serving` are the passes that a
-    serving engine annotates, `attribution` whose work the devices did, None without any.
+    serving engine annotates, `attribution` whose work the devices did, None without any. `ranks`
+    is who waits for whom, None with one rank.
     `prepared` is for reports that show single events; None where it was not kept.
     """
 
@@ -83,6 +84,7 @@ class Analysis:
     serving: Serving = NO_SERVING
     attribution: DeviceWork | None = None
     synchronisations: tuple[Synchronisation, ...] = ()
+    ranks: RankReport | None = None
     prepared: Prepared | None = field(default=None, repr=False, compare=False)
 
     @property

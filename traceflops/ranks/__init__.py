@@ -1,6 +1,7 @@
-"""What ranks do together: their collectives, and how their times compare.
+"""What ranks do together: their collectives, who waits for whom, and how their times compare.
 
-Takes linked accounts and device reports; gives collectives and spreads over ranks.
+Takes a prepared trace; gives collectives, waits, clocks and the rank to blame. `rank_report` is
+the way through: records, matching, clocks, waits, cycles, slow rank.
 """
 
 from __future__ import annotations
@@ -19,6 +20,14 @@ if TYPE_CHECKING:
         own_ns,
         own_times,
         straggler,
+    )
+    from traceflops.ranks.slow_rank import SlowRank
+    from traceflops.ranks.who_waits import (
+        LinkRate,
+        MatchedCollective,
+        RankReport,
+        RankWaits,
+        rank_report,
     )
 else:
     __getattr__ = lazy(__name__, __file__)

@@ -76,7 +76,7 @@ def collective_work(
         return ()
     ranks = numbers(activities["collective_group_size"], ABSENT)[chosen.row]
     exposed = _exposed(linked, accounts, windows, chosen.row)
-    size = _sizes(linked, chosen.row)
+    size = message_bytes(linked, chosen.row)
     whole = linked.whole.whole_ns[chosen.row]
     sized = (size != ABSENT) & (chosen.starts_inside == 1)
     labels = names(activities["collective"])
@@ -127,7 +127,7 @@ def _exposed(
     return found
 
 
-def _sizes(linked: LinkedTrace, rows: IntArray) -> IntArray:
+def message_bytes(linked: LinkedTrace, rows: IntArray) -> IntArray:
     """Return the bytes of each message: the larger of what a rank puts in and gets out."""
     activities = linked.trace.activities
     put, get = (

@@ -1,0 +1,131 @@
+"""By how much the clocks of ranks differ: all ranks leave a collective at the same time.
+
+The end of collective c on rank r is t_c + offset_r + residual. Offsets come from median polish and
+have mean 0. What always ends later on one rank cannot be told from an offset.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from traceflops.ranks.comm_records import KINDS, CommRecords
+from traceflops.ranks.matching import Matches
+from traceflops.table import IntArray, ranked
+
+Values = npt.NDArray[np.float64]
+_BASES: Final = ("all_reduce", "all_to_all")
+"""Kinds that all ranks leave together, the better one first."""
+_LEAST: Final = 3
+"""So many collectives of a rank tell its offset."""
+_MOST: Final = 2_000
+"""So many are looked at, evenly over the recording."""
+_ROUNDS: Final = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Alignment:
+    """Clocks of ranks: `offset_ns` is what each is ahead of their mean.
+
+    `basis` is the kind of collective they were aligned on, "" where offsets are taken to be 0.
+    Residuals are how far aligned ends lie from the median of their collective, None without any.
+    `earliest_ns` and `latest_ns` bound the error of each offset against all other ranks together,
+    whatever the ends are: no rank ends a collective before another has started it.
+    """
+
+    basis: str
+    offset_ns: IntArray
+    residual_median_ns: int | None
+    residual_p95_ns: int | None
+    earliest_ns: IntArray
+    latest_ns: IntArray
+
+
+def aligned(records: CommRecords, matches: Matches) -> Alignment:
+    """Return the offsets of the clocks of all ranks."""
+    known = np.flatnonzero(matches.collective >= 0)
+    basis, offset = "", np.zeros(len(records.ranks), dtype=np.int64)
+    for kind in _BASES:
+        mine = known[records.kind[known] == KINDS.index(kind)]
+        counts = np.bincount(records.place[mine], minlength=len(records.ranks))
+        if len(mine) and counts.min() >= _LEAST:
+            basis, offset = kind, _offsets(records, matches, mine)
+            break
+    start = records.start_ns - offset[records.place]
+    end = records.end_ns - offset[records.place]
+    of_row = matches.collective[known]
+    residual = np.abs(end[known] - medians(of_row, end[known])[of_row])
+    middle = float(np.median(residual)) if len(known) else None
+    high = float(np.quantile(residual, 0.95, method="nearest")) if len(known) else None
+    return Alignment(
+        basis,
+        offset,
+        None if middle is None else round(middle),
+        None if high is None else round(high),
+        *_bounds(records, matches, known, start, end),
+    )
+
+
+def _offsets(records: CommRecords, matches: Matches, rows: IntArray) -> IntArray:
+    """Return the offsets by median polish over some records."""
+    collective, of_row = ranked(matches.collective[rows])
+    if len(collective) > _MOST:
+        taken = np.unique(np.linspace(0, len(collective) - 1, _MOST).astype(np.int64))
+        rows = rows[np.isin(of_row, taken)]
+        _, of_row = ranked(matches.collective[rows])
+    place = records.place[rows]
+    end = records.end_ns[rows] - records.end_ns[rows].min()
+    offset: Values = np.zeros(len(records.ranks))
+    for _ in range(_ROUNDS):
+        middle = _middles(of_row, end - offset[place])
+        better = _middles(place, end - middle[of_row])
+        better -= better.mean()
+        moved, offset = np.abs(better - offset).max(), better
+        if moved < 1:
+            break
+    return np.round(offset).astype(np.int64)
+
+
+def medians(group: IntArray, values_ns: IntArray) -> IntArray:
+    """Return the median time of each group, numbered from 0 without a gap."""
+    # A float has too few digits for the ns of the calendar.
+    base = values_ns.min() if len(values_ns) else 0
+    return np.asarray(base + np.round(_middles(group, values_ns - base)).astype(np.int64))
+
+
+def _middles(group: IntArray, values: Values | IntArray) -> Values:
+    order = np.lexsort((values, group))
+    count = np.bincount(group)
+    first = np.cumsum(count) - count
+    ordered = values[order]
+    return np.asarray((ordered[first + (count - 1) // 2] + ordered[first + count // 2]) / 2)
+
+
+def _bounds(
+    records: CommRecords, matches: Matches, rows: IntArray, start: IntArray, end: IntArray
+) -> tuple[IntArray, IntArray]:
+    """Return by how much each clock can at most be moved back and forth against all others."""
+    far = np.iinfo(np.int64).max
+    bounds = np.full((2, len(records.ranks)), far)
+    group, place = matches.collective[rows], records.place[rows]
+    # A rank moved forth must not start after another's end, moved back not end before its start.
+    for side, own, others in ((0, end[rows], start[rows]), (1, -start[rows], -end[rows])):
+        slack = own - _highest_of_others(group, others)
+        np.minimum.at(bounds[side], place, slack)
+    bounds[bounds == far] = 0
+    return -bounds[0], bounds[1]
+
+
+def _highest_of_others(group: IntArray, values: IntArray) -> IntArray:
+    """Return, for each row, the highest value of the other rows of its group."""
+    order = np.lexsort((-values, group))
+    opens = np.flatnonzero(np.append(True, np.diff(group[order]) != 0)) if len(group) else order
+    first = opens[np.cumsum(np.isin(np.arange(len(order)), opens)) - 1] if len(group) else order
+    highest = values[order[first]]
+    second = values[order[np.minimum(first + 1, len(order) - 1)]] if len(group) else highest
+    found = np.empty_like(values)
+    found[order] = np.where(np.arange(len(order)) == first, second, highest)
+    return found
