@@ -165,7 +165,7 @@ def _by_kernels(found: SlowRank, sums: _KernelSums, worst: int) -> SlowRank:
         return replace(found, cause="more_work", label=_name(sums, top))
     time = (usual * usual_count)[both]
     factor = float((each[both] / usual[both] * time).sum() / time.sum())
-    alike = (each / usual)[both] >= 1 + _AT_LEAST * (factor - 1)
+    alike = each[both] / usual[both] >= 1 + _AT_LEAST * (factor - 1)
     if factor > 1 and time[alike].sum() >= _ALIKE * time.sum():
         return replace(found, cause="slow_clock", factor=factor)
     return replace(

@@ -1,0 +1,181 @@
+"""Who waits for whom: independent values of real jobs, and jobs small enough to work out."""
+
+import csv
+import json
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from tests.build import trace_of
+from tests.conftest import shared_file
+from traceflops import read
+from traceflops.analysis.preparation import prepare
+from traceflops.ranks import RankReport, rank_report
+from traceflops.windows import Selection
+
+JOBS = {
+    "hta2": ("pytorch/hta_sampled_rank0.json.gz", "pytorch/hta_sampled_rank1.json.gz"),
+    "h100x2": ("nsight/nsys_h100x2_mfu_before.sqlite",),
+}
+REDUCE, SPREAD = "ncclDevKernel_AllReduce_Sum", "ncclDevKernel_Broadcast"
+Kernel = tuple[str, int, int] | tuple[str, int, int, int]
+"""A name, start and end in microseconds, and the elements of a collective."""
+
+
+def report_of(*ranks: Sequence[Kernel], **facts: Any) -> RankReport:
+    """Return the report of kernels by rank; one of a framework is in group "dp"."""
+    rows = [
+        {
+            "process": rank,
+            "device": rank,
+            "name": name,
+            "start_ns": 1_000 * start,
+            "dur_ns": 1_000 * (end - start),
+            "stream": 20 if name in (REDUCE, SPREAD) else 7,
+            **(facts if name in (REDUCE, SPREAD) else {}),
+            **({"collective_in_elements": elements[0]} if elements else {}),
+        }
+        for rank, kernels in enumerate(ranks)
+        for name, start, end, *elements in kernels
+    ]
+    trace = trace_of(
+        processes=[{"process": rank, "rank": rank} for rank in range(len(ranks))],
+        devices=[{"device": rank, "process": rank} for rank in range(len(ranks))],
+        activities=rows,
+    )
+    report = rank_report(prepare(trace, Selection()))
+    assert report is not None
+    return report
+
+
+def waits_of(report: RankReport) -> list[tuple[int, ...]]:
+    """Return wait, exposed wait, transfer and caused wait by rank, in microseconds."""
+    return [
+        tuple(
+            ns // 1_000
+            for ns in (one.wait_ns, one.exposed_wait_ns, one.transfer_ns, one.caused_wait_ns)
+        )
+        for one in report.by_rank()
+    ]
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_independent_values(name: str) -> None:
+    expected = json.loads(shared_file("ranks/expected_ranks.json").read_text())[name]
+    files = [str(shared_file(f"traces/{path}")) for path in JOBS[name]]
+    report = rank_report(prepare(read(files), Selection()))
+    assert report is not None
+    alignment = report.alignment
+    assert alignment.residual_median_ns == int(expected["alignment"]["res_median"])
+    assert alignment.residual_p95_ns == int(expected["alignment"]["res_p95"])
+    assert dict(enumerate(alignment.offset_ns.tolist())) == {
+        int(rank): offset for rank, offset in expected["offsets_ns"].items()
+    }
+    assert (report.matches.count, report.unmatched) == (expected["matched"], expected["unmatched"])
+    assert report.partial == expected["partial_group"]
+    by_rank = report.by_rank()
+    for key in ("wait_ns", "exposed_wait_ns", "transfer_ns", "caused_wait_ns", "marginal_ns"):
+        values = {str(one.rank): getattr(one, key) for one in by_rank}
+        assert values == expected[key], key
+    kinds: defaultdict[str, int] = defaultdict(int)
+    for one in report.collectives():
+        kinds[one.kind] += 1
+    assert kinds == expected["matched_kinds"]
+    for step in report.cycles.steps:
+        if (known := expected["steps"].get(f"ProfilerStep#{step}")) is not None:
+            place = report.cycles.steps.index(step)
+            assert int(report.cycles.length_ns[place]) == known["T_ns"]
+            assert report.cycles.slowdown[place] == pytest.approx(known["S"], abs=1e-4)
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_independent_collectives(name: str) -> None:
+    files = [str(shared_file(f"traces/{path}")) for path in JOBS[name]]
+    report = rank_report(prepare(read(files), Selection()))
+    assert report is not None
+    expected: defaultdict[int, dict[str, Any]] = defaultdict(lambda: {"wait": 0, "transfer": 0})
+    with shared_file(f"ranks/expected_{name}.csv").open() as file:
+        for row in csv.DictReader(file):
+            one = expected[int(row["index"])]
+            one["wait"] += int(row["wait_ns"])
+            one["transfer"] += int(row["transfer_ns"])
+            one |= {"kind": row["kind"], "last": int(row["last_rank"]), "tie": row["tie"] == "1"}
+    found = {
+        one.index: {
+            "wait": one.wait_ns,
+            "transfer": one.transfer_ns,
+            "kind": one.kind,
+            "last": one.last_rank,
+            "tie": one.tie,
+        }
+        for one in report.collectives()
+    }
+    assert found == expected
+
+
+def test_the_last_rank_does_not_wait_and_causes_the_waiting() -> None:
+    report = report_of(
+        [("gemm", 0, 10), (REDUCE, 10, 50)],
+        [("gemm", 0, 10), (REDUCE, 12, 50), ("other", 20, 25)],
+        [("gemm", 0, 40), (REDUCE, 40, 50)],
+    )
+    assert waits_of(report) == [(30, 30, 10, 0), (28, 23, 10, 0), (0, 0, 10, 58)]
+    (collective,) = report.collectives()
+    assert (collective.last_rank, collective.margin_ns) == (2, 28_000)
+
+
+def test_the_root_of_a_broadcast_that_leaves_early_does_not_wait() -> None:
+    report = report_of([(SPREAD, 0, 5), ("gemm", 5, 20)], [("gemm", 0, 8), (SPREAD, 8, 12)])
+    assert waits_of(report) == [(0, 0, 5, 0), (0, 0, 4, 0)]
+
+
+def test_clocks_are_aligned_on_the_ends_of_collectives() -> None:
+    late = 320_000
+    starts = [100 * turn for turn in range(8)]
+    report = report_of(
+        [(REDUCE, at, at + 40) for at in starts],
+        [(REDUCE, at + late + 30, at + late + 40) for at in starts],
+    )
+    assert report.alignment.offset_ns.tolist() == [-160_000_000, 160_000_000]
+    assert report.alignment.residual_p95_ns == 0
+    assert waits_of(report) == [(240, 240, 80, 0), (0, 0, 80, 240)]
+
+
+def test_a_collective_that_one_rank_lacks_has_no_match() -> None:
+    each = [(REDUCE, at, at + 40) for at in range(0, 1_000, 100)]
+    report = report_of(each, [*each[:4], *each[5:]])
+    assert (report.matches.count, report.unmatched) == (9, 1)
+    assert waits_of(report) == [(0, 0, 360, 0), (0, 0, 360, 0)]
+
+
+def test_kernels_of_unequal_size_are_not_one_collective() -> None:
+    # Both ranks have six, of sizes 1, 2, 1, 2, ...: the second began to record one later.
+    sizes = [1, 2, 1, 3, 1, 2, 4]
+    each = [(REDUCE, at, at + 40, size) for at, size in zip(range(0, 700, 100), sizes, strict=True)]
+    report = report_of(each[:6], [(n, a + 7_000, e + 7_000, size) for n, a, e, size in each[1:]])
+    assert report.matches.count == 5
+    sizes_of = report.records.elements[report.waits.row].reshape(-1, 2)
+    assert (sizes_of[:, 0] == sizes_of[:, 1]).all()
+
+
+def test_bandwidth_is_that_of_the_transfer() -> None:
+    facts = {
+        "collective": "allreduce",
+        "collective_dtype": "Float",
+        "collective_in_elements": 1_000_000,
+        "collective_out_elements": 1_000_000,
+        "collective_group": "dp",
+        "collective_group_size": 2,
+    }
+    (rate,) = report_of([(REDUCE, 0, 50)], [(REDUCE, 30, 50)], **facts).rates()
+    assert (rate.bytes, rate.count, rate.group, rate.ranks) == (4_000_000, 1, "dp", 2)
+    assert rate.algorithm == pytest.approx(4_000_000 / 20_000)
+    assert rate.bus == rate.algorithm  # 2 (n - 1) / n of two ranks
+    assert (
+        report_of(
+            [(REDUCE, 0, 50)], [(REDUCE, 30, 50)], **facts | {"collective_group_size": 4}
+        ).rates()
+        == []
+    )
