@@ -4,10 +4,14 @@ import csv
 import json
 from collections import defaultdict
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sample_traces.config import RunConfig
+from sample_traces.emit_pytorch import write_pytorch
+from sample_traces.simulate import simulate
 from tests.build import trace_of
 from tests.conftest import shared_file
 from traceflops import read
@@ -179,3 +183,21 @@ def test_bandwidth_is_that_of_the_transfer() -> None:
         ).rates()
         == []
     )
+
+
+@pytest.mark.parametrize("percent", [100, 112])
+def test_the_slow_rank_is_blamed_and_a_healthy_job_blames_nobody(
+    percent: int, tmp_path: Path
+) -> None:
+    config = RunConfig(ranks=4, steps=6, layers=1, straggler_rank=2, straggler_percent=percent)
+    write_pytorch(simulate(config), tmp_path)
+    report = rank_report(prepare(read(tmp_path), Selection()))
+    assert report is not None
+    assert (report.matches.count, report.unmatched) == (6 * config.gradient_buckets, 0)
+    slow = report.slow
+    if percent == 100:
+        assert slow is None
+    else:
+        assert slow is not None
+        assert (slow.rank, slow.cause, slow.sporadic) == (2, "slow_clock", False)
+        assert slow.factor == pytest.approx(1.12, abs=0.02)

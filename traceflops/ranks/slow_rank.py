@@ -14,13 +14,11 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from traceflops.attribution import idle_culprits
 from traceflops.ranks.comm_records import CommRecords
 from traceflops.ranks.cycles import Cycles
-from traceflops.table import IntArray, codes, group_sums, names, numbers
+from traceflops.table import IntArray, axes, codes, group_sums, names, numbers, product_of
 from traceflops.timeline import is_top
 from traceflops.units import kernel_name
 from traceflops.windows import Prepared
@@ -127,24 +125,14 @@ def _kernel_sums(prepared: Prepared, devices: Sequence[int]) -> _KernelSums:
     place[list(devices)] = np.arange(len(devices))
     key = place[numbers(activities["device"])[row]] * len(labels) + name
     shape = (len(devices), len(labels))
-    threads = np.maximum(_volume(activities["grid"]) * _volume(activities["block"]), 0)[row]
+    grid, block = (product_of(axes(activities[name]))[row] for name in ("grid", "block"))
+    threads = np.where((grid > 0) & (block > 0), grid * block, 0)
 
     def of(values: IntArray) -> Ratios:
         return group_sums(key, values, shape[0] * shape[1]).reshape(shape).astype(np.float64)
 
     durations = numbers(activities["dur_ns"])[row]
     return _KernelSums(tuple(labels), of(np.ones_like(row)), of(durations), of(threads))
-
-
-def _volume(column: pa.ChunkedArray) -> IntArray:
-    """Return the product of three sizes, 0 where they are not known."""
-    lists = column.combine_chunks()
-    known = np.flatnonzero(~lists.is_null().to_numpy(zero_copy_only=False))
-    volume = np.zeros(len(lists), dtype=np.int64)
-    sizes = pc.list_flatten(lists.take(pa.array(known))) if len(known) else None
-    if sizes is not None:
-        volume[known] = np.prod(sizes.to_numpy().astype(np.int64).reshape(-1, 3), axis=1)
-    return volume
 
 
 def _by_kernels(found: SlowRank, sums: _KernelSums, worst: int) -> SlowRank:

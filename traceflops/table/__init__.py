@@ -14,10 +14,12 @@ if TYPE_CHECKING:
     from traceflops.table.builder import BEYOND, MOST_TEXTS, TableBuilder, compact
     from traceflops.table.columns import (
         NAME_TYPE,
+        UNKNOWN_SIZE,
         BoolArray,
         IntArray,
         SmallArray,
         WholeArray,
+        axes,
         codes,
         dictionary_column,
         floats,
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
         number_column,
         numbers,
         pack_validity,
+        product_of,
         string_column,
         validity,
     )

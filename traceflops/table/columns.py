@@ -7,7 +7,7 @@ of a second at start-up. The builders here go through buffers and do not.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,10 @@ SmallArray = npt.NDArray[np.int8]
 
 NAME_TYPE = pa.dictionary(pa.int32(), pa.string())
 _INT32_MAX = 2**31 - 1
+
+
+UNKNOWN_SIZE: Final = -1
+_LARGEST: Final = 2.0**62
 
 
 def pack_validity(valid: BoolArray | None) -> tuple[pa.Buffer | None, int]:
@@ -127,6 +131,25 @@ def matching(column: pa.ChunkedArray | pa.Array, test: Callable[[str], object]) 
 def is_one_of(column: pa.ChunkedArray | pa.Array, *texts: str) -> BoolArray:
     """Return, per row of a dictionary column, whether its text is one of these."""
     return matching(column, texts.__contains__)
+
+
+def axes(column: pa.ChunkedArray) -> IntArray:
+    """Return each triple as a row, UNKNOWN_SIZE three times for null and what is no size."""
+    if not len(column) or column.null_count == len(column):
+        return np.full((len(column), 3), UNKNOWN_SIZE, dtype=np.int64)
+    array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+    size = array.type.list_size
+    flat = array.values.slice(array.offset * size, len(array) * size)
+    sides = numbers(flat, 0).reshape(-1, size)
+    sized = (sides > 0).all(axis=1) & (sides.astype(np.float64).prod(axis=1) < _LARGEST)
+    known = validity(array)
+    sized &= True if known is None else known
+    return np.where(sized[:, np.newaxis], sides, UNKNOWN_SIZE)
+
+
+def product_of(sides: IntArray) -> IntArray:
+    """Return the product of each row of sizes, UNKNOWN_SIZE where they are not known."""
+    return np.where((sides > 0).all(axis=1), sides.prod(axis=1), UNKNOWN_SIZE)
 
 
 def _one_array(column: pa.ChunkedArray | pa.Array) -> pa.Array:

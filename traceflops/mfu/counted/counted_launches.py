@@ -16,12 +16,14 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from traceflops.devices import counters_used, plain_counter, with_sums
-from traceflops.mfu.counted.launches import UNKNOWN_SIZE, Launches, axes, extremes, rank_in_group
+from traceflops.mfu.counted.launches import Launches, extremes, rank_in_group
 from traceflops.table import (
     ABSENT,
+    UNKNOWN_SIZE,
     BoolArray,
     IntArray,
     Trace,
+    axes,
     codes,
     distinct,
     floats,

@@ -19,24 +19,25 @@ from traceflops.mfu.traced.coverage import (
 )
 from traceflops.table import (
     ABSENT,
+    UNKNOWN_SIZE,
     BoolArray,
     IntArray,
     Note,
     TableBuilder,
     Trace,
+    axes,
     codes,
     distinct,
     group_rows,
     names,
     numbers,
+    product_of,
     recorded_calls,
     taken,
-    validity,
 )
 from traceflops.units import several
 from traceflops.windows import Prepared
 
-UNKNOWN_SIZE = -1
 _MOST_THREADS = 2.0**62
 
 Origin = Literal["counters", "pair"]
@@ -112,25 +113,6 @@ def sizes_of(table: pa.Table, rows: IntArray) -> dict[str, IntArray]:
         "grid_axes": grid_axes,
         "block_axes": block_axes,
     }
-
-
-def axes(column: pa.ChunkedArray) -> IntArray:
-    """Return each triple as a row, UNKNOWN_SIZE three times for null and what is no size."""
-    if not len(column) or column.null_count == len(column):
-        return np.full((len(column), 3), UNKNOWN_SIZE, dtype=np.int64)
-    array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-    size = array.type.list_size
-    flat = array.values.slice(array.offset * size, len(array) * size)
-    sides = numbers(flat, 0).reshape(-1, size)
-    sized = (sides > 0).all(axis=1) & (sides.astype(np.float64).prod(axis=1) < _MOST_THREADS)
-    known = validity(array)
-    sized &= True if known is None else known
-    return np.where(sized[:, np.newaxis], sides, UNKNOWN_SIZE)
-
-
-def product_of(sides: IntArray) -> IntArray:
-    """Return the product of each row of sizes, UNKNOWN_SIZE where they are not known."""
-    return np.where((sides > 0).all(axis=1), sides.prod(axis=1), UNKNOWN_SIZE)
 
 
 def _in_order(activities: pa.Table, rows: IntArray) -> IntArray:

@@ -9,13 +9,12 @@ import numpy as np
 
 from traceflops.categories import same_kernels
 from traceflops.mfu.counted.launches import (
-    UNKNOWN_SIZE,
     Launches,
     LaunchWork,
     extremes,
     rank_in_group,
 )
-from traceflops.table import BoolArray, IntArray, group_rows, taken
+from traceflops.table import UNKNOWN_SIZE, BoolArray, IntArray, group_rows, taken
 
 _Columns = tuple[IntArray, IntArray]
 
