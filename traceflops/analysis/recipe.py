@@ -32,6 +32,8 @@ from traceflops.findings import (
     all_losses,
     basis_of,
     jobs_verdict,
+    late_rank_findings,
+    late_rank_sentence,
     loss_findings,
     records_verdict,
     uneven_findings,
@@ -49,7 +51,7 @@ from traceflops.mfu import (
 )
 from traceflops.phases import phase
 from traceflops.privacy import Placeholders, check_privacy, redacted, removed
-from traceflops.ranks import collective_work, rank_report
+from traceflops.ranks import RankReport, collective_work, rank_report
 from traceflops.remedies import remedy
 from traceflops.table import Trace, distinct, numbers
 from traceflops.timeline import COPIES_MISSING, EMPTY_ACCOUNT, Account, DeviceAccount, whole_span
@@ -148,11 +150,12 @@ def analysis_of(
         work = attributed_work(prepared.as_launched, activity_flops(measured.executed))
     waits = idle_culprits(prepared, total.components.idle_ns)
     lacks_copies = is_said(prepared.trace, COPIES_MISSING)
+    who_waits = rank_report(prepared)
     found = all_losses(total, measured, moved, waits, lacks_copies=lacks_copies)
     return Analysis(
         source=linked.trace.source,
         selection=prepared.selection,
-        verdict=_verdict(prepared, devices, total, measured, found),
+        verdict=_verdict(prepared, devices, total, measured, found, who_waits),
         steps=_steps(prepared.plan.choice, devices),
         devices=tuple(devices),
         total=total,
@@ -161,7 +164,7 @@ def analysis_of(
         notes=notes_of(prepared, recorded, measured),
         measured=measured,
         untimed=prepared.untimed,
-        findings=_findings(prepared, devices, measured, found),
+        findings=_findings(prepared, devices, measured, found, who_waits),
         collectives=collective_work(linked, prepared.accounts, prepared.windows),
         recorded=prepared.launch_records.state,
         idle=waits,
@@ -169,7 +172,7 @@ def analysis_of(
         serving=serving(prepared, measured.executed.attribution),
         attribution=work,
         synchronisations=synchronisations(prepared),
-        ranks=rank_report(prepared),
+        ranks=who_waits,
         prepared=prepared,
     )
 
@@ -225,6 +228,7 @@ def _verdict(
     total: Account,
     measured: Measurement,
     found: Sequence[Loss],
+    who_waits: RankReport | None,
 ) -> Verdict:
     """Return what to say first: what is not recorded, what has no timeline, or what costs most."""
     how_recorded = remedy(prepared.trace.source.format, "device records") or ""
@@ -238,6 +242,7 @@ def _verdict(
             measured,
             found=found,
             on_host=_on_host(devices),
+            late_rank=late_rank_sentence(who_waits),
         )
     )
 
@@ -247,12 +252,14 @@ def _findings(
     devices: Sequence[DeviceReport],
     measured: Measurement,
     found: Sequence[Loss],
+    who_waits: RankReport | None,
 ) -> tuple[Finding, ...]:
     """Return what costs time, the most costly first; nothing where too little is recorded."""
     if not prepared.launch_records.is_judged or _on_host(devices):
         return ()
     findings = (
         *loss_findings(found, measured, basis_of(prepared.plan.choice)),
+        *late_rank_findings(who_waits),
         *uneven_findings(spread_of(devices), devices),
     )
     return tuple(sorted(findings, key=attrgetter("share"), reverse=True))

@@ -42,13 +42,14 @@ def verdict(
     *,
     found: Sequence[Loss],
     on_host: bool = False,
+    late_rank: str = "",
 ) -> Verdict:
     """Return what the chosen windows lose most time to, and what cannot be judged.
 
     That is what takes most and is not compute; where the FLOPs are known, also what compute loses
     against its peak. It stands first unless something that cannot be judged takes more and the GPU
     is hardly idle or communicating. `found` is the losses, the largest first; `on_host` says that
-    all work is operators on the CPU.
+    all work is operators on the CPU; `late_rank` is the sentence on a rank that others wait for.
     """
     if not devices:
         return Verdict("This trace has no GPU operations.")
@@ -61,6 +62,7 @@ def verdict(
     is_news = any(one.name in _NOT_WORKING and severity_of(one.share) == "high" for one in known)
     unknown = _unknown(total, measured, every)
     figure = f"{measured.figure}. " if measured is not None and measured.figure else ""
+    figure += f"{late_rank} " if late_rank else ""
     of = basis_of(steps)
     if known and (is_news or known[0].share >= max(unknown.values(), default=0.0)):
         is_compared = _knows_compute(measured) and not unknown

@@ -1,0 +1,72 @@
+"""Rule `late-rank`: what waiting for one rank costs the job, why it is late, and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from traceflops.attribution import CLASSES, REMEDIES
+from traceflops.findings.finding import Finding, severity_of
+from traceflops.units import capitalized, duration, function_name, percent
+
+if TYPE_CHECKING:
+    from traceflops.ranks import RankReport, SlowRank
+
+RULE: Final = "late-rank"
+_CAUSES: Final = {
+    "slow_clock": (
+        "all its kernels take {factor:.2f} times as long as on the others",
+        "check clocks, power and temperature of that GPU; leave its node out",
+    ),
+    "slow_kernel": (
+        "{label} takes {factor:.2f} times as long as on the others",
+        "compare its inputs and library versions on that rank",
+    ),
+    "more_work": (
+        "it has more work, most of it in {label}",
+        "balance tokens, sequence lengths, experts or layers over the ranks",
+    ),
+    "unknown": ("the recording does not say why", "record that rank with Python stacks"),
+}
+"""By cause: why in words, and what to do."""
+
+
+def late_rank_sentence(ranks: RankReport | None) -> str:
+    """Return which rank the others wait for and for how long, "" where it is none."""
+    slow = ranks.slow if ranks is not None else None
+    if ranks is None or slow is None or severity_of(_share(ranks, slow)) is None:
+        return ""
+    share = percent(_share(ranks, slow))
+    if slow.sporadic:
+        return f"The other ranks once waited long for rank {slow.rank}: {share} of the time."
+    of = "each step" if ranks.cycles.steps[0] is not None else "the recording"
+    waited = duration(slow.lost_ns_per_step)
+    return f"The other ranks wait for rank {slow.rank}: {waited} of {of} ({share})."
+
+
+def late_rank_findings(ranks: RankReport | None) -> Iterator[Finding]:
+    """Give a finding where waiting for one rank costs much."""
+    sentence = late_rank_sentence(ranks)
+    if ranks is None or ranks.slow is None or not sentence:
+        return
+    share = _share(ranks, ranks.slow)
+    severity = severity_of(share)
+    if severity is not None:
+        why, remedy = reason(ranks.slow)
+        yield Finding(RULE, severity, f"{sentence} {why} {remedy}", share, None, ("ranks",))
+
+
+def reason(slow: SlowRank) -> tuple[str, str]:
+    """Return why a rank is late and what to do, as sentences."""
+    if slow.cause in _CAUSES:
+        why, remedy = _CAUSES[slow.cause]
+        why = why.format(label=function_name(slow.label), factor=slow.factor or 1.0)
+    else:
+        name = f" ({function_name(slow.label)})" if slow.label else ""
+        why, remedy = f"its GPU is idle longer: {CLASSES[slow.cause]}{name}", REMEDIES[slow.cause]
+    return f"{capitalized(why)}.", f"{capitalized(remedy)}."
+
+
+def _share(ranks: RankReport, slow: SlowRank) -> float:
+    length = int(ranks.cycles.length_ns.sum())
+    return slow.lost_ns_per_step * len(ranks.cycles.length_ns) / length if length else 0.0
