@@ -24,8 +24,6 @@ _NEIGHBOURS: Final = 15
 _CLOSE_NS: Final = 50_000
 """Ends of one collective lie closer together than that, but for what clocks differ."""
 _NEARLY: Final = 0.8
-_WORTH: Final = 5
-"""An unequal pair outweighs so many equal ones."""
 _ROOTED: Final = frozenset({"broadcast", "reduce", "gather", "scatter"})
 """Collectives in which a rank may leave before the last one comes."""
 _UNEVEN: Final = KINDS.index("all_to_all")
@@ -109,31 +107,45 @@ def _by_sequence(records: CommRecords, one: IntArray, other: IntArray) -> Pairs 
 
 
 def _candidates(records: CommRecords, one: IntArray, other: IntArray) -> Iterator[Pairs]:
-    """Yield ways to match: by order, with all shifts where that does not clearly fit, by time."""
+    """Yield ways to match: by order, shifted, and what overlaps on clocks that the order sets."""
     plain, unequal = _shifted(records, one, other, 0)
     yield plain
     whole = len(one) == len(other) and not unequal
-    if whole and _spread_ns(records, plain) <= _CLOSE_NS:
+    possible = _are_possible(records, plain, _local_offsets(records, plain))
+    if whole and possible.all() and _spread_ns(records, plain) <= _CLOSE_NS:
         return
-    for shift in range(1, min(_LARGEST_SHIFT, max(len(one), len(other)))):
-        for signed in (shift, -shift):
-            pairs, unequal = _shifted(records, one, other, signed)
-            if len(pairs[0]) > _WORTH * unequal:
-                yield pairs
-    for offset in {0, int(np.median(_end_difference(records, plain)))} if len(plain[0]) else {0}:
+    shifts = range(1, min(_LARGEST_SHIFT, max(len(one), len(other))))
+    every = [
+        plain,
+        *(_shifted(records, one, other, at * way)[0] for at in shifts for way in (1, -1)),
+    ]
+    alike = [_most_alike(_end_difference(records, pairs)) for pairs in every]
+    best = max(range(len(every)), key=lambda at: alike[at][0])
+    yield every[best]
+    for offset in {0, alike[best][1]}:
         yield _overlapping(records, one, other, offset)
 
 
+def _most_alike(differences: IntArray) -> tuple[int, int]:
+    """Return how many differences lie within _CLOSE_NS of each other at most, and their middle."""
+    if not len(differences):
+        return 0, 0
+    ordered = np.sort(differences)
+    stop = np.searchsorted(ordered, ordered + _CLOSE_NS, side="right")
+    first = int((stop - np.arange(len(ordered))).argmax())
+    return int(stop[first]) - first, int(np.median(ordered[first : stop[first]]))
+
+
 def _best(records: CommRecords, candidates: Iterable[Pairs]) -> Pairs:
-    """Return the way to match whose ends lie closest together, of those that match most."""
+    """Return the way that matches most, of those that match nearly as much with ends as close."""
     found = []
     for pairs in candidates:
         possible = _are_possible(records, pairs, _local_offsets(records, pairs))
-        count = 2 * int(possible.sum()) - len(possible)
-        found.append((count, _spread_ns(records, pairs), pairs))
+        found.append((2 * int(possible.sum()) - len(possible), _spread_ns(records, pairs), pairs))
     most = max(count for count, *_ in found)
-    enough = [one for one in found if one[0] >= _NEARLY * most]
-    return min(enough, key=itemgetter(1))[-1]
+    enough = [way for way in found if way[0] >= _NEARLY * most]
+    closest = max(_CLOSE_NS, min(spread for _, spread, _ in enough))
+    return max((way for way in enough if way[1] <= closest), key=itemgetter(0))[-1]
 
 
 def _shifted(records: CommRecords, one: IntArray, other: IntArray, shift: int) -> tuple[Pairs, int]:
