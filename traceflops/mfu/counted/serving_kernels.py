@@ -2,24 +2,24 @@
 
 Attention on cached keys   Shapes tell the FLOPs of a pair of query and key. How many pairs a pass
                            has, its annotation tells: with a window only the most.
-Products of experts        Routing tells the rows, the operator around it the hidden size. The grid
-                           tells how many tiles of columns there are, so the width of an expert to
-                           within a tile; both products must fit the hidden size, else nothing is
-                           known.
+Products of experts        The operator around them tells tokens, experts and hidden size, routing
+                           or the grid the rows. The grid tells how many tiles of columns there are,
+                           so the width of an expert to within a tile; both products must fit the
+                           hidden size, else nothing is known.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
-from traceflops.attribution import UNKNOWN_TYPE
-from traceflops.flops import Arguments, arguments_of, matrix_type, total_bytes
+from traceflops.attribution import UNKNOWN_TYPE, Attribution
+from traceflops.flops import Arguments, Shape, arguments_of, matrix_type, total_bytes
 from traceflops.mfu.counted.joins import HOW, Matched
 from traceflops.mfu.counted.launches import (
     UNKNOWN,
@@ -28,16 +28,25 @@ from traceflops.mfu.counted.launches import (
     Launches,
     LaunchWork,
     WorkPart,
+    launches_of,
 )
 from traceflops.mfu.forward_passes import annotated_passes, places_in
 from traceflops.mfu.traced.coverage import compute_kernels
-from traceflops.table import IntArray, Note, groups, joint_codes, matching, numbers, taken
+from traceflops.table import (
+    BoolArray,
+    IntArray,
+    Note,
+    groups,
+    joint_codes,
+    matching,
+    numbers,
+    taken,
+)
 from traceflops.units import several
 from traceflops.windows import Prepared
 
 _ATTENTION: Final = "model.attention.forward"
 _PRODUCT: Final = "model.matmul.forward"
-_TYPES: Final = ("bf16", "fp16")
 _MOST: Final = 2**62
 """Counts beyond it fit no int64: what has so many cannot be."""
 
@@ -65,11 +74,45 @@ _CACHED: Final = (
 
 _EXPERTS: Final = re.compile(r"vllm::moe_forward(?:_shared)?")
 _ROUTING: Final = "TopK"
-_EXPERT: Final = re.compile(
-    r"_matmul_ogs_[NT]{3}_[a-z0-9]{1,16}?x([a-z0-9]{1,16}?)x[a-z0-9]{1,16}"
-    r"_([0-9]{1,6})x([0-9]{1,6})x[0-9]{1,6}x1(_swiglu)?"
+
+
+@dataclass(frozen=True, slots=True)
+class _Expert:
+    """Products of experts by name: `rows` and `columns` of a tile, and which is `gated`: the first.
+
+    `types` are data types, each by what `operands` has in it. `tall` says that the second axis of
+    the grid counts the tiles of rows alone. Columns of the first are a multiple of `step`.
+    """
+
+    name: re.Pattern[str]
+    types: tuple[tuple[str, str], ...]
+    tall: bool = False
+    step: int = 1
+
+
+_PRODUCTS: Final = (
+    # Triton kernels of OpenAI; not of a product in pieces along K (not x1).
+    _Expert(
+        re.compile(
+            r"_matmul_ogs_[NT]{3}_[a-z0-9]{1,16}?x(?P<operands>[a-z0-9]{1,16}?)x[a-z0-9]{1,16}"
+            r"_(?P<rows>[0-9]{1,6})x(?P<columns>[0-9]{1,6})x[0-9]{1,6}x1(?P<gated>_swiglu)?"
+        ),
+        (("bf16", "bf16"), ("fp16", "fp16")),
+    ),
+    # TensorRT-LLM, also in FlashInfer: A is the weights, so a tile's first size counts columns.
+    # Eight bits beside four run at the rate of eight. The width of an
+    # expert is a multiple of 128.
+    _Expert(
+        re.compile(
+            r"bmm_[A-Za-z0-9]{1,16}_(?P<operands>[A-Za-z0-9]{0,16}E4m3[A-Za-z0-9]{0,16})_Fp32"
+            r"_t(?P<columns>[0-9]{1,6})x(?P<rows>[0-9]{1,6})x\w{0,120}?_transOut_\w{0,120}?"
+            r"(?P<gated>_swiGlu)?_dynBatch_\w{0,40}"
+        ),
+        (("fp8", "E4m3"),),
+        tall=True,
+        step=256,
+    ),
 )
-"""Type of the rows, rows and columns of a tile; not of a product in pieces along K (not x1)."""
 
 
 _TEXTS: Final = {
@@ -77,24 +120,48 @@ _TEXTS: Final = {
     "decode pass gives the number of keys; without one, FLOPs are unknown.",
     "window-unknown": "A sliding window, which is not recorded, may hide keys from {} of "
     "attention: the FLOPs are an upper bound.",
-    "experts-by-grid": "Products of experts ({} of the pair): their grid gives the size of an "
-    "expert to within one tile, so FLOPs are a range. The number of experts in use is not "
+    "experts-by-grid": "Products of experts ({}): their grid gives the size of an expert to "
+    "within one tile, so FLOPs are a range. The number of experts in use is not recorded, so "
+    "bytes are unknown.",
+    "experts-exact": "Products of experts ({}): their grid gives the size of an expert and the "
+    "number of experts per token, padding included. The number of experts in use is not "
     "recorded, so bytes are unknown.",
 }
 """What to say of launches whose work is not from shapes alone."""
 
 
-def serving_kinds(pair: Prepared, launches: Launches) -> dict[int, Kind]:
+def own_work(prepared: Prepared, attribution: Attribution) -> LaunchWork | None:
+    """Return what launches did whose operators' own shapes do not tell it, None of no launch."""
+    launches = launches_of(prepared)
+    nothing = np.full(launches.count, UNKNOWN, dtype=np.int64)
+    is_open = attribution.owner[launches.row] < 0
+    work = LaunchWork("shapes", launches, nothing, (), nothing, nothing)
+    work = with_serving_kinds(prepared, work, is_open)
+    return work if work.kinds else None
+
+
+def with_serving_kinds(pair: Prepared, work: LaunchWork, is_open: BoolArray) -> LaunchWork:
+    """Return work with what serving kernels did, of those launches that are open."""
+    told = _serving_kinds(pair, work.launches, is_open)
+    kind = work.kind.copy()
+    kind[list(told)] = len(work.kinds) + np.arange(len(told))
+    return replace(work, kind=kind, kinds=(*work.kinds, *told.values()))
+
+
+def _serving_kinds(pair: Prepared, launches: Launches, is_open: BoolArray) -> dict[int, Kind]:
     """Return what launches of a recording did, by place in `launches`; those not known are left."""
     op = pair.linked.links.op_of_activity[launches.row]
-    compute = compute_kernels(pair)[launches.row]
-    found: dict[int, Kind] = {}
-    for wanted, kinds in ((_cached, _attention), (_EXPERTS.fullmatch, _experts)):
-        around = np.where(compute, taken(_nearest(pair, wanted), op), -1)
-        for one, mine in groups(around):
-            if one >= 0:
-                found |= kinds(pair, launches, one, mine)
+    mine = compute_kernels(pair)[launches.row] & is_open
+    layers = _of_ops(np.where(mine, taken(_nearest(pair, _EXPERTS.fullmatch), op), -1))
+    found = dict(_experts([one for each in layers if (one := _layer(pair, launches, *each))]))
+    for one in _of_ops(np.where(mine, taken(_nearest(pair, _cached), op), -1)):
+        found |= _attention(pair, *one)
     return {at: kind for at, kind in found.items() if _fits(kind)}
+
+
+def _of_ops(around: IntArray) -> Iterator[tuple[int, IntArray]]:
+    """Yield each op, and the launches in it."""
+    return ((op, mine) for op, mine in groups(around) if op >= 0)
 
 
 def _fits(kind: Kind) -> bool:
@@ -114,7 +181,7 @@ def _arguments(pair: Prepared, op: int) -> Arguments:
     return arguments_of(pair.trace.ops.slice(op, 1).to_pylist()[0])
 
 
-def _attention(pair: Prepared, _: Launches, op: int, mine: IntArray) -> dict[int, Kind]:
+def _attention(pair: Prepared, op: int, mine: IntArray) -> dict[int, Kind]:
     """Return the kinds of the kernels of an attention: the first computes, the others help it."""
     rule = _cached(pair.trace.ops["name"][op].as_py())
     tensors = _arguments(pair, op).given(*rule.places) if rule is not None else []
@@ -135,61 +202,122 @@ def _attention(pair: Prepared, _: Launches, op: int, mine: IntArray) -> dict[int
     return dict.fromkeys(mine.tolist(), ()) | {int(mine[0]): (part,)}
 
 
-def _experts(pair: Prepared, launches: Launches, op: int, mine: IntArray) -> dict[int, Kind]:
-    """Return the kinds of the two products of experts; none where their grids do not fit."""
-    label = [launches.names[code] for code in launches.name[mine].tolist()]
-    both = [(at, found) for at, name in enumerate(label) if (found := _EXPERT.fullmatch(name))]
-    routing = _routing(pair, op)
-    if len(both) != 2 or routing is None:
-        return {}
-    (up, first), (down, second) = both
-    rows, experts, hidden = routing
-    wide, narrow = (
-        _columns(int(launches.grid_axes[mine[at], 0]), rows, experts, found) for at, found in both
-    )
-    fits = wide and narrow and narrow[0] <= hidden <= narrow[1] and first[4] and not second[4]
-    if not (wide and fits):
-        return {}
-    least, most = wide
-    sizes = {
-        up: (hidden * least, hidden * most),
-        down: (hidden * -(-least // 2), hidden * (most // 2)),
-    }
-    return {
-        int(mine[at]): (WorkPart(_PRODUCT, _type(found), 2 * rows * high, 2 * rows * low),)
-        for (at, found), (low, high) in zip(both, sizes.values(), strict=True)
-    }
+@dataclass(frozen=True, slots=True)
+class _Product:
+    """One of the two products of experts: its launch, rule, name and grid."""
+
+    at: int
+    rule: _Expert
+    name: re.Match[str]
+    grid: tuple[int, int]
+
+    def tile(self, side: str) -> int:
+        """Return the rows or the columns of a tile."""
+        return int(self.name[side]) or 1
+
+    def columns(self, rows: int, experts: int) -> tuple[int, int] | None:
+        """Return the least and the most columns, by how many tiles it was launched with."""
+        tall = _tall(rows, experts, self.tile("rows"))
+        across, down = self.grid
+        grid = across * (down if self.rule.tall else 1)
+        if grid <= 0 or not tall or grid % tall or (self.rule.tall and down != tall):
+            return None
+        return (grid // tall - 1) * self.tile("columns") + 1, grid // tall * self.tile("columns")
+
+    def part(self, rows: int, least: int, most: int) -> WorkPart:
+        """Return the work of so many rows by at least and at most so many weights."""
+        types = (dtype for dtype, word in self.rule.types if word in self.name["operands"])
+        return WorkPart(_PRODUCT, next(types, UNKNOWN_TYPE), 2 * rows * most, 2 * rows * least)
 
 
-def _type(found: re.Match[str]) -> str:
-    return found[1] if found[1] in _TYPES else UNKNOWN_TYPE
+def _tall(rows: int, experts: int, high: int) -> int:
+    """Return the tiles of rows for the worst case: an expert with one row has a whole tile."""
+    return rows if rows <= experts else experts + (rows - experts) // high
 
 
-def _routing(pair: Prepared, op: int) -> tuple[int, int, int] | None:
-    """Return the rows of all experts together, how many these are, and the hidden size."""
-    hidden = _arguments(pair, op).given(0, 1)
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """The experts of one layer; `each` are the experts per token, None where no routing tells."""
+
+    up: _Product
+    down: _Product
+    tokens: int
+    experts: int
+    hidden: int
+    each: int | None
+
+    @property
+    def routings(self) -> set[tuple[int, int]] | None:
+        """Return the experts that are here, and those per token, as they may be; None: any."""
+        if self.each is not None:
+            return {(self.experts, self.each)}
+        if not self.up.rule.tall:
+            return None
+        tiles, high = self.up.grid[1], self.up.tile("rows")
+        found = set[tuple[int, int]]()
+        for here in (n for n in range(1, self.experts + 1) if not self.experts % n):
+            least = tiles if tiles < here else here + (tiles - here) * high
+            most = least if tiles < here else least + high - 1
+            each = range(-(-least // self.tokens), most // self.tokens + 1)
+            found |= {(here, one) for one in each if 0 < one <= self.experts}
+        return found
+
+    def kinds(self, rows: int) -> dict[int, Kind]:
+        """Return the kinds of both products; none where their grids do not fit."""
+        wide, narrow = (one.columns(rows, self.experts) for one in (self.up, self.down))
+        if not wide or not narrow or not narrow[0] <= self.hidden <= narrow[1]:
+            return {}
+        step = self.up.rule.step
+        least, most = -(-wide[0] // step) * step, wide[1] // step * step
+        sizes = (self.hidden * least, self.hidden * most)
+        halves = (self.hidden * -(-least // 2), self.hidden * (most // 2))
+        return {
+            self.up.at: (self.up.part(rows, *sizes),),
+            self.down.at: (self.down.part(rows, *halves),),
+        }
+
+
+def _experts(layers: Sequence[_Layer]) -> Iterator[tuple[int, Kind]]:
+    """Yield the kinds of products of experts, where all layers alike leave one routing."""
+    alike: dict[tuple[int, int], set[tuple[int, int]] | None] = {}
+    for layer in layers:
+        model, mine = (layer.experts, layer.hidden), layer.routings
+        known = alike.get(model)
+        alike[model] = known if mine is None else mine if known is None else known & mine
+    for layer in layers:
+        left = list(alike[layer.experts, layer.hidden] or ())
+        if len(left) == 1 and left[0][0] == layer.experts:  # else some experts are elsewhere
+            yield from layer.kinds(layer.tokens * left[0][1]).items()
+
+
+def _layer(pair: Prepared, launches: Launches, op: int, mine: IntArray) -> _Layer | None:
+    """Return the experts of an op, None where it has no two products that belong together."""
+    both = [found for at in mine.tolist() if (found := _product(launches, at)) is not None]
+    tensors = _arguments(pair, op).given(0, 1)
+    if len(both) != 2 or [bool(one.name["gated"]) for one in both] != [True, False]:
+        return None
+    if [len(one.shape) for one in tensors] != [2, 2] or not all(t.elements for t in tensors):
+        return None
+    (tokens, hidden), (_, experts) = (one.shape for one in tensors)
+    return _Layer(*both, tokens, experts, hidden, _routing(pair, op, tensors[1].shape))
+
+
+def _product(launches: Launches, at: int) -> _Product | None:
+    name = launches.names[int(launches.name[at])]
+    across, down = launches.grid_axes[at, :2].tolist()
+    found = ((rule, match) for rule in _PRODUCTS if (match := rule.name.fullmatch(name)))
+    return next((_Product(at, *one, (across, down)) for one in found), None)
+
+
+def _routing(pair: Prepared, op: int, logits: Shape) -> int | None:
+    """Return the experts per token that the routing below an op chooses; None if it is not told."""
     below = np.flatnonzero(pair.linked.op_tree.parent == op)
     chosen = [row for row in below.tolist() if pair.trace.ops["name"][row].as_py() == _ROUTING]
-    if len(hidden) < 2 or len(chosen) != 1:
+    if len(chosen) != 1:
         return None
     routed = _arguments(pair, chosen[0])
-    logits, each = routed.given(0), routed.integer(1)
-    if not logits or not each or logits[0].shape != hidden[1].shape or len(hidden[0].shape) != 2:
-        return None
-    tokens, experts = logits[0].shape
-    return tokens * each, experts, hidden[0].shape[1]
-
-
-def _columns(grid: int, rows: int, experts: int, found: re.Match[str]) -> tuple[int, int] | None:
-    """Return the least and the most columns of a product, by how many tiles it was launched with.
-
-    There are tiles of rows for the worst case of routing: an expert with one row has a whole tile.
-    """
-    high, wide = int(found[2]), int(found[3])
-    tall = rows if rows <= experts else experts - 1 + -(-(rows - experts + 1) // high)
-    if grid <= 0 or not tall or not wide or grid % tall:
-        return None
-    return (grid // tall - 1) * wide + 1, grid // tall * wide
+    fits = [one.shape for one in routed.given(0)] == [logits]
+    return (routed.integer(1) or None) if fits else None
 
 
 def serving_notes(work: LaunchWork) -> Iterator[Note]:
@@ -201,7 +329,8 @@ def serving_notes(work: LaunchWork) -> Iterator[Note]:
             is_open = part.at_least < part.flops
             counts["keys-from-annotation"] += count * (part.cached is not None)
             counts["window-unknown"] += count * (part.cached is not None and is_open)
-            counts["experts-by-grid"] += count * (part.line == _PRODUCT and is_open)
+            by_grid = "experts-by-grid" if is_open else "experts-exact"
+            counts[by_grid] += count * (part.line == _PRODUCT and part.cached is None)
     for code, count in (+counts).items():
         yield Note("assumed", code, _TEXTS[code].format(several(count, "launch")), count)
 
