@@ -275,7 +275,7 @@ def measure(
         lacks,
         kernel_rows(prepared, moved, done.work),
         op_rows(prepared, moved),
-        inference(prepared, moved, {device.device: device.bandwidth for device in devices}),
+        inference(prepared, moved, {one.device: one.bandwidth for one in devices}, done.work),
         roof_times(prepared, moved, devices, done.work),
     )
 

@@ -30,7 +30,7 @@ from traceflops.mfu.counted.launches import (
     WorkPart,
     launches_of,
 )
-from traceflops.mfu.forward_passes import annotated_passes, places_in
+from traceflops.mfu.forward_passes import ForwardPass, JudgedPass, annotated_passes, places_in
 from traceflops.mfu.traced.coverage import compute_kernels
 from traceflops.table import (
     BoolArray,
@@ -105,7 +105,7 @@ _PRODUCTS: Final = (
     _Expert(
         re.compile(
             r"bmm_[A-Za-z0-9]{1,16}_(?P<operands>[A-Za-z0-9]{0,16}E4m3[A-Za-z0-9]{0,16})_Fp32"
-            r"_t(?P<columns>[0-9]{1,6})x(?P<rows>[0-9]{1,6})x\w{0,120}?_transOut_\w{0,120}?"
+            r"_t(?P<columns>[0-9]{1,6})x(?P<rows>[0-9]{1,6})x\w{0,120}?_transOut\w{0,120}?"
             r"(?P<gated>_swiGlu)?_dynBatch_\w{0,40}"
         ),
         (("fp8", "E4m3"),),
@@ -116,8 +116,8 @@ _PRODUCTS: Final = (
 
 
 _TEXTS: Final = {
-    "keys-from-annotation": "Attention over cached keys ({} of the pair): the annotation of the "
-    "decode pass gives the number of keys; without one, FLOPs are unknown.",
+    "keys-from-annotation": "Attention over cached keys ({}): sums of lengths in the annotation "
+    "of the pass give the pairs of query and key; without them, FLOPs are unknown.",
     "window-unknown": "A sliding window, which is not recorded, may hide keys from {} of "
     "attention: the FLOPs are an upper bound.",
     "experts-by-grid": "Products of experts ({}): their grid gives the size of an expert to "
@@ -320,9 +320,10 @@ def _routing(pair: Prepared, op: int, logits: Shape) -> int | None:
     return (routed.integer(1) or None) if fits else None
 
 
-def serving_notes(work: LaunchWork) -> Iterator[Note]:
-    """Yield what the kinds of a recording's launches rest on."""
-    times = np.bincount(work.kind[work.kind >= 0], minlength=len(work.kinds)).tolist()
+def serving_notes(work: LaunchWork, own: IntArray | None) -> Iterator[Note]:
+    """Yield what the kinds of a recording's launches rest on; those of its `own` that are known."""
+    known = work.kind >= 0 if own is None else (work.kind >= 0) & (own >= 0)
+    times = np.bincount(work.kind[known], minlength=len(work.kinds)).tolist()
     counts = Counter[str]()
     for kind, count in zip(work.kinds, times, strict=True):
         for part in kind:
@@ -336,39 +337,37 @@ def serving_notes(work: LaunchWork) -> Iterator[Note]:
 
 
 def of_passes(prepared: Prepared, launches: Launches, matched: Matched) -> Matched:
-    """Return what launches did with the keys of the decode pass in which each was launched."""
+    """Return what launches did with the keys of the pass in which each was launched."""
     of_kind = [next((part.cached for part in kind if part.cached), None) for kind in matched.kinds]
     is_open = np.array([one is not None for one in of_kind] + [False], dtype=np.bool_)
     rows = np.flatnonzero(is_open[matched.kind])
-    keys = _keys(prepared, launches.row[rows])
+    passes = annotated_passes(prepared.trace)
+    place = _pass_of(prepared, passes, launches.row[rows])
     kind, how, size = matched.kind.copy(), matched.how.copy(), matched.size.copy()
     kinds = list(matched.kinds)
-    for (place, count), at in _by_pair(kind[rows], keys):
-        cached, mine = of_kind[place], rows[at]
-        done = tuple(part.times(count) for part in kinds[place])
-        moved = cached.bytes(count) if cached is not None else UNKNOWN
-        if count < 0 or not _fits(done):
-            kind[mine], how[mine] = UNKNOWN, HOW.index("uncounted")
+    for _, at in groups(joint_codes(kind[rows], place)):
+        mine, one = rows[at], int(kind[rows[at[0]]])
+        judged = passes[place[at[0]]].judged if place[at[0]] >= 0 else JudgedPass()
+        pairs, cached = _pairs(judged), of_kind[one]
+        done = tuple(part.times(pairs or 0) for part in kinds[one])
+        if pairs is None or cached is None or not _fits(done):
+            kind[mine] = UNKNOWN
+            how[mine] = np.where(how[mine] >= 0, HOW.index("uncounted"), -1)
             continue
+        moved = UNKNOWN if judged.keys is None else cached.bytes(judged.keys)
         kind[mine], size[mine] = len(kinds), moved if moved < _MOST else UNKNOWN
         kinds.append(done)
     return Matched(how, kind, tuple(kinds), size, matched.vector)
 
 
-def _by_pair(first: IntArray, second: IntArray) -> Iterator[tuple[tuple[int, int], IntArray]]:
-    """Yield each distinct pair of two columns and the rows that have it."""
-    for _, at in groups(joint_codes(first, second)):
-        yield (int(first[at[0]]), int(second[at[0]])), at
+def _pairs(judged: JudgedPass) -> int | None:
+    """Return the pairs of query and key: with one query per sequence as many as keys."""
+    alone = judged.kind == "decode" and judged.queries == judged.sequences
+    return judged.keys if alone else judged.pairs
 
 
-def _keys(prepared: Prepared, activities: IntArray) -> IntArray:
-    """Return the keys that the pass of each activity attends to with one query per sequence."""
-    passes = annotated_passes(prepared.trace)
+def _pass_of(prepared: Prepared, passes: tuple[ForwardPass, ...], activities: IntArray) -> IntArray:
+    """Return the pass in which each activity was launched, -1 for none."""
     calls, call = prepared.trace.calls, prepared.linked.links.call_of_activity[activities]
     process, start = (taken(numbers(calls[name]), call) for name in ("process", "start_ns"))
-    place = np.where(call >= 0, places_in(passes, process, start), -1)
-    told = [
-        one.keys if one.kind == "decode" and one.queries == one.sequences else None
-        for one in (each.judged for each in passes)
-    ]
-    return np.array([UNKNOWN if one is None else one for one in (*told, None)])[place]
+    return np.where(call >= 0, places_in(passes, process, start), -1)
