@@ -233,13 +233,52 @@ def test_layers_alike_tell_the_routing_of_one_with_few_rows() -> None:
 
 def test_sums_in_the_annotation_give_the_pairs_of_a_mixed_pass() -> None:
     """Three tokens after 2 cached ones, and one after 6: 3 + 4 + 5 and 7 keys."""
-    mark = "execute_4_context_1(sq3sk5sqsq9sqsk15)_generation_1(sq1sk7sqsq1sqsk7)"
     op = {**RAGGED, "input_dims": json.dumps([Q, [9], Q, CACHE, CACHE, [5]])}
-    found = measured(eager((op, ((ATTENTION, [4, 1, 1]),)), mark=mark))
+    found = measured(eager((op, ((ATTENTION, [4, 1, 1]),)), mark=MIXED))
     moved = 2 * (2 * 4 * HEADS * SIZE + 12 * 2 * KV_HEADS * SIZE)
     assert attention(found) == (PER_PAIR * 19, PER_PAIR * 19, moved)
     unknown = measured(eager((op, ((ATTENTION, [4, 1, 1]),)), mark="execute_context_1(3)"))
     assert attention(unknown) == (None, None, None)
+
+
+FLASH = {"name": "_vllm_fa3_C::fwd", "input_types": json.dumps(["c10::BFloat16"] * 3)}
+MIXED = "execute_4_context_1(sq3sk5sqsq9sqsk15)_generation_1(sq1sk7sqsq1sqsk7)"
+
+
+def flash(causal: bool, window: int, cache: list[int] = CACHE) -> dict[str, Any]:
+    values = ["", "", *[""] * 22, str(causal), str(window), "0"]
+    dims = json.dumps([Q, cache, cache])
+    return {**FLASH, "input_dims": dims, "concrete_inputs": json.dumps(values)}
+
+
+@pytest.mark.parametrize(
+    ("op", "least"),
+    [
+        pytest.param(flash(True, -1), 19, id="no window"),
+        pytest.param(flash(True, 127), 0, id="a window may hide keys"),
+        pytest.param(flash(False, -1), None, id="a part of all keys"),
+        pytest.param(flash(True, -1, Q), None, id="no cache, as in a vision tower"),
+    ],
+)
+def test_flash_attention_tells_whether_it_has_a_window(op: dict[str, Any], least: int) -> None:
+    found = measured(eager((op, ((ATTENTION, [4, 1, 1]),)), mark=MIXED))
+    known = least is not None
+    flops = (PER_PAIR * 19, PER_PAIR * least) if known else (None, None)
+    assert attention(found)[:2] == flops
+
+
+def test_paged_attention_has_the_heads_of_its_arguments() -> None:
+    """A cache of vLLM: blocks x heads x size / 8 x slots x 8, and blocks x heads x size x slots."""
+    caches = [[99, KV_HEADS, SIZE // 8, 16, 8], [99, KV_HEADS, SIZE, 16]]
+    op = {
+        "name": "_C::paged_attention_v1",
+        "input_dims": json.dumps([Q, Q, *caches, []]),
+        "input_types": json.dumps([*["c10::BFloat16"] * 4, "Scalar"]),
+        "concrete_inputs": json.dumps(["", "", "", "", str(KV_HEADS)]),
+    }
+    found = measured(eager((op, ((ATTENTION, [4, 1, 1]),)), mark=decode(1_000)))
+    moved = 2 * (2 * 4 * HEADS * SIZE + 1_000 * 2 * KV_HEADS * SIZE)
+    assert attention(found) == (PER_PAIR * 1_000, PER_PAIR * 1_000, moved)
 
 
 def test_a_public_eager_prefill_has_the_flops_of_its_experts() -> None:
@@ -303,3 +342,30 @@ def public(name: str, *, redact: bool = False) -> Measurement:
         for one in ("graph", "capture")
     )
     return analyze(graph, pair=captured, redact=redact).measured
+
+
+def test_both_kernels_of_fused_experts_are_their_operator_s() -> None:
+    """One operator runs another with the same arguments, which launches both products."""
+    dims = [[5, 8], [3, 12, 8], [3, 8, 6], [5, 2], [5, 2]]
+    types = ["c10::BFloat16"] * 3 + ["float", "int"]
+    shapes = {"input_dims": json.dumps(dims), "input_types": json.dumps(types)}
+    trace = trace_of(
+        ops=[
+            {"name": "vllm::rocm_aiter_fused_moe", "start_ns": 0, "dur_ns": 900, **shapes},
+            {"name": "aiter::fused_moe_", "start_ns": 10, "dur_ns": 800, **shapes},
+        ],
+        calls=[{"start_ns": 100 * at, "dur_ns": 9, "correlation": at} for at in (1, 2)],
+        activities=[
+            {
+                "name": "ck::kernel_moe_gemm",
+                "start_ns": 1_000 * at,
+                "dur_ns": 900,
+                "correlation": at,
+            }
+            for at in (1, 2)
+        ],
+        devices=[MI300X],
+    )
+    found = measured(trace).executed
+    assert found.executed_flops == 2 * 10 * (8 * 12 + 6 * 8)
+    assert found.coverage == 1

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 Source = Literal["trace", "the paired trace", "counters"]
 """What tells FLOPs: the trace itself by its shapes, another one by its shapes, or counters."""
 
-_SERVING: Final = re.compile("attention|_fwd|moe_forward")
+_SERVING: Final = re.compile("(?:paged|unified)_attention|varlen_fwd|::fwd|moe_forward")
 """Operators of serving engines, some of which launches tell (counted/serving_kernels.py)."""
 
 _SOURCES: Final[dict[str, Source]] = {"counters": "counters", "pair": "the paired trace"}

@@ -2,24 +2,22 @@
 
 Attention on cached keys   Shapes tell the FLOPs of a pair of query and key. How many pairs a pass
                            has, its annotation tells: with a window only the most.
-Products of experts        The operator around them tells tokens, experts and hidden size, routing
-                           or the grid the rows. The grid tells how many tiles of columns there are,
-                           so the width of an expert to within a tile; both products must fit the
-                           hidden size, else nothing is known.
+Products of experts        The grids of their launches tell sizes (expert_products.py).
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
-from traceflops.attribution import UNKNOWN_TYPE, Attribution
-from traceflops.flops import Arguments, Shape, arguments_of, matrix_type, total_bytes
+from traceflops.attribution import Attribution, operand_type
+from traceflops.flops import Arguments, Tensor, matrix_type, total_bytes
+from traceflops.mfu.counted.expert_products import EXPERTS, PRODUCT, arguments, expert_kinds
 from traceflops.mfu.counted.joins import HOW, Matched
 from traceflops.mfu.counted.launches import (
     UNKNOWN,
@@ -46,7 +44,6 @@ from traceflops.units import several
 from traceflops.windows import Prepared
 
 _ATTENTION: Final = "model.attention.forward"
-_PRODUCT: Final = "model.matmul.forward"
 _MOST: Final = 2**62
 """Counts beyond it fit no int64: what has so many cannot be."""
 
@@ -55,65 +52,53 @@ _MOST: Final = 2**62
 class _Cached:
     """Operators of attention on cached keys: where query, key and value stand.
 
-    `windowed` says that a window, which no argument shows, may hide keys.
+    Keys and values have at least `rank` dimensions: a cache has blocks. With `heads`, the place of
+    how many key heads there are, they are laid out another way. At `causal` stands whether the mask
+    is, then how many keys before it a query sees; without, a window that nothing shows may hide
+    some, unless there is `no_window`.
     """
 
     name: re.Pattern[str]
     places: tuple[int, int, int]
-    windowed: bool
+    heads: int | None = None
+    causal: int | None = None
+    no_window: bool = False
+    rank: int = 4
+
+    def tensors(self, args: Arguments) -> list[Tensor]:
+        """Return query, key and value; none where they are no such, or the mask is not causal."""
+        found = args.given(*self.places)
+        ranks = zip(found, (3, self.rank, self.rank), strict=False)
+        fits = sum(len(one.shape) >= least for one, least in ranks) == len(self.places)
+        if not fits or (self.causal is not None and not args.boolean(self.causal)):
+            return []
+        if self.heads is None:
+            return found
+        size = (args.integer(self.heads) or 0, found[0].shape[-1])
+        return [found[0], *(one.like(size) for one in found[1:])]
+
+    def windowed(self, args: Arguments) -> bool:
+        """Return whether a window may hide keys."""
+        return not self.no_window and (self.causal is None or args.integer(self.causal + 1) != -1)
 
 
 _CACHED: Final = (
-    _Cached(re.compile(r"vllm::unified_attention(?:_with_output)?"), (0, 1, 2), windowed=True),
+    _Cached(re.compile(r"vllm::unified_attention(?:_with_output)?"), (0, 1, 2), rank=3),
+    _Cached(re.compile(r"_vllm_fa2_C::varlen_fwd"), (0, 1, 2), causal=15),
+    _Cached(re.compile(r"(?:_vllm_fa3_C|sgl_kernel)::fwd"), (0, 1, 2), causal=24),
+    _Cached(re.compile(r"_C::paged_attention_v1"), (1, 2, 3), heads=4, no_window=True),
+    _Cached(
+        re.compile(r"_C::paged_attention_v2|_rocm_C::paged_attention|aiter::paged_attention_rocm"),
+        (4, 5, 6),
+        heads=7,
+        no_window=True,
+    ),
     _Cached(
         re.compile(r"(?:\w{1,40}::)?(?:\w{1,80}_)?paged_attention_ragged(?:_[0-9]{1,9})?"),
         (2, 3, 4),
-        windowed=False,
+        no_window=True,
     ),
 )
-
-_EXPERTS: Final = re.compile(r"vllm::moe_forward(?:_shared)?")
-_ROUTING: Final = "TopK"
-
-
-@dataclass(frozen=True, slots=True)
-class _Expert:
-    """Products of experts by name: `rows` and `columns` of a tile, and which is `gated`: the first.
-
-    `types` are data types, each by what `operands` has in it. `tall` says that the second axis of
-    the grid counts the tiles of rows alone. Columns of the first are a multiple of `step`.
-    """
-
-    name: re.Pattern[str]
-    types: tuple[tuple[str, str], ...]
-    tall: bool = False
-    step: int = 1
-
-
-_PRODUCTS: Final = (
-    # Triton kernels of OpenAI; not of a product in pieces along K (not x1).
-    _Expert(
-        re.compile(
-            r"_matmul_ogs_[NT]{3}_[a-z0-9]{1,16}?x(?P<operands>[a-z0-9]{1,16}?)x[a-z0-9]{1,16}"
-            r"_(?P<rows>[0-9]{1,6})x(?P<columns>[0-9]{1,6})x[0-9]{1,6}x1(?P<gated>_swiglu)?"
-        ),
-        (("bf16", "bf16"), ("fp16", "fp16")),
-    ),
-    # TensorRT-LLM, also in FlashInfer: A is the weights, so a tile's first size counts columns.
-    # Eight bits beside four run at the rate of eight. The width of an
-    # expert is a multiple of 128.
-    _Expert(
-        re.compile(
-            r"bmm_[A-Za-z0-9]{1,16}_(?P<operands>[A-Za-z0-9]{0,16}E4m3[A-Za-z0-9]{0,16})_Fp32"
-            r"_t(?P<columns>[0-9]{1,6})x(?P<rows>[0-9]{1,6})x\w{0,120}?_transOut\w{0,120}?"
-            r"(?P<gated>_swiGlu)?_dynBatch_\w{0,40}"
-        ),
-        (("fp8", "E4m3"),),
-        tall=True,
-        step=256,
-    ),
-)
-
 
 _TEXTS: Final = {
     "keys-from-annotation": "Attention over cached keys ({}): sums of lengths in the annotation "
@@ -152,10 +137,16 @@ def _serving_kinds(pair: Prepared, launches: Launches, is_open: BoolArray) -> di
     """Return what launches of a recording did, by place in `launches`; those not known are left."""
     op = pair.linked.links.op_of_activity[launches.row]
     mine = compute_kernels(pair)[launches.row] & is_open
-    layers = _of_ops(np.where(mine, taken(_nearest(pair, _EXPERTS.fullmatch), op), -1))
-    found = dict(_experts([one for each in layers if (one := _layer(pair, launches, *each))]))
-    for one in _of_ops(np.where(mine, taken(_nearest(pair, _cached), op), -1)):
-        found |= _attention(pair, *one)
+    layers = _of_ops(np.where(mine, taken(_nearest(pair, EXPERTS.fullmatch), op), -1))
+    found = expert_kinds(pair, launches, layers)
+    nearest = _nearest(pair, _cached)
+    attentions = list(_of_ops(np.where(mine, taken(nearest, op), -1)))
+    parent = pair.linked.op_tree.parent[[at for at, _ in attentions]]
+    around = taken(nearest, parent).tolist()
+    times = Counter(around)
+    for one, outer in zip(attentions, around, strict=True):
+        if outer < 0 or times[outer] == 1:  # else each has some of the keys
+            found |= _attention(pair, launches, *one)
     return {at: kind for at, kind in found.items() if _fits(kind)}
 
 
@@ -177,147 +168,25 @@ def _cached(name: str) -> _Cached | None:
     return next((one for one in _CACHED if one.name.fullmatch(name)), None)
 
 
-def _arguments(pair: Prepared, op: int) -> Arguments:
-    return arguments_of(pair.trace.ops.slice(op, 1).to_pylist()[0])
-
-
-def _attention(pair: Prepared, op: int, mine: IntArray) -> dict[int, Kind]:
+def _attention(pair: Prepared, launches: Launches, op: int, mine: IntArray) -> dict[int, Kind]:
     """Return the kinds of the kernels of an attention: the first computes, the others help it."""
-    rule = _cached(pair.trace.ops["name"][op].as_py())
-    tensors = _arguments(pair, op).given(*rule.places) if rule is not None else []
-    if rule is None or len(tensors) < len(rule.places) or any(len(t.shape) < 3 for t in tensors):
+    rule, args = _cached(pair.trace.ops["name"][op].as_py()), arguments(pair, op)
+    tensors = rule.tensors(args) if rule is not None else []
+    if rule is None or not tensors:
         return {}
     q, k, v = tensors
-    each = 2 * q.shape[-2] * (q.shape[-1] + v.shape[-1])
+    windowed, each = rule.windowed(args), 2 * q.shape[-2] * (q.shape[-1] + v.shape[-1])
     own = total_bytes(q.bytes, q.like((*q.shape[:-1], v.shape[-1])).bytes)
     per_key = total_bytes(*(one.like(one.shape[-2:]).bytes for one in (k, v)))
-    known = not rule.windowed and own is not None and per_key is not None
+    known = not windowed and own is not None and bool(per_key)
     part = WorkPart(
         line=_ATTENTION,
-        dtype=matrix_type(q, k) or UNKNOWN_TYPE,
+        dtype=matrix_type(q, k) or operand_type(launches.names[int(launches.name[mine[0]])]),
         flops=each,
-        at_least=0 if rule.windowed else each,
+        at_least=0 if windowed else each,
         cached=CachedKeys(own, per_key) if known else CachedKeys(),
     )
     return dict.fromkeys(mine.tolist(), ()) | {int(mine[0]): (part,)}
-
-
-@dataclass(frozen=True, slots=True)
-class _Product:
-    """One of the two products of experts: its launch, rule, name and grid."""
-
-    at: int
-    rule: _Expert
-    name: re.Match[str]
-    grid: tuple[int, int]
-
-    def tile(self, side: str) -> int:
-        """Return the rows or the columns of a tile."""
-        return int(self.name[side]) or 1
-
-    def columns(self, rows: int, experts: int) -> tuple[int, int] | None:
-        """Return the least and the most columns, by how many tiles it was launched with."""
-        tall = _tall(rows, experts, self.tile("rows"))
-        across, down = self.grid
-        grid = across * (down if self.rule.tall else 1)
-        if grid <= 0 or not tall or grid % tall or (self.rule.tall and down != tall):
-            return None
-        return (grid // tall - 1) * self.tile("columns") + 1, grid // tall * self.tile("columns")
-
-    def part(self, rows: int, least: int, most: int) -> WorkPart:
-        """Return the work of so many rows by at least and at most so many weights."""
-        types = (dtype for dtype, word in self.rule.types if word in self.name["operands"])
-        return WorkPart(_PRODUCT, next(types, UNKNOWN_TYPE), 2 * rows * most, 2 * rows * least)
-
-
-def _tall(rows: int, experts: int, high: int) -> int:
-    """Return the tiles of rows for the worst case: an expert with one row has a whole tile."""
-    return rows if rows <= experts else experts + (rows - experts) // high
-
-
-@dataclass(frozen=True, slots=True)
-class _Layer:
-    """The experts of one layer; `each` are the experts per token, None where no routing tells."""
-
-    up: _Product
-    down: _Product
-    tokens: int
-    experts: int
-    hidden: int
-    each: int | None
-
-    @property
-    def routings(self) -> set[tuple[int, int]] | None:
-        """Return the experts that are here, and those per token, as they may be; None: any."""
-        if self.each is not None:
-            return {(self.experts, self.each)}
-        if not self.up.rule.tall:
-            return None
-        tiles, high = self.up.grid[1], self.up.tile("rows")
-        found = set[tuple[int, int]]()
-        for here in (n for n in range(1, self.experts + 1) if not self.experts % n):
-            least = tiles if tiles < here else here + (tiles - here) * high
-            most = least if tiles < here else least + high - 1
-            each = range(-(-least // self.tokens), most // self.tokens + 1)
-            found |= {(here, one) for one in each if 0 < one <= self.experts}
-        return found
-
-    def kinds(self, rows: int) -> dict[int, Kind]:
-        """Return the kinds of both products; none where their grids do not fit."""
-        wide, narrow = (one.columns(rows, self.experts) for one in (self.up, self.down))
-        if not wide or not narrow or not narrow[0] <= self.hidden <= narrow[1]:
-            return {}
-        step = self.up.rule.step
-        least, most = -(-wide[0] // step) * step, wide[1] // step * step
-        sizes = (self.hidden * least, self.hidden * most)
-        halves = (self.hidden * -(-least // 2), self.hidden * (most // 2))
-        return {
-            self.up.at: (self.up.part(rows, *sizes),),
-            self.down.at: (self.down.part(rows, *halves),),
-        }
-
-
-def _experts(layers: Sequence[_Layer]) -> Iterator[tuple[int, Kind]]:
-    """Yield the kinds of products of experts, where all layers alike leave one routing."""
-    alike: dict[tuple[int, int], set[tuple[int, int]] | None] = {}
-    for layer in layers:
-        model, mine = (layer.experts, layer.hidden), layer.routings
-        known = alike.get(model)
-        alike[model] = known if mine is None else mine if known is None else known & mine
-    for layer in layers:
-        left = list(alike[layer.experts, layer.hidden] or ())
-        if len(left) == 1 and left[0][0] == layer.experts:  # else some experts are elsewhere
-            yield from layer.kinds(layer.tokens * left[0][1]).items()
-
-
-def _layer(pair: Prepared, launches: Launches, op: int, mine: IntArray) -> _Layer | None:
-    """Return the experts of an op, None where it has no two products that belong together."""
-    both = [found for at in mine.tolist() if (found := _product(launches, at)) is not None]
-    tensors = _arguments(pair, op).given(0, 1)
-    if len(both) != 2 or [bool(one.name["gated"]) for one in both] != [True, False]:
-        return None
-    if [len(one.shape) for one in tensors] != [2, 2] or not all(t.elements for t in tensors):
-        return None
-    (tokens, hidden), (_, experts) = (one.shape for one in tensors)
-    return _Layer(*both, tokens, experts, hidden, _routing(pair, op, tensors[1].shape))
-
-
-def _product(launches: Launches, at: int) -> _Product | None:
-    name = launches.names[int(launches.name[at])]
-    across, down = launches.grid_axes[at, :2].tolist()
-    found = ((rule, match) for rule in _PRODUCTS if (match := rule.name.fullmatch(name)))
-    return next((_Product(at, *one, (across, down)) for one in found), None)
-
-
-def _routing(pair: Prepared, op: int, logits: Shape) -> int | None:
-    """Return the experts per token that the routing below an op chooses; None if it is not told."""
-    below = np.flatnonzero(pair.linked.op_tree.parent == op)
-    chosen = [row for row in below.tolist() if pair.trace.ops["name"][row].as_py() == _ROUTING]
-    if len(chosen) != 1:
-        return None
-    routed = _arguments(pair, chosen[0])
-    fits = [one.shape for one in routed.given(0)] == [logits]
-    return (routed.integer(1) or None) if fits else None
 
 
 def serving_notes(work: LaunchWork, own: IntArray | None) -> Iterator[Note]:
@@ -331,7 +200,7 @@ def serving_notes(work: LaunchWork, own: IntArray | None) -> Iterator[Note]:
             counts["keys-from-annotation"] += count * (part.cached is not None)
             counts["window-unknown"] += count * (part.cached is not None and is_open)
             by_grid = "experts-by-grid" if is_open else "experts-exact"
-            counts[by_grid] += count * (part.line == _PRODUCT and part.cached is None)
+            counts[by_grid] += count * (part.line == PRODUCT and part.cached is None)
     for code, count in (+counts).items():
         yield Note("assumed", code, _TEXTS[code].format(several(count, "launch")), count)
 
