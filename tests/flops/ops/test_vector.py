@@ -123,6 +123,8 @@ N = [4, 6]  # 24 elements
             8 * 24,
         ),
         ("_C::rms_norm", [N, N, [6], []], BF16, None, 2 * (24 + 6 + 24), 4 * 24),
+        ("aiter::rms_norm", [N, [6], []], BF16, None, 2 * (24 + 6 + 24), 4 * 24),
+        ("aiter::add_rmsnorm", [N, N, N, N, [6], []], BF16, None, 2 * (4 * 24 + 6), 5 * 24),
         ("_C::fused_add_rms_norm", [N, N, [6], []], BF16, None, 2 * (4 * 24 + 6), 5 * 24),
         ("_C::silu_and_mul", [N, [4, 12]], BF16, None, 2 * 3 * 24, 5 * 24),
         ("_C::gelu_and_mul", [N, [4, 12]], BF16, None, 2 * 3 * 24, 6 * 24),

@@ -170,12 +170,13 @@ def _layer(pair: Prepared, launches: Launches, op: int, mine: IntArray) -> _Laye
     """Return the experts of an op, None where it has no two products that belong together."""
     both = [found for at in mine.tolist() if (found := _product(launches, at)) is not None]
     tensors = arguments(pair, op).given(0, 1)
-    if len(both) != 2 or [bool(one.name["gated"]) for one in both] != [True, False]:
+    if [bool(one.name["gated"]) for one in both] != [True, False]:
         return None
     if [len(one.shape) for one in tensors] != [2, 2] or not all(t.elements for t in tensors):
         return None
     (tokens, hidden), (_, experts) = (one.shape for one in tensors)
-    return _Layer(*both, tokens, experts, hidden, _routing(pair, op, tensors[1].shape))
+    up, down = both
+    return _Layer(up, down, tokens, experts, hidden, _routing(pair, op, tensors[1].shape))
 
 
 def _product(launches: Launches, at: int) -> _Product | None:
