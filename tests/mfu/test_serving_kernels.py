@@ -210,6 +210,23 @@ def test_grids_of_batched_products_give_experts_per_token_and_width() -> None:
     ]
 
 
+def test_launches_beside_the_products_move_rows_and_tokens() -> None:
+    """Results of 3,552 rows are read and 888 written; 888 tokens become FP8, a scale for 32."""
+    finalize = (
+        "void moe::dev::finalize::finalizeKernel<moe::dev::finalize::KernelParams<half, 4> >()"
+    )
+    quantize = (
+        "void tensorrt_llm::kernels::quantize_with_block_size<"
+        "(tensorrt_llm::BlockScaleQuantizationType)2, __nv_bfloat16, 32, true>(int)"
+    )
+    op, kernels = layer(888, 342)
+    beside = ((quantize, [740, 1, 1]), *kernels, (finalize, [888, 1, 1]))
+    found = {row.name: row.measured for row in measured(eager((op, beside), mark="step")).kernels}
+    assert found[finalize].min_bytes == 2 * 3072 * (888 * 4 + 888)
+    assert found[quantize].min_bytes == 888 * (3072 * 3 + 3072 // 32)
+    assert found[finalize].flops == found[quantize].flops == 0
+
+
 @pytest.mark.parametrize(
     "layers",
     [
@@ -287,7 +304,9 @@ def test_a_public_eager_prefill_has_the_flops_of_its_experts() -> None:
     vLLM pads the hidden size to 3,072, and the 360 columns of a device to 512.
     """
     trace = read([shared_file("traces/pytorch/b200_vllm_gptoss_prefill.json.gz")])
-    found = analyze(trace).measured.executed
+    measurement = analyze(trace).measured
+    assert measurement.roofs.memory.known_ns > 0.8 * measurement.roofs.memory.time_ns
+    found = measurement.executed
     dense = 888 * 36 * (2880 * 640 + 512 * 2880 + 2880 * 128) + 2880 * 201_088 // 8
     padded = 888 * 36 * 4 * 3 * 3072 * 512
     assert found.flops_by_type == {"bf16": 2 * dense, "fp8": 2 * padded}
@@ -314,6 +333,8 @@ def test_a_public_capture_tells_the_flops_of_its_graph() -> None:
     least = 2 * (QWEN3_8B + 36 * 32_785 * 2 * 8 * 128)
     assert least < decode.moved.total < 1.05 * least
     assert decode.mbu is not None
+    assert decode.coverage is not None
+    assert decode.coverage > 0.95
     assert decode.flops == found.executed.executed_flops
 
 

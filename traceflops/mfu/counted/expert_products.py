@@ -8,15 +8,16 @@ products must fit the hidden size, else nothing is known.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Final
 
 import numpy as np
 
 from traceflops.attribution import UNKNOWN_TYPE
 from traceflops.flops import Arguments, Shape, arguments_of
-from traceflops.mfu.counted.launches import Kind, Launches, WorkPart
+from traceflops.mfu.counted.launches import UNKNOWN, Kind, Launches, WorkPart
 from traceflops.table import IntArray
 from traceflops.windows import Prepared
 
@@ -65,6 +66,29 @@ _PRODUCTS: Final = (
 )
 
 
+_MOVES: Final = (
+    # The results of its experts are added up per token.
+    (
+        re.compile(r"void moe::dev::finalize::finalizeKernel\w{0,20}<.{0,40}KernelParams<.{0,400}"),
+        2,
+        2,
+    ),
+    # Tokens become eight bits, with a scale of eight for 32 of them.
+    (
+        re.compile(
+            r"void tensorrt_llm::kernels::quantize_with_block_size<"
+            r"\(tensorrt_llm::BlockScaleQuantizationType\)2, (?:__nv_bfloat16|half), 32,.{0,400}"
+        ),
+        0,
+        3 + Fraction(1, 32),
+    ),
+)
+"""Kernels beside products: bytes moved of each value of a row of an expert, and of a token."""
+
+Told = tuple[Kind, int]
+"""What a launch did, and its bytes."""
+
+
 def arguments(pair: Prepared, op: int) -> Arguments:
     """Return the arguments of an op."""
     return arguments_of(pair.trace.ops.slice(op, 1).to_pylist()[0])
@@ -72,8 +96,8 @@ def arguments(pair: Prepared, op: int) -> Arguments:
 
 def expert_kinds(
     pair: Prepared, launches: Launches, ops: Iterable[tuple[int, IntArray]]
-) -> dict[int, Kind]:
-    """Return the kinds of products by their launches; `ops` hold experts, each with launches."""
+) -> dict[int, Told]:
+    """Return what launches did; `ops` hold experts, each with its launches."""
     layers = (_layer(pair, launches, op, mine) for op, mine in ops)
     return dict(_experts([layer for layer in layers if layer is not None]))
 
@@ -113,7 +137,10 @@ def _tall(rows: int, experts: int, high: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    """The experts of one layer; `each` are the experts per token, None where no routing tells."""
+    """The experts of one layer; `each` are the experts per token, None where no routing tells.
+
+    `moves` are launches beside the products: bytes of each value of a row, and of a token.
+    """
 
     up: _Product
     down: _Product
@@ -121,6 +148,7 @@ class _Layer:
     experts: int
     hidden: int
     each: int | None
+    moves: Mapping[int, tuple[int, Fraction]]
 
     @property
     def routings(self) -> set[tuple[int, int]] | None:
@@ -138,8 +166,8 @@ class _Layer:
             found |= {(here, one) for one in each if 0 < one <= self.experts}
         return found
 
-    def kinds(self, rows: int) -> dict[int, Kind]:
-        """Return the kinds of both products; none where their grids do not fit."""
+    def told(self, rows: int) -> dict[int, Told]:
+        """Return what the launches did; nothing where the grids of the products do not fit."""
         wide, narrow = (one.columns(rows, self.experts) for one in (self.up, self.down))
         if not wide or not narrow or not narrow[0] <= self.hidden <= narrow[1]:
             return {}
@@ -147,14 +175,19 @@ class _Layer:
         least, most = -(-wide[0] // step) * step, wide[1] // step * step
         sizes = (self.hidden * least, self.hidden * most)
         halves = (self.hidden * -(-least // 2), self.hidden * (most // 2))
+        moved = {
+            at: ((), int(self.hidden * (rows * of_row + self.tokens * of_token)))
+            for at, (of_row, of_token) in self.moves.items()
+        }
         return {
-            self.up.at: (self.up.part(rows, *sizes),),
-            self.down.at: (self.down.part(rows, *halves),),
+            self.up.at: ((self.up.part(rows, *sizes),), UNKNOWN),
+            self.down.at: ((self.down.part(rows, *halves),), UNKNOWN),
+            **moved,
         }
 
 
-def _experts(layers: Sequence[_Layer]) -> Iterator[tuple[int, Kind]]:
-    """Yield the kinds of products of experts, where all layers alike leave one routing."""
+def _experts(layers: Sequence[_Layer]) -> Iterator[tuple[int, Told]]:
+    """Yield what launches for experts did, where all layers alike leave one routing."""
     alike: dict[tuple[int, int], set[tuple[int, int]] | None] = {}
     for layer in layers:
         model, mine = (layer.experts, layer.hidden), layer.routings
@@ -163,7 +196,7 @@ def _experts(layers: Sequence[_Layer]) -> Iterator[tuple[int, Kind]]:
     for layer in layers:
         left = list(alike[layer.experts, layer.hidden] or ())
         if len(left) == 1 and left[0][0] == layer.experts:  # else some experts are elsewhere
-            yield from layer.kinds(layer.tokens * left[0][1]).items()
+            yield from layer.told(layer.tokens * left[0][1]).items()
 
 
 def _layer(pair: Prepared, launches: Launches, op: int, mine: IntArray) -> _Layer | None:
@@ -176,7 +209,16 @@ def _layer(pair: Prepared, launches: Launches, op: int, mine: IntArray) -> _Laye
         return None
     (tokens, hidden), (_, experts) = (one.shape for one in tensors)
     up, down = both
-    return _Layer(up, down, tokens, experts, hidden, _routing(pair, op, tensors[1].shape))
+    each = _routing(pair, op, tensors[1].shape)
+    return _Layer(up, down, tokens, experts, hidden, each, dict(_moves(launches, mine)))
+
+
+def _moves(launches: Launches, mine: IntArray) -> Iterator[tuple[int, tuple[int, Fraction]]]:
+    for at in mine.tolist():
+        name = launches.names[int(launches.name[at])]
+        yield from (
+            (at, (row, Fraction(token))) for wanted, row, token in _MOVES if wanted.fullmatch(name)
+        )
 
 
 def _product(launches: Launches, at: int) -> _Product | None:

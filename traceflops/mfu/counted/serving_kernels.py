@@ -17,7 +17,7 @@ import numpy as np
 
 from traceflops.attribution import Attribution, operand_type
 from traceflops.flops import Arguments, Tensor, matrix_type, total_bytes
-from traceflops.mfu.counted.expert_products import EXPERTS, PRODUCT, arguments, expert_kinds
+from traceflops.mfu.counted.expert_products import EXPERTS, PRODUCT, Told, arguments, expert_kinds
 from traceflops.mfu.counted.joins import HOW, Matched
 from traceflops.mfu.counted.launches import (
     UNKNOWN,
@@ -128,16 +128,18 @@ def own_work(prepared: Prepared, attribution: Attribution) -> LaunchWork | None:
 def with_serving_kinds(pair: Prepared, work: LaunchWork, is_open: BoolArray) -> LaunchWork:
     """Return work with what serving kernels did, of those launches that are open."""
     told = _serving_kinds(pair, work.launches, is_open)
-    kind = work.kind.copy()
-    kind[list(told)] = len(work.kinds) + np.arange(len(told))
-    return replace(work, kind=kind, kinds=(*work.kinds, *told.values()))
+    kind, size, rows = work.kind.copy(), work.size.copy(), list(told)
+    kind[rows] = len(work.kinds) + np.arange(len(told))
+    size[rows] = [moved for _, moved in told.values()]
+    kinds = (*work.kinds, *(kind for kind, _ in told.values()))
+    return replace(work, kind=kind, kinds=kinds, size=size)
 
 
-def _serving_kinds(pair: Prepared, launches: Launches, is_open: BoolArray) -> dict[int, Kind]:
+def _serving_kinds(pair: Prepared, launches: Launches, is_open: BoolArray) -> dict[int, Told]:
     """Return what launches of a recording did, by place in `launches`; those not known are left."""
     op = pair.linked.links.op_of_activity[launches.row]
     mine = compute_kernels(pair)[launches.row] & is_open
-    layers = _of_ops(np.where(mine, taken(_nearest(pair, EXPERTS.fullmatch), op), -1))
+    layers = _of_ops(np.where(is_open, taken(_nearest(pair, EXPERTS.fullmatch), op), -1))
     found = expert_kinds(pair, launches, layers)
     nearest = _nearest(pair, _cached)
     attentions = list(_of_ops(np.where(mine, taken(nearest, op), -1)))
@@ -146,8 +148,9 @@ def _serving_kinds(pair: Prepared, launches: Launches, is_open: BoolArray) -> di
     times = Counter(around)
     for one, outer in zip(attentions, around, strict=True):
         if outer < 0 or times[outer] == 1:  # else each has some of the keys
-            found |= _attention(pair, launches, *one)
-    return {at: kind for at, kind in found.items() if _fits(kind)}
+            kinds = _attention(pair, launches, *one)
+            found |= {at: (kind, UNKNOWN) for at, kind in kinds.items()}
+    return {at: told for at, told in found.items() if _fits(told[0])}
 
 
 def _of_ops(around: IntArray) -> Iterator[tuple[int, IntArray]]:
