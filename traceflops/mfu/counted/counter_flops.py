@@ -242,7 +242,9 @@ class _Joiner:
     def _notes(self, joins: Sequence[Join], check: CrossCheck | None) -> Iterator[Note]:
         is_said = any(note.code == SAME_RUN.code for note in self.prepared.trace.notes)
         for source, matched in zip(self.sources, self.matched, strict=True):
-            yield from serving_notes(source.work, matched.kind if source.is_own else None)
+            if source.work.origin != "counters":
+                own = source.work.origin == "shapes"
+                yield from serving_notes(source.work, matched.kind if own else None)
         joined = (source for source in self.sources if source.work.origin != "shapes")
         for source, join in zip(joined, joins, strict=True):
             yield from join_notes(join, source.work.launches.count)
