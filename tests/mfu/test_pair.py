@@ -63,7 +63,7 @@ def launches(count: int, **more: Any) -> Trace:
     return rocprof([{**row, **more} for row in timed(count) if row["name"] == GEMM])
 
 
-def measured(trace: Trace, pair: Trace) -> Measurement:
+def measured(trace: Trace, pair: Trace | None = None) -> Measurement:
     return analyze(trace, pair=pair).measured
 
 

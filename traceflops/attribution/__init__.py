@@ -21,7 +21,12 @@ if TYPE_CHECKING:
         gap_parts,
         idle_culprits,
     )
-    from traceflops.attribution.datatypes import UNKNOWN_TYPE, float_type, types_of_ops
+    from traceflops.attribution.datatypes import (
+        UNKNOWN_TYPE,
+        float_type,
+        operand_type,
+        types_of_ops,
+    )
     from traceflops.attribution.device_work import DeviceWork, WorkSum, attributed_work
     from traceflops.attribution.device_work_tables import Owner, check_owner, work_owners
     from traceflops.attribution.graph_replays import (

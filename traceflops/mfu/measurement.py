@@ -7,6 +7,7 @@ padding waste.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -46,7 +47,7 @@ from traceflops.mfu.traced.coverage import ENOUGH, TOO_LITTLE
 from traceflops.mfu.traced.executed import Executed, executed
 from traceflops.mfu.traced.work_tables import KernelRow, OpRow, kernel_rows, op_rows
 from traceflops.remedies import NSIGHT, ROCPROF, family, remedy
-from traceflops.table import Note
+from traceflops.table import Note, names
 from traceflops.units import decimal, exact_percent
 from traceflops.windows import Prepared
 
@@ -56,6 +57,9 @@ if TYPE_CHECKING:
 
 Source = Literal["trace", "the paired trace", "counters"]
 """What tells FLOPs: the trace itself by its shapes, another one by its shapes, or counters."""
+
+_SERVING: Final = re.compile("(?:paged|unified)_attention|varlen_fwd|::fwd|moe_forward")
+"""Operators of serving engines, some of which launches tell (counted/serving_kernels.py)."""
 
 _SOURCES: Final[dict[str, Source]] = {"counters": "counters", "pair": "the paired trace"}
 
@@ -243,7 +247,9 @@ def measure(
     a pair that tells nothing.
     """
     devices = device_peaks(prepared.trace, prepared.accounts, options)
-    asked = pair is not None or prepared.trace.kernel_counters.num_rows > 0
+    trace = prepared.trace
+    serves = any(_SERVING.search(name) for name in names(trace.ops["name"]))
+    asked = serves or pair is not None or trace.kernel_counters.num_rows > 0
 
     def others(attribution: Attribution) -> MeasuredWork | None:
         from traceflops.mfu.counted.counter_flops import measured_work
@@ -269,7 +275,7 @@ def measure(
         lacks,
         kernel_rows(prepared, moved, done.work),
         op_rows(prepared, moved),
-        inference(prepared, moved, {device.device: device.bandwidth for device in devices}),
+        inference(prepared, moved, {one.device: one.bandwidth for one in devices}, done.work),
         roof_times(prepared, moved, devices, done.work),
     )
 
