@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from traceflops.attribution import replays
+from traceflops.attribution import created_nodes, replays
 from traceflops.categories import Classifier, categorise, load
 from traceflops.devices import of_job
 from traceflops.errors import UsageError
@@ -63,7 +63,8 @@ def prepare(
     if placeholders is not None and selection.step_mark is not None:
         selection = replace(selection, step_mark=HIDDEN)
         plan = replace(plan, choice=replace(plan.choice, text=f"marks that match {HIDDEN}"))
-    return Prepared(selection, linked, accounts, plan, windows, totals)
+    nodes = created_nodes(linked)
+    return Prepared(selection, linked, accounts, plan, windows, totals, replays=nodes)
 
 
 def _without_names(linked: LinkedTrace, redaction: Redaction) -> LinkedTrace:

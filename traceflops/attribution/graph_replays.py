@@ -23,11 +23,14 @@ from traceflops.table import (
     IntArray,
     Links,
     Note,
+    TableBuilder,
     Trace,
     codes,
     distinct,
+    first_match,
     groups,
     is_one_of,
+    link,
     matching,
     names,
     number_column,
@@ -86,6 +89,46 @@ def replays(timed: LinkedTrace, capture: LinkedTrace) -> Replays | None:
             )
     host = _with_captured_host(timed, capture, captured)
     return Replays(host, captured, tuple(_notes(captured, paired, refused)))
+
+
+def created_nodes(linked: LinkedTrace) -> Replays | None:
+    """Return where nodes of graphs were made as what launched their work, None where none is known.
+
+    The operators and annotations around its creation tell whose the work of a node is.
+    """
+    trace, marks, activities = linked.trace, linked.trace.marks, linked.trace.activities
+    made = np.flatnonzero(is_one_of(marks["kind"], "graph_node"))
+    process, node, start = (
+        numbers(marks[column], ABSENT)[made] for column in ("process", "correlation", "start_ns")
+    )
+    asked = (numbers(activities[column], ABSENT) for column in ("process", "graph_node"))
+    place = first_match(process, node, start, *asked)
+    found = place >= 0
+    if not found.any():
+        return None
+    calls = pa.concat_tables([trace.calls, _as_calls(marks.take(made))]).unify_dictionaries()
+    host = replace(trace, tables={**trace.tables, "calls": calls.combine_chunks()})
+    links, call = link(host), place + trace.calls.num_rows
+    links = replace(
+        links,
+        call_of_activity=np.where(found, call, links.call_of_activity),
+        op_of_activity=np.where(found, taken(links.op_of_call, call), links.op_of_activity),
+    )
+    text = (
+        f"{several(int(found.sum()), 'operation')} of replayed graphs: operator and annotation are "
+        "those around the creation of the graph node."
+    )
+    note = Note("assumed", "graph-nodes", text, int(found.sum()))
+    none = np.full(len(place), -1, dtype=np.int64)
+    return Replays(replace(linked, trace=host, links=links), none, (note,))
+
+
+def _as_calls(marks: pa.Table) -> pa.Table:
+    table = TableBuilder("calls")
+    columns = ("process", "thread", "start_ns", "dur_ns")
+    names_of = {"name": table.names["name"]["graph node"], "api": table.names["api"]["runtime"]}
+    table.add(marks.num_rows, **{c: numbers(marks[c], ABSENT) for c in columns}, **names_of)
+    return table.finish()
 
 
 def _replayed(timed: LinkedTrace, name_of: IntArray) -> Iterator[_Kernels]:

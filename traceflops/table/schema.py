@@ -149,7 +149,7 @@ TABLES: dict[str, tuple[Column, ...]] = {
             "kind",
             NAME_TYPE,
             "annotation, gpu_annotation, python, module, system (a call of the operating system), "
-            "sync, event, overhead, instant",
+            "sync, event, overhead, instant, graph_node (one was made; correlation is its id)",
         ),
         _NAME,
         _START,
