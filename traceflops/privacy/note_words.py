@@ -21,11 +21,11 @@ caches calendar called calling calls came can cannot captured carry case categor
 category cause causes certain changed character characters checked checksum chip chooses chosen
 chrome claim clearly clocks closed closing code collected come comma command commas communicator
 communicators compared components computed computes concrete content contradict control copied
-correctly correlation cost could counted counterpart counters cover covers created creation cut damage
-damaged database day days decimal decimals declared deduced depend depends derivative describe
-describes description destination did dies differ different differently differs digits direction
-directories directory disagree disk distinct docs document documents does domain download dropped
-dur durations during earlier early either elements emit emptied empties ends enough entries
+correctly correlation cost could counted counterpart counters cover covers created creation cut
+damage damaged database day days decimal decimals declared deduced depend depends derivative
+describe describes description destination did dies differ different differently differs digits
+direction directories directory disagree disk distinct docs document documents does domain download
+dropped dur durations during earlier early either elements emit emptied empties ends enough entries
 environment environments escape escaped est estimate estimated every everything exactly example
 exceed exception exclude executed execution explains exported exporter exports expression extended
 external fabric fact facts fault faults fetch few fewer ff fields figure figures file files finished
