@@ -170,8 +170,9 @@ def _reasons(
     modelled = taken(attribution.tree.nearest(work.matrix), op)
     place = np.where(modelled >= 0, taken(work.place, modelled), len(reasons))
     place = np.where(op < 0, len(reasons) + 1, place)
-    if prepared.replays is None:
-        call = prepared.linked.links.call_of_activity[rows]
-        replays = graph_launches(prepared.trace).astype(np.int64)
-        place = np.where(taken(replays, call) > 0, len(reasons) + 2, place)
+    call = prepared.linked.links.call_of_activity[rows]
+    replayed = taken(graph_launches(prepared.trace).astype(np.int64), call) > 0
+    if prepared.replays is not None:
+        replayed &= prepared.replays.captured[rows] < 0
+    place = np.where(replayed, len(reasons) + 2, place)
     return [*reasons, _NO_MODELLED_OP, _NO_OP, REPLAYED], place
