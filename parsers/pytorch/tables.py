@@ -357,14 +357,13 @@ def _told_later(table: Rows, args: Sequence[DeviceArgs]) -> dict[str, Array]:
 
     `torch.cuda.graph_annotations` gives nodes of graphs a name, Inductor its kernels a stack.
     """
-    labels = [a.name if a.graph_node > 0 else None for a in args]
-    stacks = [source_lines(a.stack) for a in args]
-    given = {"annotation": labels, "source": stacks}
-    return {
-        column: optional_codes(table.names[column], values)
-        for column, values in given.items()
-        if not _none_of(values)
-    }
+    columns = {}
+    if not _none_of([a.name for a in args]):
+        labels = [a.name if a.graph_node > 0 else None for a in args]
+        columns["annotation"] = optional_codes(table.names["annotation"], labels)
+    if not _none_of(stacks := [a.stack for a in args]):
+        columns["source"] = optional_codes(table.names["source"], map(source_lines, stacks))
+    return columns
 
 
 def _generated_kernels(names: Names, args: Sequence[OpArgs]) -> dict[str, Array]:

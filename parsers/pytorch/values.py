@@ -7,7 +7,7 @@ unusual (numbers as text, nulls, ids beyond 2^63) is narrowed value by value.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from decimal import Decimal
 from functools import lru_cache
@@ -53,7 +53,7 @@ def name_codes(names: Names, values: Sequence[Any]) -> npt.NDArray[np.int32]:
     return names.codes(values if all_text else map(as_text, values))
 
 
-def optional_codes(names: Names, values: Sequence[Any]) -> npt.NDArray[np.int32]:
+def optional_codes(names: Names, values: Iterable[Any]) -> npt.NDArray[np.int32]:
     """Return the codes of texts, -1 where there is none."""
     codes = (-1 if value is None else names[as_text(value)] for value in values)
     return np.fromiter(codes, dtype=np.int32)
