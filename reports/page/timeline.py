@@ -61,7 +61,7 @@ _MARK_LABELS: Final = {
     "instant": "instant event",
     "overhead": "profiler overhead event",
     "event": "event",
-    "graph_node": "creation of a graph node",
+    "graph_node": "graph node creation",
 }
 
 
