@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from traceflops.attribution import Attribution, Replays, replays
+from traceflops.attribution import Attribution
 from traceflops.devices import MATRIX, counters_for, family_by_counters, family_of, find
 from traceflops.errors import UsageError
 from traceflops.mfu.budget import DevicePeaks
@@ -184,8 +184,8 @@ class _Joiner:
         That is its capture, or has its correlation, as no other launch of the process, and its
         name.
         """
-        if source.replays is not None:
-            captured = source.replays.captured[self.launches.row]
+        if source.captured is not None:
+            captured = source.captured[self.launches.row]
             rows = source.work.launches.row
             place = np.full(int(rows.max()) + 1, -1, dtype=np.int64)
             place[rows] = np.arange(len(rows))
@@ -248,7 +248,6 @@ class _Joiner:
         joined = (source for source in self.sources if source.work.origin != "shapes")
         for source, join in zip(joined, joins, strict=True):
             yield from join_notes(join, source.work.launches.count)
-            yield from source.replays.notes if source.replays is not None else ()
             if join.count("dispatch") and not is_said:
                 yield SAME_RUN
             if source.counters is not None:
@@ -282,7 +281,7 @@ FOUND_PAIR: Final = Note(
 class Source:
     """A recording that tells work: what, the counters if that is what it is, and its file.
 
-    `is_own` says that the timed run has them itself, `replays` which of its launches are captured.
+    `is_own` says that the timed run has them itself, `captured` which of its launches are captured.
     """
 
     work: LaunchWork
@@ -290,7 +289,7 @@ class Source:
     counted: tuple[CountedKernel, ...]
     file: str | None
     is_own: bool
-    replays: Replays | None = None
+    captured: IntArray | None = None
 
 
 def work_sources(
@@ -305,8 +304,8 @@ def work_sources(
         if shapes is None and theirs is None and not is_found:
             raise _tells_nothing(pair.trace)
         if shapes is not None:
-            replayed = replays(prepared.linked, pair.linked)
-            yield Source(shapes, None, (), file, is_own=False, replays=replayed)
+            captured = prepared.replays.captured if prepared.replays is not None else None
+            yield Source(shapes, None, (), file, is_own=False, captured=captured)
     own = _counted(prepared.trace, known, None)
     yield from (source for source in (own, theirs) if source is not None)
 
