@@ -72,6 +72,8 @@ class DeviceArgs(CollectiveArgs, gc=False):
     occupancy: int = msgspec.field(name="est. achieved occupancy %", default=ABSENT)
     graph: int = msgspec.field(name="graph id", default=ABSENT)
     graph_node: int = msgspec.field(name="graph node id", default=ABSENT)
+    name: Any = None
+    stack: Any = None
     sync_kind: Any = msgspec.field(name="cuda_sync_kind", default=None)
     wait_stream: int = msgspec.field(name="wait_on_stream", default=ABSENT)
     wait_correlation: int = msgspec.field(name="wait_on_cuda_event_record_corr_id", default=ABSENT)

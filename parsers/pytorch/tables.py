@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from traceflops.parsers.pytorch.events import CallArgs, CollectiveArgs, OpArgs
+from traceflops.parsers.pytorch.events import CallArgs, CollectiveArgs, DeviceArgs, OpArgs
 from traceflops.parsers.pytorch.values import (
     as_text,
     integers,
@@ -21,6 +21,7 @@ from traceflops.parsers.pytorch.values import (
     name_codes,
     nanoseconds,
     optional_codes,
+    source_lines,
     trailing_integers,
     triples,
     typed_integers,
@@ -91,6 +92,7 @@ class KinetoRows:
             shared_memory_bytes=_numbers(args, "shared_memory"),
             occupancy_percent=_numbers(args, "occupancy"),
             **_same_numbers(args, "correlation", "graph", "graph_node"),
+            **_told_later(table, args),
             **_collective(table, args),
         )
 
@@ -348,6 +350,20 @@ def _launched_kernels(table: Rows, args: Sequence[CallArgs]) -> dict[str, Array]
     grid, block = (triples(column) for column in zip(*sides, strict=True))
     kernel = optional_codes(table.names["kernel"], [a.kernel for a in args])
     return {"kernel": kernel, "grid": grid, "block": block}
+
+
+def _told_later(table: Rows, args: Sequence[DeviceArgs]) -> dict[str, Array]:
+    """Return the columns that tools of PyTorch write into a finished trace.
+
+    `torch.cuda.graph_annotations` gives nodes of graphs a name, Inductor its kernels a stack.
+    """
+    columns = {}
+    if not _none_of([a.name for a in args]):
+        labels = [a.name if a.graph_node > 0 else None for a in args]
+        columns["annotation"] = optional_codes(table.names["annotation"], labels)
+    if not _none_of(stacks := [a.stack for a in args]):
+        columns["source"] = optional_codes(table.names["source"], map(source_lines, stacks))
+    return columns
 
 
 def _generated_kernels(names: Names, args: Sequence[OpArgs]) -> dict[str, Array]:

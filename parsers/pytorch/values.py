@@ -7,7 +7,7 @@ unusual (numbers as text, nulls, ids beyond 2^63) is narrowed value by value.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from decimal import Decimal
 from functools import lru_cache
@@ -21,6 +21,9 @@ import numpy.typing as npt
 from traceflops.parsers.io import UNDECODABLE
 from traceflops.table import ABSENT, BoolArray, IntArray, Names
 
+_FRAME = re.compile(r'File "([^"\n]{1,1000})", line (\d{1,9}), in (\S{1,200})')
+_OF_TORCH = re.compile(r"(?:^|/)torch/")
+_MOST_STACKS = 100
 _EXACT_BELOW_US = 2**43
 _INT64_MAX = 2**63 - 1
 _NONE = type(None)
@@ -50,7 +53,7 @@ def name_codes(names: Names, values: Sequence[Any]) -> npt.NDArray[np.int32]:
     return names.codes(values if all_text else map(as_text, values))
 
 
-def optional_codes(names: Names, values: Sequence[Any]) -> npt.NDArray[np.int32]:
+def optional_codes(names: Names, values: Iterable[Any]) -> npt.NDArray[np.int32]:
     """Return the codes of texts, -1 where there is none."""
     codes = (-1 if value is None else names[as_text(value)] for value in values)
     return np.fromiter(codes, dtype=np.int32)
@@ -205,3 +208,13 @@ def triples(values: Sequence[Any]) -> IntArray:
     flat = [item for row in rows for item in values[row]]
     out[rows] = integers(flat).reshape(-1, 3)
     return out
+
+
+def source_lines(stack: object) -> str | None:
+    """Return the innermost line of its author in each stack of what a kernel was fused from."""
+    lines: dict[str, None] = {}
+    for text in stack[:_MOST_STACKS] if isinstance(stack, list) else ():
+        frames = ["{}({}): {}".format(*found) for found in _FRAME.findall(as_text(text))]
+        own = [frame for frame in frames if not _OF_TORCH.search(frame)]
+        lines |= dict.fromkeys((own or frames)[-1:])
+    return ", ".join(lines) or None

@@ -85,6 +85,18 @@ _SIGNS: Final = (
         _SAME_RUN,
     ),
     (
+        rb'\s*\{\s*"\d{1,20}"\s*:\s*["\[]',
+        "annotations of CUDA graph nodes without GPU times",
+        "merge them into the trace: python -m torch.cuda._annotate_cuda_graph_trace TRACE",
+    ),
+    (
+        rb'\s*\{\s*"(?:preToPost|postToPre|cppCodeToPost|postToCppCode)"\s*:'
+        rb'|\s*\{\s*"(?:triton_|extern_kernels\.)[\w.]{1,200}(?::\d{1,9})?"\s*:\s*\[',
+        "a map from Inductor's kernels to source lines, without GPU times",
+        "record with TORCH_COMPILE_DEBUG_EXTEND=1 and torch._inductor.profiler."
+        "inductor_trace_handler: then the trace has them",
+    ),
+    (
         rb"\s*\[\s*\[\s*-?\d",
         "a memory timeline export without GPU times",
         _SAME_RUN,

@@ -61,6 +61,7 @@ _MARK_LABELS: Final = {
     "instant": "instant event",
     "overhead": "profiler overhead event",
     "event": "event",
+    "graph_node": "graph node creation",
 }
 
 

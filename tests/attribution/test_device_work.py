@@ -197,6 +197,27 @@ def test_a_very_deep_path_names_the_innermost_modules() -> None:
     assert (len(levels), levels[0], levels[-1]) == (101, "…", "M_149")
 
 
+def test_what_a_kernel_says_itself_comes_before_what_is_around_its_launch() -> None:
+    """As PyTorch's tools add it: the annotation of a graph's node, the source of fused operators.
+
+    A kernel of fused operators stands for them, whatever launched it; others have their operator.
+    """
+    fused = "triton_red_fused_add_mean_0"
+    run = launched((fused, 100, 200, 10), ("gemm", 110, 210, 5), ("triton_mine", 120, 220, 1))
+    run["activities"][0] |= {"source": "model.py(12): forward", "annotation": "encoder"}
+    host = {
+        "ops": [event("Torch-Compiled Region: 0/0", 0, 300), event("CompiledFunction", 50, 250)],
+        "marks": [frame("run.py(1): main", 0, 300)],
+    }
+    prepared = prepare(trace_of(**run, **host))
+    found = {by: work_owners(prepared, by) for by in ("op", "source", "range")}
+    assert {by: {one.label: one.work for one in each.owners} for by, each in found.items()} == {
+        "op": {fused: WorkSum(1, 10), "CompiledFunction": WorkSum(2, 6)},
+        "source": {"model.py(12): forward": WorkSum(1, 10), "run.py(1): main": WorkSum(2, 6)},
+        "range": {"encoder": WorkSum(1, 10), "Torch-Compiled Region: 0/0": WorkSum(2, 6)},
+    }
+
+
 NAMES = ("nn.Module: A_0", "nn.Module: A_1", "f.py(1): f", "x", "aten::mm", ACCUMULATE, BACKWARD)
 EVENTS = st.lists(
     st.tuples(

@@ -6,13 +6,15 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
-from tests.build import launched, trace_of
+from tests.build import launched, table_of, trace_of
 from tests.conftest import shared_file
 from traceflops.analysis.preparation import prepare, prepare_pair
 from traceflops.analysis.recipe import analyze
 from traceflops.attribution import launchers, replays
+from traceflops.devices.merging import merge
 from traceflops.parsers import read
 from traceflops.table import Trace
 
@@ -79,6 +81,11 @@ def paired(timed: Trace, capture: Trace) -> tuple[list[str | None], list[str]]:
     return [names[row] if row >= 0 else None for row in op], [note.text for note in found.notes]
 
 
+PRODUCT = {
+    "name": "aten::mm",
+    "input_dims": "[[8,8],[8,8]]",
+    "input_types": '["float","float"]',
+}
 OPS = ["op0.0", "op0.1", "op0.2", "op0.3", None]
 
 
@@ -101,6 +108,26 @@ def test_of_several_captured_graphs_the_one_with_these_kernels_counts() -> None:
 def test_graphs_of_the_same_kernels_are_told_apart_by_their_sizes() -> None:
     ops, _ = paired(replayed(*GRAPH, grid=16), captured(GRAPH, GRAPH, grids=(8, 16)))
     assert ops == ["op1.0", "op1.1", "op1.2", "op1.3", None]
+
+
+def of_rank(trace: Trace, rank: int) -> Trace:
+    tables = {**trace.tables, "processes": trace_of(processes=[{"rank": rank}]).processes}
+    return replace(trace, tables=tables)
+
+
+def test_captures_of_several_files_are_told_apart_by_kernels_and_ranks() -> None:
+    """The last begins inside the capture: all that its calls launch is one graph."""
+    last = captured(GRAPH)
+    inside = [call for call in last.calls.to_pylist() if call["name"] == "hipLaunchKernel"]
+    last = replace(last, tables={**last.tables, "calls": table_of("calls", inside)})
+    parts = zip((captured(GRAPH[:3]), captured(GRAPH), last), (0, 0, 1), strict=True)
+    capture = prepare_pair(merge([of_rank(part, rank) for part, rank in parts])).linked
+    for rank in (0, 1):
+        found = replays(prepare(of_rank(replayed(*GRAPH), rank)).linked, capture)
+        assert found is not None
+        launches = capture.trace.activities.take(found.captured[:4])
+        assert launches["name"].to_pylist() == [*GRAPH]
+        assert {capture.trace.ranks[one] for one in launches["process"].to_pylist()} == {rank}
 
 
 @pytest.mark.parametrize(
@@ -155,10 +182,7 @@ def test_reports_name_what_launched_the_captured_kernels() -> None:
 def with_shapes(trace: Trace) -> Trace:
     """Return the capture with a product as its first op, so that it tells FLOPs."""
     ops = trace.ops.to_pylist()
-    shape = {"input_dims": "[[8,8],[8,8]]", "input_types": '["float","float"]'}
-    product = (
-        ops[0] | shape | {"name": "aten::mm", "start_ns": ops[0]["start_ns"] + 1, "dur_ns": 60}
-    )
+    product = ops[0] | PRODUCT | {"start_ns": ops[0]["start_ns"] + 1, "dur_ns": 60}
     return replace(trace, tables={**trace.tables, "ops": trace_of(ops=[*ops, product]).ops})
 
 
@@ -176,3 +200,31 @@ def test_public_replays_are_paired_in_full(name: str, count: int) -> None:
     assert len(rows) == len(set(found.captured[rows].tolist())) == count
     mine, other = (linked.trace.activities["name"].to_pylist() for linked in (ours, theirs))
     assert [mine[row] for row in rows] == [other[found.captured[row]] for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("graph", "unlinked", "problem"),
+    [
+        (
+            4,
+            0,
+            "FLOPs are known for only 20.0 % of the compute time, because 80.0 % of it runs in ",
+        ),
+        (1, 3, "only 20.0 % of the compute time has known FLOPs"),
+    ],
+)
+def test_replays_are_why_there_is_no_mfu_where_they_have_most_of_the_unknown_time(
+    graph: int, unlinked: int, problem: str
+) -> None:
+    """Of five equal products one is launched by an operator with shapes."""
+    trace = replayed(*["gemm"] * graph)
+    others = [{"name": "gemm", "start_ns": 1_000 + 100 * nth} for nth in range(unlinked)]
+    tables = {
+        "ops": trace_of(ops=[PRODUCT | {"start_ns": 1, "dur_ns": 5}]).ops,
+        "activities": pa.concat_tables(
+            [trace.activities, table_of("activities", others)]
+        ).unify_dictionaries(),
+    }
+    (lack,) = analyze(replace(trace, tables={**trace.tables, **tables})).measured.lacks
+    assert lack.problem.startswith(problem)
+    assert ("capture with --pair" in lack.remedy) == (not unlinked)

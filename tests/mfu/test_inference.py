@@ -227,7 +227,11 @@ MIXED = ServingMark("mixed", 32, 121)
         ),
         (
             "execute_32_context_0(sq0sk0sqsq0sqsk0)_generation_32(sq32sk32785sqsq32sqsk32785)",
-            ServingMark("decode", 32, 32, 32_785),
+            ServingMark("decode", 32, 32, 32_785, 32_785),
+        ),
+        (
+            "execute_6_context_2(sq5sk8sqsq13sqsk22)_generation_1(sq1sk7sqsq1sqsk7)",
+            ServingMark("mixed", 3, 6, 15, 25),
         ),
         ("execute_context_2(600)_generation_30(30)", ServingMark("mixed", 32, 630, None)),
         ("execute_context_0(0)_generation_0(0)", ServingMark(None, 0, 0, None)),
@@ -237,6 +241,10 @@ MIXED = ServingMark("mixed", 32, 121)
         (
             "step[MIXED bs=2 c=1 g=1 c_sq=5 c_sk=8 c_sqsq=25 c_sqsk=40 g_sq=1 g_sk=12]",
             ServingMark("mixed", 2, 6, 20),
+        ),
+        (
+            "step[EXTEND bs=2 toks=5 c_sq=5 c_sqsq=13 c_sqsk=22 c_sk=8]",
+            ServingMark("prefill", 2, 5, 8, 18),
         ),
         ("execute_new_2_cached_0", ServingMark("prefill", 2)),
         ("execute_new_0_cached_32", ServingMark(None, 32)),

@@ -63,7 +63,7 @@ def launches(count: int, **more: Any) -> Trace:
     return rocprof([{**row, **more} for row in timed(count) if row["name"] == GEMM])
 
 
-def measured(trace: Trace, pair: Trace) -> Measurement:
+def measured(trace: Trace, pair: Trace | None = None) -> Measurement:
     return analyze(trace, pair=pair).measured
 
 
@@ -370,8 +370,28 @@ def test_the_capture_beside_a_replay_is_found(tmp_path: Path) -> None:
         assert {"replays-paired", "paired-found"} <= {
             note["code"] for note in json.loads(done.stdout)["notes"]
         }
-    (folder / "bs_16.json.gz").symlink_to(folder / "bs_32.json.gz")
-    assert capture_beside([str(trace)]) is None
+    assert capture_beside([str(folder / "bs_32.json.gz")]) is None
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_of_several_captures_each_replay_takes_the_one_that_fits(
+    named: bool, tmp_path: Path
+) -> None:
+    """One of another model is there, too, as captures of other batch sizes are."""
+    folder = tmp_path / "capture_traces"
+    folder.mkdir()
+    captures = [folder / f"{one}.json.gz" for one in ("vllm_gptoss", "sglang_qwen3")]
+    for place in captures:
+        model = place.name.partition(".")[0]
+        place.symlink_to(shared_file(f"traces/pytorch/mi300x_{model}_decode_capture.json.gz"))
+    trace = tmp_path / "decode.json.gz"
+    trace.symlink_to(shared_file("traces/pytorch/mi300x_sglang_qwen3_decode_graph.json.gz"))
+    given = [word for one in captures for word in ("--pair", one)] if named else []
+    done = run("mfu", trace, *given, "--json")
+    assert done.exit_code == 0, done.output
+    notes = {note["code"]: note["text"] for note in json.loads(done.stdout)["notes"]}
+    assert notes["replays-paired"].startswith("544 kernels of 1 graph replay")
+    assert "replays-not-paired" not in notes
 
 
 @pytest.mark.parametrize(

@@ -162,6 +162,160 @@ def test_expert_products_whose_grids_do_not_fit_are_unknown(
     assert found.executed.executed_flops == 2 * 8**3
 
 
+GATED = "bmm_MxE4m3_MxE2m1MxE4m3_Fp32_t128x16x256u2_rM_TN_transOut_swiGlu_dynBatch_sm100f"
+PLAIN = "bmm_Bfloat16_MxE2m1MxE4m3_Fp32_t128x16x256u2_rM_TN_transOut_dynBatch_sm100f"
+
+
+def eager(*layers: tuple[dict[str, Any], tuple[tuple[str, list[int]], ...]], mark: str) -> Trace:
+    """Return one pass in which ops launch kernels, each of a name and grid."""
+    ops, calls, activities = [], [], []
+    for nth, (op, kernels) in enumerate(layers):
+        at = 10_000 * nth
+        ops.append({**op, "start_ns": at, "dur_ns": 9_000})
+        for place, (name, grid) in enumerate(kernels):
+            launch = {"start_ns": at + 100 * place, "correlation": 10 * nth + place + 1}
+            calls.append({"name": "launch", "dur_ns": 50, **launch})
+            size = {"grid": grid, "block": [256, 1, 1]}
+            start = {"start_ns": at + 1_000 * place + 500, "dur_ns": 900}
+            activities.append({"name": name, **launch, **start, **size})
+    passes = [{"name": mark, "start_ns": 0, "dur_ns": 10_000 * len(layers)}]
+    return trace_of(ops=ops, calls=calls, activities=activities, marks=passes, devices=[MI300X])
+
+
+def layer(tokens: int, tiles: int, *, up: int = 8, down: int = 24) -> Any:
+    """Return the experts of a layer: 128 of them, a hidden size of 3,072, and two products."""
+    dims = json.dumps([[tokens, 3072], [tokens, 128], []])
+    kernels = ((GATED, [up, tiles, 1]), (PLAIN, [down, tiles, 1]))
+    return {**MOE, "input_dims": dims}, kernels
+
+
+def of_experts(found: Measurement) -> dict[str, tuple[int | None, int | None]]:
+    rows = (row for row in found.kernels if row.name in (GATED, PLAIN))
+    return {row.name: (row.measured.flops, row.measured.least_flops) for row in rows}
+
+
+def test_grids_of_batched_products_give_experts_per_token_and_width() -> None:
+    """888 tokens by 4 of 128 experts: at worst 128 with one row, and 214 tiles of 16 rows more.
+
+    Eight tiles of 128 columns are two of an expert's width, which is a multiple of 128: 512.
+    """
+    found = measured(eager(layer(888, 128 + 214), mark="step"))
+    products = 2 * 888 * 4 * 3072 * 512
+    assert of_experts(found) == {GATED: (2 * products,) * 2, PLAIN: (products,) * 2}
+    assert found.executed.flops_by_type == {"fp8": 3 * products}
+    assert found.sources == ("trace",)
+    assert found.executed.coverage == 1
+    assert [note.code for note in found.notes if note.code.startswith("experts")] == [
+        "experts-exact"
+    ]
+
+
+def test_launches_beside_the_products_move_rows_and_tokens() -> None:
+    """Results of 3,552 rows are read and 888 written; 888 tokens become FP8, a scale for 32."""
+    finalize = (
+        "void moe::dev::finalize::finalizeKernel<moe::dev::finalize::KernelParams<half, 4> >()"
+    )
+    quantize = (
+        "void tensorrt_llm::kernels::quantize_with_block_size<"
+        "(tensorrt_llm::BlockScaleQuantizationType)2, __nv_bfloat16, 32, true>(int)"
+    )
+    op, kernels = layer(888, 342)
+    beside = ((quantize, [740, 1, 1]), *kernels, (finalize, [888, 1, 1]))
+    found = {row.name: row.measured for row in measured(eager((op, beside), mark="step")).kernels}
+    assert found[finalize].min_bytes == 2 * 3072 * (888 * 4 + 888)
+    assert found[quantize].min_bytes == 888 * (3072 * 3 + 3072 // 32)
+    assert found[finalize].flops == found[quantize].flops == 0
+
+
+@pytest.mark.parametrize(
+    "layers",
+    [
+        pytest.param([layer(4, 16)], id="few rows: all experts, or some of them, may be here"),
+        pytest.param([layer(888, 128 + 215)], id="no whole number of experts per token"),
+        pytest.param([layer(888, 16 + 221)], id="16 of the 128 experts are here"),
+        pytest.param([layer(888, 342, down=25)], id="another hidden size"),
+        pytest.param([layer(888, 342), layer(888, 128 + 269)], id="layers that disagree"),
+    ],
+)
+def test_batched_products_that_leave_several_routings_are_unknown(layers: list[Any]) -> None:
+    found = measured(eager(*layers, mark="step"))
+    assert found.executed.executed_flops == 0
+    assert {one.kernel for one in found.executed.outside.unattributed} == {GATED, PLAIN}
+
+
+def test_layers_alike_tell_the_routing_of_one_with_few_rows() -> None:
+    found = measured(eager(layer(888, 342), layer(4, 16), mark="step"))
+    assert found.executed.executed_flops == 3 * 2 * (888 + 4) * 4 * 3072 * 512
+
+
+def test_sums_in_the_annotation_give_the_pairs_of_a_mixed_pass() -> None:
+    """Three tokens after 2 cached ones, and one after 6: 3 + 4 + 5 and 7 keys."""
+    op = {**RAGGED, "input_dims": json.dumps([Q, [9], Q, CACHE, CACHE, [5]])}
+    found = measured(eager((op, ((ATTENTION, [4, 1, 1]),)), mark=MIXED))
+    moved = 2 * (2 * 4 * HEADS * SIZE + 12 * 2 * KV_HEADS * SIZE)
+    assert attention(found) == (PER_PAIR * 19, PER_PAIR * 19, moved)
+    unknown = measured(eager((op, ((ATTENTION, [4, 1, 1]),)), mark="execute_context_1(3)"))
+    assert attention(unknown) == (None, None, None)
+
+
+FLASH = {"name": "_vllm_fa3_C::fwd", "input_types": json.dumps(["c10::BFloat16"] * 3)}
+MIXED = "execute_4_context_1(sq3sk5sqsq9sqsk15)_generation_1(sq1sk7sqsq1sqsk7)"
+
+
+def flash(causal: bool, window: int, cache: list[int] = CACHE) -> dict[str, Any]:
+    values = ["", "", *[""] * 22, str(causal), str(window), "0"]
+    dims = json.dumps([Q, cache, cache])
+    return {**FLASH, "input_dims": dims, "concrete_inputs": json.dumps(values)}
+
+
+@pytest.mark.parametrize(
+    ("op", "least"),
+    [
+        pytest.param(flash(True, -1), 19, id="no window"),
+        pytest.param(flash(True, 127), 0, id="a window may hide keys"),
+        pytest.param(flash(False, -1), None, id="a part of all keys"),
+        pytest.param(flash(True, -1, Q), None, id="no cache, as in a vision tower"),
+    ],
+)
+def test_flash_attention_tells_whether_it_has_a_window(op: dict[str, Any], least: int) -> None:
+    found = measured(eager((op, ((ATTENTION, [4, 1, 1]),)), mark=MIXED))
+    known = least is not None
+    flops = (PER_PAIR * 19, PER_PAIR * least) if known else (None, None)
+    assert attention(found)[:2] == flops
+
+
+def test_paged_attention_has_the_heads_of_its_arguments() -> None:
+    """A cache of vLLM: blocks x heads x size / 8 x slots x 8, and blocks x heads x size x slots."""
+    caches = [[99, KV_HEADS, SIZE // 8, 16, 8], [99, KV_HEADS, SIZE, 16]]
+    op = {
+        "name": "_C::paged_attention_v1",
+        "input_dims": json.dumps([Q, Q, *caches, []]),
+        "input_types": json.dumps([*["c10::BFloat16"] * 4, "Scalar"]),
+        "concrete_inputs": json.dumps(["", "", "", "", str(KV_HEADS)]),
+    }
+    found = measured(eager((op, ((ATTENTION, [4, 1, 1]),)), mark=decode(1_000)))
+    moved = 2 * (2 * 4 * HEADS * SIZE + 1_000 * 2 * KV_HEADS * SIZE)
+    assert attention(found) == (PER_PAIR * 1_000, PER_PAIR * 1_000, moved)
+
+
+def test_a_public_eager_prefill_has_the_flops_of_its_experts() -> None:
+    """gpt-oss-120b on eight devices: 36 layers, 4 of 128 experts of 2,880, 888 tokens.
+
+    vLLM pads the hidden size to 3,072, and the 360 columns of a device to 512.
+    """
+    trace = read([shared_file("traces/pytorch/b200_vllm_gptoss_prefill.json.gz")])
+    measurement = analyze(trace).measured
+    assert measurement.roofs.memory.known_ns > 0.8 * measurement.roofs.memory.time_ns
+    found = measurement.executed
+    dense = 888 * 36 * (2880 * 640 + 512 * 2880 + 2880 * 128) + 2880 * 201_088 // 8
+    padded = 888 * 36 * 4 * 3 * 3072 * 512
+    assert found.flops_by_type == {"bf16": 2 * dense, "fp8": 2 * padded}
+    assert padded > 888 * 36 * 4 * 3 * 2880 * 360
+    assert found.coverage is not None
+    assert found.coverage > 0.9
+    assert {one.why for one in found.outside.unattributed} == {"not-in-trace"}
+
+
 PER_LAYER = 2 * 4096 * 4096 + 2 * 4096 * 1024 + 3 * 4096 * 12288
 QWEN3_8B = 36 * PER_LAYER + 4096 * 151_936
 """Weights of its products, as its card has them."""
@@ -174,6 +328,14 @@ def test_a_public_capture_tells_the_flops_of_its_graph() -> None:
     assert found.executed.executed_at_least == found.executed.executed_flops
     assert found.executed.coverage == 1
     assert ways(found) == {"replay": 217}
+    assert found.inference is not None
+    (decode,) = found.inference.phases
+    least = 2 * (QWEN3_8B + 36 * 32_785 * 2 * 8 * 128)
+    assert least < decode.moved.total < 1.05 * least
+    assert decode.mbu is not None
+    assert decode.coverage is not None
+    assert decode.coverage > 0.95
+    assert decode.flops == found.executed.executed_flops
 
 
 def test_a_public_capture_of_fused_experts_tells_the_flops_of_its_graph() -> None:
@@ -201,3 +363,30 @@ def public(name: str, *, redact: bool = False) -> Measurement:
         for one in ("graph", "capture")
     )
     return analyze(graph, pair=captured, redact=redact).measured
+
+
+def test_both_kernels_of_fused_experts_are_their_operator_s() -> None:
+    """One operator runs another with the same arguments, which launches both products."""
+    dims = [[5, 8], [3, 12, 8], [3, 8, 6], [5, 2], [5, 2]]
+    types = ["c10::BFloat16"] * 3 + ["float", "int"]
+    shapes = {"input_dims": json.dumps(dims), "input_types": json.dumps(types)}
+    trace = trace_of(
+        ops=[
+            {"name": "vllm::rocm_aiter_fused_moe", "start_ns": 0, "dur_ns": 900, **shapes},
+            {"name": "aiter::fused_moe_", "start_ns": 10, "dur_ns": 800, **shapes},
+        ],
+        calls=[{"start_ns": 100 * at, "dur_ns": 9, "correlation": at} for at in (1, 2)],
+        activities=[
+            {
+                "name": "ck::kernel_moe_gemm",
+                "start_ns": 1_000 * at,
+                "dur_ns": 900,
+                "correlation": at,
+            }
+            for at in (1, 2)
+        ],
+        devices=[MI300X],
+    )
+    found = measured(trace).executed
+    assert found.executed_flops == 2 * 10 * (8 * 12 + 6 * 8)
+    assert found.coverage == 1

@@ -261,6 +261,7 @@ _TEXTS = (
     "dtype",
     "Process Group Name",
     "Process Group Ranks",
+    "name",
     "cuda_sync_kind",
     "kernel_backend",
     "kernel_hash",

@@ -224,7 +224,22 @@ def _activity(event: Row, args: Row, kind: str, external: int | None) -> Row:
         "registers_per_thread": integer(args.get("registers per thread")),
         "shared_memory_bytes": integer(args.get("shared memory")),
         "occupancy_percent": integer(args.get("est. achieved occupancy %")),
+        "annotation": text(args.get("name"))
+        if (integer(args.get("graph node id")) or 0) > 0
+        else None,
+        "source": _source(args.get("stack")),
     } | _collective(args)
+
+
+def _source(stack: Any) -> str | None:
+    found = []
+    for one in stack if isinstance(stack, list) else []:
+        parts = [line.split('"') for line in one.splitlines() if line.startswith("  File ")]
+        frames = [(path, rest.split(", ")) for _, path, rest in parts]
+        mine = [frame for frame in frames if "torch/" not in frame[0]] or frames
+        path, (_, line, function) = mine[-1]
+        found.append(f"{path}({line[5:]}): {function[3:]}")
+    return ", ".join(dict.fromkeys(found)) or None
 
 
 def _launched(args: Row) -> Row:

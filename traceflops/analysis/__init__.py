@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from traceflops.faces import lazy
 
 if TYPE_CHECKING:
-    from traceflops.analysis.preparation import prepare, prepare_pair
+    from traceflops.analysis.preparation import prepare, prepare_pair, with_replays
     from traceflops.analysis.recipe import analysis_of, analyze, listed_jobs, with_removed
     from traceflops.analysis.result import Analysis
 else:

@@ -40,6 +40,7 @@ def notes_of(
         *_clock_notes(linked),
         *records_notes(prepared.launch_records, on_host=bool(devices)),
         *profiler_notes(trace, prepared.accounts),
+        *(prepared.replays.notes if prepared.replays is not None else ()),
         *measured.notes,
     )
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from traceflops.attribution import created_nodes, replays
 from traceflops.categories import Classifier, categorise, load
 from traceflops.devices import of_job
 from traceflops.errors import UsageError
@@ -62,7 +63,8 @@ def prepare(
     if placeholders is not None and selection.step_mark is not None:
         selection = replace(selection, step_mark=HIDDEN)
         plan = replace(plan, choice=replace(plan.choice, text=f"marks that match {HIDDEN}"))
-    return Prepared(selection, linked, accounts, plan, windows, totals)
+    nodes = created_nodes(linked)
+    return Prepared(selection, linked, accounts, plan, windows, totals, replays=nodes)
 
 
 def _without_names(linked: LinkedTrace, redaction: Redaction) -> LinkedTrace:
@@ -128,3 +130,9 @@ def _listed(numbers_known: list[int]) -> str:
 def prepare_pair(pair: Trace, **asked: Any) -> Prepared:
     """Return a paired recording ready for questions; the arguments are those of `prepare`."""
     return prepare(with_captured_launches(pair), **asked)
+
+
+def with_replays(prepared: Prepared, pair: Prepared | None) -> Prepared:
+    """Return the same with what the pair captured of the graphs that the trace replays."""
+    found = replays(prepared.linked, pair.linked) if pair is not None else None
+    return prepared if found is None else replace(prepared, replays=found)

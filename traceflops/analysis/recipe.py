@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from traceflops.analysis.notes import is_said, notes_of
-from traceflops.analysis.preparation import prepare, prepare_pair
+from traceflops.analysis.preparation import prepare, prepare_pair, with_replays
 from traceflops.analysis.result import Analysis
 from traceflops.attribution import (
     attributed_work,
@@ -19,9 +19,7 @@ from traceflops.attribution import (
     idle_culprits,
     kernel_table,
     memory_times,
-    replays,
     synchronisations,
-    with_captured_host,
 )
 from traceflops.devices import JobReport, check_decided, is_undecided, of_job, of_no_job
 from traceflops.errors import UsageError
@@ -103,10 +101,7 @@ def analyze(
     else:
         prepared = prepare(trace, selection, rules=rules, **shown)
         paired = prepare_pair(pair, rules=rules, **shown) if pair is not None else None
-        if paired is not None and (played := replays(prepared.linked, paired.linked)):
-            host = with_captured_host(prepared.linked, paired.linked, played.captured)
-            prepared = replace(prepared, captured=host)
-        analysis = analysis_of(prepared, peaks, pair=paired)
+        analysis = analysis_of(with_replays(prepared, paired), peaks, pair=paired)
         analysis = replace(analysis, jobs=listed_jobs(trace, selection.job, **shown))
     return with_removed(analysis, names) if names is not None else analysis
 

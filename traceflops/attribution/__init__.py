@@ -21,16 +21,16 @@ if TYPE_CHECKING:
         gap_parts,
         idle_culprits,
     )
-    from traceflops.attribution.datatypes import UNKNOWN_TYPE, float_type, types_of_ops
+    from traceflops.attribution.datatypes import (
+        UNKNOWN_TYPE,
+        float_type,
+        operand_type,
+        types_of_ops,
+    )
     from traceflops.attribution.device_work import DeviceWork, WorkSum, attributed_work
     from traceflops.attribution.device_work_tables import Owner, check_owner, work_owners
-    from traceflops.attribution.graph_replays import (
-        Replays,
-        has_replays,
-        replays,
-        with_captured_host,
-    )
-    from traceflops.attribution.host_events import standard_prefix
+    from traceflops.attribution.graph_replays import created_nodes, has_replays, replays
+    from traceflops.attribution.host_events import is_of_library, standard_prefix
     from traceflops.attribution.host_names import SYSTEM_CALLS, is_telling
     from traceflops.attribution.idle_classes import CLASSES, REMEDIES
     from traceflops.attribution.idle_slices import GapParts

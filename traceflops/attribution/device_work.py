@@ -7,7 +7,7 @@ call; what a backward node launched belongs to the module of its forward op.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from operator import attrgetter
 from typing import Final
@@ -32,6 +32,7 @@ from traceflops.attribution.scopes import (
 from traceflops.table import (
     BoolArray,
     IntArray,
+    Names,
     codes,
     exact_sums,
     matching,
@@ -46,6 +47,9 @@ RULES: Final = (
     *("user_function", "annotation", "compiled_region", "op", "call", "none"),
 )
 """What work is attributed to, the first that is known."""
+_FUSED: Final = re.compile(r"triton_[a-z]+_fused_")
+"""How Inductor names a kernel after the operators that it fuses."""
+_REGION: Final = re.compile(r"Torch-Compiled Region")
 _PATH_LEVELS: Final = 100
 """So many modules are named of a path, the innermost ones."""
 
@@ -63,6 +67,9 @@ class WorkSum:
 
 
 NOTHING: Final = WorkSum(0, 0)
+
+Named = tuple[IntArray, Sequence[str]]
+"""The name of each piece of work, a place in some texts; -1: unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,21 +138,54 @@ class Launched:
         return np.where(launch >= 0, launch, forward)
 
 
-def user_functions(work: Launched) -> IntArray:
-    """Return the name of the innermost function of a user, a code of the names of marks, or -1."""
+def launching_names(work: Launched) -> Named:
+    """Return the name of the op that launched the work; of fused ops that of their kernel."""
+    trace = work.prepared.trace
+    fused = matching(trace.activities["name"], _FUSED.match)[work.row]
+    own, texts = _own(work, "name")
+    found = taken(codes(trace.ops["name"]), work.op), names(trace.ops["name"])
+    return _first_named((np.where(fused, own, -1), texts), found)
+
+
+def user_functions(work: Launched) -> Named:
+    """Return the innermost function of a user, or the lines that a compiler says."""
     trace = work.prepared.trace
     rows = host_marks(trace, "python")
     rows = rows[matching(trace.marks["name"], lambda label: not is_of_library(label))[rows]]
     name = codes(trace.marks["name"])[rows]
-    return work.first_known(lambda at: taken(name, innermost_mark(trace, rows, at)))
+    found = work.first_known(lambda at: taken(name, innermost_mark(trace, rows, at)))
+    return _first_named(_own(work, "source"), (found, names(trace.marks["name"])))
 
 
-def annotated(work: Launched) -> IntArray:
-    """Return the name of the annotation, for backward that of the forward op, or -1."""
-    prepared = work.prepared
-    mark = prepared.selection.step_mark
-    launch, forward = (innermost_annotation(prepared.trace, at, mark) for at in work.causes)
-    return np.where(forward >= 0, forward, launch)
+def annotated(work: Launched) -> Named:
+    """Return the annotation of a graph's node, or that of the launch or of the forward op."""
+    trace, mark = work.prepared.trace, work.prepared.selection.step_mark
+    launch, forward = (innermost_annotation(trace, at, mark) for at in work.causes)
+    found = np.where(forward >= 0, forward, launch)
+    return _first_named(_own(work, "annotation"), (found, names(trace.marks["name"])))
+
+
+def ranges(work: Launched) -> Named:
+    """Return the annotation, or else the compiled region around the launch."""
+    ops = work.prepared.trace.ops
+    regions = work.prepared.linked.op_tree.nearest(matching(ops["name"], _REGION.match))
+    found = taken(codes(ops["name"]), taken(regions, work.op)), names(ops["name"])
+    return _first_named(annotated(work), found)
+
+
+def _own(work: Launched, column: str) -> Named:
+    told = work.prepared.trace.activities[column]
+    return codes(told)[work.row], names(told)
+
+
+def _first_named(first: Named, second: Named) -> Named:
+    """Return the first name of each, or else the second."""
+    (code, texts), (other, others) = first, second
+    place = Names()
+    of_first, of_second = (
+        np.append(place.codes(each), -1).astype(np.int64) for each in (texts, others)
+    )
+    return np.where(code >= 0, of_first[code], of_second[other]), tuple(place)
 
 
 def _communicates(work: Launched) -> BoolArray:
@@ -188,8 +228,8 @@ _TESTS: Final[dict[str, Callable[[Launched], BoolArray]]] = {
     "gradient_accumulation": _accumulates,
     "optimizer": _in_optimizer,
     "communication": _communicates,
-    "user_function": lambda work: user_functions(work) >= 0,
-    "annotation": lambda work: annotated(work) >= 0,
+    "user_function": lambda work: user_functions(work)[0] >= 0,
+    "annotation": lambda work: annotated(work)[0] >= 0,
     "compiled_region": _is_compiled,
     "op": lambda work: work.op >= 0,
     "call": lambda work: work.call >= 0,

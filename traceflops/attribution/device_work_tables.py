@@ -12,10 +12,12 @@ import numpy as np
 from traceflops.attribution.device_work import (
     NOTHING,
     Launched,
+    Named,
     WorkSum,
-    annotated,
     attributed,
     begins,
+    launching_names,
+    ranges,
     user_functions,
 )
 from traceflops.attribution.scopes import ModulePaths, module_class, module_name
@@ -72,12 +74,6 @@ def _of_texts(prepared: Prepared, code: IntArray, texts: Sequence[str]) -> WorkO
     return WorkOwners(tuple(owners), rest)
 
 
-def _by_op(prepared: Prepared) -> WorkOwners:
-    ops = prepared.trace.ops
-    op = Launched.of(prepared, prepared.chosen.row).op
-    return _of_texts(prepared, taken(codes(ops["name"]), op), names(ops["name"]))
-
-
 def _by_shape(prepared: Prepared) -> WorkOwners:
     ops = prepared.trace.ops
     op = Launched.of(prepared, prepared.chosen.row).op
@@ -89,10 +85,9 @@ def _by_shape(prepared: Prepared) -> WorkOwners:
     return _of_texts(prepared, np.where(op >= 0, group, -1), texts)
 
 
-def _by_mark(name_of: Callable[[Launched], IntArray]) -> Callable[[Prepared], WorkOwners]:
+def _by_name(name_of: Callable[[Launched], Named]) -> Callable[[Prepared], WorkOwners]:
     def found(prepared: Prepared) -> WorkOwners:
-        code = name_of(Launched.of(prepared, prepared.chosen.row))
-        return _of_texts(prepared, code, names(prepared.trace.marks["name"]))
+        return _of_texts(prepared, *name_of(Launched.of(prepared, prepared.chosen.row)))
 
     return found
 
@@ -161,9 +156,9 @@ def _time(branch: tuple[int, str, _Branch]) -> int:
 BY: Final[dict[str, Callable[[Prepared], WorkOwners]]] = {
     "module": _by_module(lambda name: name),
     "layer": _by_module(module_class),
-    "op": _by_op,
+    "op": _by_name(launching_names),
     "shape": _by_shape,
-    "source": _by_mark(user_functions),
-    "range": _by_mark(annotated),
+    "source": _by_name(user_functions),
+    "range": _by_name(ranges),
 }
 """What can own work. A layer is all modules of one class in one other."""

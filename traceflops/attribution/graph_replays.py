@@ -23,10 +23,14 @@ from traceflops.table import (
     IntArray,
     Links,
     Note,
+    TableBuilder,
     Trace,
     codes,
+    distinct,
+    first_match,
     groups,
     is_one_of,
+    link,
     matching,
     names,
     number_column,
@@ -35,18 +39,10 @@ from traceflops.table import (
 )
 from traceflops.timeline import LinkedTrace
 from traceflops.units import several
+from traceflops.windows import Replays, graph_launches
 
-_REPLAY: Final = re.compile(r"(?:cuda|cu|hip)GraphLaunch")
 _BEGIN: Final = re.compile(r"(?:cuda|cu|hip)StreamBeginCapture")
 _END: Final = re.compile(r"(?:cuda|cu|hip)StreamEndCapture")
-
-
-@dataclass(frozen=True, slots=True)
-class Replays:
-    """The captured launch of each activity, a row of the capture's activities; -1 for none."""
-
-    captured: IntArray
-    notes: tuple[Note, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +52,7 @@ class _Kernels:
     row: IntArray
     name: IntArray
     sizes: pa.Table
+    rank: int | None
 
     @property
     def sorted(self) -> IntArray:
@@ -65,7 +62,7 @@ class _Kernels:
 
 def has_replays(trace: Trace) -> bool:
     """Return whether a call of the trace replays a graph."""
-    return any(_REPLAY.fullmatch(name) for name in names(trace.calls["name"]))
+    return bool(graph_launches(trace).any())
 
 
 def replays(timed: LinkedTrace, capture: LinkedTrace) -> Replays | None:
@@ -90,13 +87,54 @@ def replays(timed: LinkedTrace, capture: LinkedTrace) -> Replays | None:
             captured[one.row[own]] = np.where(
                 _on_one_stream(one.name, stream)[own], fitting.row[fitting.sorted], -1
             )
-    return Replays(captured, tuple(_notes(captured, paired, refused)))
+    host = _with_captured_host(timed, capture, captured)
+    return Replays(host, captured, tuple(_notes(captured, paired, refused)))
+
+
+def created_nodes(linked: LinkedTrace) -> Replays | None:
+    """Return where nodes of graphs were made as what launched their work, None where none is known.
+
+    The operators and annotations around its creation tell whose the work of a node is.
+    """
+    trace, marks, activities = linked.trace, linked.trace.marks, linked.trace.activities
+    made = np.flatnonzero(is_one_of(marks["kind"], "graph_node"))
+    process, node, start = (
+        numbers(marks[column], ABSENT)[made] for column in ("process", "correlation", "start_ns")
+    )
+    asked = (numbers(activities[column], ABSENT) for column in ("process", "graph_node"))
+    place = first_match(process, node, start, *asked)
+    found = place >= 0
+    if not found.any():
+        return None
+    calls = pa.concat_tables([trace.calls, _as_calls(marks.take(made))]).unify_dictionaries()
+    host = replace(trace, tables={**trace.tables, "calls": calls.combine_chunks()})
+    links, call = link(host), place + trace.calls.num_rows
+    links = replace(
+        links,
+        call_of_activity=np.where(found, call, links.call_of_activity),
+        op_of_activity=np.where(found, taken(links.op_of_call, call), links.op_of_activity),
+    )
+    text = (
+        f"{several(int(found.sum()), 'operation')} of replayed graphs: operator and annotation are "
+        "those around the creation of the graph node."
+    )
+    note = Note("assumed", "graph-nodes", text, int(found.sum()))
+    none = np.full(len(place), -1, dtype=np.int64)
+    return Replays(replace(linked, trace=host, links=links), none, (note,))
+
+
+def _as_calls(marks: pa.Table) -> pa.Table:
+    table = TableBuilder("calls")
+    columns = ("process", "thread", "start_ns", "dur_ns")
+    names_of = {"name": table.names["name"]["graph node"], "api": table.names["api"]["runtime"]}
+    table.add(marks.num_rows, **{c: numbers(marks[c], ABSENT) for c in columns}, **names_of)
+    return table.finish()
 
 
 def _replayed(timed: LinkedTrace, name_of: IntArray) -> Iterator[_Kernels]:
     """Yield the kernels of each replay, in the order in which they began."""
     call = timed.links.call_of_activity
-    is_replay = matching(timed.trace.calls["name"], _REPLAY.fullmatch)
+    is_replay = graph_launches(timed.trace)
     kernel = is_one_of(timed.trace.activities["kind"], "kernel")
     rows = np.flatnonzero(kernel & (taken(is_replay.astype(np.int64), call, 0) > 0))
     rows = rows[np.argsort(numbers(timed.trace.activities["start_ns"])[rows], kind="stable")]
@@ -105,7 +143,10 @@ def _replayed(timed: LinkedTrace, name_of: IntArray) -> Iterator[_Kernels]:
 
 
 def _graphs(capture: LinkedTrace, name_of: IntArray) -> Iterator[_Kernels]:
-    """Yield the launches of each graph, in order of the host; of all if no call begins one."""
+    """Yield the launches of each graph, in order of the host.
+
+    They are all of a process in which no call begins one.
+    """
     calls, activities = capture.trace.calls, capture.trace.activities
     call = capture.links.call_of_activity
     start, process = (numbers(calls[column]) for column in ("start_ns", "process"))
@@ -116,8 +157,8 @@ def _graphs(capture: LinkedTrace, name_of: IntArray) -> Iterator[_Kernels]:
     begins, ends = (
         np.flatnonzero(matching(calls["name"], one.fullmatch)) for one in (_BEGIN, _END)
     )
-    if not len(begins):
-        yield _kernels(capture, rows, name_of)
+    for whole in np.setdiff1d(process[call[rows]], process[begins]).tolist():
+        yield _kernels(capture, rows[process[call[rows]] == whole], name_of)
     for begin in begins.tolist():
         after = ends[(process[ends] == process[begin]) & (start[ends] > start[begin])]
         stop = start[after].min(initial=np.iinfo(np.int64).max)
@@ -128,7 +169,9 @@ def _graphs(capture: LinkedTrace, name_of: IntArray) -> Iterator[_Kernels]:
 def _kernels(linked: LinkedTrace, rows: IntArray, name_of: IntArray) -> _Kernels:
     activities = linked.trace.activities
     sizes = activities.select(["grid", "block"]).take(rows)
-    return _Kernels(rows, name_of[codes(activities["name"])[rows]], sizes)
+    ranks = {linked.trace.ranks[one] for one in distinct(numbers(activities["process"])[rows])}
+    rank = ranks.pop() if len(ranks) == 1 else None
+    return _Kernels(rows, name_of[codes(activities["name"])[rows]], sizes, rank)
 
 
 def _on_one_stream(name: IntArray, stream: IntArray) -> BoolArray:
@@ -155,6 +198,8 @@ def _fitting(
         alike = [graph for graph in alike if np.array_equal(graph.name, one.name)]
     if len(alike) > 1:  # as those of several batch sizes
         alike = [graph for graph in alike if graph.sizes.equals(one.sizes)]
+    if len(alike) > 1:
+        alike = [graph for graph in alike if graph.rank == one.rank] or alike
     if len(alike) != 1:
         return None, "its kernels are in another order, or several captured graphs have them"
     return alike[0], ""
@@ -173,7 +218,9 @@ def _notes(captured: IntArray, count: int, refused: Mapping[str, int]) -> Iterat
         yield Note("missing", "replays-not-paired", text, kernels)
 
 
-def with_captured_host(timed: LinkedTrace, capture: LinkedTrace, captured: IntArray) -> LinkedTrace:
+def _with_captured_host(
+    timed: LinkedTrace, capture: LinkedTrace, captured: IntArray
+) -> LinkedTrace:
     """Return the trace with the host of the capture, which launched the kernels of replays.
 
     It says what launched work, and nothing about time: the host of the capture ran earlier.

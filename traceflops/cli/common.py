@@ -216,39 +216,42 @@ def terminal_style() -> Style:
     )
 
 
-def check_pair(pair: str | None, traces: list[str]) -> None:
+def check_pair(pair: list[str] | None, traces: list[str]) -> None:
     """Refuse a pair that is the trace itself, before either is read."""
     places = [Path(trace).resolve() for trace in traces if trace != "-"]
-    if pair is not None and (pair in traces or (pair != "-" and Path(pair).resolve() in places)):
-        what = "standard input" if pair == "-" else pair
-        raise UsageError(
-            f"--pair names the same trace: {what}", "give another recording of the same program"
-        )
+    for one in pair or []:
+        if one in traces or (one != "-" and Path(one).resolve() in places):
+            what = "standard input" if one == "-" else one
+            raise UsageError(
+                f"--pair names the same trace: {what}", "give another recording of the same program"
+            )
 
 
 def read_pair(
-    pair: str | None, traces: list[str], trace: Trace, reading: ReadingOptions
+    pair: list[str] | None, traces: list[str], trace: Trace, reading: ReadingOptions
 ) -> Trace | None:
     """Return the paired recording, whose FLOPs the launches get: the one that is asked for.
 
-    Else the capture of graphs that the trace replays, where it lies beside it; None without one.
+    Else the captures of graphs that the trace replays, where they lie beside it, or None.
     """
-    if pair is not None:
-        return read_trace([pair], reading)
+    if pair:
+        return read_trace(pair, reading)
     from traceflops.attribution import has_replays
     from traceflops.mfu import FOUND_PAIR
 
     found = capture_beside(traces)
     if found is None or trace.jobs or not has_replays(trace):
         return None
-    capture = read_trace([str(found)], reading)
+    try:
+        capture = read_trace([str(found)], reading)
+    except InputError:  # a folder of something else
+        return None
     return replace(capture, notes=(*capture.notes, FOUND_PAIR))
 
 
 def capture_beside(traces: list[str]) -> Path | None:
-    """Return the only file of the folder `capture_traces` beside the only trace, else None."""
+    """Return the folder `capture_traces` beside the only trace, None where there is none."""
     if len(traces) != 1 or not Path(traces[0]).is_file():
         return None
     folder = Path(traces[0]).parent / "capture_traces"
-    files = sorted(folder.iterdir()) if folder.is_dir() else []
-    return files[0] if len(files) == 1 and files[0].is_file() else None
+    return folder if folder.is_dir() and any(folder.iterdir()) else None

@@ -98,9 +98,9 @@ def _print(
 # A run that is described
 
 
-def _refuse_without_trace(pair: str | None, question: Question, privacy: Privacy) -> None:
+def _refuse_without_trace(pair: list[str] | None, question: Question, privacy: Privacy) -> None:
     """Refuse options that say what to take of a trace."""
-    if pair is not None:
+    if pair:
         raise UsageError("--pair needs a trace", "traceflops mfu TRACE --pair FILE")
     if question != Question():
         raise UsageError("no trace to select from", "name one: traceflops mfu TRACE")
@@ -169,12 +169,12 @@ def _answer_traced(
     question: Question,
     reading: ReadingOptions,
     described: Description,
-    pair: str | None,
+    pair: list[str] | None,
     privacy: Privacy,
     json: bool,
 ) -> None:
     """Print the utilisation of traces, with the peaks and the description that the options give."""
-    from traceflops.analysis import analysis_of, prepare_pair, with_removed
+    from traceflops.analysis import analysis_of, prepare_pair, with_removed, with_replays
     from traceflops.devices import check_decided
     from traceflops.mfu import measure, without_description, without_marked_padding
 
@@ -194,6 +194,7 @@ def _answer_traced(
     other, kept = read_pair(pair, traces, trace, reading), privacy.include_environment
     asked: Any = {"include_environment": kept, "placeholders": names}
     paired = prepare_pair(other, **asked) if other is not None else None
+    prepared = with_replays(prepared, paired)
     measured = measure(prepared, peaks, paired)
     checked = _reconciled(measured, prepared, described, *wanted) if wanted is not None else None
     known = checked.measured if checked is not None else without_marked_padding(measured, prepared)

@@ -53,11 +53,12 @@ Force = Annotated[
     bool, flag("Also overwrite files that traceflops did not write.", "-f", "--force")
 ]
 Pair = Annotated[
-    Text,
+    list[str] | None,
     option(
         "FILE",
         "Another recording of the same program that provides FLOPs: a PyTorch trace with "
-        "shapes, or counters (rocprofv3 --pmc, ncu CSV). Times are from TRACE.",
+        "shapes, or counters (rocprofv3 --pmc, ncu CSV). A folder or several, if they are in "
+        "several files. Times are from TRACE.",
     ),
 ]
 

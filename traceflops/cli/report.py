@@ -130,7 +130,7 @@ def report(
         from traceflops.reports.view import authored
 
         words = authored(added.title, added.notes)
-        target.check(traces, [asked.pair, asked.rules, added.notes], force=force)
+        target.check(traces, [*(asked.pair or []), asked.rules, added.notes], force=force)
         analysis = read_and_analyze(traces, asked)
         try:
             if json:

@@ -91,6 +91,7 @@ if TYPE_CHECKING:
         Arguments,
         Shape,
         Shapes,
+        Tensor,
         arguments_of,
         read_shapes,
     )

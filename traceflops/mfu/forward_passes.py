@@ -60,8 +60,8 @@ NO_CACHE: Final = "no attention with a key-value cache"
 class JudgedPass:
     """What kind of pass one is, by which rule.
 
-    `sequences`, `queries` (tokens computed) and `keys` (tokens attended to, per layer) are None
-    where they are not known.
+    `sequences`, `queries` (tokens computed), `keys` (tokens attended to, per layer) and `pairs` of
+    both (under a causal mask) are None where they are not known.
     """
 
     kind: Kind | None = None
@@ -69,6 +69,7 @@ class JudgedPass:
     sequences: int | None = None
     queries: int | None = None
     keys: int | None = None
+    pairs: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +208,7 @@ def _of_marks(trace: Trace) -> Iterator[ForwardPass]:
     for at in outermost[np.lexsort((start[outermost], process[outermost]))].tolist():
         mark = said[int(codes(marks["name"])[rows[at]])]
         rule = "kind from the annotation" if mark.kind else "kind not in the annotation"
-        told = JudgedPass(mark.kind, rule, mark.sequences, mark.queries, mark.keys)
+        told = JudgedPass(mark.kind, rule, mark.sequences, mark.queries, mark.keys, mark.pairs)
         yield ForwardPass(int(process[at]), int(start[at]), int(end[at]), told)
 
 

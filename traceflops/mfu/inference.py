@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -25,6 +25,9 @@ from traceflops.mfu.traced.coverage import TOO_LITTLE, chosen_activities, of_kin
 from traceflops.table import ABSENT, IntArray, distinct, exact_sum, names, numbers, taken
 from traceflops.timeline import Intervals, Window
 from traceflops.windows import Kind, Prepared, chosen_time, serving_marks, without_launches
+
+if TYPE_CHECKING:
+    from traceflops.mfu.counted.counter_work import MeasuredWork
 
 BY_MARKS: Final = "annotations of a serving engine"
 BY_LACK: Final = "no backward pass, no optimizer, no operators with gradients on"
@@ -129,11 +132,15 @@ class Inference:
 
 
 def inference(
-    prepared: Prepared, moved: MovedBytes, bandwidths: Mapping[int, int | None]
+    prepared: Prepared,
+    moved: MovedBytes,
+    bandwidths: Mapping[int, int | None],
+    work: MeasuredWork | None = None,
 ) -> Inference | None:
     """Return what a prepared trace says of inference; None where it is of training, or unclear.
 
-    `bandwidths` are in bytes per ns by row of the devices table.
+    `bandwidths` are in bytes per ns by row of the devices table. `work` is what else tells of
+    kernels that no operator's shapes tell.
     """
     attribution = moved.attribution
     rule = why_inference(prepared, attribution)
@@ -141,7 +148,7 @@ def inference(
         return None
     passes = forward_passes(prepared.linked, attribution)
     times = pass_times(prepared, attribution, passes)
-    done = _Done(prepared, moved, times.of_activity)
+    done = _Done(prepared, moved, times.of_activity, work)
     phases = (_phase(kind, passes, times, bandwidths, done) for kind in ORDER)
     return Inference(rule, tuple(phase for phase in phases if phase is not None), times.outside_ns)
 
@@ -215,7 +222,13 @@ def known_sum(values: Iterable[int | None]) -> int | None:
 class _Done:
     """What was done in the chosen windows, by pass."""
 
-    def __init__(self, prepared: Prepared, moved: MovedBytes, place: IntArray) -> None:
+    def __init__(
+        self,
+        prepared: Prepared,
+        moved: MovedBytes,
+        place: IntArray,
+        work: MeasuredWork | None,
+    ) -> None:
         self._work = moved.attribution.work
         batched = named(prepared.trace.ops, BATCHED)
         self._batched = set(distinct(self._work.place[batched]).tolist())
@@ -226,16 +239,21 @@ class _Done:
         self._place = place[self._own]
         self._dur = numbers(prepared.trace.activities["dur_ns"])[self._own]
         unit = moved.unit
-        self._copied = np.where(moved.recorded, moved.size, UNKNOWN)[self._own]
+        told = np.where(moved.recorded, moved.size, UNKNOWN)
+        if work is not None:
+            told = np.where(unit < 0, np.maximum(told, work.size), told)
+        self._told = told[self._own]
+        self._flops = (work.flops if work is not None else np.zeros_like(told))[self._own]
         by_op = taken(moved.op_size, unit[self._own], UNKNOWN)
-        self._sized = (by_op != UNKNOWN) | (self._copied != UNKNOWN)
+        self._sized = (by_op != UNKNOWN) | (self._told != UNKNOWN)
         worked = np.flatnonzero(chosen & (unit >= 0) & ~moved.recorded)
         self._op, first = np.unique(unit[worked], return_index=True)
         self._op_place = place[worked[first]]
 
     def flops(self, passes: list[int]) -> int:
         """Return the matrix FLOPs of some passes."""
-        return self._work.total(self._work.flops, self._ops(passes))
+        told = exact_sum(np.maximum(self._flops[np.isin(self._place, passes)], 0))
+        return self._work.total(self._work.flops, self._ops(passes)) + told
 
     def coverage(self, passes: list[int]) -> Fraction | None:
         """Return the share of the time of kernels and copies whose bytes are known."""
@@ -247,7 +265,7 @@ class _Done:
         """Return the least bytes that some passes moved in the memory of their devices."""
         places, times = np.unique(self._work.place[self._ops(passes)], return_counts=True)
         mine = np.isin(self._place, passes)
-        found = Moved(rest=exact_sum(np.maximum(self._copied[mine], 0)))
+        found = Moved(rest=exact_sum(np.maximum(self._told[mine], 0)))
         for place, count in zip(places.tolist(), times.tolist(), strict=True):
             one = self._work.works[place]
             if isinstance(one, Work) and one.min_bytes is not None:

@@ -7,6 +7,7 @@ padding waste.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -44,9 +45,10 @@ from traceflops.mfu.inference import Inference, inference
 from traceflops.mfu.roof_times import NO_ROOFS, RoofTimes, moved_bytes, roof_times
 from traceflops.mfu.traced.coverage import ENOUGH, TOO_LITTLE
 from traceflops.mfu.traced.executed import Executed, executed
+from traceflops.mfu.traced.uncounted import REPLAYED
 from traceflops.mfu.traced.work_tables import KernelRow, OpRow, kernel_rows, op_rows
 from traceflops.remedies import NSIGHT, ROCPROF, family, remedy
-from traceflops.table import Note
+from traceflops.table import Note, names
 from traceflops.units import decimal, exact_percent
 from traceflops.windows import Prepared
 
@@ -56,6 +58,9 @@ if TYPE_CHECKING:
 
 Source = Literal["trace", "the paired trace", "counters"]
 """What tells FLOPs: the trace itself by its shapes, another one by its shapes, or counters."""
+
+_SERVING: Final = re.compile("(?:paged|unified)_attention|varlen_fwd|::fwd|moe_forward")
+"""Operators of serving engines, some of which launches tell (counted/serving_kernels.py)."""
 
 _SOURCES: Final[dict[str, Source]] = {"counters": "counters", "pair": "the paired trace"}
 
@@ -67,6 +72,7 @@ _UNTOLD_TYPES: Final = {
 WHY_UNKNOWN: Final = {
     "no-op": "launching operator unknown",
     "no-modelled-op": "its operator is not supported yet",
+    REPLAYED: "replayed graph, capture not given",
     "ambiguous": "equal launches did different work in the other run",
     "uncounted": "its FLOPs are unknown in the other run too",
     "absent": "the other run has no launch with its name and size",
@@ -243,7 +249,9 @@ def measure(
     a pair that tells nothing.
     """
     devices = device_peaks(prepared.trace, prepared.accounts, options)
-    asked = pair is not None or prepared.trace.kernel_counters.num_rows > 0
+    trace = prepared.trace
+    serves = any(_SERVING.search(name) for name in names(trace.ops["name"]))
+    asked = serves or pair is not None or trace.kernel_counters.num_rows > 0
 
     def others(attribution: Attribution) -> MeasuredWork | None:
         from traceflops.mfu.counted.counter_flops import measured_work
@@ -269,7 +277,7 @@ def measure(
         lacks,
         kernel_rows(prepared, moved, done.work),
         op_rows(prepared, moved),
-        inference(prepared, moved, {device.device: device.bandwidth for device in devices}),
+        inference(prepared, moved, {one.device: one.bandwidth for one in devices}, done.work),
         roof_times(prepared, moved, devices, done.work),
     )
 
@@ -294,7 +302,7 @@ def why_no_figure(
     if coverage is None or coverage < TOO_LITTLE:
         known = exact_percent(coverage or Fraction(0))
         problem = f"only {known} of the compute time has known FLOPs, too little for an MFU"
-        yield MissingInput(problem, _largest_unknown(done))
+        yield _without_capture(done) or MissingInput(problem, _largest_unknown(done))
         return
     yield from _without_peak(done, devices)
 
@@ -330,6 +338,8 @@ def _without_devices(prepared: Prepared, done: Executed) -> MissingInput:
 def _nothing_counted(prepared: Prepared, done: Executed) -> MissingInput:
     ops = prepared.trace.ops
     if done.work is not None and (lack := _nothing_told(done)) is not None:
+        return lack
+    if ops.num_rows and (lack := _without_capture(done)) is not None:
         return lack
     if not ops.num_rows:
         return _without_ops(prepared)
@@ -367,6 +377,23 @@ def _without_ops(prepared: Prepared) -> MissingInput:
 
     named = prepared.trace.devices["architecture"].to_pylist()
     return without_shapes(tool, [family_of(one) for one in named])
+
+
+def _without_capture(done: Executed) -> MissingInput | None:
+    """Return that replayed graphs hide most FLOPs, None where they do not."""
+    unknown = done.outside.unattributed
+    replayed_ns = sum(one.sum_ns for one in unknown if one.why == REPLAYED)
+    if 2 * replayed_ns <= sum(one.sum_ns for one in unknown):
+        return None
+    total_ns = sum(time.kernels_ns for time in done.times if time.used)
+    coverage = done.coverage or Fraction(0)
+    known = f"only {exact_percent(coverage)}" if coverage else "none"
+    replayed = exact_percent(min(Fraction(replayed_ns, total_ns), 1 - coverage))
+    problem = (
+        f"FLOPs are known for {known} of the compute time, because {replayed} of it runs in "
+        "replayed graphs"
+    )
+    return MissingInput(problem, "give the recording of their capture with --pair FILE")
 
 
 def _largest_unknown(done: Executed) -> str:

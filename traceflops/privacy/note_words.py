@@ -21,11 +21,11 @@ caches calendar called calling calls came can cannot captured carry case categor
 category cause causes certain changed character characters checked checksum chip chooses chosen
 chrome claim clearly clocks closed closing code collected come comma command commas communicator
 communicators compared components computed computes concrete content contradict control copied
-correctly correlation cost could counted counterpart counters cover covers created cut damage
-damaged database day days decimal decimals declared deduced depend depends derivative describe
-describes description destination did dies differ different differently differs digits direction
-directories directory disagree disk distinct docs document documents does domain download dropped
-dur durations during earlier early either elements emit emptied empties ends enough entries
+correctly correlation cost could counted counterpart counters cover covers created creation cut
+damage damaged database day days decimal decimals declared deduced depend depends derivative
+describe describes description destination did dies differ different differently differs digits
+direction directories directory disagree disk distinct docs document documents does domain download
+dropped dur durations during earlier early either elements emit emptied empties ends enough entries
 environment environments escape escaped est estimate estimated every everything exactly example
 exceed exception exclude executed execution explains exported exporter exports expression extended
 external fabric fact facts fault faults fetch few fewer ff fields figure figures file files finished
@@ -48,17 +48,17 @@ percentage perf perfetto pickle pid pieces place placeholders places plugin pmc 
 pragma prediction prefixed preset presets previous printed prints processes products prof profiled
 profiles program projected pushpop puts queued queueing quote quotes ran rates raw re read readable
 reading reads recomputation recording redact releases remain remains removed renumbered repaired
-repeated repeatedly repeats repetition replaced replays report reported representative rerun
-resolution rest reuse reuses rocpd rolled room rootpage rounded rounds rpd running runs said samples
-saves saving say says scheduling scr second section see seems seen sees selected selects separate
-separated separately serializes served serving settings seven several shares shm shortened shorter
-show shown shows sig signs similar six skipped so some somebody sound spaces span spans spreadsheet
-spreadsheets stacks stand stands started stay stays stdin steady steps still stopped stored
-streaming stretch successor such summed sums supports surrogates switch syscall taken takes tell
-tells terminated text texts tflop th than that the their theirs them there these they this those
-though thousand thousands threads tie tied ties timed timeline times timestamp tmpdir together told
-too took total totals traced traceflops traces traffic trailing transaction transactions treated
-truncate trusted try ts twice typeof ucx unaffected uncategorized uncertain unchanged under
+repeated repeatedly repeats repetition replaced replayed replays report reported representative
+rerun resolution rest reuse reuses rocpd rolled room rootpage rounded rounds rpd running runs said
+samples saves saving say says scheduling scr second section see seems seen sees selected selects
+separate separated separately serializes served serving settings seven several shares shm shortened
+shorter show shown shows sig signs similar six skipped so some somebody sound spaces span spans
+spreadsheet spreadsheets stacks stand stands started stay stays stdin steady steps still stopped
+stored streaming stretch successor such summed sums supports surrogates switch syscall taken takes
+tell tells terminated text texts tflop th than that the their theirs them there these they this
+those though thousand thousands threads tie tied ties timed timeline times timestamp tmpdir together
+told too took total totals traced traceflops traces traffic trailing transaction transactions
+treated truncate trusted try ts twice typeof ucx unaffected uncategorized uncertain unchanged under
 understood unescaped unfinished unit unless unpacks unreadable unset unsupported until used useful
 users uses using utf valid verified very via waited waits wal warm warned warning warnings was
 waterfall wave ways web were what when whether which while whole whose why wide will windows word

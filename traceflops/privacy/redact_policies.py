@@ -133,6 +133,8 @@ def _own_policies(shown: Placeholders, step_mark: str | None) -> Mapping[tuple[s
         ("devices", "product"): _always(partial(product, shown)),
         ("devices", "architecture"): _always(_unless(_ARCHITECTURE, architecture)),
         ("activities", "direction"): _always(_unless(_DIRECTION, direction)),
+        ("activities", "annotation"): _always(marks("annotation")),
+        ("activities", "source"): _always(marks("python")),
         ("activities", "name"): lambda kind: op if kind == "op" else kernel,
         ("totals", "name"): lambda kind: in_total.get(kind or "", kernel),
         ("marks", "name"): marks,

@@ -108,6 +108,8 @@ TABLES: dict[str, tuple[Column, ...]] = {
         Column("registers_per_thread", pa.int64(), "registers per thread", "registers"),
         Column("shared_memory_bytes", pa.int64(), "shared memory of a block", "bytes"),
         Column("occupancy_percent", pa.int64(), "occupancy estimated by the profiler", "%"),
+        Column("annotation", NAME_TYPE, "annotation of its graph node"),
+        Column("source", NAME_TYPE, "lines of Python that a compiler generated it from"),
         *_COLLECTIVE,
     ),
     "calls": (
@@ -149,7 +151,7 @@ TABLES: dict[str, tuple[Column, ...]] = {
             "kind",
             NAME_TYPE,
             "annotation, gpu_annotation, python, module, system (a call of the operating system), "
-            "sync, event, overhead, instant",
+            "sync, event, overhead, instant, graph_node (one was made; correlation is its id)",
         ),
         _NAME,
         _START,

@@ -12,9 +12,15 @@ from traceflops.faces import lazy
 if TYPE_CHECKING:
     from traceflops.windows.choice import REPEATED, plan_steps
     from traceflops.windows.chosen_runs import one_run_per_gpu
-    from traceflops.windows.device_records import LaunchRecords, State, launch_calls, records_notes
+    from traceflops.windows.device_records import (
+        LaunchRecords,
+        State,
+        graph_launches,
+        launch_calls,
+        records_notes,
+    )
     from traceflops.windows.engine_passes import Kind, ServingMark, serving_marks
-    from traceflops.windows.prepared import Origins, Prepared, most_exposed, origins
+    from traceflops.windows.prepared import Origins, Prepared, Replays, most_exposed, origins
     from traceflops.windows.records import (
         DeviceReport,
         InWindows,

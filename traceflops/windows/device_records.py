@@ -81,6 +81,11 @@ def launch_calls(trace: Trace) -> int:
     return int(_named(trace, _LAUNCH).sum())
 
 
+def graph_launches(trace: Trace) -> BoolArray:
+    """Return which calls of a trace replay a graph."""
+    return _named(trace, _GRAPH)
+
+
 def launch_records(trace: Trace, untimed: Untimed | None, is_chosen: BoolArray) -> LaunchRecords:
     """Return which launch calls of the chosen ones have a device record.
 
@@ -99,7 +104,7 @@ def launch_records(trace: Trace, untimed: Untimed | None, is_chosen: BoolArray) 
     if has_devices:
         lost &= ~_still_queued(trace, asked & recorded)
     calls = int((asked & ~captured).sum())
-    replays = bool((asked & _named(trace, _GRAPH)).any())
+    replays = bool((asked & graph_launches(trace)).any())
     return LaunchRecords(calls, int(lost.sum()), int(captured.sum()), replays, has_devices)
 
 

@@ -24,13 +24,15 @@ Kind = Literal["prefill", "decode", "mixed"]
 class ServingMark:
     """What an annotation says of one pass, None where it does not.
 
-    `queries` are the tokens computed, `keys` those that they attend to, both over all `sequences`.
+    `queries` are the tokens computed, `keys` those that they attend to, both over all `sequences`;
+    `pairs` are the pairs of both that a causal mask leaves.
     """
 
     kind: Kind | None
     sequences: int | None = None
     queries: int | None = None
     keys: int | None = None
+    pairs: int | None = None
 
 
 _NUMBER: Final = r"([0-9]{1,15})"
@@ -43,6 +45,8 @@ _MODES: Final[dict[str, Kind]] = {
 """Modes of SGLang; others, such as the verification of drafted tokens, are neither."""
 _QUERIES: Final = re.compile(rf"(?:sq)?{_NUMBER}")
 _KEYS: Final = re.compile(rf"(?<!sq)sk{_NUMBER}")
+_SQUARES: Final = re.compile(rf"sqsq{_NUMBER}")
+_PRODUCTS: Final = re.compile(rf"sqsk{_NUMBER}")
 _FIELD: Final = re.compile(rf"\b([a-z_]{{1,20}})={_NUMBER}")
 _LONGEST: Final = 1_000
 
@@ -57,12 +61,26 @@ def _kind(context: int, generation: int) -> Kind | None:
 def _vllm(match: re.Match[str]) -> ServingMark:
     context, generation = int(match[1]), int(match[3])
     inner = (match[2], match[4])
+    queries = _total(map(_QUERIES.match, inner))
+    sums = (_total(map(one.search, inner)) for one in (_SQUARES, _PRODUCTS))
     return ServingMark(
         _kind(context, generation),
         context + generation,
-        _total(map(_QUERIES.match, inner)),
+        queries,
         _total(map(_KEYS.search, inner)),
+        _pairs(queries, *sums),
     )
+
+
+def _pairs(queries: int | None, squares: int | None, products: int | None) -> int | None:
+    """Return the pairs that a causal mask leaves, by sums of q, q x q and q x k of sequences.
+
+    The last query of a sequence attends to all keys, each before it to one less; all to their own.
+    """
+    if queries is None or squares is None or products is None:
+        return None
+    pairs = products - (squares - queries) // 2
+    return pairs if pairs >= queries and squares >= queries else None
 
 
 def _vllm_new(match: re.Match[str]) -> ServingMark:
@@ -74,13 +92,17 @@ def _vllm_new(match: re.Match[str]) -> ServingMark:
 def _sglang(match: re.Match[str]) -> ServingMark:
     kind, sequences, sums = _MODES.get(match[1]), int(match[2]), _sums(match[3])
     each = sequences if kind == "decode" else None
-    return ServingMark(kind, sequences, sums.get("sq", sums.get("toks", each)), sums.get("sk"))
+    queries = sums.get("sq", sums.get("toks", each))
+    whole = match[3].count("_sq=") == match[3].count("_sqsk=")  # of both kinds of requests
+    pairs = _pairs(queries, sums.get("sqsq"), sums.get("sqsk")) if whole else None
+    return ServingMark(kind, sequences, queries, sums.get("sk"), pairs)
 
 
 def _atom(match: re.Match[str]) -> ServingMark:
     sums = _sums(match[3])
     kind: Kind = "prefill" if match[1] == "prefill" else "mixed" if sums.get("p") else "decode"
-    return ServingMark(kind, int(match[2]), sums.get("tok"), sums.get("sk"))
+    pairs = _pairs(sums.get("tok"), sums.get("sqsq"), sums.get("sqsk"))
+    return ServingMark(kind, int(match[2]), sums.get("tok"), sums.get("sk"), pairs)
 
 
 def _tensorrt(match: re.Match[str]) -> ServingMark:

@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.table import IntArray, Trace, codes, groups, names, numbers
+from traceflops.table import IntArray, Note, Trace, codes, groups, names, numbers
 from traceflops.timeline import DeviceAccount, Intervals, LinkedTrace, Untimed, Window, is_top
 from traceflops.units import kernel_name
 from traceflops.windows.choice import StepPlan
@@ -25,14 +25,25 @@ _UNALIGNED: Final = "clocks-not-aligned"
 """The note of a reader that cannot bring the clocks of files together."""
 
 
+@dataclass(frozen=True, slots=True)
+class Replays:
+    """The host that launched what graphs replay; `linked` is the trace with it.
+
+    `captured` is the captured launch of each activity, a row of a pair's activities, -1 for none.
+    """
+
+    linked: LinkedTrace
+    captured: IntArray
+    notes: tuple[Note, ...]
+
+
 @dataclass(frozen=True)  # without slots, so that there is a place for what is found on demand
 class Prepared:
     """What every report of a trace starts from.
 
     `accounts` and `windows` are by row of the devices table, only the devices that the selection
     asks for. `untimed` is what a trace without a timeline says; `with_work` is what this is without
-    its devices (see `without_work`). `captured` is the trace with the host of a capture, which
-    launched what graphs replay.
+    its devices (see `without_work`). `replays` tells what launched the work of graphs.
     """
 
     selection: Selection
@@ -42,12 +53,12 @@ class Prepared:
     windows: Mapping[int, tuple[Window, ...]]
     untimed: Untimed | None = None
     with_work: Prepared | None = field(default=None, repr=False)
-    captured: LinkedTrace | None = field(default=None, repr=False)
+    replays: Replays | None = field(default=None, repr=False)
 
     @property
     def as_launched(self) -> Prepared:
         """Return the same with the captured launches of replays, to ask what launched work."""
-        return self if self.captured is None else replace(self, linked=self.captured)
+        return self if self.replays is None else replace(self, linked=self.replays.linked)
 
     @property
     def trace(self) -> Trace:

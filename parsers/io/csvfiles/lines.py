@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -35,6 +35,10 @@ class Damage:
     repeated_headers: int = 0
     without_header: bool = False
     bad_cells: Counter[str] = field(default_factory=Counter)
+
+    def with_bad_cells(self, odd: Iterable[Counter[str]]) -> Counter[str]:
+        """Return all that is odd, the bad cells as `bad-cells`."""
+        return sum(odd, Counter({"bad-cells": self.bad_cells.total()}))
 
 
 class LineBlocks:

@@ -269,8 +269,7 @@ def _run_notes(run: NcuRun) -> Iterator[Note]:
 
 def _notes(file: NcuFile) -> Iterator[Note]:
     yield from text_notes(file.damage, file.source.cut)
-    odd = sum((page.odd for page in file.pages), Counter[str]())
-    odd["bad-cells"] = file.damage.bad_cells.total()
+    odd = file.damage.with_bad_cells(page.odd for page in file.pages)
     yield from _NOTES.counted(
         odd,
         *("bad-cells", "not-available", "instances-unread", "no-number", "unit-unknown"),

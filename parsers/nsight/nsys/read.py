@@ -27,6 +27,7 @@ from traceflops.parsers.nsight.nsys.process_registry import People
 from traceflops.parsers.nsight.nsys.reading import ReportReading
 from traceflops.parsers.nsight.nsys.tables import Tables
 from traceflops.parsers.nsight.nsys.timeline import (
+    read_graph_nodes,
     read_memory,
     read_metrics,
     read_overheads,
@@ -90,6 +91,7 @@ def _read(reading: ReportReading) -> None:
     """Read all tables; names are looked up when it is known which are needed."""
     read_records(reading)
     nccl = read_nvtx(reading)
+    read_graph_nodes(reading)
     read_overheads(reading)
     read_system_calls(reading)
     read_memory(reading)

@@ -24,7 +24,7 @@ from traceflops.parsers.nsight.nsys.enums import (
 )
 from traceflops.parsers.nsight.nsys.reading import CUPTI, Columns, ReportReading, Shown
 from traceflops.parsers.shared import at_least
-from traceflops.table import ABSENT, IntArray, Names, TableBuilder, distinct
+from traceflops.table import ABSENT, IntArray, Names, TableBuilder, distinct, first_match
 
 UNNAMED_KERNEL: Final = "(unnamed kernel)"
 _UNNAMED: Final = "(unnamed)"
@@ -182,6 +182,9 @@ _OF_KERNELS: Final = (
 _OF_COPIES: Final = (*_SPAN, *_PLACE, "graphNodeId", "bytes", "copyKind", "srcKind", "dstKind")
 _OF_FILLS: Final = (*_SPAN, *_PLACE, "graphNodeId", "bytes", "memKind")
 _OF_CALLS: Final = (*_SPAN, "eventClass", "globalTid", "correlationId", "nameId")
+_OF_NODES: Final = (*_SPAN, "globalTid", "graphNodeId", "originalGraphNodeId")
+_MOST_COPIES: Final = 5
+"""A copy of a copy, and so on, is followed 2 to the power of that times."""
 _OF_GRAPHS: Final = (*_SPAN, *_PLACE, "graphId", "graphExecId")
 _KINDS: Final = (
     _Kind("KERNEL", "activities", "kernel", _OF_KERNELS, _kernels, UNNAMED_KERNEL),
@@ -231,6 +234,24 @@ def read_overheads(reading: ReportReading) -> None:
             for some, shown in ((rows.only(~profiler), str), (rows.only(profiler), _OF_PROFILER)):
                 columns: Columns = {"name": some["nameId"], "kind": kind["overhead"]}
                 reading.add("marks", some, shown(_UNNAMED), shown, **columns)
+
+
+def read_graph_nodes(reading: ReportReading) -> None:
+    """Add when and on which thread nodes of graphs were made; for a copy, its original."""
+    table, names = "CUDA_GRAPH_NODE_EVENTS", reading.gathered["marks"].names
+    rows = reading.tables.whole(table, Wanted(integers=_OF_NODES))
+    reading.counts[table] += rows.count
+    rows = reading.timed(rows.only(reading.people.known(processes_of(rows["globalTid"]))))
+    process, node = processes_of(rows["globalTid"]), present(rows["graphNodeId"])
+    original = present(rows["originalGraphNodeId"])
+    source = first_match(process, node, rows["start_ns"], process, original)
+    source = np.where(source >= 0, source, np.arange(rows.count))
+    for _ in range(_MOST_COPIES):
+        source = source[source]
+    made = {name: rows[name][source] for name in ("globalTid", "start_ns")}
+    columns = {**made, "correlationId": node, "dur_ns": np.zeros_like(node)}
+    kinds = {"kind": names["kind"]["graph_node"], "name": names["name"]["graph node"]}
+    reading.add("marks", Batch(rows.count, columns, {}), **kinds)
 
 
 def read_system_calls(reading: ReportReading) -> None:

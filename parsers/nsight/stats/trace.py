@@ -256,8 +256,7 @@ class Assembly:
 
 def _file_notes(file: StatsFile) -> Iterator[Note]:
     yield from text_notes(file.damage, file.source.cut)
-    odd = sum((part.odd for part in file.parts), Counter[str]())
-    odd["bad-cells"] = file.damage.bad_cells.total()
+    odd = file.damage.with_bad_cells(part.odd for part in file.parts)
     yield from NOTES.counted(
         odd,
         *("bad-cells", "no-time", "no-duration", "negative-duration", "other-calls", "beyond"),

@@ -235,6 +235,59 @@ def test_grouped_shapes_that_do_not_fit() -> None:
     assert (summed.flops, summed.min_bytes) == (2 * 4 * 5 * 7, None)  # number of groups unknown
 
 
+TOKENS, CHOSEN, UP, DOWN = [5, 8], [5, 2], [3, 12, 8], [3, 8, 6]
+"""Five tokens of 8, each to 2 of 3 experts of width 6 with a gate."""
+
+
+@pytest.mark.parametrize(
+    ("types", "up", "down", "dtype"),
+    [
+        pytest.param(BF16, UP, DOWN, "bf16", id="gated"),
+        pytest.param(FP8, UP, DOWN, "fp8", id="quantised on the way"),
+        pytest.param("signed char", UP, DOWN, None, id="weights alone of eight bits, or both"),
+        pytest.param("unsigned char", [3, 12, 4], [3, 8, 3], None, id="two values in a byte"),
+    ],
+)
+def test_fused_experts(types: str, up: Any, down: Any, dtype: str | None) -> None:
+    """A row is multiplied by all weights of an expert: 8 x 12 and 6 x 8."""
+    dims = [TOKENS, up, down, CHOSEN, CHOSEN]
+    named = [BF16, types, types, "float", "int"]
+    for name in ("vllm::outplace_fused_experts", "aiter::fused_moe_"):
+        work = work_of(name, dims, named)
+        assert work.flops == work.at_least == 2 * (5 * 2) * (8 * 12 + 6 * 8)
+        assert (work.kind, work.dtype) == ("grouped_gemm", dtype)
+    sizes = {BF16: 2 * 3 * (8 * 12 + 6 * 8), FP8: 3 * (8 * 12 + 6 * 8)}
+    if types in sizes:
+        assert work.min_bytes == 2 * 2 * (5 * 8) + sizes[types]
+
+
+def test_fused_experts_without_a_gate() -> None:
+    dims = [TOKENS, [3, 6, 8], DOWN, CHOSEN, CHOSEN]
+    assert work_of("sglang::inplace_fused_experts", dims, BF16).flops == 2 * 10 * 2 * 6 * 8
+
+
+def test_a_map_of_experts_leaves_open_how_many_rows_are_here() -> None:
+    dims = [TOKENS, UP, DOWN, CHOSEN, CHOSEN, [6]]
+    work = work_of("aiter::fused_moe_", dims, [BF16, BF16, BF16, "float", "int", "int"])
+    assert (work.flops, work.at_least) == (2 * 10 * (8 * 12 + 6 * 8), 0)
+
+
+@pytest.mark.parametrize(
+    ("up", "down"),
+    [
+        ([3, 12, 7], DOWN),
+        ([3, 13, 8], DOWN),
+        (UP, [3, 9, 6]),
+        (UP, [4, 8, 6]),
+        ([3, 12], DOWN),
+        ([3, 12, 0], DOWN),
+    ],
+)
+def test_experts_that_do_not_fit_their_tokens_are_unknown(up: Any, down: Any) -> None:
+    name, dims = "vllm::inplace_fused_experts", [TOKENS, up, down, CHOSEN, CHOSEN]
+    assert why_unknown(name, dims, BF16) == "odd-shapes"
+
+
 def test_in_the_reference_layers_of_a_llama_the_sum_is_two_flops_per_weight_and_token() -> None:
     # Llama 3 8B: h 4096, 32 heads of 128, 8 of keys, f 14336; 8192 tokens, per layer
     tokens, weights = 8192, 4096 * (4096 + 2 * 1024) + 4096 * 4096 + 3 * 4096 * 14336

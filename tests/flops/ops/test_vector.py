@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.flops.ops.made import BF16, HALF, why_unknown, work_of
+from tests.flops.ops.made import BF16, FP8, HALF, why_unknown, work_of
 
 N = [4, 6]  # 24 elements
 
@@ -123,7 +123,30 @@ N = [4, 6]  # 24 elements
             8 * 24,
         ),
         ("_C::rms_norm", [N, N, [6], []], BF16, None, 2 * (24 + 6 + 24), 4 * 24),
+        ("aiter::rms_norm", [N, [6], []], BF16, None, 2 * (24 + 6 + 24), 4 * 24),
+        ("aiter::add_rmsnorm", [N, N, N, N, [6], []], BF16, None, 2 * (4 * 24 + 6), 5 * 24),
         ("_C::fused_add_rms_norm", [N, N, [6], []], BF16, None, 2 * (4 * 24 + 6), 5 * 24),
+        ("_C::silu_and_mul", [N, [4, 12]], BF16, None, 2 * 3 * 24, 5 * 24),
+        ("_C::gelu_and_mul", [N, [4, 12]], BF16, None, 2 * 3 * 24, 6 * 24),
+        ("_C::static_scaled_fp8_quant", [N, N, []], [FP8, BF16, "float"], None, 76, 48),
+        # 4 positions; query 4 x 16 and key 4 x 8, half of each head of 8 turned
+        (
+            "_C::rotary_embedding",
+            [[4], [4, 16], [4, 8], [], [99, 4], []],
+            ["long int", BF16, BF16, "Scalar", BF16, "Scalar"],
+            [None, None, None, 8, None, True],
+            4 * 8 + 2 * 4 * 4 + 2 * 2 * (64 + 32),
+            3 * (64 + 32) // 2,
+        ),
+        # 3 of 4 rows have a slot
+        (
+            "_C_cache_ops::reshape_and_cache_flash",
+            [[4, 1, 6], [4, 1, 6], [9, 16, 1, 6], [9, 16, 1, 6], [3]],
+            [BF16, BF16, "unsigned char", "unsigned char", "long int"],
+            None,
+            3 * 8 + 2 * 18 * (2 + 1),
+            0,
+        ),
         # softmax
         ("_softmax", [N, [], []], HALF, [None, -1, False], 2 * 48, 120),
         ("_softmax", [N, [], []], HALF, [None, -1, True], 2 * 24 + 4 * 24, 120),

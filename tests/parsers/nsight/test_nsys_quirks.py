@@ -22,6 +22,8 @@ from tests.parsers.nsight.nsysfile import (
     small,
     thread,
 )
+from traceflops.analysis import prepare
+from traceflops.attribution import WorkSum, work_owners
 from traceflops.errors import InputError
 from traceflops.parsers import read
 from traceflops.parsers.nsight.nsys.enums import COPIES
@@ -346,6 +348,32 @@ def test_kernels_of_a_graph_share_its_launch(tmp_path: Path) -> None:
     ]
     assert link(trace).call_of_activity.tolist() == [0, 0]
     assert "graphs-opaque" not in codes(trace)
+
+
+def test_kernels_of_a_graph_have_the_range_in_which_their_node_was_made(tmp_path: Path) -> None:
+    """A graph runs copies of its nodes, here copies of copies; the last was made by hand."""
+    export = NsysFile()
+    export.call(1_000, 1_010, 9, name="cudaGraphLaunch_v10000")
+    export.range(100, 200, "encoder")
+    export.range(200, 300, "decoder")
+    export.range(400, 500, "instantiate")
+    export.range(900, 1_100, "replay")
+    for at, node, original in (
+        *((110, 1, None), (120, 2, None), (210, 3, None)),
+        *((410, 11, 1), (420, 12, 2), (430, 13, 3)),
+        *((440, 21, 11), (450, 22, 12), (460, 23, 13)),
+    ):
+        ids = {"graphNodeId": node, "originalGraphNodeId": original, "globalTid": thread()}
+        export.row("CUDA_GRAPH_NODE_EVENTS", start=at, end=at, **ids)
+    for nth, node in enumerate((21, 22, 23, 99)):
+        at = 1_100 + 10 * nth
+        export.kernel(at, at + nth + 1, correlationId=9, graphNodeId=node, graphId=4)
+    prepared = prepare(made(tmp_path, export))
+    assert prepared.linked.links.call_of_activity.tolist() == [0] * 4
+    found = work_owners(prepared.as_launched, "range")
+    ranges = {owner.label: owner.work for owner in found.owners}
+    expected = {"replay": (1, 4), "decoder": (1, 3), "encoder": (2, 3)}
+    assert ranges == {label: WorkSum(*work) for label, work in expected.items()}
 
 
 def test_launches_of_graphs_that_left_nothing_are_said(tmp_path: Path) -> None:

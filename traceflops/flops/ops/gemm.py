@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Literal
+from typing import Final, Literal
 
-from traceflops.flops.ops.arguments import PACKED_FP4, Arguments, ElementType, Shape, Tensor
+from traceflops.flops.ops.arguments import INT32, PACKED_FP4, Arguments, ElementType, Shape, Tensor
 from traceflops.flops.ops.work import (
     CannotCount,
     FlopsPart,
@@ -18,6 +18,8 @@ from traceflops.flops.ops.work import (
     operands,
     total_bytes,
 )
+
+_ROWS_OPEN: Final = "rows-of-groups-not-recorded"
 
 _REAL_PRODUCTS_OF_A_COMPLEX_ONE = 4
 """4 multiplies and 4 adds for one complex multiply-add, where a real one takes 1 and 1."""
@@ -119,7 +121,7 @@ class GroupedProduct:
             return _work(kind, signature, moved, matrix_type(left, right))
         moved += [_used(left, signature.n), _used(right, signature.m)]
         work = _work(kind, signature, moved, matrix_type(left, right))
-        return replace(work, notes=("rows-of-groups-not-recorded",))
+        return replace(work, notes=(_ROWS_OPEN,))
 
     def _written(
         self, args: Arguments, left: Tensor, right: Tensor, signature: Product
@@ -132,6 +134,34 @@ class GroupedProduct:
             matrices = offsets.elements
         kind = args.type_at(self.out_type) or left.type
         return Tensor((matrices, signature.m, signature.n), None, kind).bytes
+
+
+def fused_experts(kind: Kind, args: Arguments) -> Work:
+    """Return the work of tokens in experts: weights E x N x K up, E x K x N/2 (or N) down.
+
+    Each token goes to as many experts as the fifth argument has columns. One that maps all experts
+    to those of this device, or counts its tokens, leaves open how many rows there are.
+    """
+    tokens, up, down, _, chosen = operands(args, 0, 1, 2, 3, 4)
+    if [len(one.shape) for one in (tokens, up, down, chosen)] != [2, 3, 3, 2] or not up.elements:
+        raise CannotCount("odd-shapes")
+    hidden, columns, rows = tokens.shape[1], up.shape[1], chosen.elements
+    packed, rest = divmod(hidden, up.shape[2])  # values in one element of the weights
+    width = down.shape[2] * packed
+    if rest or columns not in (width, 2 * width) or down.shape[:2] != (up.shape[0], hidden):
+        raise CannotCount("odd-shapes")
+    sizes = Product(1, rows, columns + width, hidden)
+    weight = up.type.matrix if up.type and packed == 1 else None
+    dtype = weight if weight in ("fp8", matrix_type(tokens, up)) else None
+    moved = (2 * (tokens.bytes or 0), *(_used(one, rows) for one in (up, down)))
+    part = FlopsPart("product", sizes.flops, 0 if _elsewhere(args) else sizes.flops)
+    return Work(kind, (part,), total_bytes(*moved), dtype, sizes, notes=(_ROWS_OPEN,))
+
+
+def _elsewhere(args: Arguments) -> bool:
+    """Return whether an argument is a list of integers: a map of experts, or a count of tokens."""
+    tensors = args.given(*range(len(args.shapes)))
+    return any(one.type == INT32 and len(one.shape) == 1 for one in tensors)
 
 
 def _work(

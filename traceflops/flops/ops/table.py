@@ -16,7 +16,7 @@ from typing import Final
 from traceflops.flops.ops.arguments import INT32
 from traceflops.flops.ops.attention import DENSE, Attention, Masking, Packing
 from traceflops.flops.ops.convolution import Convolution, ConvolutionBackward, OneGradient
-from traceflops.flops.ops.gemm import GroupedProduct, MatrixProduct, PackedWeight
+from traceflops.flops.ops.gemm import GroupedProduct, MatrixProduct, PackedWeight, fused_experts
 from traceflops.flops.ops.vector_table import CHILDREN, VECTOR_OPS, VECTOR_WRAPPERS
 from traceflops.flops.ops.work import Formula, Kind, NeverCounted, Role, Rule
 
@@ -73,6 +73,9 @@ _OPS: Final[Rows] = {
         "_grouped_mm": GroupedProduct(out_type=4),
         "_scaled_grouped_mm": GroupedProduct(out_type=7, others=(2, 3), offsets=4),
         "_scaled_grouped_mm_v2": GroupedProduct(out_type=10, offsets=8),
+        "vllm::inplace_fused_experts vllm::outplace_fused_experts": fused_experts,
+        "sglang::inplace_fused_experts sglang::outplace_fused_experts": fused_experts,
+        "aiter::fused_moe_": fused_experts,
     },
     "convolution": {
         "convolution_overrideable": Convolution(3, 4, 5, 8, transposed=6, output_padding=7),
@@ -170,6 +173,7 @@ _WRAPPERS: Final[Rows] = {
         "einsum tensordot inner bilinear _trilinear addbmm addbmm_ kron": CHILDREN,
         "chain_matmul linalg_multi_dot lstm gru rnn_tanh rnn_relu": CHILDREN,
     },
+    "grouped_gemm": {"vllm::rocm_aiter_fused_moe": fused_experts},
     "convolution": {
         "conv1d conv2d conv3d": Convolution(3, 4, 5, 6),
         "conv_transpose1d conv_transpose2d conv_transpose3d": Convolution(3, 4, 7, 6, True, 5),

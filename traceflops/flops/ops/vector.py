@@ -107,6 +107,32 @@ class Pass:
         return [Tensor(one.shape, None, kind or one.type).bytes for one in args.given(*places)]
 
 
+def rotary(kind: Kind, args: Arguments) -> Work:
+    """Return the work of turning query and key in place, at positions, by a table of angles.
+
+    Two elements are turned by four products and two sums; the table may be for a part of a head.
+    """
+    positions, _, table = operands(args, 0, 1, 4)
+    head, turned = args.integer(3), args.given(1, 2)
+    if not head:
+        raise CannotCount("no-values")
+    if len(table.shape) != 2:
+        raise CannotCount("odd-shapes")
+    rows = table.like((min(positions.elements, table.shape[0]), table.shape[1]))
+    elements = sum(one.elements for one in turned) * table.shape[1] // head
+    moved = (one.bytes for one in (positions, rows, *turned, *turned))
+    return Work(kind, min_bytes=total_bytes(*moved), vector_flops=3 * elements)
+
+
+def into_cache(kind: Kind, args: Arguments) -> Work:
+    """Return the work of writing keys and values into slots of their caches."""
+    key, value, *caches, slots = operands(args, 0, 1, 2, 3, 4)
+    rows = [one.like((min(slots.elements, one.shape[0]), *one.shape[1:])) for one in (key, value)]
+    written = (cache.like(one.shape) for cache, one in zip(caches, rows, strict=True))
+    moved = (one.bytes for one in (slots, *rows, *written))
+    return Work(kind, min_bytes=total_bytes(*moved), vector_flops=0)
+
+
 @dataclass(frozen=True, slots=True)
 class Reduction:
     """One tensor reduced along the dimensions at `over` (all where none are given)."""

@@ -17,7 +17,9 @@ from traceflops.flops.ops.vector import (
     OptimizerStep,
     Pass,
     Reduction,
+    into_cache,
     lookup,
+    rotary,
     rows_of_layer_norm,
     selection,
     two_per_channel,
@@ -54,8 +56,9 @@ def _each(per_element: int, names: str, operands: tuple[int, ...]) -> dict[str, 
     }
 
 
-def _filled(operands: tuple[int, ...] = _ONE) -> Elementwise:
-    return Elementwise(0, operands, in_place=True, reads_first=False)
+def _into(per_element: int, operands: tuple[int, ...] = _TWO) -> Elementwise:
+    """Return an op that writes its first operand without reading it."""
+    return Elementwise(per_element, operands, in_place=True, reads_first=False)
 
 
 VECTOR_OPS: Final[Rows] = {
@@ -77,12 +80,18 @@ VECTOR_OPS: Final[Rows] = {
         "gelu_backward": Elementwise(11, _TWO),
         "mse_loss_backward": Elementwise(3, _THREE),
         "native_dropout": Pass(2),
+        "_C::silu_and_mul sgl_kernel::silu_and_mul": _into(5),
+        "_C::gelu_and_mul _C::gelu_tanh_and_mul": _into(6),
+        "_C::static_scaled_fp8_quant": _into(2, _THREE),
+        "_C::rotary_embedding sgl_kernel::rotary_embedding": rotary,
         "native_dropout_backward": Elementwise(2, _TWO),
     },
     "copy": {
-        "copy_": _filled(operands=_TWO),
-        "fill_ zero_ normal_ uniform_ bernoulli_ random_ exponential_": _filled(),
+        "copy_": _into(0),
+        "fill_ zero_ normal_ uniform_ bernoulli_ random_ exponential_": _into(0, _ONE),
         "cat _foreach_copy_ _foreach_zero_": EachOfList(0),
+        "_C_cache_ops::reshape_and_cache _C_cache_ops::reshape_and_cache_flash": into_cache,
+        "sglang::store_cache": into_cache,
     },
     "norm": {
         "native_layer_norm": Pass(8, (0, 2, 3), statistics=two_rows_of_layer_norm),
@@ -98,7 +107,9 @@ VECTOR_OPS: Final[Rows] = {
         "cudnn_batch_norm_backward miopen_batch_norm_backward": Pass(
             13, (0, 1, 2, 5, 6), (0, 2, 2)
         ),
-        "_C::rms_norm": Pass(4, (1, 2), (0,)),
+        "_C::rms_norm aiter::rmsnorm": Pass(4, (1, 2), (0,)),
+        "aiter::rms_norm": Pass(4, (0, 1)),
+        "aiter::add_rmsnorm aiter::rmsnorm2d_fwd_with_add_ck": Pass(5, (1, 2, 4), (0, 3)),
         "_C::fused_add_rms_norm": Pass(5, (0, 1, 2), (0, 1)),
     },
     "softmax": {

@@ -1,4 +1,4 @@
-"""Work of kernels that no operator's shapes tell: from hardware counters, or from a paired run.
+"""Work of kernels whose operator's shapes do not tell it: from launches, counters or a paired run.
 
 Counters of a run and its times are two recordings, because reading counters makes kernels run one
 at a time. So the launches of the timed run get FLOPs and bytes from those of another run of the
@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from traceflops.attribution import Attribution, Replays, replays
+from traceflops.attribution import Attribution
 from traceflops.devices import MATRIX, counters_for, family_by_counters, family_of, find
 from traceflops.errors import UsageError
 from traceflops.mfu.budget import DevicePeaks
@@ -41,6 +41,7 @@ from traceflops.mfu.counted.counter_work import (
 from traceflops.mfu.counted.joins import (
     CrossCheck,
     Join,
+    Matched,
     by_own_shapes,
     cross_check,
     join_of,
@@ -57,7 +58,7 @@ from traceflops.mfu.counted.launches import (
 )
 from traceflops.mfu.counted.paired_shapes import paired_work
 from traceflops.mfu.counted.same_launches import joined
-from traceflops.mfu.counted.serving_kernels import of_passes, serving_notes
+from traceflops.mfu.counted.serving_kernels import of_passes, own_work, serving_notes
 from traceflops.mfu.traced.coverage import chosen_activities, compute_kernels
 from traceflops.table import ABSENT, IntArray, Note, Trace, names, numbers, taken
 from traceflops.units import several
@@ -71,13 +72,15 @@ def measured_work(
     pair: Prepared | None = None,
     device: str | None = None,
 ) -> MeasuredWork | None:
-    """Return what counters of a trace, or a paired run, tell of its kernels; None without either.
+    """Return what else tells of the kernels of a trace: launches, counters or a paired run.
 
     `device` is an id of the device table that the user gave, for counters of which nothing tells
     the device. Raises UsageError for a paired run that tells nothing.
     """
     known = tuple(dict.fromkeys(architectures(prepared.trace, devices, device)))
-    sources = tuple(work_sources(prepared, known, pair))
+    own = own_work(prepared, attribution)
+    told = () if own is None else (Source(own, None, (), None, is_own=True),)
+    sources = (*told, *work_sources(prepared, known, pair))
     if not sources:
         return None
     work = _Joiner(prepared, attribution, sources).work()
@@ -115,12 +118,7 @@ class _Joiner:
         self.prepared, self.attribution, self.sources = prepared, attribution, sources
         self.launches = launches_of(prepared)
         self.matched = [
-            of_passes(
-                prepared,
-                self.launches,
-                match(self.launches, source.work, self._same(source), is_own=source.is_own),
-            )
-            for source in sources
+            of_passes(prepared, self.launches, self._matched(source)) for source in sources
         ]
 
     def work(self) -> MeasuredWork:
@@ -173,14 +171,21 @@ class _Joiner:
     def _activities(self) -> pa.Table:
         return self.prepared.trace.activities
 
+    def _matched(self, source: Source) -> Matched:
+        """Return what each launch did; of its own operators' shapes no other launch tells it."""
+        if source.work.origin != "shapes":
+            return match(self.launches, source.work, self._same(source), is_own=source.is_own)
+        work = source.work
+        return Matched(np.full_like(work.kind, -1), work.kind, work.kinds, work.size, work.vector)
+
     def _same(self, source: Source) -> IntArray | None:
         """Return, per launch, the one there that is the same, None for another run.
 
         That is its capture, or has its correlation, as no other launch of the process, and its
         name.
         """
-        if source.replays is not None:
-            captured = source.replays.captured[self.launches.row]
+        if source.captured is not None:
+            captured = source.captured[self.launches.row]
             rows = source.work.launches.row
             place = np.full(int(rows.max()) + 1, -1, dtype=np.int64)
             place[rows] = np.arange(len(rows))
@@ -207,8 +212,9 @@ class _Joiner:
         dur = numbers(self._activities["dur_ns"])[self.launches.row]
         unowned = self.attribution.owner[self.launches.row] < 0
         for source, matched in zip(self.sources, self.matched, strict=True):
-            mine = wanted & unowned if source.work.origin == "pair" else wanted
-            yield join_of(source.work.origin, source.file, matched, mine, dur)
+            if source.work.origin != "shapes":
+                mine = wanted & unowned if source.work.origin == "pair" else wanted
+                yield join_of(source.work.origin, source.file, matched, mine, dur)
 
     def _check(self) -> CrossCheck | None:
         """Return how counters compare with shapes: of the trace itself, else of the paired one."""
@@ -235,10 +241,13 @@ class _Joiner:
 
     def _notes(self, joins: Sequence[Join], check: CrossCheck | None) -> Iterator[Note]:
         is_said = any(note.code == SAME_RUN.code for note in self.prepared.trace.notes)
-        for source, join in zip(self.sources, joins, strict=True):
+        for source, matched in zip(self.sources, self.matched, strict=True):
+            if source.work.origin != "counters":
+                own = source.work.origin == "shapes"
+                yield from serving_notes(source.work, matched.kind if own else None)
+        joined = (source for source in self.sources if source.work.origin != "shapes")
+        for source, join in zip(joined, joins, strict=True):
             yield from join_notes(join, source.work.launches.count)
-            yield from source.replays.notes if source.replays is not None else ()
-            yield from serving_notes(source.work) if source.work.origin == "pair" else ()
             if join.count("dispatch") and not is_said:
                 yield SAME_RUN
             if source.counters is not None:
@@ -272,7 +281,7 @@ FOUND_PAIR: Final = Note(
 class Source:
     """A recording that tells work: what, the counters if that is what it is, and its file.
 
-    `is_own` says that the timed run has them itself, `replays` which of its launches are captured.
+    `is_own` says that the timed run has them itself, `captured` which of its launches are captured.
     """
 
     work: LaunchWork
@@ -280,7 +289,7 @@ class Source:
     counted: tuple[CountedKernel, ...]
     file: str | None
     is_own: bool
-    replays: Replays | None = None
+    captured: IntArray | None = None
 
 
 def work_sources(
@@ -295,8 +304,8 @@ def work_sources(
         if shapes is None and theirs is None and not is_found:
             raise _tells_nothing(pair.trace)
         if shapes is not None:
-            replayed = replays(prepared.linked, pair.linked)
-            yield Source(shapes, None, (), file, is_own=False, replays=replayed)
+            captured = prepared.replays.captured if prepared.replays is not None else None
+            yield Source(shapes, None, (), file, is_own=False, captured=captured)
     own = _counted(prepared.trace, known, None)
     yield from (source for source in (own, theirs) if source is not None)
 

@@ -39,7 +39,7 @@ from traceflops.mfu.counted.launches import (
     LaunchWork,
     kinds_of,
 )
-from traceflops.table import BoolArray, IntArray, exact_sums, group_rows
+from traceflops.table import BoolArray, IntArray, exact_sums, group_rows, taken
 
 if TYPE_CHECKING:
     from traceflops.flops import WorkBasis
@@ -333,6 +333,12 @@ class MeasuredWork:
                 sums[key][1][place] += part.at_least
         for (line, dtype), (most, least) in sums.items():
             yield line, dtype, most, least
+
+    @property
+    def flops(self) -> IntArray:
+        """Return the FLOPs of each activity, the most where they are not exact, else UNKNOWN."""
+        none = np.zeros(len(self.kinds), np.int64)
+        return taken(sum((most for _, _, most, _ in self.columns()), none), self.kind, UNKNOWN)
 
     def basis(self, rows: IntArray) -> WorkBasis:
         """Return what tells most of some activities."""

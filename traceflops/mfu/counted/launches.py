@@ -40,8 +40,8 @@ from traceflops.windows import Prepared
 
 _MOST_THREADS = 2.0**62
 
-Origin = Literal["counters", "pair"]
-"""Who says it: hardware counters, or the shapes of a paired trace."""
+Origin = Literal["counters", "pair", "shapes"]
+"""Who says it: hardware counters, the shapes of a paired trace, or those of the trace itself."""
 
 ORIGINS: Final[tuple[Origin, ...]] = get_args(Origin)
 

@@ -5,8 +5,16 @@ from __future__ import annotations
 import numpy as np
 
 from traceflops.attribution import Attribution, attribute, types_of_ops
-from traceflops.mfu.counted.launches import UNKNOWN, Kind, LaunchWork, WorkPart, launches_of
-from traceflops.mfu.counted.serving_kernels import serving_kinds
+from traceflops.mfu.counted.launches import (
+    UNKNOWN,
+    Kind,
+    Launches,
+    LaunchWork,
+    WorkPart,
+    launches_of,
+)
+from traceflops.mfu.counted.serving_kernels import with_serving_kinds
+from traceflops.mfu.roof_times import moved_bytes
 from traceflops.mfu.traced.executed import parts_of
 from traceflops.mfu.traced.known_lengths import with_told_lengths
 from traceflops.mfu.traced.work_tables import main_ops
@@ -23,19 +31,20 @@ def paired_work(pair: Prepared) -> LaunchWork | None:
     op = main_ops(attribution, pair.trace.activities.num_rows)[launches.row]
     helps = (attribution.owner[launches.row] >= 0) & (op < 0)
     of_op, kinds = _kinds(pair, attribution)
-    nothing = len(kinds)
-    kind = np.where(helps, nothing, taken(of_op, op, UNKNOWN))
+    kind = np.where(helps, len(kinds), taken(of_op, op, UNKNOWN))
     size = taken(attribution.work.of_ops(attribution.work.min_bytes), op, UNKNOWN)
-    told = {at: one for at, one in serving_kinds(pair, launches).items() if kind[at] < 0}
-    kind[list(told)] = nothing + 1 + np.arange(len(told))
-    return LaunchWork(
-        "pair",
-        launches,
-        kind,
-        (*kinds, (), *told.values()),
-        np.where(helps, 0, size),
-        np.full(launches.count, UNKNOWN, dtype=np.int64),
-    )
+    unknown = np.full(launches.count, UNKNOWN, dtype=np.int64)
+    size = np.where(helps, 0, np.where(kind < 0, _moved_alone(pair, attribution, launches), size))
+    work = LaunchWork("pair", launches, kind, (*kinds, ()), size, unknown)
+    return with_serving_kinds(pair, work, kind < 0)
+
+
+def _moved_alone(pair: Prepared, attribution: Attribution, launches: Launches) -> IntArray:
+    """Return the bytes of launches that are all of an op without matrix work, else UNKNOWN."""
+    moved = moved_bytes(pair, attribution)
+    unit = moved.unit[launches.row]
+    alone = np.bincount(unit[unit >= 0], minlength=len(moved.op_size)) == 1
+    return taken(np.where(alone, moved.op_size, UNKNOWN), unit, UNKNOWN)
 
 
 def _kinds(pair: Prepared, attribution: Attribution) -> tuple[IntArray, tuple[Kind, ...]]:

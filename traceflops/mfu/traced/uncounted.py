@@ -27,7 +27,7 @@ from traceflops.table import (
     numbers,
     taken,
 )
-from traceflops.windows import Prepared
+from traceflops.windows import Prepared, graph_launches
 
 if TYPE_CHECKING:
     from traceflops.mfu.counted.counter_work import MeasuredWork
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 _LISTED: Final[tuple[Fate, ...]] = ("cached", "ghost", "lost", "duplicate")
 _NO_OP: Final = "no-op"
 _NO_MODELLED_OP: Final = "no-modelled-op"
+REPLAYED: Final = "replayed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +55,9 @@ class NotCounted:
 class Unattributed:
     """Compute kernels of one name without counted FLOPs.
 
-    `why` is `no-op` (no launch record, or launched by no op), `no-modelled-op`, or the reason why
-    the work of the op is not known (see `ops.Reason`). Where counters or a paired run were asked
+    `why` is `no-op` (no launch record, or launched by no op), `no-modelled-op`, `replayed` (by a
+    graph whose capture is not known), or the reason why the work of the op is not known (see
+    `ops.Reason`). Where counters or a paired run were asked
     it is why these do not tell it: `ambiguous`, `uncounted` or `absent` (see `joins`).
     """
 
@@ -146,7 +148,7 @@ def _unattributed(
     if work is not None:
         open_rows &= work.kind < 0
     rows = np.flatnonzero(open_rows)
-    reasons, place = _reasons(attribution, rows)
+    reasons, place = _reasons(prepared, attribution, rows)
     if work is not None:
         place = np.where(work.how[rows] >= 0, len(reasons) + work.how[rows], place)
         reasons = [*reasons, *work.reasons]
@@ -159,10 +161,18 @@ def _unattributed(
         yield Unattributed(labels[int(name[rows[at]])], reasons[int(place[at])], count, sum_ns)
 
 
-def _reasons(attribution: Attribution, rows: IntArray) -> tuple[list[str], IntArray]:
+def _reasons(
+    prepared: Prepared, attribution: Attribution, rows: IntArray
+) -> tuple[list[str], IntArray]:
     """Return why work can be not known, and per activity the place of its reason."""
     work, op = attribution.work, attribution.op[rows]
     reasons = [one.reason if isinstance(one, Unknown) else _NO_MODELLED_OP for one in work.works]
     modelled = taken(attribution.tree.nearest(work.matrix), op)
     place = np.where(modelled >= 0, taken(work.place, modelled), len(reasons))
-    return [*reasons, _NO_MODELLED_OP, _NO_OP], np.where(op < 0, len(reasons) + 1, place)
+    place = np.where(op < 0, len(reasons) + 1, place)
+    call = prepared.linked.links.call_of_activity[rows]
+    replayed = taken(graph_launches(prepared.trace).astype(np.int64), call) > 0
+    if prepared.replays is not None:
+        replayed &= prepared.replays.captured[rows] < 0
+    place = np.where(replayed, len(reasons) + 2, place)
+    return [*reasons, _NO_MODELLED_OP, _NO_OP, REPLAYED], place

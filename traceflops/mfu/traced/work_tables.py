@@ -167,10 +167,7 @@ def activity_flops(executed: Executed) -> IntArray:
         attribution.work.of_ops(attribution.work.flops), main_ops(attribution, len(owned)), 0
     )
     flops[~owned] = UNKNOWN
-    if work is None:
-        return flops
-    by_kind = sum((most for _, _, most, _ in work.columns()), np.zeros(len(work.kinds), np.int64))
-    return np.where(work.kind >= 0, taken(by_kind, work.kind), flops)
+    return flops if work is None else np.where(work.kind >= 0, work.flops, flops)
 
 
 def _kernel_rows(prepared: Prepared, moved: MovedBytes, rows: IntArray) -> Iterator[KernelRow]:

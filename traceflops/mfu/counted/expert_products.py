@@ -1,0 +1,239 @@
+"""Products of experts whose sizes the grids of their launches tell.
+
+The operator around them tells tokens, experts and hidden size, routing or the grid the rows. The
+grid tells how many tiles of columns there are, so the width of an expert to within a tile; both
+products must fit the hidden size, else nothing is known.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Final
+
+import numpy as np
+
+from traceflops.attribution import UNKNOWN_TYPE
+from traceflops.flops import Arguments, Shape, arguments_of
+from traceflops.mfu.counted.launches import UNKNOWN, Kind, Launches, WorkPart
+from traceflops.table import IntArray
+from traceflops.windows import Prepared
+
+PRODUCT: Final = "model.matmul.forward"
+
+EXPERTS: Final = re.compile(r"vllm::moe_forward(?:_shared)?")
+_ROUTING: Final = "TopK"
+
+
+@dataclass(frozen=True, slots=True)
+class _Expert:
+    """Products of experts by name: `rows` and `columns` of a tile, and which is `gated`: the first.
+
+    `types` are data types, each by what `operands` has in it. `tall` says that the second axis of
+    the grid counts the tiles of rows alone. Columns of the first are a multiple of `step`.
+    """
+
+    name: re.Pattern[str]
+    types: tuple[tuple[str, str], ...]
+    tall: bool = False
+    step: int = 1
+
+
+_PRODUCTS: Final = (
+    # Triton kernels of OpenAI; not of a product in pieces along K (not x1).
+    _Expert(
+        re.compile(
+            r"_matmul_ogs_[NT]{3}_[a-z0-9]{1,16}?x(?P<operands>[a-z0-9]{1,16}?)x[a-z0-9]{1,16}"
+            r"_(?P<rows>[0-9]{1,6})x(?P<columns>[0-9]{1,6})x[0-9]{1,6}x1(?P<gated>_swiglu)?"
+        ),
+        (("bf16", "bf16"), ("fp16", "fp16")),
+    ),
+    # TensorRT-LLM, also in FlashInfer: A is the weights, so a tile's first size counts columns.
+    # Eight bits beside four run at the rate of eight. The width of an
+    # expert is a multiple of 128.
+    _Expert(
+        re.compile(
+            r"bmm_[A-Za-z0-9]{1,16}_(?P<operands>[A-Za-z0-9]{0,16}E4m3[A-Za-z0-9]{0,16})_Fp32"
+            r"_t(?P<columns>[0-9]{1,6})x(?P<rows>[0-9]{1,6})x\w{0,120}?_transOut\w{0,120}?"
+            r"(?P<gated>_swiGlu)?_dynBatch_\w{0,40}"
+        ),
+        (("fp8", "E4m3"),),
+        tall=True,
+        step=256,
+    ),
+)
+
+
+_MOVES: Final = (
+    # The results of its experts are added up per token.
+    (
+        re.compile(r"void moe::dev::finalize::finalizeKernel\w{0,20}<.{0,40}KernelParams<.{0,400}"),
+        2,
+        2,
+    ),
+    # Tokens become eight bits, with a scale of eight for 32 of them.
+    (
+        re.compile(
+            r"void tensorrt_llm::kernels::quantize_with_block_size<"
+            r"\(tensorrt_llm::BlockScaleQuantizationType\)2, (?:__nv_bfloat16|half), 32,.{0,400}"
+        ),
+        0,
+        3 + Fraction(1, 32),
+    ),
+)
+"""Kernels beside products: bytes moved of each value of a row of an expert, and of a token."""
+
+Told = tuple[Kind, int]
+"""What a launch did, and its bytes."""
+
+
+def arguments(pair: Prepared, op: int) -> Arguments:
+    """Return the arguments of an op."""
+    return arguments_of(pair.trace.ops.slice(op, 1).to_pylist()[0])
+
+
+def expert_kinds(
+    pair: Prepared, launches: Launches, ops: Iterable[tuple[int, IntArray]]
+) -> dict[int, Told]:
+    """Return what launches did; `ops` hold experts, each with its launches."""
+    layers = (_layer(pair, launches, op, mine) for op, mine in ops)
+    return dict(_experts([layer for layer in layers if layer is not None]))
+
+
+@dataclass(frozen=True, slots=True)
+class _Product:
+    """One of the two products of experts: its launch, rule, name and grid."""
+
+    at: int
+    rule: _Expert
+    name: re.Match[str]
+    grid: tuple[int, int]
+
+    def tile(self, side: str) -> int:
+        """Return the rows or the columns of a tile."""
+        return int(self.name[side]) or 1
+
+    def columns(self, rows: int, experts: int) -> tuple[int, int] | None:
+        """Return the least and the most columns, by how many tiles it was launched with."""
+        tall = _tall(rows, experts, self.tile("rows"))
+        across, down = self.grid
+        grid = across * (down if self.rule.tall else 1)
+        if grid <= 0 or not tall or grid % tall or (self.rule.tall and down != tall):
+            return None
+        return (grid // tall - 1) * self.tile("columns") + 1, grid // tall * self.tile("columns")
+
+    def part(self, rows: int, least: int, most: int) -> WorkPart:
+        """Return the work of so many rows by at least and at most so many weights."""
+        types = (dtype for dtype, word in self.rule.types if word in self.name["operands"])
+        return WorkPart(PRODUCT, next(types, UNKNOWN_TYPE), 2 * rows * most, 2 * rows * least)
+
+
+def _tall(rows: int, experts: int, high: int) -> int:
+    """Return the tiles of rows for the worst case: an expert with one row has a whole tile."""
+    return rows if rows <= experts else experts + (rows - experts) // high
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """The experts of one layer; `each` are the experts per token, None where no routing tells.
+
+    `moves` are launches beside the products: bytes of each value of a row, and of a token.
+    """
+
+    up: _Product
+    down: _Product
+    tokens: int
+    experts: int
+    hidden: int
+    each: int | None
+    moves: Mapping[int, tuple[int, Fraction]]
+
+    @property
+    def routings(self) -> set[tuple[int, int]] | None:
+        """Return the experts that are here, and those per token, as they may be; None: any."""
+        if self.each is not None:
+            return {(self.experts, self.each)}
+        if not self.up.rule.tall:
+            return None
+        tiles, high = self.up.grid[1], self.up.tile("rows")
+        found = set[tuple[int, int]]()
+        for here in (n for n in range(1, self.experts + 1) if not self.experts % n):
+            least = tiles if tiles < here else here + (tiles - here) * high
+            most = least if tiles < here else least + high - 1
+            each = range(-(-least // self.tokens), most // self.tokens + 1)
+            found |= {(here, one) for one in each if 0 < one <= self.experts}
+        return found
+
+    def told(self, rows: int) -> dict[int, Told]:
+        """Return what the launches did; nothing where the grids of the products do not fit."""
+        wide, narrow = (one.columns(rows, self.experts) for one in (self.up, self.down))
+        if not wide or not narrow or not narrow[0] <= self.hidden <= narrow[1]:
+            return {}
+        step = self.up.rule.step
+        least, most = -(-wide[0] // step) * step, wide[1] // step * step
+        sizes = (self.hidden * least, self.hidden * most)
+        halves = (self.hidden * -(-least // 2), self.hidden * (most // 2))
+        moved = {
+            at: ((), int(self.hidden * (rows * of_row + self.tokens * of_token)))
+            for at, (of_row, of_token) in self.moves.items()
+        }
+        return {
+            self.up.at: ((self.up.part(rows, *sizes),), UNKNOWN),
+            self.down.at: ((self.down.part(rows, *halves),), UNKNOWN),
+            **moved,
+        }
+
+
+def _experts(layers: Sequence[_Layer]) -> Iterator[tuple[int, Told]]:
+    """Yield what launches for experts did, where all layers alike leave one routing."""
+    alike: dict[tuple[int, int], set[tuple[int, int]] | None] = {}
+    for layer in layers:
+        model, mine = (layer.experts, layer.hidden), layer.routings
+        known = alike.get(model)
+        alike[model] = known if mine is None else mine if known is None else known & mine
+    for layer in layers:
+        left = list(alike[layer.experts, layer.hidden] or ())
+        if len(left) == 1 and left[0][0] == layer.experts:  # else some experts are elsewhere
+            yield from layer.told(layer.tokens * left[0][1]).items()
+
+
+def _layer(pair: Prepared, launches: Launches, op: int, mine: IntArray) -> _Layer | None:
+    """Return the experts of an op, None where it has no two products that belong together."""
+    both = [found for at in mine.tolist() if (found := _product(launches, at)) is not None]
+    tensors = arguments(pair, op).given(0, 1)
+    if [bool(one.name["gated"]) for one in both] != [True, False]:
+        return None
+    if [len(one.shape) for one in tensors] != [2, 2] or not all(t.elements for t in tensors):
+        return None
+    (tokens, hidden), (_, experts) = (one.shape for one in tensors)
+    up, down = both
+    each = _routing(pair, op, tensors[1].shape)
+    return _Layer(up, down, tokens, experts, hidden, each, dict(_moves(launches, mine)))
+
+
+def _moves(launches: Launches, mine: IntArray) -> Iterator[tuple[int, tuple[int, Fraction]]]:
+    for at in mine.tolist():
+        name = launches.names[int(launches.name[at])]
+        yield from (
+            (at, (row, Fraction(token))) for wanted, row, token in _MOVES if wanted.fullmatch(name)
+        )
+
+
+def _product(launches: Launches, at: int) -> _Product | None:
+    name = launches.names[int(launches.name[at])]
+    across, down = launches.grid_axes[at, :2].tolist()
+    found = ((rule, match) for rule in _PRODUCTS if (match := rule.name.fullmatch(name)))
+    return next((_Product(at, *one, (across, down)) for one in found), None)
+
+
+def _routing(pair: Prepared, op: int, logits: Shape) -> int | None:
+    """Return the experts per token that the routing below an op chooses; None if it is not told."""
+    below = np.flatnonzero(pair.linked.op_tree.parent == op)
+    chosen = [row for row in below.tolist() if pair.trace.ops["name"][row].as_py() == _ROUTING]
+    if len(chosen) != 1:
+        return None
+    routed = arguments(pair, chosen[0])
+    fits = [one.shape for one in routed.given(0)] == [logits]
+    return (routed.integer(1) or None) if fits else None
