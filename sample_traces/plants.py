@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Literal
 
 from sample_traces.config import RunConfig
@@ -28,6 +29,8 @@ from sample_traces.records import Cause, Work
 
 _LOADER: Final = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
 _OPTIMIZER: Final = "Optimizer.step#Lion.step"
+_NEXT: Final = "torch/utils/data/dataloader.py(732): __next__"
+_RESIZE: Final = "transformers/image_transforms.py(302): resize"
 _ZOOM: Final = "scipy/ndimage/_interpolation.py(776): zoom"
 _SMALL: Final = 4_096
 _WIDTH: Final = 2_048
@@ -85,11 +88,12 @@ class _Soil:
         return self.work(), sync
 
     def data_input(self) -> _Nodes:
-        cause = self.cause("data_input", annotation=_LOADER)
-        zoom = python(_ZOOM, self.pause, cause=Cause("data_input", _ZOOM, annotation=_LOADER))
-        loads = annotation(_LOADER, zoom, cause=cause)
-        outer = "torch/utils/data/dataloader.py(732): __next__"
-        return (python(outer, loads, cause=self.cause("data_input")),)
+        """Return what a function of a user, called by the loader, has a library do."""
+        cause = partial(Cause, "data_input", annotation=_LOADER)
+        zoom = python(_ZOOM, self.pause, cause=cause(f"{_ZOOM} in {_RESIZE}"))
+        resize = python(_RESIZE, zoom, cause=cause(_RESIZE))
+        loads = annotation(_LOADER, resize, cause=cause())
+        return (python(_NEXT, loads, cause=Cause("data_input", _NEXT)),)
 
     def read_back(self) -> _Nodes:
         name = "aten::is_nonzero"

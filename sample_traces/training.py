@@ -70,8 +70,7 @@ class Trainer:
         config = self._config
         stall = config.data_stall_ns if number in config.data_stall_steps else 0
         name = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
-        cause = Cause("data_input", "train.py(71): step", annotation=name)
-        yield annotation(name, Pause(stall), cause=cause)
+        yield annotation(name, Pause(stall), cause=Cause("data_input", annotation=name))
         if not config.copy_stream:
             yield self._copy_batch(COMPUTE)
             return

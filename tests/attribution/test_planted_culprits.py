@@ -209,4 +209,5 @@ def test_the_lead_of_every_launch_is_that_of_the_run(config: RunConfig) -> None:
         ended = max(ended, activity.end_ns)
     (account,) = prepare(WAYS["PyTorch"].trace(run)).accounts.values()
     one = leads(account)
-    assert list(zip(one.lead_ns.tolist(), one.is_starved.tolist(), strict=True)) == expected
+    known = zip(one.lead_ns.tolist(), one.is_starved.tolist(), strict=True)
+    assert sorted(known) == sorted(expected)  # no order of those that start at once
