@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from random import Random
+from typing import Final
 
 from sample_traces.config import RunConfig
 from sample_traces.device import Device, Request, vary
 from sample_traces.machines import MACHINES
-from sample_traces.program import Block, Launch, Node, OnBackwardThread, Pause, Sync, Wait
+from sample_traces.program import (
+    Block,
+    BlockKind,
+    Launch,
+    Node,
+    OnBackwardThread,
+    Pause,
+    Sync,
+    Wait,
+)
 from sample_traces.records import (
     Allocation,
     Call,
@@ -28,6 +38,12 @@ _HANDOFF_NS = 9_000
 _EVENT_CALL_NS = 900
 _SYNC_CALL_NS = 2_500
 _FIRST_ADDRESS = 0x7F00_0000_0000
+_TOLD_BY: Final[Mapping[BlockKind, Recorded]] = {
+    **dict.fromkeys(("op", "backward"), "op"),
+    **dict.fromkeys(("step", "annotation"), "annotation"),
+    "python": "python",
+    "system": "system",
+}
 
 
 @dataclass(slots=True)
@@ -55,6 +71,7 @@ class Host:
     _launches: list[int] = field(default_factory=list)
     _cause: Cause | None = None
     _by: Recorded = "op"
+    _system: str = ""
 
     def __post_init__(self) -> None:
         self._thread = self.main_thread
@@ -92,15 +109,15 @@ class Host:
         # At least 1 ns, so that what is inside a block begins after it and ends before it.
         self.cursor_ns += max(1, vary(dur_ns, self.config.noise_permille, self.random))
         if self._cause and told:
-            self.spent.append(Spent(start_ns, self.cursor_ns, self._cause, self._by))
+            self.spent.append(Spent(start_ns, self.cursor_ns, self._cause, self._by, self._system))
 
     def _run_block(self, block: Block) -> Iterator[None]:
-        outer = self._cause, self._by
+        outer = self._cause, self._by, self._system
         is_op = block.kind in ("op", "backward")
-        self._cause = block.cause
-        self._by = "op" if is_op else "python" if block.kind == "python" else "annotation"
+        self._cause, self._by = block.cause, _TOLD_BY[block.kind]
+        self._system = block.name if block.kind == "system" else ""
         yield from self._run_op(block) if is_op else self._run_mark(block)
-        self._cause, self._by = outer
+        self._cause, self._by, self._system = outer
 
     def _run_op(self, block: Block) -> Iterator[None]:
         position, outer = len(self.ops), self._op
@@ -142,7 +159,7 @@ class Host:
         self.marks[position] = replace(begun, dur_ns=self.cursor_ns - begun.start_ns)
 
     def _begun_mark(self, block: Block) -> Mark:
-        kinds: dict[str, MarkKind] = {"step": "step", "python": "python"}
+        kinds: dict[str, MarkKind] = {"step": "step", "python": "python", "system": "system"}
         kind = kinds.get(block.kind, "annotation")
         parent = self._frame if kind == "python" else None
         return Mark(self.cursor_ns, 0, block.name, self._thread, kind, parent, self._step)

@@ -41,7 +41,7 @@ class ExternalIds:
         begun += [
             (mark.start_ns, "mark", position)
             for position, mark in enumerate(rank.marks)
-            if mark.kind != "python"
+            if mark.is_range
         ]
         numbers = {key[1:]: number for number, key in enumerate(sorted(begun), start=1)}
         ops = tuple(numbers["op", position] for position in range(len(rank.ops)))
@@ -127,7 +127,8 @@ class HostEvents:
 
     def _marks(self) -> Iterator[tuple[int, Mark]]:
         for position, mark in enumerate(self.rank.marks):
-            if mark.kind != "python" or self.numbers.options.python_functions:
+            is_frame = mark.kind == "python" and self.numbers.options.python_functions
+            if mark.is_range or is_frame:
                 yield position, mark
 
     def _mark(self, position: int, mark: Mark) -> Event:

@@ -24,6 +24,7 @@ from sample_traces.program import (
     kernel,
     op,
     python,
+    system,
 )
 from sample_traces.records import Cause, Work
 
@@ -32,6 +33,7 @@ _OPTIMIZER: Final = "Optimizer.step#Lion.step"
 _NEXT: Final = "torch/utils/data/dataloader.py(732): __next__"
 _RESIZE: Final = "transformers/image_transforms.py(302): resize"
 _ZOOM: Final = "scipy/ndimage/_interpolation.py(776): zoom"
+_WAITS: Final = ("pthread_cond_wait", "sem_wait", "poll")
 _SMALL: Final = 4_096
 _WIDTH: Final = 2_048
 _SHORT_OPS: Final = 40
@@ -106,8 +108,9 @@ class _Soil:
         return (annotation(_OPTIMIZER, update, cause=cause),)
 
     def queue(self) -> _Nodes:
-        cause = self.cause("external_wait")
-        return (python("queue.py(154): get", self.pause, cause=cause),)
+        cause, pause = self.cause("external_wait"), Pause(self.config.plant_ns // len(_WAITS))
+        waits = (system(name, pause, cause=cause) for name in _WAITS)
+        return (python("queue.py(154): get", *waits, cause=cause),)
 
     def own_code(self, name: str, *inner: str) -> _Nodes:
         """Return a function that takes long, maybe in an operator."""

@@ -9,8 +9,8 @@ from sample_traces.config import RunConfig
 
 ActivityKind = Literal["kernel", "memcpy", "memset", "graph"]
 CallKind = Literal["launch", "record", "wait", "sync", "other"]
-MarkKind = Literal["step", "annotation", "python"]
-Recorded = Literal["call", "op", "annotation", "python", "device"]
+MarkKind = Literal["step", "annotation", "python", "system"]
+Recorded = Literal["call", "op", "annotation", "python", "system", "device"]
 """What tells a profiler what host and device did."""
 Triple = tuple[int, int, int]
 
@@ -144,6 +144,11 @@ class Mark:
     kind: MarkKind
     parent: int | None
     step: int | None
+
+    @property
+    def is_range(self) -> bool:
+        """Whether it is what the program annotates."""
+        return self.kind in ("step", "annotation")
 
     @property
     def end_ns(self) -> int:

@@ -98,7 +98,7 @@ class HostEvents:
         return taken(self.tree.nearest(self._facts[fact][self.name]), event)
 
     def nearest(self, fact: str, event: IntArray, other: IntArray) -> IntArray:
-        """Return what tells a fact around events (-1: none), or where nothing does around others."""
+        """Return what tells a fact around each event (-1: none), or else around each other."""
         found = self.around(fact, event)
         return np.where(found < 0, self.around(fact, other), found)
 

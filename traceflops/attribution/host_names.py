@@ -53,8 +53,9 @@ FACTS: Final[dict[str, str]] = {
     ),
     "uses_files": rf"^({_SYSTEM_FILES})$",
     "helps": (
-        r"\.py\(\d+\): __(?!init__|getitems?__)\w+__$|(^|/)(numpy|scipy|pandas|pyarrow|PIL|cv2|skimage"
-        r"|imageio|librosa|albumentations|torchaudio|torchvision/(transforms|io))/\S*\.py\("
+        r"\.py\(\d+\): __(?!init__|getitems?__)\w+__$"
+        r"|(^|/)(numpy|scipy|pandas|pyarrow|PIL|cv2|skimage|imageio|librosa|albumentations|torchaudio"
+        r"|torchvision/(transforms|io))/\S*\.py\("
     ),
     "is_work": r"^record_param_comms$|^nccl[:A-Z]|\w::\w",
 }
