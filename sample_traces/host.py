@@ -13,6 +13,7 @@ from sample_traces.machines import MACHINES
 from sample_traces.program import (
     Block,
     BlockKind,
+    Capture,
     Launch,
     Node,
     OnBackwardThread,
@@ -30,6 +31,7 @@ from sample_traces.records import (
     Op,
     Recorded,
     Spent,
+    Work,
 )
 
 FIRST_CORRELATION = 1_000
@@ -72,6 +74,7 @@ class Host:
     _cause: Cause | None = None
     _by: Recorded = "op"
     _system: str = ""
+    _captures: bool = False
 
     def __post_init__(self) -> None:
         self._thread = self.main_thread
@@ -90,6 +93,8 @@ class Host:
                     yield from self._run_block(node)
                 case OnBackwardThread():
                     yield from self._run_elsewhere(node)
+                case Capture():
+                    yield from self._capture(node)
                 case Sync():
                     yield from self._sync(node)
                 case Launch():
@@ -174,8 +179,20 @@ class Host:
         self._thread = self.main_thread
         self._spend(_HANDOFF_NS)
 
+    def _capture(self, node: Capture) -> Iterator[None]:
+        self._captures = True
+        self._call("cudaStreamBeginCapture", "other", _EVENT_CALL_NS, None)
+        yield from self.run(node.children)
+        self._call("cudaStreamEndCapture", "other", _EVENT_CALL_NS, None)
+        self._captures = False
+
     def _launch(self, launch: Launch) -> Iterator[None]:
         called_ns = self.cursor_ns
+        if self._captures:
+            self._call(
+                launch.api, "other", self.config.launch_call_ns, launch.stream, launch.works[0]
+            )
+            return
         if launch.works:
             yield from self._await_place()
         twin = self.config.twin_kernels and _may_be_twin(launch) and not self.random.randrange(6)
@@ -186,7 +203,7 @@ class Host:
                 "launch" if launch.works else "other",
                 launch.call_ns or self.config.launch_call_ns,
                 launch.stream,
-                launch.works[0].sub if launch.works else "",
+                launch.works[0] if launch.works else None,
                 called_ns,
             )
             asked = Request(
@@ -250,13 +267,10 @@ class Host:
         kind: CallKind,
         dur_ns: int,
         stream: int | None,
-        sub: str = "",
+        work: Work | None = None,
         called_ns: int | None = None,
     ) -> int:
-        """Record a call, begun now or earlier, and return its position.
-
-        `sub` is the category of what it launches.
-        """
+        """Record a call, begun now or earlier, that may launch work; return its position."""
         start_ns = self.cursor_ns if called_ns is None else called_ns
         self._spend(dur_ns, told=False)
         self._correlation += 1
@@ -264,7 +278,7 @@ class Host:
             Call(
                 start_ns,
                 self.cursor_ns - start_ns,
-                MACHINES[self.config.machine].call(name, sub),
+                MACHINES[self.config.machine].call(name, work.sub if work else ""),
                 self._thread,
                 kind,
                 self._correlation,
@@ -272,6 +286,8 @@ class Host:
                 self._step,
                 stream,
                 None,
+                work,
+                self._captures,
             )
         )
         self._spend(_EVENT_CALL_NS)

@@ -85,7 +85,14 @@ class OnBackwardThread:
     """Of the time from the end of the last call to the start of the thread."""
 
 
-Node = Block | OnBackwardThread | Launch | Wait | Sync | Pause
+@dataclass(frozen=True, slots=True)
+class Capture:
+    """Launches that become nodes of a graph: calls without work."""
+
+    children: tuple[Node, ...]
+
+
+Node = Block | OnBackwardThread | Capture | Launch | Wait | Sync | Pause
 
 
 def op(

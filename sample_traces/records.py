@@ -93,7 +93,10 @@ class Activity:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One runtime API call on the host. `wait_stream` is the stream that `stream` waits for."""
+    """One runtime API call on the host. `wait_stream` is the stream that `stream` waits for.
+
+    `work` is what it launches, or would if it were not captured; of a graph the first.
+    """
 
     start_ns: int
     dur_ns: int
@@ -105,6 +108,8 @@ class Call:
     step: int | None
     stream: int | None
     wait_stream: int | None
+    work: Work | None = None
+    is_captured: bool = False
 
     @property
     def end_ns(self) -> int:
