@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Final
 
 import numpy as np
@@ -44,6 +44,7 @@ _CALLS: Final = ("sync_call", "blocking_copy", "memory_alloc", "slow_driver_call
 _KINDS: Final = tuple(CLASSES)
 _LONGEST: Final = 10
 """So many of the longest gaps have a culprit of their own."""
+_NEVER: Final = np.iinfo(np.int64).min
 _DECADES_NS: Final = 10 ** np.arange(19)
 
 
@@ -275,7 +276,24 @@ class _Naming:
                 self._text("calls", self.parts.call[part]),
                 self._text("activities", self.parts.activity[part]),
             ]
-        return tuple(dict.fromkeys(filter(None, told)))
+        return tuple(dict.fromkeys(filter(None, told))) or (self._neighbours(row),)
+
+    def _neighbours(self, row: int) -> str:
+        """Return what the process did last before a slice and first after it, the outermost."""
+        process = self.events.process_of_call[self.parts.call[self.slices.part[row]]]
+        before, after = [(_NEVER, "the start")], [(_NEVER, "the end")]
+        for table in (self.trace.ops, self.trace.calls):
+            mine = np.flatnonzero(numbers(table["process"]) == process)
+            start = numbers(table["start_ns"])[mine]
+            end = start + numbers(table["dur_ns"])[mine]
+            ended = np.where(end <= self.slices.start_ns[row], end, _NEVER)
+            begun = np.where(start >= self.slices.end_ns[row], -start, _NEVER)
+            for found, times in ((before, ended), (after, begun)):
+                at = int(times.argmax()) if len(times) else -1
+                if at >= 0 and times[at] > _NEVER:
+                    found.append((int(times[at]), str(table["name"][int(mine[at])])))
+        last, following = (max(one, key=itemgetter(0))[1] for one in (before, after))
+        return f"between {last} and {following}"
 
     def _around(self, event: int) -> Iterator[int]:
         while event >= 0:
