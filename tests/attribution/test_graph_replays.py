@@ -178,14 +178,13 @@ def test_modules_of_random_runs_are_those_of_the_run(data: st.DataObject) -> Non
     """
     way = WAYS["PyTorch on AMD"]
     overlaps = dict.fromkeys(("programmatic_launch", "copy_stream"), False)
-    fixed = {"machine": way.machine, "ranks": 1, **overlaps}
+    fixed: dict[str, Any] = {"machine": way.machine, "ranks": 1, **overlaps}
     steps = data.draw(st.integers(3, 4))
     config = data.draw(run_configs(**fixed, steps=steps, first_step=0, data_stall_steps=()))
-    run, capture = simulate(config), None
-    if config.cuda_graph:
-        capture = simulate(replace(config, seed=config.seed + 1, steps=1, capture=True))
-    told, known = modules(way.trace(run), capture and way.trace(capture))
-    truth = module_truth(run.ranks[0], known, capture and capture.ranks[0])
+    run = simulate(config)
+    capture = simulate(replace(config, seed=config.seed + 1, steps=1, capture=config.cuda_graph))
+    told, known = modules(way.trace(run), way.trace(capture) if config.cuda_graph else None)
+    truth = module_truth(run.ranks[0], known, capture.ranks[0])
     assert told == truth
     assert truth.keys() == {"GPT_0", *(f"GPT_0/Block_{layer}" for layer in range(config.layers))}
 
