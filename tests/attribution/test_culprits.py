@@ -134,6 +134,8 @@ TRAIN, OF_TORCH = "train.py(3): run", "torch/utils/data/dataloader.py(732): __ne
         ((TRAIN, RESIZE, HOOK), "aten::linear", RESIZE),
         ((TRAIN, RESIZE, CALL, "<built-in sum>"), "", f"{CALL} in {RESIZE}"),
         ((CALL,), "aten::linear", CALL),
+        (("<ipython-input-3-5e>(4): fit",), "aten::mm", "<ipython-input-3-5e>(4): fit"),
+        ((TRAIN, "<frozen os>(8): getenv", "<string>(2): __init__"), "", TRAIN),
         ((TRAIN, "data.py(9): __getitem__"), "", "data.py(9): __getitem__"),
         ((TRAIN, "Optimizer.step#Adam.step", ZOOM), "", "Optimizer.step#Adam.step"),
     ],

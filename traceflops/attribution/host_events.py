@@ -159,10 +159,10 @@ def _piece(
 
 
 _LIBRARY: Final = re.compile(
-    r"^<|^nn\.Module: |^module \d+(_\d+)?$|(^|/)torch/|/lib/python3[.\d]*/(?!site-|dist-)"
-    r"|: __torch_(function|dispatch)__$"
+    r"^<(?!ipython)|^nn\.Module: |^module \d+(_\d+)?$|(^|/)torch/"
+    r"|/lib/python3[.\d]*/(?!site-|dist-)|: __torch_(function|dispatch)__$"
 )
-_BUILT_IN: Final = "<built-in "
+_INNER: Final = re.compile(r"<(built-in |frozen |string>|eval_with_key>)")
 _FIRST: Final = re.compile(r"(\w+)(?:/|\.py\()")
 
 
@@ -171,9 +171,9 @@ def standard_prefix(frame: str) -> str:
 
     Profilers leave out the folder that a module is found in: `queue.py(154): get`.
     """
-    if frame.startswith(_BUILT_IN):
+    if inner := _INNER.match(frame):
         wait = re.match(FACTS["waits"], frame)
-        return wait[0] if wait is not None else _BUILT_IN
+        return wait[0] if wait is not None else inner[0]
     first = _FIRST.match(frame)
     return first[0] if first is not None and first[1] in sys.stdlib_module_names else ""
 
