@@ -7,6 +7,7 @@ from typing import Any, Literal, get_args
 
 Dtype = Literal["bf16", "fp16", "fp32"]
 MachineName = Literal["h100", "mi300x"]
+Engine = Literal["", "vLLM", "SGLang", "ATOM", "TensorRT-LLM"]
 ELEMENT_BYTES: dict[Dtype, int] = {"bf16": 2, "fp16": 2, "fp32": 4}
 
 _MAY_BE_ZERO = {
@@ -102,6 +103,13 @@ class RunConfig:
     """Replay forward and backward as one graph; collectives follow it, never overlapped."""
     opaque_graph: bool = False
     """The graph is one activity without its kernels (needs cuda_graph)."""
+    capture: bool = False
+    """The first step captures the graph before it replays it (needs cuda_graph)."""
+    engine: Engine = ""
+    """Steps are forward passes of a server that annotates them as this engine does; see `serving`.
+
+    Passes read in `batch` sequences of `sequence` tokens, or generate a token for each, or both.
+    """
     programmatic_launch: bool = False
     """Some kernels start before their predecessor on the same stream has ended."""
     zero_length_kernels: bool = False
@@ -134,6 +142,7 @@ class RunConfig:
             f"dtype must be one of {get_args(Dtype)}": self.dtype not in ELEMENT_BYTES,
             "straggler_rank must be a rank": (self.straggler_rank or 0) >= self.ranks,
             "opaque_graph needs cuda_graph": self.opaque_graph and not self.cuda_graph,
+            "capture needs cuda_graph": self.capture and not self.cuda_graph,
             f"machine must be one of {get_args(MachineName)}": self._machine_unknown(),
             "blit_copies needs mi300x": self.blit_copies and self.machine != "mi300x",
             "noise_permille must be below 1000": self.noise_permille >= 1000,

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from random import Random
+from typing import Final
 
 from sample_traces.config import RunConfig
 from sample_traces.device import Device, Request, vary
 from sample_traces.machines import MACHINES
-from sample_traces.program import Block, Launch, Node, OnBackwardThread, Pause, Sync, Wait
+from sample_traces.program import (
+    Block,
+    BlockKind,
+    Capture,
+    Launch,
+    Node,
+    OnBackwardThread,
+    Pause,
+    Sync,
+    Wait,
+)
 from sample_traces.records import (
     Allocation,
     Call,
@@ -20,6 +31,7 @@ from sample_traces.records import (
     Op,
     Recorded,
     Spent,
+    Work,
 )
 
 FIRST_CORRELATION = 1_000
@@ -28,6 +40,12 @@ _HANDOFF_NS = 9_000
 _EVENT_CALL_NS = 900
 _SYNC_CALL_NS = 2_500
 _FIRST_ADDRESS = 0x7F00_0000_0000
+_TOLD_BY: Final[Mapping[BlockKind, Recorded]] = {
+    **dict.fromkeys(("op", "backward"), "op"),
+    **dict.fromkeys(("step", "annotation"), "annotation"),
+    "python": "python",
+    "system": "system",
+}
 
 
 @dataclass(slots=True)
@@ -55,6 +73,8 @@ class Host:
     _launches: list[int] = field(default_factory=list)
     _cause: Cause | None = None
     _by: Recorded = "op"
+    _system: str = ""
+    _captures: bool = False
 
     def __post_init__(self) -> None:
         self._thread = self.main_thread
@@ -73,6 +93,8 @@ class Host:
                     yield from self._run_block(node)
                 case OnBackwardThread():
                     yield from self._run_elsewhere(node)
+                case Capture():
+                    yield from self._capture(node)
                 case Sync():
                     yield from self._sync(node)
                 case Launch():
@@ -92,15 +114,15 @@ class Host:
         # At least 1 ns, so that what is inside a block begins after it and ends before it.
         self.cursor_ns += max(1, vary(dur_ns, self.config.noise_permille, self.random))
         if self._cause and told:
-            self.spent.append(Spent(start_ns, self.cursor_ns, self._cause, self._by))
+            self.spent.append(Spent(start_ns, self.cursor_ns, self._cause, self._by, self._system))
 
     def _run_block(self, block: Block) -> Iterator[None]:
-        outer = self._cause, self._by
+        outer = self._cause, self._by, self._system
         is_op = block.kind in ("op", "backward")
-        self._cause = block.cause
-        self._by = "op" if is_op else "python" if block.kind == "python" else "annotation"
+        self._cause, self._by = block.cause, _TOLD_BY[block.kind]
+        self._system = block.name if block.kind == "system" else ""
         yield from self._run_op(block) if is_op else self._run_mark(block)
-        self._cause, self._by = outer
+        self._cause, self._by, self._system = outer
 
     def _run_op(self, block: Block) -> Iterator[None]:
         position, outer = len(self.ops), self._op
@@ -142,7 +164,7 @@ class Host:
         self.marks[position] = replace(begun, dur_ns=self.cursor_ns - begun.start_ns)
 
     def _begun_mark(self, block: Block) -> Mark:
-        kinds: dict[str, MarkKind] = {"step": "step", "python": "python"}
+        kinds: dict[str, MarkKind] = {"step": "step", "python": "python", "system": "system"}
         kind = kinds.get(block.kind, "annotation")
         parent = self._frame if kind == "python" else None
         return Mark(self.cursor_ns, 0, block.name, self._thread, kind, parent, self._step)
@@ -157,8 +179,20 @@ class Host:
         self._thread = self.main_thread
         self._spend(_HANDOFF_NS)
 
+    def _capture(self, node: Capture) -> Iterator[None]:
+        self._captures = True
+        self._call("cudaStreamBeginCapture", "other", _EVENT_CALL_NS, None)
+        yield from self.run(node.children)
+        self._call("cudaStreamEndCapture", "other", _EVENT_CALL_NS, None)
+        self._captures = False
+
     def _launch(self, launch: Launch) -> Iterator[None]:
         called_ns = self.cursor_ns
+        if self._captures:
+            self._call(
+                launch.api, "other", self.config.launch_call_ns, launch.stream, launch.works[0]
+            )
+            return
         if launch.works:
             yield from self._await_place()
         twin = self.config.twin_kernels and _may_be_twin(launch) and not self.random.randrange(6)
@@ -169,7 +203,7 @@ class Host:
                 "launch" if launch.works else "other",
                 launch.call_ns or self.config.launch_call_ns,
                 launch.stream,
-                launch.works[0].sub if launch.works else "",
+                launch.works[0] if launch.works else None,
                 called_ns,
             )
             asked = Request(
@@ -233,13 +267,10 @@ class Host:
         kind: CallKind,
         dur_ns: int,
         stream: int | None,
-        sub: str = "",
+        work: Work | None = None,
         called_ns: int | None = None,
     ) -> int:
-        """Record a call, begun now or earlier, and return its position.
-
-        `sub` is the category of what it launches.
-        """
+        """Record a call, begun now or earlier, that may launch work; return its position."""
         start_ns = self.cursor_ns if called_ns is None else called_ns
         self._spend(dur_ns, told=False)
         self._correlation += 1
@@ -247,7 +278,7 @@ class Host:
             Call(
                 start_ns,
                 self.cursor_ns - start_ns,
-                MACHINES[self.config.machine].call(name, sub),
+                MACHINES[self.config.machine].call(name, work.sub if work else ""),
                 self._thread,
                 kind,
                 self._correlation,
@@ -255,6 +286,8 @@ class Host:
                 self._step,
                 stream,
                 None,
+                work,
+                self._captures,
             )
         )
         self._spend(_EVENT_CALL_NS)

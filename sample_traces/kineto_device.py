@@ -125,7 +125,7 @@ class DeviceEvents:
 
     def _annotations(self) -> Iterator[Event]:
         for position, mark in enumerate(self.rank.marks):
-            if mark.kind == "python":
+            if not mark.is_range:
                 continue
             for stream, (start_ns, end_ns) in sorted(self._spans(mark).items()):
                 # Kineto widens them so that viewers nest them around their kernels.

@@ -41,7 +41,7 @@ class ExternalIds:
         begun += [
             (mark.start_ns, "mark", position)
             for position, mark in enumerate(rank.marks)
-            if mark.kind != "python"
+            if mark.is_range
         ]
         numbers = {key[1:]: number for number, key in enumerate(sorted(begun), start=1)}
         ops = tuple(numbers["op", position] for position in range(len(rank.ops)))
@@ -127,7 +127,8 @@ class HostEvents:
 
     def _marks(self) -> Iterator[tuple[int, Mark]]:
         for position, mark in enumerate(self.rank.marks):
-            if mark.kind != "python" or self.numbers.options.python_functions:
+            is_frame = mark.kind == "python" and self.numbers.options.python_functions
+            if mark.is_range or is_frame:
                 yield position, mark
 
     def _mark(self, position: int, mark: Mark) -> Event:
@@ -196,6 +197,9 @@ class HostEvents:
         if call.name in _CALLBACK_ID:
             args["cbid"] = _CALLBACK_ID[call.name]
         args["correlation"] = self.numbers.id(call.correlation)
+        work = call.work
+        if work and work.kind == "kernel" and "Graph" not in call.name and _is_hip(call):
+            args |= {"kernel": work.name, "grid": list(work.grid), "block": list(work.block)}
         return self._event(call, "cuda_runtime", args)
 
     def _external(self, op: int) -> int | str:
@@ -204,6 +208,11 @@ class HostEvents:
     def _call_flow(self, call: Call, launches: bool) -> Event:
         # As Kineto does: a call whose work is not in the file is the end of an arrow.
         return self._arrow("s" if launches else "f", call.correlation, call, "ac2g")
+
+
+def _is_hip(call: Call) -> bool:
+    """Return whether a call is one of HIP, which say what kernel they launch."""
+    return call.name.startswith("hip")
 
 
 def _shapes(inputs: tuple[Argument, ...]) -> Event:

@@ -57,6 +57,8 @@ _HIP: Final = {
     "cudaMalloc": "hipMalloc",
     "cudaFree": "hipFree",
     "cuModuleLoadData": "hipModuleLoadData",
+    "cudaStreamBeginCapture": "hipStreamBeginCapture",
+    "cudaStreamEndCapture": "hipStreamEndCapture",
 }
 
 MACHINES: Final[Mapping[MachineName, Machine]] = {

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Literal
 
 from sample_traces.config import RunConfig
@@ -23,12 +24,16 @@ from sample_traces.program import (
     kernel,
     op,
     python,
+    system,
 )
 from sample_traces.records import Cause, Work
 
 _LOADER: Final = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
 _OPTIMIZER: Final = "Optimizer.step#Lion.step"
+_NEXT: Final = "torch/utils/data/dataloader.py(732): __next__"
+_RESIZE: Final = "transformers/image_transforms.py(302): resize"
 _ZOOM: Final = "scipy/ndimage/_interpolation.py(776): zoom"
+_WAITS: Final = ("pthread_cond_wait", "sem_wait", "poll")
 _SMALL: Final = 4_096
 _WIDTH: Final = 2_048
 _SHORT_OPS: Final = 40
@@ -85,11 +90,12 @@ class _Soil:
         return self.work(), sync
 
     def data_input(self) -> _Nodes:
-        cause = self.cause("data_input", annotation=_LOADER)
-        zoom = python(_ZOOM, self.pause, cause=Cause("data_input", _ZOOM, annotation=_LOADER))
-        loads = annotation(_LOADER, zoom, cause=cause)
-        outer = "torch/utils/data/dataloader.py(732): __next__"
-        return (python(outer, loads, cause=self.cause("data_input")),)
+        """Return what a function of a user, called by the loader, has a library do."""
+        cause = partial(Cause, "data_input", annotation=_LOADER)
+        zoom = python(_ZOOM, self.pause, cause=cause(f"{_ZOOM} in {_RESIZE}"))
+        resize = python(_RESIZE, zoom, cause=cause(_RESIZE))
+        loads = annotation(_LOADER, resize, cause=cause())
+        return (python(_NEXT, loads, cause=Cause("data_input", _NEXT)),)
 
     def read_back(self) -> _Nodes:
         name = "aten::is_nonzero"
@@ -102,8 +108,9 @@ class _Soil:
         return (annotation(_OPTIMIZER, update, cause=cause),)
 
     def queue(self) -> _Nodes:
-        cause = self.cause("external_wait")
-        return (python("queue.py(154): get", self.pause, cause=cause),)
+        cause, pause = self.cause("external_wait"), Pause(self.config.plant_ns // len(_WAITS))
+        waits = (system(name, pause, cause=cause) for name in _WAITS)
+        return (python("queue.py(154): get", *waits, cause=cause),)
 
     def own_code(self, name: str, *inner: str) -> _Nodes:
         """Return a function that takes long, maybe in an operator."""

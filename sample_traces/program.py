@@ -12,7 +12,7 @@ COMPUTE: Final = 7
 COMMUNICATION: Final = 20
 COPY: Final = 24
 
-BlockKind = Literal["op", "backward", "step", "annotation", "python"]
+BlockKind = Literal["op", "backward", "step", "annotation", "python", "system"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """An op, annotation or python frame and what happens inside it."""
+    """An op, annotation, python frame or call of the system and what happens inside it."""
 
     kind: BlockKind
     name: str
@@ -85,7 +85,14 @@ class OnBackwardThread:
     """Of the time from the end of the last call to the start of the thread."""
 
 
-Node = Block | OnBackwardThread | Launch | Wait | Sync | Pause
+@dataclass(frozen=True, slots=True)
+class Capture:
+    """Launches that become nodes of a graph: calls without work."""
+
+    children: tuple[Node, ...]
+
+
+Node = Block | OnBackwardThread | Capture | Launch | Wait | Sync | Pause
 
 
 def op(
@@ -103,6 +110,11 @@ def python(name: str, *children: Node, cause: Cause | None = None) -> Block:
 def annotation(name: str, *children: Node, cause: Cause | None = None) -> Block:
     """Return a named range made by record_function."""
     return Block("annotation", name, children, cause=cause)
+
+
+def system(name: str, *children: Node, cause: Cause | None = None) -> Block:
+    """Return a call of the operating system."""
+    return Block("system", name, children, cause=cause)
 
 
 def kernel(work: Work) -> Launch:

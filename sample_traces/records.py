@@ -9,8 +9,8 @@ from sample_traces.config import RunConfig
 
 ActivityKind = Literal["kernel", "memcpy", "memset", "graph"]
 CallKind = Literal["launch", "record", "wait", "sync", "other"]
-MarkKind = Literal["step", "annotation", "python"]
-Recorded = Literal["call", "op", "annotation", "python", "device"]
+MarkKind = Literal["step", "annotation", "python", "system"]
+Recorded = Literal["call", "op", "annotation", "python", "system", "device"]
 """What tells a profiler what host and device did."""
 Triple = tuple[int, int, int]
 
@@ -93,7 +93,10 @@ class Activity:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One runtime API call on the host. `wait_stream` is the stream that `stream` waits for."""
+    """One runtime API call on the host. `wait_stream` is the stream that `stream` waits for.
+
+    `work` is what it launches, or would if it were not captured; of a graph the first.
+    """
 
     start_ns: int
     dur_ns: int
@@ -105,6 +108,8 @@ class Call:
     step: int | None
     stream: int | None
     wait_stream: int | None
+    work: Work | None = None
+    is_captured: bool = False
 
     @property
     def end_ns(self) -> int:
@@ -144,6 +149,11 @@ class Mark:
     kind: MarkKind
     parent: int | None
     step: int | None
+
+    @property
+    def is_range(self) -> bool:
+        """Whether it is what the program annotates."""
+        return self.kind in ("step", "annotation")
 
     @property
     def end_ns(self) -> int:

@@ -14,6 +14,7 @@ from sample_traces.program import (
     COMPUTE,
     COPY,
     Block,
+    Capture,
     Launch,
     Node,
     OnBackwardThread,
@@ -27,6 +28,7 @@ from sample_traces.program import (
     python,
 )
 from sample_traces.records import Argument, Cause, Collective
+from sample_traces.serving import annotation_of, pass_config
 
 _TENSORS_PER_KERNEL = 36
 _TOKEN_BYTES = 8
@@ -42,16 +44,24 @@ class Trainer:
         self._model = Model(config)
 
     def step(self, number: int) -> Block:
-        """Return everything the host does in the step of that number."""
+        """Return everything the host does in the step, or the pass of a server, of that number."""
+        if self._config.engine:
+            return self._pass(number)
         body = (
             *self._load(number),
             annotation("Optimizer.zero_grad#AdamW.zero_grad"),
-            *self._forward_and_backward(),
+            *self._forward_and_backward(number),
             self._optimizer(),
             *self._planted(number),
             *self._read_loss(),
         )
         return Block("step", f"ProfilerStep#{number}", (python("train.py(71): step", *body),))
+
+    def _pass(self, number: int) -> Block:
+        forward = Model(pass_config(self._config, number)).forward()
+        annotated = annotation(annotation_of(self._config, number), forward)
+        rest = *self._planted(number), *self._read_loss()
+        return python("gpu_worker.py(88): execute_model", annotated, *rest)
 
     def after_last_step(self) -> tuple[Node, ...]:
         """Return what the host does after the last step."""
@@ -70,8 +80,7 @@ class Trainer:
         config = self._config
         stall = config.data_stall_ns if number in config.data_stall_steps else 0
         name = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
-        cause = Cause("data_input", "train.py(71): step", annotation=name)
-        yield annotation(name, Pause(stall), cause=cause)
+        yield annotation(name, Pause(stall), cause=Cause("data_input", annotation=name))
         if not config.copy_stream:
             yield self._copy_batch(COMPUTE)
             return
@@ -88,12 +97,14 @@ class Trainer:
         to = op("aten::to", to_copy, inputs=(tensor,))
         return python("train.py(58): to_device", to, to)
 
-    def _forward_and_backward(self) -> Iterator[Node]:
+    def _forward_and_backward(self, number: int) -> Iterator[Node]:
         config = self._config
         forward = self._model.forward()
         overlapped = config.overlap and config.ranks > 1 and not config.cuda_graph
         backward = tuple(self._backward(overlapped))
         if config.cuda_graph:
+            if config.capture and number == config.first_step:
+                yield Capture((forward, OnBackwardThread(backward)))
             yield self._graph((forward, *backward))
         else:
             yield forward

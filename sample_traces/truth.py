@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final, TypeVar
 
@@ -19,7 +19,7 @@ COMPONENTS: Final = ("compute", "memory", "other", "graph", "communication", "id
 CAUSES: Final = ("host_late", "queued", "launch_latency", "unknown")
 KINDS: Final = ("kernel", "memcpy", "memset", "graph")
 ALL_RECORDED: Final[frozenset[Recorded]] = frozenset(
-    ("call", "op", "annotation", "python", "device")
+    ("call", "op", "annotation", "python", "system", "device")
 )
 
 _Key = TypeVar("_Key")
@@ -299,7 +299,7 @@ def told(gap: Gap, rank: RankRun, recorded: frozenset[Recorded] = ALL_RECORDED) 
     asked_ns = min(max(call.start_ns, gap.start_ns), gap.end_ns)
     sums: Counter[tuple[str, str]] = Counter()
     own, of_launch = {("call", call.start_ns), ("device", call.end_ns)}, 0
-    for spent in rank.spent:
+    for spent in (_as_seen(one, recorded) for one in rank.spent):
         launches = (spent.by, spent.start_ns) in own
         until_ns = gap.end_ns if launches else asked_ns * (spent.by != "device")
         ns = min(spent.end_ns, until_ns) - max(spent.start_ns, gap.start_ns)
@@ -312,6 +312,12 @@ def told(gap: Gap, rank: RankRun, recorded: frozenset[Recorded] = ALL_RECORDED) 
     blocks = (one for one in rank.calls if one.thread == call.thread and _blocks(one.name))
     blocked = any(one.start_ns <= gap.start_ns < one.end_ns for one in blocks)
     return Told(+sums, blocked)
+
+
+def _as_seen(spent: Spent, recorded: frozenset[Recorded]) -> Spent:
+    """Return a call of the system as part of the function that makes it, where it is unseen."""
+    is_unseen = spent.by == "system" and "system" not in recorded
+    return replace(spent, by="python", call="") if is_unseen else spent
 
 
 def _blocks(call: str) -> bool:

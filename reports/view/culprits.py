@@ -52,7 +52,7 @@ def waited_for(analysis: Analysis) -> list[WaitedFor]:
 
 def _row(one: IdleClass, analysis: Analysis) -> WaitedFor:
     culprits = one.culprits
-    named = [function_name(culprit.label) for culprit in culprits if culprit.label]
+    named = list(map(_name, culprits))
     names = named[:1] if 2 * culprits[0].idle_ns >= one.idle_ns else named[:_NAMES]
     return WaitedFor(
         CLASSES[one.kind],
@@ -63,6 +63,11 @@ def _row(one: IdleClass, analysis: Analysis) -> WaitedFor:
         culprits[0].gaps if len(culprits) == 1 else None,
         culprits,
     )
+
+
+def _name(culprit: Culprit) -> str:
+    """Return the name of a culprit; of one without, what is around its longest part."""
+    return function_name(culprit.label) or f"longest {culprit.evidence[0]}"
 
 
 def pace_sentence(analysis: Analysis) -> str:

@@ -20,6 +20,7 @@ PUSH_POP: Final = 59
 DOMAIN: Final = 75
 RUNTIME: Final = 0
 DRIVER: Final = 1
+SYSTEM: Final = 27
 
 _Named = tuple[tuple[int, str, str], ...]
 _COPIES: Final = (

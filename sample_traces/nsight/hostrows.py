@@ -13,6 +13,7 @@ from sample_traces.nsight.enums import (
     DRIVER,
     PUSH_POP,
     RUNTIME,
+    SYSTEM,
     WAITS,
 )
 from sample_traces.nsight.options import Markers
@@ -58,6 +59,7 @@ def host_rows(session: Session) -> Tables:
         "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": [],
         "CUPTI_ACTIVITY_KIND_CUDA_EVENT": [],
         "NVTX_EVENTS": [],
+        "OSRT_API": [],
     }
     for rank in session.ranks:
         if session.options.calls:
@@ -66,6 +68,7 @@ def host_rows(session: Session) -> Tables:
             tables["CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"] += _waits(session, rank)
             tables["CUPTI_ACTIVITY_KIND_CUDA_EVENT"] += _events(session, rank)
         tables["NVTX_EVENTS"] += _ranges(session, rank)
+        tables["OSRT_API"] += _system_calls(session, rank)
     return tables
 
 
@@ -172,6 +175,20 @@ def _range(
         "globalTid": global_tid(rank, thread),
         "domainId": 0,
     }
+
+
+def _system_calls(session: Session, rank: RankRun) -> Iterator[Row]:
+    for mark in rank.marks:
+        if mark.kind == "system":
+            yield {
+                "start": session.time(rank, mark.start_ns),
+                "end": session.time(rank, mark.end_ns),
+                "eventClass": SYSTEM,
+                "globalTid": global_tid(rank, mark.thread),
+                "nameId": session.text(mark.name),
+                "returnValue": 0,
+                "nestingLevel": 0,
+            }
 
 
 def _nccl(session: Session, rank: RankRun) -> Iterator[Row]:

@@ -39,6 +39,8 @@ _COLUMNS: Final = {
     f"{_KIND}SYNCHRONIZATION": f"{_PLACE} {{sync}} syncType! eventId! {{eventsync}}",
     f"{_KIND}CUDA_EVENT": "timestamp deviceId! contextId! greenContextId streamId! correlationId "
     "globalPid eventId! eventSyncId",
+    "OSRT_API": "start! end! eventClass! globalTid correlationId nameId! returnValue! nestingLevel "
+    "callchainId",
     "NVTX_EVENTS": "start! end eventType! rangeId category color text:T globalTid endGlobalTid "
     "textId domainId uint64Value int64Value doubleValue:R uint32Value int32Value floatValue:R "
     "jsonTextId jsonText:T {binary}",

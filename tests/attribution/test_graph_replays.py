@@ -8,9 +8,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
+from sample_traces.modules import ModuleTruth, module_truth
+from sample_traces.simulate import simulate
+from tests.attribution.test_planted_culprits import WAYS
 from tests.build import launched, table_of, trace_of
-from tests.conftest import shared_file
+from tests.conftest import examples, shared_file
+from tests.samples.strategies import run_configs
 from traceflops.analysis.preparation import prepare, prepare_pair
 from traceflops.analysis.recipe import analyze
 from traceflops.attribution import launchers, replays
@@ -177,6 +183,37 @@ def test_reports_name_what_launched_the_captured_kernels() -> None:
         ("add", "op0.3", "M3"),
     }
     assert np.array_equal(found.linked.links.call_of_activity, [0, 0, 0, 0, 1])
+
+
+def modules(trace: Trace, pair: Trace | None = None) -> tuple[dict[str, ModuleTruth], list[int]]:
+    """Return what is told of modules, and the steps that it is told of."""
+    analysis = analyze(trace, pair=pair)
+    assert analysis.prepared is not None
+    assert analysis.attribution is not None
+    (windows,) = analysis.prepared.windows.values()
+    found = analysis.attribution.modules
+    told = {one.path: ModuleTruth(one.count, one.device_ns, one.flops or 0) for one in found}
+    return told, [one.step for one in windows if one.used and one.step is not None]
+
+
+@settings(max_examples=examples(25), suppress_health_check=list(HealthCheck))
+@given(st.data())
+def test_modules_of_random_runs_are_those_of_the_run(data: st.DataObject) -> None:
+    """Runs that launch every kernel, and runs that replay what another run captured.
+
+    The window of a step has all that the step launched: no step begins while another works.
+    """
+    way = WAYS["PyTorch on AMD"]
+    overlaps = dict.fromkeys(("programmatic_launch", "copy_stream"), False)
+    fixed: dict[str, Any] = {"machine": way.machine, "ranks": 1, **overlaps}
+    steps = data.draw(st.integers(3, 4))
+    config = data.draw(run_configs(**fixed, steps=steps, first_step=0, data_stall_steps=()))
+    run = simulate(config)
+    capture = simulate(replace(config, seed=config.seed + 1, steps=1, capture=config.cuda_graph))
+    told, known = modules(way.trace(run), way.trace(capture) if config.cuda_graph else None)
+    truth = module_truth(run.ranks[0], known, capture.ranks[0])
+    assert told == truth
+    assert truth.keys() == {"GPT_0", *(f"GPT_0/Block_{layer}" for layer in range(config.layers))}
 
 
 def with_shapes(trace: Trace) -> Trace:

@@ -35,7 +35,8 @@ from traceflops.attribution.idle_slices import GapParts
 from traceflops.attribution.launch_lead import leads
 
 Sums = Counter[tuple[str, str]]
-Gaps = list[tuple[int, int]]
+Gaps = list[tuple[int, int, int]]
+"""Place of the device, start and end since its first work: some formats have no common clock."""
 
 USUAL = ("eager_overhead", "host_code", "optimizer_loop", "thread_handover", "host_unrecorded")
 """Every run has some of these between what is planted."""
@@ -61,8 +62,8 @@ class Way:
 
 def pytorch(frames: bool, machine: MachineName = "h100") -> Way:
     options = KinetoOptions(python_functions=frames, compression="none", cuda_sync=True)
-    recorded = ALL_RECORDED if frames else ALL_RECORDED - {"python"}
-    return Way(partial(write_pytorch, options=options), recorded, machine)
+    unseen: set[Recorded] = {"system"} if frames else {"system", "python"}
+    return Way(partial(write_pytorch, options=options), ALL_RECORDED - unseen, machine)
 
 
 def nsight(name: str, ops: bool) -> Way:
@@ -76,7 +77,7 @@ def rocprof(name: str) -> Way:
     copy = "CopyHostToDevice" if name.startswith("v1") else "MEMORY_COPY_HOST_TO_DEVICE"
     return Way(
         lambda run, folder: ROCPROF[name](run, folder, options),
-        ALL_RECORDED - {"python", "op"},
+        ALL_RECORDED - {"python", "op", "system"},
         "mi300x",
         {COPY: copy},
     )
@@ -93,31 +94,34 @@ WAYS: Mapping[str, Way] = {
 
 
 def planted(run: Run, recorded: frozenset[Recorded]) -> tuple[Sums, Sums, Gaps]:
-    """Return idle time by culprit, that after a wait, and the gaps since the first work, in ns."""
+    """Return idle time by culprit, that after a wait, and the gaps, in ns."""
     idle, blocked, gaps = Sums(), Sums(), Gaps()
-    devices = list(zip(run.ranks, truth(run).ranks, strict=True))
-    zero = min(rank.origin_unix_ns + device.start_ns for rank, device in devices)
-    for rank, device in devices:
-        since = rank.origin_unix_ns - zero
+    for place, (rank, device) in enumerate(zip(run.ranks, truth(run).ranks, strict=True)):
         for gap in device.gaps:
             known = told(gap, rank, recorded)
             if known:
                 idle.update(known.idle_ns)
                 blocked.update({key: ns * known.is_blocked for key, ns in known.idle_ns.items()})
-                gaps.append((gap.start_ns + since, gap.end_ns + since))
+                first_ns = device.start_ns
+                gaps.append((place, gap.start_ns - first_ns, gap.end_ns - first_ns))
     return idle, blocked, gaps
 
 
 def found(trace: Trace, gaps: Gaps) -> tuple[Sums, Sums]:
     """Return what traceflops tells of some gaps; and that after a wait."""
-    accounts = prepare(trace).accounts.values()
-    zero = min(account.rows.span[0] for account in accounts)
-    parts = GapParts.joined(gap_parts(one, Intervals.one(*one.rows.span)) for one in accounts)
-    at = zip((parts.start_ns - zero).tolist(), (parts.end_ns - zero).tolist(), strict=True)
-    mine = np.array([gap in set(gaps) for gap in at], dtype=np.bool_)
-    assert mine.sum() == len(gaps)
-    chosen = GapParts(*(getattr(parts, name)[mine] for name in GapParts.__dataclass_fields__))
-    known = culprits_of(chosen, trace)
+    chosen = []
+    for place, account in enumerate(prepare(trace).accounts.values()):
+        first_ns, end_ns = account.rows.span
+        parts = gap_parts(account, Intervals.one(first_ns, end_ns))
+        at = zip(
+            (parts.start_ns - first_ns).tolist(), (parts.end_ns - first_ns).tolist(), strict=True
+        )
+        mine = np.array([(place, *gap) in set(gaps) for gap in at], dtype=np.bool_)
+        chosen.append(
+            GapParts(*(getattr(parts, name)[mine] for name in GapParts.__dataclass_fields__))
+        )
+    assert sum(len(parts.start_ns) for parts in chosen) == len(gaps)
+    known = culprits_of(GapParts.joined(chosen), trace)
     blocked = {(one.kind, one.label): one.blocked_before_ns for one in known.culprits}
     idle = Sums({(one.kind, one.label): one.idle_ns for one in known.culprits})
     idle["unexplained", ""] = known.unexplained_ns
@@ -179,11 +183,12 @@ def test_what_is_planted_in_random_runs_is_found(data: st.DataObject, name: str)
         ("PyTorch", {"external_wait"}),
         ("PyTorch with stacks", {"host_unrecorded"}),
         ("PyTorch on AMD", {"host_unrecorded"}),
-        ("nsys 2020", {"external_wait"}),
-        ("nsys 2026", {"external_wait"}),
+        ("nsys 2020", set()),
+        ("nsys 2026", set()),
+        ("nsys without operators", {"compiled_runtime", "host_code", "eager_overhead"}),
         *(
             (name, {"external_wait", "compiled_runtime", "host_code", "eager_overhead"})
-            for name in ("nsys without operators", "v1 json of calls", "v3 csv", "rocpd 3.0.3")
+            for name in ("v1 json of calls", "v3 csv", "rocpd 3.0.3")
         ),
     ],
 )
@@ -209,5 +214,5 @@ def test_the_lead_of_every_launch_is_that_of_the_run(config: RunConfig) -> None:
         ended = max(ended, activity.end_ns)
     (account,) = prepare(WAYS["PyTorch"].trace(run)).accounts.values()
     one = leads(account)
-    found = zip(one.lead_ns.tolist(), one.is_starved.tolist(), strict=True)
-    assert sorted(found) == sorted(expected)
+    known = zip(one.lead_ns.tolist(), one.is_starved.tolist(), strict=True)
+    assert sorted(known) == sorted(expected)  # no order of those that start at once

@@ -2,14 +2,22 @@
 
 import gzip
 import json
+from collections import Counter
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 import traceflops as tf
+from sample_traces.plants import PLANTS
+from sample_traces.serving import pass_truth
+from sample_traces.simulate import simulate
+from tests.attribution.test_planted_culprits import WAYS
 from tests.build import launched, trace_of
-from tests.conftest import SAMPLES, shared_file
+from tests.conftest import SAMPLES, examples, shared_file
 from tests.mfu.test_inference import made, product
+from tests.samples.strategies import run_configs
 from traceflops.analysis import Analysis
 from traceflops.mfu.serving_passes import PassKind
 from traceflops.reports.json import report_object
@@ -104,6 +112,35 @@ def test_sums_of_a_kind() -> None:
     assert decode.tokens_per_s == pytest.approx(6e9 / 1_240_000)
     assert [one.between_ns for one in (prefill, decode)] == [710 * US] * 2
     assert (decode.communication_ns, decode.exposed_ns) == (2 * 60 * US, 2 * 40 * US)
+
+
+@settings(max_examples=examples(25), suppress_health_check=list(HealthCheck))
+@given(st.data(), st.sampled_from(sorted(WAYS)), st.sampled_from(sorted(ENGINES)))
+def test_passes_of_random_runs_are_those_of_the_run(
+    data: st.DataObject, name: str, engine: Any
+) -> None:
+    """Of each rank all but the last; the idle time between them, to the nanosecond."""
+    way = WAYS[name]
+    fixed = {"machine": way.machine, "engine": engine, "cuda_graph": False, "lead_in": False}
+    plants = tuple(data.draw(st.lists(st.sampled_from(sorted(PLANTS)), max_size=3)))
+    steps = data.draw(st.integers(4, 8))
+    run = simulate(data.draw(run_configs(**fixed, steps=steps, plants=plants, ranks=1)))
+    truth = pass_truth(run.config, run.ranks[0])
+    serving = tf.analyze(way.trace(run)).serving
+    zero = serving.passes[0].start_ns - truth[0].start_ns
+    assert [
+        (one.kind, one.batch, one.tokens, one.start_ns - zero, one.duration_ns)
+        for one in serving.passes
+    ] == [
+        (one.kind, one.batch, one.tokens, one.start_ns, one.end_ns - one.start_ns)
+        for one in truth[:-1]
+    ]
+    between: Counter[str | None] = Counter()
+    for one in truth[:-2]:
+        between[one.kind] += one.idle_after_ns or 0
+    assert {one.kind: one.between_ns for one in serving.kinds} == {
+        one.kind: between[one.kind] for one in truth[:-1]
+    }
 
 
 def test_idle_time_between_passes_has_culprits() -> None:

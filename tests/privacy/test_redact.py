@@ -292,3 +292,28 @@ def test_system_calls_whose_meaning_is_known_stay() -> None:
     rows = [{"kind": "system", "name": name, "start_ns": 0, "dur_ns": 1} for name in calls]
     found = Redaction(Placeholders()).trace(trace_of(marks=rows)).marks
     assert found["name"].to_pylist() == [*calls[:3], "name1", "name2_name1"]
+
+
+@pytest.mark.parametrize(
+    ("inner", "outer"),
+    [
+        ("<frozen os>(8): getenv", "secret/a.py(1): f"),
+        ("<string>(2): __init__", "secret/a.py(1): f"),
+        ("secret/a.py(9): __torch_function__", "secret/a.py(1): f"),
+        ("queue.py(154): get", "secret/a.py(1): f"),
+    ],
+)
+def test_idle_time_is_due_to_the_same_function_without_its_name(inner: str, outer: str) -> None:
+    """The inner function is a library's, and with its name replaced, too."""
+    run = launched(("first", 0, 10_000, 10_000), ("second", 10**6, 1_010_000, 10_000))
+    marks = [
+        {"name": name, "start_ns": at, "dur_ns": 999_000, "kind": "python"}
+        for at, name in enumerate((outer, inner))
+    ]
+    trace = trace_of(**run, marks=marks)
+    open_, closed = (tf.analyze(trace, redact=hides).idle.culprits[0] for hides in (False, True))
+    assert open_.label == outer
+    assert (closed.kind, closed.idle_ns) == (open_.kind, open_.idle_ns)
+    assert (len(open_.evidence), open_.evidence[1]) == (2, outer)
+    assert (len(closed.evidence), closed.evidence[1]) == (2, closed.label)
+    assert "secret" not in " ".join((closed.label, *closed.evidence))

@@ -199,6 +199,9 @@ READS = Cause("sync_call", "f.py(1): f", "aten::item")
         (Spent(50, 99, ALLOCATES, "python"), set(), ("f.py(1): f", 40)),
         (Spent(90, 95, ALLOCATES, "call", "cudaMalloc"), {"python", "op"}, ("cudaMalloc", 5)),
         (Spent(20, 60, ALLOCATES, "python"), {"python"}, None),
+        (Spent(50, 99, ALLOCATES, "system", "poll"), {"python", "op"}, ("poll", 40)),
+        (Spent(50, 99, ALLOCATES, "system", "poll"), {"system"}, ("f.py(1): f", 40)),
+        (Spent(50, 99, ALLOCATES, "system", "poll"), {"python", "system"}, None),
         (Spent(0, 10, ALLOCATES, "op"), set(), None),
     ],
 )

@@ -8,18 +8,18 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Final
 
 import numpy as np
 
 from traceflops.attribution.host_events import (
     CALL,
+    FRAME,
     LABEL,
     OP,
     HostEvents,
     host_events,
-    is_of_user,
     owners,
 )
 from traceflops.attribution.idle_classes import CLASSES, PLACES, class_of
@@ -44,6 +44,7 @@ _CALLS: Final = ("sync_call", "blocking_copy", "memory_alloc", "slow_driver_call
 _KINDS: Final = tuple(CLASSES)
 _LONGEST: Final = 10
 """So many of the longest gaps have a culprit of their own."""
+_NEVER: Final = np.iinfo(np.int64).min
 _DECADES_NS: Final = 10 ** np.arange(19)
 
 
@@ -207,10 +208,13 @@ def _rest(culprits: list[Culprit]) -> list[Culprit]:
 def _owner(slices: Slices, kind: IntArray, events: HostEvents) -> IntArray:
     """Return the event that each slice is named by, -1 where nothing is recorded."""
     event, label = slices.event, slices.label
-    step = events.around("optimizer", event)
-    step = np.where(step < 0, events.around("optimizer", label), step)
     owner = np.where(event < 0, label, taken(owners(events), event))
-    return np.where(kind == PLACES["optimizer_loop"], step, owner)
+    is_inside = events.is_kind(FRAME, owner) & ~events.told("helps", owner)
+    is_inside &= events.is_inside("data_input", owner)
+    loader = np.where(is_inside, owner, events.nearest("data_input", label, event))
+    step = events.nearest("optimizer", label, event)
+    is_step, loads = (kind == PLACES[name] for name in ("optimizer_loop", "data_input"))
+    return np.select([is_step, loads], [step, loader], owner)
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,13 +231,13 @@ class _Naming:
     def alike(self) -> list[IntArray]:
         """Return the slices of culprits, those of one class and name together."""
         named = taken(self.events.name, self.owner)
-        call = taken(self.events.name, self._calls(np.arange(len(self.kind))))
+        inner = taken(self.events.name, self._inner(np.arange(len(self.kind))))
         launch = taken(codes(self.trace.calls["name"]), self.parts.call)[self.slices.part]
         work = taken(codes(self.trace.activities["name"]), self.parts.activity)[self.slices.part]
         is_latency, waits = (self.kind == PLACES[name] for name in _LAUNCHES)
         named = np.select([is_latency, waits], [launch, work], named)
         rows = np.flatnonzero(self.kind != PLACES["unexplained"])
-        keys = np.stack([self.kind, named, call])[:, rows]
+        keys = np.stack([self.kind, named, inner])[:, rows]
         order = np.lexsort(keys)
         changes = (np.diff(keys[:, order], axis=1) != 0).any(axis=0)
         return np.split(rows[order], np.flatnonzero(changes) + 1) if len(rows) else []
@@ -246,31 +250,50 @@ class _Naming:
         if kind == "device_wait":
             return self._text("activities", self.parts.activity[part])
         owner = self.events.text(int(self.owner[row]))
-        call = self.events.text(int(self._calls(np.array([row]))[0]))
-        return f"{call} in {owner}" if call and owner != call else owner
+        inner = self.events.text(int(self._inner(np.array([row]))[0]))
+        return f"{inner} in {owner}" if inner and owner != inner else owner
 
-    def _calls(self, rows: IntArray) -> IntArray:
-        """Return the calls that slices are named by besides their owners, -1 where they are not."""
-        kind = self.kind[rows]
-        in_label = self.events.is_kind(LABEL, self.owner[rows])
+    def _inner(self, rows: IntArray) -> IntArray:
+        """Return the calls and functions that slices are named by besides their owners, or -1."""
+        kind, owner, event = self.kind[rows], self.owner[rows], self.slices.event[rows]
+        is_step = kind == PLACES["optimizer_loop"]
         in_call = np.isin(kind, [PLACES[name] for name in _CALLS])
-        in_call |= in_label & (kind != PLACES["optimizer_loop"])
-        return np.where(in_call, self.slices.event[rows], -1)
+        in_call |= self.events.is_kind(LABEL, owner) & ~is_step & (kind != PLACES["data_input"])
+        place, helper = self.events.tree.place, taken(self.events.function, event)
+        helps = ~is_step & (taken(place, helper) > taken(place, owner))
+        return np.select([in_call, helps], [event, helper], -1)
 
     def evidence(self, row: int) -> tuple[str, ...]:
         """Return the names around a slice: innermost, operator, function, label, launch, work."""
         events, part = self.events, self.slices.part[row]
         around = [*self._around(int(self.slices.event[row]))]
         ops = [event for event in around if events.kind[event] == OP]
-        frames = [event for event in around if is_of_user(events, event)]
-        told = [self.events.text(event) for event in (*around[:1], *ops[-1:], *frames[:1])]
+        frames = [*events.function[around[:1]], *{self.owner[row]} & {*around}]
+        told = [events.text(int(event)) for event in (*around[:1], *ops[-1:], *frames)]
         told += [self.events.text(self.slices.label[row])]
         if self.slices.role[row] != HOST:
             told += [
                 self._text("calls", self.parts.call[part]),
                 self._text("activities", self.parts.activity[part]),
             ]
-        return tuple(dict.fromkeys(filter(None, told)))
+        return tuple(dict.fromkeys(filter(None, told))) or (self._neighbours(row),)
+
+    def _neighbours(self, row: int) -> str:
+        """Return what the process did last before a slice and first after it, the outermost."""
+        process = self.events.process_of_call[self.parts.call[self.slices.part[row]]]
+        before, after = [(_NEVER, "the start")], [(_NEVER, "the end")]
+        for table in (self.trace.ops, self.trace.calls):
+            mine = np.flatnonzero(numbers(table["process"]) == process)
+            start = numbers(table["start_ns"])[mine]
+            end = start + numbers(table["dur_ns"])[mine]
+            ended = np.where(end <= self.slices.start_ns[row], end, _NEVER)
+            begun = np.where(start >= self.slices.end_ns[row], -start, _NEVER)
+            for found, times in ((before, ended), (after, begun)):
+                at = int(times.argmax()) if len(times) else -1
+                if at >= 0 and times[at] > _NEVER:
+                    found.append((int(times[at]), str(table["name"][int(mine[at])])))
+        last, following = (max(one, key=itemgetter(0))[1] for one in (before, after))
+        return f"between {last} and {following}"
 
     def _around(self, event: int) -> Iterator[int]:
         while event >= 0:

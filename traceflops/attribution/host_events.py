@@ -75,6 +75,12 @@ class HostEvents:
         is_work = (self.kind != LABEL) | self._facts["is_work"][self.name]
         return np.asarray(is_work & ~is_inner)
 
+    @cached_property
+    def function(self) -> IntArray:
+        """Return the nearest function around each event that is no library's, or -1."""
+        known = np.array([not is_of_library(label) for label in self.labels], dtype=np.bool_)
+        return self.tree.nearest((self.kind == FRAME) & known[self.name])
+
     def text(self, event: int) -> str:
         """Return the name of an event; numbers in labels, often those of a step, are left out."""
         if event < 0:
@@ -90,6 +96,11 @@ class HostEvents:
     def around(self, fact: str, event: IntArray) -> IntArray:
         """Return the nearest event around each (-1: none), itself included, that tells a fact."""
         return taken(self.tree.nearest(self._facts[fact][self.name]), event)
+
+    def nearest(self, fact: str, event: IntArray, other: IntArray) -> IntArray:
+        """Return what tells a fact around each event (-1: none), or else around each other."""
+        found = self.around(fact, event)
+        return np.where(found < 0, self.around(fact, other), found)
 
     def is_inside(self, fact: str, *events: IntArray) -> BoolArray:
         """Return whether any of several events (-1: none) is, or lies in, one that tells a fact."""
@@ -148,9 +159,10 @@ def _piece(
 
 
 _LIBRARY: Final = re.compile(
-    r"^<|^nn\.Module: |^module \d+(_\d+)?$|(^|/)torch/|/lib/python3[.\d]*/(?!site-|dist-)"
+    r"^<(?!ipython)|^nn\.Module: |^module \d+(_\d+)?$|(^|/)torch/"
+    r"|/lib/python3[.\d]*/(?!site-|dist-)|: __torch_(function|dispatch)__$"
 )
-_BUILT_IN: Final = "<built-in "
+_INNER: Final = re.compile(r"<(built-in |frozen |string>|eval_with_key>)")
 _FIRST: Final = re.compile(r"(\w+)(?:/|\.py\()")
 
 
@@ -159,36 +171,30 @@ def standard_prefix(frame: str) -> str:
 
     Profilers leave out the folder that a module is found in: `queue.py(154): get`.
     """
-    if frame.startswith(_BUILT_IN):
+    if inner := _INNER.match(frame):
         wait = re.match(FACTS["waits"], frame)
-        return wait[0] if wait is not None else _BUILT_IN
+        return wait[0] if wait is not None else inner[0]
     first = _FIRST.match(frame)
     return first[0] if first is not None and first[1] in sys.stdlib_module_names else ""
 
 
 def is_of_library(frame: str) -> bool:
-    """Return whether a function is built in, PyTorch's or the standard library's."""
+    """Return whether a function is built in, of PyTorch or a hook of it, or standard."""
     return bool(standard_prefix(frame)) or _LIBRARY.search(frame) is not None
 
 
 def owners(events: HostEvents) -> IntArray:
     """Return, for each event, the one around it whose name its owner knows best.
 
-    That is the nearest function of a user, else the outermost operator, else, for a call, the
-    annotation around it that is no step, else the event itself.
+    That is the nearest function of a user, else one that helps, else the outermost operator, else,
+    for a call, the annotation around it that is no step, else the event itself.
     """
-    known = np.array([not is_of_library(label) for label in events.labels], dtype=np.bool_)
-    user = events.tree.nearest((events.kind == FRAME) & known[events.name])
+    helper, every = events.function, np.arange(len(events.kind))
+    user = events.tree.nearest((helper == every) & ~events.told("helps", every))
     is_op = events.kind == OP
     outermost = events.tree.nearest(is_op & (events.tree.around(is_op) < 0))
     is_step = np.array([is_step_label(label, None) for label in events.labels], dtype=np.bool_)
     label = events.tree.nearest((events.kind == LABEL) & ~is_step[events.name])
     is_named = (label >= 0) & ((events.kind == CALL) | (events.kind == SYSTEM))
-    owner = np.where(is_named, label, np.arange(len(events.kind)))
-    return np.where(user >= 0, user, np.where(outermost >= 0, outermost, owner))
-
-
-def is_of_user(events: HostEvents, event: int) -> bool:
-    """Return whether an event is a function of a user."""
-    label = events.labels[events.name[event]]
-    return bool(events.kind[event] == FRAME) and not is_of_library(label)
+    known = (user, helper, outermost)
+    return np.select([one >= 0 for one in known], known, np.where(is_named, label, every))

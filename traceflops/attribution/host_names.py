@@ -52,9 +52,18 @@ FACTS: Final[dict[str, str]] = {
         rf"|^({_SYSTEM_WAITS})$"
     ),
     "uses_files": rf"^({_SYSTEM_FILES})$",
+    "helps": (
+        r"\.py\(\d+\): __(?!init__|getitems?__)\w+__$"
+        r"|(^|/)(numpy|scipy|pandas|pyarrow|PIL|cv2|skimage|imageio|librosa|albumentations|torchaudio"
+        r"|torchvision/(transforms|io))/\S*\.py\("
+    ),
     "is_work": r"^record_param_comms$|^nccl[:A-Z]|\w::\w",
 }
-"""Fact -> pattern. `is_work` are labels that a library sets around work of its own."""
+"""Fact -> pattern. `is_work` are labels that a library sets around work of its own.
+
+Functions that help are hooks that Python calls, and those of libraries for arrays and images: what
+calls them says more.
+"""
 
 
 _ANY: Final = re.compile("|".join(f"(?:{pattern})" for pattern in FACTS.values()))

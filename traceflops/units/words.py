@@ -39,7 +39,7 @@ PART_NAMES: Final = {
 """What the components of the device time and the lines of a waterfall are called, everywhere."""
 
 _DESCRIPTOR: Final = re.compile(r"(?: ?\[clone \.kd\]| \(\.kd\)|\.kd)$")
-_FRAME: Final = re.compile(r"(?:[^\s()]*/)?([^\s/()]+\.py|<\w+>)\((\d+)\): (.+)$")
+_FRAME: Final = re.compile(r"(?:[^\s()]*/)?([^\s/()]+\.py|<\w+>)\((\d+)\): (\S+)")
 _QUOTED: Final = re.compile(r"\"[^\"]*\"|'[^']*'")
 _OF_ONE: Final = {"have": "has", "are": "is"}
 _MOST_LISTED: Final = 5
