@@ -49,12 +49,19 @@ SCRIPTS: Final = (
     "timeline.js",
 )
 _BINS: Final = 480
-_KIND_LABELS: Final = {"range": "annotations", "op": "ops", "call": "calls"}
-_HOST_KINDS: Final = {"annotation": "range", "module": "range", "op": "op", "call": "call"}
+_KIND_LABELS: Final = {"range": "annotations", "frame": "Python", "op": "ops", "call": "calls"}
+_HOST_KINDS: Final = {
+    "annotation": "range",
+    "module": "frame",
+    "python": "frame",
+    "op": "op",
+    "call": "call",
+}
 _MOST_STEPS_LISTED: Final = 60
 LABEL_WIDTH: Final = 60
 _MARK_LABELS: Final = {
     "python": "Python frame",
+    "module": "module call",
     "gpu_annotation": "GPU annotation",
     "sync": "synchronization",
     "system": "system call",
@@ -105,12 +112,12 @@ def timeline_content(analysis: Analysis) -> Content | None:
 
 
 def _host_looks(prepared: Prepared, kinds: Collection[str]) -> list[str]:
-    """Return the looks of what is drawn of hosts; of ranges those of the kinds that there are."""
+    """Return the looks of what is drawn of hosts; of marks those of the kinds that there are."""
     there = set(prepared.trace.marks["kind"].unique().to_pylist())
     return [
         look
         for look, kind in _HOST_KINDS.items()
-        if kind in kinds and (kind != "range" or look in there)
+        if kind in kinds and (kind in ("op", "call") or look in there)
     ]
 
 
@@ -205,15 +212,21 @@ def _header(
         "start": _ends(_start(outline)),
         "zero": first_event(analysis),
         "steps": [[n, *_ends(span)] for n, span in outline.steps.items()],
-        "gaps": [
-            [*_ends(span), *_ends(around(span)), gap.device] if span else None
-            for span, gap in zip(outline.gaps, analysis.gaps(MOST_GAPS), strict=True)
-        ],
+        "gaps": list(_gaps(analysis, outline)),
         # As text: these are larger than what a script counts exactly.
         "origins": {d: str(outline.origin_ns[process[d]]) for d in outline.chosen.devices},
         "process_of_device": {d: process[d] for d in outline.chosen.devices},
         "device_of_group": [outline.lanes[g.lanes[0]].device for g in groups],
+        "counted": sorted(drawn.queues),
     }
+
+
+def _gaps(analysis: Analysis, outline: Timeline) -> Iterator[list[Any] | None]:
+    """Give the ends of each gap and of its surroundings, its device, and what the GPU waits on."""
+    gaps = analysis.gaps(MOST_GAPS)
+    for gap, span, culprit in zip(gaps, outline.gaps, gap_culprits(analysis, gaps), strict=True):
+        told = [gap.waited_for, "work on another stream"] if gap.waited_for else culprit[::-1]
+        yield [*_ends(span), *_ends(around(span)), gap.device, *told] if span else None
 
 
 def _look(name: str) -> list[str | None]:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
         replays,
         with_captured_host,
     )
-    from traceflops.attribution.host_events import standard_prefix
+    from traceflops.attribution.host_events import is_of_library, standard_prefix
     from traceflops.attribution.host_names import SYSTEM_CALLS, is_telling
     from traceflops.attribution.idle_classes import CLASSES, REMEDIES
     from traceflops.attribution.idle_slices import GapParts
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
         memory_times,
         operators,
     )
-    from traceflops.attribution.launch_lead import HostBound, host_bound
+    from traceflops.attribution.launch_lead import HostBound, host_bound, outstanding_launches
     from traceflops.attribution.launching_ops import launchers
     from traceflops.attribution.op_kernels import Attribution, Fate, attribute, named
     from traceflops.attribution.products import (
