@@ -1,9 +1,9 @@
 """A trace of any format as trace-event JSON that the Perfetto UI and chrome://tracing open.
 
 Findings come first, over the windows that they are about. Each device is a process: its steps, the
-components of its time, its outstanding launches, then its streams. Each process of the job is one too: its threads with
-annotations, ops and calls. Arrows lead from calls to what they launched. Times count from the first
-record and are exact: microseconds with three decimals.
+components of its time, its outstanding launches, then its streams. Each process of the job is one
+too: its threads with annotations, ops and calls. Arrows lead from calls to what they launched.
+Times count from the first record and are exact: microseconds with three decimals.
 """
 
 from __future__ import annotations

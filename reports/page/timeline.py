@@ -60,7 +60,7 @@ _HOST_KINDS: Final = {
 _MOST_STEPS_LISTED: Final = 60
 LABEL_WIDTH: Final = 60
 _MARK_LABELS: Final = {
-    "python": "Python frame",
+    "python": "other Python frame",
     "module": "module call",
     "gpu_annotation": "GPU annotation",
     "sync": "synchronization",
@@ -317,11 +317,8 @@ def sentences(analysis: Analysis, timeline: Timeline) -> Iterator[str]:
         yield "A step line marks the first GPU to start the step."
     if timeline.hosts:
         of = len(timeline.hosts)
-        if of == 1:
-            yield "Below: CPU threads with annotations, operators and API calls."
-        else:
-            whose = f"CPU threads of {count(of)} processes, one at a time"
-            yield f"Below: {whose}: annotations, operators, calls."
+        whose = "" if of == 1 else f" of {count(of)} processes, one at a time"
+        yield f"Below: CPU threads{whose}."
     if not timeline.aligned:
         yield (
             "The files' clocks are not aligned: each process starts at its own first event. "

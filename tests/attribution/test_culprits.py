@@ -23,7 +23,7 @@ from traceflops.attribution.culprits import (
     gap_parts,
 )
 from traceflops.attribution.idle_slices import GapParts
-from traceflops.attribution.launch_lead import leads
+from traceflops.attribution.launch_lead import leads, outstanding_launches
 from traceflops.timeline import DeviceAccount
 
 US = 1_000
@@ -383,3 +383,30 @@ def test_labelled_recordings(name: str) -> None:
     for label in expected:
         off = abs(ms[label["class"]] - label["ms"])
         assert off <= max(0.1 * label["ms"], 0.02 * meta["idle_ms"]), label["class"]
+
+
+@given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 40)), min_size=1, max_size=30))
+def test_outstanding_launches_are_called_and_not_yet_started(pairs: list[tuple[int, int]]) -> None:
+    works = [("k", called, called + lead, 3) for called, lead in pairs]
+    account = prepare(trace_of(**launched(*works))).accounts[0]
+    at, count = outstanding_launches(account)
+    changes = dict(zip(at.tolist(), count.tolist(), strict=True))
+    now, last = 0, None
+    for instant in range(105):
+        now = changes.get(instant, now)
+        assert now == sum(begun <= instant < start for _, begun, start, _ in works)
+        assert instant not in changes or now != last
+        last = now
+
+
+def test_a_launch_of_several_operations_is_outstanding_until_the_first() -> None:
+    run = launched(("a", 0, 10, 5), ("b", 20, 40, 5))
+    run["activities"].append({"name": "c", "start_ns": 60, "correlation": 2})
+    run["activities"].append({"name": "unlaunched", "start_ns": 80})
+    at, count = outstanding_launches(prepare(trace_of(**run)).accounts[0])
+    assert list(zip(at.tolist(), count.tolist(), strict=True)) == [
+        (0, 1),
+        (10, 0),
+        (20, 1),
+        (40, 0),
+    ]

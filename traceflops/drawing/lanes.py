@@ -53,7 +53,7 @@ _MOST_FRAMES: Final = 200_000
 """Of more frames only those near the longest gaps are drawn."""
 
 _HOST_KINDS: Final[tuple[Kind, ...]] = ("range", "frame", "op", "call")
-_MOST_HOST_ROWS: Final[Mapping[Kind, int]] = {"range": 5, "frame": 8, "op": 6, "call": 2}
+_MOST_HOST_ROWS: Final[Mapping[Kind, int]] = {"range": 5, "frame": 10, "op": 6, "call": 2}
 _MOST_STREAMS: Final = 32
 _LEAST_STREAMS: Final = 2
 _LEAST_ROWS: Final = 3

@@ -220,8 +220,9 @@
       for (const mark of marks) {
         if (mark.waits) continue;
         const row = view.rows.byLane.get(mark.lane), height = Math.max((row.height - 1) * mark[part] / mark.top, part === "most" ? LEAST / 2 : 0);
-        const left = Math.max(view.x(mark.start), view.left), right = Math.min(view.x(mark.end), view.left + view.width);
-        pen.fillRect(left, row.y + row.height - height, right - left, height);
+        // From pixel to pixel: between two parts of one the ground would shine through.
+        const [left, right] = [mark.start, mark.end].map((at) => Math.round(view.x(at)));
+        pen.fillRect(left, row.y + row.height - height, Math.max(right - left, 1), height);
       }
     }
     for (const mark of marks.filter(({ lane, waits }, place) => !waits && marks[place - 1]?.lane !== lane)) {
