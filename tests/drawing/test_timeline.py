@@ -115,7 +115,10 @@ def test_of_many_frames_those_near_gaps_are_drawn(monkeypatch: pytest.MonkeyPatc
     rows = {
         "activities": kernels((0, 10), (100, 10), (400, 10), (5_000, 10)),
         "calls": [{"start_ns": 2, "dur_ns": 3}],
-        "marks": [frame(f"train.py({t}): step", t, t + 9) for t in range(0, 5_000, 10)],
+        "marks": [
+            *(frame(f"train.py({t}): step", t, t + 9) for t in range(0, 5_000, 10)),
+            frame("nn.Module: Model_0", 5_000, 5_010, kind="module"),
+        ],
     }
     near = (gap(0, 110, 290),)
 
@@ -123,9 +126,9 @@ def test_of_many_frames_those_near_gaps_are_drawn(monkeypatch: pytest.MonkeyPatc
         _, found = drawn(trace_of(**rows), near)
         return [s for kind, _, s, _, _ in boxes_of(found.within(Budget())) if kind == "frame"]
 
-    assert starts() == list(range(0, 5_000, 10))
-    monkeypatch.setattr(lanes, "_MOST_FRAMES", 499)
-    assert starts() == list(range(0, 690, 10))  # as much again on both sides: -180 to 690
+    assert starts() == list(range(0, 5_010, 10))
+    monkeypatch.setattr(lanes, "_MOST_FRAMES", 500)
+    assert starts() == [*range(0, 690, 10), 5_000]  # as much again on both sides: -180 to 690
 
 
 def test_outstanding_launches_are_counted_in_each_level() -> None:

@@ -50,7 +50,7 @@ TABLE_OF: Final[Mapping[Kind, str]] = {
 _RANGE: Final = "annotation"
 _FRAMES: Final = ("python", "module")
 _MOST_FRAMES: Final = 200_000
-"""Of more frames only those near the longest gaps are drawn."""
+"""Of more frames only modules and those near the longest gaps are drawn."""
 
 _HOST_KINDS: Final[tuple[Kind, ...]] = ("range", "frame", "op", "call")
 _MOST_HOST_ROWS: Final[Mapping[Kind, int]] = {"range": 5, "frame": 10, "op": 6, "call": 2}
@@ -147,7 +147,7 @@ def host_lanes(
 ) -> list[LaneGroup]:
     """Return the lanes of the hosts of some processes, whose time 0 these are.
 
-    Many Python frames are only drawn near some instants.
+    Of many Python frames only modules and those near some instants are drawn.
     """
     tables = [_host_rows(prepared.linked, kind, near) for kind in _HOST_KINDS]
     found = []
@@ -230,7 +230,7 @@ def _frames(table: pa.Table, times: Times, rows: WholeArray, near: Intervals) ->
         start = times.start_ns[rows]
         ended = np.searchsorted(near.end_ns, start, side="right")
         begun = np.searchsorted(near.start_ns, start + times.lasting_ns[rows], side="left")
-        rows = rows[ended < begun]
+        rows = rows[(ended < begun) | is_module[rows]]
     return rows[~_is_wrapper(table, times, rows) | is_module[rows]]
 
 
