@@ -124,7 +124,7 @@
     const found = [];
     let open = null;
     for (let i = firstEnding(queue.end, 0, queue.end.length, from); i < queue.end.length && queue.start[i] <= to; i++) {
-      if (!open || open.end - open.start >= cell) found.push(open = { lane, start: queue.start[i], least: Infinity, most: 0, top: queue.top, count: 0 });
+      if (!open || Math.max(open.end - open.start, queue.end[i] - queue.start[i]) >= cell) found.push(open = { lane, start: queue.start[i], least: Infinity, most: 0, top: queue.top, count: 0 });
       open.end = queue.end[i];
       open.least = Math.min(open.least, queue.least[i]);
       open.most = Math.max(open.most, queue.most[i]);
