@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from traceflops.attribution import CLASSES
 from traceflops.drawing import (
     Drawable,
     Lane,
@@ -34,6 +35,7 @@ from traceflops.reports.view import (
     short_labels,
 )
 from traceflops.table import ABSENT
+from traceflops.units import function_name
 
 if TYPE_CHECKING:
     from traceflops.analysis import Analysis
@@ -59,6 +61,7 @@ _HOST_KINDS: Final = {
 }
 _MOST_STEPS_LISTED: Final = 60
 LABEL_WIDTH: Final = 60
+_WAIT_WIDTH: Final = 120
 _MARK_LABELS: Final = {
     "python": "other Python frame",
     "module": "module call",
@@ -212,7 +215,11 @@ def _header(
         "start": _ends(_start(outline)),
         "zero": first_event(analysis),
         "steps": [[n, *_ends(span)] for n, span in outline.steps.items()],
-        "gaps": list(_gaps(analysis, outline)),
+        "gaps": [
+            [*_ends(span), *_ends(around(span)), gap.device] if span else None
+            for span, gap in zip(outline.gaps, analysis.gaps(MOST_GAPS), strict=True)
+        ],
+        "waits": list(_waits(analysis, outline)),
         # As text: these are larger than what a script counts exactly.
         "origins": {d: str(outline.origin_ns[process[d]]) for d in outline.chosen.devices},
         "process_of_device": {d: process[d] for d in outline.chosen.devices},
@@ -221,12 +228,20 @@ def _header(
     }
 
 
-def _gaps(analysis: Analysis, outline: Timeline) -> Iterator[list[Any] | None]:
-    """Give the ends of each gap and of its surroundings, its device, and what the GPU waits on."""
-    gaps = analysis.gaps(MOST_GAPS)
-    for gap, span, culprit in zip(gaps, outline.gaps, gap_culprits(analysis, gaps), strict=True):
-        told = [gap.waited_for, "work on another stream"] if gap.waited_for else culprit[::-1]
-        yield [*_ends(span), *_ends(around(span)), gap.device, *told] if span else None
+def _waits(analysis: Analysis, outline: Timeline) -> Iterator[list[Any]]:
+    """Give the ends of the longest gaps, their devices, and what the GPU waits on: name, class.
+
+    Where a stream wait is known, the work that it waited for says more.
+    """
+    process = {one.device: one.process for one in analysis.devices}
+    waited_for = {(gap.device, gap.start_ns): gap.waited_for for gap in analysis.gaps(MOST_GAPS)}
+    longest = [one for one in analysis.idle.longest if one.device in outline.chosen.devices]
+    works = [waited_for.get((one.device, one.start_ns)) for one in longest]
+    told = [work or function_name(one.label) for one, work in zip(longest, works, strict=True)]
+    for one, work, name in zip(longest, works, short_labels(told, _WAIT_WIDTH), strict=True):
+        origin_ns = outline.origin_ns[process[one.device]]
+        words = "stream wait" if work else CLASSES[one.kind]
+        yield [one.start_ns - origin_ns, one.end_ns - origin_ns, one.device, name, words]
 
 
 def _look(name: str) -> list[str | None]:

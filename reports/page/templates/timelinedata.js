@@ -137,10 +137,8 @@
   const marksIn = (data, source, lanes, from, to, cell) => {
     const launches = lanes.filter((lane) => lane < 0).flatMap((lane) =>
       countsIn(source.queues[data.device_of_group[-1 - lane]], lane, from, to, cell));
-    const gaps = data.gaps.flatMap((gap) => {
-      const group = gap && gap[0] <= to && gap[1] >= from ? data.device_of_group.indexOf(gap[4]) : -1;
-      return group < 0 ? [] : [{ lane: data.groups[group][2][0], start: gap[0], end: gap[1], waits: gap.slice(5), count: 0 }];
-    });
+    const gaps = data.waits.filter(([start, end]) => start <= to && end >= from).map(([start, end, device, ...waits]) =>
+      ({ lane: data.groups[data.device_of_group.indexOf(device)][2][0], start, end, waits, count: 0 }));
     return [...launches, ...gaps];
   };
 

@@ -70,7 +70,7 @@
 
   // What a mark on a row says.
   const marked = ({ waits, least, most }) => {
-    if (waits) return waits[0] || waits[1] ? `GPU waits on: ${waits[0] || waits[1]}` : "GPU idle";
+    if (waits) return `GPU waits on: ${waits[0] || waits[1]}`;
     return `${least < most ? `${number(least)} to ` : ""}${number(most)} outstanding launch${most === 1 ? "" : "es"}`;
   };
 
@@ -100,7 +100,7 @@
 
   // The same as the cells of a row.
   const cells = (data, source, box, on) => {
-    if (!box.count) return [marked(box), on, place(box.start, box.end - box.start), time(box.end - box.start, 4), box.waits[1] || "idle", ""];
+    if (!box.count) return [marked(box), on, place(box.start, box.end - box.start), time(box.end - box.start, 4), box.waits[1], ""];
     const known = facts(data, source, box), length = box.end - box.start;
     const name = box.count > 1 ? `${number(box.count)} events, busy ${busyShare(box)}, longest: ${known.name}` : known.name;
     const launched = [known.op, known.shapes].filter(Boolean).join(" ");
