@@ -279,6 +279,15 @@ def test_a_gap_over_the_edge_of_two_windows_is_one() -> None:
     assert sum(one.gaps for one in lengths if one.from_ns == 100 * US) == 1
 
 
+def test_a_gap_in_two_windows_apart_has_one_culprit() -> None:
+    trace = made()
+    apart = Intervals.of(np.array([0, 700 * US]), np.array([500 * US, 2_000 * US]))
+    parts = gap_parts(prepare(trace).accounts[0], apart)
+    assert len(parts.start_ns) == 2
+    (one,) = culprits_of(parts, trace).longest
+    assert (one.start_ns, one.end_ns) == (20 * US, 1_010 * US)
+
+
 def test_the_docs_have_the_remedies_that_reports_give() -> None:
     rows = re.findall(
         r"^\| `(\w+)` \| .* \| (.*) \|$", (ROOT / "docs/culprits.md").read_text(), re.M
