@@ -1,9 +1,9 @@
 """A trace of any format as trace-event JSON that the Perfetto UI and chrome://tracing open.
 
 Findings come first, over the windows that they are about. Each device is a process: its steps, the
-components of its time, then its streams. Each process of the job is one too: its threads with
-annotations, ops and calls. Arrows lead from calls to what they launched. Times count from the first
-record and are exact: microseconds with three decimals.
+components of its time, its outstanding launches, then its streams. Each process of the job is one
+too: its threads with annotations, ops and calls. Arrows lead from calls to what they launched.
+Times count from the first record and are exact: microseconds with three decimals.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import numpy as np
 
+from traceflops.attribution import outstanding_launches
 from traceflops.drawing import MOST_LANES, lanes_of
 from traceflops.errors import UsageError
 from traceflops.reports.files import MARK
@@ -88,7 +89,7 @@ def _events(prepared: Prepared, findings: Sequence[Finding]) -> Iterator[bytes]:
     of_calls = np.full(trace.calls.num_rows, -1, dtype=np.int64)
     of_activities = np.full(trace.activities.num_rows, -1, dtype=np.int64)
     yield from _found(prepared, findings, write)
-    yield from _devices(prepared, write, of_activities)
+    yield from _devices(prepared, write, origin_ns, of_activities)
     yield from _hosts(trace, write, of_calls)
     yield from _arrows(prepared, origin_ns, of_calls, of_activities)
 
@@ -163,7 +164,9 @@ def _found(prepared: Prepared, findings: Sequence[Finding], write: Write) -> Ite
         yield write(_FINDINGS, place, sentence, start_ns, length, '"finding"', _json(args)).encode()
 
 
-def _devices(prepared: Prepared, write: Write, threads: IntArray) -> Iterator[bytes]:
+def _devices(
+    prepared: Prepared, write: Write, origin_ns: int, threads: IntArray
+) -> Iterator[bytes]:
     """Yield the events of all devices; `threads` gets the thread of each activity."""
     trace = prepared.trace
     rows, ranks = trace.devices.to_pylist(), trace.ranks
@@ -177,6 +180,7 @@ def _devices(prepared: Prepared, write: Write, threads: IntArray) -> Iterator[by
         yield _thread_labels(pid, {_STEPS: "steps", _COMPONENTS: "components"}, 0)
         yield _joined(_steps(prepared, device, write))
         yield _joined(_components(prepared, device, write))
+        yield from _pieces(_outstanding(prepared, device, origin_ns))
         yield from _streams(prepared, device, write, threads)
 
 
@@ -200,6 +204,16 @@ def _components(prepared: Prepared, device: int, write: Write) -> Iterator[str]:
         starts, ends = parts[name].start_ns.tolist(), parts[name].end_ns.tolist()
         for low, high in zip(starts, ends, strict=True):
             yield write(_DEVICE + device, _COMPONENTS, text, low, high - low, text)
+
+
+def _outstanding(prepared: Prepared, device: int, origin_ns: int) -> Iterator[str]:
+    """Yield how many launches are called and not yet started, each time that this changes."""
+    times, counts = outstanding_launches(prepared.accounts[device])
+    for at_ns, count in zip(times.tolist(), counts.tolist(), strict=True):
+        yield (
+            f'{{"ph":"C","pid":{_DEVICE + device},"tid":0,"ts":{_time(at_ns - origin_ns)},'
+            f'"name":"outstanding launches","args":{{"launches":{count}}}}}'
+        )
 
 
 def _streams(prepared: Prepared, device: int, write: Write, threads: IntArray) -> Iterator[bytes]:

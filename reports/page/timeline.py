@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from traceflops.attribution import CLASSES
 from traceflops.drawing import (
     Drawable,
     Lane,
@@ -34,6 +35,7 @@ from traceflops.reports.view import (
     short_labels,
 )
 from traceflops.table import ABSENT
+from traceflops.units import function_name
 
 if TYPE_CHECKING:
     from traceflops.analysis import Analysis
@@ -49,12 +51,20 @@ SCRIPTS: Final = (
     "timeline.js",
 )
 _BINS: Final = 480
-_KIND_LABELS: Final = {"range": "annotations", "op": "ops", "call": "calls"}
-_HOST_KINDS: Final = {"annotation": "range", "module": "range", "op": "op", "call": "call"}
+_KIND_LABELS: Final = {"range": "annotations", "frame": "Python", "op": "ops", "call": "calls"}
+_HOST_KINDS: Final = {
+    "annotation": "range",
+    "module": "frame",
+    "python": "frame",
+    "op": "op",
+    "call": "call",
+}
 _MOST_STEPS_LISTED: Final = 60
 LABEL_WIDTH: Final = 60
+_WAIT_WIDTH: Final = 120
 _MARK_LABELS: Final = {
-    "python": "Python frame",
+    "python": "other Python frame",
+    "module": "module call",
     "gpu_annotation": "GPU annotation",
     "sync": "synchronization",
     "system": "system call",
@@ -106,12 +116,12 @@ def timeline_content(analysis: Analysis) -> Content | None:
 
 
 def _host_looks(prepared: Prepared, kinds: Collection[str]) -> list[str]:
-    """Return the looks of what is drawn of hosts; of ranges those of the kinds that there are."""
+    """Return the looks of what is drawn of hosts; of marks those of the kinds that there are."""
     there = set(prepared.trace.marks["kind"].unique().to_pylist())
     return [
         look
         for look, kind in _HOST_KINDS.items()
-        if kind in kinds and (kind != "range" or look in there)
+        if kind in kinds and (kind in ("op", "call") or look in there)
     ]
 
 
@@ -210,11 +220,29 @@ def _header(
             [*_ends(span), *_ends(around(span)), gap.device] if span else None
             for span, gap in zip(outline.gaps, analysis.gaps(MOST_GAPS), strict=True)
         ],
+        "waits": list(_waits(analysis, outline)),
         # As text: these are larger than what a script counts exactly.
         "origins": {d: str(outline.origin_ns[process[d]]) for d in outline.chosen.devices},
         "process_of_device": {d: process[d] for d in outline.chosen.devices},
         "device_of_group": [outline.lanes[g.lanes[0]].device for g in groups],
+        "counted": sorted(drawn.queues),
     }
+
+
+def _waits(analysis: Analysis, outline: Timeline) -> Iterator[list[Any]]:
+    """Give the ends of the longest gaps, their devices, and what the GPU waits on: name, class.
+
+    Where a stream wait is known, the work that it waited for says more.
+    """
+    process = {one.device: one.process for one in analysis.devices}
+    waited_for = {(gap.device, gap.start_ns): gap.waited_for for gap in analysis.gaps(MOST_GAPS)}
+    longest = [one for one in analysis.idle.longest if one.device in outline.chosen.devices]
+    works = [waited_for.get((one.device, one.start_ns)) for one in longest]
+    told = [work or function_name(one.label) for one, work in zip(longest, works, strict=True)]
+    for one, work, name in zip(longest, works, short_labels(told, _WAIT_WIDTH), strict=True):
+        origin_ns = outline.origin_ns[process[one.device]]
+        words = "stream wait" if work else CLASSES[one.kind]
+        yield [one.start_ns - origin_ns, one.end_ns - origin_ns, one.device, name, words]
 
 
 def _look(name: str) -> list[str | None]:
@@ -305,11 +333,8 @@ def sentences(analysis: Analysis, timeline: Timeline) -> Iterator[str]:
         yield "A step line marks the first GPU to start the step."
     if timeline.hosts:
         of = len(timeline.hosts)
-        if of == 1:
-            yield "Below: CPU threads with annotations, operators and API calls."
-        else:
-            whose = f"CPU threads of {count(of)} processes, one at a time"
-            yield f"Below: {whose}: annotations, operators, calls."
+        whose = "" if of == 1 else f" of {count(of)} processes, one at a time"
+        yield f"Below: CPU threads{whose}."
     if not timeline.aligned:
         yield (
             "The files' clocks are not aligned: each process starts at its own first event. "

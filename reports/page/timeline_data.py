@@ -17,10 +17,10 @@ import numpy as np
 from traceflops.drawing import TABLE_OF, Budget, Kind
 from traceflops.reports.page.kernels import shape_words
 from traceflops.reports.view import LOOKS, short_labels
-from traceflops.table import IntArray, codes, group_rows, names
+from traceflops.table import IntArray, codes, group_rows, names, taken
 
 if TYPE_CHECKING:
-    from traceflops.drawing import Drawable, Level, Timeline
+    from traceflops.drawing import Boxes, Counts, Drawable, Level, Timeline
     from traceflops.windows import Prepared
 
 _MOST_PACKED: Final = 660_000
@@ -31,7 +31,7 @@ _MOST_TEXT: Final = 1_000_000
 _NAME_WIDTHS: Final = (2_000, 400, 120, 48, 24)
 _SHAPES_WIDTH: Final = 400
 _NO_CAUSE: Final = (-1, -1)
-HOST_LOOKS: Final = ("annotation", "module", "op", "call")
+HOST_LOOKS: Final = ("annotation", "module", "python", "op", "call")
 LOOK_NAMES: Final = (*LOOKS, *HOST_LOOKS)
 """What boxes can look like, by the numbers that the bytes hold: components, then host events."""
 
@@ -92,6 +92,10 @@ def _bytes(
         header = _level(level, len(kinds), columns)
         header["what"] = _add(columns, what[mine])
         header["cause"] = _add(columns, cause[mine])
+        header["launch"] = _add(columns, _launches(prepared, kinds, level.boxes))
+        header["queues"] = {
+            device: _counts(counts, columns) for device, counts in level.queues.items()
+        }
         levels.append(header)
     header = {
         **extra,
@@ -129,6 +133,35 @@ def _level(level: Level, lanes: int, columns: bytearray) -> dict[str, Any]:
         "length": _add(columns, length),
         "more": _add(columns, boxes.count - 1),
         "idle": _add(columns, length - boxes.busy_ns),
+    }
+
+
+def _launches(prepared: Prepared, kinds: Sequence[Kind], boxes: Boxes) -> IntArray:
+    """Return where the launch call of each activity is among the boxes; both have their own box.
+
+    0 where it is not, else from 1 on by how far from that of the activity before: 0, -1, 1, -2.
+    """
+    kind = np.where(boxes.count == 1, np.array(kinds)[boxes.lane], "")
+    mine, calls = np.flatnonzero(kind == "stream"), np.flatnonzero(kind == "call")
+    calls = calls[np.argsort(boxes.row[calls])]
+    call = prepared.linked.links.call_of_activity[boxes.row[mine]]
+    place = np.searchsorted(boxes.row[calls], call)
+    place = taken(calls, np.where(place < len(calls), place, -1))
+    is_there = (call >= 0) & (taken(boxes.row, place, -2) == call)
+    found = np.zeros(len(boxes), dtype=np.int64)
+    away = np.diff(place[is_there], prepend=0)
+    found[mine[is_there]] = 1 + ((away << 1) ^ (away >> 63))
+    return found
+
+
+def _counts(counts: Counts, columns: bytearray) -> dict[str, Any]:
+    """Return where the columns of a number are: lengths of stretches, most, and most - least."""
+    return {
+        "base": int(counts.start_ns[0]) if len(counts.start_ns) else 0,
+        "count": len(counts.start_ns),
+        "length": _add(columns, counts.end_ns - counts.start_ns),
+        "most": _add(columns, counts.most),
+        "falls": _add(columns, counts.most - counts.least),
     }
 
 
@@ -177,7 +210,7 @@ def _second_key(prepared: Prepared, kind: Kind) -> tuple[IntArray, list[tuple[in
             for category in categorised.categories
         ]
         return categorised.category, looks
-    if kind == "range":
+    if TABLE_OF[kind] == "marks":
         column = trace.marks["kind"]
         return codes(column), [(_look(name), name) for name in names(column)]
     if kind == "call":
@@ -201,7 +234,7 @@ def _causes(
     name, shapes = codes(ops["name"]), codes(ops["input_dims"])
     labels, dims = names(ops["name"]), names(ops["input_dims"])
     for kind, mine, row in _by_kind(kinds, boxes):
-        if kind == "range":
+        if TABLE_OF[kind] == "marks":
             continue
         op = row if kind == "op" else of_kind[kind][row]
         mine, op = mine[op >= 0], op[op >= 0]

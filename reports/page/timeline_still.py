@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 _MOST_BOXES: Final = 560
-_AXIS, _HEAD, _STREAM, _ROW = 36, 22, 17, 12
+_AXIS, _HEAD, _STREAM, _ROW, _COUNTER = 36, 22, 17, 12, 24
 """Heights in the drawing of the script: axis, heading with the space after it, rows."""
 
-_HOST_LOOK: Final = {"range": "annotation"}
+_HOST_LOOK: Final = {"range": "annotation", "frame": "python"}
 _MOST_TICKS: Final = 7
 _NEAR_END: Final = 6
 _LEAST_WIDTH: Final = 0.08
@@ -81,13 +81,17 @@ class StillLane:
 
 @dataclass(frozen=True, slots=True)
 class Still:
-    """The drawing: its axis, its lanes, and in words how many events and boxes."""
+    """The drawing: its axis, its lanes, and in words how many events and boxes.
+
+    A script draws `counters` more rows.
+    """
 
     span: Span
     ticks: list[AxisTick]
     lanes: list[StillLane]
     events_drawn: str
     boxes_drawn: str
+    counters: int
 
     @property
     def streams(self) -> str:
@@ -113,7 +117,7 @@ class Still:
         """
         heads = sum(lane.heading is not None for lane in self.lanes)
         rows = sum(_STREAM if a_lane.lane.kind == "stream" else _ROW for a_lane in self.lanes)
-        return _AXIS + heads * _HEAD + rows
+        return _AXIS + heads * _HEAD + rows + self.counters * _COUNTER
 
 
 def still(
@@ -136,7 +140,8 @@ def still(
             heading = None if turn else label
             rows.append(StillLane(heading, labels[place], lanes[place], rects, share))
     drawn_as = "one box" if len(boxes) == 1 else f"{count(len(boxes))} boxes"
-    return Still(span, _ticks(span), rows, numbered(boxes.events, "event"), drawn_as)
+    events = numbered(boxes.events, "event")
+    return Still(span, _ticks(span), rows, events, drawn_as, len(drawn.queues))
 
 
 def _ticks(span: Span) -> list[AxisTick]:

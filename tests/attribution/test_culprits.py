@@ -23,7 +23,7 @@ from traceflops.attribution.culprits import (
     gap_parts,
 )
 from traceflops.attribution.idle_slices import GapParts
-from traceflops.attribution.launch_lead import leads
+from traceflops.attribution.launch_lead import leads, outstanding_launches
 from traceflops.timeline import DeviceAccount
 
 US = 1_000
@@ -295,9 +295,9 @@ def test_gaps_are_counted_by_decade_of_their_length() -> None:
 
 
 def test_the_longest_gaps_have_the_culprit_that_takes_most_of_them() -> None:
-    """Twelve gaps before launches, the longest last: host code in each, longer than a wait."""
+    """112 gaps before launches, the longest last: host code in each, longer than a wait."""
     works, marks, now = [("first", 0, 0, US)], [], 1
-    for gap in range(12):
+    for gap in range(112):
         start, length = now, 1_000 + gap
         marks += [frame(f"a.py({gap}): f", start, start + 600)]
         marks += [frame("queue.py(154): get", start + 600, start + length)]
@@ -306,10 +306,11 @@ def test_the_longest_gaps_have_the_culprit_that_takes_most_of_them() -> None:
         now += 1
     idle = analyze(trace_of(**launched(*works), marks=marks)).idle
     assert [(one.kind, one.label) for one in idle.longest] == [
-        ("host_code", f"a.py({gap}): f") for gap in range(11, 1, -1)
+        ("host_code", f"a.py({gap}): f") for gap in range(111, 11, -1)
     ]
     assert {one.device for one in idle.longest} == {0}
-    assert len({one.start_ns for one in idle.longest}) == 10
+    shown = {one.start_ns: one.end_ns - one.start_ns for one in idle.longest}
+    assert list(shown.values()) == [(1_000 + gap) * US for gap in range(111, 11, -1)]
 
 
 def test_a_gap_over_the_edge_of_two_windows_is_one() -> None:
@@ -319,6 +320,15 @@ def test_a_gap_over_the_edge_of_two_windows_is_one() -> None:
     marks = [{**step, "kind": "step"} for step in steps]
     lengths = analyze(trace_of(**run, marks=marks)).idle.histogram
     assert sum(one.gaps for one in lengths if one.from_ns == 100 * US) == 1
+
+
+def test_a_gap_in_two_windows_apart_has_one_culprit() -> None:
+    trace = made()
+    apart = Intervals.of(np.array([0, 700 * US]), np.array([500 * US, 2_000 * US]))
+    parts = gap_parts(prepare(trace).accounts[0], apart)
+    assert len(parts.start_ns) == 2
+    (one,) = culprits_of(parts, trace).longest
+    assert (one.start_ns, one.end_ns) == (20 * US, 1_010 * US)
 
 
 def test_the_docs_have_the_remedies_that_reports_give() -> None:
@@ -428,3 +438,30 @@ def test_labelled_recordings(name: str) -> None:
             continue
         off = abs(ms[label["class"]] - label["ms"])
         assert off <= max(0.1 * label["ms"], 0.02 * meta["idle_ms"]), label["class"]
+
+
+@given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 40)), min_size=1, max_size=30))
+def test_outstanding_launches_are_called_and_not_yet_started(pairs: list[tuple[int, int]]) -> None:
+    works = [("k", called, called + lead, 3) for called, lead in pairs]
+    account = prepare(trace_of(**launched(*works))).accounts[0]
+    at, count = outstanding_launches(account)
+    changes = dict(zip(at.tolist(), count.tolist(), strict=True))
+    now, last = 0, None
+    for instant in range(105):
+        now = changes.get(instant, now)
+        assert now == sum(begun <= instant < start for _, begun, start, _ in works)
+        assert instant not in changes or now != last
+        last = now
+
+
+def test_a_launch_of_several_operations_is_outstanding_until_the_first() -> None:
+    run = launched(("a", 0, 10, 5), ("b", 20, 40, 5))
+    run["activities"].append({"name": "c", "start_ns": 60, "correlation": 2})
+    run["activities"].append({"name": "unlaunched", "start_ns": 80})
+    at, count = outstanding_launches(prepare(trace_of(**run)).accounts[0])
+    assert list(zip(at.tolist(), count.tolist(), strict=True)) == [
+        (0, 1),
+        (10, 0),
+        (20, 1),
+        (40, 0),
+    ]

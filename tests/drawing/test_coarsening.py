@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traceflops.drawing.coarsening import Boxes, LaneEvents, Times, at_most, merged
+from traceflops.drawing.coarsening import Boxes, Counter, LaneEvents, Times, at_most, merged
 from traceflops.table.columns import IntArray
 
 
@@ -49,6 +49,31 @@ lanes = st.lists(
     min_size=1,
     max_size=3,
 ).map(events)
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 30), st.integers(0, 9)), min_size=2, max_size=60),
+    st.tuples(st.integers(-50, 900), st.integers(0, 900)),
+    st.integers(1, 20),
+)
+def test_a_number_is_between_its_least_and_its_most(
+    changes: list[tuple[int, int]], span: tuple[int, int], most: int
+) -> None:
+    at = np.cumsum([after for after, _ in changes])
+    values = [value for _, value in changes]
+    found = Counter.of(at, np.array(values)).within(span[0], sum(span), most)
+    assert len(found.most) <= most
+    pieces = list(zip(at.tolist(), at[1:].tolist(), values, strict=False))
+    stretches = zip(found.start_ns, found.end_ns, found.least, found.most, strict=True)
+    for start, end, low, high in stretches:
+        inside = [value for begin, stop, value in pieces if begin < end and stop > start]
+        assert (low, high) == (min(inside), max(inside))
+    assert (found.start_ns[1:] == found.end_ns[:-1]).all()
+    touching = [one for one in pieces if one[0] <= sum(span) and one[1] >= span[0]]
+    assert [*found.start_ns[:1], *found.end_ns[-1:]] == [
+        *(begin for begin, _, _ in touching[:1]),
+        *(stop for _, stop, _ in touching[-1:]),
+    ]
 
 
 def inside(found: Made, boxes: Boxes, box: int) -> list[int]:

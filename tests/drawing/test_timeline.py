@@ -3,11 +3,13 @@
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.build import launched, step_marks, trace_of
 from traceflops.analysis.preparation import prepare
+from traceflops.drawing import lanes
 from traceflops.drawing.timeline import Budget, Drawable, Span, Timeline, drawable, parts_ns
 from traceflops.table.trace import Note, Trace
 from traceflops.timeline.records import Gap, IdleCauses
@@ -35,8 +37,8 @@ def boxes_of(timeline: Timeline, level: int = 0) -> list[tuple[str, int, int, in
     found = zip(
         *(getattr(boxes, n).tolist() for n in ("lane", "start_ns", "end_ns", "count")), strict=True
     )
-    lanes = timeline.lanes
-    return [(lanes[lane].kind, lanes[lane].depth, s, e, n) for lane, s, e, n in found]
+    of = timeline.lanes
+    return [(of[lane].kind, of[lane].depth, s, e, n) for lane, s, e, n in found]
 
 
 def steps(count: int, length: int = 100) -> dict[str, list[dict[str, Any]]]:
@@ -60,7 +62,7 @@ def test_a_stream_a_lane_and_host_tables_below_one_another() -> None:
         ],
         marks=[
             {"name": "phase", "start_ns": 80, "dur_ns": 100},
-            {"name": "frame", "kind": "python", "start_ns": 80, "dur_ns": 100},
+            {"name": "<built-in sum>", "kind": "python", "start_ns": 80, "dur_ns": 100},
         ],
     )
     _, found = drawn(trace)
@@ -77,6 +79,71 @@ def test_a_stream_a_lane_and_host_tables_below_one_another() -> None:
     assert [lane.track for lane in timeline.lanes] == [7, 9, 1, 1, 1, 1]
     assert timeline.left_out.marks == {"python": 1}
     assert timeline.events == 7
+
+
+def frame(name: str, start: int, end: int, **more: Any) -> dict[str, Any]:
+    row = {"name": name, "kind": "python", "start_ns": start, "dur_ns": end - start}
+    return row | more
+
+
+def test_functions_of_users_and_modules_are_frames_of_a_lane_of_their_own() -> None:
+    trace = trace_of(
+        activities=kernels((0, 10), (990, 10)),
+        calls=[{"start_ns": 980, "dur_ns": 3}],
+        marks=[
+            frame("train.py(1): main", 0, 1_000),  # little but a call
+            frame("train.py(9): run", 0, 950),
+            frame("nn.Module: Model_0", 100, 900, kind="module"),
+            frame("model.py(5): forward", 100, 900),
+            frame("torch/nn/functional.py(7): linear", 110, 200),
+            frame("model.py(8): norm", 150, 160),
+            frame("worker.py(8): loop", 0, 1_000, thread=2),  # a thread of nothing else
+        ],
+    )
+    _, found = drawn(trace)
+    frames = [one for one in boxes_of(found.within(Budget())) if one[0] == "frame"]
+    assert frames == [
+        ("frame", 0, 0, 950, 1),
+        ("frame", 1, 100, 900, 1),
+        ("frame", 2, 100, 900, 1),
+        ("frame", 3, 150, 160, 1),
+    ]
+    assert found.outline.left_out.marks == {"python": 3}
+
+
+def test_of_many_frames_those_near_gaps_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = {
+        "activities": kernels((0, 10), (100, 10), (400, 10), (5_000, 10)),
+        "calls": [{"start_ns": 2, "dur_ns": 3}],
+        "marks": [
+            *(frame(f"train.py({t}): step", t, t + 9) for t in range(0, 5_000, 10)),
+            frame("nn.Module: Model_0", 5_000, 5_010, kind="module"),
+        ],
+    }
+    near = (gap(0, 110, 290),)
+
+    def starts() -> list[int]:
+        _, found = drawn(trace_of(**rows), near)
+        return [s for kind, _, s, _, _ in boxes_of(found.within(Budget())) if kind == "frame"]
+
+    assert starts() == list(range(0, 5_010, 10))
+    monkeypatch.setattr(lanes, "_MOST_FRAMES", 500)
+    assert starts() == [*range(0, 690, 10), 5_000]  # as much again on both sides: -180 to 690
+
+
+def test_outstanding_launches_are_counted_in_each_level() -> None:
+    works = [("k", 10 * i, 1_000 + 10 * i, 5) for i in range(50)]
+    _, found = drawn(trace_of(**launched(*works)))
+    exact = found.within(Budget()).levels[0].queues[0]
+    # The first activity is the time 0: one launch more every 10 ns, then one less.
+    at = [*range(-1_000, -500, 10), *range(0, 490, 10)]
+    assert exact.start_ns.tolist() == at
+    assert exact.end_ns.tolist() == [*at[1:], 490]
+    assert exact.most.tolist() == exact.least.tolist() == [*range(1, 51), *range(49, 0, -1)]
+    coarse = found.within(Budget(all=90, whole=90, step=90, gap=9)).levels[0].queues[0]
+    assert 1 < len(coarse.most) <= 9
+    assert (coarse.most.max(), coarse.least.min()) == (50, 1)
+    assert coarse.end_ns[:-1].tolist() == coarse.start_ns[1:].tolist()
 
 
 @given(

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import traceflops as tf
+from tests.build import launched, trace_of
 from tests.conftest import ROOT
 from traceflops.analysis.preparation import prepare
 from traceflops.cli import app
@@ -195,3 +196,13 @@ def test_other_suffixes_are_refused_as_of_reports(tmp_path: Path) -> None:
         assert refused.exit_code == 2
         assert "give a name that ends in .json or .json.gz" in refused.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_outstanding_launches_are_a_counter_of_their_device() -> None:
+    trace = trace_of(**launched(("a", 100, 130, 5), ("b", 110, 150, 5), ("c", 160, 170, 5)))
+    document = unpacked(render_perfetto(prepare(trace)))["traceEvents"]
+    counters = [one for one in document if one["ph"] == "C"]
+    assert {(one["pid"], one["name"]) for one in counters} == {(1, "outstanding launches")}
+    assert [(ns(one["ts"]), one["args"]["launches"]) for one in counters] == [
+        *((0, 1), (10, 2), (30, 1), (50, 0), (60, 1), (70, 0))
+    ]

@@ -55,6 +55,25 @@ def data_of(text: str) -> tuple[dict[str, Any], bytes]:
     return json.loads(content[4 : 4 + size]), content[4 + size :]
 
 
+def test_each_activity_knows_the_box_of_its_launch() -> None:
+    """Three graph nodes of one call, one of another, one whose call is not recorded."""
+    run = launched(("a", 0, 100, 10), ("b", 20, 200, 10))
+    more = [("c", 120, 1), ("d", 140, 1), ("e", 220, 9), ("f", 300, 2)]
+    for name, start, correlation in more:
+        run["activities"].append(
+            {"name": name, "start_ns": start, "dur_ns": 5, "correlation": correlation}
+        )
+    header, content = data_of(render_html(tf.analyze(trace_of(**run))))
+    codes = column(header, content, 0, "launch")
+    found, last = [], 0
+    for code in codes:
+        if code:
+            last += -code // 2 if code % 2 == 0 else (code - 1) // 2
+        found.append(last if code else None)
+    # Boxes: a, c, d, b, e, f on the stream; the two calls after them.
+    assert found == [6, 6, 6, 7, None, 7, None, None]
+
+
 def column(header: dict[str, Any], content: bytes, level: int, name: str) -> list[int]:
     count = sum(header["levels"][level]["lanes"])
     offset, width = header["levels"][level][name]
@@ -228,8 +247,9 @@ def test_the_pointer_shows_the_whole_truth_of_an_event(page: Opened) -> None:
         "compute, gemm",
         "launched by aten::mm",
         "shapes 4×8, 8×2",  # noqa: RUF001
+        "launch: launch, 5 µs before",
     ]
-    assert hover(page, 0.95) == ""
+    assert hover(page, 0.3, FIRST_ROW - 18) == ""
 
 
 def test_the_link_of_a_gap_moves_the_view(page: Opened) -> None:
@@ -241,7 +261,11 @@ def test_the_link_of_a_gap_moves_the_view(page: Opened) -> None:
     assert page.page.locator("#timeline-place").input_value() == "gap=1"
     top = "document.getElementById('timeline').getBoundingClientRect().top"
     until(page.page.main_frame, f"Math.abs({top}) < 90")
-    assert hover(page, 0.5) == ""
+    assert hover(page, 0.5).split("\n\n") == [
+        "GPU waits on: my_copy_kernel",
+        "35 µs at 360.000 µs · made.json · gpu 0",
+        "late start of queued work",
+    ]
     assert hover(page, 0.75).startswith("my_copy_kernel")
 
 
@@ -262,10 +286,12 @@ def test_an_event_can_be_reached_and_read_without_a_pointer(page: Opened) -> Non
     page.page.select_option("#timeline-place", "step=2")
     status(page)
     page.page.focus("#timeline-view")
-    page.page.keyboard.press("n")
-    page.page.keyboard.press("n")
     panel = page.page.locator("#timeline-chosen")
-    assert "my_copy_kernel" in panel.inner_text() or "sm90_xmma" in panel.inner_text()
+    said = []
+    for key in ("n", "n", "n", "d"):
+        page.page.keyboard.press(key)
+        said.append(panel.locator("p").first.inner_text())
+    assert said == ["sm90_xmma_gemm_bf16", WAIT, "my_copy_kernel", "0 outstanding launches"]
     page.page.keyboard.press("Escape")
     assert not panel.is_visible()
     page.page.locator("#timeline-table summary").click()
@@ -275,6 +301,62 @@ def test_an_event_can_be_reached_and_read_without_a_pointer(page: Opened) -> Non
     assert found[0].startswith("ProfilerStep#3\tmade.json CPU · thread 1 · annotations\t295.000 µs")
     assert any(one.startswith("sm90_xmma_gemm_bf16\tmade.json · gpu 0 · stream 7") for one in found)
     page.page.locator("#timeline-table summary").click()
+
+
+WAIT = "GPU waits on: launch"  # 5 µs from the call to the start: launch latency
+
+
+def test_outstanding_launches_can_be_read(page: Opened) -> None:
+    page.page.select_option("#timeline-place", "step=2")
+    status(page)
+    # The second kernel of a step is called with the first, which starts at 200 µs, and starts at
+    # 265; then nothing is called until 295.
+    counter = FIRST_ROW + 22
+    assert hover(page, 0.3, counter).split("\n\n") == [
+        "1 outstanding launch",
+        "65 µs at 200.000 µs · made.json · gpu 0 · outstanding",
+    ]
+    assert hover(page, 0.8, counter).startswith("0 outstanding launches")
+    # Of all 630 µs, between 195.002 and 200: two, whatever was true for 2 ns before.
+    page.page.select_option("#timeline-place", "whole")
+    status(page)
+    assert hover(page, 0.325, counter).startswith("2 outstanding launches")
+
+
+UNDER = """() => {
+    const canvas = document.querySelector('#timeline-view canvas');
+    const ratio = canvas.width / canvas.clientWidth;
+    const copy = new OffscreenCanvas(canvas.width, canvas.height)
+        .getContext('2d', { willReadFrequently: true });
+    copy.drawImage(canvas, 0, 0);
+    return [...copy.getImageData(104 * ratio, 118 * ratio, canvas.width, 10 * ratio).data].join();
+}"""
+"""The first row of the CPU, over which arrows lead."""
+
+
+def test_an_arrow_leads_from_a_launch_to_what_it_launched_and_back(page: Opened) -> None:
+    page.page.select_option("#timeline-place", "step=2")
+    status(page)
+    page.page.focus("#timeline-view")
+    panel, button = page.page.locator("#timeline-chosen"), page.page.locator("#timeline-follow")
+    page.page.keyboard.press("n")
+    assert "launch: launch, 5 µs before" in panel.inner_text()
+    button.click()  # the call begins before what is in view
+    assert "launches one GPU operation, 5 µs later" in panel.inner_text()
+    assert "188.500 to 266.500 µs" in status(page)  # the stretch and a tenth on both sides
+    page.page.focus("#timeline-view")
+    painted(page)
+    with_arrow = page.page.evaluate(UNDER)
+    page.page.keyboard.press("l")
+    assert "sm90_xmma_gemm_bf16" in panel.inner_text()
+    painted(page)
+    assert page.page.evaluate(UNDER) == with_arrow
+    page.page.keyboard.press("Escape")
+    painted(page)
+    assert page.page.evaluate(UNDER) != with_arrow
+    for key in "nd":  # to the outstanding launches, from which no arrow leads
+        page.page.keyboard.press(key)
+    assert button.is_hidden()
 
 
 def test_the_strip_moves_the_view(page: Opened) -> None:

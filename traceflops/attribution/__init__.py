@@ -42,7 +42,7 @@ if TYPE_CHECKING:
         memory_times,
         operators,
     )
-    from traceflops.attribution.launch_lead import HostBound, host_bound
+    from traceflops.attribution.launch_lead import HostBound, host_bound, outstanding_launches
     from traceflops.attribution.launching_ops import launchers
     from traceflops.attribution.op_kernels import Attribution, Fate, attribute, named
     from traceflops.attribution.products import (

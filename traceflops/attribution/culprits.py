@@ -42,7 +42,7 @@ REST: Final = "(others)"
 _LAUNCHES: Final = ("launch_latency", "device_wait")
 _CALLS: Final = ("sync_call", "blocking_copy", "memory_alloc", "slow_driver_call")
 _KINDS: Final = tuple(CLASSES)
-_LONGEST: Final = 10
+_LONGEST: Final = 100
 """So many of the longest gaps have a culprit of their own."""
 _NEVER: Final = np.iinfo(np.int64).min
 _DECADES_NS: Final = 10 ** np.arange(19)
@@ -94,6 +94,7 @@ class GapCulprit:
 
     device: int
     start_ns: int
+    end_ns: int
     kind: str
     label: str
 
@@ -319,16 +320,20 @@ def _of_longest(naming: _Naming) -> tuple[GapCulprit, ...]:
     parts, slices = naming.parts, naming.slices
     order = np.argsort(parts.start_ns - parts.end_ns, kind="stable")[:_LONGEST]
     device = numbers(naming.trace.activities["device"])
-    found = []
+    explained = naming.kind != PLACES["unexplained"]
+    known = np.flatnonzero(explained & np.isin(slices.part, order))
+    found: dict[tuple[int, int], GapCulprit] = {}  # by gap: it may be in several windows
     for part in order.tolist():
-        rows = np.flatnonzero((slices.part == part) & (naming.kind != PLACES["unexplained"]))
+        rows = known[slices.part[known] == part]
         if len(rows):
             kind, dur_ns = naming.kind[rows], slices.dur_ns[rows]
             largest = max(set(kind.tolist()), key=lambda one: int(dur_ns[kind == one].sum()))
             row = int(rows[np.where(kind == largest, dur_ns, -1).argmax()])
-            start_ns, of = int(parts.gap_start_ns[part]), int(device[parts.activity[part]])
-            found.append(GapCulprit(of, start_ns, _KINDS[largest], naming.name(row)))
-    return tuple(found)
+            gap = int(parts.gap_start_ns[part]), int(parts.gap_end_ns[part])
+            of = int(device[parts.activity[part]])
+            one = GapCulprit(of, *gap, _KINDS[largest], naming.name(row))
+            found.setdefault((of, one.start_ns), one)
+    return tuple(found.values())
 
 
 def _grouped(naming: _Naming) -> Iterator[tuple[Culprit, int]]:

@@ -76,6 +76,16 @@ def leads(account: DeviceAccount) -> Leads:
     return Leads(rows.start_ns[first], lead, called[first] >= before[first])
 
 
+def outstanding_launches(account: DeviceAccount) -> tuple[IntArray, IntArray]:
+    """Return when the number of launches called and not yet started changes, and to what."""
+    launched = leads(account)
+    called = launched.start_ns - launched.lead_ns
+    at, place = np.unique(np.append(called, launched.start_ns), return_inverse=True)
+    begun, started = np.split(place, 2)
+    change = np.bincount(begun, minlength=len(at)) - np.bincount(started, minlength=len(at))
+    return at[change != 0], np.cumsum(change)[change != 0]
+
+
 def host_bound(prepared: Prepared) -> HostBound | None:
     """Return whether the host holds the devices back in the chosen windows; None without launches.
 

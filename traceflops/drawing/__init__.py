@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from traceflops.faces import lazy
 
 if TYPE_CHECKING:
-    from traceflops.drawing.coarsening import Boxes
+    from traceflops.drawing.coarsening import Boxes, Counts
     from traceflops.drawing.lane_stacking import MOST_LANES, lanes_of
     from traceflops.drawing.lanes import TABLE_OF, Kind, Lane
     from traceflops.drawing.timeline import (

@@ -100,6 +100,42 @@ class Boxes:
         return int(self.count.sum())
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Counts:
+    """The least and the most that a number was in stretches that follow one another."""
+
+    start_ns: IntArray
+    end_ns: IntArray
+    least: IntArray
+    most: IntArray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Counter:
+    """A number that changes: the times at which it does, and what it is from then on."""
+
+    steps: LaneEvents
+    count: IntArray
+
+    @classmethod
+    def of(cls, at_ns: IntArray, count: IntArray) -> Counter:
+        """Return a number that is `count` from each of these times up to the next."""
+        rows = np.arange(len(at_ns) - 1)
+        return cls(LaneEvents(rows, Times(at_ns[:-1], np.diff(at_ns), None), 0), count[:-1])
+
+    def within(self, start_ns: int, end_ns: int, most: int) -> Counts:
+        """Return what it is in a range of time, as no more than so many stretches."""
+        some = self.steps.touching(start_ns, end_ns)
+        boxes = at_most([some], most)
+        first = np.cumsum(boxes.count) - boxes.count
+        counts = self.count[some.row]
+        least, largest = (
+            which.reduceat(counts, first) if len(first) else first
+            for which in (np.minimum, np.maximum)
+        )
+        return Counts(boxes.start_ns, boxes.end_ns, least, largest)
+
+
 def together(some: Sequence[Boxes]) -> Boxes:
     """Return boxes of different lanes as one, in the order of the lanes."""
     columns = [

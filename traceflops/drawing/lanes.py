@@ -8,17 +8,21 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
 
+from traceflops.attribution import is_of_library
 from traceflops.drawing.coarsening import LaneEvents, Times
 from traceflops.drawing.lane_stacking import stacked
 from traceflops.table import (
     ABSENT,
+    BoolArray,
     IntArray,
+    OpTree,
     SmallArray,
     WholeArray,
     codes,
     groups,
     in_order,
     is_one_of,
+    joint_codes,
     names,
     numbers,
     slices,
@@ -29,24 +33,27 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from traceflops.table import Trace
-    from traceflops.timeline import LinkedTrace
+    from traceflops.timeline import Intervals, LinkedTrace
     from traceflops.windows import Prepared
 
-Kind = Literal["stream", "range", "op", "call"]
+Kind = Literal["stream", "range", "frame", "op", "call"]
 
 TABLE_OF: Final[Mapping[Kind, str]] = {
     "stream": "activities",
     "range": "marks",
+    "frame": "marks",
     "op": "ops",
     "call": "calls",
 }
 """The table that the events of a lane are rows of."""
 
-RANGES: Final = ("annotation", "module")
-"""The marks that are drawn."""
+_RANGE: Final = "annotation"
+_FRAMES: Final = ("python", "module")
+_MOST_FRAMES: Final = 200_000
+"""Of more frames only modules and those near the longest gaps are drawn."""
 
-_HOST_KINDS: Final[tuple[Kind, ...]] = ("range", "op", "call")
-_MOST_HOST_ROWS: Final[Mapping[Kind, int]] = {"range": 5, "op": 6, "call": 2}
+_HOST_KINDS: Final[tuple[Kind, ...]] = ("range", "frame", "op", "call")
+_MOST_HOST_ROWS: Final[Mapping[Kind, int]] = {"range": 5, "frame": 10, "op": 6, "call": 2}
 _MOST_STREAMS: Final = 32
 _LEAST_STREAMS: Final = 2
 _LEAST_ROWS: Final = 3
@@ -135,27 +142,38 @@ def activity_times(prepared: Prepared) -> Times:
     return _times(prepared.trace.activities, part)
 
 
-def host_lanes(prepared: Prepared, origins_ns: Mapping[int, int]) -> list[LaneGroup]:
-    """Return the lanes of the hosts of some processes, whose time 0 these are."""
-    tables = [_host_rows(prepared.linked, kind) for kind in _HOST_KINDS]
+def host_lanes(
+    prepared: Prepared, origins_ns: Mapping[int, int], near: Intervals
+) -> list[LaneGroup]:
+    """Return the lanes of the hosts of some processes, whose time 0 these are.
+
+    Of many Python frames only modules and those near some instants are drawn.
+    """
+    tables = [_host_rows(prepared.linked, kind, near) for kind in _HOST_KINDS]
     found = []
     for process, origin_ns in origins_ns.items():
         tracks = [rows.of(_run(np.flatnonzero(of == process))).by_track() for of, rows in tables]
         counts: dict[int, int] = {}
         for track in tracks:
             for thread, rows in track.items():
-                counts[thread] = counts.get(thread, 0) + len(rows.row)
+                if rows.kind != "frame":
+                    counts[thread] = counts.get(thread, 0) + len(rows.row)
         most = sorted(counts, key=lambda thread: (-counts[thread], thread))[:_MOST_THREADS]
+        tracks = [{thread: one[thread] for thread in counts if thread in one} for one in tracks]
         found.append(_group(tracks, process, None, most, _MOST_HOST_ROWS, origin_ns))
     return found
 
 
-def marks_left_out(trace: Trace) -> dict[str, int]:
-    """Return how many marks there are of the kinds that are not drawn."""
-    kind = codes(trace.marks["kind"])
-    counts = np.bincount(kind[kind >= 0], minlength=1).tolist()
-    named = dict(zip(names(trace.marks["kind"]), counts, strict=False))
-    return {name: count for name, count in named.items() if count and name not in RANGES}
+def marks_left_out(trace: Trace, drawn: Sequence[LaneGroup]) -> dict[str, int]:
+    """Return how many marks are not drawn, by kind; annotations count by lane."""
+    kinds, kind = names(trace.marks["kind"]), codes(trace.marks["kind"])
+    counts = np.bincount(kind[kind >= 0], minlength=len(kinds))
+    for one in drawn:
+        for lane, events in zip(one.lanes, one.events, strict=True):
+            if lane.kind == "frame":
+                counts -= np.bincount(kind[events.row], minlength=len(kinds))
+    named = zip(kinds, counts.tolist(), strict=True)
+    return {name: count for name, count in named if count and name != _RANGE}
 
 
 def _run(rows: IntArray) -> IntArray | slice:
@@ -173,7 +191,7 @@ def _longest_tracks(rows: Mapping[int, _LaneRows], most: int) -> list[int]:
     return sorted(time, key=lambda track: (-time[track], track))[:most]
 
 
-def _host_rows(linked: LinkedTrace, kind: Kind) -> tuple[WholeArray, _LaneRows]:
+def _host_rows(linked: LinkedTrace, kind: Kind, near: Intervals) -> tuple[WholeArray, _LaneRows]:
     """Return the rows of a table that are drawn, and their processes."""
     table = linked.trace.table(TABLE_OF[kind])
     process: WholeArray = numbers(table["process"]).astype(np.int32)  # narrow: all are held at once
@@ -187,11 +205,43 @@ def _host_rows(linked: LinkedTrace, kind: Kind) -> tuple[WholeArray, _LaneRows]:
         return process[row], _LaneRows(kind, times, row, thread[row], depth)
     wanted = times.lasting_ns >= 0
     if kind == "range":
-        wanted &= is_one_of(table["kind"], *RANGES)
+        wanted &= is_one_of(table["kind"], _RANGE)
+    if kind == "frame":
+        wanted &= is_one_of(table["kind"], *_FRAMES)
     row = np.flatnonzero(wanted).astype(np.int32)
+    if kind == "frame":
+        row = _frames(table, times, row, near)
     if len(row) < len(thread):
         process, thread = process[row], thread[row]
     return process, _LaneRows(kind, times, row, thread)
+
+
+def _frames(table: pa.Table, times: Times, rows: WholeArray, near: Intervals) -> WholeArray:
+    """Return the frames, of some, that are drawn: modules, and functions of users.
+
+    Not those that do little but call another one.
+    """
+    code, own = np.unique(codes(table["name"])[rows], return_inverse=True)
+    texts = [*names(table["name"]), ""]
+    of_user = np.array([not is_of_library(texts[place]) for place in code.tolist()], dtype=np.bool_)
+    is_module = is_one_of(table["kind"], "module")
+    rows = rows[of_user[own] | is_module[rows]]
+    if len(rows) > _MOST_FRAMES:
+        start = times.start_ns[rows]
+        ended = np.searchsorted(near.end_ns, start, side="right")
+        begun = np.searchsorted(near.start_ns, start + times.lasting_ns[rows], side="left")
+        rows = rows[(ended < begun) | is_module[rows]]
+    return rows[~_is_wrapper(table, times, rows) | is_module[rows]]
+
+
+def _is_wrapper(table: pa.Table, times: Times, rows: WholeArray) -> BoolArray:
+    """Return which of some rows spend more than nine tenths of their time in one other."""
+    thread = joint_codes(numbers(table["process"])[rows], numbers(table["thread"], ABSENT)[rows])
+    start, lasting = times.start_ns[rows], times.lasting_ns[rows]
+    parent = OpTree.nested(thread, start, start + lasting).parent
+    longest = np.full(len(rows), -1, dtype=np.int64)
+    np.maximum.at(longest, parent[parent >= 0], lasting[parent >= 0])
+    return (longest >= 0) & (10 * longest > 9 * lasting)
 
 
 def _nests(linked: LinkedTrace, times: Times) -> bool:
@@ -226,7 +276,7 @@ def _group(
             lanes += [Lane(kind, process, device, number, depth) for depth in range(len(stacks))]
             events += stacks
             deep = len(rows.row) - sum(map(len, stacks))
-            if deep:
+            if deep and kind != "frame":
                 too_deep[kind] = too_deep.get(kind, 0) + deep
     there = {track for found in tables for track in found}
     left_out = sum(len(found[t].row) for found in tables for t in found if t not in tracks)

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from traceflops.drawing.coarsening import Boxes, LaneEvents, at_most, together
+from traceflops.attribution import outstanding_launches
+from traceflops.drawing.coarsening import Boxes, Counter, Counts, LaneEvents, at_most, together
 from traceflops.drawing.lanes import (
     Lane,
     LaneGroup,
@@ -26,7 +27,7 @@ from traceflops.drawing.lanes import (
     marks_left_out,
 )
 from traceflops.table import IntArray, numbers
-from traceflops.timeline import WORK, Gap, Window
+from traceflops.timeline import WORK, Gap, Intervals, Window
 from traceflops.windows import origins as origins_of
 from traceflops.windows import step_spread
 
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 _MOST_DEVICES: Final = 8
 _MOST_HOSTS: Final = 4
 _ROOM: Final = 50
+_BOXES_A_COUNT: Final = 10
+"""So many boxes are there to each stretch in which launches are counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +66,11 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """All that lies in a range of time, as boxes."""
+    """All that lies in a range of time, as boxes; and the outstanding launches of each device."""
 
     span: Span
     boxes: Boxes
+    queues: Mapping[int, Counts]
 
     @property
     def is_single(self) -> bool:
@@ -144,12 +148,14 @@ class Timeline:
 class Drawable:
     """The lanes of a trace with all their events, from which levels of any budget are made.
 
-    `groups` are ranges of lanes: those of a device, or of the host of a process.
+    `groups` are ranges of lanes: those of a device, or of the host of a process. `queues` are the
+    outstanding launches of devices.
     """
 
     outline: Timeline
     lanes: tuple[LaneEvents, ...]
     groups: tuple[tuple[int, int], ...]
+    queues: Mapping[int, Counter]
 
     @property
     def events(self) -> int:
@@ -198,7 +204,12 @@ class Drawable:
         return together(made)
 
     def _level(self, span: Span, most: int) -> Level:
-        return Level(span, self.boxes(span, most))
+        share = max(most // (_BOXES_A_COUNT * max(len(self.queues), 1)), 1)
+        queues = {
+            device: queue.within(span.start_ns, span.end_ns, share)
+            for device, queue in self.queues.items()
+        }
+        return Level(span, self.boxes(span, most), queues)
 
     def _details(self, budget: Budget) -> Iterator[tuple[Span, int]]:
         steps = self.outline.representative
@@ -227,7 +238,9 @@ def drawable(prepared: Prepared, gaps: Sequence[Gap] = ()) -> Drawable | None:
         device_lanes(prepared, device, origins[process[device]], len(first), times)
         for device in first
     ]
-    of_hosts = host_lanes(prepared, {host: origins[host] for host in hosts[:_MOST_HOSTS]})
+    of_hosts = host_lanes(
+        prepared, {host: origins[host] for host in hosts[:_MOST_HOSTS]}, _near(gaps)
+    )
     drawn = [*of_devices, *(of_host for of_host in of_hosts if of_host.lanes)]
     shown = tuple(of_host.lanes[0].process for of_host in of_hosts if of_host.lanes)
     ends = list(accumulate(len(one.lanes) for one in drawn))
@@ -245,7 +258,14 @@ def drawable(prepared: Prepared, gaps: Sequence[Gap] = ()) -> Drawable | None:
         gaps=tuple(_gap_span(gap, chosen, origins, process) for gap in gaps),
         left_out=_left_out(prepared, chosen, hosts, drawn),
     )
-    return Drawable(outline, _numbered(drawn), tuple(zip([0, *ends], ends, strict=False)))
+    groups = tuple(zip([0, *ends], ends, strict=False))
+    queues = {
+        device: Counter.of(at_ns - origins[process[device]], count)
+        for device in chosen.devices
+        for at_ns, count in [outstanding_launches(prepared.accounts[device])]
+        if len(at_ns)
+    }
+    return Drawable(outline, _numbered(drawn), groups, queues)
 
 
 def with_room(span: Span) -> Span:
@@ -258,6 +278,13 @@ def around(span: Span) -> Span:
     """Return a range with as much time again before and after it."""
     length = span.end_ns - span.start_ns
     return Span(span.start_ns - length, span.end_ns + length)
+
+
+def _near(gaps: Sequence[Gap]) -> Intervals:
+    """Return the surroundings of gaps, in the time of the trace."""
+    spans = [around(Span(gap.start_ns, gap.start_ns + gap.dur_ns)) for gap in gaps]
+    ends = np.array([(span.start_ns, span.end_ns) for span in spans], dtype=np.int64)
+    return Intervals.of(*ends.reshape(-1, 2).T)
 
 
 def parts_ns(prepared: Prepared, timeline: Timeline, span: Span, bins: int) -> dict[str, IntArray]:
@@ -333,7 +360,7 @@ def _left_out(
         tracks=sum(one.tracks_left_out for one in drawn),
         events_of_tracks=sum(one.events_left_out for one in drawn),
         deep=sum(sum(one.too_deep.values()) for one in drawn),
-        marks=marks_left_out(prepared.trace),
+        marks=marks_left_out(prepared.trace, drawn),
     )
 
 

@@ -26,7 +26,7 @@
     return element;
   };
   const lines = (box) =>
-    described(data, view.state.shown.source, box, view.labelOf(box.lane)).map(([name, text]) => made("p", name, text));
+    described(data, view.state.shown.source, box, view.labelOf(box)).map(([name, text]) => made("p", name, text));
 
   // Those who listen to the page hear it once it rests, not at every frame of a drag.
   let waits = 0;
@@ -37,11 +37,11 @@
     waits = setTimeout(() => { find("said").textContent = text; }, QUIET_MS);
   };
   const list = () => {
-    const { boxes, source } = view.state.shown;
-    const longest = [...boxes].sort((a, b) => (b.end - b.start) - (a.end - a.start)).slice(0, LISTED);
+    const { boxes, marks, source } = view.state.shown;
+    const longest = [...boxes, ...marks.filter(({ waits }) => waits)].sort((a, b) => (b.end - b.start) - (a.end - a.start)).slice(0, LISTED);
     find("table").querySelector("tbody").replaceChildren(...longest.map((box) => {
       const row = document.createElement("tr");
-      row.append(...cells(data, source, box, view.labelOf(box.lane)).map((text, place) =>
+      row.append(...cells(data, source, box, view.labelOf(box)).map((text, place) =>
         made("td", place === 2 || place === 3 ? "n" : "", text || "–")));
       return row;
     }));
@@ -69,7 +69,16 @@
     const panel = find("chosen");
     panel.hidden = !box;
     if (box) panel.lastElementChild.replaceChildren(...lines(box));
+    find("follow").hidden = !view.state.chosen?.others.length;
     hide();
+  };
+  // To the other end of the first arrow, both ends in view.
+  const followArrow = () => {
+    const { chosen, from, to } = view.state, [other] = chosen?.others || [];
+    if (!other) return;
+    const start = Math.min(chosen.start, other.start), end = Math.max(chosen.end, other.end), room = (end - start) / 10;
+    choose(other);
+    if (start < from || end > to) view.look(start - room, end + room);
   };
 
   const view = viewOf(data, area, find("strip"), painted);
@@ -137,7 +146,7 @@
     if (found) elsewhere(); else stepField.reportValidity();
   };
 
-  takeKeys(area, section.querySelectorAll("[data-do]"), actionsOf(view, { whole, choose }), elsewhere);
+  takeKeys(area, section.querySelectorAll("[data-do]"), actionsOf(view, { whole, choose, follow: followArrow }), elsewhere);
   takePointers(area, view, { show, hide, choose, left: elsewhere });
   takeWheel(area, view, elsewhere);
   takeStrip(find("strip"), view, data.whole, elsewhere);

@@ -13,6 +13,26 @@
     return values;
   };
 
+  // The box of the launch call of each event, -1 where it has none of its own.
+  const launches = (values) => {
+    let last = 0;
+    return values.map((value) => {
+      if (!value) return -1;
+      return last += value % 2 ? (value - 1) / 2 : -value / 2;
+    });
+  };
+
+  // A number in stretches that follow one another; "top" is the most that it ever is.
+  const counts = (header, bytes) => {
+    const read = (name) => column(bytes, header[name], header.count);
+    const end = read("length"), start = new Float64Array(header.count), most = read("most"), falls = read("falls");
+    for (let i = 0, last = header.base; i < header.count; i++) {
+      start[i] = last;
+      last = end[i] += last;
+    }
+    return { start, end, most, least: most.map((each, i) => each - falls[i]), top: most.reduce((a, b) => Math.max(a, b), 1) };
+  };
+
   const level = (header, bytes) => {
     const count = header.lanes.reduce((sum, each) => sum + each, 0);
     const read = (name) => column(bytes, header[name], count);
@@ -28,7 +48,8 @@
     const single = read("more").every((each) => each === 0);
     return {
       span: header.span, first, start, end, single, more: read("more"), idle: read("idle"),
-      what: read("what"), cause: read("cause"),
+      what: read("what"), cause: read("cause"), launch: launches(read("launch")),
+      queues: Object.fromEntries(Object.entries(header.queues).map(([device, each]) => [device, counts(each, bytes)])),
     };
   };
 
@@ -98,20 +119,52 @@
     close();
   };
 
+  // The stretches of a number in a view, those shorter than a cell together.
+  const countsIn = (queue, lane, from, to, cell) => {
+    const found = [];
+    let open = null;
+    for (let i = firstEnding(queue.end, 0, queue.end.length, from); i < queue.end.length && queue.start[i] <= to; i++) {
+      if (!open || Math.max(open.end - open.start, queue.end[i] - queue.start[i]) >= cell) found.push(open = { lane, start: queue.start[i], least: Infinity, most: 0, top: queue.top, count: 0 });
+      open.end = queue.end[i];
+      open.least = Math.min(open.least, queue.least[i]);
+      open.most = Math.max(open.most, queue.most[i]);
+    }
+    return found;
+  };
+
+  // What is on rows beside events: outstanding launches, and the longest gaps on the first row of
+  // their device. A row of launches has a number below 0.
+  const marksIn = (data, source, lanes, from, to, cell) => {
+    const launches = lanes.filter((lane) => lane < 0).flatMap((lane) =>
+      countsIn(source.queues[data.device_of_group[-1 - lane]], lane, from, to, cell));
+    const gaps = data.waits.filter(([start, end]) => start <= to && end >= from).map(([start, end, device, ...waits]) =>
+      ({ lane: data.groups[data.device_of_group.indexOf(device)][2][0], start, end, waits, count: 0 }));
+    return [...launches, ...gaps];
+  };
+
   // All boxes of a view, in at most so many: the cells widen from a pixel on until that is so.
   const inView = (data, lanes, from, to, pixels) => {
     const source = levelFor(data, from, to), merge = merger(data, source);
     for (let cell = Math.max((to - from) / pixels, 1e-3); ; cell *= 2) {
       const boxes = [];
-      for (const lane of lanes) {
+      for (const lane of lanes.filter((each) => each >= 0)) {
         laneBoxes(source, merge, lane, from, to, cell, (box) => boxes.push(box));
         if (boxes.length > MOST_BOXES) break;
       }
       if (boxes.length <= MOST_BOXES) {
         const sum = (name) => boxes.reduce((all, each) => all + each[name], 0);
-        return { source, boxes, events: sum("count"), merged: sum("merged") };
+        const marks = marksIn(data, source, lanes, from, to, cell);
+        return { source, boxes, marks, events: sum("count"), merged: sum("merged") };
       }
     }
+  };
+
+  // The boxes at the other ends of the arrows of an event: its launch call, or what it launched.
+  const linked = (data, source, box) => {
+    if (box.count !== 1) return [];
+    const call = source.launch[box.box], merge = merger(data, source), found = call < 0 ? [] : [call];
+    if (call < 0) source.launch.forEach((each, place) => { if (each === box.box) found.push(place); });
+    return found.map((place) => merge(source.first.findIndex((first) => first > place) - 1, place, place));
   };
 
   // What is known of a box, in words of the trace.
@@ -124,5 +177,5 @@
     };
   };
 
-  traceflops.timeline = { read, inView, facts };
+  traceflops.timeline = { read, inView, facts, linked };
 })();

@@ -4,7 +4,7 @@
   const STEP = 0.2, ZOOM = 1.6, MOVED = 6, EDGE = 7, WHEEL = 180;
   const KEYS = {
     ArrowLeft: "left", ArrowRight: "right", "+": "in", "=": "in", ArrowUp: "in", "-": "out", ArrowDown: "out",
-    0: "reset", n: "next", p: "previous", u: "up", d: "down", Escape: "unselect",
+    0: "reset", n: "next", p: "previous", u: "up", d: "down", l: "follow", Escape: "unselect",
   };
   // What leads away from the place that the list names.
   const LEAVES = new Set(["left", "right", "in", "out"]);
@@ -15,7 +15,7 @@
   };
 
   // What keys and buttons do, by name; "whole" shows everything, "choose" tells of an event.
-  const actionsOf = (view, { whole, choose }) => {
+  const actionsOf = (view, { whole, choose, follow }) => {
     const walk = (rows, boxes) => {
       const next = view.beside(rows, boxes);
       // At the end of a row there may be more beside the view.
@@ -25,7 +25,7 @@
       in: () => view.zoom(1 / ZOOM), out: () => view.zoom(ZOOM),
       left: () => view.move(-STEP), right: () => view.move(STEP), reset: whole,
       next: () => walk(0, 1), previous: () => walk(0, -1), up: () => walk(-1, 0), down: () => walk(1, 0),
-      unselect: () => choose(null),
+      follow, unselect: () => choose(null),
     };
   };
 

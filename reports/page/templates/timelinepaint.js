@@ -1,10 +1,10 @@
 "use strict";
 // The timeline as it is painted: rows, boxes, axis, strip.
 (() => {
-  const HEAD = 18, STREAM = 17, ROW = 12, AXIS = 36, SPACE = 4;
+  const HEAD = 18, STREAM = 17, ROW = 12, COUNTER = 24, AXIS = 36, SPACE = 4;
   // The least height of a box, so that what ran at all is seen; the width from which on it has a texture.
   const LEAST = 1, WIDE = 5;
-  const HOSTS = new Set(["annotation", "module", "op", "call"]);
+  const HOSTS = new Set(["annotation", "module", "python", "op", "call"]);
   const { UNITS } = traceflops.timeline;
 
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -12,7 +12,8 @@
   // Digits after the point so that numbers so far apart differ.
   const places = (step, unit) => Math.max(0, Math.ceil(-Math.log10(step / unit) - 1e-9));
 
-  // Where rows are: each group of lanes has a heading, each lane is a row.
+  // Where rows are: each group of lanes has a heading, each lane is a row; a device with launches
+  // has one more, whose lane has a number below 0.
   const arrange = (data, host) => {
     const rows = [], heads = [];
     let y = AXIS;
@@ -24,6 +25,10 @@
         const [name, stream] = data.lanes[lane];
         rows.push({ lane, group, label: name, y, height: stream ? STREAM : ROW });
         y += stream ? STREAM : ROW;
+      }
+      if (data.counted.includes(data.device_of_group[group])) {
+        rows.push({ lane: -1 - group, group, label: "outstanding", y: y + 2, height: COUNTER - 2 });
+        y += COUNTER;
       }
       y += SPACE;
     });
@@ -124,7 +129,7 @@
   const shortened = (name, room) => {
     let text = name.length > 300 ? name.slice(0, 300) : name;
     text = text.replace(/^void /, "").replace(/\(anonymous namespace\)::/g, "");
-    text = text.replace(/^(?:\w+::)+(?=\w)/, "");
+    text = text.replace(/^(?:\w+::)+(?=\w)/, "").replace(/^(?:nn\.Module: |[^\s()]*\(\d+\): )/, "");
     return text.length <= room ? text : room < 4 ? "" : `${text.slice(0, room - 1)}…`;
   };
 
@@ -208,6 +213,49 @@
     pen.stroke(path.wide);
   };
 
+  // Outstanding launches as bars from 0 to the most in view; the least of each is darker.
+  const counters = (pen, view, marks) => {
+    for (const [part, fill] of [["most", "--host-op"], ["least", "--host-call"]]) {
+      pen.fillStyle = colour(fill);
+      for (const mark of marks) {
+        if (mark.waits) continue;
+        const row = view.rows.byLane.get(mark.lane), height = Math.max((row.height - 1) * mark[part] / mark.top, part === "most" ? LEAST / 2 : 0);
+        // From pixel to pixel: between two parts of one the ground would shine through.
+        const [left, right] = [mark.start, mark.end].map((at) => Math.round(view.x(at)));
+        pen.fillRect(left, row.y + row.height - height, Math.max(right - left, 1), height);
+      }
+    }
+    for (const mark of marks.filter(({ lane, waits }, place) => !waits && marks[place - 1]?.lane !== lane)) {
+      tag(pen, `max ${mark.top.toLocaleString("en-US")}`, view.left + 2, view.rows.byLane.get(mark.lane).y + 9);
+    }
+  };
+
+  // A text on a ground of its own.
+  const tag = (pen, text, x, y) => {
+    pen.font = "10px system-ui, sans-serif";
+    pen.fillStyle = colour("--ground");
+    pen.fillRect(x - 2, y - 9, pen.measureText(text).width + 4, 12);
+    pen.fillStyle = colour("--ink");
+    pen.fillText(text, x, y);
+  };
+
+  // Brackets over the longest gaps, with what the GPU waits on where there is room.
+  const waits = (pen, view, marks) => {
+    for (const mark of marks.filter((each) => each.waits)) {
+      const row = view.rows.byLane.get(mark.lane), middle = row.y + 8.5;
+      const [left, right] = [view.x(mark.start) + 1, view.x(mark.end) - 1];
+      const low = Math.max(left, view.left), room = Math.min(right, view.left + view.width) - low;
+      if (room < 4) continue;
+      pen.strokeStyle = colour("--ink");
+      pen.beginPath();
+      for (const x of [left, right]) { pen.moveTo(x, middle - 4); pen.lineTo(x, middle + 4); }
+      pen.moveTo(left, middle); pen.lineTo(right, middle);
+      pen.stroke();
+      const text = shortened(mark.waits[0] || mark.waits[1], Math.floor((room - 16) / 5.6));
+      if (room > 40 && text) tag(pen, text, low + Math.max((room - pen.measureText(text).width) / 2, 6), row.y + 12);
+    }
+  };
+
   const band = (pen, view) => {
     if (!view.band) return;
     const left = view.x(view.band.from), width = Math.max(view.x(view.band.to) - left, 2);
@@ -226,7 +274,21 @@
     pen.strokeStyle = colour("--ink");
     pen.lineWidth = 2;
     pen.strokeRect(left - 1, row.y - 1, Math.max(view.x(view.chosen.end) - left, 1) + 2, row.height + 1);
+    for (const other of view.chosen.others) arrow(pen, view, view.chosen, other);
     pen.lineWidth = 1;
+  };
+
+  // From the call, whose row is the lower one, up to the start of what it launched.
+  const arrow = (pen, view, ...ends) => {
+    const rowOf = ({ lane }) => view.rows.byLane.get(lane);
+    const [to, from] = ends.sort((a, b) => rowOf(a).y - rowOf(b).y);
+    const [x, low] = [view.x(from.start), rowOf(from).y], [end, high] = [view.x(to.start), rowOf(to).y + rowOf(to).height + 1];
+    for (const [width, name] of [[4, "--ground"], [1.5, "--ink"]]) {
+      pen.lineWidth = width;
+      pen.strokeStyle = pen.fillStyle = colour(name);
+      pen.beginPath(); pen.moveTo(x, low); pen.bezierCurveTo(x, (low + high) / 2, end, (low + high) / 2, end, high + 6); pen.stroke();
+    }
+    pen.beginPath(); pen.moveTo(end, high); pen.lineTo(end - 4, high + 7); pen.lineTo(end + 4, high + 7); pen.fill();
   };
 
   const labels = (pen, view) => {
@@ -249,6 +311,8 @@
     pen.beginPath(); pen.rect(view.left, 0, view.width, view.height); pen.clip();
     boxes(pen, data, view, shown, looks);
     names(pen, data, view, shown, looks);
+    counters(pen, view, shown.marks);
+    waits(pen, view, shown.marks);
     pen.font = "11px system-ui, sans-serif"; pen.fillStyle = colour("--soft");
     steps(pen, data, view);
     band(pen, view);

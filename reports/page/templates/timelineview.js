@@ -1,8 +1,8 @@
 "use strict";
 // What is seen of the timeline: a range of time, the lanes of a host, an event that is chosen.
 (() => {
-  const { inView, arrange, paint, strip } = traceflops.timeline;
-  const LEAST = 20, NARROW = 620, NEAR = 3, ROOM = 0.01;
+  const { inView, linked, arrange, paint, strip } = traceflops.timeline;
+  const LEAST = 20, NARROW = 620, NEAR = 3, ROOM = 0.01, MOST_ARROWS = 200;
 
   // Where the lanes and their labels lie in so many pixels.
   const layout = (full, { from, to, rows, band, chosen }) => {
@@ -54,7 +54,11 @@
       look(from - (to - from) * ROOM, to + (to - from) * ROOM);
     };
     const mark = (from, to, groups) => { state.band = { from, to, groups }; };
-    const choose = (box) => { state.chosen = box; ask(); };
+    const choose = (box) => {
+      const others = box ? linked(data, state.shown.source, box).filter(({ lane }) => state.rows.byLane.has(lane)) : [];
+      state.chosen = box && { ...box, others: others.slice(0, MOST_ARROWS) };
+      ask();
+    };
     const setHost = (host) => {
       state.host = host;
       state.rows = arrange(data, host);
@@ -66,23 +70,26 @@
     const boxAt = ({ x, y }) => {
       const row = state.rows.rows.find((each) => y >= each.y && y < each.y + each.height);
       if (!row || x < state.layout.left) return null;
-      let best = null, least = NEAR;
-      for (const box of state.shown.boxes) {
-        if (box.lane !== row.lane) continue;
-        const left = state.layout.x(box.start), right = Math.max(state.layout.x(box.end), left + 1);
-        const away = Math.max(left - x, x - right, 0);
-        if (away < least || (away === 0 && best && box.start > best.start)) { best = box; least = away; }
-      }
-      return best;
+      const nearest = (boxes) => {
+        let best = null, least = NEAR;
+        for (const box of boxes) {
+          if (box.lane !== row.lane) continue;
+          const left = state.layout.x(box.start), right = Math.max(state.layout.x(box.end), left + 1);
+          const away = Math.max(left - x, x - right, 0);
+          if (away < least || (away === 0 && best && box.start > best.start)) { best = box; least = away; }
+        }
+        return best;
+      };
+      return nearest(state.shown.boxes) || nearest(state.shown.marks);
     };
 
-    // Only the first row of a track has a label.
-    const labelOf = (lane) => {
+    // Only the first row of a track has a label; a gap is of a whole device.
+    const labelOf = ({ lane, waits }) => {
       const rows = state.rows.rows, place = rows.findIndex((row) => row.lane === lane);
       let first = place;
       while (first > 0 && !rows[first].label) first--;
       const head = state.rows.heads.find((each) => each.group === rows[place].group);
-      return `${head.label} · ${rows[first].label}`;
+      return waits ? head.label : `${head.label} · ${rows[first].label}`;
     };
 
     // The box that follows the chosen one in its row, or the nearest one of another row.
@@ -91,7 +98,7 @@
     const beside = (rows, boxes) => {
       const { chosen, shown } = state;
       if (!chosen) return shown.boxes[0] || null;
-      const of = (lane) => shown.boxes.filter((box) => box.lane === lane);
+      const of = (lane) => [...shown.boxes, ...shown.marks].filter((box) => box.lane === lane).sort((a, b) => a.start - b.start);
       if (boxes) return of(chosen.lane).filter((box) => (box.start - chosen.start) * boxes > 0).at(boxes > 0 ? 0 : -1) || null;
       const order = state.rows.rows.map((row) => row.lane);
       let found = null;

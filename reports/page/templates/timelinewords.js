@@ -1,7 +1,7 @@
 "use strict";
 // What the timeline says: numbers, places in time, events, and how much of them is drawn.
 (() => {
-  const { facts } = traceflops.timeline;
+  const { facts, linked } = traceflops.timeline;
   const UNITS = [["s", 1e9], ["ms", 1e6], ["µs", 1e3], ["ns", 1]];
   const SHORT = 1e4;
 
@@ -48,7 +48,7 @@
     }
     const seen = Math.max(Math.min(to, data.whole[1]) - Math.max(from, data.whole[0]), 1);
     const streams = rows.rows.filter(({ lane, label }, place) =>
-      data.lanes[lane][1] && label && (rows.rows[place + 1]?.label ?? "none"));
+      data.lanes[lane]?.[1] && label && (rows.rows[place + 1]?.label ?? "none"));
     const shares = streams.map(({ lane, group, label }) => ({ group, label, share: (busy.get(lane) || 0) / seen }));
     shares.sort((a, b) => b.share - a.share);
     const several = new Set(shares.map(({ group }) => group)).size > 1;
@@ -68,8 +68,24 @@
 
   const busyShare = ({ start, end, busy }) => `${(100 * busy / Math.max(end - start, 1)).toFixed(1)} %`;
 
+  // What a mark on a row says.
+  const marked = ({ waits, least, most }) => {
+    if (waits) return `GPU waits on: ${waits[0] || waits[1]}`;
+    return `${least < most ? `${number(least)} to ` : ""}${number(most)} outstanding launch${most === 1 ? "" : "es"}`;
+  };
+
+  // How long before an event it was launched, or how long after a call that began.
+  const launched = (data, source, box) => {
+    const others = linked(data, source, box);
+    if (!others.length) return [];
+    const first = others.reduce((a, b) => (b.start < a.start ? b : a)), away = time(Math.abs(box.start - first.start), 4);
+    if (source.launch[box.box] >= 0) return [["", `launch: ${facts(data, source, first).name}, ${away} before`]];
+    return [["", `launches ${counted(others.length, "GPU operation")}, ${others.length > 1 ? "the first " : ""}${away} later`]];
+  };
+
   // An event in lines of a class and a text; "on" is the lane it is on.
   const described = (data, source, box, on) => {
+    if (!box.count) return [["name", marked(box)], ["time", `${time(box.end - box.start, 4)} at ${place(box.start, box.end - box.start)} · ${on}`], ["", box.waits?.[0] ? box.waits[1] : ""]];
     const known = facts(data, source, box), length = box.end - box.start, many = box.count > 1;
     const lines = [
       ["name", many ? `${number(box.count)} events, mostly ${known.category}` : known.name],
@@ -79,11 +95,12 @@
     else lines.push(["", known.category]);
     if (known.op) lines.push(["", `launched by ${known.op}`]);
     if (known.shapes) lines.push(["shapes", `shapes ${known.shapes}`]);
-    return lines;
+    return [...lines, ...launched(data, source, box)];
   };
 
   // The same as the cells of a row.
   const cells = (data, source, box, on) => {
+    if (!box.count) return [marked(box), on, place(box.start, box.end - box.start), time(box.end - box.start, 4), box.waits[1], ""];
     const known = facts(data, source, box), length = box.end - box.start;
     const name = box.count > 1 ? `${number(box.count)} events, busy ${busyShare(box)}, longest: ${known.name}` : known.name;
     const launched = [known.op, known.shapes].filter(Boolean).join(" ");
