@@ -262,6 +262,7 @@ def measure(
     if fall is not None and done.unsplit_flops:
         lacks = (NOT_SPLIT,)
     moved = moved_bytes(prepared, done.attribution)
+    told = moved.with_told(done.work)
     return Measurement(
         done,
         devices,
@@ -269,8 +270,8 @@ def measure(
         lacks,
         kernel_rows(prepared, moved, done.work),
         op_rows(prepared, moved),
-        inference(prepared, moved, {device.device: device.bandwidth for device in devices}),
-        roof_times(prepared, moved, devices, done.work),
+        inference(prepared, told, {device.device: device.bandwidth for device in devices}),
+        roof_times(prepared, told, devices, done.work),
     )
 
 
