@@ -12,7 +12,6 @@ from traceflops.reports.view.figures import count, duration, percent
 from traceflops.reports.view.shapes import shape_words
 from traceflops.reports.view.short_names import short_labels
 from traceflops.reports.view.tables import Cell, Column, Name, ReportTable, Share, table_of
-from traceflops.reports.view.wording import unit
 from traceflops.units import capitalized, function_name
 
 if TYPE_CHECKING:
@@ -62,24 +61,27 @@ def attribution_sentence(analysis: Analysis) -> str:
     times = [(_RULES[rule], one.device_ns) for rule, one in found.items() if one.device_ns]
     parts = sorted(times, key=itemgetter(1), reverse=True)
     shares = " · ".join(f"{words} {percent(ns / total)}" for words, ns in parts)
-    return f"{unit(analysis)} time attributed to: {shares}" if shares else ""
+    time = "Time" if analysis.on_host else "GPU time"
+    return f"{time} attributed to: {shares}" if shares else ""
 
 
 def owner_tables(analysis: Analysis, most: int = MOST_OWNERS) -> Iterator[tuple[str, ReportTable]]:
-    """Yield the tables that have rows, each after its title; those by shape have all operators."""
-    for by, words in OWNER_WORDS.items():
+    """Yield the tables that have rows, each after its title; by shape there are all operators."""
+    for by in filter("op".__ne__, OWNER_WORDS):
         table = owners_table(analysis, by, most)
-        if table.rows and by != "op":
-            yield capitalized(words.owners), table
+        if table.rows:
+            yield table.columns[0].head, table
 
 
 def owners_table(analysis: Analysis, by: str, most: int = MOST_OWNERS) -> ReportTable:
     """Return the owners with most time, a tree in its order; all figures are means per window."""
-    prepared, words = analysis.prepared, OWNER_WORDS[by]
+    prepared = analysis.prepared
     found = work_owners(prepared.as_launched, by) if prepared and analysis.attribution else None
     if found is None or not found.owners:
         return table_of((), ())
-    every = range(len(found.owners))
+    if by == "shape" and not any(one.shapes for one in found.owners):
+        by = "op"
+    words, every = OWNER_WORDS[by], range(len(found.owners))
     places = nlargest(most, every, key=lambda place: found.owners[place].work.device_ns)
     owners = [found.owners[place] for place in sorted(places)]
     rows = list(map(_Row, _names(owners), owners))

@@ -500,6 +500,13 @@ def test_whose_work_it_is_is_a_tree_and_folded_tables() -> None:
     assert "| `aten::mm 2×3, 3×5` | 100 ns | 7.7 % | 1 |" in text  # noqa: RUF001
 
 
+def test_operators_without_shapes_are_not_said_to_have_any() -> None:
+    op = {"name": "aten::mm", "start_ns": 50, "dur_ns": 100}
+    page = render_html(tf.analyze(trace_of(**launched(("k", 60, 200, 10)), ops=[op])))
+    found = page.split('<section id="attribution">')[1].split("</section>")[0]
+    assert re.findall(r'<th scope="col">(.*?)</th>', found) == ["Operators"]
+
+
 def test_work_of_nobody_known_has_no_section() -> None:
     page = render_html(tf.analyze(trace_of(**launched(("k", 0, 100, 10)))))
     assert 'id="attribution"' not in page

@@ -15,8 +15,8 @@ from traceflops.attribution.device_work import (
     Launched,
     WorkSum,
     annotated,
-    attributed,
     begins,
+    launched_modules,
     user_functions,
 )
 from traceflops.attribution.scopes import ModulePaths, module_class, module_name
@@ -120,7 +120,7 @@ def _by_module(called: Callable[[str], str]) -> Callable[[Prepared], WorkOwners]
     """Return how to list modules as a tree; those that are called the same in one other are one."""
 
     def found(prepared: Prepared) -> WorkOwners:
-        paths = attributed(prepared, prepared.chosen.row).paths
+        paths, _ = launched_modules(Launched.of(prepared, prepared.chosen.row))
         *own, rest = _sums(prepared, paths.node, len(paths.parent))
         names_of = list(map(module_name, names(prepared.trace.marks["name"])))
         root = _Branch()
