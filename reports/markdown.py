@@ -20,10 +20,12 @@ from traceflops.reports.view import (
     Name,
     NoteBlock,
     ReportTable,
+    attribution_sentence,
     components_table,
     folded_tables,
     gain_sentence,
     jobs_table,
+    owner_tables,
     provenance,
     serving_table,
     size,
@@ -74,6 +76,7 @@ def render_markdown(
         _findings(analysis),
         _waterfall(analysis),
         _table(serving_table(analysis)),
+        _attribution(analysis),
         *(_details(title, _table(table)) for title, table in folded_tables(analysis)),
         _details("Memory", _memory(analysis)),
         _details("Notes", _notes(analysis)),
@@ -141,6 +144,15 @@ def _waterfall(analysis: Analysis) -> Iterator[str]:
         yield from _table(waterfall_table(measured))
 
 
+def _attribution(analysis: Analysis) -> Iterator[str]:
+    """Yield whose work the GPUs did: one table, and the others folded away."""
+    for place, (title, table) in enumerate(owner_tables(analysis)):
+        if place:
+            yield from ("", *_details(title, _table(table)))
+        else:
+            yield from (plain(f"{attribution_sentence(analysis)}."), "", *_table(table))
+
+
 def _memory(analysis: Analysis) -> Iterator[str]:
     page = memory_page(analysis)
     if page is not None:
@@ -170,8 +182,9 @@ def _table(table: ReportTable) -> Iterator[str]:
         return
     yield _row(column.head for column in table.columns)
     yield _row("--:" if column.is_number else "---" for column in table.columns)
-    for row in table.rows:
-        yield _row(map(_markup, table.columns, row))
+    for depth, row in zip(table.indents, table.rows, strict=True):
+        first, *cells = map(_markup, table.columns, row)
+        yield _row((f"{'&emsp;' * depth}{first}", *cells))
     yield from _more(table.total - len(table.rows))
     if table.remark:
         yield from ("", plain(table.remark))

@@ -24,11 +24,15 @@ from traceflops.reports.page.section import Content, Filled, Section
 from traceflops.reports.page.timeline import gap_links, timeline_content
 from traceflops.reports.view import (
     HEADS,
+    attribution_sentence,
     counted_rows,
     gap_culprits,
+    owner_tables,
     pace_sentence,
     provenance,
+    serving_table,
     sums_by_kind,
+    synchronisations_table,
     waits,
     wording,
 )
@@ -39,6 +43,7 @@ if TYPE_CHECKING:
 _TABLES: Final = ("tables.js", "drill.js")
 """What makes tables sort, filter and unfold, and follows links into them."""
 _MOST_COUNTED: Final = 30
+_MOST_OWNERS: Final = 40
 
 
 def filled(analysis: Analysis) -> Iterator[Filled]:
@@ -107,6 +112,18 @@ def _categories(analysis: Analysis) -> Content:
     )
 
 
+def _serving(analysis: Analysis) -> Content | None:
+    passes = serving_table(analysis)
+    return Content({"passes": passes}) if passes.rows else None
+
+
+def _attribution(analysis: Analysis) -> Content | None:
+    tables = list(owner_tables(analysis, _MOST_OWNERS))
+    attributed = attribution_sentence(analysis)
+    values = {"tables": tables, "attributed": attributed, "basis": wording.basis(analysis)}
+    return Content(values) if tables else None
+
+
 def _communication(analysis: Analysis) -> Content | None:
     if not analysis.collectives:
         return None
@@ -162,6 +179,7 @@ def _idle(analysis: Analysis) -> Content:
             "counts_from": overview.counts_from(clocks, on_host=analysis.on_host),
             "waits": waits(analysis),
             "pace": pace_sentence(analysis),
+            "synchronisations": synchronisations_table(analysis),
             "basis": wording.basis(analysis),
         }
     )
@@ -216,6 +234,7 @@ SECTIONS: Final = (
     Section("peak", "Peak", _with_devices(lambda one: Content({"peak": peak.peak_page(one)}))),
     Section("steps", "Steps", _with_devices(_steps)),
     Section("idle", "Idle", _with_devices(_idle)),
+    Section("serving", "Serving", _serving),
     Section("categories", "Categories", _with_devices(_categories)),
     Section("communication", "Communication", _communication),
     Section(
@@ -223,6 +242,7 @@ SECTIONS: Final = (
         "Kernels",
         _with_devices(lambda one: Content({"kernels": kernels.kernels_page(one)}, scripts=_TABLES)),
     ),
+    Section("attribution", "Attribution", _attribution),
     Section("operators", "Operators", _with_devices(_operators)),
     Section("roofline", "Roofline", _roofline),
     Section("timeline", "Timeline", timeline_content),

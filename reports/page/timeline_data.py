@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from traceflops.drawing import TABLE_OF, Budget, Kind
-from traceflops.reports.page.kernels import shape_words
-from traceflops.reports.view import LOOKS, short_labels
+from traceflops.reports.view import LOOKS, shape_words, short_labels
 from traceflops.table import IntArray, codes, group_rows, names, taken
 
 if TYPE_CHECKING:

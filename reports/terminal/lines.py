@@ -11,8 +11,10 @@ from rich.text import Text
 
 from traceflops.flops import Ledger
 from traceflops.reports.view import (
+    Cell,
     Fact,
     Look,
+    ReportTable,
     apportioned,
     ledger_cells,
     ledger_rows,
@@ -28,6 +30,7 @@ _NARROWEST: Final = 40
 """Rows are laid out for at least so many columns; a narrower terminal wraps them."""
 _WIDEST_BAR: Final = 100
 _LEAST_REMARK: Final = 20
+_LEAST_LABEL: Final = 12
 _FACT: Final = 18
 _LEDGER_LABEL, _LEDGER_CELL, _LEDGER_SUM, _LEDGER_SHARE = 18, 11, 9, 8
 """Widths in columns: all of them are 80 with every pass there is."""
@@ -208,15 +211,36 @@ def named_table(
     less: Iterable[str],
     most: int,
     width: int,
+    depths: Sequence[int] = (),
 ) -> Iterator[Text]:
-    """Yield a table of rows with names of at most `most` cells, and the columns that have room."""
+    """Yield a table of rows with names of at most `most` cells, and the columns that have room.
+
+    The names of a tree are indented by their `depths`.
+    """
     kept = columns(widths, width - LEAST_NAME, less)
     name = min(most, width - sum(kept.values()))
     yield Text()
     yield from heading(title, name, kept)
-    labels = cut_to([row for row, _ in rows], name - 1)
-    for label, (_, texts) in zip(labels, rows, strict=True):
-        yield Text(f"{label} {cells(dict(zip(widths, texts, strict=True)), kept)}")
+    deepest = max(depths, default=0)
+    step = min(2, (name - _LEAST_LABEL) // max(deepest, 1))
+    labels = cut_to([row for row, _ in rows], name - 1 - step * deepest)
+    for label, (_, texts), depth in zip(labels, rows, depths or [0] * len(rows), strict=True):
+        row = f"{' ' * step * depth}{label}{' ' * step * (deepest - depth)}"
+        yield Text(f"{row} {cells(dict(zip(widths, texts, strict=True)), kept)}".rstrip())
+
+
+def view_table(
+    table: ReportTable, wide: int, less: Iterable[str], most: int, width: int, *without: str
+) -> Iterator[Text]:
+    """Yield a table of the view: of the columns `without` some those with room, `wide` at least."""
+    title, *heads = (one.head for one in table.columns if one.head not in without)
+    rows = [(_joined(name), list(map(_joined, texts))[: len(heads)]) for name, *texts in table.rows]
+    widths = {head: max(wide, len(head) + 2) for head in heads}
+    yield from named_table(title, rows, widths, less, most, width, table.depths)
+
+
+def _joined(cell: Cell) -> str:
+    return cell if isinstance(cell, str) else " ".join(cell)
 
 
 def ledger_table(ledger: Ledger, unit: str, width: int = 80) -> Iterator[Text]:

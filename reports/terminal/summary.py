@@ -11,6 +11,7 @@ from rich.text import Text
 from traceflops.analysis import Analysis
 from traceflops.devices import NEXT_TIME
 from traceflops.ranks import Collective
+from traceflops.remedies import remedy
 from traceflops.reports.terminal.aggregates import counted_lines, untimed_lines
 from traceflops.reports.terminal.lines import (
     LEAST_NAME,
@@ -24,16 +25,17 @@ from traceflops.reports.terminal.lines import (
     headline,
     joined,
     listed,
-    named_table,
     note_lines,
     paragraph,
+    view_table,
 )
-from traceflops.reports.terminal.owners import owner_lines
 from traceflops.reports.view import (
     CAUSE_LABELS,
     LOOKS,
+    OWNER_WORDS,
     UNKNOWN,
     WAITS_ON,
+    attribution_sentence,
     basis,
     collective_label,
     collective_rate,
@@ -43,9 +45,9 @@ from traceflops.reports.view import (
     gap_place,
     job_files,
     job_size,
-    largest_wait,
     look,
     mean_message,
+    owners_table,
     pace_sentence,
     percent,
     products,
@@ -79,6 +81,8 @@ _SHARES: Final = {name: name for name in ("compute", "memory")} | {
 _TIMES: Final = {"time": 10, "share": 9}
 _PASS: Final = 9
 _PASS_LESS: Final = ("Tokens", "Exposed", "MBU", "Comm", "Count", "p99", "Tokens/s")
+_OWNER, _OWNER_NAME = 10, 66
+_OWNER_LESS: Final = ("Slowest", "Each", "Count")
 _KERNEL: Final = {"category": 16, **_TIMES, "count": 10}
 _WAIT: Final = {"time": 9, "share": 9}
 _WAIT_NAME: Final = 27
@@ -103,7 +107,7 @@ def render_terminal(
         *_passes(analysis, style.width),
         *_devices(analysis, style),
         *_gaps(analysis, style),
-        *(_kernels(analysis, style) if by is None else owner_lines(analysis, by, style)),
+        *(_kernels(analysis, style) if by is None else _owners(analysis, by, style.width)),
         *_collectives(analysis, style.width),
         *note_lines(_unsaid(analysis), _NOTES_SHOWN, "on the page and in --json", style.width),
     )
@@ -232,16 +236,11 @@ def _passes(analysis: Analysis, width: int) -> Iterator[Text]:
     table = serving_table(analysis)
     if not table.rows:
         return
-    title, *heads = (one.head for one in table.columns if one.head != WAITS_ON)
-    rows = [(str(kind), list(map(str, numbers[: len(heads)]))) for kind, *numbers in table.rows]
-    widths = {head: max(_PASS, len(head) + 2) for head in heads}
-    yield from named_table(title, rows, widths, _PASS_LESS, LEAST_NAME, width)
-    most = max(analysis.serving.kinds, key=lambda kind: kind.between_ns)
-    wait = largest_wait(most)
-    if wait != UNKNOWN:
+    yield from view_table(table, _PASS, _PASS_LESS, LEAST_NAME, width, WAITS_ON)
+    for kind, *_, wait in table.rows if table.columns[-1].head == WAITS_ON else ():
         words = wait if isinstance(wait, str) else ", ".join(wait)
-        text = f"Idle after {most.kind or 'a'} pass: {words}"
-        yield from paragraph(text, width, indent=_INDENT)
+        if wait != UNKNOWN:
+            yield from paragraph(f"Idle after {kind}: {words}", width, indent=_INDENT)
 
 
 def _jobs(analysis: Analysis, style: Style) -> Iterator[Text]:
@@ -310,6 +309,21 @@ def _kernels(analysis: Analysis, style: Style) -> Iterator[Text]:
     launched = analysis.total.activities_per_launch
     if launched is not None and launched > 1.05:
         yield Text(f"{_INDENT}{ratio(launched)} GPU operations per launch call", "dim")
+
+
+def _owners(analysis: Analysis, by: str, width: int) -> Iterator[Text]:
+    """Yield the owners with most time, and how much is attributed at all."""
+    table, words = owners_table(analysis, by), OWNER_WORDS[by]
+    if not table.rows:
+        yield from headline(capitalized(words.owners))
+        advice = remedy(analysis.source.format, words.lack)
+        text = "The trace has none." + (f" To record them: {advice}." if advice else "")
+        yield from paragraph(text, width, indent=_INDENT)
+        return
+    yield from view_table(table, _OWNER, _OWNER_LESS, _OWNER_NAME, width)
+    if table.total > len(table.rows):
+        yield Text(f"{_INDENT}… {table.total - len(table.rows)} more", "dim")
+    yield from paragraph(attribution_sentence(analysis), width)
 
 
 def _title_of_kernels(analysis: Analysis) -> str:

@@ -50,6 +50,12 @@ if TYPE_CHECKING:
         ledger_rows,
         mean_ledger,
     )
+    from traceflops.reports.view.owners import (
+        OWNER_WORDS,
+        attribution_sentence,
+        owner_tables,
+        owners_table,
+    )
     from traceflops.reports.view.palette import (
         CAUSE_LABELS,
         LINE_LOOKS,
@@ -59,7 +65,8 @@ if TYPE_CHECKING:
         look,
         loss_label,
     )
-    from traceflops.reports.view.serving import WAITS_ON, largest_wait, serving_table
+    from traceflops.reports.view.serving import WAITS_ON, serving_table
+    from traceflops.reports.view.shapes import shape_words, type_words
     from traceflops.reports.view.short_names import (
         Label,
         kernel_labels,
@@ -73,12 +80,14 @@ if TYPE_CHECKING:
         CountedShown,
         Name,
         ReportTable,
+        Share,
         components_table,
         counted_rows,
         folded_tables,
         jobs_table,
         spaced,
         sums_by_kind,
+        synchronisations_table,
         table_of,
         untimed_tables,
         waits_table,

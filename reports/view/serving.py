@@ -14,15 +14,13 @@ from traceflops.reports.view.figures import (
     percent,
     significant,
 )
-from traceflops.reports.view.short_names import short_labels
-from traceflops.reports.view.tables import Cell, Column, Name, ReportTable, table_of
+from traceflops.reports.view.tables import Cell, Column, ReportTable, short_names, table_of
 
 if TYPE_CHECKING:
     from traceflops.analysis import Analysis
     from traceflops.mfu import PassKind
 
 WAITS_ON: Final = "Waits on"
-_LABEL: Final = 60
 _REMARK: Final = (
     "Idle time until the next pass and communication: means per pass. Tokens per second and GPU."
 )
@@ -35,13 +33,13 @@ def serving_table(analysis: Analysis) -> ReportTable:
     return table_of(known, kinds, remark=_REMARK)
 
 
-def largest_wait(row: PassKind) -> Cell:
+def _largest_wait(row: PassKind) -> Cell:
     """Return what takes most of the idle time behind passes, in words and by its name."""
     if not row.waits.culprits:
         return UNKNOWN
     most = row.waits.culprits[0]
     words = f"{CLASSES[most.kind]} {percent(most.idle_ns / row.between_ns)}"
-    return (words, Name(*short_labels([most.label], _LABEL))) if most.label else words
+    return (words, *short_names([most.label])) if most.label else words
 
 
 def _columns(analysis: Analysis) -> Iterator[Column]:
@@ -54,7 +52,7 @@ def _columns(analysis: Analysis) -> Iterator[Column]:
     yield Column("Serving pass", lambda row: row.kind or "unknown kind")
     yield from (Column(head, cell, is_number=True) for head, cell in _NUMBERS.items())
     yield Column("MBU", mbu, is_number=True)
-    yield Column(WAITS_ON, largest_wait)
+    yield Column(WAITS_ON, _largest_wait)
 
 
 def _mean(total_ns: int, number: int) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from traceflops.reports.view.culprits import gap_culprits, length_label, pace_sentence, waited_for
 from traceflops.reports.view.figures import (
@@ -38,7 +38,7 @@ from traceflops.reports.view.wording import (
 )
 from traceflops.table import DEVICE_KINDS
 from traceflops.timeline import COMPONENTS
-from traceflops.units import capitalized
+from traceflops.units import capitalized, function_name
 
 if TYPE_CHECKING:
     from traceflops.analysis import Analysis
@@ -51,13 +51,35 @@ _CATEGORIES: Final = 12
 _COLLECTIVES: Final = 8
 _GAPS: Final = 5
 _DEVICES: Final = 32
+_SYNCHRONISATIONS: Final = 10
+_BLOCKED: Final = "Totals. Idle after: idle GPU time that began during the call."
 _NAME: Final = 90
 
 
 class Name(str):
-    """A name in the trace, which is shown as code."""
+    """A name in the trace, which is shown as code; `whole` is what it is short for."""
 
-    __slots__ = ()
+    __slots__ = ("whole",)
+    whole: str
+
+    def __new__(cls, shown: str, whole: str = "") -> Self:
+        """Return a name; without another it is whole."""
+        made = super().__new__(cls, shown)
+        made.whole = whole or shown
+        return made
+
+
+class Share(str):
+    """A share in words, of which the page draws a bar."""
+
+    __slots__ = ("value",)
+    value: float | None
+
+    def __new__(cls, value: float | None) -> Self:
+        """Return a share in words."""
+        made = super().__new__(cls, percent(value))
+        made.value = value
+        return made
 
 
 Cell = str | tuple[str, ...]
@@ -74,12 +96,21 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class ReportTable:
-    """The rows that are shown of `total`, a cell per column, and what is said below them."""
+    """The rows that are shown of `total`, a cell per column, and what is said below them.
+
+    Of a tree `depths` says how deep each row is.
+    """
 
     columns: Sequence[Column]
     rows: Sequence[Sequence[Cell]]
     total: int
     remark: str = ""
+    depths: Sequence[int] = ()
+
+    @property
+    def indents(self) -> Sequence[int]:
+        """Return how deep each row is, 0 in what is no tree."""
+        return self.depths or [0] * len(self.rows)
 
 
 _number = partial(Column, is_number=True)
@@ -108,7 +139,7 @@ _JOB: Final = (
 )
 _WAITS: Final = (
     Column("GPU waits on", lambda row: row.words),
-    Column("Name", lambda row: tuple(map(Name, short_labels(row.names, _NAME)))),
+    Column("Name", lambda row: tuple(short_names(row.names))),
     _number("Time", lambda row: duration(row.mean_ns)),
     _number("Of idle time", lambda row: percent(row.share)),
     _number("Gaps", lambda row: count(row.gaps)),
@@ -117,6 +148,13 @@ _LENGTHS: Final = (
     Column("Length of gap", length_label),
     _number("Gaps", lambda lengths: count(lengths.gaps)),
     _number("Total time", lambda lengths: duration(lengths.idle_ns)),
+)
+_SYNCHRONISATION: Final = (
+    Column("Synchronizing call", lambda one: Name(one.call)),
+    Column("Called in", lambda one: short_names([one.site])[0] or UNKNOWN),
+    _number("Count", lambda one: count(one.count)),
+    _number("Blocked", lambda one: duration(one.blocked_ns)),
+    _number("Idle after", lambda one: duration(one.idle_after_ns)),
 )
 _WATERFALL: Final = (
     Column("Where the peak went", lambda part: part.label),
@@ -141,11 +179,15 @@ _KINDS: Final = (
 
 
 def table_of(
-    columns: Sequence[Column], rows: Iterable[Any], total: int | None = None, remark: str = ""
+    columns: Sequence[Column],
+    rows: Iterable[Any],
+    total: int | None = None,
+    remark: str = "",
+    depths: Sequence[int] = (),
 ) -> ReportTable:
     """Return a table of some rows; they are all that there are unless `total` says otherwise."""
     shown = [[column.cell(row) for column in columns] for row in rows]
-    return ReportTable(columns, shown, len(shown) if total is None else total, remark)
+    return ReportTable(columns, shown, len(shown) if total is None else total, remark, depths)
 
 
 def spaced(category: str | None) -> str:
@@ -175,6 +217,12 @@ def waits_table(analysis: Analysis) -> ReportTable:
     return table_of(_WAITS, waited_for(analysis), remark=pace_sentence(analysis))
 
 
+def synchronisations_table(analysis: Analysis) -> ReportTable:
+    """Return the calls in which the CPU waited for a GPU, sums over the chosen windows."""
+    found = analysis.synchronisations
+    return table_of(_SYNCHRONISATION, found[:_SYNCHRONISATIONS], len(found), _BLOCKED)
+
+
 def waterfall_table(measured: Measurement) -> ReportTable:
     """Return where the peak went."""
     lines = parts(measured.waterfall) if measured.waterfall is not None else ()
@@ -195,6 +243,7 @@ def folded_tables(analysis: Analysis) -> Iterator[tuple[str, ReportTable]]:
     yield "Idle time by cause", _causes(analysis)
     yield "Gaps by length", table_of(_LENGTHS, analysis.idle.histogram if not on_host else ())
     yield "Longest gaps", _gaps(analysis)
+    yield "Synchronizing calls", synchronisations_table(analysis)
     yield "Processes" if on_host else "GPUs", _devices(analysis)
 
 
@@ -304,7 +353,12 @@ def _of_names(
 
 def _labels(names: Sequence[str]) -> dict[str, Name]:
     """Return what is shown of the names of one table, by name."""
-    return dict(zip(names, map(Name, short_labels(names, _NAME)), strict=True))
+    return dict(zip(names, short_names(names), strict=True))
+
+
+def short_names(names: Sequence[str]) -> list[Name]:
+    """Return the names of one table, short and told apart."""
+    return list(map(Name, short_labels(list(map(function_name, names)), _NAME), names))
 
 
 @dataclass(frozen=True, slots=True)

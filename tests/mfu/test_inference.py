@@ -314,6 +314,21 @@ def test_annotations_of_servers() -> None:
     assert decode.mbu is None  # a graph launched it: no operator says what was read
 
 
+def test_a_capture_tells_what_replayed_kernels_read() -> None:
+    """Qwen3-8B reads its weights and the cached keys and values, and activations."""
+    graph, capture = (
+        tf.read(shared_file(f"traces/pytorch/mi300x_sglang_qwen3_decode_{one}.json.gz"))
+        for one in ("graph", "capture")
+    )
+    inference = tf.analyze(graph, pair=capture).measured.inference
+    assert inference is not None
+    (decode,) = inference.phases
+    layer = 4096 * (32 + 2 * 8) * 128 + 32 * 128 * 4096 + 3 * 4096 * 12_288
+    read = 2 * (36 * (layer + 2 * 8 * 128 * 32_785) + 4096 * 151_936)
+    assert read * 0.98 < decode.moved.total < read * 1.02
+    assert decode.mbu == Fraction(decode.moved.total, decode.possible or 0)
+
+
 def test_recordings_of_training_are_none() -> None:
     trace = tf.read(shared_file("traces/pytorch/mi300x_resnet18_ddp_train.json.gz"))
     assert tf.analyze(trace).measured.inference is None

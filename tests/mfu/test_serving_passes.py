@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 from collections import Counter
 from typing import Any
 
@@ -22,6 +23,7 @@ from traceflops.analysis import Analysis
 from traceflops.mfu.serving_passes import PassKind
 from traceflops.reports.json import report_object
 from traceflops.reports.markdown import render_markdown
+from traceflops.reports.page.html import render_html
 from traceflops.reports.terminal import Style, render_terminal
 from traceflops.table.trace import Trace
 from traceflops.windows.selection import Selection
@@ -212,16 +214,16 @@ def card(analysis: Analysis, width: int = 100) -> list[str]:
 
 
 def test_the_card_in_the_terminal() -> None:
-    head, prefill, decode, wait = card(tf.analyze(served(PREFILL, DECODE, DECODE, DECODE)), 120)
+    head, prefill, decode, *waits = card(tf.analyze(served(PREFILL, DECODE, DECODE, DECODE)), 120)
     assert " ".join(head.split()) == (
         "Serving pass Count Tokens p50 p99 Tokens/s Idle after Comm Exposed"
     )
     assert " ".join(prefill.split()) == "prefill 1 64 240 µs 240 µs 64,000 710 µs 60.0 µs 40.0 µs"
     assert " ".join(decode.split()) == "decode 2 6 240 µs 240 µs 4,840 710 µs 60.0 µs 40.0 µs"
-    assert wait == (
-        "  Idle after prefill pass: Python and other host code 97.2 %, "
-        "vllm/v1/core/sched/scheduler.py(204): schedule"
-    )
+    assert waits == [
+        f"  Idle after {kind}: Python and other host code 97.2 %, schedule (scheduler.py:204)"
+        for kind in ("prefill", "decode")
+    ]
 
 
 def test_the_card_has_the_bandwidth_used() -> None:
@@ -245,6 +247,20 @@ def test_the_table_in_markdown() -> None:
     text = render_markdown(tf.analyze(served(PREFILL, DECODE, DECODE, DECODE)))
     assert "| Serving pass | Count | Tokens | p50 | p99 |" in text
     assert "| prefill | 1 | 64 | 240 µs | 240 µs | 64,000 | 710 µs | 60.0 µs | 40.0 µs |" in text
+
+
+def test_the_table_on_the_page() -> None:
+    page = render_html(tf.analyze(served(PREFILL, DECODE, DECODE, DECODE)))
+    section = page.split('<section id="serving">')[1].split("</section>")[0]
+    rows = re.findall(r"<tr>(.*?)</tr>", section)
+    texts = [" ".join(re.sub(r"<[^>]+>", " ", row).split()) for row in rows]
+    times = "710 µs 60.0 µs 40.0 µs Python and other host code 97.2 % schedule (scheduler.py:204)"
+    assert texts == [
+        "Serving pass Count Tokens p50 p99 Tokens/s Idle after Comm Exposed Waits on",
+        f"prefill 1 64 240 µs 240 µs 64,000 {times}",
+        f"decode 2 6 240 µs 240 µs 4,840 {times}",
+    ]
+    assert f'<code title="{SCHEDULE}">' in section
 
 
 def test_redaction_hides_what_runs_between_and_keeps_the_passes() -> None:

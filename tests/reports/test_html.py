@@ -21,13 +21,14 @@ from tests.conftest import SAMPLES
 from tests.reports import factory
 from traceflops.analysis.result import Analysis
 from traceflops.findings.finding import Finding
+from traceflops.reports.markdown import render_markdown
 from traceflops.reports.page import overview
 from traceflops.reports.page.html import render_html
 from traceflops.reports.page.steps import drawn_bars, window_rows
 from traceflops.reports.view.author_notes import base_names
 from traceflops.reports.view.figures import duration, percent
 from traceflops.reports.write import save
-from traceflops.table.trace import Note
+from traceflops.table.trace import Note, Trace
 from traceflops.timeline.records import COMPONENTS, Components
 
 COMMAND = "traceflops report /home/someone/runs/rank0.json.gz -o /tmp/x.html"
@@ -453,6 +454,63 @@ def test_the_idle_section_begins_with_culprits_and_their_remedies() -> None:
     assert "<i>" not in found
     assert "2 launches; median lead 10.0 µs, floor 6.00 µs." in found
     assert analysis.idle.culprits[0].idle_ns == 980_000
+
+
+def test_a_wait_of_the_host_is_listed_with_its_site() -> None:
+    run = launched(("first", 0, 10_000, 10_000), ("second", 900_000, 910_000, 10_000))
+    wait = {"name": "cudaStreamSynchronize", "start_ns": 15_000, "dur_ns": 30_000}
+    op = {"name": "aten::item", "start_ns": 14_000, "dur_ns": 32_000}
+    analysis = tf.analyze(trace_of(**run | {"calls": [*run["calls"], wait], "ops": [op]}))
+    found = render_html(analysis).split("<h3>Synchronizing calls</h3>")[1].split("</table>")[0]
+    texts = re.sub(r"<[^>]+>", " ", found).split()
+    assert " ".join(texts).endswith("cudaStreamSynchronize aten::item 1 30.0 µs 890 µs")
+    row = "| `cudaStreamSynchronize` | `aten::item` | 1 | 30.0 µs | 890 µs |"
+    assert row in render_markdown(analysis)
+
+
+def modules_of_two_layers() -> Trace:
+    marks = [{"kind": "module", "name": "nn.Module: Model_0", "start_ns": 0, "dur_ns": 9_000}]
+    for layer in range(2):
+        name = f"nn.Module: <Layer>_{layer}"
+        marks.append({"kind": "module", "name": name, "start_ns": 1_000 * layer, "dur_ns": 900})
+    works = [("k", 1_000 * n + 100, 1_000 * n + 200, 100 + 200 * n) for n in range(2)]
+    op = {"name": "aten::mm", "start_ns": 50, "dur_ns": 100, "input_dims": "[[2,3],[3,5]]"}
+    return trace_of(**launched(*works), marks=marks, ops=[op])
+
+
+def test_whose_work_it_is_is_a_tree_and_folded_tables() -> None:
+    """Layers of 100 ns and 300 ns in a window of 1,300 ns; the first has an operator."""
+    analysis = tf.analyze(modules_of_two_layers())
+    found = render_html(analysis).split('<section id="attribution">')[1].split("</section>")[0]
+    first, *folded = found.split("<details>")
+    rows = [re.sub(r"<[^>]+>", " ", row).split() for row in re.findall(r"<tr>.*?</tr>", first)]
+    assert "GPU time attributed to: modules 100.0 %." in first
+    assert [" ".join(map(html.unescape, row)) for row in rows] == [
+        "Kinds of layers Time Share Count Each Slowest",
+        "Model 400 ns 30.8 % 2",
+        "2 × <Layer> 400 ns 30.8 % 2 200 ns 1",  # noqa: RUF001
+    ]
+    assert '<code title="Model/&lt;Layer&gt;">' in first
+    assert '<rect width="30.77%"' in first
+    titles = [each.partition("</summary>")[0] for each in folded]
+    assert titles == ["<summary>Operators by shape", "<summary>Modules"]
+    assert '<code title="aten::mm [[2,3],[3,5]]">aten::mm 2×3, 3×5</code>' in folded[0]  # noqa: RUF001
+    text = render_markdown(analysis)
+    assert "| &emsp;2 × `<Layer>` | 400 ns | 30.8 % | 2 | 200 ns | 1 |" in text  # noqa: RUF001
+    assert "| `aten::mm 2×3, 3×5` | 100 ns | 7.7 % | 1 |" in text  # noqa: RUF001
+
+
+def test_operators_without_shapes_are_not_said_to_have_any() -> None:
+    op = {"name": "aten::mm", "start_ns": 50, "dur_ns": 100}
+    page = render_html(tf.analyze(trace_of(**launched(("k", 60, 200, 10)), ops=[op])))
+    found = page.split('<section id="attribution">')[1].split("</section>")[0]
+    assert re.findall(r'<th scope="col">(.*?)</th>', found) == ["Operators"]
+
+
+def test_work_of_nobody_known_has_no_section() -> None:
+    page = render_html(tf.analyze(trace_of(**launched(("k", 0, 100, 10)))))
+    assert 'id="attribution"' not in page
+    assert "Synchronizing calls" not in page
 
 
 def test_a_page_without_culprits_has_no_table_of_them() -> None:

@@ -22,9 +22,9 @@ from traceflops.analysis.result import Analysis
 from traceflops.ranks.rank_spread import OwnTimes, most_and_least, own_times, straggler
 from traceflops.reports.page import kernels, overview, ranks, steps
 from traceflops.reports.page.html import render_html
-from traceflops.reports.page.kernels import shape_words, type_words
 from traceflops.reports.page.section import DeepLinks
 from traceflops.reports.page.steps import window_rows
+from traceflops.reports.view.shapes import shape_words, type_words
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

@@ -245,16 +245,22 @@ class Attributed:
     paths: ModulePaths
 
 
+def launched_modules(work: Launched) -> tuple[ModulePaths, BoolArray]:
+    """Return the modules that launched work or its forward op, and where it is the launch."""
+    paths = module_paths(work.prepared.trace, Instants.joined(work.causes))
+    launch, forward = np.split(paths.node, 2)
+    return replace(paths, node=np.where(launch >= 0, launch, forward)), launch >= 0
+
+
 def attributed(prepared: Prepared, row: IntArray) -> Attributed:
     """Return whose work some rows of activities are."""
     work = Launched.of(prepared, row)
-    paths = module_paths(prepared.trace, Instants.joined(work.causes))
-    launch, forward = np.split(paths.node, 2)
-    rule = np.select([launch >= 0, forward >= 0], [0, 1], -1)
+    paths, by_launch = launched_modules(work)
+    rule = np.select([by_launch, paths.node >= 0], [0, 1], -1)
     for name, fits in _TESTS.items():
         left = np.flatnonzero(rule < 0)
         rule[left[fits(work.only(left))]] = RULES.index(name)
-    return Attributed(rule, replace(paths, node=np.where(launch >= 0, launch, forward)))
+    return Attributed(rule, paths)
 
 
 def attributed_work(prepared: Prepared, flops: IntArray) -> DeviceWork | None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
 from typing import Final
 
 import numpy as np
@@ -14,8 +15,8 @@ from traceflops.attribution.device_work import (
     Launched,
     Named,
     WorkSum,
-    attributed,
     begins,
+    launched_modules,
     launching_names,
     ranges,
     user_functions,
@@ -30,7 +31,8 @@ from traceflops.windows import Prepared
 class Owner:
     """What a thing launched, a module with those inside it; `depth` is that in a tree.
 
-    It may stand for several `instances`; `slowest` is the one with most time.
+    It may stand for several `instances`; `slowest` is the one with most time. `shapes` are those of
+    an operator's inputs, as recorded.
     """
 
     label: str
@@ -38,6 +40,7 @@ class Owner:
     depth: int = 0
     instances: int = 1
     slowest: str = ""
+    shapes: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +69,13 @@ def _sums(prepared: Prepared, group: IntArray, groups: int) -> list[WorkSum]:
     return list(map(WorkSum, *(exact_sums(place, one, groups + 1) for one in columns)))
 
 
-def _of_texts(prepared: Prepared, code: IntArray, texts: Sequence[str]) -> WorkOwners:
+def _of_texts(
+    prepared: Prepared, code: IntArray, texts: Sequence[str], shapes: Iterable[str] = repeat("")
+) -> WorkOwners:
     """Return work by name, where each activity has a code, -1 for none."""
     *sums, rest = _sums(prepared, code, len(texts))
-    owners = [Owner(text, one) for text, one in zip(texts, sums, strict=True) if one != NOTHING]
+    each = zip(texts, sums, shapes, strict=False)
+    owners = [Owner(text, one, shapes=dims) for text, one, dims in each if one != NOTHING]
     owners.sort(key=lambda owner: owner.work.device_ns, reverse=True)
     return WorkOwners(tuple(owners), rest)
 
@@ -80,9 +86,9 @@ def _by_shape(prepared: Prepared) -> WorkOwners:
     name, shape = (taken(codes(ops[column]), op) for column in ("name", "input_dims"))
     group, first = group_rows((name, shape))
     labels, shapes = [*names(ops["name"]), ""], [*names(ops["input_dims"]), ""]  # last: those of -1
-    each = zip(name[first].tolist(), shape[first].tolist(), strict=True)
-    texts = [f"{labels[one]} {shapes[other]}".rstrip() for one, other in each]
-    return _of_texts(prepared, np.where(op >= 0, group, -1), texts)
+    texts = [labels[one] for one in name[first].tolist()]
+    dims = [shapes[one] for one in shape[first].tolist()]
+    return _of_texts(prepared, np.where(op >= 0, group, -1), texts, dims)
 
 
 def _by_name(name_of: Callable[[Launched], Named]) -> Callable[[Prepared], WorkOwners]:
@@ -109,7 +115,7 @@ def _by_module(called: Callable[[str], str]) -> Callable[[Prepared], WorkOwners]
     """Return how to list modules as a tree; those that are called the same in one other are one."""
 
     def found(prepared: Prepared) -> WorkOwners:
-        paths = attributed(prepared, prepared.chosen.row).paths
+        paths, _ = launched_modules(Launched.of(prepared, prepared.chosen.row))
         *own, rest = _sums(prepared, paths.node, len(paths.parent))
         names_of = list(map(module_name, names(prepared.trace.marks["name"])))
         root = _Branch()

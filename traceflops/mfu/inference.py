@@ -239,11 +239,8 @@ class _Done:
         self._place = place[self._own]
         self._dur = numbers(prepared.trace.activities["dur_ns"])[self._own]
         unit = moved.unit
-        told = np.where(moved.recorded, moved.size, UNKNOWN)
-        if work is not None:
-            told = np.where(unit < 0, np.maximum(told, work.size), told)
-        self._told = told[self._own]
-        self._flops = (work.flops if work is not None else np.zeros_like(told))[self._own]
+        self._told = np.where(moved.recorded, moved.size, UNKNOWN)[self._own]
+        self._flops = (work.flops if work is not None else np.zeros_like(unit))[self._own]
         by_op = taken(moved.op_size, unit[self._own], UNKNOWN)
         self._sized = (by_op != UNKNOWN) | (self._told != UNKNOWN)
         worked = np.flatnonzero(chosen & (unit >= 0) & ~moved.recorded)

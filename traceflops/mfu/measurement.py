@@ -270,6 +270,7 @@ def measure(
     if fall is not None and done.unsplit_flops:
         lacks = (NOT_SPLIT,)
     moved = moved_bytes(prepared, done.attribution)
+    told = moved.with_told(done.work)
     return Measurement(
         done,
         devices,
@@ -277,8 +278,8 @@ def measure(
         lacks,
         kernel_rows(prepared, moved, done.work),
         op_rows(prepared, moved),
-        inference(prepared, moved, {one.device: one.bandwidth for one in devices}, done.work),
-        roof_times(prepared, moved, devices, done.work),
+        inference(prepared, told, {one.device: one.bandwidth for one in devices}, done.work),
+        roof_times(prepared, told, devices, done.work),
     )
 
 

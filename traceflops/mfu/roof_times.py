@@ -13,7 +13,7 @@ Bytes of lists of tensors, whose types are not recorded, are too rough and count
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from operator import add
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -75,6 +75,14 @@ class MovedBytes:
     path: SmallArray
     op_size: IntArray
     op_path: SmallArray
+
+    def with_told(self, work: MeasuredWork | None) -> MovedBytes:
+        """Return them with what counters or a paired run tell of kernels without an op."""
+        if work is None:
+            return self
+        told = (self.unit < 0) & (work.size >= 0)
+        size = np.where(told, work.size, self.size)
+        return replace(self, size=size, recorded=self.recorded | told)
 
 
 def moved_bytes(prepared: Prepared, attribution: Attribution) -> MovedBytes:
@@ -203,13 +211,10 @@ class _Items:
         self._prepared, self._moved, self._work = prepared, moved, work
         ops, count = len(moved.op_size), len(moved.unit)
         self._item: IntArray = np.where(moved.unit >= 0, moved.unit, ops + np.arange(count))
-        own = moved.size
-        if work is not None:
-            own = np.where((moved.unit < 0) & (work.size >= 0), work.size, own)
         work_of = moved.attribution.work
         loose = [isinstance(one, Work) and _LOOSE in one.notes for one in work_of.works]
         is_loose = np.array(loose, dtype=np.bool_)[work_of.place]
-        self._size = np.concatenate([np.where(is_loose, UNKNOWN, moved.op_size), own])
+        self._size = np.concatenate([np.where(is_loose, UNKNOWN, moved.op_size), moved.size])
         self._path = np.concatenate([moved.op_path, moved.path])
         self._dtype, self._dtypes = types_of_ops(prepared, moved.attribution)
         categorised = prepared.linked.categorised
