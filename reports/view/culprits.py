@@ -71,8 +71,9 @@ def pace_sentence(analysis: Analysis) -> str:
     if pace is None:
         return ""
     words = _PACES.get(pace.verdict, capitalized(pace.verdict))
+    where = f" ({', '.join(pace.bound_in)})" if pace.bound_in else ""
     return (
-        f"{words}: GPU idle at {percent(pace.starved_share)} of "
+        f"{words}{where}: GPU idle at {percent(pace.starved_share)} of "
         f"{several(pace.launches, 'launch')}; median lead {duration(pace.lead_median_ns)}, "
         f"floor {duration(pace.floor_ns)}."
     )

@@ -42,9 +42,11 @@ if TYPE_CHECKING:
         memory_times,
         operators,
     )
-    from traceflops.attribution.launch_lead import HostBound, host_bound
+    from traceflops.attribution.launch_lead import HostBound, Launches, LaunchSums, launching
     from traceflops.attribution.launching_ops import launchers
+    from traceflops.attribution.memory_work import MemoryOperation, memory_operations
     from traceflops.attribution.op_kernels import Attribution, Fate, attribute, named
+    from traceflops.attribution.operators_on_host import HostOperator, host_operators
     from traceflops.attribution.products import (
         PRODUCT_ROLES,
         ProductRole,
