@@ -23,6 +23,7 @@ from traceflops.reports.view import (
     components_table,
     folded_tables,
     gain_sentence,
+    host_tables,
     jobs_table,
     provenance,
     serving_table,
@@ -43,6 +44,7 @@ SIGN: Final = "<!-- traceflops.report/1 -->"
 """The first line, by which a file is known to be one of these."""
 
 _NOTES: Final = 20
+_ROWS: Final = 20
 _LONGEST: Final = 2_000
 _SIGNS: Final = re.compile(r"[&<>*_`\[\]|\\~@#$!]|:(?=//|[\w+-]+:)|(?<=[wW])\.(?=\w)")
 _BEGINS: Final = "@#:."
@@ -75,6 +77,7 @@ def render_markdown(
         _waterfall(analysis),
         _table(serving_table(analysis)),
         *(_details(title, _table(table)) for title, table in folded_tables(analysis)),
+        *(_details(title, _table(table)) for title, table in host_tables(analysis, _ROWS)),
         _details("Memory", _memory(analysis)),
         _details("Notes", _notes(analysis)),
         _foot(command),

@@ -26,6 +26,7 @@ from traceflops.reports.view import (
     HEADS,
     counted_rows,
     gap_culprits,
+    host_tables,
     pace_sentence,
     provenance,
     sums_by_kind,
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 _TABLES: Final = ("tables.js", "drill.js")
 """What makes tables sort, filter and unfold, and follows links into them."""
 _MOST_COUNTED: Final = 30
+_MOST_HOST: Final = 100
 
 
 def filled(analysis: Analysis) -> Iterator[Filled]:
@@ -167,6 +169,11 @@ def _idle(analysis: Analysis) -> Content:
     )
 
 
+def _host(analysis: Analysis) -> Content | None:
+    tables = [(title, table) for title, table in host_tables(analysis, _MOST_HOST) if table.rows]
+    return Content({"tables": tables}) if tables else None
+
+
 def _memory(analysis: Analysis) -> Content | None:
     page = memory.memory_page(analysis)
     return Content({"memory": page, **memory.EDGES}) if page is not None else None
@@ -224,6 +231,7 @@ SECTIONS: Final = (
         _with_devices(lambda one: Content({"kernels": kernels.kernels_page(one)}, scripts=_TABLES)),
     ),
     Section("operators", "Operators", _with_devices(_operators)),
+    Section("host", "CPU", _with_devices(_host)),
     Section("roofline", "Roofline", _roofline),
     Section("timeline", "Timeline", timeline_content),
     Section("ranks", "Ranks", _ranks),

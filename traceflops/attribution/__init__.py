@@ -23,7 +23,13 @@ if TYPE_CHECKING:
     )
     from traceflops.attribution.datatypes import UNKNOWN_TYPE, float_type, types_of_ops
     from traceflops.attribution.device_work import DeviceWork, WorkSum, attributed_work
-    from traceflops.attribution.device_work_tables import Owner, check_owner, work_owners
+    from traceflops.attribution.device_work_tables import (
+        HOST_OP,
+        Owner,
+        check_owner,
+        host_owners,
+        work_owners,
+    )
     from traceflops.attribution.graph_replays import (
         Replays,
         has_replays,

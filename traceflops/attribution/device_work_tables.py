@@ -18,17 +18,22 @@ from traceflops.attribution.device_work import (
     begins,
     user_functions,
 )
+from traceflops.attribution.operators_on_host import HostOperator
 from traceflops.attribution.scopes import ModulePaths, module_class, module_name
 from traceflops.errors import UsageError
 from traceflops.table import IntArray, codes, exact_sums, group_rows, names, taken
 from traceflops.windows import Prepared
+
+HOST_OP: Final = "host-op"
+"""Operators by time of the host: no owners of device work, shown like them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
     """What a thing launched, a module with those inside it; `depth` is that in a tree.
 
-    It may stand for several `instances`; `slowest` is the one with most time.
+    It may stand for several `instances`; `slowest` is the one with most time. `total_ns` is the
+    time with what is inside, where `work` is without it.
     """
 
     label: str
@@ -36,6 +41,7 @@ class Owner:
     depth: int = 0
     instances: int = 1
     slowest: str = ""
+    total_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +54,30 @@ class WorkOwners:
 
 def check_owner(by: str) -> None:
     """Refuse what cannot own work. Raises UsageError."""
-    if by not in BY:
-        raise UsageError(f"no such table: --by {by}", f"choose one of {', '.join(BY)}")
+    if by not in (*BY, HOST_OP):
+        raise UsageError(f"no such table: --by {by}", f"choose one of {', '.join(BY)}, {HOST_OP}")
 
 
 def work_owners(prepared: Prepared, by: str) -> WorkOwners:
     """Return who owns the work of the chosen windows, `by` one of BY."""
     return BY[by](prepared)
+
+
+def host_owners(operators: Sequence[HostOperator]) -> WorkOwners:
+    """Return operators of the host with the time of each; `rest` are those that have no name."""
+    rest = sum((_of_host(one) for one in operators if one.total_ns is None), NOTHING)
+    return WorkOwners(
+        tuple(
+            Owner(one.name, _of_host(one), total_ns=one.total_ns)
+            for one in operators
+            if one.total_ns is not None
+        ),
+        rest,
+    )
+
+
+def _of_host(one: HostOperator) -> WorkSum:
+    return WorkSum(one.count, one.self_ns)
 
 
 def _sums(prepared: Prepared, group: IntArray, groups: int) -> list[WorkSum]:

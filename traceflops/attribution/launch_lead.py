@@ -55,8 +55,7 @@ class Leads:
     @classmethod
     def joined(cls, several: Iterable[Leads]) -> Leads:
         """Return the launches of several devices."""
-        empty = cls(*(np.empty(0, kind) for kind in (np.int64, np.int64, np.int64, np.bool_)))
-        every = (empty, *several)
+        every = (NO_LEADS, *several)
         columns = ([getattr(one, column.name) for one in every] for column in fields(cls))
         return cls(*map(np.concatenate, columns))
 
@@ -89,6 +88,10 @@ class Leads:
         return self.only(chosen.contains(self.start_ns))
 
 
+_NONE: Final = np.empty(0, dtype=np.int64)
+NO_LEADS: Final = Leads(_NONE, _NONE, _NONE, np.empty(0, dtype=np.bool_))
+
+
 @dataclass(frozen=True, slots=True)
 class HostBound:
     """Whether the host is too slow for the device. Times in ns; shares 0 to 1.
@@ -105,6 +108,11 @@ class HostBound:
     lead_p10_ns: int
     floor_ns: int
     phases: Mapping[str, HostBound] = field(default_factory=dict)
+
+    @property
+    def is_bound(self) -> bool:
+        """Return whether the host holds the device back already, at least in part."""
+        return self.verdict in PACES[:2]
 
     @property
     def bound_in(self) -> tuple[str, ...]:

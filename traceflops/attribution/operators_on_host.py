@@ -83,6 +83,7 @@ def _threads(prepared: Prepared) -> tuple[IntArray, BoolArray]:
 
 def _most_important(ordered: Sequence[HostOperator]) -> tuple[HostOperator, ...]:
     """Return the first ones, and the others as one."""
-    rest = [(one.count, one.self_ns) for one in ordered[_MOST:]]
-    others = [HostOperator(REST, *map(sum, zip(*rest, strict=True)), None)] if rest else []
+    rest = ordered[_MOST:]
+    count, self_ns = sum(one.count for one in rest), sum(one.self_ns for one in rest)
+    others = (HostOperator(REST, count, self_ns, None),) if rest else ()
     return (*ordered[:_MOST], *others)
