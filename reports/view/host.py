@@ -46,14 +46,18 @@ def _launches(analysis: Analysis, most: int) -> ReportTable:
     found = analysis.launches
     if found is None:
         return table_of((), ())
-    label = {device.device: device.label for device in analysis.devices}
-    rows = [(label[device], one) for device, one in found.devices.items()]
-    every = [("all", found.total)] if len(rows) > 1 else []
-    steps = max(analysis.windows_used, 1)
+    known, every = found.devices, ("all", found.total, analysis.windows_used)
+    rows = [
+        (one.label, known[one.device], sum(window.used for window in one.windows))
+        for one in analysis.devices
+        if one.device in known
+    ]
+    rows = [every, *rows] if len(rows) > 1 else rows
+    per_step = _number("Per step", lambda row: count(round(row[1].launches / max(row[2], 1))))
     columns = (
         Column("GPU", lambda row: row[0]),
         _number("Launch calls", lambda row: count(row[1].launches)),
-        _number("Per step", lambda row: count(round(row[1].launches / steps))),
+        *((per_step,) if analysis.steps.used else ()),
         _number("Operations per call", lambda row: _per(row[1].operations, row[1].launches)),
         _number("Time in calls", lambda row: duration(row[1].call_ns)),
         _number("Long calls", lambda row: count(row[1].long_calls)),
@@ -65,7 +69,7 @@ def _launches(analysis: Analysis, most: int) -> ReportTable:
         f"Long calls: above 20 µs. Late starts: on an idle GPU, later than an ordinary launch. "
         f"Short kernels: below {duration(found.short_ns)}."
     )
-    return table_of(columns, [*every, *rows][:most], len(every) + len(rows), remark)
+    return table_of(columns, rows[:most], len(rows), remark)
 
 
 def _per(number: int, of: int) -> str:
