@@ -2,14 +2,18 @@
 
 from collections import Counter
 from typing import Any
+from unittest.mock import patch
 
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.attribution.test_culprits import US, WORK, event, host_rows, made
 from tests.build import launched, trace_of
 from tests.conftest import examples
 from traceflops import analyze
-from traceflops.attribution import HostOperator, MemoryOperation
+from traceflops.attribution import HostOperator, MemoryOperation, operators_on_host
+from traceflops.reports.markdown import render_markdown
+from traceflops.reports.terminal import Style, render_terminal
 
 MIB = 1 << 20
 
@@ -48,6 +52,18 @@ def test_only_launching_threads_and_chosen_windows_count() -> None:
     )
 
 
+def test_operators_are_shown_by_cpu_time() -> None:
+    ops = [event("aten::linear", 100, 200), event("aten::addmm", 120, 180)]
+    analysis = analyze(made(ops=ops))
+    lines = [line.plain for line in render_terminal(analysis, Style(width=80), "host-op")]
+    at = next(place for place, line in enumerate(lines) if line.startswith("All operators by CPU"))
+    assert [line.split() for line in lines[at + 1 : at + 3]] == [
+        ["aten::addmm", "60.0", "µs", "5.9", "%", "1", "×", "60.0", "µs"],  # noqa: RUF001
+        ["aten::linear", "40.0", "µs", "4.0", "%", "1", "×", "100", "µs"],  # noqa: RUF001
+    ]
+    assert "| `aten::linear` | 1 | 40.0 µs | 4.0 % | 100 µs |" in render_markdown(analysis)
+
+
 def test_each_process_has_the_windows_of_its_devices() -> None:
     tables = launched(("a", 0, 10 * US, 90 * US), ("b", 500 * US, 510 * US, 90 * US))
     for rows in tables.values():
@@ -68,11 +84,12 @@ def test_beyond_a_hundred_names_the_rest_is_one() -> None:
 
 
 @settings(max_examples=examples(200), deadline=None)
-@given(host_rows(("ops",), ("aten::a", "aten::b", "aten::c")), WORK)
+@given(host_rows(("ops",), ("aten::a", "aten::b", "aten::c")), WORK, st.sampled_from((1, 3, 100)))
 def test_self_times_sum_to_the_time_in_which_launching_threads_run_operators(
-    host: list[tuple[str, dict[str, Any]]], work: dict[str, list[dict[str, Any]]]
+    host: list[tuple[str, dict[str, Any]]], work: dict[str, list[dict[str, Any]]], at_once: int
 ) -> None:
-    analysis = analyze(trace_of(ops=[row for _, row in host], **work))
+    with patch.object(operators_on_host, "_AT_ONCE", at_once):
+        analysis = analyze(trace_of(ops=[row for _, row in host], **work))
     device = analysis.devices[0].whole
     runs: Counter[int] = Counter()
     named: dict[str, set[int]] = {}
@@ -108,8 +125,10 @@ def test_copies_and_fills_are_told_by_direction_and_memory() -> None:
         copied(90, 92, "Memset (Device)", 0),
         event("k", 95, 100),
     ]
-    found = analyze(trace_of(activities=work)).memory_operations
-    assert found == (
+    analysis = analyze(trace_of(activities=work))
+    row = "| Copy HtoD (pageable) | 2 | 50.0 µs | 41.9 MB | 31.5 MB | 839 GB/s |"
+    assert row in render_markdown(analysis)
+    assert analysis.memory_operations == (
         MemoryOperation(
             "memcpy", "HtoD", "pageable", 2, 50 * US, 40 * MIB, 30 * MIB, 40 * MIB / (50 * US)
         ),

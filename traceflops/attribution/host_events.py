@@ -40,16 +40,13 @@ _NUMBER: Final = re.compile(r"#?\d+")
 
 
 def host_time(
-    prepared: Prepared, process: IntArray, start_ns: IntArray, end_ns: IntArray
+    windows: Mapping[int, Intervals], process: IntArray, start_ns: IntArray, end_ns: IntArray
 ) -> IntArray:
-    """Return the time of stretches of the host in the chosen windows.
-
-    They are those of the devices that its process launched work on.
-    """
+    """Return the time of stretches of the host in the windows of their processes."""
     inside_ns = np.zeros(len(process), dtype=np.int64)
-    for one, windows in _host_windows(prepared).items():
+    for one, chosen in windows.items():
         mine = np.flatnonzero(process == one)
-        inside_ns[mine] = windows.length_within(start_ns[mine], end_ns[mine])
+        inside_ns[mine] = chosen.length_within(start_ns[mine], end_ns[mine])
     return inside_ns
 
 
@@ -59,8 +56,8 @@ def host_span(table: pa.Table) -> tuple[IntArray, IntArray, IntArray]:
     return numbers(table["process"]), start, start + numbers(table["dur_ns"])
 
 
-def _host_windows(prepared: Prepared) -> Mapping[int, Intervals]:
-    """Return the chosen windows of each process that launched work."""
+def host_windows(prepared: Prepared) -> Mapping[int, Intervals]:
+    """Return, by process, the chosen windows of the devices that it launched work on."""
     found: dict[int, Intervals] = {}
     for device, account in prepared.accounts.items():
         windows = chosen_time(prepared.windows[device])

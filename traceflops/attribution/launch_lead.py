@@ -17,7 +17,7 @@ import numpy as np
 
 from traceflops.attribution.training_phases import PHASES, Phase, Phases, in_optimizer
 from traceflops.table import ABSENT, BoolArray, IntArray, is_one_of, numbers, taken
-from traceflops.timeline import DeviceAccount, Intervals
+from traceflops.timeline import DeviceAccount, Intervals, Window
 from traceflops.windows import Prepared, chosen_time
 
 _USUAL_FLOOR_NS: Final = 6_000
@@ -70,13 +70,13 @@ class Leads:
         """Return up to when a launch is called ordinary."""
         return max(3 * self.floor_ns, _LEAST_CAP_NS)
 
-    @property
-    def falls(self) -> bool:
-        """Return whether the lead of the last quarter is less than half of that of the first."""
-        quarter = len(self.lead_ns) // 4
+    def falls(self, window: Window) -> bool:
+        """Return whether the lead of its last quarter is less than half of that of the first."""
+        begin, stop = np.searchsorted(self.start_ns, (window.start_ns, window.end_ns)).tolist()
+        quarter = (stop - begin) // 4
         if quarter < _ENOUGH:
             return False
-        first, last = self.lead_ns[:quarter], self.lead_ns[-quarter:]
+        first, last = self.lead_ns[begin : begin + quarter], self.lead_ns[stop - quarter : stop]
         return bool(2 * np.median(last) < np.median(first))
 
     def only(self, mine: BoolArray) -> Leads:
@@ -217,7 +217,7 @@ def _pace(
     """Return whether the host is fast enough for the chosen ones of the known launches."""
     pace = _paced(chosen, floor_ns)
     falling = [
-        known[device].within(Intervals.one(window.start_ns, window.end_ns)).falls
+        known[device].falls(window)
         for device in known
         for window in prepared.windows[device]
         if window.used and window.role == "step"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Final
@@ -10,13 +10,14 @@ from typing import Final
 import numpy as np
 
 from traceflops.attribution.culprits import REST
-from traceflops.attribution.host_events import host_span, host_time
+from traceflops.attribution.host_events import host_span, host_time, host_windows
 from traceflops.table import (
     ABSENT,
     BoolArray,
     IntArray,
     codes,
-    exact_sums,
+    group_sums,
+    groups,
     joint_codes,
     matching,
     names,
@@ -27,6 +28,8 @@ from traceflops.windows import Prepared, is_step_label
 
 _MOST: Final = 100
 """So many are named; the rest is one more."""
+_AT_ONCE: Final = 1 << 15
+"""So many are looked at together, which takes less memory than all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,24 +52,34 @@ def host_operators(prepared: Prepared) -> tuple[HostOperator, ...]:
 
     Marks of steps that old profilers wrote as operators are none of them.
     """
-    ops = prepared.trace.ops
-    thread, launches = _threads(prepared)
+    ops, windows = prepared.trace.ops, host_windows(prepared)
+    span, (thread, launches) = host_span(ops), _threads(prepared)
     is_step = matching(ops["name"], lambda label: is_step_label(label, None))
-    inside = host_time(prepared, *host_span(ops)) > 0
-    row = np.flatnonzero(launches & inside & ~is_step)
-    process, start, end = (column[row] for column in host_span(ops))
-    thread, name = thread[row], codes(ops["name"])[row]
-    piece, *times = innermost_pieces(thread, start, end)
-    begun = np.maximum(start, latest_end_before(joint_codes(name, thread), start, end))
-    columns = (
-        (name, np.ones_like(row)),
-        (name[piece], host_time(prepared, process[piece], *times)),
-        (name, host_time(prepared, process, begun, np.maximum(begun, end))),
-    )
-    labels = names(ops["name"])
-    sums = (exact_sums(group, values, len(labels)) for group, values in columns)
-    found = [HostOperator(*one) for one in zip(labels, *sums, strict=True) if one[1]]
+    row = np.flatnonzero(launches & ~is_step & (host_time(windows, *span) > 0))
+    labels, name = names(ops["name"]), codes(ops["name"])
+    count = group_sums(name[row], np.ones_like(row), len(labels))
+    own, total = np.zeros_like(count), np.zeros_like(count)
+    for place in _stretches(thread[row], *(times[row] for times in span[1:])):
+        mine = row[place]
+        process, start, end = (column[mine] for column in span)
+        piece, *times = innermost_pieces(np.zeros_like(mine), start, end)
+        own += group_sums(name[mine[piece]], host_time(windows, process[piece], *times), len(own))
+        begun = np.maximum(start, latest_end_before(name[mine], start, end))
+        first_ns = host_time(windows, process, begun, np.maximum(begun, end))
+        total += group_sums(name[mine], first_ns, len(total))
+    sums = zip(labels, count.tolist(), own.tolist(), total.tolist(), strict=True)
+    found = [HostOperator(*one) for one in sums if one[1]]
     return _most_important(sorted(found, key=attrgetter("self_ns"), reverse=True))
+
+
+def _stretches(thread: IntArray, start: IntArray, end: IntArray) -> Iterator[IntArray]:
+    """Yield the places of a thread's intervals, in parts between which none of them runs."""
+    for _, mine in groups(thread):
+        mine = mine[np.argsort(start[mine], kind="stable")]
+        ended = start[mine][1:] >= np.maximum.accumulate(end[mine])[:-1]
+        cuts = np.flatnonzero(ended) + 1
+        wanted = np.searchsorted(cuts, np.arange(_AT_ONCE, len(mine), _AT_ONCE))
+        yield from np.split(mine, cuts[np.unique(wanted[wanted < len(cuts)])])
 
 
 def _threads(prepared: Prepared) -> tuple[IntArray, BoolArray]:

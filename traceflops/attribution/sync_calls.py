@@ -11,7 +11,14 @@ from typing import Final
 import numpy as np
 
 from traceflops.attribution.culprits import REST, chosen_gaps
-from traceflops.attribution.host_events import HostEvents, host_events, host_span, host_time, owners
+from traceflops.attribution.host_events import (
+    HostEvents,
+    host_events,
+    host_span,
+    host_time,
+    host_windows,
+    owners,
+)
 from traceflops.attribution.idle_classes import waiting_calls
 from traceflops.table import BoolArray, IntArray, innermost, taken
 from traceflops.timeline import Intervals
@@ -53,7 +60,7 @@ def calls_inside(prepared: Prepared, wanted: BoolArray) -> tuple[HostEvents, Int
     Calls that another call makes are none of them.
     """
     span = host_span(prepared.trace.calls)
-    inside_ns = host_time(prepared, *span)
+    inside_ns = host_time(host_windows(prepared), *span)
     row = np.flatnonzero(wanted & (inside_ns > 0))
     start = span[1][row]
     events = host_events(prepared.trace, Intervals.of(start, start + 1))
