@@ -22,7 +22,7 @@ from traceflops.units import capitalized, function_name
 
 if TYPE_CHECKING:
     from traceflops.analysis import Analysis
-    from traceflops.attribution import MemoryOperation
+    from traceflops.attribution import MemoryOperation, Synchronisation
 
 _NAME: Final = 90
 _WORDS: Final = {"memcpy": "copy", "memset": "fill"}
@@ -104,9 +104,13 @@ def _mean(analysis: Analysis, total_ns: int | None) -> str:
 def _waits(analysis: Analysis, most: int) -> ReportTable:
     sites = [function_name(row.site) for row in analysis.synchronisations]
     label = dict(zip(sites, short_labels(sites, _NAME), strict=True))
+
+    def wait(row: Synchronisation) -> Cell:
+        call = Name(row.call)
+        return (call, "in", Name(label[function_name(row.site)])) if row.site else call
+
     columns = (
-        Column("Call", lambda row: Name(row.call)),
-        Column("In", lambda row: Name(label[function_name(row.site)]) if row.site else ""),
+        Column("Call", wait),
         _number("Count", lambda row: count(row.count)),
         _number("Blocked", lambda row: duration(row.blocked_ns)),
         _number("GPU idle after", lambda row: duration(row.idle_after_ns)),
