@@ -24,6 +24,7 @@ from traceflops.reports.view import (
     components_table,
     folded_tables,
     gain_sentence,
+    host_tables,
     jobs_table,
     owner_tables,
     provenance,
@@ -45,6 +46,7 @@ SIGN: Final = "<!-- traceflops.report/1 -->"
 """The first line, by which a file is known to be one of these."""
 
 _NOTES: Final = 20
+_ROWS: Final = 20
 _LONGEST: Final = 2_000
 _SIGNS: Final = re.compile(r"[&<>*_`\[\]|\\~@#$!]|:(?=//|[\w+-]+:)|(?<=[wW])\.(?=\w)")
 _BEGINS: Final = "@#:."
@@ -78,6 +80,7 @@ def render_markdown(
         _table(serving_table(analysis)),
         _attribution(analysis),
         *(_details(title, _table(table)) for title, table in folded_tables(analysis)),
+        *(_details(title, _table(table)) for title, table in host_tables(analysis, _ROWS)),
         _details("Memory", _memory(analysis)),
         _details("Notes", _notes(analysis)),
         _foot(command),

@@ -21,7 +21,7 @@ from traceflops.timeline import Account, Gap, WholeSpan
 from traceflops.windows import DeviceReport, Selection, spread_of
 
 if TYPE_CHECKING:
-    from traceflops.attribution import IdleCulprits
+    from traceflops.attribution import HostBound, IdleCulprits, Launches
     from traceflops.mfu import PassKind
     from traceflops.timeline import Untimed
 
@@ -46,6 +46,7 @@ _SHARES: Final = {
 }
 _OF_A_GAP: Final = ("start_ns", "dur_ns", "step", "before_step", "after", "before", "call", "op")
 
+_OF_A_PHASE: Final = ("verdict", "launches", "starved_share", "lead_median_ns")
 _OF_A_PASS_KIND: Final = (
     *("kind", "passes", "p50_ns", "p99_ns", "tokens", "tokens_per_s", "cycle_ns", "followed"),
     *("communication_ns", "exposed_ns"),
@@ -96,13 +97,35 @@ def report_object(analysis: Analysis) -> dict[str, Any]:
         "untimed": _untimed(analysis.untimed) if analysis.untimed is not None else None,
         "jobs": [_job(job) for job in analysis.jobs],
         "idle": _idle(analysis),
-        "host_bound": asdict(analysis.host_bound) if analysis.host_bound else None,
+        "host_bound": _host_bound(analysis.host_bound) if analysis.host_bound else None,
+        "launches": _launches(analysis.launches) if analysis.launches else None,
+        "host_operators": [asdict(one) for one in analysis.host_operators],
+        "memory_operations": [asdict(one) for one in analysis.memory_operations],
         "synchronisations": [asdict(one) for one in analysis.synchronisations],
         "ranks": ranks_object(analysis.ranks) if analysis.ranks is not None else None,
         "passes": [asdict(one) for one in analysis.serving.passes],
         "pass_kinds": [_pass_kind(one) for one in analysis.serving.kinds],
         "attribution": _attribution(analysis.attribution) if analysis.attribution else None,
         "modules": list(map(asdict, analysis.attribution.modules if analysis.attribution else ())),
+    }
+
+
+def _host_bound(pace: HostBound) -> dict[str, Any]:
+    """Return whether the CPU is fast enough, in all and by phase of the step."""
+    return {
+        **fields(pace, *_OF_A_PHASE, "lead_p10_ns", "floor_ns"),
+        "phases": [
+            {"phase": name, **fields(one, *_OF_A_PHASE)} for name, one in pace.phases.items()
+        ],
+    }
+
+
+def _launches(found: Launches) -> dict[str, Any]:
+    """Return the launches of all devices and of each."""
+    return {
+        "short_ns": found.short_ns,
+        "total": asdict(found.total),
+        "devices": [{"device": at, **asdict(one)} for at, one in found.devices.items()],
     }
 
 

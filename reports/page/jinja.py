@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from traceflops.reports.page import overview, roofline
 from traceflops.reports.view import (
+    Name,
     count,
     culprits,
     figures,
@@ -82,6 +83,7 @@ def environment(narrower: int = 1) -> Environment:
         # Only for text that we or Bokeh wrote as markup; nothing of a trace may pass here.
         "trusted": Markup,
     }
+    made.tests["trace_name"] = lambda text: isinstance(text, Name)
     made.globals |= {"looks": palette.LINE_LOOKS, "causes": palette.CAUSE_LABELS}
     return made
 

@@ -27,6 +27,7 @@ from traceflops.reports.view import (
     attribution_sentence,
     counted_rows,
     gap_culprits,
+    host_tables,
     owner_tables,
     pace_sentence,
     provenance,
@@ -44,6 +45,7 @@ _TABLES: Final = ("tables.js", "drill.js")
 """What makes tables sort, filter and unfold, and follows links into them."""
 _MOST_COUNTED: Final = 30
 _MOST_OWNERS: Final = 40
+_MOST_HOST: Final = 100
 
 
 def filled(analysis: Analysis) -> Iterator[Filled]:
@@ -185,6 +187,11 @@ def _idle(analysis: Analysis) -> Content:
     )
 
 
+def _host(analysis: Analysis) -> Content | None:
+    tables = [(title, table) for title, table in host_tables(analysis, _MOST_HOST) if table.rows]
+    return Content({"tables": tables}) if tables else None
+
+
 def _memory(analysis: Analysis) -> Content | None:
     page = memory.memory_page(analysis)
     return Content({"memory": page, **memory.EDGES}) if page is not None else None
@@ -245,6 +252,7 @@ SECTIONS: Final = (
     Section("attribution", "Attribution", _attribution),
     Section("operators", "Operators", _with_devices(_operators)),
     Section("roofline", "Roofline", _roofline),
+    Section("host", "CPU", _with_devices(_host)),
     Section("timeline", "Timeline", timeline_content),
     Section("ranks", "Ranks", _ranks),
     Section("memory", "Memory", _memory),

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
         visible,
         wrapped,
     )
+    from traceflops.reports.view.host import host_tables
     from traceflops.reports.view.ledger import (
         LedgerCells,
         is_unsplit,

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 WORTH_SHOWING: Final = 0.03
 """Share of the idle time from which a class is shown, and of the window from which any is."""
 _NAMES: Final = 2
+_MANY: Final = 0.5
 _PACES: Final = {"looming": "Nearly host-bound"}
 
 
@@ -76,11 +77,24 @@ def pace_sentence(analysis: Analysis) -> str:
     if pace is None:
         return ""
     words = _PACES.get(pace.verdict, capitalized(pace.verdict))
+    where = f" ({', '.join(pace.bound_in)})" if pace.bound_in else ""
     return (
-        f"{words}: GPU idle at {percent(pace.starved_share)} of "
+        f"{words}{where}: GPU idle at {percent(pace.starved_share)} of "
         f"{several(pace.launches, 'launch')}; median lead {duration(pace.lead_median_ns)}, "
-        f"floor {duration(pace.floor_ns)}."
+        f"floor {duration(pace.floor_ns)}"
+        f"{_short_kernels(analysis)}."
     )
+
+
+def _short_kernels(analysis: Analysis) -> str:
+    """Return how many kernels are too short to hide a launch, where that holds the GPU back."""
+    assert analysis.host_bound is not None
+    launches = analysis.launches
+    if launches is None or not analysis.host_bound.is_bound:
+        return ""
+    share = launches.total.short_kernels / max(launches.total.kernels, 1)
+    shown = f"; {percent(share)} of kernels take less than {duration(launches.short_ns)}"
+    return shown if share >= _MANY else ""
 
 
 def gap_culprits(analysis: Analysis, gaps: Sequence[Gap]) -> list[tuple[str, str]]:

@@ -7,8 +7,9 @@ from heapq import nlargest
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from traceflops.attribution import Owner, work_owners
+from traceflops.attribution import HOST_OP, Owner, work_owners
 from traceflops.reports.view.figures import count, duration, percent
+from traceflops.reports.view.host import host_operators_table
 from traceflops.reports.view.shapes import shape_words
 from traceflops.reports.view.short_names import short_labels
 from traceflops.reports.view.tables import Cell, Column, Name, ReportTable, Share, table_of
@@ -36,6 +37,7 @@ OWNER_WORDS: Final = {
     "source": _Words("functions", "outside your functions", "stacks"),
     "range": _Words("annotations", "outside annotations", "annotations"),
     "module": _Words("modules", "outside modules", "stacks"),
+    HOST_OP: _Words("operators by CPU time", "", "operators"),
 }
 """The tables in their order."""
 _RULES: Final = {
@@ -67,7 +69,7 @@ def attribution_sentence(analysis: Analysis) -> str:
 
 def owner_tables(analysis: Analysis, most: int = MOST_OWNERS) -> Iterator[tuple[str, ReportTable]]:
     """Yield the tables that have rows, each after its title; by shape there are all operators."""
-    for by in filter("op".__ne__, OWNER_WORDS):
+    for by in (name for name in OWNER_WORDS if name not in ("op", HOST_OP)):
         table = owners_table(analysis, by, most)
         if table.rows:
             yield table.columns[0].head, table
@@ -75,6 +77,8 @@ def owner_tables(analysis: Analysis, most: int = MOST_OWNERS) -> Iterator[tuple[
 
 def owners_table(analysis: Analysis, by: str, most: int = MOST_OWNERS) -> ReportTable:
     """Return the owners with most time, a tree in its order; all figures are means per window."""
+    if by == HOST_OP:
+        return host_operators_table(analysis, most)
     prepared = analysis.prepared
     found = work_owners(prepared.as_launched, by) if prepared and analysis.attribution else None
     if found is None or not found.owners:

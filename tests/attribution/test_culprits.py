@@ -352,31 +352,36 @@ def test_a_library_label_is_work_and_one_of_a_user_is_not() -> None:
     assert by_class(idle) == {"eager_overhead": 480, "host_unrecorded": 500, "launch_latency": 10}
 
 
-EVENTS = st.lists(
-    st.tuples(
-        st.sampled_from(("calls", "ops", "marks")),
-        st.sampled_from((LOADER, "cudaMalloc", "cudaMemcpy", "aten::add", "f.py(1): f", "x")),
-        st.integers(0, 400),
-        st.integers(0, 200),
-        st.integers(1, 3),
-    ),
-    max_size=12,
-)
+NAMES = (LOADER, "cudaMalloc", "cudaMemcpy", "aten::add", "f.py(1): f", "x")
 WORK = st.lists(
-    st.tuples(st.integers(0, 300), st.integers(0, 100), st.integers(0, 60)), min_size=1, max_size=8
-)
+    st.tuples(st.just("k"), st.integers(0, 300), st.integers(0, 100), st.integers(0, 60)),
+    min_size=1,
+    max_size=8,
+).map(lambda work: launched(*((name, at, at + wait, dur) for name, at, wait, dur in work)))
+
+
+def host_rows(
+    kinds: tuple[str, ...], names: tuple[str, ...]
+) -> st.SearchStrategy[list[tuple[str, dict[str, Any]]]]:
+    """Return lists of rows of some kinds and names, on three threads."""
+    row = st.fixed_dictionaries(
+        {
+            "name": st.sampled_from(names),
+            "start_ns": st.integers(0, 400),
+            "dur_ns": st.integers(0, 200),
+            "thread": st.integers(1, 3),
+        }
+    )
+    return st.lists(st.tuples(st.sampled_from(kinds), row), max_size=15)
 
 
 @settings(max_examples=examples(500), deadline=None)
-@given(EVENTS, WORK)
+@given(host_rows(("calls", "ops", "marks"), NAMES), WORK)
 def test_culprits_and_what_is_unexplained_sum_to_the_idle_time(
-    host: list[tuple[str, str, int, int, int]], work: list[tuple[int, int, int]]
+    host: list[tuple[str, dict[str, Any]]], work: dict[str, list[dict[str, Any]]]
 ) -> None:
-    tables: dict[str, list[dict[str, Any]]] = launched(
-        *((f"k{at}", launch, launch + wait, dur) for at, (launch, wait, dur) in enumerate(work))
-    )
-    for table, name, start, dur, thread in host:
-        row = {"name": name, "start_ns": start, "dur_ns": dur, "thread": thread}
+    tables = {table: list(rows) for table, rows in work.items()}
+    for table, row in host:
         tables.setdefault(table, []).append(row)
     analysis = analyze(trace_of(**tables))
     told = sum(culprit.idle_ns for culprit in analysis.idle.culprits)

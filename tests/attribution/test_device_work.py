@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from tests.attribution.test_culprits import LABELLED, LABELS
+from tests.attribution.test_culprits import LABELLED, LABELS, WORK, host_rows
 from tests.build import launched, trace_of
 from tests.conftest import examples, shared_file
 from traceflops import Analysis, Trace, analyze, read
@@ -42,20 +41,19 @@ def made(*, kernel: str = "k", thread: int = 1, **host: list[dict[str, Any]]) ->
     return trace_of(**run | host)
 
 
+def backward_of(mark: dict[str, Any]) -> Trace:
+    """Return a kernel of a backward node, whose forward operator ran inside a mark."""
+    ops = [
+        event("aten::mm", 10, 20, sequence=5),
+        event(BACKWARD, 90, 300, sequence=5, forward_thread=1, thread=ENGINE),
+    ]
+    return made(thread=ENGINE, marks=[mark], ops=ops)
+
+
 CASES: dict[str, tuple[Trace, str]] = {
     "a module": (made(marks=[module("A_0", 0, 400), module("B_3", 90, 300)]), "module"),
     "one of another thread": (made(marks=[module("A_0", 0, 400)], thread=2), "call"),
-    "the module of the forward op": (
-        made(
-            thread=ENGINE,
-            marks=[module("A_0", 0, 60)],
-            ops=[
-                event("aten::mm", 10, 20, sequence=5),
-                event(BACKWARD, 90, 300, sequence=5, forward_thread=1, thread=ENGINE),
-            ],
-        ),
-        "backward_module",
-    ),
+    "the module of the forward op": (backward_of(module("A_0", 0, 60)), "backward_module"),
     "gradients added up": (made(ops=[event(ACCUMULATE, 90, 300)]), "gradient_accumulation"),
     "a collective of a hook there": (
         made(kernel="ncclDevKernel_AllReduce_Sum_f32_RING_LL", ops=[event(ACCUMULATE, 90, 300)]),
@@ -78,17 +76,7 @@ CASES: dict[str, tuple[Trace, str]] = {
         "call",
     ),
     "an annotation": (made(marks=[event("attention", 90, 300)]), "annotation"),
-    "the annotation of the forward op": (
-        made(
-            thread=ENGINE,
-            marks=[event("attention", 0, 60)],
-            ops=[
-                event("aten::mm", 10, 20, sequence=5),
-                event(BACKWARD, 90, 300, sequence=5, forward_thread=1, thread=ENGINE),
-            ],
-        ),
-        "annotation",
-    ),
+    "the annotation of the forward op": (backward_of(event("attention", 0, 60)), "annotation"),
     "a step": (made(marks=[event("ProfilerStep#3", 90, 300)]), "call"),
     "a compiled region": (
         made(ops=[event("Torch-Compiled Region: 0/0", 90, 300)]),
@@ -219,33 +207,17 @@ def test_what_a_kernel_says_itself_comes_before_what_is_around_its_launch() -> N
 
 
 NAMES = ("nn.Module: A_0", "nn.Module: A_1", "f.py(1): f", "x", "aten::mm", ACCUMULATE, BACKWARD)
-EVENTS = st.lists(
-    st.tuples(
-        st.sampled_from(("module", "python", "annotation", "op")),
-        st.sampled_from(NAMES),
-        st.integers(0, 400),
-        st.integers(1, 200),
-        st.integers(1, 2),
-    ),
-    max_size=15,
-)
-WORK = st.lists(
-    st.tuples(st.integers(0, 300), st.integers(0, 100), st.integers(0, 60)), min_size=1, max_size=8
-)
 
 
 @settings(max_examples=examples(50), deadline=None)
-@given(EVENTS, WORK)
+@given(host_rows(("module", "python", "annotation", "op"), NAMES), WORK)
 def test_rules_modules_and_tables_sum_to_the_kernels(
-    host: list[tuple[str, str, int, int, int]], work: list[tuple[int, int, int]]
+    host: list[tuple[str, dict[str, Any]]], work: dict[str, list[dict[str, Any]]]
 ) -> None:
-    tables: dict[str, list[dict[str, Any]]] = {"marks": [], "ops": []} | launched(
-        *((f"k{at}", launch, launch + wait, dur) for at, (launch, wait, dur) in enumerate(work))
-    )
-    for kind, name, start, dur, thread in host:
-        row = event(name, start, start + dur, thread=thread)
+    tables: dict[str, list[dict[str, Any]]] = {"marks": [], "ops": []} | work
+    for kind, row in host:
         if kind == "op":
-            tables["ops"].append(row | {"sequence": start % 3, "forward_thread": 1})
+            tables["ops"].append(row | {"sequence": row["start_ns"] % 3, "forward_thread": 1})
         else:
             tables["marks"].append(row | {"kind": kind})
     analysis = analyze(trace_of(**tables))

@@ -15,9 +15,11 @@ from traceflops.analysis.result import Analysis
 from traceflops.attribution import (
     attributed_work,
     category_table,
-    host_bound,
+    host_operators,
     idle_culprits,
     kernel_table,
+    launching,
+    memory_operations,
     memory_times,
     synchronisations,
 )
@@ -143,6 +145,7 @@ def analysis_of(
         moved = memory_times(linked.trace, linked.categorised, chosen)
     with phase("attribution"):
         work = attributed_work(prepared.as_launched, activity_flops(measured.executed))
+    pace, launches = launching(prepared, measured.executed.phases) or (None, None)
     waits = idle_culprits(prepared, total.components.idle_ns)
     lacks_copies = is_said(prepared.trace, COPIES_MISSING)
     who_waits = rank_report(prepared)
@@ -163,7 +166,10 @@ def analysis_of(
         collectives=collective_work(linked, prepared.accounts, prepared.windows),
         recorded=prepared.launch_records.state,
         idle=waits,
-        host_bound=host_bound(prepared),
+        host_bound=pace,
+        launches=launches,
+        host_operators=host_operators(prepared),
+        memory_operations=memory_operations(prepared),
         serving=serving(prepared, measured.executed.attribution),
         attribution=work,
         synchronisations=synchronisations(prepared),

@@ -27,7 +27,10 @@ from traceflops.attribution import (
     NO_CULPRITS,
     DeviceWork,
     HostBound,
+    HostOperator,
     IdleCulprits,
+    Launches,
+    MemoryOperation,
     Synchronisation,
 )
 from traceflops.devices import JobReport
@@ -58,9 +61,10 @@ class Analysis:
     chosen, nothing else is known but the source and the notes. `recorded` says whether the launch
     calls have device records: where they do not, nothing is judged. `idle` is what the host did in
     the idle time of the chosen windows, `host_bound` whether it is fast enough for the devices,
-    `synchronisations` the calls in which it waited for them. `serving` are the passes that a
-    serving engine annotates, `attribution` whose work the devices did, None without any. `ranks`
-    is who waits for whom, None with one rank.
+    `synchronisations` the calls in which it waited for them, `launches` what launching took,
+    `host_operators` the operators of the threads that launch, `memory_operations` copies, fills and
+    allocations. `serving` are the passes that a serving engine annotates, `attribution` whose work
+    the devices did, None without any. `ranks` is who waits for whom, None with one rank.
     `prepared` is for reports that show single events; None where it was not kept.
     """
 
@@ -81,6 +85,9 @@ class Analysis:
     recorded: State = "complete"
     idle: IdleCulprits = NO_CULPRITS
     host_bound: HostBound | None = None
+    launches: Launches | None = None
+    host_operators: tuple[HostOperator, ...] = ()
+    memory_operations: tuple[MemoryOperation, ...] = ()
     serving: Serving = NO_SERVING
     attribution: DeviceWork | None = None
     synchronisations: tuple[Synchronisation, ...] = ()

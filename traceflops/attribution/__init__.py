@@ -28,7 +28,7 @@ if TYPE_CHECKING:
         types_of_ops,
     )
     from traceflops.attribution.device_work import DeviceWork, WorkSum, attributed_work
-    from traceflops.attribution.device_work_tables import Owner, check_owner, work_owners
+    from traceflops.attribution.device_work_tables import HOST_OP, Owner, check_owner, work_owners
     from traceflops.attribution.graph_replays import created_nodes, has_replays, replays
     from traceflops.attribution.host_events import is_of_library, standard_prefix
     from traceflops.attribution.host_names import SYSTEM_CALLS, is_telling
@@ -42,9 +42,17 @@ if TYPE_CHECKING:
         memory_times,
         operators,
     )
-    from traceflops.attribution.launch_lead import HostBound, host_bound, outstanding_launches
+    from traceflops.attribution.launch_lead import (
+        HostBound,
+        Launches,
+        LaunchSums,
+        launching,
+        outstanding_launches,
+    )
     from traceflops.attribution.launching_ops import launchers
+    from traceflops.attribution.memory_work import MemoryOperation, memory_operations
     from traceflops.attribution.op_kernels import Attribution, Fate, attribute, named
+    from traceflops.attribution.operators_on_host import HostOperator, host_operators
     from traceflops.attribution.products import (
         PRODUCT_ROLES,
         ProductRole,

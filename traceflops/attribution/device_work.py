@@ -13,10 +13,9 @@ from operator import attrgetter
 from typing import Final
 
 import numpy as np
-import pyarrow as pa
 
 from traceflops.attribution.host_events import is_of_library
-from traceflops.attribution.host_names import FACTS
+from traceflops.attribution.host_names import told
 from traceflops.attribution.launching_ops import launching_ops
 from traceflops.attribution.scopes import (
     Instants,
@@ -203,25 +202,20 @@ def _accumulates(work: Launched) -> BoolArray:
 def _in_optimizer(work: Launched) -> BoolArray:
     trace = work.prepared.trace
     rows = host_marks(trace, "annotation", "python")
-    rows = rows[_told(trace.marks["name"], "optimizer")[rows]]
+    rows = rows[told(trace.marks["name"], "optimizer")[rows]]
     inside = innermost_mark(trace, rows, work.causes[0]) >= 0
-    return inside | _is_around(work, _told(trace.ops["name"], "optimizer"))
+    return inside | _is_around(work, told(trace.ops["name"], "optimizer"))
 
 
 def _is_compiled(work: Launched) -> BoolArray:
     ops, activities = work.prepared.trace.ops, work.prepared.trace.activities
-    regions = _told(ops["name"], "compiled") | (codes(ops["generated_kernel"]) >= 0)
-    return _is_around(work, regions) | _told(activities["name"], "compiled")[work.row]
+    regions = told(ops["name"], "compiled") | (codes(ops["generated_kernel"]) >= 0)
+    return _is_around(work, regions) | told(activities["name"], "compiled")[work.row]
 
 
 def _is_around(work: Launched, marked: BoolArray) -> BoolArray:
     """Return whether a marked op launched the work, or is around the one that did."""
     return taken(work.prepared.linked.op_tree.nearest(marked), work.op) >= 0
-
-
-def _told(column: pa.ChunkedArray, fact: str) -> BoolArray:
-    """Return, per row of a column of names, whether the name tells a fact."""
-    return matching(column, re.compile(FACTS[fact]).search)
 
 
 _TESTS: Final[dict[str, Callable[[Launched], BoolArray]]] = {

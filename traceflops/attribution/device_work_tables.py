@@ -26,6 +26,9 @@ from traceflops.errors import UsageError
 from traceflops.table import IntArray, codes, exact_sums, group_rows, names, taken
 from traceflops.windows import Prepared
 
+HOST_OP: Final = "host-op"
+"""Operators by time of the host: no owners of device work, shown like them."""
+
 
 @dataclass(frozen=True, slots=True)
 class Owner:
@@ -53,8 +56,8 @@ class WorkOwners:
 
 def check_owner(by: str) -> None:
     """Refuse what cannot own work. Raises UsageError."""
-    if by not in BY:
-        raise UsageError(f"no such table: --by {by}", f"choose one of {', '.join(BY)}")
+    if by not in (*BY, HOST_OP):
+        raise UsageError(f"no such table: --by {by}", f"choose one of {', '.join(BY)}, {HOST_OP}")
 
 
 def work_owners(prepared: Prepared, by: str) -> WorkOwners:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -25,17 +25,46 @@ from traceflops.table import (
     OpTree,
     Trace,
     codes,
+    distinct,
     joint_codes,
     names,
     numbers,
     taken,
 )
 from traceflops.timeline import NEVER, Intervals
-from traceflops.windows import is_step_label
+from traceflops.windows import Prepared, chosen_time, is_step_label
 
 CALL, OP, FRAME, SYSTEM, LABEL = range(5)
 _OF_MARK: Final = {"python": FRAME, "module": FRAME, "system": SYSTEM, "annotation": LABEL}
 _NUMBER: Final = re.compile(r"#?\d+")
+
+
+def host_time(
+    windows: Mapping[int, Intervals], process: IntArray, start_ns: IntArray, end_ns: IntArray
+) -> IntArray:
+    """Return the time of stretches of the host in the windows of their processes."""
+    inside_ns = np.zeros(len(process), dtype=np.int64)
+    for one, chosen in windows.items():
+        mine = np.flatnonzero(process == one)
+        inside_ns[mine] = chosen.length_within(start_ns[mine], end_ns[mine])
+    return inside_ns
+
+
+def host_span(table: pa.Table) -> tuple[IntArray, IntArray, IntArray]:
+    """Return the process, start and end of each record of a table of the host."""
+    start = numbers(table["start_ns"])
+    return numbers(table["process"]), start, start + numbers(table["dur_ns"])
+
+
+def host_windows(prepared: Prepared) -> Mapping[int, Intervals]:
+    """Return, by process, the chosen windows of the devices that it launched work on."""
+    found: dict[int, Intervals] = {}
+    for device, account in prepared.accounts.items():
+        windows = chosen_time(prepared.windows[device])
+        users = numbers(prepared.trace.activities["process"])[account.rows.row]
+        for one in distinct(users).tolist():
+            found[one] = windows.union(found.get(one, Intervals.empty()))
+    return found
 
 
 @dataclass(frozen=True)  # without slots, so that there is a place for what is found on demand

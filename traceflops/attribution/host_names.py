@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
+import pyarrow as pa
 
-from traceflops.table import BoolArray
+from traceflops.table import BoolArray, matching
 
 _SYSTEM_WAITS: Final = (
     r"pthread_(cond_(timed|clock)?wait|mutex_(timed|clock)?lock|rwlock_(timed)?(rd|wr)lock|join"
@@ -82,3 +83,8 @@ def facts_of(labels: Sequence[str]) -> dict[str, BoolArray]:
         search = re.compile(pattern).search
         facts[fact][[at for at in telling if search(labels[at])]] = True
     return facts
+
+
+def told(column: pa.ChunkedArray, fact: str) -> BoolArray:
+    """Return, per row of a column of names, whether the name tells a fact."""
+    return matching(column, re.compile(FACTS[fact]).search)

@@ -1,18 +1,23 @@
 """How far the host is ahead of the device: the lead of each launch, and whether it is enough.
 
+Also what launching takes: calls, their time, and the kernels too short to hide it.
+
 The lead of a launch is the time from the start of its call to the start of its first activity. A
 launch is starved where all earlier work of the device had ended when it was called.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import astuple, dataclass, field, fields, replace
+from operator import add
 from typing import Final, Literal
 
 import numpy as np
 
-from traceflops.table import ABSENT, BoolArray, IntArray
-from traceflops.timeline import DeviceAccount, Intervals
+from traceflops.attribution.training_phases import PHASES, Phase, Phases, in_optimizer
+from traceflops.table import ABSENT, BoolArray, IntArray, is_one_of, numbers, taken
+from traceflops.timeline import DeviceAccount, Intervals, Window
 from traceflops.windows import Prepared, chosen_time
 
 _USUAL_FLOOR_NS: Final = 6_000
@@ -20,17 +25,39 @@ _USUAL_FLOOR_NS: Final = 6_000
 _ENOUGH: Final = 8
 _LEAST_CAP_NS: Final = 20_000
 _AHEAD_NS: Final = 1_000_000
+_SHORT_NS: Final = 10_000
+_LONG_CALL_NS: Final = 20_000
 
 Pace = Literal["host-bound", "partly host-bound", "looming", "not host-bound"]
+
+PACES: Final[tuple[Pace, ...]] = ("host-bound", "partly host-bound", "looming", "not host-bound")
+"""How far the host is ahead of the devices: the worst first."""
+_OF_STEP: Final[dict[str, tuple[Phase, ...]]] = {
+    "forward": ("forward",),
+    "backward": ("backward", "recompute"),
+    "optimizer": ("optimizer",),
+}
+_OPTIMIZER: Final = PHASES.index("optimizer")
 
 
 @dataclass(frozen=True, slots=True)
 class Leads:
-    """The launches of a device in the order of their first activities; times in ns."""
+    """The launches of a device in the order of their first activities; times in ns.
 
+    `call` are rows of calls.
+    """
+
+    call: IntArray
     start_ns: IntArray
     lead_ns: IntArray
     is_starved: BoolArray
+
+    @classmethod
+    def joined(cls, several: Iterable[Leads]) -> Leads:
+        """Return the launches of several devices."""
+        every = (NO_LEADS, *several)
+        columns = ([getattr(one, column.name) for one in every] for column in fields(cls))
+        return cls(*map(np.concatenate, columns))
 
     @property
     def floor_ns(self) -> int:
@@ -43,18 +70,35 @@ class Leads:
         """Return up to when a launch is called ordinary."""
         return max(3 * self.floor_ns, _LEAST_CAP_NS)
 
+    def falls(self, window: Window) -> bool:
+        """Return whether the lead of its last quarter is less than half of that of the first."""
+        begin, stop = np.searchsorted(self.start_ns, (window.start_ns, window.end_ns)).tolist()
+        quarter = (stop - begin) // 4
+        if quarter < _ENOUGH:
+            return False
+        first, last = self.lead_ns[begin : begin + quarter], self.lead_ns[stop - quarter : stop]
+        return bool(2 * np.median(last) < np.median(first))
+
+    def only(self, mine: BoolArray) -> Leads:
+        """Return some of the launches."""
+        return Leads(*(getattr(self, one.name)[mine] for one in fields(self)))
+
     def within(self, chosen: Intervals) -> Leads:
         """Return the launches whose first activity starts at some instants."""
-        mine = chosen.contains(self.start_ns)
-        return Leads(self.start_ns[mine], self.lead_ns[mine], self.is_starved[mine])
+        return self.only(chosen.contains(self.start_ns))
+
+
+_NONE: Final = np.empty(0, dtype=np.int64)
+NO_LEADS: Final = Leads(_NONE, _NONE, _NONE, np.empty(0, dtype=np.bool_))
 
 
 @dataclass(frozen=True, slots=True)
 class HostBound:
     """Whether the host is too slow for the device. Times in ns; shares 0 to 1.
 
-    `looming` says that the device is busy and the host hardly ahead of it: once the device is
-    faster, it will wait.
+    `looming` says that the device is busy and the host hardly ahead of it, or less and less through
+    most steps: once the device is faster, it will wait. `phases` is the same of the phases of a
+    training step, with the floor of the whole.
     """
 
     verdict: Pace
@@ -63,6 +107,55 @@ class HostBound:
     lead_median_ns: int
     lead_p10_ns: int
     floor_ns: int
+    phases: Mapping[str, HostBound] = field(default_factory=dict)
+
+    @property
+    def is_bound(self) -> bool:
+        """Return whether the host holds the device back already, at least in part."""
+        return self.verdict in PACES[:2]
+
+    @property
+    def bound_in(self) -> tuple[str, ...]:
+        """Return the phases that are at least as bad as the whole, where others are better."""
+        worst = PACES.index(self.verdict)
+        found = [name for name, one in self.phases.items() if PACES.index(one.verdict) <= worst]
+        return tuple(found) if len(found) < len(self.phases) else ()
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchSums:
+    """The launches of a device whose work starts in the chosen windows, and what starts there.
+
+    `call_ns` is the time of the calls, `long_calls` those of more than 20 us. `late_starts` began
+    longer than an ordinary launch after their call, though all earlier work had ended.
+    """
+
+    launches: int = 0
+    operations: int = 0
+    call_ns: int = 0
+    long_calls: int = 0
+    long_call_ns: int = 0
+    late_starts: int = 0
+    kernels: int = 0
+    short_kernels: int = 0
+    short_kernel_ns: int = 0
+
+    def __add__(self, other: LaunchSums) -> LaunchSums:
+        """Return both together."""
+        return LaunchSums(*map(add, astuple(self), astuple(other)))
+
+
+@dataclass(frozen=True, slots=True)
+class Launches:
+    """The launches by device. A kernel is short below `short_ns`: 10 us, or the floor if longer."""
+
+    short_ns: int
+    devices: dict[int, LaunchSums] = field(default_factory=dict)
+
+    @property
+    def total(self) -> LaunchSums:
+        """Return those of all devices; a call that launches on two counts at both."""
+        return sum(self.devices.values(), LaunchSums())
 
 
 def leads(account: DeviceAccount) -> Leads:
@@ -73,7 +166,7 @@ def leads(account: DeviceAccount) -> Leads:
     first = np.sort(order[np.append(True, call[order][1:] != call[order][:-1])[: len(order)]])
     before = np.append(np.iinfo(np.int64).min, np.maximum.accumulate(rows.end_ns)[:-1])
     lead = np.maximum(rows.start_ns[first] - called[first], 0)
-    return Leads(rows.start_ns[first], lead, called[first] >= before[first])
+    return Leads(call[first], rows.start_ns[first], lead, called[first] >= before[first])
 
 
 def outstanding_launches(account: DeviceAccount) -> tuple[IntArray, IntArray]:
@@ -86,23 +179,91 @@ def outstanding_launches(account: DeviceAccount) -> tuple[IntArray, IntArray]:
     return at[change != 0], np.cumsum(change)[change != 0]
 
 
-def host_bound(prepared: Prepared) -> HostBound | None:
-    """Return whether the host holds the devices back in the chosen windows; None without launches.
+def launching(prepared: Prepared, phases: Phases) -> tuple[HostBound, Launches] | None:
+    """Return whether the host is fast enough in the chosen windows, and the launches there.
 
-    The floors are over all launches of a device.
+    None without launches. The floors are over all launches of a device; `phases` is by row of ops.
     """
-    known = [(device, leads(account)) for device, account in prepared.accounts.items()]
-    chosen = [one.within(chosen_time(prepared.windows[device])) for device, one in known]
-    lead = np.concatenate([one.lead_ns for one in chosen] or [np.empty(0, np.int64)])
-    if not len(lead):
+    known = {device: leads(account) for device, account in prepared.accounts.items()}
+    windows = prepared.windows
+    chosen = {device: one.within(chosen_time(windows[device])) for device, one in known.items()}
+    every = Leads.joined(chosen.values())
+    if not len(every.call):
         return None
-    starved = float(np.concatenate([one.is_starved for one in chosen]).mean())
-    p10, median = (int(value) for value in np.quantile(lead, (0.1, 0.5), method="lower"))
-    floor = min(one.floor_ns for _, one in known)
-    return HostBound(_pace(starved, p10, median, floor), len(lead), starved, median, p10, floor)
+    floor_ns = min(one.floor_ns for one in known.values())
+    launches = Launches(max(floor_ns, _SHORT_NS))
+    for device, one in chosen.items():
+        sums = _sums(prepared, device, one, known[device].cap_ns, launches.short_ns)
+        launches.devices[device] = sums
+    return _pace(prepared, known, every, phases, floor_ns), launches
 
 
-def _pace(starved: float, p10_ns: int, median_ns: int, floor_ns: int) -> Pace:
+def _sums(prepared: Prepared, device: int, some: Leads, cap_ns: int, short_ns: int) -> LaunchSums:
+    """Return the launches of a device in the chosen windows, and its kernels there."""
+    activities, chosen = prepared.trace.activities, prepared.chosen
+    mine = (numbers(activities["device"])[chosen.row] == device) & (chosen.starts_inside > 0)
+    row = chosen.row[mine]
+    is_kernel = is_one_of(activities["kind"], "kernel")[row]
+    kernel_ns = numbers(activities["dur_ns"])[row[is_kernel]]
+    short = kernel_ns < short_ns
+    call_ns = numbers(prepared.trace.calls["dur_ns"])[some.call]
+    is_long = call_ns > _LONG_CALL_NS
+    return LaunchSums(
+        launches=len(some.call),
+        operations=int((prepared.linked.links.call_of_activity[row] >= 0).sum()),
+        call_ns=int(call_ns.sum()),
+        long_calls=int(is_long.sum()),
+        long_call_ns=int(call_ns[is_long].sum()),
+        late_starts=int((some.is_starved & (some.lead_ns > cap_ns)).sum()),
+        kernels=len(kernel_ns),
+        short_kernels=int(short.sum()),
+        short_kernel_ns=int(kernel_ns[short].sum()),
+    )
+
+
+def _pace(
+    prepared: Prepared, known: Mapping[int, Leads], chosen: Leads, phases: Phases, floor_ns: int
+) -> HostBound:
+    """Return whether the host is fast enough for the chosen ones of the known launches."""
+    pace = _paced(chosen, floor_ns)
+    falling = [
+        known[device].falls(window)
+        for device in known
+        for window in prepared.windows[device]
+        if window.used and window.role == "step"
+    ]
+    if pace.verdict == "not host-bound" and 2 * sum(falling) > len(falling):
+        pace = replace(pace, verdict="looming")
+    phase = _phase_of_calls(prepared, phases)[chosen.call]
+    return replace(pace, phases=_by_phase(chosen, phase, pace.floor_ns))
+
+
+def _phase_of_calls(prepared: Prepared, phases: Phases) -> IntArray:
+    """Return the place in PHASES of each call, -1 where no operator tells it."""
+    phase = taken(phases.phase, prepared.linked.links.op_of_call).astype(np.int64)
+    phase[(phase < 0) & in_optimizer(prepared.trace, prepared.trace.calls)] = _OPTIMIZER
+    return phase
+
+
+def _by_phase(chosen: Leads, phase: IntArray, floor_ns: int) -> Mapping[str, HostBound]:
+    """Return the pace of each phase of a step; nothing where all that is known is one phase."""
+    found = {}
+    for name, several in _OF_STEP.items():
+        mine = np.isin(phase, [PHASES.index(one) for one in several])
+        if mine.any():
+            found[name] = _paced(chosen.only(mine), floor_ns)
+    return found if len(found) > 1 else {}
+
+
+def _paced(some: Leads, floor_ns: int) -> HostBound:
+    """Return the pace of some launches."""
+    starved = float(some.is_starved.mean())
+    p10, median = (int(value) for value in np.quantile(some.lead_ns, (0.1, 0.5), method="lower"))
+    verdict = _verdict(starved, p10, median, floor_ns)
+    return HostBound(verdict, len(some.call), starved, median, p10, floor_ns)
+
+
+def _verdict(starved: float, p10_ns: int, median_ns: int, floor_ns: int) -> Pace:
     if starved >= 0.5 and median_ns <= 4 * floor_ns:
         return "host-bound"
     if starved >= 0.1 or (starved >= 0.05 and p10_ns < 3 * floor_ns):

@@ -11,11 +11,18 @@ from typing import Final
 import numpy as np
 
 from traceflops.attribution.culprits import REST, chosen_gaps
-from traceflops.attribution.host_events import HostEvents, host_events, owners
+from traceflops.attribution.host_events import (
+    HostEvents,
+    host_events,
+    host_span,
+    host_time,
+    host_windows,
+    owners,
+)
 from traceflops.attribution.idle_classes import waiting_calls
-from traceflops.table import IntArray, innermost, numbers, taken
+from traceflops.table import BoolArray, IntArray, innermost, taken
 from traceflops.timeline import Intervals
-from traceflops.windows import Prepared, chosen_time
+from traceflops.windows import Prepared
 
 _MOST: Final = 50
 """So many are named; the rest is one more."""
@@ -41,18 +48,25 @@ def synchronisations(prepared: Prepared) -> tuple[Synchronisation, ...]:
     """Return the calls that waited for a device, those that took the most time first."""
     if not prepared.launch_records.is_judged or not prepared.accounts:
         return ()
-    windows = Intervals.empty().union(*map(chosen_time, prepared.windows.values()))
-    calls = prepared.trace.calls
-    start = numbers(calls["start_ns"])
-    blocked_ns = windows.length_within(start, start + numbers(calls["dur_ns"]))
-    row = np.flatnonzero(waiting_calls(calls) & (blocked_ns > 0))
-    events = host_events(prepared.trace, Intervals.of(start[row], start[row] + 1))
-    event = events.of_call(row)
-    mine = events.is_work[event]
-    event, blocked_ns = event[mine], blocked_ns[row[mine]]
+    events, event, blocked_ns = calls_inside(prepared, waiting_calls(prepared.trace.calls))
     return _most_important(
         _grouped(events, event, blocked_ns, _idle_after(prepared, events, event))
     )
+
+
+def calls_inside(prepared: Prepared, wanted: BoolArray) -> tuple[HostEvents, IntArray, IntArray]:
+    """Return wanted calls in the chosen windows, as events, and the time of each there.
+
+    Calls that another call makes are none of them.
+    """
+    span = host_span(prepared.trace.calls)
+    inside_ns = host_time(host_windows(prepared), *span)
+    row = np.flatnonzero(wanted & (inside_ns > 0))
+    start = span[1][row]
+    events = host_events(prepared.trace, Intervals.of(start, start + 1))
+    event = events.of_call(row)
+    mine = events.is_work[event]
+    return events, event[mine], inside_ns[row[mine]]
 
 
 def _idle_after(prepared: Prepared, events: HostEvents, event: IntArray) -> IntArray:

@@ -19,6 +19,7 @@ from typing import Final, Literal
 import numpy as np
 import pyarrow as pa
 
+from traceflops.attribution.host_names import told
 from traceflops.attribution.op_kernels import Attribution
 from traceflops.table import (
     ABSENT,
@@ -44,7 +45,6 @@ _NODE: Final = re.compile(
     r"|torch::autograd::CppNode<.{1,1000}>"
 )
 """Nodes of the library's derivatives, of Python's, TorchScript's and C++'s own functions."""
-_STEP: Final = "Optimizer.step#"
 _CHECKPOINT: Final = re.compile(
     r".{0,1000}torch/utils/checkpoint\.py\([0-9]{1,9}\): (?:recompute_fn|unpack_hook|backward)"
 )
@@ -78,8 +78,9 @@ def phases(trace: Trace, attribution: Attribution) -> Phases:
     both = (with_gradients >= 0) & (root >= 0)
     below_root = both & (taken(tree.place, with_gradients) > taken(tree.place, root))
     phase = np.full(ops.num_rows, PHASES.index("forward"), dtype=np.int8)
-    phase[(with_gradients < 0) & _in_optimizer(trace)] = PHASES.index("optimizer")
-    phase[root >= 0] = PHASES.index("backward")
+    steps = in_optimizer(trace, ops) | (tree.nearest(told(ops["name"], "optimizer")) >= 0)
+    phase[(with_gradients < 0) & steps] = PHASES.index("optimizer")
+    phase[node | (root >= 0)] = PHASES.index("backward")
     phase[below_root] = PHASES.index("recompute")
     again = np.flatnonzero((phase == PHASES.index("recompute")) & attribution.has("executed"))
     framed = _in_checkpoint(trace, again)
@@ -102,9 +103,9 @@ def is_node(ops: pa.Table) -> BoolArray:
     )
 
 
-def _in_optimizer(trace: Trace) -> BoolArray:
-    steps = matching(trace.marks["name"], lambda label: label.startswith(_STEP))
-    return _inside(trace, np.flatnonzero(steps))
+def in_optimizer(trace: Trace, table: pa.Table) -> BoolArray:
+    """Return which calls or ops of a table start inside a mark of an optimizer."""
+    return _inside(trace, np.flatnonzero(told(trace.marks["name"], "optimizer")), table)
 
 
 def _in_checkpoint(trace: Trace, ops: IntArray) -> BoolArray | None:
@@ -112,17 +113,16 @@ def _in_checkpoint(trace: Trace, ops: IntArray) -> BoolArray | None:
     frames = matching(
         trace.marks["name"], lambda name: "checkpoint.py" in name and _CHECKPOINT.fullmatch(name)
     )
-    return _inside(trace, np.flatnonzero(frames))[ops] if frames.any() else None
+    return _inside(trace, np.flatnonzero(frames), trace.ops)[ops] if frames.any() else None
 
 
-def _inside(trace: Trace, marks: IntArray) -> BoolArray:
-    """Return which ops start inside one of these rows of marks, on the same thread."""
-    ops = trace.ops
-    if not len(marks) or not ops.num_rows:
-        return np.zeros(ops.num_rows, dtype=np.bool_)
+def _inside(trace: Trace, marks: IntArray, table: pa.Table) -> BoolArray:
+    """Return which rows of a table start inside one of these marks, on the same thread."""
+    if not len(marks) or not table.num_rows:
+        return np.zeros(table.num_rows, dtype=np.bool_)
     count = len(marks)
     columns = [
-        np.concatenate([numbers(trace.marks[name], ABSENT)[marks], numbers(ops[name], ABSENT)])
+        np.concatenate([numbers(trace.marks[name], ABSENT)[marks], numbers(table[name], ABSENT)])
         for name in ("process", "thread", "start_ns")
     ]
     thread = joint_codes(columns[0], columns[1])

@@ -19,7 +19,11 @@ EXAMPLES = (
 
 By = Annotated[
     Text,
-    option("WHAT", "Show GPU time by module, layer, op, shape, source or range, not by kernel."),
+    option(
+        "WHAT",
+        "Show GPU time by module, layer, op, shape, source or range, or CPU time by host-op, not "
+        "by kernel.",
+    ),
 ]
 
 

@@ -19,9 +19,14 @@ if TYPE_CHECKING:
         with_known_idle,
     )
     from traceflops.timeline.device_span import WORK, DeviceRows, is_top, whole_span
-    from traceflops.timeline.host_work import Whole, whole_work, with_host_activities
+    from traceflops.timeline.host_work import (
+        Whole,
+        innermost_pieces,
+        whole_work,
+        with_host_activities,
+    )
     from traceflops.timeline.idle import LONGEST_START_NS
-    from traceflops.timeline.intervals import NEVER, Intervals
+    from traceflops.timeline.intervals import NEVER, Intervals, latest_end_before
     from traceflops.timeline.records import (
         COMPONENTS,
         EMPTY_ACCOUNT,

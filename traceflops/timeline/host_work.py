@@ -66,7 +66,9 @@ def with_host_activities(trace: Trace) -> Trace:
         return trace
     process = numbers(trace.ops["process"])
     processes = distinct(process)
-    op, start, end = _pieces(trace, process)
+    thread = joint_codes(process, numbers(trace.ops["thread"], ABSENT))
+    begins = numbers(trace.ops["start_ns"])
+    op, start, end = innermost_pieces(thread, begins, begins + numbers(trace.ops["dur_ns"]))
     device = np.searchsorted(processes, process[op])
     tables = {
         **trace.tables,
@@ -76,11 +78,10 @@ def with_host_activities(trace: Trace) -> Trace:
     return replace(trace, tables=tables)
 
 
-def _pieces(trace: Trace, process: IntArray) -> tuple[IntArray, IntArray, IntArray]:
-    """Return the stretches in which one op was the innermost of its thread: its row and times."""
-    group = joint_codes(process, numbers(trace.ops["thread"], ABSENT))
-    start = numbers(trace.ops["start_ns"])
-    end = start + numbers(trace.ops["dur_ns"])
+def innermost_pieces(
+    group: IntArray, start: IntArray, end: IntArray
+) -> tuple[IntArray, IntArray, IntArray]:
+    """Return the stretches in which one interval is the innermost of its group: row and times."""
     edge_group, edge = _edges(group, start, end)
     inner = innermost(group, start, end, edge_group, edge)
     follows = np.flatnonzero((inner[:-1] >= 0) & (edge_group[:-1] == edge_group[1:]))

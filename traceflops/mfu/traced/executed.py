@@ -84,6 +84,7 @@ class Executed:
     outside: Outside
     notes: tuple[Note, ...]
     attribution: Attribution = field(repr=False, compare=False)
+    phases: Phases = field(repr=False, compare=False)
     work: MeasuredWork | None = field(default=None, repr=False, compare=False)
 
     def select(
@@ -221,6 +222,7 @@ def executed(
         outside(prepared, attribution, work),
         (*told, *_notes(attribution, parts, phase)),
         attribution,
+        phase,
         work,
     )
 

@@ -1,0 +1,124 @@
+"""What the host did: launches, operators, memory operations. Tables of each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from traceflops.reports.view.figures import (
+    UNKNOWN,
+    count,
+    duration,
+    percent,
+    ratio,
+    significant,
+    size,
+)
+from traceflops.reports.view.short_names import short_labels
+from traceflops.reports.view.tables import Cell, Column, Name, ReportTable, table_of
+from traceflops.reports.view.wording import basis
+from traceflops.units import capitalized
+
+if TYPE_CHECKING:
+    from traceflops.analysis import Analysis
+    from traceflops.attribution import MemoryOperation
+
+_NAME: Final = 90
+_WORDS: Final = {"memcpy": "copy", "memset": "fill"}
+
+_number = partial(Column, is_number=True)
+
+
+def host_tables(analysis: Analysis, most: int) -> Iterator[tuple[str, ReportTable]]:
+    """Yield the tables of what the host did, each after its title, of at most so many rows.
+
+    Empty where nothing is known.
+    """
+    yield "Launches", _launches(analysis, most)
+    yield "CPU time by operator", host_operators_table(analysis, most)
+    yield "Copies, fills and allocations", _memory(analysis, most)
+
+
+def _launches(analysis: Analysis, most: int) -> ReportTable:
+    """Return the launches of each device, and of all where there are several."""
+    found = analysis.launches
+    if found is None:
+        return table_of((), ())
+    known, every = found.devices, ("all", found.total, analysis.windows_used)
+    rows = [
+        (one.label, known[one.device], sum(window.used for window in one.windows))
+        for one in analysis.devices
+        if one.device in known
+    ]
+    rows = [every, *rows] if len(rows) > 1 else rows
+    per_step = _number("Per step", lambda row: count(round(row[1].launches / max(row[2], 1))))
+    columns = (
+        Column("GPU", lambda row: row[0]),
+        _number("Launch calls", lambda row: count(row[1].launches)),
+        *((per_step,) if analysis.steps.used else ()),
+        _number("Operations per call", lambda row: _per(row[1].operations, row[1].launches)),
+        _number("Time in calls", lambda row: duration(row[1].call_ns)),
+        _number("Long calls", lambda row: count(row[1].long_calls)),
+        _number("Late starts", lambda row: count(row[1].late_starts)),
+        _number("Kernels", lambda row: count(row[1].kernels)),
+        _number("Short kernels", lambda row: _share(row[1].short_kernels, row[1].kernels)),
+    )
+    remark = (
+        f"Long calls: above 20 µs. Late starts: on an idle GPU, later than an ordinary launch. "
+        f"Short kernels: below {duration(found.short_ns)}."
+    )
+    return table_of(columns, rows[:most], len(rows), remark)
+
+
+def _per(number: int, of: int) -> str:
+    return ratio(number / of if of else None)
+
+
+def _share(number: int, of: int) -> str:
+    return percent(number / of if of else None)
+
+
+def host_operators_table(analysis: Analysis, most: int) -> ReportTable:
+    """Return the operators of the launching threads, as means."""
+    window_ns = analysis.components.window_ns
+    names = short_labels([row.name for row in analysis.host_operators], _NAME)
+    label = dict(zip((row.name for row in analysis.host_operators), names, strict=True))
+    columns = (
+        Column("Operator", lambda row: Name(label[row.name])),
+        _number("Count", lambda row: count(row.count)),
+        _number("Self", lambda row: duration(analysis.mean_ns(row.self_ns))),
+        _number("Share", lambda row: _share(row.self_ns, window_ns)),
+        _number("Total", lambda row: _mean(analysis, row.total_ns)),
+    )
+    remark = f"Threads that launch GPU work. {basis(analysis)}; counts over all of these."
+    rows = analysis.host_operators
+    return table_of(columns, rows[:most], len(rows), remark)
+
+
+def _mean(analysis: Analysis, total_ns: int | None) -> str:
+    return UNKNOWN if total_ns is None else duration(analysis.mean_ns(total_ns))
+
+
+def _memory(analysis: Analysis, most: int) -> ReportTable:
+    columns = (
+        Column("Operation", _operation),
+        _number("Count", lambda row: count(row.count)),
+        _number("Total time", lambda row: duration(row.sum_ns)),
+        _number("Bytes", lambda row: size(row.bytes)),
+        _number("Largest", lambda row: size(row.largest_bytes)),
+        _number("Rate", _rate),
+    )
+    rows = analysis.memory_operations
+    return table_of(columns, rows[:most], len(rows))
+
+
+def _operation(row: MemoryOperation) -> Cell:
+    if row.kind == "call":
+        return Name(row.name)
+    memory = f"({row.memory})" if row.memory else ""
+    return " ".join(filter(None, (capitalized(_WORDS[row.kind]), row.name, memory)))
+
+
+def _rate(row: MemoryOperation) -> str:
+    return f"{significant(row.bytes_per_ns, 3)} GB/s" if row.bytes_per_ns else UNKNOWN

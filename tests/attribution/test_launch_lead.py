@@ -1,0 +1,142 @@
+"""Whether the host is fast enough, phase by phase and through a step; what launching takes."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+
+from tests.attribution.test_culprits import US, WORK, event
+from tests.build import launched, trace_of
+from tests.conftest import examples, shared_file
+from traceflops import analyze, read
+from traceflops.attribution import HostBound, LaunchSums
+from traceflops.reports.view import pace_sentence
+
+NODE = "autograd::engine::evaluate_function: MmBackward0"
+Tables = dict[str, list[dict[str, Any]]]
+
+
+def pace_of(tables: Tables) -> HostBound:
+    """Return the pace of a trace."""
+    pace = analyze(trace_of(**tables)).host_bound
+    assert pace is not None
+    return pace
+
+
+def queued(first_us: int, count: int, lead_us: int) -> list[tuple[str, int, int, int]]:
+    """Return launches 100 us apart of kernels that fill the time, each so long before its work."""
+    at = (first_us + 100 * n for n in range(count))
+    return [("k", (us - lead_us) * US, us * US, 100 * US) for us in at]
+
+
+def starved(first_us: int, count: int) -> list[tuple[str, int, int, int]]:
+    """Return launches 100 us apart of kernels of 10 us, each 5 us before its work."""
+    return [
+        ("k", (first_us + 100 * n) * US, (first_us + 100 * n + 5) * US, 10 * US)
+        for n in range(count)
+    ]
+
+
+def training(optimizer: dict[str, list[dict[str, Any]]]) -> Tables:
+    """Return 20 launches of forward and of backward with work queued, and 20 starved ones."""
+    works = [*queued(10_000, 20, 5_000), *queued(12_000, 20, 5_000), *starved(14_100, 20)]
+    ops = [event("aten::mm", 5_000, 6_990), event(NODE, 7_000, 9_000)]
+    return launched(*works) | {"ops": [*ops, *optimizer.pop("ops", [])], **optimizer}
+
+
+STEP = event("Optimizer.step#SGD.step", 14_000, 17_000)
+FRAME = event("torch/optim/sgd.py(9): step", 14_000, 17_000, kind="python")
+OPTIMIZERS: dict[str, Tables] = {
+    "by its mark around operators": {"marks": [STEP], "ops": [event("aten::add_", 14_050, 16_900)]},
+    "by its mark around calls": {"marks": [STEP]},
+    "by its frame": {
+        "marks": [event("torch/optim/sgd.py(9): step", 14_000, 17_000, kind="python")]
+    },
+    "by an operator": {"ops": [STEP, event("aten::add_", 14_050, 16_900)]},
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_the_phase_that_is_host_bound_is_named(name: str) -> None:
+    analysis = analyze(trace_of(**training(dict(OPTIMIZERS[name]))))
+    pace = analysis.host_bound
+    assert pace is not None
+    assert (pace.verdict, pace.launches, pace.starved_share) == ("partly host-bound", 60, 21 / 60)
+    told = {
+        phase: (one.verdict, one.launches, one.starved_share, one.lead_median_ns)
+        for phase, one in pace.phases.items()
+    }
+    assert told == {
+        "forward": ("not host-bound", 20, 1 / 20, 5_000 * US),
+        "backward": ("not host-bound", 20, 0.0, 5_000 * US),
+        "optimizer": ("host-bound", 20, 1.0, 5 * US),
+    }
+    assert pace_sentence(analysis).startswith("Partly host-bound (optimizer): GPU idle at 35.0 %")
+
+
+def test_one_phase_alone_is_no_phase() -> None:
+    tables = launched(*starved(0, 20)) | {"ops": [event("aten::mm", 0, 3_000)]}
+    assert (pace_of(tables).verdict, pace_of(tables).phases) == ("host-bound", {})
+
+
+def steps(*leads_us: int) -> Tables:
+    """Return three steps of 40 launches, a quarter of each with each lead, and a long kernel."""
+    works: list[tuple[str, int, int, int]] = []
+    starts = (50_000, 60_000, 70_000)
+    for start in starts:
+        for quarter, lead_us in enumerate(leads_us):
+            works += queued(start + 1_000 * quarter, 10, lead_us)
+        works[-1] = (*works[-1][:3], 6_100 * US)
+    marks = [event(f"ProfilerStep#{at}", at - 6_000, at + 4_000) for at in starts]
+    return launched(*works) | {"marks": marks}
+
+
+def test_a_lead_that_falls_through_the_steps_looms() -> None:
+    assert pace_of(steps(6_000, 6_000, 6_000, 6_000)).verdict == "not host-bound"
+    assert pace_of(steps(6_000, 5_500, 5_000, 3_100)).verdict == "not host-bound"
+    assert pace_of(steps(6_000, 5_500, 5_000, 2_900)).verdict == "looming"
+    assert pace_of(steps(2_900, 5_000, 5_500, 6_000)).verdict == "not host-bound"
+
+
+def test_launches_are_counted_by_device() -> None:
+    calls = [
+        event("cudaLaunchKernel", 0, 5, correlation=1),
+        event("cudaGraphLaunch", 16, 46, correlation=2),
+        event("cudaLaunchKernel", 100, 104, correlation=3),
+    ]
+    work = [
+        event("a", 10, 15, correlation=1),
+        event("b", 50, 59, correlation=2),
+        event("c", 60, 100, correlation=2),
+        event("unlinked", 100, 120),
+        event("Memset (Device)", 121, 125, kind="memset", correlation=2),
+        event("late", 500, 512, correlation=3, device=1),
+    ]
+    devices = [{"device": 0}, {"device": 1, "local_id": 1}]
+    found = analyze(trace_of(calls=calls, activities=work, devices=devices)).launches
+    assert found is not None
+    assert found.short_ns == 10 * US
+    one = LaunchSums(2, 4, 35 * US, 1, 30 * US, 1, 4, 2, 14 * US)
+    assert found.devices == {0: one, 1: LaunchSums(1, 1, 4 * US, 0, 0, 1, 1, 0, 0)}
+    assert found.total == LaunchSums(3, 5, 39 * US, 1, 30 * US, 2, 5, 2, 14 * US)
+
+
+@settings(max_examples=examples(50), deadline=None)
+@given(WORK)
+def test_all_launches_and_kernels_are_counted(work: Tables) -> None:
+    last = launched(("k", 1_000, 1_000, 10), first=100)
+    tables = {name: [*rows, *last[name]] for name, rows in work.items()}
+    found = analyze(trace_of(**tables)).launches
+    assert found is not None
+    total, count = found.total, len(tables["calls"])
+    assert (total.launches, total.operations, total.kernels) == (count, count, count)
+    assert total.call_ns == count  # each takes 1 ns
+    assert total.short_kernel_ns == sum(one["dur_ns"] for one in tables["activities"])
+
+
+def test_a_recorded_training_is_host_bound_in_its_forward_phase() -> None:
+    trace = read(shared_file("traces/pytorch/v100_kineto_resnet50_nw0.json.gz"))
+    pace = analyze(trace).host_bound
+    assert pace is not None
+    assert (pace.verdict, pace.bound_in) == ("partly host-bound", ("forward",))
+    assert sum(one.launches for one in pace.phases.values()) == pace.launches
