@@ -40,8 +40,8 @@ _OF_A_WINDOW: Final = (
 )
 _SHARES: Final = {
     "module_share": ("module", "backward_module"),
-    "annotation_share": ("annotation", "compiled_region"),
-    "op_share": ("op",),
+    "annotation_share": ("annotation", "compiled_region", "communication"),
+    "op_share": ("op", "gradient_accumulation"),
     "none_share": ("none",),
 }
 _OF_A_GAP: Final = ("start_ns", "dur_ns", "step", "before_step", "after", "before", "call", "op")

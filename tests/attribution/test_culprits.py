@@ -266,6 +266,44 @@ def test_from_the_launch_on_it_is_the_call_and_then_the_device(
     assert by_class(analyze(trace_of(**run)).idle) == expected
 
 
+@pytest.mark.parametrize(
+    ("call_us", "after_us", "expected"),
+    [
+        (22, 5, {"launch_latency": 27}),
+        (25, 5, {"slow_driver_call": 25, "launch_latency": 5}),
+        (22, 30, {"launch_latency": 22, "device_wait": 30}),
+    ],
+)
+def test_a_launch_is_slow_if_its_call_alone_takes_longer_than_an_ordinary_launch(
+    call_us: int, after_us: int, expected: dict[str, int]
+) -> None:
+    """The floor of nine launches is 8 us, so ordinary are 24 us; their calls take 7 us."""
+    works = [(f"k{at}", at * 100 * US, (at * 100 + 8) * US, 92 * US) for at in range(9)]
+    last = ("last", 900 * US, (900 + call_us + after_us) * US, US)
+    run = launched(*works, last)
+    for call in run["calls"]:
+        call["dur_ns"] = 7 * US
+    run["calls"][-1]["dur_ns"] = call_us * US
+    assert by_class(analyze(trace_of(**run)).idle) == Counter(expected) + Counter(launch_latency=64)
+
+
+@pytest.mark.parametrize(
+    ("function", "expected"),
+    [
+        ("triton/runtime/jit.py(574): run", "compiled_runtime"),
+        ("/opt/site-packages/triton/compiler.py(9): launch_metadata", "compiled_runtime"),
+        ("torch/_functorch/_aot_autograd/utils.py(119): call", "compiled_runtime"),
+        (f"/tmp/torchinductor_me/ab/c{'ab3' * 17}.py(10): call", "compiled_runtime"),
+        ("aiter/ops/triton/attention.py(103): attention", "host_code"),
+        ("triton_kernels/matmul.py(352): matmul", "host_code"),
+    ],
+)
+def test_what_is_built_in_has_the_class_of_what_calls_it(function: str, expected: str) -> None:
+    marks = [frame(function, 15, 1_000), frame("<built-in method get of dict>", 20, 900)]
+    idle = analyze(made(marks=marks)).idle
+    assert by_class(idle) == {expected: 980, "launch_latency": 10}
+
+
 def test_a_wait_before_a_gap_is_said() -> None:
     sync = event("cudaDeviceSynchronize", 5, 25)
     idle = analyze(made(calls=[sync], ops=[event("aten::add", 25, 1_000)])).idle

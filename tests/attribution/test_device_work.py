@@ -114,6 +114,22 @@ def model(layers: int = 3) -> Analysis:
     return analyze(trace_of(**launched(*works), marks=marks))
 
 
+@pytest.mark.parametrize(
+    ("case", "share"),
+    [
+        ("the module of the forward op", "module_share"),
+        ("a collective of a hook there", "annotation_share"),
+        ("gradients added up", "op_share"),
+    ],
+)
+def test_collectives_count_as_annotated_and_gradients_as_of_operators(
+    case: str, share: str
+) -> None:
+    told = json.loads(str(analyze(CASES[case][0]).to_json()))["attribution"]
+    del told["by_rule"]
+    assert {name for name, value in told.items() if value} == {share}
+
+
 def test_modules_have_their_full_path_and_only_what_they_launched_themselves() -> None:
     work = model().attribution
     assert work is not None

@@ -31,8 +31,9 @@ FACTS: Final[dict[str, str]] = {
     "optimizer": r"^Optimizer\.(step|zero_grad)#|\bzero_grad\b|\btorch/optim/.*: (step|zero_grad)$",
     "compiled": (
         r"^TorchDynamo Cache Lookup|^Torch-Compiled Region|CompiledFunction|CompiledFxGraph"
-        r"|^Pregraph bytecode|^AOTDispatcher|^triton_|(^|/)triton/|/_dynamo/|/_inductor/"
-        r"|torchinductor|^<string>\(\d+\): dynamic_func$"
+        r"|^Pregraph bytecode|^AOTDispatcher|^triton_(?!\w*/)|(^|/(python|site-packages)/)triton/"
+        r"|/(_dynamo|_inductor|_functorch/_aot_autograd)/|(^|/)c[a-z2-7]{51}\.py\("
+        r"|^<string>\(\d+\): (dynamic_func|launcher)$"
     ),
     "runs_backward": r"\brun_backward\b|_engine_run_backward",
     "reads_scalar": r"^aten::(item|_local_scalar_dense|is_nonzero)$",

@@ -62,6 +62,7 @@ REMEDIES: Final = {
 """What to do about idle time of each class, as docs/culprits.md has it."""
 PLACES: Final = {name: place for place, name in enumerate(CLASSES)}
 
+_BUILT_IN: Final = ("<built-in ", "<frozen ")
 _LONG_CALL_NS: Final = 20_000
 _LONG_OP_NS: Final = 100_000
 _LONG_GAP_NS: Final = 200_000
@@ -100,11 +101,11 @@ def waiting_calls(calls: pa.Table) -> BoolArray:
 def _rules_of_calls(
     slices: Slices, parts: GapParts, events: HostEvents, calls: pa.Table
 ) -> dict[str, BoolArray]:
-    """Return the rules of slices in a call, also in the launch unless that is an ordinary one."""
+    """Return the rules of slices in a call, also in the launch if that takes long itself."""
     event = slices.event
-    waited_ns = (parts.gap_end_ns - parts.launched_ns)[slices.part]
-    is_usual = (slices.role == IN_CALL) & (waited_ns < parts.cap_ns[slices.part])
-    in_call = events.is_kind(CALL, event) & (slices.role <= IN_CALL) & ~is_usual
+    in_launch_ns = np.minimum(parts.call_end_ns, parts.gap_end_ns) - parts.launched_ns
+    takes_long = (in_launch_ns >= parts.cap_ns)[slices.part] & (slices.role == IN_CALL)
+    in_call = events.is_kind(CALL, event) & ((slices.role == HOST) | takes_long)
     call = np.where(in_call, taken(events.source, event), -1)
     is_slow, waits = (
         taken(some.astype(np.int8), call, 0) > 0
@@ -116,7 +117,7 @@ def _rules_of_calls(
         "sync_call": (in_call & events.told("waits_for_device", event)) | (copies & reads_scalar),
         "blocking_copy": copies & waits,
         "memory_alloc": in_call & events.told("allocates", event),
-        "slow_driver_call": is_slow,
+        "slow_driver_call": is_slow | takes_long,
     }
 
 
@@ -124,7 +125,9 @@ def _rules_of_work(slices: Slices, parts: GapParts, events: HostEvents) -> dict[
     """Return the rules of slices in which some thread worked before the launch."""
     is_host, event, label = slices.role == HOST, slices.event, slices.label
     works = is_host & (event >= 0)
-    code = events.tree.nearest((events.kind != CALL) & (events.kind != LABEL))
+    built_in = np.array([label.startswith(_BUILT_IN) for label in events.labels], dtype=np.bool_)
+    is_told = (events.kind != CALL) & (events.kind != LABEL) & ~built_in[events.name]
+    code = events.tree.nearest(is_told)
     gap_ns = (parts.gap_end_ns - parts.gap_start_ns)[slices.part]
     return {
         "data_input": is_host & events.is_inside("data_input", event, label),
