@@ -127,9 +127,7 @@ def analysis_of(
     `measured` is what is known of that already: by default it is what the trace tells, or its
     `pair`, without padding where it tells that, too.
     """
-    if measured is None:
-        with phase("FLOPs"):
-            measured = without_told_padding(measure(prepared, peaks, pair), prepared)
+    recorded_work = prepared
     if prepared.launch_records.state == "capture":
         prepared = prepared.without_work
     linked = prepared.linked
@@ -139,6 +137,12 @@ def analysis_of(
         if prepared.launch_records.state == "incomplete":
             devices = [device.with_idle_unrecorded for device in recorded]
         total = sum((device.chosen for device in devices), EMPTY_ACCOUNT)
+    with phase("idle time"):  # takes much memory for a while, FLOPs keep what they take
+        waits = idle_culprits(prepared, total.components.idle_ns)
+        waited = synchronisations(prepared)
+    if measured is None:
+        with phase("FLOPs"):
+            measured = without_told_padding(measure(recorded_work, peaks, pair), recorded_work)
     with phase("kernel tables"):
         chosen, window_ns = prepared.chosen, total.components.window_ns
         kernels = kernel_table(linked.trace, linked.categorised, linked.whole, chosen, window_ns)
@@ -146,7 +150,6 @@ def analysis_of(
         moved = memory_times(linked.trace, linked.categorised, chosen)
     with phase("attribution"):
         work = attributed_work(prepared.as_launched, activity_flops(measured.executed))
-    waits = idle_culprits(prepared, total.components.idle_ns)
     lacks_copies = is_said(prepared.trace, COPIES_MISSING)
     found = all_losses(total, measured, moved, waits, lacks_copies=lacks_copies)
     return Analysis(
@@ -168,7 +171,7 @@ def analysis_of(
         host_bound=host_bound(prepared),
         serving=serving(prepared, measured.executed.attribution),
         attribution=work,
-        synchronisations=synchronisations(prepared),
+        synchronisations=waited,
         prepared=prepared,
     )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from operator import attrgetter
 from typing import Final
 
@@ -213,7 +214,7 @@ def _owner(slices: Slices, kind: IntArray, events: HostEvents) -> IntArray:
     return np.where(kind == PLACES["optimizer_loop"], step, owner)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots, so that there is a place for what is found on demand
 class _Naming:
     """Slices, the class and owner of each, and what their names are taken from."""
 
@@ -227,7 +228,7 @@ class _Naming:
     def alike(self) -> list[IntArray]:
         """Return the slices of culprits, those of one class and name together."""
         named = taken(self.events.name, self.owner)
-        call = taken(self.events.name, self._calls(np.arange(len(self.kind))))
+        call = taken(self.events.name, self.call)
         launch = taken(codes(self.trace.calls["name"]), self.parts.call)[self.slices.part]
         work = taken(codes(self.trace.activities["name"]), self.parts.activity)[self.slices.part]
         is_latency, waits = (self.kind == PLACES[name] for name in _LAUNCHES)
@@ -246,16 +247,16 @@ class _Naming:
         if kind == "device_wait":
             return self._text("activities", self.parts.activity[part])
         owner = self.events.text(int(self.owner[row]))
-        call = self.events.text(int(self._calls(np.array([row]))[0]))
+        call = self.events.text(int(self.call[row]))
         return f"{call} in {owner}" if call and owner != call else owner
 
-    def _calls(self, rows: IntArray) -> IntArray:
+    @cached_property
+    def call(self) -> IntArray:
         """Return the calls that slices are named by besides their owners, -1 where they are not."""
-        kind = self.kind[rows]
-        in_label = self.events.is_kind(LABEL, self.owner[rows])
-        in_call = np.isin(kind, [PLACES[name] for name in _CALLS])
-        in_call |= in_label & (kind != PLACES["optimizer_loop"])
-        return np.where(in_call, self.slices.event[rows], -1)
+        in_label = self.events.is_kind(LABEL, self.owner)
+        in_call = np.isin(self.kind, [PLACES[name] for name in _CALLS])
+        in_call |= in_label & (self.kind != PLACES["optimizer_loop"])
+        return np.where(in_call, self.slices.event, -1)
 
     def evidence(self, row: int) -> tuple[str, ...]:
         """Return the names around a slice: innermost, operator, function, label, launch, work."""

@@ -15,9 +15,20 @@ from traceflops.attribution.idle_slices import (
     IN_CALL,
     GapParts,
     Slices,
-    places_in_groups,
 )
-from traceflops.table import ABSENT, BoolArray, IntArray, Trace, codes, names, numbers, taken
+from traceflops.table import (
+    ABSENT,
+    BoolArray,
+    IntArray,
+    Trace,
+    codes,
+    in_order,
+    names,
+    numbers,
+    taken,
+)
+from traceflops.table import groups as by_group
+from traceflops.timeline import NEVER
 
 CLASSES: Final = {
     "data_input": "loading data",
@@ -159,17 +170,31 @@ def _rules_of_rest(
 
 
 def _last_was_other(slices: Slices, parts: GapParts, trace: Trace) -> BoolArray:
-    """Return whether another thread than the launching one was the last to work before slices."""
-    if not len(slices.part):
-        return np.zeros(0, dtype=np.bool_)
-    process, thread, start, duration = (
-        np.concatenate([numbers(table[name], ABSENT) for table in (trace.calls, trace.ops)])
-        for name in ("process", "thread", "start_ns", "dur_ns")
-    )
-    order = np.lexsort((start + duration, process))
+    """Return whether another thread than the launching one was the last to work before slices.
+
+    Nothing goes on when they begin, so of what began before, the last to end was the last to work.
+    """
     call = parts.call[slices.part]
-    ended = (process[order], (start + duration)[order])
-    place = places_in_groups(*ended, process[call], slices.start_ns)
-    last = order[np.maximum(place - 1, 0)]
-    known = (place > 0) & (process[last] == process[call])
-    return np.asarray(known & (thread[last] != thread[call]))
+    process, thread = (numbers(trace.calls[name], ABSENT)[call] for name in ("process", "thread"))
+    last = [_last_ended(table, process, slices.start_ns) for table in (trace.calls, trace.ops)]
+    (call_end_ns, caller), (op_end_ns, operator) = last
+    worker = np.where(call_end_ns > op_end_ns, caller, operator)
+    return np.asarray((np.maximum(call_end_ns, op_end_ns) > NEVER) & (worker != thread))
+
+
+def _last_ended(table: pa.Table, process: IntArray, at_ns: IntArray) -> tuple[IntArray, IntArray]:
+    """Return the end and thread of the last to end of all begun in processes up to some times."""
+    of, start, threads = (
+        numbers(table[name], ABSENT) for name in ("process", "start_ns", "thread")
+    )
+    end_ns, thread = np.full((2, len(at_ns)), [[NEVER], [ABSENT]])
+    order = in_order(of, start)
+    for group, asked in by_group(process):
+        mine = order[slice(*np.searchsorted(of, [group, group + 1], sorter=order))]
+        end = start[mine] + numbers(table["dur_ns"])[mine]
+        reach = np.maximum.accumulate(end)
+        latest = np.maximum.accumulate(np.where(end == reach, np.arange(len(mine)), 0))
+        place = np.searchsorted(start[mine], at_ns[asked], side="right") - 1
+        end_ns[asked] = taken(reach, place, NEVER)
+        thread[asked] = taken(threads[mine][latest], place, ABSENT)
+    return end_ns, thread
