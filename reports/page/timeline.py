@@ -266,7 +266,7 @@ def places(analysis: Analysis, timeline: Timeline, gaps: Sequence[Gap]) -> Itera
         yield LanePlace("window", f"Window, {duration(length_ns)}")
     labels = _labels(analysis)
     many = len(analysis.devices) > 1
-    rows = zip(gaps, timeline.gaps, gap_culprits(analysis, gaps), strict=True)
+    rows = zip(gaps, timeline.gaps, gap_culprits(gaps), strict=True)
     for place, (gap, span, (words, _)) in enumerate(rows, 1):
         if span is not None:
             where = f" on {labels[gap.device]}" if many else ""

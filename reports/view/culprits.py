@@ -78,16 +78,15 @@ def pace_sentence(analysis: Analysis) -> str:
     )
 
 
-def gap_culprits(analysis: Analysis, gaps: Sequence[Gap]) -> list[tuple[str, str]]:
+def gap_culprits(gaps: Sequence[Gap]) -> list[tuple[str, str]]:
     """Return what the GPU waits on in each gap, and its name; "" where that is not known.
 
     Where a stream wait is known, the work that it waited for says more.
     """
-    known = {(one.device, one.start_ns): one for one in analysis.idle.longest}
-    found = [known.get((gap.device, gap.start_ns)) for gap in gaps]
+    found = [() if gap.waited_for else gap.culprits[:1] for gap in gaps]
     return [
-        (CLASSES[one.kind], function_name(one.label)) if one and not gap.waited_for else ("", "")
-        for gap, one in zip(gaps, found, strict=True)
+        (CLASSES[most[0].kind], function_name(most[0].label)) if most else ("", "")
+        for most in found
     ]
 
 

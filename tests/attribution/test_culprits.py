@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.build import launched, trace_of
 from tests.conftest import ROOT, examples, shared_file
-from traceflops import Intervals, Trace, analyze, read
+from traceflops import Intervals, Selection, Trace, analyze, read
 from traceflops.analysis.preparation import prepare
 from traceflops.attribution import CLASSES, REMEDIES
 from traceflops.attribution.culprits import (
@@ -24,7 +24,7 @@ from traceflops.attribution.culprits import (
 )
 from traceflops.attribution.idle_slices import GapParts
 from traceflops.attribution.launch_lead import leads
-from traceflops.timeline import DeviceAccount
+from traceflops.timeline import DeviceAccount, GapCulprit
 
 US = 1_000
 THREAD, ENGINE = 1, 2
@@ -237,7 +237,7 @@ def test_without_a_launch_idle_time_is_unexplained() -> None:
     run = launched(("first", 0, 10 * US, 10 * US), ("second", 15 * US, 30 * US, 10 * US))
     run["activities"][1]["correlation"] = None
     lengths = GapLengths(10 * US, 100 * US, 1, 10 * US)
-    assert analyze(trace_of(**run)).idle == IdleCulprits((), 10 * US, (lengths,), ())
+    assert analyze(trace_of(**run)).idle == IdleCulprits((), 10 * US, (lengths,))
 
 
 def test_gaps_are_counted_by_decade_of_their_length() -> None:
@@ -251,22 +251,47 @@ def test_gaps_are_counted_by_decade_of_their_length() -> None:
     assert gap_lengths(np.empty(0, np.int64)) == ()
 
 
-def test_the_longest_gaps_have_the_culprit_that_takes_most_of_them() -> None:
-    """Twelve gaps before launches, the longest last: host code in each, longer than a wait."""
+def test_each_of_the_longest_gaps_has_its_culprits() -> None:
+    """Twelve gaps before launches, the longest last: two functions in each, longer than a wait."""
     works, marks, now = [("first", 0, 0, US)], [], 1
     for gap in range(12):
         start, length = now, 1_000 + gap
-        marks += [frame(f"a.py({gap}): f", start, start + 600)]
-        marks += [frame("queue.py(154): get", start + 600, start + length)]
+        marks += [frame(f"a.py({gap}): f", start, start + 300)]
+        marks += [frame(f"a.py({gap}): g", start + 300, start + 550)]
+        marks += [frame("queue.py(154): get", start + 550, start + length)]
         now = start + length
         works.append((f"k{gap}", now * US, now * US, US))
         now += 1
-    idle = analyze(trace_of(**launched(*works), marks=marks)).idle
-    assert [(one.kind, one.label) for one in idle.longest] == [
-        ("host_code", f"a.py({gap}): f") for gap in range(11, 1, -1)
+    gaps = analyze(trace_of(**launched(*works), marks=marks)).gaps(20)
+    assert [gap.culprits for gap in gaps] == [
+        (
+            GapCulprit("host_code", f"a.py({gap}): f", 300 * US),
+            GapCulprit("host_code", f"a.py({gap}): g", 250 * US),
+            GapCulprit("external_wait", "queue.py(154): get", (450 + gap) * US),
+        )
+        for gap in range(11, -1, -1)
     ]
-    assert {one.device for one in idle.longest} == {0}
-    assert len({one.start_ns for one in idle.longest}) == 10
+
+
+def test_a_gap_has_culprits_outside_the_chosen_window_and_sums_up_the_small_ones() -> None:
+    """A gap of 1,000 us before a launch, of which the window has the last 100: eight functions."""
+    marks = [frame(f"a.py({place}): f", 1 + 100 * place, 101 + 100 * place) for place in range(8)]
+    run = launched(("first", 0, 0, US), ("second", 1_001 * US, 1_001 * US, US))
+    trace = trace_of(**run, marks=[*marks, frame("a.py(8): f", 801, 1_001)])
+    analysis = analyze(trace, Selection(from_ns=900 * US, to_ns=1_000 * US))
+    assert analysis.idle.culprits[0].idle_ns == 100 * US
+    [gap] = analysis.gaps()
+    label = [culprit.label for culprit in gap.culprits]
+    assert label == ["a.py(8): f", "a.py(0): f", "a.py(1): f", "(others)"]
+    assert [culprit.idle_ns // US for culprit in gap.culprits] == [200, 100, 100, 600]
+    assert gap.unexplained_ns == 0
+
+
+def test_a_gap_without_a_launch_is_unexplained() -> None:
+    run = launched(("first", 0, 10 * US, 10 * US), ("second", 15 * US, 30 * US, 10 * US))
+    run["activities"][1]["correlation"] = None
+    [gap] = analyze(trace_of(**run)).gaps()
+    assert (gap.culprits, gap.unexplained_ns) == ((), 10 * US)
 
 
 def test_a_gap_over_the_edge_of_two_windows_is_one() -> None:
@@ -329,6 +354,7 @@ def test_culprits_and_what_is_unexplained_sum_to_the_idle_time(
     told = sum(culprit.idle_ns for culprit in analysis.idle.culprits)
     assert told + analysis.idle.unexplained_ns == analysis.components.idle_ns
     assert analysis.idle.unexplained_ns == 0
+    assert {gap.unexplained_ns for gap in analysis.gaps()} <= {0}
     blocked_ns = sum(culprit.blocked_before_ns for culprit in analysis.idle.culprits)
     assert sum(call.idle_after_ns for call in analysis.synchronisations) == blocked_ns
     assert sum(one.idle_ns for one in analysis.idle.histogram) == analysis.components.idle_ns

@@ -22,6 +22,7 @@ from traceflops.attribution import (
     replays,
     synchronisations,
     with_captured_host,
+    with_culprits,
 )
 from traceflops.devices import JobReport, check_decided, is_undecided, of_job, of_no_job
 from traceflops.errors import UsageError
@@ -136,6 +137,7 @@ def analysis_of(
         recorded = devices = told_apart(linked.trace, reports)
         if prepared.launch_records.state == "incomplete":
             devices = [device.with_idle_unrecorded for device in recorded]
+        devices = with_culprits(prepared, devices)
         total = sum((device.chosen for device in devices), EMPTY_ACCOUNT)
     with phase("idle time"):  # takes much memory for a while, FLOPs keep what they take
         waits = idle_culprits(prepared, total.components.idle_ns)

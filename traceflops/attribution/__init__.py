@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from traceflops.attribution.culprits import (
         NO_CULPRITS,
         Culprit,
-        GapCulprit,
         GapLengths,
         IdleClass,
         IdleCulprits,
         culprits_of,
         gap_parts,
         idle_culprits,
+        with_culprits,
     )
     from traceflops.attribution.datatypes import UNKNOWN_TYPE, float_type, types_of_ops
     from traceflops.attribution.device_work import DeviceWork, WorkSum, attributed_work

@@ -5,8 +5,8 @@ A name is a function at file:line, an operator, a label or a call; see `owners` 
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import attrgetter
@@ -32,10 +32,20 @@ from traceflops.attribution.idle_slices import (
     innermost_of,
 )
 from traceflops.attribution.launch_lead import leads
-from traceflops.table import BoolArray, IntArray, Trace, codes, distinct, numbers, runs, taken
-from traceflops.timeline import DeviceAccount, Intervals
+from traceflops.table import (
+    BoolArray,
+    IntArray,
+    Trace,
+    codes,
+    distinct,
+    group_sums,
+    ranked,
+    runs,
+    taken,
+)
+from traceflops.timeline import DeviceAccount, Gap, GapCulprit, Intervals
 from traceflops.units import kernel_name
-from traceflops.windows import Prepared, chosen_time
+from traceflops.windows import DeviceReport, Prepared, chosen_time
 
 _MOST: Final = 50
 """So many culprits are named; what is left of each class is one more."""
@@ -43,8 +53,8 @@ REST: Final = "(others)"
 _LAUNCHES: Final = ("launch_latency", "device_wait")
 _CALLS: Final = ("sync_call", "blocking_copy", "memory_alloc", "slow_driver_call")
 _KINDS: Final = tuple(CLASSES)
-_LONGEST: Final = 10
-"""So many of the longest gaps have a culprit of their own."""
+_MOST_OF_GAP: Final = 3
+"""So many of each class are named of one gap."""
 _DECADES_NS: Final = 10 ** np.arange(19)
 
 
@@ -89,27 +99,16 @@ class GapLengths:
 
 
 @dataclass(frozen=True, slots=True)
-class GapCulprit:
-    """What takes most of one gap: its class, and the name of the longest part of that."""
-
-    device: int
-    start_ns: int
-    kind: str
-    label: str
-
-
-@dataclass(frozen=True, slots=True)
 class IdleCulprits:
     """All idle time of some gaps: that of the culprits, largest first, and what has none.
 
     `histogram` is the gaps by length; idle time before the first and after the last work is in
-    none. `longest` is what takes most of the longest ones.
+    none.
     """
 
     culprits: tuple[Culprit, ...]
     unexplained_ns: int
     histogram: tuple[GapLengths, ...] = ()
-    longest: tuple[GapCulprit, ...] = ()
 
     def by_class(self) -> list[IdleClass]:
         """Return the classes, the largest first."""
@@ -139,16 +138,40 @@ def idle_culprits(prepared: Prepared, idle_ns: int) -> IdleCulprits:
 
 def culprits_of(parts: GapParts, trace: Trace) -> IdleCulprits:
     """Return what the host did during parts of gaps."""
-    events = host_events(trace, Intervals.of(parts.start_ns, parts.end_ns))
-    slices = idle_slices(parts, events)
-    kind = class_of(slices, parts, events, trace)
-    naming = _Naming(slices, kind, parts, events, trace, _owner(slices, kind, events))
+    naming = _Naming.of(parts, trace)
     known = sorted(_grouped(naming), key=lambda one: one[0].idle_ns, reverse=True)
     shown = [replace(culprit, evidence=naming.evidence(row)) for culprit, row in known[:_MOST]]
     rest = _rest([culprit for culprit, _ in known[_MOST:]])
-    unexplained = slices.dur_ns[kind == PLACES["unexplained"]]
-    lengths = gap_lengths(parts.end_ns - parts.start_ns)
-    return IdleCulprits((*shown, *rest), int(unexplained.sum()), lengths, _of_longest(naming))
+    length_ns = parts.end_ns - parts.start_ns
+    unexplained_ns = int(length_ns.sum()) - sum(culprit.idle_ns for culprit, _ in known)
+    return IdleCulprits((*shown, *rest), unexplained_ns, gap_lengths(length_ns))
+
+
+def with_culprits(prepared: Prepared, devices: Sequence[DeviceReport]) -> list[DeviceReport]:
+    """Return devices with what the host did in all of each of their longest gaps."""
+    listed = [(at, gap) for at, device in enumerate(devices) for gap in device.gaps]
+    if not listed or not prepared.launch_records.is_judged:
+        return [*devices]
+    listed.sort(key=lambda one: (one[0], one[1].start_ns))
+    parts = GapParts.joined(
+        gap_parts(prepared.accounts[device.device], _time_of(device.gaps)) for device in devices
+    )
+    sums = _by_gap(_Naming.of(parts, prepared.trace))
+    known = {
+        (at, gap.start_ns): replace(gap, culprits=_of_gap(mine))
+        for (at, gap), mine in zip(listed, sums, strict=True)
+    }
+    return [
+        replace(device, gaps=tuple(known[at, gap.start_ns] for gap in device.gaps))
+        for at, device in enumerate(devices)
+    ]
+
+
+def _time_of(gaps: Sequence[Gap]) -> Intervals:
+    start, dur_ns = (
+        np.array([getattr(gap, name) for gap in gaps]) for name in ("start_ns", "dur_ns")
+    )
+    return Intervals.of(start, start + dur_ns)
 
 
 def gap_lengths(length_ns: IntArray) -> tuple[GapLengths, ...]:
@@ -225,6 +248,22 @@ class _Naming:
     trace: Trace
     owner: IntArray
 
+    @classmethod
+    def of(cls, parts: GapParts, trace: Trace) -> _Naming:
+        """Return the slices of gap parts."""
+        events = host_events(trace, Intervals.of(parts.start_ns, parts.end_ns))
+        slices = idle_slices(parts, events)
+        kind = class_of(slices, parts, events, trace)
+        return cls(slices, kind, parts, events, trace, _owner(slices, kind, events))
+
+    def culprits(self) -> Iterator[tuple[tuple[str, str], IntArray]]:
+        """Yield each class and name with its slices."""
+        by_name: defaultdict[tuple[str, str], list[IntArray]] = defaultdict(list)
+        for rows in self.alike():
+            by_name[_KINDS[self.kind[rows[0]]], self.name(int(rows[0]))].append(rows)
+        for key, several in by_name.items():
+            yield key, np.concatenate(several)
+
     def alike(self) -> list[IntArray]:
         """Return the slices of culprits, those of one class and name together."""
         named = taken(self.events.name, self.owner)
@@ -292,34 +331,36 @@ class _Naming:
         return innermost_of(events, waits, events.thread, thread, parts.gap_start_ns) >= 0
 
 
-def _of_longest(naming: _Naming) -> tuple[GapCulprit, ...]:
-    """Return the largest culprit of each of the longest gaps that have one."""
-    parts, slices = naming.parts, naming.slices
-    order = np.argsort(parts.start_ns - parts.end_ns, kind="stable")[:_LONGEST]
-    device = numbers(naming.trace.activities["device"])
-    found = []
-    for part in order.tolist():
-        rows = np.flatnonzero((slices.part == part) & (naming.kind != PLACES["unexplained"]))
-        if len(rows):
-            kind, dur_ns = naming.kind[rows], slices.dur_ns[rows]
-            largest = max(set(kind.tolist()), key=lambda one: int(dur_ns[kind == one].sum()))
-            row = int(rows[np.where(kind == largest, dur_ns, -1).argmax()])
-            start_ns, of = int(parts.gap_start_ns[part]), int(device[parts.activity[part]])
-            found.append(GapCulprit(of, start_ns, _KINDS[largest], naming.name(row)))
-    return tuple(found)
+def _by_gap(naming: _Naming) -> list[Counter[tuple[str, str]]]:
+    """Return the idle time of each part of a gap by class and name."""
+    sums: list[Counter[tuple[str, str]]] = [Counter() for _ in naming.parts.call]
+    for (kind, name), rows in naming.culprits():
+        part, which = ranked(naming.slices.part[rows])
+        times = group_sums(which, naming.slices.dur_ns[rows], len(part))
+        for place, idle_ns in zip(part.tolist(), times.tolist(), strict=True):
+            sums[place][kind, name] += idle_ns
+    return sums
+
+
+def _of_gap(sums: Counter[tuple[str, str]]) -> tuple[GapCulprit, ...]:
+    """Return the largest culprits of each class and the others; the largest class first."""
+    of_kind: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for (kind, name), idle_ns in sums.most_common():
+        shown = of_kind[kind]
+        shown[name if len(shown) < _MOST_OF_GAP else REST] += idle_ns
+    classes = sorted(of_kind.items(), key=lambda one: one[1].total(), reverse=True)
+    return tuple(
+        GapCulprit(kind, name, idle_ns)
+        for kind, shown in classes
+        for name, idle_ns in shown.items()
+    )
 
 
 def _grouped(naming: _Naming) -> Iterator[tuple[Culprit, int]]:
     """Yield the slices of each class and name as one culprit, without evidence; and the longest."""
-    by_name: defaultdict[tuple[int, str], list[IntArray]] = defaultdict(list)
-    for rows in naming.alike():
-        by_name[int(naming.kind[rows[0]]), naming.name(int(rows[0]))].append(rows)
     blocked, dur_ns = naming.blocked(), naming.slices.dur_ns
-    for (kind, name), several in by_name.items():
-        rows = np.concatenate(several)
+    for (kind, name), rows in naming.culprits():
         part, ns = naming.slices.part[rows], dur_ns[rows]
         blocked_ns = int(ns[blocked[part]].sum())
-        culprit = Culprit(
-            _KINDS[kind], name, int(ns.sum()), len(distinct(part)), blocked_ns, evidence=()
-        )
+        culprit = Culprit(kind, name, int(ns.sum()), len(distinct(part)), blocked_ns, evidence=())
         yield culprit, int(rows[ns.argmax()])

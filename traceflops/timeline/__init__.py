@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         Account,
         Components,
         Gap,
+        GapCulprit,
         WholeSpan,
         Window,
         WindowRole,
