@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from traceflops.attribution import CLASSES, REMEDIES, Culprit, GapLengths, IdleClass
+from traceflops.attribution import CLASSES, Culprit, GapLengths, IdleClass
 from traceflops.reports.view.figures import TIME_UNITS, duration, percent, unit_for
 from traceflops.units import capitalized, function_name, several
 
@@ -56,7 +56,7 @@ def _row(one: IdleClass, analysis: Analysis) -> WaitedFor:
     names = named[:1] if 2 * culprits[0].idle_ns >= one.idle_ns else named[:_NAMES]
     return WaitedFor(
         CLASSES[one.kind],
-        REMEDIES[one.kind],
+        one.remedy,
         analysis.mean_ns(one.idle_ns),
         one.idle_ns / analysis.components.idle_ns,
         tuple(names),

@@ -14,7 +14,7 @@ from tests.build import launched, trace_of
 from tests.conftest import ROOT, examples, shared_file
 from traceflops import Intervals, Selection, Trace, analyze, read
 from traceflops.analysis.preparation import prepare
-from traceflops.attribution import CLASSES, REMEDIES
+from traceflops.attribution import CLASSES, REMEDIES, TAGS
 from traceflops.attribution.culprits import (
     GapLengths,
     IdleCulprits,
@@ -251,6 +251,55 @@ def test_gaps_are_counted_by_decade_of_their_length() -> None:
     assert gap_lengths(np.empty(0, np.int64)) == ()
 
 
+CAPTURE = [event("cudaStreamBeginCapture", 5, 6), event("cudaStreamEndCapture", 990, 995)]
+OF_TAG: dict[str, tuple[list[dict[str, Any]], str]] = {
+    "graph capture": ([*CAPTURE, event("cudaMalloc", 50, 900)], "memory_alloc"),
+    "captured elsewhere": (
+        [*({**call, "thread": ENGINE} for call in CAPTURE), event("cudaMalloc", 50, 900)],
+        "memory_alloc",
+    ),
+    "start-up": ([event("cudaFree", 50, 60_000)], "memory_alloc"),
+    "start-up of a stream": ([event("cudaStreamCreate", 50, 60_000)], "slow_driver_call"),
+    "short": ([event("cudaFree", 50, 49_000)], "memory_alloc"),
+    "no stream": ([event("cudaGetDevice", 50, 60_000)], "slow_driver_call"),
+    "often": (
+        [event("cudaFree", 50 + 60_000 * step, 60_000 * (step + 1)) for step in range(8)],
+        "memory_alloc",
+    ),
+}
+EXPECTED_TAGS = {"graph capture": "graph capture"} | dict.fromkeys(
+    ("start-up", "start-up of a stream"), "start-up"
+)
+
+
+@pytest.mark.parametrize("case", OF_TAG)
+def test_tags_say_what_is_done_only_once(case: str) -> None:
+    calls, kind = OF_TAG[case]
+    run = launched(("first", 0, 10 * US, 10 * US), ("second", 500_000 * US, 500_010 * US, 10 * US))
+    run["calls"] += calls
+    idle = analyze(trace_of(**run)).idle
+    [of_kind] = [one for one in idle.by_class() if one.kind == kind]
+    tag = EXPECTED_TAGS.get(case, "")
+    assert (tag in of_kind.culprits[0].evidence) == bool(tag)
+    assert (of_kind.culprits[0].tag, of_kind.remedy) == (tag, TAGS.get(tag, REMEDIES[kind]))
+
+
+def test_a_slow_launch_is_the_first_use_of_its_kernel_or_a_repeat() -> None:
+    """A kernel launched slowly twice: in 150 us, and again in 400 us."""
+    works = [("a", 0, 10 * US, US), ("b", 100 * US, 300 * US, US), ("b", 400 * US, 900 * US, US)]
+    run = launched(*works)
+    run["calls"][1]["dur_ns"], run["calls"][2]["dur_ns"] = 150 * US, 400 * US
+    idle = analyze(trace_of(**run)).idle
+    [of_kind] = [one for one in idle.by_class() if one.kind == "slow_driver_call"]
+    assert of_kind.idle_ns == 550 * US
+    assert [culprit.tag for culprit in of_kind.culprits] == ["repeat"]
+    del run["activities"][2], run["calls"][2]
+    [of_kind] = [
+        one for one in analyze(trace_of(**run)).idle.by_class() if one.kind == "slow_driver_call"
+    ]
+    assert of_kind.remedy == TAGS["first use"]
+
+
 def test_each_of_the_longest_gaps_has_its_culprits() -> None:
     """Twelve gaps before launches, the longest last: two functions in each, longer than a wait."""
     works, marks, now = [("first", 0, 0, US)], [], 1
@@ -305,9 +354,9 @@ def test_a_gap_over_the_edge_of_two_windows_is_one() -> None:
 
 def test_the_docs_have_the_remedies_that_reports_give() -> None:
     rows = re.findall(
-        r"^\| `(\w+)` \| .* \| (.*) \|$", (ROOT / "docs/culprits.md").read_text(), re.M
+        r"^\| `([\w -]+)` \| .* \| (.*) \|$", (ROOT / "docs/culprits.md").read_text(), re.M
     )
-    assert {kind: remedy.replace("`", "") for kind, remedy in rows} == REMEDIES
+    assert {kind: remedy.replace("`", "") for kind, remedy in rows} == REMEDIES | TAGS
     assert [*REMEDIES, "unexplained"] == [*CLASSES]
 
 

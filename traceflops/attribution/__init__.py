@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     )
     from traceflops.attribution.host_events import standard_prefix
     from traceflops.attribution.host_names import SYSTEM_CALLS, is_telling
-    from traceflops.attribution.idle_classes import CLASSES, REMEDIES
+    from traceflops.attribution.idle_classes import CLASSES, REMEDIES, TAGS
     from traceflops.attribution.idle_slices import GapParts
     from traceflops.attribution.kernels import (
         COPIES,

@@ -23,7 +23,7 @@ from traceflops.attribution.host_events import (
     is_of_user,
     owners,
 )
-from traceflops.attribution.idle_classes import CLASSES, PLACES, class_of
+from traceflops.attribution.idle_classes import CLASSES, PLACES, REMEDIES, TAGS, class_of, tags_of
 from traceflops.attribution.idle_slices import (
     HOST,
     GapParts,
@@ -53,6 +53,7 @@ REST: Final = "(others)"
 _LAUNCHES: Final = ("launch_latency", "device_wait")
 _CALLS: Final = ("sync_call", "blocking_copy", "memory_alloc", "slow_driver_call")
 _KINDS: Final = tuple(CLASSES)
+_TAGS: Final = (*TAGS, "")
 _MOST_OF_GAP: Final = 3
 """So many of each class are named of one gap."""
 _DECADES_NS: Final = 10 ** np.arange(19)
@@ -64,7 +65,8 @@ class Culprit:
 
     `gaps` counts those that it has a part of, `blocked_before_ns` is the part of `idle_ns` in gaps
     that began while the launching thread waited for the device. `evidence` are the names around the
-    longest slice, the innermost first.
+    longest slice, the innermost first; `tag` is the one of TAGS that most of it has, "" without,
+    and then the last of these.
     """
 
     kind: str
@@ -73,6 +75,7 @@ class Culprit:
     gaps: int
     blocked_before_ns: int
     evidence: tuple[str, ...]
+    tag: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +89,15 @@ class IdleClass:
     def idle_ns(self) -> int:
         """Return their idle time."""
         return sum(culprit.idle_ns for culprit in self.culprits)
+
+    @property
+    def remedy(self) -> str:
+        """Return what to do about it: that of the tag that most of it has, or else of the class."""
+        tags: Counter[str] = Counter()
+        for culprit in self.culprits:
+            tags[culprit.tag] += culprit.idle_ns
+        [(tag, idle_ns)] = tags.most_common(1)
+        return TAGS.get(tag if 2 * idle_ns >= self.idle_ns else "", REMEDIES[self.kind])
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +152,10 @@ def culprits_of(parts: GapParts, trace: Trace) -> IdleCulprits:
     """Return what the host did during parts of gaps."""
     naming = _Naming.of(parts, trace)
     known = sorted(_grouped(naming), key=lambda one: one[0].idle_ns, reverse=True)
-    shown = [replace(culprit, evidence=naming.evidence(row)) for culprit, row in known[:_MOST]]
+    shown = [
+        replace(culprit, evidence=(*naming.evidence(row), *culprit.evidence))
+        for culprit, row in known[:_MOST]
+    ]
     rest = _rest([culprit for culprit, _ in known[_MOST:]])
     length_ns = parts.end_ns - parts.start_ns
     unexplained_ns = int(length_ns.sum()) - sum(culprit.idle_ns for culprit, _ in known)
@@ -256,6 +271,10 @@ class _Naming:
         kind = class_of(slices, parts, events, trace)
         return cls(slices, kind, parts, events, trace, _owner(slices, kind, events))
 
+    def tags(self) -> IntArray:
+        """Return the tag of each slice as its place in TAGS, -1 for none."""
+        return tags_of(self.slices, self.kind, self.parts, self.events, self.trace)
+
     def culprits(self) -> Iterator[tuple[tuple[str, str], IntArray]]:
         """Yield each class and name with its slices."""
         by_name: defaultdict[tuple[str, str], list[IntArray]] = defaultdict(list)
@@ -358,9 +377,14 @@ def _of_gap(sums: Counter[tuple[str, str]]) -> tuple[GapCulprit, ...]:
 
 def _grouped(naming: _Naming) -> Iterator[tuple[Culprit, int]]:
     """Yield the slices of each class and name as one culprit, without evidence; and the longest."""
-    blocked, dur_ns = naming.blocked(), naming.slices.dur_ns
+    blocked, dur_ns, tags = naming.blocked(), naming.slices.dur_ns, naming.tags()
     for (kind, name), rows in naming.culprits():
         part, ns = naming.slices.part[rows], dur_ns[rows]
         blocked_ns = int(ns[blocked[part]].sum())
-        culprit = Culprit(kind, name, int(ns.sum()), len(distinct(part)), blocked_ns, evidence=())
-        yield culprit, int(rows[ns.argmax()])
+        tagged, idle_ns = group_sums(tags[rows], ns, len(TAGS)), int(ns.sum())
+        tag = _TAGS[tagged.argmax()] if 2 * tagged.max() >= idle_ns else ""
+        evidence = (tag,) if tag else ()
+        yield (
+            Culprit(kind, name, idle_ns, len(distinct(part)), blocked_ns, evidence, tag),
+            int(rows[ns.argmax()]),
+        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 import numpy as np
@@ -20,9 +21,13 @@ from traceflops.table import (
     ABSENT,
     BoolArray,
     IntArray,
+    SmallArray,
     Trace,
     codes,
+    group_rows,
     in_order,
+    innermost,
+    matching,
     names,
     numbers,
     taken,
@@ -70,6 +75,13 @@ REMEDIES: Final = {
     "device_wait": "the GPU waits for an event, another GPU, or work that is not in the trace",
 }
 """What to do about idle time of each class, as docs/culprits.md has it."""
+TAGS: Final = {
+    "graph capture": "one-time graph capture: exclude it from the window",
+    "start-up": "one-time start-up: exclude it from the window",
+    "first use": "first use loads code: warm up before recording",
+    "repeat": "not the first use: a full queue or a contended driver",
+}
+"""What more is known of some idle time, and what to do then, in the order in which it is tried."""
 PLACES: Final = {name: place for place, name in enumerate(CLASSES)}
 
 _LONG_CALL_NS: Final = 20_000
@@ -77,6 +89,8 @@ _LONG_OP_NS: Final = 100_000
 _LONG_GAP_NS: Final = 200_000
 _FEW_CALLS: Final = 8
 _TIMES_MEDIAN: Final = 5
+_START_UP_NS: Final = 50_000_000
+_STREAM: Final = re.compile("Stream(?!WaitEvent)")
 
 
 def class_of(slices: Slices, parts: GapParts, events: HostEvents, trace: Trace) -> IntArray:
@@ -198,3 +212,56 @@ def _last_ended(table: pa.Table, process: IntArray, at_ns: IntArray) -> tuple[In
         end_ns[asked] = taken(reach, place, NEVER)
         thread[asked] = taken(threads[mine][latest], place, ABSENT)
     return end_ns, thread
+
+
+def tags_of(
+    slices: Slices, kind: IntArray, parts: GapParts, events: HostEvents, trace: Trace
+) -> IntArray:
+    """Return the tag of each slice as its place in TAGS, -1 for none."""
+    allocates, is_slow = (kind == PLACES[name] for name in ("memory_alloc", "slow_driver_call"))
+    call = np.where(allocates | is_slow, taken(events.source, slices.event), -1)
+    starts_up, of_stream = (
+        taken(some.astype(np.int8), call, 0) > 0
+        for some in (_start_up(trace.calls), matching(trace.calls["name"], _STREAM.search))
+    )
+    launches = is_slow & (slices.role == IN_CALL)
+    is_first = taken(_is_first(trace.activities), parts.activity)[slices.part] > 0
+    thread = taken(events.thread_of_call, parts.call)[slices.part]
+    fits = [
+        _captures(trace.calls, events.thread_of_call, thread, slices.start_ns),
+        starts_up & (allocates | of_stream),
+        launches & is_first,
+        launches,
+    ]
+    return np.select(fits, list(range(len(fits))), -1)
+
+
+def _start_up(calls: pa.Table) -> BoolArray:
+    """Return which calls take very long, as few of their name and process do."""
+    long = np.flatnonzero(slow_calls(calls) & (numbers(calls["dur_ns"]) >= _START_UP_NS))
+    group, _ = group_rows((numbers(calls["process"])[long], codes(calls["name"])[long]))
+    starts_up = np.zeros(calls.num_rows, dtype=np.bool_)
+    starts_up[long] = np.bincount(group)[group] < _FEW_CALLS
+    return starts_up
+
+
+def _is_first(activities: pa.Table) -> SmallArray:
+    """Return which activities are the first of their name in their process."""
+    order = in_order(numbers(activities["start_ns"]))
+    columns = (numbers(activities["process"]), codes(activities["name"]))
+    _, first = group_rows([column[order] for column in columns])
+    is_first = np.zeros(activities.num_rows, dtype=np.int8)
+    is_first[order[first]] = 1
+    return is_first
+
+
+def _captures(calls: pa.Table, thread: IntArray, at_thread: IntArray, at_ns: IntArray) -> BoolArray:
+    """Return whether threads captured a graph at some times."""
+    begins = matching(calls["name"], lambda name: "StreamBeginCapture" in name)
+    start = numbers(calls["start_ns"])
+    row = np.flatnonzero(begins | matching(calls["name"], lambda name: "StreamEndCapture" in name))
+    row = row[in_order(thread[row], start[row])]
+    row, after = row[:-1], row[1:]
+    pairs = begins[row] & ~begins[after] & (thread[row] == thread[after])
+    row, after = row[pairs], after[pairs]
+    return innermost(thread[row], start[row], start[after], at_thread, at_ns) >= 0
