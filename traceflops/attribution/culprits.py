@@ -38,7 +38,9 @@ from traceflops.table import (
     Trace,
     codes,
     distinct,
+    group_rows,
     group_sums,
+    groups,
     ranked,
     runs,
     taken,
@@ -292,10 +294,8 @@ class _Naming:
         is_latency, waits = (self.kind == PLACES[name] for name in _LAUNCHES)
         named = np.select([is_latency, waits], [launch, work], named)
         rows = np.flatnonzero(self.kind != PLACES["unexplained"])
-        keys = np.stack([self.kind, named, call])[:, rows]
-        order = np.lexsort(keys)
-        changes = (np.diff(keys[:, order], axis=1) != 0).any(axis=0)
-        return np.split(rows[order], np.flatnonzero(changes) + 1) if len(rows) else []
+        group, _ = group_rows([column[rows] for column in (self.kind, named, call)])
+        return [rows[places] for _, places in groups(group)]
 
     def name(self, row: int) -> str:
         """Return the name of a slice."""
