@@ -128,23 +128,20 @@ def analysis_of(
     `measured` is what is known of that already: by default it is what the trace tells, or its
     `pair`, without padding where it tells that, too.
     """
-    recorded_work = prepared
+    recorded, linked = prepared, prepared.linked
     if prepared.launch_records.state == "capture":
         prepared = prepared.without_work
-    linked = prepared.linked
     with phase("accounts"):
         reports = [_device_report(prepared, *each) for each in prepared.accounts.items()]
-        recorded = devices = told_apart(linked.trace, reports)
-        if prepared.launch_records.state == "incomplete":
-            devices = [device.with_idle_unrecorded for device in recorded]
-        devices = with_culprits(prepared, devices)
+        named = told_apart(linked.trace, reports)
+        devices = _with_idle_time(prepared, named)
         total = sum((device.chosen for device in devices), EMPTY_ACCOUNT)
     with phase("idle time"):  # takes much memory for a while, FLOPs keep what they take
         waits = idle_culprits(prepared, total.components.idle_ns)
         waited = synchronisations(prepared)
     if measured is None:
         with phase("FLOPs"):
-            measured = without_told_padding(measure(recorded_work, peaks, pair), recorded_work)
+            measured = without_told_padding(measure(recorded, peaks, pair), recorded)
     with phase("kernel tables"):
         chosen, window_ns = prepared.chosen, total.components.window_ns
         kernels = kernel_table(linked.trace, linked.categorised, linked.whole, chosen, window_ns)
@@ -163,7 +160,7 @@ def analysis_of(
         total=total,
         kernels=kernels,
         categories=categories,
-        notes=notes_of(prepared, recorded, measured),
+        notes=notes_of(prepared, named, measured),
         measured=measured,
         untimed=prepared.untimed,
         findings=_findings(prepared, devices, measured, found),
@@ -176,6 +173,13 @@ def analysis_of(
         synchronisations=waited,
         prepared=prepared,
     )
+
+
+def _with_idle_time(prepared: Prepared, devices: list[DeviceReport]) -> list[DeviceReport]:
+    """Return devices with what is known of their idle time."""
+    if prepared.launch_records.state == "incomplete":
+        devices = [device.with_idle_unrecorded for device in devices]
+    return with_culprits(prepared, devices)
 
 
 def _device_report(prepared: Prepared, device: int, account: DeviceAccount) -> DeviceReport:
