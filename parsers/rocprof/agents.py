@@ -7,10 +7,14 @@ agent_info.csv in another case, the extdata of rocpd). Sources: rocprofiler-sdk'
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
+import msgspec
+
+from traceflops.parsers.io import UNDECODABLE
 from traceflops.parsers.shared import NOTHING_KNOWN, DeviceFacts
 
 _MHZ: Final = 10**6
@@ -22,8 +26,14 @@ _GFX: Final = re.compile(r"gfx(\d{1,2})([0-9a-f])([0-9a-f])")
 _STEPPING: Final = re.compile(r"_A\d$")
 UNKNOWN: Final = ("unknown",)
 """The key of an agent that a file does not name."""
+_V1_KEY: Final = re.compile(r"Agent(\d{1,5})\.(.+)")
+_AMOUNT: Final = re.compile(r"(\d{1,15})(?:\(0x[0-9a-fA-F]+\))?(KB)?")
+_POOL: Final = re.compile(r"(MemoryProperties\.PoolInfo\.Pool\d+\.)Segment")
+_WORD: Final = re.compile("AMD|Instinct|Radeon|Graphics|PRO|Pro|AI|RX|VII")
 _NUMBERINGS: Final = ("logical", "node")
 """What the number of an agent may be: its place among those listed, or the node of the machine."""
+
+Words = Mapping[str, str]
 
 
 def facts_of_agent(agent: Mapping[str, object]) -> DeviceFacts:
@@ -169,3 +179,76 @@ def _listed(row: Mapping[str, str]) -> Agent | None:
     facts = facts_of_agent(words) if agent_is_gpu else NOTHING_KNOWN
     number = int(logical if _NODE.fullmatch(logical) else node)
     return Agent(("node", int(node)), number, agent_is_gpu, facts, int(node))
+
+
+def gpus_of(header: Mapping[str, msgspec.Raw]) -> dict[int, DeviceFacts]:
+    """Return the GPUs by rocprof's (v1) numbers: its JSON has rocminfo's words without blanks."""
+    agents: defaultdict[int, dict[str, str]] = defaultdict(dict)
+    for key, value in _other_data(header).items():
+        name = _V1_KEY.fullmatch(key)
+        if name and isinstance(value, str) and value.strip():
+            agents[int(name[1])][name[2]] = value.strip()[:256]
+    gpus = {place: words for place, words in agents.items() if _is_gpu_of_v1(words)}
+    return {_node_number(place, words): _facts_of_v1(words) for place, words in gpus.items()}
+
+
+def _other_data(header: Mapping[str, msgspec.Raw]) -> Mapping[str, Any]:
+    try:
+        return msgspec.json.decode(header.get("otherData", b"{}"), type=dict[str, Any])
+    except UNDECODABLE:
+        return {}
+
+
+def _is_gpu_of_v1(words: Words) -> bool:
+    kind = words.get("DeviceType")
+    return kind == "GPU" if kind else words.get("Name", "").startswith("gfx")
+
+
+def _node_number(place: int, words: Words) -> int:
+    """Return rocprof's number of an agent: it counts all nodes of the machine from 0."""
+    node = _value(words.get("Node"))
+    return place - 1 if node is None else node
+
+
+def _facts_of_v1(words: Words) -> DeviceFacts:
+    """Return the facts of an agent, which rocprofv3 says in other words."""
+    name = words.get("Name", "")
+    version = _GFX.fullmatch(name)
+    return facts_of_agent(
+        {
+            "product_name": _with_blanks(words.get("MarketingName", "")),
+            "local_mem_size": _memory(words),
+            "gfx_target_version": version and int(version[1]) * 10_000 + int(version[2], 16) * 100,
+            "cu_count": _value(words.get("ComputeUnit")),
+            "wave_front_size": _value(words.get("MemoryProperties.WavefrontSize")),
+            "name": name,
+            "max_engine_clk_fcompute": _value(words.get("MaxClockFreq.(MHz)")),
+        }
+    )
+
+
+def _with_blanks(product: str) -> str:
+    """Return a product's name with the blanks behind the words that stand by themselves in it."""
+    if " " in product:
+        return product
+    rest, words = product, []
+    while (word := _WORD.match(rest)) is not None:
+        words.append(word[0])
+        rest = rest[word.end() :]
+    return " ".join(filter(None, (*words, rest)))
+
+
+def _memory(words: Words) -> int | None:
+    """Return the size of the largest pool of global memory: pools may be views of the same."""
+    pools = [_POOL.fullmatch(key) for key, segment in words.items() if segment == "GLOBAL"]
+    sizes = [_value(words.get(f"{pool[1]}Size"), _INT32 * 2**20) for pool in pools if pool]
+    return max(filter(None, sizes), default=None)
+
+
+def _value(text: str | None, below: int = _INT32) -> int | None:
+    """Return a number such as 31309824(0x1ddc000)KB, in bytes."""
+    digits = _AMOUNT.fullmatch(text or "")
+    if digits is None:
+        return None
+    value = int(digits[1]) * (1024 if digits[2] else 1)
+    return value if value < below else None

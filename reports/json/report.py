@@ -277,6 +277,10 @@ def _gap(gap: Gap) -> dict[str, Any]:
         "causes_ns": gap.causes.parts(),
         "launch_latency_parts_ns": gap.causes.launch_latency_parts(),
         "waited_for": gap.waited_for,
+        "culprits": [
+            {"class": one.kind, **fields(one, "label", "idle_ns")} for one in gap.culprits
+        ],
+        "unexplained_ns": gap.unexplained_ns,
     }
 
 

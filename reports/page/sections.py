@@ -168,7 +168,7 @@ def _idle(analysis: Analysis) -> Content:
     starts = [gap.start_ns - clocks.of_device[gap.device] for gap in gaps]
     of_device = {device.device: device.label for device in analysis.devices}
     labels = [of_device[gap.device] for gap in gaps]
-    due = gap_culprits(analysis, gaps)
+    due = gap_culprits(gaps)
     return Content(
         {
             "gaps": list(zip(gaps, labels, starts, due, gap_links(analysis), strict=True)),

@@ -235,14 +235,13 @@ def _waits(analysis: Analysis, outline: Timeline) -> Iterator[list[Any]]:
     Where a stream wait is known, the work that it waited for says more.
     """
     process = {one.device: one.process for one in analysis.devices}
-    waited_for = {(gap.device, gap.start_ns): gap.waited_for for gap in analysis.gaps(MOST_GAPS)}
-    longest = [one for one in analysis.idle.longest if one.device in outline.chosen.devices]
-    works = [waited_for.get((one.device, one.start_ns)) for one in longest]
-    told = [work or function_name(one.label) for one, work in zip(longest, works, strict=True)]
-    for one, work, name in zip(longest, works, short_labels(told, _WAIT_WIDTH), strict=True):
-        origin_ns = outline.origin_ns[process[one.device]]
-        words = "stream wait" if work else CLASSES[one.kind]
-        yield [one.start_ns - origin_ns, one.end_ns - origin_ns, one.device, name, words]
+    drawn = [gap for gap in analysis.gaps(MOST_GAPS) if gap.device in outline.chosen.devices]
+    longest = [gap for gap in drawn if gap.waited_for or gap.culprits]
+    told = [gap.waited_for or function_name(gap.culprits[0].label) for gap in longest]
+    for gap, name in zip(longest, short_labels(told, _WAIT_WIDTH), strict=True):
+        start_ns = gap.start_ns - outline.origin_ns[process[gap.device]]
+        words = "stream wait" if gap.waited_for else CLASSES[gap.culprits[0].kind]
+        yield [start_ns, start_ns + gap.dur_ns, gap.device, name, words]
 
 
 def _look(name: str) -> list[str | None]:
@@ -295,7 +294,7 @@ def places(analysis: Analysis, timeline: Timeline, gaps: Sequence[Gap]) -> Itera
         yield LanePlace("window", f"Window, {duration(length_ns)}")
     labels = _labels(analysis)
     many = len(analysis.devices) > 1
-    rows = zip(gaps, timeline.gaps, gap_culprits(analysis, gaps), strict=True)
+    rows = zip(gaps, timeline.gaps, gap_culprits(gaps), strict=True)
     for place, (gap, span, (words, _)) in enumerate(rows, 1):
         if span is not None:
             where = f" on {labels[gap.device]}" if many else ""

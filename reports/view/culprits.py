@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from traceflops.attribution import CLASSES, REMEDIES, Culprit, GapLengths, IdleClass
+from traceflops.attribution import CLASSES, Culprit, GapLengths, IdleClass
 from traceflops.reports.view.figures import TIME_UNITS, duration, percent, unit_for
 from traceflops.units import capitalized, function_name, several
 
@@ -57,7 +57,7 @@ def _row(one: IdleClass, analysis: Analysis) -> WaitedFor:
     names = named[:1] if 2 * culprits[0].idle_ns >= one.idle_ns else named[:_NAMES]
     return WaitedFor(
         CLASSES[one.kind],
-        REMEDIES[one.kind],
+        one.remedy,
         analysis.mean_ns(one.idle_ns),
         one.idle_ns / analysis.components.idle_ns,
         tuple(names),
@@ -97,16 +97,15 @@ def _short_kernels(analysis: Analysis) -> str:
     return shown if share >= _MANY else ""
 
 
-def gap_culprits(analysis: Analysis, gaps: Sequence[Gap]) -> list[tuple[str, str]]:
+def gap_culprits(gaps: Sequence[Gap]) -> list[tuple[str, str]]:
     """Return what the GPU waits on in each gap, and its name; "" where that is not known.
 
     Where a stream wait is known, the work that it waited for says more.
     """
-    known = {(one.device, one.start_ns): one for one in analysis.idle.longest}
-    found = [known.get((gap.device, gap.start_ns)) for gap in gaps]
+    found = [() if gap.waited_for else gap.culprits[:1] for gap in gaps]
     return [
-        (CLASSES[one.kind], function_name(one.label)) if one and not gap.waited_for else ("", "")
-        for gap, one in zip(gaps, found, strict=True)
+        (CLASSES[most[0].kind], function_name(most[0].label)) if most else ("", "")
+        for most in found
     ]
 
 

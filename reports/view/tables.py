@@ -272,7 +272,7 @@ def _means(
 def _gaps(analysis: Analysis) -> ReportTable:
     devices = {device.device: device.label for device in analysis.devices}
     gaps = analysis.gaps(_GAPS)
-    culprits = gap_culprits(analysis, gaps)
+    culprits = gap_culprits(gaps)
     untils, waits = [gap.op or gap.before for gap in gaps], [gap.waited_for for gap in gaps]
     label = _labels([*untils, *waits, *(name for _, name in culprits)])
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from tests.build import launched, trace_of
 from tests.conftest import ROOT, examples, shared_file
-from traceflops import Intervals, Trace, analyze, read
+from traceflops import Intervals, Selection, Trace, analyze, read
 from traceflops.analysis.preparation import prepare
-from traceflops.attribution import CLASSES, REMEDIES
+from traceflops.attribution import CLASSES, REMEDIES, TAGS
 from traceflops.attribution.culprits import (
     GapLengths,
     IdleCulprits,
@@ -24,7 +24,7 @@ from traceflops.attribution.culprits import (
 )
 from traceflops.attribution.idle_slices import GapParts
 from traceflops.attribution.launch_lead import leads, outstanding_launches
-from traceflops.timeline import DeviceAccount
+from traceflops.timeline import DeviceAccount, GapCulprit
 
 US = 1_000
 THREAD, ENGINE = 1, 2
@@ -318,7 +318,7 @@ def test_without_a_launch_idle_time_is_unexplained() -> None:
     run = launched(("first", 0, 10 * US, 10 * US), ("second", 15 * US, 30 * US, 10 * US))
     run["activities"][1]["correlation"] = None
     lengths = GapLengths(10 * US, 100 * US, 1, 10 * US)
-    assert analyze(trace_of(**run)).idle == IdleCulprits((), 10 * US, (lengths,), ())
+    assert analyze(trace_of(**run)).idle == IdleCulprits((), 10 * US, (lengths,))
 
 
 def test_gaps_are_counted_by_decade_of_their_length() -> None:
@@ -332,23 +332,96 @@ def test_gaps_are_counted_by_decade_of_their_length() -> None:
     assert gap_lengths(np.empty(0, np.int64)) == ()
 
 
-def test_the_longest_gaps_have_the_culprit_that_takes_most_of_them() -> None:
-    """112 gaps before launches, the longest last: host code in each, longer than a wait."""
+CAPTURE = [event("cudaStreamBeginCapture", 5, 6), event("cudaStreamEndCapture", 990, 995)]
+OF_TAG: dict[str, tuple[list[dict[str, Any]], str]] = {
+    "graph capture": ([*CAPTURE, event("cudaMalloc", 50, 900)], "memory_alloc"),
+    "captured elsewhere": (
+        [*({**call, "thread": ENGINE} for call in CAPTURE), event("cudaMalloc", 50, 900)],
+        "memory_alloc",
+    ),
+    "start-up": ([event("cudaFree", 50, 60_000)], "memory_alloc"),
+    "start-up of a stream": ([event("cudaStreamCreate", 50, 60_000)], "slow_driver_call"),
+    "short": ([event("cudaFree", 50, 49_000)], "memory_alloc"),
+    "no stream": ([event("cudaGetDevice", 50, 60_000)], "slow_driver_call"),
+    "often": (
+        [event("cudaFree", 50 + 60_000 * step, 60_000 * (step + 1)) for step in range(8)],
+        "memory_alloc",
+    ),
+}
+EXPECTED_TAGS = {"graph capture": "graph capture"} | dict.fromkeys(
+    ("start-up", "start-up of a stream"), "start-up"
+)
+
+
+@pytest.mark.parametrize("case", OF_TAG)
+def test_tags_say_what_is_done_only_once(case: str) -> None:
+    calls, kind = OF_TAG[case]
+    run = launched(("first", 0, 10 * US, 10 * US), ("second", 500_000 * US, 500_010 * US, 10 * US))
+    run["calls"] += calls
+    idle = analyze(trace_of(**run)).idle
+    [of_kind] = [one for one in idle.by_class() if one.kind == kind]
+    tag = EXPECTED_TAGS.get(case, "")
+    assert (tag in of_kind.culprits[0].evidence) == bool(tag)
+    assert (of_kind.culprits[0].tag, of_kind.remedy) == (tag, TAGS.get(tag, REMEDIES[kind]))
+
+
+def test_a_slow_launch_is_the_first_use_of_its_kernel_or_a_repeat() -> None:
+    """A kernel launched slowly twice: in 150 us, and again in 400 us."""
+    works = [("a", 0, 10 * US, US), ("b", 100 * US, 300 * US, US), ("b", 400 * US, 900 * US, US)]
+    run = launched(*works)
+    run["calls"][1]["dur_ns"], run["calls"][2]["dur_ns"] = 150 * US, 400 * US
+    idle = analyze(trace_of(**run)).idle
+    [of_kind] = [one for one in idle.by_class() if one.kind == "slow_driver_call"]
+    assert of_kind.idle_ns == 550 * US
+    assert [culprit.tag for culprit in of_kind.culprits] == ["repeat"]
+    del run["activities"][2], run["calls"][2]
+    [of_kind] = [
+        one for one in analyze(trace_of(**run)).idle.by_class() if one.kind == "slow_driver_call"
+    ]
+    assert of_kind.remedy == TAGS["first use"]
+
+
+def test_each_of_the_longest_gaps_has_its_culprits() -> None:
+    """Twelve gaps before launches, the longest last: two functions in each, longer than a wait."""
     works, marks, now = [("first", 0, 0, US)], [], 1
     for gap in range(112):
         start, length = now, 1_000 + gap
-        marks += [frame(f"a.py({gap}): f", start, start + 600)]
-        marks += [frame("queue.py(154): get", start + 600, start + length)]
+        marks += [frame(f"a.py({gap}): f", start, start + 300)]
+        marks += [frame(f"a.py({gap}): g", start + 300, start + 550)]
+        marks += [frame("queue.py(154): get", start + 550, start + length)]
         now = start + length
         works.append((f"k{gap}", now * US, now * US, US))
         now += 1
-    idle = analyze(trace_of(**launched(*works), marks=marks)).idle
-    assert [(one.kind, one.label) for one in idle.longest] == [
-        ("host_code", f"a.py({gap}): f") for gap in range(111, 11, -1)
+    gaps = analyze(trace_of(**launched(*works), marks=marks)).gaps(20)
+    assert [gap.culprits for gap in gaps] == [
+        (
+            GapCulprit("host_code", f"a.py({gap}): f", 300 * US),
+            GapCulprit("host_code", f"a.py({gap}): g", 250 * US),
+            GapCulprit("external_wait", "queue.py(154): get", (450 + gap) * US),
+        )
+        for gap in range(11, -1, -1)
     ]
-    assert {one.device for one in idle.longest} == {0}
-    shown = {one.start_ns: one.end_ns - one.start_ns for one in idle.longest}
-    assert list(shown.values()) == [(1_000 + gap) * US for gap in range(111, 11, -1)]
+
+
+def test_a_gap_has_culprits_outside_the_chosen_window_and_sums_up_the_small_ones() -> None:
+    """A gap of 1,000 us before a launch, of which the window has the last 100: eight functions."""
+    marks = [frame(f"a.py({place}): f", 1 + 100 * place, 101 + 100 * place) for place in range(8)]
+    run = launched(("first", 0, 0, US), ("second", 1_001 * US, 1_001 * US, US))
+    trace = trace_of(**run, marks=[*marks, frame("a.py(8): f", 801, 1_001)])
+    analysis = analyze(trace, Selection(from_ns=900 * US, to_ns=1_000 * US))
+    assert analysis.idle.culprits[0].idle_ns == 100 * US
+    [gap] = analysis.gaps()
+    label = [culprit.label for culprit in gap.culprits]
+    assert label == ["a.py(8): f", "a.py(0): f", "a.py(1): f", "(others)"]
+    assert [culprit.idle_ns // US for culprit in gap.culprits] == [200, 100, 100, 600]
+    assert gap.unexplained_ns == 0
+
+
+def test_a_gap_without_a_launch_is_unexplained() -> None:
+    run = launched(("first", 0, 10 * US, 10 * US), ("second", 15 * US, 30 * US, 10 * US))
+    run["activities"][1]["correlation"] = None
+    [gap] = analyze(trace_of(**run)).gaps()
+    assert (gap.culprits, gap.unexplained_ns) == ((), 10 * US)
 
 
 def test_a_gap_over_the_edge_of_two_windows_is_one() -> None:
@@ -360,20 +433,11 @@ def test_a_gap_over_the_edge_of_two_windows_is_one() -> None:
     assert sum(one.gaps for one in lengths if one.from_ns == 100 * US) == 1
 
 
-def test_a_gap_in_two_windows_apart_has_one_culprit() -> None:
-    trace = made()
-    apart = Intervals.of(np.array([0, 700 * US]), np.array([500 * US, 2_000 * US]))
-    parts = gap_parts(prepare(trace).accounts[0], apart)
-    assert len(parts.start_ns) == 2
-    (one,) = culprits_of(parts, trace).longest
-    assert (one.start_ns, one.end_ns) == (20 * US, 1_010 * US)
-
-
 def test_the_docs_have_the_remedies_that_reports_give() -> None:
     rows = re.findall(
-        r"^\| `(\w+)` \| .* \| (.*) \|$", (ROOT / "docs/culprits.md").read_text(), re.M
+        r"^\| `([\w -]+)` \| .* \| (.*) \|$", (ROOT / "docs/culprits.md").read_text(), re.M
     )
-    assert {kind: remedy.replace("`", "") for kind, remedy in rows} == REMEDIES
+    assert {kind: remedy.replace("`", "") for kind, remedy in rows} == REMEDIES | TAGS
     assert [*REMEDIES, "unexplained"] == [*CLASSES]
 
 
@@ -425,6 +489,7 @@ def test_culprits_and_what_is_unexplained_sum_to_the_idle_time(
     told = sum(culprit.idle_ns for culprit in analysis.idle.culprits)
     assert told + analysis.idle.unexplained_ns == analysis.components.idle_ns
     assert analysis.idle.unexplained_ns == 0
+    assert {gap.unexplained_ns for gap in analysis.gaps()} <= {0}
     blocked_ns = sum(culprit.blocked_before_ns for culprit in analysis.idle.culprits)
     assert sum(call.idle_after_ns for call in analysis.synchronisations) == blocked_ns
     assert sum(one.idle_ns for one in analysis.idle.histogram) == analysis.components.idle_ns

@@ -22,6 +22,7 @@ from traceflops.attribution import (
     memory_operations,
     memory_times,
     synchronisations,
+    with_culprits,
 )
 from traceflops.devices import JobReport, check_decided, is_undecided, of_job, of_no_job
 from traceflops.errors import UsageError
@@ -126,18 +127,20 @@ def analysis_of(
     `measured` is what is known of that already: by default it is what the trace tells, or its
     `pair`, without padding where it tells that, too.
     """
-    if measured is None:
-        with phase("FLOPs"):
-            measured = without_told_padding(measure(prepared, peaks, pair), prepared)
+    recorded, linked = prepared, prepared.linked
     if prepared.launch_records.state == "capture":
         prepared = prepared.without_work
-    linked = prepared.linked
     with phase("accounts"):
         reports = [_device_report(prepared, *each) for each in prepared.accounts.items()]
-        recorded = devices = told_apart(linked.trace, reports)
-        if prepared.launch_records.state == "incomplete":
-            devices = [device.with_idle_unrecorded for device in recorded]
+        named = told_apart(linked.trace, reports)
+        devices = _with_idle_time(prepared, named)
         total = sum((device.chosen for device in devices), EMPTY_ACCOUNT)
+    with phase("idle time"):  # takes much memory for a while, FLOPs keep what they take
+        waits = idle_culprits(prepared, total.components.idle_ns)
+        waited = synchronisations(prepared)
+    if measured is None:
+        with phase("FLOPs"):
+            measured = without_told_padding(measure(recorded, peaks, pair), recorded)
     with phase("kernel tables"):
         chosen, window_ns = prepared.chosen, total.components.window_ns
         kernels = kernel_table(linked.trace, linked.categorised, linked.whole, chosen, window_ns)
@@ -146,7 +149,6 @@ def analysis_of(
     with phase("attribution"):
         work = attributed_work(prepared.as_launched, activity_flops(measured.executed))
     pace, launches = launching(prepared, measured.executed.phases) or (None, None)
-    waits = idle_culprits(prepared, total.components.idle_ns)
     lacks_copies = is_said(prepared.trace, COPIES_MISSING)
     who_waits = rank_report(prepared)
     found = all_losses(total, measured, moved, waits, lacks_copies=lacks_copies)
@@ -159,7 +161,7 @@ def analysis_of(
         total=total,
         kernels=kernels,
         categories=categories,
-        notes=notes_of(prepared, recorded, measured),
+        notes=notes_of(prepared, named, measured),
         measured=measured,
         untimed=prepared.untimed,
         findings=_findings(prepared, devices, measured, found, who_waits),
@@ -172,10 +174,17 @@ def analysis_of(
         memory_operations=memory_operations(prepared),
         serving=serving(prepared, measured.executed.attribution),
         attribution=work,
-        synchronisations=synchronisations(prepared),
+        synchronisations=waited,
         ranks=who_waits,
         prepared=prepared,
     )
+
+
+def _with_idle_time(prepared: Prepared, devices: list[DeviceReport]) -> list[DeviceReport]:
+    """Return devices with what is known of their idle time."""
+    if prepared.launch_records.state == "incomplete":
+        devices = [device.with_idle_unrecorded for device in devices]
+    return with_culprits(prepared, devices)
 
 
 def _device_report(prepared: Prepared, device: int, account: DeviceAccount) -> DeviceReport:

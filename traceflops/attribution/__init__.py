@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from traceflops.attribution.culprits import (
         NO_CULPRITS,
         Culprit,
-        GapCulprit,
         GapLengths,
         IdleClass,
         IdleCulprits,
         culprits_of,
         gap_parts,
         idle_culprits,
+        with_culprits,
     )
     from traceflops.attribution.datatypes import (
         UNKNOWN_TYPE,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from traceflops.attribution.graph_replays import created_nodes, has_replays, replays
     from traceflops.attribution.host_events import is_of_library, standard_prefix
     from traceflops.attribution.host_names import SYSTEM_CALLS, is_telling
-    from traceflops.attribution.idle_classes import CLASSES, REMEDIES
+    from traceflops.attribution.idle_classes import CLASSES, REMEDIES, TAGS
     from traceflops.attribution.idle_slices import GapParts
     from traceflops.attribution.kernels import (
         COPIES,

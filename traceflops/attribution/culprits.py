@@ -5,9 +5,10 @@ A name is a function at file:line, an operator, a label or a call; see `owners` 
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from operator import attrgetter, itemgetter
 from typing import Final
 
@@ -22,7 +23,7 @@ from traceflops.attribution.host_events import (
     host_events,
     owners,
 )
-from traceflops.attribution.idle_classes import CLASSES, PLACES, class_of
+from traceflops.attribution.idle_classes import CLASSES, PLACES, REMEDIES, TAGS, class_of, tags_of
 from traceflops.attribution.idle_slices import (
     HOST,
     GapParts,
@@ -31,10 +32,23 @@ from traceflops.attribution.idle_slices import (
     innermost_of,
 )
 from traceflops.attribution.launch_lead import leads
-from traceflops.table import BoolArray, IntArray, Trace, codes, distinct, numbers, runs, taken
-from traceflops.timeline import DeviceAccount, Intervals
+from traceflops.table import (
+    BoolArray,
+    IntArray,
+    Trace,
+    codes,
+    distinct,
+    group_rows,
+    group_sums,
+    groups,
+    numbers,
+    ranked,
+    runs,
+    taken,
+)
+from traceflops.timeline import DeviceAccount, Gap, GapCulprit, Intervals
 from traceflops.units import kernel_name
-from traceflops.windows import Prepared, chosen_time
+from traceflops.windows import DeviceReport, Prepared, chosen_time
 
 _MOST: Final = 50
 """So many culprits are named; what is left of each class is one more."""
@@ -42,9 +56,10 @@ REST: Final = "(others)"
 _LAUNCHES: Final = ("launch_latency", "device_wait")
 _CALLS: Final = ("sync_call", "blocking_copy", "memory_alloc", "slow_driver_call")
 _KINDS: Final = tuple(CLASSES)
-_LONGEST: Final = 100
-"""So many of the longest gaps have a culprit of their own."""
+_TAGS: Final = (*TAGS, "")
 _NEVER: Final = np.iinfo(np.int64).min
+_MOST_OF_GAP: Final = 3
+"""So many of each class are named of one gap."""
 _DECADES_NS: Final = 10 ** np.arange(19)
 
 
@@ -54,7 +69,8 @@ class Culprit:
 
     `gaps` counts those that it has a part of, `blocked_before_ns` is the part of `idle_ns` in gaps
     that began while the launching thread waited for the device. `evidence` are the names around the
-    longest slice, the innermost first.
+    longest slice, the innermost first; `tag` is the one of TAGS that most of it has, "" without,
+    and then the last of these.
     """
 
     kind: str
@@ -63,6 +79,7 @@ class Culprit:
     gaps: int
     blocked_before_ns: int
     evidence: tuple[str, ...]
+    tag: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +94,15 @@ class IdleClass:
         """Return their idle time."""
         return sum(culprit.idle_ns for culprit in self.culprits)
 
+    @property
+    def remedy(self) -> str:
+        """Return what to do about it: that of the tag that most of it has, or else of the class."""
+        tags: Counter[str] = Counter()
+        for culprit in self.culprits:
+            tags[culprit.tag] += culprit.idle_ns
+        [(tag, idle_ns)] = tags.most_common(1)
+        return TAGS.get(tag if 2 * idle_ns >= self.idle_ns else "", REMEDIES[self.kind])
+
 
 @dataclass(frozen=True, slots=True)
 class GapLengths:
@@ -89,28 +115,16 @@ class GapLengths:
 
 
 @dataclass(frozen=True, slots=True)
-class GapCulprit:
-    """What takes most of one gap: its class, and the name of the longest part of that."""
-
-    device: int
-    start_ns: int
-    end_ns: int
-    kind: str
-    label: str
-
-
-@dataclass(frozen=True, slots=True)
 class IdleCulprits:
     """All idle time of some gaps: that of the culprits, largest first, and what has none.
 
     `histogram` is the gaps by length; idle time before the first and after the last work is in
-    none. `longest` is what takes most of the longest ones.
+    none.
     """
 
     culprits: tuple[Culprit, ...]
     unexplained_ns: int
     histogram: tuple[GapLengths, ...] = ()
-    longest: tuple[GapCulprit, ...] = ()
 
     def by_class(self) -> list[IdleClass]:
         """Return the classes, the largest first."""
@@ -140,16 +154,43 @@ def idle_culprits(prepared: Prepared, idle_ns: int) -> IdleCulprits:
 
 def culprits_of(parts: GapParts, trace: Trace) -> IdleCulprits:
     """Return what the host did during parts of gaps."""
-    events = host_events(trace, Intervals.of(parts.start_ns, parts.end_ns))
-    slices = idle_slices(parts, events)
-    kind = class_of(slices, parts, events, trace)
-    naming = _Naming(slices, kind, parts, events, trace, _owner(slices, kind, events))
+    naming = _Naming.of(parts, trace)
     known = sorted(_grouped(naming), key=lambda one: one[0].idle_ns, reverse=True)
-    shown = [replace(culprit, evidence=naming.evidence(row)) for culprit, row in known[:_MOST]]
+    shown = [
+        replace(culprit, evidence=(*naming.evidence(row), *culprit.evidence))
+        for culprit, row in known[:_MOST]
+    ]
     rest = _rest([culprit for culprit, _ in known[_MOST:]])
-    unexplained = slices.dur_ns[kind == PLACES["unexplained"]]
-    lengths = gap_lengths(parts.end_ns - parts.start_ns)
-    return IdleCulprits((*shown, *rest), int(unexplained.sum()), lengths, _of_longest(naming))
+    length_ns = parts.end_ns - parts.start_ns
+    unexplained_ns = int(length_ns.sum()) - sum(culprit.idle_ns for culprit, _ in known)
+    return IdleCulprits((*shown, *rest), unexplained_ns, gap_lengths(length_ns))
+
+
+def with_culprits(prepared: Prepared, devices: Sequence[DeviceReport]) -> list[DeviceReport]:
+    """Return devices with what the host did in all of each of their longest gaps."""
+    listed = [(at, gap) for at, device in enumerate(devices) for gap in device.gaps]
+    if not listed or not prepared.launch_records.is_judged:
+        return [*devices]
+    listed.sort(key=lambda one: (one[0], one[1].start_ns))
+    parts = GapParts.joined(
+        gap_parts(prepared.accounts[device.device], _time_of(device.gaps)) for device in devices
+    )
+    sums = _by_gap(_Naming.of(parts, prepared.trace))
+    known = {
+        (at, gap.start_ns): replace(gap, culprits=_of_gap(mine))
+        for (at, gap), mine in zip(listed, sums, strict=True)
+    }
+    return [
+        replace(device, gaps=tuple(known[at, gap.start_ns] for gap in device.gaps))
+        for at, device in enumerate(devices)
+    ]
+
+
+def _time_of(gaps: Sequence[Gap]) -> Intervals:
+    start, dur_ns = (
+        np.array([getattr(gap, name) for gap in gaps]) for name in ("start_ns", "dur_ns")
+    )
+    return Intervals.of(start, start + dur_ns)
 
 
 def gap_lengths(length_ns: IntArray) -> tuple[GapLengths, ...]:
@@ -218,7 +259,7 @@ def _owner(slices: Slices, kind: IntArray, events: HostEvents) -> IntArray:
     return np.select([is_step, loads], [step, loader], owner)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots, so that there is a place for what is found on demand
 class _Naming:
     """Slices, the class and owner of each, and what their names are taken from."""
 
@@ -229,19 +270,37 @@ class _Naming:
     trace: Trace
     owner: IntArray
 
+    @classmethod
+    def of(cls, parts: GapParts, trace: Trace) -> _Naming:
+        """Return the slices of gap parts."""
+        events = host_events(trace, Intervals.of(parts.start_ns, parts.end_ns))
+        slices = idle_slices(parts, events)
+        kind = class_of(slices, parts, events, trace)
+        return cls(slices, kind, parts, events, trace, _owner(slices, kind, events))
+
+    def tags(self) -> IntArray:
+        """Return the tag of each slice as its place in TAGS, -1 for none."""
+        return tags_of(self.slices, self.kind, self.parts, self.events, self.trace)
+
+    def culprits(self) -> Iterator[tuple[tuple[str, str], IntArray]]:
+        """Yield each class and name with its slices."""
+        by_name: defaultdict[tuple[str, str], list[IntArray]] = defaultdict(list)
+        for rows in self.alike():
+            by_name[_KINDS[self.kind[rows[0]]], self.name(int(rows[0]))].append(rows)
+        for key, several in by_name.items():
+            yield key, np.concatenate(several)
+
     def alike(self) -> list[IntArray]:
         """Return the slices of culprits, those of one class and name together."""
         named = taken(self.events.name, self.owner)
-        inner = taken(self.events.name, self._inner(np.arange(len(self.kind))))
+        inner = taken(self.events.name, self.inner)
         launch = taken(codes(self.trace.calls["name"]), self.parts.call)[self.slices.part]
         work = taken(codes(self.trace.activities["name"]), self.parts.activity)[self.slices.part]
         is_latency, waits = (self.kind == PLACES[name] for name in _LAUNCHES)
         named = np.select([is_latency, waits], [launch, work], named)
         rows = np.flatnonzero(self.kind != PLACES["unexplained"])
-        keys = np.stack([self.kind, named, inner])[:, rows]
-        order = np.lexsort(keys)
-        changes = (np.diff(keys[:, order], axis=1) != 0).any(axis=0)
-        return np.split(rows[order], np.flatnonzero(changes) + 1) if len(rows) else []
+        group, _ = group_rows([column[rows] for column in (self.kind, named, inner)])
+        return [rows[places] for _, places in groups(group)]
 
     def name(self, row: int) -> str:
         """Return the name of a slice."""
@@ -251,17 +310,19 @@ class _Naming:
         if kind == "device_wait":
             return self._text("activities", self.parts.activity[part])
         owner = self.events.text(int(self.owner[row]))
-        inner = self.events.text(int(self._inner(np.array([row]))[0]))
+        inner = self.events.text(int(self.inner[row]))
         return f"{inner} in {owner}" if inner and owner != inner else owner
 
-    def _inner(self, rows: IntArray) -> IntArray:
+    @cached_property
+    def inner(self) -> IntArray:
         """Return the calls and functions that slices are named by besides their owners, or -1."""
-        kind, owner, event = self.kind[rows], self.owner[rows], self.slices.event[rows]
-        is_step = kind == PLACES["optimizer_loop"]
-        in_call = np.isin(kind, [PLACES[name] for name in _CALLS])
-        in_call |= self.events.is_kind(LABEL, owner) & ~is_step & (kind != PLACES["data_input"])
-        place, helper = self.events.tree.place, taken(self.events.function, event)
-        helps = ~is_step & (taken(place, helper) > taken(place, owner))
+        event, place = self.slices.event, self.events.tree.place
+        is_step = self.kind == PLACES["optimizer_loop"]
+        in_call = np.isin(self.kind, [PLACES[name] for name in _CALLS])
+        in_label = self.events.is_kind(LABEL, self.owner) & ~is_step
+        in_call |= in_label & (self.kind != PLACES["data_input"])
+        helper = taken(self.events.function, event)
+        helps = ~is_step & (taken(place, helper) > taken(place, self.owner))
         return np.select([in_call, helps], [event, helper], -1)
 
     def evidence(self, row: int) -> tuple[str, ...]:
@@ -315,38 +376,41 @@ class _Naming:
         return innermost_of(events, waits, events.thread, thread, parts.gap_start_ns) >= 0
 
 
-def _of_longest(naming: _Naming) -> tuple[GapCulprit, ...]:
-    """Return the largest culprit of each of the longest gaps that have one."""
-    parts, slices = naming.parts, naming.slices
-    order = np.argsort(parts.start_ns - parts.end_ns, kind="stable")[:_LONGEST]
-    device = numbers(naming.trace.activities["device"])
-    explained = naming.kind != PLACES["unexplained"]
-    known = np.flatnonzero(explained & np.isin(slices.part, order))
-    found: dict[tuple[int, int], GapCulprit] = {}  # by gap: it may be in several windows
-    for part in order.tolist():
-        rows = known[slices.part[known] == part]
-        if len(rows):
-            kind, dur_ns = naming.kind[rows], slices.dur_ns[rows]
-            largest = max(set(kind.tolist()), key=lambda one: int(dur_ns[kind == one].sum()))
-            row = int(rows[np.where(kind == largest, dur_ns, -1).argmax()])
-            gap = int(parts.gap_start_ns[part]), int(parts.gap_end_ns[part])
-            of = int(device[parts.activity[part]])
-            one = GapCulprit(of, *gap, _KINDS[largest], naming.name(row))
-            found.setdefault((of, one.start_ns), one)
-    return tuple(found.values())
+def _by_gap(naming: _Naming) -> list[Counter[tuple[str, str]]]:
+    """Return the idle time of each part of a gap by class and name."""
+    sums: list[Counter[tuple[str, str]]] = [Counter() for _ in naming.parts.call]
+    for (kind, name), rows in naming.culprits():
+        part, which = ranked(naming.slices.part[rows])
+        times = group_sums(which, naming.slices.dur_ns[rows], len(part))
+        for place, idle_ns in zip(part.tolist(), times.tolist(), strict=True):
+            sums[place][kind, name] += idle_ns
+    return sums
+
+
+def _of_gap(sums: Counter[tuple[str, str]]) -> tuple[GapCulprit, ...]:
+    """Return the largest culprits of each class and the others; the largest class first."""
+    of_kind: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for (kind, name), idle_ns in sums.most_common():
+        shown = of_kind[kind]
+        shown[name if len(shown) < _MOST_OF_GAP else REST] += idle_ns
+    classes = sorted(of_kind.items(), key=lambda one: one[1].total(), reverse=True)
+    return tuple(
+        GapCulprit(kind, name, idle_ns)
+        for kind, shown in classes
+        for name, idle_ns in shown.items()
+    )
 
 
 def _grouped(naming: _Naming) -> Iterator[tuple[Culprit, int]]:
     """Yield the slices of each class and name as one culprit, without evidence; and the longest."""
-    by_name: defaultdict[tuple[int, str], list[IntArray]] = defaultdict(list)
-    for rows in naming.alike():
-        by_name[int(naming.kind[rows[0]]), naming.name(int(rows[0]))].append(rows)
-    blocked, dur_ns = naming.blocked(), naming.slices.dur_ns
-    for (kind, name), several in by_name.items():
-        rows = np.concatenate(several)
+    blocked, dur_ns, tags = naming.blocked(), naming.slices.dur_ns, naming.tags()
+    for (kind, name), rows in naming.culprits():
         part, ns = naming.slices.part[rows], dur_ns[rows]
         blocked_ns = int(ns[blocked[part]].sum())
-        culprit = Culprit(
-            _KINDS[kind], name, int(ns.sum()), len(distinct(part)), blocked_ns, evidence=()
+        tagged, idle_ns = group_sums(tags[rows], ns, len(TAGS)), int(ns.sum())
+        tag = _TAGS[tagged.argmax()] if 2 * tagged.max() >= idle_ns else ""
+        evidence = (tag,) if tag else ()
+        yield (
+            Culprit(kind, name, idle_ns, len(distinct(part)), blocked_ns, evidence, tag),
+            int(rows[ns.argmax()]),
         )
-        yield culprit, int(rows[ns.argmax()])

@@ -23,12 +23,15 @@ from traceflops.table import (
     IntArray,
     Names,
     OpTree,
+    SmallArray,
     Trace,
+    WholeArray,
     codes,
     distinct,
     joint_codes,
     names,
     numbers,
+    slices,
     taken,
 )
 from traceflops.timeline import NEVER, Intervals
@@ -75,7 +78,7 @@ class HostEvents:
     and thread; `thread_of_call` and `process_of_call` are by row of calls.
     """
 
-    kind: IntArray
+    kind: SmallArray
     source: IntArray
     process: IntArray
     thread: IntArray
@@ -172,19 +175,21 @@ def _tables(trace: Trace) -> Iterator[tuple[int, pa.Table, IntArray]]:
 
 def _piece(
     kind: int, table: pa.Table, rows: IntArray, within: Intervals, pool: Names
-) -> tuple[IntArray, ...]:
+) -> tuple[WholeArray, ...]:
     """Return the columns of the events of some rows that touch some instants."""
-    start = numbers(table["start_ns"])[rows]
-    end = start + numbers(table["dur_ns"])[rows]
-    ended = np.searchsorted(within.end_ns, start, side="right")
-    touches = ended < np.searchsorted(within.start_ns, end, side="left")
+    starts, durations = numbers(table["start_ns"]), numbers(table["dur_ns"])
+    touches = np.empty(len(rows), dtype=np.bool_)
+    for some in slices(len(rows)):
+        start, length = starts[rows[some]], durations[rows[some]]
+        ended = np.searchsorted(within.end_ns, start, side="right")
+        touches[some] = ended < np.searchsorted(within.start_ns, start + length, side="left")
     mine = rows[touches]
     known, place = np.unique(codes(table["name"])[mine], return_inverse=True)
     texts = [*names(table["name"]), ""]
     code = pool.codes(texts[at] for at in known.tolist()).astype(np.int64)[place.reshape(-1)]
     process, thread = numbers(table["process"])[mine], numbers(table["thread"], ABSENT)[mine]
-    kinds = np.full(len(mine), kind)
-    return kinds, mine, process, thread, start[touches], end[touches], code
+    kinds, start = np.full(len(mine), kind, dtype=np.int8), starts[mine]
+    return kinds, mine, process, thread, start, start + durations[mine], code
 
 
 _LIBRARY: Final = re.compile(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 import numpy as np
@@ -15,9 +16,24 @@ from traceflops.attribution.idle_slices import (
     IN_CALL,
     GapParts,
     Slices,
-    places_in_groups,
 )
-from traceflops.table import ABSENT, BoolArray, IntArray, Trace, codes, names, numbers, taken
+from traceflops.table import (
+    ABSENT,
+    BoolArray,
+    IntArray,
+    SmallArray,
+    Trace,
+    codes,
+    group_rows,
+    in_order,
+    innermost,
+    matching,
+    names,
+    numbers,
+    taken,
+)
+from traceflops.table import groups as by_group
+from traceflops.timeline import NEVER
 
 CLASSES: Final = {
     "data_input": "loading data",
@@ -60,6 +76,13 @@ REMEDIES: Final = {
     "device_wait": "the GPU waits for an event, another GPU, or work that is not in the trace",
 }
 """What to do about idle time of each class, as docs/culprits.md has it."""
+TAGS: Final = {
+    "graph capture": "one-time graph capture: exclude it from the window",
+    "start-up": "one-time start-up: exclude it from the window",
+    "first use": "first use loads code: warm up before recording",
+    "repeat": "not the first use: a full queue or a contended driver",
+}
+"""What more is known of some idle time, and what to do then, in the order in which it is tried."""
 PLACES: Final = {name: place for place, name in enumerate(CLASSES)}
 
 _BUILT_IN: Final = ("<built-in ", "<frozen ")
@@ -68,6 +91,8 @@ _LONG_OP_NS: Final = 100_000
 _LONG_GAP_NS: Final = 200_000
 _FEW_CALLS: Final = 8
 _TIMES_MEDIAN: Final = 5
+_START_UP_NS: Final = 50_000_000
+_STREAM: Final = re.compile("Stream(?!WaitEvent)")
 
 
 def class_of(slices: Slices, parts: GapParts, events: HostEvents, trace: Trace) -> IntArray:
@@ -163,17 +188,84 @@ def _rules_of_rest(
 
 
 def _last_was_other(slices: Slices, parts: GapParts, trace: Trace) -> BoolArray:
-    """Return whether another thread than the launching one was the last to work before slices."""
-    if not len(slices.part):
-        return np.zeros(0, dtype=np.bool_)
-    process, thread, start, duration = (
-        np.concatenate([numbers(table[name], ABSENT) for table in (trace.calls, trace.ops)])
-        for name in ("process", "thread", "start_ns", "dur_ns")
-    )
-    order = np.lexsort((start + duration, process))
+    """Return whether another thread than the launching one was the last to work before slices.
+
+    Nothing goes on when they begin, so of what began before, the last to end was the last to work.
+    """
     call = parts.call[slices.part]
-    ended = (process[order], (start + duration)[order])
-    place = places_in_groups(*ended, process[call], slices.start_ns)
-    last = order[np.maximum(place - 1, 0)]
-    known = (place > 0) & (process[last] == process[call])
-    return np.asarray(known & (thread[last] != thread[call]))
+    process, thread = (numbers(trace.calls[name], ABSENT)[call] for name in ("process", "thread"))
+    last = [_last_ended(table, process, slices.start_ns) for table in (trace.calls, trace.ops)]
+    (call_end_ns, caller), (op_end_ns, operator) = last
+    worker = np.where(call_end_ns > op_end_ns, caller, operator)
+    return np.asarray((np.maximum(call_end_ns, op_end_ns) > NEVER) & (worker != thread))
+
+
+def _last_ended(table: pa.Table, process: IntArray, at_ns: IntArray) -> tuple[IntArray, IntArray]:
+    """Return the end and thread of the last to end of all begun in processes up to some times."""
+    of, start, threads = (
+        numbers(table[name], ABSENT) for name in ("process", "start_ns", "thread")
+    )
+    end_ns, thread = np.full((2, len(at_ns)), [[NEVER], [ABSENT]])
+    order = in_order(of, start)
+    for group, asked in by_group(process):
+        mine = order[slice(*np.searchsorted(of, [group, group + 1], sorter=order))]
+        end = start[mine] + numbers(table["dur_ns"])[mine]
+        reach = np.maximum.accumulate(end)
+        latest = np.maximum.accumulate(np.where(end == reach, np.arange(len(mine)), 0))
+        place = np.searchsorted(start[mine], at_ns[asked], side="right") - 1
+        end_ns[asked] = taken(reach, place, NEVER)
+        thread[asked] = taken(threads[mine][latest], place, ABSENT)
+    return end_ns, thread
+
+
+def tags_of(
+    slices: Slices, kind: IntArray, parts: GapParts, events: HostEvents, trace: Trace
+) -> IntArray:
+    """Return the tag of each slice as its place in TAGS, -1 for none."""
+    allocates, is_slow = (kind == PLACES[name] for name in ("memory_alloc", "slow_driver_call"))
+    call = np.where(allocates | is_slow, taken(events.source, slices.event), -1)
+    starts_up, of_stream = (
+        taken(some.astype(np.int8), call, 0) > 0
+        for some in (_start_up(trace.calls), matching(trace.calls["name"], _STREAM.search))
+    )
+    launches = is_slow & (slices.role == IN_CALL)
+    is_first = taken(_is_first(trace.activities), parts.activity)[slices.part] > 0
+    thread = taken(events.thread_of_call, parts.call)[slices.part]
+    fits = [
+        _captures(trace.calls, events.thread_of_call, thread, slices.start_ns),
+        starts_up & (allocates | of_stream),
+        launches & is_first,
+        launches,
+    ]
+    return np.select(fits, list(range(len(fits))), -1)
+
+
+def _start_up(calls: pa.Table) -> BoolArray:
+    """Return which calls take very long, as few of their name and process do."""
+    long = np.flatnonzero(slow_calls(calls) & (numbers(calls["dur_ns"]) >= _START_UP_NS))
+    group, _ = group_rows((numbers(calls["process"])[long], codes(calls["name"])[long]))
+    starts_up = np.zeros(calls.num_rows, dtype=np.bool_)
+    starts_up[long] = np.bincount(group)[group] < _FEW_CALLS
+    return starts_up
+
+
+def _is_first(activities: pa.Table) -> SmallArray:
+    """Return which activities are the first of their name in their process."""
+    order = in_order(numbers(activities["start_ns"]))
+    columns = (numbers(activities["process"]), codes(activities["name"]))
+    _, first = group_rows([column[order] for column in columns])
+    is_first = np.zeros(activities.num_rows, dtype=np.int8)
+    is_first[order[first]] = 1
+    return is_first
+
+
+def _captures(calls: pa.Table, thread: IntArray, at_thread: IntArray, at_ns: IntArray) -> BoolArray:
+    """Return whether threads captured a graph at some times."""
+    begins = matching(calls["name"], lambda name: "StreamBeginCapture" in name)
+    start = numbers(calls["start_ns"])
+    row = np.flatnonzero(begins | matching(calls["name"], lambda name: "StreamEndCapture" in name))
+    row = row[in_order(thread[row], start[row])]
+    row, after = row[:-1], row[1:]
+    pairs = begins[row] & ~begins[after] & (thread[row] == thread[after])
+    row, after = row[pairs], after[pairs]
+    return innermost(thread[row], start[row], start[after], at_thread, at_ns) >= 0

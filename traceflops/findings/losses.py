@@ -11,7 +11,6 @@ from traceflops.attribution import (
     COPIES,
     KERNELS,
     NO_CULPRITS,
-    REMEDIES,
     IdleClass,
     IdleCulprits,
 )
@@ -199,7 +198,7 @@ def _remedy(largest: IdleClass, idle_ns: int) -> str:
     share = percent(largest.idle_ns / idle_ns)
     blocked_ns = sum(culprit.blocked_before_ns for culprit in largest.culprits)
     waited = " Most of it follows a wait for the GPU." if 2 * blocked_ns > largest.idle_ns else ""
-    return f"Of that, {share} is {CLASSES[kind]}{part}.{waited} {capitalized(REMEDIES[kind])}."
+    return f"Of that, {share} is {CLASSES[kind]}{part}.{waited} {capitalized(largest.remedy)}."
 
 
 def _share(name: str, kind: _Kind, total: Account, measured: Measurement | None) -> float:

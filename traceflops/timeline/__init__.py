@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         Account,
         Components,
         Gap,
+        GapCulprit,
         WholeSpan,
         Window,
         WindowRole,

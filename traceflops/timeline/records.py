@@ -247,6 +247,15 @@ class WholeSpan:
 
 
 @dataclass(frozen=True, slots=True)
+class GapCulprit:
+    """Idle time of one gap: a class of `attribution.CLASSES`, and the name of what took it."""
+
+    kind: str
+    label: str
+    idle_ns: int
+
+
+@dataclass(frozen=True, slots=True)
 class Gap:
     """One stretch in which a device did nothing, inside the chosen window.
 
@@ -254,6 +263,7 @@ class Gap:
     `op` are what launched the latter, and `waited_for` the work that its stream waited for. Names
     are "" where the trace has none. `step` is the step in whose window it begins, `before_step` the
     one whose first activity ends it: the window ends there, so it is that step that came late.
+    `culprits` are what the host did in all of the gap, the class that takes most of it first.
     """
 
     device: int
@@ -267,3 +277,9 @@ class Gap:
     causes: IdleCauses
     waited_for: str = ""
     before_step: int | None = None
+    culprits: tuple[GapCulprit, ...] = ()
+
+    @property
+    def unexplained_ns(self) -> int:
+        """Return the time that no culprit has."""
+        return self.dur_ns - sum(culprit.idle_ns for culprit in self.culprits)

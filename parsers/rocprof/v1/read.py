@@ -18,10 +18,10 @@ from traceflops.parsers.io import (
     EventStream,
     event_text_notes,
 )
+from traceflops.parsers.rocprof.agents import gpus_of
 from traceflops.parsers.rocprof.notes import clock_of_folder
 from traceflops.parsers.rocprof.tables.parts import place_of
 from traceflops.parsers.rocprof.trace import NOTES, trace_of
-from traceflops.parsers.rocprof.v1.agents import gpus_of
 from traceflops.parsers.rocprof.v1.events import (
     ARROW_FROM,
     ARROW_TO,
