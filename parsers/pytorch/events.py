@@ -52,6 +52,11 @@ class CollectiveArgs(Args, gc=False):
     group: Any = msgspec.field(name="Process Group Name", default=None)
     group_size: int = msgspec.field(name="Group size", default=ABSENT)
     group_ranks: Any = msgspec.field(name="Process Group Ranks", default=None)
+    description: Any = msgspec.field(name="Process Group Description", default=None)
+    seq: int = msgspec.field(name="Seq", default=ABSENT)
+    call: int = msgspec.field(name="Comms Id", default=ABSENT)
+    source: int = msgspec.field(name="Src Rank", default=ABSENT)
+    destination: int = msgspec.field(name="Dst Rank", default=ABSENT)
 
 
 class DeviceArgs(CollectiveArgs, gc=False):

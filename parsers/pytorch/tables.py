@@ -11,7 +11,6 @@ from typing import Any
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from traceflops.parsers.pytorch.events import CallArgs, CollectiveArgs, DeviceArgs, OpArgs
 from traceflops.parsers.pytorch.values import (
@@ -31,6 +30,23 @@ from traceflops.table import ABSENT, Array, IntArray, Names, Rows
 _JSON_COLUMNS = ("input_dims", "input_types", "input_strides", "concrete_inputs")
 _GENERATED = ("kernel_backend", "kernel_hash", "kernel_kwargs", "num_warps", "num_stages")
 _NO_COLLECTIVE = CollectiveArgs()
+_COLLECTIVE_TEXTS = {
+    "collective": "collective",
+    "collective_dtype": "dtype",
+    "collective_group": "group",
+    "collective_group_ranks": "group_ranks",
+    "collective_description": "description",
+}
+_COLLECTIVE_NUMBERS = {
+    "collective_in_elements": "in_elements",
+    "collective_out_elements": "out_elements",
+    "collective_group_size": "group_size",
+    "collective_sequence": "seq",
+    "collective_call": "call",
+    "collective_source": "source",
+    "collective_destination": "destination",
+}
+"""The columns of a collective, and the arguments that fill them."""
 _DIRECTIONS = ("HtoD", "DtoH", "DtoD", "PtoP", "HtoH")
 _ROCM_DIRECTIONS = {
     "CopyHostToDevice": "HtoD",
@@ -328,18 +344,12 @@ def _collective(table: Rows, args: Sequence[CollectiveArgs]) -> dict[str, Array]
         return {}
     real = [a if a.collective is not None else _NO_COLLECTIVE for a in args]
 
-    def texts(field: str, column: str) -> npt.NDArray[np.int32]:
-        return optional_codes(table.names[column], [getattr(a, field) for a in real])
-
-    return {
-        "collective": texts("collective", "collective"),
-        "collective_dtype": texts("dtype", "collective_dtype"),
-        "collective_in_elements": _numbers(real, "in_elements"),
-        "collective_out_elements": _numbers(real, "out_elements"),
-        "collective_group": texts("group", "collective_group"),
-        "collective_group_size": _numbers(real, "group_size"),
-        "collective_group_ranks": texts("group_ranks", "collective_group_ranks"),
+    texts = {
+        column: optional_codes(table.names[column], [getattr(a, field) for a in real])
+        for column, field in _COLLECTIVE_TEXTS.items()
     }
+    numbers = {column: _numbers(real, field) for column, field in _COLLECTIVE_NUMBERS.items()}
+    return texts | numbers
 
 
 def _launched_kernels(table: Rows, args: Sequence[CallArgs]) -> dict[str, Array]:

@@ -12,6 +12,7 @@ from traceflops.faces import lazy
 
 if TYPE_CHECKING:
     from traceflops.ranks.collectives import Collective, collective_work
+    from traceflops.ranks.group_roles import GROUP_WORDS
     from traceflops.ranks.rank_spread import (
         FloatArray,
         OwnTimes,

@@ -12,6 +12,7 @@ from traceflops.table import (
     ABSENT,
     BoolArray,
     IntArray,
+    Names,
     codes,
     group_rows,
     groups,
@@ -19,6 +20,7 @@ from traceflops.table import (
     joint_codes,
     names,
     numbers,
+    taken,
 )
 from traceflops.timeline import DeviceAccount, LinkedTrace, Window, is_top
 from traceflops.windows import InWindows, chosen_activities, chosen_time
@@ -127,16 +129,39 @@ def _exposed(
     return found
 
 
+class Told:
+    """What is recorded of the collectives of some activities: by themselves, else by their ops."""
+
+    def __init__(self, linked: LinkedTrace, rows: IntArray) -> None:
+        of_op = linked.links.op_of_activity[rows]
+        self._sides = ((linked.trace.activities, rows), (linked.trace.ops, of_op))
+
+    def numbers(self, column: str) -> IntArray:
+        """Return the number of each activity, ABSENT where there is none."""
+        own, of_op = (
+            taken(numbers(table[column], ABSENT), rows, ABSENT) for table, rows in self._sides
+        )
+        return np.where(own != ABSENT, own, of_op)
+
+    def texts(self, column: str) -> tuple[IntArray, list[str]]:
+        """Return the code of each activity, -1 where there is none, and the text of each code."""
+        known = Names()
+        own, of_op = (
+            taken(known.codes(names(table[column])), taken(codes(table[column]), rows))
+            for table, rows in self._sides
+        )
+        return np.where(own >= 0, own, of_op).astype(np.int64), list(known)
+
+
 def message_bytes(linked: LinkedTrace, rows: IntArray) -> IntArray:
     """Return the bytes of each message: the larger of what a rank puts in and gets out."""
-    activities = linked.trace.activities
-    put, get = (
-        numbers(activities[f"collective_{way}_elements"], ABSENT)[rows] for way in ("in", "out")
-    )
-    one_tells = is_one_of(activities["collective"], *_ONE_SIDE_TELLS)[rows]
+    told = Told(linked, rows)
+    put, get = (told.numbers(f"collective_{way}_elements") for way in ("in", "out"))
+    kind, kinds = told.texts("collective")
+    one_tells = np.array([*(name in _ONE_SIDE_TELLS for name in kinds), False])[kind]
     elements = np.where((put >= 0) & (get >= 0) | one_tells, np.maximum(put, get), ABSENT)
-    widths = [_width(name) for name in names(activities["collective_dtype"])]
-    width = np.array([*widths, 0], dtype=np.int64)[codes(activities["collective_dtype"])[rows]]
+    data_type, types = told.texts("collective_dtype")
+    width = np.array([*map(_width, types), 0], dtype=np.int64)[data_type]
     known = (elements >= 0) & (elements < 2**58) & (width > 0) & ~_shared(linked, rows)
     return np.where(known, np.where(known, elements, 0) * width, ABSENT)
 
@@ -151,6 +176,8 @@ def _shared(linked: LinkedTrace, rows: IntArray) -> BoolArray:
     """Return which kernels an op launched several of: how much each moved is not known."""
     activities = linked.trace.activities
     op = numbers(activities["external_id"], ABSENT)[rows]
+    linked_op = linked.links.op_of_activity[rows]
+    op = np.where((op == ABSENT) & (linked_op >= 0), -1 - linked_op, op)
     key = joint_codes(numbers(activities["process"])[rows], op)
     _, place, counts = np.unique(key, return_inverse=True, return_counts=True)
     return np.asarray((op != ABSENT) & (counts[place] > 1))

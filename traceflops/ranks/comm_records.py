@@ -15,14 +15,15 @@ from typing import Final
 
 import msgspec
 import numpy as np
-import pyarrow as pa
 
 from traceflops.attribution import host_marks, innermost_mark, instants
-from traceflops.ranks.collectives import message_bytes
+from traceflops.ranks.collectives import Told, message_bytes
+from traceflops.ranks.group_roles import POINT_TO_POINT, CommGroup, role_in, with_roles
 from traceflops.table import (
     ABSENT,
     IntArray,
     codes,
+    distinct,
     group_rows,
     groups,
     is_one_of,
@@ -50,21 +51,9 @@ _KINDS: Final = {
 }
 """Words of the kinds, letters only; the first that is found counts."""
 KINDS: Final = tuple(_KINDS)
-POINT_TO_POINT: Final = frozenset({"send", "recv", "send_recv"})
+_GROUP_TEXTS: Final = ("group", "group_ranks", "description")
 _RANGE: Final = re.compile(r"(?:nccl|rccl|c10d|gloo)::?(?=[a-z_])")
 """How frameworks begin the names of annotations and operators of a collective."""
-
-
-@dataclass(frozen=True, slots=True)
-class CommGroup:
-    """Who communicates: `ranks` as the trace lists them, None where it does not.
-
-    `size` is None where it is not known. `name` is the framework's, or the stream.
-    """
-
-    name: str
-    ranks: tuple[int, ...] | None
-    size: int | None
 
 
 @dataclass(frozen=True)
@@ -123,21 +112,30 @@ def comm_records(
         for name in ("start_ns", "end_ns", "busy_ns", "step")
     }
     facts = _Facts(linked, row)
-    group, known = facts.groups(place)
+    ranks = _labels([_rank(linked, device) for device in devices])
+    kind = facts.kind(place)
+    group, known = facts.groups(place, ranks)
     return CommRecords(
-        ranks=_labels([_rank(linked, device) for device in devices]),
+        ranks=ranks,
         devices=tuple(devices),
-        groups=known,
+        groups=with_roles(known, _kinds_of(kind, group, len(known))),
         alone=tuple(_alone(accounts[device]) for device in devices),
         place=place,
         row=row,
-        kind=facts.kind(place),
+        kind=kind,
         group=group,
         sequence=facts.sequence(),
-        elements=numbers(linked.trace.activities["collective_in_elements"], ABSENT)[row],
+        elements=facts.told.numbers("collective_in_elements"),
         bytes=message_bytes(linked, row),
         **columns,
     )
+
+
+def _kinds_of(kind: IntArray, group: IntArray, count: int) -> list[frozenset[str]]:
+    """Return the kinds of collective that each group ran."""
+    known = kind >= 0
+    ran = _places(group[known], kind[known], count)
+    return [frozenset(KINDS[one] for one in mine) for mine in ran]
 
 
 def _rank(linked: LinkedTrace, device: int) -> int:
@@ -195,13 +193,13 @@ class _Facts:
         self._linked, self._rows = linked, rows
         self._activities, self._ops = linked.trace.activities, linked.trace.ops
         self._op = linked.links.op_of_activity[rows]
+        self.told = Told(linked, rows)
         self.stream = numbers(self._activities["stream"], ABSENT)[rows]
 
     def kind(self, place: IntArray) -> IntArray:
         """Return the kind of each kernel as a place in KINDS, -1 where it is not known."""
-        own = self._named(self._activities, self._rows)
-        of_op = self._named(self._ops, self._op)
-        told = np.where(own >= 0, own, of_op)
+        code, texts = self.told.texts("collective")
+        told = taken(_kinds(texts, code), code)
         around = self._around()
         # Several kinds are made of sends and receives: what the framework calls it counts.
         parts = np.array([kind in POINT_TO_POINT for kind in KINDS] + [True])
@@ -210,11 +208,6 @@ class _Facts:
         label = codes(self._activities["name"])[self._rows]
         by_name = taken(_kinds(names(self._activities["name"]), label), label)
         return np.where(told >= 0, told, by_name)
-
-    def _named(self, table: pa.Table, rows: IntArray) -> IntArray:
-        column = table["collective"]
-        code = taken(codes(column), rows)
-        return taken(_kinds(names(column), code), code)
 
     def _around(self) -> IntArray:
         """Return the kind that the annotation around each launch names."""
@@ -231,27 +224,41 @@ class _Facts:
         found = taken(_kinds(labels, code), code)
         return np.where(found >= 0, found, taken(of_op, by_op))
 
-    def groups(self, place: IntArray) -> tuple[IntArray, tuple[CommGroup, ...]]:
-        """Return the group of each kernel, and the groups."""
-        columns = ("collective_group", "collective_group_ranks")
-        code = [codes(self._activities[name])[self._rows] for name in columns]
-        texts = [names(self._activities[name]) for name in columns]
-        size = numbers(self._activities["collective_group_size"], ABSENT)[self._rows]
-        facts = np.stack([*code, size], axis=1)
-        named, first = group_rows((*code, size))
-        told = np.where(code[0] >= 0, named, -1)
+    def groups(
+        self, place: IntArray, ranks: Sequence[int]
+    ) -> tuple[IntArray, tuple[CommGroup, ...]]:
+        """Return the group of each kernel, and the groups; `ranks` are those of the places."""
+        texts = [self.told.texts(f"collective_{what}") for what in _GROUP_TEXTS]
+        size = self.told.numbers("collective_group_size")
+        named, _ = group_rows((texts[0][0], texts[1][0], size))
+        apart = _apart(named, place, size, self.told.numbers("collective_call"))
+        named, first = group_rows((named, apart))
+        told = np.where(texts[0][0] >= 0, named, -1)
         told = np.where(told >= 0, told, _of_streams(told, place, self.stream))
         streams, at = ranked(_same_streams(place, self.stream))
         known, number = ranked(np.where(told >= 0, told, len(first) + at))
-        return number, tuple(
-            _named_group(facts[first[one]].tolist(), texts)
-            if one < len(first)
-            else CommGroup(f"stream {streams[one - len(first)]}", None, None)
-            for one in known.tolist()
-        )
+        members = _places(number, place, len(known))
+        found = []
+        for one, mine in zip(known.tolist(), members, strict=True):
+            if one >= len(first):
+                found.append(CommGroup(f"stream {streams[one - len(first)]}", None, None))
+                continue
+            row = first[one]
+            words = [
+                known_texts[code[row]] if code[row] >= 0 else "" for code, known_texts in texts
+            ]
+            found.append(_named_group(words, int(size[row]), [ranks[place] for place in mine]))
+        return number, tuple(found)
 
     def sequence(self) -> IntArray:
-        """Return the sequence number that the operator of each collective was given, or ABSENT."""
+        """Return the number that each collective has in its group, or ABSENT.
+
+        That is the framework's, else the one that the operator was given.
+        """
+        own = self.told.numbers("collective_sequence")
+        return np.where(own >= 0, own, self._given())
+
+    def _given(self) -> IntArray:
         column = self._ops["concrete_inputs"]
         code = taken(codes(column), self._op)
         is_comm = taken(codes(self._ops["collective"]), self._op) >= 0
@@ -307,10 +314,48 @@ def _in_turn(stream: IntArray) -> list[int]:
     return list(dict.fromkeys(stream.tolist()))
 
 
-def _named_group(facts: Sequence[int], texts: Sequence[Sequence[str]]) -> CommGroup:
-    name, ranks, size = facts
-    listed = _ranks_in(texts[1][ranks]) if ranks >= 0 else None
-    return CommGroup(texts[0][name], listed, size if size > 0 else None)
+def _apart(named: IntArray, place: IntArray, size: IntArray, call: IntArray) -> IntArray:
+    """Return a number by which groups are apart that are called alike on different ranks.
+
+    More ranks than a group has are of several: of one are those that have calls in common.
+    """
+    apart = np.zeros_like(named)
+    for _, mine in groups(named):
+        members = len(distinct(place[mine]))
+        if 0 < size[mine[0]] < members:
+            apart[mine] = _together(place[mine], call[mine])
+    return apart
+
+
+def _together(place: IntArray, call: IntArray) -> IntArray:
+    """Return the first place of all that have calls in common with each one's, directly or not."""
+    _, call = ranked(np.where(call == ABSENT, -1 - place, call))
+    label = np.arange(int(place.max()) + 1)
+    while True:
+        lowest = np.full(int(call.max()) + 1, len(label))
+        np.minimum.at(lowest, call, label[place])
+        new = label.copy()
+        np.minimum.at(new, place, lowest[call])
+        if (new == label).all():
+            return label[place]
+        label = new
+
+
+def _places(number: IntArray, place: IntArray, count: int) -> list[list[int]]:
+    """Return the places that have kernels of each group."""
+    places: list[list[int]] = [[] for _ in range(count)]
+    many = int(place.max(initial=0)) + 1
+    for pair in distinct(number * many + place).tolist():
+        places[pair // many].append(pair % many)
+    return places
+
+
+def _named_group(words: Sequence[str], size: int, recorded: Sequence[int]) -> CommGroup:
+    """Return a group by its name, listed ranks and description; some of its ranks are recorded."""
+    name, listed, description = words
+    ranks = _ranks_in(listed) or (tuple(recorded) if len(recorded) == size else None)
+    role = role_in(description) or role_in(name)
+    return CommGroup(name, ranks, size if size > 0 else None, role)
 
 
 def _ranks_in(text: str) -> tuple[int, ...] | None:

@@ -25,11 +25,13 @@ _BUS: Final = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_al
 class MatchedCollective:
     """One collective of all recorded ranks of its group; times are sums over these.
 
+    `role` is what the group is for: dp, tp, pp, ep or cp, None where that is not known.
     `last_rank` started last; `tie` says that this is within twice the error of the clocks.
     """
 
     kind: str
     group: str
+    role: str | None
     index: int
     step: int | None
     last_rank: int
@@ -109,6 +111,7 @@ class RankReport:
             yield MatchedCollective(
                 kind=_kind(records, row),
                 group=records.groups[int(records.group[row])].name,
+                role=records.groups[int(records.group[row])].role,
                 index=index,
                 step=_known(int(records.step[row])),
                 last_rank=records.ranks[int(found.last[index])],

@@ -58,6 +58,15 @@ _COLLECTIVE = (
     Column("collective_group", NAME_TYPE, "name of the process group"),
     Column("collective_group_size", pa.int64(), "ranks in the process group", "ranks"),
     Column("collective_group_ranks", NAME_TYPE, "ranks of the group as text, possibly shortened"),
+    Column("collective_description", NAME_TYPE, "what the framework says the group is for"),
+    Column("collective_sequence", pa.int64(), "number of the collective in its group"),
+    Column(
+        "collective_call",
+        pa.int64(),
+        "id of the collective that all its ranks have; ids of 2^63 and above are modulo 2^64",
+    ),
+    Column("collective_source", pa.int64(), "rank that sends, of a send or receive"),
+    Column("collective_destination", pa.int64(), "rank that receives, of a send or receive"),
 )
 
 TABLES: dict[str, tuple[Column, ...]] = {
