@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 
 from traceflops.parsers.pytorch.events import CallArgs, CollectiveArgs, DeviceArgs, OpArgs
+from traceflops.parsers.pytorch.merged_ranks import owner_codes
 from traceflops.parsers.pytorch.values import (
     as_text,
     integers,
@@ -84,7 +85,6 @@ class KinetoRows:
         self.counters = Rows()
         self.odd: Counter[str] = Counter()
         """How many events were odd, by the code of the note that says so."""
-        self.pids: Counter[int] = Counter()
 
     def add_activities(self, group: Group, kind: str) -> None:
         """Add device work of one kind."""
@@ -96,7 +96,7 @@ class KinetoRows:
             group,
             start,
             dur,
-            device=_first_known(_pids(group), _numbers(args, "device")),
+            device=_devices(group),
             stream=_first_known(_numbers(args, "stream"), _tids(group), _numbers(args, "queue")),
             kind=table.names["kind"][kind],
             external_id=_external_ids(args),
@@ -116,7 +116,6 @@ class KinetoRows:
         """Add runtime or driver calls."""
         group, start, dur = self._timed(group)
         table = self.calls
-        self._count_pids(group)
         _add_named(
             table,
             group,
@@ -133,7 +132,6 @@ class KinetoRows:
         """Add framework operators with their shapes as recorded."""
         group, start, dur = self._timed(group)
         table, args = self.ops, group.args
-        self._count_pids(group)
         _add_named(
             table,
             group,
@@ -169,7 +167,7 @@ class KinetoRows:
             start,
             dur,
             kind=names["kind"][kind],
-            device=_first_known(_pids(group), _numbers(args, "device")),
+            device=_devices(group),
             stream=_first_known(_numbers(args, "stream"), _tids(group)),
             sync_kind=optional_codes(names["sync_kind"], [a.sync_kind for a in args]),
             **_same_numbers(args, "correlation", "wait_stream", "wait_correlation"),
@@ -213,6 +211,7 @@ class KinetoRows:
             _add(
                 self.counters,
                 int(known.sum()),
+                process=_owners(self.counters, group.where(known.tolist())),
                 device=device[known],
                 name=names.codes(map(labels.__getitem__, where.tolist())),
                 time_ns=start[known],
@@ -241,19 +240,11 @@ class KinetoRows:
         self.odd["negative-size"] += int(wrong.sum())
         return np.where(wrong, ABSENT, sizes)
 
-    def _count_pids(self, group: Group) -> None:
-        pids = _pids(group)
-        if len(pids) and (pids == pids[0]).all():
-            self.pids[int(pids[0])] += len(pids)
-        else:
-            self.pids.update(pids.tolist())
-
 
 def _add(table: Rows, count: int, **columns: Array | int) -> None:
     """Add rows without the columns that are null in all of them."""
     table.add(
         count,
-        process=0,
         **{
             name: values if isinstance(values, int) else _narrow(values)
             for name, values in columns.items()
@@ -267,7 +258,14 @@ def _add_named(
 ) -> None:
     """Add a row for each event, with its name."""
     name = name_codes(table.names["name"], [event.name for event in group.events])
-    _add(table, len(group), name=name, start_ns=start, dur_ns=dur, **columns)
+    process = _owners(table, group)
+    _add(table, len(group), process=process, name=name, start_ns=start, dur_ns=dur, **columns)
+
+
+def _owners(table: Rows, group: Group) -> Array | int:
+    """Return the codes of whose the events are."""
+    ranks = _numbers(group.args, "rank") if group.args and hasattr(group.args[0], "rank") else None
+    return owner_codes(table.names["process"], [event.pid for event in group.events], ranks)
 
 
 def _numbers(args: Sequence[Any], field: str) -> IntArray:
@@ -294,6 +292,12 @@ def _all_absent(values: Array) -> bool:
 
 def _pids(group: Group) -> IntArray:
     return trailing_integers([event.pid for event in group.events])
+
+
+def _devices(group: Group) -> IntArray:
+    """Return the numbers of devices; those of processes may be other ones where ranks are named."""
+    rank, own, pid = _numbers(group.args, "rank"), _numbers(group.args, "device"), _pids(group)
+    return np.where(rank >= 0, _first_known(own, pid), _first_known(pid, own))
 
 
 def _tids(group: Group) -> IntArray:
