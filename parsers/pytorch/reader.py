@@ -21,7 +21,7 @@ from traceflops.parsers.pytorch.events import KNOWN_CATEGORIES
 from traceflops.parsers.pytorch.merged_ranks import RankProcess, split_ranks
 from traceflops.parsers.pytorch.metadata import HEADER_KEYS, Metadata, read_metadata
 from traceflops.parsers.pytorch.notes import reading_notes
-from traceflops.parsers.pytorch.values import printable
+from traceflops.parsers.pytorch.values import optional_codes, printable
 from traceflops.parsers.shared import (
     NOTHING_KNOWN,
     Format,
@@ -148,6 +148,8 @@ def _assemble(
     """Return the trace of one file whose events are collected, as one process."""
     metadata = read_metadata(stream.header, source.name)
     processes = split_ranks(collected.tables, metadata.rank)
+    if len(processes) == 1:
+        _fill_groups(collected.tables, metadata.groups)
     used = _number_devices(collected.tables, len(processes) > 1)
     devices = [local for _, local in used]
     too_many = overflowed(collected.tables.values())
@@ -181,6 +183,20 @@ def _assemble(
         tables=tables,
         notes=(*notes, *overflow_notes(too_many, source.label)),
     )
+
+
+def _fill_groups(
+    tables: Mapping[str, TableBuilder], groups: Mapping[str, Mapping[str, str]]
+) -> None:
+    """Fill in what collectives do not say of their groups, or shorten, and the metadata says."""
+    for table in (tables["activities"], tables["ops"]):
+        names = list(table.names["collective_group"])
+        for column in ("collective_group_ranks", "collective_description") if names else ():
+            said = [groups.get(name, {}).get(column) for name in names]
+            known = optional_codes(table.names[column], [*said, None])
+            lacks = ["..." in text for text in table.names[column]] + [True]
+            given, own = known[table.column("collective_group")], table.column(column)
+            table.replace(column, np.where(np.array(lacks)[own] & (given >= 0), given, own))
 
 
 def _number_devices(tables: Mapping[str, TableBuilder], several: bool) -> list[tuple[int, int]]:
