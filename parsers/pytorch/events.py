@@ -116,6 +116,13 @@ class OpArgs(CollectiveArgs, gc=False):
     num_stages: Any = None
 
 
+class AnnotationArgs(Args, gc=False):
+    """Arguments of a named range of the host; shapes stay text."""
+
+    input_dims: msgspec.Raw = msgspec.field(name="Input Dims", default=NOTHING)
+    input_types: msgspec.Raw = msgspec.field(name="Input type", default=NOTHING)
+
+
 class PythonArgs(Args, gc=False):
     """Arguments of a python frame."""
 
@@ -208,6 +215,7 @@ ARGS: Final[dict[str, type[Args]]] = {
     **dict.fromkeys((*ACTIVITY_KINDS, *DEVICE_MARKS), DeviceArgs),
     **dict.fromkeys(CALL_APIS, CallArgs),
     **dict.fromkeys(OP_CATEGORIES, OpArgs),
+    "user_annotation": AnnotationArgs,
     **dict.fromkeys(PYTHON_CATEGORIES, PythonArgs),
     INSTANT: MemoryArgs,
 }

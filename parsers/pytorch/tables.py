@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from traceflops.parsers.pytorch.events import CallArgs, CollectiveArgs, DeviceArgs, OpArgs
+from traceflops.parsers.pytorch.events import Args, CallArgs, CollectiveArgs, DeviceArgs, OpArgs
 from traceflops.parsers.pytorch.merged_ranks import owner_codes
 from traceflops.parsers.pytorch.values import (
     as_text,
@@ -148,8 +148,8 @@ class KinetoRows:
     def add_host_marks(self, group: Group, kind: str) -> None:
         """Add named ranges of the host."""
         group, start, dur = self._timed(group)
-        kinds = self.marks.names["kind"]
-        _add_named(self.marks, group, start, dur, kind=kinds[kind], thread=_tids(group))
+        kinds, inputs = self.marks.names["kind"], _range_inputs(self.marks, group.args)
+        _add_named(self.marks, group, start, dur, kind=kinds[kind], thread=_tids(group), **inputs)
 
     def add_instants(self, group: Group) -> None:
         """Add instants: marks that are 0 ns long."""
@@ -328,6 +328,16 @@ def _inputs(table: Rows, args: Sequence[OpArgs]) -> dict[str, Array]:
     return {
         name: json_codes(table.names[name], [getattr(a, name) for a in examples])[codes]
         for name in _JSON_COLUMNS
+    }
+
+
+def _range_inputs(table: Rows, args: Sequence[Args]) -> dict[str, Array]:
+    """Return the columns of the inputs of ranges; {} where their category has none."""
+    if not args or not hasattr(args[0], "input_dims"):
+        return {}
+    return {
+        name: json_codes(table.names[name], [getattr(a, name) for a in args])
+        for name in ("input_dims", "input_types")
     }
 
 

@@ -199,9 +199,10 @@ def _read_range(event: Row, category: str, start: int, rows: Rows) -> None:
     elif category in OPS and not name.startswith("ProfilerStep#"):
         rows["ops"].append(times | host | _op(args))
     elif category in OPS:
-        rows["marks"].append(_mark("annotation") | times | host)
+        rows["marks"].append(_mark("annotation") | times | host | _inputs(args))
     elif category in HOST_MARKS:
-        rows["marks"].append(_mark(HOST_MARKS[category]) | times | host)
+        inputs = _inputs(args) if category == "user_annotation" else {}
+        rows["marks"].append(_mark(HOST_MARKS[category]) | times | host | inputs)
     elif category in DEVICE_MARKS:
         facts = _device_mark(event, args)
         rows["marks"].append(_mark(DEVICE_MARKS[category]) | times | facts)
@@ -296,6 +297,10 @@ def _op(args: Row) -> Row:
     } | _collective(args)
 
 
+def _inputs(args: Row) -> Row:
+    return {"input_dims": args.get("Input Dims"), "input_types": args.get("Input type")}
+
+
 def _mark(kind: str) -> Row:
     empty = dict.fromkeys(
         (
@@ -303,6 +308,8 @@ def _mark(kind: str) -> Row:
             "device",
             "stream",
             "correlation",
+            "input_dims",
+            "input_types",
             "python_id",
             "python_parent",
             "python_module",

@@ -9,9 +9,10 @@ from tests.build import trace_of
 from tests.conftest import shared_file
 from traceflops import read
 from traceflops.analysis.preparation import prepare
+from traceflops.privacy import Placeholders, Redaction
 from traceflops.ranks import RankReport, rank_report
 from traceflops.ranks.group_roles import role_in
-from traceflops.table import Trace
+from traceflops.table import ABSENT, Trace
 from traceflops.windows import Selection
 
 KERNEL = "ncclDevKernel_Generic_1"
@@ -220,6 +221,55 @@ def test_what_the_kernel_does_not_say_its_op_does() -> None:
     assert (collective.kind, collective.group, collective.role) == ("all_reduce", "0", "dp")
     assert collective.bytes == 4000
     assert found.records.sequence.tolist() == [9, 9]
+
+
+@pytest.mark.parametrize(
+    ("dims", "types", "elements", "bytes_"),
+    [
+        ("[[3,4]]", '["float"]', 12, 48),
+        ("[[[3,4],[5]]]", '["c10::BFloat16"]', 17, 34),
+        ("[[8],[2]]", '["signed char","signed char"]', 10, 10),
+        ("[[8],[2]]", '["float","int8"]', 10, None),
+        ("[[8]]", '["somebody\'s"]', 8, None),
+        ("[[]]", '["float"]', None, None),
+        (None, None, None, None),
+    ],
+)
+@pytest.mark.parametrize("kernels", [1, 2])
+def test_what_only_the_annotation_says_is_of_its_one_kernel(
+    dims: str | None, types: str | None, elements: int | None, bytes_: int | None, kernels: int
+) -> None:
+    mark = {"start_ns": 0, "dur_ns": 10, "name": "nccl:all_reduce", "thread": 1}
+    of_both = {"input_dims": dims, "input_types": types}
+    rows = [
+        {"process": rank, "correlation": one, "start_ns": 100 * one}
+        for rank in (0, 1)
+        for one in range(kernels)
+    ]
+    trace = trace_of(
+        processes=[{"process": rank, "rank": rank} for rank in (0, 1)],
+        devices=[{"device": rank, "process": rank} for rank in (0, 1)],
+        activities=[{**row, "device": row["process"], "name": KERNEL, "dur_ns": 9} for row in rows],
+        calls=[row | {"start_ns": 2 + row["correlation"]} for row in rows],
+        marks=[{**mark, **of_both, "process": rank} for rank in (0, 1)],
+    )
+    records = report(trace).records
+    known = kernels == 1
+    assert {*records.elements.tolist()} == {elements if known and elements else ABSENT}
+    assert {*records.bytes.tolist()} == {bytes_ if known and bytes_ else ABSENT}
+
+
+def test_a_redacted_job_has_the_same_roles() -> None:
+    def call(description: str) -> Facts:
+        return {"group": "3", "group_ranks": "[0, 1]", "description": description}
+
+    for description, shown in (
+        ("mesh_dp_replicate", "mesh_dp_replicate"),
+        ("EXPERT_MODEL_PARALLEL_GROUP", "EXPERT_MODEL_PARALLEL_GROUP"),
+        ("mesh_secret", "group 1"),
+    ):
+        trace = Redaction(Placeholders()).trace(job([[call(description)], [call(description)]]))
+        assert {*trace.activities["collective_description"].to_pylist()} == {shown}
 
 
 def test_real_kernels_have_groups_with_ranks() -> None:

@@ -61,11 +61,14 @@ _SUM: Final = re.compile(
 _COLLECTIVES: Final = ("activities", "ops")
 """Tables with columns on the collective that a row belongs to."""
 
+_SHAPED: Final = (("ops", "input_dims"), ("ops", "input_strides"), ("marks", "input_dims"))
+"""Columns of shapes."""
+
 _BY_WORDS: Final = {
     **dict.fromkeys((("kernel_counters", "name"), ("calls", "kernel")), "kernel name"),
     ("calls", "name"): "call name",
     ("ops", "name"): "operator name",
-    ("ops", "input_types"): "type of an argument",
+    **dict.fromkeys((("ops", "input_types"), ("marks", "input_types")), "type of an argument"),
     ("ops", "concrete_inputs"): "argument",
     ("marks", "sync_kind"): "kind of wait",
     **{(table, "collective"): "collective" for table in _COLLECTIVES},
@@ -141,8 +144,7 @@ def _own_policies(shown: Placeholders, step_mark: str | None) -> Mapping[tuple[s
         ("marks", "name"): marks,
         ("counters", "name"): counter,
         ("kernel_counters", "counter"): counter,
-        ("ops", "input_dims"): shapes,
-        ("ops", "input_strides"): shapes,
+        **dict.fromkeys(_SHAPED, shapes),
         **{
             (table, f"collective_{name}"): _always(group)
             for table in _COLLECTIVES

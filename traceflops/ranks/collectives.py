@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import Final
 
+import msgspec
 import numpy as np
 
 from traceflops.table import (
@@ -34,6 +37,11 @@ _SIZES: Final[Mapping[str, int]] = {
 }
 """Bytes of an element by the name of its type in lower case."""
 _EIGHT_BITS: Final = "float8_"
+_SIGN: Final = re.compile(r"^(?:c10::|signed |unsigned )+")
+_SHAPE: Final = re.compile(r"\[[\d,\s]*\d[\d,\s]*\]")
+"""The dimensions of one tensor; tensors may be in lists of lists."""
+_NUMBER: Final = re.compile(r"\d{1,18}")
+_MOST_ELEMENTS: Final = 2**58
 _ONE_SIDE_TELLS: Final = frozenset({"broadcast", "reduce"})
 """Collectives that put in as much as they get out, on the ranks that do both."""
 
@@ -162,8 +170,41 @@ def message_bytes(linked: LinkedTrace, rows: IntArray) -> IntArray:
     elements = np.where((put >= 0) & (get >= 0) | one_tells, np.maximum(put, get), ABSENT)
     data_type, types = told.texts("collective_dtype")
     width = np.array([*map(_width, types), 0], dtype=np.int64)[data_type]
-    known = (elements >= 0) & (elements < 2**58) & (width > 0) & ~_shared(linked, rows)
+    known = (elements >= 0) & (elements < _MOST_ELEMENTS) & (width > 0) & ~_shared(linked, rows)
     return np.where(known, np.where(known, elements, 0) * width, ABSENT)
+
+
+def annotated_inputs(linked: LinkedTrace, marks: IntArray) -> tuple[IntArray, IntArray]:
+    """Return elements of the inputs that annotations name, and bytes of one of them.
+
+    ABSENT elements and 0 bytes where they are not known, such as of several kernels of one.
+    """
+    _, place, counts = np.unique(marks, return_inverse=True, return_counts=True)
+    alone = np.where(counts[place] == 1, marks, -1)
+    columns = [linked.trace.marks[name] for name in ("input_dims", "input_types")]
+    elements, width = (
+        np.array([*map(read, names(column)), unknown], np.int64)[taken(codes(column), alone)]
+        for column, read, unknown in zip(
+            columns, (_elements, _width_of_all), (ABSENT, 0), strict=True
+        )
+    )
+    return elements, width
+
+
+def _elements(dims: str) -> int:
+    """Return the elements of tensors by their shapes as JSON, ABSENT where they are not known."""
+    shapes = [map(int, _NUMBER.findall(shape)) for shape in _SHAPE.findall(dims)]
+    count = sum(map(prod, shapes))
+    return count if 0 < count < _MOST_ELEMENTS else ABSENT
+
+
+def _width_of_all(types: str) -> int:
+    """Return the bytes of an element of tensors by their types as JSON, 0 where they differ."""
+    try:
+        found = set(msgspec.json.decode(types, type=list[str])) - {""}
+    except msgspec.DecodeError:
+        return 0
+    return _width(_SIGN.sub("", found.pop())) if len(found) == 1 else 0
 
 
 def _width(data_type: str) -> int:

@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from traceflops.attribution import host_marks, innermost_mark, instants
-from traceflops.ranks.collectives import Told, message_bytes
+from traceflops.ranks.collectives import Told, annotated_inputs, message_bytes
 from traceflops.ranks.group_roles import POINT_TO_POINT, CommGroup, role_in, with_roles
 from traceflops.table import (
     ABSENT,
@@ -51,6 +51,10 @@ _KINDS: Final = {
 }
 """Words of the kinds, letters only; the first that is found counts."""
 KINDS: Final = tuple(_KINDS)
+_INPUT_IS_WHOLE: Final = frozenset(
+    {"all_reduce", "reduce_scatter", "all_to_all", "broadcast", "reduce"}
+)
+"""Collectives whose message is what a rank puts in."""
 _GROUP_TEXTS: Final = ("group", "group_ranks", "description")
 _RANGE: Final = re.compile(r"(?:nccl|rccl|c10d|gloo)::?(?=[a-z_])")
 """How frameworks begin the names of annotations and operators of a collective."""
@@ -115,6 +119,7 @@ def comm_records(
     ranks = _labels([_rank(linked, device) for device in devices])
     kind = facts.kind(place)
     group, known = facts.groups(place, ranks)
+    elements, size = facts.sizes(kind)
     return CommRecords(
         ranks=ranks,
         devices=tuple(devices),
@@ -125,8 +130,8 @@ def comm_records(
         kind=kind,
         group=group,
         sequence=facts.sequence(),
-        elements=facts.told.numbers("collective_in_elements"),
-        bytes=message_bytes(linked, row),
+        elements=elements,
+        bytes=size,
         **columns,
     )
 
@@ -209,20 +214,36 @@ class _Facts:
         by_name = taken(_kinds(names(self._activities["name"]), label), label)
         return np.where(told >= 0, told, by_name)
 
-    def _around(self) -> IntArray:
-        """Return the kind that the annotation around each launch names."""
+    @cached_property
+    def _range(self) -> IntArray:
+        """The annotation of a collective around each launch, as a row of marks, or -1."""
         trace, call = self._linked.trace, self._linked.links.call_of_activity[self._rows]
         label, labels = codes(trace.marks["name"]), names(trace.marks["name"])
         named = np.array([*(bool(_RANGE.match(text)) for text in labels), False])
         marks = host_marks(trace, "annotation")
         marks = marks[named[label[marks]]]
         mark = innermost_mark(trace, marks, instants(trace, call, np.full_like(call, -1)))
-        code = taken(label, taken(marks, mark))
+        return taken(marks, mark)
+
+    def _around(self) -> IntArray:
+        """Return the kind that the annotation around each launch names."""
+        column = self._linked.trace.marks["name"]
+        code = taken(codes(column), self._range)
         by_op = taken(codes(self._ops["name"]), self._op)
         ops = names(self._ops["name"])
         of_op = _kinds([text if _RANGE.match(text) else "" for text in ops], by_op)
-        found = taken(_kinds(labels, code), code)
+        found = taken(_kinds(names(column), code), code)
         return np.where(found >= 0, found, taken(of_op, by_op))
+
+    def sizes(self, kind: IntArray) -> tuple[IntArray, IntArray]:
+        """Return elements that go in and bytes of each message: as told, else as annotated."""
+        elements = self.told.numbers("collective_in_elements")
+        whole = message_bytes(self._linked, self._rows)
+        counted, width = annotated_inputs(self._linked, self._range)
+        is_whole = np.array([*(name in _INPUT_IS_WHOLE for name in KINDS), False])[kind]
+        known = (elements == ABSENT) & is_whole & (counted >= 0) & (width > 0)
+        whole = np.where(known, counted * np.where(known, width, 0), whole)
+        return np.where(elements == ABSENT, counted, elements), whole
 
     def groups(
         self, place: IntArray, ranks: Sequence[int]

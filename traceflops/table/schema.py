@@ -166,6 +166,8 @@ TABLES: dict[str, tuple[Column, ...]] = {
         _START,
         _DUR,
         _CORRELATION,
+        Column("input_dims", NAME_TYPE, "shapes of the inputs of what an annotation names, JSON"),
+        Column("input_types", NAME_TYPE, "types of these inputs, JSON"),
         Column("python_id", pa.int64(), "the profiler's id of a python frame"),
         Column("python_parent", pa.int64(), "python_id of the calling frame"),
         Column("python_module", pa.int64(), "the profiler's id of the nn.Module"),
