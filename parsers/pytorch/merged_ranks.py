@@ -22,7 +22,7 @@ _LABEL: Final = re.compile(r"(.{0,200}\d.{0,200})\s-?\d+")
 _MOST_DEVICES: Final = 1_024
 _MOST_RANKS: Final = 1_000_000
 _MOST_PROCESSES: Final = 4_096
-_SHIFTS: Final = tuple(10**power for power in range(15, 4, -1))
+_SHIFTS: Final[tuple[int, ...]] = tuple(10**power for power in range(15, 4, -1))
 """What the numbers of a rank may be multiples of, the largest first."""
 _HOST: Final = ("calls", "ops")
 
@@ -100,6 +100,7 @@ def split_ranks(tables: Mapping[str, TableBuilder], rank: int | None) -> list[Ra
 def _told(known: Mapping[str, Owner], shift: int) -> dict[str, tuple[int, ...]]:
     """Return what tells the rank of each owner, the same for all where nothing does."""
     owners = known.values()
+    told: dict[str, tuple[int, ...] | None]
     if any(owner.rank is not None for owner in owners):
         same = {owner.pid: owner.rank for owner in owners if owner.rank is not None}
         found = {t: o.rank if o.rank is not None else same.get(o.pid) for t, o in known.items()}
@@ -120,7 +121,8 @@ def _shift(devices: Sequence[int]) -> int:
     """Return what the numbers of devices of different ranks are multiples of, 0 if of nothing."""
     numbers = np.array([device for device in devices if device >= 0], dtype=np.int64)
     for shift in _SHIFTS:
-        if len(set((numbers // shift).tolist())) > 1 and (numbers % shift < _MOST_DEVICES).all():
+        several = len(set((numbers // shift).tolist())) > 1
+        if several and (numbers % shift < _MOST_DEVICES).all():
             return shift
     return 0
 

@@ -21,6 +21,7 @@ from traceflops.ranks.collectives import Told, annotated_inputs, message_bytes
 from traceflops.ranks.group_roles import POINT_TO_POINT, CommGroup, role_in, with_roles
 from traceflops.table import (
     ABSENT,
+    BoolArray,
     IntArray,
     codes,
     distinct,
@@ -108,7 +109,8 @@ def comm_records(
 ) -> CommRecords:
     """Return the kernels of communication on all devices over everything recorded."""
     devices = sorted(accounts, key=lambda device: (_rank(linked, device), device))
-    parts = [_of_device(linked, accounts[device], windows[device]) for device in devices]
+    kernels = is_one_of(linked.trace.activities["kind"], "kernel")
+    parts = [_of_device(linked, kernels, accounts[one], windows[one]) for one in devices]
     row = np.concatenate([part["row"] for part in parts] or [np.empty(0, np.int64)])
     place = np.repeat(np.arange(len(parts)), [len(part["row"]) for part in parts])
     columns = {
@@ -155,11 +157,11 @@ def _labels(ranks: Sequence[int]) -> tuple[int, ...]:
 
 
 def _of_device(
-    linked: LinkedTrace, account: DeviceAccount, windows: Sequence[Window]
+    linked: LinkedTrace, kernels: BoolArray, account: DeviceAccount, windows: Sequence[Window]
 ) -> dict[str, IntArray]:
     rows = account.rows
     mine = is_top(linked.categorised, "communication", rows.row)
-    mine &= is_one_of(linked.trace.activities["kind"], "kernel")[rows.row]
+    mine &= kernels[rows.row]
     start, end = rows.start_ns[mine], rows.end_ns[mine]
     work = ~is_top(linked.categorised, "communication", rows.row)
     busy = Intervals.of(rows.start_ns[work], rows.end_ns[work])
