@@ -147,6 +147,36 @@ def test_clocks_are_aligned_on_the_ends_of_collectives() -> None:
     assert waits_of(report) == [(240, 240, 80, 0), (0, 0, 80, 240)]
 
 
+def test_early_ends_of_a_broadcast_are_no_error_of_the_clocks() -> None:
+    # The root leaves 30 us before the other rank comes; both leave all-reduces together.
+    both = [
+        ([(REDUCE, at, at + 20), (SPREAD, at + 20, at + 25)], [(REDUCE, at + 8, at + 20)])
+        for at in range(0, 400, 100)
+    ]
+    ranks = [[kernel for turn in both for kernel in turn[rank]] for rank in (0, 1)]
+    ranks[1] += [(SPREAD, at + 55, at + 60) for at in range(0, 400, 100)]
+    alignment = (report := report_of(*ranks)).alignment
+    assert report.matches.count == 8
+    assert (alignment.residual_p95_ns, alignment.is_possible) == (0, True)
+    assert [one.last_rank for one in report.collectives() if not one.tie] == [1] * 8
+
+
+GATHER = "ncclDevKernel_AllGather_RING_LL"
+
+
+@pytest.mark.parametrize(("apart", "tie"), [(0, False), (300, True)])
+def test_clocks_that_would_have_a_rank_leave_too_early_say_nobody_was_late(
+    apart: int, tie: bool
+) -> None:
+    report = report_of(
+        [(GATHER, at, at + 40) for at in range(0, 500, 100)],
+        [(GATHER, at + 30 + apart, at + 40 + apart) for at in range(0, 500, 100)],
+    )
+    assert (report.alignment.basis, report.matches.count) == ("", 5)
+    assert {one.tie for one in report.collectives()} == {tie}
+    assert waits_of(report) == [(150, 150, 50, 0), (0, 0, 50, 150)]
+
+
 def test_a_collective_that_one_rank_lacks_has_no_match() -> None:
     each = [(REDUCE, at, at + 40) for at in range(0, 1_000, 100)]
     report = report_of(each, [*each[:4], *each[5:]])

@@ -170,7 +170,8 @@ def rank_report(prepared: Prepared) -> RankReport | None:
     records = comm_records(prepared.linked, prepared.accounts, prepared.windows)
     matches = matched(records)
     alignment = aligned(records, matches)
-    comparable = bool(alignment.basis) or origins(prepared).aligned
+    calendar = origins(prepared).aligned and alignment.is_possible
+    comparable = bool(alignment.basis) or calendar
     found = waits(records, matches, alignment, comparable=comparable)
     steps = cycles(records, found)
     return RankReport(
