@@ -14,7 +14,8 @@ from sample_traces.emit_pytorch import write_pytorch
 from sample_traces.simulate import simulate
 from tests.build import trace_of
 from tests.conftest import shared_file
-from traceflops import read
+from tests.parsers.nsight.test_recipe import write as write_recipe
+from traceflops import analyze, read
 from traceflops.analysis.preparation import prepare
 from traceflops.ranks import RankReport, rank_report
 from traceflops.windows import Selection
@@ -175,6 +176,45 @@ def test_clocks_that_would_have_a_rank_leave_too_early_say_nobody_was_late(
     assert (report.alignment.basis, report.matches.count) == ("", 5)
     assert {one.tie for one in report.collectives()} == {tie}
     assert waits_of(report) == [(150, 150, 50, 0), (0, 0, 50, 150)]
+
+
+def test_ranges_projected_on_gpus_stand_for_the_kernels_of_collectives(tmp_path: Path) -> None:
+    # Two processes whose clocks start 7 ms apart; nested ranges of one kernel are one.
+    module = "TSL:XlaModule:#hlo_module=jit_step#"
+    rows = [(module, 0, 400), ("TSL:Thunk:#name=reduce_sum,hlo_op=fusion.1#", 15, 5)]
+    for at, op in ((10, "all-reduce-start"), (110, "all-gather.3"), (210, "all-reduce.1")):
+        rows += [(f"TSL:Thunk:#hlo_op={op}#", at, 50), ("NCCL:ncclGroupEnd", at, 50)]
+    rows += [("nccl:all_reduce", 310, 50), ("NCCL:ncclAllReduce", 310, 50)]
+    for process, (offset, wait) in enumerate(((0, 20), (7_000, 0))):
+        path = write_recipe(
+            tmp_path / str(process),
+            {
+                "Name": [name for name, *_ in rows],
+                "Projected Start": [
+                    1_000 * (start + offset + (20 - wait) * (length == 50))
+                    for _, start, length in rows
+                ],
+                "Projected Duration": [
+                    1_000 * (length - (20 - wait) * (length == 50)) for *_, length in rows
+                ],
+                "PID": [40 + process] * len(rows),
+                "TID": [1] * len(rows),
+                "Rank": [0] * len(rows),
+            },
+        )
+        assert path.is_file()
+    report = rank_report(prepare(read(tmp_path), Selection()))
+    assert report is not None
+    assert [one.kind for one in report.collectives()] == [
+        "all_reduce",
+        "all_gather",
+        "all_reduce",
+        "all_reduce",
+    ]
+    assert report.alignment.offset_ns.tolist() == [-3_500_000, 3_500_000]
+    # The fusion runs for 5 us while the first process waits in the first collective.
+    assert waits_of(report) == [(80, 75, 120, 0), (0, 0, 120, 80)]
+    assert "wait for rank 1" in analyze(read(tmp_path)).verdict.sentence
 
 
 def test_a_collective_that_one_rank_lacks_has_no_match() -> None:

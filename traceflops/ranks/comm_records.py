@@ -123,12 +123,13 @@ def comm_records(
         for name in ("start_ns", "end_ns", "busy_ns", "step")
     }
     facts = _Facts(linked, row)
+    worked = [accounts[device].rows for device in devices]
     group, known = facts.groups(place)
     return CommRecords(
-        ranks=_labels([_rank(linked, device) for device in devices]),
+        ranks=rank_labels([_rank(linked, device) for device in devices]),
         devices=tuple(devices),
         groups=known,
-        alone=tuple(_alone(accounts[device]) for device in devices),
+        alone=tuple(alone(rows.start_ns, rows.end_ns) for rows in worked),
         place=place,
         row=row,
         kind=facts.kind(place),
@@ -146,7 +147,7 @@ def _rank(linked: LinkedTrace, device: int) -> int:
     return device if rank is None else rank
 
 
-def _labels(ranks: Sequence[int]) -> tuple[int, ...]:
+def rank_labels(ranks: Sequence[int]) -> tuple[int, ...]:
     """Return the ranks, or the numbers of the devices where these do not tell them apart."""
     return tuple(ranks) if len(set(ranks)) == len(ranks) else tuple(range(len(ranks)))
 
@@ -177,11 +178,10 @@ def _step_at(time_ns: IntArray, windows: Sequence[Window]) -> IntArray:
     return np.where((at >= 0) & (time_ns < ends[at]), number[at], ABSENT)
 
 
-def _alone(account: DeviceAccount) -> Intervals:
-    """Return when exactly one activity ran on a device."""
-    rows = account.rows
-    time = np.concatenate([rows.start_ns, rows.end_ns])
-    change = np.repeat(np.array([1, -1]), len(rows.start_ns))
+def alone(start_ns: IntArray, end_ns: IntArray) -> Intervals:
+    """Return when exactly one of the activities of a device ran."""
+    time = np.concatenate([start_ns, end_ns])
+    change = np.repeat(np.array([1, -1]), len(start_ns))
     order = np.argsort(time, kind="stable")
     time, running = time[order], np.cumsum(change[order])
     single = np.flatnonzero(running[:-1] == 1)
