@@ -178,6 +178,40 @@ def test_clocks_that_would_have_a_rank_leave_too_early_say_nobody_was_late(
     assert waits_of(report) == [(150, 150, 50, 0), (0, 0, 50, 150)]
 
 
+def test_exchanges_launched_before_the_recording_are_of_the_kind_of_their_name() -> None:
+    exchange, reduce = "ncclDevKernel_SendRecv", "ncclDevKernel_AllReduce"
+    rows = [
+        {
+            "process": rank,
+            "device": rank,
+            "name": name,
+            "start_ns": at + 1_000 * rank,
+            "dur_ns": 9_000 - 1_000 * rank,
+            "stream": 20,
+            # Of rank 1 the first two have no launch, so nothing says what they are.
+            "collective": None if rank and at < 40_000 else kind,
+        }
+        for rank in (0, 1)
+        for at, (name, kind) in zip(
+            range(0, 120_000, 20_000),
+            3 * [(exchange, "all_to_all"), (reduce, "allreduce")],
+            strict=True,
+        )
+    ]
+    report = rank_report(
+        prepare(
+            trace_of(
+                processes=[{"process": rank, "rank": rank} for rank in (0, 1)],
+                devices=[{"device": rank, "process": rank} for rank in (0, 1)],
+                activities=rows,
+            ),
+            Selection(),
+        )
+    )
+    assert report is not None
+    assert [one.kind for one in report.collectives()] == ["all_to_all", "all_reduce"] * 3
+
+
 def test_ranges_projected_on_gpus_stand_for_the_kernels_of_collectives(tmp_path: Path) -> None:
     # Two processes whose clocks start 7 ms apart; nested ranges of one kernel are one.
     module = "TSL:XlaModule:#hlo_module=jit_step#"

@@ -1,8 +1,8 @@
 """What each rank recorded of its communication: a row per kernel, with kind, group and size.
 
 The kind is that of the kernel's own metadata or its launching operator, else of the annotation
-around its launch, else of its name; work launched before the recording is as the rest of its
-stream. Kernels of no named group form one per stream.
+around its launch, else of its name; sends and receives launched before the recording are as others
+of their name or stream. Kernels of no named group form one per stream.
 """
 
 from __future__ import annotations
@@ -206,9 +206,11 @@ class _Facts:
         # Several kinds are made of sends and receives: what the framework calls it counts.
         parts = np.array([kind in POINT_TO_POINT for kind in KINDS] + [True])
         told = np.where((around >= 0) & parts[told], around, told)
-        told = np.where(told >= 0, told, _of_streams(told, place, self.stream))
         label = codes(self._activities["name"])[self._rows]
         by_name = taken(_kinds(names(self._activities["name"]), label), label)
+        told = np.where(told >= 0, told, _of_streams(told, place, label))
+        told = np.where((told >= 0) | parts[by_name], told, by_name)
+        told = np.where(told >= 0, told, _of_streams(told, place, self.stream))
         return np.where(told >= 0, told, by_name)
 
     def _named(self, table: pa.Table, rows: IntArray) -> IntArray:
