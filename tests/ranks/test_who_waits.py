@@ -258,6 +258,14 @@ def test_a_collective_that_one_rank_lacks_has_no_match() -> None:
     assert waits_of(report) == [(0, 0, 360, 0), (0, 0, 360, 0)]
 
 
+def test_an_extra_kernel_just_before_a_collective_is_not_it() -> None:
+    each = [(REDUCE, at, at + 50) for at in range(0, 1_000, 100)]
+    late = [(REDUCE, at + 30, at + 50) for at in range(0, 1_000, 100)]
+    report = report_of(each, [*late[:4], (REDUCE, 405, 420), *late[4:]])
+    assert (report.matches.count, report.unmatched) == (10, 1)
+    assert waits_of(report) == [(300, 300, 200, 0), (0, 0, 200, 300)]
+
+
 def test_kernels_of_unequal_size_are_not_one_collective() -> None:
     # Both ranks have six, of sizes 1, 2, 1, 2, ...: the second began to record one later.
     sizes = [1, 2, 1, 3, 1, 2, 4]

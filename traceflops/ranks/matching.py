@@ -160,13 +160,23 @@ def _overlapping(records: CommRecords, one: IntArray, other: IntArray, offset: i
     pairs: list[tuple[int, int]] = []
     left = right = 0
     equal, start, end = _signatures(records), records.start_ns, records.end_ns
+
+    def is_nearer(rows: IntArray, at: int, other_end: int) -> bool:
+        """Return whether the one after a place is equal to it and ends nearer to another."""
+        this, after = rows[at : at + 2] if at + 1 < len(rows) else (rows[at], rows[at])
+        nearer = abs(end[after] - other_end) < abs(end[this] - other_end)
+        return bool(nearer and equal[after] == equal[this])
+
     while left < len(one) and right < len(other):
         mine, its = int(one[left]), int(other[right])
         before = end[mine] < start[its] + offset
         after = end[its] + offset < start[mine]
         if not before and not after and equal[mine] == equal[its]:
-            pairs.append((mine, its))
-            left, right = left + 1, right + 1
+            skips = is_nearer(one, left, end[its] + offset)
+            passes = not skips and is_nearer(other, right, end[mine] - offset)
+            if not skips and not passes:
+                pairs.append((mine, its))
+            left, right = left + (not passes), right + (not skips)
         elif end[mine] <= end[its] + offset:
             left += 1
         else:
