@@ -18,6 +18,7 @@ from tests.parsers.nsight.test_recipe import write as write_recipe
 from traceflops import analyze, read
 from traceflops.analysis.preparation import prepare
 from traceflops.ranks import RankReport, rank_report
+from traceflops.reports.json.ranks import ranks_object
 from traceflops.windows import Selection
 
 JOBS = {
@@ -256,6 +257,12 @@ def test_a_collective_that_one_rank_lacks_has_no_match() -> None:
     report = report_of(each, [*each[:4], *each[5:]])
     assert (report.matches.count, report.unmatched) == (9, 1)
     assert waits_of(report) == [(0, 0, 360, 0), (0, 0, 360, 0)]
+
+
+def test_without_collectives_nothing_bounds_the_clocks() -> None:
+    alignment = ranks_object(report_of([("gemm", 0, 9)], [("gemm", 0, 9)]))["alignment"]
+    bounds = [(one["error_at_least_ns"], one["error_at_most_ns"]) for one in alignment["offsets"]]
+    assert bounds == [(None, None)] * 2
 
 
 def test_an_extra_kernel_just_before_a_collective_is_not_it() -> None:
