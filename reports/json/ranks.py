@@ -31,8 +31,10 @@ def ranks_object(ranks: RankReport) -> dict[str, Any]:
 
 def _alignment(ranks: RankReport) -> dict[str, Any]:
     found = ranks.alignment
-    columns = (found.offset_ns, found.earliest_ns, found.latest_ns)
-    of_ranks = zip(ranks.records.ranks, *(column.tolist() for column in columns), strict=True)
+    bounds = [column.tolist() for column in (found.earliest_ns, found.latest_ns)]
+    if found.residual_p95_ns is None:
+        bounds = [[None] * len(ranks.records.ranks)] * 2
+    of_ranks = zip(ranks.records.ranks, found.offset_ns.tolist(), *bounds, strict=True)
     return {
         "basis": found.basis or None,
         "residual_median_ns": found.residual_median_ns,

@@ -242,9 +242,10 @@ def _verdict(
 ) -> Verdict:
     """Return what to say first: what is not recorded, what has no timeline, or what costs most."""
     how_recorded = remedy(prepared.trace.source.format, "device records") or ""
+    late_rank = late_rank_sentence(who_waits)
     return (
         records_verdict(prepared.launch_records, how_recorded)
-        or untimed_verdict(prepared.untimed)
+        or untimed_verdict(prepared.untimed, late_rank)
         or verdict(
             total,
             prepared.plan.choice,
@@ -252,7 +253,7 @@ def _verdict(
             measured,
             found=found,
             on_host=_on_host(devices),
-            late_rank=late_rank_sentence(who_waits),
+            late_rank=late_rank,
         )
     )
 

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from traceflops.ranks.comm_records import KINDS, CommRecords
-from traceflops.ranks.matching import Matches
+from traceflops.ranks.matching import Matches, is_rooted
 from traceflops.table import IntArray, ranked
 
 Values = npt.NDArray[np.float64]
@@ -31,7 +31,8 @@ class Alignment:
     """Clocks of ranks: `offset_ns` is what each is ahead of their mean.
 
     `basis` is the kind of collective they were aligned on, "" where offsets are taken to be 0.
-    Residuals are how far aligned ends lie from the median of their collective, None without any.
+    Residuals are how far aligned ends lie from the median of their collective, None without any:
+    of the basis, as ends of other kinds differ by more than clocks.
     `earliest_ns` and `latest_ns` bound the error of each offset against all other ranks together,
     whatever the ends are: no rank ends a collective before another has started it.
     """
@@ -43,23 +44,29 @@ class Alignment:
     earliest_ns: IntArray
     latest_ns: IntArray
 
+    @property
+    def is_possible(self) -> bool:
+        """Return whether no rank ends a collective before another starts it on aligned clocks."""
+        return bool((self.earliest_ns <= 0).all() and (self.latest_ns >= 0).all())
+
 
 def aligned(records: CommRecords, matches: Matches) -> Alignment:
     """Return the offsets of the clocks of all ranks."""
     known = np.flatnonzero(matches.collective >= 0)
-    basis, offset = "", np.zeros(len(records.ranks), dtype=np.int64)
+    known = known[~is_rooted(records.kind[known])]
+    basis, of_basis, offset = "", known, np.zeros(len(records.ranks), dtype=np.int64)
     for kind in _BASES:
         mine = known[records.kind[known] == KINDS.index(kind)]
         counts = np.bincount(records.place[mine], minlength=len(records.ranks))
         if len(mine) and counts.min() >= _LEAST:
-            basis, offset = kind, _offsets(records, matches, mine)
+            basis, of_basis, offset = kind, mine, _offsets(records, matches, mine)
             break
     start = records.start_ns - offset[records.place]
     end = records.end_ns - offset[records.place]
-    of_row = matches.collective[known]
-    residual = np.abs(end[known] - medians(of_row, end[known])[of_row])
-    middle = float(np.median(residual)) if len(known) else None
-    high = float(np.quantile(residual, 0.95, method="nearest")) if len(known) else None
+    _, of_row = ranked(matches.collective[of_basis])
+    residual = np.abs(end[of_basis] - medians(of_row, end[of_basis])[of_row])
+    middle = float(np.median(residual)) if len(residual) else None
+    high = float(np.quantile(residual, 0.95, method="nearest")) if len(residual) else None
     return Alignment(
         basis,
         offset,

@@ -1,8 +1,8 @@
 """What each rank recorded of its communication: a row per kernel, with kind, group and size.
 
 The kind is that of the kernel's own metadata or its launching operator, else of the annotation
-around its launch, else of its name; work launched before the recording is as the rest of its
-stream. Kernels of no named group form one per stream.
+around its launch, else of its name; sends and receives launched before the recording are as others
+of their name or stream. Kernels of no named group form one per stream.
 """
 
 from __future__ import annotations
@@ -118,7 +118,8 @@ def comm_records(
         for name in ("start_ns", "end_ns", "busy_ns", "step")
     }
     facts = _Facts(linked, row)
-    ranks = _labels([_rank(linked, device) for device in devices])
+    ranks = rank_labels([_rank(linked, device) for device in devices])
+    worked = [accounts[device].rows for device in devices]
     kind = facts.kind(place)
     group, known = facts.groups(place, ranks)
     elements, size = facts.sizes(kind)
@@ -126,7 +127,7 @@ def comm_records(
         ranks=ranks,
         devices=tuple(devices),
         groups=with_roles(known, _kinds_of(kind, group, len(known))),
-        alone=tuple(_alone(accounts[device]) for device in devices),
+        alone=tuple(alone(rows.start_ns, rows.end_ns) for rows in worked),
         place=place,
         row=row,
         kind=kind,
@@ -151,7 +152,7 @@ def _rank(linked: LinkedTrace, device: int) -> int:
     return device if rank is None else rank
 
 
-def _labels(ranks: Sequence[int]) -> tuple[int, ...]:
+def rank_labels(ranks: Sequence[int]) -> tuple[int, ...]:
     """Return the ranks, or the numbers of the devices where these do not tell them apart."""
     return tuple(ranks) if len(set(ranks)) == len(ranks) else tuple(range(len(ranks)))
 
@@ -182,11 +183,10 @@ def _step_at(time_ns: IntArray, windows: Sequence[Window]) -> IntArray:
     return np.where((at >= 0) & (time_ns < ends[at]), number[at], ABSENT)
 
 
-def _alone(account: DeviceAccount) -> Intervals:
-    """Return when exactly one activity ran on a device."""
-    rows = account.rows
-    time = np.concatenate([rows.start_ns, rows.end_ns])
-    change = np.repeat(np.array([1, -1]), len(rows.start_ns))
+def alone(start_ns: IntArray, end_ns: IntArray) -> Intervals:
+    """Return when exactly one of the activities of a device ran."""
+    time = np.concatenate([start_ns, end_ns])
+    change = np.repeat(np.array([1, -1]), len(start_ns))
     order = np.argsort(time, kind="stable")
     time, running = time[order], np.cumsum(change[order])
     single = np.flatnonzero(running[:-1] == 1)
@@ -211,9 +211,11 @@ class _Facts:
         # Several kinds are made of sends and receives: what the framework calls it counts.
         parts = np.array([kind in POINT_TO_POINT for kind in KINDS] + [True])
         told = np.where((around >= 0) & parts[told], around, told)
-        told = np.where(told >= 0, told, _of_streams(told, place, self.stream))
         label = codes(self._activities["name"])[self._rows]
         by_name = taken(_kinds(names(self._activities["name"]), label), label)
+        told = np.where(told >= 0, told, _of_streams(told, place, label))
+        told = np.where((told >= 0) | parts[by_name], told, by_name)
+        told = np.where(told >= 0, told, _of_streams(told, place, self.stream))
         return np.where(told >= 0, told, by_name)
 
     @cached_property

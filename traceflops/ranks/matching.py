@@ -25,7 +25,6 @@ _CLOSE_NS: Final = 50_000
 """Ends of one collective lie closer together than that, but for what clocks differ."""
 _NEARLY: Final = 0.8
 _ROOTED: Final = frozenset({"broadcast", "reduce", "gather", "scatter"})
-"""Collectives in which a rank may leave before the last one comes."""
 _UNEVEN: Final = KINDS.index("all_to_all")
 """The kind in which ranks put in different amounts."""
 Pairs = tuple[IntArray, IntArray]
@@ -161,13 +160,23 @@ def _overlapping(records: CommRecords, one: IntArray, other: IntArray, offset: i
     pairs: list[tuple[int, int]] = []
     left = right = 0
     equal, start, end = _signatures(records), records.start_ns, records.end_ns
+
+    def is_nearer(rows: IntArray, at: int, other_end: int) -> bool:
+        """Return whether the one after a place is equal to it and ends nearer to another."""
+        this, after = rows[at : at + 2] if at + 1 < len(rows) else (rows[at], rows[at])
+        nearer = abs(end[after] - other_end) < abs(end[this] - other_end)
+        return bool(nearer and equal[after] == equal[this])
+
     while left < len(one) and right < len(other):
         mine, its = int(one[left]), int(other[right])
         before = end[mine] < start[its] + offset
         after = end[its] + offset < start[mine]
         if not before and not after and equal[mine] == equal[its]:
-            pairs.append((mine, its))
-            left, right = left + 1, right + 1
+            skips = is_nearer(one, left, end[its] + offset)
+            passes = not skips and is_nearer(other, right, end[mine] - offset)
+            if not skips and not passes:
+                pairs.append((mine, its))
+            left, right = left + (not passes), right + (not skips)
         elif end[mine] <= end[its] + offset:
             left += 1
         else:
@@ -177,7 +186,11 @@ def _overlapping(records: CommRecords, one: IntArray, other: IntArray, offset: i
 
 
 def _end_difference(records: CommRecords, pairs: Pairs) -> IntArray:
-    return records.end_ns[pairs[0]] - records.end_ns[pairs[1]]
+    """Return by how much the ends of pairs differ; that of the pair before where one may leave."""
+    difference = records.end_ns[pairs[0]] - records.end_ns[pairs[1]]
+    together = np.flatnonzero(~is_rooted(records.kind[pairs[0]]))
+    before = np.searchsorted(together, np.arange(len(difference)), side="right") - 1
+    return difference[together[before.clip(0)]] if len(together) else difference
 
 
 def _spread_ns(records: CommRecords, pairs: Pairs) -> float:
@@ -201,9 +214,13 @@ def _are_possible(records: CommRecords, pairs: Pairs, offset: IntArray) -> BoolA
     """Return for which pairs neither ended before the other started."""
     one, other = pairs
     start, end = records.start_ns, records.end_ns
-    rooted = np.array([kind in _ROOTED for kind in KINDS] + [False])[records.kind[one]]
     overlap = (end[one] >= start[other] + offset) & (end[other] + offset >= start[one])
-    return np.asarray(overlap | rooted)
+    return np.asarray(overlap | is_rooted(records.kind[one]))
+
+
+def is_rooted(kind: IntArray) -> BoolArray:
+    """Return in which kinds of collectives a rank may leave before the last one comes."""
+    return np.array([kind in _ROOTED for kind in KINDS] + [False])[kind]
 
 
 def _signatures(records: CommRecords) -> IntArray:

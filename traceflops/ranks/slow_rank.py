@@ -96,6 +96,8 @@ def slow_rank(prepared: Prepared, cycles: Cycles, records: CommRecords) -> SlowR
         idle_ns=own - busy,
         sporadic=bool(2 * lost.max() > lost.sum() and len(lost) > 2),
     )
+    if not records.devices:
+        return found
     if found.busy_ns >= found.idle_ns:
         return _by_kernels(found, _kernel_sums(prepared, records.devices), worst)
     usual = int(np.argsort(cycles.own_ns.sum(axis=0), kind="stable")[(len(records.ranks) - 1) // 2])

@@ -12,6 +12,7 @@ from traceflops.ranks.clocks import Alignment, aligned
 from traceflops.ranks.comm_records import KINDS, CommRecords, comm_records
 from traceflops.ranks.cycles import Cycles, cycles
 from traceflops.ranks.matching import Matches, matched
+from traceflops.ranks.projected_records import projected_records
 from traceflops.ranks.slow_rank import SlowRank, slow_rank
 from traceflops.ranks.waits import Waits, waits
 from traceflops.table import IntArray, exact_sums, group_rows, numbers
@@ -168,12 +169,13 @@ class RankReport:
 
 def rank_report(prepared: Prepared) -> RankReport | None:
     """Return who waits for whom, None where there is one rank only."""
-    if len(prepared.accounts) < 2:
+    records = _all_records(prepared)
+    if len(records.ranks) < 2:
         return None
-    records = comm_records(prepared.linked, prepared.accounts, prepared.windows)
     matches = matched(records)
     alignment = aligned(records, matches)
-    comparable = bool(alignment.basis) or origins(prepared).aligned
+    calendar = bool(prepared.accounts) and origins(prepared).aligned
+    comparable = bool(alignment.basis) or (calendar and alignment.is_possible)
     found = waits(records, matches, alignment, comparable=comparable)
     steps = cycles(records, found)
     return RankReport(
@@ -185,6 +187,12 @@ def rank_report(prepared: Prepared) -> RankReport | None:
         slow_rank(prepared, steps, records),
         _is_partial(prepared, records),
     )
+
+
+def _all_records(prepared: Prepared) -> CommRecords:
+    if not prepared.accounts:
+        return projected_records(prepared.trace)
+    return comm_records(prepared.linked, prepared.accounts, prepared.windows)
 
 
 def _is_partial(prepared: Prepared, records: CommRecords) -> bool:
