@@ -211,7 +211,11 @@ def test_what_a_kernel_says_itself_comes_before_what_is_around_its_launch() -> N
     run["activities"][0] |= {"source": "model.py(12): forward", "annotation": "encoder"}
     host = {
         "ops": [event("Torch-Compiled Region: 0/0", 0, 300), event("CompiledFunction", 50, 250)],
-        "marks": [frame("run.py(1): main", 0, 300)],
+        "marks": [
+            frame("run.py(1): main", 0, 300),
+            frame("triton/runtime/jit.py(9): run", 115, 300),
+            frame("/x/site-packages/triton/backends/amd/driver.py(9): __call__", 118, 300),
+        ],
     }
     prepared = prepare(trace_of(**run, **host))
     found = {by: work_owners(prepared, by) for by in ("op", "source", "range")}
