@@ -226,6 +226,17 @@ def test_what_a_kernel_says_itself_comes_before_what_is_around_its_launch() -> N
     }
 
 
+def test_annotations_that_differ_only_in_numbers_are_one() -> None:
+    run = launched(("k", 100, 200, 10), ("k", 110, 210, 5), ("k", 120, 220, 1))
+    names = ("Compute 10", "Compute 20", "Copy 20")
+    marks = [event(name, 100 + 10 * at, 109 + 10 * at) for at, name in enumerate(names)]
+    owners = work_owners(prepare(trace_of(**run, marks=marks)), "range").owners
+    assert [(one.label, one.instances, one.slowest, one.work) for one in owners] == [
+        ("Compute #", 2, "Compute 10", WorkSum(2, 15)),
+        ("Copy 20", 1, "", WorkSum(1, 1)),
+    ]
+
+
 NAMES = ("nn.Module: A_0", "nn.Module: A_1", "f.py(1): f", "x", "aten::mm", ACCUMULATE, BACKWARD)
 
 
