@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from operator import add
 from typing import Final
 
 from rich.cells import cell_len
@@ -35,6 +36,7 @@ from traceflops.reports.view import (
     OWNER_WORDS,
     UNKNOWN,
     WAITS_ON,
+    WaitedFor,
     attribution_sentence,
     basis,
     collective_label,
@@ -221,14 +223,18 @@ def _waits(analysis: Analysis, style: Style) -> Iterator[Text]:
         line = Text(f"{_INDENT}{row.words:<{_WAIT_NAME}}")
         texts = {"time": duration(row.mean_ns), "share": percent(row.share)}
         line.append(f"{cells(texts, widths)}  ")
-        gaps = several(row.gaps, "gap") if row.gaps else ""
-        gaps = gaps if line.cell_len + len(gaps) <= style.width else ""
-        room = style.width - line.cell_len - len(gaps) - 2
-        shown = row.names if cell_len(", ".join(row.names)) <= room else row.names[:1]
-        names = short_labels(shown, room - 2) if room >= LEAST_NAME else []
-        yield line.append(", ".join(filter(None, (*names, gaps))), "dim")
+        yield line.append(_wait_names(row, style.width - line.cell_len), "dim")
     yield from hanging(f"{_INDENT}help: ", f"{capitalized(rows[0].remedy)}.", style.width)
     yield from paragraph(pace_sentence(analysis), style.width)
+
+
+def _wait_names(row: WaitedFor, room: int) -> str:
+    """Return as many of the names, each with what is said of it, as there is room for."""
+    every = ", ".join(map(add, row.names, row.tails))
+    shown = row.names if cell_len(every) <= room else row.names[:1]
+    room -= len("".join(row.tails[: len(shown)])) + 2 * (len(shown) - 1)
+    names = short_labels(shown, room) if room >= LEAST_NAME else []
+    return ", ".join(map(add, names, row.tails))
 
 
 def _passes(analysis: Analysis, width: int) -> Iterator[Text]:

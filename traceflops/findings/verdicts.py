@@ -139,8 +139,7 @@ def _knows_compute(measured: Measurement | None) -> bool:
 def _largest(lost: Sequence[Loss], of: str) -> str:
     """Return the largest losses of a waterfall, two at most."""
     sized = [
-        f"{loss.words} ({f'{loss.gloss}: ' if loss.gloss else ''}{loss.sized('' if place else of)})"
-        for place, loss in enumerate(lost)
+        f"{loss.words} ({loss.glossed('' if place else of)})" for place, loss in enumerate(lost)
     ]
     what = "loss is" if len(sized) == 1 else "losses are"
     return f"The largest {what} {' and '.join(sized)}."

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import fsum
 from typing import Final
 
 import numpy as np
@@ -154,7 +155,7 @@ def _by_kernels(found: SlowRank, sums: _KernelSums, worst: int) -> SlowRank:
     if larger[top] >= 1 + _AT_LEAST * (each[top] / usual[top] - 1):
         return replace(found, cause="more_work", label=_name(sums, top))
     time = (usual * usual_count)[both]
-    factor = float((each[both] / usual[both] * time).sum() / time.sum())
+    factor = fsum(each[both] / usual[both] * time) / fsum(time)  # whatever the order of names
     alike = each[both] / usual[both] >= 1 + _AT_LEAST * (factor - 1)
     if factor > 1 and time[alike].sum() >= _ALIKE * time.sum():
         return replace(found, cause="slow_clock", factor=factor)
