@@ -22,10 +22,9 @@ class Waits:
 
     `row` are the matched records in the order of their collectives, `wait_ns`, `transfer_ns` and
     `exposed_ns` (waiting while the rank does nothing else) theirs. By collective: `last` is the
-    rank that started last, `margin_ns` by how much, `tie` whether that is within the error of the
+    rank that started last, `margin_ns` by how much, `tie` whether that is within `error_ns` of the
     clocks; `from_ns` is its start, `ended_ns` the median end, `until_ns` the last end, on aligned
-    clocks; `lost_ns` by how much it would at most have ended earlier if the last rank had come as
-    early as the one before it: nothing for ties, nothing while the others had other work.
+    clocks. `first` and `final` are its first and last record by start, as places in `row`.
     """
 
     row: IntArray
@@ -34,13 +33,19 @@ class Waits:
     transfer_ns: IntArray
     exposed_ns: IntArray
     first: IntArray
+    final: IntArray
     last: IntArray
     margin_ns: IntArray
     tie: BoolArray
     from_ns: IntArray
     ended_ns: IntArray
     until_ns: IntArray
-    lost_ns: IntArray
+    error_ns: int
+
+    @property
+    def size(self) -> IntArray:
+        """Return the number of ranks of each collective."""
+        return self.final - self.first + 1
 
 
 def waits(
@@ -62,29 +67,23 @@ def waits(
     final = np.append(first[1:], len(row))[: len(first)] - 1
     latest, margin = start[final], start[final] - start[final - 1]
     waited = np.where(end >= latest[collective], latest[collective] - start, 0)
-    exposed = _alone(records, row, records.start_ns[row] + waited)
-    tie = (margin <= 2 * (alignment.residual_p95_ns or 0)) | (not comparable)
+    error = 2 * (alignment.residual_p95_ns or 0)
     return Waits(
         row=row,
         collective=collective,
         wait_ns=waited,
         transfer_ns=records.dur_ns[row] - waited,
-        exposed_ns=exposed,
+        exposed_ns=_alone(records, row, records.start_ns[row] + waited),
         first=first,
+        final=final,
         last=records.place[row[final]],
         margin_ns=margin,
-        tie=tie,
+        tie=(margin <= error) | (not comparable),
         from_ns=latest,
         ended_ns=medians(collective, end),
         until_ns=np.maximum.reduceat(end, first) if len(row) else end,
-        lost_ns=np.where(tie, 0, np.minimum(margin, _least_of_others(exposed, first, final))),
+        error_ns=error,
     )
-
-
-def _least_of_others(exposed: IntArray, first: IntArray, final: IntArray) -> IntArray:
-    """Return the least exposed waiting of the ranks of each collective, without the last one."""
-    others = np.delete(exposed, final)
-    return np.minimum.reduceat(others, first - np.arange(len(first))) if len(first) else first
 
 
 def _alone(records: CommRecords, row: IntArray, until_ns: IntArray) -> IntArray:
