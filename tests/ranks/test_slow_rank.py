@@ -1,12 +1,18 @@
 """Who is blamed in random jobs, and why in jobs small enough to work out."""
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pytest
 
+from tests.build import trace_of
 from tests.conftest import examples
+from traceflops.analysis.preparation import prepare
+from traceflops.findings import late_rank_findings
+from traceflops.ranks import RankReport, SlowRank, rank_report
 from traceflops.ranks.clocks import aligned
 from traceflops.ranks.comm_records import KINDS, CommGroup, CommRecords
 from traceflops.ranks.cycles import Cycles, cycles
@@ -15,6 +21,7 @@ from traceflops.ranks.slow_rank import late_ranks
 from traceflops.ranks.waits import waits
 from traceflops.table import ABSENT
 from traceflops.timeline import Intervals
+from traceflops.windows import Selection
 
 TRANSFER_NS = 40_000
 
@@ -179,3 +186,174 @@ def test_what_overlaps_compute_is_lost_only_at_the_last_bucket() -> None:
     late = late_ranks(run(Layout(4, steps=6, segments=5, overlap=True), compute_ns))
     assert late is not None and late.places.tolist() == [2]
     assert late.lost_ns.tolist() == [500_000] * 5
+
+
+GEMM, ADD, REDUCE = "ampere_sgemm_128x64_nt", "vectorized_elementwise_kernel", "ncclAllReduce"
+EXCHANGE = "ncclDevKernel_SendRecv"
+US = 1_000
+STEPS = range(10, 16)
+Row = dict[str, Any]
+
+
+class Made:
+    """A job of four ranks, of which rank 2 may have other kernels and a host that does more.
+
+    A step: a GEMM of 500 us and an addition of 200, on `facts` of kernels, then an all-reduce.
+    """
+
+    def __init__(self, **late: Any) -> None:
+        self.late = late
+        self.tables: defaultdict[str, list[Row]] = defaultdict(list)
+        hosts = late.get("hosts", [None] * 4)
+        self.tables["processes"] = [
+            {"process": rank, "rank": rank, "host": host} for rank, host in enumerate(hosts)
+        ]
+        self.tables["devices"] = [{"device": rank, "process": rank} for rank in range(4)]
+        now, steps, who = US, late.get("steps", STEPS), late.get("who", {2})
+        for step in STEPS:
+            ready = [self.compute(rank, now, rank in who and step in steps) for rank in range(4)]
+            end = max(ready) + 50 * US
+            for rank, start in enumerate(ready):
+                self.kernel(rank, start - 5 * US, start, REDUCE, end - start)
+                if late.get("pipeline"):
+                    self.kernel(rank, end - US, end, EXCHANGE, US, **in_stages(rank))
+                self.host("marks", rank, f"ProfilerStep#{step}", now, end)
+            now = end + 2 * US
+
+    def host(self, table: str, rank: int, name: str, start: int, end: int, **more: Any) -> None:
+        row = {"process": rank, "name": name, "start_ns": start, "dur_ns": end - start}
+        self.tables[table].append(row | more)
+
+    def kernel(self, rank: int, launch: int, start: int, name: str, dur: int, **more: Any) -> int:
+        number = len(self.tables["calls"])
+        self.host("calls", rank, "cudaLaunchKernel", launch, launch + US, correlation=number)
+        facts = {"device": rank, "stream": 20 if name == REDUCE else 7, "correlation": number}
+        self.host("activities", rank, name, start, start + dur, **facts, **more)
+        return start + dur
+
+    def compute(self, rank: int, now: int, is_late: bool) -> int:
+        late = self.late if is_late else {}
+        at = now + 2 * US
+        for table, name, kind in late.get("pause", ()):
+            self.host(table, rank, name, at, at + 300 * US, **({"kind": kind} if kind else {}))
+            at += 301 * US if table == "calls" else 0
+        at += late.get("pause_us", 0) * US
+        facts, factor = late.get("facts", {}), late.get("factor", {})
+        dims = late.get("dims", "[[64, 32], [32, 32]]")
+        self.host("ops", rank, "aten::mm", at, at + 3 * US, input_dims=dims)
+        end = at + 5 * US
+        for _ in range(late.get("launches", 1)):
+            dur = int(500 * US * factor.get(GEMM, 1))
+            grid = {"grid": [8, 8, 1], "block": [128, 1, 1]}
+            end = self.kernel(rank, at + US, end, GEMM, dur, **grid | facts)
+        return self.kernel(rank, at + 4 * US, end, ADD, int(200 * US * factor.get(ADD, 1)))
+
+    def report(self, **asked: Any) -> RankReport:
+        report = rank_report(prepare(trace_of(**self.tables), Selection(**asked)))
+        assert report is not None
+        return report
+
+    def slow(self, **asked: Any) -> SlowRank | None:
+        return self.report(**asked).slow
+
+
+def in_stages(rank: int) -> Row:
+    """Return the facts of a kernel between two stages of two ranks."""
+    ranks = f"[{rank % 2}, {rank % 2 + 2}]"
+    return {"collective_group": f"mesh_pp {ranks}", "collective_group_ranks": ranks}
+
+
+def paused(name: str, cause: str, kind: str = "annotation") -> tuple[Row, str, str]:
+    """Return a pause of the host with a mark over it, its cause and label."""
+    return {"pause": [("marks", name, kind)], "pause_us": 300}, cause, name
+
+
+LOADER = "enumerate(DataLoader)#_SingleProcess.__next__"
+CAUSES: dict[str, tuple[Row, str, str]] = {
+    "clocks": ({"factor": {GEMM: 1.2, ADD: 1.2}}, "slow_clock", ""),
+    "one kernel": ({"factor": {GEMM: 1.4}}, "slow_kernel", GEMM),
+    "more launches": ({"launches": 2}, "more_work", GEMM),
+    "a larger grid": ({"factor": {GEMM: 1.5}, "facts": {"grid": [8, 12, 1]}}, "more_work", GEMM),
+    "larger inputs": (
+        {"factor": {GEMM: 1.5}, "dims": "[[112, 32], [32, 32]]"},
+        "more_work",
+        GEMM,
+    ),
+    "a loader": paused(LOADER, "data_input"),
+    "a checkpoint": paused("torch/serialization.py(850): save", "checkpoint", "python"),
+    "a checkpoint's file": paused("pwrite64", "checkpoint", "system"),
+    "activation checkpoints": paused(
+        "torch/utils/checkpoint.py(230): forward", "host_code", "python"
+    ),
+    "a collection": paused("<built-in function collect>", "gc_pause", "python"),
+    "a log": paused("train.py(20): log", "host_code", "python"),
+    "memory": (
+        {"pause": [("calls", "cudaFree", ""), ("calls", "cudaMalloc", "")]},
+        "memory_pressure",
+        "cudaFree",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CAUSES)
+def test_why_a_rank_is_late(name: str) -> None:
+    late, cause, label = CAUSES[name]
+    slow = Made(**late).slow()
+    assert slow is not None
+    assert (slow.rank, slow.ranks, slow.sporadic, slow.steps) == (2, (2,), False, ())
+    assert (slow.cause, slow.label) == (cause, label)
+
+
+def test_a_pause_in_few_steps_is_looked_at_there() -> None:
+    pause = {"pause": [("marks", "train.py(20): log", "python")], "pause_us": 300}
+    slow = Made(**pause, steps=[13]).slow()
+    assert slow is not None
+    assert (slow.rank, slow.sporadic, slow.steps, slow.cause) == (2, True, (13,), "gc_pause")
+    # A cycle has 757 us, and 300 of one of the five are lost.
+    assert slow.lost_ns_per_step == 300 * US // 5
+
+
+def test_only_chosen_steps_blame_somebody() -> None:
+    late = Made(factor={GEMM: 2, ADD: 2}, steps=[10, 11])
+    assert late.slow() is None  # warm-up
+    found = late.slow(steps=(10, 12))
+    assert found is not None and (found.rank, found.cause) == (2, "slow_clock")
+    assert late.slow(steps=(13, 15)) is None
+    alone = late.slow(steps=(11, 11))
+    assert alone is not None and alone.lost_ns_per_step == 700 * US
+
+
+SLOW = {"factor": {GEMM: 1.2, ADD: 1.2}}
+CLOCKS = (
+    "All its kernels take 1.20 times as long as on the others. Check clocks, power and temperature "
+    "of that GPU; leave its node out."
+)
+SENTENCES: dict[str, tuple[Row, str]] = {
+    "one rank": (SLOW, f"The other ranks wait for rank 2: 140 µs of each step (15.6 %). {CLOCKS}"),
+    "a host": (
+        SLOW | {"who": {2, 3}, "hosts": ["a", "a", "b", "b"]},
+        f"The other ranks wait for ranks 2, 3 (host 2): 140 µs of each step (15.6 %). {CLOCKS}",
+    ),
+    "two ranks of two hosts": (
+        SLOW | {"who": {1, 2}, "hosts": ["a", "a", "b", "b"]},
+        f"The other ranks wait for ranks 1, 2: 140 µs of each step (15.6 %). {CLOCKS}",
+    ),
+    "a pipeline stage": (
+        SLOW | {"who": {2, 3}, "pipeline": True},
+        "The other ranks wait for ranks 2, 3 (last pipeline stage): 140 µs of each step (15.6 %). "
+        f"{CLOCKS}",
+    ),
+    "one step": (
+        {"pause_us": 300, "steps": [13]},
+        "The other ranks waited long for rank 2 in step 13: 7.3 % of the time. Its host stops for "
+        "a while, as garbage collection does. Turn that off with gc.disable(), and collect on all "
+        "ranks every N steps.",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SENTENCES)
+def test_the_finding_says_who_why_and_when(name: str) -> None:
+    late, sentence = SENTENCES[name]
+    (finding,) = late_rank_findings(Made(**late).report())
+    assert finding.sentence == sentence

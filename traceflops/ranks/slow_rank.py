@@ -165,7 +165,7 @@ def slow_rank(prepared: Prepared, cycles: Cycles, records: CommRecords) -> SlowR
         )
         for values in (cycles.own_ns, cycles.busy_ns)
     )
-    lost, few = late.lost_ns.clip(0), _few(late.gap_ns)
+    lost, large = late.lost_ns.clip(0), _few(late.gap_ns)
     found = SlowRank(
         rank=records.ranks[worst],
         ranks=tuple(sorted(records.ranks[place] for place in late.places.tolist())),
@@ -178,16 +178,19 @@ def slow_rank(prepared: Prepared, cycles: Cycles, records: CommRecords) -> SlowR
         own_ns=own,
         busy_ns=busy,
         idle_ns=own - busy,
-        sporadic=bool(len(few)),
-        steps=tuple(step for step in (cycles.steps[at] for at in few.tolist()) if step is not None),
+        sporadic=bool(len(large)),
+        steps=tuple(
+            step for step in (cycles.steps[at] for at in large.tolist()) if step is not None
+        ),
     )
-    prepared = _within(prepared, found.steps or cycles.steps)
-    devices = np.array(records.devices)
     if found.busy_ns >= found.idle_ns:
+        prepared = _within(prepared, found.steps or cycles.steps)
         return _by_kernels(found, _kernel_sums(prepared, records, [worst, *late.rest.tolist()]))
+    # What the host does before the first work of a step is in the window of the step before.
+    few = [number for step in found.steps for number in (step - 1, step)]
     middle = late.rest[np.argsort(cycles.own_ns[:, late.rest].sum(axis=0), kind="stable")]
-    usual = int(middle[(len(middle) - 1) // 2])
-    return _by_idle(found, prepared, int(devices[worst]), int(devices[usual]))
+    pair = [records.devices[place] for place in (worst, middle[(len(middle) - 1) // 2])]
+    return _by_idle(found, _within(prepared, few or cycles.steps), *pair)
 
 
 def _few(gap_ns: Ratios) -> IntArray:
@@ -213,7 +216,13 @@ def _position(prepared: Prepared, records: CommRecords, late: IntArray) -> str:
     host = codes(trace.processes["host"])[numbers(device["process"])]
     labels = names(trace.processes["host"])
     words: list[tuple[int, list[str]]] = [
-        (2, [f"host {labels[code]}" if code >= 0 else "" for code in host.tolist()]),
+        (
+            2,
+            [
+                f"host {labels[code].removeprefix('host ')}" if code >= 0 else ""
+                for code in host.tolist()
+            ],
+        ),
         (1, _stages(records)),
         (2, [f"local rank {local}" for local in numbers(device["local_id"]).tolist()]),
     ]
@@ -326,7 +335,9 @@ def _by_kernels(found: SlowRank, sums: _KernelSums) -> SlowRank:
     time = (usual * usual_count)[both]
     factor = float((each[both] / usual[both] * time).sum() / time.sum())
     alike = each[both] / usual[both] >= 1 + _AT_LEAST * (factor - 1)
-    if factor > 1 and time[alike].sum() >= _ALIKE * time.sum():
+    others = np.where(both == top, 0, time)
+    is_clock = 2 * others[alike].sum() >= others.sum()  # one large kernel is not all
+    if factor > 1 and is_clock and time[alike].sum() >= _ALIKE * time.sum():
         return replace(found, cause="slow_clock", factor=factor)
     return replace(
         found, cause="slow_kernel", label=_name(sums, top), factor=float(each[top] / usual[top])
