@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -214,11 +215,13 @@ class Made:
             ready = [self.compute(rank, now, rank in who and step in steps) for rank in range(4)]
             end = max(ready) + 50 * US
             for rank, start in enumerate(ready):
-                self.kernel(rank, start - 5 * US, start, REDUCE, end - start)
+                self.kernel(rank, start - 5 * US, start, late.get("talk", REDUCE), end - start)
                 if late.get("pipeline"):
                     self.kernel(rank, end - US, end, EXCHANGE, US, **in_stages(rank))
                 self.host("marks", rank, f"ProfilerStep#{step}", now, end)
             now = end + 2 * US
+        for row in chain(*(self.tables[name] for name in ("activities", "calls", "marks", "ops"))):
+            row["start_ns"] += row["process"] * late.get("apart_ns", 0)
 
     def host(self, table: str, rank: int, name: str, start: int, end: int, **more: Any) -> None:
         row = {"process": rank, "name": name, "start_ns": start, "dur_ns": end - start}
@@ -227,7 +230,8 @@ class Made:
     def kernel(self, rank: int, launch: int, start: int, name: str, dur: int, **more: Any) -> int:
         number = len(self.tables["calls"])
         self.host("calls", rank, "cudaLaunchKernel", launch, launch + US, correlation=number)
-        facts = {"device": rank, "stream": 20 if name == REDUCE else 7, "correlation": number}
+        stream = 20 if name.startswith("nccl") else 7
+        facts = {"device": rank, "stream": stream, "correlation": number}
         self.host("activities", rank, name, start, start + dur, **facts, **more)
         return start + dur
 
@@ -242,6 +246,10 @@ class Made:
         dims = late.get("dims", "[[64, 32], [32, 32]]")
         self.host("ops", rank, "aten::mm", at, at + 3 * US, input_dims=dims)
         end = at + 5 * US
+        if "tokens" in self.late:
+            tokens = {"collective": "all_to_allv", "collective_out_elements": self.late["tokens"]}
+            tokens["collective_out_elements"] *= 1.5 if is_late else 1
+            self.kernel(rank, at, at + 4 * US, EXCHANGE, US, **tokens)
         for _ in range(late.get("launches", 1)):
             dur = int(500 * US * factor.get(GEMM, 1))
             grid = {"grid": [8, 8, 1], "block": [128, 1, 1]}
@@ -279,6 +287,7 @@ CAUSES: dict[str, tuple[Row, str, str]] = {
         "more_work",
         GEMM,
     ),
+    "more tokens": ({"factor": {GEMM: 1.5}, "tokens": 1000}, "more_work", GEMM),
     "a loader": paused(LOADER, "data_input"),
     "a checkpoint": paused("torch/serialization.py(850): save", "checkpoint", "python"),
     "a checkpoint's file": paused("pwrite64", "checkpoint", "system"),
@@ -321,6 +330,13 @@ def test_only_chosen_steps_blame_somebody() -> None:
     assert late.slow(steps=(13, 15)) is None
     alone = late.slow(steps=(11, 11))
     assert alone is not None and alone.lost_ns_per_step == 700 * US
+
+
+def test_nobody_is_blamed_where_clocks_cannot_be_compared() -> None:
+    late = {"factor": {GEMM: 1.5}, "talk": "ncclDevKernel_Broadcast"}
+    blamed = Made(**late).slow()
+    assert blamed is not None and blamed.rank == 2
+    assert Made(**late, apart_ns=10**9).slow() is None
 
 
 SLOW = {"factor": {GEMM: 1.2, ADD: 1.2}}
