@@ -189,6 +189,37 @@ def test_what_overlaps_compute_is_lost_only_at_the_last_bucket() -> None:
     assert late.lost_ns.tolist() == [500_000] * 5
 
 
+def piped(factor: Sequence[float], microbatches: int = 4) -> Cycles:
+    """Return the cycles of two stages of two ranks; forward passes, then backward passes."""
+    ranks, random = [Rank() for _ in range(4)], np.random.default_rng(22)
+    pairs, stages = [[0, 2], [1, 3]], [[0, 1], [2, 3]]
+    for step in range(8):
+        for first, second, length in ((0, 1, 200_000), (1, 0, 400_000)):
+            for _ in range(microbatches):
+                for stage in (first, second):
+                    for one in stages[stage]:
+                        ranks[one].compute(length * factor[one] * random.normal(1, 0.01))
+                    if stage == first:
+                        talk(ranks, pairs, step, 0)
+                        join([ranks[one] for one in stages[second]])
+        talk(ranks, stages, step, 2)
+        join(ranks)
+    groups = [CommGroup("", tuple(one), 2) for one in (*pairs, *stages)]
+    return cycles_of(ranks, groups)
+
+
+@pytest.mark.parametrize(
+    ("factor", "expected"),
+    [((1, 1, 1, 1), None), ((1, 1, 1.1, 1.1), [2, 3]), ((1, 1.1, 1, 1), [1])],
+    ids=["healthy", "last stage", "one rank"],
+)
+def test_a_slow_stage_of_a_pipeline_is_named_and_its_bubbles_are_not(
+    factor: Sequence[float], expected: list[int] | None
+) -> None:
+    late = late_ranks(piped(factor))
+    assert (None if late is None else sorted(late.places.tolist())) == expected
+
+
 GEMM, ADD, REDUCE = "ampere_sgemm_128x64_nt", "vectorized_elementwise_kernel", "ncclAllReduce"
 EXCHANGE = "ncclDevKernel_SendRecv"
 US = 1_000
