@@ -121,6 +121,7 @@ def cycles_of(ranks: Sequence[Rank], groups: Sequence[CommGroup]) -> Cycles:
         busy_ns=np.concatenate(
             [work[at].covered_before(end[place == at]) for at in range(len(ranks))]
         ),
+        work=tuple(work),
     )
     matches = matched(records)
     return cycles(records, waits(records, matches, aligned(records, matches)))

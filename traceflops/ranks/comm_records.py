@@ -75,7 +75,7 @@ class CommRecords:
     KINDS or -1, `group` in `groups`.
     `busy_ns` is how long the device had worked (communication apart) before the end, counted from
     its first activity. `step` is the number of the step in which it starts. `alone` has, by
-    rank, when exactly one activity ran on it.
+    rank, when exactly one activity ran on it, `work` when any did but communication.
     """
 
     ranks: tuple[int, ...]
@@ -93,6 +93,7 @@ class CommRecords:
     start_ns: IntArray
     end_ns: IntArray
     busy_ns: IntArray
+    work: tuple[Intervals, ...] = ()
 
     @cached_property
     def dur_ns(self) -> IntArray:
@@ -115,7 +116,11 @@ def comm_records(
 ) -> CommRecords:
     """Return the kernels of communication on all devices over everything recorded."""
     devices = sorted(accounts, key=lambda device: (_rank(linked, device), device))
-    parts = [_of_device(linked, accounts[device], windows[device]) for device in devices]
+    work = tuple(_work(linked, accounts[device]) for device in devices)
+    parts = [
+        _of_device(linked, accounts[device], windows[device], busy)
+        for device, busy in zip(devices, work, strict=True)
+    ]
     row = np.concatenate([part["row"] for part in parts] or [np.empty(0, np.int64)])
     place = np.repeat(np.arange(len(parts)), [len(part["row"]) for part in parts])
     columns = {
@@ -137,6 +142,7 @@ def comm_records(
         elements=numbers(linked.trace.activities["collective_in_elements"], ABSENT)[row],
         bytes=message_bytes(linked, row),
         **columns,
+        work=work,
     )
 
 
@@ -151,15 +157,19 @@ def _labels(ranks: Sequence[int]) -> tuple[int, ...]:
     return tuple(ranks) if len(set(ranks)) == len(ranks) else tuple(range(len(ranks)))
 
 
+def _work(linked: LinkedTrace, account: DeviceAccount) -> Intervals:
+    """Return when a device worked, communication apart."""
+    work = ~is_top(linked.categorised, "communication", account.rows.row)
+    return Intervals.of(account.rows.start_ns[work], account.rows.end_ns[work])
+
+
 def _of_device(
-    linked: LinkedTrace, account: DeviceAccount, windows: Sequence[Window]
+    linked: LinkedTrace, account: DeviceAccount, windows: Sequence[Window], busy: Intervals
 ) -> dict[str, IntArray]:
     rows = account.rows
     mine = is_top(linked.categorised, "communication", rows.row)
     mine &= is_one_of(linked.trace.activities["kind"], "kernel")[rows.row]
     start, end = rows.start_ns[mine], rows.end_ns[mine]
-    work = ~is_top(linked.categorised, "communication", rows.row)
-    busy = Intervals.of(rows.start_ns[work], rows.end_ns[work])
     return {
         "row": rows.row[mine],
         "start_ns": start,

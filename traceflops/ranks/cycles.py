@@ -18,7 +18,7 @@ from traceflops.ranks.waits import Waits
 from traceflops.table import ABSENT, BoolArray, IntArray, group_sums, groups, ranked
 
 Ratios = npt.NDArray[np.float64]
-_PARTS: Final = 8
+_PARTS: Final = 5
 """So many cycles, at most, a recording without steps is cut into."""
 
 
@@ -27,14 +27,15 @@ class Cycles:
     """Times in ns by step (rows) and rank (columns); `length_ns` by step.
 
     A recording without steps is cut into parts between collectives, whose step is None.
-    `busy_ns` is work of the device other than communication, `exposed_ns` exposed waiting;
-    `sure_ns` is that less the error of the clocks, collective by collective.
+    `busy_ns` is work of the device other than communication, `exposed_ns` exposed waiting.
+    `held_ns` is waiting without other work than communication (`Waits.held_ns`), of each collective
+    less the error of the clocks.
     """
 
     steps: tuple[int | None, ...]
     length_ns: IntArray
     exposed_ns: IntArray
-    sure_ns: IntArray
+    held_ns: IntArray
     busy_ns: IntArray
 
     @property
@@ -68,19 +69,21 @@ def cycles(records: CommRecords, waits: Waits, chosen: BoolArray | None = None) 
     closes = np.flatnonzero(_closing(waits, place, ranks))
     steps, last = _last_of(step[closes], closes, place, waits, ranks)
     pairs = np.flatnonzero((np.diff(steps) == 1) & wanted[last[1:]].any(axis=1))
-    before, after, told = last[pairs], last[pairs + 1], steps[pairs + 1]
-    if not len(steps):
+    before, after = last[pairs], last[pairs + 1]
+    if not len(pairs):
         before, after = _parts(closes[wanted[closes]], place, ranks)
     ended = waits.ended_ns[waits.collective]
     begin, end = ended[before].max(axis=1), ended[after].max(axis=1)
     cycle = _cycle_of(waits.ended_ns, begin, end)[waits.collective]
-    sums = [
-        _sums(values, cycle, place, before.shape)
-        for values in (waits.exposed_ns, np.maximum(waits.exposed_ns - waits.error_ns, 0))
-    ]
+    held = np.maximum(waits.held_ns - waits.error_ns, 0)
     busy = records.busy_ns[waits.row]
-    numbers = told.tolist() if len(steps) else [None] * len(before)
-    return Cycles(tuple(numbers), end - begin, *sums, busy[after] - busy[before])
+    return Cycles(
+        tuple(steps[pairs + 1].tolist() or [None] * len(before)),
+        end - begin,
+        _sums(waits.exposed_ns, cycle, place, before.shape),
+        _sums(held, cycle, place, before.shape),
+        busy[after] - busy[before],
+    )
 
 
 def _closing(waits: Waits, place: IntArray, ranks: int) -> BoolArray:

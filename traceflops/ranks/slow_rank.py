@@ -85,7 +85,7 @@ class Late:
 
 def late_ranks(cycles: Cycles) -> Late | None:
     """Return who is to blame for waiting, None where it is nobody."""
-    own = (cycles.length_ns[:, None] - cycles.sure_ns).astype(np.float64)
+    own = (cycles.length_ns[:, None] - cycles.held_ns).astype(np.float64)
     if not own.size or own.shape[1] < 2:
         return None
     more = own - np.median(own, axis=1, keepdims=True)
@@ -126,10 +126,10 @@ def slow_rank(prepared: Prepared, cycles: Cycles, records: CommRecords) -> SlowR
     late = late_ranks(cycles)
     if late is None:
         return None
-    own, busy = (_more(values, late, cycles.count) for values in (cycles.own_ns, cycles.busy_ns))
+    own, busy = (_more(values, late, cycles.count) for values in (-cycles.held_ns, cycles.busy_ns))
     lost, few = late.lost_ns.clip(0), _few(late.gap_ns)
     steps = tuple(step for at in few.tolist() if (step := cycles.steps[at]) is not None)
-    usual = late.rest[np.argsort(cycles.own_ns[:, late.rest].sum(axis=0), kind="stable")]
+    usual = late.rest[np.argsort(-cycles.held_ns[:, late.rest].sum(axis=0), kind="stable")]
     worst, *others = (records.devices[place] for place in (late.places[0], *usual))
     if busy >= own - busy:
         cause = by_kernels(_within(prepared, steps or cycles.steps), [worst, *others])

@@ -14,6 +14,7 @@ from traceflops.ranks.clocks import Alignment, medians
 from traceflops.ranks.comm_records import CommRecords
 from traceflops.ranks.matching import Matches
 from traceflops.table import BoolArray, IntArray, groups
+from traceflops.timeline import latest_end_before
 
 
 @dataclass(frozen=True)
@@ -21,10 +22,12 @@ class Waits:
     """Waiting by matched record and by collective. Times are in ns, ranks are places.
 
     `row` are the matched records in the order of their collectives, `wait_ns`, `transfer_ns` and
-    `exposed_ns` (waiting while the rank does nothing else) theirs. By collective: `last` is the
-    rank that started last, `margin_ns` by how much, `tie` whether that is within `error_ns` of the
-    clocks; `from_ns` is its start, `ended_ns` the median end, `until_ns` the last end, on aligned
-    clocks. `first` and `final` are its first and last record by start, as places in `row`.
+    `exposed_ns` (waiting while the rank does nothing else) theirs. `held_ns` is waiting while it
+    has no work but communication, where it waits in several collectives that of the first. By
+    collective: `last` is the rank that started last, `margin_ns` by how much, `tie` whether that is
+    within `error_ns` of the clocks; `from_ns` is its start, `ended_ns` the median end, `until_ns`
+    the last end, on aligned clocks. `first` and `final` are its first and last record by start, as
+    places in `row`.
     """
 
     row: IntArray
@@ -32,6 +35,7 @@ class Waits:
     wait_ns: IntArray
     transfer_ns: IntArray
     exposed_ns: IntArray
+    held_ns: IntArray
     first: IntArray
     final: IntArray
     last: IntArray
@@ -67,13 +71,16 @@ def waits(
     final = np.append(first[1:], len(row))[: len(first)] - 1
     latest, margin = start[final], start[final] - start[final - 1]
     waited = np.where(end >= latest[collective], latest[collective] - start, 0)
+    until = records.start_ns[row] + waited
+    exposed = _alone(records, row, until)
     error = 2 * (alignment.residual_p95_ns or 0)
     return Waits(
         row=row,
         collective=collective,
         wait_ns=waited,
         transfer_ns=records.dur_ns[row] - waited,
-        exposed_ns=_alone(records, row, records.start_ns[row] + waited),
+        exposed_ns=exposed,
+        held_ns=_held(records, row, until) if records.work else exposed,
         first=first,
         final=final,
         last=records.place[row[final]],
@@ -92,4 +99,14 @@ def _alone(records: CommRecords, row: IntArray, until_ns: IntArray) -> IntArray:
     for place, mine in groups(records.place[row]):
         start = records.start_ns[row[mine]]
         found[mine] = records.alone[place].length_within(start, until_ns[mine])
+    return found
+
+
+def _held(records: CommRecords, row: IntArray, until_ns: IntArray) -> IntArray:
+    """Return for how long each rank waits without work and in no collective that began before."""
+    before = latest_end_before(records.place[row], records.start_ns[row], until_ns)
+    begin = np.minimum(np.maximum(records.start_ns[row], before), until_ns)
+    found = until_ns - begin
+    for place, mine in groups(records.place[row]):
+        found[mine] -= records.work[place].length_within(begin[mine], until_ns[mine])
     return found
