@@ -33,7 +33,7 @@ _LONE: Final = 0.02
 _OUTLIER: Final = 3
 """So many times as long as any delay of the others it must be."""
 _EACH: Final = 0.04
-"""Share of each of several cycles that is no chance, few as they may be."""
+"""Share of each of several cycles lost to a single rank that is no chance, few as they may be."""
 _SCARCE: Final = 6
 """With so many cycles of other ranks to compare with, both must be twice as much."""
 _PIPELINE: Final = re.compile(r"(^|[^a-z])(pp|pipeline)([^a-z]|$)", re.IGNORECASE)
@@ -100,7 +100,7 @@ def late_ranks(cycles: Cycles) -> Late | None:
     often = gap.sum() >= _WORTH * length and _is_more_than_chance(more, count, gap.mean())
     scarce = 1 + _SCARCE / more[:, rest].size
     alone = lost.max() >= scarce * max(_LONE * length, _OUTLIER * more[:, rest].max())
-    always = len(lost) > 1 and bool((lost >= _EACH * cycles.length_ns).all())
+    always = count == 1 < len(lost) and bool((lost >= _EACH * cycles.length_ns).all())
     is_apart = apart[count - 1] >= _APART * mean[order[0]]
     return Late(late, rest, lost, gap) if is_apart and (often or always or alone) else None
 
