@@ -13,8 +13,7 @@ import numpy as np
 from traceflops.ranks.clocks import Alignment, medians
 from traceflops.ranks.comm_records import CommRecords
 from traceflops.ranks.matching import Matches
-from traceflops.table import BoolArray, IntArray, groups
-from traceflops.timeline import latest_end_before
+from traceflops.table import BoolArray, IntArray, groups, in_order
 
 
 @dataclass(frozen=True)
@@ -71,8 +70,7 @@ def waits(
     final = np.append(first[1:], len(row))[: len(first)] - 1
     latest, margin = start[final], start[final] - start[final - 1]
     waited = np.where(end >= latest[collective], latest[collective] - start, 0)
-    until = records.start_ns[row] + waited
-    exposed = _alone(records, row, until)
+    exposed, held = _waiting(records, row, records.start_ns[row] + waited)
     error = 2 * (alignment.residual_p95_ns or 0)
     return Waits(
         row=row,
@@ -80,7 +78,7 @@ def waits(
         wait_ns=waited,
         transfer_ns=records.dur_ns[row] - waited,
         exposed_ns=exposed,
-        held_ns=_held(records, row, until) if records.work else exposed,
+        held_ns=held,
         first=first,
         final=final,
         last=records.place[row[final]],
@@ -93,20 +91,18 @@ def waits(
     )
 
 
-def _alone(records: CommRecords, row: IntArray, until_ns: IntArray) -> IntArray:
-    """Return for how long, from the start of each record, nothing else ran on its rank."""
-    found = np.zeros(len(row), dtype=np.int64)
-    for place, mine in groups(records.place[row]):
-        start = records.start_ns[row[mine]]
-        found[mine] = records.alone[place].length_within(start, until_ns[mine])
-    return found
+def _waiting(records: CommRecords, row: IntArray, until_ns: IntArray) -> tuple[IntArray, IntArray]:
+    """Return how long each rank waits while nothing else runs on it, and how long without work.
 
-
-def _held(records: CommRecords, row: IntArray, until_ns: IntArray) -> IntArray:
-    """Return for how long each rank waits without work and in no collective that began before."""
-    before = latest_end_before(records.place[row], records.start_ns[row], until_ns)
-    begin = np.minimum(np.maximum(records.start_ns[row], before), until_ns)
-    found = until_ns - begin
+    The second leaves out communication as work, and what it waits in collectives begun before.
+    """
+    exposed, held = np.zeros((2, len(row)), dtype=np.int64)
     for place, mine in groups(records.place[row]):
-        found[mine] -= records.work[place].length_within(begin[mine], until_ns[mine])
-    return found
+        rows = mine[in_order(records.start_ns[row[mine]])]
+        start, until = records.start_ns[row[rows]], until_ns[rows]
+        exposed[rows] = records.alone[place].length_within(start, until)
+        before = np.maximum.accumulate(np.append(start[:1], until))[:-1]
+        begin = np.clip(before, start, until)
+        work = records.work[place].length_within(begin, until) if records.work else 0
+        held[rows] = until - begin - work
+    return exposed, held if records.work else exposed
