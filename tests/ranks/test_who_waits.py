@@ -320,3 +320,25 @@ def test_the_slow_rank_is_blamed_and_a_healthy_job_blames_nobody(
         assert slow is not None
         assert (slow.rank, slow.cause, slow.sporadic) == (2, "slow_clock", False)
         assert slow.factor == pytest.approx(1.12, abs=0.02)
+
+
+def test_a_rank_is_blamed_for_waiting_in_two_collectives_at_once() -> None:
+    """Neither is exposed, as the other runs; both together are."""
+    ranks = [
+        [
+            kernel
+            for at in range(0, 6_000, 1_000)
+            for kernel in (
+                ("gemm", at, at + work),
+                (REDUCE, at + work, at + 800),
+                (SPREAD, at + work, at + 810),
+            )
+        ]
+        for work in (500, 500, 700)
+    ]
+    report = report_of(*ranks)
+    assert [one.exposed_wait_ns for one in report.by_rank()] == [0, 0, 0]
+    assert report.slow is not None and report.slow.rank == 2
+    # Five cycles from one end to the next; the GPUs of the others stand still for 200 us in each.
+    assert report.slow.lost_ns_per_step == 5 * 200_000
+    assert (report.slow.own_ns, report.slow.busy_ns) == (1_000_000, 1_000_000)

@@ -69,7 +69,7 @@ class CommRecords:
     KINDS or -1, `group` in `groups`.
     `busy_ns` is how long the device had worked (communication apart) before the end, counted from
     its first activity. `step` is the number of the step in which it starts. `alone` has, by
-    rank, when exactly one activity ran on it.
+    rank, when exactly one activity ran on it, `work` when any did but communication.
     """
 
     ranks: tuple[int, ...]
@@ -87,6 +87,7 @@ class CommRecords:
     start_ns: IntArray
     end_ns: IntArray
     busy_ns: IntArray
+    work: tuple[Intervals, ...] = ()
 
     @cached_property
     def dur_ns(self) -> IntArray:
@@ -110,7 +111,11 @@ def comm_records(
     """Return the kernels of communication on all devices over everything recorded."""
     devices = sorted(accounts, key=lambda device: (_rank(linked, device), device))
     kernels = is_one_of(linked.trace.activities["kind"], "kernel")
-    parts = [_of_device(linked, kernels, accounts[one], windows[one]) for one in devices]
+    work = tuple(_work(linked, accounts[device]) for device in devices)
+    parts = [
+        _of_device(linked, kernels, accounts[device], windows[device], busy)
+        for device, busy in zip(devices, work, strict=True)
+    ]
     row = np.concatenate([part["row"] for part in parts] or [np.empty(0, np.int64)])
     place = np.repeat(np.arange(len(parts)), [len(part["row"]) for part in parts])
     columns = {
@@ -136,6 +141,7 @@ def comm_records(
         elements=elements,
         bytes=size,
         **columns,
+        work=work,
     )
 
 
@@ -157,15 +163,23 @@ def rank_labels(ranks: Sequence[int]) -> tuple[int, ...]:
     return tuple(ranks) if len(set(ranks)) == len(ranks) else tuple(range(len(ranks)))
 
 
+def _work(linked: LinkedTrace, account: DeviceAccount) -> Intervals:
+    """Return when a device worked, communication apart."""
+    work = ~is_top(linked.categorised, "communication", account.rows.row)
+    return Intervals.of(account.rows.start_ns[work], account.rows.end_ns[work])
+
+
 def _of_device(
-    linked: LinkedTrace, kernels: BoolArray, account: DeviceAccount, windows: Sequence[Window]
+    linked: LinkedTrace,
+    kernels: BoolArray,
+    account: DeviceAccount,
+    windows: Sequence[Window],
+    busy: Intervals,
 ) -> dict[str, IntArray]:
     rows = account.rows
     mine = is_top(linked.categorised, "communication", rows.row)
     mine &= kernels[rows.row]
     start, end = rows.start_ns[mine], rows.end_ns[mine]
-    work = ~is_top(linked.categorised, "communication", rows.row)
-    busy = Intervals.of(rows.start_ns[work], rows.end_ns[work])
     return {
         "row": rows.row[mine],
         "start_ns": start,

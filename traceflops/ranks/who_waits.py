@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -15,8 +15,8 @@ from traceflops.ranks.matching import Matches, matched
 from traceflops.ranks.projected_records import projected_records
 from traceflops.ranks.slow_rank import SlowRank, slow_rank
 from traceflops.ranks.waits import Waits, waits
-from traceflops.table import IntArray, exact_sums, group_rows, numbers
-from traceflops.windows import Prepared, origins
+from traceflops.table import BoolArray, IntArray, exact_sums, group_rows, groups, numbers
+from traceflops.windows import LAST_STEP, Prepared, chosen_time, origins
 
 _BUS: Final = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1}
 """Bus bandwidth by algorithm bandwidth is so often (n - 1) / n, as nccl-tests has it; else 1."""
@@ -177,14 +177,15 @@ def rank_report(prepared: Prepared) -> RankReport | None:
     calendar = bool(prepared.accounts) and origins(prepared).aligned
     comparable = bool(alignment.basis) or (calendar and alignment.is_possible)
     found = waits(records, matches, alignment, comparable=comparable)
-    steps = cycles(records, found)
+    chosen = _chosen(prepared, records) if records.devices else None
+    steps = cycles(records, found, chosen)
     return RankReport(
         records,
         matches,
         alignment,
         found,
         steps,
-        slow_rank(prepared, steps, records),
+        slow_rank(prepared, steps, records) if comparable else None,
         _is_partial(prepared, records),
     )
 
@@ -193,6 +194,16 @@ def _all_records(prepared: Prepared) -> CommRecords:
     if not prepared.accounts:
         return projected_records(prepared.trace)
     return comm_records(prepared.linked, prepared.accounts, prepared.windows)
+
+
+def _chosen(prepared: Prepared, records: CommRecords) -> BoolArray:
+    """Return which records start in the chosen windows; the last step counts."""
+    found = np.zeros(len(records), dtype=np.bool_)
+    for place, rows in groups(records.place):
+        windows = prepared.windows[records.devices[place]]
+        wanted = (replace(one, used=one.used or one.left_out == LAST_STEP) for one in windows)
+        found[rows] = chosen_time(tuple(wanted)).contains(records.start_ns[rows])
+    return found
 
 
 def _is_partial(prepared: Prepared, records: CommRecords) -> bool:
