@@ -52,6 +52,8 @@ class CollectiveArgs(Args, gc=False):
     group: Any = msgspec.field(name="Process Group Name", default=None)
     group_size: int = msgspec.field(name="Group size", default=ABSENT)
     group_ranks: Any = msgspec.field(name="Process Group Ranks", default=None)
+    source: int = msgspec.field(name="Src Rank", default=ABSENT)
+    target: int = msgspec.field(name="Dst Rank", default=ABSENT)
 
 
 class DeviceArgs(CollectiveArgs, gc=False):

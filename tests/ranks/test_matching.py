@@ -47,6 +47,7 @@ class Job:
             row=np.arange(len(turn)),
             kind=np.full(len(turn), KINDS.index("all_reduce")),
             group=np.zeros(len(turn), dtype=np.int64),
+            peer=unknown,
             sequence=unknown,
             elements=self.elements[turn],
             bytes=unknown,

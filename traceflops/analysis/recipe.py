@@ -52,7 +52,7 @@ from traceflops.mfu import (
 )
 from traceflops.phases import phase
 from traceflops.privacy import Placeholders, check_privacy, redacted, removed
-from traceflops.ranks import RankReport, collective_work, rank_report
+from traceflops.ranks import RankReport, collective_work, links_of, rank_report
 from traceflops.remedies import remedy
 from traceflops.table import Trace, distinct, numbers
 from traceflops.timeline import COPIES_MISSING, EMPTY_ACCOUNT, Account, DeviceAccount, whole_span
@@ -150,7 +150,7 @@ def analysis_of(
         work = attributed_work(prepared.as_launched, activity_flops(measured.executed))
     pace, launches = launching(prepared, measured.executed.phases) or (None, None)
     lacks_copies = is_said(prepared.trace, COPIES_MISSING)
-    who_waits = rank_report(prepared)
+    who_waits = rank_report(prepared, links_of(prepared, measured.devices, peaks.link))
     found = all_losses(total, measured, moved, waits, lacks_copies=lacks_copies)
     return Analysis(
         source=linked.trace.source,

@@ -120,18 +120,28 @@ class Rates:
         float | None, option("TFLOPS", "Dense peak per device in TFLOP/s, for all data types.")
     ] = None
 
+    link: Annotated[
+        float | None,
+        option(
+            "GB/S",
+            "Peak of the links between ranks, per device and direction, in GB/s.",
+            min=0.001,
+        ),
+    ] = None
+
     def peaks(self) -> PeakOptions:
         """Return them as `analyze` takes them. Raises UsageError for what cannot be meant."""
         from traceflops.devices import SeenDevice, chosen
         from traceflops.mfu import PeakOptions
 
         chosen(self.device, self.peak, SeenDevice(None))  # before a large file is read in vain
-        return PeakOptions(self.device, self.peak)
+        return PeakOptions(self.device, self.peak, self.link)
 
     def words(self) -> list[str]:
         """Return the options as they are typed."""
         device = ["--device", self.device] if self.device is not None else []
-        return device + (["--peak", f"{self.peak:g}"] if self.peak is not None else [])
+        rates = (("--peak", self.peak), ("--link", self.link))
+        return device + [word for name, rate in rates if rate for word in (name, f"{rate:g}")]
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from traceflops.faces import lazy
 
 if TYPE_CHECKING:
     from traceflops.ranks.collectives import Collective, collective_work
+    from traceflops.ranks.link_rates import LinkRate, Links, links_of
     from traceflops.ranks.rank_spread import (
         FloatArray,
         OwnTimes,
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     )
     from traceflops.ranks.slow_rank import SlowRank
     from traceflops.ranks.who_waits import (
-        LinkRate,
         MatchedCollective,
         RankReport,
         RankWaits,

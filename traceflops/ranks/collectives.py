@@ -32,7 +32,7 @@ _SIZES: Final[Mapping[str, int]] = {
 }
 """Bytes of an element by the name of its type in lower case."""
 _EIGHT_BITS: Final = "float8_"
-_ONE_SIDE_TELLS: Final = frozenset({"broadcast", "reduce"})
+_ONE_SIDE_TELLS: Final = frozenset({"broadcast", "reduce", "send", "recv"})
 """Collectives that put in as much as they get out, on the ranks that do both."""
 
 

@@ -21,6 +21,7 @@ from traceflops.attribution import host_marks, innermost_mark, instants
 from traceflops.ranks.collectives import message_bytes
 from traceflops.table import (
     ABSENT,
+    BoolArray,
     IntArray,
     codes,
     group_rows,
@@ -51,6 +52,8 @@ _KINDS: Final = {
 """Words of the kinds, letters only; the first that is found counts."""
 KINDS: Final = tuple(_KINDS)
 POINT_TO_POINT: Final = frozenset({"send", "recv", "send_recv"})
+SEND, RECV, EXCHANGE = (KINDS.index(kind) for kind in ("send", "recv", "send_recv"))
+_SIDES: Final = (SEND, RECV)
 _RANGE: Final = re.compile(r"(?:nccl|rccl|c10d|gloo)::?(?=[a-z_])")
 """How frameworks begin the names of annotations and operators of a collective."""
 
@@ -72,7 +75,8 @@ class CommRecords:
     """Kernels of communication of all ranks, by rank and start; numbers that are absent are ABSENT.
 
     `devices` are those of the ranks. `place` is the rank's place in `ranks`; `kind` is a place in
-    KINDS or -1, `group` in `groups`.
+    KINDS or -1, `group` in `groups`; `peer` is the place of the rank that a send is to or a receive
+    is from, -1 where it is not known, and for other kinds.
     `busy_ns` is how long the device had worked (communication apart) before the end, counted from
     its first activity. `step` is the number of the step in which it starts. `alone` has, by
     rank, when exactly one activity ran on it.
@@ -86,6 +90,7 @@ class CommRecords:
     row: IntArray
     kind: IntArray
     group: IntArray
+    peer: IntArray
     sequence: IntArray
     elements: IntArray
     bytes: IntArray
@@ -99,13 +104,13 @@ class CommRecords:
         """Return how long each kernel ran."""
         return self.end_ns - self.start_ns
 
+    @cached_property
+    def is_pair(self) -> BoolArray:
+        """Return which kernels are one side of a send and its receive."""
+        return np.isin(self.kind, _SIDES)
+
     def __len__(self) -> int:
         return len(self.row)
-
-    def members(self, group: int) -> list[IntArray]:
-        """Return the rows of a group by rank, without ranks that have none."""
-        mine = np.flatnonzero(self.group == group)
-        return [mine[places] for _, places in groups(self.place[mine])]
 
 
 def comm_records(
@@ -124,17 +129,22 @@ def comm_records(
     }
     facts = _Facts(linked, row)
     group, known = facts.groups(place)
+    kind = facts.kind(place)
+    ranks = _labels([_rank(linked, device) for device in devices])
+    peer, pairs = np.full(len(row), -1, dtype=np.int64), np.flatnonzero(np.isin(kind, _SIDES))
+    peer[pairs] = _peers(facts.other_side(kind)[pairs], group[pairs], known, place[pairs], ranks)
     return CommRecords(
-        ranks=_labels([_rank(linked, device) for device in devices]),
+        ranks=ranks,
         devices=tuple(devices),
         groups=known,
         alone=tuple(_alone(accounts[device]) for device in devices),
         place=place,
         row=row,
-        kind=facts.kind(place),
+        kind=kind,
         group=group,
+        peer=peer,
         sequence=facts.sequence(),
-        elements=numbers(linked.trace.activities["collective_in_elements"], ABSENT)[row],
+        elements=facts.elements(kind),
         bytes=message_bytes(linked, row),
         **columns,
     )
@@ -149,6 +159,37 @@ def _rank(linked: LinkedTrace, device: int) -> int:
 def _labels(ranks: Sequence[int]) -> tuple[int, ...]:
     """Return the ranks, or the numbers of the devices where these do not tell them apart."""
     return tuple(ranks) if len(set(ranks)) == len(ranks) else tuple(range(len(ranks)))
+
+
+def _peers(
+    number: IntArray,
+    group: IntArray,
+    known: Sequence[CommGroup],
+    place: IntArray,
+    ranks: Sequence[int],
+) -> IntArray:
+    """Return the place of the rank with a number in its group, -1 where that is not known."""
+    found = np.full(len(number), -1, dtype=np.int64)
+    for one, mine in groups(group):
+        members = _members(known[one], ranks)
+        inside = (number[mine] >= 0) & (number[mine] < len(members) - 1)
+        peer = members[np.where(inside, number[mine], -1)]
+        peer[peer == place[mine]] = -1
+        two = np.unique(place[mine])
+        is_pair = len(two) == 2 and known[one].size in (None, 2)
+        found[mine] = np.where((peer < 0) & is_pair, two.sum() - place[mine], peer)
+    return found
+
+
+def _members(group: CommGroup, ranks: Sequence[int]) -> IntArray:
+    """Return the places of the ranks of a group, and -1 behind them.
+
+    A group that lists none is taken for all ranks where it is as large.
+    """
+    is_all = group.size in (None, len(ranks))
+    listed = group.ranks or (range(max(ranks) + 1) if is_all else ())
+    place_of = {rank: at for at, rank in enumerate(ranks)}
+    return np.array([*(place_of.get(rank, -1) for rank in listed), -1], dtype=np.int64)
 
 
 def _of_device(
@@ -230,6 +271,22 @@ class _Facts:
         of_op = _kinds([text if _RANGE.match(text) else "" for text in ops], by_op)
         found = taken(_kinds(labels, code), code)
         return np.where(found >= 0, found, taken(of_op, by_op))
+
+    def other_side(self, kind: IntArray) -> IntArray:
+        """Return the number in its group of the rank that each sends to, or else receives from."""
+        source, target = (
+            numbers(self._activities[f"collective_{way}"], ABSENT)[self._rows]
+            for way in ("source", "target")
+        )
+        return np.where(kind == SEND, target, source)
+
+    def elements(self, kind: IntArray) -> IntArray:
+        """Return the elements that each puts in, of a receive those that it gets."""
+        put, get = (
+            numbers(self._activities[f"collective_{way}_elements"], ABSENT)[self._rows]
+            for way in ("in", "out")
+        )
+        return np.where(kind == RECV, np.maximum(put, get), put)
 
     def groups(self, place: IntArray) -> tuple[IntArray, tuple[CommGroup, ...]]:
         """Return the group of each kernel, and the groups."""

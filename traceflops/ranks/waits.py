@@ -25,7 +25,8 @@ class Waits:
     rank that started last, `margin_ns` by how much, `tie` whether that is within the error of the
     clocks; `from_ns` is its start, `ended_ns` the median end, `until_ns` the last end, on aligned
     clocks; `lost_ns` by how much it would at most have ended earlier if the last rank had come as
-    early as the one before it: nothing for ties, nothing while the others had other work.
+    early as the one before it: nothing for ties, nothing while the others had other work, nothing
+    for sends and receives, whose waiting is that of a pipeline.
     """
 
     row: IntArray
@@ -77,7 +78,11 @@ def waits(
         from_ns=latest,
         ended_ns=medians(collective, end),
         until_ns=np.maximum.reduceat(end, first) if len(row) else end,
-        lost_ns=np.where(tie, 0, np.minimum(margin, _least_of_others(exposed, first, final))),
+        lost_ns=np.where(
+            tie | records.is_pair[row[first]],
+            0,
+            np.minimum(margin, _least_of_others(exposed, first, final)),
+        ),
     )
 
 

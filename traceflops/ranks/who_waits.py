@@ -9,16 +9,15 @@ from typing import Final
 import numpy as np
 
 from traceflops.ranks.clocks import Alignment, aligned
-from traceflops.ranks.comm_records import KINDS, CommRecords, comm_records
+from traceflops.ranks.comm_records import CommRecords, comm_records
 from traceflops.ranks.cycles import Cycles, cycles
+from traceflops.ranks.link_rates import LinkRate, Links, kind_name, link_rates
 from traceflops.ranks.matching import Matches, matched
 from traceflops.ranks.slow_rank import SlowRank, slow_rank
 from traceflops.ranks.waits import Waits, waits
-from traceflops.table import IntArray, exact_sums, group_rows, numbers
+from traceflops.table import IntArray, exact_sums, numbers
 from traceflops.windows import Prepared, origins
-
-_BUS: Final = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1}
-"""Bus bandwidth by algorithm bandwidth is so often (n - 1) / n, as nccl-tests has it; else 1."""
+_NO_LINKS: Final = Links()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,25 +55,6 @@ class RankWaits:
     marginal_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class LinkRate:
-    """The bandwidth of collectives of one kind, group and size over their transfer alone.
-
-    GB/s; `bus` is the rate of the links as nccl-tests defines it. `slowest` and `fastest` are the
-    5th and 95th percentile over the calls of `bus`.
-    """
-
-    kind: str
-    group: str
-    ranks: int
-    bytes: int
-    count: int
-    algorithm: float
-    bus: float
-    slowest: float
-    fastest: float
-
-
 @dataclass(frozen=True)
 class RankReport:
     """The collectives of several ranks over everything recorded, and what waiting in them costs.
@@ -90,6 +70,7 @@ class RankReport:
     cycles: Cycles
     slow: SlowRank | None
     partial: bool
+    links: Links
 
     @property
     def unmatched(self) -> int:
@@ -107,7 +88,7 @@ class RankReport:
         first = found.row[found.first]
         for index, row in enumerate(first.tolist()):
             yield MatchedCollective(
-                kind=_kind(records, row),
+                kind=kind_name(records, row),
                 group=records.groups[int(records.group[row])].name,
                 index=index,
                 step=_known(int(records.step[row])),
@@ -138,32 +119,13 @@ class RankReport:
 
     def rates(self) -> list[LinkRate]:
         """Return the bandwidths by kind, group and size; none where ranks are missing."""
-        records, found = self.records, self.waits
-        size, spent = _message(records, found), found.until_ns - found.from_ns
-        known = np.flatnonzero((size > 0) & (spent > 0))
-        if self.partial or not len(known):
+        if self.partial:
             return []
-        row = found.row[found.first]
-        number, firsts = group_rows((records.kind[row], records.group[row], size))
-        ranks = np.diff(np.append(found.first, len(found.row)))
-        rates = []
-        for code, at in enumerate(firsts.tolist()):
-            mine = known[number[known] == code]
-            if not len(mine):
-                continue
-            rate = size[mine] / spent[mine]
-            kind, many = _kind(records, int(row[at])), int(ranks[at])
-            factor = _BUS[kind] * (many - 1) / many if kind in _BUS else 1.0
-            slowest, bus, fastest = (np.quantile(rate, [0.05, 0.5, 0.95]) * factor).tolist()
-            group = records.groups[int(records.group[row[at]])].name
-            total = float(size[mine].sum() / spent[mine].sum())
-            rates.append(
-                LinkRate(kind, group, many, int(size[at]), len(mine), total, bus, slowest, fastest)
-            )
-        return sorted(rates, key=lambda rate: -rate.bytes * rate.count)
+        error = 2 * (self.alignment.residual_p95_ns or 0)
+        return link_rates(self.records, self.waits, self.links, error)
 
 
-def rank_report(prepared: Prepared) -> RankReport | None:
+def rank_report(prepared: Prepared, links: Links = _NO_LINKS) -> RankReport | None:
     """Return who waits for whom, None where there is one rank only."""
     if len(prepared.accounts) < 2:
         return None
@@ -181,6 +143,7 @@ def rank_report(prepared: Prepared) -> RankReport | None:
         steps,
         slow_rank(prepared, steps, records),
         _is_partial(prepared, records),
+        links,
     )
 
 
@@ -194,11 +157,6 @@ def _message(records: CommRecords, found: Waits) -> IntArray:
     """Return the bytes of each collective: the most that a rank has, as all move the same."""
     bytes_ = records.bytes[found.row]
     return np.maximum.reduceat(bytes_, found.first) if len(found.first) else found.first
-
-
-def _kind(records: CommRecords, row: int) -> str:
-    place = int(records.kind[row])
-    return KINDS[place] if place >= 0 else "unknown"
 
 
 def _known(number: int) -> int | None:
