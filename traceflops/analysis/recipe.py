@@ -37,6 +37,7 @@ from traceflops.findings import (
     late_rank_sentence,
     loss_findings,
     records_verdict,
+    slow_link_findings,
     uneven_findings,
     untimed_verdict,
     verdict,
@@ -270,6 +271,7 @@ def _findings(
     findings = (
         *loss_findings(found, measured, basis_of(prepared.plan.choice)),
         *late_rank_findings(who_waits),
+        *slow_link_findings(who_waits),
         *uneven_findings(spread_of(devices), devices),
     )
     return tuple(sorted(findings, key=attrgetter("share"), reverse=True))

@@ -12,7 +12,9 @@ from traceflops.faces import lazy
 
 if TYPE_CHECKING:
     from traceflops.ranks.collectives import Collective, collective_work
+    from traceflops.ranks.experts import ExpertGroup
     from traceflops.ranks.link_rates import LinkRate, Links, links_of
+    from traceflops.ranks.pipelines import Pipelines, Stage
     from traceflops.ranks.rank_spread import (
         FloatArray,
         OwnTimes,

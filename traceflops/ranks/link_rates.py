@@ -109,9 +109,7 @@ def _nodes(prepared: Prepared) -> dict[int, int]:
     return {device: number[:device].count(own) for device, own in enumerate(number)}
 
 
-def link_rates(
-    records: CommRecords, waits: Waits, links: Links, error_ns: int
-) -> list[LinkRate]:
+def link_rates(records: CommRecords, waits: Waits, links: Links, error_ns: int) -> list[LinkRate]:
     """Return the bandwidths by kind, group and size, those that moved most first.
 
     `error_ns` is by how much the clocks of ranks may be apart.

@@ -75,9 +75,7 @@ def _together(records: CommRecords) -> IntArray:
     return np.where(records.is_pair & (peer < 0), -1, key)
 
 
-def _without_pairs(
-    records: CommRecords, members: Sequence[IntArray], table: IntArray
-) -> IntArray:
+def _without_pairs(records: CommRecords, members: Sequence[IntArray], table: IntArray) -> IntArray:
     """Return the matches without exchanges between some of more than two ranks.
 
     Kernels of an exchange do not say whom it is with. It is of all ranks if nearly all match.

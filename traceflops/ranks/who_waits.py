@@ -11,12 +11,15 @@ import numpy as np
 from traceflops.ranks.clocks import Alignment, aligned
 from traceflops.ranks.comm_records import CommRecords, comm_records
 from traceflops.ranks.cycles import Cycles, cycles
+from traceflops.ranks.experts import ExpertGroup, expert_groups
 from traceflops.ranks.link_rates import LinkRate, Links, kind_name, link_rates
 from traceflops.ranks.matching import Matches, matched
+from traceflops.ranks.pipelines import Pipelines, pipelines
 from traceflops.ranks.slow_rank import SlowRank, slow_rank
 from traceflops.ranks.waits import Waits, waits
 from traceflops.table import IntArray, exact_sums, numbers
 from traceflops.windows import Prepared, origins
+
 _NO_LINKS: Final = Links()
 
 
@@ -71,11 +74,19 @@ class RankReport:
     slow: SlowRank | None
     partial: bool
     links: Links
+    pipeline: Pipelines | None
+    experts: tuple[ExpertGroup, ...]
 
     @property
     def unmatched(self) -> int:
         """Return how many kernels of communication have no match on the other ranks."""
         return int((self.matches.collective < 0).sum())
+
+    @property
+    def span_ns(self) -> int:
+        """Return the time from the first to the last matched collective."""
+        found = self.waits
+        return int(found.until_ns.max()) - int(found.from_ns.min()) if len(found.first) else 0
 
     def collectives(self) -> Iterator[MatchedCollective]:
         """Yield the matched collectives in the order of time."""
@@ -144,6 +155,8 @@ def rank_report(prepared: Prepared, links: Links = _NO_LINKS) -> RankReport | No
         slow_rank(prepared, steps, records),
         _is_partial(prepared, records),
         links,
+        pipelines(prepared, records, found, alignment) if comparable else None,
+        tuple(expert_groups(prepared, records, found)),
     )
 
 
