@@ -74,6 +74,8 @@ COLLECTIVE = {
     "collective_group": "Process Group Name",
     "collective_group_size": "Group size",
     "collective_group_ranks": "Process Group Ranks",
+    "collective_source": "Src Rank",
+    "collective_target": "Dst Rank",
 }
 GENERATED = ("kernel_backend", "kernel_hash", "kernel_kwargs", "num_warps", "num_stages")
 COPIES = {

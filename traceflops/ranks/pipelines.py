@@ -268,6 +268,8 @@ class _Run:
     @property
     def micro_batches(self) -> int | None:
         """Return how many messages of the main size the first stage sends in most steps."""
+        if self.steps == [ABSENT]:
+            return None
         found = self._messages
         forth = (found.source == self._places[0]) & (found.target == self._places[1])
         forth &= np.isin(found.step, self.steps)
