@@ -1,7 +1,7 @@
 """Pipelines, experts and links: jobs small enough to work out by hand."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 
 from tests.build import trace_of
 from tests.conftest import examples
+from traceflops import analyze
 from traceflops.analysis.preparation import prepare
+from traceflops.mfu import PeakOptions
 from traceflops.ranks import Links, RankReport, rank_report
 from traceflops.table import Trace
 from traceflops.windows import Selection
@@ -179,6 +181,32 @@ def test_without_steps_nobody_knows_the_micro_batches() -> None:
     assert found(report) == idle_in(job)
 
 
+def test_sends_and_receives_of_a_stage_are_waiting_and_transfer() -> None:
+    job = Job(2, steps=[0, 1_000, 2_000])
+    for start in (0, 1_000):
+        job.add(0, "gemm", start, start + 100)
+        job.send(0, 1, sent=start + 100, asked=start + 40, takes=10, size=1_000)
+        job.add(1, "gemm", start + 110, start + 200)
+        job.send(1, 0, sent=start + 200, asked=start + 230, takes=10, size=1_000)
+        job.add(0, "gemm", start + 240, start + 250)
+    pipeline = job.report().pipeline
+    assert pipeline is not None
+    first, second = (
+        tuple(
+            ns // US
+            for ns in (
+                one.send_wait_ns,
+                one.send_transfer_ns,
+                one.receive_wait_ns,
+                one.receive_transfer_ns,
+            )
+        )
+        for one in pipeline.ranks
+    )
+    assert first == (0, 2 * 10, 0, 2 * 10)
+    assert second == (2 * 30, 2 * 10, 2 * 60, 2 * 10)
+
+
 def test_ranks_that_exchange_in_a_ring_are_no_pipeline() -> None:
     job = Job(2)
     for start in range(0, 1_000, 100):
@@ -234,6 +262,67 @@ def test_the_one_slow_pair_shows() -> None:
     slow = rates[2, 3]
     assert (slow.bus, slow.usual, slow.peak, slow.of_peak) == (200.0, 800.0, 1_000.0, 0.2)
     assert slow.lost_ns == 4 * (200 - 50) * US
+
+
+def test_a_slow_pair_is_a_finding() -> None:
+    job = Job(4)
+    for step in range(4):
+        for source in range(3):
+            takes = 300 if source == 1 else 100
+            job.send(source, source + 1, 1_000 * step, 1_000 * step, takes, 10_000_000)
+    findings = {one.rule: one for one in analyze(job.trace()).findings}
+    found = findings["slow-link"]
+    assert found.sentence.startswith(
+        "The link of ranks 1, 2 is slow: send-recv runs at 133 GB/s, elsewhere at 400 GB/s "
+        "(3 times as fast). That costs 800 µs."
+    )
+    # From the first start to the last end it is 3.3 ms; 4 calls take 200 us longer.
+    assert (found.severity, found.share) == ("high", pytest.approx(800 / 3_300))
+
+
+def all_reduce(job: Job, members: Sequence[int], takes: int) -> None:
+    facts = {
+        "collective": "allreduce",
+        "collective_dtype": "Float",
+        "collective_in_elements": 10_000_000,
+        "collective_out_elements": 10_000_000,
+        "collective_group": "dp",
+        "collective_group_ranks": str(list(members)),
+        "collective_group_size": len(members),
+    }
+    for turn in range(4):
+        for rank in members:
+            start = 2_000 * turn
+            job.add(rank, "ncclDevKernel_AllReduce_Sum", start, start + takes, 20, **facts)
+
+
+def test_the_one_slow_group_shows() -> None:
+    job = Job(8)
+    for first, takes in ((0, 200), (1, 400)):  # ranks 0, 2, 4, 6 and 1, 3, 5, 7
+        all_reduce(job, range(first, 8, 2), takes)
+    slow, usual = sorted(job.report().rates(), key=lambda rate: not rate.slow)
+    assert (slow.members, slow.slow, usual.slow) == ((1, 3, 5, 7), True, False)
+    assert (slow.bus, slow.usual) == (150.0, 300.0)  # 40 MB in 400 us, by 2 (n - 1) / n
+
+
+@pytest.mark.parametrize("given", [None, 200.0])
+@pytest.mark.parametrize("numbers", [[0, 1, 2, 3], [0, 0, 0, 0]])
+def test_the_peak_is_half_of_both_directions_unless_given(
+    given: float | None, numbers: list[int]
+) -> None:
+    job = Job(4)
+    all_reduce(job, range(4), 200)
+    trace = job.trace()
+    at = trace.devices.schema.get_field_index("local_id")
+    devices = trace.devices.set_column(at, trace.devices.field(at), [numbers])
+    trace = replace(trace, tables={**trace.tables, "devices": devices})
+    ranks = analyze(trace, peaks=PeakOptions("h100-sxm", link=given)).ranks
+    assert ranks is not None
+    (rate,) = ranks.rates()
+    # An H100 SXM has 900 GB/s in both directions. One number on all: perhaps several nodes.
+    expected = given or (450.0 if numbers[1] else None)
+    assert rate.peak == expected
+    assert rate.of_peak == (None if expected is None else 300 / expected)
 
 
 @pytest.mark.parametrize(("calls", "takes"), [(2, 200), (4, 60)])

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from traceflops.windows import Selection
 
 Text = str | None
+_LEAST_LINK, _LARGEST_LINK = 0.01, 100_000.0
 
 
 def option(metavar: str, help_text: str, *names: str, **more: Any) -> Any:
@@ -122,19 +123,19 @@ class Rates:
 
     link: Annotated[
         float | None,
-        option(
-            "GB/S",
-            "Peak of the links between ranks, per device and direction, in GB/s.",
-            min=0.001,
-        ),
+        option("GB/S", "Peak of the links between ranks, per device and direction, in GB/s."),
     ] = None
 
     def peaks(self) -> PeakOptions:
         """Return them as `analyze` takes them. Raises UsageError for what cannot be meant."""
         from traceflops.devices import SeenDevice, chosen
+        from traceflops.errors import UsageError
         from traceflops.mfu import PeakOptions
 
         chosen(self.device, self.peak, SeenDevice(None))  # before a large file is read in vain
+        if self.link is not None and not _LEAST_LINK <= self.link <= _LARGEST_LINK:
+            hint = "give the rate of one device in one direction, e.g. 450"
+            raise UsageError(f"--link {self.link:g} is no rate in GB/s", hint)
         return PeakOptions(self.device, self.peak, self.link)
 
     def words(self) -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import pairwise
 from typing import Final
 
@@ -32,6 +32,7 @@ class Stage:
     """What one rank of a pipeline did in all steps, in ns; the parts add up to the pipeline's time.
 
     `transfer_ns` is transfer while it computes nothing. Ranks of one `pipeline` have one number.
+    What its sends and receives waited and transferred is that of their kernels, also beside work.
     """
 
     rank: int
@@ -42,6 +43,10 @@ class Stage:
     warm_up_ns: int
     steady_ns: int
     drain_ns: int
+    send_wait_ns: int
+    send_transfer_ns: int
+    receive_wait_ns: int
+    receive_transfer_ns: int
 
     @property
     def bubble_ns(self) -> int:
@@ -67,7 +72,7 @@ class Pipelines:
 
 @dataclass(frozen=True, slots=True)
 class _Messages:
-    """Matched sends: places of the ranks, step, bytes or elements, when sent and received."""
+    """Matched sends: places of the ranks, step, elements, when sent and received, and how long."""
 
     source: IntArray
     target: IntArray
@@ -75,11 +80,14 @@ class _Messages:
     size: IntArray
     sent_ns: IntArray
     here_ns: IntArray
+    send_wait_ns: IntArray
+    send_transfer_ns: IntArray
+    receive_wait_ns: IntArray
+    receive_transfer_ns: IntArray
 
     def take(self, rows: IntArray) -> _Messages:
         """Return some of them."""
-        columns = (self.source, self.target, self.step, self.size, self.sent_ns, self.here_ns)
-        return _Messages(*(column[rows] for column in columns))
+        return _Messages(*(getattr(self, column.name)[rows] for column in fields(self)))
 
 
 def pipelines(
@@ -131,6 +139,7 @@ def _messages(records: CommRecords, waits: Waits, alignment: Alignment) -> _Mess
         records.elements[sent],
         end[send],
         end[receive],
+        *(ns[side] for side in (send, receive) for ns in (waits.wait_ns, waits.transfer_ns)),
     )
     return found.take(np.argsort(found.here_ns, kind="stable"))
 
@@ -293,4 +302,16 @@ class _Run:
             ]
             busy = int(lane.work.length_within(self.starts, self.stops).sum())
             whole = int((self.stops - self.starts).sum())
-            yield Stage(lane.rank, number, at, busy, whole - busy - sum(free), *free)
+            moved = self._moved(self._places[at])
+            yield Stage(lane.rank, number, at, busy, whole - busy - sum(free), *free, *moved)
+
+    def _moved(self, place: int) -> Iterator[int]:
+        """Yield how long sends wait and transfer in the steps, then receives."""
+        found, inside = self._messages, np.isin(self._messages.step, self.steps)
+        sends, receives = (inside & (side == place) for side in (found.source, found.target))
+        for mine, wait, transfer in (
+            (sends, found.send_wait_ns, found.send_transfer_ns),
+            (receives, found.receive_wait_ns, found.receive_transfer_ns),
+        ):
+            yield int(wait[mine].sum())
+            yield int(transfer[mine].sum())
