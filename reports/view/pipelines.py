@@ -31,7 +31,7 @@ def pipeline_sentences(analysis: Analysis) -> Iterator[str]:
     ranks = analysis.ranks
     if ranks is not None and ranks.pipeline is not None:
         yield _pipeline(ranks.pipeline)
-    for group in ranks.experts[:1] if ranks is not None else ():
+    for group in ranks.experts()[:1] if ranks is not None else ():
         yield (
             f"Experts, group {group.group}: rank {group.most_elements} receives "
             f"{_times(group.elements_imbalance)} the mean, rank {group.most_compute} computes "
@@ -52,8 +52,8 @@ def pipeline_tables(analysis: Analysis) -> Iterator[tuple[str, ReportTable]]:
     ranks = analysis.ranks
     if ranks is not None and ranks.pipeline is not None:
         yield "Pipeline", _stages(ranks.pipeline)
-    if ranks is not None and ranks.experts:
-        yield "Experts", table_of(_EXPERTS, ranks.experts[:_MOST], len(ranks.experts))
+    if ranks is not None and (groups := ranks.experts()):
+        yield "Experts", table_of(_EXPERTS, groups[:_MOST], len(groups))
 
 
 def _stages(found: Pipelines) -> ReportTable:

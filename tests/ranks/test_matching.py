@@ -50,6 +50,7 @@ class Job:
             peer=unknown,
             sequence=unknown,
             elements=self.elements[turn],
+            received=unknown,
             bytes=unknown,
             step=unknown,
             start_ns=start,

@@ -76,7 +76,7 @@ class CommRecords:
 
     `devices` are those of the ranks. `place` is the rank's place in `ranks`; `kind` is a place in
     KINDS or -1, `group` in `groups`; `peer` is the place of the rank that a send is to or a receive
-    is from, -1 where it is not known, and for other kinds.
+    is from, -1 where it is not known, and for other kinds. `elements` are put in, `received` got.
     `busy_ns` is how long the device had worked (communication apart) before the end, counted from
     its first activity. `step` is the number of the step in which it starts. `alone` has, by
     rank, when exactly one activity ran on it.
@@ -93,6 +93,7 @@ class CommRecords:
     peer: IntArray
     sequence: IntArray
     elements: IntArray
+    received: IntArray
     bytes: IntArray
     step: IntArray
     start_ns: IntArray
@@ -145,6 +146,7 @@ def comm_records(
         peer=peer,
         sequence=facts.sequence(),
         elements=facts.elements(kind),
+        received=numbers(linked.trace.activities["collective_out_elements"], ABSENT)[row],
         bytes=message_bytes(linked, row),
         **columns,
     )

@@ -14,8 +14,7 @@ import numpy as np
 
 from traceflops.ranks.comm_records import KINDS, CommRecords
 from traceflops.ranks.waits import Waits
-from traceflops.table import ABSENT, BoolArray, IntArray, group_sums, groups, numbers
-from traceflops.windows import Prepared
+from traceflops.table import BoolArray, IntArray, group_sums, groups
 
 _ALL_TO_ALL: Final = KINDS.index("all_to_all")
 
@@ -39,14 +38,12 @@ class ExpertGroup:
     most_compute: int
 
 
-def expert_groups(prepared: Prepared, records: CommRecords, waits: Waits) -> list[ExpertGroup]:
+def expert_groups(records: CommRecords, waits: Waits) -> list[ExpertGroup]:
     """Return the groups that exchange tokens, the most uneven first."""
-    out = numbers(prepared.trace.activities["collective_out_elements"], ABSENT)[records.row]
-    found = list(_found(records, waits, out))
-    return sorted(found, key=lambda one: -(one.elements_imbalance or 0))
+    return sorted(_found(records, waits), key=lambda one: -(one.elements_imbalance or 0))
 
 
-def _found(records: CommRecords, waits: Waits, out: IntArray) -> Iterator[ExpertGroup]:
+def _found(records: CommRecords, waits: Waits) -> Iterator[ExpertGroup]:
     if not len(waits.first):
         return
     first = waits.row[waits.first]
@@ -55,7 +52,7 @@ def _found(records: CommRecords, waits: Waits, out: IntArray) -> Iterator[Expert
     for group, at in groups(records.group[first[asked]]):
         turns = asked[at]
         table = _by_rank(records, waits, turns[size[turns] == size[turns].max()])
-        got, put = out[table], records.elements[table]
+        got, put = records.received[table], records.elements[table]
         fits = (got[:-1] >= 0).all(axis=1) & (got[:-1] == put[1:]).all(axis=1)
         dispatch = _alternate(fits, np.ptp(got[:-1], axis=1))
         if len(dispatch):

@@ -229,25 +229,26 @@ def _are_possible(records: CommRecords, pairs: Pairs, offset: IntArray) -> BoolA
     """Return for which pairs neither ended before the other started."""
     one, other = pairs
     start, end = records.start_ns, records.end_ns
-    leaving = np.array([kind in _LEAVING for kind in KINDS] + [False])[records.kind]
-    first = (end[one] >= start[other] + offset) | leaving[one]
-    return np.asarray(first & ((end[other] + offset >= start[one]) | leaving[other]))
+    leaving = np.array([kind in _LEAVING for kind in KINDS] + [False])
+    first = (end[one] >= start[other] + offset) | leaving[records.kind[one]]
+    second = (end[other] + offset >= start[one]) | leaving[records.kind[other]]
+    return np.asarray(first & second)
 
 
 def _signatures(records: CommRecords) -> IntArray:
     """Return a number per record that is equal where kind and size are."""
     elements = np.where(records.kind == _UNEVEN, ABSENT, records.elements)
-    return joint_codes(_transfers(records), elements)
+    return joint_codes(_transfers(records.kind), elements)
 
 
-def _transfers(records: CommRecords) -> IntArray:
-    """Return the kinds, receives as the sends that they belong to."""
-    return np.where(records.kind == RECV, SEND, records.kind)
+def _transfers(kind: IntArray) -> IntArray:
+    """Return some kinds, receives as the sends that they belong to."""
+    return np.where(kind == RECV, SEND, kind)
 
 
 def _are_equal(records: CommRecords, one: IntArray, other: IntArray) -> BoolArray:
     """Return which pairs are of one kind and size; what is not known is equal."""
-    kind, size = _transfers(records), records.elements
-    same_kind = (kind[one] == kind[other]) | (kind[one] < 0) | (kind[other] < 0)
+    first, second, size = records.kind[one], records.kind[other], records.elements
+    same_kind = (_transfers(first) == _transfers(second)) | (first < 0) | (second < 0)
     same_size = (size[one] == size[other]) | (size[one] < 0) | (size[other] < 0)
-    return np.asarray(same_kind & (same_size | (kind[one] == _UNEVEN)))
+    return np.asarray(same_kind & (same_size | (first == _UNEVEN)))

@@ -18,7 +18,7 @@ import numpy as np
 from traceflops.ranks.clocks import Alignment
 from traceflops.ranks.comm_records import SEND, CommRecords
 from traceflops.ranks.waits import Waits
-from traceflops.table import ABSENT, IntArray, groups
+from traceflops.table import ABSENT, IntArray, group_rows, groups
 from traceflops.timeline import DeviceAccount, Intervals
 from traceflops.windows import Prepared
 
@@ -147,8 +147,9 @@ def _messages(records: CommRecords, waits: Waits, alignment: Alignment) -> _Mess
 def _chains(messages: _Messages) -> Iterator[list[int]]:
     """Yield the places of the ranks of each chain in the order of its first message."""
     near: defaultdict[int, set[int]] = defaultdict(set)
-    pairs = np.unique(np.stack([messages.source, messages.target], axis=1), axis=0).tolist()
-    for source, target in pairs:
+    _, first = group_rows((messages.source, messages.target))
+    pairs = (messages.source[first].tolist(), messages.target[first].tolist())
+    for source, target in zip(*pairs, strict=True):
         near[source].add(target)
         near[target].add(source)
     seen: set[int] = set()
@@ -191,10 +192,14 @@ class _Lane:
     work: Intervals
     occupied: Intervals
 
-    def edges(self, step: int) -> tuple[int, int]:
-        """Return when its work of a step begins and ends."""
-        work = self.work.within(*self.windows[step])
-        return (int(work.start_ns[0]), int(work.end_ns[-1])) if len(work) else (_FAR, -_FAR)
+    def edges(self, steps: Sequence[int]) -> tuple[IntArray, IntArray]:
+        """Return when its work of each step begins and ends; that is before where it has none."""
+        windows = [self.windows[step] for step in steps]
+        start, stop = np.array(windows, dtype=np.int64).reshape(-1, 2).T
+        after = np.searchsorted(self.work.end_ns, start, side="right")
+        before = np.searchsorted(self.work.start_ns, stop)
+        first = np.maximum(np.append(self.work.start_ns, _FAR)[after], start)
+        return first, np.minimum(np.append(-_FAR, self.work.end_ns)[before], stop)
 
 
 class _Lanes:
@@ -240,15 +245,17 @@ def _shifted(times: Intervals, offset_ns: int) -> Intervals:
 
 
 class _Run:
-    """The steps of one pipeline: `starts` and `stops` in the order of `steps`."""
+    """The steps of one pipeline in which all ranks work: `starts` and `stops` in their order."""
 
     def __init__(self, lanes: Sequence[_Lane], places: Sequence[int], messages: _Messages) -> None:
         self._lanes, self._places, self._messages = lanes, places, messages
         common = set.intersection(*(set(lane.windows) for lane in lanes))
-        self.steps = sorted(common & set(messages.step.tolist()))
-        edges = [[lane.edges(step) for step in self.steps] for lane in lanes]
-        self._edges = np.array(edges, dtype=np.int64).reshape(len(lanes), len(self.steps), 2)
-        self.starts, self.stops = self._edges[..., 0].min(axis=0), self._edges[..., 1].max(axis=0)
+        steps = sorted(common & set(messages.step.tolist()))
+        edges = np.array([lane.edges(steps) for lane in lanes])
+        works = (edges[:, 0] < edges[:, 1]).all(axis=0)
+        self.steps: list[int] = np.array(steps, dtype=np.int64)[works].tolist()
+        self._begins = edges[0, 0, works]
+        self.starts, self.stops = edges[:, 0, works].min(axis=0), edges[:, 1, works].max(axis=0)
 
     def _first_and_last(self, stage: int) -> tuple[IntArray, IntArray]:
         """Return when the first and the last message of each step is over at a stage."""
@@ -293,7 +300,7 @@ class _Run:
         """Yield what each rank did."""
         for at, lane in enumerate(self._lanes):
             first, last = self._first_and_last(at)
-            begin = np.clip(first if at else self._edges[0, :, 0], self.starts, self.stops)
+            begin = np.clip(first if at else self._begins, self.starts, self.stops)
             end = np.clip(last, begin, self.stops)
             borders = (self.starts, begin, end, self.stops)
             free = [

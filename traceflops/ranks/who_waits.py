@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -73,9 +73,8 @@ class RankReport:
     cycles: Cycles
     slow: SlowRank | None
     partial: bool
-    links: Links
-    pipeline: Pipelines | None
-    experts: tuple[ExpertGroup, ...]
+    links: Links = _NO_LINKS
+    pipeline: Pipelines | None = None
 
     @property
     def unmatched(self) -> int:
@@ -135,6 +134,10 @@ class RankReport:
         error = 2 * (self.alignment.residual_p95_ns or 0)
         return link_rates(self.records, self.waits, self.links, error)
 
+    def experts(self) -> list[ExpertGroup]:
+        """Return the groups that exchange tokens of experts, the most uneven first."""
+        return expert_groups(self.records, self.waits)
+
 
 def rank_report(prepared: Prepared, links: Links = _NO_LINKS) -> RankReport | None:
     """Return who waits for whom, None where there is one rank only."""
@@ -146,7 +149,7 @@ def rank_report(prepared: Prepared, links: Links = _NO_LINKS) -> RankReport | No
     comparable = bool(alignment.basis) or origins(prepared).aligned
     found = waits(records, matches, alignment, comparable=comparable)
     steps = cycles(records, found)
-    return RankReport(
+    report = RankReport(
         records,
         matches,
         alignment,
@@ -154,10 +157,9 @@ def rank_report(prepared: Prepared, links: Links = _NO_LINKS) -> RankReport | No
         steps,
         slow_rank(prepared, steps, records),
         _is_partial(prepared, records),
-        links,
-        pipelines(prepared, records, found, alignment) if comparable else None,
-        tuple(expert_groups(prepared, records, found)),
     )
+    pipeline = pipelines(prepared, records, found, alignment) if comparable else None
+    return replace(report, links=links, pipeline=pipeline)
 
 
 def _is_partial(prepared: Prepared, records: CommRecords) -> bool:
