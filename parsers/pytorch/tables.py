@@ -340,7 +340,7 @@ def _collective(table: Rows, args: Sequence[CollectiveArgs]) -> dict[str, Array]
         "collective_group_size": _numbers(real, "group_size"),
         "collective_group_ranks": texts("group_ranks", "collective_group_ranks"),
         "collective_source": _numbers(real, "source"),
-        "collective_target": _numbers(real, "target"),
+        "collective_destination": _numbers(real, "target"),
     }
 
 

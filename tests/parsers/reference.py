@@ -75,7 +75,7 @@ COLLECTIVE = {
     "collective_group_size": "Group size",
     "collective_group_ranks": "Process Group Ranks",
     "collective_source": "Src Rank",
-    "collective_target": "Dst Rank",
+    "collective_destination": "Dst Rank",
 }
 GENERATED = ("kernel_backend", "kernel_hash", "kernel_kwargs", "num_warps", "num_stages")
 COPIES = {
@@ -270,9 +270,9 @@ def _triple(value: Any) -> list[int | None] | None:
 def _collective(args: Row) -> Row:
     if args.get("Collective name") is None:
         return dict.fromkeys(COLLECTIVE)
-    numeric = {"collective_in_elements", "collective_out_elements", "collective_group_size"}
+    texts = {"", "_dtype", "_group", "_group_ranks"}
     return {
-        column: (integer if column in numeric else text)(args.get(key))
+        column: (text if column.removeprefix("collective") in texts else integer)(args.get(key))
         for column, key in COLLECTIVE.items()
     }
 

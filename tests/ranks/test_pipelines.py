@@ -49,7 +49,7 @@ class Job:
             "collective_out_elements": size,
         }
         name = "ncclDevKernel_SendRecv"
-        self.add(source, name, sent, end, 20, collective="send", collective_target=target, **facts)
+        self.add(source, name, sent, end, 20, collective="send", collective_destination=target, **facts)
         self.add(target, name, asked, end, 21, collective="recv", collective_source=source, **facts)
         return end
 
@@ -244,7 +244,7 @@ def test_a_send_to_nobody_known_matches_nothing() -> None:
     for start in range(0, 500, 100):
         job.send(0, 1, start, start, 10, 1_000)
     for row in job.rows:
-        row["collective_source"] = row["collective_target"] = None
+        row["collective_source"] = row["collective_destination"] = None
     report = job.report()
     # Only two of the ranks send or receive, but the group has three.
     assert (report.matches.count, report.unmatched) == (0, 10)

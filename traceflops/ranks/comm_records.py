@@ -278,7 +278,7 @@ class _Facts:
         """Return the number in its group of the rank that each sends to, or else receives from."""
         source, target = (
             numbers(self._activities[f"collective_{way}"], ABSENT)[self._rows]
-            for way in ("source", "target")
+            for way in ("source", "destination")
         )
         return np.where(kind == SEND, target, source)
 

@@ -59,7 +59,7 @@ _COLLECTIVE = (
     Column("collective_group_size", pa.int64(), "ranks in the process group", "ranks"),
     Column("collective_group_ranks", NAME_TYPE, "ranks of the group as text, possibly shortened"),
     Column("collective_source", pa.int64(), "place in the group that a receive is from"),
-    Column("collective_target", pa.int64(), "place in the group that a send is to"),
+    Column("collective_destination", pa.int64(), "place in the group that a send is to"),
 )
 
 TABLES: dict[str, tuple[Column, ...]] = {
