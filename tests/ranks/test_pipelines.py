@@ -49,7 +49,9 @@ class Job:
             "collective_out_elements": size,
         }
         name = "ncclDevKernel_SendRecv"
-        self.add(source, name, sent, end, 20, collective="send", collective_destination=target, **facts)
+        self.add(
+            source, name, sent, end, 20, collective="send", collective_destination=target, **facts
+        )
         self.add(target, name, asked, end, 21, collective="recv", collective_source=source, **facts)
         return end
 
@@ -104,9 +106,8 @@ def pipeline(stages: int, micro: int, forth: int, back: int, takes: int, steps: 
 
 
 def idle_in(job: Job) -> list[tuple[int, ...]]:
-    """Return by rank the microseconds without work and transfer, one by one.
-
-    That is until its first message (of the first rank: from 0), after its last one, and between.
+    """Return by rank the microseconds without work and transfer: until its first message is over,
+    from then on, and after its last one; of the first rank nothing is until its first.
     """
     ended = max(row["start_ns"] + row["dur_ns"] for row in job.rows) // US
     moves = [row for row in job.rows if "collective" in row]
@@ -147,6 +148,8 @@ def test_the_bubbles_of_a_pipeline_are_those_of_its_schedule() -> None:
     assert report.pipeline.ideal == 3 / 8
     assert report.pipeline.bubble == pytest.approx(3 / 8, rel=0.02)
     assert [one.stage for one in report.pipeline.ranks] == [0, 1, 2, 3]
+    pairs = {rate.members: rate.count for rate in report.rates()}
+    assert pairs == dict.fromkeys([(0, 1), (1, 0), (1, 2), (2, 1), (2, 3), (3, 2)], 8)
     assert found(report) == idle_in(job)
     whole = {one.busy_ns + one.transfer_ns + one.bubble_ns for one in report.pipeline.ranks}
     assert len(whole) == 1

@@ -120,9 +120,10 @@ def link_rates(records: CommRecords, waits: Waits, links: Links, error_ns: int) 
     known = np.flatnonzero((size > 0) & (spent > 0))
     row = waits.row[waits.first[known]]
     receiver = np.where(records.is_pair[row], _receiver(records, row), -1)
+    other = np.where(records.is_pair[row], records.place[row] + records.peer[row], -1)
     uneven = records.kind[row] == _UNEVEN
     sized = np.where(uneven, -np.frexp(size[known].astype(np.float64))[1], size[known])
-    number, _ = group_rows((_kinds(records)[row], records.group[row], receiver, sized))
+    number, _ = group_rows((_kinds(records)[row], records.group[row], receiver, other, sized))
     ends = np.append(waits.first[1:], len(waits.row))
     rates = []
     for _, at in groups(number):

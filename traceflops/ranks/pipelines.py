@@ -1,8 +1,8 @@
 """Pipelines: ranks in a chain of sends and receives, and when each has nothing to compute.
 
-A pipeline runs, in each step, from the first to the last work of its ranks. What of that is neither
-work nor transfer of a rank is its bubble: warm-up until its first message is there (on the first
-stage until its first work), drain after its last message, steady between.
+A pipeline runs, in each step, from the first work of its first stage to the last work of all. What
+of that is neither work nor transfer of a rank is its bubble: warm-up until its first message is
+there, drain after its last message, steady between.
 """
 
 from __future__ import annotations
@@ -254,8 +254,7 @@ class _Run:
         edges = np.array([lane.edges(steps) for lane in lanes])
         works = (edges[:, 0] < edges[:, 1]).all(axis=0)
         self.steps: list[int] = np.array(steps, dtype=np.int64)[works].tolist()
-        self._begins = edges[0, 0, works]
-        self.starts, self.stops = edges[:, 0, works].min(axis=0), edges[:, 1, works].max(axis=0)
+        self.starts, self.stops = edges[0, 0, works], edges[:, 1, works].max(axis=0)
 
     def _first_and_last(self, stage: int) -> tuple[IntArray, IntArray]:
         """Return when the first and the last message of each step is over at a stage."""
@@ -300,7 +299,7 @@ class _Run:
         """Yield what each rank did."""
         for at, lane in enumerate(self._lanes):
             first, last = self._first_and_last(at)
-            begin = np.clip(first if at else self._begins, self.starts, self.stops)
+            begin = np.clip(first if at else self.starts, self.starts, self.stops)
             end = np.clip(last, begin, self.stops)
             borders = (self.starts, begin, end, self.stops)
             free = [
