@@ -309,6 +309,22 @@ def test_the_one_slow_group_shows() -> None:
     assert (slow.bus, slow.usual) == (150.0, 300.0)  # 40 MB in 400 us, by 2 (n - 1) / n
 
 
+def test_sends_align_the_clocks_of_stages_that_nothing_else_brings_together() -> None:
+    job = Job(4)
+    for members in ((0, 1), (2, 3)):
+        all_reduce(job, members, 200)
+    for turn in range(4):
+        for source in (0, 1):
+            job.send(source, source + 2, 2_000 * turn + 500, 2_000 * turn + 400, 10, 1_000)
+    for row in job.rows:
+        row["start_ns"] += 30_000 * US * (row["process"] > 1)
+    report = job.report()
+    offsets = report.alignment.offset_ns.tolist()
+    assert offsets == pytest.approx([-15_000 * US] * 2 + [15_000 * US] * 2, abs=2)
+    waits = [one.wait_ns for one in report.by_rank()]
+    assert waits == pytest.approx([0, 0, 400 * US, 400 * US], abs=16)
+
+
 @pytest.mark.parametrize("given", [None, 200.0])
 @pytest.mark.parametrize("numbers", [[0, 1, 2, 3], [0, 0, 0, 0]])
 def test_the_peak_is_half_of_both_directions_unless_given(

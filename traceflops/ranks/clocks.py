@@ -52,7 +52,7 @@ def aligned(records: CommRecords, matches: Matches) -> Alignment:
         mine = known[records.kind[known] == KINDS.index(kind)]
         counts = np.bincount(records.place[mine], minlength=len(records.ranks))
         if len(mine) and counts.min() >= _LEAST:
-            basis, offset = kind, _offsets(records, matches, mine)
+            basis, offset = kind, _offsets(records, matches, _joined(records, matches, mine))
             break
     start = records.start_ns - offset[records.place]
     end = records.end_ns - offset[records.place]
@@ -67,6 +67,18 @@ def aligned(records: CommRecords, matches: Matches) -> Alignment:
         None if high is None else round(high),
         *_bounds(records, matches, known, start, end),
     )
+
+
+def _joined(records: CommRecords, matches: Matches, rows: IntArray) -> IntArray:
+    """Return the records, and sends and receives where these alone bring all ranks together."""
+    place, collective = records.place[rows], matches.collective[rows]
+    part, before = np.arange(len(records.ranks)), None
+    while before is None or (part != before).any():
+        before, lowest = part.copy(), np.full(matches.count, len(part))
+        np.minimum.at(lowest, collective, part[place])
+        np.minimum.at(part, place, lowest[collective])
+    pairs = np.flatnonzero(records.is_pair & (matches.collective >= 0))
+    return np.concatenate([rows, pairs]) if part.any() else rows
 
 
 def _offsets(records: CommRecords, matches: Matches, rows: IntArray) -> IntArray:
