@@ -24,6 +24,8 @@ def ranks_object(ranks: RankReport) -> dict[str, Any]:
         "collectives": [asdict(one) for one in sorted(found, key=lambda one: one.index)],
         "waits": [asdict(one) for one in ranks.by_rank()],
         "rates": [asdict(one) for one in ranks.rates()],
+        "pipeline": asdict(ranks.pipeline) if ranks.pipeline is not None else None,
+        "experts": [asdict(one) for one in ranks.experts()] or None,
         "slowdown": _slowdown(ranks),
         "culprit": asdict(ranks.slow) if ranks.slow is not None else None,
     }

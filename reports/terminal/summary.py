@@ -52,6 +52,7 @@ from traceflops.reports.view import (
     owners_table,
     pace_sentence,
     percent,
+    pipeline_sentences,
     products,
     ratio,
     selected,
@@ -340,7 +341,7 @@ def _title_of_kernels(analysis: Analysis) -> str:
 
 
 def _collectives(analysis: Analysis, width: int) -> Iterator[Text]:
-    """Yield what the longest kinds of collectives moved, a line for each."""
+    """Yield what the longest kinds of collectives moved, a line for each; then pipelines."""
     rows = analysis.collectives
     more = len(rows) - _COLLECTIVES_SHOWN
     for place, row in enumerate(rows[:_COLLECTIVES_SHOWN]):
@@ -348,6 +349,8 @@ def _collectives(analysis: Analysis, width: int) -> Iterator[Text]:
         if place == _COLLECTIVES_SHOWN - 1 and more > 0:
             parts.append(f"{several(more, 'kind')} more")
         yield Text(_INDENT + listed(parts, width - len(_INDENT)), "dim")
+    for sentence in pipeline_sentences(analysis):
+        yield from paragraph(sentence, width)
 
 
 def _of_collective(row: Collective) -> Iterator[str]:

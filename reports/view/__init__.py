@@ -66,6 +66,7 @@ if TYPE_CHECKING:
         look,
         loss_label,
     )
+    from traceflops.reports.view.pipelines import pipeline_sentences, pipeline_tables
     from traceflops.reports.view.serving import WAITS_ON, serving_table
     from traceflops.reports.view.shapes import shape_words, type_words
     from traceflops.reports.view.short_names import (

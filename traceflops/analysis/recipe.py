@@ -37,6 +37,7 @@ from traceflops.findings import (
     late_rank_sentence,
     loss_findings,
     records_verdict,
+    slow_link_findings,
     uneven_findings,
     untimed_verdict,
     verdict,
@@ -52,7 +53,7 @@ from traceflops.mfu import (
 )
 from traceflops.phases import phase
 from traceflops.privacy import Placeholders, check_privacy, redacted, removed
-from traceflops.ranks import RankReport, collective_work, rank_report
+from traceflops.ranks import RankReport, collective_work, links_of, rank_report
 from traceflops.remedies import remedy
 from traceflops.table import Trace, distinct, numbers
 from traceflops.timeline import COPIES_MISSING, EMPTY_ACCOUNT, Account, DeviceAccount, whole_span
@@ -150,7 +151,7 @@ def analysis_of(
         work = attributed_work(prepared.as_launched, activity_flops(measured.executed))
     pace, launches = launching(prepared, measured.executed.phases) or (None, None)
     lacks_copies = is_said(prepared.trace, COPIES_MISSING)
-    who_waits = rank_report(prepared)
+    who_waits = rank_report(prepared, links_of(prepared, measured.devices, peaks.link))
     found = all_losses(total, measured, moved, waits, lacks_copies=lacks_copies)
     return Analysis(
         source=linked.trace.source,
@@ -271,6 +272,7 @@ def _findings(
     findings = (
         *loss_findings(found, measured, basis_of(prepared.plan.choice)),
         *late_rank_findings(who_waits),
+        *slow_link_findings(who_waits),
         *uneven_findings(spread_of(devices), devices),
     )
     return tuple(sorted(findings, key=attrgetter("share"), reverse=True))

@@ -12,7 +12,10 @@ from traceflops.faces import lazy
 
 if TYPE_CHECKING:
     from traceflops.ranks.collectives import Collective, collective_work
+    from traceflops.ranks.experts import ExpertGroup
     from traceflops.ranks.group_roles import GROUP_WORDS
+    from traceflops.ranks.link_rates import LinkRate, Links, links_of
+    from traceflops.ranks.pipelines import Pipelines, Stage
     from traceflops.ranks.rank_spread import (
         FloatArray,
         OwnTimes,
@@ -24,7 +27,6 @@ if TYPE_CHECKING:
     )
     from traceflops.ranks.slow_rank import SlowRank
     from traceflops.ranks.who_waits import (
-        LinkRate,
         MatchedCollective,
         RankReport,
         RankWaits,

@@ -53,13 +53,14 @@ class Alignment:
 def aligned(records: CommRecords, matches: Matches) -> Alignment:
     """Return the offsets of the clocks of all ranks."""
     known = np.flatnonzero(matches.collective >= 0)
-    known = known[~is_rooted(records.kind[known])]
+    known = known[~is_rooted(records.kind[known]) & ~records.is_pair[known]]  # a send leaves early
     basis, of_basis, offset = "", known, np.zeros(len(records.ranks), dtype=np.int64)
     for kind in _BASES:
         mine = known[records.kind[known] == KINDS.index(kind)]
         counts = np.bincount(records.place[mine], minlength=len(records.ranks))
         if len(mine) and counts.min() >= _LEAST:
-            basis, of_basis, offset = kind, mine, _offsets(records, matches, mine)
+            basis, of_basis = kind, mine
+            offset = _offsets(records, matches, _joined(records, matches, mine))
             break
     start = records.start_ns - offset[records.place]
     end = records.end_ns - offset[records.place]
@@ -74,6 +75,18 @@ def aligned(records: CommRecords, matches: Matches) -> Alignment:
         None if high is None else round(high),
         *_bounds(records, matches, known, start, end),
     )
+
+
+def _joined(records: CommRecords, matches: Matches, rows: IntArray) -> IntArray:
+    """Return the records, and sends and receives where these alone bring all ranks together."""
+    place, collective = records.place[rows], matches.collective[rows]
+    part, before = np.arange(len(records.ranks)), None
+    while before is None or (part != before).any():
+        before, lowest = part.copy(), np.full(matches.count, len(part))
+        np.minimum.at(lowest, collective, part[place])
+        np.minimum.at(part, place, lowest[collective])
+    pairs = np.flatnonzero(records.is_pair & (matches.collective >= 0))
+    return np.concatenate([rows, pairs]) if part.any() else rows
 
 
 def _offsets(records: CommRecords, matches: Matches, rows: IntArray) -> IntArray:

@@ -42,7 +42,7 @@ _SHAPE: Final = re.compile(r"\[[\d,\s]*\d[\d,\s]*\]")
 """The dimensions of one tensor; tensors may be in lists of lists."""
 _NUMBER: Final = re.compile(r"\d{1,18}")
 _MOST_ELEMENTS: Final = 2**58
-_ONE_SIDE_TELLS: Final = frozenset({"broadcast", "reduce"})
+_ONE_SIDE_TELLS: Final = frozenset({"broadcast", "reduce", "send", "recv"})
 """Collectives that put in as much as they get out, on the ranks that do both."""
 
 

@@ -57,6 +57,8 @@ _INPUT_IS_WHOLE: Final = frozenset(
 )
 """Collectives whose message is what a rank puts in."""
 _GROUP_TEXTS: Final = ("group", "group_ranks", "description")
+SEND, RECV, EXCHANGE = (KINDS.index(kind) for kind in ("send", "recv", "send_recv"))
+_SIDES: Final = (SEND, RECV)
 _RANGE: Final = re.compile(r"(?:nccl|rccl|c10d|gloo)::?(?=[a-z_])")
 """How frameworks begin the names of annotations and operators of a collective."""
 
@@ -66,7 +68,8 @@ class CommRecords:
     """Kernels of communication of all ranks, by rank and start; numbers that are absent are ABSENT.
 
     `devices` are those of the ranks. `place` is the rank's place in `ranks`; `kind` is a place in
-    KINDS or -1, `group` in `groups`.
+    KINDS or -1, `group` in `groups`; `peer` is the place of the rank that a send is to or a receive
+    is from, -1 where it is not known, and for other kinds. `elements` are put in, `received` got.
     `busy_ns` is how long the device had worked (communication apart) before the end, counted from
     its first activity. `step` is the number of the step in which it starts. `alone` has, by
     rank, when exactly one activity ran on it, `work` when any did but communication.
@@ -80,8 +83,10 @@ class CommRecords:
     row: IntArray
     kind: IntArray
     group: IntArray
+    peer: IntArray
     sequence: IntArray
     elements: IntArray
+    received: IntArray
     bytes: IntArray
     step: IntArray
     start_ns: IntArray
@@ -94,13 +99,13 @@ class CommRecords:
         """Return how long each kernel ran."""
         return self.end_ns - self.start_ns
 
+    @cached_property
+    def is_pair(self) -> BoolArray:
+        """Return which kernels are one side of a send and its receive."""
+        return np.isin(self.kind, _SIDES)
+
     def __len__(self) -> int:
         return len(self.row)
-
-    def members(self, group: int) -> list[IntArray]:
-        """Return the rows of a group by rank, without ranks that have none."""
-        mine = np.flatnonzero(self.group == group)
-        return [mine[places] for _, places in groups(self.place[mine])]
 
 
 def comm_records(
@@ -128,6 +133,8 @@ def comm_records(
     kind = facts.kind(place)
     group, known = facts.groups(place, ranks)
     elements, size = facts.sizes(kind)
+    peer, pairs = np.full(len(row), -1, dtype=np.int64), np.flatnonzero(np.isin(kind, _SIDES))
+    peer[pairs] = _peers(facts.other_side(kind)[pairs], group[pairs], known, place[pairs], ranks)
     return CommRecords(
         ranks=ranks,
         devices=tuple(devices),
@@ -137,8 +144,10 @@ def comm_records(
         row=row,
         kind=kind,
         group=group,
+        peer=peer,
         sequence=facts.sequence(),
         elements=elements,
+        received=facts.told.numbers("collective_out_elements"),
         bytes=size,
         **columns,
         work=work,
@@ -167,6 +176,37 @@ def _work(linked: LinkedTrace, account: DeviceAccount) -> Intervals:
     """Return when a device worked, communication apart."""
     work = ~is_top(linked.categorised, "communication", account.rows.row)
     return Intervals.of(account.rows.start_ns[work], account.rows.end_ns[work])
+
+
+def _peers(
+    number: IntArray,
+    group: IntArray,
+    known: Sequence[CommGroup],
+    place: IntArray,
+    ranks: Sequence[int],
+) -> IntArray:
+    """Return the place of the rank with a number in its group, -1 where that is not known."""
+    found = np.full(len(number), -1, dtype=np.int64)
+    for one, mine in groups(group):
+        members = _members(known[one], ranks)
+        inside = (number[mine] >= 0) & (number[mine] < len(members) - 1)
+        peer = members[np.where(inside, number[mine], -1)]
+        peer[peer == place[mine]] = -1
+        two = np.unique(place[mine])
+        is_pair = len(two) == 2 and known[one].size in (None, 2)
+        found[mine] = np.where((peer < 0) & is_pair, two.sum() - place[mine], peer)
+    return found
+
+
+def _members(group: CommGroup, ranks: Sequence[int]) -> IntArray:
+    """Return the places of the ranks of a group, and -1 behind them.
+
+    A group that lists none is taken for all ranks where it is as large.
+    """
+    is_all = group.size in (None, len(ranks))
+    listed = group.ranks or (range(max(ranks) + 1) if is_all else ())
+    place_of = {rank: at for at, rank in enumerate(ranks)}
+    return np.array([*(place_of.get(rank, -1) for rank in listed), -1], dtype=np.int64)
 
 
 def _of_device(
@@ -253,6 +293,13 @@ class _Facts:
         found = taken(_kinds(names(column), code), code)
         return np.where(found >= 0, found, taken(of_op, by_op))
 
+    def other_side(self, kind: IntArray) -> IntArray:
+        """Return the number in its group of the rank that each sends to, or else receives from."""
+        source, destination = (
+            self.told.numbers(f"collective_{way}") for way in ("source", "destination")
+        )
+        return np.where(kind == SEND, destination, source)
+
     def sizes(self, kind: IntArray) -> tuple[IntArray, IntArray]:
         """Return elements that go in and bytes of each message: as told, else as annotated."""
         elements = self.told.numbers("collective_in_elements")
@@ -261,7 +308,9 @@ class _Facts:
         is_whole = np.array([*(name in _INPUT_IS_WHOLE for name in KINDS), False])[kind]
         known = (elements == ABSENT) & is_whole & (counted >= 0) & (width > 0)
         whole = np.where(known, counted * np.where(known, width, 0), whole)
-        return np.where(elements == ABSENT, counted, elements), whole
+        elements = np.where(elements == ABSENT, counted, elements)
+        received = self.told.numbers("collective_out_elements")
+        return np.where(kind == RECV, np.maximum(elements, received), elements), whole
 
     def groups(
         self, place: IntArray, ranks: Sequence[int]

@@ -2,7 +2,8 @@
 
 By sequence number where the framework gives one; else in the order of start within the group, with
 the shift between two ranks at which most kinds and sizes agree. A match is impossible if one rank's
-end lies before another's start: then kernels match that overlap in time, in order.
+end lies before another's start: then kernels match that overlap in time, in order. Sends match the
+receives of the rank that they are to, in order.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from typing import Final
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from traceflops.ranks.comm_records import KINDS, CommRecords
-from traceflops.table import ABSENT, BoolArray, IntArray, joint_codes
+from traceflops.ranks.comm_records import EXCHANGE, KINDS, RECV, SEND, CommRecords
+from traceflops.table import ABSENT, BoolArray, IntArray, groups, joint_codes
 
 _LARGEST_SHIFT: Final = 64
 _NEIGHBOURS: Final = 15
@@ -25,6 +26,10 @@ _CLOSE_NS: Final = 50_000
 """Ends of one collective lie closer together than that, but for what clocks differ."""
 _NEARLY: Final = 0.8
 _ROOTED: Final = frozenset({"broadcast", "reduce", "gather", "scatter"})
+_LEAVING: Final = _ROOTED | {"send"}
+"""Kinds whose kernel may end before the last rank comes."""
+_MOST: Final = 0.9
+"""So many of the exchanges of more than two ranks match if all of these take part in each."""
 _UNEVEN: Final = KINDS.index("all_to_all")
 """The kind in which ranks put in different amounts."""
 Pairs = tuple[IntArray, IntArray]
@@ -47,16 +52,39 @@ def matched(records: CommRecords) -> Matches:
     """Return which records are of one collective on all recorded ranks of its group."""
     collective = np.full(len(records), -1, dtype=np.int64)
     count = impossible = 0
-    for group in range(len(records.groups)):
-        members = records.members(group)
-        if len(members) < 2:
+    for together, mine in groups(_together(records)):
+        members = [mine[places] for _, places in groups(records.place[mine])]
+        if together < 0 or len(members) < 2:
             continue
         table, wrong = _of_group(records, members)
+        table = _without_pairs(records, members, table)
         impossible += wrong
         number = np.arange(count, count + len(table))
         collective[table] = number[:, None]
         count += len(table)
     return Matches(_in_time(records, collective, count), count, impossible)
+
+
+def _together(records: CommRecords) -> IntArray:
+    """Return a number per record that is the same for what may match, -1 for what cannot.
+
+    That is the group, and of sends and receives also from which rank to which.
+    """
+    own, peer, many = records.place, records.peer, len(records.ranks)
+    way = np.where(records.kind == SEND, own * many + peer, peer * many + own)
+    key = joint_codes(records.group, np.where(records.is_pair, way, -1))
+    return np.where(records.is_pair & (peer < 0), -1, key)
+
+
+def _without_pairs(records: CommRecords, members: Sequence[IntArray], table: IntArray) -> IntArray:
+    """Return the matches without exchanges between some of more than two ranks.
+
+    Kernels of an exchange do not say whom it is with. It is of all ranks if nearly all match.
+    """
+    exchange = records.kind[table[:, 0]] == EXCHANGE
+    most = max(int((records.kind[rows] == EXCHANGE).sum()) for rows in members)
+    are_pairs = len(members) > 2 and exchange.sum() < _MOST * most
+    return table[~exchange] if are_pairs else table
 
 
 def _in_time(records: CommRecords, collective: IntArray, count: int) -> IntArray:
@@ -97,6 +125,8 @@ def _of_two(records: CommRecords, one: IntArray, other: IntArray) -> tuple[Pairs
 def _by_sequence(records: CommRecords, one: IntArray, other: IntArray) -> Pairs | None:
     """Return the pairs with equal sequence numbers, None where these do not number collectives."""
     first, second = records.sequence[one], records.sequence[other]
+    if records.is_pair[one].any():  # each rank counts those to all others together
+        return None
     for numbers in (first, second):
         if len(numbers) < 2 or numbers[0] < 0 or (np.diff(numbers) <= 0).any():
             return None
@@ -214,8 +244,10 @@ def _are_possible(records: CommRecords, pairs: Pairs, offset: IntArray) -> BoolA
     """Return for which pairs neither ended before the other started."""
     one, other = pairs
     start, end = records.start_ns, records.end_ns
-    overlap = (end[one] >= start[other] + offset) & (end[other] + offset >= start[one])
-    return np.asarray(overlap | is_rooted(records.kind[one]))
+    leaving = np.array([kind in _LEAVING for kind in KINDS] + [False])
+    first = (end[one] >= start[other] + offset) | leaving[records.kind[one]]
+    second = (end[other] + offset >= start[one]) | leaving[records.kind[other]]
+    return np.asarray(first & second)
 
 
 def is_rooted(kind: IntArray) -> BoolArray:
@@ -226,12 +258,17 @@ def is_rooted(kind: IntArray) -> BoolArray:
 def _signatures(records: CommRecords) -> IntArray:
     """Return a number per record that is equal where kind and size are."""
     elements = np.where(records.kind == _UNEVEN, ABSENT, records.elements)
-    return joint_codes(records.kind, elements)
+    return joint_codes(_transfers(records.kind), elements)
+
+
+def _transfers(kind: IntArray) -> IntArray:
+    """Return some kinds, receives as the sends that they belong to."""
+    return np.where(kind == RECV, SEND, kind)
 
 
 def _are_equal(records: CommRecords, one: IntArray, other: IntArray) -> BoolArray:
     """Return which pairs are of one kind and size; what is not known is equal."""
-    kind, size = records.kind, records.elements
-    same_kind = (kind[one] == kind[other]) | (kind[one] < 0) | (kind[other] < 0)
+    first, second, size = records.kind[one], records.kind[other], records.elements
+    same_kind = (_transfers(first) == _transfers(second)) | (first < 0) | (second < 0)
     same_size = (size[one] == size[other]) | (size[one] < 0) | (size[other] < 0)
-    return np.asarray(same_kind & (same_size | (kind[one] == _UNEVEN)))
+    return np.asarray(same_kind & (same_size | (first == _UNEVEN)))

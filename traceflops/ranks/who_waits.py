@@ -9,17 +9,19 @@ from typing import Final
 import numpy as np
 
 from traceflops.ranks.clocks import Alignment, aligned
-from traceflops.ranks.comm_records import KINDS, CommRecords, comm_records
+from traceflops.ranks.comm_records import CommRecords, comm_records
 from traceflops.ranks.cycles import Cycles, cycles
+from traceflops.ranks.experts import ExpertGroup, expert_groups
+from traceflops.ranks.link_rates import LinkRate, Links, kind_name, link_rates
 from traceflops.ranks.matching import Matches, matched
+from traceflops.ranks.pipelines import Pipelines, pipelines
 from traceflops.ranks.projected_records import projected_records
 from traceflops.ranks.slow_rank import SlowRank, slow_rank
 from traceflops.ranks.waits import Waits, waits
-from traceflops.table import BoolArray, IntArray, exact_sums, group_rows, groups, numbers
+from traceflops.table import BoolArray, IntArray, exact_sums, groups, numbers
 from traceflops.windows import LAST_STEP, Prepared, chosen_time, origins
 
-_BUS: Final = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1}
-"""Bus bandwidth by algorithm bandwidth is so often (n - 1) / n, as nccl-tests has it; else 1."""
+_NO_LINKS: Final = Links()
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,25 +61,6 @@ class RankWaits:
     marginal_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class LinkRate:
-    """The bandwidth of collectives of one kind, group and size over their transfer alone.
-
-    GB/s; `bus` is the rate of the links as nccl-tests defines it. `slowest` and `fastest` are the
-    5th and 95th percentile over the calls of `bus`.
-    """
-
-    kind: str
-    group: str
-    ranks: int
-    bytes: int
-    count: int
-    algorithm: float
-    bus: float
-    slowest: float
-    fastest: float
-
-
 @dataclass(frozen=True)
 class RankReport:
     """The collectives of several ranks over everything recorded, and what waiting in them costs.
@@ -93,11 +76,19 @@ class RankReport:
     cycles: Cycles
     slow: SlowRank | None
     partial: bool
+    links: Links = _NO_LINKS
+    pipeline: Pipelines | None = None
 
     @property
     def unmatched(self) -> int:
         """Return how many kernels of communication have no match on the other ranks."""
         return int((self.matches.collective < 0).sum())
+
+    @property
+    def span_ns(self) -> int:
+        """Return the time from the first to the last matched collective."""
+        found = self.waits
+        return int(found.until_ns.max()) - int(found.from_ns.min()) if len(found.first) else 0
 
     def collectives(self) -> Iterator[MatchedCollective]:
         """Yield the matched collectives in the order of time."""
@@ -110,7 +101,7 @@ class RankReport:
         first = found.row[found.first]
         for index, row in enumerate(first.tolist()):
             yield MatchedCollective(
-                kind=_kind(records, row),
+                kind=kind_name(records, row),
                 group=records.groups[int(records.group[row])].name,
                 role=records.groups[int(records.group[row])].role,
                 index=index,
@@ -142,32 +133,17 @@ class RankReport:
 
     def rates(self) -> list[LinkRate]:
         """Return the bandwidths by kind, group and size; none where ranks are missing."""
-        records, found = self.records, self.waits
-        size, spent = _message(records, found), found.until_ns - found.from_ns
-        known = np.flatnonzero((size > 0) & (spent > 0))
-        if self.partial or not len(known):
+        if self.partial:
             return []
-        row = found.row[found.first]
-        number, firsts = group_rows((records.kind[row], records.group[row], size))
-        ranks = np.diff(np.append(found.first, len(found.row)))
-        rates = []
-        for code, at in enumerate(firsts.tolist()):
-            mine = known[number[known] == code]
-            if not len(mine):
-                continue
-            rate = size[mine] / spent[mine]
-            kind, many = _kind(records, int(row[at])), int(ranks[at])
-            factor = _BUS[kind] * (many - 1) / many if kind in _BUS else 1.0
-            slowest, bus, fastest = (np.quantile(rate, [0.05, 0.5, 0.95]) * factor).tolist()
-            group = records.groups[int(records.group[row[at]])].name
-            total = float(size[mine].sum() / spent[mine].sum())
-            rates.append(
-                LinkRate(kind, group, many, int(size[at]), len(mine), total, bus, slowest, fastest)
-            )
-        return sorted(rates, key=lambda rate: -rate.bytes * rate.count)
+        error = 2 * (self.alignment.residual_p95_ns or 0)
+        return link_rates(self.records, self.waits, self.links, error)
+
+    def experts(self) -> list[ExpertGroup]:
+        """Return the groups that exchange tokens of experts, the most uneven first."""
+        return expert_groups(self.records, self.waits)
 
 
-def rank_report(prepared: Prepared) -> RankReport | None:
+def rank_report(prepared: Prepared, links: Links = _NO_LINKS) -> RankReport | None:
     """Return who waits for whom, None where there is one rank only."""
     records = _all_records(prepared)
     if len(records.ranks) < 2:
@@ -179,7 +155,7 @@ def rank_report(prepared: Prepared) -> RankReport | None:
     found = waits(records, matches, alignment, comparable=comparable)
     chosen = _chosen(prepared, records) if records.devices else None
     steps = cycles(records, found, chosen)
-    return RankReport(
+    report = RankReport(
         records,
         matches,
         alignment,
@@ -188,6 +164,8 @@ def rank_report(prepared: Prepared) -> RankReport | None:
         slow_rank(prepared, steps, records) if comparable else None,
         _is_partial(prepared, records),
     )
+    pipeline = pipelines(prepared, records, found, alignment) if comparable else None
+    return replace(report, links=links, pipeline=pipeline)
 
 
 def _all_records(prepared: Prepared) -> CommRecords:
@@ -216,11 +194,6 @@ def _message(records: CommRecords, found: Waits) -> IntArray:
     """Return the bytes of each collective: the most that a rank has, as all move the same."""
     bytes_ = records.bytes[found.row]
     return np.maximum.reduceat(bytes_, found.first) if len(found.first) else found.first
-
-
-def _kind(records: CommRecords, row: int) -> str:
-    place = int(records.kind[row])
-    return KINDS[place] if place >= 0 else "unknown"
 
 
 def _known(number: int) -> int | None:
