@@ -15,11 +15,9 @@ if TYPE_CHECKING:
     from traceflops.ranks.rank_spread import (
         FloatArray,
         OwnTimes,
-        Straggler,
         most_and_least,
         own_ns,
         own_times,
-        straggler,
     )
     from traceflops.ranks.slow_rank import SlowRank
     from traceflops.ranks.who_waits import (
@@ -27,6 +25,7 @@ if TYPE_CHECKING:
         MatchedCollective,
         RankReport,
         RankWaits,
+        Turn,
         rank_report,
     )
 else:

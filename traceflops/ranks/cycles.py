@@ -27,7 +27,8 @@ class Cycles:
     A recording without steps is one cycle, whose step is None.
     `busy_ns` is work of the device other than communication, `exposed_ns` exposed waiting.
     `lost_ns` is by how much the step would be shorter, at most, if this rank had come to every
-    collective as early as the second latest; nothing for ties.
+    collective as early as the second latest; nothing for ties. `of_collective` is the cycle in
+    which each collective ends, -1 for none.
     """
 
     steps: tuple[int | None, ...]
@@ -35,6 +36,7 @@ class Cycles:
     exposed_ns: IntArray
     busy_ns: IntArray
     lost_ns: IntArray
+    of_collective: IntArray
 
     @property
     def own_ns(self) -> IntArray:
@@ -76,6 +78,7 @@ def cycles(records: CommRecords, waits: Waits) -> Cycles:
         _sums(waits.exposed_ns, cycle[waits.collective], place, (len(pairs), ranks)),
         busy,
         _sums(lost, cycle[waits.collective], place, (len(pairs), ranks)),
+        cycle,
     )
 
 

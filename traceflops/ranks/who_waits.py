@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -14,7 +14,7 @@ from traceflops.ranks.cycles import Cycles, cycles
 from traceflops.ranks.matching import Matches, matched
 from traceflops.ranks.slow_rank import SlowRank, slow_rank
 from traceflops.ranks.waits import Waits, waits
-from traceflops.table import IntArray, exact_sums, group_rows, numbers
+from traceflops.table import IntArray, exact_sums, group_rows, group_sums, numbers
 from traceflops.windows import Prepared, origins
 
 _BUS: Final = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1}
@@ -57,6 +57,19 @@ class RankWaits:
 
 
 @dataclass(frozen=True, slots=True)
+class Turn:
+    """How one rank takes part in a collective: it starts, waits for the last, and transfers.
+
+    `from_ns` counts from the first start of all, on aligned clocks.
+    """
+
+    rank: int
+    from_ns: int
+    wait_ns: int
+    transfer_ns: int
+
+
+@dataclass(frozen=True, slots=True)
 class LinkRate:
     """The bandwidth of collectives of one kind, group and size over their transfer alone.
 
@@ -80,7 +93,7 @@ class RankReport:
     """The collectives of several ranks over everything recorded, and what waiting in them costs.
 
     `partial` says that ranks of the job are not here: then waits are at least, and transfers at
-    most, what is said.
+    most, what is said. Where clocks are not `comparable`, only durations are compared.
     """
 
     records: CommRecords
@@ -90,6 +103,7 @@ class RankReport:
     cycles: Cycles
     slow: SlowRank | None
     partial: bool
+    comparable: bool
 
     @property
     def unmatched(self) -> int:
@@ -134,6 +148,41 @@ class RankReport:
         return [
             RankWaits(rank, *values)
             for rank, *values in zip(self.records.ranks, *columns, strict=True)
+        ]
+
+    def in_cycles(self) -> RankReport:
+        """Return the same with the waits in its cycles only, with all where it has none."""
+        inside = self.cycles.of_collective >= 0
+        return replace(self, waits=self.waits.within(inside)) if inside.any() else self
+
+    def farthest(self) -> list[int]:
+        """Return the places of the ranks, those farthest from the median own time first."""
+        own = self.cycles.own_ns.sum(axis=0)
+        order: list[int] = np.lexsort((-own, -np.abs(own - np.median(own)))).tolist()
+        return order
+
+    def waited_for(self, rows: IntArray, columns: IntArray) -> IntArray:
+        """Return how long ranks (rows) waited for the last one (columns), both by place.
+
+        The last row and the last column are of all other ranks together.
+        """
+        count, width = len(self.records.ranks), len(columns) + 1
+        row, column = (_turn_of(places, count) for places in (rows, columns))
+        found = self.waits
+        key = row[self.records.place[found.row]] * width + column[found.last[found.collective]]
+        sums = group_sums(key, found.wait_ns, (len(rows) + 1) * width)
+        return sums.reshape(len(rows) + 1, width)
+
+    def turns(self, collective: int) -> list[Turn]:
+        """Return what each rank did in one collective, in the order of their starts."""
+        found, records = self.waits, self.records
+        mine = np.flatnonzero(found.collective == collective)
+        place = records.place[found.row[mine]]
+        start = records.start_ns[found.row[mine]] - self.alignment.offset_ns[place]
+        columns = (start - start.min(), found.wait_ns[mine], found.transfer_ns[mine])
+        times = zip(*(column.tolist() for column in columns), strict=True)
+        return [
+            Turn(records.ranks[at], *each) for at, each in zip(place.tolist(), times, strict=True)
         ]
 
     def rates(self) -> list[LinkRate]:
@@ -181,6 +230,7 @@ def rank_report(prepared: Prepared) -> RankReport | None:
         steps,
         slow_rank(prepared, steps, records),
         _is_partial(prepared, records),
+        comparable,
     )
 
 
@@ -188,6 +238,13 @@ def _is_partial(prepared: Prepared, records: CommRecords) -> bool:
     sizes = [*numbers(prepared.trace.processes["world_size"], 0).tolist(), 0]
     sizes += [group.size or 0 for group in records.groups]
     return bool(max(sizes) > len(records.ranks))
+
+
+def _turn_of(places: IntArray, count: int) -> IntArray:
+    """Return which of some places each of so many is, behind the last one for none of them."""
+    turn = np.full(count, len(places), dtype=np.int64)
+    turn[places] = np.arange(len(places))
+    return turn
 
 
 def _message(records: CommRecords, found: Waits) -> IntArray:
