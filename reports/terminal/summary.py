@@ -201,7 +201,8 @@ def _devices(analysis: Analysis, style: Style) -> Iterator[Text]:
     shown = order[:_DEVICES_SHOWN]
     label = min(max(len(device.label) for device in shown), max(18, style.width - 70))
     widths = {"window": 11, **({_OFF: 15} if off else {}), **dict.fromkeys(_SHARES.values(), 9)}
-    widths = columns(widths, style.width - label - 3, ("window", "memory", "exposed"))
+    less = ("window", "memory", "exposed", "idle", "compute")
+    widths = columns(widths, style.width - label - 3, less)
     bar = min(20, style.width - label - 7 - sum(widths.values()))
     bar = bar if bar >= _LEAST_BAR else 0
     yield Text()

@@ -87,14 +87,17 @@ def ranks_table(analysis: Analysis, most: int) -> ReportTable:
         return _NONE
     ranks = analysis.ranks.in_cycles()
     waits, per = ranks.by_rank(), _steps(ranks)
+    across = (
+        _number("Caused wait", lambda place: duration(waits[place].caused_wait_ns / per)),
+        _number("Clock", lambda place: signed(int(ranks.alignment.offset_ns[place]))),
+    )
     columns = (
         Column("Rank", lambda place: str(waits[place].rank)),
         *(_cycle_columns(ranks) if ranks.cycles.steps else ()),
         _number("Waits", lambda place: duration(waits[place].wait_ns / per)),
         _number("Exposed", lambda place: duration(waits[place].exposed_wait_ns / per)),
         _number("Transfer", lambda place: duration(waits[place].transfer_ns / per)),
-        _number("Caused wait", lambda place: duration(waits[place].caused_wait_ns / per)),
-        _number("Clock", lambda place: signed(int(ranks.alignment.offset_ns[place]))),
+        *(across if ranks.comparable else ()),
     )
     said = (f"{waits_basis(ranks)}.", _IDLE if ranks.cycles.steps else "", clocks_sentence(ranks))
     remark = " ".join(filter(None, (*said, limits_sentence(ranks))))

@@ -19,7 +19,7 @@ from tests.conftest import SAMPLES
 from tests.reports import factory
 from tests.reports.test_browser import Opened, opened
 from traceflops.analysis.result import Analysis
-from traceflops.ranks.rank_spread import OwnTimes, most_and_least, own_times, straggler
+from traceflops.ranks.rank_spread import OwnTimes, most_and_least, own_times
 from traceflops.reports.page import kernels, overview, ranks, steps
 from traceflops.reports.page.html import render_html
 from traceflops.reports.page.section import DeepLinks
@@ -175,26 +175,6 @@ def devices_with(communication: list[int], work: list[int], count: int = 5) -> l
     return made
 
 
-def test_the_rank_that_the_others_wait_for_is_named_with_numbers() -> None:
-    slow = straggler(devices_with([40, 40, 10, 40], [60, 60, 90, 60]))
-    assert slow is not None
-    assert (slow.device.rank, slow.own_ns, slow.more_ns) == (2, 90_000_000, 30_000_000)
-    assert (slow.waited_ns, slow.slowest_in, slow.steps) == (30_000_000, 4, 4)
-    made = factory.analysis(devices_with([40, 40, 10, 40], [60, 60, 90, 60]))
-    said = ranks.ranks_page(made).straggler
-    assert said.startswith("Rank 2 · gpu 2 is the slowest: 90.0 ms own time per step")
-    assert "30.0 ms (30.0 % of a step) above the median of the others" in said
-    assert said.endswith("The others wait: 30.0 ms more exposed communication per step.")
-
-
-@pytest.mark.parametrize(
-    ("waits", "works"),
-    [([40, 40, 40], [60, 60, 60]), ([40, 40, 39], [60, 60, 61]), ([40], [60])],
-)
-def test_equal_ranks_have_no_straggler(waits: list[int], works: list[int]) -> None:
-    assert straggler(devices_with(waits, works)) is None
-
-
 def test_ranks_whose_steps_take_equally_long_are_told_apart_by_their_own_time() -> None:
     devices = devices_with([40, 40, 10, 40], [60, 60, 90, 60])
     assert {w.dur_ns for device in devices for w in device.steps} == {100_000_000}
@@ -216,12 +196,6 @@ def test_of_many_ranks_those_with_most_and_with_least_own_time_are_shown() -> No
     assert [d.rank for d in overview.shown_devices(made).rows] == by_work[:16] + by_work[24:]
     text = section(render_html(made), "ranks")
     assert "Showing 32 of 40 GPUs: the 16 slowest and the 16 fastest by own time." in text
-
-
-def test_a_slow_rank_that_nobody_waits_for_is_not_said_to_be_awaited() -> None:
-    slow = straggler(devices_with([40, 40, 40], [60, 60, 90]))
-    assert slow is not None
-    assert not slow.others_wait
 
 
 def test_the_map_shows_each_step_against_its_median() -> None:
@@ -368,7 +342,6 @@ def test_a_step_and_a_rank_have_links(sample: Opened) -> None:
     assert sample.page.locator("tr.wanted th").inner_text() == "22"
     go_to(sample, "rank=3")
     assert sample.page.locator("tr.wanted th").inner_text().endswith("rank 3 · gpu 3")
-    assert sample.page.locator("#about-rank-4-row svg.spark").is_visible()
     go_to(sample, "step=999")
     assert "No step “999” on this page" in sample.page.locator("#missed").inner_text()
     assert sample.page.locator("tr.wanted").count() == 0

@@ -55,17 +55,21 @@ class Cycles:
         return float(self.length_ns.sum()) / own if own > 0 else None
 
 
-def cycles(records: CommRecords, waits: Waits) -> Cycles:
-    """Return the cycles of all steps that follow another one with a collective of all ranks."""
+def cycles(records: CommRecords, waits: Waits, *, comparable: bool = True) -> Cycles:
+    """Return the cycles of all steps that follow another one with a collective of all ranks.
+
+    There are none where times are not `comparable` between ranks.
+    """
     ranks, row = len(records.ranks), waits.row
     size = np.bincount(waits.collective, minlength=len(waits.first))
     step = records.step[row[waits.first + size - 1]]
-    closing = _closing(np.where(size == ranks, step, ABSENT), waits.ended_ns)
+    whole = (size == ranks) & comparable
+    closing = _closing(np.where(whole, step, ABSENT), waits.ended_ns)
     pairs: list[_Cycle] = [
         (number, closing[number - 1], after)
         for number, after in closing.items()
         if number - 1 in closing
-    ] or _whole_recording(np.flatnonzero(size == ranks))
+    ] or _whole_recording(np.flatnonzero(whole))
     before, after = (np.array([pair[at] for pair in pairs], dtype=np.int64) for at in (1, 2))
     place = records.place[row]
     busy = _at(waits, before, after, place, records.busy_ns[row], ranks)

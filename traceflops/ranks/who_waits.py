@@ -156,9 +156,13 @@ class RankReport:
         return replace(self, waits=self.waits.within(inside)) if inside.any() else self
 
     def farthest(self) -> list[int]:
-        """Return the places of the ranks, those farthest from the median own time first."""
+        """Return the places of the ranks, those farthest from the median own time first.
+
+        Of equally far ones that is first which is slower, or for which the others wait longer.
+        """
         own = self.cycles.own_ns.sum(axis=0)
-        order: list[int] = np.lexsort((-own, -np.abs(own - np.median(own)))).tolist()
+        awaited = np.array([one.marginal_ns for one in self.by_rank()], dtype=np.int64)
+        order: list[int] = np.lexsort((-awaited, -own, -np.abs(own - np.median(own)))).tolist()
         return order
 
     def waited_for(self, rows: IntArray, columns: IntArray) -> IntArray:
@@ -221,7 +225,7 @@ def rank_report(prepared: Prepared) -> RankReport | None:
     alignment = aligned(records, matches)
     comparable = bool(alignment.basis) or origins(prepared).aligned
     found = waits(records, matches, alignment, comparable=comparable)
-    steps = cycles(records, found)
+    steps = cycles(records, found, comparable=comparable)
     return RankReport(
         records,
         matches,
