@@ -98,6 +98,19 @@ def test_where_nothing_tells_an_owner_that_is_said_with_what_to_record() -> None
     assert "The trace has none. To record them: with_stack=True (large traces)" in text
 
 
+def test_the_late_rank_its_cause_and_its_remedy_come_first() -> None:
+    lines = [line.plain for line in render_terminal(read("gpt_ddp_4rank"), Style(width=80))]
+    head = " ".join(line.strip() for line in lines[:10])
+    assert "The other ranks wait for rank 2: 689 µs of each step" in head
+    assert "All its kernels take 1.14 times as long as on the others." in head
+    assert "help: Check clocks, power and temperature of that GPU" in head
+    at = next(at for at, line in enumerate(lines) if "own vs median" in line)
+    assert [line.split("gpu")[0].strip(" ·") for line in lines[at + 1 : at + 5]] == [
+        f"rank {rank}" for rank in (2, 0, 1, 3)
+    ]
+    assert "Clocks aligned on all-reduce: residual 0 ns (median)" in lines[at + 5]
+
+
 def test_the_summary_is_a_screenful() -> None:
     assert len(render_terminal(read("gpt_ddp_4rank"))) <= 32
 
