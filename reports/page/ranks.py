@@ -17,7 +17,6 @@ from traceflops.ranks import (
     OwnTimes,
     Turn,
     most_and_least,
-    own_ns,
     own_times,
 )
 from traceflops.reports.page.axes import Tick
@@ -62,15 +61,6 @@ _OUTLIERS: Final = 99
 
 
 @dataclass(frozen=True, slots=True)
-class RankShown:
-    """A row of the table of devices; `link` is what follows # in a link to it."""
-
-    device: DeviceReport
-    own_ns: int
-    link: str
-
-
-@dataclass(frozen=True, slots=True)
 class Lane:
     """How one rank takes part in a collective: where it waits and transfers, in the drawing."""
 
@@ -98,14 +88,16 @@ class Lanes:
 class RanksPage:
     """Who is waited for and why, the tables, the map, and the devices shown of `total`.
 
+    `rows` are devices, each with what follows # in the link to it.
     `left_out` is what own time is without, `slowdown` a sentence on S.
     """
 
     late: tuple[str, str, str]
     table: ReportTable
-    tables: list[tuple[str, ReportTable]]
+    whom: ReportTable
+    rates: ReportTable
     lanes: Lanes | None
-    rows: list[RankShown]
+    rows: list[tuple[DeviceReport, str]]
     total: int
     left_out: str
     heat: HeatMap | None
@@ -120,22 +112,16 @@ class RanksPage:
 
 def ranks_page(analysis: Analysis) -> RanksPage:
     """Return what the section shows."""
-    devices, linked = analysis.devices, set[int]()
+    devices = analysis.devices
     times, labels, slowdown = _own_times(analysis)
     labels = short_labels(labels, _LABEL)
     return RanksPage(
         late=late_rank_words(analysis),
         table=ranks_table(analysis, _MOST_RANKS),
-        tables=[
-            (title, table)
-            for title, table in (
-                ("Who waits for whom", waiting_table(analysis)),
-                ("Bandwidth", rates_table(analysis)),
-            )
-            if table.rows
-        ],
+        whom=waiting_table(analysis),
+        rates=rates_table(analysis),
         lanes=lanes(*worst_collective(analysis)),
-        rows=[_shown(devices[place], linked) for place in most_and_least(devices, MOST_DEVICES)],
+        rows=_linked([devices[place] for place in most_and_least(devices, MOST_DEVICES)]),
         total=len(devices),
         left_out="exposed waiting" if slowdown else "exposed communication",
         heat=heat_map(times, labels, slowdown),
@@ -165,11 +151,13 @@ def _slowdown(analysis: Analysis) -> str:
     return f"Slowdown S (step time by mean own time): {cycles.overall:.3f}, {most}."
 
 
-def _shown(device: DeviceReport, linked: set[int]) -> RankShown:
-    link = "" if device.rank is None or device.rank in linked else f"rank={device.rank}"
-    if device.rank is not None:
-        linked.add(device.rank)
-    return RankShown(device, own_ns(device.chosen.components), link)
+def _linked(devices: Sequence[DeviceReport]) -> list[tuple[DeviceReport, str]]:
+    """Return devices, each with the link to it; the first of a rank has that of the rank."""
+    first = {device.rank: device.device for device in reversed(devices)}
+    return [
+        (one, f"rank={one.rank}" if one.rank is not None and first[one.rank] == one.device else "")
+        for one in devices
+    ]
 
 
 def lanes(said: str, turns: Sequence[Turn]) -> Lanes | None:

@@ -198,7 +198,7 @@ def test_of_many_ranks_those_with_most_and_with_least_own_time_are_shown() -> No
     made = factory.analysis(devices)
     assert [d.rank for d in overview.shown_devices(made).rows] == by_work[:16] + by_work[24:]
     text = section(render_html(made), "ranks")
-    assert "Showing 32 of 40 GPUs: the 16 slowest and the 16 fastest by own time." in text
+    assert "Showing 32 of 40 GPUs: the 16 slowest and the 16 fastest without exposed" in text
 
 
 def cells_of(table: ReportTable, head: str) -> list[Cell]:
