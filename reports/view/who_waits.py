@@ -51,7 +51,7 @@ def clocks_sentence(ranks: RankReport) -> str:
     """Return how far times of different ranks can be compared."""
     found = ranks.alignment
     if not ranks.comparable:
-        return "Clocks of the ranks cannot be aligned: a wait is the duration beyond the shortest."
+        return "Clocks cannot be aligned: waits are durations beyond the shortest."
     far = max(*abs(found.earliest_ns).tolist(), *found.latest_ns.tolist())
     how = f"aligned on {_words(found.basis)}" if found.basis else "as recorded"
     residual = (found.residual_median_ns, found.residual_p95_ns)
@@ -66,7 +66,7 @@ def limits_sentence(ranks: RankReport) -> str:
 
 def _limits(ranks: RankReport) -> Iterator[str]:
     if ranks.partial:
-        yield "Ranks of the job are missing: waits are at least, transfers at most, as shown."
+        yield "Ranks are missing: waits are at least, transfers at most, as shown."
     if ranks.unmatched:
         of = several(len(ranks.records), "communication kernel")
         yield f"{count(ranks.unmatched)} of {of} match none of another rank."
