@@ -281,6 +281,16 @@ def test_a_job_that_lacks_ranks_says_what_its_waits_are() -> None:
     )
 
 
+def test_without_common_clocks_nobody_is_said_to_cause_waiting() -> None:
+    day = 86_400_000_000
+    made = job([(0, 50), (100, 140)], [(day, day + 20), (day + 100, day + 140)])
+    assert waiting_table(made).rows == []
+    table = ranks_table(made, 4)
+    assert [column.head for column in table.columns] == ["Rank", "Waits", "Exposed", "Transfer"]
+    assert table.rows[0] == ["0", "30.0 µs", "30.0 µs", "60.0 µs"]
+    assert "Clocks cannot be aligned" in table.remark
+
+
 def test_of_many_ranks_in_a_collective_the_first_and_the_last_are_drawn() -> None:
     turns = [Turn(rank, 10 * rank, 10 * (39 - rank), 110) for rank in range(40)]
     found = ranks.lanes("said", turns)
