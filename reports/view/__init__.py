@@ -114,6 +114,16 @@ if TYPE_CHECKING:
         share_of_link,
         why_not,
     )
+    from traceflops.reports.view.who_waits import (
+        clocks_sentence,
+        late_rank_words,
+        off_median,
+        ranks_table,
+        rates_table,
+        signed,
+        waiting_table,
+        worst_collective,
+    )
     from traceflops.reports.view.wording import (
         basis,
         collective_label,

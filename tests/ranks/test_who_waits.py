@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from sample_traces.config import RunConfig
@@ -130,6 +131,45 @@ def test_the_last_rank_does_not_wait_and_causes_the_waiting() -> None:
     assert waits_of(report) == [(30, 30, 10, 0), (28, 23, 10, 0), (0, 0, 10, 58)]
     (collective,) = report.collectives()
     assert (collective.last_rank, collective.margin_ns) == (2, 28_000)
+
+
+def test_who_waits_for_whom_and_when_each_came() -> None:
+    report = report_of(
+        [("gemm", 0, 10), (REDUCE, 10, 50)],
+        [("gemm", 0, 10), (REDUCE, 12, 50)],
+        [("gemm", 0, 40), (REDUCE, 40, 50)],
+    )
+    few, none = np.array([0, 2]), np.array([], dtype=np.int64)
+    assert report.waited_for(few, few).tolist() == [[0, 30_000, 0], [0, 0, 0], [0, 28_000, 0]]
+    assert report.waited_for(few, none).tolist() == [[30_000], [0], [28_000]]
+    assert [(one.rank, one.from_ns, one.wait_ns) for one in report.turns(0)] == [
+        (0, 0, 30_000),
+        (1, 2_000, 28_000),
+        (2, 30_000, 0),
+    ]
+
+
+def test_what_is_before_the_first_cycle_counts_in_the_sums_of_all_only() -> None:
+    report = report_of(
+        [(REDUCE, 0, 40), (REDUCE, 100, 140), (REDUCE, 200, 240)],
+        [(REDUCE, 30, 40), (REDUCE, 100, 140), (REDUCE, 210, 240)],
+        [(REDUCE, 0, 40), (REDUCE, 100, 140), (REDUCE, 201, 240)],
+    )
+    assert [one.wait_ns for one in report.by_rank()] == [40_000, 0, 39_000]
+    inside = report.in_cycles()
+    assert [one.wait_ns for one in inside.by_rank()] == [10_000, 0, 9_000]
+    assert [one.caused_wait_ns for one in inside.by_rank()] == [0, 19_000, 0]
+    # Own times are 190, 200 and 191 µs of a cycle of 200 µs.
+    assert report.farthest() == [1, 0, 2]
+
+
+def test_clocks_that_do_not_compare_have_no_cycles() -> None:
+    day = 86_400_000_000
+    each = [(SPREAD, at, at + 40) for at in (0, 100, 200)]
+    report = report_of(each, [(name, at + day, at + day + 30) for name, at, _ in each])
+    assert not report.comparable
+    assert (report.cycles.steps, report.cycles.overall) == ((), None)
+    assert waits_of(report) == [(30, 30, 90, 0), (0, 0, 90, 30)]
 
 
 def test_the_root_of_a_broadcast_that_leaves_early_does_not_wait() -> None:

@@ -125,8 +125,21 @@ def test_the_share_of_idle_time_is_not_said_of_what_is_most_of_it() -> None:
     assert "idle time (23.1 %, mostly loading data)" in sentence
 
 
+def test_the_late_rank_its_cause_and_its_remedy_come_first() -> None:
+    lines = [line.plain for line in render_terminal(read("gpt_ddp_4rank"), Style(width=80))]
+    head = " ".join(line.strip() for line in lines[:10])
+    assert "The other ranks wait for rank 2: 689 µs of each step" in head
+    assert "All its kernels take 1.15 times as long as on the others." in head
+    assert "help: Check clocks, power and temperature of that GPU" in head
+    at = next(at for at, line in enumerate(lines) if "own vs median" in line)
+    assert [line.split("gpu")[0].strip(" ·") for line in lines[at + 1 : at + 5]] == [
+        f"rank {rank}" for rank in (2, 0, 1, 3)
+    ]
+    assert "Clocks aligned on all-reduce: residual 0 ns (median)" in lines[at + 5]
+
+
 def test_the_summary_is_a_screenful() -> None:
-    assert len(render_terminal(read("gpt_ddp_4rank"))) <= 28
+    assert len(render_terminal(read("gpt_ddp_4rank"))) <= 32
 
 
 @pytest.mark.parametrize(("number", "title"), [(1, "The only kernel or copy"), (2, "Top of 2")])

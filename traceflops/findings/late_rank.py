@@ -75,11 +75,11 @@ def late_rank_findings(ranks: RankReport | None) -> Iterator[Finding]:
     share = _share(ranks, ranks.slow)
     severity = severity_of(share)
     if severity is not None:
-        why, remedy = reason(ranks.slow)
+        why, remedy = late_rank_reason(ranks.slow)
         yield Finding(RULE, severity, f"{sentence} {why} {remedy}", share, None, ("ranks",))
 
 
-def reason(slow: SlowRank) -> tuple[str, str]:
+def late_rank_reason(slow: SlowRank) -> tuple[str, str]:
     """Return why a rank is late and what to do, as sentences."""
     if slow.cause in _CAUSES:
         why, remedy = _CAUSES[slow.cause]

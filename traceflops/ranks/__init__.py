@@ -19,17 +19,16 @@ if TYPE_CHECKING:
     from traceflops.ranks.rank_spread import (
         FloatArray,
         OwnTimes,
-        Straggler,
         most_and_least,
         own_ns,
         own_times,
-        straggler,
     )
     from traceflops.ranks.slow_rank import SlowRank
     from traceflops.ranks.who_waits import (
         MatchedCollective,
         RankReport,
         RankWaits,
+        Turn,
         rank_report,
     )
 else:

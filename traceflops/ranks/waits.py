@@ -6,7 +6,7 @@ not wait. Wait and transfer add up to the duration.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -49,6 +49,12 @@ class Waits:
     def size(self) -> IntArray:
         """Return the number of ranks of each collective."""
         return self.final - self.first + 1
+
+    def within(self, chosen: BoolArray) -> Waits:
+        """Return the same without the times of collectives other than those chosen."""
+        mine, by_record = chosen[self.collective], ("wait_ns", "transfer_ns", "exposed_ns")
+        times = {name: getattr(self, name) * mine for name in by_record}
+        return replace(self, **times, margin_ns=self.margin_ns * chosen)
 
 
 def waits(

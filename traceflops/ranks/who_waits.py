@@ -18,7 +18,7 @@ from traceflops.ranks.pipelines import Pipelines, pipelines
 from traceflops.ranks.projected_records import projected_records
 from traceflops.ranks.slow_rank import SlowRank, slow_rank
 from traceflops.ranks.waits import Waits, waits
-from traceflops.table import BoolArray, IntArray, exact_sums, groups, numbers
+from traceflops.table import BoolArray, IntArray, exact_sums, group_sums, groups, numbers
 from traceflops.windows import LAST_STEP, Prepared, chosen_time, origins
 
 _NO_LINKS: Final = Links()
@@ -61,12 +61,25 @@ class RankWaits:
     marginal_ns: int
 
 
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """How one rank takes part in a collective: it starts, waits for the last, and transfers.
+
+    `from_ns` counts from the first start of all, on aligned clocks.
+    """
+
+    rank: int
+    from_ns: int
+    wait_ns: int
+    transfer_ns: int
+
+
 @dataclass(frozen=True)
 class RankReport:
     """The collectives of several ranks over everything recorded, and what waiting in them costs.
 
     `partial` says that ranks of the job are not here: then waits are at least, and transfers at
-    most, what is said.
+    most, what is said. Where clocks are not `comparable`, only durations are compared.
     """
 
     records: CommRecords
@@ -76,6 +89,7 @@ class RankReport:
     cycles: Cycles
     slow: SlowRank | None
     partial: bool
+    comparable: bool
     links: Links = _NO_LINKS
     pipeline: Pipelines | None = None
 
@@ -131,6 +145,45 @@ class RankReport:
             for rank, *values in zip(self.records.ranks, *columns, strict=True)
         ]
 
+    def in_cycles(self) -> RankReport:
+        """Return the same with the waits in its cycles only, with all where it has none."""
+        inside = self.cycles.of_collective >= 0
+        return replace(self, waits=self.waits.within(inside)) if inside.any() else self
+
+    def farthest(self) -> list[int]:
+        """Return the places of the ranks, those farthest from the median own time first.
+
+        Of equally far ones that is first which is slower, or for which the others wait longer.
+        """
+        own = self.cycles.own_ns.sum(axis=0)
+        awaited = np.array([one.marginal_ns for one in self.by_rank()], dtype=np.int64)
+        order: list[int] = np.lexsort((-awaited, -own, -np.abs(own - np.median(own)))).tolist()
+        return order
+
+    def waited_for(self, rows: IntArray, columns: IntArray) -> IntArray:
+        """Return how long ranks (rows) waited for the last one (columns), both by place.
+
+        The last row and the last column are of all other ranks together.
+        """
+        count, width = len(self.records.ranks), len(columns) + 1
+        row, column = (_turn_of(places, count) for places in (rows, columns))
+        found = self.waits
+        key = row[self.records.place[found.row]] * width + column[found.last[found.collective]]
+        sums = group_sums(key, found.wait_ns, (len(rows) + 1) * width)
+        return sums.reshape(len(rows) + 1, width)
+
+    def turns(self, collective: int) -> list[Turn]:
+        """Return what each rank did in one collective, in the order of their starts."""
+        found, records = self.waits, self.records
+        mine = np.flatnonzero(found.collective == collective)
+        place = records.place[found.row[mine]]
+        start = records.start_ns[found.row[mine]] - self.alignment.offset_ns[place]
+        columns = (start - start.min(), found.wait_ns[mine], found.transfer_ns[mine])
+        times = zip(*(column.tolist() for column in columns), strict=True)
+        return [
+            Turn(records.ranks[at], *each) for at, each in zip(place.tolist(), times, strict=True)
+        ]
+
     def rates(self) -> list[LinkRate]:
         """Return the bandwidths by kind, group and size; none where ranks are missing."""
         if self.partial:
@@ -154,7 +207,7 @@ def rank_report(prepared: Prepared, links: Links = _NO_LINKS) -> RankReport | No
     comparable = bool(alignment.basis) or (calendar and alignment.is_possible)
     found = waits(records, matches, alignment, comparable=comparable)
     chosen = _chosen(prepared, records) if records.devices else None
-    steps = cycles(records, found, chosen)
+    steps = cycles(records, found, chosen if comparable else np.zeros(len(records), dtype=np.bool_))
     report = RankReport(
         records,
         matches,
@@ -163,6 +216,7 @@ def rank_report(prepared: Prepared, links: Links = _NO_LINKS) -> RankReport | No
         steps,
         slow_rank(prepared, steps, records) if comparable else None,
         _is_partial(prepared, records),
+        comparable,
     )
     pipeline = pipelines(prepared, records, found, alignment) if comparable else None
     return replace(report, links=links, pipeline=pipeline)
@@ -188,6 +242,13 @@ def _is_partial(prepared: Prepared, records: CommRecords) -> bool:
     sizes = [*numbers(prepared.trace.processes["world_size"], 0).tolist(), 0]
     sizes += [group.size or 0 for group in records.groups]
     return bool(max(sizes) > len(records.ranks))
+
+
+def _turn_of(places: IntArray, count: int) -> IntArray:
+    """Return which of some places each of so many is, behind the last one for none of them."""
+    turn = np.full(count, len(places), dtype=np.int64)
+    turn[places] = np.arange(len(places))
+    return turn
 
 
 def _message(records: CommRecords, found: Waits) -> IntArray:
