@@ -9,6 +9,7 @@ from sample_traces.records import Triple
 
 Layout = Literal["TN", "NN", "NT"]
 Helper = Literal["dot_do_o", "convert_dq"]
+Exchange = Literal["allreduce", "all_to_allv", "send", "recv"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +38,8 @@ class Library(Protocol):
     def attention_helper(self, which: Helper) -> str:
         """Return the name of a small kernel before or after the gradient."""
 
-    def allreduce(self) -> Form:
-        """Return the kernel of a sum over ranks."""
+    def exchange(self, kind: Exchange) -> Form:
+        """Return the kernel of a collective."""
 
 
 def ceil_divide(amount: int, unit: int) -> int:

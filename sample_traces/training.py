@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
-
-from sample_traces.config import Dtype, RunConfig
+from sample_traces.config import RunConfig
 from sample_traces.gpt import Model, Parameter, contiguous, scalar
 from sample_traces.kernels import Kernels, element_type
+from sample_traces.parallel import Communication
 from sample_traces.plants import plant
 from sample_traces.program import (
     COMMUNICATION,
@@ -27,19 +26,19 @@ from sample_traces.program import (
     op,
     python,
 )
-from sample_traces.records import Argument, Cause, Collective
+from sample_traces.records import Argument, Cause
 from sample_traces.serving import annotation_of, pass_config
 
 _TENSORS_PER_KERNEL = 36
 _TOKEN_BYTES = 8
-_COLLECTIVE_DTYPE: Final[dict[Dtype, str]] = {"bf16": "BFloat16", "fp16": "Half", "fp32": "Float"}
 
 
 class Trainer:
-    """Writes down one step after the other; every rank of a run gets the same program."""
+    """Writes down one step after the other, as a rank does them."""
 
-    def __init__(self, config: RunConfig) -> None:
+    def __init__(self, config: RunConfig, rank: int = 0) -> None:
         self._config = config
+        self._communication = Communication(config, rank)
         self._kernels = Kernels(config)
         self._model = Model(config)
 
@@ -113,7 +112,7 @@ class Trainer:
         if not config.cuda_graph:
             yield python("torch/_tensor.py(630): backward", OnBackwardThread(backward))
         if config.ranks > 1 and not overlapped:
-            yield from map(self._allreduce, self._bucket_sizes())
+            yield from map(self._communication.allreduce, self._bucket_sizes())
         if config.ranks > 1:
             yield Wait(COMPUTE, COMMUNICATION)
 
@@ -167,25 +166,12 @@ class Trainer:
             mul = op("aten::mul", scale, inputs=inputs)
             children.append(op("torch::distributed::reducer::mul_out", mul))
         if bucket:
-            children.append(self._allreduce(bucket))
+            children.append(self._communication.allreduce(bucket))
         inner = Block("backward", name, tuple(children))
         return Block("backward", f"autograd::engine::evaluate_function: {name}", (inner,))
 
     def _vector(self, elements: int) -> Argument:
         return contiguous((elements,), element_type(self._config.dtype))
-
-    def _allreduce(self, elements: int) -> Block:
-        config = self._config
-        dtype = _COLLECTIVE_DTYPE[config.dtype]
-        collective = Collective("allreduce", elements, dtype, config.ranks)
-        work = self._kernels.allreduce(elements)
-        launch = Launch("cudaLaunchKernelExC", (work,), COMMUNICATION, collective)
-        tensors = Argument("TensorList", members=(self._vector(elements),))
-        group = scalar(str(config.ranks))
-        inputs = (tensors, scalar("0"), scalar("[]"), scalar("[]"), scalar("0"), group)
-        annotated = annotation("nccl:all_reduce", Wait(COMMUNICATION, COMPUTE), launch)
-        comms = Block("op", "record_param_comms", (annotated,), inputs, collective=collective)
-        return op("c10d::allreduce_", comms, inputs=inputs[:1])
 
     def _optimizer(self) -> Block:
         sizes = [parameter.elements for parameter in self._model.parameters()]
