@@ -6,7 +6,7 @@ again. What it wastes is known by its `Cause`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, Literal
@@ -49,6 +49,18 @@ def plant(name: str, config: RunConfig) -> _Nodes:
     work = Kernels(config).gemm(_WIDTH, _WIDTH, _WIDTH, "TN")
     wasted = python(soil.function, *PLANTS[name](soil))
     return op("aten::mm", kernel(work)), drain, wasted, soil.work()
+
+
+def cause_of(name: str, config: RunConfig) -> str:
+    """Return the class of idle time that a plant makes."""
+    return next(_causes(PLANTS[name](_Soil("", config)))).kind
+
+
+def _causes(nodes: _Nodes) -> Iterator[Cause]:
+    for node in nodes:
+        if cause := getattr(node, "cause", None):
+            yield cause
+        yield from _causes(getattr(node, "children", ()))
 
 
 @dataclass(frozen=True, slots=True)

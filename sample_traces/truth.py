@@ -13,7 +13,8 @@ from itertools import pairwise
 from typing import Final, TypeVar
 
 from sample_traces.config import RunConfig
-from sample_traces.records import Activity, RankRun, Recorded, Run, Spent
+from sample_traces.plants import cause_of
+from sample_traces.records import Activity, Meeting, RankRun, Recorded, Run, Spent
 
 COMPONENTS: Final = ("compute", "memory", "other", "graph", "communication", "idle")
 CAUSES: Final = ("host_late", "queued", "launch_latency", "unknown")
@@ -164,15 +165,10 @@ def planted(config: RunConfig) -> tuple[int, str] | None:
     if config.straggler_rank is not None and config.straggler_percent > 100:
         return config.straggler_rank, "slow_clock"
     for rank, settings in config.on_rank.items():
-        for setting in settings.keys() & _SLOW.keys():
-            name = settings["plants"][0] if setting == "plants" else ""
-            return rank, _SLOW[setting] or _planted_cause(name, config)
+        for setting, cause in _SLOW.items():
+            if setting in settings:
+                return rank, cause or cause_of(settings["plants"][0], config)
     return None
-
-
-def _planted_cause(name: str, config: RunConfig) -> str:
-    causes = (cause for node in plant(name, config) for cause in causes_in(node))
-    return next(cause.kind for cause in causes)
 
 
 _SLOW: Final = {"batch": "more_work", "data_stall_steps": "data_input", "plants": ""}

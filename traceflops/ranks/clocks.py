@@ -1,7 +1,8 @@
 """By how much the clocks of ranks differ: all ranks leave a collective at the same time.
 
 The end of collective c on rank r is t_c + offset_r + residual. Offsets come from median polish and
-have mean 0. What always ends later on one rank cannot be told from an offset.
+have mean 0; clocks that drift or are set are followed. What always ends later on one rank cannot be
+told from an offset.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from traceflops.ranks.comm_records import KINDS, CommRecords
-from traceflops.ranks.matching import Matches
-from traceflops.table import IntArray, ranked
+from traceflops.ranks.matching import Matches, running_medians
+from traceflops.table import ABSENT, IntArray, groups, ranked
 
 Values = npt.NDArray[np.float64]
 _BASES: Final = ("all_reduce", "all_to_all")
@@ -24,12 +25,15 @@ _LEAST: Final = 3
 _MOST: Final = 2_000
 """So many are looked at, evenly over the recording."""
 _ROUNDS: Final = 50
+_LIKE: Final = 2
+"""Clocks are followed where that makes the residual smaller by this factor."""
 
 
 @dataclass(frozen=True, slots=True)
 class Alignment:
     """Clocks of ranks: `offset_ns` is what each is ahead of their mean.
 
+    `record_offset_ns` is the same by record; where clocks drift or are set, it differs with time.
     `basis` is the kind of collective they were aligned on, "" where offsets are taken to be 0.
     Residuals are how far aligned ends lie from the median of their collective, None without any.
     `earliest_ns` and `latest_ns` bound the error of each offset against all other ranks together,
@@ -38,6 +42,7 @@ class Alignment:
 
     basis: str
     offset_ns: IntArray
+    record_offset_ns: IntArray
     residual_median_ns: int | None
     residual_p95_ns: int | None
     earliest_ns: IntArray
@@ -54,8 +59,8 @@ def aligned(records: CommRecords, matches: Matches) -> Alignment:
         if len(mine) and counts.min() >= _LEAST:
             basis, offset = kind, _offsets(records, matches, mine)
             break
-    start = records.start_ns - offset[records.place]
-    end = records.end_ns - offset[records.place]
+    own = _followed(records, matches, known[records.kind[known] == _number(basis)], offset)
+    start, end = records.start_ns - own, records.end_ns - own
     of_row = matches.collective[known]
     residual = np.abs(end[known] - medians(of_row, end[known])[of_row])
     middle = float(np.median(residual)) if len(known) else None
@@ -63,6 +68,7 @@ def aligned(records: CommRecords, matches: Matches) -> Alignment:
     return Alignment(
         basis,
         offset,
+        own,
         None if middle is None else round(middle),
         None if high is None else round(high),
         *_bounds(records, matches, known, start, end),
@@ -87,6 +93,45 @@ def _offsets(records: CommRecords, matches: Matches, rows: IntArray) -> IntArray
         if moved < 1:
             break
     return np.round(offset).astype(np.int64)
+
+
+def _number(kind: str) -> int:
+    return KINDS.index(kind) if kind else ABSENT
+
+
+def _followed(
+    records: CommRecords, matches: Matches, rows: IntArray, offset: IntArray
+) -> IntArray:
+    """Return the offset of each record: where clocks drift or are set, that of the time around it.
+
+    They do if ends lie much closer together when each rank's offset is that of its neighbours.
+    """
+    fixed = offset[records.place]
+    _, of_row = ranked(matches.collective[rows])
+    end = records.end_ns[rows] - fixed[rows]
+    apart = end - medians(of_row, end)[of_row]
+    moved = np.zeros_like(fixed)
+    for _, mine in groups(records.place[rows]):
+        moved[rows[mine]] = running_medians(apart[mine])
+    closer = end - moved[rows]
+    closer -= medians(of_row, closer)[of_row]
+    if not len(rows) or _LIKE * _high(closer) > _high(apart):
+        return fixed
+    for _, mine in groups(records.place):
+        known = rows[np.isin(rows, mine)]
+        moved[mine] = moved[known[_nearest(records.end_ns[known], records.end_ns[mine])]]
+    return fixed + moved
+
+
+def _high(apart: IntArray) -> float:
+    return float(np.quantile(np.abs(apart), 0.95)) if len(apart) else 0.0
+
+
+def _nearest(times: IntArray, wanted: IntArray) -> IntArray:
+    """Return the place of the time that is nearest to each wanted one; both are in order."""
+    after = np.searchsorted(times, wanted).clip(1, max(1, len(times) - 1))
+    before_is = len(times) == 1 or wanted - times[after - 1] <= times[after % len(times)] - wanted
+    return np.where(before_is, after - 1, after)
 
 
 def medians(group: IntArray, values_ns: IntArray) -> IntArray:

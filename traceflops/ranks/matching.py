@@ -188,11 +188,15 @@ def _spread_ns(records: CommRecords, pairs: Pairs) -> float:
 
 def _local_offsets(records: CommRecords, pairs: Pairs) -> IntArray:
     """Return by how much the clocks differ at each pair: the median over its neighbours."""
-    difference = _end_difference(records, pairs)
-    if len(difference) < 2:
-        return np.zeros_like(difference)
-    wings = min(_NEIGHBOURS, len(difference) - 1)
-    padded = np.pad(difference, wings, mode="reflect")
+    return running_medians(_end_difference(records, pairs))
+
+
+def running_medians(values_ns: IntArray) -> IntArray:
+    """Return the median of the times around each one; it steps where they do."""
+    if len(values_ns) < 2:
+        return np.zeros_like(values_ns)
+    wings = min(_NEIGHBOURS, -(-len(values_ns) // 4))
+    padded = np.pad(values_ns, wings, mode="reflect")
     middle = np.median(sliding_window_view(padded, 2 * wings + 1), axis=1)
     return np.asarray(middle.astype(np.int64))
 
