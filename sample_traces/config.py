@@ -60,6 +60,13 @@ class RunConfig:
     """So many ranks with other data share the experts."""
     stages: int = 1
     """Of the pipeline."""
+    microbatches: int = 1
+    """So many parts of the batch pass the stages one after the other, all forth and then all back.
+    A part is as large as `batch`."""
+    expert_percent: int = 100
+    """Tokens that a rank's experts get, 100 = as many as all others."""
+    positions: int | None = None
+    """Rows of the table of positions; as many as `sequence` if None."""
 
     gradient_buckets: int = 3
     overlap: bool = True
@@ -152,6 +159,8 @@ class RunConfig:
     clock_step_ns: int = 0
     """It is set forward by this much at `clock_step_at_ns`."""
     clock_step_at_ns: int = 0
+    unrecorded: tuple[int, ...] = ()
+    """Numbers of the collectives of a rank whose kernels its recording lacks."""
 
     on_rank: Mapping[int, Mapping[str, Any]] = field(default_factory=dict, hash=False)
     """By rank, what is otherwise there: any setting that leaves the collectives as they are."""
@@ -179,6 +188,10 @@ class RunConfig:
             "blit_copies needs mi300x": self.blit_copies and self.machine != "mi300x",
             "noise_permille must be below 1000": self.noise_permille >= 1000,
             "data_stall_steps must be among the steps": not self._stalls_known(),
+            "cuda_graph needs one rank per tensor, expert and stage, and one microbatch": (
+                self.cuda_graph
+                and self.tensor_ranks * self.expert_ranks * self.stages * self.microbatches > 1
+            ),
             "groups must divide the ranks": self.ranks
             % (self.tensor_ranks * self.expert_ranks * self.stages)
             != 0,
@@ -196,7 +209,7 @@ class RunConfig:
 
     def of_rank(self, rank: int) -> RunConfig:
         """Return the config with what is otherwise on a rank."""
-        return replace(self, on_rank={}, **self.on_rank.get(rank, {}))
+        return replace(self, **self.on_rank.get(rank, {}))
 
     def clock_ns(self, time_ns: int) -> int:
         """Return what the clock shows at a time, apart from where it began."""

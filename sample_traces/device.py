@@ -172,7 +172,7 @@ def _collective(queue: deque[Request]) -> Collective | None:
 def _awaited(queue: deque[Request]) -> tuple[int, ...]:
     """Return the ranks that the next request waits for."""
     collective = _collective(queue)
-    return collective.group.ranks if collective else ()
+    return collective.members if collective else ()
 
 
 def _meet(meeting: Sequence[tuple[Device, Request]], random: Random) -> Meeting:

@@ -52,6 +52,7 @@ class ExternalIds:
 def collective_arguments(collective: Collective) -> Event:
     """Return the metadata that ops and kernels of a collective carry."""
     group = collective.group
+    ends = {"Src Rank": collective.source, "Dst Rank": collective.target}
     return {
         "Collective name": collective.name,
         "In msg nelems": collective.elements,
@@ -65,6 +66,7 @@ def collective_arguments(collective: Collective) -> Event:
         "Process Group Ranks": str(list(group.ranks)),
         "Global rank start": group.ranks[0],
         "Global rank stride": group.ranks[1] - group.ranks[0],
+        **(ends if collective.source is not None else {}),
     }
 
 

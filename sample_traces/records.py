@@ -45,13 +45,25 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """One exchange within a group, as the framework describes it; elements go in and come out."""
+    """One exchange within a group, as the framework describes it; elements go in and come out.
+
+    A send and its receive have a `source` and a `target`, by their places in the group.
+    """
 
     name: str
     elements: int
     dtype: str
     group: Group
     out_elements: int
+    source: int | None = None
+    target: int | None = None
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """Return the ranks that meet."""
+        if self.source is None or self.target is None:
+            return self.group.ranks
+        return self.group.ranks[self.source], self.group.ranks[self.target]
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +257,7 @@ class Presence:
 
 @dataclass(frozen=True, slots=True)
 class Meeting:
-    """A collective as it happened on all ranks of its group, in ns that no clock distorts."""
+    """A collective as it happened on all ranks that met, in ns that no clock distorts."""
 
     name: str
     group: Group

@@ -74,6 +74,9 @@ class _Rank:
         """Return what the rank recorded; the window closes once host and device are done."""
         config = self.config
         activities = sorted(self.device.activities, key=lambda a: (a.start_ns, a.correlation))
+        collectives = [activity for activity in activities if activity.collective]
+        lost = {collectives[place].correlation for place in config.unrecorded}
+        activities = [one for one in activities if one.correlation not in lost]
         last_ns = max([self.host.cursor_ns, *(activity.end_ns for activity in activities)])
         recorded = RankRun(
             self.number,

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import chain
+
 from sample_traces.config import RunConfig
-from sample_traces.gpt import Model, Parameter, contiguous, scalar
+from sample_traces.gpt import Gradient, Model, Parameter, contiguous, scalar
 from sample_traces.kernels import Kernels, element_type
 from sample_traces.parallel import Communication
 from sample_traces.plants import plant
@@ -97,24 +100,49 @@ class Trainer:
         return python("train.py(58): to_device", to, to)
 
     def _forward_and_backward(self, number: int) -> Iterator[Node]:
-        config = self._config
-        forward = self._model.forward()
-        overlapped = config.overlap and config.ranks > 1 and not config.cuda_graph
-        backward = tuple(self._backward(overlapped))
+        config, exchanges = self._config, "dp" in self._communication.groups
+        overlapped = config.overlap and exchanges and not config.cuda_graph
         if config.cuda_graph:
-            if config.capture and number == config.first_step:
-                yield Capture((forward, OnBackwardThread(backward)))
-            yield self._graph((forward, *backward))
+            yield from self._replayed(number)
         else:
-            yield forward
+            yield from self._passes(overlapped)
+        if exchanges and not overlapped:
+            yield from map(self._communication.allreduce, self._bucket_sizes())
+        if exchanges:
+            yield Wait(COMPUTE, COMMUNICATION)
+
+    def _replayed(self, number: int) -> Iterator[Node]:
+        config, forward = self._config, self._model.forward()
+        backward = tuple(self._backward(self._model.tape, overlapped=False))
+        if config.capture and number == config.first_step:
+            yield Capture((forward, OnBackwardThread(backward)))
+        yield self._graph((forward, *backward))
         if config.copy_stream:
             yield self._copy_batch(COPY)
-        if not config.cuda_graph:
+
+    def _passes(self, overlapped: bool) -> Iterator[Node]:
+        """Yield all parts of the batch forth, then back; the last exchanges gradients."""
+        talk, tapes = self._communication, []
+        for _ in range(self._config.microbatches):
+            yield from talk.receive("forward")
+            yield self._forward()
+            yield from talk.send("forward")
+            tapes.append(tuple(self._model.tape))
+        if self._config.copy_stream:
+            yield self._copy_batch(COPY)
+        for left, tape in zip(reversed(range(len(tapes))), tapes, strict=True):
+            backward = tuple(self._backward(tape, overlapped and not left))
+            yield from talk.receive("backward")
             yield python("torch/_tensor.py(630): backward", OnBackwardThread(backward))
-        if config.ranks > 1 and not overlapped:
-            yield from map(self._communication.allreduce, self._bucket_sizes())
-        if config.ranks > 1:
-            yield Wait(COMPUTE, COMMUNICATION)
+            yield from talk.send("backward")
+
+    def _forward(self) -> Block:
+        forward = self._model.forward()
+        layers = (
+            (one, *(self._communication.after_layer() if _is_layer(one) else ()))
+            for one in forward.children
+        )
+        return replace(forward, children=tuple(chain.from_iterable(layers)))
 
     def _graph(self, nodes: tuple[Node, ...]) -> Block:
         works = tuple(launched_works(nodes))
@@ -123,11 +151,13 @@ class Trainer:
         launch = Launch("cudaGraphLaunch", works, is_graph=True)
         return python("torch/cuda/graphs.py(139): replay", launch)
 
-    def _backward(self, overlapped: bool) -> Iterator[Block]:
+    def _backward(self, tape: Sequence[Gradient], overlapped: bool) -> Iterator[Node]:
         waiting = 0
         buckets = self._bucket_of()
-        for gradient in reversed(self._model.tape):
+        for gradient in reversed(tape):
             yield gradient.block
+            if any(one.name.endswith("ln_1.weight") for one in gradient.parameters):
+                yield from self._communication.after_layer()
             for parameter in gradient.parameters:
                 waiting += parameter.elements
                 full = overlapped and buckets[parameter.name]
@@ -192,3 +222,7 @@ class Trainer:
         sync = Sync(cause=Cause("sync_call", "train.py(71): step", "aten::item"))
         dense = op("aten::_local_scalar_dense", Launch("cudaMemcpyAsync", (copy,)), sync)
         yield op("aten::item", dense, inputs=(self._vector(1),))
+
+
+def _is_layer(node: Node) -> bool:
+    return isinstance(node, Block) and node.name.startswith("nn.Module: Block_")

@@ -99,9 +99,7 @@ def _number(kind: str) -> int:
     return KINDS.index(kind) if kind else ABSENT
 
 
-def _followed(
-    records: CommRecords, matches: Matches, rows: IntArray, offset: IntArray
-) -> IntArray:
+def _followed(records: CommRecords, matches: Matches, rows: IntArray, offset: IntArray) -> IntArray:
     """Return the offset of each record: where clocks drift or are set, that of the time around it.
 
     They do if ends lie much closer together when each rank's offset is that of its neighbours.
