@@ -45,7 +45,7 @@ def all_groups(config: RunConfig) -> tuple[Group, ...]:
     """Return the groups of a run, that of all ranks first, each set of ranks once."""
     known = {tuple(range(config.ranks)): "default_pg"}
     for dim, sets in _sets(config).items():
-        for ranks in sets:
+        for ranks in sorted(sets):
             if len(ranks) > 1:
                 known.setdefault(ranks, f"mesh_{dim}")
     return tuple(Group(str(at), known[ranks], ranks) for at, ranks in enumerate(known))

@@ -166,6 +166,8 @@ PLANTS: Final[Mapping[str, Callable[[_Soil], _Nodes]]] = {
     "optimizer": _Soil.optimizer,
     "queue": _Soil.queue,
     "python": lambda soil: soil.own_code("metrics.py(9): log"),
+    "collector": lambda soil: soil.own_code("<built-in function collect>"),
+    "checkpoint": lambda soil: soil.own_code("torch/serialization.py(944): save"),
     "long_op": lambda soil: soil.own_code("metrics.py(21): count", "aten::_unique2"),
     "short_ops": lambda soil: soil.ops("eager_overhead", "aten::view", _SHORT_OPS),
     "thread_handover": _Soil.handover,

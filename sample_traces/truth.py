@@ -167,12 +167,24 @@ def planted(config: RunConfig) -> tuple[int, str] | None:
     for rank, settings in config.on_rank.items():
         for setting, cause in _SLOW.items():
             if setting in settings:
-                return rank, cause or cause_of(settings["plants"][0], config)
+                name = settings[setting][0] if setting == "plants" else ""
+                return rank, cause or _PAUSES.get(name) or cause_of(name, config)
     return None
 
 
-_SLOW: Final = {"batch": "more_work", "data_stall_steps": "data_input", "plants": ""}
+_SLOW: Final = {
+    "batch": "more_work",
+    "sequence": "more_work",
+    "expert_percent": "more_work",
+    "data_stall_steps": "data_input",
+    "plants": "",
+}
 """Settings of one rank that make it slow, and why; of plants by what is planted."""
+_PAUSES: Final = {
+    "collector": "gc_pause",
+    "checkpoint": "checkpoint",
+    "allocate": "memory_pressure",
+}
 
 
 def model_flops(config: RunConfig) -> int:

@@ -21,6 +21,7 @@ from sample_traces.rocprof.formats import WRITERS as ROCPROF
 from sample_traces.rocprof.options import RocprofOptions
 from sample_traces.simulate import simulate
 from sample_traces.truth import planted, waits_of
+from tests.conftest import by_night
 from traceflops import read
 from traceflops.analysis.preparation import prepare
 from traceflops.ranks import RankReport, rank_report
@@ -44,20 +45,28 @@ def report_of(run: Run, way: str) -> RankReport:
     return report
 
 
-def planted_waits(run: Run) -> list[list[tuple[int, int]]]:
+Pair = tuple[int, int]
+UNMATCHED: Final = (-1, -1)
+
+
+def planted_waits(run: Run) -> list[list[Pair]]:
     """Return the wait and transfer of all collectives of each rank, in the order of its starts."""
-    found: defaultdict[int, list[tuple[int, tuple[int, int]]]] = defaultdict(list)
+    recorded = {(rank.rank, one.correlation) for rank in run.ranks for one in rank.activities}
+    found: defaultdict[int, list[tuple[int, Pair]]] = defaultdict(list)
     for meeting in run.meetings:
         waits = waits_of(meeting)
         for one in meeting.present:
-            waited = waits[one.rank, one.correlation]
-            found[one.rank].append((one.start_ns, (waited.wait_ns, waited.transfer_ns)))
+            key = one.rank, one.correlation
+            pair = (waits[key].wait_ns, waits[key].transfer_ns)
+            if key in recorded:
+                known = waits.keys() <= recorded
+                found[one.rank].append((one.start_ns, pair if known else UNMATCHED))
     return [[pair for _, pair in sorted(found[rank])] for rank in sorted(found)]
 
 
-def found_waits(report: RankReport) -> list[list[tuple[int, int]]]:
-    """Return the same as it is reported, -1 where a collective has no match."""
-    waits = [(-1, -1)] * len(report.records)
+def found_waits(report: RankReport) -> list[list[Pair]]:
+    """Return the same as it is reported."""
+    waits = [UNMATCHED] * len(report.records)
     found = report.waits
     rows = zip(found.row.tolist(), found.wait_ns.tolist(), found.transfer_ns.tolist(), strict=True)
     for row, *pair in rows:
@@ -70,6 +79,12 @@ def found_waits(report: RankReport) -> list[list[tuple[int, int]]]:
 
 
 _BATCH: Final = 4
+
+
+def _plant(name: str, random: Random, steps: int) -> dict[str, Any]:
+    return {"plants": (name,) * steps, "plant_ns": random.randint(300_000, 900_000)}
+
+
 CAUSES: Final[Mapping[str, Callable[[Random, int], dict[str, Any]]]] = {
     "healthy": lambda random, steps: {},
     "more_work": lambda random, steps: {"batch": _BATCH + random.randint(1, 2)},
@@ -77,9 +92,9 @@ CAUSES: Final[Mapping[str, Callable[[Random, int], dict[str, Any]]]] = {
         "data_stall_steps": tuple(range(steps)),
         "data_stall_ns": random.randint(1_500_000, 4_000_000),
     },
-    "host_code": lambda random, steps: {
-        "plants": ("python",) * steps,
-        "plant_ns": random.randint(300_000, 900_000),
+    **{
+        cause: partial(_plant, plant)
+        for cause, plant in {"host_code": "python", "gc_pause": "collector"}.items()
     },
 }
 """By cause, what is otherwise on the slow rank."""
@@ -90,6 +105,16 @@ def random_run(seed: int, way: str) -> Run:
     random = Random(seed)
     ranks, steps = random.randint(3, 5), random.randint(4, 6)
     slow, cause = random.randrange(ranks), random.choice(["slow_clock", "healthy", *CAUSES])
+    # Only PyTorch tells groups apart.
+    pairs = ranks == 4 and way == "pytorch" and random.random() < 0.5
+    own: defaultdict[int, dict[str, Any]] = defaultdict(dict)
+    for rank in range(ranks):
+        own[rank]["clock_offset_ns"] = random.choice([0, 900, 50_000_000])
+        own[rank]["clock_drift_ppb"] = random.choice([0, 0, DRIFT_PPB])
+    # A clock that is set and a kernel that is not recorded, both at once, are too much.
+    accident = random.choice(["", "step", "unrecorded"])
+    own[random.randrange(ranks)]["unrecorded"] = (4,) if accident == "unrecorded" else ()
+    own[slow] |= CAUSES[cause](random, steps) if cause in CAUSES else {}
     of_machine = on_mi300x if way == "rocprof" else RunConfig
     config = of_machine(
         seed=seed,
@@ -99,20 +124,15 @@ def random_run(seed: int, way: str) -> Run:
         layers=random.randint(1, 2),
         gradient_buckets=random.randint(2, 4),
         overlap=random.random() < 0.5,
-        exit_jitter_ns=random.choice([0, 1_000, 4_000]),
+        tensor_ranks=2 if pairs else 1,
+        expert_ranks=ranks if random.random() < 0.2 and not pairs else 1,
+        exit_jitter_ns=random.choice([300, 1_000, 4_000]),
         jitter_permille=random.choice([0, 5]),
         straggler_rank=slow if cause == "slow_clock" else None,
         straggler_percent=random.randint(108, 140),
-        on_rank={
-            rank: (CAUSES[cause](random, steps) if rank == slow and cause in CAUSES else {})
-            | {
-                "clock_offset_ns": random.choice([0, 900, 50_000_000]),
-                "clock_drift_ppb": random.choice([0, 0, DRIFT_PPB]),
-            }
-            for rank in range(ranks)
-        },
+        on_rank=own,
     )
-    return with_step(simulate(config), random) if random.random() < 0.3 else simulate(config)
+    return with_step(simulate(config), random) if accident == "step" else simulate(config)
 
 
 def with_step(run: Run, random: Random) -> Run:
@@ -128,23 +148,42 @@ def with_step(run: Run, random: Random) -> Run:
 
 
 def worst_error(run: Run, report: RankReport) -> int:
-    """Return by how much a wait or transfer is off at most, beyond what a fast clock makes of it."""
+    """Return by how much a wait or transfer is off at most, but for what fast clocks make of it."""
     return max(
-        abs(known - found) - sum(pair) * DRIFT_PPB // 10**9
+        abs(known - found) - abs(sum(pair)) * DRIFT_PPB // 10**9
         for of_rank, found_of in zip(planted_waits(run), found_waits(report), strict=True)
         for pair, found_pair in zip(of_rank, found_of, strict=True)
         for known, found in zip(pair, found_pair, strict=True)
     )
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("seed", range(3))
-def test_waits_and_transfers_are_those_of_the_simulator(seed: int, way: str) -> None:
+def outcome(seed: int, way: str) -> tuple[bool, str, bool]:
+    """Return whether all waits are right, the planted cause, and whether that is what is named."""
     run = random_run(seed, way)
     report = report_of(run, way)
-    assert report.unmatched == 0
-    assert worst_error(run, report) <= 2 * (report.alignment.residual_p95_ns or 0) + 2
+    right = worst_error(run, report) <= 2 * (report.alignment.residual_p95_ns or 0)
     slow, known = report.slow, planted(run.config)
-    if known and known[1] == "host_code" and way != "pytorch":
-        known = known[0], "host_unrecorded"
-    assert (slow and (slow.rank, slow.cause)) == known
+    if known and known[1] in ("host_code", "gc_pause") and way != "pytorch":
+        known = known[0], "host_unrecorded"  # what Python does is not recorded
+    named = slow and (slow.rank, slow.cause)
+    return right, known[1] if known else "healthy", named == known
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("seed", range(3))
+def test_waits_and_culprits_are_those_of_the_simulator(seed: int, way: str) -> None:
+    right, cause, named = outcome(seed, way)
+    assert right
+    assert named, cause
+
+
+@by_night()
+def test_of_many_random_jobs_nearly_all_are_right() -> None:
+    rights, causes = [], defaultdict[bool, list[bool]](list)
+    for seed in range(200):
+        right, cause, named = outcome(seed, list(WAYS)[seed % len(WAYS)])
+        rights.append(right)
+        causes[cause == "healthy"].append(named)
+    assert all(rights)
+    assert sum(causes[False]) >= 0.95 * len(causes[False])
+    assert sum(causes[True]) >= 0.98 * len(causes[True])
