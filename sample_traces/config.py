@@ -214,7 +214,11 @@ class RunConfig:
     def clock_ns(self, time_ns: int) -> int:
         """Return what the clock shows at a time, apart from where it began."""
         stepped = self.clock_step_ns if time_ns >= self.clock_step_at_ns else 0
-        return time_ns + time_ns * self.clock_drift_ppb // 10**9 + stepped
+        return time_ns + self.gained_ns(time_ns) + stepped
+
+    def gained_ns(self, time_ns: int) -> int:
+        """Return how much too long the clock makes a time."""
+        return time_ns * self.clock_drift_ppb // 10**9
 
     @property
     def step_numbers(self) -> range:

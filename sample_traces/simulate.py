@@ -13,10 +13,10 @@ from sample_traces.device import Device, Request, execute
 from sample_traces.host import FIRST_CORRELATION, Host
 from sample_traces.kernels import Kernels
 from sample_traces.program import COMMUNICATION, COMPUTE, Launch
-from sample_traces.records import Activity, Call, Mark, Meeting, Op, RankRun, Run
+from sample_traces.records import Call, Mark, Meeting, Op, RankRun, Run
 from sample_traces.training import Trainer
 
-_Timed = TypeVar("_Timed", Activity, Call, Op, Mark)
+_Timed = TypeVar("_Timed", Call, Op, Mark)
 _HOST_BEGIN_NS = 60_000
 _LEAD_IN_BEGIN_NS = 5_000
 _CLOSING_NS = 40_000
@@ -110,7 +110,13 @@ def _on_clock(config: RunConfig, rank: RankRun) -> RankRun:
     return replace(
         rank,
         end_ns=at(rank.end_ns),
-        activities=timed(rank.activities),
+        # The device has a timer of its own: setting the clock makes no work longer.
+        activities=tuple(
+            replace(
+                one, start_ns=at(one.start_ns), dur_ns=one.dur_ns + config.gained_ns(one.dur_ns)
+            )
+            for one in rank.activities
+        ),
         calls=timed(rank.calls),
         ops=timed(rank.ops),
         marks=timed(rank.marks),
