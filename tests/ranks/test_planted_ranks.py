@@ -112,7 +112,8 @@ CAUSES: Final[Mapping[str, Callable[[Random, int], dict[str, Any]]]] = {
 def random_run(seed: int, way: str) -> Run:
     """Return a job of a few ranks: one of them maybe slow, clocks seldom right."""
     random = Random(seed)
-    ranks, steps = random.randint(3, 5), random.randint(4, 6)
+    accident = random.choice(["", "step", "unrecorded"])
+    ranks, steps = random.randint(3, 5), random.randint(4, 6) + 2 * (accident == "step")
     slow, cause = random.randrange(ranks), random.choice(["slow_clock", "healthy", *CAUSES])
     # Only PyTorch tells groups apart.
     pairs = ranks == 4 and way == "pytorch" and random.random() < 0.5
@@ -120,8 +121,6 @@ def random_run(seed: int, way: str) -> Run:
     for rank in range(ranks):
         own[rank]["clock_offset_ns"] = random.choice([0, 900, 50_000_000])
         own[rank]["clock_drift_ppb"] = random.choice([0, 0, DRIFT_PPB])
-    # A clock that is set and a kernel that is not recorded, both at once, are too much.
-    accident = random.choice(["", "step", "unrecorded"])
     own[random.randrange(ranks)]["unrecorded"] = (4,) if accident == "unrecorded" else ()
     own[slow] |= CAUSES[cause](random, steps) if cause in CAUSES else {}
     of_machine = on_mi300x if way == "rocprof" else RunConfig
@@ -141,19 +140,19 @@ def random_run(seed: int, way: str) -> Run:
         straggler_percent=random.randint(108, 140),
         on_rank=own,
     )
-    return with_step(simulate(config), random) if accident == "step" else simulate(config)
+    return with_step(simulate(config), slow) if accident == "step" else simulate(config)
 
 
-def with_step(run: Run, random: Random) -> Run:
-    """Return the run with a clock set forward after half of the collectives."""
-    config, half = run.config, run.meetings[len(run.meetings) // 2]
-    stepping = random.choice(half.present)
-    step = {
-        "clock_step_ns": random.choice([80_000, 20_000_000]),
-        "clock_step_at_ns": stepping.end_ns + config.dispatch_gap_ns // 2,
-    }
-    own = {stepping.rank: {**config.on_rank[stepping.rank], **step}}
-    return simulate(replace(config, on_rank={**config.on_rank, **own}))
+def with_step(run: Run, slow: int) -> Run:
+    """Return the run with the clock of another rank set in its middle, between collectives."""
+    rank = (slow + 1) % run.config.ranks
+    present = [one for met in run.meetings for one in met.present if one.rank == rank]
+    ends = (one.end_ns + run.config.dispatch_gap_ns // 2 for one in present[len(present) // 2 :])
+    at = next(at for at in ends if not any(one.start_ns <= at < one.end_ns for one in present))
+    step_ns = (80_000, 20_000_000)[run.config.seed % 2]
+    step = {"clock_step_ns": step_ns, "clock_step_at_ns": at}
+    own = {rank: {**run.config.on_rank[rank], **step}}
+    return simulate(replace(run.config, on_rank={**run.config.on_rank, **own}))
 
 
 def worst_error(run: Run, report: RankReport) -> int:
