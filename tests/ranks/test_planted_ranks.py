@@ -151,7 +151,7 @@ def with_step(run: Run, slow: int) -> Run:
     at = next(at for at in ends if not any(one.start_ns <= at < one.end_ns for one in present))
     step_ns = (80_000, 20_000_000)[run.config.seed % 2]
     step = {"clock_step_ns": step_ns, "clock_step_at_ns": at}
-    own = {rank: {**run.config.on_rank[rank], **step}}
+    own = {rank: {**run.config.on_rank.get(rank, {}), **step}}
     return simulate(replace(run.config, on_rank={**run.config.on_rank, **own}))
 
 
@@ -195,3 +195,39 @@ def test_of_many_random_jobs_nearly_all_are_right() -> None:
     assert all(rights)
     assert sum(causes[False]) >= 0.95 * len(causes[False])
     assert sum(causes[True]) >= 0.98 * len(causes[True])
+
+
+_SMALL: Final = {"ranks": 4, "steps": 4, "layers": 1, "hidden": 256, "gradient_buckets": 2}
+
+
+def test_clocks_of_ranks_that_meet_in_pairs_only() -> None:
+    offsets = (0, 50_000_000, 900, 25_000_000)
+    own = {rank: {"clock_offset_ns": ns} for rank, ns in enumerate(offsets)}
+    run = simulate(RunConfig(**_SMALL, tensor_ranks=2, on_rank=own))
+    report = report_of(run, "pytorch")
+    middle = sum(offsets) // 4
+    assert report.alignment.offset_ns.tolist() == [ns - middle for ns in offsets]
+    assert worst_error(run, report) == 0
+
+
+def test_a_clock_that_is_set_is_followed() -> None:
+    run = with_step(simulate(RunConfig(**_SMALL | {"steps": 8})), slow=1)
+    report = report_of(run, "nsys")
+    records = report.records
+    ahead = report.alignment.record_offset_ns[records.place == 2]
+    assert (ahead - ahead[0]).tolist() == [0] * 9 + [80_000] * 7
+    assert report.alignment.residual_p95_ns == 0
+    assert worst_error(run, report) == 0
+
+
+def test_a_slow_link_shows_in_the_bandwidth_of_its_group() -> None:
+    slow = {"slow_group": "3", "slow_group_percent": 300, "noise_permille": 0}
+    report = report_of(simulate(RunConfig(**_SMALL, tensor_ranks=2, **slow)), "pytorch")
+    rates = {(rate.bytes, rate.group): rate.bus for rate in report.rates()}
+    of_group = {
+        group: {size: rate for (size, name), rate in rates.items() if name == group}
+        for group in ("3", "4")
+    }
+    for size, rate in of_group["4"].items():
+        assert rate == pytest.approx(3 * of_group["3"][size], rel=0.001)
+    assert of_group["3"].keys() == of_group["4"].keys()

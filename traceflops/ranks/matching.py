@@ -24,6 +24,7 @@ _NEIGHBOURS: Final = 15
 _CLOSE_NS: Final = 50_000
 """Ends of one collective lie closer together than that, but for what clocks differ."""
 _NEARLY: Final = 0.8
+_FAR: Final = 1 << 62
 _ROOTED: Final = frozenset({"broadcast", "reduce", "gather", "scatter"})
 """Collectives in which a rank may leave before the last one comes."""
 _UNEVEN: Final = KINDS.index("all_to_all")
@@ -157,15 +158,24 @@ def _shifted(records: CommRecords, one: IntArray, other: IntArray, shift: int) -
 
 
 def _overlapping(records: CommRecords, one: IntArray, other: IntArray, offset: int) -> Pairs:
-    """Return the equal pairs that overlap in time, in order; `offset` is added to the other's."""
+    """Return the equal pairs that overlap in time, in order; `offset` is added to the other's.
+
+    One whose end is closer to the end of the next one overlaps by an error of the clocks.
+    """
     pairs: list[tuple[int, int]] = []
     left = right = 0
     equal, start, end = _signatures(records), records.start_ns, records.end_ns
+
+    def apart(mine: int, its: int) -> int:
+        known = mine < len(one) and its < len(other)
+        return abs(int(end[one[mine]] - end[other[its]]) - offset) if known else _FAR
+
     while left < len(one) and right < len(other):
         mine, its = int(one[left]), int(other[right])
         before = end[mine] < start[its] + offset
         after = end[its] + offset < start[mine]
-        if not before and not after and equal[mine] == equal[its]:
+        closer = min(apart(left + 1, right), apart(left, right + 1)) < apart(left, right)
+        if not (before or after or closer) and equal[mine] == equal[its]:
             pairs.append((mine, its))
             left, right = left + 1, right + 1
         elif end[mine] <= end[its] + offset:
@@ -195,7 +205,7 @@ def running_medians(values_ns: IntArray) -> IntArray:
     """Return the median of the times around each one; it steps where they do."""
     if len(values_ns) < 2:
         return np.zeros_like(values_ns)
-    wings = min(_NEIGHBOURS, -(-len(values_ns) // 4))
+    wings = min(_NEIGHBOURS, -(-len(values_ns) // 3))
     padded = np.pad(values_ns, wings, mode="reflect")
     middle = np.median(sliding_window_view(padded, 2 * wings + 1), axis=1)
     return np.asarray(middle.astype(np.int64))
