@@ -115,8 +115,8 @@ def random_run(seed: int, way: str) -> Run:
     accident = random.choice(["", "step", "unrecorded"])
     ranks, steps = random.randint(3, 5), random.randint(4, 6) + 2 * (accident == "step")
     slow, cause = random.randrange(ranks), random.choice(["slow_clock", "healthy", *CAUSES])
-    # Only PyTorch tells groups apart.
-    pairs = ranks == 4 and way == "pytorch" and random.random() < 0.5
+    # Only PyTorch tells groups apart; ranks that share a tensor have the same tokens.
+    pairs = ranks == 4 and way == "pytorch" and cause != "more_work"
     own: defaultdict[int, dict[str, Any]] = defaultdict(dict)
     for rank in range(ranks):
         own[rank]["clock_offset_ns"] = random.choice([0, 900, 50_000_000])
