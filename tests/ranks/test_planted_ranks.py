@@ -201,7 +201,13 @@ def test_of_many_random_jobs_nearly_all_are_right() -> None:
     assert sum(causes[True]) >= 0.98 * len(causes[True])
 
 
-_SMALL: Final = {"ranks": 4, "steps": 4, "layers": 1, "hidden": 256, "gradient_buckets": 2}
+_SMALL: Final[dict[str, Any]] = {
+    "ranks": 4,
+    "steps": 4,
+    "layers": 1,
+    "hidden": 256,
+    "gradient_buckets": 2,
+}
 
 
 def test_clocks_of_ranks_that_meet_in_pairs_only() -> None:
@@ -225,7 +231,7 @@ def test_a_clock_that_is_set_is_followed() -> None:
 
 
 def test_a_slow_link_shows_in_the_bandwidth_of_its_group() -> None:
-    slow = {"slow_group": "3", "slow_group_percent": 300, "noise_permille": 0}
+    slow: dict[str, Any] = {"slow_group": "3", "slow_group_percent": 300, "noise_permille": 0}
     report = report_of(simulate(RunConfig(**_SMALL, tensor_ranks=2, **slow)), "pytorch")
     rates = {(rate.bytes, rate.group): rate.bus for rate in report.rates()}
     of_group = {
