@@ -24,6 +24,8 @@ _NEIGHBOURS: Final = 15
 """Matches on either side whose ends tell the difference of two clocks at a place."""
 _CLOSE_NS: Final = 50_000
 """Ends of one collective lie closer together than that, but for what clocks differ."""
+_APART_NS: Final = 1_000_000
+"""Ends that lie farther apart, beyond what the clocks around differ, are of no collective."""
 _NEARLY: Final = 0.8
 _ROOTED: Final = frozenset({"broadcast", "reduce", "gather", "scatter"})
 _LEAVING: Final = _ROOTED | {"send"}
@@ -169,10 +171,13 @@ def _best(records: CommRecords, candidates: Iterable[Pairs]) -> Pairs:
     """Return the way that matches most, of those that match nearly as much with ends as close."""
     found = []
     for pairs in candidates:
-        possible = _are_possible(records, pairs, _local_offsets(records, pairs))
-        found.append((2 * int(possible.sum()) - len(possible), _spread_ns(records, pairs), pairs))
-    most = max(count for count, *_ in found)
-    enough = [way for way in found if way[0] >= _NEARLY * most]
+        offset, apart = _local_offsets(records, pairs), _end_difference(records, pairs)
+        fits = _are_possible(records, pairs, offset) & (np.abs(apart - offset) <= _APART_NS)
+        mean_ns = float(np.abs(apart - np.median(apart)).mean()) if len(apart) else 0.0
+        score = 2 * int(fits.sum()) - len(fits), -mean_ns
+        found.append((score, _spread_ns(records, pairs), pairs))
+    most = max(count for (count, _), *_ in found)
+    enough = [way for way in found if way[0][0] >= _NEARLY * most]
     closest = max(_CLOSE_NS, min(spread for _, spread, _ in enough))
     return max((way for way in enough if way[1] <= closest), key=itemgetter(0))[-1]
 
@@ -186,7 +191,10 @@ def _shifted(records: CommRecords, one: IntArray, other: IntArray, shift: int) -
 
 
 def _overlapping(records: CommRecords, one: IntArray, other: IntArray, offset: int) -> Pairs:
-    """Return the equal pairs that overlap in time, in order; `offset` is added to the other's."""
+    """Return the equal pairs that overlap in time, in order; `offset` is added to the other's.
+
+    One that ends closer to another than to this is not its match.
+    """
     pairs: list[tuple[int, int]] = []
     left = right = 0
     equal, start, end = _signatures(records), records.start_ns, records.end_ns
@@ -231,11 +239,15 @@ def _spread_ns(records: CommRecords, pairs: Pairs) -> float:
 
 def _local_offsets(records: CommRecords, pairs: Pairs) -> IntArray:
     """Return by how much the clocks differ at each pair: the median over its neighbours."""
-    difference = _end_difference(records, pairs)
-    if len(difference) < 2:
-        return np.zeros_like(difference)
-    wings = min(_NEIGHBOURS, len(difference) - 1)
-    padded = np.pad(difference, wings, mode="reflect")
+    return running_medians(_end_difference(records, pairs))
+
+
+def running_medians(values_ns: IntArray) -> IntArray:
+    """Return the median of the times around each one; it steps where they do."""
+    if len(values_ns) < 2:
+        return np.zeros_like(values_ns)
+    wings = min(_NEIGHBOURS, -(-len(values_ns) // 3))
+    padded = np.pad(values_ns, wings, mode="reflect")
     middle = np.median(sliding_window_view(padded, 2 * wings + 1), axis=1)
     return np.asarray(middle.astype(np.int64))
 

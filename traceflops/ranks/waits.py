@@ -66,7 +66,7 @@ def waits(
     waits for as long as its kernel runs longer than the shortest; then nobody is blamed.
     """
     known = np.flatnonzero(matches.collective >= 0)
-    offset = alignment.offset_ns[records.place]
+    offset = alignment.record_offset_ns
     start = (records.start_ns - offset if comparable else -records.dur_ns)[known]
     order = np.lexsort((start, matches.collective[known]))
     row, start = known[order], start[order]
