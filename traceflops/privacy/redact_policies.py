@@ -158,6 +158,10 @@ def _always(policy: Policy) -> Policies:
     return lambda _: policy
 
 
+_GENERATED: Final = re.compile(r"(?:.*/)?(c[a-z2-7]{51}\.py\()")
+"""A file of code that Inductor generated: its name is a hash."""
+
+
 def _unless(harmless: re.Pattern[str], policy: Policy) -> Policy:
     return lambda text: text if harmless.fullmatch(text) else policy(text)
 
@@ -183,7 +187,10 @@ def _frame(shown: Placeholders, text: str) -> str:
         return shown.partly("Python function", of_torch[1])
     if text.startswith(_MODULE):
         return _module(shown, text)
-    begin = standard_prefix(text)
+    generated = _GENERATED.match(text)
+    begin = generated[1] if generated else standard_prefix(text)
+    if generated:
+        text = text[generated.start(1) :]
     if begin or is_telling(text):
         return begin + shown.partly("Python function", text[len(begin) :])
     return shown.whole("Python function", text)

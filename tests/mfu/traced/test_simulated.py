@@ -112,7 +112,7 @@ def test_a_replayed_graph_has_no_ops_to_count() -> None:
     _, found = read(simulate(config))
     assert found.executed_flops == 0
     assert found.coverage == 0
-    assert {one.why for one in found.outside.unattributed} == {"no-op"}
+    assert {one.why for one in found.outside.unattributed} == {"replayed"}
     peaks = {0: {"bf16": config.peak_flops_per_s // 10**9}}
     assert executed_bounds(found, peaks) is None
 
