@@ -165,18 +165,16 @@ def worst_error(run: Run, report: RankReport) -> int:
     )
 
 
-def outcome(seed: int, way: str) -> tuple[bool, str, bool]:
-    """Return whether all waits are right, the planted cause, and whether that is what is named."""
+def outcome(seed: int, way: str) -> tuple[float, str, bool]:
+    """Return the worst error in residuals, the planted cause, and whether that is what is named."""
     run = random_run(seed, way)
     report = report_of(run, way)
-    # The offset of a clock that is set is known from fewer ends than that of one that is not.
-    is_set = any("clock_step_ns" in own for own in run.config.on_rank.values())
-    right = worst_error(run, report) <= (2 + is_set) * (report.alignment.residual_p95_ns or 0)
+    error = worst_error(run, report) / (report.alignment.residual_p95_ns or 1)
     slow, known = report.slow, planted(run.config)
     if known and known[1] in _OF_PYTHON and way != "pytorch":
         known = known[0], "host_unrecorded"
     named = slow and (slow.rank, slow.cause)
-    return right, known[1] if known else "healthy", named == known
+    return error, known[1] if known else "healthy", named == known
 
 
 @pytest.mark.parametrize(
@@ -184,19 +182,21 @@ def outcome(seed: int, way: str) -> tuple[bool, str, bool]:
     [(1, "nsys"), (3, "pytorch"), (4, "rocprof"), (7, "pytorch"), (8, "pytorch"), (15, "pytorch")],
 )
 def test_waits_and_culprits_are_those_of_the_simulator(seed: int, way: str) -> None:
-    right, cause, named = outcome(seed, way)
-    assert right
+    error, cause, named = outcome(seed, way)
+    assert error <= 2
     assert named, cause
 
 
 @by_night()
 def test_of_many_random_jobs_nearly_all_are_right() -> None:
-    rights, causes = [], defaultdict[bool, list[bool]](list)
+    errors, causes = [], defaultdict[bool, list[bool]](list)
     for seed in range(200):
-        right, cause, named = outcome(seed, list(WAYS)[seed % len(WAYS)])
-        rights.append(right)
+        error, cause, named = outcome(seed, list(WAYS)[seed % len(WAYS)])
+        errors.append(error)
         causes[cause == "healthy"].append(named)
-    assert sum(rights) >= 0.97 * len(rights)
+    # One in twenty ends is farther off than the residual says; a job has some hundred of them.
+    assert sum(error <= 2 for error in errors) >= 0.99 * len(errors)
+    assert max(errors) <= 3
     assert sum(causes[False]) >= 0.95 * len(causes[False])
     assert sum(causes[True]) >= 0.98 * len(causes[True])
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from traceflops.ranks.comm_records import KINDS, CommRecords
 from traceflops.ranks.matching import Matches, is_rooted, running_medians
-from traceflops.table import IntArray, groups, ranked
+from traceflops.table import BoolArray, IntArray, groups, ranked
 
 Values = npt.NDArray[np.float64]
 _BASES: Final = ("all_reduce", "all_to_all")
@@ -158,21 +158,41 @@ def _followed(records: CommRecords, matches: Matches, rows: IntArray, offset: In
     closer -= medians(of_row, closer)[of_row]
     if not len(rows) or _LIKE * _high(closer) > _high(apart):
         return fixed
-    for _, mine in groups(records.place):
-        known = rows[np.isin(rows, mine)]
-        moved[mine] = moved[known[_nearest(records.end_ns[known], records.end_ns[mine])]]
+    before, after = _beside(records, rows, moved)
+    is_after = _is_closer(records, matches, records.end_ns - fixed, before, after)
+    moved = np.where(np.isin(np.arange(len(fixed)), rows), moved, np.where(is_after, after, before))
     return fixed + moved
+
+
+def _beside(records: CommRecords, rows: IntArray, values: IntArray) -> tuple[IntArray, IntArray]:
+    """Return the values of the last of some rows of its rank up to each record, and the next."""
+    before, after = np.zeros((2, len(records)), dtype=np.int64)
+    of_rank = dict(groups(records.place[rows]))
+    for place, mine in groups(records.place):
+        known = rows[of_rank[place]]
+        upto = np.searchsorted(records.end_ns[known], records.end_ns[mine], side="right") - 1
+        before[mine] = values[known[upto.clip(0)]]
+        after[mine] = values[known[(upto + 1).clip(0, len(known) - 1)]]
+    return before, after
+
+
+def _is_closer(
+    records: CommRecords, matches: Matches, end: IntArray, before: IntArray, after: IntArray
+) -> BoolArray:
+    """Return for which records the offset after them brings their end closer to those of others."""
+    found = np.zeros(len(records), dtype=np.bool_)
+    rows = np.flatnonzero(matches.collective >= 0)
+    _, of_row = ranked(matches.collective[rows])
+    base = end[rows].min() if len(rows) else 0
+    own = end[rows] - before[rows] - base
+    others = (np.bincount(of_row, own)[of_row] - own) / (np.bincount(of_row)[of_row] - 1)
+    later = own + before[rows] - after[rows]
+    found[rows] = np.abs(later - others) < np.abs(own - others)
+    return found
 
 
 def _high(apart: IntArray) -> float:
     return float(np.quantile(np.abs(apart), 0.95)) if len(apart) else 0.0
-
-
-def _nearest(times: IntArray, wanted: IntArray) -> IntArray:
-    """Return the place of the time that is nearest to each wanted one; both are in order."""
-    after = np.searchsorted(times, wanted).clip(1, max(1, len(times) - 1))
-    before_is = len(times) == 1 or wanted - times[after - 1] <= times[after % len(times)] - wanted
-    return np.where(before_is, after - 1, after)
 
 
 def medians(group: IntArray, values_ns: IntArray) -> IntArray:
