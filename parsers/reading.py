@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -42,6 +43,7 @@ _NOTES: Final = NoteTable(
     },
 )
 
+_Result = Callable[[], "list[Trace] | Format"]
 Watcher = Callable[[ByteSource, int, int], None]
 """Told before each input is read: the input, its place, how many there are."""
 
@@ -58,9 +60,9 @@ def read(
     """Return the trace in a file, in several (the ranks of one job), in a folder or in stdin (-).
 
     Compressed files (gzip, zstd, zip) are recognised by content. `watch` is called before each
-    input is read; it may set the input's `progress`. `jobs` is how many processes read a large
-    input (None: one per core); the result does not depend on it. `python_stacks` says whether
-    Python frames are kept (None: unless the input is huge). `strict` refuses an input of which
+    input is read; it may set the input's `progress`. `jobs` is how many processes read
+    (None: one per core) where there is much to read; the result does not depend on it.
+    `python_stacks` says whether Python frames are kept (None: unless the input is huge). `strict` refuses an input of which
     anything was lost, `limits` one that unpacks to far more than a trace does. Raises InputError
     where nothing can be read.
     """
@@ -72,11 +74,13 @@ def read(
     job = _Job(strict)
     with Crew(usable_cores() if jobs is None else jobs) as crew:
         reading = Reading(crew, python_stacks)
-        for place, (source, named) in enumerate(sources):
+        for source, _ in sources:
             source.limits = limits
+        results = _results([source for source, _ in sources], reading)
+        for place, ((source, named), result) in enumerate(zip(sources, results, strict=True)):
             if watch is not None:
                 watch(source, place, len(sources))
-            job.take(source, named, reading)
+            job.take(source, named, result)
         job.read_sets(reading)
     traces, passed_over = job.traces, job.passed_over
     if not traces:
@@ -100,41 +104,36 @@ class _Job:
     passed_over: list[tuple[str, InputError]] = field(default_factory=list)
     _sets: dict[Format, list[tuple[ByteSource, bool]]] = field(default_factory=dict)
 
-    def take(self, source: ByteSource, named: bool, reading: Reading) -> None:
-        """Read an input now, or put it aside until all of its set are known."""
-        try:
-            format_ = recognise(source)
-        except InputError as error:
-            source.close()
-            self._pass_over([(source, named)], error)
-            return
-        if format_.gathers:
-            self._sets.setdefault(format_, []).append((source, named))
-        else:
-            self._read(format_, [(source, named)], reading)
+    def take(self, source: ByteSource, named: bool, result: _Result) -> None:
+        """Take what an input gives, or put it aside until all of its set are known."""
+        members = [(source, named)]
+        found = self._tried(members, result)
+        if isinstance(found, Format):
+            self._sets.setdefault(found, []).append((source, named))
+        elif source.stored_bytes is not None:
+            source.progress(source.stored_bytes)
 
     def read_sets(self, reading: Reading) -> None:
         """Read the inputs of formats in which a run is a set of files."""
         for format_, members in self._sets.items():
-            self._read(format_, members, reading)
+            sources = [source for source, _ in members]
+            self._tried(members, partial(_read, format_, sources, reading))
 
-    def _read(
-        self, format_: Format, members: Sequence[tuple[ByteSource, bool]], reading: Reading
-    ) -> None:
-        sources = [source for source, _ in members]
+    def _tried(
+        self, members: Sequence[tuple[ByteSource, bool]], result: _Result
+    ) -> list[Trace] | Format:
+        """Keep the traces that inputs give, or pass over these."""
         try:
-            with phase("read", sources[0].name):
-                traces = [plausible(trace) for trace in format_.read(sources, reading)]
+            with phase("read", members[0][0].name):
+                found = result()
         except InputError as error:
             self._pass_over(members, error)
-            return
-        finally:
-            for source in sources:
-                source.close()
-        if self.strict:
-            for trace in traces:
-                _refuse_damaged(trace)
-        self.traces += traces
+            return []
+        if not isinstance(found, Format):
+            if self.strict:
+                _refuse_damaged(found)
+            self.traces += found
+        return found
 
     def _pass_over(self, members: Sequence[tuple[ByteSource, bool]], error: InputError) -> None:
         """Note inputs of a folder that cannot be read. Raises the error for one that was named."""
@@ -144,9 +143,52 @@ class _Job:
         self.passed_over += [(source.label, error) for source, _ in members]
 
 
-def _refuse_damaged(trace: Trace) -> None:
+def _results(sources: Sequence[ByteSource], reading: Reading) -> Iterator[_Result]:
+    """Yield what gives the traces of each input; other processes read those that are files.
+
+    But for large ones, whose blocks all processes share.
+    """
+    share = reading.crew.share(sum(source.expected_text_bytes for source in sources))
+    alone = [s.path is not None and s.expected_text_bytes <= share for s in sources]
+    files = [
+        (str(source.path), source.label, source.limits)
+        for source, is_alone in zip(sources, alone, strict=True)
+        if is_alone
+    ]
+    read = reading.crew.each(partial(_read_file, reading.python_stacks), files)
+    for source, is_alone in zip(sources, alone, strict=True):
+        yield next(read) if is_alone else partial(_read_input, source, reading)
+
+
+def _read_file(python_stacks: bool | None, file: tuple[str, str, bool]) -> list[Trace] | Format:
+    """Return the same of a file that is named, with this process alone."""
+    path, label, limits = file
+    (source,), _ = find_inputs(path)
+    source.label, source.limits = label, limits
+    return _read_input(source, Reading(Crew(), python_stacks))
+
+
+def _read_input(source: ByteSource, reading: Reading) -> list[Trace] | Format:
+    """Return the traces in an input, or its format where a run is a set of files."""
+    try:
+        format_ = recognise(source)
+    except InputError:
+        source.close()
+        raise
+    return format_ if format_.gathers else _read(format_, [source], reading)
+
+
+def _read(format_: Format, sources: Sequence[ByteSource], reading: Reading) -> list[Trace]:
+    try:
+        return [plausible(trace) for trace in format_.read(sources, reading)]
+    finally:
+        for source in sources:
+            source.close()
+
+
+def _refuse_damaged(traces: Sequence[Trace]) -> None:
     """Raise InputError where part of the input was lost."""
-    for note in trace.notes:
+    for note in (note for trace in traces for note in trace.notes):
         if note.code in LOSSES:
             raise InputError(
                 f"damaged: {note.file} ({note.text})",

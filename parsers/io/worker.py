@@ -7,6 +7,8 @@ import mmap
 import os
 import pickle
 import sys
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 
@@ -14,8 +16,8 @@ def main() -> None:
     """Read blocks out of shared memory until there is nobody left to answer.
 
     The first two arguments are the handle and the size of the memory. Messages on stdin are
-    pickled: a block reader, used from then on, or where a text begins and ends in the memory.
-    The answer to a text is a tuple of what it gives, or None where reading it failed.
+    pickled: a block reader, used from then on, where a text begins and ends in the memory, or a
+    call. The answer to a text or a call is a tuple of what it gives, or None where it failed.
     """
     handle, size = int(sys.argv[1]), int(sys.argv[2])
     memory = memoryview(mmap.mmap(handle, size, access=mmap.ACCESS_READ))
@@ -27,7 +29,9 @@ def main() -> None:
         while True:
             message = pickle.load(sys.stdin.buffer)
             if isinstance(message, tuple):
-                pickle.dump(_answer(reader, memory[slice(*message)]), answers, protocol=5)
+                message = partial(reader.read, memory[slice(*message)])
+            if isinstance(message, partial):
+                answers.write(_answer(message))
                 answers.flush()
             else:
                 reader = message
@@ -35,8 +39,8 @@ def main() -> None:
         os._exit(0)
 
 
-def _answer(reader: Any, text: memoryview) -> tuple[Any] | None:
+def _answer(call: Callable[[], Any]) -> bytes:
     try:
-        return (reader.read(text),)
-    except Exception:  # the process that asked reads the block itself and shows what is wrong
-        return None
+        return pickle.dumps((call(),), protocol=5)
+    except Exception:  # the process that asked does it itself and shows what is wrong
+        return pickle.dumps(None)

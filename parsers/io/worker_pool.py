@@ -1,9 +1,9 @@
-"""Processes that help with reading: each decodes blocks of text and sends back what they give.
+"""Processes that help with reading: each decodes blocks of text, or reads a file, as it is told.
 
 They are plain child processes, started only for inputs that are large enough to pay for it. Text
 reaches them through shared memory without a name, so nothing can be left behind; results come
-back through a pipe. A child that fails or is killed costs nothing but time: its blocks are read
-again in this process. Children end when this process does, however it ends.
+back through a pipe. A child that fails or is killed costs nothing but time: what it was given is
+read again in this process. Children end when this process does, however it ends.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ import sys
 import tempfile
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from queue import SimpleQueue
 from typing import IO, Any, Final, NamedTuple, Protocol, TypeVar
 
+A = TypeVar("A")
 B = TypeVar("B")
 B_co = TypeVar("B_co", covariant=True)
 
@@ -101,6 +102,24 @@ class Crew:
             return partial(_read_list, reader, text)
         return self._team.submit(reader, text)
 
+    def share(self, text_bytes: int) -> int:
+        """Return up to which size inputs of so much text are read whole, each by one process.
+
+        0 where that does not pay; a larger input is read in blocks, by all of them.
+        """
+        self.expect(text_bytes)
+        return text_bytes // self._jobs if self._team is not None else 0
+
+    def each(self, work: Callable[[A], B], items: Iterable[A]) -> Iterator[Callable[[], B]]:
+        """Yield the results of a function of a module, in order; each waits for its own."""
+        waiting: deque[Callable[[], B]] = deque()
+        for item in items:
+            call = partial(work, item)
+            waiting.append(self._team.call(call) if self._team is not None else call)
+            if len(waiting) > self.ahead:
+                yield waiting.popleft()
+        yield from waiting
+
     def _start(self) -> None:
         if self._team is None and self._jobs > 1:
             try:
@@ -122,7 +141,7 @@ class _Team:
             for slot in range(slots):
                 self._free.put(slot * _SLOT_BYTES)
             for _ in range(count):
-                self._workers.append(_Worker(handle, slots * _SLOT_BYTES, self._free))
+                self._workers.append(_Worker(handle, slots * _SLOT_BYTES))
         except OSError:
             self.close()
             raise
@@ -136,8 +155,15 @@ class _Team:
         self._memory[at] = ord("[")
         self._memory[at + 1 : stop - 1] = text
         self._memory[stop - 1] = ord("]")
-        job = _Job(reader, text, at, Future())
-        min(self._workers, key=lambda worker: worker.load).give(job, stop)
+        again = partial(_read_list, reader, text)
+        return self._give(_Job(again, Future(), partial(self._free.put, at)), (at, stop), reader)
+
+    def call(self, function: Callable[[], B]) -> Callable[[], B]:
+        """Let the worker that has least to do call a function."""
+        return self._give(_Job(function, Future()), function)
+
+    def _give(self, job: _Job, message: object, reader: object = None) -> Callable[[], Any]:
+        min(self._workers, key=lambda worker: worker.load).give(job, message, reader)
         return job.result
 
     @property
@@ -152,23 +178,22 @@ class _Team:
 
 
 class _Job(NamedTuple):
-    """A block that is being read by a worker, out of a slot; its reply is None where it failed."""
+    """What a worker was given, and how it is done here; its reply is None where it failed."""
 
-    reader: BlockReader[Any]
-    text: memoryview
-    slot: int
+    again: Callable[[], Any]
     reply: Future[tuple[Any] | None]
+    release: Callable[[], None] = lambda: None
 
     def result(self) -> Any:
-        """Return what the block gives; wait for it."""
+        """Return what the work gives; wait for it."""
         reply = self.reply.result()
-        return _read_list(self.reader, self.text) if reply is None else reply[0]
+        return self.again() if reply is None else reply[0]
 
 
 class _Worker:
     """One process, and the thread that waits for its answers."""
 
-    def __init__(self, memory: int, size: int, free: SimpleQueue[int]) -> None:
+    def __init__(self, memory: int, size: int) -> None:
         words = [sys.executable, "-P", "-c", _START, str(memory), str(size), *sys.path]
         self._process = subprocess.Popen(
             words,
@@ -178,7 +203,6 @@ class _Worker:
             process_group=0,  # Ctrl-C is for the process that started it
             env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
         )
-        self._free = free
         self._jobs: deque[_Job] = deque()
         self._reader: object = None
         self._gone = False
@@ -196,18 +220,18 @@ class _Worker:
         """How much it has to do; one that is gone is never chosen while others are left."""
         return float("inf") if self._gone else len(self._jobs)
 
-    def give(self, job: _Job, stop: int) -> None:
-        """Let it read the text that the job's slot holds up to `stop`."""
+    def give(self, job: _Job, message: object, reader: object = None) -> None:
+        """Tell it what to do, and which reader does it where that is not in the message."""
         with self._lock:
             if self._gone:
                 self._settle(job, None)
                 return
             self._jobs.append(job)
         with suppress(*_GONE):  # if it is gone the listener settles the job
-            if job.reader is not self._reader:
-                self._reader = job.reader
-                pickle.dump(job.reader, self._stdin)
-            pickle.dump((job.slot, stop), self._stdin)
+            if reader is not None and reader is not self._reader:
+                self._reader = reader
+                pickle.dump(reader, self._stdin)
+            pickle.dump(message, self._stdin)
             self._stdin.flush()
 
     @property
@@ -227,7 +251,7 @@ class _Worker:
                 self._settle(self._jobs.popleft(), None)
 
     def _settle(self, job: _Job, reply: tuple[Any] | None) -> None:
-        self._free.put(job.slot)
+        job.release()
         job.reply.set_result(reply)
 
     def close(self) -> None:

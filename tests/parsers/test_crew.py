@@ -1,12 +1,15 @@
 """Reading with several processes gives what reading alone gives, and leaves nothing behind."""
 
+import gzip
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,6 +21,7 @@ from tests.parsers.documents import LAYOUTS, printed, source_of
 from traceflops.parsers.io.places import find_inputs
 from traceflops.parsers.io.worker_pool import Crew
 from traceflops.parsers.pytorch.reader import read_pytorch
+from traceflops.parsers.reading import read
 from traceflops.table.trace import Trace
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="other systems read alone")
@@ -93,6 +97,36 @@ def test_a_killed_process_costs_nothing(crew: Crew) -> None:
         assert same(read_pytorch(source, together, 1 << 18), alone)
         os.kill(together.processes[1], signal.SIGKILL)
         assert same(read_pytorch(source, together, 1 << 18), alone)
+
+
+class Struck(Crew):
+    """Processes of which one is killed once they have started."""
+
+    def share(self, text_bytes: int) -> int:
+        share = super().share(text_bytes)
+        os.kill(self.processes[0], signal.SIGKILL)
+        return share
+
+
+@pytest.mark.parametrize("kind", [Crew, Struck])
+def test_files_of_ranks_are_read_the_same(
+    kind: type[Crew], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whole ones, one that is cut off, and some that are no traces."""
+    shutil.copytree(SAMPLES / "gpt_ddp_4rank", tmp_path, dirs_exist_ok=True)
+    cut = tmp_path / "rank1.json.gz"
+    cut.write_bytes(cut.read_bytes()[:20_000])
+    (tmp_path / "rank2.json.gz").write_bytes(gzip.compress(b'{"a": 1}'))
+    (tmp_path / "rank5.txt").write_bytes(b"no trace")
+    (tmp_path / "rank6.json.gz").write_bytes(b"")
+    alone = read(tmp_path, jobs=1)
+    monkeypatch.setattr("traceflops.parsers.reading.Crew", partial(kind, worth_bytes=0))
+    together = read(tmp_path, jobs=2)
+    assert same(together, alone)
+    assert together.ranks == (0, 1, 3)
+    codes = [note.code for note in together.notes]
+    assert "input-cut" in codes
+    assert [note.count for note in together.notes if note.code == "not-a-trace"] == [3]
 
 
 def test_processes_end_with_the_crew() -> None:

@@ -28,6 +28,7 @@ from traceflops.table import (
     WholeArray,
     codes,
     distinct,
+    groups,
     joint_codes,
     names,
     numbers,
@@ -47,9 +48,9 @@ def host_time(
 ) -> IntArray:
     """Return the time of stretches of the host in the windows of their processes."""
     inside_ns = np.zeros(len(process), dtype=np.int64)
-    for one, chosen in windows.items():
-        mine = np.flatnonzero(process == one)
-        inside_ns[mine] = chosen.length_within(start_ns[mine], end_ns[mine])
+    for one, mine in groups(process):
+        if (chosen := windows.get(one)) is not None:
+            inside_ns[mine] = chosen.length_within(start_ns[mine], end_ns[mine])
     return inside_ns
 
 

@@ -182,7 +182,7 @@ class ReadingOptions:
         int | None,
         option(
             "N",
-            "Processes for reading a large file. Default: one per core, at most 8.",
+            "Processes for reading large files or many. Default: one per core, at most 8.",
             min=1,
             max=256,
         ),
