@@ -60,11 +60,11 @@ def read(
     """Return the trace in a file, in several (the ranks of one job), in a folder or in stdin (-).
 
     Compressed files (gzip, zstd, zip) are recognised by content. `watch` is called before each
-    input is read; it may set the input's `progress`. `jobs` is how many processes read
-    (None: one per core) where there is much to read; the result does not depend on it.
-    `python_stacks` says whether Python frames are kept (None: unless the input is huge). `strict` refuses an input of which
-    anything was lost, `limits` one that unpacks to far more than a trace does. Raises InputError
-    where nothing can be read.
+    input is read; it may set the input's `progress`. `jobs` is how many processes read (None:
+    one per core) where there is much to read; the result does not depend on it.
+    `python_stacks` says whether Python frames are kept (None: unless the input is huge). `strict`
+    refuses an input of which anything was lost, `limits` one that unpacks to far more than a trace
+    does. Raises InputError where nothing can be read.
     """
     given: list[str | Path] = [paths] if isinstance(paths, str | Path) else list(paths)
     sources = [
