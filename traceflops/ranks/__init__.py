@@ -12,6 +12,7 @@ from traceflops.faces import lazy
 
 if TYPE_CHECKING:
     from traceflops.ranks.collectives import Collective, collective_work
+    from traceflops.ranks.comm_records import CommRecords, comm_records, joined
     from traceflops.ranks.rank_spread import (
         FloatArray,
         OwnTimes,
@@ -21,13 +22,20 @@ if TYPE_CHECKING:
         own_times,
         straggler,
     )
-    from traceflops.ranks.slow_rank import SlowRank
+    from traceflops.ranks.slow_rank import (
+        KernelSums,
+        SlowRank,
+        idle_by_owner,
+        idle_of_device,
+        kernel_sums,
+    )
     from traceflops.ranks.who_waits import (
         LinkRate,
         MatchedCollective,
         RankReport,
         RankWaits,
         rank_report,
+        report_of,
     )
 else:
     __getattr__ = lazy(__name__, __file__)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
@@ -51,6 +51,10 @@ _KINDS: Final = {
 """Words of the kinds, letters only; the first that is found counts."""
 KINDS: Final = tuple(_KINDS)
 POINT_TO_POINT: Final = frozenset({"send", "recv", "send_recv"})
+_COLUMNS: Final = (
+    *("place", "row", "kind", "group", "sequence", "elements", "bytes", "step"),
+    *("start_ns", "end_ns", "busy_ns"),
+)
 _RANGE: Final = re.compile(r"(?:nccl|rccl|c10d|gloo)::?(?=[a-z_])")
 """How frameworks begin the names of annotations and operators of a collective."""
 
@@ -102,6 +106,21 @@ class CommRecords:
     def __len__(self) -> int:
         return len(self.row)
 
+    @property
+    def compact(self) -> CommRecords:
+        """Return the same without what is not about its own kernels."""
+        alone = []
+        for place, one in enumerate(self.alone):
+            mine = self.place == place
+            alone.append(one.intersect(Intervals.of(self.start_ns[mine], self.end_ns[mine])))
+        return replace(self, alone=tuple(alone), row=np.zeros_like(self.row))
+
+    def shifted(self, by_ns: int) -> CommRecords:
+        """Return the same on a clock that is behind by so much."""
+        alone = tuple(Intervals(one.start_ns + by_ns, one.end_ns + by_ns) for one in self.alone)
+        start, end = self.start_ns + by_ns, self.end_ns + by_ns
+        return replace(self, alone=alone, start_ns=start, end_ns=end)
+
     def members(self, group: int) -> list[IntArray]:
         """Return the rows of a group by rank, without ranks that have none."""
         mine = np.flatnonzero(self.group == group)
@@ -137,6 +156,37 @@ def comm_records(
         elements=numbers(linked.trace.activities["collective_in_elements"], ABSENT)[row],
         bytes=message_bytes(linked, row),
         **columns,
+    )
+
+
+def joined(parts: Sequence[CommRecords]) -> CommRecords:
+    """Return the records of several recordings of one clock, each of other ranks, as one."""
+    count = [len(part.ranks) for part in parts]
+    rank = np.array([rank for part in parts for rank in part.ranks], dtype=np.int64)
+    order = np.argsort(rank, kind="stable")
+    known: dict[CommGroup, int] = {}
+    renumbered = []
+    for part, before in zip(parts, np.cumsum([0, *count]).tolist(), strict=False):
+        group = np.array([known.setdefault(one, len(known)) for one in part.groups] or [0])
+        place = np.argsort(order)[before + part.place]
+        renumbered.append({"place": place, "group": group[part.group]})
+    columns = {
+        name: np.concatenate(
+            [
+                mine.get(name, getattr(part, name))
+                for part, mine in zip(parts, renumbered, strict=True)
+            ]
+        )
+        for name in _COLUMNS
+    }
+    sort = np.argsort(columns["place"], kind="stable")
+    alone = [one for part in parts for one in part.alone]
+    return CommRecords(
+        ranks=_labels(rank[order].tolist()),
+        devices=tuple(order.tolist()),
+        groups=tuple(known),
+        alone=tuple(alone[at] for at in order.tolist()),
+        **{name: column[sort] for name, column in columns.items()},
     )
 
 

@@ -8,14 +8,14 @@ the ends of steps: its kernels take longer, or it is idle for longer than the me
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from traceflops.attribution import idle_culprits
+from traceflops.attribution import Culprit, IdleCulprits, idle_culprits
 from traceflops.ranks.comm_records import CommRecords
 from traceflops.ranks.cycles import Cycles
 from traceflops.table import IntArray, axes, codes, group_sums, names, numbers, product_of
@@ -77,7 +77,7 @@ def blamed(cycles: Cycles) -> int | None:
     return worst if is_often or lost[:, worst].max() >= _LONE * length else None
 
 
-def slow_rank(prepared: Prepared, cycles: Cycles, records: CommRecords) -> SlowRank | None:
+def slow_rank(work: RankWork, cycles: Cycles, records: CommRecords) -> SlowRank | None:
     """Return the rank to blame and why, None where there is none."""
     worst = blamed(cycles)
     if worst is None:
@@ -97,9 +97,9 @@ def slow_rank(prepared: Prepared, cycles: Cycles, records: CommRecords) -> SlowR
         sporadic=bool(2 * lost.max() > lost.sum() and len(lost) > 2),
     )
     if found.busy_ns >= found.idle_ns:
-        return _by_kernels(found, _kernel_sums(prepared, records.devices), worst)
+        return _by_kernels(found, work.kernels(), worst)
     usual = int(np.argsort(cycles.own_ns.sum(axis=0), kind="stable")[(len(records.ranks) - 1) // 2])
-    return _by_idle(found, prepared, records.devices[worst], records.devices[usual])
+    return _by_idle(found, work.idle(worst), work.idle(usual))
 
 
 def _more(values: Ratios, place: int) -> int:
@@ -108,16 +108,67 @@ def _more(values: Ratios, place: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class _KernelSums:
-    """Launches, their time and their threads by device (rows) and name of kernel (columns)."""
+class KernelSums:
+    """Launches, their time and their threads by rank (rows) and name of kernel (columns)."""
 
     names: tuple[str, ...]
-    count: Ratios
-    time_ns: Ratios
-    threads: Ratios
+    count: IntArray
+    time_ns: IntArray
+    threads: IntArray
+
+    @classmethod
+    def joined(cls, parts: Sequence[KernelSums]) -> KernelSums:
+        """Return those of all ranks, one below the other."""
+        every = dict.fromkeys(name for part in parts for name in part.names)
+        place = {name: at for at, name in enumerate(every)}
+
+        def of(column: str) -> IntArray:
+            rows = []
+            for part in parts:
+                values = getattr(part, column)
+                row = np.zeros((len(values), len(place)), dtype=np.int64)
+                row[:, [place[name] for name in part.names]] = values
+                rows.append(row)
+            return np.concatenate(rows)
+
+        return cls(tuple(place), of("count"), of("time_ns"), of("threads"))
+
+    @property
+    def used(self) -> KernelSums:
+        """Return the same without names that no rank launched."""
+        mine = self.count.any(axis=0)
+        names = tuple(name for name, is_used in zip(self.names, mine, strict=True) if is_used)
+        return KernelSums(names, self.count[:, mine], self.time_ns[:, mine], self.threads[:, mine])
 
 
-def _kernel_sums(prepared: Prepared, devices: Sequence[int]) -> _KernelSums:
+class RankWork(Protocol):
+    """What the ranks did in the chosen windows; ranks are places."""
+
+    def kernels(self) -> KernelSums:
+        """Return what kernels ran, communication apart."""
+
+    def idle(self, place: int) -> Mapping[tuple[str, str], int]:
+        """Return the idle time of a rank by class and name of what its host did."""
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedWork:
+    """The work of the ranks of a prepared trace, one by device."""
+
+    prepared: Prepared
+    devices: tuple[int, ...]
+
+    def kernels(self) -> KernelSums:
+        """Return what kernels ran, communication apart."""
+        return kernel_sums(self.prepared, self.devices)
+
+    def idle(self, place: int) -> dict[tuple[str, str], int]:
+        """Return the idle time of a rank by class and name of what its host did."""
+        return idle_by_owner(idle_of_device(self.prepared, self.devices[place]).culprits)
+
+
+def kernel_sums(prepared: Prepared, devices: Sequence[int]) -> KernelSums:
+    """Return what kernels ran on some devices in the chosen windows, communication apart."""
     activities, chosen = prepared.trace.activities, prepared.chosen
     row = chosen.row[~is_top(prepared.linked.categorised, "communication", chosen.row)]
     name, labels = codes(activities["name"])[row], names(activities["name"])
@@ -128,14 +179,14 @@ def _kernel_sums(prepared: Prepared, devices: Sequence[int]) -> _KernelSums:
     grid, block = (product_of(axes(activities[name]))[row] for name in ("grid", "block"))
     threads = np.where((grid > 0) & (block > 0), grid * block, 0)
 
-    def of(values: IntArray) -> Ratios:
-        return group_sums(key, values, shape[0] * shape[1]).reshape(shape).astype(np.float64)
+    def of(values: IntArray) -> IntArray:
+        return group_sums(key, values, shape[0] * shape[1]).reshape(shape)
 
     durations = numbers(activities["dur_ns"])[row]
-    return _KernelSums(tuple(labels), of(np.ones_like(row)), of(durations), of(threads))
+    return KernelSums(tuple(labels), of(np.ones_like(row)), of(durations), of(threads))
 
 
-def _by_kernels(found: SlowRank, sums: _KernelSums, worst: int) -> SlowRank:
+def _by_kernels(found: SlowRank, sums: KernelSums, worst: int) -> SlowRank:
     """Return why the kernels of a rank take longer than the median of the others."""
     others = np.delete(np.arange(len(sums.count)), worst)
     count, usual_count = sums.count[worst], np.median(sums.count[others], axis=0)
@@ -161,17 +212,18 @@ def _by_kernels(found: SlowRank, sums: _KernelSums, worst: int) -> SlowRank:
     )
 
 
-def _ratio(some: Ratios, of: Ratios) -> Ratios:
-    return np.divide(some, of, out=np.zeros_like(some), where=of > 0)
+def _ratio(some: Ratios | IntArray, of: Ratios | IntArray) -> Ratios:
+    return np.divide(some, of, out=np.zeros(some.shape), where=of > 0)
 
 
-def _name(sums: _KernelSums, place: int) -> str:
+def _name(sums: KernelSums, place: int) -> str:
     return kernel_name(sums.names[place])
 
 
-def _by_idle(found: SlowRank, prepared: Prepared, device: int, usual: int) -> SlowRank:
+def _by_idle(
+    found: SlowRank, mine: Mapping[tuple[str, str], int], theirs: Mapping[tuple[str, str], int]
+) -> SlowRank:
     """Return what the host of a rank does while it is idle, beyond what that of another does."""
-    mine, theirs = (_idle_by_owner(prepared, one) for one in (device, usual))
     more = {owner: ns - theirs.get(owner, 0) for owner, ns in mine.items()}
     of_class: defaultdict[str, int] = defaultdict(int)
     for (kind, _), ns in more.items():
@@ -183,11 +235,16 @@ def _by_idle(found: SlowRank, prepared: Prepared, device: int, usual: int) -> Sl
     return replace(found, cause=cause, label=label)
 
 
-def _idle_by_owner(prepared: Prepared, device: int) -> dict[tuple[str, str], int]:
+def idle_by_owner(culprits: Iterable[Culprit]) -> dict[tuple[str, str], int]:
+    """Return the idle time by class and name."""
+    return {(culprit.kind, culprit.label): culprit.idle_ns for culprit in culprits}
+
+
+def idle_of_device(prepared: Prepared, device: int) -> IdleCulprits:
+    """Return what the host did while one device was idle."""
     alone = replace(
         prepared,
         accounts={device: prepared.accounts[device]},
         windows={device: prepared.windows[device]},
     )
-    idle = idle_culprits(alone, 0)
-    return {(culprit.kind, culprit.label): culprit.idle_ns for culprit in idle.culprits}
+    return idle_culprits(alone, 0)

@@ -12,7 +12,7 @@ from traceflops.ranks.clocks import Alignment, aligned
 from traceflops.ranks.comm_records import KINDS, CommRecords, comm_records
 from traceflops.ranks.cycles import Cycles, cycles
 from traceflops.ranks.matching import Matches, matched
-from traceflops.ranks.slow_rank import SlowRank, slow_rank
+from traceflops.ranks.slow_rank import PreparedWork, RankWork, SlowRank, slow_rank
 from traceflops.ranks.waits import Waits, waits
 from traceflops.table import IntArray, exact_sums, group_rows, numbers
 from traceflops.windows import Prepared, origins
@@ -168,26 +168,24 @@ def rank_report(prepared: Prepared) -> RankReport | None:
     if len(prepared.accounts) < 2:
         return None
     records = comm_records(prepared.linked, prepared.accounts, prepared.windows)
+    world = int(numbers(prepared.trace.processes["world_size"], 0).max(initial=0))
+    work = PreparedWork(prepared, records.devices)
+    return report_of(records, work, world, comparable=origins(prepared).aligned)
+
+
+def report_of(records: CommRecords, work: RankWork, world: int, *, comparable: bool) -> RankReport:
+    """Return what records of ranks say; `world` is how many ranks the job is known to have.
+
+    `comparable` says that their times compare also without a clock that collectives give.
+    """
     matches = matched(records)
     alignment = aligned(records, matches)
-    comparable = bool(alignment.basis) or origins(prepared).aligned
-    found = waits(records, matches, alignment, comparable=comparable)
+    found = waits(records, matches, alignment, comparable=bool(alignment.basis) or comparable)
     steps = cycles(records, found)
-    return RankReport(
-        records,
-        matches,
-        alignment,
-        found,
-        steps,
-        slow_rank(prepared, steps, records),
-        _is_partial(prepared, records),
-    )
-
-
-def _is_partial(prepared: Prepared, records: CommRecords) -> bool:
-    sizes = [*numbers(prepared.trace.processes["world_size"], 0).tolist(), 0]
-    sizes += [group.size or 0 for group in records.groups]
-    return bool(max(sizes) > len(records.ranks))
+    sizes = [world, *(group.size or 0 for group in records.groups)]
+    is_partial = max(sizes) > len(records.ranks)
+    slow = slow_rank(work, steps, records)
+    return RankReport(records, matches, alignment, found, steps, slow, is_partial)
 
 
 def _message(records: CommRecords, found: Waits) -> IntArray:
