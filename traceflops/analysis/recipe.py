@@ -18,6 +18,7 @@ from traceflops.attribution import (
     host_operators,
     idle_culprits,
     kernel_table,
+    kernel_totals,
     launching,
     memory_operations,
     memory_times,
@@ -155,7 +156,8 @@ def analysis_of(
             measured = without_told_padding(measure(recorded, peaks, pair), recorded)
     with phase("kernel tables"):
         chosen, window_ns = prepared.chosen, total.components.window_ns
-        kernels = kernel_table(linked.trace, linked.categorised, linked.whole, chosen, window_ns)
+        totals = kernel_totals(linked.trace, linked.categorised, linked.whole, chosen)
+        kernels = kernel_table([totals], window_ns)
         categories = category_table(kernels, window_ns)
         moved = memory_times(linked.trace, linked.categorised, chosen)
     with phase("attribution"):

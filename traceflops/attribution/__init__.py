@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         culprits_of,
         gap_parts,
         idle_culprits,
+        joined_culprits,
         with_culprits,
     )
     from traceflops.attribution.datatypes import (
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
         KERNELS,
         category_table,
         kernel_table,
+        kernel_totals,
         memory_times,
         operators,
     )

@@ -12,7 +12,7 @@ from traceflops.faces import lazy
 
 if TYPE_CHECKING:
     from traceflops.ranks.collectives import Collective, collective_work
-    from traceflops.ranks.comm_records import CommRecords, comm_records, joined
+    from traceflops.ranks.comm_records import CommRecords, joined
     from traceflops.ranks.rank_spread import (
         FloatArray,
         OwnTimes,
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         RankReport,
         RankWaits,
         rank_report,
+        records_of,
         report_of,
     )
 else:

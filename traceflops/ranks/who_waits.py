@@ -163,11 +163,16 @@ class RankReport:
         return sorted(rates, key=lambda rate: -rate.bytes * rate.count)
 
 
+def records_of(prepared: Prepared) -> CommRecords:
+    """Return the kernels of communication over everything recorded."""
+    return comm_records(prepared.linked, prepared.accounts, prepared.windows)
+
+
 def rank_report(prepared: Prepared) -> RankReport | None:
     """Return who waits for whom, None where there is one rank only."""
     if len(prepared.accounts) < 2:
         return None
-    records = comm_records(prepared.linked, prepared.accounts, prepared.windows)
+    records = records_of(prepared)
     world = int(numbers(prepared.trace.processes["world_size"], 0).max(initial=0))
     work = PreparedWork(prepared, records.devices)
     return report_of(records, work, world, comparable=origins(prepared).aligned)
