@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from traceflops.analysis.notes import is_said
+from traceflops.analysis.notes import OF_DEVICES, is_said, notes_of
 from traceflops.analysis.preparation import prepare
 from traceflops.analysis.recipe import Judged, analysis_of, findings_of, steps_of, verdict_of
 from traceflops.analysis.result import Analysis
@@ -64,13 +64,17 @@ from traceflops.ranks import (
 )
 from traceflops.table import Note, Source, Trace, counted_note, numbers
 from traceflops.timeline import COPIES_MISSING, EMPTY_ACCOUNT
+from traceflops.units import several
 from traceflops.windows import DeviceReport, LaunchRecords, Prepared, StepChoice
 
 _SCHEMA: Final = {b"traceflops": b"summary/1"}
+_FILE: Final = {"summary": pa.large_binary(), "failed": pa.string()}
 _ARROW: Final = b"ARROW1"
 _GAPS: Final = 3
 """So many gaps of a device are kept, and so many rows of the tables below."""
 _ROWS: Final = 1_000
+_NAMED: Final = 5
+_ARE: Final = ("is", "are")
 _LEFT_OUT: Final = (
     "The report was made from {n} [summary|summaries]. The timeline, memory over time, copies by "
     "direction, modules and how far the host is ahead are not in them."
@@ -135,7 +139,7 @@ def summary_of(analysis: Analysis) -> RankSummary:
         processes=trace.processes,
         devices=trace.devices,
         clocks=trace.clocks,
-        notes=analysis.notes,
+        notes=tuple(_notes(analysis)),
         choice=analysis.steps,
         launch_records=prepared.launch_records,
         reports=tuple(_few_gaps(device) for device in analysis.devices),
@@ -166,6 +170,14 @@ _OF_A_TIME: Final = ("device", "window", "used")
 _OF_A_CELL: Final = (*_OF_A_TIME, "component", "dtype", "line", "rule", "was")
 
 
+def _notes(analysis: Analysis) -> Iterator[Note]:
+    """Yield the notes but for those that are told again once all ranks are known."""
+    again = set(analysis.measured.notes) - set(analysis.measured.executed.notes)
+    for note in analysis.notes:
+        if note.code not in OF_DEVICES and note not in again:
+            yield note
+
+
 def _few_gaps(device: DeviceReport) -> DeviceReport:
     longest = sorted(device.gaps, key=attrgetter("dur_ns"), reverse=True)
     return replace(device, gaps=tuple(longest[:_GAPS]))
@@ -181,15 +193,19 @@ def _idle_of(analysis: Analysis, prepared: Prepared, device: int) -> tuple[Culpr
     return (analysis.idle if alone else idle_of_device(prepared, device)).culprits
 
 
-def analysis_of_summaries(summaries: Iterable[RankSummary]) -> Analysis:
-    """Return the analysis of several ranks of one job, added up from their summaries."""
+def analysis_of_summaries(summaries: Iterable[RankSummary], failed: Sequence[str] = ()) -> Analysis:
+    """Return the analysis of several ranks of one job, added up from their summaries.
+
+    `failed` are the names of files that have none.
+    """
     ordered = sorted(summaries, key=_by_rank)
     trace = join([one.trace for one in ordered])
     left_out = counted_note("missing", "from-summaries", _LEFT_OUT, len(ordered))
     moved = list(_moved(ordered))
     devices = [device for one in moved for device in one.reports]
     total = sum((device.chosen for device in devices), EMPTY_ACCOUNT)
-    empty = analysis_of(prepare(trace))
+    prepared = prepare(trace)
+    empty = analysis_of(prepared)
     measured = _measured(moved, empty.measured)
     window_ns = total.components.window_ns
     kernels = kernel_table([one.kernels for one in moved], window_ns)
@@ -209,7 +225,7 @@ def analysis_of_summaries(summaries: Iterable[RankSummary]) -> Analysis:
         total=total,
         kernels=kernels,
         categories=category_table(kernels, window_ns),
-        notes=(left_out, *trace.notes),
+        notes=(*_failed(failed), left_out, *notes_of(prepared, devices, measured)),
         measured=measured,
         findings=findings_of(judged, devices, measured, found, who_waits),
         collectives=_collectives(row for one in moved for row in one.collectives),
@@ -221,6 +237,13 @@ def analysis_of_summaries(summaries: Iterable[RankSummary]) -> Analysis:
         ranks=who_waits,
         prepared=None,
     )
+
+
+def _failed(names: Sequence[str]) -> Iterator[Note]:
+    if names:
+        listed = ", ".join(names[:_NAMED]) + (", …" if len(names) > _NAMED else "")
+        text = f"{several(len(names), 'file')} could not be read and {_ARE[len(names) > 1]} missing"
+        yield Note("dropped", "file-not-read", f"{text}: {listed}.", len(names))
 
 
 def _by_rank(summary: RankSummary) -> tuple[int, str]:
@@ -375,10 +398,15 @@ def _measured(parts: Sequence[RankSummary], empty: Measurement) -> Measurement:
         devices=devices,
         waterfall=fall,
         lacks=lacks,
-        kernels=_together(rows, "name", "category", "dtypes", "basis", "path"),
-        ops=_together(ops, "name", "dtypes", "path"),
+        kernels=_longest(_together(rows, "name", "category", "path"), "sum_ns"),
+        ops=_longest(_together(ops, "name", "path"), "measured.time_ns"),
         roofs=roofs,
     )
+
+
+def _longest(rows: Iterable[T], figure: str) -> tuple[T, ...]:
+    by_name = sorted(rows, key=attrgetter("name"))
+    return tuple(sorted(by_name, key=attrgetter(figure), reverse=True))
 
 
 def _outside(parts: Sequence[Outside]) -> Outside:
@@ -431,10 +459,12 @@ def is_summary(head: bytes) -> bool:
     return head.startswith(_ARROW) and _SCHEMA[b"traceflops"] in head
 
 
-def encoded(summary: RankSummary) -> bytes:
-    """Return a summary as the content of a file."""
-    data = msgspec.msgpack.encode(summary, enc_hook=_plain)
-    table = pa.table({"summary": pa.array([data], pa.large_binary())})
+def encoded(summary: RankSummary | str) -> bytes:
+    """Return a summary, or the name of a file that could not be read, as the content of a file."""
+    failed = summary if isinstance(summary, str) else None
+    data = msgspec.msgpack.encode(summary, enc_hook=_plain) if failed is None else None
+    columns = {"summary": pa.array([data], pa.large_binary()), "failed": pa.array([failed])}
+    table = pa.table({name: column.cast(_FILE[name]) for name, column in columns.items()})
     table = table.replace_schema_metadata(_SCHEMA)
     sink = pa.BufferOutputStream()
     options = pa.ipc.IpcWriteOptions(compression="zstd")
@@ -443,11 +473,16 @@ def encoded(summary: RankSummary) -> bytes:
     return bytes(sink.getvalue())
 
 
-def decoded(content: bytes, name: str) -> RankSummary:
-    """Return the summary in a file. Raises InputError where it is none, or damaged."""
+def decoded(content: bytes, name: str) -> RankSummary | str:
+    """Return the summary in a file, or the name of a file that could not be read.
+
+    Raises InputError where it is none, or damaged.
+    """
     try:
         table = pa.ipc.open_file(pa.py_buffer(content)).read_all()
         data = table["summary"][0].as_buffer()
+        if data is None:
+            return str(table["failed"][0])
         return msgspec.msgpack.decode(data, type=RankSummary, dec_hook=_typed)
     except (pa.ArrowInvalid, OSError, KeyError, IndexError, msgspec.MsgspecError, ValueError):
         raise InputError(

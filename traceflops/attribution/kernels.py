@@ -66,7 +66,9 @@ def kernel_table(totals: Sequence[pa.Table], device_time_ns: int) -> pa.Table:
     found = pa.concat_tables(totals)
     if len(totals) > 1:
         adds = [(name, "sum") for name in ("count", "sum_ns", "whole", "whole_ns")]
-        found = found.group_by(list(_TEXTS)).aggregate([*adds, ("min_ns", "min"), ("max_ns", "max")])
+        found = found.group_by(list(_TEXTS)).aggregate(
+            [*adds, ("min_ns", "min"), ("max_ns", "max")]
+        )
         found = found.rename_columns([re.sub("_(sum|min|max)$", "", n) for n in found.column_names])
     texts = {name: found[name].to_pylist() for name in _TEXTS}
     order = _longest_first(numbers(found["sum_ns"]), texts["name"])

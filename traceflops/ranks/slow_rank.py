@@ -172,7 +172,7 @@ def kernel_sums(prepared: Prepared, devices: Sequence[int]) -> KernelSums:
     activities, chosen = prepared.trace.activities, prepared.chosen
     row = chosen.row[~is_top(prepared.linked.categorised, "communication", chosen.row)]
     name, labels = codes(activities["name"])[row], names(activities["name"])
-    place = np.full(max(devices) + 1, -1, dtype=np.int64)
+    place = np.full(max(devices, default=-1) + 1, -1, dtype=np.int64)
     place[list(devices)] = np.arange(len(devices))
     key = place[numbers(activities["device"])[row]] * len(labels) + name
     shape = (len(devices), len(labels))
