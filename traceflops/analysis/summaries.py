@@ -33,6 +33,7 @@ from traceflops.attribution import (
     kernel_table,
     kernel_totals,
     memory_times,
+    most_important,
 )
 from traceflops.devices import NOT_SPLIT, MissingInput, join
 from traceflops.errors import InputError
@@ -232,7 +233,7 @@ def analysis_of_summaries(summaries: Iterable[RankSummary], failed: Sequence[str
         recorded=judged.records.state,
         idle=idle,
         launches=_launches(launches) if launches else None,
-        host_operators=_most(moved, "host_operators", "self_ns", "name"),
+        host_operators=most_important(_most(moved, "host_operators", "self_ns", "name")),
         synchronisations=_most(moved, "synchronisations", "blocked_ns", "call", "site"),
         ranks=who_waits,
         prepared=None,

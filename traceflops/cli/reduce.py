@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 from traceflops.cli.common import failures, keep_apart, path_of, stem_of
-from traceflops.cli.options import Asked, Force, Traces, grouped, option
+from traceflops.cli.options import Asked, Force, Traces, grouped, option, typed
 from traceflops.cli.printing import say
 from traceflops.errors import InputError, UsageError
 from traceflops.units import several
@@ -55,6 +55,11 @@ def analysis_of_parts(traces: list[str], asked: Asked) -> Analysis:
     from traceflops.analysis import analysis_of_summaries, decoded
 
     files = _files(traces)
+    if asked.dask is None and any(value is not None for value in typed(asked.question).values()):
+        raise UsageError(
+            "summaries are of the steps and ranks they were made for",
+            "give these options to traceflops reduce",
+        )
     contents = (Path(file).read_bytes() for file in files)
     summaries, failed = [], []
     for file, content in zip(
