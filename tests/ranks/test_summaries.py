@@ -1,7 +1,10 @@
 """Summaries of ranks say what their files say, however they were made."""
 
 import json
+import os
 import shutil
+import signal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +28,7 @@ from traceflops.analysis import (
     summary_of,
 )
 from traceflops.cli import app
+from traceflops.cli.reduce import on_dask
 
 RANKS = SAMPLES / "gpt_ddp_4rank"
 EVENTS = ("memory", "memory_operations", "host_bound", "attribution", "modules", "notes")
@@ -119,6 +123,23 @@ def test_reduced_files_are_reported_whatever_happened_to_some(tmp_path: Path) ->
     assert "rank0.summary, rank3.json.gz" in notes["file-not-read"]
     assert "2 of the job's 4 ranks are here" in notes["ranks-missing"]
     assert "input-cut" in notes
+
+
+def mortal(folder: Path, file: str) -> bytes:
+    """Die of the file 1 whenever it is read, of the file 0 the first time; else say the name."""
+    seen = folder / f"{file}.seen"
+    if file == "1" or (file == "0" and not seen.exists()):
+        seen.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return encoded(f"read {file}")
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_a_file_that_kills_its_worker_on_a_cluster_costs_that_file(tmp_path: Path) -> None:
+    pytest.importorskip("distributed", reason="needs traceflops[cluster]")
+    parts = on_dask(partial(mortal, tmp_path), ["0", "1", "2"], "local", 2)
+    assert [decoded(part, "") for part in parts] == ["read 0", "1", "read 2"]
 
 
 def test_what_cannot_be_asked_of_summaries_is_refused(tmp_path: Path) -> None:

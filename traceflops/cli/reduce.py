@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 EXAMPLES = (
     "traceflops reduce ranks/ -o summaries/",
     "traceflops reduce rank17.json.gz -o summaries/",
-    "traceflops report summaries/",
+    "traceflops reduce ranks/ --steps 10:20 -o summaries/",
 )
 _SUFFIX: Final = ".summary"
 _LOCAL: Final = "local"
@@ -111,7 +112,7 @@ def _parts(files: Sequence[str], asked: Asked) -> Iterator[bytes]:
     return (
         _here(work, files, asked.reading.jobs)
         if asked.dask is None
-        else _on_dask(work, files, asked.dask, asked.reading.jobs)
+        else on_dask(work, files, asked.dask, asked.reading.jobs)
     )
 
 
@@ -125,7 +126,7 @@ def _here(work: _Work, files: Sequence[str], jobs: int | None) -> Iterator[bytes
             yield result()
 
 
-def _on_dask(work: _Work, files: Sequence[str], address: str, jobs: int | None) -> Iterator[bytes]:
+def on_dask(work: _Work, files: Sequence[str], address: str, jobs: int | None) -> Iterator[bytes]:
     """Yield the summaries that a cluster makes; a file that kills its worker has none."""
     try:
         from distributed import Client, KilledWorker, LocalCluster
@@ -133,17 +134,14 @@ def _on_dask(work: _Work, files: Sequence[str], address: str, jobs: int | None) 
         raise UsageError("--dask needs the package distributed", _EXTRA) from None
     from traceflops.analysis import encoded
 
-    cluster = address
-    if address == _LOCAL:
-        cluster = LocalCluster(n_workers=jobs, threads_per_worker=1, dashboard_address=None)
-    with Client(cluster) as client:
+    here = {"n_workers": jobs, "threads_per_worker": 1, "dashboard_address": None}
+    place = LocalCluster(**here) if address == _LOCAL else nullcontext(address)
+    with place as cluster, Client(cluster) as client:
         for file, future in zip(files, client.map(work, files, pure=False), strict=True):
             try:
                 yield future.result()
             except KilledWorker:
                 yield encoded(Path(file).name)
-    if address == _LOCAL:
-        cluster.close()
 
 
 def _files(traces: Sequence[str]) -> list[str]:
