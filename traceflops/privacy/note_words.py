@@ -28,8 +28,8 @@ direction directories directory disagree disk distinct docs document documents d
 dropped dur durations during earlier early either elements emit emptied empties ends enough entries
 environment environments escape escaped est estimate estimated every everything exactly example
 exceed exception exclude executed execution explains exported exporter exports expression extended
-external fabric fact facts fault faults fetch few fewer ff fields figure figures file files finished
-fit five flushed flushes folder folders follow form found four frames framework freeze further gap
+external fabric fact facts far fault faults fetch few fewer ff fields figure figures file files
+finished fit five flushed flushes folder folders follow form found four frames framework freeze further gap
 gave gb gets ghz git give given gives gpus grbm guid gzip had hand happens hardware has have header
 held here hfu hidden hide higher highest hold holds home how however html identical identified idle
 ignored implausibly impossible inaccurate include included incomplete inconsistent individual
@@ -54,8 +54,8 @@ samples saves saving say says scheduling scr second section see seems seen sees 
 separate separated separately serializes served serving settings seven several shares shm shortened
 shorter show shown shows sig signs similar six skipped so some somebody sound spaces span spans
 spreadsheet spreadsheets stacks stand stands started stay stays stdin steady steps still stopped
-stored streaming stretch successor such summed sums supports surrogates switch syscall taken takes
-tell tells terminated text texts tflop th than that the their theirs them there these they this
+stored streaming stretch successor such summaries summed sums supports surrogates switch syscall taken
+takes tell tells terminated text texts tflop th than that the their theirs them there these they this
 those though thousand thousands threads tie tied ties timed timeline times timestamp tmpdir together
 told too took total totals traced traceflops traces traffic trailing transaction transactions
 treated truncate trusted try ts twice typeof ucx unaffected uncategorized uncertain unchanged under
