@@ -347,7 +347,7 @@ def _together(rows: Iterable[T], *keys: str) -> tuple[T, ...]:
 
 
 def _plus(one: Any, other: Any, keys: Sequence[str]) -> Any:
-    sums = {}
+    sums: dict[str, Any] = {}
     for field in fields(one):
         mine, theirs = getattr(one, field.name), getattr(other, field.name)
         if field.name in keys or isinstance(mine, bool):
@@ -411,12 +411,12 @@ def _longest(rows: Iterable[T], figure: str) -> tuple[T, ...]:
 
 
 def _outside(parts: Sequence[Outside]) -> Outside:
-    vector = [one.vector_flops for one in parts]
+    vector = [one.vector_flops for one in parts if one.vector_flops is not None]
     unattributed = _together((row for one in parts for row in one.unattributed), "kernel", "why")
     return Outside(
         _together((row for one in parts for row in one.not_counted), "why", "op"),
         tuple(sorted(unattributed, key=attrgetter("sum_ns"), reverse=True)),
-        None if None in vector else sum(vector),
+        sum(vector) if len(vector) == len(parts) else None,
     )
 
 

@@ -136,8 +136,8 @@ class KernelSums:
     @property
     def used(self) -> KernelSums:
         """Return the same without names that no rank launched."""
-        mine = self.count.any(axis=0)
-        names = tuple(name for name, is_used in zip(self.names, mine, strict=True) if is_used)
+        mine = np.flatnonzero(self.count.sum(axis=0))
+        names = tuple(self.names[at] for at in mine.tolist())
         return KernelSums(names, self.count[:, mine], self.time_ns[:, mine], self.threads[:, mine])
 
 
