@@ -27,7 +27,9 @@ from traceflops.reports.view import (
     host_tables,
     jobs_table,
     owner_tables,
+    pipeline_tables,
     provenance,
+    ranks_table,
     serving_table,
     size,
     table_of,
@@ -47,6 +49,7 @@ SIGN: Final = "<!-- traceflops.report/1 -->"
 
 _NOTES: Final = 20
 _ROWS: Final = 20
+_RANKS: Final = 4
 _LONGEST: Final = 2_000
 _SIGNS: Final = re.compile(r"[&<>*_`\[\]|\\~@#$!]|:(?=//|[\w+-]+:)|(?<=[wW])\.(?=\w)")
 _BEGINS: Final = "@#:."
@@ -77,9 +80,11 @@ def render_markdown(
         *map(_table, tables if analysis.verdict.loss == "idle" else reversed(tables)),
         _findings(analysis),
         _waterfall(analysis),
+        _table(ranks_table(analysis, _RANKS)),
         _table(serving_table(analysis)),
         _attribution(analysis),
         *(_details(title, _table(table)) for title, table in folded_tables(analysis)),
+        *(_details(title, _table(table)) for title, table in pipeline_tables(analysis)),
         *(_details(title, _table(table)) for title, table in host_tables(analysis, _ROWS)),
         _details("Memory", _memory(analysis)),
         _details("Notes", _notes(analysis)),

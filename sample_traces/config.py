@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, get_args
 
 Dtype = Literal["bf16", "fp16", "fp32"]
@@ -22,6 +23,12 @@ _MAY_BE_ZERO = {
     "straggler_rank",
     "origin_unix_ns",
     "clock_skew_ns",
+    "clock_offset_ns",
+    "clock_drift_ppb",
+    "clock_step_ns",
+    "clock_step_at_ns",
+    "jitter_permille",
+    "exit_jitter_ns",
     "kernel_floor_ns",
 }
 
@@ -46,6 +53,20 @@ class RunConfig:
     batch: int = 4
     vocab: int = 8192
     dtype: Dtype = "bf16"
+
+    tensor_ranks: int = 1
+    """So many ranks share each tensor. Groups are all that this changes: each does all the work."""
+    expert_ranks: int = 1
+    """So many ranks with other data share the experts."""
+    stages: int = 1
+    """Of the pipeline."""
+    microbatches: int = 1
+    """So many parts of the batch pass the stages one after the other, all forth and then all back.
+    A part is as large as `batch`."""
+    expert_percent: int = 100
+    """Tokens that a rank's experts get, 100 = as many as all others."""
+    positions: int | None = None
+    """Rows of the table of positions; as many as `sequence` if None."""
 
     gradient_buckets: int = 3
     overlap: bool = True
@@ -90,6 +111,14 @@ class RunConfig:
     """No kernel is shorter, unless zero_length_kernels asks for it."""
     noise_permille: int = 20
     """Durations vary evenly by up to this much up and down."""
+    jitter_permille: int = 0
+    """All kernels of a rank's step are longer or shorter together by up to this much."""
+    exit_jitter_ns: int = 0
+    """Ranks leave a collective up to this much after the first one."""
+    slow_group: str = ""
+    """Name of a group whose links are slow, "" for none."""
+    slow_group_percent: int = 100
+    """Time of its transfers, 100 = as in the others."""
 
     copy_stream: bool = False
     """Copy the next batch to the device on a stream of its own."""
@@ -123,10 +152,22 @@ class RunConfig:
     """Unix time of the run's time 0 on rank 0's clock."""
     clock_skew_ns: int = 0
     """Each rank's clock is ahead of the previous rank's by this much."""
+    clock_offset_ns: int = 0
+    """The clock is ahead by this much besides; the next ones alike are for a rank's own clock."""
+    clock_drift_ppb: int = 0
+    """It gains so many ns in a second."""
+    clock_step_ns: int = 0
+    """It is set forward by this much at `clock_step_at_ns`."""
+    clock_step_at_ns: int = 0
+    unrecorded: tuple[int, ...] = ()
+    """Numbers of the collectives of a rank whose kernels its recording lacks."""
+
+    on_rank: Mapping[int, Mapping[str, Any]] = field(default_factory=dict, hash=False)
+    """By rank, what is otherwise there: any setting that leaves the collectives as they are."""
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            self._check_integer(field.name, getattr(self, field.name))
+        for setting in fields(self):
+            self._check_integer(setting.name, getattr(self, setting.name))
         self._check_together()
 
     def _check_integer(self, name: str, value: object) -> None:
@@ -147,6 +188,14 @@ class RunConfig:
             "blit_copies needs mi300x": self.blit_copies and self.machine != "mi300x",
             "noise_permille must be below 1000": self.noise_permille >= 1000,
             "data_stall_steps must be among the steps": not self._stalls_known(),
+            "cuda_graph needs one rank per tensor, expert and stage, and one microbatch": (
+                self.cuda_graph
+                and self.tensor_ranks * self.expert_ranks * self.stages * self.microbatches > 1
+            ),
+            "groups must divide the ranks": self.ranks
+            % (self.tensor_ranks * self.expert_ranks * self.stages)
+            != 0,
+            "on_rank must name ranks": not set(self.on_rank) <= set(range(self.ranks)),
         }
         for message, wrong in problems.items():
             if wrong:
@@ -157,6 +206,19 @@ class RunConfig:
 
     def _stalls_known(self) -> bool:
         return all(step in self.step_numbers for step in self.data_stall_steps)
+
+    def of_rank(self, rank: int) -> RunConfig:
+        """Return the config with what is otherwise on a rank."""
+        return replace(self, **self.on_rank.get(rank, {}))
+
+    def clock_ns(self, time_ns: int) -> int:
+        """Return what the clock shows at a time, apart from where it began."""
+        stepped = self.clock_step_ns if time_ns >= self.clock_step_at_ns else 0
+        return time_ns + self.gained_ns(time_ns) + stepped
+
+    def gained_ns(self, time_ns: int) -> int:
+        """Return how much too long the clock makes a time."""
+        return time_ns * self.clock_drift_ppb // 10**9
 
     @property
     def step_numbers(self) -> range:

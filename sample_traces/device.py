@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import zip_longest
 from random import Random
 
 from sample_traces.config import RunConfig
 from sample_traces.program import Launch, Wait
-from sample_traces.records import Activity, Work
+from sample_traces.records import Activity, Collective, Meeting, Presence, Work
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +43,16 @@ class _Stream:
 
 @dataclass(slots=True)
 class Device:
-    """Runs the requests of one rank; `activities` grows in the order of execution."""
+    """Runs the requests of one rank; `activities` grows in the order of execution.
+
+    Kernels take `slow_percent` of their time, and `pace_permille` more in the present step.
+    """
 
     config: RunConfig
     random: Random
+    rank: int = 0
     slow_percent: int = 100
+    pace_permille: int = 0
     activities: list[Activity] = field(default_factory=list)
     ended_ns: dict[int, int] = field(default_factory=dict)
     """By correlation, when the last work of a launch has ended."""
@@ -133,51 +138,60 @@ class Device:
         may_vanish = self.config.zero_length_kernels and work.top == "memory"
         if may_vanish and self.random.randrange(8) == 0:
             return 0
-        return dur_ns * self.slow_percent // 100
+        return dur_ns * self.slow_percent * (1000 + self.pace_permille) // 100_000
 
 
-def execute(devices: Sequence[Device], queues: Sequence[Sequence[Request]], random: Random) -> None:
-    """Run one queue of requests per device; all queues hold the same collectives in order.
+def execute(
+    devices: Sequence[Device], queues: Sequence[deque[Request]], random: Random
+) -> Iterator[Meeting]:
+    """Run the queues as far as they go, one per device; yield the collectives on the way.
 
     A rank that comes early to a collective waits inside it: its kernel starts at once and ends
     together with the others.
     """
-    for parts in zip_longest(*map(_up_to_collectives, queues), fillvalue=None):
-        meeting = []
-        for device, part in zip(devices, parts, strict=True):
-            if part is None:
-                raise ValueError("ranks disagree about their collectives")
-            ordinary, collective = part
-            for request in ordinary:
-                device.run(request)
-            if collective is not None:
-                meeting.append((device, *collective))
-        if meeting:
-            _meet(meeting, random)
+    moved = True
+    while moved:
+        for device, queue in zip(devices, queues, strict=True):
+            while queue and _collective(queue) is None:
+                device.run(queue.popleft())
+        met = [
+            _meet([(devices[rank], queues[rank].popleft()) for rank in ranks], random)
+            for ranks in dict.fromkeys(map(_awaited, queues))
+            if ranks and all(_awaited(queues[rank]) == ranks for rank in ranks)
+        ]
+        yield from met
+        moved = bool(met)
 
 
-_Meeting = tuple[Request, Launch]
+def _collective(queue: deque[Request]) -> Collective | None:
+    """Return what the next request exchanges, if it does."""
+    asked = queue[0].asked if queue else None
+    return asked.collective if isinstance(asked, Launch) else None
 
 
-def _up_to_collectives(
-    queue: Sequence[Request],
-) -> Iterator[tuple[list[Request], _Meeting | None]]:
-    """Yield the requests before each collective with it, and at last those after the last."""
-    before: list[Request] = []
-    for request in queue:
-        asked = request.asked
-        if isinstance(asked, Launch) and asked.collective is not None:
-            yield before, (request, asked)
-            before = []
-        else:
-            before.append(request)
-    yield before, None
+def _awaited(queue: deque[Request]) -> tuple[int, ...]:
+    """Return the ranks that the next request waits for."""
+    collective = _collective(queue)
+    return collective.members if collective else ()
 
 
-def _meet(meeting: Sequence[tuple[Device, Request, Launch]], random: Random) -> None:
-    device, _, launch = meeting[0]
-    dur_ns = vary(launch.works[0].dur_ns, device.config.noise_permille, random)
-    arrivals = [device.arrival_ns(request, launch) for device, request, launch in meeting]
+def _meet(meeting: Sequence[tuple[Device, Request]], random: Random) -> Meeting:
+    config = meeting[0][0].config
+    launches = [request.asked for _, request in meeting if isinstance(request.asked, Launch)]
+    collective = launches[0].collective
+    assert collective is not None
+    slow = config.slow_group_percent if collective.group.name == config.slow_group else 100
+    longest_ns = max(launch.works[0].dur_ns for launch in launches) * slow // 100
+    dur_ns = vary(longest_ns, config.noise_permille, random)
+    present = []
+    arrivals = [
+        device.arrival_ns(request, launch)
+        for (device, request), launch in zip(meeting, launches, strict=True)
+    ]
     end_ns = max(arrivals) + dur_ns
-    for (device, request, launch), start_ns in zip(meeting, arrivals, strict=True):
-        device.place(request, launch, launch.works[0], start_ns, end_ns - start_ns, None)
+    for (device, request), launch, start_ns in zip(meeting, launches, arrivals, strict=True):
+        late_ns = random.randint(0, config.exit_jitter_ns) if config.exit_jitter_ns else 0
+        left_ns = end_ns + late_ns
+        device.place(request, launch, launch.works[0], start_ns, left_ns - start_ns, None)
+        present.append(Presence(device.rank, request.correlation, start_ns, left_ns))
+    return Meeting(collective.name, collective.group, meeting[0][1].step, tuple(present))

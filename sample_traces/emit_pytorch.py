@@ -15,7 +15,8 @@ from sample_traces.kineto_host import Event, ExternalIds, HostEvents
 from sample_traces.kineto_options import KinetoOptions
 from sample_traces.kineto_text import Document, render
 from sample_traces.machines import MACHINES, Machine
-from sample_traces.program import COMMUNICATION, COMPUTE, COPY
+from sample_traces.parallel import all_groups
+from sample_traces.program import streams_of
 from sample_traces.records import RankRun, Run
 
 __all__ = ["KinetoOptions", "kineto_document", "kineto_text", "write_pytorch"]
@@ -104,20 +105,23 @@ def _devices(run: Run) -> list[dict[str, Any]]:
 
 
 def _distributed(run: Run, rank: RankRun) -> dict[str, Any]:
-    size = run.config.ranks
-    group = {
-        "pg_name": "0",
-        "pg_desc": "default_pg",
-        "backend_config": "cuda:nccl",
-        "pg_size": size,
-        "ranks": list(range(size)),
-    }
+    groups = [
+        {
+            "pg_name": group.name,
+            "pg_desc": group.description,
+            "backend_config": "cuda:nccl",
+            "pg_size": group.size,
+            "ranks": list(group.ranks),
+        }
+        for group in all_groups(run.config)
+        if rank.rank in group.ranks
+    ]
     return {
         "backend": "nccl",
         "rank": rank.rank,
-        "world_size": size,
-        "pg_count": 1,
-        "pg_config": [group],
+        "world_size": run.config.ranks,
+        "pg_count": len(groups),
+        "pg_config": groups,
         "nccl_version": "2.27.5",
     }
 
@@ -148,7 +152,7 @@ def _names(rank: RankRun, numbers: Numbers) -> Iterator[Event]:
     for thread, name in names.items():
         label = f"thread {thread} ({name})"
         yield _name(numbers, "thread_name", rank.process, numbers.thread(thread), "name", label)
-    for stream in (COMPUTE, COMMUNICATION, COPY):
+    for stream in streams_of(rank):
         place = numbers.stream(stream)
         yield _name(numbers, "thread_name", numbers.device, place, "name", f"stream {stream} ")
 

@@ -137,7 +137,7 @@ class Model:
     def _embed(self) -> tuple[Block, ...]:
         config = self.config
         word = self._embedding("wte", config.vocab, (config.batch, config.sequence))
-        position = self._embedding("wpe", config.sequence, (1, config.sequence))
+        position = self._embedding("wpe", config.positions or config.sequence, (1, config.sequence))
         return word, position, self._add()
 
     def _embedding(self, name: str, rows: int, index: Shape) -> Block:

@@ -221,7 +221,6 @@ class Host:
     def _await_place(self) -> Iterator[None]:
         """Wait until few enough launches are unfinished."""
         limit = self.config.launch_limit
-        # Whether to ask the device depends on the program alone, so that all ranks do so together.
         if limit and len(self._launches) >= limit:
             yield
             ended_ns = self.device.ended_ns[self._launches[-limit]]

@@ -7,13 +7,15 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from sample_traces.config import Dtype, MachineName, RunConfig
-from sample_traces.library import Form, Helper, Layout, Library, ceil_divide
+from sample_traces.library import Exchange, Form, Helper, Layout, Library, ceil_divide
 from sample_traces.library_amd import COPY, FILL, AmdLibrary
 from sample_traces.library_nvidia import NvidiaLibrary
 from sample_traces.records import Work
 
 _NS = 1_000_000_000
 _NCCL_LATENCY_NS = 12_000
+_TURNS: Final[dict[Exchange, int]] = {"allreduce": 2, "all_to_allv": 1, "send": 2, "recv": 2}
+"""How often (n - 1) / n of the message passes the link of a rank."""
 _ELEMENT: Final[dict[Dtype, str]] = {"bf16": "c10::BFloat16", "fp16": "c10::Half", "fp32": "float"}
 _LIBRARIES: Final[dict[MachineName, Callable[[RunConfig], Library]]] = {
     "h100": NvidiaLibrary,
@@ -280,14 +282,15 @@ class Kernels:
         name = f"Memcpy {direction} ({ends})"
         return Work(name, "memcpy", "memory", "copy", dur_ns, bytes=bytes_, direction=direction)
 
-    def allreduce(self, elements: int) -> Work:
-        """Return a ring allreduce: each rank sends and receives 2(n-1)/n of the message."""
+    def exchange(self, kind: Exchange, elements: int, ranks: int) -> Work:
+        """Return a collective: each rank sends and receives (n-1)/n of the message, maybe twice."""
         config = self.config
         bytes_ = elements * config.element_bytes
-        traffic = 2 * (config.ranks - 1) * bytes_ * 100 * _NS
-        rate = config.ranks * config.link_bytes_per_s * config.link_percent
+        traffic = _TURNS[kind] * (ranks - 1) * bytes_ * 100 * _NS
+        rate = ranks * config.link_bytes_per_s * config.link_percent
         dur_ns = _NCCL_LATENCY_NS + _rounded_divide(traffic, rate)
-        return _work(self.library.allreduce(), "communication", "collective", dur_ns, 0, bytes_)
+        form = self.library.exchange(kind)
+        return _work(form, "communication", "collective", dur_ns, 0, bytes_)
 
     def graph(self, works: tuple[Work, ...]) -> Work:
         """Return one activity that stands for all the works of a graph."""

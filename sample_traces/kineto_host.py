@@ -51,20 +51,22 @@ class ExternalIds:
 
 def collective_arguments(collective: Collective) -> Event:
     """Return the metadata that ops and kernels of a collective carry."""
-    size = collective.group_size
+    group = collective.group
+    ends = {"Src Rank": collective.source, "Dst Rank": collective.target}
     return {
         "Collective name": collective.name,
         "In msg nelems": collective.elements,
-        "Out msg nelems": collective.elements,
-        "Group size": size,
+        "Out msg nelems": collective.out_elements,
+        "Group size": group.size,
         "dtype": collective.dtype,
         "In split size": "[]",
         "Out split size": "[]",
-        "Process Group Name": "0",
-        "Process Group Description": "default_pg",
-        "Process Group Ranks": str(list(range(size))),
-        "Global rank start": 0,
-        "Global rank stride": 1,
+        "Process Group Name": group.name,
+        "Process Group Description": group.description,
+        "Process Group Ranks": str(list(group.ranks)),
+        "Global rank start": group.ranks[0],
+        "Global rank stride": group.ranks[1] - group.ranks[0],
+        **(ends if collective.source is not None else {}),
     }
 
 

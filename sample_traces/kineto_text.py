@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import cache
 from typing import Any, Literal
 
 Style = Literal["pretty", "compact", "list"]
@@ -38,14 +39,19 @@ def render(document: Document, style: Style) -> str:
 
 
 def _value(value: object, comma: str = ", ", colon: str = ": ") -> str:
-    if isinstance(value, Digits):
+    if type(value) in (Digits, int):
         return str(value)
+    if isinstance(value, str):
+        return _quoted(value)
     if isinstance(value, dict):
-        inner = (f"{json.dumps(k)}{colon}{_value(v, comma, colon)}" for k, v in value.items())
+        inner = (f"{_quoted(k)}{colon}{_value(v, comma, colon)}" for k, v in value.items())
         return "{" + comma.join(inner) + "}"
     if isinstance(value, list | tuple):
         return "[" + comma.join(_value(item, comma, colon) for item in value) + "]"
     return json.dumps(value)
+
+
+_quoted = cache(json.dumps)
 
 
 def _pretty(document: Document) -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Final, Literal, Protocol
 
-from sample_traces.records import Triple
+from sample_traces.records import Collective, Triple
 
 Layout = Literal["TN", "NN", "NT"]
 Helper = Literal["dot_do_o", "convert_dq"]
+Exchange = Literal["allreduce", "all_to_allv", "send", "recv"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +38,21 @@ class Library(Protocol):
     def attention_helper(self, which: Helper) -> str:
         """Return the name of a small kernel before or after the gradient."""
 
-    def allreduce(self) -> Form:
-        """Return the kernel of a sum over ranks."""
+    def exchange(self, kind: Exchange) -> Form:
+        """Return the kernel of a collective."""
+
+
+def nccl_function(collective: Collective) -> str:
+    """Return the function of NCCL that a framework calls."""
+    return _FUNCTIONS[collective.name]
+
+
+_FUNCTIONS: Final = {
+    "allreduce": "ncclAllReduce",
+    "all_to_allv": "ncclAllToAllv",
+    "send": "ncclSend",
+    "recv": "ncclRecv",
+}
 
 
 def ceil_divide(amount: int, unit: int) -> int:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from sample_traces.config import Dtype, RunConfig
-from sample_traces.library import Form, Helper, Layout, ceil_divide
+from sample_traces.library import Exchange, Form, Helper, Layout, ceil_divide
 from sample_traces.records import Triple
 
 FILL: Final = "__amd_rocclr_fillBufferAligned"
@@ -76,8 +76,8 @@ class AmdLibrary:
             f"{self.config.head_size}> >, ck_tile::FmhaBwdKargs>(ck_tile::FmhaBwdKargs)"
         )
 
-    def allreduce(self) -> Form:
-        """Return the kernel of a sum over ranks; its name does not say which collective it is."""
+    def exchange(self, kind: Exchange) -> Form:
+        """Return the kernel of a collective; its name does not say which."""
         name = "ncclDevKernel_Generic_1(ncclDevKernelArgsStorage<4096ul>)"
         return Form(name, (28, 1, 1), (256, 1, 1), registers=96, shared_bytes=40_960)
 

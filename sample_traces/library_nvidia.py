@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from sample_traces.config import Dtype, RunConfig
-from sample_traces.library import Form, Helper, Layout, ceil_divide
+from sample_traces.library import Exchange, Form, Helper, Layout, ceil_divide
 from sample_traces.records import Triple
 
 _CUTLASS: Final[dict[Dtype, str]] = {
@@ -69,12 +69,11 @@ class NvidiaLibrary:
         """Return the name of a small kernel before or after the gradient."""
         return self._flash("bwd", f"flash_bwd_{which}_kernel", "64, 128, 8, 2, 4, 4, false, false")
 
-    def allreduce(self) -> Form:
-        """Return the kernel of a sum over ranks."""
-        name = (
-            f"ncclDevKernel_AllReduce_Sum_{_NCCL[self.config.dtype]}_RING_LL"
-            "(ncclDevKernelArgsStorage<4096ul>)"
-        )
+    def exchange(self, kind: Exchange) -> Form:
+        """Return the kernel of a collective; many are made of sends and receives."""
+        sums = f"AllReduce_Sum_{_NCCL[self.config.dtype]}_RING_LL"
+        function = sums if kind == "allreduce" else "SendRecv"
+        name = f"ncclDevKernel_{function}(ncclDevKernelArgsStorage<4096ul>)"
         return Form(name, (24, 1, 1), (544, 1, 1), registers=96, shared_bytes=82_240)
 
     def _attention(self, name: str) -> Form:

@@ -6,7 +6,7 @@ again. What it wastes is known by its `Cause`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, Literal
@@ -49,6 +49,18 @@ def plant(name: str, config: RunConfig) -> _Nodes:
     work = Kernels(config).gemm(_WIDTH, _WIDTH, _WIDTH, "TN")
     wasted = python(soil.function, *PLANTS[name](soil))
     return op("aten::mm", kernel(work)), drain, wasted, soil.work()
+
+
+def cause_of(name: str, config: RunConfig) -> str:
+    """Return the class of idle time that a plant makes."""
+    return next(_causes(PLANTS[name](_Soil("", config)))).kind
+
+
+def _causes(nodes: _Nodes) -> Iterator[Cause]:
+    for node in nodes:
+        if cause := getattr(node, "cause", None):
+            yield cause
+        yield from _causes(getattr(node, "children", ()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +130,11 @@ class _Soil:
         ops = (op(one, self.pause, cause=cause) for one in inner)
         return (python(name, *(tuple(ops) or (self.pause,)), cause=cause),)
 
+    def of_library(self, name: str) -> _Nodes:
+        """Return a function of a library that takes long; that of the user is named."""
+        cause = Cause("host_code", "metrics.py(33): tidy")
+        return (python(cause.function, python(name, self.pause, cause=cause), cause=cause),)
+
     def unrecorded(self) -> _Nodes:
         cause = Cause("host_unrecorded", annotation="IO #")
         return (annotation("IO 190", self.pause, cause=cause),)
@@ -154,6 +171,8 @@ PLANTS: Final[Mapping[str, Callable[[_Soil], _Nodes]]] = {
     "optimizer": _Soil.optimizer,
     "queue": _Soil.queue,
     "python": lambda soil: soil.own_code("metrics.py(9): log"),
+    "collector": lambda soil: soil.of_library("<built-in function collect>"),
+    "checkpoint": lambda soil: soil.of_library("torch/serialization.py(944): save"),
     "long_op": lambda soil: soil.own_code("metrics.py(21): count", "aten::_unique2"),
     "short_ops": lambda soil: soil.ops("eager_overhead", "aten::view", _SHORT_OPS),
     "thread_handover": _Soil.handover,

@@ -6,11 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from sample_traces.records import Argument, Cause, Collective, Work
+from sample_traces.records import Argument, Cause, Collective, RankRun, Work
 
 COMPUTE: Final = 7
 COMMUNICATION: Final = 20
 COPY: Final = 24
+STREAMS: Final = (COMPUTE, COMMUNICATION, COPY, 28, 32, 36)
+"""All, by their numbers; the last are of communication in groups other than data parallel ones."""
 
 BlockKind = Literal["op", "backward", "step", "annotation", "python", "system"]
 
@@ -134,3 +136,9 @@ def launched_works(nodes: tuple[Node, ...]) -> Iterator[Work]:
             yield from node.works
         elif isinstance(node, Block | OnBackwardThread):
             yield from launched_works(node.children)
+
+
+def streams_of(rank: RankRun) -> tuple[int, ...]:
+    """Return the streams that a rank made: the usual ones, and others that it used."""
+    used = {activity.stream for activity in rank.activities}
+    return tuple(one for one in STREAMS if one <= COPY or one in used)

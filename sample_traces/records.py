@@ -30,13 +30,40 @@ class Argument:
 
 
 @dataclass(frozen=True, slots=True)
+class Group:
+    """Ranks that communicate, by the framework's name and description."""
+
+    name: str
+    description: str
+    ranks: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """Return how many ranks it has."""
+        return len(self.ranks)
+
+
+@dataclass(frozen=True, slots=True)
 class Collective:
-    """One exchange between all ranks, as the framework describes it."""
+    """One exchange within a group, as the framework describes it; elements go in and come out.
+
+    A send and its receive have a `source` and a `target`, by their places in the group.
+    """
 
     name: str
     elements: int
     dtype: str
-    group_size: int
+    group: Group
+    out_elements: int
+    source: int | None = None
+    target: int | None = None
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """Return the ranks that meet."""
+        if self.source is None or self.target is None:
+            return self.group.ranks
+        return self.group.ranks[self.source], self.group.ranks[self.target]
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,8 +246,29 @@ class RankRun:
 
 
 @dataclass(frozen=True, slots=True)
+class Presence:
+    """One rank in a meeting: which launch it came with, and when it came and left."""
+
+    rank: int
+    correlation: int
+    start_ns: int
+    end_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """A collective as it happened on all ranks that met, in ns that no clock distorts."""
+
+    name: str
+    group: Group
+    step: int | None
+    present: tuple[Presence, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Run:
     """A simulated run."""
 
     config: RunConfig
     ranks: tuple[RankRun, ...]
+    meetings: tuple[Meeting, ...] = ()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import chain
 
-from sample_traces.config import Dtype, RunConfig
-from sample_traces.gpt import Model, Parameter, contiguous, scalar
+from sample_traces.config import RunConfig
+from sample_traces.gpt import Gradient, Model, Parameter, contiguous, scalar
 from sample_traces.kernels import Kernels, element_type
+from sample_traces.parallel import Communication
 from sample_traces.plants import plant
 from sample_traces.program import (
     COMMUNICATION,
@@ -27,19 +29,19 @@ from sample_traces.program import (
     op,
     python,
 )
-from sample_traces.records import Argument, Cause, Collective
+from sample_traces.records import Argument, Cause
 from sample_traces.serving import annotation_of, pass_config
 
 _TENSORS_PER_KERNEL = 36
 _TOKEN_BYTES = 8
-_COLLECTIVE_DTYPE: Final[dict[Dtype, str]] = {"bf16": "BFloat16", "fp16": "Half", "fp32": "Float"}
 
 
 class Trainer:
-    """Writes down one step after the other; every rank of a run gets the same program."""
+    """Writes down one step after the other, as a rank does them."""
 
-    def __init__(self, config: RunConfig) -> None:
+    def __init__(self, config: RunConfig, rank: int = 0) -> None:
         self._config = config
+        self._communication = Communication(config, rank)
         self._kernels = Kernels(config)
         self._model = Model(config)
 
@@ -98,24 +100,49 @@ class Trainer:
         return python("train.py(58): to_device", to, to)
 
     def _forward_and_backward(self, number: int) -> Iterator[Node]:
-        config = self._config
-        forward = self._model.forward()
-        overlapped = config.overlap and config.ranks > 1 and not config.cuda_graph
-        backward = tuple(self._backward(overlapped))
+        config, exchanges = self._config, "dp" in self._communication.groups
+        overlapped = config.overlap and exchanges and not config.cuda_graph
         if config.cuda_graph:
-            if config.capture and number == config.first_step:
-                yield Capture((forward, OnBackwardThread(backward)))
-            yield self._graph((forward, *backward))
+            yield from self._replayed(number)
         else:
-            yield forward
+            yield from self._passes(overlapped)
+        if exchanges and not overlapped:
+            yield from map(self._communication.allreduce, self._bucket_sizes())
+        if exchanges:
+            yield Wait(COMPUTE, COMMUNICATION)
+
+    def _replayed(self, number: int) -> Iterator[Node]:
+        config, forward = self._config, self._model.forward()
+        backward = tuple(self._backward(self._model.tape, overlapped=False))
+        if config.capture and number == config.first_step:
+            yield Capture((forward, OnBackwardThread(backward)))
+        yield self._graph((forward, *backward))
         if config.copy_stream:
             yield self._copy_batch(COPY)
-        if not config.cuda_graph:
+
+    def _passes(self, overlapped: bool) -> Iterator[Node]:
+        """Yield all parts of the batch forth, then back; the last exchanges gradients."""
+        talk, tapes = self._communication, []
+        for _ in range(self._config.microbatches):
+            yield from talk.receive("forward")
+            yield self._forward()
+            yield from talk.send("forward")
+            tapes.append(tuple(self._model.tape))
+        if self._config.copy_stream:
+            yield self._copy_batch(COPY)
+        for left, tape in zip(reversed(range(len(tapes))), tapes, strict=True):
+            backward = tuple(self._backward(tape, overlapped and not left))
+            yield from talk.receive("backward")
             yield python("torch/_tensor.py(630): backward", OnBackwardThread(backward))
-        if config.ranks > 1 and not overlapped:
-            yield from map(self._allreduce, self._bucket_sizes())
-        if config.ranks > 1:
-            yield Wait(COMPUTE, COMMUNICATION)
+            yield from talk.send("backward")
+
+    def _forward(self) -> Block:
+        forward = self._model.forward()
+        layers = (
+            (one, *(self._communication.after_layer() if _is_layer(one) else ()))
+            for one in forward.children
+        )
+        return replace(forward, children=tuple(chain.from_iterable(layers)))
 
     def _graph(self, nodes: tuple[Node, ...]) -> Block:
         works = tuple(launched_works(nodes))
@@ -124,11 +151,13 @@ class Trainer:
         launch = Launch("cudaGraphLaunch", works, is_graph=True)
         return python("torch/cuda/graphs.py(139): replay", launch)
 
-    def _backward(self, overlapped: bool) -> Iterator[Block]:
+    def _backward(self, tape: Sequence[Gradient], overlapped: bool) -> Iterator[Node]:
         waiting = 0
         buckets = self._bucket_of()
-        for gradient in reversed(self._model.tape):
+        for gradient in reversed(tape):
             yield gradient.block
+            if any(one.name.endswith("ln_1.weight") for one in gradient.parameters):
+                yield from self._communication.after_layer()
             for parameter in gradient.parameters:
                 waiting += parameter.elements
                 full = overlapped and buckets[parameter.name]
@@ -167,25 +196,12 @@ class Trainer:
             mul = op("aten::mul", scale, inputs=inputs)
             children.append(op("torch::distributed::reducer::mul_out", mul))
         if bucket:
-            children.append(self._allreduce(bucket))
+            children.append(self._communication.allreduce(bucket))
         inner = Block("backward", name, tuple(children))
         return Block("backward", f"autograd::engine::evaluate_function: {name}", (inner,))
 
     def _vector(self, elements: int) -> Argument:
         return contiguous((elements,), element_type(self._config.dtype))
-
-    def _allreduce(self, elements: int) -> Block:
-        config = self._config
-        dtype = _COLLECTIVE_DTYPE[config.dtype]
-        collective = Collective("allreduce", elements, dtype, config.ranks)
-        work = self._kernels.allreduce(elements)
-        launch = Launch("cudaLaunchKernelExC", (work,), COMMUNICATION, collective)
-        tensors = Argument("TensorList", members=(self._vector(elements),))
-        group = scalar(str(config.ranks))
-        inputs = (tensors, scalar("0"), scalar("[]"), scalar("[]"), scalar("0"), group)
-        annotated = annotation("nccl:all_reduce", Wait(COMMUNICATION, COMPUTE), launch)
-        comms = Block("op", "record_param_comms", (annotated,), inputs, collective=collective)
-        return op("c10d::allreduce_", comms, inputs=inputs[:1])
 
     def _optimizer(self) -> Block:
         sizes = [parameter.elements for parameter in self._model.parameters()]
@@ -206,3 +222,7 @@ class Trainer:
         sync = Sync(cause=Cause("sync_call", "train.py(71): step", "aten::item"))
         dense = op("aten::_local_scalar_dense", Launch("cudaMemcpyAsync", (copy,)), sync)
         yield op("aten::item", dense, inputs=(self._vector(1),))
+
+
+def _is_layer(node: Node) -> bool:
+    return isinstance(node, Block) and node.name.startswith("nn.Module: Block_")

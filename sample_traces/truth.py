@@ -13,7 +13,8 @@ from itertools import pairwise
 from typing import Final, TypeVar
 
 from sample_traces.config import RunConfig
-from sample_traces.records import Activity, RankRun, Recorded, Run, Spent
+from sample_traces.plants import cause_of
+from sample_traces.records import Activity, Meeting, RankRun, Recorded, Run, Spent
 
 COMPONENTS: Final = ("compute", "memory", "other", "graph", "communication", "idle")
 CAUSES: Final = ("host_late", "queued", "launch_latency", "unknown")
@@ -107,14 +108,26 @@ class DeviceTruth:
 
 
 @dataclass(frozen=True, slots=True)
+class Waited:
+    """How long a rank waited for the last one in a collective, and exchanged data; in true ns."""
+
+    wait_ns: int
+    transfer_ns: int
+
+
+@dataclass(frozen=True, slots=True)
 class Truth:
     """The truth about every rank, and what one step of one rank needs in FLOPs.
 
     `model_flops` follows the `exact-causal` convention: 3 passes over weights and attention.
+    `waits` are by collective, in the order in which they ended, and by (rank, correlation).
+    `slow` is the rank that is planted as slow, and why, None where none is.
     """
 
     ranks: tuple[DeviceTruth, ...]
     model_flops: int
+    waits: tuple[Mapping[tuple[int, int], Waited], ...]
+    slow: tuple[int, str] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +147,44 @@ class _Piece:
 def truth(run: Run) -> Truth:
     """Return the exact truth about a run."""
     ranks = tuple(_device_truth(rank, run.config) for rank in run.ranks)
-    return Truth(ranks, model_flops(run.config))
+    waits = tuple(map(waits_of, run.meetings))
+    return Truth(ranks, model_flops(run.config), waits, planted(run.config))
+
+
+def waits_of(meeting: Meeting) -> dict[tuple[int, int], Waited]:
+    """Return what each rank waited for the last one, and what it took from then on."""
+    last_ns = max(one.start_ns for one in meeting.present)
+    return {
+        (one.rank, one.correlation): Waited(last_ns - one.start_ns, one.end_ns - last_ns)
+        for one in meeting.present
+    }
+
+
+def planted(config: RunConfig) -> tuple[int, str] | None:
+    """Return the rank that the config makes slow, and why."""
+    if config.straggler_rank is not None and config.straggler_percent > 100:
+        return config.straggler_rank, "slow_clock"
+    for rank, settings in config.on_rank.items():
+        for setting, cause in _SLOW.items():
+            if setting in settings:
+                name = settings[setting][0] if setting == "plants" else ""
+                return rank, cause or _PAUSES.get(name) or cause_of(name, config)
+    return None
+
+
+_SLOW: Final = {
+    "batch": "more_work",
+    "sequence": "more_work",
+    "expert_percent": "more_work",
+    "data_stall_steps": "data_input",
+    "plants": "",
+}
+"""Settings of one rank that make it slow, and why; of plants by what is planted."""
+_PAUSES: Final = {
+    "collector": "gc_pause",
+    "checkpoint": "checkpoint",
+    "allocate": "memory_pressure",
+}
 
 
 def model_flops(config: RunConfig) -> int:

@@ -52,11 +52,17 @@ class CollectiveArgs(Args, gc=False):
     group: Any = msgspec.field(name="Process Group Name", default=None)
     group_size: int = msgspec.field(name="Group size", default=ABSENT)
     group_ranks: Any = msgspec.field(name="Process Group Ranks", default=None)
+    description: Any = msgspec.field(name="Process Group Description", default=None)
+    seq: int = msgspec.field(name="Seq", default=ABSENT)
+    call: int = msgspec.field(name="Comms Id", default=ABSENT)
+    source: int = msgspec.field(name="Src Rank", default=ABSENT)
+    destination: int = msgspec.field(name="Dst Rank", default=ABSENT)
 
 
 class DeviceArgs(CollectiveArgs, gc=False):
     """Arguments of device work."""
 
+    rank: int = ABSENT
     device: int = ABSENT
     stream: int = ABSENT
     correlation: int = ABSENT
@@ -82,6 +88,7 @@ class DeviceArgs(CollectiveArgs, gc=False):
 class CallArgs(Args, gc=False):
     """Arguments of a runtime or driver call; calls of HIP name the kernel that they launch."""
 
+    rank: int = ABSENT
     kernel: Any = None
     grid: tuple[int, int, int] | None = None
     block: tuple[int, int, int] | None = None
@@ -93,6 +100,7 @@ class CallArgs(Args, gc=False):
 class OpArgs(CollectiveArgs, gc=False):
     """Arguments of a framework operator; shapes stay text."""
 
+    rank: int = ABSENT
     external_id: int = msgspec.field(name="External id", default=ABSENT)
     sequence: int = msgspec.field(name="Sequence number", default=ABSENT)
     forward_thread: int = msgspec.field(name="Fwd thread id", default=ABSENT)
@@ -106,6 +114,13 @@ class OpArgs(CollectiveArgs, gc=False):
     kernel_kwargs: Any = None
     num_warps: Any = None
     num_stages: Any = None
+
+
+class AnnotationArgs(Args, gc=False):
+    """Arguments of a named range of the host; shapes stay text."""
+
+    input_dims: msgspec.Raw = msgspec.field(name="Input Dims", default=NOTHING)
+    input_types: msgspec.Raw = msgspec.field(name="Input type", default=NOTHING)
 
 
 class PythonArgs(Args, gc=False):
@@ -200,6 +215,7 @@ ARGS: Final[dict[str, type[Args]]] = {
     **dict.fromkeys((*ACTIVITY_KINDS, *DEVICE_MARKS), DeviceArgs),
     **dict.fromkeys(CALL_APIS, CallArgs),
     **dict.fromkeys(OP_CATEGORIES, OpArgs),
+    "user_annotation": AnnotationArgs,
     **dict.fromkeys(PYTHON_CATEGORIES, PythonArgs),
     INSTANT: MemoryArgs,
 }

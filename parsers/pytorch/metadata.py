@@ -40,6 +40,11 @@ _HOST_IN_NAME: Final = re.compile(r"(.{1,200})_\d+\.\d{10,}\.pt\.trace\.json")
 """How torch.profiler.tensorboard_trace_handler names its files: host, process id, time."""
 _IDENTITY_KEYS: Final = ("host_name", "username", "user", "hostname")
 _ROCM_KEYS: Final = ("roctracer_version", "hip_runtime_version", "hip_driver_version")
+_GROUP_COLUMNS: Final = {
+    "collective_group_ranks": "ranks",
+    "collective_description": "pg_desc",
+}
+_MOST_GROUPS: Final = 10_000
 _INT32_MAX: Final = 2**31 - 1
 _DESCRIPTION_KEY: Final = "traceflops"
 HEADER_KEYS: Final = (
@@ -79,6 +84,8 @@ class Metadata:
     common: DeviceFacts | None
     is_rocm: bool
     described: Described
+    groups: Mapping[str, Mapping[str, str]]
+    """By name of a process group: what the columns of a collective say of it."""
 
     def facts_of(self, local_id: int) -> DeviceFacts | None:
         """Return the properties of a device number; None where the file leaves it open.
@@ -114,7 +121,21 @@ def read_metadata(header: Mapping[str, msgspec.Raw], file_name: str) -> Metadata
         common=_common([facts for _, facts in devices]),
         is_rocm=any(key in header for key in _ROCM_KEYS),
         described=read_description(header),
+        groups=_groups(distributed.get("pg_config")),
     )
+
+
+def _groups(value: Any) -> dict[str, dict[str, str]]:
+    entries = value[:_MOST_GROUPS] if isinstance(value, list) else []
+    return {
+        as_text(entry.get("pg_name")): {
+            column: as_text(entry[key])
+            for column, key in _GROUP_COLUMNS.items()
+            if isinstance(entry.get(key), str | list)
+        }
+        for entry in entries
+        if isinstance(entry, dict)
+    }
 
 
 def _identities(header: Mapping[str, msgspec.Raw], file_name: str) -> tuple[str, ...]:

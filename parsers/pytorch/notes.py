@@ -39,6 +39,9 @@ _NOTES: Final = NoteTable(
         "negative-size": of_noun("negative number", "of bytes ignored."),
         "description-left-out": "Run description in the trace: {problem}.",
     },
+    assumed={
+        "merged-ranks": "The file holds {count} ranks. Their times are compared as they are in it.",
+    },
     missing={
         "no-calls": "The file has no runtime calls, so what launched the GPU operations is "
         "unknown.",
@@ -85,7 +88,7 @@ def reading_notes(
         *_event_notes(counts, python_stacks),
         *_NOTES.counted(odd, *_ODD),
         *_content_notes(tables, is_lossy),
-        *_metadata_notes(metadata, devices),
+        *_metadata_notes(metadata, devices, tables["processes"].num_rows),
     ]
     return tuple(Note(n.kind, n.code, n.text, n.count, source.label) for n in notes)
 
@@ -118,12 +121,14 @@ def _content_notes(tables: Mapping[str, pa.Table], is_lossy: bool) -> Iterator[N
         yield _NOTES.note("no-shapes")
 
 
-def _metadata_notes(metadata: Metadata, devices: Sequence[int]) -> Iterator[Note]:
+def _metadata_notes(metadata: Metadata, devices: Sequence[int], processes: int) -> Iterator[Note]:
     if metadata.described.problem:
         yield _NOTES.note("description-left-out", problem=metadata.described.problem)
-    if metadata.rank_from_name and metadata.rank is not None:
+    if processes > 1:
+        yield _NOTES.note("merged-ranks", processes)
+    elif metadata.rank_from_name and metadata.rank is not None:
         yield rank_from_name([metadata.rank])
-    unknown = [d for d in devices if metadata.by_id and metadata.facts_of(d) is None]
+    unknown = [d for d in dict.fromkeys(devices) if metadata.by_id and metadata.facts_of(d) is None]
     if unknown:
         listed = ", ".join(map(str, unknown[:8])) + (", …" if len(unknown) > 8 else "")
         yield _NOTES.note("device-ambiguous", listed=listed)

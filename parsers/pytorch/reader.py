@@ -18,9 +18,10 @@ from traceflops.errors import InputError, NotATrace
 from traceflops.parsers.io import BLOCK_BYTES, ByteSource, Crew, EventStream
 from traceflops.parsers.pytorch.block import KinetoBlock, KinetoReader
 from traceflops.parsers.pytorch.events import KNOWN_CATEGORIES
+from traceflops.parsers.pytorch.merged_ranks import RankProcess, split_ranks
 from traceflops.parsers.pytorch.metadata import HEADER_KEYS, Metadata, read_metadata
 from traceflops.parsers.pytorch.notes import reading_notes
-from traceflops.parsers.pytorch.values import printable
+from traceflops.parsers.pytorch.values import optional_codes, printable
 from traceflops.parsers.shared import (
     NOTHING_KNOWN,
     Format,
@@ -39,6 +40,8 @@ from traceflops.units import several
 _STACKS_BELOW_BYTES: Final = 4 * 10**9
 _JSON_START: Final = re.compile(rb"\s*[\[{]")
 _UNKNOWN_DEVICE: Final = -1
+_DEVICES: Final = 2**32
+"""What device numbers of several processes are counted in."""
 _EPOCH_NS: Final = 10**17
 """Times beyond this (1973) are since 1970; times counted from a capture's base never get there."""
 _TIMED: Final = ("activities", "calls", "ops", "marks")
@@ -51,7 +54,6 @@ class Collected:
         self.tables = {name: TableBuilder(name) for name in (*_TIMED, "counters")}
         self.counts: Counter[str] = Counter()
         self.odd: Counter[str] = Counter()
-        self.pids: Counter[int] = Counter()
         self.flows: list[IntArray] = []
 
     def absorb(self, block: KinetoBlock) -> None:
@@ -60,7 +62,6 @@ class Collected:
             table.absorb(getattr(block.rows, name))
         self.counts.update(block.counts)
         self.odd.update(block.rows.odd)
-        self.pids.update(block.rows.pids)
         self.flows.extend(block.flows)
 
 
@@ -146,11 +147,15 @@ def _assemble(
 ) -> Trace:
     """Return the trace of one file whose events are collected, as one process."""
     metadata = read_metadata(stream.header, source.name)
-    devices = _number_devices(collected.tables).tolist()
+    processes = split_ranks(collected.tables, metadata.rank)
+    if len(processes) == 1:
+        _fill_groups(collected.tables, metadata.groups)
+    used = _number_devices(collected.tables, len(processes) > 1)
+    devices = [local for _, local in used]
     too_many = overflowed(collected.tables.values())
-    facts = [(0, device, metadata.facts_of(device) or NOTHING_KNOWN) for device in devices]
+    facts = [(one, local, metadata.facts_of(local) or NOTHING_KNOWN) for one, local in used]
     tables = {
-        "processes": processes_table([_process(metadata, collected.pids, source.label)]),
+        "processes": processes_table(_processes(metadata, processes, source.label)),
         "devices": devices_table(facts),
         **{name: in_order_of_time(table) for name, table in collected.tables.items()},
     }
@@ -180,26 +185,50 @@ def _assemble(
     )
 
 
-def _number_devices(tables: Mapping[str, TableBuilder]) -> IntArray:
-    """Replace device numbers of the file by rows of `devices`; return the numbers, row by row."""
+def _fill_groups(
+    tables: Mapping[str, TableBuilder], groups: Mapping[str, Mapping[str, str]]
+) -> None:
+    """Fill in what collectives do not say of their groups, or shorten, and the metadata says."""
+    for table in (tables["activities"], tables["ops"]):
+        names = list(table.names["collective_group"])
+        for column in ("collective_group_ranks", "collective_description") if names else ():
+            said = [groups.get(name, {}).get(column) for name in names]
+            known = optional_codes(table.names[column], [*said, None])
+            lacks = ["..." in text for text in table.names[column]] + [True]
+            given, own = known[table.column("collective_group")], table.column(column)
+            table.replace(column, np.where(np.array(lacks)[own] & (given >= 0), given, own))
+
+
+def _number_devices(tables: Mapping[str, TableBuilder], several: bool) -> list[tuple[int, int]]:
+    """Replace device numbers of the file by rows of `devices`; return process and number of each.
+
+    `several` says that there are several processes, whose devices are different ones.
+    """
     local = tables["activities"].column("device")
-    local = np.where(local == ABSENT, _UNKNOWN_DEVICE, local)
-    used = distinct(local)
-    tables["activities"].replace("device", np.searchsorted(used, local))
-    for name in ("marks", "counters"):
-        renumber_devices(tables[name], used)
-    return used
+    tables["activities"].replace("device", np.where(local == ABSENT, _UNKNOWN_DEVICE, local))
+    for table in _with_devices(tables) if several else ():
+        device, process = table.column("device"), table.column("process")
+        key = process * _DEVICES + (device + 1) % _DEVICES
+        table.replace("device", np.where(device == ABSENT, ABSENT, key))
+    used = distinct(tables["activities"].column("device"))
+    for table in _with_devices(tables):
+        renumber_devices(table, used)
+    if several:
+        return [(key // _DEVICES, key % _DEVICES - 1) for key in used.tolist()]
+    return [(0, device) for device in used.tolist()]
 
 
-def _process(metadata: Metadata, pids: Mapping[int, int], file_name: str) -> ProcessFacts:
-    known = {pid: count for pid, count in pids.items() if pid != ABSENT}
-    return ProcessFacts(
-        file_name,
-        metadata.rank,
-        metadata.world_size,
-        metadata.host,
-        max(known, key=lambda pid: known[pid]) if known else None,
-    )
+def _with_devices(tables: Mapping[str, TableBuilder]) -> list[TableBuilder]:
+    return [tables[name] for name in ("activities", "marks", "counters")]
+
+
+def _processes(
+    metadata: Metadata, processes: Sequence[RankProcess], file_name: str
+) -> list[ProcessFacts]:
+    return [
+        ProcessFacts(file_name, one.rank, metadata.world_size, metadata.host, one.pid)
+        for one in processes
+    ]
 
 
 def _origin(metadata: Metadata, tables: Mapping[str, pa.Table]) -> int | None:

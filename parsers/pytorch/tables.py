@@ -11,9 +11,9 @@ from typing import Any
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
-from traceflops.parsers.pytorch.events import CallArgs, CollectiveArgs, DeviceArgs, OpArgs
+from traceflops.parsers.pytorch.events import Args, CallArgs, CollectiveArgs, DeviceArgs, OpArgs
+from traceflops.parsers.pytorch.merged_ranks import owner_codes
 from traceflops.parsers.pytorch.values import (
     as_text,
     integers,
@@ -31,6 +31,23 @@ from traceflops.table import ABSENT, Array, IntArray, Names, Rows
 _JSON_COLUMNS = ("input_dims", "input_types", "input_strides", "concrete_inputs")
 _GENERATED = ("kernel_backend", "kernel_hash", "kernel_kwargs", "num_warps", "num_stages")
 _NO_COLLECTIVE = CollectiveArgs()
+_COLLECTIVE_TEXTS = {
+    "collective": "collective",
+    "collective_dtype": "dtype",
+    "collective_group": "group",
+    "collective_group_ranks": "group_ranks",
+    "collective_description": "description",
+}
+_COLLECTIVE_NUMBERS = {
+    "collective_in_elements": "in_elements",
+    "collective_out_elements": "out_elements",
+    "collective_group_size": "group_size",
+    "collective_sequence": "seq",
+    "collective_call": "call",
+    "collective_source": "source",
+    "collective_destination": "destination",
+}
+"""The columns of a collective, and the arguments that fill them."""
 _DIRECTIONS = ("HtoD", "DtoH", "DtoD", "PtoP", "HtoH")
 _ROCM_DIRECTIONS = {
     "CopyHostToDevice": "HtoD",
@@ -68,7 +85,6 @@ class KinetoRows:
         self.counters = Rows()
         self.odd: Counter[str] = Counter()
         """How many events were odd, by the code of the note that says so."""
-        self.pids: Counter[int] = Counter()
 
     def add_activities(self, group: Group, kind: str) -> None:
         """Add device work of one kind."""
@@ -80,7 +96,7 @@ class KinetoRows:
             group,
             start,
             dur,
-            device=_first_known(_pids(group), _numbers(args, "device")),
+            device=_devices(group),
             stream=_first_known(_numbers(args, "stream"), _tids(group), _numbers(args, "queue")),
             kind=table.names["kind"][kind],
             external_id=_external_ids(args),
@@ -100,7 +116,6 @@ class KinetoRows:
         """Add runtime or driver calls."""
         group, start, dur = self._timed(group)
         table = self.calls
-        self._count_pids(group)
         _add_named(
             table,
             group,
@@ -117,7 +132,6 @@ class KinetoRows:
         """Add framework operators with their shapes as recorded."""
         group, start, dur = self._timed(group)
         table, args = self.ops, group.args
-        self._count_pids(group)
         _add_named(
             table,
             group,
@@ -134,8 +148,8 @@ class KinetoRows:
     def add_host_marks(self, group: Group, kind: str) -> None:
         """Add named ranges of the host."""
         group, start, dur = self._timed(group)
-        kinds = self.marks.names["kind"]
-        _add_named(self.marks, group, start, dur, kind=kinds[kind], thread=_tids(group))
+        kinds, inputs = self.marks.names["kind"], _range_inputs(self.marks, group.args)
+        _add_named(self.marks, group, start, dur, kind=kinds[kind], thread=_tids(group), **inputs)
 
     def add_instants(self, group: Group) -> None:
         """Add instants: marks that are 0 ns long."""
@@ -153,7 +167,7 @@ class KinetoRows:
             start,
             dur,
             kind=names["kind"][kind],
-            device=_first_known(_pids(group), _numbers(args, "device")),
+            device=_devices(group),
             stream=_first_known(_numbers(args, "stream"), _tids(group)),
             sync_kind=optional_codes(names["sync_kind"], [a.sync_kind for a in args]),
             **_same_numbers(args, "correlation", "wait_stream", "wait_correlation"),
@@ -197,6 +211,7 @@ class KinetoRows:
             _add(
                 self.counters,
                 int(known.sum()),
+                process=_owners(self.counters, group.where(known.tolist())),
                 device=device[known],
                 name=names.codes(map(labels.__getitem__, where.tolist())),
                 time_ns=start[known],
@@ -225,19 +240,11 @@ class KinetoRows:
         self.odd["negative-size"] += int(wrong.sum())
         return np.where(wrong, ABSENT, sizes)
 
-    def _count_pids(self, group: Group) -> None:
-        pids = _pids(group)
-        if len(pids) and (pids == pids[0]).all():
-            self.pids[int(pids[0])] += len(pids)
-        else:
-            self.pids.update(pids.tolist())
-
 
 def _add(table: Rows, count: int, **columns: Array | int) -> None:
     """Add rows without the columns that are null in all of them."""
     table.add(
         count,
-        process=0,
         **{
             name: values if isinstance(values, int) else _narrow(values)
             for name, values in columns.items()
@@ -251,7 +258,14 @@ def _add_named(
 ) -> None:
     """Add a row for each event, with its name."""
     name = name_codes(table.names["name"], [event.name for event in group.events])
-    _add(table, len(group), name=name, start_ns=start, dur_ns=dur, **columns)
+    process = _owners(table, group)
+    _add(table, len(group), process=process, name=name, start_ns=start, dur_ns=dur, **columns)
+
+
+def _owners(table: Rows, group: Group) -> Array | int:
+    """Return the codes of whose the events are."""
+    ranks = _numbers(group.args, "rank") if group.args and hasattr(group.args[0], "rank") else None
+    return owner_codes(table.names["process"], [event.pid for event in group.events], ranks)
 
 
 def _numbers(args: Sequence[Any], field: str) -> IntArray:
@@ -278,6 +292,12 @@ def _all_absent(values: Array) -> bool:
 
 def _pids(group: Group) -> IntArray:
     return trailing_integers([event.pid for event in group.events])
+
+
+def _devices(group: Group) -> IntArray:
+    """Return the numbers of devices; those of processes may be other ones where ranks are named."""
+    rank, own, pid = _numbers(group.args, "rank"), _numbers(group.args, "device"), _pids(group)
+    return np.where(rank >= 0, _first_known(own, pid), _first_known(pid, own))
 
 
 def _tids(group: Group) -> IntArray:
@@ -311,6 +331,16 @@ def _inputs(table: Rows, args: Sequence[OpArgs]) -> dict[str, Array]:
     }
 
 
+def _range_inputs(table: Rows, args: Sequence[Args]) -> dict[str, Array]:
+    """Return the columns of the inputs of ranges; {} where their category has none."""
+    if not args or not hasattr(args[0], "input_dims"):
+        return {}
+    return {
+        name: json_codes(table.names[name], [getattr(a, name) for a in args])
+        for name in ("input_dims", "input_types")
+    }
+
+
 def _none_of(values: Sequence[object]) -> bool:
     return values.count(None) == len(values)
 
@@ -328,18 +358,12 @@ def _collective(table: Rows, args: Sequence[CollectiveArgs]) -> dict[str, Array]
         return {}
     real = [a if a.collective is not None else _NO_COLLECTIVE for a in args]
 
-    def texts(field: str, column: str) -> npt.NDArray[np.int32]:
-        return optional_codes(table.names[column], [getattr(a, field) for a in real])
-
-    return {
-        "collective": texts("collective", "collective"),
-        "collective_dtype": texts("dtype", "collective_dtype"),
-        "collective_in_elements": _numbers(real, "in_elements"),
-        "collective_out_elements": _numbers(real, "out_elements"),
-        "collective_group": texts("group", "collective_group"),
-        "collective_group_size": _numbers(real, "group_size"),
-        "collective_group_ranks": texts("group_ranks", "collective_group_ranks"),
+    texts = {
+        column: optional_codes(table.names[column], [getattr(a, field) for a in real])
+        for column, field in _COLLECTIVE_TEXTS.items()
     }
+    numbers = {column: _numbers(real, field) for column, field in _COLLECTIVE_NUMBERS.items()}
+    return texts | numbers
 
 
 def _launched_kernels(table: Rows, args: Sequence[CallArgs]) -> dict[str, Array]:

@@ -24,6 +24,8 @@ def ranks_object(ranks: RankReport) -> dict[str, Any]:
         "collectives": [asdict(one) for one in sorted(found, key=lambda one: one.index)],
         "waits": [asdict(one) for one in ranks.by_rank()],
         "rates": [asdict(one) for one in ranks.rates()],
+        "pipeline": asdict(ranks.pipeline) if ranks.pipeline is not None else None,
+        "experts": [asdict(one) for one in ranks.experts()] or None,
         "slowdown": _slowdown(ranks),
         "culprit": asdict(ranks.slow) if ranks.slow is not None else None,
     }
@@ -31,8 +33,10 @@ def ranks_object(ranks: RankReport) -> dict[str, Any]:
 
 def _alignment(ranks: RankReport) -> dict[str, Any]:
     found = ranks.alignment
-    columns = (found.offset_ns, found.earliest_ns, found.latest_ns)
-    of_ranks = zip(ranks.records.ranks, *(column.tolist() for column in columns), strict=True)
+    bounds = [column.tolist() for column in (found.earliest_ns, found.latest_ns)]
+    if found.residual_p95_ns is None:
+        bounds = [[None] * len(ranks.records.ranks)] * 2
+    of_ranks = zip(ranks.records.ranks, found.offset_ns.tolist(), *bounds, strict=True)
     return {
         "basis": found.basis or None,
         "residual_median_ns": found.residual_median_ns,

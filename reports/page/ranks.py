@@ -1,6 +1,7 @@
-"""The section on ranks: their own time against the median of all, and who is waited for.
+"""The section on ranks: who is waited for and why, and the own time of all against the median.
 
-A heat map shows the own time of each rank in each step as a multiple of the median of the step.
+A heat map shows the own time of each rank in each step as a multiple of the median of the step; the
+ranks in the collective with most waiting stand below each other on aligned clocks.
 """
 
 from __future__ import annotations
@@ -14,32 +15,35 @@ import numpy as np
 from traceflops.ranks import (
     FloatArray,
     OwnTimes,
-    Straggler,
+    Turn,
     most_and_least,
-    own_ns,
     own_times,
-    straggler,
 )
 from traceflops.reports.page.axes import Tick
 from traceflops.reports.view import (
     UNKNOWN,
-    count,
+    ReportTable,
     duration,
+    late_rank_words,
     percent,
+    ranks_table,
+    rates_table,
     short_labels,
-    shorten_middle,
+    waiting_table,
+    worst_collective,
 )
 from traceflops.table import BoolArray
-from traceflops.units import several
 
 if TYPE_CHECKING:
     from traceflops.analysis import Analysis
     from traceflops.windows import DeviceReport
 
 MOST_DEVICES: Final = 32
-_MOST_BARS: Final = 80
+_LEAST_STEPS: Final = 2
+_MOST_RANKS: Final = 16
+_MOST_LANES: Final = 12
 _WORST_STEPS: Final = 3
-_BARS_WIDTH, _BARS_HEIGHT = 320, 44
+_LANE: Final = 24
 _LABEL: Final = 14
 _MOST_ROWS, _MOST_COLUMNS, _MOST_TITLED = 64, 100, 600
 _LEFT, _TOP, _WIDTH, _HEIGHT = 96, 4, 656, 288
@@ -57,34 +61,48 @@ _OUTLIERS: Final = 99
 
 
 @dataclass(frozen=True, slots=True)
-class RankShown:
-    """A row of the table and what unfolds: own time by step, a line for the medians, the worst.
+class Lane:
+    """How one rank takes part in a collective: where it waits and transfers, in the drawing."""
 
-    `link` is what follows # in a link to it; `each` is how many steps share a bar. `worst` are
-    steps with their own time and how far that is from the median.
-    """
-
-    device: DeviceReport
     label: str
-    own_ns: int
-    link: str
-    bars: str
-    line: str
-    each: int
-    steps: int
-    median_ns: int | None
-    worst: list[tuple[int, int, str]]
+    y: int
+    start: float
+    wait: float
+    transfer: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lanes:
+    """The ranks shown of `total` in one collective; at `last` the last one starts."""
+
+    said: str
+    lanes: list[Lane]
+    total: int
+    last: float
+    axis: list[Tick]
+    height: int
 
 
 @dataclass(frozen=True, slots=True)
 class RanksPage:
-    """The devices shown of `total`, the map of all of them, and a sentence on a straggler."""
+    """Who is waited for and why, the tables, the map, and the devices shown of `total`.
 
-    rows: list[RankShown]
+    `rows` are devices, each with what follows # in the link to it.
+    `left_out` is what own time is without, `slowdown` a sentence on S.
+    """
+
+    late: tuple[str, str, str]
+    table: ReportTable
+    whom: ReportTable
+    rates: ReportTable
+    lanes: Lanes | None
+    rows: list[tuple[DeviceReport, str]]
     total: int
-    straggler: str
+    left_out: str
     heat: HeatMap | None
     farthest: list[tuple[str, int, str]]
+    slowdown: str
 
     @property
     def most(self) -> int:
@@ -95,78 +113,88 @@ class RanksPage:
 def ranks_page(analysis: Analysis) -> RanksPage:
     """Return what the section shows."""
     devices = analysis.devices
-    times = own_times(devices)
-    slow = straggler(devices)
-    medians, linked = times.medians, set[int]()
-    rows = [
-        _shown(devices[place], times, medians, place, linked)
-        for place in most_and_least(devices, MOST_DEVICES)
-    ]
-    labels = short_labels([device.rank_text or device.label for device in devices], _LABEL)
+    times, labels, slowdown = _own_times(analysis)
+    labels = short_labels(labels, _LABEL)
     return RanksPage(
-        rows=rows,
+        late=late_rank_words(analysis),
+        table=ranks_table(analysis, _MOST_RANKS),
+        whom=waiting_table(analysis),
+        rates=rates_table(analysis),
+        lanes=lanes(*worst_collective(analysis)),
+        rows=_linked([devices[place] for place in most_and_least(devices, MOST_DEVICES)]),
         total=len(devices),
-        straggler=_sentence(slow) if slow is not None else "",
-        heat=heat_map(times, labels),
+        left_out="exposed waiting" if slowdown else "exposed communication",
+        heat=heat_map(times, labels, slowdown),
         farthest=_farthest_cells(times, labels),
+        slowdown=_slowdown(analysis) if slowdown else "",
     )
 
 
-def _shown(
-    device: DeviceReport, times: OwnTimes, medians: FloatArray, place: int, linked: set[int]
-) -> RankShown:
-    own = times.ns[place]
-    known = np.flatnonzero(~np.isnan(own))
-    bars, line, each = _bars(own[known], medians[known], float(np.nanmax(times.ns, initial=1)))
-    link = "" if device.rank is None or device.rank in linked else f"rank={device.rank}"
-    if device.rank is not None:
-        linked.add(device.rank)
-    return RankShown(
-        device=device,
-        label=device.label,
-        own_ns=own_ns(device.chosen.components),
-        link=link,
-        bars=bars,
-        line=line,
-        each=each,
-        steps=len(known),
-        median_ns=round(float(np.median(own[known]))) if len(known) else None,
-        worst=_worst(own, medians, times.steps),
-    )
+def _own_times(analysis: Analysis) -> tuple[OwnTimes, list[str], Sequence[float]]:
+    """Return own times, a label for each of their rows, and S of each step where it is known."""
+    ranks, devices = analysis.ranks, analysis.devices
+    steps = [step for step in ranks.cycles.steps if step is not None] if ranks is not None else []
+    if ranks is None or len(steps) < _LEAST_STEPS:
+        return own_times(devices), [one.rank_text or one.label for one in devices], ()
+    times = OwnTimes(tuple(steps), ranks.cycles.own_ns.T.astype(np.float64))
+    labels = [f"rank {rank}" for rank in ranks.records.ranks]
+    return times, labels, ranks.cycles.slowdown.tolist()
 
 
-def _worst(
-    own: FloatArray, medians: FloatArray, steps: Sequence[int]
-) -> list[tuple[int, int, str]]:
-    """Return the steps that took the most longer than the median, at most three."""
-    more = np.where(np.isnan(own) | (medians <= 0), -1, own - medians)
+def _slowdown(analysis: Analysis) -> str:
+    """Return S over all steps in words, and where it is largest."""
+    cycles = analysis.ranks.cycles if analysis.ranks is not None else None
+    if cycles is None or cycles.overall is None:
+        return ""
+    worst = int(cycles.slowdown.argmax())
+    most = f"most in step {cycles.steps[worst]} ({cycles.slowdown[worst]:.3f})"
+    return f"Slowdown S (step time by mean own time): {cycles.overall:.3f}, {most}."
+
+
+def _linked(devices: Sequence[DeviceReport]) -> list[tuple[DeviceReport, str]]:
+    """Return devices, each with the link to it; the first of a rank has that of the rank."""
+    first = {device.rank: device.device for device in reversed(devices)}
     return [
-        (steps[at], int(own[at]), _signed(float(own[at] / medians[at] - 1)))
-        for at in _largest(more)
+        (one, f"rank={one.rank}" if one.rank is not None and first[one.rank] == one.device else "")
+        for one in devices
     ]
+
+
+def lanes(said: str, turns: Sequence[Turn]) -> Lanes | None:
+    """Return the drawing of a collective; of many ranks the first and the last that start."""
+    if not turns:
+        return None
+    half = _MOST_LANES // 2
+    shown = [*turns[:half], *turns[-half:]] if len(turns) > _MOST_LANES else turns
+    far = max(turn.from_ns + turn.wait_ns + turn.transfer_ns for turn in turns) or 1
+    ticks = [far * part / 4 for part in range(5)]
+    return Lanes(
+        said=said,
+        lanes=[_lane(turn, place, _WIDTH / far) for place, turn in enumerate(shown)],
+        total=len(turns),
+        last=round(_LEFT + turns[-1].from_ns * _WIDTH / far, 2),
+        axis=[Tick(round(_LEFT + ns * _WIDTH / far, 1), duration(ns)) for ns in ticks],
+        height=_TOP + _LANE * len(shown) + 24,
+    )
+
+
+def _lane(turn: Turn, place: int, scale: float) -> Lane:
+    waits = f"waits {duration(turn.wait_ns)}, " if turn.wait_ns else ""
+    text = f"+{duration(turn.from_ns)}: {waits}transfers {duration(turn.transfer_ns)}"
+    return Lane(
+        label=f"rank {turn.rank}",
+        y=_TOP + _LANE * place,
+        start=round(_LEFT + turn.from_ns * scale, 2),
+        wait=round(turn.wait_ns * scale, 2),
+        transfer=round(turn.transfer_ns * scale, 2),
+        text=text,
+    )
 
 
 def _largest(values: FloatArray) -> list[int]:
     """Return the places of the largest values above 0, at most three."""
     order = np.argsort(-values, kind="stable")[:_WORST_STEPS].tolist()
     return [at for at in order if values[at] > 0]
-
-
-def _bars(own: FloatArray, medians: FloatArray, most: float) -> tuple[str, str, int]:
-    """Return the paths of the bars and of the medians' line, and how many steps share a bar."""
-    each = max(1, -(-len(own) // _MOST_BARS))
-    shown = [at + int(own[at : at + each].argmax()) for at in range(0, len(own), each)]
-    if not shown:
-        return "", "", 1
-    wide, tall = _BARS_WIDTH / len(shown), _BARS_HEIGHT - 2
-    gap = 1 if wide > 3 else 0
-    bars, line = "", ""
-    for place, at in enumerate(shown):
-        left, high = place * wide, float(own[at]) / most * tall
-        usual = _BARS_HEIGHT - float(medians[at]) / most * tall
-        bars += f"M{left:.1f} {_BARS_HEIGHT}v{-high:.1f}h{wide - gap:.1f}v{high:.1f}z"
-        line += f"{'L' if line else 'M'}{left:.1f} {usual:.1f}h{wide:.1f}"
-    return bars, line, each
 
 
 def _farthest_cells(times: OwnTimes, labels: Sequence[str]) -> list[tuple[str, int, str]]:
@@ -178,21 +206,6 @@ def _farthest_cells(times: OwnTimes, labels: Sequence[str]) -> list[tuple[str, i
         (labels[row], times.steps[column], _signed(float(off[row, column])))
         for row, column in places
     ]
-
-
-def _sentence(slow: Straggler) -> str:
-    label = shorten_middle(slow.device.label, 40)
-    more = f"{duration(slow.more_ns)} ({percent(slow.more_ns / slow.step_ns)} of a step)"
-    text = (
-        f"{label[:1].upper()}{label[1:]} is the slowest: {duration(slow.own_ns)} own time per "
-        f"step, {more} above the median of the others; slowest in {count(slow.slowest_in)} of "
-        f"{several(slow.steps, 'step')}."
-    )
-    if not slow.others_wait:
-        return text
-    return (
-        f"{text} The others wait: {duration(slow.waited_ns)} more exposed communication per step."
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +225,10 @@ class Shade:
 
 @dataclass(frozen=True, slots=True)
 class HeatMap:
-    """The map; each cell stands for `ranks` rows and `steps` columns, the farthest one of them."""
+    """The map; each cell stands for `ranks` rows and `steps` columns, the farthest one of them.
+
+    `slowdown` is S below the steps, the largest of each column.
+    """
 
     left: float
     top: float
@@ -223,13 +239,16 @@ class HeatMap:
     shades: list[Shade]
     rows: list[Tick]
     columns: list[Tick]
+    slowdown: list[Tick]
     ranks: int
     steps: int
 
 
-def heat_map(times: OwnTimes, labels: Sequence[str]) -> HeatMap | None:
+def heat_map(
+    times: OwnTimes, labels: Sequence[str], slowdown: Sequence[float] = ()
+) -> HeatMap | None:
     """Return the map of several devices over several steps, None where either is alone."""
-    if len(labels) < 2 or len(times.steps) < 2:
+    if len(labels) < 2 or len(times.steps) < _LEAST_STEPS:
         return None
     off = times.relative() - 1
     if np.isnan(off).all():
@@ -239,16 +258,18 @@ def heat_map(times: OwnTimes, labels: Sequence[str]) -> HeatMap | None:
     height, width = cells.shape
     box_width, box_height = _WIDTH / width, min(_TALLEST, _HEIGHT / height)
     rows, columns = _joined(labels, ranks), _joined([str(step) for step in times.steps], steps)
+    most = [f"{max(slowdown[at : at + steps]):.2f}" for at in range(0, len(slowdown), steps)]
     return HeatMap(
         left=_LEFT,
         top=_TOP,
         width=_LEFT + _WIDTH + 8,
-        height=_TOP + box_height * height + 24,
+        height=_TOP + box_height * height + (40 if slowdown else 24),
         box_width=round(box_width, 4),
         box_height=round(box_height, 4),
         shades=_shades(cells, box_width, box_height, rows, columns),
         rows=_ticks(rows, _TOP, box_height, _LEAST_PER_LABEL_Y),
         columns=_ticks(columns, _LEFT, box_width, _LEAST_PER_LABEL_X),
+        slowdown=_ticks(most, _LEFT, box_width, _LEAST_PER_LABEL_X),
         ranks=ranks,
         steps=steps,
     )

@@ -30,6 +30,7 @@ from traceflops.reports.view import (
     host_tables,
     owner_tables,
     pace_sentence,
+    pipeline_tables,
     provenance,
     serving_table,
     sums_by_kind,
@@ -159,7 +160,11 @@ def _ranks(analysis: Analysis) -> Content | None:
     if len(analysis.devices) < 2:
         return None
     present, _ = overview.used_components(analysis)
-    return Content({"ranks": ranks.ranks_page(analysis), "present": present}, scripts=_TABLES)
+    pipelines = list(pipeline_tables(analysis))
+    return Content(
+        {"ranks": ranks.ranks_page(analysis), "present": present, "pipelines": pipelines},
+        scripts=_TABLES,
+    )
 
 
 def _idle(analysis: Analysis) -> Content:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from operator import add
 from typing import Final
 
 from rich.cells import cell_len
@@ -35,8 +36,10 @@ from traceflops.reports.view import (
     OWNER_WORDS,
     UNKNOWN,
     WAITS_ON,
+    WaitedFor,
     attribution_sentence,
     basis,
+    clocks_sentence,
     collective_label,
     collective_rate,
     component_label,
@@ -45,17 +48,21 @@ from traceflops.reports.view import (
     gap_place,
     job_files,
     job_size,
+    late_rank_words,
     look,
     mean_message,
+    off_median,
     owners_table,
     pace_sentence,
     percent,
+    pipeline_sentences,
     products,
     ratio,
     selected,
     serving_table,
     short_labels,
     shorten_middle,
+    signed,
     steps_used,
     uneven_steps,
     unit,
@@ -67,8 +74,9 @@ from traceflops.units import capitalized, several
 from traceflops.windows import DeviceReport
 
 _KERNELS_SHOWN: Final = 5
+_OFF: Final = "own vs median"
 _COLLECTIVES_SHOWN: Final = 2
-_DEVICES_SHOWN: Final = 8
+_DEVICES_SHOWN: Final = 4
 _NOTES_SHOWN: Final = 4
 _WAITS_SHOWN: Final = 4
 _NAME_WIDTH: Final = 52
@@ -116,6 +124,10 @@ def render_terminal(
 
 def _head(analysis: Analysis, style: Style) -> Iterator[Text]:
     yield from paragraph(analysis.verdict.sentence, style.width, "bold")
+    _, why, remedy = late_rank_words(analysis)
+    if why:
+        yield from paragraph(why, style.width, indent=_INDENT)
+        yield from hanging(f"{_INDENT}help: ", remedy, style.width)
     yield from provenance(analysis, style)
     for sentence in why_not(analysis.measured)[: 1 if analysis.devices else 0]:
         yield from paragraph(sentence, style.width)
@@ -183,13 +195,17 @@ def _details(name: str, analysis: Analysis) -> Iterator[str]:
 
 
 def _devices(analysis: Analysis, style: Style) -> Iterator[Text]:
-    """Yield a row per device, where there are several."""
+    """Yield a row per device, where there are several; those farthest off first."""
     if len(analysis.devices) < 2:
         return
-    shown = analysis.devices[:_DEVICES_SHOWN]
+    off = off_median(analysis)
+    turn = {device: place for place, device in enumerate(off)}
+    order = sorted(analysis.devices, key=lambda device: turn.get(device.device, len(turn)))
+    shown = order[:_DEVICES_SHOWN]
     label = min(max(len(device.label) for device in shown), max(18, style.width - 70))
-    widths = {"window": 11, **dict.fromkeys(_SHARES.values(), 9)}
-    widths = columns(widths, style.width - label - 3, ("window", "memory", "exposed"))
+    widths = {"window": 11, **({_OFF: 15} if off else {}), **dict.fromkeys(_SHARES.values(), 9)}
+    less = ("window", "memory", "exposed", "idle", "compute")
+    widths = columns(widths, style.width - label - 3, less)
     bar = min(20, style.width - label - 7 - sum(widths.values()))
     bar = bar if bar >= _LEAST_BAR else 0
     yield Text()
@@ -198,10 +214,13 @@ def _devices(analysis: Analysis, style: Style) -> Iterator[Text]:
         row = Text(f"{_INDENT}{name} ")
         has_time = device.chosen.components.window_ns
         row.append_text(_bar(device.chosen, style, bar) if has_time else Text(" " * bar))
-        yield row.append(cells(_device_cells(device), widths))
+        texts = {_OFF: signed(off[device.device])} if device.device in off else {}
+        yield row.append(cells(_device_cells(device) | texts, widths))
     hidden = len(analysis.devices) - len(shown)
     if hidden:
         yield Text(f"{_INDENT}… {hidden} more on the page and in --json", "dim")
+    if off and analysis.ranks is not None:
+        yield from paragraph(clocks_sentence(analysis.ranks), style.width, "dim", _INDENT)
 
 
 def _device_cells(device: DeviceReport) -> dict[str, str]:
@@ -221,14 +240,18 @@ def _waits(analysis: Analysis, style: Style) -> Iterator[Text]:
         line = Text(f"{_INDENT}{row.words:<{_WAIT_NAME}}")
         texts = {"time": duration(row.mean_ns), "share": percent(row.share)}
         line.append(f"{cells(texts, widths)}  ")
-        gaps = several(row.gaps, "gap") if row.gaps else ""
-        gaps = gaps if line.cell_len + len(gaps) <= style.width else ""
-        room = style.width - line.cell_len - len(gaps) - 2
-        shown = row.names if cell_len(", ".join(row.names)) <= room else row.names[:1]
-        names = short_labels(shown, room - 2) if room >= LEAST_NAME else []
-        yield line.append(", ".join(filter(None, (*names, gaps))), "dim")
+        yield line.append(_wait_names(row, style.width - line.cell_len), "dim")
     yield from hanging(f"{_INDENT}help: ", f"{capitalized(rows[0].remedy)}.", style.width)
     yield from paragraph(pace_sentence(analysis), style.width)
+
+
+def _wait_names(row: WaitedFor, room: int) -> str:
+    """Return as many of the names, each with what is said of it, as there is room for."""
+    every = ", ".join(map(add, row.names, row.tails))
+    shown = row.names if cell_len(every) <= room else row.names[:1]
+    room -= len("".join(row.tails[: len(shown)])) + 2 * (len(shown) - 1)
+    names = short_labels(shown, room) if room >= LEAST_NAME else []
+    return ", ".join(map(add, names, row.tails))
 
 
 def _passes(analysis: Analysis, width: int) -> Iterator[Text]:
@@ -334,7 +357,7 @@ def _title_of_kernels(analysis: Analysis) -> str:
 
 
 def _collectives(analysis: Analysis, width: int) -> Iterator[Text]:
-    """Yield what the longest kinds of collectives moved, a line for each."""
+    """Yield what the longest kinds of collectives moved, a line for each; then pipelines."""
     rows = analysis.collectives
     more = len(rows) - _COLLECTIVES_SHOWN
     for place, row in enumerate(rows[:_COLLECTIVES_SHOWN]):
@@ -342,6 +365,8 @@ def _collectives(analysis: Analysis, width: int) -> Iterator[Text]:
         if place == _COLLECTIVES_SHOWN - 1 and more > 0:
             parts.append(f"{several(more, 'kind')} more")
         yield Text(_INDENT + listed(parts, width - len(_INDENT)), "dim")
+    for sentence in pipeline_sentences(analysis):
+        yield from paragraph(sentence, width)
 
 
 def _of_collective(row: Collective) -> Iterator[str]:

@@ -66,6 +66,7 @@ if TYPE_CHECKING:
         look,
         loss_label,
     )
+    from traceflops.reports.view.pipelines import pipeline_sentences, pipeline_tables
     from traceflops.reports.view.serving import WAITS_ON, serving_table
     from traceflops.reports.view.shapes import shape_words, type_words
     from traceflops.reports.view.short_names import (
@@ -112,6 +113,16 @@ if TYPE_CHECKING:
         share_of_bandwidth,
         share_of_link,
         why_not,
+    )
+    from traceflops.reports.view.who_waits import (
+        clocks_sentence,
+        late_rank_words,
+        off_median,
+        ranks_table,
+        rates_table,
+        signed,
+        waiting_table,
+        worst_collective,
     )
     from traceflops.reports.view.wording import (
         basis,

@@ -10,7 +10,7 @@ from traceflops.reports.view.figures import TIME_UNITS, duration, percent, unit_
 from traceflops.units import capitalized, function_name, several
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from traceflops.analysis import Analysis
     from traceflops.timeline import Gap
@@ -26,6 +26,8 @@ _PACES: Final = {"looming": "Nearly host-bound"}
 class WaitedFor:
     """Idle time of one class of culprits; `share` is of all idle time, `names` the largest.
 
+    `tails` say the time of each of these, or the gaps of the only one.
+
     `mean_ns` is per step or other window, `gaps` is how many there are, None where several names
     may share some.
     """
@@ -35,6 +37,7 @@ class WaitedFor:
     mean_ns: float
     share: float
     names: tuple[str, ...]
+    tails: tuple[str, ...]
     gaps: int | None
     culprits: tuple[Culprit, ...]
 
@@ -61,9 +64,17 @@ def _row(one: IdleClass, analysis: Analysis) -> WaitedFor:
         analysis.mean_ns(one.idle_ns),
         one.idle_ns / analysis.components.idle_ns,
         tuple(names),
+        tuple(_tails(one, analysis))[: len(names)],
         culprits[0].gaps if len(culprits) == 1 else None,
         culprits,
     )
+
+
+def _tails(one: IdleClass, analysis: Analysis) -> Iterator[str]:
+    if len(one.culprits) == 1:
+        yield f", {several(one.culprits[0].gaps, 'gap')}"
+    for culprit in one.culprits:
+        yield f" {duration(analysis.mean_ns(culprit.idle_ns))}"
 
 
 def _name(culprit: Culprit) -> str:

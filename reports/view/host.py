@@ -80,18 +80,18 @@ def _share(number: int, of: int) -> str:
 
 
 def host_operators_table(analysis: Analysis, most: int) -> ReportTable:
-    """Return the operators of the launching threads, as means."""
+    """Return the operators of the launching threads; all figures are means per window."""
     window_ns = analysis.components.window_ns
     names = short_labels([row.name for row in analysis.host_operators], _NAME)
     label = dict(zip((row.name for row in analysis.host_operators), names, strict=True))
     columns = (
         Column("Operator", lambda row: Name(label[row.name])),
-        _number("Count", lambda row: count(row.count)),
+        _number("Count", lambda row: count(round(analysis.mean_ns(row.count)))),
         _number("Self", lambda row: duration(analysis.mean_ns(row.self_ns))),
         _number("Share", lambda row: _share(row.self_ns, window_ns)),
         _number("Total", lambda row: _mean(analysis, row.total_ns)),
     )
-    remark = f"Threads that launch GPU work. {basis(analysis)}; counts over all of these."
+    remark = f"Threads that launch GPU work. {basis(analysis)}."
     rows = analysis.host_operators
     return table_of(columns, rows[:most], len(rows), remark)
 

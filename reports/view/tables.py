@@ -139,7 +139,7 @@ _JOB: Final = (
 )
 _WAITS: Final = (
     Column("GPU waits on", lambda row: row.words),
-    Column("Name", lambda row: tuple(short_names(row.names))),
+    Column("Largest part", lambda row: tuple(short_names(row.names))),
     _number("Time", lambda row: duration(row.mean_ns)),
     _number("Of idle time", lambda row: percent(row.share)),
     _number("Gaps", lambda row: count(row.gaps)),

@@ -8,6 +8,7 @@ from typing import Final
 
 from sample_traces.config import ELEMENT_BYTES, Dtype
 from sample_traces.kineto_host import ExternalIds
+from sample_traces.library import nccl_function
 from sample_traces.nsight.enums import (
     DOMAIN,
     DRIVER,
@@ -211,7 +212,8 @@ def _nccl(session: Session, rank: RankRun) -> Iterator[Row]:
         call = rank.calls[activity.call]
         times = call.start_ns - _NCCL_NS, call.end_ns + _NCCL_NS
         own = {"Message size [bytes]": message_bytes(activity.collective)}
-        yield _nccl_range(session, rank, call.thread, times, "ncclAllReduce", own)
+        name = nccl_function(activity.collective)
+        yield _nccl_range(session, rank, call.thread, times, name, own)
 
 
 def message_bytes(collective: Collective) -> int:

@@ -9,7 +9,7 @@ from typing import Final
 from sample_traces.machines import MACHINES, Machine
 from sample_traces.nsight.schema import RELEASES, Era, Row, Tables, Value
 from sample_traces.nsight.session import CONTEXT, VM, Session, global_pid, global_tid, uuid_of
-from sample_traces.program import COMMUNICATION, COMPUTE, COPY
+from sample_traces.program import streams_of
 from sample_traces.records import RankRun
 
 CLOCK_HZ: Final = 1_980_000_000
@@ -130,7 +130,7 @@ def _context(session: Session, rank: RankRun) -> Row:
 
 
 def _streams(rank: RankRun) -> Iterator[Row]:
-    for stream in (COMPUTE, COMMUNICATION, COPY):
+    for stream in streams_of(rank):
         yield {
             "streamId": stream,
             "hwId": 0,

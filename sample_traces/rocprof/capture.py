@@ -7,7 +7,9 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 from uuid import NAMESPACE_OID, uuid5
 
+from sample_traces.library import nccl_function
 from sample_traces.program import COMMUNICATION, COMPUTE, COPY
+from sample_traces.program import STREAMS as ALL_STREAMS
 from sample_traces.records import Activity, RankRun, Run, Triple, Work
 from sample_traces.rocprof.agents import node_of_rank
 from sample_traces.rocprof.counters import counters_of
@@ -15,8 +17,8 @@ from sample_traces.rocprof.options import Markers, RocprofOptions
 
 Domain = Literal["hip", "rccl", "marker"]
 
-STREAMS: Final = {COMPUTE: 1, COMMUNICATION: 2, COPY: 3}
-QUEUES: Final = {COMPUTE: 2, COMMUNICATION: 3, COPY: 1}
+STREAMS: Final = {stream: number for number, stream in enumerate(ALL_STREAMS, start=1)}
+QUEUES: Final = STREAMS | {COMPUTE: 2, COMMUNICATION: 3, COPY: 1}
 """rocprof's numbers of the streams, and of the hardware queues that they have for themselves."""
 
 FIRST_KERNEL: Final = 11
@@ -247,7 +249,7 @@ class _Recorder:
             exchange = activity.collective
             yield HostRange(
                 "rccl",
-                "ncclAllReduce",
+                nccl_function(exchange),
                 call.thread,
                 0,
                 self.zero_ns + call.start_ns - _COLLECTIVE_CALL_NS,

@@ -211,7 +211,11 @@ def test_what_a_kernel_says_itself_comes_before_what_is_around_its_launch() -> N
     run["activities"][0] |= {"source": "model.py(12): forward", "annotation": "encoder"}
     host = {
         "ops": [event("Torch-Compiled Region: 0/0", 0, 300), event("CompiledFunction", 50, 250)],
-        "marks": [frame("run.py(1): main", 0, 300)],
+        "marks": [
+            frame("run.py(1): main", 0, 300),
+            frame("triton/runtime/jit.py(9): run", 115, 300),
+            frame("/x/site-packages/triton/backends/amd/driver.py(9): __call__", 118, 300),
+        ],
     }
     prepared = prepare(trace_of(**run, **host))
     found = {by: work_owners(prepared, by) for by in ("op", "source", "range")}
@@ -220,6 +224,17 @@ def test_what_a_kernel_says_itself_comes_before_what_is_around_its_launch() -> N
         "source": {"model.py(12): forward": WorkSum(1, 10), "run.py(1): main": WorkSum(2, 6)},
         "range": {"encoder": WorkSum(1, 10), "Torch-Compiled Region: 0/0": WorkSum(2, 6)},
     }
+
+
+def test_annotations_that_differ_only_in_numbers_are_one() -> None:
+    run = launched(("k", 100, 200, 10), ("k", 110, 210, 5), ("k", 120, 220, 1))
+    names = ("Compute 10", "Compute 20", "Copy 20")
+    marks = [event(name, 100 + 10 * at, 109 + 10 * at) for at, name in enumerate(names)]
+    owners = work_owners(prepare(trace_of(**run, marks=marks)), "range").owners
+    assert [(one.label, one.instances, one.slowest, one.work) for one in owners] == [
+        ("Compute #", 2, "Compute 10", WorkSum(2, 15)),
+        ("Copy 20", 1, "", WorkSum(1, 1)),
+    ]
 
 
 NAMES = ("nn.Module: A_0", "nn.Module: A_1", "f.py(1): f", "x", "aten::mm", ACCUMULATE, BACKWARD)

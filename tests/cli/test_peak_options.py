@@ -47,16 +47,19 @@ def test_a_given_peak_scales_the_figure() -> None:
 
 def test_the_page_and_its_command_have_them(tmp_path: Path) -> None:
     page = tmp_path / "x.html"
-    done = run("report", SAMPLE, "-o", page, "--device", "b200", "--peak", "1978.8")
+    done = run(
+        "report", SAMPLE, "-o", page, "--device", "b200", "--peak", "1978.8", "--link", "400"
+    )
     assert done.stdout.startswith("MFU 14.8 %. ")
     text = page.read_text()
-    assert f"traceflops report {SAMPLE.name} --device b200 --peak 1978.8" in text
+    assert f"traceflops report {SAMPLE.name} --device b200 --peak 1978.8 --link 400" in text
     assert "given 1,978.8 TFLOP/s" in text
 
 
 @pytest.mark.parametrize("command", ["report", "summary"])
 def test_what_cannot_be_meant_is_refused_before_reading(command: str) -> None:
-    for words in (("--peak", "1e9"), ("--peak", "nan"), ("--peak", "0"), ("--device", "foo")):
+    rates = (("--peak", "1e9"), ("--peak", "nan"), ("--peak", "0"), ("--link", "nan"))
+    for words in (*rates, ("--link", "450e9"), ("--link", "-1"), ("--device", "foo")):
         assert_refused(run(command, "no-such-file.json", *words), 2, words[0])
 
 

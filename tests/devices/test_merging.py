@@ -3,9 +3,11 @@
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from tests.build import launched, step_marks, trace_of
 from traceflops import Trace, analyze
-from traceflops.devices.merging import merge
+from traceflops.devices.merging import join, merge
 from traceflops.table.trace import Note
 
 
@@ -57,6 +59,34 @@ def test_missing_and_unknown_ranks_are_said() -> None:
     (note,) = [n for n in merged.notes if n.code == "ranks-missing"]
     assert note.count == 6
     assert "rank-unknown" in codes(merge([rank(None, 0), rank(None, 0)]))
+
+
+@pytest.mark.parametrize(
+    ("ranks", "world", "missing", "beyond"),
+    [
+        ((0, 1, 3), None, 1, None),
+        ((0, 1, 2), None, None, None),
+        ((0, 1, 9), 4, 1, 1),
+        ((0, 1, 2), 2, None, 1),
+        ((5,), None, None, None),
+        ((None, None), None, None, None),
+    ],
+)
+def test_gaps_and_impossible_worlds_are_said(
+    ranks: tuple[int | None, ...], world: int | None, missing: int | None, beyond: int | None
+) -> None:
+    counts = {
+        note.code: note.count for note in merge([rank(n, 0, world_size=world) for n in ranks]).notes
+    }
+    found = (counts.get("ranks-missing"), counts.get("rank-beyond-world"))
+    assert found == (missing, beyond)
+
+
+def test_what_is_odd_about_ranks_is_said_of_one_file_that_holds_them_too() -> None:
+    both = join([rank(0, 0), rank(7, 0)])
+    one_file = replace(both, notes=())
+    (note,) = [note for note in merge([one_file]).notes if note.code == "ranks-missing"]
+    assert note.count == 6
 
 
 def test_the_order_in_which_files_are_given_changes_nothing() -> None:

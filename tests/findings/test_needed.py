@@ -57,8 +57,8 @@ def test_a_slow_kernel_needs_less_than_it_takes() -> None:
         (1_200, " At peak bandwidth, memory work would take 23.8 % of the total time."),
         (
             16_000,
-            " Of the total time, memory work with known bytes takes 60.0 %; at peak bandwidth it "
-            "would take 15.0 %.",
+            " Of the total time, memory work with known bytes takes 60.0 %; at peak bandwidth, "
+            "15.0 %.",
         ),
         (26_000, ""),
     ],

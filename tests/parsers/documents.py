@@ -246,6 +246,8 @@ _NUMBERS = (
     "In msg nelems",
     "Out msg nelems",
     "Group size",
+    "Src Rank",
+    "Dst Rank",
     "Python id",
     "Python parent id",
     "Python module id",

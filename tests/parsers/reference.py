@@ -74,6 +74,11 @@ COLLECTIVE = {
     "collective_group": "Process Group Name",
     "collective_group_size": "Group size",
     "collective_group_ranks": "Process Group Ranks",
+    "collective_description": "Process Group Description",
+    "collective_sequence": "Seq",
+    "collective_call": "Comms Id",
+    "collective_source": "Src Rank",
+    "collective_destination": "Dst Rank",
 }
 GENERATED = ("kernel_backend", "kernel_hash", "kernel_kwargs", "num_warps", "num_stages")
 COPIES = {
@@ -194,9 +199,10 @@ def _read_range(event: Row, category: str, start: int, rows: Rows) -> None:
     elif category in OPS and not name.startswith("ProfilerStep#"):
         rows["ops"].append(times | host | _op(args))
     elif category in OPS:
-        rows["marks"].append(_mark("annotation") | times | host)
+        rows["marks"].append(_mark("annotation") | times | host | _inputs(args))
     elif category in HOST_MARKS:
-        rows["marks"].append(_mark(HOST_MARKS[category]) | times | host)
+        inputs = _inputs(args) if category == "user_annotation" else {}
+        rows["marks"].append(_mark(HOST_MARKS[category]) | times | host | inputs)
     elif category in DEVICE_MARKS:
         facts = _device_mark(event, args)
         rows["marks"].append(_mark(DEVICE_MARKS[category]) | times | facts)
@@ -268,9 +274,9 @@ def _triple(value: Any) -> list[int | None] | None:
 def _collective(args: Row) -> Row:
     if args.get("Collective name") is None:
         return dict.fromkeys(COLLECTIVE)
-    numeric = {"collective_in_elements", "collective_out_elements", "collective_group_size"}
+    texts = {"", "_dtype", "_group", "_group_ranks", "_description"}
     return {
-        column: (integer if column in numeric else text)(args.get(key))
+        column: (text if column.removeprefix("collective") in texts else integer)(args.get(key))
         for column, key in COLLECTIVE.items()
     }
 
@@ -291,6 +297,10 @@ def _op(args: Row) -> Row:
     } | _collective(args)
 
 
+def _inputs(args: Row) -> Row:
+    return {"input_dims": args.get("Input Dims"), "input_types": args.get("Input type")}
+
+
 def _mark(kind: str) -> Row:
     empty = dict.fromkeys(
         (
@@ -298,6 +308,8 @@ def _mark(kind: str) -> Row:
             "device",
             "stream",
             "correlation",
+            "input_dims",
+            "input_types",
             "python_id",
             "python_parent",
             "python_module",

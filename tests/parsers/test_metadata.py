@@ -32,6 +32,31 @@ def trace_of(metadata: dict[str, Any], *devices: Any, name: str = "trace.json") 
     return read_bytes(printed(kernels(*devices or (0,)), COMPACT, metadata).data, name=name)
 
 
+# Process groups
+
+
+@pytest.mark.parametrize(
+    ("own", "found"),
+    [
+        ({}, ("[0, 2, 4]", "mesh_dp")),
+        ({"Process Group Ranks": "[0, 2, ...]"}, ("[0, 2, 4]", "mesh_dp")),
+        ({"Process Group Ranks": "[0, 1]", "Process Group Description": "x"}, ("[0, 1]", "x")),
+        ({"Process Group Name": "8"}, (None, None)),
+        ({"Process Group Name": None}, (None, None)),
+    ],
+)
+def test_what_a_collective_does_not_say_of_its_group_the_metadata_does(
+    own: dict[str, Any], found: tuple[str | None, str | None]
+) -> None:
+    config = [{"pg_name": "7", "pg_desc": "mesh_dp", "pg_size": 3, "ranks": [0, 2, 4]}, "?", {}]
+    args = {"Collective name": "allreduce", "Process Group Name": "7", **own}
+    events = [one | {"args": args} for one in kernels(0)]
+    metadata = {"distributedInfo": {"rank": 0, "world_size": 6, "pg_config": config}}
+    activities = read_bytes(printed(events, COMPACT, metadata).data).activities
+    columns = ("collective_group_ranks", "collective_description")
+    assert tuple(activities[name].to_pylist()[0] for name in columns) == found
+
+
 # Ranks
 
 

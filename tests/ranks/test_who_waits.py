@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from sample_traces.config import RunConfig
@@ -14,9 +15,11 @@ from sample_traces.emit_pytorch import write_pytorch
 from sample_traces.simulate import simulate
 from tests.build import trace_of
 from tests.conftest import shared_file
-from traceflops import read
+from tests.parsers.nsight.test_recipe import write as write_recipe
+from traceflops import analyze, read
 from traceflops.analysis.preparation import prepare
 from traceflops.ranks import RankReport, rank_report
+from traceflops.reports.json.ranks import ranks_object
 from traceflops.windows import Selection
 
 JOBS = {
@@ -130,6 +133,45 @@ def test_the_last_rank_does_not_wait_and_causes_the_waiting() -> None:
     assert (collective.last_rank, collective.margin_ns) == (2, 28_000)
 
 
+def test_who_waits_for_whom_and_when_each_came() -> None:
+    report = report_of(
+        [("gemm", 0, 10), (REDUCE, 10, 50)],
+        [("gemm", 0, 10), (REDUCE, 12, 50)],
+        [("gemm", 0, 40), (REDUCE, 40, 50)],
+    )
+    few, none = np.array([0, 2]), np.array([], dtype=np.int64)
+    assert report.waited_for(few, few).tolist() == [[0, 30_000, 0], [0, 0, 0], [0, 28_000, 0]]
+    assert report.waited_for(few, none).tolist() == [[30_000], [0], [28_000]]
+    assert [(one.rank, one.from_ns, one.wait_ns) for one in report.turns(0)] == [
+        (0, 0, 30_000),
+        (1, 2_000, 28_000),
+        (2, 30_000, 0),
+    ]
+
+
+def test_what_is_before_the_first_cycle_counts_in_the_sums_of_all_only() -> None:
+    report = report_of(
+        [(REDUCE, 0, 40), (REDUCE, 100, 140), (REDUCE, 200, 240)],
+        [(REDUCE, 30, 40), (REDUCE, 100, 140), (REDUCE, 210, 240)],
+        [(REDUCE, 0, 40), (REDUCE, 100, 140), (REDUCE, 201, 240)],
+    )
+    assert [one.wait_ns for one in report.by_rank()] == [40_000, 0, 39_000]
+    inside = report.in_cycles()
+    assert [one.wait_ns for one in inside.by_rank()] == [10_000, 0, 9_000]
+    assert [one.caused_wait_ns for one in inside.by_rank()] == [0, 19_000, 0]
+    # Own times are 190, 200 and 191 µs of a cycle of 200 µs.
+    assert report.farthest() == [1, 0, 2]
+
+
+def test_clocks_that_do_not_compare_have_no_cycles() -> None:
+    day = 86_400_000_000
+    each = [(SPREAD, at, at + 40) for at in (0, 100, 200)]
+    report = report_of(each, [(name, at + day, at + day + 30) for name, at, _ in each])
+    assert not report.comparable
+    assert (report.cycles.steps, report.cycles.overall) == ((), None)
+    assert waits_of(report) == [(30, 30, 90, 0), (0, 0, 90, 30)]
+
+
 def test_the_root_of_a_broadcast_that_leaves_early_does_not_wait() -> None:
     report = report_of([(SPREAD, 0, 5), ("gemm", 5, 20)], [("gemm", 0, 8), (SPREAD, 8, 12)])
     assert waits_of(report) == [(0, 0, 5, 0), (0, 0, 4, 0)]
@@ -147,11 +189,128 @@ def test_clocks_are_aligned_on_the_ends_of_collectives() -> None:
     assert waits_of(report) == [(240, 240, 80, 0), (0, 0, 80, 240)]
 
 
+def test_early_ends_of_a_broadcast_are_no_error_of_the_clocks() -> None:
+    # The root leaves 30 us before the other rank comes; both leave all-reduces together.
+    both = [
+        ([(REDUCE, at, at + 20), (SPREAD, at + 20, at + 25)], [(REDUCE, at + 8, at + 20)])
+        for at in range(0, 400, 100)
+    ]
+    ranks = [[kernel for turn in both for kernel in turn[rank]] for rank in (0, 1)]
+    ranks[1] += [(SPREAD, at + 55, at + 60) for at in range(0, 400, 100)]
+    alignment = (report := report_of(*ranks)).alignment
+    assert report.matches.count == 8
+    assert (alignment.residual_p95_ns, alignment.is_possible) == (0, True)
+    assert [one.last_rank for one in report.collectives() if not one.tie] == [1] * 8
+
+
+GATHER = "ncclDevKernel_AllGather_RING_LL"
+
+
+@pytest.mark.parametrize(("apart", "tie"), [(0, False), (300, True)])
+def test_clocks_that_would_have_a_rank_leave_too_early_say_nobody_was_late(
+    apart: int, tie: bool
+) -> None:
+    report = report_of(
+        [(GATHER, at, at + 40) for at in range(0, 500, 100)],
+        [(GATHER, at + 30 + apart, at + 40 + apart) for at in range(0, 500, 100)],
+    )
+    assert (report.alignment.basis, report.matches.count) == ("", 5)
+    assert {one.tie for one in report.collectives()} == {tie}
+    assert waits_of(report) == [(150, 150, 50, 0), (0, 0, 50, 150)]
+
+
+def test_exchanges_launched_before_the_recording_are_of_the_kind_of_their_name() -> None:
+    exchange, reduce = "ncclDevKernel_SendRecv", "ncclDevKernel_AllReduce"
+    rows = [
+        {
+            "process": rank,
+            "device": rank,
+            "name": name,
+            "start_ns": at + 1_000 * rank,
+            "dur_ns": 9_000 - 1_000 * rank,
+            "stream": 20,
+            # Of rank 1 the first two have no launch, so nothing says what they are.
+            "collective": None if rank and at < 40_000 else kind,
+        }
+        for rank in (0, 1)
+        for at, (name, kind) in zip(
+            range(0, 120_000, 20_000),
+            3 * [(exchange, "all_to_all"), (reduce, "allreduce")],
+            strict=True,
+        )
+    ]
+    report = rank_report(
+        prepare(
+            trace_of(
+                processes=[{"process": rank, "rank": rank} for rank in (0, 1)],
+                devices=[{"device": rank, "process": rank} for rank in (0, 1)],
+                activities=rows,
+            ),
+            Selection(),
+        )
+    )
+    assert report is not None
+    assert [one.kind for one in report.collectives()] == ["all_to_all", "all_reduce"] * 3
+
+
+def test_ranges_projected_on_gpus_stand_for_the_kernels_of_collectives(tmp_path: Path) -> None:
+    # Two processes whose clocks start 7 ms apart; nested ranges of one kernel are one.
+    module = "TSL:XlaModule:#hlo_module=jit_step#"
+    rows = [(module, 0, 400), ("TSL:Thunk:#name=reduce_sum,hlo_op=fusion.1#", 15, 5)]
+    for at, op in ((10, "all-reduce-start"), (110, "all-gather.3"), (210, "all-reduce.1")):
+        rows += [(f"TSL:Thunk:#hlo_op={op}#", at, 50), ("NCCL:ncclGroupEnd", at, 50)]
+    rows += [("nccl:all_reduce", 310, 50), ("NCCL:ncclAllReduce", 310, 50)]
+    for process, (offset, wait) in enumerate(((0, 20), (7_000, 0))):
+        path = write_recipe(
+            tmp_path / str(process),
+            {
+                "Name": [name for name, *_ in rows],
+                "Projected Start": [
+                    1_000 * (start + offset + (20 - wait) * (length == 50))
+                    for _, start, length in rows
+                ],
+                "Projected Duration": [
+                    1_000 * (length - (20 - wait) * (length == 50)) for *_, length in rows
+                ],
+                "PID": [40 + process] * len(rows),
+                "TID": [1] * len(rows),
+                "Rank": [0] * len(rows),
+            },
+        )
+        assert path.is_file()
+    report = rank_report(prepare(read(tmp_path), Selection()))
+    assert report is not None
+    assert [one.kind for one in report.collectives()] == [
+        "all_reduce",
+        "all_gather",
+        "all_reduce",
+        "all_reduce",
+    ]
+    assert report.alignment.offset_ns.tolist() == [-3_500_000, 3_500_000]
+    # The fusion runs for 5 us while the first process waits in the first collective.
+    assert waits_of(report) == [(80, 75, 120, 0), (0, 0, 120, 80)]
+    assert "wait for rank 1" in analyze(read(tmp_path)).verdict.sentence
+
+
 def test_a_collective_that_one_rank_lacks_has_no_match() -> None:
     each = [(REDUCE, at, at + 40) for at in range(0, 1_000, 100)]
     report = report_of(each, [*each[:4], *each[5:]])
     assert (report.matches.count, report.unmatched) == (9, 1)
     assert waits_of(report) == [(0, 0, 360, 0), (0, 0, 360, 0)]
+
+
+def test_without_collectives_nothing_bounds_the_clocks() -> None:
+    alignment = ranks_object(report_of([("gemm", 0, 9)], [("gemm", 0, 9)]))["alignment"]
+    bounds = [(one["error_at_least_ns"], one["error_at_most_ns"]) for one in alignment["offsets"]]
+    assert bounds == [(None, None)] * 2
+
+
+def test_an_extra_kernel_just_before_a_collective_is_not_it() -> None:
+    each = [(REDUCE, at, at + 50) for at in range(0, 1_000, 100)]
+    late = [(REDUCE, at + 30, at + 50) for at in range(0, 1_000, 100)]
+    report = report_of(each, [*late[:4], (REDUCE, 405, 420), *late[4:]])
+    assert (report.matches.count, report.unmatched) == (10, 1)
+    assert waits_of(report) == [(300, 300, 200, 0), (0, 0, 200, 300)]
 
 
 def test_kernels_of_unequal_size_are_not_one_collective() -> None:
@@ -201,3 +360,25 @@ def test_the_slow_rank_is_blamed_and_a_healthy_job_blames_nobody(
         assert slow is not None
         assert (slow.rank, slow.cause, slow.sporadic) == (2, "slow_clock", False)
         assert slow.factor == pytest.approx(1.12, abs=0.02)
+
+
+def test_a_rank_is_blamed_for_waiting_in_two_collectives_at_once() -> None:
+    """Neither is exposed, as the other runs; both together are."""
+    ranks = [
+        [
+            kernel
+            for at in range(0, 6_000, 1_000)
+            for kernel in (
+                ("gemm", at, at + work),
+                (REDUCE, at + work, at + 800),
+                (SPREAD, at + work, at + 810),
+            )
+        ]
+        for work in (500, 500, 700)
+    ]
+    report = report_of(*ranks)
+    assert [one.exposed_wait_ns for one in report.by_rank()] == [0, 0, 0]
+    assert report.slow is not None and report.slow.rank == 2
+    # Five cycles from one end to the next; the GPUs of the others stand still for 200 us in each.
+    assert report.slow.lost_ns_per_step == 5 * 200_000
+    assert (report.slow.own_ns, report.slow.busy_ns) == (1_000_000, 1_000_000)

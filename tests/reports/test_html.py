@@ -253,7 +253,7 @@ def test_of_512_devices_32_are_shown_and_the_page_says_which() -> None:
     made = factory.ranks(512, 4)
     text = render_html(made)
     assert len(text.encode()) < 1_000_000
-    assert "Showing 32 of 512 GPUs: the 16 slowest and the 16 fastest by own time." in text
+    assert "Showing 32 of 512 GPUs: the 16 slowest and the 16 fastest without exposed" in text
     assert text.count('<svg class="bar mini"') == 33
     assert "ranks 0\N{EN DASH}511" in text
     assert "All 512 GPUs" in text

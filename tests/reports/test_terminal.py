@@ -98,8 +98,48 @@ def test_where_nothing_tells_an_owner_that_is_said_with_what_to_record() -> None
     assert "The trace has none. To record them: with_stack=True (large traces)" in text
 
 
+def test_what_is_only_the_largest_of_its_class_has_its_own_time() -> None:
+    """f is 6 of the 9 ms, g the others."""
+    ms = 1_000_000
+    run = launched(("k", 0, 0, ms), ("k", 10 * ms, 10 * ms, ms))
+    functions = (("a.py(1): f", 1, 6), ("b.py(1): g", 7, 3))
+    run["marks"] = [
+        {"name": name, "start_ns": start * ms, "dur_ns": dur * ms, "kind": "python"}
+        for name, start, dur in functions
+    ]
+    analysis = tf.analyze(trace_of(**run))
+    text = printed(analysis, Style(width=100))
+    assert re.search(r"host code +9\.00 ms +100\.0 %  f \(a\.py:1\) 6\.00 ms\n", text)
+    assert "largest part: f (a.py:1), 66.7 %." in analysis.findings[0].sentence
+
+
+def test_counts_of_operators_are_means_as_their_times() -> None:
+    """Each of the 5 steps of the sample reads its loss once."""
+    lines = render_terminal(read("gpt_1rank.json.gz"), Style(), "host-op")
+    row = next(line.plain for line in lines if line.plain.startswith("aten::_local_scalar_dense"))
+    assert row.split()[1] == "1"
+
+
+def test_the_share_of_idle_time_is_not_said_of_what_is_most_of_it() -> None:
+    sentence = read("gpt_1rank.json.gz").verdict.sentence
+    assert "idle time (23.1 %, mostly loading data)" in sentence
+
+
+def test_the_late_rank_its_cause_and_its_remedy_come_first() -> None:
+    lines = [line.plain for line in render_terminal(read("gpt_ddp_4rank"), Style(width=80))]
+    head = " ".join(line.strip() for line in lines[:10])
+    assert "The other ranks wait for rank 2: 689 µs of each step" in head
+    assert "All its kernels take 1.15 times as long as on the others." in head
+    assert "help: Check clocks, power and temperature of that GPU" in head
+    at = next(at for at, line in enumerate(lines) if "own vs median" in line)
+    assert [line.split("gpu")[0].strip(" ·") for line in lines[at + 1 : at + 5]] == [
+        f"rank {rank}" for rank in (2, 0, 1, 3)
+    ]
+    assert "Clocks aligned on all-reduce: residual 0 ns (median)" in lines[at + 5]
+
+
 def test_the_summary_is_a_screenful() -> None:
-    assert len(render_terminal(read("gpt_ddp_4rank"))) <= 28
+    assert len(render_terminal(read("gpt_ddp_4rank"))) <= 32
 
 
 @pytest.mark.parametrize(("number", "title"), [(1, "The only kernel or copy"), (2, "Top of 2")])

@@ -1,6 +1,6 @@
 """What the simulator promises about every run."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from itertools import pairwise
 from typing import Any
 
@@ -9,10 +9,11 @@ from hypothesis import HealthCheck, given, settings
 
 from sample_traces.config import RunConfig
 from sample_traces.kernels import Kernels
+from sample_traces.parallel import all_groups, groups_of
 from sample_traces.plants import PLANTS
 from sample_traces.records import Activity, Run
 from sample_traces.simulate import simulate
-from sample_traces.truth import ALL_RECORDED, model_flops, told, truth
+from sample_traces.truth import ALL_RECORDED, model_flops, told, truth, waits_of
 from tests.conftest import examples
 from tests.samples.strategies import run_configs
 
@@ -275,9 +276,51 @@ def test_memory_is_given_back_at_the_end_of_every_step(config: RunConfig) -> Non
         assert total == 0
 
 
+def test_ranks_are_in_groups_of_every_dimension() -> None:
+    config = RunConfig(ranks=8, tensor_ranks=2, expert_ranks=2, stages=2)
+    groups = {group.ranks: group.description for group in all_groups(config)}
+    expected: dict[tuple[int, ...], str] = {
+        tuple(range(8)): "default_pg",
+        **dict.fromkeys([(0, 2), (1, 3), (4, 6), (5, 7)], "mesh_dp"),
+        **dict.fromkeys([(0, 1), (2, 3), (4, 5), (6, 7)], "mesh_tp"),
+        **dict.fromkeys([(0, 4), (1, 5), (2, 6), (3, 7)], "mesh_pp"),
+    }
+    assert groups == expected
+    # Experts are shared by the ranks that have other data.
+    assert groups_of(config, 5)["ep"] == groups_of(config, 5)["dp"]
+
+
+def test_all_parts_of_a_batch_pass_the_stages_forth_and_then_back() -> None:
+    run = simulate(RunConfig(ranks=3, steps=1, stages=3, microbatches=2, layers=1, hidden=64))
+    ways = [tuple(one.rank for one in met.present) for met in run.meetings]
+    assert Counter(ways) == Counter([(0, 1), (1, 2), (2, 1), (1, 0)] * 2)
+    forth = max(at for at, way in enumerate(ways) if way == (1, 2))
+    assert forth < min(at for at, way in enumerate(ways) if way == (2, 1))
+    # The last stage waits until the first part has passed the others.
+    first = next(met for met in run.meetings if met.present[1].rank == 2)
+    waits = [waits_of(first)[one.rank, one.correlation].wait_ns for one in first.present]
+    assert waits[0] == 0 < waits[1]
+
+
+def test_a_rank_may_differ_in_anything() -> None:
+    own = {1: {"batch": 8, "unrecorded": (0,), "clock_offset_ns": 5, "clock_drift_ppb": 10**6}}
+    run = simulate(RunConfig(ranks=2, steps=1, layers=1, on_rank=own))
+    usual, other = run.ranks
+    assert other.origin_unix_ns == usual.origin_unix_ns + 5
+    assert len(other.activities) == len(usual.activities) - 1
+    met = next(one for one in run.meetings[1:])
+    kernel = next(a for a in other.activities if a.correlation == met.present[1].correlation)
+    start_ns = met.present[1].start_ns
+    assert kernel.start_ns == start_ns + start_ns // 1000
+    assert other.activities[3].dur_ns > usual.activities[3].dur_ns
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"stages": 2}, "groups must divide the ranks"),
+        ({"on_rank": {1: {}}}, "on_rank must name ranks"),
+        ({"cuda_graph": True, "microbatches": 2}, "one microbatch"),
         ({"ranks": 0}, "ranks must be at least 1"),
         ({"noise_permille": -1}, "noise_permille must be at least 0"),
         ({"noise_permille": 1000}, "noise_permille must be below 1000"),

@@ -38,6 +38,7 @@ from traceflops.findings import (
     late_rank_sentence,
     loss_findings,
     records_verdict,
+    slow_link_findings,
     uneven_findings,
     untimed_verdict,
     verdict,
@@ -53,7 +54,7 @@ from traceflops.mfu import (
 )
 from traceflops.phases import phase
 from traceflops.privacy import Placeholders, check_privacy, redacted, removed
-from traceflops.ranks import RankReport, collective_work, rank_report
+from traceflops.ranks import RankReport, collective_work, links_of, rank_report
 from traceflops.remedies import remedy
 from traceflops.table import Trace, distinct, numbers
 from traceflops.timeline import COPIES_MISSING, EMPTY_ACCOUNT, Account, DeviceAccount, whole_span
@@ -164,7 +165,7 @@ def analysis_of(
         work = attributed_work(prepared.as_launched, activity_flops(measured.executed))
     pace, launches = launching(prepared, measured.executed.phases) or (None, None)
     lacks_copies = is_said(prepared.trace, COPIES_MISSING)
-    who_waits = rank_report(prepared)
+    who_waits = rank_report(prepared, links_of(prepared, measured.devices, peaks.link))
     found = all_losses(total, measured, moved, waits, lacks_copies=lacks_copies)
     judged = Judged(
         linked.trace.source.format,
@@ -262,9 +263,10 @@ def verdict_of(
 ) -> Verdict:
     """Return what to say first: what is not recorded, what has no timeline, or what costs most."""
     how_recorded = remedy(judged.format, "device records") or ""
+    late_rank = late_rank_sentence(who_waits)
     return (
         records_verdict(judged.records, how_recorded)
-        or untimed_verdict(judged.untimed)
+        or untimed_verdict(judged.untimed, late_rank)
         or verdict(
             total,
             judged.choice,
@@ -272,7 +274,7 @@ def verdict_of(
             measured,
             found=found,
             on_host=_on_host(devices),
-            late_rank=late_rank_sentence(who_waits),
+            late_rank=late_rank,
         )
     )
 
@@ -290,6 +292,7 @@ def findings_of(
     findings = (
         *loss_findings(found, measured, basis_of(judged.choice)),
         *late_rank_findings(who_waits),
+        *slow_link_findings(who_waits),
         *uneven_findings(spread_of(devices), devices),
     )
     return tuple(sorted(findings, key=attrgetter("share"), reverse=True))

@@ -7,7 +7,7 @@ MessagePack. It is decoded by their types, so that a file can name no code.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from fractions import Fraction
 from operator import attrgetter
@@ -55,18 +55,18 @@ from traceflops.ranks import (
     Collective,
     CommRecords,
     KernelSums,
+    Links,
+    PreparedWork,
     RankReport,
-    idle_by_owner,
-    idle_of_device,
     joined,
-    kernel_sums,
+    links_of,
     records_of,
     report_of,
 )
-from traceflops.table import Note, Source, Trace, counted_note, numbers
-from traceflops.timeline import COPIES_MISSING, EMPTY_ACCOUNT
+from traceflops.table import Note, Source, Trace, counted_note
+from traceflops.timeline import COPIES_MISSING, EMPTY_ACCOUNT, Window
 from traceflops.units import several
-from traceflops.windows import DeviceReport, LaunchRecords, Prepared, StepChoice
+from traceflops.windows import DeviceReport, LaunchRecords, StepChoice
 
 _SCHEMA: Final = {b"traceflops": b"summary/1"}
 _FILE: Final = {"summary": pa.large_binary(), "failed": pa.string()}
@@ -78,7 +78,7 @@ _NAMED: Final = 5
 _ARE: Final = ("is", "are")
 _LEFT_OUT: Final = (
     "The report was made from {n} [summary|summaries]. The timeline, memory over time, copies by "
-    "direction, modules and how far the host is ahead are not in them."
+    "direction, modules, pipelines and how far the host is ahead are not in them."
 )
 T = TypeVar("T")
 
@@ -88,7 +88,8 @@ class RankSummary:
     """The figures of one recording in its chosen windows; fields are those of `Analysis`.
 
     `processes` and `devices` are tables of the trace. `idle_of` are the culprits by device, `work`
-    the kernels by device, `moved` the time of memory work.
+    the kernels by device, of the steps in which ranks are compared; `moved` the time of memory
+    work.
     """
 
     source: Source
@@ -133,7 +134,8 @@ def summary_of(analysis: Analysis) -> RankSummary:
     assert prepared is not None
     trace, linked, done = prepared.trace, prepared.linked, measured.executed
     tuple(prepared.accounts)
-    records = records_of(prepared)
+    records, work = records_of(prepared), PreparedWork(prepared)
+    steps = work.usual_steps()
     by_time = attrgetter("measured.time_ns")
     return RankSummary(
         source=analysis.source,
@@ -147,9 +149,9 @@ def summary_of(analysis: Analysis) -> RankSummary:
         kernels=kernel_totals(trace, linked.categorised, linked.whole, prepared.chosen),
         moved=memory_times(trace, linked.categorised, prepared.chosen),
         idle=analysis.idle,
-        idle_of=tuple(_idle_of(analysis, prepared, device) for device in records.devices),
+        idle_of=tuple(tuple(work.idle(device, steps)) for device in records.devices),
         records=records.compact,
-        work=kernel_sums(prepared, records.devices).used,
+        work=work.kernels(records.devices, steps).used,
         peaks=measured.devices,
         budgets=device_budgets(prepared, done, measured.rates) if measured.waterfall else (),
         lacks=measured.lacks,
@@ -189,15 +191,12 @@ def _of_windows(rows: Iterable[T]) -> Iterator[T]:
     return (replace(row, window=0) for row in rows)  # type: ignore[type-var]
 
 
-def _idle_of(analysis: Analysis, prepared: Prepared, device: int) -> tuple[Culprit, ...]:
-    alone = len(prepared.accounts) == 1
-    return (analysis.idle if alone else idle_of_device(prepared, device)).culprits
-
-
-def analysis_of_summaries(summaries: Iterable[RankSummary], failed: Sequence[str] = ()) -> Analysis:
+def analysis_of_summaries(
+    summaries: Iterable[RankSummary], failed: Sequence[str] = (), link: float | None = None
+) -> Analysis:
     """Return the analysis of several ranks of one job, added up from their summaries.
 
-    `failed` are the names of files that have none.
+    `failed` are the names of files that have none, `link` is what is given for links, GB/s.
     """
     ordered = sorted(summaries, key=_by_rank)
     trace = join([one.trace for one in ordered])
@@ -214,7 +213,7 @@ def analysis_of_summaries(summaries: Iterable[RankSummary], failed: Sequence[str
     lacks_copies = is_said(trace, COPIES_MISSING)
     times = _added(one.moved for one in moved)
     found = all_losses(total, measured, times, idle, lacks_copies=lacks_copies)
-    who_waits = _who_waits(moved, trace) if len(devices) > 1 else None
+    who_waits = _who_waits(moved, trace, links_of(prepared, measured.devices, link))
     choice = _choice([one.choice for one in moved])
     judged = Judged(trace.source.format, _launch_records(moved), None, choice)
     launches = [one.launches for one in moved if one.launches is not None]
@@ -263,7 +262,7 @@ def _moved(ordered: Sequence[RankSummary]) -> Iterator[RankSummary]:
         yield replace(
             one,
             reports=tuple(_shifted(each, devices, processes, shift) for each in one.reports),
-            records=one.records.shifted(shift),
+            records=one.records.moved(shift, devices),
             peaks=_renumbered(one.peaks, devices),
             cells=_renumbered(one.cells, devices),
             times=_renumbered(one.times, devices),
@@ -422,37 +421,36 @@ def _outside(parts: Sequence[Outside]) -> Outside:
 
 @dataclass(frozen=True)
 class _Work:
-    """The work of the ranks that their summaries tell; ranks are places."""
+    """The work of the devices that summaries tell, of all steps together; the same by device."""
 
+    trace: Trace
+    windows: Mapping[int, tuple[Window, ...]]
     sums: KernelSums
-    culprits: tuple[tuple[Culprit, ...], ...]
+    culprits: Mapping[int, tuple[Culprit, ...]]
 
-    def kernels(self) -> KernelSums:
-        return self.sums
+    def kernels(self, devices: Sequence[int], steps: Sequence[int | None]) -> KernelSums:
+        rows = list(self.culprits)
+        return self.sums.of([rows.index(device) for device in devices])
 
-    def idle(self, place: int) -> dict[tuple[str, str], int]:
-        return idle_by_owner(self.culprits[place])
+    def idle(self, device: int, steps: Sequence[int | None]) -> tuple[Culprit, ...]:
+        return self.culprits[device]
 
 
-def _who_waits(parts: Sequence[RankSummary], trace: Trace) -> RankReport:
-    records = joined([one.records for one in parts])
-    order = list(records.devices)
-    sums = KernelSums.joined([one.work for one in parts])
-    idle = [culprits for one in parts for culprits in one.idle_of]
+def _who_waits(parts: Sequence[RankSummary], trace: Trace, links: Links) -> RankReport | None:
+    records = joined([one.records for one in parts], trace)
+    if len(records.ranks) < 2:
+        return None
+    reports = [device for one in parts for device in one.reports]
+    numbers = [device for one in parts for device in one.records.devices]
     work = _Work(
-        replace(
-            sums,
-            count=sums.count[order],
-            time_ns=sums.time_ns[order],
-            threads=sums.threads[order],
-        ),
-        tuple(idle[at] for at in order),
+        trace,
+        {device.device: device.windows for device in reports},
+        KernelSums.joined([one.work for one in parts]),
+        dict(zip(numbers, (idle for one in parts for idle in one.idle_of), strict=True)),
     )
-    spans = [device.whole for one in parts for device in one.reports]
-    apart = max(s.start_ns for s in spans) > min(s.end_ns for s in spans)
-    comparable = not apart and not is_said(trace, "clocks-not-aligned")
-    world = int(numbers(trace.processes["world_size"], 0).max(initial=0))
-    return report_of(records, work, world, comparable=comparable)
+    starts, ends = zip(*((r.whole.start_ns, r.whole.end_ns) for r in reports), strict=True)
+    is_aligned = max(starts) <= min(ends) and not is_said(trace, "clocks-not-aligned")
+    return report_of(records, work, is_aligned=is_aligned, links=links)
 
 
 def is_summary(head: bytes) -> bool:

@@ -147,10 +147,14 @@ def launching_names(work: Launched) -> Named:
 
 
 def user_functions(work: Launched) -> Named:
-    """Return the innermost function of a user, or the lines that a compiler says."""
+    """Return the innermost function of a user, or the lines that a compiler says.
+
+    Code that a compiler made, and what runs it, is no user's.
+    """
     trace = work.prepared.trace
     rows = host_marks(trace, "python")
     rows = rows[matching(trace.marks["name"], lambda label: not is_of_library(label))[rows]]
+    rows = rows[~told(trace.marks["name"], "compiled")[rows]]
     name = codes(trace.marks["name"])[rows]
     found = work.first_known(lambda at: taken(name, innermost_mark(trace, rows, at)))
     return _first_named(_own(work, "source"), (found, names(trace.marks["name"])))

@@ -21,6 +21,7 @@ from traceflops.attribution.device_work import (
     ranges,
     user_functions,
 )
+from traceflops.attribution.host_events import numberless
 from traceflops.attribution.scopes import ModulePaths, module_class, module_name
 from traceflops.errors import UsageError
 from traceflops.table import IntArray, codes, exact_sums, group_rows, names, taken
@@ -101,6 +102,25 @@ def _by_name(name_of: Callable[[Launched], Named]) -> Callable[[Prepared], WorkO
     return found
 
 
+def _by_range(prepared: Prepared) -> WorkOwners:
+    """Return work by annotation; those that differ only in their numbers are one."""
+    found = _by_name(ranges)(prepared)
+    alike: defaultdict[str, list[Owner]] = defaultdict(list)
+    for one in found.owners:
+        alike[numberless(one.label)].append(one)
+    owners = [_together(label, mine) for label, mine in alike.items()]
+    owners.sort(key=lambda owner: owner.work.device_ns, reverse=True)
+    return WorkOwners(tuple(owners), found.rest)
+
+
+def _together(label: str, owners: Sequence[Owner]) -> Owner:
+    slowest, *others = owners
+    if not others:
+        return slowest
+    work = sum((one.work for one in others), slowest.work)
+    return Owner(label, work, instances=len(owners), slowest=slowest.label)
+
+
 @dataclass(slots=True)
 class _Branch:
     """Modules of one name in one other: their work with all inside; time and name of each."""
@@ -168,6 +188,6 @@ BY: Final[dict[str, Callable[[Prepared], WorkOwners]]] = {
     "op": _by_name(launching_names),
     "shape": _by_shape,
     "source": _by_name(user_functions),
-    "range": _by_name(ranges),
+    "range": _by_range,
 }
 """What can own work. A layer is all modules of one class in one other."""

@@ -119,7 +119,7 @@ class HostEvents:
         if event < 0:
             return ""
         label = self.labels[self.name[event]]
-        return _NUMBER.sub("#", label) if self.kind[event] == LABEL else label
+        return numberless(label) if self.kind[event] == LABEL else label
 
     def told(self, fact: str, event: IntArray) -> BoolArray:
         """Return whether the names of events (-1: none) tell a fact of `host_names.FACTS`."""
@@ -199,6 +199,11 @@ _LIBRARY: Final = re.compile(
 )
 _INNER: Final = re.compile(r"<(built-in |frozen |string>|eval_with_key>)")
 _FIRST: Final = re.compile(r"(\w+)(?:/|\.py\()")
+
+
+def numberless(label: str) -> str:
+    """Return a label without its numbers, which are often those of a step."""
+    return _NUMBER.sub("#", label)
 
 
 def standard_prefix(frame: str) -> str:

@@ -70,8 +70,7 @@ REMEDIES: Final = {
     "host_code": "move the named function off the critical thread, or make it faster",
     "eager_overhead": "launch less: larger batches, compilation, CUDA graphs",
     "thread_handover": "usually the start or end of a backward pass",
-    "host_unrecorded": "look at the code in the named range; with Python stacks the function has "
-    "a name",
+    "host_unrecorded": "look at the code in the named range, or record stacks or annotations",
     "launch_latency": "inherent in each launch; fusion and CUDA graphs make fewer",
     "device_wait": "the GPU waits for an event, another GPU, or work that is not in the trace",
 }

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from traceflops.windows import Selection
 
 Text = str | None
+_LEAST_LINK, _LARGEST_LINK = 0.01, 100_000.0
 
 
 def option(metavar: str, help_text: str, *names: str, **more: Any) -> Any:
@@ -128,18 +129,28 @@ class Rates:
         float | None, option("TFLOPS", "Dense peak per device in TFLOP/s, for all data types.")
     ] = None
 
+    link: Annotated[
+        float | None,
+        option("GB/S", "Peak of the links between ranks, per device and direction, in GB/s."),
+    ] = None
+
     def peaks(self) -> PeakOptions:
         """Return them as `analyze` takes them. Raises UsageError for what cannot be meant."""
         from traceflops.devices import SeenDevice, chosen
+        from traceflops.errors import UsageError
         from traceflops.mfu import PeakOptions
 
         chosen(self.device, self.peak, SeenDevice(None))  # before a large file is read in vain
-        return PeakOptions(self.device, self.peak)
+        if self.link is not None and not _LEAST_LINK <= self.link <= _LARGEST_LINK:
+            hint = "give the rate of one device in one direction, e.g. 450"
+            raise UsageError(f"--link {self.link:g} is no rate in GB/s", hint)
+        return PeakOptions(self.device, self.peak, self.link)
 
     def words(self) -> list[str]:
         """Return the options as they are typed."""
         device = ["--device", self.device] if self.device is not None else []
-        return device + (["--peak", f"{self.peak:g}"] if self.peak is not None else [])
+        rates = (("--peak", self.peak), ("--link", self.link))
+        return device + [word for name, rate in rates if rate for word in (name, f"{rate:g}")]
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,7 +78,7 @@ def analysis_of_parts(traces: list[str], asked: Asked) -> Analysis:
             summaries.append(found)
     if not summaries:
         raise InputError(f"no file could be read: {traces[0]}", "give the files of a job's ranks")
-    return analysis_of_summaries(summaries, failed)
+    return analysis_of_summaries(summaries, failed, asked.rates.link)
 
 
 def reduced(asked: Asked, file: str) -> bytes:

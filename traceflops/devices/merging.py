@@ -120,7 +120,8 @@ def merge(traces: Sequence[Trace]) -> Trace:
     which is said, too: nothing is merged silently.
     """
     joined = join(traces)
-    notes = (*joined.notes, *_unknown_rank_notes(joined))
+    alone = _rank_notes(traces) if len(traces) == 1 else []
+    notes = (*joined.notes, *alone, *_unknown_rank_notes(joined))
     return settle_shared(replace(joined, notes=notes) if len(notes) > len(joined.notes) else joined)
 
 
@@ -285,21 +286,34 @@ def _unknown_rank_notes(trace: Trace) -> list[Note]:
 
 
 def _rank_notes(traces: Sequence[Trace]) -> list[Note]:
-    counts = Counter(rank for trace in traces for rank in trace.ranks)
-    repeated = sorted(rank for rank, n in counts.items() if n > 1 and rank is not None)
+    """Return what is odd about the ranks of several processes."""
+    counts = Counter(rank for trace in traces for rank in trace.ranks if rank is not None)
+    if counts.total() < 2:
+        return []
+    repeated = sorted(rank for rank, n in counts.items() if n > 1)
     notes = []
     if repeated:
         text = (
-            f"Several files claim rank {', '.join(map(str, repeated[:8]))}; they are shown "
+            f"Several files claim rank {_listed(repeated)}; they are shown "
             "separately. If they belong to different jobs, give one job's files."
         )
         notes.append(Note("assumed", "rank-clash", text, len(repeated)))
     sizes = {s for trace in traces for s in trace.processes["world_size"].to_pylist() if s}
-    known = len([rank for rank in counts if rank is not None])
-    if len(sizes) == 1 and known < max(sizes):
-        text = f"{known} of the job's {max(sizes)} ranks are here; totals cover only these."
-        notes.append(Note("missing", "ranks-missing", text, max(sizes) - known))
+    world, known = max(sizes, default=0), len(counts)
+    beyond = sorted(rank for rank in counts if rank >= world)
+    if world and beyond:
+        text = f"A job of {world} ranks cannot have rank {_listed(beyond)}; shown as recorded."
+        notes.append(Note("assumed", "rank-beyond-world", text, len(beyond)))
+    most = world if len(sizes) == 1 else 0 if sizes else max(counts) + 1
+    if known < most:
+        job = f"the job's {most} ranks" if sizes else f"at least {most} ranks"
+        text = f"{known} of {job} are here; totals cover only these."
+        notes.append(Note("missing", "ranks-missing", text, most - known))
     return notes
+
+
+def _listed(ranks: Sequence[int]) -> str:
+    return ", ".join(map(str, ranks[:8]))
 
 
 def different_times(traces: Sequence[Trace]) -> Iterator[Note]:

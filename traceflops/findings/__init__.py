@@ -11,8 +11,13 @@ from traceflops.faces import lazy
 
 if TYPE_CHECKING:
     from traceflops.findings.finding import Finding, Verdict
-    from traceflops.findings.late_rank import late_rank_findings, late_rank_sentence
+    from traceflops.findings.late_rank import (
+        late_rank_findings,
+        late_rank_reason,
+        late_rank_sentence,
+    )
     from traceflops.findings.losses import Loss, all_losses, loss_findings
+    from traceflops.findings.slow_link import slow_link_findings
     from traceflops.findings.unevenness import uneven_findings
     from traceflops.findings.verdicts import (
         basis_of,

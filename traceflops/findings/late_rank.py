@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from traceflops.attribution import CLASSES, REMEDIES
 from traceflops.findings.finding import Finding, severity_of
-from traceflops.units import capitalized, duration, function_name, percent
+from traceflops.units import capitalized, duration, function_name, listed, percent, plural
 
 if TYPE_CHECKING:
     from traceflops.ranks import RankReport, SlowRank
@@ -26,22 +26,45 @@ _CAUSES: Final = {
         "it has more work, most of it in {label}",
         "balance tokens, sequence lengths, experts or layers over the ranks",
     ),
+    "checkpoint": (
+        "it writes a checkpoint ({label})",
+        "write it asynchronously, or on all ranks at once",
+    ),
+    "gc_pause": (
+        "its host stops for a while, as garbage collection does",
+        "turn that off with gc.disable(), and collect on all ranks every N steps",
+    ),
+    "memory_pressure": (
+        "its GPU is idle while memory is allocated ({label})",
+        "leave memory free on that rank: a smaller batch, no empty_cache() in loops",
+    ),
     "unknown": ("the recording does not say why", "record that rank with Python stacks"),
 }
 """By cause: why in words, and what to do."""
 
 
 def late_rank_sentence(ranks: RankReport | None) -> str:
-    """Return which rank the others wait for and for how long, "" where it is none."""
+    """Return which ranks the others wait for and for how long, "" where it is none."""
     slow = ranks.slow if ranks is not None else None
     if ranks is None or slow is None or severity_of(_share(ranks, slow)) is None:
         return ""
-    share = percent(_share(ranks, slow))
+    share, who = percent(_share(ranks, slow)), late_ranks_text(slow)
     if slow.sporadic:
-        return f"The other ranks once waited long for rank {slow.rank}: {share} of the time."
+        when = f" in {_some('step', slow.steps)}" if slow.steps else ""
+        return f"The other ranks waited long for {who}{when}: {share} of the time."
     of = "each step" if ranks.cycles.steps[0] is not None else "the recording"
     waited = duration(slow.lost_ns_per_step)
-    return f"The other ranks wait for rank {slow.rank}: {waited} of {of} ({share})."
+    return f"The other ranks wait for {who}: {waited} of {of} ({share})."
+
+
+def late_ranks_text(slow: SlowRank) -> str:
+    """Return which ranks are late, and what they have in common."""
+    who = _some("rank", slow.ranks)
+    return f"{who} ({slow.position})" if slow.position else who
+
+
+def _some(noun: str, numbers: tuple[int, ...]) -> str:
+    return f"{noun if len(numbers) == 1 else plural(noun)} {listed(numbers)}"
 
 
 def late_rank_findings(ranks: RankReport | None) -> Iterator[Finding]:
@@ -52,15 +75,16 @@ def late_rank_findings(ranks: RankReport | None) -> Iterator[Finding]:
     share = _share(ranks, ranks.slow)
     severity = severity_of(share)
     if severity is not None:
-        why, remedy = reason(ranks.slow)
+        why, remedy = late_rank_reason(ranks.slow)
         yield Finding(RULE, severity, f"{sentence} {why} {remedy}", share, None, ("ranks",))
 
 
-def reason(slow: SlowRank) -> tuple[str, str]:
+def late_rank_reason(slow: SlowRank) -> tuple[str, str]:
     """Return why a rank is late and what to do, as sentences."""
     if slow.cause in _CAUSES:
         why, remedy = _CAUSES[slow.cause]
         why = why.format(label=function_name(slow.label), factor=slow.factor or 1.0)
+        why = why.replace(" ()", "")
     else:
         name = f" ({function_name(slow.label)})" if slow.label else ""
         why, remedy = f"its GPU is idle longer: {CLASSES[slow.cause]}{name}", REMEDIES[slow.cause]
@@ -69,4 +93,4 @@ def reason(slow: SlowRank) -> tuple[str, str]:
 
 def _share(ranks: RankReport, slow: SlowRank) -> float:
     length = int(ranks.cycles.length_ns.sum())
-    return slow.lost_ns_per_step * len(ranks.cycles.length_ns) / length if length else 0.0
+    return slow.lost_ns_per_step * ranks.cycles.count / length if length else 0.0

@@ -55,6 +55,7 @@ _KINDS: Final = {
 }
 """By component, and by the lines of the waterfall that split the compute component."""
 
+_MOSTLY: Final = "mostly"
 _LONGEST_NAME, _HEAD = 100, 70
 """Characters of a name in a sentence, and of those the first ones of one that is cut."""
 _NO_TIME: Final = RoofTime(0, 0, 0, 0)
@@ -103,6 +104,12 @@ class Loss:
         """Return its share, and of what."""
         return f"{percent(self.share)}{f' of {of}' if of else ''}"
 
+    def glossed(self, of: str) -> str:
+        """Return its share after what it is; what is only most of it does not have that share."""
+        if self.gloss.startswith(_MOSTLY):
+            return f"{self.sized(of)}, {self.gloss}"
+        return f"{self.gloss}: {self.sized(of)}" if self.gloss else self.sized(of)
+
     def at_peak(self, of: str) -> str:
         """Return what its bytes need in a sentence, "" where that is unknown."""
         if self.rate or self.needed is None:
@@ -114,8 +121,8 @@ class Loss:
         if known is None:
             return f"At peak bandwidth, {self.words} would take {needed} of {of}."
         return (
-            f"Of {of}, {self.words} with known bytes takes {percent(known)}; at peak bandwidth it "
-            f"would take {needed}."
+            f"Of {of}, {self.words} with known bytes takes {percent(known)}; at peak bandwidth, "
+            f"{needed}."
         )
 
 
@@ -185,7 +192,7 @@ def _due(idle: Loss, waits: IdleCulprits, idle_ns: int) -> Loss:
         return idle
     largest = waits.by_class()[0]
     words, is_most = CLASSES[largest.kind], 2 * largest.idle_ns >= idle_ns
-    gloss = f"mostly {words}" if is_most else ""
+    gloss = f"{_MOSTLY} {words}" if is_most else ""
     return replace(idle, gloss=gloss, remedy=_remedy(largest, idle_ns))
 
 
@@ -194,8 +201,8 @@ def _remedy(largest: IdleClass, idle_ns: int) -> str:
     kind, name = largest.kind, function_name(largest.culprits[0].label)
     if len(name) > _LONGEST_NAME:
         name = f"{name[:_HEAD]}…{name[_HEAD - _LONGEST_NAME + 1 :]}"
-    part = f"; largest part: {name}" if name else ""
-    share = percent(largest.idle_ns / idle_ns)
+    share, own = (percent(one.idle_ns / idle_ns) for one in (largest, largest.culprits[0]))
+    part = f"; largest part: {name}{f', {own}' if own != share else ''}" if name else ""
     blocked_ns = sum(culprit.blocked_before_ns for culprit in largest.culprits)
     waited = " Most of it follows a wait for the GPU." if 2 * blocked_ns > largest.idle_ns else ""
     return f"Of that, {share} is {CLASSES[kind]}{part}.{waited} {capitalized(largest.remedy)}."
@@ -236,7 +243,7 @@ def _moving(moved: Mapping[str, int] | None, otherwise: str) -> str:
     copies = sum(ns for what, ns in times.items() if what.endswith(COPIES))
     for what, ns in (*times.items(), (COPIES, copies)):
         if what != KERNELS and 2 * ns > sum(times.values()):
-            return what if ns == sum(times.values()) else f"mostly {what}"
+            return what if ns == sum(times.values()) else f"{_MOSTLY} {what}"
     return otherwise
 
 

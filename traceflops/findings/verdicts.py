@@ -105,8 +105,8 @@ def jobs_verdict(count: int) -> Verdict:
     return Verdict(f"These files are from {count} jobs; choose one with --job N.")
 
 
-def untimed_verdict(untimed: Untimed | None) -> Verdict | None:
-    """Return what a trace without a timeline says in one sentence; None for any other trace."""
+def untimed_verdict(untimed: Untimed | None, late_rank: str = "") -> Verdict | None:
+    """Return what a trace without a timeline says; None for any other trace."""
     if untimed is None:
         return None
     without = "This trace has no timeline, so idle time and MFU are unknown. It has"
@@ -118,7 +118,7 @@ def untimed_verdict(untimed: Untimed | None) -> Verdict | None:
         return Verdict(f"{without} counters of {launches}.")
     kinds = set(untimed.rows["kind"].to_pylist())
     if "gpu_mark" in kinds:
-        return Verdict("This trace has no kernels, only GPU annotations.")
+        return Verdict(f"This trace has no kernels, only GPU annotations. {late_rank}".rstrip())
     cpu = " and ".join(words for kind, words in _ON_CPU.items() if kind in kinds)
     return Verdict(f"This trace has no GPU operations, only {cpu}.")
 
@@ -139,8 +139,7 @@ def _knows_compute(measured: Measurement | None) -> bool:
 def _largest(lost: Sequence[Loss], of: str) -> str:
     """Return the largest losses of a waterfall, two at most."""
     sized = [
-        f"{loss.words} ({f'{loss.gloss}: ' if loss.gloss else ''}{loss.sized('' if place else of)})"
-        for place, loss in enumerate(lost)
+        f"{loss.words} ({loss.glossed('' if place else of)})" for place, loss in enumerate(lost)
     ]
     what = "loss is" if len(sized) == 1 else "losses are"
     return f"The largest {what} {' and '.join(sized)}."

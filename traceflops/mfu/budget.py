@@ -52,11 +52,13 @@ _BOOST: Final = Fraction(30, 100)
 class PeakOptions:
     """What the user says of the devices, each None if nothing.
 
-    `device` is an id of the table, `tflops` a dense rate that holds for every data type.
+    `device` is an id of the table, `tflops` a dense rate that holds for every data type, `link`
+    what the links of a device carry in one direction, in GB/s.
     """
 
     device: str | None = None
     tflops: float | None = None
+    link: float | None = None
 
 
 FROM_THE_TRACE: Final = PeakOptions()

@@ -24,6 +24,7 @@ from traceflops.devices import (
 )
 from traceflops.mfu import is_ours
 from traceflops.privacy.placeholders import Placeholders
+from traceflops.ranks import GROUP_WORDS
 from traceflops.table import NAME_TYPE, TABLES
 from traceflops.windows import serving_marks, step_number
 
@@ -60,11 +61,14 @@ _SUM: Final = re.compile(
 _COLLECTIVES: Final = ("activities", "ops")
 """Tables with columns on the collective that a row belongs to."""
 
+_SHAPED: Final = (("ops", "input_dims"), ("ops", "input_strides"), ("marks", "input_dims"))
+"""Columns of shapes."""
+
 _BY_WORDS: Final = {
     **dict.fromkeys((("kernel_counters", "name"), ("calls", "kernel")), "kernel name"),
     ("calls", "name"): "call name",
     ("ops", "name"): "operator name",
-    ("ops", "input_types"): "type of an argument",
+    **dict.fromkeys((("ops", "input_types"), ("marks", "input_types")), "type of an argument"),
     ("ops", "concrete_inputs"): "argument",
     ("marks", "sync_kind"): "kind of wait",
     **{(table, "collective"): "collective" for table in _COLLECTIVES},
@@ -80,7 +84,7 @@ _GONE: Final = {
 _MODULE: Final = "nn.Module: "
 _INSTANCE: Final = re.compile(r"_\d{1,5}$")
 _RANKS: Final = re.compile(r"(?:\d{1,7}(?!\d)|[\s,\[\]().…-])*")
-_GROUP: Final = re.compile(r"\d{0,8}|default_pg")
+_GROUP: Final = re.compile(rf"(?:(?i:{'|'.join(GROUP_WORDS)}|\d{{1,8}})(?:[\s_:-]|\Z))*")
 _SHAPES: Final = re.compile(r"[\d\s,\[\]()x\"-]*|null")
 _DIRECTION: Final = re.compile(r"migration|(?:migration )?[HDPA]to[HDPA]")
 _ARCHITECTURE: Final = re.compile(r"(?:gfx|sm_?)[0-9a-f]{2,4}a?(?::(?:sramecc|xnack|tgsplit)[+-])*")
@@ -140,9 +144,12 @@ def _own_policies(shown: Placeholders, step_mark: str | None) -> Mapping[tuple[s
         ("marks", "name"): marks,
         ("counters", "name"): counter,
         ("kernel_counters", "counter"): counter,
-        ("ops", "input_dims"): shapes,
-        ("ops", "input_strides"): shapes,
-        **{(table, "collective_group"): _always(group) for table in _COLLECTIVES},
+        **dict.fromkeys(_SHAPED, shapes),
+        **{
+            (table, f"collective_{name}"): _always(group)
+            for table in _COLLECTIVES
+            for name in ("group", "description")
+        },
         **{(table, "collective_group_ranks"): _always(ranks) for table in _COLLECTIVES},
     }
 

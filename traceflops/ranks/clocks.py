@@ -1,7 +1,8 @@
 """By how much the clocks of ranks differ: all ranks leave a collective at the same time.
 
 The end of collective c on rank r is t_c + offset_r + residual. Offsets come from median polish and
-have mean 0. What always ends later on one rank cannot be told from an offset.
+have mean 0; clocks that drift or are set are followed. What always ends later on one rank cannot be
+told from an offset.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from traceflops.ranks.comm_records import KINDS, CommRecords
-from traceflops.ranks.matching import Matches
-from traceflops.table import IntArray, ranked
+from traceflops.ranks.matching import Matches, is_rooted, running_medians
+from traceflops.table import IntArray, groups, ranked
 
 Values = npt.NDArray[np.float64]
 _BASES: Final = ("all_reduce", "all_to_all")
@@ -24,53 +25,81 @@ _LEAST: Final = 3
 _MOST: Final = 2_000
 """So many are looked at, evenly over the recording."""
 _ROUNDS: Final = 50
+_LIKE: Final = 2
+"""Clocks are followed where that makes the residual smaller by this factor."""
 
 
 @dataclass(frozen=True, slots=True)
 class Alignment:
     """Clocks of ranks: `offset_ns` is what each is ahead of their mean.
 
+    `record_offset_ns` is the same by record; where clocks drift or are set, it differs with time.
     `basis` is the kind of collective they were aligned on, "" where offsets are taken to be 0.
-    Residuals are how far aligned ends lie from the median of their collective, None without any.
+    Residuals are how far aligned ends lie from the median of their collective, None without any:
+    of the basis, as ends of other kinds differ by more than clocks.
     `earliest_ns` and `latest_ns` bound the error of each offset against all other ranks together,
     whatever the ends are: no rank ends a collective before another has started it.
     """
 
     basis: str
     offset_ns: IntArray
+    record_offset_ns: IntArray
     residual_median_ns: int | None
     residual_p95_ns: int | None
     earliest_ns: IntArray
     latest_ns: IntArray
 
+    @property
+    def is_possible(self) -> bool:
+        """Return whether no rank ends a collective before another starts it on aligned clocks."""
+        return bool((self.earliest_ns <= 0).all() and (self.latest_ns >= 0).all())
+
 
 def aligned(records: CommRecords, matches: Matches) -> Alignment:
     """Return the offsets of the clocks of all ranks."""
     known = np.flatnonzero(matches.collective >= 0)
-    basis, offset = "", np.zeros(len(records.ranks), dtype=np.int64)
+    known = known[~is_rooted(records.kind[known]) & ~records.is_pair[known]]  # a send leaves early
+    basis, of_basis, offset = "", known, np.zeros(len(records.ranks), dtype=np.int64)
     for kind in _BASES:
         mine = known[records.kind[known] == KINDS.index(kind)]
         counts = np.bincount(records.place[mine], minlength=len(records.ranks))
         if len(mine) and counts.min() >= _LEAST:
-            basis, offset = kind, _offsets(records, matches, mine)
+            basis, of_basis = kind, mine
+            offset = _offsets(records, matches, _joined(records, matches, mine))
             break
-    start = records.start_ns - offset[records.place]
-    end = records.end_ns - offset[records.place]
-    of_row = matches.collective[known]
-    residual = np.abs(end[known] - medians(of_row, end[known])[of_row])
-    middle = float(np.median(residual)) if len(known) else None
-    high = float(np.quantile(residual, 0.95, method="nearest")) if len(known) else None
+    own = _followed(records, matches, of_basis if basis else of_basis[:0], offset)
+    start, end = records.start_ns - own, records.end_ns - own
+    _, of_row = ranked(matches.collective[of_basis])
+    residual = np.abs(end[of_basis] - medians(of_row, end[of_basis])[of_row])
+    middle = float(np.median(residual)) if len(residual) else None
+    high = float(np.quantile(residual, 0.95, method="nearest")) if len(residual) else None
     return Alignment(
         basis,
         offset,
+        own,
         None if middle is None else round(middle),
         None if high is None else round(high),
         *_bounds(records, matches, known, start, end),
     )
 
 
+def _joined(records: CommRecords, matches: Matches, rows: IntArray) -> IntArray:
+    """Return the records, and sends and receives where these alone bring all ranks together."""
+    place, collective = records.place[rows], matches.collective[rows]
+    part, before = np.arange(len(records.ranks)), None
+    while before is None or (part != before).any():
+        before, lowest = part.copy(), np.full(matches.count, len(part))
+        np.minimum.at(lowest, collective, part[place])
+        np.minimum.at(part, place, lowest[collective])
+    pairs = np.flatnonzero(records.is_pair & (matches.collective >= 0))
+    return np.concatenate([rows, pairs]) if part.any() else rows
+
+
 def _offsets(records: CommRecords, matches: Matches, rows: IntArray) -> IntArray:
-    """Return the offsets by median polish over some records."""
+    """Return the offsets by median polish over some records.
+
+    Where groups have some ranks alone it stops too early, but for a start that is nearly right.
+    """
     collective, of_row = ranked(matches.collective[rows])
     if len(collective) > _MOST:
         taken = np.unique(np.linspace(0, len(collective) - 1, _MOST).astype(np.int64))
@@ -79,6 +108,8 @@ def _offsets(records: CommRecords, matches: Matches, rows: IntArray) -> IntArray
     place = records.place[rows]
     end = records.end_ns[rows] - records.end_ns[rows].min()
     offset: Values = np.zeros(len(records.ranks))
+    if np.bincount(of_row).min() < len(records.ranks):
+        offset = _least_squares(of_row, place, end, len(records.ranks))
     for _ in range(_ROUNDS):
         middle = _middles(of_row, end - offset[place])
         better = _middles(place, end - middle[of_row])
@@ -87,6 +118,61 @@ def _offsets(records: CommRecords, matches: Matches, rows: IntArray) -> IntArray
         if moved < 1:
             break
     return np.round(offset).astype(np.int64)
+
+
+def _least_squares(of_row: IntArray, place: IntArray, end: IntArray, ranks: int) -> Values:
+    """Return the offsets of which the residuals have the least squares, by conjugate gradients."""
+    count = np.bincount(of_row)
+
+    def apart(values: Values | IntArray) -> Values:
+        mean = np.bincount(of_row, values) / count
+        return np.asarray(np.bincount(place, values - mean[of_row], ranks), dtype=np.float64)
+
+    offset: Values = np.zeros(ranks)
+    left = way = apart(end)
+    size = float(left @ left)
+    for _ in range(_ROUNDS):
+        if size < 1:
+            break
+        pushed = apart(way[place])
+        step = size / float(way @ pushed)
+        offset, left = offset + step * way, left - step * pushed
+        before, size = size, float(left @ left)
+        way = left + size / before * way
+    return offset
+
+
+def _followed(records: CommRecords, matches: Matches, rows: IntArray, offset: IntArray) -> IntArray:
+    """Return the offset of each record: where clocks drift or are set, that of the time around it.
+
+    They do if ends lie much closer together when each rank's offset is that of its neighbours.
+    """
+    fixed = offset[records.place]
+    _, of_row = ranked(matches.collective[rows])
+    end = records.end_ns[rows] - fixed[rows]
+    apart = end - medians(of_row, end)[of_row]
+    moved = np.zeros_like(fixed)
+    for _, mine in groups(records.place[rows]):
+        moved[rows[mine]] = running_medians(apart[mine])
+    closer = end - moved[rows]
+    closer -= medians(of_row, closer)[of_row]
+    if not len(rows) or _LIKE * _high(closer) > _high(apart):
+        return fixed
+    for _, mine in groups(records.place):
+        known = rows[np.isin(rows, mine)]
+        moved[mine] = moved[known[_nearest(records.end_ns[known], records.end_ns[mine])]]
+    return fixed + moved
+
+
+def _high(apart: IntArray) -> float:
+    return float(np.quantile(np.abs(apart), 0.95)) if len(apart) else 0.0
+
+
+def _nearest(times: IntArray, wanted: IntArray) -> IntArray:
+    """Return the place of the time that is nearest to each wanted one; both are in order."""
+    after = np.searchsorted(times, wanted).clip(1, max(1, len(times) - 1))
+    before_is = len(times) == 1 or wanted - times[after - 1] <= times[after % len(times)] - wanted
+    return np.where(before_is, after - 1, after)
 
 
 def medians(group: IntArray, values_ns: IntArray) -> IntArray:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import Final
 
+import msgspec
 import numpy as np
 
 from traceflops.table import (
     ABSENT,
     BoolArray,
     IntArray,
+    Names,
     codes,
     group_rows,
     groups,
@@ -19,6 +23,7 @@ from traceflops.table import (
     joint_codes,
     names,
     numbers,
+    taken,
 )
 from traceflops.timeline import DeviceAccount, LinkedTrace, Window, is_top
 from traceflops.windows import InWindows, chosen_activities, chosen_time
@@ -32,7 +37,12 @@ _SIZES: Final[Mapping[str, int]] = {
 }
 """Bytes of an element by the name of its type in lower case."""
 _EIGHT_BITS: Final = "float8_"
-_ONE_SIDE_TELLS: Final = frozenset({"broadcast", "reduce"})
+_SIGN: Final = re.compile(r"^(?:c10::|signed |unsigned )+")
+_SHAPE: Final = re.compile(r"\[[\d,\s]*\d[\d,\s]*\]")
+"""The dimensions of one tensor; tensors may be in lists of lists."""
+_NUMBER: Final = re.compile(r"\d{1,18}")
+_MOST_ELEMENTS: Final = 2**58
+_ONE_SIDE_TELLS: Final = frozenset({"broadcast", "reduce", "send", "recv"})
 """Collectives that put in as much as they get out, on the ranks that do both."""
 
 
@@ -127,18 +137,74 @@ def _exposed(
     return found
 
 
+class Told:
+    """What is recorded of the collectives of some activities: by themselves, else by their ops."""
+
+    def __init__(self, linked: LinkedTrace, rows: IntArray) -> None:
+        of_op = linked.links.op_of_activity[rows]
+        self._sides = ((linked.trace.activities, rows), (linked.trace.ops, of_op))
+
+    def numbers(self, column: str) -> IntArray:
+        """Return the number of each activity, ABSENT where there is none."""
+        own, of_op = (
+            taken(numbers(table[column], ABSENT), rows, ABSENT) for table, rows in self._sides
+        )
+        return np.where(own != ABSENT, own, of_op)
+
+    def texts(self, column: str) -> tuple[IntArray, list[str]]:
+        """Return the code of each activity, -1 where there is none, and the text of each code."""
+        known = Names()
+        own, of_op = (
+            taken(known.codes(names(table[column])), taken(codes(table[column]), rows))
+            for table, rows in self._sides
+        )
+        return np.where(own >= 0, own, of_op).astype(np.int64), list(known)
+
+
 def message_bytes(linked: LinkedTrace, rows: IntArray) -> IntArray:
     """Return the bytes of each message: the larger of what a rank puts in and gets out."""
-    activities = linked.trace.activities
-    put, get = (
-        numbers(activities[f"collective_{way}_elements"], ABSENT)[rows] for way in ("in", "out")
-    )
-    one_tells = is_one_of(activities["collective"], *_ONE_SIDE_TELLS)[rows]
+    told = Told(linked, rows)
+    put, get = (told.numbers(f"collective_{way}_elements") for way in ("in", "out"))
+    kind, kinds = told.texts("collective")
+    one_tells = np.array([*(name in _ONE_SIDE_TELLS for name in kinds), False])[kind]
     elements = np.where((put >= 0) & (get >= 0) | one_tells, np.maximum(put, get), ABSENT)
-    widths = [_width(name) for name in names(activities["collective_dtype"])]
-    width = np.array([*widths, 0], dtype=np.int64)[codes(activities["collective_dtype"])[rows]]
-    known = (elements >= 0) & (elements < 2**58) & (width > 0) & ~_shared(linked, rows)
+    data_type, types = told.texts("collective_dtype")
+    width = np.array([*map(_width, types), 0], dtype=np.int64)[data_type]
+    known = (elements >= 0) & (elements < _MOST_ELEMENTS) & (width > 0) & ~_shared(linked, rows)
     return np.where(known, np.where(known, elements, 0) * width, ABSENT)
+
+
+def annotated_inputs(linked: LinkedTrace, marks: IntArray) -> tuple[IntArray, IntArray]:
+    """Return elements of the inputs that annotations name, and bytes of one of them.
+
+    ABSENT elements and 0 bytes where they are not known, such as of several kernels of one.
+    """
+    _, place, counts = np.unique(marks, return_inverse=True, return_counts=True)
+    alone = np.where(counts[place] == 1, marks, -1)
+    columns = [linked.trace.marks[name] for name in ("input_dims", "input_types")]
+    elements, width = (
+        np.array([*map(read, names(column)), unknown], np.int64)[taken(codes(column), alone)]
+        for column, read, unknown in zip(
+            columns, (_elements, _width_of_all), (ABSENT, 0), strict=True
+        )
+    )
+    return elements, width
+
+
+def _elements(dims: str) -> int:
+    """Return the elements of tensors by their shapes as JSON, ABSENT where they are not known."""
+    shapes = [map(int, _NUMBER.findall(shape)) for shape in _SHAPE.findall(dims)]
+    count = sum(map(prod, shapes))
+    return count if 0 < count < _MOST_ELEMENTS else ABSENT
+
+
+def _width_of_all(types: str) -> int:
+    """Return the bytes of an element of tensors by their types as JSON, 0 where they differ."""
+    try:
+        found = set(msgspec.json.decode(types, type=list[str])) - {""}
+    except msgspec.DecodeError:
+        return 0
+    return _width(_SIGN.sub("", found.pop())) if len(found) == 1 else 0
 
 
 def _width(data_type: str) -> int:
@@ -151,6 +217,8 @@ def _shared(linked: LinkedTrace, rows: IntArray) -> BoolArray:
     """Return which kernels an op launched several of: how much each moved is not known."""
     activities = linked.trace.activities
     op = numbers(activities["external_id"], ABSENT)[rows]
+    linked_op = linked.links.op_of_activity[rows]
+    op = np.where((op == ABSENT) & (linked_op >= 0), -1 - linked_op, op)
     key = joint_codes(numbers(activities["process"])[rows], op)
     _, place, counts = np.unique(key, return_inverse=True, return_counts=True)
     return np.asarray((op != ABSENT) & (counts[place] > 1))

@@ -1,8 +1,8 @@
 """What each rank recorded of its communication: a row per kernel, with kind, group and size.
 
 The kind is that of the kernel's own metadata or its launching operator, else of the annotation
-around its launch, else of its name; work launched before the recording is as the rest of its
-stream. Kernels of no named group form one per stream.
+around its launch, else of its name; sends and receives launched before the recording are as others
+of their name or stream. Kernels of no named group form one per stream.
 """
 
 from __future__ import annotations
@@ -11,22 +11,31 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import numpy as np
-import pyarrow as pa
 
 from traceflops.attribution import host_marks, innermost_mark, instants
-from traceflops.ranks.collectives import message_bytes
+from traceflops.ranks.collectives import Told, annotated_inputs, message_bytes
+from traceflops.ranks.comm_groups import (
+    NO_FACTS,
+    GroupFacts,
+    joined_facts,
+    of_streams,
+    peers,
+    places_of,
+    rank_labels,
+)
+from traceflops.ranks.group_roles import POINT_TO_POINT, CommGroup, with_roles
 from traceflops.table import (
     ABSENT,
+    BoolArray,
     IntArray,
+    Trace,
     codes,
     group_rows,
-    groups,
     is_one_of,
-    joint_codes,
     names,
     numbers,
     ranked,
@@ -50,25 +59,19 @@ _KINDS: Final = {
 }
 """Words of the kinds, letters only; the first that is found counts."""
 KINDS: Final = tuple(_KINDS)
-POINT_TO_POINT: Final = frozenset({"send", "recv", "send_recv"})
+_INPUT_IS_WHOLE: Final = frozenset(
+    {"all_reduce", "reduce_scatter", "all_to_all", "broadcast", "reduce"}
+)
+"""Collectives whose message is what a rank puts in."""
+_GROUP_TEXTS: Final = ("group", "group_ranks", "description")
+SEND, RECV, EXCHANGE = (KINDS.index(kind) for kind in ("send", "recv", "send_recv"))
+_SIDES: Final = (SEND, RECV)
 _COLUMNS: Final = (
-    *("place", "row", "kind", "group", "sequence", "elements", "bytes", "step"),
+    *("row", "kind", "sequence", "elements", "received", "bytes", "step"),
     *("start_ns", "end_ns", "busy_ns"),
 )
 _RANGE: Final = re.compile(r"(?:nccl|rccl|c10d|gloo)::?(?=[a-z_])")
 """How frameworks begin the names of annotations and operators of a collective."""
-
-
-@dataclass(frozen=True, slots=True)
-class CommGroup:
-    """Who communicates: `ranks` as the trace lists them, None where it does not.
-
-    `size` is None where it is not known. `name` is the framework's, or the stream.
-    """
-
-    name: str
-    ranks: tuple[int, ...] | None
-    size: int | None
 
 
 @dataclass(frozen=True)
@@ -76,10 +79,11 @@ class CommRecords:
     """Kernels of communication of all ranks, by rank and start; numbers that are absent are ABSENT.
 
     `devices` are those of the ranks. `place` is the rank's place in `ranks`; `kind` is a place in
-    KINDS or -1, `group` in `groups`.
+    KINDS or -1, `group` in `groups`; `peer` is the place of the rank that a send is to or a receive
+    is from, -1 where it is not known, and for other kinds. `elements` are put in, `received` got.
     `busy_ns` is how long the device had worked (communication apart) before the end, counted from
     its first activity. `step` is the number of the step in which it starts. `alone` has, by
-    rank, when exactly one activity ran on it.
+    rank, when exactly one activity ran on it, `work` when any did but communication.
     """
 
     ranks: tuple[int, ...]
@@ -90,18 +94,27 @@ class CommRecords:
     row: IntArray
     kind: IntArray
     group: IntArray
+    peer: IntArray
     sequence: IntArray
     elements: IntArray
+    received: IntArray
     bytes: IntArray
     step: IntArray
     start_ns: IntArray
     end_ns: IntArray
     busy_ns: IntArray
+    work: tuple[Intervals, ...] = ()
+    told: GroupFacts = NO_FACTS
 
     @cached_property
     def dur_ns(self) -> IntArray:
         """Return how long each kernel ran."""
         return self.end_ns - self.start_ns
+
+    @cached_property
+    def is_pair(self) -> BoolArray:
+        """Return which kernels are one side of a send and its receive."""
+        return np.isin(self.kind, _SIDES)
 
     def __len__(self) -> int:
         return len(self.row)
@@ -109,22 +122,28 @@ class CommRecords:
     @property
     def compact(self) -> CommRecords:
         """Return the same without what is not about its own kernels."""
-        alone = []
-        for place, one in enumerate(self.alone):
-            mine = self.place == place
-            alone.append(one.intersect(Intervals.of(self.start_ns[mine], self.end_ns[mine])))
-        return replace(self, alone=tuple(alone), row=np.zeros_like(self.row))
+        mine = [self.place == at for at in range(len(self.ranks))]
+        own = [Intervals.of(self.start_ns[rows], self.end_ns[rows]) for rows in mine]
+        alone, work = (
+            tuple(one.intersect(spans) for one, spans in zip(several, own, strict=False))
+            for several in (self.alone, self.work)
+        )
+        return replace(self, alone=alone, work=work, row=np.zeros_like(self.row))
 
-    def shifted(self, by_ns: int) -> CommRecords:
-        """Return the same on a clock that is behind by so much."""
-        alone = tuple(Intervals(one.start_ns + by_ns, one.end_ns + by_ns) for one in self.alone)
-        start, end = self.start_ns + by_ns, self.end_ns + by_ns
-        return replace(self, alone=alone, start_ns=start, end_ns=end)
-
-    def members(self, group: int) -> list[IntArray]:
-        """Return the rows of a group by rank, without ranks that have none."""
-        mine = np.flatnonzero(self.group == group)
-        return [mine[places] for _, places in groups(self.place[mine])]
+    def moved(self, by_ns: int, devices: int) -> CommRecords:
+        """Return the same on a clock that is behind by so much, behind so many devices."""
+        alone, work = (
+            tuple(Intervals(one.start_ns + by_ns, one.end_ns + by_ns) for one in several)
+            for several in (self.alone, self.work)
+        )
+        return replace(
+            self,
+            devices=tuple(device + devices for device in self.devices),
+            alone=alone,
+            work=work,
+            start_ns=self.start_ns + by_ns,
+            end_ns=self.end_ns + by_ns,
+        )
 
 
 def comm_records(
@@ -133,83 +152,117 @@ def comm_records(
     windows: Mapping[int, tuple[Window, ...]],
 ) -> CommRecords:
     """Return the kernels of communication on all devices over everything recorded."""
-    devices = sorted(accounts, key=lambda device: (_rank(linked, device), device))
-    parts = [_of_device(linked, accounts[device], windows[device]) for device in devices]
+    trace = linked.trace
+    devices = sorted(accounts, key=lambda device: (_rank(trace, device), device))
+    kernels = is_one_of(trace.activities["kind"], "kernel")
+    work = tuple(_work(linked, accounts[device]) for device in devices)
+    parts = [
+        _of_device(linked, kernels, accounts[device], windows[device], busy)
+        for device, busy in zip(devices, work, strict=True)
+    ]
     row = np.concatenate([part["row"] for part in parts] or [np.empty(0, np.int64)])
     place = np.repeat(np.arange(len(parts)), [len(part["row"]) for part in parts])
-    columns = {
+    columns: dict[str, Any] = {
         name: np.concatenate([part[name] for part in parts] or [np.empty(0, np.int64)])
         for name in ("start_ns", "end_ns", "busy_ns", "step")
     }
     facts = _Facts(linked, row)
-    group, known = facts.groups(place)
+    ranks = rank_labels([_rank(trace, device) for device in devices])
+    worked = [accounts[device].rows for device in devices]
+    kind = facts.kind(place)
+    elements, size = facts.sizes(kind)
+    told = facts.groups(kind)
     return CommRecords(
-        ranks=_labels([_rank(linked, device) for device in devices]),
+        ranks=ranks,
         devices=tuple(devices),
-        groups=known,
-        alone=tuple(_alone(accounts[device]) for device in devices),
+        alone=tuple(alone(rows.start_ns, rows.end_ns) for rows in worked),
         place=place,
         row=row,
-        kind=facts.kind(place),
-        group=group,
+        kind=kind,
         sequence=facts.sequence(),
-        elements=numbers(linked.trace.activities["collective_in_elements"], ABSENT)[row],
-        bytes=message_bytes(linked, row),
+        elements=elements,
+        received=facts.told.numbers("collective_out_elements"),
+        bytes=size,
         **columns,
+        work=work,
+        told=told,
+        **_grouped(told, kind, place, ranks),
     )
 
 
-def joined(parts: Sequence[CommRecords]) -> CommRecords:
-    """Return the records of several recordings of one clock, each of other ranks, as one."""
-    count = [len(part.ranks) for part in parts]
-    rank = np.array([rank for part in parts for rank in part.ranks], dtype=np.int64)
-    order = np.argsort(rank, kind="stable")
-    known: dict[CommGroup, int] = {}
-    renumbered = []
-    for part, before in zip(parts, np.cumsum([0, *count]).tolist(), strict=False):
-        group = np.array([known.setdefault(one, len(known)) for one in part.groups] or [0])
-        place = np.argsort(order)[before + part.place]
-        renumbered.append({"place": place, "group": group[part.group]})
-    columns = {
-        name: np.concatenate(
-            [
-                mine.get(name, getattr(part, name))
-                for part, mine in zip(parts, renumbered, strict=True)
-            ]
-        )
-        for name in _COLUMNS
+def joined(parts: Sequence[CommRecords], trace: Trace) -> CommRecords:
+    """Return the records of several recordings of one clock, each of other devices, as one."""
+    devices = [device for part in parts for device in part.devices]
+    own = [rank for part in parts for rank in part.ranks]
+    rank = [_rank(trace, device) for device in devices] if devices else own
+    order = np.argsort(np.array(rank, dtype=np.int64), kind="stable")
+    before = np.cumsum([0, *(len(part.ranks) for part in parts)]).tolist()
+    turn = np.argsort(order)
+    place = np.concatenate([turn[at + one.place] for one, at in zip(parts, before, strict=False)])
+    sort = np.argsort(place, kind="stable")
+    columns: dict[str, Any] = {
+        name: np.concatenate([getattr(part, name) for part in parts])[sort] for name in _COLUMNS
     }
-    sort = np.argsort(columns["place"], kind="stable")
-    alone = [one for part in parts for one in part.alone]
+    told = joined_facts([part.told for part in parts]).taken(sort)
+    alone, work = (
+        tuple(several[at] for at in order.tolist()) if several else ()
+        for several in (
+            [one for part in parts for one in getattr(part, name)] for name in ("alone", "work")
+        )
+    )
+    ranks = rank_labels([rank[at] for at in order.tolist()])
     return CommRecords(
-        ranks=_labels(rank[order].tolist()),
-        devices=tuple(order.tolist()),
-        groups=tuple(known),
-        alone=tuple(alone[at] for at in order.tolist()),
-        **{name: column[sort] for name, column in columns.items()},
+        ranks=ranks,
+        devices=tuple(devices[at] for at in order.tolist()) if devices else (),
+        alone=alone,
+        place=place[sort],
+        **columns,
+        work=work,
+        told=told,
+        **_grouped(told, columns["kind"], place[sort], ranks),
     )
 
 
-def _rank(linked: LinkedTrace, device: int) -> int:
-    trace = linked.trace
+def _grouped(
+    told: GroupFacts, kind: IntArray, place: IntArray, ranks: Sequence[int]
+) -> dict[str, Any]:
+    """Return the columns that take all ranks to know: groups, and peers of sends."""
+    group, known = told.groups(place, ranks)
+    peer, pairs = np.full(len(kind), -1, dtype=np.int64), np.flatnonzero(np.isin(kind, _SIDES))
+    peer[pairs] = peers(told.other_side[pairs], group[pairs], known, place[pairs], ranks)
+    roles = with_roles(known, _kinds_of(kind, group, len(known)))
+    return {"group": group, "groups": roles, "peer": peer}
+
+
+def _kinds_of(kind: IntArray, group: IntArray, count: int) -> list[frozenset[str]]:
+    """Return the kinds of collective that each group ran."""
+    known = kind >= 0
+    ran = places_of(group[known], kind[known], count)
+    return [frozenset(KINDS[one] for one in mine) for mine in ran]
+
+
+def _rank(trace: Trace, device: int) -> int:
     rank = trace.ranks[int(numbers(trace.devices["process"])[device])]
     return device if rank is None else rank
 
 
-def _labels(ranks: Sequence[int]) -> tuple[int, ...]:
-    """Return the ranks, or the numbers of the devices where these do not tell them apart."""
-    return tuple(ranks) if len(set(ranks)) == len(ranks) else tuple(range(len(ranks)))
+def _work(linked: LinkedTrace, account: DeviceAccount) -> Intervals:
+    """Return when a device worked, communication apart."""
+    work = ~is_top(linked.categorised, "communication", account.rows.row)
+    return Intervals.of(account.rows.start_ns[work], account.rows.end_ns[work])
 
 
 def _of_device(
-    linked: LinkedTrace, account: DeviceAccount, windows: Sequence[Window]
+    linked: LinkedTrace,
+    kernels: BoolArray,
+    account: DeviceAccount,
+    windows: Sequence[Window],
+    busy: Intervals,
 ) -> dict[str, IntArray]:
     rows = account.rows
     mine = is_top(linked.categorised, "communication", rows.row)
-    mine &= is_one_of(linked.trace.activities["kind"], "kernel")[rows.row]
+    mine &= kernels[rows.row]
     start, end = rows.start_ns[mine], rows.end_ns[mine]
-    work = ~is_top(linked.categorised, "communication", rows.row)
-    busy = Intervals.of(rows.start_ns[work], rows.end_ns[work])
     return {
         "row": rows.row[mine],
         "start_ns": start,
@@ -227,11 +280,10 @@ def _step_at(time_ns: IntArray, windows: Sequence[Window]) -> IntArray:
     return np.where((at >= 0) & (time_ns < ends[at]), number[at], ABSENT)
 
 
-def _alone(account: DeviceAccount) -> Intervals:
-    """Return when exactly one activity ran on a device."""
-    rows = account.rows
-    time = np.concatenate([rows.start_ns, rows.end_ns])
-    change = np.repeat(np.array([1, -1]), len(rows.start_ns))
+def alone(start_ns: IntArray, end_ns: IntArray) -> Intervals:
+    """Return when exactly one of the activities of a device ran."""
+    time = np.concatenate([start_ns, end_ns])
+    change = np.repeat(np.array([1, -1]), len(start_ns))
     order = np.argsort(time, kind="stable")
     time, running = time[order], np.cumsum(change[order])
     single = np.flatnonzero(running[:-1] == 1)
@@ -245,63 +297,90 @@ class _Facts:
         self._linked, self._rows = linked, rows
         self._activities, self._ops = linked.trace.activities, linked.trace.ops
         self._op = linked.links.op_of_activity[rows]
+        self.told = Told(linked, rows)
         self.stream = numbers(self._activities["stream"], ABSENT)[rows]
 
     def kind(self, place: IntArray) -> IntArray:
         """Return the kind of each kernel as a place in KINDS, -1 where it is not known."""
-        own = self._named(self._activities, self._rows)
-        of_op = self._named(self._ops, self._op)
-        told = np.where(own >= 0, own, of_op)
+        code, texts = self.told.texts("collective")
+        told = taken(_kinds(texts, code), code)
         around = self._around()
         # Several kinds are made of sends and receives: what the framework calls it counts.
         parts = np.array([kind in POINT_TO_POINT for kind in KINDS] + [True])
         told = np.where((around >= 0) & parts[told], around, told)
-        told = np.where(told >= 0, told, _of_streams(told, place, self.stream))
         label = codes(self._activities["name"])[self._rows]
         by_name = taken(_kinds(names(self._activities["name"]), label), label)
+        told = np.where(told >= 0, told, of_streams(told, place, label))
+        told = np.where((told >= 0) | parts[by_name], told, by_name)
+        told = np.where(told >= 0, told, of_streams(told, place, self.stream))
         return np.where(told >= 0, told, by_name)
 
-    def _named(self, table: pa.Table, rows: IntArray) -> IntArray:
-        column = table["collective"]
-        code = taken(codes(column), rows)
-        return taken(_kinds(names(column), code), code)
-
-    def _around(self) -> IntArray:
-        """Return the kind that the annotation around each launch names."""
+    @cached_property
+    def _range(self) -> IntArray:
+        """The annotation of a collective around each launch, as a row of marks, or -1."""
         trace, call = self._linked.trace, self._linked.links.call_of_activity[self._rows]
         label, labels = codes(trace.marks["name"]), names(trace.marks["name"])
         named = np.array([*(bool(_RANGE.match(text)) for text in labels), False])
         marks = host_marks(trace, "annotation")
         marks = marks[named[label[marks]]]
         mark = innermost_mark(trace, marks, instants(trace, call, np.full_like(call, -1)))
-        code = taken(label, taken(marks, mark))
+        return taken(marks, mark)
+
+    def _around(self) -> IntArray:
+        """Return the kind that the annotation around each launch names."""
+        column = self._linked.trace.marks["name"]
+        code = taken(codes(column), self._range)
         by_op = taken(codes(self._ops["name"]), self._op)
         ops = names(self._ops["name"])
         of_op = _kinds([text if _RANGE.match(text) else "" for text in ops], by_op)
-        found = taken(_kinds(labels, code), code)
+        found = taken(_kinds(names(column), code), code)
         return np.where(found >= 0, found, taken(of_op, by_op))
 
-    def groups(self, place: IntArray) -> tuple[IntArray, tuple[CommGroup, ...]]:
-        """Return the group of each kernel, and the groups."""
-        columns = ("collective_group", "collective_group_ranks")
-        code = [codes(self._activities[name])[self._rows] for name in columns]
-        texts = [names(self._activities[name]) for name in columns]
-        size = numbers(self._activities["collective_group_size"], ABSENT)[self._rows]
-        facts = np.stack([*code, size], axis=1)
-        named, first = group_rows((*code, size))
-        told = np.where(code[0] >= 0, named, -1)
-        told = np.where(told >= 0, told, _of_streams(told, place, self.stream))
-        streams, at = ranked(_same_streams(place, self.stream))
-        known, number = ranked(np.where(told >= 0, told, len(first) + at))
-        return number, tuple(
-            _named_group(facts[first[one]].tolist(), texts)
-            if one < len(first)
-            else CommGroup(f"stream {streams[one - len(first)]}", None, None)
-            for one in known.tolist()
+    def _other_side(self, kind: IntArray) -> IntArray:
+        """Return the number in its group of the rank that each sends to, or else receives from."""
+        source, destination = (
+            self.told.numbers(f"collective_{way}") for way in ("source", "destination")
+        )
+        return np.where(kind == SEND, destination, source)
+
+    def sizes(self, kind: IntArray) -> tuple[IntArray, IntArray]:
+        """Return elements that go in and bytes of each message: as told, else as annotated."""
+        elements = self.told.numbers("collective_in_elements")
+        whole = message_bytes(self._linked, self._rows)
+        counted, width = annotated_inputs(self._linked, self._range)
+        is_whole = np.array([*(name in _INPUT_IS_WHOLE for name in KINDS), False])[kind]
+        known = (elements == ABSENT) & is_whole & (counted >= 0) & (width > 0)
+        whole = np.where(known, counted * np.where(known, width, 0), whole)
+        elements = np.where(elements == ABSENT, counted, elements)
+        received = self.told.numbers("collective_out_elements")
+        return np.where(kind == RECV, np.maximum(elements, received), elements), whole
+
+    def groups(self, kind: IntArray) -> GroupFacts:
+        """Return what the kernels tell of their groups."""
+        texts = [self.told.texts(f"collective_{what}") for what in _GROUP_TEXTS]
+        size = self.told.numbers("collective_group_size")
+        which, first = group_rows((*(code for code, _ in texts), size))
+        words = [
+            [labels[at] if at >= 0 else None for at in code[first].tolist()]
+            for code, labels in texts
+        ]
+        return GroupFacts(
+            known=tuple(zip(*words, size[first].tolist(), strict=True)),
+            which=which,
+            call=self.told.numbers("collective_call"),
+            stream=self.stream,
+            other_side=self._other_side(kind),
         )
 
     def sequence(self) -> IntArray:
-        """Return the sequence number that the operator of each collective was given, or ABSENT."""
+        """Return the number that each collective has in its group, or ABSENT.
+
+        That is the framework's, else the one that the operator was given.
+        """
+        own = self.told.numbers("collective_sequence")
+        return np.where(own >= 0, own, self._given())
+
+    def _given(self) -> IntArray:
         column = self._ops["concrete_inputs"]
         code = taken(codes(column), self._op)
         is_comm = taken(codes(self._ops["collective"]), self._op) >= 0
@@ -324,51 +403,6 @@ def kind_of(label: str) -> int:
     letters = re.sub(r"[^a-z0-9]", "", label.lower())
     found = (at for at, words in enumerate(_KINDS.values()) if re.search(words, letters))
     return next(found, -1)
-
-
-def _of_streams(told: IntArray, place: IntArray, stream: IntArray) -> IntArray:
-    """Return the one code that is told of the kernels of each one's stream, -1 for none or more."""
-    found = np.full_like(told, -1)
-    for _, mine in groups(joint_codes(place, stream)):
-        known = np.unique(told[mine][told[mine] >= 0])
-        if len(known) == 1:
-            found[mine] = known[0]
-    return found
-
-
-def _same_streams(place: IntArray, stream: IntArray) -> IntArray:
-    """Return a number per stream that is the same for the streams of one group on all ranks.
-
-    That is the stream's own where all ranks have the same; else that of the stream of the first
-    rank that began communicating as early in turn.
-    """
-    turns = [_in_turn(stream[mine]) for _, mine in groups(place)]
-    if len({frozenset(turn) for turn in turns}) <= 1:
-        return stream
-    longest = max(turns, key=len)
-    same = np.full_like(stream, ABSENT)
-    for (_, mine), turn in zip(groups(place), turns, strict=True):
-        for number, own in zip(longest, turn, strict=False):
-            same[mine[stream[mine] == own]] = number
-    return same
-
-
-def _in_turn(stream: IntArray) -> list[int]:
-    return list(dict.fromkeys(stream.tolist()))
-
-
-def _named_group(facts: Sequence[int], texts: Sequence[Sequence[str]]) -> CommGroup:
-    name, ranks, size = facts
-    listed = _ranks_in(texts[1][ranks]) if ranks >= 0 else None
-    return CommGroup(texts[0][name], listed, size if size > 0 else None)
-
-
-def _ranks_in(text: str) -> tuple[int, ...] | None:
-    """Return the ranks that a text lists; None where it is empty or shortened."""
-    try:
-        return msgspec.json.decode(text, type=tuple[int, ...]) or None
-    except msgspec.DecodeError:
-        return None
 
 
 def _second(text: str) -> int:

@@ -1,40 +1,44 @@
-"""What each rank does between the collectives that end the steps, and how much waiting costs.
+"""What each rank does between the collectives that end the steps.
 
 A cycle of a step is from the end of the last matched collective of the step before to that of the
-step, the same for all ranks. A rank's own time is the cycle less its exposed waiting.
+step, the same for all ranks. A rank's own time is the cycle less its exposed waiting. Where no
+collective is of all ranks each rank has its own last one, of the largest groups that all are in.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from traceflops.ranks.comm_records import CommRecords
 from traceflops.ranks.waits import Waits
-from traceflops.table import ABSENT, IntArray, group_sums
+from traceflops.table import ABSENT, BoolArray, IntArray, group_sums, groups, ranked
 
 Ratios = npt.NDArray[np.float64]
-_Cycle = tuple[int | None, int, int]
-"""A step, and the collectives that its cycle is between."""
+_PARTS: Final = 5
+"""So many cycles, at most, a recording without steps is cut into."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cycles:
     """Times in ns by step (rows) and rank (columns); `length_ns` by step.
 
-    A recording without steps is one cycle, whose step is None.
+    A recording without steps is cut into parts between collectives, whose step is None.
     `busy_ns` is work of the device other than communication, `exposed_ns` exposed waiting.
-    `lost_ns` is by how much the step would be shorter, at most, if this rank had come to every
-    collective as early as the second latest; nothing for ties.
+    `held_ns` is waiting without other work than communication (`Waits.held_ns`), of each collective
+    less the error of the clocks. `of_collective` is the cycle in which each collective ends, -1 for
+    none.
     """
 
     steps: tuple[int | None, ...]
     length_ns: IntArray
     exposed_ns: IntArray
+    held_ns: IntArray
     busy_ns: IntArray
-    lost_ns: IntArray
+    of_collective: IntArray
 
     @property
     def own_ns(self) -> IntArray:
@@ -52,74 +56,83 @@ class Cycles:
         own = float(self.own_ns.mean(axis=1).sum()) if len(self.steps) else 0.0
         return float(self.length_ns.sum()) / own if own > 0 else None
 
+    @property
+    def count(self) -> int:
+        """Return the number of steps, 1 for a recording without."""
+        return sum(step is not None for step in self.steps) or 1
 
-def cycles(records: CommRecords, waits: Waits) -> Cycles:
-    """Return the cycles of all steps that follow another one with a collective of all ranks."""
-    ranks, row = len(records.ranks), waits.row
-    size = np.bincount(waits.collective, minlength=len(waits.first))
-    step = records.step[row[waits.first + size - 1]]
-    closing = _closing(np.where(size == ranks, step, ABSENT), waits.ended_ns)
-    pairs: list[_Cycle] = [
-        (number, closing[number - 1], after)
-        for number, after in closing.items()
-        if number - 1 in closing
-    ] or _whole_recording(np.flatnonzero(size == ranks))
-    before, after = (np.array([pair[at] for pair in pairs], dtype=np.int64) for at in (1, 2))
-    place = records.place[row]
-    busy = _at(waits, before, after, place, records.busy_ns[row], ranks)
-    cycle = _cycle_of(waits.ended_ns, before, after)
-    lost = np.zeros(len(row), dtype=np.int64)
-    lost[waits.first + size - 1] = waits.lost_ns
+
+def cycles(records: CommRecords, waits: Waits, chosen: BoolArray | None = None) -> Cycles:
+    """Return the cycles of all steps that follow another one, of those whose end is `chosen`."""
+    ranks = len(records.ranks)
+    place, wanted = records.place[waits.row], np.ones(len(waits.row), dtype=np.bool_)
+    wanted = wanted if chosen is None else chosen[waits.row]
+    step = records.step[waits.row[waits.final]][waits.collective]
+    closes = np.flatnonzero(_closing(waits, place, ranks))
+    steps, last = _last_of(step[closes], closes, place, waits, ranks)
+    pairs = np.flatnonzero((np.diff(steps) == 1) & wanted[last[1:]].any(axis=1))
+    before, after = last[pairs], last[pairs + 1]
+    if not len(pairs):
+        before, after = _parts(closes[wanted[closes]], place, ranks)
+    ended = waits.ended_ns[waits.collective]
+    begin, end = ended[before].max(axis=1), ended[after].max(axis=1)
+    cycle = _cycle_of(waits.ended_ns, begin, end)
+    of_row = cycle[waits.collective]
+    held = np.maximum(waits.held_ns - waits.error_ns, 0)
+    busy = records.busy_ns[waits.row]
     return Cycles(
-        tuple(number for number, *_ in pairs),
-        waits.ended_ns[after] - waits.ended_ns[before],
-        _sums(waits.exposed_ns, cycle[waits.collective], place, (len(pairs), ranks)),
-        busy,
-        _sums(lost, cycle[waits.collective], place, (len(pairs), ranks)),
+        tuple(steps[pairs + 1].tolist() or [None] * len(before)),
+        end - begin,
+        _sums(waits.exposed_ns, of_row, place, before.shape),
+        _sums(held, of_row, place, before.shape),
+        busy[after] - busy[before],
+        cycle,
     )
 
 
-def _whole_recording(whole: IntArray) -> list[_Cycle]:
-    """Return one cycle from the first to the last collective of all ranks, if there are two."""
-    return [(None, int(whole[0]), int(whole[-1]))] if len(whole) > 1 else []
+def _closing(waits: Waits, place: IntArray, ranks: int) -> BoolArray:
+    """Return which matched records are of collectives of as many ranks as all ranks have some."""
+    size = waits.size[waits.collective]
+    largest = np.zeros(ranks, dtype=np.int64)
+    np.maximum.at(largest, place, size)
+    return np.asarray(size >= largest.min())
 
 
-def _closing(step: IntArray, ended_ns: IntArray) -> dict[int, int]:
-    """Return the collective of each step that ends last."""
-    order = np.lexsort((ended_ns, step))
-    return {int(step[at]): at for at in order.tolist() if step[at] != ABSENT}
+def _last_of(
+    step: IntArray, rows: IntArray, place: IntArray, waits: Waits, ranks: int
+) -> tuple[IntArray, IntArray]:
+    """Return the steps in which all ranks have some of the rows, and the last to end of each."""
+    known = step != ABSENT
+    steps, which = ranked(step[known])
+    rows = rows[known]
+    order = np.argsort(waits.ended_ns[waits.collective[rows]], kind="stable")
+    last = np.full((len(steps), ranks), -1, dtype=np.int64)
+    last[which[order], place[rows[order]]] = rows[order]  # what is written last stays
+    whole = (last >= 0).all(axis=1)
+    return steps[whole], last[whole]
 
 
-def _at(
-    waits: Waits,
-    before: IntArray,
-    after: IntArray,
-    place: IntArray,
-    values: IntArray,
-    ranks: int,
-) -> IntArray:
-    """Return by how much a value of each rank grows between two collectives of all ranks."""
-
-    def of(collectives: IntArray) -> IntArray:
-        rows = waits.first[collectives][:, None] + np.arange(ranks)
-        found = np.empty((len(collectives), ranks), dtype=np.int64)
-        np.put_along_axis(found, place[rows], values[rows], axis=1)
-        return found
-
-    return of(after) - of(before)
+def _parts(rows: IntArray, place: IntArray, ranks: int) -> tuple[IntArray, IntArray]:
+    """Return by rank the rows that parts of a recording are between: as many in each."""
+    mine = [rows[at] for _, at in groups(place[rows])]
+    count = min(map(len, mine), default=0) if len(mine) == ranks else 0
+    cuts = np.linspace(0, count - 1, min(count, _PARTS + 1)).astype(np.int64)
+    edges = np.array([one[cuts] for one in mine] if count else [], dtype=np.int64)
+    edges = edges.reshape(-1 if count else ranks, len(cuts)).T
+    return edges[:-1], edges[1:]
 
 
-def _cycle_of(ended_ns: IntArray, before: IntArray, after: IntArray) -> IntArray:
+def _cycle_of(ended_ns: IntArray, begin_ns: IntArray, end_ns: IntArray) -> IntArray:
     """Return the cycle in which each collective ends, -1 for none."""
-    if not len(after):
+    if not len(end_ns):
         return np.full(len(ended_ns), -1, dtype=np.int64)
-    at = np.searchsorted(ended_ns[after], ended_ns)
-    inside = np.minimum(at, len(after) - 1)
-    is_in = (at < len(after)) & (ended_ns > ended_ns[before[inside]])
+    at = np.searchsorted(end_ns, ended_ns)
+    inside = np.minimum(at, len(end_ns) - 1)
+    is_in = (at < len(end_ns)) & (ended_ns > begin_ns[inside])
     return np.where(is_in, inside, -1)
 
 
-def _sums(values: IntArray, cycle: IntArray, place: IntArray, shape: tuple[int, int]) -> IntArray:
+def _sums(values: IntArray, cycle: IntArray, place: IntArray, shape: tuple[int, ...]) -> IntArray:
     known = cycle >= 0
     key = cycle[known] * shape[1] + place[known]
     return group_sums(key, values[known], shape[0] * shape[1]).reshape(shape)

@@ -2,7 +2,8 @@
 
 By sequence number where the framework gives one; else in the order of start within the group, with
 the shift between two ranks at which most kinds and sizes agree. A match is impossible if one rank's
-end lies before another's start: then kernels match that overlap in time, in order.
+end lies before another's start: then kernels match that overlap in time, in order. Sends match the
+receives of the rank that they are to, in order.
 """
 
 from __future__ import annotations
@@ -15,17 +16,22 @@ from typing import Final
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from traceflops.ranks.comm_records import KINDS, CommRecords
-from traceflops.table import ABSENT, BoolArray, IntArray, joint_codes
+from traceflops.ranks.comm_records import EXCHANGE, KINDS, RECV, SEND, CommRecords
+from traceflops.table import ABSENT, BoolArray, IntArray, groups, joint_codes
 
 _LARGEST_SHIFT: Final = 64
 _NEIGHBOURS: Final = 15
 """Matches on either side whose ends tell the difference of two clocks at a place."""
 _CLOSE_NS: Final = 50_000
 """Ends of one collective lie closer together than that, but for what clocks differ."""
+_APART_NS: Final = 1_000_000
+"""Ends that lie farther apart, beyond what the clocks around differ, are of no collective."""
 _NEARLY: Final = 0.8
 _ROOTED: Final = frozenset({"broadcast", "reduce", "gather", "scatter"})
-"""Collectives in which a rank may leave before the last one comes."""
+_LEAVING: Final = _ROOTED | {"send"}
+"""Kinds whose kernel may end before the last rank comes."""
+_MOST: Final = 0.9
+"""So many of the exchanges of more than two ranks match if all of these take part in each."""
 _UNEVEN: Final = KINDS.index("all_to_all")
 """The kind in which ranks put in different amounts."""
 Pairs = tuple[IntArray, IntArray]
@@ -48,16 +54,39 @@ def matched(records: CommRecords) -> Matches:
     """Return which records are of one collective on all recorded ranks of its group."""
     collective = np.full(len(records), -1, dtype=np.int64)
     count = impossible = 0
-    for group in range(len(records.groups)):
-        members = records.members(group)
-        if len(members) < 2:
+    for together, mine in groups(_together(records)):
+        members = [mine[places] for _, places in groups(records.place[mine])]
+        if together < 0 or len(members) < 2:
             continue
         table, wrong = _of_group(records, members)
+        table = _without_pairs(records, members, table)
         impossible += wrong
         number = np.arange(count, count + len(table))
         collective[table] = number[:, None]
         count += len(table)
     return Matches(_in_time(records, collective, count), count, impossible)
+
+
+def _together(records: CommRecords) -> IntArray:
+    """Return a number per record that is the same for what may match, -1 for what cannot.
+
+    That is the group, and of sends and receives also from which rank to which.
+    """
+    own, peer, many = records.place, records.peer, len(records.ranks)
+    way = np.where(records.kind == SEND, own * many + peer, peer * many + own)
+    key = joint_codes(records.group, np.where(records.is_pair, way, -1))
+    return np.where(records.is_pair & (peer < 0), -1, key)
+
+
+def _without_pairs(records: CommRecords, members: Sequence[IntArray], table: IntArray) -> IntArray:
+    """Return the matches without exchanges between some of more than two ranks.
+
+    Kernels of an exchange do not say whom it is with. It is of all ranks if nearly all match.
+    """
+    exchange = records.kind[table[:, 0]] == EXCHANGE
+    most = max(int((records.kind[rows] == EXCHANGE).sum()) for rows in members)
+    are_pairs = len(members) > 2 and exchange.sum() < _MOST * most
+    return table[~exchange] if are_pairs else table
 
 
 def _in_time(records: CommRecords, collective: IntArray, count: int) -> IntArray:
@@ -98,6 +127,8 @@ def _of_two(records: CommRecords, one: IntArray, other: IntArray) -> tuple[Pairs
 def _by_sequence(records: CommRecords, one: IntArray, other: IntArray) -> Pairs | None:
     """Return the pairs with equal sequence numbers, None where these do not number collectives."""
     first, second = records.sequence[one], records.sequence[other]
+    if records.is_pair[one].any():  # each rank counts those to all others together
+        return None
     for numbers in (first, second):
         if len(numbers) < 2 or numbers[0] < 0 or (np.diff(numbers) <= 0).any():
             return None
@@ -140,10 +171,13 @@ def _best(records: CommRecords, candidates: Iterable[Pairs]) -> Pairs:
     """Return the way that matches most, of those that match nearly as much with ends as close."""
     found = []
     for pairs in candidates:
-        possible = _are_possible(records, pairs, _local_offsets(records, pairs))
-        found.append((2 * int(possible.sum()) - len(possible), _spread_ns(records, pairs), pairs))
-    most = max(count for count, *_ in found)
-    enough = [way for way in found if way[0] >= _NEARLY * most]
+        offset, apart = _local_offsets(records, pairs), _end_difference(records, pairs)
+        fits = _are_possible(records, pairs, offset) & (np.abs(apart - offset) <= _APART_NS)
+        mean_ns = float(np.abs(apart - np.median(apart)).mean()) if len(apart) else 0.0
+        score = 2 * int(fits.sum()) - len(fits), -mean_ns
+        found.append((score, _spread_ns(records, pairs), pairs))
+    most = max(count for (count, _), *_ in found)
+    enough = [way for way in found if way[0][0] >= _NEARLY * most]
     closest = max(_CLOSE_NS, min(spread for _, spread, _ in enough))
     return max((way for way in enough if way[1] <= closest), key=itemgetter(0))[-1]
 
@@ -157,17 +191,30 @@ def _shifted(records: CommRecords, one: IntArray, other: IntArray, shift: int) -
 
 
 def _overlapping(records: CommRecords, one: IntArray, other: IntArray, offset: int) -> Pairs:
-    """Return the equal pairs that overlap in time, in order; `offset` is added to the other's."""
+    """Return the equal pairs that overlap in time, in order; `offset` is added to the other's.
+
+    One that ends closer to another than to this is not its match.
+    """
     pairs: list[tuple[int, int]] = []
     left = right = 0
     equal, start, end = _signatures(records), records.start_ns, records.end_ns
+
+    def is_nearer(rows: IntArray, at: int, other_end: int) -> bool:
+        """Return whether the one after a place is equal to it and ends nearer to another."""
+        this, after = rows[at : at + 2] if at + 1 < len(rows) else (rows[at], rows[at])
+        nearer = abs(end[after] - other_end) < abs(end[this] - other_end)
+        return bool(nearer and equal[after] == equal[this])
+
     while left < len(one) and right < len(other):
         mine, its = int(one[left]), int(other[right])
         before = end[mine] < start[its] + offset
         after = end[its] + offset < start[mine]
         if not before and not after and equal[mine] == equal[its]:
-            pairs.append((mine, its))
-            left, right = left + 1, right + 1
+            skips = is_nearer(one, left, end[its] + offset)
+            passes = not skips and is_nearer(other, right, end[mine] - offset)
+            if not skips and not passes:
+                pairs.append((mine, its))
+            left, right = left + (not passes), right + (not skips)
         elif end[mine] <= end[its] + offset:
             left += 1
         else:
@@ -177,7 +224,11 @@ def _overlapping(records: CommRecords, one: IntArray, other: IntArray, offset: i
 
 
 def _end_difference(records: CommRecords, pairs: Pairs) -> IntArray:
-    return records.end_ns[pairs[0]] - records.end_ns[pairs[1]]
+    """Return by how much the ends of pairs differ; that of the pair before where one may leave."""
+    difference = records.end_ns[pairs[0]] - records.end_ns[pairs[1]]
+    together = np.flatnonzero(~is_rooted(records.kind[pairs[0]]))
+    before = np.searchsorted(together, np.arange(len(difference)), side="right") - 1
+    return difference[together[before.clip(0)]] if len(together) else difference
 
 
 def _spread_ns(records: CommRecords, pairs: Pairs) -> float:
@@ -188,11 +239,15 @@ def _spread_ns(records: CommRecords, pairs: Pairs) -> float:
 
 def _local_offsets(records: CommRecords, pairs: Pairs) -> IntArray:
     """Return by how much the clocks differ at each pair: the median over its neighbours."""
-    difference = _end_difference(records, pairs)
-    if len(difference) < 2:
-        return np.zeros_like(difference)
-    wings = min(_NEIGHBOURS, len(difference) - 1)
-    padded = np.pad(difference, wings, mode="reflect")
+    return running_medians(_end_difference(records, pairs))
+
+
+def running_medians(values_ns: IntArray) -> IntArray:
+    """Return the median of the times around each one; it steps where they do."""
+    if len(values_ns) < 2:
+        return np.zeros_like(values_ns)
+    wings = min(_NEIGHBOURS, -(-len(values_ns) // 3))
+    padded = np.pad(values_ns, wings, mode="reflect")
     middle = np.median(sliding_window_view(padded, 2 * wings + 1), axis=1)
     return np.asarray(middle.astype(np.int64))
 
@@ -201,20 +256,31 @@ def _are_possible(records: CommRecords, pairs: Pairs, offset: IntArray) -> BoolA
     """Return for which pairs neither ended before the other started."""
     one, other = pairs
     start, end = records.start_ns, records.end_ns
-    rooted = np.array([kind in _ROOTED for kind in KINDS] + [False])[records.kind[one]]
-    overlap = (end[one] >= start[other] + offset) & (end[other] + offset >= start[one])
-    return np.asarray(overlap | rooted)
+    leaving = np.array([kind in _LEAVING for kind in KINDS] + [False])
+    first = (end[one] >= start[other] + offset) | leaving[records.kind[one]]
+    second = (end[other] + offset >= start[one]) | leaving[records.kind[other]]
+    return np.asarray(first & second)
+
+
+def is_rooted(kind: IntArray) -> BoolArray:
+    """Return in which kinds of collectives a rank may leave before the last one comes."""
+    return np.array([kind in _ROOTED for kind in KINDS] + [False])[kind]
 
 
 def _signatures(records: CommRecords) -> IntArray:
     """Return a number per record that is equal where kind and size are."""
     elements = np.where(records.kind == _UNEVEN, ABSENT, records.elements)
-    return joint_codes(records.kind, elements)
+    return joint_codes(_transfers(records.kind), elements)
+
+
+def _transfers(kind: IntArray) -> IntArray:
+    """Return some kinds, receives as the sends that they belong to."""
+    return np.where(kind == RECV, SEND, kind)
 
 
 def _are_equal(records: CommRecords, one: IntArray, other: IntArray) -> BoolArray:
     """Return which pairs are of one kind and size; what is not known is equal."""
-    kind, size = records.kind, records.elements
-    same_kind = (kind[one] == kind[other]) | (kind[one] < 0) | (kind[other] < 0)
+    first, second, size = records.kind[one], records.kind[other], records.elements
+    same_kind = (_transfers(first) == _transfers(second)) | (first < 0) | (second < 0)
     same_size = (size[one] == size[other]) | (size[one] < 0) | (size[other] < 0)
-    return np.asarray(same_kind & (same_size | (kind[one] == _UNEVEN)))
+    return np.asarray(same_kind & (same_size | (first == _UNEVEN)))

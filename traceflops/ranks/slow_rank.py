@@ -1,55 +1,72 @@
-"""Which rank the others wait for, if it is one, and why it is late.
+"""Which rank the others wait for, if it is one or a few, and why it is late.
 
-A rank is blamed if most of the time lost to late ranks is due to it, more than chance gives one of
-so many equal ranks; or if one delay of it alone costs much. Why is told by what it does between
-the ends of steps: its kernels take longer, or it is idle for longer than the median of the others.
+Ranks are blamed if their own time exceeds that of the others by more than chance gives one of so
+many equal ranks; or if one delay of them alone costs much. Why is told by what the worst does
+between the ends of steps: its kernels take longer, or it is idle for longer than the others.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import comb, log, log1p
 from typing import Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from traceflops.attribution import Culprit, IdleCulprits, idle_culprits
+from traceflops.attribution import Culprit
 from traceflops.ranks.comm_records import CommRecords
 from traceflops.ranks.cycles import Cycles
-from traceflops.table import IntArray, axes, codes, group_sums, names, numbers, product_of
-from traceflops.timeline import is_top
-from traceflops.units import kernel_name
-from traceflops.windows import Prepared
+from traceflops.ranks.late_causes import (
+    UNKNOWN,
+    Cause,
+    KernelSums,
+    by_idle,
+    by_kernels,
+    idle_of_device,
+    kernel_sums,
+)
+from traceflops.table import IntArray, Trace, codes, names, numbers
+from traceflops.timeline import Window
+from traceflops.windows import LAST_STEP, Prepared
 
-UNKNOWN_CAUSE: Final = "unknown"
 _WORTH: Final = 0.01
 """Share of the time of the steps that is worth blaming somebody for."""
-_MOST: Final = 0.5
-_DEVIATIONS: Final = 3.0
-"""By so many standard deviations a rank is late more often than one of equal ranks."""
-_LONE: Final = 0.05
+_APART: Final = 1 / 3
+"""By so much of its own lateness a rank is apart from those that are not late."""
+_DEVIATIONS: Final = 2.6
+"""So many standard deviations are no chance where nobody chose which ranks to look at."""
+_LONE: Final = 0.02
 """Share of the time that one delay must cost to be blamed though it is the only one."""
-_ALIKE: Final = 0.7
-"""Share of the time of kernels that is slower by about one factor where the clocks are low."""
-_AT_LEAST: Final = 0.4
-"""By so much of that factor a kernel must be slower to be one of them."""
+_OUTLIER: Final = 3
+"""So many times as long as any delay of the others it must be."""
+_EACH: Final = 0.04
+"""Share of each of several cycles lost to a single rank that is no chance, few as they may be."""
+_SCARCE: Final = 6
+"""With so many cycles of other ranks to compare with, both must be twice as much."""
+_PIPELINE: Final = re.compile(r"(^|[^a-z])(pp|pipeline)([^a-z]|$)", re.IGNORECASE)
 Ratios = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class SlowRank:
-    """The rank that others wait for; times in ns per step.
+    """The rank that others wait for, the worst of `ranks` if several are late; times are per step.
 
     `cause` is `slow_clock` (all kernels are slower by one factor), `slow_kernel` (some are),
-    `more_work` (more or larger launches), a class of idle culprits, or `unknown`; `label` names the
-    kernel or the culprit. `own_ns`, `busy_ns` and `idle_ns` are what it has more of than the median
-    of the others. `share` is its part of all time lost to late ranks, `sporadic` says that most of
-    that is one step.
+    `more_work` (more or larger launches), `checkpoint`,
+    `gc_pause`, `memory_pressure`, a class of idle culprits or `unknown`;
+    `label` names the kernel or the culprit. `lost_ns_per_step` is by how much own times exceed
+    those of all ranks that are not late; `share` is its part of what is lost so to any rank.
+    `own_ns`, `busy_ns` and `idle_ns` are what it has more of than the median of these. `position`
+    says what several late ranks have in common. `sporadic` says that few steps have most of it:
+    `steps`.
     """
 
     rank: int
+    ranks: tuple[int, ...]
+    position: str
     cause: str
     label: str
     factor: float | None
@@ -59,192 +76,209 @@ class SlowRank:
     busy_ns: int
     idle_ns: int
     sporadic: bool
-
-
-def blamed(cycles: Cycles) -> int | None:
-    """Return the place of the rank that is to blame for waiting, None where it is none."""
-    lost = cycles.lost_ns.astype(np.float64)
-    total, length = lost.sum(), float(cycles.length_ns.sum())
-    if not total or not length:
-        return None
-    of_rank = lost.sum(axis=0)
-    worst = int(of_rank.argmax())
-    if of_rank[worst] < _WORTH * length:
-        return None
-    fair = 1 / lost.shape[1]
-    spread = np.sqrt((lost.sum(axis=1) ** 2).sum() / total**2 * fair * (1 - fair))
-    is_often = of_rank[worst] / total >= max(_MOST, fair + _DEVIATIONS * spread)
-    return worst if is_often or lost[:, worst].max() >= _LONE * length else None
-
-
-def slow_rank(work: RankWork, cycles: Cycles, records: CommRecords) -> SlowRank | None:
-    """Return the rank to blame and why, None where there is none."""
-    worst = blamed(cycles)
-    if worst is None:
-        return None
-    own, busy = (_more(values.mean(axis=0), worst) for values in (cycles.own_ns, cycles.busy_ns))
-    lost = cycles.lost_ns[:, worst]
-    found = SlowRank(
-        rank=records.ranks[worst],
-        cause=UNKNOWN_CAUSE,
-        label="",
-        factor=None,
-        lost_ns_per_step=round(int(lost.sum()) / len(lost)),
-        share=float(lost.sum() / cycles.lost_ns.sum()),
-        own_ns=own,
-        busy_ns=busy,
-        idle_ns=own - busy,
-        sporadic=bool(2 * lost.max() > lost.sum() and len(lost) > 2),
-    )
-    if found.busy_ns >= found.idle_ns:
-        return _by_kernels(found, work.kernels(), worst)
-    usual = int(np.argsort(cycles.own_ns.sum(axis=0), kind="stable")[(len(records.ranks) - 1) // 2])
-    return _by_idle(found, work.idle(worst), work.idle(usual))
-
-
-def _more(values: Ratios, place: int) -> int:
-    """Return what a rank has more of than the median of the others."""
-    return round(float(values[place] - np.median(np.delete(values, place))))
+    steps: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class KernelSums:
-    """Launches, their time and their threads by rank (rows) and name of kernel (columns)."""
+class Late:
+    """The places of the ranks that are late, the worst first, and of those that are not.
 
-    names: tuple[str, ...]
-    count: IntArray
-    time_ns: IntArray
-    threads: IntArray
+    `lost_ns` is, by cycle, by how much the longest own time of the first exceeds that of the
+    others, `gap_ns` the same of their means.
+    """
 
-    @classmethod
-    def joined(cls, parts: Sequence[KernelSums]) -> KernelSums:
-        """Return those of all ranks, one below the other."""
-        every = dict.fromkeys(name for part in parts for name in part.names)
-        place = {name: at for at, name in enumerate(every)}
+    places: IntArray
+    rest: IntArray
+    lost_ns: Ratios
+    gap_ns: Ratios
 
-        def of(column: str) -> IntArray:
-            rows = []
-            for part in parts:
-                values = getattr(part, column)
-                row = np.zeros((len(values), len(place)), dtype=np.int64)
-                row[:, [place[name] for name in part.names]] = values
-                rows.append(row)
-            return np.concatenate(rows)
 
-        return cls(tuple(place), of("count"), of("time_ns"), of("threads"))
+def late_ranks(cycles: Cycles) -> Late | None:
+    """Return who is to blame for waiting, None where it is nobody."""
+    own = (cycles.length_ns[:, None] - cycles.held_ns).astype(np.float64)
+    if not own.size or own.shape[1] < 2:
+        return None
+    more = own - np.median(own, axis=1, keepdims=True)
+    mean = more.mean(axis=0)
+    order = np.argsort(-mean, kind="stable")
+    apart = -np.diff(mean[order])[: max(1, len(order) // 2)]
+    count = int(apart.argmax()) + 1
+    late, rest = order[:count], order[count:]
+    gap = own[:, late].mean(axis=1) - own[:, rest].mean(axis=1)
+    lost = own[:, late].max(axis=1) - own[:, rest].max(axis=1)
+    length = float(cycles.length_ns.sum())
+    often = gap.sum() >= _WORTH * length and _is_more_than_chance(more, count, gap.mean())
+    scarce = 1 + _SCARCE / more[:, rest].size
+    alone = lost.max() >= scarce * max(_LONE * length, _OUTLIER * more[:, rest].max())
+    always = count == 1 < len(lost) and bool((lost >= _EACH * cycles.length_ns).all())
+    is_apart = apart[count - 1] >= _APART * mean[order[0]]
+    return Late(late, rest, lost, gap) if is_apart and (often or always or alone) else None
 
-    @property
-    def used(self) -> KernelSums:
-        """Return the same without names that no rank launched."""
-        mine = np.flatnonzero(self.count.sum(axis=0))
-        names = tuple(self.names[at] for at in mine.tolist())
-        return KernelSums(names, self.count[:, mine], self.time_ns[:, mine], self.threads[:, mine])
+
+def _is_more_than_chance(more: Ratios, late: int, gap_ns: float) -> bool:
+    """Return whether equal ranks would hardly ever have such a mean gap between some and the rest.
+
+    That is t of Student, by what each rank varies from cycle to cycle, as z by Wallace (1959). The
+    more ways there are to take so many of the ranks, the more it must be.
+    """
+    count, ranks = more.shape
+    free = (count - 1) * (ranks - 1)
+    if not free or gap_ns <= 0:
+        return False
+    square = float(((more - more.mean(axis=0)) ** 2).sum())
+    error = max(1.0, square / free * (1 / late + 1 / (ranks - late)) / count)
+    score = ((8 * free + 1) / (8 * free + 3)) ** 2 * free * log1p(gap_ns**2 / error / free)
+    return bool(score >= _DEVIATIONS**2 + 2 * log(comb(ranks, late)))
 
 
 class RankWork(Protocol):
-    """What the ranks did in the chosen windows; ranks are places."""
+    """What the devices of the ranks did; `trace` describes them."""
 
-    def kernels(self) -> KernelSums:
-        """Return what kernels ran, communication apart."""
+    @property
+    def trace(self) -> Trace:
+        """Return a trace of the same processes and devices."""
 
-    def idle(self, place: int) -> Mapping[tuple[str, str], int]:
-        """Return the idle time of a rank by class and name of what its host did."""
+    @property
+    def windows(self) -> Mapping[int, tuple[Window, ...]]:
+        """Return the windows by device."""
+
+    def kernels(self, devices: Sequence[int], steps: Sequence[int | None]) -> KernelSums:
+        """Return what ran on devices in some steps, if they are known apart."""
+
+    def idle(self, device: int, steps: Sequence[int | None]) -> Sequence[Culprit]:
+        """Return what the host of a device did while that was idle, in such steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedWork:
-    """The work of the ranks of a prepared trace, one by device."""
+    """The work that a prepared trace tells."""
 
     prepared: Prepared
-    devices: tuple[int, ...]
 
-    def kernels(self) -> KernelSums:
-        """Return what kernels ran, communication apart."""
-        return kernel_sums(self.prepared, self.devices)
+    @property
+    def trace(self) -> Trace:
+        """Return the trace."""
+        return self.prepared.trace
 
-    def idle(self, place: int) -> dict[tuple[str, str], int]:
-        """Return the idle time of a rank by class and name of what its host did."""
-        return idle_by_owner(idle_of_device(self.prepared, self.devices[place]).culprits)
+    @property
+    def windows(self) -> Mapping[int, tuple[Window, ...]]:
+        """Return the windows by device."""
+        return self.prepared.windows
 
+    def kernels(self, devices: Sequence[int], steps: Sequence[int | None]) -> KernelSums:
+        """Return what ran on devices in some steps; where these are none, in chosen windows."""
+        return kernel_sums(_within(self.prepared, steps), devices)
 
-def kernel_sums(prepared: Prepared, devices: Sequence[int]) -> KernelSums:
-    """Return what kernels ran on some devices in the chosen windows, communication apart."""
-    activities, chosen = prepared.trace.activities, prepared.chosen
-    row = chosen.row[~is_top(prepared.linked.categorised, "communication", chosen.row)]
-    name, labels = codes(activities["name"])[row], names(activities["name"])
-    place = np.full(max(devices, default=-1) + 1, -1, dtype=np.int64)
-    place[list(devices)] = np.arange(len(devices))
-    key = place[numbers(activities["device"])[row]] * len(labels) + name
-    shape = (len(devices), len(labels))
-    grid, block = (product_of(axes(activities[name]))[row] for name in ("grid", "block"))
-    threads = np.where((grid > 0) & (block > 0), grid * block, 0)
+    def idle(self, device: int, steps: Sequence[int | None]) -> tuple[Culprit, ...]:
+        """Return what the host of a device did while that was idle, in such steps."""
+        return idle_of_device(_within(self.prepared, steps), device)
 
-    def of(values: IntArray) -> IntArray:
-        return group_sums(key, values, shape[0] * shape[1]).reshape(shape)
-
-    durations = numbers(activities["dur_ns"])[row]
-    return KernelSums(tuple(labels), of(np.ones_like(row)), of(durations), of(threads))
+    def usual_steps(self) -> tuple[int, ...]:
+        """Return the steps that are compared: chosen ones, and the last, that follow another."""
+        every = [one for windows in self.windows.values() for one in windows]
+        wanted = {one.step for one in every if one.used or one.left_out == LAST_STEP} - {None}
+        seen = {one.step for one in every}
+        return tuple(sorted(one for one in wanted if one is not None and one - 1 in seen))
 
 
-def _by_kernels(found: SlowRank, sums: KernelSums, worst: int) -> SlowRank:
-    """Return why the kernels of a rank take longer than the median of the others."""
-    others = np.delete(np.arange(len(sums.count)), worst)
-    count, usual_count = sums.count[worst], np.median(sums.count[others], axis=0)
-    each = _ratio(sums.time_ns[worst], count)
-    usual = _ratio(sums.time_ns[others].sum(axis=0), sums.count[others].sum(axis=0))
-    both = np.flatnonzero((count > 0) & (usual_count > 0) & (usual > 0))
-    slower = (each - usual)[both] * np.minimum(count, usual_count)[both]
-    extra = (sums.time_ns[worst] - np.median(sums.time_ns[others], axis=0)).clip(0)
-    threads = _ratio(sums.threads[others].sum(axis=0), sums.count[others].sum(axis=0))
-    larger = _ratio(_ratio(sums.threads[worst], count), threads)
-    if not len(both) or slower.clip(0).sum() < extra.sum() / 2:
-        return replace(found, cause="more_work", label=_name(sums, int(extra.argmax())))
-    top = int(both[slower.argmax()])
-    if larger[top] >= 1 + _AT_LEAST * (each[top] / usual[top] - 1):
-        return replace(found, cause="more_work", label=_name(sums, top))
-    time = (usual * usual_count)[both]
-    factor = float((each[both] / usual[both] * time).sum() / time.sum())
-    alike = each[both] / usual[both] >= 1 + _AT_LEAST * (factor - 1)
-    if factor > 1 and time[alike].sum() >= _ALIKE * time.sum():
-        return replace(found, cause="slow_clock", factor=factor)
-    return replace(
-        found, cause="slow_kernel", label=_name(sums, top), factor=float(each[top] / usual[top])
+def slow_rank(work: RankWork, cycles: Cycles, records: CommRecords) -> SlowRank | None:
+    """Return the rank to blame and why, None where there is none."""
+    late = late_ranks(cycles)
+    if late is None:
+        return None
+    own, busy = (_more(values, late, cycles.count) for values in (-cycles.held_ns, cycles.busy_ns))
+    lost, few = late.lost_ns.clip(0), _few(late.gap_ns)
+    steps = tuple(step for at in few.tolist() if (step := cycles.steps[at]) is not None)
+    usual = late.rest[np.argsort(-cycles.held_ns[:, late.rest].sum(axis=0), kind="stable")]
+    ordered = [int(late.places[0]), *usual.tolist()]
+    busier = busy >= own - busy
+    cause = _cause(work, records, ordered, steps, cycles.steps, busier=busier)
+    return SlowRank(
+        rank=records.ranks[int(late.places[0])],
+        ranks=tuple(sorted(records.ranks[place] for place in late.places.tolist())),
+        position=_position(work.trace, records, late.places),
+        lost_ns_per_step=round(float(lost.sum()) / cycles.count),
+        share=float(lost.sum() / max(1.0, np.abs(late.lost_ns).sum())),
+        own_ns=own,
+        busy_ns=busy,
+        idle_ns=own - busy,
+        sporadic=bool(len(few)),
+        steps=steps,
+        **cause._asdict(),
     )
 
 
-def _ratio(some: Ratios | IntArray, of: Ratios | IntArray) -> Ratios:
-    return np.divide(some, of, out=np.zeros(some.shape), where=of > 0)
+def _cause(
+    work: RankWork,
+    records: CommRecords,
+    ordered: Sequence[int],
+    few: Sequence[int],
+    steps: Sequence[int | None],
+    *,
+    busier: bool,
+) -> Cause:
+    """Return why the first of the ranks is late; `few` are the steps in which it is, if not all."""
+    if not records.devices:
+        return UNKNOWN
+    worst, *others = (records.devices[place] for place in ordered)
+    if busier:
+        return by_kernels(work.kernels([worst, *others], few or steps))
+    # What the host does before the first work of a step is in the window of the step before.
+    wider = [number for step in few for number in (step - 1, step)]
+    middle = others[(len(others) - 1) // 2]
+    mine, usual = (work.idle(device, wider or steps) for device in (worst, middle))
+    return by_idle(mine, usual, sporadic=len(few) > 0)
 
 
-def _name(sums: KernelSums, place: int) -> str:
-    return kernel_name(sums.names[place])
+def _more(values: IntArray, late: Late, count: int) -> int:
+    """Return what the worst has more of per step than the median of those that are not late."""
+    more = values[:, late.places[0]] - np.median(values[:, late.rest], axis=1)
+    return round(float(more.sum()) / count)
 
 
-def _by_idle(
-    found: SlowRank, mine: Mapping[tuple[str, str], int], theirs: Mapping[tuple[str, str], int]
-) -> SlowRank:
-    """Return what the host of a rank does while it is idle, beyond what that of another does."""
-    more = {owner: ns - theirs.get(owner, 0) for owner, ns in mine.items()}
-    of_class: defaultdict[str, int] = defaultdict(int)
-    for (kind, _), ns in more.items():
-        of_class[kind] += ns
-    if not of_class:
-        return found
-    cause = max(of_class, key=lambda kind: of_class[kind])
-    label = max((owner for owner in more if owner[0] == cause), key=lambda owner: more[owner])[1]
-    return replace(found, cause=cause, label=label)
+def _few(gap_ns: Ratios) -> IntArray:
+    """Return the cycles that have most of a gap if they are less than half of all."""
+    large = np.flatnonzero(2 * gap_ns >= gap_ns.max())
+    is_most = 2 * gap_ns[large].sum() > gap_ns.clip(0).sum()
+    return large if is_most and 2 * len(large) < len(gap_ns) else large[:0]
 
 
-def idle_by_owner(culprits: Iterable[Culprit]) -> dict[tuple[str, str], int]:
-    """Return the idle time by class and name."""
-    return {(culprit.kind, culprit.label): culprit.idle_ns for culprit in culprits}
+def _within(prepared: Prepared, steps: Sequence[int | None]) -> Prepared:
+    """Return the same with some steps chosen, if they are steps."""
+    windows = {
+        device: tuple(replace(one, used=one.step in steps) for one in several)
+        for device, several in prepared.windows.items()
+    }
+    return prepared if None in steps or not steps else replace(prepared, windows=windows)
 
 
-def idle_of_device(prepared: Prepared, device: int) -> IdleCulprits:
-    """Return what the host did while one device was idle."""
-    alone = replace(
-        prepared,
-        accounts={device: prepared.accounts[device]},
-        windows={device: prepared.windows[device]},
-    )
-    return idle_culprits(alone, 0)
+def _position(trace: Trace, records: CommRecords, late: IntArray) -> str:
+    """Return what several late ranks are, and no other: a host, a pipeline stage, a local rank."""
+    if not records.devices:
+        return ""
+    mine = set(late.tolist())
+    device = trace.devices.take(list(records.devices))
+    host = codes(trace.processes["host"])[numbers(device["process"])]
+    hosts = [f"host {one.removeprefix('host ')}" for one in names(trace.processes["host"])]
+    words: list[tuple[int, list[str]]] = [
+        (2, [[*hosts, ""][code] for code in host.tolist()]),
+        (1, _stages(records)),
+        (2, [f"local rank {local}" for local in numbers(device["local_id"]).tolist()]),
+    ]
+    for least, of_rank in words:
+        word = of_rank[int(late[0])]
+        alike = {at for at, one in enumerate(of_rank) if one == word}
+        if word and len(mine) >= least and mine == alike:
+            return word
+    return ""
+
+
+def _stages(records: CommRecords) -> list[str]:
+    """Return the pipeline stage of each rank, "" where it is not known."""
+    stage: dict[int, str] = {}
+    for group in records.groups:
+        members = group.ranks or () if _PIPELINE.search(group.name) else ()
+        named = [f"pipeline stage {at}" for at in range(len(members))]
+        named[:1], named[-1:] = ["first pipeline stage"], ["last pipeline stage"]
+        stage |= zip(members, named, strict=False)
+    return [stage.get(rank, "") for rank in records.ranks]

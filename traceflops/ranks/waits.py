@@ -6,14 +6,14 @@ not wait. Wait and transfer add up to the duration.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from traceflops.ranks.clocks import Alignment, medians
 from traceflops.ranks.comm_records import CommRecords
 from traceflops.ranks.matching import Matches
-from traceflops.table import BoolArray, IntArray, groups
+from traceflops.table import BoolArray, IntArray, groups, in_order
 
 
 @dataclass(frozen=True)
@@ -21,11 +21,12 @@ class Waits:
     """Waiting by matched record and by collective. Times are in ns, ranks are places.
 
     `row` are the matched records in the order of their collectives, `wait_ns`, `transfer_ns` and
-    `exposed_ns` (waiting while the rank does nothing else) theirs. By collective: `last` is the
-    rank that started last, `margin_ns` by how much, `tie` whether that is within the error of the
-    clocks; `from_ns` is its start, `ended_ns` the median end, `until_ns` the last end, on aligned
-    clocks; `lost_ns` by how much it would at most have ended earlier if the last rank had come as
-    early as the one before it: nothing for ties, nothing while the others had other work.
+    `exposed_ns` (waiting while the rank does nothing else) theirs. `held_ns` is waiting while it
+    has no work but communication, where it waits in several collectives that of the first. By
+    collective: `last` is the rank that started last, `margin_ns` by how much, `tie` whether that is
+    within `error_ns` of the clocks; `from_ns` is its start, `ended_ns` the median end, `until_ns`
+    the last end, on aligned clocks. `first` and `final` are its first and last record by start, as
+    places in `row`.
     """
 
     row: IntArray
@@ -33,14 +34,27 @@ class Waits:
     wait_ns: IntArray
     transfer_ns: IntArray
     exposed_ns: IntArray
+    held_ns: IntArray
     first: IntArray
+    final: IntArray
     last: IntArray
     margin_ns: IntArray
     tie: BoolArray
     from_ns: IntArray
     ended_ns: IntArray
     until_ns: IntArray
-    lost_ns: IntArray
+    error_ns: int
+
+    @property
+    def size(self) -> IntArray:
+        """Return the number of ranks of each collective."""
+        return self.final - self.first + 1
+
+    def within(self, chosen: BoolArray) -> Waits:
+        """Return the same without the times of collectives other than those chosen."""
+        mine, by_record = chosen[self.collective], ("wait_ns", "transfer_ns", "exposed_ns")
+        times = {name: getattr(self, name) * mine for name in by_record}
+        return replace(self, **times, margin_ns=self.margin_ns * chosen)
 
 
 def waits(
@@ -52,7 +66,7 @@ def waits(
     waits for as long as its kernel runs longer than the shortest; then nobody is blamed.
     """
     known = np.flatnonzero(matches.collective >= 0)
-    offset = alignment.offset_ns[records.place]
+    offset = alignment.record_offset_ns
     start = (records.start_ns - offset if comparable else -records.dur_ns)[known]
     order = np.lexsort((start, matches.collective[known]))
     row, start = known[order], start[order]
@@ -62,35 +76,39 @@ def waits(
     final = np.append(first[1:], len(row))[: len(first)] - 1
     latest, margin = start[final], start[final] - start[final - 1]
     waited = np.where(end >= latest[collective], latest[collective] - start, 0)
-    exposed = _alone(records, row, records.start_ns[row] + waited)
-    tie = (margin <= 2 * (alignment.residual_p95_ns or 0)) | (not comparable)
+    exposed, held = _waiting(records, row, records.start_ns[row] + waited)
+    error = 2 * (alignment.residual_p95_ns or 0)
     return Waits(
         row=row,
         collective=collective,
         wait_ns=waited,
         transfer_ns=records.dur_ns[row] - waited,
         exposed_ns=exposed,
+        held_ns=held,
         first=first,
+        final=final,
         last=records.place[row[final]],
         margin_ns=margin,
-        tie=tie,
+        tie=(margin <= error) | (not comparable),
         from_ns=latest,
         ended_ns=medians(collective, end),
         until_ns=np.maximum.reduceat(end, first) if len(row) else end,
-        lost_ns=np.where(tie, 0, np.minimum(margin, _least_of_others(exposed, first, final))),
+        error_ns=error,
     )
 
 
-def _least_of_others(exposed: IntArray, first: IntArray, final: IntArray) -> IntArray:
-    """Return the least exposed waiting of the ranks of each collective, without the last one."""
-    others = np.delete(exposed, final)
-    return np.minimum.reduceat(others, first - np.arange(len(first))) if len(first) else first
+def _waiting(records: CommRecords, row: IntArray, until_ns: IntArray) -> tuple[IntArray, IntArray]:
+    """Return how long each rank waits while nothing else runs on it, and how long without work.
 
-
-def _alone(records: CommRecords, row: IntArray, until_ns: IntArray) -> IntArray:
-    """Return for how long, from the start of each record, nothing else ran on its rank."""
-    found = np.zeros(len(row), dtype=np.int64)
+    The second leaves out communication as work, and what it waits in collectives begun before.
+    """
+    exposed, held = np.zeros((2, len(row)), dtype=np.int64)
     for place, mine in groups(records.place[row]):
-        start = records.start_ns[row[mine]]
-        found[mine] = records.alone[place].length_within(start, until_ns[mine])
-    return found
+        rows = mine[in_order(records.start_ns[row[mine]])]
+        start, until = records.start_ns[row[rows]], until_ns[rows]
+        exposed[rows] = records.alone[place].length_within(start, until)
+        before = np.maximum.accumulate(np.append(start[:1], until))[:-1]
+        begin = np.clip(before, start, until)
+        work = records.work[place].length_within(begin, until) if records.work else 0
+        held[rows] = until - begin - work
+    return exposed, held if records.work else exposed

@@ -3,33 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
 from traceflops.ranks.clocks import Alignment, aligned
-from traceflops.ranks.comm_records import KINDS, CommRecords, comm_records
+from traceflops.ranks.comm_records import CommRecords, comm_records
 from traceflops.ranks.cycles import Cycles, cycles
+from traceflops.ranks.experts import ExpertGroup, expert_groups
+from traceflops.ranks.link_rates import LinkRate, Links, kind_name, link_rates
 from traceflops.ranks.matching import Matches, matched
+from traceflops.ranks.pipelines import Pipelines, pipelines
+from traceflops.ranks.projected_records import projected_records
 from traceflops.ranks.slow_rank import PreparedWork, RankWork, SlowRank, slow_rank
 from traceflops.ranks.waits import Waits, waits
-from traceflops.table import IntArray, exact_sums, group_rows, numbers
-from traceflops.windows import Prepared, origins
+from traceflops.table import BoolArray, IntArray, exact_sums, group_sums, groups, numbers
+from traceflops.windows import LAST_STEP, Prepared, chosen_time, origins
 
-_BUS: Final = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1}
-"""Bus bandwidth by algorithm bandwidth is so often (n - 1) / n, as nccl-tests has it; else 1."""
+_NO_LINKS: Final = Links()
 
 
 @dataclass(frozen=True, slots=True)
 class MatchedCollective:
     """One collective of all recorded ranks of its group; times are sums over these.
 
+    `role` is what the group is for: dp, tp, pp, ep or cp, None where that is not known.
     `last_rank` started last; `tie` says that this is within twice the error of the clocks.
     """
 
     kind: str
     group: str
+    role: str | None
     index: int
     step: int | None
     last_rank: int
@@ -57,22 +62,16 @@ class RankWaits:
 
 
 @dataclass(frozen=True, slots=True)
-class LinkRate:
-    """The bandwidth of collectives of one kind, group and size over their transfer alone.
+class Turn:
+    """How one rank takes part in a collective: it starts, waits for the last, and transfers.
 
-    GB/s; `bus` is the rate of the links as nccl-tests defines it. `slowest` and `fastest` are the
-    5th and 95th percentile over the calls of `bus`.
+    `from_ns` counts from the first start of all, on aligned clocks.
     """
 
-    kind: str
-    group: str
-    ranks: int
-    bytes: int
-    count: int
-    algorithm: float
-    bus: float
-    slowest: float
-    fastest: float
+    rank: int
+    from_ns: int
+    wait_ns: int
+    transfer_ns: int
 
 
 @dataclass(frozen=True)
@@ -80,7 +79,7 @@ class RankReport:
     """The collectives of several ranks over everything recorded, and what waiting in them costs.
 
     `partial` says that ranks of the job are not here: then waits are at least, and transfers at
-    most, what is said.
+    most, what is said. Where clocks are not `comparable`, only durations are compared.
     """
 
     records: CommRecords
@@ -90,11 +89,20 @@ class RankReport:
     cycles: Cycles
     slow: SlowRank | None
     partial: bool
+    comparable: bool
+    links: Links = _NO_LINKS
+    pipeline: Pipelines | None = None
 
     @property
     def unmatched(self) -> int:
         """Return how many kernels of communication have no match on the other ranks."""
         return int((self.matches.collective < 0).sum())
+
+    @property
+    def span_ns(self) -> int:
+        """Return the time from the first to the last matched collective."""
+        found = self.waits
+        return int(found.until_ns.max()) - int(found.from_ns.min()) if len(found.first) else 0
 
     def collectives(self) -> Iterator[MatchedCollective]:
         """Yield the matched collectives in the order of time."""
@@ -107,8 +115,9 @@ class RankReport:
         first = found.row[found.first]
         for index, row in enumerate(first.tolist()):
             yield MatchedCollective(
-                kind=_kind(records, row),
+                kind=kind_name(records, row),
                 group=records.groups[int(records.group[row])].name,
+                role=records.groups[int(records.group[row])].role,
                 index=index,
                 step=_known(int(records.step[row])),
                 last_rank=records.ranks[int(found.last[index])],
@@ -136,72 +145,129 @@ class RankReport:
             for rank, *values in zip(self.records.ranks, *columns, strict=True)
         ]
 
+    def in_cycles(self) -> RankReport:
+        """Return the same with the waits in its cycles only, with all where it has none."""
+        inside = self.cycles.of_collective >= 0
+        return replace(self, waits=self.waits.within(inside)) if inside.any() else self
+
+    def farthest(self) -> list[int]:
+        """Return the places of the ranks, those farthest from the median own time first.
+
+        Of equally far ones that is first which is slower, or for which the others wait longer.
+        """
+        own = self.cycles.own_ns.sum(axis=0)
+        awaited = np.array([one.marginal_ns for one in self.by_rank()], dtype=np.int64)
+        order: list[int] = np.lexsort((-awaited, -own, -np.abs(own - np.median(own)))).tolist()
+        return order
+
+    def waited_for(self, rows: IntArray, columns: IntArray) -> IntArray:
+        """Return how long ranks (rows) waited for the last one (columns), both by place.
+
+        The last row and the last column are of all other ranks together.
+        """
+        count, width = len(self.records.ranks), len(columns) + 1
+        row, column = (_turn_of(places, count) for places in (rows, columns))
+        found = self.waits
+        key = row[self.records.place[found.row]] * width + column[found.last[found.collective]]
+        sums = group_sums(key, found.wait_ns, (len(rows) + 1) * width)
+        return sums.reshape(len(rows) + 1, width)
+
+    def turns(self, collective: int) -> list[Turn]:
+        """Return what each rank did in one collective, in the order of their starts."""
+        found, records = self.waits, self.records
+        mine = np.flatnonzero(found.collective == collective)
+        place = records.place[found.row[mine]]
+        start = records.start_ns[found.row[mine]] - self.alignment.offset_ns[place]
+        columns = (start - start.min(), found.wait_ns[mine], found.transfer_ns[mine])
+        times = zip(*(column.tolist() for column in columns), strict=True)
+        return [
+            Turn(records.ranks[at], *each) for at, each in zip(place.tolist(), times, strict=True)
+        ]
+
     def rates(self) -> list[LinkRate]:
         """Return the bandwidths by kind, group and size; none where ranks are missing."""
-        records, found = self.records, self.waits
-        size, spent = _message(records, found), found.until_ns - found.from_ns
-        known = np.flatnonzero((size > 0) & (spent > 0))
-        if self.partial or not len(known):
+        if self.partial:
             return []
-        row = found.row[found.first]
-        number, firsts = group_rows((records.kind[row], records.group[row], size))
-        ranks = np.diff(np.append(found.first, len(found.row)))
-        rates = []
-        for code, at in enumerate(firsts.tolist()):
-            mine = known[number[known] == code]
-            if not len(mine):
-                continue
-            rate = size[mine] / spent[mine]
-            kind, many = _kind(records, int(row[at])), int(ranks[at])
-            factor = _BUS[kind] * (many - 1) / many if kind in _BUS else 1.0
-            slowest, bus, fastest = (np.quantile(rate, [0.05, 0.5, 0.95]) * factor).tolist()
-            group = records.groups[int(records.group[row[at]])].name
-            total = float(size[mine].sum() / spent[mine].sum())
-            rates.append(
-                LinkRate(kind, group, many, int(size[at]), len(mine), total, bus, slowest, fastest)
-            )
-        return sorted(rates, key=lambda rate: -rate.bytes * rate.count)
+        error = 2 * (self.alignment.residual_p95_ns or 0)
+        return link_rates(self.records, self.waits, self.links, error)
+
+    def experts(self) -> list[ExpertGroup]:
+        """Return the groups that exchange tokens of experts, the most uneven first."""
+        return expert_groups(self.records, self.waits)
 
 
-def records_of(prepared: Prepared) -> CommRecords:
-    """Return the kernels of communication over everything recorded."""
-    return comm_records(prepared.linked, prepared.accounts, prepared.windows)
-
-
-def rank_report(prepared: Prepared) -> RankReport | None:
+def rank_report(prepared: Prepared, links: Links = _NO_LINKS) -> RankReport | None:
     """Return who waits for whom, None where there is one rank only."""
-    if len(prepared.accounts) < 2:
-        return None
     records = records_of(prepared)
-    world = int(numbers(prepared.trace.processes["world_size"], 0).max(initial=0))
-    work = PreparedWork(prepared, records.devices)
-    return report_of(records, work, world, comparable=origins(prepared).aligned)
+    if len(records.ranks) < 2:
+        return None
+    is_aligned = bool(prepared.accounts) and origins(prepared).aligned
+    report = report_of(records, PreparedWork(prepared), is_aligned=is_aligned, links=links)
+    if not report.comparable:
+        return report
+    return replace(report, pipeline=pipelines(prepared, records, report.waits, report.alignment))
 
 
-def report_of(records: CommRecords, work: RankWork, world: int, *, comparable: bool) -> RankReport:
-    """Return what records of ranks say; `world` is how many ranks the job is known to have.
+def report_of(
+    records: CommRecords, work: RankWork, *, is_aligned: bool, links: Links = _NO_LINKS
+) -> RankReport:
+    """Return what records of ranks say.
 
-    `comparable` says that their times compare also without a clock that collectives give.
+    `is_aligned` says that their clocks are one also without collectives that align them.
     """
     matches = matched(records)
     alignment = aligned(records, matches)
-    found = waits(records, matches, alignment, comparable=bool(alignment.basis) or comparable)
-    steps = cycles(records, found)
-    sizes = [world, *(group.size or 0 for group in records.groups)]
-    is_partial = max(sizes) > len(records.ranks)
-    slow = slow_rank(work, steps, records)
-    return RankReport(records, matches, alignment, found, steps, slow, is_partial)
+    comparable = bool(alignment.basis) or (is_aligned and alignment.is_possible)
+    found = waits(records, matches, alignment, comparable=comparable)
+    chosen = _chosen(work, records) if records.devices else None
+    steps = cycles(records, found, chosen if comparable else np.zeros(len(records), dtype=np.bool_))
+    return RankReport(
+        records,
+        matches,
+        alignment,
+        found,
+        steps,
+        slow_rank(work, steps, records) if comparable else None,
+        _is_partial(work, records),
+        comparable,
+        links,
+    )
+
+
+def records_of(prepared: Prepared) -> CommRecords:
+    """Return the collectives over everything recorded."""
+    if not prepared.accounts:
+        return projected_records(prepared.trace)
+    return comm_records(prepared.linked, prepared.accounts, prepared.windows)
+
+
+def _chosen(work: RankWork, records: CommRecords) -> BoolArray:
+    """Return which records start in the chosen windows; the last step counts."""
+    found = np.zeros(len(records), dtype=np.bool_)
+    for place, rows in groups(records.place):
+        windows = work.windows[records.devices[place]]
+        wanted = (replace(one, used=one.used or one.left_out == LAST_STEP) for one in windows)
+        found[rows] = chosen_time(tuple(wanted)).contains(records.start_ns[rows])
+    return found
+
+
+def _is_partial(work: RankWork, records: CommRecords) -> bool:
+    sizes = [*numbers(work.trace.processes["world_size"], 0).tolist(), 0]
+    sizes += [group.size or 0 for group in records.groups]
+    return bool(max(sizes) > len(records.ranks))
+
+
+def _turn_of(places: IntArray, count: int) -> IntArray:
+    """Return which of some places each of so many is, behind the last one for none of them."""
+    turn = np.full(count, len(places), dtype=np.int64)
+    turn[places] = np.arange(len(places))
+    return turn
 
 
 def _message(records: CommRecords, found: Waits) -> IntArray:
     """Return the bytes of each collective: the most that a rank has, as all move the same."""
     bytes_ = records.bytes[found.row]
     return np.maximum.reduceat(bytes_, found.first) if len(found.first) else found.first
-
-
-def _kind(records: CommRecords, row: int) -> str:
-    place = int(records.kind[row])
-    return KINDS[place] if place >= 0 else "unknown"
 
 
 def _known(number: int) -> int | None:

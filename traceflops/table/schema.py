@@ -58,6 +58,15 @@ _COLLECTIVE = (
     Column("collective_group", NAME_TYPE, "name of the process group"),
     Column("collective_group_size", pa.int64(), "ranks in the process group", "ranks"),
     Column("collective_group_ranks", NAME_TYPE, "ranks of the group as text, possibly shortened"),
+    Column("collective_description", NAME_TYPE, "what the framework says the group is for"),
+    Column("collective_sequence", pa.int64(), "number of the collective in its group"),
+    Column(
+        "collective_call",
+        pa.int64(),
+        "id of the collective that all its ranks have; ids of 2^63 and above are modulo 2^64",
+    ),
+    Column("collective_source", pa.int64(), "rank that sends, of a send or receive"),
+    Column("collective_destination", pa.int64(), "rank that receives, of a send or receive"),
 )
 
 TABLES: dict[str, tuple[Column, ...]] = {
@@ -157,6 +166,8 @@ TABLES: dict[str, tuple[Column, ...]] = {
         _START,
         _DUR,
         _CORRELATION,
+        Column("input_dims", NAME_TYPE, "shapes of the inputs of what an annotation names, JSON"),
+        Column("input_types", NAME_TYPE, "types of these inputs, JSON"),
         Column("python_id", pa.int64(), "the profiler's id of a python frame"),
         Column("python_parent", pa.int64(), "python_id of the calling frame"),
         Column("python_module", pa.int64(), "the profiler's id of the nn.Module"),

@@ -57,5 +57,6 @@ if TYPE_CHECKING:
         step_number,
         without_launches,
     )
+    from traceflops.windows.stretches import LAST_STEP
 else:
     __getattr__ = lazy(__name__, __file__)

@@ -1,0 +1,163 @@
+"""Several ranks in one file: whose each event is.
+
+Tools that merge files write the rank into the arguments of events, add a multiple of a power of ten
+to the numbers of processes and devices (100000003 is device 3 of rank 1), or write a label before
+them (`[TP01] 3`). Correlations and ids of operators may repeat, so every rank becomes a process.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from traceflops.parsers.pytorch.values import as_text, trailing_integer
+from traceflops.table import ABSENT, Array, IntArray, Names, TableBuilder
+
+_LABEL: Final = re.compile(r"(.{0,200}\d.{0,200})\s-?\d+")
+_MOST_DEVICES: Final = 1_024
+_MOST_RANKS: Final = 1_000_000
+_MOST_PROCESSES: Final = 4_096
+_SHIFTS: Final[tuple[int, ...]] = tuple(10**power for power in range(15, 4, -1))
+"""What the numbers of a rank may be multiples of, the largest first."""
+_HOST: Final = ("calls", "ops")
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Whose an event is: the rank and the label that it has, None without, and its process."""
+
+    rank: int | None
+    label: tuple[int, ...] | None
+    pid: int
+
+    @classmethod
+    def of(cls, text: str) -> Owner:
+        """Return the owner of a code that `owner_codes` gave."""
+        rank, label, pid = text.split("|")
+        numbers = tuple(int(part) for part in label.split(".")) if label else None
+        return cls(int(rank) if rank else None, numbers, int(pid))
+
+
+@dataclass(frozen=True, slots=True)
+class RankProcess:
+    """A process of a file: its rank, None where that is not known, and its number or None."""
+
+    rank: int | None
+    pid: int | None
+
+
+def owner_codes(names: Names, pids: Sequence[Any], ranks: IntArray | None) -> Array | int:
+    """Return a code for the owner of each event; `ranks` are those that its arguments name."""
+    if ranks is None or (ranks < 0).all():
+        if pids and pids.count(pids[0]) == len(pids):
+            return names[_owner_text(pids[0], -1)]
+        ranks = np.full(len(pids), -1)
+    seen: dict[Hashable, int] = {}
+    codes = np.empty(len(pids), dtype=np.int32)
+    for row, key in enumerate(zip(map(_hashable, pids), ranks.tolist(), strict=True)):
+        if key not in seen:
+            seen[key] = names[_owner_text(*key)]
+        codes[row] = seen[key]
+    return codes
+
+
+def _hashable(pid: Any) -> Hashable:
+    return pid if isinstance(pid, Hashable) else as_text(pid)
+
+
+def _owner_text(pid: Any, rank: int) -> str:
+    found = _LABEL.fullmatch(pid) if isinstance(pid, str) else None
+    label = ".".join(number[:9] for number in re.findall(r"\d+", found[1])) if found else ""
+    return f"{rank if 0 <= rank < _MOST_RANKS else ''}|{label}|{trailing_integer(pid)}"
+
+
+def split_ranks(tables: Mapping[str, TableBuilder], rank: int | None) -> list[RankProcess]:
+    """Put the numbers of processes where the codes of owners stand; return the processes in order.
+
+    `rank` is that of a file of one rank.
+    """
+    known = {text: Owner.of(text) for table in tables.values() for text in table.names["process"]}
+    shift = _shift([known[text].pid for text in tables["activities"].names["process"]])
+    told = _told(known, shift)
+    ranks = sorted(set(told.values()))
+    several = 1 < len(ranks) <= _MOST_PROCESSES
+    number = {text: ranks.index(told[text]) if several else 0 for text in known}
+    pids = _pids(tables, known, number, shift if several else 0)
+    for table in tables.values():
+        _renumber(table, [number[text] for text in table.names["process"]])
+    if several and shift:
+        device = tables["activities"].column("device")
+        tables["activities"].replace("device", np.where(device < 0, device, device % shift))
+    numbers = _rank_numbers(ranks) if several or ranks[:1] > [()] else [rank]
+    return [RankProcess(one, pids.get(place)) for place, one in enumerate(numbers)]
+
+
+def _told(known: Mapping[str, Owner], shift: int) -> dict[str, tuple[int, ...]]:
+    """Return what tells the rank of each owner, the same for all where nothing does."""
+    owners = known.values()
+    told: dict[str, tuple[int, ...] | None]
+    if any(owner.rank is not None for owner in owners):
+        same = {owner.pid: owner.rank for owner in owners if owner.rank is not None}
+        found = {t: o.rank if o.rank is not None else same.get(o.pid) for t, o in known.items()}
+        told = {text: (one,) if one is not None else None for text, one in found.items()}
+    elif len({owner.label for owner in owners}) > 1:
+        told = {text: owner.label for text, owner in known.items()}
+    else:
+        told = {text: _multiple(owner.pid, shift) for text, owner in known.items()}
+    first = min((one for one in told.values() if one is not None), default=())
+    return {text: first if one is None else one for text, one in told.items()}
+
+
+def _multiple(pid: int, shift: int) -> tuple[int, ...] | None:
+    return (pid // shift,) if shift and pid >= 0 else None
+
+
+def _shift(devices: Sequence[int]) -> int:
+    """Return what the numbers of devices of different ranks are multiples of, 0 if of nothing."""
+    numbers = np.array([device for device in devices if device >= 0], dtype=np.int64)
+    for shift in _SHIFTS:
+        several = len(set((numbers // shift).tolist())) > 1
+        if several and (numbers % shift < _MOST_DEVICES).all():
+            return shift
+    return 0
+
+
+def _rank_numbers(told: Sequence[tuple[int, ...]]) -> list[int | None]:
+    """Return the ranks: the one number by which what tells them differs."""
+    if len({len(one) for one in told}) > 1:
+        return [None] * len(told)
+    differs = [at for at, values in enumerate(zip(*told, strict=True)) if len(set(values)) > 1]
+    at = differs[0] if len(differs) == 1 else 0
+    return [one[at] if len(differs) < 2 else None for one in told]
+
+
+def _pids(
+    tables: Mapping[str, TableBuilder],
+    known: Mapping[str, Owner],
+    number: Mapping[str, int],
+    shift: int,
+) -> dict[int, int]:
+    """Return the number that the operating system gave each process: that of most host events."""
+    counts: defaultdict[int, Counter[int]] = defaultdict(Counter)
+    for name in _HOST:
+        texts = list(tables[name].names["process"])
+        rows = np.bincount(tables[name].column("process"), minlength=len(texts))
+        for text, count in zip(texts, rows.tolist(), strict=True):
+            pid = known[text].pid
+            if pid != ABSENT:
+                counts[number[text]][pid % shift if shift else pid] += count
+    return {place: found.most_common(1)[0][0] for place, found in counts.items()}
+
+
+def _renumber(table: TableBuilder, numbers: Sequence[int]) -> None:
+    """Put these numbers in the place of the codes of owners."""
+    one = numbers[0] if len(set(numbers)) == 1 else None
+    places = np.array(numbers, dtype=np.int32)
+    for _, piece in table.pieces:
+        code = piece["process"]
+        piece["process"] = one if one is not None else places[code]

@@ -1,0 +1,224 @@
+"""Who waits for whom: the ranks of a job, farthest off first, their waits and their bandwidth."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Final, Self
+
+import numpy as np
+
+from traceflops.findings import late_rank_reason, late_rank_sentence
+from traceflops.reports.view.figures import UNKNOWN, count, duration, significant, size
+from traceflops.reports.view.tables import Column, Name, ReportTable, table_of
+from traceflops.units import capitalized, several
+
+if TYPE_CHECKING:
+    from traceflops.analysis import Analysis
+    from traceflops.ranks import LinkRate, RankReport, Turn
+    from traceflops.table import IntArray
+
+_MOST_RATES: Final = 24
+_MOST_ROWS, _MOST_COLUMNS = 12, 8
+_SHADES: Final = (0.02, 0.25, 0.6)
+_NONE: Final = table_of((), ())
+_number = partial(Column, is_number=True)
+
+
+class Amount(str):
+    """A time in words, and how dark its cell is: 0 (nothing) to 3 (as much as any)."""
+
+    __slots__ = ("shade",)
+    shade: int
+
+    def __new__(cls, text: str, share: float) -> Self:
+        """Return a time that is this share of the largest one beside it."""
+        made = super().__new__(cls, text)
+        made.shade = sum(share > edge for edge in _SHADES)
+        return made
+
+
+def late_rank_words(analysis: Analysis) -> tuple[str, str, str]:
+    """Return which rank the others wait for, why it is late and what to do; "" for no rank."""
+    ranks = analysis.ranks
+    sentence = late_rank_sentence(ranks)
+    if not sentence or ranks is None or ranks.slow is None:
+        return "", "", ""
+    return (sentence, *late_rank_reason(ranks.slow))
+
+
+def clocks_sentence(ranks: RankReport) -> str:
+    """Return how far times of different ranks can be compared."""
+    found = ranks.alignment
+    if not ranks.comparable:
+        return "Clocks cannot be aligned: waits are durations beyond the shortest."
+    far = max(*abs(found.earliest_ns).tolist(), *found.latest_ns.tolist())
+    how = f"aligned on {_words(found.basis)}" if found.basis else "as recorded"
+    residual = (found.residual_median_ns, found.residual_p95_ns)
+    middle, high = (UNKNOWN if ns is None else duration(ns) for ns in residual)
+    return f"Clocks {how}: residual {middle} (median), {high} (p95); hard bound ±{duration(far)}."
+
+
+def limits_sentence(ranks: RankReport) -> str:
+    """Return what the collectives do not tell, "" where they tell everything."""
+    return " ".join(_limits(ranks))
+
+
+def _limits(ranks: RankReport) -> Iterator[str]:
+    if ranks.partial:
+        yield "Ranks are missing: waits are at least, transfers at most, as shown."
+    if ranks.unmatched:
+        of = several(len(ranks.records), "communication kernel")
+        yield f"{count(ranks.unmatched)} of {of} match none of another rank."
+    if ranks.matches.impossible:
+        yield f"{several(ranks.matches.impossible, 'match', 'matches')} impossible in time dropped."
+
+
+def waits_basis(ranks: RankReport) -> str:
+    """Return what the figures are of."""
+    steps = ranks.cycles.steps
+    has_steps = bool(steps) and steps[0] is not None
+    return f"Means of {several(len(steps), 'step')}" if has_steps else "Totals of the recording"
+
+
+def ranks_table(analysis: Analysis, most: int) -> ReportTable:
+    """Return the ranks, those farthest from the median own time first."""
+    if analysis.ranks is None or not analysis.ranks.matches.count:
+        return _NONE
+    ranks = analysis.ranks.in_cycles()
+    waits, per = ranks.by_rank(), _steps(ranks)
+    across = (
+        _number("Caused wait", lambda place: duration(waits[place].caused_wait_ns / per)),
+        _number("Clock", lambda place: signed(int(ranks.alignment.offset_ns[place]))),
+    )
+    columns = (
+        Column("Rank", lambda place: str(waits[place].rank)),
+        *(_cycle_columns(ranks) if ranks.cycles.steps else ()),
+        _number("Waits", lambda place: duration(waits[place].wait_ns / per)),
+        _number("Exposed", lambda place: duration(waits[place].exposed_wait_ns / per)),
+        _number("Transfer", lambda place: duration(waits[place].transfer_ns / per)),
+        *(across if ranks.comparable else ()),
+    )
+    said = (f"{waits_basis(ranks)}.", _IDLE if ranks.cycles.steps else "", clocks_sentence(ranks))
+    remark = " ".join(filter(None, (*said, limits_sentence(ranks))))
+    return table_of(columns, ranks.farthest()[:most], len(waits), remark)
+
+
+_IDLE: Final = "Idle includes exposed transfer."
+
+
+def _cycle_columns(ranks: RankReport) -> Iterator[Column]:
+    own, busy = (values.mean(axis=0) for values in (ranks.cycles.own_ns, ranks.cycles.busy_ns))
+    yield _number("Own time", lambda place: duration(own[place]))
+    for head, values in {"Own": own, "Busy": busy, "Idle": own - busy}.items():
+        off = np.round(values - np.median(values)).astype(np.int64)
+        yield _number(f"{head} vs median", partial(lambda off, place: signed(int(off[place])), off))
+
+
+def off_median(analysis: Analysis) -> dict[int, int]:
+    """Return by how much the own time of each device is off the median, the farthest first.
+
+    Means per step; empty where nothing is known.
+    """
+    ranks = analysis.ranks
+    if ranks is None or not ranks.cycles.steps:
+        return {}
+    own = ranks.cycles.own_ns.mean(axis=0)
+    off = np.round(own - np.median(own)).astype(np.int64).tolist()
+    return {ranks.records.devices[place]: off[place] for place in ranks.farthest()}
+
+
+def signed(ns: int) -> str:
+    """Return a difference of times in words."""
+    sign = "\N{MINUS SIGN}" if ns < 0 else "+" if ns else ""
+    return f"{sign}{duration(abs(ns))}"
+
+
+def waiting_table(analysis: Analysis) -> ReportTable:
+    """Return for how long each rank waits for each other one, the largest of many."""
+    if analysis.ranks is None or not analysis.ranks.comparable:
+        return _NONE
+    ranks = analysis.ranks.in_cycles()
+    waits = ranks.by_rank()
+    rows = _largest([one.wait_ns for one in waits], _MOST_ROWS)
+    columns = _largest([one.caused_wait_ns for one in waits], _MOST_COLUMNS)
+    if not len(columns):
+        return _NONE
+    found, per = ranks.waited_for(rows, columns), _steps(ranks)
+    names = [f"rank {waits[place].rank}" for place in columns.tolist()]
+    heads = [f"for {name}" for name in names] + ["for others"] * bool(found[:, -1].any())
+    labels = [f"rank {waits[place].rank}" for place in rows.tolist()]
+    labels += ["others"] * bool(found[-1].any())
+    shown = (
+        Column("Waits", lambda row: labels[row]),
+        *(_number(head, partial(_amount, found, per, at)) for at, head in enumerate(heads)),
+        _number("In all", lambda row: duration(int(found[row].sum()) / per)),
+    )
+    return table_of(shown, range(len(labels)), remark=f"{waits_basis(ranks)}. {_ties(ranks)}")
+
+
+def _amount(found: IntArray, per: int, column: int, row: int) -> Amount:
+    ns = int(found[row, column])
+    return Amount(duration(ns / per) if ns else UNKNOWN, ns / int(found[:-1, :-1].max(initial=1)))
+
+
+def _ties(ranks: RankReport) -> str:
+    """Return how much of the waiting is for a rank that may not have been the last one."""
+    found = ranks.waits
+    tied = int(found.wait_ns[found.tie[found.collective]].sum()) / _steps(ranks)
+    return f"{duration(tied)} of it in ties: the last two start together." if tied else ""
+
+
+def _largest(values: Sequence[int], most: int) -> IntArray:
+    """Return the places of the largest values above 0, in their order."""
+    numbers = np.array(values, dtype=np.int64)
+    order = np.argsort(-numbers, kind="stable")[:most]
+    return np.sort(order[numbers[order] > 0])
+
+
+def _steps(ranks: RankReport) -> int:
+    return ranks.cycles.count
+
+
+def worst_collective(analysis: Analysis) -> tuple[str, list[Turn]]:
+    """Return the collective with most waiting in words, and what each rank did; "" for none."""
+    if analysis.ranks is None or not analysis.ranks.comparable:
+        return "", []
+    ranks = analysis.ranks.in_cycles()
+    one = max(ranks.collectives(), key=lambda one: one.wait_ns, default=None)
+    if one is None or not one.wait_ns:
+        return "", []
+    where = f"Step {one.step}, " if one.step is not None else ""
+    of = f" of {size(one.bytes)}" if one.bytes else ""
+    late = f"rank {one.last_rank} starts {duration(one.margin_ns)} after the one before it"
+    said = f"{where}{_words(one.kind)}{of}: {'the last two start together' if one.tie else late}."
+    return capitalized(said), ranks.turns(one.index)
+
+
+def rates_table(analysis: Analysis) -> ReportTable:
+    """Return the bandwidth of collectives by kind, group and size, over their transfer alone."""
+    rates = analysis.ranks.rates() if analysis.ranks is not None else []
+    return table_of(_RATES, rates[:_MOST_RATES], len(rates), _RATES_REMARK)
+
+
+def _spread(rate: LinkRate) -> str:
+    return f"{significant(rate.slowest, 3)} to {significant(rate.fastest, 3)}"
+
+
+_RATES: Final = (
+    Column("Collective", lambda rate: _words(rate.kind)),
+    Column("Group", lambda rate: Name(rate.group)),
+    _number("Ranks", lambda rate: count(rate.ranks)),
+    _number("Message", lambda rate: size(rate.bytes)),
+    _number("Count", lambda rate: count(rate.count)),
+    _number("Algbw", lambda rate: significant(rate.algorithm, 3)),
+    _number("Busbw", lambda rate: significant(rate.bus, 3)),
+    _number("5th to 95th", _spread),
+)
+_RATES_REMARK: Final = (
+    "GB/s, without waiting. Busbw as nccl-tests: median and percentiles of calls."
+)
+
+
+def _words(kind: str) -> str:
+    return kind.replace("_", "-")

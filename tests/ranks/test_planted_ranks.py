@@ -1,0 +1,243 @@
+"""What ranks wait and which one is to blame, as the simulator knows it, in random jobs."""
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+import pytest
+
+from sample_traces.config import RunConfig, on_mi300x
+from sample_traces.emit_pytorch import write_pytorch
+from sample_traces.kineto_options import KinetoOptions
+from sample_traces.nsight.formats import WRITERS as NSIGHT
+from sample_traces.nsight.options import NsightOptions
+from sample_traces.records import Run
+from sample_traces.rocprof.formats import WRITERS as ROCPROF
+from sample_traces.rocprof.options import RocprofOptions
+from sample_traces.simulate import simulate
+from sample_traces.truth import planted, waits_of
+from tests.conftest import by_night
+from traceflops import read
+from traceflops.analysis.preparation import prepare
+from traceflops.ranks import RankReport, rank_report
+from traceflops.windows import Selection
+
+Write = Callable[[Run, Path], object]
+_PYTORCH = KinetoOptions(python_functions=True, compression="none", flows=False)
+WAYS: Final[Mapping[str, Write]] = {
+    "pytorch": partial(write_pytorch, options=_PYTORCH),
+    "nsys": lambda run, to: NSIGHT["nsys 2026"](run, to, NsightOptions(ops=True, markers="all")),
+    "rocprof": lambda run, to: ROCPROF["v3 csv"](run, to, RocprofOptions(markers="all")),
+}
+DRIFT_PPB: Final = 20_000
+
+
+def report_of(run: Run, way: str) -> RankReport:
+    with TemporaryDirectory() as folder:
+        WAYS[way](run, Path(folder))
+        report = rank_report(prepare(read(folder), Selection()))
+    assert report is not None
+    return report
+
+
+Pair = tuple[int, int]
+UNMATCHED: Final = (-1, -1)
+
+
+def planted_waits(run: Run) -> list[list[Pair]]:
+    """Return the wait and transfer of all collectives of each rank, in the order of its starts."""
+    recorded = {(rank.rank, one.correlation) for rank in run.ranks for one in rank.activities}
+    found: defaultdict[int, list[tuple[int, Pair]]] = defaultdict(list)
+    for meeting in run.meetings:
+        waits = waits_of(meeting)
+        for one in meeting.present:
+            key = one.rank, one.correlation
+            pair = (waits[key].wait_ns, waits[key].transfer_ns)
+            if key in recorded:
+                known = waits.keys() <= recorded
+                found[one.rank].append((one.start_ns, pair if known else UNMATCHED))
+    return [[pair for _, pair in sorted(found[rank])] for rank in sorted(found)]
+
+
+def found_waits(report: RankReport) -> list[list[Pair]]:
+    """Return the same as it is reported."""
+    waits = [UNMATCHED] * len(report.records)
+    found = report.waits
+    rows = zip(found.row.tolist(), found.wait_ns.tolist(), found.transfer_ns.tolist(), strict=True)
+    for row, *pair in rows:
+        waits[row] = (pair[0], pair[1])
+    places = report.records.place.tolist()
+    return [
+        [pair for pair, at in zip(waits, places, strict=True) if at == place]
+        for place in sorted(set(places))
+    ]
+
+
+_BATCH: Final = 4
+
+
+_PLANTS: Final = {
+    "host_code": "python",
+    "gc_pause": "collector",
+    "checkpoint": "checkpoint",
+    "memory_pressure": "allocate",
+}
+_OF_PYTHON: Final = frozenset({"host_code", "gc_pause", "checkpoint"})
+"""Causes that only a recording with Python's stacks tells apart."""
+
+
+def _plant(name: str, random: Random, steps: int) -> dict[str, Any]:
+    return {"plants": (name,) * steps, "plant_ns": random.randint(300_000, 900_000)}
+
+
+CAUSES: Final[Mapping[str, Callable[[Random, int], dict[str, Any]]]] = {
+    "healthy": lambda random, steps: {},
+    "more_work": lambda random, steps: random.choice(
+        [{"batch": _BATCH + random.randint(1, 2)}, {"sequence": 1_280, "positions": 1_024}]
+    ),
+    "data_input": lambda random, steps: {
+        "data_stall_steps": tuple(range(steps)),
+        "data_stall_ns": random.randint(1_500_000, 4_000_000),
+    },
+    **{cause: partial(_plant, plant) for cause, plant in _PLANTS.items()},
+}
+"""By cause, what is otherwise on the slow rank."""
+
+
+def random_run(seed: int, way: str) -> Run:
+    """Return a job of a few ranks: one of them maybe slow, clocks seldom right."""
+    random = Random(seed)
+    accident = random.choice(["", "step", "unrecorded"])
+    ranks, steps = random.randint(3, 5), random.randint(4, 6) + 2 * (accident == "step")
+    slow, cause = random.randrange(ranks), random.choice(["slow_clock", "healthy", *CAUSES])
+    # Only PyTorch tells groups apart; ranks that share a tensor have the same tokens.
+    pairs = ranks == 4 and way == "pytorch" and cause != "more_work" and accident != "step"
+    own: defaultdict[int, dict[str, Any]] = defaultdict(dict)
+    for rank in range(ranks):
+        own[rank]["clock_offset_ns"] = random.choice([0, 900, 50_000_000])
+        own[rank]["clock_drift_ppb"] = random.choice([0, 0, DRIFT_PPB])
+    own[random.randrange(ranks)]["unrecorded"] = (4,) if accident == "unrecorded" else ()
+    own[slow] |= CAUSES[cause](random, steps) if cause in CAUSES else {}
+    of_machine = on_mi300x if way == "rocprof" else RunConfig
+    config = of_machine(
+        seed=seed,
+        ranks=ranks,
+        steps=steps,
+        batch=_BATCH,
+        layers=random.randint(1, 2),
+        gradient_buckets=random.randint(2, 4),
+        overlap=random.random() < 0.5,
+        tensor_ranks=2 if pairs else 1,
+        expert_ranks=ranks if random.random() < 0.2 and not pairs else 1,
+        exit_jitter_ns=random.choice([300, 1_000, 4_000]),
+        jitter_permille=random.choice([0, 5]),
+        straggler_rank=slow if cause == "slow_clock" else None,
+        straggler_percent=random.randint(108, 140),
+        on_rank=own,
+    )
+    return with_step(simulate(config), slow) if accident == "step" else simulate(config)
+
+
+def with_step(run: Run, slow: int) -> Run:
+    """Return the run with the clock of another rank set in its middle, between collectives."""
+    rank = (slow + 1) % run.config.ranks
+    present = [one for met in run.meetings for one in met.present if one.rank == rank]
+    ends = (one.end_ns + run.config.dispatch_gap_ns // 2 for one in present[len(present) // 2 :])
+    at = next(at for at in ends if not any(one.start_ns <= at < one.end_ns for one in present))
+    step_ns = (80_000, 20_000_000)[run.config.seed % 2]
+    step = {"clock_step_ns": step_ns, "clock_step_at_ns": at}
+    own = {rank: {**run.config.on_rank.get(rank, {}), **step}}
+    return simulate(replace(run.config, on_rank={**run.config.on_rank, **own}))
+
+
+def worst_error(run: Run, report: RankReport) -> int:
+    """Return by how much a wait or transfer is off at most, but for what fast clocks make of it."""
+    return max(
+        abs(known - found) - abs(sum(pair)) * DRIFT_PPB // 10**9
+        for of_rank, found_of in zip(planted_waits(run), found_waits(report), strict=True)
+        for pair, found_pair in zip(of_rank, found_of, strict=True)
+        for known, found in zip(pair, found_pair, strict=True)
+    )
+
+
+def outcome(seed: int, way: str) -> tuple[bool, str, bool]:
+    """Return whether all waits are right, the planted cause, and whether that is what is named."""
+    run = random_run(seed, way)
+    report = report_of(run, way)
+    # The offset of a clock that is set is known from fewer ends than that of one that is not.
+    is_set = any("clock_step_ns" in own for own in run.config.on_rank.values())
+    right = worst_error(run, report) <= (2 + is_set) * (report.alignment.residual_p95_ns or 0)
+    slow, known = report.slow, planted(run.config)
+    if known and known[1] in _OF_PYTHON and way != "pytorch":
+        known = known[0], "host_unrecorded"
+    named = slow and (slow.rank, slow.cause)
+    return right, known[1] if known else "healthy", named == known
+
+
+@pytest.mark.parametrize(
+    ("seed", "way"),
+    [(1, "nsys"), (3, "pytorch"), (4, "rocprof"), (7, "pytorch"), (8, "pytorch"), (15, "pytorch")],
+)
+def test_waits_and_culprits_are_those_of_the_simulator(seed: int, way: str) -> None:
+    right, cause, named = outcome(seed, way)
+    assert right
+    assert named, cause
+
+
+@by_night()
+def test_of_many_random_jobs_nearly_all_are_right() -> None:
+    rights, causes = [], defaultdict[bool, list[bool]](list)
+    for seed in range(200):
+        right, cause, named = outcome(seed, list(WAYS)[seed % len(WAYS)])
+        rights.append(right)
+        causes[cause == "healthy"].append(named)
+    assert all(rights)
+    assert sum(causes[False]) >= 0.95 * len(causes[False])
+    assert sum(causes[True]) >= 0.98 * len(causes[True])
+
+
+_SMALL: Final[dict[str, Any]] = {
+    "ranks": 4,
+    "steps": 4,
+    "layers": 1,
+    "hidden": 256,
+    "gradient_buckets": 2,
+}
+
+
+def test_clocks_of_ranks_that_meet_in_pairs_only() -> None:
+    offsets = (0, 50_000_000, 900, 25_000_000)
+    own = {rank: {"clock_offset_ns": ns} for rank, ns in enumerate(offsets)}
+    run = simulate(RunConfig(**_SMALL, tensor_ranks=2, on_rank=own))
+    report = report_of(run, "pytorch")
+    middle = sum(offsets) // 4
+    assert report.alignment.offset_ns.tolist() == [ns - middle for ns in offsets]
+    assert worst_error(run, report) == 0
+
+
+def test_a_clock_that_is_set_is_followed() -> None:
+    run = with_step(simulate(RunConfig(**_SMALL | {"steps": 8})), slow=1)
+    report = report_of(run, "nsys")
+    records = report.records
+    ahead = report.alignment.record_offset_ns[records.place == 2]
+    assert (ahead - ahead[0]).tolist() == [0] * 9 + [80_000] * 7
+    assert report.alignment.residual_p95_ns == 0
+    assert worst_error(run, report) == 0
+
+
+def test_a_slow_link_shows_in_the_bandwidth_of_its_group() -> None:
+    slow: dict[str, Any] = {"slow_group": "3", "slow_group_percent": 300, "noise_permille": 0}
+    report = report_of(simulate(RunConfig(**_SMALL, tensor_ranks=2, **slow)), "pytorch")
+    rates = {(rate.bytes, rate.group): rate.bus for rate in report.rates()}
+    of_group = {
+        group: {size: rate for (size, name), rate in rates.items() if name == group}
+        for group in ("3", "4")
+    }
+    for size, rate in of_group["4"].items():
+        assert rate == pytest.approx(3 * of_group["3"][size], rel=0.001)
+    assert of_group["3"].keys() == of_group["4"].keys()

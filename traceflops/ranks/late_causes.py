@@ -1,0 +1,238 @@
+"""Why a rank is late: what its kernels take longer for, or what its host does meanwhile.
+
+Kernels are compared by name with those of the other ranks, idle time by what it is due to.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from math import fsum, prod
+from typing import Any, Final, NamedTuple
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from traceflops.attribution import Culprit, idle_culprits
+from traceflops.table import (
+    IntArray,
+    axes,
+    codes,
+    group_sums,
+    names,
+    numbers,
+    product_of,
+    ranked,
+    taken,
+)
+from traceflops.timeline import is_top
+from traceflops.units import kernel_name
+from traceflops.windows import Prepared
+
+Ratios = npt.NDArray[np.float64]
+_ALIKE: Final = 0.7
+"""Share of the time of kernels that is slower by about one factor where the clocks are low."""
+_AT_LEAST: Final = 0.4
+"""By so much of that factor a kernel must be slower to be one of them."""
+_MOST_ELEMENTS: Final = 1 << 40
+_ALL_TO_ALL: Final = re.compile(r"all_?to_?all", re.IGNORECASE)
+_PAUSES: Final = {
+    "checkpoint": re.compile(
+        r"torch[./]serialization|torch\.save|save_checkpoint|checkpoint_save|dist\w*[./]checkpoint"
+        r"|safetensors|\bstate_dict|_write_bytes|(^|\W)(f?write|pwrite(64)?|fsync|fdatasync)($|\W)"
+    ),
+    "gc_pause": re.compile(r"(^|\W)gc(\.collect|\.py|_collect)|function collect>|of module gc"),
+    "memory_pressure": re.compile(r"^memory_alloc "),
+}
+"""What idle time is due to by its class and the names in it, where that says more."""
+_HOST: Final = frozenset({"host_code", "eager_overhead", "host_unrecorded", "optimizer_loop"})
+"""Classes of idle time in which the host may stand still: in few steps that is a pause."""
+
+
+class Cause(NamedTuple):
+    """Why a rank is late: a name, the kernel or culprit, and by which factor kernels are slower."""
+
+    cause: str
+    label: str
+    factor: float | None = None
+
+
+UNKNOWN: Final = Cause("unknown", "")
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSums:
+    """Launches, their time and size by device (rows) and name of kernel (columns).
+
+    Sizes are the threads, and the elements that launching operators are given; `received` is what
+    each device got in all-to-alls.
+    """
+
+    names: tuple[str, ...]
+    count: IntArray
+    time_ns: IntArray
+    threads: IntArray
+    given: IntArray
+    received: IntArray
+
+    @classmethod
+    def joined(cls, parts: Sequence[KernelSums]) -> KernelSums:
+        """Return those of all devices, one below the other."""
+        every = dict.fromkeys(name for part in parts for name in part.names)
+        place = {name: at for at, name in enumerate(every)}
+
+        def of(column: str) -> IntArray:
+            found = np.zeros((sum(len(part.count) for part in parts), len(place)), dtype=np.int64)
+            begin = 0
+            for part in parts:
+                rows = slice(begin, begin := begin + len(part.count))
+                found[rows, [place[name] for name in part.names]] = getattr(part, column)
+            return found
+
+        columns = {name: of(name) for name in _BY_NAME}
+        received = np.concatenate([part.received for part in parts])
+        return cls(tuple(place), received=received, **columns)
+
+    def of(self, rows: Sequence[int]) -> KernelSums:
+        """Return those of some devices."""
+        some = {name: getattr(self, name)[list(rows)] for name in (*_BY_NAME, "received")}
+        return replace(self, **some)
+
+    @property
+    def used(self) -> KernelSums:
+        """Return the same without names that no device launched."""
+        mine = np.flatnonzero(self.count.sum(axis=0))
+        labels = tuple(self.names[at] for at in mine.tolist())
+        return replace(self, names=labels, **{n: getattr(self, n)[:, mine] for n in _BY_NAME})
+
+
+_BY_NAME: Final = ("count", "time_ns", "threads", "given")
+
+
+def kernel_sums(prepared: Prepared, devices: Sequence[int]) -> KernelSums:
+    """Return what ran on some devices in the chosen windows, communication apart."""
+    activities, chosen = prepared.trace.activities, prepared.chosen
+    is_comm = is_top(prepared.linked.categorised, "communication", chosen.row)
+    place = np.full(1 + prepared.trace.devices.num_rows, -1, dtype=np.int64)
+    place[[*devices]] = np.arange(len(devices))
+    labels = names(activities["name"])
+
+    def of(rows: IntArray, values: IntArray, column: IntArray, columns: int) -> IntArray:
+        at = place[numbers(activities["device"])[rows]]
+        key = np.where(at < 0, -1, at * columns + column)
+        return group_sums(key, values, len(devices) * columns).reshape(len(devices), columns)
+
+    row, moved = chosen.row[~is_comm], _exchanges(prepared, chosen.row[is_comm])
+    by_name = partial(of, row, column=codes(activities["name"])[row], columns=len(labels))
+    grid, block = (product_of(axes(activities[name]))[row] for name in ("grid", "block"))
+    got = numbers(activities["collective_out_elements"], 0)[moved]
+    return KernelSums(
+        tuple(labels),
+        by_name(np.ones_like(row)),
+        by_name(numbers(activities["dur_ns"])[row]),
+        by_name(np.where((grid > 0) & (block > 0), grid * block, 0)),
+        by_name(_given(prepared, row)),
+        of(moved, got, np.zeros_like(moved), 1)[:, 0],
+    )
+
+
+def _exchanges(prepared: Prepared, row: IntArray) -> IntArray:
+    """Return which kernels are all-to-alls, in which ranks get what they have to work on."""
+    column = prepared.trace.activities["collective"]
+    is_exchange = np.array(
+        [*(_ALL_TO_ALL.search(name) is not None for name in names(column)), False]
+    )
+    return np.asarray(row[is_exchange[codes(column)[row]]])
+
+
+def _given(prepared: Prepared, row: IntArray) -> IntArray:
+    """Return how many elements the operators that launched some activities were given, or 0."""
+    column = prepared.trace.ops["input_dims"]
+    used, which = ranked(taken(codes(column), prepared.linked.links.op_of_activity[row]))
+    texts = names(column)
+    sizes = [_elements(msgspec.json.decode(texts[one])) if one >= 0 else 0 for one in used.tolist()]
+    return np.array([*sizes, 0], dtype=np.int64)[which]
+
+
+def _elements(dims: Any) -> int:
+    """Return the elements of a tensor, or of several together; a scalar has none."""
+    parts = dims if isinstance(dims, list) else []
+    if parts and all(isinstance(one, int) for one in parts):
+        return min(prod(parts), _MOST_ELEMENTS)
+    return min(sum(map(_elements, parts)), _MOST_ELEMENTS)
+
+
+def by_kernels(sums: KernelSums) -> Cause:
+    """Return why the kernels of the first device take longer than those of the others."""
+    count, usual_count = sums.count[0], np.median(sums.count[1:], axis=0)
+    each, usual = _per(sums.time_ns, sums.count)
+    both = np.flatnonzero((count > 0) & (usual_count > 0) & (usual > 0))
+    slower = (each - usual)[both] * np.minimum(count, usual_count)[both]
+    extra = (sums.time_ns[0] - np.median(sums.time_ns[1:], axis=0)).clip(0)
+    if not len(both) or slower.clip(0).sum() < extra.sum() / 2:
+        return Cause("more_work", _name(sums, int(extra.argmax())))
+    top = int(both[slower.argmax()])
+    sizes = [_ratio(*_per(size, sums.count))[top] for size in (sums.threads, sums.given)]
+    received = _ratio(sums.received[:1], np.median(sums.received[1:], keepdims=True))[0]
+    if max(*sizes, received) >= 1 + _AT_LEAST * (each[top] / usual[top] - 1):
+        return Cause("more_work", _name(sums, top))
+    time = (usual * usual_count)[both]
+    factor = fsum(each[both] / usual[both] * time) / fsum(time)  # whatever the order of names
+    alike = each[both] / usual[both] >= 1 + _AT_LEAST * (factor - 1)
+    others = np.where(both == top, 0, time)
+    is_clock = 2 * others[alike].sum() >= others.sum()  # one large kernel is not all
+    if factor > 1 and is_clock and time[alike].sum() >= _ALIKE * time.sum():
+        return Cause("slow_clock", "", factor)
+    return Cause("slow_kernel", _name(sums, top), float(each[top] / usual[top]))
+
+
+def _per(sums: IntArray, count: IntArray) -> tuple[Ratios, Ratios]:
+    """Return the mean of the first device by kernel, and that of the others."""
+    return _ratio(sums[0], count[0]), _ratio(sums[1:].sum(axis=0), count[1:].sum(axis=0))
+
+
+def _ratio(some: Ratios | IntArray, of: Ratios | IntArray) -> Ratios:
+    return np.divide(some, of, out=np.zeros(some.shape), where=of > 0)
+
+
+def _name(sums: KernelSums, place: int) -> str:
+    return kernel_name(sums.names[place])
+
+
+def by_idle(mine: Sequence[Culprit], usual: Sequence[Culprit], *, sporadic: bool) -> Cause:
+    """Return what the host of a device does while it is idle, beyond what that of another does."""
+    more = _idle_by_cause(mine, sporadic)
+    for cause, labels in _idle_by_cause(usual, sporadic).items():
+        more[cause].subtract(labels)
+    cause, labels = max(more.items(), key=lambda one: one[1].total(), default=("", Counter()))
+    if labels.total() <= 0:
+        return UNKNOWN
+    return Cause(cause, max(labels, key=lambda label: labels[label]))
+
+
+def idle_of_device(prepared: Prepared, device: int) -> tuple[Culprit, ...]:
+    """Return what the host did while one device was idle in the chosen windows."""
+    alone = replace(
+        prepared,
+        accounts={device: prepared.accounts[device]},
+        windows={device: prepared.windows[device]},
+    )
+    return idle_culprits(alone, 0).culprits
+
+
+def _idle_by_cause(culprits: Sequence[Culprit], sporadic: bool) -> defaultdict[str, Counter[str]]:
+    sums: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for culprit in culprits:
+        sums[_idle_cause(culprit, sporadic)][culprit.label] += culprit.idle_ns
+    return sums
+
+
+def _idle_cause(culprit: Culprit, sporadic: bool) -> str:
+    """Return what idle time is due to: what the names in it say, else its class."""
+    text = " ".join((culprit.kind, culprit.label, *culprit.evidence))
+    told = (cause for cause, words in _PAUSES.items() if words.search(text))
+    return next(told, "gc_pause" if sporadic and culprit.kind in _HOST else culprit.kind)

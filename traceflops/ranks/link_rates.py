@@ -1,0 +1,209 @@
+"""How fast collectives are, over their transfer alone, against the links and against their like.
+
+Rates are GB/s, which is bytes per ns. A group is slow where its bus bandwidth is far below that of
+groups of the same kind, size of message, number of ranks and distances between ranks.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from traceflops.ranks.comm_records import KINDS, CommRecords
+from traceflops.ranks.waits import Waits
+from traceflops.table import IntArray, group_rows, groups, numbers
+
+if TYPE_CHECKING:
+    from traceflops.mfu import DevicePeaks
+    from traceflops.windows import Prepared
+
+_BUS: Final = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1}
+"""Bus bandwidth by algorithm bandwidth is so often (n - 1) / n, as nccl-tests has it; else 1."""
+_UNEVEN: Final = KINDS.index("all_to_all")
+_PAIRS: Final = "send_recv"
+_SLOW: Final = 0.75
+"""Below so much of the median of its like a group is slow."""
+_CALLS: Final = 3
+_ERRORS: Final = 4
+"""A transfer of fewer errors of the clocks tells nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """What the links of a device carry in one direction, GB/s: as given, or by device.
+
+    `node` tells devices of different nodes apart, 0 where that is not known.
+    """
+
+    given: float | None = None
+    of_device: Mapping[int, float] = field(default_factory=dict)
+    node: Mapping[int, int] = field(default_factory=dict)
+
+    def peak(self, devices: Sequence[int]) -> float | None:
+        """Return the peak of the bus bandwidth among some devices, None where it is not known.
+
+        How many of its links lead from one device to another is not in the table, nor what the
+        network carries.
+        """
+        known = [self.of_device[one] for one in devices if one in self.of_device]
+        is_inside = len({self.node.get(one) for one in devices}) == 1 and len(devices) > 2
+        return self.given or (min(known) if is_inside and len(known) == len(devices) else None)
+
+
+@dataclass(frozen=True, slots=True)
+class LinkRate:
+    """The bandwidth of collectives of one kind, group and size over their transfer alone.
+
+    `members` are the ranks, the sender before the receiver; `bytes` is the median where sizes are
+    uneven. `bus` is the rate of the links as nccl-tests defines it. `slowest` and `fastest` are the
+    5th and 95th percentile over the calls of `bus`. `of_peak` is `bus` as a share of `peak`.
+    `usual` is the median `bus` of the groups of this kind and size, where this one is `slow`;
+    then all its calls took `lost_ns` longer than at that rate.
+    """
+
+    kind: str
+    group: str
+    ranks: int
+    members: tuple[int, ...]
+    bytes: int
+    count: int
+    algorithm: float
+    bus: float
+    slowest: float
+    fastest: float
+    peak: float | None
+    of_peak: float | None
+    slow: bool = False
+    usual: float | None = None
+    lost_ns: int = 0
+
+
+def links_of(prepared: Prepared, peaks: Iterable[DevicePeaks], given: float | None) -> Links:
+    """Return the peaks of the links of all devices; half of both directions is one."""
+    of_device = {}
+    for one in peaks:
+        spec = one.match.spec if one.match.confirmed else None
+        if spec is not None and spec.link is not None:
+            of_device[one.device] = float(spec.link) / 2
+        elif spec is not None and spec.host_link is not None:
+            of_device[one.device] = float(spec.host_link.bandwidth)
+    return Links(given, of_device, _nodes(prepared))
+
+
+def _nodes(prepared: Prepared) -> dict[int, int]:
+    """Return the node of each device: its host, else how many before it have its number.
+
+    Ranks that each see one device alone, with number 0, count as of several nodes.
+    """
+    devices, processes = prepared.trace.devices, prepared.trace.processes
+    hosts = processes["host"].to_pylist()
+    process, number = numbers(devices["process"]), devices["local_id"].to_pylist()
+    names = [hosts[at] for at in process.tolist()]
+    if None not in names:
+        return {device: names.index(name) for device, name in enumerate(names)}
+    return {device: number[:device].count(own) for device, own in enumerate(number)}
+
+
+def link_rates(records: CommRecords, waits: Waits, links: Links, error_ns: int) -> list[LinkRate]:
+    """Return the bandwidths by kind, group and size, those that moved most first.
+
+    `error_ns` is by how much the clocks of ranks may be apart.
+    """
+    bytes_ = records.bytes[waits.row]
+    size = np.maximum.reduceat(bytes_, waits.first) if len(waits.first) else waits.first
+    spent = waits.until_ns - waits.from_ns
+    known = np.flatnonzero((size > 0) & (spent > 0))
+    row = waits.row[waits.first[known]]
+    receiver = np.where(records.is_pair[row], _receiver(records, row), -1)
+    other = np.where(records.is_pair[row], records.place[row] + records.peer[row], -1)
+    uneven = records.kind[row] == _UNEVEN
+    sized = np.where(uneven, -np.frexp(size[known].astype(np.float64))[1], size[known])
+    number, _ = group_rows((_kinds(records)[row], records.group[row], receiver, other, sized))
+    ends = np.append(waits.first[1:], len(waits.row))
+    rates = []
+    for _, at in groups(number):
+        mine = known[at]
+        one = int(mine[0])
+        places = records.place[waits.row[waits.first[one] : ends[one]]].tolist()
+        if receiver[at[0]] >= 0:
+            places.sort(key=lambda place: place == receiver[at[0]])
+        else:
+            places.sort()
+        rates.append(_rate(records, int(row[at[0]]), places, size[mine], spent[mine], links))
+    rates.sort(key=lambda rate: -rate.bytes * rate.count)
+    return list(_compared(rates, error_ns))
+
+
+def kind_name(records: CommRecords, row: int) -> str:
+    """Return the kind of the collective that a record is of; a send and its receive are one."""
+    place = int(records.kind[row])
+    if records.is_pair[row]:
+        return _PAIRS
+    return KINDS[place] if place >= 0 else "unknown"
+
+
+def _kinds(records: CommRecords) -> IntArray:
+    return np.where(records.is_pair, KINDS.index(_PAIRS), records.kind)
+
+
+def _receiver(records: CommRecords, row: IntArray) -> IntArray:
+    is_send = records.kind[row] == KINDS.index("send")
+    return np.where(is_send, records.peer[row], records.place[row])
+
+
+def _rate(
+    records: CommRecords,
+    row: int,
+    places: Sequence[int],
+    size: IntArray,
+    spent: IntArray,
+    links: Links,
+) -> LinkRate:
+    rate: npt.NDArray[np.float64] = size / spent
+    kind, many = kind_name(records, row), len(places)
+    factor = _BUS[kind] * (many - 1) / many if kind in _BUS else 1.0
+    slowest, bus, fastest = (np.quantile(rate, [0.05, 0.5, 0.95]) * factor).tolist()
+    peak = links.peak([records.devices[place] for place in places])
+    return LinkRate(
+        kind=kind,
+        group=records.groups[int(records.group[row])].name,
+        ranks=many,
+        members=tuple(records.ranks[place] for place in places),
+        bytes=int(np.median(size)),
+        count=len(size),
+        algorithm=float(size.sum() / spent.sum()),
+        bus=bus,
+        slowest=slowest,
+        fastest=fastest,
+        peak=peak,
+        of_peak=bus / peak if peak else None,
+    )
+
+
+def _compared(rates: Sequence[LinkRate], error_ns: int) -> Iterator[LinkRate]:
+    """Yield the rates, those marked that are far below their like."""
+    alike = defaultdict(list)
+    for rate in rates:
+        alike[_likeness(rate)].append(rate)
+    for rate in rates:
+        others = [one.bus for one in alike[_likeness(rate)] if one is not rate]
+        usual = float(np.median(others)) if others else 0.0
+        is_told = rate.count >= _CALLS and rate.bytes / rate.algorithm >= _ERRORS * error_ns
+        if not (is_told and rate.bus < _SLOW * usual and rate.fastest < usual):
+            yield rate
+            continue
+        lost = rate.count * rate.bytes / rate.algorithm * (1 - rate.bus / usual)
+        yield replace(rate, slow=True, usual=usual, lost_ns=round(lost))
+
+
+def _likeness(rate: LinkRate) -> tuple[object, ...]:
+    """Return what groups have in common that are alike: ranks of one dimension have one stride."""
+    ranks = sorted(rate.members)
+    strides = tuple(np.diff(ranks).tolist())
+    size = rate.bytes.bit_length() if rate.kind == KINDS[_UNEVEN] else rate.bytes
+    return rate.kind, strides, size
