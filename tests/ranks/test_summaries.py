@@ -31,6 +31,14 @@ from traceflops.cli import app
 from traceflops.cli.reduce import on_dask
 
 RANKS = SAMPLES / "gpt_ddp_4rank"
+MANY: tuple[dict[str, Any], ...] = (
+    {},
+    {"tensor_ranks": 2},
+    {"expert_ranks": 2},
+    {"stages": 2, "microbatches": 3},
+    {"tensor_ranks": 2, "stages": 2, "microbatches": 2},
+)
+"""Groups of four ranks, beside those of data."""
 EVENTS = ("memory", "memory_operations", "host_bound", "attribution", "modules", "notes")
 """What a summary lacks, and says that it lacks."""
 CLI = CliRunner()
@@ -51,6 +59,8 @@ def figures(analysis: Analysis) -> dict[str, Any]:
         del report[name]
     for device in report["devices"]:
         del device["gaps"]
+    if report["ranks"] is not None:
+        del report["ranks"]["pipeline"]
     for culprit in report["idle"]["culprits"]:
         del culprit["evidence"]
     for table in (report["idle"]["culprits"], report["host_operators"], report["synchronisations"]):
@@ -81,13 +91,15 @@ def test_summaries_of_a_real_job_say_what_its_files_say() -> None:
 def test_summaries_of_any_job_say_what_its_files_say(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
-    ranks = data.draw(st.integers(1, 4))
+    groups = data.draw(st.sampled_from(MANY))
+    ranks = 4 if groups else data.draw(st.integers(1, 4))
     config = RunConfig(
         seed=data.draw(st.integers(0, 1000)),
         ranks=ranks,
         steps=data.draw(st.integers(1, 4)),
-        layers=1,
+        layers=2,
         vocab=1024,
+        **groups,
         overlap=data.draw(st.booleans()),
         sync_each_step=data.draw(st.booleans()),
         copy_stream=data.draw(st.booleans()),
