@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import signal
+import zipfile
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -137,8 +138,35 @@ def test_reduced_files_are_reported_whatever_happened_to_some(tmp_path: Path) ->
     assert "input-cut" in notes
 
 
-def mortal(folder: Path, file: str) -> bytes:
+def test_files_of_one_run_are_one_summary(tmp_path: Path) -> None:
+    """A table of agents, of kernels, of copies … of one process, as rocprofv3 writes them."""
+    run, folder = SAMPLES / "rocprofv3_csv", tmp_path / "summaries"
+    made = CLI.invoke(app, ["reduce", str(run), "-o", str(folder)])
+    assert (made.exit_code, made.stdout) == (0, f"Wrote 1 summary to {folder}\n")
+    (file,) = folder.iterdir()
+    found = decoded(file.read_bytes(), file.name)
+    assert isinstance(found, RankSummary)
+    assert figures(analysis_of_summaries([found])) == figures(analyze(read(run)))
+
+
+def test_of_several_jobs_in_one_input_one_is_chosen(tmp_path: Path) -> None:
+    packed, folder = tmp_path / "packed.zip", tmp_path / "summaries"
+    with zipfile.ZipFile(packed, "w") as archive:
+        for at, file in enumerate((RANKS / "rank0.json.gz", SAMPLES / "gpt_1rank.json.gz")):
+            archive.write(file, f"run{at}.json.gz")
+    refused = CLI.invoke(app, ["reduce", str(packed), "-o", str(folder)])
+    assert refused.exit_code == 2 and "--job N" in refused.stderr
+    made = CLI.invoke(app, ["reduce", str(packed), "--job", "2", "-o", str(folder)])
+    assert made.exit_code == 0, made.output
+    (file,) = folder.iterdir()
+    found = decoded(file.read_bytes(), file.name)
+    assert isinstance(found, RankSummary)
+    assert len(found.source.files) == 1
+
+
+def mortal(folder: Path, files: tuple[str, ...]) -> bytes:
     """Die of the file 1 whenever it is read, of the file 0 the first time; else say the name."""
+    (file,) = files
     seen = folder / f"{file}.seen"
     if file == "1" or (file == "0" and not seen.exists()):
         seen.touch()
@@ -150,7 +178,7 @@ def mortal(folder: Path, file: str) -> bytes:
 @pytest.mark.filterwarnings("ignore")
 def test_a_file_that_kills_its_worker_on_a_cluster_costs_that_file(tmp_path: Path) -> None:
     pytest.importorskip("distributed", reason="needs traceflops[cluster]")
-    parts = on_dask(partial(mortal, tmp_path), ["0", "1", "2"], "local", 2)
+    parts = on_dask(partial(mortal, tmp_path), [("0",), ("1",), ("2",)], "local", 2)
     assert [decoded(part, "") for part in parts] == ["read 0", "1", "read 2"]
 
 

@@ -44,8 +44,8 @@ multiprocessors must mutually nanoseconds near nearby need needs neither nest ne
 nor note notes nothing nowhere numbered numbers nvidia obj object objects occur often old older once
 opened opengl openmp operating option original os others otherwise outside over overlapping overlaps
 own package packet pages paired parent parented parsers parts passed passes passive paths pause
-paused percent percentage perf perfetto pickle pid pieces pipelines place placeholders places plugin pmc
-possible possibly pragma prediction prefixed preset presets previous printed prints processes
+paused percent percentage perf perfetto pickle pid pieces pipelines place placeholders places plugin
+pmc possible possibly pragma prediction prefixed preset presets previous printed prints processes
 products prof profiled profiles program projected pushpop puts queued queueing quote quotes ran
 rates raw re read readable reading reads recomputation recording redact releases remain remains
 removed renumbered repaired repeated repeatedly repeats repetition replaced replayed replays report
