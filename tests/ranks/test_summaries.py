@@ -164,6 +164,14 @@ def test_of_several_jobs_in_one_input_one_is_chosen(tmp_path: Path) -> None:
     assert len(found.source.files) == 1
 
 
+def test_summaries_of_several_jobs_are_refused(tmp_path: Path) -> None:
+    files = (RANKS / "rank0.json.gz", SAMPLES / "gpt_1rank.json.gz")
+    made = CLI.invoke(app, ["reduce", *map(str, files), "-o", str(tmp_path)])
+    assert made.exit_code == 0, made.output
+    refused = CLI.invoke(app, ["summary", str(tmp_path)])
+    assert refused.exit_code == 2 and "of 2 jobs" in refused.stderr
+
+
 def mortal(folder: Path, files: tuple[str, ...]) -> bytes:
     """Die of the file 1 whenever it is read, of the file 0 the first time; else say the name."""
     (file,) = files

@@ -35,8 +35,8 @@ from traceflops.attribution import (
     memory_times,
     most_important,
 )
-from traceflops.devices import NOT_SPLIT, MissingInput, join
-from traceflops.errors import InputError
+from traceflops.devices import NOT_SPLIT, MissingInput, join, split
+from traceflops.errors import InputError, UsageError
 from traceflops.findings import all_losses
 from traceflops.flops import DeviceBudget, Measured, waterfall
 from traceflops.mfu import (
@@ -63,7 +63,7 @@ from traceflops.ranks import (
     records_of,
     report_of,
 )
-from traceflops.table import Note, Source, Trace, counted_note
+from traceflops.table import Note, Source, Trace, arrow_schema, counted_note
 from traceflops.timeline import COPIES_MISSING, EMPTY_ACCOUNT, Window
 from traceflops.units import several
 from traceflops.windows import DeviceReport, LaunchRecords, StepChoice
@@ -199,6 +199,7 @@ def analysis_of_summaries(
     `failed` are the names of files that have none, `link` is what is given for links, GB/s.
     """
     ordered = sorted(summaries, key=_by_rank)
+    _refuse_several_jobs(ordered)
     trace = join([one.trace for one in ordered])
     left_out = counted_note("missing", "from-summaries", _LEFT_OUT, len(ordered))
     moved = list(_moved(ordered))
@@ -237,6 +238,26 @@ def analysis_of_summaries(
         ranks=who_waits,
         prepared=None,
     )
+
+
+def _refuse_several_jobs(summaries: Sequence[RankSummary]) -> None:
+    """Raise UsageError for the summaries of several jobs."""
+    jobs, _ = split([_spanning(one) for one in summaries])
+    if len(jobs) > 1:
+        files = ", ".join(job[0].source.files[0].name for job in jobs[:_NAMED])
+        raise UsageError(
+            f"the summaries are of {len(jobs)} jobs, such as those of {files}",
+            "give the summaries of one job",
+        )
+
+
+def _spanning(summary: RankSummary) -> Trace:
+    """Return the trace of a summary with one activity for all of each device."""
+    spans = (device.whole for device in summary.reports)
+    rows = [{"start_ns": one.start_ns, "dur_ns": one.end_ns - one.start_ns} for one in spans]
+    activities = pa.Table.from_pylist(rows, arrow_schema("activities"))
+    trace = summary.trace
+    return replace(trace, tables={**trace.tables, "activities": activities})
 
 
 def _failed(names: Sequence[str]) -> Iterator[Note]:
