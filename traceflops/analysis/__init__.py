@@ -10,5 +10,13 @@ if TYPE_CHECKING:
     from traceflops.analysis.preparation import prepare, prepare_pair, with_replays
     from traceflops.analysis.recipe import analysis_of, analyze, listed_jobs, with_removed
     from traceflops.analysis.result import Analysis
+    from traceflops.analysis.summaries import (
+        RankSummary,
+        analysis_of_summaries,
+        decoded,
+        encoded,
+        is_summary,
+        summary_of,
+    )
 else:
     __getattr__ = lazy(__name__, __file__)

@@ -19,6 +19,8 @@ from traceflops.timeline import LinkedTrace
 from traceflops.units import several, some_of, time_amount
 from traceflops.windows import DeviceReport, Prepared, records_notes
 
+OF_DEVICES = ("unlinked", "overlap-on-stream", "earlier-work-missing", "no-calls")
+"""Notes that are told by the reports of devices alone."""
 _FEW_OVERLAPS = 0.01
 _CALLS_SAID = ("calls-missing", "calls-of-unknown-process", "process-unknown")
 """Notes of readers that say which calls are not known, or whose."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from traceflops.analysis.notes import is_said, notes_of
 from traceflops.analysis.preparation import prepare, prepare_pair, with_replays
@@ -18,6 +18,7 @@ from traceflops.attribution import (
     host_operators,
     idle_culprits,
     kernel_table,
+    kernel_totals,
     launching,
     memory_operations,
     memory_times,
@@ -69,6 +70,9 @@ from traceflops.windows import (
     told_apart,
 )
 
+if TYPE_CHECKING:
+    from traceflops.timeline import Untimed
+
 
 def analyze(
     trace: Trace,
@@ -117,6 +121,15 @@ def with_removed(analysis: Analysis, placeholders: Placeholders) -> Analysis:
     return replace(analysis, notes=notes)
 
 
+class Judged(NamedTuple):
+    """What a verdict asks of the recording."""
+
+    format: str
+    records: LaunchRecords
+    untimed: Untimed | None
+    choice: StepChoice
+
+
 def analysis_of(
     prepared: Prepared,
     peaks: PeakOptions = FROM_THE_TRACE,
@@ -144,7 +157,8 @@ def analysis_of(
             measured = without_told_padding(measure(recorded, peaks, pair), recorded)
     with phase("kernel tables"):
         chosen, window_ns = prepared.chosen, total.components.window_ns
-        kernels = kernel_table(linked.trace, linked.categorised, linked.whole, chosen, window_ns)
+        totals = kernel_totals(linked.trace, linked.categorised, linked.whole, chosen)
+        kernels = kernel_table([totals], window_ns)
         categories = category_table(kernels, window_ns)
         moved = memory_times(linked.trace, linked.categorised, chosen)
     with phase("attribution"):
@@ -153,11 +167,17 @@ def analysis_of(
     lacks_copies = is_said(prepared.trace, COPIES_MISSING)
     who_waits = rank_report(prepared, links_of(prepared, measured.devices, peaks.link))
     found = all_losses(total, measured, moved, waits, lacks_copies=lacks_copies)
+    judged = Judged(
+        linked.trace.source.format,
+        prepared.launch_records,
+        prepared.untimed,
+        prepared.plan.choice,
+    )
     return Analysis(
         source=linked.trace.source,
         selection=prepared.selection,
-        verdict=_verdict(prepared, devices, total, measured, found, who_waits),
-        steps=_steps(prepared.plan.choice, devices),
+        verdict=verdict_of(judged, devices, total, measured, found, who_waits),
+        steps=steps_of(prepared.plan.choice, devices),
         devices=tuple(devices),
         total=total,
         kernels=kernels,
@@ -165,7 +185,7 @@ def analysis_of(
         notes=notes_of(prepared, named, measured),
         measured=measured,
         untimed=prepared.untimed,
-        findings=_findings(prepared, devices, measured, found, who_waits),
+        findings=findings_of(judged, devices, measured, found, who_waits),
         collectives=collective_work(linked, prepared.accounts, prepared.windows),
         recorded=prepared.launch_records.state,
         idle=waits,
@@ -227,14 +247,14 @@ def _ranks_on(trace: Trace, account: DeviceAccount) -> tuple[int, ...]:
     return tuple(sorted({rank for user in users if (rank := trace.ranks[user]) is not None}))
 
 
-def _steps(choice: StepChoice, devices: Sequence[DeviceReport]) -> StepChoice:
+def steps_of(choice: StepChoice, devices: Sequence[DeviceReport]) -> StepChoice:
     """Return how steps were chosen, with the median of those of the devices shown."""
     spread = spread_of(devices)
     return choice if spread is None else replace(choice, typical_ns=spread.median_ns)
 
 
-def _verdict(
-    prepared: Prepared,
+def verdict_of(
+    judged: Judged,
     devices: Sequence[DeviceReport],
     total: Account,
     measured: Measurement,
@@ -242,14 +262,14 @@ def _verdict(
     who_waits: RankReport | None,
 ) -> Verdict:
     """Return what to say first: what is not recorded, what has no timeline, or what costs most."""
-    how_recorded = remedy(prepared.trace.source.format, "device records") or ""
+    how_recorded = remedy(judged.format, "device records") or ""
     late_rank = late_rank_sentence(who_waits)
     return (
-        records_verdict(prepared.launch_records, how_recorded)
-        or untimed_verdict(prepared.untimed, late_rank)
+        records_verdict(judged.records, how_recorded)
+        or untimed_verdict(judged.untimed, late_rank)
         or verdict(
             total,
-            prepared.plan.choice,
+            judged.choice,
             len(devices),
             measured,
             found=found,
@@ -259,18 +279,18 @@ def _verdict(
     )
 
 
-def _findings(
-    prepared: Prepared,
+def findings_of(
+    judged: Judged,
     devices: Sequence[DeviceReport],
     measured: Measurement,
     found: Sequence[Loss],
     who_waits: RankReport | None,
 ) -> tuple[Finding, ...]:
     """Return what costs time, the most costly first; nothing where too little is recorded."""
-    if not prepared.launch_records.is_judged or _on_host(devices):
+    if not judged.records.is_judged or _on_host(devices):
         return ()
     findings = (
-        *loss_findings(found, measured, basis_of(prepared.plan.choice)),
+        *loss_findings(found, measured, basis_of(judged.choice)),
         *late_rank_findings(who_waits),
         *slow_link_findings(who_waits),
         *uneven_findings(spread_of(devices), devices),

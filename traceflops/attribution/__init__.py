@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         culprits_of,
         gap_parts,
         idle_culprits,
+        joined_culprits,
         with_culprits,
     )
     from traceflops.attribution.datatypes import (
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
         KERNELS,
         category_table,
         kernel_table,
+        kernel_totals,
         memory_times,
         operators,
     )
@@ -52,7 +54,11 @@ if TYPE_CHECKING:
     from traceflops.attribution.launching_ops import launchers
     from traceflops.attribution.memory_work import MemoryOperation, memory_operations
     from traceflops.attribution.op_kernels import Attribution, Fate, attribute, named
-    from traceflops.attribution.operators_on_host import HostOperator, host_operators
+    from traceflops.attribution.operators_on_host import (
+        HostOperator,
+        host_operators,
+        most_important,
+    )
     from traceflops.attribution.products import (
         PRODUCT_ROLES,
         ProductRole,

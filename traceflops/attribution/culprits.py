@@ -166,6 +166,32 @@ def culprits_of(parts: GapParts, trace: Trace) -> IdleCulprits:
     return IdleCulprits((*shown, *rest), unexplained_ns, gap_lengths(length_ns))
 
 
+def joined_culprits(parts: Sequence[IdleCulprits]) -> IdleCulprits:
+    """Return the idle time of several recordings; of one name the longest tells the evidence."""
+    every = (culprit for part in parts for culprit in part.culprits)
+    of_name: defaultdict[tuple[str, str], list[Culprit]] = defaultdict(list)
+    for culprit in sorted(every, key=attrgetter("idle_ns"), reverse=True):
+        of_name[culprit.kind, culprit.label].append(culprit)
+    rest = [culprit for (_, label), same in of_name.items() if label == REST for culprit in same]
+    named = [_sum_of(same) for (_, label), same in of_name.items() if label != REST]
+    named.sort(key=attrgetter("idle_ns"), reverse=True)
+    histogram: dict[tuple[int, int], GapLengths] = {}
+    for one in (one for part in parts for one in part.histogram):
+        before = histogram.get((one.from_ns, one.to_ns), replace(one, gaps=0, idle_ns=0))
+        gaps, idle_ns = before.gaps + one.gaps, before.idle_ns + one.idle_ns
+        histogram[one.from_ns, one.to_ns] = replace(one, gaps=gaps, idle_ns=idle_ns)
+    return IdleCulprits(
+        (*named[:_MOST], *_rest([*named[_MOST:], *rest])),
+        sum(part.unexplained_ns for part in parts),
+        tuple(one for _, one in sorted(histogram.items())),
+    )
+
+
+def _sum_of(same: Sequence[Culprit]) -> Culprit:
+    figures = ("idle_ns", "gaps", "blocked_before_ns")
+    return replace(same[0], **{name: sum(getattr(one, name) for one in same) for name in figures})
+
+
 def with_culprits(prepared: Prepared, devices: Sequence[DeviceReport]) -> list[DeviceReport]:
     """Return devices with what the host did in all of each of their longest gaps."""
     listed = [(at, gap) for at, device in enumerate(devices) for gap in device.gaps]

@@ -6,6 +6,8 @@ the time of all kernels. `total_ns` counts it again with every operator around t
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -50,19 +52,41 @@ _WAYS: Final = {
 }
 
 
-def kernel_table(
-    trace: Trace,
-    categorised: Categorised,
-    whole: Whole,
-    chosen: InWindows,
-    device_time_ns: int,
-) -> pa.Table:
+_TEXTS: Final = ("name", "kind", "top", "sub", "rule")
+
+
+def kernel_table(totals: Sequence[pa.Table], device_time_ns: int) -> pa.Table:
     """Return a row per distinct activity of the windows, the longest first.
 
-    Columns: name, kind, top, sub, rule (texts); count (activities that start in the windows);
-    sum_ns (time inside the windows, overlaps counted twice); mean_ns, min_ns and max_ns (of whole
-    activities that touch the windows); share (sum_ns of all device time in the windows, null
-    without any).
+    `totals` are those of one or more recordings. Columns: name, kind, top, sub, rule (texts); count
+    (activities that start in the windows); sum_ns (time inside the windows, overlaps counted
+    twice); mean_ns, min_ns and max_ns (of whole activities that touch the windows); share (sum_ns
+    of all device time in the windows, null without any).
+    """
+    found = pa.concat_tables(totals)
+    if len(totals) > 1:
+        adds = [(name, "sum") for name in ("count", "sum_ns", "whole", "whole_ns")]
+        found = found.group_by(list(_TEXTS)).aggregate(
+            [*adds, ("min_ns", "min"), ("max_ns", "max")]
+        )
+        found = found.rename_columns([re.sub("_(sum|min|max)$", "", n) for n in found.column_names])
+    texts = {name: found[name].to_pylist() for name in _TEXTS}
+    order = _longest_first(numbers(found["sum_ns"]), texts["name"])
+    figures = {name: numbers(found[name])[order] for name in found.column_names[len(_TEXTS) :]}
+    whole, whole_ns = figures.pop("whole"), figures.pop("whole_ns")
+    means = {"mean_ns": (whole_ns + whole // 2) // np.maximum(whole, 1)}
+    ordered = {name: [values[at] for at in order.tolist()] for name, values in texts.items()}
+    shown = ("count", "sum_ns", "mean_ns", "min_ns", "max_ns")
+    figures |= means
+    return _table(ordered, {name: figures[name] for name in shown}, device_time_ns)
+
+
+def kernel_totals(
+    trace: Trace, categorised: Categorised, whole: Whole, chosen: InWindows
+) -> pa.Table:
+    """Return what `kernel_table` takes of one recording.
+
+    `whole_ns` is the time of `whole` activities: of those that begin, or of all where none does.
     """
     activities = trace.activities
     labels, kinds = names(activities["name"]), names(activities["kind"])
@@ -77,9 +101,7 @@ def kernel_table(
     # Some records have the name of a kernel's descriptor, with an ending.
     one_per_kernel = np.append(Names().codes(map(kernel_name, labels)), -1)
     group, first = group_rows((one_per_kernel[columns[0]], *columns[1:]))
-    sums = group_sums(group, chosen.inside_ns, len(first))
-    order = _longest_first(sums, [labels[c] for c in columns[0][first].tolist()])
-    name, kind, category, rule = (column[first][order] for column in columns)
+    name, kind, category, rule = (column[first] for column in columns)
     categories = [categorised.categories[c] for c in category.tolist()]
     texts = {
         "name": [kernel_name(labels[c]) for c in name.tolist()],
@@ -88,14 +110,18 @@ def kernel_table(
         "sub": [c.sub for c in categories],
         "rule": [categorised.rules[c] for c in rule.tolist()],
     }
+    count = group_sums(group, begins, len(first))
+    weight = np.where(count[group] > 0, begins, 1)
     figures = {
-        "count": group_sums(group, chosen.starts_inside * begins, len(first))[order],
-        "sum_ns": sums[order],
-        "mean_ns": _means(group, duration, begins, len(first))[order],
-        "min_ns": _extreme(np.minimum, group, duration, len(first))[order],
-        "max_ns": _extreme(np.maximum, group, duration, len(first))[order],
+        "count": group_sums(group, chosen.starts_inside * begins, len(first)),
+        "sum_ns": group_sums(group, chosen.inside_ns, len(first)),
+        "whole": group_sums(group, weight, len(first)),
+        "whole_ns": group_sums(group, duration * weight, len(first)),
+        "min_ns": _extreme(np.minimum, group, duration, len(first)),
+        "max_ns": _extreme(np.maximum, group, duration, len(first)),
     }
-    return _table(texts, figures, device_time_ns)
+    arrays = {name: string_column(values) for name, values in texts.items()}
+    return pa.table(arrays | {n: number_column(v, pa.int64()) for n, v in figures.items()})
 
 
 def category_table(kernels: pa.Table, device_time_ns: int) -> pa.Table:
@@ -147,15 +173,6 @@ def _table(
 def _longest_first(sums: IntArray, labels: list[str]) -> IntArray:
     """Return the order by time, ties by name: the same however the file lists its names."""
     return np.array(sorted(range(len(labels)), key=lambda i: (-int(sums[i]), labels[i])), np.int64)
-
-
-def _means(group: IntArray, values: IntArray, counted: IntArray, groups: int) -> IntArray:
-    """Return the mean of the counted values of each group; of all where none is counted."""
-    count = group_sums(group, counted, groups)
-    weight = np.where(count[group] > 0, counted, 1)
-    total, count = group_sums(group, values * weight, groups), group_sums(group, weight, groups)
-    means: IntArray = (total + count // 2) // count
-    return means
 
 
 def _extreme(function: np.ufunc, group: IntArray, values: IntArray, groups: int) -> IntArray:

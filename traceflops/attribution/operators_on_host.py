@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
 from typing import Final
 
 import numpy as np
@@ -69,7 +68,7 @@ def host_operators(prepared: Prepared) -> tuple[HostOperator, ...]:
         total += group_sums(name[mine], first_ns, len(total))
     sums = zip(labels, count.tolist(), own.tolist(), total.tolist(), strict=True)
     found = [HostOperator(*one) for one in sums if one[1]]
-    return _most_important(sorted(found, key=attrgetter("self_ns"), reverse=True))
+    return most_important(found)
 
 
 def _stretches(thread: IntArray, start: IntArray, end: IntArray) -> Iterator[IntArray]:
@@ -94,8 +93,9 @@ def _threads(prepared: Prepared) -> tuple[IntArray, BoolArray]:
     return one[:count], np.isin(one[:count], one[count:][call[call >= 0]])
 
 
-def _most_important(ordered: Sequence[HostOperator]) -> tuple[HostOperator, ...]:
-    """Return the first ones, and the others as one."""
+def most_important(found: Sequence[HostOperator]) -> tuple[HostOperator, ...]:
+    """Return those with most time of their own, and the others as one, the last."""
+    ordered = sorted(found, key=lambda one: (one.name == REST, -one.self_ns))
     rest = ordered[_MOST:]
     count, self_ns = sum(one.count for one in rest), sum(one.self_ns for one in rest)
     others = (HostOperator(REST, count, self_ns, None),) if rest else ()

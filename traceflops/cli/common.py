@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from traceflops.reports.terminal import Style
     from traceflops.table import Trace
 
+_HEAD_BYTES = 4096
 EXIT_INTERNAL, EXIT_USAGE, EXIT_INPUT = 1, 2, 3
 _SUFFIXES = (".gz", ".zst", ".zip", ".json", ".trace", ".pt", ".tmp")
 
@@ -62,6 +63,10 @@ def read_and_analyze(traces: list[str], asked: Asked) -> Analysis:
     from traceflops.analysis import analyze
 
     check_pair(asked.pair, traces)
+    if asked.dask is not None or holds_summaries(traces):
+        from traceflops.cli.reduce import analysis_of_parts
+
+        return analysis_of_parts(traces, asked)
     trace = read_trace(traces, asked.reading)
     return analyze(
         trace,
@@ -72,6 +77,28 @@ def read_and_analyze(traces: list[str], asked: Asked) -> Analysis:
         peaks=peaks,
         pair=read_pair(asked.pair, traces, trace, asked.reading),
     )
+
+
+def holds_summaries(traces: list[str]) -> bool:
+    """Return whether the first file that is named, or in the folder that is, is a summary."""
+    from traceflops.parsers.io import files_behind
+
+    if not Path(traces[0]).is_file() and not Path(traces[0]).is_dir():
+        return False
+    first = next(files_behind(traces[0]), None)
+    try:
+        with open(first or "", "rb") as file:
+            head = file.read(_HEAD_BYTES)
+    except OSError:
+        return False
+    return head.startswith(b"ARROW1") and is_summary_head(head)
+
+
+def is_summary_head(head: bytes) -> bool:
+    """Return whether an Arrow file that begins so is a summary of `reduce`."""
+    from traceflops.analysis import is_summary
+
+    return is_summary(head)
 
 
 def stem_of(traces: list[str]) -> str:

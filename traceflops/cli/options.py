@@ -49,6 +49,14 @@ Rules = Annotated[
     Path | None,
     option("FILE", "File of category rules, tried before the built-in ones."),
 ]
+Dask = Annotated[
+    Text,
+    option(
+        "ADDRESS",
+        "Reduce each file on a Dask cluster at this address, or local: processes of this machine. "
+        "Needs traceflops[cluster].",
+    ),
+]
 Json = Annotated[bool, flag("Print JSON instead of text.", "--json")]
 Force = Annotated[
     bool, flag("Also overwrite files that traceflops did not write.", "-f", "--force")
@@ -227,6 +235,7 @@ class Asked:
     rates: Rates
     pair: Pair = None
     rules: Rules = None
+    dask: Dask = None
     privacy: Privacy
     reading: ReadingOptions
 

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
         merge_jobs,
         of_job,
         of_no_job,
+        split,
     )
     from traceflops.devices.matching import REFERENCE, Match, chosen, match
     from traceflops.devices.merging import join

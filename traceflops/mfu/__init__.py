@@ -33,7 +33,13 @@ if TYPE_CHECKING:
         rate,
         read_card,
     )
-    from traceflops.mfu.budget import FROM_THE_TRACE, DevicePeaks, PeakOptions, ShareRange
+    from traceflops.mfu.budget import (
+        FROM_THE_TRACE,
+        DevicePeaks,
+        PeakOptions,
+        ShareRange,
+        device_budgets,
+    )
     from traceflops.mfu.checked.diagnosis import Diagnosis, Recomputation
     from traceflops.mfu.checked.job_size import JobSize
     from traceflops.mfu.checked.padding import without_marked_padding, without_told_padding
@@ -51,11 +57,13 @@ if TYPE_CHECKING:
     from traceflops.mfu.counted.joins import CrossCheck, Join
     from traceflops.mfu.counted.launches import with_captured_launches
     from traceflops.mfu.inference import Inference, PhaseUse
-    from traceflops.mfu.measurement import Measurement, measure
-    from traceflops.mfu.roof_times import NO_ROOFS, RoofTime
+    from traceflops.mfu.measurement import Measurement, impossible, measure
+    from traceflops.mfu.roof_times import NO_ROOFS, RoofTime, RoofTimes
     from traceflops.mfu.serving_passes import NO_SERVING, PassKind, Serving, serving
-    from traceflops.mfu.traced.coverage import ENOUGH, TOO_LITTLE
+    from traceflops.mfu.traced.cells import Cell
+    from traceflops.mfu.traced.coverage import ENOUGH, TOO_LITTLE, ComputeTime
     from traceflops.mfu.traced.executed import Executed, executed
+    from traceflops.mfu.traced.uncounted import Outside
     from traceflops.mfu.traced.work_tables import KernelRow, OpRow, activity_flops
 else:
     __getattr__ = lazy(__name__, __file__)

@@ -12,8 +12,10 @@ from traceflops.faces import lazy
 
 if TYPE_CHECKING:
     from traceflops.ranks.collectives import Collective, collective_work
+    from traceflops.ranks.comm_records import CommRecords, joined
     from traceflops.ranks.experts import ExpertGroup
     from traceflops.ranks.group_roles import GROUP_WORDS
+    from traceflops.ranks.late_causes import KernelSums
     from traceflops.ranks.link_rates import LinkRate, Links, links_of
     from traceflops.ranks.pipelines import Pipelines, Stage
     from traceflops.ranks.rank_spread import (
@@ -23,13 +25,15 @@ if TYPE_CHECKING:
         own_ns,
         own_times,
     )
-    from traceflops.ranks.slow_rank import SlowRank
+    from traceflops.ranks.slow_rank import PreparedWork, SlowRank
     from traceflops.ranks.who_waits import (
         MatchedCollective,
         RankReport,
         RankWaits,
         Turn,
         rank_report,
+        records_of,
+        report_of,
     )
 else:
     __getattr__ = lazy(__name__, __file__)

@@ -9,26 +9,33 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import numpy as np
 
 from traceflops.attribution import host_marks, innermost_mark, instants
 from traceflops.ranks.collectives import Told, annotated_inputs, message_bytes
-from traceflops.ranks.group_roles import POINT_TO_POINT, CommGroup, role_in, with_roles
+from traceflops.ranks.comm_groups import (
+    NO_FACTS,
+    GroupFacts,
+    joined_facts,
+    of_streams,
+    peers,
+    places_of,
+    rank_labels,
+)
+from traceflops.ranks.group_roles import POINT_TO_POINT, CommGroup, with_roles
 from traceflops.table import (
     ABSENT,
     BoolArray,
     IntArray,
+    Trace,
     codes,
-    distinct,
     group_rows,
-    groups,
     is_one_of,
-    joint_codes,
     names,
     numbers,
     ranked,
@@ -59,6 +66,10 @@ _INPUT_IS_WHOLE: Final = frozenset(
 _GROUP_TEXTS: Final = ("group", "group_ranks", "description")
 SEND, RECV, EXCHANGE = (KINDS.index(kind) for kind in ("send", "recv", "send_recv"))
 _SIDES: Final = (SEND, RECV)
+_COLUMNS: Final = (
+    *("row", "kind", "sequence", "elements", "received", "bytes", "step"),
+    *("start_ns", "end_ns", "busy_ns"),
+)
 _RANGE: Final = re.compile(r"(?:nccl|rccl|c10d|gloo)::?(?=[a-z_])")
 """How frameworks begin the names of annotations and operators of a collective."""
 
@@ -93,6 +104,7 @@ class CommRecords:
     end_ns: IntArray
     busy_ns: IntArray
     work: tuple[Intervals, ...] = ()
+    told: GroupFacts = NO_FACTS
 
     @cached_property
     def dur_ns(self) -> IntArray:
@@ -107,6 +119,32 @@ class CommRecords:
     def __len__(self) -> int:
         return len(self.row)
 
+    @property
+    def compact(self) -> CommRecords:
+        """Return the same without what is not about its own kernels."""
+        mine = [self.place == at for at in range(len(self.ranks))]
+        own = [Intervals.of(self.start_ns[rows], self.end_ns[rows]) for rows in mine]
+        alone, work = (
+            tuple(one.intersect(spans) for one, spans in zip(several, own, strict=False))
+            for several in (self.alone, self.work)
+        )
+        return replace(self, alone=alone, work=work, row=np.zeros_like(self.row))
+
+    def moved(self, by_ns: int, devices: int) -> CommRecords:
+        """Return the same on a clock that is behind by so much, behind so many devices."""
+        alone, work = (
+            tuple(Intervals(one.start_ns + by_ns, one.end_ns + by_ns) for one in several)
+            for several in (self.alone, self.work)
+        )
+        return replace(
+            self,
+            devices=tuple(device + devices for device in self.devices),
+            alone=alone,
+            work=work,
+            start_ns=self.start_ns + by_ns,
+            end_ns=self.end_ns + by_ns,
+        )
+
 
 def comm_records(
     linked: LinkedTrace,
@@ -114,8 +152,9 @@ def comm_records(
     windows: Mapping[int, tuple[Window, ...]],
 ) -> CommRecords:
     """Return the kernels of communication on all devices over everything recorded."""
-    devices = sorted(accounts, key=lambda device: (_rank(linked, device), device))
-    kernels = is_one_of(linked.trace.activities["kind"], "kernel")
+    trace = linked.trace
+    devices = sorted(accounts, key=lambda device: (_rank(trace, device), device))
+    kernels = is_one_of(trace.activities["kind"], "kernel")
     work = tuple(_work(linked, accounts[device]) for device in devices)
     parts = [
         _of_device(linked, kernels, accounts[device], windows[device], busy)
@@ -123,90 +162,94 @@ def comm_records(
     ]
     row = np.concatenate([part["row"] for part in parts] or [np.empty(0, np.int64)])
     place = np.repeat(np.arange(len(parts)), [len(part["row"]) for part in parts])
-    columns = {
+    columns: dict[str, Any] = {
         name: np.concatenate([part[name] for part in parts] or [np.empty(0, np.int64)])
         for name in ("start_ns", "end_ns", "busy_ns", "step")
     }
     facts = _Facts(linked, row)
-    ranks = rank_labels([_rank(linked, device) for device in devices])
+    ranks = rank_labels([_rank(trace, device) for device in devices])
     worked = [accounts[device].rows for device in devices]
     kind = facts.kind(place)
-    group, known = facts.groups(place, ranks)
     elements, size = facts.sizes(kind)
-    peer, pairs = np.full(len(row), -1, dtype=np.int64), np.flatnonzero(np.isin(kind, _SIDES))
-    peer[pairs] = _peers(facts.other_side(kind)[pairs], group[pairs], known, place[pairs], ranks)
+    told = facts.groups(kind)
     return CommRecords(
         ranks=ranks,
         devices=tuple(devices),
-        groups=with_roles(known, _kinds_of(kind, group, len(known))),
         alone=tuple(alone(rows.start_ns, rows.end_ns) for rows in worked),
         place=place,
         row=row,
         kind=kind,
-        group=group,
-        peer=peer,
         sequence=facts.sequence(),
         elements=elements,
         received=facts.told.numbers("collective_out_elements"),
         bytes=size,
         **columns,
         work=work,
+        told=told,
+        **_grouped(told, kind, place, ranks),
     )
+
+
+def joined(parts: Sequence[CommRecords], trace: Trace) -> CommRecords:
+    """Return the records of several recordings of one clock, each of other devices, as one."""
+    devices = [device for part in parts for device in part.devices]
+    own = [rank for part in parts for rank in part.ranks]
+    rank = [_rank(trace, device) for device in devices] if devices else own
+    order = np.argsort(np.array(rank, dtype=np.int64), kind="stable")
+    before = np.cumsum([0, *(len(part.ranks) for part in parts)]).tolist()
+    turn = np.argsort(order)
+    place = np.concatenate([turn[at + one.place] for one, at in zip(parts, before, strict=False)])
+    sort = np.argsort(place, kind="stable")
+    columns: dict[str, Any] = {
+        name: np.concatenate([getattr(part, name) for part in parts])[sort] for name in _COLUMNS
+    }
+    told = joined_facts([part.told for part in parts]).taken(sort)
+    alone, work = (
+        tuple(several[at] for at in order.tolist()) if several else ()
+        for several in (
+            [one for part in parts for one in getattr(part, name)] for name in ("alone", "work")
+        )
+    )
+    ranks = rank_labels([rank[at] for at in order.tolist()])
+    return CommRecords(
+        ranks=ranks,
+        devices=tuple(devices[at] for at in order.tolist()) if devices else (),
+        alone=alone,
+        place=place[sort],
+        **columns,
+        work=work,
+        told=told,
+        **_grouped(told, columns["kind"], place[sort], ranks),
+    )
+
+
+def _grouped(
+    told: GroupFacts, kind: IntArray, place: IntArray, ranks: Sequence[int]
+) -> dict[str, Any]:
+    """Return the columns that take all ranks to know: groups, and peers of sends."""
+    group, known = told.groups(place, ranks)
+    peer, pairs = np.full(len(kind), -1, dtype=np.int64), np.flatnonzero(np.isin(kind, _SIDES))
+    peer[pairs] = peers(told.other_side[pairs], group[pairs], known, place[pairs], ranks)
+    roles = with_roles(known, _kinds_of(kind, group, len(known)))
+    return {"group": group, "groups": roles, "peer": peer}
 
 
 def _kinds_of(kind: IntArray, group: IntArray, count: int) -> list[frozenset[str]]:
     """Return the kinds of collective that each group ran."""
     known = kind >= 0
-    ran = _places(group[known], kind[known], count)
+    ran = places_of(group[known], kind[known], count)
     return [frozenset(KINDS[one] for one in mine) for mine in ran]
 
 
-def _rank(linked: LinkedTrace, device: int) -> int:
-    trace = linked.trace
+def _rank(trace: Trace, device: int) -> int:
     rank = trace.ranks[int(numbers(trace.devices["process"])[device])]
     return device if rank is None else rank
-
-
-def rank_labels(ranks: Sequence[int]) -> tuple[int, ...]:
-    """Return the ranks, or the numbers of the devices where these do not tell them apart."""
-    return tuple(ranks) if len(set(ranks)) == len(ranks) else tuple(range(len(ranks)))
 
 
 def _work(linked: LinkedTrace, account: DeviceAccount) -> Intervals:
     """Return when a device worked, communication apart."""
     work = ~is_top(linked.categorised, "communication", account.rows.row)
     return Intervals.of(account.rows.start_ns[work], account.rows.end_ns[work])
-
-
-def _peers(
-    number: IntArray,
-    group: IntArray,
-    known: Sequence[CommGroup],
-    place: IntArray,
-    ranks: Sequence[int],
-) -> IntArray:
-    """Return the place of the rank with a number in its group, -1 where that is not known."""
-    found = np.full(len(number), -1, dtype=np.int64)
-    for one, mine in groups(group):
-        members = _members(known[one], ranks)
-        inside = (number[mine] >= 0) & (number[mine] < len(members) - 1)
-        peer = members[np.where(inside, number[mine], -1)]
-        peer[peer == place[mine]] = -1
-        two = np.unique(place[mine])
-        is_pair = len(two) == 2 and known[one].size in (None, 2)
-        found[mine] = np.where((peer < 0) & is_pair, two.sum() - place[mine], peer)
-    return found
-
-
-def _members(group: CommGroup, ranks: Sequence[int]) -> IntArray:
-    """Return the places of the ranks of a group, and -1 behind them.
-
-    A group that lists none is taken for all ranks where it is as large.
-    """
-    is_all = group.size in (None, len(ranks))
-    listed = group.ranks or (range(max(ranks) + 1) if is_all else ())
-    place_of = {rank: at for at, rank in enumerate(ranks)}
-    return np.array([*(place_of.get(rank, -1) for rank in listed), -1], dtype=np.int64)
 
 
 def _of_device(
@@ -267,9 +310,9 @@ class _Facts:
         told = np.where((around >= 0) & parts[told], around, told)
         label = codes(self._activities["name"])[self._rows]
         by_name = taken(_kinds(names(self._activities["name"]), label), label)
-        told = np.where(told >= 0, told, _of_streams(told, place, label))
+        told = np.where(told >= 0, told, of_streams(told, place, label))
         told = np.where((told >= 0) | parts[by_name], told, by_name)
-        told = np.where(told >= 0, told, _of_streams(told, place, self.stream))
+        told = np.where(told >= 0, told, of_streams(told, place, self.stream))
         return np.where(told >= 0, told, by_name)
 
     @cached_property
@@ -293,7 +336,7 @@ class _Facts:
         found = taken(_kinds(names(column), code), code)
         return np.where(found >= 0, found, taken(of_op, by_op))
 
-    def other_side(self, kind: IntArray) -> IntArray:
+    def _other_side(self, kind: IntArray) -> IntArray:
         """Return the number in its group of the rank that each sends to, or else receives from."""
         source, destination = (
             self.told.numbers(f"collective_{way}") for way in ("source", "destination")
@@ -312,31 +355,22 @@ class _Facts:
         received = self.told.numbers("collective_out_elements")
         return np.where(kind == RECV, np.maximum(elements, received), elements), whole
 
-    def groups(
-        self, place: IntArray, ranks: Sequence[int]
-    ) -> tuple[IntArray, tuple[CommGroup, ...]]:
-        """Return the group of each kernel, and the groups; `ranks` are those of the places."""
+    def groups(self, kind: IntArray) -> GroupFacts:
+        """Return what the kernels tell of their groups."""
         texts = [self.told.texts(f"collective_{what}") for what in _GROUP_TEXTS]
         size = self.told.numbers("collective_group_size")
-        named, _ = group_rows((texts[0][0], texts[1][0], size))
-        apart = _apart(named, place, size, self.told.numbers("collective_call"))
-        named, first = group_rows((named, apart))
-        told = np.where(texts[0][0] >= 0, named, -1)
-        told = np.where(told >= 0, told, _of_streams(told, place, self.stream))
-        streams, at = ranked(_same_streams(place, self.stream))
-        known, number = ranked(np.where(told >= 0, told, len(first) + at))
-        members = _places(number, place, len(known))
-        found = []
-        for one, mine in zip(known.tolist(), members, strict=True):
-            if one >= len(first):
-                found.append(CommGroup(f"stream {streams[one - len(first)]}", None, None))
-                continue
-            row = first[one]
-            words = [
-                known_texts[code[row]] if code[row] >= 0 else "" for code, known_texts in texts
-            ]
-            found.append(_named_group(words, int(size[row]), [ranks[place] for place in mine]))
-        return number, tuple(found)
+        which, first = group_rows((*(code for code, _ in texts), size))
+        words = [
+            [labels[at] if at >= 0 else None for at in code[first].tolist()]
+            for code, labels in texts
+        ]
+        return GroupFacts(
+            known=tuple(zip(*words, size[first].tolist(), strict=True)),
+            which=which,
+            call=self.told.numbers("collective_call"),
+            stream=self.stream,
+            other_side=self._other_side(kind),
+        )
 
     def sequence(self) -> IntArray:
         """Return the number that each collective has in its group, or ABSENT.
@@ -369,89 +403,6 @@ def kind_of(label: str) -> int:
     letters = re.sub(r"[^a-z0-9]", "", label.lower())
     found = (at for at, words in enumerate(_KINDS.values()) if re.search(words, letters))
     return next(found, -1)
-
-
-def _of_streams(told: IntArray, place: IntArray, stream: IntArray) -> IntArray:
-    """Return the one code that is told of the kernels of each one's stream, -1 for none or more."""
-    found = np.full_like(told, -1)
-    for _, mine in groups(joint_codes(place, stream)):
-        known = np.unique(told[mine][told[mine] >= 0])
-        if len(known) == 1:
-            found[mine] = known[0]
-    return found
-
-
-def _same_streams(place: IntArray, stream: IntArray) -> IntArray:
-    """Return a number per stream that is the same for the streams of one group on all ranks.
-
-    That is the stream's own where all ranks have the same; else that of the stream of the first
-    rank that began communicating as early in turn.
-    """
-    turns = [_in_turn(stream[mine]) for _, mine in groups(place)]
-    if len({frozenset(turn) for turn in turns}) <= 1:
-        return stream
-    longest = max(turns, key=len)
-    same = np.full_like(stream, ABSENT)
-    for (_, mine), turn in zip(groups(place), turns, strict=True):
-        for number, own in zip(longest, turn, strict=False):
-            same[mine[stream[mine] == own]] = number
-    return same
-
-
-def _in_turn(stream: IntArray) -> list[int]:
-    return list(dict.fromkeys(stream.tolist()))
-
-
-def _apart(named: IntArray, place: IntArray, size: IntArray, call: IntArray) -> IntArray:
-    """Return a number by which groups are apart that are called alike on different ranks.
-
-    More ranks than a group has are of several: of one are those that have calls in common.
-    """
-    apart = np.zeros_like(named)
-    for _, mine in groups(named):
-        members = len(distinct(place[mine]))
-        if 0 < size[mine[0]] < members:
-            apart[mine] = _together(place[mine], call[mine])
-    return apart
-
-
-def _together(place: IntArray, call: IntArray) -> IntArray:
-    """Return the first place of all that have calls in common with each one's, directly or not."""
-    _, call = ranked(np.where(call == ABSENT, -1 - place, call))
-    label = np.arange(int(place.max()) + 1)
-    while True:
-        lowest = np.full(int(call.max()) + 1, len(label))
-        np.minimum.at(lowest, call, label[place])
-        new = label.copy()
-        np.minimum.at(new, place, lowest[call])
-        if (new == label).all():
-            return label[place]
-        label = new
-
-
-def _places(number: IntArray, place: IntArray, count: int) -> list[list[int]]:
-    """Return the places that have kernels of each group."""
-    places: list[list[int]] = [[] for _ in range(count)]
-    many = int(place.max(initial=0)) + 1
-    for pair in distinct(number * many + place).tolist():
-        places[pair // many].append(pair % many)
-    return places
-
-
-def _named_group(words: Sequence[str], size: int, recorded: Sequence[int]) -> CommGroup:
-    """Return a group by its name, listed ranks and description; some of its ranks are recorded."""
-    name, listed, description = words
-    ranks = _ranks_in(listed) or (tuple(recorded) if len(recorded) == size else None)
-    role = role_in(description) or role_in(name)
-    return CommGroup(name, ranks, size if size > 0 else None, role)
-
-
-def _ranks_in(text: str) -> tuple[int, ...] | None:
-    """Return the ranks that a text lists; None where it is empty or shortened."""
-    try:
-        return msgspec.json.decode(text, type=tuple[int, ...]) or None
-    except msgspec.DecodeError:
-        return None
 
 
 def _second(text: str) -> int:

@@ -65,44 +65,77 @@ UNKNOWN: Final = Cause("unknown", "")
 
 
 @dataclass(frozen=True, slots=True)
-class _KernelSums:
+class KernelSums:
     """Launches, their time and size by device (rows) and name of kernel (columns).
 
-    The first device is the slow one. Sizes are threads and elements that launching operators are
-    given; `received` is what each device got in all-to-alls.
+    Sizes are the threads, and the elements that launching operators are given; `received` is what
+    each device got in all-to-alls.
     """
 
     names: tuple[str, ...]
-    count: Ratios
-    time_ns: Ratios
-    sizes: tuple[Ratios, ...]
-    received: Ratios
+    count: IntArray
+    time_ns: IntArray
+    threads: IntArray
+    given: IntArray
+    received: IntArray
+
+    @classmethod
+    def joined(cls, parts: Sequence[KernelSums]) -> KernelSums:
+        """Return those of all devices, one below the other."""
+        every = dict.fromkeys(name for part in parts for name in part.names)
+        place = {name: at for at, name in enumerate(every)}
+
+        def of(column: str) -> IntArray:
+            found = np.zeros((sum(len(part.count) for part in parts), len(place)), dtype=np.int64)
+            begin = 0
+            for part in parts:
+                rows = slice(begin, begin := begin + len(part.count))
+                found[rows, [place[name] for name in part.names]] = getattr(part, column)
+            return found
+
+        columns = {name: of(name) for name in _BY_NAME}
+        received = np.concatenate([part.received for part in parts])
+        return cls(tuple(place), received=received, **columns)
+
+    def of(self, rows: Sequence[int]) -> KernelSums:
+        """Return those of some devices."""
+        some = {name: getattr(self, name)[list(rows)] for name in (*_BY_NAME, "received")}
+        return replace(self, **some)
+
+    @property
+    def used(self) -> KernelSums:
+        """Return the same without names that no device launched."""
+        mine = np.flatnonzero(self.count.sum(axis=0))
+        labels = tuple(self.names[at] for at in mine.tolist())
+        return replace(self, names=labels, **{n: getattr(self, n)[:, mine] for n in _BY_NAME})
 
 
-def _kernel_sums(prepared: Prepared, devices: Sequence[int]) -> _KernelSums:
+_BY_NAME: Final = ("count", "time_ns", "threads", "given")
+
+
+def kernel_sums(prepared: Prepared, devices: Sequence[int]) -> KernelSums:
+    """Return what ran on some devices in the chosen windows, communication apart."""
     activities, chosen = prepared.trace.activities, prepared.chosen
     is_comm = is_top(prepared.linked.categorised, "communication", chosen.row)
-    place = np.full(1 + int(numbers(activities["device"]).max()), -1, dtype=np.int64)
+    place = np.full(1 + prepared.trace.devices.num_rows, -1, dtype=np.int64)
     place[[*devices]] = np.arange(len(devices))
     labels = names(activities["name"])
 
-    def of(rows: IntArray, values: IntArray, column: IntArray, columns: int) -> Ratios:
+    def of(rows: IntArray, values: IntArray, column: IntArray, columns: int) -> IntArray:
         at = place[numbers(activities["device"])[rows]]
         key = np.where(at < 0, -1, at * columns + column)
-        return group_sums(key, values, len(devices) * columns).reshape(-1, columns).astype(float)
+        return group_sums(key, values, len(devices) * columns).reshape(len(devices), columns)
 
     row, moved = chosen.row[~is_comm], _exchanges(prepared, chosen.row[is_comm])
     by_name = partial(of, row, column=codes(activities["name"])[row], columns=len(labels))
     grid, block = (product_of(axes(activities[name]))[row] for name in ("grid", "block"))
     got = numbers(activities["collective_out_elements"], 0)[moved]
-    return _KernelSums(
+    return KernelSums(
         tuple(labels),
         by_name(np.ones_like(row)),
         by_name(numbers(activities["dur_ns"])[row]),
-        (
-            by_name(np.where((grid > 0) & (block > 0), grid * block, 0)),
-            by_name(_given(prepared, row)),
-        ),
+        by_name(np.where((grid > 0) & (block > 0), grid * block, 0)),
+        by_name(_given(prepared, row)),
         of(moved, got, np.zeros_like(moved), 1)[:, 0],
     )
 
@@ -133,9 +166,8 @@ def _elements(dims: Any) -> int:
     return min(sum(map(_elements, parts)), _MOST_ELEMENTS)
 
 
-def by_kernels(prepared: Prepared, devices: Sequence[int]) -> Cause:
+def by_kernels(sums: KernelSums) -> Cause:
     """Return why the kernels of the first device take longer than those of the others."""
-    sums = _kernel_sums(prepared, devices)
     count, usual_count = sums.count[0], np.median(sums.count[1:], axis=0)
     each, usual = _per(sums.time_ns, sums.count)
     both = np.flatnonzero((count > 0) & (usual_count > 0) & (usual > 0))
@@ -144,7 +176,7 @@ def by_kernels(prepared: Prepared, devices: Sequence[int]) -> Cause:
     if not len(both) or slower.clip(0).sum() < extra.sum() / 2:
         return Cause("more_work", _name(sums, int(extra.argmax())))
     top = int(both[slower.argmax()])
-    sizes = [_ratio(*_per(size, sums.count))[top] for size in sums.sizes]
+    sizes = [_ratio(*_per(size, sums.count))[top] for size in (sums.threads, sums.given)]
     received = _ratio(sums.received[:1], np.median(sums.received[1:], keepdims=True))[0]
     if max(*sizes, received) >= 1 + _AT_LEAST * (each[top] / usual[top] - 1):
         return Cause("more_work", _name(sums, top))
@@ -158,23 +190,23 @@ def by_kernels(prepared: Prepared, devices: Sequence[int]) -> Cause:
     return Cause("slow_kernel", _name(sums, top), float(each[top] / usual[top]))
 
 
-def _per(sums: Ratios, count: Ratios) -> tuple[Ratios, Ratios]:
+def _per(sums: IntArray, count: IntArray) -> tuple[Ratios, Ratios]:
     """Return the mean of the first device by kernel, and that of the others."""
     return _ratio(sums[0], count[0]), _ratio(sums[1:].sum(axis=0), count[1:].sum(axis=0))
 
 
-def _ratio(some: Ratios, of: Ratios) -> Ratios:
-    return np.divide(some, of, out=np.zeros_like(some), where=of > 0)
+def _ratio(some: Ratios | IntArray, of: Ratios | IntArray) -> Ratios:
+    return np.divide(some, of, out=np.zeros(some.shape), where=of > 0)
 
 
-def _name(sums: _KernelSums, place: int) -> str:
+def _name(sums: KernelSums, place: int) -> str:
     return kernel_name(sums.names[place])
 
 
-def by_idle(prepared: Prepared, device: int, usual: int, *, sporadic: bool) -> Cause:
+def by_idle(mine: Sequence[Culprit], usual: Sequence[Culprit], *, sporadic: bool) -> Cause:
     """Return what the host of a device does while it is idle, beyond what that of another does."""
-    more = _idle_by_cause(prepared, device, sporadic)
-    for cause, labels in _idle_by_cause(prepared, usual, sporadic).items():
+    more = _idle_by_cause(mine, sporadic)
+    for cause, labels in _idle_by_cause(usual, sporadic).items():
         more[cause].subtract(labels)
     cause, labels = max(more.items(), key=lambda one: one[1].total(), default=("", Counter()))
     if labels.total() <= 0:
@@ -182,16 +214,19 @@ def by_idle(prepared: Prepared, device: int, usual: int, *, sporadic: bool) -> C
     return Cause(cause, max(labels, key=lambda label: labels[label]))
 
 
-def _idle_by_cause(
-    prepared: Prepared, device: int, sporadic: bool
-) -> defaultdict[str, Counter[str]]:
+def idle_of_device(prepared: Prepared, device: int) -> tuple[Culprit, ...]:
+    """Return what the host did while one device was idle in the chosen windows."""
     alone = replace(
         prepared,
         accounts={device: prepared.accounts[device]},
         windows={device: prepared.windows[device]},
     )
+    return idle_culprits(alone, 0).culprits
+
+
+def _idle_by_cause(culprits: Sequence[Culprit], sporadic: bool) -> defaultdict[str, Counter[str]]:
     sums: defaultdict[str, Counter[str]] = defaultdict(Counter)
-    for culprit in idle_culprits(alone, 0).culprits:
+    for culprit in culprits:
         sums[_idle_cause(culprit, sporadic)][culprit.label] += culprit.idle_ns
     return sums
 

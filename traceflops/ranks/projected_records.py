@@ -11,13 +11,13 @@ from typing import Final
 
 import numpy as np
 
+from traceflops.ranks.comm_groups import GroupFacts, Words, rank_labels
 from traceflops.ranks.comm_records import (
     KINDS,
     CommGroup,
     CommRecords,
     alone,
     kind_of,
-    rank_labels,
 )
 from traceflops.table import (
     ABSENT,
@@ -37,6 +37,7 @@ _COLLECTIVE: Final = re.compile(
     r"|^(?:NCCL:nccl|nccl:_?)([A-Za-z_]+)$"
 )
 """How XLA, NCCL and PyTorch name the range around a collective."""
+_NO_NAME: Final[tuple[Words, ...]] = (("unknown", None, None, ABSENT),)
 _Ranges = tuple[IntArray, IntArray, IntArray, IntArray]
 """A row of the marks for each of the ranges that end together, the kind, the start, the end."""
 
@@ -97,6 +98,7 @@ def _records(ranks: Sequence[int], parts: Sequence[_Ranges]) -> CommRecords:
         start_ns=start,
         end_ns=end,
         busy_ns=busy,
+        told=GroupFacts(_NO_NAME, np.zeros_like(row), unknown, unknown, unknown),
     )
 
 

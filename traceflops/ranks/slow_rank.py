@@ -8,19 +8,29 @@ between the ends of steps: its kernels take longer, or it is idle for longer tha
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import comb, log, log1p
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from traceflops.attribution import Culprit
 from traceflops.ranks.comm_records import CommRecords
 from traceflops.ranks.cycles import Cycles
-from traceflops.ranks.late_causes import UNKNOWN, Cause, by_idle, by_kernels
-from traceflops.table import IntArray, codes, names, numbers
-from traceflops.windows import Prepared
+from traceflops.ranks.late_causes import (
+    UNKNOWN,
+    Cause,
+    KernelSums,
+    by_idle,
+    by_kernels,
+    idle_of_device,
+    kernel_sums,
+)
+from traceflops.table import IntArray, Trace, codes, names, numbers
+from traceflops.timeline import Window
+from traceflops.windows import LAST_STEP, Prepared
 
 _WORTH: Final = 0.01
 """Share of the time of the steps that is worth blaming somebody for."""
@@ -121,7 +131,57 @@ def _is_more_than_chance(more: Ratios, late: int, gap_ns: float) -> bool:
     return bool(score >= _DEVIATIONS**2 + 2 * log(comb(ranks, late)))
 
 
-def slow_rank(prepared: Prepared, cycles: Cycles, records: CommRecords) -> SlowRank | None:
+class RankWork(Protocol):
+    """What the devices of the ranks did; `trace` describes them."""
+
+    @property
+    def trace(self) -> Trace:
+        """Return a trace of the same processes and devices."""
+
+    @property
+    def windows(self) -> Mapping[int, tuple[Window, ...]]:
+        """Return the windows by device."""
+
+    def kernels(self, devices: Sequence[int], steps: Sequence[int | None]) -> KernelSums:
+        """Return what ran on devices in some steps, if they are known apart."""
+
+    def idle(self, device: int, steps: Sequence[int | None]) -> Sequence[Culprit]:
+        """Return what the host of a device did while that was idle, in such steps."""
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedWork:
+    """The work that a prepared trace tells."""
+
+    prepared: Prepared
+
+    @property
+    def trace(self) -> Trace:
+        """Return the trace."""
+        return self.prepared.trace
+
+    @property
+    def windows(self) -> Mapping[int, tuple[Window, ...]]:
+        """Return the windows by device."""
+        return self.prepared.windows
+
+    def kernels(self, devices: Sequence[int], steps: Sequence[int | None]) -> KernelSums:
+        """Return what ran on devices in some steps; where these are none, in chosen windows."""
+        return kernel_sums(_within(self.prepared, steps), devices)
+
+    def idle(self, device: int, steps: Sequence[int | None]) -> tuple[Culprit, ...]:
+        """Return what the host of a device did while that was idle, in such steps."""
+        return idle_of_device(_within(self.prepared, steps), device)
+
+    def usual_steps(self) -> tuple[int, ...]:
+        """Return the steps that are compared: chosen ones, and the last, that follow another."""
+        every = [one for windows in self.windows.values() for one in windows]
+        wanted = {one.step for one in every if one.used or one.left_out == LAST_STEP} - {None}
+        seen = {one.step for one in every}
+        return tuple(sorted(one for one in wanted if one is not None and one - 1 in seen))
+
+
+def slow_rank(work: RankWork, cycles: Cycles, records: CommRecords) -> SlowRank | None:
     """Return the rank to blame and why, None where there is none."""
     late = late_ranks(cycles)
     if late is None:
@@ -132,11 +192,11 @@ def slow_rank(prepared: Prepared, cycles: Cycles, records: CommRecords) -> SlowR
     usual = late.rest[np.argsort(-cycles.held_ns[:, late.rest].sum(axis=0), kind="stable")]
     ordered = [int(late.places[0]), *usual.tolist()]
     busier = busy >= own - busy
-    cause = _cause(prepared, records, ordered, steps, cycles.steps, busier=busier)
+    cause = _cause(work, records, ordered, steps, cycles.steps, busier=busier)
     return SlowRank(
         rank=records.ranks[int(late.places[0])],
         ranks=tuple(sorted(records.ranks[place] for place in late.places.tolist())),
-        position=_position(prepared, records, late.places),
+        position=_position(work.trace, records, late.places),
         lost_ns_per_step=round(float(lost.sum()) / cycles.count),
         share=float(lost.sum() / max(1.0, np.abs(late.lost_ns).sum())),
         own_ns=own,
@@ -149,7 +209,7 @@ def slow_rank(prepared: Prepared, cycles: Cycles, records: CommRecords) -> SlowR
 
 
 def _cause(
-    prepared: Prepared,
+    work: RankWork,
     records: CommRecords,
     ordered: Sequence[int],
     few: Sequence[int],
@@ -162,11 +222,12 @@ def _cause(
         return UNKNOWN
     worst, *others = (records.devices[place] for place in ordered)
     if busier:
-        return by_kernels(_within(prepared, few or steps), [worst, *others])
+        return by_kernels(work.kernels([worst, *others], few or steps))
     # What the host does before the first work of a step is in the window of the step before.
     wider = [number for step in few for number in (step - 1, step)]
     middle = others[(len(others) - 1) // 2]
-    return by_idle(_within(prepared, wider or steps), worst, middle, sporadic=len(few) > 0)
+    mine, usual = (work.idle(device, wider or steps) for device in (worst, middle))
+    return by_idle(mine, usual, sporadic=len(few) > 0)
 
 
 def _more(values: IntArray, late: Late, count: int) -> int:
@@ -188,14 +249,14 @@ def _within(prepared: Prepared, steps: Sequence[int | None]) -> Prepared:
         device: tuple(replace(one, used=one.step in steps) for one in several)
         for device, several in prepared.windows.items()
     }
-    return prepared if None in steps else replace(prepared, windows=windows)
+    return prepared if None in steps or not steps else replace(prepared, windows=windows)
 
 
-def _position(prepared: Prepared, records: CommRecords, late: IntArray) -> str:
+def _position(trace: Trace, records: CommRecords, late: IntArray) -> str:
     """Return what several late ranks are, and no other: a host, a pipeline stage, a local rank."""
     if not records.devices:
         return ""
-    trace, mine = prepared.trace, set(late.tolist())
+    mine = set(late.tolist())
     device = trace.devices.take(list(records.devices))
     host = codes(trace.processes["host"])[numbers(device["process"])]
     hosts = [f"host {one.removeprefix('host ')}" for one in names(trace.processes["host"])]

@@ -16,7 +16,7 @@ from traceflops.ranks.link_rates import LinkRate, Links, kind_name, link_rates
 from traceflops.ranks.matching import Matches, matched
 from traceflops.ranks.pipelines import Pipelines, pipelines
 from traceflops.ranks.projected_records import projected_records
-from traceflops.ranks.slow_rank import SlowRank, slow_rank
+from traceflops.ranks.slow_rank import PreparedWork, RankWork, SlowRank, slow_rank
 from traceflops.ranks.waits import Waits, waits
 from traceflops.table import BoolArray, IntArray, exact_sums, group_sums, groups, numbers
 from traceflops.windows import LAST_STEP, Prepared, chosen_time, origins
@@ -198,48 +198,61 @@ class RankReport:
 
 def rank_report(prepared: Prepared, links: Links = _NO_LINKS) -> RankReport | None:
     """Return who waits for whom, None where there is one rank only."""
-    records = _all_records(prepared)
+    records = records_of(prepared)
     if len(records.ranks) < 2:
         return None
+    is_aligned = bool(prepared.accounts) and origins(prepared).aligned
+    report = report_of(records, PreparedWork(prepared), is_aligned=is_aligned, links=links)
+    if not report.comparable:
+        return report
+    return replace(report, pipeline=pipelines(prepared, records, report.waits, report.alignment))
+
+
+def report_of(
+    records: CommRecords, work: RankWork, *, is_aligned: bool, links: Links = _NO_LINKS
+) -> RankReport:
+    """Return what records of ranks say.
+
+    `is_aligned` says that their clocks are one also without collectives that align them.
+    """
     matches = matched(records)
     alignment = aligned(records, matches)
-    calendar = bool(prepared.accounts) and origins(prepared).aligned
-    comparable = bool(alignment.basis) or (calendar and alignment.is_possible)
+    comparable = bool(alignment.basis) or (is_aligned and alignment.is_possible)
     found = waits(records, matches, alignment, comparable=comparable)
-    chosen = _chosen(prepared, records) if records.devices else None
+    chosen = _chosen(work, records) if records.devices else None
     steps = cycles(records, found, chosen if comparable else np.zeros(len(records), dtype=np.bool_))
-    report = RankReport(
+    return RankReport(
         records,
         matches,
         alignment,
         found,
         steps,
-        slow_rank(prepared, steps, records) if comparable else None,
-        _is_partial(prepared, records),
+        slow_rank(work, steps, records) if comparable else None,
+        _is_partial(work, records),
         comparable,
+        links,
     )
-    pipeline = pipelines(prepared, records, found, alignment) if comparable else None
-    return replace(report, links=links, pipeline=pipeline)
 
 
-def _all_records(prepared: Prepared) -> CommRecords:
+def records_of(prepared: Prepared) -> CommRecords:
+    """Return the collectives over everything recorded."""
     if not prepared.accounts:
         return projected_records(prepared.trace)
     return comm_records(prepared.linked, prepared.accounts, prepared.windows)
 
 
-def _chosen(prepared: Prepared, records: CommRecords) -> BoolArray:
+def _chosen(work: RankWork, records: CommRecords) -> BoolArray:
     """Return which records start in the chosen windows; the last step counts."""
     found = np.zeros(len(records), dtype=np.bool_)
     for place, rows in groups(records.place):
-        windows = prepared.windows[records.devices[place]]
+        windows = work.windows[records.devices[place]]
         wanted = (replace(one, used=one.used or one.left_out == LAST_STEP) for one in windows)
         found[rows] = chosen_time(tuple(wanted)).contains(records.start_ns[rows])
     return found
 
 
-def _is_partial(prepared: Prepared, records: CommRecords) -> bool:
-    sizes = [*numbers(prepared.trace.processes["world_size"], 0).tolist(), 0]
+def _is_partial(work: RankWork, records: CommRecords) -> bool:
+    sizes = [*numbers(work.trace.processes["world_size"], 0).tolist(), 0]
     sizes += [group.size or 0 for group in records.groups]
     return bool(max(sizes) > len(records.ranks))
 

@@ -1,0 +1,200 @@
+"""Summaries of ranks say what their files say, however they were made."""
+
+import json
+import os
+import shutil
+import signal
+import zipfile
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from sample_traces.config import RunConfig
+from sample_traces.emit_pytorch import write_pytorch
+from sample_traces.simulate import simulate
+from tests.conftest import SAMPLES, examples, shared_file
+from traceflops import read
+from traceflops.analysis import (
+    Analysis,
+    RankSummary,
+    analysis_of_summaries,
+    analyze,
+    decoded,
+    encoded,
+    summary_of,
+)
+from traceflops.cli import app
+from traceflops.cli.reduce import on_dask
+
+RANKS = SAMPLES / "gpt_ddp_4rank"
+MANY: tuple[dict[str, Any], ...] = (
+    {},
+    {"tensor_ranks": 2},
+    {"expert_ranks": 2},
+    {"stages": 2, "microbatches": 3},
+    {"tensor_ranks": 2, "stages": 2, "microbatches": 2},
+)
+"""Groups of four ranks, beside those of data."""
+EVENTS = ("memory", "memory_operations", "host_bound", "attribution", "modules", "notes")
+"""What a summary lacks, and says that it lacks."""
+CLI = CliRunner()
+
+
+def sent(file: Path) -> RankSummary:
+    """Return the summary of a file as it arrives."""
+    content = encoded(summary_of(analyze(read(file))))
+    found = decoded(content, file.name)
+    assert isinstance(found, RankSummary)
+    return found
+
+
+def figures(analysis: Analysis) -> dict[str, Any]:
+    """Return the report without what needs single events, and without samples of these."""
+    report: dict[str, Any] = json.loads(analysis.to_json())
+    for name in EVENTS:
+        del report[name]
+    for device in report["devices"]:
+        del device["gaps"]
+    if report["ranks"] is not None:
+        del report["ranks"]["pipeline"]
+    for culprit in report["idle"]["culprits"]:
+        del culprit["evidence"]
+    for table in (report["idle"]["culprits"], report["host_operators"], report["synchronisations"]):
+        table.sort(key=str)  # equal times are in any order
+    return report
+
+
+def same_as_files(files: list[Path]) -> Analysis:
+    found = analysis_of_summaries([sent(file) for file in files])
+    assert figures(found) == figures(analyze(read(files)))
+    return found
+
+
+def test_summaries_of_a_sample_say_what_its_files_say() -> None:
+    found = same_as_files(sorted(RANKS.iterdir()))
+    assert "from-summaries" in [note.code for note in found.notes]
+    assert found.ranks is not None and found.ranks.slow is not None
+    assert found.ranks.slow.rank == 2
+
+
+def test_summaries_of_a_real_job_say_what_its_files_say() -> None:
+    """One file of two processes, whose ranks it does not tell."""
+    same_as_files([shared_file("traces/nsight/nsys_h100x2_mfu_before.sqlite")])
+
+
+@settings(max_examples=examples(10), deadline=None)
+@given(st.data())
+def test_summaries_of_any_job_say_what_its_files_say(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    groups = data.draw(st.sampled_from(MANY))
+    ranks = 4 if groups else data.draw(st.integers(1, 4))
+    config = RunConfig(
+        seed=data.draw(st.integers(0, 1000)),
+        ranks=ranks,
+        steps=data.draw(st.integers(1, 4)),
+        layers=2,
+        vocab=1024,
+        **groups,
+        overlap=data.draw(st.booleans()),
+        sync_each_step=data.draw(st.booleans()),
+        copy_stream=data.draw(st.booleans()),
+        straggler_rank=data.draw(st.sampled_from([None, *range(ranks)])),
+        straggler_percent=130,
+        clock_skew_ns=data.draw(st.sampled_from((0, 1_750, 50_000_000))),
+    )
+    files = write_pytorch(simulate(config), tmp_path_factory.mktemp("job"))
+    same_as_files(files)
+
+
+def test_a_rank_of_100_steps_is_small(tmp_path: Path) -> None:
+    run = simulate(RunConfig(ranks=2, steps=100, layers=1, vocab=1024))
+    file = write_pytorch(run, tmp_path)[0]
+    assert len(encoded(summary_of(analyze(read(file))))) < 2_000_000
+
+
+def test_reduced_files_are_reported_whatever_happened_to_some(tmp_path: Path) -> None:
+    """A rank that is cut off, one that is unreadable, and a summary that is damaged."""
+    job, folder = tmp_path / "job", tmp_path / "summaries"
+    shutil.copytree(RANKS, job)
+    cut = job / "rank1.json.gz"
+    cut.write_bytes(cut.read_bytes()[:60_000])
+    (job / "rank3.json.gz").write_bytes(b"no trace")
+    made = CLI.invoke(app, ["reduce", str(job), "-o", str(folder)])
+    assert (made.exit_code, made.stdout) == (0, f"Wrote 4 summaries to {folder}\n")
+    damaged = folder / "rank0.summary"
+    damaged.write_bytes(damaged.read_bytes()[:-3000])
+    report = json.loads(CLI.invoke(app, ["summary", str(folder), "--json"]).stdout)
+    assert [device["rank"] for device in report["devices"]] == [1, 2]
+    notes = {note["code"]: note["text"] for note in report["notes"]}
+    assert "2 files could not be read" in notes["file-not-read"]
+    assert "rank0.summary, rank3.json.gz" in notes["file-not-read"]
+    assert "2 of the job's 4 ranks are here" in notes["ranks-missing"]
+    assert "input-cut" in notes
+
+
+def test_files_of_one_run_are_one_summary(tmp_path: Path) -> None:
+    """A table of agents, of kernels, of copies … of one process, as rocprofv3 writes them."""
+    run, folder = SAMPLES / "rocprofv3_csv", tmp_path / "summaries"
+    made = CLI.invoke(app, ["reduce", str(run), "-o", str(folder)])
+    assert (made.exit_code, made.stdout) == (0, f"Wrote 1 summary to {folder}\n")
+    (file,) = folder.iterdir()
+    found = decoded(file.read_bytes(), file.name)
+    assert isinstance(found, RankSummary)
+    assert figures(analysis_of_summaries([found])) == figures(analyze(read(run)))
+
+
+def test_of_several_jobs_in_one_input_one_is_chosen(tmp_path: Path) -> None:
+    packed, folder = tmp_path / "packed.zip", tmp_path / "summaries"
+    with zipfile.ZipFile(packed, "w") as archive:
+        for at, file in enumerate((RANKS / "rank0.json.gz", SAMPLES / "gpt_1rank.json.gz")):
+            archive.write(file, f"run{at}.json.gz")
+    refused = CLI.invoke(app, ["reduce", str(packed), "-o", str(folder)])
+    assert refused.exit_code == 2 and "--job N" in refused.stderr
+    made = CLI.invoke(app, ["reduce", str(packed), "--job", "2", "-o", str(folder)])
+    assert made.exit_code == 0, made.output
+    (file,) = folder.iterdir()
+    found = decoded(file.read_bytes(), file.name)
+    assert isinstance(found, RankSummary)
+    assert len(found.source.files) == 1
+
+
+def test_summaries_of_several_jobs_are_refused(tmp_path: Path) -> None:
+    files = (RANKS / "rank0.json.gz", SAMPLES / "gpt_1rank.json.gz")
+    made = CLI.invoke(app, ["reduce", *map(str, files), "-o", str(tmp_path)])
+    assert made.exit_code == 0, made.output
+    refused = CLI.invoke(app, ["summary", str(tmp_path)])
+    assert refused.exit_code == 2 and "of 2 jobs" in refused.stderr
+
+
+def mortal(folder: Path, files: tuple[str, ...]) -> bytes:
+    """Die of the file 1 whenever it is read, of the file 0 the first time; else say the name."""
+    (file,) = files
+    seen = folder / f"{file}.seen"
+    if file == "1" or (file == "0" and not seen.exists()):
+        seen.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return encoded(f"read {file}")
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_a_file_that_kills_its_worker_on_a_cluster_costs_that_file(tmp_path: Path) -> None:
+    pytest.importorskip("distributed", reason="needs traceflops[cluster]")
+    parts = on_dask(partial(mortal, tmp_path), [("0",), ("1",), ("2",)], "local", 2)
+    assert [decoded(part, "") for part in parts] == ["read 0", "1", "read 2"]
+
+
+def test_what_cannot_be_asked_of_summaries_is_refused(tmp_path: Path) -> None:
+    made = CLI.invoke(app, ["reduce", str(RANKS), "-o", str(tmp_path / "a")])
+    assert made.exit_code == 0
+    again = CLI.invoke(app, ["reduce", str(RANKS), "-o", str(tmp_path / "a")])
+    assert again.exit_code == 2 and "already there" in again.stderr
+    for asked in (["--redact"], ["--steps", "3:5"]):
+        refused = CLI.invoke(app, ["summary", str(tmp_path / "a"), *asked])
+        assert refused.exit_code == 2, refused.output

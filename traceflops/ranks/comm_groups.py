@@ -1,0 +1,206 @@
+"""Which group each kernel of communication is of: told by its words, else by its stream.
+
+Groups that are called alike, and streams, are told apart by all ranks together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from traceflops.ranks.group_roles import CommGroup, role_in
+from traceflops.table import (
+    ABSENT,
+    IntArray,
+    distinct,
+    group_rows,
+    groups,
+    joint_codes,
+    ranked,
+)
+
+Words = tuple[str | None, str | None, str | None, int]
+"""The name of a group, the ranks it lists, its description, and its size or ABSENT."""
+_NONE: Final = np.empty(0, dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupFacts:
+    """What kernels tell of their groups by themselves: `which` is the place in `known`.
+
+    `call` is the same for the kernels of one collective. `other_side` is the number in its group of
+    the rank that a kernel sends to or receives from. Numbers that are absent are ABSENT.
+    """
+
+    known: tuple[Words, ...]
+    which: IntArray
+    call: IntArray
+    stream: IntArray
+    other_side: IntArray
+
+    def taken(self, rows: IntArray) -> GroupFacts:
+        """Return those of some kernels."""
+        return replace(self, **{name: getattr(self, name)[rows] for name in _COLUMNS})
+
+    def groups(
+        self, place: IntArray, ranks: Sequence[int]
+    ) -> tuple[IntArray, tuple[CommGroup, ...]]:
+        """Return the group of each kernel, and the groups; `ranks` are those of the places."""
+        called: dict[tuple[object, ...], int] = {}
+        for name, listed, _, many in self.known:
+            called.setdefault((name, listed, many), len(called))
+        code = [called[name, listed, many] for name, listed, _, many in self.known]
+        named = np.array(code, dtype=np.int64)[self.which]
+        size = np.array([many for *_, many in self.known], dtype=np.int64)[self.which]
+        is_named = np.array([name is not None for name, *_ in self.known], dtype=np.bool_)
+        named, first = group_rows((named, _apart(named, place, size, self.call)))
+        told = np.where(is_named[self.which], named, -1)
+        told = np.where(told >= 0, told, of_streams(told, place, self.stream))
+        streams, at = ranked(_same_streams(place, self.stream))
+        known, number = ranked(np.where(told >= 0, told, len(first) + at))
+        found = []
+        for one, mine in zip(known.tolist(), places_of(number, place, len(known)), strict=True):
+            if one >= len(first):
+                found.append(CommGroup(f"stream {streams[one - len(first)]}", None, None))
+            else:
+                words = self.known[int(self.which[first[one]])]
+                found.append(_named_group(words, [ranks[at] for at in mine]))
+        return number, tuple(found)
+
+
+_COLUMNS: Final = ("which", "call", "stream", "other_side")
+NO_FACTS: Final = GroupFacts((), *[_NONE] * len(_COLUMNS))
+
+
+def joined_facts(parts: Sequence[GroupFacts]) -> GroupFacts:
+    """Return what the kernels of several recordings tell, one behind the other."""
+    known: dict[Words, int] = {}
+    which = []
+    for part in parts:
+        at = [known.setdefault(words, len(known)) for words in part.known]
+        which.append(np.array(at, dtype=np.int64)[part.which])
+    columns = [np.concatenate([getattr(part, name) for part in parts]) for name in _COLUMNS[1:]]
+    return GroupFacts(tuple(known), np.concatenate(which), *columns)
+
+
+def rank_labels(ranks: Sequence[int]) -> tuple[int, ...]:
+    """Return the ranks, or the numbers of the devices where these do not tell them apart."""
+    return tuple(ranks) if len(set(ranks)) == len(ranks) else tuple(range(len(ranks)))
+
+
+def of_streams(told: IntArray, place: IntArray, stream: IntArray) -> IntArray:
+    """Return the one code that is told of the kernels of each one's stream, -1 for none or more."""
+    found = np.full_like(told, -1)
+    for _, mine in groups(joint_codes(place, stream)):
+        known = np.unique(told[mine][told[mine] >= 0])
+        if len(known) == 1:
+            found[mine] = known[0]
+    return found
+
+
+def _same_streams(place: IntArray, stream: IntArray) -> IntArray:
+    """Return a number per stream that is the same for the streams of one group on all ranks.
+
+    That is the stream's own where all ranks have the same; else that of the stream of the first
+    rank that began communicating as early in turn.
+    """
+    turns = [_in_turn(stream[mine]) for _, mine in groups(place)]
+    if len({frozenset(turn) for turn in turns}) <= 1:
+        return stream
+    longest = max(turns, key=len)
+    same = np.full_like(stream, ABSENT)
+    for (_, mine), turn in zip(groups(place), turns, strict=True):
+        for number, own in zip(longest, turn, strict=False):
+            same[mine[stream[mine] == own]] = number
+    return same
+
+
+def _in_turn(stream: IntArray) -> list[int]:
+    return list(dict.fromkeys(stream.tolist()))
+
+
+def _apart(named: IntArray, place: IntArray, size: IntArray, call: IntArray) -> IntArray:
+    """Return a number by which groups are apart that are called alike on different ranks.
+
+    More ranks than a group has are of several: of one are those that have calls in common.
+    """
+    apart = np.zeros_like(named)
+    for _, mine in groups(named):
+        members = len(distinct(place[mine]))
+        if 0 < size[mine[0]] < members:
+            apart[mine] = _together(place[mine], call[mine])
+    return apart
+
+
+def _together(place: IntArray, call: IntArray) -> IntArray:
+    """Return the first place of all that have calls in common with each one's, directly or not."""
+    _, call = ranked(np.where(call == ABSENT, -1 - place, call))
+    label = np.arange(int(place.max()) + 1)
+    while True:
+        lowest = np.full(int(call.max()) + 1, len(label))
+        np.minimum.at(lowest, call, label[place])
+        new = label.copy()
+        np.minimum.at(new, place, lowest[call])
+        if (new == label).all():
+            return label[place]
+        label = new
+
+
+def places_of(number: IntArray, place: IntArray, count: int) -> list[list[int]]:
+    """Return the places that have kernels of each group."""
+    places: list[list[int]] = [[] for _ in range(count)]
+    many = int(place.max(initial=0)) + 1
+    for pair in distinct(number * many + place).tolist():
+        places[pair // many].append(pair % many)
+    return places
+
+
+def _named_group(words: Words, recorded: Sequence[int]) -> CommGroup:
+    """Return a group by its words; some of its ranks are recorded."""
+    name, listed, description, size = words
+    ranks = _ranks_in(listed or "") or (tuple(recorded) if len(recorded) == size else None)
+    role = role_in(description or "") or role_in(name or "")
+    return CommGroup(name or "", ranks, size if size > 0 else None, role)
+
+
+def _ranks_in(text: str) -> tuple[int, ...] | None:
+    """Return the ranks that a text lists; None where it is empty or shortened."""
+    try:
+        return msgspec.json.decode(text, type=tuple[int, ...]) or None
+    except msgspec.DecodeError:
+        return None
+
+
+def peers(
+    number: IntArray,
+    group: IntArray,
+    known: Sequence[CommGroup],
+    place: IntArray,
+    ranks: Sequence[int],
+) -> IntArray:
+    """Return the place of the rank with a number in its group, -1 where that is not known."""
+    found = np.full(len(number), -1, dtype=np.int64)
+    for one, mine in groups(group):
+        members = _members(known[one], ranks)
+        inside = (number[mine] >= 0) & (number[mine] < len(members) - 1)
+        peer = members[np.where(inside, number[mine], -1)]
+        peer[peer == place[mine]] = -1
+        two = np.unique(place[mine])
+        is_pair = len(two) == 2 and known[one].size in (None, 2)
+        found[mine] = np.where((peer < 0) & is_pair, two.sum() - place[mine], peer)
+    return found
+
+
+def _members(group: CommGroup, ranks: Sequence[int]) -> IntArray:
+    """Return the places of the ranks of a group, and -1 behind them.
+
+    A group that lists none is taken for all ranks where it is as large.
+    """
+    is_all = group.size in (None, len(ranks))
+    listed = group.ranks or (range(max(ranks) + 1) if is_all else ())
+    place_of = {rank: at for at, rank in enumerate(ranks)}
+    return np.array([*(place_of.get(rank, -1) for rank in listed), -1], dtype=np.int64)
