@@ -83,7 +83,7 @@ def holds_summaries(traces: list[str]) -> bool:
     """Return whether the first file that is named, or in the folder that is, is a summary."""
     from traceflops.parsers.io import files_behind
 
-    if not Path(traces[0]).is_file() and not Path(traces[0]).is_dir():
+    if not os.path.isfile(traces[0]) and not os.path.isdir(traces[0]):
         return False
     first = next(files_behind(traces[0]), None)
     try:
