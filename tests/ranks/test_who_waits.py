@@ -163,6 +163,28 @@ def test_what_is_before_the_first_cycle_counts_in_the_sums_of_all_only() -> None
     assert report.farthest() == [1, 0, 2]
 
 
+def test_a_rank_beyond_the_number_of_ranks_tells_that_others_are_missing() -> None:
+    for ranks, world, is_partial in (
+        ((0, 1), None, False),
+        ((0, 2), None, True),
+        ((0, 2), 2, False),
+    ):
+        rows = [
+            {"process": at, "device": at, "name": REDUCE, "start_ns": 0, "dur_ns": 9}
+            for at in range(2)
+        ]
+        trace = trace_of(
+            processes=[
+                {"process": at, "rank": rank, "world_size": world} for at, rank in enumerate(ranks)
+            ],
+            devices=[{"device": at, "process": at} for at in range(2)],
+            activities=rows,
+        )
+        report = rank_report(prepare(trace, Selection()))
+        assert report is not None
+        assert report.partial is is_partial
+
+
 def test_clocks_that_do_not_compare_have_no_cycles() -> None:
     day = 86_400_000_000
     each = [(SPREAD, at, at + 40) for at in (0, 100, 200)]
@@ -219,7 +241,10 @@ def test_clocks_that_would_have_a_rank_leave_too_early_say_nobody_was_late(
     assert waits_of(report) == [(150, 150, 50, 0), (0, 0, 50, 150)]
 
 
-def test_exchanges_launched_before_the_recording_are_of_the_kind_of_their_name() -> None:
+@pytest.mark.parametrize("recorded_from", [40_000, 200_000])
+def test_exchanges_launched_before_the_recording_are_of_the_kind_of_their_name(
+    recorded_from: int,
+) -> None:
     exchange, reduce = "ncclDevKernel_SendRecv", "ncclDevKernel_AllReduce"
     rows = [
         {
@@ -229,8 +254,8 @@ def test_exchanges_launched_before_the_recording_are_of_the_kind_of_their_name()
             "start_ns": at + 1_000 * rank,
             "dur_ns": 9_000 - 1_000 * rank,
             "stream": 20,
-            # Of rank 1 the first two have no launch, so nothing says what they are.
-            "collective": None if rank and at < 40_000 else kind,
+            # Of rank 1 the first two, or all, have no launch, so nothing says what they are.
+            "collective": None if rank and at < recorded_from else kind,
         }
         for rank in (0, 1)
         for at, (name, kind) in zip(

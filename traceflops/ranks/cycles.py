@@ -57,6 +57,11 @@ class Cycles:
         return float(self.length_ns.sum()) / own if own > 0 else None
 
     @property
+    def has_steps(self) -> bool:
+        """Return whether the cycles are steps, not parts of a recording."""
+        return bool(self.steps) and self.steps[0] is not None
+
+    @property
     def count(self) -> int:
         """Return the number of steps, 1 for a recording without."""
         return sum(step is not None for step in self.steps) or 1
