@@ -211,6 +211,36 @@ def test_clocks_are_aligned_on_the_ends_of_collectives() -> None:
     assert waits_of(report) == [(240, 240, 80, 0), (0, 0, 80, 240)]
 
 
+def test_one_collective_ties_the_clocks_of_two_hosts() -> None:
+    ahead = [0, 0, 50_000_000, 50_000_000]
+    rows = [
+        {
+            "process": rank,
+            "device": rank,
+            "name": REDUCE,
+            "start_ns": 1_000 * start + ahead[rank],
+            "dur_ns": 1_000 * (end - start),
+            "collective": "allreduce",
+            "collective_group": group,
+            "collective_group_ranks": members,
+        }
+        for rank in range(4)
+        for start, end, group, members in [
+            *((at, at + 40, "tp", f"[{rank // 2 * 2}, {rank // 2 * 2 + 1}]") for at in (0, 100)),
+            (200 + 10 * rank, 260, "dp", "[0, 1, 2, 3]"),
+        ]
+    ]
+    trace = trace_of(
+        processes=[{"process": rank, "rank": rank} for rank in range(4)],
+        devices=[{"device": rank, "process": rank} for rank in range(4)],
+        activities=rows,
+    )
+    report = rank_report(prepare(trace, Selection()))
+    assert report is not None
+    assert (report.matches.count, report.unmatched, report.matches.impossible) == (5, 0, 0)
+    assert [one.wait_ns for one in report.by_rank()] == [30_000, 20_000, 10_000, 0]
+
+
 def test_early_ends_of_a_broadcast_are_no_error_of_the_clocks() -> None:
     # The root leaves 30 us before the other rank comes; both leave all-reduces together.
     both = [
