@@ -211,34 +211,59 @@ def test_clocks_are_aligned_on_the_ends_of_collectives() -> None:
     assert waits_of(report) == [(240, 240, 80, 0), (0, 0, 80, 240)]
 
 
-def test_one_collective_ties_the_clocks_of_two_hosts() -> None:
-    ahead = [0, 0, 50_000_000, 50_000_000]
+def in_groups(ahead: Sequence[int], turns: Sequence[tuple[int, int, str, str]]) -> RankReport:
+    """Return the report of all-reduces on clocks that are ahead by so many microseconds.
+
+    By rank: start and end in microseconds, group and its ranks, in JSON.
+    """
     rows = [
         {
             "process": rank,
             "device": rank,
             "name": REDUCE,
-            "start_ns": 1_000 * start + ahead[rank],
+            "start_ns": 1_000 * (start + ahead[rank]),
             "dur_ns": 1_000 * (end - start),
             "collective": "allreduce",
             "collective_group": group,
             "collective_group_ranks": members,
         }
-        for rank in range(4)
-        for start, end, group, members in [
-            *((at, at + 40, "tp", f"[{rank // 2 * 2}, {rank // 2 * 2 + 1}]") for at in (0, 100)),
-            (200 + 10 * rank, 260, "dp", "[0, 1, 2, 3]"),
-        ]
+        for rank in range(len(ahead))
+        for start, end, group, members in turns
+        if rank in json.loads(members)
     ]
     trace = trace_of(
-        processes=[{"process": rank, "rank": rank} for rank in range(4)],
-        devices=[{"device": rank, "process": rank} for rank in range(4)],
+        processes=[{"process": rank, "rank": rank} for rank in range(len(ahead))],
+        devices=[{"device": rank, "process": rank} for rank in range(len(ahead))],
         activities=rows,
     )
     report = rank_report(prepare(trace, Selection()))
     assert report is not None
-    assert (report.matches.count, report.unmatched, report.matches.impossible) == (5, 0, 0)
-    assert [one.wait_ns for one in report.by_rank()] == [30_000, 20_000, 10_000, 0]
+    return report
+
+
+def test_one_collective_ties_the_clocks_of_two_hosts() -> None:
+    pairs = [(at, at + 40, "tp", two) for at in (0, 100) for two in ("[0, 1]", "[2, 3]")]
+    report = in_groups([0, 0, 50_000, 50_000], [*pairs, (200, 260, "dp", "[0, 1, 2, 3]")])
+    found = report.matches
+    assert (found.count, report.unmatched, found.impossible) == (5, 0, 0)
+    assert {one.wait_ns for one in report.by_rank()} == {0}
+    assert report.alignment.residual_p95_ns == 0
+
+
+def test_cycles_between_pairs_are_in_the_order_of_aligned_time() -> None:
+    turns = [
+        (at, at + 40, group, two)
+        for at, group, pairs in (
+            (0, "tp", ("[0, 1]", "[2, 3]")),
+            (100, "dp", ("[0, 2]", "[1, 3]")),
+            (200, "tp", ("[0, 1]", "[2, 3]")),
+        )
+        for two in pairs
+    ]
+    # The clock of rank 0 puts its collectives behind those of rank 1 and 3.
+    report = in_groups([50_000, 0, 0, 0], turns)
+    assert report.cycles.length_ns.tolist() == [100_000, 100_000]
+    assert report.slow is None
 
 
 def test_early_ends_of_a_broadcast_are_no_error_of_the_clocks() -> None:

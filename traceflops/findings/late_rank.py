@@ -75,7 +75,7 @@ def waiting_words(ranks: RankReport | None) -> tuple[str, str]:
     whom = _for_whom(ranks, found)
     share = f"{'at least ' * ranks.partial}{percent(waited / total)}"
     said = f"Of the time in collectives, {share} is waiting, mostly for {whom}."
-    if 2 * int(found.wait_ns[found.collective == 0].sum()) > waited:
+    if 2 * int(found.wait_ns[found.collective == found.from_ns.argmin()].sum()) > waited:
         said += " Most of it is in the first collective; ranks may have begun recording apart."
     return whom, said
 
