@@ -75,10 +75,15 @@ def _limits(ranks: RankReport) -> Iterator[str]:
 
 
 def waits_basis(ranks: RankReport) -> str:
-    """Return what the figures are of."""
-    steps = ranks.cycles.steps
-    has_steps = bool(steps) and steps[0] is not None
-    return f"Means of {several(len(steps), 'step')}" if has_steps else "Totals of the recording"
+    """Return what the figures are of, and how much waiting is before them."""
+    cycles, found = ranks.cycles, ranks.waits
+    if cycles.has_steps:
+        return f"Means of {several(len(cycles.steps), 'step')}."
+    if not cycles.steps:
+        return "Totals of the recording."
+    before = int(found.wait_ns[cycles.of_collective[found.collective] < 0].sum())
+    left_out = f"; outside it, {duration(before)} of waiting" if before else ""
+    return f"Totals from the end of the first collective to that of the last{left_out}."
 
 
 def ranks_table(analysis: Analysis, most: int) -> ReportTable:
@@ -99,7 +104,11 @@ def ranks_table(analysis: Analysis, most: int) -> ReportTable:
         _number("Transfer", lambda place: duration(waits[place].transfer_ns / per)),
         *(across if ranks.comparable else ()),
     )
-    said = (f"{waits_basis(ranks)}.", _IDLE if ranks.cycles.steps else "", clocks_sentence(ranks))
+    said = (
+        waits_basis(analysis.ranks),
+        _IDLE if ranks.cycles.steps else "",
+        clocks_sentence(ranks),
+    )
     remark = " ".join(filter(None, (*said, limits_sentence(ranks))))
     return table_of(columns, ranks.farthest()[:most], len(waits), remark)
 
@@ -108,7 +117,8 @@ _IDLE: Final = "Idle includes exposed transfer."
 
 
 def _cycle_columns(ranks: RankReport) -> Iterator[Column]:
-    own, busy = (values.mean(axis=0) for values in (ranks.cycles.own_ns, ranks.cycles.busy_ns))
+    per = ranks.cycles.count
+    own, busy = (values.sum(axis=0) / per for values in (ranks.cycles.own_ns, ranks.cycles.busy_ns))
     yield _number("Own time", lambda place: duration(own[place]))
     for head, values in {"Own": own, "Busy": busy, "Idle": own - busy}.items():
         off = np.round(values - np.median(values)).astype(np.int64)
@@ -118,12 +128,12 @@ def _cycle_columns(ranks: RankReport) -> Iterator[Column]:
 def off_median(analysis: Analysis) -> dict[int, int]:
     """Return by how much the own time of each device is off the median, the farthest first.
 
-    Means per step; empty where nothing is known.
+    Means per step, totals without steps; empty where nothing is known.
     """
     ranks = analysis.ranks
     if ranks is None or not ranks.cycles.steps:
         return {}
-    own = ranks.cycles.own_ns.mean(axis=0)
+    own = ranks.cycles.own_ns.sum(axis=0) / ranks.cycles.count
     off = np.round(own - np.median(own)).astype(np.int64).tolist()
     return {ranks.records.devices[place]: off[place] for place in ranks.farthest()}
 
@@ -154,7 +164,9 @@ def waiting_table(analysis: Analysis) -> ReportTable:
         *(_number(head, partial(_amount, found, per, at)) for at, head in enumerate(heads)),
         _number("In all", lambda row: duration(int(found[row].sum()) / per)),
     )
-    return table_of(shown, range(len(labels)), remark=f"{waits_basis(ranks)}. {_ties(ranks)}")
+    return table_of(
+        shown, range(len(labels)), remark=f"{waits_basis(analysis.ranks)} {_ties(ranks)}"
+    )
 
 
 def _amount(found: IntArray, per: int, column: int, row: int) -> Amount:

@@ -229,6 +229,7 @@ def test_what_the_kernel_does_not_say_its_op_does() -> None:
         ("[[3,4]]", '["float"]', 12, 48),
         ("[[[3,4],[5]]]", '["c10::BFloat16"]', 17, 34),
         ("[[8],[2]]", '["signed char","signed char"]', 10, 10),
+        ("[[24]]", '["long int"]', 24, 192),
         ("[[8],[2]]", '["float","int8"]', 10, None),
         ("[[8]]", '["somebody\'s"]', 8, None),
         ("[[]]", '["float"]', None, None),

@@ -163,6 +163,28 @@ def test_what_is_before_the_first_cycle_counts_in_the_sums_of_all_only() -> None
     assert report.farthest() == [1, 0, 2]
 
 
+def test_a_rank_beyond_the_number_of_ranks_tells_that_others_are_missing() -> None:
+    for ranks, world, is_partial in (
+        ((0, 1), None, False),
+        ((0, 2), None, True),
+        ((0, 2), 2, False),
+    ):
+        rows = [
+            {"process": at, "device": at, "name": REDUCE, "start_ns": 0, "dur_ns": 9}
+            for at in range(2)
+        ]
+        trace = trace_of(
+            processes=[
+                {"process": at, "rank": rank, "world_size": world} for at, rank in enumerate(ranks)
+            ],
+            devices=[{"device": at, "process": at} for at in range(2)],
+            activities=rows,
+        )
+        report = rank_report(prepare(trace, Selection()))
+        assert report is not None
+        assert report.partial is is_partial
+
+
 def test_clocks_that_do_not_compare_have_no_cycles() -> None:
     day = 86_400_000_000
     each = [(SPREAD, at, at + 40) for at in (0, 100, 200)]
@@ -187,6 +209,61 @@ def test_clocks_are_aligned_on_the_ends_of_collectives() -> None:
     assert report.alignment.offset_ns.tolist() == [-160_000_000, 160_000_000]
     assert report.alignment.residual_p95_ns == 0
     assert waits_of(report) == [(240, 240, 80, 0), (0, 0, 80, 240)]
+
+
+def in_groups(ahead: Sequence[int], turns: Sequence[tuple[int, int, str, str]]) -> RankReport:
+    """Return the report of all-reduces on clocks that are ahead by so many microseconds.
+
+    By rank: start and end in microseconds, group and its ranks, in JSON.
+    """
+    rows = [
+        {
+            "process": rank,
+            "device": rank,
+            "name": REDUCE,
+            "start_ns": 1_000 * (start + ahead[rank]),
+            "dur_ns": 1_000 * (end - start),
+            "collective": "allreduce",
+            "collective_group": group,
+            "collective_group_ranks": members,
+        }
+        for rank in range(len(ahead))
+        for start, end, group, members in turns
+        if rank in json.loads(members)
+    ]
+    trace = trace_of(
+        processes=[{"process": rank, "rank": rank} for rank in range(len(ahead))],
+        devices=[{"device": rank, "process": rank} for rank in range(len(ahead))],
+        activities=rows,
+    )
+    report = rank_report(prepare(trace, Selection()))
+    assert report is not None
+    return report
+
+
+def test_one_collective_ties_the_clocks_of_two_hosts() -> None:
+    pairs = [(at, at + 40, "tp", two) for at in (0, 100) for two in ("[0, 1]", "[2, 3]")]
+    report = in_groups([0, 0, 50_000, 50_000], [*pairs, (200, 260, "dp", "[0, 1, 2, 3]")])
+    found = report.matches
+    assert (found.count, report.unmatched, found.impossible) == (5, 0, 0)
+    assert {one.wait_ns for one in report.by_rank()} == {0}
+    assert report.alignment.residual_p95_ns == 0
+
+
+def test_cycles_between_pairs_are_in_the_order_of_aligned_time() -> None:
+    turns = [
+        (at, at + 40, group, two)
+        for at, group, pairs in (
+            (0, "tp", ("[0, 1]", "[2, 3]")),
+            (100, "dp", ("[0, 2]", "[1, 3]")),
+            (200, "tp", ("[0, 1]", "[2, 3]")),
+        )
+        for two in pairs
+    ]
+    # The clock of rank 0 puts its collectives behind those of rank 1 and 3.
+    report = in_groups([50_000, 0, 0, 0], turns)
+    assert report.cycles.length_ns.tolist() == [100_000, 100_000]
+    assert report.slow is None
 
 
 def test_early_ends_of_a_broadcast_are_no_error_of_the_clocks() -> None:
@@ -219,7 +296,10 @@ def test_clocks_that_would_have_a_rank_leave_too_early_say_nobody_was_late(
     assert waits_of(report) == [(150, 150, 50, 0), (0, 0, 50, 150)]
 
 
-def test_exchanges_launched_before_the_recording_are_of_the_kind_of_their_name() -> None:
+@pytest.mark.parametrize("recorded_from", [40_000, 200_000])
+def test_exchanges_launched_before_the_recording_are_of_the_kind_of_their_name(
+    recorded_from: int,
+) -> None:
     exchange, reduce = "ncclDevKernel_SendRecv", "ncclDevKernel_AllReduce"
     rows = [
         {
@@ -229,8 +309,8 @@ def test_exchanges_launched_before_the_recording_are_of_the_kind_of_their_name()
             "start_ns": at + 1_000 * rank,
             "dur_ns": 9_000 - 1_000 * rank,
             "stream": 20,
-            # Of rank 1 the first two have no launch, so nothing says what they are.
-            "collective": None if rank and at < 40_000 else kind,
+            # Of rank 1 the first two, or all, have no launch, so nothing says what they are.
+            "collective": None if rank and at < recorded_from else kind,
         }
         for rank in (0, 1)
         for at, (name, kind) in zip(

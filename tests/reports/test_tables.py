@@ -266,6 +266,36 @@ def test_of_many_ranks_the_largest_waits_are_shown_and_the_others_together() -> 
     assert cells_of(whom, "In all")[0] == "95.2 ms"
 
 
+def test_waiting_in_the_first_collective_is_said_and_blames_nobody() -> None:
+    # Rank 0 waits 900 µs, of 1,300 µs in collectives; both own 250 µs after the first one.
+    after = [(1_100, 1_150), (1_200, 1_250)]
+    made = job([(0, 1_000), *after], [(900, 1_000), *after])
+    assert made.ranks is not None
+    assert made.ranks.slow is None
+    table = ranks_table(made, 4)
+    assert cells_of(table, "Own time") == ["250 µs", "250 µs"]
+    assert table.remark.startswith(
+        "Totals from the end of the first collective to that of the last; "
+        "outside it, 900 µs of waiting."
+    )
+    (said,) = (one.sentence for one in made.findings if one.rule == "loss-communication")
+    assert said.endswith(
+        "Of the time in collectives, 69.2 % is waiting, mostly for rank 1. "
+        "Most of it is in the first collective; ranks may have begun recording apart."
+    )
+    assert "mostly waiting for rank 1" in made.verdict.sentence
+
+
+def test_waiting_for_each_other_in_turn_is_for_other_ranks() -> None:
+    late = [
+        [(1_000 * at + (300 if at % 3 == rank else 0), 1_000 * at + 320) for at in range(18)]
+        for rank in range(3)
+    ]
+    assert "mostly for other ranks." in next(
+        one.sentence for one in job(*late).findings if one.rule == "loss-communication"
+    )
+
+
 def test_a_tie_blames_nobody_and_is_said() -> None:
     together = [(0, 50), (100, 140), (200, 240), (300, 350)]
     apart = [(0, 50), (110, 142), (210, 238), (302, 350)]

@@ -42,6 +42,7 @@ from traceflops.findings import (
     uneven_findings,
     untimed_verdict,
     verdict,
+    waiting_words,
 )
 from traceflops.mfu import (
     FROM_THE_TRACE,
@@ -166,7 +167,14 @@ def analysis_of(
     pace, launches = launching(prepared, measured.executed.phases) or (None, None)
     lacks_copies = is_said(prepared.trace, COPIES_MISSING)
     who_waits = rank_report(prepared, links_of(prepared, measured.devices, peaks.link))
-    found = all_losses(total, measured, moved, waits, lacks_copies=lacks_copies)
+    found = all_losses(
+        total,
+        measured,
+        moved,
+        waits,
+        lacks_copies=lacks_copies,
+        waiting=waiting_words(who_waits),
+    )
     judged = Judged(
         linked.trace.source.format,
         prepared.launch_records,

@@ -37,7 +37,7 @@ from traceflops.attribution import (
 )
 from traceflops.devices import NOT_SPLIT, MissingInput, join, split
 from traceflops.errors import InputError, UsageError
-from traceflops.findings import all_losses
+from traceflops.findings import all_losses, waiting_words
 from traceflops.flops import DeviceBudget, Measured, waterfall
 from traceflops.mfu import (
     Cell,
@@ -213,8 +213,15 @@ def analysis_of_summaries(
     idle = joined_culprits([one.idle for one in moved])
     lacks_copies = is_said(trace, COPIES_MISSING)
     times = _added(one.moved for one in moved)
-    found = all_losses(total, measured, times, idle, lacks_copies=lacks_copies)
     who_waits = _who_waits(moved, trace, links_of(prepared, measured.devices, link))
+    found = all_losses(
+        total,
+        measured,
+        times,
+        idle,
+        lacks_copies=lacks_copies,
+        waiting=waiting_words(who_waits),
+    )
     choice = _choice([one.choice for one in moved])
     judged = Judged(trace.source.format, _launch_records(moved), None, choice)
     launches = [one.launches for one in moved if one.launches is not None]

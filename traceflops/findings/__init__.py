@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         late_rank_findings,
         late_rank_reason,
         late_rank_sentence,
+        waiting_words,
     )
     from traceflops.findings.losses import Loss, all_losses, loss_findings
     from traceflops.findings.slow_link import slow_link_findings

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+
 from traceflops.attribution import CLASSES, REMEDIES
 from traceflops.findings.finding import Finding, severity_of
+from traceflops.table import exact_sums
 from traceflops.units import capitalized, duration, function_name, listed, percent, plural
 
 if TYPE_CHECKING:
-    from traceflops.ranks import RankReport, SlowRank
+    from traceflops.ranks import RankReport, SlowRank, Waits
 
 RULE: Final = "late-rank"
 _CAUSES: Final = {
@@ -52,9 +55,38 @@ def late_rank_sentence(ranks: RankReport | None) -> str:
     if slow.sporadic:
         when = f" in {_some('step', slow.steps)}" if slow.steps else ""
         return f"The other ranks waited long for {who}{when}: {share} of the time."
-    of = "each step" if ranks.cycles.steps[0] is not None else "the recording"
+    of = "each step" if ranks.cycles.has_steps else "the recording"
     waited = duration(slow.lost_ns_per_step)
     return f"The other ranks wait for {who}: {waited} of {of} ({share})."
+
+
+def waiting_words(ranks: RankReport | None) -> tuple[str, str]:
+    """Return for whom communication mostly waits, and how much of it; "" where it is less.
+
+    Nothing is said where one rank is blamed: then that says it.
+    """
+    if ranks is None or late_rank_sentence(ranks):
+        return "", ""
+    found = (ranks.in_cycles() if ranks.cycles.has_steps else ranks).waits
+    waited = int(found.wait_ns.sum())
+    total = waited + int(found.transfer_ns.sum())
+    if 2 * waited <= total:
+        return "", ""
+    whom = _for_whom(ranks, found)
+    share = f"{'at least ' * ranks.partial}{percent(waited / total)}"
+    said = f"Of the time in collectives, {share} is waiting, mostly for {whom}."
+    if 2 * int(found.wait_ns[found.collective == found.from_ns.argmin()].sum()) > waited:
+        said += " Most of it is in the first collective; ranks may have begun recording apart."
+    return whom, said
+
+
+def _for_whom(ranks: RankReport, found: Waits) -> str:
+    """Return the rank that most of the waiting is for; ties are for nobody."""
+    clear = np.where(found.tie[found.collective], 0, found.wait_ns)
+    caused = exact_sums(found.last[found.collective], clear, len(ranks.records.ranks))
+    most = max(caused)
+    one = ranks.records.ranks[caused.index(most)]
+    return f"rank {one}" if 2 * most > int(found.wait_ns.sum()) else "other ranks"
 
 
 def late_ranks_text(slow: SlowRank) -> str:

@@ -133,13 +133,14 @@ def all_losses(
     waits: IdleCulprits = NO_CULPRITS,
     *,
     lacks_copies: bool = False,
+    waiting: tuple[str, str] = ("", ""),
 ) -> tuple[Loss, ...]:
     """Return what takes device time and is not compute at the peak, the largest first.
 
     What compute loses is known only where the FLOPs are. `moved` is the time of memory work by what
     it is, `waits` whom idle time is due to. Idle time in which earlier work may be missing is a
     part of its own where there is enough of it; where the trace `lacks_copies`, no idle time is
-    judged.
+    judged. `waiting` is for whom communication mostly waits, and how much of it that is.
     """
     roofs = measured.roofs if measured is not None else NO_ROOFS
     times = {"memory": roofs.memory, "inefficiency": roofs.compute}
@@ -155,6 +156,8 @@ def all_losses(
             _needed(times.get(name, _NO_TIME), total.components.window_ns),
             _copy_rate(measured, moved) if name == "memory" else "",
         )
+        if name == "communication" and waiting[0]:
+            loss = replace(loss, gloss=f"{_MOSTLY} waiting for {waiting[0]}", remedy=waiting[1])
         if name == "idle":
             found.extend(_by_cause(loss, total, waits, lacks_copies=lacks_copies))
         else:

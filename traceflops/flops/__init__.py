@@ -93,6 +93,7 @@ if TYPE_CHECKING:
         Shapes,
         Tensor,
         arguments_of,
+        element_type,
         read_shapes,
     )
     from traceflops.flops.ops.count import UNKNOWN, OpWork, count_ops

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         own_times,
     )
     from traceflops.ranks.slow_rank import PreparedWork, SlowRank
+    from traceflops.ranks.waits import Waits
     from traceflops.ranks.who_waits import (
         MatchedCollective,
         RankReport,

@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 import numpy as np
 
+from traceflops.flops import element_type
 from traceflops.table import (
     ABSENT,
     BoolArray,
@@ -37,7 +38,6 @@ _SIZES: Final[Mapping[str, int]] = {
 }
 """Bytes of an element by the name of its type in lower case."""
 _EIGHT_BITS: Final = "float8_"
-_SIGN: Final = re.compile(r"^(?:c10::|signed |unsigned )+")
 _SHAPE: Final = re.compile(r"\[[\d,\s]*\d[\d,\s]*\]")
 """The dimensions of one tensor; tensors may be in lists of lists."""
 _NUMBER: Final = re.compile(r"\d{1,18}")
@@ -204,7 +204,8 @@ def _width_of_all(types: str) -> int:
         found = set(msgspec.json.decode(types, type=list[str])) - {""}
     except msgspec.DecodeError:
         return 0
-    return _width(_SIGN.sub("", found.pop())) if len(found) == 1 else 0
+    one = element_type(found.pop()) if len(found) == 1 else None
+    return one.bytes if one is not None else 0
 
 
 def _width(data_type: str) -> int:

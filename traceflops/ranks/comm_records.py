@@ -310,7 +310,8 @@ class _Facts:
         told = np.where((around >= 0) & parts[told], around, told)
         label = codes(self._activities["name"])[self._rows]
         by_name = taken(_kinds(names(self._activities["name"]), label), label)
-        told = np.where(told >= 0, told, of_streams(told, place, label))
+        for rank in (place, np.zeros_like(place)):
+            told = np.where(told >= 0, told, of_streams(told, rank, label))
         told = np.where((told >= 0) | parts[by_name], told, by_name)
         told = np.where(told >= 0, told, of_streams(told, place, self.stream))
         return np.where(told >= 0, told, by_name)

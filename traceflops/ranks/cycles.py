@@ -57,6 +57,11 @@ class Cycles:
         return float(self.length_ns.sum()) / own if own > 0 else None
 
     @property
+    def has_steps(self) -> bool:
+        """Return whether the cycles are steps, not parts of a recording."""
+        return bool(self.steps) and self.steps[0] is not None
+
+    @property
     def count(self) -> int:
         """Return the number of steps, 1 for a recording without."""
         return sum(step is not None for step in self.steps) or 1
@@ -69,7 +74,8 @@ def cycles(records: CommRecords, waits: Waits, chosen: BoolArray | None = None) 
     wanted = wanted if chosen is None else chosen[waits.row]
     step = records.step[waits.row[waits.final]][waits.collective]
     closes = np.flatnonzero(_closing(waits, place, ranks))
-    steps, last = _last_of(step[closes], closes, place, waits, ranks)
+    closes = closes[np.argsort(waits.ended_ns[waits.collective[closes]], kind="stable")]
+    steps, last = _last_of(step[closes], closes, place, ranks)
     pairs = np.flatnonzero((np.diff(steps) == 1) & wanted[last[1:]].any(axis=1))
     before, after = last[pairs], last[pairs + 1]
     if not len(pairs):
@@ -99,15 +105,14 @@ def _closing(waits: Waits, place: IntArray, ranks: int) -> BoolArray:
 
 
 def _last_of(
-    step: IntArray, rows: IntArray, place: IntArray, waits: Waits, ranks: int
+    step: IntArray, rows: IntArray, place: IntArray, ranks: int
 ) -> tuple[IntArray, IntArray]:
-    """Return the steps in which all ranks have some of the rows, and the last to end of each."""
+    """Return the steps in which all ranks have some of the rows, and the last of each in order."""
     known = step != ABSENT
     steps, which = ranked(step[known])
     rows = rows[known]
-    order = np.argsort(waits.ended_ns[waits.collective[rows]], kind="stable")
     last = np.full((len(steps), ranks), -1, dtype=np.int64)
-    last[which[order], place[rows[order]]] = rows[order]  # what is written last stays
+    last[which, place[rows]] = rows  # what is written last stays
     whole = (last >= 0).all(axis=1)
     return steps[whole], last[whole]
 

@@ -238,8 +238,12 @@ def _spread_ns(records: CommRecords, pairs: Pairs) -> float:
 
 
 def _local_offsets(records: CommRecords, pairs: Pairs) -> IntArray:
-    """Return by how much the clocks differ at each pair: the median over its neighbours."""
-    return running_medians(_end_difference(records, pairs))
+    """Return by how much the clocks differ at each pair: the median over its neighbours.
+
+    A pair that is alone has nothing to be judged by: its own ends tell.
+    """
+    difference = _end_difference(records, pairs)
+    return running_medians(difference) if len(difference) > 1 else difference
 
 
 def running_medians(values_ns: IntArray) -> IntArray:

@@ -252,8 +252,8 @@ def _chosen(work: RankWork, records: CommRecords) -> BoolArray:
 
 
 def _is_partial(work: RankWork, records: CommRecords) -> bool:
-    sizes = [*numbers(work.trace.processes["world_size"], 0).tolist(), 0]
-    sizes += [group.size or 0 for group in records.groups]
+    told = max(numbers(work.trace.processes["world_size"], 0).tolist(), default=0)
+    sizes = [told or max(records.ranks) + 1, *(group.size or 0 for group in records.groups)]
     return bool(max(sizes) > len(records.ranks))
 
 
