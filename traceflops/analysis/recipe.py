@@ -163,8 +163,10 @@ def analysis_of(
         moved = memory_times(linked.trace, linked.categorised, chosen)
     with phase("attribution"):
         work = attributed_work(prepared.as_launched, activity_flops(measured.executed))
-    pace, launches = launching(prepared, measured.executed.phases) or (None, None)
     lacks_copies = is_said(prepared.trace, COPIES_MISSING)
+    knows_idle = prepared.launch_records.is_judged and not lacks_copies
+    idle = total.components.share("idle") if knows_idle else None
+    pace, launches = launching(prepared, measured.executed.phases, idle) or (None, None)
     who_waits = rank_report(prepared, links_of(prepared, measured.devices, peaks.link))
     found = all_losses(total, measured, moved, waits, lacks_copies=lacks_copies)
     judged = Judged(
