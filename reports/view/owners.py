@@ -139,6 +139,6 @@ def _folded(analysis: Analysis, by: str) -> Iterator[Column]:
     def slowest(row: _Row) -> str:
         return row.owner.slowest.rpartition("_")[2] if row.owner.instances > 1 else ""
 
-    if by == "layer":
+    if by in ("layer", "module"):
         yield Column("Each", each, is_number=True)
         yield Column("Slowest", slowest, is_number=True)

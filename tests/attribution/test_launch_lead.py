@@ -100,7 +100,9 @@ def test_a_lead_that_falls_through_the_steps_looms() -> None:
 
 def ahead(lead_us: int, gap_us: int, extra: int) -> Tables:
     """Return 40 launches of kernels with a gap before each, and some that are starved."""
-    works = [("k", at * US, (at + lead_us) * US, (100 - gap_us) * US) for at in range(0, 4_000, 100)]
+    works = [
+        ("k", at * US, (at + lead_us) * US, (100 - gap_us) * US) for at in range(0, 4_000, 100)
+    ]
     return launched(*works, *starved(9_000, extra))
 
 

@@ -139,7 +139,7 @@ def test_the_late_rank_its_cause_and_its_remedy_come_first() -> None:
 
 
 def test_the_summary_is_a_screenful() -> None:
-    assert len(render_terminal(read("gpt_ddp_4rank"))) <= 32
+    assert len(render_terminal(read("gpt_ddp_4rank"))) <= 28
 
 
 @pytest.mark.parametrize(("number", "title"), [(1, "The only kernel or copy"), (2, "Top of 2")])

@@ -39,6 +39,7 @@ from traceflops.findings import (
     loss_findings,
     records_verdict,
     slow_link_findings,
+    slow_link_sentence,
     uneven_findings,
     untimed_verdict,
     verdict,
@@ -265,7 +266,7 @@ def verdict_of(
 ) -> Verdict:
     """Return what to say first: what is not recorded, what has no timeline, or what costs most."""
     how_recorded = remedy(judged.format, "device records") or ""
-    late_rank = late_rank_sentence(who_waits)
+    late_rank = late_rank_sentence(who_waits) or slow_link_sentence(who_waits)
     return (
         records_verdict(judged.records, how_recorded)
         or untimed_verdict(judged.untimed, late_rank)
