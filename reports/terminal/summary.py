@@ -372,7 +372,7 @@ def _collectives(analysis: Analysis, width: int) -> Iterator[Text]:
     rows = analysis.collectives
     more = len(rows) - _COLLECTIVES_SHOWN
     for place, row in enumerate(rows[:_COLLECTIVES_SHOWN]):
-        parts = list(_of_collective(row, busbw_words(analysis, row)))
+        parts = list(_of_collective(row, list(busbw_words(analysis, row))))
         if place == _COLLECTIVES_SHOWN - 1 and more > 0:
             parts.append(f"{several(more, 'kind')} more")
         yield Text(_INDENT + listed(parts, width - len(_INDENT)), "dim")
@@ -380,12 +380,11 @@ def _collectives(analysis: Analysis, width: int) -> Iterator[Text]:
         yield from paragraph(sentence, width)
 
 
-def _of_collective(row: Collective, busbw: str) -> Iterator[str]:
-    message, rate = mean_message(row), busbw or collective_rate(row)
+def _of_collective(row: Collective, busbw: list[str]) -> Iterator[str]:
+    message, rate = mean_message(row), collective_rate(row)
     times = f"{count(row.count)} ×"  # noqa: RUF001
     yield f"{collective_label(row)}: {times}{'' if message == UNKNOWN else f' {message}'}"
-    if rate != UNKNOWN:
-        yield rate
+    yield from busbw or ([rate] if rate != UNKNOWN else [])
     yield duration(row.sum_ns)
     yield f"{duration(row.exposed_ns)} exposed"
 

@@ -218,16 +218,16 @@ def rates_table(analysis: Analysis) -> ReportTable:
     return table_of(columns, rates[:_MOST_RATES], len(rates), _RATES_REMARK)
 
 
-def busbw_words(analysis: Analysis, row: Collective) -> str:
-    """Return the bus bandwidth of such collectives without waiting, "" where it is not known."""
+def busbw_words(analysis: Analysis, row: Collective) -> Iterator[str]:
+    """Yield the bus bandwidth of such collectives without waiting, and its share of the peak."""
     label = (row.collective or "").replace("_", "")
     mine = [one for one in _rates(analysis) if one.kind.replace("_", "") in label]
     mine = [one for one in mine if one.ranks == row.ranks]
-    if not mine:
-        return ""
+    if mine:
+        yield f"busbw {_range([one.bus for one in mine], _gbps)} GB/s"
     of = [one.of_peak for one in mine if one.of_peak is not None]
-    share = f" ({_range(of, percent)} of the link's peak)" if len(of) == len(mine) else ""
-    return f"busbw {_range([one.bus for one in mine], _gbps)} GB/s{share}"
+    if of and len(of) == len(mine):
+        yield f"{_range(of, percent)} of the link's peak"
 
 
 def _rates(analysis: Analysis) -> list[LinkRate]:
