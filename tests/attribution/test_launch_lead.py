@@ -114,8 +114,9 @@ def test_a_short_lead_looms_only_where_the_gpu_is_busy() -> None:
 
 def test_without_idle_time_nothing_is_partly_host_bound() -> None:
     """The first launch of four is starved, as nothing was before it."""
-    works = [("k", 0, 500, 1_000), *(("k", 500, 500 + 1_000 * n, 1_000) for n in (1, 2, 3))]
-    tables = launched(*((name, *(at * US for at in times)) for name, *times in works))
+    us = US * 1_000
+    works = [("k", 0, us // 2, us), *(("k", us // 2, us // 2 + n * us, us) for n in (1, 2, 3))]
+    tables = launched(*works)
     assert (pace_of(tables).starved_share, pace_of(tables).verdict) == (1 / 4, "looming")
 
 
