@@ -39,6 +39,7 @@ from traceflops.reports.view import (
     WaitedFor,
     attribution_sentence,
     basis,
+    busbw_words,
     clocks_sentence,
     collective_label,
     collective_rate,
@@ -106,9 +107,10 @@ def render_terminal(
     waits, idle_first = list(_waits(analysis, style)), analysis.verdict.loss == "idle"
     lines = (
         *_head(analysis, style),
+        *(waits if idle_first else ()),
+        *_no_mfu(analysis, style),
         *_untimed(analysis, style),
         *_jobs(analysis, style),
-        *(waits if idle_first else ()),
         *([Text()] if analysis.devices else []),
         *_parts(analysis, style),
         *(() if idle_first else waits),
@@ -125,10 +127,14 @@ def render_terminal(
 def _head(analysis: Analysis, style: Style) -> Iterator[Text]:
     yield from paragraph(analysis.verdict.sentence, style.width, "bold")
     _, why, remedy = late_rank_words(analysis)
-    if why:
-        yield from paragraph(why, style.width, indent=_INDENT)
+    yield from paragraph(why, style.width, indent=_INDENT)
+    if remedy:
         yield from hanging(f"{_INDENT}help: ", remedy, style.width)
     yield from provenance(analysis, style)
+
+
+def _no_mfu(analysis: Analysis, style: Style) -> Iterator[Text]:
+    """Yield why the MFU is not known; where the GPU waits, that comes first."""
     for sentence in why_not(analysis.measured)[: 1 if analysis.devices else 0]:
         yield from paragraph(sentence, style.width)
 
@@ -240,7 +246,11 @@ def _waits(analysis: Analysis, style: Style) -> Iterator[Text]:
         line = Text(f"{_INDENT}{row.words:<{_WAIT_NAME}}")
         texts = {"time": duration(row.mean_ns), "share": percent(row.share)}
         line.append(f"{cells(texts, widths)}  ")
-        yield line.append(_wait_names(row, style.width - line.cell_len), "dim")
+        names = _wait_names(row, style.width - line.cell_len)
+        yield line.append(names, "dim")
+        if not names:
+            below = _wait_names(row, style.width - 2 * len(_INDENT))
+            yield from paragraph(below, style.width, indent=2 * _INDENT)
     yield from hanging(f"{_INDENT}help: ", f"{capitalized(rows[0].remedy)}.", style.width)
     yield from paragraph(pace_sentence(analysis), style.width)
 
@@ -317,7 +327,8 @@ def _gap_texts(gaps: Sequence[Gap], room: int) -> list[str]:
 
 
 def _kernels(analysis: Analysis, style: Style) -> Iterator[Text]:
-    rows = analysis.kernels.slice(0, _KERNELS_SHOWN).to_pylist()
+    most = _KERNELS_SHOWN - (len(analysis.devices) > 1)  # their rows take the room
+    rows = analysis.kernels.slice(0, most).to_pylist()
     if not rows:
         return
     yield from headline(_title_of_kernels(analysis))
@@ -361,7 +372,7 @@ def _collectives(analysis: Analysis, width: int) -> Iterator[Text]:
     rows = analysis.collectives
     more = len(rows) - _COLLECTIVES_SHOWN
     for place, row in enumerate(rows[:_COLLECTIVES_SHOWN]):
-        parts = list(_of_collective(row))
+        parts = list(_of_collective(row, list(busbw_words(analysis, row))))
         if place == _COLLECTIVES_SHOWN - 1 and more > 0:
             parts.append(f"{several(more, 'kind')} more")
         yield Text(_INDENT + listed(parts, width - len(_INDENT)), "dim")
@@ -369,14 +380,13 @@ def _collectives(analysis: Analysis, width: int) -> Iterator[Text]:
         yield from paragraph(sentence, width)
 
 
-def _of_collective(row: Collective) -> Iterator[str]:
+def _of_collective(row: Collective, busbw: list[str]) -> Iterator[str]:
     message, rate = mean_message(row), collective_rate(row)
     times = f"{count(row.count)} ×"  # noqa: RUF001
     yield f"{collective_label(row)}: {times}{'' if message == UNKNOWN else f' {message}'}"
+    yield from busbw or ([rate] if rate != UNKNOWN else [])
     yield duration(row.sum_ns)
     yield f"{duration(row.exposed_ns)} exposed"
-    if rate != UNKNOWN:
-        yield rate
 
 
 def _unsaid(analysis: Analysis) -> list[str]:

@@ -115,6 +115,7 @@ if TYPE_CHECKING:
         why_not,
     )
     from traceflops.reports.view.who_waits import (
+        busbw_words,
         clocks_sentence,
         late_rank_words,
         off_median,

@@ -85,7 +85,7 @@ def _name(culprit: Culprit) -> str:
 def pace_sentence(analysis: Analysis) -> str:
     """Return whether the host is too slow for the GPUs, and by what that is known."""
     pace = analysis.host_bound
-    if pace is None:
+    if pace is None or pace.verdict is None:
         return ""
     words = _PACES.get(pace.verdict, capitalized(pace.verdict))
     where = f" ({', '.join(pace.bound_in)})" if pace.bound_in else ""

@@ -92,7 +92,9 @@ def owners_table(analysis: Analysis, by: str, most: int = MOST_OWNERS) -> Report
     hidden = len(found.owners) - len(rows)
     if found.rest.device_ns:
         rows.append(_Row(f"({words.without})", Owner("", found.rest)))
-    columns = (*_columns(analysis, capitalized(words.owners)), *_folded(analysis, by))
+    has_folds = by == "module" and any(one.instances > 1 for one in owners)
+    folded = _folded(analysis, by, has_folds=has_folds)
+    columns = (*_columns(analysis, capitalized(words.owners)), *folded)
     depths = [row.owner.depth for row in rows]
     return table_of(columns, rows, hidden + len(rows), depths=depths)
 
@@ -128,7 +130,7 @@ def _columns(analysis: Analysis, head: str) -> Iterator[Column]:
     yield Column("Count", lambda row: count(round(mean(row.owner.work.activities))), True)
 
 
-def _folded(analysis: Analysis, by: str) -> Iterator[Column]:
+def _folded(analysis: Analysis, by: str, *, has_folds: bool) -> Iterator[Column]:
     """Yield what is said of several instances."""
 
     def each(row: _Row) -> str:
@@ -139,6 +141,6 @@ def _folded(analysis: Analysis, by: str) -> Iterator[Column]:
     def slowest(row: _Row) -> str:
         return row.owner.slowest.rpartition("_")[2] if row.owner.instances > 1 else ""
 
-    if by == "layer":
+    if by == "layer" or has_folds:
         yield Column("Each", each, is_number=True)
         yield Column("Slowest", slowest, is_number=True)

@@ -2,23 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final, Self
 
 import numpy as np
 
-from traceflops.findings import late_rank_reason, late_rank_sentence
-from traceflops.reports.view.figures import UNKNOWN, count, duration, significant, size
+from traceflops.findings import (
+    SLOW_LINK_REMEDY,
+    late_rank_reason,
+    late_rank_sentence,
+    slow_link_sentence,
+)
+from traceflops.reports.view.figures import (
+    UNKNOWN,
+    count,
+    duration,
+    percent,
+    shorten_middle,
+    significant,
+    size,
+)
 from traceflops.reports.view.tables import Column, Name, ReportTable, table_of
 from traceflops.units import capitalized, several
 
 if TYPE_CHECKING:
     from traceflops.analysis import Analysis
-    from traceflops.ranks import LinkRate, RankReport, Turn
+    from traceflops.ranks import Collective, LinkRate, RankReport, Turn
     from traceflops.table import IntArray
 
 _MOST_RATES: Final = 24
+_FEW_RANKS: Final = 4
 _MOST_ROWS, _MOST_COLUMNS = 12, 8
 _SHADES: Final = (0.02, 0.25, 0.6)
 _NONE: Final = table_of((), ())
@@ -39,12 +53,13 @@ class Amount(str):
 
 
 def late_rank_words(analysis: Analysis) -> tuple[str, str, str]:
-    """Return which rank the others wait for, why it is late and what to do; "" for no rank."""
+    """Return which rank or link holds others up, why and what to do; "" for none."""
     ranks = analysis.ranks
     sentence = late_rank_sentence(ranks)
-    if not sentence or ranks is None or ranks.slow is None:
-        return "", "", ""
-    return (sentence, *late_rank_reason(ranks.slow))
+    if sentence and ranks is not None and ranks.slow is not None:
+        return (sentence, *late_rank_reason(ranks.slow))
+    sentence = slow_link_sentence(ranks)
+    return sentence, "", SLOW_LINK_REMEDY if sentence else ""
 
 
 def clocks_sentence(ranks: RankReport) -> str:
@@ -209,8 +224,40 @@ def worst_collective(analysis: Analysis) -> tuple[str, list[Turn]]:
 
 def rates_table(analysis: Analysis) -> ReportTable:
     """Return the bandwidth of collectives by kind, group and size, over their transfer alone."""
-    rates = analysis.ranks.rates() if analysis.ranks is not None else []
-    return table_of(_RATES, rates[:_MOST_RATES], len(rates), _RATES_REMARK)
+    rates = sorted(_rates(analysis), key=lambda rate: not rate.slow)
+    knows_peak = any(rate.of_peak is not None for rate in rates)
+    columns = (*_RATES, *(_OF_PEAK if knows_peak else ()))
+    return table_of(columns, rates[:_MOST_RATES], len(rates), _RATES_REMARK)
+
+
+def busbw_words(analysis: Analysis, row: Collective) -> Iterator[str]:
+    """Yield the bus bandwidth of such collectives without waiting, and its share of the peak."""
+    label = (row.collective or "").replace("_", "")
+    mine = [one for one in _rates(analysis) if one.kind.replace("_", "") in label]
+    mine = [one for one in mine if one.ranks == row.ranks]
+    if mine:
+        yield f"busbw {_range([one.bus for one in mine], _gbps)} GB/s"
+    of = [one.of_peak for one in mine if one.of_peak is not None]
+    if of and len(of) == len(mine):
+        yield f"{_range(of, percent)} of the link's peak"
+
+
+def _rates(analysis: Analysis) -> list[LinkRate]:
+    return analysis.ranks.rates() if analysis.ranks is not None else []
+
+
+def _range(values: Sequence[float], text: Callable[[float], str]) -> str:
+    return " to ".join(dict.fromkeys(map(text, (min(values), max(values)))))
+
+
+def _gbps(rate: float) -> str:
+    return significant(rate, 3)
+
+
+def _members(rate: LinkRate) -> str:
+    """Return the ranks of a group, how many there are where these are many."""
+    few = len(rate.members) <= _FEW_RANKS
+    return ", ".join(map(str, rate.members)) if few else f"{count(rate.ranks)} ranks"
 
 
 def _spread(rate: LinkRate) -> str:
@@ -218,9 +265,9 @@ def _spread(rate: LinkRate) -> str:
 
 
 _RATES: Final = (
-    Column("Collective", lambda rate: _words(rate.kind)),
-    Column("Group", lambda rate: Name(rate.group)),
-    _number("Ranks", lambda rate: count(rate.ranks)),
+    Column("Collective", lambda rate: f"{_words(rate.kind)}{', slow' if rate.slow else ''}"),
+    Column("Group", lambda rate: Name(rate.role or shorten_middle(rate.group, 40), rate.group)),
+    Column("Ranks", _members),
     _number("Message", lambda rate: size(rate.bytes)),
     _number("Count", lambda rate: count(rate.count)),
     _number("Algbw", lambda rate: significant(rate.algorithm, 3)),
@@ -230,6 +277,7 @@ _RATES: Final = (
 _RATES_REMARK: Final = (
     "GB/s, without waiting. Busbw as nccl-tests: median and percentiles of calls."
 )
+_OF_PEAK: Final = (_number("Of link peak", lambda rate: percent(rate.of_peak)),)
 
 
 def _words(kind: str) -> str:

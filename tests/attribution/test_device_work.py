@@ -166,6 +166,25 @@ def test_modules_are_a_tree_with_what_is_inside_them() -> None:
     ]
 
 
+def test_many_modules_of_one_class_are_one_and_the_slowest_in_it() -> None:
+    times = (10, 10, 30, 10)
+    works = [("a", 1_000 * n + 100, 1_000 * n + 110, dur) for n, dur in enumerate(times)]
+    marks = [module("Model_0", 0, 4_000)]
+    for n in range(4):
+        marks += [module(f"Layer_{n}", 1_000 * n + 10, 1_000 * n + 900)]
+        marks += [module(f"Norm_{n}", 1_000 * n + 20, 1_000 * n + 800)]
+    found = table(analyze(trace_of(**launched(*works), marks=marks)), "module")
+    assert [
+        (one.depth, one.label, one.work.device_ns, one.instances, one.slowest)
+        for one in found.owners
+    ] == [
+        (0, "Model_0", 60, 1, "Model_0"),
+        (1, "Layer", 60, 4, "Layer_2"),
+        (2, "Layer_2", 30, 1, "Layer_2"),
+        (3, "Norm_2", 30, 1, "Norm_2"),
+    ]
+
+
 def test_redacted_layers_are_told_apart_and_folded_alike() -> None:
     run = launched(*(("a", 1_000 * at + 100, 1_000 * at + 110, 10) for at in range(4)))
     names = ("Secret_0", "Secret_1", "Other_0", "Secret_2")

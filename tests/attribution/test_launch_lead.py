@@ -98,6 +98,28 @@ def test_a_lead_that_falls_through_the_steps_looms() -> None:
     assert pace_of(steps(2_900, 5_000, 5_500, 6_000)).verdict == "not host-bound"
 
 
+def ahead(lead_us: int, gap_us: int, extra: int) -> Tables:
+    """Return 40 launches of kernels with a gap before each, and some that are starved."""
+    works = [
+        ("k", at * US, (at + lead_us) * US, (100 - gap_us) * US) for at in range(0, 4_000, 100)
+    ]
+    return launched(*works, *starved(9_000, extra))
+
+
+def test_a_short_lead_looms_only_where_the_gpu_is_busy() -> None:
+    assert pace_of(ahead(500, 0, 0)).verdict == "looming"
+    assert pace_of(ahead(500, 20, 0)).verdict is None
+    assert pace_of(ahead(2_000, 20, 0)).verdict == "not host-bound"
+
+
+def test_without_idle_time_nothing_is_partly_host_bound() -> None:
+    """The first launch of four is starved, as nothing was before it."""
+    us = US * 1_000
+    works = [("k", 0, us // 2, us), *(("k", us // 2, us // 2 + n * us, us) for n in (1, 2, 3))]
+    tables = launched(*works)
+    assert (pace_of(tables).starved_share, pace_of(tables).verdict) == (1 / 4, "looming")
+
+
 def test_launches_are_counted_by_device() -> None:
     calls = [
         event("cudaLaunchKernel", 0, 5, correlation=1),

@@ -391,6 +391,7 @@ def test_of_several_captures_each_replay_takes_the_one_that_fits(
     assert done.exit_code == 0, done.output
     notes = {note["code"]: note["text"] for note in json.loads(done.stdout)["notes"]}
     assert notes["replays-paired"].startswith("544 kernels of 1 graph replay")
+    assert notes["replays-paired"].endswith(": sglang_qwen3.json.gz.")
     assert "replays-not-paired" not in notes
 
 

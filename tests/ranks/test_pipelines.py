@@ -16,6 +16,8 @@ from traceflops import analyze
 from traceflops.analysis.preparation import prepare
 from traceflops.mfu import PeakOptions
 from traceflops.ranks import Links, RankReport, rank_report
+from traceflops.reports.terminal import Style, render_terminal
+from traceflops.reports.view import rates_table
 from traceflops.table import Trace
 from traceflops.windows import Selection
 
@@ -273,7 +275,15 @@ def test_a_slow_pair_is_a_finding() -> None:
         for source in range(3):
             takes = 300 if source == 1 else 100
             job.send(source, source + 1, 1_000 * step, 1_000 * step, takes, 10_000_000)
-    findings = {one.rule: one for one in analyze(job.trace()).findings}
+    analysis = analyze(job.trace())
+    said = "The link of ranks 1, 2 is slow: send-recv runs at 133 GB/s, elsewhere at 400 GB/s"
+    head = [line.plain for line in render_terminal(analysis, Style(width=80))][:10]
+    assert said in " ".join(head)
+    assert "help: Check whether only these ranks" in " ".join(line.strip() for line in head)
+    first, *others = rates_table(analysis).rows
+    assert (first[0], first[2]) == ("send-recv, slow", "1, 2")
+    assert [row[0] for row in others] == ["send-recv"] * 2
+    findings = {one.rule: one for one in analysis.findings}
     found = findings["slow-link"]
     assert found.sentence.startswith(
         "The link of ranks 1, 2 is slow: send-recv runs at 133 GB/s, elsewhere at 400 GB/s "

@@ -378,20 +378,24 @@ CLOCKS = (
     "All its kernels take 1.20 times as long as on the others. Check clocks, power and temperature "
     "of that GPU; leave its node out."
 )
+OF_TWO = (
+    "All their kernels take 1.20 times as long as on the others. Check clocks, power and "
+    "temperature of those GPUs; leave their nodes out."
+)
 SENTENCES: dict[str, tuple[Row, str]] = {
     "one rank": (SLOW, f"The other ranks wait for rank 2: 140 µs of each step (15.6 %). {CLOCKS}"),
     "a host": (
         SLOW | {"who": {2, 3}, "hosts": ["a", "a", "b", "b"]},
-        f"The other ranks wait for ranks 2, 3 (host 2): 140 µs of each step (15.6 %). {CLOCKS}",
+        f"The other ranks wait for ranks 2, 3 (host 2): 140 µs of each step (15.6 %). {OF_TWO}",
     ),
     "two ranks of two hosts": (
         SLOW | {"who": {1, 2}, "hosts": ["a", "a", "b", "b"]},
-        f"The other ranks wait for ranks 1, 2: 140 µs of each step (15.6 %). {CLOCKS}",
+        f"The other ranks wait for ranks 1, 2: 140 µs of each step (15.6 %). {OF_TWO}",
     ),
     "a pipeline stage": (
         SLOW | {"who": {2, 3}, "pipeline": True},
         "The other ranks wait for ranks 2, 3 (last pipeline stage): 140 µs of each step (15.6 %). "
-        f"{CLOCKS}",
+        f"{OF_TWO}",
     ),
     "one step": (
         {"pause_us": 300, "steps": [13]},

@@ -35,6 +35,17 @@ def analysis() -> Analysis:
     return analyze(tf.read(SAMPLE))
 
 
+def test_bandwidth_is_beside_the_peak_of_the_link() -> None:
+    """The 900 GB/s of an H100 are both directions together."""
+    analysis = tf.analyze(tf.read(ROOT / "sample_traces" / "gpt_ddp_4rank"))
+    head, _, first, *_ = (
+        render_markdown(analysis).partition("| Collective | Group |")[2].split("\n")
+    )
+    assert head.split(" | ")[-2:] == ["5th to 95th", "Of link peak |"]
+    *_, bus, spread, share = first.strip(" |").split(" | ")
+    assert (bus, spread, share) == ("310", "302 to 313", "69.0 %")
+
+
 def inline(text: str) -> list[Token]:
     """Return the pieces of a text that stands in a cell of a table."""
     tokens = PARSER.parse(f"| head | head |\n| --- | --- |\n| {text} | b |")

@@ -138,8 +138,28 @@ def test_the_late_rank_its_cause_and_its_remedy_come_first() -> None:
     assert "Clocks aligned on all-reduce: residual 0 ns (median)" in lines[at + 5]
 
 
+def test_bus_bandwidth_is_of_the_transfer_alone_and_beside_the_peak_of_the_link() -> None:
+    """With waiting in it the rate would be 92.8 GB/s; half of 900 GB/s is the peak one way."""
+    text = printed(read("gpt_ddp_4rank"), Style(width=110))
+    assert "busbw 296 to 310 GB/s, 65.8 % to 69.0 % of the link's peak" in text
+    assert "92.8 GB/s" not in text
+
+
+def test_the_causes_keep_their_names_in_a_narrow_terminal() -> None:
+    lines = printed(read("gpt_1rank.json.gz"), Style(width=50)).splitlines()
+    at = next(at for at, line in enumerate(lines) if line.startswith("  loading data"))
+    assert "DataLoader" in lines[at + 1]
+    assert all(len(line) <= 50 for line in lines)
+
+
+def test_causes_come_before_why_there_is_no_mfu() -> None:
+    works = launched(*(("k", 900 * n, 1_000 * n + 950, 50) for n in range(9)))
+    text = printed(tf.analyze(trace_of(**works)), Style(width=80))
+    assert 0 < text.index("GPU waits on") < text.index("No MFU")
+
+
 def test_the_summary_is_a_screenful() -> None:
-    assert len(render_terminal(read("gpt_ddp_4rank"))) <= 32
+    assert len(render_terminal(read("gpt_ddp_4rank"))) <= 28
 
 
 @pytest.mark.parametrize(("number", "title"), [(1, "The only kernel or copy"), (2, "Top of 2")])

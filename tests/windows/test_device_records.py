@@ -18,6 +18,7 @@ from traceflops.reports.markdown import render_markdown
 from traceflops.reports.page.html import render_html
 from traceflops.reports.page.overview import document_title
 from traceflops.reports.terminal.summary import render_terminal
+from traceflops.reports.view import pace_sentence
 from traceflops.table.trace import Trace
 from traceflops.windows.device_records import LaunchRecords, launch_calls
 
@@ -167,6 +168,8 @@ def test_a_trace_that_lost_device_records_is_not_judged(
     assert note.count == lost
     causes = analysis.total.idle_causes
     assert causes.unknown_ns == analysis.components.idle_ns
+    assert analysis.host_bound is None or analysis.host_bound.verdict is None
+    assert pace_sentence(analysis) == ""
     assert "| idle or not recorded |" in render_markdown(analysis)
     assert "no loss reaches" not in render_html(analysis) + render_markdown(analysis)
     assert document_title(analysis).startswith("Incomplete device records")

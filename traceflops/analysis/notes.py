@@ -60,9 +60,8 @@ def _link_notes(trace: Trace, devices: Sequence[DeviceReport]) -> Iterator[Note]
     unlinked = sum(sum((device.whole.unlinked or {}).values()) for device in devices)
     if unlinked and not is_said(trace, *_CALLS_SAID):
         text = (
-            f"{some_of(unlinked, _operations(devices), 'GPU operation', 'have')} no launch record "
-            "(launched before the trace began, or lost). Their time counts; their step and "
-            "operator are unknown."
+            f"{some_of(unlinked, _operations(devices), 'GPU operation', 'have')} no launch record: "
+            "their step and operator are unknown."
         )
         yield Note("missing", "unlinked", text, unlinked)
 

@@ -39,6 +39,7 @@ from traceflops.findings import (
     loss_findings,
     records_verdict,
     slow_link_findings,
+    slow_link_sentence,
     uneven_findings,
     untimed_verdict,
     verdict,
@@ -164,8 +165,10 @@ def analysis_of(
         moved = memory_times(linked.trace, linked.categorised, chosen)
     with phase("attribution"):
         work = attributed_work(prepared.as_launched, activity_flops(measured.executed))
-    pace, launches = launching(prepared, measured.executed.phases) or (None, None)
     lacks_copies = is_said(prepared.trace, COPIES_MISSING)
+    knows_idle = prepared.launch_records.is_judged and not lacks_copies
+    idle = total.components.share("idle") if knows_idle else None
+    pace, launches = launching(prepared, measured.executed.phases, idle) or (None, None)
     who_waits = rank_report(prepared, links_of(prepared, measured.devices, peaks.link))
     found = all_losses(
         total,
@@ -271,7 +274,7 @@ def verdict_of(
 ) -> Verdict:
     """Return what to say first: what is not recorded, what has no timeline, or what costs most."""
     how_recorded = remedy(judged.format, "device records") or ""
-    late_rank = late_rank_sentence(who_waits)
+    late_rank = late_rank_sentence(who_waits) or slow_link_sentence(who_waits)
     return (
         records_verdict(judged.records, how_recorded)
         or untimed_verdict(judged.untimed, late_rank)

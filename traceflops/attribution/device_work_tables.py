@@ -27,6 +27,8 @@ from traceflops.errors import UsageError
 from traceflops.table import IntArray, codes, exact_sums, group_rows, names, taken
 from traceflops.windows import Prepared
 
+_MANY: Final = 4
+"""From so many on modules of one class in another are listed as one, and the slowest in it."""
 HOST_OP: Final = "host-op"
 """Operators by time of the host: no owners of device work, shown like them."""
 
@@ -165,16 +167,33 @@ def _with_inside(own: list[WorkSum], paths: ModulePaths) -> list[WorkSum]:
     return total
 
 
+def _folded(branch: _Branch) -> Iterator[tuple[str, _Branch]]:
+    """Yield what is in a branch; of many modules of one class only the slowest, in one for all."""
+    alike: defaultdict[str, list[tuple[str, _Branch]]] = defaultdict(list)
+    for label, one in branch.inside.items():
+        alike[module_class(label)].append((label, one))
+    for label, mine in alike.items():
+        if len(mine) < _MANY:
+            yield from mine
+            continue
+        every = _Branch(
+            inside=defaultdict(_Branch, [max(mine, key=lambda each: _time((0, *each)))])
+        )
+        for name, one in mine:
+            every.add(name, one.work)
+        yield label, every
+
+
 def _listed(root: _Branch) -> Iterator[Owner]:
     """Yield what is in a branch, the most time first, each before what is in it."""
-    open_ones = [(0, label, one) for label, one in root.inside.items()]
+    open_ones = [(0, label, one) for label, one in _folded(root)]
     open_ones.sort(key=_time)
     while open_ones:
         depth, label, branch = open_ones.pop()
         if branch.work == NOTHING:
             continue
         yield Owner(label, branch.work, depth, len(branch.members), max(branch.members)[1])
-        inside = [(depth + 1, label, one) for label, one in branch.inside.items()]
+        inside = [(depth + 1, label, one) for label, one in _folded(branch)]
         open_ones += sorted(inside, key=_time)
 
 

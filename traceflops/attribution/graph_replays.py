@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from traceflops.categories import same_kernels
+from traceflops.devices import shown
 from traceflops.table import (
     ABSENT,
     BoolArray,
@@ -41,6 +42,7 @@ from traceflops.timeline import LinkedTrace
 from traceflops.units import several
 from traceflops.windows import Replays, graph_launches
 
+_MOST_FILES: Final = 3
 _BEGIN: Final = re.compile(r"(?:cuda|cu|hip)StreamBeginCapture")
 _END: Final = re.compile(r"(?:cuda|cu|hip)StreamEndCapture")
 
@@ -88,7 +90,7 @@ def replays(timed: LinkedTrace, capture: LinkedTrace) -> Replays | None:
                 _on_one_stream(one.name, stream)[own], fitting.row[fitting.sorted], -1
             )
     host = _with_captured_host(timed, capture, captured)
-    return Replays(host, captured, tuple(_notes(captured, paired, refused)))
+    return Replays(host, captured, tuple(_notes(captured, paired, refused, capture.trace)))
 
 
 def created_nodes(linked: LinkedTrace) -> Replays | None:
@@ -205,12 +207,17 @@ def _fitting(
     return alike[0], ""
 
 
-def _notes(captured: IntArray, count: int, refused: Mapping[str, int]) -> Iterator[Note]:
+def _notes(
+    captured: IntArray, count: int, refused: Mapping[str, int], capture: Trace
+) -> Iterator[Note]:
     paired = int(np.count_nonzero(captured >= 0))
     if paired:
+        process = numbers(capture.activities["process"])[captured[captured >= 0]]
+        file = capture.processes["file"].to_pylist()
+        taken_from = ", ".join([shown(file[one]) for one in distinct(process)][:_MOST_FILES])
         text = (
             f"{several(paired, 'kernel')} of {several(count, 'graph replay')} are paired one to "
-            "one with captured launches, which tell operator and module."
+            f"one with captured launches, which tell operator and module: {taken_from}."
         )
         yield Note("assumed", "replays-paired", text, paired)
     for why, kernels in refused.items():

@@ -25,6 +25,8 @@ _USUAL_FLOOR_NS: Final = 6_000
 _ENOUGH: Final = 8
 _LEAST_CAP_NS: Final = 20_000
 _AHEAD_NS: Final = 1_000_000
+_BUSY: Final = 0.05
+"""Below so much idle time only looming is left to say."""
 _SHORT_NS: Final = 10_000
 _LONG_CALL_NS: Final = 20_000
 
@@ -97,11 +99,12 @@ class HostBound:
     """Whether the host is too slow for the device. Times in ns; shares 0 to 1.
 
     `looming` says that the device is busy and the host hardly ahead of it, or less and less through
-    most steps: once the device is faster, it will wait. `phases` is the same of the phases of a
+    most steps: once the device is faster, it will wait. The verdict is None where the idle time is
+    not known, or neither busy nor starved launches tell. `phases` is the same of the phases of a
     training step, with the floor of the whole.
     """
 
-    verdict: Pace
+    verdict: Pace | None
     launches: int
     starved_share: float
     lead_median_ns: int
@@ -117,8 +120,8 @@ class HostBound:
     @property
     def bound_in(self) -> tuple[str, ...]:
         """Return the phases that are at least as bad as the whole, where others are better."""
-        worst = PACES.index(self.verdict)
-        found = [name for name, one in self.phases.items() if PACES.index(one.verdict) <= worst]
+        worst = PACES[: PACES.index(self.verdict) + 1] if self.verdict else ()
+        found = [name for name, one in self.phases.items() if one.verdict in worst]
         return tuple(found) if len(found) < len(self.phases) else ()
 
 
@@ -179,10 +182,13 @@ def outstanding_launches(account: DeviceAccount) -> tuple[IntArray, IntArray]:
     return at[change != 0], np.cumsum(change)[change != 0]
 
 
-def launching(prepared: Prepared, phases: Phases) -> tuple[HostBound, Launches] | None:
+def launching(
+    prepared: Prepared, phases: Phases, idle: float | None
+) -> tuple[HostBound, Launches] | None:
     """Return whether the host is fast enough in the chosen windows, and the launches there.
 
-    None without launches. The floors are over all launches of a device; `phases` is by row of ops.
+    None without launches. The floors are over all launches of a device; `phases` is by row of ops,
+    `idle` the share of idle time, None where it is not known.
     """
     known = {device: leads(account) for device, account in prepared.accounts.items()}
     windows = prepared.windows
@@ -195,7 +201,7 @@ def launching(prepared: Prepared, phases: Phases) -> tuple[HostBound, Launches] 
     for device, one in chosen.items():
         sums = _sums(prepared, device, one, known[device].cap_ns, launches.short_ns)
         launches.devices[device] = sums
-    return _pace(prepared, known, every, phases, floor_ns), launches
+    return _pace(prepared, known, every, phases, floor_ns, idle), launches
 
 
 def _sums(prepared: Prepared, device: int, some: Leads, cap_ns: int, short_ns: int) -> LaunchSums:
@@ -222,20 +228,26 @@ def _sums(prepared: Prepared, device: int, some: Leads, cap_ns: int, short_ns: i
 
 
 def _pace(
-    prepared: Prepared, known: Mapping[int, Leads], chosen: Leads, phases: Phases, floor_ns: int
+    prepared: Prepared,
+    known: Mapping[int, Leads],
+    chosen: Leads,
+    phases: Phases,
+    floor_ns: int,
+    idle: float | None,
 ) -> HostBound:
     """Return whether the host is fast enough for the chosen ones of the known launches."""
-    pace = _paced(chosen, floor_ns)
+    pace = _paced(chosen, floor_ns, idle)
     falling = [
         known[device].falls(window)
         for device in known
         for window in prepared.windows[device]
         if window.used and window.role == "step"
     ]
-    if pace.verdict == "not host-bound" and 2 * sum(falling) > len(falling):
+    is_busy = idle is not None and idle < _BUSY
+    if is_busy and pace.verdict == "not host-bound" and 2 * sum(falling) > len(falling):
         pace = replace(pace, verdict="looming")
     phase = _phase_of_calls(prepared, phases)[chosen.call]
-    return replace(pace, phases=_by_phase(chosen, phase, pace.floor_ns))
+    return replace(pace, phases=_by_phase(chosen, phase, floor_ns, idle))
 
 
 def _phase_of_calls(prepared: Prepared, phases: Phases) -> IntArray:
@@ -245,27 +257,33 @@ def _phase_of_calls(prepared: Prepared, phases: Phases) -> IntArray:
     return phase
 
 
-def _by_phase(chosen: Leads, phase: IntArray, floor_ns: int) -> Mapping[str, HostBound]:
+def _by_phase(
+    chosen: Leads, phase: IntArray, floor_ns: int, idle: float | None
+) -> Mapping[str, HostBound]:
     """Return the pace of each phase of a step; nothing where all that is known is one phase."""
     found = {}
     for name, several in _OF_STEP.items():
         mine = np.isin(phase, [PHASES.index(one) for one in several])
         if mine.any():
-            found[name] = _paced(chosen.only(mine), floor_ns)
+            found[name] = _paced(chosen.only(mine), floor_ns, idle)
     return found if len(found) > 1 else {}
 
 
-def _paced(some: Leads, floor_ns: int) -> HostBound:
+def _paced(some: Leads, floor_ns: int, idle: float | None) -> HostBound:
     """Return the pace of some launches."""
     starved = float(some.is_starved.mean())
     p10, median = (int(value) for value in np.quantile(some.lead_ns, (0.1, 0.5), method="lower"))
-    verdict = _verdict(starved, p10, median, floor_ns)
+    verdict = _verdict(starved, p10, median, floor_ns, idle) if idle is not None else None
     return HostBound(verdict, len(some.call), starved, median, p10, floor_ns)
 
 
-def _verdict(starved: float, p10_ns: int, median_ns: int, floor_ns: int) -> Pace:
-    if starved >= 0.5 and median_ns <= 4 * floor_ns:
+def _verdict(
+    starved: float, p10_ns: int, median_ns: int, floor_ns: int, idle: float
+) -> Pace | None:
+    if idle and starved >= 0.5 and median_ns <= 4 * floor_ns:
         return "host-bound"
-    if starved >= 0.1 or (starved >= 0.05 and p10_ns < 3 * floor_ns):
+    if idle and (starved >= 0.1 or (starved >= 0.05 and p10_ns < 3 * floor_ns)):
         return "partly host-bound"
-    return "looming" if p10_ns < _AHEAD_NS else "not host-bound"
+    if p10_ns >= _AHEAD_NS:
+        return "not host-bound"
+    return "looming" if idle < _BUSY else None

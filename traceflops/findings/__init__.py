@@ -18,7 +18,11 @@ if TYPE_CHECKING:
         waiting_words,
     )
     from traceflops.findings.losses import Loss, all_losses, loss_findings
-    from traceflops.findings.slow_link import slow_link_findings
+    from traceflops.findings.slow_link import (
+        SLOW_LINK_REMEDY,
+        slow_link_findings,
+        slow_link_sentence,
+    )
     from traceflops.findings.unevenness import uneven_findings
     from traceflops.findings.verdicts import (
         basis_of,

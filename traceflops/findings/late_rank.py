@@ -44,6 +44,15 @@ _CAUSES: Final = {
     "unknown": ("the recording does not say why", "record that rank with Python stacks"),
 }
 """By cause: why in words, and what to do."""
+_SEVERAL: Final = {
+    "Its GPU is": "Their GPUs are",
+    "All its kernels": "All their kernels",
+    "It has": "They have",
+    "It writes": "They write",
+    "Its host stops": "Their hosts stop",
+    "that GPU; leave its node": "those GPUs; leave their nodes",
+    "that rank": "those ranks",
+}
 
 
 def late_rank_sentence(ranks: RankReport | None) -> str:
@@ -120,7 +129,15 @@ def late_rank_reason(slow: SlowRank) -> tuple[str, str]:
     else:
         name = f" ({function_name(slow.label)})" if slow.label else ""
         why, remedy = f"its GPU is idle longer: {CLASSES[slow.cause]}{name}", REMEDIES[slow.cause]
-    return f"{capitalized(why)}.", f"{capitalized(remedy)}."
+    said = f"{capitalized(why)}.", f"{capitalized(remedy)}."
+    return said if len(slow.ranks) == 1 else (_of_several(said[0]), _of_several(said[1]))
+
+
+def _of_several(text: str) -> str:
+    """Return what is said of one rank as said of several."""
+    for one, several in _SEVERAL.items():
+        text = text.replace(one, several)
+    return text
 
 
 def _share(ranks: RankReport, slow: SlowRank) -> float:

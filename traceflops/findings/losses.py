@@ -100,6 +100,11 @@ class Loss:
         gloss = f" ({self.gloss})" if self.gloss else ""
         return f"{capitalized(self.words)}{gloss} {self.takes}"
 
+    def brief(self) -> Loss:
+        """Return the same with no more words than what it is mostly."""
+        gloss = self.gloss if self.gloss.startswith(_MOSTLY) else ""
+        return replace(self, gloss=gloss, needed=None, rate="")
+
     def sized(self, of: str = "") -> str:
         """Return its share, and of what."""
         return f"{percent(self.share)}{f' of {of}' if of else ''}"

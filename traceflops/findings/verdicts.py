@@ -49,7 +49,8 @@ def verdict(
     That is what takes most and is not compute; where the FLOPs are known, also what compute loses
     against its peak. It stands first unless something that cannot be judged takes more and the GPU
     is hardly idle or communicating. `found` is the losses, the largest first; `on_host` says that
-    all work is operators on the CPU; `late_rank` is the sentence on a rank that others wait for.
+    all work is operators on the CPU; `late_rank` is the sentence on the rank or link
+    that holds others up.
     """
     if not devices:
         return Verdict("This trace has no GPU operations.")
@@ -66,6 +67,7 @@ def verdict(
     of = basis_of(steps)
     if known and (is_news or known[0].share >= max(unknown.values(), default=0.0)):
         is_compared = _knows_compute(measured) and not unknown
+        known = [one.brief() for one in known] if late_rank else known
         lost = _with_peaks((_largest if is_compared else _taken)(known, of), known, of)
         return Verdict(figure + " ".join((lost, *unknown)), known[0].name, known[0].share)
     busy = f"The {'CPU' if on_host else 'GPU'}{' is' if devices == 1 else 's are'} busy"

@@ -59,15 +59,16 @@ class Links:
 class LinkRate:
     """The bandwidth of collectives of one kind, group and size over their transfer alone.
 
-    `members` are the ranks, the sender before the receiver; `bytes` is the median where sizes are
-    uneven. `bus` is the rate of the links as nccl-tests defines it. `slowest` and `fastest` are the
-    5th and 95th percentile over the calls of `bus`. `of_peak` is `bus` as a share of `peak`.
-    `usual` is the median `bus` of the groups of this kind and size, where this one is `slow`;
-    then all its calls took `lost_ns` longer than at that rate.
+    `role` is as of a `MatchedCollective`. `members` are the ranks, the sender before the receiver;
+    `bytes` is the median where sizes are uneven. `bus` is the rate of the links as nccl-tests
+    defines it. `slowest` and `fastest` are the 5th and 95th percentile over the calls of `bus`.
+    `of_peak` is `bus` as a share of `peak`. `usual` is the median `bus` of the groups of this kind
+    and size, where this one is `slow`; then all its calls took `lost_ns` longer than at that rate.
     """
 
     kind: str
     group: str
+    role: str | None
     ranks: int
     members: tuple[int, ...]
     bytes: int
@@ -166,12 +167,14 @@ def _rate(
 ) -> LinkRate:
     rate: npt.NDArray[np.float64] = size / spent
     kind, many = kind_name(records, row), len(places)
+    group = records.groups[int(records.group[row])]
     factor = _BUS[kind] * (many - 1) / many if kind in _BUS else 1.0
     slowest, bus, fastest = (np.quantile(rate, [0.05, 0.5, 0.95]) * factor).tolist()
     peak = links.peak([records.devices[place] for place in places])
     return LinkRate(
         kind=kind,
-        group=records.groups[int(records.group[row])].name,
+        group=group.name,
+        role=None if kind == _PAIRS else group.role,
         ranks=many,
         members=tuple(records.ranks[place] for place in places),
         bytes=int(np.median(size)),
