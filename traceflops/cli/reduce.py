@@ -13,7 +13,6 @@ from traceflops.cli.common import failures, keep_apart, path_of, stem_of
 from traceflops.cli.options import Asked, Force, Traces, grouped, option, typed
 from traceflops.cli.printing import say
 from traceflops.errors import InputError, UsageError
-from traceflops.table import Note
 from traceflops.units import several
 
 if TYPE_CHECKING:
@@ -31,11 +30,9 @@ _LOCAL: Final = "local"
 _MANY: Final = 64
 _LARGE_BYTES: Final = 1 << 29
 """So much text of so many files takes up to 1 GB when all of it is held."""
-_REDUCED: Final = Note(
-    "missing",
-    "files-reduced",
+_REDUCED: Final = (
     "The files are many and large, so each was reduced to a summary when it was read. "
-    "With --ranks or --steps all are kept whole.",
+    "With --ranks or --steps all are kept whole."
 )
 _EXTRA: Final = "pip install 'traceflops[cluster]'"
 _Files = tuple[str, ...]
@@ -84,7 +81,9 @@ def analysis_of_many(traces: list[str], asked: Asked) -> Analysis | None:
         analysis = analysis_of_parts(traces, asked, reduces=True)
     except UsageError:  # of several jobs, say
         return None
-    return replace(analysis, notes=(_REDUCED, *analysis.notes))
+    from traceflops.table import Note
+
+    return replace(analysis, notes=(Note("missing", "files-reduced", _REDUCED), *analysis.notes))
 
 
 def analysis_of_parts(traces: list[str], asked: Asked, *, reduces: bool) -> Analysis:
