@@ -46,7 +46,7 @@ def _read_ncu_csv(sources: Sequence[ByteSource], _: Reading) -> list[Trace]:
 
 
 def _is_stats(head: bytes) -> bool:
-    if _SIGN.search(head) is None or head.lstrip()[:1] in _NO_TABLE:
+    if head.lstrip()[:1] in _NO_TABLE or _SIGN.search(head) is None:
         return False
     from traceflops.parsers.nsight.stats.layouts import STATS_TABLES
     from traceflops.parsers.nsight.stats.text import Console, first_header

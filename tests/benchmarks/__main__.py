@@ -11,6 +11,7 @@ from tests.benchmarks.cost import Failed
 from tests.benchmarks.growth import print_growth
 from tests.benchmarks.pages import PAGES, print_pages
 from tests.benchmarks.programs import cores
+from tests.benchmarks.ranks import JOBS, print_ranks
 from tests.benchmarks.usual import Setting, print_usual
 from tests.benchmarks.worst import CASES, Case
 from tests.benchmarks.worstcost import print_worst
@@ -39,8 +40,9 @@ def _parser() -> argparse.ArgumentParser:
         help=f"instead: what a million events cost at several sizes; default {_GROWTH_MB}",
     )
     parser.add_argument("--pages", action="store_true", help="instead: what writing pages costs")
+    parser.add_argument("--ranks", action="store_true", help="instead: what many ranks cost")
     parser.add_argument("--worst", action="store_true", help="instead: the worst cases")
-    parser.add_argument("--scale", type=float, default=1, help="size of the worst cases and pages")
+    parser.add_argument("--scale", type=float, default=1, help="size of these cases")
     parser.add_argument("--case", action="append", help="a worst case by name; repeatable")
     return parser
 
@@ -64,6 +66,8 @@ def main() -> None:
                 print_worst(folder, cases, given.scale, given.runs, given.jobs)
             elif given.pages:
                 print_pages(PAGES, given.scale, given.runs)
+            elif given.ranks:
+                print_ranks(folder, JOBS, given.scale, given.runs, given.jobs)
             elif given.grow:
                 sizes = [float(size) for size in given.grow.split(",")]
                 print_growth(folder, sizes, given.runs, given.jobs)

@@ -17,6 +17,7 @@ from tests.benchmarks.cost import run
 from tests.benchmarks.growth import print_growth
 from tests.benchmarks.pages import print_pages
 from tests.benchmarks.peers import PEERS, is_installed
+from tests.benchmarks.ranks import Job, print_ranks
 from tests.benchmarks.tile import LAYOUTS, SAMPLE, tiled, write
 from tests.benchmarks.worst import case_named
 from tests.benchmarks.worstcost import print_worst
@@ -127,6 +128,19 @@ def test_the_tables_of_growth_and_of_worst_cases(
     worst = capsys.readouterr().out.splitlines()
     assert worst[2].startswith("| many ranks | 2 files | 366 | ")
     assert not list(tmp_path.glob("rank*"))
+
+
+def test_the_table_of_many_ranks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    print_ranks(tmp_path, [Job(9, 2)], 1, runs=1, most=1)
+    row = capsys.readouterr().out.splitlines()[2].strip("| ").split(" | ")
+    assert (row[0], row[3], row[6]) == ("9", "1", "1.00")
+    (job,) = tmp_path.iterdir()
+    trace = tf.read(job)
+    assert (sorted(map(str, trace.ranks)), trace.jobs) == ([*map(str, range(9))], ())
+    assert set(trace.processes["world_size"].to_pylist()) == {9}
+    ranks = tf.analyze(trace).ranks
+    assert ranks is not None
+    assert {group.ranks for group in ranks.records.groups} == {tuple(range(9))}
 
 
 def test_the_table_of_pages(capsys: pytest.CaptureFixture[str]) -> None:

@@ -43,6 +43,7 @@ MANY: tuple[dict[str, Any], ...] = (
 EVENTS = ("memory", "memory_operations", "host_bound", "attribution", "modules", "notes")
 """What a summary lacks, and says that it lacks."""
 CLI = CliRunner()
+REDUCE = "traceflops.cli.reduce"
 
 
 def sent(file: Path) -> RankSummary:
@@ -198,3 +199,23 @@ def test_what_cannot_be_asked_of_summaries_is_refused(tmp_path: Path) -> None:
     for asked in (["--redact"], ["--steps", "3:5"]):
         refused = CLI.invoke(app, ["summary", str(tmp_path / "a"), *asked])
         assert refused.exit_code == 2, refused.output
+
+
+def test_files_that_are_many_and_large_are_reduced_one_by_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def codes(*options: str) -> set[str]:
+        found = CLI.invoke(app, ["summary", str(RANKS), "--json", *options])
+        return {note["code"] for note in json.loads(found.stdout)["notes"]}
+
+    assert not codes() & {"files-reduced", "from-summaries"}
+    monkeypatch.setattr(f"{REDUCE}._MANY", 4)
+    assert "files-reduced" not in codes()
+    monkeypatch.setattr(f"{REDUCE}._LARGE_BYTES", 1_000_000)
+    assert codes() >= {"files-reduced", "from-summaries"}
+    for asked in ("--ranks=0-3", "--redact", "--strict"):
+        assert "files-reduced" not in codes(asked)
+    other = simulate(RunConfig(ranks=4, layers=1, vocab=1024, first_step=20))
+    files = [*RANKS.glob("*.gz"), *write_pytorch(other, tmp_path)]  # of two jobs
+    shown = CLI.invoke(app, ["summary", *map(str, files), "--json"])
+    assert len(json.loads(shown.stdout)["jobs"]) == 2

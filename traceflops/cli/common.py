@@ -63,10 +63,12 @@ def read_and_analyze(traces: list[str], asked: Asked) -> Analysis:
     from traceflops.analysis import analyze
 
     check_pair(asked.pair, traces)
-    if asked.dask is not None or holds_summaries(traces):
-        from traceflops.cli.reduce import analysis_of_parts
+    from traceflops.cli.reduce import analysis_of_many, analysis_of_parts, are_many
 
-        return analysis_of_parts(traces, asked)
+    if asked.dask is not None or holds_summaries(traces):
+        return analysis_of_parts(traces, asked, reduces=asked.dask is not None)
+    if are_many(traces, asked) and (analysis := analysis_of_many(traces, asked)):
+        return analysis
     trace = read_trace(traces, asked.reading)
     return analyze(
         trace,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -23,8 +24,16 @@ EXAMPLES = (
     "traceflops reduce ranks/ --steps 10:20 -o summaries/",
 )
 _SUFFIX: Final = ".summary"
+_PACKED: Final = (".gz", ".zst", ".zip")
 _USUAL_EXPANSION: Final = 10
 _LOCAL: Final = "local"
+_MANY: Final = 64
+_LARGE_BYTES: Final = 1 << 29
+"""So much text of so many files takes up to 1 GB when all of it is held."""
+_REDUCED: Final = (
+    "The files are many and large, so each was reduced to a summary when it was read. "
+    "With --ranks or --steps all are kept whole."
+)
 _EXTRA: Final = "pip install 'traceflops[cluster]'"
 _Files = tuple[str, ...]
 """Files that are read together: one, or all of a format in which a run is a set of files."""
@@ -53,23 +62,45 @@ def reduce(
         say(f"Wrote {several(len(sizes), 'summary', 'summaries')} to {folder}")
 
 
-def analysis_of_parts(traces: list[str], asked: Asked) -> Analysis:
+def are_many(traces: list[str], asked: Asked) -> bool:
+    """Return whether traces are too many and large to be held at once, and no question needs it."""
+    if asked.reading.strict or asked.privacy.redact or asked.pair or _selects(asked):
+        return False
+    files = [file for file in map(Path, _files(traces)) if file.is_file()]
+    return len(files) >= _MANY and sum(map(_text_bytes, files)) >= _LARGE_BYTES
+
+
+def _text_bytes(file: Path) -> int:
+    """Return about how much text a file holds."""
+    return file.stat().st_size * (_USUAL_EXPANSION if file.suffix in _PACKED else 1)
+
+
+def analysis_of_many(traces: list[str], asked: Asked) -> Analysis | None:
+    """Return the analysis of files that are reduced one by one, None where that cannot be."""
+    try:
+        analysis = analysis_of_parts(traces, asked, reduces=True)
+    except UsageError:  # of several jobs, say
+        return None
+    from traceflops.table import Note
+
+    return replace(analysis, notes=(Note("missing", "files-reduced", _REDUCED), *analysis.notes))
+
+
+def analysis_of_parts(traces: list[str], asked: Asked, *, reduces: bool) -> Analysis:
     """Return the analysis of files that are summaries, or are reduced to them first."""
     _check(asked)
     from traceflops.analysis import analysis_of_summaries, decoded
 
     files = _files(traces)
-    if asked.dask is None and any(value is not None for value in typed(asked.question).values()):
+    if not reduces and _selects(asked):
         raise UsageError(
             "summaries are of the steps and ranks they were made for",
             "give these options to traceflops reduce",
         )
-    runs = [(file,) for file in files] if asked.dask is None else _runs(files)
-    contents = (Path(file).read_bytes() for file in files)
+    runs = _runs(files) if reduces else [(file,) for file in files]
+    contents = _parts(runs, asked) if reduces else (Path(file).read_bytes() for file in files)
     summaries, failed = [], []
-    for run, content in zip(
-        runs, contents if asked.dask is None else _parts(runs, asked), strict=True
-    ):
+    for run, content in zip(runs, contents, strict=True):
         try:
             found = decoded(content, Path(run[0]).name)
         except InputError:
@@ -132,9 +163,8 @@ def _here(work: _Work, runs: Sequence[_Files], jobs: int | None) -> Iterator[byt
     from traceflops.parsers.io import Crew, usable_cores
 
     files = [file for run in runs for file in run]
-    stored = sum(Path(file).stat().st_size for file in files if Path(file).is_file())
     with Crew(usable_cores() if jobs is None else jobs) as crew:
-        crew.expect(_USUAL_EXPANSION * stored)
+        crew.expect(sum(_text_bytes(file) for file in map(Path, files) if file.is_file()))
         for result in crew.each(work, runs):
             yield result()
 
@@ -196,6 +226,10 @@ def _targets(runs: Sequence[_Files], folder: Path, *, force: bool) -> dict[Path,
     if there is not None and not force:
         raise UsageError(f"already there: {there}", "use --force, or another folder with -o")
     return targets
+
+
+def _selects(asked: Asked) -> bool:
+    return any(value is not None for value in typed(asked.question).values())
 
 
 def _check(asked: Asked) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -192,24 +193,34 @@ def device_budgets(
 
     `peaks` are by row of the devices table, FLOP per ns by data type.
     """
+    cells: defaultdict[int, list[Cell]] = defaultdict(list)
+    uncounted_ns: Counter[tuple[int, int]] = Counter()
+    for cell in executed.cells:
+        cells[cell.device].append(cell)
+    for time in executed.times:
+        uncounted_ns[time.device, time.window] += time.uncounted_ns
     return tuple(
-        _budget(executed, device, windows, peaks.get(device, {}))
+        _budget(
+            cells[device],
+            windows,
+            sum(uncounted_ns[device, at] for at, window in enumerate(windows) if window.used),
+            peaks.get(device, {}),
+        )
         for device, windows in prepared.windows.items()
     )
 
 
 def _budget(
-    executed: Executed, device: int, windows: tuple[Window, ...], peaks: Peaks
+    cells: Iterable[Cell], windows: tuple[Window, ...], uncounted_ns: int, peaks: Peaks
 ) -> DeviceBudget:
     used = {at: window for at, window in enumerate(windows) if window.used}
     total = sum((window.account.components for window in used.values()), Components())
     work = tuple(
         Portion(cell.line.split(".")[0], cell.component, cell.dtype, cell.flops)
-        for cell in executed.cells
-        if cell.device == device and cell.window in used
+        for cell in cells
+        if cell.window in used
     )
-    times = (t for t in executed.times if t.device == device and t.window in used)
-    return DeviceBudget(total.parts(), sum(time.uncounted_ns for time in times), work, peaks)
+    return DeviceBudget(total.parts(), uncounted_ns, work, peaks)
 
 
 def executed_bounds(executed: Executed, peaks: Mapping[int, Peaks]) -> Bounds | None:

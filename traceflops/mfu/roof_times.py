@@ -216,6 +216,8 @@ class _Items:
         is_loose = np.array(loose, dtype=np.bool_)[work_of.place]
         self._size = np.concatenate([np.where(is_loose, UNKNOWN, moved.op_size), moved.size])
         self._path = np.concatenate([moved.op_path, moved.path])
+        flops = work_of.of_ops(work_of.flops)
+        self._flops = np.where(moved.attribution.has("executed"), flops, UNKNOWN)
         self._dtype, self._dtypes = types_of_ops(prepared, moved.attribution)
         categorised = prepared.linked.categorised
         tops = np.array(categorised.top(), dtype=np.str_)
@@ -259,12 +261,11 @@ class _Items:
 
     def _flops_ns(self, item: IntArray, peaks: DevicePeaks) -> _Times:
         """Return what the FLOPs of items need, NaN where they or their peak are unknown."""
-        attribution, ops = self._moved.attribution, len(self._moved.op_size)
+        ops = len(self._moved.op_size)
         rates = np.array([float(peaks.rates.get(dtype) or np.nan) for dtype in self._dtypes])
         op = np.where(item < ops, item, UNKNOWN)
-        flops = taken(attribution.work.of_ops(attribution.work.flops), op)
-        executed: BoolArray = attribution.has("executed")
-        known = (op >= 0) & (taken(executed.view(np.int8), op, missing=0) > 0) & (flops >= 0)
+        flops = taken(self._flops, op)
+        known = flops >= 0
         found = np.full(len(item), np.nan)
         found[known] = flops[known] / rates[self._dtype[op[known]]]
         if self._work is not None:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from traceflops.ranks.comm_records import KINDS, CommRecords
 from traceflops.ranks.matching import Matches, is_rooted, running_medians
-from traceflops.table import BoolArray, IntArray, groups, ranked
+from traceflops.table import BoolArray, IntArray, by_code, groups, ranked
 
 Values = npt.NDArray[np.float64]
 _BASES: Final = ("all_reduce", "all_to_all")
@@ -203,7 +203,8 @@ def medians(group: IntArray, values_ns: IntArray) -> IntArray:
 
 
 def _middles(group: IntArray, values: Values | IntArray) -> Values:
-    order = np.lexsort((values, group))
+    order = np.argsort(values)
+    order = order[by_code(group[order])]
     count = np.bincount(group)
     first = np.cumsum(count) - count
     ordered = values[order]

@@ -7,6 +7,7 @@ Times are int64 nanoseconds on the trace's clock (see `Source.origin_unix_ns`).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 import pyarrow as pa
 
@@ -216,6 +217,7 @@ TABLES: dict[str, tuple[Column, ...]] = {
 }
 
 
+@cache
 def arrow_schema(table: str) -> pa.Schema:
     """Return the declared Arrow schema of `table`."""
     return pa.schema([column.field() for column in TABLES[table]])

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+import pyarrow as pa
 
 from traceflops.categories import Categorised
 from traceflops.table import (
@@ -26,7 +27,7 @@ from traceflops.timeline.device_span import WORK, ActivityColumns, DeviceRows, T
 from traceflops.timeline.host_work import Whole
 from traceflops.timeline.idle import DeviceWork, IdleTime, idle_time
 from traceflops.timeline.intervals import NEVER, Intervals
-from traceflops.timeline.records import Account, Gap, IdleCauses, Window
+from traceflops.timeline.records import Account, Gap, Window
 from traceflops.timeline.stream_waits import StreamWaits, stream_waits
 
 _GAPS_KEPT = 100
@@ -153,38 +154,36 @@ class DeviceAccount:
         length = np.where(touched, end - start, -1)
         order = np.argsort(-length, kind="stable")[: min(_GAPS_KEPT, int(touched.sum()))]
         begun, over = start[order], end[order]
-        steps = [*zip(_steps_at(windows, begun), _steps_at(windows, over), strict=True)]
-        ended = self._first_ending(begun).tolist()
         causes = self.idle.causes(begun, over, over - begun)
-        return tuple(
-            self._gap(device, *one)
-            for one in zip(order.tolist(), steps, ended, causes, strict=True)
+        waits = np.array([one.stream_wait_ns > 0 for one in causes], dtype=np.bool_)
+        started, links = self.idle.next_row[order], self._linked.links
+        row, call = self.rows.row[started], np.where(waits, self.call[started], -1)
+        texts = (
+            self._names("activities", self.rows.row[self._first_ending(begun)]),
+            self._names("activities", row),
+            self._names("calls", links.call_of_activity[row]),
+            self._names("ops", links.op_of_activity[row]),
+            self._names("activities", taken(self._linked.stream_waits.work, call)),
         )
-
-    def _gap(
-        self,
-        device: int,
-        place: int,
-        steps: tuple[int | None, int | None],
-        ended: int,
-        causes: IdleCauses,
-    ) -> Gap:
-        start = int(self.idle.gap_start_ns[place])
-        started = int(self.idle.next_row[place])
-        row, links = int(self.rows.row[started]), self._linked.links
-        work = self._linked.stream_waits.work[self.call[started]] if causes.stream_wait_ns else -1
-        return Gap(
-            device=device,
-            start_ns=start,
-            dur_ns=int(self.idle.gap_end_ns[place]) - start,
-            step=steps[0],
-            after=self._name("activities", self.rows.row[ended]),
-            before=self._name("activities", row),
-            call=self._name("calls", links.call_of_activity[row]),
-            op=self._name("ops", links.op_of_activity[row]),
-            causes=causes,
-            waited_for=self._name("activities", work),
-            before_step=steps[1] if steps[1] != steps[0] else None,
+        steps = _steps_at(windows, begun), _steps_at(windows, over)
+        times = begun.tolist(), (over - begun).tolist()
+        return tuple(
+            Gap(
+                device=device,
+                start_ns=start_ns,
+                dur_ns=dur_ns,
+                step=step,
+                after=after,
+                before=before,
+                call=call,
+                op=op,
+                causes=cause,
+                waited_for=work,
+                before_step=next_step if next_step != step else None,
+            )
+            for start_ns, dur_ns, step, next_step, cause, after, before, call, op, work in zip(
+                *times, *steps, causes, *texts, strict=True
+            )
         )
 
     def _first_ending(self, at_ns: IntArray) -> IntArray:
@@ -192,9 +191,11 @@ class DeviceAccount:
         order = np.argsort(self.rows.end_ns, kind="stable")
         return order[np.searchsorted(self.rows.end_ns[order], at_ns, side="left")]
 
-    def _name(self, table: str, row: np.int64 | int) -> str:
-        """Return the name in a row, "" where that is -1."""
-        return str(self._linked.trace.table(table)["name"][int(row)].as_py()) if row >= 0 else ""
+    def _names(self, table: str, rows: IntArray) -> list[str]:
+        """Return the names in rows, "" where that is -1."""
+        column = self._linked.trace.table(table)["name"]
+        found = column.take(pa.array(rows, mask=rows < 0))
+        return ["" if text is None else text for text in found.to_pylist()]
 
 
 def _has_launches(trace: Trace, row: IntArray) -> bool:
@@ -211,7 +212,9 @@ def _has_launches(trace: Trace, row: IntArray) -> bool:
 
 def _steps_at(windows: tuple[Window, ...], time_ns: IntArray) -> list[int | None]:
     """Return the step of the first window around each time, None outside the steps."""
-    start = np.array([window.start_ns for window in windows], dtype=np.int64)
-    end = np.array([window.end_ns for window in windows], dtype=np.int64)
-    around = [np.flatnonzero((start <= one) & (one < end))[:1].tolist() for one in time_ns.tolist()]
-    return [windows[places[0]].step if places else None for places in around]
+    start = np.array([*(window.start_ns for window in windows), NEVER], dtype=np.int64)
+    end = np.array([*(window.end_ns for window in windows), NEVER], dtype=np.int64)
+    inside = (start <= time_ns[:, None]) & (time_ns[:, None] < end)
+    steps = [*(window.step for window in windows), None]
+    first = np.where(inside.any(axis=1), inside.argmax(axis=1), len(windows))
+    return [steps[place] for place in first.tolist()]
