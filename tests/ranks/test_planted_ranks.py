@@ -112,16 +112,16 @@ CAUSES: Final[Mapping[str, Callable[[Random, int], dict[str, Any]]]] = {
 def random_run(seed: int, way: str) -> Run:
     """Return a job of a few ranks: one of them maybe slow, clocks seldom right."""
     random = Random(seed)
-    accident = random.choice(["", "step", "unrecorded"])
-    ranks, steps = random.randint(3, 5), random.randint(4, 6) + 2 * (accident == "step")
+    is_set, is_lossy = random.random() < 0.4, random.random() < 0.4
+    ranks, steps = random.randint(3, 5), random.randint(4, 6) + 2 * is_set
     slow, cause = random.randrange(ranks), random.choice(["slow_clock", "healthy", *CAUSES])
     # Only PyTorch tells groups apart; ranks that share a tensor have the same tokens.
-    pairs = ranks == 4 and way == "pytorch" and cause != "more_work" and accident != "step"
+    pairs = ranks == 4 and way == "pytorch" and cause != "more_work"
     own: defaultdict[int, dict[str, Any]] = defaultdict(dict)
     for rank in range(ranks):
         own[rank]["clock_offset_ns"] = random.choice([0, 900, 50_000_000])
         own[rank]["clock_drift_ppb"] = random.choice([0, 0, DRIFT_PPB])
-    own[random.randrange(ranks)]["unrecorded"] = (4,) if accident == "unrecorded" else ()
+    own[random.randrange(ranks)]["unrecorded"] = (4,) if is_lossy else ()
     own[slow] |= CAUSES[cause](random, steps) if cause in CAUSES else {}
     of_machine = on_mi300x if way == "rocprof" else RunConfig
     config = of_machine(
@@ -140,7 +140,7 @@ def random_run(seed: int, way: str) -> Run:
         straggler_percent=random.randint(108, 140),
         on_rank=own,
     )
-    return with_step(simulate(config), slow) if accident == "step" else simulate(config)
+    return with_step(simulate(config), slow) if is_set else simulate(config)
 
 
 def with_step(run: Run, slow: int) -> Run:
