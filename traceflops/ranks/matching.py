@@ -185,7 +185,7 @@ def _piecewise(
     near = np.abs(_end_difference(records, pairs) - offset) <= near_ns
     mine = np.flatnonzero(near)[[0, -1]]
     (a, b), (c, d) = (
-        np.searchsorted(rows, pair[mine]) + [0, 1]
+        np.searchsorted(rows, pair[mine]) + np.array([0, 1])
         for rows, pair in zip((one, other), pairs, strict=True)
     )
     found = np.full_like(other, offset)
@@ -210,7 +210,7 @@ def _best(records: CommRecords, candidates: Iterable[Pairs]) -> Pairs:
     for pairs in candidates:
         offset, apart = _local_offsets(records, pairs), _end_difference(records, pairs)
         fits = _are_possible(records, pairs, offset) & (np.abs(apart - offset) <= _APART_NS)
-        mean_ns = float(np.abs(apart - offset).mean()) if len(apart) else 0.0
+        mean_ns = float(np.abs(apart - np.median(apart)).mean()) if len(apart) else 0.0
         score = 2 * int(fits.sum()) - len(fits), -mean_ns
         found.append((score, _spread_ns(records, pairs), pairs))
     most = max(count for (count, _), *_ in found)
