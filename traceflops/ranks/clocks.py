@@ -179,7 +179,7 @@ def _moves(records: CommRecords, matches: Matches, rows: IntArray) -> IntArray:
     """
     apart, place, ranks = _apart(records, matches, rows), records.place[rows], len(records.ranks)
     moved = np.zeros_like(records.end_ns)
-    is_after = matches.collective[rows] >= _set_at(matches.collective[rows], place, apart)
+    is_after = _is_after(matches.collective[rows], place, apart, records.end_ns[rows])
     sides = [rows[~is_after], rows[is_after]]
     if all(np.bincount(records.place[side], minlength=ranks).min() >= _LEAST for side in sides):
         for side in sides:
@@ -196,17 +196,22 @@ def _moves(records: CommRecords, matches: Matches, rows: IntArray) -> IntArray:
     return apart
 
 
-def _set_at(collective: IntArray, place: IntArray, apart: IntArray) -> int:
-    """Return the collective from which on the ends of a rank lie elsewhere than before, or 0."""
-    most, found = 0.0, 0
+def _is_after(collective: IntArray, place: IntArray, apart: IntArray, end: IntArray) -> BoolArray:
+    """Return which ends are of collectives after that from which on a rank ends elsewhere."""
+    _, of_row = ranked(collective)
+    time, most = medians(of_row, end), 0.0
+    found = np.zeros(len(time), dtype=np.bool_)
     for _, mine in groups(place):
+        if len(mine) < 2:
+            continue
         sums = np.abs(np.cumsum(apart[mine] - apart[mine].mean())[:-1])
-        at = int(sums.argmax()) if len(sums) else 0
-        parts = apart[mine[: at + 1]], apart[mine[at + 1 :]]
-        inside = sum(float(np.abs(part - np.median(part)).sum()) for part in parts if len(part))
-        if len(sums) and sums[at] > most and _LIKE * inside <= np.abs(apart[mine]).sum():
-            most, found = sums[at], int(collective[mine[at + 1]])
-    return found
+        at = 1 + int(sums.argmax())
+        before, after = mine[:at], mine[at:]
+        inside = sum(float(np.abs(apart[p] - np.median(apart[p])).sum()) for p in (before, after))
+        if sums[at - 1] > most and _LIKE * inside <= np.abs(apart[mine]).sum():
+            most, found = float(sums[at - 1]), time >= time[of_row[after[0]]]
+            found[of_row[before]], found[of_row[after]] = False, True
+    return found[of_row]
 
 
 def _beside(records: CommRecords, rows: IntArray, values: IntArray) -> tuple[IntArray, IntArray]:
