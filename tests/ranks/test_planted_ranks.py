@@ -38,8 +38,12 @@ DRIFT_PPB: Final = 20_000
 
 
 def report_of(run: Run, way: str) -> RankReport:
+    return report_with(run, WAYS[way])
+
+
+def report_with(run: Run, write: Write) -> RankReport:
     with TemporaryDirectory() as folder:
-        WAYS[way](run, Path(folder))
+        write(run, Path(folder))
         report = rank_report(prepare(read(folder), Selection()))
     assert report is not None
     return report
@@ -112,16 +116,16 @@ CAUSES: Final[Mapping[str, Callable[[Random, int], dict[str, Any]]]] = {
 def random_run(seed: int, way: str) -> Run:
     """Return a job of a few ranks: one of them maybe slow, clocks seldom right."""
     random = Random(seed)
-    accident = random.choice(["", "step", "unrecorded"])
-    ranks, steps = random.randint(3, 5), random.randint(4, 6) + 2 * (accident == "step")
+    is_set, is_lossy = random.random() < 0.4, random.random() < 0.4
+    ranks, steps = random.randint(3, 5), random.randint(4, 6) + 2 * is_set
     slow, cause = random.randrange(ranks), random.choice(["slow_clock", "healthy", *CAUSES])
     # Only PyTorch tells groups apart; ranks that share a tensor have the same tokens.
-    pairs = ranks == 4 and way == "pytorch" and cause != "more_work" and accident != "step"
+    pairs = ranks == 4 and way == "pytorch" and cause != "more_work"
     own: defaultdict[int, dict[str, Any]] = defaultdict(dict)
     for rank in range(ranks):
         own[rank]["clock_offset_ns"] = random.choice([0, 900, 50_000_000])
         own[rank]["clock_drift_ppb"] = random.choice([0, 0, DRIFT_PPB])
-    own[random.randrange(ranks)]["unrecorded"] = (4,) if accident == "unrecorded" else ()
+    own[random.randrange(ranks)]["unrecorded"] = (4,) if is_lossy else ()
     own[slow] |= CAUSES[cause](random, steps) if cause in CAUSES else {}
     of_machine = on_mi300x if way == "rocprof" else RunConfig
     config = of_machine(
@@ -140,7 +144,7 @@ def random_run(seed: int, way: str) -> Run:
         straggler_percent=random.randint(108, 140),
         on_rank=own,
     )
-    return with_step(simulate(config), slow) if accident == "step" else simulate(config)
+    return with_step(simulate(config), slow) if is_set else simulate(config)
 
 
 def with_step(run: Run, slow: int) -> Run:
@@ -156,9 +160,9 @@ def with_step(run: Run, slow: int) -> Run:
 
 
 def worst_error(run: Run, report: RankReport) -> int:
-    """Return by how much a wait or transfer is off at most, but for what fast clocks make of it."""
+    """Return by how much a wait or transfer is off at most."""
     return max(
-        abs(known - found) - abs(sum(pair)) * DRIFT_PPB // 10**9
+        abs(known - found)
         for of_rank, found_of in zip(planted_waits(run), found_waits(report), strict=True)
         for pair, found_pair in zip(of_rank, found_of, strict=True)
         for known, found in zip(pair, found_pair, strict=True)
@@ -177,12 +181,9 @@ def outcome(seed: int, way: str) -> tuple[float, str, bool]:
     return error, known[1] if known else "healthy", named == known
 
 
-@pytest.mark.parametrize(
-    ("seed", "way"),
-    [(1, "nsys"), (3, "pytorch"), (4, "rocprof"), (7, "pytorch"), (8, "pytorch"), (15, "pytorch")],
-)
-def test_waits_and_culprits_are_those_of_the_simulator(seed: int, way: str) -> None:
-    error, cause, named = outcome(seed, way)
+@pytest.mark.parametrize("seed", range(0, 200, 33))
+def test_waits_and_culprits_are_those_of_the_simulator(seed: int) -> None:
+    error, cause, named = outcome(seed, list(WAYS)[seed % len(WAYS)])
     assert error <= 2
     assert named, cause
 
@@ -241,3 +242,29 @@ def test_a_slow_link_shows_in_the_bandwidth_of_its_group() -> None:
     for size, rate in of_group["4"].items():
         assert rate == pytest.approx(3 * of_group["3"][size], rel=0.001)
     assert of_group["3"].keys() == of_group["4"].keys()
+
+
+_IN_SUITE: Final = {"nsys 2020", "nsys 2023 together", "stats", "v2 csv", "v3 json", "v3 csv"}
+_FORMATS: Final = [
+    pytest.param(writers, name, options, marks=() if name in _IN_SUITE else by_night(), id=name)
+    for writers, options in (
+        (NSIGHT, NsightOptions(markers="all")),
+        (ROCPROF, RocprofOptions(markers="all")),
+    )
+    for name in writers
+]
+
+
+@pytest.mark.parametrize(("writers", "name", "options"), _FORMATS)
+def test_other_formats_say_the_same(writers: Any, name: str, options: Any) -> None:
+    slow = {"hidden": 1_024, "straggler_rank": 2, "straggler_percent": 130, "exit_jitter_ns": 300}
+    make = on_mi300x if writers is ROCPROF else RunConfig
+    run = simulate(make(**_SMALL | slow))
+    report = report_with(run, partial(writers[name], options=options))
+    assert (report.matches.count, report.unmatched) == (len(run.meetings), 0)
+    if name.startswith("v1") and not name.endswith("of calls"):  # nothing tells kinds and clocks
+        assert (report.comparable, report.slow) == (False, None)
+        return
+    assert worst_error(run, report) <= 2 * (report.alignment.residual_p95_ns or 0)
+    assert report.slow is not None
+    assert (report.slow.rank, report.slow.cause) == (2, "slow_clock")

@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
@@ -17,6 +17,7 @@ from traceflops.ranks import RankReport, SlowRank, rank_report
 from traceflops.ranks.clocks import aligned
 from traceflops.ranks.comm_records import KINDS, CommGroup, CommRecords
 from traceflops.ranks.cycles import Cycles, cycles
+from traceflops.ranks.late_causes import KernelSums, by_kernels
 from traceflops.ranks.matching import matched
 from traceflops.ranks.slow_rank import late_ranks
 from traceflops.ranks.waits import waits
@@ -411,3 +412,13 @@ def test_the_finding_says_who_why_and_when(name: str) -> None:
     late, sentence = SENTENCES[name]
     (finding,) = late_rank_findings(Made(**late).report())
     assert finding.sentence == sentence
+
+
+def test_more_work_shows_where_the_largest_kernel_has_no_larger_grid() -> None:
+    # A sum over more tokens, as of a weight's gradient, is no larger itself.
+    time = np.array([[150, 140, 140], [100, 95, 95], [100, 95, 95]])
+    threads = np.array([[64, 96, 96], [64, 64, 64], [64, 64, 64]])
+    none, ones = np.zeros((3, 3), dtype=np.int64), np.ones((3, 3), dtype=np.int64)
+    sums = KernelSums(("wgrad", "fwd", "dgrad"), ones, time, threads, none, none[:, 0])
+    assert by_kernels(sums) == ("more_work", "fwd", None)
+    assert by_kernels(replace(sums, threads=64 * ones)).cause == "slow_clock"

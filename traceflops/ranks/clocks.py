@@ -7,7 +7,7 @@ told from an offset.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -147,21 +147,71 @@ def _followed(records: CommRecords, matches: Matches, rows: IntArray, offset: In
 
     They do if ends lie much closer together when each rank's offset is that of its neighbours.
     """
-    fixed = offset[records.place]
-    _, of_row = ranked(matches.collective[rows])
-    end = records.end_ns[rows] - fixed[rows]
-    apart = end - medians(of_row, end)[of_row]
-    moved = np.zeros_like(fixed)
-    for _, mine in groups(records.place[rows]):
-        moved[rows[mine]] = running_medians(apart[mine])
-    closer = end - moved[rows]
-    closer -= medians(of_row, closer)[of_row]
-    if not len(rows) or _LIKE * _high(closer) > _high(apart):
+    fixed, moved = offset[records.place], np.zeros(len(records), dtype=np.int64)
+    straight = _less(records, slice(None), fixed)
+    moved[rows] = _moves(straight, matches, rows)
+    before, after = (_apart(one, matches, rows) for one in (straight, _less(straight, rows, moved)))
+    if not len(rows) or _LIKE * _high(after) > _high(before):
         return fixed
-    before, after = _beside(records, rows, moved)
-    is_after = _is_closer(records, matches, records.end_ns - fixed, before, after)
-    moved = np.where(np.isin(np.arange(len(fixed)), rows), moved, np.where(is_after, after, before))
-    return fixed + moved
+    sides = _beside(records, rows, moved)
+    is_after = _is_closer(records, matches, straight.end_ns, *sides)
+    is_basis = np.isin(np.arange(len(fixed)), rows)
+    return fixed + np.where(is_basis, moved, np.where(is_after, sides[1], sides[0]))
+
+
+def _less(records: CommRecords, rows: IntArray | slice, by_ns: IntArray) -> CommRecords:
+    """Return the records, of which some end earlier by the times of all."""
+    end = records.end_ns.copy()
+    end[rows] -= by_ns[rows]
+    return replace(records, end_ns=end)
+
+
+def _apart(records: CommRecords, matches: Matches, rows: IntArray) -> IntArray:
+    """Return how far each of some ends lies from the median of its collective."""
+    _, of_row = ranked(matches.collective[rows])
+    return records.end_ns[rows] - medians(of_row, records.end_ns[rows])[of_row]
+
+
+def _moves(records: CommRecords, matches: Matches, rows: IntArray) -> IntArray:
+    """Return by how much the clock is ahead at each of some ends, beyond the offset of its rank.
+
+    A clock that is set parts the recording in two, each with its offsets. What remains is followed.
+    """
+    apart, place, ranks = _apart(records, matches, rows), records.place[rows], len(records.ranks)
+    moved = np.zeros_like(records.end_ns)
+    is_after = _is_after(matches.collective[rows], place, apart, records.end_ns[rows])
+    sides = [rows[~is_after], rows[is_after]]
+    if all(np.bincount(records.place[side], minlength=ranks).min() >= _LEAST for side in sides):
+        for side in sides:
+            offset = _offsets(records, matches, side)
+            # Most clocks are not set.
+            moved[side] = (offset - round(float(np.median(offset))))[records.place[side]]
+        nearer = _less(records, rows, moved)
+        if _LIKE * np.abs(_apart(nearer, matches, rows)).sum() <= np.abs(apart).sum():
+            for side in sides:
+                moved[side] += _moves(nearer, matches, side)
+            return moved[rows]
+    for _, mine in groups(place):
+        apart[mine] = running_medians(apart[mine])
+    return apart
+
+
+def _is_after(collective: IntArray, place: IntArray, apart: IntArray, end: IntArray) -> BoolArray:
+    """Return which ends are of collectives after that from which on a rank ends elsewhere."""
+    _, of_row = ranked(collective)
+    time, most = medians(of_row, end), 0.0
+    found = np.zeros(len(time), dtype=np.bool_)
+    for _, mine in groups(place):
+        if len(mine) < 2:
+            continue
+        sums = np.abs(np.cumsum(apart[mine] - apart[mine].mean())[:-1])
+        at = 1 + int(sums.argmax())
+        before, after = mine[:at], mine[at:]
+        inside = sum(float(np.abs(apart[p] - np.median(apart[p])).sum()) for p in (before, after))
+        if sums[at - 1] > most and _LIKE * inside <= np.abs(apart[mine]).sum():
+            most, found = float(sums[at - 1]), time >= time[of_row[after[0]]]
+            found[of_row[before]], found[of_row[after]] = False, True
+    return found[of_row]
 
 
 def _beside(records: CommRecords, rows: IntArray, values: IntArray) -> tuple[IntArray, IntArray]:

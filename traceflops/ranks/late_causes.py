@@ -175,14 +175,16 @@ def by_kernels(sums: KernelSums) -> Cause:
     extra = (sums.time_ns[0] - np.median(sums.time_ns[1:], axis=0)).clip(0)
     if not len(both) or slower.clip(0).sum() < extra.sum() / 2:
         return Cause("more_work", _name(sums, int(extra.argmax())))
-    top = int(both[slower.argmax()])
-    sizes = [_ratio(*_per(size, sums.count))[top] for size in (sums.threads, sums.given)]
-    received = _ratio(sums.received[:1], np.median(sums.received[1:], keepdims=True))[0]
-    if max(*sizes, received) >= 1 + _AT_LEAST * (each[top] / usual[top] - 1):
-        return Cause("more_work", _name(sums, top))
+    ratio, top = each[both] / usual[both], int(both[slower.argmax()])
+    sizes = [_ratio(*_per(size, sums.count))[both] for size in (sums.threads, sums.given)]
+    received = _ratio(sums.received[:1], np.median(sums.received[1:], keepdims=True))
+    grown = np.maximum(received, np.max(sizes, axis=0)) >= 1 + _AT_LEAST * (ratio - 1)
+    by_size = np.where(grown, slower, 0).clip(0)  # a sum over more is no larger itself
+    if 2 * by_size.sum() >= slower.clip(0).sum():
+        return Cause("more_work", _name(sums, int(both[by_size.argmax()])))
     time = (usual * usual_count)[both]
-    factor = fsum(each[both] / usual[both] * time) / fsum(time)  # whatever the order of names
-    alike = each[both] / usual[both] >= 1 + _AT_LEAST * (factor - 1)
+    factor = fsum(ratio * time) / fsum(time)  # whatever the order of names
+    alike = ratio >= 1 + _AT_LEAST * (factor - 1)
     others = np.where(both == top, 0, time)
     is_clock = 2 * others[alike].sum() >= others.sum()  # one large kernel is not all
     if factor > 1 and is_clock and time[alike].sum() >= _ALIKE * time.sum():

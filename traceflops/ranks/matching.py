@@ -24,8 +24,12 @@ _NEIGHBOURS: Final = 15
 """Matches on either side whose ends tell the difference of two clocks at a place."""
 _CLOSE_NS: Final = 50_000
 """Ends of one collective lie closer together than that, but for what clocks differ."""
+_CLOSEST_NS: Final = 5_000
+"""Most of them lie that close."""
 _APART_NS: Final = 1_000_000
 """Ends that lie farther apart, beyond what the clocks around differ, are of no collective."""
+_LEAST: Final = 3
+"""So many ends tell that a clock was set."""
 _NEARLY: Final = 0.8
 _ROOTED: Final = frozenset({"broadcast", "reduce", "gather", "scatter"})
 _LEAVING: Final = _ROOTED | {"send"}
@@ -145,24 +149,57 @@ def _candidates(records: CommRecords, one: IntArray, other: IntArray) -> Iterato
     possible = _are_possible(records, plain, _local_offsets(records, plain))
     if whole and possible.all() and _spread_ns(records, plain) <= _CLOSE_NS:
         return
-    shifts = range(1, min(_LARGEST_SHIFT, max(len(one), len(other))))
-    every = [
-        plain,
-        *(_shifted(records, one, other, at * way)[0] for at in shifts for way in (1, -1)),
-    ]
-    alike = [_most_alike(_end_difference(records, pairs)) for pairs in every]
-    best = max(range(len(every)), key=lambda at: alike[at][0])
+    every, alike, best = _most_alike(records, one, other, _CLOSE_NS)
     yield every[best]
-    for offset in {0, alike[best][1]}:
+    usual = np.full_like(other, alike[best][1])
+    set_ = (_piecewise(records, one, other, usual, near) for near in (_CLOSE_NS, _CLOSEST_NS))
+    for offset in (np.zeros_like(other), usual, *set_):
         yield _overlapping(records, one, other, offset)
 
 
-def _most_alike(differences: IntArray) -> tuple[int, int]:
-    """Return how many differences lie within _CLOSE_NS of each other at most, and their middle."""
+def _most_alike(
+    records: CommRecords, one: IntArray, other: IntArray, near_ns: int
+) -> tuple[list[Pairs], list[tuple[int, int]], int]:
+    """Return the pairs at each shift, how many of their ends differ alike and by what, the best."""
+    far = min(_LARGEST_SHIFT, max(len(one), len(other)))
+    shifts = sorted(range(1 - far, far), key=lambda shift: (abs(shift), -shift))
+    every = [_shifted(records, one, other, shift)[0] for shift in shifts]
+    alike = [_alike(_end_difference(records, pairs), near_ns) for pairs in every]
+    return every, alike, max(range(len(every)), key=lambda at: alike[at][0])
+
+
+def _piecewise(
+    records: CommRecords, one: IntArray, other: IntArray, usual: IntArray, near_ns: int
+) -> IntArray:
+    """Return what the first clock is ahead at each record of the other, where one of them is set.
+
+    That is by what most ends differ at one shift from the first to the last of these, and the same
+    for what is before and after them; `usual` where hardly any do.
+    """
+    if min(len(one), len(other)) < _LEAST:
+        return usual
+    every, alike, best = _most_alike(records, one, other, near_ns)
+    (count, offset), pairs = alike[best], every[best]
+    if count < _LEAST:
+        return usual
+    near = np.abs(_end_difference(records, pairs) - offset) <= near_ns
+    mine = np.flatnonzero(near)[[0, -1]]
+    (a, b), (c, d) = (
+        np.searchsorted(rows, pair[mine]) + np.array([0, 1])
+        for rows, pair in zip((one, other), pairs, strict=True)
+    )
+    found = np.full_like(other, offset)
+    found[:c] = _piecewise(records, one[:a], other[:c], found[:c], near_ns)
+    found[d:] = _piecewise(records, one[b:], other[d:], found[d:], near_ns)
+    return found
+
+
+def _alike(differences: IntArray, near_ns: int) -> tuple[int, int]:
+    """Return how many differences lie so near to each other at most, and their middle."""
     if not len(differences):
         return 0, 0
     ordered = np.sort(differences)
-    stop = np.searchsorted(ordered, ordered + _CLOSE_NS, side="right")
+    stop = np.searchsorted(ordered, ordered + near_ns, side="right")
     first = int((stop - np.arange(len(ordered))).argmax())
     return int(stop[first]) - first, int(np.median(ordered[first : stop[first]]))
 
@@ -190,14 +227,16 @@ def _shifted(records: CommRecords, one: IntArray, other: IntArray, shift: int) -
     return (left[:length][equal], right[:length][equal]), int((~equal).sum())
 
 
-def _overlapping(records: CommRecords, one: IntArray, other: IntArray, offset: int) -> Pairs:
+def _overlapping(records: CommRecords, one: IntArray, other: IntArray, offset: IntArray) -> Pairs:
     """Return the equal pairs that overlap in time, in order; `offset` is added to the other's.
 
     One that ends closer to another than to this is not its match.
     """
     pairs: list[tuple[int, int]] = []
     left = right = 0
-    equal, start, end = _signatures(records), records.start_ns, records.end_ns
+    equal, start, end = _signatures(records), records.start_ns.copy(), records.end_ns.copy()
+    start[other] += offset
+    end[other] += offset
 
     def is_nearer(rows: IntArray, at: int, other_end: int) -> bool:
         """Return whether the one after a place is equal to it and ends nearer to another."""
@@ -207,15 +246,15 @@ def _overlapping(records: CommRecords, one: IntArray, other: IntArray, offset: i
 
     while left < len(one) and right < len(other):
         mine, its = int(one[left]), int(other[right])
-        before = end[mine] < start[its] + offset
-        after = end[its] + offset < start[mine]
+        before = end[mine] < start[its]
+        after = end[its] < start[mine]
         if not before and not after and equal[mine] == equal[its]:
-            skips = is_nearer(one, left, end[its] + offset)
-            passes = not skips and is_nearer(other, right, end[mine] - offset)
+            skips = is_nearer(one, left, end[its])
+            passes = not skips and is_nearer(other, right, end[mine])
             if not skips and not passes:
                 pairs.append((mine, its))
             left, right = left + (not passes), right + (not skips)
-        elif end[mine] <= end[its] + offset:
+        elif end[mine] <= end[its]:
             left += 1
         else:
             right += 1
@@ -232,9 +271,10 @@ def _end_difference(records: CommRecords, pairs: Pairs) -> IntArray:
 
 
 def _spread_ns(records: CommRecords, pairs: Pairs) -> float:
-    """Return how far the ends of pairs are apart: the median distance from their median."""
-    difference = _end_difference(records, pairs)
-    return float(np.median(np.abs(difference - np.median(difference)))) if len(difference) else 0.0
+    """Return how far the ends of pairs are apart: the median distance from those around."""
+    apart = _end_difference(records, pairs)
+    apart = apart - (apart[:1] if len(apart) == 1 else running_medians(apart))
+    return float(np.median(np.abs(apart))) if len(apart) else 0.0
 
 
 def _local_offsets(records: CommRecords, pairs: Pairs) -> IntArray:
