@@ -185,7 +185,6 @@ def mortal(folder: Path, files: tuple[str, ...]) -> bytes:
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_a_file_that_kills_its_worker_on_a_cluster_costs_that_file(tmp_path: Path) -> None:
-    pytest.importorskip("distributed", reason="needs traceflops[cluster]")
     parts = on_dask(partial(mortal, tmp_path), [("0",), ("1",), ("2",)], "local", 2)
     assert [decoded(part, "") for part in parts] == ["read 0", "1", "read 2"]
 

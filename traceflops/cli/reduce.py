@@ -65,7 +65,7 @@ def analysis_of_parts(traces: list[str], asked: Asked) -> Analysis:
             "give these options to traceflops reduce",
         )
     runs = [(file,) for file in files] if asked.dask is None else _runs(files)
-    contents = (Path(file).read_bytes() for file in files)
+    contents = map(_content, files)
     summaries, failed = [], []
     for run, content in zip(
         runs, contents if asked.dask is None else _parts(runs, asked), strict=True
@@ -160,7 +160,14 @@ def on_dask(work: _Work, runs: Sequence[_Files], address: str, jobs: int | None)
 def _files(traces: Sequence[str]) -> list[str]:
     from traceflops.parsers.io import files_behind
 
-    return [str(file) for trace in traces for file in files_behind(trace)]
+    return [file for trace in traces for file in files_behind(trace)]
+
+
+def _content(file: str) -> bytes:
+    from traceflops.parsers.io import open_file
+
+    with open_file(file) as stream:
+        return stream.read()
 
 
 def _runs(files: Sequence[str]) -> list[_Files]:
