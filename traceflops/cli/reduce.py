@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, nullcontext
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from traceflops.cli.common import failures, keep_apart, path_of, stem_of
 from traceflops.cli.options import Asked, Force, Traces, grouped, option, typed
@@ -142,19 +142,47 @@ def _here(work: _Work, runs: Sequence[_Files], jobs: int | None) -> Iterator[byt
 def on_dask(work: _Work, runs: Sequence[_Files], address: str, jobs: int | None) -> Iterator[bytes]:
     """Yield the summaries that a cluster makes; a file that kills its worker has none."""
     try:
-        from distributed import Client, KilledWorker, LocalCluster
+        from distributed import Client, KilledWorker
     except ImportError:
         raise UsageError("--dask needs the package distributed", _EXTRA) from None
     from traceflops.analysis import encoded
 
-    here = {"n_workers": jobs, "threads_per_worker": 1, "dashboard_address": None}
-    place = LocalCluster(**here) if address == _LOCAL else nullcontext(address)
-    with place as cluster, Client(cluster) as client:
+    with ExitStack() as stack:
+        place = _local_cluster(jobs) if address == _LOCAL else nullcontext(address)
+        try:
+            client = stack.enter_context(Client(stack.enter_context(place)))
+        except (OSError, ValueError) as error:
+            hint = "give the address of a running scheduler, e.g. tcp://host:8786, or local"
+            raise UsageError(f"no cluster at {address} ({error})", hint) from None
         for run, future in zip(runs, client.map(work, runs, pure=False), strict=True):
             try:
                 yield future.result()
             except KilledWorker:
                 yield encoded(_names(run))
+
+
+@contextmanager
+def _local_cluster(jobs: int | None) -> Iterator[Any]:
+    """Yield processes of this machine, without pages that show them.
+
+    A worker has no second file, so that one that dies casts no doubt on others.
+    """
+    from dask import config
+    from distributed import LocalCluster
+
+    settings = {"scheduler.allowed-failures": 1, "scheduler.worker-saturation": 1.0}
+    routes = {"scheduler.http.routes": [], "worker.http.routes": []}
+    with (
+        config.set({f"distributed.{name}": value for name, value in (settings | routes).items()}),
+        LocalCluster(
+            n_workers=jobs,
+            threads_per_worker=1,
+            dashboard_address="127.0.0.1:0",
+            scheduler_kwargs={"dashboard": False},
+            dashboard=False,
+        ) as cluster,
+    ):
+        yield cluster
 
 
 def _files(traces: Sequence[str]) -> list[str]:
