@@ -30,7 +30,7 @@ from traceflops.analysis import (
 )
 from traceflops.cli import app
 from traceflops.cli.options import Asked, Privacy, Question, Rates, ReadingOptions
-from traceflops.cli.reduce import on_dask, reduced
+from traceflops.cli.reduce import _runs, on_dask, reduced
 
 RANKS = SAMPLES / "gpt_ddp_4rank"
 MANY: tuple[dict[str, Any], ...] = (
@@ -149,6 +149,23 @@ def test_files_of_one_run_are_one_summary(tmp_path: Path) -> None:
     found = decoded(file.read_bytes(), file.name)
     assert isinstance(found, RankSummary)
     assert figures(analysis_of_summaries([found])) == figures(analyze(read(run)))
+
+
+def test_sets_of_files_are_reduced_rank_by_rank(tmp_path: Path) -> None:
+    """A folder each, with passes in folders of their own, or names that give the rank."""
+    job, (table, *_) = tmp_path / "job", (SAMPLES / "rocprofv3_csv").rglob("*kernel_trace.csv")
+    places = [f"rank{rank}/pmc_{at}/7" for rank in (0, 1) for at in (1, 2)]
+    names = [*places, "rank2/8", "all/rank3", "all/rank4"]
+    files = [job / f"{name}_kernel_trace.csv" for name in names]
+    for file in files:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(table, file)
+    first, second = map(str, files[:2]), map(str, files[2:4])
+    assert _runs([str(file) for file in files]) == [
+        tuple(first),
+        tuple(second),
+        *((str(file),) for file in files[4:]),
+    ]
 
 
 def test_of_several_jobs_in_one_input_one_is_chosen(tmp_path: Path) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from traceflops.cli.common import failures, keep_apart, path_of, stem_of
@@ -25,6 +27,7 @@ EXAMPLES = (
 _SUFFIX: Final = ".summary"
 _USUAL_EXPANSION: Final = 10
 _LOCAL: Final = "local"
+_NUMBER: Final = re.compile(r"\d+")
 _EXTRA: Final = "pip install 'traceflops[cluster]'"
 _Files = tuple[str, ...]
 """Files that are read together: one, or all of a format in which a run is a set of files."""
@@ -179,7 +182,7 @@ def _local_cluster(jobs: int | None) -> Iterator[Any]:
             threads_per_worker=1,
             dashboard_address="127.0.0.1:0",
             scheduler_kwargs={"dashboard": False},
-            dashboard=False,
+            silence_logs=logging.CRITICAL,  # what is lost is a note
         ) as cluster,
     ):
         yield cluster
@@ -199,16 +202,36 @@ def _content(file: str) -> bytes:
 
 
 def _runs(files: Sequence[str]) -> list[_Files]:
-    """Return the files that are read together."""
-    found: dict[tuple[str, str], list[str]] = {}
+    """Return the files that are read together: those of a set, of one rank, in or below a folder.
+
+    Of files whose names differ by numbers only, one is opened to see what they are.
+    """
+    from traceflops.parsers.io import rank_in_name
+
+    formats: dict[str, str | None] = {}
     for file in files:
-        set_of = _set_of(file)
-        found.setdefault((set_of, "" if set_of else file), []).append(file)
+        if formats.get(_NUMBER.sub("", file)) is None:
+            formats[_NUMBER.sub("", file)] = _set_of(file)
+    set_of = {file: formats[_NUMBER.sub("", file)] for file in files}
+    folders = {file: _folder_of_passes(file) for file in files}
+    holding = {(set_of[file], folders[file]) for file in files}
+    found: dict[object, list[str]] = {}
+    for file, format_ in set_of.items():
+        above = (up for up in reversed(folders[file].parents) if (format_, up) in holding)
+        place = (format_, next(above, folders[file]), rank_in_name(PurePath(file).name))
+        found.setdefault(place if format_ else file, []).append(file)
     return [tuple(run) for run in found.values()]
 
 
-def _set_of(file: str) -> str:
-    """Return the format of a file if a run is a set of such files, else nothing."""
+def _folder_of_passes(file: str) -> PurePath:
+    """Return the folder of a file, without those of the passes of one run."""
+    from traceflops.parsers.rocprof import PASS
+
+    return PurePath(*(part for part in PurePath(file).parent.parts if not PASS.fullmatch(part)))
+
+
+def _set_of(file: str) -> str | None:
+    """Return the format of a file if a run is a set of such files; None if it cannot be read."""
     from traceflops.parsers.io import find_inputs
     from traceflops.parsers.recognise import recognise
 
@@ -218,7 +241,7 @@ def _set_of(file: str) -> str:
             opened = [stack.enter_context(closing(source)) for source in sources]
             format_ = recognise(opened[0])
     except InputError:
-        return ""
+        return None
     return format_.name if format_.gathers and len(opened) == 1 else ""
 
 
