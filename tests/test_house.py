@@ -20,7 +20,7 @@ from tests.conftest import ROOT
 HEAVY = {"torch", "pandas", "holoviews", "bokeh", "panel", "jinja2"}
 STORES: Final = {
     "pyarrow.fs": "parsers/io/remote.py",
-    "distributed": "traceflops/cli/reduce.py",
+    "distributed": "traceflops/cli/parts.py",
 }
 """What opens a connection where the user names a store or a cluster, and who alone imports it."""
 ROOMS: Final = {

@@ -30,7 +30,7 @@ from traceflops.analysis import (
 )
 from traceflops.cli import app
 from traceflops.cli.options import Asked, Privacy, Question, Rates, ReadingOptions
-from traceflops.cli.reduce import _runs, on_dask, reduced
+from traceflops.cli.parts import on_dask, reduced, runs_of
 
 RANKS = SAMPLES / "gpt_ddp_4rank"
 MANY: tuple[dict[str, Any], ...] = (
@@ -161,7 +161,7 @@ def test_sets_of_files_are_reduced_rank_by_rank(tmp_path: Path) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(table, file)
     first, second = map(str, files[:2]), map(str, files[2:4])
-    assert _runs([str(file) for file in files]) == [
+    assert runs_of([str(file) for file in files]) == [
         tuple(first),
         tuple(second),
         *((str(file),) for file in files[4:]),

@@ -64,7 +64,7 @@ def read_and_analyze(traces: list[str], asked: Asked) -> Analysis:
 
     check_pair(asked.pair, traces)
     if asked.dask is not None or holds_summaries(traces):
-        from traceflops.cli.reduce import analysis_of_parts
+        from traceflops.cli.parts import analysis_of_parts
 
         return analysis_of_parts(traces, asked)
     trace = read_trace(traces, asked.reading)

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import logging
-import re
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager, nullcontext
-from functools import partial
-from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Final
 
 from traceflops.cli.common import failures, keep_apart, path_of, stem_of
-from traceflops.cli.options import Asked, Force, Traces, grouped, option, typed
+from traceflops.cli.options import Asked, Force, Traces, grouped, option
+from traceflops.cli.parts import Files, check_asked, files_of, parts_of, runs_of
 from traceflops.cli.printing import say
-from traceflops.errors import InputError, UsageError
+from traceflops.errors import UsageError
 from traceflops.units import several
-
-if TYPE_CHECKING:
-    from traceflops.analysis import Analysis
 
 EXAMPLES = (
     "traceflops reduce ranks/ -o summaries/",
@@ -25,13 +19,6 @@ EXAMPLES = (
     "traceflops reduce ranks/ --steps 10:20 -o summaries/",
 )
 _SUFFIX: Final = ".summary"
-_USUAL_EXPANSION: Final = 10
-_LOCAL: Final = "local"
-_NUMBER: Final = re.compile(r"\d+")
-_EXTRA: Final = "pip install 'traceflops[cluster]'"
-_Files = tuple[str, ...]
-"""Files that are read together: one, or all of a format in which a run is a set of files."""
-_Work = Callable[[_Files], bytes]
 
 
 @grouped
@@ -44,208 +31,19 @@ def reduce(
 ) -> None:
     """Write a summary of each file, for machines without network; report reads them."""
     with failures(asked.reading, asked.privacy):
-        _check(asked)
+        check_asked(asked)
         folder = path_of(output)
         keep_apart(folder, traces, _SUFFIX)
-        targets = _targets(_runs(_files(traces)), folder, force=force)
+        targets = _targets(runs_of(files_of(traces)), folder, force=force)
         folder.mkdir(parents=True, exist_ok=True)
         sizes = []
-        for target, content in zip(targets, _parts(list(targets.values()), asked), strict=True):
+        for target, content in zip(targets, parts_of(list(targets.values()), asked), strict=True):
             target.write_bytes(content)
             sizes.append(len(content))
         say(f"Wrote {several(len(sizes), 'summary', 'summaries')} to {folder}")
 
 
-def analysis_of_parts(traces: list[str], asked: Asked) -> Analysis:
-    """Return the analysis of files that are summaries, or are reduced to them first."""
-    _check(asked)
-    from traceflops.analysis import analysis_of_summaries, decoded
-
-    files = _files(traces)
-    if asked.dask is None and any(value is not None for value in typed(asked.question).values()):
-        raise UsageError(
-            "summaries are of the steps and ranks they were made for",
-            "give these options to traceflops reduce",
-        )
-    runs = [(file,) for file in files] if asked.dask is None else _runs(files)
-    contents = map(_content, files)
-    summaries, failed = [], []
-    for run, content in zip(
-        runs, contents if asked.dask is None else _parts(runs, asked), strict=True
-    ):
-        try:
-            found = decoded(content, Path(run[0]).name)
-        except InputError:
-            found = _names(run)
-        if isinstance(found, str):
-            failed += found.split("\n")
-        else:
-            summaries.append(found)
-    if not summaries:
-        raise InputError(f"no file could be read: {traces[0]}", "give the files of a job's ranks")
-    return analysis_of_summaries(summaries, failed, asked.rates.link)
-
-
-def reduced(asked: Asked, files: _Files) -> bytes:
-    """Return the summary of files as the content of one; the names of those that cannot be read.
-
-    Raises UsageError where they are of several jobs, of which none is chosen.
-    """
-    from traceflops.analysis import analyze, encoded, summary_of
-    from traceflops.devices import check_decided, of_job
-    from traceflops.parsers import read
-
-    reading = asked.reading
-    try:
-        trace = read(
-            list(files),
-            jobs=1,
-            python_stacks=reading.python_stacks,
-            strict=reading.strict,
-            limits=not reading.no_limits,
-        )
-        check_decided(of_job(trace, asked.question.selection().job), "a summary")
-        analysis = analyze(
-            trace,
-            asked.question.selection(),
-            rules=asked.rules,
-            include_environment=asked.privacy.include_environment,
-            peaks=asked.rates.peaks(),
-        )
-        return encoded(summary_of(analysis))
-    except InputError:
-        return encoded(_names(files))
-
-
-def _names(files: _Files) -> str:
-    return "\n".join(Path(file).name for file in files)
-
-
-def _parts(runs: Sequence[_Files], asked: Asked) -> Iterator[bytes]:
-    """Yield the summary of each run, in order; other processes or machines reduce them."""
-    work = partial(reduced, asked)
-    return (
-        _here(work, runs, asked.reading.jobs)
-        if asked.dask is None
-        else on_dask(work, runs, asked.dask, asked.reading.jobs)
-    )
-
-
-def _here(work: _Work, runs: Sequence[_Files], jobs: int | None) -> Iterator[bytes]:
-    from traceflops.parsers.io import Crew, usable_cores
-
-    files = [file for run in runs for file in run]
-    stored = sum(Path(file).stat().st_size for file in files if Path(file).is_file())
-    with Crew(usable_cores() if jobs is None else jobs) as crew:
-        crew.expect(_USUAL_EXPANSION * stored)
-        for result in crew.each(work, runs):
-            yield result()
-
-
-def on_dask(work: _Work, runs: Sequence[_Files], address: str, jobs: int | None) -> Iterator[bytes]:
-    """Yield the summaries that a cluster makes; a file that kills its worker has none."""
-    try:
-        from distributed import Client, KilledWorker
-    except ImportError:
-        raise UsageError("--dask needs the package distributed", _EXTRA) from None
-    from traceflops.analysis import encoded
-
-    with ExitStack() as stack:
-        place = _local_cluster(jobs) if address == _LOCAL else nullcontext(address)
-        try:
-            client = stack.enter_context(Client(stack.enter_context(place)))
-        except (OSError, ValueError) as error:
-            hint = "give the address of a running scheduler, e.g. tcp://host:8786, or local"
-            raise UsageError(f"no cluster at {address} ({error})", hint) from None
-        for run, future in zip(runs, client.map(work, runs, pure=False), strict=True):
-            try:
-                yield future.result()
-            except KilledWorker:
-                yield encoded(_names(run))
-
-
-@contextmanager
-def _local_cluster(jobs: int | None) -> Iterator[Any]:
-    """Yield processes of this machine, without pages that show them.
-
-    A worker has no second file, so that one that dies casts no doubt on others.
-    """
-    from dask import config
-    from distributed import LocalCluster
-
-    settings = {"scheduler.allowed-failures": 1, "scheduler.worker-saturation": 1.0}
-    routes = {"scheduler.http.routes": [], "worker.http.routes": []}
-    with (
-        config.set({f"distributed.{name}": value for name, value in (settings | routes).items()}),
-        LocalCluster(
-            n_workers=jobs,
-            threads_per_worker=1,
-            dashboard_address="127.0.0.1:0",
-            scheduler_kwargs={"dashboard": False},
-            silence_logs=logging.CRITICAL,  # what is lost is a note
-        ) as cluster,
-    ):
-        yield cluster
-
-
-def _files(traces: Sequence[str]) -> list[str]:
-    from traceflops.parsers.io import files_behind
-
-    return [file for trace in traces for file in files_behind(trace)]
-
-
-def _content(file: str) -> bytes:
-    from traceflops.parsers.io import open_file
-
-    with open_file(file) as stream:
-        return stream.read()
-
-
-def _runs(files: Sequence[str]) -> list[_Files]:
-    """Return the files that are read together: those of a set, of one rank, in or below a folder.
-
-    Of files whose names differ by numbers only, one is opened to see what they are.
-    """
-    from traceflops.parsers.io import rank_in_name
-
-    formats: dict[str, str | None] = {}
-    for file in files:
-        if formats.get(_NUMBER.sub("", file)) is None:
-            formats[_NUMBER.sub("", file)] = _set_of(file)
-    set_of = {file: formats[_NUMBER.sub("", file)] for file in files}
-    folders = {file: _folder_of_passes(file) for file in files}
-    holding = {(set_of[file], folders[file]) for file in files}
-    found: dict[object, list[str]] = {}
-    for file, format_ in set_of.items():
-        above = (up for up in reversed(folders[file].parents) if (format_, up) in holding)
-        place = (format_, next(above, folders[file]), rank_in_name(PurePath(file).name))
-        found.setdefault(place if format_ else file, []).append(file)
-    return [tuple(run) for run in found.values()]
-
-
-def _folder_of_passes(file: str) -> PurePath:
-    """Return the folder of a file, without those of the passes of one run."""
-    from traceflops.parsers.rocprof import PASS
-
-    return PurePath(*(part for part in PurePath(file).parent.parts if not PASS.fullmatch(part)))
-
-
-def _set_of(file: str) -> str | None:
-    """Return the format of a file if a run is a set of such files; None if it cannot be read."""
-    from traceflops.parsers.io import find_inputs
-    from traceflops.parsers.recognise import recognise
-
-    try:
-        sources, _ = find_inputs(file)
-        with ExitStack() as stack:
-            opened = [stack.enter_context(closing(source)) for source in sources]
-            format_ = recognise(opened[0])
-    except InputError:
-        return None
-    return format_.name if format_.gathers and len(opened) == 1 else ""
-
-
-def _targets(runs: Sequence[_Files], folder: Path, *, force: bool) -> dict[Path, _Files]:
+def _targets(runs: Sequence[Files], folder: Path, *, force: bool) -> dict[Path, Files]:
     """Return which run's summary each file to write is. Raises UsageError where one is there."""
     targets = {folder / f"{stem_of([run[0]])}{_SUFFIX}": run for run in runs}
     if len(targets) < len(runs):
@@ -254,11 +52,3 @@ def _targets(runs: Sequence[_Files], folder: Path, *, force: bool) -> dict[Path,
     if there is not None and not force:
         raise UsageError(f"already there: {there}", "use --force, or another folder with -o")
     return targets
-
-
-def _check(asked: Asked) -> None:
-    """Refuse what cannot be asked of summaries."""
-    if asked.privacy.redact:
-        raise UsageError("--redact does not work with summaries", "give the traces to report")
-    if asked.pair:
-        raise UsageError("--pair does not work with summaries", "give the traces to report")
