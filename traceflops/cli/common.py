@@ -83,8 +83,8 @@ def holds_summaries(traces: list[str]) -> bool:
     """Return whether the first file that is named, or in the folder that is, is a summary."""
     from traceflops.parsers.io import files_behind, is_remote, open_file
 
-    place = Path(traces[0])
-    if not (place.is_file() or place.is_dir() or is_remote(traces[0])):
+    is_here = os.path.isfile(traces[0]) or os.path.isdir(traces[0])
+    if not is_here and not is_remote(traces[0]):
         return False
     first = next(files_behind(traces[0]), None)
     try:
