@@ -67,7 +67,14 @@ if TYPE_CHECKING:
     from traceflops.parsers.io.jsonfiles.places import SKIPPED, WHOLE, Elements, Members, Records
     from traceflops.parsers.io.jsonfiles.text import UNDECODABLE
     from traceflops.parsers.io.notes import NoteTable
-    from traceflops.parsers.io.places import files_behind, find_inputs, rank_in_name, tell_apart
+    from traceflops.parsers.io.places import (
+        files_behind,
+        find_inputs,
+        open_file,
+        rank_in_name,
+        tell_apart,
+    )
+    from traceflops.parsers.io.remote import is_remote
     from traceflops.parsers.io.worker_pool import BLOCK_BYTES, Crew, usable_cores
 else:
     __getattr__ = lazy(__name__, __file__)

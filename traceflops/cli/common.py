@@ -63,7 +63,7 @@ def read_and_analyze(traces: list[str], asked: Asked) -> Analysis:
     from traceflops.analysis import analyze
 
     check_pair(asked.pair, traces)
-    from traceflops.cli.reduce import analysis_of_many, analysis_of_parts, are_many
+    from traceflops.cli.parts import analysis_of_many, analysis_of_parts, are_many
 
     if asked.dask is not None or holds_summaries(traces):
         return analysis_of_parts(traces, asked, reduces=asked.dask is not None)
@@ -83,15 +83,16 @@ def read_and_analyze(traces: list[str], asked: Asked) -> Analysis:
 
 def holds_summaries(traces: list[str]) -> bool:
     """Return whether the first file that is named, or in the folder that is, is a summary."""
-    from traceflops.parsers.io import files_behind
+    from traceflops.parsers.io import files_behind, is_remote, open_file
 
-    if not os.path.isfile(traces[0]) and not os.path.isdir(traces[0]):
+    is_here = os.path.isfile(traces[0]) or os.path.isdir(traces[0])
+    if not is_here and not is_remote(traces[0]):
         return False
     first = next(files_behind(traces[0]), None)
     try:
-        with open(first or "", "rb") as file:
+        with open_file(first or "") as file:
             head = file.read(_HEAD_BYTES)
-    except OSError:
+    except (InputError, OSError):
         return False
     return head.startswith(b"ARROW1") and is_summary_head(head)
 
@@ -105,7 +106,9 @@ def is_summary_head(head: bytes) -> bool:
 
 def stem_of(traces: list[str]) -> str:
     """Return the name of the first input without what says how it is packed."""
-    first = traces[0]
+    from traceflops.parsers.io import is_remote
+
+    first = traces[0].partition("/*")[0] if is_remote(traces[0]) else traces[0]
     name = "trace" if first == "-" else Path(first).resolve().name or "trace"
     while (stem := Path(name)).suffix.lower() in _SUFFIXES:
         name = stem.stem
@@ -116,17 +119,21 @@ def path_of(output: str) -> Path:
     """Return the path that -o names. Raises UsageError where it is given nothing."""
     if not output.strip():
         raise UsageError("-o has an empty name", "give a name; a shell variable may be unset")
+    from traceflops.parsers.io import is_remote
+
+    if is_remote(output):
+        raise UsageError(f"cannot write to a store: {output}", "write a file here, then copy it")
     return Path(output)
 
 
 def spare_inputs(targets: Iterable[Path], inputs: Iterable[str | Path | None]) -> None:
     """Refuse to write over a file that is read, by whatever name. Raises UsageError."""
-    from traceflops.parsers.io import files_behind
+    from traceflops.parsers.io import files_behind, is_remote
 
     written = {same: target for target in targets if (same := _identity(target)) is not None}
     given = [str(name) for name in inputs if name is not None] if written else []
-    for file in (file for name in given for file in files_behind(name)):
-        same = _identity(Path("/dev/stdin") if str(file) == "-" else file)
+    for file in (file for name in given if not is_remote(name) for file in files_behind(name)):
+        same = _identity(Path("/dev/stdin" if file == "-" else file))
         if same is not None and same in written:
             raise UsageError(
                 f"would overwrite its own input: {written[same]}", "choose another name with -o"
