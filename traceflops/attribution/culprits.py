@@ -16,22 +16,29 @@ import numpy as np
 
 from traceflops.attribution.host_events import (
     CALL,
-    FRAME,
     LABEL,
     OP,
     HostEvents,
     host_events,
-    owners,
 )
-from traceflops.attribution.idle_classes import CLASSES, PLACES, REMEDIES, TAGS, class_of, tags_of
+from traceflops.attribution.idle_classes import (
+    CLASSES,
+    PLACES,
+    REMEDIES,
+    TAGS,
+    class_of,
+    owner_of,
+    tags_of,
+)
 from traceflops.attribution.idle_slices import (
     HOST,
     GapParts,
     Slices,
+    chosen_gaps,
+    gap_parts,
     idle_slices,
     innermost_of,
 )
-from traceflops.attribution.launch_lead import leads
 from traceflops.table import (
     BoolArray,
     IntArray,
@@ -43,12 +50,11 @@ from traceflops.table import (
     groups,
     numbers,
     ranked,
-    runs,
     taken,
 )
-from traceflops.timeline import DeviceAccount, Gap, GapCulprit, Intervals
+from traceflops.timeline import Gap, GapCulprit, Intervals
 from traceflops.units import kernel_name
-from traceflops.windows import DeviceReport, Prepared, chosen_time
+from traceflops.windows import DeviceReport, Prepared
 
 _MOST: Final = 50
 """So many culprits are named; what is left of each class is one more."""
@@ -231,34 +237,6 @@ def gap_lengths(length_ns: IntArray) -> tuple[GapLengths, ...]:
     )
 
 
-def chosen_gaps(prepared: Prepared) -> GapParts:
-    """Return the parts of gaps in the chosen windows of all devices, of which there is one."""
-    return GapParts.joined(
-        gap_parts(account, chosen_time(prepared.windows[device]))
-        for device, account in prepared.accounts.items()
-    )
-
-
-def gap_parts(account: DeviceAccount, within: Intervals) -> GapParts:
-    """Return the parts of a device's gaps in some windows."""
-    idle, work = account.idle, account.work
-    first = np.searchsorted(idle.gap_end_ns, within.start_ns, side="right")
-    stop = np.searchsorted(idle.gap_start_ns, within.end_ns, side="left")
-    gap, window = runs(first, stop)
-    row = idle.next_row[gap]
-    return GapParts(
-        np.maximum(idle.gap_start_ns[gap], within.start_ns[window]),
-        np.minimum(idle.gap_end_ns[gap], within.end_ns[window]),
-        idle.gap_start_ns[gap],
-        idle.gap_end_ns[gap],
-        account.rows.row[row],
-        account.call[row],
-        work.call_start_ns[row],
-        work.call_end_ns[row],
-        np.full(len(row), leads(account).cap_ns),
-    )
-
-
 def _rest(culprits: list[Culprit]) -> list[Culprit]:
     """Return the sum of culprits by class, the largest first."""
     sums: dict[str, Culprit] = {}
@@ -271,18 +249,6 @@ def _rest(culprits: list[Culprit]) -> list[Culprit]:
             blocked_before_ns=before.blocked_before_ns + one.blocked_before_ns,
         )
     return sorted(sums.values(), key=attrgetter("idle_ns"), reverse=True)
-
-
-def _owner(slices: Slices, kind: IntArray, events: HostEvents) -> IntArray:
-    """Return the event that each slice is named by, -1 where nothing is recorded."""
-    event, label = slices.event, slices.label
-    owner = np.where(event < 0, label, taken(owners(events), event))
-    is_inside = events.is_kind(FRAME, owner) & ~events.told("helps", owner)
-    is_inside &= events.is_inside("data_input", owner)
-    loader = np.where(is_inside, owner, events.nearest("data_input", label, event))
-    step = events.nearest("optimizer", label, event)
-    is_step, loads = (kind == PLACES[name] for name in ("optimizer_loop", "data_input"))
-    return np.select([is_step, loads], [step, loader], owner)
 
 
 @dataclass(frozen=True)  # without slots, so that there is a place for what is found on demand
@@ -302,7 +268,7 @@ class _Naming:
         events = host_events(trace, Intervals.of(parts.start_ns, parts.end_ns))
         slices = idle_slices(parts, events)
         kind = class_of(slices, parts, events, trace)
-        return cls(slices, kind, parts, events, trace, _owner(slices, kind, events))
+        return cls(slices, kind, parts, events, trace, owner_of(slices, kind, events))
 
     def tags(self) -> IntArray:
         """Return the tag of each slice as its place in TAGS, -1 for none."""
