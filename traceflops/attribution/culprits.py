@@ -32,9 +32,11 @@ from traceflops.attribution.idle_classes import (
 )
 from traceflops.attribution.idle_slices import (
     HOST,
+    GapLengths,
     GapParts,
     Slices,
     chosen_gaps,
+    gap_lengths,
     gap_parts,
     idle_slices,
     innermost_of,
@@ -66,7 +68,6 @@ _TAGS: Final = (*TAGS, "")
 _NEVER: Final = np.iinfo(np.int64).min
 _MOST_OF_GAP: Final = 3
 """So many of each class are named of one gap."""
-_DECADES_NS: Final = 10 ** np.arange(19)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,16 +109,6 @@ class IdleClass:
             tags[culprit.tag] += culprit.idle_ns
         [(tag, idle_ns)] = tags.most_common(1)
         return TAGS.get(tag if 2 * idle_ns >= self.idle_ns else "", REMEDIES[self.kind])
-
-
-@dataclass(frozen=True, slots=True)
-class GapLengths:
-    """The gaps of one decade of lengths, from `from_ns` to below `to_ns`, and their time."""
-
-    from_ns: int
-    to_ns: int
-    gaps: int
-    idle_ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,18 +214,6 @@ def _time_of(gaps: Sequence[Gap]) -> Intervals:
         np.array([getattr(gap, name) for gap in gaps]) for name in ("start_ns", "dur_ns")
     )
     return Intervals.of(start, start + dur_ns)
-
-
-def gap_lengths(length_ns: IntArray) -> tuple[GapLengths, ...]:
-    """Return lengths by decade: all decades from the shortest to the longest."""
-    if not len(length_ns):
-        return ()
-    decade = np.searchsorted(_DECADES_NS[1:-1], length_ns, side="right")
-    return tuple(
-        GapLengths(int(_DECADES_NS[place]), int(_DECADES_NS[place + 1]), len(mine), int(mine.sum()))
-        for place in range(int(decade.min()), int(decade.max()) + 1)
-        for mine in [length_ns[decade == place]]
-    )
 
 
 def _rest(culprits: list[Culprit]) -> list[Culprit]:

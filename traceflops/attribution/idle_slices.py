@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from traceflops.timeline import DeviceAccount, Intervals
 from traceflops.windows import Prepared, chosen_time
 
 HOST, IN_CALL, AFTER_CALL, NO_LAUNCH = range(4)
+_DECADES_NS: Final = 10 ** np.arange(19)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,28 @@ def gap_parts(account: DeviceAccount, within: Intervals) -> GapParts:
         work.call_start_ns[row],
         work.call_end_ns[row],
         np.full(len(row), leads(account).cap_ns),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class GapLengths:
+    """The gaps of one decade of lengths, from `from_ns` to below `to_ns`, and their time."""
+
+    from_ns: int
+    to_ns: int
+    gaps: int
+    idle_ns: int
+
+
+def gap_lengths(length_ns: IntArray) -> tuple[GapLengths, ...]:
+    """Return lengths by decade: all decades from the shortest to the longest."""
+    if not len(length_ns):
+        return ()
+    decade = np.searchsorted(_DECADES_NS[1:-1], length_ns, side="right")
+    return tuple(
+        GapLengths(int(_DECADES_NS[place]), int(_DECADES_NS[place + 1]), len(mine), int(mine.sum()))
+        for place in range(int(decade.min()), int(decade.max()) + 1)
+        for mine in [length_ns[decade == place]]
     )
 
 
