@@ -66,7 +66,6 @@ if TYPE_CHECKING:
         look,
         loss_label,
     )
-    from traceflops.reports.view.pipelines import pipeline_sentences, pipeline_tables
     from traceflops.reports.view.serving import WAITS_ON, serving_table
     from traceflops.reports.view.shapes import shape_words, type_words
     from traceflops.reports.view.short_names import (
@@ -118,6 +117,8 @@ if TYPE_CHECKING:
         clocks_sentence,
         late_rank_words,
         off_median,
+        pipeline_sentences,
+        pipeline_tables,
         ranks_table,
         rates_table,
         signed,

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         NAME_TYPE,
         UNKNOWN_SIZE,
         BoolArray,
+        FloatArray,
         IntArray,
         SmallArray,
         WholeArray,
