@@ -35,7 +35,6 @@ _DISPENSABLE = ("product", "src", "GB", "GB/s")
 """Columns that are left out in a narrow terminal, the first ones first."""
 
 _NONE = "-"
-_LONGEST_NAME = 100
 
 
 def devices(

@@ -72,6 +72,7 @@ _BY_DEVICE_TIME_NOTE = Note(
 )
 
 _OVERLAP = "{n} [step has|steps have] zero length: work launched in a later step started first."
+_RENUMBERED = "Step numbers repeat; steps are renumbered from 0 in order of time."
 _UNUSED_MARKS = (
     "The trace has {n} [step marker|step markers], but no GPU work shown was launched inside "
     "[it: it is|them: they are] ignored."
@@ -269,7 +270,7 @@ def _marked_layout(
     owners: dict[int, Owners] = {}
     repeated = any(len(distinct(s.number)) < len(s) for s in found.by_process.values())
     stretches: dict[int, list[Stretch]] = {}
-    step_numbers: dict[int, IntArray] = {}
+    by_device: dict[int, IntArray] = {}
     for device, account in accounts.items():
         rows = account.rows
         work = owners[device] = owners_of(
@@ -289,7 +290,7 @@ def _marked_layout(
             behind = Behind(last, name[rows.row], account.idle.by_cause["unrecorded"])
         stretches[device] = tile(rows.start_ns, rows.end_ns, place[rows.row], rows.span, behind)
         number = steps.number if steps is not None else np.empty(0, dtype=np.int64)
-        step_numbers[device] = np.arange(len(number)) if repeated else number
+        by_device[device] = np.arange(len(number)) if repeated else number
     notes = found.notes
     if set(without_launches(linked.trace, linked.links).tolist()) & found.by_process.keys():
         notes = (*notes, _BY_DEVICE_TIME_NOTE)
@@ -300,11 +301,9 @@ def _marked_layout(
     if shared:
         notes = (*notes, shared_steps_note(linked.trace, shared))
     if repeated:
-        text = "Step numbers repeat; steps are renumbered from 0 in order of time."
-        notes = (*notes, Note("assumed", REPEATED, text))
-    return StepLayout(
-        stretches, step_numbers, found.source, found.text, notes, place, found.are_passes
-    )
+        notes = (*notes, Note("assumed", REPEATED, _RENUMBERED))
+    text, source = found.text, found.source
+    return StepLayout(stretches, by_device, source, text, notes, place, found.are_passes)
 
 
 def _without_steps_note(trace: Trace, devices: list[int]) -> Note:
