@@ -67,7 +67,6 @@ if TYPE_CHECKING:
         loss_label,
     )
     from traceflops.reports.view.serving import WAITS_ON, serving_table
-    from traceflops.reports.view.shapes import shape_words, type_words
     from traceflops.reports.view.short_names import (
         Label,
         kernel_labels,
@@ -140,9 +139,11 @@ if TYPE_CHECKING:
         provenance,
         ranks,
         selected,
+        shape_words,
         some_files,
         step_times,
         steps_used,
+        type_words,
         uneven_steps,
         unit,
     )

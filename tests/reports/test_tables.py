@@ -24,9 +24,9 @@ from traceflops.reports.page import kernels, overview, ranks, steps
 from traceflops.reports.page.html import render_html
 from traceflops.reports.page.section import DeepLinks
 from traceflops.reports.page.steps import window_rows
-from traceflops.reports.view.shapes import shape_words, type_words
 from traceflops.reports.view.tables import Cell, ReportTable
 from traceflops.reports.view.who_waits import ranks_table, rates_table, waiting_table
+from traceflops.reports.view.wording import shape_words, type_words
 from traceflops.windows.step_times import OwnTimes, most_and_least, own_times
 
 if TYPE_CHECKING:

@@ -131,8 +131,7 @@ class CommRecords:
     def moved(self, by_ns: int, devices: int) -> CommRecords:
         """Return the same on a clock that is behind by so much, behind so many devices."""
         alone, work = (
-            tuple(Intervals(one.start_ns + by_ns, one.end_ns + by_ns) for one in several)
-            for several in (self.alone, self.work)
+            tuple(one.moved(by_ns) for one in several) for several in (self.alone, self.work)
         )
         return replace(
             self,
