@@ -50,7 +50,7 @@ if TYPE_CHECKING:
         TextsById,
         Wanted,
         by_distinct,
-        no_rows,
+        one_batch,
         quoted,
         select,
     )

@@ -22,14 +22,13 @@ from traceflops.parsers.pytorch.values import (
     json_codes,
     name_codes,
     nanoseconds,
-    narrow,
     optional_codes,
     source_lines,
     trailing_integers,
     triples,
     typed_integers,
 )
-from traceflops.table import ABSENT, Array, IntArray, Names, Rows
+from traceflops.table import ABSENT, Array, IntArray, Names, Rows, narrow
 
 _JSON_COLUMNS = ("input_dims", "input_types", "input_strides", "concrete_inputs")
 _GENERATED = ("kernel_backend", "kernel_hash", "kernel_kwargs", "num_warps", "num_stages")

@@ -229,14 +229,6 @@ def source_lines(stack: object) -> str | None:
     return ", ".join(lines) or None
 
 
-def narrow(values: Array) -> Array:
-    """Return integers in half the memory where they fit; they wait there until all are read."""
-    if values.dtype != np.int64 or not values.size:
-        return values
-    fits = int(values.min()) >= -(2**31) and int(values.max()) < 2**31
-    return values.astype(np.int32) if fits else values
-
-
 def all_absent(values: Array) -> bool:
     """Return whether there are values, and none is known."""
     absent = -1 if values.dtype == np.int32 else ABSENT

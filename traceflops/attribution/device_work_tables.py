@@ -15,7 +15,6 @@ from traceflops.attribution.device_work import (
     Launched,
     Named,
     WorkSum,
-    begins,
     launched_modules,
     launching_names,
     ranges,
@@ -68,7 +67,7 @@ def work_owners(prepared: Prepared, by: str) -> WorkOwners:
 
 def _sums(prepared: Prepared, group: IntArray, groups: int) -> list[WorkSum]:
     """Return the work of each group; the last has that of -1."""
-    columns = (begins(prepared), prepared.chosen.inside_ns)
+    columns = (prepared.begins, prepared.chosen.inside_ns)
     place = np.where(group < 0, groups, group)
     return list(map(WorkSum, *(exact_sums(place, one, groups + 1) for one in columns)))
 
