@@ -98,7 +98,7 @@ def report_object(analysis: Analysis) -> dict[str, Any]:
         ],
         "untimed": _untimed(analysis.untimed) if analysis.untimed is not None else None,
         "jobs": [_job(job) for job in analysis.jobs],
-        "idle": _idle(analysis),
+        "idle": _culprits(analysis.idle, analysis.components.idle_ns),
         "host_bound": _host_bound(analysis.host_bound) if analysis.host_bound else None,
         "launches": _launches(analysis.launches) if analysis.launches else None,
         "host_operators": [asdict(one) for one in analysis.host_operators],
@@ -149,11 +149,6 @@ def _attribution(work: DeviceWork) -> dict[str, Any]:
             for rule, found in work.by_rule.items()
         },
     }
-
-
-def _idle(analysis: Analysis) -> dict[str, Any]:
-    """Return what the host did while the devices were idle."""
-    return _culprits(analysis.idle, analysis.components.idle_ns)
 
 
 def _culprits(idle: IdleCulprits, idle_ns: int) -> dict[str, Any]:

@@ -142,17 +142,14 @@ def _by_module(called: Callable[[str], str]) -> Callable[[Prepared], WorkOwners]
         names_of = list(map(module_name, names(prepared.trace.marks["name"])))
         root = _Branch()
         branches: list[_Branch] = []
-        for above, code, work in zip(*_columns(paths), _with_inside(own, paths), strict=True):
+        columns = (paths.parent.tolist(), paths.name.tolist(), _with_inside(own, paths))
+        for above, code, work in zip(*columns, strict=True):
             outer = branches[above] if above >= 0 else root
             branches.append(outer.inside[called(names_of[code])])
             branches[-1].add(names_of[code], work)
         return WorkOwners(tuple(_listed(root)), rest)
 
     return found
-
-
-def _columns(paths: ModulePaths) -> tuple[list[int], list[int]]:
-    return paths.parent.tolist(), paths.name.tolist()
 
 
 def _with_inside(own: list[WorkSum], paths: ModulePaths) -> list[WorkSum]:
