@@ -68,7 +68,7 @@ def holds_summaries(traces: list[str]) -> bool:
     from traceflops.analysis import is_summary
     from traceflops.parsers.io import files_behind
 
-    if not os.path.exists(traces[0]):  # of a name that is too long, too
+    if not os.path.isfile(traces[0]) and not os.path.isdir(traces[0]):  # a pipe is read but once
         return False
     first = next(files_behind(traces[0]), None)
     try:
