@@ -20,14 +20,14 @@ from tests.reports import factory
 from tests.reports.test_browser import Opened, opened
 from traceflops.analysis.result import Analysis
 from traceflops.ranks import Turn
-from traceflops.ranks.rank_spread import OwnTimes, most_and_least, own_times
 from traceflops.reports.page import kernels, overview, ranks, steps
 from traceflops.reports.page.html import render_html
 from traceflops.reports.page.section import DeepLinks
 from traceflops.reports.page.steps import window_rows
-from traceflops.reports.view.shapes import shape_words, type_words
 from traceflops.reports.view.tables import Cell, ReportTable
 from traceflops.reports.view.who_waits import ranks_table, rates_table, waiting_table
+from traceflops.reports.view.wording import shape_words, type_words
+from traceflops.windows.step_times import OwnTimes, most_and_least, own_times
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

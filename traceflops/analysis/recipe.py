@@ -73,6 +73,8 @@ from traceflops.windows import (
 )
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from traceflops.timeline import Untimed
 
 
@@ -131,6 +133,12 @@ class Judged(NamedTuple):
     untimed: Untimed | None
     choice: StepChoice
 
+    @classmethod
+    def of(cls, prepared: Prepared) -> Judged:
+        """Return what is asked of a prepared trace."""
+        records, choice = prepared.launch_records, prepared.plan.choice
+        return cls(prepared.linked.trace.source.format, records, prepared.untimed, choice)
+
 
 def analysis_of(
     prepared: Prepared,
@@ -146,23 +154,14 @@ def analysis_of(
     recorded, linked = prepared, prepared.linked
     if prepared.launch_records.state == "capture":
         prepared = prepared.without_work
-    with phase("accounts"):
-        reports = [_device_report(prepared, *each) for each in prepared.accounts.items()]
-        named = told_apart(linked.trace, reports)
-        devices = _with_idle_time(prepared, named)
-        total = sum((device.chosen for device in devices), EMPTY_ACCOUNT)
+    named, devices, total = _accounted(prepared)
     with phase("idle time"):  # takes much memory for a while, FLOPs keep what they take
         waits = idle_culprits(prepared, total.components.idle_ns)
         waited = synchronisations(prepared)
     if measured is None:
         with phase("FLOPs"):
             measured = without_told_padding(measure(recorded, peaks, pair), recorded)
-    with phase("kernel tables"):
-        chosen, window_ns = prepared.chosen, total.components.window_ns
-        totals = kernel_totals(linked.trace, linked.categorised, linked.whole, chosen)
-        kernels = kernel_table([totals], window_ns)
-        categories = category_table(kernels, window_ns)
-        moved = memory_times(linked.trace, linked.categorised, chosen)
+    kernels, categories, moved = _kernel_tables(prepared, total.components.window_ns)
     with phase("attribution"):
         work = attributed_work(prepared.as_launched, activity_flops(measured.executed))
     lacks_copies = is_said(prepared.trace, COPIES_MISSING)
@@ -178,12 +177,7 @@ def analysis_of(
         lacks_copies=lacks_copies,
         waiting=waiting_words(who_waits),
     )
-    judged = Judged(
-        linked.trace.source.format,
-        prepared.launch_records,
-        prepared.untimed,
-        prepared.plan.choice,
-    )
+    judged = Judged.of(prepared)
     return Analysis(
         source=linked.trace.source,
         selection=prepared.selection,
@@ -210,6 +204,25 @@ def analysis_of(
         ranks=who_waits,
         prepared=prepared,
     )
+
+
+def _accounted(prepared: Prepared) -> tuple[list[DeviceReport], list[DeviceReport], Account]:
+    """Return the devices, the same with what their idle time is due to, and their sum."""
+    with phase("accounts"):
+        reports = [_device_report(prepared, *each) for each in prepared.accounts.items()]
+        named = told_apart(prepared.linked.trace, reports)
+        devices = _with_idle_time(prepared, named)
+        return named, devices, sum((device.chosen for device in devices), EMPTY_ACCOUNT)
+
+
+def _kernel_tables(prepared: Prepared, window_ns: int) -> tuple[pa.Table, pa.Table, dict[str, int]]:
+    """Return the kernels, their categories, and the time of copies."""
+    linked, chosen = prepared.linked, prepared.chosen
+    with phase("kernel tables"):
+        totals = kernel_totals(linked.trace, linked.categorised, linked.whole, chosen)
+        kernels = kernel_table([totals], window_ns)
+        moved = memory_times(linked.trace, linked.categorised, chosen)
+        return kernels, category_table(kernels, window_ns), moved
 
 
 def _with_idle_time(prepared: Prepared, devices: list[DeviceReport]) -> list[DeviceReport]:

@@ -13,11 +13,9 @@ if TYPE_CHECKING:
     from traceflops.attribution.culprits import (
         NO_CULPRITS,
         Culprit,
-        GapLengths,
         IdleClass,
         IdleCulprits,
         culprits_of,
-        gap_parts,
         idle_culprits,
         joined_culprits,
         with_culprits,
@@ -34,7 +32,7 @@ if TYPE_CHECKING:
     from traceflops.attribution.host_events import is_of_library, standard_prefix
     from traceflops.attribution.host_names import SYSTEM_CALLS, is_telling
     from traceflops.attribution.idle_classes import CLASSES, REMEDIES, TAGS
-    from traceflops.attribution.idle_slices import GapParts
+    from traceflops.attribution.idle_slices import GapLengths, GapParts, gap_parts
     from traceflops.attribution.kernels import (
         COPIES,
         KERNELS,

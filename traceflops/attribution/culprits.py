@@ -16,22 +16,31 @@ import numpy as np
 
 from traceflops.attribution.host_events import (
     CALL,
-    FRAME,
     LABEL,
     OP,
     HostEvents,
     host_events,
-    owners,
 )
-from traceflops.attribution.idle_classes import CLASSES, PLACES, REMEDIES, TAGS, class_of, tags_of
+from traceflops.attribution.idle_classes import (
+    CLASSES,
+    PLACES,
+    REMEDIES,
+    TAGS,
+    class_of,
+    owner_of,
+    tags_of,
+)
 from traceflops.attribution.idle_slices import (
     HOST,
+    GapLengths,
     GapParts,
     Slices,
+    chosen_gaps,
+    gap_lengths,
+    gap_parts,
     idle_slices,
     innermost_of,
 )
-from traceflops.attribution.launch_lead import leads
 from traceflops.table import (
     BoolArray,
     IntArray,
@@ -43,12 +52,11 @@ from traceflops.table import (
     groups,
     numbers,
     ranked,
-    runs,
     taken,
 )
-from traceflops.timeline import DeviceAccount, Gap, GapCulprit, Intervals
+from traceflops.timeline import Gap, GapCulprit, Intervals
 from traceflops.units import kernel_name
-from traceflops.windows import DeviceReport, Prepared, chosen_time
+from traceflops.windows import DeviceReport, Prepared
 
 _MOST: Final = 50
 """So many culprits are named; what is left of each class is one more."""
@@ -60,7 +68,6 @@ _TAGS: Final = (*TAGS, "")
 _NEVER: Final = np.iinfo(np.int64).min
 _MOST_OF_GAP: Final = 3
 """So many of each class are named of one gap."""
-_DECADES_NS: Final = 10 ** np.arange(19)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,16 +109,6 @@ class IdleClass:
             tags[culprit.tag] += culprit.idle_ns
         [(tag, idle_ns)] = tags.most_common(1)
         return TAGS.get(tag if 2 * idle_ns >= self.idle_ns else "", REMEDIES[self.kind])
-
-
-@dataclass(frozen=True, slots=True)
-class GapLengths:
-    """The gaps of one decade of lengths, from `from_ns` to below `to_ns`, and their time."""
-
-    from_ns: int
-    to_ns: int
-    gaps: int
-    idle_ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,46 +216,6 @@ def _time_of(gaps: Sequence[Gap]) -> Intervals:
     return Intervals.of(start, start + dur_ns)
 
 
-def gap_lengths(length_ns: IntArray) -> tuple[GapLengths, ...]:
-    """Return lengths by decade: all decades from the shortest to the longest."""
-    if not len(length_ns):
-        return ()
-    decade = np.searchsorted(_DECADES_NS[1:-1], length_ns, side="right")
-    return tuple(
-        GapLengths(int(_DECADES_NS[place]), int(_DECADES_NS[place + 1]), len(mine), int(mine.sum()))
-        for place in range(int(decade.min()), int(decade.max()) + 1)
-        for mine in [length_ns[decade == place]]
-    )
-
-
-def chosen_gaps(prepared: Prepared) -> GapParts:
-    """Return the parts of gaps in the chosen windows of all devices, of which there is one."""
-    return GapParts.joined(
-        gap_parts(account, chosen_time(prepared.windows[device]))
-        for device, account in prepared.accounts.items()
-    )
-
-
-def gap_parts(account: DeviceAccount, within: Intervals) -> GapParts:
-    """Return the parts of a device's gaps in some windows."""
-    idle, work = account.idle, account.work
-    first = np.searchsorted(idle.gap_end_ns, within.start_ns, side="right")
-    stop = np.searchsorted(idle.gap_start_ns, within.end_ns, side="left")
-    gap, window = runs(first, stop)
-    row = idle.next_row[gap]
-    return GapParts(
-        np.maximum(idle.gap_start_ns[gap], within.start_ns[window]),
-        np.minimum(idle.gap_end_ns[gap], within.end_ns[window]),
-        idle.gap_start_ns[gap],
-        idle.gap_end_ns[gap],
-        account.rows.row[row],
-        account.call[row],
-        work.call_start_ns[row],
-        work.call_end_ns[row],
-        np.full(len(row), leads(account).cap_ns),
-    )
-
-
 def _rest(culprits: list[Culprit]) -> list[Culprit]:
     """Return the sum of culprits by class, the largest first."""
     sums: dict[str, Culprit] = {}
@@ -271,18 +228,6 @@ def _rest(culprits: list[Culprit]) -> list[Culprit]:
             blocked_before_ns=before.blocked_before_ns + one.blocked_before_ns,
         )
     return sorted(sums.values(), key=attrgetter("idle_ns"), reverse=True)
-
-
-def _owner(slices: Slices, kind: IntArray, events: HostEvents) -> IntArray:
-    """Return the event that each slice is named by, -1 where nothing is recorded."""
-    event, label = slices.event, slices.label
-    owner = np.where(event < 0, label, taken(owners(events), event))
-    is_inside = events.is_kind(FRAME, owner) & ~events.told("helps", owner)
-    is_inside &= events.is_inside("data_input", owner)
-    loader = np.where(is_inside, owner, events.nearest("data_input", label, event))
-    step = events.nearest("optimizer", label, event)
-    is_step, loads = (kind == PLACES[name] for name in ("optimizer_loop", "data_input"))
-    return np.select([is_step, loads], [step, loader], owner)
 
 
 @dataclass(frozen=True)  # without slots, so that there is a place for what is found on demand
@@ -302,7 +247,7 @@ class _Naming:
         events = host_events(trace, Intervals.of(parts.start_ns, parts.end_ns))
         slices = idle_slices(parts, events)
         kind = class_of(slices, parts, events, trace)
-        return cls(slices, kind, parts, events, trace, _owner(slices, kind, events))
+        return cls(slices, kind, parts, events, trace, owner_of(slices, kind, events))
 
     def tags(self) -> IntArray:
         """Return the tag of each slice as its place in TAGS, -1 for none."""

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from traceflops.attribution.host_events import CALL, FRAME, LABEL, OP, SYSTEM, HostEvents
+from traceflops.attribution.host_events import CALL, FRAME, LABEL, OP, SYSTEM, HostEvents, owners
 from traceflops.attribution.host_names import facts_of
 from traceflops.attribution.idle_slices import (
     AFTER_CALL,
@@ -268,3 +268,15 @@ def _captures(calls: pa.Table, thread: IntArray, at_thread: IntArray, at_ns: Int
     pairs = begins[row] & ~begins[after] & (thread[row] == thread[after])
     row, after = row[pairs], after[pairs]
     return innermost(thread[row], start[row], start[after], at_thread, at_ns) >= 0
+
+
+def owner_of(slices: Slices, kind: IntArray, events: HostEvents) -> IntArray:
+    """Return the event that each slice is named by, -1 where nothing is recorded."""
+    event, label = slices.event, slices.label
+    owner = np.where(event < 0, label, taken(owners(events), event))
+    is_inside = events.is_kind(FRAME, owner) & ~events.told("helps", owner)
+    is_inside &= events.is_inside("data_input", owner)
+    loader = np.where(is_inside, owner, events.nearest("data_input", label, event))
+    step = events.nearest("optimizer", label, event)
+    is_step, loads = (kind == PLACES[name] for name in ("optimizer_loop", "data_input"))
+    return np.select([is_step, loads], [step, loader], owner)

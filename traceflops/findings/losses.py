@@ -30,7 +30,7 @@ _NO_COPIES: Final = "it may include copies, which the trace lacks"
 
 
 @dataclass(frozen=True, slots=True)
-class _Kind:
+class _LossKind:
     """A loss: where a report shows it, what it is, and whether it is inside compute.
 
     `unknown` says why nobody can judge it: nothing says whether the program needs it.
@@ -44,14 +44,14 @@ class _Kind:
 
 
 _KINDS: Final = {
-    "communication": _Kind(("communication", "timeline", "categories")),
-    "idle": _Kind(("idle",)),
-    "memory": _Kind(("categories", "kernels"), gloss="elementwise, norm and copy kernels"),
-    "other": _Kind((), "take", unknown=_USEFUL),
-    "graph": _Kind((), "take", "no kernel records", _USEFUL),
-    "inefficiency": _Kind(("kernels", "roofline"), in_compute=True),
-    "recompute": _Kind(("peak",), in_compute=True),
-    "overcompute": _Kind(("peak",), "take", in_compute=True),
+    "communication": _LossKind(("communication", "timeline", "categories")),
+    "idle": _LossKind(("idle",)),
+    "memory": _LossKind(("categories", "kernels"), gloss="elementwise, norm and copy kernels"),
+    "other": _LossKind((), "take", unknown=_USEFUL),
+    "graph": _LossKind((), "take", "no kernel records", _USEFUL),
+    "inefficiency": _LossKind(("kernels", "roofline"), in_compute=True),
+    "recompute": _LossKind(("peak",), in_compute=True),
+    "overcompute": _LossKind(("peak",), "take", in_compute=True),
 }
 """By component, and by the lines of the waterfall that split the compute component."""
 
@@ -216,7 +216,7 @@ def _remedy(largest: IdleClass, idle_ns: int) -> str:
     return f"Of that, {share} is {CLASSES[kind]}{part}.{waited} {capitalized(largest.remedy)}."
 
 
-def _share(name: str, kind: _Kind, total: Account, measured: Measurement | None) -> float:
+def _share(name: str, kind: _LossKind, total: Account, measured: Measurement | None) -> float:
     if not kind.in_compute:
         return total.components.share(name) or 0.0
     fall = measured.waterfall if measured is not None else None

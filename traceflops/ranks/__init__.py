@@ -18,13 +18,6 @@ if TYPE_CHECKING:
     from traceflops.ranks.late_causes import KernelSums
     from traceflops.ranks.link_rates import LinkRate, Links, links_of
     from traceflops.ranks.pipelines import Pipelines, Stage
-    from traceflops.ranks.rank_spread import (
-        FloatArray,
-        OwnTimes,
-        most_and_least,
-        own_ns,
-        own_times,
-    )
     from traceflops.ranks.slow_rank import PreparedWork, SlowRank
     from traceflops.ranks.waits import Waits
     from traceflops.ranks.who_waits import (

@@ -24,6 +24,7 @@ from traceflops.table import (
     joint_codes,
     names,
     numbers,
+    ranked,
     taken,
 )
 from traceflops.timeline import DeviceAccount, LinkedTrace, Window, is_top
@@ -159,6 +160,33 @@ class Told:
             for table, rows in self._sides
         )
         return np.where(own >= 0, own, of_op).astype(np.int64), list(known)
+
+    def sequence(self) -> IntArray:
+        """Return the number that each collective has in its group, or ABSENT.
+
+        That is the framework's, else the one that the operator was given.
+        """
+        own = self.numbers("collective_sequence")
+        return np.where(own >= 0, own, self._given())
+
+    def _given(self) -> IntArray:
+        ops, of_op = self._sides[1]
+        column = ops["concrete_inputs"]
+        code = taken(codes(column), of_op)
+        is_comm = taken(codes(ops["collective"]), of_op) >= 0
+        used, which = ranked(np.where(is_comm, code, -1))
+        texts = names(column)
+        number = [_second(texts[one]) if one >= 0 else ABSENT for one in used.tolist()]
+        return np.array([*number, ABSENT], dtype=np.int64)[which]
+
+
+def _second(text: str) -> int:
+    """Return the second input of a collective's operator: its sequence number, or ABSENT."""
+    try:
+        inputs = msgspec.json.decode(text, type=list[object])
+        return int(str(inputs[1]))
+    except (msgspec.DecodeError, IndexError, ValueError):
+        return ABSENT
 
 
 def message_bytes(linked: LinkedTrace, rows: IntArray) -> IntArray:

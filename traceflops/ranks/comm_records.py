@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final
 
-import msgspec
 import numpy as np
 
 from traceflops.attribution import host_marks, innermost_mark, instants
@@ -38,7 +37,6 @@ from traceflops.table import (
     is_one_of,
     names,
     numbers,
-    ranked,
     taken,
 )
 from traceflops.timeline import DeviceAccount, Intervals, LinkedTrace, Window, is_top
@@ -133,8 +131,7 @@ class CommRecords:
     def moved(self, by_ns: int, devices: int) -> CommRecords:
         """Return the same on a clock that is behind by so much, behind so many devices."""
         alone, work = (
-            tuple(Intervals(one.start_ns + by_ns, one.end_ns + by_ns) for one in several)
-            for several in (self.alone, self.work)
+            tuple(one.moved(by_ns) for one in several) for several in (self.alone, self.work)
         )
         return replace(
             self,
@@ -179,7 +176,7 @@ def comm_records(
         place=place,
         row=row,
         kind=kind,
-        sequence=facts.sequence(),
+        sequence=facts.told.sequence(),
         elements=elements,
         received=facts.told.numbers("collective_out_elements"),
         bytes=size,
@@ -373,23 +370,6 @@ class _Facts:
             other_side=self._other_side(kind),
         )
 
-    def sequence(self) -> IntArray:
-        """Return the number that each collective has in its group, or ABSENT.
-
-        That is the framework's, else the one that the operator was given.
-        """
-        own = self.told.numbers("collective_sequence")
-        return np.where(own >= 0, own, self._given())
-
-    def _given(self) -> IntArray:
-        column = self._ops["concrete_inputs"]
-        code = taken(codes(column), self._op)
-        is_comm = taken(codes(self._ops["collective"]), self._op) >= 0
-        used, which = ranked(np.where(is_comm, code, -1))
-        texts = names(column)
-        number = [_second(texts[one]) if one >= 0 else ABSENT for one in used.tolist()]
-        return np.array([*number, ABSENT], dtype=np.int64)[which]
-
 
 def _kinds(labels: Sequence[str], used: IntArray) -> IntArray:
     """Return the kind that each used label names, -1 for none, and one more for no label."""
@@ -404,12 +384,3 @@ def kind_of(label: str) -> int:
     letters = re.sub(r"[^a-z0-9]", "", label.lower())
     found = (at for at, words in enumerate(_KINDS.values()) if re.search(words, letters))
     return next(found, -1)
-
-
-def _second(text: str) -> int:
-    """Return the second input of a collective's operator: its sequence number, or ABSENT."""
-    try:
-        inputs = msgspec.json.decode(text, type=list[object])
-        return int(str(inputs[1]))
-    except (msgspec.DecodeError, IndexError, ValueError):
-        return ABSENT

@@ -47,7 +47,7 @@ def _found(records: CommRecords, waits: Waits) -> Iterator[ExpertGroup]:
     if not len(waits.first):
         return
     first = waits.row[waits.first]
-    size = np.diff(np.append(waits.first, len(waits.row)))
+    size = waits.size
     asked = np.flatnonzero(records.kind[first] == _ALL_TO_ALL)
     for group, at in groups(records.group[first[asked]]):
         turns = asked[at]

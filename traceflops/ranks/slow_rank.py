@@ -14,7 +14,6 @@ from math import comb, log, log1p
 from typing import Final, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from traceflops.attribution import Culprit
 from traceflops.ranks.comm_records import CommRecords
@@ -28,7 +27,7 @@ from traceflops.ranks.late_causes import (
     idle_of_device,
     kernel_sums,
 )
-from traceflops.table import IntArray, Trace, codes, names, numbers
+from traceflops.table import FloatArray, IntArray, Trace, codes, names, numbers
 from traceflops.timeline import Window
 from traceflops.windows import LAST_STEP, Prepared
 
@@ -47,7 +46,6 @@ _EACH: Final = 0.04
 _SCARCE: Final = 6
 """With so many cycles of other ranks to compare with, both must be twice as much."""
 _PIPELINE: Final = re.compile(r"(^|[^a-z])(pp|pipeline)([^a-z]|$)", re.IGNORECASE)
-Ratios = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +87,8 @@ class Late:
 
     places: IntArray
     rest: IntArray
-    lost_ns: Ratios
-    gap_ns: Ratios
+    lost_ns: FloatArray
+    gap_ns: FloatArray
 
 
 def late_ranks(cycles: Cycles) -> Late | None:
@@ -115,7 +113,7 @@ def late_ranks(cycles: Cycles) -> Late | None:
     return Late(late, rest, lost, gap) if is_apart and (often or always or alone) else None
 
 
-def _is_more_than_chance(more: Ratios, late: int, gap_ns: float) -> bool:
+def _is_more_than_chance(more: FloatArray, late: int, gap_ns: float) -> bool:
     """Return whether equal ranks would hardly ever have such a mean gap between some and the rest.
 
     That is t of Student, by what each rank varies from cycle to cycle, as z by Wallace (1959). The
@@ -236,7 +234,7 @@ def _more(values: IntArray, late: Late, count: int) -> int:
     return round(float(more.sum()) / count)
 
 
-def _few(gap_ns: Ratios) -> IntArray:
+def _few(gap_ns: FloatArray) -> IntArray:
     """Return the cycles that have most of a gap if they are less than half of all."""
     large = np.flatnonzero(2 * gap_ns >= gap_ns.max())
     is_most = 2 * gap_ns[large].sum() > gap_ns.clip(0).sum()

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
+FloatArray = npt.NDArray[np.float64]
 WholeArray = npt.NDArray[np.signedinteger[Any]]
 SmallArray = npt.NDArray[np.int8]
 """Places in a table of a few things: one for each of millions of rows, so every byte counts."""

@@ -58,7 +58,7 @@ class LinkedTrace:
         return OpTree.of(self.trace.ops)
 
 
-class Launches:
+class LaunchCounter:
     """Counts the distinct calls that launched runs of one device's activities."""
 
     def __init__(self, call: IntArray) -> None:
@@ -94,7 +94,7 @@ class DeviceAccount:
         self.rows = DeviceRows(row, start, end, linked.whole.first[row], linked.columns)
         self.timeline: Timeline = timeline(start, end, self._parts())
         self.call = linked.links.call_of_activity[row]
-        self._launches = Launches(self.call)
+        self._launches = LaunchCounter(self.call)
         self._begun = np.append(0, np.cumsum(linked.whole.first[row]))
         self.has_calls = not self._is_cpu(row) and (
             bool((self.call >= 0).any()) or _has_launches(trace, row)
