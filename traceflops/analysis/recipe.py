@@ -13,16 +13,12 @@ from traceflops.analysis.notes import is_said, notes_of
 from traceflops.analysis.preparation import prepare, prepare_pair, with_replays
 from traceflops.analysis.result import Analysis
 from traceflops.attribution import (
-    attributed_work,
     category_table,
-    host_operators,
     idle_culprits,
     kernel_table,
     kernel_totals,
     launching,
-    memory_operations,
     memory_times,
-    synchronisations,
     with_culprits,
 )
 from traceflops.devices import JobReport, check_decided, is_undecided, of_job, of_no_job
@@ -47,7 +43,6 @@ from traceflops.mfu import (
     FROM_THE_TRACE,
     Measurement,
     PeakOptions,
-    activity_flops,
     measure,
     serving,
     without_told_padding,
@@ -151,7 +146,6 @@ def analysis_of(
         total = sum((device.chosen for device in devices), EMPTY_ACCOUNT)
     with phase("idle time"):  # takes much memory for a while, FLOPs keep what they take
         waits = idle_culprits(prepared, total.components.idle_ns)
-        waited = synchronisations(prepared)
     if measured is None:
         with phase("FLOPs"):
             measured = without_told_padding(measure(recorded, peaks, pair), recorded)
@@ -161,8 +155,6 @@ def analysis_of(
         kernels = kernel_table([totals], window_ns)
         categories = category_table(kernels, window_ns)
         moved = memory_times(linked.trace, linked.categorised, chosen)
-    with phase("attribution"):
-        work = attributed_work(prepared.as_launched, activity_flops(measured.executed))
     pace, launches = launching(prepared, measured.executed.phases) or (None, None)
     lacks_copies = is_said(prepared.trace, COPIES_MISSING)
     who_waits = rank_report(prepared, links_of(prepared, measured.devices, peaks.link))
@@ -191,11 +183,7 @@ def analysis_of(
         idle=waits,
         host_bound=pace,
         launches=launches,
-        host_operators=host_operators(prepared),
-        memory_operations=memory_operations(prepared),
         serving=serving(prepared, measured.executed.attribution),
-        attribution=work,
-        synchronisations=waited,
         ranks=who_waits,
         prepared=prepared,
     )
