@@ -191,7 +191,7 @@ class KinetoRows:
         on_device = _numbers(args, "device_type") > 0
         device = np.where(on_device, _numbers(args, "device"), ABSENT)
         address = _numbers(args, "address")
-        names = self.counters.names["name"]
+        names, owner = self.counters.names["name"], _owners(self.counters, group)
         for field, what in (
             ("bytes", "change_bytes"),
             ("allocated", "allocated_bytes"),
@@ -204,7 +204,7 @@ class KinetoRows:
             _add(
                 self.counters,
                 int(known.sum()),
-                process=_owners(self.counters, group.where(known.tolist())),
+                process=owner if isinstance(owner, int) else owner[known],
                 device=device[known],
                 name=names.codes(map(labels.__getitem__, where.tolist())),
                 time_ns=start[known],

@@ -13,16 +13,12 @@ from traceflops.analysis.notes import is_said, notes_of
 from traceflops.analysis.preparation import prepare, prepare_pair, with_replays
 from traceflops.analysis.result import Analysis
 from traceflops.attribution import (
-    attributed_work,
     category_table,
-    host_operators,
     idle_culprits,
     kernel_table,
     kernel_totals,
     launching,
-    memory_operations,
     memory_times,
-    synchronisations,
     with_culprits,
 )
 from traceflops.devices import JobReport, check_decided, is_undecided, of_job, of_no_job
@@ -49,7 +45,6 @@ from traceflops.mfu import (
     FROM_THE_TRACE,
     Measurement,
     PeakOptions,
-    activity_flops,
     measure,
     serving,
     without_told_padding,
@@ -157,13 +152,10 @@ def analysis_of(
     named, devices, total = _accounted(prepared)
     with phase("idle time"):  # takes much memory for a while, FLOPs keep what they take
         waits = idle_culprits(prepared, total.components.idle_ns)
-        waited = synchronisations(prepared)
     if measured is None:
         with phase("FLOPs"):
             measured = without_told_padding(measure(recorded, peaks, pair), recorded)
     kernels, categories, moved = _kernel_tables(prepared, total.components.window_ns)
-    with phase("attribution"):
-        work = attributed_work(prepared.as_launched, activity_flops(measured.executed))
     lacks_copies = is_said(prepared.trace, COPIES_MISSING)
     knows_idle = prepared.launch_records.is_judged and not lacks_copies
     idle = total.components.share("idle") if knows_idle else None
@@ -196,11 +188,7 @@ def analysis_of(
         idle=waits,
         host_bound=pace,
         launches=launches,
-        host_operators=host_operators(prepared),
-        memory_operations=memory_operations(prepared),
         serving=serving(prepared, measured.executed.attribution),
-        attribution=work,
-        synchronisations=waited,
         ranks=who_waits,
         prepared=prepared,
     )

@@ -104,8 +104,8 @@ def analysis_of_summaries(
         recorded=judged.records.state,
         idle=idle,
         launches=_launches(launches) if launches else None,
-        host_operators=most_important(_most(moved, "host_operators", "self_ns", "name")),
-        synchronisations=_most(moved, "synchronisations", "blocked_ns", "call", "site"),
+        known_operators=most_important(_most(moved, "host_operators", "self_ns", "name")),
+        known_synchronisations=_most(moved, "synchronisations", "blocked_ns", "call", "site"),
         ranks=who_waits,
         prepared=None,
     )

@@ -44,6 +44,7 @@ from traceflops.attribution.idle_slices import (
 from traceflops.table import (
     BoolArray,
     IntArray,
+    SmallArray,
     Trace,
     codes,
     distinct,
@@ -61,7 +62,6 @@ from traceflops.windows import DeviceReport, Prepared
 _MOST: Final = 50
 """So many culprits are named; what is left of each class is one more."""
 REST: Final = "(others)"
-_LAUNCHES: Final = ("launch_latency", "device_wait")
 _CALLS: Final = ("sync_call", "blocking_copy", "memory_alloc", "slow_driver_call")
 _KINDS: Final = tuple(CLASSES)
 _TAGS: Final = (*TAGS, "")
@@ -235,7 +235,7 @@ class _Naming:
     """Slices, the class and owner of each, and what their names are taken from."""
 
     slices: Slices
-    kind: IntArray
+    kind: SmallArray
     parts: GapParts
     events: HostEvents
     trace: Trace
@@ -249,7 +249,7 @@ class _Naming:
         kind = class_of(slices, parts, events, trace)
         return cls(slices, kind, parts, events, trace, owner_of(slices, kind, events))
 
-    def tags(self) -> IntArray:
+    def tags(self) -> SmallArray:
         """Return the tag of each slice as its place in TAGS, -1 for none."""
         return tags_of(self.slices, self.kind, self.parts, self.events, self.trace)
 
@@ -263,15 +263,17 @@ class _Naming:
 
     def alike(self) -> list[IntArray]:
         """Return the slices of culprits, those of one class and name together."""
-        named = taken(self.events.name, self.owner)
-        inner = taken(self.events.name, self.inner)
-        launch = taken(codes(self.trace.calls["name"]), self.parts.call)[self.slices.part]
-        work = taken(codes(self.trace.activities["name"]), self.parts.activity)[self.slices.part]
-        is_latency, waits = (self.kind == PLACES[name] for name in _LAUNCHES)
-        named = np.select([is_latency, waits], [launch, work], named)
-        rows = np.flatnonzero(self.kind != PLACES["unexplained"])
-        group, _ = group_rows([column[rows] for column in (self.kind, named, inner)])
-        return [rows[places] for _, places in groups(group)]
+        named, inner = (taken(self.events.name, event) for event in (self.owner, self.inner))
+        for kind, table, row in (
+            ("launch_latency", "calls", self.parts.call),
+            ("device_wait", "activities", self.parts.activity),
+        ):
+            mine = np.flatnonzero(self.kind == PLACES[kind])
+            labels = codes(self.trace.table(table)["name"])
+            named[mine] = taken(labels, row[self.slices.part[mine]])
+        group, _ = group_rows((self.kind, named, inner))
+        alike = [rows for _, rows in groups(group)]
+        return [rows for rows in alike if self.kind[rows[0]] != PLACES["unexplained"]]
 
     def name(self, row: int) -> str:
         """Return the name of a slice."""

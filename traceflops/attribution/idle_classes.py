@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -94,7 +95,7 @@ _START_UP_NS: Final = 50_000_000
 _STREAM: Final = re.compile("Stream(?!WaitEvent)")
 
 
-def class_of(slices: Slices, parts: GapParts, events: HostEvents, trace: Trace) -> IntArray:
+def class_of(slices: Slices, parts: GapParts, events: HostEvents, trace: Trace) -> SmallArray:
     """Return the class of each slice as its place in CLASSES."""
     rules = {
         **_rules_of_calls(slices, parts, events, trace.calls),
@@ -102,7 +103,12 @@ def class_of(slices: Slices, parts: GapParts, events: HostEvents, trace: Trace) 
         **_rules_of_rest(slices, parts, events, trace),
     }
     fits = [rules[name] for name in CLASSES if name in rules]
-    return np.select(fits, list(range(len(fits))), len(fits))
+    return _first_fit(fits, len(fits))
+
+
+def _first_fit(fits: Sequence[BoolArray], other: int) -> SmallArray:
+    """Return the place of the first condition that each row fits."""
+    return np.select(fits, [*np.arange(len(fits), dtype=np.int8)], np.int8(other))
 
 
 def slow_calls(calls: pa.Table) -> BoolArray:
@@ -218,8 +224,8 @@ def _last_ended(table: pa.Table, process: IntArray, at_ns: IntArray) -> tuple[In
 
 
 def tags_of(
-    slices: Slices, kind: IntArray, parts: GapParts, events: HostEvents, trace: Trace
-) -> IntArray:
+    slices: Slices, kind: SmallArray, parts: GapParts, events: HostEvents, trace: Trace
+) -> SmallArray:
     """Return the tag of each slice as its place in TAGS, -1 for none."""
     allocates, is_slow = (kind == PLACES[name] for name in ("memory_alloc", "slow_driver_call"))
     call = np.where(allocates | is_slow, taken(events.source, slices.event), -1)
@@ -236,7 +242,7 @@ def tags_of(
         launches & is_first,
         launches,
     ]
-    return np.select(fits, list(range(len(fits))), -1)
+    return _first_fit(fits, -1)
 
 
 def _start_up(calls: pa.Table) -> BoolArray:
@@ -270,7 +276,7 @@ def _captures(calls: pa.Table, thread: IntArray, at_thread: IntArray, at_ns: Int
     return innermost(thread[row], start[row], start[after], at_thread, at_ns) >= 0
 
 
-def owner_of(slices: Slices, kind: IntArray, events: HostEvents) -> IntArray:
+def owner_of(slices: Slices, kind: SmallArray, events: HostEvents) -> IntArray:
     """Return the event that each slice is named by, -1 where nothing is recorded."""
     event, label = slices.event, slices.label
     owner = np.where(event < 0, label, taken(owners(events), event))
