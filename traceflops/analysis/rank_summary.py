@@ -40,6 +40,7 @@ from traceflops.mfu import (
     Outside,
     RoofTimes,
     device_budgets,
+    why_no_figure,
 )
 from traceflops.ranks import (
     Collective,
@@ -114,6 +115,7 @@ def summary_of(analysis: Analysis) -> RankSummary:
     records, work = records_of(prepared), PreparedWork(prepared)
     steps = work.usual_steps()
     by_time = attrgetter("measured.time_ns")
+    is_unknown = any(why_no_figure(prepared, done, measured.devices))
     return RankSummary(
         source=analysis.source,
         processes=trace.processes,
@@ -130,7 +132,7 @@ def summary_of(analysis: Analysis) -> RankSummary:
         records=records.compact,
         work=work.kernels(records.devices, steps).used,
         peaks=measured.devices,
-        budgets=device_budgets(prepared, done, measured.rates) if measured.waterfall else (),
+        budgets=() if is_unknown else device_budgets(prepared, done, measured.rates),
         lacks=measured.lacks,
         cells=together(_of_windows(done.select()), *_OF_A_CELL),
         times=together(_of_windows(t for t in done.times if t.used), *_OF_A_TIME),

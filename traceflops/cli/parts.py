@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext
@@ -38,7 +39,7 @@ def are_many(traces: list[str], asked: Asked) -> bool:
     """Return whether traces are too many and large to be held at once, and no question needs it."""
     if asked.reading.strict or asked.privacy.redact or asked.pair or _selects(asked):
         return False
-    files = [file for file in map(Path, files_of(traces)) if file.is_file()]
+    files = [Path(file) for file in files_of(traces) if os.path.isfile(file)]
     return len(files) >= _MANY and sum(map(_text_bytes, files)) >= _LARGE_BYTES
 
 
@@ -136,7 +137,7 @@ def _here(work: _Work, runs: Sequence[Files], jobs: int | None) -> Iterator[byte
 
     files = [file for run in runs for file in run]
     with Crew(usable_cores() if jobs is None else jobs) as crew:
-        crew.expect(sum(_text_bytes(file) for file in map(Path, files) if file.is_file()))
+        crew.expect(sum(_text_bytes(Path(file)) for file in files if os.path.isfile(file)))
         for result in crew.each(work, runs):
             yield result()
 

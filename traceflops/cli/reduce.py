@@ -10,7 +10,7 @@ from traceflops.cli.common import failures, keep_apart, path_of, stem_of
 from traceflops.cli.options import Asked, Force, Traces, grouped, option
 from traceflops.cli.parts import Files, check_asked, files_of, parts_of, runs_of
 from traceflops.cli.printing import say
-from traceflops.errors import UsageError
+from traceflops.errors import InputError, UsageError
 from traceflops.units import several
 
 EXAMPLES = (
@@ -32,15 +32,23 @@ def reduce(
     """Write a summary of each file, for machines without network; report reads them."""
     with failures(asked.reading, asked.privacy):
         check_asked(asked)
+        from traceflops.analysis import decoded
+
         folder = path_of(output)
         keep_apart(folder, traces, _SUFFIX)
         targets = _targets(runs_of(files_of(traces)), folder, force=force)
         folder.mkdir(parents=True, exist_ok=True)
-        sizes = []
+        unread = []
         for target, content in zip(targets, parts_of(list(targets.values()), asked), strict=True):
             target.write_bytes(content)
-            sizes.append(len(content))
-        say(f"Wrote {several(len(sizes), 'summary', 'summaries')} to {folder}")
+            unread += [target] if isinstance(decoded(content, target.name), str) else []
+        if len(unread) == len(targets):
+            for target in unread:
+                target.unlink()
+            raise InputError(f"no file could be read: {traces[0]}", "traceflops info says why")
+        say(f"Wrote {several(len(targets), 'summary', 'summaries')} to {folder}")
+        if unread:
+            say(f"note: {several(len(unread), 'file')} could not be read", to_stderr=True)
 
 
 def _targets(runs: Sequence[Files], folder: Path, *, force: bool) -> dict[Path, Files]:
