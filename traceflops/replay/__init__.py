@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 from traceflops.faces import lazy
 
 if TYPE_CHECKING:
+    from traceflops.replay.critical_path import PathPart
     from traceflops.replay.job_graph import JobGraph, Layout
     from traceflops.replay.straggler_metrics import straggler
+    from traceflops.replay.what_if import Outcome, Replay, WhatIf
 else:
     __getattr__ = lazy(__name__, __file__)

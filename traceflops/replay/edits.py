@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
 from typing import Final
@@ -198,12 +198,13 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """A world under change: `removed` are the stretches of threads that edits took out or cut."""
+    """A world under change; `without` are the stretches of threads that edits took out."""
 
     graph: RecordedGraph
     recorded: Recorded
     world: World
     is_hidden: bool = False
+    without: Mapping[int, Intervals] = field(default_factory=dict)
 
     def with_work(self, nodes: BoolArray, dur_ns: IntArray) -> Changed:
         """Return the same with other durations of some work; what takes no time is not there."""
@@ -237,7 +238,12 @@ class Changed:
             cut = _cut(spans, value, end) - _cut(spans, value, start)
             whole = np.maximum(end - start, 1)
             lag[mine] = np.maximum(lag[mine] - cut * np.minimum(lag[mine], whole) // whole, 0)
-        return replace(self, world=replace(self.world, lag_ns=lag))
+        gone = when if value == Value(0) else {}
+        without = {
+            one: spans.union(self.without.get(one, Intervals.empty())) for one, spans in gone.items()
+        }
+        world = replace(self.world, lag_ns=lag)
+        return replace(self, world=world, without={**self.without, **without})
 
     def work_of(self, rows: BoolArray) -> BoolArray:
         """Return the nodes of some activities."""

@@ -6,6 +6,7 @@ less where less was recorded. What is not recorded is inferred from times, and m
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -43,6 +44,7 @@ from traceflops.table import (
     numbers,
     taken,
 )
+from traceflops.timeline import ENDLESS
 from traceflops.windows import Prepared
 
 _ENOUGH: Final = 8
@@ -186,13 +188,37 @@ class _Recording:
         return taken(self.end, self.before, LONG_AGO)
 
     @cached_property
-    def awaited(self) -> IntArray:
-        """Return the work that a recorded wait of its queue held each back for, -1 for none."""
-        work = taken(self.prepared.linked.stream_waits.work, self.call)
+    def _held(self) -> tuple[IntArray, BoolArray]:
+        """Return what a wait of its queue held each work back for, -1 for none; and if a guess.
+
+        Where the wait does not say, that is the last work of another queue launched before it.
+        """
+        waits = self.prepared.linked.stream_waits
         place = np.full(self.prepared.trace.activities.num_rows, -1, dtype=np.int64)
         place[self.row] = np.arange(len(self.row))
-        found = taken(place, np.where(self.opens, work, -1))
-        return np.where(taken(self.end, found) <= self.start, found, -1)
+        call = np.where(self.opens, self.call, -1)
+        found = taken(place, taken(waits.work, call))
+        found = np.where(taken(self.end, found) <= self.start, found, -1)
+        asked = np.flatnonzero((taken(waits.until_ns, call) == ENDLESS) & (found < 0))
+        several = np.zeros(len(asked), dtype=np.int64)
+        latest = np.full(len(asked), LONG_AGO, dtype=np.int64)
+        for rows, mine in self._queues_of(self.process[asked]):
+            mine = mine[self.queue[asked[mine]] != self.queue[rows[0]]]
+            here = asked[mine]
+            work = self._last_launched(rows, self.called[here], self.start[here])
+            end = taken(self.end, work, LONG_AGO)
+            several[mine] += work >= 0
+            later = end > latest[mine]
+            found[here[later]], latest[mine[later]] = work[later], end[later]
+        is_close = self.start[asked] - latest < _CLOSE_NS
+        is_guess = np.zeros(len(found), dtype=np.bool_)
+        is_guess[asked] = (several > 1) & ~is_close
+        return found, is_guess
+
+    @property
+    def awaited(self) -> IntArray:
+        """Return the work that each was held back for, -1 for none."""
+        return self._held[0]
 
     @cached_property
     def opens(self) -> BoolArray:
@@ -226,12 +252,14 @@ class _Recording:
             (taken(work, self.before), self.free, next_, STREAM),
             (taken(work, self.awaited), until, wait, EVENT),
         ]
+        guess = self._held[1]
         known, ready = [], np.full(len(work), LONG_AGO, dtype=np.int64)
         for source, since, usual, kind in limits:
             mine = self.opens & (self.start >= since) if kind == LAUNCH else since > LONG_AGO
             lag = np.minimum(usual, self.start - since)
             ready = np.maximum(ready, np.where(mine, since + lag, LONG_AGO))
-            known.append(_edges(np.where(mine, source, -1), self.begin(work), lag, kind))
+            is_guess = guess & (kind == EVENT)
+            known.append(_edges(np.where(mine, source, -1), self.begin(work), lag, kind, is_guess))
         cap = np.maximum(3 * launch, _LEAST_CAP_NS)
         return Edges.joined([*known, *self._inferred(work, point, ready)]), cap
 
@@ -323,37 +351,52 @@ class _Recording:
 
     def _awaited_by(self, call: IntArray) -> list[tuple[IntArray, IntArray, BoolArray, BoolArray]]:
         """Return, queue by queue, the last work launched before each call that it waited for."""
-        trace = self.prepared.trace
         begun, over = (one[call] for one in self.calls_ns)
-        process = numbers(trace.calls["process"])[call]
         stream, every = self._asked_stream(call)
-        queues, found = [*groups(self.queue)], []
+        by_time = (stream == ABSENT) & ~every
         latest = np.full(len(call), LONG_AGO, dtype=np.int64)
-        for _, rows in queues:
-            rows = rows[np.argsort(self.called[rows], kind="stable")]
-            last = np.searchsorted(self.called[rows], begun) - 1
-            reach = np.maximum.accumulate(self.end[rows])
-            done = np.searchsorted(reach, over, side="right") - 1
-            is_event = (stream == ABSENT) & ~every
-            work = taken(rows, np.where(is_event, np.minimum(last, done), last))
-            own = self._column("stream")[rows[0]]
-            fits = (process == self.process[rows[0]]) & (every | is_event | (stream == own))
+        found = []
+        for rows, mine in self._queues_of(numbers(self.prepared.trace.calls["process"])[call]):
+            own = every | by_time | (stream == self._column("stream")[rows[0]])
+            asked = mine[own[mine]]
+            done = np.where(by_time[asked], over[asked], np.iinfo(np.int64).max)
+            work = self._last_launched(rows, begun[asked], done)
             end = taken(self.end, work, LONG_AGO)
-            fits &= (work >= 0) & (end <= over)
-            late = over - end
-            binds = end > begun
-            fits &= ~binds | (late <= np.maximum(_LATE_NS, (over - begun) // _LATE_SHARE))
-            found.append((work, fits, binds, end))
-            latest = np.where(fits & is_event, np.maximum(latest, end), latest)
-        ended = self.points.end_of_call[call]
+            late, binds = over[asked] - end, end > begun[asked]
+            patience = np.maximum(_LATE_NS, (over - begun)[asked] // _LATE_SHARE)
+            fits = (work >= 0) & (late >= 0) & (~binds | (late <= patience))
+            asked, work, binds, end = (one[fits] for one in (asked, work, binds, end))
+            latest[asked] = np.maximum(latest[asked], end)
+            found.append((asked, work, binds, end))
         kept = []
-        for work, fits, binds, end in found:
-            is_event = (stream == ABSENT) & ~every
-            mine = np.flatnonzero(fits & (~is_event | (end == latest)))
-            mine = mine[np.append(True, np.diff(work[mine]) != 0)[: len(mine)]]
-            guess = is_event[mine] & (len(queues) > 1)
-            kept.append((work[mine], ended[mine], binds[mine], guess))
+        for asked, work, binds, end in found:
+            new = np.append(True, np.diff(work) != 0)[: len(work)]
+            mine = np.flatnonzero(new & (~by_time[asked] | (end == latest[asked])))
+            guess = by_time[asked[mine]] & ~self.is_only[work[mine]]
+            kept.append((work[mine], self.points.end_of_call[call[asked[mine]]], binds[mine], guess))
         return kept
+
+    @cached_property
+    def is_only(self) -> BoolArray:
+        """Return which work is in the only queue of its process."""
+        queues = np.unique(self.queue, return_index=True)[1]
+        count = np.bincount(self.process[queues], minlength=int(self.process.max()) + 1)
+        return np.asarray(count[self.process] == 1)
+
+    def _queues_of(self, process: IntArray) -> Iterator[tuple[IntArray, IntArray]]:
+        """Yield the work of each queue, and which of the rows are of its process."""
+        rows = dict(groups(process))
+        for _, work in groups(self.queue):
+            mine = rows.get(int(self.process[work[0]]))
+            if mine is not None:
+                yield work, mine
+
+    def _last_launched(self, queue: IntArray, before_ns: IntArray, done_ns: IntArray) -> IntArray:
+        """Return the last work of a queue launched before and done by some times, or -1."""
+        rows = queue[np.argsort(self.called[queue], kind="stable")]
+        last = np.searchsorted(self.called[rows], before_ns) - 1
+        reach = np.maximum.accumulate(self.end[rows])
+        return taken(rows, np.minimum(last, np.searchsorted(reach, done_ns, side="right") - 1))
 
     def _asked_stream(self, call: IntArray) -> tuple[IntArray, BoolArray]:
         """Return the stream that calls wait for, as marks say, and which wait for all."""

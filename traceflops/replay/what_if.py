@@ -1,0 +1,258 @@
+"""How long the steps would take if parts of them took another time, and what decides it then.
+
+Gains are those of a replay against a replay. An interval is over what is not certain: whether
+inferred edges are there, and whether what nothing explains moves with the rest or stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+
+from traceflops.attribution import Phases
+from traceflops.errors import UsageError
+from traceflops.ranks import RankReport
+from traceflops.replay.critical_path import (
+    DELAY,
+    UNEXPLAINED,
+    PathPart,
+    bounds,
+    parts_of,
+    path,
+    spans_of,
+)
+from traceflops.replay.edits import Changed, Edit, Recorded, apply, parse_edit
+from traceflops.replay.recorded_edges import recorded_graph
+from traceflops.replay.recorded_graph import LONG_AGO, MEETING, RecordedGraph, World
+from traceflops.table import IntArray, exact_sum, numbers
+from traceflops.windows import Prepared
+
+_MOST_UNEXPLAINED: Final = 0.05
+_MOST_UNLAUNCHED: Final = 0.5
+_ENOUGH_RECORDED: Final = ("complete", "few missing")
+_SHARE = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What some edits do together; times in ns, over all chosen windows of all devices.
+
+    `after_ns` lies between `least_ns` and `most_ns`; it is None where that is too wide to say, or
+    too much of the time is not explained: `doubts` say why. MFU is None where it is not known.
+    `critical` is what decides the time then, the largest part first.
+    """
+
+    edits: tuple[str, ...]
+    before_ns: int
+    after_ns: int | None
+    least_ns: int
+    most_ns: int
+    windows: int
+    mfu: float | None
+    critical: tuple[PathPart, ...]
+    doubts: tuple[str, ...]
+
+    def step_ns(self, total_ns: int | None) -> float | None:
+        """Return a time as the mean per window: per step and device, as a rule."""
+        return None if total_ns is None else total_ns / max(self.windows, 1)
+
+    def mfu_at(self, total_ns: int | None) -> float | None:
+        """Return the MFU where the windows take so long."""
+        if self.mfu is None or not total_ns:
+            return None
+        return self.mfu * self.before_ns / total_ns
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIf:
+    """Edits each alone, in the order given, and all together; and what is critical as recorded.
+
+    The parts of `critical` add up to `before_ns` of every outcome.
+    """
+
+    alone: tuple[Outcome, ...]
+    together: Outcome
+    critical: tuple[PathPart, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """One way to take what is not certain: a graph, and the world of the recording."""
+
+    graph: RecordedGraph
+    base: World
+
+
+@dataclass(frozen=True)  # without slots, so that there is a place for what is found on demand
+class Replay:
+    """A recording ready for questions. Raises UsageError where it does not hold what they need."""
+
+    prepared: Prepared
+    ranks: RankReport | None
+    phases: Phases | None
+    mfu: float | None
+
+    def __post_init__(self) -> None:
+        """Refuse recordings of which no replay would be true."""
+        for reason, hint in _refusals(self.prepared):
+            raise UsageError(f"what-if needs more than this recording holds: {reason}", hint)
+
+    @cached_property
+    def graph(self) -> RecordedGraph:
+        """Return the graph of the recording."""
+        return recorded_graph(self.prepared, self.ranks)
+
+    @cached_property
+    def recorded(self) -> Recorded:
+        """Return what edits look up."""
+        return Recorded(self.prepared, self.phases)
+
+    @cached_property
+    def ways(self) -> tuple[_Way, ...]:
+        """Return all ways to take what is not certain; the first is the likely one."""
+        graphs = [self.graph]
+        if self.graph.edges.inferred.any():
+            graphs.append(self.graph.recorded_only)
+        return tuple(
+            _Way(graph, self._pinned(graph) if pinned else graph.as_recorded())
+            for pinned in (False, True)
+            for graph in graphs
+            if not pinned or graph.is_unexplained.any() or self.awaits_others
+        )
+
+    @cached_property
+    def awaits_others(self) -> bool:
+        """Return whether collectives wait for ranks that are not recorded."""
+        return bool(self._waiting(self.graph).any())
+
+    def _waiting(self, graph: RecordedGraph) -> np.ndarray:
+        met = np.zeros(len(graph.nodes.time_ns), dtype=np.bool_)
+        met[graph.edges.target[graph.edges.kind == MEETING]] = True
+        rows = self.recorded.communicates
+        return (graph.nodes.row >= 0) & rows[np.maximum(graph.nodes.row, 0)] & ~met
+
+    def _pinned(self, graph: RecordedGraph) -> World:
+        """Return the world in which nothing comes earlier that is not known to depend on others."""
+        world, waiting = graph.as_recorded(pinned=True), self._waiting(graph)
+        return World(
+            np.where(waiting, 0, world.dur_ns),
+            world.lag_ns,
+            world.delay_ns + np.where(waiting, graph.nodes.dur_ns, 0) * 0,
+            np.where(waiting, graph.nodes.time_ns, world.floor_ns),
+        )
+
+    @property
+    def critical(self) -> tuple[PathPart, ...]:
+        """Return what decided the time of the chosen windows, the largest part first."""
+        return self._critical
+
+    @cached_property
+    def _critical(self) -> tuple[PathPart, ...]:
+        way = self.ways[0]
+        pieces = path(way.graph, self.spans(way), way.base, way.graph.nodes.time_ns)
+        return parts_of(self.prepared, way.graph, pieces)
+
+    def spans(self, way: _Way):
+        """Return the stretches of the chosen windows."""
+        return spans_of(self.prepared, way.graph, self.prepared.windows)
+
+    @cached_property
+    def windows(self) -> int:
+        """Return how many windows are chosen."""
+        return sum(one.used for several in self.prepared.windows.values() for one in several)
+
+    def outcome(self, edits: Sequence[Edit]) -> Outcome:
+        """Return what edits do together."""
+        before = self._total(self.ways[0], self.ways[0].base)
+        after, worlds = [], []
+        for way in self.ways:
+            changed = Changed(way.graph, self.recorded, way.base)
+            for edit in edits:
+                changed = apply(edit, changed)
+            after.append(self._total(way, changed.world, hidden=changed.is_hidden))
+            worlds.append(changed)
+        least, most = min(after), max(after)
+        doubts = tuple(self._doubts(before, after))
+        return Outcome(
+            tuple(edit.text for edit in edits),
+            before,
+            None if doubts else after[0],
+            least,
+            most,
+            self.windows,
+            self.mfu,
+            self._next(worlds[0]),
+            doubts,
+        )
+
+    def _next(self, changed: Changed) -> tuple[PathPart, ...]:
+        way = self.ways[0]
+        time = way.graph.times(changed.world)
+        pieces = path(way.graph, self.spans(way), changed.world, time)
+        return parts_of(self.prepared, way.graph, pieces, changed.without)
+
+    def _total(self, way: _Way, world: World, *, hidden: bool = False) -> int:
+        """Return the time of the chosen windows in a replay."""
+        spans = self.spans(way)
+        start, end, _ = bounds(way.graph, spans, world, way.graph.times(world))
+        length = np.maximum(end - start, 0)
+        if hidden:
+            length = np.maximum(length, self._communication(way, spans))
+        return exact_sum(length)
+
+    def _communication(self, way: _Way, spans) -> IntArray:
+        """Return how long the communication in each stretch takes: it cannot hide in less."""
+        nodes = way.graph.nodes
+        rows = np.flatnonzero(self.recorded.communicates[np.maximum(nodes.row, 0)] & (nodes.row >= 0))
+        begun = nodes.time_ns - nodes.dur_ns
+        start, end, _ = bounds(way.graph, spans, way.graph.as_recorded(), nodes.time_ns)
+        return np.array(
+            [
+                int(nodes.dur_ns[rows][
+                    (nodes.device[rows] == device) & (begun[rows] >= low) & (begun[rows] < high)
+                ].sum())
+                for device, low, high in zip(spans.device, start, end, strict=True)
+            ],
+            dtype=np.int64,
+        )
+
+    def _doubts(self, before: int, after: Sequence[int]) -> Iterator[str]:
+        gain = abs(before - after[0])
+        if self.awaits_others and max(after) - min(after) > 0:
+            yield "other ranks, for which its collectives wait, are not recorded"
+        elif 2 * (max(after) - min(after)) > gain and gain:
+            yield "inferred dependencies change more than half of the gain"
+        unexplained = sum(one.ns for one in self.critical if one.component == UNEXPLAINED)
+        if unexplained > _MOST_UNEXPLAINED * before:
+            yield f"{100 * unexplained / before:.0f} % of the time is not explained"
+
+    def what_if(self, edits: Sequence[str]) -> WhatIf:
+        """Return what edits do, each alone and all together."""
+        parsed = [parse_edit(text) for text in edits]
+        alone = tuple(self.outcome([edit]) for edit in parsed)
+        together = alone[0] if len(alone) == 1 else self.outcome(parsed)
+        return WhatIf(alone, together, self.critical)
+
+
+def _refusals(prepared: Prepared) -> Iterator[tuple[str, str]]:
+    """Yield why no replay of a recording would be true."""
+    trace = prepared.trace
+    types = {*trace.devices["type"].to_pylist()}
+    if not prepared.accounts or types == {"cpu"}:
+        yield "no work of a GPU has times", "record a timeline of the GPU"
+        return
+    if prepared.launch_records.state not in _ENOUGH_RECORDED:
+        yield "GPU work of many launches is missing", "record all of it, without sampling"
+    if any("MTIA" in (name or "") for name in trace.devices["product"].to_pylist()):
+        yield "it is of MTIA, whose queues are not understood", "record on a GPU"
+    if not any(one.used for several in prepared.windows.values() for one in several):
+        yield "no step is selected", "select steps with --steps or a time with --from and --to"
+    rows = np.concatenate([account.rows.row for account in prepared.accounts.values()])
+    unlaunched = prepared.linked.links.call_of_activity[rows] < 0
+    time = numbers(trace.activities["dur_ns"])[rows]
+    if time[unlaunched].sum() > _MOST_UNLAUNCHED * time.sum():
+        yield "most GPU work has no recorded launch", "record the calls of the CPU, too"
