@@ -59,6 +59,8 @@ _CLOSE_NS: Final = 25_000
 _JITTER_NS: Final = 2_000
 _LATE_NS, _LATE_SHARE = 200_000, 50
 """A call that returns later than that, and than one in so many of its time, waited for other."""
+_SKEW_NS: Final = 20_000
+"""A call may seem to return so long before what it waited for ended: clocks differ."""
 _ALL: Final = ("Device", "Ctx", "Context", "Thread")
 
 
@@ -359,20 +361,23 @@ class _Recording:
         for rows, mine in self._queues_of(numbers(self.prepared.trace.calls["process"])[call]):
             own = every | by_time | (stream == self._column("stream")[rows[0]])
             asked = mine[own[mine]]
-            done = np.where(by_time[asked], over[asked], np.iinfo(np.int64).max)
+            done = np.where(by_time[asked], over[asked] + _SKEW_NS, np.iinfo(np.int64).max)
             work = self._last_launched(rows, begun[asked], done)
+            seems_done = taken(self.end, work, LONG_AGO) <= over[asked] + _SKEW_NS
+            work = np.where(seems_done, self._begun_before(rows, work, over[asked]), -1)
             end = taken(self.end, work, LONG_AGO)
             late, binds = over[asked] - end, end > begun[asked]
             patience = np.maximum(_LATE_NS, (over - begun)[asked] // _LATE_SHARE)
-            fits = (work >= 0) & (late >= 0) & (~binds | (late <= patience))
-            asked, work, binds, end = (one[fits] for one in (asked, work, binds, end))
+            fits = (work >= 0) & (late >= -_SKEW_NS) & (~binds | (late <= patience))
+            asked, work, binds, late, end = (one[fits] for one in (asked, work, binds, late, end))
             latest[asked] = np.maximum(latest[asked], end)
-            found.append((asked, work, binds, end))
+            found.append((asked, work, binds, late, end))
         kept = []
-        for asked, work, binds, end in found:
+        for asked, work, binds, late, end in found:
             new = np.append(True, np.diff(work) != 0)[: len(work)]
             mine = np.flatnonzero(new & (~by_time[asked] | (end == latest[asked])))
-            guess = by_time[asked[mine]] & ~self.is_only[work[mine]]
+            at_once = binds & (late < _CLOSE_NS)
+            guess = (by_time[asked] & ~at_once & ~self.is_only[work])[mine]
             kept.append((work[mine], self.points.end_of_call[call[asked[mine]]], binds[mine], guess))
         return kept
 
@@ -390,6 +395,11 @@ class _Recording:
             mine = rows.get(int(self.process[work[0]]))
             if mine is not None:
                 yield work, mine
+
+    def _begun_before(self, queue: IntArray, work: IntArray, at_ns: IntArray) -> IntArray:
+        """Return the work, or what of its queue was the last to begin before a time."""
+        last = taken(queue, np.searchsorted(self.start[queue], at_ns) - 1)
+        return np.where(taken(self.start, work) < at_ns, work, last)
 
     def _last_launched(self, queue: IntArray, before_ns: IntArray, done_ns: IntArray) -> IntArray:
         """Return the last work of a queue launched before and done by some times, or -1."""

@@ -34,7 +34,7 @@ from traceflops.windows import Prepared
 _MOST_UNEXPLAINED: Final = 0.05
 _MOST_UNLAUNCHED: Final = 0.5
 _ENOUGH_RECORDED: Final = ("complete", "few missing")
-_SHARE = tuple[float, float]
+_LEAST: Final = "(more than there is to hide it under)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +85,7 @@ class _Way:
 
     graph: RecordedGraph
     base: World
+    pinned: bool
 
 
 @dataclass(frozen=True)  # without slots, so that there is a place for what is found on demand
@@ -118,7 +119,7 @@ class Replay:
         if self.graph.edges.inferred.any():
             graphs.append(self.graph.recorded_only)
         return tuple(
-            _Way(graph, self._pinned(graph) if pinned else graph.as_recorded())
+            _Way(graph, self._pinned(graph) if pinned else graph.as_recorded(), pinned)
             for pinned in (False, True)
             for graph in graphs
             if not pinned or graph.is_unexplained.any() or self.awaits_others
@@ -173,7 +174,8 @@ class Replay:
             changed = Changed(way.graph, self.recorded, way.base)
             for edit in edits:
                 changed = apply(edit, changed)
-            after.append(self._total(way, changed.world, hidden=changed.is_hidden))
+            hidden = changed.is_hidden and not (way.pinned and self.awaits_others)
+            after.append(self._total(way, changed.world, hidden=hidden))
             worlds.append(changed)
         least, most = min(after), max(after)
         doubts = tuple(self._doubts(before, after))
@@ -185,15 +187,17 @@ class Replay:
             most,
             self.windows,
             self.mfu,
-            self._next(worlds[0]),
+            self._next(worlds[0], after[0]),
             doubts,
         )
 
-    def _next(self, changed: Changed) -> tuple[PathPart, ...]:
+    def _next(self, changed: Changed, total: int) -> tuple[PathPart, ...]:
         way = self.ways[0]
         time = way.graph.times(changed.world)
         pieces = path(way.graph, self.spans(way), changed.world, time)
-        return parts_of(self.prepared, way.graph, pieces, changed.without)
+        parts = parts_of(self.prepared, way.graph, pieces, changed.without)
+        more = total - sum(one.ns for one in parts)
+        return (PathPart("communication", _LEAST, more), *parts) if more else parts
 
     def _total(self, way: _Way, world: World, *, hidden: bool = False) -> int:
         """Return the time of the chosen windows in a replay."""
