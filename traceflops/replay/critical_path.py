@@ -15,7 +15,7 @@ import numpy as np
 
 from traceflops.attribution import GapParts, culprits_of
 from traceflops.replay.recorded_graph import EDGE_NAMES, HOST, RecordedGraph, World
-from traceflops.table import IntArray, codes, groups, names, numbers, taken
+from traceflops.table import BoolArray, IntArray, codes, groups, names
 from traceflops.timeline import Intervals, Window
 from traceflops.units import kernel_name
 from traceflops.windows import Prepared
@@ -45,10 +45,17 @@ class Pieces:
     ns: IntArray
 
     @classmethod
-    def of(cls, rows: list[tuple[int, int, int, int]]) -> Pieces:
+    def of(cls, *columns: IntArray | list[int]) -> Pieces:
         """Return the pieces that have a length."""
-        columns = np.array([row for row in rows if row[3] > 0], dtype=np.int64).reshape(-1, 4)
-        return cls(*columns.T)
+        found = cls(*(np.asarray(column, dtype=np.int64) for column in columns))
+        return found.only(found.ns > 0)
+
+    def only(self, some: BoolArray) -> Pieces:
+        """Return some of the pieces."""
+        return Pieces(*(getattr(self, name)[some] for name in _PIECES))
+
+
+_PIECES: Final = tuple(Pieces.__dataclass_fields__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,38 +121,31 @@ def bounds(
 
 
 def path(graph: RecordedGraph, spans: Spans, world: World, time_ns: IntArray) -> Pieces:
-    """Return the pieces of the critical paths of all stretches."""
-    decisive = graph.decisive(world, time_ns)
+    """Return the pieces of the critical paths of all stretches, the last first."""
+    edge = graph.decisive(world, time_ns)
+    source = np.append(graph.edges.source, -1)[edge]
+    kind = np.append(graph.edges.kind, DELAY)[edge]
+    before, times = source.tolist(), time_ns.tolist()
     start, end, last = bounds(graph, spans, world, time_ns)
-    columns = (
-        np.append(graph.edges.source, -1)[decisive].tolist(),
-        np.append(graph.edges.kind, DELAY)[decisive].tolist(),
-        time_ns.tolist(),
-        world.dur_ns.tolist(),
-        world.delay_ns.tolist(),
-    )
-    rows: list[tuple[int, int, int, int]] = []
+    found = [Pieces.of([], [], [], [])]
     for begin, over, node in zip(start.tolist(), end.tolist(), last.tolist(), strict=True):
-        rows += _back(begin, over, node, columns)
-    return Pieces.of(rows)
+        back = _nodes_back(begin, node, before, times)
+        worked = time_ns[back] - world.dur_ns[back]
+        until = np.where(source[back] >= 0, time_ns[source[back]], begin)
+        edges = np.stack([worked, worked - world.delay_ns[back], until], axis=1).ravel()
+        edges = np.minimum.accumulate(np.append(over, np.maximum(edges, begin)))
+        kinds = np.stack([np.full_like(back, WORK), np.full_like(back, DELAY), kind[back]], axis=1)
+        twice = np.repeat(back, 3)
+        found.append(Pieces.of(kinds.ravel(), twice, source[twice], edges[:-1] - edges[1:]))
+    return Pieces(*(np.concatenate([getattr(one, name) for one in found]) for name in _PIECES))
 
 
-def _back(
-    begin: int, cursor: int, node: int, columns: tuple[list[int], ...]
-) -> Iterator[tuple[int, int, int, int]]:
-    """Yield the pieces from a time back to another; each reaches from where the last began."""
-    sources, kinds, times, works, delays = columns
-    while cursor > begin:
-        source, time = sources[node], times[node]
-        ready = time - works[node] - delays[node]
-        until = times[source] if source >= 0 else begin
-        for kind, since in ((WORK, time - works[node]), (DELAY, ready), (kinds[node], until)):
-            since = min(max(since, begin), cursor)
-            yield kind, node, source, cursor - since
-            cursor = since
-        if source < 0:
-            return
-        node = source
+def _nodes_back(begin: int, node: int, before: list[int], times: list[int]) -> IntArray:
+    """Return a node, what it waited for, and so on, back to a time."""
+    found = [node]
+    while (node := before[node]) >= 0 and times[node] > begin:
+        found.append(node)
+    return np.array(found)
 
 
 def parts_of(
@@ -159,15 +159,14 @@ def parts_of(
     `without` are stretches of threads that are no longer there.
     """
     sums: Counter[tuple[str, str]] = Counter()
-    for name, mine in (
-        ("work", pieces.kind == WORK),
-        ("host", pieces.kind == HOST),
-        ("rest", (pieces.kind != WORK) & (pieces.kind != HOST)),
+    work, host = pieces.kind == WORK, pieces.kind == HOST
+    for found in (
+        _of_work(prepared, graph, pieces.only(work)),
+        _of_host(prepared, graph, pieces.only(host), without or {}),
+        _of_rest(graph, pieces.only(~work & ~host)),
     ):
-        rows = np.flatnonzero(mine)
-        some = Pieces(*(getattr(pieces, one)[rows] for one in ("kind", "node", "source", "ns")))
-        named = {"work": _of_work, "host": _of_host, "rest": _of_rest}[name]
-        sums.update(dict(named(prepared, graph, some, without or {})))
+        for key, ns in found:
+            sums[key] += ns
     ordered = sorted(sums.items(), key=lambda one: (-one[1], one[0]))
     return tuple(PathPart(*key, ns) for key, ns in ordered if ns)
 
@@ -175,9 +174,7 @@ def parts_of(
 _Named = Iterator[tuple[tuple[str, str], int]]
 
 
-def _of_work(
-    prepared: Prepared, graph: RecordedGraph, pieces: Pieces, _: Mapping[int, Intervals]
-) -> _Named:
+def _of_work(prepared: Prepared, graph: RecordedGraph, pieces: Pieces) -> _Named:
     activities, categorised = prepared.trace.activities, prepared.linked.categorised
     row = graph.nodes.row[pieces.node]
     labels, top = names(activities["name"]), categorised.top()
@@ -190,16 +187,14 @@ def _of_work(
     yield from sums.items()
 
 
-def _of_rest(
-    prepared: Prepared, graph: RecordedGraph, pieces: Pieces, _: Mapping[int, Intervals]
-) -> _Named:
+def _of_rest(graph: RecordedGraph, pieces: Pieces) -> _Named:
     """Yield lags by kind; of delays only those that nothing explains are named so."""
     unexplained = graph.is_unexplained[pieces.node] | (pieces.source < 0)
     for kind, mine in groups(pieces.kind):
         if kind != DELAY:
             yield (EDGE_NAMES[kind], ""), int(pieces.ns[mine].sum())
     delays = pieces.kind == DELAY
-    for name, some in ((UNEXPLAINED, unexplained), ("late starts", ~unexplained)):
+    for name, some in ((UNEXPLAINED, unexplained), ("late_start", ~unexplained)):
         yield (name, ""), int(pieces.ns[delays & some].sum())
 
 
@@ -208,7 +203,7 @@ def _of_host(
 ) -> _Named:
     """Yield the time of threads by what they did, as idle time is named."""
     total = int(pieces.ns.sum())
-    parts = _thread_parts(prepared, graph, pieces, without)
+    parts = _thread_parts(graph, pieces, without)
     found = culprits_of(parts, prepared.trace) if len(parts.start_ns) else None
     culprits = found.culprits if found is not None else ()
     known = sum(one.idle_ns for one in culprits) + (found.unexplained_ns if found else 0)
@@ -221,7 +216,7 @@ def _of_host(
 
 
 def _thread_parts(
-    prepared: Prepared, graph: RecordedGraph, pieces: Pieces, without: Mapping[int, Intervals]
+    graph: RecordedGraph, pieces: Pieces, without: Mapping[int, Intervals]
 ) -> GapParts:
     """Return the recorded stretches of threads, of which the last node of each tells the call."""
     nodes = graph.nodes
@@ -240,6 +235,4 @@ def _thread_parts(
     end = np.concatenate([empty, *(one[1] for one in columns)])
     call = np.repeat([one[2] for one in columns] or [0], [len(one[0]) for one in columns] or [0])
     none = np.full(len(start), -1, dtype=np.int64)
-    calls = prepared.trace.calls
-    begun = np.maximum(end, taken(numbers(calls["start_ns"]), call, 0) * 0 + end)
-    return GapParts(start, end, start, end, none, call, begun, begun, 0 * end)
+    return GapParts(start, end, start, end, none, call, end, end, 0 * end)

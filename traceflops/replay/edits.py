@@ -240,7 +240,8 @@ class Changed:
             lag[mine] = np.maximum(lag[mine] - cut * np.minimum(lag[mine], whole) // whole, 0)
         gone = when if value == Value(0) else {}
         without = {
-            one: spans.union(self.without.get(one, Intervals.empty())) for one, spans in gone.items()
+            one: spans.union(self.without.get(one, Intervals.empty()))
+            for one, spans in gone.items()
         }
         world = replace(self.world, lag_ns=lag)
         return replace(self, world=world, without={**self.without, **without})

@@ -112,7 +112,9 @@ class _Recording:
         accounts = self.prepared.accounts.values()
         rows = np.concatenate([account.rows.row for account in accounts])
         activities = self.prepared.trace.activities
-        queue = [numbers(activities[name], ABSENT)[rows] for name in ("device", "process", "stream")]
+        queue = [
+            numbers(activities[name], ABSENT)[rows] for name in ("device", "process", "stream")
+        ]
         order = in_order(*queue, numbers(activities["start_ns"])[rows])
         return rows[order]
 
@@ -250,7 +252,12 @@ class _Recording:
         launch, next_, wait = self.lags
         until = taken(self.end, self.awaited, LONG_AGO)
         limits = [
-            (taken(point, taken(self.points.start_of_call, self.call)), self.called, launch, LAUNCH),
+            (
+                taken(point, taken(self.points.start_of_call, self.call)),
+                self.called,
+                launch,
+                LAUNCH,
+            ),
             (taken(work, self.before), self.free, next_, STREAM),
             (taken(work, self.awaited), until, wait, EVENT),
         ]
@@ -369,16 +376,17 @@ class _Recording:
             late, binds = over[asked] - end, end > begun[asked]
             patience = np.maximum(_LATE_NS, (over - begun)[asked] // _LATE_SHARE)
             fits = (work >= 0) & (late >= -_SKEW_NS) & (~binds | (late <= patience))
-            asked, work, binds, late, end = (one[fits] for one in (asked, work, binds, late, end))
+            asked, work, binds, end = (one[fits] for one in (asked, work, binds, end))
             latest[asked] = np.maximum(latest[asked], end)
-            found.append((asked, work, binds, late, end))
+            found.append((asked, work, binds, end))
         kept = []
-        for asked, work, binds, late, end in found:
+        for asked, work, binds, end in found:
             new = np.append(True, np.diff(work) != 0)[: len(work)]
             mine = np.flatnonzero(new & (~by_time[asked] | (end == latest[asked])))
-            at_once = binds & (late < _CLOSE_NS)
-            guess = (by_time[asked] & ~at_once & ~self.is_only[work])[mine]
-            kept.append((work[mine], self.points.end_of_call[call[asked[mine]]], binds[mine], guess))
+            guess = (by_time[asked] & ~binds & ~self.is_only[work])[mine]
+            kept.append(
+                (work[mine], self.points.end_of_call[call[asked[mine]]], binds[mine], guess)
+            )
         return kept
 
     @cached_property
@@ -497,14 +505,14 @@ def _sorted(edges: Edges, place: IntArray) -> Edges:
     source, target = place[edges.source], place[edges.target]
     kept = np.flatnonzero(source < target)
     kept = kept[np.argsort(target[kept], kind="stable")]
-    return Edges(source[kept], target[kept], *(
-        one[kept] for one in (edges.lag_ns, edges.kind, edges.inferred)
-    ))
+    return Edges(
+        source[kept],
+        target[kept],
+        *(one[kept] for one in (edges.lag_ns, edges.kind, edges.inferred)),
+    )
 
 
-def _last_up_to(
-    group: IntArray, time: IntArray, at_group: IntArray, at_ns: IntArray
-) -> IntArray:
+def _last_up_to(group: IntArray, time: IntArray, at_group: IntArray, at_ns: IntArray) -> IntArray:
     """Return the last of rows by group and time that is of a group and not after a time, or -1."""
     found = np.full(len(at_ns), -1, dtype=np.int64)
     for one, asked in groups(at_group):

@@ -21,8 +21,8 @@ HOST, LAUNCH, STREAM, EVENT, SYNC, HANDOVER, MEETING, VIRTUAL = range(8)
 another, a call waits for the device, a thread for another, ranks for each other; a launch that is
 not recorded."""
 EDGE_NAMES: Final = (
-    *("host", "launch latency", "stream order", "stream wait", "return from a wait"),
-    *("thread hand-over", "other ranks", "unrecorded launch"),
+    *("host", "launch_latency", "stream_order", "stream_wait", "return_from_wait"),
+    *("thread_handover", "other_ranks", "unrecorded_launch"),
 )
 LONG_AGO: Final = -(1 << 61)
 """Before all times, with room for lags."""
@@ -134,48 +134,49 @@ class RecordedGraph:
         return replace(self, edges=self.edges.only(~self.edges.inferred))
 
     @cached_property
-    def _columns(self) -> tuple[IntArray, IntArray, IntArray]:
-        """Return the first and second edge of each node, -1 for none; and those with more."""
+    def _first_two(self) -> tuple[IntArray, IntArray]:
+        """Return the first and second edge of each node, -1 for none."""
         count = np.bincount(self.edges.target, minlength=len(self.nodes.time_ns))
         first = np.cumsum(count) - count
-        one, two = (np.where(count > least, first + least, -1) for least in (0, 1))
-        return one, two, np.flatnonzero(count > 2)
+        return np.where(count > 0, first, -1), np.where(count > 1, first + 1, -1)
+
+    @cached_property
+    def _sources(self) -> list[list[int]]:
+        """Return what each node waits for by these edges, one place later; 0 for nothing."""
+        return [(taken(self.edges.source, edge) + 1).tolist() for edge in self._first_two]
 
     def times(self, world: World) -> IntArray:
         """Return when each node ends: one pass, each node after what it waits for."""
-        one, two, wide = self._columns
-        ends = [LONG_AGO]  # of what waits for nothing; nodes follow, one place later
+        one, two = (taken(world.lag_ns, edge, 0).tolist() for edge in self._first_two)
+        limits = self._limits(world)
+        is_limited = np.zeros(len(one), dtype=np.bool_)
+        is_limited[[*limits]] = True
+        work = (world.dur_ns + world.delay_ns).tolist()
+        ends = [LONG_AGO]  # of what waits for nothing
         add = ends.append
-        columns = [
-            column.tolist()
-            for edge in (one, two)
-            for column in (taken(self.edges.source, edge) + 1, taken(world.lag_ns, edge, 0))
-        ]
-        more = self._more(wide, world.lag_ns)
-        several = np.zeros(len(one), dtype=np.bool_)
-        several[wide] = True
-        cost = (world.dur_ns + world.delay_ns).tolist()
-        rest = (world.floor_ns.tolist(), cost, several.tolist())
-        for a, a_ns, b, b_ns, floor, work, is_wide in zip(*columns, *rest, strict=True):
-            begin = ends[a] + a_ns
-            other = ends[b] + b_ns
-            if other > begin:
-                begin = other
-            if floor > begin:
-                begin = floor
-            if is_wide:
-                begin = max(begin, *(ends[at] + ns for at, ns in more[len(ends) - 1]))
-            add(begin + work)
+        first, second = self._sources
+        columns = (first, one, second, two, work, is_limited.tolist())
+        for source, lag, other, its_lag, takes, limited in zip(*columns, strict=True):
+            begin = ends[source] + lag
+            later = ends[other] + its_lag
+            if later > begin:
+                begin = later
+            if limited:
+                begin = max(begin, *(ends[at] + ns for at, ns in limits[len(ends) - 1]))
+            add(begin + takes)
         return np.array(ends[1:], dtype=np.int64)
 
-    def _more(self, wide: IntArray, lag_ns: IntArray) -> dict[int, list[tuple[int, int]]]:
-        first = np.searchsorted(self.edges.target, wide)
-        stop = np.searchsorted(self.edges.target, wide, side="right")
-        source, lag = self.edges.source + 1, lag_ns
-        return {
-            node: [*zip(source[low:high].tolist(), lag[low:high].tolist(), strict=True)]
-            for node, low, high in zip(wide.tolist(), first.tolist(), stop.tolist(), strict=True)
-        }
+    def _limits(self, world: World) -> dict[int, list[tuple[int, int]]]:
+        """Return what else some nodes wait for: more edges, or a time."""
+        floor = np.flatnonzero(world.floor_ns > LONG_AGO)
+        times = (world.floor_ns[floor] - LONG_AGO).tolist()
+        limits = {node: [(0, ns)] for node, ns in zip(floor.tolist(), times, strict=True)}
+        target = self.edges.target
+        third = np.flatnonzero(target[2:] == target[:-2]) + 2
+        columns = (target[third], self.edges.source[third] + 1, world.lag_ns[third])
+        for node, source, lag in zip(*(column.tolist() for column in columns), strict=True):
+            limits.setdefault(node, []).append((source, lag))
+        return limits
 
     def decisive(self, world: World, time_ns: IntArray) -> IntArray:
         """Return the edge that each node waited for last, -1 where that is none."""

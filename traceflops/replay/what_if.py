@@ -6,7 +6,7 @@ inferred edges are there, and whether what nothing explains moves with the rest 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -17,9 +17,9 @@ from traceflops.attribution import Phases
 from traceflops.errors import UsageError
 from traceflops.ranks import RankReport
 from traceflops.replay.critical_path import (
-    DELAY,
     UNEXPLAINED,
     PathPart,
+    Spans,
     bounds,
     parts_of,
     path,
@@ -27,8 +27,8 @@ from traceflops.replay.critical_path import (
 )
 from traceflops.replay.edits import Changed, Edit, Recorded, apply, parse_edit
 from traceflops.replay.recorded_edges import recorded_graph
-from traceflops.replay.recorded_graph import LONG_AGO, MEETING, RecordedGraph, World
-from traceflops.table import IntArray, exact_sum, numbers
+from traceflops.replay.recorded_graph import MEETING, RecordedGraph, World
+from traceflops.table import BoolArray, IntArray, exact_sum, numbers, taken
 from traceflops.windows import Prepared
 
 _MOST_UNEXPLAINED: Final = 0.05
@@ -88,6 +88,16 @@ class _Way:
     pinned: bool
 
 
+@dataclass(frozen=True, slots=True)
+class _Replayed:
+    """A replay of a changed world, and how long the chosen windows take in it."""
+
+    way: _Way
+    changed: Changed
+    time_ns: IntArray
+    total_ns: int
+
+
 @dataclass(frozen=True)  # without slots, so that there is a place for what is found on demand
 class Replay:
     """A recording ready for questions. Raises UsageError where it does not hold what they need."""
@@ -130,11 +140,11 @@ class Replay:
         """Return whether collectives wait for ranks that are not recorded."""
         return bool(self._waiting(self.graph).any())
 
-    def _waiting(self, graph: RecordedGraph) -> np.ndarray:
+    def _waiting(self, graph: RecordedGraph) -> BoolArray:
         met = np.zeros(len(graph.nodes.time_ns), dtype=np.bool_)
         met[graph.edges.target[graph.edges.kind == MEETING]] = True
-        rows = self.recorded.communicates
-        return (graph.nodes.row >= 0) & rows[np.maximum(graph.nodes.row, 0)] & ~met
+        talks = taken(self.recorded.communicates.astype(np.int8), graph.nodes.row, 0) > 0
+        return np.asarray(talks & ~met)
 
     def _pinned(self, graph: RecordedGraph) -> World:
         """Return the world in which nothing comes earlier that is not known to depend on others."""
@@ -142,24 +152,21 @@ class Replay:
         return World(
             np.where(waiting, 0, world.dur_ns),
             world.lag_ns,
-            world.delay_ns + np.where(waiting, graph.nodes.dur_ns, 0) * 0,
+            world.delay_ns,
             np.where(waiting, graph.nodes.time_ns, world.floor_ns),
         )
 
-    @property
+    @cached_property
     def critical(self) -> tuple[PathPart, ...]:
         """Return what decided the time of the chosen windows, the largest part first."""
-        return self._critical
-
-    @cached_property
-    def _critical(self) -> tuple[PathPart, ...]:
         way = self.ways[0]
-        pieces = path(way.graph, self.spans(way), way.base, way.graph.nodes.time_ns)
+        pieces = path(way.graph, self.spans, way.base, way.graph.nodes.time_ns)
         return parts_of(self.prepared, way.graph, pieces)
 
-    def spans(self, way: _Way):
+    @cached_property
+    def spans(self) -> Spans:
         """Return the stretches of the chosen windows."""
-        return spans_of(self.prepared, way.graph, self.prepared.windows)
+        return spans_of(self.prepared, self.graph, self.prepared.windows)
 
     @cached_property
     def windows(self) -> int:
@@ -168,61 +175,59 @@ class Replay:
 
     def outcome(self, edits: Sequence[Edit]) -> Outcome:
         """Return what edits do together."""
-        before = self._total(self.ways[0], self.ways[0].base)
-        after, worlds = [], []
-        for way in self.ways:
-            changed = Changed(way.graph, self.recorded, way.base)
-            for edit in edits:
-                changed = apply(edit, changed)
-            hidden = changed.is_hidden and not (way.pinned and self.awaits_others)
-            after.append(self._total(way, changed.world, hidden=hidden))
-            worlds.append(changed)
-        least, most = min(after), max(after)
-        doubts = tuple(self._doubts(before, after))
+        replays = [self._replayed(way, edits) for way in self.ways]
+        after = [one.total_ns for one in replays]
+        doubts = tuple(self._doubts(self.before_ns, after))
         return Outcome(
-            tuple(edit.text for edit in edits),
-            before,
-            None if doubts else after[0],
-            least,
-            most,
-            self.windows,
-            self.mfu,
-            self._next(worlds[0], after[0]),
-            doubts,
+            edits=tuple(edit.text for edit in edits),
+            before_ns=self.before_ns,
+            after_ns=None if doubts else after[0],
+            least_ns=min(after),
+            most_ns=max(after),
+            windows=self.windows,
+            mfu=self.mfu,
+            critical=self._next(replays[0]),
+            doubts=doubts,
         )
 
-    def _next(self, changed: Changed, total: int) -> tuple[PathPart, ...]:
+    @cached_property
+    def before_ns(self) -> int:
+        """Return the recorded time of the chosen windows."""
         way = self.ways[0]
+        return exact_sum(self._lengths(way, way.base, way.graph.nodes.time_ns))
+
+    def _replayed(self, way: _Way, edits: Sequence[Edit]) -> _Replayed:
+        changed = Changed(way.graph, self.recorded, way.base)
+        for edit in edits:
+            changed = apply(edit, changed)
         time = way.graph.times(changed.world)
-        pieces = path(way.graph, self.spans(way), changed.world, time)
-        parts = parts_of(self.prepared, way.graph, pieces, changed.without)
-        more = total - sum(one.ns for one in parts)
+        length = self._lengths(way, changed.world, time)
+        if changed.is_hidden and not (way.pinned and self.awaits_others):
+            length = np.maximum(length, self._communication(way))
+        return _Replayed(way, changed, time, exact_sum(length))
+
+    def _lengths(self, way: _Way, world: World, time_ns: IntArray) -> IntArray:
+        start, end, _ = bounds(way.graph, self.spans, world, time_ns)
+        return np.maximum(end - start, 0)
+
+    def _next(self, one: _Replayed) -> tuple[PathPart, ...]:
+        graph, changed = one.way.graph, one.changed
+        pieces = path(graph, self.spans, changed.world, one.time_ns)
+        parts = parts_of(self.prepared, graph, pieces, changed.without)
+        more = one.total_ns - sum(part.ns for part in parts)
         return (PathPart("communication", _LEAST, more), *parts) if more else parts
 
-    def _total(self, way: _Way, world: World, *, hidden: bool = False) -> int:
-        """Return the time of the chosen windows in a replay."""
-        spans = self.spans(way)
-        start, end, _ = bounds(way.graph, spans, world, way.graph.times(world))
-        length = np.maximum(end - start, 0)
-        if hidden:
-            length = np.maximum(length, self._communication(way, spans))
-        return exact_sum(length)
-
-    def _communication(self, way: _Way, spans) -> IntArray:
+    def _communication(self, way: _Way) -> IntArray:
         """Return how long the communication in each stretch takes: it cannot hide in less."""
-        nodes = way.graph.nodes
-        rows = np.flatnonzero(self.recorded.communicates[np.maximum(nodes.row, 0)] & (nodes.row >= 0))
-        begun = nodes.time_ns - nodes.dur_ns
-        start, end, _ = bounds(way.graph, spans, way.graph.as_recorded(), nodes.time_ns)
-        return np.array(
-            [
-                int(nodes.dur_ns[rows][
-                    (nodes.device[rows] == device) & (begun[rows] >= low) & (begun[rows] < high)
-                ].sum())
-                for device, low, high in zip(spans.device, start, end, strict=True)
-            ],
-            dtype=np.int64,
-        )
+        nodes, spans, base = way.graph.nodes, self.spans, way.graph.as_recorded()
+        rows = np.flatnonzero(taken(self.recorded.communicates.astype(np.int8), nodes.row, 0))
+        start, end, _ = bounds(way.graph, spans, base, nodes.time_ns)
+        begun, took, device = (nodes.time_ns - nodes.dur_ns)[rows], nodes.dur_ns[rows], nodes.device
+        sums = [
+            took[(device[rows] == one) & (begun >= low) & (begun < high)].sum()
+            for one, low, high in zip(spans.device, start, end, strict=True)
+        ]
+        return np.array(sums, dtype=np.int64)
 
     def _doubts(self, before: int, after: Sequence[int]) -> Iterator[str]:
         gain = abs(before - after[0])
