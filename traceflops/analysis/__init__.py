@@ -8,6 +8,7 @@ from traceflops.faces import lazy
 
 if TYPE_CHECKING:
     from traceflops.analysis.preparation import prepare, prepare_pair, with_replays
+    from traceflops.analysis.questions import what_if
     from traceflops.analysis.recipe import analysis_of, analyze, listed_jobs, with_removed
     from traceflops.analysis.result import Analysis
     from traceflops.analysis.summaries import (

@@ -15,7 +15,7 @@ import numpy as np
 
 from traceflops.attribution import GapParts, culprits_of
 from traceflops.replay.recorded_graph import EDGE_NAMES, HOST, RecordedGraph, World
-from traceflops.table import BoolArray, IntArray, codes, groups, names
+from traceflops.table import ABSENT, BoolArray, IntArray, codes, groups, joint_codes, names, numbers
 from traceflops.timeline import Intervals, Window
 from traceflops.units import kernel_name
 from traceflops.windows import Prepared
@@ -59,39 +59,63 @@ _PIECES: Final = tuple(Pieces.__dataclass_fields__)
 
 
 @dataclass(frozen=True, slots=True)
-class Spans:
-    """The stretches of chosen windows: from where to where, as nodes and times before these begin.
+class Edge:
+    """Where a stretch of time begins or ends: `ahead_ns` before the first of some nodes begins.
 
-    `last` is -1 where a stretch ends with the last work of its device.
+    Without nodes that is the end of the last work of the device.
     """
 
-    device: IntArray
-    first: IntArray
-    before_ns: IntArray
-    last: IntArray
-    after_ns: IntArray
+    device: int
+    nodes: IntArray
+    ahead_ns: int
+
+    def at(self, graph: RecordedGraph, world: World, time_ns: IntArray) -> tuple[int, int]:
+        """Return when it is in a replay, and the node that decides that."""
+        if len(self.nodes):
+            begun = time_ns[self.nodes] - world.dur_ns[self.nodes]
+            first = int(np.argmin(begun))
+            return int(begun[first]) - self.ahead_ns, int(self.nodes[first])
+        mine = np.flatnonzero(graph.nodes.device == self.device)
+        last = int(mine[np.argmax(time_ns[mine])])
+        return int(time_ns[last]), last
 
 
-def spans_of(
-    prepared: Prepared, graph: RecordedGraph, windows: Mapping[int, tuple[Window, ...]]
-) -> Spans:
-    """Return the stretches of windows that follow each other."""
-    rows = []
-    for device, several in windows.items():
-        account = prepared.accounts[device]
-        for start, end in _stretches(several):
-            first, last = np.searchsorted(account.rows.start_ns, [start, end]).tolist()
-            count = len(account.rows.row)
-            at, to = (
-                int(graph.first_of_row[account.rows.row[place]]) if place < count else -1
-                for place in (first, last)
-            )
-            ahead, behind = (
-                int(account.rows.start_ns[place]) - time if place < count else 0
-                for place, time in ((first, start), (last, end))
-            )
-            rows.append((device, at, ahead, to, behind))
-    return Spans(*np.array(rows, dtype=np.int64).reshape(-1, 5).T)
+Spans = tuple[tuple[Edge, Edge], ...]
+"""The stretches of chosen windows that follow each other: where each begins and ends."""
+
+
+def spans_of(prepared: Prepared, graph: RecordedGraph) -> Spans:
+    """Return the stretches of the chosen windows of all devices."""
+    found = []
+    for device, windows in prepared.windows.items():
+        account, heads = prepared.accounts[device], _heads(prepared, graph, device)
+        for stretch in _stretches(windows):
+            edges = []
+            for time in stretch:
+                place = int(np.searchsorted(account.rows.start_ns, time))
+                rows = account.rows.row[place : place + 1]
+                nodes, ahead = graph.first_of_row[rows], account.rows.start_ns[place : place + 1]
+                several = heads.get(int(nodes[0]), nodes) if len(nodes) else nodes
+                edges.append(Edge(device, several, int(ahead.sum()) - time * len(nodes)))
+            found.append((edges[0], edges[1]))
+    return tuple(found)
+
+
+def _heads(prepared: Prepared, graph: RecordedGraph, device: int) -> dict[int, IntArray]:
+    """Return, by the first node of each step, those that are first in a queue: any may be first.
+
+    A step begins on a device with the first work that was launched in it.
+    """
+    launched_in = prepared.plan.layout.launched_in
+    if launched_in is None:
+        return {}
+    row = prepared.accounts[device].rows.row
+    step = launched_in[row]
+    stream = numbers(prepared.trace.activities["stream"], ABSENT)[row]
+    _, first = np.unique(joint_codes(step, stream), return_index=True)
+    heads = (np.sort(first[rows]) for one, rows in groups(step[first]) if one >= 0)
+    nodes = (graph.first_of_row[row[places]] for places in heads)
+    return {int(some[0]): some for some in nodes}
 
 
 def _stretches(windows: tuple[Window, ...]) -> Iterator[tuple[int, int]]:
@@ -102,22 +126,10 @@ def _stretches(windows: tuple[Window, ...]) -> Iterator[tuple[int, int]]:
     yield from zip(used.start_ns.tolist(), used.end_ns.tolist(), strict=True)
 
 
-def bounds(
-    graph: RecordedGraph, spans: Spans, world: World, time_ns: IntArray
-) -> tuple[IntArray, IntArray, IntArray]:
-    """Return when each stretch begins and ends in a replay, and the node that it ends before."""
-    begun = time_ns - world.dur_ns
-    start = begun[spans.first] - spans.before_ns
-    last = spans.last.copy()
-    ends = np.empty(len(last), dtype=np.int64)
-    for place in range(len(last)):
-        if last[place] >= 0:
-            ends[place] = begun[last[place]] - spans.after_ns[place]
-        else:
-            mine = np.flatnonzero(graph.nodes.device == spans.device[place])
-            last[place] = mine[np.argmax(time_ns[mine])]
-            ends[place] = time_ns[last[place]]
-    return start, ends, last
+def lengths(graph: RecordedGraph, spans: Spans, world: World, time_ns: IntArray) -> list[int]:
+    """Return how long each stretch is in a replay."""
+    ends = ([edge.at(graph, world, time_ns)[0] for edge in span] for span in spans)
+    return [max(end - start, 0) for start, end in ends]
 
 
 def path(graph: RecordedGraph, spans: Spans, world: World, time_ns: IntArray) -> Pieces:
@@ -126,9 +138,9 @@ def path(graph: RecordedGraph, spans: Spans, world: World, time_ns: IntArray) ->
     source = np.append(graph.edges.source, -1)[edge]
     kind = np.append(graph.edges.kind, DELAY)[edge]
     before, times = source.tolist(), time_ns.tolist()
-    start, end, last = bounds(graph, spans, world, time_ns)
     found = [Pieces.of([], [], [], [])]
-    for begin, over, node in zip(start.tolist(), end.tolist(), last.tolist(), strict=True):
+    for first, last in spans:
+        begin, (over, node) = first.at(graph, world, time_ns)[0], last.at(graph, world, time_ns)
         back = _nodes_back(begin, node, before, times)
         worked = time_ns[back] - world.dur_ns[back]
         until = np.where(source[back] >= 0, time_ns[source[back]], begin)

@@ -20,7 +20,7 @@ from traceflops.replay.critical_path import (
     UNEXPLAINED,
     PathPart,
     Spans,
-    bounds,
+    lengths,
     parts_of,
     path,
     spans_of,
@@ -28,7 +28,7 @@ from traceflops.replay.critical_path import (
 from traceflops.replay.edits import Changed, Edit, Recorded, apply, parse_edit
 from traceflops.replay.recorded_edges import recorded_graph
 from traceflops.replay.recorded_graph import MEETING, RecordedGraph, World
-from traceflops.table import BoolArray, IntArray, exact_sum, numbers, taken
+from traceflops.table import BoolArray, IntArray, numbers, taken
 from traceflops.windows import Prepared
 
 _MOST_UNEXPLAINED: Final = 0.05
@@ -166,7 +166,7 @@ class Replay:
     @cached_property
     def spans(self) -> Spans:
         """Return the stretches of the chosen windows."""
-        return spans_of(self.prepared, self.graph, self.prepared.windows)
+        return spans_of(self.prepared, self.graph)
 
     @cached_property
     def windows(self) -> int:
@@ -194,21 +194,17 @@ class Replay:
     def before_ns(self) -> int:
         """Return the recorded time of the chosen windows."""
         way = self.ways[0]
-        return exact_sum(self._lengths(way, way.base, way.graph.nodes.time_ns))
+        return sum(lengths(way.graph, self.spans, way.base, way.graph.nodes.time_ns))
 
     def _replayed(self, way: _Way, edits: Sequence[Edit]) -> _Replayed:
         changed = Changed(way.graph, self.recorded, way.base)
         for edit in edits:
             changed = apply(edit, changed)
         time = way.graph.times(changed.world)
-        length = self._lengths(way, changed.world, time)
+        length = lengths(way.graph, self.spans, changed.world, time)
         if changed.is_hidden and not (way.pinned and self.awaits_others):
-            length = np.maximum(length, self._communication(way))
-        return _Replayed(way, changed, time, exact_sum(length))
-
-    def _lengths(self, way: _Way, world: World, time_ns: IntArray) -> IntArray:
-        start, end, _ = bounds(way.graph, self.spans, world, time_ns)
-        return np.maximum(end - start, 0)
+            length = [*map(max, length, self._communication(way))]
+        return _Replayed(way, changed, time, sum(length))
 
     def _next(self, one: _Replayed) -> tuple[PathPart, ...]:
         graph, changed = one.way.graph, one.changed
@@ -217,17 +213,16 @@ class Replay:
         more = one.total_ns - sum(part.ns for part in parts)
         return (PathPart("communication", _LEAST, more), *parts) if more else parts
 
-    def _communication(self, way: _Way) -> IntArray:
-        """Return how long the communication in each stretch takes: it cannot hide in less."""
-        nodes, spans, base = way.graph.nodes, self.spans, way.graph.as_recorded()
+    def _communication(self, way: _Way) -> Iterator[int]:
+        """Yield how long the communication in each stretch takes: it cannot hide in less."""
+        nodes, base = way.graph.nodes, way.graph.as_recorded()
         rows = np.flatnonzero(taken(self.recorded.communicates.astype(np.int8), nodes.row, 0))
-        start, end, _ = bounds(way.graph, spans, base, nodes.time_ns)
-        begun, took, device = (nodes.time_ns - nodes.dur_ns)[rows], nodes.dur_ns[rows], nodes.device
-        sums = [
-            took[(device[rows] == one) & (begun >= low) & (begun < high)].sum()
-            for one, low, high in zip(spans.device, start, end, strict=True)
-        ]
-        return np.array(sums, dtype=np.int64)
+        took, device = nodes.dur_ns[rows], nodes.device[rows]
+        begun = nodes.time_ns[rows] - took
+        for first, last in self.spans:
+            low, high = (edge.at(way.graph, base, nodes.time_ns)[0] for edge in (first, last))
+            inside = (device == first.device) & (begun >= low) & (begun < high)
+            yield int(took[inside].sum())
 
     def _doubts(self, before: int, after: Sequence[int]) -> Iterator[str]:
         gain = abs(before - after[0])
