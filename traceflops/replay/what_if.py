@@ -16,6 +16,7 @@ import numpy as np
 from traceflops.attribution import Phases
 from traceflops.errors import UsageError
 from traceflops.ranks import RankReport
+from traceflops.replay.changes import Changed, Recorded
 from traceflops.replay.critical_path import (
     UNEXPLAINED,
     PathPart,
@@ -25,7 +26,7 @@ from traceflops.replay.critical_path import (
     path,
     spans_of,
 )
-from traceflops.replay.edits import Changed, Edit, Recorded, apply, parse_edit
+from traceflops.replay.edits import Edit, apply, parse_edit
 from traceflops.replay.recorded_edges import recorded_graph
 from traceflops.replay.recorded_graph import MEETING, RecordedGraph, World
 from traceflops.table import BoolArray, IntArray, numbers, taken
