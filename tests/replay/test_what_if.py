@@ -241,6 +241,7 @@ def test_what_cannot_be_asked_is_refused(edit: str, reason: str) -> None:
     ("path", "reason"),
     [
         ("pytorch/hta_rank_non_gpu.json.gz", "no work of a GPU"),
+        ("pytorch/hta_sampled_rank0.json.gz", "follows from nothing recorded"),
         ("rocprof/v3_json_mi350x_ddp_train.json.gz", "no recorded launch"),
     ],
 )

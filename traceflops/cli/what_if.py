@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -106,13 +106,13 @@ def _lines(answer: WhatIf) -> Iterator[str]:
     yield f"Mean step {mean} over {several(first.windows, 'window')}{mfu}"
     yield ""
     outcomes = [*answer.alone, *([first] if len(answer.alone) > 1 else [])]
-    rows = [("", "step", "gain", "MFU"), *map(_row, outcomes)]
+    rows = [("", "step", "gain", "MFU" if mfu else ""), *map(_row, outcomes)]
     widths = [max(len(row[at]) for row in rows) for at in range(4)]
     widths[0] = max(min(widths[0], width - sum(widths[1:]) - 6), 10)
     for row, one in zip(rows, [None, *outcomes], strict=True):
         yield _columns(row, widths)
         if one is not None:
-            yield _cut(f"  then critical: {_then(one)}", width)
+            yield _fitting("  then critical: ", _then(one), width)
     doubts = dict.fromkeys(doubt for one in outcomes for doubt in one.doubts)
     for doubt in doubts:
         yield from textwrap.wrap(f"A range, not one value: {doubt}.", width)
@@ -141,7 +141,13 @@ def _row(one: Outcome) -> tuple[str, str, str, str]:
     return name, shown(least, most), gain, " to ".join(dict.fromkeys(shares))
 
 
-def _then(one: Outcome) -> str:
+def _fitting(begin: str, parts: Sequence[str], width: int) -> str:
+    """Return a line with as many of the parts as it has room for, at least one."""
+    lines = (begin + ", ".join(parts[:count]) for count in range(len(parts), 1, -1))
+    return next((line for line in lines if len(line) <= width), begin + parts[0] if parts else "")
+
+
+def _then(one: Outcome) -> list[str]:
     """Return what decides the time then, by component."""
     from traceflops.units import percent
 
@@ -150,7 +156,7 @@ def _then(one: Outcome) -> str:
         sums[part.component] += part.ns
     total = max(sums.total(), 1)
     largest = sums.most_common(_NEXT)
-    return ", ".join(f"{_component(name)} {percent(ns / total)}" for name, ns in largest)
+    return [f"{_component(name)} {percent(ns / total)}" for name, ns in largest]
 
 
 def _component(name: str) -> str:

@@ -159,7 +159,7 @@ class RecordedWork:
     @cached_property
     def opens(self) -> BoolArray:
         """Return which are the first of their call in their queue."""
-        return (self.call >= 0) & (taken(self.call, self.before) != self.call)
+        return np.asarray((self.call >= 0) & (taken(self.call, self.before) != self.call))
 
     @cached_property
     def held(self) -> tuple[IntArray, BoolArray]:

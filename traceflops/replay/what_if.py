@@ -30,9 +30,11 @@ from traceflops.replay.edits import Edit, apply, parse_edit
 from traceflops.replay.recorded_edges import recorded_graph
 from traceflops.replay.recorded_graph import MEETING, RecordedGraph, World
 from traceflops.table import BoolArray, IntArray, numbers, taken
+from traceflops.timeline import Intervals
 from traceflops.windows import Prepared
 
 _MOST_UNEXPLAINED: Final = 0.05
+_REFUSED: Final = "what-if needs more than this recording holds"
 _MOST_UNLAUNCHED: Final = 0.5
 _ENOUGH_RECORDED: Final = ("complete", "few missing")
 _LEAST: Final = "(more than there is to hide it under)"
@@ -111,7 +113,7 @@ class Replay:
     def __post_init__(self) -> None:
         """Refuse recordings of which no replay would be true."""
         for reason, hint in _refusals(self.prepared):
-            raise UsageError(f"what-if needs more than this recording holds: {reason}", hint)
+            raise UsageError(f"{_REFUSED}: {reason}", hint)
 
     @cached_property
     def graph(self) -> RecordedGraph:
@@ -225,18 +227,38 @@ class Replay:
             inside = (device == first.device) & (begun >= low) & (begun < high)
             yield int(took[inside].sum())
 
+    @cached_property
+    def unexplained_ns(self) -> int:
+        """Return how much of the time follows from nothing that is recorded."""
+        return sum(one.ns for one in self.critical if one.component == UNEXPLAINED)
+
+    def _late_ns(self) -> Iterator[int]:
+        """Yield, by stretch, in how much of it work that nothing explains had not yet begun."""
+        graph, base = self.graph, self.ways[0].base
+        nodes, late = graph.nodes, np.flatnonzero(graph.is_unexplained)
+        begun = (nodes.time_ns - nodes.dur_ns)[late]
+        for first, last in self.spans:
+            low, high = (edge.at(graph, base, nodes.time_ns)[0] for edge in (first, last))
+            mine = nodes.device[late] == first.device
+            waits = Intervals.of((begun - graph.delay_ns[late])[mine], begun[mine])
+            yield waits.within(low, high).length_ns
+
     def _doubts(self, before: int, after: Sequence[int]) -> Iterator[str]:
         gain = abs(before - after[0])
         if self.awaits_others and max(after) - min(after) > 0:
             yield "other ranks, for which its collectives wait, are not recorded"
         elif 2 * (max(after) - min(after)) > gain and gain:
             yield "inferred dependencies change more than half of the gain"
-        unexplained = sum(one.ns for one in self.critical if one.component == UNEXPLAINED)
-        if unexplained > _MOST_UNEXPLAINED * before:
-            yield f"{100 * unexplained / before:.0f} % of the time is not explained"
+        if self.unexplained_ns > _MOST_UNEXPLAINED * before:
+            yield f"{100 * self.unexplained_ns / before:.0f} % of the time is not explained"
 
     def what_if(self, edits: Sequence[str]) -> WhatIf:
         """Return what edits do, each alone and all together."""
+        if 2 * sum(self._late_ns()) > self.before_ns:
+            reason = "most of the time follows from nothing recorded"
+            raise UsageError(
+                f"{_REFUSED}: {reason}", "record all GPU work and the calls of the CPU"
+            )
         parsed = [parse_edit(text) for text in edits]
         alone = tuple(self.outcome([edit]) for edit in parsed)
         together = alone[0] if len(alone) == 1 else self.outcome(parsed)
