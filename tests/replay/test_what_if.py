@@ -130,7 +130,7 @@ def test_half_the_work_gains_between_its_shares_of_the_new_and_the_old_path(edit
     analysis = analysis_of(RunConfig(**config))
     assert analysis.prepared is not None
     replay = Replay(analysis.prepared, analysis.ranks, None, None)
-    one = replay._replayed(replay.ways[0], [parse_edit(edit)])
+    one = replay.replayed(replay.ways[0], [parse_edit(edit)])
     base, graph = one.way.base, one.way.graph
     changed = one.changed.world
     halved = base.dur_ns != changed.dur_ns

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 EXAMPLES = (
     "traceflops what-if trace.json.gz data_input=0",
-    "traceflops what-if trace.json.gz kernel:softmax/2 sync=0 launch_latency=5us",
-    "traceflops what-if ranks/ 'rank 4=median' communication=hidden --json",
+    "traceflops what-if trace.json.gz kernel:softmax/2 launch_latency=5us",
+    "traceflops what-if ranks/ 'rank 3=median' communication=hidden --json",
 )
 SCHEMA = "traceflops.what-if/1"
 _MOST = 8

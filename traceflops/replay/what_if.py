@@ -83,7 +83,7 @@ class WhatIf:
 
 
 @dataclass(frozen=True, slots=True)
-class _Way:
+class Way:
     """One way to take what is not certain: a graph, and the world of the recording."""
 
     graph: RecordedGraph
@@ -92,10 +92,10 @@ class _Way:
 
 
 @dataclass(frozen=True, slots=True)
-class _Replayed:
+class Replayed:
     """A replay of a changed world, and how long the chosen windows take in it."""
 
-    way: _Way
+    way: Way
     changed: Changed
     time_ns: IntArray
     total_ns: int
@@ -126,13 +126,13 @@ class Replay:
         return Recorded(self.prepared, self.phases)
 
     @cached_property
-    def ways(self) -> tuple[_Way, ...]:
+    def ways(self) -> tuple[Way, ...]:
         """Return all ways to take what is not certain; the first is the likely one."""
         graphs = [self.graph]
         if self.graph.edges.inferred.any():
             graphs.append(self.graph.recorded_only)
         return tuple(
-            _Way(graph, self._pinned(graph) if pinned else graph.as_recorded(), pinned)
+            Way(graph, self._pinned(graph) if pinned else graph.as_recorded(), pinned)
             for pinned in (False, True)
             for graph in graphs
             if not pinned or graph.is_unexplained.any() or self.awaits_others
@@ -178,7 +178,7 @@ class Replay:
 
     def outcome(self, edits: Sequence[Edit]) -> Outcome:
         """Return what edits do together."""
-        replays = [self._replayed(way, edits) for way in self.ways]
+        replays = [self.replayed(way, edits) for way in self.ways]
         after = [one.total_ns for one in replays]
         doubts = tuple(self._doubts(self.before_ns, after))
         return Outcome(
@@ -199,7 +199,8 @@ class Replay:
         way = self.ways[0]
         return sum(lengths(way.graph, self.spans, way.base, way.graph.nodes.time_ns))
 
-    def _replayed(self, way: _Way, edits: Sequence[Edit]) -> _Replayed:
+    def replayed(self, way: Way, edits: Sequence[Edit]) -> Replayed:
+        """Return a replay with edits."""
         changed = Changed(way.graph, self.recorded, way.base)
         for edit in edits:
             changed = apply(edit, changed)
@@ -207,16 +208,16 @@ class Replay:
         length = lengths(way.graph, self.spans, changed.world, time)
         if changed.is_hidden and not (way.pinned and self.awaits_others):
             length = [*map(max, length, self._communication(way))]
-        return _Replayed(way, changed, time, sum(length))
+        return Replayed(way, changed, time, sum(length))
 
-    def _next(self, one: _Replayed) -> tuple[PathPart, ...]:
+    def _next(self, one: Replayed) -> tuple[PathPart, ...]:
         graph, changed = one.way.graph, one.changed
         pieces = path(graph, self.spans, changed.world, one.time_ns)
         parts = parts_of(self.prepared, graph, pieces, changed.without)
         more = one.total_ns - sum(part.ns for part in parts)
         return (PathPart("communication", _LEAST, more), *parts) if more else parts
 
-    def _communication(self, way: _Way) -> Iterator[int]:
+    def _communication(self, way: Way) -> Iterator[int]:
         """Yield how long the communication in each stretch takes: it cannot hide in less."""
         nodes, base = way.graph.nodes, way.graph.as_recorded()
         rows = np.flatnonzero(taken(self.recorded.communicates.astype(np.int8), nodes.row, 0))
