@@ -24,10 +24,10 @@ from traceflops import Analysis, UsageError, analyze, read, what_if
 from traceflops.analysis.preparation import prepare
 from traceflops.ranks import rank_report
 from traceflops.replay import Replay
-from traceflops.replay.critical_path import WORK, path
+from traceflops.replay.critical_path import WORK, Edge, lengths, path
 from traceflops.replay.edits import parse_edit
 from traceflops.replay.recorded_edges import recorded_graph
-from traceflops.replay.recorded_graph import RecordedGraph
+from traceflops.replay.recorded_graph import RecordedGraph, World
 from traceflops.table import numbers
 from traceflops.windows import Selection, parse_steps
 
@@ -131,19 +131,21 @@ def test_half_the_work_gains_between_its_shares_of_the_new_and_the_old_path(edit
     assert analysis.prepared is not None
     replay = Replay(analysis.prepared, analysis.ranks, None, None)
     one = replay.replayed(replay.ways[0], [parse_edit(edit)])
-    base, graph = one.way.base, one.way.graph
-    changed = one.changed.world
-    halved = base.dur_ns != changed.dur_ns
+    graph, base, world = one.way.graph, one.way.base, one.changed.world
+    mine, times = base.dur_ns != world.dur_ns, graph.nodes.time_ns
+    device = int(graph.nodes.device[np.argmax(np.where(graph.nodes.row >= 0, times, 0))])
+    whole = ((Edge(device, np.array([0]), 10**15), Edge(device, np.empty(0, np.int64), 0)),)
 
-    def on_path(world: Any, times: Any) -> int:
-        pieces = path(graph, replay.spans, world, times)
-        mine = (pieces.kind == WORK) & halved[pieces.node]
-        return int(pieces.ns[mine].sum())
+    def on_path(some: World, ends: Any) -> int:
+        pieces = path(graph, whole, some, ends)
+        return int(pieces.ns[(pieces.kind == WORK) & mine[pieces.node]].sum())
 
-    gain = replay.before_ns - one.total_ns
-    rounding = int(halved.sum())
-    assert gain <= on_path(base, graph.nodes.time_ns) / 2 + rounding
-    assert gain >= on_path(changed, one.time_ns) - rounding
+    (before,), (after,) = (
+        lengths(graph, whole, some, ends) for some, ends in ((base, times), (world, one.time_ns))
+    )
+    rounding = int(mine.sum())
+    assert before - after <= on_path(base, times) / 2 + rounding
+    assert before - after >= on_path(world, one.time_ns) - rounding
 
 
 @pytest.mark.parametrize("cuda_sync", [False, True])

@@ -129,7 +129,7 @@ class Changed:
     def with_work(self, nodes: BoolArray, dur_ns: IntArray) -> Changed:
         """Return the same with other durations of some work; what takes no time is not there."""
         world, edges = self.world, self.graph.edges
-        gone = nodes & (dur_ns == 0)
+        gone = nodes & (dur_ns == 0) & (world.dur_ns > 0)
         into = gone[edges.target] & (edges.kind == STREAM)
         return replace(
             self,

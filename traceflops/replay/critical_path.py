@@ -81,15 +81,15 @@ class Edge:
 
 
 Spans = tuple[tuple[Edge, Edge], ...]
-"""The stretches of chosen windows that follow each other: where each begins and ends."""
+"""Stretches of time: where each begins and ends."""
 
 
-def spans_of(prepared: Prepared, graph: RecordedGraph) -> Spans:
-    """Return the stretches of the chosen windows of all devices."""
+def spans_of(prepared: Prepared, graph: RecordedGraph, *, joined: bool = True) -> Spans:
+    """Return the chosen windows of all devices, or with `joined` those that follow each other."""
     found = []
     for device, windows in prepared.windows.items():
         account, heads = prepared.accounts[device], _heads(prepared, graph, device)
-        for stretch in _stretches(windows):
+        for stretch in _stretches(windows) if joined else _each(windows):
             edges = []
             for time in stretch:
                 place = int(np.searchsorted(account.rows.start_ns, time))
@@ -126,10 +126,14 @@ def _stretches(windows: tuple[Window, ...]) -> Iterator[tuple[int, int]]:
     yield from zip(used.start_ns.tolist(), used.end_ns.tolist(), strict=True)
 
 
+def _each(windows: tuple[Window, ...]) -> Iterator[tuple[int, int]]:
+    return ((one.start_ns, one.end_ns) for one in windows if one.used)
+
+
 def lengths(graph: RecordedGraph, spans: Spans, world: World, time_ns: IntArray) -> list[int]:
     """Return how long each stretch is in a replay."""
     ends = ([edge.at(graph, world, time_ns)[0] for edge in span] for span in spans)
-    return [max(end - start, 0) for start, end in ends]
+    return [end - start for start, end in ends]
 
 
 def path(graph: RecordedGraph, spans: Spans, world: World, time_ns: IntArray) -> Pieces:

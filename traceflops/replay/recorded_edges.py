@@ -172,7 +172,7 @@ class _Recording:
             lag = np.minimum(usual, work.start - since)
             ready = np.maximum(ready, np.where(source >= 0, since + lag, LONG_AGO))
             yield _edges(source, self.begin, lag, kind, guess)
-        late = work.start - ready > _JITTER_NS
+        late = work.start - ready > np.maximum(launch, _JITTER_NS)
         yield self._by_time(np.flatnonzero(late & (held < 0)))
         yield self._virtual(np.flatnonzero(late & (work.call < 0) & (work.before >= 0)))
 

@@ -38,7 +38,7 @@ _ENOUGH: Final = 8
 
 def typical(group: IntArray, values: IntArray, known: BoolArray, otherwise: int) -> IntArray:
     """Return, per row, the median of the known values of its group; of all where they are few."""
-    overall = int(np.median(values[known])) if known.sum() >= _ENOUGH else otherwise
+    overall = int(np.median(values[known])) if known.any() else otherwise
     found = np.full(len(values), overall, dtype=np.int64)
     for one, rows in groups(group[known]):
         if len(rows) >= _ENOUGH:

@@ -93,12 +93,17 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """A replay of a changed world, and how long the chosen windows take in it."""
+    """A replay of a changed world, and how long each chosen window takes in it."""
 
     way: Way
     changed: Changed
     time_ns: IntArray
-    total_ns: int
+    windows_ns: tuple[int, ...]
+
+    @property
+    def total_ns(self) -> int:
+        """Return the time of all chosen windows."""
+        return sum(self.windows_ns)
 
 
 @dataclass(frozen=True)  # without slots, so that there is a place for what is found on demand
@@ -172,6 +177,11 @@ class Replay:
         return spans_of(self.prepared, self.graph)
 
     @cached_property
+    def window_spans(self) -> Spans:
+        """Return the chosen windows, each by itself."""
+        return spans_of(self.prepared, self.graph, joined=False)
+
+    @cached_property
     def windows(self) -> int:
         """Return how many windows are chosen."""
         return sum(one.used for several in self.prepared.windows.values() for one in several)
@@ -205,10 +215,10 @@ class Replay:
         for edit in edits:
             changed = apply(edit, changed)
         time = way.graph.times(changed.world)
-        length = lengths(way.graph, self.spans, changed.world, time)
+        length = lengths(way.graph, self.window_spans, changed.world, time)
         if changed.is_hidden and not (way.pinned and self.awaits_others):
             length = [*map(max, length, self._communication(way))]
-        return Replayed(way, changed, time, sum(length))
+        return Replayed(way, changed, time, tuple(length))
 
     def _next(self, one: Replayed) -> tuple[PathPart, ...]:
         graph, changed = one.way.graph, one.changed
@@ -218,12 +228,12 @@ class Replay:
         return (PathPart("communication", _LEAST, more), *parts) if more else parts
 
     def _communication(self, way: Way) -> Iterator[int]:
-        """Yield how long the communication in each stretch takes: it cannot hide in less."""
+        """Yield how long the communication of each window takes: it cannot hide in less."""
         nodes, base = way.graph.nodes, way.graph.as_recorded()
         rows = np.flatnonzero(taken(self.recorded.communicates.astype(np.int8), nodes.row, 0))
         took, device = nodes.dur_ns[rows], nodes.device[rows]
         begun = nodes.time_ns[rows] - took
-        for first, last in self.spans:
+        for first, last in self.window_spans:
             low, high = (edge.at(way.graph, base, nodes.time_ns)[0] for edge in (first, last))
             inside = (device == first.device) & (begun >= low) & (begun < high)
             yield int(took[inside].sum())
