@@ -191,7 +191,7 @@ def test_a_trace_worked_out_by_hand() -> None:
     """Two kernels in a queue, then one that the host launches late."""
     works = (
         ("a", 0, 5_000, 100_000),
-        ("b", 10_000, 105_000, 50_000),
+        ("b", 10_000, 106_000, 50_000),
         ("c", 400_000, 405_000, 20_000),
     )
     analysis = analyze(trace_of(**launched(*works)))
@@ -200,7 +200,7 @@ def test_a_trace_worked_out_by_hand() -> None:
     shorter = what_if(analysis, "kernel:c/2").together
     assert (shorter.before_ns, shorter.after_ns) == (420_000, 410_000)
     longer = what_if(analysis, "kernel:a*5").together
-    assert longer.after_ns == 500_000 + 50_000 + 1_000 + 20_000  # c goes 1 us after b
+    assert longer.after_ns == 500_000 + 1_000 + 50_000 + 1_000 + 20_000  # 1 us apart, as b was
 
 
 def test_a_real_pair_with_and_without_loader_workers() -> None:
