@@ -40,7 +40,7 @@ def main() -> None:
     rows = [*_medians(shared), *_pair(shared), *_planted(), _speed()]
     lines = ["| measure | goal | measured |", "|---|---|---|"]
     lines += [f"| {' | '.join(row)} |" for row in rows]
-    table = "\n".join(lines)
+    table = re.sub(r"(\d)%", r"\1 %", "\n".join(lines))
     text = PAGE.read_text(encoding="utf-8")
     PAGE.write_text(_TABLE.sub(rf"\g<1>\n{table}\n\n\g<2>", text), encoding="utf-8")
 

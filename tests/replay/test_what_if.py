@@ -49,7 +49,7 @@ CASES: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any], str]] = {
     "products": (
         {"gemm_percent": 31, "sync_each_step": True},
         {"gemm_percent": 62},
-        "kernel:gemm|nvjet|sm90_xmma/2",
+        "kernel:compute/gemm/2",
     ),
     "launches": (
         {"launch_latency_ns": 40_000, "sync_each_step": True, "host_op_ns": 20_000},

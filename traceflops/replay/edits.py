@@ -95,7 +95,7 @@ _WORDS: Final = {"communication": ("hidden",), "recompute": ("off",), "rank": ("
 
 def _compiled(pattern: str) -> re.Pattern[str]:
     try:
-        return re.compile(pattern)
+        return re.compile(pattern, re.IGNORECASE)
     except re.error as error:
         raise UsageError(f"no regular expression: {pattern!r} ({error})", _HELP) from None
 
@@ -112,8 +112,11 @@ def apply(edit: Edit, changed: Changed) -> Changed:
 
 def _kernel(edit: Edit, changed: Changed) -> Changed:
     search = _compiled(edit.target.partition(":")[2]).search
-    rows = matching(changed.recorded.prepared.trace.activities["name"], search)
-    return _scaled(edit, changed, changed.work_of(rows), "no kernel or copy has such a name")
+    linked = changed.recorded.prepared.linked
+    told = [search(f"{one.top}/{one.sub}") is not None for one in linked.categorised.categories]
+    rows = matching(linked.trace.activities["name"], search)
+    rows |= np.array([*told, False])[linked.categorised.category]
+    return _scaled(edit, changed, changed.work_of(rows), "no kernel or copy is called so")
 
 
 def _scaled(edit: Edit, changed: Changed, nodes: BoolArray, nothing: str) -> Changed:
@@ -130,7 +133,7 @@ def _check(known: bool, edit: Edit, reason: str) -> None:
 def _on_host(edit: Edit, changed: Changed) -> Changed:
     pattern = FACTS[_HOST[edit.target]] if edit.target in _HOST else edit.target.partition(":")[2]
     when = changed.recorded.named_on_host(_compiled(pattern).search)
-    _check(bool(when), edit, "no call, operator, range or function of the host has such a name")
+    _check(bool(when), edit, "no call, operator, range or function of the host is called so")
     assert edit.value is not None
     return changed.with_host(when, edit.value)
 
