@@ -32,11 +32,13 @@ from traceflops.replay.recorded_graph import (
     RecordedGraph,
 )
 from traceflops.replay.recorded_work import CLOSE_NS, USUAL_LAUNCH_NS, RecordedWork, before_in
-from traceflops.table import BoolArray, IntArray, groups, in_order, taken
+from traceflops.table import ABSENT, BoolArray, IntArray, groups, in_order, taken
 from traceflops.windows import Prepared
 
 _LEAST_CAP_NS: Final = 20_000
 _JITTER_NS: Final = 2_000
+_AT_ONCE: Final = 3
+"""What starts within so many usual gaps of a queue follows at once."""
 _ENDLESS: Final = int(np.iinfo(np.int64).max)
 
 
@@ -166,7 +168,7 @@ class _Recording:
         ready = np.full(len(work.row), LONG_AGO, dtype=np.int64)
         for source, since, usual, kind, guess in (
             (called, work.called, launch, LAUNCH, False),
-            (work.before, work.free, next_, STREAM, False),
+            (work.before, work.free, next_, STREAM, work.stream == ABSENT),
             (held, until, wait, EVENT, is_guess),
         ):
             lag = np.minimum(usual, work.start - since)
@@ -177,7 +179,10 @@ class _Recording:
         yield self._virtual(np.flatnonzero(late & (work.call < 0) & (work.before >= 0)))
 
     def _by_time(self, asked: IntArray) -> Edges:
-        """Return waits for other queues that no record tells of: what ended right before."""
+        """Return waits for other queues that no record tells of: what ended right before.
+
+        Work of which the queue is not known, and that follows at once, was in that one.
+        """
         work = self.work
         order = np.lexsort((work.end, work.device))
         known = work.device[order], work.end[order]
@@ -185,7 +190,8 @@ class _Recording:
         gap = work.start[asked] - taken(work.end, other, LONG_AGO)
         fits = (gap <= CLOSE_NS) & (taken(work.queue, other) != work.queue[asked])
         lag = np.minimum(work.lags[2][asked], gap)
-        return _edges(np.where(fits, other, -1), self.begin[asked], lag, EVENT, True)
+        at_once = (work.stream[asked] == ABSENT) & (gap <= _AT_ONCE * work.lags[1][asked])
+        return _edges(np.where(fits, other, -1), self.begin[asked], lag, EVENT, ~at_once)
 
     def _virtual(self, asked: IntArray) -> Edges:
         """Return launches of work that has none, by the last point of its process before it."""

@@ -35,6 +35,7 @@ from traceflops.windows import Prepared
 
 _MOST_UNEXPLAINED: Final = 0.05
 _REFUSED: Final = "what-if needs more than this recording holds"
+_WITH_CALLS: Final = "record the calls of the CPU, too"
 _MOST_UNLAUNCHED: Final = 0.5
 _ENOUGH_RECORDED: Final = ("complete", "few missing")
 _LEAST: Final = "(more than there is to hide it under)"
@@ -293,4 +294,6 @@ def _refusals(prepared: Prepared) -> Iterator[tuple[str, str]]:
     unlaunched = prepared.linked.links.call_of_activity[rows] < 0
     time = numbers(trace.activities["dur_ns"])[rows]
     if time[unlaunched].sum() > _MOST_UNLAUNCHED * time.sum():
-        yield "most GPU work has no recorded launch", "record the calls of the CPU, too"
+        yield "most GPU work has no recorded launch", _WITH_CALLS
+    elif not numbers(trace.calls["dur_ns"]).any():
+        yield "launches have no calls of the CPU, only their moments", _WITH_CALLS
