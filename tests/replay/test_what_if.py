@@ -13,9 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import traceflops
-from sample_traces.config import RunConfig
+from sample_traces.config import RunConfig, on_mi300x
 from sample_traces.emit_pytorch import write_pytorch
 from sample_traces.kineto_options import KinetoOptions
+from sample_traces.nsight.formats import WRITERS as NSIGHT
+from sample_traces.nsight.options import NsightOptions
+from sample_traces.rocprof.formats import WRITERS as ROCPROF
+from sample_traces.rocprof.options import RocprofOptions
 from sample_traces.simulate import simulate
 from tests.build import launched, trace_of
 from tests.conftest import examples, shared_file
@@ -163,6 +167,37 @@ def test_what_is_predicted_is_what_is_simulated(name: str, cuda_sync: bool) -> N
     assert not outcome.doubts
 
 
+WRITERS = {
+    "nsys 2026": (NSIGHT["nsys 2026"], NsightOptions(markers="all"), RunConfig),
+    "v2 csv": (ROCPROF["v2 csv"], RocprofOptions(markers="all"), on_mi300x),
+    "v3 json": (ROCPROF["v3 json"], RocprofOptions(markers="all"), on_mi300x),
+    "v1 csv": (ROCPROF["v1 csv"], RocprofOptions(), on_mi300x),
+}
+
+
+def as_written(name: str, **settings: Any) -> Analysis:
+    """Return the analysis of a run in another format."""
+    write, options, config = WRITERS[name]
+    with TemporaryDirectory() as folder:
+        write(simulate(config(**{**SMALL, **STALL, **settings})), Path(folder), options)
+        steps = parse_steps("1:2") if settings else None
+        return analyze(read([folder]), Selection(steps=steps))
+
+
+@pytest.mark.parametrize("name", ["nsys 2026", "v2 csv", "v3 json"])
+def test_other_formats_tell_enough(name: str) -> None:
+    settings: dict[str, Any] = {"copy_stream": True, "sync_each_step": True}
+    outcome = what_if(as_written(name, **settings), "data_input=601ns").together
+    truth = as_written(name, **settings, data_stall_ns=1)  # 600 ns are its range's own
+    assert outcome.windows == truth.windows_used
+    assert outcome.after_ns == pytest.approx(used_ns(truth), rel=1e-3)
+
+
+def test_moments_of_launches_are_too_little() -> None:
+    with pytest.raises(UsageError, match="only their moments"):
+        what_if(as_written("v1 csv"), "kernel:./2")
+
+
 def test_the_parts_of_a_path_add_up() -> None:
     answer = what_if(loading(), "data_input=0", "kernel:gemm|nvjet/2", "sync=0")
     assert sum(part.ns for part in answer.critical) == answer.together.before_ns
@@ -201,6 +236,23 @@ def test_a_trace_worked_out_by_hand() -> None:
     assert (shorter.before_ns, shorter.after_ns) == (420_000, 410_000)
     longer = what_if(analysis, "kernel:a*5").together
     assert longer.after_ns == 500_000 + 1_000 + 50_000 + 1_000 + 20_000  # 1 us apart, as b was
+
+
+def test_a_recomputation_that_is_off_takes_neither_kernels_nor_operators() -> None:
+    """A backward pass forms its input again for 40 us, which keeps its thread for 30 us."""
+    node = "autograd::engine::evaluate_function: CheckpointFunctionBackward"
+    works = launched(("again", 20_000, 25_000, 40_000), ("gradient", 50_000, 66_000, 100_000))
+    ops = [
+        {"name": node, "start_ns": 10_000, "dur_ns": 60_000},
+        {"name": node.split()[-1], "start_ns": 11_000, "dur_ns": 58_000},
+        {"name": "aten::linear", "start_ns": 15_000, "dur_ns": 30_000, "sequence": 7},
+    ]
+    works["calls"].insert(0, {"start_ns": 0, "correlation": 9})
+    works["activities"].insert(0, {"name": "x", "start_ns": 5_000, "correlation": 9})
+    outcome = what_if(analyze(trace_of(**works, ops=ops)), "recompute=off").together
+    assert outcome.before_ns == 166_000 - 5_000
+    # The second launch comes 30 us earlier and takes 5 us, as the first two did.
+    assert outcome.after_ns == 20_000 + 5_000 + 100_000 - 5_000
 
 
 def test_a_real_pair_with_and_without_loader_workers() -> None:

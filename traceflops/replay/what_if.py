@@ -29,7 +29,7 @@ from traceflops.replay.critical_path import (
 from traceflops.replay.edits import Edit, apply, parse_edit
 from traceflops.replay.recorded_edges import recorded_graph
 from traceflops.replay.recorded_graph import MEETING, RecordedGraph, World
-from traceflops.table import BoolArray, IntArray, numbers, taken
+from traceflops.table import BoolArray, IntArray, groups, numbers, taken
 from traceflops.timeline import Intervals
 from traceflops.windows import Prepared
 
@@ -231,13 +231,13 @@ class Replay:
     def _communication(self, way: Way) -> Iterator[int]:
         """Yield how long the communication of each window takes: it cannot hide in less."""
         nodes, base = way.graph.nodes, way.graph.as_recorded()
-        rows = np.flatnonzero(taken(self.recorded.communicates.astype(np.int8), nodes.row, 0))
-        took, device = nodes.dur_ns[rows], nodes.device[rows]
-        begun = nodes.time_ns[rows] - took
+        talks = np.flatnonzero(taken(self.recorded.communicates.astype(np.int8), nodes.row, 0))
+        of_device = {one: talks[rows] for one, rows in groups(nodes.device[talks])}
         for first, last in self.window_spans:
             low, high = (edge.at(way.graph, base, nodes.time_ns)[0] for edge in (first, last))
-            inside = (device == first.device) & (begun >= low) & (begun < high)
-            yield int(took[inside].sum())
+            mine = of_device.get(first.device, talks[:0])
+            begun = nodes.time_ns[mine] - nodes.dur_ns[mine]
+            yield int(nodes.dur_ns[mine][(begun >= low) & (begun < high)].sum())
 
     @cached_property
     def unexplained_ns(self) -> int:
