@@ -1,6 +1,6 @@
 """What replays predict: the recording itself, what is simulated with the change, a real pair."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -167,7 +167,7 @@ def test_what_is_predicted_is_what_is_simulated(name: str, cuda_sync: bool) -> N
     assert not outcome.doubts
 
 
-WRITERS = {
+WRITERS: Mapping[str, tuple[Callable[..., object], Any, Callable[..., RunConfig]]] = {
     "nsys 2026": (NSIGHT["nsys 2026"], NsightOptions(markers="all"), RunConfig),
     "v2 csv": (ROCPROF["v2 csv"], RocprofOptions(markers="all"), on_mi300x),
     "v3 json": (ROCPROF["v3 json"], RocprofOptions(markers="all"), on_mi300x),
@@ -204,8 +204,18 @@ def test_the_parts_of_a_path_add_up() -> None:
     for one in (*answer.alone, answer.together):
         assert sum(part.ns for part in one.critical) == one.after_ns
         assert all(part.ns > 0 for part in one.critical)
+    assert sum(answer.ranks.values()) == answer.together.before_ns
     assert answer.critical[0].component == "data_input"
     assert "data_input" not in {part.component for part in answer.together.critical}
+
+
+def test_the_path_goes_through_the_slow_rank() -> None:
+    slow = {"ranks": 3, "straggler_rank": 1, "straggler_percent": 150, "sync_each_step": True}
+    answer = what_if(analysis_of(RunConfig(**{**SMALL, **slow})))
+    (rank, ns), *_ = answer.ranks.items()
+    assert rank == 1
+    assert ns > 0.6 * answer.together.before_ns
+    assert answer.together.after_ns == answer.together.before_ns  # nothing is changed
 
 
 def test_edits_together_gain_more_than_any_alone() -> None:

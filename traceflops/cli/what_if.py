@@ -69,6 +69,7 @@ def what_if_object(answer: WhatIf) -> dict[str, Any]:
         "before_ns": answer.together.before_ns,
         "mfu": answer.together.mfu,
         "critical": _parts(answer.critical),
+        "ranks": [{"rank": rank, "ns": ns} for rank, ns in answer.ranks.items()],
         "alone": [_outcome(one) for one in answer.alone],
         "together": _outcome(answer.together),
     }
@@ -121,6 +122,10 @@ def _lines(answer: WhatIf) -> Iterator[str]:
     for part in answer.critical[:_MOST]:
         share = percent(part.ns / max(first.before_ns, 1))
         yield _cut(f"  {share:>7}  {_words(part)}", width)
+    if len(answer.ranks) > 1:
+        total = max(sum(answer.ranks.values()), 1)
+        ranks = [f"rank {rank} {percent(ns / total)}" for rank, ns in answer.ranks.items()]
+        yield _fitting("  on ", ranks, width)
 
 
 def _row(one: Outcome) -> tuple[str, str, str, str]:

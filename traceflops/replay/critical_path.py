@@ -187,6 +187,16 @@ def parts_of(
     return tuple(PathPart(*key, ns) for key, ns in ordered if ns)
 
 
+def ranks_of(prepared: Prepared, graph: RecordedGraph, pieces: Pieces) -> dict[int, int]:
+    """Return the time of a path by rank, that with most time first; of known ranks only."""
+    sums: Counter[int] = Counter()
+    for process, mine in groups(graph.nodes.process[pieces.node]):
+        rank = prepared.trace.ranks[process] if process >= 0 else None
+        if rank is not None:
+            sums[rank] += int(pieces.ns[mine].sum())
+    return dict(sums.most_common())
+
+
 _Named = Iterator[tuple[tuple[str, str], int]]
 
 

@@ -137,6 +137,12 @@ class _Recording:
         return Nodes(
             time_ns=time[order],
             dur_ns=(time - begun)[order],
+            process=column(
+                np.concatenate([work, self.arrival, self.point]),
+                np.concatenate(
+                    [self.work.process, self.work.process[self.meetings.member], points.process]
+                ),
+            ),
             row=column(work, self.work.row),
             device=column(work, self.work.device),
             thread=column(self.point, points.thread),

@@ -34,11 +34,13 @@ class Nodes:
 
     Of the host (`row` is -1): `thread` is its number, `at_ns` its recorded time there, `call` the
     row of a call, -1 for none. Of work: `row` is its activity, `dur_ns` how long it takes once it
-    has begun, `cap_ns` up to when a delay is an ordinary one. `time_ns` is on one clock.
+    has begun, `cap_ns` up to when a delay is an ordinary one. `time_ns` is on one clock. `process` is
+    -1 where ranks meet.
     """
 
     time_ns: IntArray
     dur_ns: IntArray
+    process: IntArray
     row: IntArray
     device: IntArray
     thread: IntArray

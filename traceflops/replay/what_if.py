@@ -6,7 +6,7 @@ inferred edges are there, and whether what nothing explains moves with the rest 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -20,10 +20,12 @@ from traceflops.replay.changes import Changed, Recorded
 from traceflops.replay.critical_path import (
     UNEXPLAINED,
     PathPart,
+    Pieces,
     Spans,
     lengths,
     parts_of,
     path,
+    ranks_of,
     spans_of,
 )
 from traceflops.replay.edits import Edit, apply, parse_edit
@@ -75,12 +77,14 @@ class Outcome:
 class WhatIf:
     """Edits each alone, in the order given, and all together; and what is critical as recorded.
 
-    The parts of `critical` add up to `before_ns` of every outcome.
+    The parts of `critical` add up to `before_ns` of every outcome, and so does its time by rank in
+    `ranks` where all ranks are known.
     """
 
     alone: tuple[Outcome, ...]
     together: Outcome
     critical: tuple[PathPart, ...]
+    ranks: Mapping[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,9 +172,11 @@ class Replay:
     @cached_property
     def critical(self) -> tuple[PathPart, ...]:
         """Return what decided the time of the chosen windows, the largest part first."""
-        way = self.ways[0]
-        pieces = path(way.graph, self.spans, way.base, way.graph.nodes.time_ns)
-        return parts_of(self.prepared, way.graph, pieces)
+        return parts_of(self.prepared, self.graph, self._path)
+
+    @cached_property
+    def _path(self) -> Pieces:
+        return path(self.graph, self.spans, self.ways[0].base, self.graph.nodes.time_ns)
 
     @cached_property
     def spans(self) -> Spans:
@@ -274,7 +280,8 @@ class Replay:
         parsed = [parse_edit(text) for text in edits]
         alone = tuple(self.outcome([edit]) for edit in parsed)
         together = alone[0] if len(alone) == 1 else self.outcome(parsed)
-        return WhatIf(alone, together, self.critical)
+        ranks = ranks_of(self.prepared, self.graph, self._path)
+        return WhatIf(alone, together, self.critical, ranks)
 
 
 def _refusals(prepared: Prepared) -> Iterator[tuple[str, str]]:
