@@ -34,8 +34,8 @@ class Nodes:
 
     Of the host (`row` is -1): `thread` is its number, `at_ns` its recorded time there, `call` the
     row of a call, -1 for none. Of work: `row` is its activity, `dur_ns` how long it takes once it
-    has begun, `cap_ns` up to when a delay is an ordinary one. `time_ns` is on one clock. `process` is
-    -1 where ranks meet.
+    has begun, `cap_ns` up to when a delay is an ordinary one. `time_ns` is on one clock, `process`
+    is -1 where ranks meet.
     """
 
     time_ns: IntArray
