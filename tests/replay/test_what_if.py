@@ -323,5 +323,16 @@ def test_ranks_that_are_not_recorded_leave_a_range() -> None:
     assert any("other ranks" in doubt for doubt in outcome.doubts)
 
 
+def test_ranks_that_are_left_out_leave_a_range_too() -> None:
+    config = {**SMALL, **STALL, "ranks": 3}
+    with TemporaryDirectory() as folder:
+        paths = list(write_pytorch(simulate(RunConfig(**config)), Path(folder), stem="r{rank}"))
+        analysis = analyze(read([str(path) for path in paths[:2]]))
+    outcome = what_if(analysis, "data_input=0").together
+    assert outcome.after_ns is None
+    assert outcome.least_ns < outcome.before_ns
+    assert any("other ranks" in doubt for doubt in outcome.doubts)
+
+
 def test_the_name_is_offered() -> None:
     assert traceflops.what_if is what_if

@@ -1,6 +1,7 @@
 """What a run would take if parts of it were different: the replay of recorded operations.
 
-Takes operations of the workers of a job; gives times of steps, and what slow workers cost.
+Takes a prepared trace and edits; gives the time of its steps, and what decides it. Also takes
+operations of the workers of a job; gives what slow workers cost.
 """
 
 from __future__ import annotations

@@ -157,7 +157,8 @@ class Replay:
         met = np.zeros(len(graph.nodes.time_ns), dtype=np.bool_)
         met[graph.edges.target[graph.edges.kind == MEETING]] = True
         talks = taken(self.recorded.communicates.astype(np.int8), graph.nodes.row, 0) > 0
-        return np.asarray(talks & ~met)
+        is_partial = self.ranks is not None and self.ranks.partial
+        return np.asarray(talks & (~met | is_partial))
 
     def _pinned(self, graph: RecordedGraph) -> World:
         """Return the world in which nothing comes earlier that is not known to depend on others."""
