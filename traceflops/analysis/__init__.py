@@ -8,6 +8,7 @@ from traceflops.faces import lazy
 
 if TYPE_CHECKING:
     from traceflops.analysis.preparation import prepare, prepare_pair, with_replays
+    from traceflops.analysis.questions import what_if
     from traceflops.analysis.rank_summary import (
         RankSummary,
         decoded,
