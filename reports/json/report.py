@@ -84,7 +84,7 @@ def report_object(analysis: Analysis) -> dict[str, Any]:
     return {
         **report_head(analysis, SCHEMA),
         "verdict": asdict(analysis.verdict),
-        "findings": [asdict(finding) for finding in analysis.findings],
+        "findings": [asdict(finding) for finding in analysis.diagnosis],
         "total": _account(analysis.total),
         "utilisation": measured_object(analysis.measured),
         "devices": [_device(device) for device in analysis.devices],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from traceflops.analysis.result import Analysis
 from traceflops.errors import UsageError
-from traceflops.replay import Replay, WhatIf
+from traceflops.replay import WhatIf
 
 
 def what_if(analysis: Analysis, *edits: str) -> WhatIf:
@@ -13,9 +13,6 @@ def what_if(analysis: Analysis, *edits: str) -> WhatIf:
     docs/replay.md lists what can be asked. Raises UsageError where an edit is none, or the
     recording does not hold what it takes to answer.
     """
-    if analysis.of_no_job or analysis.prepared is None:
+    if analysis.of_no_job or analysis.replay is None:
         raise UsageError("what-if needs one recording", "choose one with --job, not a summary")
-    measured = analysis.measured
-    mfu = float(measured.mfu) if measured.mfu is not None else None
-    phases = measured.executed.phases
-    return Replay(analysis.prepared, analysis.ranks, phases, mfu).what_if(edits)
+    return analysis.replay.what_if(edits)

@@ -40,9 +40,10 @@ from traceflops.attribution import (
     synchronisations,
 )
 from traceflops.devices import JobReport
-from traceflops.findings import Verdict
+from traceflops.findings import Verdict, diagnosed
 from traceflops.mfu import NO_SERVING, Serving, activity_flops
 from traceflops.ranks import Collective, RankReport
+from traceflops.replay import Replay
 from traceflops.table import Note, Source
 from traceflops.timeline import Account, Components, Gap
 from traceflops.windows import DeviceReport, Selection, StepChoice
@@ -118,6 +119,23 @@ class Analysis:
         if self.prepared is None:
             return None
         return attributed_work(self.prepared.as_launched, activity_flops(self.measured.executed))
+
+    @cached_property
+    def replay(self) -> Replay | None:
+        """Return the recording ready for questions, None of summaries.
+
+        Raises UsageError where it does not hold what they need.
+        """
+        if self.prepared is None:
+            return None
+        mfu = self.measured.mfu
+        phases = self.measured.executed.phases
+        return Replay(self.prepared, self.ranks, phases, None if mfu is None else float(mfu))
+
+    @cached_property
+    def diagnosis(self) -> tuple[Finding, ...]:
+        """Return the causes with what each gains, the best first; then the other findings."""
+        return diagnosed(self)
 
     @property
     def of_no_job(self) -> bool:

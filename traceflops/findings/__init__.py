@@ -1,6 +1,6 @@
-"""What takes the time, the largest first, and the verdict in a sentence. One rule per file.
+"""What takes the time, what to fix first, and the verdict in a sentence. One subject per file.
 
-Takes accounts, tables and utilisation; gives findings with shares of the step time.
+Takes accounts, tables and utilisation; gives findings with shares of the step time, and with gains.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from traceflops.faces import lazy
 
 if TYPE_CHECKING:
+    from traceflops.findings.diagnosis import diagnosed
     from traceflops.findings.finding import Finding, Verdict
     from traceflops.findings.late_rank import (
         late_rank_findings,

@@ -1,9 +1,12 @@
-"""One statement of a report, with its size and where its evidence stands."""
+"""One statement of a report: its size, evidence, remedy and gain; and what rules say."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Final, Literal
+
+Owner = Literal["yours", "framework", "library", "input pipeline", "cluster"]
+Level = Literal["high", "medium", "low"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +28,102 @@ WORTH_SAYING: Final = _LEAST["low"]
 
 
 @dataclass(frozen=True, slots=True)
+class Gain:
+    """By how much a step gets shorter, in ns; `point_ns` is None where no single figure is sure."""
+
+    low_ns: int
+    high_ns: int
+    point_ns: int | None
+
+    @property
+    def expected_ns(self) -> int:
+        """Return what findings are sorted by: the point, or the middle."""
+        return (self.low_ns + self.high_ns) // 2 if self.point_ns is None else self.point_ns
+
+    @property
+    def sure_ns(self) -> int:
+        """Return what a priority is by: the point, or the least."""
+        return self.low_ns if self.point_ns is None else self.point_ns
+
+
+@dataclass(frozen=True, slots=True)
+class MfuRange:
+    """MFU after a remedy, 0 to 1."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Confidence:
+    """How sure a finding is, and why."""
+
+    level: Level
+    reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of evidence: a kernel, function or call, its time in all chosen windows, its count.
+
+    The count is None where it is not known.
+    """
+
+    name: str
+    time_ns: int
+    count: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """Where a cause shows: in code, on a rank, in a stretch of time. None where it does not."""
+
+    file: str | None = None
+    line: int | None = None
+    module: str | None = None
+    rank: int | None = None
+    start_ns: int | None = None
+    end_ns: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """What a rule says of a recording, before its gain is known.
+
+    `edits` are those of what-if that stand for the remedy: all together, or without the first where
+    the recording cannot answer that. `on_path` are the components of the critical path that the
+    cause is part of. The gain is at most their time there, unless the remedy `frees` work from
+    waiting. `partly` stands for a remedy that does less: the gain is between both. `after` are
+    edits for another cause that is mended before. `doubts` are reasons to be less sure.
+    """
+
+    rule: str
+    title: str
+    sentence: str
+    share: float
+    owner: Owner
+    remedy: str
+    evidence: tuple[str, ...]
+    rows: tuple[Row, ...] = ()
+    where: Where = Where()
+    edits: tuple[str, ...] = ()
+    on_path: frozenset[str] = frozenset()
+    frees: bool = False
+    partly: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Finding:
     """One statement, by the rule that made it.
 
     `share` is the part of the device time it is about. `mfu_without` is what MFU would be if that
     time were not spent: the most that mending it can gain; None where MFU is not known exactly.
     `evidence` names the sections of a report that show it, the best first.
+
+    A finding with a cause also says whose it is, the remedy and, by replay, what that alone gains
+    per step: None where the recording cannot tell, for the reasons of its confidence.
     """
 
     rule: str
@@ -39,6 +132,15 @@ class Finding:
     share: float
     mfu_without: float | None
     evidence: tuple[str, ...]
+    title: str = ""
+    priority: Severity = "low"
+    owner: Owner | None = None
+    remedy: str = ""
+    gain: Gain | None = None
+    mfu_after: MfuRange | None = None
+    confidence: Confidence | None = None
+    rows: tuple[Row, ...] = ()
+    where: Where = Where()
 
 
 def severity_of(share: float) -> Severity | None:

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from traceflops.attribution import CLASSES, REMEDIES
-from traceflops.findings.finding import Finding, severity_of
+from traceflops.findings.finding import Candidate, Finding, Row, Where, severity_of
 from traceflops.table import exact_sums
 from traceflops.units import capitalized, duration, function_name, listed, percent, plural
 
 if TYPE_CHECKING:
+    from traceflops.findings.case import Case
     from traceflops.ranks import RankReport, SlowRank, Waits
 
 RULE: Final = "late-rank"
@@ -118,6 +119,38 @@ def late_rank_findings(ranks: RankReport | None) -> Iterator[Finding]:
     if severity is not None:
         why, remedy = late_rank_reason(ranks.slow)
         yield Finding(RULE, severity, f"{sentence} {why} {remedy}", share, None, ("ranks",))
+
+
+def late_rank(case: Case) -> Iterator[Candidate]:
+    """Give a candidate where waiting for one rank costs much."""
+    for one in late_rank_findings(case.ranks):
+        assert case.ranks is not None
+        assert case.ranks.slow is not None
+        slow = case.ranks.slow
+        why, remedy = late_rank_reason(slow)
+        yield Candidate(
+            rule=RULE,
+            title=capitalized(
+                f"{_some('rank', slow.ranks)} {'is' if len(slow.ranks) == 1 else 'are'} late"
+            ),
+            sentence=f"{late_rank_sentence(case.ranks)} {why}",
+            share=one.share,
+            owner="cluster" if slow.cause == "slow_clock" else "yours",
+            remedy=remedy,
+            evidence=one.evidence,
+            rows=(Row(slow.label, slow.lost_ns_per_step * case.ranks.cycles.count),)
+            * bool(slow.label),
+            where=Where(rank=slow.rank),
+            edits=slow_rank_edits(case.ranks),
+            frees=True,
+        )
+
+
+def slow_rank_edits(ranks: RankReport | None) -> tuple[str, ...]:
+    """Return the edits with which no rank is late, where waiting for them costs much."""
+    if ranks is None or ranks.slow is None or not late_rank_sentence(ranks):
+        return ()
+    return tuple(f"rank {rank}=median" for rank in ranks.slow.ranks)
 
 
 def late_rank_reason(slow: SlowRank) -> tuple[str, str]:

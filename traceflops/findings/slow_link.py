@@ -6,10 +6,11 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from traceflops.findings.finding import Finding, Severity, severity_of
+from traceflops.findings.finding import Candidate, Finding, Row, Severity, severity_of
 from traceflops.units import duration, listed, significant
 
 if TYPE_CHECKING:
+    from traceflops.findings.case import Case
     from traceflops.ranks import LinkRate, RankReport
 
 RULE: Final = "slow-link"
@@ -32,6 +33,24 @@ def slow_link_findings(ranks: RankReport | None) -> Iterator[Finding]:
         rate, lost_ns, share, severity = worst
         sentence = f"{_sentence(rate)} That costs {duration(lost_ns)}. {SLOW_LINK_REMEDY}"
         yield Finding(RULE, severity, sentence, share, None, ("ranks",))
+
+
+def slow_link(case: Case) -> Iterator[Candidate]:
+    """Give a candidate where the transfers of one group cost much more than those of its like."""
+    worst = _worst(case.ranks)
+    if worst is not None:
+        rate, lost_ns, share, _ = worst
+        yield Candidate(
+            rule=RULE,
+            title="A link is slow",
+            sentence=f"{_sentence(rate)} That costs {duration(lost_ns)}.",
+            share=share,
+            owner="cluster",
+            remedy=SLOW_LINK_REMEDY,
+            evidence=("ranks",),
+            rows=(Row(f"{rate.kind} of ranks {listed(sorted(rate.members))}", lost_ns),),
+            on_path=frozenset({"communication"}),
+        )
 
 
 def _worst(ranks: RankReport | None) -> tuple[LinkRate, int, float, Severity] | None:

@@ -12,6 +12,7 @@ from traceflops.faces import lazy
 
 if TYPE_CHECKING:
     from traceflops.replay.critical_path import PathPart
+    from traceflops.replay.edits import parse_edit
     from traceflops.replay.job_graph import JobGraph, Layout
     from traceflops.replay.straggler_metrics import straggler
     from traceflops.replay.what_if import Outcome, Replay, WhatIf

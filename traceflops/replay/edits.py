@@ -1,8 +1,8 @@
 """What is asked: edits of a recording as text, and the world that each makes.
 
 An edit is a target and what becomes of it: `kernel:softmax/2`, `data_input=0`, `sync=0`,
-`launch_latency=5us`, `communication=hidden`, `recompute=off`, `rank 4=median`. A time or 0 replaces
-that of each, `/2` divides it, `*2` multiplies it.
+`sync:Memcpy=0`, `eager_overhead=0`, `launch_latency=5us`, `communication=hidden`, `recompute=off`,
+`rank 4=median`. A time or 0 replaces that of each, `/2` divides it, `*2` multiplies it.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from traceflops.table import (
     numbers,
     taken,
 )
+from traceflops.timeline import Intervals
 from traceflops.windows import parse_duration
 
 _EDIT: Final = re.compile(r"(?s)(.+)([=/*])([^=/*]+)")
@@ -48,6 +49,9 @@ _HOST: Final[Mapping[str, str]] = {
     "memory_alloc": "allocates",
 }
 """Targets on the host by the fact that names tell of them."""
+_NOT_EAGER: Final = "|".join(
+    f"(?:{FACTS[fact]})" for fact in (*_HOST.values(), "waits_for_device", "copies")
+)
 _HELP: Final = (
     "write e.g. 'kernel:softmax/2', 'host:aten::cat=0', 'data_input=0', 'sync=0', "
     "'launch_latency=5us', 'communication=hidden', 'recompute=off' or 'rank 4=median'"
@@ -138,9 +142,25 @@ def _on_host(edit: Edit, changed: Changed) -> Changed:
     return changed.with_host(when, edit.value)
 
 
+def _eager(edit: Edit, changed: Changed) -> Changed:
+    """Return a world with other times of operators, but for what has a target of its own."""
+    recorded, ops = changed.recorded, changed.recorded.prepared.trace.ops
+    apart = recorded.named_on_host(re.compile(_NOT_EAGER).search)
+    when = {
+        thread: spans.subtract(apart.get(thread, Intervals.empty()))
+        for thread, spans in recorded.on_host([(ops, np.arange(ops.num_rows))]).items()
+    }
+    _check(bool(when), edit, "no operator was recorded")
+    assert edit.value is not None
+    return changed.with_host(when, edit.value)
+
+
 def _sync(edit: Edit, changed: Changed) -> Changed:
     edges, nodes = changed.graph.edges, changed.graph.nodes
     waits = edges.kind == SYNC
+    if pattern := edit.target.partition(":")[2]:
+        called = matching(changed.recorded.prepared.trace.calls["name"], _compiled(pattern).search)
+        waits &= taken(called.astype(np.int8), nodes.call[edges.target], 0) > 0
     _check(bool(waits.any()), edit, "no call that waits for the device was recorded")
     _check(edit.value == Value(0), edit, "a wait can only go: sync=0")
     ends = np.zeros(len(nodes.time_ns), dtype=np.bool_)
@@ -246,6 +266,7 @@ _APPLIED: Final[Mapping[str, Callable[[Edit, Changed], Changed]]] = {
     "kernel": _kernel,
     "host": _on_host,
     **dict.fromkeys(_HOST, _on_host),
+    "eager_overhead": _eager,
     "sync": _sync,
     "launch_latency": _launch_latency,
     "communication": _communication,

@@ -271,13 +271,17 @@ class Replay:
         if self.unexplained_ns > _MOST_UNEXPLAINED * before:
             yield f"{100 * self.unexplained_ns / before:.0f} % of the time is not explained"
 
-    def what_if(self, edits: Sequence[str]) -> WhatIf:
-        """Return what edits do, each alone and all together."""
+    def check(self) -> None:
+        """Raise UsageError where too little of the time follows from what is recorded."""
         if 2 * sum(self._late_ns()) > self.before_ns:
             reason = "most of the time follows from nothing recorded"
             raise UsageError(
                 f"{_REFUSED}: {reason}", "record all GPU work and the calls of the CPU"
             )
+
+    def what_if(self, edits: Sequence[str]) -> WhatIf:
+        """Return what edits do, each alone and all together."""
+        self.check()
         parsed = [parse_edit(text) for text in edits]
         alone = tuple(self.outcome([edit]) for edit in parsed)
         together = alone[0] if len(alone) == 1 else self.outcome(parsed)

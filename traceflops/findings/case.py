@@ -1,0 +1,100 @@
+"""What rules read: the fields of an analysis, and the thresholds of each rule."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from traceflops.attribution import HostBound, IdleCulprits
+    from traceflops.findings.finding import Finding
+    from traceflops.mfu import Measurement
+    from traceflops.ranks import RankReport
+    from traceflops.replay import Replay
+    from traceflops.table import Note, Source
+    from traceflops.timeline import Account, Gap
+    from traceflops.windows import Prepared, State, StepChoice
+
+
+class Case(Protocol):
+    """The analysis that findings are about. `replay` raises UsageError where there is none."""
+
+    @property
+    def source(self) -> Source:
+        """Return where the trace came from."""
+
+    @property
+    def steps(self) -> StepChoice:
+        """Return how steps were chosen."""
+
+    @property
+    def total(self) -> Account:
+        """Return the time of the chosen windows of all devices."""
+
+    @property
+    def measured(self) -> Measurement:
+        """Return FLOPs, bytes and MFU."""
+
+    @property
+    def idle(self) -> IdleCulprits:
+        """Return what the host did in idle time."""
+
+    @property
+    def host_bound(self) -> HostBound | None:
+        """Return whether the host is fast enough."""
+
+    @property
+    def ranks(self) -> RankReport | None:
+        """Return who waits for whom."""
+
+    @property
+    def notes(self) -> tuple[Note, ...]:
+        """Return what was repaired, dropped or assumed."""
+
+    @property
+    def recorded(self) -> State:
+        """Return whether launches have device records."""
+
+    @property
+    def prepared(self) -> Prepared | None:
+        """Return the recording itself."""
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """Return what takes the time."""
+
+    @property
+    def windows_used(self) -> int:
+        """Return how many windows are chosen."""
+
+    @property
+    def on_host(self) -> bool:
+        """Return whether all work is on the CPU."""
+
+    @property
+    def replay(self) -> Replay | None:
+        """Return the recording ready for what-if."""
+
+    def gaps(self, most: int = 10) -> tuple[Gap, ...]:
+        """Return the longest gaps of all devices."""
+
+
+@cache
+def thresholds() -> Mapping[str, Mapping[str, float]]:
+    """Return the named thresholds of all rules."""
+    text = files(__package__).joinpath("thresholds.toml").read_text(encoding="utf-8")
+    return tomllib.loads(text)
+
+
+def limit(rule: str, name: str) -> float:
+    """Return one threshold of a rule."""
+    return thresholds()[rule][name]
+
+
+def share_of_window(case: Case, time_ns: int) -> float:
+    """Return a time as a share of the chosen windows of all devices."""
+    window_ns = case.total.components.window_ns
+    return time_ns / window_ns if window_ns else 0.0

@@ -1,0 +1,235 @@
+"""What to fix first: what rules say of a recording, with the gain of each by replay.
+
+Only what the critical path leaves standing is replayed: nothing gains more than its time there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from traceflops.errors import UsageError
+from traceflops.findings.case import limit, share_of_window, thresholds
+from traceflops.findings.device_work import exposed_communication, matrix_rate, memory_bandwidth
+from traceflops.findings.finding import (
+    Candidate,
+    Confidence,
+    Finding,
+    Gain,
+    Level,
+    MfuRange,
+    Severity,
+    severity_of,
+)
+from traceflops.findings.idle_causes import idle_causes
+from traceflops.findings.late_rank import late_rank
+from traceflops.findings.slow_link import slow_link
+from traceflops.findings.trace_health import trace_health
+from traceflops.replay import parse_edit
+from traceflops.table import is_one_of
+from traceflops.units import percent
+
+if TYPE_CHECKING:
+    from traceflops.findings.case import Case
+    from traceflops.replay import Outcome, Replay
+
+Rule = Callable[["Case"], Iterator[Candidate]]
+RULES: Final[tuple[Rule, ...]] = (
+    idle_causes,
+    exposed_communication,
+    late_rank,
+    slow_link,
+    memory_bandwidth,
+    matrix_rate,
+)
+_TITLES: Final = {
+    "loss-communication": "Exposed communication",
+    "loss-idle": "Idle time",
+    "loss-memory": "Memory work",
+    "loss-inefficiency": "Compute below peak",
+    "loss-recompute": "Recomputation",
+    "loss-overcompute": "Work on masks and padding",
+    "uneven-steps": "Uneven steps",
+}
+_LEVELS: Final[tuple[Level, ...]] = ("high", "medium", "low")
+
+
+@dataclass(frozen=True, slots=True)
+class _Scales:
+    """What gains are measured with: a replay or None with the reason, and the doubts of all."""
+
+    replay: Replay | None
+    refusal: str
+    doubts: tuple[str, ...]
+    strengths: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Worth:
+    """What a remedy gains, what a replay says of it, and why that is not sure."""
+
+    gain: Gain
+    outcome: Outcome
+    mfu_after: MfuRange | None
+    doubts: tuple[str, ...]
+
+
+def diagnosed(case: Case) -> tuple[Finding, ...]:
+    """Return what rules find, that with the largest gain first; then other findings by share."""
+    if not case.windows_used or case.on_host or case.recorded not in ("complete", "few missing"):
+        return (*case.findings, *trace_health(case))
+    scales = _scales(case)
+    found = [one for rule in RULES for each in rule(case) if (one := _weighed(each, scales))]
+    found.sort(key=lambda one: (-_expected(one), -one.share))
+    causes = {one.rule for one in found}
+    others = [_titled(one) for one in case.findings if one.rule not in causes]
+    healthy = _nothing(case) if all(one.priority == "low" for one in found) else ()
+    return (*healthy, *found, *others, *trace_health(case))
+
+
+def _expected(finding: Finding) -> int:
+    return finding.gain.expected_ns if finding.gain is not None else -1
+
+
+def _titled(finding: Finding) -> Finding:
+    return replace(finding, title=_TITLES.get(finding.rule, finding.rule))
+
+
+def _scales(case: Case) -> _Scales:
+    replay, refusal = None, "single ranks are not in summaries"
+    try:
+        replay = case.replay
+        if replay is not None:
+            replay.check()
+    except UsageError as error:
+        replay, refusal = None, str(error)
+    weak: list[str] = []
+    strong: list[str] = []
+    if case.prepared is not None:
+        marks = case.prepared.trace.marks
+        has_stacks = bool(is_one_of(marks["kind"], "python").any())
+        (strong if has_stacks else weak).append(
+            "recorded with Python stacks" if has_stacks else "recorded without Python stacks"
+        )
+    if len(case.steps.used) < 2:
+        weak.append("one step only" if case.steps.used else "no steps")
+    else:
+        strong.append(f"{len(case.steps.used)} steps")
+    return _Scales(replay, refusal, tuple(weak), tuple(strong))
+
+
+def _weighed(one: Candidate, scales: _Scales) -> Finding | None:
+    """Return a finding with its gain, None where the critical path leaves too little of it."""
+    replay = scales.replay
+    if replay is None:
+        return _finding(one, scales, None, (scales.refusal,))
+    bound_ns = sum(part.ns for part in replay.critical if part.component in one.on_path)
+    if not one.frees and one.on_path and bound_ns < limit("priority", "low") * replay.before_ns:
+        return None
+    try:
+        found = _worth(one, replay)
+    except UsageError as error:
+        why = str(error)
+    else:
+        if found is not None:
+            return _finding(one, scales, found, ())
+        why = "no change of the recording stands for the remedy"
+    if not bound_ns:
+        return _finding(one, scales, None, (why,))
+    bounded = (why, "the gain is at most its time on the critical path")
+    gain = Gain(0, -(-bound_ns // max(replay.windows, 1)), None)
+    return replace(_finding(one, scales, None, bounded), gain=gain)
+
+
+def _worth(one: Candidate, replay: Replay) -> _Worth | None:
+    """Return what the remedy gains, None where no edit stands for it."""
+    if not one.edits:
+        return None
+    before = _outcome(one.after, (), replay) if one.after else None
+    whole = _outcome(one.after, one.edits, replay)
+    part = _outcome(one.after, one.partly, replay) if one.partly else whole
+    least, most = (before.least_ns, before.most_ns) if before else (whole.before_ns,) * 2
+    point = before.after_ns if before else whole.before_ns
+    is_sure = point is not None and whole.after_ns is not None and not one.partly
+    windows = max(whole.windows, 1)
+    gain = Gain(
+        (least - max(whole.most_ns, part.most_ns)) // windows,
+        -((min(whole.least_ns, part.least_ns) - most) // windows),
+        round((point - whole.after_ns) / windows) if is_sure else None,  # type: ignore
+    )
+    doubts = [f"on top of {text}" for text in one.after]
+    doubts += ["the remedy may take only half of it away"] * bool(one.partly)
+    return _Worth(gain, whole, _mfu(gain, whole), (*doubts, *whole.doubts))
+
+
+def _outcome(after: Sequence[str], edits: Sequence[str], replay: Replay) -> Outcome:
+    """Return what edits do, without the first where the recording cannot answer it."""
+    try:
+        return replay.outcome([parse_edit(text) for text in (*after, *edits)])
+    except UsageError:
+        if len(edits) < 2:
+            raise
+        return replay.outcome([parse_edit(text) for text in (*after, *edits[1:])])
+
+
+def _mfu(gain: Gain, outcome: Outcome) -> MfuRange | None:
+    before = outcome.before_ns / max(outcome.windows, 1)
+    if outcome.mfu is None or gain.high_ns >= before:
+        return None
+    return MfuRange(
+        outcome.mfu * before / (before - gain.low_ns),
+        outcome.mfu * before / (before - gain.high_ns),
+    )
+
+
+def _finding(
+    one: Candidate, scales: _Scales, found: _Worth | None, why: tuple[str, ...]
+) -> Finding:
+    doubts = (*scales.doubts, *one.doubts, *why, *(found.doubts if found else ()))
+    unsure = len(doubts) + (found is None or found.gain.point_ns is None)
+    return Finding(
+        rule=one.rule,
+        severity=severity_of(one.share) or "low",
+        sentence=one.sentence,
+        share=one.share,
+        mfu_without=None,
+        evidence=one.evidence,
+        title=one.title,
+        priority=_priority(found) if found else "low",
+        owner=one.owner,
+        remedy=one.remedy,
+        gain=found.gain if found else None,
+        mfu_after=found.mfu_after if found else None,
+        confidence=Confidence(_LEVELS[min(unsure, 2)], (*scales.strengths, *doubts)),
+        rows=one.rows,
+        where=one.where,
+    )
+
+
+def _priority(found: _Worth) -> Severity:
+    """Return the priority by the share of a step that is surely gained."""
+    before = found.outcome.before_ns
+    share = found.gain.sure_ns * found.outcome.windows / before if before else 0.0
+    levels = thresholds()["priority"]
+    return next((name for name in _LEVELS if share >= levels[name]), "low")
+
+
+def _nothing(case: Case) -> tuple[Finding, ...]:
+    """Return that nothing stands out, where the GPU is hardly idle or only communicating."""
+    components = case.total.components
+    share = share_of_window(case, components.idle_ns + components.communication_ns)
+    if share > limit("nothing-stands-out", "most_share"):
+        return ()
+    allowed = f"The run is within {percent(share)} of what its kernels allow."
+    return (
+        Finding(
+            rule="nothing-stands-out",
+            severity="low",
+            sentence=f"Nothing stands out: {allowed[0].lower()}{allowed[1:]}",
+            share=share,
+            mfu_without=None,
+            evidence=("components",),
+            title="Nothing stands out",
+        ),
+    )
