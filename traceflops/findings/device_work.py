@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from traceflops.findings.case import Case
     from traceflops.mfu import KernelRow
 
-_MOST_ROWS, _LONGEST_NAME = 5, 160
+_MOST_ROWS, _MOST_EDITS, _LONGEST_NAME = 3, 20, 160
 _OVERLAP: Final = (
     "Overlap it with the backward pass: DistributedDataParallel with smaller bucket_cap_mb and "
     "gradient_as_bucket_view=True, or FSDP with backward_prefetch=BackwardPrefetch.BACKWARD_PRE."
@@ -43,7 +43,9 @@ def exposed_communication(case: Case) -> Iterator[Candidate]:
         edits=("communication=hidden",),
         on_path=frozenset({"communication"}),
         frees=True,
+        partly=("communication*1",),
         after=slow_rank_edits(case.ranks),
+        doubts=("there may be nothing to hide some of it under",),
     )
 
 
@@ -63,7 +65,7 @@ _BANDWIDTH: Final = _Far(
     "memory-bandwidth",
     "memory",
     "Memory kernels are far below bandwidth",
-    "memory bandwidth",
+    "what bandwidth allows",
     "framework",
     "Fuse them, for example with torch.compile; make their tensors contiguous and large enough.",
 )
@@ -71,7 +73,7 @@ _RATE: Final = _Far(
     "matrix-rate",
     "compute",
     "Matrix products are far below the peak rate",
-    "the peak rate",
+    "what rate and bandwidth allow",
     "library",
     "Pad dimensions to multiples of 64 and use bfloat16; update the BLAS library or let "
     'torch.compile(mode="max-autotune") choose kernels.',
@@ -96,8 +98,8 @@ def _far(case: Case, kind: _Far) -> Iterator[Candidate]:
         if row.category.top == kind.component and 0 < (part := _reached(case, row)) < poor
     ]
     reached.sort(key=lambda one: -one[0].sum_ns * (1 - one[1] / good))
-    chosen = reached[:_MOST_ROWS]
-    time_ns = sum(row.sum_ns for row, _ in chosen)
+    chosen = reached[:_MOST_EDITS]
+    time_ns = sum(row.sum_ns for row, _ in chosen[:_MOST_ROWS])
     share = share_of_window(case, time_ns)
     if share < limit(kind.rule, "least_share"):
         return
@@ -113,7 +115,7 @@ def _far(case: Case, kind: _Far) -> Iterator[Candidate]:
         owner=kind.owner,
         remedy=kind.remedy,
         evidence=("kernels", "roofline"),
-        rows=tuple(_row(row) for row, _ in chosen),
+        rows=tuple(_row(row) for row, _ in chosen[:_MOST_ROWS]),
         edits=tuple(
             rf"kernel:^{re.escape(row.name)}(\.kd)?$*{part / good:.4f}" for row, part in chosen
         ),

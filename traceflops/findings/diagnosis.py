@@ -67,10 +67,9 @@ class _Scales:
 
 @dataclass(frozen=True, slots=True)
 class _Worth:
-    """What a remedy gains, what a replay says of it, and why that is not sure."""
+    """What a remedy gains, and why that is not sure."""
 
-    gain: Gain
-    outcome: Outcome
+    gain: Gain | None
     mfu_after: MfuRange | None
     doubts: tuple[str, ...]
 
@@ -123,29 +122,28 @@ def _weighed(one: Candidate, scales: _Scales) -> Finding | None:
     """Return a finding with its gain, None where the critical path leaves too little of it."""
     replay = scales.replay
     if replay is None:
-        return _finding(one, scales, None, (scales.refusal,))
+        return _finding(one, scales, _Worth(None, None, (scales.refusal,)))
     bound_ns = sum(part.ns for part in replay.critical if part.component in one.on_path)
     if not one.frees and one.on_path and bound_ns < limit("priority", "low") * replay.before_ns:
         return None
     try:
-        found = _worth(one, replay)
+        return _finding(one, scales, _worth(one, replay))
     except UsageError as error:
-        why = str(error)
-    else:
-        if found is not None:
-            return _finding(one, scales, found, ())
-        why = "no change of the recording stands for the remedy"
+        return _finding(one, scales, _bounded(bound_ns, replay, str(error)))
+
+
+def _bounded(bound_ns: int, replay: Replay, why: str) -> _Worth:
+    """Return that a remedy gains at most its time on the critical path, where that is known."""
     if not bound_ns:
-        return _finding(one, scales, None, (why,))
-    bounded = (why, "the gain is at most its time on the critical path")
+        return _Worth(None, None, (why,))
     gain = Gain(0, -(-bound_ns // max(replay.windows, 1)), None)
-    return replace(_finding(one, scales, None, bounded), gain=gain)
+    return _Worth(gain, None, (why, "the gain is at most its time on the critical path"))
 
 
-def _worth(one: Candidate, replay: Replay) -> _Worth | None:
-    """Return what the remedy gains, None where no edit stands for it."""
+def _worth(one: Candidate, replay: Replay) -> _Worth:
+    """Return what the remedy gains. Raises UsageError where no edit stands for it."""
     if not one.edits:
-        return None
+        raise UsageError("no change of the recording stands for the remedy", "")
     before = _outcome(one.after, (), replay) if one.after else None
     whole = _outcome(one.after, one.edits, replay)
     part = _outcome(one.after, one.partly, replay) if one.partly else whole
@@ -158,9 +156,8 @@ def _worth(one: Candidate, replay: Replay) -> _Worth | None:
         -((min(whole.least_ns, part.least_ns) - most) // windows),
         round((point - whole.after_ns) / windows) if is_sure else None,  # type: ignore
     )
-    doubts = [f"on top of {text}" for text in one.after]
-    doubts += ["the remedy may take only half of it away"] * bool(one.partly)
-    return _Worth(gain, whole, _mfu(gain, whole), (*doubts, *whole.doubts))
+    doubts = tuple(f"on top of {text}" for text in one.after)
+    return _Worth(gain, _mfu(gain, whole), (*doubts, *whole.doubts))
 
 
 def _outcome(after: Sequence[str], edits: Sequence[str], replay: Replay) -> Outcome:
@@ -183,11 +180,10 @@ def _mfu(gain: Gain, outcome: Outcome) -> MfuRange | None:
     )
 
 
-def _finding(
-    one: Candidate, scales: _Scales, found: _Worth | None, why: tuple[str, ...]
-) -> Finding:
-    doubts = (*scales.doubts, *one.doubts, *why, *(found.doubts if found else ()))
-    unsure = len(doubts) + (found is None or found.gain.point_ns is None)
+def _finding(one: Candidate, scales: _Scales, found: _Worth) -> Finding:
+    gain = found.gain
+    doubts = (*scales.doubts, *one.doubts, *found.doubts)
+    unsure = len(doubts) + (gain is None or gain.point_ns is None)
     return Finding(
         rule=one.rule,
         severity=severity_of(one.share) or "low",
@@ -196,21 +192,22 @@ def _finding(
         mfu_without=None,
         evidence=one.evidence,
         title=one.title,
-        priority=_priority(found) if found else "low",
+        priority=_priority(gain, scales.replay),
         owner=one.owner,
         remedy=one.remedy,
-        gain=found.gain if found else None,
-        mfu_after=found.mfu_after if found else None,
+        gain=gain,
+        mfu_after=found.mfu_after,
         confidence=Confidence(_LEVELS[min(unsure, 2)], (*scales.strengths, *doubts)),
         rows=one.rows,
         where=one.where,
     )
 
 
-def _priority(found: _Worth) -> Severity:
-    """Return the priority by the share of a step that is surely gained."""
-    before = found.outcome.before_ns
-    share = found.gain.sure_ns * found.outcome.windows / before if before else 0.0
+def _priority(gain: Gain | None, replay: Replay | None) -> Severity:
+    """Return the priority by the share of a step that is expected to be gained."""
+    if gain is None or replay is None or not replay.before_ns:
+        return "low"
+    share = gain.expected_ns * replay.windows / replay.before_ns
     levels = thresholds()["priority"]
     return next((name for name in _LEVELS if share >= levels[name]), "low")
 

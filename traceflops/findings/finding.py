@@ -37,13 +37,8 @@ class Gain:
 
     @property
     def expected_ns(self) -> int:
-        """Return what findings are sorted by: the point, or the middle."""
+        """Return what order and priority are by: the point, or the middle."""
         return (self.low_ns + self.high_ns) // 2 if self.point_ns is None else self.point_ns
-
-    @property
-    def sure_ns(self) -> int:
-        """Return what a priority is by: the point, or the least."""
-        return self.low_ns if self.point_ns is None else self.point_ns
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _FILE: Final = re.compile(r"(\S+)\((\d+)\): ")
 _ON_HOST: Final = frozenset({*CLASSES} - {"launch_latency", "device_wait", "unexplained"})
 _WAITS: Final = _ON_HOST | {"return_from_wait"}
+_OF_CALLS: Final = ("sync:^({calls})$=0", "host:^({calls})$=0")
 _LAUNCHES: Final = _ON_HOST | {"launch_latency"}
 _MOST_ROWS, _LONGEST_NAME = 3, 160
 
@@ -31,8 +32,9 @@ _MOST_ROWS, _LONGEST_NAME = 3, 160
 class _Cause:
     """One class: its title and owner, the remedy for PyTorch, and what stands for that in a replay.
 
-    An empty remedy is that of the class for every framework. {name} in an edit is the largest name.
-    `partly` are edits for a remedy that halves what it cannot take away.
+    An empty remedy is that of the class for every framework. In edits, {name} is the largest name
+    and {calls} the innermost calls of all. `partly` are edits for a remedy that halves what it
+    cannot take away.
     """
 
     title: str
@@ -57,7 +59,7 @@ _CAUSES: Final = {
         "yours",
         "Remove .item(), bool(tensor), nonzero() and torch.cuda.synchronize() from the step; keep "
         "values on the GPU and log every N steps.",
-        ("sync:Synchronize=0", "host:Synchronize=0"),
+        _OF_CALLS,
         _WAITS,
         frees=True,
     ),
@@ -65,7 +67,7 @@ _CAUSES: Final = {
         "Copies block the host",
         "yours",
         "Set pin_memory=True and copy with .to(device, non_blocking=True); join small copies.",
-        ("sync:Memcpy=0", "host:Memcpy=0"),
+        _OF_CALLS,
         _WAITS,
         frees=True,
     ),
@@ -126,7 +128,9 @@ _CAUSES: Final = {
         frozenset({"launch_latency"}),
     ),
     "device_wait": _Cause(
-        "Queued work starts late", "library", on_path=frozenset({"late_start", "stream_wait"})
+        "Queued work starts late",
+        "library",
+        on_path=frozenset({"late_start", "stream_wait", "unexplained"}),
     ),
 }
 
@@ -160,12 +164,21 @@ def _candidate(case: Case, one: IdleClass, share: float) -> Candidate:
             for culprit in one.culprits[:_MOST_ROWS]
         ),
         where=_where(case, largest),
-        edits=tuple(edit.replace("{name}", re.escape(largest.label)) for edit in cause.edits),
+        edits=tuple(_filled(edit, one) for edit in cause.edits),
         on_path=cause.on_path,
         frees=cause.frees,
         partly=cause.partly,
-        doubts=("one-time work",) * bool(largest.tag and largest.tag != "repeat"),
+        doubts=(
+            *("it may happen only once",) * bool(largest.tag and largest.tag != "repeat"),
+            *("the remedy may save only half of it",) * bool(cause.partly),
+        ),
     )
+
+
+def _filled(edit: str, one: IdleClass) -> str:
+    calls = dict.fromkeys(re.escape(name) for each in one.culprits for name in each.evidence[:1])
+    name = re.escape(one.culprits[0].label)
+    return edit.replace("{name}", name).replace("{calls}", "|".join(calls))
 
 
 def _remedy(case: Case, one: IdleClass, cause: _Cause) -> str:

@@ -128,6 +128,7 @@ def late_rank(case: Case) -> Iterator[Candidate]:
         assert case.ranks.slow is not None
         slow = case.ranks.slow
         why, remedy = late_rank_reason(slow)
+        lost_ns = slow.lost_ns_per_step * case.ranks.cycles.count
         yield Candidate(
             rule=RULE,
             title=capitalized(
@@ -138,8 +139,7 @@ def late_rank(case: Case) -> Iterator[Candidate]:
             owner="cluster" if slow.cause == "slow_clock" else "yours",
             remedy=remedy,
             evidence=one.evidence,
-            rows=(Row(slow.label, slow.lost_ns_per_step * case.ranks.cycles.count),)
-            * bool(slow.label),
+            rows=(Row(slow.label or f"rank {slow.rank}", lost_ns),),
             where=Where(rank=slow.rank),
             edits=slow_rank_edits(case.ranks),
             frees=True,

@@ -156,16 +156,23 @@ def _eager(edit: Edit, changed: Changed) -> Changed:
 
 
 def _sync(edit: Edit, changed: Changed) -> Changed:
-    edges, nodes = changed.graph.edges, changed.graph.nodes
-    waits = edges.kind == SYNC
-    if pattern := edit.target.partition(":")[2]:
-        called = matching(changed.recorded.prepared.trace.calls["name"], _compiled(pattern).search)
-        waits &= taken(called.astype(np.int8), nodes.call[edges.target], 0) > 0
-    _check(bool(waits.any()), edit, "no call that waits for the device was recorded")
+    """Return a world without waits: of calls of some names, whose work then starts at once."""
+    edges, nodes, pattern = changed.graph.edges, changed.graph.nodes, edit.target.partition(":")[2]
+    waits, late = edges.kind == SYNC, np.zeros(len(nodes.time_ns), dtype=np.bool_)
+    if pattern:
+        calls = changed.recorded.prepared.trace.calls["name"]
+        called = matching(calls, _compiled(pattern).search).astype(np.int8)
+        waits &= taken(called, nodes.call[edges.target], 0) > 0
+        launches = edges.kind == LAUNCH
+        late[edges.target[launches & (taken(called, nodes.call[edges.source], 0) > 0)]] = True
+    known = bool(waits.any() or late.any())
+    _check(known, edit, "no call that waits for the device was recorded")
     _check(edit.value == Value(0), edit, "a wait can only go: sync=0")
     ends = np.zeros(len(nodes.time_ns), dtype=np.bool_)
     ends[edges.target[waits]] = True
     own = ends[edges.target] & (edges.kind == HOST)
+    delay = np.where(late, np.minimum(changed.world.delay_ns, 0), changed.world.delay_ns)
+    changed = replace(changed, world=replace(changed.world, delay_ns=delay))
     return changed.with_lags(waits, _NOWHERE).with_lags(own, 0)
 
 
