@@ -8,6 +8,12 @@ from traceflops.faces import lazy
 
 if TYPE_CHECKING:
     from traceflops.reports.json.mfu import mfu_object, models_object, utilisation_object
-    from traceflops.reports.json.report import SCHEMA, encode, render_json, report_object
+    from traceflops.reports.json.report import (
+        SCHEMA,
+        encode,
+        findings_object,
+        render_json,
+        report_object,
+    )
 else:
     __getattr__ = lazy(__name__, __file__)

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from traceflops.timeline import Untimed
 
 SCHEMA: Final = "traceflops.report/1"
+FINDINGS_SCHEMA: Final = "traceflops.findings/1"
+MOST_BYTES: Final = 8_192
+"""So long is the JSON of findings on their own, so that programs can hand all of it on."""
 _OF_A_DEVICE: Final = (
     *("device", "label", "rank", "ranks", "file", "type", "local_id", "product", "memory_bytes"),
     *("sm_count", "architecture", "partition"),
@@ -77,6 +80,25 @@ def _encodable(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_encodable(item) for item in value]
     return value
+
+
+def findings_object(analysis: Analysis) -> dict[str, Any]:
+    """Return the findings on their own in at most MOST_BYTES of JSON; `left_out` counts the rest.
+
+    Those left out are the last: those of least gain and share.
+    """
+    found = [asdict(finding) for finding in analysis.diagnosis]
+    for kept in range(len(found), -1, -1):
+        content = {
+            "schema": FINDINGS_SCHEMA,
+            "traceflops_version": __version__,
+            "verdict": analysis.verdict.sentence,
+            "findings": found[:kept],
+            "left_out": len(found) - kept,
+        }
+        if len(encode(content).encode()) <= MOST_BYTES:
+            break
+    return content
 
 
 def report_object(analysis: Analysis) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Causes planted in the simulator: the first finding is theirs, and its gain that of the repair."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -15,9 +16,11 @@ from sample_traces.kineto_options import KinetoOptions
 from sample_traces.plants import PLANTS, cause_of
 from sample_traces.simulate import simulate
 from tests.build import launched, step_marks, trace_of
+from tests.cli.test_commands import SAMPLE, assert_refused, run
 from tests.conftest import shared_file
 from traceflops.findings.case import thresholds
 from traceflops.findings.finding import Finding, Gain
+from traceflops.reports.json import encode, findings_object
 from traceflops.windows import Selection, parse_steps
 
 SMALL: Mapping[str, Any] = {"seed": 3, "steps": 4, "layers": 1, "vocab": 4096}
@@ -142,3 +145,23 @@ def test_the_loader_of_a_real_recording() -> None:
     assert first.gain is not None
     assert first.gain.low_ns > 39_000_000
     assert "num_workers" in first.remedy
+
+
+def test_findings_on_their_own_are_short_whatever_they_are() -> None:
+    analysis = analysis_of(RunConfig(**{**SMALL, **SLOW_RANK}))
+    whole = findings_object(analysis)
+    assert (whole["left_out"], len(whole["findings"])) == (0, len(analysis.diagnosis))
+    analysis.__dict__["diagnosis"] = analysis.diagnosis * 9
+    some = findings_object(analysis)
+    assert some["left_out"] + len(some["findings"]) == len(analysis.diagnosis)
+    assert some["left_out"] > 0
+    assert some["findings"][0] == whole["findings"][0]
+    assert len(encode(some).encode()) <= 8_192
+
+
+def test_only_the_findings_are_printed() -> None:
+    printed = json.loads(run("summary", SAMPLE, "--json", "--only", "findings").stdout)
+    assert printed["schema"] == "traceflops.findings/1"
+    assert printed["findings"][0]["rule"] == "data-input"
+    for wrong in (["--only", "findings"], ["--json", "--only", "kernels"]):
+        assert_refused(run("summary", SAMPLE, *wrong), "cannot be printed")

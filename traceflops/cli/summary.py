@@ -6,13 +6,15 @@ from typing import Annotated
 
 from traceflops.cli.common import failures, print_summary
 from traceflops.cli.options import Asked, Json, Text, Traces, grouped, option
-from traceflops.cli.printing import say_json
+from traceflops.cli.printing import say_json, say_object
 from traceflops.cli.reading import read_and_analyze
+from traceflops.errors import UsageError
 
 EXAMPLES = (
     "traceflops summary trace.json.gz",
     "traceflops summary ranks/ --ranks 0-3",
     "traceflops summary trace.json --from 1.2s --to 1.5s --json",
+    "traceflops summary trace.json.gz --json --only findings",
     "traceflops summary trace.json --peak 989.4",
     "traceflops summary trace.json.gz --by layer",
     "traceflops summary kernel_trace.csv --pair trace.json.gz",
@@ -27,23 +29,40 @@ By = Annotated[
     ),
 ]
 
+Only = Annotated[
+    Text,
+    option("PART", "With --json: print only a part of the report: findings, in 8 KB at most."),
+]
+
 
 @grouped
 def summary(
     traces: Traces,
     *,
     json: Json = False,
+    only: Only = None,
     by: By = None,
     asked: Asked,
 ) -> None:
     """Print where the time went, without writing a file."""
     with failures(asked.reading, asked.privacy):
+        _check_only(only, json=json)
         if by is not None:
             from traceflops.attribution import check_owner
 
             check_owner(by)
         analysis = read_and_analyze(traces, asked)
-        if json:
+        if only is not None:
+            from traceflops.reports.json import findings_object
+
+            say_object(findings_object(analysis))
+        elif json:
             say_json(analysis.to_json())
         else:
             print_summary(analysis, by)
+
+
+def _check_only(only: str | None, *, json: bool) -> None:
+    """Raise UsageError for a part that is none, and without --json."""
+    if only is not None and (only != "findings" or not json):
+        raise UsageError(f"--only {only} cannot be printed", "write --json --only findings")
