@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
@@ -37,6 +37,7 @@ from traceflops.findings import (
     late_rank_findings,
     late_rank_sentence,
     loss_findings,
+    main_kernel_findings,
     records_verdict,
     slow_link_findings,
     slow_link_sentence,
@@ -178,6 +179,8 @@ def analysis_of(
         lacks_copies=lacks_copies,
         waiting=waiting_words(who_waits),
     )
+    passes = serving(prepared, measured.executed.attribution)
+    main = main_kernel_findings(kernels, total, found, passes, basis_of(prepared.plan.choice))
     judged = Judged(
         linked.trace.source.format,
         prepared.launch_records,
@@ -196,7 +199,7 @@ def analysis_of(
         notes=notes_of(prepared, named, measured),
         measured=measured,
         untimed=prepared.untimed,
-        findings=findings_of(judged, devices, measured, found, who_waits),
+        findings=findings_of(judged, devices, measured, found, who_waits, main),
         collectives=collective_work(linked, prepared.accounts, prepared.windows),
         recorded=prepared.launch_records.state,
         idle=waits,
@@ -204,7 +207,7 @@ def analysis_of(
         launches=launches,
         host_operators=host_operators(prepared),
         memory_operations=memory_operations(prepared),
-        serving=serving(prepared, measured.executed.attribution),
+        serving=passes,
         attribution=work,
         synchronisations=waited,
         ranks=who_waits,
@@ -296,6 +299,7 @@ def findings_of(
     measured: Measurement,
     found: Sequence[Loss],
     who_waits: RankReport | None,
+    more: Iterable[Finding] = (),
 ) -> tuple[Finding, ...]:
     """Return what costs time, the most costly first; nothing where too little is recorded."""
     if not judged.records.is_judged or _on_host(devices):
@@ -305,6 +309,7 @@ def findings_of(
         *late_rank_findings(who_waits),
         *slow_link_findings(who_waits),
         *uneven_findings(spread_of(devices), devices),
+        *more,
     )
     return tuple(sorted(findings, key=attrgetter("share"), reverse=True))
 
