@@ -256,7 +256,9 @@ def _waits(analysis: Analysis, style: Style) -> Iterator[Text]:
         if not names:
             below = _wait_names(row, style.width - 2 * len(_INDENT))
             yield from paragraph(below, style.width, indent=2 * _INDENT)
-    yield from hanging(f"{_INDENT}help: ", f"{capitalized(rows[0].remedy)}.", style.width)
+    help_ = f"{capitalized(rows[0].remedy)}."
+    if help_ != late_rank_words(analysis)[2]:
+        yield from hanging(f"{_INDENT}help: ", help_, style.width)
     yield from paragraph(pace_sentence(analysis), style.width)
 
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from traceflops.attribution import CLASSES, REMEDIES
-from traceflops.findings.finding import Finding, severity_of
+from traceflops.findings.finding import Finding, severity_of, short_name
 from traceflops.table import exact_sums
-from traceflops.units import capitalized, duration, function_name, listed, percent, plural, several
+from traceflops.units import capitalized, duration, listed, percent, plural, several
 
 if TYPE_CHECKING:
     from traceflops.ranks import RankReport, SlowRank, Waits
@@ -144,10 +144,10 @@ def late_rank_reason(slow: SlowRank) -> tuple[str, str]:
     """Return why a rank is late and what to do, as sentences."""
     if slow.cause in _CAUSES:
         why, remedy = _CAUSES[slow.cause]
-        why = why.format(label=function_name(slow.label), factor=slow.factor or 1.0)
+        why = why.format(label=short_name(slow.label), factor=slow.factor or 1.0)
         why = why.replace(" ()", "")
     else:
-        name = f" ({function_name(slow.label)})" if slow.label else ""
+        name = f" ({short_name(slow.label)})" if slow.label else ""
         why, remedy = f"its GPU is idle longer: {CLASSES[slow.cause]}{name}", REMEDIES[slow.cause]
     said = f"{capitalized(why)}.", f"{capitalized(remedy)}."
     return said if len(slow.ranks) == 1 else (_of_several(said[0]), _of_several(said[1]))

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from traceflops.findings.finding import Finding, severity_of
+from traceflops.findings.finding import Finding, severity_of, short_name
 from traceflops.units import kernel_name, percent
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ _FEW_TOKENS: Final = 64
 """So many tokens per pass are too few to keep the arithmetic of weights busy."""
 _FAMILY: Final = re.compile(r"_*[a-z]+(?:_[a-z]+)+(?![a-z0-9])")
 """The words with which names of variants begin: `_matmul_ogs` of `_matmul_ogs_NNT_16x128`."""
-_FUNCTION: Final = re.compile(r"(?:void )?([^<(\[]{1,60})")
+_FUNCTION: Final = re.compile(r"(?:void )?([^<(\[]+)")
 
 
 def main_kernel_findings(
@@ -62,7 +62,7 @@ def _family(name: str) -> str:
     """Return what the variants of a kernel are called."""
     name = kernel_name(name)
     words = _FAMILY.match(name) or _FUNCTION.match(name)
-    return (words[words.lastindex or 0] if words else name[:60]).strip()
+    return short_name((words[words.lastindex or 0] if words else name).strip())
 
 
 def _remedy(sub: str, serving: Serving) -> str:
