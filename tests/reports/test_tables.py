@@ -184,7 +184,7 @@ def test_ranks_whose_steps_take_equally_long_are_told_apart_by_their_own_time() 
     times = own_times(devices)
     assert times.ns.tolist() == [[60e6] * 5, [60e6] * 5, [90e6] * 5, [60e6] * 5]
     text = section(render_html(factory.analysis(devices)), "ranks")
-    assert "Largest deviations: rank 2, step 0 (+50.0 %)" in text
+    assert "Largest deviations: rank 2, step 0 (+50.0\u00a0%)" in text
     alike = section(render_html(factory.analysis(devices_with([40, 40], [60, 60]))), "ranks")
     assert "All ranks are equally fast in every step." in alike
 
@@ -222,7 +222,8 @@ def test_the_ranks_of_the_sample_are_as_worked_out_independently() -> None:
     assert cells_of(rates, "Busbw") == ["310", "301", "302", "297", "296"]
     assert cells_of(rates, "5th to 95th")[0] == "302 to 313"
     text = section(render_html(made), "ranks")
-    assert "<b>The other ranks wait for rank 2: 689 µs of each step (6.8 %).</b> All its" in text
+    said = "The other ranks wait for rank 2: 689\u00a0µs of each step (6.8\u00a0%)."
+    assert f"<b>{said}</b> All its" in text
     assert "Check clocks, power and temperature" in text
     assert "Slowdown S (step time by mean own time): 1.055, most in step 25 (1.058)." in text
 
