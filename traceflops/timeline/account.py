@@ -194,8 +194,9 @@ class DeviceAccount:
     def _names(self, table: str, rows: IntArray) -> list[str]:
         """Return the names in rows, "" where that is -1."""
         column = self._linked.trace.table(table)["name"]
-        found = column.take(pa.array(rows, mask=rows < 0))
-        return ["" if text is None else text for text in found.to_pylist()]
+        found = column.take(pa.array(rows, mask=rows < 0)).cast(pa.string())
+        texts: list[str] = found.fill_null("").to_pylist()
+        return texts
 
 
 def _has_launches(trace: Trace, row: IntArray) -> bool:
