@@ -352,11 +352,11 @@ class _Naming:
 def _by_gap(naming: _Naming) -> list[dict[tuple[str, str], int]]:
     """Return the idle time of each part of a gap by class and name."""
     sums: list[dict[tuple[str, str], int]] = [{} for _ in naming.parts.call]
-    for (kind, name), rows in naming.culprits():
+    for culprit, rows in naming.culprits():
         part, which = ranked(naming.slices.part[rows])
         times = group_sums(which, naming.slices.dur_ns[rows], len(part))
         for place, idle_ns in zip(part.tolist(), times.tolist(), strict=True):
-            sums[place][kind, name] = idle_ns
+            sums[place][culprit] = sums[place].get(culprit, 0) + idle_ns
     return sums
 
 
