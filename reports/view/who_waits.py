@@ -10,6 +10,7 @@ import numpy as np
 
 from traceflops.findings import (
     SLOW_LINK_REMEDY,
+    clocks_words,
     late_rank_reason,
     late_rank_sentence,
     slow_link_sentence,
@@ -80,7 +81,7 @@ def clocks_sentence(ranks: RankReport) -> str:
     how = f"aligned on {_words(found.basis)}" if found.basis else "as recorded"
     residual = (found.residual_median_ns, found.residual_p95_ns)
     middle, high = (UNKNOWN if ns is None else duration(ns) for ns in residual)
-    return f"Clocks {how}: residual {middle} (median), {high} (p95); hard bound ±{duration(far)}."
+    return f"Clocks {how}: residual {middle}, p95 {high}, bound ±{duration(far)}."
 
 
 def limits_sentence(ranks: RankReport) -> str:
@@ -188,9 +189,14 @@ def waiting_table(analysis: Analysis) -> ReportTable:
         *(_number(head, partial(_amount, found, per, at)) for at, head in enumerate(heads)),
         _number("In all", lambda row: duration(int(found[row].sum()) / per)),
     )
-    return table_of(
-        shown, range(len(labels)), remark=f"{waits_basis(analysis.ranks)} {_ties(ranks)}"
-    )
+    remark = f"{waits_basis(analysis.ranks)} {_clocks(ranks)} {_ties(ranks)}"
+    return table_of(shown, range(len(labels)), remark=" ".join(remark.split()))
+
+
+def _clocks(ranks: RankReport | None) -> str:
+    """Return how far clocks may be off as a sentence, "" where that is not at all."""
+    said = clocks_words(ranks).removeprefix("; ") if ranks is not None else ""
+    return f"{capitalized(said)}." if said else ""
 
 
 def _amount(found: IntArray, per: int, column: int, row: int) -> Amount:
@@ -227,7 +233,8 @@ def worst_collective(analysis: Analysis) -> tuple[str, list[Turn]]:
     where = f"Step {one.step}, " if one.step is not None else ""
     of = f" of {size(one.bytes)}" if one.bytes else ""
     late = f"rank {one.last_rank} starts {duration(one.margin_ns)} after the one before it"
-    said = f"{where}{_words(one.kind)}{of}: {'the last two start together' if one.tie else late}."
+    late = "the last two start together" if one.tie else late
+    said = f"{where}{_words(one.kind)}{of}: {late}{clocks_words(ranks)}."
     return capitalized(said), ranks.turns(one.index)
 
 
@@ -236,7 +243,8 @@ def rates_table(analysis: Analysis) -> ReportTable:
     rates = sorted(_rates(analysis), key=lambda rate: not rate.slow)
     knows_peak = any(rate.of_peak is not None for rate in rates)
     columns = (*_RATES, *(_OF_PEAK if knows_peak else ()))
-    return table_of(columns, rates[:_MOST_RATES], len(rates), _RATES_REMARK)
+    remark = f"{_RATES_REMARK} {_clocks(analysis.ranks)}".rstrip()
+    return table_of(columns, rates[:_MOST_RATES], len(rates), remark)
 
 
 def busbw_words(analysis: Analysis, row: Collective) -> Iterator[str]:

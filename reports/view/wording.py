@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from traceflops.devices import JobReport, find
-from traceflops.ranks import Collective
+from traceflops.ranks import KINDS, Collective
 from traceflops.reports.view.figures import (
     UNKNOWN,
     count,
@@ -126,7 +127,7 @@ def steps_used(analysis: Analysis) -> str:
     if not steps.seen:
         return "no steps found" if analysis.devices else ""
     which = f" ({number_ranges(steps.used)})" if steps.used else ""
-    return f"{count(len(steps.used))} of {several(len(steps.seen), 'step')} used{which}"
+    return f"{count(len(steps.used))} of {several(len(steps.seen), 'step')}{which}"
 
 
 def selected(analysis: Analysis) -> str:
@@ -264,8 +265,12 @@ def listed(texts: Iterable[str]) -> str:
 
 
 def collective_label(row: Collective) -> str:
-    """Return a kind of collective and its ranks: "allreduce, 8 ranks"."""
-    kind = (row.collective or "unknown").lstrip("_").replace("_", " ")
+    """Return a kind of collective, by its usual name, and its ranks: "all-reduce, 8 ranks"."""
+    told = (row.collective or "unknown").lstrip("_")
+    of_name = ((kind, re.match(kind.replace("_", "_?"), told)) for kind in KINDS)
+    kind, found = next(((kind, found) for kind, found in of_name if found), ("", None))
+    rest = told[found.end() if found else 0 :].replace("_", " ")
+    kind = f"{kind.replace('_', '-')}{rest}"
     return kind if row.ranks is None else f"{kind}, {numbered(row.ranks, 'rank')}"
 
 

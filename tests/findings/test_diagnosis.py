@@ -164,4 +164,4 @@ def test_only_the_findings_are_printed() -> None:
     assert printed["schema"] == "traceflops.findings/1"
     assert printed["findings"][0]["rule"] == "data-input"
     for wrong in (["--only", "findings"], ["--json", "--only", "kernels"]):
-        assert_refused(run("summary", SAMPLE, *wrong), "cannot be printed")
+        assert_refused(run("summary", SAMPLE, *wrong), 2, "cannot be printed")

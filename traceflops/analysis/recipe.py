@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
@@ -33,6 +33,7 @@ from traceflops.findings import (
     late_rank_findings,
     late_rank_sentence,
     loss_findings,
+    main_kernel_findings,
     records_verdict,
     slow_link_findings,
     slow_link_sentence,
@@ -170,6 +171,8 @@ def analysis_of(
         waiting=waiting_words(who_waits),
     )
     judged = Judged.of(prepared)
+    passes = serving(prepared, measured.executed.attribution)
+    main = main_kernel_findings(kernels, total, found, passes, basis_of(prepared.plan.choice))
     return Analysis(
         source=linked.trace.source,
         selection=prepared.selection,
@@ -182,13 +185,13 @@ def analysis_of(
         notes=notes_of(prepared, named, measured),
         measured=measured,
         untimed=prepared.untimed,
-        findings=findings_of(judged, devices, measured, found, who_waits),
+        findings=findings_of(judged, devices, measured, found, who_waits, main),
         collectives=collective_work(linked, prepared.accounts, prepared.windows),
         recorded=prepared.launch_records.state,
         idle=waits,
         host_bound=pace,
         launches=launches,
-        serving=serving(prepared, measured.executed.attribution),
+        serving=passes,
         ranks=who_waits,
         prepared=prepared,
     )
@@ -297,6 +300,7 @@ def findings_of(
     measured: Measurement,
     found: Sequence[Loss],
     who_waits: RankReport | None,
+    more: Iterable[Finding] = (),
 ) -> tuple[Finding, ...]:
     """Return what costs time, the most costly first; nothing where too little is recorded."""
     if not judged.records.is_judged or _on_host(devices):
@@ -306,6 +310,7 @@ def findings_of(
         *late_rank_findings(who_waits),
         *slow_link_findings(who_waits),
         *uneven_findings(spread_of(devices), devices),
+        *more,
     )
     return tuple(sorted(findings, key=attrgetter("share"), reverse=True))
 

@@ -24,7 +24,7 @@ from traceflops.attribution import (
 )
 from traceflops.devices import NOT_SPLIT, join, split
 from traceflops.errors import UsageError
-from traceflops.findings import all_losses, waiting_words
+from traceflops.findings import all_losses, basis_of, main_kernel_findings, waiting_words
 from traceflops.flops import waterfall
 from traceflops.mfu import (
     Measurement,
@@ -88,6 +88,7 @@ def analysis_of_summaries(
     )
     choice = _choice([one.choice for one in moved])
     judged = Judged(trace.source.format, _launch_records(moved), None, choice)
+    main = main_kernel_findings(kernels, total, found, empty.serving, basis_of(choice))
     launches = [one.launches for one in moved if one.launches is not None]
     return replace(
         empty,
@@ -99,7 +100,7 @@ def analysis_of_summaries(
         categories=category_table(kernels, window_ns),
         notes=(*_failed(failed), left_out, *notes_of(prepared, devices, measured)),
         measured=measured,
-        findings=findings_of(judged, devices, measured, found, who_waits),
+        findings=findings_of(judged, devices, measured, found, who_waits, main),
         collectives=_collectives(row for one in moved for row in one.collectives),
         recorded=judged.records.state,
         idle=idle,

@@ -6,7 +6,7 @@ A name is a function at file:line, an operator, a label or a call; see `owners` 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import attrgetter, itemgetter
@@ -349,24 +349,25 @@ class _Naming:
         return innermost_of(events, waits, events.thread, thread, parts.gap_start_ns) >= 0
 
 
-def _by_gap(naming: _Naming) -> list[Counter[tuple[str, str]]]:
+def _by_gap(naming: _Naming) -> list[dict[tuple[str, str], int]]:
     """Return the idle time of each part of a gap by class and name."""
-    sums: list[Counter[tuple[str, str]]] = [Counter() for _ in naming.parts.call]
-    for (kind, name), rows in naming.culprits():
+    sums: list[dict[tuple[str, str], int]] = [{} for _ in naming.parts.call]
+    for culprit, rows in naming.culprits():
         part, which = ranked(naming.slices.part[rows])
         times = group_sums(which, naming.slices.dur_ns[rows], len(part))
         for place, idle_ns in zip(part.tolist(), times.tolist(), strict=True):
-            sums[place][kind, name] += idle_ns
+            sums[place][culprit] = sums[place].get(culprit, 0) + idle_ns
     return sums
 
 
-def _of_gap(sums: Counter[tuple[str, str]]) -> tuple[GapCulprit, ...]:
+def _of_gap(sums: Mapping[tuple[str, str], int]) -> tuple[GapCulprit, ...]:
     """Return the largest culprits of each class and the others; the largest class first."""
-    of_kind: defaultdict[str, Counter[str]] = defaultdict(Counter)
-    for (kind, name), idle_ns in sums.most_common():
-        shown = of_kind[kind]
-        shown[name if len(shown) < _MOST_OF_GAP else REST] += idle_ns
-    classes = sorted(of_kind.items(), key=lambda one: one[1].total(), reverse=True)
+    of_kind: dict[str, dict[str, int]] = {}
+    for (kind, name), idle_ns in sorted(sums.items(), key=itemgetter(1), reverse=True):
+        shown = of_kind.setdefault(kind, {})
+        label = name if len(shown) < _MOST_OF_GAP else REST
+        shown[label] = shown.get(label, 0) + idle_ns
+    classes = sorted(of_kind.items(), key=lambda one: sum(one[1].values()), reverse=True)
     return tuple(
         GapCulprit(kind, name, idle_ns)
         for kind, shown in classes

@@ -41,6 +41,7 @@ from traceflops.windows import Prepared, chosen_time, is_step_label
 CALL, OP, FRAME, SYSTEM, LABEL = range(5)
 _OF_MARK: Final = {"python": FRAME, "module": FRAME, "system": SYSTEM, "annotation": LABEL}
 _NUMBER: Final = re.compile(r"#?\d+")
+_ENDING: Final = " 0123456789#:_=.,/()[]-"
 
 
 def host_time(
@@ -202,8 +203,10 @@ _FIRST: Final = re.compile(r"(\w+)(?:/|\.py\()")
 
 
 def numberless(label: str) -> str:
-    """Return a label without its numbers, which are often those of a step."""
-    return _NUMBER.sub("#", label)
+    """Return a label without its numbers, which are often those of a step: "IO 12" as "IO"."""
+    short = label.rstrip(_ENDING)
+    label = short if short and _NUMBER.search(label, len(short)) else label
+    return _NUMBER.sub("N", label)
 
 
 def standard_prefix(frame: str) -> str:

@@ -73,7 +73,8 @@ REMEDIES: Final = {
     "thread_handover": "usually the start or end of a backward pass",
     "host_unrecorded": "look at the code in the named range, or record stacks or annotations",
     "launch_latency": "inherent in each launch; fusion and CUDA graphs make fewer",
-    "device_wait": "the GPU waits for an event, another GPU, or work that is not in the trace",
+    "device_wait": "see in the timeline what the named work waits for: an event, another GPU, or "
+    "work that was not recorded (then record more)",
 }
 """What to do about idle time of each class, as docs/culprits.md has it."""
 TAGS: Final = {

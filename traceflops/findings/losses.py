@@ -14,9 +14,9 @@ from traceflops.attribution import (
     IdleClass,
     IdleCulprits,
 )
-from traceflops.findings.finding import WORTH_SAYING, Finding, severity_of
+from traceflops.findings.finding import WORTH_SAYING, Finding, severity_of, short_name
 from traceflops.mfu import ENOUGH, NO_ROOFS, TOO_LITTLE, RoofTime
-from traceflops.units import PART_NAMES, capitalized, function_name, percent, significant
+from traceflops.units import PART_NAMES, capitalized, percent, significant
 
 if TYPE_CHECKING:
     from traceflops.mfu import Measurement
@@ -56,8 +56,6 @@ _KINDS: Final = {
 """By component, and by the lines of the waterfall that split the compute component."""
 
 _MOSTLY: Final = "mostly"
-_LONGEST_NAME, _HEAD = 100, 70
-"""Characters of a name in a sentence, and of those the first ones of one that is cut."""
 _NO_TIME: Final = RoofTime(0, 0, 0, 0)
 
 _HARDLY_ANY: Final = 1e-9
@@ -206,9 +204,7 @@ def _due(idle: Loss, waits: IdleCulprits, idle_ns: int) -> Loss:
 
 def _remedy(largest: IdleClass, idle_ns: int) -> str:
     """Return what a class of culprits takes of the idle time, its largest name, and its remedy."""
-    kind, name = largest.kind, function_name(largest.culprits[0].label)
-    if len(name) > _LONGEST_NAME:
-        name = f"{name[:_HEAD]}…{name[_HEAD - _LONGEST_NAME + 1 :]}"
+    kind, name = largest.kind, short_name(largest.culprits[0].label)
     share, own = (percent(one.idle_ns / idle_ns) for one in (largest, largest.culprits[0]))
     part = f"; largest part: {name}{f', {own}' if own != share else ''}" if name else ""
     blocked_ns = sum(culprit.blocked_before_ns for culprit in largest.culprits)

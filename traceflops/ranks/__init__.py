@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from traceflops.faces import lazy
 
 if TYPE_CHECKING:
-    from traceflops.ranks.collectives import Collective, collective_work
+    from traceflops.ranks.collectives import KINDS, Collective, collective_work
     from traceflops.ranks.comm_records import CommRecords, joined
     from traceflops.ranks.experts import ExpertGroup
     from traceflops.ranks.group_roles import GROUP_WORDS

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Final
@@ -30,6 +30,22 @@ from traceflops.table import (
 from traceflops.timeline import DeviceAccount, LinkedTrace, Window, is_top
 from traceflops.windows import InWindows, chosen_activities, chosen_time
 
+_KINDS: Final = {
+    "all_reduce": "allreduce|crossdevicereduce",
+    "reduce_scatter": "reducescatter",
+    "all_gather": "allgather",
+    "all_to_all": "alltoall|all2all",
+    "broadcast": "broadcast|bcast",
+    "barrier": "barrier",
+    "send_recv": "sendrecv",
+    "send": "send",
+    "recv": "recv",
+    "reduce": "reduce",
+    "gather": "gather",
+    "scatter": "scatter",
+}
+"""Words of the kinds, letters only; the first that is found counts."""
+KINDS: Final = tuple(_KINDS)
 _SIZES: Final[Mapping[str, int]] = {
     **dict.fromkeys(("byte", "char", "bool"), 1),
     **dict.fromkeys(("short", "half", "bfloat16", "uint16"), 2),
@@ -45,6 +61,21 @@ _NUMBER: Final = re.compile(r"\d{1,18}")
 _MOST_ELEMENTS: Final = 2**58
 _ONE_SIDE_TELLS: Final = frozenset({"broadcast", "reduce", "send", "recv"})
 """Collectives that put in as much as they get out, on the ranks that do both."""
+
+
+def kinds_of(labels: Sequence[str], used: IntArray) -> IntArray:
+    """Return the kind that each used label names, -1 for none, and one more for no label."""
+    kinds = np.full(len(labels) + 1, -1, dtype=np.int64)
+    for code in np.unique(used[used >= 0]).tolist():
+        kinds[code] = kind_of(labels[code])
+    return kinds
+
+
+def kind_of(label: str) -> int:
+    """Return the place in KINDS of the collective that a label names, -1 for none."""
+    letters = re.sub(r"[^a-z0-9]", "", label.lower())
+    found = (at for at, words in enumerate(_KINDS.values()) if re.search(words, letters))
+    return next(found, -1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,18 +110,22 @@ def collective_work(
     """Return a row per kind of collective and number of ranks, the longest first.
 
     Of kernels in the chosen windows; empty where of none the trace says which collective it ran.
+    The name of a kernel tells where nothing else does.
     """
     chosen = _kernels(linked, chosen_activities(accounts, windows))
     activities = linked.trace.activities
     kind = codes(activities["collective"])[chosen.row]
     if not (kind >= 0).any():
         return ()
+    labels, name = names(activities["collective"]), codes(activities["name"])[chosen.row]
+    by_name = taken(kinds_of(names(activities["name"]), name), name)
+    kind = np.where((kind < 0) & (by_name >= 0), len(labels) + by_name, kind)
+    labels = [*labels, *KINDS]
     ranks = numbers(activities["collective_group_size"], ABSENT)[chosen.row]
     exposed = _exposed(linked, accounts, windows, chosen.row)
     size = message_bytes(linked, chosen.row)
     whole = linked.whole.whole_ns[chosen.row]
     sized = (size != ABSENT) & (chosen.starts_inside == 1)
-    labels = names(activities["collective"])
     group, first = group_rows((kind, ranks))
     rows = []
     for one, (_, mine) in zip(first.tolist(), groups(group), strict=True):

@@ -12,7 +12,8 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.ranks.comm_records import KINDS, CommRecords
+from traceflops.ranks.collectives import KINDS
+from traceflops.ranks.comm_records import CommRecords
 from traceflops.ranks.waits import Waits
 from traceflops.table import BoolArray, IntArray, group_sums, groups
 

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import numpy.typing as npt
 
-from traceflops.ranks.comm_records import KINDS, CommRecords
+from traceflops.ranks.collectives import KINDS
+from traceflops.ranks.comm_records import CommRecords
 from traceflops.ranks.waits import Waits
 from traceflops.table import IntArray, group_rows, groups, numbers
 

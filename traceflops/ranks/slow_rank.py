@@ -58,8 +58,8 @@ class SlowRank:
     `label` names the kernel or the culprit. `lost_ns_per_step` is by how much own times exceed
     those of all ranks that are not late; `share` is its part of what is lost so to any rank.
     `own_ns`, `busy_ns` and `idle_ns` are what it has more of than the median of these. `position`
-    says what several late ranks have in common. `sporadic` says that few steps have most of it:
-    `steps`.
+    says what several late ranks have in common. `sporadic` says that few steps have most of it,
+    `steps`, or that only one delay tells of it.
     """
 
     rank: int
@@ -82,13 +82,14 @@ class Late:
     """The places of the ranks that are late, the worst first, and of those that are not.
 
     `lost_ns` is, by cycle, by how much the longest own time of the first exceeds that of the
-    others, `gap_ns` the same of their means.
+    others, `gap_ns` the same of their means. `once` says that only a single delay tells so.
     """
 
     places: IntArray
     rest: IntArray
     lost_ns: FloatArray
     gap_ns: FloatArray
+    once: bool = False
 
 
 def late_ranks(cycles: Cycles) -> Late | None:
@@ -110,7 +111,8 @@ def late_ranks(cycles: Cycles) -> Late | None:
     alone = lost.max() >= scarce * max(_LONE * length, _OUTLIER * more[:, rest].max())
     always = count == 1 < len(lost) and bool((lost >= _EACH * cycles.length_ns).all())
     is_apart = apart[count - 1] >= _APART * mean[order[0]]
-    return Late(late, rest, lost, gap) if is_apart and (often or always or alone) else None
+    lasts = often or always
+    return Late(late, rest, lost, gap, once=not lasts) if is_apart and (lasts or alone) else None
 
 
 def _is_more_than_chance(more: FloatArray, late: int, gap_ns: float) -> bool:
@@ -200,7 +202,7 @@ def slow_rank(work: RankWork, cycles: Cycles, records: CommRecords) -> SlowRank 
         own_ns=own,
         busy_ns=busy,
         idle_ns=own - busy,
-        sporadic=bool(len(few)),
+        sporadic=late.once or len(few) > 0,
         steps=steps,
         **cause._asdict(),
     )

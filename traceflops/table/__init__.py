@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         pack_validity,
         product_of,
         string_column,
+        texts_at,
         validity,
     )
     from traceflops.table.grouping import (

@@ -123,6 +123,12 @@ def names(column: pa.ChunkedArray | pa.Array) -> list[str]:
     return dictionary
 
 
+def texts_at(column: pa.ChunkedArray | pa.Array, rows: IntArray) -> list[str]:
+    """Return the texts of a few rows of a dictionary column, "" for null and where a row is -1."""
+    array = _one_array(column)
+    return [(array[row].as_py() or "") if row >= 0 else "" for row in rows.tolist()]
+
+
 def matching(column: pa.ChunkedArray | pa.Array, test: Callable[[str], object]) -> BoolArray:
     """Return, per row of a dictionary column, whether its text passes a test; null does not."""
     passed = [*(bool(test(text)) for text in names(column)), False]
