@@ -52,7 +52,7 @@ from traceflops.mfu import (
 )
 from traceflops.phases import phase
 from traceflops.privacy import Placeholders, check_privacy, redacted, removed
-from traceflops.ranks import RankReport, collective_work, links_of, rank_report
+from traceflops.ranks import collective_work
 from traceflops.remedies import remedy
 from traceflops.table import Trace, distinct, numbers
 from traceflops.timeline import COPIES_MISSING, EMPTY_ACCOUNT, Account, DeviceAccount, whole_span
@@ -71,6 +71,7 @@ from traceflops.windows import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from traceflops.ranks import RankReport
     from traceflops.timeline import Untimed
 
 
@@ -161,7 +162,7 @@ def analysis_of(
     knows_idle = prepared.launch_records.is_judged and not lacks_copies
     idle = total.components.share("idle") if knows_idle else None
     pace, launches = launching(prepared, measured.executed.phases, idle) or (None, None)
-    who_waits = rank_report(prepared, links_of(prepared, measured.devices, peaks.link))
+    who_waits = _who_waits(prepared, measured, peaks)
     found = all_losses(
         total,
         measured,
@@ -195,6 +196,14 @@ def analysis_of(
         ranks=who_waits,
         prepared=prepared,
     )
+
+
+def _who_waits(prepared: Prepared, measured: Measurement, peaks: PeakOptions) -> RankReport | None:
+    if len(prepared.accounts) < 2:  # one device is one rank, and needs none of that code
+        return None
+    from traceflops.ranks import links_of, rank_report
+
+    return rank_report(prepared, links_of(prepared, measured.devices, peaks.link))
 
 
 def _accounted(prepared: Prepared) -> tuple[list[DeviceReport], list[DeviceReport], Account]:

@@ -40,10 +40,7 @@ from traceflops.attribution import (
     synchronisations,
 )
 from traceflops.devices import JobReport
-from traceflops.findings import Verdict, diagnosed
 from traceflops.mfu import NO_SERVING, Serving, activity_flops
-from traceflops.ranks import Collective, RankReport
-from traceflops.replay import Replay
 from traceflops.table import Note, Source
 from traceflops.timeline import Account, Components, Gap
 from traceflops.windows import DeviceReport, Selection, StepChoice
@@ -53,8 +50,10 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-    from traceflops.findings import Finding
+    from traceflops.findings import Finding, Verdict
     from traceflops.mfu import Measurement
+    from traceflops.ranks import Collective, RankReport
+    from traceflops.replay import Replay
     from traceflops.timeline import Untimed
     from traceflops.windows import Prepared, State
 
@@ -128,6 +127,8 @@ class Analysis:
         """
         if self.prepared is None:
             return None
+        from traceflops.replay import Replay
+
         mfu = self.measured.mfu
         phases = self.measured.executed.phases
         return Replay(self.prepared, self.ranks, phases, None if mfu is None else float(mfu))
@@ -135,6 +136,8 @@ class Analysis:
     @cached_property
     def diagnosis(self) -> tuple[Finding, ...]:
         """Return the causes with what each gains, the best first; then the other findings."""
+        from traceflops.findings import diagnosed
+
         return diagnosed(self)
 
     @property

@@ -67,7 +67,6 @@ def read_and_analyze(traces: list[str], asked: Asked) -> Analysis:
 
 def holds_summaries(traces: list[str]) -> bool:
     """Return whether the first file that is named, or in the folder that is, is a summary."""
-    from traceflops.analysis import is_summary
     from traceflops.parsers.io import files_behind, is_remote, open_file
 
     is_here = os.path.isfile(traces[0]) or os.path.isdir(traces[0])
@@ -79,7 +78,11 @@ def holds_summaries(traces: list[str]) -> bool:
             head = file.read(_HEAD_BYTES)
     except (InputError, OSError):
         return False
-    return head.startswith(b"ARROW1") and is_summary(head)
+    if not head.startswith(b"ARROW1"):
+        return False
+    from traceflops.analysis import is_summary
+
+    return is_summary(head)
 
 
 def check_pair(pair: list[str] | None, traces: list[str]) -> None:
@@ -102,11 +105,13 @@ def read_pair(
     """
     if pair:
         return read_trace(pair, reading)
+    found = capture_beside(traces)
+    if found is None or trace.jobs:
+        return None
     from traceflops.attribution import has_replays
     from traceflops.mfu import FOUND_PAIR
 
-    found = capture_beside(traces)
-    if found is None or trace.jobs or not has_replays(trace):
+    if not has_replays(trace):
         return None
     try:
         capture = read_trace([str(found)], reading)
