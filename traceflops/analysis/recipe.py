@@ -199,7 +199,7 @@ def analysis_of(
 
 
 def _who_waits(prepared: Prepared, measured: Measurement, peaks: PeakOptions) -> RankReport | None:
-    if len(prepared.accounts) < 2:  # one device is one rank, and needs none of that code
+    if max(len(prepared.accounts), prepared.trace.processes.num_rows) < 2:
         return None
     from traceflops.ranks import links_of, rank_report
 
