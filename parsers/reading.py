@@ -149,9 +149,9 @@ def _results(sources: Sequence[ByteSource], reading: Reading) -> Iterator[_Resul
     But for large ones, whose blocks all processes share.
     """
     share = reading.crew.share(sum(source.expected_text_bytes for source in sources))
-    alone = [s.path is not None and s.expected_text_bytes <= share for s in sources]
+    alone = [s.location is not None and s.expected_text_bytes <= share for s in sources]
     files = [
-        (str(source.path), source.label, source.limits)
+        (str(source.location), source.label, source.limits)
         for source, is_alone in zip(sources, alone, strict=True)
         if is_alone
     ]

@@ -22,7 +22,6 @@ from traceflops.reports.files import MARK, check_replaced, is_ours, write_togeth
 from traceflops.table import (
     TABLES,
     IntArray,
-    Names,
     Trace,
     codes,
     dictionary_column,
@@ -30,6 +29,7 @@ from traceflops.table import (
     names,
     number_column,
     pack_validity,
+    text_column,
     validity,
 )
 
@@ -327,15 +327,9 @@ def _column(name: str, values: Sequence[Any]) -> pa.Array:
     if not kinds:
         kinds = {int} if name.endswith(_WHOLE) else {float} if name.endswith(_REAL) else {str}
     if kinds == {bool}:
-        return _texts([None if value is None else _YES_NO[value] for value in values])
+        return text_column([None if value is None else _YES_NO[value] for value in values])
     if not kinds <= {bool, int, float}:
-        return _texts([None if value is None else str(value) for value in values])
+        return text_column([None if value is None else str(value) for value in values])
     known = np.array([value is not None for value in values], dtype=np.bool_)
     plain = np.array([0 if value is None else value for value in values])
     return number_column(plain, pa.float64() if float in kinds else pa.int64(), known)
-
-
-def _texts(values: Sequence[str | None]) -> pa.Array:
-    interned = Names()
-    code = np.array([-1 if text is None else interned[text] for text in values], dtype=np.int64)
-    return dictionary_column(code, list(interned))

@@ -136,7 +136,7 @@ class _Soil:
         return (python(cause.function, python(name, self.pause, cause=cause), cause=cause),)
 
     def unrecorded(self) -> _Nodes:
-        cause = Cause("host_unrecorded", annotation="IO #")
+        cause = Cause("host_unrecorded", annotation="IO")
         return (annotation("IO 190", self.pause, cause=cause),)
 
     def handover(self) -> _Nodes:

@@ -18,6 +18,11 @@ import pytest
 from tests.conftest import ROOT
 
 HEAVY = {"torch", "pandas", "holoviews", "bokeh", "panel", "jinja2"}
+STORES: Final = {
+    "pyarrow.fs": "parsers/io/remote.py",
+    "distributed": "traceflops/cli/parts.py",
+}
+"""What opens a connection where the user names a store or a cluster, and who alone imports it."""
 ROOMS: Final = {
     "errors": "what can go wrong, and the hint with it",
     "faces": "how the face of a room loads what it offers",
@@ -287,6 +292,8 @@ def test_reading_and_reporting_never_import_torch() -> None:
 def test_nothing_opens_a_network_connection() -> None:
     network = ("socket", "urllib.request", "http", "ftplib", "requests", "httpx", "aiohttp")
     assert reached(PRODUCT, *network) == []
+    for named_by_the_user, file in STORES.items():
+        assert {found.partition(":")[0] for found in reached(PRODUCT, named_by_the_user)} == {file}
 
 
 def test_nothing_of_a_trace_is_ever_evaluated() -> None:

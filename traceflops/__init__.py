@@ -20,6 +20,7 @@ if not (_here / "parsers").is_dir():  # a source checkout: the sub-packages lie 
     __path__.append(str(_here.parent))
 
 if TYPE_CHECKING:
+    from traceflops.analysis.questions import what_if
     from traceflops.analysis.recipe import analyze
     from traceflops.analysis.result import Analysis
     from traceflops.errors import InputError, TraceflopsError, UsageError
@@ -43,6 +44,7 @@ __all__ = [
     "__version__",
     "analyze",
     "read",
+    "what_if",
 ]
 
 

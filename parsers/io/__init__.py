@@ -50,7 +50,7 @@ if TYPE_CHECKING:
         TextsById,
         Wanted,
         by_distinct,
-        no_rows,
+        one_batch,
         quoted,
         select,
     )
@@ -58,16 +58,25 @@ if TYPE_CHECKING:
     from traceflops.parsers.io.inputs import ByteSource
     from traceflops.parsers.io.jsonfiles.events import EventStream
     from traceflops.parsers.io.jsonfiles.lists import Found, ListStream
-    from traceflops.parsers.io.jsonfiles.mend import INVALID_UTF8, mended, valid_utf8
-    from traceflops.parsers.io.jsonfiles.notes import (
+    from traceflops.parsers.io.jsonfiles.mend import (
+        INVALID_UTF8,
         event_text_notes,
         input_cut,
+        mended,
         repairs_and_losses,
+        valid_utf8,
     )
     from traceflops.parsers.io.jsonfiles.places import SKIPPED, WHOLE, Elements, Members, Records
     from traceflops.parsers.io.jsonfiles.text import UNDECODABLE
     from traceflops.parsers.io.notes import NoteTable
-    from traceflops.parsers.io.places import files_behind, find_inputs, rank_in_name, tell_apart
+    from traceflops.parsers.io.places import (
+        files_behind,
+        find_inputs,
+        open_file,
+        rank_in_name,
+        tell_apart,
+    )
+    from traceflops.parsers.io.remote import is_remote
     from traceflops.parsers.io.worker_pool import BLOCK_BYTES, Crew, usable_cores
 else:
     __getattr__ = lazy(__name__, __file__)

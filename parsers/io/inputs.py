@@ -43,9 +43,9 @@ class ByteSource:
     `name` is the base name, `label` what reports call it (see `tell_apart`), `folder` where it lies
     on disk or in its archive, `stored_bytes` its size on disk where known (of a member of an
     archive: unpacked), `packed_bytes` what an archive holds of it, `path` its path where it is a
-    file by itself. After the blocks are consumed, `text_bytes` is the decompressed size and `cut`
-    says how the stream ended too early (None: it ended well). With `limits` an input that expands
-    like no trace does is refused.
+    file by itself, `uri` where it is one of a store. After the blocks are consumed, `text_bytes` is
+    the decompressed size and `cut` says how the stream ended too early (None: it ended well). With
+    `limits` an input that expands like no trace does is refused.
     """
 
     name: str
@@ -53,6 +53,7 @@ class ByteSource:
     stored_bytes: int | None = None
     path: Path | None = None
     folder: str = ""
+    uri: str | None = None
     label: str = ""
     packed_bytes: int | None = None
     release: Callable[[], None] = lambda: None
@@ -66,6 +67,11 @@ class ByteSource:
     def __post_init__(self) -> None:
         """Call it by its base name, until others have that, too."""
         self.label = self.label or self.name
+
+    @property
+    def location(self) -> str | None:
+        """By what another process finds it, None where it cannot."""
+        return self.uri if self.path is None else str(self.path)
 
     @property
     def expected_text_bytes(self) -> int:
@@ -135,7 +141,7 @@ class ByteSource:
         try:
             return stream.read(BLOCK_BYTES) or b""
         except UNREADABLE as error:
-            self.cut = f"reading stopped ({error})"
+            self.cut = f"reading stopped ({reason(error)})"
             return b""
 
     def _counted(self, first: bytes, stream: IO[bytes] | io.RawIOBase) -> Iterator[bytes]:
@@ -182,6 +188,11 @@ class ByteSource:
             if not block:
                 return
             yield block
+
+
+def reason(error: BaseException) -> str:
+    """Return what an error says, without the names and addresses that stores put around it."""
+    return " ".join(str(error).rpartition("': ")[2].partition("; Details")[0].split())[:200]
 
 
 def _inflated(member: zlib._Decompress, data: bytes) -> Iterator[bytes]:

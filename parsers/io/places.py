@@ -14,13 +14,13 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from itertools import takewhile
 from pathlib import Path
 from typing import IO, Final, TypeVar
 
 from traceflops.errors import InputError
 from traceflops.parsers.io.inputs import BLOCK_BYTES, UNREADABLE, ByteSource
+from traceflops.parsers.io.remote import files_at, is_remote, opened, size_of
 
 T = TypeVar("T")
 
@@ -57,11 +57,13 @@ def find_inputs(path: str) -> tuple[list[ByteSource], bool]:
         return _members(_standard_input()), True
     if not path:
         raise InputError("a trace has an empty name", "a shell variable may be unset")
-    place = Path(path)
-    if not stat.S_ISDIR(_status(place).st_mode):
-        return _members(_file(place)), True
-    _tried(place, lambda: os.scandir(place).close())
-    files = files_behind(path)
+    files = list(files_behind(path))
+    if is_remote(path):
+        is_file = files == [path]
+    elif not (is_file := not stat.S_ISDIR(_status(place := Path(path)).st_mode)):
+        _tried(place, lambda: os.scandir(place).close())
+    if is_file:
+        return _members(_file(path)), True
     return [source for file in files for source in _members_or_failure(file)], False
 
 
@@ -96,7 +98,11 @@ class _Rejoined(io.RawIOBase):
         return block
 
 
-def _file(path: Path) -> ByteSource:
+def _file(file: str) -> ByteSource:
+    if is_remote(file):
+        folder, _, name = file.rpartition("/")
+        return ByteSource(name, lambda: opened(file), size_of(file), folder=folder, uri=file)
+    path = Path(file)
     status = _status(path)
     if stat.S_ISFIFO(status.st_mode):
         return _pipe(path)
@@ -147,13 +153,21 @@ def _tried(path: Path, action: Callable[[], T]) -> T:
         ) from None
 
 
-def files_behind(path: str) -> Iterator[Path]:
+def open_file(file: str) -> IO[bytes]:
+    """Return a file, of this machine or of a store, open. Raises InputError where it cannot be."""
+    return opened(file) if is_remote(file) else _open(Path(file))
+
+
+def files_behind(path: str) -> Iterator[str]:
     """Yield the files that an input is read from: itself, or those in the folder it is.
 
     Of a folder also what cannot be read, be it a folder: opening it says why.
     """
+    if is_remote(path):
+        yield from files_at(path)
+        return
     if not os.path.isdir(path):
-        yield Path(path)
+        yield path
         return
     closed: list[OSError] = []
     for root, folders, files in os.walk(path, onerror=closed.append):
@@ -161,8 +175,8 @@ def files_behind(path: str) -> Iterator[Path]:
         for name in sorted(files):
             file = Path(root) / name
             if not name.startswith(".") and _is_file(file):
-                yield file
-    yield from (Path(error.filename) for error in closed)
+                yield str(file)
+    yield from (error.filename for error in closed)
 
 
 def _is_file(path: Path) -> bool:
@@ -173,24 +187,29 @@ def _is_file(path: Path) -> bool:
         return True
 
 
-def _members_or_failure(path: Path) -> list[ByteSource]:
+def _members_or_failure(file: str) -> list[ByteSource]:
     """Return the inputs in a file of a folder, or one that says why it has none when opened.
 
     A broken archive or an unreadable file does not keep the good traces beside it from being read.
     """
     try:
-        return _members(_file(path))
+        return _members(_file(file))
     except InputError as error:
         failure = error
 
     def opener() -> IO[bytes]:
         raise failure
 
-    return [ByteSource(path.name, opener)]
+    return [ByteSource(Path(file).name, opener)]
 
 
 def _members(source: ByteSource) -> list[ByteSource]:
-    """Return the source itself, or the members of the zip archive it is."""
+    """Return the source itself, or the members of the zip archive it is.
+
+    Those of a store must be called .zip: each would cost a request, before any is read.
+    """
+    if source.uri is not None and not source.uri.lower().endswith(".zip"):
+        return [source]
     with source.opener() as stream:
         try:
             first = stream.read(len(_ZIP)) or b""
@@ -198,7 +217,7 @@ def _members(source: ByteSource) -> list[ByteSource]:
             return [source]  # reading it will say what is wrong
     if not first.startswith((_ZIP, _ZIP_OF_NOTHING)):
         return [source]
-    data = _Reopened(partial(_open, source.path)) if source.path else _in_memory(source)
+    data = _Reopened(source.opener) if source.location else _in_memory(source)
     try:
         archive = zipfile.ZipFile(data)
     except (*UNREADABLE, NotImplementedError, ValueError, struct.error) as error:
@@ -243,7 +262,7 @@ def _member(
                 "unpack the archive manually and give the trace",
             ) from None
 
-    folder = str((source.path or Path()) / Path(info.filename).parent)
+    folder = str(Path(source.location or "") / Path(info.filename).parent)
     return ByteSource(
         name, open_member, info.file_size, folder=folder, packed_bytes=info.compress_size
     )
@@ -255,12 +274,12 @@ class _Reopened(io.RawIOBase):
     Whoever reads from it says where from; `rest` closes it until then.
     """
 
-    def __init__(self, opener: Callable[[], IO[bytes]]) -> None:
+    def __init__(self, opener: Callable[[], IO[bytes] | io.RawIOBase]) -> None:
         self._opener = opener
-        self._stream: IO[bytes] | None = None
+        self._stream: IO[bytes] | io.RawIOBase | None = None
 
     @property
-    def _opened(self) -> IO[bytes]:
+    def _opened(self) -> IO[bytes] | io.RawIOBase:
         if self._stream is None:
             self._stream = self._opener()
         return self._stream
@@ -269,7 +288,7 @@ class _Reopened(io.RawIOBase):
         return True
 
     def read(self, size: int = -1) -> bytes:
-        return self._opened.read(size)
+        return self._opened.read(size) or b""
 
     def seek(self, place: int, whence: int = 0) -> int:
         return self._opened.seek(place, whence)

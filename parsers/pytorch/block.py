@@ -161,7 +161,7 @@ def _by_phase(events: list[Any]) -> Iterator[tuple[str, list[Any]]]:
 
 
 def _phase(event: Any) -> str:
-    if event.ph is None and _has_duration(event):
+    if event.ph is None and getattr(event, "dur", None) is not None:
         return "X"
     return event.ph if event.ph.__class__ is str else str(event.ph)[:20]
 
@@ -176,10 +176,6 @@ def _args(category: str, phase: str) -> type[Args]:
 @cache
 def _usual_decoder(python_stacks: bool) -> msgspec.json.Decoder[list[Any]]:
     return decoder(Union[tuple(tagged_events(python_stacks))])  # noqa: UP007
-
-
-def _has_duration(event: Any) -> bool:
-    return getattr(event, "dur", None) is not None
 
 
 def _add_ops(rows: KinetoRows, group: Group) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -53,24 +53,20 @@ class RankProcess:
 
 def owner_codes(names: Names, pids: Sequence[Any], ranks: IntArray | None) -> Array | int:
     """Return a code for the owner of each event; `ranks` are those that its arguments name."""
-    if ranks is None or (ranks < 0).all():
-        if pids and pids.count(pids[0]) == len(pids):
-            return names[_owner_text(pids[0], -1)]
-        ranks = np.full(len(pids), -1)
-    seen: dict[Hashable, int] = {}
-    codes = np.empty(len(pids), dtype=np.int32)
-    for row, key in enumerate(zip(map(_hashable, pids), ranks.tolist(), strict=True)):
-        if key not in seen:
-            seen[key] = names[_owner_text(*key)]
-        codes[row] = seen[key]
-    return codes
+    is_ranked = ranks is not None and bool((ranks >= 0).any())
+    if pids and not is_ranked and pids.count(pids[0]) == len(pids):
+        return names[_owner_text(pids[0])]
+    if not {list, dict}.isdisjoint(map(type, pids)):
+        pids = [as_text(pid) if isinstance(pid, list | dict) else pid for pid in pids]
+    keys = [*zip(pids, ranks.tolist(), strict=True)] if ranks is not None and is_ranked else pids
+    code = {
+        key: names[_owner_text(*key) if is_ranked else _owner_text(key)]
+        for key in dict.fromkeys(keys)
+    }
+    return np.fromiter(map(code.__getitem__, keys), np.int32, len(keys))
 
 
-def _hashable(pid: Any) -> Hashable:
-    return pid if isinstance(pid, Hashable) else as_text(pid)
-
-
-def _owner_text(pid: Any, rank: int) -> str:
+def _owner_text(pid: Any, rank: int = -1) -> str:
     found = _LABEL.fullmatch(pid) if isinstance(pid, str) else None
     label = ".".join(number[:9] for number in re.findall(r"\d+", found[1])) if found else ""
     return f"{rank if 0 <= rank < _MOST_RANKS else ''}|{label}|{trailing_integer(pid)}"

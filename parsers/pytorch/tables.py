@@ -15,7 +15,9 @@ import numpy as np
 from traceflops.parsers.pytorch.events import Args, CallArgs, CollectiveArgs, DeviceArgs, OpArgs
 from traceflops.parsers.pytorch.merged_ranks import owner_codes
 from traceflops.parsers.pytorch.values import (
+    all_absent,
     as_text,
+    copy_direction,
     integers,
     json_codes,
     name_codes,
@@ -26,7 +28,7 @@ from traceflops.parsers.pytorch.values import (
     triples,
     typed_integers,
 )
-from traceflops.table import ABSENT, Array, IntArray, Names, Rows
+from traceflops.table import ABSENT, Array, IntArray, Names, Rows, narrow
 
 _JSON_COLUMNS = ("input_dims", "input_types", "input_strides", "concrete_inputs")
 _GENERATED = ("kernel_backend", "kernel_hash", "kernel_kwargs", "num_warps", "num_stages")
@@ -48,15 +50,6 @@ _COLLECTIVE_NUMBERS = {
     "collective_destination": "destination",
 }
 """The columns of a collective, and the arguments that fill them."""
-_DIRECTIONS = ("HtoD", "DtoH", "DtoD", "PtoP", "HtoH")
-_ROCM_DIRECTIONS = {
-    "CopyHostToDevice": "HtoD",
-    "HostToDevice": "HtoD",
-    "CopyDeviceToHost": "DtoH",
-    "DeviceToHost": "DtoH",
-    "CopyDeviceToDevice": "DtoD",
-    "DeviceToDevice": "DtoD",
-}
 
 
 @dataclass(slots=True)
@@ -198,7 +191,7 @@ class KinetoRows:
         on_device = _numbers(args, "device_type") > 0
         device = np.where(on_device, _numbers(args, "device"), ABSENT)
         address = _numbers(args, "address")
-        names = self.counters.names["name"]
+        names, owner = self.counters.names["name"], _owners(self.counters, group)
         for field, what in (
             ("bytes", "change_bytes"),
             ("allocated", "allocated_bytes"),
@@ -211,7 +204,7 @@ class KinetoRows:
             _add(
                 self.counters,
                 int(known.sum()),
-                process=_owners(self.counters, group.where(known.tolist())),
+                process=owner if isinstance(owner, int) else owner[known],
                 device=device[known],
                 name=names.codes(map(labels.__getitem__, where.tolist())),
                 time_ns=start[known],
@@ -246,9 +239,9 @@ def _add(table: Rows, count: int, **columns: Array | int) -> None:
     table.add(
         count,
         **{
-            name: values if isinstance(values, int) else _narrow(values)
+            name: values if isinstance(values, int) else narrow(values)
             for name, values in columns.items()
-            if isinstance(values, int) or not _all_absent(values)
+            if isinstance(values, int) or not all_absent(values)
         },
     )
 
@@ -275,19 +268,6 @@ def _numbers(args: Sequence[Any], field: str) -> IntArray:
 def _same_numbers(args: Sequence[Any], *fields: str) -> dict[str, IntArray]:
     """Return the columns that are called like the arguments that they are made of."""
     return {field: _numbers(args, field) for field in fields}
-
-
-def _narrow(values: Array) -> Array:
-    """Return integers in half the memory where they fit; they wait there until all are read."""
-    if values.dtype != np.int64 or not values.size:
-        return values
-    fits = int(values.min()) >= -(2**31) and int(values.max()) < 2**31
-    return values.astype(np.int32) if fits else values
-
-
-def _all_absent(values: Array) -> bool:
-    absent = -1 if values.dtype == np.int32 else ABSENT
-    return bool(len(values)) and bool((values == absent).all())
 
 
 def _pids(group: Group) -> IntArray:
@@ -408,15 +388,4 @@ def _directions(names: Names, kind: str, group: Group) -> Array:
     if kind != "memcpy":
         return np.full(len(group), -1, np.int32)
     pairs = zip(group.events, group.args, strict=True)
-    return optional_codes(names, [_direction(as_text(e.name), a.kind) for e, a in pairs])
-
-
-def _direction(name: str, rocm_kind: object) -> str | None:
-    """Return the direction of a copy from its name or from what ROCm says."""
-    for word in _DIRECTIONS:
-        if word in name:
-            return word
-    for text in (name, str(rocm_kind)):
-        if text in _ROCM_DIRECTIONS:
-            return _ROCM_DIRECTIONS[text]
-    return None
+    return optional_codes(names, [copy_direction(as_text(e.name), a.kind) for e, a in pairs])

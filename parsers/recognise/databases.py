@@ -6,12 +6,11 @@ Adding a kind of database means a reader for it and a row in SCHEMAS.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from traceflops.errors import InputError, NotATrace
 from traceflops.parsers.io import ByteSource
-from traceflops.parsers.shared import Format, Reading
+from traceflops.parsers.shared import Format, Reading, read_each, with_notes
 from traceflops.table import Note, Trace
 
 if TYPE_CHECKING:
@@ -86,23 +85,18 @@ def _read_databases(sources: Sequence[ByteSource], _: Reading) -> list[Trace]:
 
     One that cannot be read is a note as long as another can.
     """
-    read: list[tuple[ByteSource, Trace]] = []
-    failed: list[tuple[ByteSource, InputError]] = []
-    for source in sources:
-        try:
-            read += [(source, trace) for trace in read_database(source)]
-        except InputError as error:
-            failed.append((source, error))
-        finally:
-            source.close()
-    if not read:
-        raise failed[0][1]
+
+    def traced(source: ByteSource) -> list[tuple[ByteSource, Trace]]:
+        return [(source, trace) for trace in read_database(source)]
+
+    found, failed = read_each(sources, traced, close=True)
+    read = [one for several in found for one in several]
     from traceflops.parsers.nsight import without_clashes
     from traceflops.parsers.rocprof import without_repeated_passes
 
     traces = without_clashes(without_repeated_passes(read))
     notes = [_failure(source, error) for source, error in failed]
-    return [replace(traces[0], notes=(*notes, *traces[0].notes)), *traces[1:]]
+    return with_notes(traces, notes)
 
 
 def _failure(source: ByteSource, error: InputError) -> Note:

@@ -46,13 +46,13 @@ def facts_of_agent(agent: Mapping[str, object]) -> DeviceFacts:
     version = _number(words.get("gfx_target_version"))
     clock = _number(words.get("max_engine_clk_fcompute"))
     return DeviceFacts(
-        product=_text(words.get("product_name")),
+        product=text_of(words.get("product_name")),
         memory_bytes=_number(words.get("local_mem_size"), _INT63) or _banks(words.get("mem_banks")),
         compute_major=version // 10_000 if version else None,
         compute_minor=version // 100 % 100 if version else None,
         sm_count=_number(words.get("cu_count")),
         warp_size=_number(words.get("wave_front_size")),
-        architecture=_text(words.get("name")),
+        architecture=text_of(words.get("name")),
         clock_hz=clock * _MHZ if clock else None,
         dies=_number(words.get("num_xcc")),
     )
@@ -80,7 +80,8 @@ def _number(value: object, below: int = _INT32) -> int | None:
     return value if type(value) is int and 0 < value < below else None
 
 
-def _text(value: object) -> str | None:
+def text_of(value: object) -> str | None:
+    """Return the beginning of a text, None where there is none."""
     return (value.strip()[:256] or None) if isinstance(value, str) else None
 
 

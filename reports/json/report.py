@@ -14,7 +14,6 @@ from traceflops.devices import JobReport
 from traceflops.memory import MemoryUse, Series, memory_use
 from traceflops.ranks import Collective
 from traceflops.reports.json.measured import measured_object
-from traceflops.reports.json.ranks import ranks_object
 from traceflops.reports.view import fields
 from traceflops.table import Source
 from traceflops.timeline import Account, Gap, WholeSpan
@@ -23,6 +22,7 @@ from traceflops.windows import DeviceReport, Selection, spread_of
 if TYPE_CHECKING:
     from traceflops.attribution import HostBound, IdleCulprits, Launches
     from traceflops.mfu import PassKind
+    from traceflops.ranks import RankReport
     from traceflops.timeline import Untimed
 
 SCHEMA: Final = "traceflops.report/1"
@@ -51,6 +51,8 @@ _OF_A_PASS_KIND: Final = (
     *("kind", "passes", "p50_ns", "p99_ns", "tokens", "tokens_per_s", "cycle_ns", "followed"),
     *("communication_ns", "exposed_ns"),
 )
+_MOST_COLLECTIVES: Final = 20_000
+"""So many collectives are listed, those with most waiting."""
 
 
 def render_json(analysis: Analysis) -> str:
@@ -96,7 +98,7 @@ def report_object(analysis: Analysis) -> dict[str, Any]:
         ],
         "untimed": _untimed(analysis.untimed) if analysis.untimed is not None else None,
         "jobs": [_job(job) for job in analysis.jobs],
-        "idle": _idle(analysis),
+        "idle": _culprits(analysis.idle, analysis.components.idle_ns),
         "host_bound": _host_bound(analysis.host_bound) if analysis.host_bound else None,
         "launches": _launches(analysis.launches) if analysis.launches else None,
         "host_operators": [asdict(one) for one in analysis.host_operators],
@@ -147,11 +149,6 @@ def _attribution(work: DeviceWork) -> dict[str, Any]:
             for rule, found in work.by_rule.items()
         },
     }
-
-
-def _idle(analysis: Analysis) -> dict[str, Any]:
-    """Return what the host did while the devices were idle."""
-    return _culprits(analysis.idle, analysis.components.idle_ns)
 
 
 def _culprits(idle: IdleCulprits, idle_ns: int) -> dict[str, Any]:
@@ -315,5 +312,54 @@ def _series(one: Series) -> dict[str, Any]:
         "steps": [
             {"step": each.step, "most_bytes": each.most, "at_end_bytes": each.at_end}
             for each in one.steps
+        ],
+    }
+
+
+def ranks_object(ranks: RankReport) -> dict[str, Any]:
+    """Return what there is to say of the ranks of a job."""
+    found = sorted(ranks.collectives(), key=lambda one: -one.wait_ns)[:_MOST_COLLECTIVES]
+    return {
+        "alignment": _alignment(ranks),
+        "matched": ranks.matches.count,
+        "unmatched": ranks.unmatched,
+        "impossible": ranks.matches.impossible,
+        "partial": ranks.partial,
+        "collectives": [asdict(one) for one in sorted(found, key=lambda one: one.index)],
+        "waits": [asdict(one) for one in ranks.by_rank()],
+        "rates": [asdict(one) for one in ranks.rates()],
+        "pipeline": asdict(ranks.pipeline) if ranks.pipeline is not None else None,
+        "experts": [asdict(one) for one in ranks.experts()] or None,
+        "slowdown": _slowdown(ranks),
+        "culprit": asdict(ranks.slow) if ranks.slow is not None else None,
+    }
+
+
+def _alignment(ranks: RankReport) -> dict[str, Any]:
+    found = ranks.alignment
+    bounds = [column.tolist() for column in (found.earliest_ns, found.latest_ns)]
+    if found.residual_p95_ns is None:
+        bounds = [[None] * len(ranks.records.ranks)] * 2
+    of_ranks = zip(ranks.records.ranks, found.offset_ns.tolist(), *bounds, strict=True)
+    return {
+        "basis": found.basis or None,
+        "residual_median_ns": found.residual_median_ns,
+        "residual_p95_ns": found.residual_p95_ns,
+        "offsets": [
+            {"rank": rank, "offset_ns": offset, "error_at_least_ns": low, "error_at_most_ns": high}
+            for rank, offset, low, high in of_ranks
+        ],
+    }
+
+
+def _slowdown(ranks: RankReport) -> dict[str, Any]:
+    cycles = ranks.cycles
+    return {
+        "overall": cycles.overall,
+        "steps": [
+            {"step": step, "slowdown": slowdown, "own_ns": own}
+            for step, slowdown, own in zip(
+                cycles.steps, cycles.slowdown.tolist(), cycles.own_ns.tolist(), strict=True
+            )
         ],
     }

@@ -79,7 +79,7 @@ class KernelsPage:
     rates: str
     remark: str
     counted: Set[str]
-    launched: Launched
+    launched: LaunchSites
     missing: str
     ways_left_out: int
 
@@ -138,7 +138,7 @@ def _share(table: pa.Table, rows: Sequence[Mapping[str, Any]]) -> float | None:
 def _shown(
     rows: Sequence[Mapping[str, Any]],
     work: dict[str, WorkShown],
-    sites: Launched,
+    sites: LaunchSites,
     categories: Sequence[Mapping[str, Any]],
 ) -> tuple[list[KernelShown], int]:
     """Return the rows with their work and ways, and of how many kernels the ways are left out."""
@@ -187,7 +187,7 @@ def _facts(row: Mapping[str, Any], work: WorkShown | None) -> Iterator[tuple[str
 
 
 @dataclass(frozen=True, slots=True)
-class Launched:
+class LaunchSites:
     """The ways to launch each kernel, which columns any of them fills, and what a scope is.
 
     `rows` are those of `launchers`; `way` puts one into words.
@@ -198,16 +198,16 @@ class Launched:
     scope_title: str
 
 
-def launched(prepared: Prepared | None) -> Launched:
+def launched(prepared: Prepared | None) -> LaunchSites:
     """Return what launched the kernels; nothing where the events were not kept."""
     if prepared is None:
-        return Launched({}, frozenset(), "")
+        return LaunchSites({}, frozenset(), "")
     sites = launchers(prepared.as_launched)
     rows: dict[Key, list[dict[str, Any]]] = {}
     for row in sites.table.to_pylist():
         rows.setdefault(key_of(row), []).append(row)
     knows = frozenset(filter(sites.knows, _COLUMNS))
-    return Launched(rows, knows, _scope_title(set(sites.table["is_module"].to_pylist())))
+    return LaunchSites(rows, knows, _scope_title(set(sites.table["is_module"].to_pylist())))
 
 
 def key_of(row: Mapping[str, Any]) -> Key:
@@ -215,7 +215,7 @@ def key_of(row: Mapping[str, Any]) -> Key:
     return tuple(row[column] for column in _KEY)
 
 
-def missing(sites: Launched) -> str:
+def missing(sites: LaunchSites) -> str:
     """Return what the trace does not tell of launches, as a sentence; empty where it tells all."""
     if not sites.rows:
         return ""

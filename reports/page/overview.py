@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
-from traceflops.ranks import most_and_least
 from traceflops.reports.page.peak import mfu_tile
 from traceflops.reports.view import (
     CAUSE_LABELS,
@@ -23,7 +22,7 @@ from traceflops.reports.view import (
 )
 from traceflops.timeline import COMPONENTS, Account, Components
 from traceflops.units import capitalized, several
-from traceflops.windows import DeviceReport, Origins, origins
+from traceflops.windows import DeviceReport, Origins, most_and_least, origins
 
 if TYPE_CHECKING:
     import pyarrow as pa

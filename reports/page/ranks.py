@@ -13,11 +13,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from traceflops.ranks import (
-    FloatArray,
-    OwnTimes,
     Turn,
-    most_and_least,
-    own_times,
 )
 from traceflops.reports.page.axes import Tick
 from traceflops.reports.view import (
@@ -32,7 +28,8 @@ from traceflops.reports.view import (
     waiting_table,
     worst_collective,
 )
-from traceflops.table import BoolArray
+from traceflops.table import BoolArray, FloatArray
+from traceflops.windows import OwnTimes, most_and_least, own_times
 
 if TYPE_CHECKING:
     from traceflops.analysis import Analysis

@@ -76,7 +76,7 @@ _MARK_LABELS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class LaneGroup:
     """Neighbouring lanes under one heading: a device, or a thread of a host process."""
 
     label: str
@@ -134,10 +134,10 @@ def gap_links(analysis: Analysis) -> list[str | None]:
     return [f"#gap={n}" if gap.device in drawn else None for n, gap in enumerate(gaps, 1)]
 
 
-def _groups(analysis: Analysis, timeline: Timeline) -> list[Group]:
+def _groups(analysis: Analysis, timeline: Timeline) -> list[LaneGroup]:
     """Return the lanes under their headings: devices by number, then hosts thread by thread."""
     labels = {one.device: one.label for one in analysis.devices}
-    by_key: dict[tuple[bool, int, int], Group] = {}
+    by_key: dict[tuple[bool, int, int], LaneGroup] = {}
     for place, lane in enumerate(timeline.lanes):
         if lane.device is not None:
             key = (False, lane.device, 0)
@@ -147,7 +147,7 @@ def _groups(analysis: Analysis, timeline: Timeline) -> list[Group]:
             key = (True, timeline.hosts.index(lane.process), thread)
             owner = _process_label(analysis, lane.process)
             label = f"{owner} CPU · thread {_number(lane.track)}"
-        group = by_key.setdefault(key, Group(label, lane.process, lane.device is None, []))
+        group = by_key.setdefault(key, LaneGroup(label, lane.process, lane.device is None, []))
         group.lanes.append(place)
     groups = [by_key[key] for key in sorted(by_key)]
     short = short_labels([group.label for group in groups], LABEL_WIDTH)
@@ -179,7 +179,7 @@ def _lane_labels(analysis: Analysis, timeline: Timeline) -> list[str]:
     return ["" if lane.depth else label(lane) for lane in timeline.lanes]
 
 
-def _hosts(groups: Sequence[Group]) -> list[tuple[int, str]]:
+def _hosts(groups: Sequence[LaneGroup]) -> list[tuple[int, str]]:
     """Return the processes whose host threads are drawn, one at a time."""
     hosts = {group.process: group.label.rpartition(" · ")[0] for group in groups if group.is_host}
     return list(hosts.items())
@@ -189,7 +189,7 @@ def _header(
     analysis: Analysis,
     prepared: Prepared,
     drawn: Drawable,
-    groups: Sequence[Group],
+    groups: Sequence[LaneGroup],
     labels: Sequence[str],
 ) -> dict[str, Any]:
     """Return what the script must know beside the boxes."""
@@ -263,7 +263,7 @@ def _start(timeline: Timeline) -> Span:
     return timeline.window
 
 
-def _still(drawn: Drawable, groups: Sequence[Group], labels: Sequence[str]) -> Still:
+def _still(drawn: Drawable, groups: Sequence[LaneGroup], labels: Sequence[str]) -> Still:
     first = drawn.outline.hosts[0] if drawn.outline.hosts else None
     wanted = [g for g in groups if not g.is_host or g.process == first]
     headed = [(g.label, g.lanes) for g in wanted]

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from traceflops.analysis import Analysis
 from traceflops.devices import NEXT_TIME
+from traceflops.findings import MAIN_KERNEL
 from traceflops.ranks import Collective
 from traceflops.remedies import remedy
 from traceflops.reports.terminal.aggregates import counted_lines, untimed_lines
@@ -128,8 +129,10 @@ def _head(analysis: Analysis, style: Style) -> Iterator[Text]:
     yield from paragraph(analysis.verdict.sentence, style.width, "bold")
     _, why, remedy = late_rank_words(analysis)
     yield from paragraph(why, style.width, indent=_INDENT)
-    if remedy:
-        yield from hanging(f"{_INDENT}help: ", remedy, style.width)
+    mine = (one.sentence for one in analysis.findings if one.rule == MAIN_KERNEL)
+    help_ = remedy or ("" if analysis.verdict.loss == "idle" else next(mine, ""))
+    if help_:
+        yield from hanging(f"{_INDENT}help: ", help_, style.width)
     yield from provenance(analysis, style)
 
 
@@ -181,7 +184,9 @@ def _part(name: str, ns: int, analysis: Analysis, style: Style) -> Text:
     if "time" in columns(_TIMES, style.width - line.cell_len, ["time"]):
         line.append(f"{duration(analysis.mean_ns(ns)):>10}")
     line.append(f"{percent(analysis.components.share(name)):>9}  ", "bold")
-    return line.append(listed(_details(name, analysis), style.width - cell_len(line.plain)), "dim")
+    line.append(listed(_details(name, analysis), style.width - cell_len(line.plain)), "dim")
+    line.rstrip()
+    return line
 
 
 def _details(name: str, analysis: Analysis) -> Iterator[str]:
@@ -251,7 +256,9 @@ def _waits(analysis: Analysis, style: Style) -> Iterator[Text]:
         if not names:
             below = _wait_names(row, style.width - 2 * len(_INDENT))
             yield from paragraph(below, style.width, indent=2 * _INDENT)
-    yield from hanging(f"{_INDENT}help: ", f"{capitalized(rows[0].remedy)}.", style.width)
+    help_ = f"{capitalized(rows[0].remedy)}."
+    if help_ != late_rank_words(analysis)[2]:
+        yield from hanging(f"{_INDENT}help: ", help_, style.width)
     yield from paragraph(pace_sentence(analysis), style.width)
 
 
@@ -384,7 +391,7 @@ def _of_collective(row: Collective, busbw: list[str]) -> Iterator[str]:
     message, rate = mean_message(row), collective_rate(row)
     times = f"{count(row.count)} ×"  # noqa: RUF001
     yield f"{collective_label(row)}: {times}{'' if message == UNKNOWN else f' {message}'}"
-    yield from busbw or ([rate] if rate != UNKNOWN else [])
+    yield from busbw or ([f"{rate} with waiting"] if rate != UNKNOWN else [])
     yield duration(row.sum_ns)
     yield f"{duration(row.exposed_ns)} exposed"
 

@@ -66,9 +66,7 @@ if TYPE_CHECKING:
         look,
         loss_label,
     )
-    from traceflops.reports.view.pipelines import pipeline_sentences, pipeline_tables
     from traceflops.reports.view.serving import WAITS_ON, serving_table
-    from traceflops.reports.view.shapes import shape_words, type_words
     from traceflops.reports.view.short_names import (
         Label,
         kernel_labels,
@@ -119,6 +117,8 @@ if TYPE_CHECKING:
         clocks_sentence,
         late_rank_words,
         off_median,
+        pipeline_sentences,
+        pipeline_tables,
         ranks_table,
         rates_table,
         signed,
@@ -140,9 +140,11 @@ if TYPE_CHECKING:
         provenance,
         ranks,
         selected,
+        shape_words,
         some_files,
         step_times,
         steps_used,
+        type_words,
         uneven_steps,
         unit,
     )

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from traceflops.attribution import HOST_OP, Owner, work_owners
 from traceflops.reports.view.figures import count, duration, percent
 from traceflops.reports.view.host import host_operators_table
-from traceflops.reports.view.shapes import shape_words
 from traceflops.reports.view.short_names import short_labels
 from traceflops.reports.view.tables import Cell, Column, Name, ReportTable, Share, table_of
+from traceflops.reports.view.wording import shape_words
 from traceflops.units import capitalized, function_name
 
 if TYPE_CHECKING:

@@ -129,7 +129,7 @@ _COLLECTIVE: Final = (
     _number("Bytes", lambda row: size(row.bytes)),
     _number("Total time", lambda row: duration(row.sum_ns)),
     _number("Exposed", lambda row: duration(row.exposed_ns)),
-    _number("Rate", collective_rate),
+    _number("Rate with waiting", collective_rate),
 )
 _JOB: Final = (
     _number("Job", lambda job: str(job.number)),

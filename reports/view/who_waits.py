@@ -1,4 +1,4 @@
-"""Who waits for whom: the ranks of a job, farthest off first, their waits and their bandwidth."""
+"""The ranks of a job, farthest off first: waits, bandwidth, stages of pipelines, experts."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from traceflops.findings import (
     SLOW_LINK_REMEDY,
+    clocks_words,
     late_rank_reason,
     late_rank_sentence,
     slow_link_sentence,
@@ -28,7 +29,7 @@ from traceflops.units import capitalized, several
 
 if TYPE_CHECKING:
     from traceflops.analysis import Analysis
-    from traceflops.ranks import Collective, LinkRate, RankReport, Turn
+    from traceflops.ranks import Collective, LinkRate, Pipelines, RankReport, Stage, Turn
     from traceflops.table import IntArray
 
 _MOST_RATES: Final = 24
@@ -37,6 +38,15 @@ _MOST_ROWS, _MOST_COLUMNS = 12, 8
 _SHADES: Final = (0.02, 0.25, 0.6)
 _NONE: Final = table_of((), ())
 _number = partial(Column, is_number=True)
+_MOST: Final = 16
+_STAGES: Final = {
+    "Work": "busy_ns",
+    "Transfer": "transfer_ns",
+    "Warm-up": "warm_up_ns",
+    "Steady": "steady_ns",
+    "Drain": "drain_ns",
+    "Bubble": "bubble_ns",
+}
 
 
 class Amount(str):
@@ -71,7 +81,7 @@ def clocks_sentence(ranks: RankReport) -> str:
     how = f"aligned on {_words(found.basis)}" if found.basis else "as recorded"
     residual = (found.residual_median_ns, found.residual_p95_ns)
     middle, high = (UNKNOWN if ns is None else duration(ns) for ns in residual)
-    return f"Clocks {how}: residual {middle} (median), {high} (p95); hard bound ±{duration(far)}."
+    return f"Clocks {how}: residual {middle}, p95 {high}, bound ±{duration(far)}."
 
 
 def limits_sentence(ranks: RankReport) -> str:
@@ -181,9 +191,14 @@ def waiting_table(analysis: Analysis) -> ReportTable:
         *(_number(head, partial(_amount, found, per, at)) for at, head in enumerate(heads)),
         _number("In all", lambda row: duration(int(found[row].sum()) / per)),
     )
-    return table_of(
-        shown, range(len(labels)), remark=f"{waits_basis(analysis.ranks)} {_ties(ranks)}"
-    )
+    remark = f"{waits_basis(analysis.ranks)} {_clocks(ranks)} {_ties(ranks)}"
+    return table_of(shown, range(len(labels)), remark=" ".join(remark.split()))
+
+
+def _clocks(ranks: RankReport | None) -> str:
+    """Return how far clocks may be off as a sentence, "" where that is not at all."""
+    said = clocks_words(ranks).removeprefix("; ") if ranks is not None else ""
+    return f"{capitalized(said)}." if said else ""
 
 
 def _amount(found: IntArray, per: int, column: int, row: int) -> Amount:
@@ -220,7 +235,8 @@ def worst_collective(analysis: Analysis) -> tuple[str, list[Turn]]:
     where = f"Step {one.step}, " if one.step is not None else ""
     of = f" of {size(one.bytes)}" if one.bytes else ""
     late = f"rank {one.last_rank} starts {duration(one.margin_ns)} after the one before it"
-    said = f"{where}{_words(one.kind)}{of}: {'the last two start together' if one.tie else late}."
+    late = "the last two start together" if one.tie else late
+    said = f"{where}{_words(one.kind)}{of}: {late}{clocks_words(ranks)}."
     return capitalized(said), ranks.turns(one.index)
 
 
@@ -229,7 +245,8 @@ def rates_table(analysis: Analysis) -> ReportTable:
     rates = sorted(_rates(analysis), key=lambda rate: not rate.slow)
     knows_peak = any(rate.of_peak is not None for rate in rates)
     columns = (*_RATES, *(_OF_PEAK if knows_peak else ()))
-    return table_of(columns, rates[:_MOST_RATES], len(rates), _RATES_REMARK)
+    remark = f"{_RATES_REMARK} {_clocks(analysis.ranks)}".rstrip()
+    return table_of(columns, rates[:_MOST_RATES], len(rates), remark)
 
 
 def busbw_words(analysis: Analysis, row: Collective) -> Iterator[str]:
@@ -284,3 +301,74 @@ _OF_PEAK: Final = (_number("Of link peak", lambda rate: percent(rate.of_peak)),)
 
 def _words(kind: str) -> str:
     return kind.replace("_", "-")
+
+
+def pipeline_sentences(analysis: Analysis) -> Iterator[str]:
+    """Yield what bubbles cost and which rank has most of the experts' work."""
+    ranks = analysis.ranks
+    if ranks is not None and ranks.pipeline is not None:
+        yield _pipeline(ranks.pipeline)
+    for group in ranks.experts()[:1] if ranks is not None else ():
+        yield (
+            f"Experts, group {group.group}: rank {group.most_elements} receives "
+            f"{_times(group.elements_imbalance)} the mean, rank {group.most_compute} computes "
+            f"{_times(group.compute_imbalance)} the mean."
+        )
+
+
+def _pipeline(found: Pipelines) -> str:
+    many = found.micro_batches
+    of = f", {several(many, 'micro-batch')}" if many is not None else ""
+    ideal = f"; ideal (p-1)/m {percent(found.ideal)}" if found.ideal is not None else ""
+    stages = several(found.stages, "stage")
+    return f"Pipeline of {stages}{of}: bubbles {percent(found.bubble)} of work{ideal}."
+
+
+def pipeline_tables(analysis: Analysis) -> Iterator[tuple[str, ReportTable]]:
+    """Yield the stages of pipelines and the groups of experts, each table after its title."""
+    ranks = analysis.ranks
+    if ranks is not None and ranks.pipeline is not None:
+        yield "Pipeline", _stages(ranks.pipeline)
+    if ranks is not None and (groups := ranks.experts()):
+        yield "Experts", table_of(_EXPERTS, groups[:_MOST], len(groups))
+
+
+def _stages(found: Pipelines) -> ReportTable:
+    """Return a row per stage, means per step and rank."""
+    rows = [[one for one in found.ranks if one.stage == at] for at in range(found.stages)]
+    columns = (
+        _number("Stage", lambda ranks: str(ranks[0].stage)),
+        _number("Ranks", _ranks),
+        *(_number(head, partial(_mean, found.steps, field)) for head, field in _STAGES.items()),
+        _number("Bubble by work", _bubble),
+    )
+    remark = f"Means per step and rank. {_pipeline(found)}"
+    return table_of(columns, rows[:_MOST], len(rows), remark)
+
+
+def _ranks(stages: Sequence[Stage]) -> str:
+    return str(stages[0].rank) if len(stages) == 1 else f"{count(len(stages))} ranks"
+
+
+def _mean(steps: int, field: str, stages: Sequence[Stage]) -> str:
+    return duration(sum(getattr(one, field) for one in stages) / (steps * len(stages)))
+
+
+def _bubble(stages: Sequence[Stage]) -> str:
+    work = sum(one.busy_ns for one in stages)
+    return percent(sum(one.bubble_ns for one in stages) / work if work else None)
+
+
+def _times(imbalance: float | None) -> str:
+    return UNKNOWN if imbalance is None else f"{significant(imbalance, 3)} times"
+
+
+_EXPERTS: Final = (
+    Column("Experts of group", lambda one: Name(one.group)),
+    _number("Ranks", lambda one: count(len(one.ranks))),
+    _number("Dispatches", lambda one: count(one.dispatches)),
+    _number("Most elements", lambda one: f"rank {one.most_elements}"),
+    _number("By the mean", lambda one: _times(one.elements_imbalance)),
+    _number("Most work", lambda one: f"rank {one.most_compute}"),
+    _number("By the mean", lambda one: _times(one.compute_imbalance)),
+)

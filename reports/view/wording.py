@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
 
 from traceflops.devices import JobReport, find
-from traceflops.ranks import Collective
+from traceflops.ranks import KINDS, Collective
 from traceflops.reports.view.figures import (
     UNKNOWN,
     count,
@@ -41,6 +44,20 @@ def some_files(names: Sequence[str], most: int) -> str:
     return f"{shown} and {count(more)} more" if more > 0 else shown
 
 
+_MOST_WIDTH: Final = 160
+_INNER_WIDTH: Final = 60
+_MOST_TYPES: Final = 6
+_SHORT_TYPES: Final = {
+    "c10::BFloat16": "bf16",
+    "c10::Half": "fp16",
+    "float": "fp32",
+    "double": "fp64",
+    "long int": "int64",
+    "int": "int32",
+    "unsigned char": "uint8",
+    "signed char": "int8",
+}
+_NO_TENSORS: Final = frozenset({"", "Scalar", "ScalarList", "TensorList", "GenericList", "Device"})
 _CHOSEN: Final = {"given": "given", "fingerprint": "by its properties", "name": "by name"}
 """How a device was found in the table."""
 
@@ -110,7 +127,7 @@ def steps_used(analysis: Analysis) -> str:
     if not steps.seen:
         return "no steps found" if analysis.devices else ""
     which = f" ({number_ranges(steps.used)})" if steps.used else ""
-    return f"{count(len(steps.used))} of {several(len(steps.seen), 'step')} used{which}"
+    return f"{count(len(steps.used))} of {several(len(steps.seen), 'step')}{which}"
 
 
 def selected(analysis: Analysis) -> str:
@@ -248,8 +265,12 @@ def listed(texts: Iterable[str]) -> str:
 
 
 def collective_label(row: Collective) -> str:
-    """Return a kind of collective and its ranks: "allreduce, 8 ranks"."""
-    kind = (row.collective or "unknown").lstrip("_").replace("_", " ")
+    """Return a kind of collective, by its usual name, and its ranks: "all-reduce, 8 ranks"."""
+    told = (row.collective or "unknown").lstrip("_")
+    of_name = ((kind, re.match(kind.replace("_", "_?"), told)) for kind in KINDS)
+    kind, found = next(((kind, found) for kind, found in of_name if found), ("", None))
+    rest = told[found.end() if found else 0 :].replace("_", " ")
+    kind = f"{kind.replace('_', '-')}{rest}"
     return kind if row.ranks is None else f"{kind}, {numbered(row.ranks, 'rank')}"
 
 
@@ -262,3 +283,59 @@ def collective_rate(row: Collective) -> str:
     """Return the bytes of messages by the time of their kernels: "5.2 GB/s"."""
     rate = row.bytes_per_ns
     return UNKNOWN if rate is None else f"{significant(rate, 3)} GB/s"
+
+
+def shape_words(text: str, width: int = _MOST_WIDTH) -> str:
+    """Return shapes recorded as JSON in words: "8×1024, 1024×4096 and 3 more"; else the text.
+
+    Those that do not fit into about so many characters are counted; only a shape that is longer
+    than that alone is cut.
+    """  # noqa: RUF002
+    shapes = _decoded(text)
+    if shapes is None:
+        return shorten_middle(text, width)
+    return _first([word for shape in shapes if (word := _shape(shape))], width)
+
+
+def type_words(text: str) -> str:
+    """Return the different element types recorded as JSON, such as "bf16, int64"."""
+    types = _decoded(text)
+    if types is None:
+        return shorten_middle(text, _MOST_WIDTH)
+    tensors = [name for name in types if isinstance(name, str) and name not in _NO_TENSORS]
+    shown = dict.fromkeys(_SHORT_TYPES.get(name, shorten_middle(name, 30)) for name in tensors)
+    return _and_more(", ".join(list(shown)[:_MOST_TYPES]), len(shown) - _MOST_TYPES)
+
+
+def _shape(shape: Any) -> str:
+    if not isinstance(shape, list) or not shape:
+        return ""
+    if not any(isinstance(size, list) for size in shape):
+        return "×".join(map(str, shape))  # noqa: RUF001
+    inner = _first([word for each in shape if (word := _shape(each))], _INNER_WIDTH)
+    if not inner:
+        return ""
+    return f"{count(len(shape))} tensors ({inner})" if len(shape) > 1 else f"({inner})"
+
+
+def _first(words: Sequence[str], width: int) -> str:
+    """Return the first words that fit, at least one, and how many more there are."""
+    kept, used = 0, 0
+    for word in words:
+        used += len(word) + 2
+        if kept and used > width:
+            break
+        kept += 1
+    return _and_more(shorten_middle(", ".join(words[:kept]), width), len(words) - kept)
+
+
+def _and_more(text: str, more: int) -> str:
+    return f"{text} and {count(more)} more" if more > 0 else text
+
+
+def _decoded(text: str) -> list[Any] | None:
+    try:
+        value = msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    return value if isinstance(value, list) else None

@@ -251,7 +251,7 @@ def test_annotations_that_differ_only_in_numbers_are_one() -> None:
     marks = [event(name, 100 + 10 * at, 109 + 10 * at) for at, name in enumerate(names)]
     owners = work_owners(prepare(trace_of(**run, marks=marks)), "range").owners
     assert [(one.label, one.instances, one.slowest, one.work) for one in owners] == [
-        ("Compute #", 2, "Compute 10", WorkSum(2, 15)),
+        ("Compute", 2, "Compute 10", WorkSum(2, 15)),
         ("Copy 20", 1, "", WorkSum(1, 1)),
     ]
 

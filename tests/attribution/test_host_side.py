@@ -12,6 +12,7 @@ from tests.build import launched, trace_of
 from tests.conftest import examples
 from traceflops import analyze
 from traceflops.attribution import HostOperator, MemoryOperation, operators_on_host
+from traceflops.cli.common import print_summary
 from traceflops.reports.markdown import render_markdown
 from traceflops.reports.terminal import Style, render_terminal
 
@@ -173,3 +174,12 @@ def test_memory_operations_sum_to_those_of_the_windows(
     assert sum(one.count for one in found) == len(copies)
     assert sum(one.sum_ns for one in found) == sum(row["dur_ns"] for row in copies)
     assert sum(one.bytes or 0 for one in found) == sum(COPIES[row["name"]] or 0 for row in copies)
+
+
+def test_what_only_long_reports_show_is_not_computed_for_a_summary() -> None:
+    analysis = analyze(made(calls=[event("cudaMalloc", 0, 10)]))
+    print_summary(analysis)
+    later = {"host_operators", "synchronisations", "memory_operations", "attribution"}
+    assert not later & vars(analysis).keys()
+    analysis.to_json()
+    assert later <= vars(analysis).keys()

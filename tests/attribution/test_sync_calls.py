@@ -35,8 +35,8 @@ def test_copies_count_where_the_host_waits_for_them() -> None:
     calls += [event("hipMemcpyAsync", 300, 350), event("hsa_signal_wait_relaxed", 101, 104)]
     marks = [event("Copy 12", 90, 400)]
     assert found(calls=calls, marks=marks) == (
-        Synchronisation("hipMemcpyAsync", "Copy #", 1, 50 * US, 0),
-        Synchronisation("hipMemcpyWithStream", "Copy #", 1, 5 * US, 0),
+        Synchronisation("hipMemcpyAsync", "Copy", 1, 50 * US, 0),
+        Synchronisation("hipMemcpyWithStream", "Copy", 1, 5 * US, 0),
     )
 
 

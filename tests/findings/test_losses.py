@@ -5,7 +5,7 @@ import pytest
 import traceflops as tf
 from tests.build import launched, trace_of
 from tests.mfu.test_measurement import matmul
-from traceflops.findings.finding import severity_of
+from traceflops.findings.finding import Finding, severity_of
 from traceflops.mfu.budget import PeakOptions
 
 
@@ -147,3 +147,45 @@ def test_copies_are_called_by_their_direction(ways: tuple[str | None, ...], word
     assert tf.analyze(trace_of(**tables)).verdict.sentence == (
         f"Memory work ({words}) takes 100.0 % of the total time."
     )
+
+
+def decoding(second: str, dur_us: int, mark: str = "") -> list[Finding]:
+    """Return what is found of the main kernel of three passes: 40 us, `dur_us` and 20 us of work.
+
+    Each is of 100 us, and launched under the mark.
+    """
+    works = (("_matmul_ogs_NNT_16x128", 40), (second, dur_us), ("vectorized_layer_norm_kernel", 20))
+    rows, marks = [], []
+    for at in range(0, 300_000, 100_000):
+        marks.append({"name": mark, "start_ns": at, "dur_ns": 20_000})
+        start = at + 4_000
+        for turn, (name, us) in enumerate(works):
+            rows.append((name, at + 1_000 * turn, start, 1_000 * us))
+            start += 1_000 * us
+    analysis = tf.analyze(trace_of(**launched(*rows), marks=marks if mark else []))
+    return [one for one in analysis.findings if one.rule == "main-kernel"]
+
+
+def test_the_kernel_with_most_of_the_compute_time_is_named_with_all_its_variants() -> None:
+    (found,) = decoding("_matmul_ogs_NNT_16x128_swiglu", 36)
+    assert (found.severity, found.evidence) == ("high", ("kernels",))
+    assert found.share == pytest.approx(0.76, abs=0.02)  # the last pass has no end
+    assert found.sentence.startswith("_matmul_ogs takes 7")
+    assert found.sentence.endswith(
+        "Try larger batches, lower precision, or a library tuned for its shapes."
+    )
+
+
+def test_a_decode_pass_of_few_tokens_waits_for_weights() -> None:
+    mark = "execute_context_0(0)_generation_{tokens}({tokens})"
+    few, many = (
+        decoding("_matmul_ogs_NNT_16x128_swiglu", 36, mark.format(tokens=tokens))
+        for tokens in (64, 65)
+    )
+    assert "A decode pass of 64 tokens is limited by reading weights" in few[0].sentence
+    assert "decode" not in many[0].sentence
+
+
+def test_no_kernel_is_named_where_none_has_most_of_compute_or_compute_is_little() -> None:
+    assert [one.sentence.split()[0] for one in decoding("sm90_gemm_bf16", 39)] == ["_matmul_ogs"]
+    assert decoding("vectorized_layer_norm_kernel", 36) == []

@@ -18,7 +18,7 @@ from tests.mfu.counting import BF16, GEMM, MI300X, UNITS, counted, rocprof, time
 from tests.mfu.counting import FLOPS as COUNTED
 from traceflops.analysis.preparation import prepare
 from traceflops.analysis.recipe import analyze
-from traceflops.cli.common import capture_beside
+from traceflops.cli.reading import capture_beside
 from traceflops.errors import UsageError
 from traceflops.mfu.measurement import Measurement, measure
 from traceflops.mfu.traced.executed import executed

@@ -36,7 +36,8 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Path:
     one = simulate(RUN)
     (trace,) = write_pytorch(one, folder, stem="trace")
     (folder / "trace.json").write_bytes(gzip.decompress(trace.read_bytes()))
-    shutil.copy(trace, folder / "capture.json.gz")
+    for name in ("capture.json.gz", "rank17.json.gz"):
+        shutil.copy(trace, folder / name)
     write_pytorch(simulate(replace(RUN, cuda_graph=True)), folder, stem="decode")
     write_pytorch(simulate(replace(RUN, ranks=4)), folder / "ranks")
     counted = RocprofOptions(counters=True, times=False)

@@ -10,6 +10,7 @@ import pytest
 from tests.build import trace_of
 from traceflops import analyze
 from traceflops.ranks.collectives import Collective
+from traceflops.reports.view import collective_label
 
 NCCL = "ncclDevKernel_Generic_1(ncclDevKernelArgsStorage<4096ul>)"
 GEMM = "ampere_sgemm_128x64_nt"
@@ -80,6 +81,18 @@ def test_kinds_and_ranks_have_rows_of_their_own_the_longest_first() -> None:
 def test_where_no_kernel_says_what_it_ran_there_is_no_table() -> None:
     assert collectives(talk(0, 10, None)) == ()
     assert collectives({"name": GEMM, "start_ns": 0}) == ()
+
+
+def test_the_name_of_a_kernel_tells_where_nothing_else_does() -> None:
+    own = {"name": "multimem_all_reduce_kernel<c10::BFloat16, 16>"}
+    rows = collectives(talk(0, 10), talk(20, 30, None, **own), talk(60, 5, None))
+    assert [(row.collective, row.ranks, row.sum_ns) for row in rows] == [
+        ("all_reduce", None, 30),
+        ("allreduce", 8, 10),
+        (None, None, 5),
+    ]
+    labels = ["all-reduce", "all-reduce, 8 ranks", "unknown"]
+    assert [collective_label(row) for row in rows] == labels
 
 
 def test_of_several_kernels_of_one_op_the_sizes_are_not_known() -> None:

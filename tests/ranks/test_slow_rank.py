@@ -12,7 +12,7 @@ import pytest
 from tests.build import trace_of
 from tests.conftest import examples
 from traceflops.analysis.preparation import prepare
-from traceflops.findings import late_rank_findings
+from traceflops.findings import late_rank_findings, late_rank_sentence
 from traceflops.ranks import RankReport, SlowRank, rank_report
 from traceflops.ranks.clocks import aligned
 from traceflops.ranks.comm_records import KINDS, CommGroup, CommRecords
@@ -365,6 +365,9 @@ def test_only_chosen_steps_blame_somebody() -> None:
     assert late.slow(steps=(13, 15)) is None
     alone = late.slow(steps=(11, 11))
     assert alone is not None and alone.lost_ns_per_step == 700 * US
+    assert alone.sporadic, "one delay is not a rank that is always late"
+    said = late_rank_sentence(late.report(steps=(11, 11)))
+    assert said.startswith("In the only step (11) the other ranks waited long for rank 2: ")
 
 
 def test_nobody_is_blamed_where_clocks_cannot_be_compared() -> None:
@@ -400,9 +403,9 @@ SENTENCES: dict[str, tuple[Row, str]] = {
     ),
     "one step": (
         {"pause_us": 300, "steps": [13]},
-        "The other ranks waited long for rank 2 in step 13: 7.3 % of the time. Its host stops for "
-        "a while, as garbage collection does. Turn that off with gc.disable(), and collect on all "
-        "ranks every N steps.",
+        "In 1 of 5 steps (13) the other ranks waited long for rank 2: 7.3 % of the time. Its host "
+        "stops for a while, as garbage collection does. Turn that off with gc.disable(), and "
+        "collect on all ranks every N steps.",
     ),
 }
 
@@ -412,6 +415,17 @@ def test_the_finding_says_who_why_and_when(name: str) -> None:
     late, sentence = SENTENCES[name]
     (finding,) = late_rank_findings(Made(**late).report())
     assert finding.sentence == sentence
+
+
+def test_what_is_said_of_several_ranks_says_how_far_their_clocks_agree() -> None:
+    made = Made(**SLOW)
+    talks = [row for row in made.tables["activities"] if row["name"] == REDUCE]
+    for row in talks[::3]:  # of the ranks in turn, so that no offset of a clock explains it
+        row["dur_ns"] += 6 * US
+    report = made.report()
+    error = report.alignment.residual_p95_ns
+    assert error is not None and 3 * US <= error <= 6 * US
+    assert f"%); clocks agree to {error / US:.2f} µs." in late_rank_sentence(report)
 
 
 def test_more_work_shows_where_the_largest_kernel_has_no_larger_grid() -> None:

@@ -29,7 +29,8 @@ from traceflops.analysis import (
     summary_of,
 )
 from traceflops.cli import app
-from traceflops.cli.reduce import on_dask
+from traceflops.cli.options import Asked, Privacy, Question, Rates, ReadingOptions
+from traceflops.cli.parts import on_dask, reduced, runs_of
 
 RANKS = SAMPLES / "gpt_ddp_4rank"
 MANY: tuple[dict[str, Any], ...] = (
@@ -43,7 +44,8 @@ MANY: tuple[dict[str, Any], ...] = (
 EVENTS = ("memory", "memory_operations", "host_bound", "attribution", "modules", "notes")
 """What a summary lacks, and says that it lacks."""
 CLI = CliRunner()
-REDUCE = "traceflops.cli.reduce"
+PARTS = "traceflops.cli.parts"
+ASKED = Asked(question=Question(), rates=Rates(), privacy=Privacy(), reading=ReadingOptions(jobs=1))
 
 
 def sent(file: Path) -> RankSummary:
@@ -128,6 +130,10 @@ def test_reduced_files_are_reported_whatever_happened_to_some(tmp_path: Path) ->
     (job / "rank3.json.gz").write_bytes(b"no trace")
     made = CLI.invoke(app, ["reduce", str(job), "-o", str(folder)])
     assert (made.exit_code, made.stdout) == (0, f"Wrote 4 summaries to {folder}\n")
+    assert made.stderr == "note: 1 file could not be read\n"
+    none = CLI.invoke(app, ["reduce", str(job / "rank3.json.gz"), "-o", str(tmp_path / "none")])
+    assert none.exit_code == 3 and "no file could be read" in none.stderr
+    assert not list((tmp_path / "none").iterdir())
     damaged = folder / "rank0.summary"
     damaged.write_bytes(damaged.read_bytes()[:-3000])
     report = json.loads(CLI.invoke(app, ["summary", str(folder), "--json"]).stdout)
@@ -148,6 +154,23 @@ def test_files_of_one_run_are_one_summary(tmp_path: Path) -> None:
     found = decoded(file.read_bytes(), file.name)
     assert isinstance(found, RankSummary)
     assert figures(analysis_of_summaries([found])) == figures(analyze(read(run)))
+
+
+def test_sets_of_files_are_reduced_rank_by_rank(tmp_path: Path) -> None:
+    """A folder each, with passes in folders of their own, or names that give the rank."""
+    job, (table, *_) = tmp_path / "job", (SAMPLES / "rocprofv3_csv").rglob("*kernel_trace.csv")
+    places = [f"rank{rank}/pmc_{at}/7" for rank in (0, 1) for at in (1, 2)]
+    names = [*places, "rank2/8", "all/rank3", "all/rank4"]
+    files = [job / f"{name}_kernel_trace.csv" for name in names]
+    for file in files:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(table, file)
+    first, second = map(str, files[:2]), map(str, files[2:4])
+    assert runs_of([str(file) for file in files]) == [
+        tuple(first),
+        tuple(second),
+        *((str(file),) for file in files[4:]),
+    ]
 
 
 def test_of_several_jobs_in_one_input_one_is_chosen(tmp_path: Path) -> None:
@@ -173,22 +196,37 @@ def test_summaries_of_several_jobs_are_refused(tmp_path: Path) -> None:
     assert refused.exit_code == 2 and "of 2 jobs" in refused.stderr
 
 
-def mortal(folder: Path, files: tuple[str, ...]) -> bytes:
-    """Die of the file 1 whenever it is read, of the file 0 the first time; else say the name."""
+def mortal(seen: Path, files: tuple[str, ...]) -> bytes:
+    """Die of rank 1 whenever it is read, of rank 0 the first time; else reduce the file."""
     (file,) = files
-    seen = folder / f"{file}.seen"
-    if file == "1" or (file == "0" and not seen.exists()):
+    if "rank1" in file or ("rank0" in file and not seen.exists()):
         seen.touch()
         os.kill(os.getpid(), signal.SIGKILL)
-    return encoded(f"read {file}")
+    return reduced(ASKED, files)
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-def test_a_file_that_kills_its_worker_on_a_cluster_costs_that_file(tmp_path: Path) -> None:
-    pytest.importorskip("distributed", reason="needs traceflops[cluster]")
-    parts = on_dask(partial(mortal, tmp_path), [("0",), ("1",), ("2",)], "local", 2)
-    assert [decoded(part, "") for part in parts] == ["read 0", "1", "read 2"]
+def test_a_cluster_reports_all_but_what_cannot_be_read(tmp_path: Path) -> None:
+    """A worker that is killed once, a file that always kills, one cut off, one unreadable."""
+    simulated = write_pytorch(simulate(RunConfig(ranks=8, steps=2, layers=1, vocab=1024)), tmp_path)
+    simulated[3].write_bytes(b"no trace")
+    simulated[5].write_bytes(simulated[5].read_bytes()[:-2_000])
+    runs = [(str(file),) for file in simulated]
+    parts = on_dask(partial(mortal, tmp_path / "seen"), runs, "local", 2)
+    found = [decoded(part, "") for part in parts]
+    failed = [one for one in found if isinstance(one, str)]
+    assert failed == [simulated[1].name, simulated[3].name]
+    analysis = analysis_of_summaries([one for one in found if not isinstance(one, str)], failed)
+    notes = {note.code: note.text for note in analysis.notes}
+    assert [device.rank for device in analysis.devices] == [0, 2, 4, 5, 6, 7]
+    assert f"{failed[0]}, {failed[1]}" in notes["file-not-read"]
+    assert "input-cut" in notes
+
+
+def test_a_cluster_that_is_not_there_is_one_error() -> None:
+    refused = CLI.invoke(app, ["summary", str(RANKS), "--dask", "nonsense://x"])
+    assert refused.exit_code == 2 and "no cluster at nonsense://x" in refused.stderr
 
 
 def test_what_cannot_be_asked_of_summaries_is_refused(tmp_path: Path) -> None:
@@ -209,9 +247,9 @@ def test_files_that_are_many_and_large_are_reduced_one_by_one(
         return {note["code"] for note in json.loads(found.stdout)["notes"]}
 
     assert not codes() & {"files-reduced", "from-summaries"}
-    monkeypatch.setattr(f"{REDUCE}._MANY", 4)
+    monkeypatch.setattr(f"{PARTS}._MANY", 4)
     assert "files-reduced" not in codes()
-    monkeypatch.setattr(f"{REDUCE}._LARGE_BYTES", 1_000_000)
+    monkeypatch.setattr(f"{PARTS}._LARGE_BYTES", 1_000_000)
     assert codes() >= {"files-reduced", "from-summaries"}
     for asked in ("--ranks=0-3", "--redact", "--strict"):
         assert "files-reduced" not in codes(asked)

@@ -15,13 +15,17 @@ import pytest
 from typer.testing import CliRunner
 
 import traceflops as tf
+from tests.build import trace_of
 from tests.conftest import SAMPLES
 from tests.privacy.secrets_in_traces import document_of, write
+from tests.ranks.test_slow_rank import Made
 from tests.reports import factory
 from tests.reports.test_browser import Opened, opened, until
 from traceflops.analysis.result import Analysis
 from traceflops.cli import app
 from traceflops.reports.page.html import render_html
+from traceflops.reports.terminal.lines import Style
+from traceflops.reports.terminal.summary import render_terminal
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -145,6 +149,20 @@ def test_no_text_of_a_trace_acts_on_the_terminal(trace: Path) -> None:
     assert missing.exit_code == 3
     assert all(char.isprintable() for char in missing.stderr.replace("\n", ""))
     assert "[red]" in missing.stderr
+
+
+def test_a_hostile_name_of_what_makes_a_rank_late_neither_acts_nor_fills_the_screen() -> None:
+    name = f"[red]</script><script>window.owned\x1b[31m {'L' * 10_000}"
+    made = Made(pause=[("marks", name, "python")], pause_us=300)
+    analysis = tf.analyze(trace_of(**made.tables))
+    (late,) = (one.sentence for one in analysis.findings if one.rule == "late-rank")
+    assert "[red]" in late
+    assert len(late) < 400
+    text = "\n".join(line.plain for line in render_terminal(analysis, Style(width=80)))
+    assert "[red]" in text and "\x1b" not in text
+    assert len(text) < 4_000
+    page = render_html(analysis)
+    assert "<script>window.owned" not in page and "\x1b" not in page
 
 
 def test_no_text_of_a_trace_acts_in_markdown(trace: Path, tmp_path: Path) -> None:

@@ -122,7 +122,7 @@ def test_hidden_communication_stands_beside_exposed(one_page: str) -> None:
 
 def test_provenance_names_file_product_rank_and_steps(one_page: str) -> None:
     listed = one_page.split('<ul class="provenance">')[1].split("</ul>")[0]
-    for text in ("rank0.json.gz", "1 × NVIDIA H100 80GB HBM3", "rank 0", "23 of 24 steps used"):  # noqa: RUF001
+    for text in ("rank0.json.gz", "1 × NVIDIA H100 80GB HBM3", "rank 0", "23 of 24 steps"):  # noqa: RUF001
         assert text in listed
 
 

@@ -20,14 +20,14 @@ from tests.reports import factory
 from tests.reports.test_browser import Opened, opened
 from traceflops.analysis.result import Analysis
 from traceflops.ranks import Turn
-from traceflops.ranks.rank_spread import OwnTimes, most_and_least, own_times
 from traceflops.reports.page import kernels, overview, ranks, steps
 from traceflops.reports.page.html import render_html
 from traceflops.reports.page.section import DeepLinks
 from traceflops.reports.page.steps import window_rows
-from traceflops.reports.view.shapes import shape_words, type_words
 from traceflops.reports.view.tables import Cell, ReportTable
 from traceflops.reports.view.who_waits import ranks_table, rates_table, waiting_table
+from traceflops.reports.view.wording import shape_words, type_words
+from traceflops.windows.step_times import OwnTimes, most_and_least, own_times
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -184,7 +184,7 @@ def test_ranks_whose_steps_take_equally_long_are_told_apart_by_their_own_time() 
     times = own_times(devices)
     assert times.ns.tolist() == [[60e6] * 5, [60e6] * 5, [90e6] * 5, [60e6] * 5]
     text = section(render_html(factory.analysis(devices)), "ranks")
-    assert "Largest deviations: rank 2, step 0 (+50.0 %)" in text
+    assert "Largest deviations: rank 2, step 0 (+50.0\u00a0%)" in text
     alike = section(render_html(factory.analysis(devices_with([40, 40], [60, 60]))), "ranks")
     assert "All ranks are equally fast in every step." in alike
 
@@ -214,7 +214,7 @@ def test_the_ranks_of_the_sample_are_as_worked_out_independently() -> None:
     assert cells_of(table, "Own vs median")[0] == "+701 µs"
     assert cells_of(table, "Exposed") == ["0 ns", "711 µs", "692 µs", "709 µs"]
     assert "Means of 5 steps." in table.remark
-    assert "residual 0 ns (median), 0 ns (p95); hard bound ±" in table.remark
+    assert "residual 0 ns, p95 0 ns, bound ±" in table.remark
     whom = waiting_table(made)
     assert [column.head for column in whom.columns] == ["Waits", "for rank 2", "In all"]
     assert cells_of(whom, "for rank 2") == ["2.73 ms", "2.69 ms", "2.72 ms"]
@@ -222,7 +222,8 @@ def test_the_ranks_of_the_sample_are_as_worked_out_independently() -> None:
     assert cells_of(rates, "Busbw") == ["310", "301", "302", "297", "296"]
     assert cells_of(rates, "5th to 95th")[0] == "302 to 313"
     text = section(render_html(made), "ranks")
-    assert "<b>The other ranks wait for rank 2: 689 µs of each step (6.8 %).</b> All its" in text
+    said = "The other ranks wait for rank 2: 689\u00a0µs of each step (6.8\u00a0%)."
+    assert f"<b>{said}</b> All its" in text
     assert "Check clocks, power and temperature" in text
     assert "Slowdown S (step time by mean own time): 1.055, most in step 25 (1.058)." in text
 
@@ -280,10 +281,10 @@ def test_waiting_in_the_first_collective_is_said_and_blames_nobody() -> None:
     )
     (said,) = (one.sentence for one in made.findings if one.rule == "loss-communication")
     assert said.endswith(
-        "Of the time in collectives, 69.2 % is waiting, mostly for rank 1. "
+        "Of the time in collectives, 69.2 % is waiting, mostly for rank 1 to arrive. "
         "Most of it is in the first collective; ranks may have begun recording apart."
     )
-    assert "mostly waiting for rank 1" in made.verdict.sentence
+    assert "mostly waiting for rank 1 to arrive" in made.verdict.sentence
 
 
 def test_waiting_for_each_other_in_turn_is_for_other_ranks() -> None:
@@ -291,7 +292,7 @@ def test_waiting_for_each_other_in_turn_is_for_other_ranks() -> None:
         [(1_000 * at + (300 if at % 3 == rank else 0), 1_000 * at + 320) for at in range(18)]
         for rank in range(3)
     ]
-    assert "mostly for other ranks." in next(
+    assert "mostly for other ranks to arrive." in next(
         one.sentence for one in job(*late).findings if one.rule == "loss-communication"
     )
 

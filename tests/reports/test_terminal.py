@@ -135,7 +135,7 @@ def test_the_late_rank_its_cause_and_its_remedy_come_first() -> None:
     assert [line.split("gpu")[0].strip(" ·") for line in lines[at + 1 : at + 5]] == [
         f"rank {rank}" for rank in (2, 0, 1, 3)
     ]
-    assert "Clocks aligned on all-reduce: residual 0 ns (median)" in lines[at + 5]
+    assert "Clocks aligned on all-reduce: residual 0 ns, p95 0 ns" in lines[at + 5]
 
 
 def test_bus_bandwidth_is_of_the_transfer_alone_and_beside_the_peak_of_the_link() -> None:
@@ -160,6 +160,7 @@ def test_causes_come_before_why_there_is_no_mfu() -> None:
 
 def test_the_summary_is_a_screenful() -> None:
     assert len(render_terminal(read("gpt_ddp_4rank"))) <= 28
+    assert len(render_terminal(read("gpt_ddp_4rank"), Style(width=80))) <= 30
 
 
 @pytest.mark.parametrize(("number", "title"), [(1, "The only kernel or copy"), (2, "Top of 2")])

@@ -17,7 +17,7 @@ from traceflops.table.grouping import (
     slices,
 )
 from traceflops.table.rows import ABSENT
-from traceflops.timeline.account import Launches
+from traceflops.timeline.account import LaunchCounter
 
 MOST = 2**63 - 1
 EDGES = (ABSENT, ABSENT + 1, ABSENT + 2, -(2**62), -1, 0, 1, 2**62, MOST - 1, MOST)
@@ -160,7 +160,7 @@ def test_launches_are_the_distinct_calls_of_each_run(
 ) -> None:
     first = [min(a, b, len(calls)) for a, b in given_runs]
     stop = [min(max(a, b), len(calls)) for a, b in given_runs]
-    linked, launches = Launches(ints(calls)).count(ints(first), ints(stop))
+    linked, launches = LaunchCounter(ints(calls)).count(ints(first), ints(stop))
     known = [[call for call in calls[a:b] if call >= 0] for a, b in zip(first, stop, strict=True)]
     assert linked.tolist() == list(map(len, known))
     assert launches.tolist() == [len(set(some)) for some in known]

@@ -8,15 +8,16 @@ from traceflops.faces import lazy
 
 if TYPE_CHECKING:
     from traceflops.analysis.preparation import prepare, prepare_pair, with_replays
-    from traceflops.analysis.recipe import analysis_of, analyze, listed_jobs, with_removed
-    from traceflops.analysis.result import Analysis
-    from traceflops.analysis.summaries import (
+    from traceflops.analysis.questions import what_if
+    from traceflops.analysis.rank_summary import (
         RankSummary,
-        analysis_of_summaries,
         decoded,
         encoded,
         is_summary,
         summary_of,
     )
+    from traceflops.analysis.recipe import analysis_of, analyze, listed_jobs, with_removed
+    from traceflops.analysis.result import Analysis
+    from traceflops.analysis.summaries import analysis_of_summaries
 else:
     __getattr__ = lazy(__name__, __file__)

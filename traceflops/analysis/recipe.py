@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
@@ -13,16 +13,12 @@ from traceflops.analysis.notes import is_said, notes_of
 from traceflops.analysis.preparation import prepare, prepare_pair, with_replays
 from traceflops.analysis.result import Analysis
 from traceflops.attribution import (
-    attributed_work,
     category_table,
-    host_operators,
     idle_culprits,
     kernel_table,
     kernel_totals,
     launching,
-    memory_operations,
     memory_times,
-    synchronisations,
     with_culprits,
 )
 from traceflops.devices import JobReport, check_decided, is_undecided, of_job, of_no_job
@@ -37,6 +33,7 @@ from traceflops.findings import (
     late_rank_findings,
     late_rank_sentence,
     loss_findings,
+    main_kernel_findings,
     records_verdict,
     slow_link_findings,
     slow_link_sentence,
@@ -49,7 +46,6 @@ from traceflops.mfu import (
     FROM_THE_TRACE,
     Measurement,
     PeakOptions,
-    activity_flops,
     measure,
     serving,
     without_told_padding,
@@ -73,6 +69,8 @@ from traceflops.windows import (
 )
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from traceflops.timeline import Untimed
 
 
@@ -131,6 +129,12 @@ class Judged(NamedTuple):
     untimed: Untimed | None
     choice: StepChoice
 
+    @classmethod
+    def of(cls, prepared: Prepared) -> Judged:
+        """Return what is asked of a prepared trace."""
+        records, choice = prepared.launch_records, prepared.plan.choice
+        return cls(prepared.linked.trace.source.format, records, prepared.untimed, choice)
+
 
 def analysis_of(
     prepared: Prepared,
@@ -146,25 +150,13 @@ def analysis_of(
     recorded, linked = prepared, prepared.linked
     if prepared.launch_records.state == "capture":
         prepared = prepared.without_work
-    with phase("accounts"):
-        reports = [_device_report(prepared, *each) for each in prepared.accounts.items()]
-        named = told_apart(linked.trace, reports)
-        devices = _with_idle_time(prepared, named)
-        total = sum((device.chosen for device in devices), EMPTY_ACCOUNT)
+    named, devices, total = _accounted(prepared)
     with phase("idle time"):  # takes much memory for a while, FLOPs keep what they take
         waits = idle_culprits(prepared, total.components.idle_ns)
-        waited = synchronisations(prepared)
     if measured is None:
         with phase("FLOPs"):
             measured = without_told_padding(measure(recorded, peaks, pair), recorded)
-    with phase("kernel tables"):
-        chosen, window_ns = prepared.chosen, total.components.window_ns
-        totals = kernel_totals(linked.trace, linked.categorised, linked.whole, chosen)
-        kernels = kernel_table([totals], window_ns)
-        categories = category_table(kernels, window_ns)
-        moved = memory_times(linked.trace, linked.categorised, chosen)
-    with phase("attribution"):
-        work = attributed_work(prepared.as_launched, activity_flops(measured.executed))
+    kernels, categories, moved = _kernel_tables(prepared, total.components.window_ns)
     lacks_copies = is_said(prepared.trace, COPIES_MISSING)
     knows_idle = prepared.launch_records.is_judged and not lacks_copies
     idle = total.components.share("idle") if knows_idle else None
@@ -178,12 +170,9 @@ def analysis_of(
         lacks_copies=lacks_copies,
         waiting=waiting_words(who_waits),
     )
-    judged = Judged(
-        linked.trace.source.format,
-        prepared.launch_records,
-        prepared.untimed,
-        prepared.plan.choice,
-    )
+    judged = Judged.of(prepared)
+    passes = serving(prepared, measured.executed.attribution)
+    main = main_kernel_findings(kernels, total, found, passes, basis_of(prepared.plan.choice))
     return Analysis(
         source=linked.trace.source,
         selection=prepared.selection,
@@ -196,20 +185,35 @@ def analysis_of(
         notes=notes_of(prepared, named, measured),
         measured=measured,
         untimed=prepared.untimed,
-        findings=findings_of(judged, devices, measured, found, who_waits),
+        findings=findings_of(judged, devices, measured, found, who_waits, main),
         collectives=collective_work(linked, prepared.accounts, prepared.windows),
         recorded=prepared.launch_records.state,
         idle=waits,
         host_bound=pace,
         launches=launches,
-        host_operators=host_operators(prepared),
-        memory_operations=memory_operations(prepared),
-        serving=serving(prepared, measured.executed.attribution),
-        attribution=work,
-        synchronisations=waited,
+        serving=passes,
         ranks=who_waits,
         prepared=prepared,
     )
+
+
+def _accounted(prepared: Prepared) -> tuple[list[DeviceReport], list[DeviceReport], Account]:
+    """Return the devices, the same with what their idle time is due to, and their sum."""
+    with phase("accounts"):
+        reports = [_device_report(prepared, *each) for each in prepared.accounts.items()]
+        named = told_apart(prepared.linked.trace, reports)
+        devices = _with_idle_time(prepared, named)
+        return named, devices, sum((device.chosen for device in devices), EMPTY_ACCOUNT)
+
+
+def _kernel_tables(prepared: Prepared, window_ns: int) -> tuple[pa.Table, pa.Table, dict[str, int]]:
+    """Return the kernels, their categories, and the time of copies."""
+    linked, chosen = prepared.linked, prepared.chosen
+    with phase("kernel tables"):
+        totals = kernel_totals(linked.trace, linked.categorised, linked.whole, chosen)
+        kernels = kernel_table([totals], window_ns)
+        moved = memory_times(linked.trace, linked.categorised, chosen)
+        return kernels, category_table(kernels, window_ns), moved
 
 
 def _with_idle_time(prepared: Prepared, devices: list[DeviceReport]) -> list[DeviceReport]:
@@ -296,6 +300,7 @@ def findings_of(
     measured: Measurement,
     found: Sequence[Loss],
     who_waits: RankReport | None,
+    more: Iterable[Finding] = (),
 ) -> tuple[Finding, ...]:
     """Return what costs time, the most costly first; nothing where too little is recorded."""
     if not judged.records.is_judged or _on_host(devices):
@@ -305,6 +310,7 @@ def findings_of(
         *late_rank_findings(who_waits),
         *slow_link_findings(who_waits),
         *uneven_findings(spread_of(devices), devices),
+        *more,
     )
     return tuple(sorted(findings, key=attrgetter("share"), reverse=True))
 

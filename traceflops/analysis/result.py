@@ -11,12 +11,14 @@ An `Analysis` has four layers, from what is certain to what is judged:
 * what that means: `verdict` is one sentence, `findings` are sorted by what they cost.
 
 Times are integer nanoseconds, shares are 0 to 1, and what is unknown is None, never 0. Nothing
-here is computed from another field, but for the properties; `prepared` is what all came from.
+here is computed from another field, but for the properties; `prepared` is what all came from, also
+what only long reports show, which is found when they ask for it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from heapq import nlargest
 from operator import attrgetter
 from typing import TYPE_CHECKING
@@ -32,10 +34,14 @@ from traceflops.attribution import (
     Launches,
     MemoryOperation,
     Synchronisation,
+    attributed_work,
+    host_operators,
+    memory_operations,
+    synchronisations,
 )
 from traceflops.devices import JobReport
 from traceflops.findings import Verdict
-from traceflops.mfu import NO_SERVING, Serving
+from traceflops.mfu import NO_SERVING, Serving, activity_flops
 from traceflops.ranks import Collective, RankReport
 from traceflops.table import Note, Source
 from traceflops.timeline import Account, Components, Gap
@@ -52,7 +58,7 @@ if TYPE_CHECKING:
     from traceflops.windows import Prepared, State
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots, so that there is a place for what is found on demand
 class Analysis:
     """Everything a report shows; `kernel_table` tells the columns of `kernels` and `categories`.
 
@@ -61,11 +67,10 @@ class Analysis:
     chosen, nothing else is known but the source and the notes. `recorded` says whether the launch
     calls have device records: where they do not, nothing is judged. `idle` is what the host did in
     the idle time of the chosen windows, `host_bound` whether it is fast enough for the devices,
-    `synchronisations` the calls in which it waited for them, `launches` what launching took,
-    `host_operators` the operators of the threads that launch, `memory_operations` copies, fills and
-    allocations. `serving` are the passes that a serving engine annotates, `attribution` whose work
-    the devices did, None without any. `ranks` is who waits for whom, None with one rank.
-    `prepared` is for reports that show single events; None where it was not kept.
+    `launches` what launching took. `serving` are the passes that a serving engine annotates.
+    `ranks` is who waits for whom, None with one rank. `prepared` is for reports that show single
+    events and what is found on demand; None where it was not kept. There `known_operators` and
+    `known_synchronisations` are what is known of these.
     """
 
     source: Source
@@ -86,13 +91,33 @@ class Analysis:
     idle: IdleCulprits = NO_CULPRITS
     host_bound: HostBound | None = None
     launches: Launches | None = None
-    host_operators: tuple[HostOperator, ...] = ()
-    memory_operations: tuple[MemoryOperation, ...] = ()
+    known_operators: tuple[HostOperator, ...] = ()
+    known_synchronisations: tuple[Synchronisation, ...] = ()
     serving: Serving = NO_SERVING
-    attribution: DeviceWork | None = None
-    synchronisations: tuple[Synchronisation, ...] = ()
     ranks: RankReport | None = None
     prepared: Prepared | None = field(default=None, repr=False, compare=False)
+
+    @cached_property
+    def host_operators(self) -> tuple[HostOperator, ...]:
+        """Return the operators of the threads that launch, those of most own time first."""
+        return host_operators(self.prepared) if self.prepared else self.known_operators
+
+    @cached_property
+    def synchronisations(self) -> tuple[Synchronisation, ...]:
+        """Return the calls in which the host waited for the devices, the longest first."""
+        return synchronisations(self.prepared) if self.prepared else self.known_synchronisations
+
+    @cached_property
+    def memory_operations(self) -> tuple[MemoryOperation, ...]:
+        """Return copies, fills and allocations."""
+        return memory_operations(self.prepared) if self.prepared else ()
+
+    @cached_property
+    def attribution(self) -> DeviceWork | None:
+        """Return whose work the devices did, None without any."""
+        if self.prepared is None:
+            return None
+        return attributed_work(self.prepared.as_launched, activity_flops(self.measured.executed))
 
     @property
     def of_no_job(self) -> bool:

@@ -1,79 +1,51 @@
-"""The summary of a rank, small enough to be sent: all of a report but what needs single events.
-
-A rank is analyzed where it is read, `summary_of` keeps the figures, and `analysis_of_summaries`
-adds up those of all ranks. A summary is an Arrow file of one value: the fields of `RankSummary` as
-MessagePack. It is decoded by their types, so that a file can name no code.
-"""
+"""What the summaries of the ranks of a job add up to: an `Analysis` without single events."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from fractions import Fraction
+from dataclasses import dataclass, replace
 from operator import attrgetter
-from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
-import msgspec
-import numpy as np
 import pyarrow as pa
 
-from traceflops.analysis.notes import OF_DEVICES, is_said, notes_of
+from traceflops.analysis.notes import is_said, notes_of
 from traceflops.analysis.preparation import prepare
+from traceflops.analysis.rank_summary import RankSummary, together
 from traceflops.analysis.recipe import Judged, analysis_of, findings_of, steps_of, verdict_of
 from traceflops.analysis.result import Analysis
 from traceflops.attribution import (
     Culprit,
-    HostOperator,
-    IdleCulprits,
     Launches,
-    Synchronisation,
     category_table,
     joined_culprits,
     kernel_table,
-    kernel_totals,
-    memory_times,
     most_important,
 )
-from traceflops.devices import NOT_SPLIT, MissingInput, join, split
-from traceflops.errors import InputError, UsageError
-from traceflops.findings import all_losses, waiting_words
-from traceflops.flops import DeviceBudget, Measured, waterfall
+from traceflops.devices import NOT_SPLIT, join, split
+from traceflops.errors import UsageError
+from traceflops.findings import all_losses, basis_of, main_kernel_findings, waiting_words
+from traceflops.flops import waterfall
 from traceflops.mfu import (
-    Cell,
-    ComputeTime,
-    DevicePeaks,
-    KernelRow,
     Measurement,
-    OpRow,
     Outside,
     RoofTimes,
-    device_budgets,
     impossible,
 )
 from traceflops.ranks import (
     Collective,
-    CommRecords,
     KernelSums,
     Links,
-    PreparedWork,
     RankReport,
     joined,
     links_of,
-    records_of,
     report_of,
 )
-from traceflops.table import Note, Source, Trace, arrow_schema, counted_note
+from traceflops.table import Note, Trace, arrow_schema, counted_note
 from traceflops.timeline import COPIES_MISSING, EMPTY_ACCOUNT, Window
 from traceflops.units import several
 from traceflops.windows import DeviceReport, LaunchRecords, StepChoice
 
-_SCHEMA: Final = {b"traceflops": b"summary/1"}
-_FILE: Final = {"summary": pa.large_binary(), "failed": pa.string()}
-_ARROW: Final = b"ARROW1"
-_GAPS: Final = 3
-"""So many gaps of a device are kept, and so many rows of the tables below."""
-_ROWS: Final = 1_000
 _NAMED: Final = 5
 _ARE: Final = ("is", "are")
 _LEFT_OUT: Final = (
@@ -81,114 +53,6 @@ _LEFT_OUT: Final = (
     "direction, modules, pipelines and how far the host is ahead are not in them."
 )
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class RankSummary:
-    """The figures of one recording in its chosen windows; fields are those of `Analysis`.
-
-    `processes` and `devices` are tables of the trace. `idle_of` are the culprits by device, `work`
-    the kernels by device, of the steps in which ranks are compared; `moved` the time of memory
-    work.
-    """
-
-    source: Source
-    processes: pa.Table
-    devices: pa.Table
-    clocks: tuple[str, ...]
-    notes: tuple[Note, ...]
-    choice: StepChoice
-    launch_records: LaunchRecords
-    reports: tuple[DeviceReport, ...]
-    kernels: pa.Table
-    moved: dict[str, int]
-    idle: IdleCulprits
-    idle_of: tuple[tuple[Culprit, ...], ...]
-    records: CommRecords
-    work: KernelSums
-    peaks: tuple[DevicePeaks, ...]
-    budgets: tuple[DeviceBudget, ...]
-    lacks: tuple[MissingInput, ...]
-    cells: tuple[Cell, ...]
-    times: tuple[ComputeTime, ...]
-    open_lines: dict[str, int]
-    outside: Outside
-    kernel_rows: tuple[KernelRow, ...]
-    op_rows: tuple[OpRow, ...]
-    roofs: RoofTimes
-    collectives: tuple[Collective, ...]
-    launches: Launches | None
-    host_operators: tuple[HostOperator, ...]
-    synchronisations: tuple[Synchronisation, ...]
-
-    @property
-    def trace(self) -> Trace:
-        """Return a trace of the same processes and devices, without events."""
-        tables = {"processes": self.processes, "devices": self.devices}
-        return Trace(self.source, tables, self.notes, clocks=self.clocks)
-
-
-def summary_of(analysis: Analysis) -> RankSummary:
-    """Return the summary of an analysis, which has kept what it was prepared from."""
-    prepared, measured = analysis.prepared, analysis.measured
-    assert prepared is not None
-    trace, linked, done = prepared.trace, prepared.linked, measured.executed
-    tuple(prepared.accounts)
-    records, work = records_of(prepared), PreparedWork(prepared)
-    steps = work.usual_steps()
-    by_time = attrgetter("measured.time_ns")
-    return RankSummary(
-        source=analysis.source,
-        processes=trace.processes,
-        devices=trace.devices,
-        clocks=trace.clocks,
-        notes=tuple(_notes(analysis)),
-        choice=analysis.steps,
-        launch_records=prepared.launch_records,
-        reports=tuple(_few_gaps(device) for device in analysis.devices),
-        kernels=kernel_totals(trace, linked.categorised, linked.whole, prepared.chosen),
-        moved=memory_times(trace, linked.categorised, prepared.chosen),
-        idle=analysis.idle,
-        idle_of=tuple(tuple(work.idle(device, steps)) for device in records.devices),
-        records=records.compact,
-        work=work.kernels(records.devices, steps).used,
-        peaks=measured.devices,
-        budgets=device_budgets(prepared, done, measured.rates) if measured.waterfall else (),
-        lacks=measured.lacks,
-        cells=_together(_of_windows(done.select()), *_OF_A_CELL),
-        times=_together(_of_windows(t for t in done.times if t.used), *_OF_A_TIME),
-        open_lines=dict(done.open_lines),
-        outside=done.outside,
-        kernel_rows=tuple(sorted(measured.kernels, key=by_time, reverse=True)[:_ROWS]),
-        op_rows=tuple(sorted(measured.ops, key=by_time, reverse=True)[:_ROWS]),
-        roofs=measured.roofs,
-        collectives=analysis.collectives,
-        launches=analysis.launches,
-        host_operators=analysis.host_operators,
-        synchronisations=analysis.synchronisations,
-    )
-
-
-_OF_A_TIME: Final = ("device", "window", "used")
-_OF_A_CELL: Final = (*_OF_A_TIME, "component", "dtype", "line", "rule", "was")
-
-
-def _notes(analysis: Analysis) -> Iterator[Note]:
-    """Yield the notes but for those that are told again once all ranks are known."""
-    again = set(analysis.measured.notes) - set(analysis.measured.executed.notes)
-    for note in analysis.notes:
-        if note.code not in OF_DEVICES and note not in again:
-            yield note
-
-
-def _few_gaps(device: DeviceReport) -> DeviceReport:
-    longest = sorted(device.gaps, key=attrgetter("dur_ns"), reverse=True)
-    return replace(device, gaps=tuple(longest[:_GAPS]))
-
-
-def _of_windows(rows: Iterable[T]) -> Iterator[T]:
-    """Yield rows of windows as if they were of the first."""
-    return (replace(row, window=0) for row in rows)  # type: ignore[type-var]
 
 
 def analysis_of_summaries(
@@ -224,6 +88,7 @@ def analysis_of_summaries(
     )
     choice = _choice([one.choice for one in moved])
     judged = Judged(trace.source.format, _launch_records(moved), None, choice)
+    main = main_kernel_findings(kernels, total, found, empty.serving, basis_of(choice))
     launches = [one.launches for one in moved if one.launches is not None]
     return replace(
         empty,
@@ -235,13 +100,13 @@ def analysis_of_summaries(
         categories=category_table(kernels, window_ns),
         notes=(*_failed(failed), left_out, *notes_of(prepared, devices, measured)),
         measured=measured,
-        findings=findings_of(judged, devices, measured, found, who_waits),
+        findings=findings_of(judged, devices, measured, found, who_waits, main),
         collectives=_collectives(row for one in moved for row in one.collectives),
         recorded=judged.records.state,
         idle=idle,
         launches=_launches(launches) if launches else None,
-        host_operators=most_important(_most(moved, "host_operators", "self_ns", "name")),
-        synchronisations=_most(moved, "synchronisations", "blocked_ns", "call", "site"),
+        known_operators=most_important(_most(moved, "host_operators", "self_ns", "name")),
+        known_synchronisations=_most(moved, "synchronisations", "blocked_ns", "call", "site"),
         ranks=who_waits,
         prepared=None,
     )
@@ -349,41 +214,15 @@ def _launches(parts: Sequence[Launches]) -> Launches:
 
 def _collectives(rows: Iterable[Collective]) -> tuple[Collective, ...]:
     """Return the collectives of all: bytes are of those whose size is known, on any rank."""
-    found = _together((replace(row, bytes=row.bytes or 0) for row in rows), "collective", "ranks")
+    found = together((replace(row, bytes=row.bytes or 0) for row in rows), "collective", "ranks")
     known = (replace(row, bytes=row.bytes if row.sized else None) for row in found)
     return tuple(sorted(known, key=lambda row: (-row.sum_ns, row.collective or "", row.ranks or 0)))
 
 
 def _most(parts: Sequence[RankSummary], name: str, figure: str, *keys: str) -> tuple[Any, ...]:
     """Return the rows of a table of all, those with most of a figure first."""
-    rows = _together((row for one in parts for row in getattr(one, name)), *keys)
+    rows = together((row for one in parts for row in getattr(one, name)), *keys)
     return tuple(sorted(rows, key=attrgetter(figure), reverse=True))
-
-
-def _together(rows: Iterable[T], *keys: str) -> tuple[T, ...]:
-    """Return rows with the same keys as one: numbers add up, all else is that of the first.
-
-    What one of them does not know is not known.
-    """
-    key = attrgetter(*keys)
-    found: dict[Any, T] = {}
-    for row in rows:
-        at = key(row)
-        found[at] = _plus(found[at], row, keys) if at in found else row
-    return tuple(found.values())
-
-
-def _plus(one: Any, other: Any, keys: Sequence[str]) -> Any:
-    sums: dict[str, Any] = {}
-    for field in fields(one):
-        mine, theirs = getattr(one, field.name), getattr(other, field.name)
-        if field.name in keys or isinstance(mine, bool):
-            continue
-        if mine is None or theirs is None:
-            sums[field.name] = None
-        elif isinstance(mine, int | Measured):
-            sums[field.name] = mine + theirs
-    return replace(one, **sums)
 
 
 def _added(maps: Iterable[dict[str, int]]) -> dict[str, int]:
@@ -426,8 +265,8 @@ def _measured(parts: Sequence[RankSummary], empty: Measurement) -> Measurement:
         devices=devices,
         waterfall=fall,
         lacks=lacks,
-        kernels=_longest(_together(rows, "name", "category", "path"), "sum_ns"),
-        ops=_longest(_together(ops, "name", "path"), "measured.time_ns"),
+        kernels=_longest(together(rows, "name", "category", "path"), "sum_ns"),
+        ops=_longest(together(ops, "name", "path"), "measured.time_ns"),
         roofs=roofs,
     )
 
@@ -439,9 +278,9 @@ def _longest(rows: Iterable[T], figure: str) -> tuple[T, ...]:
 
 def _outside(parts: Sequence[Outside]) -> Outside:
     vector = [one.vector_flops for one in parts if one.vector_flops is not None]
-    unattributed = _together((row for one in parts for row in one.unattributed), "kernel", "why")
+    unattributed = together((row for one in parts for row in one.unattributed), "kernel", "why")
     return Outside(
-        _together((row for one in parts for row in one.not_counted), "why", "op"),
+        together((row for one in parts for row in one.not_counted), "why", "op"),
         tuple(sorted(unattributed, key=attrgetter("sum_ns"), reverse=True)),
         sum(vector) if len(vector) == len(parts) else None,
     )
@@ -479,64 +318,3 @@ def _who_waits(parts: Sequence[RankSummary], trace: Trace, links: Links) -> Rank
     starts, ends = zip(*((r.whole.start_ns, r.whole.end_ns) for r in reports), strict=True)
     is_aligned = max(starts) <= min(ends) and not is_said(trace, "clocks-not-aligned")
     return report_of(records, work, is_aligned=is_aligned, links=links)
-
-
-def is_summary(head: bytes) -> bool:
-    """Return whether a file that begins so may be a summary."""
-    return head.startswith(_ARROW) and _SCHEMA[b"traceflops"] in head
-
-
-def encoded(summary: RankSummary | str) -> bytes:
-    """Return a summary, or the name of a file that could not be read, as the content of a file."""
-    failed = summary if isinstance(summary, str) else None
-    data = msgspec.msgpack.encode(summary, enc_hook=_plain) if failed is None else None
-    columns = {"summary": pa.array([data], pa.large_binary()), "failed": pa.array([failed])}
-    table = pa.table({name: column.cast(_FILE[name]) for name, column in columns.items()})
-    table = table.replace_schema_metadata(_SCHEMA)
-    sink = pa.BufferOutputStream()
-    options = pa.ipc.IpcWriteOptions(compression="zstd")
-    with pa.ipc.new_file(sink, table.schema, options=options) as writer:
-        writer.write_table(table)
-    return bytes(sink.getvalue())
-
-
-def decoded(content: bytes, name: str) -> RankSummary | str:
-    """Return the summary in a file, or the name of a file that could not be read.
-
-    Raises InputError where it is none, or damaged.
-    """
-    try:
-        table = pa.ipc.open_file(pa.py_buffer(content)).read_all()
-        data = table["summary"][0].as_buffer()
-        if data is None:
-            return str(table["failed"][0])
-        return msgspec.msgpack.decode(data, type=RankSummary, dec_hook=_typed)
-    except (pa.ArrowInvalid, OSError, KeyError, IndexError, msgspec.MsgspecError, ValueError):
-        raise InputError(
-            f"damaged summary: {name}", "write it again with traceflops reduce"
-        ) from None
-
-
-def _plain(value: Any) -> object:
-    if isinstance(value, Fraction):
-        return value.as_integer_ratio()
-    if isinstance(value, MappingProxyType):
-        return dict(value)
-    if isinstance(value, np.ndarray):
-        shape = {"shape": msgspec.json.encode(value.shape)}
-        value = pa.table({"": pa.array(value.reshape(-1))}).replace_schema_metadata(shape)
-    assert isinstance(value, pa.Table), type(value)
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, value.schema) as writer:
-        writer.write_table(value)
-    return bytes(sink.getvalue())
-
-
-def _typed(kind: Any, data: Any) -> Any:
-    if kind is Fraction:
-        return Fraction(*data)
-    table = pa.ipc.open_stream(data).read_all()
-    if kind is pa.Table:
-        return table
-    shape = msgspec.json.decode(table.schema.metadata[b"shape"])
-    return table.column(0).to_numpy().reshape(shape)

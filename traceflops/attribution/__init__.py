@@ -13,11 +13,9 @@ if TYPE_CHECKING:
     from traceflops.attribution.culprits import (
         NO_CULPRITS,
         Culprit,
-        GapLengths,
         IdleClass,
         IdleCulprits,
         culprits_of,
-        gap_parts,
         idle_culprits,
         joined_culprits,
         with_culprits,
@@ -32,9 +30,9 @@ if TYPE_CHECKING:
     from traceflops.attribution.device_work_tables import HOST_OP, Owner, check_owner, work_owners
     from traceflops.attribution.graph_replays import created_nodes, has_replays, replays
     from traceflops.attribution.host_events import is_of_library, standard_prefix
-    from traceflops.attribution.host_names import SYSTEM_CALLS, is_telling
-    from traceflops.attribution.idle_classes import CLASSES, REMEDIES, TAGS
-    from traceflops.attribution.idle_slices import GapParts
+    from traceflops.attribution.host_names import FACTS, SYSTEM_CALLS, is_telling, told
+    from traceflops.attribution.idle_classes import CLASSES, REMEDIES, TAGS, waiting_calls
+    from traceflops.attribution.idle_slices import GapLengths, GapParts, gap_parts, places_in_groups
     from traceflops.attribution.kernels import (
         COPIES,
         KERNELS,

@@ -6,7 +6,7 @@ A name is a function at file:line, an operator, a label or a call; see `owners` 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import attrgetter, itemgetter
@@ -16,25 +16,35 @@ import numpy as np
 
 from traceflops.attribution.host_events import (
     CALL,
-    FRAME,
     LABEL,
     OP,
     HostEvents,
     host_events,
-    owners,
 )
-from traceflops.attribution.idle_classes import CLASSES, PLACES, REMEDIES, TAGS, class_of, tags_of
+from traceflops.attribution.idle_classes import (
+    CLASSES,
+    PLACES,
+    REMEDIES,
+    TAGS,
+    class_of,
+    owner_of,
+    tags_of,
+)
 from traceflops.attribution.idle_slices import (
     HOST,
+    GapLengths,
     GapParts,
     Slices,
+    chosen_gaps,
+    gap_lengths,
+    gap_parts,
     idle_slices,
     innermost_of,
 )
-from traceflops.attribution.launch_lead import leads
 from traceflops.table import (
     BoolArray,
     IntArray,
+    SmallArray,
     Trace,
     codes,
     distinct,
@@ -43,24 +53,21 @@ from traceflops.table import (
     groups,
     numbers,
     ranked,
-    runs,
     taken,
 )
-from traceflops.timeline import DeviceAccount, Gap, GapCulprit, Intervals
+from traceflops.timeline import Gap, GapCulprit, Intervals
 from traceflops.units import kernel_name
-from traceflops.windows import DeviceReport, Prepared, chosen_time
+from traceflops.windows import DeviceReport, Prepared
 
 _MOST: Final = 50
 """So many culprits are named; what is left of each class is one more."""
 REST: Final = "(others)"
-_LAUNCHES: Final = ("launch_latency", "device_wait")
 _CALLS: Final = ("sync_call", "blocking_copy", "memory_alloc", "slow_driver_call")
 _KINDS: Final = tuple(CLASSES)
 _TAGS: Final = (*TAGS, "")
 _NEVER: Final = np.iinfo(np.int64).min
 _MOST_OF_GAP: Final = 3
 """So many of each class are named of one gap."""
-_DECADES_NS: Final = 10 ** np.arange(19)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,16 +109,6 @@ class IdleClass:
             tags[culprit.tag] += culprit.idle_ns
         [(tag, idle_ns)] = tags.most_common(1)
         return TAGS.get(tag if 2 * idle_ns >= self.idle_ns else "", REMEDIES[self.kind])
-
-
-@dataclass(frozen=True, slots=True)
-class GapLengths:
-    """The gaps of one decade of lengths, from `from_ns` to below `to_ns`, and their time."""
-
-    from_ns: int
-    to_ns: int
-    gaps: int
-    idle_ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,46 +216,6 @@ def _time_of(gaps: Sequence[Gap]) -> Intervals:
     return Intervals.of(start, start + dur_ns)
 
 
-def gap_lengths(length_ns: IntArray) -> tuple[GapLengths, ...]:
-    """Return lengths by decade: all decades from the shortest to the longest."""
-    if not len(length_ns):
-        return ()
-    decade = np.searchsorted(_DECADES_NS[1:-1], length_ns, side="right")
-    return tuple(
-        GapLengths(int(_DECADES_NS[place]), int(_DECADES_NS[place + 1]), len(mine), int(mine.sum()))
-        for place in range(int(decade.min()), int(decade.max()) + 1)
-        for mine in [length_ns[decade == place]]
-    )
-
-
-def chosen_gaps(prepared: Prepared) -> GapParts:
-    """Return the parts of gaps in the chosen windows of all devices, of which there is one."""
-    return GapParts.joined(
-        gap_parts(account, chosen_time(prepared.windows[device]))
-        for device, account in prepared.accounts.items()
-    )
-
-
-def gap_parts(account: DeviceAccount, within: Intervals) -> GapParts:
-    """Return the parts of a device's gaps in some windows."""
-    idle, work = account.idle, account.work
-    first = np.searchsorted(idle.gap_end_ns, within.start_ns, side="right")
-    stop = np.searchsorted(idle.gap_start_ns, within.end_ns, side="left")
-    gap, window = runs(first, stop)
-    row = idle.next_row[gap]
-    return GapParts(
-        np.maximum(idle.gap_start_ns[gap], within.start_ns[window]),
-        np.minimum(idle.gap_end_ns[gap], within.end_ns[window]),
-        idle.gap_start_ns[gap],
-        idle.gap_end_ns[gap],
-        account.rows.row[row],
-        account.call[row],
-        work.call_start_ns[row],
-        work.call_end_ns[row],
-        np.full(len(row), leads(account).cap_ns),
-    )
-
-
 def _rest(culprits: list[Culprit]) -> list[Culprit]:
     """Return the sum of culprits by class, the largest first."""
     sums: dict[str, Culprit] = {}
@@ -273,24 +230,12 @@ def _rest(culprits: list[Culprit]) -> list[Culprit]:
     return sorted(sums.values(), key=attrgetter("idle_ns"), reverse=True)
 
 
-def _owner(slices: Slices, kind: IntArray, events: HostEvents) -> IntArray:
-    """Return the event that each slice is named by, -1 where nothing is recorded."""
-    event, label = slices.event, slices.label
-    owner = np.where(event < 0, label, taken(owners(events), event))
-    is_inside = events.is_kind(FRAME, owner) & ~events.told("helps", owner)
-    is_inside &= events.is_inside("data_input", owner)
-    loader = np.where(is_inside, owner, events.nearest("data_input", label, event))
-    step = events.nearest("optimizer", label, event)
-    is_step, loads = (kind == PLACES[name] for name in ("optimizer_loop", "data_input"))
-    return np.select([is_step, loads], [step, loader], owner)
-
-
 @dataclass(frozen=True)  # without slots, so that there is a place for what is found on demand
 class _Naming:
     """Slices, the class and owner of each, and what their names are taken from."""
 
     slices: Slices
-    kind: IntArray
+    kind: SmallArray
     parts: GapParts
     events: HostEvents
     trace: Trace
@@ -302,9 +247,9 @@ class _Naming:
         events = host_events(trace, Intervals.of(parts.start_ns, parts.end_ns))
         slices = idle_slices(parts, events)
         kind = class_of(slices, parts, events, trace)
-        return cls(slices, kind, parts, events, trace, _owner(slices, kind, events))
+        return cls(slices, kind, parts, events, trace, owner_of(slices, kind, events))
 
-    def tags(self) -> IntArray:
+    def tags(self) -> SmallArray:
         """Return the tag of each slice as its place in TAGS, -1 for none."""
         return tags_of(self.slices, self.kind, self.parts, self.events, self.trace)
 
@@ -318,15 +263,17 @@ class _Naming:
 
     def alike(self) -> list[IntArray]:
         """Return the slices of culprits, those of one class and name together."""
-        named = taken(self.events.name, self.owner)
-        inner = taken(self.events.name, self.inner)
-        launch = taken(codes(self.trace.calls["name"]), self.parts.call)[self.slices.part]
-        work = taken(codes(self.trace.activities["name"]), self.parts.activity)[self.slices.part]
-        is_latency, waits = (self.kind == PLACES[name] for name in _LAUNCHES)
-        named = np.select([is_latency, waits], [launch, work], named)
-        rows = np.flatnonzero(self.kind != PLACES["unexplained"])
-        group, _ = group_rows([column[rows] for column in (self.kind, named, inner)])
-        return [rows[places] for _, places in groups(group)]
+        named, inner = (taken(self.events.name, event) for event in (self.owner, self.inner))
+        for kind, table, row in (
+            ("launch_latency", "calls", self.parts.call),
+            ("device_wait", "activities", self.parts.activity),
+        ):
+            mine = np.flatnonzero(self.kind == PLACES[kind])
+            labels = codes(self.trace.table(table)["name"])
+            named[mine] = taken(labels, row[self.slices.part[mine]])
+        group, _ = group_rows((self.kind, named, inner))
+        alike = [rows for _, rows in groups(group)]
+        return [rows for rows in alike if self.kind[rows[0]] != PLACES["unexplained"]]
 
     def name(self, row: int) -> str:
         """Return the name of a slice."""
@@ -402,24 +349,25 @@ class _Naming:
         return innermost_of(events, waits, events.thread, thread, parts.gap_start_ns) >= 0
 
 
-def _by_gap(naming: _Naming) -> list[Counter[tuple[str, str]]]:
+def _by_gap(naming: _Naming) -> list[dict[tuple[str, str], int]]:
     """Return the idle time of each part of a gap by class and name."""
-    sums: list[Counter[tuple[str, str]]] = [Counter() for _ in naming.parts.call]
-    for (kind, name), rows in naming.culprits():
+    sums: list[dict[tuple[str, str], int]] = [{} for _ in naming.parts.call]
+    for culprit, rows in naming.culprits():
         part, which = ranked(naming.slices.part[rows])
         times = group_sums(which, naming.slices.dur_ns[rows], len(part))
         for place, idle_ns in zip(part.tolist(), times.tolist(), strict=True):
-            sums[place][kind, name] += idle_ns
+            sums[place][culprit] = sums[place].get(culprit, 0) + idle_ns
     return sums
 
 
-def _of_gap(sums: Counter[tuple[str, str]]) -> tuple[GapCulprit, ...]:
+def _of_gap(sums: Mapping[tuple[str, str], int]) -> tuple[GapCulprit, ...]:
     """Return the largest culprits of each class and the others; the largest class first."""
-    of_kind: defaultdict[str, Counter[str]] = defaultdict(Counter)
-    for (kind, name), idle_ns in sums.most_common():
-        shown = of_kind[kind]
-        shown[name if len(shown) < _MOST_OF_GAP else REST] += idle_ns
-    classes = sorted(of_kind.items(), key=lambda one: one[1].total(), reverse=True)
+    of_kind: dict[str, dict[str, int]] = {}
+    for (kind, name), idle_ns in sorted(sums.items(), key=itemgetter(1), reverse=True):
+        shown = of_kind.setdefault(kind, {})
+        label = name if len(shown) < _MOST_OF_GAP else REST
+        shown[label] = shown.get(label, 0) + idle_ns
+    classes = sorted(of_kind.items(), key=lambda one: sum(one[1].values()), reverse=True)
     return tuple(
         GapCulprit(kind, name, idle_ns)
         for kind, shown in classes

@@ -269,21 +269,15 @@ def attributed_work(prepared: Prepared, flops: IntArray) -> DeviceWork | None:
     row = prepared.chosen.row
     if not len(row):
         return None
-    found, times = attributed(prepared, row), (begins(prepared), prepared.chosen.inside_ns)
+    found, times = attributed(prepared, row), (prepared.begins, prepared.chosen.inside_ns)
     sums = zip(*(exact_sums(found.rule, one, len(RULES)) for one in times), strict=True)
     by_rule = {rule: WorkSum(*each) for rule, each in zip(RULES, sums, strict=True)}
     return DeviceWork(by_rule, tuple(_modules(prepared, found.paths, taken(flops, row))))
 
 
-def begins(prepared: Prepared) -> IntArray:
-    """Return how many activities each record of the chosen windows counts for: 0 or 1."""
-    chosen = prepared.chosen
-    return chosen.starts_inside * prepared.linked.whole.first[chosen.row]
-
-
 def _modules(prepared: Prepared, paths: ModulePaths, flops: IntArray) -> list[ModuleWork]:
     mine, number = np.flatnonzero(paths.node >= 0), len(paths.parent)
-    known, starts = flops >= 0, begins(prepared)
+    known, starts = flops >= 0, prepared.begins
     columns = (starts, prepared.chosen.inside_ns, np.where(known, flops * starts, 0), known)
     sums = [exact_sums(paths.node[mine], one[mine].astype(np.int64), number) for one in columns]
     texts = names(prepared.trace.marks["name"])

@@ -15,7 +15,6 @@ from traceflops.attribution.device_work import (
     Launched,
     Named,
     WorkSum,
-    begins,
     launched_modules,
     launching_names,
     ranges,
@@ -70,7 +69,7 @@ def work_owners(prepared: Prepared, by: str) -> WorkOwners:
 
 def _sums(prepared: Prepared, group: IntArray, groups: int) -> list[WorkSum]:
     """Return the work of each group; the last has that of -1."""
-    columns = (begins(prepared), prepared.chosen.inside_ns)
+    columns = (prepared.begins, prepared.chosen.inside_ns)
     place = np.where(group < 0, groups, group)
     return list(map(WorkSum, *(exact_sums(place, one, groups + 1) for one in columns)))
 
@@ -145,17 +144,14 @@ def _by_module(called: Callable[[str], str]) -> Callable[[Prepared], WorkOwners]
         names_of = list(map(module_name, names(prepared.trace.marks["name"])))
         root = _Branch()
         branches: list[_Branch] = []
-        for above, code, work in zip(*_columns(paths), _with_inside(own, paths), strict=True):
+        columns = (paths.parent.tolist(), paths.name.tolist(), _with_inside(own, paths))
+        for above, code, work in zip(*columns, strict=True):
             outer = branches[above] if above >= 0 else root
             branches.append(outer.inside[called(names_of[code])])
             branches[-1].add(names_of[code], work)
         return WorkOwners(tuple(_listed(root)), rest)
 
     return found
-
-
-def _columns(paths: ModulePaths) -> tuple[list[int], list[int]]:
-    return paths.parent.tolist(), paths.name.tolist()
 
 
 def _with_inside(own: list[WorkSum], paths: ModulePaths) -> list[WorkSum]:

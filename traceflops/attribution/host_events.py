@@ -41,6 +41,7 @@ from traceflops.windows import Prepared, chosen_time, is_step_label
 CALL, OP, FRAME, SYSTEM, LABEL = range(5)
 _OF_MARK: Final = {"python": FRAME, "module": FRAME, "system": SYSTEM, "annotation": LABEL}
 _NUMBER: Final = re.compile(r"#?\d+")
+_ENDING: Final = " 0123456789#:_=.,/()[]-"
 
 
 def host_time(
@@ -80,12 +81,12 @@ class HostEvents:
     """
 
     kind: SmallArray
-    source: IntArray
+    source: WholeArray
     process: IntArray
     thread: IntArray
     start_ns: IntArray
     end_ns: IntArray
-    name: IntArray
+    name: WholeArray
     labels: tuple[str, ...]
     thread_of_call: IntArray
     process_of_call: IntArray
@@ -184,10 +185,10 @@ def _piece(
         start, length = starts[rows[some]], durations[rows[some]]
         ended = np.searchsorted(within.end_ns, start, side="right")
         touches[some] = ended < np.searchsorted(within.start_ns, start + length, side="left")
-    mine = rows[touches]
+    mine = rows[touches].astype(np.int32)
     known, place = np.unique(codes(table["name"])[mine], return_inverse=True)
     texts = [*names(table["name"]), ""]
-    code = pool.codes(texts[at] for at in known.tolist()).astype(np.int64)[place.reshape(-1)]
+    code = pool.codes(texts[at] for at in known.tolist())[place.reshape(-1)]
     process, thread = numbers(table["process"])[mine], numbers(table["thread"], ABSENT)[mine]
     kinds, start = np.full(len(mine), kind, dtype=np.int8), starts[mine]
     return kinds, mine, process, thread, start, start + durations[mine], code
@@ -202,8 +203,10 @@ _FIRST: Final = re.compile(r"(\w+)(?:/|\.py\()")
 
 
 def numberless(label: str) -> str:
-    """Return a label without its numbers, which are often those of a step."""
-    return _NUMBER.sub("#", label)
+    """Return a label without its numbers, which are often those of a step: "IO 12" as "IO"."""
+    short = label.rstrip(_ENDING)
+    label = short if short and _NUMBER.search(label, len(short)) else label
+    return _NUMBER.sub("N", label)
 
 
 def standard_prefix(frame: str) -> str:
@@ -229,12 +232,19 @@ def owners(events: HostEvents) -> IntArray:
     That is the nearest function of a user, else one that helps, else the outermost operator, else,
     for a call, the annotation around it that is no step, else the event itself.
     """
-    helper, every = events.function, np.arange(len(events.kind))
-    user = events.tree.nearest((helper == every) & ~events.told("helps", every))
-    is_op = events.kind == OP
-    outermost = events.tree.nearest(is_op & (events.tree.around(is_op) < 0))
+    owner = np.arange(len(events.kind))
+    for known in _named_by(events):
+        owner = np.where(known >= 0, known, owner)
+    return owner
+
+
+def _named_by(events: HostEvents) -> Iterator[IntArray]:
+    """Yield what each event may be named by, -1 for nothing; what comes later is known better."""
+    is_call, is_op = (events.kind == CALL) | (events.kind == SYSTEM), events.kind == OP
     is_step = np.array([is_step_label(label, None) for label in events.labels], dtype=np.bool_)
-    label = events.tree.nearest((events.kind == LABEL) & ~is_step[events.name])
-    is_named = (label >= 0) & ((events.kind == CALL) | (events.kind == SYSTEM))
-    known = (user, helper, outermost)
-    return np.select([one >= 0 for one in known], known, np.where(is_named, label, every))
+    is_label = (events.kind == LABEL) & ~is_step[events.name]
+    yield np.where(is_call, events.tree.nearest(is_label), -1)
+    yield events.tree.nearest(is_op & (events.tree.around(is_op) < 0))
+    yield events.function
+    every = np.arange(len(events.kind))
+    yield events.tree.nearest((events.function == every) & ~events.told("helps", every))

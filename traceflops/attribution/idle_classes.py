@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
-from traceflops.attribution.host_events import CALL, FRAME, LABEL, OP, SYSTEM, HostEvents
+from traceflops.attribution.host_events import CALL, FRAME, LABEL, OP, SYSTEM, HostEvents, owners
 from traceflops.attribution.host_names import facts_of
 from traceflops.attribution.idle_slices import (
     AFTER_CALL,
@@ -72,7 +73,8 @@ REMEDIES: Final = {
     "thread_handover": "usually the start or end of a backward pass",
     "host_unrecorded": "look at the code in the named range, or record stacks or annotations",
     "launch_latency": "inherent in each launch; fusion and CUDA graphs make fewer",
-    "device_wait": "the GPU waits for an event, another GPU, or work that is not in the trace",
+    "device_wait": "see in the timeline what the named work waits for: an event, another GPU, or "
+    "work that was not recorded (then record more)",
 }
 """What to do about idle time of each class, as docs/culprits.md has it."""
 TAGS: Final = {
@@ -94,7 +96,7 @@ _START_UP_NS: Final = 50_000_000
 _STREAM: Final = re.compile("Stream(?!WaitEvent)")
 
 
-def class_of(slices: Slices, parts: GapParts, events: HostEvents, trace: Trace) -> IntArray:
+def class_of(slices: Slices, parts: GapParts, events: HostEvents, trace: Trace) -> SmallArray:
     """Return the class of each slice as its place in CLASSES."""
     rules = {
         **_rules_of_calls(slices, parts, events, trace.calls),
@@ -102,7 +104,12 @@ def class_of(slices: Slices, parts: GapParts, events: HostEvents, trace: Trace) 
         **_rules_of_rest(slices, parts, events, trace),
     }
     fits = [rules[name] for name in CLASSES if name in rules]
-    return np.select(fits, list(range(len(fits))), len(fits))
+    return _first_fit(fits, len(fits))
+
+
+def _first_fit(fits: Sequence[BoolArray], other: int) -> SmallArray:
+    """Return the place of the first condition that each row fits."""
+    return np.select(fits, [*np.arange(len(fits), dtype=np.int8)], np.int8(other))
 
 
 def slow_calls(calls: pa.Table) -> BoolArray:
@@ -218,8 +225,8 @@ def _last_ended(table: pa.Table, process: IntArray, at_ns: IntArray) -> tuple[In
 
 
 def tags_of(
-    slices: Slices, kind: IntArray, parts: GapParts, events: HostEvents, trace: Trace
-) -> IntArray:
+    slices: Slices, kind: SmallArray, parts: GapParts, events: HostEvents, trace: Trace
+) -> SmallArray:
     """Return the tag of each slice as its place in TAGS, -1 for none."""
     allocates, is_slow = (kind == PLACES[name] for name in ("memory_alloc", "slow_driver_call"))
     call = np.where(allocates | is_slow, taken(events.source, slices.event), -1)
@@ -236,7 +243,7 @@ def tags_of(
         launches & is_first,
         launches,
     ]
-    return np.select(fits, list(range(len(fits))), -1)
+    return _first_fit(fits, -1)
 
 
 def _start_up(calls: pa.Table) -> BoolArray:
@@ -268,3 +275,15 @@ def _captures(calls: pa.Table, thread: IntArray, at_thread: IntArray, at_ns: Int
     pairs = begins[row] & ~begins[after] & (thread[row] == thread[after])
     row, after = row[pairs], after[pairs]
     return innermost(thread[row], start[row], start[after], at_thread, at_ns) >= 0
+
+
+def owner_of(slices: Slices, kind: SmallArray, events: HostEvents) -> IntArray:
+    """Return the event that each slice is named by, -1 where nothing is recorded."""
+    event, label = slices.event, slices.label
+    owner = np.where(event < 0, label, taken(owners(events), event))
+    is_inside = events.is_kind(FRAME, owner) & ~events.told("helps", owner)
+    is_inside &= events.is_inside("data_input", owner)
+    loader = np.where(is_inside, owner, events.nearest("data_input", label, event))
+    step = events.nearest("optimizer", label, event)
+    is_step, loads = (kind == PLACES[name] for name in ("optimizer_loop", "data_input"))
+    return np.select([is_step, loads], [step, loader], owner)

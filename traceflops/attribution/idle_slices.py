@@ -10,14 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 
 from traceflops.attribution.host_events import CALL, LABEL, OP, HostEvents
+from traceflops.attribution.launch_lead import leads
 from traceflops.table import BoolArray, IntArray, in_order, innermost, runs, taken
 from traceflops.table import groups as by_group
+from traceflops.timeline import DeviceAccount, Intervals
+from traceflops.windows import Prepared, chosen_time
 
 HOST, IN_CALL, AFTER_CALL, NO_LAUNCH = range(4)
+_DECADES_NS: Final = 10 ** np.arange(19)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +57,56 @@ class GapParts:
 
 
 _PARTS = tuple(GapParts.__dataclass_fields__)
+
+
+def chosen_gaps(prepared: Prepared) -> GapParts:
+    """Return the parts of gaps in the chosen windows of all devices, of which there is one."""
+    return GapParts.joined(
+        gap_parts(account, chosen_time(prepared.windows[device]))
+        for device, account in prepared.accounts.items()
+    )
+
+
+def gap_parts(account: DeviceAccount, within: Intervals) -> GapParts:
+    """Return the parts of a device's gaps in some windows."""
+    idle, work = account.idle, account.work
+    first = np.searchsorted(idle.gap_end_ns, within.start_ns, side="right")
+    stop = np.searchsorted(idle.gap_start_ns, within.end_ns, side="left")
+    gap, window = runs(first, stop)
+    row = idle.next_row[gap]
+    return GapParts(
+        np.maximum(idle.gap_start_ns[gap], within.start_ns[window]),
+        np.minimum(idle.gap_end_ns[gap], within.end_ns[window]),
+        idle.gap_start_ns[gap],
+        idle.gap_end_ns[gap],
+        account.rows.row[row],
+        account.call[row],
+        work.call_start_ns[row],
+        work.call_end_ns[row],
+        np.full(len(row), leads(account).cap_ns),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class GapLengths:
+    """The gaps of one decade of lengths, from `from_ns` to below `to_ns`, and their time."""
+
+    from_ns: int
+    to_ns: int
+    gaps: int
+    idle_ns: int
+
+
+def gap_lengths(length_ns: IntArray) -> tuple[GapLengths, ...]:
+    """Return lengths by decade: all decades from the shortest to the longest."""
+    if not len(length_ns):
+        return ()
+    decade = np.searchsorted(_DECADES_NS[1:-1], length_ns, side="right")
+    return tuple(
+        GapLengths(int(_DECADES_NS[place]), int(_DECADES_NS[place + 1]), len(mine), int(mine.sum()))
+        for place in range(int(decade.min()), int(decade.max()) + 1)
+        for mine in [length_ns[decade == place]]
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -213,7 +213,7 @@ def operators(prepared: Prepared, most: int = MOST) -> Operators:
     """Return the operators that launched what the chosen windows hold, the most time first."""
     chosen = prepared.chosen
     op = launching_ops(prepared, chosen.row)
-    begins = chosen.starts_inside * prepared.linked.whole.first[chosen.row]
+    begins = prepared.begins
     known = op >= 0
     labels = names(prepared.trace.ops["name"])
     figures = _by_name(prepared, op, chosen.inside_ns, begins, len(labels))

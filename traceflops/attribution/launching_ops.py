@@ -28,7 +28,6 @@ from traceflops.windows import InWindows, Prepared
 
 MOST_KERNELS: Final = 200
 MOST_PER_KERNEL: Final = 6
-_KERNEL: Final = ("name", "kind", "top", "sub", "rule")
 
 
 @dataclass(frozen=True, slots=True)

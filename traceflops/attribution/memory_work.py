@@ -83,7 +83,7 @@ def _allocations(prepared: Prepared) -> Iterator[MemoryOperation]:
     wanted = told(prepared.trace.calls["name"], "allocates")
     events, event, inside_ns = calls_inside(prepared, wanted)
     name = events.name[event]
-    columns = (np.ones_like(name), inside_ns)
+    columns = (np.ones_like(event), inside_ns)
     sums = (exact_sums(name, one, len(events.labels)) for one in columns)
     for label, count, ns in zip(events.labels, *sums, strict=True):
         if count:

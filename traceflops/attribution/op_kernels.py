@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -32,10 +32,7 @@ from traceflops.table import (
 from traceflops.timeline import LinkedTrace, is_top
 
 Fate = Literal["none", "executed", "wrapper", "duplicate", "cached", "ghost", "lost"]
-
-FATES: Final[tuple[Fate, ...]] = (
-    *("none", "executed", "wrapper", "duplicate", "cached", "ghost", "lost"),
-)
+FATES: Final[tuple[Fate, ...]] = get_args(Fate)
 """
 none       no matrix work, or not known how much
 executed   counted

@@ -17,7 +17,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -42,14 +42,11 @@ from traceflops.table import (
 )
 
 Role = Literal["recompute", "input_grad", "weight_grad"]
-ROLES: Final[tuple[Role, ...]] = ("recompute", "input_grad", "weight_grad")
+ROLES: Final[tuple[Role, ...]] = get_args(Role)
 ProductRole = Literal[
     "none", "forward", "recompute", "input_grad", "weight_grad", "gradient", "optimizer"
 ]
-
-PRODUCT_ROLES: Final[tuple[ProductRole, ...]] = (
-    *("none", "forward", "recompute", "input_grad", "weight_grad", "gradient", "optimizer"),
-)
+PRODUCT_ROLES: Final[tuple[ProductRole, ...]] = get_args(ProductRole)
 """`gradient` is one of the two, and nothing tells which."""
 
 _ENDING: Final = re.compile(r"Backward[0-9]{0,3}$")

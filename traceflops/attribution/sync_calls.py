@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.attribution.culprits import REST, chosen_gaps
+from traceflops.attribution.culprits import REST
 from traceflops.attribution.host_events import (
     HostEvents,
     host_events,
@@ -20,6 +20,7 @@ from traceflops.attribution.host_events import (
     owners,
 )
 from traceflops.attribution.idle_classes import waiting_calls
+from traceflops.attribution.idle_slices import chosen_gaps
 from traceflops.table import BoolArray, IntArray, innermost, taken
 from traceflops.timeline import Intervals
 from traceflops.windows import Prepared

@@ -16,7 +16,10 @@ import typer
 from traceflops.cli.printing import say
 from traceflops.cli.usage import Plain, Sectioned
 
-COMMANDS = ("report", "summary", "info", "export", "why", "perfetto", "mfu", "devices", "reduce")
+COMMANDS = (
+    *("report", "summary", "info", "export", "why", "perfetto", "mfu", "devices", "reduce"),
+    "what_if",
+)
 """Each is a function of that name in a module of that name, whose EXAMPLES end its help."""
 EPILOG = (
     "Exit codes: 0 done; 1 internal error; 2 wrong usage, or no disk space or memory left; 3 the "

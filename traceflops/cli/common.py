@@ -1,4 +1,4 @@
-"""What the commands share: reading, errors, the console."""
+"""What the commands share: errors, files to write, the console."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ import stat
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
-from traceflops.cli.printing import own_time, print_lines, say, watching
+from traceflops.cli.printing import own_time, print_lines, say
 from traceflops.errors import (
     MORE_MEMORY,
     InputError,
@@ -25,87 +24,18 @@ from traceflops.phases import phase
 
 if TYPE_CHECKING:
     from traceflops.analysis import Analysis
-    from traceflops.cli.options import Asked, Privacy, ReadingOptions
+    from traceflops.cli.options import Privacy, ReadingOptions
     from traceflops.reports.terminal import Style
-    from traceflops.table import Trace
 
-_HEAD_BYTES = 4096
 EXIT_INTERNAL, EXIT_USAGE, EXIT_INPUT = 1, 2, 3
 _SUFFIXES = (".gz", ".zst", ".zip", ".json", ".trace", ".pt", ".tmp")
 
 
-def read_trace(traces: list[str], reading: ReadingOptions) -> Trace:
-    """Return the trace in the given files, with progress on a terminal."""
-    from traceflops.parsers import read
-
-    with watching() as watch:
-        return read(
-            traces,
-            watch=watch,
-            jobs=reading.jobs,
-            python_stacks=reading.python_stacks,
-            strict=reading.strict,
-            limits=not reading.no_limits,
-        )
-
-
-def read_job(traces: list[str], reading: ReadingOptions, job: int | None) -> Trace:
-    """Return the chosen job of the files, all of them where none is chosen."""
-    from traceflops.devices import of_job
-
-    return of_job(read_trace(traces, reading), job)
-
-
-def read_and_analyze(traces: list[str], asked: Asked) -> Analysis:
-    """Return the analysis that the options ask for."""
-    asked.privacy.check()
-    selection, peaks = asked.question.selection(), asked.rates.peaks()
-    from traceflops.analysis import analyze
-
-    check_pair(asked.pair, traces)
-    from traceflops.cli.reduce import analysis_of_many, analysis_of_parts, are_many
-
-    if asked.dask is not None or holds_summaries(traces):
-        return analysis_of_parts(traces, asked, reduces=asked.dask is not None)
-    if are_many(traces, asked) and (analysis := analysis_of_many(traces, asked)):
-        return analysis
-    trace = read_trace(traces, asked.reading)
-    return analyze(
-        trace,
-        selection,
-        rules=asked.rules,
-        include_environment=asked.privacy.include_environment,
-        redact=asked.privacy.redact,
-        peaks=peaks,
-        pair=read_pair(asked.pair, traces, trace, asked.reading),
-    )
-
-
-def holds_summaries(traces: list[str]) -> bool:
-    """Return whether the first file that is named, or in the folder that is, is a summary."""
-    from traceflops.parsers.io import files_behind
-
-    if not os.path.isfile(traces[0]) and not os.path.isdir(traces[0]):
-        return False
-    first = next(files_behind(traces[0]), None)
-    try:
-        with open(first or "", "rb") as file:
-            head = file.read(_HEAD_BYTES)
-    except OSError:
-        return False
-    return head.startswith(b"ARROW1") and is_summary_head(head)
-
-
-def is_summary_head(head: bytes) -> bool:
-    """Return whether an Arrow file that begins so is a summary of `reduce`."""
-    from traceflops.analysis import is_summary
-
-    return is_summary(head)
-
-
 def stem_of(traces: list[str]) -> str:
     """Return the name of the first input without what says how it is packed."""
-    first = traces[0]
+    from traceflops.parsers.io import is_remote
+
+    first = traces[0].partition("/*")[0] if is_remote(traces[0]) else traces[0]
     name = "trace" if first == "-" else Path(first).resolve().name or "trace"
     while (stem := Path(name)).suffix.lower() in _SUFFIXES:
         name = stem.stem
@@ -116,17 +46,21 @@ def path_of(output: str) -> Path:
     """Return the path that -o names. Raises UsageError where it is given nothing."""
     if not output.strip():
         raise UsageError("-o has an empty name", "give a name; a shell variable may be unset")
+    from traceflops.parsers.io import is_remote
+
+    if is_remote(output):
+        raise UsageError(f"cannot write to a store: {output}", "write a file here, then copy it")
     return Path(output)
 
 
 def spare_inputs(targets: Iterable[Path], inputs: Iterable[str | Path | None]) -> None:
     """Refuse to write over a file that is read, by whatever name. Raises UsageError."""
-    from traceflops.parsers.io import files_behind
+    from traceflops.parsers.io import files_behind, is_remote
 
     written = {same: target for target in targets if (same := _identity(target)) is not None}
     given = [str(name) for name in inputs if name is not None] if written else []
-    for file in (file for name in given for file in files_behind(name)):
-        same = _identity(Path("/dev/stdin") if str(file) == "-" else file)
+    for file in (file for name in given if not is_remote(name) for file in files_behind(name)):
+        same = _identity(Path("/dev/stdin" if file == "-" else file))
         if same is not None and same in written:
             raise UsageError(
                 f"would overwrite its own input: {written[same]}", "choose another name with -o"
@@ -243,44 +177,3 @@ def terminal_style() -> Style:
         unicode=encoding.startswith("utf"),
         colour=console.color_system is not None and not console.no_color,
     )
-
-
-def check_pair(pair: list[str] | None, traces: list[str]) -> None:
-    """Refuse a pair that is the trace itself, before either is read."""
-    places = [Path(trace).resolve() for trace in traces if trace != "-"]
-    for one in pair or []:
-        if one in traces or (one != "-" and Path(one).resolve() in places):
-            what = "standard input" if one == "-" else one
-            raise UsageError(
-                f"--pair names the same trace: {what}", "give another recording of the same program"
-            )
-
-
-def read_pair(
-    pair: list[str] | None, traces: list[str], trace: Trace, reading: ReadingOptions
-) -> Trace | None:
-    """Return the paired recording, whose FLOPs the launches get: the one that is asked for.
-
-    Else the captures of graphs that the trace replays, where they lie beside it, or None.
-    """
-    if pair:
-        return read_trace(pair, reading)
-    from traceflops.attribution import has_replays
-    from traceflops.mfu import FOUND_PAIR
-
-    found = capture_beside(traces)
-    if found is None or trace.jobs or not has_replays(trace):
-        return None
-    try:
-        capture = read_trace([str(found)], reading)
-    except InputError:  # a folder of something else
-        return None
-    return replace(capture, notes=(*capture.notes, FOUND_PAIR))
-
-
-def capture_beside(traces: list[str]) -> Path | None:
-    """Return the folder `capture_traces` beside the only trace, None where there is none."""
-    if len(traces) != 1 or not Path(traces[0]).is_file():
-        return None
-    folder = Path(traces[0]).parent / "capture_traces"
-    return folder if folder.is_dir() and any(folder.iterdir()) else None

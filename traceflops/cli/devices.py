@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from traceflops.cli.common import failures, read_trace, terminal_style
+from traceflops.cli.common import failures, terminal_style
 from traceflops.cli.options import Json, ReadingOptions, option
 from traceflops.cli.printing import say, say_object
+from traceflops.cli.reading import read_trace
 from traceflops.errors import UsageError
 
 if TYPE_CHECKING:
@@ -34,7 +35,6 @@ _DISPENSABLE = ("product", "src", "GB", "GB/s")
 """Columns that are left out in a narrow terminal, the first ones first."""
 
 _NONE = "-"
-_LONGEST_NAME = 100
 
 
 def devices(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from traceflops.cli.common import failures, keep_apart, path_of, read_job, spare_inputs
+from traceflops.cli.common import failures, keep_apart, path_of, spare_inputs
 from traceflops.cli.options import (
     Force,
     Json,
@@ -17,6 +17,7 @@ from traceflops.cli.options import (
     option,
 )
 from traceflops.cli.printing import say, say_object
+from traceflops.cli.reading import read_job
 from traceflops.units import several
 
 EXAMPLES = (

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from traceflops.cli.common import failures, read_job
+from traceflops.cli.common import failures
 from traceflops.cli.options import Json, Privacy, Question, ReadingOptions, Traces, grouped
 from traceflops.cli.printing import say, say_object
+from traceflops.cli.reading import read_job
 
 if TYPE_CHECKING:
     from traceflops.table import Trace

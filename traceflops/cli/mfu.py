@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from traceflops.cli.common import check_pair, failures, read_job, read_pair, terminal_style
+from traceflops.cli.common import failures, terminal_style
 from traceflops.cli.mfu_options import Description, TimeOptions
 from traceflops.cli.options import Json, Pair, Privacy, Question, ReadingOptions, grouped, typed
 from traceflops.cli.printing import print_lines, say, say_object
+from traceflops.cli.reading import check_pair, read_job, read_pair
 from traceflops.errors import InputError, UsageError
 
 if TYPE_CHECKING:

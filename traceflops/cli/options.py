@@ -41,7 +41,8 @@ Traces = Annotated[
     list[str],
     typer.Argument(
         metavar="TRACE...",
-        help="Trace files, a folder of them (the ranks of one job), or - for standard input.",
+        help="Trace files, a folder of them (the ranks of one job), or - for standard input. Also "
+        "s3://, gs:// and hdfs://.",
         show_default=False,
     ),
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from traceflops.cli.common import failures, keep_apart, path_of, read_job, spare_inputs, stem_of
+from traceflops.cli.common import failures, keep_apart, path_of, spare_inputs, stem_of
 from traceflops.cli.options import (
     Force,
     Privacy,
@@ -17,6 +17,7 @@ from traceflops.cli.options import (
     option,
 )
 from traceflops.cli.printing import say
+from traceflops.cli.reading import read_job
 
 EXAMPLES = (
     "traceflops perfetto trace.json.gz",

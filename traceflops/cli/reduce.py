@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, nullcontext
-from dataclasses import replace
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 from traceflops.cli.common import failures, keep_apart, path_of, stem_of
-from traceflops.cli.options import Asked, Force, Traces, grouped, option, typed
+from traceflops.cli.options import Asked, Force, Traces, grouped, option
+from traceflops.cli.parts import Files, check_asked, files_of, parts_of, runs_of
 from traceflops.cli.printing import say
 from traceflops.errors import InputError, UsageError
 from traceflops.units import several
-
-if TYPE_CHECKING:
-    from traceflops.analysis import Analysis
 
 EXAMPLES = (
     "traceflops reduce ranks/ -o summaries/",
@@ -24,20 +19,6 @@ EXAMPLES = (
     "traceflops reduce ranks/ --steps 10:20 -o summaries/",
 )
 _SUFFIX: Final = ".summary"
-_PACKED: Final = (".gz", ".zst", ".zip")
-_USUAL_EXPANSION: Final = 10
-_LOCAL: Final = "local"
-_MANY: Final = 64
-_LARGE_BYTES: Final = 1 << 29
-"""So much text of so many files takes up to 1 GB when all of it is held."""
-_REDUCED: Final = (
-    "The files are many and large, so each was reduced to a summary when it was read. "
-    "With --ranks or --steps all are kept whole."
-)
-_EXTRA: Final = "pip install 'traceflops[cluster]'"
-_Files = tuple[str, ...]
-"""Files that are read together: one, or all of a format in which a run is a set of files."""
-_Work = Callable[[_Files], bytes]
 
 
 @grouped
@@ -50,174 +31,27 @@ def reduce(
 ) -> None:
     """Write a summary of each file, for machines without network; report reads them."""
     with failures(asked.reading, asked.privacy):
-        _check(asked)
+        check_asked(asked)
+        from traceflops.analysis import decoded
+
         folder = path_of(output)
         keep_apart(folder, traces, _SUFFIX)
-        targets = _targets(_runs(_files(traces)), folder, force=force)
+        targets = _targets(runs_of(files_of(traces)), folder, force=force)
         folder.mkdir(parents=True, exist_ok=True)
-        sizes = []
-        for target, content in zip(targets, _parts(list(targets.values()), asked), strict=True):
+        unread = []
+        for target, content in zip(targets, parts_of(list(targets.values()), asked), strict=True):
             target.write_bytes(content)
-            sizes.append(len(content))
-        say(f"Wrote {several(len(sizes), 'summary', 'summaries')} to {folder}")
+            unread += [target] if isinstance(decoded(content, target.name), str) else []
+        if len(unread) == len(targets):
+            for target in unread:
+                target.unlink()
+            raise InputError(f"no file could be read: {traces[0]}", "traceflops info says why")
+        say(f"Wrote {several(len(targets), 'summary', 'summaries')} to {folder}")
+        if unread:
+            say(f"note: {several(len(unread), 'file')} could not be read", to_stderr=True)
 
 
-def are_many(traces: list[str], asked: Asked) -> bool:
-    """Return whether traces are too many and large to be held at once, and no question needs it."""
-    if asked.reading.strict or asked.privacy.redact or asked.pair or _selects(asked):
-        return False
-    files = [file for file in map(Path, _files(traces)) if file.is_file()]
-    return len(files) >= _MANY and sum(map(_text_bytes, files)) >= _LARGE_BYTES
-
-
-def _text_bytes(file: Path) -> int:
-    """Return about how much text a file holds."""
-    return file.stat().st_size * (_USUAL_EXPANSION if file.suffix in _PACKED else 1)
-
-
-def analysis_of_many(traces: list[str], asked: Asked) -> Analysis | None:
-    """Return the analysis of files that are reduced one by one, None where that cannot be."""
-    try:
-        analysis = analysis_of_parts(traces, asked, reduces=True)
-    except UsageError:  # of several jobs, say
-        return None
-    from traceflops.table import Note
-
-    return replace(analysis, notes=(Note("missing", "files-reduced", _REDUCED), *analysis.notes))
-
-
-def analysis_of_parts(traces: list[str], asked: Asked, *, reduces: bool) -> Analysis:
-    """Return the analysis of files that are summaries, or are reduced to them first."""
-    _check(asked)
-    from traceflops.analysis import analysis_of_summaries, decoded
-
-    files = _files(traces)
-    if not reduces and _selects(asked):
-        raise UsageError(
-            "summaries are of the steps and ranks they were made for",
-            "give these options to traceflops reduce",
-        )
-    runs = _runs(files) if reduces else [(file,) for file in files]
-    contents = _parts(runs, asked) if reduces else (Path(file).read_bytes() for file in files)
-    summaries, failed = [], []
-    for run, content in zip(runs, contents, strict=True):
-        try:
-            found = decoded(content, Path(run[0]).name)
-        except InputError:
-            found = _names(run)
-        if isinstance(found, str):
-            failed += found.split("\n")
-        else:
-            summaries.append(found)
-    if not summaries:
-        raise InputError(f"no file could be read: {traces[0]}", "give the files of a job's ranks")
-    return analysis_of_summaries(summaries, failed, asked.rates.link)
-
-
-def reduced(asked: Asked, files: _Files) -> bytes:
-    """Return the summary of files as the content of one; the names of those that cannot be read.
-
-    Raises UsageError where they are of several jobs, of which none is chosen.
-    """
-    from traceflops.analysis import analyze, encoded, summary_of
-    from traceflops.devices import check_decided, of_job
-    from traceflops.parsers import read
-
-    reading = asked.reading
-    try:
-        trace = read(
-            list(files),
-            jobs=1,
-            python_stacks=reading.python_stacks,
-            strict=reading.strict,
-            limits=not reading.no_limits,
-        )
-        check_decided(of_job(trace, asked.question.selection().job), "a summary")
-        analysis = analyze(
-            trace,
-            asked.question.selection(),
-            rules=asked.rules,
-            include_environment=asked.privacy.include_environment,
-            peaks=asked.rates.peaks(),
-        )
-        return encoded(summary_of(analysis))
-    except InputError:
-        return encoded(_names(files))
-
-
-def _names(files: _Files) -> str:
-    return "\n".join(Path(file).name for file in files)
-
-
-def _parts(runs: Sequence[_Files], asked: Asked) -> Iterator[bytes]:
-    """Yield the summary of each run, in order; other processes or machines reduce them."""
-    work = partial(reduced, asked)
-    return (
-        _here(work, runs, asked.reading.jobs)
-        if asked.dask is None
-        else on_dask(work, runs, asked.dask, asked.reading.jobs)
-    )
-
-
-def _here(work: _Work, runs: Sequence[_Files], jobs: int | None) -> Iterator[bytes]:
-    from traceflops.parsers.io import Crew, usable_cores
-
-    files = [file for run in runs for file in run]
-    with Crew(usable_cores() if jobs is None else jobs) as crew:
-        crew.expect(sum(_text_bytes(file) for file in map(Path, files) if file.is_file()))
-        for result in crew.each(work, runs):
-            yield result()
-
-
-def on_dask(work: _Work, runs: Sequence[_Files], address: str, jobs: int | None) -> Iterator[bytes]:
-    """Yield the summaries that a cluster makes; a file that kills its worker has none."""
-    try:
-        from distributed import Client, KilledWorker, LocalCluster
-    except ImportError:
-        raise UsageError("--dask needs the package distributed", _EXTRA) from None
-    from traceflops.analysis import encoded
-
-    here = {"n_workers": jobs, "threads_per_worker": 1, "dashboard_address": None}
-    place = LocalCluster(**here) if address == _LOCAL else nullcontext(address)
-    with place as cluster, Client(cluster) as client:
-        for run, future in zip(runs, client.map(work, runs, pure=False), strict=True):
-            try:
-                yield future.result()
-            except KilledWorker:
-                yield encoded(_names(run))
-
-
-def _files(traces: Sequence[str]) -> list[str]:
-    from traceflops.parsers.io import files_behind
-
-    return [str(file) for trace in traces for file in files_behind(trace)]
-
-
-def _runs(files: Sequence[str]) -> list[_Files]:
-    """Return the files that are read together."""
-    found: dict[tuple[str, str], list[str]] = {}
-    for file in files:
-        set_of = _set_of(file)
-        found.setdefault((set_of, "" if set_of else file), []).append(file)
-    return [tuple(run) for run in found.values()]
-
-
-def _set_of(file: str) -> str:
-    """Return the format of a file if a run is a set of such files, else nothing."""
-    from traceflops.parsers.io import find_inputs
-    from traceflops.parsers.recognise import recognise
-
-    try:
-        sources, _ = find_inputs(file)
-        with ExitStack() as stack:
-            opened = [stack.enter_context(closing(source)) for source in sources]
-            format_ = recognise(opened[0])
-    except InputError:
-        return ""
-    return format_.name if format_.gathers and len(opened) == 1 else ""
-
-
-def _targets(runs: Sequence[_Files], folder: Path, *, force: bool) -> dict[Path, _Files]:
+def _targets(runs: Sequence[Files], folder: Path, *, force: bool) -> dict[Path, Files]:
     """Return which run's summary each file to write is. Raises UsageError where one is there."""
     targets = {folder / f"{stem_of([run[0]])}{_SUFFIX}": run for run in runs}
     if len(targets) < len(runs):
@@ -226,15 +60,3 @@ def _targets(runs: Sequence[_Files], folder: Path, *, force: bool) -> dict[Path,
     if there is not None and not force:
         raise UsageError(f"already there: {there}", "use --force, or another folder with -o")
     return targets
-
-
-def _selects(asked: Asked) -> bool:
-    return any(value is not None for value in typed(asked.question).values())
-
-
-def _check(asked: Asked) -> None:
-    """Refuse what cannot be asked of summaries."""
-    if asked.privacy.redact:
-        raise UsageError("--redact does not work with summaries", "give the traces to report")
-    if asked.pair:
-        raise UsageError("--pair does not work with summaries", "give the traces to report")

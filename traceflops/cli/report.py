@@ -14,7 +14,6 @@ from traceflops.cli.common import (
     keep_apart,
     path_of,
     print_summary,
-    read_and_analyze,
     spare_inputs,
     stem_of,
 )
@@ -30,6 +29,7 @@ from traceflops.cli.options import (
     option,
 )
 from traceflops.cli.printing import say, say_json
+from traceflops.cli.reading import read_and_analyze
 from traceflops.errors import UsageError
 from traceflops.phases import phase
 from traceflops.units import several

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from traceflops.cli.common import failures, print_summary, read_and_analyze
+from traceflops.cli.common import failures, print_summary
 from traceflops.cli.options import Asked, Json, Text, Traces, grouped, option
 from traceflops.cli.printing import say_json
+from traceflops.cli.reading import read_and_analyze
 
 EXAMPLES = (
     "traceflops summary trace.json.gz",

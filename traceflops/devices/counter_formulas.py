@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 import numpy as np
-import numpy.typing as npt
+
+from traceflops.table import FloatArray
 
 MATRIX, VECTOR = "matrix.", "vector."
 READ, WRITTEN, MOVED = "bytes.read", "bytes.written", "bytes.moved"
@@ -24,7 +25,6 @@ BUSY, ACTIVE = "cycles.matrix", "cycles.active"
 SIMDS_PER_UNIT: Final = 4
 """SIMDs of a CU; each has a matrix unit."""
 
-FloatArray = npt.NDArray[np.float64]
 SUM: Final = ".sum"
 DURATION: Final = "gpu__time_duration.sum"
 """In ns, as all times are."""

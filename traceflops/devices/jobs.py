@@ -133,8 +133,10 @@ def split(traces: Sequence[Trace]) -> tuple[list[list[Trace]], set[str]]:
     for member in sorted(map(_Member, traces), key=lambda member: member.order):
         misfits = [member.misfit(job) for job in jobs]
         fitting = [job for job, why in zip(jobs, misfits, strict=True) if why is None]
+        if len(fitting) > 1:
+            fitting.sort(key=lambda job: max(map(member.closeness, job)), reverse=True)
         if fitting:
-            max(fitting, key=lambda job: max(map(member.closeness, job))).append(member)
+            fitting[0].append(member)
         else:
             jobs.append([member])
             reasons |= {why for why in misfits if why is not None}

@@ -12,12 +12,14 @@ from traceflops.faces import lazy
 if TYPE_CHECKING:
     from traceflops.findings.finding import Finding, Verdict
     from traceflops.findings.late_rank import (
+        clocks_words,
         late_rank_findings,
         late_rank_reason,
         late_rank_sentence,
         waiting_words,
     )
     from traceflops.findings.losses import Loss, all_losses, loss_findings
+    from traceflops.findings.main_kernel import MAIN_KERNEL, main_kernel_findings
     from traceflops.findings.slow_link import (
         SLOW_LINK_REMEDY,
         slow_link_findings,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from traceflops.units import function_name
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
@@ -19,6 +21,9 @@ Severity = Literal["high", "medium", "low"]
 
 _LEAST: Final[dict[Severity, float]] = {"high": 0.20, "medium": 0.10, "low": 0.03}
 """The share of the device time from which a finding has a severity."""
+
+_LONGEST_NAME, _HEAD = 100, 70
+"""Characters of a name in a sentence, and of those the first ones of one that is cut."""
 
 WORTH_SAYING: Final = _LEAST["low"]
 """What takes a smaller share is neither listed nor named in the verdict."""
@@ -39,6 +44,13 @@ class Finding:
     share: float
     mfu_without: float | None
     evidence: tuple[str, ...]
+
+
+def short_name(label: str) -> str:
+    """Return the name of a function, kernel or range as a sentence has it."""
+    name = function_name(label)
+    cut = f"{name[:_HEAD]}…{name[_HEAD - _LONGEST_NAME + 1 :]}"
+    return name if len(name) <= _LONGEST_NAME else cut
 
 
 def severity_of(share: float) -> Severity | None:

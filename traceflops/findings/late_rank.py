@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from traceflops.attribution import CLASSES, REMEDIES
-from traceflops.findings.finding import Finding, severity_of
+from traceflops.findings.finding import Finding, severity_of, short_name
 from traceflops.table import exact_sums
-from traceflops.units import capitalized, duration, function_name, listed, percent, plural
+from traceflops.units import capitalized, duration, listed, percent, plural, several
 
 if TYPE_CHECKING:
     from traceflops.ranks import RankReport, SlowRank, Waits
@@ -61,12 +61,29 @@ def late_rank_sentence(ranks: RankReport | None) -> str:
     if ranks is None or slow is None or severity_of(_share(ranks, slow)) is None:
         return ""
     share, who = percent(_share(ranks, slow)), late_ranks_text(slow)
+    clocks = clocks_words(ranks)
     if slow.sporadic:
-        when = f" in {_some('step', slow.steps)}" if slow.steps else ""
-        return f"The other ranks waited long for {who}{when}: {share} of the time."
+        waited = f"the other ranks waited long for {who}: {share} of the time"
+        return f"In {_when(ranks, slow)} {waited}{clocks}."
     of = "each step" if ranks.cycles.has_steps else "the recording"
     waited = duration(slow.lost_ns_per_step)
-    return f"The other ranks wait for {who}: {waited} of {of} ({share})."
+    return f"The other ranks wait for {who}: {waited} of {of} ({share}){clocks}."
+
+
+def _when(ranks: RankReport, slow: SlowRank) -> str:
+    """Return in which of the steps, or that there are none."""
+    if not ranks.cycles.has_steps:
+        return "part of the recording"
+    some, every = slow.steps, ranks.cycles.count
+    if every == 1:
+        return f"the only step ({ranks.cycles.steps[0]})"
+    return f"{len(some):,} of {several(every, 'step')} ({listed(some)})"
+
+
+def clocks_words(ranks: RankReport) -> str:
+    """Return how far the clocks of the ranks may be off, "" where that is not at all."""
+    error = ranks.alignment.residual_p95_ns
+    return f"; clocks agree to {duration(error)}" if error else ""
 
 
 def waiting_words(ranks: RankReport | None) -> tuple[str, str]:
@@ -83,7 +100,9 @@ def waiting_words(ranks: RankReport | None) -> tuple[str, str]:
         return "", ""
     whom = _for_whom(ranks, found)
     share = f"{'at least ' * ranks.partial}{percent(waited / total)}"
-    said = f"Of the time in collectives, {share} is waiting, mostly for {whom}."
+    said = (
+        f"Of the time in collectives, {share} is waiting, mostly for {whom}{clocks_words(ranks)}."
+    )
     if 2 * int(found.wait_ns[found.collective == found.from_ns.argmin()].sum()) > waited:
         said += " Most of it is in the first collective; ranks may have begun recording apart."
     return whom, said
@@ -95,7 +114,8 @@ def _for_whom(ranks: RankReport, found: Waits) -> str:
     caused = exact_sums(found.last[found.collective], clear, len(ranks.records.ranks))
     most = max(caused)
     one = ranks.records.ranks[caused.index(most)]
-    return f"rank {one}" if 2 * most > int(found.wait_ns.sum()) else "other ranks"
+    whom = f"rank {one}" if 2 * most > int(found.wait_ns.sum()) else "other ranks"
+    return f"{whom} to arrive"
 
 
 def late_ranks_text(slow: SlowRank) -> str:
@@ -124,10 +144,10 @@ def late_rank_reason(slow: SlowRank) -> tuple[str, str]:
     """Return why a rank is late and what to do, as sentences."""
     if slow.cause in _CAUSES:
         why, remedy = _CAUSES[slow.cause]
-        why = why.format(label=function_name(slow.label), factor=slow.factor or 1.0)
+        why = why.format(label=short_name(slow.label), factor=slow.factor or 1.0)
         why = why.replace(" ()", "")
     else:
-        name = f" ({function_name(slow.label)})" if slow.label else ""
+        name = f" ({short_name(slow.label)})" if slow.label else ""
         why, remedy = f"its GPU is idle longer: {CLASSES[slow.cause]}{name}", REMEDIES[slow.cause]
     said = f"{capitalized(why)}.", f"{capitalized(remedy)}."
     return said if len(slow.ranks) == 1 else (_of_several(said[0]), _of_several(said[1]))
@@ -135,8 +155,8 @@ def late_rank_reason(slow: SlowRank) -> tuple[str, str]:
 
 def _of_several(text: str) -> str:
     """Return what is said of one rank as said of several."""
-    for one, several in _SEVERAL.items():
-        text = text.replace(one, several)
+    for one, more in _SEVERAL.items():
+        text = text.replace(one, more)
     return text
 
 

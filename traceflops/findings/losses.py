@@ -14,9 +14,9 @@ from traceflops.attribution import (
     IdleClass,
     IdleCulprits,
 )
-from traceflops.findings.finding import WORTH_SAYING, Finding, severity_of
+from traceflops.findings.finding import WORTH_SAYING, Finding, severity_of, short_name
 from traceflops.mfu import ENOUGH, NO_ROOFS, TOO_LITTLE, RoofTime
-from traceflops.units import PART_NAMES, capitalized, function_name, percent, significant
+from traceflops.units import PART_NAMES, capitalized, percent, significant
 
 if TYPE_CHECKING:
     from traceflops.mfu import Measurement
@@ -30,7 +30,7 @@ _NO_COPIES: Final = "it may include copies, which the trace lacks"
 
 
 @dataclass(frozen=True, slots=True)
-class _Kind:
+class _LossKind:
     """A loss: where a report shows it, what it is, and whether it is inside compute.
 
     `unknown` says why nobody can judge it: nothing says whether the program needs it.
@@ -44,20 +44,18 @@ class _Kind:
 
 
 _KINDS: Final = {
-    "communication": _Kind(("communication", "timeline", "categories")),
-    "idle": _Kind(("idle",)),
-    "memory": _Kind(("categories", "kernels"), gloss="elementwise, norm and copy kernels"),
-    "other": _Kind((), "take", unknown=_USEFUL),
-    "graph": _Kind((), "take", "no kernel records", _USEFUL),
-    "inefficiency": _Kind(("kernels", "roofline"), in_compute=True),
-    "recompute": _Kind(("peak",), in_compute=True),
-    "overcompute": _Kind(("peak",), "take", in_compute=True),
+    "communication": _LossKind(("communication", "timeline", "categories")),
+    "idle": _LossKind(("idle",)),
+    "memory": _LossKind(("categories", "kernels"), gloss="elementwise, norm and copy kernels"),
+    "other": _LossKind((), "take", unknown=_USEFUL),
+    "graph": _LossKind((), "take", "no kernel records", _USEFUL),
+    "inefficiency": _LossKind(("kernels", "roofline"), in_compute=True),
+    "recompute": _LossKind(("peak",), in_compute=True),
+    "overcompute": _LossKind(("peak",), "take", in_compute=True),
 }
 """By component, and by the lines of the waterfall that split the compute component."""
 
 _MOSTLY: Final = "mostly"
-_LONGEST_NAME, _HEAD = 100, 70
-"""Characters of a name in a sentence, and of those the first ones of one that is cut."""
 _NO_TIME: Final = RoofTime(0, 0, 0, 0)
 
 _HARDLY_ANY: Final = 1e-9
@@ -206,9 +204,7 @@ def _due(idle: Loss, waits: IdleCulprits, idle_ns: int) -> Loss:
 
 def _remedy(largest: IdleClass, idle_ns: int) -> str:
     """Return what a class of culprits takes of the idle time, its largest name, and its remedy."""
-    kind, name = largest.kind, function_name(largest.culprits[0].label)
-    if len(name) > _LONGEST_NAME:
-        name = f"{name[:_HEAD]}…{name[_HEAD - _LONGEST_NAME + 1 :]}"
+    kind, name = largest.kind, short_name(largest.culprits[0].label)
     share, own = (percent(one.idle_ns / idle_ns) for one in (largest, largest.culprits[0]))
     part = f"; largest part: {name}{f', {own}' if own != share else ''}" if name else ""
     blocked_ns = sum(culprit.blocked_before_ns for culprit in largest.culprits)
@@ -216,7 +212,7 @@ def _remedy(largest: IdleClass, idle_ns: int) -> str:
     return f"Of that, {share} is {CLASSES[kind]}{part}.{waited} {capitalized(largest.remedy)}."
 
 
-def _share(name: str, kind: _Kind, total: Account, measured: Measurement | None) -> float:
+def _share(name: str, kind: _LossKind, total: Account, measured: Measurement | None) -> float:
     if not kind.in_compute:
         return total.components.share(name) or 0.0
     fall = measured.waterfall if measured is not None else None

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from traceflops.findings.finding import Finding, Severity, severity_of
+from traceflops.findings.late_rank import clocks_words
 from traceflops.units import duration, listed, significant
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ SLOW_LINK_REMEDY: Final = (
 def slow_link_sentence(ranks: RankReport | None) -> str:
     """Return which group transfers how much slower than its like, "" where that costs little."""
     worst = _worst(ranks)
-    return _sentence(worst[0]) if worst is not None else ""
+    return _sentence(worst[0], ranks) if worst is not None else ""
 
 
 def slow_link_findings(ranks: RankReport | None) -> Iterator[Finding]:
@@ -30,7 +31,7 @@ def slow_link_findings(ranks: RankReport | None) -> Iterator[Finding]:
     worst = _worst(ranks)
     if worst is not None:
         rate, lost_ns, share, severity = worst
-        sentence = f"{_sentence(rate)} That costs {duration(lost_ns)}. {SLOW_LINK_REMEDY}"
+        sentence = f"{_sentence(rate, ranks)} That costs {duration(lost_ns)}. {SLOW_LINK_REMEDY}"
         yield Finding(RULE, severity, sentence, share, None, ("ranks",))
 
 
@@ -50,11 +51,12 @@ def _worst(ranks: RankReport | None) -> tuple[LinkRate, int, float, Severity] | 
     return (rate, lost[worst], share, severity) if severity is not None else None
 
 
-def _sentence(rate: LinkRate) -> str:
+def _sentence(rate: LinkRate, ranks: RankReport | None) -> str:
     usual = rate.usual or rate.bus
+    clocks = clocks_words(ranks) if ranks is not None else ""
     who, what = f"{rate.role} group" if rate.role else "link", rate.kind.replace("_", "-")
     return (
         f"The {who} of ranks {listed(sorted(rate.members))} is slow: {what} runs at "
         f"{significant(rate.bus, 3)} GB/s, elsewhere at {significant(usual, 3)} GB/s "
-        f"({significant(usual / rate.bus, 2)} times as fast)."
+        f"({significant(usual / rate.bus, 2)} times as fast){clocks}."
     )

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from traceflops.mfu.counted.joins import CrossCheck, Join
     from traceflops.mfu.counted.launches import with_captured_launches
     from traceflops.mfu.inference import Inference, PhaseUse
-    from traceflops.mfu.measurement import Measurement, impossible, measure
+    from traceflops.mfu.measurement import Measurement, impossible, measure, why_no_figure
     from traceflops.mfu.roof_times import NO_ROOFS, RoofTime, RoofTimes
     from traceflops.mfu.serving_passes import NO_SERVING, PassKind, Serving, serving
     from traceflops.mfu.traced.cells import Cell

@@ -274,9 +274,9 @@ def certain_part(cells: Iterable[Cell], fall: Waterfall, peaks: Mapping[int, Pea
     `peaks` are by row of the devices table.
     """
     weighted = [(cell, _weight(cell, fall, peaks)) for cell in cells]
-    least = sum((weight * cell.at_least for cell, weight in weighted), Fraction(0))
-    most = sum((weight * cell.flops for cell, weight in weighted), Fraction(0))
-    return least / most if most else Fraction(1)
+    least = sum(weight * cell.at_least for cell, weight in weighted)
+    most = sum(weight * cell.flops for cell, weight in weighted)
+    return Fraction(least) / most if most else Fraction(1)
 
 
 def slower_part(cells: Iterable[Cell], fall: Waterfall, peaks: Mapping[int, Peaks]) -> Fraction:
@@ -284,16 +284,17 @@ def slower_part(cells: Iterable[Cell], fall: Waterfall, peaks: Mapping[int, Peak
 
     A waterfall has it as TF32, whose higher peak makes it less.
     """
-    fast = slow = Fraction(0)
+    fast: int | Fraction = 0
+    slow: int | Fraction = 0
     for cell in cells:
         share = _weight(cell, fall, peaks) * cell.flops
         fast += share
         rates = peaks[cell.device]
         is_open = cell.dtype == TF32_OR_FP32 and rates.get("fp32")
         slow += share * Fraction(rates[TF32_OR_FP32], rates["fp32"]) if is_open else share
-    return slow / fast if fast else Fraction(1)
+    return Fraction(slow) / fast if fast else Fraction(1)
 
 
-def _weight(cell: Cell, fall: Waterfall, peaks: Mapping[int, Peaks]) -> Fraction:
+def _weight(cell: Cell, fall: Waterfall, peaks: Mapping[int, Peaks]) -> int | Fraction:
     """Return what a FLOP is in a waterfall: of one type they add up, else by time at the peak."""
-    return Fraction(1) if len(fall.dtypes) == 1 else Fraction(1, peaks[cell.device][cell.dtype])
+    return 1 if len(fall.dtypes) == 1 else Fraction(1, peaks[cell.device][cell.dtype])

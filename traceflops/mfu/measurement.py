@@ -69,22 +69,6 @@ _UNTOLD_TYPES: Final = {
     UNKNOWN_TYPE: "the data type of some products is unknown",
 }
 
-WHY_UNKNOWN: Final = {
-    "no-op": "launching operator unknown",
-    "no-modelled-op": "its operator is not supported yet",
-    REPLAYED: "replayed graph, capture not given",
-    "ambiguous": "equal launches did different work in the other run",
-    "uncounted": "its FLOPs are unknown in the other run too",
-    "absent": "the other run has no launch with its name and size",
-    "not-modelled": "its operator is not supported yet",
-    "no-shapes": "the shapes of its operator were not recorded",
-    "odd-shapes": "the recorded shapes do not fit its operator",
-    "no-values": "values that its operator needs, such as stride and padding, were not recorded",
-    "not-in-trace": "no profiler records what its FLOPs depend on",
-    "children": "the shapes of its operator are not enough",
-    "too-large": "its operation count is implausibly large",
-}
-
 _CAPTURE: Final = MissingInput(
     "captured kernels did not run",
     "give this trace as --pair to the trace that launches the graph",
@@ -400,8 +384,7 @@ def _without_capture(done: Executed) -> MissingInput | None:
 def _largest_unknown(done: Executed) -> str:
     """Return of which kernels most time has no FLOPs; what else gives an MFU if none is known."""
     for one in done.outside.unattributed[:1]:
-        why = WHY_UNKNOWN.get(one.why, one.why)
-        return f"most time without known FLOPs is in {shown(one.kernel)} ({why})"
+        return f"most time without known FLOPs is in {shown(one.kernel)} ({one.reason})"
     return PAIR
 
 

@@ -36,9 +36,9 @@ identified idle ignored implausibly impossible inaccurate include included incom
 individual inferred infinity information initialise inside install installed instances instead
 integer interrupts involved its itself job jobs journal jumped keeps kept kinds known knows labelled
 lacks largest lasted lasts latest launched launchers lay least leave leaves ledger libraries lie
-lies likely line lines linked links listed listing lists little lived locked longer longest look
-looked looks losses lost machine machines made many marked markers marks masks match matches may
-mbyte means meant meanwhile measured measurements merged message metric mfu microseconds middle
+lies likely line lines linked links listed listing lists little lived locked lone longer longest
+look looked looks losses lost machine machines made many marked markers marks masks match matches
+may mbyte means meant meanwhile measured measurements merged message metric mfu microseconds middle
 might migration million minor minute missing model modulo mops most mostly moved ms much
 multiprocessors must mutually nanoseconds near nearby need needs neither nest never newer nic nine
 nor note notes nothing nowhere numbered numbers nvidia obj object objects occur often old older once
@@ -77,7 +77,7 @@ targets tie tied tok tokens top type vocab window words
 _TERMS: Final = """
 3.42E+14 U+FFFD wal_checkpoint(TRUNCATE) REPORT.nsys-rep SQ_INSTS_VALU_MFMA_MOPS_XF32
 nvtx_pushpop_trace pmc_perf.csv sysinfo.csv traceflops.seqlens docs/selfdescribing.md
-torch.autograd.profiler.emit_nvtx(record_shapes=True) torch/utils/checkpoint.py
+torch.autograd.profiler.emit_nvtx(record_shapes=True) torch/utils/checkpoint.py NaN
 """
 """Names in our own sentences that are no words."""
 

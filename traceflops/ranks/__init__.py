@@ -11,20 +11,13 @@ from typing import TYPE_CHECKING
 from traceflops.faces import lazy
 
 if TYPE_CHECKING:
-    from traceflops.ranks.collectives import Collective, collective_work
+    from traceflops.ranks.collectives import KINDS, Collective, collective_work
     from traceflops.ranks.comm_records import CommRecords, joined
     from traceflops.ranks.experts import ExpertGroup
     from traceflops.ranks.group_roles import GROUP_WORDS
     from traceflops.ranks.late_causes import KernelSums
     from traceflops.ranks.link_rates import LinkRate, Links, links_of
     from traceflops.ranks.pipelines import Pipelines, Stage
-    from traceflops.ranks.rank_spread import (
-        FloatArray,
-        OwnTimes,
-        most_and_least,
-        own_ns,
-        own_times,
-    )
     from traceflops.ranks.slow_rank import PreparedWork, SlowRank
     from traceflops.ranks.waits import Waits
     from traceflops.ranks.who_waits import (

@@ -13,7 +13,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from traceflops.ranks.comm_records import KINDS, CommRecords
+from traceflops.ranks.collectives import KINDS
+from traceflops.ranks.comm_records import CommRecords
 from traceflops.ranks.matching import Matches, is_rooted, running_medians
 from traceflops.table import BoolArray, IntArray, by_code, groups, ranked
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Final
@@ -24,11 +24,28 @@ from traceflops.table import (
     joint_codes,
     names,
     numbers,
+    ranked,
     taken,
 )
 from traceflops.timeline import DeviceAccount, LinkedTrace, Window, is_top
 from traceflops.windows import InWindows, chosen_activities, chosen_time
 
+_KINDS: Final = {
+    "all_reduce": "allreduce|crossdevicereduce",
+    "reduce_scatter": "reducescatter",
+    "all_gather": "allgather",
+    "all_to_all": "alltoall|all2all",
+    "broadcast": "broadcast|bcast",
+    "barrier": "barrier",
+    "send_recv": "sendrecv",
+    "send": "send",
+    "recv": "recv",
+    "reduce": "reduce",
+    "gather": "gather",
+    "scatter": "scatter",
+}
+"""Words of the kinds, letters only; the first that is found counts."""
+KINDS: Final = tuple(_KINDS)
 _SIZES: Final[Mapping[str, int]] = {
     **dict.fromkeys(("byte", "char", "bool"), 1),
     **dict.fromkeys(("short", "half", "bfloat16", "uint16"), 2),
@@ -44,6 +61,21 @@ _NUMBER: Final = re.compile(r"\d{1,18}")
 _MOST_ELEMENTS: Final = 2**58
 _ONE_SIDE_TELLS: Final = frozenset({"broadcast", "reduce", "send", "recv"})
 """Collectives that put in as much as they get out, on the ranks that do both."""
+
+
+def kinds_of(labels: Sequence[str], used: IntArray) -> IntArray:
+    """Return the kind that each used label names, -1 for none, and one more for no label."""
+    kinds = np.full(len(labels) + 1, -1, dtype=np.int64)
+    for code in np.unique(used[used >= 0]).tolist():
+        kinds[code] = kind_of(labels[code])
+    return kinds
+
+
+def kind_of(label: str) -> int:
+    """Return the place in KINDS of the collective that a label names, -1 for none."""
+    letters = re.sub(r"[^a-z0-9]", "", label.lower())
+    found = (at for at, words in enumerate(_KINDS.values()) if re.search(words, letters))
+    return next(found, -1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,18 +110,22 @@ def collective_work(
     """Return a row per kind of collective and number of ranks, the longest first.
 
     Of kernels in the chosen windows; empty where of none the trace says which collective it ran.
+    The name of a kernel tells where nothing else does.
     """
     chosen = _kernels(linked, chosen_activities(accounts, windows))
     activities = linked.trace.activities
     kind = codes(activities["collective"])[chosen.row]
     if not (kind >= 0).any():
         return ()
+    labels, name = names(activities["collective"]), codes(activities["name"])[chosen.row]
+    by_name = taken(kinds_of(names(activities["name"]), name), name)
+    kind = np.where((kind < 0) & (by_name >= 0), len(labels) + by_name, kind)
+    labels = [*labels, *KINDS]
     ranks = numbers(activities["collective_group_size"], ABSENT)[chosen.row]
     exposed = _exposed(linked, accounts, windows, chosen.row)
     size = message_bytes(linked, chosen.row)
     whole = linked.whole.whole_ns[chosen.row]
     sized = (size != ABSENT) & (chosen.starts_inside == 1)
-    labels = names(activities["collective"])
     group, first = group_rows((kind, ranks))
     rows = []
     for one, (_, mine) in zip(first.tolist(), groups(group), strict=True):
@@ -159,6 +195,33 @@ class Told:
             for table, rows in self._sides
         )
         return np.where(own >= 0, own, of_op).astype(np.int64), list(known)
+
+    def sequence(self) -> IntArray:
+        """Return the number that each collective has in its group, or ABSENT.
+
+        That is the framework's, else the one that the operator was given.
+        """
+        own = self.numbers("collective_sequence")
+        return np.where(own >= 0, own, self._given())
+
+    def _given(self) -> IntArray:
+        ops, of_op = self._sides[1]
+        column = ops["concrete_inputs"]
+        code = taken(codes(column), of_op)
+        is_comm = taken(codes(ops["collective"]), of_op) >= 0
+        used, which = ranked(np.where(is_comm, code, -1))
+        texts = names(column)
+        number = [_second(texts[one]) if one >= 0 else ABSENT for one in used.tolist()]
+        return np.array([*number, ABSENT], dtype=np.int64)[which]
+
+
+def _second(text: str) -> int:
+    """Return the second input of a collective's operator: its sequence number, or ABSENT."""
+    try:
+        inputs = msgspec.json.decode(text, type=list[object])
+        return int(str(inputs[1]))
+    except (msgspec.DecodeError, IndexError, ValueError):
+        return ABSENT
 
 
 def message_bytes(linked: LinkedTrace, rows: IntArray) -> IntArray:

@@ -108,7 +108,7 @@ def _same_streams(place: IntArray, stream: IntArray) -> IntArray:
     That is the stream's own where all ranks have the same; else that of the stream of the first
     rank that began communicating as early in turn.
     """
-    turns = [_in_turn(stream[mine]) for _, mine in groups(place)]
+    turns = [list(dict.fromkeys(stream[mine].tolist())) for _, mine in groups(place)]
     if len({frozenset(turn) for turn in turns}) <= 1:
         return stream
     longest = max(turns, key=len)
@@ -117,10 +117,6 @@ def _same_streams(place: IntArray, stream: IntArray) -> IntArray:
         for number, own in zip(longest, turn, strict=False):
             same[mine[stream[mine] == own]] = number
     return same
-
-
-def _in_turn(stream: IntArray) -> list[int]:
-    return list(dict.fromkeys(stream.tolist()))
 
 
 def _apart(named: IntArray, place: IntArray, size: IntArray, call: IntArray) -> IntArray:

@@ -13,11 +13,16 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final
 
-import msgspec
 import numpy as np
 
 from traceflops.attribution import host_marks, innermost_mark, instants
-from traceflops.ranks.collectives import Told, annotated_inputs, message_bytes
+from traceflops.ranks.collectives import (
+    KINDS,
+    Told,
+    annotated_inputs,
+    kinds_of,
+    message_bytes,
+)
 from traceflops.ranks.comm_groups import (
     NO_FACTS,
     GroupFacts,
@@ -38,27 +43,10 @@ from traceflops.table import (
     is_one_of,
     names,
     numbers,
-    ranked,
     taken,
 )
 from traceflops.timeline import DeviceAccount, Intervals, LinkedTrace, Window, is_top
 
-_KINDS: Final = {
-    "all_reduce": "allreduce|crossdevicereduce",
-    "reduce_scatter": "reducescatter",
-    "all_gather": "allgather",
-    "all_to_all": "alltoall|all2all",
-    "broadcast": "broadcast|bcast",
-    "barrier": "barrier",
-    "send_recv": "sendrecv",
-    "send": "send",
-    "recv": "recv",
-    "reduce": "reduce",
-    "gather": "gather",
-    "scatter": "scatter",
-}
-"""Words of the kinds, letters only; the first that is found counts."""
-KINDS: Final = tuple(_KINDS)
 _INPUT_IS_WHOLE: Final = frozenset(
     {"all_reduce", "reduce_scatter", "all_to_all", "broadcast", "reduce"}
 )
@@ -133,8 +121,7 @@ class CommRecords:
     def moved(self, by_ns: int, devices: int) -> CommRecords:
         """Return the same on a clock that is behind by so much, behind so many devices."""
         alone, work = (
-            tuple(Intervals(one.start_ns + by_ns, one.end_ns + by_ns) for one in several)
-            for several in (self.alone, self.work)
+            tuple(one.moved(by_ns) for one in several) for several in (self.alone, self.work)
         )
         return replace(
             self,
@@ -179,7 +166,7 @@ def comm_records(
         place=place,
         row=row,
         kind=kind,
-        sequence=facts.sequence(),
+        sequence=facts.told.sequence(),
         elements=elements,
         received=facts.told.numbers("collective_out_elements"),
         bytes=size,
@@ -304,13 +291,13 @@ class _Facts:
     def kind(self, place: IntArray) -> IntArray:
         """Return the kind of each kernel as a place in KINDS, -1 where it is not known."""
         code, texts = self.told.texts("collective")
-        told = taken(_kinds(texts, code), code)
+        told = taken(kinds_of(texts, code), code)
         around = self._around()
         # Several kinds are made of sends and receives: what the framework calls it counts.
         parts = np.array([kind in POINT_TO_POINT for kind in KINDS] + [True])
         told = np.where((around >= 0) & parts[told], around, told)
         label = codes(self._activities["name"])[self._rows]
-        by_name = taken(_kinds(names(self._activities["name"]), label), label)
+        by_name = taken(kinds_of(names(self._activities["name"]), label), label)
         for rank in (place, np.zeros_like(place)):
             told = np.where(told >= 0, told, of_streams(told, rank, label))
         told = np.where((told >= 0) | parts[by_name], told, by_name)
@@ -334,8 +321,8 @@ class _Facts:
         code = taken(codes(column), self._range)
         by_op = taken(codes(self._ops["name"]), self._op)
         ops = names(self._ops["name"])
-        of_op = _kinds([text if _RANGE.match(text) else "" for text in ops], by_op)
-        found = taken(_kinds(names(column), code), code)
+        of_op = kinds_of([text if _RANGE.match(text) else "" for text in ops], by_op)
+        found = taken(kinds_of(names(column), code), code)
         return np.where(found >= 0, found, taken(of_op, by_op))
 
     def _other_side(self, kind: IntArray) -> IntArray:
@@ -373,44 +360,3 @@ class _Facts:
             stream=self.stream,
             other_side=self._other_side(kind),
         )
-
-    def sequence(self) -> IntArray:
-        """Return the number that each collective has in its group, or ABSENT.
-
-        That is the framework's, else the one that the operator was given.
-        """
-        own = self.told.numbers("collective_sequence")
-        return np.where(own >= 0, own, self._given())
-
-    def _given(self) -> IntArray:
-        column = self._ops["concrete_inputs"]
-        code = taken(codes(column), self._op)
-        is_comm = taken(codes(self._ops["collective"]), self._op) >= 0
-        used, which = ranked(np.where(is_comm, code, -1))
-        texts = names(column)
-        number = [_second(texts[one]) if one >= 0 else ABSENT for one in used.tolist()]
-        return np.array([*number, ABSENT], dtype=np.int64)[which]
-
-
-def _kinds(labels: Sequence[str], used: IntArray) -> IntArray:
-    """Return the kind that each used label names, -1 for none, and one more for no label."""
-    kinds = np.full(len(labels) + 1, -1, dtype=np.int64)
-    for code in np.unique(used[used >= 0]).tolist():
-        kinds[code] = kind_of(labels[code])
-    return kinds
-
-
-def kind_of(label: str) -> int:
-    """Return the place in KINDS of the collective that a label names, -1 for none."""
-    letters = re.sub(r"[^a-z0-9]", "", label.lower())
-    found = (at for at, words in enumerate(_KINDS.values()) if re.search(words, letters))
-    return next(found, -1)
-
-
-def _second(text: str) -> int:
-    """Return the second input of a collective's operator: its sequence number, or ABSENT."""
-    try:
-        inputs = msgspec.json.decode(text, type=list[object])
-        return int(str(inputs[1]))
-    except (msgspec.DecodeError, IndexError, ValueError):
-        return ABSENT

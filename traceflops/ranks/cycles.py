@@ -11,13 +11,11 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from traceflops.ranks.comm_records import CommRecords
 from traceflops.ranks.waits import Waits
-from traceflops.table import ABSENT, BoolArray, IntArray, group_sums, groups, ranked
+from traceflops.table import ABSENT, BoolArray, FloatArray, IntArray, group_sums, groups, ranked
 
-Ratios = npt.NDArray[np.float64]
 _PARTS: Final = 5
 """So many cycles, at most, a recording without steps is cut into."""
 
@@ -46,7 +44,7 @@ class Cycles:
         return np.asarray(self.length_ns[:, None] - self.exposed_ns)
 
     @property
-    def slowdown(self) -> Ratios:
+    def slowdown(self) -> FloatArray:
         """Return S of each step: its length by the mean of the ranks' own times."""
         return np.asarray(self.length_ns / self.own_ns.mean(axis=1))
 

@@ -12,7 +12,8 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.ranks.comm_records import KINDS, CommRecords
+from traceflops.ranks.collectives import KINDS
+from traceflops.ranks.comm_records import CommRecords
 from traceflops.ranks.waits import Waits
 from traceflops.table import BoolArray, IntArray, group_sums, groups
 
@@ -47,7 +48,7 @@ def _found(records: CommRecords, waits: Waits) -> Iterator[ExpertGroup]:
     if not len(waits.first):
         return
     first = waits.row[waits.first]
-    size = np.diff(np.append(waits.first, len(waits.row)))
+    size = waits.size
     asked = np.flatnonzero(records.kind[first] == _ALL_TO_ALL)
     for group, at in groups(records.group[first[asked]]):
         turns = asked[at]

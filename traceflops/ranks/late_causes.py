@@ -15,10 +15,10 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from traceflops.attribution import Culprit, idle_culprits
 from traceflops.table import (
+    FloatArray,
     IntArray,
     axes,
     codes,
@@ -33,7 +33,6 @@ from traceflops.timeline import is_top
 from traceflops.units import kernel_name
 from traceflops.windows import Prepared
 
-Ratios = npt.NDArray[np.float64]
 _ALIKE: Final = 0.7
 """Share of the time of kernels that is slower by about one factor where the clocks are low."""
 _AT_LEAST: Final = 0.4
@@ -192,12 +191,12 @@ def by_kernels(sums: KernelSums) -> Cause:
     return Cause("slow_kernel", _name(sums, top), float(each[top] / usual[top]))
 
 
-def _per(sums: IntArray, count: IntArray) -> tuple[Ratios, Ratios]:
+def _per(sums: IntArray, count: IntArray) -> tuple[FloatArray, FloatArray]:
     """Return the mean of the first device by kernel, and that of the others."""
     return _ratio(sums[0], count[0]), _ratio(sums[1:].sum(axis=0), count[1:].sum(axis=0))
 
 
-def _ratio(some: Ratios | IntArray, of: Ratios | IntArray) -> Ratios:
+def _ratio(some: FloatArray | IntArray, of: FloatArray | IntArray) -> FloatArray:
     return np.divide(some, of, out=np.zeros(some.shape), where=of > 0)
 
 

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import numpy.typing as npt
 
-from traceflops.ranks.comm_records import KINDS, CommRecords
+from traceflops.ranks.collectives import KINDS
+from traceflops.ranks.comm_records import CommRecords
 from traceflops.ranks.waits import Waits
 from traceflops.table import IntArray, group_rows, groups, numbers
 
@@ -115,8 +116,7 @@ def link_rates(records: CommRecords, waits: Waits, links: Links, error_ns: int) 
 
     `error_ns` is by how much the clocks of ranks may be apart.
     """
-    bytes_ = records.bytes[waits.row]
-    size = np.maximum.reduceat(bytes_, waits.first) if len(waits.first) else waits.first
+    size = waits.largest(records.bytes)
     spent = waits.until_ns - waits.from_ns
     known = np.flatnonzero((size > 0) & (spent > 0))
     row = waits.row[waits.first[known]]
@@ -125,12 +125,11 @@ def link_rates(records: CommRecords, waits: Waits, links: Links, error_ns: int) 
     uneven = records.kind[row] == _UNEVEN
     sized = np.where(uneven, -np.frexp(size[known].astype(np.float64))[1], size[known])
     number, _ = group_rows((_kinds(records)[row], records.group[row], receiver, other, sized))
-    ends = np.append(waits.first[1:], len(waits.row))
     rates = []
     for _, at in groups(number):
         mine = known[at]
         one = int(mine[0])
-        places = records.place[waits.row[waits.first[one] : ends[one]]].tolist()
+        places = records.place[waits.row[waits.first[one] : waits.final[one] + 1]].tolist()
         if receiver[at[0]] >= 0:
             places.sort(key=lambda place: place == receiver[at[0]])
         else:

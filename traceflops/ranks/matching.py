@@ -16,7 +16,8 @@ from typing import Final
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from traceflops.ranks.comm_records import EXCHANGE, KINDS, RECV, SEND, CommRecords
+from traceflops.ranks.collectives import KINDS
+from traceflops.ranks.comm_records import EXCHANGE, RECV, SEND, CommRecords
 from traceflops.table import ABSENT, BoolArray, IntArray, groups, joint_codes
 
 _LARGEST_SHIFT: Final = 64

@@ -225,7 +225,7 @@ class _Lanes:
             if one.step is not None
         }
         low, high = account.rows.span
-        work, mine = _shifted(_work(account), offset), self._of_place[place]
+        work, mine = _work(account).moved(-offset), self._of_place[place]
         moving = Intervals.of(self._moves_ns[mine] - offset, records.end_ns[mine] - offset)
         return _Lane(
             records.ranks[place],
@@ -238,10 +238,6 @@ class _Lanes:
 def _work(account: DeviceAccount) -> Intervals:
     """Return when a device does anything but communicate."""
     return account.timeline.busy.subtract(account.timeline.parts["communication"])
-
-
-def _shifted(times: Intervals, offset_ns: int) -> Intervals:
-    return Intervals(times.start_ns - offset_ns, times.end_ns - offset_ns)
 
 
 class _Run:

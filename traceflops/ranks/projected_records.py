@@ -11,13 +11,13 @@ from typing import Final
 
 import numpy as np
 
+from traceflops.ranks.collectives import kind_of
 from traceflops.ranks.comm_groups import GroupFacts, Words, rank_labels
 from traceflops.ranks.comm_records import (
     KINDS,
     CommGroup,
     CommRecords,
     alone,
-    kind_of,
 )
 from traceflops.table import (
     ABSENT,

@@ -14,7 +14,6 @@ from math import comb, log, log1p
 from typing import Final, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from traceflops.attribution import Culprit
 from traceflops.ranks.comm_records import CommRecords
@@ -28,7 +27,7 @@ from traceflops.ranks.late_causes import (
     idle_of_device,
     kernel_sums,
 )
-from traceflops.table import IntArray, Trace, codes, names, numbers
+from traceflops.table import FloatArray, IntArray, Trace, codes, names, numbers
 from traceflops.timeline import Window
 from traceflops.windows import LAST_STEP, Prepared
 
@@ -47,7 +46,6 @@ _EACH: Final = 0.04
 _SCARCE: Final = 6
 """With so many cycles of other ranks to compare with, both must be twice as much."""
 _PIPELINE: Final = re.compile(r"(^|[^a-z])(pp|pipeline)([^a-z]|$)", re.IGNORECASE)
-Ratios = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +58,8 @@ class SlowRank:
     `label` names the kernel or the culprit. `lost_ns_per_step` is by how much own times exceed
     those of all ranks that are not late; `share` is its part of what is lost so to any rank.
     `own_ns`, `busy_ns` and `idle_ns` are what it has more of than the median of these. `position`
-    says what several late ranks have in common. `sporadic` says that few steps have most of it:
-    `steps`.
+    says what several late ranks have in common. `sporadic` says that few steps have most of it,
+    `steps`, or that only one delay tells of it.
     """
 
     rank: int
@@ -84,13 +82,14 @@ class Late:
     """The places of the ranks that are late, the worst first, and of those that are not.
 
     `lost_ns` is, by cycle, by how much the longest own time of the first exceeds that of the
-    others, `gap_ns` the same of their means.
+    others, `gap_ns` the same of their means. `once` says that only a single delay tells so.
     """
 
     places: IntArray
     rest: IntArray
-    lost_ns: Ratios
-    gap_ns: Ratios
+    lost_ns: FloatArray
+    gap_ns: FloatArray
+    once: bool = False
 
 
 def late_ranks(cycles: Cycles) -> Late | None:
@@ -112,10 +111,11 @@ def late_ranks(cycles: Cycles) -> Late | None:
     alone = lost.max() >= scarce * max(_LONE * length, _OUTLIER * more[:, rest].max())
     always = count == 1 < len(lost) and bool((lost >= _EACH * cycles.length_ns).all())
     is_apart = apart[count - 1] >= _APART * mean[order[0]]
-    return Late(late, rest, lost, gap) if is_apart and (often or always or alone) else None
+    lasts = often or always
+    return Late(late, rest, lost, gap, once=not lasts) if is_apart and (lasts or alone) else None
 
 
-def _is_more_than_chance(more: Ratios, late: int, gap_ns: float) -> bool:
+def _is_more_than_chance(more: FloatArray, late: int, gap_ns: float) -> bool:
     """Return whether equal ranks would hardly ever have such a mean gap between some and the rest.
 
     That is t of Student, by what each rank varies from cycle to cycle, as z by Wallace (1959). The
@@ -202,7 +202,7 @@ def slow_rank(work: RankWork, cycles: Cycles, records: CommRecords) -> SlowRank 
         own_ns=own,
         busy_ns=busy,
         idle_ns=own - busy,
-        sporadic=bool(len(few)),
+        sporadic=late.once or len(few) > 0,
         steps=steps,
         **cause._asdict(),
     )
@@ -236,7 +236,7 @@ def _more(values: IntArray, late: Late, count: int) -> int:
     return round(float(more.sum()) / count)
 
 
-def _few(gap_ns: Ratios) -> IntArray:
+def _few(gap_ns: FloatArray) -> IntArray:
     """Return the cycles that have most of a gap if they are less than half of all."""
     large = np.flatnonzero(2 * gap_ns >= gap_ns.max())
     is_most = 2 * gap_ns[large].sum() > gap_ns.clip(0).sum()

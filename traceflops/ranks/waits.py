@@ -50,6 +50,11 @@ class Waits:
         """Return the number of ranks of each collective."""
         return self.final - self.first + 1
 
+    def largest(self, values: IntArray) -> IntArray:
+        """Return the largest value of the records of each collective."""
+        mine = values[self.row]
+        return np.maximum.reduceat(mine, self.first) if len(self.first) else self.first
+
     def within(self, chosen: BoolArray) -> Waits:
         """Return the same without the times of collectives other than those chosen."""
         mine, by_record = chosen[self.collective], ("wait_ns", "transfer_ns", "exposed_ns")

@@ -114,7 +114,7 @@ class RankReport:
             exact_sums(found.collective, values, self.matches.count)
             for values in (found.wait_ns, found.transfer_ns)
         ]
-        size = _message(records, found)
+        size = found.largest(records.bytes)
         first = found.row[found.first]
         for index, row in enumerate(first.tolist()):
             yield MatchedCollective(
@@ -135,9 +135,8 @@ class RankReport:
         """Return what each rank waited, in the order of the ranks."""
         found, count = self.waits, len(self.records.ranks)
         place = self.records.place[found.row]
-        sizes = np.diff(np.append(found.first, len(found.row)))
         caused = np.add.reduceat(found.wait_ns, found.first) if len(found.first) else found.first
-        marginal = np.where(found.tie, 0, found.margin_ns * (sizes - 1))
+        marginal = np.where(found.tie, 0, found.margin_ns * (found.size - 1))
         columns = [
             *(exact_sums(place, values, count) for values in (found.wait_ns, found.exposed_ns)),
             exact_sums(place, found.transfer_ns, count),
@@ -273,12 +272,6 @@ def _turn_of(places: IntArray, count: int) -> IntArray:
     turn = np.full(count, len(places), dtype=np.int64)
     turn[places] = np.arange(len(places))
     return turn
-
-
-def _message(records: CommRecords, found: Waits) -> IntArray:
-    """Return the bytes of each collective: the most that a rank has, as all move the same."""
-    bytes_ = records.bytes[found.row]
-    return np.maximum.reduceat(bytes_, found.first) if len(found.first) else found.first
 
 
 def _known(number: int) -> int | None:

@@ -11,6 +11,5 @@ from traceflops.faces import lazy
 
 if TYPE_CHECKING:
     from traceflops.recording.inventory import DeviceEntry, Inventory, inventory_of
-    from traceflops.recording.overhead import profiler_notes
 else:
     __getattr__ = lazy(__name__, __file__)

@@ -1,6 +1,7 @@
 """What a run would take if parts of it were different: the replay of recorded operations.
 
-Takes operations of the workers of a job; gives times of steps, and what slow workers cost.
+Takes a prepared trace and edits; gives the time of its steps, and what decides it. Also takes
+operations of the workers of a job; gives what slow workers cost.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ from typing import TYPE_CHECKING
 from traceflops.faces import lazy
 
 if TYPE_CHECKING:
+    from traceflops.replay.critical_path import PathPart
     from traceflops.replay.job_graph import JobGraph, Layout
     from traceflops.replay.straggler_metrics import straggler
+    from traceflops.replay.what_if import Outcome, Replay, WhatIf
 else:
     __getattr__ = lazy(__name__, __file__)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         NAME_TYPE,
         UNKNOWN_SIZE,
         BoolArray,
+        FloatArray,
         IntArray,
         SmallArray,
         WholeArray,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
         pack_validity,
         product_of,
         string_column,
+        texts_at,
         validity,
     )
     from traceflops.table.grouping import (
@@ -61,7 +63,7 @@ if TYPE_CHECKING:
         rank_unknown,
         together,
     )
-    from traceflops.table.rows import ABSENT, Array, Names, Rows
+    from traceflops.table.rows import ABSENT, Array, Names, Rows, narrow, text_column
     from traceflops.table.schema import TABLES, arrow_schema, empty_table
     from traceflops.table.totals import DEVICE_KINDS, Total, side_sums, totals_of
     from traceflops.table.trace import (

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
+FloatArray = npt.NDArray[np.float64]
 WholeArray = npt.NDArray[np.signedinteger[Any]]
 SmallArray = npt.NDArray[np.int8]
 """Places in a table of a few things: one for each of millions of rows, so every byte counts."""
@@ -120,6 +121,12 @@ def names(column: pa.ChunkedArray | pa.Array) -> list[str]:
     """Return the dictionary of a dictionary column, in the order of its codes."""
     dictionary: list[str] = _one_array(column).dictionary.to_pylist()
     return dictionary
+
+
+def texts_at(column: pa.ChunkedArray | pa.Array, rows: IntArray) -> list[str]:
+    """Return the texts of a few rows of a dictionary column, "" for null and where a row is -1."""
+    array = _one_array(column)
+    return [(array[row].as_py() or "") if row >= 0 else "" for row in rows.tolist()]
 
 
 def matching(column: pa.ChunkedArray | pa.Array, test: Callable[[str], object]) -> BoolArray:

@@ -13,7 +13,7 @@ from traceflops.table.rows import ABSENT
 
 _GAPS: Final = 4
 _FEW: Final = 1 << 10
-_AT_ONCE: Final = 1 << 17
+_AT_ONCE: Final = 1 << 15
 _HALF: Final = 32
 _LOW: Final = (1 << _HALF) - 1
 
@@ -144,13 +144,14 @@ def group_rows(columns: Sequence[WholeArray]) -> tuple[IntArray, IntArray]:
             (known, joint), (values, column) = ranked(joint), ranked(column)
             size, low, width = len(known), 0, len(values)
         if width > 1:
-            joint = joint * width + np.subtract(column, low, dtype=np.int64)
+            joint *= width
+            joint += np.subtract(column, low, dtype=np.int64)
             size *= width
     found, joint = ranked(joint)
     return joint, first_rows(joint, len(found) if rows else 0)
 
 
-def group_sums(group: IntArray, values: IntArray, groups: int) -> IntArray:
+def group_sums(group: WholeArray, values: IntArray, groups: int) -> IntArray:
     """Return the sum of the values of each group; what has a negative one is in none."""
     sums = np.zeros(groups + 1, dtype=np.int64)
     np.add.at(sums, group, values)  # -1 is the place behind the last group
@@ -172,7 +173,7 @@ def _opens(ordered: IntArray) -> BoolArray:
     return opens
 
 
-def exact_sums(group: IntArray, values: IntArray, groups: int) -> list[int]:
+def exact_sums(group: WholeArray, values: IntArray, groups: int) -> list[int]:
     """Return the sum of the values of each group as Python integers.
 
     `group` holds places below `groups`, `values` counts from 0 to 2^63 - 1. Both halves of the

@@ -38,5 +38,6 @@ if TYPE_CHECKING:
         Window,
         WindowRole,
     )
+    from traceflops.timeline.stream_waits import ENDLESS
 else:
     __getattr__ = lazy(__name__, __file__)

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import pyarrow as pa
 
 from traceflops.categories import Categorised
 from traceflops.table import (
@@ -22,6 +21,7 @@ from traceflops.table import (
     numbers,
     runs,
     taken,
+    texts_at,
 )
 from traceflops.timeline.device_span import WORK, ActivityColumns, DeviceRows, Timeline, timeline
 from traceflops.timeline.host_work import Whole
@@ -58,7 +58,7 @@ class LinkedTrace:
         return OpTree.of(self.trace.ops)
 
 
-class Launches:
+class LaunchCounter:
     """Counts the distinct calls that launched runs of one device's activities."""
 
     def __init__(self, call: IntArray) -> None:
@@ -94,7 +94,7 @@ class DeviceAccount:
         self.rows = DeviceRows(row, start, end, linked.whole.first[row], linked.columns)
         self.timeline: Timeline = timeline(start, end, self._parts())
         self.call = linked.links.call_of_activity[row]
-        self._launches = Launches(self.call)
+        self._launches = LaunchCounter(self.call)
         self._begun = np.append(0, np.cumsum(linked.whole.first[row]))
         self.has_calls = not self._is_cpu(row) and (
             bool((self.call >= 0).any()) or _has_launches(trace, row)
@@ -193,9 +193,7 @@ class DeviceAccount:
 
     def _names(self, table: str, rows: IntArray) -> list[str]:
         """Return the names in rows, "" where that is -1."""
-        column = self._linked.trace.table(table)["name"]
-        found = column.take(pa.array(rows, mask=rows < 0))
-        return ["" if text is None else text for text in found.to_pylist()]
+        return texts_at(self._linked.trace.table(table)["name"], rows)
 
 
 def _has_launches(trace: Trace, row: IntArray) -> bool:

@@ -21,16 +21,15 @@ from traceflops.table import (
     ABSENT,
     DEVICE_KINDS,
     IntArray,
-    Names,
     Total,
     Trace,
     codes,
-    dictionary_column,
     joint_codes,
     names,
     number_column,
     numbers,
     side_sums,
+    text_column,
     totals_of,
     used_names,
 )
@@ -204,7 +203,7 @@ def _table(
     figures: Mapping[str, Sequence[int | None]],
     shares: Sequence[float | None] | None = None,
 ) -> pa.Table:
-    arrays = {name: _texts(values) for name, values in texts.items()}
+    arrays = {name: text_column(values) for name, values in texts.items()}
     arrays |= {name: _figures(values, pa.int64()) for name, values in figures.items()}
     if shares is not None:
         arrays["share"] = _figures(shares, pa.float64())
@@ -215,9 +214,3 @@ def _figures(values: Sequence[float | None], arrow_type: pa.DataType) -> pa.Arra
     known = np.array([value is not None for value in values], dtype=np.bool_)
     plain = np.array([value or 0 for value in values], dtype=arrow_type.to_pandas_dtype())
     return number_column(plain, arrow_type, known)
-
-
-def _texts(values: Sequence[str | None]) -> pa.DictionaryArray:
-    places = Names()
-    found = [-1 if text is None else places[text] for text in values]
-    return dictionary_column(np.array(found, dtype=np.int32), list(places))

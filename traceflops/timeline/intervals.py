@@ -75,6 +75,10 @@ class Intervals:
             np.concatenate([s.start_ns for s in sets]), np.concatenate([s.end_ns for s in sets])
         )
 
+    def moved(self, by_ns: int) -> Intervals:
+        """Return the same set so much later."""
+        return Intervals(self.start_ns + by_ns, self.end_ns + by_ns)
+
     def within(self, start_ns: int, end_ns: int) -> Intervals:
         """Return the instants that lie in [start_ns, end_ns)."""
         return Intervals.of(

@@ -41,12 +41,15 @@ if TYPE_CHECKING:
     from traceflops.windows.step_threads import Steps
     from traceflops.windows.step_times import (
         STANDS_OUT,
+        OwnTimes,
         StepSpread,
         StepTime,
         counting,
         late_after,
         mean_components,
         median_of,
+        most_and_least,
+        own_times,
         spread_of,
         step_spread,
     )

@@ -72,6 +72,7 @@ _BY_DEVICE_TIME_NOTE = Note(
 )
 
 _OVERLAP = "{n} [step has|steps have] zero length: work launched in a later step started first."
+_RENUMBERED = "Step numbers repeat; steps are renumbered from 0 in order of time."
 _UNUSED_MARKS = (
     "The trace has {n} [step marker|step markers], but no GPU work shown was launched inside "
     "[it: it is|them: they are] ignored."
@@ -79,7 +80,7 @@ _UNUSED_MARKS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class StepLayout:
     """The stretches of each device and the number of the step at each place of a stretch.
 
     `launched_in` is the place of the step of each activity (see `step_of_activity`), -1 where none
@@ -116,7 +117,7 @@ class StepPlan:
     `time_range` is the chosen stretch of each device that has any, None where steps are chosen.
     """
 
-    layout: Layout
+    layout: StepLayout
     choice: StepChoice
     used: frozenset[int]
     reasons: Mapping[int, str]
@@ -197,7 +198,7 @@ def plan_steps(
     return StepPlan(layout, choice, frozenset(used), reasons, time_range, by_user, tuple(notes))
 
 
-def _outside_notes(layout: Layout, accounts: Mapping[int, DeviceAccount]) -> Iterator[Note]:
+def _outside_notes(layout: StepLayout, accounts: Mapping[int, DeviceAccount]) -> Iterator[Note]:
     """Say how much device work lies outside all steps, unless it is a trifle, or all of it."""
     if not layout.durations():
         return
@@ -218,7 +219,7 @@ def _outside_notes(layout: Layout, accounts: Mapping[int, DeviceAccount]) -> Ite
 
 def _layout(
     linked: LinkedTrace, accounts: Mapping[int, DeviceAccount], selection: Selection
-) -> Layout:
+) -> StepLayout:
     marked = find_marked_steps(linked.trace, selection.step_mark)
     if marked is not None:
         layout = _marked_layout(linked, accounts, marked)
@@ -258,7 +259,7 @@ def _some_marks(linked: LinkedTrace) -> str:
 
 def _marked_layout(
     linked: LinkedTrace, accounts: Mapping[int, DeviceAccount], found: FoundSteps
-) -> Layout:
+) -> StepLayout:
     place = step_of_activity(linked.trace, linked.links, found)
     process: list[int] = numbers(linked.trace.devices["process"]).tolist()
     launcher = numbers(linked.trace.activities["process"])
@@ -269,7 +270,7 @@ def _marked_layout(
     owners: dict[int, Owners] = {}
     repeated = any(len(distinct(s.number)) < len(s) for s in found.by_process.values())
     stretches: dict[int, list[Stretch]] = {}
-    step_numbers: dict[int, IntArray] = {}
+    by_device: dict[int, IntArray] = {}
     for device, account in accounts.items():
         rows = account.rows
         work = owners[device] = owners_of(
@@ -289,7 +290,7 @@ def _marked_layout(
             behind = Behind(last, name[rows.row], account.idle.by_cause["unrecorded"])
         stretches[device] = tile(rows.start_ns, rows.end_ns, place[rows.row], rows.span, behind)
         number = steps.number if steps is not None else np.empty(0, dtype=np.int64)
-        step_numbers[device] = np.arange(len(number)) if repeated else number
+        by_device[device] = np.arange(len(number)) if repeated else number
     notes = found.notes
     if set(without_launches(linked.trace, linked.links).tolist()) & found.by_process.keys():
         notes = (*notes, _BY_DEVICE_TIME_NOTE)
@@ -300,9 +301,9 @@ def _marked_layout(
     if shared:
         notes = (*notes, shared_steps_note(linked.trace, shared))
     if repeated:
-        text = "Step numbers repeat; steps are renumbered from 0 in order of time."
-        notes = (*notes, Note("assumed", REPEATED, text))
-    return Layout(stretches, step_numbers, found.source, found.text, notes, place, found.are_passes)
+        notes = (*notes, Note("assumed", REPEATED, _RENUMBERED))
+    text, source = found.text, found.source
+    return StepLayout(stretches, by_device, source, text, notes, place, found.are_passes)
 
 
 def _without_steps_note(trace: Trace, devices: list[int]) -> Note:
@@ -318,7 +319,7 @@ def _without_steps_note(trace: Trace, devices: list[int]) -> Note:
 
 def _inferred_layout(
     linked: LinkedTrace, accounts: Mapping[int, DeviceAccount], marked: FoundSteps | None
-) -> Layout | None:
+) -> StepLayout | None:
     inferred = inferred_steps(linked, accounts)
     if inferred is None:
         return None
@@ -330,20 +331,20 @@ def _inferred_layout(
         + f"Steps are numbered from 0 and inferred from {text}.",
     )
     numbered = {device: np.arange(len(mine)) for device, mine in stretches.items()}
-    return Layout(stretches, numbered, source, text, (note,))
+    return StepLayout(stretches, numbered, source, text, (note,))
 
 
-def _span_layout(linked: LinkedTrace, accounts: Mapping[int, DeviceAccount]) -> Layout:
+def _span_layout(linked: LinkedTrace, accounts: Mapping[int, DeviceAccount]) -> StepLayout:
     how = sentence(linked.trace.source.format, "steps")
     note = Note("assumed", "no-steps", _NO_STEPS.format(how))
     spans = {d: [Stretch("span", None, *a.rows.span, None)] for d, a in accounts.items()}
     none = dict.fromkeys(spans, np.empty(0, dtype=np.int64))
     text = "no steps found; the whole trace is one window"
-    return Layout(spans, none, "none", text, (note,) if accounts else ())
+    return StepLayout(spans, none, "none", text, (note,) if accounts else ())
 
 
 def _used(
-    layout: Layout, durations: Mapping[int, list[int]], selection: Selection
+    layout: StepLayout, durations: Mapping[int, list[int]], selection: Selection
 ) -> tuple[tuple[int, ...], dict[int, str]]:
     """Return the step numbers to use and, for the others, why not."""
     seen = tuple(durations)

@@ -71,6 +71,11 @@ class Prepared:
         return chosen_activities(self.accounts, self.windows)
 
     @property
+    def begins(self) -> IntArray:
+        """Return how many activities each record of the chosen windows counts for: 0 or 1."""
+        return self.chosen.starts_inside * self.linked.whole.first[self.chosen.row]
+
+    @property
     def without_work(self) -> Prepared:
         """Return the same without devices and steps, for a trace whose times say nothing."""
         plan = replace(self.plan, choice=StepChoice("none", "", (), ()), notes=())

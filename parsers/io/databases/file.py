@@ -169,6 +169,7 @@ def _temporary_folder(source: ByteSource) -> Iterator[Path]:
 def _unpacked(source: ByteSource, folder: Path) -> tuple[Path, list[Note]]:
     path = folder / "database"
     try:
+        _check_room(source.stored_bytes or 0, folder)
         with path.open("wb") as out:
             for block in source.blocks():
                 out.write(block)
@@ -232,9 +233,13 @@ def _refuse_further_file(log: Path) -> None:
             raise OSError
 
 
-def _copy(path: Path, to: Path) -> None:
-    if path.stat().st_size > shutil.disk_usage(to.parent).free - _SPARE_BYTES:
+def _check_room(needed_bytes: int, folder: Path) -> None:
+    if needed_bytes > shutil.disk_usage(folder).free - _SPARE_BYTES:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def _copy(path: Path, to: Path) -> None:
+    _check_room(path.stat().st_size, to.parent)
     shutil.copyfile(path, to)
 
 

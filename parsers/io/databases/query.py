@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import compress
 from typing import Any, Final
@@ -190,6 +190,16 @@ def no_rows(wanted: Wanted) -> Batch:
     """Return a batch without rows."""
     width = 1 + len(wanted.integers) + len(wanted.reals) + len(wanted.texts)
     return batch_of_columns(wanted, [()] * width)
+
+
+def one_batch(wanted: Wanted, batches: Iterable[Batch]) -> Batch:
+    """Return the rows of several batches together."""
+    parts = [no_rows(wanted), *batches]
+    return Batch(
+        sum(batch.count for batch in parts),
+        {name: np.concatenate([b[name] for b in parts]) for name in parts[0].numbers},
+        {name: [text for b in parts for text in b.texts[name]] for name in wanted.texts},
+    )
 
 
 class Lookup:

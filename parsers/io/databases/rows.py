@@ -27,7 +27,7 @@ from traceflops.parsers.io.databases.query import (
     batch_of_columns,
     batch_of_rows,
     conditions_sql,
-    no_rows,
+    one_batch,
     quoted,
     select,
 )
@@ -129,12 +129,7 @@ class Database:
 
     def whole(self, table: str, wanted: Wanted, conditions: Sequence[Condition] = ()) -> Batch:
         """Return the rows of a table at once."""
-        batches = [no_rows(wanted), *self.batches(table, wanted, conditions)]
-        return Batch(
-            sum(batch.count for batch in batches),
-            {name: np.concatenate([b[name] for b in batches]) for name in batches[0].numbers},
-            {name: [text for b in batches for text in b.texts[name]] for name in wanted.texts},
-        )
+        return one_batch(wanted, self.batches(table, wanted, conditions))
 
     def batches(
         self, table: str, wanted: Wanted, conditions: Sequence[Condition] = ()

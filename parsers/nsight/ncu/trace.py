@@ -16,8 +16,14 @@ import numpy as np
 from traceflops.errors import InputError
 from traceflops.parsers.io import ByteSource, NoteTable, by_distinct, rank_in_name, text_notes
 from traceflops.parsers.nsight.ncu.pages import NcuFile, NcuPage, read_ncu
-from traceflops.parsers.nsight.unreadable_files import read_each, with_set_aside
-from traceflops.parsers.shared import DeviceFacts, Gathered, ProcessFacts, overflow_notes
+from traceflops.parsers.shared import (
+    DeviceFacts,
+    Gathered,
+    ProcessFacts,
+    overflow_notes,
+    read_each,
+    with_set_aside,
+)
 from traceflops.table import ABSENT, Note, Source, SourceFile, Trace, distinct, group_rows
 
 FORMAT: Final = "ncu CSV"

@@ -17,7 +17,7 @@ from traceflops.parsers.nsight.nsys.ranks import without_clashes
 from traceflops.parsers.nsight.nsys.read import trace_of
 from traceflops.parsers.nsight.nsys.tables import Folder
 from traceflops.parsers.nsight.recipe import is_of_recipe, read_recipes
-from traceflops.parsers.nsight.unreadable_files import read_each, with_set_aside
+from traceflops.parsers.shared import read_each, with_set_aside
 from traceflops.table import SourceFile, Trace
 
 _NAMES: Final = re.compile(
@@ -73,7 +73,7 @@ def read_tables(sources: Sequence[ByteSource], format_: str) -> list[Trace]:
             is_recipe = is_of_recipe(group[0])
             traces += read_recipes(group) if is_recipe else [_read_folder(group, format_)]
         except InputError as error:
-            failed += [(file.source.label, error) for file in group]
+            failed += [(file.source, error) for file in group]
     return with_set_aside(without_clashes(traces), failed)
 
 

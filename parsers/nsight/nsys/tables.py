@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from traceflops.parsers.io import Among, Batch, ByteSource, Database, Present, Wanted, no_rows
+from traceflops.parsers.io import Among, Batch, ByteSource, Database, Present, Wanted, one_batch
 from traceflops.parsers.nsight.arrow_files import UNREADABLE, ArrowTable
 from traceflops.table import ABSENT, Array, BoolArray, Note, numbers
 
@@ -42,12 +42,7 @@ class Folder:
 
     def whole(self, table: str, wanted: Wanted, conditions: Sequence[Condition] = ()) -> Batch:
         """Return the rows of a table at once."""
-        parts = [no_rows(wanted), *self.batches(table, wanted, conditions)]
-        return Batch(
-            sum(batch.count for batch in parts),
-            {name: np.concatenate([b[name] for b in parts]) for name in parts[0].numbers},
-            {name: [text for b in parts for text in b.texts[name]] for name in wanted.texts},
-        )
+        return one_batch(wanted, self.batches(table, wanted, conditions))
 
     def batches(
         self, table: str, wanted: Wanted, conditions: Sequence[Condition] = ()

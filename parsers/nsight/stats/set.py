@@ -14,7 +14,7 @@ from traceflops.parsers.io import ByteSource
 from traceflops.parsers.nsight.stats.layouts import REPORTS, report_named
 from traceflops.parsers.nsight.stats.read import StatsFile, read_stats
 from traceflops.parsers.nsight.stats.trace import NOTES, Assembly
-from traceflops.parsers.nsight.unreadable_files import read_each
+from traceflops.parsers.shared import read_each, with_notes
 from traceflops.table import Trace
 
 _OLD_NAMES: Final = (
@@ -65,8 +65,6 @@ def read_reports(sources: Sequence[ByteSource]) -> list[Trace]:
     row that can be used.
     """
     read, failed = read_each(sources, read_stats, close=True)
-    if not read:
-        raise failed[0][1]
     sets: defaultdict[tuple[str, str, str], list[StatsFile]] = defaultdict(list)
     for file in chain.from_iterable(read):
         stem, report = _parted(file.source.name)
@@ -83,11 +81,11 @@ def read_reports(sources: Sequence[ByteSource]) -> list[Trace]:
     if not traces:
         raise _nothing(empty)
     notes = [
-        replace(NOTES.note("file-not-read", 1, name=label, reason=error.message), file=label)
-        for label, error in failed
+        replace(NOTES.note("file-not-read", 1, name=at.label, reason=error.message), file=at.label)
+        for at, error in failed
     ]
     notes += [replace(NOTES.note("no-rows"), file=file.source.label) for file in empty]
-    return [replace(traces[0], notes=(*notes, *traces[0].notes)), *traces[1:]]
+    return with_notes(traces, notes)
 
 
 def _nothing(files: Sequence[StatsFile]) -> InputError:

@@ -40,7 +40,7 @@ _WHAT: Final = re.compile(
 _ENDINGS: Final = re.compile(
     r"(?:\.(?:(?:hip|hsa|copy|kfd)_)?stats)?(?:\.(?:csv|txt|gz|zst))*$", re.IGNORECASE
 )
-_PASS: Final = re.compile(r"(?:pmc|pass)[_-]?(\d{1,6})", re.IGNORECASE)
+PASS: Final = re.compile(r"(?:pmc|pass)[_-]?(\d{1,6})", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +64,8 @@ class OutputPlace:
 def place_of(folder: str, name: str) -> OutputPlace:
     """Return what the place of a file tells."""
     parts = list(PurePath(folder).parts)
-    passes = [int(found[1]) for part in parts if (found := _PASS.fullmatch(part))]
-    parts = [part for part in parts if not _PASS.fullmatch(part)]
+    passes = [int(found[1]) for part in parts if (found := PASS.fullmatch(part))]
+    parts = [part for part in parts if not PASS.fullmatch(part)]
     key = key_of(name)
     rank = next(
         (r for part in [key, *reversed(parts[-3:])] if (r := rank_in_name(part)) is not None), None

@@ -36,6 +36,7 @@ from traceflops.parsers.rocprof.tables.work import (
     add_scratch,
     pair_pushes,
 )
+from traceflops.parsers.shared import read_each, with_notes
 from traceflops.table import Note, Trace
 
 _MOST_AGENTS: Final = 4_096
@@ -61,17 +62,7 @@ def read_tables(sources: Sequence[ByteSource]) -> list[Trace]:
     A file that cannot be read is a note as long as another can. Raises InputError where none has a
     row that can be used.
     """
-    files: list[TableFile] = []
-    failed: list[tuple[str, InputError]] = []
-    for source in sources:
-        try:
-            files.append(read_table(source))
-        except InputError as error:
-            failed.append((source.label, error))
-        finally:
-            source.close()
-    if not files:
-        raise failed[0][1]
+    files, failed = read_each(sources, read_table, close=True)
     runs = runs_of(files)
     host_of = hosts(file.place for file in files)
     used = [run for run in runs if run.processes]
@@ -80,7 +71,7 @@ def read_tables(sources: Sequence[ByteSource]) -> list[Trace]:
     unused = [file for run in runs if not run.processes for file in run.files]
     traces = [Assembly(run, host_of.get(run.root)).trace() for run in used]
     notes = [*_failures(failed), *_unused_notes(unused), *_neighbour_notes(files)]
-    return [replace(traces[0], notes=(*notes, *traces[0].notes)), *traces[1:]]
+    return with_notes(traces, notes)
 
 
 def read_table(source: ByteSource, block_bytes: int = TEXT_BLOCK_BYTES) -> TableFile:
@@ -187,10 +178,10 @@ def _nothing(files: Sequence[TableFile]) -> InputError:
     )
 
 
-def _failures(failed: Sequence[tuple[str, InputError]]) -> list[Note]:
+def _failures(failed: Sequence[tuple[ByteSource, InputError]]) -> list[Note]:
     return [
-        replace(NOTES.note("file-not-read", 1, name=name, reason=error.message), file=name)
-        for name, error in failed
+        replace(NOTES.note("file-not-read", 1, name=at.label, reason=error.message), file=at.label)
+        for at, error in failed
     ]
 
 

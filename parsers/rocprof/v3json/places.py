@@ -9,6 +9,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from traceflops.parsers.io import SKIPPED, UNDECODABLE, WHOLE, Elements, Found, Members, Records
+from traceflops.parsers.rocprof.agents import text_of
 from traceflops.parsers.rocprof.notes import clock_of
 from traceflops.parsers.rocprof.v3json.records import READERS, RecordBlock
 
@@ -79,7 +80,7 @@ class Described:
         metadata = _decoded(raw, _Metadata) or _Metadata()
         node, times = metadata.node or _Node(), (metadata.init_time, metadata.fini_time)
         self.has_node = metadata.node is not None
-        self.machine, self.host = _text(node.machine_id), _text(node.hostname)
+        self.machine, self.host = text_of(node.machine_id), text_of(node.hostname)
         self.clock = clock_of(self.machine, self.host)
         self.pid = metadata.pid if _is_number(metadata.pid, 0, 2**63) else None
         known = all(_is_number(time, 1, 2**61) for time in times) and times[0] <= times[1]
@@ -138,7 +139,3 @@ def _decoded(raw: msgspec.Raw | bytes, form: type[T]) -> T | None:
 
 def _is_number(value: object, low: int, below: int) -> bool:
     return type(value) is int and low <= value < below
-
-
-def _text(value: object) -> str | None:
-    return value.strip()[:256] or None if isinstance(value, str) else None

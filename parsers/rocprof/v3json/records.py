@@ -19,7 +19,7 @@ import numpy as np
 
 from traceflops.parsers.io import UNDECODABLE, mended
 from traceflops.parsers.pytorch import typed_integers
-from traceflops.table import ABSENT, Array, IntArray
+from traceflops.table import ABSENT, Array, IntArray, narrow
 
 _ARGUMENT: Final = re.compile(
     rb'"sizeBytes"\s*:\s*"?(\d{1,18})\b|"sizeBytes"\s*,\s*"value"\s*:\s*"(\d{1,18})"'
@@ -373,7 +373,7 @@ class RecordReader:
         columns |= _columns(kind.launched(records), kind.launches)
         if kind.record is _Counting:
             columns = _counter_columns(records, columns)
-        block.columns = {name: _narrow(column) for name, column in columns.items()}
+        block.columns = {name: narrow(column) for name, column in columns.items()}
         block.texts, block.kept = kind.texts(records), kind.kept(records)
         return block
 
@@ -386,13 +386,6 @@ def _decoder(kind: str, strict: bool) -> msgspec.json.Decoder[list[Any]]:
     """Return the decoder of a list of records; one that is not strict reads numbers from texts."""
     list_type: Any = list.__class_getitem__(_KINDS[kind].record)
     return msgspec.json.Decoder(list_type, strict=strict)
-
-
-def _narrow(values: Array) -> Array:
-    """Return integers in half the memory where they fit; they wait there until all are read."""
-    is_whole = values.dtype == np.int64 and values.size > 0
-    fits = is_whole and int(values.min()) >= -(2**31) and int(values.max()) < 2**31
-    return values.astype(np.int32) if fits else values
 
 
 READERS: Final = {kind: RecordReader(kind) for kind in _KINDS}

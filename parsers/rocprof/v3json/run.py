@@ -22,7 +22,7 @@ from traceflops.parsers.rocprof.tables.parts import place_of
 from traceflops.parsers.rocprof.trace import NOTES, trace_of, without_repeated_passes
 from traceflops.parsers.rocprof.v3json.places import ROOT, ROOT_KEY, Described, ProcessRecords
 from traceflops.parsers.rocprof.v3json.tables import JsonRecorded, ProcessTables
-from traceflops.parsers.shared import ProcessFacts, Reading, fill_collectives
+from traceflops.parsers.shared import ProcessFacts, Reading, fill_collectives, read_each, with_notes
 from traceflops.table import ABSENT, Note, Source, Trace
 from traceflops.units import several
 
@@ -37,21 +37,21 @@ def read_runs(sources: Sequence[ByteSource], reading: Reading) -> list[Trace]:
 
     One that cannot be read is a note as long as another can.
     """
-    read: list[tuple[ByteSource, Trace]] = []
-    failed: list[tuple[str, InputError]] = []
-    for source in sources:
+
+    def traced(source: ByteSource) -> tuple[ByteSource, Trace]:
         is_large = source.expected_text_bytes >= _WORTH_BYTES
-        try:
-            read.append((source, read_v3_json(source, reading.crew if is_large else Crew())))
-        except InputError as error:
-            failed.append((source.label, error))
-        finally:
-            source.close()
-    if not read:
-        raise failed[0][1]
+        return source, read_v3_json(source, reading.crew if is_large else Crew())
+
+    read, failed = read_each(sources, traced, close=True)
     notes = [
-        Note("dropped", "file-not-read", f"{name} could not be read: {error.message}.", 1, name)
-        for name, error in failed
+        Note(
+            "dropped",
+            "file-not-read",
+            f"{at.label} could not be read: {error.message}.",
+            1,
+            at.label,
+        )
+        for at, error in failed
     ]
     traces = without_repeated_passes(read)
     working = [trace for trace in traces if trace.source.event_counts]
@@ -60,7 +60,7 @@ def read_runs(sources: Sequence[ByteSource], reading: Reading) -> list[Trace]:
         launchers = NOTES.note("launcher", len(idle))
         notes.append(replace(launchers, file=idle[0].source.files[0].name))
     traces = working or idle
-    return [replace(traces[0], notes=(*notes, *traces[0].notes)), *traces[1:]]
+    return with_notes(traces, notes)
 
 
 def read_v3_json(source: ByteSource, crew: Crew, block_bytes: int = BLOCK_BYTES) -> Trace:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given, settings
@@ -13,7 +13,7 @@ from tests.conftest import examples
 from tests.flops.ops.made import op
 from traceflops.flops.ops.count import count_ops
 from traceflops.flops.ops.table import RULES
-from traceflops.flops.ops.work import NOTES, Unknown
+from traceflops.flops.ops.work import NoteCode, Unknown
 
 SIZES: st.SearchStrategy[object] = st.one_of(
     st.integers(0, 9),
@@ -102,5 +102,5 @@ def check(row: dict[str, Any]) -> None:
         assert all(0 <= part.at_least <= part.flops for part in one.parts)
         assert one.min_bytes is None or 0 <= one.min_bytes < 2**63
         assert one.vector_flops is None or 0 <= one.vector_flops < 2**63
-        assert set(one.notes) <= NOTES.keys()
+        assert set(one.notes) <= {*get_args(NoteCode)}
     assert len(work.works) == len(work.rules) == len(work.flops) == len(work.min_bytes)

@@ -18,13 +18,16 @@ from traceflops.flops.analytic.conventions import (
     RULE_OF_THUMB_FROZEN,
     Convention,
     convention,
+    needs_architecture,
+    needs_matrices,
+    square,
+    weights,
 )
 from traceflops.flops.analytic.lengths import Sequences, cut_by, pairs, sums_of
 from traceflops.flops.analytic.run import FULL_CHECKPOINT, Checkpoint, Run, RunShape
 from traceflops.flops.ledger import Count, Ledger, Line, collect
 from traceflops.flops.model.blocks import Conv, Mask
 from traceflops.flops.model.card import ModelCard, PlacedCore, PlacedLinear
-from traceflops.flops.model.weights import needs_architecture, needs_matrices, square, weights
 
 VECTOR_FLOPS_OF_LEVANTER = 3
 """Per key and head: what Levanter charges for the mask and the softmax."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Literal, get_args
+from typing import Literal, get_args
 
 from traceflops.flops.ops.arguments import INT64_MAX, Arguments, Shape, Tensor
 
@@ -55,27 +55,6 @@ NoteCode = Literal[
     "output-from-gradient",
     "list-types-not-recorded",
 ]
-
-NOTES: Final[dict[NoteCode, str]] = {
-    "variable-lengths": ("lengths of packed sequences were not recorded; the count is a range"),
-    "mask-not-recorded": ("whether attention was causal was not recorded; the count is a range"),
-    "mask-tensor": "the mask or bias is a tensor; masked elements are computed and counted",
-    "output-mask-not-recorded": (
-        "which gradients were computed was not recorded; the count is a range"
-    ),
-    "rows-of-groups-not-recorded": (
-        "rows per group were not recorded; rows after the last group are counted, "
-        "and the weights of every group that may have rows count as read"
-    ),
-    "output-from-gradient": (
-        "stride and padding were not recorded; the output size is that of its gradient"
-    ),
-    "list-types-not-recorded": (
-        "element types of lists were not recorded; two bytes each, the minimum for "
-        "an optimizer step"
-    ),
-}
-"""What each note says."""
 
 Layout = Literal["row", "column"]
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from traceflops.devices import counters_used, plain_counter, with_sums
@@ -21,6 +20,7 @@ from traceflops.table import (
     ABSENT,
     UNKNOWN_SIZE,
     BoolArray,
+    FloatArray,
     IntArray,
     Trace,
     axes,
@@ -31,8 +31,6 @@ from traceflops.table import (
     names,
     numbers,
 )
-
-FloatArray = npt.NDArray[np.float64]
 
 LARGEST_EXACT: Final = 2.0**53
 """From here on a counter as a double may not be the integer that was counted."""

@@ -29,7 +29,7 @@ from traceflops.devices import (
     formulas_of,
     quantities,
 )
-from traceflops.mfu.counted.counted_launches import CountedLaunches, FloatArray
+from traceflops.mfu.counted.counted_launches import CountedLaunches
 from traceflops.mfu.counted.launches import (
     ORIGINS,
     UNKNOWN,
@@ -39,7 +39,7 @@ from traceflops.mfu.counted.launches import (
     LaunchWork,
     kinds_of,
 )
-from traceflops.table import BoolArray, IntArray, exact_sums, group_rows, taken
+from traceflops.table import BoolArray, FloatArray, IntArray, exact_sums, group_rows, taken
 
 if TYPE_CHECKING:
     from traceflops.flops import WorkBasis

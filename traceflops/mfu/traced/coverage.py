@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from traceflops.table import BoolArray, IntArray, codes, names, numbers
+from traceflops.table import BoolArray, IntArray, codes, groups, names, numbers
 from traceflops.timeline import Intervals, Window
 from traceflops.windows import Prepared
 
@@ -49,10 +49,10 @@ def in_chosen_window(prepared: Prepared, window: IntArray) -> BoolArray:
     """Return, per activity, whether its window is one of the chosen; `window` as above."""
     device = numbers(prepared.trace.activities["device"])
     found = np.zeros(len(window), dtype=np.bool_)
-    for one, windows in prepared.windows.items():
+    for one, mine in groups(device):
         # The last one is that of NO_WINDOW.
+        windows = prepared.windows.get(one, ())
         used = np.array([*(each.used for each in windows), False], dtype=np.bool_)
-        mine = device == one
         found[mine] = used[window[mine]]
     return found
 

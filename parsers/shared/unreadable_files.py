@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 
 from traceflops.errors import InputError, NotATrace
 from traceflops.parsers.io import ByteSource, NoteTable
-from traceflops.table import Trace
+from traceflops.table import Note, Trace
 
 T = TypeVar("T")
 _MOST_NAMED: Final = 5
@@ -19,25 +19,32 @@ _NOTES: Final = NoteTable(
     }
 )
 
-Failed = tuple[str, InputError]
-"""The name of a file and what is wrong with it."""
+Failed = tuple[ByteSource, InputError]
+"""A file and what is wrong with it."""
 
 
 def read_each(
     sources: Iterable[ByteSource], read: Callable[[ByteSource], T], *, close: bool = False
 ) -> tuple[list[T], list[Failed]]:
-    """Return what is read of each source, and those that cannot be read."""
+    """Return what is read of each source, and those that cannot be read. Raises where all are."""
     done: list[T] = []
     failed: list[Failed] = []
     for source in sources:
         try:
             done.append(read(source))
         except InputError as error:
-            failed.append((source.label, error))
+            failed.append((source, error))
         finally:
             if close:
                 source.close()
+    if not done:
+        raise failed[0][1]
     return done, failed
+
+
+def with_notes(traces: Sequence[Trace], notes: Iterable[Note]) -> list[Trace]:
+    """Return the traces, the first with these notes before its own."""
+    return [replace(traces[0], notes=(*notes, *traces[0].notes)), *traces[1:]]
 
 
 def with_set_aside(traces: Sequence[Trace], failed: Sequence[Failed]) -> list[Trace]:
@@ -46,8 +53,9 @@ def with_set_aside(traces: Sequence[Trace], failed: Sequence[Failed]) -> list[Tr
         raise failed[0][1]
     notes = []
     for code, is_unknown in (("set-aside", False), ("not-a-trace", True)):
-        names = [name for name, error in failed if isinstance(error, NotATrace) == is_unknown]
+        names = [
+            source.label for source, error in failed if isinstance(error, NotATrace) == is_unknown
+        ]
         listed = ", ".join(names[:_MOST_NAMED]) + (", …" if len(names) > _MOST_NAMED else "")
         notes += [_NOTES.note(code, len(names), names=listed)] if names else []
-    first, *rest = traces
-    return [replace(first, notes=(*notes, *first.notes)), *rest]
+    return with_notes(traces, notes)

@@ -1,0 +1,130 @@
+"""Files in a store that a URI names, through pyarrow.fs: the only network there is.
+
+Nothing here is loaded before such a URI is given.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import PurePosixPath
+from typing import IO, Any, Final, TypeVar, cast
+from urllib.parse import urlsplit
+
+from traceflops.errors import InputError
+from traceflops.parsers.io.inputs import reason
+
+T = TypeVar("T")
+SCHEMES: Final = ("s3://", "gs://", "hdfs://")
+_PATIENCE_S: Final = 10
+_RETRIES: Final = f"?retry_limit_seconds={_PATIENCE_S}"
+"""Of the client of Google, which tries for 15 minutes else."""
+_ENDPOINTS: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+_REGIONS: Final = ("AWS_REGION", "AWS_DEFAULT_REGION")
+
+
+def is_remote(path: str) -> bool:
+    """Return whether a path is the URI of a file or folder in a store."""
+    return path.startswith(SCHEMES)
+
+
+def files_at(uri: str) -> Iterator[str]:
+    """Yield the URI of a file, those of all files in a folder, or those that match one with *.
+
+    Raises InputError where there is no such file, or the store cannot be asked.
+    """
+    uri = uri.rstrip("/")
+    store, path = _place(uri)
+    folder = path.partition("*")[0].rpartition("/")[0] if "*" in path else path
+    found = _tried(uri, lambda: store.get_file_info(folder or "/"))
+    if found.type.name == "File":
+        yield uri
+        return
+    if found.type.name == "NotFound":
+        raise _missing(uri)
+    files = _tried(uri, lambda: store.get_file_info(_selector(folder or "/")))
+    start = uri[: len(uri) - len(path) + len(folder)]
+    for name in sorted(file.path for file in files if file.is_file):
+        hidden = any(part.startswith(".") for part in PurePosixPath(name[len(folder) :]).parts)
+        if not hidden and ("*" not in path or PurePosixPath("/", name).match(f"/{path}")):
+            yield start + name[len(folder) :]
+
+
+def opened(uri: str) -> IO[bytes]:
+    """Return an open file of a store, in which can be sought. Raises InputError where it cannot."""
+    store, path = _place(uri)
+    return cast(IO[bytes], _tried(uri, lambda: store.open_input_file(path)))
+
+
+def size_of(uri: str) -> int:
+    """Return the bytes of a file of a store."""
+    store, path = _place(uri)
+    size = _tried(uri, lambda: store.get_file_info(path)).size
+    if size is None:
+        raise _missing(uri)
+    return cast(int, size)
+
+
+def _place(uri: str) -> tuple[Any, str]:
+    """Return the store of a URI and the path in it, which the URI ends with."""
+    scheme, _, rest = uri.partition("://")
+    authority, _, path = rest.partition("/")
+    if ":" in authority.rpartition("@")[0] or not authority:
+        raise InputError(
+            f"a URI with a password, or without a name: {scheme}://…/{path}",
+            "set credentials in the environment, as AWS_ACCESS_KEY_ID",
+        )
+    store, root = _tried(uri, lambda: _store(f"{scheme}://{authority}/"))
+    return store, f"{root}/{path}" if path else root
+
+
+@cache
+def _store(start: str) -> tuple[Any, str]:
+    """Return the store of URIs that begin so, and the path of its root."""
+    from pyarrow import fs
+
+    if not start.startswith("s3://"):
+        store, root = fs.FileSystem.from_uri(start + (_RETRIES if start[0] == "g" else ""))
+        return store, root.rstrip("/")
+    bucket = start[len("s3://") : -1]
+    endpoint = next(filter(None, map(os.environ.get, _ENDPOINTS)), "")
+    is_known = endpoint or any(map(os.environ.get, _REGIONS))
+    store = fs.S3FileSystem(
+        connect_timeout=_PATIENCE_S,
+        request_timeout=_PATIENCE_S,
+        region=None if is_known else fs.resolve_s3_region(bucket),
+        scheme=urlsplit(endpoint).scheme or None,
+        endpoint_override=urlsplit(endpoint).netloc or None,
+    )
+    return store, bucket
+
+
+def _selector(folder: str) -> Any:
+    from pyarrow.fs import FileSelector
+
+    return FileSelector(folder, recursive=True)
+
+
+def _missing(uri: str) -> InputError:
+    return InputError(f"no such file: {uri}", "check the path, and that it may be listed")
+
+
+def _tried(uri: str, action: Callable[[], T]) -> T:
+    """Return what a store gives. Raises InputError where it gives nothing."""
+    import pyarrow as pa
+
+    try:
+        return action()
+    except FileNotFoundError:
+        raise _missing(uri) from None
+    except (ImportError, NotImplementedError) as error:
+        raise InputError(
+            f"cannot read: {uri} (pyarrow was built without it: {reason(error)})",
+            "install pyarrow from PyPI or conda-forge",
+        ) from None
+    except (OSError, pa.ArrowException) as error:
+        raise InputError(
+            f"cannot read: {uri} ({reason(error)})",
+            "check name, network and credentials (AWS_ENDPOINT_URL for a store of your own)",
+        ) from None

@@ -1,0 +1,281 @@
+"""`python -m tests.replay.scoreboard`: measures the replay and writes the table of docs/replay.md.
+
+Takes the public recordings of TRACEFLOPS_SHARED and runs of the simulator.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from sample_traces.config import RunConfig
+from tests.conftest import ROOT
+from tests.replay.test_what_if import analysis_of, used_ns
+from traceflops import Analysis, TraceflopsError, analyze, read, what_if
+from traceflops.replay import Replay
+from traceflops.replay.critical_path import WORK, Edge, lengths, path
+from traceflops.replay.edits import parse_edit
+from traceflops.replay.recorded_graph import HANDOVER, HOST, RecordedGraph, World
+
+PAGE: Final = ROOT / "docs" / "replay.md"
+_TABLE: Final = re.compile(r"(?s)(<!-- scoreboard -->\n).*?(<!-- end of scoreboard -->)")
+_RUNS: Final = 60
+_NODES: Final = 1_000_000
+_LOADER: Final = "enumerate(DataLoader)"
+_SUFFIXES: Final = (".json.gz", ".sqlite", ".db")
+Row = tuple[str, str, str]
+
+
+def main() -> None:
+    """Write the table."""
+    shared = Path(os.environ["TRACEFLOPS_SHARED"]) / "traces"
+    rows = [*_medians(shared), *_pair(shared), *_planted(), _speed()]
+    lines = ["| measure | goal | measured |", "|---|---|---|"]
+    lines += [f"| {' | '.join(row)} |" for row in rows]
+    table = re.sub(r"(\d)%", r"\1 %", "\n".join(lines))
+    text = PAGE.read_text(encoding="utf-8")
+    PAGE.write_text(_TABLE.sub(rf"\g<1>\n{table}\n\n\g<2>", text), encoding="utf-8")
+
+
+def with_medians(graph: RecordedGraph) -> World:
+    """Return a world in which each lag and delay is the median of its kind.
+
+    What nothing explains has no kind: it stays as late after the rest as it was.
+    """
+    world = graph.as_recorded()
+    decisive = graph.decisive(world, graph.nodes.time_ns)
+    kind = np.where(graph.is_unexplained, -1, np.append(graph.edges.kind, -1)[decisive])
+    lag, delay = world.lag_ns.copy(), world.delay_ns.copy()
+    for one in set(np.unique(kind).tolist()) - {-1, HOST, HANDOVER}:
+        mine = np.flatnonzero(kind == one)
+        usual = int(np.median(world.lag_ns[decisive[mine]] + delay[mine]))
+        lag[graph.edges.kind == one], delay[mine] = usual, 0
+    return replace(world, lag_ns=lag, delay_ns=delay)
+
+
+@dataclass(frozen=True, slots=True)
+class _Error:
+    name: str
+    span: float
+    start_ms: float
+    unexplained: float
+
+
+def _medians(shared: Path) -> Iterator[Row]:
+    files = [one for one in sorted(shared.rglob("*")) if one.name.endswith(_SUFFIXES)]
+    found, refused = [], []
+    for file in files:
+        try:
+            analysis = analyze(read([str(file)]))
+            assert analysis.prepared is not None
+            replay = Replay(analysis.prepared, analysis.ranks, None, None)
+            replay.what_if(["kernel:./1"])
+            found.append(_error(file.name, replay))
+        except (TraceflopsError, AssertionError):
+            refused.append(file.name.split(".")[0])
+    span = np.array([one.span for one in found])
+    worst = max(found, key=lambda one: one.span)
+    late = [one.name.split(".")[0] for one in found if one.start_ms > 1]
+    yield (
+        "replay with median delays, error of the selected windows",
+        "median <= 0.1 %, p90 <= 1 %, each <= 3 %",
+        f"median {np.median(span):.2%}, p90 {np.quantile(span, 0.9):.2%}, worst {worst.span:.2%} "
+        f"({worst.name.split('.')[0]}); {len(found)} recordings, of whose time at least "
+        f"{1 - max(one.unexplained for one in found):.0%} is explained",
+    )
+    yield (
+        "the same, error of starts (p95)",
+        "<= 1 ms",
+        f"missed by {len(late)} of {len(found)}: {', '.join(late) or 'none'}",
+    )
+    yield "refused recordings", "named", ", ".join(refused)
+
+
+def _error(name: str, replay: Replay) -> _Error:
+    """Return the error of the chosen windows, and of what starts in them."""
+    graph, nodes = replay.graph, replay.graph.nodes
+    world = with_medians(graph)
+    times, off = graph.times(world), []
+    for edges in replay.spans:
+        (low, high), (new, end) = (
+            [edge.at(graph, some, ends)[0] for edge in edges]
+            for some, ends in ((graph.as_recorded(), nodes.time_ns), (world, times))
+        )
+        begun = nodes.time_ns - nodes.dur_ns
+        mine = (nodes.device == edges[0].device) & (begun >= low) & (begun < high)
+        late = (times - world.dur_ns - new)[mine] - (begun - low)[mine]
+        off.append((end - new, high - low, np.abs(late)))
+    took, recorded = (sum(one[at] for one in off) for at in (0, 1))
+    late = np.quantile(np.concatenate([one[2] for one in off]), 0.95)
+    unexplained = replay.unexplained_ns / replay.before_ns
+    return _Error(name, abs(took / recorded - 1), float(late) / 1e6, unexplained)
+
+
+def _pair(shared: Path) -> Iterator[Row]:
+    """Yield how well each of two recordings predicts the other, which loads otherwise."""
+    names = ("nw0", "nw4")
+    both = {name: _load(shared, f"pytorch/v100_kineto_resnet50_{name}.json.gz") for name in names}
+    errors, plain = [], []
+    for one, other in (names, names[::-1]):
+        recorded, wanted = both[one], both[other]
+        measured = wanted.steps.typical_ns
+        assert measured is not None
+        before = _median_ns(recorded, "data_input/1")
+        predicted = _median_ns(recorded, f"data_input={_loads_ns(wanted)}ns")
+        errors.append(predicted / measured - 1)
+        moved = _loads_ns(wanted) - _loads_ns(recorded)
+        plain.append((before + moved) / measured - 1)
+    yield (
+        "cross-configuration pair ResNet-50, 0 and 4 loader workers, both ways",
+        "mean <= 4 %, each <= 7 %, at most half of subtracting",
+        f"{', '.join(f'{one:+.1%}' for one in errors)}; "
+        f"subtracting {', '.join(f'{one:+.1%}' for one in plain)}",
+    )
+
+
+def _median_ns(analysis: Analysis, edit: str) -> float:
+    """Return the median of the chosen windows in a replay, as reports give the step time."""
+    assert analysis.prepared is not None
+    replay = Replay(analysis.prepared, analysis.ranks, None, None)
+    one = replay.replayed(replay.ways[0], [parse_edit(edit)])
+    return float(np.median(one.windows_ns))
+
+
+def _load(shared: Path, name: str) -> Analysis:
+    return analyze(read([str(shared / name)]))
+
+
+def _loads_ns(analysis: Analysis) -> int:
+    """Return the mean time of the loader in the used steps."""
+    assert analysis.prepared is not None
+    ops = analysis.prepared.trace.ops.to_pylist()
+    took = [one["dur_ns"] for one in ops if str(one["name"]).startswith(_LOADER)]
+    return int(np.mean(took[: analysis.windows_used]))
+
+
+def _planted() -> Iterator[Row]:
+    draw = random.Random(19)
+    close = inside = wide = violations = asked = 0
+    widths = []
+    for _ in range(_RUNS):
+        config, change, edit = _drawn(draw)
+        analysis = analysis_of(config)
+        truth = used_ns(analysis_of(replace(config, **change)))
+        outcome = what_if(analysis, edit).together
+        slack = truth // 1000
+        point = outcome.after_ns
+        close += point is not None and abs(point - truth) <= slack
+        inside += outcome.least_ns - slack <= truth <= outcome.most_ns + slack
+        wide += point is None
+        widths.append((outcome.most_ns - outcome.least_ns) / outcome.before_ns)
+        violations += not _is_convex(analysis)
+        asked += 1
+    yield (
+        "planted faults in the simulator, against the simulated repair",
+        "<= 0.1 % of the step; the interval holds the truth in >= 95 %",
+        f"within 0.1 %: {close} of {asked}; interval: {inside} of {asked}, median width "
+        f"{np.median(widths):.2%}; no single value: {wide}",
+    )
+    yield "convexity: half a class gains between its shares of both paths", "0", f"{violations}"
+
+
+def _drawn(draw: random.Random) -> tuple[RunConfig, dict[str, Any], str]:
+    """Return a run, what is repaired in it, and the edit that asks for that."""
+    latency = draw.choice([4_000, 9_000])
+    settings: dict[str, Any] = {
+        "seed": draw.randrange(10**6),
+        "ranks": draw.choice([1, 1, 2, 3]),
+        "steps": 4,
+        "layers": draw.randint(1, 2),
+        "hidden": draw.choice([64, 256, 1024]),
+        "heads": 4,
+        "vocab": draw.choice([100, 4096]),
+        "host_op_ns": draw.choice([1_000, 6_001, 20_000]),
+        "launch_latency_ns": latency,
+        "data_stall_steps": (1, 2),
+        "data_stall_ns": draw.choice([300_000, 2_000_000]),
+    }
+    toggles = ("copy_stream", "sync_each_step", "lead_in", "cuda_graph", "zero_length_kernels")
+    settings |= {name: draw.random() < 0.35 for name in toggles}
+    repairs: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+        ({}, {"data_stall_ns": 1}, "data_input=601ns"),  # what its annotation takes
+        ({}, {"data_stall_ns": settings["data_stall_ns"] // 2}, "data_input/2"),
+        ({}, {"launch_latency_ns": latency // 2}, f"launch_latency={latency // 2}ns"),
+    ]
+    slow = {"straggler_rank": 0, "straggler_percent": 200}
+    if settings["ranks"] == 1:
+        repairs.append((slow, {"straggler_percent": 100}, "kernel:^(?!Mem)/2"))
+    if settings["ranks"] == 3:
+        repairs.append((slow, {"straggler_percent": 100}, "rank 0=median"))
+    more, change, edit = draw.choice(repairs)
+    return RunConfig(**(settings | more)), change, edit
+
+
+def _is_convex(analysis: Analysis) -> bool:
+    """Return whether half a class gains between half its time on the new and on the old path."""
+    assert analysis.prepared is not None
+    replay = Replay(analysis.prepared, analysis.ranks, None, None)
+    low, gain, high, rounding = halved(replay, "kernel:gemm|nvjet|Cijk/2")
+    return low - rounding <= gain <= high + rounding
+
+
+def halved(replay: Replay, edit: str) -> tuple[int, int, float, int]:
+    """Return bounds of what half a class gains at the end of the recording, the lower first.
+
+    The gain is between them, and last by how much rounding may move it.
+    """
+    one = replay.replayed(replay.ways[0], [parse_edit(edit)])
+    graph, base, world = one.way.graph, one.way.base, one.changed.world
+    mine, times = base.dur_ns != world.dur_ns, graph.nodes.time_ns
+    device = int(graph.nodes.device[np.argmax(np.where(graph.nodes.row >= 0, times, 0))])
+    whole = ((Edge(device, np.array([0]), 10**15), Edge(device, np.empty(0, np.int64), 0)),)
+
+    def on_path(some: World, ends: Any) -> int:
+        pieces = path(graph, whole, some, ends)
+        return int(pieces.ns[(pieces.kind == WORK) & mine[pieces.node]].sum())
+
+    (before,), (after,) = (
+        lengths(graph, whole, some, ends) for some, ends in ((base, times), (world, one.time_ns))
+    )
+    gain = before - after
+    return on_path(world, one.time_ns), gain, on_path(base, times) / 2, int(mine.sum())
+
+
+def _speed() -> Row:
+    """Return how long one question takes of a million nodes: the graph of a run, repeated."""
+    graph = _repeated(analysis_of(RunConfig(seed=3, steps=4, layers=2)))
+    world = graph.as_recorded()
+    graph.times(world)
+    begun = time.perf_counter()
+    graph.times(world)
+    took = time.perf_counter() - begun
+    count = len(graph.nodes.time_ns)
+    return f"one question of {count / 1e6:.1f} million nodes", "<= 1 s", f"{took:.1f} s"
+
+
+def _repeated(analysis: Analysis) -> RecordedGraph:
+    assert analysis.prepared is not None
+    graph = Replay(analysis.prepared, analysis.ranks, None, None).graph
+    count = len(graph.nodes.time_ns)
+    times = _NODES // count + 1
+    shift = np.repeat(np.arange(times) * count, len(graph.edges.source))
+
+    def of(table: Any, names: Sequence[str]) -> dict[str, Any]:
+        return {name: np.tile(getattr(table, name), times) for name in names}
+
+    edges = of(graph.edges, ("source", "target", "lag_ns", "kind", "inferred"))
+    nodes = replace(graph.nodes, **of(graph.nodes, tuple(type(graph.nodes).__dataclass_fields__)))
+    moved = {name: edges[name] + shift for name in ("source", "target")}
+    return replace(graph, nodes=nodes, edges=replace(graph.edges, **edges | moved))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,338 @@
+"""What replays predict: the recording itself, what is simulated with the change, a real pair."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import traceflops
+from sample_traces.config import RunConfig, on_mi300x
+from sample_traces.emit_pytorch import write_pytorch
+from sample_traces.kineto_options import KinetoOptions
+from sample_traces.nsight.formats import WRITERS as NSIGHT
+from sample_traces.nsight.options import NsightOptions
+from sample_traces.rocprof.formats import WRITERS as ROCPROF
+from sample_traces.rocprof.options import RocprofOptions
+from sample_traces.simulate import simulate
+from tests.build import launched, trace_of
+from tests.conftest import examples, shared_file
+from tests.samples.strategies import run_configs
+from traceflops import Analysis, UsageError, analyze, read, what_if
+from traceflops.analysis.preparation import prepare
+from traceflops.ranks import rank_report
+from traceflops.replay import Replay
+from traceflops.replay.critical_path import WORK, Edge, lengths, path
+from traceflops.replay.edits import parse_edit
+from traceflops.replay.recorded_edges import recorded_graph
+from traceflops.replay.recorded_graph import RecordedGraph, World
+from traceflops.table import numbers
+from traceflops.windows import Selection, parse_steps
+
+SMALL: Mapping[str, Any] = {"seed": 3, "steps": 4, "layers": 1, "vocab": 4096}
+STALL = {"data_stall_steps": (1, 2), "data_stall_ns": 3_000_000}
+NONE = {"data_stall_ns": 1}
+"""Config of a recording, what is otherwise in the truth, and the edit that asks for it."""
+CASES: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any], str]] = {
+    "loader": (STALL, NONE, "data_input=0"),
+    "loader, read": ({**STALL, "sync_each_step": True}, NONE, "data_input=0"),
+    "loader, slow host": (
+        {**STALL, "sync_each_step": True, "host_op_ns": 20_000},
+        NONE,
+        "data_input=0",
+    ),
+    "loader, copies": ({**STALL, "copy_stream": True}, NONE, "data_input=0"),
+    "half a loader": (STALL, {"data_stall_ns": 1_500_000}, "data_input/2"),
+    "loader of ranks": ({**STALL, "ranks": 2, "sync_each_step": True}, NONE, "data_input=0"),
+    "products": (
+        {"gemm_percent": 31, "sync_each_step": True},
+        {"gemm_percent": 62},
+        "kernel:compute/gemm/2",
+    ),
+    "launches": (
+        {"launch_latency_ns": 40_000, "sync_each_step": True, "host_op_ns": 20_000},
+        {"launch_latency_ns": 4_000},
+        "launch_latency=4us",
+    ),
+    "slow rank": (
+        {"ranks": 3, "straggler_rank": 1, "straggler_percent": 130, "sync_each_step": True},
+        {"straggler_percent": 100},
+        "rank 1=median",
+    ),
+}
+
+
+def analysis_of(config: RunConfig, *, cuda_sync: bool = False) -> Analysis:
+    """Return the analysis of a simulated run."""
+    with TemporaryDirectory() as folder:
+        options = KinetoOptions(cuda_sync=cuda_sync)
+        write_pytorch(simulate(config), Path(folder), options, "rank{rank}")
+        return analyze(read([folder]), Selection(steps=parse_steps("1:2")))
+
+
+def graph_of(config: RunConfig) -> tuple[RecordedGraph, np.ndarray]:
+    """Return the graph of a run, and when its activities ended by their table."""
+    with TemporaryDirectory() as folder:
+        write_pytorch(simulate(config), Path(folder), KinetoOptions(), "rank{rank}")
+        prepared = prepare(read([folder]), Selection())
+    table = prepared.trace.activities
+    graph = recorded_graph(prepared, rank_report(prepared))
+    return graph, numbers(table["start_ns"]) + numbers(table["dur_ns"])
+
+
+def used_ns(analysis: Analysis) -> int:
+    return sum(one.dur_ns for device in analysis.devices for one in device.windows if one.used)
+
+
+@cache
+def loading() -> Analysis:
+    """Return a job of two ranks that waits for its loader."""
+    config = {**SMALL, **STALL, "ranks": 2, "sync_each_step": True}
+    return analysis_of(RunConfig(**config))
+
+
+@settings(max_examples=examples(30))
+@given(run_configs(steps=2))
+def test_a_replay_without_a_change_is_the_recording(config: RunConfig) -> None:
+    graph, ends = graph_of(config)
+    row = graph.nodes.row
+    for one in (graph, graph.recorded_only):
+        for pinned in (False, True):
+            times = one.times(one.as_recorded(pinned=pinned))
+            of_work = times[row >= 0]
+            offset = of_work - ends[row[row >= 0]]
+            assert len(np.unique(offset[np.argsort(row[row >= 0])])) <= config.ranks
+            assert np.array_equal(times, graph.nodes.time_ns)
+
+
+@settings(max_examples=examples(30))
+@given(run_configs(ranks=2, steps=1), st.data())
+def test_less_work_and_shorter_lags_end_nothing_later(
+    config: RunConfig, data: st.DataObject
+) -> None:
+    graph, _ = graph_of(config)
+    random = np.random.default_rng(data.draw(st.integers(0, 10**6)))
+    for pinned in (False, True):
+        world = graph.as_recorded(pinned=pinned)
+        less = world.dur_ns - (world.dur_ns * random.random(len(world.dur_ns))).astype(np.int64)
+        lag = world.lag_ns - random.integers(0, 5_000, len(world.lag_ns))
+        shorter = replace(world, dur_ns=less, lag_ns=lag)
+        assert (graph.times(shorter) <= graph.nodes.time_ns).all()
+
+
+@pytest.mark.parametrize(
+    "edit", ["kernel:gemm|nvjet|sm90/2", "kernel:elementwise|norm/2", "communication/2"]
+)
+def test_half_the_work_gains_between_its_shares_of_the_new_and_the_old_path(edit: str) -> None:
+    config = {**SMALL, "ranks": 2, "host_op_ns": 1_000}
+    analysis = analysis_of(RunConfig(**config))
+    assert analysis.prepared is not None
+    replay = Replay(analysis.prepared, analysis.ranks, None, None)
+    one = replay.replayed(replay.ways[0], [parse_edit(edit)])
+    graph, base, world = one.way.graph, one.way.base, one.changed.world
+    mine, times = base.dur_ns != world.dur_ns, graph.nodes.time_ns
+    device = int(graph.nodes.device[np.argmax(np.where(graph.nodes.row >= 0, times, 0))])
+    whole = ((Edge(device, np.array([0]), 10**15), Edge(device, np.empty(0, np.int64), 0)),)
+
+    def on_path(some: World, ends: Any) -> int:
+        pieces = path(graph, whole, some, ends)
+        return int(pieces.ns[(pieces.kind == WORK) & mine[pieces.node]].sum())
+
+    (before,), (after,) = (
+        lengths(graph, whole, some, ends) for some, ends in ((base, times), (world, one.time_ns))
+    )
+    rounding = int(mine.sum())
+    assert before - after <= on_path(base, times) / 2 + rounding
+    assert before - after >= on_path(world, one.time_ns) - rounding
+
+
+@pytest.mark.parametrize("cuda_sync", [False, True])
+@pytest.mark.parametrize("name", CASES)
+def test_what_is_predicted_is_what_is_simulated(name: str, cuda_sync: bool) -> None:
+    recorded, change, edit = CASES[name]
+    config = RunConfig(**{**SMALL, **recorded})
+    analysis = analysis_of(config, cuda_sync=cuda_sync)
+    truth = analysis_of(replace(config, **change), cuda_sync=cuda_sync)
+    outcome = what_if(analysis, edit).together
+    assert outcome.before_ns == used_ns(analysis)
+    assert outcome.windows == truth.windows_used
+    assert outcome.after_ns == pytest.approx(used_ns(truth), rel=1e-3)
+    assert abs(used_ns(truth) - outcome.before_ns) > 5e-3 * outcome.before_ns  # there is a change
+    assert not outcome.doubts
+
+
+WRITERS: Mapping[str, tuple[Callable[..., object], Any, Callable[..., RunConfig]]] = {
+    "nsys 2026": (NSIGHT["nsys 2026"], NsightOptions(markers="all"), RunConfig),
+    "v2 csv": (ROCPROF["v2 csv"], RocprofOptions(markers="all"), on_mi300x),
+    "v3 json": (ROCPROF["v3 json"], RocprofOptions(markers="all"), on_mi300x),
+    "v1 csv": (ROCPROF["v1 csv"], RocprofOptions(), on_mi300x),
+}
+
+
+def as_written(name: str, **settings: Any) -> Analysis:
+    """Return the analysis of a run in another format."""
+    write, options, config = WRITERS[name]
+    with TemporaryDirectory() as folder:
+        write(simulate(config(**{**SMALL, **STALL, **settings})), Path(folder), options)
+        steps = parse_steps("1:2") if settings else None
+        return analyze(read([folder]), Selection(steps=steps))
+
+
+@pytest.mark.parametrize("name", ["nsys 2026", "v2 csv", "v3 json"])
+def test_other_formats_tell_enough(name: str) -> None:
+    settings: dict[str, Any] = {"copy_stream": True, "sync_each_step": True}
+    outcome = what_if(as_written(name, **settings), "data_input=601ns").together
+    truth = as_written(name, **settings, data_stall_ns=1)  # 600 ns are its range's own
+    assert outcome.windows == truth.windows_used
+    assert outcome.after_ns == pytest.approx(used_ns(truth), rel=1e-3)
+
+
+def test_moments_of_launches_are_too_little() -> None:
+    with pytest.raises(UsageError, match="only their moments"):
+        what_if(as_written("v1 csv"), "kernel:./2")
+
+
+def test_the_parts_of_a_path_add_up() -> None:
+    answer = what_if(loading(), "data_input=0", "kernel:gemm|nvjet/2", "sync=0")
+    assert sum(part.ns for part in answer.critical) == answer.together.before_ns
+    for one in (*answer.alone, answer.together):
+        assert sum(part.ns for part in one.critical) == one.after_ns
+        assert all(part.ns > 0 for part in one.critical)
+    assert sum(answer.ranks.values()) == answer.together.before_ns
+    assert answer.critical[0].component == "data_input"
+    assert "data_input" not in {part.component for part in answer.together.critical}
+
+
+def test_the_path_goes_through_the_slow_rank() -> None:
+    slow = {"ranks": 3, "straggler_rank": 1, "straggler_percent": 150, "sync_each_step": True}
+    answer = what_if(analysis_of(RunConfig(**{**SMALL, **slow})))
+    (rank, ns), *_ = answer.ranks.items()
+    assert rank == 1
+    assert ns > 0.6 * answer.together.before_ns
+    assert answer.together.after_ns == answer.together.before_ns  # nothing is changed
+
+
+def test_edits_together_gain_more_than_any_alone() -> None:
+    answer = what_if(loading(), "data_input=0", "communication=hidden")
+    assert answer.together.after_ns is not None
+    assert answer.together.after_ns < min(one.after_ns or 0 for one in answer.alone)
+    assert answer.together.edits == ("data_input=0", "communication=hidden")
+
+
+def test_mfu_grows_as_the_time_shrinks() -> None:
+    outcome = what_if(loading(), "data_input=0").together
+    assert outcome.mfu is not None and outcome.after_ns is not None
+    expected = outcome.mfu * outcome.before_ns / outcome.after_ns
+    assert outcome.mfu_at(outcome.after_ns) == pytest.approx(expected)
+
+
+def test_a_trace_worked_out_by_hand() -> None:
+    """Two kernels in a queue, then one that the host launches late."""
+    works = (
+        ("a", 0, 5_000, 100_000),
+        ("b", 10_000, 106_000, 50_000),
+        ("c", 400_000, 405_000, 20_000),
+    )
+    analysis = analyze(trace_of(**launched(*works)))
+    half = what_if(analysis, "kernel:a|b/2").together
+    assert (half.before_ns, half.after_ns) == (420_000, 420_000)  # the host decides
+    shorter = what_if(analysis, "kernel:c/2").together
+    assert (shorter.before_ns, shorter.after_ns) == (420_000, 410_000)
+    longer = what_if(analysis, "kernel:a*5").together
+    assert longer.after_ns == 500_000 + 1_000 + 50_000 + 1_000 + 20_000  # 1 us apart, as b was
+
+
+def test_a_recomputation_that_is_off_takes_neither_kernels_nor_operators() -> None:
+    """A backward pass forms its input again for 40 us, which keeps its thread for 30 us."""
+    node = "autograd::engine::evaluate_function: CheckpointFunctionBackward"
+    works = launched(("again", 20_000, 25_000, 40_000), ("gradient", 50_000, 66_000, 100_000))
+    ops = [
+        {"name": node, "start_ns": 10_000, "dur_ns": 60_000},
+        {"name": node.split()[-1], "start_ns": 11_000, "dur_ns": 58_000},
+        {"name": "aten::linear", "start_ns": 15_000, "dur_ns": 30_000, "sequence": 7},
+    ]
+    works["calls"].insert(0, {"start_ns": 0, "correlation": 9})
+    works["activities"].insert(0, {"name": "x", "start_ns": 5_000, "correlation": 9})
+    outcome = what_if(analyze(trace_of(**works, ops=ops)), "recompute=off").together
+    assert outcome.before_ns == 166_000 - 5_000
+    # The second launch comes 30 us earlier and takes 5 us, as the first two did.
+    assert outcome.after_ns == 20_000 + 5_000 + 100_000 - 5_000
+
+
+def test_a_real_pair_with_and_without_loader_workers() -> None:
+    slow, fast = (
+        analyze(read([str(shared_file(f"traces/pytorch/v100_kineto_resnet50_{name}.json.gz"))]))
+        for name in ("nw0", "nw4")
+    )
+    outcome = what_if(slow, "data_input=838us").together  # their mean with four workers
+    after, measured = outcome.step_ns(outcome.after_ns), fast.steps.typical_ns
+    before = outcome.step_ns(outcome.before_ns)
+    assert after is not None and measured is not None and before is not None
+    error = abs(after - measured)
+    subtracted = before - 69_297_600 + 838_000  # less what the loader took
+    assert error <= 0.075 * measured
+    assert error <= abs(subtracted - measured) / 2
+
+
+@pytest.mark.parametrize(
+    ("edit", "reason"),
+    [
+        ("nonsense", "no edit"),
+        ("kernel:gemm/x", "no number"),
+        ("kernel:gemm/0", "no number"),
+        ("kernel:(/2", "no regular expression"),
+        ("kernel:nowhere/2", "no kernel or copy"),
+        ("host:nowhere=0", "no call, operator"),
+        ("sync=5us", "can only go"),
+        ("speed=0", "nothing is called 'speed'"),
+        ("recompute=off", "no work of a recomputation"),
+        ("rank 7=median", "is missing"),
+        ("data_input=soon", "not a time"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused(edit: str, reason: str) -> None:
+    with pytest.raises(UsageError, match=reason):
+        what_if(loading(), edit)
+
+
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [
+        ("pytorch/hta_rank_non_gpu.json.gz", "no work of a GPU"),
+        ("pytorch/hta_sampled_rank0.json.gz", "follows from nothing recorded"),
+        ("rocprof/v3_json_mi350x_ddp_train.json.gz", "no recorded launch"),
+    ],
+)
+def test_recordings_without_the_facts_are_refused(path: str, reason: str) -> None:
+    analysis = analyze(read([str(shared_file(f"traces/{path}"))]))
+    with pytest.raises(UsageError, match=reason):
+        what_if(analysis, "kernel:./2")
+
+
+def test_ranks_that_are_not_recorded_leave_a_range() -> None:
+    path = shared_file("traces/pytorch/mi300x_resnet18_ddp_train.json.gz")
+    outcome = what_if(analyze(read([str(path)])), "kernel:batch_norm/2").together
+    assert outcome.after_ns is None
+    assert outcome.least_ns < outcome.most_ns
+    assert any("other ranks" in doubt for doubt in outcome.doubts)
+
+
+def test_ranks_that_are_left_out_leave_a_range_too() -> None:
+    config = {**SMALL, **STALL, "ranks": 3}
+    with TemporaryDirectory() as folder:
+        paths = list(write_pytorch(simulate(RunConfig(**config)), Path(folder), stem="r{rank}"))
+        analysis = analyze(read([str(path) for path in paths[:2]]))
+    outcome = what_if(analysis, "data_input=0").together
+    assert outcome.after_ns is None
+    assert outcome.least_ns < outcome.before_ns
+    assert any("other ranks" in doubt for doubt in outcome.doubts)
+
+
+def test_the_name_is_offered() -> None:
+    assert traceflops.what_if is what_if

@@ -1,0 +1,257 @@
+"""The summary of a rank, small enough to be sent: all of a report but what needs single events.
+
+A summary is an Arrow file of one value: the fields of `RankSummary` as MessagePack. It is decoded
+by their types, so that a file can name no code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from fractions import Fraction
+from operator import attrgetter
+from types import MappingProxyType
+from typing import Any, Final, TypeVar
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from traceflops.analysis.notes import OF_DEVICES
+from traceflops.analysis.result import Analysis
+from traceflops.attribution import (
+    Culprit,
+    HostOperator,
+    IdleCulprits,
+    Launches,
+    Synchronisation,
+    kernel_totals,
+    memory_times,
+)
+from traceflops.devices import MissingInput
+from traceflops.errors import InputError
+from traceflops.flops import DeviceBudget, Measured
+from traceflops.mfu import (
+    Cell,
+    ComputeTime,
+    DevicePeaks,
+    KernelRow,
+    OpRow,
+    Outside,
+    RoofTimes,
+    device_budgets,
+    why_no_figure,
+)
+from traceflops.ranks import (
+    Collective,
+    CommRecords,
+    KernelSums,
+    PreparedWork,
+    records_of,
+)
+from traceflops.table import Note, Source, Trace
+from traceflops.windows import DeviceReport, LaunchRecords, StepChoice
+
+_SCHEMA: Final = {b"traceflops": b"summary/1"}
+_FILE: Final = {"summary": pa.large_binary(), "failed": pa.string()}
+_ARROW: Final = b"ARROW1"
+_GAPS: Final = 3
+"""So many gaps of a device are kept, and so many rows of the tables below."""
+_ROWS: Final = 1_000
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class RankSummary:
+    """The figures of one recording in its chosen windows; fields are those of `Analysis`.
+
+    `processes` and `devices` are tables of the trace. `idle_of` are the culprits by device, `work`
+    the kernels by device, of the steps in which ranks are compared; `moved` the time of memory
+    work.
+    """
+
+    source: Source
+    processes: pa.Table
+    devices: pa.Table
+    clocks: tuple[str, ...]
+    notes: tuple[Note, ...]
+    choice: StepChoice
+    launch_records: LaunchRecords
+    reports: tuple[DeviceReport, ...]
+    kernels: pa.Table
+    moved: dict[str, int]
+    idle: IdleCulprits
+    idle_of: tuple[tuple[Culprit, ...], ...]
+    records: CommRecords
+    work: KernelSums
+    peaks: tuple[DevicePeaks, ...]
+    budgets: tuple[DeviceBudget, ...]
+    lacks: tuple[MissingInput, ...]
+    cells: tuple[Cell, ...]
+    times: tuple[ComputeTime, ...]
+    open_lines: dict[str, int]
+    outside: Outside
+    kernel_rows: tuple[KernelRow, ...]
+    op_rows: tuple[OpRow, ...]
+    roofs: RoofTimes
+    collectives: tuple[Collective, ...]
+    launches: Launches | None
+    host_operators: tuple[HostOperator, ...]
+    synchronisations: tuple[Synchronisation, ...]
+
+    @property
+    def trace(self) -> Trace:
+        """Return a trace of the same processes and devices, without events."""
+        tables = {"processes": self.processes, "devices": self.devices}
+        return Trace(self.source, tables, self.notes, clocks=self.clocks)
+
+
+def summary_of(analysis: Analysis) -> RankSummary:
+    """Return the summary of an analysis, which has kept what it was prepared from."""
+    prepared, measured = analysis.prepared, analysis.measured
+    assert prepared is not None
+    trace, linked, done = prepared.trace, prepared.linked, measured.executed
+    tuple(prepared.accounts)
+    records, work = records_of(prepared), PreparedWork(prepared)
+    steps = work.usual_steps()
+    by_time = attrgetter("measured.time_ns")
+    is_unknown = any(why_no_figure(prepared, done, measured.devices))
+    return RankSummary(
+        source=analysis.source,
+        processes=trace.processes,
+        devices=trace.devices,
+        clocks=trace.clocks,
+        notes=tuple(_notes(analysis)),
+        choice=analysis.steps,
+        launch_records=prepared.launch_records,
+        reports=tuple(_few_gaps(device) for device in analysis.devices),
+        kernels=kernel_totals(trace, linked.categorised, linked.whole, prepared.chosen),
+        moved=memory_times(trace, linked.categorised, prepared.chosen),
+        idle=analysis.idle,
+        idle_of=tuple(tuple(work.idle(device, steps)) for device in records.devices),
+        records=records.compact,
+        work=work.kernels(records.devices, steps).used,
+        peaks=measured.devices,
+        budgets=() if is_unknown else device_budgets(prepared, done, measured.rates),
+        lacks=measured.lacks,
+        cells=together(_of_windows(done.select()), *_OF_A_CELL),
+        times=together(_of_windows(t for t in done.times if t.used), *_OF_A_TIME),
+        open_lines=dict(done.open_lines),
+        outside=done.outside,
+        kernel_rows=tuple(sorted(measured.kernels, key=by_time, reverse=True)[:_ROWS]),
+        op_rows=tuple(sorted(measured.ops, key=by_time, reverse=True)[:_ROWS]),
+        roofs=measured.roofs,
+        collectives=analysis.collectives,
+        launches=analysis.launches,
+        host_operators=analysis.host_operators,
+        synchronisations=analysis.synchronisations,
+    )
+
+
+_OF_A_TIME: Final = ("device", "window", "used")
+_OF_A_CELL: Final = (*_OF_A_TIME, "component", "dtype", "line", "rule", "was")
+
+
+def _notes(analysis: Analysis) -> Iterator[Note]:
+    """Yield the notes but for those that are told again once all ranks are known."""
+    again = set(analysis.measured.notes) - set(analysis.measured.executed.notes)
+    for note in analysis.notes:
+        if note.code not in OF_DEVICES and note not in again:
+            yield note
+
+
+def _few_gaps(device: DeviceReport) -> DeviceReport:
+    longest = sorted(device.gaps, key=attrgetter("dur_ns"), reverse=True)
+    return replace(device, gaps=tuple(longest[:_GAPS]))
+
+
+def _of_windows(rows: Iterable[T]) -> Iterator[T]:
+    """Yield rows of windows as if they were of the first."""
+    return (replace(row, window=0) for row in rows)  # type: ignore[type-var]
+
+
+def together(rows: Iterable[T], *keys: str) -> tuple[T, ...]:
+    """Return rows with the same keys as one: numbers add up, all else is that of the first.
+
+    What one of them does not know is not known.
+    """
+    key = attrgetter(*keys)
+    found: dict[Any, T] = {}
+    for row in rows:
+        at = key(row)
+        found[at] = _plus(found[at], row, keys) if at in found else row
+    return tuple(found.values())
+
+
+def _plus(one: Any, other: Any, keys: Sequence[str]) -> Any:
+    sums: dict[str, Any] = {}
+    for field in fields(one):
+        mine, theirs = getattr(one, field.name), getattr(other, field.name)
+        if field.name in keys or isinstance(mine, bool):
+            continue
+        if mine is None or theirs is None:
+            sums[field.name] = None
+        elif isinstance(mine, int | Measured):
+            sums[field.name] = mine + theirs
+    return replace(one, **sums)
+
+
+def is_summary(head: bytes) -> bool:
+    """Return whether a file that begins so may be a summary."""
+    return head.startswith(_ARROW) and _SCHEMA[b"traceflops"] in head
+
+
+def encoded(summary: RankSummary | str) -> bytes:
+    """Return a summary, or the name of a file that could not be read, as the content of a file."""
+    failed = summary if isinstance(summary, str) else None
+    data = msgspec.msgpack.encode(summary, enc_hook=_plain) if failed is None else None
+    columns = {"summary": pa.array([data], pa.large_binary()), "failed": pa.array([failed])}
+    table = pa.table({name: column.cast(_FILE[name]) for name, column in columns.items()})
+    table = table.replace_schema_metadata(_SCHEMA)
+    sink = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(compression="zstd")
+    with pa.ipc.new_file(sink, table.schema, options=options) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue())
+
+
+def decoded(content: bytes, name: str) -> RankSummary | str:
+    """Return the summary in a file, or the name of a file that could not be read.
+
+    Raises InputError where it is none, or damaged.
+    """
+    try:
+        table = pa.ipc.open_file(pa.py_buffer(content)).read_all()
+        data = table["summary"][0].as_buffer()
+        if data is None:
+            return str(table["failed"][0])
+        return msgspec.msgpack.decode(data, type=RankSummary, dec_hook=_typed)
+    except (pa.ArrowInvalid, OSError, KeyError, IndexError, msgspec.MsgspecError, ValueError):
+        raise InputError(
+            f"damaged summary: {name}", "write it again with traceflops reduce"
+        ) from None
+
+
+def _plain(value: Any) -> object:
+    if isinstance(value, Fraction):
+        return value.as_integer_ratio()
+    if isinstance(value, MappingProxyType):
+        return dict(value)
+    if isinstance(value, np.ndarray):
+        shape = {"shape": msgspec.json.encode(value.shape)}
+        value = pa.table({"": pa.array(value.reshape(-1))}).replace_schema_metadata(shape)
+    assert isinstance(value, pa.Table), type(value)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, value.schema) as writer:
+        writer.write_table(value)
+    return bytes(sink.getvalue())
+
+
+def _typed(kind: Any, data: Any) -> Any:
+    if kind is Fraction:
+        return Fraction(*data)
+    table = pa.ipc.open_stream(data).read_all()
+    if kind is pa.Table:
+        return table
+    shape = msgspec.json.decode(table.schema.metadata[b"shape"])
+    return table.column(0).to_numpy().reshape(shape)

@@ -1,0 +1,262 @@
+"""Each file of a job as a summary, made here or on a cluster, and what they add up to."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, nullcontext
+from dataclasses import replace
+from functools import partial
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Any, Final
+
+from traceflops.cli.options import Asked, typed
+from traceflops.errors import InputError, UsageError
+
+if TYPE_CHECKING:
+    from traceflops.analysis import Analysis
+
+_USUAL_EXPANSION: Final = 10
+_PACKED: Final = (".gz", ".zst", ".zip")
+_LOCAL: Final = "local"
+_MANY: Final = 64
+_LARGE_BYTES: Final = 1 << 29
+"""So much text of so many files takes up to 1 GB when all of it is held."""
+_REDUCED: Final = (
+    "The files are many and large, so each was reduced to a summary when it was read. "
+    "With --ranks or --steps all are kept whole."
+)
+_NUMBER: Final = re.compile(r"\d+")
+_EXTRA: Final = "pip install 'traceflops[cluster]'"
+Files = tuple[str, ...]
+"""Files that are read together: one, or all of a format in which a run is a set of files."""
+_Work = Callable[[Files], bytes]
+
+
+def are_many(traces: list[str], asked: Asked) -> bool:
+    """Return whether traces are too many and large to be held at once, and no question needs it."""
+    if asked.reading.strict or asked.privacy.redact or asked.pair or _selects(asked):
+        return False
+    files = [Path(file) for file in files_of(traces) if os.path.isfile(file)]
+    return len(files) >= _MANY and sum(map(_text_bytes, files)) >= _LARGE_BYTES
+
+
+def _text_bytes(file: Path) -> int:
+    """Return about how much text a file holds."""
+    return file.stat().st_size * (_USUAL_EXPANSION if file.suffix in _PACKED else 1)
+
+
+def analysis_of_many(traces: list[str], asked: Asked) -> Analysis | None:
+    """Return the analysis of files that are reduced one by one, None where that cannot be."""
+    try:
+        analysis = analysis_of_parts(traces, asked, reduces=True)
+    except UsageError:  # of several jobs, say
+        return None
+    from traceflops.table import Note
+
+    return replace(analysis, notes=(Note("missing", "files-reduced", _REDUCED), *analysis.notes))
+
+
+def analysis_of_parts(traces: list[str], asked: Asked, *, reduces: bool) -> Analysis:
+    """Return the analysis of files that are summaries, or are reduced to them first."""
+    check_asked(asked)
+    from traceflops.analysis import analysis_of_summaries, decoded
+
+    files = files_of(traces)
+    if not reduces and _selects(asked):
+        raise UsageError(
+            "summaries are of the steps and ranks they were made for",
+            "give these options to traceflops reduce",
+        )
+    runs = runs_of(files) if reduces else [(file,) for file in files]
+    contents = parts_of(runs, asked) if reduces else map(_content, files)
+    summaries, failed = [], []
+    for run, content in zip(runs, contents, strict=True):
+        try:
+            found = decoded(content, Path(run[0]).name)
+        except InputError:
+            found = _names(run)
+        if isinstance(found, str):
+            failed += found.split("\n")
+        else:
+            summaries.append(found)
+    if not summaries:
+        raise InputError(f"no file could be read: {traces[0]}", "give the files of a job's ranks")
+    return analysis_of_summaries(summaries, failed, asked.rates.link)
+
+
+def reduced(asked: Asked, files: Files) -> bytes:
+    """Return the summary of files as the content of one; the names of those that cannot be read.
+
+    Raises UsageError where they are of several jobs, of which none is chosen.
+    """
+    from traceflops.analysis import analyze, encoded, summary_of
+    from traceflops.devices import check_decided, of_job
+    from traceflops.parsers import read
+
+    reading = asked.reading
+    try:
+        trace = read(
+            list(files),
+            jobs=1,
+            python_stacks=reading.python_stacks,
+            strict=reading.strict,
+            limits=not reading.no_limits,
+        )
+        check_decided(of_job(trace, asked.question.selection().job), "a summary")
+        analysis = analyze(
+            trace,
+            asked.question.selection(),
+            rules=asked.rules,
+            include_environment=asked.privacy.include_environment,
+            peaks=asked.rates.peaks(),
+        )
+        return encoded(summary_of(analysis))
+    except InputError:
+        return encoded(_names(files))
+
+
+def _names(files: Files) -> str:
+    return "\n".join(Path(file).name for file in files)
+
+
+def parts_of(runs: Sequence[Files], asked: Asked) -> Iterator[bytes]:
+    """Yield the summary of each run, in order; other processes or machines reduce them."""
+    work = partial(reduced, asked)
+    return (
+        _here(work, runs, asked.reading.jobs)
+        if asked.dask is None
+        else on_dask(work, runs, asked.dask, asked.reading.jobs)
+    )
+
+
+def _here(work: _Work, runs: Sequence[Files], jobs: int | None) -> Iterator[bytes]:
+    from traceflops.parsers.io import Crew, usable_cores
+
+    files = [file for run in runs for file in run]
+    with Crew(usable_cores() if jobs is None else jobs) as crew:
+        crew.expect(sum(_text_bytes(Path(file)) for file in files if os.path.isfile(file)))
+        for result in crew.each(work, runs):
+            yield result()
+
+
+def on_dask(work: _Work, runs: Sequence[Files], address: str, jobs: int | None) -> Iterator[bytes]:
+    """Yield the summaries that a cluster makes; a file that kills its worker has none."""
+    try:
+        from distributed import Client, KilledWorker
+    except ImportError:
+        raise UsageError("--dask needs the package distributed", _EXTRA) from None
+    from traceflops.analysis import encoded
+
+    with ExitStack() as stack:
+        place = _local_cluster(jobs) if address == _LOCAL else nullcontext(address)
+        try:
+            client = stack.enter_context(Client(stack.enter_context(place)))
+        except (OSError, ValueError) as error:
+            hint = "give the address of a running scheduler, e.g. tcp://host:8786, or local"
+            raise UsageError(f"no cluster at {address} ({error})", hint) from None
+        for run, future in zip(runs, client.map(work, runs, pure=False), strict=True):
+            try:
+                yield future.result()
+            except KilledWorker:
+                yield encoded(_names(run))
+
+
+@contextmanager
+def _local_cluster(jobs: int | None) -> Iterator[Any]:
+    """Yield processes of this machine, without pages that show them.
+
+    A worker has no second file, so that one that dies casts no doubt on others.
+    """
+    from dask import config
+    from distributed import LocalCluster
+
+    settings: dict[str, Any] = {
+        "scheduler.allowed-failures": 1,
+        "scheduler.worker-saturation": 1.0,
+        "scheduler.http.routes": [],
+        "worker.http.routes": [],
+    }
+    with (
+        config.set({f"distributed.{name}": value for name, value in settings.items()}),
+        LocalCluster(
+            n_workers=jobs,
+            threads_per_worker=1,
+            dashboard_address="127.0.0.1:0",
+            scheduler_kwargs={"dashboard": False},
+            silence_logs=logging.CRITICAL,  # what is lost is a note
+        ) as cluster,
+    ):
+        yield cluster
+
+
+def files_of(traces: Sequence[str]) -> list[str]:
+    """Return the files that the inputs are read from."""
+    from traceflops.parsers.io import files_behind
+
+    return [file for trace in traces for file in files_behind(trace)]
+
+
+def _content(file: str) -> bytes:
+    from traceflops.parsers.io import open_file
+
+    with open_file(file) as stream:
+        return stream.read()
+
+
+def runs_of(files: Sequence[str]) -> list[Files]:
+    """Return the files that are read together: those of a set, of one rank, in or below a folder.
+
+    Of files whose names differ by numbers only, one is opened to see what they are.
+    """
+    from traceflops.parsers.io import rank_in_name
+
+    formats: dict[str, str | None] = {}
+    for file in files:
+        if formats.get(_NUMBER.sub("", file)) is None:
+            formats[_NUMBER.sub("", file)] = _set_of(file)
+    set_of = {file: formats[_NUMBER.sub("", file)] for file in files}
+    folders = {file: _folder_of_passes(file) for file in files}
+    holding = {(set_of[file], folders[file]) for file in files}
+    found: dict[object, list[str]] = {}
+    for file, format_ in set_of.items():
+        above = (up for up in reversed(folders[file].parents) if (format_, up) in holding)
+        place = (format_, next(above, folders[file]), rank_in_name(PurePath(file).name))
+        found.setdefault(place if format_ else file, []).append(file)
+    return [tuple(run) for run in found.values()]
+
+
+def _folder_of_passes(file: str) -> PurePath:
+    """Return the folder of a file, without those of the passes of one run."""
+    from traceflops.parsers.rocprof import PASS
+
+    return PurePath(*(part for part in PurePath(file).parent.parts if not PASS.fullmatch(part)))
+
+
+def _set_of(file: str) -> str | None:
+    """Return the format of a file if a run is a set of such files; None if it cannot be read."""
+    from traceflops.parsers.io import find_inputs
+    from traceflops.parsers.recognise import recognise
+
+    try:
+        sources, _ = find_inputs(file)
+        with ExitStack() as stack:
+            opened = [stack.enter_context(closing(source)) for source in sources]
+            format_ = recognise(opened[0])
+    except InputError:
+        return None
+    return format_.name if format_.gathers and len(opened) == 1 else ""
+
+
+def _selects(asked: Asked) -> bool:
+    return any(value is not None for value in typed(asked.question).values())
+
+
+def check_asked(asked: Asked) -> None:
+    """Refuse what cannot be asked of summaries."""
+    if asked.privacy.redact:
+        raise UsageError("--redact does not work with summaries", "give the traces to report")
+    if asked.pair:
+        raise UsageError("--pair does not work with summaries", "give the traces to report")

@@ -1,0 +1,190 @@
+"""`traceflops what-if`: how long the steps would take if parts of them took another time."""
+
+from __future__ import annotations
+
+import textwrap
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from traceflops.cli.common import failures, terminal_style
+from traceflops.cli.options import Asked, Json, grouped
+from traceflops.cli.printing import say, say_object
+from traceflops.cli.reading import read_and_analyze
+
+if TYPE_CHECKING:
+    from traceflops.replay import Outcome, PathPart, WhatIf
+
+EXAMPLES = (
+    "traceflops what-if trace.json.gz data_input=0",
+    "traceflops what-if trace.json.gz kernel:softmax/2 launch_latency=5us",
+    "traceflops what-if ranks/ 'rank 3=median' communication=hidden --json",
+)
+SCHEMA = "traceflops.what-if/1"
+_MOST = 8
+_NEXT = 3
+_TOGETHER = "together"
+
+
+@grouped
+def what_if(
+    trace: Annotated[
+        str,
+        typer.Argument(
+            metavar="TRACE",
+            help="Trace file, a folder of them (the ranks of one job), or - for standard input.",
+            show_default=False,
+        ),
+    ],
+    edits: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="EDIT...",
+            help="What is changed: kernel:REGEX/2, host:REGEX=0, data_input=0, sync=0, "
+            "launch_latency=5us, communication=hidden, recompute=off, 'rank 4=median'.",
+            show_default=False,
+        ),
+    ],
+    *,
+    json: Json = False,
+    asked: Asked,
+) -> None:
+    """Predict the step time if parts of a step took another time."""
+    with failures(asked.reading, asked.privacy):
+        from traceflops.analysis import what_if
+
+        answer = what_if(read_and_analyze([trace], asked), *edits)
+        if json:
+            say_object(what_if_object(answer))
+        else:
+            say("\n".join(_lines(answer)))
+
+
+def what_if_object(answer: WhatIf) -> dict[str, Any]:
+    """Return an answer as JSON has it."""
+    return {
+        "schema": SCHEMA,
+        "windows": answer.together.windows,
+        "before_ns": answer.together.before_ns,
+        "mfu": answer.together.mfu,
+        "critical": _parts(answer.critical),
+        "ranks": [{"rank": rank, "ns": ns} for rank, ns in answer.ranks.items()],
+        "alone": [_outcome(one) for one in answer.alone],
+        "together": _outcome(answer.together),
+    }
+
+
+def _outcome(one: Outcome) -> dict[str, Any]:
+    return {
+        "edits": list(one.edits),
+        "after_ns": {"low": one.least_ns, "point": one.after_ns, "high": one.most_ns},
+        "gain_ns": {
+            "low": one.before_ns - one.most_ns,
+            "point": one.before_ns - one.after_ns if one.after_ns is not None else None,
+            "high": one.before_ns - one.least_ns,
+        },
+        "mfu": {
+            "low": one.mfu_at(one.most_ns),
+            "point": one.mfu_at(one.after_ns),
+            "high": one.mfu_at(one.least_ns),
+        },
+        "doubts": list(one.doubts),
+        "critical": _parts(one.critical),
+    }
+
+
+def _parts(parts: Iterable[PathPart]) -> list[dict[str, Any]]:
+    return [{"component": one.component, "name": one.name, "ns": one.ns} for one in parts]
+
+
+def _lines(answer: WhatIf) -> Iterator[str]:
+    from traceflops.units import duration, percent, several
+
+    first, width = answer.together, terminal_style().width
+    mfu = f", MFU {percent(first.mfu)}" if first.mfu is not None else ""
+    mean = duration(round(first.step_ns(first.before_ns) or 0))
+    yield f"Mean step {mean} over {several(first.windows, 'window')}{mfu}"
+    yield ""
+    outcomes = [*answer.alone, *([first] if len(answer.alone) > 1 else [])]
+    rows = [("", "step", "gain", "MFU" if mfu else ""), *map(_row, outcomes)]
+    widths = [max(len(row[at]) for row in rows) for at in range(4)]
+    widths[0] = max(min(widths[0], width - sum(widths[1:]) - 6), 10)
+    for row, one in zip(rows, [None, *outcomes], strict=True):
+        yield _columns(row, widths)
+        if one is not None:
+            yield _fitting("  then critical: ", _then(one), width)
+    doubts = dict.fromkeys(doubt for one in outcomes for doubt in one.doubts)
+    for doubt in doubts:
+        yield from textwrap.wrap(f"A range, not one value: {doubt}.", width)
+    yield ""
+    yield "Critical path of the recording"
+    for part in answer.critical[:_MOST]:
+        share = percent(part.ns / max(first.before_ns, 1))
+        yield _cut(f"  {share:>7}  {_words(part)}", width)
+    if len(answer.ranks) > 1:
+        total = max(sum(answer.ranks.values()), 1)
+        ranks = [f"rank {rank} {percent(ns / total)}" for rank, ns in answer.ranks.items()]
+        yield _fitting("  on ", ranks, width)
+
+
+def _row(one: Outcome) -> tuple[str, str, str, str]:
+    from traceflops.units import duration, percent
+
+    name = one.edits[0] if len(one.edits) == 1 else _TOGETHER
+
+    def shown(low: int, high: int) -> str:
+        ends = [duration(abs(round(one.step_ns(ns) or 0))) for ns in (low, high)]
+        signs = ["-" if ns < 0 else "" for ns in (low, high)]
+        texts = [sign + end for sign, end in zip(signs, ends, strict=True)]
+        return " to ".join(dict.fromkeys(texts))
+
+    least, most = one.least_ns, one.most_ns
+    mfu = [one.mfu_at(ns) for ns in (most, least)]
+    shares = [percent(share) for share in mfu if share is not None]
+    gain = shown(one.before_ns - most, one.before_ns - least)
+    return name, shown(least, most), gain, " to ".join(dict.fromkeys(shares))
+
+
+def _fitting(begin: str, parts: Sequence[str], width: int) -> str:
+    """Return a line with as many of the parts as it has room for, at least one."""
+    lines = (begin + ", ".join(parts[:count]) for count in range(len(parts), 1, -1))
+    return next((line for line in lines if len(line) <= width), begin + parts[0] if parts else "")
+
+
+def _then(one: Outcome) -> list[str]:
+    """Return what decides the time then, by component."""
+    from traceflops.units import percent
+
+    sums: Counter[str] = Counter()
+    for part in one.critical:
+        sums[part.component] += part.ns
+    total = max(sums.total(), 1)
+    largest = sums.most_common(_NEXT)
+    return [f"{_component(name)} {percent(ns / total)}" for name, ns in largest]
+
+
+def _component(name: str) -> str:
+    from traceflops.attribution import CLASSES
+
+    return {**CLASSES, "unexplained": "not explained"}.get(name, name.replace("_", " "))
+
+
+def _words(part: PathPart) -> str:
+    from traceflops.reports.view import shorten_middle
+
+    what = _component(part.component)
+    return f"{what}: {shorten_middle(part.name, 60)}" if part.name else what
+
+
+def _columns(row: tuple[str, ...], widths: list[int]) -> str:
+    name, *figures = row
+    cells = (f"{text:>{width}}" for text, width in zip(figures, widths[1:], strict=True))
+    return "  ".join([f"{_cut(name, widths[0]):<{widths[0]}}", *cells]).rstrip()
+
+
+def _cut(text: str, width: int) -> str:
+    from traceflops.reports.view import shorten_middle
+
+    return shorten_middle(text, max(width, 20))

@@ -1,0 +1,75 @@
+"""Rule `main-kernel`: which kernel has most of the compute time, and what to do about it."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Final
+
+from traceflops.findings.finding import Finding, severity_of, short_name
+from traceflops.units import kernel_name, percent
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from traceflops.findings.losses import Loss
+    from traceflops.mfu import Serving
+    from traceflops.timeline import Account
+
+MAIN_KERNEL: Final = "main-kernel"
+_REMEDIES: Final = {
+    "gemm": "Try larger batches, lower precision, or a library tuned for its shapes.",
+    "attention": "Try a newer fused attention kernel.",
+}
+"""What to do, by category."""
+_ANY: Final = "Speed up or replace this kernel first."
+_DECODE: Final = (
+    "A decode pass of {tokens:,} tokens is limited by reading weights: batch more requests, "
+    "quantize, or tune this kernel."
+)
+_FEW_TOKENS: Final = 64
+"""So many tokens per pass are too few to keep the arithmetic of weights busy."""
+_FAMILY: Final = re.compile(r"_*[a-z]+(?:_[a-z]+)+(?![a-z0-9])")
+"""The words with which names of variants begin: `_matmul_ogs` of `_matmul_ogs_NNT_16x128`."""
+_FUNCTION: Final = re.compile(r"(?:void )?([^<(\[]+)")
+
+
+def main_kernel_findings(
+    kernels: pa.Table, total: Account, found: Sequence[Loss], serving: Serving, of: str
+) -> Iterator[Finding]:
+    """Give a finding where one kernel has most of compute, and compute may be far below peak.
+
+    It may where its FLOPs are not known, or more than half of it is lost.
+    """
+    compute = total.components.share("compute") or 0.0
+    losses = {loss.name: loss.share for loss in found}
+    rows = [row for row in kernels.to_pylist() if row["top"] == "compute"]
+    if 2 * compute <= 1 or 2 * losses.get("inefficiency", compute) < compute or len(rows) < 2:
+        return
+    times: Counter[tuple[str, str]] = Counter()
+    for row in rows:
+        times[_family(row["name"]), row["sub"]] += row["sum_ns"]
+    [((name, sub), time_ns)] = times.most_common(1)
+    share = time_ns / total.components.window_ns
+    severity = severity_of(share)
+    if severity is not None and 2 * time_ns >= times.total():
+        said = f"{name} takes {percent(share)} of {of}. {_remedy(sub, serving)}"
+        yield Finding(MAIN_KERNEL, severity, said, share, None, ("kernels",))
+
+
+def _family(name: str) -> str:
+    """Return what the variants of a kernel are called."""
+    name = kernel_name(name)
+    words = _FAMILY.match(name) or _FUNCTION.match(name)
+    return short_name((words[words.lastindex or 0] if words else name).strip())
+
+
+def _remedy(sub: str, serving: Serving) -> str:
+    """Return what to do; a decode pass of few tokens reads the weights for these only."""
+    passes = {kind.kind: kind for kind in serving.kinds}
+    decode = passes.get("decode") if len(passes) == 1 else None
+    tokens = (decode.tokens or 0) // decode.passes if decode is not None else 0
+    if sub == "gemm" and 0 < tokens <= _FEW_TOKENS:
+        return _DECODE.format(tokens=tokens)
+    return _REMEDIES.get(sub, _ANY)

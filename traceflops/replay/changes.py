@@ -1,0 +1,183 @@
+"""A world under change: what of a recording an edit looks up, and how it changes work and lags."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from traceflops.attribution import Phases
+from traceflops.replay.host_points import threads_of
+from traceflops.replay.recorded_graph import HOST, STREAM, RecordedGraph, World
+from traceflops.table import (
+    ABSENT,
+    BoolArray,
+    IntArray,
+    groups,
+    is_one_of,
+    joint_codes,
+    matching,
+    numbers,
+    taken,
+)
+from traceflops.timeline import Intervals, is_top
+from traceflops.windows import Prepared
+
+_RANGES: Final = ("annotation", "python", "module", "system")
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """What becomes of a time: so many ns, or a share of it."""
+
+    ns: int | None = None
+    share: Fraction = Fraction(0)
+
+    def of(self, dur_ns: IntArray) -> IntArray:
+        """Return what becomes of times."""
+        if self.ns is not None:
+            return np.full_like(dur_ns, self.ns)
+        return dur_ns * self.share.numerator // self.share.denominator
+
+
+@dataclass(frozen=True)  # without slots, so that there is a place for what is found on demand
+class Recorded:
+    """A recording that edits change: the trace, and what is known of its work."""
+
+    prepared: Prepared
+    phases: Phases | None
+
+    @cached_property
+    def communicates(self) -> BoolArray:
+        """Return which activities exchange data between devices."""
+        activities = self.prepared.trace.activities
+        every = np.arange(activities.num_rows)
+        kernel = is_one_of(activities["kind"], "kernel")
+        return is_top(self.prepared.linked.categorised, "communication", every) & kernel
+
+    @cached_property
+    def recomputes(self) -> tuple[BoolArray, BoolArray]:
+        """Return which activities, and which ops, compute a forward again."""
+        trace = self.prepared.trace
+        if self.phases is None or len(self.phases.phase) != trace.ops.num_rows:
+            return np.zeros(trace.activities.num_rows, bool), np.zeros(trace.ops.num_rows, bool)
+        op = self.phases.is_in("recompute")
+        links = self.prepared.linked.links
+        return taken(op.astype(np.int8), links.op_of_activity, 0) > 0, op
+
+    @cached_property
+    def rank_of_row(self) -> IntArray:
+        """Return the rank of each activity."""
+        ranks = np.array([ABSENT if one is None else one for one in self.prepared.trace.ranks])
+        return ranks[numbers(self.prepared.trace.activities["process"])]
+
+    def named_on_host(self, test: Callable[[str], object]) -> Mapping[int, Intervals]:
+        """Return when each thread is in a call, operator, range or function of some names."""
+        trace = self.prepared.trace
+        ranges = is_one_of(trace.marks["kind"], *_RANGES)
+        return self.on_host(
+            [
+                (trace.marks, np.flatnonzero(ranges & matching(trace.marks["name"], test))),
+                (trace.ops, np.flatnonzero(matching(trace.ops["name"], test))),
+                (trace.calls, np.flatnonzero(matching(trace.calls["name"], test))),
+            ]
+        )
+
+    def on_host(self, several: list[tuple[pa.Table, IntArray]]) -> Mapping[int, Intervals]:
+        """Return when each thread is in some rows of tables."""
+        process, thread, start, dur = (
+            np.concatenate([numbers(table[name], ABSENT)[rows] for table, rows in several])
+            for name in ("process", "thread", "start_ns", "dur_ns")
+        )
+        number = self._thread_numbers(process, thread)
+        return {
+            one: Intervals.of(start[rows], (start + dur)[rows])
+            for one, rows in groups(number)
+            if one >= 0
+        }
+
+    def _thread_numbers(self, process: IntArray, thread: IntArray) -> IntArray:
+        """Return the numbers of threads as the points of the host have them, -1 for others."""
+        trace = self.prepared.trace
+        known, _ = threads_of(trace)
+        calls = [numbers(trace.calls[name], ABSENT) for name in ("process", "thread")]
+        code = joint_codes(np.append(process, calls[0]), np.append(thread, calls[1]))
+        asked, mine = code[: len(process)], code[len(process) :]
+        found, first = np.unique(mine, return_index=True)
+        place = np.searchsorted(found, asked)
+        inside = place < len(found)
+        place = np.where(inside, place, 0)
+        hit = inside & (found[place] == asked) if len(found) else np.zeros(len(asked), bool)
+        return np.where(hit, known[first[place]], -1) if len(found) else np.full(len(asked), -1)
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """A world under change; `without` are the stretches of threads that edits took out."""
+
+    graph: RecordedGraph
+    recorded: Recorded
+    world: World
+    is_hidden: bool = False
+    without: Mapping[int, Intervals] = field(default_factory=dict)
+
+    def with_work(self, nodes: BoolArray, dur_ns: IntArray) -> Changed:
+        """Return the same with other durations of some work; what takes no time is not there."""
+        world, edges = self.world, self.graph.edges
+        gone = nodes & (dur_ns == 0) & (world.dur_ns > 0)
+        into = gone[edges.target] & (edges.kind == STREAM)
+        return replace(
+            self,
+            world=replace(
+                world,
+                dur_ns=np.where(nodes, dur_ns, world.dur_ns),
+                delay_ns=np.where(gone, np.minimum(world.delay_ns, 0), world.delay_ns),
+                lag_ns=np.where(into, np.minimum(world.lag_ns, 0), world.lag_ns),
+            ),
+        )
+
+    def with_lags(self, edges: BoolArray, lag_ns: IntArray | int) -> Changed:
+        """Return the same with other lags of some edges."""
+        lag = np.where(edges, lag_ns, self.world.lag_ns)
+        return replace(self, world=replace(self.world, lag_ns=lag))
+
+    def with_host(self, when: Mapping[int, Intervals], value: Value) -> Changed:
+        """Return the same with other times of stretches of threads."""
+        nodes, edges = self.graph.nodes, self.graph.edges
+        lag = self.world.lag_ns.copy()
+        host = np.flatnonzero(edges.kind == HOST)
+        thread = nodes.thread[edges.target[host]]
+        for one, spans in when.items():
+            mine = host[thread == one]
+            start, end = nodes.at_ns[edges.source[mine]], nodes.at_ns[edges.target[mine]]
+            cut = _cut(spans, value, end) - _cut(spans, value, start)
+            whole = np.maximum(end - start, 1)
+            lag[mine] = np.maximum(lag[mine] - cut * np.minimum(lag[mine], whole) // whole, 0)
+        gone = when if value == Value(0) else {}
+        without = {
+            one: spans.union(self.without.get(one, Intervals.empty()))
+            for one, spans in gone.items()
+        }
+        world = replace(self.world, lag_ns=lag)
+        return replace(self, world=world, without={**self.without, **without})
+
+    def work_of(self, rows: BoolArray) -> BoolArray:
+        """Return the nodes of some activities."""
+        return taken(rows.astype(np.int8), self.graph.nodes.row, 0) > 0
+
+
+def _cut(spans: Intervals, value: Value, time_ns: IntArray) -> IntArray:
+    """Return how much is cut out of stretches up to each time."""
+    length = spans.end_ns - spans.start_ns
+    less = length - value.of(length)
+    before = np.cumsum(less) - less
+    place = np.searchsorted(spans.start_ns, time_ns, side="right") - 1
+    at = np.maximum(place, 0)
+    inside = np.clip(time_ns - spans.start_ns[at], 0, length[at])
+    part = (inside.astype(np.float64) * less[at] / np.maximum(length[at], 1)).astype(np.int64)
+    return np.where(place < 0, 0, before[at] + part)

@@ -1,0 +1,264 @@
+"""What decided how long the chosen windows took: the path back from their end, piece by piece.
+
+Each node is followed back to what it waited for last. The pieces on the way, of work, of a thread,
+of a lag, add up exactly to the time of the windows.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from traceflops.attribution import GapParts, culprits_of
+from traceflops.replay.recorded_graph import EDGE_NAMES, HOST, RecordedGraph, World
+from traceflops.table import ABSENT, BoolArray, IntArray, codes, groups, joint_codes, names, numbers
+from traceflops.timeline import Intervals, Window
+from traceflops.units import kernel_name
+from traceflops.windows import Prepared
+
+WORK: Final = len(EDGE_NAMES)
+DELAY: Final = WORK + 1
+"""Kinds of pieces besides those of edges: work itself, and a delay that is kept."""
+UNEXPLAINED: Final = "unexplained"
+
+
+@dataclass(frozen=True, slots=True)
+class PathPart:
+    """One part of a critical path: a component, a kernel, call or function in it, and its time."""
+
+    component: str
+    name: str
+    ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """Pieces of a path: kind (of an edge, WORK or DELAY), the node that they end at, their time."""
+
+    kind: IntArray
+    node: IntArray
+    source: IntArray
+    ns: IntArray
+
+    @classmethod
+    def of(cls, *columns: IntArray | list[int]) -> Pieces:
+        """Return the pieces that have a length."""
+        found = cls(*(np.asarray(column, dtype=np.int64) for column in columns))
+        return found.only(found.ns > 0)
+
+    def only(self, some: BoolArray) -> Pieces:
+        """Return some of the pieces."""
+        return Pieces(*(getattr(self, name)[some] for name in _PIECES))
+
+
+_PIECES: Final = tuple(Pieces.__dataclass_fields__)
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """Where a stretch of time begins or ends: `ahead_ns` before the first of some nodes begins.
+
+    Without nodes that is the end of the last work of the device.
+    """
+
+    device: int
+    nodes: IntArray
+    ahead_ns: int
+
+    def at(self, graph: RecordedGraph, world: World, time_ns: IntArray) -> tuple[int, int]:
+        """Return when it is in a replay, and the node that decides that."""
+        if len(self.nodes):
+            begun = time_ns[self.nodes] - world.dur_ns[self.nodes]
+            first = int(np.argmin(begun))
+            return int(begun[first]) - self.ahead_ns, int(self.nodes[first])
+        mine = np.flatnonzero(graph.nodes.device == self.device)
+        last = int(mine[np.argmax(time_ns[mine])])
+        return int(time_ns[last]), last
+
+
+Spans = tuple[tuple[Edge, Edge], ...]
+"""Stretches of time: where each begins and ends."""
+
+
+def spans_of(prepared: Prepared, graph: RecordedGraph, *, joined: bool = True) -> Spans:
+    """Return the chosen windows of all devices, or with `joined` those that follow each other."""
+    found = []
+    for device, windows in prepared.windows.items():
+        account, heads = prepared.accounts[device], _heads(prepared, graph, device)
+        for stretch in _stretches(windows) if joined else _each(windows):
+            edges = []
+            for time in stretch:
+                place = int(np.searchsorted(account.rows.start_ns, time))
+                rows = account.rows.row[place : place + 1]
+                nodes, ahead = graph.first_of_row[rows], account.rows.start_ns[place : place + 1]
+                several = heads.get(int(nodes[0]), nodes) if len(nodes) else nodes
+                edges.append(Edge(device, several, int(ahead.sum()) - time * len(nodes)))
+            found.append((edges[0], edges[1]))
+    return tuple(found)
+
+
+def _heads(prepared: Prepared, graph: RecordedGraph, device: int) -> dict[int, IntArray]:
+    """Return, by the first node of each step, those that are first in a queue: any may be first.
+
+    A step begins on a device with the first work that was launched in it.
+    """
+    launched_in = prepared.plan.layout.launched_in
+    if launched_in is None:
+        return {}
+    row = prepared.accounts[device].rows.row
+    step = launched_in[row]
+    stream = numbers(prepared.trace.activities["stream"], ABSENT)[row]
+    _, first = np.unique(joint_codes(step, stream), return_index=True)
+    heads = (np.sort(first[rows]) for one, rows in groups(step[first]) if one >= 0)
+    nodes = (graph.first_of_row[row[places]] for places in heads)
+    return {int(some[0]): some for some in nodes}
+
+
+def _stretches(windows: tuple[Window, ...]) -> Iterator[tuple[int, int]]:
+    used = Intervals.of(
+        np.array([one.start_ns for one in windows if one.used], dtype=np.int64),
+        np.array([one.end_ns for one in windows if one.used], dtype=np.int64),
+    )
+    yield from zip(used.start_ns.tolist(), used.end_ns.tolist(), strict=True)
+
+
+def _each(windows: tuple[Window, ...]) -> Iterator[tuple[int, int]]:
+    return ((one.start_ns, one.end_ns) for one in windows if one.used)
+
+
+def lengths(graph: RecordedGraph, spans: Spans, world: World, time_ns: IntArray) -> list[int]:
+    """Return how long each stretch is in a replay."""
+    ends = ([edge.at(graph, world, time_ns)[0] for edge in span] for span in spans)
+    return [end - start for start, end in ends]
+
+
+def path(graph: RecordedGraph, spans: Spans, world: World, time_ns: IntArray) -> Pieces:
+    """Return the pieces of the critical paths of all stretches, the last first."""
+    edge = graph.decisive(world, time_ns)
+    source = np.append(graph.edges.source, -1)[edge]
+    kind = np.append(graph.edges.kind, DELAY)[edge]
+    before, times = source.tolist(), time_ns.tolist()
+    found = [Pieces.of([], [], [], [])]
+    for first, last in spans:
+        begin, (over, node) = first.at(graph, world, time_ns)[0], last.at(graph, world, time_ns)
+        back = _nodes_back(begin, node, before, times)
+        worked = time_ns[back] - world.dur_ns[back]
+        until = np.where(source[back] >= 0, time_ns[source[back]], begin)
+        edges = np.stack([worked, worked - world.delay_ns[back], until], axis=1).ravel()
+        edges = np.minimum.accumulate(np.append(over, np.maximum(edges, begin)))
+        kinds = np.stack([np.full_like(back, WORK), np.full_like(back, DELAY), kind[back]], axis=1)
+        twice = np.repeat(back, 3)
+        found.append(Pieces.of(kinds.ravel(), twice, source[twice], edges[:-1] - edges[1:]))
+    return Pieces(*(np.concatenate([getattr(one, name) for one in found]) for name in _PIECES))
+
+
+def _nodes_back(begin: int, node: int, before: list[int], times: list[int]) -> IntArray:
+    """Return a node, what it waited for, and so on, back to a time."""
+    found = [node]
+    while (node := before[node]) >= 0 and times[node] > begin:
+        found.append(node)
+    return np.array(found)
+
+
+def parts_of(
+    prepared: Prepared,
+    graph: RecordedGraph,
+    pieces: Pieces,
+    without: Mapping[int, Intervals] | None = None,
+) -> tuple[PathPart, ...]:
+    """Return a path by component and name, the largest part first.
+
+    `without` are stretches of threads that are no longer there.
+    """
+    sums: Counter[tuple[str, str]] = Counter()
+    work, host = pieces.kind == WORK, pieces.kind == HOST
+    for found in (
+        _of_work(prepared, graph, pieces.only(work)),
+        _of_host(prepared, graph, pieces.only(host), without or {}),
+        _of_rest(graph, pieces.only(~work & ~host)),
+    ):
+        for key, ns in found:
+            sums[key] += ns
+    ordered = sorted(sums.items(), key=lambda one: (-one[1], one[0]))
+    return tuple(PathPart(*key, ns) for key, ns in ordered if ns)
+
+
+def ranks_of(prepared: Prepared, graph: RecordedGraph, pieces: Pieces) -> dict[int, int]:
+    """Return the time of a path by rank, that with most time first; of known ranks only."""
+    sums: Counter[int] = Counter()
+    for process, mine in groups(graph.nodes.process[pieces.node]):
+        rank = prepared.trace.ranks[process] if process >= 0 else None
+        if rank is not None:
+            sums[rank] += int(pieces.ns[mine].sum())
+    return dict(sums.most_common())
+
+
+_Named = Iterator[tuple[tuple[str, str], int]]
+
+
+def _of_work(prepared: Prepared, graph: RecordedGraph, pieces: Pieces) -> _Named:
+    activities, categorised = prepared.trace.activities, prepared.linked.categorised
+    row = graph.nodes.row[pieces.node]
+    labels, top = names(activities["name"]), categorised.top()
+    name, category = codes(activities["name"])[row], categorised.category[row]
+    sums: Counter[tuple[str, str]] = Counter()
+    for code, mine in groups(name):
+        for one, places in groups(category[mine]):
+            label = kernel_name(labels[code]) if code >= 0 else ""
+            sums[top[one] if one >= 0 else "other", label] += int(pieces.ns[mine[places]].sum())
+    yield from sums.items()
+
+
+def _of_rest(graph: RecordedGraph, pieces: Pieces) -> _Named:
+    """Yield lags by kind; of delays only those that nothing explains are named so."""
+    unexplained = graph.is_unexplained[pieces.node] | (pieces.source < 0)
+    for kind, mine in groups(pieces.kind):
+        if kind != DELAY:
+            yield (EDGE_NAMES[kind], ""), int(pieces.ns[mine].sum())
+    delays = pieces.kind == DELAY
+    for name, some in ((UNEXPLAINED, unexplained), ("late_start", ~unexplained)):
+        yield (name, ""), int(pieces.ns[delays & some].sum())
+
+
+def _of_host(
+    prepared: Prepared, graph: RecordedGraph, pieces: Pieces, without: Mapping[int, Intervals]
+) -> _Named:
+    """Yield the time of threads by what they did, as idle time is named."""
+    total = int(pieces.ns.sum())
+    parts = _thread_parts(graph, pieces, without)
+    found = culprits_of(parts, prepared.trace) if len(parts.start_ns) else None
+    culprits = found.culprits if found is not None else ()
+    known = sum(one.idle_ns for one in culprits) + (found.unexplained_ns if found else 0)
+    given = 0
+    for one in culprits:
+        ns = one.idle_ns * total // known
+        given += ns
+        yield (one.kind, one.label), ns
+    yield ("host_unrecorded", "(others)"), total - given
+
+
+def _thread_parts(
+    graph: RecordedGraph, pieces: Pieces, without: Mapping[int, Intervals]
+) -> GapParts:
+    """Return the recorded stretches of threads, of which the last node of each tells the call."""
+    nodes = graph.nodes
+    thread = nodes.thread[pieces.node]
+    known = np.flatnonzero(nodes.call >= 0)
+    of_thread = dict(zip(nodes.thread[known].tolist(), nodes.call[known].tolist(), strict=True))
+    columns: list[tuple[IntArray, IntArray, int]] = []
+    for one, mine in groups(thread):
+        end = nodes.at_ns[pieces.node[mine]]
+        start = np.maximum(nodes.at_ns[pieces.source[mine]], end - pieces.ns[mine])
+        spans = Intervals.of(start, end).subtract(without.get(one, Intervals.empty()))
+        if one in of_thread:
+            columns.append((spans.start_ns, spans.end_ns, of_thread[one]))
+    empty = np.empty(0, dtype=np.int64)
+    start = np.concatenate([empty, *(one[0] for one in columns)])
+    end = np.concatenate([empty, *(one[1] for one in columns)])
+    call = np.repeat([one[2] for one in columns] or [0], [len(one[0]) for one in columns] or [0])
+    none = np.full(len(start), -1, dtype=np.int64)
+    return GapParts(start, end, start, end, none, call, end, end, 0 * end)

@@ -1,0 +1,254 @@
+"""What is asked: edits of a recording as text, and the world that each makes.
+
+An edit is a target and what becomes of it: `kernel:softmax/2`, `data_input=0`, `sync=0`,
+`launch_latency=5us`, `communication=hidden`, `recompute=off`, `rank 4=median`. A time or 0 replaces
+that of each, `/2` divides it, `*2` multiplies it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Final
+
+import numpy as np
+
+from traceflops.attribution import FACTS
+from traceflops.errors import UsageError
+from traceflops.replay.changes import Changed, Recorded, Value
+from traceflops.replay.recorded_graph import (
+    HOST,
+    LAUNCH,
+    LONG_AGO,
+    MEETING,
+    SYNC,
+)
+from traceflops.table import (
+    ABSENT,
+    BoolArray,
+    codes,
+    matching,
+    names,
+    numbers,
+    taken,
+)
+from traceflops.windows import parse_duration
+
+_EDIT: Final = re.compile(r"(?s)(.+)([=/*])([^=/*]+)")
+_RANK: Final = re.compile(r"rank (\d{1,6})")
+_NOWHERE: Final = LONG_AGO // 2
+"""A lag with which an edge never counts."""
+_HOST: Final[Mapping[str, str]] = {
+    "data_input": "data_input",
+    "optimizer_loop": "optimizer",
+    "compiled_runtime": "compiled",
+    "external_wait": "waits",
+    "memory_alloc": "allocates",
+}
+"""Targets on the host by the fact that names tell of them."""
+_HELP: Final = (
+    "write e.g. 'kernel:softmax/2', 'host:aten::cat=0', 'data_input=0', 'sync=0', "
+    "'launch_latency=5us', 'communication=hidden', 'recompute=off' or 'rank 4=median'"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """An edit as text, its target, and what becomes of it: a word, or a Value."""
+
+    text: str
+    target: str
+    word: str
+    value: Value | None
+
+
+def parse_edit(text: str) -> Edit:
+    """Return the edit that a text says. Raises UsageError where it says none."""
+    match = _EDIT.fullmatch(text.strip())
+    if match is None:
+        raise UsageError(f"no edit: {text!r}", _HELP)
+    target, sign, word = (part.strip() for part in match.groups())
+    value = None
+    if word not in _WORDS.get(_kind(target), ()):
+        value = _value(text, sign, word)
+    return Edit(text.strip(), target, word, value)
+
+
+def _value(text: str, sign: str, word: str) -> Value:
+    if sign == "=":
+        return Value(0 if word == "0" else parse_duration(f"the value of {text!r}", word))
+    try:
+        number = Fraction(word)
+        return Value(share=1 / number if sign == "/" else number)
+    except (ValueError, ZeroDivisionError):
+        raise UsageError(f"no number in {text!r}: {word!r}", _HELP) from None
+
+
+def _kind(target: str) -> str:
+    return "rank" if _RANK.fullmatch(target) else target.partition(":")[0]
+
+
+_WORDS: Final = {"communication": ("hidden",), "recompute": ("off",), "rank": ("median",)}
+
+
+def _compiled(pattern: str) -> re.Pattern[str]:
+    try:
+        return re.compile(pattern, re.IGNORECASE)
+    except re.error as error:
+        raise UsageError(f"no regular expression: {pattern!r} ({error})", _HELP) from None
+
+
+def apply(edit: Edit, changed: Changed) -> Changed:
+    """Return a world with one more edit. Raises UsageError where the recording has no target."""
+    kind = _kind(edit.target)
+    if kind not in _APPLIED:
+        raise UsageError(f"nothing is called {edit.target!r}", _HELP)
+    if edit.value is None and kind not in _WORDS:
+        raise UsageError(f"{edit.target} cannot be {edit.word!r}", _HELP)
+    return _APPLIED[kind](edit, changed)
+
+
+def _kernel(edit: Edit, changed: Changed) -> Changed:
+    search = _compiled(edit.target.partition(":")[2]).search
+    linked = changed.recorded.prepared.linked
+    told = [search(f"{one.top}/{one.sub}") is not None for one in linked.categorised.categories]
+    rows = matching(linked.trace.activities["name"], search)
+    rows |= np.array([*told, False])[linked.categorised.category]
+    return _scaled(edit, changed, changed.work_of(rows), "no kernel or copy is called so")
+
+
+def _scaled(edit: Edit, changed: Changed, nodes: BoolArray, nothing: str) -> Changed:
+    _check(bool(nodes.any()), edit, nothing)
+    assert edit.value is not None
+    return changed.with_work(nodes, edit.value.of(changed.world.dur_ns))
+
+
+def _check(known: bool, edit: Edit, reason: str) -> None:
+    if not known:
+        raise UsageError(f"cannot answer {edit.text!r}: {reason}", "ask for what was recorded")
+
+
+def _on_host(edit: Edit, changed: Changed) -> Changed:
+    pattern = FACTS[_HOST[edit.target]] if edit.target in _HOST else edit.target.partition(":")[2]
+    when = changed.recorded.named_on_host(_compiled(pattern).search)
+    _check(bool(when), edit, "no call, operator, range or function of the host is called so")
+    assert edit.value is not None
+    return changed.with_host(when, edit.value)
+
+
+def _sync(edit: Edit, changed: Changed) -> Changed:
+    edges, nodes = changed.graph.edges, changed.graph.nodes
+    waits = edges.kind == SYNC
+    _check(bool(waits.any()), edit, "no call that waits for the device was recorded")
+    _check(edit.value == Value(0), edit, "a wait can only go: sync=0")
+    ends = np.zeros(len(nodes.time_ns), dtype=np.bool_)
+    ends[edges.target[waits]] = True
+    own = ends[edges.target] & (edges.kind == HOST)
+    return changed.with_lags(waits, _NOWHERE).with_lags(own, 0)
+
+
+def _launch_latency(edit: Edit, changed: Changed) -> Changed:
+    edges, world = changed.graph.edges, changed.world
+    launches = edges.kind == LAUNCH
+    _check(bool(launches.any()), edit, "no launch call was recorded")
+    assert edit.value is not None
+    waited = np.zeros(len(world.dur_ns), dtype=np.bool_)
+    begun = changed.graph.nodes.time_ns[edges.source] + edges.lag_ns
+    binds = launches & (begun == changed.graph.ready_ns[edges.target])
+    waited[edges.target[binds]] = True
+    waited &= ~changed.graph.is_unexplained
+    delay = np.where(waited, 0, world.delay_ns)
+    changed = replace(changed, world=replace(world, delay_ns=delay))
+    usual = edges.lag_ns + np.where(binds, changed.graph.delay_ns[edges.target], 0)
+    return changed.with_lags(launches, edit.value.of(usual))
+
+
+def _communication(edit: Edit, changed: Changed) -> Changed:
+    nodes = changed.work_of(changed.recorded.communicates)
+    if edit.value is not None:
+        return _scaled(edit, changed, nodes, "no communication was recorded")
+    _check(bool(nodes.any()), edit, "no communication was recorded")
+    meets = changed.graph.edges.kind == MEETING
+    hidden = changed.with_work(nodes, 0 * changed.world.dur_ns).with_lags(meets, _NOWHERE)
+    floor = np.where(nodes & (changed.graph.ready_ns != LONG_AGO), LONG_AGO, hidden.world.floor_ns)
+    return replace(hidden, world=replace(hidden.world, floor_ns=floor), is_hidden=True)
+
+
+def _recompute(edit: Edit, changed: Changed) -> Changed:
+    work, ops = changed.recorded.recomputes
+    _check(bool(work.any()), edit, "no work of a recomputation is known")
+    _check(edit.word == "off", edit, "recomputation can only be off")
+    trace = changed.recorded.prepared.trace
+    when = changed.recorded.on_host([(trace.ops, np.flatnonzero(ops))])
+    less = changed.with_work(changed.work_of(work), 0 * changed.world.dur_ns)
+    return less.with_host(when, Value(0))
+
+
+def _rank(edit: Edit, changed: Changed) -> Changed:
+    match = _RANK.fullmatch(edit.target)
+    assert match is not None
+    rank, recorded = int(match[1]), changed.recorded
+    ranks = recorded.rank_of_row
+    mine = (ranks == rank) & ~recorded.communicates
+    others = np.unique(ranks[(ranks != rank) & (ranks >= 0)])
+    _check(bool(mine.any()) and len(others) > 0, edit, "its work, or that of others, is missing")
+    _check(edit.value is None, edit, "a rank can only be as the median")
+    factor = _median_factors(recorded, mine, [*others.tolist(), rank])
+    dur = changed.world.dur_ns
+    by_node = factor[np.maximum(changed.graph.nodes.row, 0)]
+    scaled = np.rint(dur.astype(np.float64) * by_node).astype(np.int64)
+    return _with_median_host(edit, changed.with_work(changed.work_of(mine), scaled))
+
+
+def _median_factors(recorded: Recorded, mine: BoolArray, ranks: list[int]) -> np.ndarray:
+    """Return by activity what its mean time by name is on the median rank, over its own."""
+    activities = recorded.prepared.trace.activities
+    name, dur = codes(activities["name"]), numbers(activities["dur_ns"])
+    count = len(names(activities["name"]))
+    means = []
+    for rank in ranks:
+        rows = np.flatnonzero((recorded.rank_of_row == rank) & (name >= 0))
+        calls = np.bincount(name[rows], minlength=count)
+        sums = np.bincount(name[rows], weights=dur[rows], minlength=count)
+        means.append(np.where(calls > 0, sums / np.maximum(calls, 1), np.nan))
+    table = np.array(means)
+    known = ~np.isnan(table).all(axis=0)
+    middle = np.ones(count)
+    middle[known] = np.nanmedian(table[:, known], axis=0)
+    own = np.where(np.isnan(table[-1]) | (table[-1] <= 0), middle, table[-1])
+    factor = np.where(own > 0, middle / np.where(own > 0, own, 1), 1.0)
+    return np.where(mine & (name >= 0), factor[np.maximum(name, 0)], 1.0)
+
+
+def _with_median_host(edit: Edit, changed: Changed) -> Changed:
+    """Return a world in which the host of a rank takes the time of the median one."""
+    nodes, edges = changed.graph.nodes, changed.graph.edges
+    trace = changed.recorded.prepared.trace
+    calls = numbers(trace.calls["process"])
+    ranks = np.array([ABSENT if one is None else one for one in trace.ranks])
+    process = taken(calls, nodes.call)
+    owner = np.where(process >= 0, ranks[process], ABSENT)[edges.target]
+    host = (edges.kind == HOST) & (owner >= 0)
+    if not host.any():
+        return changed
+    sums = {one: int(changed.world.lag_ns[host][owner[host] == one].sum()) for one in ranks}
+    own = int(edit.target.split()[1])
+    if not sums.get(own):
+        return changed
+    share = float(np.median([*sums.values()])) / sums[own]
+    mine = host & (owner == own)
+    return changed.with_lags(mine, np.rint(changed.world.lag_ns * share).astype(np.int64))
+
+
+_APPLIED: Final[Mapping[str, Callable[[Edit, Changed], Changed]]] = {
+    "kernel": _kernel,
+    "host": _on_host,
+    **dict.fromkeys(_HOST, _on_host),
+    "sync": _sync,
+    "launch_latency": _launch_latency,
+    "communication": _communication,
+    "recompute": _recompute,
+    "rank": _rank,
+}

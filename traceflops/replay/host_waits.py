@@ -1,0 +1,165 @@
+"""What the calls of the host waited for: the last work launched before them.
+
+Where a call does not say of which queue, times tell. A call that returns long after the work waited
+for something else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from traceflops.attribution import told
+from traceflops.replay.host_points import HostPoints, host_points
+from traceflops.replay.recorded_graph import LONG_AGO
+from traceflops.replay.recorded_work import RecordedWork, typical
+from traceflops.table import (
+    ABSENT,
+    BoolArray,
+    IntArray,
+    codes,
+    first_match,
+    is_one_of,
+    matching,
+    numbers,
+    taken,
+)
+
+_USUAL_RETURN_NS: Final = 6_000
+_USUAL_CALL_NS: Final = 2_500
+"""A call that need not wait."""
+_LATE_NS, _LATE_SHARE = 200_000, 50
+"""A call that returns later than that, and than one in so many of its time, waited for other."""
+_SKEW_NS: Final = 20_000
+"""A call may seem to return so long before what it waited for ended: clocks differ."""
+_ALL: Final = ("Device", "Ctx", "Context", "Thread")
+
+
+@dataclass(frozen=True, slots=True)
+class Awaited:
+    """Work that calls waited for until a point; `binds` where it was still running, or a guess."""
+
+    work: IntArray
+    point: IntArray
+    binds: BoolArray
+    is_guess: BoolArray
+
+    @classmethod
+    def joined(cls, several: Iterable[Awaited]) -> Awaited:
+        """Return what several were."""
+        parts = list(several)
+        names = ("work", "point", "binds", "is_guess")
+        return cls(*(np.concatenate([getattr(one, name) for one in parts]) for name in names))
+
+
+@dataclass(frozen=True)  # without slots, so that there is a place for what is found on demand
+class HostWaits:
+    """The points of the host, and what those that end a call waited for."""
+
+    work: RecordedWork
+
+    @property
+    def _calls(self) -> pa.Table:
+        return self.work.prepared.trace.calls
+
+    @cached_property
+    def _synchronises(self) -> BoolArray:
+        """Return which calls do nothing but wait."""
+        return told(self._calls["name"], "waits_for_device")
+
+    @cached_property
+    def points(self) -> HostPoints:
+        """Return the points of the calls that launch or wait."""
+        work = self.work
+        begins, waits = np.zeros((2, self._calls.num_rows), dtype=np.bool_)
+        begins[work.call[work.call >= 0]] = True
+        waits[work.call[work.is_blocking]] = True
+        mine = np.isin(numbers(self._calls["process"]), np.unique(work.process))
+        return host_points(work.prepared.trace, begins & mine, (waits | self._synchronises) & mine)
+
+    @cached_property
+    def time_ns(self) -> IntArray:
+        """Return the times of the points on one clock."""
+        return self.points.time_ns - self.work.offset_ns[self.points.process]
+
+    @cached_property
+    def own_ns(self) -> IntArray:
+        """Return how long the call of each point would take if it need not wait."""
+        begun = self.work.calls_ns[0]
+        order = np.argsort(self.work.called, kind="stable")
+        reach = np.append(LONG_AGO, np.maximum.accumulate(self.work.end[order]))
+        latest = reach[np.searchsorted(self.work.called[order], begun)]
+        free, duration = (latest <= begun) & self._synchronises, numbers(self._calls["dur_ns"])
+        usual = typical(codes(self._calls["name"]), duration, free, _USUAL_CALL_NS)
+        return taken(usual, self.points.call, 0)
+
+    @cached_property
+    def awaited(self) -> Awaited:
+        """Return all that was waited for: copies in their calls, and what calls synchronise."""
+        copies = np.flatnonzero(self.work.is_blocking)
+        sure = np.ones(len(copies), dtype=np.bool_)
+        blocked = Awaited(copies, self.points.end_of_call[self.work.call[copies]], sure, ~sure)
+        call = np.flatnonzero(self._synchronises & (self.points.end_of_call >= 0))
+        return Awaited.joined([blocked, *self._of_calls(call)])
+
+    @cached_property
+    def lag_ns(self) -> IntArray:
+        """Return how long after the work each wait was over, at least."""
+        found = self.awaited
+        late = self.time_ns[found.point] - self.work.end[found.work]
+        usual = typical(0 * late, late, found.binds, _USUAL_RETURN_NS)
+        return np.where(found.binds, late, np.minimum(late, usual))
+
+    def _of_calls(self, call: IntArray) -> Iterator[Awaited]:
+        """Yield, queue by queue, the last work launched before each call that it waited for."""
+        stream, every = self._asked_stream(call)
+        by_time = (stream == ABSENT) & ~every
+        latest, found = np.full(len(call), LONG_AGO, dtype=np.int64), []
+        for rows, mine in self.work.queues_of(numbers(self._calls["process"])[call]):
+            own = every | by_time | (stream == self.work.stream[rows[0]])
+            asked = mine[own[mine]]
+            work = self._last(rows, call[asked], by_time[asked])
+            asked, work = asked[work >= 0], work[work >= 0]
+            latest[asked] = np.maximum(latest[asked], self.work.end[work])
+            found.append((asked, work))
+        for asked, work in found:
+            new = np.append(True, np.diff(work) != 0)[: len(work)]
+            kept = new & (~by_time[asked] | (self.work.end[work] == latest[asked]))
+            asked, work = asked[kept], work[kept]
+            binds = self.work.end[work] > self.work.calls_ns[0][call[asked]]
+            guess = by_time[asked] & ~binds & ~self.work.is_only[work]
+            yield Awaited(work, self.points.end_of_call[call[asked]], binds, guess)
+
+    def _last(self, queue: IntArray, call: IntArray, by_time: BoolArray) -> IntArray:
+        """Return the last work of a queue that each call waited for, -1 where it did not."""
+        begun, over = (one[call] for one in self.work.calls_ns)
+        done = np.where(by_time, over + _SKEW_NS, np.iinfo(np.int64).max)
+        work = self.work.last_launched(queue, begun, done)
+        seems_done = taken(self.work.end, work, LONG_AGO) <= over + _SKEW_NS
+        work = np.where(seems_done, self.work.begun_before(queue, work, over), -1)
+        late = over - taken(self.work.end, work, LONG_AGO)
+        waited = late < over - begun
+        patience = np.maximum(_LATE_NS, (over - begun) // _LATE_SHARE)
+        fits = (late >= -_SKEW_NS) & (~waited | (late <= patience))
+        return np.where(fits, work, -1)
+
+    def _asked_stream(self, call: IntArray) -> tuple[IntArray, BoolArray]:
+        """Return the stream that calls wait for, as marks say, and which wait for all."""
+        marks, calls = self.work.prepared.trace.marks, self._calls
+        every = matching(calls["name"], lambda name: any(word in name for word in _ALL))[call]
+        row = np.flatnonzero(is_one_of(marks["kind"], "sync"))
+        mark = first_match(
+            numbers(marks["process"])[row],
+            numbers(marks["correlation"], ABSENT)[row],
+            numbers(marks["start_ns"])[row],
+            numbers(calls["process"])[call],
+            numbers(calls["correlation"], ABSENT)[call],
+        )
+        stream = taken(numbers(marks["stream"], ABSENT)[row], mark, ABSENT)
+        is_stream = matching(calls["name"], lambda name: "Stream" in name)[call]
+        return np.where((stream >= 0) & is_stream, stream, ABSENT), every

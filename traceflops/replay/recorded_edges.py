@@ -1,0 +1,250 @@
+"""The graph of a recording: which work and which calls wait for what, by what was recorded.
+
+A lag is what is usual for its kind (a launch onto an idle queue, a queue that never runs dry), or
+less where less was recorded. What is not recorded is inferred from times, and marked so.
+
+Until they are in order nodes are numbered so: work, arrivals at collectives, collectives, points.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+
+from traceflops.ranks import RankReport
+from traceflops.replay.host_waits import HostWaits
+from traceflops.replay.recorded_graph import (
+    EVENT,
+    HANDOVER,
+    HOST,
+    LAUNCH,
+    LONG_AGO,
+    MEETING,
+    STREAM,
+    SYNC,
+    VIRTUAL,
+    Edges,
+    Nodes,
+    RecordedGraph,
+)
+from traceflops.replay.recorded_work import CLOSE_NS, USUAL_LAUNCH_NS, RecordedWork, before_in
+from traceflops.table import ABSENT, BoolArray, IntArray, groups, in_order, taken
+from traceflops.windows import Prepared
+
+_LEAST_CAP_NS: Final = 20_000
+_JITTER_NS: Final = 2_000
+_AT_ONCE: Final = 3
+"""What starts within so many usual gaps of a queue follows at once."""
+_ENDLESS: Final = int(np.iinfo(np.int64).max)
+
+
+def recorded_graph(prepared: Prepared, ranks: RankReport | None) -> RecordedGraph:
+    """Return the graph of all work of the devices, and of the calls and threads behind it."""
+    work = RecordedWork(prepared, ranks)
+    return _Recording(work, HostWaits(work), _Meetings.of(work)).graph()
+
+
+@dataclass(frozen=True, slots=True)
+class _Meetings:
+    """Work that is part of a collective of ranks, the collective of each, when all had come."""
+
+    member: IntArray
+    number: IntArray
+    all_here_ns: IntArray
+
+    @classmethod
+    def of(cls, work: RecordedWork) -> _Meetings:
+        """Return those in which nobody left before all had come."""
+        ranks, none = work.ranks, np.empty(0, dtype=np.int64)
+        if ranks is None or not ranks.comparable or not len(ranks.waits.row):
+            return cls(none, none, none)
+        member, collective = work.place[ranks.records.row[ranks.waits.row]], ranks.waits.collective
+        latest = np.full(int(collective.max()) + 1, LONG_AGO, dtype=np.int64)
+        np.maximum.at(latest, collective, work.start[member])
+        good = np.ones(len(latest), dtype=np.bool_)
+        np.logical_and.at(good, collective, work.end[member] >= latest[collective])
+        kept = good[collective]
+        known, number = np.unique(collective[kept], return_inverse=True)
+        return cls(member[kept], number, latest[known])
+
+
+@dataclass(frozen=True)  # without slots, so that there is a place for what is found on demand
+class _Recording:
+    work: RecordedWork
+    host: HostWaits
+    meetings: _Meetings
+
+    @cached_property
+    def arrival(self) -> IntArray:
+        """Return the nodes at which members arrive at collectives."""
+        return len(self.work.row) + np.arange(len(self.meetings.member))
+
+    @cached_property
+    def meeting(self) -> IntArray:
+        """Return the nodes at which all have come."""
+        first = len(self.work.row) + len(self.arrival)
+        return first + np.arange(len(self.meetings.all_here_ns))
+
+    @cached_property
+    def point(self) -> IntArray:
+        """Return the nodes of the points of the host."""
+        first = len(self.work.row) + len(self.arrival) + len(self.meeting)
+        return first + np.arange(len(self.host.time_ns))
+
+    @cached_property
+    def begin(self) -> IntArray:
+        """Return the nodes at which work begins: of a collective that of its arrival."""
+        begin = np.arange(len(self.work.row))
+        begin[self.meetings.member] = self.arrival
+        return begin
+
+    def graph(self) -> RecordedGraph:
+        """Return the nodes in order, and the edges between them."""
+        count = len(self.work.row) + len(self.arrival) + len(self.meeting) + len(self.point)
+        begun = self._begun()
+        rank = np.full(count, 2)
+        rank[self.arrival], rank[self.point], rank[self.meetings.member] = 1, 0, 3
+        order = np.lexsort((np.arange(count), rank, begun))
+        place = np.empty_like(order)
+        place[order] = np.arange(count)
+        first = np.full(len(self.work.place), -1, dtype=np.int64)
+        first[self.work.row] = place[self.begin]
+        return RecordedGraph(self._nodes(begun, order), _sorted(self._edges(), place), first)
+
+    def _begun(self) -> IntArray:
+        """Return when each node begins, members of collectives once all have come."""
+        work, meetings = self.work.start.copy(), self.meetings
+        work[meetings.member] = meetings.all_here_ns[meetings.number]
+        arrived = self.work.start[meetings.member]
+        return np.concatenate([work, arrived, meetings.all_here_ns, self.host.time_ns])
+
+    def _nodes(self, begun: IntArray, order: IntArray) -> Nodes:
+        """Return the nodes in an order."""
+        work, points, count = np.arange(len(self.work.row)), self.host.points, len(begun)
+        time = begun.copy()
+        time[work] = self.work.end
+        cap = np.maximum(3 * self.work.lags[0], _LEAST_CAP_NS)
+
+        def column(nodes: IntArray, values: IntArray, otherwise: int = -1) -> IntArray:
+            found = np.full(count, otherwise, dtype=np.int64)
+            found[nodes] = values
+            return found[order]
+
+        return Nodes(
+            time_ns=time[order],
+            dur_ns=(time - begun)[order],
+            process=column(
+                np.concatenate([work, self.arrival, self.point]),
+                np.concatenate(
+                    [self.work.process, self.work.process[self.meetings.member], points.process]
+                ),
+            ),
+            row=column(work, self.work.row),
+            device=column(work, self.work.device),
+            thread=column(self.point, points.thread),
+            at_ns=column(self.point, points.time_ns),
+            call=column(self.point, points.call),
+            cap_ns=column(self.begin, cap, _ENDLESS),
+        )
+
+    def _edges(self) -> Edges:
+        member, meeting = self.meetings.member, self.meeting[self.meetings.number]
+        at_once = np.zeros(len(member), dtype=np.int64)
+        return Edges.joined(
+            [
+                *self._of_work(),
+                *self._of_host(),
+                _edges(self.arrival, meeting, at_once, MEETING),
+                _edges(meeting, member, at_once, MEETING),
+                _edges(self.arrival, member, at_once, STREAM),
+            ]
+        )
+
+    def _of_work(self) -> Iterator[Edges]:
+        """Yield what work waits for: its launch, its queue, another queue."""
+        work, (launch, next_, wait) = self.work, self.work.lags
+        held, is_guess = work.held
+        called = taken(self.point, taken(self.host.points.start_of_call, work.call))
+        called = np.where(work.opens & (work.start >= work.called), called, -1)
+        until = taken(work.end, held, LONG_AGO)
+        ready = np.full(len(work.row), LONG_AGO, dtype=np.int64)
+        for source, since, usual, kind, guess in (
+            (called, work.called, launch, LAUNCH, False),
+            (work.before, work.free, next_, STREAM, work.stream == ABSENT),
+            (held, until, wait, EVENT, is_guess),
+        ):
+            lag = np.minimum(usual, work.start - since)
+            ready = np.maximum(ready, np.where(source >= 0, since + lag, LONG_AGO))
+            yield _edges(source, self.begin, lag, kind, guess)
+        late = work.start - ready > np.maximum(launch, _JITTER_NS)
+        yield self._by_time(np.flatnonzero(late & (held < 0)))
+        yield self._virtual(np.flatnonzero(late & (work.call < 0) & (work.before >= 0)))
+
+    def _by_time(self, asked: IntArray) -> Edges:
+        """Return waits for other queues that no record tells of: what ended right before.
+
+        Work of which the queue is not known, and that follows at once, was in that one.
+        """
+        work = self.work
+        order = np.lexsort((work.end, work.device))
+        known = work.device[order], work.end[order]
+        other = taken(order, _last_up_to(*known, work.device[asked], work.start[asked]))
+        gap = work.start[asked] - taken(work.end, other, LONG_AGO)
+        fits = (gap <= CLOSE_NS) & (taken(work.queue, other) != work.queue[asked])
+        lag = np.minimum(work.lags[2][asked], gap)
+        at_once = (work.stream[asked] == ABSENT) & (gap <= _AT_ONCE * work.lags[1][asked])
+        return _edges(np.where(fits, other, -1), self.begin[asked], lag, EVENT, ~at_once)
+
+    def _virtual(self, asked: IntArray) -> Edges:
+        """Return launches of work that has none, by the last point of its process before it."""
+        process, time = self.host.points.process, self.host.time_ns
+        order, upto = in_order(process, time), self.work.start[asked] - USUAL_LAUNCH_NS
+        last = _last_up_to(process[order], time[order], self.work.process[asked], upto)
+        source = taken(order, last)
+        lag = self.work.start[asked] - taken(time, source, 0)
+        return _edges(taken(self.point, source), self.begin[asked], lag, VIRTUAL, True)
+
+    def _of_host(self) -> Iterator[Edges]:
+        """Yield the order of threads, what calls waited for, and hand-overs."""
+        host, points, time = self.host, self.host.points, self.host.time_ns
+        awaited, before = host.awaited, before_in(points.thread)
+        lag = time - taken(time, before, 0)
+        ends = awaited.point[awaited.binds]
+        lag[ends] = np.minimum(lag, host.own_ns)[ends]
+        lag[points.took] = 0
+        yield _edges(taken(self.point, before), self.point, lag, HOST)
+        yield _edges(awaited.work, self.point[awaited.point], host.lag_ns, SYNC, awaited.is_guess)
+        took = time[points.took] - time[points.gave]
+        gave, given = self.point[points.gave], self.point[points.took]
+        yield _edges(gave, given, took, HANDOVER, ~points.is_sure)
+
+
+def _edges(
+    source: IntArray, target: IntArray, lag: IntArray, kind: int, inferred: BoolArray | bool = False
+) -> Edges:
+    """Return edges of one kind, without those that miss an end."""
+    kinds = np.full(len(source), kind, dtype=np.int8)
+    guesses = np.broadcast_to(np.asarray(inferred), source.shape)
+    return Edges(source, target, lag, kinds, guesses).only((source >= 0) & (target >= 0))
+
+
+def _sorted(edges: Edges, place: IntArray) -> Edges:
+    """Return edges between renumbered nodes by target, without those that lead back."""
+    source, target = place[edges.source], place[edges.target]
+    kept = np.flatnonzero(source < target)
+    kept = kept[np.argsort(target[kept], kind="stable")]
+    return replace(edges, source=source, target=target).only(kept)
+
+
+def _last_up_to(group: IntArray, time: IntArray, at_group: IntArray, at_ns: IntArray) -> IntArray:
+    """Return the last of rows by group and time that is of a group and not after a time, or -1."""
+    found = np.full(len(at_ns), -1, dtype=np.int64)
+    for one, asked in groups(at_group):
+        first, stop = np.searchsorted(group, [one, one + 1])
+        place = first + np.searchsorted(time[first:stop], at_ns[asked], side="right") - 1
+        found[asked] = np.where(place >= first, place, -1)
+    return found

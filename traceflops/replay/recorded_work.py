@@ -1,0 +1,238 @@
+"""All work of the devices of a recording, in the order of its queues, and what is usual there.
+
+Work is numbered by place here: by device, process, queue and start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+
+from traceflops.ranks import RankReport
+from traceflops.replay.recorded_graph import LONG_AGO
+from traceflops.table import (
+    ABSENT,
+    BoolArray,
+    IntArray,
+    codes,
+    groups,
+    in_order,
+    is_one_of,
+    joint_codes,
+    numbers,
+    taken,
+)
+from traceflops.timeline import ENDLESS
+from traceflops.windows import Prepared
+
+USUAL_LAUNCH_NS: Final = 6_000
+_USUAL_GAP_NS: Final = 1_000
+CLOSE_NS: Final = 25_000
+"""What a queue waited for ended at most so long before."""
+_ENOUGH: Final = 8
+
+
+def typical(group: IntArray, values: IntArray, known: BoolArray, otherwise: int) -> IntArray:
+    """Return, per row, the median of the known values of its group; of all where they are few."""
+    overall = int(np.median(values[known])) if known.any() else otherwise
+    found = np.full(len(values), overall, dtype=np.int64)
+    for one, rows in groups(group[known]):
+        if len(rows) >= _ENOUGH:
+            found[group == one] = int(np.median(values[known][rows]))
+    return found
+
+
+def before_in(group: IntArray) -> IntArray:
+    """Return, per place, the place before it if that is of the same group, else -1."""
+    place = np.arange(len(group)) - 1
+    place[1:][group[1:] != group[:-1]] = -1
+    return place
+
+
+@dataclass(frozen=True)  # without slots, so that there is a place for what is found on demand
+class RecordedWork:
+    """All work, its queues and launches; times are in ns on one clock."""
+
+    prepared: Prepared
+    ranks: RankReport | None
+
+    @cached_property
+    def row(self) -> IntArray:
+        """Return the row of each."""
+        accounts = self.prepared.accounts.values()
+        rows = np.concatenate([account.rows.row for account in accounts])
+        activities = self.prepared.trace.activities
+        queue = [
+            numbers(activities[name], ABSENT)[rows] for name in ("device", "process", "stream")
+        ]
+        order = in_order(*queue, numbers(activities["start_ns"])[rows])
+        return rows[order]
+
+    def _column(self, name: str) -> IntArray:
+        return numbers(self.prepared.trace.activities[name], ABSENT)[self.row]
+
+    @cached_property
+    def place(self) -> IntArray:
+        """Return the place of each activity, -1 for none."""
+        place = np.full(self.prepared.trace.activities.num_rows, -1, dtype=np.int64)
+        place[self.row] = np.arange(len(self.row))
+        return place
+
+    @cached_property
+    def process(self) -> IntArray:
+        """Return the process of each."""
+        return self._column("process")
+
+    @cached_property
+    def device(self) -> IntArray:
+        """Return the device of each."""
+        return self._column("device")
+
+    @cached_property
+    def stream(self) -> IntArray:
+        """Return the stream of each, as recorded."""
+        return self._column("stream")
+
+    @cached_property
+    def offset_ns(self) -> IntArray:
+        """Return by how much the clock of each process is ahead."""
+        trace = self.prepared.trace
+        offset = np.zeros(trace.processes.num_rows, dtype=np.int64)
+        if self.ranks is not None and self.ranks.comparable:
+            owner = numbers(trace.devices["process"])
+            offset[owner[[*self.ranks.records.devices]]] = self.ranks.alignment.offset_ns
+        return offset
+
+    @cached_property
+    def start(self) -> IntArray:
+        """Return when each started."""
+        return self._column("start_ns") - self.offset_ns[self.process]
+
+    @cached_property
+    def end(self) -> IntArray:
+        """Return when each ended."""
+        return self.start + self._column("dur_ns")
+
+    @cached_property
+    def queue(self) -> IntArray:
+        """Return a number of the queue of each."""
+        return joint_codes(joint_codes(self.device, self.process), self.stream)
+
+    @cached_property
+    def call(self) -> IntArray:
+        """Return the call that launched each, -1 where none is known."""
+        return self.prepared.linked.links.call_of_activity[self.row]
+
+    @cached_property
+    def calls_ns(self) -> tuple[IntArray, IntArray]:
+        """Return the start and end of each call."""
+        calls = self.prepared.trace.calls
+        start = numbers(calls["start_ns"]) - self.offset_ns[numbers(calls["process"])]
+        return start, start + numbers(calls["dur_ns"])
+
+    @cached_property
+    def called(self) -> IntArray:
+        """Return when that call began, LONG_AGO without one."""
+        return taken(self.calls_ns[0], self.call, LONG_AGO)
+
+    @cached_property
+    def is_blocking(self) -> BoolArray:
+        """Return which copies ended inside the call that made them."""
+        copies = is_one_of(self.prepared.trace.activities["kind"], "memcpy")[self.row]
+        returned = taken(self.calls_ns[1], self.call, LONG_AGO)
+        return np.asarray(copies & (self.start >= self.called) & (self.end <= returned))
+
+    @cached_property
+    def before(self) -> IntArray:
+        """Return what was before each in its queue, -1 for nothing."""
+        return before_in(self.queue)
+
+    @cached_property
+    def free(self) -> IntArray:
+        """Return when what was before each ended, LONG_AGO for nothing."""
+        return taken(self.end, self.before, LONG_AGO)
+
+    @cached_property
+    def opens(self) -> BoolArray:
+        """Return which are the first of their call in their queue."""
+        return np.asarray((self.call >= 0) & (taken(self.call, self.before) != self.call))
+
+    @cached_property
+    def held(self) -> tuple[IntArray, BoolArray]:
+        """Return what a wait of its queue held each work back for, -1 for none; and if a guess.
+
+        Where the wait does not say, that is the last work of another queue launched before it.
+        """
+        waits = self.prepared.linked.stream_waits
+        call = np.where(self.opens, self.call, -1)
+        found = taken(self.place, taken(waits.work, call))
+        found = np.where(taken(self.end, found) <= self.start, found, -1)
+        asked = np.flatnonzero((taken(waits.until_ns, call) == ENDLESS) & (found < 0))
+        several = np.zeros(len(asked), dtype=np.int64)
+        latest = np.full(len(asked), LONG_AGO, dtype=np.int64)
+        for rows, mine in self.queues_of(self.process[asked]):
+            mine = mine[self.queue[asked[mine]] != self.queue[rows[0]]]
+            here = asked[mine]
+            work = self.last_launched(rows, self.called[here], self.start[here])
+            end = taken(self.end, work, LONG_AGO)
+            several[mine] += work >= 0
+            later = end > latest[mine]
+            found[here[later]], latest[mine[later]] = work[later], end[later]
+        is_close = self.start[asked] - latest < CLOSE_NS
+        is_guess = np.zeros(len(found), dtype=np.bool_)
+        is_guess[asked] = (several > 1) & ~is_close
+        return found, is_guess
+
+    @property
+    def awaited(self) -> IntArray:
+        """Return the work that each was held back for, -1 for none."""
+        return self.held[0]
+
+    @cached_property
+    def lags(self) -> tuple[IntArray, IntArray, IntArray]:
+        """Return the usual lags of a launch, of the next in a queue, and of a wait for another."""
+        lead, gap = self.start - self.called, self.start - self.free
+        until = taken(self.end, self.awaited, LONG_AGO)
+        known = self.opens & (lead >= 0)
+        name = taken(codes(self.prepared.trace.calls["name"]), self.call)
+        idle = known & (np.maximum(self.free, until) <= self.called)
+        launch = typical(name, lead, idle, USUAL_LAUNCH_NS)
+        follows = (self.before >= 0) & (until < self.free) & (gap < CLOSE_NS)
+        follows &= ~self.opens | (self.free >= self.called + launch)
+        kind = codes(self.prepared.trace.activities["kind"])[self.row]
+        next_ = typical(kind, gap, follows, _USUAL_GAP_NS)
+        held = (until > self.free + next_) & (until > self.called + launch)
+        held &= self.start - until < CLOSE_NS
+        wait = typical(0 * kind, self.start - until, held, _USUAL_GAP_NS)
+        return launch, next_, wait
+
+    @cached_property
+    def is_only(self) -> BoolArray:
+        """Return which work is in the only queue of its process."""
+        queues = np.unique(self.queue, return_index=True)[1]
+        count = np.bincount(self.process[queues], minlength=int(self.process.max()) + 1)
+        return np.asarray(count[self.process] == 1)
+
+    def queues_of(self, process: IntArray) -> Iterator[tuple[IntArray, IntArray]]:
+        """Yield the work of each queue, and which of the rows are of its process."""
+        rows = dict(groups(process))
+        for _, work in groups(self.queue):
+            mine = rows.get(int(self.process[work[0]]))
+            if mine is not None:
+                yield work, mine
+
+    def begun_before(self, queue: IntArray, work: IntArray, at_ns: IntArray) -> IntArray:
+        """Return the work, or what of its queue was the last to begin before a time."""
+        last = taken(queue, np.searchsorted(self.start[queue], at_ns) - 1)
+        return np.where(taken(self.start, work) < at_ns, work, last)
+
+    def last_launched(self, queue: IntArray, before_ns: IntArray, done_ns: IntArray) -> IntArray:
+        """Return the last work of a queue launched before and done by some times, or -1."""
+        rows = queue[np.argsort(self.called[queue], kind="stable")]
+        last = np.searchsorted(self.called[rows], before_ns) - 1
+        reach = np.maximum.accumulate(self.end[rows])
+        return taken(rows, np.minimum(last, np.searchsorted(reach, done_ns, side="right") - 1))

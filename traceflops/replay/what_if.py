@@ -1,0 +1,307 @@
+"""How long the steps would take if parts of them took another time, and what decides it then.
+
+Gains are those of a replay against a replay. An interval is over what is not certain: whether
+inferred edges are there, and whether what nothing explains moves with the rest or stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+
+from traceflops.attribution import Phases
+from traceflops.errors import UsageError
+from traceflops.ranks import RankReport
+from traceflops.replay.changes import Changed, Recorded
+from traceflops.replay.critical_path import (
+    UNEXPLAINED,
+    PathPart,
+    Pieces,
+    Spans,
+    lengths,
+    parts_of,
+    path,
+    ranks_of,
+    spans_of,
+)
+from traceflops.replay.edits import Edit, apply, parse_edit
+from traceflops.replay.recorded_edges import recorded_graph
+from traceflops.replay.recorded_graph import MEETING, RecordedGraph, World
+from traceflops.table import BoolArray, IntArray, groups, numbers, taken
+from traceflops.timeline import Intervals
+from traceflops.windows import Prepared
+
+_MOST_UNEXPLAINED: Final = 0.05
+_REFUSED: Final = "what-if needs more than this recording holds"
+_WITH_CALLS: Final = "record the calls of the CPU, too"
+_MOST_UNLAUNCHED: Final = 0.5
+_ENOUGH_RECORDED: Final = ("complete", "few missing")
+_LEAST: Final = "(more than there is to hide it under)"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What some edits do together; times in ns, over all chosen windows of all devices.
+
+    `after_ns` lies between `least_ns` and `most_ns`; it is None where that is too wide to say, or
+    too much of the time is not explained: `doubts` say why. MFU is None where it is not known.
+    `critical` is what decides the time then, the largest part first.
+    """
+
+    edits: tuple[str, ...]
+    before_ns: int
+    after_ns: int | None
+    least_ns: int
+    most_ns: int
+    windows: int
+    mfu: float | None
+    critical: tuple[PathPart, ...]
+    doubts: tuple[str, ...]
+
+    def step_ns(self, total_ns: int | None) -> float | None:
+        """Return a time as the mean per window: per step and device, as a rule."""
+        return None if total_ns is None else total_ns / max(self.windows, 1)
+
+    def mfu_at(self, total_ns: int | None) -> float | None:
+        """Return the MFU where the windows take so long."""
+        if self.mfu is None or not total_ns:
+            return None
+        return self.mfu * self.before_ns / total_ns
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIf:
+    """Edits each alone, in the order given, and all together; and what is critical as recorded.
+
+    The parts of `critical` add up to `before_ns` of every outcome, and so does its time by rank in
+    `ranks` where all ranks are known.
+    """
+
+    alone: tuple[Outcome, ...]
+    together: Outcome
+    critical: tuple[PathPart, ...]
+    ranks: Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One way to take what is not certain: a graph, and the world of the recording."""
+
+    graph: RecordedGraph
+    base: World
+    pinned: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """A replay of a changed world, and how long each chosen window takes in it."""
+
+    way: Way
+    changed: Changed
+    time_ns: IntArray
+    windows_ns: tuple[int, ...]
+
+    @property
+    def total_ns(self) -> int:
+        """Return the time of all chosen windows."""
+        return sum(self.windows_ns)
+
+
+@dataclass(frozen=True)  # without slots, so that there is a place for what is found on demand
+class Replay:
+    """A recording ready for questions. Raises UsageError where it does not hold what they need."""
+
+    prepared: Prepared
+    ranks: RankReport | None
+    phases: Phases | None
+    mfu: float | None
+
+    def __post_init__(self) -> None:
+        """Refuse recordings of which no replay would be true."""
+        for reason, hint in _refusals(self.prepared):
+            raise UsageError(f"{_REFUSED}: {reason}", hint)
+
+    @cached_property
+    def graph(self) -> RecordedGraph:
+        """Return the graph of the recording."""
+        return recorded_graph(self.prepared, self.ranks)
+
+    @cached_property
+    def recorded(self) -> Recorded:
+        """Return what edits look up."""
+        return Recorded(self.prepared, self.phases)
+
+    @cached_property
+    def ways(self) -> tuple[Way, ...]:
+        """Return all ways to take what is not certain; the first is the likely one."""
+        graphs = [self.graph]
+        if self.graph.edges.inferred.any():
+            graphs.append(self.graph.recorded_only)
+        return tuple(
+            Way(graph, self._pinned(graph) if pinned else graph.as_recorded(), pinned)
+            for pinned in (False, True)
+            for graph in graphs
+            if not pinned or graph.is_unexplained.any() or self.awaits_others
+        )
+
+    @cached_property
+    def awaits_others(self) -> bool:
+        """Return whether collectives wait for ranks that are not recorded."""
+        return bool(self._waiting(self.graph).any())
+
+    def _waiting(self, graph: RecordedGraph) -> BoolArray:
+        met = np.zeros(len(graph.nodes.time_ns), dtype=np.bool_)
+        met[graph.edges.target[graph.edges.kind == MEETING]] = True
+        talks = taken(self.recorded.communicates.astype(np.int8), graph.nodes.row, 0) > 0
+        is_partial = self.ranks is not None and self.ranks.partial
+        return np.asarray(talks & (~met | is_partial))
+
+    def _pinned(self, graph: RecordedGraph) -> World:
+        """Return the world in which nothing comes earlier that is not known to depend on others."""
+        world, waiting = graph.as_recorded(pinned=True), self._waiting(graph)
+        return World(
+            np.where(waiting, 0, world.dur_ns),
+            world.lag_ns,
+            world.delay_ns,
+            np.where(waiting, graph.nodes.time_ns, world.floor_ns),
+        )
+
+    @cached_property
+    def critical(self) -> tuple[PathPart, ...]:
+        """Return what decided the time of the chosen windows, the largest part first."""
+        return parts_of(self.prepared, self.graph, self._path)
+
+    @cached_property
+    def _path(self) -> Pieces:
+        return path(self.graph, self.spans, self.ways[0].base, self.graph.nodes.time_ns)
+
+    @cached_property
+    def spans(self) -> Spans:
+        """Return the stretches of the chosen windows."""
+        return spans_of(self.prepared, self.graph)
+
+    @cached_property
+    def window_spans(self) -> Spans:
+        """Return the chosen windows, each by itself."""
+        return spans_of(self.prepared, self.graph, joined=False)
+
+    @cached_property
+    def windows(self) -> int:
+        """Return how many windows are chosen."""
+        return sum(one.used for several in self.prepared.windows.values() for one in several)
+
+    def outcome(self, edits: Sequence[Edit]) -> Outcome:
+        """Return what edits do together."""
+        replays = [self.replayed(way, edits) for way in self.ways]
+        after = [one.total_ns for one in replays]
+        doubts = tuple(self._doubts(self.before_ns, after))
+        return Outcome(
+            edits=tuple(edit.text for edit in edits),
+            before_ns=self.before_ns,
+            after_ns=None if doubts else after[0],
+            least_ns=min(after),
+            most_ns=max(after),
+            windows=self.windows,
+            mfu=self.mfu,
+            critical=self._next(replays[0]),
+            doubts=doubts,
+        )
+
+    @cached_property
+    def before_ns(self) -> int:
+        """Return the recorded time of the chosen windows."""
+        way = self.ways[0]
+        return sum(lengths(way.graph, self.spans, way.base, way.graph.nodes.time_ns))
+
+    def replayed(self, way: Way, edits: Sequence[Edit]) -> Replayed:
+        """Return a replay with edits."""
+        changed = Changed(way.graph, self.recorded, way.base)
+        for edit in edits:
+            changed = apply(edit, changed)
+        time = way.graph.times(changed.world)
+        length = lengths(way.graph, self.window_spans, changed.world, time)
+        if changed.is_hidden and not (way.pinned and self.awaits_others):
+            length = [*map(max, length, self._communication(way))]
+        return Replayed(way, changed, time, tuple(length))
+
+    def _next(self, one: Replayed) -> tuple[PathPart, ...]:
+        graph, changed = one.way.graph, one.changed
+        pieces = path(graph, self.spans, changed.world, one.time_ns)
+        parts = parts_of(self.prepared, graph, pieces, changed.without)
+        more = one.total_ns - sum(part.ns for part in parts)
+        return (PathPart("communication", _LEAST, more), *parts) if more else parts
+
+    def _communication(self, way: Way) -> Iterator[int]:
+        """Yield how long the communication of each window takes: it cannot hide in less."""
+        nodes, base = way.graph.nodes, way.graph.as_recorded()
+        talks = np.flatnonzero(taken(self.recorded.communicates.astype(np.int8), nodes.row, 0))
+        of_device = {one: talks[rows] for one, rows in groups(nodes.device[talks])}
+        for first, last in self.window_spans:
+            low, high = (edge.at(way.graph, base, nodes.time_ns)[0] for edge in (first, last))
+            mine = of_device.get(first.device, talks[:0])
+            begun = nodes.time_ns[mine] - nodes.dur_ns[mine]
+            yield int(nodes.dur_ns[mine][(begun >= low) & (begun < high)].sum())
+
+    @cached_property
+    def unexplained_ns(self) -> int:
+        """Return how much of the time follows from nothing that is recorded."""
+        return sum(one.ns for one in self.critical if one.component == UNEXPLAINED)
+
+    def _late_ns(self) -> Iterator[int]:
+        """Yield, by stretch, in how much of it work that nothing explains had not yet begun."""
+        graph, base = self.graph, self.ways[0].base
+        nodes, late = graph.nodes, np.flatnonzero(graph.is_unexplained)
+        begun = (nodes.time_ns - nodes.dur_ns)[late]
+        for first, last in self.spans:
+            low, high = (edge.at(graph, base, nodes.time_ns)[0] for edge in (first, last))
+            mine = nodes.device[late] == first.device
+            waits = Intervals.of((begun - graph.delay_ns[late])[mine], begun[mine])
+            yield waits.within(low, high).length_ns
+
+    def _doubts(self, before: int, after: Sequence[int]) -> Iterator[str]:
+        gain = abs(before - after[0])
+        if self.awaits_others and max(after) - min(after) > 0:
+            yield "other ranks, for which its collectives wait, are not recorded"
+        elif 2 * (max(after) - min(after)) > gain and gain:
+            yield "inferred dependencies change more than half of the gain"
+        if self.unexplained_ns > _MOST_UNEXPLAINED * before:
+            yield f"{100 * self.unexplained_ns / before:.0f} % of the time is not explained"
+
+    def what_if(self, edits: Sequence[str]) -> WhatIf:
+        """Return what edits do, each alone and all together."""
+        if 2 * sum(self._late_ns()) > self.before_ns:
+            reason = "most of the time follows from nothing recorded"
+            raise UsageError(
+                f"{_REFUSED}: {reason}", "record all GPU work and the calls of the CPU"
+            )
+        parsed = [parse_edit(text) for text in edits]
+        alone = tuple(self.outcome([edit]) for edit in parsed)
+        together = alone[0] if len(alone) == 1 else self.outcome(parsed)
+        ranks = ranks_of(self.prepared, self.graph, self._path)
+        return WhatIf(alone, together, self.critical, ranks)
+
+
+def _refusals(prepared: Prepared) -> Iterator[tuple[str, str]]:
+    """Yield why no replay of a recording would be true."""
+    trace = prepared.trace
+    types = {*trace.devices["type"].to_pylist()}
+    if not prepared.accounts or types == {"cpu"}:
+        yield "no work of a GPU has times", "record a timeline of the GPU"
+        return
+    if prepared.launch_records.state not in _ENOUGH_RECORDED:
+        yield "GPU work of many launches is missing", "record all of it, without sampling"
+    if any("MTIA" in (name or "") for name in trace.devices["product"].to_pylist()):
+        yield "it is of MTIA, whose queues are not understood", "record on a GPU"
+    if not any(one.used for several in prepared.windows.values() for one in several):
+        yield "no step is selected", "select steps with --steps or a time with --from and --to"
+    rows = np.concatenate([account.rows.row for account in prepared.accounts.values()])
+    unlaunched = prepared.linked.links.call_of_activity[rows] < 0
+    time = numbers(trace.activities["dur_ns"])[rows]
+    if time[unlaunched].sum() > _MOST_UNLAUNCHED * time.sum():
+        yield "most GPU work has no recorded launch", _WITH_CALLS
+    elif not numbers(trace.calls["dur_ns"]).any():
+        yield "launches have no calls of the CPU, only their moments", _WITH_CALLS
