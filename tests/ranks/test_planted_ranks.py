@@ -75,11 +75,11 @@ def found_waits(report: RankReport) -> list[list[Pair]]:
     rows = zip(found.row.tolist(), found.wait_ns.tolist(), found.transfer_ns.tolist(), strict=True)
     for row, *pair in rows:
         waits[row] = (pair[0], pair[1])
-    places = report.records.place.tolist()
-    return [
-        [pair for pair, at in zip(waits, places, strict=True) if at == place]
-        for place in sorted(set(places))
-    ]
+    of_rank: defaultdict[int, list[tuple[int, Pair]]] = defaultdict(list)
+    starts = report.records.start_ns.tolist()
+    for place, *one in zip(report.records.place.tolist(), starts, waits, strict=True):
+        of_rank[place].append((one[0], one[1]))
+    return [[pair for _, pair in sorted(of_rank[place])] for place in sorted(of_rank)]
 
 
 _BATCH: Final = 4

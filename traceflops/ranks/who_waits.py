@@ -8,12 +8,12 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.ranks.clocks import Alignment, aligned
+from traceflops.ranks.clocks import Alignment
 from traceflops.ranks.comm_records import CommRecords, comm_records
 from traceflops.ranks.cycles import Cycles, cycles
 from traceflops.ranks.experts import ExpertGroup, expert_groups
 from traceflops.ranks.link_rates import LinkRate, Links, kind_name, link_rates
-from traceflops.ranks.matching import Matches, matched
+from traceflops.ranks.matching import Matches
 from traceflops.ranks.partners import with_partners
 from traceflops.ranks.pipelines import Pipelines, pipelines
 from traceflops.ranks.projected_records import projected_records
@@ -220,12 +220,8 @@ def report_of(
 
     `is_aligned` says that their clocks are one also without collectives that align them.
     """
-    matches = matched(records)
-    alignment = aligned(records, matches)
-    recorded, records = records, with_partners(records, matches, alignment)
-    if records is not recorded:
-        matches = matched(records)
-        alignment = aligned(records, matches)
+    recorded = records
+    records, matches, alignment = with_partners(recorded)
     comparable = bool(alignment.basis) or (is_aligned and alignment.is_possible)
     found = waits(records, matches, alignment, comparable=comparable)
     chosen = _chosen(work, records) if records.devices else None
