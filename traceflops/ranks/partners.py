@@ -115,7 +115,7 @@ def _with_teams(recorded: Found, ahead: IntArray, is_known: bool, likely: IntArr
 def _are_apart(
     recorded: Found, mine: IntArray, teams: Sequence[Sequence[int]], ahead: IntArray
 ) -> bool:
-    """Return whether ends of teams differ as their last starts do, where all of them match.
+    """Return whether teams that match end far apart, or by as much as their last starts are.
 
     In one group all end together, however late some of them start.
     """
@@ -128,7 +128,9 @@ def _are_apart(
         np.array([ns[rows[:, team]].max(axis=1) for team in teams])
         for ns in (records.end_ns - ahead, records.start_ns - ahead)
     )
-    return bool(_LIKE * np.ptp(end - last, axis=0).sum() < np.ptp(end, axis=0).sum())
+    apart = np.ptp(end, axis=0)
+    is_far = float(np.median(apart)) > _NEAR_NS
+    return is_far or bool(_LIKE * np.ptp(end - last, axis=0).sum() < apart.sum())
 
 
 def _distances(
