@@ -36,7 +36,7 @@ _DEFAULT: Final = KinetoOptions()
 
 def kineto_document(run: Run, rank: int, options: KinetoOptions = _DEFAULT) -> Document:
     """Return the file of one rank as nested data; numbers with decimals are `Digits`."""
-    record = run.ranks[rank]
+    record = next(one for one in run.ranks if one.rank == rank)
     numbers = Numbers(record, options)
     machine = MACHINES[run.config.machine]
     header = _header(run, numbers)

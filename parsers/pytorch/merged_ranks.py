@@ -2,7 +2,8 @@
 
 Tools that merge files write the rank into the arguments of events, add a multiple of a power of ten
 to the numbers of processes and devices (100000003 is device 3 of rank 1), or write a label before
-them (`[TP01] 3`). Correlations and ids of operators may repeat, so every rank becomes a process.
+them (`[TP01] 3`) or in their place (`rank 1`). Correlations and ids of operators may repeat, so
+every rank becomes a process.
 """
 
 from __future__ import annotations
@@ -67,8 +68,9 @@ def owner_codes(names: Names, pids: Sequence[Any], ranks: IntArray | None) -> Ar
 
 
 def _owner_text(pid: Any, rank: int = -1) -> str:
-    found = _LABEL.fullmatch(pid) if isinstance(pid, str) else None
-    label = ".".join(number[:9] for number in re.findall(r"\d+", found[1])) if found else ""
+    text = pid if isinstance(pid, str) and not pid.isdigit() else ""
+    found = _LABEL.fullmatch(text)
+    label = ".".join(number[:9] for number in re.findall(r"\d+", found[1] if found else text))
     return f"{rank if 0 <= rank < _MOST_RANKS else ''}|{label}|{trailing_integer(pid)}"
 
 
@@ -79,7 +81,9 @@ def split_ranks(tables: Mapping[str, TableBuilder], rank: int | None) -> list[Ra
     """
     known = {text: Owner.of(text) for table in tables.values() for text in table.names["process"]}
     shift = _shift([known[text].pid for text in tables["activities"].names["process"]])
-    told = _told(known, shift)
+    of_host = {known[text].label for name in _HOST for text in tables[name].names["process"]}
+    of_gpus = {known[text].label for text in tables["activities"].names["process"]}
+    told = _told(known, shift, has_labels=len(of_gpus) > 1 and of_gpus <= of_host)
     ranks = sorted(set(told.values()))
     several = 1 < len(ranks) <= _MOST_PROCESSES
     number = {text: ranks.index(told[text]) if several else 0 for text in known}
@@ -93,7 +97,9 @@ def split_ranks(tables: Mapping[str, TableBuilder], rank: int | None) -> list[Ra
     return [RankProcess(one, pids.get(place)) for place, one in enumerate(numbers)]
 
 
-def _told(known: Mapping[str, Owner], shift: int) -> dict[str, tuple[int, ...]]:
+def _told(
+    known: Mapping[str, Owner], shift: int, *, has_labels: bool
+) -> dict[str, tuple[int, ...]]:
     """Return what tells the rank of each owner, the same for all where nothing does."""
     owners = known.values()
     told: dict[str, tuple[int, ...] | None]
@@ -101,7 +107,7 @@ def _told(known: Mapping[str, Owner], shift: int) -> dict[str, tuple[int, ...]]:
         same = {owner.pid: owner.rank for owner in owners if owner.rank is not None}
         found = {t: o.rank if o.rank is not None else same.get(o.pid) for t, o in known.items()}
         told = {text: (one,) if one is not None else None for text, one in found.items()}
-    elif len({owner.label for owner in owners}) > 1:
+    elif has_labels:
         told = {text: owner.label for text, owner in known.items()}
     else:
         told = {text: _multiple(owner.pid, shift) for text, owner in known.items()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 
 from traceflops.parsers.io import (
@@ -17,7 +18,7 @@ from traceflops.parsers.io import (
 from traceflops.parsers.pytorch.events import KNOWN_CATEGORIES, PYTHON_CATEGORIES
 from traceflops.parsers.pytorch.metadata import Metadata
 from traceflops.parsers.pytorch.values import printable
-from traceflops.table import Note, of_noun, rank_from_name
+from traceflops.table import ABSENT, Note, numbers, of_noun, rank_from_name
 from traceflops.units import several
 
 _AT_END: Final = "rank and world size"
@@ -40,6 +41,9 @@ _NOTES: Final = NoteTable(
         "description-left-out": "Run description in the trace: {problem}.",
     },
     assumed={
+        "repeated-launches": "{count} of {calls} [has|have] the correlation of another one: "
+        "links to operators may be wrong. If the file holds several ranks, nothing tells them "
+        "apart.",
         "merged-ranks": "The file holds {count} ranks. Their times are compared as they are in it.",
     },
     missing={
@@ -65,6 +69,8 @@ _ODD: Final = (
     "negative-size",
     "arguments-repaired",
 )
+_SEVERAL: Final = 0.1
+"""Fewer correlations than that are repeated by chance."""
 _SHOWN_INSTEAD: Final = "; CPU operators are shown if no file has any"
 
 
@@ -117,6 +123,12 @@ def _content_notes(tables: Mapping[str, pa.Table], is_lossy: bool) -> Iterator[N
         yield _NOTES.note(f"no-device-work{why}", shown=shown, calls=called)
     elif not calls:
         yield _NOTES.note("no-calls")
+    launched = numbers(tables["calls"]["correlation"], ABSENT)
+    launched = launched[launched != ABSENT]
+    repeated = len(launched) - len(np.unique(launched))
+    if repeated > _SEVERAL * calls and tables["processes"].num_rows == 1:
+        called = several(calls, "runtime call")
+        yield _NOTES.note("repeated-launches", repeated, calls=called)
     if ops.num_rows and ops["input_dims"].null_count == ops.num_rows:
         yield _NOTES.note("no-shapes")
 

@@ -95,6 +95,8 @@ def _limits(ranks: RankReport) -> Iterator[str]:
     if ranks.unmatched:
         of = several(len(ranks.records), "communication kernel")
         yield f"{count(ranks.unmatched)} of {of} match none of another rank."
+    if ranks.by_ends:
+        yield "Groups or peers that nothing names are those of kernels that end together."
     if ranks.matches.impossible:
         yield f"{several(ranks.matches.impossible, 'match', 'matches')} impossible in time dropped."
 

@@ -20,7 +20,8 @@ from sample_traces.nsight.enums import (
 from sample_traces.nsight.options import Markers
 from sample_traces.nsight.schema import Row, Tables, Value
 from sample_traces.nsight.session import CONTEXT, Session, global_pid, global_tid
-from sample_traces.records import Argument, Call, Collective, Op, RankRun
+from sample_traces.parallel import all_groups
+from sample_traces.records import Argument, Call, Collective, Group, Op, RankRun
 
 COMMUNICATOR: Final = 6_148_914_691_236_517_205
 NCCL_DOMAIN: Final = 1
@@ -203,17 +204,25 @@ def _nccl(session: Session, rank: RankRun) -> Iterator[Row]:
         "globalTid": global_tid(rank, thread),
         "domainId": NCCL_DOMAIN,
     }
-    size = session.run.config.ranks
-    own = {"No. of ranks": size, "Rank": rank.rank, "CUDA device": session.device(rank)}
-    yield _nccl_range(session, rank, thread, (0, _INIT_NS), "ncclCommInitRank", own)
+    mine = (one for one in all_groups(session.run.config) if rank.rank in one.ranks)
+    for at, group in enumerate(mine):
+        place = {"No. of ranks": group.size, "Rank": group.ranks.index(rank.rank)}
+        own = {**_communicator(group), **place, "CUDA device": session.device(rank)}
+        times = at * _INIT_NS, (at + 1) * _INIT_NS
+        yield _nccl_range(session, rank, thread, times, "ncclCommInitRank", own)
     for activity in rank.activities:
         if activity.collective is None or activity.call is None:
             continue
         call = rank.calls[activity.call]
         times = call.start_ns - _NCCL_NS, call.end_ns + _NCCL_NS
-        own = {"Message size [bytes]": message_bytes(activity.collective)}
+        size = {"Message size [bytes]": message_bytes(activity.collective)}
+        own = _communicator(activity.collective.group) | size
         name = nccl_function(activity.collective)
         yield _nccl_range(session, rank, call.thread, times, name, own)
+
+
+def _communicator(group: Group) -> dict[str, int]:
+    return {"NCCL communicator ID": COMMUNICATOR + int(group.name)}
 
 
 def message_bytes(collective: Collective) -> int:
@@ -232,5 +241,5 @@ def _nccl_range(
     row = _range(session, rank, thread, times)
     row |= {"textId": session.text(name), "domainId": NCCL_DOMAIN}
     if session.options.nccl == "payloads":
-        row["jsonText"] = json.dumps({"NCCL communicator ID": COMMUNICATOR, **payload})
+        row["jsonText"] = json.dumps(payload)
     return row

@@ -91,6 +91,28 @@ def test_every_rank_has_its_own_process_device_and_links(form: Form) -> None:
     assert note.count == 3
 
 
+@pytest.mark.parametrize("text", ["rank {}", "[TP0{}]", "host a, rank_{}, GPU"])
+def test_one_text_for_the_processes_of_a_rank_tells_it(text: str) -> None:
+    trace = merged(lambda one, rank: one | {"pid": text.format(rank)})
+    assert trace.ranks == (0, 1, 2)
+    assert rows(trace) == {n: (f"kernel of {n}", f"op of {n}", f"step of {n}") for n in (0, 1, 2)}
+
+
+def test_texts_of_gpus_alone_are_no_ranks() -> None:
+    def form(one: Event, rank: int) -> Event:
+        return one | {"pid": f"GPU {rank}" if one["cat"] == "kernel" else "python"}
+
+    assert merged(form).ranks == (None,)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_ranks_that_nothing_tells_apart_are_said(count: int) -> None:
+    trace = merged(lambda one, _: one | {"pid": "python"}, tuple(range(count)))
+    assert trace.ranks == (None,)
+    said = [note.count for note in trace.notes if note.code == "repeated-launches"]
+    assert said == ([count - 1] if count > 1 else [])
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_ranks_need_not_begin_with_zero(form: Form) -> None:
     assert merged(form, (5, 12)).ranks == (5, 12)

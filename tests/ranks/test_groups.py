@@ -1,6 +1,7 @@
 """Who communicates: groups by name, ranks and calls in common, what they are for, sequence."""
 
 from collections.abc import Mapping, Sequence
+from random import Random
 from typing import Any
 
 import pytest
@@ -280,3 +281,38 @@ def test_real_kernels_have_groups_with_ranks() -> None:
         described = {*activities["collective_description"].to_pylist()} - {None}
         ranks = {*activities["collective_group_ranks"].to_pylist()} - {None}
         assert (described, ranks) == ({"default_pg"}, {str([*range(size)])})
+
+
+@pytest.mark.parametrize(
+    ("teams", "ahead_ns"),
+    [
+        ([[0, 1], [2, 3]], [0, 0, 0, 0]),
+        ([[0, 2], [1, 3]], [0, 0, 0, 0]),
+        ([[0, 1, 2, 3]], [0, 0, 0, 0]),
+        ([[0, 1, 2, 3]], [0, 10**7, 0, 10**7]),  # as many clocks as there could be groups
+    ],
+)
+def test_on_one_stream_those_are_a_group_that_wait_for_each_other(
+    teams: Sequence[Sequence[int]], ahead_ns: Sequence[int]
+) -> None:
+    random, rows = Random(1), []
+    for turn in range(12):
+        start = [100_000 * turn + random.randint(0, 20_000) for _ in ahead_ns]
+        for team in teams:
+            end = max(start[rank] for rank in team) + 30_000
+            for rank in team:
+                dur = end + random.randint(0, 400) - start[rank]
+                place = {"process": rank, "device": rank, "start_ns": start[rank] + ahead_ns[rank]}
+                rows.append({**place, "name": "ncclDevKernel_AllReduce_Sum", "dur_ns": dur})
+    found = report(
+        trace_of(
+            processes=[{"process": rank, "rank": rank} for rank in range(4)],
+            devices=[{"device": rank, "process": rank} for rank in range(4)],
+            activities=rows,
+        )
+    )
+    assert (found.matches.count, found.unmatched) == (12 * len(teams), 0)
+    assert found.by_ends == (len(teams) > 1)
+    where = found.records
+    together = {tuple(sorted({*where.place[where.group == one].tolist()})) for one in where.group}
+    assert together == {tuple(team) for team in teams}

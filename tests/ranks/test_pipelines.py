@@ -18,6 +18,7 @@ from traceflops.mfu import PeakOptions
 from traceflops.ranks import Links, RankReport, rank_report
 from traceflops.reports.terminal import Style, render_terminal
 from traceflops.reports.view import rates_table
+from traceflops.reports.view.who_waits import limits_sentence
 from traceflops.table import Trace
 from traceflops.windows import Selection
 
@@ -244,15 +245,19 @@ def test_a_send_without_its_receive_moves_no_other_pair() -> None:
     assert [rate.bytes for rate in report.rates()] == [20_000, 16_000, 8_000, 4_000]
 
 
-def test_a_send_to_nobody_known_matches_nothing() -> None:
+@pytest.mark.parametrize(("apart", "matches"), [(20, 5), (60, 0)])
+def test_a_send_to_nobody_known_matches_what_ends_with_it(apart: int, matches: int) -> None:
     job = Job(3)
     for start in range(0, 500, 100):
-        job.send(0, 1, start, start, 10, 1_000)
+        job.send(0, 1, start, start, 30, 1_000)
     for row in job.rows:
         row["collective_source"] = row["collective_destination"] = None
+        row["start_ns"] += apart * US * (row["process"] == 1)
     report = job.report()
     # Only two of the ranks send or receive, but the group has three.
-    assert (report.matches.count, report.unmatched) == (0, 10)
+    assert (report.matches.count, report.unmatched) == (matches, 10 - 2 * matches)
+    said = "Groups or peers that nothing names are those of kernels that end together."
+    assert (said in limits_sentence(report)) == (matches > 0)
 
 
 def test_the_one_slow_pair_shows() -> None:

@@ -1,9 +1,10 @@
 """What ranks wait and which one is to blame, as the simulator knows it, in random jobs."""
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -16,7 +17,8 @@ from sample_traces.emit_pytorch import write_pytorch
 from sample_traces.kineto_options import KinetoOptions
 from sample_traces.nsight.formats import WRITERS as NSIGHT
 from sample_traces.nsight.options import NsightOptions
-from sample_traces.records import Run
+from sample_traces.parallel import all_groups
+from sample_traces.records import RankRun, Run
 from sample_traces.rocprof.formats import WRITERS as ROCPROF
 from sample_traces.rocprof.options import RocprofOptions
 from sample_traces.simulate import simulate
@@ -54,12 +56,17 @@ UNMATCHED: Final = (-1, -1)
 
 
 def planted_waits(run: Run) -> list[list[Pair]]:
-    """Return the wait and transfer of all collectives of each rank, in the order of its starts."""
+    """Return the wait and transfer of all collectives of each rank, in the order of its starts.
+
+    Ranks that have no recording are nobody's last.
+    """
     recorded = {(rank.rank, one.correlation) for rank in run.ranks for one in rank.activities}
+    here = {rank.rank for rank in run.ranks}
     found: defaultdict[int, list[tuple[int, Pair]]] = defaultdict(list)
     for meeting in run.meetings:
-        waits = waits_of(meeting)
-        for one in meeting.present:
+        present = tuple(one for one in meeting.present if one.rank in here)
+        waits = waits_of(replace(meeting, present=present))
+        for one in present:
             key = one.rank, one.correlation
             pair = (waits[key].wait_ns, waits[key].transfer_ns)
             if key in recorded:
@@ -75,11 +82,11 @@ def found_waits(report: RankReport) -> list[list[Pair]]:
     rows = zip(found.row.tolist(), found.wait_ns.tolist(), found.transfer_ns.tolist(), strict=True)
     for row, *pair in rows:
         waits[row] = (pair[0], pair[1])
-    places = report.records.place.tolist()
-    return [
-        [pair for pair, at in zip(waits, places, strict=True) if at == place]
-        for place in sorted(set(places))
-    ]
+    of_rank: defaultdict[int, list[tuple[int, Pair]]] = defaultdict(list)
+    starts = report.records.start_ns.tolist()
+    for place, *one in zip(report.records.place.tolist(), starts, waits, strict=True):
+        of_rank[place].append((one[0], one[1]))
+    return [[pair for _, pair in sorted(of_rank[place])] for place in sorted(of_rank)]
 
 
 _BATCH: Final = 4
@@ -169,14 +176,20 @@ def worst_error(run: Run, report: RankReport) -> int:
     )
 
 
+def planted_as(run: Run, way: str) -> tuple[int, str] | None:
+    """Return the slow rank and why, as far as a way of recording tells."""
+    known = planted(run.config)
+    if known and known[1] in _OF_PYTHON and way != "pytorch":
+        return known[0], "host_unrecorded"
+    return known
+
+
 def outcome(seed: int, way: str) -> tuple[float, str, bool]:
     """Return the worst error in residuals, the planted cause, and whether that is what is named."""
     run = random_run(seed, way)
     report = report_of(run, way)
     error = worst_error(run, report) / (report.alignment.residual_p95_ns or 1)
-    slow, known = report.slow, planted(run.config)
-    if known and known[1] in _OF_PYTHON and way != "pytorch":
-        known = known[0], "host_unrecorded"
+    slow, known = report.slow, planted_as(run, way)
     named = slow and (slow.rank, slow.cause)
     return error, known[1] if known else "healthy", named == known
 
@@ -231,17 +244,150 @@ def test_a_clock_that_is_set_is_followed() -> None:
     assert worst_error(run, report) == 0
 
 
-def test_a_slow_link_shows_in_the_bandwidth_of_its_group() -> None:
-    slow: dict[str, Any] = {"slow_group": "3", "slow_group_percent": 300, "noise_permille": 0}
-    report = report_of(simulate(RunConfig(**_SMALL, tensor_ranks=2, **slow)), "pytorch")
-    rates = {(rate.bytes, rate.group): rate.bus for rate in report.rates()}
-    of_group = {
-        group: {size: rate for (size, name), rate in rates.items() if name == group}
-        for group in ("3", "4")
+MORE_WAYS: Final = WAYS | {
+    "nsys with sizes": lambda run, to: NSIGHT["nsys 2026"](
+        run, to, NsightOptions(markers="all", nccl="payloads")
+    ),
+    "rocpd": lambda run, to: ROCPROF["rocpd 3.0.3"](
+        run, to, RocprofOptions(markers="all", collectives=True)
+    ),
+}
+
+
+def without_rank(run: Run) -> Run:
+    return replace(run, ranks=tuple(one for one in run.ranks if one.rank != 2))
+
+
+def cut_off(run: Run) -> Run:
+    def half(rank: RankRun) -> RankRun:
+        return replace(rank, activities=rank.activities[: len(rank.activities) // 2])
+
+    return replace(run, ranks=tuple(half(one) if one.rank == 2 else one for one in run.ranks))
+
+
+@dataclass(frozen=True)
+class Plant:
+    """What is planted, what of it is recorded, and the ways that are tried by day."""
+
+    settings: Mapping[str, Any]
+    recorded: Callable[[Run], Run] = lambda run: run
+    by_day: tuple[str, ...] = ("pytorch",)
+    ways: tuple[str, ...] = tuple(MORE_WAYS)
+    """Those that tell what the simulator knows."""
+
+
+def _on(rank: int, **settings: Any) -> dict[str, Any]:
+    return {"on_rank": {rank: settings}}
+
+
+_WORK: Final = {"hidden": 1_024, "exit_jitter_ns": 300, "jitter_permille": 5}
+_FEW: Final = {"steps": 3}
+_OFF: Final = {"exit_jitter_ns": 300, "clock_skew_ns": 900}
+PLANTS: Final[Mapping[str, Plant]] = {
+    "pipeline of 2": Plant({"ranks": 2, "stages": 2, "microbatches": 4}, by_day=("rocprof",)),
+    "pipeline of 4": Plant(_FEW | {"stages": 4, "microbatches": 4}, by_day=("nsys",)),
+    "pipelines in step": Plant(
+        _FEW | {"ranks": 8, "stages": 4, "microbatches": 2}, by_day=("pytorch", "rocprof")
+    ),
+    "pipelines of tensors": Plant(
+        _WORK | _FEW | {"ranks": 8, "stages": 2, "tensor_ranks": 2, "microbatches": 2},
+        by_day=("nsys",),
+    ),
+    "tensors in pairs": Plant(
+        {"tensor_ranks": 2, "hidden": 1_024, "straggler_rank": 2, "straggler_percent": 130},
+        by_day=("nsys", "rocprof"),
+    ),
+    "overlapping": Plant(_WORK | {"tensor_ranks": 2, "link_percent": 15}, ways=("pytorch",)),
+    "slow link": Plant(
+        {"tensor_ranks": 2, "hidden": 1_024, "slow_group": "3", "slow_group_percent": 300},
+        by_day=("pytorch", "nsys with sizes"),
+        ways=("pytorch", "nsys with sizes", "rocpd"),
+    ),
+    "slow clock": Plant(_WORK | {"straggler_rank": 1, "straggler_percent": 130}, by_day=()),
+    "loader": Plant(_OFF | _on(1, data_stall_steps=(0, 1, 2, 3), data_stall_ns=3_000_000)),
+    "collector": Plant(_OFF | _on(3, plants=("collector",) * 4, plant_ns=900_000)),
+    "uneven experts": Plant(_WORK | {"expert_ranks": 4} | _on(2, expert_percent=300)),
+    "uneven sequences": Plant(_WORK | _on(1, sequence=1_280, positions=1_024)),
+    "missing collective": Plant(_WORK | _on(1, unrecorded=(4,))),
+    "extra collective": Plant(_WORK | {"on_rank": {r: {"unrecorded": (4,)} for r in (0, 1, 3)}}),
+    "truncated rank": Plant(_WORK, cut_off),
+    "missing rank": Plant(_WORK, without_rank),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "way"),
+    [
+        pytest.param(name, way, marks=() if way in plant.by_day else by_night())
+        for name, plant in PLANTS.items()
+        for way in plant.ways
+    ],
+)
+def test_what_is_planted_is_found(name: str, way: str) -> None:
+    plant, make = PLANTS[name], on_mi300x if way.startswith("roc") else RunConfig
+    run = plant.recorded(simulate(make(**_SMALL | plant.settings)))
+    report = report_with(run, MORE_WAYS[way])
+    known = [pair for of_rank in planted_waits(run) for pair in of_rank]
+    assert report.unmatched == known.count(UNMATCHED)
+    assert worst_error(run, report) <= 2 * (report.alignment.residual_p95_ns or 0)
+    slow = {rate.members for rate in report.rates() if rate.slow}
+    assert slow == {
+        one.ranks for one in all_groups(run.config) if one.name == run.config.slow_group
     }
-    for size, rate in of_group["4"].items():
-        assert rate == pytest.approx(3 * of_group["3"][size], rel=0.001)
-    assert of_group["3"].keys() == of_group["4"].keys()
+    assert report.partial == (len(run.ranks) < run.config.ranks) or way != "pytorch"
+    if (cause := planted_as(run, way)) is not None:
+        assert report.slow is not None
+        assert (report.slow.rank, report.slow.cause) == cause
+    found = report.pipeline.ranks if report.pipeline else ()
+    error = 2 * run.config.steps * run.config.microbatches * run.config.exit_jitter_ns
+    for stage, bubbles in zip(found, planted_bubbles(run), strict=True):
+        assert (stage.warm_up_ns, stage.steady_ns, stage.drain_ns) == pytest.approx(
+            bubbles, abs=error
+        )
+    if report.pipeline is not None:
+        assert report.pipeline.micro_batches == run.config.microbatches
+
+
+def planted_bubbles(run: Run) -> list[tuple[int, ...]]:
+    """Return warm-up, steady and drain of each stage of each pipeline, over all steps."""
+    chains = (one.ranks for one in all_groups(run.config) if one.description == "mesh_pp")
+    if run.config.stages == run.config.ranks > 1:
+        chains = iter([tuple(range(run.config.ranks))])
+    return [bubbles for chain in chains for bubbles in _bubbles_of(run, chain)]
+
+
+def _bubbles_of(run: Run, chain: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    work = {
+        rank: [one for one in run.ranks[rank].activities if one.component != "communication"]
+        for rank in chain
+    }
+    moves, ends = defaultdict[int, list[Pair]](list), defaultdict[Pair, list[int]](list)
+    for meeting in run.meetings:
+        last_ns = max(one.start_ns for one in meeting.present)
+        for one in meeting.present:
+            moves[one.rank].append((last_ns, one.end_ns))
+            if meeting.name in ("send", "recv") and meeting.step is not None:
+                ends[one.rank, meeting.step].append(one.end_ns)
+    for at, rank in enumerate(chain):
+        busy = [*((one.start_ns, one.end_ns) for one in work[rank]), *moves[rank]]
+        sums = [0, 0, 0]
+        for step in run.config.step_numbers:
+            start = min(one.start_ns for one in work[chain[0]] if one.step == step)
+            stop = max(one.end_ns for of in chain for one in work[of] if one.step == step)
+            mine = ends[rank, step]
+            borders = [start, min(mine) if at else start, max(mine), stop]
+            for part, (low, high) in enumerate(pairwise(borders)):
+                sums[part] += high - low - _covered(busy, low, high)
+        yield tuple(sums)
+
+
+def _covered(spans: Iterable[Pair], low: int, high: int) -> int:
+    """Return how much of a stretch some spans cover."""
+    covered = 0
+    for start, end in sorted(spans):
+        start, end = max(start, low), min(end, high)
+        covered, low = covered + max(end - start, 0), max(low, end)
+    return covered
 
 
 _IN_SUITE: Final = {"nsys 2020", "nsys 2023 together", "stats", "v2 csv", "v3 json", "v3 csv"}

@@ -217,15 +217,16 @@ def _grouped(
     group, known = told.groups(place, ranks)
     peer, pairs = np.full(len(kind), -1, dtype=np.int64), np.flatnonzero(np.isin(kind, _SIDES))
     peer[pairs] = peers(told.other_side[pairs], group[pairs], known, place[pairs], ranks)
-    roles = with_roles(known, _kinds_of(kind, group, len(known)))
-    return {"group": group, "groups": roles, "peer": peer}
+    return {"group": group, "groups": with_roles_of(kind, group, known), "peer": peer}
 
 
-def _kinds_of(kind: IntArray, group: IntArray, count: int) -> list[frozenset[str]]:
-    """Return the kinds of collective that each group ran."""
+def with_roles_of(
+    kind: IntArray, group: IntArray, groups: Sequence[CommGroup]
+) -> tuple[CommGroup, ...]:
+    """Return groups with their roles, by what ran in each."""
     known = kind >= 0
-    ran = places_of(group[known], kind[known], count)
-    return [frozenset(KINDS[one] for one in mine) for mine in ran]
+    ran = places_of(group[known], kind[known], len(groups))
+    return with_roles(groups, [frozenset(KINDS[one] for one in mine) for mine in ran])
 
 
 def _rank(trace: Trace, device: int) -> int:

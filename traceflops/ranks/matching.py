@@ -75,11 +75,14 @@ def matched(records: CommRecords) -> Matches:
 def _together(records: CommRecords) -> IntArray:
     """Return a number per record that is the same for what may match, -1 for what cannot.
 
-    That is the group, and of sends and receives also from which rank to which.
+    That is the group, of sends and receives also from which rank to which, and of exchanges with a
+    known peer between which ranks.
     """
     own, peer, many = records.place, records.peer, len(records.ranks)
     way = np.where(records.kind == SEND, own * many + peer, peer * many + own)
-    key = joint_codes(records.group, np.where(records.is_pair, way, -1))
+    both = np.minimum(own, peer) * many + np.maximum(own, peer)
+    way = np.where(records.kind == EXCHANGE, both - many * many, way)  # apart from the others
+    key = joint_codes(records.group, np.where(records.is_pair | (peer >= 0), way, -1))
     return np.where(records.is_pair & (peer < 0), -1, key)
 
 
@@ -150,7 +153,7 @@ def _candidates(records: CommRecords, one: IntArray, other: IntArray) -> Iterato
     possible = _are_possible(records, plain, _local_offsets(records, plain))
     if whole and possible.all() and _spread_ns(records, plain) <= _CLOSE_NS:
         return
-    every, alike, best = _most_alike(records, one, other, _CLOSE_NS)
+    every, alike, best = most_alike(records, one, other, _CLOSE_NS)
     yield every[best]
     usual = np.full_like(other, alike[best][1])
     set_ = (_piecewise(records, one, other, usual, near) for near in (_CLOSE_NS, _CLOSEST_NS))
@@ -158,7 +161,7 @@ def _candidates(records: CommRecords, one: IntArray, other: IntArray) -> Iterato
         yield _overlapping(records, one, other, offset)
 
 
-def _most_alike(
+def most_alike(
     records: CommRecords, one: IntArray, other: IntArray, near_ns: int
 ) -> tuple[list[Pairs], list[tuple[int, int]], int]:
     """Return the pairs at each shift, how many of their ends differ alike and by what, the best."""
@@ -179,7 +182,7 @@ def _piecewise(
     """
     if min(len(one), len(other)) < _LEAST:
         return usual
-    every, alike, best = _most_alike(records, one, other, near_ns)
+    every, alike, best = most_alike(records, one, other, near_ns)
     (count, offset), pairs = alike[best], every[best]
     if count < _LEAST:
         return usual

@@ -8,12 +8,13 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.ranks.clocks import Alignment, aligned
+from traceflops.ranks.clocks import Alignment
 from traceflops.ranks.comm_records import CommRecords, comm_records
 from traceflops.ranks.cycles import Cycles, cycles
 from traceflops.ranks.experts import ExpertGroup, expert_groups
 from traceflops.ranks.link_rates import LinkRate, Links, kind_name, link_rates
-from traceflops.ranks.matching import Matches, matched
+from traceflops.ranks.matching import Matches
+from traceflops.ranks.partners import with_partners
 from traceflops.ranks.pipelines import Pipelines, pipelines
 from traceflops.ranks.projected_records import projected_records
 from traceflops.ranks.slow_rank import PreparedWork, RankWork, SlowRank, slow_rank
@@ -79,7 +80,8 @@ class RankReport:
     """The collectives of several ranks over everything recorded, and what waiting in them costs.
 
     `partial` says that ranks of the job are not here: then waits are at least, and transfers at
-    most, what is said. Where clocks are not `comparable`, only durations are compared.
+    most, what is said. Where clocks are not `comparable`, only durations are compared. `by_ends`
+    says that some groups or peers are those of kernels that end together, as nothing names them.
     """
 
     records: CommRecords
@@ -92,6 +94,7 @@ class RankReport:
     comparable: bool
     links: Links = _NO_LINKS
     pipeline: Pipelines | None = None
+    by_ends: bool = False
 
     @property
     def unmatched(self) -> int:
@@ -204,7 +207,10 @@ def rank_report(prepared: Prepared, links: Links = _NO_LINKS) -> RankReport | No
     report = report_of(records, PreparedWork(prepared), is_aligned=is_aligned, links=links)
     if not report.comparable:
         return report
-    return replace(report, pipeline=pipelines(prepared, records, report.waits, report.alignment))
+    return replace(
+        report,
+        pipeline=pipelines(prepared, report.records, report.waits, report.alignment),
+    )
 
 
 def report_of(
@@ -214,8 +220,8 @@ def report_of(
 
     `is_aligned` says that their clocks are one also without collectives that align them.
     """
-    matches = matched(records)
-    alignment = aligned(records, matches)
+    recorded = records
+    records, matches, alignment = with_partners(recorded)
     comparable = bool(alignment.basis) or (is_aligned and alignment.is_possible)
     found = waits(records, matches, alignment, comparable=comparable)
     chosen = _chosen(work, records) if records.devices else None
@@ -230,6 +236,7 @@ def report_of(
         _is_partial(work, records),
         comparable,
         links,
+        by_ends=records is not recorded,
     )
 
 

@@ -1,0 +1,238 @@
+"""Who communicates with whom where nothing names it: ranks whose kernels end together do.
+
+Of a stream that several groups share, ranks of which nearly all ends differ alike are one group.
+Sends and receives are between the two ranks that end at the same time, by aligned clocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import combinations
+from typing import Final
+
+import numpy as np
+
+from traceflops.ranks.clocks import Alignment, aligned
+from traceflops.ranks.comm_records import EXCHANGE, KINDS, RECV, SEND, CommRecords, with_roles_of
+from traceflops.ranks.group_roles import CommGroup
+from traceflops.ranks.matching import Matches, matched, most_alike
+from traceflops.table import BoolArray, IntArray, groups, ranked
+
+_CLOSE_NS: Final = 5_000
+"""Ends of one collective lie closer together than that."""
+_NEAR_NS: Final = 50_000
+"""Ends of a send and its receive do."""
+_NEARLY: Final = 0.9
+"""So many of the kernels must fit."""
+_CLEARLY: Final = 2
+"""Ends of two groups are so many times farther apart than those of one."""
+_LIKE: Final = 2
+"""Ends of several groups differ less by this factor where each is counted from its last start."""
+_LEAST: Final = 3
+_RANKS: Final = 32
+_KERNELS: Final = 200
+"""So many ranks and kernels of each are compared at most."""
+_FAR: Final = int(np.iinfo(np.int64).max)
+_SIDE: Final = {SEND: 1, RECV: -1}
+
+
+Found = tuple[CommRecords, Matches, Alignment]
+
+
+def with_partners(records: CommRecords) -> Found:
+    """Return the matches of records, with groups and peers that only their ends tell.
+
+    These count where as many end together. Clocks are as recorded, else as collectives tell, else
+    unknown.
+    """
+    recorded = best = _matched(records)
+    unnamed = np.flatnonzero(_are_unnamed(records))
+    own = recorded[2].record_offset_ns
+    most = _together(recorded, unnamed)
+    for ahead, is_known in ((np.zeros_like(own), True), (own, True), (own, False)):
+        if not len(unnamed) or (most >= _NEARLY and best is not recorded):
+            break
+        # Messages that end together tell that clocks are right.
+        are_right = _with_peers(records, recorded[1], ahead) is not records
+        teams = _with_teams(recorded, ahead, is_known, ahead if are_right else own)
+        found = _with_peers(teams, recorded[1] if teams is records else matched(teams), ahead)
+        one = recorded if found is records else _matched(found)
+        if (share := _together(one, unnamed)) >= most:
+            best, most = one, share
+    return best
+
+
+def _matched(records: CommRecords) -> Found:
+    matches = matched(records)
+    return records, matches, aligned(records, matches)
+
+
+def _are_unnamed(records: CommRecords) -> BoolArray:
+    """Return which kernels are of a group or with a rank that nothing names."""
+    known = (one.ranks is not None or one.size is not None for one in records.groups)
+    told = np.array([*known], dtype=np.bool_)
+    messages = (records.is_pair | (records.kind == EXCHANGE)) & (records.peer < 0)
+    return np.asarray(messages | ~told[records.group])
+
+
+def _together(found: Found, rows: IntArray) -> float:
+    """Return the share of some kernels that match and end together on aligned clocks."""
+    records, matches, alignment = found
+    end, mine = records.end_ns - alignment.record_offset_ns, matches.collective >= 0
+    first, last = (np.full(matches.count, edge) for edge in (_FAR, -_FAR))
+    np.minimum.at(first, matches.collective[mine], end[mine])
+    np.maximum.at(last, matches.collective[mine], end[mine])
+    near = np.append(last - first <= _NEAR_NS, False)
+    return float(near[matches.collective[rows]].mean()) if len(rows) else 1.0
+
+
+def _with_teams(recorded: Found, ahead: IntArray, is_known: bool, likely: IntArray) -> CommRecords:
+    """Return the records, those of a stream that several groups share in these groups.
+
+    Clocks are ahead by so much if this is known, likely by so much.
+    """
+    records = recorded[0]
+    group, known = records.group.copy(), list(records.groups)
+    for code, mine in groups(records.group):
+        members = [mine[at] for _, at in groups(records.place[mine])]
+        is_told = known[code].ranks is not None or known[code].size is not None
+        if is_told or not 2 < len(members) <= _RANKS or records.is_pair[mine].any():
+            continue
+        teams = _teams(_distances(records, members, ahead, is_known))
+        for team in teams if _are_apart(recorded, mine, teams, likely) else ():
+            rows = [members[at] for at in team]
+            ranks = tuple(records.ranks[records.place[one[0]]] for one in rows)
+            group[np.concatenate(rows)] = len(known)
+            known.append(CommGroup(known[code].name, ranks, len(ranks)))
+    if len(known) == len(records.groups):
+        return records
+    used, group = ranked(group)
+    roles = with_roles_of(records.kind, group, [known[at] for at in used.tolist()])
+    return replace(records, group=group, groups=roles)
+
+
+def _are_apart(
+    recorded: Found, mine: IntArray, teams: Sequence[Sequence[int]], ahead: IntArray
+) -> bool:
+    """Return whether teams that match end far apart, or by as much as their last starts are.
+
+    In one group all end together, however late some of them start.
+    """
+    records, matches, _ = recorded
+    rows, ranks = mine[matches.collective[mine] >= 0], sum(map(len, teams))
+    if not teams or len(rows) < _LEAST * ranks:
+        return bool(teams)
+    rows = rows[np.lexsort((records.place[rows], matches.collective[rows]))].reshape(-1, ranks)
+    end, last = (
+        np.array([ns[rows[:, team]].max(axis=1) for team in teams])
+        for ns in (records.end_ns - ahead, records.start_ns - ahead)
+    )
+    apart = np.ptp(end, axis=0)
+    is_far = float(np.median(apart)) > _NEAR_NS
+    return is_far or bool(_LIKE * np.ptp(end - last, axis=0).sum() < apart.sum())
+
+
+def _distances(
+    records: CommRecords, members: Sequence[IntArray], ahead: IntArray, is_known: bool
+) -> IntArray:
+    """Return how far most ends of each two ranks are apart, of unknown clocks but for an offset."""
+    apart = np.zeros((len(members), len(members)), dtype=np.int64)
+    end = records.end_ns - ahead if is_known else records.end_ns
+    for (a, one), (b, other) in combinations(enumerate(rows[:_KERNELS] for rows in members), 2):
+        offset = 0
+        if not is_known:
+            _, alike, best = most_alike(records, one, other, _CLOSE_NS)
+            offset = alike[best][1]
+        apart[a, b] = apart[b, a] = _distance(end[one], end[other] + offset)
+    return apart
+
+
+def _distance(one: IntArray, other: IntArray) -> int:
+    """Return what nearly all times of both are nearer to one of the other, while both run."""
+    low, high = max(one.min(), other.min()) - _NEAR_NS, min(one.max(), other.max()) + _NEAR_NS
+    one, other = (np.sort(ns[(ns >= low) & (ns <= high)]) for ns in (one, other))
+    if min(len(one), len(other)) < _LEAST:
+        return _FAR
+    ways = (_nearest_ns(*pair) for pair in ((one, other), (other, one)))
+    return max(int(np.quantile(ns, _NEARLY, method="lower")) for ns in ways)
+
+
+def _nearest_ns(times: IntArray, among: IntArray) -> IntArray:
+    """Return how far each of some times is from the nearest one among others."""
+    after = np.searchsorted(among, times).clip(1, len(among) - 1)
+    return np.asarray(np.minimum(np.abs(times - among[after - 1]), np.abs(times - among[after])))
+
+
+def _teams(apart: IntArray) -> list[list[int]]:
+    """Return the smallest groups of one size that are clearly apart, none where there are none."""
+    team = np.arange(len(apart))
+    for near in np.unique(apart).tolist():
+        for one, other in np.argwhere(apart == near).tolist():
+            team[team == team[other]] = team[one]
+        same = team[:, None] == team
+        sizes = same.sum(axis=1)
+        if same.all() or near > _NEAR_NS:
+            break
+        is_clear = apart[~same].min() > _CLEARLY * near
+        if is_clear and sizes.min() == sizes.max() > 1:
+            return [np.flatnonzero(team == one).tolist() for one in np.unique(team)]
+    return []
+
+
+def _with_peers(records: CommRecords, matches: Matches, ahead: IntArray) -> CommRecords:
+    """Return the records with the peers of messages between pairs among more ranks."""
+    peer = records.peer.copy()
+    for code, mine in groups(records.group):
+        places = np.unique(records.place[mine])
+        message = (records.is_pair | (records.kind == EXCHANGE))[mine]
+        rows = mine[message & (peer[mine] < 0)]
+        if len(places) == 2 and records.groups[code].size == 2:
+            rows = rows[records.is_pair[rows]]
+            peer[rows] = places.sum() - records.place[rows]
+        elif len(rows) and (matches.collective[rows] < 0).mean() > 1 - _NEARLY:
+            peer[rows] = _peers(records, rows, records.end_ns - ahead)
+    return records if (peer == records.peer).all() else replace(records, peer=peer)
+
+
+def _peers(records: CommRecords, rows: IntArray, end: IntArray) -> IntArray:
+    """Return the place of the rank that each of some messages is with, -1 for all if unclear.
+
+    Ranks that most messages are between come first; those all of whose messages have a partner by
+    then are with no others, which may only work in step with them.
+    """
+    place, ranks = records.place[rows], len(records.ranks)
+    other = _nearest(records, rows, end, ~np.eye(ranks, dtype=np.bool_))
+    found = other >= 0
+    sides = np.sort([place[found], place[other[found]]], axis=0)
+    often = np.bincount(sides[0] * ranks + sides[1], minlength=ranks * ranks)
+    count = np.bincount(place, minlength=ranks)
+    left, allowed = count.copy(), np.zeros((ranks, ranks), dtype=np.bool_)
+    for pair in np.argsort(-often, kind="stable")[: np.count_nonzero(often)].tolist():
+        two = np.array(divmod(pair, ranks))
+        if (left[two] > (1 - _NEARLY) * count[two]).all():
+            both = np.ones_like(allowed)
+            left[two] -= (_nearest(records, rows[np.isin(place, two)], end, both) >= 0).sum() // 2
+            allowed[two, two[::-1]] = True
+    other = _nearest(records, rows, end, allowed)
+    if (other >= 0).sum() < _NEARLY * len(rows):
+        return np.full(len(rows), -1)
+    return np.where(other >= 0, place[other], -1)
+
+
+def _nearest(records: CommRecords, rows: IntArray, end: IntArray, allowed: BoolArray) -> IntArray:
+    """Return which of some messages each one ends nearest to, where both do; -1 for none."""
+    place, side = records.place[rows], np.array([_SIDE.get(k, 0) for k in range(len(KINDS))])
+    sent, size = side[records.kind[rows]], records.elements[rows]
+    order = np.argsort(end[rows], kind="stable")
+    nearest, gap = np.full(len(rows), -1), np.full(len(rows), _NEAR_NS)
+    for step in range(1, min(2 * len(records.ranks), _RANKS, len(rows))):
+        one, other = order[:-step], order[step:]
+        apart = end[rows[other]] - end[rows[one]]
+        fits = allowed[place[one], place[other]] & (sent[one] == -sent[other])
+        fits &= (size[one] == size[other]) & (apart <= records.dur_ns[rows[other]])
+        for mine, its in ((one, other), (other, one)):
+            better = fits & (apart < gap[mine])
+            nearest[mine[better]], gap[mine[better]] = its[better], apart[better]
+    mutual = (nearest >= 0) & (nearest[nearest] == np.arange(len(rows)))
+    return np.where(mutual, nearest, -1)
