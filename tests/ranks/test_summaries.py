@@ -59,6 +59,7 @@ def sent(file: Path) -> RankSummary:
 def figures(analysis: Analysis) -> dict[str, Any]:
     """Return the report without what needs single events, and without samples of these."""
     report: dict[str, Any] = json.loads(analysis.to_json())
+    report["findings"] = analysis.findings  # what they gain, replay tells
     for name in EVENTS:
         del report[name]
     for device in report["devices"]:

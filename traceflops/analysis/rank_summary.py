@@ -128,7 +128,7 @@ def summary_of(analysis: Analysis) -> RankSummary:
         kernels=kernel_totals(trace, linked.categorised, linked.whole, prepared.chosen),
         moved=memory_times(trace, linked.categorised, prepared.chosen),
         idle=analysis.idle,
-        idle_of=tuple(tuple(work.idle(device, steps)) for device in records.devices),
+        idle_of=work.idle(records.devices, steps),
         records=records.compact,
         work=work.kernels(records.devices, steps).used,
         peaks=measured.devices,
@@ -238,8 +238,7 @@ def _plain(value: Any) -> object:
     if isinstance(value, MappingProxyType):
         return dict(value)
     if isinstance(value, np.ndarray):
-        shape = {"shape": msgspec.json.encode(value.shape)}
-        value = pa.table({"": pa.array(value.reshape(-1))}).replace_schema_metadata(shape)
+        return value.dtype.str, value.shape, value.tobytes()
     assert isinstance(value, pa.Table), type(value)
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, value.schema) as writer:
@@ -250,8 +249,7 @@ def _plain(value: Any) -> object:
 def _typed(kind: Any, data: Any) -> Any:
     if kind is Fraction:
         return Fraction(*data)
-    table = pa.ipc.open_stream(data).read_all()
     if kind is pa.Table:
-        return table
-    shape = msgspec.json.decode(table.schema.metadata[b"shape"])
-    return table.column(0).to_numpy().reshape(shape)
+        return pa.ipc.open_stream(data).read_all()
+    dtype, shape, content = data
+    return np.frombuffer(content, dtype).reshape(shape)

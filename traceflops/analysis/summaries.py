@@ -299,8 +299,10 @@ class _Work:
         rows = list(self.culprits)
         return self.sums.of([rows.index(device) for device in devices])
 
-    def idle(self, device: int, steps: Sequence[int | None]) -> tuple[Culprit, ...]:
-        return self.culprits[device]
+    def idle(
+        self, devices: Sequence[int], steps: Sequence[int | None]
+    ) -> list[tuple[Culprit, ...]]:
+        return [self.culprits[device] for device in devices]
 
 
 def _who_waits(parts: Sequence[RankSummary], trace: Trace, links: Links) -> RankReport | None:
