@@ -41,7 +41,7 @@ MANY: tuple[dict[str, Any], ...] = (
     {"tensor_ranks": 2, "stages": 2, "microbatches": 2},
 )
 """Groups of four ranks, beside those of data."""
-EVENTS = ("memory", "memory_operations", "host_bound", "attribution", "modules", "notes")
+EVENTS = ("memory", "memory_operations", "attribution", "modules", "notes")
 """What a summary lacks, and says that it lacks."""
 CLI = CliRunner()
 PARTS = "traceflops.cli.parts"

@@ -142,7 +142,8 @@ def summary_of(analysis: Analysis) -> RankSummary:
         op_rows=tuple(sorted(measured.ops, key=by_time, reverse=True)[:_ROWS]),
         roofs=measured.roofs,
         collectives=analysis.collectives,
-        launches=analysis.launches,
+        launches=analysis.launches
+        and replace(analysis.launches, leads=analysis.launches.leads.compact),
         host_operators=analysis.host_operators,
         synchronisations=analysis.synchronisations,
     )

@@ -12,12 +12,20 @@ import pyarrow as pa
 from traceflops.analysis.notes import is_said, notes_of
 from traceflops.analysis.preparation import prepare
 from traceflops.analysis.rank_summary import RankSummary, together
-from traceflops.analysis.recipe import Judged, analysis_of, findings_of, steps_of, verdict_of
+from traceflops.analysis.recipe import (
+    Judged,
+    analysis_of,
+    findings_of,
+    known_idle,
+    steps_of,
+    verdict_of,
+)
 from traceflops.analysis.result import Analysis
 from traceflops.attribution import (
     Culprit,
     Launches,
     category_table,
+    host_bound,
     joined_culprits,
     kernel_table,
     most_important,
@@ -50,7 +58,7 @@ _NAMED: Final = 5
 _ARE: Final = ("is", "are")
 _LEFT_OUT: Final = (
     "The report was made from {n} [summary|summaries]. The timeline, memory over time, copies by "
-    "direction, modules, pipelines and how far the host is ahead are not in them."
+    "direction, modules and pipelines are not in them."
 )
 T = TypeVar("T")
 
@@ -89,7 +97,8 @@ def analysis_of_summaries(
     choice = _choice([one.choice for one in moved])
     judged = Judged(trace.source.format, _launch_records(moved), None, choice)
     main = main_kernel_findings(kernels, total, found, empty.serving, basis_of(choice))
-    launches = [one.launches for one in moved if one.launches is not None]
+    parts = [one.launches for one in moved if one.launches is not None]
+    launches = Launches.joined(parts) if parts else None
     return replace(
         empty,
         verdict=verdict_of(judged, devices, total, measured, found, who_waits),
@@ -104,7 +113,8 @@ def analysis_of_summaries(
         collectives=_collectives(row for one in moved for row in one.collectives),
         recorded=judged.records.state,
         idle=idle,
-        launches=_launches(launches) if launches else None,
+        host_bound=host_bound(launches, known_idle(judged, total, lacks_copies=lacks_copies)),
+        launches=launches,
         known_operators=most_important(_most(moved, "host_operators", "self_ns", "name")),
         known_synchronisations=_most(moved, "synchronisations", "blocked_ns", "call", "site"),
         ranks=who_waits,
@@ -205,11 +215,6 @@ def _launch_records(parts: Sequence[RankSummary]) -> LaunchRecords:
     )
     replays, has_devices = any(o.replays for o in found), any(o.has_devices for o in found)
     return LaunchRecords(calls, lost, captured, replays, has_devices)
-
-
-def _launches(parts: Sequence[Launches]) -> Launches:
-    devices = {at: sums for part in parts for at, sums in part.devices.items()}
-    return Launches(max(part.short_ns for part in parts), devices)
 
 
 def _collectives(rows: Iterable[Collective]) -> tuple[Collective, ...]:

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
         HostBound,
         Launches,
         LaunchSums,
+        host_bound,
         launching,
         outstanding_launches,
     )
