@@ -49,7 +49,7 @@ from traceflops.ranks import (
     PreparedWork,
     records_of,
 )
-from traceflops.table import Note, Source, Trace
+from traceflops.table import Note, Source, Trace, arrow_schema, groups, joint_codes, numbers
 from traceflops.windows import DeviceReport, LaunchRecords, StepChoice
 
 _SCHEMA: Final = {b"traceflops": b"summary/1"}
@@ -63,18 +63,22 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class RankSummary:
-    """The figures of one recording in its chosen windows; fields are those of `Analysis`.
+    """The figures of recordings in their chosen windows; fields are those of `Analysis`.
 
-    `processes` and `devices` are tables of the trace. `idle_of` are the culprits by device, `work`
+    `traces` are the recordings before they were merged, with no events but one activity for all of
+    each device. `notes` are those of the analysis alone, `codes` those of all in
+    the order shown. `is_plain` says that nothing is left out but
+    what needs single events. `idle_of` are the culprits by device, `work`
     the kernels by device, of the steps in which ranks are compared; `moved` the time of memory
     work.
     """
 
     source: Source
-    processes: pa.Table
-    devices: pa.Table
-    clocks: tuple[str, ...]
+    traces: tuple[Trace, ...]
+    device_count: int
+    is_plain: bool
     notes: tuple[Note, ...]
+    codes: tuple[str, ...]
     choice: StepChoice
     launch_records: LaunchRecords
     reports: tuple[DeviceReport, ...]
@@ -100,14 +104,17 @@ class RankSummary:
     synchronisations: tuple[Synchronisation, ...]
 
     @property
-    def trace(self) -> Trace:
-        """Return a trace of the same processes and devices, without events."""
-        tables = {"processes": self.processes, "devices": self.devices}
-        return Trace(self.source, tables, self.notes, clocks=self.clocks)
+    def compact(self) -> RankSummary:
+        """Return the same without what takes much room and is for a single machine."""
+        launches = self.launches and replace(self.launches, leads=self.launches.leads.compact)
+        return replace(self, records=self.records.compact, launches=launches)
 
 
-def summary_of(analysis: Analysis) -> RankSummary:
-    """Return the summary of an analysis, which has kept what it was prepared from."""
+def summary_of(analysis: Analysis, traces: Sequence[Trace] = ()) -> RankSummary:
+    """Return the summary of an analysis, which has kept what it was prepared from.
+
+    `traces` are what its trace was merged of, if that was several.
+    """
     prepared, measured = analysis.prepared, analysis.measured
     assert prepared is not None
     trace, linked, done = prepared.trace, prepared.linked, measured.executed
@@ -118,10 +125,11 @@ def summary_of(analysis: Analysis) -> RankSummary:
     is_unknown = any(why_no_figure(prepared, done, measured.devices))
     return RankSummary(
         source=analysis.source,
-        processes=trace.processes,
-        devices=trace.devices,
-        clocks=trace.clocks,
+        traces=tuple(map(_outline, traces or (trace,))),
+        device_count=trace.devices.num_rows,
+        is_plain=_is_plain(analysis),
         notes=tuple(_notes(analysis)),
+        codes=tuple(note.code for note in analysis.notes),
         choice=analysis.steps,
         launch_records=prepared.launch_records,
         reports=tuple(_few_gaps(device) for device in analysis.devices),
@@ -129,13 +137,13 @@ def summary_of(analysis: Analysis) -> RankSummary:
         moved=memory_times(trace, linked.categorised, prepared.chosen),
         idle=analysis.idle,
         idle_of=work.idle(records.devices, steps),
-        records=records.compact,
+        records=records,
         work=work.kernels(records.devices, steps).used,
         peaks=measured.devices,
         budgets=() if is_unknown else device_budgets(prepared, done, measured.rates),
         lacks=measured.lacks,
-        cells=together(_of_windows(done.select()), *_OF_A_CELL),
-        times=together(_of_windows(t for t in done.times if t.used), *_OF_A_TIME),
+        cells=summed(_of_windows(done.select()), *_OF_A_CELL),
+        times=summed(_of_windows(t for t in done.times if t.used), *_OF_A_TIME),
         open_lines=dict(done.open_lines),
         outside=done.outside,
         kernel_rows=tuple(sorted(measured.kernels, key=by_time, reverse=True)[:_ROWS]),
@@ -154,11 +162,40 @@ _OF_A_CELL: Final = (*_OF_A_TIME, "component", "dtype", "line", "rule", "was")
 
 
 def _notes(analysis: Analysis) -> Iterator[Note]:
-    """Yield the notes but for those that are told again once all ranks are known."""
-    again = set(analysis.measured.notes) - set(analysis.measured.executed.notes)
+    """Yield the notes but for those of the trace, and those told again once all are known."""
+    assert analysis.prepared is not None
+    again = {*analysis.prepared.linked.trace.notes, *analysis.measured.notes}
+    again -= set(analysis.measured.executed.notes)
     for note in analysis.notes:
         if note.code not in OF_DEVICES and note not in again:
             yield note
+
+
+def _is_plain(analysis: Analysis) -> bool:
+    prepared = analysis.prepared
+    assert prepared is not None
+    is_timed = analysis.untimed is None and prepared.replays is None and bool(prepared.accounts)
+    return is_timed and analysis.recorded == "complete" and not analysis.serving.passes
+
+
+def _outline(trace: Trace) -> Trace:
+    """Return a trace of the same processes and devices, with one activity for all of each."""
+    start, device, process = (
+        numbers(trace.activities[name]) for name in ("start_ns", "device", "process")
+    )
+    end = start + numbers(trace.activities["dur_ns"])
+    rows = [
+        {
+            "device": int(device[mine[0]]),
+            "process": int(process[mine[0]]),
+            "start_ns": int(start[mine].min()),
+            "dur_ns": int(end[mine].max() - start[mine].min()),
+        }
+        for _, mine in groups(joint_codes(device, process))
+    ]
+    activities = pa.Table.from_pylist(rows, arrow_schema("activities"))
+    tables = {"processes": trace.processes, "devices": trace.devices, "activities": activities}
+    return replace(trace, tables=tables, jobs=(), job=None)
 
 
 def _few_gaps(device: DeviceReport) -> DeviceReport:
@@ -171,7 +208,7 @@ def _of_windows(rows: Iterable[T]) -> Iterator[T]:
     return (replace(row, window=0) for row in rows)  # type: ignore[type-var]
 
 
-def together(rows: Iterable[T], *keys: str) -> tuple[T, ...]:
+def summed(rows: Iterable[T], *keys: str) -> tuple[T, ...]:
     """Return rows with the same keys as one: numbers add up, all else is that of the first.
 
     What one of them does not know is not known.
@@ -205,7 +242,8 @@ def is_summary(head: bytes) -> bool:
 def encoded(summary: RankSummary | str) -> bytes:
     """Return a summary, or the name of a file that could not be read, as the content of a file."""
     failed = summary if isinstance(summary, str) else None
-    data = msgspec.msgpack.encode(summary, enc_hook=_plain) if failed is None else None
+    small = summary.compact if isinstance(summary, RankSummary) else None
+    data = msgspec.msgpack.encode(small, enc_hook=_plain) if small is not None else None
     columns = {"summary": pa.array([data], pa.large_binary()), "failed": pa.array([failed])}
     table = pa.table({name: column.cast(_FILE[name]) for name, column in columns.items()})
     table = table.replace_schema_metadata(_SCHEMA)
