@@ -186,7 +186,7 @@ def test_of_several_jobs_in_one_input_one_is_chosen(tmp_path: Path) -> None:
     (file,) = folder.iterdir()
     found = decoded(file.read_bytes(), file.name)
     assert isinstance(found, RankSummary)
-    assert len(found.source.files) == 1
+    assert len(found.trace.source.files) == 1
 
 
 def test_summaries_of_several_jobs_are_refused(tmp_path: Path) -> None:

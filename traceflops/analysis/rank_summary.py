@@ -49,7 +49,7 @@ from traceflops.ranks import (
     PreparedWork,
     records_of,
 )
-from traceflops.table import Note, Source, Trace, arrow_schema, groups, joint_codes, numbers
+from traceflops.table import Note, Trace, arrow_schema, groups, joint_codes, numbers
 from traceflops.windows import DeviceReport, LaunchRecords, StepChoice
 
 _SCHEMA: Final = {b"traceflops": b"summary/1"}
@@ -65,17 +65,16 @@ T = TypeVar("T")
 class RankSummary:
     """The figures of recordings in their chosen windows; fields are those of `Analysis`.
 
-    `traces` are the recordings before they were merged, with no events but one activity for all of
-    each device. `notes` are those of the analysis alone, `codes` those of all in
-    the order shown. `is_plain` says that nothing is left out but
-    what needs single events. `idle_of` are the culprits by device, `work`
+    `trace` has no events but one activity for all of each device; so have the `parts` that it was
+    merged of, which are known on this machine only. `notes` are those of the analysis alone,
+    `codes` those of all in the order shown. `is_plain` says that nothing is left out but what needs
+    single events. `idle_of` are the culprits by device, `work`
     the kernels by device, of the steps in which ranks are compared; `moved` the time of memory
     work.
     """
 
-    source: Source
-    traces: tuple[Trace, ...]
-    device_count: int
+    trace: Trace
+    parts: tuple[Trace, ...]
     is_plain: bool
     notes: tuple[Note, ...]
     codes: tuple[str, ...]
@@ -107,13 +106,14 @@ class RankSummary:
     def compact(self) -> RankSummary:
         """Return the same without what takes much room and is for a single machine."""
         launches = self.launches and replace(self.launches, leads=self.launches.leads.compact)
-        return replace(self, records=self.records.compact, launches=launches)
+        records = self.records.compact
+        return replace(self, parts=(), is_plain=False, records=records, launches=launches)
 
 
-def summary_of(analysis: Analysis, traces: Sequence[Trace] = ()) -> RankSummary:
+def summary_of(analysis: Analysis, parts: Sequence[Trace] = ()) -> RankSummary:
     """Return the summary of an analysis, which has kept what it was prepared from.
 
-    `traces` are what its trace was merged of, if that was several.
+    `parts` are what its trace was merged of, where that is known.
     """
     prepared, measured = analysis.prepared, analysis.measured
     assert prepared is not None
@@ -124,10 +124,9 @@ def summary_of(analysis: Analysis, traces: Sequence[Trace] = ()) -> RankSummary:
     by_time = attrgetter("measured.time_ns")
     is_unknown = any(why_no_figure(prepared, done, measured.devices))
     return RankSummary(
-        source=analysis.source,
-        traces=tuple(map(_outline, traces or (trace,))),
-        device_count=trace.devices.num_rows,
-        is_plain=_is_plain(analysis),
+        trace=replace(_outline(trace), places=()),
+        parts=tuple(map(_outline, parts)),
+        is_plain=bool(parts) and _is_plain(analysis),
         notes=tuple(_notes(analysis)),
         codes=tuple(note.code for note in analysis.notes),
         choice=analysis.steps,

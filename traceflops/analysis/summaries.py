@@ -28,7 +28,7 @@ from traceflops.attribution import (
     kernel_table,
     most_important,
 )
-from traceflops.devices import NOT_SPLIT, by_rank, join, merge_jobs
+from traceflops.devices import NOT_SPLIT, by_rank, join, merge_jobs, split
 from traceflops.errors import UsageError
 from traceflops.findings import all_losses, basis_of, main_kernel_findings, waiting_words
 from traceflops.flops import waterfall
@@ -70,8 +70,7 @@ def analysis_of_summaries(
     """
     ordered = sorted(summaries, key=_by_rank)
     analysis, _ = _added_up(ordered, link)
-    count = sum(len(one.traces) for one in ordered)
-    left_out = counted_note("missing", "from-summaries", _LEFT_OUT, count)
+    left_out = counted_note("missing", "from-summaries", _LEFT_OUT, len(ordered))
     return replace(analysis, notes=(*_failed(failed), left_out, *analysis.notes))
 
 
@@ -143,7 +142,8 @@ def _are_alike(summaries: Sequence[RankSummary]) -> bool:
             replace(one.choice, typical_ns=None),
             one.lacks,
             one.launches and one.launches.short_ns,
-            *((trace.source.format, trace.source.tool) for trace in one.traces[:1]),
+            one.trace.source.format,
+            one.trace.source.tool,
         )
         for one in summaries
     }
@@ -155,23 +155,30 @@ def _merged(summaries: Sequence[RankSummary]) -> tuple[Trace, bool]:
 
     Raises UsageError for the summaries of several jobs.
     """
-    traces = [trace for one in summaries for trace in one.traces]
-    places = list(map(by_rank, traces))
-    in_order = places == sorted(places)
-    if not in_order:
-        traces = [join(one.traces) for one in summaries]
-    trace = merge_jobs(traces)
-    if len(trace.jobs) > 1:
-        files = ", ".join(job.files[0] for job in trace.jobs[:_NAMED])
+    parts = [part for one in summaries for part in one.parts]
+    places = list(map(by_rank, parts))
+    count = sum(one.trace.devices.num_rows for one in summaries)
+    if all(one.is_plain for one in summaries) and places == sorted(places):
+        trace = merge_jobs(parts)
+        if not trace.jobs and trace.devices.num_rows == count:
+            return _without_events(trace), True
+    _refuse_several_jobs(summaries)
+    return _without_events(join([one.trace for one in summaries])), False
+
+
+def _refuse_several_jobs(summaries: Sequence[RankSummary]) -> None:
+    """Raise UsageError for the summaries of several jobs."""
+    jobs, _ = split([one.trace for one in summaries])
+    if len(jobs) > 1:
+        files = ", ".join(job[0].source.files[0].name for job in jobs[:_NAMED])
         raise UsageError(
-            f"the summaries are of {len(trace.jobs)} jobs, such as those of {files}",
+            f"the summaries are of {len(jobs)} jobs, such as those of {files}",
             "give the summaries of one job",
         )
-    is_apart = trace.devices.num_rows == sum(one.device_count for one in summaries)
-    if not is_apart:
-        trace = join([replace(trace, places=()) for trace in traces])
-    tables = {"processes": trace.processes, "devices": trace.devices}
-    return replace(trace, tables=tables), in_order and is_apart
+
+
+def _without_events(trace: Trace) -> Trace:
+    return replace(trace, tables={"processes": trace.processes, "devices": trace.devices})
 
 
 def _notes(
@@ -194,12 +201,12 @@ def _failed(names: Sequence[str]) -> Iterator[Note]:
 
 
 def _by_rank(summary: RankSummary) -> tuple[int, str]:
-    return by_rank(summary.traces[0])
+    return by_rank(summary.trace)
 
 
 def _moved(ordered: Sequence[RankSummary]) -> Iterator[RankSummary]:
     """Yield the same on the clock of the first that has one, devices and processes renumbered."""
-    origins = [one.source.origin_unix_ns for one in ordered]
+    origins = [one.trace.source.origin_unix_ns for one in ordered]
     common = next((origin for origin in origins if origin is not None), None)
     processes = devices = 0
     for one, origin in zip(ordered, origins, strict=True):
@@ -217,8 +224,8 @@ def _moved(ordered: Sequence[RankSummary]) -> Iterator[RankSummary]:
                 launches, devices={at + devices: sums for at, sums in launches.devices.items()}
             ),
         )
-        processes += sum(trace.processes.num_rows for trace in one.traces)
-        devices += one.device_count
+        processes += one.trace.processes.num_rows
+        devices += one.trace.devices.num_rows
 
 
 def _renumbered(rows: tuple[T, ...], devices: int) -> tuple[T, ...]:
