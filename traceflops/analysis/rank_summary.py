@@ -49,7 +49,7 @@ from traceflops.ranks import (
     PreparedWork,
     records_of,
 )
-from traceflops.table import Note, Trace, arrow_schema, groups, joint_codes, numbers
+from traceflops.table import Note, Trace, arrow_schema, group_rows, number_column, numbers
 from traceflops.windows import DeviceReport, LaunchRecords, StepChoice
 
 _SCHEMA: Final = {b"traceflops": b"summary/1"}
@@ -156,6 +156,7 @@ def summary_of(analysis: Analysis, parts: Sequence[Trace] = ()) -> RankSummary:
     )
 
 
+_OUTLINE: Final = ("device", "process", "start_ns", "dur_ns")
 _OF_A_TIME: Final = ("device", "window", "used")
 _OF_A_CELL: Final = (*_OF_A_TIME, "component", "dtype", "line", "rule", "was")
 
@@ -179,20 +180,20 @@ def _is_plain(analysis: Analysis) -> bool:
 
 def _outline(trace: Trace) -> Trace:
     """Return a trace of the same processes and devices, with one activity for all of each."""
-    start, device, process = (
-        numbers(trace.activities[name]) for name in ("start_ns", "device", "process")
-    )
-    end = start + numbers(trace.activities["dur_ns"])
-    rows = [
-        {
-            "device": int(device[mine[0]]),
-            "process": int(process[mine[0]]),
-            "start_ns": int(start[mine].min()),
-            "dur_ns": int(end[mine].max() - start[mine].min()),
-        }
-        for _, mine in groups(joint_codes(device, process))
+    device, process, start, length = (numbers(trace.activities[name]) for name in _OUTLINE)
+    of_row, first = group_rows((device, process))
+    begin, end = start[first], (start + length)[first]
+    np.minimum.at(begin, of_row, start)
+    np.maximum.at(end, of_row, start + length)
+    known = dict(zip(_OUTLINE, (device[first], process[first], begin, end - begin), strict=True))
+    schema = arrow_schema("activities")
+    columns = [
+        number_column(known[field.name], field.type)
+        if field.name in known
+        else pa.nulls(len(first), field.type)
+        for field in schema
     ]
-    activities = pa.Table.from_pylist(rows, arrow_schema("activities"))
+    activities = pa.Table.from_arrays(columns, schema=schema)
     tables = {"processes": trace.processes, "devices": trace.devices, "activities": activities}
     return replace(trace, tables=tables, jobs=(), job=None)
 
