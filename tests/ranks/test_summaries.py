@@ -41,7 +41,7 @@ MANY: tuple[dict[str, Any], ...] = (
     {"tensor_ranks": 2, "stages": 2, "microbatches": 2},
 )
 """Groups of four ranks, beside those of data."""
-EVENTS = ("memory", "memory_operations", "host_bound", "attribution", "modules", "notes")
+EVENTS = ("memory", "memory_operations", "attribution", "modules", "notes")
 """What a summary lacks, and says that it lacks."""
 CLI = CliRunner()
 PARTS = "traceflops.cli.parts"
@@ -59,6 +59,7 @@ def sent(file: Path) -> RankSummary:
 def figures(analysis: Analysis) -> dict[str, Any]:
     """Return the report without what needs single events, and without samples of these."""
     report: dict[str, Any] = json.loads(analysis.to_json())
+    report["findings"] = analysis.findings  # what they gain, replay tells
     for name in EVENTS:
         del report[name]
     for device in report["devices"]:
@@ -185,7 +186,7 @@ def test_of_several_jobs_in_one_input_one_is_chosen(tmp_path: Path) -> None:
     (file,) = folder.iterdir()
     found = decoded(file.read_bytes(), file.name)
     assert isinstance(found, RankSummary)
-    assert len(found.source.files) == 1
+    assert len(found.trace.source.files) == 1
 
 
 def test_summaries_of_several_jobs_are_refused(tmp_path: Path) -> None:

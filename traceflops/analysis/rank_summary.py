@@ -49,7 +49,7 @@ from traceflops.ranks import (
     PreparedWork,
     records_of,
 )
-from traceflops.table import Note, Source, Trace
+from traceflops.table import Note, Trace, arrow_schema, group_rows, number_column, numbers
 from traceflops.windows import DeviceReport, LaunchRecords, StepChoice
 
 _SCHEMA: Final = {b"traceflops": b"summary/1"}
@@ -63,18 +63,21 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class RankSummary:
-    """The figures of one recording in its chosen windows; fields are those of `Analysis`.
+    """The figures of recordings in their chosen windows; fields are those of `Analysis`.
 
-    `processes` and `devices` are tables of the trace. `idle_of` are the culprits by device, `work`
+    `trace` has no events but one activity for all of each device; so have the `parts` that it was
+    merged of, which are known on this machine only. `notes` are those of the analysis alone,
+    `codes` those of all in the order shown. `is_plain` says that nothing is left out but what needs
+    single events. `idle_of` are the culprits by device, `work`
     the kernels by device, of the steps in which ranks are compared; `moved` the time of memory
     work.
     """
 
-    source: Source
-    processes: pa.Table
-    devices: pa.Table
-    clocks: tuple[str, ...]
+    trace: Trace
+    parts: tuple[Trace, ...]
+    is_plain: bool
     notes: tuple[Note, ...]
+    codes: tuple[str, ...]
     choice: StepChoice
     launch_records: LaunchRecords
     reports: tuple[DeviceReport, ...]
@@ -100,14 +103,18 @@ class RankSummary:
     synchronisations: tuple[Synchronisation, ...]
 
     @property
-    def trace(self) -> Trace:
-        """Return a trace of the same processes and devices, without events."""
-        tables = {"processes": self.processes, "devices": self.devices}
-        return Trace(self.source, tables, self.notes, clocks=self.clocks)
+    def compact(self) -> RankSummary:
+        """Return the same without what takes much room and is for a single machine."""
+        launches = self.launches and replace(self.launches, leads=self.launches.leads.compact)
+        records = self.records.compact
+        return replace(self, parts=(), is_plain=False, records=records, launches=launches)
 
 
-def summary_of(analysis: Analysis) -> RankSummary:
-    """Return the summary of an analysis, which has kept what it was prepared from."""
+def summary_of(analysis: Analysis, parts: Sequence[Trace] = ()) -> RankSummary:
+    """Return the summary of an analysis, which has kept what it was prepared from.
+
+    `parts` are what its trace was merged of, where that is known.
+    """
     prepared, measured = analysis.prepared, analysis.measured
     assert prepared is not None
     trace, linked, done = prepared.trace, prepared.linked, measured.executed
@@ -117,47 +124,78 @@ def summary_of(analysis: Analysis) -> RankSummary:
     by_time = attrgetter("measured.time_ns")
     is_unknown = any(why_no_figure(prepared, done, measured.devices))
     return RankSummary(
-        source=analysis.source,
-        processes=trace.processes,
-        devices=trace.devices,
-        clocks=trace.clocks,
+        trace=replace(_outline(trace), places=()),
+        parts=tuple(map(_outline, parts)),
+        is_plain=bool(parts) and _is_plain(analysis),
         notes=tuple(_notes(analysis)),
+        codes=tuple(note.code for note in analysis.notes),
         choice=analysis.steps,
         launch_records=prepared.launch_records,
         reports=tuple(_few_gaps(device) for device in analysis.devices),
         kernels=kernel_totals(trace, linked.categorised, linked.whole, prepared.chosen),
         moved=memory_times(trace, linked.categorised, prepared.chosen),
         idle=analysis.idle,
-        idle_of=tuple(tuple(work.idle(device, steps)) for device in records.devices),
-        records=records.compact,
+        idle_of=work.idle(records.devices, steps),
+        records=records,
         work=work.kernels(records.devices, steps).used,
         peaks=measured.devices,
         budgets=() if is_unknown else device_budgets(prepared, done, measured.rates),
         lacks=measured.lacks,
-        cells=together(_of_windows(done.select()), *_OF_A_CELL),
-        times=together(_of_windows(t for t in done.times if t.used), *_OF_A_TIME),
+        cells=summed(_of_windows(done.select()), *_OF_A_CELL),
+        times=summed(_of_windows(t for t in done.times if t.used), *_OF_A_TIME),
         open_lines=dict(done.open_lines),
         outside=done.outside,
         kernel_rows=tuple(sorted(measured.kernels, key=by_time, reverse=True)[:_ROWS]),
         op_rows=tuple(sorted(measured.ops, key=by_time, reverse=True)[:_ROWS]),
         roofs=measured.roofs,
         collectives=analysis.collectives,
-        launches=analysis.launches,
+        launches=analysis.launches
+        and replace(analysis.launches, leads=analysis.launches.leads.compact),
         host_operators=analysis.host_operators,
         synchronisations=analysis.synchronisations,
     )
 
 
+_OUTLINE: Final = ("device", "process", "start_ns", "dur_ns")
 _OF_A_TIME: Final = ("device", "window", "used")
 _OF_A_CELL: Final = (*_OF_A_TIME, "component", "dtype", "line", "rule", "was")
 
 
 def _notes(analysis: Analysis) -> Iterator[Note]:
-    """Yield the notes but for those that are told again once all ranks are known."""
-    again = set(analysis.measured.notes) - set(analysis.measured.executed.notes)
+    """Yield the notes but for those of the trace, and those told again once all are known."""
+    assert analysis.prepared is not None
+    again = {*analysis.prepared.linked.trace.notes, *analysis.measured.notes}
+    again -= set(analysis.measured.executed.notes)
     for note in analysis.notes:
         if note.code not in OF_DEVICES and note not in again:
             yield note
+
+
+def _is_plain(analysis: Analysis) -> bool:
+    prepared = analysis.prepared
+    assert prepared is not None
+    is_timed = analysis.untimed is None and prepared.replays is None and bool(prepared.accounts)
+    return is_timed and analysis.recorded == "complete" and not analysis.serving.passes
+
+
+def _outline(trace: Trace) -> Trace:
+    """Return a trace of the same processes and devices, with one activity for all of each."""
+    device, process, start, length = (numbers(trace.activities[name]) for name in _OUTLINE)
+    of_row, first = group_rows((device, process))
+    begin, end = start[first], (start + length)[first]
+    np.minimum.at(begin, of_row, start)
+    np.maximum.at(end, of_row, start + length)
+    known = dict(zip(_OUTLINE, (device[first], process[first], begin, end - begin), strict=True))
+    schema = arrow_schema("activities")
+    columns = [
+        number_column(known[field.name], field.type)
+        if field.name in known
+        else pa.nulls(len(first), field.type)
+        for field in schema
+    ]
+    activities = pa.Table.from_arrays(columns, schema=schema)
+    tables = {"processes": trace.processes, "devices": trace.devices, "activities": activities}
+    return replace(trace, tables=tables, jobs=(), job=None)
 
 
 def _few_gaps(device: DeviceReport) -> DeviceReport:
@@ -170,7 +208,7 @@ def _of_windows(rows: Iterable[T]) -> Iterator[T]:
     return (replace(row, window=0) for row in rows)  # type: ignore[type-var]
 
 
-def together(rows: Iterable[T], *keys: str) -> tuple[T, ...]:
+def summed(rows: Iterable[T], *keys: str) -> tuple[T, ...]:
     """Return rows with the same keys as one: numbers add up, all else is that of the first.
 
     What one of them does not know is not known.
@@ -204,7 +242,8 @@ def is_summary(head: bytes) -> bool:
 def encoded(summary: RankSummary | str) -> bytes:
     """Return a summary, or the name of a file that could not be read, as the content of a file."""
     failed = summary if isinstance(summary, str) else None
-    data = msgspec.msgpack.encode(summary, enc_hook=_plain) if failed is None else None
+    small = summary.compact if isinstance(summary, RankSummary) else None
+    data = msgspec.msgpack.encode(small, enc_hook=_plain) if small is not None else None
     columns = {"summary": pa.array([data], pa.large_binary()), "failed": pa.array([failed])}
     table = pa.table({name: column.cast(_FILE[name]) for name, column in columns.items()})
     table = table.replace_schema_metadata(_SCHEMA)
@@ -238,8 +277,7 @@ def _plain(value: Any) -> object:
     if isinstance(value, MappingProxyType):
         return dict(value)
     if isinstance(value, np.ndarray):
-        shape = {"shape": msgspec.json.encode(value.shape)}
-        value = pa.table({"": pa.array(value.reshape(-1))}).replace_schema_metadata(shape)
+        return value.dtype.str, value.shape, value.tobytes()
     assert isinstance(value, pa.Table), type(value)
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, value.schema) as writer:
@@ -250,8 +288,7 @@ def _plain(value: Any) -> object:
 def _typed(kind: Any, data: Any) -> Any:
     if kind is Fraction:
         return Fraction(*data)
-    table = pa.ipc.open_stream(data).read_all()
     if kind is pa.Table:
-        return table
-    shape = msgspec.json.decode(table.schema.metadata[b"shape"])
-    return table.column(0).to_numpy().reshape(shape)
+        return pa.ipc.open_stream(data).read_all()
+    dtype, shape, content = data
+    return np.frombuffer(content, dtype).reshape(shape)

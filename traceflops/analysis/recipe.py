@@ -14,6 +14,7 @@ from traceflops.analysis.preparation import prepare, prepare_pair, with_replays
 from traceflops.analysis.result import Analysis
 from traceflops.attribution import (
     category_table,
+    host_bound,
     idle_culprits,
     kernel_table,
     kernel_totals,
@@ -159,9 +160,8 @@ def analysis_of(
             measured = without_told_padding(measure(recorded, peaks, pair), recorded)
     kernels, categories, moved = _kernel_tables(prepared, total.components.window_ns)
     lacks_copies = is_said(prepared.trace, COPIES_MISSING)
-    knows_idle = prepared.launch_records.is_judged and not lacks_copies
-    idle = total.components.share("idle") if knows_idle else None
-    pace, launches = launching(prepared, measured.executed.phases, idle) or (None, None)
+    launches = launching(prepared, measured.executed.phases)
+    judged = Judged.of(prepared)
     who_waits = _who_waits(prepared, measured, peaks)
     found = all_losses(
         total,
@@ -171,7 +171,6 @@ def analysis_of(
         lacks_copies=lacks_copies,
         waiting=waiting_words(who_waits),
     )
-    judged = Judged.of(prepared)
     passes = serving(prepared, measured.executed.attribution)
     main = main_kernel_findings(kernels, total, found, passes, basis_of(prepared.plan.choice))
     return Analysis(
@@ -190,7 +189,7 @@ def analysis_of(
         collectives=collective_work(linked, prepared.accounts, prepared.windows),
         recorded=prepared.launch_records.state,
         idle=waits,
-        host_bound=pace,
+        host_bound=host_bound(launches, known_idle(judged, total, lacks_copies=lacks_copies)),
         launches=launches,
         serving=passes,
         ranks=who_waits,
@@ -322,6 +321,12 @@ def findings_of(
         *more,
     )
     return tuple(sorted(findings, key=attrgetter("share"), reverse=True))
+
+
+def known_idle(judged: Judged, total: Account, *, lacks_copies: bool) -> float | None:
+    """Return the share of idle time, None where it is not known."""
+    is_known = judged.records.is_judged and not lacks_copies
+    return total.components.share("idle") if is_known else None
 
 
 def _on_host(devices: Sequence[DeviceReport]) -> bool:

@@ -7,22 +7,28 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Any, Final, TypeVar
 
-import pyarrow as pa
-
-from traceflops.analysis.notes import is_said, notes_of
+from traceflops.analysis.notes import added, is_said, notes_of
 from traceflops.analysis.preparation import prepare
-from traceflops.analysis.rank_summary import RankSummary, together
-from traceflops.analysis.recipe import Judged, analysis_of, findings_of, steps_of, verdict_of
+from traceflops.analysis.rank_summary import RankSummary, summed
+from traceflops.analysis.recipe import (
+    Judged,
+    analysis_of,
+    findings_of,
+    known_idle,
+    steps_of,
+    verdict_of,
+)
 from traceflops.analysis.result import Analysis
 from traceflops.attribution import (
     Culprit,
     Launches,
     category_table,
+    host_bound,
     joined_culprits,
     kernel_table,
     most_important,
 )
-from traceflops.devices import NOT_SPLIT, join, split
+from traceflops.devices import NOT_SPLIT, by_rank, join, merge_jobs, split
 from traceflops.errors import UsageError
 from traceflops.findings import all_losses, basis_of, main_kernel_findings, waiting_words
 from traceflops.flops import waterfall
@@ -41,7 +47,7 @@ from traceflops.ranks import (
     links_of,
     report_of,
 )
-from traceflops.table import Note, Trace, arrow_schema, counted_note
+from traceflops.table import Note, Trace, counted_note, together
 from traceflops.timeline import COPIES_MISSING, EMPTY_ACCOUNT, Window
 from traceflops.units import several
 from traceflops.windows import DeviceReport, LaunchRecords, StepChoice
@@ -50,7 +56,7 @@ _NAMED: Final = 5
 _ARE: Final = ("is", "are")
 _LEFT_OUT: Final = (
     "The report was made from {n} [summary|summaries]. The timeline, memory over time, copies by "
-    "direction, modules, pipelines and how far the host is ahead are not in them."
+    "direction, modules and pipelines are not in them."
 )
 T = TypeVar("T")
 
@@ -63,9 +69,22 @@ def analysis_of_summaries(
     `failed` are the names of files that have none, `link` is what is given for links, GB/s.
     """
     ordered = sorted(summaries, key=_by_rank)
-    _refuse_several_jobs(ordered)
-    trace = join([one.trace for one in ordered])
+    analysis, _ = _added_up(ordered, link)
     left_out = counted_note("missing", "from-summaries", _LEFT_OUT, len(ordered))
+    return replace(analysis, notes=(*_failed(failed), left_out, *analysis.notes))
+
+
+def same_as_recordings(
+    summaries: Iterable[RankSummary], link: float | None = None
+) -> Analysis | None:
+    """Return the same where the summary in a terminal is that of the recordings, else None."""
+    analysis, is_same = _added_up(sorted(summaries, key=_by_rank), link)
+    return analysis if is_same else None
+
+
+def _added_up(ordered: Sequence[RankSummary], link: float | None) -> tuple[Analysis, bool]:
+    """Return the analysis of all, and whether it shows in a terminal what the recordings do."""
+    trace, is_same = _merged(ordered)
     moved = list(_moved(ordered))
     devices = [device for one in moved for device in one.reports]
     total = sum((device.chosen for device in devices), EMPTY_ACCOUNT)
@@ -89,8 +108,10 @@ def analysis_of_summaries(
     choice = _choice([one.choice for one in moved])
     judged = Judged(trace.source.format, _launch_records(moved), None, choice)
     main = main_kernel_findings(kernels, total, found, empty.serving, basis_of(choice))
-    launches = [one.launches for one in moved if one.launches is not None]
-    return replace(
+    parts = [one.launches for one in moved if one.launches is not None]
+    launches = Launches.joined(parts) if parts else None
+    said = added([one.notes for one in moved])
+    analysis = replace(
         empty,
         verdict=verdict_of(judged, devices, total, measured, found, who_waits),
         steps=steps_of(choice, devices),
@@ -98,23 +119,56 @@ def analysis_of_summaries(
         total=total,
         kernels=kernels,
         categories=category_table(kernels, window_ns),
-        notes=(*_failed(failed), left_out, *notes_of(prepared, devices, measured)),
+        notes=tuple(_notes(ordered, said, notes_of(prepared, devices, measured))),
         measured=measured,
         findings=findings_of(judged, devices, measured, found, who_waits, main),
         collectives=_collectives(row for one in moved for row in one.collectives),
         recorded=judged.records.state,
         idle=idle,
-        launches=_launches(launches) if launches else None,
+        host_bound=host_bound(launches, known_idle(judged, total, lacks_copies=lacks_copies)),
+        launches=launches,
         known_operators=most_important(_most(moved, "host_operators", "self_ns", "name")),
         known_synchronisations=_most(moved, "synchronisations", "blocked_ns", "call", "site"),
         ranks=who_waits,
         prepared=None,
     )
+    return analysis, is_same and said is not None and _are_alike(ordered)
+
+
+def _are_alike(summaries: Sequence[RankSummary]) -> bool:
+    """Return whether what each says adds up to what there is to say of all."""
+    kinds = {
+        (
+            replace(one.choice, typical_ns=None),
+            one.lacks,
+            one.launches and one.launches.short_ns,
+            one.trace.source.format,
+            one.trace.source.tool,
+        )
+        for one in summaries
+    }
+    return len(kinds) == 1 and all(one.is_plain for one in summaries)
+
+
+def _merged(summaries: Sequence[RankSummary]) -> tuple[Trace, bool]:
+    """Return the trace of all, without events, and whether it is as if all were read together.
+
+    Raises UsageError for the summaries of several jobs.
+    """
+    parts = [part for one in summaries for part in one.parts]
+    places = list(map(by_rank, parts))
+    count = sum(one.trace.devices.num_rows for one in summaries)
+    if all(one.is_plain for one in summaries) and places == sorted(places):
+        trace = merge_jobs(parts)
+        if not trace.jobs and trace.devices.num_rows == count:
+            return _without_events(trace), True
+    _refuse_several_jobs(summaries)
+    return _without_events(join([one.trace for one in summaries])), False
 
 
 def _refuse_several_jobs(summaries: Sequence[RankSummary]) -> None:
     """Raise UsageError for the summaries of several jobs."""
-    jobs, _ = split([_spanning(one) for one in summaries])
+    jobs, _ = split([one.trace for one in summaries])
     if len(jobs) > 1:
         files = ", ".join(job[0].source.files[0].name for job in jobs[:_NAMED])
         raise UsageError(
@@ -123,13 +177,20 @@ def _refuse_several_jobs(summaries: Sequence[RankSummary]) -> None:
         )
 
 
-def _spanning(summary: RankSummary) -> Trace:
-    """Return the trace of a summary with one activity for all of each device."""
-    spans = (device.whole for device in summary.reports)
-    rows = [{"start_ns": one.start_ns, "dur_ns": one.end_ns - one.start_ns} for one in spans]
-    activities = pa.Table.from_pylist(rows, arrow_schema("activities"))
-    trace = summary.trace
-    return replace(trace, tables={**trace.tables, "activities": activities})
+def _without_events(trace: Trace) -> Trace:
+    return replace(trace, tables={"processes": trace.processes, "devices": trace.devices})
+
+
+def _notes(
+    summaries: Sequence[RankSummary], said: Sequence[Note] | None, again: Sequence[Note]
+) -> list[Note]:
+    """Return all notes in the order in which recordings show them."""
+    if said is None:
+        owned = [(place, note) for place, one in enumerate(summaries) for note in one.notes]
+        said = together(owned, len(summaries), "recording")
+    order = list(dict.fromkeys(code for one in summaries for code in one.codes))
+    place = {code: at for at, code in enumerate(order)}
+    return sorted((*again, *said), key=lambda note: place.get(note.code, -1))
 
 
 def _failed(names: Sequence[str]) -> Iterator[Note]:
@@ -140,13 +201,12 @@ def _failed(names: Sequence[str]) -> Iterator[Note]:
 
 
 def _by_rank(summary: RankSummary) -> tuple[int, str]:
-    rank = summary.trace.ranks[0] if summary.trace.ranks else None
-    return (rank if rank is not None else 2**31, summary.source.files[0].name)
+    return by_rank(summary.trace)
 
 
 def _moved(ordered: Sequence[RankSummary]) -> Iterator[RankSummary]:
     """Yield the same on the clock of the first that has one, devices and processes renumbered."""
-    origins = [one.source.origin_unix_ns for one in ordered]
+    origins = [one.trace.source.origin_unix_ns for one in ordered]
     common = next((origin for origin in origins if origin is not None), None)
     processes = devices = 0
     for one, origin in zip(ordered, origins, strict=True):
@@ -164,8 +224,8 @@ def _moved(ordered: Sequence[RankSummary]) -> Iterator[RankSummary]:
                 launches, devices={at + devices: sums for at, sums in launches.devices.items()}
             ),
         )
-        processes += one.processes.num_rows
-        devices += one.devices.num_rows
+        processes += one.trace.processes.num_rows
+        devices += one.trace.devices.num_rows
 
 
 def _renumbered(rows: tuple[T, ...], devices: int) -> tuple[T, ...]:
@@ -207,21 +267,16 @@ def _launch_records(parts: Sequence[RankSummary]) -> LaunchRecords:
     return LaunchRecords(calls, lost, captured, replays, has_devices)
 
 
-def _launches(parts: Sequence[Launches]) -> Launches:
-    devices = {at: sums for part in parts for at, sums in part.devices.items()}
-    return Launches(max(part.short_ns for part in parts), devices)
-
-
 def _collectives(rows: Iterable[Collective]) -> tuple[Collective, ...]:
     """Return the collectives of all: bytes are of those whose size is known, on any rank."""
-    found = together((replace(row, bytes=row.bytes or 0) for row in rows), "collective", "ranks")
+    found = summed((replace(row, bytes=row.bytes or 0) for row in rows), "collective", "ranks")
     known = (replace(row, bytes=row.bytes if row.sized else None) for row in found)
     return tuple(sorted(known, key=lambda row: (-row.sum_ns, row.collective or "", row.ranks or 0)))
 
 
 def _most(parts: Sequence[RankSummary], name: str, figure: str, *keys: str) -> tuple[Any, ...]:
     """Return the rows of a table of all, those with most of a figure first."""
-    rows = together((row for one in parts for row in getattr(one, name)), *keys)
+    rows = summed((row for one in parts for row in getattr(one, name)), *keys)
     return tuple(sorted(rows, key=attrgetter(figure), reverse=True))
 
 
@@ -265,8 +320,8 @@ def _measured(parts: Sequence[RankSummary], empty: Measurement) -> Measurement:
         devices=devices,
         waterfall=fall,
         lacks=lacks,
-        kernels=_longest(together(rows, "name", "category", "path"), "sum_ns"),
-        ops=_longest(together(ops, "name", "path"), "measured.time_ns"),
+        kernels=_longest(summed(rows, "name", "category", "path"), "sum_ns"),
+        ops=_longest(summed(ops, "name", "path"), "measured.time_ns"),
         roofs=roofs,
     )
 
@@ -278,9 +333,9 @@ def _longest(rows: Iterable[T], figure: str) -> tuple[T, ...]:
 
 def _outside(parts: Sequence[Outside]) -> Outside:
     vector = [one.vector_flops for one in parts if one.vector_flops is not None]
-    unattributed = together((row for one in parts for row in one.unattributed), "kernel", "why")
+    unattributed = summed((row for one in parts for row in one.unattributed), "kernel", "why")
     return Outside(
-        together((row for one in parts for row in one.not_counted), "why", "op"),
+        summed((row for one in parts for row in one.not_counted), "why", "op"),
         tuple(sorted(unattributed, key=attrgetter("sum_ns"), reverse=True)),
         sum(vector) if len(vector) == len(parts) else None,
     )
@@ -299,8 +354,10 @@ class _Work:
         rows = list(self.culprits)
         return self.sums.of([rows.index(device) for device in devices])
 
-    def idle(self, device: int, steps: Sequence[int | None]) -> tuple[Culprit, ...]:
-        return self.culprits[device]
+    def idle(
+        self, devices: Sequence[int], steps: Sequence[int | None]
+    ) -> list[tuple[Culprit, ...]]:
+        return [self.culprits[device] for device in devices]
 
 
 def _who_waits(parts: Sequence[RankSummary], trace: Trace, links: Links) -> RankReport | None:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         IdleClass,
         IdleCulprits,
         culprits_of,
+        culprits_of_devices,
         idle_culprits,
         joined_culprits,
         with_culprits,
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
         HostBound,
         Launches,
         LaunchSums,
+        host_bound,
         launching,
         outstanding_launches,
     )

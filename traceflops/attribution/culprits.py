@@ -57,7 +57,7 @@ from traceflops.table import (
 )
 from traceflops.timeline import Gap, GapCulprit, Intervals
 from traceflops.units import kernel_name
-from traceflops.windows import DeviceReport, Prepared
+from traceflops.windows import DeviceReport, Prepared, chosen_time
 
 _MOST: Final = 50
 """So many culprits are named; what is left of each class is one more."""
@@ -149,18 +149,39 @@ def idle_culprits(prepared: Prepared, idle_ns: int) -> IdleCulprits:
     return replace(found, unexplained_ns=idle_ns - explained_ns)
 
 
+def culprits_of_devices(
+    prepared: Prepared, devices: Sequence[int]
+) -> tuple[tuple[Culprit, ...], ...]:
+    """Return what the host did while each of some devices was idle in its chosen windows."""
+    if not prepared.launch_records.is_judged or not devices:
+        return ((),) * len(devices)
+    parts = [gap_parts(prepared.accounts[at], chosen_time(prepared.windows[at])) for at in devices]
+    return tuple(found.culprits for found in _culprits_of_each(parts, prepared.trace))
+
+
 def culprits_of(parts: GapParts, trace: Trace) -> IdleCulprits:
     """Return what the host did during parts of gaps."""
-    naming = _Naming.of(parts, trace)
-    known = sorted(_grouped(naming), key=lambda one: one[0].idle_ns, reverse=True)
-    shown = [
-        replace(culprit, evidence=(*naming.evidence(row), *culprit.evidence))
-        for culprit, row in known[:_MOST]
-    ]
-    rest = _rest([culprit for culprit, _ in known[_MOST:]])
-    length_ns = parts.end_ns - parts.start_ns
-    unexplained_ns = int(length_ns.sum()) - sum(culprit.idle_ns for culprit, _ in known)
-    return IdleCulprits((*shown, *rest), unexplained_ns, gap_lengths(length_ns))
+    (found,) = _culprits_of_each([parts], trace)
+    return found
+
+
+def _culprits_of_each(several: Sequence[GapParts], trace: Trace) -> Iterator[IdleCulprits]:
+    """Yield what the host did during each of several sets of parts."""
+    naming = _Naming.of(GapParts.joined(several), trace)
+    of_part = np.repeat(np.arange(len(several)), [len(parts.start_ns) for parts in several])
+    known: list[list[tuple[Culprit, int]]] = [[] for _ in several]
+    for at, culprit, row in _grouped(naming, of_part):
+        known[at].append((culprit, row))
+    for parts, mine in zip(several, known, strict=True):
+        mine.sort(key=lambda one: one[0].idle_ns, reverse=True)
+        shown = [
+            replace(culprit, evidence=(*naming.evidence(row), *culprit.evidence))
+            for culprit, row in mine[:_MOST]
+        ]
+        rest = _rest([culprit for culprit, _ in mine[_MOST:]])
+        length_ns = parts.end_ns - parts.start_ns
+        unexplained_ns = int(length_ns.sum()) - sum(culprit.idle_ns for culprit, _ in mine)
+        yield IdleCulprits((*shown, *rest), unexplained_ns, gap_lengths(length_ns))
 
 
 def joined_culprits(parts: Sequence[IdleCulprits]) -> IdleCulprits:
@@ -375,16 +396,19 @@ def _of_gap(sums: Mapping[tuple[str, str], int]) -> tuple[GapCulprit, ...]:
     )
 
 
-def _grouped(naming: _Naming) -> Iterator[tuple[Culprit, int]]:
-    """Yield the slices of each class and name as one culprit, without evidence; and the longest."""
+def _grouped(naming: _Naming, of_part: IntArray) -> Iterator[tuple[int, Culprit, int]]:
+    """Yield the slices of each class and name as a culprit for each set that parts belong to.
+
+    Culprits are without evidence, and come with the set and the longest slice.
+    """
     blocked, dur_ns, tags = naming.blocked(), naming.slices.dur_ns, naming.tags()
-    for (kind, name), rows in naming.culprits():
-        part, ns = naming.slices.part[rows], dur_ns[rows]
-        blocked_ns = int(ns[blocked[part]].sum())
-        tagged, idle_ns = group_sums(tags[rows], ns, len(TAGS)), int(ns.sum())
-        tag = _TAGS[tagged.argmax()] if 2 * tagged.max() >= idle_ns else ""
-        evidence = (tag,) if tag else ()
-        yield (
-            Culprit(kind, name, idle_ns, len(distinct(part)), blocked_ns, evidence, tag),
-            int(rows[ns.argmax()]),
-        )
+    for (kind, name), every in naming.culprits():
+        for at, mine in groups(of_part[naming.slices.part[every]]):
+            rows = every[mine]
+            part, ns = naming.slices.part[rows], dur_ns[rows]
+            blocked_ns = int(ns[blocked[part]].sum())
+            tagged, idle_ns = group_sums(tags[rows], ns, len(TAGS)), int(ns.sum())
+            tag = _TAGS[tagged.argmax()] if 2 * tagged.max() >= idle_ns else ""
+            evidence = (tag,) if tag else ()
+            culprit = Culprit(kind, name, idle_ns, len(distinct(part)), blocked_ns, evidence, tag)
+            yield at, culprit, int(rows[ns.argmax()])

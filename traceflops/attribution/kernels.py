@@ -6,7 +6,6 @@ the time of all kernels. `total_ns` counts it again with every operator around t
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -53,6 +52,7 @@ _WAYS: Final = {
 
 
 _TEXTS: Final = ("name", "kind", "top", "sub", "rule")
+_EXTREMES: Final = {"min_ns": np.minimum, "max_ns": np.maximum}
 
 
 def kernel_table(totals: Sequence[pa.Table], device_time_ns: int) -> pa.Table:
@@ -64,15 +64,19 @@ def kernel_table(totals: Sequence[pa.Table], device_time_ns: int) -> pa.Table:
     of all device time in the windows, null without any).
     """
     found = pa.concat_tables(totals)
-    if len(totals) > 1:
-        adds = [(name, "sum") for name in ("count", "sum_ns", "whole", "whole_ns")]
-        found = found.group_by(list(_TEXTS)).aggregate(
-            [*adds, ("min_ns", "min"), ("max_ns", "max")]
-        )
-        found = found.rename_columns([re.sub("_(sum|min|max)$", "", n) for n in found.column_names])
-    texts = {name: found[name].to_pylist() for name in _TEXTS}
-    order = _longest_first(numbers(found["sum_ns"]), texts["name"])
-    figures = {name: numbers(found[name])[order] for name in found.column_names[len(_TEXTS) :]}
+    place: dict[tuple[str, ...], int] = {}
+    every = zip(*(found[name].to_pylist() for name in _TEXTS), strict=True)
+    group = np.array([place.setdefault(row, len(place)) for row in every], dtype=np.int64)
+    added = {name: numbers(found[name]) for name in found.column_names[len(_TEXTS) :]}
+    figures = {
+        name: _extreme(_EXTREMES[name], group, values, len(place))
+        if name in _EXTREMES
+        else group_sums(group, values, len(place))
+        for name, values in added.items()
+    }
+    texts = {name: [row[at] for row in place] for at, name in enumerate(_TEXTS)}
+    order = _longest_first(figures["sum_ns"], texts["name"])
+    figures = {name: values[order] for name, values in figures.items()}
     whole, whole_ns = figures.pop("whole"), figures.pop("whole_ns")
     means = {"mean_ns": (whole_ns + whole // 2) // np.maximum(whole, 1)}
     ordered = {name: [values[at] for at in order.tolist()] for name, values in texts.items()}

@@ -8,7 +8,7 @@ launch is starved where all earlier work of the device had ended when it was cal
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, fields, replace
 from operator import add
 from typing import Final, Literal
@@ -16,7 +16,16 @@ from typing import Final, Literal
 import numpy as np
 
 from traceflops.attribution.training_phases import PHASES, Phase, Phases, in_optimizer
-from traceflops.table import ABSENT, BoolArray, IntArray, is_one_of, numbers, taken
+from traceflops.table import (
+    ABSENT,
+    BoolArray,
+    IntArray,
+    group_rows,
+    group_sums,
+    is_one_of,
+    numbers,
+    taken,
+)
 from traceflops.timeline import DeviceAccount, Intervals, Window
 from traceflops.windows import Prepared, chosen_time
 
@@ -29,6 +38,8 @@ _BUSY: Final = 0.05
 """Below so much idle time only looming is left to say."""
 _SHORT_NS: Final = 10_000
 _LONG_CALL_NS: Final = 20_000
+_EXACT: Final = 1 << 14
+_LEAD_BITS: Final = 10
 
 Pace = Literal["host-bound", "partly host-bound", "looming", "not host-bound"]
 
@@ -81,13 +92,10 @@ class Leads:
         first, last = self.lead_ns[begin : begin + quarter], self.lead_ns[stop - quarter : stop]
         return bool(2 * np.median(last) < np.median(first))
 
-    def only(self, mine: BoolArray) -> Leads:
-        """Return some of the launches."""
-        return Leads(*(getattr(self, one.name)[mine] for one in fields(self)))
-
     def within(self, chosen: Intervals) -> Leads:
         """Return the launches whose first activity starts at some instants."""
-        return self.only(chosen.contains(self.start_ns))
+        mine = chosen.contains(self.start_ns)
+        return Leads(*(getattr(self, one.name)[mine] for one in fields(self)))
 
 
 _NONE: Final = np.empty(0, dtype=np.int64)
@@ -149,11 +157,66 @@ class LaunchSums:
 
 
 @dataclass(frozen=True, slots=True)
+class LeadCounts:
+    """How many launches had which lead, by phase: a place in PHASES, -1 where nothing tells it.
+
+    `steps` is how many steps there are, `falling` in how many of them the lead falls.
+    """
+
+    lead_ns: IntArray
+    is_starved: BoolArray
+    phase: IntArray
+    count: IntArray
+    floor_ns: int
+    steps: int = 0
+    falling: int = 0
+
+    @classmethod
+    def joined(cls, parts: Sequence[LeadCounts]) -> LeadCounts:
+        """Return those of several recordings."""
+        columns = (np.concatenate([getattr(part, name) for part in parts]) for name in _COUNTED)
+        floor_ns = min(part.floor_ns for part in parts)
+        steps, falling = (sum(getattr(one, n) for one in parts) for n in ("steps", "falling"))
+        return cls(*columns, floor_ns, steps, falling)
+
+    @property
+    def compact(self) -> LeadCounts:
+        """Return the same with a row for equal launches; of very many, leads within 0.1 %."""
+        lead_ns = self.lead_ns
+        if len(lead_ns) > _EXACT:
+            rough = np.frexp(lead_ns.astype(np.float64))[1].clip(_LEAD_BITS) - _LEAD_BITS
+            lead_ns = lead_ns >> rough << rough
+        group, first = group_rows((self.phase, self.is_starved.astype(np.int64), lead_ns))
+        columns = (lead_ns[first], self.is_starved[first], self.phase[first])
+        return replace(
+            self,
+            **dict(zip(_COUNTED, columns, strict=False)),
+            count=group_sums(group, self.count, len(first)),
+        )
+
+    def of_phases(self, phases: Iterable[Phase]) -> LeadCounts:
+        """Return those of some phases."""
+        mine = np.isin(self.phase, [PHASES.index(one) for one in phases])
+        return replace(self, **{name: getattr(self, name)[mine] for name in _COUNTED})
+
+
+_COUNTED: Final = ("lead_ns", "is_starved", "phase", "count")
+
+
+@dataclass(frozen=True, slots=True)
 class Launches:
     """The launches by device. A kernel is short below `short_ns`: 10 us, or the floor if longer."""
 
     short_ns: int
+    leads: LeadCounts
     devices: dict[int, LaunchSums] = field(default_factory=dict)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Launches]) -> Launches:
+        """Return those of several recordings of other devices."""
+        devices = {at: sums for part in parts for at, sums in part.devices.items()}
+        short_ns = max(part.short_ns for part in parts)
+        return cls(short_ns, LeadCounts.joined([part.leads for part in parts]), devices)
 
     @property
     def total(self) -> LaunchSums:
@@ -182,13 +245,10 @@ def outstanding_launches(account: DeviceAccount) -> tuple[IntArray, IntArray]:
     return at[change != 0], np.cumsum(change)[change != 0]
 
 
-def launching(
-    prepared: Prepared, phases: Phases, idle: float | None
-) -> tuple[HostBound, Launches] | None:
-    """Return whether the host is fast enough in the chosen windows, and the launches there.
+def launching(prepared: Prepared, phases: Phases) -> Launches | None:
+    """Return the launches in the chosen windows, None without any.
 
-    None without launches. The floors are over all launches of a device; `phases` is by row of ops,
-    `idle` the share of idle time, None where it is not known.
+    The floors are over all launches of a device; `phases` is by row of ops.
     """
     known = {device: leads(account) for device, account in prepared.accounts.items()}
     windows = prepared.windows
@@ -196,12 +256,27 @@ def launching(
     every = Leads.joined(chosen.values())
     if not len(every.call):
         return None
-    floor_ns = min(one.floor_ns for one in known.values())
-    launches = Launches(max(floor_ns, _SHORT_NS))
-    for device, one in chosen.items():
-        sums = _sums(prepared, device, one, known[device].cap_ns, launches.short_ns)
-        launches.devices[device] = sums
-    return _pace(prepared, known, every, phases, floor_ns, idle), launches
+    falls = [
+        one.falls(window)
+        for device, one in known.items()
+        for window in windows[device]
+        if window.used and window.role == "step"
+    ]
+    counts = LeadCounts(
+        every.lead_ns,
+        every.is_starved,
+        _phase_of_calls(prepared, phases)[every.call],
+        np.ones_like(every.lead_ns),
+        min(one.floor_ns for one in known.values()),
+        len(falls),
+        sum(falls),
+    )
+    short_ns = max(counts.floor_ns, _SHORT_NS)
+    sums = {
+        device: _sums(prepared, device, one, known[device].cap_ns, short_ns)
+        for device, one in chosen.items()
+    }
+    return Launches(short_ns, counts, sums)
 
 
 def _sums(prepared: Prepared, device: int, some: Leads, cap_ns: int, short_ns: int) -> LaunchSums:
@@ -227,27 +302,19 @@ def _sums(prepared: Prepared, device: int, some: Leads, cap_ns: int, short_ns: i
     )
 
 
-def _pace(
-    prepared: Prepared,
-    known: Mapping[int, Leads],
-    chosen: Leads,
-    phases: Phases,
-    floor_ns: int,
-    idle: float | None,
-) -> HostBound:
-    """Return whether the host is fast enough for the chosen ones of the known launches."""
-    pace = _paced(chosen, floor_ns, idle)
-    falling = [
-        known[device].falls(window)
-        for device in known
-        for window in prepared.windows[device]
-        if window.used and window.role == "step"
-    ]
+def host_bound(launches: Launches | None, idle: float | None) -> HostBound | None:
+    """Return whether the host is fast enough for launches, None without any.
+
+    `idle` is the share of idle time, None where it is not known.
+    """
+    if launches is None:
+        return None
+    known = launches.leads
+    pace = _paced(known, idle)
     is_busy = idle is not None and idle < _BUSY
-    if is_busy and pace.verdict == "not host-bound" and 2 * sum(falling) > len(falling):
+    if is_busy and pace.verdict == "not host-bound" and 2 * known.falling > known.steps:
         pace = replace(pace, verdict="looming")
-    phase = _phase_of_calls(prepared, phases)[chosen.call]
-    return replace(pace, phases=_by_phase(chosen, phase, floor_ns, idle))
+    return replace(pace, phases=_by_phase(known, idle))
 
 
 def _phase_of_calls(prepared: Prepared, phases: Phases) -> IntArray:
@@ -257,24 +324,24 @@ def _phase_of_calls(prepared: Prepared, phases: Phases) -> IntArray:
     return phase
 
 
-def _by_phase(
-    chosen: Leads, phase: IntArray, floor_ns: int, idle: float | None
-) -> Mapping[str, HostBound]:
+def _by_phase(known: LeadCounts, idle: float | None) -> Mapping[str, HostBound]:
     """Return the pace of each phase of a step; nothing where all that is known is one phase."""
-    found = {}
-    for name, several in _OF_STEP.items():
-        mine = np.isin(phase, [PHASES.index(one) for one in several])
-        if mine.any():
-            found[name] = _paced(chosen.only(mine), floor_ns, idle)
+    of_phase = ((name, known.of_phases(several)) for name, several in _OF_STEP.items())
+    found = {name: _paced(some, idle) for name, some in of_phase if len(some.count)}
     return found if len(found) > 1 else {}
 
 
-def _paced(some: Leads, floor_ns: int, idle: float | None) -> HostBound:
+def _paced(some: LeadCounts, idle: float | None) -> HostBound:
     """Return the pace of some launches."""
-    starved = float(some.is_starved.mean())
-    p10, median = (int(value) for value in np.quantile(some.lead_ns, (0.1, 0.5), method="lower"))
+    order = np.argsort(some.lead_ns, kind="stable")
+    upto = np.cumsum(some.count[order])
+    every = int(upto[-1])
+    starved = int(some.count[some.is_starved].sum()) / every
+    places = np.searchsorted(upto, [int((every - 1) * part) for part in (0.1, 0.5)], side="right")
+    p10, median = some.lead_ns[order][places].tolist()
+    floor_ns = some.floor_ns
     verdict = _verdict(starved, p10, median, floor_ns, idle) if idle is not None else None
-    return HostBound(verdict, len(some.call), starved, median, p10, floor_ns)
+    return HostBound(verdict, every, starved, median, p10, floor_ns)
 
 
 def _verdict(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -16,7 +16,7 @@ from traceflops.cli.options import Asked, typed
 from traceflops.errors import InputError, UsageError
 
 if TYPE_CHECKING:
-    from traceflops.analysis import Analysis
+    from traceflops.analysis import Analysis, RankSummary
 
 _USUAL_EXPANSION: Final = 10
 _PACKED: Final = (".gz", ".zst", ".zip")
@@ -28,6 +28,10 @@ _REDUCED: Final = (
     "The files are many and large, so each was reduced to a summary when it was read. "
     "With --ranks or --steps all are kept whole."
 )
+_SEVERAL: Final = 8
+_EACH: Final = 4
+_TOGETHER_BYTES: Final = 1 << 26
+"""So many files for each process pay. They are read in so many parts, of so much text at most."""
 _NUMBER: Final = re.compile(r"\d+")
 _EXTRA: Final = "pip install 'traceflops[cluster]'"
 Files = tuple[str, ...]
@@ -35,23 +39,36 @@ Files = tuple[str, ...]
 _Work = Callable[[Files], bytes]
 
 
-def are_many(traces: list[str], asked: Asked) -> bool:
-    """Return whether traces are too many and large to be held at once, and no question needs it."""
-    if asked.reading.strict or asked.privacy.redact or asked.pair or _selects(asked):
-        return False
-    files = [Path(file) for file in files_of(traces) if os.path.isfile(file)]
-    return len(files) >= _MANY and sum(map(_text_bytes, files)) >= _LARGE_BYTES
+def analysis_of_many(traces: list[str], asked: Asked, *, brief: bool) -> Analysis | None:
+    """Return the analysis of files of which several are reduced at a time, None if that is no use.
 
+    It is of some if they are too many and large to be held, or where the report is `brief`, so
+    that all of it is in summaries: then other processes do most of the work.
+    """
+    if asked.reading.strict or asked.privacy.redact or asked.privacy.include_environment:
+        return None
+    if asked.pair or _selects(asked):
+        return None
+    sizes = {file: _text_bytes(Path(file)) for file in files_of(traces) if os.path.isfile(file)}
+    is_large = len(sizes) >= _MANY and sum(sizes.values()) >= _LARGE_BYTES
+    if not is_large and not (brief and _pays(sizes, asked.reading.jobs)):
+        return None
+    from traceflops.analysis import analysis_of_summaries, same_as_recordings
 
-def _text_bytes(file: Path) -> int:
-    """Return about how much text a file holds."""
-    return file.stat().st_size * (_USUAL_EXPANSION if file.suffix in _PACKED else 1)
-
-
-def analysis_of_many(traces: list[str], asked: Asked) -> Analysis | None:
-    """Return the analysis of files that are reduced one by one, None where that cannot be."""
+    summaries, failed = [], []
     try:
-        analysis = analysis_of_parts(traces, asked, reduces=True)
+        for found in _reduced_together(_groups(sizes, asked.reading.jobs), asked):
+            summaries += [one for one in found if not isinstance(one, str)]
+            failed += [name for one in found if isinstance(one, str) for name in one.split("\n")]
+            if not is_large and (failed or not all(one.is_plain for one in summaries)):
+                return None
+        if brief and not failed:
+            analysis = same_as_recordings(summaries, asked.rates.link)
+            if analysis is not None or not is_large:
+                return analysis
+        if not summaries:
+            return None
+        analysis = analysis_of_summaries(summaries, failed, asked.rates.link)
     except UsageError:  # of several jobs, say
         return None
     from traceflops.table import Note
@@ -59,12 +76,67 @@ def analysis_of_many(traces: list[str], asked: Asked) -> Analysis | None:
     return replace(analysis, notes=(Note("missing", "files-reduced", _REDUCED), *analysis.notes))
 
 
-def analysis_of_parts(traces: list[str], asked: Asked, *, reduces: bool) -> Analysis:
-    """Return the analysis of files that are summaries, or are reduced to them first."""
+def _pays(sizes: Mapping[str, int], jobs: int | None) -> bool:
+    """Return whether several processes are done sooner, and names are as if one read all."""
+    from traceflops.parsers.io import WORTH_BYTES, usable_cores
+
+    jobs = usable_cores() if jobs is None else jobs
+    names = {Path(file).name for file in sizes}
+    is_worth = sum(sizes.values()) >= WORTH_BYTES
+    return len(names) == len(sizes) >= _SEVERAL * jobs > _SEVERAL and is_worth
+
+
+def _groups(sizes: Mapping[str, int], jobs: int | None) -> list[tuple[Files, ...]]:
+    """Return the runs that are read together, those of near ranks, a few for each process."""
+    from traceflops.parsers.io import rank_in_name, usable_cores
+
+    runs = runs_of(list(sizes))
+    runs.sort(key=lambda run: (rank_in_name(PurePath(run[0]).name) or 0, run))
+    jobs = usable_cores() if jobs is None else jobs
+    most = max(1, -(-len(runs) // (_EACH * jobs)))
+    groups: list[list[Files]] = []
+    held = 0
+    for run in runs:
+        size = sum(sizes[file] for file in run)
+        if not groups or len(groups[-1]) == most or held + size > _TOGETHER_BYTES:
+            groups.append([])
+            held = 0
+        groups[-1].append(run)
+        held += size
+    return list(map(tuple, groups))
+
+
+def _reduced_together(
+    groups: Sequence[tuple[Files, ...]], asked: Asked
+) -> Iterator[list[RankSummary | str]]:
+    from traceflops.parsers.io import Crew, usable_cores
+
+    jobs = asked.reading.jobs
+    with Crew(usable_cores() if jobs is None else jobs, worth_bytes=0) as crew:
+        crew.expect(1)
+        for result in crew.each(partial(together, asked), groups):
+            yield result()
+
+
+def together(asked: Asked, runs: tuple[Files, ...]) -> list[RankSummary | str]:
+    """Return the summary of runs; one of each, or its names, where they cannot be read together."""
+    try:
+        return [_summary(asked, tuple(file for run in runs for file in run))]
+    except (InputError, UsageError):
+        return [_summary_or_names(asked, run) for run in runs]
+
+
+def _text_bytes(file: Path) -> int:
+    """Return about how much text a file holds."""
+    return file.stat().st_size * (_USUAL_EXPANSION if file.suffix in _PACKED else 1)
+
+
+def analysis_of_parts(traces: list[str], asked: Asked) -> Analysis:
+    """Return the analysis of files that are summaries, or that a cluster reduces to them first."""
     check_asked(asked)
     from traceflops.analysis import analysis_of_summaries, decoded
 
-    files = files_of(traces)
+    files, reduces = files_of(traces), asked.dask is not None
     if not reduces and _selects(asked):
         raise UsageError(
             "summaries are of the steps and ranks they were made for",
@@ -92,30 +164,41 @@ def reduced(asked: Asked, files: Files) -> bytes:
 
     Raises UsageError where they are of several jobs, of which none is chosen.
     """
-    from traceflops.analysis import analyze, encoded, summary_of
-    from traceflops.devices import check_decided, of_job
-    from traceflops.parsers import read
+    from traceflops.analysis import encoded
+
+    return encoded(_summary_or_names(asked, files))
+
+
+def _summary_or_names(asked: Asked, files: Files) -> RankSummary | str:
+    try:
+        return _summary(asked, files)
+    except InputError:
+        return _names(files)
+
+
+def _summary(asked: Asked, files: Files) -> RankSummary:
+    from traceflops.analysis import analyze, summary_of
+    from traceflops.devices import check_decided, merge_jobs, of_job
+    from traceflops.parsers import read_apart
 
     reading = asked.reading
-    try:
-        trace = read(
-            list(files),
-            jobs=1,
-            python_stacks=reading.python_stacks,
-            strict=reading.strict,
-            limits=not reading.no_limits,
-        )
-        check_decided(of_job(trace, asked.question.selection().job), "a summary")
-        analysis = analyze(
-            trace,
-            asked.question.selection(),
-            rules=asked.rules,
-            include_environment=asked.privacy.include_environment,
-            peaks=asked.rates.peaks(),
-        )
-        return encoded(summary_of(analysis))
-    except InputError:
-        return encoded(_names(files))
+    parts, _ = read_apart(
+        list(files),
+        jobs=1,
+        python_stacks=reading.python_stacks,
+        strict=reading.strict,
+        limits=not reading.no_limits,
+    )
+    trace = merge_jobs(parts)
+    check_decided(of_job(trace, asked.question.selection().job), "a summary")
+    analysis = analyze(
+        trace,
+        asked.question.selection(),
+        rules=asked.rules,
+        include_environment=asked.privacy.include_environment,
+        peaks=asked.rates.peaks(),
+    )
+    return summary_of(analysis, parts)
 
 
 def _names(files: Files) -> str:

@@ -40,18 +40,21 @@ def read_job(traces: list[str], reading: ReadingOptions, job: int | None) -> Tra
     return of_job(read_trace(traces, reading), job)
 
 
-def read_and_analyze(traces: list[str], asked: Asked) -> Analysis:
-    """Return the analysis that the options ask for."""
+def read_and_analyze(traces: list[str], asked: Asked, *, brief: bool = False) -> Analysis:
+    """Return the analysis that the options ask for; `brief` is what a summary in a terminal shows.
+
+    It may lack all else.
+    """
     asked.privacy.check()
     selection, peaks = asked.question.selection(), asked.rates.peaks()
     from traceflops.analysis import analyze
 
     check_pair(asked.pair, traces)
-    from traceflops.cli.parts import analysis_of_many, analysis_of_parts, are_many
+    from traceflops.cli.parts import analysis_of_many, analysis_of_parts
 
     if asked.dask is not None or holds_summaries(traces):
-        return analysis_of_parts(traces, asked, reduces=asked.dask is not None)
-    if are_many(traces, asked) and (analysis := analysis_of_many(traces, asked)):
+        return analysis_of_parts(traces, asked)
+    if analysis := analysis_of_many(traces, asked, brief=brief):
         return analysis
     trace = read_trace(traces, asked.reading)
     return analyze(

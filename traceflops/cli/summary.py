@@ -51,7 +51,7 @@ def summary(
             from traceflops.attribution import check_owner
 
             check_owner(by)
-        analysis = read_and_analyze(traces, asked)
+        analysis = read_and_analyze(traces, asked, brief=not json and by is None)
         if only is not None:
             from traceflops.reports.json import findings_object
 

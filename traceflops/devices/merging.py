@@ -132,7 +132,7 @@ def join(traces: Sequence[Trace], noun: str = FILE) -> Trace:
     """
     if len(traces) == 1:
         return traces[0]
-    ordered = sorted(traces, key=_by_rank)
+    ordered = sorted(traces, key=by_rank)
     origins = [trace.source.origin_unix_ns for trace in ordered]
     common = next((origin for origin in origins if origin is not None), None)
     of_traces, rows = _numbered(ordered)
@@ -161,7 +161,8 @@ def join(traces: Sequence[Trace], noun: str = FILE) -> Trace:
     return Trace(_source(ordered, common), tables, tuple(notes), named, _clocks(ordered))
 
 
-def _by_rank(trace: Trace) -> tuple[int, str]:
+def by_rank(trace: Trace) -> tuple[int, str]:
+    """Return what sorts the traces of a job: the first rank, then the name."""
     rank = trace.ranks[0] if trace.ranks else None
     return (rank if rank is not None else 2**31, trace.source.files[0].name)
 

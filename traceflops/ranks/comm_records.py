@@ -71,7 +71,8 @@ class CommRecords:
     is from, -1 where it is not known, and for other kinds. `elements` are put in, `received` got.
     `busy_ns` is how long the device had worked (communication apart) before the end, counted from
     its first activity. `step` is the number of the step in which it starts. `alone` has, by
-    rank, when exactly one activity ran on it, `work` when any did but communication.
+    rank, when exactly one activity ran on it, `work` when any did but communication; `is_compact`
+    says that both are known during its own kernels only.
     """
 
     ranks: tuple[int, ...]
@@ -93,6 +94,7 @@ class CommRecords:
     busy_ns: IntArray
     work: tuple[Intervals, ...] = ()
     told: GroupFacts = NO_FACTS
+    is_compact: bool = False
 
     @cached_property
     def dur_ns(self) -> IntArray:
@@ -116,7 +118,8 @@ class CommRecords:
             tuple(one.intersect(spans) for one, spans in zip(several, own, strict=False))
             for several in (self.alone, self.work)
         )
-        return replace(self, alone=alone, work=work, row=np.zeros_like(self.row))
+        row = np.zeros_like(self.row)
+        return replace(self, alone=alone, work=work, row=row, is_compact=True)
 
     def moved(self, by_ns: int, devices: int) -> CommRecords:
         """Return the same on a clock that is behind by so much, behind so many devices."""
@@ -206,6 +209,7 @@ def joined(parts: Sequence[CommRecords], trace: Trace) -> CommRecords:
         **columns,
         work=work,
         told=told,
+        is_compact=any(part.is_compact for part in parts),
         **_grouped(told, columns["kind"], place[sort], ranks),
     )
 

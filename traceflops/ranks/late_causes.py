@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import numpy as np
 
-from traceflops.attribution import Culprit, idle_culprits
+from traceflops.attribution import Culprit
 from traceflops.table import (
     FloatArray,
     IntArray,
@@ -213,16 +213,6 @@ def by_idle(mine: Sequence[Culprit], usual: Sequence[Culprit], *, sporadic: bool
     if labels.total() <= 0:
         return UNKNOWN
     return Cause(cause, max(labels, key=lambda label: labels[label]))
-
-
-def idle_of_device(prepared: Prepared, device: int) -> tuple[Culprit, ...]:
-    """Return what the host did while one device was idle in the chosen windows."""
-    alone = replace(
-        prepared,
-        accounts={device: prepared.accounts[device]},
-        windows={device: prepared.windows[device]},
-    )
-    return idle_culprits(alone, 0).culprits
 
 
 def _idle_by_cause(culprits: Sequence[Culprit], sporadic: bool) -> defaultdict[str, Counter[str]]:

@@ -19,8 +19,7 @@ from traceflops.ranks.clocks import Alignment
 from traceflops.ranks.comm_records import SEND, CommRecords
 from traceflops.ranks.waits import Waits
 from traceflops.table import ABSENT, IntArray, group_rows, groups
-from traceflops.timeline import DeviceAccount, Intervals
-from traceflops.windows import Prepared
+from traceflops.timeline import Intervals, Window
 
 _SIZES: Final = 4
 """At least one in so many messages is of the largest size, else sizes vary and all count."""
@@ -91,13 +90,14 @@ class _Messages:
 
 
 def pipelines(
-    prepared: Prepared, records: CommRecords, waits: Waits, alignment: Alignment
+    windows: Mapping[int, tuple[Window, ...]],
+    records: CommRecords,
+    waits: Waits,
+    alignment: Alignment,
 ) -> Pipelines | None:
     """Return the pipelines of a job on aligned clocks, None where there are none."""
-    messages, made = (
-        _messages(records, waits, alignment),
-        _Lanes(prepared, records, waits, alignment),
-    )
+    messages = _messages(records, waits, alignment)
+    made = _Lanes(windows, records, waits, alignment)
     found: list[tuple[list[Stage], int, int | None]] = []
     for places in _chains(messages):
         mine = messages.take(np.isin(messages.source, places).nonzero()[0])
@@ -206,9 +206,13 @@ class _Lanes:
     """Makes the lane of each rank."""
 
     def __init__(
-        self, prepared: Prepared, records: CommRecords, waits: Waits, alignment: Alignment
+        self,
+        windows: Mapping[int, tuple[Window, ...]],
+        records: CommRecords,
+        waits: Waits,
+        alignment: Alignment,
     ) -> None:
-        self._prepared, self._records, self._alignment = prepared, records, alignment
+        self._windows, self._records, self._alignment = windows, records, alignment
         waited = np.zeros(len(records), dtype=np.int64)
         waited[waits.row] = waits.wait_ns
         self._moves_ns = records.start_ns + waited  # what has no match is taken as transfer
@@ -218,26 +222,19 @@ class _Lanes:
         """Return the lane of the rank at a place."""
         records, device = self._records, self._records.devices[place]
         offset = int(self._alignment.offset_ns[place])
-        account = self._prepared.accounts[device]
         windows = {
             one.step: (one.start_ns - offset, one.end_ns - offset)
-            for one in self._prepared.windows[device]
+            for one in self._windows[device]
             if one.step is not None
         }
-        low, high = account.rows.span
-        work, mine = _work(account).moved(-offset), self._of_place[place]
+        work, mine = records.work[place].moved(-offset), self._of_place[place]
         moving = Intervals.of(self._moves_ns[mine] - offset, records.end_ns[mine] - offset)
         return _Lane(
             records.ranks[place],
-            windows or {ABSENT: (low - offset, high - offset)},
+            windows or {ABSENT: (-_FAR, _FAR)},
             work,
             work.union(moving),
         )
-
-
-def _work(account: DeviceAccount) -> Intervals:
-    """Return when a device does anything but communicate."""
-    return account.timeline.busy.subtract(account.timeline.parts["communication"])
 
 
 class _Run:

@@ -15,7 +15,7 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from traceflops.attribution import Culprit
+from traceflops.attribution import Culprit, culprits_of_devices
 from traceflops.ranks.comm_records import CommRecords
 from traceflops.ranks.cycles import Cycles
 from traceflops.ranks.late_causes import (
@@ -24,7 +24,6 @@ from traceflops.ranks.late_causes import (
     KernelSums,
     by_idle,
     by_kernels,
-    idle_of_device,
     kernel_sums,
 )
 from traceflops.table import FloatArray, IntArray, Trace, codes, names, numbers
@@ -145,8 +144,10 @@ class RankWork(Protocol):
     def kernels(self, devices: Sequence[int], steps: Sequence[int | None]) -> KernelSums:
         """Return what ran on devices in some steps, if they are known apart."""
 
-    def idle(self, device: int, steps: Sequence[int | None]) -> Sequence[Culprit]:
-        """Return what the host of a device did while that was idle, in such steps."""
+    def idle(
+        self, devices: Sequence[int], steps: Sequence[int | None]
+    ) -> Sequence[Sequence[Culprit]]:
+        """Return what the host of each device did while that was idle, in such steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,9 +170,11 @@ class PreparedWork:
         """Return what ran on devices in some steps; where these are none, in chosen windows."""
         return kernel_sums(_within(self.prepared, steps), devices)
 
-    def idle(self, device: int, steps: Sequence[int | None]) -> tuple[Culprit, ...]:
-        """Return what the host of a device did while that was idle, in such steps."""
-        return idle_of_device(_within(self.prepared, steps), device)
+    def idle(
+        self, devices: Sequence[int], steps: Sequence[int | None]
+    ) -> tuple[tuple[Culprit, ...], ...]:
+        """Return what the host of each device did while that was idle, in such steps."""
+        return culprits_of_devices(_within(self.prepared, steps), devices)
 
     def usual_steps(self) -> tuple[int, ...]:
         """Return the steps that are compared: chosen ones, and the last, that follow another."""
@@ -226,7 +229,7 @@ def _cause(
     # What the host does before the first work of a step is in the window of the step before.
     wider = [number for step in few for number in (step - 1, step)]
     middle = others[(len(others) - 1) // 2]
-    mine, usual = (work.idle(device, wider or steps) for device in (worst, middle))
+    mine, usual = work.idle((worst, middle), wider or steps)
     return by_idle(mine, usual, sporadic=len(few) > 0)
 
 

@@ -204,13 +204,7 @@ def rank_report(prepared: Prepared, links: Links = _NO_LINKS) -> RankReport | No
     if len(records.ranks) < 2:
         return None
     is_aligned = bool(prepared.accounts) and origins(prepared).aligned
-    report = report_of(records, PreparedWork(prepared), is_aligned=is_aligned, links=links)
-    if not report.comparable:
-        return report
-    return replace(
-        report,
-        pipeline=pipelines(prepared, report.records, report.waits, report.alignment),
-    )
+    return report_of(records, PreparedWork(prepared), is_aligned=is_aligned, links=links)
 
 
 def report_of(
@@ -236,6 +230,9 @@ def report_of(
         _is_partial(work, records),
         comparable,
         links,
+        pipelines(work.windows, records, found, alignment)
+        if comparable and records.devices and not records.is_compact
+        else None,
         by_ends=records is not recorded,
     )
 

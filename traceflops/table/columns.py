@@ -163,11 +163,10 @@ def _one_array(column: pa.ChunkedArray | pa.Array) -> pa.Array:
     if isinstance(column, pa.ChunkedArray):
         if column.num_chunks == 1:
             return column.chunk(0)
+        if not column.num_chunks:  # combining none loads pandas
+            return pa.nulls(0, column.type)
         combined = column.unify_dictionaries().combine_chunks()
-        if isinstance(combined, pa.ChunkedArray):
-            # pyarrow keeps the chunked form where there is no chunk at all.
-            return combined.chunk(0) if combined.num_chunks else pa.nulls(0, column.type)
-        return combined
+        return combined.chunk(0) if isinstance(combined, pa.ChunkedArray) else combined
     return column
 
 
