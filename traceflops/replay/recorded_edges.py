@@ -127,7 +127,8 @@ class _Recording:
         work, points, count = np.arange(len(self.work.row)), self.host.points, len(begun)
         time = begun.copy()
         time[work] = self.work.end
-        cap = np.maximum(3 * self.work.lags[0], _LEAST_CAP_NS)
+        launch, in_call = self.work.launch
+        cap = np.maximum(3 * (launch - in_call), _LEAST_CAP_NS)
 
         def column(nodes: IntArray, values: IntArray, otherwise: int = -1) -> IntArray:
             found = np.full(count, otherwise, dtype=np.int64)
@@ -169,7 +170,8 @@ class _Recording:
         work, (launch, next_, wait) = self.work, self.work.lags
         held, is_guess = work.held
         called = taken(self.point, taken(self.host.points.start_of_call, work.call))
-        called = np.where(work.opens & (work.start >= work.called), called, -1)
+        knows = work.opens & (work.start >= work.called) & ~work.is_behind_unseen
+        called = np.where(knows, called, -1)
         until = taken(work.end, held, LONG_AGO)
         ready = np.full(len(work.row), LONG_AGO, dtype=np.int64)
         for source, since, usual, kind, guess in (

@@ -193,14 +193,43 @@ class RecordedWork:
         return self.held[0]
 
     @cached_property
+    def is_behind_unseen(self) -> BoolArray:
+        """Return which seem to wait for work from before the recording.
+
+        They are first in their queue, launched before any recorded work of the device began, and
+        begin long after the launch returned.
+        """
+        first = np.full(int(self.device.max()) + 1, np.iinfo(np.int64).max)
+        np.minimum.at(first, self.device, self.start)
+        late = self.start - taken(self.calls_ns[1], self.call, LONG_AGO) > CLOSE_NS
+        early = (self.call >= 0) & (self.called < first[self.device])
+        return np.asarray(early & late & (self.before < 0) & (self.awaited < 0))
+
+    @cached_property
+    def launch(self) -> tuple[IntArray, IntArray]:
+        """Return the usual lag of each launch onto an idle queue, and what of it is the call's own.
+
+        It counts from the start or the end of a call, from which it varies less by name; from the
+        start where the work began while the call went on.
+        """
+        called, returned = (taken(one, self.call, LONG_AGO) for one in self.calls_ns)
+        idle = self.opens & (self.start >= called) & ~self.is_behind_unseen
+        idle &= np.maximum(self.free, taken(self.end, self.awaited, LONG_AGO)) <= called
+        name = taken(codes(self.prepared.trace.calls["name"]), self.call)
+        lags, spreads = [], []
+        for since in (called, returned):
+            lag = typical(name, self.start - since, idle, USUAL_LAUNCH_NS)
+            lags.append(lag)
+            spreads.append(typical(name, np.abs(self.start - since - lag), idle, 0))
+        from_end = (spreads[1] <= spreads[0]) & (self.start > returned - CLOSE_NS)
+        own = np.where(from_end, returned - called, 0)
+        return np.where(own > 0, lags[1] + own, lags[0]), own
+
+    @cached_property
     def lags(self) -> tuple[IntArray, IntArray, IntArray]:
         """Return the usual lags of a launch, of the next in a queue, and of a wait for another."""
-        lead, gap = self.start - self.called, self.start - self.free
+        launch, gap = self.launch[0], self.start - self.free
         until = taken(self.end, self.awaited, LONG_AGO)
-        known = self.opens & (lead >= 0)
-        name = taken(codes(self.prepared.trace.calls["name"]), self.call)
-        idle = known & (np.maximum(self.free, until) <= self.called)
-        launch = typical(name, lead, idle, USUAL_LAUNCH_NS)
         follows = (self.before >= 0) & (until < self.free) & (gap < CLOSE_NS)
         follows &= ~self.opens | (self.free >= self.called + launch)
         kind = codes(self.prepared.trace.activities["kind"])[self.row]
