@@ -31,7 +31,7 @@ from traceflops.replay.recorded_graph import (
     World,
 )
 from traceflops.replay.recorded_work import RecordedWork
-from traceflops.table import codes
+from traceflops.table import codes, taken
 
 PAGE: Final = ROOT / "docs" / "replay.md"
 _TABLE: Final = re.compile(r"(?s)(<!-- scoreboard -->\n).*?(<!-- end of scoreboard -->)")
@@ -56,21 +56,23 @@ def main() -> None:
 def with_medians(replay: Replay) -> World:
     """Return a world in which each lag and delay is the median of its kind.
 
-    Kinds are of edges and of the work that waits, as in the graph, where some launches count from
-    the end of their call. What nothing explains has no kind: it stays as late as it was.
+    Kinds are of edges and of the work or call that waits. Launches count from the end of their call
+    where they do in the graph. What nothing explains has no kind: it stays as late as it was.
     """
     graph, work = replay.graph, RecordedWork(replay.prepared, replay.ranks)
     world, edges = graph.as_recorded(), graph.edges
-    in_call, of_work = np.zeros((2, len(world.dur_ns)), dtype=np.int64)
+    trace, in_call = replay.prepared.trace, np.zeros(len(world.dur_ns), dtype=np.int64)
+    waiting = taken(codes(trace.calls["name"]), graph.nodes.call) + 10
     first = graph.first_of_row[work.row]
     in_call[first] = work.launch[1]
-    of_work[first] = codes(replay.prepared.trace.activities["kind"])[work.row] + 1
+    waiting[first] = codes(trace.activities["kind"])[work.row]
     own = np.where(edges.kind == LAUNCH, in_call[edges.target], 0)
-    kinds = np.stack([of_work[edges.target], own > 0, edges.kind]).T @ (100, 10, 1)
+    kinds = np.stack([waiting[edges.target], own > 0, edges.kind]).T @ (100, 10, 1)
     decisive = graph.decisive(world, graph.nodes.time_ns)
     kind = np.where(graph.is_unexplained, -1, np.append(kinds, -1)[decisive])
     lag, delay = world.lag_ns.copy(), world.delay_ns.copy()
-    for one in set(np.unique(kind).tolist()) - {-1, HOST, HANDOVER}:
+    kept = np.isin(np.append(edges.kind, HOST)[decisive], (HOST, HANDOVER))
+    for one in set(np.unique(kind[~kept]).tolist()) - {-1}:
         mine = np.flatnonzero(kind == one)
         late = (world.lag_ns - own)[decisive[mine]] + delay[mine]
         lag, delay[mine] = np.where(kinds == one, np.median(late).astype(int) + own, lag), 0

@@ -141,10 +141,15 @@ class RecordedWork:
 
     @cached_property
     def is_blocking(self) -> BoolArray:
-        """Return which copies ended inside the call that made them."""
+        """Return which copies held up the call that made them: most of each passed inside it.
+
+        A call returns a little before the end of a copy whose last part is staged.
+        """
         copies = is_one_of(self.prepared.trace.activities["kind"], "memcpy")[self.row]
-        returned = taken(self.calls_ns[1], self.call, LONG_AGO)
-        return np.asarray(copies & (self.start >= self.called) & (self.end <= returned))
+        inside = taken(self.calls_ns[1], self.call, LONG_AGO) - self.start
+        whole, dur = inside >= self.end - self.start, self.end - self.start
+        staged = (inside >= CLOSE_NS) & (2 * inside >= dur)
+        return np.asarray(copies & (self.start >= self.called) & (whole | staged))
 
     @cached_property
     def before(self) -> IntArray:
