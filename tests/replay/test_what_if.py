@@ -60,6 +60,11 @@ CASES: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any], str]] = {
         {"launch_latency_ns": 4_000},
         "launch_latency=4us",
     ),
+    "full queue": (
+        {"gemm_percent": 31, "launch_limit": 64, "host_op_ns": 1_000, "layers": 4},
+        {"gemm_percent": 62},
+        "kernel:compute/gemm/2",
+    ),
     "slow rank": (
         {"ranks": 3, "straggler_rank": 1, "straggler_percent": 130, "sync_each_step": True},
         {"straggler_percent": 100},
@@ -337,6 +342,14 @@ def test_recordings_without_the_facts_are_refused(path: str, reason: str) -> Non
     analysis = analyze(read([str(shared_file(f"traces/{path}"))]))
     with pytest.raises(UsageError, match=reason):
         what_if(analysis, "kernel:./2")
+
+
+def test_queues_of_mtia_are_not_understood() -> None:
+    works = launched(*(("fc", at, at + 5_000, 9_000) for at in range(0, 90_000, 10_000)))
+    for call in works["calls"]:
+        call |= {"name": "runFunction - job_prep_and_submit_for_execution", "dur_ns": 3_000}
+    with pytest.raises(UsageError, match="MTIA"):
+        what_if(analyze(trace_of(**works)), "kernel:./2")
 
 
 def test_ranks_that_are_not_recorded_leave_a_range() -> None:

@@ -34,6 +34,10 @@ _USUAL_GAP_NS: Final = 1_000
 CLOSE_NS: Final = 25_000
 """What a queue waited for ended at most so long before."""
 _ENOUGH: Final = 8
+_LONG_CALL_NS: Final = 20_000
+_LEAST_LIMIT: Final = 64
+_MOST_TOLD: Final = 0.9
+"""A limit explains at least that share of the long calls at more than half of it."""
 
 
 def typical(group: IntArray, values: IntArray, known: BoolArray, otherwise: int) -> IntArray:
@@ -243,6 +247,33 @@ class RecordedWork:
         held &= self.start - until < CLOSE_NS
         wait = typical(0 * kind, self.start - until, held, _USUAL_GAP_NS)
         return launch, next_, wait
+
+    @cached_property
+    def full(self) -> tuple[IntArray, IntArray]:
+        """Return work whose launch needed a place in its queue, and the work that left it.
+
+        The most launches that a queue has unfinished when a call returns are its limit, where long
+        launch calls return right after the one so many before has ended.
+        """
+        found = [np.empty((2, 0), dtype=np.int64)]
+        called, returned = (taken(one, self.call, LONG_AGO) for one in self.calls_ns)
+        for _, queue in groups(np.where(self.opens, self.queue, -1)):
+            rows = queue[np.argsort(called[queue], kind="stable")]
+            ended = np.searchsorted(np.sort(self.end[rows]), returned[rows], side="right")
+            places = np.arange(1, len(rows) + 1) - ended
+            limit = int(places.max())
+            if not _LEAST_LIMIT <= limit < len(rows) or not self.opens[rows[0]]:
+                continue
+            asked, left = rows[limit:], rows[:-limit]
+            is_long = (returned - called)[asked] > _LONG_CALL_NS
+            late = returned[asked] - self.end[left]
+            told = int((is_long & (late >= 0) & (late < CLOSE_NS)).sum())
+            if told >= max(
+                _ENOUGH, _MOST_TOLD * int((is_long & (2 * places[limit:] > limit)).sum())
+            ):
+                found.append(np.stack([asked, left]))
+        asked, left = np.concatenate(found, axis=1)
+        return asked, left
 
     @cached_property
     def is_only(self) -> BoolArray:
