@@ -23,7 +23,15 @@ from traceflops import Analysis, TraceflopsError, analyze, read, what_if
 from traceflops.replay import Replay
 from traceflops.replay.critical_path import WORK, Edge, lengths, path
 from traceflops.replay.edits import parse_edit
-from traceflops.replay.recorded_graph import HANDOVER, HOST, RecordedGraph, World
+from traceflops.replay.recorded_graph import (
+    HANDOVER,
+    HOST,
+    LAUNCH,
+    RecordedGraph,
+    World,
+)
+from traceflops.replay.recorded_work import RecordedWork
+from traceflops.table import codes, taken
 
 PAGE: Final = ROOT / "docs" / "replay.md"
 _TABLE: Final = re.compile(r"(?s)(<!-- scoreboard -->\n).*?(<!-- end of scoreboard -->)")
@@ -45,19 +53,29 @@ def main() -> None:
     PAGE.write_text(_TABLE.sub(rf"\g<1>\n{table}\n\n\g<2>", text), encoding="utf-8")
 
 
-def with_medians(graph: RecordedGraph) -> World:
+def with_medians(replay: Replay) -> World:
     """Return a world in which each lag and delay is the median of its kind.
 
-    What nothing explains has no kind: it stays as late after the rest as it was.
+    Kinds are of edges and of the work or call that waits. Launches count from the end of their call
+    where they do in the graph. What nothing explains has no kind: it stays as late as it was.
     """
-    world = graph.as_recorded()
+    graph, work = replay.graph, RecordedWork(replay.prepared, replay.ranks)
+    world, edges = graph.as_recorded(), graph.edges
+    trace, in_call = replay.prepared.trace, np.zeros(len(world.dur_ns), dtype=np.int64)
+    waiting = taken(codes(trace.calls["name"]), graph.nodes.call) + 10
+    first = graph.first_of_row[work.row]
+    in_call[first] = work.launch[1]
+    waiting[first] = codes(trace.activities["kind"])[work.row]
+    own = np.where(edges.kind == LAUNCH, in_call[edges.target], 0)
+    kinds = np.stack([waiting[edges.target], own > 0, edges.kind]).T @ (100, 10, 1)
     decisive = graph.decisive(world, graph.nodes.time_ns)
-    kind = np.where(graph.is_unexplained, -1, np.append(graph.edges.kind, -1)[decisive])
+    kind = np.where(graph.is_unexplained, -1, np.append(kinds, -1)[decisive])
     lag, delay = world.lag_ns.copy(), world.delay_ns.copy()
-    for one in set(np.unique(kind).tolist()) - {-1, HOST, HANDOVER}:
+    kept = np.isin(np.append(edges.kind, HOST)[decisive], (HOST, HANDOVER))
+    for one in set(np.unique(kind[~kept]).tolist()) - {-1}:
         mine = np.flatnonzero(kind == one)
-        usual = int(np.median(world.lag_ns[decisive[mine]] + delay[mine]))
-        lag[graph.edges.kind == one], delay[mine] = usual, 0
+        late = (world.lag_ns - own)[decisive[mine]] + delay[mine]
+        lag, delay[mine] = np.where(kinds == one, np.median(late).astype(int) + own, lag), 0
     return replace(world, lag_ns=lag, delay_ns=delay)
 
 
@@ -102,7 +120,7 @@ def _medians(shared: Path) -> Iterator[Row]:
 def _error(name: str, replay: Replay) -> _Error:
     """Return the error of the chosen windows, and of what starts in them."""
     graph, nodes = replay.graph, replay.graph.nodes
-    world = with_medians(graph)
+    world = with_medians(replay)
     times, off = graph.times(world), []
     for edges in replay.spans:
         (low, high), (new, end) = (

@@ -60,6 +60,11 @@ CASES: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any], str]] = {
         {"launch_latency_ns": 4_000},
         "launch_latency=4us",
     ),
+    "full queue": (
+        {"gemm_percent": 31, "launch_limit": 64, "host_op_ns": 1_000, "layers": 4},
+        {"gemm_percent": 62},
+        "kernel:compute/gemm/2",
+    ),
     "slow rank": (
         {"ranks": 3, "straggler_rank": 1, "straggler_percent": 130, "sync_each_step": True},
         {"straggler_percent": 100},
@@ -248,6 +253,30 @@ def test_a_trace_worked_out_by_hand() -> None:
     assert longer.after_ns == 500_000 + 1_000 + 50_000 + 1_000 + 20_000  # 1 us apart, as b was
 
 
+def test_work_starts_a_while_after_its_call_returns() -> None:
+    """Calls of 4 us and one, the last, of 300 us: all kernels begin 2 us after the return."""
+    works = launched(*(("a", at, at + 6_000, 3_000) for at in range(0, 400_000, 40_000)))
+    works["activities"][-1]["start_ns"] += 296_000
+    for call in works["calls"]:
+        call |= {"name": "cudaLaunchKernel", "dur_ns": 4_000}
+    works["calls"][-1] |= {"name": "cudaLaunchKernelExC", "dur_ns": 300_000}
+    analysis = analyze(trace_of(**works))
+    cold = what_if(analysis, "host:ExC=4us").together
+    assert (cold.before_ns, cold.after_ns) == (659_000, 363_000)
+    assert not cold.doubts
+    assert analysis.replay is not None
+    assert not analysis.replay.graph.is_unexplained.any()
+
+
+def test_work_behind_what_is_not_recorded_keeps_its_time() -> None:
+    """The first kernel begins 8 ms after its launch: there, as in the second, waits no launch."""
+    works = (("a", 0, 8_000_000, 5_000), ("a", 10_000, 8_006_000, 5_000))
+    later = [("a", at, at + 6_000, 5_000) for at in range(8_100_000, 8_400_000, 30_000)]
+    analysis = analyze(trace_of(**launched(*works, *later)))
+    outcome = what_if(analysis, "launch_latency=1us").together
+    assert (outcome.before_ns, outcome.after_ns) == (381_000, 376_000)
+
+
 def test_a_recomputation_that_is_off_takes_neither_kernels_nor_operators() -> None:
     """A backward pass forms its input again for 40 us, which keeps its thread for 30 us."""
     node = "autograd::engine::evaluate_function: CheckpointFunctionBackward"
@@ -313,6 +342,14 @@ def test_recordings_without_the_facts_are_refused(path: str, reason: str) -> Non
     analysis = analyze(read([str(shared_file(f"traces/{path}"))]))
     with pytest.raises(UsageError, match=reason):
         what_if(analysis, "kernel:./2")
+
+
+def test_queues_of_mtia_are_not_understood() -> None:
+    works = launched(*(("fc", at, at + 5_000, 9_000) for at in range(0, 90_000, 10_000)))
+    for call in works["calls"]:
+        call |= {"name": "runFunction - job_prep_and_submit_for_execution", "dur_ns": 3_000}
+    with pytest.raises(UsageError, match="MTIA"):
+        what_if(analyze(trace_of(**works)), "kernel:./2")
 
 
 def test_ranks_that_are_not_recorded_leave_a_range() -> None:

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from traceflops.attribution import Phases
 from traceflops.replay.host_points import threads_of
-from traceflops.replay.recorded_graph import HOST, STREAM, RecordedGraph, World
+from traceflops.replay.recorded_graph import HOST, LAUNCH, STREAM, RecordedGraph, World
 from traceflops.table import (
     ABSENT,
     BoolArray,
@@ -150,11 +150,13 @@ class Changed:
         """Return the same with other times of stretches of threads."""
         nodes, edges = self.graph.nodes, self.graph.edges
         lag = self.world.lag_ns.copy()
-        host = np.flatnonzero(edges.kind == HOST)
-        thread = nodes.thread[edges.target[host]]
+        host = np.flatnonzero((edges.kind == HOST) | (edges.kind == LAUNCH))
+        thread, since = nodes.thread[edges.source[host]], nodes.at_ns[edges.source[host]]
+        call = numbers(self.recorded.prepared.trace.calls["dur_ns"])
+        launched = since + np.minimum(taken(call, nodes.call[edges.source[host]], 0), lag[host])
+        until = np.where(edges.kind[host] == HOST, nodes.at_ns[edges.target[host]], launched)
         for one, spans in when.items():
-            mine = host[thread == one]
-            start, end = nodes.at_ns[edges.source[mine]], nodes.at_ns[edges.target[mine]]
+            mine, start, end = (column[thread == one] for column in (host, since, until))
             cut = _cut(spans, value, end) - _cut(spans, value, start)
             whole = np.maximum(end - start, 1)
             lag[mine] = np.maximum(lag[mine] - cut * np.minimum(lag[mine], whole) // whole, 0)

@@ -79,6 +79,7 @@ class HostWaits:
         begins, waits = np.zeros((2, self._calls.num_rows), dtype=np.bool_)
         begins[work.call[work.call >= 0]] = True
         waits[work.call[work.is_blocking]] = True
+        waits[work.call[work.full[0]]] = True
         mine = np.isin(numbers(self._calls["process"]), np.unique(work.process))
         return host_points(work.prepared.trace, begins & mine, (waits | self._synchronises) & mine)
 
@@ -95,6 +96,8 @@ class HostWaits:
         reach = np.append(LONG_AGO, np.maximum.accumulate(self.work.end[order]))
         latest = reach[np.searchsorted(self.work.called[order], begun)]
         free, duration = (latest <= begun) & self._synchronises, numbers(self._calls["dur_ns"])
+        asked, left = self.work.full
+        free[self.work.call[asked[self.work.end[left] <= self.work.called[asked]]]] = True
         usual = typical(codes(self._calls["name"]), duration, free, _USUAL_CALL_NS)
         return taken(usual, self.points.call, 0)
 
@@ -104,8 +107,12 @@ class HostWaits:
         copies = np.flatnonzero(self.work.is_blocking)
         sure = np.ones(len(copies), dtype=np.bool_)
         blocked = Awaited(copies, self.points.end_of_call[self.work.call[copies]], sure, ~sure)
+        asked, left = self.work.full
+        ends, sure = self.points.end_of_call[self.work.call[asked]], np.ones(len(left), np.bool_)
+        binds = self.work.end[left] > self.work.called[asked]
+        placed = Awaited(left, ends, binds, ~sure)
         call = np.flatnonzero(self._synchronises & (self.points.end_of_call >= 0))
-        return Awaited.joined([blocked, *self._of_calls(call)])
+        return Awaited.joined([blocked, placed, *self._of_calls(call)])
 
     @cached_property
     def lag_ns(self) -> IntArray:

@@ -127,7 +127,8 @@ class _Recording:
         work, points, count = np.arange(len(self.work.row)), self.host.points, len(begun)
         time = begun.copy()
         time[work] = self.work.end
-        cap = np.maximum(3 * self.work.lags[0], _LEAST_CAP_NS)
+        launch, in_call = self.work.launch
+        cap = np.maximum(3 * (launch - in_call), _LEAST_CAP_NS)
 
         def column(nodes: IntArray, values: IntArray, otherwise: int = -1) -> IntArray:
             found = np.full(count, otherwise, dtype=np.int64)
@@ -168,12 +169,10 @@ class _Recording:
         """Yield what work waits for: its launch, its queue, another queue."""
         work, (launch, next_, wait) = self.work, self.work.lags
         held, is_guess = work.held
-        called = taken(self.point, taken(self.host.points.start_of_call, work.call))
-        called = np.where(work.opens & (work.start >= work.called), called, -1)
         until = taken(work.end, held, LONG_AGO)
         ready = np.full(len(work.row), LONG_AGO, dtype=np.int64)
         for source, since, usual, kind, guess in (
-            (called, work.called, launch, LAUNCH, False),
+            (*self._launches(), LAUNCH, False),
             (work.before, work.free, next_, STREAM, work.stream == ABSENT),
             (held, until, wait, EVENT, is_guess),
         ):
@@ -183,6 +182,23 @@ class _Recording:
         late = work.start - ready > np.maximum(launch, _JITTER_NS)
         yield self._by_time(np.flatnonzero(late & (held < 0)))
         yield self._virtual(np.flatnonzero(late & (work.call < 0) & (work.before >= 0)))
+
+    def _launches(self) -> tuple[IntArray, IntArray, IntArray]:
+        """Return the point that launches each work or -1, its time, and the usual lag from it.
+
+        That is the end of a call that waited for a place in its queue, else the start.
+        """
+        work, points = self.work, self.host.points
+        usual, in_call = work.launch
+        returned, full = taken(work.calls_ns[1], work.call), np.zeros(len(usual), dtype=np.bool_)
+        full[work.full[0]] = True
+        full &= (in_call > 0) & (work.start >= returned)
+        point = np.where(
+            full, *(taken(one, work.call) for one in (points.end_of_call, points.start_of_call))
+        )
+        knows = work.opens & (work.start >= work.called) & ~work.is_behind_unseen
+        since = np.where(full, returned, work.called)
+        return np.where(knows, taken(self.point, point), -1), since, usual - in_call * full
 
     def _by_time(self, asked: IntArray) -> Edges:
         """Return waits for other queues that no record tells of: what ended right before.

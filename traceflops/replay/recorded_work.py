@@ -34,6 +34,10 @@ _USUAL_GAP_NS: Final = 1_000
 CLOSE_NS: Final = 25_000
 """What a queue waited for ended at most so long before."""
 _ENOUGH: Final = 8
+_LONG_CALL_NS: Final = 20_000
+_LEAST_LIMIT: Final = 64
+_MOST_TOLD: Final = 0.9
+"""A limit explains at least that share of the long calls at more than half of it."""
 
 
 def typical(group: IntArray, values: IntArray, known: BoolArray, otherwise: int) -> IntArray:
@@ -141,10 +145,15 @@ class RecordedWork:
 
     @cached_property
     def is_blocking(self) -> BoolArray:
-        """Return which copies ended inside the call that made them."""
+        """Return which copies held up the call that made them: most of each passed inside it.
+
+        A call returns a little before the end of a copy whose last part is staged.
+        """
         copies = is_one_of(self.prepared.trace.activities["kind"], "memcpy")[self.row]
-        returned = taken(self.calls_ns[1], self.call, LONG_AGO)
-        return np.asarray(copies & (self.start >= self.called) & (self.end <= returned))
+        inside = taken(self.calls_ns[1], self.call, LONG_AGO) - self.start
+        whole, dur = inside >= self.end - self.start, self.end - self.start
+        staged = (inside >= CLOSE_NS) & (2 * inside >= dur)
+        return np.asarray(copies & (self.start >= self.called) & (whole | staged))
 
     @cached_property
     def before(self) -> IntArray:
@@ -193,14 +202,43 @@ class RecordedWork:
         return self.held[0]
 
     @cached_property
+    def is_behind_unseen(self) -> BoolArray:
+        """Return which seem to wait for work from before the recording.
+
+        They are first in their queue, launched before any recorded work of the device began, and
+        begin long after the launch returned.
+        """
+        first = np.full(int(self.device.max()) + 1, np.iinfo(np.int64).max)
+        np.minimum.at(first, self.device, self.start)
+        late = self.start - taken(self.calls_ns[1], self.call, LONG_AGO) > CLOSE_NS
+        early = (self.call >= 0) & (self.called < first[self.device])
+        return np.asarray(early & late & (self.before < 0) & (self.awaited < 0))
+
+    @cached_property
+    def launch(self) -> tuple[IntArray, IntArray]:
+        """Return the usual lag of each launch onto an idle queue, and what of it is the call's own.
+
+        It counts from the start or the end of a call, from which it varies less by name; from the
+        start where the work began while the call went on.
+        """
+        called, returned = (taken(one, self.call, LONG_AGO) for one in self.calls_ns)
+        idle = self.opens & (self.start >= called) & ~self.is_behind_unseen
+        idle &= np.maximum(self.free, taken(self.end, self.awaited, LONG_AGO)) <= called
+        name = taken(codes(self.prepared.trace.calls["name"]), self.call)
+        lags, spreads = [], []
+        for since in (called, returned):
+            lag = typical(name, self.start - since, idle, USUAL_LAUNCH_NS)
+            lags.append(lag)
+            spreads.append(typical(name, np.abs(self.start - since - lag), idle, 0))
+        from_end = (spreads[1] <= spreads[0]) & (self.start > returned - CLOSE_NS)
+        own = np.where(from_end, returned - called, 0)
+        return np.where(own > 0, lags[1] + own, lags[0]), own
+
+    @cached_property
     def lags(self) -> tuple[IntArray, IntArray, IntArray]:
         """Return the usual lags of a launch, of the next in a queue, and of a wait for another."""
-        lead, gap = self.start - self.called, self.start - self.free
+        launch, gap = self.launch[0], self.start - self.free
         until = taken(self.end, self.awaited, LONG_AGO)
-        known = self.opens & (lead >= 0)
-        name = taken(codes(self.prepared.trace.calls["name"]), self.call)
-        idle = known & (np.maximum(self.free, until) <= self.called)
-        launch = typical(name, lead, idle, USUAL_LAUNCH_NS)
         follows = (self.before >= 0) & (until < self.free) & (gap < CLOSE_NS)
         follows &= ~self.opens | (self.free >= self.called + launch)
         kind = codes(self.prepared.trace.activities["kind"])[self.row]
@@ -209,6 +247,33 @@ class RecordedWork:
         held &= self.start - until < CLOSE_NS
         wait = typical(0 * kind, self.start - until, held, _USUAL_GAP_NS)
         return launch, next_, wait
+
+    @cached_property
+    def full(self) -> tuple[IntArray, IntArray]:
+        """Return work whose launch needed a place in its queue, and the work that left it.
+
+        The most launches that a queue has unfinished when a call returns are its limit, where long
+        launch calls return right after the one so many before has ended.
+        """
+        found = [np.empty((2, 0), dtype=np.int64)]
+        called, returned = (taken(one, self.call, LONG_AGO) for one in self.calls_ns)
+        for _, queue in groups(np.where(self.opens, self.queue, -1)):
+            rows = queue[np.argsort(called[queue], kind="stable")]
+            ended = np.searchsorted(np.sort(self.end[rows]), returned[rows], side="right")
+            places = np.arange(1, len(rows) + 1) - ended
+            limit = int(places.max())
+            if not _LEAST_LIMIT <= limit < len(rows) or not self.opens[rows[0]]:
+                continue
+            asked, left = rows[limit:], rows[:-limit]
+            is_long = (returned - called)[asked] > _LONG_CALL_NS
+            late = returned[asked] - self.end[left]
+            told = int((is_long & (late >= 0) & (late < CLOSE_NS)).sum())
+            if told >= max(
+                _ENOUGH, _MOST_TOLD * int((is_long & (2 * places[limit:] > limit)).sum())
+            ):
+                found.append(np.stack([asked, left]))
+        asked, left = np.concatenate(found, axis=1)
+        return asked, left
 
     @cached_property
     def is_only(self) -> BoolArray:

@@ -31,12 +31,13 @@ from traceflops.replay.critical_path import (
 from traceflops.replay.edits import Edit, apply, parse_edit
 from traceflops.replay.recorded_edges import recorded_graph
 from traceflops.replay.recorded_graph import MEETING, RecordedGraph, World
-from traceflops.table import BoolArray, IntArray, groups, numbers, taken
+from traceflops.table import BoolArray, IntArray, groups, matching, numbers, taken
 from traceflops.timeline import Intervals
 from traceflops.windows import Prepared
 
 _MOST_UNEXPLAINED: Final = 0.05
 _REFUSED: Final = "what-if needs more than this recording holds"
+_OF_MTIA: Final = "runFunction"
 _WITH_CALLS: Final = "record the calls of the CPU, too"
 _MOST_UNLAUNCHED: Final = 0.5
 _ENOUGH_RECORDED: Final = ("complete", "few missing")
@@ -298,7 +299,7 @@ def _refusals(prepared: Prepared) -> Iterator[tuple[str, str]]:
         return
     if prepared.launch_records.state not in _ENOUGH_RECORDED:
         yield "GPU work of many launches is missing", "record all of it, without sampling"
-    if any("MTIA" in (name or "") for name in trace.devices["product"].to_pylist()):
+    if matching(trace.calls["name"], lambda name: name.startswith(_OF_MTIA)).any():
         yield "it is of MTIA, whose queues are not understood", "record on a GPU"
     if not any(one.used for several in prepared.windows.values() for one in several):
         yield "no step is selected", "select steps with --steps or a time with --from and --to"
