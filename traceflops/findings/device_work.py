@@ -11,7 +11,7 @@ from traceflops.findings.case import limit, share_of_window
 from traceflops.findings.finding import Candidate, Owner, Row
 from traceflops.findings.late_rank import slow_rank_edits
 from traceflops.remedies import PYTORCH, family
-from traceflops.units import percent
+from traceflops.units import kernel_name, percent
 
 if TYPE_CHECKING:
     from traceflops.findings.case import Case
@@ -51,7 +51,7 @@ def exposed_communication(case: Case) -> Iterator[Candidate]:
 
 @dataclass(frozen=True, slots=True)
 class _Far:
-    """A rule on kernels far below what the device can do."""
+    """A rule on kernels of some categories far below what the device can do; none: all others."""
 
     rule: str
     component: str
@@ -59,30 +59,59 @@ class _Far:
     roof: str
     owner: Owner
     remedy: str
+    limits: str
+    subs: frozenset[str] = frozenset()
 
 
-_BANDWIDTH: Final = _Far(
-    "memory-bandwidth",
-    "memory",
-    "Memory kernels are far below bandwidth",
-    "what bandwidth allows",
-    "framework",
-    "Fuse them, for example with torch.compile; make their tensors contiguous and large enough.",
+_BYTES: Final = ("what bandwidth allows", "framework")
+_BANDWIDTH: Final = (
+    _Far(
+        "softmax-bandwidth",
+        "memory",
+        "Softmax is far below bandwidth",
+        *_BYTES,
+        "Use F.scaled_dot_product_attention for attention and F.cross_entropy for the loss; "
+        "torch.compile fuses what is left with its neighbours.",
+        "memory-bandwidth",
+        frozenset({"softmax"}),
+    ),
+    _Far(
+        "norm-bandwidth",
+        "memory",
+        "Normalisation is far below bandwidth",
+        *_BYTES,
+        "Use F.layer_norm and F.rms_norm on contiguous tensors, and channels_last for batch norm; "
+        "torch.compile fuses them with their neighbours.",
+        "memory-bandwidth",
+        frozenset({"norm", "fused_norm"}),
+    ),
+    _Far(
+        "memory-bandwidth",
+        "memory",
+        "Memory kernels are far below bandwidth",
+        *_BYTES,
+        "Fuse them, for example with torch.compile; make their tensors contiguous and large "
+        "enough.",
+        "memory-bandwidth",
+    ),
 )
+_KINDS: Final = frozenset(sub for one in _BANDWIDTH for sub in one.subs)
 _RATE: Final = _Far(
     "matrix-rate",
     "compute",
     "Matrix products are far below the peak rate",
     "what rate and bandwidth allow",
     "library",
-    "Pad dimensions to multiples of 64 and use bfloat16; update the BLAS library or let "
-    'torch.compile(mode="max-autotune") choose kernels.',
+    'Update the BLAS library or let torch.compile(mode="max-autotune") choose kernels; a larger '
+    "batch makes products larger.",
+    "matrix-rate",
 )
 
 
 def memory_bandwidth(case: Case) -> Iterator[Candidate]:
-    """Give a candidate where memory kernels are far below the bandwidth."""
-    yield from _far(case, _BANDWIDTH)
+    """Give a candidate per kind of memory kernels that are far below the bandwidth."""
+    for kind in _BANDWIDTH:
+        yield from _far(case, kind)
 
 
 def matrix_rate(case: Case) -> Iterator[Candidate]:
@@ -91,17 +120,17 @@ def matrix_rate(case: Case) -> Iterator[Candidate]:
 
 
 def _far(case: Case, kind: _Far) -> Iterator[Candidate]:
-    poor, good = (limit(kind.rule, name) for name in ("poor", "good"))
+    poor, good = (limit(kind.limits, name) for name in ("poor", "good"))
     reached = [
         (row, part)
         for row in case.measured.kernels
-        if row.category.top == kind.component and 0 < (part := _reached(case, row)) < poor
+        if _is_of(row, kind) and 0 < (part := _reached(case, row)) < poor
     ]
     reached.sort(key=lambda one: -one[0].sum_ns * (1 - one[1] / good))
     chosen = reached[:_MOST_EDITS]
-    time_ns = sum(row.sum_ns for row, _ in chosen[:_MOST_ROWS])
+    time_ns = sum(row.sum_ns for row, _ in chosen)
     share = share_of_window(case, time_ns)
-    if share < limit(kind.rule, "least_share"):
+    if share < limit(kind.limits, "least_share"):
         return
     mean = sum(part * row.sum_ns for row, part in chosen) / time_ns
     yield Candidate(
@@ -120,7 +149,13 @@ def _far(case: Case, kind: _Far) -> Iterator[Candidate]:
             rf"kernel:^{re.escape(row.name)}(\.kd)?$*{part / good:.4f}" for row, part in chosen
         ),
         on_path=frozenset({kind.component}),
+        on_path_names=frozenset(kernel_name(row.name) for row, _ in chosen),
     )
+
+
+def _is_of(row: KernelRow, kind: _Far) -> bool:
+    top, sub = row.category.top, row.category.sub
+    return top == kind.component and (sub in kind.subs or not kind.subs and sub not in _KINDS)
 
 
 def _reached(case: Case, row: KernelRow) -> float:
