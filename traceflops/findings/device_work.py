@@ -155,7 +155,7 @@ def _far(case: Case, kind: _Far) -> Iterator[Candidate]:
 
 def _is_of(row: KernelRow, kind: _Far) -> bool:
     top, sub = row.category.top, row.category.sub
-    return top == kind.component and (sub in kind.subs or not kind.subs and sub not in _KINDS)
+    return top == kind.component and (sub in kind.subs or (not kind.subs and sub not in _KINDS))
 
 
 def _reached(case: Case, row: KernelRow) -> float:

@@ -34,6 +34,7 @@ from traceflops.table import (
 from traceflops.units import kernel_name, percent
 
 if TYPE_CHECKING:
+    from traceflops.attribution import Scopes
     from traceflops.findings.case import Case
     from traceflops.mfu import DevicePeaks
     from traceflops.windows import Prepared
@@ -175,8 +176,8 @@ class KernelFacts:
     def product_ns(self) -> FloatArray:
         """Return the time of all kernels of its product."""
         products = np.maximum(self.product, 0)
-        times = np.bincount(products, np.where(self.product >= 0, self.ns, 0))
-        return np.where(self.product >= 0, times[products], self.ns) if len(times) else self.ns
+        times = np.bincount(products, np.where(self.product >= 0, self.ns, 0), 1)
+        return np.where(self.product >= 0, times[products], self.ns).astype(np.float64)
 
     @cached_property
     def is_torch(self) -> bool:
@@ -194,12 +195,11 @@ class KernelFacts:
         )
 
     @cached_property
-    def scopes(self) -> tuple[IntArray, list[str]]:
-        """Return the modules or the annotation around the launch of each, -1 for none."""
+    def scopes(self) -> Scopes:
+        """Return the modules or the annotation around the launch of each."""
         linked = self.prepared.linked
         call = linked.links.call_of_activity[self.row]
-        found = launch_scopes(linked, call, self.op, self.prepared.selection.step_mark)
-        return found.scope, found.texts
+        return launch_scopes(linked, call, self.op, self.prepared.selection.step_mark)
 
 
 def candidate(
@@ -261,6 +261,7 @@ def _edits(left: dict[str, float], part: float) -> tuple[str, ...]:
 
 
 def rows_of(facts: KernelFacts, time: FloatArray) -> tuple[Row, ...]:
+    """Return the kernels with most of some time."""
     labels = names(facts.prepared.trace.activities["name"])
     sums = np.bincount(facts.name, time, len(labels))
     count = np.bincount(facts.name[time > 0], minlength=len(labels))
@@ -276,20 +277,23 @@ def _cut(name: str) -> str:
 
 def largest_of(facts: KernelFacts, time: FloatArray) -> tuple[str, Where]:
     """Return the kernel or op, its shapes and its module that take most time."""
-    ops, (scope, scope_texts) = facts.prepared.trace.ops, facts.scopes
+    ops, scopes = facts.prepared.trace.ops, facts.scopes
     mine = np.flatnonzero(time > 0)
     op = facts.op[mine]
     owner = np.where(facts.product[mine] >= 0, facts.product[mine], op)
     told = [taken(codes(ops[column]), owner) for column in ("name", "input_dims")]
     label = np.where(owner >= 0, -1, facts.name[mine])
-    group, first = group_rows((*told, scope[mine], label))
+    group, first = group_rows((*told, scopes.scope[mine], label))
     at = int(first[np.argmax(np.bincount(group, time[mine]))])
     row = int(owner[at])
     name = short_name(names(facts.prepared.trace.activities["name"])[facts.name[mine[at]]])
     if row >= 0:
         name = f"{ops['name'][row].as_py()}{_shapes(ops['input_dims'][row].as_py())}"
-    module = scope_texts[scope[mine[at]]] if scope[mine[at]] >= 0 else None
-    return f"{name} in {module}" if module else name, Where(module=module)
+    scope = int(scopes.scope[mine[at]])
+    if scope < 0:
+        return name, Where()
+    text = scopes.texts[scope]
+    return f"{name} in {text}", Where(module=text if scopes.is_module[scope] else None)
 
 
 def _shapes(dims: str | None) -> str:

@@ -17,8 +17,8 @@ from traceflops.table import (
     ABSENT,
     BoolArray,
     FloatArray,
+    IntArray,
     group_rows,
-    in_order,
     is_one_of,
     joint_codes,
     matching,
@@ -44,9 +44,10 @@ _CONVERTS_LAYOUT: Final = re.compile(
 )
 _COPYING_OPS: Final = ("aten::copy_", "aten::_to_copy", "aten::to", "aten::type_as")
 _SOFTMAX: Final = {
-    "forward": ("aten::_softmax", "aten::_safe_softmax"),
-    "backward": ("aten::_softmax_backward_data",),
+    1: ("aten::_softmax", "aten::_safe_softmax"),
+    2: ("aten::_softmax_backward_data",),
 }
+"""Softmax and its gradient, by the number of products on either side."""
 _BMM: Final = ("aten::bmm", "aten::baddbmm", "aten::baddbmm_")
 _FLOATS: Final = ("float", "double", "c10::BFloat16", "c10::Half")
 
@@ -55,8 +56,8 @@ ATTENTION: Final = Fault(
     "Attention is not fused",
     "Attention with separate products and softmax",
     "yours",
-    "Call F.scaled_dot_product_attention instead (attn_implementation=\"sdpa\" in transformers). If "
-    "it is called already, it fell back to its math backend: use 16-bit types and is_causal=True "
+    'Call F.scaled_dot_product_attention (attn_implementation="sdpa" in transformers). If that '
+    "is called already, it fell back to its math backend: use 16-bit types, and is_causal=True "
     "instead of a mask.",
     "Use a fused attention kernel.",
     frozenset({"memory", "compute"}),
@@ -147,30 +148,39 @@ def _kept(facts: KernelFacts, fault: Fault) -> FloatArray:
 def _attention(facts: KernelFacts) -> tuple[BoolArray, FloatArray]:
     """Return the kernels of batched products with a softmax between, and what is left of each.
 
-    The softmax has the shape of a result of the products. A fused kernel takes as long as their
-    FLOPs need at a part of the peak, and nothing for what is between.
+    A fused kernel takes as long as the FLOPs of the products need at a part of the peak, and
+    nothing for what is between them.
     """
-    ops, work = facts.prepared.trace.ops, facts.case.measured.executed.attribution.work
-    thread = joint_codes(numbers(ops["process"]), numbers(ops["thread"], ABSENT))
-    order = in_order(thread, numbers(ops["start_ns"]))
-    product = is_one_of(ops["name"], *_BMM)
-    ways = {name: is_one_of(ops["name"], *texts) for name, texts in _SOFTMAX.items()}
-    marks = np.flatnonzero((product | ways["forward"] | ways["backward"])[order])
-    inside = np.zeros(ops.num_rows, dtype=np.bool_)
-    for way, each in ((1, ways["forward"]), (2, ways["backward"])):  # products on either side
-        at = np.flatnonzero(each[order[marks]])
-        at = at[(at >= way) & (at < len(marks) - way)]
-        around = order[marks[at[:, None] + [*range(-way, 0), *range(1, way + 1)]]]
-        near = marks[at + way] - marks[at - way] < limit("unfused-attention", "most_ops") * way
-        near &= product[around].all(axis=1) & (thread[around] == thread[around[:, :1]]).all(axis=1)
-        for first, middle, last in zip(*(marks[at[near] + d] for d in (-way, 0, way)), strict=True):
-            scores = _matrix(ops["input_dims"][int(order[middle])].as_py())
-            results = [work.works[work.place[row]] for row in order[first:middle] if product[row]]
-            inside[order[first : last + 1]] |= not scores or any(_gives(one, scores) for one in results)
+    inside = np.zeros(facts.prepared.trace.ops.num_rows, dtype=np.bool_)
+    for rows in _unfused(facts):
+        inside[rows] = True
     rate = facts.own_rate * limit("unfused-attention", "good")
     needed = np.divide(facts.flops, rate, out=np.zeros(len(rate)), where=rate > 0)
     known = np.where(rate > 0, needed / np.maximum(facts.product_ns, 1), 1.0)
     return facts.by_op(inside), np.where(facts.product >= 0, known, 0.0)
+
+
+def _unfused(facts: KernelFacts) -> Iterator[IntArray]:
+    """Yield the ops from a batched product to the next one after a softmax of its result.
+
+    In the backward pass there are two products on either side of the softmax.
+    """
+    ops, work = facts.prepared.trace.ops, facts.case.measured.executed.attribution.work
+    order, most = facts.prepared.linked.op_tree.order, limit("unfused-attention", "most_ops")
+    product = is_one_of(ops["name"], *_BMM)
+    softmax = {way: is_one_of(ops["name"], *names) for way, names in _SOFTMAX.items()}
+    marks = np.flatnonzero(np.logical_or.reduce([product, *softmax.values()])[order])
+    thread = joint_codes(numbers(ops["process"]), numbers(ops["thread"], ABSENT))
+    for way, each in softmax.items():
+        at = np.flatnonzero(each[order[marks]])
+        at = at[(at >= way) & (at < len(marks) - way)]
+        around = order[marks[at[:, None] + [*range(-way, 0), *range(1, way + 1)]]]
+        fits = product[around].all(axis=1) & (thread[around] == thread[around[:, :1]]).all(axis=1)
+        for place in at[fits & (marks[at + way] - marks[at - way] < most)].tolist():
+            rows = order[marks[place - way] : marks[place + way] + 1]
+            scores = _matrix(ops["input_dims"][int(order[marks[place]])].as_py())
+            if not scores or any(_gives(work.works[work.place[row]], scores) for row in rows):
+                yield rows
 
 
 def _matrix(dims: str | None) -> list[int]:

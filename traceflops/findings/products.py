@@ -161,7 +161,7 @@ def _partly_filled(facts: KernelFacts, product: BoolArray) -> Iterator[Candidate
     """Yield a candidate of kernels whose blocks leave multiprocessors idle for sure.
 
     That is where there are fewer blocks than multiprocessors, or where only one block fits on each
-    and the last wave is not full. Kernels near the bandwidth are as fast as they can be.
+    and the last wave is not full. Kernels near the peaks are as fast as they can be.
     """
     activities, devices = facts.prepared.trace.activities, facts.prepared.trace.devices
     row = facts.row
@@ -174,8 +174,11 @@ def _partly_filled(facts: KernelFacts, product: BoolArray) -> Iterator[Candidate
     known = product & (units > 0) & (blocks > 0)
     waves = np.where(known, blocks / np.maximum(units, 1), 1.0)
     filled = np.where(alone | (waves < 1), waves / np.ceil(waves), 1.0)
-    shortest = limit("unfilled-gpu", "least_kernel_ns")
-    needed = np.maximum(facts.bytes_ns / limit("memory-bandwidth", "good"), shortest)
+    needed = np.maximum(
+        facts.bytes_ns / limit("memory-bandwidth", "good"),
+        _needed(facts.flops, facts.own_rate) / limit("matrix-rate", "good"),
+    )
+    needed = np.maximum(needed, limit("unfilled-gpu", "least_kernel_ns"))
     kept = np.maximum(filled, needed / np.maximum(facts.ns, 1))
     mine = known & (filled < limit("unfilled-gpu", "most_filled")) & (kept < 1)
     yield from candidate(facts, PARTLY_FILLED, mine, kept)
@@ -198,8 +201,8 @@ def _precision(facts: KernelFacts, product: BoolArray) -> Iterator[Candidate]:
     yield from single
     half = next((one for one in _HALF if facts.rate(one)), "")
     of_half = of(*_HALF, "fp8", "int8")
-    few = facts.ns[of_half].sum() < limit("single-precision", "most_others") * facts.ns[product].sum()
-    if half and few and not single and facts.is_torch:
+    most = limit("single-precision", "most_others") * facts.ns[product].sum()
+    if half and facts.ns[of_half].sum() < most and not single and facts.is_torch:
         scaler = "" if half == "bf16" else ", with torch.amp.GradScaler in training"
         type_ = "torch.bfloat16" if half == "bf16" else "torch.float16"
         remedy = SINGLE.remedy.format(type=type_, scaler=scaler)
