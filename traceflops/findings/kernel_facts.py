@@ -26,6 +26,7 @@ from traceflops.table import (
     group_rows,
     in_order,
     is_one_of,
+    joint_codes,
     matching,
     names,
     numbers,
@@ -83,6 +84,13 @@ class KernelFacts:
     def row(self) -> IntArray:
         """Return the row of each."""
         return self.prepared.chosen.row[self._places]
+
+    @cached_property
+    def queue(self) -> IntArray:
+        """Return a number of the queue: of the device and stream."""
+        activities = self.prepared.trace.activities
+        keys = (numbers(activities[name], ABSENT)[self.row] for name in ("device", "stream"))
+        return joint_codes(*keys)
 
     @cached_property
     def ns(self) -> IntArray:
@@ -216,7 +224,7 @@ def candidate(
     saves = share_of_window(facts.case, int(saved.sum()))
     if share < limit("kernel-faults", "least_share") or saves < limit("priority", "low"):
         return
-    largest, where = largest_of(facts, time)
+    largest, where = largest_of(facts, saved)
     half = limit("kernel-faults", "least_part")
     changes = _left_of_names(facts, saved)
     host = (f"eager_overhead*{launches:.3f}",) if launches < 1 else ()

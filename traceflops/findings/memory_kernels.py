@@ -29,8 +29,9 @@ _FUSABLE: Final = tuple(
     f"memory/{sub}"
     for sub in ("elementwise", "norm", "softmax", "reduction", "rng_dropout", "copy", "layout")
 )
-_COMPILED: Final = re.compile(r"^(?:triton_|loop_|wrapped_|input_)")
-"""Kernels that a compiler has fused."""
+_REDUCING: Final = ("memory/norm", "memory/softmax", "memory/reduction")
+_NO_RUN: Final = re.compile(r"^(?:triton_|loop_|wrapped_|input_|SubTensorOp)")
+"""Kernels that a compiler has fused, or that are a library's own."""
 _FUSED_OPTIMIZER: Final = re.compile(
     r"fused|AdamFunctor|LAMB|SGDFunctor|NovoGrad|triton_", re.IGNORECASE
 )
@@ -201,25 +202,31 @@ def _runs(facts: KernelFacts, fusable: BoolArray, casts: BoolArray) -> tuple[Boo
     """Return the kernels in runs of enough fusable ones, and what is left of each.
 
     So many of a run become one that takes a part of the longest: results in between stay on chip.
-    One kernel over and over, or little but casts, are independent tensors and no run.
+    What reduces needs its own time, and the rest goes along. One kernel over and over, or little
+    but casts, are independent tensors and no run.
     """
-    activities = facts.prepared.trace.activities
-    eligible = fusable & ~facts.named(_COMPILED.search)
-    queue = joint_codes(
-        numbers(activities["device"])[facts.row], numbers(activities["stream"], ABSENT)[facts.row]
-    )
-    opens = np.ones(len(queue), dtype=np.bool_)
-    opens[1:] = ~eligible[1:] | ~eligible[:-1] | (queue[1:] != queue[:-1])
+    eligible = fusable & ~facts.named(_NO_RUN.search) & (facts.product < 0) & ~_accumulates(facts)
+    opens = np.ones(len(eligible), dtype=np.bool_)
+    opens[1:] = ~eligible[1:] | ~eligible[:-1] | (facts.queue[1:] != facts.queue[:-1])
     run, first = np.cumsum(opens) - 1, np.flatnonzero(opens)
-    length, total = np.bincount(run), np.bincount(run, facts.ns)
+    length = np.bincount(run)
     _, each = group_rows((run, facts.name))
     enough = length >= limit("fusable-kernels", "least_run")
     enough &= np.bincount(run[each]) >= limit("fusable-kernels", "least_names")
     enough &= 2 * np.bincount(run, casts) <= length
-    longest = np.maximum.reduceat(facts.ns, first)
+    reduces = facts.is_sub(*_REDUCING)
+    of_reducing = np.bincount(run, np.where(reduces, facts.ns, 0))
+    of_others = np.bincount(run, facts.ns) - of_reducing
     fused = np.ceil(length / limit("fusable-kernels", "most_fused"))
-    left = limit("fusable-kernels", "kept_of_longest") * longest * fused / np.maximum(total, 1)
-    return eligible & enough[run], left[run]
+    longest = np.maximum.reduceat(facts.ns, first)
+    needed = limit("fusable-kernels", "kept_of_longest") * longest * fused
+    left = np.maximum(needed - of_reducing, 0) / np.maximum(of_others, 1)
+    return eligible & enough[run] & ~reduces, left[run]
+
+
+def _accumulates(facts: KernelFacts) -> BoolArray:
+    ops = facts.prepared.trace.ops
+    return facts.within(matching(ops["name"], lambda name: name.endswith("::AccumulateGrad")))
 
 
 def _casts(facts: KernelFacts) -> BoolArray:
