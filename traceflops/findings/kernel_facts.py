@@ -181,11 +181,27 @@ class KernelFacts:
         return self.of_works(lambda work: float(work.min_bytes or 0), 0.0) / (rate or np.inf)
 
     @cached_property
+    def roof_ns(self) -> FloatArray:
+        """Return what FLOPs and bytes of its product need at the peaks, 0 where FLOPs do not tell.
+
+        That is the case where their number or their rate is unknown.
+        """
+        known = (self.own_rate > 0) & (self.flops > 0)
+        of_flops = np.divide(self.flops, self.own_rate, out=np.zeros(len(known)), where=known)
+        return np.where(known, np.maximum(of_flops, self.bytes_ns), 0.0)
+
+    @cached_property
+    def is_slow(self) -> BoolArray:
+        """Return whose product is known to be far below what the peaks allow."""
+        good = limit("matrix-rate", "good") * self.product_ns
+        return (self.roof_ns > 0) & (self.roof_ns < good)
+
+    @cached_property
     def product_ns(self) -> FloatArray:
-        """Return the time of all kernels of its product."""
+        """Return the time of all kernels of its product, its own without one; at least 1."""
         products = np.maximum(self.product, 0)
         times = np.bincount(products, np.where(self.product >= 0, self.ns, 0), 1)
-        return np.where(self.product >= 0, times[products], self.ns).astype(np.float64)
+        return np.maximum(np.where(self.product >= 0, times[products], self.ns), 1.0)
 
     @cached_property
     def is_torch(self) -> bool:

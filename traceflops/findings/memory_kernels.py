@@ -155,10 +155,9 @@ def _attention(facts: KernelFacts) -> tuple[BoolArray, FloatArray]:
     inside = np.zeros(facts.prepared.trace.ops.num_rows, dtype=np.bool_)
     for rows in _unfused(facts):
         inside[rows] = True
-    rate = facts.own_rate * limit("unfused-attention", "good")
-    needed = np.divide(facts.flops, rate, out=np.zeros(len(rate)), where=rate > 0)
-    known = np.where(rate > 0, needed / np.maximum(facts.product_ns, 1), 1.0)
-    return facts.by_op(inside), np.where(facts.product >= 0, known, 0.0)
+    flops_ns = facts.flops / np.where(facts.own_rate > 0, facts.own_rate, np.nan)
+    left = np.nan_to_num(flops_ns / limit("unfused-attention", "good") / facts.product_ns, nan=1.0)
+    return facts.by_op(inside), np.where(facts.product >= 0, left, 0.0)
 
 
 def _unfused(facts: KernelFacts) -> Iterator[IntArray]:

@@ -14,7 +14,7 @@ from traceflops.findings.case import limit
 from traceflops.findings.finding import Candidate
 from traceflops.findings.kernel_facts import Fault, KernelFacts, candidate
 from traceflops.flops import Product, Work
-from traceflops.table import BoolArray, FloatArray, axes, names, numbers, product_of
+from traceflops.table import BoolArray, axes, names, numbers, product_of
 
 _PRODUCTS: Final = ("compute/gemm", "compute/convolution", "compute/attention")
 _ALIGN: Final = {"fp16": 8, "bf16": 8, "fp8": 16, "int8": 16, "tf32": 4}
@@ -108,21 +108,14 @@ def product_rules(facts: KernelFacts) -> Iterator[Candidate]:
 
 
 def _misaligned(facts: KernelFacts, product: BoolArray) -> Iterator[Candidate]:
-    good = limit("matrix-rate", "good")
     padding = facts.of_works(_padding, 1.0)
     weight_gradient = facts.in_phase("backward") & ~facts.named(_UNALIGNED_KERNEL.search)
     padding = np.where(weight_gradient, facts.of_works(_sure_padding, 1.0), padding)
-    needed = np.maximum(_needed(facts.flops * padding, facts.own_rate), facts.bytes_ns) / good
-    known = (facts.flops > 0) & (facts.own_rate > 0)
     told_by_name = facts.named(_is_unaligned_16) & (facts.product < 0)
-    kept = np.where(known, needed / np.maximum(facts.product_ns, 1), 1.0)
-    kept = np.where(told_by_name, limit("misaligned-product", "kept_if_unknown"), kept)
-    mine = product & ((padding > 1) & known | told_by_name) & (kept < 1) & ~facts.is_type("fp32")
-    yield from candidate(facts, MISALIGNED, mine, kept)
-
-
-def _needed(flops: FloatArray, rate: FloatArray) -> FloatArray:
-    return np.divide(flops, rate, out=np.zeros(len(flops)), where=rate > 0)
+    least = padding * facts.roof_ns / limit("kernel-faults", "most_reached")
+    kept = np.where(told_by_name, limit("misaligned-product", "kept"), least / facts.product_ns)
+    told = (padding > 1) & facts.is_slow & ~facts.is_type("fp32")
+    yield from candidate(facts, MISALIGNED, product & (told | told_by_name), kept)
 
 
 def _is_unaligned_16(name: str) -> bool:
@@ -174,13 +167,10 @@ def _partly_filled(facts: KernelFacts, product: BoolArray) -> Iterator[Candidate
     known = product & (units > 0) & (blocks > 0)
     waves = np.where(known, blocks / np.maximum(units, 1), 1.0)
     filled = np.where(alone | (waves < 1), waves / np.ceil(waves), 1.0)
-    needed = np.maximum(
-        facts.bytes_ns / limit("memory-bandwidth", "good"),
-        _needed(facts.flops, facts.own_rate) / limit("matrix-rate", "good"),
-    )
-    needed = np.maximum(needed, limit("unfilled-gpu", "least_kernel_ns"))
-    kept = np.maximum(filled, needed / np.maximum(facts.ns, 1))
-    mine = known & (filled < limit("unfilled-gpu", "most_filled")) & (kept < 1)
+    least = facts.roof_ns / limit("kernel-faults", "most_reached") / facts.product_ns
+    shortest = limit("unfilled-gpu", "least_kernel_ns") / np.maximum(facts.ns, 1)
+    kept = np.maximum.reduce([filled, least, shortest])
+    mine = known & facts.is_slow & (filled < limit("unfilled-gpu", "most_filled"))
     yield from candidate(facts, PARTLY_FILLED, mine, kept)
 
 
@@ -219,10 +209,9 @@ def _faster(
     rate = facts.rate(fast)
     if not rate or facts.rate(slow) >= rate:
         return
-    own = np.where(facts.own_rate > 0, facts.own_rate, facts.rate(slow))
     size = _BYTES[fast] / _BYTES[slow]
-    before = np.maximum(_needed(facts.flops, own), facts.bytes_ns)
+    before = facts.roof_ns
     after = np.maximum(facts.flops / rate, size * facts.bytes_ns)
     of_bytes = max(size, facts.rate(slow) / rate)
-    kept = np.divide(after, before, out=np.full(len(own), of_bytes), where=before > 0)
+    kept = np.divide(after, before, out=np.full(len(before), of_bytes), where=before > 0)
     yield from candidate(facts, fault, mine & (kept < 1), kept)
