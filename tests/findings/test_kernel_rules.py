@@ -11,7 +11,7 @@ from sample_traces.config import RunConfig
 from tests.build import trace_of
 from tests.conftest import shared_file
 from tests.findings.test_diagnosis import ROUNDING, SMALL, analysis_of, of_rule, step_ns
-from traceflops.findings.finding import Finding
+from traceflops.findings.finding import Finding, Gain
 from traceflops.table.trace import Trace
 
 A100 = {
@@ -189,6 +189,27 @@ def test_a_fault_is_found_and_its_like_is_not(rule: str) -> None:
     assert one.gain.high_ns == pytest.approx(saved_us * US, rel=0.005)
     assert one.gain.low_ns == pytest.approx(saved_us * US / 2, rel=0.005)
     assert len(one.title.split()) <= 7
+
+
+@pytest.mark.parametrize(
+    ("rule", "kernel", "op", "bytes_"),
+    [
+        ("softmax-bandwidth", SOFTMAX, "aten::_softmax", 2 * 2 * 8192**2),
+        ("norm-bandwidth", NORM, "aten::native_layer_norm", 2 * 2 * 8192**2),
+        ("memory-bandwidth", ADD, "aten::add", 3 * 2 * 8192**2),
+    ],
+)
+def test_kinds_of_memory_kernels_have_remedies_of_their_own(
+    rule: str, kernel: str, op: str, bytes_: int
+) -> None:
+    """The bandwidth of the A100 is 1,555 GB/s; each kernel takes 1 ms, as if 75 % were reached."""
+    second = "[8192, 8192]" if op == "aten::add" else "[]"
+    work = made(kernel, 1000, op, f"[[8192, 8192], {second}]", types=BF16)
+    rules = found([HEALTHY, work, HEALTHY])
+    assert {"softmax-bandwidth", "norm-bandwidth", "memory-bandwidth"} & rules.keys() == {rule}
+    needed_us = bytes_ / 1_555_000 / 0.75
+    assert rules[rule].gain == Gain(*[pytest.approx((1000 - needed_us) * US, rel=0.005)] * 3)
+    assert op in rules[rule].sentence
 
 
 def test_the_gradient_of_attention_has_two_products_on_either_side() -> None:
