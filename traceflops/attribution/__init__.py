@@ -65,7 +65,13 @@ if TYPE_CHECKING:
         ProductRoles,
         product_roles,
     )
-    from traceflops.attribution.scopes import host_marks, innermost_mark, instants
+    from traceflops.attribution.scopes import (
+        Scopes,
+        host_marks,
+        innermost_mark,
+        instants,
+        launch_scopes,
+    )
     from traceflops.attribution.sync_calls import Synchronisation, synchronisations
     from traceflops.attribution.training_phases import PHASES, Phase, Phases, is_node, phases
 else:

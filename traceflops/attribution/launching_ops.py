@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from traceflops.attribution.scopes import Scopes, limited, scopes
+from traceflops.attribution.scopes import Scopes, launch_scopes, limited
 from traceflops.table import (
     BoolArray,
     IntArray,
@@ -79,7 +79,7 @@ def launchers(
     chosen = InWindows(*(c[inside] for c in (chosen.row, chosen.inside_ns, chosen.starts_inside)))
     op = launching_ops(prepared, chosen.row)
     call = prepared.linked.links.call_of_activity[chosen.row]
-    around = scopes(prepared.linked, call, op, prepared.selection.step_mark)
+    around = launch_scopes(prepared.linked, call, op, prepared.selection.step_mark)
     ways = _ways(prepared, chosen, kernel[inside], op, call, around)
     return Launchers(_table(prepared, chosen, ways, first, op, call, around, most))
 

@@ -88,7 +88,9 @@ class ModulePaths:
     name: IntArray
 
 
-def scopes(linked: LinkedTrace, call: IntArray, op: IntArray, step_mark: str | None) -> Scopes:
+def launch_scopes(
+    linked: LinkedTrace, call: IntArray, op: IntArray, step_mark: str | None
+) -> Scopes:
     """Return the scopes of work launched by these rows of calls, or else of ops."""
     trace = linked.trace
     forward = forward_ops(linked, op)

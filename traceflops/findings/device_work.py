@@ -7,11 +7,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+
 from traceflops.findings.case import limit, share_of_window
-from traceflops.findings.finding import Candidate, Owner, Row
+from traceflops.findings.finding import Candidate, Owner, Row, Where
+from traceflops.findings.kernel_facts import KernelFacts, largest_of
 from traceflops.findings.late_rank import slow_rank_edits
 from traceflops.remedies import PYTORCH, family
-from traceflops.units import percent
+from traceflops.units import kernel_name, percent
 
 if TYPE_CHECKING:
     from traceflops.findings.case import Case
@@ -51,7 +54,7 @@ def exposed_communication(case: Case) -> Iterator[Candidate]:
 
 @dataclass(frozen=True, slots=True)
 class _Far:
-    """A rule on kernels far below what the device can do."""
+    """A rule on kernels of some categories far below what the device can do; none: all others."""
 
     rule: str
     component: str
@@ -59,68 +62,140 @@ class _Far:
     roof: str
     owner: Owner
     remedy: str
+    limits: str
+    subs: frozenset[str] = frozenset()
 
 
-_BANDWIDTH: Final = _Far(
-    "memory-bandwidth",
-    "memory",
-    "Memory kernels are far below bandwidth",
-    "what bandwidth allows",
-    "framework",
-    "Fuse them, for example with torch.compile; make their tensors contiguous and large enough.",
+_BYTES: Final = ("what bandwidth allows", "framework")
+_BANDWIDTH: Final = (
+    _Far(
+        "softmax-bandwidth",
+        "memory",
+        "Softmax is far below bandwidth",
+        *_BYTES,
+        "Use F.scaled_dot_product_attention for attention and F.cross_entropy for the loss; "
+        "torch.compile fuses what is left with its neighbours.",
+        "memory-bandwidth",
+        frozenset({"softmax"}),
+    ),
+    _Far(
+        "norm-bandwidth",
+        "memory",
+        "Normalisation is far below bandwidth",
+        *_BYTES,
+        "Use F.layer_norm and F.rms_norm on contiguous tensors, and channels_last for batch norm; "
+        "torch.compile fuses them with their neighbours.",
+        "memory-bandwidth",
+        frozenset({"norm", "fused_norm"}),
+    ),
+    _Far(
+        "memory-bandwidth",
+        "memory",
+        "Memory kernels are far below bandwidth",
+        *_BYTES,
+        "Fuse them, for example with torch.compile; make their tensors contiguous and large "
+        "enough.",
+        "memory-bandwidth",
+    ),
 )
-_RATE: Final = _Far(
-    "matrix-rate",
-    "compute",
-    "Matrix products are far below the peak rate",
-    "what rate and bandwidth allow",
-    "library",
-    "Pad dimensions to multiples of 64 and use bfloat16; update the BLAS library or let "
-    'torch.compile(mode="max-autotune") choose kernels.',
+_OF_RATE: Final = ("what rate and bandwidth allow", "library")
+_RATES: Final = (
+    _Far(
+        "attention-rate",
+        "compute",
+        "Attention is far below the peak rate",
+        *_OF_RATE,
+        "Use a newer attention kernel (FlashAttention-3, or F.scaled_dot_product_attention inside "
+        "sdpa_kernel(SDPBackend.CUDNN_ATTENTION)) and head sizes that are multiples of 64.",
+        "matrix-rate",
+        frozenset({"attention"}),
+    ),
+    _Far(
+        "convolution-rate",
+        "compute",
+        "Convolutions are far below the peak rate",
+        *_OF_RATE,
+        "Set torch.backends.cudnn.benchmark = True, which lets cuDNN or MIOpen choose the fastest "
+        "kernel, and use torch.channels_last and channels that are multiples of 64.",
+        "matrix-rate",
+        frozenset({"convolution"}),
+    ),
+    _Far(
+        "matrix-rate",
+        "compute",
+        "Matrix products are far below the peak rate",
+        *_OF_RATE,
+        'Update the BLAS library or let torch.compile(mode="max-autotune") choose kernels; a '
+        "larger batch makes products larger.",
+        "matrix-rate",
+    ),
 )
+_KINDS: Final = frozenset(sub for one in (*_BANDWIDTH, *_RATES) for sub in one.subs)
 
 
 def memory_bandwidth(case: Case) -> Iterator[Candidate]:
-    """Give a candidate where memory kernels are far below the bandwidth."""
-    yield from _far(case, _BANDWIDTH)
+    """Give a candidate per kind of memory kernels that are far below the bandwidth."""
+    for kind in _BANDWIDTH:
+        yield from _far(case, kind)
 
 
 def matrix_rate(case: Case) -> Iterator[Candidate]:
-    """Give a candidate where compute kernels are far below the rate of their type."""
-    yield from _far(case, _RATE)
+    """Give a candidate per kind of compute kernels that are far below the rate of their type."""
+    for kind in _RATES:
+        yield from _far(case, kind)
 
 
 def _far(case: Case, kind: _Far) -> Iterator[Candidate]:
-    poor, good = (limit(kind.rule, name) for name in ("poor", "good"))
+    poor, good = (limit(kind.limits, name) for name in ("poor", "good"))
     reached = [
         (row, part)
         for row in case.measured.kernels
-        if row.category.top == kind.component and 0 < (part := _reached(case, row)) < poor
+        if _is_of(row, kind) and 0 < (part := _reached(case, row)) < poor
     ]
     reached.sort(key=lambda one: -one[0].sum_ns * (1 - one[1] / good))
     chosen = reached[:_MOST_EDITS]
-    time_ns = sum(row.sum_ns for row, _ in chosen[:_MOST_ROWS])
+    time_ns = sum(row.sum_ns for row, _ in chosen)
     share = share_of_window(case, time_ns)
-    if share < limit(kind.rule, "least_share"):
+    if share < limit(kind.limits, "least_share"):
         return
+    largest, where = _largest(case, {row.name for row, _ in chosen})
     mean = sum(part * row.sum_ns for row, part in chosen) / time_ns
     yield Candidate(
         rule=kind.rule,
         title=kind.title,
         sentence=(
             f"Kernels with {percent(share)} of the time reach {percent(mean)} of {kind.roof}; the "
-            f"gain assumes {percent(good)}."
+            f"gain assumes {percent(good)}.{largest}"
         ),
         share=share,
         owner=kind.owner,
         remedy=kind.remedy,
         evidence=("kernels", "roofline"),
         rows=tuple(_row(row) for row, _ in chosen[:_MOST_ROWS]),
+        where=where,
         edits=tuple(
             rf"kernel:^{re.escape(row.name)}(\.kd)?$*{part / good:.4f}" for row, part in chosen
         ),
         on_path=frozenset({kind.component}),
+        on_path_names=frozenset(kernel_name(row.name) for row, _ in chosen),
     )
+
+
+def _largest(case: Case, kernels: set[str]) -> tuple[str, Where]:
+    """Return what of some kernels takes most time, as a sentence, and its module."""
+    if case.prepared is None:
+        return "", Where()
+    facts = KernelFacts(case, case.prepared)
+    time = np.where(facts.named(kernels.__contains__), facts.ns, 0.0)
+    if not time.any():
+        return "", Where()
+    largest, where = largest_of(facts, time)
+    return f" Largest part: {largest}.", where
+
+
+def _is_of(row: KernelRow, kind: _Far) -> bool:
+    top, sub = row.category.top, row.category.sub
+    return top == kind.component and (sub in kind.subs or (not kind.subs and sub not in _KINDS))
 
 
 def _reached(case: Case, row: KernelRow) -> float:

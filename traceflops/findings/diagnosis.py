@@ -23,6 +23,7 @@ from traceflops.findings.finding import (
     severity_of,
 )
 from traceflops.findings.idle_causes import idle_causes
+from traceflops.findings.kernel_rules import kernel_rules
 from traceflops.findings.late_rank import late_rank
 from traceflops.findings.slow_link import slow_link
 from traceflops.findings.trace_health import trace_health
@@ -32,7 +33,7 @@ from traceflops.units import percent
 
 if TYPE_CHECKING:
     from traceflops.findings.case import Case
-    from traceflops.replay import Outcome, Replay
+    from traceflops.replay import Outcome, PathPart, Replay
 
 Rule = Callable[["Case"], Iterator[Candidate]]
 RULES: Final[tuple[Rule, ...]] = (
@@ -42,6 +43,7 @@ RULES: Final[tuple[Rule, ...]] = (
     slow_link,
     memory_bandwidth,
     matrix_rate,
+    kernel_rules,
 )
 _TITLES: Final = {
     "loss-communication": "Exposed communication",
@@ -123,13 +125,21 @@ def _weighed(one: Candidate, scales: _Scales) -> Finding | None:
     replay = scales.replay
     if replay is None:
         return _finding(one, scales, _Worth(None, None, (scales.refusal,)))
-    bound_ns = sum(part.ns for part in replay.critical if part.component in one.on_path)
-    if not one.frees and one.on_path and bound_ns < limit("priority", "low") * replay.before_ns:
+    bound_ns = sum(part.ns for part in replay.critical if _is_of(one, part))
+    least_ns = limit("priority", "low") * replay.before_ns
+    if not one.frees and one.on_path and bound_ns < least_ns:
         return None
     try:
-        return _finding(one, scales, _worth(one, replay))
+        worth = _worth(one, replay)
+        too_small = not one.frees and worth.gain and worth.gain.high_ns * replay.windows < least_ns
+        return None if too_small else _finding(one, scales, worth)
     except UsageError as error:
         return _finding(one, scales, _bounded(bound_ns, replay, str(error)))
+
+
+def _is_of(one: Candidate, part: PathPart) -> bool:
+    named = not one.on_path_names or part.name in one.on_path_names
+    return part.component in one.on_path and named
 
 
 def _bounded(bound_ns: int, replay: Replay, why: str) -> _Worth:

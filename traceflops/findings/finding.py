@@ -92,9 +92,10 @@ class Candidate:
 
     `edits` are those of what-if that stand for the remedy: all together, or without the first where
     the recording cannot answer that. `on_path` are the components of the critical path that the
-    cause is part of. The gain is at most their time there, unless the remedy `frees` work from
-    waiting. `partly` stands for a remedy that does less: the gain is between both. `after` are
-    edits for another cause that is mended before. `doubts` are reasons to be less sure.
+    cause is part of, and `on_path_names` the kernels in them, where it is of some alone. The gain
+    is at most their time there, unless the remedy `frees` work from waiting. `partly` stands for
+    a remedy that does less: the gain is between both. `after` are edits for another cause that is
+    mended before. `doubts` are reasons to be less sure.
     """
 
     rule: str
@@ -108,6 +109,7 @@ class Candidate:
     where: Where = Where()
     edits: tuple[str, ...] = ()
     on_path: frozenset[str] = frozenset()
+    on_path_names: frozenset[str] = frozenset()
     frees: bool = False
     partly: tuple[str, ...] = ()
     after: tuple[str, ...] = ()

@@ -242,11 +242,11 @@ class EachOfList:
 
 
 def rows_of_layer_norm(args: Arguments) -> int:
-    """Return the values of one statistic of a layer norm: one per row."""
+    """Return the values of one statistic of a layer norm: one per row, 0 where none is told."""
     tensor, inner = args.tensor(0), args.value(1)
     sizes = [size for size in inner if type(size) is int] if isinstance(inner, tuple) else []
     width = prod(sizes)
-    return tensor.elements // width if tensor and width > 0 else 0
+    return tensor.elements // width if tensor and sizes and width > 0 else 0
 
 
 def two_rows_of_layer_norm(args: Arguments) -> int:

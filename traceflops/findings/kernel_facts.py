@@ -1,0 +1,331 @@
+"""What rules on kernels look at, and how such a rule becomes a candidate. See `KernelFacts`."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from traceflops.attribution import launch_scopes, types_of_ops
+from traceflops.findings.case import limit, share_of_window
+from traceflops.findings.finding import Candidate, Owner, Row, Where, short_name
+from traceflops.flops import Work
+from traceflops.remedies import PYTORCH, family
+from traceflops.table import (
+    ABSENT,
+    BoolArray,
+    FloatArray,
+    IntArray,
+    codes,
+    group_rows,
+    in_order,
+    is_one_of,
+    joint_codes,
+    matching,
+    names,
+    numbers,
+    taken,
+)
+from traceflops.units import kernel_name, percent
+
+if TYPE_CHECKING:
+    from traceflops.attribution import Scopes
+    from traceflops.findings.case import Case
+    from traceflops.mfu import DevicePeaks
+    from traceflops.windows import Prepared
+
+_MOST_ROWS, _MOST_NAMES, _MOST_SHAPES, _LONGEST_NAME = 3, 50, 3, 160
+_TORCH_KERNEL: Final = re.compile(r"\bat::native::")
+_AMD_WARP: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A rule on kernels: what is said of those it is about, and what mends them.
+
+    `remedy` is that for PyTorch, `otherwise` for all else, `on_amd` for PyTorch on ROCm.
+    """
+
+    rule: str
+    title: str
+    said: str
+    owner: Owner
+    remedy: str
+    otherwise: str
+    components: frozenset[str] = frozenset({"memory"})
+    on_amd: str = ""
+    doubts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)  # without slots, so that there is a place for what is found on demand
+class KernelFacts:
+    """The kernels of the chosen windows, in the order of their queues; columns are by kernel."""
+
+    case: Case
+    prepared: Prepared
+
+    @cached_property
+    def _places(self) -> IntArray:
+        chosen, activities = self.prepared.chosen, self.prepared.trace.activities
+        kernel = np.flatnonzero(is_one_of(activities["kind"], "kernel", "memcpy")[chosen.row])
+        keys = (
+            numbers(activities[name], ABSENT)[chosen.row[kernel]]
+            for name in ("device", "stream", "start_ns")
+        )
+        return kernel[in_order(*keys)]
+
+    @cached_property
+    def row(self) -> IntArray:
+        """Return the row of each."""
+        return self.prepared.chosen.row[self._places]
+
+    @cached_property
+    def queue(self) -> IntArray:
+        """Return a number of the queue: of the device and stream."""
+        activities = self.prepared.trace.activities
+        keys = (numbers(activities[name], ABSENT)[self.row] for name in ("device", "stream"))
+        return joint_codes(*keys)
+
+    @cached_property
+    def ns(self) -> IntArray:
+        """Return the time inside the windows."""
+        return self.prepared.chosen.inside_ns[self._places]
+
+    @cached_property
+    def name(self) -> IntArray:
+        """Return the code of the name."""
+        return codes(self.prepared.trace.activities["name"])[self.row]
+
+    def named(self, test: Callable[[str], object]) -> BoolArray:
+        """Return whose name passes a test."""
+        return matching(self.prepared.trace.activities["name"], test)[self.row]
+
+    def is_sub(self, *subs: str) -> BoolArray:
+        """Return which are of these categories, such as `compute/gemm`; copies are of none."""
+        categorised, kind = self.prepared.linked.categorised, self.prepared.trace.activities["kind"]
+        wanted = [f"{one.top}/{one.sub}" in subs for one in categorised.categories]
+        of_code = np.array([*wanted, False])
+        return of_code[categorised.category[self.row]] & is_one_of(kind, "kernel")[self.row]
+
+    @cached_property
+    def op(self) -> IntArray:
+        """Return the op that launched it, -1 for unknown."""
+        return self.prepared.linked.links.op_of_activity[self.row]
+
+    def by_op(self, ops: BoolArray) -> BoolArray:
+        """Return which were launched by some ops."""
+        return taken(ops.astype(np.int8), self.op, 0) > 0
+
+    def within(self, ops: BoolArray) -> BoolArray:
+        """Return which were launched by some ops, or by ops inside these."""
+        return self.by_op(self.prepared.linked.op_tree.nearest(ops) >= 0)
+
+    def in_phase(self, phase: str) -> BoolArray:
+        """Return which were launched in a phase of training."""
+        return self.by_op(self.case.measured.executed.phases.is_in(phase))  # type: ignore
+
+    @cached_property
+    def product(self) -> IntArray:
+        """Return the product, convolution or attention that it works for, -1 for none."""
+        return self.case.measured.executed.attribution.owner[self.row]
+
+    def of_works(self, fact: Callable[[Work], float], missing: float) -> FloatArray:
+        """Return a fact of what the product of each computes."""
+        work = self.case.measured.executed.attribution.work
+        told = [fact(one) if isinstance(one, Work) else missing for one in work.works]
+        return np.append(told, missing)[taken(work.place, self.product, len(told))]
+
+    @cached_property
+    def dtype(self) -> tuple[IntArray, list[str]]:
+        """Return the data type of the product of each, -1 for no product, and the types."""
+        code, types = types_of_ops(self.prepared, self.case.measured.executed.attribution)
+        return taken(code, self.product), types
+
+    def is_type(self, *wanted: str) -> BoolArray:
+        """Return whose product is of one of some data types."""
+        code, types = self.dtype
+        return np.array([*(one in wanted for one in types), False])[code]
+
+    @cached_property
+    def peaks(self) -> DevicePeaks | None:
+        """Return the peaks of all devices, None where they are not known or differ."""
+        devices = self.case.measured.devices
+        alike = len({(*sorted(one.rates.items()), one.bandwidth) for one in devices}) == 1
+        return devices[0] if alike and devices[0].rates else None
+
+    def rate(self, dtype: str) -> float:
+        """Return the peak of a data type in FLOP per ns, 0 where it is unknown."""
+        return float(self.peaks.rates.get(dtype, 0)) if self.peaks else 0.0
+
+    @cached_property
+    def own_rate(self) -> FloatArray:
+        """Return the peak of the type of each product, 0 where it is unknown."""
+        code, types = self.dtype
+        return np.array([*map(self.rate, types), 0.0])[code]
+
+    @cached_property
+    def flops(self) -> FloatArray:
+        """Return the FLOPs of the product of each, 0 where they are unknown."""
+        return self.of_works(lambda work: float(work.flops), 0.0)
+
+    @cached_property
+    def bytes_ns(self) -> FloatArray:
+        """Return how long its product's bytes take at the peak, 0 where that is unknown."""
+        rate = self.peaks.bandwidth if self.peaks else None
+        return self.of_works(lambda work: float(work.min_bytes or 0), 0.0) / (rate or np.inf)
+
+    @cached_property
+    def roof_ns(self) -> FloatArray:
+        """Return what FLOPs and bytes of its product need at the peaks, 0 where FLOPs do not tell.
+
+        That is the case where their number or their rate is unknown.
+        """
+        known = (self.own_rate > 0) & (self.flops > 0)
+        of_flops = np.divide(self.flops, self.own_rate, out=np.zeros(len(known)), where=known)
+        return np.where(known, np.maximum(of_flops, self.bytes_ns), 0.0)
+
+    @cached_property
+    def is_slow(self) -> BoolArray:
+        """Return whose product is known to be far below what the peaks allow."""
+        good = limit("matrix-rate", "good") * self.product_ns
+        return (self.roof_ns > 0) & (self.roof_ns < good)
+
+    @cached_property
+    def product_ns(self) -> FloatArray:
+        """Return the time of all kernels of its product, its own without one; at least 1."""
+        products = np.maximum(self.product, 0)
+        times = np.bincount(products, np.where(self.product >= 0, self.ns, 0), 1)
+        return np.maximum(np.where(self.product >= 0, times[products], self.ns), 1.0)
+
+    @cached_property
+    def is_torch(self) -> bool:
+        """Return whether it is a run of PyTorch."""
+        return family(self.case.source.format) == PYTORCH or bool(
+            self.named(_TORCH_KERNEL.search).any()
+        )
+
+    @cached_property
+    def is_amd(self) -> bool:
+        """Return whether the devices are AMD's."""
+        devices = self.prepared.trace.devices
+        return _AMD_WARP in devices["warp_size"].to_pylist() or any(
+            str(one).startswith("gfx") for one in devices["architecture"].to_pylist()
+        )
+
+    @cached_property
+    def scopes(self) -> Scopes:
+        """Return the modules or the annotation around the launch of each."""
+        linked = self.prepared.linked
+        call = linked.links.call_of_activity[self.row]
+        return launch_scopes(linked, call, self.op, self.prepared.selection.step_mark)
+
+
+def candidate(
+    facts: KernelFacts, fault: Fault, mine: BoolArray, kept: FloatArray, launches: float = 1.0
+) -> Iterator[Candidate]:
+    """Yield a candidate where kernels take enough time and the remedy saves enough of it.
+
+    `kept` is the share of the time of each that the whole remedy leaves, `launches` that of all
+    launches, and so of the time of operators on the host.
+    """
+    time = np.where(mine, facts.ns, 0)
+    saved = time * (1 - np.clip(kept, 0, 1))
+    share = share_of_window(facts.case, int(time.sum()))
+    saves = share_of_window(facts.case, int(saved.sum()))
+    if share < limit("kernel-faults", "least_share") or saves < limit("priority", "low"):
+        return
+    largest, where = largest_of(facts, saved)
+    half = limit("kernel-faults", "least_part")
+    changes = _left_of_names(facts, saved)
+    host = (f"eager_overhead*{launches:.3f}",) if launches < 1 else ()
+    yield Candidate(
+        rule=fault.rule,
+        title=fault.title,
+        sentence=f"{fault.said} take {percent(share)} of the time; largest part: {largest}.",
+        share=share,
+        owner=fault.owner,
+        remedy=_remedy(facts, fault),
+        evidence=("kernels", "categories"),
+        rows=rows_of(facts, time),
+        where=where,
+        edits=(*host, *_edits(changes, 1.0)),
+        on_path=fault.components | frozenset({"eager_overhead"} if host else ()),
+        on_path_names=frozenset() if host else frozenset(map(kernel_name, changes)),
+        partly=_edits(changes, half),
+        doubts=("the remedy may save only half of it", *fault.doubts),
+    )
+
+
+def _remedy(facts: KernelFacts, fault: Fault) -> str:
+    if not facts.is_torch:
+        return fault.otherwise
+    return fault.on_amd if fault.on_amd and facts.is_amd else fault.remedy
+
+
+def _left_of_names(facts: KernelFacts, saved: FloatArray) -> dict[str, float]:
+    """Return the share of time that is left of kernels by name, those that save most."""
+    labels = names(facts.prepared.trace.activities["name"])
+    saves, takes = (np.bincount(facts.name, one, len(labels)) for one in (saved, facts.ns))
+    first = np.argsort(-saves, kind="stable")[:_MOST_NAMES]
+    return {labels[code]: 1 - saves[code] / takes[code] for code in first if saves[code] > 0}
+
+
+def _edits(left: dict[str, float], part: float) -> tuple[str, ...]:
+    """Return what makes kernels shorter by a part of what can be saved, an edit per factor."""
+    alike: defaultdict[str, list[str]] = defaultdict(list)
+    for name, share in left.items():
+        alike[f"{1 - part * (1 - share):.3f}"].append(re.escape(name))
+    return tuple(f"kernel:^(?:{'|'.join(some)})$*{share}" for share, some in alike.items())
+
+
+def rows_of(facts: KernelFacts, time: FloatArray) -> tuple[Row, ...]:
+    """Return the kernels with most of some time."""
+    labels = names(facts.prepared.trace.activities["name"])
+    sums = np.bincount(facts.name, time, len(labels))
+    count = np.bincount(facts.name[time > 0], minlength=len(labels))
+    first = np.argsort(-sums, kind="stable")[:_MOST_ROWS]
+    return tuple(
+        Row(_cut(labels[one]), int(sums[one]), int(count[one])) for one in first if sums[one] > 0
+    )
+
+
+def _cut(name: str) -> str:
+    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"
+
+
+def largest_of(facts: KernelFacts, time: FloatArray) -> tuple[str, Where]:
+    """Return the kernel or op, its shapes and its module that take most time."""
+    ops, scopes = facts.prepared.trace.ops, facts.scopes
+    mine = np.flatnonzero(time > 0)
+    op = facts.op[mine]
+    owner = np.where(facts.product[mine] >= 0, facts.product[mine], op)
+    told = [taken(codes(ops[column]), owner) for column in ("name", "input_dims")]
+    label = np.where(owner >= 0, -1, facts.name[mine])
+    group, first = group_rows((*told, scopes.scope[mine], label))
+    at = int(first[np.argmax(np.bincount(group, time[mine]))])
+    row = int(owner[at])
+    name = short_name(names(facts.prepared.trace.activities["name"])[facts.name[mine[at]]])
+    if row >= 0:
+        name = f"{ops['name'][row].as_py()}{_shapes(ops['input_dims'][row].as_py())}"
+    scope = int(scopes.scope[mine[at]])
+    if scope < 0:
+        return name, Where()
+    text = scopes.texts[scope]
+    return f"{name} in {text}", Where(module=text if scopes.is_module[scope] else None)
+
+
+def _shapes(dims: str | None) -> str:
+    """Return the shapes of the first tensors of an op, as ` [8, 1024] x [1024, 9375]`."""
+    try:
+        told = json.loads(dims or "[]")
+    except ValueError:
+        return ""
+    flat = [one for one in told if one and all(isinstance(size, int) for size in one)]
+    texts = [str(one) for one in flat if len(one) > 1][:_MOST_SHAPES]
+    return f" of {' x '.join(texts)}" if texts else ""

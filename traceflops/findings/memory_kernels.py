@@ -1,0 +1,249 @@
+"""Rules on memory kernels: unfused attention, optimizers and runs, casts, copies of layout."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+
+from traceflops.findings.case import limit
+from traceflops.findings.finding import Candidate
+from traceflops.findings.kernel_facts import Fault, KernelFacts, candidate
+from traceflops.flops import Product, Result, Work
+from traceflops.table import (
+    ABSENT,
+    BoolArray,
+    FloatArray,
+    IntArray,
+    group_rows,
+    is_one_of,
+    joint_codes,
+    matching,
+    numbers,
+)
+
+_FUSABLE: Final = tuple(
+    f"memory/{sub}"
+    for sub in ("elementwise", "norm", "softmax", "reduction", "rng_dropout", "copy", "layout")
+)
+_REDUCING: Final = ("memory/norm", "memory/softmax", "memory/reduction")
+_NO_RUN: Final = re.compile(r"^(?:triton_|loop_|wrapped_|input_|SubTensorOp)")
+"""Kernels that a compiler has fused, or that are a library's own."""
+_FUSED_OPTIMIZER: Final = re.compile(
+    r"fused|AdamFunctor|LAMB|SGDFunctor|NovoGrad|triton_", re.IGNORECASE
+)
+_LISTS: Final = re.compile(r"multi_tensor_apply|foreach", re.IGNORECASE)
+_CAST: Final = re.compile(
+    r"(?:b?float\d+|half|float8\w{0,12}|bfloat16tofloat32|float16tofloat32)_copy_kernel"
+    r"|^triton_poi_fused__to_copy_\d+$"
+)
+_CONVERTS_LAYOUT: Final = re.compile(
+    r"nchw_?to_?nhwc|nhwc_?to_?nchw|batched_transpose_\d|TensorTransform", re.IGNORECASE
+)
+_COPYING_OPS: Final = ("aten::copy_", "aten::_to_copy", "aten::to", "aten::type_as")
+_SOFTMAX: Final = {
+    1: ("aten::_softmax", "aten::_safe_softmax"),
+    2: ("aten::_softmax_backward_data",),
+}
+"""Softmax and its gradient, by the number of products on either side."""
+_BMM: Final = ("aten::bmm", "aten::baddbmm", "aten::baddbmm_")
+_FLOATS: Final = ("float", "double", "c10::BFloat16", "c10::Half")
+
+ATTENTION: Final = Fault(
+    "unfused-attention",
+    "Attention is not fused",
+    "Attention with separate products and softmax",
+    "yours",
+    'Call F.scaled_dot_product_attention (attn_implementation="sdpa" in transformers). If that '
+    "is called already, it fell back to its math backend: use 16-bit types, and is_causal=True "
+    "instead of a mask.",
+    "Use a fused attention kernel.",
+    frozenset({"memory", "compute"}),
+)
+OPTIMIZER: Final = Fault(
+    "unfused-optimizer",
+    "The optimizer is not fused",
+    "Kernels of the optimizer, many per parameter,",
+    "framework",
+    "Create the optimizer with fused=True (Adam, AdamW, SGD, Adagrad), or compile its step.",
+    "Use an optimizer that updates all parameters in one kernel.",
+)
+LAYOUT: Final = Fault(
+    "convolution-layout",
+    "Convolutions convert their layout",
+    "Kernels that convert between NCHW and NHWC around convolutions",
+    "yours",
+    "Call model.to(memory_format=torch.channels_last) and the same on its inputs.",
+    "Keep tensors in the layout that the convolutions compute in.",
+    on_amd="Call model.to(memory_format=torch.channels_last) and the same on its inputs, and set "
+    "PYTORCH_MIOPEN_SUGGEST_NHWC=1.",
+)
+COPIES: Final = Fault(
+    "layout-copies",
+    "Tensors are copied to be contiguous",
+    "Copies by .contiguous(), .clone() or .reshape()",
+    "yours",
+    "Remove .contiguous() where the next operator takes strided tensors "
+    "(F.scaled_dot_product_attention, torch.matmul); use view instead of reshape and write "
+    "results in the layout that is needed.",
+    "Produce tensors in the layout that is needed next.",
+)
+CASTS: Final = Fault(
+    "casts",
+    "Data types are converted often",
+    "Copies that only convert the data type",
+    "yours",
+    "Keep weights and activations in one type: load the model in torch.bfloat16, or leave .float() "
+    "and .to() to torch.autocast; torch.compile fuses the rest into other kernels.",
+    "Keep tensors in one type, or fuse the conversion into the kernel before or after.",
+)
+FUSABLE: Final = Fault(
+    "fusable-kernels",
+    "Many memory kernels could be fused",
+    "Runs of memory kernels with no product between them",
+    "framework",
+    "Compile the named module with torch.compile, which makes one kernel of each run, or use fused "
+    "operators such as F.rms_norm, F.layer_norm and fused rotary embeddings.",
+    "Fuse each run into one kernel.",
+)
+
+
+def memory_rules(facts: KernelFacts) -> Iterator[Candidate]:
+    """Yield what is wrong with the memory kernels of the chosen windows, each in one rule."""
+    rest = facts.is_sub(*_FUSABLE, "memory/optimizer")
+    if not rest.any():
+        return
+    attention, kept = _attention(facts)
+    yield from candidate(facts, ATTENTION, attention, kept)
+    rest &= ~attention
+    for fault, mine in (
+        (OPTIMIZER, facts.in_phase("optimizer") & ~facts.named(_FUSED_OPTIMIZER.search)),
+        (LAYOUT, facts.named(_CONVERTS_LAYOUT.search)),
+    ):
+        mine &= rest
+        rest &= ~mine
+        yield from candidate(facts, fault, mine, _kept(facts, fault))
+    rest &= facts.is_sub(*_FUSABLE) & ~facts.in_phase("optimizer")
+    casts = rest & facts.is_sub("memory/copy", "memory/elementwise") & _casts(facts)
+    run, kept = _runs(facts, rest, casts)
+    launches = 1 - np.count_nonzero(run[1:] & run[:-1]) / len(run)
+    yield from candidate(facts, FUSABLE, run, kept, launches)
+    yield from candidate(facts, CASTS, casts & ~run, _kept(facts, CASTS))
+    copies = rest & facts.is_sub("memory/copy") & ~run & ~casts & _makes_dense(facts)
+    yield from candidate(facts, COPIES, copies, _kept(facts, COPIES))
+
+
+def _kept(facts: KernelFacts, fault: Fault) -> FloatArray:
+    """Return the share of time that the remedy leaves of each kernel."""
+    kept = np.zeros(len(facts.row))
+    if fault is OPTIMIZER:
+        lists = facts.named(_LISTS.search)
+        of_lists, of_loop = (limit(fault.rule, name) for name in ("kept_lists", "kept_loop"))
+        return np.where(lists, of_lists, of_loop)
+    return kept
+
+
+def _attention(facts: KernelFacts) -> tuple[BoolArray, FloatArray]:
+    """Return the kernels of batched products with a softmax between, and what is left of each.
+
+    A fused kernel takes as long as the FLOPs of the products need at a part of the peak, and
+    nothing for what is between them.
+    """
+    inside = np.zeros(facts.prepared.trace.ops.num_rows, dtype=np.bool_)
+    for rows in _unfused(facts):
+        inside[rows] = True
+    flops_ns = facts.flops / np.where(facts.own_rate > 0, facts.own_rate, np.nan)
+    left = np.nan_to_num(flops_ns / limit("unfused-attention", "good") / facts.product_ns, nan=1.0)
+    return facts.by_op(inside), np.where(facts.product >= 0, left, 0.0)
+
+
+def _unfused(facts: KernelFacts) -> Iterator[IntArray]:
+    """Yield the ops from a batched product to the next one after a softmax of its result.
+
+    In the backward pass there are two products on either side of the softmax.
+    """
+    ops, work = facts.prepared.trace.ops, facts.case.measured.executed.attribution.work
+    order, most = facts.prepared.linked.op_tree.order, limit("unfused-attention", "most_ops")
+    product = is_one_of(ops["name"], *_BMM)
+    softmax = {way: is_one_of(ops["name"], *names) for way, names in _SOFTMAX.items()}
+    marks = np.flatnonzero(np.logical_or.reduce([product, *softmax.values()])[order])
+    thread = joint_codes(numbers(ops["process"]), numbers(ops["thread"], ABSENT))
+    for way, each in softmax.items():
+        at = np.flatnonzero(each[order[marks]])
+        at = at[(at >= way) & (at < len(marks) - way)]
+        around = order[marks[at[:, None] + [*range(-way, 0), *range(1, way + 1)]]]
+        fits = product[around].all(axis=1) & (thread[around] == thread[around[:, :1]]).all(axis=1)
+        for place in at[fits & (marks[at + way] - marks[at - way] < most)].tolist():
+            rows = order[marks[place - way] : marks[place + way] + 1]
+            scores = _matrix(ops["input_dims"][int(order[marks[place]])].as_py())
+            if not scores or any(_gives(work.works[work.place[row]], scores) for row in rows):
+                yield rows
+
+
+def _matrix(dims: str | None) -> list[int]:
+    """Return the last two sizes of the first input of an op, none where they are not recorded."""
+    try:
+        told = json.loads(dims or "[]")
+    except ValueError:
+        return []
+    return told[0][-2:] if told and isinstance(told[0], list) else []
+
+
+def _gives(work: Result, scores: list[int]) -> bool:
+    one = work.signature if isinstance(work, Work) else None
+    return isinstance(one, Product) and [one.m, one.n] == scores
+
+
+def _runs(facts: KernelFacts, fusable: BoolArray, casts: BoolArray) -> tuple[BoolArray, FloatArray]:
+    """Return the kernels in runs of enough fusable ones, and what is left of each.
+
+    So many of a run become one that takes a part of the longest: results in between stay on chip.
+    What reduces needs its own time, and the rest goes along. One kernel over and over, or little
+    but casts, are independent tensors and no run.
+    """
+    eligible = fusable & ~facts.named(_NO_RUN.search) & (facts.product < 0) & ~_accumulates(facts)
+    opens = np.ones(len(eligible), dtype=np.bool_)
+    opens[1:] = ~eligible[1:] | ~eligible[:-1] | (facts.queue[1:] != facts.queue[:-1])
+    run, first = np.cumsum(opens) - 1, np.flatnonzero(opens)
+    length = np.bincount(run)
+    _, each = group_rows((run, facts.name))
+    enough = length >= limit("fusable-kernels", "least_run")
+    enough &= np.bincount(run[each]) >= limit("fusable-kernels", "least_names")
+    enough &= 2 * np.bincount(run, casts) <= length
+    reduces = facts.is_sub(*_REDUCING)
+    of_reducing = np.bincount(run, np.where(reduces, facts.ns, 0))
+    of_others = np.bincount(run, facts.ns) - of_reducing
+    fused = np.ceil(length / limit("fusable-kernels", "most_fused"))
+    longest = np.maximum.reduceat(facts.ns, first)
+    needed = limit("fusable-kernels", "kept_of_longest") * longest * fused
+    left = np.maximum(needed - of_reducing, 0) / np.maximum(of_others, 1)
+    return eligible & enough[run] & ~reduces, left[run]
+
+
+def _accumulates(facts: KernelFacts) -> BoolArray:
+    ops = facts.prepared.trace.ops
+    return facts.within(matching(ops["name"], lambda name: name.endswith("::AccumulateGrad")))
+
+
+def _casts(facts: KernelFacts) -> BoolArray:
+    """Return the kernels that only convert the type, by the types of their op or by their name."""
+    ops = facts.prepared.trace.ops
+    copies = is_one_of(ops["name"], *_COPYING_OPS) & matching(ops["input_types"], _converts)
+    return facts.by_op(copies) | facts.named(_CAST.search)
+
+
+def _converts(types: str) -> bool:
+    try:
+        told = json.loads(types)[:2]
+    except ValueError:
+        return False
+    return len(told) == 2 and told[0] != told[1] and all(one in _FLOATS for one in told)
+
+
+def _makes_dense(facts: KernelFacts) -> BoolArray:
+    """Return the kernels of `.contiguous()`, `.clone()` and `.reshape()`."""
+    ops = facts.prepared.trace.ops
+    return facts.within(is_one_of(ops["name"], "aten::contiguous", "aten::clone"))
