@@ -26,6 +26,7 @@ from traceflops.findings.idle_causes import idle_causes
 from traceflops.findings.late_rank import late_rank
 from traceflops.findings.slow_link import slow_link
 from traceflops.findings.trace_health import trace_health
+from traceflops.findings.unevenness import uneven_steps
 from traceflops.replay import parse_edit
 from traceflops.table import is_one_of
 from traceflops.units import percent
@@ -42,6 +43,7 @@ RULES: Final[tuple[Rule, ...]] = (
     slow_link,
     memory_bandwidth,
     matrix_rate,
+    uneven_steps,
 )
 _TITLES: Final = {
     "loss-communication": "Exposed communication",
@@ -50,7 +52,7 @@ _TITLES: Final = {
     "loss-inefficiency": "Compute below peak",
     "loss-recompute": "Recomputation",
     "loss-overcompute": "Work on masks and padding",
-    "uneven-steps": "Uneven steps",
+    "uneven-steps": "Some steps are slow",
 }
 _LEVELS: Final[tuple[Level, ...]] = ("high", "medium", "low")
 
