@@ -31,6 +31,7 @@ from traceflops.units import (
     PART_NAMES,
     capitalized,
     duration,
+    function_name,
     kernel_name,
     listed,
     percent,
