@@ -65,20 +65,20 @@ class _Kind:
 
 _KINDS: Final = (
     _Kind(
-        "checkpoint|serialization|save",
+        r"serialization\.py|\bsave(_(checkpoint|model|state)\w*)?$|^checkpoint\b",
         "Checkpoints hold up some steps",
         "yours",
         "Save with torch.distributed.checkpoint.async_save(), or more rarely.",
     ),
     _Kind(
-        r"\b(gc|collect)\b",
+        r"\b(gc|GC|collect)\b",
         "Garbage collection holds up some steps",
         "yours",
         "Call gc.freeze() after start-up and gc.disable(), then gc.collect() every N steps, on all "
         "ranks at once.",
     ),
     _Kind(
-        "eval|valid",
+        r"\b(eval|evaluat(e|ion)|validat(e|ion))$",
         "Evaluation runs inside some steps",
         "yours",
         "Record evaluation apart from training.",
@@ -95,7 +95,10 @@ _WARM_UP: Final = _Kind("", "Warm-up steps are chosen", "yours", "")
 
 @dataclass(frozen=True, slots=True)
 class _More:
-    """What slow steps have more of: its name, by how much per step, and what to do about it."""
+    """What slow steps have more of: its name, by how much per step, and what to do about it.
+
+    The remedy of a function or range is that of its _Kind.
+    """
 
     name: str
     more_ns: int
@@ -160,8 +163,8 @@ def uneven_steps(case: Case) -> Iterator[Candidate]:
 def _kind(spread: StepSpread, slow: Sequence[StepTime], more: _More | None) -> _Kind:
     if slow and tuple(slow) == spread.used[: len(slow)]:
         return _WARM_UP
-    name = more.name if more else ""
-    return next((one for one in _KINDS if name and re.search(one.named, name, re.I)), _ANY)
+    name = more.name if more is not None and not more.remedy else ""
+    return next((one for one in _KINDS if name and re.search(one.named, name)), _ANY)
 
 
 def _which(spread: StepSpread, slow: Sequence[StepTime], more: _More | None) -> str:
