@@ -46,7 +46,9 @@ if TYPE_CHECKING:
         HostBound,
         Launches,
         LaunchSums,
+        Leads,
         launching,
+        leads,
         outstanding_launches,
     )
     from traceflops.attribution.launching_ops import launchers

@@ -16,7 +16,7 @@ from traceflops.attribution import CLASSES, IdleClass, is_of_library
 from traceflops.findings.case import is_amd, limit, share_of_window
 from traceflops.findings.finding import Candidate, Owner, Row, Where
 from traceflops.findings.launch_bound import GRAPHS, UNLIKE, fits_graphs, pace_words
-from traceflops.remedies import PYTORCH, family
+from traceflops.remedies import PYTORCH, family, remedy
 from traceflops.units import capitalized, function_name, percent
 
 if TYPE_CHECKING:
@@ -150,8 +150,6 @@ _CAUSES: Final = {
     "host_unrecorded": _Cause(
         "Unrecorded host work holds up the GPU",
         "yours",
-        "Record with with_stack=True, or put record_function() around the code between the named "
-        "operators.",
         on_path=frozenset({"host_unrecorded"}),
     ),
     "launch_latency": _Cause(
@@ -234,6 +232,8 @@ def _filled(edit: str, one: IdleClass) -> str:
 
 def _remedy(case: Case, name: str, one: IdleClass) -> str:
     cause, usual = _CAUSES[name], f"{capitalized(one.remedy)}."
+    if name == "host_unrecorded":
+        return f"Record with {remedy(case.source.format, 'host work')}."
     is_torch = family(case.source.format) == PYTORCH
     if not cause.what and not (cause.remedy and is_torch and not one.culprits[0].tag):
         return usual
