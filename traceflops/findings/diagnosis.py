@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from traceflops.errors import UsageError
 from traceflops.findings.case import limit, share_of_window, thresholds
+from traceflops.findings.clocks import slower_kernels
 from traceflops.findings.device_work import exposed_communication, matrix_rate, memory_bandwidth
 from traceflops.findings.finding import (
     Candidate,
@@ -44,6 +45,7 @@ RULES: Final[tuple[Rule, ...]] = (
     memory_bandwidth,
     matrix_rate,
     uneven_steps,
+    slower_kernels,
 )
 _TITLES: Final = {
     "loss-communication": "Exposed communication",
