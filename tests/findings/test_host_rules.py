@@ -110,3 +110,16 @@ def test_no_graph_for_steps_that_differ_or_have_one(graphs: int, counts: tuple[i
     found = of_rule(short_kernels(graphs, *counts), "eager-overhead")
     assert all("none by a graph" not in one.sentence for one in found)
     assert all("CUDA graph" not in one.remedy for one in found)
+
+
+def test_allocation_inside_steps_is_told_with_how_often_it_happens() -> None:
+    calls = [
+        {"name": name, "start_ns": 50_000 + at, "dur_ns": 400_000}
+        for name, at in (("cudaMalloc", 0), ("cudaMalloc", 500_000), ("cudaFree", 1_000_000))
+    ]
+    (found,) = of_rule(run(0, 2_000_000, 0, 0, calls=calls), "memory-alloc")
+    assert found.sentence.endswith("Called in 4 steps: cudaMalloc 2 times, cudaFree 1 time.")
+    assert "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True" in found.remedy
+    on_amd = [{**one, "name": one["name"].replace("cuda", "hip")} for one in calls]
+    (found,) = of_rule(run(0, 2_000_000, 0, 0, calls=on_amd), "memory-alloc")
+    assert "PYTORCH_HIP_ALLOC_CONF=garbage_collection_threshold" in found.remedy

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from traceflops.errors import UsageError
 from traceflops.findings.case import limit, share_of_window, thresholds
 from traceflops.findings.clocks import slower_kernels
+from traceflops.findings.device_memory import host_copies, memory_headroom
 from traceflops.findings.device_work import exposed_communication, matrix_rate, memory_bandwidth
 from traceflops.findings.finding import (
     Candidate,
@@ -46,6 +47,8 @@ RULES: Final[tuple[Rule, ...]] = (
     matrix_rate,
     uneven_steps,
     slower_kernels,
+    host_copies,
+    memory_headroom,
 )
 _TITLES: Final = {
     "loss-communication": "Exposed communication",

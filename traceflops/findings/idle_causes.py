@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from traceflops.attribution import CLASSES, IdleClass, is_of_library
+from traceflops.attribution import CLASSES, IdleClass, is_of_library, memory_operations
 from traceflops.findings.case import is_amd, limit, share_of_window
 from traceflops.findings.finding import Candidate, Owner, Row, Where
 from traceflops.findings.launch_bound import GRAPHS, UNLIKE, fits_graphs, pace_words
 from traceflops.remedies import PYTORCH, family, remedy
-from traceflops.units import capitalized, function_name, percent
+from traceflops.units import capitalized, function_name, listed, percent, several
 
 if TYPE_CHECKING:
     from traceflops.attribution import Culprit
@@ -198,7 +198,7 @@ def _candidate(case: Case, name: str, one: IdleClass, share: float) -> Candidate
         sentence=(
             f"The GPU is idle for {percent(share)} of the time during "
             f"{cause.what or CLASSES[one.kind]}{part if label else ''}."
-            f"{pace_words(case) if name in _LAUNCHING else ''}"
+            f"{_more_words(case, name)}"
         ),
         share=share,
         owner="library" if is_library else cause.owner,
@@ -218,6 +218,18 @@ def _candidate(case: Case, name: str, one: IdleClass, share: float) -> Candidate
             *("the remedy may save only half of it",) * bool(cause.partly),
         ),
     )
+
+
+def _more_words(case: Case, name: str) -> str:
+    """Return how far a host is ahead that launches too slowly, or how often it allocates."""
+    if name in _LAUNCHING:
+        return pace_words(case)
+    if name != "memory_alloc" or case.prepared is None:
+        return ""
+    calls = [one for one in memory_operations(case.prepared) if one.kind == "call"]
+    said = listed([f"{one.name} {several(one.count, 'time')}" for one in calls])
+    where = several(len(case.steps.used), "step") if case.steps.used else "the whole recording"
+    return f" Called in {where}: {said}." if calls else ""
 
 
 def _is_once(case: Case, cause: _Cause, largest: Culprit) -> bool:
