@@ -82,7 +82,10 @@ def test_loading_code_inside_a_step_gains_its_time() -> None:
 
 def short_kernels(graphs: int, *counts: int) -> tf.Analysis:
     """Return steps of so many kernels of 2 us, each 18 us after the other; calls launch several."""
-    activities, calls, ops, marks, at = [], [], [], [], 1_000_000
+    activities: list[dict[str, Any]] = []
+    calls: list[dict[str, Any]] = []
+    ops: list[dict[str, Any]] = []
+    marks, at = [], 1_000_000
     for number, count in enumerate((*counts, counts[-1])):
         marks.append((f"ProfilerStep#{number}", at - 9_000, count * 20_000))
         for place in range(count):
@@ -94,8 +97,9 @@ def short_kernels(graphs: int, *counts: int) -> tf.Analysis:
                 {"name": "add", "start_ns": at, "dur_ns": 2_000, "correlation": of_call}
             )
             at += 20_000
-    rows = {"activities": activities, "calls": calls, "ops": ops}
-    return tf.analyze(trace_of(**rows, marks=step_marks(*marks)))
+    return tf.analyze(
+        trace_of(activities=activities, calls=calls, ops=ops, marks=step_marks(*marks))
+    )
 
 
 def test_short_kernels_launched_one_by_one_call_for_a_graph() -> None:
@@ -113,7 +117,7 @@ def test_no_graph_for_steps_that_differ_or_have_one(graphs: int, counts: tuple[i
 
 
 def test_allocation_inside_steps_is_told_with_how_often_it_happens() -> None:
-    calls = [
+    calls: list[dict[str, Any]] = [
         {"name": name, "start_ns": 50_000 + at, "dur_ns": 400_000}
         for name, at in (("cudaMalloc", 0), ("cudaMalloc", 500_000), ("cudaFree", 1_000_000))
     ]
