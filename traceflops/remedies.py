@@ -121,6 +121,30 @@ _TABLE: Final[Mapping[str, Mapping[str, Remedy]]] = {
     "stacks": {
         PYTORCH: Remedy("with_stack=True (large traces)"),
     },
+    "host work": {
+        PYTORCH: Remedy(
+            "with_stack=True, or record_function() around the code between the named operators"
+        ),
+        ROCPROF: Remedy("rocprofv3 --sys-trace, and roctx ranges around the code"),
+        NSIGHT: Remedy("nsys profile --trace=cuda,nvtx,osrt, and NVTX ranges around the code"),
+    },
+    "first work": {
+        PYTORCH: Remedy(
+            "call torch.cuda.synchronize() before recording begins, and use "
+            "torch.profiler.schedule(wait=1, warmup=1, active=3)"
+        ),
+        ROCPROF: Remedy(
+            "call hipDeviceSynchronize() before roctxProfilerResume(), and use rocprofv3 "
+            "--selected-regions"
+        ),
+        NSIGHT: Remedy(
+            "call cudaDeviceSynchronize() before cudaProfilerStart(), and use nsys profile "
+            "--capture-range=cudaProfilerApi"
+        ),
+    },
+    "kernels of graphs": {
+        NSIGHT: Remedy("nsys profile --trace=cuda,nvtx --cuda-graph-trace=node"),
+    },
     "annotations": {
         PYTORCH: Remedy("torch.profiler.record_function"),
         ROCPROF: Remedy("roctxRangePush and --marker-trace", ("--marker-trace",)),

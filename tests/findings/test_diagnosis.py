@@ -35,8 +35,8 @@ CASES: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any], str]] = {
     "no overlap": (FAR_LINK, {"overlap": True}, "exposed-communication"),
     "slow products": ({"layers": 3, "gemm_percent": 15}, {"gemm_percent": 60}, "matrix-rate"),
 }
-OF_PLANT = {"unrecorded": "host-code"}
-"""Plants that Python stacks tell more of than the class that is planted."""
+OF_PLANT = {"unrecorded": "host-code", "load_module": "code-loading"}
+"""Plants that names tell more of than the class that is planted."""
 ROUNDING = 0.015
 """Share of a step by which a repair may differ: the call that wasted time is still made."""
 

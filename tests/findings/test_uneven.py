@@ -1,23 +1,39 @@
 """Uneven steps: when they are a finding, its share, what it says and where it leads."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 
 import traceflops as tf
 from tests.build import launched, step_marks, trace_of
+from traceflops.findings.finding import Finding
 from traceflops.reports.page.evidence import findings_shown
 from traceflops.reports.view import step_times
+from traceflops.windows import Selection
 
 GEMM = "sm90_gemm_bf16"
 
 
-def run(*steps: tuple[int, int]) -> tf.Analysis:
-    """Return a run whose steps have so much compute and then idle time; one more is not used."""
+def run(
+    *steps: tuple[int, int],
+    more: Sequence[dict[str, Any]] = (),
+    selection: Selection | None = None,
+) -> tf.Analysis:
+    """Return a run whose steps have so much compute and then idle time; one more is not used.
+
+    `more` are other marks. The first work begins at 1,000 ns.
+    """
     works, marks, at = [], [], 1_000
     for number, (busy, idle) in enumerate((*steps, (5, 0))):
         works.append((GEMM, at - 5, at, busy))
         marks.append((f"ProfilerStep#{number}", at - 9, 8))
         at += busy + idle
-    return tf.analyze(trace_of(**launched(*works), marks=step_marks(*marks)))
+    return tf.analyze(trace_of(**launched(*works), marks=[*step_marks(*marks), *more]), selection)
+
+
+def diagnosed(analysis: tf.Analysis) -> list[Finding]:
+    return [one for one in analysis.diagnosis if one.rule == "uneven-steps"]
 
 
 def uneven(analysis: tf.Analysis) -> list[tf.findings.finding.Finding]:
@@ -94,3 +110,64 @@ def test_two_steps_are_not_compared() -> None:
 
 def test_steps_that_are_alike_are_no_finding() -> None:
     assert uneven(run((1_000, 0), (1_010, 0), (990, 0), (1_000, 0))) == []
+
+
+CHECKPOINT = (900, 100), (900, 100), (900, 700), (900, 100), (900, 100)
+
+
+def saving(name: str, *times: tuple[int, int]) -> list[dict[str, Any]]:
+    marks = [{"kind": "python", "name": name, "start_ns": at, "dur_ns": ns} for at, ns in times]
+    loop = {"kind": "python", "name": "train.py(3): main", "start_ns": 900, "dur_ns": 5_800}
+    return [loop, *marks]
+
+
+def test_a_function_that_only_slow_steps_call_is_named() -> None:
+    """Step 2 works from 3,000 to 3,900 and idles until 4,600, saving for 600 ns of that."""
+    marks = saving("torch/serialization.py(944): save", (3_950, 600))
+    (found,) = diagnosed(run(*CHECKPOINT, more=marks))
+    assert (found.title, found.owner) == ("Checkpoints hold up some steps", "yours")
+    assert found.sentence.endswith(
+        "1 of 5 steps takes over 1.25 times the median (2): save (serialization.py:944) runs in no "
+        "other step."
+    )
+    assert "async_save" in found.remedy
+    assert "--steps 0:1 leaves them out." in found.remedy
+    assert [(row.time_ns, row.count) for row in found.rows] == [(600, 1)]
+    assert (found.where.start_ns, found.where.end_ns) == (3_000, 4_600)
+    assert found.gain is None
+
+
+def test_a_function_that_all_steps_call_is_not_named() -> None:
+    marks = saving("log.py(9): log", *((at, 90) for at in (1_905, 2_905, 3_905, 5_505, 6_505)))
+    (found,) = diagnosed(run(*CHECKPOINT, more=marks))
+    assert found.title == "Some steps are slow"
+    assert "log" not in found.sentence
+
+
+def test_the_kernel_that_slow_steps_have_more_of_is_named() -> None:
+    (found,) = diagnosed(run((900, 100), (900, 100), (1_400, 200), (900, 100), (900, 100)))
+    assert found.sentence.endswith(f"{GEMM} takes 500 ns longer there.")
+    assert [(row.name, row.time_ns) for row in found.rows] == [(GEMM, 500)]
+
+
+def test_chosen_warm_up_steps_are_named_with_those_that_are_steady() -> None:
+    chosen = Selection(steps=(0, 4))
+    (found,) = diagnosed(run((900, 900), *((900, 100),) * 4, selection=chosen))
+    assert found.title == "Warm-up steps are chosen"
+    assert found.remedy == "--steps 1:4 leaves them out."
+
+
+@pytest.mark.parametrize(
+    ("name", "title"),
+    [
+        ("checkpoint 12", "Checkpoints hold up some steps"),
+        ("<built-in function collect>", "Garbage collection holds up some steps"),
+        ("train.py(44): evaluate", "Evaluation runs inside some steps"),
+        ("autograd::engine::evaluate_function: AddmmBackward0", "Some steps are slow"),
+        ("FSDP::pre_forward (blocks.9._checkpoint_wrapped_module)", "Some steps are slow"),
+    ],
+)
+def test_what_only_slow_steps_do_is_told_by_its_name(name: str, title: str) -> None:
+    (found,) = diagnosed(run(*CHECKPOINT, more=saving(name, (3_950, 600))))
+    assert found.title == title
+    assert "runs in no other step" in found.sentence

@@ -6,7 +6,6 @@ or two sentences, and how many records it is about. Shown first are those of the
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
@@ -14,18 +13,10 @@ import numpy as np
 
 from traceflops.categories import Categorised
 from traceflops.mfu import Measurement
+from traceflops.recording import profiler_time
 from traceflops.remedies import remedy
-from traceflops.table import (
-    IntArray,
-    Note,
-    Trace,
-    counted_note,
-    distinct,
-    groups,
-    matching,
-    numbers,
-)
-from traceflops.timeline import DeviceAccount, Intervals, LinkedTrace
+from traceflops.table import Note, Trace, counted_note, numbers
+from traceflops.timeline import DeviceAccount, LinkedTrace
 from traceflops.units import several, some_of, time_amount
 from traceflops.windows import DeviceReport, Prepared, outside_note, records_notes
 
@@ -34,8 +25,6 @@ OF_DEVICES = ("unlinked", "overlap-on-stream", "earlier-work-missing", "no-calls
 _FEW_OVERLAPS = 0.01
 _CALLS_SAID = ("calls-missing", "calls-of-unknown-process", "process-unknown")
 """Notes of readers that say which calls are not known, or whose."""
-_OF_PROFILER: Final = "profiler: "
-"""How the name of an overhead begins that a program without a profiler would not have."""
 
 
 def notes_of(
@@ -148,18 +137,10 @@ def _clock_note(count: int, launched: int, longest_ns: int) -> Note:
 
 def _profiler_notes(trace: Trace, accounts: Mapping[int, DeviceAccount]) -> tuple[Note, ...]:
     """Return what to say of the time in which the profiler held up the program."""
-    rows = np.flatnonzero(matching(trace.marks["name"], lambda name: name.startswith(_OF_PROFILER)))
-    if not len(rows):
+    found = profiler_time(trace, accounts)
+    if not found.times:
         return ()
-    by_process = _by_process(trace, rows)
-    spent = sum(one.length_ns for one in by_process.values())
-    idle = _idle_by_process(trace, accounts)
-    within = sum(
-        working.intersect(idle[process]).length_ns
-        for process, working in by_process.items()
-        if process in idle
-    )
-    return (_profiler_note(len(rows), spent, within, len(accounts)),)
+    return (_profiler_note(found.times, found.spent_ns, found.idle_ns, len(accounts)),)
 
 
 def _profiler_note(times: int, spent_ns: int, idle_ns: int, devices: int) -> Note:
@@ -203,21 +184,3 @@ def _added_note(same: Sequence[Note], parts: int) -> Note | None:
         return make(*(way(list(column)) for way, column in zip(ways, columns, strict=True)))
     is_same = len(same) == parts and first.count is None and len(set(same)) == 1
     return first if is_same or parts == 1 else None
-
-
-def _by_process(trace: Trace, rows: IntArray) -> dict[int, Intervals]:
-    start = numbers(trace.marks["start_ns"])[rows]
-    end = start + numbers(trace.marks["dur_ns"])[rows]
-    by_process = groups(numbers(trace.marks["process"])[rows])
-    return {process: Intervals.of(start[at], end[at]) for process, at in by_process}
-
-
-def _idle_by_process(trace: Trace, accounts: Mapping[int, DeviceAccount]) -> dict[int, Intervals]:
-    """Return when at least one device of each process was idle."""
-    gaps: defaultdict[int, list[Intervals]] = defaultdict(list)
-    process = numbers(trace.activities["process"])
-    for account in accounts.values():
-        idle = Intervals.of(account.idle.gap_start_ns, account.idle.gap_end_ns)
-        for one in distinct(process[account.rows.row]).tolist():
-            gaps[one].append(idle)
-    return {one: mine[0].union(*mine[1:]) for one, mine in gaps.items()}

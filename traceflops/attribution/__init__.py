@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from traceflops.attribution.device_work import DeviceWork, WorkSum, attributed_work
     from traceflops.attribution.device_work_tables import HOST_OP, Owner, check_owner, work_owners
     from traceflops.attribution.graph_replays import created_nodes, has_replays, replays
-    from traceflops.attribution.host_events import is_of_library, standard_prefix
+    from traceflops.attribution.host_events import is_of_library, numberless, standard_prefix
     from traceflops.attribution.host_names import FACTS, SYSTEM_CALLS, is_telling, told
     from traceflops.attribution.idle_classes import CLASSES, REMEDIES, TAGS, waiting_calls
     from traceflops.attribution.idle_slices import GapLengths, GapParts, gap_parts, places_in_groups
@@ -47,8 +47,10 @@ if TYPE_CHECKING:
         HostBound,
         Launches,
         LaunchSums,
+        Leads,
         host_bound,
         launching,
+        leads,
         outstanding_launches,
     )
     from traceflops.attribution.launching_ops import launchers

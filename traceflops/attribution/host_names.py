@@ -30,7 +30,8 @@ FACTS: Final[dict[str, str]] = {
     ),
     "optimizer": r"^Optimizer\.(step|zero_grad)#|\bzero_grad\b|\btorch/optim/.*: (step|zero_grad)$",
     "compiled": (
-        r"^TorchDynamo Cache Lookup|^Torch-Compiled Region|CompiledFunction|CompiledFxGraph"
+        r"^TorchDynamo Cache Lookup|\(dynamo_timed\)$|^Torch-Compiled Region|CompiledFunction"
+        r"|CompiledFxGraph"
         r"|^Pregraph bytecode|^AOTDispatcher|^triton_(?!\w*/)|(^|/(python|site-packages)/)triton/"
         r"|/(_dynamo|_inductor|_functorch/_aot_autograd)/|(^|/)c[a-z2-7]{51}\.py\("
         r"|^<string>\(\d+\): (dynamic_func|launcher)$"

@@ -8,15 +8,17 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Protocol
 
+from traceflops.table import names
+
 if TYPE_CHECKING:
-    from traceflops.attribution import HostBound, IdleCulprits
+    from traceflops.attribution import HostBound, IdleCulprits, Launches
     from traceflops.findings.finding import Finding
     from traceflops.mfu import Measurement
     from traceflops.ranks import RankReport
     from traceflops.replay import Replay
     from traceflops.table import Note, Source
     from traceflops.timeline import Account, Gap
-    from traceflops.windows import Prepared, State, StepChoice
+    from traceflops.windows import DeviceReport, Prepared, State, StepChoice
 
 
 class Case(Protocol):
@@ -45,6 +47,14 @@ class Case(Protocol):
     @property
     def host_bound(self) -> HostBound | None:
         """Return whether the host is fast enough."""
+
+    @property
+    def launches(self) -> Launches | None:
+        """Return what launching took."""
+
+    @property
+    def devices(self) -> tuple[DeviceReport, ...]:
+        """Return the devices with their windows."""
 
     @property
     def ranks(self) -> RankReport | None:
@@ -98,3 +108,9 @@ def share_of_window(case: Case, time_ns: int) -> float:
     """Return a time as a share of the chosen windows of all devices."""
     window_ns = case.total.components.window_ns
     return time_ns / window_ns if window_ns else 0.0
+
+
+def is_amd(case: Case) -> bool:
+    """Return whether the program calls HIP."""
+    calls = case.prepared.trace.calls["name"] if case.prepared is not None else None
+    return calls is not None and any(name.startswith("hip") for name in names(calls))

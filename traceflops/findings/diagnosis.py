@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 from traceflops.errors import UsageError
 from traceflops.findings.case import limit, share_of_window, thresholds
+from traceflops.findings.clocks import slower_kernels
+from traceflops.findings.device_memory import host_copies, memory_headroom
 from traceflops.findings.device_work import exposed_communication, matrix_rate, memory_bandwidth
 from traceflops.findings.finding import (
     Candidate,
@@ -27,6 +29,7 @@ from traceflops.findings.kernel_rules import kernel_rules
 from traceflops.findings.late_rank import late_rank
 from traceflops.findings.slow_link import slow_link
 from traceflops.findings.trace_health import trace_health
+from traceflops.findings.unevenness import uneven_steps
 from traceflops.replay import parse_edit
 from traceflops.table import is_one_of
 from traceflops.units import percent
@@ -44,6 +47,10 @@ RULES: Final[tuple[Rule, ...]] = (
     memory_bandwidth,
     matrix_rate,
     kernel_rules,
+    uneven_steps,
+    slower_kernels,
+    host_copies,
+    memory_headroom,
 )
 _TITLES: Final = {
     "loss-communication": "Exposed communication",
@@ -52,7 +59,7 @@ _TITLES: Final = {
     "loss-inefficiency": "Compute below peak",
     "loss-recompute": "Recomputation",
     "loss-overcompute": "Work on masks and padding",
-    "uneven-steps": "Uneven steps",
+    "uneven-steps": "Some steps are slow",
 }
 _LEVELS: Final[tuple[Level, ...]] = ("high", "medium", "low")
 

@@ -1,23 +1,26 @@
 """Rules of idle time: a finding per class of what the host did while the GPU was idle.
 
-The rule of each class is named like it: `data-input`, `sync-call`, `eager-overhead`.
+The rule of each class is named like it: `data-input`, `sync-call`, `eager-overhead`. Compilation
+and loading of code are rules of their own, whatever class they are found in.
 """
 
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from traceflops.attribution import CLASSES, is_of_library
-from traceflops.findings.case import limit, share_of_window
+from traceflops.attribution import CLASSES, IdleClass, is_of_library, memory_operations
+from traceflops.findings.case import is_amd, limit, share_of_window
 from traceflops.findings.finding import Candidate, Owner, Row, Where
-from traceflops.remedies import PYTORCH, family
-from traceflops.units import capitalized, function_name, percent
+from traceflops.findings.launch_bound import GRAPHS, UNLIKE, fits_graphs, pace_words
+from traceflops.remedies import PYTORCH, family, remedy
+from traceflops.units import capitalized, function_name, listed, percent, several
 
 if TYPE_CHECKING:
-    from traceflops.attribution import Culprit, IdleClass
+    from traceflops.attribution import Culprit
     from traceflops.findings.case import Case
 
 _FILE: Final = re.compile(r"(\S+)\((\d+)\): ")
@@ -26,13 +29,30 @@ _WAITS: Final = _ON_HOST | {"return_from_wait"}
 _OF_CALLS: Final = ("sync:^({calls})$=0", "host:^({calls})$=0")
 _LAUNCHES: Final = _ON_HOST | {"launch_latency"}
 _MOST_ROWS, _LONGEST_NAME = 3, 160
+_COMPILES: Final = (
+    r"\(dynamo_timed\)$|/_dynamo/(convert_frame|symbolic_convert|output_graph)\.py\("
+    r"|/_inductor/(compile_fx|graph|scheduler|async_compile)\.py\("
+    r"|(^|/)triton/(compiler|backends/\w+)/\w+\.py\(\d+\): (compile|make_\w+)$"
+    r"|(^|/)triton/runtime/autotuner\.py\(\d+\): (_bench|check_disk_cache)$"
+)
+_LOADS: Final = r"^(cu|hip)(Module|Library)(Load|Unload)"
+_OF_CODE: Final = {"recompilation": re.compile(_COMPILES), "code_loading": re.compile(_LOADS)}
+"""Rules by the names around idle time, of whatever class it is."""
+_ON_AMD: Final = {
+    "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True": (
+        "PYTORCH_HIP_ALLOC_CONF=garbage_collection_threshold:0.8"
+    ),
+    "CUDA graph": "HIP graph",
+}
+_LAUNCHING: Final = ("eager_overhead", "launch_latency")
 
 
 @dataclass(frozen=True, slots=True)
 class _Cause:
     """One class: its title and owner, the remedy for PyTorch, and what stands for that in a replay.
 
-    An empty remedy is that of the class for every framework. In edits, {name} is the largest name
+    An empty remedy is that of the class for every framework. `what` is what the host does, where no
+    class says it. In edits, {name} is the largest name
     and {calls} the innermost calls of all. `partly` are edits for a remedy that halves what it
     cannot take away.
     """
@@ -44,6 +64,7 @@ class _Cause:
     on_path: frozenset[str] = _ON_HOST
     frees: bool = False
     partly: tuple[str, ...] = ()
+    what: str = ""
 
 
 _CAUSES: Final = {
@@ -78,6 +99,21 @@ _CAUSES: Final = {
         "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
         ("memory_alloc=0",),
     ),
+    "recompilation": _Cause(
+        "Code is compiled inside the step",
+        "yours",
+        'Run with TORCH_LOGS="recompiles" to see why. Pass torch.compile(dynamic=True) or pad '
+        "inputs to a few sizes, and warm up with all of them.",
+        (f"host:{_COMPILES}=0",),
+        what="compilation",
+    ),
+    "code_loading": _Cause(
+        "GPU code is loaded inside the step",
+        "yours",
+        "Run all shapes once before the steps that count, or set CUDA_MODULE_LOADING=EAGER.",
+        (f"host:{_LOADS}=0",),
+        what="loading of GPU code",
+    ),
     "slow_driver_call": _Cause("Driver calls are slow", "library"),
     "compiled_runtime": _Cause(
         "Compiled code is slow to start",
@@ -103,8 +139,7 @@ _CAUSES: Final = {
     "eager_overhead": _Cause(
         "The host launches work too slowly",
         "framework",
-        'Use torch.compile(mode="reduce-overhead") or torch.cuda.CUDAGraph; a larger batch also '
-        "gives each launch more work.",
+        UNLIKE,
         ("eager_overhead=0",),
         _LAUNCHES,
         partly=("eager_overhead/2",),
@@ -115,8 +150,6 @@ _CAUSES: Final = {
     "host_unrecorded": _Cause(
         "Unrecorded host work holds up the GPU",
         "yours",
-        "Record with with_stack=True, or put record_function() around the code between the named "
-        "operators.",
         on_path=frozenset({"host_unrecorded"}),
     ),
     "launch_latency": _Cause(
@@ -136,28 +169,40 @@ _CAUSES: Final = {
 
 
 def idle_causes(case: Case) -> Iterator[Candidate]:
-    """Give a candidate per class of idle time that is large enough."""
-    for one in case.idle.by_class():
+    """Give a candidate per cause of idle time that is large enough."""
+    causes: defaultdict[str, list[Culprit]] = defaultdict(list)
+    for culprit in case.idle.culprits:
+        causes[_cause_of(culprit)].append(culprit)
+    for name, culprits in causes.items():
+        one = IdleClass(culprits[0].kind, tuple(culprits))
         share = share_of_window(case, one.idle_ns)
-        if one.kind in _CAUSES and share >= limit("idle-cause", "least_share"):
-            yield _candidate(case, one, share)
+        if name in _CAUSES and share >= limit("idle-cause", "least_share"):
+            yield _candidate(case, name, one, share)
 
 
-def _candidate(case: Case, one: IdleClass, share: float) -> Candidate:
-    cause, largest = _CAUSES[one.kind], one.culprits[0]
-    name = function_name(_short(largest.label))
-    part = f"; largest part: {name}, {percent(share_of_window(case, largest.idle_ns))}"
-    is_library = one.kind == "host_code" and is_of_library(largest.label)
+def _cause_of(culprit: Culprit) -> str:
+    """Return the class of a culprit, or what it does with code."""
+    told = (culprit.label, *culprit.evidence)
+    found = (name for name, code in _OF_CODE.items() if any(map(code.search, told)))
+    return next(found, culprit.kind)
+
+
+def _candidate(case: Case, name: str, one: IdleClass, share: float) -> Candidate:
+    cause, largest = _CAUSES[name], one.culprits[0]
+    label = function_name(_short(largest.label))
+    part = f"; largest part: {label}, {percent(share_of_window(case, largest.idle_ns))}"
+    is_library = name == "host_code" and is_of_library(largest.label)
     return Candidate(
-        rule=one.kind.replace("_", "-"),
+        rule=name.replace("_", "-"),
         title=cause.title,
         sentence=(
-            f"The GPU is idle for {percent(share)} of the time during {CLASSES[one.kind]}"
-            f"{part if name else ''}.{_pace(case, one.kind)}"
+            f"The GPU is idle for {percent(share)} of the time during "
+            f"{cause.what or CLASSES[one.kind]}{part if label else ''}."
+            f"{_more_words(case, name)}"
         ),
         share=share,
         owner="library" if is_library else cause.owner,
-        remedy=_remedy(case, one, cause),
+        remedy=_remedy(case, name, one),
         evidence=("idle",),
         rows=tuple(
             Row(_short(culprit.label), culprit.idle_ns, culprit.gaps)
@@ -169,10 +214,26 @@ def _candidate(case: Case, one: IdleClass, share: float) -> Candidate:
         frees=cause.frees,
         partly=cause.partly,
         doubts=(
-            *("it may happen only once",) * bool(largest.tag and largest.tag != "repeat"),
+            *("it may happen only once",) * _is_once(case, cause, largest),
             *("the remedy may save only half of it",) * bool(cause.partly),
         ),
     )
+
+
+def _more_words(case: Case, name: str) -> str:
+    """Return how far a host is ahead that launches too slowly, or how often it allocates."""
+    if name in _LAUNCHING:
+        return pace_words(case)
+    if name != "memory_alloc" or case.prepared is None:
+        return ""
+    calls = [one for one in memory_operations(case.prepared) if one.kind == "call"]
+    said = listed([f"{one.name} {several(one.count, 'time')}" for one in calls])
+    where = several(len(case.steps.used), "step") if case.steps.used else "the whole recording"
+    return f" Called in {where}: {said}." if calls else ""
+
+
+def _is_once(case: Case, cause: _Cause, largest: Culprit) -> bool:
+    return largest.tag not in ("", "repeat") or (cause.what != "" and len(case.steps.used) < 2)
 
 
 def _filled(edit: str, one: IdleClass) -> str:
@@ -181,17 +242,18 @@ def _filled(edit: str, one: IdleClass) -> str:
     return edit.replace("{name}", name).replace("{calls}", "|".join(calls))
 
 
-def _remedy(case: Case, one: IdleClass, cause: _Cause) -> str:
+def _remedy(case: Case, name: str, one: IdleClass) -> str:
+    cause, usual = _CAUSES[name], f"{capitalized(one.remedy)}."
+    if name == "host_unrecorded":
+        return f"Record with {remedy(case.source.format, 'host work')}."
     is_torch = family(case.source.format) == PYTORCH
-    usual = f"{capitalized(one.remedy)}."
-    return cause.remedy if cause.remedy and is_torch and not one.culprits[0].tag else usual
-
-
-def _pace(case: Case, kind: str) -> str:
-    pace = case.host_bound
-    if kind not in ("eager_overhead", "launch_latency") or pace is None or not pace.is_bound:
-        return ""
-    return f" {capitalized(percent(pace.starved_share))} of launches come when the GPU has no work."
+    if not cause.what and not (cause.remedy and is_torch and not one.culprits[0].tag):
+        return usual
+    text = GRAPHS if name in _LAUNCHING and fits_graphs(case) else ""
+    text = text or cause.remedy
+    for cuda, hip in _ON_AMD.items() if is_amd(case) else ():
+        text = text.replace(cuda, hip)
+    return text
 
 
 def _where(case: Case, culprit: Culprit) -> Where:

@@ -1,30 +1,122 @@
-"""Rule `uneven-steps`: what steps take beyond the median, if that is much."""
+"""Rule `uneven-steps`: what steps take beyond the median, which they are, what they have more of.
+
+What mending it would gain is not told: longer steps may have had more to do.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Final
 
-from traceflops.findings.finding import Finding, severity_of
-from traceflops.units import PART_NAMES, duration, percent
-from traceflops.windows import late_after
+import numpy as np
+
+from traceflops.attribution import CLASSES, REMEDIES, GapParts, culprits_of, gap_parts, numberless
+from traceflops.findings.finding import (
+    Candidate,
+    Finding,
+    Owner,
+    Row,
+    Where,
+    severity_of,
+    short_name,
+)
+from traceflops.remedies import PYTORCH, family
+from traceflops.table import codes, groups, is_one_of, names, numbers
+from traceflops.timeline import Intervals
+from traceflops.units import (
+    PART_NAMES,
+    capitalized,
+    duration,
+    function_name,
+    kernel_name,
+    listed,
+    percent,
+    some_of,
+)
+from traceflops.windows import STANDS_OUT, chosen_time, late_after, spread_of
 
 if TYPE_CHECKING:
-    from traceflops.windows import DeviceReport, StepSpread
+    from traceflops.findings.case import Case
+    from traceflops.windows import DeviceReport, Prepared, StepSpread, StepTime
 
 RULE: Final = "uneven-steps"
 _LEAST_STEPS: Final = 3
 """Of two steps the median is their mean, and one is always longer."""
+_HARDLY: Final = 0.1
+"""What takes so little of its time in usual steps is what slow ones have more of."""
+_IDLE: Final = "idle"
+_SPANS: Final = ("annotation", "python", "overhead")
+_OF_KERNELS: Final = "Look for larger inputs, or other work, in these steps."
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """What slow steps have more of, by its name: a title, whose it is, and what to do."""
+
+    named: str
+    title: str
+    owner: Owner
+    remedy: str
+
+
+_KINDS: Final = (
+    _Kind(
+        r"serialization\.py|\bsave(_(checkpoint|model|state)\w*)?$|^checkpoint\b",
+        "Checkpoints hold up some steps",
+        "yours",
+        "Save with torch.distributed.checkpoint.async_save(), or more rarely.",
+    ),
+    _Kind(
+        r"\b(gc|GC|collect)\b",
+        "Garbage collection holds up some steps",
+        "yours",
+        "Call gc.freeze() after start-up and gc.disable(), then gc.collect() every N steps, on all "
+        "ranks at once.",
+    ),
+    _Kind(
+        r"\b(eval|evaluat(e|ion)|validat(e|ion))$",
+        "Evaluation runs inside some steps",
+        "yours",
+        "Record evaluation apart from training.",
+    ),
+)
+_SPORADIC: Final = dict.fromkeys(
+    ("eager_overhead", "launch_latency"),
+    "If these steps launch no more than others, look for other load on the CPU.",
+)
+"""What to do about classes of idle time that some steps have more of, where it is not the usual."""
+_ANY: Final = _Kind("", "Some steps are slow", "yours", "")
+_WARM_UP: Final = _Kind("", "Warm-up steps are chosen", "yours", "")
+
+
+@dataclass(frozen=True, slots=True)
+class _More:
+    """What slow steps have more of: its name, by how much per step, and what to do about it.
+
+    The remedy of a function or range is that of its _Kind.
+    """
+
+    name: str
+    more_ns: int
+    usual_ns: int
+    remedy: str = ""
+
+    @property
+    def words(self) -> str:
+        """Return what it does there and not in others."""
+        if self.usual_ns:
+            return f"{short_name(self.name)} takes {duration(self.more_ns)} longer there"
+        return f"{short_name(self.name)} runs in no other step"
 
 
 def uneven_findings(
     spread: StepSpread | None, devices: Sequence[DeviceReport]
 ) -> Iterator[Finding]:
-    """Give a finding where the steps used take much more together than if each were the median.
-
-    What mending it would gain is not told: longer steps may have had more to do.
-    """
+    """Give a finding where the steps used take much more together than if each were the median."""
     if spread is None or len(spread.used) < _LEAST_STEPS:
         return
     whole_ns = sum(one.ns for one in spread.used)
@@ -45,6 +137,183 @@ def uneven_findings(
     )
 
 
+def uneven_steps(case: Case) -> Iterator[Candidate]:
+    """Give the same as a candidate: which steps are slow, and what they have more of."""
+    spread = spread_of(case.devices)
+    found = next(uneven_findings(spread, case.devices), None)
+    if spread is None or found is None:
+        return
+    slow = [one for one in spread.used if one.ns > STANDS_OUT * spread.median_ns]
+    more = _more(case.prepared, spread, slow) if slow else None
+    kind = _kind(spread, slow, more)
+    yield Candidate(
+        rule=RULE,
+        title=kind.title,
+        sentence=f"{found.sentence}{_which(spread, slow, more)}",
+        share=found.share,
+        owner=kind.owner,
+        remedy=_remedy(case, kind, spread, slow, more),
+        evidence=found.evidence,
+        rows=(Row(more.name, more.more_ns * len(slow), len(slow)),) if more else (),
+        where=_where(case.devices, spread.longest.step),
+        doubts=("a longer step may have more to do",),
+    )
+
+
+def _kind(spread: StepSpread, slow: Sequence[StepTime], more: _More | None) -> _Kind:
+    if slow and tuple(slow) == spread.used[: len(slow)]:
+        return _WARM_UP
+    name = more.name if more is not None and not more.remedy else ""
+    return next((one for one in _KINDS if name and re.search(one.named, name)), _ANY)
+
+
+def _which(spread: StepSpread, slow: Sequence[StepTime], more: _More | None) -> str:
+    """Return which steps stand out, and what they have that others lack."""
+    if not slow:
+        return " No step takes 1.25 times the median."
+    steps = listed([str(one.step) for one in slow])
+    often = (
+        f" {some_of(len(slow), len(spread.used), 'step', 'take')} over 1.25 times the median "
+        f"({steps})"
+    )
+    return f"{often}: {more.words}." if more else f"{often}."
+
+
+def _remedy(
+    case: Case, kind: _Kind, spread: StepSpread, slow: Sequence[StepTime], more: _More | None
+) -> str:
+    """Return what to do, and how to look at the steps without the slow ones."""
+    is_torch = family(case.source.format) == PYTORCH
+    usual = more.remedy if more else "Compare a slow step with a usual one in the timeline."
+    text = kind.remedy if kind.remedy and is_torch else usual
+    first, last = _longest_run(spread, slow)
+    without = f"--steps {first}:{last} leaves them out." if slow and first < last else ""
+    return without if kind is _WARM_UP and without else f"{text} {without}".strip()
+
+
+def _longest_run(spread: StepSpread, slow: Sequence[StepTime]) -> tuple[int, int]:
+    """Return the first and last of the most steps in a row that are not slow."""
+    runs: list[list[int]] = [[]]
+    for one in spread.used:
+        runs.append([]) if one in slow else runs[-1].append(one.step)
+    longest = max(runs, key=len)
+    return (longest[0], longest[-1]) if longest else (0, 0)
+
+
+def _where(devices: Sequence[DeviceReport], step: int) -> Where:
+    windows = [one for device in devices for one in device.windows if one.used and one.step == step]
+    longest = max(windows, key=lambda one: one.end_ns - one.start_ns)
+    return Where(start_ns=longest.start_ns, end_ns=longest.end_ns)
+
+
+def _more(prepared: Prepared | None, spread: StepSpread, slow: Sequence[StepTime]) -> _More | None:
+    """Return what has more than half of what slow steps take longer: a span, culprit or kernel."""
+    if prepared is None:
+        return None
+    found = _Slow.of(prepared, {one.step for one in slow})
+    part, _ = _largest_part(spread)
+    least_ns = sum(one.ns - spread.median_ns for one in slow) // (2 * len(slow))
+    ways = [(_spans(prepared, least_ns), _HARDLY)]
+    if part == _IDLE:
+        ways += [(_culprits(prepared, by_class=each), 1.0) for each in (False, True)]
+    else:
+        ways.append((_kernels(prepared), 1.0))
+    most = (found.most(*way) for way in ways)
+    return next((one for one in most if one is not None and one.more_ns >= least_ns), None)
+
+
+_When = Mapping[int, Intervals]
+_Times = Callable[[_When], Mapping[tuple[str, str], int]]
+"""What took how much of some time of each device, by name and by what to do about it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Slow:
+    """When slow and usual steps ran, by device, and how many windows there are of each."""
+
+    when: tuple[_When, _When]
+    counts: tuple[int, int]
+
+    @classmethod
+    def of(cls, prepared: Prepared, steps: set[int]) -> _Slow:
+        """Return when these steps ran, and all others that are used."""
+        slow, usual, counts = {}, {}, [0, 0]
+        for device, windows in prepared.windows.items():
+            mine = tuple(one for one in windows if one.used and one.step in steps)
+            slow[device] = chosen_time(mine)
+            usual[device] = chosen_time(windows).subtract(slow[device])
+            counts[0] += len(mine)
+            counts[1] += sum(one.used for one in windows) - len(mine)
+        return cls((slow, usual), (max(counts[0], 1), max(counts[1], 1)))
+
+    def most(self, times: _Times, most_usual: float) -> _More | None:
+        """Return what slow steps have most more of, if usual ones have so little of it."""
+        slow, usual = map(times, self.when)
+        every = (
+            _More(name, ns // self.counts[0] - before, before, remedy)
+            for (name, remedy), ns in slow.items()
+            if (before := usual.get((name, remedy), 0) // self.counts[1])
+            <= most_usual * ns // self.counts[0]
+        )
+        return max((one for one in every if one.name), key=lambda one: one.more_ns, default=None)
+
+
+def _spans(prepared: Prepared, least_ns: int) -> _Times:
+    """Return the times of functions and ranges of which any is long."""
+    marks, process_of = prepared.trace.marks, numbers(prepared.trace.devices["process"])
+    label, is_host = codes(marks["name"]), is_one_of(marks["kind"], *_SPANS)
+    start, dur, process = (numbers(marks[name]) for name in ("start_ns", "dur_ns", "process"))
+    long = np.unique(label[is_host & (2 * dur >= least_ns)])
+    rows = np.flatnonzero(is_host & np.isin(label, long))
+    labels = names(marks["name"])
+
+    def times(when: _When) -> Mapping[tuple[str, str], int]:
+        found: Counter[tuple[str, str]] = Counter()
+        for device, some in when.items():
+            mine = rows[process[rows] == process_of[device]]
+            inside_ns = some.length_within(start[mine], start[mine] + dur[mine])
+            for one, at in groups(label[mine]):
+                found[_span_name(labels[one]), ""] += int(inside_ns[at].sum())
+        return found
+
+    return times
+
+
+def _span_name(label: str) -> str:
+    return label if function_name(label) != label else numberless(label)
+
+
+def _culprits(prepared: Prepared, *, by_class: bool) -> _Times:
+    """Return the times of what the host did in idle time."""
+
+    def times(when: _When) -> Mapping[tuple[str, str], int]:
+        parts = (gap_parts(prepared.accounts[device], some) for device, some in when.items())
+        found: Counter[tuple[str, str]] = Counter()
+        for one in culprits_of(GapParts.joined(parts), prepared.trace).culprits:
+            name = CLASSES[one.kind] if by_class else one.label
+            remedy = _SPORADIC.get(one.kind, f"{capitalized(REMEDIES[one.kind])}.")
+            found[name, remedy] += one.idle_ns
+        return found
+
+    return times
+
+
+def _kernels(prepared: Prepared) -> _Times:
+    """Return the times of kernels and copies."""
+    column = prepared.trace.activities["name"]
+
+    def times(when: _When) -> Mapping[tuple[str, str], int]:
+        found: Counter[tuple[str, str]] = Counter()
+        for device, some in when.items():
+            rows = prepared.accounts[device].rows
+            inside_ns = some.length_within(rows.start_ns, rows.end_ns)
+            for one, at in groups(codes(column)[rows.row]):
+                found[kernel_name(names(column)[one]), _OF_KERNELS] += int(inside_ns[at].sum())
+        return found
+
+    return times
+
+
 def _of_longest(spread: StepSpread, devices: Sequence[DeviceReport]) -> str:
     """Return by how much the longest step is longer than the median, and what most of it is.
 
@@ -56,7 +325,7 @@ def _of_longest(spread: StepSpread, devices: Sequence[DeviceReport]) -> str:
     name, part_ns = _largest_part(spread)
     if 2 * part_ns <= more_ns:
         return f"{text}."
-    late = late_after(devices, longest.step, more_ns) if name == "idle" else None
+    late = late_after(devices, longest.step, more_ns) if name == _IDLE else None
     where = f" before step {late[0]}" if late is not None else ""
     return f"{text}, mostly {PART_NAMES[name]}{where}."
 

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 from traceflops.faces import lazy
 
 if TYPE_CHECKING:
+    from traceflops.recording.capture_gaps import missing_from
     from traceflops.recording.inventory import DeviceEntry, Inventory, inventory_of
+    from traceflops.recording.profiler_cost import profiler_time
 else:
     __getattr__ = lazy(__name__, __file__)

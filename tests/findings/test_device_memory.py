@@ -1,0 +1,90 @@
+"""Copies that nothing hides, and room for a larger batch: with the finding, and without."""
+
+from typing import Any
+
+import pytest
+
+import traceflops as tf
+from tests.build import launched, step_marks, trace_of
+from traceflops.findings.finding import Finding
+
+MS = 1_000_000
+STEPS = 4
+
+
+def run(copy: str, way: str, *, beside: bool = False, copy_ns: int = MS // 2) -> tf.Analysis:
+    """Return steps of a kernel of 1 ms and a copy, one after the other or on another stream."""
+    works: list[tuple[str, int, int, int]] = []
+    marks, at = [], MS
+    for step in range(STEPS):
+        marks.append((f"ProfilerStep#{step}", 10_000 * step, 9_000))  # the host is far ahead
+        works.append(("sm90_gemm", 10_000 * step + 1_000, at, MS))
+        begin = at if beside else at + MS
+        works.append((copy, 10_000 * step + 2_000, begin, copy_ns))
+        at = begin + (MS if beside else copy_ns)
+    rows = launched(*works)
+    is_copy: dict[str, Any] = {"kind": "memcpy", "direction": way, "bytes": 5_000_000}
+    is_copy["stream"] = 9 if beside else 7
+    for one in rows["activities"]:
+        one.update(is_copy if one["name"] == copy else {})
+    return tf.analyze(trace_of(**rows, marks=step_marks(*marks)))
+
+
+def of_rule(analysis: tf.Analysis, *rules: str) -> list[Finding]:
+    return [one for one in analysis.diagnosis if one.rule in rules]
+
+
+@pytest.mark.parametrize(
+    ("copy", "way", "rule", "remedy"),
+    [
+        ("Memcpy HtoD (Pageable -> Device)", "HtoD", "pageable-copies", "pin_memory=True"),
+        ("Memcpy HtoD (Pinned -> Device)", "HtoD", "host-copies", "stream of their own"),
+        ("Memcpy DtoH (Device -> Pinned)", "DtoH", "host-copies", "offload fewer"),
+    ],
+)
+def test_copies_alone_gain_at_most_their_time(copy: str, way: str, rule: str, remedy: str) -> None:
+    """Half a millisecond of each step of 1.5 ms; hiding all of it gains as much."""
+    (found,) = of_rule(run(copy, way), "pageable-copies", "host-copies")
+    assert found.rule == rule
+    assert found.share == pytest.approx(1 / 3)
+    assert "Only copies between CPU and GPU run for 33.3 % of the time" in found.sentence
+    assert "10 GB/s" in found.sentence
+    assert remedy in found.remedy
+    assert found.gain is not None
+    assert found.gain.low_ns <= 0 < MS // 2 <= found.gain.high_ns + 1_000
+    assert found.rows[0].time_ns == MS // 2 * found.rows[0].count  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    ("way", "beside", "copy_ns"),
+    [("HtoD", True, MS // 2), ("HtoD", False, MS // 50), ("DtoD", False, MS // 2)],
+)
+def test_hidden_short_and_other_copies_are_no_finding(way: str, beside: bool, copy_ns: int) -> None:
+    analysis = run(f"Memcpy {way} (Pinned -> Device)", way, beside=beside, copy_ns=copy_ns)
+    assert of_rule(analysis, "pageable-copies", "host-copies") == []
+
+
+def starved(peak: int | None, *, memory: int | None = 100) -> tf.Analysis:
+    """Return short kernels that the host launches too slowly, on a device of 100 bytes."""
+    starts = range(MS, 3 * MS, 20_000)
+    rows = launched(*(("add", at - 6_000, at, 2_000) for at in starts))
+    ops = [{"name": "aten::add", "start_ns": at - 17_000, "dur_ns": 16_000} for at in starts]
+    counters = [
+        {"device": 0, "name": f"device_memory.{name}_bytes", "time_ns": MS, "value": float(peak)}
+        for name in ("allocated", "reserved")
+        if peak is not None
+    ]
+    return tf.analyze(
+        trace_of(**rows, ops=ops, counters=counters, devices=[{"memory_bytes": memory}])
+    )
+
+
+def test_a_starved_gpu_with_much_free_memory_has_room_for_a_larger_batch() -> None:
+    (found,) = of_rule(starved(40), "memory-headroom")
+    assert "At most 40.0 % of GPU memory is in use" in found.sentence
+    assert found.gain is None
+
+
+@pytest.mark.parametrize(("peak", "memory"), [(50, 100), (None, 100), (40, None)])
+def test_no_room_where_memory_is_used_or_not_known(peak: int | None, memory: int | None) -> None:
+    assert of_rule(starved(peak, memory=memory), "memory-headroom") == []

@@ -1,0 +1,129 @@
+"""Rules on the host: graphs that fit, compilation, loading of code; each beside one without."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+import traceflops as tf
+from tests.build import launched, step_marks, trace_of
+from traceflops.findings.finding import Finding
+
+STEP = 1_000_000
+GEMM = "sm90_gemm_bf16"
+
+
+def run(*gaps: int, marks: Sequence[dict[str, Any]] = (), **tables: Any) -> tf.Analysis:
+    """Return a run of steps that compute for 1 ms and then idle; a last step is not used.
+
+    `marks` and `tables` are what the host does: times count from the end of the work of step 1.
+    """
+    works, steps, at = [], [], STEP
+    for number, gap in enumerate((*gaps, 0)):
+        works.append((GEMM, at - 5_000, at, STEP))
+        steps.append((f"ProfilerStep#{number}", at - 9_000, 8_000))
+        at += STEP + gap
+    ends = STEP * 3 + gaps[0]
+    rows = launched(*works)
+    for name, more in {"marks": marks, **tables}.items():
+        rows.setdefault(name, []).extend(
+            {**one, "start_ns": one["start_ns"] + ends} for one in more
+        )
+    rows["marks"].extend(step_marks(*steps))
+    return tf.analyze(trace_of(**rows))
+
+
+def of_rule(analysis: tf.Analysis, rule: str) -> list[Finding]:
+    return [one for one in analysis.diagnosis if one.rule == rule]
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("annotation", "entire_frame_compile (dynamo_timed)"),
+        ("python", "torch/_dynamo/convert_frame.py(1071): __call__"),
+        ("python", "triton/compiler/compiler.py(226): compile"),
+    ],
+)
+def test_compilation_inside_a_step_gains_its_time(kind: str, name: str) -> None:
+    """Step 1 idles 2 ms more than the others: 1.9 ms of compilation, over four steps."""
+    mark = {"kind": kind, "name": name, "start_ns": 50_000, "dur_ns": 1_900_000}
+    analysis = run(0, 2_000_000, 0, 0, marks=[mark])
+    (found,) = of_rule(analysis, "recompilation")
+    assert 'TORCH_LOGS="recompiles"' in found.remedy
+    assert found.gain is not None
+    assert found.gain.low_ns <= 1_900_000 // 4 <= found.gain.high_ns
+    assert found.gain.high_ns <= 2_000_000 // 4
+    assert not of_rule(analysis, "compiled-runtime")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "torch/_dynamo/eval_frame.py(791): compile_wrapper",
+        "triton/compiler/compiler.py(487): launch_metadata",
+        "TorchDynamo Cache Lookup",
+    ],
+)
+def test_running_compiled_code_is_no_compilation(name: str) -> None:
+    mark = {"kind": "python", "name": name, "start_ns": 50_000, "dur_ns": 1_900_000}
+    analysis = run(0, 2_000_000, 0, 0, marks=[mark])
+    assert not of_rule(analysis, "recompilation")
+    assert of_rule(analysis, "compiled-runtime")
+
+
+def test_loading_code_inside_a_step_gains_its_time() -> None:
+    loads = {"name": "cuLibraryLoadData", "start_ns": 50_000, "dur_ns": 1_900_000}
+    (found,) = of_rule(run(0, 2_000_000, 0, 0, calls=[loads]), "code-loading")
+    assert "CUDA_MODULE_LOADING=EAGER" in found.remedy
+    assert found.gain is not None
+    assert found.gain.low_ns <= 1_900_000 // 4 <= found.gain.high_ns <= 2_000_000 // 4
+
+
+def short_kernels(graphs: int, *counts: int) -> tf.Analysis:
+    """Return steps of so many kernels of 2 us, each 18 us after the other; calls launch several."""
+    activities: list[dict[str, Any]] = []
+    calls: list[dict[str, Any]] = []
+    ops: list[dict[str, Any]] = []
+    marks, at = [], 1_000_000
+    for number, count in enumerate((*counts, counts[-1])):
+        marks.append((f"ProfilerStep#{number}", at - 9_000, count * 20_000))
+        for place in range(count):
+            of_call = len(calls) if place % graphs else len(calls) + 1
+            if not place % graphs:
+                calls.append({"start_ns": at - 6_000, "correlation": of_call, "dur_ns": 5_000})
+                ops.append({"name": "aten::add", "start_ns": at - 17_000, "dur_ns": 16_500})
+            activities.append(
+                {"name": "add", "start_ns": at, "dur_ns": 2_000, "correlation": of_call}
+            )
+            at += 20_000
+    return tf.analyze(
+        trace_of(activities=activities, calls=calls, ops=ops, marks=step_marks(*marks))
+    )
+
+
+def test_short_kernels_launched_one_by_one_call_for_a_graph() -> None:
+    (found,) = of_rule(short_kernels(1, 30, 30, 30), "eager-overhead")
+    assert "Each step launches 30 operations, none by a graph; 100.0 % of kernels" in found.sentence
+    assert "100.0 % of launches come when the GPU has no work" in found.sentence
+    assert 'mode="reduce-overhead"' in found.remedy
+
+
+@pytest.mark.parametrize(("graphs", "counts"), [(1, (30, 40, 30)), (5, (30, 30, 30))])
+def test_no_graph_for_steps_that_differ_or_have_one(graphs: int, counts: tuple[int, ...]) -> None:
+    found = of_rule(short_kernels(graphs, *counts), "eager-overhead")
+    assert all("none by a graph" not in one.sentence for one in found)
+    assert all("CUDA graph" not in one.remedy for one in found)
+
+
+def test_allocation_inside_steps_is_told_with_how_often_it_happens() -> None:
+    calls: list[dict[str, Any]] = [
+        {"name": name, "start_ns": 50_000 + at, "dur_ns": 400_000}
+        for name, at in (("cudaMalloc", 0), ("cudaMalloc", 500_000), ("cudaFree", 1_000_000))
+    ]
+    (found,) = of_rule(run(0, 2_000_000, 0, 0, calls=calls), "memory-alloc")
+    assert found.sentence.endswith("Called in 4 steps: cudaMalloc 2 times, cudaFree 1 time.")
+    assert "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True" in found.remedy
+    on_amd = [{**one, "name": one["name"].replace("cuda", "hip")} for one in calls]
+    (found,) = of_rule(run(0, 2_000_000, 0, 0, calls=on_amd), "memory-alloc")
+    assert "PYTORCH_HIP_ALLOC_CONF=garbage_collection_threshold" in found.remedy

@@ -1,0 +1,101 @@
+"""What a recording is not fit for: each lack is said once, with how to record better."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import traceflops as tf
+from tests.build import launched, step_marks, trace_of
+from traceflops.findings.finding import Finding
+from traceflops.table import Note, Trace
+
+MS = 1_000_000
+
+
+def recording(idle: int = 0, **tables: Sequence[dict[str, Any]]) -> Trace:
+    """Return four steps that compute for 1 ms and are then idle."""
+    starts = [MS + at * (MS + idle) for at in range(4)]
+    rows = launched(*(("sm90_gemm", at - 5_000, at, MS) for at in starts))
+    marks = step_marks(*((f"ProfilerStep#{n}", at - 9_000, 8_000) for n, at in enumerate(starts)))
+    ops = [{"name": "aten::mm", "start_ns": at - 6_000, "dur_ns": 3_000} for at in starts]
+    rows = {**rows, "ops": ops, "marks": marks}
+    return trace_of(**{**rows, **{name: [*rows[name], *more] for name, more in tables.items()}})
+
+
+def health(trace: Trace, format_: str = "pytorch") -> dict[str, Finding]:
+    source = replace(trace.source, format=format_)
+    found = tf.analyze(replace(trace, source=source)).diagnosis
+    return {one.title: one for one in found if one.rule == "trace-health"}
+
+
+def noted(code: str, count: int | None = None) -> Trace:
+    text = "Something is odd. Do this about it."
+    return replace(recording(), notes=(Note("missing", code, text, count),))
+
+
+def test_a_trace_without_shapes_is_told_the_option_of_its_profiler() -> None:
+    found = health(recording())
+    assert [*found] == ["Operator shapes are missing"]
+    assert found["Operator shapes are missing"].remedy == "Record with record_shapes=True."
+    assert (
+        "emit_nvtx(record_shapes=True)"
+        in health(recording(), "nsight")["Operator shapes are missing"].remedy
+    )
+
+
+def test_python_stacks_matter_where_the_gpu_is_idle() -> None:
+    assert "Python stacks are missing" not in health(recording())
+    found = health(recording(idle=MS))["Python stacks are missing"]
+    assert found.remedy == "Record with with_stack=True (large traces)."
+    python = {"kind": "python", "name": "train.py(3): main", "start_ns": 0, "dur_ns": MS}
+    assert "Python stacks are missing" not in health(recording(idle=MS, marks=[python]))
+
+
+@pytest.mark.parametrize(
+    ("code", "title", "format_", "option"),
+    [
+        ("rows-lost", "Records were lost", "pytorch", "active=1"),
+        ("earlier-work-missing", "Recording began amid work", "nsight", "--capture-range"),
+        ("earlier-work-missing", "Recording began amid work", "pytorch", "schedule(wait=1"),
+        ("graphs-opaque", "Graphs hide their kernels", "nsight", "--cuda-graph-trace=node"),
+        ("no-calls", "CPU calls are missing", "rocprofv3", "--hip-trace"),
+        ("rank-clash", "Ranks overwrite each other", "rocprofv3", "rank%rank%"),
+        ("clocks-not-aligned", "Clocks are not aligned", "pytorch", "synchronised clocks"),
+        ("no-device-work", "GPU records are missing", "pytorch", "Do this about it."),
+        ("counted-while-timed", "Counters slowed the run", "rocprofv3", "without --pmc"),
+    ],
+)
+def test_a_note_says_what_the_recording_is_unfit_for(
+    code: str, title: str, format_: str, option: str
+) -> None:
+    found = health(noted(code), format_)[title]
+    assert found.sentence.startswith("Something is odd. ")
+    assert "Do this" not in found.sentence
+    assert option in found.remedy
+    assert title not in health(recording(), format_)
+
+
+def test_few_records_without_a_launch_are_not_said() -> None:
+    """There are four of them: 5 % are less than one."""
+    assert "Launches are missing" not in health(noted("unlinked", 0))
+    assert "Launches are missing" in health(noted("unlinked", 1))
+
+
+@pytest.mark.parametrize(("name", "is_said"), [("Buffer Flush", True), ("Lazy Loading", False)])
+def test_the_profiler_is_blamed_for_its_own_idle_time(name: str, *, is_said: bool) -> None:
+    """Every step idles for 1 of 2 ms; in one of them the profiler works for half of that."""
+    mark = {"kind": "overhead", "name": name, "start_ns": 2 * MS, "dur_ns": MS // 2}
+    found = health(recording(idle=MS, marks=[mark]))
+    assert ("The profiler slows the run" in found) == is_said
+    if is_said:  # 0.5 ms of the three steps used, 2 ms each
+        assert "idle for 8.3 % of the time while the profiler works" in str(found.values())
+
+
+@pytest.mark.parametrize(("call_ns", "is_said"), [(40_000, True), (8_000, False)])
+def test_long_launch_calls_of_an_idle_gpu_are_the_profilers(call_ns: int, *, is_said: bool) -> None:
+    rows = launched(*(("add", at, at + 50_000, 9_000) for at in range(0, 9 * MS, 100_000)))
+    calls = [{**one, "name": "cudaLaunchKernel", "dur_ns": call_ns} for one in rows["calls"]]
+    trace = trace_of(activities=rows["activities"], calls=calls)
+    assert ("The profiler slows the run" in health(trace)) == is_said

@@ -1,0 +1,152 @@
+"""Rule `clocks`: the same matrix products, of the same shape and device, slower in later steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from traceflops.findings.case import is_amd, limit, share_of_window
+from traceflops.findings.finding import Candidate, Row, Where, short_name
+from traceflops.table import UNKNOWN_SIZE, axes, codes, group_rows, names
+from traceflops.units import kernel_name, percent
+
+if TYPE_CHECKING:
+    from traceflops.findings.case import Case
+    from traceflops.table import BoolArray, FloatArray, IntArray
+    from traceflops.windows import Prepared
+
+RULE: Final = "clocks"
+_QUARTERS: Final = 4
+_ORDINALS: Final = ("first", "second", "third", "last")
+_SUBS: Final = ("gemm", "convolution")
+_NVIDIA: Final = (
+    "Watch nvidia-smi -q -d CLOCK,POWER,PERFORMANCE while it runs; improve cooling or raise the "
+    "power limit (-pl). Compare runs with locked clocks (-lgc)."
+)
+_AMD: Final = (
+    "Watch amd-smi monitor while it runs; improve cooling or raise the power cap. Compare runs "
+    "with amd-smi set --perf-determinism."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Slower:
+    """How many times as long products take in one quarter of the steps as in an earlier one.
+
+    `excess_ns` is what all of them take beyond the time of the earlier one.
+    """
+
+    device: int
+    earlier: int
+    later: int
+    times: float
+    kernel_ns: int
+    excess_ns: int
+    row: Row | None = None
+
+    @property
+    def as_before(self) -> float:
+        """Return the part of the time that they would take at the speed of the earlier one."""
+        return 1 - self.excess_ns / self.kernel_ns
+
+
+def slower_kernels(case: Case) -> Iterator[Candidate]:
+    """Give a candidate where most products are slower in one quarter of the steps than before."""
+    prepared = case.prepared
+    if prepared is None or prepared.plan.layout.are_passes:
+        return
+    found = [one for device in prepared.accounts if (one := _slower(prepared, device)) is not None]
+    if not found:
+        return
+    worst = max(found, key=lambda one: one.times)
+    (report,) = (one for one in case.devices if one.device == worst.device)
+    rank = next(iter(report.ranks), None)
+    where = f" on rank {rank}" if len(case.devices) > 1 and rank is not None else ""
+    yield Candidate(
+        rule=RULE,
+        title="The same kernels get slower",
+        sentence=(
+            f"The same matrix products take {percent(worst.times - 1)} longer in the "
+            f"{_ORDINALS[worst.later]} quarter of the steps than in the "
+            f"{_ORDINALS[worst.earlier]}{where}."
+        ),
+        share=share_of_window(case, worst.excess_ns),
+        owner="cluster",
+        remedy=_AMD if is_amd(case) else _NVIDIA,
+        evidence=("steps", "kernels"),
+        rows=(worst.row,) if worst.row else (),
+        where=Where(rank=rank),
+        edits=(
+            f"kernel:^compute/({'|'.join(_SUBS)})$*{1 - worst.excess_ns / worst.kernel_ns:.4f}",
+        ),
+        on_path=frozenset({"compute"}),
+        doubts=("inputs of the same shape may take different times",),
+    )
+
+
+def _slower(prepared: Prepared, device: int) -> _Slower | None:
+    """Return how a device slows down, None where its kernels do not agree on that."""
+    windows = [one for one in prepared.windows[device] if one.used and one.step is not None]
+    if len(windows) < limit(RULE, "least_steps"):
+        return None
+    rows = prepared.accounts[device].rows
+    place = np.searchsorted([one.start_ns for one in windows], rows.start_ns, side="right") - 1
+    ends = np.array([one.end_ns for one in windows])
+    inside = (place >= 0) & (rows.start_ns < ends[place]) & _is_product(prepared, rows.row)
+    row, quarter = rows.row[inside], place[inside] * _QUARTERS // len(windows)
+    dur = (rows.end_ns - rows.start_ns)[inside]
+    table = prepared.trace.activities
+    sides = axes(table["grid"])[row]
+    known = sides[:, 0] != UNKNOWN_SIZE
+    row, quarter, dur, sides = (one[known] for one in (row, quarter, dur, sides))
+    if not len(row):
+        return None
+    group, first = group_rows((codes(table["name"])[row], *sides.T))
+    medians, count = _medians(group, quarter, dur, len(first))
+    time_ns = np.bincount(group, weights=dur, minlength=len(first)).astype(np.int64)
+    found = _agreed(device, medians, count, time_ns)
+    at = int(time_ns.argmax())
+    name = short_name(kernel_name(names(table["name"])[codes(table["name"])[row[first[at]]]]))
+    return found and replace(found, row=Row(name, int(time_ns[at]), int(count[at].sum())))
+
+
+def _is_product(prepared: Prepared, row: IntArray) -> BoolArray:
+    categorised = prepared.linked.categorised
+    wanted = [one.top == "compute" and one.sub in _SUBS for one in categorised.categories]
+    return np.array([*wanted, False], dtype=np.bool_)[categorised.category[row]]
+
+
+def _medians(
+    group: IntArray, quarter: IntArray, dur: IntArray, groups: int
+) -> tuple[FloatArray, IntArray]:
+    """Return the median of each group in each quarter, NaN for few runs, and how many there are."""
+    key = group * _QUARTERS + quarter
+    order = np.lexsort((dur, key))
+    count = np.bincount(key, minlength=groups * _QUARTERS)
+    middle = np.cumsum(count) - count + count // 2
+    known = count >= limit(RULE, "least_runs")
+    found = np.full(groups * _QUARTERS, np.nan)
+    found[known] = dur[order][middle[known]]
+    return found.reshape(groups, _QUARTERS), count.reshape(groups, _QUARTERS)
+
+
+def _agreed(device: int, medians: FloatArray, count: IntArray, time_ns: IntArray) -> _Slower | None:
+    """Return the largest slow-down that nearly all time of several kernels agrees on."""
+    known = ~np.isnan(medians).any(axis=1)
+    if known.sum() < limit(RULE, "least_kernels") or 2 * time_ns[known].sum() < time_ns.sum():
+        return None
+    weight = time_ns[known] / time_ns[known].sum()
+    speed = medians[known] / medians[known].min(axis=1, keepdims=True)
+    mean = weight @ speed
+    later = int(mean.argmax())
+    earlier = int(mean[: later + 1].argmin())
+    ratio = speed[:, later] / speed[:, earlier]
+    times = float(weight @ ratio)
+    agrees = float(weight[ratio > (1 + times) / 2].sum())
+    if times < 1 + limit(RULE, "least_slower") or agrees < limit(RULE, "least_agree"):
+        return None
+    excess = (count[known] * (medians[known] - medians[known][:, [earlier]])).sum()
+    return _Slower(device, earlier, later, times, int(time_ns.sum()), round(excess))
