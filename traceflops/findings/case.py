@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from traceflops.attribution import HostBound, IdleCulprits
     from traceflops.findings.finding import Finding
-    from traceflops.mfu import Measurement
+    from traceflops.mfu import Measurement, Serving
     from traceflops.ranks import RankReport
     from traceflops.replay import Replay
     from traceflops.table import Note, Source
@@ -45,6 +45,10 @@ class Case(Protocol):
     @property
     def host_bound(self) -> HostBound | None:
         """Return whether the host is fast enough."""
+
+    @property
+    def serving(self) -> Serving:
+        """Return the passes that a serving engine annotates."""
 
     @property
     def ranks(self) -> RankReport | None:

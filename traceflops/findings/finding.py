@@ -94,7 +94,8 @@ class Candidate:
     the recording cannot answer that. `on_path` are the components of the critical path that the
     cause is part of. The gain is at most their time there, unless the remedy `frees` work from
     waiting. `partly` stands for a remedy that does less: the gain is between both. `after` are
-    edits for another cause that is mended before. `doubts` are reasons to be less sure.
+    edits for another cause that is mended before. `doubts` are reasons to be less sure. `gain` is
+    per step, where a formula tells it and no replay.
     """
 
     rule: str
@@ -112,6 +113,7 @@ class Candidate:
     partly: tuple[str, ...] = ()
     after: tuple[str, ...] = ()
     doubts: tuple[str, ...] = ()
+    gain: Gain | None = None
 
 
 @dataclass(frozen=True, slots=True)
