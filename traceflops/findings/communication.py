@@ -272,4 +272,5 @@ def _slow(case: Case, exposed: float) -> Iterator[Candidate]:
         edits=(f"communication*{1 - part:.4f}",),
         on_path=frozenset({"communication"}),
         after=slow_rank_edits(ranks),
+        doubts=("the links may be slower than the device table says",),
     )

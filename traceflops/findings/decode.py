@@ -35,7 +35,7 @@ _BETWEEN: Final = (
     "process."
 )
 _CACHE: Final = (
-    "Store keys and values in 8 bits (--kv-cache-dtype fp8_e5m2 in vLLM and SGLang), or limit the "
+    "Store keys and values in 8 bits (--kv-cache-dtype fp8_e4m3 in vLLM and SGLang), or limit the "
     "context; use an attention kernel that splits long sequences."
 )
 _CHUNKS: Final = (
@@ -138,10 +138,11 @@ def _ridge(case: Case) -> float | None:
 
 
 def _between(case: Case) -> Iterator[Candidate]:
-    """Give a candidate where the GPU is idle from one pass to the next."""
+    """Give a candidate where the GPU is idle from one pass to the next; the last is as others."""
     kinds = [one for one in case.serving.kinds if one.followed]
-    idle_ns, windows = sum(one.between_ns for one in kinds), max(case.windows_used, 1)
-    share = share_of_window(case, idle_ns)
+    gaps, passes = sum(one.followed for one in kinds), len(case.serving.passes)
+    each_ns = sum(one.between_ns for one in kinds) * passes // max(gaps, 1) // case.windows_used
+    share = share_of_window(case, each_ns * case.windows_used)
     if share < limit("between-passes", "least_share"):
         return
     worst = max(kinds, key=lambda one: one.between_ns)
@@ -163,7 +164,7 @@ def _between(case: Case) -> Iterator[Candidate]:
         remedy=_BETWEEN,
         evidence=("passes", "idle"),
         rows=tuple(Row(name, time_ns) for name, time_ns in named),
-        gain=Gain(idle_ns // windows // 2, -(-idle_ns // windows), None),
+        gain=Gain(each_ns // 2, each_ns, None),
         doubts=("the remedy may save only half of it",),
     )
 
