@@ -26,13 +26,13 @@ from traceflops.windows import Selection, parse_steps
 SMALL: Mapping[str, Any] = {"seed": 3, "steps": 4, "layers": 1, "vocab": 4096}
 STALL = {"data_stall_steps": (0, 1, 2, 3), "data_stall_ns": 3_000_000}
 SLOW_RANK = {"ranks": 4, "layers": 2, "straggler_rank": 2, "straggler_percent": 160}
-FAR_LINK = {"ranks": 4, "layers": 2, "overlap": False, "link_bytes_per_s": 50_000_000_000}
+MUCH_TO_REDUCE = {"ranks": 4, "layers": 2, "overlap": False, "hidden": 2048, "batch": 1}
 """What is planted, the same repaired, and the rule that must be first."""
 CASES: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any], str]] = {
     "loader": (STALL, {"data_stall_ns": 1}, "data-input"),
     "slow host": ({"host_op_ns": 40_000}, {"host_op_ns": 4_000}, "eager-overhead"),
     "slow rank": (SLOW_RANK, {"straggler_percent": 100}, "late-rank"),
-    "no overlap": (FAR_LINK, {"overlap": True}, "exposed-communication"),
+    "no overlap": (MUCH_TO_REDUCE, {"overlap": True}, "exposed-communication"),
     "slow products": ({"layers": 3, "gemm_percent": 15}, {"gemm_percent": 60}, "matrix-rate"),
 }
 OF_PLANT = {"unrecorded": "host-code", "load_module": "code-loading"}
@@ -41,11 +41,11 @@ ROUNDING = 0.015
 """Share of a step by which a repair may differ: the call that wasted time is still made."""
 
 
-def analysis_of(config: RunConfig) -> tf.Analysis:
+def analysis_of(config: RunConfig, steps: str = "0:3") -> tf.Analysis:
     with TemporaryDirectory() as folder:
         options = KinetoOptions(python_functions=True)
         write_pytorch(simulate(config), Path(folder), options, "rank{rank}")
-        return tf.analyze(tf.read(folder), Selection(steps=parse_steps("0:3")))
+        return tf.analyze(tf.read(folder), Selection(steps=parse_steps(steps)))
 
 
 def step_ns(analysis: tf.Analysis) -> float:

@@ -13,7 +13,7 @@ from traceflops.table import names
 if TYPE_CHECKING:
     from traceflops.attribution import HostBound, IdleCulprits, Launches
     from traceflops.findings.finding import Finding
-    from traceflops.mfu import Measurement
+    from traceflops.mfu import Measurement, Serving
     from traceflops.ranks import RankReport
     from traceflops.replay import Replay
     from traceflops.table import Note, Source
@@ -55,6 +55,10 @@ class Case(Protocol):
     @property
     def devices(self) -> tuple[DeviceReport, ...]:
         """Return the devices with their windows."""
+
+    @property
+    def serving(self) -> Serving:
+        """Return the passes that a serving engine annotates."""
 
     @property
     def ranks(self) -> RankReport | None:

@@ -1,4 +1,4 @@
-"""Rules of work on the GPU: exposed communication, kernels far below bandwidth or matrix rate."""
+"""Rules of work on the GPU: kernels far below bandwidth or matrix rate."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ import numpy as np
 from traceflops.findings.case import limit, share_of_window
 from traceflops.findings.finding import Candidate, Owner, Row, Where
 from traceflops.findings.kernel_facts import KernelFacts, largest_of
-from traceflops.findings.late_rank import slow_rank_edits
-from traceflops.remedies import PYTORCH, family
 from traceflops.units import kernel_name, percent
 
 if TYPE_CHECKING:
@@ -21,35 +19,6 @@ if TYPE_CHECKING:
     from traceflops.mfu import KernelRow
 
 _MOST_ROWS, _MOST_EDITS, _LONGEST_NAME = 3, 20, 160
-_OVERLAP: Final = (
-    "Overlap it with the backward pass: DistributedDataParallel with smaller bucket_cap_mb and "
-    "gradient_as_bucket_view=True, or FSDP with backward_prefetch=BackwardPrefetch.BACKWARD_PRE."
-)
-
-
-def exposed_communication(case: Case) -> Iterator[Candidate]:
-    """Give a candidate where collectives run while nothing else does."""
-    share = case.total.components.share("communication") or 0.0
-    if share < limit("exposed-communication", "least_share"):
-        return
-    is_torch = family(case.source.format) == PYTORCH
-    found = [row for row in case.measured.kernels if row.category.top == "communication"]
-    yield Candidate(
-        rule="exposed-communication",
-        title="Communication is not hidden",
-        sentence=f"Only communication runs for {percent(share)} of the time.",
-        share=share,
-        owner="framework",
-        remedy=_OVERLAP if is_torch else "Start communication earlier, beside independent work.",
-        evidence=("communication", "timeline", "categories"),
-        rows=tuple(map(_row, found[:_MOST_ROWS])),
-        edits=("communication=hidden",),
-        on_path=frozenset({"communication"}),
-        frees=True,
-        partly=("communication*1",),
-        after=slow_rank_edits(case.ranks),
-        doubts=("there may be nothing to hide some of it under",),
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +182,7 @@ def _needed_ns(row: KernelRow, rates: Mapping[str, int], bandwidth: int | None) 
     rate = rates.get(row.dtypes[0]) if len(row.dtypes) == 1 else None
     flops, size = row.measured.flops, row.measured.min_bytes
     of_flops = flops / rate if flops and rate else 0.0
-    if row.category.top == "compute" and not of_flops:
+    if row.category.top == "compute" and not (of_flops and size):  # it may wait for its bytes
         return 0.0
     of_bytes = size / bandwidth if size and bandwidth and row.path == "memory" else 0.0
     return max(of_flops, of_bytes)

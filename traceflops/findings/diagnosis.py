@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Final
 from traceflops.errors import UsageError
 from traceflops.findings.case import limit, share_of_window, thresholds
 from traceflops.findings.clocks import slower_kernels
+from traceflops.findings.communication import communication
+from traceflops.findings.decode import decode
 from traceflops.findings.device_memory import host_copies, memory_headroom
-from traceflops.findings.device_work import exposed_communication, matrix_rate, memory_bandwidth
+from traceflops.findings.device_work import matrix_rate, memory_bandwidth
 from traceflops.findings.finding import (
     Candidate,
     Confidence,
@@ -27,6 +29,7 @@ from traceflops.findings.finding import (
 from traceflops.findings.idle_causes import idle_causes
 from traceflops.findings.kernel_rules import kernel_rules
 from traceflops.findings.late_rank import late_rank
+from traceflops.findings.rank_balance import rank_balance
 from traceflops.findings.slow_link import slow_link
 from traceflops.findings.trace_health import trace_health
 from traceflops.findings.unevenness import uneven_steps
@@ -41,9 +44,11 @@ if TYPE_CHECKING:
 Rule = Callable[["Case"], Iterator[Candidate]]
 RULES: Final[tuple[Rule, ...]] = (
     idle_causes,
-    exposed_communication,
+    communication,
     late_rank,
+    rank_balance,
     slow_link,
+    decode,
     memory_bandwidth,
     matrix_rate,
     kernel_rules,
@@ -66,10 +71,15 @@ _LEVELS: Final[tuple[Level, ...]] = ("high", "medium", "low")
 
 @dataclass(frozen=True, slots=True)
 class _Scales:
-    """What gains are measured with: a replay or None with the reason, and the doubts of all."""
+    """What gains are measured with: a replay or None with the reason, and the doubts of all.
+
+    `step_ns` is the mean of the chosen windows, `mfu` as recorded.
+    """
 
     replay: Replay | None
     refusal: str
+    step_ns: float
+    mfu: float | None
     doubts: tuple[str, ...]
     strengths: tuple[str, ...]
 
@@ -79,7 +89,6 @@ class _Worth:
     """What a remedy gains, and why that is not sure."""
 
     gain: Gain | None
-    mfu_after: MfuRange | None
     doubts: tuple[str, ...]
 
 
@@ -92,7 +101,7 @@ def diagnosed(case: Case) -> tuple[Finding, ...]:
     found.sort(key=lambda one: (-_expected(one), -one.share))
     causes = {one.rule for one in found}
     others = [_titled(one) for one in case.findings if one.rule not in causes]
-    healthy = _nothing(case) if all(one.priority == "low" for one in found) else ()
+    healthy = () if any(map(_stands_out, (*found, *others))) else _nothing(case)
     return (*healthy, *found, *others, *trace_health(case))
 
 
@@ -124,16 +133,21 @@ def _scales(case: Case) -> _Scales:
         weak.append("one step only" if case.steps.used else "no steps")
     else:
         strong.append(f"{len(case.steps.used)} steps")
-    return _Scales(replay, refusal, tuple(weak), tuple(strong))
+    step_ns = case.total.components.window_ns / case.windows_used
+    mfu = None if case.measured.mfu is None else float(case.measured.mfu)
+    return _Scales(replay, refusal, step_ns, mfu, tuple(weak), tuple(strong))
 
 
 def _weighed(one: Candidate, scales: _Scales) -> Finding | None:
     """Return a finding with its gain, None where the critical path leaves too little of it."""
-    replay = scales.replay
+    replay, least = scales.replay, limit("priority", "low")
+    if one.gain is not None:
+        is_enough = one.gain.high_ns >= least * scales.step_ns
+        return _finding(one, scales, _Worth(one.gain, ())) if is_enough else None
     if replay is None:
-        return _finding(one, scales, _Worth(None, None, (scales.refusal,)))
+        return _finding(one, scales, _Worth(None, (scales.refusal,)))
     bound_ns = sum(part.ns for part in replay.critical if _is_of(one, part))
-    least_ns = limit("priority", "low") * replay.before_ns
+    least_ns = least * replay.before_ns
     if not one.frees and one.on_path and bound_ns < least_ns:
         return None
     try:
@@ -152,9 +166,9 @@ def _is_of(one: Candidate, part: PathPart) -> bool:
 def _bounded(bound_ns: int, replay: Replay, why: str) -> _Worth:
     """Return that a remedy gains at most its time on the critical path, where that is known."""
     if not bound_ns:
-        return _Worth(None, None, (why,))
+        return _Worth(None, (why,))
     gain = Gain(0, -(-bound_ns // max(replay.windows, 1)), None)
-    return _Worth(gain, None, (why, "the gain is at most its time on the critical path"))
+    return _Worth(gain, (why, "the gain is at most its time on the critical path"))
 
 
 def _worth(one: Candidate, replay: Replay) -> _Worth:
@@ -174,7 +188,7 @@ def _worth(one: Candidate, replay: Replay) -> _Worth:
         round((point - whole.after_ns) / windows) if is_sure else None,  # type: ignore
     )
     doubts = tuple(f"on top of {text}" for text in one.after)
-    return _Worth(gain, _mfu(gain, whole), (*doubts, *whole.doubts))
+    return _Worth(gain, (*doubts, *whole.doubts))
 
 
 def _outcome(after: Sequence[str], edits: Sequence[str], replay: Replay) -> Outcome:
@@ -187,14 +201,11 @@ def _outcome(after: Sequence[str], edits: Sequence[str], replay: Replay) -> Outc
         return replay.outcome([parse_edit(text) for text in (*after, *edits[1:])])
 
 
-def _mfu(gain: Gain, outcome: Outcome) -> MfuRange | None:
-    before = outcome.before_ns / max(outcome.windows, 1)
-    if outcome.mfu is None or gain.high_ns >= before:
+def _mfu(gain: Gain | None, scales: _Scales) -> MfuRange | None:
+    if gain is None or scales.mfu is None or gain.high_ns >= scales.step_ns:
         return None
-    return MfuRange(
-        outcome.mfu * before / (before - gain.low_ns),
-        outcome.mfu * before / (before - gain.high_ns),
-    )
+    low, high = (scales.step_ns - ns for ns in (gain.low_ns, gain.high_ns))
+    return MfuRange(scales.mfu * scales.step_ns / low, scales.mfu * scales.step_ns / high)
 
 
 def _finding(one: Candidate, scales: _Scales, found: _Worth) -> Finding:
@@ -209,32 +220,41 @@ def _finding(one: Candidate, scales: _Scales, found: _Worth) -> Finding:
         mfu_without=None,
         evidence=one.evidence,
         title=one.title,
-        priority=_priority(gain, scales.replay),
+        priority=_priority(gain, scales.step_ns),
         owner=one.owner,
         remedy=one.remedy,
         gain=gain,
-        mfu_after=found.mfu_after,
+        mfu_after=_mfu(gain, scales),
         confidence=Confidence(_LEVELS[min(unsure, 2)], (*scales.strengths, *doubts)),
         rows=one.rows,
         where=one.where,
     )
 
 
-def _priority(gain: Gain | None, replay: Replay | None) -> Severity:
+def _priority(gain: Gain | None, step_ns: float) -> Severity:
     """Return the priority by the share of a step that is expected to be gained."""
-    if gain is None or replay is None or not replay.before_ns:
-        return "low"
-    share = gain.expected_ns * replay.windows / replay.before_ns
+    share = gain.expected_ns / step_ns if gain is not None and step_ns else 0.0
     levels = thresholds()["priority"]
     return next((name for name in _LEVELS if share >= levels[name]), "low")
 
 
+def _stands_out(finding: Finding) -> bool:
+    """Return whether a cause is worth its remedy, or steps differ; losses alone are no faults."""
+    is_large = finding.priority != "low" or (finding.gain is None and finding.severity == "high")
+    is_cause = finding.confidence is not None
+    uneven = finding.rule == "uneven-steps" and finding.severity != "low"
+    return (is_cause and is_large) or uneven
+
+
 def _nothing(case: Case) -> tuple[Finding, ...]:
-    """Return that nothing stands out, where the GPU is hardly idle or only communicating."""
-    components = case.total.components
-    share = share_of_window(case, components.idle_ns + components.communication_ns)
-    if share > limit("nothing-stands-out", "most_share"):
+    """Return that nothing stands out, where the GPU is hardly idle, talking or copying only."""
+    components, rows = case.total.components, case.measured.kernels
+    moved_ns = sum(row.sum_ns for row in rows if row.path in ("host", "peer"))
+    lost_ns = components.idle_ns + components.communication_ns
+    with_copies = share_of_window(case, lost_ns + min(moved_ns, components.memory_ns))
+    if with_copies > limit("nothing-stands-out", "most_share"):
         return ()
+    share = share_of_window(case, lost_ns)
     allowed = f"The run is within {percent(share)} of what its kernels allow."
     return (
         Finding(

@@ -95,7 +95,8 @@ class Candidate:
     cause is part of, and `on_path_names` the kernels in them, where it is of some alone. The gain
     is at most their time there, unless the remedy `frees` work from waiting. `partly` stands for
     a remedy that does less: the gain is between both. `after` are edits for another cause that is
-    mended before. `doubts` are reasons to be less sure.
+    mended before. `doubts` are reasons to be less sure. `gain` is
+    per step, where a formula tells it and no replay.
     """
 
     rule: str
@@ -114,6 +115,7 @@ class Candidate:
     partly: tuple[str, ...] = ()
     after: tuple[str, ...] = ()
     doubts: tuple[str, ...] = ()
+    gain: Gain | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from traceflops.attribution import CLASSES, REMEDIES
-from traceflops.findings.finding import Candidate, Finding, Row, Where, severity_of, short_name
+from traceflops.findings.finding import (
+    Candidate,
+    Finding,
+    Owner,
+    Row,
+    Where,
+    severity_of,
+    short_name,
+)
 from traceflops.table import exact_sums
 from traceflops.units import capitalized, duration, listed, percent, plural, several
 
@@ -45,6 +54,12 @@ _CAUSES: Final = {
     "unknown": ("the recording does not say why", "record that rank with Python stacks"),
 }
 """By cause: why in words, and what to do."""
+_PAUSES: Final = ("checkpoint", "gc_pause", "memory_pressure")
+_OWNERS: Final[Mapping[str, Owner]] = {
+    "slow_clock": "cluster",
+    "slow_kernel": "library",
+    "data_input": "input pipeline",
+}
 _SEVERAL: Final = {
     "Its GPU is": "Their GPUs are",
     "All its kernels": "All their kernels",
@@ -156,14 +171,20 @@ def late_rank(case: Case) -> Iterator[Candidate]:
             ),
             sentence=f"{late_rank_sentence(case.ranks)} {why}",
             share=one.share,
-            owner="cluster" if slow.cause == "slow_clock" else "yours",
+            owner=_OWNERS.get(slow.cause, "yours"),
             remedy=remedy,
             evidence=one.evidence,
             rows=(Row(slow.label or f"rank {slow.rank}", lost_ns),),
             where=Where(rank=slow.rank),
-            edits=slow_rank_edits(case.ranks),
+            edits=(*_of_host(slow), *slow_rank_edits(case.ranks)),
             frees=True,
         )
+
+
+def _of_host(slow: SlowRank) -> tuple[str, ...]:
+    """Return the edit without what holds up the host of a rank, where that is known by name."""
+    is_host = slow.label and slow.cause in (*CLASSES, *_PAUSES)
+    return (f"host:^{re.escape(slow.label.partition(' in ')[0])}$=0",) if is_host else ()
 
 
 def slow_rank_edits(ranks: RankReport | None) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from traceflops.findings.finding import Finding
 from traceflops.recording import missing_from, profiler_time
 from traceflops.remedies import PYTORCH, family, remedy
 from traceflops.table import matching, numbers
-from traceflops.units import capitalized, duration, percent
+from traceflops.units import capitalized, does, duration, percent, several
 from traceflops.windows import chosen_time
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from traceflops.windows import Prepared
 
 RULE: Final = "trace-health"
+_STEPS: Final = "Record five steps after two of warm-up"
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +188,8 @@ def trace_health(case: Case) -> Iterator[Finding]:
             is_told = not unfit.how or unfit.how.endswith(".")
             how = (unfit.how or rest) if is_told else remedy(case.source.format, unfit.how) or ""
             yield _finding(unfit.title, f"{what} {unfit.unfit}", how)
+    if case.windows_used and not case.on_host:
+        yield from _coverage(case)
     if case.prepared is None:
         return
     for one in missing_from(case.prepared.trace):
@@ -195,6 +198,22 @@ def trace_health(case: Case) -> Iterator[Finding]:
             sentence = f"The recording has no {one.what.removeprefix('a ')}: {one.cost}."
             yield _finding(title, sentence, one.remedy)
     yield from _overhead(case, case.prepared)
+
+
+def _coverage(case: Case) -> Iterator[Finding]:
+    """Give a finding where much of the window has no record, and one where steps are few."""
+    source, steps, calls = case.source.format, len(case.steps.used), case.total.launches
+    nameless = (one for one in case.idle.culprits if one.kind == "host_unrecorded")
+    share = share_of_window(case, sum(one.idle_ns for one in nameless if not one.label))
+    if share >= limit(RULE, "unrecorded"):
+        how = remedy(source, "stacks") or remedy(source, "annotations" if calls else "calls")
+        told = f"For {percent(share)} of the time neither GPU nor CPU has a record of work."
+        yield _finding("Much of the window has no record", told, f"Record with {how}.")
+    if 0 < steps < limit(RULE, "few_steps"):
+        told = f"Only {several(steps, 'step')} {does(steps, 'are')} used: variation is not known."
+        how = " (torch.profiler.schedule(wait=1, warmup=2, active=5))"
+        is_torch = family(source) == PYTORCH
+        yield _finding("Few steps are recorded", told, f"{_STEPS}{how * is_torch}.")
 
 
 def _overhead(case: Case, prepared: Prepared) -> Iterator[Finding]:

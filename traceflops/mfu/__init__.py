@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from traceflops.mfu.inference import Inference, PhaseUse
     from traceflops.mfu.measurement import Measurement, impossible, measure, why_no_figure
     from traceflops.mfu.roof_times import NO_ROOFS, RoofTime, RoofTimes
-    from traceflops.mfu.serving_passes import NO_SERVING, PassKind, Serving, serving
+    from traceflops.mfu.serving_passes import NO_SERVING, PassKind, Serving, ServingPass, serving
     from traceflops.mfu.traced.cells import Cell
     from traceflops.mfu.traced.coverage import ENOUGH, TOO_LITTLE, ComputeTime
     from traceflops.mfu.traced.executed import Executed, executed

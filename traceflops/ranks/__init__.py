@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from traceflops.ranks.experts import ExpertGroup
     from traceflops.ranks.group_roles import GROUP_WORDS
     from traceflops.ranks.late_causes import KernelSums
-    from traceflops.ranks.link_rates import LinkRate, Links, links_of
+    from traceflops.ranks.link_rates import LinkRate, Links, links_of, needed_ns
     from traceflops.ranks.pipelines import Pipelines, Stage
     from traceflops.ranks.slow_rank import PreparedWork, SlowRank
     from traceflops.ranks.waits import Waits

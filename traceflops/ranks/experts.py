@@ -25,7 +25,9 @@ class ExpertGroup:
     """Ranks that share experts, over `dispatches`: what each received and computed, in all.
 
     Imbalances are the largest by the mean of the ranks; None where the mean is 0. `most_elements`
-    and `most_compute` are the ranks with most.
+    and `most_compute` are the ranks with most. `lost_ns` is by how much the longest compute of each
+    dispatch exceeds the mean, `moving_ns` by how much dispatch and combine take longer than if all
+    ranks got as much as the mean.
     """
 
     group: str
@@ -37,6 +39,8 @@ class ExpertGroup:
     compute_ns: tuple[int, ...]
     compute_imbalance: float | None
     most_compute: int
+    lost_ns: int
+    moving_ns: int
 
 
 def expert_groups(records: CommRecords, waits: Waits) -> list[ExpertGroup]:
@@ -52,7 +56,8 @@ def _found(records: CommRecords, waits: Waits) -> Iterator[ExpertGroup]:
     asked = np.flatnonzero(records.kind[first] == _ALL_TO_ALL)
     for group, at in groups(records.group[first[asked]]):
         turns = asked[at]
-        table = _by_rank(records, waits, turns[size[turns] == size[turns].max()])
+        turns = turns[size[turns] == size[turns].max()]
+        table = _by_rank(records, waits, turns)
         got, put = records.received[table], records.elements[table]
         fits = (got[:-1] >= 0).all(axis=1) & (got[:-1] == put[1:]).all(axis=1)
         dispatch = _alternate(fits, np.ptp(got[:-1], axis=1))
@@ -60,7 +65,8 @@ def _found(records: CommRecords, waits: Waits) -> Iterator[ExpertGroup]:
             busy = records.busy_ns[table[dispatch + 1]] - records.busy_ns[table[dispatch]]
             ranks = tuple(records.ranks[place] for place in records.place[table[0]].tolist())
             name = records.groups[group].name
-            yield _group(name, ranks, got[dispatch].sum(axis=0), busy.sum(axis=0), len(dispatch))
+            spent = (waits.until_ns - waits.from_ns)[turns]
+            yield _group(name, ranks, got[dispatch], busy, spent[dispatch] + spent[dispatch + 1])
 
 
 def _by_rank(records: CommRecords, waits: Waits, turns: IntArray) -> IntArray:
@@ -84,18 +90,23 @@ def _alternate(fits: BoolArray, spread: IntArray) -> IntArray:
 
 
 def _group(
-    name: str, ranks: tuple[int, ...], elements: IntArray, compute_ns: IntArray, dispatches: int
+    name: str, ranks: tuple[int, ...], got: IntArray, busy: IntArray, moved_ns: IntArray
 ) -> ExpertGroup:
+    """Return a group by what ranks get and work, by dispatch and rank, and the time of moving."""
+    elements, compute_ns = got.sum(axis=0), busy.sum(axis=0)
+    even = got.mean(axis=1) / np.maximum(got.max(axis=1), 1)
     return ExpertGroup(
         group=name,
         ranks=ranks,
-        dispatches=dispatches,
+        dispatches=len(busy),
         elements=tuple(elements.tolist()),
         elements_imbalance=_imbalance(elements),
         most_elements=ranks[int(elements.argmax())],
         compute_ns=tuple(compute_ns.tolist()),
         compute_imbalance=_imbalance(compute_ns),
         most_compute=ranks[int(compute_ns.argmax())],
+        lost_ns=int((busy.max(axis=1) - busy.sum(axis=1) // len(ranks)).sum()),
+        moving_ns=int((moved_ns * (1 - even)).sum()),
     )
 
 

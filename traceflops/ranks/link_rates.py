@@ -139,6 +139,18 @@ def link_rates(records: CommRecords, waits: Waits, links: Links, error_ns: int) 
     return list(_compared(rates, error_ns))
 
 
+def needed_ns(records: CommRecords, row: IntArray, links: Links) -> IntArray | None:
+    """Return how long some kernels must take at the peak of their links, None where not known."""
+    of_place = [links.of_device.get(one, 0.0) for one in records.devices]
+    peak = np.array(of_place)[records.place[row]]
+    if not len(row) or not peak.all() or (records.bytes[row] <= 0).any():
+        return None
+    many = np.array([group.size or 2 for group in records.groups])[records.group[row]]
+    factor = np.array([*(_BUS.get(kind, 0) for kind in KINDS), 0])[records.kind[row]]
+    factor = np.where(factor > 0, factor * (many - 1) / many, 1.0)
+    return np.asarray(records.bytes[row] * factor / peak).astype(np.int64)
+
+
 def kind_name(records: CommRecords, row: int) -> str:
     """Return the kind of the collective that a record is of; a send and its receive are one."""
     place = int(records.kind[row])

@@ -1,0 +1,245 @@
+"""Rules of communication, ranks and serving: planted in the simulator, absent without the fault."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import traceflops as tf
+from sample_traces.config import RunConfig
+from tests.build import launched, step_marks, trace_of
+from tests.conftest import shared_file
+from tests.findings.test_diagnosis import ROUNDING, SMALL, analysis_of, of_rule, step_ns
+from traceflops.findings.finding import Finding
+
+JOB: Mapping[str, Any] = {**SMALL, "ranks": 4, "steps": 3}
+LARGE = {"overlap": False, "hidden": 2048, "batch": 1}
+TINY = {"layers": 3, "hidden": 256, "heads": 4, "batch": 8, "vocab": 1024, "overlap": False}
+QUICK = {"host_op_ns": 1_000, "launch_call_ns": 1_000}
+HOT = {"expert_ranks": 4, "on_rank": {2: {"expert_percent": 900}}}
+STAGES = {"stages": 4, "microbatches": 2, "batch": 8, "steps": 2}
+PASSES = {"engine": "vLLM", "ranks": 1, "batch": 32, "sequence": 64, "hidden": 4096, "heads": 32}
+"""What is planted, the same repaired, the rule, and the owner."""
+CASES: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any], str, str]] = {
+    "links": ({**LARGE, "link_percent": 12}, {"link_percent": 60}, "slow-collectives", "cluster"),
+    "buckets": (
+        {**TINY, **QUICK, "gradient_buckets": 200},
+        {"gradient_buckets": 3},
+        "small-collectives",
+        "framework",
+    ),
+    "experts": (
+        HOT,
+        {"on_rank": {rank: {"expert_percent": 300} for rank in range(4)}},
+        "expert-imbalance",
+        "yours",
+    ),
+    "stages": (STAGES, {"microbatches": 4, "batch": 4}, "pipeline-bubble", "yours"),
+    "between": (
+        {**PASSES, "steps": 4, "plants": ("python",) * 4, "plant_ns": 400_000},
+        {"plant_ns": 1_000},
+        "between-passes",
+        "framework",
+    ),
+}
+
+
+def wasting(plant: str, time_ns: int) -> Mapping[str, Any]:
+    """Return a job whose rank 2 wastes time in each step."""
+    return {"steps": 4, "ranks": 3, "on_rank": {2: {"plants": (plant,) * 4, "plant_ns": time_ns}}}
+
+
+def stalled(time_ns: int) -> Mapping[str, Any]:
+    """Return a job whose rank 2 waits for its loader in each step."""
+    rank = {"data_stall_steps": (0, 1, 2, 3), "data_stall_ns": time_ns}
+    return {"steps": 4, "ranks": 3, "on_rank": {2: rank}}
+
+
+"""What makes a rank late, the same repaired, the cause, and the owner."""
+LATE: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any], str, str]] = {
+    "clock": (
+        {"steps": 4, "ranks": 3, "straggler_rank": 2, "straggler_percent": 160},
+        {"steps": 4, "ranks": 3},
+        "slow_clock",
+        "cluster",
+    ),
+    "more work": (
+        {"steps": 4, "ranks": 3, "on_rank": {2: {"batch": 8}}},
+        {"steps": 4, "ranks": 3},
+        "more_work",
+        "yours",
+    ),
+    "pause": (wasting("collector", 3_000_000), wasting("collector", 1_000), "gc_pause", "yours"),
+    "memory": (
+        wasting("allocate", 3_000_000),
+        wasting("allocate", 1_000),
+        "memory_pressure",
+        "yours",
+    ),
+    "loader": (stalled(3_000_000), stalled(1), "data_input", "input pipeline"),
+}
+
+
+def config_of(planted: Mapping[str, Any]) -> RunConfig:
+    return RunConfig(**{**JOB, **planted})
+
+
+def rules(analysis: tf.Analysis) -> set[str]:
+    return {one.rule for one in analysis.diagnosis}
+
+
+def holds(one: Finding, gained: float, before: float) -> bool:
+    """Return whether the range of a gain holds what a repair gained."""
+    assert one.gain is not None
+    low, high = one.gain.low_ns - ROUNDING * before, one.gain.high_ns + ROUNDING * before
+    return low <= gained <= high
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_is_planted_is_found_and_gains_what_the_repair_does(name: str) -> None:
+    planted, change, rule, owner = CASES[name]
+    config = config_of(planted)
+    analysis, repaired = analysis_of(config), analysis_of(replace(config, **change))
+    found, before = of_rule(analysis.diagnosis, rule), step_ns(analysis)
+    gained = before - step_ns(repaired)
+    assert gained > 0.05 * before
+    assert holds(found, gained, before)
+    assert (found.owner, found.priority) == (owner, "high")
+    assert found.rows
+    assert found.remedy.endswith(".")
+
+
+HEALTHY: Mapping[str, tuple[Mapping[str, Any], set[str]]] = {
+    "links": (LARGE, {"slow-collectives", "small-collectives"}),
+    "few buckets": ({**TINY, **QUICK, "gradient_buckets": 3}, {"small-collectives"}),
+    "hidden": ({**TINY, "overlap": True, "gradient_buckets": 200}, {"small-collectives"}),
+    "tensors": ({**TINY, "tensor_ranks": 4, "layers": 4}, {"small-collectives"}),
+    "experts": ({"expert_ranks": 4}, {"expert-imbalance", "pipeline-bubble"}),
+    "passes": (PASSES, {"between-passes", "cache-growth"}),
+}
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_nothing_is_said_without_the_fault(name: str) -> None:
+    planted, absent = HEALTHY[name]
+    assert not absent & rules(analysis_of(config_of(planted)))
+
+
+@pytest.mark.parametrize("name", LATE)
+def test_a_late_rank_gains_what_its_repair_does_whatever_its_cause(name: str) -> None:
+    """The first step is left out: what held up the rank before its first call is not recorded."""
+    planted, healthy, cause, owner = LATE[name]
+    analysis, repaired = (analysis_of(config_of(one), "1:3") for one in (planted, healthy))
+    assert analysis.ranks is not None
+    assert analysis.ranks.slow is not None
+    assert analysis.ranks.slow.cause == cause
+    found, before = of_rule(analysis.diagnosis, "late-rank"), step_ns(analysis)
+    gained = before - step_ns(repaired)
+    assert gained > 0.2 * before
+    assert holds(found, gained, before)
+    assert found.owner == owner
+
+
+def test_exposed_communication_is_told_by_group() -> None:
+    analysis = analysis_of(config_of({"tensor_ranks": 2, "overlap": False}))
+    found = of_rule(analysis.diagnosis, "exposed-communication")
+    assert {row.name for row in found.rows} == {"all-reduce of tp", "all-reduce of dp"}
+    exposed = analysis.components.communication_ns
+    assert sum(row.time_ns for row in found.rows) == pytest.approx(exposed, rel=0.05)
+    largest = "_micro_pipeline_tp" if "tp" in found.rows[0].name else "bucket_cap_mb"
+    assert largest in found.remedy
+
+
+def test_the_bubble_of_a_pipeline_is_not_communication() -> None:
+    found = rules(analysis_of(config_of(STAGES)))
+    assert "pipeline-bubble" in found
+    assert "exposed-communication" not in found
+
+
+def test_a_rank_alone_says_that_its_collectives_may_be_waiting() -> None:
+    path = shared_file("traces/pytorch/mi300x_resnet18_ddp_train.json.gz")
+    found = of_rule(tf.analyze(tf.read(path)).diagnosis, "exposed-communication")
+    assert "needs 0.5 %; the rest may be waiting" in found.sentence
+    assert found.remedy.startswith("Record all ranks")
+
+
+def test_decode_that_reads_weights_at_the_roof() -> None:
+    found = analysis_of(config_of(PASSES), "1:2").diagnosis
+    weights, batch = (of_rule(found, one) for one in ("decode-weights", "decode-batch"))
+    assert weights.gain is not None
+    products = sum(row.time_ns for row in weights.rows) / 2
+    assert weights.gain.high_ns == pytest.approx(products / 2, rel=0.02)
+    assert weights.gain.low_ns == pytest.approx(products / 4, rel=0.02)
+    assert "computes 32 tokens" in batch.sentence
+    assert batch.gain is None
+
+
+def test_prefill_is_no_decode() -> None:
+    found = rules(analysis_of(config_of(PASSES), "0"))
+    assert not found & {"decode-weights", "decode-batch", "mixed-passes"}
+
+
+def test_prompts_delay_the_tokens_of_others() -> None:
+    found = analysis_of(config_of({**PASSES, "steps": 8}), "0:7").diagnosis
+    delayed = of_rule(found, "mixed-passes")
+    assert delayed.sentence.startswith("A mixed pass takes")
+    assert delayed.gain is None
+
+
+def decode_passes(*attention_us: int) -> tf.Analysis:
+    """Return decode passes of 100 us of products and so much attention, launched far ahead."""
+    works, free = [], 50_000
+    for at, spent in enumerate(attention_us):
+        works.append(("sm90_gemm", 1_000 * at, free, 100_000))
+        works.append(("paged_attention_v2_kernel", 1_000 * at + 10, free + 100_000, 1_000 * spent))
+        free += 100_000 + 1_000 * spent
+    name = "execute_context_0(0)_generation_3(3)"
+    marks = step_marks(*((name, 1_000 * at, 900) for at in range(len(attention_us))))
+    return tf.analyze(trace_of(**launched(*works), marks=marks))
+
+
+@pytest.mark.parametrize(
+    ("attention_us", "grows"),
+    [
+        (range(300, 780, 40), True),
+        ([500] * 12, False),
+        (range(740, 260, -40), False),
+        (range(300, 540, 40), False),  # too few passes
+        ([500, 510] * 6, False),
+    ],
+)
+def test_attention_that_grows_with_the_cache(attention_us: list[int], grows: bool) -> None:
+    assert ("cache-growth" in rules(decode_passes(*attention_us))) == grows
+
+
+def test_time_without_any_record_is_low_coverage() -> None:
+    def found(**more: Any) -> list[str]:
+        works = launched(("gemm", 0, 5_000, 400_000), ("gemm", 900_000, 905_000, 400_000))
+        return [one.title for one in tf.analyze(trace_of(**works, **more)).diagnosis]
+
+    python = {"kind": "python", "name": "a.py(1): f", "start_ns": 1_000, "dur_ns": 898_000}
+    assert "Much of the window has no record" in found()
+    assert "Much of the window has no record" not in found(marks=[python])
+
+
+@pytest.mark.parametrize(("steps", "said"), [(2, True), (4, False)])
+def test_few_steps_are_said(steps: int, said: bool) -> None:
+    analysis = analysis_of(RunConfig(**{**SMALL, "steps": steps, "layers": 4}))
+    assert ("Few steps are recorded" in {one.title for one in analysis.diagnosis}) == said
+
+
+def copies(kind: str, name: str) -> set[str]:
+    """Return what is said of a GPU that does the same all the time."""
+    works = launched(*((name, 1_000 * at, 1_000 * at + 5, 990) for at in range(6)))
+    for row in works["activities"]:
+        row |= {
+            "kind": kind,
+            **({"bytes": 20_000, "direction": "HtoD"} if kind == "memcpy" else {}),
+        }
+    return rules(tf.analyze(trace_of(**works)))
+
+
+def test_copies_that_take_all_the_time_are_not_nothing() -> None:
+    assert "nothing-stands-out" in copies("kernel", "sm90_gemm")
+    assert "nothing-stands-out" not in copies("memcpy", "Memcpy HtoD (Pinned -> Device)")

@@ -1,0 +1,276 @@
+"""Rules of communication: exposed, in many small collectives, or far below the rate of the links.
+
+Time is exposed where one collective runs and nothing else does; `wait_ns` is the part in which
+other ranks had not begun.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from traceflops.findings.case import limit, share_of_window
+from traceflops.findings.finding import Candidate, Gain, Row, short_name
+from traceflops.findings.late_rank import slow_rank_edits
+from traceflops.ranks import KINDS, links_of, needed_ns, records_of
+from traceflops.remedies import PYTORCH, family
+from traceflops.table import IntArray, codes, group_rows, groups, names
+from traceflops.units import listed, percent, significant
+from traceflops.windows import chosen_time
+
+if TYPE_CHECKING:
+    from traceflops.findings.case import Case
+    from traceflops.ranks import CommRecords
+
+_MOST_ROWS, _MIB = 3, 2**20
+_WORTH_NAMING: Final = 0.005
+_PAIRS: Final = ("send", "recv", "send_recv")
+_EARLIER: Final = "Start communication earlier, beside independent work."
+_BALANCE: Final = "Balance the work of the ranks first: most of this is waiting. "
+_RECORD: Final = "Record all ranks to see for whom it waits. "
+_OVERLAP: Final = {
+    ("dp", "all_reduce"): "Overlap it with the backward pass: DistributedDataParallel with "
+    "gradient_as_bucket_view=True and another bucket_cap_mb; no_sync() while gradients accumulate.",
+    ("dp", ""): "Gather parameters earlier: FullyShardedDataParallel with forward_prefetch=True, "
+    "backward_prefetch=BackwardPrefetch.BACKWARD_PRE and limit_all_gathers=False; with "
+    "fully_shard, set_modules_to_forward_prefetch().",
+    ("serving", ""): "Fuse all-reduce and norm (fuse_allreduce_rms in the pass_config of vLLM), or "
+    "split tensors over fewer GPUs and run more replicas.",
+    ("tp", ""): "Overlap it with the products around it: torch.compile with "
+    "torch._inductor.config._micro_pipeline_tp=True; or split tensors over fewer ranks.",
+    ("ep", ""): "Overlap the exchange of tokens with the shared experts or with the other half of "
+    "the batch; limit the capacity factor.",
+    ("pp", ""): "Send beside the next microbatch, as ScheduleInterleaved1F1B of "
+    "torch.distributed.pipelining does; use more microbatches.",
+    ("any", ""): "Start it with async_op=True, and do what does not need its result before wait().",
+    ("cp", ""): "Exchange keys and values beside the attention of the block before.",
+}
+"""How PyTorch hides it, by the role of the group and the kind; "" is any other kind."""
+_USUAL: Final = {
+    "all_reduce": "dp",
+    "all_gather": "dp",
+    "reduce_scatter": "dp",
+    "all_to_all": "any",
+    **dict.fromkeys(_PAIRS, "pp"),
+}
+"""What groups without a known role are for, by kind, in training."""
+_JOIN: Final = (
+    "Join them: a larger bucket_cap_mb for DistributedDataParallel, larger units to wrap for "
+    "FullyShardedDataParallel, or one flat tensor instead of a loop."
+)
+_LINKS: Final = (
+    "Set NCCL_DEBUG=INFO and look for missing P2P, NVLink or GPUDirect; unset NCCL_P2P_DISABLE, "
+    "NCCL_ALGO and NCCL_PROTO, and try a larger NCCL_MIN_NCHANNELS."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Exposed:
+    """Communication of the chosen windows: places of its records, and exposed times in ns."""
+
+    records: CommRecords
+    row: IntArray
+    exposed_ns: IntArray
+    wait_ns: IntArray
+
+    def by_group(self) -> list[tuple[str, str | None, IntArray]]:
+        """Return kind, role and places of each kind and group, the most exposed first."""
+        rows, records = self.row, self.records
+        roles = [group.role for group in records.groups]
+        place = np.array([roles.index(role) for role in roles], dtype=np.int64)
+        number, _ = group_rows((records.kind[rows], place[records.group[rows]]))
+        found = []
+        for _, mine in groups(number):
+            kind, group = int(records.kind[rows[mine[0]]]), int(records.group[rows[mine[0]]])
+            found.append((KINDS[kind] if kind >= 0 else "", roles[group], mine))
+        return sorted(found, key=lambda one: -int(self.exposed_ns[one[2]].sum()))
+
+
+def _exposed(case: Case) -> _Exposed | None:
+    """Return when communication is exposed, None where single kernels are not known."""
+    if case.prepared is None:
+        return None
+    records = case.ranks.records if case.ranks is not None else records_of(case.prepared)
+    is_chosen, alone_ns = np.zeros(len(records), dtype=np.bool_), np.zeros_like(records.start_ns)
+    for place, rows in groups(records.place):
+        start, end = records.start_ns[rows], records.end_ns[rows]
+        windows = case.prepared.windows[records.devices[place]]
+        is_chosen[rows] = chosen_time(windows).contains(start)
+        alone_ns[rows] = records.alone[place].length_within(start, end)
+    wait_ns = np.zeros_like(alone_ns)
+    if case.ranks is not None:
+        wait_ns[case.ranks.waits.row] = case.ranks.waits.exposed_ns
+    row = np.flatnonzero(is_chosen)
+    return _Exposed(records, row, alone_ns[row], np.minimum(wait_ns, alone_ns)[row])
+
+
+def communication(case: Case) -> Iterator[Candidate]:
+    """Give candidates where communication is exposed."""
+    share = case.total.components.share("communication") or 0.0
+    if share < limit("communication", "least_share"):
+        return
+    found = _exposed(case)
+    if not _is_bubble(case, found):
+        yield _not_hidden(case, share, found)
+    if found is not None:
+        for kind, role, mine in found.by_group()[:_MOST_ROWS]:
+            yield from _small(case, found, _called(kind, role), mine)
+    yield from _slow(case, share)
+
+
+def _is_bubble(case: Case, found: _Exposed | None) -> bool:
+    """Return whether most of it is that stages of a pipeline wait for each other."""
+    if case.ranks is None or case.ranks.pipeline is None or found is None:
+        return False
+    waits_ns = found.wait_ns[found.records.is_pair[found.row]].sum()
+    return bool(2 * waits_ns > found.exposed_ns.sum())
+
+
+def _not_hidden(case: Case, share: float, found: _Exposed | None) -> Candidate:
+    """Return that collectives run while nothing else does, by kind and role of the group."""
+    several = found.by_group() if found is not None else []
+    rows = tuple(_row(case, found, *one) for one in several[:_MOST_ROWS] if found is not None)
+    known = [row for row, (kind, *_) in zip(rows, several, strict=False) if kind]
+    shares = [(row.name, share_of_window(case, row.time_ns)) for row in known]
+    parts = [f"{name} {percent(part)}" for name, part in shares if part >= _WORTH_NAMING]
+    said, first = _whom(case, found, several[0][2]) if found is not None and several else ("", "")
+    return Candidate(
+        rule="exposed-communication",
+        title="Communication is not hidden",
+        sentence=(
+            f"Only communication runs for {percent(share)} of the time"
+            f"{f': {listed(parts)}' if parts else ''}.{said}"
+        ),
+        share=share,
+        owner="framework",
+        remedy=first + _overlap(case, *(several[0][:2] if several else ("", None))),
+        evidence=("communication", "timeline", "categories"),
+        rows=rows,
+        edits=("communication=hidden",),
+        on_path=frozenset({"communication"}),
+        frees=True,
+        partly=("communication*1",),
+        after=slow_rank_edits(case.ranks),
+        doubts=("there may be nothing to hide some of it under",),
+    )
+
+
+def _row(case: Case, found: _Exposed, kind: str, role: str | None, mine: IntArray) -> Row:
+    """Return kind and role; where neither is known, the name of the kernel."""
+    name = _called(kind, role)
+    if not name and case.prepared is not None:
+        column = case.prepared.trace.activities["name"]
+        name = short_name(names(column)[codes(column)[found.records.row[found.row[mine[0]]]]])
+    return Row(name, int(found.exposed_ns[mine].sum()), len(mine))
+
+
+def _whom(case: Case, found: _Exposed, mine: IntArray) -> tuple[str, str]:
+    """Return how much of it is waiting, as far as that is known, and what to do about that."""
+    mostly = limit("communication", "mostly_waiting")
+    if case.ranks is not None and not case.ranks.partial:
+        waited = int(found.wait_ns.sum()) / max(int(found.exposed_ns.sum()), 1)
+        said = f" Of that, {percent(waited)} is waiting for other ranks." if waited else ""
+        return said, _BALANCE * (waited >= mostly)
+    assert case.prepared is not None
+    links = links_of(case.prepared, case.measured.devices, None)
+    need_ns, spent_ns = needed_ns(found.records, found.row[mine], links), found.exposed_ns[mine]
+    if need_ns is None or need_ns.sum() >= (1 - mostly) * spent_ns.sum():
+        return "", ""
+    need = percent(share_of_window(case, int(need_ns.sum())))
+    said = f" At the peak of the links its largest part needs {need}; the rest may be waiting."
+    return said, _RECORD
+
+
+def _overlap(case: Case, kind: str, role: str | None) -> str:
+    if family(case.source.format) != PYTORCH:
+        return _EARLIER
+    is_serving = case.measured.inference is not None and role in (None, "tp")
+    purpose = "serving" if is_serving and kind == "all_reduce" else role or _USUAL.get(kind, "any")
+    return _OVERLAP.get((purpose, kind)) or _OVERLAP[purpose, ""]
+
+
+def _called(kind: str, role: str | None) -> str:
+    """Return what to call collectives of a kind and the role of their group."""
+    return " of ".join(filter(None, (kind.replace("_", "-"), role)))
+
+
+def _small(case: Case, found: _Exposed, name: str, mine: IntArray) -> Iterator[Candidate]:
+    """Give a candidate where small collectives follow each other with no work between."""
+    joined, size = _to_be_joined(found, mine), found.records.bytes[found.row]
+    time_ns = int((found.exposed_ns - found.wait_ns)[joined].sum())
+    share, windows = share_of_window(case, time_ns), max(case.windows_used, 1)
+    few = len(joined) < limit("small-collectives", "least_per_step") * windows
+    if few or share < limit("small-collectives", "least_share"):
+        return
+    rate = (size[mine] / np.maximum(found.records.dur_ns[found.row[mine]], 1)).max()
+    needed_ns = float(size[joined].sum()) / rate
+    yield Candidate(
+        rule="small-collectives",
+        title="Collectives are small and many",
+        sentence=(
+            f"{len(joined):,} times {name} of {significant(np.median(size[joined]) / 1024, 3)} KiB "
+            f"(median) follows another with no work between: {percent(share)} of the time."
+        ),
+        share=share,
+        owner="framework",
+        remedy=_JOIN,
+        evidence=("communication", "timeline"),
+        rows=(Row(name, time_ns, len(joined)),),
+        gain=Gain(max(0, round((time_ns - needed_ns) / windows)), time_ns // windows, None),
+    )
+
+
+def _to_be_joined(found: _Exposed, mine: IntArray) -> IntArray:
+    """Return those small collectives of one kind that follow another without work between."""
+    records, rows = found.records, found.row
+    order = mine[np.lexsort((records.start_ns[rows[mine]], records.place[rows[mine]]))]
+    row = rows[order]
+    size, busy = records.bytes[row], records.busy_ns[row]
+    small = (size > 0) & (size <= limit("small-collectives", "most_mib") * _MIB)
+    same = (records.place[row[1:]] == records.place[row[:-1]]) & small[:-1] & small[1:]
+    same &= records.group[row[1:]] == records.group[row[:-1]]
+    worked = np.diff(busy) * 2 > records.dur_ns[row[1:]]
+    return np.asarray(order[1:][same & ~worked])
+
+
+def _slow(case: Case, exposed: float) -> Iterator[Candidate]:
+    """Give a candidate where large collectives run far below what the links carry."""
+    rule, ranks = "slow-collectives", case.ranks
+    poor, good, least = (limit(rule, name) for name in ("poor", "good", "least_share"))
+    if ranks is None or ranks.partial:
+        return
+    found = [
+        (one.count * one.bytes / one.algorithm * (1 - one.of_peak / good), one)
+        for one in ranks.rates()
+        if one.of_peak is not None and one.of_peak < poor and not one.slow
+        if one.bytes >= limit(rule, "least_mib") * _MIB
+    ]
+    found.sort(key=lambda one: -one[0])
+    lost_ns = sum(ns * len(one.members) for ns, one in found)
+    part = min(lost_ns / max(int(ranks.waits.transfer_ns.sum()), 1), 1.0)
+    if not found or part * exposed < least:
+        return
+    worst = found[0][1]
+    yield Candidate(
+        rule=rule,
+        title="Collectives are far below the links",
+        sentence=(
+            f"{_called(worst.kind, worst.role)} of {significant(worst.bytes / _MIB, 3)} MiB runs "
+            f"at {significant(worst.bus, 3)} GB/s, {percent(worst.of_peak or 0)} of what the links "
+            f"carry; the gain assumes {percent(good)}."
+        ),
+        share=part * exposed,
+        owner="cluster",
+        remedy=_LINKS,
+        evidence=("ranks", "communication"),
+        rows=tuple(
+            Row(_called(one.kind, one.role), round(ns), one.count) for ns, one in found[:_MOST_ROWS]
+        ),
+        edits=(f"communication*{1 - part:.4f}",),
+        on_path=frozenset({"communication"}),
+        after=slow_rank_edits(ranks),
+        doubts=("the links may be slower than the device table says",),
+    )

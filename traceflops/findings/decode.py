@@ -1,0 +1,246 @@
+"""Rules of serving: what limits decode passes, what lies between passes, and what delays them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from traceflops.findings.case import limit, share_of_window
+from traceflops.findings.finding import Candidate, Gain, Row, short_name
+from traceflops.table import IntArray, group_sums
+from traceflops.units import duration, percent, several, significant
+
+if TYPE_CHECKING:
+    from traceflops.findings.case import Case
+    from traceflops.mfu import KernelRow, PhaseUse, ServingPass
+
+_MOST_ROWS: Final = 3
+_WIDE: Final = frozenset({"bf16", "fp16"})
+"""Data types of products whose weights 8 bits would halve."""
+_QUANTIZE: Final = (
+    "Read fewer bytes: 8-bit or 4-bit weights (--quantization fp8 in vLLM and SGLang); or read "
+    "them for more tokens: more requests per pass, speculative decoding."
+)
+_BATCH: Final = (
+    "Let more requests in: --max-num-seqs and --gpu-memory-utilization in vLLM, "
+    "--max-running-requests and --mem-fraction-static in SGLang; with few requests, speculative "
+    "decoding."
+)
+_BETWEEN: Final = (
+    "Prepare the next pass while this one runs: --async-scheduling in vLLM, no "
+    "--disable-overlap-schedule in SGLang; keep sampling on the GPU and detokenize in another "
+    "process."
+)
+_CACHE: Final = (
+    "Store keys and values in 8 bits (--kv-cache-dtype fp8_e4m3 in vLLM and SGLang), or limit the "
+    "context; use an attention kernel that splits long sequences."
+)
+_CHUNKS: Final = (
+    "Read prompts in smaller chunks: --max-num-batched-tokens in vLLM, --chunked-prefill-size in "
+    "SGLang; or run prefill on GPUs of its own."
+)
+
+
+def decode(case: Case) -> Iterator[Candidate]:
+    """Give candidates of passes of a server."""
+    yield from _weights(case)
+    yield from _few_tokens(case)
+    yield from _between(case)
+    yield from _cache(case)
+    yield from _mixed(case)
+
+
+def _weights(case: Case) -> Iterator[Candidate]:
+    """Give a candidate where decode passes read 16-bit weights about as fast as memory can."""
+    phase = _decode(case)
+    mbu = phase.mbu if phase is not None else None
+    if mbu is None or mbu < limit("decode-weights", "near"):
+        return
+    products = _products(case)
+    share = share_of_window(case, sum(row.sum_ns for row in products))
+    wide = [row for row in products if row.dtypes and _WIDE.issuperset(row.dtypes)]
+    is_wide = 2 * sum(row.sum_ns for row in wide) > sum(row.sum_ns for row in products)
+    if not is_wide or share < limit("decode-weights", "least_share"):
+        return
+    yield Candidate(
+        rule="decode-weights",
+        title="Decode reads weights near peak bandwidth",
+        sentence=(
+            f"Decode passes use {percent(float(mbu))} of the memory bandwidth. Matrix products, "
+            f"which read the weights, take {percent(share)} of the time; the gain assumes that "
+            "8-bit weights save a quarter to half of it."
+        ),
+        share=share,
+        owner="yours",
+        remedy=_QUANTIZE,
+        evidence=("kernels", "roofline"),
+        rows=_rows(wide),
+        edits=("kernel:^compute/gemm$/2",),
+        partly=("kernel:^compute/gemm$*0.75",),
+        on_path=frozenset({"compute"}),
+    )
+
+
+def _decode(case: Case) -> PhaseUse | None:
+    """Return the decode passes where they take most of the time."""
+    found = case.measured.inference
+    phase = found.phase("decode") if found is not None else None
+    is_most = phase is not None and 2 * share_of_window(case, phase.time_ns) >= 1
+    return phase if is_most else None
+
+
+def _rows(kernels: Sequence[KernelRow]) -> tuple[Row, ...]:
+    return tuple(Row(short_name(one.name), one.sum_ns, one.count) for one in kernels[:_MOST_ROWS])
+
+
+def _few_tokens(case: Case) -> Iterator[Candidate]:
+    """Give a candidate where decode passes compute too few tokens for the weights they read."""
+    phase, ridge = _decode(case), _ridge(case)
+    if phase is None or ridge is None or not phase.queries:
+        return
+    tokens, products = phase.queries / phase.passes, _products(case)
+    share = share_of_window(case, sum(row.sum_ns for row in products))
+    few = tokens < ridge * limit("decode-batch", "most_of_ridge")
+    if not few or share < limit("decode-batch", "least_share"):
+        return
+    yield Candidate(
+        rule="decode-batch",
+        title="Decode passes have few tokens",
+        sentence=(
+            f"A decode pass computes {significant(tokens, 3)} tokens, and matrix products take "
+            f"{percent(share)} of the time. Reading a 16-bit weight takes as long as computing "
+            f"{ridge:,.0f} tokens with it, so more tokens per pass cost little time."
+        ),
+        share=share,
+        owner="yours",
+        remedy=_BATCH,
+        evidence=("passes", "kernels"),
+        rows=_rows(products),
+        doubts=("the gain is more tokens per second, not a shorter pass",),
+    )
+
+
+def _products(case: Case) -> list[KernelRow]:
+    return [row for row in case.measured.kernels if row.category.sub == "gemm"]
+
+
+def _ridge(case: Case) -> float | None:
+    """Return for how many tokens 16-bit weights are read as fast as they are computed with."""
+    known = [
+        one.rates["bf16"] / one.bandwidth
+        for one in case.measured.devices
+        if one.bandwidth and "bf16" in one.rates
+    ]
+    return min(known, default=None)
+
+
+def _between(case: Case) -> Iterator[Candidate]:
+    """Give a candidate where the GPU is idle from one pass to the next; the last is as others."""
+    kinds = [one for one in case.serving.kinds if one.followed]
+    gaps, passes = sum(one.followed for one in kinds), len(case.serving.passes)
+    each_ns = sum(one.between_ns for one in kinds) * passes // max(gaps, 1) // case.windows_used
+    share = share_of_window(case, each_ns * case.windows_used)
+    if share < limit("between-passes", "least_share"):
+        return
+    worst = max(kinds, key=lambda one: one.between_ns)
+    times: Counter[str] = Counter()
+    for one in (one for kind in kinds for one in kind.waits.culprits if one.label):
+        times[short_name(one.label)] += one.idle_ns
+    named = times.most_common(_MOST_ROWS)
+    part = f"; largest part: {named[0][0]}" if named else ""
+    mean = duration(worst.between_ns // worst.followed)
+    yield Candidate(
+        rule="between-passes",
+        title="The GPU is idle between passes",
+        sentence=(
+            f"The GPU is idle for {percent(share)} of the time between passes, {mean} after a "
+            f"{worst.kind or 'pass'}{' pass' * (worst.kind is not None)} on average{part}."
+        ),
+        share=share,
+        owner="framework",
+        remedy=_BETWEEN,
+        evidence=("passes", "idle"),
+        rows=tuple(Row(name, time_ns) for name, time_ns in named),
+        gain=Gain(each_ns // 2, each_ns, None),
+        doubts=("the remedy may save only half of it",),
+    )
+
+
+def _cache(case: Case) -> Iterator[Candidate]:
+    """Give a candidate where attention takes longer from decode pass to decode pass."""
+    least, few = (limit("cache-growth", name) for name in ("least_growth", "least_passes"))
+    passes = [one for one in case.serving.passes if one.kind == "decode"]
+    passes = [one for one in passes if one.device == passes[0].device]
+    if case.prepared is None or len(passes) < few:
+        return
+    quarters = np.array([part.mean() for part in np.array_split(_attention_ns(case, passes), 4)])
+    found = [row for row in case.measured.kernels if row.category.sub == "attention"]
+    share = share_of_window(case, sum(row.sum_ns for row in found))
+    grows = quarters[0] > 0 and quarters[3] >= (1 + least) * quarters[0]
+    if not grows or (np.diff(quarters) <= 0).any() or share < limit("cache-growth", "least_share"):
+        return
+    yield Candidate(
+        rule="cache-growth",
+        title="Attention grows with the KV cache",
+        sentence=(
+            f"Attention takes {percent(share)} of the time: {duration(round(quarters[0]))} of a "
+            f"decode pass in the first quarter of the passes, {duration(round(quarters[3]))} in "
+            "the last. The gain assumes that an 8-bit cache saves a quarter to half of it."
+        ),
+        share=share,
+        owner="yours",
+        remedy=_CACHE,
+        evidence=("kernels", "passes"),
+        rows=_rows(found),
+        edits=("kernel:^compute/attention$/2",),
+        partly=("kernel:^compute/attention$*0.75",),
+        on_path=frozenset({"compute"}),
+    )
+
+
+def _attention_ns(case: Case, passes: Sequence[ServingPass]) -> IntArray:
+    """Return how long kernels of attention run that begin in each of some passes of a device."""
+    assert case.prepared is not None
+    account, categorised = (
+        case.prepared.accounts[passes[0].device],
+        case.prepared.linked.categorised,
+    )
+    subs = np.array([*(one.sub == "attention" for one in categorised.categories), False])
+    rows = account.rows.row
+    mine = subs[categorised.category[rows]]
+    start = account.rows.start_ns[mine]
+    begin = np.array([one.start_ns for one in passes])
+    place = np.searchsorted(begin, start, side="right") - 1
+    ends = begin + np.array([one.duration_ns for one in passes])
+    place = np.where(start < ends[np.maximum(place, 0)], place, -1)
+    return group_sums(place, account.rows.end_ns[mine] - start, len(passes))
+
+
+def _mixed(case: Case) -> Iterator[Candidate]:
+    """Give a candidate where passes with prompts delay the tokens of requests that generate."""
+    kinds = {one.kind: one for one in case.serving.kinds}
+    decode, slow = kinds.get("decode"), kinds.get("mixed") or kinds.get("prefill")
+    if decode is None or slow is None or decode.passes < limit("mixed-passes", "least_passes"):
+        return
+    share = share_of_window(case, slow.total.components.window_ns)
+    is_slow = slow.p50_ns >= limit("mixed-passes", "times") * decode.p50_ns
+    if not is_slow or share < limit("mixed-passes", "least_share"):
+        return
+    yield Candidate(
+        rule="mixed-passes",
+        title="Prompts delay the tokens of others",
+        sentence=(
+            f"A {slow.kind} pass takes {duration(slow.p50_ns)}, a decode pass "
+            f"{duration(decode.p50_ns)} (medians): in {several(slow.passes, 'pass')} requests wait "
+            f"so much longer for their next token, {percent(share)} of the time in all."
+        ),
+        share=share,
+        owner="yours",
+        remedy=_CHUNKS,
+        evidence=("passes",),
+        rows=(Row(several(slow.passes, f"{slow.kind} pass"), slow.cycle_ns, slow.passes),),
+        doubts=("the gain is an earlier next token, not less time in all",),
+    )
