@@ -14,6 +14,7 @@ from traceflops._version import __version__
 from traceflops.reports.page import memory_page
 from traceflops.reports.view import (
     NOTHING,
+    UNKNOWN,
     Authored,
     Cell,
     Column,
@@ -21,11 +22,14 @@ from traceflops.reports.view import (
     NoteBlock,
     ReportTable,
     attribution_sentence,
+    background,
+    causes,
     components_table,
     folded_tables,
-    gain_sentence,
+    headline,
     host_tables,
     jobs_table,
+    other_findings,
     owner_tables,
     pipeline_tables,
     provenance,
@@ -50,6 +54,7 @@ SIGN: Final = "<!-- traceflops.report/1 -->"
 
 _NOTES: Final = 20
 _ROWS: Final = 20
+_CAUSES: Final = 10
 _RANKS: Final = 4
 _LONGEST: Final = 2_000
 _SIGNS: Final = re.compile(r"[&<>*_`\[\]|\\~@#$!]|:(?=//|[\w+-]+:)|(?<=[wW])\.(?=\w)")
@@ -101,7 +106,10 @@ def _head(analysis: Analysis, title: str | None) -> Iterator[str]:
     if title is not None:
         yield f"# {plain(title)}"
         yield ""
-    yield f"## {plain(analysis.verdict.sentence)}"
+    yield f"## {plain(headline(analysis) or background(analysis))}"
+    if headline(analysis):
+        yield ""
+        yield plain(background(analysis))
     yield ""
     yield " · ".join(plain(part) for part in provenance(analysis))
     if analysis.devices:
@@ -140,10 +148,18 @@ def _untimed(analysis: Analysis) -> Iterator[str]:
 
 
 def _findings(analysis: Analysis) -> Iterator[str]:
-    for finding in analysis.findings:
-        sentence = gain_sentence(analysis, finding)
-        gain = f" {plain(sentence)}." if sentence else ""
-        yield f"- **{plain(finding.severity)}**: {plain(finding.sentence)}{gain}"
+    """Yield the causes in full, then the other findings."""
+    for one in causes(analysis)[:_CAUSES]:
+        found = one.finding
+        title = f"{found.title}: {one.saves or 'gain unknown'}"
+        yield f"- **{plain(title)}**{f', {one.mfu}' if one.mfu else ''}"
+        yield f"  <br>{plain(found.sentence)}"
+        yield f"  <br>Where: {', '.join(map(code, one.where)) or UNKNOWN} · {plain(one.owner)}"
+        yield f"  <br>Do: {plain(found.remedy)}"
+        yield f"  <br>Sure: {plain(one.sure)}"
+    yield from _more(len(causes(analysis)) - _CAUSES)
+    for finding in other_findings(analysis):
+        yield f"- **{plain(finding.severity)}**: {plain(finding.sentence)}"
 
 
 def _waterfall(analysis: Analysis) -> Iterator[str]:

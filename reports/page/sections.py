@@ -25,8 +25,10 @@ from traceflops.reports.page.timeline import gap_links, timeline_content
 from traceflops.reports.view import (
     HEADS,
     attribution_sentence,
+    background,
     counted_rows,
     gap_culprits,
+    headline,
     host_tables,
     owner_tables,
     pace_sentence,
@@ -62,6 +64,8 @@ def _head(analysis: Analysis) -> Content:
     parts = analysis.components.parts()
     return Content(
         {
+            "headline": headline(analysis),
+            "background": background(analysis),
             "provenance": provenance(analysis),
             "basis": wording.basis(analysis),
             "present": present,
@@ -84,7 +88,8 @@ def _findings(analysis: Analysis) -> Content | None:
     unjudged = analysis.on_host or analysis.recorded in overview.UNRECORDED
     if not analysis.components.window_ns or unjudged:
         return None
-    return Content({"findings": evidence.findings_shown(analysis)})
+    shown = evidence.findings_shown(analysis)
+    return Content({"causes": shown.causes, "others": shown.others})
 
 
 def _steps(analysis: Analysis) -> Content:

@@ -43,6 +43,14 @@ if TYPE_CHECKING:
         visible,
         wrapped,
     )
+    from traceflops.reports.view.findings import (
+        FindingWords,
+        background,
+        causes,
+        headline,
+        other_findings,
+        title_sentence,
+    )
     from traceflops.reports.view.host import host_tables
     from traceflops.reports.view.ledger import (
         LedgerCells,
@@ -103,7 +111,6 @@ if TYPE_CHECKING:
         bound_word,
         bounds_sentence,
         facts,
-        gain_sentence,
         parts,
         rate_words,
         roof,

@@ -51,6 +51,7 @@ _TITLES: Final = {
     "loss-recompute": "Recomputation",
     "loss-overcompute": "Work on masks and padding",
     "uneven-steps": "Uneven steps",
+    "main-kernel": "One kernel takes most of the time",
 }
 _LEVELS: Final[tuple[Level, ...]] = ("high", "medium", "low")
 

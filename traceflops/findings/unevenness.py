@@ -13,7 +13,7 @@ from traceflops.windows import late_after
 if TYPE_CHECKING:
     from traceflops.windows import DeviceReport, StepSpread
 
-RULE: Final = "uneven-steps"
+UNEVEN_STEPS: Final = "uneven-steps"
 _LEAST_STEPS: Final = 3
 """Of two steps the median is their mean, and one is always longer."""
 
@@ -33,7 +33,7 @@ def uneven_findings(
     if severity is None:
         return
     yield Finding(
-        rule=RULE,
+        rule=UNEVEN_STEPS,
         severity=severity,
         sentence=(
             f"Steps slower than the median cost {percent(share)} of the step time. "
