@@ -14,7 +14,7 @@ from traceflops.devices import JobReport
 from traceflops.memory import MemoryUse, Series, memory_use
 from traceflops.ranks import Collective
 from traceflops.reports.json.measured import measured_object
-from traceflops.reports.view import fields, title_sentence
+from traceflops.reports.view import critical_object, fields, title_sentence
 from traceflops.table import Source
 from traceflops.timeline import Account, Gap, WholeSpan
 from traceflops.windows import DeviceReport, Selection, spread_of
@@ -107,6 +107,7 @@ def report_object(analysis: Analysis) -> dict[str, Any]:
         **report_head(analysis, SCHEMA),
         "verdict": asdict(analysis.verdict) | {"sentence": title_sentence(analysis)},
         "findings": [asdict(finding) for finding in analysis.diagnosis],
+        "critical_path": critical_object(analysis),
         "total": _account(analysis.total),
         "utilisation": measured_object(analysis.measured),
         "devices": [_device(device) for device in analysis.devices],

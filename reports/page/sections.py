@@ -27,6 +27,7 @@ from traceflops.reports.view import (
     attribution_sentence,
     background,
     counted_rows,
+    critical_tables,
     gap_culprits,
     headline,
     host_tables,
@@ -118,6 +119,11 @@ def _categories(analysis: Analysis) -> Content:
         },
         scripts=_TABLES,
     )
+
+
+def _critical(analysis: Analysis) -> Content | None:
+    tables = list(critical_tables(analysis))
+    return Content({"tables": tables}) if tables else None
 
 
 def _serving(analysis: Analysis) -> Content | None:
@@ -251,6 +257,7 @@ SECTIONS: Final = (
     Section("peak", "Peak", _with_devices(lambda one: Content({"peak": peak.peak_page(one)}))),
     Section("steps", "Steps", _with_devices(_steps)),
     Section("idle", "Idle", _with_devices(_idle)),
+    Section("critical", "Critical path", _critical),
     Section("serving", "Serving", _serving),
     Section("categories", "Categories", _with_devices(_categories)),
     Section("communication", "Communication", _communication),

@@ -47,6 +47,7 @@ from traceflops.reports.view import (
     collective_rate,
     component_label,
     count,
+    critical_sentence,
     duration,
     gap_place,
     job_files,
@@ -163,7 +164,7 @@ def _parts(analysis: Analysis, style: Style) -> Iterator[Text]:
         always = name in _SHARES and not (name == "communication" and analysis.on_host)
         if ns or always:
             yield _part(name, ns, analysis, style)
-    for text in (f"{basis(analysis)}.", uneven_steps(analysis)):
+    for text in (f"{basis(analysis)}.", critical_sentence(analysis), uneven_steps(analysis)):
         yield from paragraph(text, style.width)
 
 

@@ -14,6 +14,13 @@ if TYPE_CHECKING:
         authored,
         base_names,
     )
+    from traceflops.reports.view.critical import (
+        critical_object,
+        critical_sentence,
+        critical_tables,
+        path_word,
+        sums_by_component,
+    )
     from traceflops.reports.view.culprits import (
         WaitedFor,
         gap_culprits,

@@ -40,6 +40,7 @@ from traceflops.attribution import (
     synchronisations,
 )
 from traceflops.devices import JobReport
+from traceflops.errors import UsageError
 from traceflops.findings import Verdict, diagnosed
 from traceflops.mfu import NO_SERVING, Serving, activity_flops
 from traceflops.ranks import Collective, RankReport
@@ -131,6 +132,17 @@ class Analysis:
         mfu = self.measured.mfu
         phases = self.measured.executed.phases
         return Replay(self.prepared, self.ranks, phases, None if mfu is None else float(mfu))
+
+    @cached_property
+    def replay_or_reason(self) -> tuple[Replay | None, str]:
+        """Return the recording ready for questions, or None and why it answers none."""
+        try:
+            if self.replay is None:
+                return None, "single ranks are not in summaries"
+            self.replay.check()
+        except UsageError as error:
+            return None, error.message
+        return self.replay, ""
 
     @cached_property
     def diagnosis(self) -> tuple[Finding, ...]:

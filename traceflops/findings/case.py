@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Case(Protocol):
-    """The analysis that findings are about. `replay` raises UsageError where there is none."""
+    """The analysis that findings are about."""
 
     @property
     def source(self) -> Source:
@@ -75,8 +75,8 @@ class Case(Protocol):
         """Return whether all work is on the CPU."""
 
     @property
-    def replay(self) -> Replay | None:
-        """Return the recording ready for what-if."""
+    def replay_or_reason(self) -> tuple[Replay | None, str]:
+        """Return the recording ready for what-if, or None and why it is not."""
 
     def gaps(self, most: int = 10) -> tuple[Gap, ...]:
         """Return the longest gaps of all devices."""

@@ -97,13 +97,7 @@ def _titled(finding: Finding) -> Finding:
 
 
 def _scales(case: Case) -> _Scales:
-    replay, refusal = None, "single ranks are not in summaries"
-    try:
-        replay = case.replay
-        if replay is not None:
-            replay.check()
-    except UsageError as error:
-        replay, refusal = None, str(error)
+    replay, refusal = case.replay_or_reason
     weak: list[str] = []
     strong: list[str] = []
     if case.prepared is not None:
