@@ -25,6 +25,7 @@ from traceflops.reports.view import (
     background,
     causes,
     components_table,
+    critical_tables,
     folded_tables,
     headline,
     host_tables,
@@ -32,6 +33,7 @@ from traceflops.reports.view import (
     other_findings,
     owner_tables,
     pipeline_tables,
+    post_mortem,
     provenance,
     ranks_table,
     rates_table,
@@ -56,6 +58,7 @@ _NOTES: Final = 20
 _ROWS: Final = 20
 _CAUSES: Final = 10
 _RANKS: Final = 4
+_PATH: Final = "Critical path"
 _LONGEST: Final = 2_000
 _SIGNS: Final = re.compile(r"[&<>*_`\[\]|\\~@#$!]|:(?=//|[\w+-]+:)|(?<=[wW])\.(?=\w)")
 _BEGINS: Final = "@#:."
@@ -92,6 +95,7 @@ def render_markdown(
         _attribution(analysis),
         *(_details(title, _table(table)) for title, table in folded_tables(analysis)),
         *(_details(title, _table(table)) for title, table in pipeline_tables(analysis)),
+        *(_details(_PATH, _table(table)) for table in critical_tables(analysis)),
         *(_details(title, _table(table)) for title, table in host_tables(analysis, _ROWS)),
         _details("Memory", _memory(analysis)),
         _details("Notes", _notes(analysis)),
@@ -99,6 +103,17 @@ def render_markdown(
     )
     texts = ("\n".join(lines) for lines in map(list, sections) if lines)
     return "\n\n".join(texts) + "\n"
+
+
+def render_post_mortem(analysis: Analysis, authored: Authored = NOTHING) -> str:
+    """Return the post-mortem: a heading per chapter, its sentences as a list."""
+    chapters = [
+        [f"## {one.title}", "", *(f"- {plain(sentence)}" for sentence in one.sentences)]
+        for one in post_mortem(analysis)
+    ]
+    title = plain(authored.title or "Post-mortem")
+    sections = ([SIGN, f"# {title}"], list(_authored(authored.blocks)), *chapters, _foot(None))
+    return "\n\n".join("\n".join(lines) for lines in sections if lines) + "\n"
 
 
 def _head(analysis: Analysis, title: str | None) -> Iterator[str]:

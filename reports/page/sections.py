@@ -34,6 +34,7 @@ from traceflops.reports.view import (
     owner_tables,
     pace_sentence,
     pipeline_tables,
+    post_mortem,
     provenance,
     serving_table,
     sums_by_kind,
@@ -230,6 +231,10 @@ def _recording(analysis: Analysis) -> Content:
     return Content({"devices": overview.shown_devices(analysis), "counted_units": units})
 
 
+def _post_mortem(analysis: Analysis) -> Content | None:
+    return Content({"chapters": post_mortem(analysis)}) if _findings(analysis) else None
+
+
 def _notes(analysis: Analysis) -> Content:
     notes = overview.Few(analysis.notes[: overview.MOST_NOTES], len(analysis.notes))
     return Content({"notes": notes})
@@ -276,6 +281,7 @@ SECTIONS: Final = (
     Section("untimed", "Totals", _untimed),
     Section("counters", "Counters", _counters),
     Section("recording", "Recording", _recording),
+    Section("post-mortem", "Post-mortem", _post_mortem),
     Section("notes", "Notes", _notes),
     Section("method", "Method", _method),
 )

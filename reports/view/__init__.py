@@ -81,6 +81,7 @@ if TYPE_CHECKING:
         look,
         loss_label,
     )
+    from traceflops.reports.view.post_mortem import Chapter, post_mortem
     from traceflops.reports.view.serving import WAITS_ON, serving_table
     from traceflops.reports.view.short_names import (
         Label,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from traceflops.faces import lazy
 
 if TYPE_CHECKING:
+    from traceflops.recording.capture_gaps import missing_from
     from traceflops.recording.inventory import DeviceEntry, Inventory, inventory_of
 else:
     __getattr__ = lazy(__name__, __file__)
