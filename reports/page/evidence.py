@@ -214,9 +214,7 @@ def findings_shown(analysis: Analysis) -> FindingsShown:
         )
         for one in found[:_MOST_CAUSES]
     ]
-    others = [
-        (one, tuple(places(analysis, one, steps))) for one in other_findings(analysis)
-    ]
+    others = [(one, tuple(places(analysis, one, steps))) for one in other_findings(analysis)]
     return FindingsShown(Few(shown, len(found)), others)
 
 

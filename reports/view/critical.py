@@ -81,7 +81,7 @@ def critical_object(analysis: Analysis) -> dict[str, Any]:
     if replay is None:
         return {"total_ns": None, **dict.fromkeys(_LISTS), "reason": reason}
     named = [one for one in replay.critical if one.name]
-    found = {
+    found: dict[str, list[tuple[dict[str, Any], int]]] = {
         "components": [({"component": one}, ns) for one, ns in sums_by_component(replay.critical)],
         "kernels": [
             ({"component": one.component, "name": one.name}, one.ns)

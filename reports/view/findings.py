@@ -90,8 +90,8 @@ def _window(analysis: Analysis) -> str:
 
 
 def _saves(analysis: Analysis, finding: Finding) -> str:
-    if finding.gain is None:
-        return ""
+    if finding.gain is None or finding.gain.high_ns <= 0:
+        return "saves nothing" if finding.gain is not None else ""
     per = f" per {_window(analysis)}" if analysis.windows_used > 1 else ""
     time, share = _gain(analysis, finding).split(" (")
     return f"saves {time}{per} ({share}"
@@ -102,7 +102,7 @@ def _gain(analysis: Analysis, finding: Finding) -> str:
     gain, window_ns = finding.gain, analysis.mean_ns(analysis.components.window_ns)
     assert gain is not None
     ends = max(gain.low_ns, 0), gain.high_ns
-    shares = _range(*(ns / window_ns for ns in ends), percent)
+    shares = _range(ends[0] / window_ns, ends[1] / window_ns, percent)
     return f"{_least(gain)}{_range(*ends, duration)} ({shares})"
 
 

@@ -34,7 +34,6 @@ from traceflops.units import PART_NAMES, several
 from traceflops.units import exact_percent as use_percent
 
 if TYPE_CHECKING:
-    from traceflops.analysis import Analysis
     from traceflops.mfu import Join, MeasuredWork
 
 T = TypeVar("T")

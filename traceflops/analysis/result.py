@@ -17,7 +17,7 @@ what only long reports show, which is found when they ask for it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from heapq import nlargest
 from operator import attrgetter
@@ -41,7 +41,7 @@ from traceflops.attribution import (
 )
 from traceflops.devices import JobReport
 from traceflops.errors import UsageError
-from traceflops.findings import Verdict, diagnosed
+from traceflops.findings import NO_RULES, FindingRules, Verdict, diagnosed
 from traceflops.mfu import NO_SERVING, Serving, activity_flops
 from traceflops.ranks import Collective, RankReport
 from traceflops.replay import Replay
@@ -72,7 +72,7 @@ class Analysis:
     `launches` what launching took. `serving` are the passes that a serving engine annotates.
     `ranks` is who waits for whom, None with one rank. `prepared` is for reports that show single
     events and what is found on demand; None where it was not kept. There `known_operators` and
-    `known_synchronisations` are what is known of these.
+    `known_synchronisations` are what is known of these. `finding_rules` are the user's.
     """
 
     source: Source
@@ -97,6 +97,7 @@ class Analysis:
     known_synchronisations: tuple[Synchronisation, ...] = ()
     serving: Serving = NO_SERVING
     ranks: RankReport | None = None
+    finding_rules: FindingRules = NO_RULES
     prepared: Prepared | None = field(default=None, repr=False, compare=False)
 
     @cached_property
@@ -213,3 +214,8 @@ class Analysis:
     def __repr__(self) -> str:
         """Return the verdict in one line."""
         return f"<Analysis of {len(self.devices)} device(s): {self.verdict.sentence}>"
+
+
+def with_finding_rules(analysis: Analysis, rules: FindingRules) -> Analysis:
+    """Return an analysis whose findings are by a user's rules, with a note of that."""
+    return replace(analysis, finding_rules=rules, notes=(*analysis.notes, *rules.notes))

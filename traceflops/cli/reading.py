@@ -42,6 +42,14 @@ def read_job(traces: list[str], reading: ReadingOptions, job: int | None) -> Tra
 
 def read_and_analyze(traces: list[str], asked: Asked) -> Analysis:
     """Return the analysis that the options ask for."""
+    from traceflops.analysis import with_finding_rules
+    from traceflops.findings import read_finding_rules
+
+    rules = read_finding_rules(asked.finding_rules)  # before a large file is read in vain
+    return with_finding_rules(_analyzed(traces, asked), rules)
+
+
+def _analyzed(traces: list[str], asked: Asked) -> Analysis:
     asked.privacy.check()
     selection, peaks = asked.question.selection(), asked.rates.peaks()
     from traceflops.analysis import analyze

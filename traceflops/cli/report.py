@@ -135,7 +135,7 @@ def report(
         from traceflops.reports.write import save_post_mortem
 
         words = authored(added.title, added.notes)
-        others = [*(asked.pair or []), asked.rules, added.notes]
+        others = [*(asked.pair or []), asked.rules, asked.finding_rules, added.notes]
         target.check(traces, others, force=force)
         case = case_of(added.post_mortem, target)
         if case is not None:
@@ -240,6 +240,7 @@ def _options(asked: Asked, added: Added, analysis: Analysis) -> Iterator[tuple[s
         "--step-mark": question.step_mark and (hidden or question.step_mark),
         "--pair": asked.pair and _pair_shown(analysis),
         "--rules": asked.rules and (hidden or asked.rules.name),
+        "--finding-rules": asked.finding_rules and (hidden or asked.finding_rules.name),
         "--title": added.title and (hidden or added.title),
         "--notes": added.notes and (hidden or added.notes.name),
     }

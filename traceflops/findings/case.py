@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from traceflops.attribution import HostBound, IdleCulprits
     from traceflops.findings.finding import Finding
+    from traceflops.findings.user_rules import FindingRules
     from traceflops.mfu import Measurement
     from traceflops.ranks import RankReport
     from traceflops.replay import Replay
@@ -67,6 +68,10 @@ class Case(Protocol):
         """Return what takes the time."""
 
     @property
+    def finding_rules(self) -> FindingRules:
+        """Return what the user changes of the rules."""
+
+    @property
     def windows_used(self) -> int:
         """Return how many windows are chosen."""
 
@@ -89,9 +94,9 @@ def thresholds() -> Mapping[str, Mapping[str, float]]:
     return tomllib.loads(text)
 
 
-def limit(rule: str, name: str) -> float:
-    """Return one threshold of a rule."""
-    return thresholds()[rule][name]
+def limit(case: Case, rule: str, name: str) -> float:
+    """Return one threshold of a rule: the user's, else that of the house."""
+    return case.finding_rules.thresholds.get(rule, {}).get(name, thresholds()[rule][name])
 
 
 def share_of_window(case: Case, time_ns: int) -> float:

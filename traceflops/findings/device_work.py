@@ -27,7 +27,7 @@ _OVERLAP: Final = (
 def exposed_communication(case: Case) -> Iterator[Candidate]:
     """Give a candidate where collectives run while nothing else does."""
     share = case.total.components.share("communication") or 0.0
-    if share < limit("exposed-communication", "least_share"):
+    if share < limit(case, "exposed-communication", "least_share"):
         return
     is_torch = family(case.source.format) == PYTORCH
     found = [row for row in case.measured.kernels if row.category.top == "communication"]
@@ -91,7 +91,7 @@ def matrix_rate(case: Case) -> Iterator[Candidate]:
 
 
 def _far(case: Case, kind: _Far) -> Iterator[Candidate]:
-    poor, good = (limit(kind.rule, name) for name in ("poor", "good"))
+    poor, good = (limit(case, kind.rule, name) for name in ("poor", "good"))
     reached = [
         (row, part)
         for row in case.measured.kernels
@@ -101,7 +101,7 @@ def _far(case: Case, kind: _Far) -> Iterator[Candidate]:
     chosen = reached[:_MOST_EDITS]
     time_ns = sum(row.sum_ns for row, _ in chosen[:_MOST_ROWS])
     share = share_of_window(case, time_ns)
-    if share < limit(kind.rule, "least_share"):
+    if share < limit(case, kind.rule, "least_share"):
         return
     mean = sum(part * row.sum_ns for row, part in chosen) / time_ns
     yield Candidate(

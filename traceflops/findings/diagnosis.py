@@ -5,12 +5,12 @@ Only what the critical path leaves standing is replayed: nothing gains more than
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from traceflops.errors import UsageError
-from traceflops.findings.case import limit, share_of_window, thresholds
+from traceflops.findings.case import limit, share_of_window
 from traceflops.findings.device_work import exposed_communication, matrix_rate, memory_bandwidth
 from traceflops.findings.finding import (
     Candidate,
@@ -26,6 +26,7 @@ from traceflops.findings.idle_causes import idle_causes
 from traceflops.findings.late_rank import late_rank
 from traceflops.findings.slow_link import slow_link
 from traceflops.findings.trace_health import trace_health
+from traceflops.findings.user_rules import Rule, more_rules
 from traceflops.replay import parse_edit
 from traceflops.table import is_one_of
 from traceflops.units import percent
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from traceflops.findings.case import Case
     from traceflops.replay import Outcome, Replay
 
-Rule = Callable[["Case"], Iterator[Candidate]]
 RULES: Final[tuple[Rule, ...]] = (
     idle_causes,
     exposed_communication,
@@ -64,6 +64,7 @@ class _Scales:
     refusal: str
     doubts: tuple[str, ...]
     strengths: tuple[str, ...]
+    levels: Mapping[Severity, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,15 +78,31 @@ class _Worth:
 
 def diagnosed(case: Case) -> tuple[Finding, ...]:
     """Return what rules find, that with the largest gain first; then other findings by share."""
+    silent = case.finding_rules.silent
+    return tuple(one for one in _diagnosed(case) if one.rule not in silent)
+
+
+def _diagnosed(case: Case) -> Iterator[Finding]:
     if not case.windows_used or case.on_host or case.recorded not in ("complete", "few missing"):
-        return (*case.findings, *trace_health(case))
-    scales = _scales(case)
-    found = [one for rule in RULES for each in rule(case) if (one := _weighed(each, scales))]
+        yield from (*case.findings, *trace_health(case))
+        return
+    found = list(_causes(case))
     found.sort(key=lambda one: (-_expected(one), -one.share))
     causes = {one.rule for one in found}
-    others = [_titled(one) for one in case.findings if one.rule not in causes]
-    healthy = _nothing(case) if all(one.priority == "low" for one in found) else ()
-    return (*healthy, *found, *others, *trace_health(case))
+    if all(one.priority == "low" for one in found):
+        yield from _nothing(case)
+    yield from found
+    yield from (_titled(one) for one in case.findings if one.rule not in causes)
+    yield from trace_health(case)
+
+
+def _causes(case: Case) -> Iterator[Finding]:
+    scales, rules = _scales(case), case.finding_rules
+    for rule in (*RULES, *more_rules(rules)):
+        for one in rule(case):
+            found = _weighed(one, scales) if one.rule not in rules.silent else None
+            if found is not None:
+                yield found
 
 
 def _expected(finding: Finding) -> int:
@@ -110,7 +127,8 @@ def _scales(case: Case) -> _Scales:
         weak.append("one step only" if case.steps.used else "no steps")
     else:
         strong.append(f"{len(case.steps.used)} steps")
-    return _Scales(replay, refusal, tuple(weak), tuple(strong))
+    levels: dict[Severity, float] = {name: limit(case, "priority", name) for name in _LEVELS}
+    return _Scales(replay, refusal, tuple(weak), tuple(strong), levels)
 
 
 def _weighed(one: Candidate, scales: _Scales) -> Finding | None:
@@ -119,7 +137,7 @@ def _weighed(one: Candidate, scales: _Scales) -> Finding | None:
     if replay is None:
         return _finding(one, scales, _Worth(None, None, (scales.refusal,)))
     bound_ns = sum(part.ns for part in replay.critical if part.component in one.on_path)
-    if not one.frees and one.on_path and bound_ns < limit("priority", "low") * replay.before_ns:
+    if not one.frees and one.on_path and bound_ns < scales.levels["low"] * replay.before_ns:
         return None
     try:
         return _finding(one, scales, _worth(one, replay))
@@ -187,7 +205,7 @@ def _finding(one: Candidate, scales: _Scales, found: _Worth) -> Finding:
         mfu_without=None,
         evidence=one.evidence,
         title=one.title,
-        priority=_priority(gain, scales.replay),
+        priority=_priority(gain, scales),
         owner=one.owner,
         remedy=one.remedy,
         gain=gain,
@@ -198,30 +216,29 @@ def _finding(one: Candidate, scales: _Scales, found: _Worth) -> Finding:
     )
 
 
-def _priority(gain: Gain | None, replay: Replay | None) -> Severity:
+def _priority(gain: Gain | None, scales: _Scales) -> Severity:
     """Return the priority by the share of a step that is expected to be gained."""
+    replay = scales.replay
     if gain is None or replay is None or not replay.before_ns:
         return "low"
     share = gain.expected_ns * replay.windows / replay.before_ns
-    levels = thresholds()["priority"]
-    return next((name for name in _LEVELS if share >= levels[name]), "low")
+    return next((name for name in _LEVELS if share >= scales.levels[name]), "low")
 
 
-def _nothing(case: Case) -> tuple[Finding, ...]:
+def _nothing(case: Case) -> Iterator[Finding]:
     """Return that nothing stands out, where the GPU is hardly idle or only communicating."""
     components = case.total.components
     share = share_of_window(case, components.idle_ns + components.communication_ns)
-    if share > limit("nothing-stands-out", "most_share"):
-        return ()
-    allowed = f"The run is within {percent(share)} of what its kernels allow."
-    return (
-        Finding(
-            rule="nothing-stands-out",
-            severity="low",
-            sentence=f"Nothing stands out: {allowed[0].lower()}{allowed[1:]}",
-            share=share,
-            mfu_without=None,
-            evidence=("components",),
-            title="Nothing stands out",
+    if share > limit(case, "nothing-stands-out", "most_share"):
+        return
+    yield Finding(
+        rule="nothing-stands-out",
+        severity="low",
+        sentence=(
+            f"Nothing stands out: the run is within {percent(share)} of what its kernels allow."
         ),
+        share=share,
+        mfu_without=None,
+        evidence=("components",),
+        title="Nothing stands out",
     )

@@ -139,7 +139,7 @@ def idle_causes(case: Case) -> Iterator[Candidate]:
     """Give a candidate per class of idle time that is large enough."""
     for one in case.idle.by_class():
         share = share_of_window(case, one.idle_ns)
-        if one.kind in _CAUSES and share >= limit("idle-cause", "least_share"):
+        if one.kind in _CAUSES and share >= limit(case, "idle-cause", "least_share"):
             yield _candidate(case, one, share)
 
 
