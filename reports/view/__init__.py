@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         authored,
         base_names,
     )
+    from traceflops.reports.view.chapters import Chapter, post_mortem
     from traceflops.reports.view.critical import (
         critical_object,
         critical_sentence,
@@ -81,7 +82,6 @@ if TYPE_CHECKING:
         look,
         loss_label,
     )
-    from traceflops.reports.view.post_mortem import Chapter, post_mortem
     from traceflops.reports.view.serving import WAITS_ON, serving_table
     from traceflops.reports.view.short_names import (
         Label,

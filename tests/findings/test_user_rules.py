@@ -63,7 +63,7 @@ def test_a_rule_of_a_file_has_its_words_its_rows_and_a_gain(tmp_path: Path) -> N
     assert mine.share == 0.3
     assert mine.gain is not None
     assert 0 <= mine.gain.low_ns <= mine.gain.high_ns <= 150
-    assert analysis.notes[-1].text == "Findings by your rules: 1 rule added."
+    assert analysis.notes[-1].text == "Findings by rules of a file: 1 rule added."
 
 
 def test_a_rule_of_a_file_is_silent_below_its_share(tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def test_thresholds_are_those_of_the_user(tmp_path: Path) -> None:
     assert "nothing-stands-out" in usual
     analysis = found(tmp_path, "[nothing-stands-out]\nmost_share = 0.05\n")
     assert rules_of(analysis) == [one for one in usual if one != "nothing-stands-out"]
-    assert analysis.notes[-1].text == "Findings by your rules: 1 threshold changed."
+    assert analysis.notes[-1].text == "Findings by rules of a file: 1 threshold changed."
 
 
 def test_silent_rules_say_nothing(tmp_path: Path) -> None:

@@ -218,4 +218,6 @@ class Analysis:
 
 def with_finding_rules(analysis: Analysis, rules: FindingRules) -> Analysis:
     """Return an analysis whose findings are by a user's rules, with a note of that."""
-    return replace(analysis, finding_rules=rules, notes=(*analysis.notes, *rules.notes))
+    text = f"Findings by rules of a file: {rules.changes}."
+    notes = (Note("assumed", "finding-rules", text),) if rules.changes else ()
+    return replace(analysis, finding_rules=rules, notes=(*analysis.notes, *notes))

@@ -20,7 +20,6 @@ from traceflops.errors import TraceflopsError, UsageError
 from traceflops.findings.case import share_of_window, thresholds
 from traceflops.findings.finding import Candidate, Owner, Row
 from traceflops.replay import parse_edit
-from traceflops.table import Note
 from traceflops.units import percent, several
 
 if TYPE_CHECKING:
@@ -83,16 +82,15 @@ class FindingRules:
     own: tuple[KernelRule, ...] = ()
 
     @property
-    def notes(self) -> tuple[Note, ...]:
-        """Return what was changed, nothing where nothing was."""
-        changed = sum(map(len, self.thresholds.values()))
+    def changes(self) -> str:
+        """Return what is changed, "" where nothing is."""
+        limits = sum(map(len, self.thresholds.values()))
         parts = (
-            f"{several(changed, 'threshold')} changed" if changed else "",
+            f"{several(limits, 'threshold')} changed" if limits else "",
             f"{several(len(self.silent), 'rule')} silent" if self.silent else "",
             f"{several(len(self.own), 'rule')} added" if self.own else "",
         )
-        said = ", ".join(filter(None, parts))
-        return (Note("assumed", "finding-rules", f"Findings by your rules: {said}."),) * bool(said)
+        return ", ".join(filter(None, parts))
 
 
 NO_RULES: Final = FindingRules()
