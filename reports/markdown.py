@@ -14,6 +14,7 @@ from traceflops._version import __version__
 from traceflops.reports.page import memory_page
 from traceflops.reports.view import (
     NOTHING,
+    UNKNOWN,
     Authored,
     Cell,
     Column,
@@ -21,13 +22,18 @@ from traceflops.reports.view import (
     NoteBlock,
     ReportTable,
     attribution_sentence,
+    background,
+    causes,
     components_table,
+    critical_tables,
     folded_tables,
-    gain_sentence,
+    headline,
     host_tables,
     jobs_table,
+    other_findings,
     owner_tables,
     pipeline_tables,
+    post_mortem,
     provenance,
     ranks_table,
     rates_table,
@@ -50,7 +56,9 @@ SIGN: Final = "<!-- traceflops.report/1 -->"
 
 _NOTES: Final = 20
 _ROWS: Final = 20
+_CAUSES: Final = 10
 _RANKS: Final = 4
+_PATH: Final = "Critical path"
 _LONGEST: Final = 2_000
 _SIGNS: Final = re.compile(r"[&<>*_`\[\]|\\~@#$!]|:(?=//|[\w+-]+:)|(?<=[wW])\.(?=\w)")
 _BEGINS: Final = "@#:."
@@ -87,6 +95,7 @@ def render_markdown(
         _attribution(analysis),
         *(_details(title, _table(table)) for title, table in folded_tables(analysis)),
         *(_details(title, _table(table)) for title, table in pipeline_tables(analysis)),
+        *(_details(_PATH, _table(table)) for table in critical_tables(analysis)),
         *(_details(title, _table(table)) for title, table in host_tables(analysis, _ROWS)),
         _details("Memory", _memory(analysis)),
         _details("Notes", _notes(analysis)),
@@ -96,12 +105,26 @@ def render_markdown(
     return "\n\n".join(texts) + "\n"
 
 
+def render_post_mortem(analysis: Analysis, authored: Authored = NOTHING) -> str:
+    """Return the post-mortem: a heading per chapter, its sentences as a list."""
+    chapters = [
+        [f"## {one.title}", "", *(f"- {plain(sentence)}" for sentence in one.sentences)]
+        for one in post_mortem(analysis)
+    ]
+    title = plain(authored.title or "Post-mortem")
+    sections = ([SIGN, f"# {title}"], list(_authored(authored.blocks)), *chapters, _foot(None))
+    return "\n\n".join("\n".join(lines) for lines in sections if lines) + "\n"
+
+
 def _head(analysis: Analysis, title: str | None) -> Iterator[str]:
     yield SIGN
     if title is not None:
         yield f"# {plain(title)}"
         yield ""
-    yield f"## {plain(analysis.verdict.sentence)}"
+    yield f"## {plain(headline(analysis) or background(analysis))}"
+    if headline(analysis):
+        yield ""
+        yield plain(background(analysis))
     yield ""
     yield " · ".join(plain(part) for part in provenance(analysis))
     if analysis.devices:
@@ -140,10 +163,18 @@ def _untimed(analysis: Analysis) -> Iterator[str]:
 
 
 def _findings(analysis: Analysis) -> Iterator[str]:
-    for finding in analysis.findings:
-        sentence = gain_sentence(analysis, finding)
-        gain = f" {plain(sentence)}." if sentence else ""
-        yield f"- **{plain(finding.severity)}**: {plain(finding.sentence)}{gain}"
+    """Yield the causes in full, then the other findings."""
+    for one in causes(analysis)[:_CAUSES]:
+        found = one.finding
+        title = f"{found.title}: {one.saves or 'gain unknown'}"
+        yield f"- **{plain(title)}**{f', {one.mfu}' if one.mfu else ''}"
+        yield f"  <br>{plain(found.sentence)}"
+        yield f"  <br>Where: {', '.join(map(code, one.where)) or UNKNOWN} · {plain(one.owner)}"
+        yield f"  <br>Do: {plain(found.remedy)}"
+        yield f"  <br>Sure: {plain(one.sure)}"
+    yield from _more(len(causes(analysis)) - _CAUSES)
+    for finding in other_findings(analysis):
+        yield f"- **{plain(finding.severity)}**: {plain(finding.sentence)}"
 
 
 def _waterfall(analysis: Analysis) -> Iterator[str]:

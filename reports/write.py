@@ -79,6 +79,13 @@ def save(
     return target
 
 
+def save_post_mortem(analysis: Analysis, path: Path, authored: Authored = NOTHING) -> None:
+    """Write the post-mortem as Markdown."""
+    from traceflops.reports.markdown import render_post_mortem
+
+    write_pieces(path, [render_post_mortem(analysis, authored).encode()])
+
+
 def check_target(target: Path, *, force: bool) -> None:
     """Refuse a target that has no renderer, no folder, or is a file that is not ours."""
     suffix = target.suffix.lower()

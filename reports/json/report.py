@@ -14,7 +14,7 @@ from traceflops.devices import JobReport
 from traceflops.memory import MemoryUse, Series, memory_use
 from traceflops.ranks import Collective
 from traceflops.reports.json.measured import measured_object
-from traceflops.reports.view import fields
+from traceflops.reports.view import critical_object, fields, title_sentence
 from traceflops.table import Source
 from traceflops.timeline import Account, Gap, WholeSpan
 from traceflops.windows import DeviceReport, Selection, spread_of
@@ -92,7 +92,7 @@ def findings_object(analysis: Analysis) -> dict[str, Any]:
         content = {
             "schema": FINDINGS_SCHEMA,
             "traceflops_version": __version__,
-            "verdict": analysis.verdict.sentence,
+            "verdict": title_sentence(analysis),
             "findings": found[:kept],
             "left_out": len(found) - kept,
         }
@@ -105,8 +105,9 @@ def report_object(analysis: Analysis) -> dict[str, Any]:
     """Return the report as plain dicts and lists. Times are ns, shares 0 to 1, unknown is null."""
     return {
         **report_head(analysis, SCHEMA),
-        "verdict": asdict(analysis.verdict),
+        "verdict": asdict(analysis.verdict) | {"sentence": title_sentence(analysis)},
         "findings": [asdict(finding) for finding in analysis.diagnosis],
+        "critical_path": critical_object(analysis),
         "total": _account(analysis.total),
         "utilisation": measured_object(analysis.measured),
         "devices": [_device(device) for device in analysis.devices],

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Final
 
 from traceflops.drawing import drawn_devices
-from traceflops.findings import unevenness
+from traceflops.findings import LOSS, UNEVEN_STEPS
 from traceflops.reports.page.kernels import MOST_KERNELS
+from traceflops.reports.page.overview import MOST_GAPS, Few
 from traceflops.reports.page.ranks import MOST_DEVICES
 from traceflops.reports.page.section import link_to
 from traceflops.reports.page.steps import chosen_rows, window_rows
 from traceflops.reports.page.timeline import gap_links
-from traceflops.reports.view import duration, gain_sentence, gap_place, roof, shorten_middle
+from traceflops.reports.view import (
+    FindingWords,
+    causes,
+    duration,
+    gap_place,
+    other_findings,
+    roof,
+    shorten_middle,
+)
 from traceflops.timeline import COMPONENTS
 from traceflops.windows import (
     StepSpread,
@@ -27,10 +36,10 @@ from traceflops.windows import (
 
 if TYPE_CHECKING:
     from traceflops.analysis import Analysis
-    from traceflops.findings import Finding
+    from traceflops.findings import Finding, Row
 
-_LOSS: Final = "loss-"
 _DEVICE: Final = 30
+_MOST_CAUSES: Final = 10
 _LONGEST_LINK: Final = 2_000
 """Characters of a link; rows with longer names may have none."""
 
@@ -59,8 +68,8 @@ def step_rows(analysis: Analysis) -> StepRows:
 
 def places(analysis: Analysis, finding: Finding, steps: StepRows) -> Iterator[Place]:
     """Give the places that show a finding, the best first."""
-    what = finding.rule.removeprefix(_LOSS)
-    if finding.rule == unevenness.RULE:
+    what = finding.rule.removeprefix(LOSS)
+    if finding.rule == UNEVEN_STEPS:
         yield from _longest_step(analysis, steps)
     elif what == "idle":
         yield from _longest_gap(analysis)
@@ -177,20 +186,50 @@ def _worst_rank(analysis: Analysis, component: str) -> Iterator[Place]:
 
 
 @dataclass(frozen=True, slots=True)
-class FindingShown:
-    """A finding, what MFU would be without it, and the rows and times that it is about."""
+class CauseShown:
+    """A finding with a cause in words, links to its rows of evidence and to where it shows best."""
 
-    finding: Finding
-    gain: str
+    words: FindingWords
+    rows: tuple[tuple[Row, str], ...]
     places: tuple[Place, ...]
 
 
-def findings_shown(analysis: Analysis) -> list[FindingShown]:
-    """Return the findings, the largest first, with the best of their places first."""
-    steps = step_rows(analysis)
-    return [
-        FindingShown(
-            finding, gain_sentence(analysis, finding), tuple(places(analysis, finding, steps))
+@dataclass(frozen=True, slots=True)
+class FindingsShown:
+    """The causes that are shown, of how many; and the other findings, each with its places."""
+
+    causes: Few[CauseShown]
+    others: list[tuple[Finding, tuple[Place, ...]]]
+
+
+def findings_shown(analysis: Analysis) -> FindingsShown:
+    """Return the findings, the best first, with the best of their places first."""
+    steps, found = step_rows(analysis), causes(analysis)
+    kernels = set(analysis.kernels.slice(0, MOST_KERNELS)["name"].to_pylist())
+    shown = [
+        CauseShown(
+            one,
+            tuple((row, _link_of(row, kernels)) for row in one.finding.rows),
+            tuple(_of_cause(analysis, one.finding)),
         )
-        for finding in analysis.findings
+        for one in found[:_MOST_CAUSES]
     ]
+    others = [(one, tuple(places(analysis, one, steps))) for one in other_findings(analysis)]
+    return FindingsShown(Few(shown, len(found)), others)
+
+
+def _link_of(row: Row, kernels: Collection[str]) -> str:
+    """Return the link to the row of a kernel that is shown, "" for none."""
+    link = link_to("kernel", row.name)
+    return link if row.name in kernels and len(link) < _LONGEST_LINK else ""
+
+
+def _of_cause(analysis: Analysis, finding: Finding) -> Iterator[Place]:
+    """Give the gap and the rank that a cause is about, where they have a place."""
+    for gap, link in zip(analysis.gaps(MOST_GAPS), gap_links(analysis), strict=False):
+        if link and finding.where.start_ns == gap.start_ns:
+            where = f", {gap_place(gap)}" if analysis.steps.seen else ""
+            yield Place(link.removeprefix("#"), f"longest: {duration(gap.dur_ns)}{where}")
+    rank = finding.where.rank
+    if rank is not None and 1 < len(analysis.devices) <= MOST_DEVICES:
+        yield Place(f"rank={rank}", f"rank {rank}")

@@ -25,12 +25,16 @@ from traceflops.reports.page.timeline import gap_links, timeline_content
 from traceflops.reports.view import (
     HEADS,
     attribution_sentence,
+    background,
     counted_rows,
+    critical_tables,
     gap_culprits,
+    headline,
     host_tables,
     owner_tables,
     pace_sentence,
     pipeline_tables,
+    post_mortem,
     provenance,
     serving_table,
     sums_by_kind,
@@ -62,6 +66,8 @@ def _head(analysis: Analysis) -> Content:
     parts = analysis.components.parts()
     return Content(
         {
+            "headline": headline(analysis),
+            "background": background(analysis),
             "provenance": provenance(analysis),
             "basis": wording.basis(analysis),
             "present": present,
@@ -84,7 +90,8 @@ def _findings(analysis: Analysis) -> Content | None:
     unjudged = analysis.on_host or analysis.recorded in overview.UNRECORDED
     if not analysis.components.window_ns or unjudged:
         return None
-    return Content({"findings": evidence.findings_shown(analysis)})
+    shown = evidence.findings_shown(analysis)
+    return Content({"causes": shown.causes, "others": shown.others})
 
 
 def _steps(analysis: Analysis) -> Content:
@@ -113,6 +120,11 @@ def _categories(analysis: Analysis) -> Content:
         },
         scripts=_TABLES,
     )
+
+
+def _critical(analysis: Analysis) -> Content | None:
+    tables = list(critical_tables(analysis))
+    return Content({"tables": tables}) if tables else None
 
 
 def _serving(analysis: Analysis) -> Content | None:
@@ -219,6 +231,10 @@ def _recording(analysis: Analysis) -> Content:
     return Content({"devices": overview.shown_devices(analysis), "counted_units": units})
 
 
+def _post_mortem(analysis: Analysis) -> Content | None:
+    return Content({"chapters": post_mortem(analysis)}) if _findings(analysis) else None
+
+
 def _notes(analysis: Analysis) -> Content:
     notes = overview.Few(analysis.notes[: overview.MOST_NOTES], len(analysis.notes))
     return Content({"notes": notes})
@@ -246,6 +262,7 @@ SECTIONS: Final = (
     Section("peak", "Peak", _with_devices(lambda one: Content({"peak": peak.peak_page(one)}))),
     Section("steps", "Steps", _with_devices(_steps)),
     Section("idle", "Idle", _with_devices(_idle)),
+    Section("critical", "Critical path", _critical),
     Section("serving", "Serving", _serving),
     Section("categories", "Categories", _with_devices(_categories)),
     Section("communication", "Communication", _communication),
@@ -264,6 +281,7 @@ SECTIONS: Final = (
     Section("untimed", "Totals", _untimed),
     Section("counters", "Counters", _counters),
     Section("recording", "Recording", _recording),
+    Section("post-mortem", "Post-mortem", _post_mortem),
     Section("notes", "Notes", _notes),
     Section("method", "Method", _method),
 )

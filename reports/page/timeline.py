@@ -94,7 +94,9 @@ def timeline_content(analysis: Analysis) -> Content | None:
         return None
     groups = _groups(analysis, drawn.outline)
     labels = _lane_labels(analysis, drawn.outline)
-    made = packed(prepared, drawn, _header(analysis, prepared, drawn, groups, labels))
+    replay, _ = analysis.replay_or_reason
+    path = replay.places if replay is not None else None
+    made = packed(prepared, drawn, _header(analysis, prepared, drawn, groups, labels), path)
     timeline = made.timeline
     kinds = {lane.kind for lane in timeline.lanes}
     drawn_parts = parts_ns(prepared, timeline, drawn.whole, 1)
@@ -109,6 +111,7 @@ def timeline_content(analysis: Analysis) -> Content | None:
         "still": _still(drawn, groups, labels),
         "start_label": start_label(timeline),
         "zero": first_event(analysis),
+        "has_path": path is not None,
         "present": [name for name, ns in drawn_parts.items() if ns.any()],
         "host_looks": _host_looks(prepared, kinds),
     }

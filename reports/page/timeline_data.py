@@ -16,11 +16,14 @@ import numpy as np
 
 from traceflops.drawing import TABLE_OF, Budget, Kind
 from traceflops.reports.view import LOOKS, shape_words, short_labels
-from traceflops.table import IntArray, codes, group_rows, names, taken
+from traceflops.table import ABSENT, IntArray, codes, group_rows, names, taken
 
 if TYPE_CHECKING:
     from traceflops.drawing import Boxes, Counts, Drawable, Level, Timeline
+    from traceflops.timeline import Intervals
     from traceflops.windows import Prepared
+
+    Places = tuple[IntArray, Mapping[tuple[int, int], Intervals]]
 
 _MOST_PACKED: Final = 660_000
 """Bytes after compression; as text in the page they are a third more."""
@@ -64,12 +67,17 @@ class _Texts:
         return shown
 
 
-def packed(prepared: Prepared, drawable: Drawable, extra: Mapping[str, Any]) -> Packed:
-    """Return a timeline as detailed as fits, with `extra` in its header."""
+def packed(
+    prepared: Prepared, drawable: Drawable, extra: Mapping[str, Any], path: Places | None = None
+) -> Packed:
+    """Return a timeline as detailed as fits, with `extra` in its header.
+
+    `path` is what is on the critical path: activities, and stretches of threads.
+    """
     share = 1.0
     while True:
         timeline = drawable.within(Budget().times(share))
-        content = _bytes(prepared, timeline, extra, int(_MOST_TEXT * share))
+        content = _bytes(prepared, timeline, extra, int(_MOST_TEXT * share), path)
         size = len(zlib.compress(content, 6))
         if size <= _MOST_PACKED or share < 1 / 64:
             return Packed(timeline, content)
@@ -77,7 +85,11 @@ def packed(prepared: Prepared, drawable: Drawable, extra: Mapping[str, Any]) -> 
 
 
 def _bytes(
-    prepared: Prepared, timeline: Timeline, extra: Mapping[str, Any], most_text: int
+    prepared: Prepared,
+    timeline: Timeline,
+    extra: Mapping[str, Any],
+    most_text: int,
+    path: Places | None,
 ) -> bytes:
     texts = _Texts()
     kinds = [lane.kind for lane in timeline.lanes]
@@ -91,6 +103,8 @@ def _bytes(
         header = _level(level, len(kinds), columns)
         header["what"] = _add(columns, what[mine])
         header["cause"] = _add(columns, cause[mine])
+        if path is not None:
+            header["path"] = _add(columns, _on_path(timeline, level.boxes, path))
         header["launch"] = _add(columns, _launches(prepared, kinds, level.boxes))
         header["queues"] = {
             device: _counts(counts, columns) for device, counts in level.queues.items()
@@ -150,6 +164,23 @@ def _launches(prepared: Prepared, kinds: Sequence[Kind], boxes: Boxes) -> IntArr
     found = np.zeros(len(boxes), dtype=np.int64)
     away = np.diff(place[is_there], prepend=0)
     found[mine[is_there]] = 1 + ((away << 1) ^ (away >> 63))
+    return found
+
+
+def _on_path(timeline: Timeline, boxes: Boxes, path: Places) -> IntArray:
+    """Return 1 for work on the critical path, and for what threads did there half of its time."""
+    rows, threads = path
+    kinds = np.array([lane.kind for lane in timeline.lanes])[boxes.lane]
+    found = ((kinds == "stream") & np.isin(boxes.row, rows)).astype(np.int64)
+    for number, lane in enumerate(timeline.lanes):
+        track = ABSENT if lane.track is None else lane.track
+        spans = threads.get((lane.process, track)) if lane.kind != "stream" else None
+        if spans is not None:
+            mine = slice(*np.searchsorted(boxes.lane, [number, number + 1]).tolist())
+            start, end = boxes.start_ns[mine], boxes.end_ns[mine]
+            origin = timeline.origin_ns[lane.process]
+            inside = spans.length_within(start + origin, end + origin)
+            found[mine] = (inside > 0) & (2 * inside >= end - start)
     return found
 
 

@@ -11,10 +11,10 @@ from rich.text import Text
 
 from traceflops.analysis import Analysis
 from traceflops.devices import NEXT_TIME
-from traceflops.findings import MAIN_KERNEL
 from traceflops.ranks import Collective
 from traceflops.remedies import remedy
 from traceflops.reports.terminal.aggregates import counted_lines, untimed_lines
+from traceflops.reports.terminal.findings import title_lines
 from traceflops.reports.terminal.lines import (
     LEAST_NAME,
     Style,
@@ -41,16 +41,17 @@ from traceflops.reports.view import (
     attribution_sentence,
     basis,
     busbw_words,
+    causes,
     clocks_sentence,
     collective_label,
     collective_rate,
     component_label,
     count,
+    critical_sentence,
     duration,
     gap_place,
     job_files,
     job_size,
-    late_rank_words,
     look,
     mean_message,
     off_median,
@@ -126,13 +127,7 @@ def render_terminal(
 
 
 def _head(analysis: Analysis, style: Style) -> Iterator[Text]:
-    yield from paragraph(analysis.verdict.sentence, style.width, "bold")
-    _, why, remedy = late_rank_words(analysis)
-    yield from paragraph(why, style.width, indent=_INDENT)
-    mine = (one.sentence for one in analysis.findings if one.rule == MAIN_KERNEL)
-    help_ = remedy or ("" if analysis.verdict.loss == "idle" else next(mine, ""))
-    if help_:
-        yield from hanging(f"{_INDENT}help: ", help_, style.width)
+    yield from title_lines(analysis, style)
     yield from provenance(analysis, style)
 
 
@@ -169,7 +164,7 @@ def _parts(analysis: Analysis, style: Style) -> Iterator[Text]:
         always = name in _SHARES and not (name == "communication" and analysis.on_host)
         if ns or always:
             yield _part(name, ns, analysis, style)
-    for text in (f"{basis(analysis)}.", uneven_steps(analysis)):
+    for text in (f"{basis(analysis)}.", critical_sentence(analysis), uneven_steps(analysis)):
         yield from paragraph(text, style.width)
 
 
@@ -256,9 +251,8 @@ def _waits(analysis: Analysis, style: Style) -> Iterator[Text]:
         if not names:
             below = _wait_names(row, style.width - 2 * len(_INDENT))
             yield from paragraph(below, style.width, indent=2 * _INDENT)
-    help_ = f"{capitalized(rows[0].remedy)}."
-    if help_ != late_rank_words(analysis)[2]:
-        yield from hanging(f"{_INDENT}help: ", help_, style.width)
+    if not causes(analysis):
+        yield from hanging(f"{_INDENT}help: ", f"{capitalized(rows[0].remedy)}.", style.width)
     yield from paragraph(pace_sentence(analysis), style.width)
 
 

@@ -14,6 +14,14 @@ if TYPE_CHECKING:
         authored,
         base_names,
     )
+    from traceflops.reports.view.chapters import Chapter, post_mortem
+    from traceflops.reports.view.critical import (
+        critical_object,
+        critical_sentence,
+        critical_tables,
+        path_word,
+        sums_by_component,
+    )
     from traceflops.reports.view.culprits import (
         WaitedFor,
         gap_culprits,
@@ -42,6 +50,14 @@ if TYPE_CHECKING:
         unit_for,
         visible,
         wrapped,
+    )
+    from traceflops.reports.view.findings import (
+        FindingWords,
+        background,
+        causes,
+        headline,
+        other_findings,
+        title_sentence,
     )
     from traceflops.reports.view.host import host_tables
     from traceflops.reports.view.ledger import (
@@ -103,7 +119,6 @@ if TYPE_CHECKING:
         bound_word,
         bounds_sentence,
         facts,
-        gain_sentence,
         parts,
         rate_words,
         roof,

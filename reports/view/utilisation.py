@@ -34,8 +34,6 @@ from traceflops.units import PART_NAMES, several
 from traceflops.units import exact_percent as use_percent
 
 if TYPE_CHECKING:
-    from traceflops.analysis import Analysis
-    from traceflops.findings import Finding
     from traceflops.mfu import Join, MeasuredWork
 
 T = TypeVar("T")
@@ -130,14 +128,6 @@ def why_not(measured: Measurement) -> list[str]:
         for lack in measured.lacks
     )
     return [f"No MFU: {sentence}." for sentence in sentences]
-
-
-def gain_sentence(analysis: Analysis, finding: Finding) -> str:
-    """Return what MFU would be if the time were not spent, "" where it is not one figure."""
-    if finding.mfu_without is None or analysis.measured.figure is None:
-        return ""
-    without = use_percent(Fraction(finding.mfu_without))
-    return f"{analysis.measured.figure} now, at most {without} without it"
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ import pytest
 import traceflops as tf
 from tests.build import launched, step_marks, trace_of
 from traceflops.findings.finding import Finding
-from traceflops.reports.page.evidence import findings_shown
+from traceflops.reports.page.evidence import Place, findings_shown
 from traceflops.reports.view import step_times
 from traceflops.windows import Selection
 
@@ -40,6 +40,10 @@ def uneven(analysis: tf.Analysis) -> list[tf.findings.finding.Finding]:
     return [one for one in analysis.findings if one.rule == "uneven-steps"]
 
 
+def places_of(analysis: tf.Analysis, rule: str) -> tuple[Place, ...]:
+    return next(places for one, places in findings_shown(analysis).others if one.rule == rule)
+
+
 def test_one_long_step_is_a_finding_with_its_size_and_its_cause() -> None:
     """Steps of 1000, 1000, 1600, 1000 and 1000 ns: 600 of 5600 are beyond the median of 1000."""
     analysis = run((900, 100), (900, 100), (900, 700), (900, 100), (900, 100))
@@ -50,8 +54,9 @@ def test_one_long_step_is_a_finding_with_its_size_and_its_cause() -> None:
         "Steps slower than the median cost 10.7 % of the step time. "
         "Step 2 took 600 ns longer than the median, mostly idle time before step 3."
     )
-    shown = next(one for one in findings_shown(analysis) if one.finding.rule == "uneven-steps")
-    assert [(one.link, one.text) for one in shown.places] == [("step=2", "step 2: 1.60 µs")]
+    assert [(one.link, one.text) for one in places_of(analysis, "uneven-steps")] == [
+        ("step=2", "step 2: 1.60 µs")
+    ]
 
 
 def test_every_place_names_the_step_that_came_late() -> None:
@@ -59,8 +64,8 @@ def test_every_place_names_the_step_that_came_late() -> None:
     analysis = run((900, 100), (900, 100), (900, 700), (900, 100), (900, 100))
     words = "longest 1.60 µs (step 2, 1.60 × the median, idle before step 3)"  # noqa: RUF001
     assert step_times(analysis)[-1] == words
-    idle = next(one for one in findings_shown(analysis) if one.finding.rule == "loss-idle")
-    assert ("step=2", "most before step 3: 700 ns") in [(one.link, one.text) for one in idle.places]
+    idle = places_of(analysis, "loss-idle")
+    assert ("step=2", "most before step 3: 700 ns") in [(one.link, one.text) for one in idle]
 
 
 def test_idle_time_inside_the_longest_step_is_not_laid_to_the_next_step() -> None:
@@ -73,8 +78,7 @@ def test_idle_time_inside_the_longest_step_is_not_laid_to_the_next_step() -> Non
     analysis = tf.analyze(trace_of(**launched(*works), marks=step_marks(*marks)))
     assert uneven(analysis)[0].sentence.endswith("the median, mostly idle time.")
     assert "before" not in step_times(analysis)[-1]
-    idle = next(one for one in findings_shown(analysis) if one.finding.rule == "loss-idle")
-    assert "most in step 2: 700 ns" in [one.text for one in idle.places]
+    assert "most in step 2: 700 ns" in [one.text for one in places_of(analysis, "loss-idle")]
     assert [(gap.step, gap.before_step) for gap in analysis.gaps(2)] == [(2, None), (0, 1)]
 
 

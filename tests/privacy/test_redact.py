@@ -98,7 +98,7 @@ def shown(path: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str
         ["info", *own, "--json"],
         ["report", *own, "--rules", str(rules), "-o", str(folder / "o.html"), "-q"],
         ["report", *own, "-o", str(folder / "o.json"), "-q"],
-        ["report", *own, "-o", str(folder / "o.md"), "-q"],
+        ["report", *own, "-o", str(folder / "o.md"), "-q", "--post-mortem", f"{folder}/case.md"],
         ["report", *own, "-o", str(folder / "report") + "/", "-q"],
         ["export", *own, "--rules", str(rules), "-o", str(folder / "csv"), "--format", "csv"],
         ["export", *own, "-o", str(folder / "arrow"), "--format", "arrow"],
@@ -133,6 +133,7 @@ def test_what_was_removed_is_counted_in_every_form(shown: dict[str, str]) -> Non
 
 def test_names_of_libraries_and_numbers_of_steps_stay(shown: dict[str, str]) -> None:
     assert "ampere_sgemm_128x64_nt" in shown["o.html"]
+    assert "# Post-mortem" in shown["case.md"]
     assert '"aten::mm"' in shown["csv/ops.csv"]
     assert '"step 3"' in shown["csv/marks.csv"]
     assert '"rule 1"' in shown["csv/activities.csv"], "a rule of the author's has a name, too"
@@ -152,11 +153,11 @@ def by_class(culprits: list[dict[str, Any]]) -> dict[str, int]:
 
 
 def figures(value: Any) -> Any:
-    """Return an object without its texts and its notes."""
+    """Return an object without its texts, the lines of files and its notes."""
     if isinstance(value, dict) and value.get("culprits"):  # placeholders are numbered, not named
         return {**figures({**value, "culprits": None}), **by_class(value["culprits"])}
     if isinstance(value, dict):
-        return {k: figures(v) for k, v in value.items() if k not in ("notes", "source")}
+        return {k: figures(v) for k, v in value.items() if k not in ("notes", "source", "line")}
     if isinstance(value, list):
         return [figures(one) for one in value]
     return None if isinstance(value, str) else value

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
         summary_of,
     )
     from traceflops.analysis.recipe import analysis_of, analyze, listed_jobs, with_removed
-    from traceflops.analysis.result import Analysis
+    from traceflops.analysis.result import Analysis, with_finding_rules
     from traceflops.analysis.summaries import analysis_of_summaries, same_as_recordings
 else:
     __getattr__ = lazy(__name__, __file__)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from traceflops.analysis.notes import is_said, notes_of
 from traceflops.analysis.preparation import prepare, prepare_pair, with_replays
-from traceflops.analysis.result import Analysis
+from traceflops.analysis.result import Analysis, with_finding_rules
 from traceflops.attribution import (
     category_table,
     host_bound,
@@ -35,6 +35,7 @@ from traceflops.findings import (
     late_rank_sentence,
     loss_findings,
     main_kernel_findings,
+    read_finding_rules,
     records_verdict,
     slow_link_findings,
     slow_link_sentence,
@@ -85,16 +86,18 @@ def analyze(
     peaks: PeakOptions = FROM_THE_TRACE,
     pair: Trace | None = None,
     redact: bool = False,
+    finding_rules: Path | None = None,
 ) -> Analysis:
     """Return where the time of a trace went and how much of its devices was used.
 
     `peaks` says what the devices can do where the trace does not. `rules` is a file of category
-    rules that are tried before the built-in ones. Host and user names and home directories are
-    shortened unless `include_environment` is set. `pair` is another recording of the same program,
-    whose shapes or counters tell the FLOPs of kernels. With `redact` names are replaced by
-    placeholders (docs/privacy.md). Raises UsageError where the selection asks
-    for something the trace does not have, and where the pair tells nothing.
+    rules that are tried before the built-in ones, `finding_rules` one of rules of findings. Host
+    and user names and home directories are shortened unless `include_environment` is set. `pair`
+    is another recording of the same program, whose shapes or counters tell the FLOPs of kernels.
+    With `redact` names are replaced by placeholders. Raises UsageError where the selection asks
+    for something the trace does not have, the pair tells nothing, or a file of rules is wrong.
     """
+    of_user = read_finding_rules(finding_rules)
     check_privacy(include_environment, redact)
     selection = selection or Selection()
     names = Placeholders() if redact else None
@@ -113,7 +116,8 @@ def analyze(
         paired = prepare_pair(pair, rules=rules, **shown) if pair is not None else None
         analysis = analysis_of(with_replays(prepared, paired), peaks, pair=paired)
         analysis = replace(analysis, jobs=listed_jobs(trace, selection.job, **shown))
-    return with_removed(analysis, names) if names is not None else analysis
+    analysis = with_removed(analysis, names) if names is not None else analysis
+    return with_finding_rules(analysis, of_user)
 
 
 def with_removed(analysis: Analysis, placeholders: Placeholders) -> Analysis:

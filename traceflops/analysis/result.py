@@ -17,7 +17,7 @@ what only long reports show, which is found when they ask for it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from heapq import nlargest
 from operator import attrgetter
@@ -40,6 +40,8 @@ from traceflops.attribution import (
     synchronisations,
 )
 from traceflops.devices import JobReport
+from traceflops.errors import UsageError
+from traceflops.findings import NO_RULES, FindingRules
 from traceflops.mfu import NO_SERVING, Serving, activity_flops
 from traceflops.table import Note, Source
 from traceflops.timeline import Account, Components, Gap
@@ -70,7 +72,7 @@ class Analysis:
     `launches` what launching took. `serving` are the passes that a serving engine annotates.
     `ranks` is who waits for whom, None with one rank. `prepared` is for reports that show single
     events and what is found on demand; None where it was not kept. There `known_operators` and
-    `known_synchronisations` are what is known of these.
+    `known_synchronisations` are what is known of these. `finding_rules` are the user's.
     """
 
     source: Source
@@ -95,6 +97,7 @@ class Analysis:
     known_synchronisations: tuple[Synchronisation, ...] = ()
     serving: Serving = NO_SERVING
     ranks: RankReport | None = None
+    finding_rules: FindingRules = NO_RULES
     prepared: Prepared | None = field(default=None, repr=False, compare=False)
 
     @cached_property
@@ -132,6 +135,17 @@ class Analysis:
         mfu = self.measured.mfu
         phases = self.measured.executed.phases
         return Replay(self.prepared, self.ranks, phases, None if mfu is None else float(mfu))
+
+    @cached_property
+    def replay_or_reason(self) -> tuple[Replay | None, str]:
+        """Return the recording ready for questions, or None and why it answers none."""
+        try:
+            if self.replay is None:
+                return None, "single ranks are not in summaries"
+            self.replay.check()
+        except UsageError as error:
+            return None, error.message
+        return self.replay, ""
 
     @cached_property
     def diagnosis(self) -> tuple[Finding, ...]:
@@ -204,3 +218,10 @@ class Analysis:
     def __repr__(self) -> str:
         """Return the verdict in one line."""
         return f"<Analysis of {len(self.devices)} device(s): {self.verdict.sentence}>"
+
+
+def with_finding_rules(analysis: Analysis, rules: FindingRules) -> Analysis:
+    """Return an analysis whose findings are by a user's rules, with a note of that."""
+    text = f"Findings by rules of a file: {rules.changes}."
+    notes = (Note("assumed", "finding-rules", text),) if rules.changes else ()
+    return replace(analysis, finding_rules=rules, notes=(*analysis.notes, *notes))

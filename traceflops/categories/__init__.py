@@ -16,6 +16,6 @@ if TYPE_CHECKING:
     from traceflops.categories.kernel_names import same_kernels
     from traceflops.categories.model import SUBS, Category, Decision
     from traceflops.categories.names import without_suffix
-    from traceflops.categories.rules import NO_RULE, PLACES, built_in
+    from traceflops.categories.rules import NO_RULE, PLACES, built_in, check_pattern, toml_of
 else:
     __getattr__ = lazy(__name__, __file__)

@@ -110,7 +110,7 @@ def built_in() -> tuple[Rule, ...]:
 def read(path: Path) -> tuple[Rule, ...]:
     """The rules of a user's file, all checked; a UsageError says what is wrong with it."""
     where = f"rule file {path.name!r}"
-    document = _document(_text(path, where), where)
+    document = toml_of(path, where)
     tables = document.get("rule")
     if document.keys() != {"rule"} or not isinstance(tables, list):
         unknown = sorted(document.keys() - {"rule"})
@@ -121,6 +121,11 @@ def read(path: Path) -> tuple[Rule, ...]:
         if rules.setdefault(rule.id, rule) is not rule:
             _refuse(where, f"two rules have the id {rule.id!r}")
     return tuple(rules.values())
+
+
+def toml_of(path: Path, where: str) -> dict[str, object]:
+    """The content of a user's TOML file; a UsageError says what is wrong with it."""
+    return _document(_text(path, where), where)
 
 
 def check_pattern(pattern: str) -> str | None:

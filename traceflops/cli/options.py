@@ -50,6 +50,10 @@ Rules = Annotated[
     Path | None,
     option("FILE", "File of category rules, tried before the built-in ones."),
 ]
+FindingRulesFile = Annotated[
+    Path | None,
+    option("FILE", "File of thresholds of findings, silent ones, and rules of your own."),
+]
 Dask = Annotated[
     Text,
     option(
@@ -236,6 +240,7 @@ class Asked:
     rates: Rates
     pair: Pair = None
     rules: Rules = None
+    finding_rules: FindingRulesFile = None
     dask: Dask = None
     privacy: Privacy
     reading: ReadingOptions

@@ -45,6 +45,14 @@ def read_and_analyze(traces: list[str], asked: Asked, *, brief: bool = False) ->
 
     It may lack all else.
     """
+    from traceflops.analysis import with_finding_rules
+    from traceflops.findings import read_finding_rules
+
+    rules = read_finding_rules(asked.finding_rules)  # before a large file is read in vain
+    return with_finding_rules(_analyzed(traces, asked, brief=brief), rules)
+
+
+def _analyzed(traces: list[str], asked: Asked, *, brief: bool) -> Analysis:
     asked.privacy.check()
     selection, peaks = asked.question.selection(), asked.rates.peaks()
     from traceflops.analysis import analyze

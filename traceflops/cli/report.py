@@ -44,6 +44,7 @@ EXAMPLES = (
     "zcat trace.json.gz | traceflops report - -o trace.json",
     "traceflops report results.db --pair counters/",
     "traceflops report ranks/ -o tables/ --format csv",
+    "traceflops report trace.json.gz --post-mortem case.md",
     'traceflops report ranks/ --redact --title "Slow since Tuesday" --notes notes.txt --open',
 )
 _MOST_INPUTS = 3
@@ -51,7 +52,7 @@ _MOST_INPUTS = 3
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """What the author adds to the report, and whether it opens at once."""
+    """What the author adds to the report, what is written beside it, whether it opens at once."""
 
     title: Annotated[Text, option("TEXT", "Title of the report.")] = None
     notes: Annotated[
@@ -61,6 +62,9 @@ class Added:
             "Your notes for the top of the report: paragraphs, `- ` lists, `# ` headings, "
             "``` code; UTF-8, at most 64 kB.",
         ),
+    ] = None
+    post_mortem: Annotated[
+        Text, option("FILE", "Also write the case as text, in a .md file.", "--post-mortem")
     ] = None
     open: Annotated[bool, flag("Open the report in the browser.", "--open")] = False
 
@@ -128,9 +132,14 @@ def report(
         target = target_of(output, format_, traces)
         _check_open(added.open, target, silent=quiet or json)
         from traceflops.reports.view import authored
+        from traceflops.reports.write import save_post_mortem
 
         words = authored(added.title, added.notes)
-        target.check(traces, [*(asked.pair or []), asked.rules, added.notes], force=force)
+        others = [*(asked.pair or []), asked.rules, asked.finding_rules, added.notes]
+        target.check(traces, others, force=force)
+        case = case_of(added.post_mortem, target)
+        if case is not None:
+            case.check(traces, others, force=force)
         analysis = read_and_analyze(traces, asked)
         try:
             if json:
@@ -141,6 +150,9 @@ def report(
             with phase("render and write"):
                 command = command_of(traces, analysis, asked, added)
                 written = target.save(analysis, command, words, force=force)
+                if case is not None:
+                    save_post_mortem(analysis, case.path, words)
+                    written += f" and {case.path}"
         if quiet:
             say(str(target.path))
         elif not json:
@@ -164,6 +176,18 @@ def target_of(output: str | None, format_: str | None, traces: list[str]) -> Tar
             f"give a folder such as {path.stem}/, or remove --format",
         )
     return Target(path, format_ or "csv")
+
+
+def case_of(post_mortem: str | None, target: Target) -> Target | None:
+    """Return where the post-mortem goes. Raises UsageError where it cannot be there."""
+    if post_mortem is None:
+        return None
+    path = path_of(post_mortem)
+    if path.suffix.lower() != ".md" or path.resolve() == target.path.resolve():
+        raise UsageError(
+            f"the post-mortem needs a .md file of its own: {path}", "give it another name"
+        )
+    return Target(path, None)
 
 
 def _check_open(wanted: bool, target: Target, *, silent: bool) -> None:
@@ -216,6 +240,7 @@ def _options(asked: Asked, added: Added, analysis: Analysis) -> Iterator[tuple[s
         "--step-mark": question.step_mark and (hidden or question.step_mark),
         "--pair": asked.pair and _pair_shown(analysis),
         "--rules": asked.rules and (hidden or asked.rules.name),
+        "--finding-rules": asked.finding_rules and (hidden or asked.finding_rules.name),
         "--title": added.title and (hidden or added.title),
         "--notes": added.notes and (hidden or added.notes.name),
     }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import textwrap
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -155,26 +154,18 @@ def _fitting(begin: str, parts: Sequence[str], width: int) -> str:
 
 def _then(one: Outcome) -> list[str]:
     """Return what decides the time then, by component."""
+    from traceflops.reports.view import path_word, sums_by_component
     from traceflops.units import percent
 
-    sums: Counter[str] = Counter()
-    for part in one.critical:
-        sums[part.component] += part.ns
-    total = max(sums.total(), 1)
-    largest = sums.most_common(_NEXT)
-    return [f"{_component(name)} {percent(ns / total)}" for name, ns in largest]
-
-
-def _component(name: str) -> str:
-    from traceflops.attribution import CLASSES
-
-    return {**CLASSES, "unexplained": "not explained"}.get(name, name.replace("_", " "))
+    sums = sums_by_component(one.critical)
+    total = max(sum(ns for _, ns in sums), 1)
+    return [f"{path_word(name)} {percent(ns / total)}" for name, ns in sums[:_NEXT]]
 
 
 def _words(part: PathPart) -> str:
-    from traceflops.reports.view import shorten_middle
+    from traceflops.reports.view import path_word, shorten_middle
 
-    what = _component(part.component)
+    what = path_word(part.component)
     return f"{what}: {shorten_middle(part.name, 60)}" if part.name else what
 
 

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 from traceflops.faces import lazy
 
 if TYPE_CHECKING:
+    from traceflops.findings.case import Case
     from traceflops.findings.diagnosis import diagnosed
-    from traceflops.findings.finding import Finding, Verdict
+    from traceflops.findings.finding import Candidate, Finding, Gain, Row, Verdict, Where
     from traceflops.findings.late_rank import (
         clocks_words,
         late_rank_findings,
@@ -19,14 +20,15 @@ if TYPE_CHECKING:
         late_rank_sentence,
         waiting_words,
     )
-    from traceflops.findings.losses import Loss, all_losses, loss_findings
+    from traceflops.findings.losses import LOSS, Loss, all_losses, loss_findings
     from traceflops.findings.main_kernel import MAIN_KERNEL, main_kernel_findings
     from traceflops.findings.slow_link import (
         SLOW_LINK_REMEDY,
         slow_link_findings,
         slow_link_sentence,
     )
-    from traceflops.findings.unevenness import uneven_findings
+    from traceflops.findings.unevenness import UNEVEN_STEPS, uneven_findings
+    from traceflops.findings.user_rules import NO_RULES, FindingRules, read_finding_rules
     from traceflops.findings.verdicts import (
         basis_of,
         jobs_verdict,

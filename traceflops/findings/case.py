@@ -13,6 +13,7 @@ from traceflops.table import names
 if TYPE_CHECKING:
     from traceflops.attribution import HostBound, IdleCulprits, Launches
     from traceflops.findings.finding import Finding
+    from traceflops.findings.user_rules import FindingRules
     from traceflops.mfu import Measurement, Serving
     from traceflops.ranks import RankReport
     from traceflops.replay import Replay
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Case(Protocol):
-    """The analysis that findings are about. `replay` raises UsageError where there is none."""
+    """The analysis that findings are about."""
 
     @property
     def source(self) -> Source:
@@ -81,6 +82,10 @@ class Case(Protocol):
         """Return what takes the time."""
 
     @property
+    def finding_rules(self) -> FindingRules:
+        """Return what the user changes of the rules."""
+
+    @property
     def windows_used(self) -> int:
         """Return how many windows are chosen."""
 
@@ -89,8 +94,8 @@ class Case(Protocol):
         """Return whether all work is on the CPU."""
 
     @property
-    def replay(self) -> Replay | None:
-        """Return the recording ready for what-if."""
+    def replay_or_reason(self) -> tuple[Replay | None, str]:
+        """Return the recording ready for what-if, or None and why it is not."""
 
     def gaps(self, most: int = 10) -> tuple[Gap, ...]:
         """Return the longest gaps of all devices."""
@@ -103,9 +108,9 @@ def thresholds() -> Mapping[str, Mapping[str, float]]:
     return tomllib.loads(text)
 
 
-def limit(rule: str, name: str) -> float:
-    """Return one threshold of a rule."""
-    return thresholds()[rule][name]
+def limit(case: Case, rule: str, name: str) -> float:
+    """Return one threshold of a rule: the user's, else that of the house."""
+    return case.finding_rules.thresholds.get(rule, {}).get(name, thresholds()[rule][name])
 
 
 def share_of_window(case: Case, time_ns: int) -> float:

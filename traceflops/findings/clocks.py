@@ -58,7 +58,9 @@ def slower_kernels(case: Case) -> Iterator[Candidate]:
     prepared = case.prepared
     if prepared is None or prepared.plan.layout.are_passes:
         return
-    found = [one for device in prepared.accounts if (one := _slower(prepared, device)) is not None]
+    found = [
+        one for device in prepared.accounts if (one := _slower(case, prepared, device)) is not None
+    ]
     if not found:
         return
     worst = max(found, key=lambda one: one.times)
@@ -87,10 +89,10 @@ def slower_kernels(case: Case) -> Iterator[Candidate]:
     )
 
 
-def _slower(prepared: Prepared, device: int) -> _Slower | None:
+def _slower(case: Case, prepared: Prepared, device: int) -> _Slower | None:
     """Return how a device slows down, None where its kernels do not agree on that."""
     windows = [one for one in prepared.windows[device] if one.used and one.step is not None]
-    if len(windows) < limit(RULE, "least_steps"):
+    if len(windows) < limit(case, RULE, "least_steps"):
         return None
     rows = prepared.accounts[device].rows
     place = np.searchsorted([one.start_ns for one in windows], rows.start_ns, side="right") - 1
@@ -105,9 +107,9 @@ def _slower(prepared: Prepared, device: int) -> _Slower | None:
     if not len(row):
         return None
     group, first = group_rows((codes(table["name"])[row], *sides.T))
-    medians, count = _medians(group, quarter, dur, len(first))
+    medians, count = _medians(group, quarter, dur, len(first), limit(case, RULE, "least_runs"))
     time_ns = np.bincount(group, weights=dur, minlength=len(first)).astype(np.int64)
-    found = _agreed(device, medians, count, time_ns)
+    found = _agreed(case, device, medians, count, time_ns)
     at = int(time_ns.argmax())
     name = short_name(kernel_name(names(table["name"])[codes(table["name"])[row[first[at]]]]))
     return found and replace(found, row=Row(name, int(time_ns[at]), int(count[at].sum())))
@@ -120,23 +122,25 @@ def _is_product(prepared: Prepared, row: IntArray) -> BoolArray:
 
 
 def _medians(
-    group: IntArray, quarter: IntArray, dur: IntArray, groups: int
+    group: IntArray, quarter: IntArray, dur: IntArray, groups: int, least: float
 ) -> tuple[FloatArray, IntArray]:
     """Return the median of each group in each quarter, NaN for few runs, and how many there are."""
     key = group * _QUARTERS + quarter
     order = np.lexsort((dur, key))
     count = np.bincount(key, minlength=groups * _QUARTERS)
     middle = np.cumsum(count) - count + count // 2
-    known = count >= limit(RULE, "least_runs")
+    known = count >= least
     found = np.full(groups * _QUARTERS, np.nan)
     found[known] = dur[order][middle[known]]
     return found.reshape(groups, _QUARTERS), count.reshape(groups, _QUARTERS)
 
 
-def _agreed(device: int, medians: FloatArray, count: IntArray, time_ns: IntArray) -> _Slower | None:
+def _agreed(
+    case: Case, device: int, medians: FloatArray, count: IntArray, time_ns: IntArray
+) -> _Slower | None:
     """Return the largest slow-down that nearly all time of several kernels agrees on."""
     known = ~np.isnan(medians).any(axis=1)
-    if known.sum() < limit(RULE, "least_kernels") or 2 * time_ns[known].sum() < time_ns.sum():
+    if known.sum() < limit(case, RULE, "least_kernels") or 2 * time_ns[known].sum() < time_ns.sum():
         return None
     weight = time_ns[known] / time_ns[known].sum()
     speed = medians[known] / medians[known].min(axis=1, keepdims=True)
@@ -146,7 +150,7 @@ def _agreed(device: int, medians: FloatArray, count: IntArray, time_ns: IntArray
     ratio = speed[:, later] / speed[:, earlier]
     times = float(weight @ ratio)
     agrees = float(weight[ratio > (1 + times) / 2].sum())
-    if times < 1 + limit(RULE, "least_slower") or agrees < limit(RULE, "least_agree"):
+    if times < 1 + limit(case, RULE, "least_slower") or agrees < limit(case, RULE, "least_agree"):
         return None
     excess = (count[known] * (medians[known] - medians[known][:, [earlier]])).sum()
     return _Slower(device, earlier, later, times, int(time_ns.sum()), round(excess))

@@ -110,7 +110,7 @@ def _exposed(case: Case) -> _Exposed | None:
 def communication(case: Case) -> Iterator[Candidate]:
     """Give candidates where communication is exposed."""
     share = case.total.components.share("communication") or 0.0
-    if share < limit("communication", "least_share"):
+    if share < limit(case, "communication", "least_share"):
         return
     found = _exposed(case)
     if not _is_bubble(case, found):
@@ -169,7 +169,7 @@ def _row(case: Case, found: _Exposed, kind: str, role: str | None, mine: IntArra
 
 def _whom(case: Case, found: _Exposed, mine: IntArray) -> tuple[str, str]:
     """Return how much of it is waiting, as far as that is known, and what to do about that."""
-    mostly = limit("communication", "mostly_waiting")
+    mostly = limit(case, "communication", "mostly_waiting")
     if case.ranks is not None and not case.ranks.partial:
         waited = int(found.wait_ns.sum()) / max(int(found.exposed_ns.sum()), 1)
         said = f" Of that, {percent(waited)} is waiting for other ranks." if waited else ""
@@ -199,11 +199,11 @@ def _called(kind: str, role: str | None) -> str:
 
 def _small(case: Case, found: _Exposed, name: str, mine: IntArray) -> Iterator[Candidate]:
     """Give a candidate where small collectives follow each other with no work between."""
-    joined, size = _to_be_joined(found, mine), found.records.bytes[found.row]
+    joined, size = _to_be_joined(case, found, mine), found.records.bytes[found.row]
     time_ns = int((found.exposed_ns - found.wait_ns)[joined].sum())
     share, windows = share_of_window(case, time_ns), max(case.windows_used, 1)
-    few = len(joined) < limit("small-collectives", "least_per_step") * windows
-    if few or share < limit("small-collectives", "least_share"):
+    few = len(joined) < limit(case, "small-collectives", "least_per_step") * windows
+    if few or share < limit(case, "small-collectives", "least_share"):
         return
     rate = (size[mine] / np.maximum(found.records.dur_ns[found.row[mine]], 1)).max()
     needed_ns = float(size[joined].sum()) / rate
@@ -223,13 +223,13 @@ def _small(case: Case, found: _Exposed, name: str, mine: IntArray) -> Iterator[C
     )
 
 
-def _to_be_joined(found: _Exposed, mine: IntArray) -> IntArray:
+def _to_be_joined(case: Case, found: _Exposed, mine: IntArray) -> IntArray:
     """Return those small collectives of one kind that follow another without work between."""
     records, rows = found.records, found.row
     order = mine[np.lexsort((records.start_ns[rows[mine]], records.place[rows[mine]]))]
     row = rows[order]
     size, busy = records.bytes[row], records.busy_ns[row]
-    small = (size > 0) & (size <= limit("small-collectives", "most_mib") * _MIB)
+    small = (size > 0) & (size <= limit(case, "small-collectives", "most_mib") * _MIB)
     same = (records.place[row[1:]] == records.place[row[:-1]]) & small[:-1] & small[1:]
     same &= records.group[row[1:]] == records.group[row[:-1]]
     worked = np.diff(busy) * 2 > records.dur_ns[row[1:]]
@@ -239,14 +239,14 @@ def _to_be_joined(found: _Exposed, mine: IntArray) -> IntArray:
 def _slow(case: Case, exposed: float) -> Iterator[Candidate]:
     """Give a candidate where large collectives run far below what the links carry."""
     rule, ranks = "slow-collectives", case.ranks
-    poor, good, least = (limit(rule, name) for name in ("poor", "good", "least_share"))
+    poor, good, least = (limit(case, rule, name) for name in ("poor", "good", "least_share"))
     if ranks is None or ranks.partial:
         return
     found = [
         (one.count * one.bytes / one.algorithm * (1 - one.of_peak / good), one)
         for one in ranks.rates()
         if one.of_peak is not None and one.of_peak < poor and not one.slow
-        if one.bytes >= limit(rule, "least_mib") * _MIB
+        if one.bytes >= limit(case, rule, "least_mib") * _MIB
     ]
     found.sort(key=lambda one: -one[0])
     lost_ns = sum(ns * len(one.members) for ns, one in found)

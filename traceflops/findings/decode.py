@@ -57,13 +57,13 @@ def _weights(case: Case) -> Iterator[Candidate]:
     """Give a candidate where decode passes read 16-bit weights about as fast as memory can."""
     phase = _decode(case)
     mbu = phase.mbu if phase is not None else None
-    if mbu is None or mbu < limit("decode-weights", "near"):
+    if mbu is None or mbu < limit(case, "decode-weights", "near"):
         return
     products = _products(case)
     share = share_of_window(case, sum(row.sum_ns for row in products))
     wide = [row for row in products if row.dtypes and _WIDE.issuperset(row.dtypes)]
     is_wide = 2 * sum(row.sum_ns for row in wide) > sum(row.sum_ns for row in products)
-    if not is_wide or share < limit("decode-weights", "least_share"):
+    if not is_wide or share < limit(case, "decode-weights", "least_share"):
         return
     yield Candidate(
         rule="decode-weights",
@@ -103,8 +103,8 @@ def _few_tokens(case: Case) -> Iterator[Candidate]:
         return
     tokens, products = phase.queries / phase.passes, _products(case)
     share = share_of_window(case, sum(row.sum_ns for row in products))
-    few = tokens < ridge * limit("decode-batch", "most_of_ridge")
-    if not few or share < limit("decode-batch", "least_share"):
+    few = tokens < ridge * limit(case, "decode-batch", "most_of_ridge")
+    if not few or share < limit(case, "decode-batch", "least_share"):
         return
     yield Candidate(
         rule="decode-batch",
@@ -143,7 +143,7 @@ def _between(case: Case) -> Iterator[Candidate]:
     gaps, passes = sum(one.followed for one in kinds), len(case.serving.passes)
     each_ns = sum(one.between_ns for one in kinds) * passes // max(gaps, 1) // case.windows_used
     share = share_of_window(case, each_ns * case.windows_used)
-    if share < limit("between-passes", "least_share"):
+    if share < limit(case, "between-passes", "least_share"):
         return
     worst = max(kinds, key=lambda one: one.between_ns)
     times: Counter[str] = Counter()
@@ -171,7 +171,7 @@ def _between(case: Case) -> Iterator[Candidate]:
 
 def _cache(case: Case) -> Iterator[Candidate]:
     """Give a candidate where attention takes longer from decode pass to decode pass."""
-    least, few = (limit("cache-growth", name) for name in ("least_growth", "least_passes"))
+    least, few = (limit(case, "cache-growth", name) for name in ("least_growth", "least_passes"))
     passes = [one for one in case.serving.passes if one.kind == "decode"]
     passes = [one for one in passes if one.device == passes[0].device]
     if case.prepared is None or len(passes) < few:
@@ -180,7 +180,11 @@ def _cache(case: Case) -> Iterator[Candidate]:
     found = [row for row in case.measured.kernels if row.category.sub == "attention"]
     share = share_of_window(case, sum(row.sum_ns for row in found))
     grows = quarters[0] > 0 and quarters[3] >= (1 + least) * quarters[0]
-    if not grows or (np.diff(quarters) <= 0).any() or share < limit("cache-growth", "least_share"):
+    if (
+        not grows
+        or (np.diff(quarters) <= 0).any()
+        or share < limit(case, "cache-growth", "least_share")
+    ):
         return
     yield Candidate(
         rule="cache-growth",
@@ -223,11 +227,15 @@ def _mixed(case: Case) -> Iterator[Candidate]:
     """Give a candidate where passes with prompts delay the tokens of requests that generate."""
     kinds = {one.kind: one for one in case.serving.kinds}
     decode, slow = kinds.get("decode"), kinds.get("mixed") or kinds.get("prefill")
-    if decode is None or slow is None or decode.passes < limit("mixed-passes", "least_passes"):
+    if (
+        decode is None
+        or slow is None
+        or decode.passes < limit(case, "mixed-passes", "least_passes")
+    ):
         return
     share = share_of_window(case, slow.total.components.window_ns)
-    is_slow = slow.p50_ns >= limit("mixed-passes", "times") * decode.p50_ns
-    if not is_slow or share < limit("mixed-passes", "least_share"):
+    is_slow = slow.p50_ns >= limit(case, "mixed-passes", "times") * decode.p50_ns
+    if not is_slow or share < limit(case, "mixed-passes", "least_share"):
         return
     yield Candidate(
         rule="mixed-passes",

@@ -47,7 +47,7 @@ def host_copies(case: Case) -> Iterator[Candidate]:
         return
     rows = _between(case.prepared)
     share = share_of_window(case, _alone_ns(case.prepared, rows))
-    if share < limit("host-copies", "least_share"):
+    if share < limit(case, "host-copies", "least_share"):
         return
     copies = [one for one in memory_operations(case.prepared) if one.name in _WAYS]
     copies.sort(key=attrgetter("sum_ns"), reverse=True)
@@ -117,9 +117,9 @@ def memory_headroom(case: Case) -> Iterator[Candidate]:
     share = share_of_window(case, sum(one.idle_ns for one in launching))
     used = [one.share_of_device for one in memory_use(prepared) if not one.on_host]
     known = [one for one in used if one is not None]
-    if share < limit("memory-headroom", "least_share") or not known or len(known) < len(used):
+    if share < limit(case, "memory-headroom", "least_share") or not known or len(known) < len(used):
         return
-    if max(known) > limit("memory-headroom", "most_used"):
+    if max(known) > limit(case, "memory-headroom", "most_used"):
         return
     yield Candidate(
         rule="memory-headroom",

@@ -115,7 +115,7 @@ def matrix_rate(case: Case) -> Iterator[Candidate]:
 
 
 def _far(case: Case, kind: _Far) -> Iterator[Candidate]:
-    poor, good = (limit(kind.limits, name) for name in ("poor", "good"))
+    poor, good = (limit(case, kind.limits, name) for name in ("poor", "good"))
     reached = [
         (row, part)
         for row in case.measured.kernels
@@ -125,7 +125,7 @@ def _far(case: Case, kind: _Far) -> Iterator[Candidate]:
     chosen = reached[:_MOST_EDITS]
     time_ns = sum(row.sum_ns for row, _ in chosen)
     share = share_of_window(case, time_ns)
-    if share < limit(kind.limits, "least_share"):
+    if share < limit(case, kind.limits, "least_share"):
         return
     largest, where = _largest(case, {row.name for row, _ in chosen})
     mean = sum(part * row.sum_ns for row, part in chosen) / time_ns

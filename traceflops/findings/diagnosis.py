@@ -5,12 +5,12 @@ Only what the critical path leaves standing is replayed: nothing gains more than
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from traceflops.errors import UsageError
-from traceflops.findings.case import limit, share_of_window, thresholds
+from traceflops.findings.case import limit, share_of_window
 from traceflops.findings.clocks import slower_kernels
 from traceflops.findings.communication import communication
 from traceflops.findings.decode import decode
@@ -33,6 +33,7 @@ from traceflops.findings.rank_balance import rank_balance
 from traceflops.findings.slow_link import slow_link
 from traceflops.findings.trace_health import trace_health
 from traceflops.findings.unevenness import uneven_steps
+from traceflops.findings.user_rules import Rule, more_rules
 from traceflops.replay import parse_edit
 from traceflops.table import is_one_of
 from traceflops.units import percent
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
     from traceflops.findings.case import Case
     from traceflops.replay import Outcome, PathPart, Replay
 
-Rule = Callable[["Case"], Iterator[Candidate]]
 RULES: Final[tuple[Rule, ...]] = (
     idle_causes,
     communication,
@@ -65,6 +65,7 @@ _TITLES: Final = {
     "loss-recompute": "Recomputation",
     "loss-overcompute": "Work on masks and padding",
     "uneven-steps": "Some steps are slow",
+    "main-kernel": "One kernel takes most of the time",
 }
 _LEVELS: Final[tuple[Level, ...]] = ("high", "medium", "low")
 
@@ -82,6 +83,7 @@ class _Scales:
     mfu: float | None
     doubts: tuple[str, ...]
     strengths: tuple[str, ...]
+    levels: Mapping[Severity, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,15 +96,30 @@ class _Worth:
 
 def diagnosed(case: Case) -> tuple[Finding, ...]:
     """Return what rules find, that with the largest gain first; then other findings by share."""
+    silent = case.finding_rules.silent
+    return tuple(one for one in _diagnosed(case) if one.rule not in silent)
+
+
+def _diagnosed(case: Case) -> Iterator[Finding]:
     if not case.windows_used or case.on_host or case.recorded not in ("complete", "few missing"):
-        return (*case.findings, *trace_health(case))
-    scales = _scales(case)
-    found = [one for rule in RULES for each in rule(case) if (one := _weighed(each, scales))]
+        yield from (*case.findings, *trace_health(case))
+        return
+    found = list(_causes(case))
     found.sort(key=lambda one: (-_expected(one), -one.share))
     causes = {one.rule for one in found}
     others = [_titled(one) for one in case.findings if one.rule not in causes]
-    healthy = () if any(map(_stands_out, (*found, *others))) else _nothing(case)
-    return (*healthy, *found, *others, *trace_health(case))
+    if not any(map(_stands_out, (*found, *others))):
+        yield from _nothing(case)
+    yield from (*found, *others, *trace_health(case))
+
+
+def _causes(case: Case) -> Iterator[Finding]:
+    scales, rules = _scales(case), case.finding_rules
+    for rule in (*RULES, *more_rules(rules)):
+        for one in rule(case):
+            found = _weighed(one, scales) if one.rule not in rules.silent else None
+            if found is not None:
+                yield found
 
 
 def _expected(finding: Finding) -> int:
@@ -114,13 +131,7 @@ def _titled(finding: Finding) -> Finding:
 
 
 def _scales(case: Case) -> _Scales:
-    replay, refusal = None, "single ranks are not in summaries"
-    try:
-        replay = case.replay
-        if replay is not None:
-            replay.check()
-    except UsageError as error:
-        replay, refusal = None, str(error)
+    replay, refusal = case.replay_or_reason
     weak: list[str] = []
     strong: list[str] = []
     if case.prepared is not None:
@@ -133,14 +144,15 @@ def _scales(case: Case) -> _Scales:
         weak.append("one step only" if case.steps.used else "no steps")
     else:
         strong.append(f"{len(case.steps.used)} steps")
+    levels: dict[Severity, float] = {name: limit(case, "priority", name) for name in _LEVELS}
     step_ns = case.total.components.window_ns / case.windows_used
     mfu = None if case.measured.mfu is None else float(case.measured.mfu)
-    return _Scales(replay, refusal, step_ns, mfu, tuple(weak), tuple(strong))
+    return _Scales(replay, refusal, step_ns, mfu, tuple(weak), tuple(strong), levels)
 
 
 def _weighed(one: Candidate, scales: _Scales) -> Finding | None:
     """Return a finding with its gain, None where the critical path leaves too little of it."""
-    replay, least = scales.replay, limit("priority", "low")
+    replay, least = scales.replay, scales.levels["low"]
     if one.gain is not None:
         is_enough = one.gain.high_ns >= least * scales.step_ns
         return _finding(one, scales, _Worth(one.gain, ())) if is_enough else None
@@ -220,7 +232,7 @@ def _finding(one: Candidate, scales: _Scales, found: _Worth) -> Finding:
         mfu_without=None,
         evidence=one.evidence,
         title=one.title,
-        priority=_priority(gain, scales.step_ns),
+        priority=_priority(gain, scales),
         owner=one.owner,
         remedy=one.remedy,
         gain=gain,
@@ -231,11 +243,10 @@ def _finding(one: Candidate, scales: _Scales, found: _Worth) -> Finding:
     )
 
 
-def _priority(gain: Gain | None, step_ns: float) -> Severity:
+def _priority(gain: Gain | None, scales: _Scales) -> Severity:
     """Return the priority by the share of a step that is expected to be gained."""
-    share = gain.expected_ns / step_ns if gain is not None and step_ns else 0.0
-    levels = thresholds()["priority"]
-    return next((name for name in _LEVELS if share >= levels[name]), "low")
+    share = gain.expected_ns / scales.step_ns if gain is not None and scales.step_ns else 0.0
+    return next((name for name in _LEVELS if share >= scales.levels[name]), "low")
 
 
 def _stands_out(finding: Finding) -> bool:
@@ -246,24 +257,22 @@ def _stands_out(finding: Finding) -> bool:
     return (is_cause and is_large) or uneven
 
 
-def _nothing(case: Case) -> tuple[Finding, ...]:
+def _nothing(case: Case) -> Iterator[Finding]:
     """Return that nothing stands out, where the GPU is hardly idle, talking or copying only."""
     components, rows = case.total.components, case.measured.kernels
     moved_ns = sum(row.sum_ns for row in rows if row.path in ("host", "peer"))
     lost_ns = components.idle_ns + components.communication_ns
     with_copies = share_of_window(case, lost_ns + min(moved_ns, components.memory_ns))
-    if with_copies > limit("nothing-stands-out", "most_share"):
-        return ()
+    if with_copies > limit(case, "nothing-stands-out", "most_share"):
+        return
     share = share_of_window(case, lost_ns)
     allowed = f"The run is within {percent(share)} of what its kernels allow."
-    return (
-        Finding(
-            rule="nothing-stands-out",
-            severity="low",
-            sentence=f"Nothing stands out: {allowed[0].lower()}{allowed[1:]}",
-            share=share,
-            mfu_without=None,
-            evidence=("components",),
-            title="Nothing stands out",
-        ),
+    yield Finding(
+        rule="nothing-stands-out",
+        severity="low",
+        sentence=f"Nothing stands out: {allowed[0].lower()}{allowed[1:]}",
+        share=share,
+        mfu_without=None,
+        evidence=("components",),
+        title="Nothing stands out",
     )

@@ -176,7 +176,7 @@ def idle_causes(case: Case) -> Iterator[Candidate]:
     for name, culprits in causes.items():
         one = IdleClass(culprits[0].kind, tuple(culprits))
         share = share_of_window(case, one.idle_ns)
-        if name in _CAUSES and share >= limit("idle-cause", "least_share"):
+        if name in _CAUSES and share >= limit(case, "idle-cause", "least_share"):
             yield _candidate(case, name, one, share)
 
 

@@ -193,7 +193,7 @@ class KernelFacts:
     @cached_property
     def is_slow(self) -> BoolArray:
         """Return whose product is known to be far below what the peaks allow."""
-        good = limit("matrix-rate", "good") * self.product_ns
+        good = limit(self.case, "matrix-rate", "good") * self.product_ns
         return (self.roof_ns > 0) & (self.roof_ns < good)
 
     @cached_property
@@ -238,10 +238,12 @@ def candidate(
     saved = time * (1 - np.clip(kept, 0, 1))
     share = share_of_window(facts.case, int(time.sum()))
     saves = share_of_window(facts.case, int(saved.sum()))
-    if share < limit("kernel-faults", "least_share") or saves < limit("priority", "low"):
+    if share < limit(facts.case, "kernel-faults", "least_share") or saves < limit(
+        case, "priority", "low"
+    ):
         return
     largest, where = largest_of(facts, saved)
-    half = limit("kernel-faults", "least_part")
+    half = limit(facts.case, "kernel-faults", "least_part")
     changes = _left_of_names(facts, saved)
     host = (f"eager_overhead*{launches:.3f}",) if launches < 1 else ()
     yield Candidate(

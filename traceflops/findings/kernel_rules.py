@@ -37,12 +37,12 @@ def _recompute(facts: KernelFacts) -> Iterator[Candidate]:
     """Yield a candidate where computing forward work again takes enough time."""
     time = np.where(facts.in_phase("recompute"), facts.ns, 0.0)
     share = share_of_window(facts.case, int(time.sum()))
-    if share < limit("kernel-faults", "least_share"):
+    if share < limit(facts.case, "kernel-faults", "least_share"):
         return
     used = [one.share_of_device for one in memory_use(facts.prepared)]
     most = max((one for one in used if one is not None), default=None)
     room = "was not recorded" if most is None else f"is {percent(1 - most)} of the memory"
-    is_full = most is None or most > limit("recompute", "most_memory")
+    is_full = most is None or most > limit(facts.case, "recompute", "most_memory")
     largest, where = largest_of(facts, time)
     yield Candidate(
         rule="recompute",

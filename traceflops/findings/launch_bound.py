@@ -52,16 +52,16 @@ def fits_graphs(case: Case) -> bool:
     """Return whether steps are alike, have many short kernels, and no graph launches them."""
     launched, launches = _launched(case), case.launches
     if (
-        len(launched) < limit(_RULE, "least_steps")
+        len(launched) < limit(case, _RULE, "least_steps")
         or launches is None
         or not launches.total.kernels
     ):
         return False
     sums = launches.total
     return (
-        max(launched) <= min(launched) * (1 + limit(_RULE, "most_unlike"))
-        and sums.short_kernels >= limit(_RULE, "least_short") * sums.kernels
-        and sums.operations <= sums.launches * (1 + limit(_RULE, "most_unlike"))
+        max(launched) <= min(launched) * (1 + limit(case, _RULE, "most_unlike"))
+        and sums.short_kernels >= limit(case, _RULE, "least_short") * sums.kernels
+        and sums.operations <= sums.launches * (1 + limit(case, _RULE, "most_unlike"))
     )
 
 

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from traceflops.timeline import Account
 
 
+LOSS: Final = "loss-"
+"""What the rules of losses begin with."""
 _USEFUL: Final = "how much of that is useful is unknown"
 _UNRECORDED: Final = "time without recorded work"
 _MISSING: Final = "earlier work or waits may be missing from the trace"
@@ -259,7 +261,7 @@ def loss_findings(found: Iterable[Loss], measured: Measurement, of: str) -> Iter
         if severity is None or loss.unknown:
             continue
         yield Finding(
-            rule=f"loss-{loss.name}",
+            rule=f"{LOSS}{loss.name}",
             severity=severity,
             sentence=f"{shown.taking} {loss.sized(of)}. {loss.at_peak(of)}{loss.remedy}".rstrip(),
             share=loss.share,

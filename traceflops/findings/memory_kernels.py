@@ -141,7 +141,9 @@ def _kept(facts: KernelFacts, fault: Fault) -> FloatArray:
     kept = np.zeros(len(facts.row))
     if fault is OPTIMIZER:
         lists = facts.named(_LISTS.search)
-        of_lists, of_loop = (limit(fault.rule, name) for name in ("kept_lists", "kept_loop"))
+        of_lists, of_loop = (
+            limit(facts.case, fault.rule, name) for name in ("kept_lists", "kept_loop")
+        )
         return np.where(lists, of_lists, of_loop)
     return kept
 
@@ -156,7 +158,9 @@ def _attention(facts: KernelFacts) -> tuple[BoolArray, FloatArray]:
     for rows in _unfused(facts):
         inside[rows] = True
     flops_ns = facts.flops / np.where(facts.own_rate > 0, facts.own_rate, np.nan)
-    left = np.nan_to_num(flops_ns / limit("unfused-attention", "good") / facts.product_ns, nan=1.0)
+    left = np.nan_to_num(
+        flops_ns / limit(facts.case, "unfused-attention", "good") / facts.product_ns, nan=1.0
+    )
     return facts.by_op(inside), np.where(facts.product >= 0, left, 0.0)
 
 
@@ -166,7 +170,10 @@ def _unfused(facts: KernelFacts) -> Iterator[IntArray]:
     In the backward pass there are two products on either side of the softmax.
     """
     ops, work = facts.prepared.trace.ops, facts.case.measured.executed.attribution.work
-    order, most = facts.prepared.linked.op_tree.order, limit("unfused-attention", "most_ops")
+    order, most = (
+        facts.prepared.linked.op_tree.order,
+        limit(facts.case, "unfused-attention", "most_ops"),
+    )
     product = is_one_of(ops["name"], *_BMM)
     softmax = {way: is_one_of(ops["name"], *names) for way, names in _SOFTMAX.items()}
     marks = np.flatnonzero(np.logical_or.reduce([product, *softmax.values()])[order])
@@ -210,15 +217,15 @@ def _runs(facts: KernelFacts, fusable: BoolArray, casts: BoolArray) -> tuple[Boo
     run, first = np.cumsum(opens) - 1, np.flatnonzero(opens)
     length = np.bincount(run)
     _, each = group_rows((run, facts.name))
-    enough = length >= limit("fusable-kernels", "least_run")
-    enough &= np.bincount(run[each]) >= limit("fusable-kernels", "least_names")
+    enough = length >= limit(facts.case, "fusable-kernels", "least_run")
+    enough &= np.bincount(run[each]) >= limit(facts.case, "fusable-kernels", "least_names")
     enough &= 2 * np.bincount(run, casts) <= length
     reduces = facts.is_sub(*_REDUCING)
     of_reducing = np.bincount(run, np.where(reduces, facts.ns, 0))
     of_others = np.bincount(run, facts.ns) - of_reducing
-    fused = np.ceil(length / limit("fusable-kernels", "most_fused"))
+    fused = np.ceil(length / limit(facts.case, "fusable-kernels", "most_fused"))
     longest = np.maximum.reduceat(facts.ns, first)
-    needed = limit("fusable-kernels", "kept_of_longest") * longest * fused
+    needed = limit(facts.case, "fusable-kernels", "kept_of_longest") * longest * fused
     left = np.maximum(needed - of_reducing, 0) / np.maximum(of_others, 1)
     return eligible & enough[run] & ~reduces, left[run]
 

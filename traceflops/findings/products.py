@@ -112,8 +112,10 @@ def _misaligned(facts: KernelFacts, product: BoolArray) -> Iterator[Candidate]:
     weight_gradient = facts.in_phase("backward") & ~facts.named(_UNALIGNED_KERNEL.search)
     padding = np.where(weight_gradient, facts.of_works(_sure_padding, 1.0), padding)
     told_by_name = facts.named(_is_unaligned_16) & (facts.product < 0)
-    least = padding * facts.roof_ns / limit("kernel-faults", "most_reached")
-    kept = np.where(told_by_name, limit("misaligned-product", "kept"), least / facts.product_ns)
+    least = padding * facts.roof_ns / limit(facts.case, "kernel-faults", "most_reached")
+    kept = np.where(
+        told_by_name, limit(facts.case, "misaligned-product", "kept"), least / facts.product_ns
+    )
     told = (padding > 1) & facts.is_slow & ~facts.is_type("fp32")
     yield from candidate(facts, MISALIGNED, product & (told | told_by_name), kept)
 
@@ -167,10 +169,10 @@ def _partly_filled(facts: KernelFacts, product: BoolArray) -> Iterator[Candidate
     known = product & (units > 0) & (blocks > 0)
     waves = np.where(known, blocks / np.maximum(units, 1), 1.0)
     filled = np.where(alone | (waves < 1), waves / np.ceil(waves), 1.0)
-    least = facts.roof_ns / limit("kernel-faults", "most_reached") / facts.product_ns
-    shortest = limit("unfilled-gpu", "least_kernel_ns") / np.maximum(facts.ns, 1)
+    least = facts.roof_ns / limit(facts.case, "kernel-faults", "most_reached") / facts.product_ns
+    shortest = limit(facts.case, "unfilled-gpu", "least_kernel_ns") / np.maximum(facts.ns, 1)
     kept = np.maximum.reduce([filled, least, shortest])
-    mine = known & facts.is_slow & (filled < limit("unfilled-gpu", "most_filled"))
+    mine = known & facts.is_slow & (filled < limit(facts.case, "unfilled-gpu", "most_filled"))
     yield from candidate(facts, PARTLY_FILLED, mine, kept)
 
 
@@ -184,14 +186,14 @@ def _precision(facts: KernelFacts, product: BoolArray) -> Iterator[Candidate]:
         return product & (facts.is_type(*types) | silent & np.isin(told, types))
 
     if facts.is_torch or facts.rate("fp64") < facts.rate("fp32") * limit(
-        "double-precision", "slow_rate"
+        case, "double-precision", "slow_rate"
     ):
         yield from _faster(facts, DOUBLE, of("fp64"), "fp64", "fp32")
     single = list(_faster(facts, TF32_OFF, of("fp32"), "fp32", "tf32"))
     yield from single
     half = next((one for one in _HALF if facts.rate(one)), "")
     of_half = of(*_HALF, "fp8", "int8")
-    most = limit("single-precision", "most_others") * facts.ns[product].sum()
+    most = limit(facts.case, "single-precision", "most_others") * facts.ns[product].sum()
     if half and facts.ns[of_half].sum() < most and not single and facts.is_torch:
         scaler = "" if half == "bf16" else ", with torch.amp.GradScaler in training"
         type_ = "torch.bfloat16" if half == "bf16" else "torch.float16"

@@ -39,7 +39,7 @@ def _experts(case: Case) -> Iterator[Candidate]:
         return
     lost_ns, uneven = group.lost_ns + group.moving_ns, group.compute_imbalance
     share = lost_ns / ranks.span_ns
-    if uneven < limit(rule, "least_imbalance") or share < limit(rule, "least_share"):
+    if uneven < limit(case, rule, "least_imbalance") or share < limit(case, rule, "least_share"):
         return
     per_step = case.total.components.window_ns / case.windows_used / ranks.span_ns
     always_ns = max(group.compute_ns) * (1 - 1 / uneven)
@@ -75,10 +75,10 @@ def _bubbles(case: Case) -> Iterator[Candidate]:
     bubble_ns = sum(one.bubble_ns for one in found.ranks) / turns
     busy_ns = sum(one.busy_ns for one in found.ranks) / turns
     share = bubble_ns * case.windows_used / case.total.components.window_ns
-    if share < limit(rule, "least_share"):
+    if share < limit(case, rule, "least_share"):
         return
     ideal_ns, parts = found.ideal * busy_ns, found.micro_batches
-    uneven = bubble_ns > limit(rule, "far_above_ideal") * ideal_ns
+    uneven = bubble_ns > limit(case, rule, "far_above_ideal") * ideal_ns
     emptiest = sorted(found.ranks, key=lambda one: -one.bubble_ns)[:_MOST_ROWS]
     yield Candidate(
         rule=rule,

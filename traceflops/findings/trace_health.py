@@ -155,7 +155,7 @@ def _is_torch(case: Case) -> bool:
 
 def _is_idle(case: Case) -> bool:
     share = share_of_window(case, case.total.components.idle_ns)
-    return not case.on_host and share >= limit(RULE, "least_idle")
+    return not case.on_host and share >= limit(case, RULE, "least_idle")
 
 
 _LACKS: Final[dict[str, tuple[str, _Matters, tuple[str, ...]]]] = {
@@ -205,11 +205,11 @@ def _coverage(case: Case) -> Iterator[Finding]:
     source, steps, calls = case.source.format, len(case.steps.used), case.total.launches
     nameless = (one for one in case.idle.culprits if one.kind == "host_unrecorded")
     share = share_of_window(case, sum(one.idle_ns for one in nameless if not one.label))
-    if share >= limit(RULE, "unrecorded"):
+    if share >= limit(case, RULE, "unrecorded"):
         how = remedy(source, "stacks") or remedy(source, "annotations" if calls else "calls")
         told = f"For {percent(share)} of the time neither GPU nor CPU has a record of work."
         yield _finding("Much of the window has no record", told, f"Record with {how}.")
-    if 0 < steps < limit(RULE, "few_steps"):
+    if 0 < steps < limit(case, RULE, "few_steps"):
         told = f"Only {several(steps, 'step')} {does(steps, 'are')} used: variation is not known."
         how = " (torch.profiler.schedule(wait=1, warmup=2, active=5))"
         is_torch = family(source) == PYTORCH
@@ -221,7 +221,7 @@ def _overhead(case: Case, prepared: Prepared) -> Iterator[Finding]:
     chosen = {device: chosen_time(windows) for device, windows in prepared.windows.items()}
     own = profiler_time(prepared.trace, prepared.accounts, chosen)
     share = share_of_window(case, own.idle_ns)
-    if share >= limit(RULE, "least_overhead"):
+    if share >= limit(case, RULE, "least_overhead"):
         sentence = f"The GPU is idle for {percent(share)} of the time while the profiler works."
         yield _finding(_SLOWED, sentence, _ALONE)
     calls = prepared.trace.calls
@@ -229,8 +229,10 @@ def _overhead(case: Case, prepared: Prepared) -> Iterator[Finding]:
     row = np.concatenate([*starved, _NONE])
     row = row[matching(calls["name"], lambda name: "LaunchKernel" in name)[row]]
     calls_ns = numbers(calls["dur_ns"])[row]
-    usual_ns = int(np.median(calls_ns)) if len(calls_ns) >= limit(RULE, "least_launches") else 0
-    if usual_ns >= limit(RULE, "slow_launch_ns"):
+    usual_ns = (
+        int(np.median(calls_ns)) if len(calls_ns) >= limit(case, RULE, "least_launches") else 0
+    )
+    if usual_ns >= limit(case, RULE, "slow_launch_ns"):
         sentence = f"Half of all launch calls take {duration(usual_ns)} or more; 10 µs is much."
         yield _finding(_SLOWED, sentence, _ALONE)
 
@@ -246,7 +248,7 @@ def _matters(case: Case, unfit: _Unfit, count: int | None) -> bool:
     if not unfit.of_all or case.prepared is None or count is None:
         return True
     works: int = case.prepared.trace.activities.num_rows
-    return count >= limit(RULE, "least_records") * works
+    return count >= limit(case, RULE, "least_records") * works
 
 
 def _finding(title: str, sentence: str, how: str) -> Finding:

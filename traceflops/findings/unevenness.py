@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from traceflops.findings.case import Case
     from traceflops.windows import DeviceReport, Prepared, StepSpread, StepTime
 
-RULE: Final = "uneven-steps"
+UNEVEN_STEPS: Final = "uneven-steps"
 _LEAST_STEPS: Final = 3
 """Of two steps the median is their mean, and one is always longer."""
 _HARDLY: Final = 0.1
@@ -125,7 +125,7 @@ def uneven_findings(
     if severity is None:
         return
     yield Finding(
-        rule=RULE,
+        rule=UNEVEN_STEPS,
         severity=severity,
         sentence=(
             f"Steps slower than the median cost {percent(share)} of the step time. "
@@ -147,7 +147,7 @@ def uneven_steps(case: Case) -> Iterator[Candidate]:
     more = _more(case.prepared, spread, slow) if slow else None
     kind = _kind(spread, slow, more)
     yield Candidate(
-        rule=RULE,
+        rule=UNEVEN_STEPS,
         title=kind.title,
         sentence=f"{found.sentence}{_which(spread, slow, more)}",
         share=found.share,

@@ -29,6 +29,7 @@ dropped dur durations during earlier early either elements emit emptied empties 
 environment environments escape escaped est estimate estimated every everything exactly example
 exceed exception exclude executed execution explains exported exporter exports expression extended
 external fabric fact facts far fault faults fetch few fewer ff fields figure figures file files
+finding findings
 finished fit five flushed flushes folder folders follow form found four frames framework freeze
 further gap gave gb gets ghz git give given gives gpus grbm guid gzip had hand happens hardware has
 have header held here hfu hidden hide higher highest hold holds home how however html identical
@@ -56,7 +57,8 @@ shares shm shortened shorter show shown shows sig signs similar six skipped so s
 spaces span spans spreadsheet spreadsheets stacks stand stands started stay stays stdin steady steps
 still stopped stored streaming stretch successor such summaries summed sums supports surrogates
 switch syscall taken takes tell tells terminated text texts tflop th than that the their theirs them
-there these they this those though thousand thousands threads tie tied ties timed timeline times
+there these they this those though thousand thousands threads
+threshold tie tied ties timed timeline times
 timestamp tmpdir together told too took total totals traced traceflops traces traffic trailing
 transaction transactions treated truncate trusted try ts twice typeof ucx unaffected uncategorized
 uncertain unchanged under understood unescaped unfinished unit unless unpacks unreadable unset

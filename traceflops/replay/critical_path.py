@@ -245,20 +245,39 @@ def _thread_parts(
     graph: RecordedGraph, pieces: Pieces, without: Mapping[int, Intervals]
 ) -> GapParts:
     """Return the recorded stretches of threads, of which the last node of each tells the call."""
-    nodes = graph.nodes
-    thread = nodes.thread[pieces.node]
-    known = np.flatnonzero(nodes.call >= 0)
-    of_thread = dict(zip(nodes.thread[known].tolist(), nodes.call[known].tolist(), strict=True))
-    columns: list[tuple[IntArray, IntArray, int]] = []
-    for one, mine in groups(thread):
-        end = nodes.at_ns[pieces.node[mine]]
-        start = np.maximum(nodes.at_ns[pieces.source[mine]], end - pieces.ns[mine])
-        spans = Intervals.of(start, end).subtract(without.get(one, Intervals.empty()))
-        if one in of_thread:
-            columns.append((spans.start_ns, spans.end_ns, of_thread[one]))
+    columns = [
+        (spans.start_ns, spans.end_ns, call)
+        for one, call, every in _of_threads(graph, pieces)
+        for spans in [every.subtract(without.get(one, Intervals.empty()))]
+    ]
     empty = np.empty(0, dtype=np.int64)
     start = np.concatenate([empty, *(one[0] for one in columns)])
     end = np.concatenate([empty, *(one[1] for one in columns)])
     call = np.repeat([one[2] for one in columns] or [0], [len(one[0]) for one in columns] or [0])
     none = np.full(len(start), -1, dtype=np.int64)
     return GapParts(start, end, start, end, none, call, end, end, 0 * end)
+
+
+def _of_threads(graph: RecordedGraph, pieces: Pieces) -> Iterator[tuple[int, int, Intervals]]:
+    """Yield each thread of known calls, its last call, and its recorded stretches."""
+    nodes = graph.nodes
+    known = np.flatnonzero(nodes.call >= 0)
+    of_thread = dict(zip(nodes.thread[known].tolist(), nodes.call[known].tolist(), strict=True))
+    for one, mine in groups(nodes.thread[pieces.node]):
+        end = nodes.at_ns[pieces.node[mine]]
+        start = np.maximum(nodes.at_ns[pieces.source[mine]], end - pieces.ns[mine])
+        if one in of_thread:
+            yield one, of_thread[one], Intervals.of(start, end)
+
+
+def places_of(
+    prepared: Prepared, graph: RecordedGraph, pieces: Pieces
+) -> tuple[IntArray, dict[tuple[int, int], Intervals]]:
+    """Return the activities on a path, and by process and thread when it was there."""
+    calls, host = prepared.trace.calls, pieces.only(pieces.kind == HOST)
+    columns = [numbers(calls[name], ABSENT) for name in ("process", "thread")]
+    threads = {
+        (int(columns[0][call]), int(columns[1][call])): spans
+        for _, call, spans in _of_threads(graph, host)
+    }
+    return np.unique(graph.nodes.row[pieces.only(pieces.kind == WORK).node]), threads

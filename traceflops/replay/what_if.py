@@ -25,6 +25,7 @@ from traceflops.replay.critical_path import (
     lengths,
     parts_of,
     path,
+    places_of,
     ranks_of,
     spans_of,
 )
@@ -177,6 +178,16 @@ class Replay:
         return parts_of(self.prepared, self.graph, self._path)
 
     @cached_property
+    def by_rank(self) -> Mapping[int, int]:
+        """Return the time of the critical path by rank, of known ranks only."""
+        return ranks_of(self.prepared, self.graph, self._path)
+
+    @cached_property
+    def places(self) -> tuple[IntArray, Mapping[tuple[int, int], Intervals]]:
+        """Return the activities on the critical path, and when it was on which thread."""
+        return places_of(self.prepared, self.graph, self._path)
+
+    @cached_property
     def _path(self) -> Pieces:
         return path(self.graph, self.spans, self.ways[0].base, self.graph.nodes.time_ns)
 
@@ -286,8 +297,7 @@ class Replay:
         parsed = [parse_edit(text) for text in edits]
         alone = tuple(self.outcome([edit]) for edit in parsed)
         together = alone[0] if len(alone) == 1 else self.outcome(parsed)
-        ranks = ranks_of(self.prepared, self.graph, self._path)
-        return WhatIf(alone, together, self.critical, ranks)
+        return WhatIf(alone, together, self.critical, self.by_rank)
 
 
 def _refusals(prepared: Prepared) -> Iterator[tuple[str, str]]:

@@ -48,7 +48,7 @@
     const single = read("more").every((each) => each === 0);
     return {
       span: header.span, first, start, end, single, more: read("more"), idle: read("idle"),
-      what: read("what"), cause: read("cause"), launch: launches(read("launch")),
+      path: header.path ? read("path") : null, what: read("what"), cause: read("cause"), launch: launches(read("launch")),
       queues: Object.fromEntries(Object.entries(header.queues).map(([device, each]) => [device, counts(each, bytes)])),
     };
   };

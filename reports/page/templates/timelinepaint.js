@@ -204,6 +204,17 @@
     for (const [place, path] of paths) fillPaths(pen, looks[place], path);
   };
 
+  // A line over what is on the critical path.
+  const critical = (pen, view, shown) => {
+    if (!shown.source.path) return;
+    pen.fillStyle = colour("--ink");
+    for (const box of shown.boxes) {
+      if (!shown.source.path[box.box]) continue;
+      const left = view.x(box.start);
+      pen.fillRect(left, view.rows.byLane.get(box.lane).y - 1, Math.max(view.x(box.end) - left, 1), 2);
+    }
+  };
+
   const fillPaths = (pen, look, path) => {
     pen.fillStyle = look.fill;
     pen.fill(path.all);
@@ -311,6 +322,7 @@
     pen.beginPath(); pen.rect(view.left, 0, view.width, view.height); pen.clip();
     boxes(pen, data, view, shown, looks);
     names(pen, data, view, shown, looks);
+    critical(pen, view, shown);
     counters(pen, view, shown.marks);
     waits(pen, view, shown.marks);
     pen.font = "11px system-ui, sans-serif"; pen.fillStyle = colour("--soft");

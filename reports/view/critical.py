@@ -1,0 +1,103 @@
+"""The critical path: what decided the time of the chosen windows, as tables, a line and figures."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from traceflops.attribution import CLASSES
+from traceflops.reports.view.figures import duration, percent
+from traceflops.reports.view.tables import Cell, Column, Name, ReportTable, Share, table_of
+from traceflops.timeline import WORK
+
+if TYPE_CHECKING:
+    from traceflops.analysis import Analysis
+    from traceflops.replay import PathPart, Replay
+
+_MOST, _PARTS = 5, 5
+_NAMED: Final = 3
+_WORDS: Final = {**CLASSES, "unexplained": "not explained"}
+_LISTS: Final = ("components", "kernels", "host", "ranks")
+
+
+def path_word(component: str) -> str:
+    """Return what to call a component of a critical path."""
+    return _WORDS.get(component, component.replace("_", " "))
+
+
+def sums_by_component(parts: Iterable[PathPart]) -> list[tuple[str, int]]:
+    """Return the time of each component, the largest first."""
+    sums: Counter[str] = Counter()
+    for part in parts:
+        sums[part.component] += part.ns
+    return sums.most_common()
+
+
+def critical_sentence(analysis: Analysis) -> str:
+    """Return the largest components of the path, "" where it is not known."""
+    replay, _ = analysis.replay_or_reason
+    if replay is None or not replay.before_ns:
+        return ""
+    largest = sums_by_component(replay.critical)[:_NAMED]
+    words = (f"{path_word(name)} {percent(ns / replay.before_ns)}" for name, ns in largest)
+    return f"Critical path: {', '.join(words)}."
+
+
+def critical_tables(analysis: Analysis) -> Iterator[ReportTable]:
+    """Yield the path by component, by its largest parts, and by rank where there are several."""
+    replay, _ = analysis.replay_or_reason
+    if replay is None or not replay.before_ns:
+        return
+    yield _table(replay, "Component", sums_by_component(replay.critical), path_word)
+    if len(replay.by_rank) > 1:
+        yield _table(replay, "Rank", list(replay.by_rank.items()), str)
+    named = [((path_word(one.component), one.name), one.ns) for one in replay.critical if one.name]
+    yield _table(replay, "Largest parts", named, _named, _PARTS)
+
+
+def _named(part: tuple[str, str]) -> tuple[str, ...]:
+    return part[0], Name(part[1])
+
+
+def _table(
+    replay: Replay,
+    head: str,
+    rows: Sequence[tuple[Any, int]],
+    name: Callable[[Any], Cell],
+    most: int = _MOST,
+) -> ReportTable:
+    columns = (
+        Column(head, lambda row: name(row[0])),
+        Column("Mean", lambda row: duration(row[1] / max(replay.windows, 1)), True),
+        Column("Share", lambda row: Share(row[1] / replay.before_ns), True),
+    )
+    return table_of(columns, rows[:most], len(rows))
+
+
+def critical_object(analysis: Analysis) -> dict[str, Any]:
+    """Return the path as JSON has it: sums over the chosen windows; null where it is not known."""
+    replay, reason = analysis.replay_or_reason
+    if replay is None:
+        return {"total_ns": None, **dict.fromkeys(_LISTS), "reason": reason}
+    named = [one for one in replay.critical if one.name]
+    found: dict[str, list[tuple[dict[str, Any], int]]] = {
+        "components": [({"component": one}, ns) for one, ns in sums_by_component(replay.critical)],
+        "kernels": [
+            ({"component": one.component, "name": one.name}, one.ns)
+            for one in named
+            if one.component in WORK
+        ],
+        "host": [
+            ({"class": one.component, "label": one.name}, one.ns)
+            for one in named
+            if one.component not in WORK
+        ],
+        "ranks": [({"rank": rank}, ns) for rank, ns in replay.by_rank.items()],
+    }
+    total = replay.before_ns
+    lists = {
+        name: [{**row, "ns": ns, "share": ns / total if total else None} for row, ns in rows]
+        for name, rows in found.items()
+    }
+    return {"total_ns": total, **lists, "reason": None}

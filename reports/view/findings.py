@@ -1,0 +1,146 @@
+"""What findings say in words: the same on the page, in the terminal, in Markdown and in JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from traceflops.findings import LOSS, UNEVEN_STEPS
+from traceflops.reports.view.figures import duration, percent
+from traceflops.reports.view.who_waits import late_rank_words
+from traceflops.units import function_name
+
+if TYPE_CHECKING:
+    from traceflops.analysis import Analysis
+    from traceflops.findings import Finding, Gain
+
+_OWNERS: Final = {"yours": "your code"}
+_WORTH_A_TITLE: Final = ("high", "medium")
+_IN_NOTES: Final = "notes"
+_LEAST_SURE: Final = 0.02
+"""Share of a step that a remedy gains at least, where the verdict begins with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class FindingWords:
+    """A finding in words, "" for what is not known; `where` is names, the best first."""
+
+    finding: Finding
+    saves: str
+    mfu: str
+    where: tuple[str, ...]
+    owner: str
+    sure: str
+
+
+def causes(analysis: Analysis) -> list[FindingWords]:
+    """Return the findings with a cause and a remedy, that with the largest gain first."""
+    return [_words(analysis, one) for one in analysis.diagnosis if one.confidence is not None]
+
+
+def other_findings(analysis: Analysis, *, losses: bool = True) -> list[Finding]:
+    """Return the findings without a cause but for what notes say, with or without `losses`."""
+    return [
+        one
+        for one in analysis.diagnosis
+        if one.confidence is None
+        and _IN_NOTES not in one.evidence
+        and (losses or not one.rule.startswith((LOSS, UNEVEN_STEPS)))
+    ]
+
+
+def headline(analysis: Analysis) -> str:
+    """Return the best finding in a sentence, "" where none surely gains enough to come first."""
+    best = next(iter(analysis.diagnosis), None)
+    if best is None or best.gain is None or best.priority not in _WORTH_A_TITLE:
+        return ""
+    if best.gain.low_ns < _LEAST_SURE * analysis.mean_ns(analysis.components.window_ns):
+        return ""
+    whole = f"of {'each' if analysis.windows_used > 1 else 'the'} {_window(analysis)}"
+    return f"{best.title}: {_gain(analysis, best)} {whole} can be saved."
+
+
+def background(analysis: Analysis) -> str:
+    """Return what takes the time, without the late rank where the best finding is about that."""
+    sentence, late = analysis.verdict.sentence, late_rank_words(analysis)[0]
+    is_said = late and headline(analysis) and late in analysis.diagnosis[0].sentence
+    return sentence.replace(f"{late} ", "") if is_said else sentence
+
+
+def title_sentence(analysis: Analysis) -> str:
+    """Return the verdict: the best finding where it gains enough, then what takes the time."""
+    return f"{headline(analysis)} {background(analysis)}".lstrip()
+
+
+def _words(analysis: Analysis, finding: Finding) -> FindingWords:
+    sure = finding.confidence
+    return FindingWords(
+        finding,
+        _saves(analysis, finding),
+        _mfu(analysis, finding),
+        tuple(_where(finding)),
+        _OWNERS.get(finding.owner or "", finding.owner or ""),
+        "" if sure is None else f"{sure.level} ({', '.join(sure.reasons)})".removesuffix(" ()"),
+    )
+
+
+def _window(analysis: Analysis) -> str:
+    return "step" if analysis.steps.used else "window"
+
+
+def _saves(analysis: Analysis, finding: Finding) -> str:
+    if finding.gain is None or finding.gain.high_ns <= 0:
+        return "saves nothing" if finding.gain is not None else ""
+    per = f" per {_window(analysis)}" if analysis.windows_used > 1 else ""
+    time, share = _gain(analysis, finding).split(" (")
+    return f"saves {time}{per} ({share}"
+
+
+def _gain(analysis: Analysis, finding: Finding) -> str:
+    """Return what is gained: "80.0 to 90.0 ms (12.0 to 14.0 %)"."""
+    gain, window_ns = finding.gain, analysis.mean_ns(analysis.components.window_ns)
+    assert gain is not None
+    ends = max(gain.low_ns, 0), gain.high_ns
+    shares = _range(ends[0] / window_ns, ends[1] / window_ns, percent)
+    return f"{_least(gain)}{_range(*ends, duration)} ({shares})"
+
+
+def _mfu(analysis: Analysis, finding: Finding) -> str:
+    """Return the MFU now and after the remedy: "31.0 → 35.0 to 36.0 %"."""
+    after, now = finding.mfu_after, analysis.measured.mfu
+    if after is None or now is None or finding.gain is None:
+        return ""
+    low = after.low if finding.gain.low_ns > 0 else 0.0
+    most = f"{_least(finding.gain)}{_range(low, after.high, percent)}"
+    return f"MFU {_value(percent(float(now)))} → {most}"
+
+
+def _least(gain: Gain) -> str:
+    return "at most " if gain.low_ns <= 0 < gain.high_ns else ""
+
+
+def _range(low: float, high: float, shown: Callable[[float], str]) -> str:
+    """Return two ends, the unit once where it is the same; only the upper one above nothing."""
+    least, most = shown(low), shown(high)
+    if low <= 0 or least == most:
+        return most
+    same = least.rpartition(" ")[2] == most.rpartition(" ")[2]
+    return f"{_value(least) if same else least} to {most}"
+
+
+def _value(figure: str) -> str:
+    return figure.rpartition(" ")[0]
+
+
+def _where(finding: Finding) -> Iterator[str]:
+    """Yield the place in the code, on a rank, else the name of the largest row."""
+    at = finding.where
+    if at.file is not None:
+        yield at.file if at.line is None else f"{at.file}:{at.line}"
+    if at.module is not None:
+        yield at.module
+    if at.file is None and at.module is None and finding.rows:
+        yield function_name(finding.rows[0].name)
+    if at.rank is not None and f"rank {at.rank}" not in (row.name for row in finding.rows[:1]):
+        yield f"rank {at.rank}"

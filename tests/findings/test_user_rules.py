@@ -1,0 +1,156 @@
+"""Rules of users: thresholds, silence, rules of a file and installed ones, and what is refused."""
+
+from collections.abc import Iterator
+from functools import cache
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import pytest
+
+import traceflops as tf
+from tests.build import launched, step_marks, trace_of
+from tests.cli.test_commands import SAMPLE, assert_refused, run
+from traceflops.errors import UsageError
+from traceflops.findings import Candidate, Case, user_rules
+from traceflops.findings.user_rules import GROUP
+from traceflops.table import Trace
+
+OWN = """
+[[rule]]
+id = "slow-softmax"
+kernels = "SOFT.*max"
+least_share = 0.25
+title = "Softmax is slow"
+sentence = "Softmax takes {share}."
+remedy = "Fuse it."
+owner = "library"
+edits = ["kernel:softmax/2"]
+"""
+
+
+@cache
+def recorded() -> Trace:
+    """Return steps of 1,000 ns, the last of which is not used: 600 gemm, 300 softmax, 100 idle."""
+    works, marks = [], []
+    for step in range(4):
+        at = 1_000 * (step + 1)
+        works += [("gemm", at - 500, at, 600), ("softmax", at - 450, at + 600, 300)]
+        marks.append((f"ProfilerStep#{step}", at - 510, 100))
+    return trace_of(**launched(*works), marks=step_marks(*marks))
+
+
+def found(tmp_path: Path, text: str) -> tf.Analysis:
+    rules = tmp_path / "mine.toml"
+    rules.write_text(text)
+    return tf.analyze(recorded(), finding_rules=rules)
+
+
+def rules_of(analysis: tf.Analysis) -> list[str]:
+    return [one.rule for one in analysis.diagnosis]
+
+
+def test_a_rule_of_a_file_has_its_words_its_rows_and_a_gain(tmp_path: Path) -> None:
+    """Half of 300 ns of 1,000 is gained where nothing else holds the GPU up."""
+    analysis = found(tmp_path, OWN)
+    (mine,) = (one for one in analysis.diagnosis if one.rule == "slow-softmax")
+    assert (mine.title, mine.sentence, mine.remedy, mine.owner) == (
+        "Softmax is slow",
+        "Softmax takes 30.0 %.",
+        "Fuse it.",
+        "library",
+    )
+    assert [(row.name, row.time_ns, row.count) for row in mine.rows] == [("softmax", 900, 3)]
+    assert mine.share == 0.3
+    assert mine.gain is not None
+    assert 0 <= mine.gain.low_ns <= mine.gain.high_ns <= 150
+    assert analysis.notes[-1].text == "Findings by rules of a file: 1 rule added."
+
+
+def test_a_rule_of_a_file_is_silent_below_its_share(tmp_path: Path) -> None:
+    assert "slow-softmax" not in rules_of(found(tmp_path, OWN.replace("0.25", "0.31")))
+
+
+def test_thresholds_are_those_of_the_user(tmp_path: Path) -> None:
+    """10 % are idle: healthy by the house, not if 5 % were the most."""
+    usual = rules_of(tf.analyze(recorded()))
+    assert "nothing-stands-out" in usual
+    analysis = found(tmp_path, "[nothing-stands-out]\nmost_share = 0.05\n")
+    assert rules_of(analysis) == [one for one in usual if one != "nothing-stands-out"]
+    assert analysis.notes[-1].text == "Findings by rules of a file: 1 threshold changed."
+
+
+def test_silent_rules_say_nothing(tmp_path: Path) -> None:
+    usual = rules_of(tf.analyze(recorded()))
+    analysis = found(tmp_path, 'silent = ["loss-idle"]\n')
+    assert "loss-idle" in usual
+    assert rules_of(analysis) == [one for one in usual if one != "loss-idle"]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('silent = ["launch-latncy"]', "no rule 'launch-latncy'; there is 'launch-latency'"),
+        ("silent = 3", "'silent' must be a list of texts"),
+        ("[exposed]\nleast_share = 1", "unknown rule 'exposed'"),
+        ("[exposed-communication]\nshare = 1", "[exposed-communication] has no 'share'"),
+        ("[exposed-communication]\nleast_share = true", "must be a number"),
+        ("x", "bad TOML"),
+        ("rule = 1", "'rule' must be [[rule]] tables"),
+        ("[[rule]]\nid = 'a'", "rule 1: 'kernels' must be one line"),
+        (OWN + "colour = 1", "rule 1: unknown key 'colour'"),
+        (OWN.replace("SOFT.*max", "(a+)+"), "a repeat"),
+        (OWN.replace('"slow-softmax"', '"data-input"'), "and its own"),
+        (OWN.replace("library", "mine"), "owner must be one of"),
+        (OWN.replace("softmax/2", "softmax"), "rule 1: "),
+        (OWN.replace("0.25", "'x'"), "least_share must be from 0 to 1"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line_before_the_trace_is_read(
+    text: str, says: str, tmp_path: Path
+) -> None:
+    rules = tmp_path / "mine.toml"
+    rules.write_text(text)
+    result = run("summary", tmp_path / "absent.json", "--finding-rules", rules)
+    assert_refused(result, 2, "finding rules 'mine.toml': ", says, "docs/findings.md")
+
+
+def test_the_command_line_takes_a_file(tmp_path: Path) -> None:
+    rules = tmp_path / "mine.toml"
+    rules.write_text('silent = ["data-input"]\n')
+    result = run("summary", SAMPLE, "--json", "--only", "findings", "--finding-rules", rules)
+    assert result.exit_code == 0
+    assert '"data-input"' not in result.stdout
+    assert '"eager-overhead"' in result.stdout or '"loss-idle"' in result.stdout
+
+
+def installed(case: Case) -> Iterator[Candidate]:
+    """Give a candidate for every recording."""
+    title = f"{case.windows_used} windows"
+    yield Candidate("mine", title, "Said.", 1.0, "yours", "Do it.", ("idle",))
+
+
+def broken(case: Case) -> Iterator[Candidate]:
+    """Fail."""
+    raise KeyError("no key")
+
+
+def install(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    point = EntryPoint("mine", f"{__name__}:{name}", GROUP)
+    monkeypatch.setattr(user_rules, "entry_points", lambda group: [point])
+
+
+def test_installed_rules_are_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, "installed")
+    (mine,) = (one for one in tf.analyze(recorded()).diagnosis if one.rule == "mine")
+    assert (mine.title, mine.gain) == ("3 windows", None)
+    assert mine.confidence is not None
+    assert "no change of the recording stands for the remedy" in mine.confidence.reasons
+
+
+def test_an_installed_rule_that_fails_is_an_error_with_its_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    install(monkeypatch, "broken")
+    with pytest.raises(UsageError, match="finding rule mine failed: KeyError") as caught:
+        _ = tf.analyze(recorded()).diagnosis
+    assert "uninstall" in caught.value.hint

@@ -1,0 +1,291 @@
+"""Findings, the critical path and the post-mortem as people see them, and as JSON has them."""
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+import traceflops as tf
+from tests.build import launched, trace_of
+from tests.cli.test_commands import SAMPLE, assert_refused, run
+from tests.conftest import SAMPLES
+from tests.reports.test_timeline import column, data_of
+from traceflops.findings.finding import Confidence, Finding, Gain, MfuRange, Row
+from traceflops.reports.json import report_object
+from traceflops.reports.markdown import render_markdown, render_post_mortem
+from traceflops.reports.page import render_html
+from traceflops.reports.terminal import Style, render_terminal
+from traceflops.reports.view import headline, title_sentence
+
+MS = 1_000_000
+CHAPTERS = (
+    *("What happened", "Evidence", "Cause", "Remedy", "Expected gain"),
+    *("What this recording cannot tell", "Next recording"),
+)
+
+
+@cache
+def sample(name: str = "gpt_1rank.json.gz") -> tf.Analysis:
+    return tf.analyze(tf.read(SAMPLES / name))
+
+
+def cause(number: int = 1, low: int = MS, high: int = 2 * MS, priority: str = "high") -> Finding:
+    """Return a made-up cause; the mean step of the sample is 4.85 ms."""
+    return Finding(
+        rule=f"made-{number}",
+        severity="low",
+        sentence=f"Sentence {number}.",
+        share=0.1,
+        mfu_without=None,
+        evidence=("idle",),
+        title=f"Cause {number}",
+        priority=priority,  # type: ignore[arg-type]
+        owner="yours",
+        remedy=f"Remedy {number}.",
+        gain=Gain(low, high, None),
+        mfu_after=MfuRange(0.31, 0.32),
+        confidence=Confidence("low", ("one step only",)),
+        rows=(Row("name<of>", 3 * MS, 7),),
+    )
+
+
+def with_causes(*found: Finding) -> tf.Analysis:
+    analysis = replace(sample())
+    vars(analysis)["diagnosis"] = found
+    return analysis
+
+
+def lines_of(analysis: tf.Analysis, width: int = 100) -> list[str]:
+    return [line.plain.strip() for line in render_terminal(analysis, Style(width=width))]
+
+
+def text_of(page: str, section: str) -> str:
+    found = page.split(f'<section id="{section}">')[1].split("</section>")[0]
+    return " ".join(re.sub(r"<[^>]*>", " ", found).replace("\N{NO-BREAK SPACE}", " ").split())
+
+
+@pytest.mark.parametrize("width", [50, 80, 110])
+def test_the_first_ten_lines_say_what_how_much_where_how_sure_and_what_to_do(width: int) -> None:
+    """The stall of the sample's loader is 842 µs of each step (docs/replay.md)."""
+    head = " ".join(lines_of(sample(), width)[:10])
+    for said in (
+        "The input pipeline is too slow: 842 µs (17.4 %) of each step can be saved.",
+        "train.py:71",
+        "MFU 29.5 → 35.7 %",
+        "sure: high",
+        "help: Raise num_workers",
+    ):
+        assert said in head
+    assert "without it" not in head
+
+
+def test_gains_are_the_same_wherever_they_are_told() -> None:
+    (first, *_) = report_object(sample())["findings"]
+    assert (first["gain"]["low_ns"], first["gain"]["high_ns"]) == (842_280, 842_281)
+    assert round(first["mfu_after"]["high"], 3) == 0.357
+    saved = "saves 842 µs per step (17.4 %)"
+    page = render_html(sample())
+    assert f"The input pipeline is too slow {saved}" in text_of(page, "findings")
+    assert "Then MFU 29.5 → 35.7 %" in text_of(page, "findings")
+    assert f"**The input pipeline is too slow: {saved}**, MFU 29.5 → 35.7 %" in render_markdown(
+        sample()
+    )
+    assert "Saves 842 µs per step (17.4 %), MFU 29.5 → 35.7 %." in render_post_mortem(sample())
+
+
+def test_the_best_finding_begins_the_verdict_everywhere() -> None:
+    best = "The input pipeline is too slow: 842 µs (17.4 %) of each step can be saved."
+    assert title_sentence(sample()) == f"{best} {sample().verdict.sentence}"
+    assert report_object(sample())["verdict"]["sentence"] == title_sentence(sample())
+    assert f"<h1>{best}</h1>" in render_html(sample()).replace("\N{NO-BREAK SPACE}", " ")
+    assert f"## {best}\n\n{sample().verdict.sentence}" in render_markdown(sample())
+    assert lines_of(sample())[0] == best
+
+
+@pytest.mark.parametrize(
+    ("found", "begins"),
+    [
+        (cause(), "Cause 1: 1.00 to 2.00 ms (20.6 to 41.2 %) of each step can be saved."),
+        (cause(low=MS, high=MS), "Cause 1: 1.00 ms (20.6 %) of each step can be saved."),
+        (cause(low=900_000), "Cause 1: 900 µs to 2.00 ms (18.5 to 41.2 %) of each step"),
+        (cause(low=-5), ""),  # it may gain nothing
+        (cause(low=50_000), ""),  # 1 % of a step is sure
+        (cause(priority="low"), ""),
+        (replace(cause(), gain=None), ""),
+    ],
+)
+def test_it_begins_the_verdict_where_it_surely_gains_something(found: Finding, begins: str) -> None:
+    assert headline(with_causes(found)).startswith(begins)
+    assert bool(headline(with_causes(found))) == bool(begins)
+
+
+def test_a_gain_that_may_be_nothing_is_at_most_its_upper_end() -> None:
+    lines = lines_of(with_causes(cause(low=-5)))
+    assert any(line.endswith("saves at most 2.00 ms per step (41.2 %)") for line in lines)
+    assert any("MFU 29.5 → at most 32.0 %" in line for line in lines)
+    assert "gain unknown" in " ".join(lines_of(with_causes(replace(cause(), gain=None))))
+
+
+def test_of_many_findings_the_rest_is_counted() -> None:
+    analysis = with_causes(*map(cause, range(13)))
+    text = " ".join(lines_of(analysis))
+    assert [n for n in range(13) if f"Remedy {n}." in text] == [0, 1, 2]
+    assert "… 10 more findings on the page and in --json" in text
+    page = text_of(render_html(analysis), "findings")
+    assert [n for n in range(13) if f"Remedy {n}." in page] == list(range(10))
+    assert "3 more findings in the JSON report" in page
+    low = " ".join(lines_of(with_causes(cause(1), cause(2, priority="low"))))
+    assert "Cause 2" in low
+    assert "Remedy 2." not in low, "a small gain has one line"
+
+
+def test_rows_of_evidence_are_folded_on_the_page() -> None:
+    page = render_html(with_causes(cause()))
+    found = page.split('<section id="findings">')[1].split("</section>")[0]
+    rows = re.sub(r"<[^>]*>", " ", found.split("<details>")[1].split("</details>")[0])
+    assert rows.replace("\N{NO-BREAK SPACE}", " ").split() == [
+        *("Largest", "parts", "name&lt;of&gt;", "3.00", "ms", "7", "×"),  # noqa: RUF001
+    ]
+    assert '<a href="#idle">evidence' in found
+
+
+def test_the_late_rank_is_said_once() -> None:
+    """The best finding says it, so the verdict behind it does not."""
+    analysis = sample("gpt_ddp_4rank")
+    said = "The other ranks wait for rank 2"
+    assert said in analysis.verdict.sentence
+    assert title_sentence(analysis).startswith("Rank 2 is late: ")
+    assert said not in title_sentence(analysis)
+    assert " ".join(lines_of(analysis)).count(said) == 1
+
+
+# The critical path.
+
+
+def two_streams(host_ns: int) -> tf.Analysis:
+    """Return a long kernel beside a short one, and one that is launched so much later.
+
+    Launches take 1 ns; the long one is on the path, the short one ends before it is over.
+    """
+    run = launched(("long", 0, 10, 1_000), ("short", 2, 12, 300), ("last", 900, 1_010, 200))
+    run["activities"][1]["stream"] = 8
+    return tf.analyze(trace_of(**run))
+
+
+def test_the_path_is_the_longer_of_two_streams() -> None:
+    analysis = two_streams(900)
+    path = report_object(analysis)["critical_path"]
+    assert [(one["name"], one["ns"]) for one in path["kernels"]] == [("long", 1_000), ("last", 200)]
+    assert path["total_ns"] == 1_200
+    assert sum(one["ns"] for one in path["components"]) == 1_200
+    assert path["kernels"][0]["share"] == 1_000 / 1_200
+    assert path["reason"] is None
+    header, content = data_of(render_html(analysis))
+    names = [
+        header["texts"][header["whats"][what][0]] for what in column(header, content, 0, "what")
+    ]
+    marked = column(header, content, 0, "path")
+    stream = [(name, on) for name, on in zip(names, marked, strict=True) if name != "launch"]
+    assert stream == [("long", 1), ("last", 1), ("short", 0)]
+
+
+def test_a_thread_that_holds_the_gpu_up_is_on_the_path() -> None:
+    """Two steps of work of 100 ns with 10,000 ns of one operator between them."""
+    run = launched(("a", 0, 10, 100), ("b", 11_000, 11_010, 100))
+    run["ops"] = [
+        {"name": "aten::slow", "start_ns": 900, "dur_ns": 10_000},
+        {"name": "aten::later", "start_ns": 11_020, "dur_ns": 50},
+    ]
+    analysis = tf.analyze(trace_of(**run))
+    path = report_object(analysis)["critical_path"]
+    host = {one["label"]: one["ns"] for one in path["host"]}
+    assert host["aten::slow"] >= 9_900
+    header, content = data_of(render_html(analysis))
+    names = [
+        header["texts"][header["whats"][what][0]] for what in column(header, content, 0, "what")
+    ]
+    marked = dict(zip(names, column(header, content, 0, "path"), strict=True))
+    assert marked["aten::slow"] == 1
+    assert marked["aten::later"] == 0
+
+
+def test_where_no_path_is_known_its_reason_is() -> None:
+    run = launched(("a", 0, 10, 100))
+    analysis = tf.analyze(trace_of(activities=run["activities"]))
+    path = report_object(analysis)["critical_path"]
+    assert path["total_ns"] is None
+    assert path["components"] is None
+    assert "launch" in path["reason"]
+    assert 'id="critical"' not in render_html(analysis)
+    assert f"No critical path: {path['reason']}" in render_post_mortem(analysis)
+
+
+def test_the_path_is_a_line_in_the_terminal_and_tables_on_the_page() -> None:
+    parts = report_object(sample())["critical_path"]["components"]
+    shares = [f"{100 * one['share']:.1f} %" for one in parts[:3]]
+    assert shares == ["48.4 %", "25.9 %", "17.4 %"]  # as in docs/replay.md by component
+    line = f"Critical path: compute {shares[0]}, memory {shares[1]}, loading data {shares[2]}."
+    assert line in lines_of(sample())
+    page = text_of(render_html(sample()), "critical")
+    assert all(share in page for share in shares)
+    assert "2" in text_of(render_html(sample("gpt_ddp_4rank")), "critical").split("Rank")[1]
+
+
+# The post-mortem.
+
+
+def chapters_of(text: str) -> dict[str, str]:
+    parts = re.split(r"^## (.*)$", text, flags=re.M)[1:]
+    return dict(zip(parts[::2], parts[1::2], strict=True))
+
+
+def in_order(text: str, words: Sequence[str]) -> bool:
+    places = [text.find(word) for word in words]
+    return -1 not in places and all(one < other for one, other in pairwise(places))
+
+
+@pytest.mark.parametrize("name", ["gpt_1rank.json.gz", "gpt_ddp_4rank", "torch_cpu_train.json.gz"])
+def test_the_post_mortem_has_its_chapters_and_is_the_same_each_time(name: str) -> None:
+    text = render_post_mortem(sample(name))
+    assert tuple(chapters_of(text)) == CHAPTERS
+    assert all(re.match(r"\n\n- \S", body) for body in chapters_of(text).values())
+    assert render_post_mortem(tf.analyze(tf.read(SAMPLES / name))) == text
+
+
+def test_it_says_what_the_page_says() -> None:
+    page = text_of(render_html(sample("gpt_ddp_4rank")), "post-mortem")
+    assert in_order(page, CHAPTERS)
+    for said in ("Rank 2 is late: Check clocks", "Critical path: compute 67.8 %", "gains do not"):
+        assert said in page
+        assert said in render_post_mortem(sample("gpt_ddp_4rank"))
+
+
+def test_it_asks_for_what_the_recording_lacks() -> None:
+    """This sample has no stacks; the call of its kernels without a launch is not recorded."""
+    found = chapters_of(render_post_mortem(sample("gpt_ddp_4rank")))
+    assert "No Python stacks" in found["What this recording cannot tell"]
+    assert "For Python stacks: with&#95;stack=True" in found["Next recording"]
+
+
+def test_the_command_writes_it_and_refuses_what_is_no_text(tmp_path: Path) -> None:
+    page, text = tmp_path / "a.html", tmp_path / "case.md"
+    result = run("report", SAMPLE, "-o", page, "--post-mortem", text)
+    assert result.exit_code == 0, result.output
+    assert f"and {text}" in result.stdout.replace("\n", "")
+    assert "# Post-mortem" in text.read_text()
+    again = run("report", SAMPLE, "-o", page, "--post-mortem", text, "-q")
+    assert again.exit_code == 0, "our own file is replaced"
+    text.write_text("mine")
+    wrong = run("report", SAMPLE, "-o", page, "--post-mortem", text)
+    assert_refused(wrong, 2, "will not overwrite")
+    wrong = run("report", SAMPLE, "-o", page, "--post-mortem", tmp_path / "case.txt")
+    assert_refused(wrong, 2, "needs a .md file of its own")
+    same = tmp_path / "same.md"
+    wrong = run("report", SAMPLE, "-o", same, "--post-mortem", same)
+    assert_refused(wrong, 2, "needs a .md file of its own")
+    assert json.loads(run("summary", SAMPLE, "--json").stdout)["findings"][0]["rule"]

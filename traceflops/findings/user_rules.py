@@ -1,0 +1,208 @@
+"""What users change of findings: thresholds, rules that stay silent, and rules of their own.
+
+A file of rules says it without code. Functions in Python come by the entry points `traceflops.
+findings`: each takes a Case and gives Candidates, as the rules here do.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, get_args
+
+from traceflops.attribution import CLASSES
+from traceflops.categories import check_pattern, toml_of
+from traceflops.errors import TraceflopsError, UsageError
+from traceflops.findings.case import share_of_window, thresholds
+from traceflops.findings.finding import Candidate, Owner, Row
+from traceflops.replay import parse_edit
+from traceflops.units import percent, several
+
+if TYPE_CHECKING:
+    from traceflops.findings.case import Case
+
+Rule = Callable[["Case"], Iterator[Candidate]]
+GROUP: Final = "traceflops.findings"
+_HINT: Final = "see docs/findings.md for the format of a file of finding rules"
+_ID: Final = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+_LONGEST: Final = 500
+_MOST_ROWS: Final = 3
+_OTHERS: Final = ("late-rank", "slow-link", "uneven-steps", "main-kernel", "trace-health")
+_LOSSES: Final = ("communication", "idle", "memory", "inefficiency", "recompute", "overcompute")
+
+
+@dataclass(frozen=True, slots=True)
+class KernelRule:
+    """A rule of a file: kernels whose names match take at least a share of the time.
+
+    In the sentence {share} is what they take. `edits` stand for the remedy, as in what-if.
+    """
+
+    id: str
+    kernels: str
+    title: str
+    remedy: str
+    least_share: float = 0.03
+    sentence: str = "Kernels of this rule take {share} of the time."
+    owner: Owner = "yours"
+    edits: tuple[str, ...] = ()
+
+    def __call__(self, case: Case) -> Iterator[Candidate]:
+        """Give a candidate where the kernels take enough time."""
+        pattern = re.compile(self.kernels, re.IGNORECASE)
+        rows = [row for row in case.measured.kernels if pattern.search(row.name)]
+        share = share_of_window(case, sum(row.sum_ns for row in rows))
+        if not rows or share < self.least_share:
+            return
+        yield Candidate(
+            rule=self.id,
+            title=self.title,
+            sentence=self.sentence.replace("{share}", percent(share)),
+            share=share,
+            owner=self.owner,
+            remedy=self.remedy,
+            evidence=("kernels",),
+            rows=tuple(Row(row.name, row.sum_ns, row.count) for row in rows[:_MOST_ROWS]),
+            edits=self.edits,
+            on_path=frozenset(row.category.top for row in rows),
+            frees=True,  # is said even if the gain is small
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class FindingRules:
+    """What a user changes: thresholds by rule, ids of findings that are left out, more rules."""
+
+    thresholds: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    silent: frozenset[str] = frozenset()
+    own: tuple[KernelRule, ...] = ()
+
+    @property
+    def changes(self) -> str:
+        """Return what is changed, "" where nothing is."""
+        limits = sum(map(len, self.thresholds.values()))
+        parts = (
+            f"{several(limits, 'threshold')} changed" if limits else "",
+            f"{several(len(self.silent), 'rule')} silent" if self.silent else "",
+            f"{several(len(self.own), 'rule')} added" if self.own else "",
+        )
+        return ", ".join(filter(None, parts))
+
+
+NO_RULES: Final = FindingRules()
+
+
+def read_finding_rules(path: Path | None) -> FindingRules:
+    """Return what a file changes, all of it checked; a UsageError says what is wrong with it."""
+    if path is None:
+        return NO_RULES
+    where = f"finding rules {path.name!r}"
+    try:
+        document = toml_of(path, where)
+    except UsageError as error:
+        raise UsageError(error.message, _HINT) from None
+    try:
+        own = tuple(_own(one, number) for number, one in enumerate(_tables(document), 1))
+        silent = _texts(document.pop("silent", []), "silent")
+        known = {*_known(), *(one.id for one in own)}
+        for one in silent:
+            if one not in known and (near := get_close_matches(one, known, 1)):
+                raise ValueError(f"silent: no rule {one!r}; there is {near[0]!r}")
+        limits = {rule: _limits(rule, given) for rule, given in document.items()}
+    except ValueError as error:
+        raise UsageError(f"{where}: {error}", _HINT) from None
+    return FindingRules(limits, frozenset(silent), own)
+
+
+def more_rules(rules: FindingRules) -> Iterator[Rule]:
+    """Yield the rules of a user's file and those installed."""
+    yield from rules.own
+    yield from map(_installed, sorted(entry_points(group=GROUP), key=lambda one: one.name))
+
+
+def _installed(point: EntryPoint) -> Rule:
+    """Return an installed rule; a UsageError tells of one that fails."""
+
+    def rule(case: Case) -> Iterator[Candidate]:
+        try:
+            yield from point.load()(case)
+        except TraceflopsError:
+            raise
+        except Exception as error:
+            what = f"{type(error).__name__}: {error}"
+            hint = f"mend it, or uninstall {point.value.partition(':')[0]}"
+            raise UsageError(f"finding rule {point.name} failed: {what}", hint) from error
+
+    return rule
+
+
+def _known() -> Iterator[str]:
+    yield from thresholds()
+    yield from (kind.replace("_", "-") for kind in CLASSES)
+    yield from _OTHERS
+    yield from (f"loss-{name}" for name in _LOSSES)
+
+
+def _tables(document: dict[str, Any]) -> list[Any]:
+    tables = document.pop("rule", [])
+    if not isinstance(tables, list):
+        raise ValueError("'rule' must be [[rule]] tables")
+    return tables
+
+
+def _limits(rule: str, given: object) -> dict[str, float]:
+    """Return the thresholds that are given for a rule."""
+    known = thresholds().get(rule)
+    if known is None or not isinstance(given, dict):
+        raise ValueError(f"unknown rule {rule!r}; with thresholds: {', '.join(thresholds())}")
+    for name, value in given.items():
+        if name not in known:
+            raise ValueError(f"[{rule}] has no {name!r}; it has {', '.join(known)}")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e12:
+            raise ValueError(f"[{rule}] {name} must be a number, 0 or more")
+    return given
+
+
+def _own(table: object, number: int) -> KernelRule:
+    """Return a rule of the file."""
+    if not isinstance(table, dict):
+        raise ValueError("a rule must be a [[rule]] table")
+    names = [one.name for one in fields(KernelRule)]
+    unknown = next((name for name in table if name not in names), None)
+    if unknown is not None:
+        raise ValueError(f"rule {number}: unknown key {unknown!r}; known: {', '.join(names)}")
+    for name in ("id", "kernels", "title", "remedy", *table.keys() & {"sentence", "owner"}):
+        text = table.get(name)
+        if not isinstance(text, str) or not text.isprintable() or not 0 < len(text) <= _LONGEST:
+            raise ValueError(f"rule {number}: {name!r} must be one line of 1 to {_LONGEST} signs")
+    made = KernelRule(**table | {"edits": _texts(table.get("edits", []), "edits")})
+    _check(made, number)
+    return made
+
+
+def _check(rule: KernelRule, number: int) -> None:
+    """Refuse a rule that cannot be followed."""
+    problem = check_pattern(rule.kernels)
+    if not _ID.fullmatch(rule.id) or rule.id in _known():
+        problem = f"id {rule.id!r} must be words of a-z and 0-9 with - between, and its own"
+    if rule.owner not in get_args(Owner):
+        problem = f"owner must be one of {', '.join(get_args(Owner))}"
+    if not isinstance(rule.least_share, int | float) or not 0 <= rule.least_share <= 1:
+        problem = "least_share must be from 0 to 1"
+    for edit in rule.edits:
+        try:
+            parse_edit(edit)
+        except UsageError as error:
+            problem = error.message
+    if problem:
+        raise ValueError(f"rule {number}: {problem}")
+
+
+def _texts(value: object, name: str) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+        raise ValueError(f"{name!r} must be a list of texts")
+    return tuple(value)
