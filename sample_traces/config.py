@@ -124,7 +124,7 @@ class RunConfig:
     """Time of its transfers, 100 = as in the others."""
 
     steady_draws: bool = False
-    """Noise depends on step and operator, not on what was drawn before: a repair leaves the rest."""
+    """Noise depends on step and operator, not on earlier draws: a repair leaves the rest."""
     fp32_permille: int = 1000
     """Share of the peak that products of fp32 can reach at most."""
     tf32: bool = False

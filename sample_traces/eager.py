@@ -52,10 +52,12 @@ class EagerModel(Model):
         return layer
 
     def _attention(self) -> Block:
-        copies = "layout" in self.config.eager
-        before, after = (self._copies(count) if copies else () for count in (3, 1))
-        inner = self._products() if "attention" in self.config.eager else super()._attention()
-        return python("attention.py(40): forward", *before, inner, *after)
+        is_fused = "attention" not in self.config.eager
+        if "layout" not in self.config.eager:
+            return super()._attention() if is_fused else self._products()
+        before = self._copies(3)
+        inner = super()._attention() if is_fused else self._products()
+        return python("attention.py(40): forward", *before, inner, *self._copies(1))
 
     def _copies(self, count: int) -> tuple[Block, ...]:
         """Return copies into another layout, and on the tape as many back."""
