@@ -6,6 +6,7 @@ the same draws (`steady_draws`): the difference is exactly what the repair gains
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -21,11 +22,10 @@ from sample_traces.kineto_options import KinetoOptions
 from sample_traces.nsight.formats import WRITERS as NSIGHT
 from sample_traces.nsight.options import NsightOptions
 from sample_traces.plants import REPAIRED
-from sample_traces.records import Run
+from sample_traces.records import RankRun, Run
 from sample_traces.rocprof.formats import WRITERS as ROCPROF
 from sample_traces.rocprof.options import RocprofOptions
 from sample_traces.simulate import simulate
-from sample_traces.truth import DeviceTruth, truth
 from tests.conftest import ROOT
 from traceflops.findings.finding import Finding
 from traceflops.windows import Selection, parse_steps
@@ -33,12 +33,15 @@ from traceflops.windows import Selection, parse_steps
 Settings = Mapping[str, Any]
 Draw = Callable[[Random, RunConfig], Settings]
 STEPS: Final = 6
+SEEDS, HEALTHY = 3, 48
+"""So many of each fault, and healthy runs."""
 LEAST_GAIN: Final = 0.10
 """Share of a step that the repair of a bottleneck gains at least."""
 ROUNDING: Final = 0.005
 """Share of a step by which a gain may miss the truth: calls that cost next to nothing."""
 _MOST_LOST: Final = 0.06
 """Share of its time that the GPU of a healthy run is idle or only communicates."""
+_ROWS: Final = re.compile(r"(?m)^\| (`[^|]+) \|")
 _PAGE: Final = ROOT / "docs" / "findings.md"
 _OUTSIDE: Final = {"unrecorded", "held", "thread_handover"}
 """Plants in calls that a profiler does not show or the user cannot change."""
@@ -207,7 +210,13 @@ FAULTS: Final[Mapping[str, Fault]] = {
         lambda random, base: {"pass_gap_ns": random.randint(30, 80) * _step_ns(base) // 100},
         {"pass_gap_ns": 0},
         ("host-code", "launch-bound"),
-        base={"engine": "vLLM", "passes": ("decode",), "sync_each_step": True, "hidden": 4_096},
+        base={
+            "engine": "vLLM",
+            "passes": ("decode",),
+            "sync_each_step": True,
+            "hidden": 4_096,
+            "heads": 32,
+        },
         tools=_TORCH,
     ),
     "heavy expert": Fault(
@@ -228,14 +237,15 @@ FAULTS: Final[Mapping[str, Fault]] = {
     ),
 }
 PAIRS: Final = (
-    ("loader", "slow products"),
+    ("slow products", "loader"),
     ("slow memory kernels", "slow products"),
-    ("slow functions", "slow products"),
-    ("loader", "slow rank"),
+    ("slow products", "slow functions"),
+    ("slow rank", "loader"),
     ("no overlap", "slow products"),
-    ("slow operators", "slow functions"),
-    ("blocking copies", "slow functions"),
-    ("allocation", "loader"),
+    ("slow operators", "slow rank"),
+    ("slow memory kernels", "waits"),
+    ("slow rank", "blocking copies"),
+    ("no overlap", "allocation"),
     ("no overlap", "loader"),
     ("unfused attention", "loader"),
     ("misaligned sizes", "unfused optimizer"),
@@ -286,23 +296,22 @@ class Score:
 
 
 @cache
-def known_rules() -> str:
-    """Return the page that has a row for every rule of the product."""
-    return _PAGE.read_text(encoding="utf-8").split("<!-- scoreboard -->")[0]
+def known_rules() -> frozenset[str]:
+    """Return the rules of the product: those with a row of their own on their page."""
+    text = _PAGE.read_text(encoding="utf-8").split("<!-- scoreboard -->")[0]
+    return frozenset(re.findall(r"`([a-z]+(?:-[a-z]+)+)`", "".join(_ROWS.findall(text))))
 
 
 def is_known(fault: str) -> bool:
     """Return whether a rule of the product is there to find the fault."""
-    return any(
-        f"| `{rule}`" in known_rules() or f", `{rule}`" in known_rules()
-        for rule in FAULTS[fault].rules
-    )
+    return not known_rules().isdisjoint(FAULTS[fault].rules)
 
 
 def _step_ns(config: RunConfig) -> int:
     """Return how long a step takes."""
-    (first, *_) = truth(_simulated(config)).ranks
-    return sum(step.length_ns for step in first.steps()) // config.steps
+    (first, *_) = _simulated(config).ranks
+    begun = {step: one.start_ns for one in reversed(first.activities) if (step := one.step)}
+    return (max(one.end_ns for one in first.activities) - begun[1]) // (config.steps - 1)
 
 
 @cache
@@ -311,11 +320,18 @@ def _simulated(config: RunConfig) -> Run:
 
 
 def _is_healthy(config: RunConfig) -> bool:
-    def lost(device: DeviceTruth) -> float:
-        parts = device.components
-        return (parts["idle"] + parts["communication"]) / device.span_ns
+    return all(_lost(one) < _MOST_LOST for one in _simulated(config).ranks)
 
-    return all(lost(device) < _MOST_LOST for device in truth(_simulated(config)).ranks)
+
+def _lost(rank: RankRun) -> float:
+    """Return the share of its time in which a GPU is idle or only communicates."""
+    first = min(one.start_ns for one in rank.activities if one.step is not None)
+    worked_ns, ended_ns = 0, first
+    for one in rank.activities:
+        if not one.collective:
+            worked_ns += max(one.end_ns - max(one.start_ns, ended_ns), 0)
+            ended_ns = max(ended_ns, one.end_ns)
+    return 1 - worked_ns / (ended_ns - first)
 
 
 def base_of(random: Random, tool: str, needs: Settings, ranks: tuple[int, ...]) -> RunConfig:
@@ -334,7 +350,7 @@ def base_of(random: Random, tool: str, needs: Settings, ranks: tuple[int, ...]) 
             "sequence": random.choice([512, 1_024, 2_048]),
             "batch": random.choice([2, 4, 8]),
             "vocab": random.choice([4_096, 8_192, 16_384]),
-            "copy_stream": random.random() < 0.3,
+            "launch_limit": random.choice([None, 1_024]),
             "lead_in": random.random() < 0.3,
             "contention_percent": random.choice([100, 100, 115]),
             **needs,
@@ -354,10 +370,10 @@ def scenario(seed: int, *faults: str) -> Scenario:
     while True:
         tool = random.choice(tools)
         needs = {key: value for kind in kinds for key, value in kind.base.items()}
-        base = base_of(random, tool, needs, (2, 4, 8, 16) if many else (1, 1, 2, 4))
+        base = base_of(random, tool, needs, (2, 2, 4, 4, 8, 16) if many else (1, 1, 2, 4))
         planted = base
         for kind in kinds:
-            planted = replace(planted, **kind.plant(random, base))
+            planted = replace(planted, **kind.plant(random, planted))
         repaired = {
             one: replace(planted, **kind.repair) for one, kind in zip(faults, kinds, strict=True)
         }
@@ -407,3 +423,17 @@ def scores(one: Scenario) -> Iterator[Score]:
         mine = next((each for each in found if each.rule in FAULTS[fault].rules), None)
         first = found[0].rule if found else ""
         yield Score(one, fault, before, gain, mine, first, gain == max(gained.values()))
+
+
+def table() -> Iterator[tuple[int, tuple[str, ...]]]:
+    """Yield seed and faults of all scenarios: each fault alone, and in pairs."""
+    for seed in range(SEEDS):
+        yield from ((seed, (fault,)) for fault in FAULTS)
+    for seed in range(SEEDS - 1):
+        yield from ((seed, pair) for pair in PAIRS)
+
+
+def unfit(faults: tuple[str, ...]) -> str:
+    """Return why a scenario cannot be tried, "" where it can."""
+    lacking = [FAULTS[one].rules[0] for one in faults if not is_known(one)]
+    return f"no rule {' and '.join(lacking)} in the product yet" if lacking else ""
