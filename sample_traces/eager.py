@@ -15,6 +15,8 @@ from sample_traces.program import Block, Node, kernel, op, python
 from sample_traces.records import Argument
 
 _GELU: Final = ("pow", "mul", "add", "mul", "tanh", "add", "mul", "mul")
+_BACK: Final = {"pow": ("pow", "mul"), "tanh": ("tanh_backward",)}
+"""Operators of gradients, where they are not the same as forth."""
 _UPDATE: Final = ("mul_", "lerp_", "mul_", "addcmul_", "sqrt", "div_", "add_", "addcdiv_")
 _LAST_OF_LAYER: Final = "AddBackward0"
 
@@ -81,7 +83,7 @@ class EagerModel(Model):
         return python(
             "attention.py(52): scores",
             self._bmm(rows, columns),
-            self._pointwise("mul", "MulBackward0", scores, elements),
+            self._pointwise("mul", scores, elements),
             op("aten::softmax", self._softmax(scores, elements), inputs=(scores, scalar("-1"))),
             self._bmm(scores, rows),
         )
@@ -107,19 +109,20 @@ class EagerModel(Model):
             saved_bytes=elements * self.config.element_bytes,
         )
 
-    def _pointwise(self, name: str, back: str, shape: Argument, elements: int) -> Block:
-        work = kernel(self.kernels.pointwise(name, elements))
-        gradient = op("aten::mul", kernel(self.kernels.pointwise("mul", elements)), inputs=(shape,))
-        return self._differentiable(op(f"aten::{name}", work, inputs=(shape,)), back, gradient)
+    def _pointwise(self, name: str, shape: Argument, elements: int) -> Block:
+        def one(name: str) -> Block:
+            work = self.kernels.pointwise(name, elements)
+            return op(f"aten::{name}", kernel(work), inputs=(shape,))
+
+        back = f"{name.capitalize()}Backward0"
+        return self._differentiable(one(name), back, *map(one, _BACK.get(name, (name,))))
 
     def _gelu(self) -> Block:
         if "gelu" not in self.config.eager:
             return super()._gelu()
         wide = 4 * self._elements
         shape = self._tensor(self.config.batch, self.config.sequence, 4 * self.config.hidden)
-        ops = (
-            self._pointwise(name, f"{name.capitalize()}Backward0", shape, wide) for name in _GELU
-        )
+        ops = (self._pointwise(name, shape, wide) for name in _GELU)
         return python("activations.py(17): gelu", *ops)
 
 

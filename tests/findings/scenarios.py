@@ -127,7 +127,7 @@ FAULTS: Final[Mapping[str, Fault]] = {
     "slow operators": Fault(
         _percent("host_op_ns", 30_000, 60_000),
         {"host_op_ns": 4_000},
-        ("eager-overhead", "launch-bound"),
+        ("eager-overhead",),
         tools=("pytorch", "nsys"),
     ),
     "waits": Fault(
@@ -137,7 +137,7 @@ FAULTS: Final[Mapping[str, Fault]] = {
         tools=("pytorch", "nsys"),
     ),
     "blocking copies": Fault(_of_hosts(*_CALLS), _NOTHING, ("blocking-copy",)),
-    "allocation": Fault(_of_hosts(*_MEMORY), _NOTHING, ("memory-alloc", "allocator-churn")),
+    "allocation": Fault(_of_hosts(*_MEMORY), _NOTHING, ("memory-alloc",)),
     "slow functions": Fault(
         _of_hosts("python", "collector", "checkpoint", "long_op"),
         _NOTHING,
@@ -174,13 +174,15 @@ FAULTS: Final[Mapping[str, Fault]] = {
             "slow_category_percent": random.randint(400, 1_200),
         },
         {"slow_category_percent": 100},
-        ("memory-bandwidth",),
+        ("memory-bandwidth", "norm-bandwidth", "softmax-bandwidth"),
         tools=_TORCH,
     ),
     "misaligned sizes": Fault(
-        _misaligned, {"misaligned_percent": 100}, ("misaligned-gemm",), tools=_TORCH
+        _misaligned, {"misaligned_percent": 100}, ("misaligned-product",), tools=_TORCH
     ),
-    "products in fp32": Fault(_with(**_FP32), {"tf32": True}, ("fp32-matmul",), tools=_TORCH),
+    "products in fp32": Fault(
+        _with(**_FP32), {"tf32": True}, ("tf32-off", "single-precision"), tools=_TORCH
+    ),
     "unfused attention": Fault(
         _with(eager=("attention",)), {"eager": ()}, ("unfused-attention",), tools=_TORCH
     ),
@@ -197,19 +199,19 @@ FAULTS: Final[Mapping[str, Fault]] = {
         _with(eager=("layout",)),
         {"eager": ()},
         ("layout-copies",),
-        base={"hidden": 512, "layers": 4, "vocab": 4_096},
+        base={"hidden": 512, "heads": 8, "layers": 4, "vocab": 4_096},
         tools=_TORCH,
     ),
     "recompilation": Fault(_of_hosts("recompile"), _NOTHING, ("recompilation",), tools=_TORCH),
-    "allocator churn": Fault(_of_hosts("churn"), _NOTHING, ("allocator-churn",), tools=_TORCH),
-    "falling clock": Fault(_throttled, {"throttled_percent": 100}, ("clock-drift",), tools=_TORCH),
+    "allocator churn": Fault(_of_hosts("churn"), _NOTHING, ("memory-alloc",), tools=_TORCH),
+    "falling clock": Fault(_throttled, {"throttled_percent": 100}, ("clocks",), tools=_TORCH),
     "sporadic stalls": Fault(
-        _sporadic, {"data_stall_ns": 1}, ("slow-steps", "data-input"), tools=_TORCH
+        _sporadic, {"data_stall_ns": 1}, ("data-input", "uneven-steps"), tools=_TORCH
     ),
     "gaps of decoding": Fault(
         lambda random, base: {"pass_gap_ns": random.randint(30, 80) * _step_ns(base) // 100},
         {"pass_gap_ns": 0},
-        ("host-code", "launch-bound"),
+        ("host-code", "between-passes"),
         base={
             "engine": "vLLM",
             "passes": ("decode",),
@@ -222,7 +224,7 @@ FAULTS: Final[Mapping[str, Fault]] = {
     "heavy expert": Fault(
         _heavy_expert,
         {"on_rank": {}},
-        ("moe-imbalance",),
+        ("expert-imbalance",),
         base={"ranks": 4, "expert_ranks": 4},
         tools=_TORCH,
         needs_many=True,
@@ -299,7 +301,7 @@ class Score:
 def known_rules() -> frozenset[str]:
     """Return the rules of the product: those with a row of their own on their page."""
     text = _PAGE.read_text(encoding="utf-8").split("<!-- scoreboard -->")[0]
-    return frozenset(re.findall(r"`([a-z]+(?:-[a-z]+)+)`", "".join(_ROWS.findall(text))))
+    return frozenset(re.findall(r"`([a-z]+(?:-[a-z]+)*)`", "".join(_ROWS.findall(text))))
 
 
 def is_known(fault: str) -> bool:
