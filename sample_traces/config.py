@@ -9,6 +9,8 @@ from typing import Any, Literal, get_args
 Dtype = Literal["bf16", "fp16", "fp32"]
 MachineName = Literal["h100", "mi300x"]
 Engine = Literal["", "vLLM", "SGLang", "ATOM", "TensorRT-LLM"]
+PassKind = Literal["prefill", "decode", "mixed"]
+Eager = Literal["attention", "gelu", "optimizer", "layout", "checkpoint"]
 ELEMENT_BYTES: dict[Dtype, int] = {"bf16": 2, "fp16": 2, "fp32": 4}
 
 _MAY_BE_ZERO = {
@@ -30,6 +32,7 @@ _MAY_BE_ZERO = {
     "jitter_permille",
     "exit_jitter_ns",
     "kernel_floor_ns",
+    "pass_gap_ns",
 }
 
 
@@ -120,6 +123,29 @@ class RunConfig:
     slow_group_percent: int = 100
     """Time of its transfers, 100 = as in the others."""
 
+    steady_draws: bool = False
+    """Noise depends on step and operator, not on earlier draws: a repair leaves the rest."""
+    fp32_permille: int = 1000
+    """Share of the peak that products of fp32 can reach at most."""
+    tf32: bool = False
+    """Products of fp32 run on the units of half the peak."""
+    misaligned_percent: int = 100
+    """Rate of products with a size that is no multiple of 8, 100 = as of others."""
+    eager: tuple[Eager, ...] = ()
+    """What is not fused, copied to another layout or computed again; see `eager`."""
+    slow_category: str = ""
+    """Category of kernels, such as norm, that are slow; "" for none."""
+    slow_category_percent: int = 100
+    """Their time, 100 = as usual."""
+    contention_percent: int = 100
+    """Time of kernels while a collective runs beside them, 100 = as alone."""
+    throttled_steps: tuple[int, ...] = ()
+    """Numbers of the steps with a lower clock."""
+    throttled_percent: int = 100
+    """Time of their kernels, 100 = as in the others."""
+    hidden_syncs: bool = False
+    """Calls that wait for the device leave no record."""
+
     copy_stream: bool = False
     """Copy the next batch to the device on a stream of its own."""
     sync_each_step: bool = False
@@ -139,6 +165,10 @@ class RunConfig:
 
     Passes read in `batch` sequences of `sequence` tokens, or generate a token for each, or both.
     """
+    passes: tuple[PassKind, ...] = ("prefill", "decode", "decode", "mixed")
+    """What the passes of a server do, in turns."""
+    pass_gap_ns: int = 0
+    """Host time after each pass, for sampling and text."""
     programmatic_launch: bool = False
     """Some kernels start before their predecessor on the same stream has ended."""
     zero_length_kernels: bool = False

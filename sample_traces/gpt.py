@@ -370,13 +370,13 @@ class Model:
         return self._differentiable(
             op(
                 "aten::_log_softmax",
-                kernel(self.kernels.log_softmax(elements)),
+                kernel(self.kernels.softmax(elements, log=True)),
                 inputs=(logits, scalar("1"), scalar("False")),
             ),
             "LogSoftmaxBackward0",
             op(
                 "aten::_log_softmax_backward_data",
-                kernel(self.kernels.log_softmax(elements, backward=True)),
+                kernel(self.kernels.softmax(elements, backward=True, log=True)),
                 inputs=(logits, logits, scalar("1"), scalar("15")),
             ),
             saved_bytes=elements * self.config.element_bytes,

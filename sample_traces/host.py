@@ -8,7 +8,7 @@ from random import Random
 from typing import Final
 
 from sample_traces.config import RunConfig
-from sample_traces.device import Device, Request, vary
+from sample_traces.device import Device, Noise, Request
 from sample_traces.machines import MACHINES
 from sample_traces.program import (
     Block,
@@ -75,9 +75,13 @@ class Host:
     _by: Recorded = "op"
     _system: str = ""
     _captures: bool = False
+    _place: str = ""
+    """Name of the innermost block."""
+    _noise: Noise = field(init=False)
 
     def __post_init__(self) -> None:
         self._thread = self.main_thread
+        self._noise = Noise(self.config, self.random, f"host:{self.main_thread}")
 
     def run_step(self, number: int, block: Block) -> Iterator[None]:
         """Do one step; yields wherever the host must know what the device did."""
@@ -112,17 +116,17 @@ class Host:
     def _spend(self, dur_ns: int, told: bool = True) -> None:
         start_ns = self.cursor_ns
         # At least 1 ns, so that what is inside a block begins after it and ends before it.
-        self.cursor_ns += max(1, vary(dur_ns, self.config.noise_permille, self.random))
+        self.cursor_ns += max(1, self._noise.vary(dur_ns, f"{self._step} {self._place}"))
         if self._cause and told:
             self.spent.append(Spent(start_ns, self.cursor_ns, self._cause, self._by, self._system))
 
     def _run_block(self, block: Block) -> Iterator[None]:
-        outer = self._cause, self._by, self._system
+        outer = self._cause, self._by, self._system, self._place
         is_op = block.kind in ("op", "backward")
-        self._cause, self._by = block.cause, _TOLD_BY[block.kind]
+        self._cause, self._by, self._place = block.cause, _TOLD_BY[block.kind], block.name
         self._system = block.name if block.kind == "system" else ""
         yield from self._run_op(block) if is_op else self._run_mark(block)
-        self._cause, self._by, self._system = outer
+        self._cause, self._by, self._system, self._place = outer
 
     def _run_op(self, block: Block) -> Iterator[None]:
         position, outer = len(self.ops), self._op
@@ -214,6 +218,7 @@ class Host:
                 self._op if not launch.is_graph else None,
                 self._step,
                 is_twin,
+                f"{self._step} {self._place}",
             )
             self.requests.append(asked)
             called_ns = self.cursor_ns
@@ -250,6 +255,10 @@ class Host:
         self.requests.append(Request(wait))
 
     def _sync(self, sync: Sync) -> Iterator[None]:
+        if self.config.hidden_syncs:
+            yield
+            self.cursor_ns = max(self.cursor_ns, self.device.end_ns(sync.stream) + sync.return_ns)
+            return
         if sync.api == "cudaEventSynchronize":
             self._call("cudaEventRecord", "record", _EVENT_CALL_NS, sync.stream)
         call = self._call(sync.api, "sync", _SYNC_CALL_NS, sync.stream)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from sample_traces.config import Dtype, MachineName, RunConfig
@@ -14,6 +14,8 @@ from sample_traces.records import Work
 
 _NS = 1_000_000_000
 _NCCL_LATENCY_NS = 12_000
+_ALIGNED: Final = 8
+"""Sizes of products are multiples of this, or slow."""
 _TURNS: Final[dict[Exchange, int]] = {"allreduce": 2, "all_to_allv": 1, "send": 2, "recv": 2}
 """How often (n - 1) / n of the message passes the link of a rank."""
 _ELEMENT: Final[dict[Dtype, str]] = {"bf16": "c10::BFloat16", "fp16": "c10::Half", "fp32": "float"}
@@ -69,22 +71,36 @@ class Kernels:
         """C++ name of the run's data type."""
         return _ELEMENT[self.config.dtype]
 
+    @property
+    def peak_flops_per_s(self) -> int:
+        """Peak rate of the run's data type."""
+        config = self.config
+        share = 500 if config.tf32 else config.fp32_permille
+        return config.peak_flops_per_s * (share if config.dtype == "fp32" else 1000) // 1000
+
     def duration_ns(self, flops: int, bytes_: int, percent: int) -> int:
         """Return max(FLOPs at the peak x percent, bytes at the memory's reachable rate), in ns."""
         config = self.config
-        arithmetic = _rounded_divide(flops * 100 * _NS, config.peak_flops_per_s * percent)
+        arithmetic = _rounded_divide(flops * 100 * _NS, self.peak_flops_per_s * percent)
         traffic = _rounded_divide(
             bytes_ * 100 * _NS, config.hbm_bytes_per_s * config.memory_percent
         )
         return max(arithmetic, traffic, config.kernel_floor_ns)
 
-    def gemm(self, m: int, n: int, k: int, layout: Layout, bias: bool = False) -> Work:
-        """Return the product of an m x k and a k x n matrix: exactly 2*m*n*k FLOPs."""
-        flops = 2 * m * n * k
-        bytes_ = (m * k + k * n + m * n) * self.config.element_bytes
-        form = self.library.gemm(m, n, layout, bias)
-        dur_ns = self.duration_ns(flops, bytes_, self.config.gemm_percent)
-        return _work(form, "compute", "gemm", dur_ns, flops, bytes_)
+    def gemm(
+        self, m: int, n: int, k: int, layout: Layout, bias: bool = False, count: int = 1
+    ) -> Work:
+        """Return `count` products of m x k and k x n matrices: exactly 2*m*n*k FLOPs each."""
+        config = self.config
+        flops = 2 * count * m * n * k
+        bytes_ = count * (m * k + k * n + m * n) * config.element_bytes
+        sizes = n, m if layout == "NT" else k  # those that lie together in memory
+        aligned = config.misaligned_percent == 100 or not any(one % _ALIGNED for one in sizes)
+        form = self.library.gemm(m, n, layout, bias, aligned)
+        form = replace(form, grid=(*form.grid[:2], count))
+        dur_ns = self.duration_ns(flops, bytes_, config.gemm_percent)
+        dur_ns = dur_ns if aligned else dur_ns * 100 // config.misaligned_percent
+        return self._work(form, "compute", "gemm", dur_ns, flops, bytes_)
 
     def attention_forward(self) -> Work:
         """Return causal attention forward: two matrix products over s(s+1)/2 pairs per head."""
@@ -106,14 +122,20 @@ class Kernels:
         flops = 2 * products * config.batch * config.heads * config.head_size * pairs
         bytes_ = tensors * config.tokens * config.hidden * config.element_bytes
         dur_ns = self.duration_ns(flops, bytes_, config.attention_percent)
-        return _work(form, "compute", "attention", dur_ns, flops, bytes_)
+        return self._work(form, "compute", "attention", dur_ns, flops, bytes_)
+
+    def _work(self, form: Form, top: str, sub: str, dur_ns: int, flops: int, bytes_: int) -> Work:
+        """Return a kernel, slow if its category is."""
+        config = self.config
+        slow = config.slow_category_percent if sub == config.slow_category else 100
+        return _work(form, top, sub, dur_ns * slow // 100, flops, bytes_)
 
     def _moving(self, name: str, sub: str, elements: int, top: str = "memory") -> Work:
         """Return a kernel that only moves `elements` elements to or from memory."""
         bytes_ = elements * self.config.element_bytes
         form = Form(name, (max(1, ceil_divide(elements, 4096)), 1, 1))
         dur_ns = self.duration_ns(0, bytes_, self.config.memory_percent)
-        return _work(form, top, sub, dur_ns, 0, bytes_)
+        return self._work(form, top, sub, dur_ns, 0, bytes_)
 
     def elementwise(self, functor: str, elements: int, tensors: int) -> Work:
         """Return an ATen elementwise kernel over `tensors` tensors of `elements` elements."""
@@ -132,6 +154,11 @@ class Kernels:
             "at::native::binary_internal::MulFunctor<float> >"
         )
         return self.elementwise(functor, elements, 2)
+
+    def pointwise(self, name: str, elements: int) -> Work:
+        """Return any function of one tensor, or of two that become one."""
+        functor = f"at::native::{name}_kernel_cuda(at::TensorIteratorBase&)::{{lambda()#1}}"
+        return self.elementwise(functor, elements, 2 if name in ("pow", "sqrt", "tanh") else 3)
 
     def gelu(self, elements: int, backward: bool = False) -> Work:
         """Return GELU or its gradient."""
@@ -228,11 +255,11 @@ class Kernels:
         )
         return self._moving(name, "embedding_index", 3 * elements)
 
-    def log_softmax(self, elements: int, backward: bool = False) -> Work:
-        """Return log-softmax over the vocabulary or its gradient."""
+    def softmax(self, elements: int, backward: bool = False, log: bool = False) -> Work:
+        """Return softmax over the last dimension, its logarithm, or the gradient."""
         way, tensors = ("Backward", 3) if backward else ("Forward", 2)
         element = self.element
-        epilogue = f"at::native::(anonymous namespace)::LogSoftMax{way}Epilogue"
+        epilogue = f"at::native::(anonymous namespace)::{'Log' * log}SoftMax{way}Epilogue"
         pointers = f"{element}*, {element} const*" + (f", {element} const*" if backward else "")
         name = (
             f"void at::native::(anonymous namespace)::cunn_SoftMax{way}<8, {element}, float, "
@@ -264,6 +291,16 @@ class Kernels:
             "double, double, double, double, double, bool)"
         )
         return self._moving(name, "optimizer", 7 * elements)
+
+    def layout_copy(self, elements: int) -> Work:
+        """Return a copy into another order."""
+        lambda_ = "at::native::direct_copy_kernel_cuda(at::TensorIteratorBase&)::{lambda()#3}"
+        name = (
+            "void at::native::elementwise_kernel<128, 4, at::native::gpu_kernel_impl_nocast<"
+            f"{lambda_}>(at::TensorIteratorBase&, {lambda_} const&)::{{lambda(int)#1}}>"
+            f"(int, at::native::gpu_kernel_impl_nocast<{lambda_}>)"
+        )
+        return self._moving(name, "elementwise", 2 * elements)
 
     def zero(self, elements: int) -> Work:
         """Return a memset of a tensor; HIP does it with a kernel."""

@@ -26,7 +26,7 @@ class Form:
 class Library(Protocol):
     """The kernels of one vendor, for the data type and sizes of one run."""
 
-    def gemm(self, m: int, n: int, layout: Layout, bias: bool) -> Form:
+    def gemm(self, m: int, n: int, layout: Layout, bias: bool, aligned: bool) -> Form:
         """Return a product of matrices with an m x n result."""
 
     def attention_forward(self) -> Form:

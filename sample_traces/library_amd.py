@@ -33,7 +33,7 @@ class AmdLibrary:
 
     config: RunConfig
 
-    def gemm(self, m: int, n: int, layout: Layout, bias: bool) -> Form:
+    def gemm(self, m: int, n: int, layout: Layout, bias: bool, aligned: bool) -> Form:
         """Return a product of matrices with an m x n result."""
         tile, depth = (256, 64) if n >= 256 else (64, 128)
         name = (

@@ -21,6 +21,15 @@ _GEMM_HEAD: Final[dict[Dtype, str]] = {
     "fp32": "sm80_xmma_gemm_f32f32_f32f32_f32_{lower}_n_tilesize{tile}x8_stage3_warpsize2x4x1_"
     "ffma_aligna4_alignc4_execute_kernel__5x_cublas",
 }
+_TF32: Final = (
+    "sm90_xmma_gemm_f32f32_tf32f32_f32_{lower}_n_tilesize128x128x32_warpgroupsize1x1x1_"
+    "execute_segment_k_off_kernel__5x_cublas"
+)
+_MISALIGNED: Final[dict[Dtype, str]] = {
+    "bf16": "cutlass_80_wmma_tensorop_bf16_s161616gemm_bf16_128x64_32x2_{lower}_align1",
+    "fp16": "cutlass_80_wmma_tensorop_f16_s161616gemm_f16_128x64_32x2_{lower}_align1",
+    "fp32": "cutlass_80_simt_sgemm_128x64_8x5_{lower}_align1",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +38,20 @@ class NvidiaLibrary:
 
     config: RunConfig
 
-    def gemm(self, m: int, n: int, layout: Layout, bias: bool) -> Form:
+    def gemm(self, m: int, n: int, layout: Layout, bias: bool, aligned: bool) -> Form:
         """Return a product of matrices with an m x n result."""
         tile = "128x256" if n >= 256 else "64x64"
-        name = _GEMM_HEAD[self.config.dtype].format(
+        name = self._gemm(aligned).format(
             tile=tile, bias="_bias" if bias else "", layout=layout + "T", lower=layout.lower()
         )
         grid = (ceil_divide(m, 128), ceil_divide(n, 256), 1)
         return Form(name, grid, (384, 1, 1), registers=168, shared_bytes=213_248)
+
+    def _gemm(self, aligned: bool) -> str:
+        dtype = self.config.dtype
+        if not aligned:
+            return f"void cutlass::Kernel2<{_MISALIGNED[dtype]}>({_MISALIGNED[dtype]}::Params)"
+        return _TF32 if dtype == "fp32" and self.config.tf32 else _GEMM_HEAD[dtype]
 
     def attention_forward(self) -> Form:
         """Return fused attention."""

@@ -6,7 +6,7 @@ again. What it wastes is known by its `Cause`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, Literal
@@ -28,12 +28,15 @@ from sample_traces.program import (
 )
 from sample_traces.records import Cause, Work
 
+REPAIRED: Final = "repaired"
+"""Only the work of a plant, without a wait."""
 _LOADER: Final = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
 _OPTIMIZER: Final = "Optimizer.step#Lion.step"
 _NEXT: Final = "torch/utils/data/dataloader.py(732): __next__"
 _RESIZE: Final = "transformers/image_transforms.py(302): resize"
 _ZOOM: Final = "scipy/ndimage/_interpolation.py(776): zoom"
 _WAITS: Final = ("pthread_cond_wait", "sem_wait", "poll")
+_COMPILE: Final = "entire_frame_compile (dynamo_timed)"
 _SMALL: Final = 4_096
 _WIDTH: Final = 2_048
 _SHORT_OPS: Final = 40
@@ -47,8 +50,11 @@ def plant(name: str, config: RunConfig) -> _Nodes:
     cause = Cause("sync_call", "train.py(71): step")
     drain = Sync(None, "cudaDeviceSynchronize", cause=cause)
     work = Kernels(config).gemm(_WIDTH, _WIDTH, _WIDTH, "TN")
-    wasted = python(soil.function, *PLANTS[name](soil))
-    return op("aten::mm", kernel(work)), drain, wasted, soil.work()
+    product = op("aten::mm", kernel(work))
+    if name == REPAIRED:
+        return product, soil.work()
+    wasted = python(soil.function, *(PLANTS | OF_TORCH)[name](soil))
+    return product, drain, wasted, soil.work()
 
 
 def cause_of(name: str, config: RunConfig) -> str:
@@ -124,6 +130,19 @@ class _Soil:
         waits = (system(name, pause, cause=cause) for name in _WAITS)
         return (python("queue.py(154): get", *waits, cause=cause),)
 
+    def churn(self) -> _Nodes:
+        """Return a cache that is emptied and filled again."""
+        cause, calls = self.cause("memory_alloc", "aten::empty"), ("cudaFree", "cudaMalloc") * 2
+        share = self.config.plant_ns // len(calls)
+        launches = (Launch(one, (), call_ns=share, cause=cause) for one in calls)
+        return (op("aten::empty", *launches),)
+
+    def recompile(self) -> _Nodes:
+        """Return a compilation for shapes that are new."""
+        cause = self.cause("compiled_runtime")
+        inner = annotation(_COMPILE, self.pause, cause=cause)
+        return (python("torch/_dynamo/convert_frame.py(1180): _compile", inner, cause=cause),)
+
     def own_code(self, name: str, *inner: str) -> _Nodes:
         """Return a function that takes long, maybe in an operator."""
         cause = Cause("host_code", name, *inner)
@@ -150,7 +169,7 @@ class _Soil:
         return (op("aten::to", held),)
 
 
-PLANTS: Final[Mapping[str, Callable[[_Soil], _Nodes]]] = {
+PLANTS: Final[dict[str, Callable[[_Soil], _Nodes]]] = {
     "data_input": _Soil.data_input,
     "read_back": _Soil.read_back,
     "device_sync": lambda soil: soil.returns_late("cudaDeviceSynchronize"),
@@ -180,3 +199,8 @@ PLANTS: Final[Mapping[str, Callable[[_Soil], _Nodes]]] = {
     "held": _Soil.held,
 }
 """By name, all ways to waste the device's time. `held` is the device's own."""
+OF_TORCH: Final[dict[str, Callable[[_Soil], _Nodes]]] = {
+    "recompile": _Soil.recompile,
+    "churn": _Soil.churn,
+}
+"""More ways, which only recordings of PyTorch tell."""

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Final, Literal, get_args
+from typing import Final, get_args
 
-from sample_traces.config import Engine, RunConfig
+from sample_traces.config import Engine, PassKind, RunConfig
 from sample_traces.records import RankRun
-
-Kind = Literal["prefill", "decode", "mixed"]
-_KINDS: Final[tuple[Kind, ...]] = ("prefill", "decode", "decode", "mixed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +37,7 @@ class PassTruth:
     None for the last.
     """
 
-    kind: Kind
+    kind: PassKind
     batch: int
     tokens: int
     start_ns: int
@@ -48,14 +45,14 @@ class PassTruth:
     idle_after_ns: int | None
 
 
-def kind_of(number: int) -> Kind:
+def kind_of(config: RunConfig, number: int) -> PassKind:
     """Return what the pass of a number does; they take turns."""
-    return _KINDS[number % len(_KINDS)]
+    return config.passes[number % len(config.passes)]
 
 
 def requests(config: RunConfig, number: int) -> Requests:
     """Return whose pass it is."""
-    kind = kind_of(number)
+    kind = kind_of(config, number)
     context = 0 if kind == "decode" else config.batch
     return Requests(context, context * config.sequence, 0 if kind == "prefill" else config.batch)
 
@@ -90,7 +87,7 @@ _TEXTS: Final[Mapping[Engine, tuple[str, str, str]]] = {
 def annotation_of(config: RunConfig, number: int) -> str:
     """Return how the engine annotates a pass."""
     one = requests(config, number)
-    text = _TEXTS[config.engine][get_args(Kind).index(kind_of(number))]
+    text = _TEXTS[config.engine][get_args(PassKind).index(kind_of(config, number))]
     return text.format(number=number, batch=one.batch, tokens=one.tokens, **asdict(one))
 
 
@@ -102,7 +99,9 @@ def pass_truth(config: RunConfig, rank: RankRun) -> list[PassTruth]:
         one, after = requests(config, number), None
         if place + 1 < len(spans):
             after = _idle_ns(rank, end_ns, spans[place + 1][1])
-        found.append(PassTruth(kind_of(number), one.batch, one.tokens, start_ns, end_ns, after))
+        found.append(
+            PassTruth(kind_of(config, number), one.batch, one.tokens, start_ns, end_ns, after)
+        )
     return found
 
 

@@ -9,7 +9,7 @@ from random import Random
 from typing import TypeVar
 
 from sample_traces.config import RunConfig
-from sample_traces.device import Device, Request, execute
+from sample_traces.device import Device, Noise, Request, execute
 from sample_traces.host import FIRST_CORRELATION, Host
 from sample_traces.kernels import Kernels
 from sample_traces.program import COMMUNICATION, COMPUTE, Launch
@@ -29,7 +29,7 @@ def simulate(config: RunConfig) -> Run:
     """Return what happened in the run that the config describes."""
     ranks = [_Rank.begin(config.of_rank(rank), rank) for rank in range(config.ranks)]
     # One random source that all ranks share: what happens inside a collective.
-    shared = Random(f"{config.seed}:collectives")
+    shared = Noise(config, Random(f"{config.seed}:collectives"), "collectives")
     meetings: list[Meeting] = []
     for number in config.step_numbers:
         meetings += _together(ranks, [rank.begin_step(number) for rank in ranks], shared)
@@ -68,6 +68,8 @@ class _Rank:
         if jitter := self.config.jitter_permille:
             random = Random(f"{self.config.seed}:jitter:{self.number}:{number}")
             self.device.pace_permille = random.randint(-jitter, jitter)
+        is_throttled = number in self.config.throttled_steps
+        self.device.throttle_percent = self.config.throttled_percent if is_throttled else 100
         return self.host.run_step(number, self.trainer.step(number))
 
     def finish(self) -> RankRun:
@@ -144,7 +146,7 @@ def _lead_in(config: RunConfig, device: Device) -> None:
 
 
 def _together(
-    ranks: Sequence[_Rank], running: Sequence[Iterator[None]], shared: Random
+    ranks: Sequence[_Rank], running: Sequence[Iterator[None]], shared: Noise
 ) -> Iterator[Meeting]:
     """Advance all ranks until all are done; one goes on once its device has done all it asked."""
     queues: list[deque[Request]] = [deque() for _ in ranks]

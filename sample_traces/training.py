@@ -7,7 +7,8 @@ from dataclasses import replace
 from itertools import chain
 
 from sample_traces.config import RunConfig
-from sample_traces.gpt import Gradient, Model, Parameter, contiguous, scalar
+from sample_traces.eager import EagerModel, optimizer_loop
+from sample_traces.gpt import Gradient, Parameter, contiguous, scalar
 from sample_traces.kernels import Kernels, element_type
 from sample_traces.parallel import Communication
 from sample_traces.plants import plant
@@ -43,7 +44,7 @@ class Trainer:
         self._config = config
         self._communication = Communication(config, rank)
         self._kernels = Kernels(config)
-        self._model = Model(config)
+        self._model = EagerModel(config)
 
     def step(self, number: int) -> Block:
         """Return everything the host does in the step, or the pass of a server, of that number."""
@@ -60,10 +61,17 @@ class Trainer:
         return Block("step", f"ProfilerStep#{number}", (python("train.py(71): step", *body),))
 
     def _pass(self, number: int) -> Block:
-        forward = Model(pass_config(self._config, number)).forward()
+        forward = EagerModel(pass_config(self._config, number)).forward()
         annotated = annotation(annotation_of(self._config, number), forward)
-        rest = *self._planted(number), *self._read_loss()
+        rest = *self._planted(number), *self._read_loss(), *self._text()
         return python("gpu_worker.py(88): execute_model", annotated, *rest)
+
+    def _text(self) -> Iterator[Node]:
+        """Yield how the host turns tokens into text."""
+        if self._config.pass_gap_ns:
+            name = "detokenizer.py(61): decode"
+            pause = Pause(self._config.pass_gap_ns)
+            yield python(name, pause, cause=Cause("host_code", name))
 
     def after_last_step(self) -> tuple[Node, ...]:
         """Return what the host does after the last step."""
@@ -155,7 +163,7 @@ class Trainer:
         waiting = 0
         buckets = self._bucket_of()
         for gradient in reversed(tape):
-            yield gradient.block
+            yield from self._model.again(gradient)
             if any(one.name.endswith("ln_1.weight") for one in gradient.parameters):
                 yield from self._communication.after_layer()
             for parameter in gradient.parameters:
@@ -211,8 +219,12 @@ class Trainer:
         )
         members = tuple(self._vector(size) for size in sizes)
         tensors = Argument("TensorList", members=members)
-        fused = op("aten::_fused_adamw_", *map(kernel, works), inputs=(tensors,) * 4)
-        step = python("torch/optim/adamw.py(216): step", fused)
+        ops: tuple[Node, ...] = (
+            op("aten::_fused_adamw_", *map(kernel, works), inputs=(tensors,) * 4),
+        )
+        if "optimizer" in self._config.eager:
+            ops = tuple(optimizer_loop(self._kernels, members))
+        step = python("torch/optim/adamw.py(216): step", *ops)
         return annotation("Optimizer.step#AdamW.step", step)
 
     def _read_loss(self) -> Iterator[Node]:

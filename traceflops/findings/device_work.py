@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -129,12 +129,13 @@ def _far(case: Case, kind: _Far) -> Iterator[Candidate]:
         return
     largest, where = _largest(case, {row.name for row, _ in chosen})
     mean = sum(part * row.sum_ns for row, part in chosen) / time_ns
+    alike = tuple(_alike(case, chosen))
     yield Candidate(
         rule=kind.rule,
         title=kind.title,
         sentence=(
             f"Kernels with {percent(share)} of the time reach {percent(mean)} of {kind.roof}; the "
-            f"gain assumes {percent(good)}.{largest}"
+            f"gain assumes {percent(good)} and more.{largest}"
         ),
         share=share,
         owner=kind.owner,
@@ -142,9 +143,9 @@ def _far(case: Case, kind: _Far) -> Iterator[Candidate]:
         evidence=("kernels", "roofline"),
         rows=tuple(_row(row) for row, _ in chosen[:_MOST_ROWS]),
         where=where,
-        edits=tuple(
-            rf"kernel:^{re.escape(row.name)}(\.kd)?$*{part / good:.4f}" for row, part in chosen
-        ),
+        edits=_as_if((*chosen, *alike), limit(case, kind.limits, "best")),
+        partly=_as_if(chosen, good),
+        doubts=("what some kernels need is unknown",) * bool(alike),
         on_path=frozenset({kind.component}),
         on_path_names=frozenset(kernel_name(row.name) for row, _ in chosen),
     )
@@ -165,6 +166,23 @@ def _largest(case: Case, kernels: set[str]) -> tuple[str, Where]:
 def _is_of(row: KernelRow, kind: _Far) -> bool:
     top, sub = row.category.top, row.category.sub
     return top == kind.component and (sub in kind.subs or (not kind.subs and sub not in _KINDS))
+
+
+def _alike(
+    case: Case, chosen: Sequence[tuple[KernelRow, float]]
+) -> Iterator[tuple[KernelRow, float]]:
+    """Yield kernels with unknown needs, as poor as those of their category may be."""
+    parts = {row.category: part for row, part in reversed(chosen)}
+    for row in case.measured.kernels:
+        if row.category in parts and row.counted < row.count:
+            yield row, parts[row.category]
+
+
+def _as_if(chosen: Sequence[tuple[KernelRow, float]], reached: float) -> tuple[str, ...]:
+    """Return the edits with which kernels reach a part of what they could."""
+    return tuple(
+        rf"kernel:^{re.escape(row.name)}(\.kd)?$*{part / reached:.4f}" for row, part in chosen
+    )
 
 
 def _reached(case: Case, row: KernelRow) -> float:

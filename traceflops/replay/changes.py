@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from traceflops.attribution import Phases
+from traceflops.ranks import RankReport
 from traceflops.replay.host_points import threads_of
 from traceflops.replay.recorded_graph import HOST, LAUNCH, STREAM, RecordedGraph, World
 from traceflops.table import (
@@ -51,6 +52,7 @@ class Recorded:
 
     prepared: Prepared
     phases: Phases | None
+    ranks: RankReport | None
 
     @cached_property
     def communicates(self) -> BoolArray:
@@ -71,10 +73,29 @@ class Recorded:
         return taken(op.astype(np.int8), links.op_of_activity, 0) > 0, op
 
     @cached_property
+    def rank_of_device(self) -> IntArray:
+        """Return the rank of each device, as the report of the ranks has it."""
+        trace, records = self.prepared.trace, self.ranks.records if self.ranks else None
+        ranks = [trace.ranks[one] for one in numbers(trace.devices["process"]).tolist()]
+        found = np.array([ABSENT if one is None else one for one in ranks], dtype=np.int64)
+        if records is not None:
+            found[list(records.devices)] = records.ranks
+        return found
+
+    @cached_property
     def rank_of_row(self) -> IntArray:
         """Return the rank of each activity."""
-        ranks = np.array([ABSENT if one is None else one for one in self.prepared.trace.ranks])
-        return ranks[numbers(self.prepared.trace.activities["process"])]
+        return self.rank_of_device[numbers(self.prepared.trace.activities["device"])]
+
+    @cached_property
+    def rank_of_process(self) -> IntArray:
+        """Return the rank of each process that has one device, and of none other."""
+        owner = numbers(self.prepared.trace.devices["process"])
+        several = np.bincount(owner, minlength=len(self.prepared.trace.ranks)) != 1
+        found = np.full(len(several), ABSENT)
+        found[owner] = self.rank_of_device
+        found[several] = ABSENT
+        return found
 
     def named_on_host(self, test: Callable[[str], object]) -> Mapping[int, Intervals]:
         """Return when each thread is in a call, operator, range or function of some names."""

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from statistics import median_low
 from typing import Final
 
 import numpy as np
@@ -230,7 +231,10 @@ def _rank(edit: Edit, changed: Changed) -> Changed:
 
 
 def _median_factors(recorded: Recorded, mine: BoolArray, ranks: list[int]) -> np.ndarray:
-    """Return by activity what its mean time by name is on the median rank, over its own."""
+    """Return by activity what its mean time by name is on the median rank, over its own.
+
+    Of two ranks that is the faster one.
+    """
     activities = recorded.prepared.trace.activities
     name, dur = codes(activities["name"]), numbers(activities["dur_ns"])
     count = len(names(activities["name"]))
@@ -243,7 +247,7 @@ def _median_factors(recorded: Recorded, mine: BoolArray, ranks: list[int]) -> np
     table = np.array(means)
     known = ~np.isnan(table).all(axis=0)
     middle = np.ones(count)
-    middle[known] = np.nanmedian(table[:, known], axis=0)
+    middle[known] = np.nanquantile(table[:, known], 0.5, axis=0, method="lower")
     own = np.where(np.isnan(table[-1]) | (table[-1] <= 0), middle, table[-1])
     factor = np.where(own > 0, middle / np.where(own > 0, own, 1), 1.0)
     return np.where(mine & (name >= 0), factor[np.maximum(name, 0)], 1.0)
@@ -253,18 +257,18 @@ def _with_median_host(edit: Edit, changed: Changed) -> Changed:
     """Return a world in which the host of a rank takes the time of the median one."""
     nodes, edges = changed.graph.nodes, changed.graph.edges
     trace = changed.recorded.prepared.trace
-    calls = numbers(trace.calls["process"])
-    ranks = np.array([ABSENT if one is None else one for one in trace.ranks])
-    process = taken(calls, nodes.call)
+    ranks = changed.recorded.rank_of_process
+    process = taken(numbers(trace.calls["process"]), nodes.call)
     owner = np.where(process >= 0, ranks[process], ABSENT)[edges.target]
     host = (edges.kind == HOST) & (owner >= 0)
     if not host.any():
         return changed
-    sums = {one: int(changed.world.lag_ns[host][owner[host] == one].sum()) for one in ranks}
+    lag, known = changed.world.lag_ns[host], owner[host]
+    sums = {one: int(lag[known == one].sum()) for one in np.unique(known).tolist()}
     own = int(edit.target.split()[1])
     if not sums.get(own):
         return changed
-    share = float(np.median([*sums.values()])) / sums[own]
+    share = median_low(sums.values()) / sums[own]
     mine = host & (owner == own)
     return changed.with_lags(mine, np.rint(changed.world.lag_ns * share).astype(np.int64))
 

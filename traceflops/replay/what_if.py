@@ -135,7 +135,7 @@ class Replay:
     @cached_property
     def recorded(self) -> Recorded:
         """Return what edits look up."""
-        return Recorded(self.prepared, self.phases)
+        return Recorded(self.prepared, self.phases, self.ranks)
 
     @cached_property
     def ways(self) -> tuple[Way, ...]:

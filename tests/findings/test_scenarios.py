@@ -1,0 +1,97 @@
+"""Planted bottlenecks are the first finding and gain what their repair does; healthy runs none."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+import pytest
+
+from sample_traces.simulate import simulate
+from tests.conftest import by_night
+from tests.findings.scenarios import (
+    FAULTS,
+    HEALTHY,
+    WAYS,
+    Score,
+    analysis_of,
+    healthy,
+    scenario,
+    scores,
+    table,
+    unfit,
+)
+
+SAMPLE = (
+    (0, ("loader",)),
+    (0, ("slow products",)),
+    (1, ("slow memory kernels",)),
+    (0, ("no overlap",)),
+    (1, ("waits",)),
+    (1, ("slow rank",)),
+    (0, ("gaps of decoding",)),
+    (0, ("slow products", "slow functions")),
+)
+
+
+def _scored(rows: Iterable[tuple[int, tuple[str, ...]]]) -> Iterator[Score]:
+    for seed, faults in rows:
+        if not unfit(faults):
+            yield from scores(scenario(seed, *faults))
+
+
+@pytest.mark.parametrize(("seed", "faults"), SAMPLE, ids=lambda one: str(one))
+def test_what_is_planted_is_found_first_and_gains_what_its_repair_does(
+    seed: int, faults: tuple[str, ...]
+) -> None:
+    for score in scores(scenario(seed, *faults)):
+        assert score.is_held, score.fault
+        assert score.finding is not None
+        assert score.is_first or not score.is_largest, score.first
+
+
+def test_a_repair_leaves_the_rest_as_it_was() -> None:
+    one = scenario(1, "slow memory kernels")
+    (repaired,) = one.repaired.values()
+    slow = one.planted.slow_category
+    kernels = [
+        {
+            (work.correlation, work.dur_ns)
+            for work in simulate(config).ranks[0].activities
+            if work.work.sub != slow
+        }
+        for config in (one.planted, repaired)
+    ]
+    assert kernels[0] == kernels[1]
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_rule_is_in_the_product_for_each_fault(fault: str) -> None:
+    if reason := unfit((fault,)):
+        pytest.skip(reason)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_nothing_of_high_priority_is_said_of_a_healthy_run(seed: int) -> None:
+    tool, config = healthy(seed)
+    found = analysis_of(config, WAYS[tool]).diagnosis
+    assert "high" not in {one.priority for one in found}
+
+
+@by_night()
+def test_of_all_scenarios_nearly_all_are_found() -> None:
+    found = list(_scored(table()))
+    first = [one.is_first for one in found if one.is_largest]
+    missed = Counter(one.fault for one in found if not one.is_held)
+    assert len({one.scenario.name for one in found}) >= 60
+    assert sum(first) >= 0.95 * len(first)
+    assert missed.total() <= 0.05 * len(found), missed
+
+
+@by_night()
+def test_nearly_no_healthy_run_has_a_finding_of_high_priority() -> None:
+    runs = [healthy(seed) for seed in range(HEALTHY)]
+    loud = [
+        config
+        for tool, config in runs
+        if any(one.priority == "high" for one in analysis_of(config, WAYS[tool]).diagnosis)
+    ]
+    assert len(loud) <= 0.02 * HEALTHY, loud
