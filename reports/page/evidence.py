@@ -210,7 +210,7 @@ def findings_shown(analysis: Analysis) -> FindingsShown:
         CauseShown(
             one,
             tuple((row, _link_of(row, kernels)) for row in one.finding.rows),
-            tuple(_of_cause(analysis, one.finding)),
+            (*places(analysis, one.finding, steps), *_of_cause(analysis, one.finding)),
         )
         for one in found[:_MOST_CAUSES]
     ]

@@ -41,7 +41,9 @@ def uneven(analysis: tf.Analysis) -> list[tf.findings.finding.Finding]:
 
 
 def places_of(analysis: tf.Analysis, rule: str) -> tuple[Place, ...]:
-    return next(places for one, places in findings_shown(analysis).others if one.rule == rule)
+    shown = findings_shown(analysis)
+    causes = ((one.words.finding, one.places) for one in shown.causes.rows)
+    return next(places for one, places in (*causes, *shown.others) if one.rule == rule)
 
 
 def test_one_long_step_is_a_finding_with_its_size_and_its_cause() -> None:

@@ -110,7 +110,7 @@ def _exposed(case: Case) -> _Exposed | None:
 def communication(case: Case) -> Iterator[Candidate]:
     """Give candidates where communication is exposed."""
     share = case.total.components.share("communication") or 0.0
-    if share < limit(case, "communication", "least_share"):
+    if share < limit(case, "exposed-communication", "least_share"):
         return
     found = _exposed(case)
     if not _is_bubble(case, found):
@@ -169,7 +169,7 @@ def _row(case: Case, found: _Exposed, kind: str, role: str | None, mine: IntArra
 
 def _whom(case: Case, found: _Exposed, mine: IntArray) -> tuple[str, str]:
     """Return how much of it is waiting, as far as that is known, and what to do about that."""
-    mostly = limit(case, "communication", "mostly_waiting")
+    mostly = limit(case, "exposed-communication", "mostly_waiting")
     if case.ranks is not None and not case.ranks.partial:
         waited = int(found.wait_ns.sum()) / max(int(found.exposed_ns.sum()), 1)
         said = f" Of that, {percent(waited)} is waiting for other ranks." if waited else ""

@@ -239,7 +239,7 @@ def candidate(
     share = share_of_window(facts.case, int(time.sum()))
     saves = share_of_window(facts.case, int(saved.sum()))
     if share < limit(facts.case, "kernel-faults", "least_share") or saves < limit(
-        case, "priority", "low"
+        facts.case, "priority", "low"
     ):
         return
     largest, where = largest_of(facts, saved)

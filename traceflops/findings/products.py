@@ -186,7 +186,7 @@ def _precision(facts: KernelFacts, product: BoolArray) -> Iterator[Candidate]:
         return product & (facts.is_type(*types) | silent & np.isin(told, types))
 
     if facts.is_torch or facts.rate("fp64") < facts.rate("fp32") * limit(
-        case, "double-precision", "slow_rate"
+        facts.case, "double-precision", "slow_rate"
     ):
         yield from _faster(facts, DOUBLE, of("fp64"), "fp64", "fp32")
     single = list(_faster(facts, TF32_OFF, of("fp32"), "fp32", "tf32"))
