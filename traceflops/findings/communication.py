@@ -6,7 +6,7 @@ other ranks had not begun.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -18,7 +18,7 @@ from traceflops.findings.late_rank import slow_rank_edits
 from traceflops.ranks import KINDS, links_of, needed_ns, records_of
 from traceflops.remedies import PYTORCH, family
 from traceflops.table import IntArray, codes, group_rows, groups, names
-from traceflops.units import listed, percent, significant
+from traceflops.units import capitalized, listed, percent, significant
 from traceflops.windows import chosen_time
 
 if TYPE_CHECKING:
@@ -67,6 +67,10 @@ _LINKS: Final = (
 )
 
 
+_Group = tuple[str, str | None, IntArray]
+"""Kind, role of the group, and places."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Exposed:
     """Communication of the chosen windows: places of its records, and exposed times in ns."""
@@ -76,7 +80,7 @@ class _Exposed:
     exposed_ns: IntArray
     wait_ns: IntArray
 
-    def by_group(self) -> list[tuple[str, str | None, IntArray]]:
+    def by_group(self) -> list[_Group]:
         """Return kind, role and places of each kind and group, the most exposed first."""
         rows, records = self.row, self.records
         roles = [group.role for group in records.groups]
@@ -132,11 +136,7 @@ def _is_bubble(case: Case, found: _Exposed | None) -> bool:
 def _not_hidden(case: Case, share: float, found: _Exposed | None) -> Candidate:
     """Return that collectives run while nothing else does, by kind and role of the group."""
     several = found.by_group() if found is not None else []
-    rows = tuple(_row(case, found, *one) for one in several[:_MOST_ROWS] if found is not None)
-    known = [row for row, (kind, *_) in zip(rows, several, strict=False) if kind]
-    shares = [(row.name, share_of_window(case, row.time_ns)) for row in known]
-    parts = [f"{name} {percent(part)}" for name, part in shares if part >= _WORTH_NAMING]
-    said, first = _whom(case, found, several[0][2]) if found is not None and several else ("", "")
+    parts, said, first = _parts(case, found, several) if found is not None else ([], "", "")
     return Candidate(
         rule="exposed-communication",
         title="Communication is not hidden",
@@ -148,7 +148,7 @@ def _not_hidden(case: Case, share: float, found: _Exposed | None) -> Candidate:
         owner="framework",
         remedy=first + _overlap(case, *(several[0][:2] if several else ("", None))),
         evidence=("communication", "timeline", "categories"),
-        rows=rows,
+        rows=tuple(_row(case, found, *one) for one in several[:_MOST_ROWS] if found is not None),
         edits=("communication=hidden",),
         on_path=frozenset({"communication"}),
         frees=True,
@@ -167,21 +167,37 @@ def _row(case: Case, found: _Exposed, kind: str, role: str | None, mine: IntArra
     return Row(name, int(found.exposed_ns[mine].sum()), len(mine))
 
 
-def _whom(case: Case, found: _Exposed, mine: IntArray) -> tuple[str, str]:
-    """Return how much of it is waiting, as far as that is known, and what to do about that."""
-    mostly = limit("communication", "mostly_waiting")
-    if case.ranks is not None and not case.ranks.partial:
-        waited = int(found.wait_ns.sum()) / max(int(found.exposed_ns.sum()), 1)
-        said = f" Of that, {percent(waited)} is waiting for other ranks." if waited else ""
-        return said, _BALANCE * (waited >= mostly)
+def _parts(case: Case, found: _Exposed, several: Sequence[_Group]) -> tuple[list[str], str, str]:
+    """Return the largest parts with their waiting, else what may be, and what to do about that."""
+    knows = case.ranks is not None and not case.ranks.partial
+    parts = [
+        f"{_called(kind, role)} {percent(share)}{_waiting(case, found, mine) if knows else ''}"
+        for kind, role, mine in several[:_MOST_ROWS]
+        if (share := share_of_window(case, int(found.exposed_ns[mine].sum()))) >= _WORTH_NAMING
+        if kind
+    ]
+    mostly, exposed_ns = limit("communication", "mostly_waiting"), int(found.exposed_ns.sum())
+    if knows:
+        return parts, "", _BALANCE * bool(found.wait_ns.sum() >= mostly * max(exposed_ns, 1))
+    need = _need(case, found, several[0][2]) if several else None
+    if need is None or need >= (1 - mostly) * share_of_window(case, exposed_ns):
+        return parts, "", ""
+    at_peak = f" At the peak of the links its largest part needs {percent(need)}"
+    return parts, f"{at_peak}; the rest may be waiting.", _RECORD
+
+
+def _waiting(case: Case, found: _Exposed, mine: IntArray) -> str:
+    """Return how much of it is waiting for other ranks, "" where that is little."""
+    share = share_of_window(case, int(found.wait_ns[mine].sum()))
+    return f" ({percent(share)} waiting for other ranks)" if share >= _WORTH_NAMING else ""
+
+
+def _need(case: Case, found: _Exposed, mine: IntArray) -> float | None:
+    """Return which share of the time transfers must take at the peak of the links."""
     assert case.prepared is not None
     links = links_of(case.prepared, case.measured.devices, None)
-    need_ns, spent_ns = needed_ns(found.records, found.row[mine], links), found.exposed_ns[mine]
-    if need_ns is None or need_ns.sum() >= (1 - mostly) * spent_ns.sum():
-        return "", ""
-    need = percent(share_of_window(case, int(need_ns.sum())))
-    said = f" At the peak of the links its largest part needs {need}; the rest may be waiting."
-    return said, _RECORD
+    need_ns = needed_ns(found.records, found.row[mine], links)
+    return None if need_ns is None else share_of_window(case, int(need_ns.sum()))
 
 
 def _overlap(case: Case, kind: str, role: str | None) -> str:
@@ -258,9 +274,10 @@ def _slow(case: Case, exposed: float) -> Iterator[Candidate]:
         rule=rule,
         title="Collectives are far below the links",
         sentence=(
-            f"{_called(worst.kind, worst.role)} of {significant(worst.bytes / _MIB, 3)} MiB runs "
-            f"at {significant(worst.bus, 3)} GB/s, {percent(worst.of_peak or 0)} of what the links "
-            f"carry; the gain assumes {percent(good)}."
+            f"{capitalized(_called(worst.kind, worst.role))} of "
+            f"{significant(worst.bytes / _MIB, 3)} MiB runs at {significant(worst.bus, 3)} GB/s, "
+            f"{percent(worst.of_peak or 0)} of what the links carry; the gain assumes "
+            f"{percent(good)}."
         ),
         share=part * exposed,
         owner="cluster",
