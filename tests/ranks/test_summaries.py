@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import zipfile
+from dataclasses import astuple
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,7 @@ def figures(analysis: Analysis) -> dict[str, Any]:
     report: dict[str, Any] = json.loads(analysis.to_json())
     for name in EVENTS:
         del report[name]
+    report["findings"] = [astuple(one) for one in analysis.findings]  # gains need events
     for device in report["devices"]:
         del device["gaps"]
     if report["ranks"] is not None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from traceflops.replay import Replay
     from traceflops.table import Note, Source
     from traceflops.timeline import Account, Gap
-    from traceflops.windows import Prepared, State, StepChoice
+    from traceflops.windows import DeviceReport, Prepared, State, StepChoice
 
 
 class Case(Protocol):
@@ -29,6 +29,10 @@ class Case(Protocol):
     @property
     def steps(self) -> StepChoice:
         """Return how steps were chosen."""
+
+    @property
+    def devices(self) -> tuple[DeviceReport, ...]:
+        """Return the devices with their windows."""
 
     @property
     def total(self) -> Account:

@@ -65,8 +65,6 @@ _LINKS: Final = (
     "Set NCCL_DEBUG=INFO and look for missing P2P, NVLink or GPUDirect; unset NCCL_P2P_DISABLE, "
     "NCCL_ALGO and NCCL_PROTO, and try a larger NCCL_MIN_NCHANNELS."
 )
-
-
 _Group = tuple[str, str | None, IntArray]
 """Kind, role of the group, and places."""
 
@@ -95,14 +93,18 @@ class _Exposed:
 
 def _exposed(case: Case) -> _Exposed | None:
     """Return when communication is exposed, None where single kernels are not known."""
-    if case.prepared is None:
+    if case.ranks is not None:
+        records = case.ranks.records
+    elif case.prepared is not None:
+        records = records_of(case.prepared)
+    else:
         return None
-    records = case.ranks.records if case.ranks is not None else records_of(case.prepared)
+    windows = {one.device: one.windows for one in case.devices}
     is_chosen, alone_ns = np.zeros(len(records), dtype=np.bool_), np.zeros_like(records.start_ns)
     for place, rows in groups(records.place):
         start, end = records.start_ns[rows], records.end_ns[rows]
-        windows = case.prepared.windows[records.devices[place]]
-        is_chosen[rows] = chosen_time(windows).contains(start)
+        chosen = chosen_time(windows[records.devices[place]])
+        is_chosen[rows] = chosen.contains(start)
         alone_ns[rows] = records.alone[place].length_within(start, end)
     wait_ns = np.zeros_like(alone_ns)
     if case.ranks is not None:
@@ -120,7 +122,8 @@ def communication(case: Case) -> Iterator[Candidate]:
     if not _is_bubble(case, found):
         yield _not_hidden(case, share, found)
     if found is not None:
-        for kind, role, mine in found.by_group()[:_MOST_ROWS]:
+        several = found.by_group()[:_MOST_ROWS]
+        for kind, role, mine in (one for one in several if one[0] not in _PAIRS):
             yield from _small(case, found, _called(kind, role), mine)
     yield from _slow(case, share)
 
@@ -194,17 +197,22 @@ def _waiting(case: Case, found: _Exposed, mine: IntArray) -> str:
 
 def _need(case: Case, found: _Exposed, mine: IntArray) -> float | None:
     """Return which share of the time transfers must take at the peak of the links."""
-    assert case.prepared is not None
+    if case.prepared is None:
+        return None
     links = links_of(case.prepared, case.measured.devices, None)
     need_ns = needed_ns(found.records, found.row[mine], links)
     return None if need_ns is None else share_of_window(case, int(need_ns.sum()))
 
 
 def _overlap(case: Case, kind: str, role: str | None) -> str:
+    """Return how the framework hides what is most exposed."""
     if family(case.source.format) != PYTORCH:
         return _EARLIER
-    is_serving = case.measured.inference is not None and role in (None, "tp")
-    purpose = "serving" if is_serving and kind == "all_reduce" else role or _USUAL.get(kind, "any")
+    purpose = role or _USUAL.get(kind, "any")
+    if kind == "all_to_all" and case.ranks is not None and case.ranks.experts():
+        purpose = "ep"
+    if kind == "all_reduce" and case.measured.inference is not None and role in (None, "tp"):
+        purpose = "serving"
     return _OVERLAP.get((purpose, kind)) or _OVERLAP[purpose, ""]
 
 
@@ -222,7 +230,7 @@ def _small(case: Case, found: _Exposed, name: str, mine: IntArray) -> Iterator[C
     if few or share < limit("small-collectives", "least_share"):
         return
     rate = (size[mine] / np.maximum(found.records.dur_ns[found.row[mine]], 1)).max()
-    needed_ns = float(size[joined].sum()) / rate
+    as_one_ns = float(size[joined].sum()) / rate
     yield Candidate(
         rule="small-collectives",
         title="Collectives are small and many",
@@ -235,7 +243,7 @@ def _small(case: Case, found: _Exposed, name: str, mine: IntArray) -> Iterator[C
         remedy=_JOIN,
         evidence=("communication", "timeline"),
         rows=(Row(name, time_ns, len(joined)),),
-        gain=Gain(max(0, round((time_ns - needed_ns) / windows)), time_ns // windows, None),
+        gain=Gain(max(0, round((time_ns - as_one_ns) / windows)), time_ns // windows, None),
     )
 
 
