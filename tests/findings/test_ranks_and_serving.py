@@ -139,6 +139,7 @@ def test_a_late_rank_gains_what_its_repair_does_whatever_its_cause(name: str) ->
     assert gained > 0.2 * before
     assert holds(found, gained, before)
     assert found.owner == owner
+    assert ("num_workers" in found.remedy) == (name == "loader")
 
 
 def test_exposed_communication_is_told_by_group() -> None:

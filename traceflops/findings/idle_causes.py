@@ -157,7 +157,7 @@ def _candidate(case: Case, one: IdleClass, share: float) -> Candidate:
         ),
         share=share,
         owner="library" if is_library else cause.owner,
-        remedy=_remedy(case, one, cause),
+        remedy=_remedy(case, one),
         evidence=("idle",),
         rows=tuple(
             Row(_short(culprit.label), culprit.idle_ns, culprit.gaps)
@@ -181,10 +181,15 @@ def _filled(edit: str, one: IdleClass) -> str:
     return edit.replace("{name}", name).replace("{calls}", "|".join(calls))
 
 
-def _remedy(case: Case, one: IdleClass, cause: _Cause) -> str:
-    is_torch = family(case.source.format) == PYTORCH
+def _remedy(case: Case, one: IdleClass) -> str:
     usual = f"{capitalized(one.remedy)}."
-    return cause.remedy if cause.remedy and is_torch and not one.culprits[0].tag else usual
+    return usual if one.culprits[0].tag else remedy_of(case, one.kind) or usual
+
+
+def remedy_of(case: Case, kind: str) -> str:
+    """Return the options of the framework at hand against a class of idle time, "" without any."""
+    is_torch = family(case.source.format) == PYTORCH
+    return _CAUSES[kind].remedy if is_torch and kind in _CAUSES else ""
 
 
 def _pace(case: Case, kind: str) -> str:

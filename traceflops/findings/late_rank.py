@@ -18,6 +18,7 @@ from traceflops.findings.finding import (
     severity_of,
     short_name,
 )
+from traceflops.findings.idle_causes import remedy_of
 from traceflops.table import exact_sums
 from traceflops.units import capitalized, duration, listed, percent, plural, several
 
@@ -178,7 +179,7 @@ def late_rank(case: Case) -> Iterator[Candidate]:
             sentence=f"{late_rank_sentence(case.ranks)} {why}",
             share=one.share,
             owner=_OWNERS.get(slow.cause, "yours"),
-            remedy=remedy,
+            remedy=remedy_of(case, slow.cause) or remedy,
             evidence=one.evidence,
             rows=(Row(slow.label or f"rank {slow.rank}", lost_ns),),
             where=Where(rank=slow.rank),
