@@ -400,3 +400,6 @@ def test_the_rank_with_most_tokens_shows(begins_with_combine: bool) -> None:
     assert group.compute_ns == (330 * US, 280 * US, 900 * US, 290 * US)
     assert (group.most_elements, group.most_compute) == (2, 2)
     assert group.elements_imbalance == group.compute_imbalance == pytest.approx(900 / 450)
+    assert group.lost_ns == (150 + 170 + 130) * US  # 300, 320 and 280 less the mean of 150
+    moved = [2 * 10 * (1 - 150 / most) for most in (300, 320, 280)]  # 10 us each way
+    assert group.moving_ns == pytest.approx(sum(moved) * US, abs=1)

@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import zipfile
+from dataclasses import astuple
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,7 @@ def figures(analysis: Analysis) -> dict[str, Any]:
     report["findings"] = analysis.findings  # what they gain, replay tells
     for name in EVENTS:
         del report[name]
+    report["findings"] = [astuple(one) for one in analysis.findings]  # gains need events
     for device in report["devices"]:
         del device["gaps"]
     if report["ranks"] is not None:

@@ -6,7 +6,7 @@ other ranks had not begun.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -18,7 +18,7 @@ from traceflops.findings.late_rank import slow_rank_edits
 from traceflops.ranks import KINDS, links_of, needed_ns, records_of
 from traceflops.remedies import PYTORCH, family
 from traceflops.table import IntArray, codes, group_rows, groups, names
-from traceflops.units import listed, percent, significant
+from traceflops.units import capitalized, listed, percent, significant
 from traceflops.windows import chosen_time
 
 if TYPE_CHECKING:
@@ -65,6 +65,8 @@ _LINKS: Final = (
     "Set NCCL_DEBUG=INFO and look for missing P2P, NVLink or GPUDirect; unset NCCL_P2P_DISABLE, "
     "NCCL_ALGO and NCCL_PROTO, and try a larger NCCL_MIN_NCHANNELS."
 )
+_Group = tuple[str, str | None, IntArray]
+"""Kind, role of the group, and places."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,7 @@ class _Exposed:
     exposed_ns: IntArray
     wait_ns: IntArray
 
-    def by_group(self) -> list[tuple[str, str | None, IntArray]]:
+    def by_group(self) -> list[_Group]:
         """Return kind, role and places of each kind and group, the most exposed first."""
         rows, records = self.row, self.records
         roles = [group.role for group in records.groups]
@@ -91,14 +93,18 @@ class _Exposed:
 
 def _exposed(case: Case) -> _Exposed | None:
     """Return when communication is exposed, None where single kernels are not known."""
-    if case.prepared is None:
+    if case.ranks is not None:
+        records = case.ranks.records
+    elif case.prepared is not None:
+        records = records_of(case.prepared)
+    else:
         return None
-    records = case.ranks.records if case.ranks is not None else records_of(case.prepared)
+    windows = {one.device: one.windows for one in case.devices}
     is_chosen, alone_ns = np.zeros(len(records), dtype=np.bool_), np.zeros_like(records.start_ns)
     for place, rows in groups(records.place):
         start, end = records.start_ns[rows], records.end_ns[rows]
-        windows = case.prepared.windows[records.devices[place]]
-        is_chosen[rows] = chosen_time(windows).contains(start)
+        chosen = chosen_time(windows[records.devices[place]])
+        is_chosen[rows] = chosen.contains(start)
         alone_ns[rows] = records.alone[place].length_within(start, end)
     wait_ns = np.zeros_like(alone_ns)
     if case.ranks is not None:
@@ -116,7 +122,8 @@ def communication(case: Case) -> Iterator[Candidate]:
     if not _is_bubble(case, found):
         yield _not_hidden(case, share, found)
     if found is not None:
-        for kind, role, mine in found.by_group()[:_MOST_ROWS]:
+        several = found.by_group()[:_MOST_ROWS]
+        for kind, role, mine in (one for one in several if one[0] not in _PAIRS):
             yield from _small(case, found, _called(kind, role), mine)
     yield from _slow(case, share)
 
@@ -132,11 +139,7 @@ def _is_bubble(case: Case, found: _Exposed | None) -> bool:
 def _not_hidden(case: Case, share: float, found: _Exposed | None) -> Candidate:
     """Return that collectives run while nothing else does, by kind and role of the group."""
     several = found.by_group() if found is not None else []
-    rows = tuple(_row(case, found, *one) for one in several[:_MOST_ROWS] if found is not None)
-    known = [row for row, (kind, *_) in zip(rows, several, strict=False) if kind]
-    shares = [(row.name, share_of_window(case, row.time_ns)) for row in known]
-    parts = [f"{name} {percent(part)}" for name, part in shares if part >= _WORTH_NAMING]
-    said, first = _whom(case, found, several[0][2]) if found is not None and several else ("", "")
+    parts, said, first = _parts(case, found, several) if found is not None else ([], "", "")
     return Candidate(
         rule="exposed-communication",
         title="Communication is not hidden",
@@ -148,7 +151,7 @@ def _not_hidden(case: Case, share: float, found: _Exposed | None) -> Candidate:
         owner="framework",
         remedy=first + _overlap(case, *(several[0][:2] if several else ("", None))),
         evidence=("communication", "timeline", "categories"),
-        rows=rows,
+        rows=tuple(_row(case, found, *one) for one in several[:_MOST_ROWS] if found is not None),
         edits=("communication=hidden",),
         on_path=frozenset({"communication"}),
         frees=True,
@@ -167,28 +170,52 @@ def _row(case: Case, found: _Exposed, kind: str, role: str | None, mine: IntArra
     return Row(name, int(found.exposed_ns[mine].sum()), len(mine))
 
 
-def _whom(case: Case, found: _Exposed, mine: IntArray) -> tuple[str, str]:
-    """Return how much of it is waiting, as far as that is known, and what to do about that."""
-    mostly = limit(case, "exposed-communication", "mostly_waiting")
-    if case.ranks is not None and not case.ranks.partial:
-        waited = int(found.wait_ns.sum()) / max(int(found.exposed_ns.sum()), 1)
-        said = f" Of that, {percent(waited)} is waiting for other ranks." if waited else ""
-        return said, _BALANCE * (waited >= mostly)
-    assert case.prepared is not None
+def _parts(case: Case, found: _Exposed, several: Sequence[_Group]) -> tuple[list[str], str, str]:
+    """Return the largest parts with their waiting, else what may be, and what to do about that."""
+    knows = case.ranks is not None and not case.ranks.partial
+    parts = [
+        f"{_called(kind, role)} {percent(share)}{_waiting(case, found, mine) if knows else ''}"
+        for kind, role, mine in several[:_MOST_ROWS]
+        if (share := share_of_window(case, int(found.exposed_ns[mine].sum()))) >= _WORTH_NAMING
+        if kind
+    ]
+    mostly, exposed_ns = (
+        limit(case, "exposed-communication", "mostly_waiting"),
+        int(found.exposed_ns.sum()),
+    )
+    if knows:
+        return parts, "", _BALANCE * bool(found.wait_ns.sum() >= mostly * max(exposed_ns, 1))
+    need = _need(case, found, several[0][2]) if several else None
+    if need is None or need >= (1 - mostly) * share_of_window(case, exposed_ns):
+        return parts, "", ""
+    at_peak = f" At the peak of the links its largest part needs {percent(need)}"
+    return parts, f"{at_peak}; the rest may be waiting.", _RECORD
+
+
+def _waiting(case: Case, found: _Exposed, mine: IntArray) -> str:
+    """Return how much of it is waiting for other ranks, "" where that is little."""
+    share = share_of_window(case, int(found.wait_ns[mine].sum()))
+    return f" ({percent(share)} waiting for other ranks)" if share >= _WORTH_NAMING else ""
+
+
+def _need(case: Case, found: _Exposed, mine: IntArray) -> float | None:
+    """Return which share of the time transfers must take at the peak of the links."""
+    if case.prepared is None:
+        return None
     links = links_of(case.prepared, case.measured.devices, None)
-    need_ns, spent_ns = needed_ns(found.records, found.row[mine], links), found.exposed_ns[mine]
-    if need_ns is None or need_ns.sum() >= (1 - mostly) * spent_ns.sum():
-        return "", ""
-    need = percent(share_of_window(case, int(need_ns.sum())))
-    said = f" At the peak of the links its largest part needs {need}; the rest may be waiting."
-    return said, _RECORD
+    need_ns = needed_ns(found.records, found.row[mine], links)
+    return None if need_ns is None else share_of_window(case, int(need_ns.sum()))
 
 
 def _overlap(case: Case, kind: str, role: str | None) -> str:
+    """Return how the framework hides what is most exposed."""
     if family(case.source.format) != PYTORCH:
         return _EARLIER
-    is_serving = case.measured.inference is not None and role in (None, "tp")
-    purpose = "serving" if is_serving and kind == "all_reduce" else role or _USUAL.get(kind, "any")
+    purpose = role or _USUAL.get(kind, "any")
+    if kind == "all_to_all" and case.ranks is not None and case.ranks.experts():
+        purpose = "ep"
+    if kind == "all_reduce" and case.measured.inference is not None and role in (None, "tp"):
+        purpose = "serving"
     return _OVERLAP.get((purpose, kind)) or _OVERLAP[purpose, ""]
 
 
@@ -206,7 +233,7 @@ def _small(case: Case, found: _Exposed, name: str, mine: IntArray) -> Iterator[C
     if few or share < limit(case, "small-collectives", "least_share"):
         return
     rate = (size[mine] / np.maximum(found.records.dur_ns[found.row[mine]], 1)).max()
-    needed_ns = float(size[joined].sum()) / rate
+    as_one_ns = float(size[joined].sum()) / rate
     yield Candidate(
         rule="small-collectives",
         title="Collectives are small and many",
@@ -219,7 +246,7 @@ def _small(case: Case, found: _Exposed, name: str, mine: IntArray) -> Iterator[C
         remedy=_JOIN,
         evidence=("communication", "timeline"),
         rows=(Row(name, time_ns, len(joined)),),
-        gain=Gain(max(0, round((time_ns - needed_ns) / windows)), time_ns // windows, None),
+        gain=Gain(max(0, round((time_ns - as_one_ns) / windows)), time_ns // windows, None),
     )
 
 
@@ -258,9 +285,10 @@ def _slow(case: Case, exposed: float) -> Iterator[Candidate]:
         rule=rule,
         title="Collectives are far below the links",
         sentence=(
-            f"{_called(worst.kind, worst.role)} of {significant(worst.bytes / _MIB, 3)} MiB runs "
-            f"at {significant(worst.bus, 3)} GB/s, {percent(worst.of_peak or 0)} of what the links "
-            f"carry; the gain assumes {percent(good)}."
+            f"{capitalized(_called(worst.kind, worst.role))} of "
+            f"{significant(worst.bytes / _MIB, 3)} MiB runs at {significant(worst.bus, 3)} GB/s, "
+            f"{percent(worst.of_peak or 0)} of what the links carry; the gain assumes "
+            f"{percent(good)}."
         ),
         share=part * exposed,
         owner="cluster",

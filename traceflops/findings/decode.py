@@ -85,11 +85,11 @@ def _weights(case: Case) -> Iterator[Candidate]:
 
 
 def _decode(case: Case) -> PhaseUse | None:
-    """Return the decode passes where they take most of the time."""
+    """Return the decode passes where they take nearly all of the time."""
     found = case.measured.inference
     phase = found.phase("decode") if found is not None else None
-    is_most = phase is not None and 2 * share_of_window(case, phase.time_ns) >= 1
-    return phase if is_most else None
+    share = share_of_window(case, phase.time_ns) if phase is not None else 0.0
+    return phase if share >= limit("decode-passes", "least_share") else None
 
 
 def _rows(kernels: Sequence[KernelRow]) -> tuple[Row, ...]:
@@ -208,19 +208,18 @@ def _cache(case: Case) -> Iterator[Candidate]:
 def _attention_ns(case: Case, passes: Sequence[ServingPass]) -> IntArray:
     """Return how long kernels of attention run that begin in each of some passes of a device."""
     assert case.prepared is not None
-    account, categorised = (
-        case.prepared.accounts[passes[0].device],
+    rows, categorised = (
+        case.prepared.accounts[passes[0].device].rows,
         case.prepared.linked.categorised,
     )
-    subs = np.array([*(one.sub == "attention" for one in categorised.categories), False])
-    rows = account.rows.row
-    mine = subs[categorised.category[rows]]
-    start = account.rows.start_ns[mine]
+    is_attention = np.array([*(one.sub == "attention" for one in categorised.categories), False])
+    mine = is_attention[categorised.category[rows.row]]
+    start = rows.start_ns[mine]
     begin = np.array([one.start_ns for one in passes])
     place = np.searchsorted(begin, start, side="right") - 1
     ends = begin + np.array([one.duration_ns for one in passes])
     place = np.where(start < ends[np.maximum(place, 0)], place, -1)
-    return group_sums(place, account.rows.end_ns[mine] - start, len(passes))
+    return group_sums(place, rows.end_ns[mine] - start, len(passes))
 
 
 def _mixed(case: Case) -> Iterator[Candidate]:

@@ -256,6 +256,12 @@ def _remedy(case: Case, name: str, one: IdleClass) -> str:
     return text
 
 
+def remedy_of(case: Case, kind: str) -> str:
+    """Return the options of the framework at hand against a class of idle time, "" without any."""
+    is_torch = family(case.source.format) == PYTORCH
+    return _CAUSES[kind].remedy if is_torch and kind in _CAUSES else ""
+
+
 def _where(case: Case, culprit: Culprit) -> Where:
     """Return the file and line that names tell, and the longest gap of a culprit."""
     told = [found for name in (culprit.label, *culprit.evidence) if (found := _FILE.match(name))]

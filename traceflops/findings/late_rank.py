@@ -18,6 +18,7 @@ from traceflops.findings.finding import (
     severity_of,
     short_name,
 )
+from traceflops.findings.idle_causes import remedy_of
 from traceflops.table import exact_sums
 from traceflops.units import capitalized, duration, listed, percent, plural, several
 
@@ -54,7 +55,13 @@ _CAUSES: Final = {
     "unknown": ("the recording does not say why", "record that rank with Python stacks"),
 }
 """By cause: why in words, and what to do."""
-_PAUSES: Final = ("checkpoint", "gc_pause", "memory_pressure")
+_STALLS: Final = frozenset(
+    (
+        *("data_input", "host_code", "memory_alloc", "slow_driver_call", "external_wait"),
+        *("checkpoint", "gc_pause", "memory_pressure"),
+    )
+)
+"""Causes of which one name holds up the host."""
 _OWNERS: Final[Mapping[str, Owner]] = {
     "slow_clock": "cluster",
     "slow_kernel": "library",
@@ -172,19 +179,20 @@ def late_rank(case: Case) -> Iterator[Candidate]:
             sentence=f"{late_rank_sentence(case.ranks)} {why}",
             share=one.share,
             owner=_OWNERS.get(slow.cause, "yours"),
-            remedy=remedy,
+            remedy=remedy_of(case, slow.cause) or remedy,
             evidence=one.evidence,
             rows=(Row(slow.label or f"rank {slow.rank}", lost_ns),),
             where=Where(rank=slow.rank),
-            edits=(*_of_host(slow), *slow_rank_edits(case.ranks)),
+            edits=(*_stall(slow), *slow_rank_edits(case.ranks)),
+            partly=slow_rank_edits(case.ranks) * bool(_stall(slow)),
             frees=True,
         )
 
 
-def _of_host(slow: SlowRank) -> tuple[str, ...]:
-    """Return the edit without what holds up the host of a rank, where that is known by name."""
-    is_host = slow.label and slow.cause in (*CLASSES, *_PAUSES)
-    return (f"host:^{re.escape(slow.label.partition(' in ')[0])}$=0",) if is_host else ()
+def _stall(slow: SlowRank) -> tuple[str, ...]:
+    """Return the edit without what holds up the host of a rank, where one name does."""
+    name, is_stall = slow.label.partition(" in ")[0], slow.cause in _STALLS
+    return (f"host:^{re.escape(name)}$=0",) if name and is_stall else ()
 
 
 def slow_rank_edits(ranks: RankReport | None) -> tuple[str, ...]:
