@@ -34,10 +34,6 @@ class Case(Protocol):
         """Return how steps were chosen."""
 
     @property
-    def devices(self) -> tuple[DeviceReport, ...]:
-        """Return the devices with their windows."""
-
-    @property
     def total(self) -> Account:
         """Return the time of the chosen windows of all devices."""
 

@@ -89,7 +89,7 @@ def _decode(case: Case) -> PhaseUse | None:
     found = case.measured.inference
     phase = found.phase("decode") if found is not None else None
     share = share_of_window(case, phase.time_ns) if phase is not None else 0.0
-    return phase if share >= limit("decode-passes", "least_share") else None
+    return phase if share >= limit(case, "decode-passes", "least_share") else None
 
 
 def _rows(kernels: Sequence[KernelRow]) -> tuple[Row, ...]:
