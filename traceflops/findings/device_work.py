@@ -64,6 +64,7 @@ class _Far:
     remedy: str
     limits: str
     subs: frozenset[str] = frozenset()
+    on_amd: str = ""
 
 
 _BYTES: Final = ("what bandwidth allows", "framework")
@@ -109,6 +110,8 @@ _RATES: Final = (
         "sdpa_kernel(SDPBackend.CUDNN_ATTENTION)) and head sizes that are multiples of 64.",
         "matrix-rate",
         frozenset({"attention"}),
+        "Try another attention kernel, such as flash-attn with its Composable Kernel or Triton "
+        "backend (AITER), and head sizes that are multiples of 64.",
     ),
     _Far(
         "convolution-rate",
@@ -158,7 +161,7 @@ def _far(case: Case, kind: _Far) -> Iterator[Candidate]:
     share = share_of_window(case, time_ns)
     if share < limit(kind.limits, "least_share"):
         return
-    largest, where = _largest(case, {row.name for row, _ in chosen})
+    largest, where, is_amd = _largest(case, {row.name for row, _ in chosen})
     mean = sum(part * row.sum_ns for row, part in chosen) / time_ns
     yield Candidate(
         rule=kind.rule,
@@ -169,7 +172,7 @@ def _far(case: Case, kind: _Far) -> Iterator[Candidate]:
         ),
         share=share,
         owner=kind.owner,
-        remedy=kind.remedy,
+        remedy=kind.on_amd if kind.on_amd and is_amd else kind.remedy,
         evidence=("kernels", "roofline"),
         rows=tuple(_row(row) for row, _ in chosen[:_MOST_ROWS]),
         where=where,
@@ -181,16 +184,14 @@ def _far(case: Case, kind: _Far) -> Iterator[Candidate]:
     )
 
 
-def _largest(case: Case, kernels: set[str]) -> tuple[str, Where]:
-    """Return what of some kernels takes most time, as a sentence, and its module."""
+def _largest(case: Case, kernels: set[str]) -> tuple[str, Where, bool]:
+    """Return what of some kernels takes most time, as a sentence, its module, if it is AMD's."""
     if case.prepared is None:
-        return "", Where()
+        return "", Where(), False
     facts = KernelFacts(case, case.prepared)
     time = np.where(facts.named(kernels.__contains__), facts.ns, 0.0)
-    if not time.any():
-        return "", Where()
-    largest, where = largest_of(facts, time)
-    return f" Largest part: {largest}.", where
+    largest, where = largest_of(facts, time) if time.any() else ("", Where())
+    return f" Largest part: {largest}." if largest else "", where, facts.is_amd
 
 
 def _is_of(row: KernelRow, kind: _Far) -> bool:

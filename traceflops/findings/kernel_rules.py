@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from traceflops.findings.case import Case
 
 _REMEDY: Final = (
-    "Turn activation checkpointing off, or keep it only where memory needs it: fewer blocks, or "
-    "context_fn=create_selective_checkpoint_contexts in torch.utils.checkpoint.checkpoint."
+    "Turn activation checkpointing off, or checkpoint only as much as memory needs: fewer blocks, "
+    "or cheap operators alone (torch.utils.checkpoint.create_selective_checkpoint_contexts)."
 )
 
 

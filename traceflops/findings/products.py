@@ -68,8 +68,8 @@ TF32_OFF: Final = Fault(
     "or run the model in torch.autocast('cuda', dtype=torch.bfloat16).",
     "Allow TF32 in the math library, or use bfloat16.",
     COMPUTE,
-    "Run the model in torch.autocast('cuda', dtype=torch.bfloat16), or set "
-    "torch.backends.cuda.matmul.allow_tf32 = True and HIPBLASLT_ALLOW_TF32=1.",
+    "Set torch.backends.cuda.matmul.allow_tf32 = True (older versions also need "
+    "HIPBLASLT_ALLOW_TF32=1), or run the model in torch.autocast('cuda', dtype=torch.bfloat16).",
     doubts=("the lower precision must be enough",),
 )
 SINGLE: Final = Fault(
