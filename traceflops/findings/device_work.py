@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from traceflops.findings.case import Case
     from traceflops.mfu import KernelRow
 
+KERNELS: Final = frozenset({"compute", "memory"})
+"""Components of the critical path whose parts are named after kernels."""
 _MOST_ROWS, _MOST_EDITS, _LONGEST_NAME = 3, 20, 160
 _OVERLAP: Final = (
     "Overlap it with the backward pass: DistributedDataParallel with smaller bucket_cap_mb and "
@@ -136,24 +138,23 @@ _RATES: Final = (
 _KINDS: Final = frozenset(sub for one in (*_BANDWIDTH, *_RATES) for sub in one.subs)
 
 
-def memory_bandwidth(case: Case) -> Iterator[Candidate]:
-    """Give a candidate per kind of memory kernels that are far below the bandwidth."""
-    for kind in _BANDWIDTH:
-        yield from _far(case, kind)
+def far_from_peaks(case: Case, told: Mapping[str, float]) -> Iterator[Candidate]:
+    """Give a candidate per kind of kernels far below bandwidth or rate.
+
+    `told` is what other rules leave of kernels by name: what they explain to half is none.
+    """
+    for kind in (*_BANDWIDTH, *_RATES):
+        yield from _far(case, kind, told)
 
 
-def matrix_rate(case: Case) -> Iterator[Candidate]:
-    """Give a candidate per kind of compute kernels that are far below the rate of their type."""
-    for kind in _RATES:
-        yield from _far(case, kind)
-
-
-def _far(case: Case, kind: _Far) -> Iterator[Candidate]:
+def _far(case: Case, kind: _Far, told: Mapping[str, float]) -> Iterator[Candidate]:
     poor, good = (limit(kind.limits, name) for name in ("poor", "good"))
     reached = [
         (row, part)
         for row in case.measured.kernels
-        if _is_of(row, kind) and 0 < (part := _reached(case, row)) < poor
+        if _is_of(row, kind)
+        and 0 < (part := _reached(case, row)) < poor
+        and 2 * (1 - told.get(kernel_name(row.name), 1.0)) < 1 - part / good
     ]
     reached.sort(key=lambda one: -one[0].sum_ns * (1 - one[1] / good))
     chosen = reached[:_MOST_EDITS]
@@ -180,7 +181,7 @@ def _far(case: Case, kind: _Far) -> Iterator[Candidate]:
             rf"kernel:^{re.escape(row.name)}(\.kd)?$*{part / good:.4f}" for row, part in chosen
         ),
         on_path=frozenset({kind.component}),
-        on_path_names=frozenset(kernel_name(row.name) for row, _ in chosen),
+        kernels={kernel_name(row.name): part / good for row, part in chosen},
     )
 
 

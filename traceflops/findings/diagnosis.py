@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from traceflops.errors import UsageError
 from traceflops.findings.case import limit, share_of_window, thresholds
-from traceflops.findings.device_work import exposed_communication, matrix_rate, memory_bandwidth
+from traceflops.findings.device_work import KERNELS, exposed_communication
 from traceflops.findings.finding import (
     Candidate,
     Confidence,
@@ -41,8 +41,6 @@ RULES: Final[tuple[Rule, ...]] = (
     exposed_communication,
     late_rank,
     slow_link,
-    memory_bandwidth,
-    matrix_rate,
     kernel_rules,
 )
 _TITLES: Final = {
@@ -138,7 +136,8 @@ def _weighed(one: Candidate, scales: _Scales) -> Finding | None:
 
 
 def _is_of(one: Candidate, part: PathPart) -> bool:
-    named = not one.on_path_names or part.name in one.on_path_names
+    of_kernels = one.kernels and part.component in KERNELS
+    named = not of_kernels or part.name in one.kernels
     return part.component in one.on_path and named
 
 

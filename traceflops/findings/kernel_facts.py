@@ -256,7 +256,7 @@ def candidate(
         where=where,
         edits=(*host, *_edits(changes, 1.0)),
         on_path=fault.components | frozenset({"eager_overhead"} if host else ()),
-        on_path_names=frozenset() if host else frozenset(map(kernel_name, changes)),
+        kernels={kernel_name(name): left for name, left in changes.items()},
         partly=_edits(changes, half),
         doubts=("the remedy may save only half of it", *fault.doubts),
     )
