@@ -110,7 +110,7 @@ _RATES: Final = (
         *_OF_RATE,
         "Use a newer attention kernel (FlashAttention-3, or F.scaled_dot_product_attention inside "
         "sdpa_kernel(SDPBackend.CUDNN_ATTENTION)) and head sizes that are multiples of 64.",
-        "matrix-rate",
+        "attention-rate",
         frozenset({"attention"}),
         "Try another attention kernel, such as flash-attn with its Composable Kernel or Triton "
         "backend (AITER), and head sizes that are multiples of 64.",
@@ -138,16 +138,20 @@ _RATES: Final = (
 _KINDS: Final = frozenset(sub for one in (*_BANDWIDTH, *_RATES) for sub in one.subs)
 
 
-def far_from_peaks(case: Case, told: Mapping[str, float]) -> Iterator[Candidate]:
+def far_from_peaks(
+    case: Case, facts: KernelFacts | None, told: Mapping[str, float]
+) -> Iterator[Candidate]:
     """Give a candidate per kind of kernels far below bandwidth or rate.
 
     `told` is what other rules leave of kernels by name: what they explain to half is none.
     """
     for kind in (*_BANDWIDTH, *_RATES):
-        yield from _far(case, kind, told)
+        yield from _far(case, facts, kind, told)
 
 
-def _far(case: Case, kind: _Far, told: Mapping[str, float]) -> Iterator[Candidate]:
+def _far(
+    case: Case, facts: KernelFacts | None, kind: _Far, told: Mapping[str, float]
+) -> Iterator[Candidate]:
     poor, good = (limit(kind.limits, name) for name in ("poor", "good"))
     reached = [
         (row, part)
@@ -162,8 +166,9 @@ def _far(case: Case, kind: _Far, told: Mapping[str, float]) -> Iterator[Candidat
     share = share_of_window(case, time_ns)
     if share < limit(kind.limits, "least_share"):
         return
-    largest, where, is_amd = _largest(case, {row.name for row, _ in chosen})
+    largest, where = _largest(facts, {row.name for row, _ in chosen}) if facts else ("", Where())
     mean = sum(part * row.sum_ns for row, part in chosen) / time_ns
+    on_amd = bool(kind.on_amd) and facts is not None and facts.is_amd
     yield Candidate(
         rule=kind.rule,
         title=kind.title,
@@ -173,7 +178,7 @@ def _far(case: Case, kind: _Far, told: Mapping[str, float]) -> Iterator[Candidat
         ),
         share=share,
         owner=kind.owner,
-        remedy=kind.on_amd if kind.on_amd and is_amd else kind.remedy,
+        remedy=kind.on_amd if on_amd else kind.remedy,
         evidence=("kernels", "roofline"),
         rows=tuple(_row(row) for row, _ in chosen[:_MOST_ROWS]),
         where=where,
@@ -185,14 +190,11 @@ def _far(case: Case, kind: _Far, told: Mapping[str, float]) -> Iterator[Candidat
     )
 
 
-def _largest(case: Case, kernels: set[str]) -> tuple[str, Where, bool]:
-    """Return what of some kernels takes most time, as a sentence, its module, if it is AMD's."""
-    if case.prepared is None:
-        return "", Where(), False
-    facts = KernelFacts(case, case.prepared)
+def _largest(facts: KernelFacts, kernels: set[str]) -> tuple[str, Where]:
+    """Return what of some kernels takes most time, as a sentence, and its module."""
     time = np.where(facts.named(kernels.__contains__), facts.ns, 0.0)
     largest, where = largest_of(facts, time) if time.any() else ("", Where())
-    return f" Largest part: {largest}." if largest else "", where, facts.is_amd
+    return f" Largest part: {largest}." if largest else "", where
 
 
 def _is_of(row: KernelRow, kind: _Far) -> bool:

@@ -31,13 +31,13 @@ def kernel_rules(case: Case) -> Iterator[Candidate]:
     Kernels for which a rule tells why they are slow are not called slow besides.
     """
     told: dict[str, float] = {}
-    if case.prepared is not None:
-        facts = KernelFacts(case, case.prepared)
+    facts = KernelFacts(case, case.prepared) if case.prepared is not None else None
+    if facts is not None:
         for rule in (product_rules, memory_rules, _recompute):
             for one in rule(facts):
                 told |= {name: min(left, told.get(name, 1.0)) for name, left in one.kernels.items()}
                 yield one
-    yield from far_from_peaks(case, told)
+    yield from far_from_peaks(case, facts, told)
 
 
 def _recompute(facts: KernelFacts) -> Iterator[Candidate]:
