@@ -32,7 +32,7 @@ COMPUTE: Final = frozenset({"compute"})
 MISALIGNED: Final = Fault(
     "misaligned-product",
     "Dimensions of products are misaligned",
-    "Matrix products with dimensions that do not fill 16 bytes",
+    "Matrix products whose rows are no multiples of 16 bytes",
     "yours",
     "Pad these dimensions to multiples of 64, at least of 8 for 16-bit types: vocabulary, hidden "
     "and head sizes, sequence length. Then the library can use its fast kernels.",
