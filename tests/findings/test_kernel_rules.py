@@ -319,3 +319,11 @@ def test_a_model_without_fused_operators_is_named_by_its_module() -> None:
 def test_compiled_and_replayed_runs_have_no_such_fault(name: str) -> None:
     analysis = tf.analyze(tf.read(shared_file(f"traces/pytorch/{name}.json.gz")))
     assert not {one.rule for one in analysis.diagnosis} & FAULTS.keys()
+
+
+def test_kernels_of_replayed_graphs_are_named_by_their_capture() -> None:
+    decode = "traces/pytorch/mi300x_sglang_qwen3_decode_{}.json.gz"
+    graph, capture = (tf.read(shared_file(decode.format(name))) for name in ("graph", "capture"))
+    one = of_rule(tf.analyze(graph, pair=capture).diagnosis, "matrix-rate")
+    assert one.where.module == "Qwen3DecoderLayer/Qwen3Attention/QKVParallelLinear"
+    assert "aten::mm of [32, 4096] x [4096, 6144]" in one.sentence
