@@ -11,7 +11,7 @@ from sample_traces.config import RunConfig
 from tests.build import trace_of
 from tests.conftest import shared_file
 from tests.findings.test_diagnosis import ROUNDING, SMALL, analysis_of, of_rule, step_ns
-from traceflops.findings.finding import Finding
+from traceflops.findings.finding import Finding, Gain
 from traceflops.table.trace import Trace
 
 A100 = {
@@ -39,7 +39,7 @@ def made(kernel: str, us: int, op: str = "", dims: str = "", **more: Any) -> Mad
     return {"kernel": kernel, "us": us, "op": op, "dims": dims, **more}
 
 
-def trace(works: Sequence[Made], device: Made = A100, marks: Sequence[Made] = ()) -> Trace:
+def trace(works: Sequence[Made], device: Made = A100, **more: Sequence[Made]) -> Trace:
     """Return a run in which all is launched at once, so that only the kernels take time."""
     activities, calls, ops, at = [], [], [], 100 * US
     for number, one in enumerate(works, 1):
@@ -55,9 +55,10 @@ def trace(works: Sequence[Made], device: Made = A100, marks: Sequence[Made] = ()
             op = {"name": name, "start_ns": 40 * number + depth, "dur_ns": 30 - 2 * depth}
             told = {"input_dims": one["dims"] or None, "input_types": one.get("types")}
             told["input_strides"] = one.get("strides")
+            op["sequence"] = one.get("sequence")
             ops.append(op | (told if name == one["op"] else {}))
     device = {"device": 0, "process": 0, "local_id": 0, "type": "gpu", **device}
-    tables = {"activities": activities, "calls": calls, "ops": ops, "marks": marks}
+    tables = {"activities": activities, "calls": calls, "ops": ops, **more}
     return trace_of(devices=[device], **tables)
 
 
@@ -214,6 +215,48 @@ def test_kinds_of_memory_kernels_have_remedies_of_their_own(
     assert op in rules[rule].sentence
 
 
+def test_what_a_rule_explains_is_not_called_slow_besides() -> None:
+    """The product reaches 22 % of the peak; filled by 78 %, its grid would not explain that."""
+    slow = product(SQUARE, 2000, form={**GRID, "grid": [54, 1, 1]})
+    assert {"unfilled-gpu", "matrix-rate"} & found([slow]).keys() == {"unfilled-gpu"}
+    slow = product(SQUARE, 2000, form={**GRID, "grid": [80, 1, 1]})
+    assert {"unfilled-gpu", "matrix-rate"} & found([slow]).keys() == {"unfilled-gpu", "matrix-rate"}
+
+
+@pytest.mark.parametrize(("registers", "saved"), [(255, 0.49), (64, 0.0)])
+def test_a_last_wave_is_known_where_one_block_fits(registers: int, saved: float) -> None:
+    """Of 110 blocks two run alone, if registers leave room for one: 51 % of two waves."""
+    form = {**GRID, "grid": [110, 1, 1], "registers_per_thread": registers}
+    one = found([product(SQUARE, 2000, form=form)]).get("unfilled-gpu")
+    assert (one.gain.high_ns if one and one.gain else 0) == pytest.approx(
+        saved * 2000 * US, rel=0.01
+    )
+
+
+@pytest.mark.parametrize(
+    ("counters", "room", "doubt"),
+    [
+        ([], "was not recorded", True),
+        ([("allocated", 10), ("reserved", 21)], "is 50.6 % of the memory", False),
+        ([("allocated", 30), ("reserved", 40)], "is 5.9 % of the memory", True),
+    ],
+)
+def test_recomputation_says_what_memory_is_free(
+    counters: list[tuple[str, int]], room: str, doubt: bool
+) -> None:
+    again = "autograd::engine::evaluate_function: CheckpointFunctionBackward"
+    works = [HEALTHY, {**HEALTHY, "around": again, "sequence": 5}, HEALTHY]
+    memory = [
+        {"name": f"device_memory.{what}_bytes", "device": 0, "time_ns": 100, "value": size * 1e9}
+        for what, size in counters
+    ]
+    one = found(works, counters=memory)["recompute"]
+    assert room in one.sentence
+    assert one.gain == Gain(700 * US, 700 * US, 700 * US)
+    assert one.confidence
+    assert ("the memory for activations may be missing" in one.confidence.reasons) == doubt
+
+
 def test_the_gradient_of_attention_has_two_products_on_either_side() -> None:
     scores, values = "[[64,1024,64],[64,64,1024]]", "[[64,1024,1024],[64,1024,64]]"
     column, gradient = "[[64,64,1024],[64,1024,1024]]", "aten::_softmax_backward_data"
@@ -276,3 +319,11 @@ def test_a_model_without_fused_operators_is_named_by_its_module() -> None:
 def test_compiled_and_replayed_runs_have_no_such_fault(name: str) -> None:
     analysis = tf.analyze(tf.read(shared_file(f"traces/pytorch/{name}.json.gz")))
     assert not {one.rule for one in analysis.diagnosis} & FAULTS.keys()
+
+
+def test_kernels_of_replayed_graphs_are_named_by_their_capture() -> None:
+    decode = "traces/pytorch/mi300x_sglang_qwen3_decode_{}.json.gz"
+    graph, capture = (tf.read(shared_file(decode.format(name))) for name in ("graph", "capture"))
+    one = of_rule(tf.analyze(graph, pair=capture).diagnosis, "matrix-rate")
+    assert one.where.module == "Qwen3DecoderLayer/Qwen3Attention/QKVParallelLinear"
+    assert "aten::mm of [32, 4096] x [4096, 6144]" in one.sentence

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from traceflops.findings.case import Case
     from traceflops.mfu import KernelRow
 
+KERNELS: Final = frozenset({"compute", "memory"})
+"""Components of the critical path whose parts are named after kernels."""
 _MOST_ROWS, _MOST_EDITS, _LONGEST_NAME = 3, 20, 160
 
 
@@ -33,6 +35,7 @@ class _Far:
     remedy: str
     limits: str
     subs: frozenset[str] = frozenset()
+    on_amd: str = ""
 
 
 _BYTES: Final = ("what bandwidth allows", "framework")
@@ -76,8 +79,10 @@ _RATES: Final = (
         *_OF_RATE,
         "Use a newer attention kernel (FlashAttention-3, or F.scaled_dot_product_attention inside "
         "sdpa_kernel(SDPBackend.CUDNN_ATTENTION)) and head sizes that are multiples of 64.",
-        "matrix-rate",
+        "attention-rate",
         frozenset({"attention"}),
+        "Try another attention kernel, such as flash-attn with its Composable Kernel or Triton "
+        "backend (AITER), and head sizes that are multiples of 64.",
     ),
     _Far(
         "convolution-rate",
@@ -102,24 +107,27 @@ _RATES: Final = (
 _KINDS: Final = frozenset(sub for one in (*_BANDWIDTH, *_RATES) for sub in one.subs)
 
 
-def memory_bandwidth(case: Case) -> Iterator[Candidate]:
-    """Give a candidate per kind of memory kernels that are far below the bandwidth."""
-    for kind in _BANDWIDTH:
-        yield from _far(case, kind)
+def far_from_peaks(
+    case: Case, facts: KernelFacts | None, told: Mapping[str, float]
+) -> Iterator[Candidate]:
+    """Give a candidate per kind of kernels far below bandwidth or rate.
+
+    `told` is what other rules leave of kernels by name: what they explain to half is none.
+    """
+    for kind in (*_BANDWIDTH, *_RATES):
+        yield from _far(case, facts, kind, told)
 
 
-def matrix_rate(case: Case) -> Iterator[Candidate]:
-    """Give a candidate per kind of compute kernels that are far below the rate of their type."""
-    for kind in _RATES:
-        yield from _far(case, kind)
-
-
-def _far(case: Case, kind: _Far) -> Iterator[Candidate]:
+def _far(
+    case: Case, facts: KernelFacts | None, kind: _Far, told: Mapping[str, float]
+) -> Iterator[Candidate]:
     poor, good = (limit(case, kind.limits, name) for name in ("poor", "good"))
     reached = [
         (row, part)
         for row in case.measured.kernels
-        if _is_of(row, kind) and 0 < (part := _reached(case, row)) < poor
+        if _is_of(row, kind)
+        and 0 < (part := _reached(case, row)) < poor
+        and 2 * (1 - told.get(kernel_name(row.name), 1.0)) < 1 - part / good
     ]
     reached.sort(key=lambda one: -one[0].sum_ns * (1 - one[1] / good))
     chosen = reached[:_MOST_EDITS]
@@ -127,9 +135,10 @@ def _far(case: Case, kind: _Far) -> Iterator[Candidate]:
     share = share_of_window(case, time_ns)
     if share < limit(case, kind.limits, "least_share"):
         return
-    largest, where = _largest(case, {row.name for row, _ in chosen})
+    largest, where = _largest(facts, {row.name for row, _ in chosen}) if facts else ("", Where())
     mean = sum(part * row.sum_ns for row, part in chosen) / time_ns
     alike = tuple(_alike(case, chosen))
+    on_amd = bool(kind.on_amd) and facts is not None and facts.is_amd
     yield Candidate(
         rule=kind.rule,
         title=kind.title,
@@ -139,7 +148,7 @@ def _far(case: Case, kind: _Far) -> Iterator[Candidate]:
         ),
         share=share,
         owner=kind.owner,
-        remedy=kind.remedy,
+        remedy=kind.on_amd if on_amd else kind.remedy,
         evidence=("kernels", "roofline"),
         rows=tuple(_row(row) for row, _ in chosen[:_MOST_ROWS]),
         where=where,
@@ -147,20 +156,15 @@ def _far(case: Case, kind: _Far) -> Iterator[Candidate]:
         partly=_as_if(chosen, good),
         doubts=("what some kernels need is unknown",) * bool(alike),
         on_path=frozenset({kind.component}),
-        on_path_names=frozenset(kernel_name(row.name) for row, _ in chosen),
+        kernels={kernel_name(row.name): part / good for row, part in chosen},
     )
 
 
-def _largest(case: Case, kernels: set[str]) -> tuple[str, Where]:
+def _largest(facts: KernelFacts, kernels: set[str]) -> tuple[str, Where]:
     """Return what of some kernels takes most time, as a sentence, and its module."""
-    if case.prepared is None:
-        return "", Where()
-    facts = KernelFacts(case, case.prepared)
     time = np.where(facts.named(kernels.__contains__), facts.ns, 0.0)
-    if not time.any():
-        return "", Where()
-    largest, where = largest_of(facts, time)
-    return f" Largest part: {largest}.", where
+    largest, where = largest_of(facts, time) if time.any() else ("", Where())
+    return f" Largest part: {largest}." if largest else "", where
 
 
 def _is_of(row: KernelRow, kind: _Far) -> bool:

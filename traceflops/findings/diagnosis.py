@@ -15,7 +15,7 @@ from traceflops.findings.clocks import slower_kernels
 from traceflops.findings.communication import communication
 from traceflops.findings.decode import decode
 from traceflops.findings.device_memory import host_copies, memory_headroom
-from traceflops.findings.device_work import matrix_rate, memory_bandwidth
+from traceflops.findings.device_work import KERNELS
 from traceflops.findings.finding import (
     Candidate,
     Confidence,
@@ -49,8 +49,6 @@ RULES: Final[tuple[Rule, ...]] = (
     rank_balance,
     slow_link,
     decode,
-    memory_bandwidth,
-    matrix_rate,
     kernel_rules,
     uneven_steps,
     slower_kernels,
@@ -171,7 +169,8 @@ def _weighed(one: Candidate, scales: _Scales) -> Finding | None:
 
 
 def _is_of(one: Candidate, part: PathPart) -> bool:
-    named = not one.on_path_names or part.name in one.on_path_names
+    of_kernels = one.kernels and part.component in KERNELS
+    named = not of_kernels or part.name in one.kernels
     return part.component in one.on_path and named
 
 

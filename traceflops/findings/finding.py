@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from traceflops.units import function_name
@@ -92,11 +93,11 @@ class Candidate:
 
     `edits` are those of what-if that stand for the remedy: all together, or without the first where
     the recording cannot answer that. `on_path` are the components of the critical path that the
-    cause is part of, and `on_path_names` the kernels in them, where it is of some alone. The gain
-    is at most their time there, unless the remedy `frees` work from waiting. `partly` stands for
-    a remedy that does less: the gain is between both. `after` are edits for another cause that is
-    mended before. `doubts` are reasons to be less sure. `gain` is
-    per step, where a formula tells it and no replay.
+    cause is part of; where it is of some kernels alone, `kernels` is what the remedy leaves of them
+    by name. The gain is at most their time there, unless the remedy `frees` work from waiting.
+    `partly` stands for a remedy that does less: the gain is between both. `after` are edits for
+    another cause that is mended before. `doubts` are reasons to be less sure. `gain` is per
+    step, where a formula tells it and no replay.
     """
 
     rule: str
@@ -110,7 +111,7 @@ class Candidate:
     where: Where = Where()
     edits: tuple[str, ...] = ()
     on_path: frozenset[str] = frozenset()
-    on_path_names: frozenset[str] = frozenset()
+    kernels: Mapping[str, float] = field(default_factory=dict)
     frees: bool = False
     partly: tuple[str, ...] = ()
     after: tuple[str, ...] = ()

@@ -220,10 +220,10 @@ class KernelFacts:
 
     @cached_property
     def scopes(self) -> Scopes:
-        """Return the modules or the annotation around the launch of each."""
-        linked = self.prepared.linked
-        call = linked.links.call_of_activity[self.row]
-        return launch_scopes(linked, call, self.op, self.prepared.selection.step_mark)
+        """Return the modules or the annotation around the launch of each, also of replays."""
+        linked = self.prepared.as_launched.linked
+        call, op = linked.links.call_of_activity[self.row], linked.links.op_of_activity[self.row]
+        return launch_scopes(linked, call, op, self.prepared.selection.step_mark)
 
 
 def candidate(
@@ -258,7 +258,7 @@ def candidate(
         where=where,
         edits=(*host, *_edits(changes, 1.0)),
         on_path=fault.components | frozenset({"eager_overhead"} if host else ()),
-        on_path_names=frozenset() if host else frozenset(map(kernel_name, changes)),
+        kernels={kernel_name(name): left for name, left in changes.items()},
         partly=_edits(changes, half),
         doubts=("the remedy may save only half of it", *fault.doubts),
     )
@@ -303,10 +303,11 @@ def _cut(name: str) -> str:
 
 def largest_of(facts: KernelFacts, time: FloatArray) -> tuple[str, Where]:
     """Return the kernel or op, its shapes and its module that take most time."""
-    ops, scopes = facts.prepared.trace.ops, facts.scopes
-    mine = np.flatnonzero(time > 0)
-    op = facts.op[mine]
-    owner = np.where(facts.product[mine] >= 0, facts.product[mine], op)
+    launched, scopes = facts.prepared.as_launched.linked, facts.scopes
+    ops, mine = launched.trace.ops, np.flatnonzero(time > 0)
+    owner = launched.links.op_of_activity[facts.row[mine]]
+    if facts.prepared.replays is None:
+        owner = np.where(facts.product[mine] >= 0, facts.product[mine], owner)
     told = [taken(codes(ops[column]), owner) for column in ("name", "input_dims")]
     label = np.where(owner >= 0, -1, facts.name[mine])
     group, first = group_rows((*told, scopes.scope[mine], label))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from traceflops.findings.case import limit, share_of_window
+from traceflops.findings.device_work import far_from_peaks
 from traceflops.findings.finding import Candidate
 from traceflops.findings.kernel_facts import KernelFacts, largest_of, rows_of
 from traceflops.findings.memory_kernels import memory_rules
@@ -19,18 +20,24 @@ if TYPE_CHECKING:
     from traceflops.findings.case import Case
 
 _REMEDY: Final = (
-    "Turn activation checkpointing off, or keep it only where memory needs it: fewer blocks, or "
-    "context_fn=create_selective_checkpoint_contexts in torch.utils.checkpoint.checkpoint."
+    "Turn activation checkpointing off, or checkpoint only as much as memory needs: fewer blocks, "
+    "or cheap operators alone (torch.utils.checkpoint.create_selective_checkpoint_contexts)."
 )
 
 
 def kernel_rules(case: Case) -> Iterator[Candidate]:
-    """Yield what is wrong with the kernels of the chosen windows."""
-    if case.prepared is None:
-        return
-    facts = KernelFacts(case, case.prepared)
-    for rule in (product_rules, memory_rules, _recompute):
-        yield from rule(facts)
+    """Yield what is wrong with the kernels of the chosen windows.
+
+    Kernels for which a rule tells why they are slow are not called slow besides.
+    """
+    told: dict[str, float] = {}
+    facts = KernelFacts(case, case.prepared) if case.prepared is not None else None
+    if facts is not None:
+        for rule in (product_rules, memory_rules, _recompute):
+            for one in rule(facts):
+                told |= {name: min(left, told.get(name, 1.0)) for name, left in one.kernels.items()}
+                yield one
+    yield from far_from_peaks(case, facts, told)
 
 
 def _recompute(facts: KernelFacts) -> Iterator[Candidate]:

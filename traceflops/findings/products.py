@@ -32,7 +32,7 @@ COMPUTE: Final = frozenset({"compute"})
 MISALIGNED: Final = Fault(
     "misaligned-product",
     "Dimensions of products are misaligned",
-    "Matrix products with dimensions that do not fill 16 bytes",
+    "Matrix products whose rows are no multiples of 16 bytes",
     "yours",
     "Pad these dimensions to multiples of 64, at least of 8 for 16-bit types: vocabulary, hidden "
     "and head sizes, sequence length. Then the library can use its fast kernels.",
@@ -68,8 +68,8 @@ TF32_OFF: Final = Fault(
     "or run the model in torch.autocast('cuda', dtype=torch.bfloat16).",
     "Allow TF32 in the math library, or use bfloat16.",
     COMPUTE,
-    "Run the model in torch.autocast('cuda', dtype=torch.bfloat16), or set "
-    "torch.backends.cuda.matmul.allow_tf32 = True and HIPBLASLT_ALLOW_TF32=1.",
+    "Set torch.backends.cuda.matmul.allow_tf32 = True (older versions also need "
+    "HIPBLASLT_ALLOW_TF32=1), or run the model in torch.autocast('cuda', dtype=torch.bfloat16).",
     doubts=("the lower precision must be enough",),
 )
 SINGLE: Final = Fault(
