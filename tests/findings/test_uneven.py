@@ -155,6 +155,8 @@ def test_chosen_warm_up_steps_are_named_with_those_that_are_steady() -> None:
     (found,) = diagnosed(run((900, 900), *((900, 100),) * 4, selection=chosen))
     assert found.title == "Warm-up steps are chosen"
     assert found.remedy == "--steps 1:4 leaves them out."
+    (other,) = diagnosed(run((1_700, 100), *((900, 100),) * 4, selection=chosen))
+    assert other.title == "Some steps are slow"  # it had more to compute
 
 
 @pytest.mark.parametrize(

@@ -161,7 +161,7 @@ def uneven_steps(case: Case) -> Iterator[Candidate]:
 
 
 def _kind(spread: StepSpread, slow: Sequence[StepTime], more: _More | None) -> _Kind:
-    if slow and tuple(slow) == spread.used[: len(slow)]:
+    if slow and tuple(slow) == spread.used[: len(slow)] and _largest_part(spread)[0] == _IDLE:
         return _WARM_UP
     name = more.name if more is not None and not more.remedy else ""
     return next((one for one in _KINDS if name and re.search(one.named, name)), _ANY)
