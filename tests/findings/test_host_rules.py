@@ -127,3 +127,14 @@ def test_allocation_inside_steps_is_told_with_how_often_it_happens() -> None:
     on_amd = [{**one, "name": one["name"].replace("cuda", "hip")} for one in calls]
     (found,) = of_rule(run(0, 2_000_000, 0, 0, calls=on_amd), "memory-alloc")
     assert "PYTORCH_HIP_ALLOC_CONF=garbage_collection_threshold" in found.remedy
+
+
+def test_unrecorded_host_work_is_told_how_to_record_it_and_where_to_look() -> None:
+    (found,) = of_rule(run(0, 2_000_000, 0, 0), "host-unrecorded")
+    assert found.remedy == (
+        "Record with with_stack=True, or record_function() around the code between the named "
+        "operators."
+    )
+    label = {"name": "write log", "start_ns": 0, "dur_ns": 1_990_000}
+    (found,) = of_rule(run(0, 2_000_000, 0, 0, marks=[label]), "host-unrecorded")
+    assert found.remedy.startswith("Look at the code in write log. Record with")

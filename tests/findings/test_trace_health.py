@@ -62,7 +62,6 @@ def test_python_stacks_matter_where_the_gpu_is_idle() -> None:
         ("graphs-opaque", "Graphs hide their kernels", "nsight", "--cuda-graph-trace=node"),
         ("no-calls", "CPU calls are missing", "rocprofv3", "--hip-trace"),
         ("rank-clash", "Ranks overwrite each other", "rocprofv3", "rank%rank%"),
-        ("clocks-not-aligned", "Clocks are not aligned", "pytorch", "synchronised clocks"),
         ("no-device-work", "GPU records are missing", "pytorch", "Do this about it."),
         ("counted-while-timed", "Counters slowed the run", "rocprofv3", "without --pmc"),
     ],
@@ -75,6 +74,23 @@ def test_a_note_says_what_the_recording_is_unfit_for(
     assert "Do this" not in found.sentence
     assert option in found.remedy
     assert title not in health(recording(), format_)
+
+
+def test_clocks_matter_for_several_ranks_and_totals_without_a_timeline() -> None:
+    """One GPU with a timeline has neither; its own figures stand."""
+    assert "Clocks are not aligned" not in health(noted("clocks-not-aligned"))
+    assert "There is no timeline" not in health(noted("no-timeline"))
+    note = Note("missing", "clocks-not-aligned", "Something is odd.")
+    two = trace_of(
+        processes=[{"process": at, "rank": at, "file": f"{at}.json"} for at in range(2)],
+        devices=[{"device": at, "process": at} for at in range(2)],
+        activities=[
+            {"process": at, "device": at, "name": "add", "start_ns": 10, "dur_ns": 90}
+            for at in range(2)
+        ],
+    )
+    found = health(replace(two, notes=(note,)))["Clocks are not aligned"]
+    assert "synchronised clocks" in found.remedy
 
 
 def test_few_records_without_a_launch_are_not_said() -> None:

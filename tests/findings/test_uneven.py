@@ -161,6 +161,8 @@ def test_chosen_warm_up_steps_are_named_with_those_that_are_steady() -> None:
     (found,) = diagnosed(run((900, 900), *((900, 100),) * 4, selection=chosen))
     assert found.title == "Warm-up steps are chosen"
     assert found.remedy == "--steps 1:4 leaves them out."
+    (other,) = diagnosed(run((1_700, 100), *((900, 100),) * 4, selection=chosen))
+    assert other.title == "Some steps are slow"  # it had more to compute
 
 
 @pytest.mark.parametrize(
@@ -169,6 +171,7 @@ def test_chosen_warm_up_steps_are_named_with_those_that_are_steady() -> None:
         ("checkpoint 12", "Checkpoints hold up some steps"),
         ("<built-in function collect>", "Garbage collection holds up some steps"),
         ("train.py(44): evaluate", "Evaluation runs inside some steps"),
+        ("enumerate(DataLoader)#x.__next__", "Data comes late in some steps"),
         ("autograd::engine::evaluate_function: AddmmBackward0", "Some steps are slow"),
         ("FSDP::pre_forward (blocks.9._checkpoint_wrapped_module)", "Some steps are slow"),
     ],
@@ -177,3 +180,4 @@ def test_what_only_slow_steps_do_is_told_by_its_name(name: str, title: str) -> N
     (found,) = diagnosed(run(*CHECKPOINT, more=saving(name, (3_950, 600))))
     assert found.title == title
     assert "runs in no other step" in found.sentence
+    assert len(found.remedy) > len("--steps 0:1 leaves them out.")

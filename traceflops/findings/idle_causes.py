@@ -245,7 +245,9 @@ def _filled(edit: str, one: IdleClass) -> str:
 def _remedy(case: Case, name: str, one: IdleClass) -> str:
     cause, usual = _CAUSES[name], f"{capitalized(one.remedy)}."
     if name == "host_unrecorded":
-        return f"Record with {remedy(case.source.format, 'host work')}."
+        label = function_name(_short(one.culprits[0].label))
+        look = f"Look at the code in {label}. " if label else ""
+        return f"{look}Record with {remedy(case.source.format, 'host work')}."
     is_torch = family(case.source.format) == PYTORCH
     if not cause.what and not (cause.remedy and is_torch and not one.culprits[0].tag):
         return usual

@@ -56,6 +56,7 @@ _CALLS: Final = _Unfit(
     "CPU calls are missing",
     "Idle time cannot be explained and gains not predicted.",
     "calls",
+    of_all=True,
 )
 _CLOCKS: Final = _Unfit(
     "Clocks are not aligned",
@@ -244,10 +245,14 @@ def _launches(prepared: Prepared, chosen: Mapping[int, Intervals]) -> Iterator[L
 
 
 def _matters(case: Case, unfit: _Unfit, count: int | None) -> bool:
-    """Return whether a note is about more than a few records."""
-    if not unfit.of_all or case.prepared is None or count is None:
+    """Return whether what a note says matters here: of all records, ranks or files."""
+    if unfit is _CLOCKS:
+        return len(case.devices) > 1
+    if unfit is _TIMELINE:
+        return not case.windows_used
+    if not unfit.of_all or count is None:
         return True
-    works: int = case.prepared.trace.activities.num_rows
+    works = sum(sums.count for one in case.devices for sums in one.whole.kinds.values())
     return count >= limit(case, RULE, "least_records") * works
 
 

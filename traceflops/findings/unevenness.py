@@ -50,6 +50,8 @@ _HARDLY: Final = 0.1
 """What takes so little of its time in usual steps is what slow ones have more of."""
 _IDLE: Final = "idle"
 _SPANS: Final = ("annotation", "python", "overhead")
+_OF_SPANS: Final = "Do it less often, or on another thread."
+_UNKNOWN: Final = "Compare a slow step with a usual one in the timeline."
 _OF_KERNELS: Final = "Look for larger inputs, or other work, in these steps."
 
 
@@ -82,6 +84,12 @@ _KINDS: Final = (
         "Evaluation runs inside some steps",
         "yours",
         "Record evaluation apart from training.",
+    ),
+    _Kind(
+        "[Dd]ata[Ll]oader",
+        "Data comes late in some steps",
+        "input pipeline",
+        "Raise num_workers and prefetch_factor of the DataLoader, and set persistent_workers=True.",
     ),
 )
 _SPORADIC: Final = dict.fromkeys(
@@ -161,7 +169,7 @@ def uneven_steps(case: Case) -> Iterator[Candidate]:
 
 
 def _kind(spread: StepSpread, slow: Sequence[StepTime], more: _More | None) -> _Kind:
-    if slow and tuple(slow) == spread.used[: len(slow)]:
+    if slow and tuple(slow) == spread.used[: len(slow)] and _largest_part(spread)[0] == _IDLE:
         return _WARM_UP
     name = more.name if more is not None and not more.remedy else ""
     return next((one for one in _KINDS if name and re.search(one.named, name)), _ANY)
@@ -184,7 +192,7 @@ def _remedy(
 ) -> str:
     """Return what to do, and how to look at the steps without the slow ones."""
     is_torch = family(case.source.format) == PYTORCH
-    usual = more.remedy if more else "Compare a slow step with a usual one in the timeline."
+    usual = (more.remedy or _OF_SPANS) if more else _UNKNOWN
     text = kind.remedy if kind.remedy and is_torch else usual
     first, last = _longest_run(spread, slow)
     without = f"--steps {first}:{last} leaves them out." if slow and first < last else ""
