@@ -127,13 +127,20 @@ def render_terminal(
 
 def _head(analysis: Analysis, style: Style) -> Iterator[Text]:
     yield from paragraph(analysis.verdict.sentence, style.width, "bold")
-    _, why, remedy = late_rank_words(analysis)
+    why, remedy = _late_rank(analysis)
     yield from paragraph(why, style.width, indent=_INDENT)
     mine = (one.sentence for one in analysis.findings if one.rule == MAIN_KERNEL)
     help_ = remedy or ("" if analysis.verdict.loss == "idle" else next(mine, ""))
     if help_:
         yield from hanging(f"{_INDENT}help: ", help_, style.width)
     yield from provenance(analysis, style)
+
+
+def _late_rank(analysis: Analysis) -> tuple[str, str]:
+    """Return why the rank that the verdict names is late, and what to do; "" without one."""
+    sentence, *rest = late_rank_words(analysis)
+    why, remedy = rest if sentence in analysis.verdict.sentence else ("", "")
+    return why, remedy
 
 
 def _no_mfu(analysis: Analysis, style: Style) -> Iterator[Text]:
@@ -257,7 +264,7 @@ def _waits(analysis: Analysis, style: Style) -> Iterator[Text]:
             below = _wait_names(row, style.width - 2 * len(_INDENT))
             yield from paragraph(below, style.width, indent=2 * _INDENT)
     help_ = f"{capitalized(rows[0].remedy)}."
-    if help_ != late_rank_words(analysis)[2]:
+    if help_ != _late_rank(analysis)[1]:
         yield from hanging(f"{_INDENT}help: ", help_, style.width)
     yield from paragraph(pace_sentence(analysis), style.width)
 
