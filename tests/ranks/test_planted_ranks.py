@@ -244,7 +244,8 @@ def test_a_clock_that_is_set_is_followed() -> None:
     assert worst_error(run, report) == 0
 
 
-MORE_WAYS: Final = WAYS | {
+MORE_WAYS: Final[Mapping[str, Write]] = {
+    **WAYS,
     "nsys with sizes": lambda run, to: NSIGHT["nsys 2026"](
         run, to, NsightOptions(markers="all", nccl="payloads")
     ),
@@ -325,7 +326,7 @@ PLANTS: Final[Mapping[str, Plant]] = {
 )
 def test_what_is_planted_is_found(name: str, way: str) -> None:
     plant, make = PLANTS[name], on_mi300x if way.startswith("roc") else RunConfig
-    run = plant.recorded(simulate(make(**_SMALL | plant.settings)))
+    run = plant.recorded(simulate(make(**{**_SMALL, **plant.settings})))
     report = report_with(run, MORE_WAYS[way])
     known = [pair for of_rank in planted_waits(run) for pair in of_rank]
     assert report.unmatched == known.count(UNMATCHED)
@@ -350,9 +351,9 @@ def test_what_is_planted_is_found(name: str, way: str) -> None:
 
 def planted_bubbles(run: Run) -> list[tuple[int, ...]]:
     """Return warm-up, steady and drain of each stage of each pipeline, over all steps."""
-    chains = (one.ranks for one in all_groups(run.config) if one.description == "mesh_pp")
+    chains = [one.ranks for one in all_groups(run.config) if one.description == "mesh_pp"]
     if run.config.stages == run.config.ranks > 1:
-        chains = iter([tuple(range(run.config.ranks))])
+        chains = [tuple(range(run.config.ranks))]
     return [bubbles for chain in chains for bubbles in _bubbles_of(run, chain)]
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from tests.build import trace_of
 from tests.conftest import examples
+from traceflops import analyze
 from traceflops.analysis.preparation import prepare
 from traceflops.findings import late_rank_findings, late_rank_sentence
 from traceflops.ranks import RankReport, SlowRank, rank_report
@@ -21,6 +22,7 @@ from traceflops.ranks.late_causes import KernelSums, by_kernels
 from traceflops.ranks.matching import matched
 from traceflops.ranks.slow_rank import late_ranks
 from traceflops.ranks.waits import waits
+from traceflops.reports.terminal import Style, render_terminal
 from traceflops.table import ABSENT
 from traceflops.timeline import Intervals
 from traceflops.windows import Selection
@@ -357,6 +359,18 @@ def test_a_pause_in_few_steps_is_looked_at_there() -> None:
     assert slow.lost_ns_per_step == 300 * US // 5
 
 
+@pytest.mark.parametrize("steps", [[13], [11, 12, 13, 14, 15]])
+def test_one_delay_is_a_finding_and_not_the_verdict(steps: list[int]) -> None:
+    made = Made(pause=[("marks", "train.py(20): log", "python")], pause_us=300, steps=steps)
+    analysis = analyze(trace_of(**made.tables))
+    (finding,) = (one for one in analysis.findings if one.rule == "late-rank")
+    assert "rank 2" in finding.sentence
+    lasts = len(steps) > 1
+    assert ("rank 2" in analysis.verdict.sentence) == lasts
+    head = " ".join(line.plain for line in render_terminal(analysis, Style(width=80))[:6])
+    assert any(why in head for why in ("Its host stops", "Its GPU is idle longer")) == lasts
+
+
 def test_only_chosen_steps_blame_somebody() -> None:
     late = Made(factor={GEMM: 2, ADD: 2}, steps=[10, 11])
     assert late.slow() is None  # warm-up
@@ -367,7 +381,7 @@ def test_only_chosen_steps_blame_somebody() -> None:
     assert alone is not None and alone.lost_ns_per_step == 700 * US
     assert alone.sporadic, "one delay is not a rank that is always late"
     said = late_rank_sentence(late.report(steps=(11, 11)))
-    assert said.startswith("In the only step (11) the other ranks waited long for rank 2: ")
+    assert said.startswith("In step 11 the other ranks waited long for rank 2: ")
 
 
 def test_nobody_is_blamed_where_clocks_cannot_be_compared() -> None:

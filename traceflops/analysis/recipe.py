@@ -31,8 +31,8 @@ from traceflops.findings import (
     all_losses,
     basis_of,
     jobs_verdict,
+    lasting_late_rank_sentence,
     late_rank_findings,
-    late_rank_sentence,
     loss_findings,
     main_kernel_findings,
     read_finding_rules,
@@ -290,7 +290,7 @@ def verdict_of(
 ) -> Verdict:
     """Return what to say first: what is not recorded, what has no timeline, or what costs most."""
     how_recorded = remedy(judged.format, "device records") or ""
-    late_rank = late_rank_sentence(who_waits) or slow_link_sentence(who_waits)
+    late_rank = lasting_late_rank_sentence(who_waits) or slow_link_sentence(who_waits)
     return (
         records_verdict(judged.records, how_recorded)
         or untimed_verdict(judged.untimed, late_rank)

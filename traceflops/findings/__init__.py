@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from traceflops.findings.finding import Candidate, Finding, Gain, Row, Verdict, Where
     from traceflops.findings.late_rank import (
         clocks_words,
+        lasting_late_rank_sentence,
         late_rank_findings,
         late_rank_reason,
         late_rank_sentence,

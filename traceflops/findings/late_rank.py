@@ -93,13 +93,20 @@ def late_rank_sentence(ranks: RankReport | None) -> str:
     return f"The other ranks wait for {who}: {waited} of {of} ({share}){clocks}."
 
 
+def lasting_late_rank_sentence(ranks: RankReport | None) -> str:
+    """Return the same of what is no single delay, "" else."""
+    slow = ranks.slow if ranks is not None else None
+    is_one_delay = slow is not None and slow.sporadic and len(slow.steps) < 2
+    return "" if is_one_delay else late_rank_sentence(ranks)
+
+
 def _when(ranks: RankReport, slow: SlowRank) -> str:
     """Return in which of the steps, or that there are none."""
     if not ranks.cycles.has_steps:
         return "part of the recording"
     some, every = slow.steps, ranks.cycles.count
     if every == 1:
-        return f"the only step ({ranks.cycles.steps[0]})"
+        return f"step {ranks.cycles.steps[0]}"
     return f"{len(some):,} of {several(every, 'step')} ({listed(some)})"
 
 

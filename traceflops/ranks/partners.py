@@ -51,13 +51,14 @@ def with_partners(records: CommRecords) -> Found:
     own = recorded[2].record_offset_ns
     most = _together(recorded, unnamed)
     for ahead, is_known in ((np.zeros_like(own), True), (own, True), (own, False)):
-        if not len(unnamed) or (most >= _NEARLY and best is not recorded):
+        if not len(unnamed) or (most >= _NEARLY and (best is not recorded or not is_known)):
             break
+        told = _with_peers(records, recorded[1], ahead)
         # Messages that end together tell that clocks are right.
-        are_right = _with_peers(records, recorded[1], ahead) is not records
-        teams = _with_teams(recorded, ahead, is_known, ahead if are_right else own)
-        found = _with_peers(teams, recorded[1] if teams is records else matched(teams), ahead)
-        one = recorded if found is records else _matched(found)
+        teams = _with_teams(recorded, ahead, is_known, own if told is records else ahead)
+        known = recorded if teams is records else _matched(teams)
+        found = told if teams is records else _with_peers(teams, known[1], ahead)
+        one = known if found is teams else _matched(found)
         if (share := _together(one, unnamed)) >= most:
             best, most = one, share
     return best
@@ -202,17 +203,18 @@ def _peers(records: CommRecords, rows: IntArray, end: IntArray) -> IntArray:
     then are with no others, which may only work in step with them.
     """
     place, ranks = records.place[rows], len(records.ranks)
-    other = _nearest(records, rows, end, ~np.eye(ranks, dtype=np.bool_))
+    every, allowed = ~np.eye(ranks, dtype=np.bool_), np.zeros((ranks, ranks), dtype=np.bool_)
+    other = _nearest(records, rows, end, every)
     found = other >= 0
     sides = np.sort([place[found], place[other[found]]], axis=0)
     often = np.bincount(sides[0] * ranks + sides[1], minlength=ranks * ranks)
     count = np.bincount(place, minlength=ranks)
-    left, allowed = count.copy(), np.zeros((ranks, ranks), dtype=np.bool_)
+    left, mine = count.copy(), dict(groups(place))
     for pair in np.argsort(-often, kind="stable")[: np.count_nonzero(often)].tolist():
         two = np.array(divmod(pair, ranks))
         if (left[two] > (1 - _NEARLY) * count[two]).all():
-            both = np.ones_like(allowed)
-            left[two] -= (_nearest(records, rows[np.isin(place, two)], end, both) >= 0).sum() // 2
+            both = rows[np.concatenate([mine[one] for one in two.tolist()])]
+            left[two] -= (_nearest(records, both, end, every) >= 0).sum() // 2
             allowed[two, two[::-1]] = True
     other = _nearest(records, rows, end, allowed)
     if (other >= 0).sum() < _NEARLY * len(rows):
