@@ -17,6 +17,7 @@ from sample_traces.config import RunConfig
 from sample_traces.emit_pytorch import write_pytorch
 from sample_traces.simulate import simulate
 from tests.conftest import SAMPLES, examples, shared_file
+from tests.reports.bigtraces import big_trace
 from traceflops import read
 from traceflops.analysis import (
     Analysis,
@@ -115,10 +116,26 @@ def test_summaries_of_any_job_say_what_its_files_say(
     same_as_files(files)
 
 
-def test_a_rank_of_100_steps_is_small(tmp_path: Path) -> None:
-    run = simulate(RunConfig(ranks=2, steps=100, layers=1, vocab=1024))
-    file = write_pytorch(run, tmp_path)[0]
-    assert len(encoded(summary_of(analyze(read(file))))) < 2_000_000
+def test_a_rank_of_100_steps_is_small() -> None:
+    whole = summary_of(analyze(big_trace(1, 100, 200, every=10)))
+    content = encoded(whole)
+    assert len(content) < 2_000_000
+    found = decoded(content, "")
+    assert isinstance(found, RankSummary) and len(found.records) == len(whole.records) == 2_000
+
+
+def test_a_summary_of_very_many_collectives_has_the_first_ones() -> None:
+    whole = summary_of(analyze(big_trace(1, 2_000, 100, depth=0, every=1)))
+    content = encoded(whole)
+    assert len(content) < 2_000_000
+    found = decoded(content, "")
+    assert isinstance(found, RankSummary)
+    kept = len(found.records)
+    assert len(whole.records) == 200_000 and 50_000 < kept < 200_000
+    assert found.records.start_ns.tolist() == whole.records.start_ns[:kept].tolist()
+    assert [note.count for note in found.notes if note.code == "collectives-cut"] == [
+        200_000 - kept
+    ]
 
 
 def test_reduced_files_are_reported_whatever_happened_to_some(tmp_path: Path) -> None:

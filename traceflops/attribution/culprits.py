@@ -150,13 +150,21 @@ def idle_culprits(prepared: Prepared, idle_ns: int) -> IdleCulprits:
 
 
 def culprits_of_devices(
-    prepared: Prepared, devices: Sequence[int]
-) -> tuple[tuple[Culprit, ...], ...]:
-    """Return what the host did while each of some devices was idle in its chosen windows."""
-    if not prepared.launch_records.is_judged or not devices:
-        return ((),) * len(devices)
-    parts = [gap_parts(prepared.accounts[at], chosen_time(prepared.windows[at])) for at in devices]
-    return tuple(found.culprits for found in _culprits_of_each(parts, prepared.trace))
+    choices: Sequence[Prepared], devices: Sequence[int]
+) -> list[tuple[tuple[Culprit, ...], ...]]:
+    """Return what the host did while each of some devices was idle, by choice of windows.
+
+    All choices are of one trace.
+    """
+    if not devices or not all(one.launch_records.is_judged for one in choices):
+        return [((),) * len(devices) for _ in choices]
+    parts = [
+        gap_parts(one.accounts[at], chosen_time(one.windows[at]))
+        for one in choices
+        for at in devices
+    ]
+    found = [one.culprits for one in _culprits_of_each(parts, choices[0].trace)]
+    return [tuple(found[at : at + len(devices)]) for at in range(0, len(found), len(devices))]
 
 
 def culprits_of(parts: GapParts, trace: Trace) -> IdleCulprits:

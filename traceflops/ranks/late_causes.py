@@ -96,6 +96,16 @@ class KernelSums:
         received = np.concatenate([part.received for part in parts])
         return cls(tuple(place), received=received, **columns)
 
+    @classmethod
+    def added(cls, several: Sequence[KernelSums]) -> KernelSums:
+        """Return the sums of several of the same devices."""
+        every = cls.joined(several)
+        sums = {
+            name: sum(np.split(getattr(every, name), len(several)))
+            for name in (*_BY_NAME, "received")
+        }
+        return replace(every, **sums)
+
     def of(self, rows: Sequence[int]) -> KernelSums:
         """Return those of some devices."""
         some = {name: getattr(self, name)[list(rows)] for name in (*_BY_NAME, "received")}
