@@ -116,6 +116,23 @@ def test_summaries_of_any_job_say_what_its_files_say(
     same_as_files(files)
 
 
+def test_why_a_rank_is_late_in_few_steps_is_told(tmp_path: Path) -> None:
+    """Over all steps rank 2 allocates for longer than it waits for data, as the others do."""
+    stalls = {"data_stall_steps": (0, 1, 2, 3), "data_stall_ns": 2_000_000}
+    late = {"data_stall_steps": (5,), "data_stall_ns": 4_000_000}
+    planted = {"plants": ("allocate",) * 4, "plant_ns": 2_000_000}
+    own = {0: stalls, 1: stalls, 2: late | planted, 3: stalls}
+    small = {"layers": 1, "hidden": 256, "gradient_buckets": 2}
+    write_pytorch(simulate(RunConfig(ranks=4, steps=7, on_rank=own, **small)), tmp_path / "job")
+    made = CLI.invoke(app, ["reduce", str(tmp_path / "job"), "-o", str(tmp_path / "few")])
+    assert made.exit_code == 0, made.output
+    report = json.loads(CLI.invoke(app, ["summary", str(tmp_path / "few"), "--json"]).stdout)
+    assert (report["ranks"]["culprit"]["rank"], report["ranks"]["culprit"]["cause"]) == (
+        2,
+        "data_input",
+    )
+
+
 def test_a_rank_of_100_steps_is_small() -> None:
     whole = summary_of(analyze(big_trace(1, 100, 200, every=10)))
     content = encoded(whole)

@@ -378,7 +378,7 @@ class _Work:
 
     def _of(self, steps: Sequence[int | None], name: str) -> Iterator[Iterator[Any]]:
         """Yield what the parts have of each step, or of all together."""
-        for step in steps if steps and self.told(steps) else (None,):
+        for step in dict.fromkeys(steps) if steps and self.told(steps) else (None,):
             yield (
                 getattr(one, name)[one.long_steps.index(step) + 1 if step is not None else 0]
                 for one in self.parts

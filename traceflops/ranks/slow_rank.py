@@ -186,12 +186,12 @@ class PreparedWork:
         return culprits_of_devices([_within(self.prepared, one) for one in choices], devices)
 
     def long_steps(self) -> tuple[int, ...]:
-        """Return the longest of the usual steps, and those before, in which they may begin."""
+        """Return the longest of the usual steps, and those around: of other ranks these may be."""
         length_ns: Counter[int | None] = Counter()
         for one in (one for windows in self.windows.values() for one in windows):
             length_ns[one.step] += one.end_ns - one.start_ns
         usual = sorted(self.usual_steps(), key=lambda step: -length_ns[step])
-        return tuple(sorted({near for step in usual[:_LONG] for near in (step - 1, step)}))
+        return tuple(sorted({near for step in usual[:_LONG] for near in range(step - 1, step + 2)}))
 
     def usual_steps(self) -> tuple[int, ...]:
         """Return the steps that are compared: chosen ones, and the last, that follow another."""
