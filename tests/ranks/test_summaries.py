@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from traceflops.analysis import (
 )
 from traceflops.cli import app
 from traceflops.cli.options import Asked, Privacy, Question, Rates, ReadingOptions
-from traceflops.cli.parts import on_dask, reduced, runs_of
+from traceflops.cli.parts import analysis_of_many, on_dask, reduced, runs_of
 
 RANKS = SAMPLES / "gpt_ddp_4rank"
 MANY: tuple[dict[str, Any], ...] = (
@@ -269,6 +270,21 @@ def test_what_cannot_be_asked_of_summaries_is_refused(tmp_path: Path) -> None:
     for asked in (["--redact"], ["--steps", "3:5"]):
         refused = CLI.invoke(app, ["summary", str(tmp_path / "a"), *asked])
         assert refused.exit_code == 2, refused.output
+
+
+@pytest.mark.parametrize("groups", [None, MANY[3]])
+def test_a_terminal_shows_the_same_however_many_processes_reduce(
+    groups: dict[str, Any] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if groups is not None:
+        write_pytorch(simulate(RunConfig(ranks=4, steps=3, layers=1, **groups)), tmp_path)
+    job = str(RANKS if groups is None else tmp_path)
+    alone = CLI.invoke(app, ["summary", job, "--jobs", "1"])
+    for name, value in {"_SEVERAL": 1, "_EACH": 1, "_WORTH_BYTES": 1}.items():
+        monkeypatch.setattr(f"{PARTS}.{name}", value)
+    two = replace(ASKED, reading=ReadingOptions(jobs=2))
+    assert analysis_of_many([job], two, brief=True) is not None
+    assert CLI.invoke(app, ["summary", job, "--jobs", "2"]).stdout == alone.stdout
 
 
 def test_files_that_are_many_and_large_are_reduced_one_by_one(
