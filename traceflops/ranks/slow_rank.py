@@ -45,7 +45,7 @@ _EACH: Final = 0.04
 """Share of each of several cycles lost to a single rank that is no chance, few as they may be."""
 _SCARCE: Final = 6
 """With so many cycles of other ranks to compare with, both must be twice as much."""
-_LONG: Final = 4
+_LONG: Final = 2
 """Of so many steps a summary tells by itself what their time went to."""
 _PIPELINE: Final = re.compile(r"(^|[^a-z])(pp|pipeline)([^a-z]|$)", re.IGNORECASE)
 
