@@ -123,7 +123,7 @@ def test_why_a_rank_is_late_in_few_steps_is_told(tmp_path: Path) -> None:
     late = {"data_stall_steps": (5,), "data_stall_ns": 4_000_000}
     planted = {"plants": ("allocate",) * 4, "plant_ns": 2_000_000}
     own = {0: stalls, 1: stalls, 2: late | planted, 3: stalls}
-    small = {"layers": 1, "hidden": 256, "gradient_buckets": 2}
+    small: dict[str, Any] = {"layers": 1, "hidden": 256, "gradient_buckets": 2}
     write_pytorch(simulate(RunConfig(ranks=4, steps=7, on_rank=own, **small)), tmp_path / "job")
     made = CLI.invoke(app, ["reduce", str(tmp_path / "job"), "-o", str(tmp_path / "few")])
     assert made.exit_code == 0, made.output

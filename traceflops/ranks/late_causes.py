@@ -100,7 +100,7 @@ class KernelSums:
     def added(cls, several: Sequence[KernelSums]) -> KernelSums:
         """Return the sums of several of the same devices."""
         every = cls.joined(several)
-        sums = {
+        sums: dict[str, Any] = {
             name: sum(np.split(getattr(every, name), len(several)))
             for name in (*_BY_NAME, "received")
         }
