@@ -77,6 +77,6 @@ if TYPE_CHECKING:
         tell_apart,
     )
     from traceflops.parsers.io.remote import is_remote
-    from traceflops.parsers.io.worker_pool import BLOCK_BYTES, WORTH_BYTES, Crew, usable_cores
+    from traceflops.parsers.io.worker_pool import BLOCK_BYTES, Crew, usable_cores
 else:
     __getattr__ = lazy(__name__, __file__)

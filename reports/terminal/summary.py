@@ -131,13 +131,6 @@ def _head(analysis: Analysis, style: Style) -> Iterator[Text]:
     yield from provenance(analysis, style)
 
 
-def _late_rank(analysis: Analysis) -> tuple[str, str]:
-    """Return why the rank that the verdict names is late, and what to do; "" without one."""
-    sentence, *rest = late_rank_words(analysis)
-    why, remedy = rest if sentence in analysis.verdict.sentence else ("", "")
-    return why, remedy
-
-
 def _no_mfu(analysis: Analysis, style: Style) -> Iterator[Text]:
     """Yield why the MFU is not known; where the GPU waits, that comes first."""
     for sentence in why_not(analysis.measured)[: 1 if analysis.devices else 0]:

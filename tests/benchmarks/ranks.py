@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -22,14 +22,15 @@ _HEADS = ("ranks", "text MB", "packed MB", "processes", "wall s", "CPU s", "spee
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """How many ranks there are, and how many steps each has."""
+    """How many ranks there are, how many steps each has, and whether these are short."""
 
     ranks: int
     steps: int
+    short: bool = False
 
 
-JOBS: Final = (Job(64, 18), Job(512, 18), Job(512, 3))
-"""5 MB of text a rank, and about 33 MB of compressed files in all."""
+JOBS: Final = (Job(64, 18), Job(512, 18), Job(512, 3), Job(512, 100, short=True))
+"""5 MB of text a rank; about 33 MB of compressed files in all; 100 steps of a graph each."""
 
 
 def print_ranks(folder: Path, jobs: Iterable[Job], scale: float, runs: int, most: int) -> None:
@@ -38,7 +39,7 @@ def print_ranks(folder: Path, jobs: Iterable[Job], scale: float, runs: int, most
     for job in jobs:
         ranks = max(_SIMULATED, round(job.ranks * scale))
         place = folder / f"{ranks}_ranks_{job.steps}_steps"
-        text_bytes = sum(write_ranks(place, Job(ranks, job.steps)))
+        text_bytes = sum(write_ranks(place, replace(job, ranks=ranks)))
         packed_bytes = sum(file.stat().st_size for file in place.iterdir())
         alone_s = 0.0
         for processes in dict.fromkeys((1, most)):
@@ -71,6 +72,8 @@ def write_ranks(folder: Path, job: Job) -> Iterator[int]:
         seed=4,
         ranks=_SIMULATED,
         steps=job.steps,
+        layers=1 if job.short else 2,
+        cuda_graph=job.short,
         first_step=20,
         vocab=16_384,
         gradient_buckets=5,

@@ -5,8 +5,7 @@ import os
 import shutil
 import signal
 import zipfile
-from dataclasses import astuple
-from functools import partial
+from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from sample_traces.config import RunConfig
 from sample_traces.emit_pytorch import write_pytorch
 from sample_traces.simulate import simulate
 from tests.conftest import SAMPLES, examples, shared_file
+from tests.reports.bigtraces import big_trace
 from traceflops import read
 from traceflops.analysis import (
     Analysis,
@@ -31,7 +31,7 @@ from traceflops.analysis import (
 )
 from traceflops.cli import app
 from traceflops.cli.options import Asked, Privacy, Question, Rates, ReadingOptions
-from traceflops.cli.parts import on_dask, reduced, runs_of
+from traceflops.cli.parts import analysis_of_many, on_dask, reduced, runs_of
 
 RANKS = SAMPLES / "gpt_ddp_4rank"
 MANY: tuple[dict[str, Any], ...] = (
@@ -42,7 +42,7 @@ MANY: tuple[dict[str, Any], ...] = (
     {"tensor_ranks": 2, "stages": 2, "microbatches": 2},
 )
 """Groups of four ranks, beside those of data."""
-EVENTS = ("memory", "memory_operations", "attribution", "modules", "notes")
+EVENTS = ("critical_path", "memory", "memory_operations", "attribution", "modules", "notes")
 """What a summary lacks, and says that it lacks."""
 CLI = CliRunner()
 PARTS = "traceflops.cli.parts"
@@ -60,10 +60,10 @@ def sent(file: Path) -> RankSummary:
 def figures(analysis: Analysis) -> dict[str, Any]:
     """Return the report without what needs single events, and without samples of these."""
     report: dict[str, Any] = json.loads(analysis.to_json())
-    report["findings"] = analysis.findings  # what they gain, replay tells
     for name in EVENTS:
         del report[name]
     report["findings"] = [astuple(one) for one in analysis.findings]  # gains need events
+    report["verdict"] = astuple(analysis.verdict)
     for device in report["devices"]:
         del device["gaps"]
     if report["ranks"] is not None:
@@ -118,10 +118,43 @@ def test_summaries_of_any_job_say_what_its_files_say(
     same_as_files(files)
 
 
-def test_a_rank_of_100_steps_is_small(tmp_path: Path) -> None:
-    run = simulate(RunConfig(ranks=2, steps=100, layers=1, vocab=1024))
-    file = write_pytorch(run, tmp_path)[0]
-    assert len(encoded(summary_of(analyze(read(file))))) < 2_000_000
+def test_why_a_rank_is_late_in_few_steps_is_told(tmp_path: Path) -> None:
+    """Over all steps rank 2 allocates for longer than it waits for data, as the others do."""
+    stalls = {"data_stall_steps": (0, 1, 2, 3), "data_stall_ns": 2_000_000}
+    late = {"data_stall_steps": (5,), "data_stall_ns": 4_000_000}
+    planted = {"plants": ("allocate",) * 4, "plant_ns": 2_000_000}
+    own = {0: stalls, 1: stalls, 2: late | planted, 3: stalls}
+    small: dict[str, Any] = {"layers": 1, "hidden": 256, "gradient_buckets": 2}
+    write_pytorch(simulate(RunConfig(ranks=4, steps=7, on_rank=own, **small)), tmp_path / "job")
+    made = CLI.invoke(app, ["reduce", str(tmp_path / "job"), "-o", str(tmp_path / "few")])
+    assert made.exit_code == 0, made.output
+    report = json.loads(CLI.invoke(app, ["summary", str(tmp_path / "few"), "--json"]).stdout)
+    assert (report["ranks"]["culprit"]["rank"], report["ranks"]["culprit"]["cause"]) == (
+        2,
+        "data_input",
+    )
+
+
+def test_a_rank_of_100_steps_is_small() -> None:
+    whole = summary_of(analyze(big_trace(1, 100, 200, every=10)))
+    content = encoded(whole)
+    assert len(content) < 2_000_000
+    found = decoded(content, "")
+    assert isinstance(found, RankSummary) and len(found.records) == len(whole.records) == 2_000
+
+
+def test_a_summary_of_very_many_collectives_has_the_first_ones() -> None:
+    whole = summary_of(analyze(big_trace(1, 2_000, 100, depth=0, every=1)))
+    content = encoded(whole)
+    assert len(content) < 2_000_000
+    found = decoded(content, "")
+    assert isinstance(found, RankSummary)
+    kept = len(found.records)
+    assert len(whole.records) == 200_000 and 50_000 < kept < 200_000
+    assert found.records.start_ns.tolist() == whole.records.start_ns[:kept].tolist()
+    assert [note.count for note in found.notes if note.code == "collectives-cut"] == [
+        200_000 - kept
+    ]
 
 
 def test_reduced_files_are_reported_whatever_happened_to_some(tmp_path: Path) -> None:
@@ -199,30 +232,28 @@ def test_summaries_of_several_jobs_are_refused(tmp_path: Path) -> None:
     assert refused.exit_code == 2 and "of 2 jobs" in refused.stderr
 
 
-def mortal(seen: Path, files: tuple[str, ...]) -> bytes:
-    """Die of rank 1 whenever it is read, of rank 0 the first time; else reduce the file."""
-    (file,) = files
-    if "rank1" in file or ("rank0" in file and not seen.exists()):
-        seen.touch()
-        os.kill(os.getpid(), signal.SIGKILL)
-    return reduced(ASKED, files)
-
-
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_a_cluster_reports_all_but_what_cannot_be_read(tmp_path: Path) -> None:
     """A worker that is killed once, a file that always kills, one cut off, one unreadable."""
-    simulated = write_pytorch(simulate(RunConfig(ranks=8, steps=2, layers=1, vocab=1024)), tmp_path)
-    simulated[3].write_bytes(b"no trace")
-    simulated[5].write_bytes(simulated[5].read_bytes()[:-2_000])
-    runs = [(str(file),) for file in simulated]
-    parts = on_dask(partial(mortal, tmp_path / "seen"), runs, "local", 2)
+    simulated = write_pytorch(simulate(RunConfig(ranks=5, steps=2, layers=1, vocab=1024)), tmp_path)
+    simulated[2].write_bytes(b"no trace")
+    simulated[3].write_bytes(simulated[3].read_bytes()[:-2_000])
+    seen, asked = tmp_path / "seen", ASKED
+
+    def mortal(files: tuple[str, ...]) -> bytes:  # sent as it is: workers do not load this file
+        if "rank1" in files[0] or ("rank0" in files[0] and not seen.exists()):
+            seen.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return reduced(asked, files)
+
+    parts = on_dask(mortal, [(str(file),) for file in simulated], "local", 2)
     found = [decoded(part, "") for part in parts]
     failed = [one for one in found if isinstance(one, str)]
-    assert failed == [simulated[1].name, simulated[3].name]
+    assert failed == [simulated[1].name, simulated[2].name]
     analysis = analysis_of_summaries([one for one in found if not isinstance(one, str)], failed)
     notes = {note.code: note.text for note in analysis.notes}
-    assert [device.rank for device in analysis.devices] == [0, 2, 4, 5, 6, 7]
+    assert [device.rank for device in analysis.devices] == [0, 3, 4]
     assert f"{failed[0]}, {failed[1]}" in notes["file-not-read"]
     assert "input-cut" in notes
 
@@ -240,6 +271,21 @@ def test_what_cannot_be_asked_of_summaries_is_refused(tmp_path: Path) -> None:
     for asked in (["--redact"], ["--steps", "3:5"]):
         refused = CLI.invoke(app, ["summary", str(tmp_path / "a"), *asked])
         assert refused.exit_code == 2, refused.output
+
+
+@pytest.mark.parametrize("groups", [None, MANY[3]])
+def test_a_terminal_shows_the_same_however_many_processes_reduce(
+    groups: dict[str, Any] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if groups is not None:
+        write_pytorch(simulate(RunConfig(ranks=4, steps=3, layers=1, **groups)), tmp_path)
+    job = str(RANKS if groups is None else tmp_path)
+    alone = CLI.invoke(app, ["summary", job, "--jobs", "1"])
+    for name, value in {"_SEVERAL": 1, "_EACH": 1, "_WORTH_BYTES": 1}.items():
+        monkeypatch.setattr(f"{PARTS}.{name}", value)
+    two = replace(ASKED, reading=ReadingOptions(jobs=2))
+    assert analysis_of_many([job], two, brief=True) is not None
+    assert CLI.invoke(app, ["summary", job, "--jobs", "2"]).stdout == alone.stdout
 
 
 def test_files_that_are_many_and_large_are_reduced_one_by_one(

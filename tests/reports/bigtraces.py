@@ -23,11 +23,12 @@ def big_trace(
     names: int = 300,
     longest_name: int = 60,
     depth: int = 3,
+    every: int = 50,
 ) -> Trace:
     """Return a trace of ranks with so many kernels per step, each in ops as deep as `depth`.
 
-    Every 16 kernels are of a module, every step has a marker; one kernel in 50 is a collective on
-    a stream of its own.
+    Every 16 kernels are of a module, every step has a marker; one of so many kernels (`every`) is a
+    collective on a stream of its own.
     """
     about = trace_of(
         processes=[{"process": rank, "rank": rank, "world_size": ranks} for rank in range(ranks)],
@@ -37,7 +38,7 @@ def big_trace(
     at_ns = place * _APART_NS + rank % 7
     number = place + 1
     tables = {
-        "activities": _activities(rank, at_ns + 3_000, number, names, longest_name),
+        "activities": _activities(rank, at_ns + 3_000, number, names, longest_name, every),
         "calls": _calls(rank, at_ns + 1_000, number),
         "ops": _ops(rank, at_ns, depth),
         "marks": _marks(ranks, steps, kernels),
@@ -46,13 +47,13 @@ def big_trace(
 
 
 def _activities(
-    rank: IntArray, start_ns: IntArray, number: IntArray, names: int, longest: int
+    rank: IntArray, start_ns: IntArray, number: IntArray, names: int, longest: int, every: int
 ) -> pa.Table:
     builder = TableBuilder("activities")
     texts = [f"void user::gemm_{n}<float, {n % 7}>(".ljust(longest - 7, "x") for n in range(names)]
     code = _codes(builder, "name", [f"{text}{n:06d})" for n, text in enumerate(texts)])
     collective = _codes(builder, "name", ["ncclDevKernel_AllReduce_Sum_bf16_RING_LL(int)"])
-    is_collective = number % 50 == 0
+    is_collective = number % every == 0
     spread = number * 2_654_435_761 % 2**32
     builder.add(
         len(rank),

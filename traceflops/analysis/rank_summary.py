@@ -49,7 +49,15 @@ from traceflops.ranks import (
     PreparedWork,
     records_of,
 )
-from traceflops.table import Note, Trace, arrow_schema, group_rows, number_column, numbers
+from traceflops.table import (
+    Note,
+    Trace,
+    arrow_schema,
+    counted_note,
+    group_rows,
+    number_column,
+    numbers,
+)
 from traceflops.windows import DeviceReport, LaunchRecords, StepChoice
 
 _SCHEMA: Final = {b"traceflops": b"summary/1"}
@@ -58,6 +66,12 @@ _ARROW: Final = b"ARROW1"
 _GAPS: Final = 3
 """So many gaps of a device are kept, and so many rows of the tables below."""
 _ROWS: Final = 1_000
+_MOST_BYTES: Final = 2_000_000
+_MOST_RECORDS: Final = 1 << 20
+_CUT: Final = (
+    "{n} [collective|collectives] at the end of the recordings [is|are] not in the summaries, "
+    "which hold 2 MB each at most. Who waits for whom is told of those before."
+)
 T = TypeVar("T")
 
 
@@ -68,9 +82,9 @@ class RankSummary:
     `trace` has no events but one activity for all of each device; so have the `parts` that it was
     merged of, which are known on this machine only. `notes` are those of the analysis alone,
     `codes` those of all in the order shown. `is_plain` says that nothing is left out but what needs
-    single events. `idle_of` are the culprits by device, `work`
-    the kernels by device, of the steps in which ranks are compared; `moved` the time of memory
-    work.
+    single events. `idle_of` are the culprits by device,
+    `work` the kernels by device: of all steps in which ranks are compared, then of each of
+    `long_steps` alone. `moved` is the time of memory work.
     """
 
     trace: Trace
@@ -84,9 +98,10 @@ class RankSummary:
     kernels: pa.Table
     moved: dict[str, int]
     idle: IdleCulprits
-    idle_of: tuple[tuple[Culprit, ...], ...]
+    long_steps: tuple[int, ...]
+    idle_of: tuple[tuple[tuple[Culprit, ...], ...], ...]
     records: CommRecords
-    work: KernelSums
+    work: tuple[KernelSums, ...]
     peaks: tuple[DevicePeaks, ...]
     budgets: tuple[DeviceBudget, ...]
     lacks: tuple[MissingInput, ...]
@@ -102,12 +117,20 @@ class RankSummary:
     host_operators: tuple[HostOperator, ...]
     synchronisations: tuple[Synchronisation, ...]
 
-    @property
-    def compact(self) -> RankSummary:
-        """Return the same without what takes much room and is for a single machine."""
+    def compact(self, most: int) -> RankSummary:
+        """Return the same in little room, with at most so many collectives of each rank."""
         launches = self.launches and replace(self.launches, leads=self.launches.leads.compact)
-        records = self.records.compact
-        return replace(self, parts=(), is_plain=False, records=records, launches=launches)
+        records = self.records.first(most)
+        cut = len(self.records) - len(records)
+        notes = (*self.notes, counted_note("dropped", "collectives-cut", _CUT, cut))
+        return replace(
+            self,
+            parts=(),
+            is_plain=False,
+            records=records.compact,
+            launches=launches,
+            notes=notes if cut else self.notes,
+        )
 
 
 def summary_of(analysis: Analysis, parts: Sequence[Trace] = ()) -> RankSummary:
@@ -120,7 +143,8 @@ def summary_of(analysis: Analysis, parts: Sequence[Trace] = ()) -> RankSummary:
     trace, linked, done = prepared.trace, prepared.linked, measured.executed
     tuple(prepared.accounts)
     records, work = records_of(prepared), PreparedWork(prepared)
-    steps = work.usual_steps()
+    long = work.long_steps()
+    choices = [work.usual_steps(), *((step,) for step in long)]
     by_time = attrgetter("measured.time_ns")
     is_unknown = any(why_no_figure(prepared, done, measured.devices))
     return RankSummary(
@@ -135,9 +159,10 @@ def summary_of(analysis: Analysis, parts: Sequence[Trace] = ()) -> RankSummary:
         kernels=kernel_totals(trace, linked.categorised, linked.whole, prepared.chosen),
         moved=memory_times(trace, linked.categorised, prepared.chosen),
         idle=analysis.idle,
-        idle_of=work.idle(records.devices, steps),
-        records=records,
-        work=work.kernels(records.devices, steps).used,
+        long_steps=long,
+        idle_of=tuple(work.idle_of_each(choices, records.devices)),
+        records=records if records.is_pair.any() else records.compact,  # pipelines need all
+        work=tuple(work.kernels(records.devices, steps).used for steps in choices),
         peaks=measured.devices,
         budgets=() if is_unknown else device_budgets(prepared, done, measured.rates),
         lacks=measured.lacks,
@@ -241,9 +266,18 @@ def is_summary(head: bytes) -> bool:
 
 def encoded(summary: RankSummary | str) -> bytes:
     """Return a summary, or the name of a file that could not be read, as the content of a file."""
-    failed = summary if isinstance(summary, str) else None
-    small = summary.compact if isinstance(summary, RankSummary) else None
-    data = msgspec.msgpack.encode(small, enc_hook=_plain) if small is not None else None
+    if isinstance(summary, str):
+        return _file(None, summary)
+    most = _MOST_RECORDS
+    content = _file(summary.compact(most))
+    while len(content) > _MOST_BYTES and most > 1:
+        most //= 2
+        content = _file(summary.compact(most))
+    return content
+
+
+def _file(summary: RankSummary | None, failed: str | None = None) -> bytes:
+    data = msgspec.msgpack.encode(summary, enc_hook=_plain) if summary is not None else None
     columns = {"summary": pa.array([data], pa.large_binary()), "failed": pa.array([failed])}
     table = pa.table({name: column.cast(_FILE[name]) for name, column in columns.items()})
     table = table.replace_schema_metadata(_SCHEMA)

@@ -21,6 +21,7 @@ from traceflops.analysis.recipe import (
 from traceflops.analysis.result import Analysis
 from traceflops.attribution import (
     Culprit,
+    IdleCulprits,
     Launches,
     category_table,
     host_bound,
@@ -132,7 +133,9 @@ def _added_up(ordered: Sequence[RankSummary], link: float | None) -> tuple[Analy
         ranks=who_waits,
         prepared=None,
     )
-    return analysis, is_same and said is not None and _are_alike(ordered)
+    slow = who_waits.slow if who_waits is not None else None
+    is_told = slow is None or _Work(trace, moved).told(slow.steps)
+    return analysis, is_same and is_told and said is not None and _are_alike(ordered)
 
 
 def _are_alike(summaries: Sequence[RankSummary]) -> bool:
@@ -343,21 +346,43 @@ def _outside(parts: Sequence[Outside]) -> Outside:
 
 @dataclass(frozen=True)
 class _Work:
-    """The work of the devices that summaries tell, of all steps together; the same by device."""
+    """The work of the devices that summaries tell: of all steps together, and of few of them."""
 
     trace: Trace
-    windows: Mapping[int, tuple[Window, ...]]
-    sums: KernelSums
-    culprits: Mapping[int, tuple[Culprit, ...]]
+    parts: Sequence[RankSummary]
+
+    @property
+    def windows(self) -> Mapping[int, tuple[Window, ...]]:
+        return {device.device: device.windows for one in self.parts for device in one.reports}
+
+    def told(self, steps: Sequence[int | None]) -> bool:
+        """Return whether steps are told apart from others."""
+        return all(set(steps) <= set(one.long_steps) for one in self.parts)
 
     def kernels(self, devices: Sequence[int], steps: Sequence[int | None]) -> KernelSums:
-        rows = list(self.culprits)
-        return self.sums.of([rows.index(device) for device in devices])
+        of_step = [KernelSums.joined(list(one)) for one in self._of(steps, "work")]
+        rows = self._devices
+        return KernelSums.added(of_step).of([rows.index(device) for device in devices])
 
     def idle(
         self, devices: Sequence[int], steps: Sequence[int | None]
     ) -> list[tuple[Culprit, ...]]:
-        return [self.culprits[device] for device in devices]
+        every = [[mine for part in one for mine in part] for one in self._of(steps, "idle_of")]
+        rows = [self._devices.index(device) for device in devices]
+        several = [[IdleCulprits(one[row], 0) for one in every] for row in rows]
+        return [joined_culprits(same).culprits for same in several]
+
+    @property
+    def _devices(self) -> list[int]:
+        return [device for one in self.parts for device in one.records.devices]
+
+    def _of(self, steps: Sequence[int | None], name: str) -> Iterator[Iterator[Any]]:
+        """Yield what the parts have of each step, or of all together."""
+        for step in dict.fromkeys(steps) if steps and self.told(steps) else (None,):
+            yield (
+                getattr(one, name)[one.long_steps.index(step) + 1 if step is not None else 0]
+                for one in self.parts
+            )
 
 
 def _who_waits(parts: Sequence[RankSummary], trace: Trace, links: Links) -> RankReport | None:
@@ -365,13 +390,7 @@ def _who_waits(parts: Sequence[RankSummary], trace: Trace, links: Links) -> Rank
     if len(records.ranks) < 2:
         return None
     reports = [device for one in parts for device in one.reports]
-    numbers = [device for one in parts for device in one.records.devices]
-    work = _Work(
-        trace,
-        {device.device: device.windows for device in reports},
-        KernelSums.joined([one.work for one in parts]),
-        dict(zip(numbers, (idle for one in parts for idle in one.idle_of), strict=True)),
-    )
+    work = _Work(trace, parts)
     starts, ends = zip(*((r.whole.start_ns, r.whole.end_ns) for r in reports), strict=True)
     is_aligned = max(starts) <= min(ends) and not is_said(trace, "clocks-not-aligned")
     return report_of(records, work, is_aligned=is_aligned, links=links)

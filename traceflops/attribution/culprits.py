@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from operator import attrgetter, itemgetter
 from typing import Final
@@ -76,8 +76,8 @@ class Culprit:
 
     `gaps` counts those that it has a part of, `blocked_before_ns` is the part of `idle_ns` in gaps
     that began while the launching thread waited for the device. `evidence` are the names around the
-    longest slice, the innermost first; `tag` is the one of TAGS that most of it has, "" without,
-    and then the last of these.
+    longest slice (`longest_ns`), the innermost first; `tag` is the one of TAGS that most of it has,
+    "" without, and then the last of these.
     """
 
     kind: str
@@ -87,6 +87,7 @@ class Culprit:
     blocked_before_ns: int
     evidence: tuple[str, ...]
     tag: str = ""
+    longest_ns: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,13 +151,21 @@ def idle_culprits(prepared: Prepared, idle_ns: int) -> IdleCulprits:
 
 
 def culprits_of_devices(
-    prepared: Prepared, devices: Sequence[int]
-) -> tuple[tuple[Culprit, ...], ...]:
-    """Return what the host did while each of some devices was idle in its chosen windows."""
-    if not prepared.launch_records.is_judged or not devices:
-        return ((),) * len(devices)
-    parts = [gap_parts(prepared.accounts[at], chosen_time(prepared.windows[at])) for at in devices]
-    return tuple(found.culprits for found in _culprits_of_each(parts, prepared.trace))
+    choices: Sequence[Prepared], devices: Sequence[int]
+) -> list[tuple[tuple[Culprit, ...], ...]]:
+    """Return what the host did while each of some devices was idle, by choice of windows.
+
+    All choices are of one trace.
+    """
+    if not devices or not all(one.launch_records.is_judged for one in choices):
+        return [((),) * len(devices) for _ in choices]
+    parts = [
+        gap_parts(one.accounts[at], chosen_time(one.windows[at]))
+        for one in choices
+        for at in devices
+    ]
+    found = [one.culprits for one in _culprits_of_each(parts, choices[0].trace)]
+    return [tuple(found[at : at + len(devices)]) for at in range(0, len(found), len(devices))]
 
 
 def culprits_of(parts: GapParts, trace: Trace) -> IdleCulprits:
@@ -207,7 +216,8 @@ def joined_culprits(parts: Sequence[IdleCulprits]) -> IdleCulprits:
 
 def _sum_of(same: Sequence[Culprit]) -> Culprit:
     figures = ("idle_ns", "gaps", "blocked_before_ns")
-    return replace(same[0], **{name: sum(getattr(one, name) for one in same) for name in figures})
+    longest = max(same, key=attrgetter("longest_ns"))
+    return replace(longest, **{name: sum(getattr(one, name) for one in same) for name in figures})
 
 
 def with_culprits(prepared: Prepared, devices: Sequence[DeviceReport]) -> list[DeviceReport]:
@@ -410,5 +420,6 @@ def _grouped(naming: _Naming, of_part: IntArray) -> Iterator[tuple[int, Culprit,
             tagged, idle_ns = group_sums(tags[rows], ns, len(TAGS)), int(ns.sum())
             tag = _TAGS[tagged.argmax()] if 2 * tagged.max() >= idle_ns else ""
             evidence = (tag,) if tag else ()
-            culprit = Culprit(kind, name, idle_ns, len(distinct(part)), blocked_ns, evidence, tag)
-            yield at, culprit, int(rows[ns.argmax()])
+            longest, gaps = int(ns.argmax()), len(distinct(part))
+            figures = (idle_ns, gaps, blocked_ns, evidence, tag, int(ns[longest]))
+            yield at, Culprit(kind, name, *figures), int(rows[longest])

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, fields, replace
 from operator import add
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 
@@ -174,10 +174,11 @@ class LeadCounts:
     @classmethod
     def joined(cls, parts: Sequence[LeadCounts]) -> LeadCounts:
         """Return those of several recordings."""
-        columns = (np.concatenate([getattr(part, name) for part in parts]) for name in _COUNTED)
-        floor_ns = min(part.floor_ns for part in parts)
-        steps, falling = (sum(getattr(one, n) for one in parts) for n in ("steps", "falling"))
-        return cls(*columns, floor_ns, steps, falling)
+        every: dict[str, Any] = {
+            name: np.concatenate([getattr(part, name) for part in parts]) for name in _COUNTED
+        }
+        every |= {name: sum(getattr(one, name) for one in parts) for name in ("steps", "falling")}
+        return cls(**every, floor_ns=min(part.floor_ns for part in parts))
 
     @property
     def compact(self) -> LeadCounts:
@@ -187,10 +188,11 @@ class LeadCounts:
             rough = np.frexp(lead_ns.astype(np.float64))[1].clip(_LEAD_BITS) - _LEAD_BITS
             lead_ns = lead_ns >> rough << rough
         group, first = group_rows((self.phase, self.is_starved.astype(np.int64), lead_ns))
-        columns = (lead_ns[first], self.is_starved[first], self.phase[first])
         return replace(
             self,
-            **dict(zip(_COUNTED, columns, strict=False)),
+            lead_ns=lead_ns[first],
+            is_starved=self.is_starved[first],
+            phase=self.phase[first],
             count=group_sums(group, self.count, len(first)),
         )
 

@@ -29,9 +29,11 @@ _REDUCED: Final = (
     "With --ranks or --steps all are kept whole."
 )
 _SEVERAL: Final = 8
+_WORTH_BYTES: Final = 1 << 26
 _EACH: Final = 4
 _TOGETHER_BYTES: Final = 1 << 26
-"""So many files for each process pay. They are read in so many parts, of so much text at most."""
+"""So many files for each process pay if they have so much text. They are read in so many parts for
+each, of so much text at most."""
 _NUMBER: Final = re.compile(r"\d+")
 _EXTRA: Final = "pip install 'traceflops[cluster]'"
 Files = tuple[str, ...]
@@ -78,11 +80,11 @@ def analysis_of_many(traces: list[str], asked: Asked, *, brief: bool) -> Analysi
 
 def _pays(sizes: Mapping[str, int], jobs: int | None) -> bool:
     """Return whether several processes are done sooner, and names are as if one read all."""
-    from traceflops.parsers.io import WORTH_BYTES, usable_cores
+    from traceflops.parsers.io import usable_cores
 
     jobs = usable_cores() if jobs is None else jobs
     names = {Path(file).name for file in sizes}
-    is_worth = sum(sizes.values()) >= WORTH_BYTES
+    is_worth = sum(sizes.values()) >= _WORTH_BYTES
     return len(names) == len(sizes) >= _SEVERAL * jobs > _SEVERAL and is_worth
 
 

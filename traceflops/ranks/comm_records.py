@@ -109,6 +109,15 @@ class CommRecords:
     def __len__(self) -> int:
         return len(self.row)
 
+    def first(self, most: int) -> CommRecords:
+        """Return the same with so many kernels of each rank, the first ones."""
+        mine = (np.flatnonzero(self.place == at)[:most] for at in range(len(self.ranks)))
+        rows = np.concatenate([np.empty(0, np.int64), *mine])
+        columns: dict[str, Any] = {
+            name: getattr(self, name)[rows] for name in ("place", "group", "peer", *_COLUMNS)
+        }
+        return replace(self, **columns, told=self.told.taken(rows))
+
     @property
     def compact(self) -> CommRecords:
         """Return the same without what is not about its own kernels."""

@@ -9,7 +9,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from math import fsum, prod
 from typing import Any, Final, NamedTuple
 
@@ -96,6 +96,16 @@ class KernelSums:
         received = np.concatenate([part.received for part in parts])
         return cls(tuple(place), received=received, **columns)
 
+    @classmethod
+    def added(cls, several: Sequence[KernelSums]) -> KernelSums:
+        """Return the sums of several of the same devices."""
+        every = cls.joined(several)
+        sums: dict[str, Any] = {
+            name: sum(np.split(getattr(every, name), len(several)))
+            for name in (*_BY_NAME, "received")
+        }
+        return replace(every, **sums)
+
     def of(self, rows: Sequence[int]) -> KernelSums:
         """Return those of some devices."""
         some = {name: getattr(self, name)[list(rows)] for name in (*_BY_NAME, "received")}
@@ -153,8 +163,13 @@ def _given(prepared: Prepared, row: IntArray) -> IntArray:
     column = prepared.trace.ops["input_dims"]
     used, which = ranked(taken(codes(column), prepared.linked.links.op_of_activity[row]))
     texts = names(column)
-    sizes = [_elements(msgspec.json.decode(texts[one])) if one >= 0 else 0 for one in used.tolist()]
+    sizes = [_elements_of(texts[one]) if one >= 0 else 0 for one in used.tolist()]
     return np.array([*sizes, 0], dtype=np.int64)[which]
+
+
+@lru_cache(maxsize=10_000)
+def _elements_of(text: str) -> int:
+    return _elements(msgspec.json.decode(text))
 
 
 def _elements(dims: Any) -> int:

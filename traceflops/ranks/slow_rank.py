@@ -8,6 +8,7 @@ between the ends of steps: its kernels take longer, or it is idle for longer tha
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import comb, log, log1p
@@ -44,6 +45,8 @@ _EACH: Final = 0.04
 """Share of each of several cycles lost to a single rank that is no chance, few as they may be."""
 _SCARCE: Final = 6
 """With so many cycles of other ranks to compare with, both must be twice as much."""
+_LONG: Final = 2
+"""Of so many steps a summary tells by itself what their time went to."""
 _PIPELINE: Final = re.compile(r"(^|[^a-z])(pp|pipeline)([^a-z]|$)", re.IGNORECASE)
 
 
@@ -174,7 +177,21 @@ class PreparedWork:
         self, devices: Sequence[int], steps: Sequence[int | None]
     ) -> tuple[tuple[Culprit, ...], ...]:
         """Return what the host of each device did while that was idle, in such steps."""
-        return culprits_of_devices(_within(self.prepared, steps), devices)
+        return self.idle_of_each([steps], devices)[0]
+
+    def idle_of_each(
+        self, choices: Sequence[Sequence[int | None]], devices: Sequence[int]
+    ) -> list[tuple[tuple[Culprit, ...], ...]]:
+        """Return the same by choice of steps."""
+        return culprits_of_devices([_within(self.prepared, one) for one in choices], devices)
+
+    def long_steps(self) -> tuple[int, ...]:
+        """Return the longest of the usual steps, and those around: of other ranks these may be."""
+        length_ns: Counter[int | None] = Counter()
+        for one in (one for windows in self.windows.values() for one in windows):
+            length_ns[one.step] += one.end_ns - one.start_ns
+        usual = sorted(self.usual_steps(), key=lambda step: -length_ns[step])
+        return tuple(sorted({near for step in usual[:_LONG] for near in range(step - 1, step + 2)}))
 
     def usual_steps(self) -> tuple[int, ...]:
         """Return the steps that are compared: chosen ones, and the last, that follow another."""
