@@ -195,8 +195,8 @@ class Replay:
         """Return how many windows are chosen."""
         return sum(one.used for several in self.prepared.windows.values() for one in several)
 
-    def outcome(self, edits: Sequence[Edit]) -> Outcome:
-        """Return what edits do together."""
+    def outcome(self, edits: Sequence[Edit], *, with_path: bool = False) -> Outcome:
+        """Return what edits do together; what is critical then only where asked: it is slow."""
         replays = [self.replayed(way, edits) for way in self.ways]
         after = [one.total_ns for one in replays]
         doubts = tuple(self._doubts(self.before_ns, after))
@@ -208,7 +208,7 @@ class Replay:
             most_ns=max(after),
             windows=self.windows,
             mfu=self.mfu,
-            critical=self._next(replays[0]),
+            critical=self._next(replays[0]) if with_path else (),
             doubts=doubts,
         )
 
@@ -284,8 +284,8 @@ class Replay:
         """Return what edits do, each alone and all together."""
         self.check()
         parsed = [parse_edit(text) for text in edits]
-        alone = tuple(self.outcome([edit]) for edit in parsed)
-        together = alone[0] if len(alone) == 1 else self.outcome(parsed)
+        alone = tuple(self.outcome([edit], with_path=True) for edit in parsed)
+        together = alone[0] if len(alone) == 1 else self.outcome(parsed, with_path=True)
         ranks = ranks_of(self.prepared, self.graph, self._path)
         return WhatIf(alone, together, self.critical, ranks)
 
