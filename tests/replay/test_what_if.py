@@ -277,6 +277,18 @@ def test_work_behind_what_is_not_recorded_keeps_its_time() -> None:
     assert (outcome.before_ns, outcome.after_ns) == (381_000, 376_000)
 
 
+def test_no_gain_is_not_sure_where_another_reading_has_one() -> None:
+    """Kernel b, of another stream, begins as a ends: it waited for a, or was merely late."""
+    warm = [("warm", at, at + 5_000, 2_000) for at in range(0, 180_000, 20_000)]
+    works = launched(*warm, ("a", 200_000, 205_000, 500_000), ("b", 600_000, 707_000, 90_000))
+    works["activities"][-1]["stream"] = 9
+    ops = [{"name": "slow", "start_ns": 250_000, "dur_ns": 300_000}]
+    outcome = what_if(analyze(trace_of(**works, ops=ops)), "host:slow=0").together
+    assert outcome.most_ns == outcome.before_ns
+    assert outcome.least_ns < outcome.before_ns
+    assert outcome.after_ns is None
+
+
 def test_a_recomputation_that_is_off_takes_neither_kernels_nor_operators() -> None:
     """A backward pass forms its input again for 40 us, which keeps its thread for 30 us."""
     node = "autograd::engine::evaluate_function: CheckpointFunctionBackward"

@@ -267,7 +267,7 @@ class Replay:
         gain = abs(before - after[0])
         if self.awaits_others and max(after) - min(after) > 0:
             yield "other ranks, for which its collectives wait, are not recorded"
-        elif 2 * (max(after) - min(after)) > gain and gain:
+        elif 2 * (max(after) - min(after)) > gain:
             yield "inferred dependencies change more than half of the gain"
         if self.unexplained_ns > _MOST_UNEXPLAINED * before:
             yield f"{100 * self.unexplained_ns / before:.0f} % of the time is not explained"
