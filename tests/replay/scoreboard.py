@@ -35,7 +35,7 @@ from traceflops.table import codes, taken
 
 PAGE: Final = ROOT / "docs" / "replay.md"
 _TABLE: Final = re.compile(r"(?s)(<!-- scoreboard -->\n).*?(<!-- end of scoreboard -->)")
-_RUNS: Final = 240
+_RUNS: Final = 200
 _FREQUENT: Final = 100
 _NODES: Final = 1_000_000
 _LOADER: Final = "enumerate(DataLoader)"
