@@ -132,7 +132,10 @@ def _medians(replays: Mapping[str, Replay]) -> Iterator[Row]:
 
 def _next_steps(replays: Mapping[str, Replay]) -> Iterator[Row]:
     """Yield how well a step with median delays predicts the next, by how many streams work."""
-    for several, goal, kind in ((False, 1, "one stream"), (True, 3, "several streams")):
+    for several, goal, kind in (
+        (False, "1 point", "one stream"),
+        (True, "3 points", "several streams"),
+    ):
         found = [
             f"{name} {predicted:.1%} ({lasts:.1%}, {count} pairs)"
             for name, one in replays.items()
@@ -141,7 +144,7 @@ def _next_steps(replays: Mapping[str, Replay]) -> Iterator[Row]:
         ]
         yield (
             f"next step predicted from this one with median delays, mean error; {kind}",
-            f"at most {goal} point worse than that it lasts as long",
+            f"at most {goal} worse than that it lasts as long",
             "; ".join(found) or "no recording with three steps",
         )
 
@@ -371,11 +374,11 @@ def _speed() -> Row:
     graph = _repeated(analysis_of(RunConfig(seed=3, steps=4, layers=2)))
     world = graph.as_recorded()
     graph.times(world)
-    begun = time.perf_counter()
+    begun = time.process_time()
     graph.times(world)
-    took = time.perf_counter() - begun
+    took = time.process_time() - begun
     count = len(graph.nodes.time_ns)
-    return f"one question of {count / 1e6:.1f} million nodes", "<= 1 s", f"{took:.1f} s"
+    return f"one question of {count / 1e6:.1f} million nodes", "<= 1 s", f"{took:.1f} s of CPU time"
 
 
 def _repeated(analysis: Analysis) -> RecordedGraph:
