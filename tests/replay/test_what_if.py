@@ -268,6 +268,18 @@ def test_work_starts_a_while_after_its_call_returns() -> None:
     assert not analysis.replay.graph.is_unexplained.any()
 
 
+def test_a_copy_that_holds_up_its_call_follows_what_it_waited_for() -> None:
+    """The call of a copy lasts as long as the kernel before, of 5 ms: it is not slow by itself."""
+    warm = [("warm", at, at + 6_000, 2_000) for at in range(0, 360_000, 40_000)]
+    works = launched(*warm, ("long", 400_000, 406_000, 5_000_000), ("", 410_000, 5_407_000, 1_000))
+    for call in works["calls"]:
+        call |= {"name": "cudaLaunchKernel", "dur_ns": 4_000}
+    works["calls"][-1] |= {"name": "cudaMemcpyAsync", "dur_ns": 5_000_000}
+    works["activities"][-1]["kind"] = "memcpy"
+    outcome = what_if(analyze(trace_of(**works)), "kernel:long/2").together
+    assert (outcome.before_ns, outcome.after_ns) == (5_402_000, 2_902_000)
+
+
 def test_work_behind_what_is_not_recorded_keeps_its_time() -> None:
     """The first kernel begins 8 ms after its launch: there, as in the second, waits no launch."""
     works = (("a", 0, 8_000_000, 5_000), ("a", 10_000, 8_006_000, 5_000))
@@ -275,6 +287,18 @@ def test_work_behind_what_is_not_recorded_keeps_its_time() -> None:
     analysis = analyze(trace_of(**launched(*works, *later)))
     outcome = what_if(analysis, "launch_latency=1us").together
     assert (outcome.before_ns, outcome.after_ns) == (381_000, 376_000)
+
+
+def test_no_gain_is_not_sure_where_another_reading_has_one() -> None:
+    """Kernel b, of another stream, begins as a ends: it waited for a, or was merely late."""
+    warm = [("warm", at, at + 5_000, 2_000) for at in range(0, 180_000, 20_000)]
+    works = launched(*warm, ("a", 200_000, 205_000, 500_000), ("b", 600_000, 707_000, 90_000))
+    works["activities"][-1]["stream"] = 9
+    ops = [{"name": "slow", "start_ns": 250_000, "dur_ns": 300_000}]
+    outcome = what_if(analyze(trace_of(**works, ops=ops)), "host:slow=0").together
+    assert outcome.most_ns == outcome.before_ns
+    assert outcome.least_ns < outcome.before_ns
+    assert outcome.after_ns is None
 
 
 def test_a_recomputation_that_is_off_takes_neither_kernels_nor_operators() -> None:

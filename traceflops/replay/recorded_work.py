@@ -219,7 +219,7 @@ class RecordedWork:
         """Return the usual lag of each launch onto an idle queue, and what of it is the call's own.
 
         It counts from the start or the end of a call, from which it varies less by name; from the
-        start where the work began while the call went on.
+        start where the work began while the call went on, or held it up.
         """
         called, returned = (taken(one, self.call, LONG_AGO) for one in self.calls_ns)
         idle = self.opens & (self.start >= called) & ~self.is_behind_unseen
@@ -231,7 +231,7 @@ class RecordedWork:
             lags.append(lag)
             spreads.append(typical(name, np.abs(self.start - since - lag), idle, 0))
         from_end = (spreads[1] <= spreads[0]) & (self.start > returned - CLOSE_NS)
-        own = np.where(from_end, returned - called, 0)
+        own = np.where(from_end & ~self.is_blocking, returned - called, 0)
         return np.where(own > 0, lags[1] + own, lags[0]), own
 
     @cached_property
