@@ -9,6 +9,7 @@ from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -29,9 +30,13 @@ from traceflops.analysis import (
     encoded,
     summary_of,
 )
+from traceflops.analysis.notes import added
+from traceflops.attribution.launch_lead import Launches, LeadCounts, host_bound
 from traceflops.cli import app
 from traceflops.cli.options import Asked, Privacy, Question, Rates, ReadingOptions
 from traceflops.cli.parts import analysis_of_many, on_dask, reduced, runs_of
+from traceflops.table import Note, counted_note
+from traceflops.windows import outside_note
 
 RANKS = SAMPLES / "gpt_ddp_4rank"
 MANY: tuple[dict[str, Any], ...] = (
@@ -133,6 +138,28 @@ def test_why_a_rank_is_late_in_few_steps_is_told(tmp_path: Path) -> None:
         2,
         "data_input",
     )
+
+
+def test_notes_of_parts_add_up_or_are_not_told() -> None:
+    parts = [[outside_note(1_000_000, 10_000_000)], [outside_note(3_000_000, 10_000_000)]]
+    texts = [note.text for note in added(parts) or ()]
+    assert [text[:28] for text in texts] == ["4.00 ms of GPU work (20.0 %)"]
+    assert added([*parts, []]) is None  # how much work there is in the third is not known
+    counted = [counted_note("dropped", "x", "{n} [one|many]", count) for count in (1, 2)]
+    assert [note.text for note in added([[one] for one in counted]) or ()] == ["3 many"]
+    assert added([[Note("missing", "x", "a")], [Note("missing", "x", "b")]]) is None
+
+
+def test_very_many_launches_take_little_room() -> None:
+    """The leads of the first 70,001 even numbers: half of them are below 70,000 ns."""
+    lead_ns = np.arange(0, 140_002, 2)
+    one, none = np.ones_like(lead_ns), np.zeros_like(lead_ns)
+    counts = LeadCounts(lead_ns, none > 0, none, one, 4_000).compact
+    assert len(counts.count) < 10_000 and counts.count.sum() == 70_001
+    pace = host_bound(Launches(10_000, counts), 0.0)
+    assert pace is not None and pace.launches == 70_001
+    assert 0.999 * 70_000 <= pace.lead_median_ns <= 70_000
+    assert 0.999 * 14_000 <= pace.lead_p10_ns <= 14_000
 
 
 def test_a_rank_of_100_steps_is_small() -> None:

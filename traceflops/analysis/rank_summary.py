@@ -69,8 +69,8 @@ _ROWS: Final = 1_000
 _MOST_BYTES: Final = 2_000_000
 _MOST_RECORDS: Final = 1 << 20
 _CUT: Final = (
-    "{n} [collective|collectives] at the end of the recordings [is|are] not in the summaries, "
-    "which hold 2 MB each at most. Who waits for whom is told of those before."
+    "{n} [collective|collectives] at the end [is|are] not in the summaries; waits are told without "
+    "[it|them]."
 )
 T = TypeVar("T")
 

@@ -39,7 +39,7 @@ _BUSY: Final = 0.05
 _SHORT_NS: Final = 10_000
 _LONG_CALL_NS: Final = 20_000
 _EXACT: Final = 1 << 14
-_LEAD_BITS: Final = 10
+_LEAD_BITS: Final = 11
 
 Pace = Literal["host-bound", "partly host-bound", "looming", "not host-bound"]
 
