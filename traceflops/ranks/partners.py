@@ -1,7 +1,8 @@
 """Who communicates with whom where nothing names it: ranks whose kernels end together do.
 
-Of a stream that several groups share, ranks of which nearly all ends differ alike are one group.
-Sends and receives are between the two ranks that end at the same time, by aligned clocks.
+Of a stream that several groups share, ranks are one group whose ends are clearly closest to each
+other, if ends of such groups differ as their last starts do. Sends and receives are between the two
+ranks that end at the same time.
 """
 
 from __future__ import annotations
