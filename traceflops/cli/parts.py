@@ -28,11 +28,10 @@ _REDUCED: Final = (
     "The files are many and large, so each was reduced to a summary when it was read. "
     "With --ranks or --steps all are kept whole."
 )
-_SEVERAL: Final = 8
 _WORTH_BYTES: Final = 1 << 26
 _EACH: Final = 4
 _TOGETHER_BYTES: Final = 1 << 26
-"""So many files for each process pay if they have so much text. They are read in so many parts for
+"""Reducing pays from so much text on. Files are read in so many parts for
 each, of so much text at most."""
 _NUMBER: Final = re.compile(r"\d+")
 _EXTRA: Final = "pip install 'traceflops[cluster]'"
@@ -53,7 +52,7 @@ def analysis_of_many(traces: list[str], asked: Asked, *, brief: bool) -> Analysi
         return None
     sizes = {file: _text_bytes(Path(file)) for file in files_of(traces) if os.path.isfile(file)}
     is_large = len(sizes) >= _MANY and sum(sizes.values()) >= _LARGE_BYTES
-    if not is_large and not (brief and _pays(sizes, asked.reading.jobs)):
+    if not is_large and not (brief and _pays(sizes)):
         return None
     from traceflops.analysis import analysis_of_summaries, same_as_recordings
 
@@ -78,14 +77,13 @@ def analysis_of_many(traces: list[str], asked: Asked, *, brief: bool) -> Analysi
     return replace(analysis, notes=(Note("missing", "files-reduced", _REDUCED), *analysis.notes))
 
 
-def _pays(sizes: Mapping[str, int], jobs: int | None) -> bool:
-    """Return whether several processes are done sooner, and names are as if one read all."""
-    from traceflops.parsers.io import usable_cores
+def _pays(sizes: Mapping[str, int]) -> bool:
+    """Return whether reducing is worth it, and names are as if all were read together.
 
-    jobs = usable_cores() if jobs is None else jobs
+    That does not depend on the number of processes, nor does what is shown.
+    """
     names = {Path(file).name for file in sizes}
-    is_worth = sum(sizes.values()) >= _WORTH_BYTES
-    return len(names) == len(sizes) >= _SEVERAL * jobs > _SEVERAL and is_worth
+    return len(names) == len(sizes) >= _MANY and sum(sizes.values()) >= _WORTH_BYTES
 
 
 def _groups(sizes: Mapping[str, int], jobs: int | None) -> list[tuple[Files, ...]]:
