@@ -287,8 +287,9 @@ class Score:
     @property
     def is_held(self) -> bool:
         """Return whether the interval holds the true gain; a refusal does not."""
-        gain, slack = self.finding and self.finding.gain, ROUNDING * self.step_ns
-        return bool(gain) and gain.low_ns - slack <= self.gained_ns <= gain.high_ns + slack
+        gain = self.finding.gain if self.finding else None
+        slack = ROUNDING * self.step_ns
+        return gain is not None and gain.low_ns - slack <= self.gained_ns <= gain.high_ns + slack
 
     @property
     def width(self) -> float | None:

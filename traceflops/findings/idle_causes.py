@@ -168,6 +168,13 @@ _CAUSES: Final = {
 }
 
 
+_FRAMEWORK: Final = re.compile(
+    r"(^|/)(accelerate|deepspeed|diffusers|flashinfer|lightning|megatron|nemo|peft|sglang|"
+    r"tensorrt_llm|torchtitan|torchtune|transformers|trl|vllm|xformers)/"
+)
+"""Packages that run or train models, by the folder of a function's file."""
+
+
 def idle_causes(case: Case) -> Iterator[Candidate]:
     """Give a candidate per cause of idle time that is large enough."""
     causes: defaultdict[str, list[Culprit]] = defaultdict(list)
@@ -191,7 +198,6 @@ def _candidate(case: Case, name: str, one: IdleClass, share: float) -> Candidate
     cause, largest = _CAUSES[name], one.culprits[0]
     label = function_name(_short(largest.label))
     part = f"; largest part: {label}, {percent(share_of_window(case, largest.idle_ns))}"
-    is_library = name == "host_code" and is_of_library(largest.label)
     return Candidate(
         rule=name.replace("_", "-"),
         title=cause.title,
@@ -201,7 +207,7 @@ def _candidate(case: Case, name: str, one: IdleClass, share: float) -> Candidate
             f"{_more_words(case, name)}"
         ),
         share=share,
-        owner="library" if is_library else cause.owner,
+        owner=_owner(largest.label) if name == "host_code" else cause.owner,
         remedy=_remedy(case, name, one),
         evidence=("idle",),
         rows=tuple(
@@ -218,6 +224,13 @@ def _candidate(case: Case, name: str, one: IdleClass, share: float) -> Candidate
             *("the remedy may save only half of it",) * bool(cause.partly),
         ),
     )
+
+
+def _owner(label: str) -> Owner:
+    """Return whose a function is, by where its file lies."""
+    if is_of_library(label):
+        return "library"
+    return "framework" if _FRAMEWORK.search(label) else "yours"
 
 
 def _more_words(case: Case, name: str) -> str:
