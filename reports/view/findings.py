@@ -80,7 +80,7 @@ def _words(analysis: Analysis, finding: Finding) -> FindingWords:
         _saves(analysis, finding),
         _mfu(analysis, finding),
         tuple(_where(finding)),
-        _OWNERS.get(finding.owner or "", finding.owner or ""),
+        f"owner: {_OWNERS.get(finding.owner or '', finding.owner)}",
         "" if sure is None else f"{sure.level} ({', '.join(sure.reasons)})".removesuffix(" ()"),
     )
 
