@@ -176,11 +176,11 @@ def _worth(one: Candidate, replay: Replay) -> _Worth:
 def _outcome(after: Sequence[str], edits: Sequence[str], replay: Replay) -> Outcome:
     """Return what edits do, without the first where the recording cannot answer it."""
     try:
-        return replay.outcome([parse_edit(text) for text in (*after, *edits)])
+        return replay.outcome([parse_edit(text) for text in (*after, *edits)], follow=False)
     except UsageError:
         if len(edits) < 2:
             raise
-        return replay.outcome([parse_edit(text) for text in (*after, *edits[1:])])
+        return replay.outcome([parse_edit(text) for text in (*after, *edits[1:])], follow=False)
 
 
 def _mfu(gain: Gain, outcome: Outcome) -> MfuRange | None:

@@ -205,8 +205,8 @@ class Replay:
         """Return how many windows are chosen."""
         return sum(one.used for several in self.prepared.windows.values() for one in several)
 
-    def outcome(self, edits: Sequence[Edit]) -> Outcome:
-        """Return what edits do together."""
+    def outcome(self, edits: Sequence[Edit], *, follow: bool = True) -> Outcome:
+        """Return what edits do together, and with `follow` what decides the time then."""
         replays = [self.replayed(way, edits) for way in self.ways]
         after = [one.total_ns for one in replays]
         doubts = tuple(self._doubts(self.before_ns, after))
@@ -218,7 +218,7 @@ class Replay:
             most_ns=max(after),
             windows=self.windows,
             mfu=self.mfu,
-            critical=self._next(replays[0]),
+            critical=self._next(replays[0]) if follow else (),
             doubts=doubts,
         )
 
