@@ -171,7 +171,7 @@ def _on_path(timeline: Timeline, boxes: Boxes, path: Places) -> IntArray:
     """Return 1 for work on the critical path, and for what threads did there half of its time."""
     rows, threads = path
     kinds = np.array([lane.kind for lane in timeline.lanes])[boxes.lane]
-    found = ((kinds == "stream") & np.isin(boxes.row, rows)).astype(np.int64)
+    found: IntArray = ((kinds == "stream") & np.isin(boxes.row, rows)).astype(np.int64)
     for number, lane in enumerate(timeline.lanes):
         track = ABSENT if lane.track is None else lane.track
         spans = threads.get((lane.process, track)) if lane.kind != "stream" else None

@@ -58,13 +58,15 @@ def _title(one: FindingWords, width: int) -> Iterator[Text]:
 
 
 def _cause(one: FindingWords, width: int, *, in_full: bool) -> Iterator[Text]:
-    """Yield where a cause is, how sure that is and what to do; first what it is about."""
+    """Yield where a cause is and what to do; in full also what it is about and how sure it is."""
     said = one.finding.sentence if in_full else ""
     yield from paragraph(said, width, "", _INDENT)
     names = (name for name in one.where if name not in said)
     shown = (shorten_middle(name, min(_NAME, width - len(_INDENT))) for name in names)
-    sure = one.sure if in_full else one.sure.partition(" ")[0]
-    facts = (*shown, one.owner, one.mfu, f"sure: {sure}")
+    level, _, reasons = one.sure.removesuffix(")").partition(" (")
+    facts = (*shown, one.owner, one.mfu, f"sure: {level}")
     for line in joined(filter(None, facts), width - len(_INDENT)):
         yield Text(_INDENT).append_text(line)
     yield from hanging(f"{_INDENT}help: ", one.finding.remedy, width)
+    if in_full and reasons:
+        yield from hanging(f"{_INDENT}why {level}: ", reasons, width, "dim")

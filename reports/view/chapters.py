@@ -71,7 +71,7 @@ def _happened(analysis: Analysis) -> Iterator[str]:
 def _evidence(analysis: Analysis, found: list[FindingWords]) -> Iterator[str]:
     for one in found:
         rows = [
-            f"{shorten_middle(row.name, _NAME)} {duration(row.time_ns)}"
+            f"{shorten_middle(row.name, _NAME) or 'unnamed'} {duration(row.time_ns)}"
             + (f" ({count(row.count)} ×)" if row.count is not None else "")  # noqa: RUF001
             for row in one.finding.rows
         ]

@@ -80,7 +80,7 @@ def _words(analysis: Analysis, finding: Finding) -> FindingWords:
         _saves(analysis, finding),
         _mfu(analysis, finding),
         tuple(_where(finding)),
-        _OWNERS.get(finding.owner or "", finding.owner or ""),
+        f"owner: {_OWNERS.get(finding.owner or '', finding.owner)}",
         "" if sure is None else f"{sure.level} ({', '.join(sure.reasons)})".removesuffix(" ()"),
     )
 
@@ -140,7 +140,7 @@ def _where(finding: Finding) -> Iterator[str]:
         yield at.file if at.line is None else f"{at.file}:{at.line}"
     if at.module is not None:
         yield at.module
-    if at.file is None and at.module is None and finding.rows:
+    if at.file is None and at.module is None and finding.rows and finding.rows[0].name:
         yield function_name(finding.rows[0].name)
     if at.rank is not None and f"rank {at.rank}" not in (row.name for row in finding.rows[:1]):
         yield f"rank {at.rank}"

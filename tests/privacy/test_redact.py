@@ -156,6 +156,8 @@ def figures(value: Any) -> Any:
     """Return an object without its texts, the lines of files and its notes."""
     if isinstance(value, dict) and value.get("culprits"):  # placeholders are numbered, not named
         return {**figures({**value, "culprits": None}), **by_class(value["culprits"])}
+    if isinstance(value, dict) and "rule" in value:  # its rows are by name
+        value = {**value, "rows": None}
     if isinstance(value, dict):
         return {k: figures(v) for k, v in value.items() if k not in ("notes", "source", "line")}
     if isinstance(value, list):

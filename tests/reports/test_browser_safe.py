@@ -26,6 +26,7 @@ from traceflops.cli import app
 from traceflops.reports.page.html import render_html
 from traceflops.reports.terminal.lines import Style
 from traceflops.reports.terminal.summary import render_terminal
+from traceflops.reports.view import headline
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -299,7 +300,7 @@ def test_without_scripts_all_that_matters_is_there(browser: Browser, tmp_path: P
     path = tmp_path / "bare.html"
     found = opened(browser, path, render_html(analysis, "traceflops report x"), scripts=False)
     page = found.page
-    assert page.locator("h1").inner_text().replace("\xa0", " ") == analysis.verdict.sentence
+    assert page.locator("h1").inner_text().replace("\xa0", " ") == headline(analysis)
     for heading in page.locator("main section > h2").all():
         assert heading.is_visible()
     names = {one.get_attribute("id") for one in page.locator("main section").all()}
