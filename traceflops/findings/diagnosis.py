@@ -5,7 +5,7 @@ Only what the critical path leaves standing is replayed: nothing gains more than
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -52,6 +52,15 @@ _TITLES: Final = {
     "loss-overcompute": "Work on masks and padding",
     "uneven-steps": "Uneven steps",
 }
+_REASONS: Final[Mapping[str, frozenset[str]]] = {
+    "exposed-communication": frozenset(
+        {"late-rank", "slow-link", "expert-imbalance", "pipeline-bubble", "slow-collectives"}
+    ),
+    "matrix-rate": frozenset(
+        {"misaligned-product", "tf32-off", "single-precision", "double-precision", "clocks"}
+    ),
+}
+"""Rules that say only that work is slow, and those that say why."""
 _LEVELS: Final[tuple[Level, ...]] = ("high", "medium", "low")
 
 
@@ -80,11 +89,25 @@ def diagnosed(case: Case) -> tuple[Finding, ...]:
         return (*case.findings, *trace_health(case))
     scales = _scales(case)
     found = [one for rule in RULES for each in rule(case) if (one := _weighed(each, scales))]
-    found.sort(key=lambda one: (-_expected(one), -one.share))
+    found = reasons_first(found)
     causes = {one.rule for one in found}
     others = [_titled(one) for one in case.findings if one.rule not in causes]
     healthy = _nothing(case) if all(one.priority == "low" for one in found) else ()
     return (*healthy, *found, *others, *trace_health(case))
+
+
+def reasons_first(found: Sequence[Finding]) -> list[Finding]:
+    """Return findings by gain; what says only that work is slow follows what says why.
+
+    That is, reasons that gain at least half as much.
+    """
+
+    def key(one: Finding) -> tuple[int, float]:
+        gain = _expected(one)
+        reasons = (_expected(each) for each in found if each.rule in _REASONS.get(one.rule, ()))
+        return -min([gain, *(ns - 1 for ns in reasons if 2 * ns >= gain)]), -one.share
+
+    return sorted(found, key=key)
 
 
 def _expected(finding: Finding) -> int:
