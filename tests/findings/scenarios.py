@@ -27,7 +27,7 @@ from sample_traces.rocprof.formats import WRITERS as ROCPROF
 from sample_traces.rocprof.options import RocprofOptions
 from sample_traces.simulate import simulate
 from tests.conftest import ROOT
-from traceflops.findings.finding import Finding
+from traceflops.findings.finding import Finding, Gain
 from traceflops.windows import Selection, parse_steps
 
 Settings = Mapping[str, Any]
@@ -287,21 +287,26 @@ class Score:
     is_largest: bool
 
     @property
-    def is_first(self) -> bool:
-        """Return whether the fault is the first finding, which counts for the largest."""
-        return self.first in FAULTS[self.fault].rules
+    def is_missed(self) -> bool:
+        """Return whether another finding is the first, which counts for the largest fault."""
+        return self.first not in FAULTS[self.fault].rules
+
+    @property
+    def gain(self) -> Gain | None:
+        """Return the gain of the finding."""
+        return None if self.finding is None else self.finding.gain
 
     @property
     def is_held(self) -> bool:
         """Return whether the interval holds the true gain; a refusal does not."""
-        gain, slack = self.finding and self.finding.gain, ROUNDING * self.step_ns
-        return bool(gain) and gain.low_ns - slack <= self.gained_ns <= gain.high_ns + slack
+        gain, slack = self.gain, ROUNDING * self.step_ns
+        return gain is not None and (gain.low_ns - slack <= self.gained_ns <= gain.high_ns + slack)
 
     @property
     def width(self) -> float | None:
         """Return the width of the interval as a share of the step, None without one."""
-        gain = self.finding.gain if self.finding else None
-        return (gain.high_ns - gain.low_ns) / self.step_ns if gain else None
+        gain = self.gain
+        return None if gain is None else (gain.high_ns - gain.low_ns) / self.step_ns
 
 
 @cache
@@ -312,8 +317,8 @@ def known_rules() -> frozenset[str]:
 
 
 def is_known(fault: str) -> bool:
-    """Return whether a rule of the product is there to find the fault."""
-    return not known_rules().isdisjoint(FAULTS[fault].rules)
+    """Return whether the rule that the fault is planted for is in the product."""
+    return FAULTS[fault].rules[0] in known_rules()
 
 
 def _step_ns(config: RunConfig) -> int:
