@@ -14,14 +14,11 @@ from statistics import median
 from typing import Final
 
 from tests.conftest import ROOT
+from tests.findings.faults import FAULTS, PAIRS
 from tests.findings.scenarios import (
-    FAULTS,
     HEALTHY,
-    PAIRS,
-    WAYS,
     Score,
-    analysis_of,
-    healthy,
+    is_loud,
     scenario,
     scores,
     table,
@@ -70,7 +67,7 @@ def _lines(rows: Rows, count: int, seed: int) -> Iterator[str]:
     yield from _HEAD
     yield from (_line(fault, mine) for fault, mine in by_fault.items())
     yield _line("all", known)
-    loud = [number for number in range(seed, seed + count) if _is_loud(number)]
+    loud = [number for number in range(seed, seed + count) if is_loud(number)]
     yield f"\nHealthy runs: {count}, of which {len(loud)} have a finding of high priority."
     missed = [_miss(one) for one in known if not one.is_held or (one.is_largest and one.is_missed)]
     yield f"\nMissed: {'; '.join(missed) or 'none'}."
@@ -109,12 +106,6 @@ def _miss(one: Score) -> str:
         f"{100 * one.gained_ns / one.step_ns:.1f} %, told {' to '.join(told) or 'nothing'}; first "
         f"{one.first}"
     )
-
-
-def _is_loud(number: int) -> bool:
-    tool, config = healthy(number)
-    found = analysis_of(config, WAYS[tool]).diagnosis
-    return any(one.priority == "high" for one in found)
 
 
 if __name__ == "__main__":
