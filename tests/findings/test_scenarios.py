@@ -22,10 +22,10 @@ from tests.findings.scenarios import (
 SAMPLE = (
     (0, ("loader",)),
     (1, ("slow products",)),
-    (1, ("slow memory kernels",)),
+    (0, ("slow memory kernels",)),
     (0, ("no overlap",)),
     (1, ("waits",)),
-    (1, ("slow rank",)),
+    (0, ("slow rank",)),
     (0, ("gaps of decoding",)),
     (0, ("slow memory kernels", "queue")),
 )
