@@ -13,7 +13,7 @@ from functools import cache, partial
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import traceflops as tf
 from sample_traces.config import RunConfig, on_mi300x
@@ -30,6 +30,7 @@ from traceflops.findings.finding import Finding, Gain
 from traceflops.windows import Selection, parse_steps
 
 Write = Callable[[Run, Path], object]
+_Options = TypeVar("_Options")
 SEEDS, HEALTHY = 3, 60
 """So many of each fault, and healthy runs."""
 LEAST_GAIN: Final = 0.10
@@ -177,6 +178,10 @@ def healthy(seed: int) -> tuple[str, RunConfig]:
     return tool, base_of(random, tool, {"jitter_permille": random.choice([0, 5])}, (1, 1, 2, 4, 8))
 
 
+def _asked(write: Callable[[Run, Path, _Options], object], options: _Options) -> Write:
+    return lambda run, to: write(run, to, options)
+
+
 _KINETO: Final = KinetoOptions(python_functions=True, compression="none")
 WAYS: Final[dict[str, Write]] = {
     "pytorch": lambda run, to: write_pytorch(run, to, _KINETO),
@@ -185,8 +190,8 @@ WAYS: Final[dict[str, Write]] = {
 }
 OTHER_WAYS: Final[dict[str, Write]] = {
     "pytorch without stacks": partial(write_pytorch, options=KinetoOptions(compression="none")),
-    **{name: partial(NSIGHT[name], options=NsightOptions()) for name in NSIGHT},
-    **{name: partial(ROCPROF[name], options=RocprofOptions()) for name in ROCPROF},
+    **{name: _asked(NSIGHT[name], NsightOptions()) for name in NSIGHT},
+    **{name: _asked(ROCPROF[name], RocprofOptions()) for name in ROCPROF},
 }
 """Formats in which healthy runs are tried, too."""
 
