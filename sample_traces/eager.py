@@ -57,9 +57,9 @@ class EagerModel(Model):
         is_fused = "attention" not in self.config.eager
         if "layout" not in self.config.eager:
             return super()._attention() if is_fused else self._products()
-        before = self._copies(3)
+        before = self._copies(6)
         inner = super()._attention() if is_fused else self._products()
-        return python("attention.py(40): forward", *before, inner, *self._copies(1))
+        return python("attention.py(40): forward", *before, inner, *self._copies(2))
 
     def _copies(self, count: int) -> tuple[Block, ...]:
         """Return copies into another layout, and on the tape as many back."""

@@ -71,17 +71,15 @@ class Kernels:
         """C++ name of the run's data type."""
         return _ELEMENT[self.config.dtype]
 
-    @property
-    def peak_flops_per_s(self) -> int:
-        """Peak rate of the run's data type."""
-        config = self.config
-        share = 500 if config.tf32 else config.fp32_permille
-        return config.peak_flops_per_s * (share if config.dtype == "fp32" else 1000) // 1000
+    def duration_ns(self, flops: int, bytes_: int, percent: int, *, tf32: bool = False) -> int:
+        """Return max(FLOPs at the peak x percent, bytes at the memory's reachable rate), in ns.
 
-    def duration_ns(self, flops: int, bytes_: int, percent: int) -> int:
-        """Return max(FLOPs at the peak x percent, bytes at the memory's reachable rate), in ns."""
+        With `tf32`, products of fp32 are as fast as those units allow.
+        """
         config = self.config
-        arithmetic = _rounded_divide(flops * 100 * _NS, self.peak_flops_per_s * percent)
+        permille = (500 if tf32 else config.fp32_permille) if config.dtype == "fp32" else 1000
+        rate = config.peak_flops_per_s * percent * permille
+        arithmetic = _rounded_divide(flops * 100_000 * _NS, rate)
         traffic = _rounded_divide(
             bytes_ * 100 * _NS, config.hbm_bytes_per_s * config.memory_percent
         )
@@ -98,7 +96,7 @@ class Kernels:
         aligned = config.misaligned_percent == 100 or not any(one % _ALIGNED for one in sizes)
         form = self.library.gemm(m, n, layout, bias, aligned)
         form = replace(form, grid=(*form.grid[:2], count))
-        dur_ns = self.duration_ns(flops, bytes_, config.gemm_percent)
+        dur_ns = self.duration_ns(flops, bytes_, config.gemm_percent, tf32=config.tf32)
         dur_ns = dur_ns if aligned else dur_ns * 100 // config.misaligned_percent
         return self._work(form, "compute", "gemm", dur_ns, flops, bytes_)
 

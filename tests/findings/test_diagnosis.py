@@ -19,6 +19,7 @@ from tests.build import launched, step_marks, trace_of
 from tests.cli.test_commands import SAMPLE, assert_refused, run
 from tests.conftest import shared_file
 from traceflops.findings.case import thresholds
+from traceflops.findings.diagnosis import reasons_first
 from traceflops.findings.finding import Finding, Gain
 from traceflops.reports.json import encode, findings_object
 from traceflops.windows import Selection, parse_steps
@@ -122,6 +123,17 @@ def test_waiting_for_a_slow_rank_is_no_fault_of_communication() -> None:
 def of_rule(found: tuple[Finding, ...], rule: str) -> Finding:
     (one,) = (one for one in found if one.rule == rule)
     return one
+
+
+def test_what_says_why_work_is_slow_comes_before_what_says_that_it_is() -> None:
+    def found(rule: str, gain_ns: int) -> Finding:
+        return Finding(rule, "low", "", 0.1, None, (), gain=Gain(0, 2 * gain_ns, gain_ns))
+
+    slow, late = found("exposed-communication", 50), found("late-rank", 30)
+    other = found("data-input", 40)
+    assert reasons_first([slow, other, late]) == [other, late, slow]
+    little = found("late-rank", 20)
+    assert reasons_first([little, slow, other]) == [slow, other, little]
 
 
 def test_without_calls_no_gain_is_told_but_why() -> None:

@@ -70,6 +70,11 @@ CASES: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any], str]] = {
         {"straggler_percent": 100},
         "rank 1=median",
     ),
+    "slow rank of two": (
+        {"ranks": 2, "straggler_rank": 1, "straggler_percent": 130, "noise_permille": 0},
+        {"straggler_percent": 100},
+        "rank 1=median",
+    ),
 }
 
 

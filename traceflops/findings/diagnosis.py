@@ -65,6 +65,15 @@ _TITLES: Final = {
     "uneven-steps": "Some steps are slow",
     "main-kernel": "One kernel takes most of the time",
 }
+_REASONS: Final[Mapping[str, frozenset[str]]] = {
+    "exposed-communication": frozenset(
+        {"late-rank", "slow-link", "expert-imbalance", "pipeline-bubble", "slow-collectives"}
+    ),
+    "matrix-rate": frozenset(
+        {"misaligned-product", "tf32-off", "single-precision", "double-precision", "clocks"}
+    ),
+}
+"""Rules that say only that work is slow, and those that say why."""
 _LEVELS: Final[tuple[Level, ...]] = ("high", "medium", "low")
 
 
@@ -102,8 +111,7 @@ def _diagnosed(case: Case) -> Iterator[Finding]:
     if not case.windows_used or case.on_host or case.recorded not in ("complete", "few missing"):
         yield from (*case.findings, *trace_health(case))
         return
-    found = list(_causes(case))
-    found.sort(key=lambda one: (-_expected(one), -one.share))
+    found = reasons_first(list(_causes(case)))
     causes = {one.rule for one in found}
     others = [_titled(one) for one in case.findings if one.rule not in causes]
     if not any(map(_stands_out, (*found, *others))):
@@ -118,6 +126,20 @@ def _causes(case: Case) -> Iterator[Finding]:
             found = _weighed(one, scales) if one.rule not in rules.silent else None
             if found is not None:
                 yield found
+
+
+def reasons_first(found: Sequence[Finding]) -> list[Finding]:
+    """Return findings by gain; what says only that work is slow follows what says why.
+
+    That is, reasons that gain at least half as much.
+    """
+
+    def key(one: Finding) -> tuple[int, float]:
+        gain = _expected(one)
+        reasons = (_expected(each) for each in found if each.rule in _REASONS.get(one.rule, ()))
+        return -min([gain, *(ns - 1 for ns in reasons if 2 * ns >= gain)]), -one.share
+
+    return sorted(found, key=key)
 
 
 def _expected(finding: Finding) -> int:
