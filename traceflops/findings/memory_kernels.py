@@ -33,7 +33,7 @@ _REDUCING: Final = ("memory/norm", "memory/softmax", "memory/reduction")
 _NO_RUN: Final = re.compile(r"^(?:triton_|loop_|wrapped_|input_|SubTensorOp)")
 """Kernels that a compiler has fused, or that are a library's own."""
 _FUSED_OPTIMIZER: Final = re.compile(
-    r"fused|AdamFunctor|LAMB|SGDFunctor|NovoGrad|triton_", re.IGNORECASE
+    r"[Ff]used|AdamFunctor|(^|[^A-Za-z])LAMB|SGDFunctor|NovoGrad|triton_"
 )
 _LISTS: Final = re.compile(r"multi_tensor_apply|foreach", re.IGNORECASE)
 _CAST: Final = re.compile(
