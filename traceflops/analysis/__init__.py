@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from traceflops.faces import lazy
 
 if TYPE_CHECKING:
+    from traceflops.analysis.job_reports import listed_jobs
     from traceflops.analysis.preparation import prepare, prepare_pair, with_replays
     from traceflops.analysis.questions import what_if
     from traceflops.analysis.rank_summary import (
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
         is_summary,
         summary_of,
     )
-    from traceflops.analysis.recipe import analysis_of, analyze, listed_jobs, with_removed
+    from traceflops.analysis.recipe import analysis_of, analyze, with_removed
     from traceflops.analysis.result import Analysis, with_finding_rules
     from traceflops.analysis.summaries import analysis_of_summaries, same_as_recordings
 else:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from traceflops.analysis.job_reports import analysis_of_jobs, listed_jobs
 from traceflops.analysis.notes import is_said, notes_of
 from traceflops.analysis.preparation import prepare, prepare_pair, with_replays
 from traceflops.analysis.result import Analysis, with_finding_rules
@@ -22,15 +22,13 @@ from traceflops.attribution import (
     memory_times,
     with_culprits,
 )
-from traceflops.devices import JobReport, check_decided, is_undecided, of_job, of_no_job
-from traceflops.errors import UsageError
+from traceflops.devices import check_decided, is_undecided, of_job
 from traceflops.findings import (
     Finding,
     Loss,
     Verdict,
     all_losses,
     basis_of,
-    jobs_verdict,
     lasting_late_rank_sentence,
     late_rank_findings,
     loss_findings,
@@ -53,7 +51,7 @@ from traceflops.mfu import (
     without_told_padding,
 )
 from traceflops.phases import phase
-from traceflops.privacy import Placeholders, check_privacy, redacted, removed
+from traceflops.privacy import Placeholders, check_privacy, removed
 from traceflops.ranks import collective_work
 from traceflops.remedies import remedy
 from traceflops.table import Trace, distinct, numbers
@@ -335,75 +333,3 @@ def known_idle(judged: Judged, total: Account, *, lacks_copies: bool) -> float |
 
 def _on_host(devices: Sequence[DeviceReport]) -> bool:
     return all(device.type == "cpu" for device in devices)
-
-
-def listed_jobs(
-    trace: Trace,
-    chosen: int | None = None,
-    *,
-    include_environment: bool = False,
-    placeholders: Placeholders | None = None,
-) -> tuple[JobReport, ...]:
-    """Return the jobs of a trace with the names of their files as they may be shown."""
-    reports = []
-    for job in trace.jobs:
-        plain = [replace(part, tables={}) for part in job.traces]
-        sources = [(part if include_environment else redacted(part)).source for part in plain]
-        files = [file.name for source in sources for file in source.files]
-        if placeholders is not None:
-            files = [placeholders.whole("file", name) for name in files]
-        ranks = {rank for part in job.traces for rank in part.ranks if rank is not None}
-        format_, is_chosen = sources[0].format, job.number == chosen
-        reports.append(
-            JobReport(job.number, format_, tuple(files), tuple(sorted(ranks)), is_chosen)
-        )
-    return tuple(reports)
-
-
-def analysis_of_jobs(
-    trace: Trace,
-    selection: Selection,
-    jobs: tuple[JobReport, ...],
-    analyzed: Callable[[Trace, Selection], Analysis],
-) -> Analysis:
-    """Return what there is to say of several jobs, of which none is chosen: each by itself."""
-    figures = [_with_figures(job, trace, selection, analyzed) for job in jobs]
-    jobs = tuple(_with_pairs(figures))
-    empty = replace(analyzed(of_no_job(trace), Selection()), prepared=None)
-    return replace(empty, selection=selection, verdict=jobs_verdict(len(jobs)), jobs=jobs)
-
-
-def _with_figures(
-    job: JobReport,
-    trace: Trace,
-    selection: Selection,
-    analyzed: Callable[[Trace, Selection], Analysis],
-) -> tuple[JobReport, LaunchRecords]:
-    """Return a job with its figures; where the selection leaves nothing of it, that is said."""
-    try:
-        analysis = analyzed(trace, replace(selection, job=job.number))
-    except UsageError as error:
-        return replace(job, verdict=f"Nothing to show: {error.message}."), LaunchRecords()
-    with_figures = replace(
-        job,
-        devices=sum(device.type != "cpu" for device in analysis.devices),
-        total=analysis.total,
-        verdict=analysis.verdict.sentence,
-    )
-    prepared = analysis.prepared
-    return with_figures, prepared.launch_records if prepared is not None else LaunchRecords()
-
-
-def _with_pairs(jobs: Sequence[tuple[JobReport, LaunchRecords]]) -> Iterator[JobReport]:
-    """Yield the jobs; a capture says how to give it to the one trace here that launches graphs."""
-    launching = [job.files for job, records in jobs if records.replays]
-    for job, records in jobs:
-        if (
-            records.state == "capture"
-            and [len(names) for names in (job.files, *launching)] == [1] * 2
-        ):
-            files = [shlex.quote(names[0]) for names in (*launching, job.files)]
-            command = f"traceflops summary {' --pair '.join(files)}"
-            yield replace(job, verdict=f"{(job.verdict or '').removesuffix('.')}: {command}")
-        else:
-            yield job

@@ -8,64 +8,38 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from operator import attrgetter, itemgetter
 from typing import Final
 
 import numpy as np
 
-from traceflops.attribution.host_events import (
-    CALL,
-    LABEL,
-    OP,
-    HostEvents,
-    host_events,
-)
 from traceflops.attribution.idle_classes import (
-    CLASSES,
-    PLACES,
     REMEDIES,
     TAGS,
-    class_of,
-    owner_of,
-    tags_of,
 )
 from traceflops.attribution.idle_slices import (
-    HOST,
     GapLengths,
     GapParts,
-    Slices,
     chosen_gaps,
     gap_lengths,
     gap_parts,
-    idle_slices,
-    innermost_of,
 )
+from traceflops.attribution.named_slices import NamedSlices
 from traceflops.table import (
-    BoolArray,
     IntArray,
-    SmallArray,
     Trace,
-    codes,
     distinct,
-    group_rows,
     group_sums,
     groups,
-    numbers,
     ranked,
-    taken,
 )
 from traceflops.timeline import Gap, GapCulprit, Intervals
-from traceflops.units import kernel_name
 from traceflops.windows import DeviceReport, Prepared, chosen_time
 
 _MOST: Final = 50
 """So many culprits are named; what is left of each class is one more."""
 REST: Final = "(others)"
-_CALLS: Final = ("sync_call", "blocking_copy", "memory_alloc", "slow_driver_call")
-_KINDS: Final = tuple(CLASSES)
 _TAGS: Final = (*TAGS, "")
-_NEVER: Final = np.iinfo(np.int64).min
 _MOST_OF_GAP: Final = 3
 """So many of each class are named of one gap."""
 
@@ -176,7 +150,7 @@ def culprits_of(parts: GapParts, trace: Trace) -> IdleCulprits:
 
 def _culprits_of_each(several: Sequence[GapParts], trace: Trace) -> Iterator[IdleCulprits]:
     """Yield what the host did during each of several sets of parts."""
-    naming = _Naming.of(GapParts.joined(several), trace)
+    naming = NamedSlices.of(GapParts.joined(several), trace)
     of_part = np.repeat(np.arange(len(several)), [len(parts.start_ns) for parts in several])
     known: list[list[tuple[Culprit, int]]] = [[] for _ in several]
     for at, culprit, row in _grouped(naming, of_part):
@@ -229,7 +203,7 @@ def with_culprits(prepared: Prepared, devices: Sequence[DeviceReport]) -> list[D
     parts = GapParts.joined(
         gap_parts(prepared.accounts[device.device], _time_of(device.gaps)) for device in devices
     )
-    sums = _by_gap(_Naming.of(parts, prepared.trace))
+    sums = _by_gap(NamedSlices.of(parts, prepared.trace))
     known = {
         (at, gap.start_ns): replace(gap, culprits=_of_gap(mine))
         for (at, gap), mine in zip(listed, sums, strict=True)
@@ -261,126 +235,7 @@ def _rest(culprits: list[Culprit]) -> list[Culprit]:
     return sorted(sums.values(), key=attrgetter("idle_ns"), reverse=True)
 
 
-@dataclass(frozen=True)  # without slots, so that there is a place for what is found on demand
-class _Naming:
-    """Slices, the class and owner of each, and what their names are taken from."""
-
-    slices: Slices
-    kind: SmallArray
-    parts: GapParts
-    events: HostEvents
-    trace: Trace
-    owner: IntArray
-
-    @classmethod
-    def of(cls, parts: GapParts, trace: Trace) -> _Naming:
-        """Return the slices of gap parts."""
-        events = host_events(trace, Intervals.of(parts.start_ns, parts.end_ns))
-        slices = idle_slices(parts, events)
-        kind = class_of(slices, parts, events, trace)
-        return cls(slices, kind, parts, events, trace, owner_of(slices, kind, events))
-
-    def tags(self) -> SmallArray:
-        """Return the tag of each slice as its place in TAGS, -1 for none."""
-        return tags_of(self.slices, self.kind, self.parts, self.events, self.trace)
-
-    def culprits(self) -> Iterator[tuple[tuple[str, str], IntArray]]:
-        """Yield each class and name with its slices."""
-        by_name: defaultdict[tuple[str, str], list[IntArray]] = defaultdict(list)
-        for rows in self.alike():
-            by_name[_KINDS[self.kind[rows[0]]], self.name(int(rows[0]))].append(rows)
-        for key, several in by_name.items():
-            yield key, np.concatenate(several)
-
-    def alike(self) -> list[IntArray]:
-        """Return the slices of culprits, those of one class and name together."""
-        named, inner = (taken(self.events.name, event) for event in (self.owner, self.inner))
-        for kind, table, row in (
-            ("launch_latency", "calls", self.parts.call),
-            ("device_wait", "activities", self.parts.activity),
-        ):
-            mine = np.flatnonzero(self.kind == PLACES[kind])
-            labels = codes(self.trace.table(table)["name"])
-            named[mine] = taken(labels, row[self.slices.part[mine]])
-        group, _ = group_rows((self.kind, named, inner))
-        alike = [rows for _, rows in groups(group)]
-        return [rows for rows in alike if self.kind[rows[0]] != PLACES["unexplained"]]
-
-    def name(self, row: int) -> str:
-        """Return the name of a slice."""
-        part, kind = self.slices.part[row], _KINDS[self.kind[row]]
-        if kind == "launch_latency":
-            return self._text("calls", self.parts.call[part])
-        if kind == "device_wait":
-            return self._text("activities", self.parts.activity[part])
-        owner = self.events.text(int(self.owner[row]))
-        inner = self.events.text(int(self.inner[row]))
-        return f"{inner} in {owner}" if inner and owner != inner else owner
-
-    @cached_property
-    def inner(self) -> IntArray:
-        """Return the calls and functions that slices are named by besides their owners, or -1."""
-        event, place = self.slices.event, self.events.tree.place
-        is_step = self.kind == PLACES["optimizer_loop"]
-        in_call = np.isin(self.kind, [PLACES[name] for name in _CALLS])
-        in_label = self.events.is_kind(LABEL, self.owner) & ~is_step
-        in_call |= in_label & (self.kind != PLACES["data_input"])
-        helper = taken(self.events.function, event)
-        helps = ~is_step & (taken(place, helper) > taken(place, self.owner))
-        return np.select([in_call, helps], [event, helper], -1)
-
-    def evidence(self, row: int) -> tuple[str, ...]:
-        """Return the names around a slice: innermost, operator, function, label, launch, work."""
-        events, part = self.events, self.slices.part[row]
-        around = [*self._around(int(self.slices.event[row]))]
-        ops = [event for event in around if events.kind[event] == OP]
-        frames = [*events.function[around[:1]], *{self.owner[row]} & {*around}]
-        told = [events.text(int(event)) for event in (*around[:1], *ops[-1:], *frames)]
-        told += [self.events.text(self.slices.label[row])]
-        if self.slices.role[row] != HOST:
-            told += [
-                self._text("calls", self.parts.call[part]),
-                self._text("activities", self.parts.activity[part]),
-            ]
-        return tuple(dict.fromkeys(filter(None, told))) or (self._neighbours(row),)
-
-    def _neighbours(self, row: int) -> str:
-        """Return what the process did last before a slice and first after it, the outermost."""
-        process = self.events.process_of_call[self.parts.call[self.slices.part[row]]]
-        before, after = [(_NEVER, "the start")], [(_NEVER, "the end")]
-        for table in (self.trace.ops, self.trace.calls):
-            mine = np.flatnonzero(numbers(table["process"]) == process)
-            start = numbers(table["start_ns"])[mine]
-            end = start + numbers(table["dur_ns"])[mine]
-            ended = np.where(end <= self.slices.start_ns[row], end, _NEVER)
-            begun = np.where(start >= self.slices.end_ns[row], -start, _NEVER)
-            for found, times in ((before, ended), (after, begun)):
-                at = int(times.argmax()) if len(times) else -1
-                if at >= 0 and times[at] > _NEVER:
-                    found.append((int(times[at]), str(table["name"][int(mine[at])])))
-        last, following = (max(one, key=itemgetter(0))[1] for one in (before, after))
-        return f"between {last} and {following}"
-
-    def _around(self, event: int) -> Iterator[int]:
-        while event >= 0:
-            yield event
-            event = int(self.events.tree.parent[event])
-
-    def _text(self, table: str, row: int) -> str:
-        text = self.trace.table(table)["name"][int(row)].as_py()
-        return kernel_name(text) if table == "activities" else str(text)
-
-    def blocked(self) -> BoolArray:
-        """Return which gaps began while the launching thread waited for the device or copied."""
-        events, parts = self.events, self.parts
-        every = np.arange(len(events.kind))
-        waits = events.told("waits_for_device", every) | events.told("copies", every)
-        waits &= (events.kind == CALL) & events.is_work
-        thread = taken(events.thread_of_call, parts.call)
-        return innermost_of(events, waits, events.thread, thread, parts.gap_start_ns) >= 0
-
-
-def _by_gap(naming: _Naming) -> list[dict[tuple[str, str], int]]:
+def _by_gap(naming: NamedSlices) -> list[dict[tuple[str, str], int]]:
     """Return the idle time of each part of a gap by class and name."""
     sums: list[dict[tuple[str, str], int]] = [{} for _ in naming.parts.call]
     for culprit, rows in naming.culprits():
@@ -406,7 +261,7 @@ def _of_gap(sums: Mapping[tuple[str, str], int]) -> tuple[GapCulprit, ...]:
     )
 
 
-def _grouped(naming: _Naming, of_part: IntArray) -> Iterator[tuple[int, Culprit, int]]:
+def _grouped(naming: NamedSlices, of_part: IntArray) -> Iterator[tuple[int, Culprit, int]]:
     """Yield the slices of each class and name as a culprit for each set that parts belong to.
 
     Culprits are without evidence, and come with the set and the longest slice.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from traceflops.faces import lazy
 
 if TYPE_CHECKING:
-    from traceflops.findings.case import Case
+    from traceflops.findings.case import NO_RULES, Case, FindingRules
     from traceflops.findings.diagnosis import diagnosed
     from traceflops.findings.finding import Candidate, Finding, Gain, Row, Verdict, Where
     from traceflops.findings.late_rank import (
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
         slow_link_sentence,
     )
     from traceflops.findings.unevenness import UNEVEN_STEPS, uneven_findings
-    from traceflops.findings.user_rules import NO_RULES, FindingRules, read_finding_rules
+    from traceflops.findings.user_rules import read_finding_rules
     from traceflops.findings.verdicts import (
         basis_of,
         jobs_verdict,

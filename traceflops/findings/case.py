@@ -3,23 +3,51 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from traceflops.table import names
+from traceflops.units import several
 
 if TYPE_CHECKING:
     from traceflops.attribution import HostBound, IdleCulprits, Launches
-    from traceflops.findings.finding import Finding
-    from traceflops.findings.user_rules import FindingRules
+    from traceflops.findings.finding import Candidate, Finding
     from traceflops.mfu import Measurement, Serving
     from traceflops.ranks import RankReport
     from traceflops.replay import Replay
     from traceflops.table import Note, Source
     from traceflops.timeline import Account, Gap
     from traceflops.windows import DeviceReport, Prepared, State, StepChoice
+
+
+Rule = Callable[["Case"], Iterator["Candidate"]]
+"""What gives the causes that it finds."""
+
+
+@dataclass(frozen=True, slots=True)
+class FindingRules:
+    """What a user changes: thresholds by rule, ids of findings that are left out, more rules."""
+
+    thresholds: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    silent: frozenset[str] = frozenset()
+    own: tuple[Rule, ...] = ()
+
+    @property
+    def changes(self) -> str:
+        """Return what is changed, "" where nothing is."""
+        limits = sum(map(len, self.thresholds.values()))
+        parts = (
+            f"{several(limits, 'threshold')} changed" if limits else "",
+            f"{several(len(self.silent), 'rule')} silent" if self.silent else "",
+            f"{several(len(self.own), 'rule')} added" if self.own else "",
+        )
+        return ", ".join(filter(None, parts))
+
+
+NO_RULES: Final = FindingRules()
 
 
 class Case(Protocol):

@@ -11,13 +11,20 @@ import numpy as np
 
 from traceflops.findings.case import limit, share_of_window
 from traceflops.findings.finding import Candidate, Owner, Row, Where
-from traceflops.findings.kernel_facts import KernelFacts, largest_of
+from traceflops.findings.kernel_facts import KernelFacts, largest_of, rows_of
+from traceflops.findings.memory_kernels import memory_rules
+from traceflops.findings.products import product_rules
+from traceflops.memory import memory_use
 from traceflops.units import kernel_name, percent
 
 if TYPE_CHECKING:
     from traceflops.findings.case import Case
     from traceflops.mfu import KernelRow
 
+_NOT_AGAIN: Final = (
+    "Turn activation checkpointing off, or checkpoint only as much as memory needs: fewer blocks, "
+    "or cheap operators alone (torch.utils.checkpoint.create_selective_checkpoint_contexts)."
+)
 KERNELS: Final = frozenset({"compute", "memory"})
 """Components of the critical path whose parts are named after kernels."""
 _MOST_ROWS, _MOST_EDITS, _LONGEST_NAME = 3, 20, 160
@@ -107,7 +114,7 @@ _RATES: Final = (
 _KINDS: Final = frozenset(sub for one in (*_BANDWIDTH, *_RATES) for sub in one.subs)
 
 
-def far_from_peaks(
+def _far_from_peaks(
     case: Case, facts: KernelFacts | None, told: Mapping[str, float]
 ) -> Iterator[Candidate]:
     """Give a candidate per kind of kernels far below bandwidth or rate.
@@ -213,3 +220,48 @@ def _needed_ns(row: KernelRow, rates: Mapping[str, int], bandwidth: int | None) 
 def _row(row: KernelRow) -> Row:
     name = row.name if len(row.name) <= _LONGEST_NAME else f"{row.name[: _LONGEST_NAME - 1]}…"
     return Row(name, row.sum_ns, row.count)
+
+
+def kernel_rules(case: Case) -> Iterator[Candidate]:
+    """Yield what is wrong with the kernels of the chosen windows.
+
+    Kernels for which a rule tells why they are slow are not called slow besides.
+    """
+    told: dict[str, float] = {}
+    facts = KernelFacts(case, case.prepared) if case.prepared is not None else None
+    if facts is not None:
+        for rule in (product_rules, memory_rules, _recompute):
+            for one in rule(facts):
+                told |= {name: min(left, told.get(name, 1.0)) for name, left in one.kernels.items()}
+                yield one
+    yield from _far_from_peaks(case, facts, told)
+
+
+def _recompute(facts: KernelFacts) -> Iterator[Candidate]:
+    """Yield a candidate where computing forward work again takes enough time."""
+    time = np.where(facts.in_phase("recompute"), facts.ns, 0.0)
+    share = share_of_window(facts.case, int(time.sum()))
+    if share < limit(facts.case, "kernel-faults", "least_share"):
+        return
+    used = [one.share_of_device for one in memory_use(facts.prepared)]
+    most = max((one for one in used if one is not None), default=None)
+    room = "was not recorded" if most is None else f"is {percent(1 - most)} of the memory"
+    is_full = most is None or most > limit(facts.case, "recompute", "most_memory")
+    largest, where = largest_of(facts, time)
+    yield Candidate(
+        rule="recompute",
+        title="Activations are computed again",
+        sentence=(
+            f"Computing forward work again takes {percent(share)} of the time; largest part: "
+            f"{largest}. What is free for activations {room}."
+        ),
+        share=share,
+        owner="yours",
+        remedy=_NOT_AGAIN,
+        evidence=("categories", "memory"),
+        rows=rows_of(facts, time),
+        where=where,
+        edits=("recompute=off",),
+        on_path=frozenset({"compute", "memory", "eager_overhead"}),
+        doubts=("the memory for activations may be missing",) * is_full,
+    )

@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from traceflops.errors import UsageError
-from traceflops.findings.case import limit, share_of_window
+from traceflops.findings.case import Rule, limit, share_of_window
 from traceflops.findings.clocks import slower_kernels
 from traceflops.findings.communication import communication
 from traceflops.findings.decode import decode
 from traceflops.findings.device_memory import host_copies, memory_headroom
-from traceflops.findings.device_work import KERNELS
+from traceflops.findings.device_work import KERNELS, kernel_rules
 from traceflops.findings.finding import (
     Candidate,
     Confidence,
@@ -27,13 +27,12 @@ from traceflops.findings.finding import (
     severity_of,
 )
 from traceflops.findings.idle_causes import idle_causes
-from traceflops.findings.kernel_rules import kernel_rules
 from traceflops.findings.late_rank import late_rank
 from traceflops.findings.rank_balance import rank_balance
 from traceflops.findings.slow_link import slow_link
 from traceflops.findings.trace_health import trace_health
 from traceflops.findings.unevenness import uneven_steps
-from traceflops.findings.user_rules import Rule, more_rules
+from traceflops.findings.user_rules import more_rules
 from traceflops.replay import parse_edit
 from traceflops.table import is_one_of
 from traceflops.units import percent

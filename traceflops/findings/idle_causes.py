@@ -15,14 +15,22 @@ from typing import TYPE_CHECKING, Final
 from traceflops.attribution import CLASSES, IdleClass, is_of_library, memory_operations
 from traceflops.findings.case import is_amd, limit, share_of_window
 from traceflops.findings.finding import Candidate, Owner, Row, Where
-from traceflops.findings.launch_bound import GRAPHS, UNLIKE, fits_graphs, pace_words
 from traceflops.remedies import PYTORCH, family, remedy
-from traceflops.units import capitalized, function_name, listed, percent, several
+from traceflops.units import capitalized, duration, function_name, listed, percent, several
 
 if TYPE_CHECKING:
     from traceflops.attribution import Culprit
     from traceflops.findings.case import Case
 
+_LAUNCH_BOUND: Final = "launch-bound"
+_GRAPHS: Final = (
+    'Replay the step as a CUDA graph: torch.compile(mode="reduce-overhead") or '
+    "torch.cuda.make_graphed_callables()."
+)
+_UNLIKE: Final = (
+    "Join kernels with torch.compile, and give each launch more work, for example by a larger "
+    "batch. Graphs need the same launches and shapes in each step."
+)
 _FILE: Final = re.compile(r"(\S+)\((\d+)\): ")
 _ON_HOST: Final = frozenset({*CLASSES} - {"launch_latency", "device_wait", "unexplained"})
 _WAITS: Final = _ON_HOST | {"return_from_wait"}
@@ -139,7 +147,7 @@ _CAUSES: Final = {
     "eager_overhead": _Cause(
         "The host launches work too slowly",
         "framework",
-        UNLIKE,
+        _UNLIKE,
         ("eager_overhead=0",),
         _LAUNCHES,
         partly=("eager_overhead/2",),
@@ -236,7 +244,7 @@ def _owner(label: str) -> Owner:
 def _more_words(case: Case, name: str) -> str:
     """Return how far a host is ahead that launches too slowly, or how often it allocates."""
     if name in _LAUNCHING:
-        return pace_words(case)
+        return _pace_words(case)
     if name != "memory_alloc" or case.prepared is None:
         return ""
     calls = [one for one in memory_operations(case.prepared) if one.kind == "call"]
@@ -264,7 +272,7 @@ def _remedy(case: Case, name: str, one: IdleClass) -> str:
     is_torch = family(case.source.format) == PYTORCH
     if not cause.what and not (cause.remedy and is_torch and not one.culprits[0].tag):
         return usual
-    text = GRAPHS if name in _LAUNCHING and fits_graphs(case) else ""
+    text = _GRAPHS if name in _LAUNCHING and _fits_graphs(case) else ""
     text = text or cause.remedy
     for cuda, hip in _ON_AMD.items() if is_amd(case) else ():
         text = text.replace(cuda, hip)
@@ -298,3 +306,53 @@ def _where(case: Case, culprit: Culprit) -> Where:
 
 def _short(name: str) -> str:
     return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"
+
+
+def _pace_words(case: Case) -> str:
+    """Return how many launches are starved and the phases that are worst, "" where it keeps up."""
+    pace = case.host_bound
+    if pace is None or not pace.is_bound:
+        return ""
+    where = f", most in {listed(pace.bound_in, between=' and ')}" if pace.bound_in else ""
+    starved = f" {capitalized(percent(pace.starved_share))} of launches come when the GPU has no "
+    lead = ""
+    if pace.verdict == "host-bound":
+        lead = f" Half of all work starts within {duration(pace.lead_median_ns)} of its launch."
+    return f"{starved}work{where}.{lead}{_few_words(case)}"
+
+
+def _few_words(case: Case) -> str:
+    """Return how many kernels are short and how many launches a step has, if graphs would fit."""
+    if case.launches is None or not _fits_graphs(case):
+        return ""
+    sums = case.launches.total
+    short = percent(sums.short_kernels / sums.kernels)
+    least, most = min(_launched(case)), max(_launched(case))
+    each = f"{'at least ' if least < most else ''}{several(least, 'operation')}"
+    return (
+        f" Each step launches {each}, none by a graph; {short} of kernels take less than "
+        f"{duration(case.launches.short_ns)}."
+    )
+
+
+def _fits_graphs(case: Case) -> bool:
+    """Return whether steps are alike, have many short kernels, and no graph launches them."""
+    launched, launches = _launched(case), case.launches
+    if (
+        len(launched) < limit(case, _LAUNCH_BOUND, "least_steps")
+        or launches is None
+        or not launches.total.kernels
+    ):
+        return False
+    sums = launches.total
+    return (
+        max(launched) <= min(launched) * (1 + limit(case, _LAUNCH_BOUND, "most_unlike"))
+        and sums.short_kernels >= limit(case, _LAUNCH_BOUND, "least_short") * sums.kernels
+        and sums.operations <= sums.launches * (1 + limit(case, _LAUNCH_BOUND, "most_unlike"))
+    )
+
+
+def _launched(case: Case) -> list[int]:
+    """Return how much each chosen step launched on each device."""
+    windows = (window for device in case.devices for window in device.windows)
+    return [one.launched for one in windows if one.used and one.step is not None and one.launched]

@@ -56,7 +56,7 @@ _OF_KERNELS: Final = "Look for larger inputs, or other work, in these steps."
 
 
 @dataclass(frozen=True, slots=True)
-class _Kind:
+class _Slowdown:
     """What slow steps have more of, by its name: a title, whose it is, and what to do."""
 
     named: str
@@ -66,26 +66,26 @@ class _Kind:
 
 
 _KINDS: Final = (
-    _Kind(
+    _Slowdown(
         r"serialization\.py|\bsave(_(checkpoint|model|state)\w*)?$|^checkpoint\b",
         "Checkpoints hold up some steps",
         "yours",
         "Save with torch.distributed.checkpoint.async_save(), or more rarely.",
     ),
-    _Kind(
+    _Slowdown(
         r"\b(gc|GC|collect)\b",
         "Garbage collection holds up some steps",
         "yours",
         "Call gc.freeze() after start-up and gc.disable(), then gc.collect() every N steps, on all "
         "ranks at once.",
     ),
-    _Kind(
+    _Slowdown(
         r"\b(eval|evaluat(e|ion)|validat(e|ion))$",
         "Evaluation runs inside some steps",
         "yours",
         "Record evaluation apart from training.",
     ),
-    _Kind(
+    _Slowdown(
         "[Dd]ata[Ll]oader",
         "Data comes late in some steps",
         "input pipeline",
@@ -97,15 +97,15 @@ _SPORADIC: Final = dict.fromkeys(
     "If these steps launch no more than others, look for other load on the CPU.",
 )
 """What to do about classes of idle time that some steps have more of, where it is not the usual."""
-_ANY: Final = _Kind("", "Some steps are slow", "yours", "")
-_WARM_UP: Final = _Kind("", "Warm-up steps are chosen", "yours", "")
+_ANY: Final = _Slowdown("", "Some steps are slow", "yours", "")
+_WARM_UP: Final = _Slowdown("", "Warm-up steps are chosen", "yours", "")
 
 
 @dataclass(frozen=True, slots=True)
 class _More:
     """What slow steps have more of: its name, by how much per step, and what to do about it.
 
-    The remedy of a function or range is that of its _Kind.
+    The remedy of a function or range is that of its _Slowdown.
     """
 
     name: str
@@ -168,7 +168,7 @@ def uneven_steps(case: Case) -> Iterator[Candidate]:
     )
 
 
-def _kind(spread: StepSpread, slow: Sequence[StepTime], more: _More | None) -> _Kind:
+def _kind(spread: StepSpread, slow: Sequence[StepTime], more: _More | None) -> _Slowdown:
     if slow and tuple(slow) == spread.used[: len(slow)] and _largest_part(spread)[0] == _IDLE:
         return _WARM_UP
     name = more.name if more is not None and not more.remedy else ""
@@ -188,7 +188,7 @@ def _which(spread: StepSpread, slow: Sequence[StepTime], more: _More | None) -> 
 
 
 def _remedy(
-    case: Case, kind: _Kind, spread: StepSpread, slow: Sequence[StepTime], more: _More | None
+    case: Case, kind: _Slowdown, spread: StepSpread, slow: Sequence[StepTime], more: _More | None
 ) -> str:
     """Return what to do, and how to look at the steps without the slow ones."""
     is_torch = family(case.source.format) == PYTORCH

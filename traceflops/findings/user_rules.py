@@ -7,8 +7,8 @@ findings`: each takes a Case and gives Candidates, as the rules here do.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -17,15 +17,14 @@ from typing import TYPE_CHECKING, Any, Final, get_args
 from traceflops.attribution import CLASSES
 from traceflops.categories import check_pattern, toml_of
 from traceflops.errors import TraceflopsError, UsageError
-from traceflops.findings.case import share_of_window, thresholds
+from traceflops.findings.case import NO_RULES, FindingRules, Rule, share_of_window, thresholds
 from traceflops.findings.finding import Candidate, Owner, Row
 from traceflops.replay import parse_edit
-from traceflops.units import percent, several
+from traceflops.units import percent
 
 if TYPE_CHECKING:
     from traceflops.findings.case import Case
 
-Rule = Callable[["Case"], Iterator[Candidate]]
 GROUP: Final = "traceflops.findings"
 _HINT: Final = "see docs/findings.md for the format of a file of finding rules"
 _ID: Final = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
@@ -71,29 +70,6 @@ class KernelRule:
             on_path=frozenset(row.category.top for row in rows),
             frees=True,  # is said even if the gain is small
         )
-
-
-@dataclass(frozen=True, slots=True)
-class FindingRules:
-    """What a user changes: thresholds by rule, ids of findings that are left out, more rules."""
-
-    thresholds: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    silent: frozenset[str] = frozenset()
-    own: tuple[KernelRule, ...] = ()
-
-    @property
-    def changes(self) -> str:
-        """Return what is changed, "" where nothing is."""
-        limits = sum(map(len, self.thresholds.values()))
-        parts = (
-            f"{several(limits, 'threshold')} changed" if limits else "",
-            f"{several(len(self.silent), 'rule')} silent" if self.silent else "",
-            f"{several(len(self.own), 'rule')} added" if self.own else "",
-        )
-        return ", ".join(filter(None, parts))
-
-
-NO_RULES: Final = FindingRules()
 
 
 def read_finding_rules(path: Path | None) -> FindingRules:

@@ -1,0 +1,170 @@
+"""What slices of idle time are named after: class, owner, call, what lies around."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from operator import itemgetter
+from typing import Final
+
+import numpy as np
+
+from traceflops.attribution.host_events import (
+    CALL,
+    LABEL,
+    OP,
+    HostEvents,
+    host_events,
+)
+from traceflops.attribution.idle_classes import (
+    CLASSES,
+    PLACES,
+    class_of,
+    owner_of,
+    tags_of,
+)
+from traceflops.attribution.idle_slices import (
+    HOST,
+    GapParts,
+    Slices,
+    idle_slices,
+    innermost_of,
+)
+from traceflops.table import (
+    BoolArray,
+    IntArray,
+    SmallArray,
+    Trace,
+    codes,
+    group_rows,
+    groups,
+    numbers,
+    taken,
+)
+from traceflops.timeline import Intervals
+from traceflops.units import kernel_name
+
+_CALLS: Final = ("sync_call", "blocking_copy", "memory_alloc", "slow_driver_call")
+_KINDS: Final = tuple(CLASSES)
+_NEVER: Final = np.iinfo(np.int64).min
+
+
+@dataclass(frozen=True)  # without slots, so that there is a place for what is found on demand
+class NamedSlices:
+    """Slices, the class and owner of each, and what their names are taken from."""
+
+    slices: Slices
+    kind: SmallArray
+    parts: GapParts
+    events: HostEvents
+    trace: Trace
+    owner: IntArray
+
+    @classmethod
+    def of(cls, parts: GapParts, trace: Trace) -> NamedSlices:
+        """Return the slices of gap parts."""
+        events = host_events(trace, Intervals.of(parts.start_ns, parts.end_ns))
+        slices = idle_slices(parts, events)
+        kind = class_of(slices, parts, events, trace)
+        return cls(slices, kind, parts, events, trace, owner_of(slices, kind, events))
+
+    def tags(self) -> SmallArray:
+        """Return the tag of each slice as its place in TAGS, -1 for none."""
+        return tags_of(self.slices, self.kind, self.parts, self.events, self.trace)
+
+    def culprits(self) -> Iterator[tuple[tuple[str, str], IntArray]]:
+        """Yield each class and name with its slices."""
+        by_name: defaultdict[tuple[str, str], list[IntArray]] = defaultdict(list)
+        for rows in self.alike():
+            by_name[_KINDS[self.kind[rows[0]]], self.name(int(rows[0]))].append(rows)
+        for key, several in by_name.items():
+            yield key, np.concatenate(several)
+
+    def alike(self) -> list[IntArray]:
+        """Return the slices of culprits, those of one class and name together."""
+        named, inner = (taken(self.events.name, event) for event in (self.owner, self.inner))
+        for kind, table, row in (
+            ("launch_latency", "calls", self.parts.call),
+            ("device_wait", "activities", self.parts.activity),
+        ):
+            mine = np.flatnonzero(self.kind == PLACES[kind])
+            labels = codes(self.trace.table(table)["name"])
+            named[mine] = taken(labels, row[self.slices.part[mine]])
+        group, _ = group_rows((self.kind, named, inner))
+        alike = [rows for _, rows in groups(group)]
+        return [rows for rows in alike if self.kind[rows[0]] != PLACES["unexplained"]]
+
+    def name(self, row: int) -> str:
+        """Return the name of a slice."""
+        part, kind = self.slices.part[row], _KINDS[self.kind[row]]
+        if kind == "launch_latency":
+            return self._text("calls", self.parts.call[part])
+        if kind == "device_wait":
+            return self._text("activities", self.parts.activity[part])
+        owner = self.events.text(int(self.owner[row]))
+        inner = self.events.text(int(self.inner[row]))
+        return f"{inner} in {owner}" if inner and owner != inner else owner
+
+    @cached_property
+    def inner(self) -> IntArray:
+        """Return the calls and functions that slices are named by besides their owners, or -1."""
+        event, place = self.slices.event, self.events.tree.place
+        is_step = self.kind == PLACES["optimizer_loop"]
+        in_call = np.isin(self.kind, [PLACES[name] for name in _CALLS])
+        in_label = self.events.is_kind(LABEL, self.owner) & ~is_step
+        in_call |= in_label & (self.kind != PLACES["data_input"])
+        helper = taken(self.events.function, event)
+        helps = ~is_step & (taken(place, helper) > taken(place, self.owner))
+        return np.select([in_call, helps], [event, helper], -1)
+
+    def evidence(self, row: int) -> tuple[str, ...]:
+        """Return the names around a slice: innermost, operator, function, label, launch, work."""
+        events, part = self.events, self.slices.part[row]
+        around = [*self._around(int(self.slices.event[row]))]
+        ops = [event for event in around if events.kind[event] == OP]
+        frames = [*events.function[around[:1]], *{self.owner[row]} & {*around}]
+        told = [events.text(int(event)) for event in (*around[:1], *ops[-1:], *frames)]
+        told += [self.events.text(self.slices.label[row])]
+        if self.slices.role[row] != HOST:
+            told += [
+                self._text("calls", self.parts.call[part]),
+                self._text("activities", self.parts.activity[part]),
+            ]
+        return tuple(dict.fromkeys(filter(None, told))) or (self._neighbours(row),)
+
+    def _neighbours(self, row: int) -> str:
+        """Return what the process did last before a slice and first after it, the outermost."""
+        process = self.events.process_of_call[self.parts.call[self.slices.part[row]]]
+        before, after = [(_NEVER, "the start")], [(_NEVER, "the end")]
+        for table in (self.trace.ops, self.trace.calls):
+            mine = np.flatnonzero(numbers(table["process"]) == process)
+            start = numbers(table["start_ns"])[mine]
+            end = start + numbers(table["dur_ns"])[mine]
+            ended = np.where(end <= self.slices.start_ns[row], end, _NEVER)
+            begun = np.where(start >= self.slices.end_ns[row], -start, _NEVER)
+            for found, times in ((before, ended), (after, begun)):
+                at = int(times.argmax()) if len(times) else -1
+                if at >= 0 and times[at] > _NEVER:
+                    found.append((int(times[at]), str(table["name"][int(mine[at])])))
+        last, following = (max(one, key=itemgetter(0))[1] for one in (before, after))
+        return f"between {last} and {following}"
+
+    def _around(self, event: int) -> Iterator[int]:
+        while event >= 0:
+            yield event
+            event = int(self.events.tree.parent[event])
+
+    def _text(self, table: str, row: int) -> str:
+        text = self.trace.table(table)["name"][int(row)].as_py()
+        return kernel_name(text) if table == "activities" else str(text)
+
+    def blocked(self) -> BoolArray:
+        """Return which gaps began while the launching thread waited for the device or copied."""
+        events, parts = self.events, self.parts
+        every = np.arange(len(events.kind))
+        waits = events.told("waits_for_device", every) | events.told("copies", every)
+        waits &= (events.kind == CALL) & events.is_work
+        thread = taken(events.thread_of_call, parts.call)
+        return innermost_of(events, waits, events.thread, thread, parts.gap_start_ns) >= 0
