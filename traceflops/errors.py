@@ -12,8 +12,12 @@ import errno
 from typing import Final
 
 MORE_MEMORY: Final = "use a machine with more memory, or fewer ranks with --ranks"
-_UNLOADED: Final = ("failed to map segment", "cannot allocate memory", "can't start new thread")
-"""What the system says where there is no memory to load a library or to start a thread."""
+_UNLOADED: Final = (
+    *("failed to map segment", "cannot allocate memory", "can't start new thread"),
+    *("without exception set", "without setting an exception"),
+)
+"""What the system says where there is no memory to load a library or to start a thread, and Python
+where a library had none to say what failed."""
 
 
 class TraceflopsError(Exception):
@@ -43,7 +47,7 @@ def is_out_of_memory(error: BaseException | None) -> bool:
         return False
     if isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM:
         return True
-    unloaded = isinstance(error, ImportError | RuntimeError) and any(
+    unloaded = isinstance(error, ImportError | RuntimeError | SystemError) and any(
         words in str(error).lower() for words in _UNLOADED
     )
     return unloaded or is_out_of_memory(error.__cause__ or error.__context__)

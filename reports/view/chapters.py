@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _MOST: Final = 5
 _NAME: Final = 100
-_ALONE: Final = "Each gain is that of the remedy alone; gains do not add up."
+_ALONE: Final = "Gains are of one remedy alone; they do not add up."
 _AGAIN: Final = "After the change, record the same steps with the same options and compare."
 _HEALTHY: Final = "No cause stands out; see where the time goes in the report."
 

@@ -229,6 +229,9 @@ def kernel_rules(case: Case) -> Iterator[Candidate]:
     """
     told: dict[str, float] = {}
     facts = KernelFacts(case, case.prepared) if case.prepared is not None else None
+    owners = case.measured.executed.attribution.owner
+    if facts is not None and len(owners) != facts.prepared.trace.activities.num_rows:
+        facts = None  # measured elsewhere
     if facts is not None:
         for rule in (product_rules, memory_rules, _recompute):
             for one in rule(facts):
