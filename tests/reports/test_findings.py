@@ -155,6 +155,23 @@ def test_rows_of_evidence_are_folded_on_the_page() -> None:
     assert '<a href="#idle">evidence' in found
 
 
+def test_what_gains_nothing_is_no_finding() -> None:
+    """The host is late on these ranks: hidden communication would not make a step shorter."""
+    names = [f"traces/pytorch/hta_sampled_rank{rank}.json.gz" for rank in (0, 1)]
+    analysis = tf.analyze(tf.read([str(shared_file(name)) for name in names]))
+    gains = [one.gain.high_ns for one in analysis.diagnosis if one.gain is not None]
+    assert gains and min(gains) > 0
+    assert analysis.components.share("communication") > 0.25
+
+
+def test_no_line_ends_with_a_space() -> None:
+    analysis = sample()
+    styles = [Style(width=width) for width in (50, 80, 110)]
+    narrow = [line.plain for style in styles for line in render_terminal(analysis, style)]
+    assert any("loading data" in line for line in narrow)
+    assert not [line for line in narrow if line != line.rstrip()]
+
+
 def test_where_mfu_is_a_range_so_is_it_after_a_remedy() -> None:
     """Attention of unknown FLOPs may do as much as all the rest."""
     analysis = tf.analyze(tf.read(shared_file("traces/pytorch/b200_vllm_gptoss_prefill.json.gz")))

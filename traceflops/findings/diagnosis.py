@@ -187,7 +187,8 @@ def _weighed(one: Candidate, scales: _Scales) -> Finding | None:
         if worth.gain and one.on_path and not (one.frees or one.kernels or one.after):
             most_ns = -(-bound_ns // max(replay.windows, 1))
             worth = replace(worth, gain=worth.gain.capped(most_ns))
-        too_small = not one.frees and worth.gain and worth.gain.high_ns * replay.windows < least_ns
+        enough_ns = 1 if one.frees else least_ns
+        too_small = worth.gain and worth.gain.high_ns * replay.windows < enough_ns
         return None if too_small else _finding(one, scales, worth)
     except UsageError as error:
         return _finding(one, scales, _bounded(bound_ns, replay, str(error)))
