@@ -247,7 +247,8 @@ def _waits(analysis: Analysis, style: Style) -> Iterator[Text]:
         texts = {"time": duration(row.mean_ns), "share": percent(row.share)}
         line.append(f"{cells(texts, widths)}  ")
         names = _wait_names(row, style.width - line.cell_len)
-        yield line.append(names, "dim")
+        line.append(names, "dim").rstrip()
+        yield line
         if not names:
             below = _wait_names(row, style.width - 2 * len(_INDENT))
             yield from paragraph(below, style.width, indent=2 * _INDENT)

@@ -91,19 +91,26 @@ def _gain(one: FindingWords) -> str:
 
 def _unknown(analysis: Analysis) -> Iterator[str]:
     """Yield what is not known, and what it takes to know it."""
-    yield from (one.sentence for one in analysis.diagnosis if one.evidence == ("notes",))
+    health = [one for one in analysis.diagnosis if one.evidence == ("notes",)]
+    yield from (one.sentence for one in health)
     yield from why_not(analysis.measured) if analysis.devices else ()
     for one in causes(analysis)[:_MOST]:
         gain = one.finding.gain
         if gain is not None and gain.point_ns is None:
             yield _of(one, "its gain is a range.")
     if analysis.prepared is not None:
-        yield from (f"No {one.what}: {one.cost}." for one in missing_from(analysis.prepared.trace))
+        told = " ".join(one.sentence for one in health)
+        for missing in missing_from(analysis.prepared.trace):
+            if missing.cost not in told:
+                yield f"No {missing.what}: {missing.cost}."
 
 
 def _next(analysis: Analysis) -> Iterator[str]:
-    yield from dict.fromkeys(one.remedy for one in analysis.diagnosis if one.evidence == ("notes",))
+    health = {one.remedy: None for one in analysis.diagnosis if one.evidence == ("notes",)}
+    yield from health
     if analysis.prepared is not None:
+        said = " ".join(health).lower()
         for one in missing_from(analysis.prepared.trace):
-            yield f"For {one.what}: {one.remedy}."
+            if one.remedy.lower() not in said:
+                yield f"For {one.what}: {one.remedy}."
     yield _AGAIN

@@ -108,12 +108,12 @@ def _gain(analysis: Analysis, finding: Finding) -> str:
 
 def _mfu(analysis: Analysis, finding: Finding) -> str:
     """Return the MFU now and after the remedy: "31.0 → 35.0 to 36.0 %"."""
-    after, now = finding.mfu_after, analysis.measured.mfu
+    after, now = finding.mfu_after, analysis.measured.mfu_range
     if after is None or now is None or finding.gain is None:
         return ""
     low = after.low if finding.gain.low_ns > 0 else 0.0
     most = f"{_least(finding.gain)}{_range(low, after.high, percent)}"
-    return f"MFU {_value(percent(float(now)))} → {most}"
+    return f"MFU {_value(_range(float(now.least), float(now.most), percent))} → {most}"
 
 
 def _least(gain: Gain) -> str:

@@ -138,3 +138,25 @@ def test_unrecorded_host_work_is_told_how_to_record_it_and_where_to_look() -> No
     label = {"name": "write log", "start_ns": 0, "dur_ns": 1_990_000}
     (found,) = of_rule(run(0, 2_000_000, 0, 0, marks=[label]), "host-unrecorded")
     assert found.remedy.startswith("Look at the code in write log. Record with")
+
+
+def test_a_function_gains_no_time_of_the_calls_it_holds() -> None:
+    """A step idles 4 ms: 3 ms of an operator, of which 2 ms are in a call of another class."""
+    op = {"name": "aten::init", "start_ns": 50_000, "dur_ns": 3_000_000}
+    for name, rule in (("cudaFree", "memory-alloc"), ("cuModuleLoad", "code-loading")):
+        call = {"name": name, "start_ns": 600_000, "dur_ns": 2_000_000}
+        analysis = run(0, 4_000_000, 0, 0, ops=[op], calls=[call])
+        (inside,), (found,) = of_rule(analysis, rule), of_rule(analysis, "host-code")
+        assert inside.gain is not None and found.gain is not None
+        assert inside.gain.high_ns == 2_000_000 // 4
+        assert found.gain.high_ns <= 1_010_000 // 4  # 5 us may be the launch
+
+
+def test_a_slow_driver_call_gains_at_most_its_time() -> None:
+    """Beside 1 ms of a call that should take none, 2 ms of an operator."""
+    call = {"name": "cudaStreamCreate", "start_ns": 50_000, "dur_ns": 1_000_000}
+    op = {"name": "aten::init", "start_ns": 1_500_000, "dur_ns": 2_000_000}
+    analysis = run(0, 4_000_000, 0, 0, ops=[op], calls=[call])
+    (found,) = of_rule(analysis, "slow-driver-call")
+    assert found.gain is not None
+    assert 0 < found.gain.high_ns <= 1_000_000 // 4

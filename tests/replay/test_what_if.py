@@ -306,6 +306,27 @@ def test_no_gain_is_not_sure_where_another_reading_has_one() -> None:
     assert outcome.after_ns is None
 
 
+def stalled() -> Analysis:
+    """Return 9 s between launches, of which 8 s are in a call of an operator."""
+    works = launched(("a", 0, 5_000, 10_000), ("b", 9_000_020_000, 9_000_025_000, 10_000))
+    free = {"name": "cudaFree", "start_ns": 500_000_000, "dur_ns": 8_000_000_000}
+    works["calls"].append(free)
+    ops = [{"name": "init", "start_ns": 400_000_000, "dur_ns": 8_200_000_000}]
+    return analyze(trace_of(**works, ops=ops))
+
+
+def test_seconds_on_the_host_are_taken_out_and_once_only() -> None:
+    answer = what_if(stalled(), "memory_alloc=0", "host:init=0")
+    saved = [one.before_ns - one.most_ns for one in (*answer.alone, answer.together)]
+    assert saved == [8_000_000_000, 8_200_000_000, 8_200_000_000]
+
+
+def test_a_share_with_many_digits_is_that_share() -> None:
+    works = launched(("a", 0, 5_000, 2_000_000), ("b", 10_000, 2_005_000, 2_000_000))
+    outcome = what_if(analyze(trace_of(**works)), "kernel:.*/3.14159265358979").together
+    assert outcome.after_ns == pytest.approx(4_000_000 / 3.14159265358979, rel=1e-5)
+
+
 def test_a_recomputation_that_is_off_takes_neither_kernels_nor_operators() -> None:
     """A backward pass forms its input again for 40 us, which keeps its thread for 30 us."""
     node = "autograd::engine::evaluate_function: CheckpointFunctionBackward"
@@ -351,7 +372,11 @@ def test_a_real_pair_with_and_without_loader_workers() -> None:
         ("speed=0", "nothing is called 'speed'"),
         ("recompute=off", "no work of a recomputation"),
         ("rank 7=median", "is missing"),
+        ("speed=1", "nothing is called 'speed'"),
         ("data_input=soon", "not a time"),
+        ("data_input=99999999999s", "out of range"),
+        ("kernel:gemm*1e12", "out of range"),
+        ("kernel:gemm*-1", "out of range"),
     ],
 )
 def test_what_cannot_be_asked_is_refused(edit: str, reason: str) -> None:

@@ -13,7 +13,7 @@ import pytest
 import traceflops as tf
 from tests.build import launched, trace_of
 from tests.cli.test_commands import SAMPLE, assert_refused, run
-from tests.conftest import SAMPLES
+from tests.conftest import SAMPLES, shared_file
 from tests.reports.test_timeline import column, data_of
 from traceflops.findings.finding import Confidence, Finding, Gain, MfuRange, Row
 from traceflops.reports.json import report_object
@@ -155,6 +155,37 @@ def test_rows_of_evidence_are_folded_on_the_page() -> None:
     assert '<a href="#idle">evidence' in found
 
 
+def test_what_gains_nothing_is_no_finding() -> None:
+    """The host is late on these ranks: hidden communication would not make a step shorter."""
+    names = [f"traces/pytorch/hta_sampled_rank{rank}.json.gz" for rank in (0, 1)]
+    analysis = tf.analyze(tf.read([str(shared_file(name)) for name in names]))
+    gains = [one.gain.high_ns for one in analysis.diagnosis if one.gain is not None]
+    assert gains and min(gains) > 0
+    assert (analysis.components.share("communication") or 0) > 0.25
+
+
+def test_no_line_ends_with_a_space() -> None:
+    analysis = sample()
+    styles = [Style(width=width) for width in (50, 80, 110)]
+    narrow = [line.plain for style in styles for line in render_terminal(analysis, style)]
+    assert any("loading data" in line for line in narrow)
+    assert not [line for line in narrow if line != line.rstrip()]
+
+
+def test_where_mfu_is_a_range_so_is_it_after_a_remedy() -> None:
+    """Attention of unknown FLOPs may do as much as all the rest."""
+    analysis = tf.analyze(tf.read(shared_file("traces/pytorch/b200_vllm_gptoss_prefill.json.gz")))
+    known = analysis.measured.mfu_range
+    assert known is not None and known.most > 2 * known.least
+    found = next(one for one in analysis.diagnosis if one.gain is not None)
+    assert found.gain is not None and found.mfu_after is not None
+    step_ns = analysis.mean_ns(analysis.components.window_ns)
+    left = [1 - ns / step_ns for ns in (found.gain.low_ns, found.gain.high_ns)]
+    assert found.mfu_after.low == pytest.approx(float(known.least) / left[0])
+    assert found.mfu_after.high == pytest.approx(float(known.most) / left[1])
+    assert "MFU 0.4 to 1.0 → at most 3.5 %" in " ".join(lines_of(analysis))
+
+
 def test_the_late_rank_is_said_once() -> None:
     """The best finding says it, so the verdict behind it does not."""
     analysis = sample("gpt_ddp_4rank")
@@ -271,6 +302,17 @@ def test_it_asks_for_what_the_recording_lacks() -> None:
     found = chapters_of(render_post_mortem(sample("gpt_ddp_4rank")))
     assert "No Python stacks" in found["What this recording cannot tell"]
     assert "For Python stacks: with&#95;stack=True" in found["Next recording"]
+
+
+def test_what_is_missing_is_said_once() -> None:
+    """Without steps, shapes and stacks, findings on the recording say it already."""
+    analysis = tf.analyze(tf.read(shared_file("traces/pytorch/a100_hta_simple_add.json.gz")))
+    found = chapters_of(render_post_mortem(analysis))
+    told = found["What this recording cannot tell"]
+    assert told.count("executed FLOPs cannot be counted") == 1
+    assert told.count("which module or line launched a kernel") == 1
+    assert found["Next recording"].count("with&#95;stack=True") == 1
+    assert found["Next recording"].count("prof.step()") == 1
 
 
 def test_the_command_writes_it_and_refuses_what_is_no_text(tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ class _Scales:
     replay: Replay | None
     refusal: str
     step_ns: float
-    mfu: float | None
+    mfu: MfuRange | None
     doubts: tuple[str, ...]
     strengths: tuple[str, ...]
     levels: Mapping[Severity, float]
@@ -165,7 +165,8 @@ def _scales(case: Case) -> _Scales:
         strong.append(f"{len(case.steps.used)} steps")
     levels: dict[Severity, float] = {name: limit(case, "priority", name) for name in _LEVELS}
     step_ns = case.total.components.window_ns / case.windows_used
-    mfu = None if case.measured.mfu is None else float(case.measured.mfu)
+    known = case.measured.mfu_range
+    mfu = None if known is None else MfuRange(float(known.least), float(known.most))
     return _Scales(replay, refusal, step_ns, mfu, tuple(weak), tuple(strong), levels)
 
 
@@ -183,7 +184,11 @@ def _weighed(one: Candidate, scales: _Scales) -> Finding | None:
         return None
     try:
         worth = _worth(one, replay)
-        too_small = not one.frees and worth.gain and worth.gain.high_ns * replay.windows < least_ns
+        if worth.gain and one.on_path and not (one.frees or one.kernels or one.after):
+            most_ns = -(-bound_ns // max(replay.windows, 1))
+            worth = replace(worth, gain=worth.gain.capped(most_ns))
+        enough_ns = 1 if one.frees else least_ns
+        too_small = worth.gain and worth.gain.high_ns * replay.windows < enough_ns
         return None if too_small else _finding(one, scales, worth)
     except UsageError as error:
         return _finding(one, scales, _bounded(bound_ns, replay, str(error)))
@@ -237,7 +242,8 @@ def _mfu(gain: Gain | None, scales: _Scales) -> MfuRange | None:
     if gain is None or scales.mfu is None or gain.high_ns >= scales.step_ns:
         return None
     low, high = (scales.step_ns - ns for ns in (gain.low_ns, gain.high_ns))
-    return MfuRange(scales.mfu * scales.step_ns / low, scales.mfu * scales.step_ns / high)
+    least, most = scales.mfu.low / low, min(scales.mfu.high / high, 1 / scales.step_ns)
+    return MfuRange(least * scales.step_ns, most * scales.step_ns)
 
 
 def _finding(one: Candidate, scales: _Scales, found: _Worth) -> Finding:

@@ -46,6 +46,11 @@ class Gain:
         """Return what order and priority are by: the point, or the middle."""
         return (self.low_ns + self.high_ns) // 2 if self.point_ns is None else self.point_ns
 
+    def capped(self, most_ns: int) -> Gain:
+        """Return the gain where it cannot be more than so much."""
+        point = None if self.point_ns is None else min(self.point_ns, most_ns)
+        return Gain(min(self.low_ns, most_ns), min(self.high_ns, most_ns), point)
+
 
 @dataclass(frozen=True, slots=True)
 class MfuRange:

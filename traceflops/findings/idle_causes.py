@@ -122,7 +122,9 @@ _CAUSES: Final = {
         (f"host:{_LOADS}=0",),
         what="loading of GPU code",
     ),
-    "slow_driver_call": _Cause("Driver calls are slow", "library"),
+    "slow_driver_call": _Cause(
+        "Driver calls are slow", "library", on_path=frozenset({"slow_driver_call"})
+    ),
     "compiled_runtime": _Cause(
         "Compiled code is slow to start",
         "framework",
@@ -143,7 +145,13 @@ _CAUSES: Final = {
     "external_wait": _Cause(
         "The host waits for other threads or processes", "yours", "", ("external_wait=0",)
     ),
-    "host_code": _Cause("Host code holds up the GPU", "yours", "", ("host:^{name}$=0",), _LAUNCHES),
+    "host_code": _Cause(
+        "Host code holds up the GPU",
+        "yours",
+        "",
+        ("host:^{name}$=0",),
+        frozenset({"host_code", *_LAUNCHING}),
+    ),
     "eager_overhead": _Cause(
         "The host launches work too slowly",
         "framework",

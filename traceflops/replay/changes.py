@@ -43,7 +43,8 @@ class Value:
         """Return what becomes of times."""
         if self.ns is not None:
             return np.full_like(dur_ns, self.ns)
-        return dur_ns * self.share.numerator // self.share.denominator
+        times, more = divmod(self.share.numerator, self.share.denominator)
+        return dur_ns * times + dur_ns * more // self.share.denominator
 
 
 @dataclass(frozen=True)  # without slots, so that there is a place for what is found on demand
@@ -168,7 +169,7 @@ class Changed:
         return replace(self, world=replace(self.world, lag_ns=lag))
 
     def with_host(self, when: Mapping[int, Intervals], value: Value) -> Changed:
-        """Return the same with other times of stretches of threads."""
+        """Return the same with other times of stretches of threads, but for those taken out."""
         nodes, edges = self.graph.nodes, self.graph.edges
         lag = self.world.lag_ns.copy()
         host = np.flatnonzero((edges.kind == HOST) | (edges.kind == LAUNCH))
@@ -178,9 +179,13 @@ class Changed:
         until = np.where(edges.kind[host] == HOST, nodes.at_ns[edges.target[host]], launched)
         for one, spans in when.items():
             mine, start, end = (column[thread == one] for column in (host, since, until))
-            cut = _cut(spans, value, end) - _cut(spans, value, start)
-            whole = np.maximum(end - start, 1)
-            lag[mine] = np.maximum(lag[mine] - cut * np.minimum(lag[mine], whole) // whole, 0)
+            taken_out = self.without.get(one, Intervals.empty())
+            left = spans.subtract(taken_out)
+            cut = _cut(left, value, end) - _cut(left, value, start)
+            gone_ns = _cut(taken_out, Value(0), end) - _cut(taken_out, Value(0), start)
+            whole = np.maximum(end - start - gone_ns, 1)
+            less = cut.astype(np.float64) * np.minimum(lag[mine], whole) / whole
+            lag[mine] = np.maximum(lag[mine] - less.astype(np.int64), 0)
         gone = when if value == Value(0) else {}
         without = {
             one: spans.union(self.without.get(one, Intervals.empty()))
@@ -196,6 +201,8 @@ class Changed:
 
 def _cut(spans: Intervals, value: Value, time_ns: IntArray) -> IntArray:
     """Return how much is cut out of stretches up to each time."""
+    if not len(spans.start_ns):
+        return np.zeros_like(time_ns)
     length = spans.end_ns - spans.start_ns
     less = length - value.of(length)
     before = np.cumsum(less) - less

@@ -40,6 +40,7 @@ from traceflops.windows import parse_duration
 
 _EDIT: Final = re.compile(r"(?s)(.+)([=/*])([^=/*]+)")
 _RANK: Final = re.compile(r"rank (\d{1,6})")
+_LONGEST_NS, _MOST_TIMES, _FINEST = 10**12, 1_000, 10**6
 _NOWHERE: Final = LONG_AGO // 2
 """A lag with which an edge never counts."""
 _HOST: Final[Mapping[str, str]] = {
@@ -76,6 +77,8 @@ def parse_edit(text: str) -> Edit:
         raise UsageError(f"no edit: {text!r}", _HELP)
     target, sign, word = (part.strip() for part in match.groups())
     value = None
+    if _kind(target) not in _APPLIED:
+        raise UsageError(f"nothing is called {target!r}", _HELP)
     if word not in _WORDS.get(_kind(target), ()):
         value = _value(text, sign, word)
     return Edit(text.strip(), target, word, value)
@@ -83,10 +86,19 @@ def parse_edit(text: str) -> Edit:
 
 def _value(text: str, sign: str, word: str) -> Value:
     if sign == "=":
-        return Value(0 if word == "0" else parse_duration(f"the value of {text!r}", word))
+        value = Value(0 if word == "0" else parse_duration(f"the value of {text!r}", word))
+    else:
+        value = Value(share=_share(text, sign, word).limit_denominator(_FINEST))
+    if (value.ns or 0) > _LONGEST_NS or not 0 <= value.share <= _MOST_TIMES:
+        limits = f"write a time up to 1000s, or a number of times from 0 to {_MOST_TIMES}"
+        raise UsageError(f"out of range in {text!r}: {word!r}", limits)
+    return value
+
+
+def _share(text: str, sign: str, word: str) -> Fraction:
     try:
         number = Fraction(word)
-        return Value(share=1 / number if sign == "/" else number)
+        return 1 / number if sign == "/" else number
     except (ValueError, ZeroDivisionError):
         raise UsageError(f"no number in {text!r}: {word!r}", _HELP) from None
 
@@ -108,8 +120,6 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 def apply(edit: Edit, changed: Changed) -> Changed:
     """Return a world with one more edit. Raises UsageError where the recording has no target."""
     kind = _kind(edit.target)
-    if kind not in _APPLIED:
-        raise UsageError(f"nothing is called {edit.target!r}", _HELP)
     if edit.value is None and kind not in _WORDS:
         raise UsageError(f"{edit.target} cannot be {edit.word!r}", _HELP)
     return _APPLIED[kind](edit, changed)

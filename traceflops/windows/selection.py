@@ -112,7 +112,7 @@ def parse_duration(option: str, text: str) -> int:
     match = _DURATION.fullmatch(text.strip())
     if match is None or len(text) > 40:
         raise UsageError(
-            f"{option} is not a time with a unit: {text!r}", f"write e.g. {option} 1.5s or 200ms"
+            f"{option} is not a time with a unit: {text!r}", "write e.g. 1.5s or 200ms"
         )
     whole, decimals, unit = match.groups()
     scale = _UNITS_NS[unit]
