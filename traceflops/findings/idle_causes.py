@@ -58,8 +58,8 @@ _NOT_YOURS: Final = "Call it less often, or before the steps that count; try a n
 _OF_TORCH: Final = re.compile(r"^$|zero_grad|torch/optim/|\b(Adagrad|Adam|AdamW|SGD)\b")
 """Optimizers with an option `fused`, and what is the same for all."""
 _OTHER_OPTIMIZER: Final = (
-    "Use an implementation on lists of tensors (torch._foreach_ operators), or compile its step "
-    "with torch.compile; call zero_grad(set_to_none=True)."
+    "Compile its step with torch.compile, or use torch._foreach_ operators on tensors of one type "
+    "and layout (others run one by one); call zero_grad(set_to_none=True)."
 )
 
 
