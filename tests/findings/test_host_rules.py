@@ -168,13 +168,15 @@ def test_code_of_others_that_launches_is_told_once(name: str, rules: int) -> Non
     """Step 1 idles while `b` runs Python and then an operator, and that starts nothing."""
     frame = {"kind": "python", "name": name, "start_ns": 50_000, "dur_ns": 1_900_000}
     launches = [
-        {"name": "cudaEventRecord", "start_ns": 1_000_000 + 9_000 * at, "dur_ns": 8_900}
-        for at in range(100)
+        {"name": "cudaEventRecord", "start_ns": 600_000 + 9_000 * at, "dur_ns": 8_900}
+        for at in range(140)
     ]
     found = run(0, 2_000_000, 0, 0, marks=[frame], calls=launches).diagnosis
     told = [one for one in found if one.rule in ("host-code", "eager-overhead")]
     assert len(told) == rules, [(one.rule, one.sentence) for one in told]
     assert all(one.rows[0].name == name for one in told)
+    more = run(0, 2_000_000, 0, 0, marks=[frame], calls=launches[:40]).diagnosis
+    assert "host-code" in [one.rule for one in more]
 
 
 def test_a_slow_call_gains_at_most_its_own_time() -> None:

@@ -132,8 +132,13 @@ def _causes(case: Case) -> Iterator[Finding]:
     for rule in (*RULES, *more_rules(rules)):
         for one in rule(case):
             found = _weighed(one, scales) if one.rule not in rules.silent else None
-            if found is not None:
+            if found is not None and (rule not in RULES or _gains(found)):
                 yield found
+
+
+def _gains(found: Finding) -> bool:
+    """Return whether a remedy may gain anything; users hear of their own rules anyway."""
+    return found.gain is None or found.gain.high_ns > 0
 
 
 def reasons_first(found: Sequence[Finding]) -> list[Finding]:
@@ -192,8 +197,7 @@ def _weighed(one: Candidate, scales: _Scales) -> Finding | None:
         return None
     try:
         worth = _worth(one, replay)
-        needed_ns = 1 if one.frees else least_ns
-        too_small = worth.gain and worth.gain.high_ns * replay.windows < needed_ns
+        too_small = not one.frees and worth.gain and worth.gain.high_ns * replay.windows < least_ns
         return None if too_small else _finding(one, scales, worth)
     except UsageError as error:
         return _finding(one, scales, _bounded(_own_ns(one, replay) or bound_ns, replay, str(error)))

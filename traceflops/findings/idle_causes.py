@@ -207,8 +207,10 @@ def idle_causes(case: Case) -> Iterator[Candidate]:
 
 def _is_told(causes: Mapping[str, Sequence[Culprit]]) -> bool:
     """Return whether host code is that of others who launch work, told as launching."""
-    code, launching = causes["host_code"][0].label, causes.get("eager_overhead")
-    return launching is not None and launching[0].label == code and _owner(code) != "yours"
+    code, launching = causes["host_code"], causes.get("eager_overhead", ())
+    is_more = sum(one.idle_ns for one in launching) >= sum(one.idle_ns for one in code)
+    label = code[0].label
+    return is_more and launching[0].label == label and _owner(label) != "yours"
 
 
 def _cause_of(culprit: Culprit) -> str:
