@@ -122,9 +122,7 @@ _TABLE: Final[Mapping[str, Mapping[str, Remedy]]] = {
         PYTORCH: Remedy("with_stack=True (large traces)"),
     },
     "host work": {
-        PYTORCH: Remedy(
-            "with_stack=True, or record_function() around the code between the named operators"
-        ),
+        PYTORCH: Remedy("with_stack=True, or record_function() around code between operators"),
         ROCPROF: Remedy("rocprofv3 --sys-trace, and roctx ranges around the code"),
         NSIGHT: Remedy("nsys profile --trace=cuda,nvtx,osrt, and NVTX ranges around the code"),
     },

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from traceflops.analysis import Analysis
     from traceflops.findings import Finding, Gain
 
-_OWNERS: Final = {"yours": "your code"}
+_OWNERS: Final = {"yours": "your code", None: "unknown"}
 _WORTH_A_TITLE: Final = ("high", "medium")
 _IN_NOTES: Final = "notes"
 _LEAST_SURE: Final = 0.02
@@ -80,7 +80,7 @@ def _words(analysis: Analysis, finding: Finding) -> FindingWords:
         _saves(analysis, finding),
         _mfu(analysis, finding),
         tuple(_where(finding)),
-        f"owner: {_OWNERS.get(finding.owner or '', finding.owner)}",
+        f"owner: {_OWNERS.get(finding.owner, finding.owner)}",
         "" if sure is None else f"{sure.level} ({', '.join(sure.reasons)})".removesuffix(" ()"),
     )
 

@@ -243,4 +243,4 @@ def table() -> Iterator[tuple[int, tuple[str, ...]]]:
 def unfit(faults: tuple[str, ...]) -> str:
     """Return why a scenario cannot be tried, "" where it can."""
     lacking = [FAULTS[one].rules[0] for one in faults if not is_known(one)]
-    return f"no rule {' and '.join(lacking)} in the product yet" if lacking else ""
+    return f"no rule {' and '.join(lacking)} in the product" if lacking else ""

@@ -159,6 +159,24 @@ def test_the_loader_of_a_real_recording() -> None:
     assert "num_workers" in first.remedy
 
 
+def test_the_main_kernel_is_told_once() -> None:
+    path = shared_file("traces/pytorch/mi300x_vllm_gptoss_decode_graph.json.gz")
+    analysis = tf.analyze(tf.read(path))
+    (main,) = (one for one in analysis.findings if one.rule == "main-kernel")
+    assert (main.rows[0].name, main.rows[0].time_ns) == ("_matmul_ogs", 7_034_595)
+    told = [one.rule for one in analysis.diagnosis]
+    assert "decode-batch" in told
+    assert "main-kernel" not in told
+
+
+def test_what_saves_nothing_is_only_a_loss() -> None:
+    """All exposed all-reduces of this rank end before the host, on which all else waits."""
+    path = shared_file("traces/pytorch/a100_hta_nccl_rank0.json.gz")
+    found = tf.analyze(tf.read(path)).diagnosis
+    assert "exposed-communication" not in [one.rule for one in found]
+    assert "loss-communication" in [one.rule for one in found]
+
+
 def test_findings_on_their_own_are_short_whatever_they_are() -> None:
     analysis = analysis_of(RunConfig(**{**SMALL, **SLOW_RANK}))
     whole = findings_object(analysis)

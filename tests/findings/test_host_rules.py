@@ -132,12 +132,13 @@ def test_allocation_inside_steps_is_told_with_how_often_it_happens() -> None:
 def test_unrecorded_host_work_is_told_how_to_record_it_and_where_to_look() -> None:
     (found,) = of_rule(run(0, 2_000_000, 0, 0), "host-unrecorded")
     assert found.remedy == (
-        "Record with with_stack=True, or record_function() around the code between the named "
-        "operators."
+        "Record with with_stack=True, or record_function() around code between operators."
     )
+    assert found.owner is None
     label = {"name": "write log", "start_ns": 0, "dur_ns": 1_990_000}
     (found,) = of_rule(run(0, 2_000_000, 0, 0, marks=[label]), "host-unrecorded")
     assert found.remedy.startswith("Look at the code in write log. Record with")
+    assert found.owner == "yours"
 
 
 def test_a_function_gains_no_time_of_the_calls_it_holds() -> None:
@@ -160,3 +161,52 @@ def test_a_slow_driver_call_gains_at_most_its_time() -> None:
     (found,) = of_rule(analysis, "slow-driver-call")
     assert found.gain is not None
     assert 0 < found.gain.high_ns <= 1_000_000 // 4
+
+
+@pytest.mark.parametrize(
+    ("name", "owner"),
+    [("aten::conv2d", "library"), ("vllm/utils.py(9): gemm", "framework"), ("a.py(9): b", "yours")],
+)
+def test_only_code_of_the_user_is_theirs_to_move(name: str, owner: str) -> None:
+    work = {"name": name, "start_ns": 50_000, "dur_ns": 1_900_000}
+    where = {"ops": [work]} if "::" in name else {"marks": [{**work, "kind": "python"}]}
+    (found,) = of_rule(run(0, 2_000_000, 0, 0, **where), "host-code")
+    assert found.owner == owner
+    assert ("Move the named function" in found.remedy) == (owner == "yours")
+
+
+@pytest.mark.parametrize(("name", "is_there"), [("SGD", True), ("Shampoo", False)])
+def test_only_optimizers_of_torch_have_a_fused_option(name: str, *, is_there: bool) -> None:
+    mark = {"kind": "annotation", "name": f"Optimizer.step#{name}.step"}
+    (found,) = of_rule(
+        run(0, 2_000_000, 0, 0, marks=[{**mark, "start_ns": 50_000, "dur_ns": 1_900_000}]),
+        "optimizer-loop",
+    )
+    assert ("fused=True" in found.remedy) == is_there
+
+
+@pytest.mark.parametrize(("name", "rules"), [("vllm/a.py(9): b", 1), ("my/a.py(9): b", 2)])
+def test_code_of_others_that_launches_is_told_once(name: str, rules: int) -> None:
+    """Step 1 idles while `b` runs Python and then an operator, and that starts nothing."""
+    frame = {"kind": "python", "name": name, "start_ns": 50_000, "dur_ns": 1_900_000}
+    launches = [
+        {"name": "cudaEventRecord", "start_ns": 600_000 + 9_000 * at, "dur_ns": 8_900}
+        for at in range(140)
+    ]
+    found = run(0, 2_000_000, 0, 0, marks=[frame], calls=launches).diagnosis
+    told = [one for one in found if one.rule in ("host-code", "eager-overhead")]
+    assert len(told) == rules, [(one.rule, one.sentence) for one in told]
+    assert all(one.rows[0].name == name for one in told)
+    more = run(0, 2_000_000, 0, 0, marks=[frame], calls=launches[:40]).diagnosis
+    assert "host-code" in [one.rule for one in more]
+
+
+def test_a_slow_call_gains_at_most_its_own_time() -> None:
+    """Beside a slow call of 0.6 ms the host allocates for 1 ms, which is another cause."""
+    calls = [
+        {"name": "cudaMalloc", "start_ns": 50_000, "dur_ns": 1_000_000},
+        {"name": "cudaStreamCreateWithFlags", "start_ns": 1_200_000, "dur_ns": 600_000},
+    ]
+    (found,) = of_rule(run(0, 2_000_000, 0, 0, calls=calls), "slow-driver-call")
+    assert found.gain is not None
+    assert 0 < found.gain.high_ns <= 700_000 // 4

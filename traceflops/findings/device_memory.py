@@ -35,9 +35,8 @@ _PREFETCH: Final = (
     "Start copies earlier, with non_blocking=True on a stream of their own, or keep the data on "
     "the GPU: offload fewer weights, optimizer states or activations."
 )
-_ANY: Final = (
-    "Copy from pinned memory on a stream of its own while kernels run, or keep the data on the GPU."
-)
+_ANY: Final = "Copy on a stream of its own while kernels run, or keep the data on the GPU."
+_ANY_PIN: Final = f"Allocate host memory with cudaHostAlloc or hipHostMalloc. {_ANY}"
 _LAUNCHING: Final = ("eager_overhead", "optimizer_loop", "launch_latency")
 
 
@@ -57,7 +56,8 @@ def host_copies(case: Case) -> Iterator[Candidate]:
     labels = names(case.prepared.trace.activities["name"])
     used = distinct(codes(case.prepared.trace.activities["name"])[rows]).tolist()
     edit = f"kernel:^({'|'.join(re.escape(labels[one]) for one in used)})$"
-    usual = _PIN if is_pageable else _PREFETCH
+    is_torch = family(case.source.format) == PYTORCH
+    with_torch, usual = (_PIN, _ANY_PIN) if is_pageable else (_PREFETCH, _ANY)
     yield Candidate(
         rule="pageable-copies" if is_pageable else "host-copies",
         title="Pageable copies hold up the GPU" if is_pageable else "Copies hold up the GPU",
@@ -67,7 +67,7 @@ def host_copies(case: Case) -> Iterator[Candidate]:
         ),
         share=share,
         owner="yours",
-        remedy=usual if family(case.source.format) == PYTORCH else _ANY,
+        remedy=with_torch if is_torch else usual,
         evidence=("categories", "host"),
         rows=tuple(Row(_name(one), one.sum_ns, one.count) for one in copies),
         edits=(f"{edit}=0",),

@@ -112,10 +112,19 @@ def _diagnosed(case: Case) -> Iterator[Finding]:
         return
     found = reasons_first(list(_causes(case)))
     causes = {one.rule for one in found}
-    others = [_titled(one) for one in case.findings if one.rule not in causes]
+    others = [
+        _titled(one) for one in case.findings if one.rule not in causes and not _is_told(one, found)
+    ]
     if not any(map(_stands_out, (*found, *others))):
         yield from _nothing(case)
     yield from (*found, *others, *trace_health(case))
+
+
+def _is_told(main: Finding, causes: Sequence[Finding]) -> bool:
+    """Return whether the kernel with most of the time is the one that a cause is about."""
+    kernels = [one.rows[0].name for one in causes if one.rows]
+    is_main = main.rule == "main-kernel"
+    return is_main and any(main.rows[0].name in name for name in kernels)
 
 
 def _causes(case: Case) -> Iterator[Finding]:
@@ -123,8 +132,13 @@ def _causes(case: Case) -> Iterator[Finding]:
     for rule in (*RULES, *more_rules(rules)):
         for one in rule(case):
             found = _weighed(one, scales) if one.rule not in rules.silent else None
-            if found is not None:
+            if found is not None and (rule not in RULES or _gains(found)):
                 yield found
+
+
+def _gains(found: Finding) -> bool:
+    """Return whether a remedy may gain anything; users hear of their own rules anyway."""
+    return found.gain is None or found.gain.high_ns > 0
 
 
 def reasons_first(found: Sequence[Finding]) -> list[Finding]:
@@ -187,11 +201,16 @@ def _weighed(one: Candidate, scales: _Scales) -> Finding | None:
         if worth.gain and one.on_path and not (one.frees or one.kernels or one.after):
             most_ns = -(-bound_ns // max(replay.windows, 1))
             worth = replace(worth, gain=worth.gain.capped(most_ns))
-        enough_ns = 1 if one.frees else least_ns
-        too_small = worth.gain and worth.gain.high_ns * replay.windows < enough_ns
+        too_small = not one.frees and worth.gain and worth.gain.high_ns * replay.windows < least_ns
         return None if too_small else _finding(one, scales, worth)
     except UsageError as error:
-        return _finding(one, scales, _bounded(bound_ns, replay, str(error)))
+        return _finding(one, scales, _bounded(_own_ns(one, replay) or bound_ns, replay, str(error)))
+
+
+def _own_ns(one: Candidate, replay: Replay) -> int:
+    """Return what a class of idle time itself has of the critical path, 0 for other rules."""
+    own = one.rule.replace("-", "_")
+    return sum(part.ns for part in replay.critical if part.component == own)
 
 
 def _is_of(one: Candidate, part: PathPart) -> bool:

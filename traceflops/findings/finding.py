@@ -109,7 +109,7 @@ class Candidate:
     title: str
     sentence: str
     share: float
-    owner: Owner
+    owner: Owner | None
     remedy: str
     evidence: tuple[str, ...]
     rows: tuple[Row, ...] = ()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -53,6 +53,14 @@ _ON_AMD: Final = {
     "CUDA graph": "HIP graph",
 }
 _LAUNCHING: Final = ("eager_overhead", "launch_latency")
+_OF_FUNCTIONS: Final = ("host_code", "host_unrecorded")
+_NOT_YOURS: Final = "Call it less often, or before the steps that count; try a newer version of it."
+_OF_TORCH: Final = re.compile(r"^$|zero_grad|torch/optim/|\b(Adagrad|Adam|AdamW|SGD)\b")
+"""Optimizers with an option `fused`, and what is the same for all."""
+_OTHER_OPTIMIZER: Final = (
+    "Compile its step with torch.compile, or use torch._foreach_ operators on tensors of one type "
+    "and layout (others run one by one); call zero_grad(set_to_none=True)."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +192,7 @@ _CAUSES: Final = {
 }
 
 
+_OPERATOR: Final = re.compile(r"(aten|autograd|c10d?|prims|torch\w*)::|DistributedDataParallel\.")
 _FRAMEWORK: Final = re.compile(
     r"(^|/)(accelerate|deepspeed|diffusers|flashinfer|lightning|megatron|nemo|peft|sglang|"
     r"tensorrt_llm|torchtitan|torchtune|transformers|trl|vllm|xformers)/"
@@ -199,8 +208,17 @@ def idle_causes(case: Case) -> Iterator[Candidate]:
     for name, culprits in causes.items():
         one = IdleClass(culprits[0].kind, tuple(culprits))
         share = share_of_window(case, one.idle_ns)
-        if name in _CAUSES and share >= limit(case, "idle-cause", "least_share"):
+        is_large = share >= limit(case, "idle-cause", "least_share")
+        if name in _CAUSES and is_large and not (name == "host_code" and _is_told(causes)):
             yield _candidate(case, name, one, share)
+
+
+def _is_told(causes: Mapping[str, Sequence[Culprit]]) -> bool:
+    """Return whether host code is that of others who launch work, told as launching."""
+    code, launching = causes["host_code"], causes.get("eager_overhead", ())
+    is_more = sum(one.idle_ns for one in launching) >= sum(one.idle_ns for one in code)
+    label = code[0].label
+    return is_more and launching[0].label == label and _owner(label) != "yours"
 
 
 def _cause_of(culprit: Culprit) -> str:
@@ -223,7 +241,7 @@ def _candidate(case: Case, name: str, one: IdleClass, share: float) -> Candidate
             f"{_more_words(case, name)}"
         ),
         share=share,
-        owner=_owner(largest.label) if name == "host_code" else cause.owner,
+        owner=_owner(largest.label) if name in _OF_FUNCTIONS else cause.owner,
         remedy=_remedy(case, name, one),
         evidence=("idle",),
         rows=tuple(
@@ -242,9 +260,11 @@ def _candidate(case: Case, name: str, one: IdleClass, share: float) -> Candidate
     )
 
 
-def _owner(label: str) -> Owner:
-    """Return whose a function is, by where its file lies."""
-    if is_of_library(label):
+def _owner(label: str) -> Owner | None:
+    """Return whose a function is, by where its file lies; None without a name."""
+    if not label:
+        return None
+    if is_of_library(label) or _OPERATOR.match(label):
         return "library"
     return "framework" if _FRAMEWORK.search(label) else "yours"
 
@@ -277,11 +297,14 @@ def _remedy(case: Case, name: str, one: IdleClass) -> str:
         label = function_name(_short(one.culprits[0].label))
         look = f"Look at the code in {label}. " if label else ""
         return f"{look}Record with {remedy(case.source.format, 'host work')}."
+    if name == "host_code" and _owner(one.culprits[0].label) != "yours":
+        return usual if one.culprits[0].tag else _NOT_YOURS
     is_torch = family(case.source.format) == PYTORCH
     if not cause.what and not (cause.remedy and is_torch and not one.culprits[0].tag):
         return usual
     text = _GRAPHS if name in _LAUNCHING and _fits_graphs(case) else ""
-    text = text or cause.remedy
+    is_other = name == "optimizer_loop" and not _OF_TORCH.search(one.culprits[0].label)
+    text = text or (_OTHER_OPTIMIZER if is_other else cause.remedy)
     for cuda, hip in _ON_AMD.items() if is_amd(case) else ():
         text = text.replace(cuda, hip)
     return text

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from traceflops.findings.finding import Finding, severity_of, short_name
+from traceflops.findings.finding import Finding, Row, severity_of, short_name
 from traceflops.units import kernel_name, percent
 
 if TYPE_CHECKING:
@@ -55,7 +55,8 @@ def main_kernel_findings(
     severity = severity_of(share)
     if severity is not None and 2 * time_ns >= times.total():
         said = f"{name} takes {percent(share)} of {of}. {_remedy(sub, serving)}"
-        yield Finding(MAIN_KERNEL, severity, said, share, None, ("kernels",))
+        told = (Row(name, time_ns),)
+        yield Finding(MAIN_KERNEL, severity, said, share, None, ("kernels",), rows=told)
 
 
 def _family(name: str) -> str:

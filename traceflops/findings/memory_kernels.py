@@ -105,8 +105,8 @@ FUSABLE: Final = Fault(
     "Many memory kernels could be fused",
     "Runs of memory kernels with no product between them",
     "framework",
-    "Compile the named module with torch.compile, which makes one kernel of each run, or use fused "
-    "operators such as F.rms_norm, F.layer_norm and fused rotary embeddings.",
+    "Compile this part of the model with torch.compile, which makes one kernel of each run, or use "
+    "fused operators such as F.rms_norm, F.layer_norm and fused rotary embeddings.",
     "Fuse each run into one kernel.",
 )
 

@@ -65,6 +65,7 @@ class _Slowdown:
     remedy: str
 
 
+_LOADER: Final = re.compile("[Dd]ata[Ll]oader")
 _KINDS: Final = (
     _Slowdown(
         r"serialization\.py|\bsave(_(checkpoint|model|state)\w*)?$|^checkpoint\b",
@@ -84,12 +85,6 @@ _KINDS: Final = (
         "Evaluation runs inside some steps",
         "yours",
         "Record evaluation apart from training.",
-    ),
-    _Slowdown(
-        "[Dd]ata[Ll]oader",
-        "Data comes late in some steps",
-        "input pipeline",
-        "Raise num_workers and prefetch_factor of the DataLoader, and set persistent_workers=True.",
     ),
 )
 _SPORADIC: Final = dict.fromkeys(
@@ -153,6 +148,8 @@ def uneven_steps(case: Case) -> Iterator[Candidate]:
         return
     slow = [one for one in spread.used if one.ns > STANDS_OUT * spread.median_ns]
     more = _more(case.prepared, spread, slow) if slow else None
+    if more is not None and _LOADER.search(more.name):
+        return  # rule data-input tells it, with its gain
     kind = _kind(spread, slow, more)
     yield Candidate(
         rule=UNEVEN_STEPS,
