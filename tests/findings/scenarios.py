@@ -97,7 +97,7 @@ class Score:
 def known_rules() -> frozenset[str]:
     """Return the rules of the product: those with a row of their own on their page."""
     text = _PAGE.read_text(encoding="utf-8").split("<!-- scoreboard -->")[0]
-    return frozenset(re.findall(r"`([a-z]+(?:-[a-z]+)*)`", "".join(_ROWS.findall(text))))
+    return frozenset(re.findall(r"`([a-z0-9]+(?:-[a-z0-9]+)*)`", "".join(_ROWS.findall(text))))
 
 
 def is_known(fault: str) -> bool:

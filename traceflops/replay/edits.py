@@ -266,12 +266,12 @@ class _Runs:
 
     def where(self, chosen: BoolArray) -> _Runs:
         """Return some of them."""
-        columns = (self.row, self.name, self.dur_ns, self.is_beside)
-        return _Runs(*(column[chosen] for column in columns))
+        row, name, dur, beside = self.row, self.name, self.dur_ns, self.is_beside
+        return _Runs(row[chosen], name[chosen], dur[chosen], beside[chosen])
 
     def sums(self, count: int) -> FloatArray:
         """Return the time by name."""
-        return np.bincount(self.name, self.dur_ns, count)
+        return np.bincount(self.name, self.dur_ns, count).astype(np.float64)
 
     def compared(self, others: _Runs, count: int) -> tuple[FloatArray, FloatArray]:
         """Return the time of others by name over their own, and what is left of it if none waits.
