@@ -23,7 +23,7 @@ class Fault:
     """One kind of bottleneck: how it is planted and repaired, the rules that name it, and where.
 
     `base` are settings that it needs, in the repaired run, too. `tools` tell it from others. Where
-    it `keeps_busy`, the host is fast enough for it.
+    it `keeps_busy`, the host is fast enough for it. Rules of `also` name what else is planted.
     """
 
     plant: Draw
@@ -33,6 +33,7 @@ class Fault:
     tools: tuple[str, ...] = ("pytorch", "nsys", "rocprof")
     needs_many: bool = False
     keeps_busy: bool = False
+    also: tuple[str, ...] = ()
 
 
 def _of_hosts(*names: str) -> Draw:
@@ -75,7 +76,7 @@ def _misaligned(random: Random, base: RunConfig) -> Settings:
 
 
 def _throttled(random: Random, base: RunConfig) -> Settings:
-    first = random.randint(1, base.steps // 2)
+    first = random.randint(2, base.steps // 2)
     slow = random.randint(130, 170)
     return {"throttled_steps": tuple(base.step_numbers[first:]), "throttled_percent": slow}
 
@@ -86,7 +87,7 @@ def _sporadic(random: Random, base: RunConfig) -> Settings:
 
 
 def _heavy_expert(random: Random, base: RunConfig) -> Settings:
-    return {"on_rank": {random.randrange(base.ranks): {"expert_percent": random.randint(600, 900)}}}
+    return {"on_rank": {random.randrange(base.ranks): {"expert_percent": 700}}}
 
 
 def step_ns(config: RunConfig) -> int:
@@ -141,6 +142,7 @@ FAULTS: Final[Mapping[str, Fault]] = {
         {"overlap": True},
         ("exposed-communication",),
         needs_many=True,
+        also=("slow-collectives",),
     ),
     "slow link": Fault(
         _percent("slow_group_percent", 500, 900, slow_group="1", ranks=4, tensor_ranks=2),
@@ -212,7 +214,7 @@ FAULTS: Final[Mapping[str, Fault]] = {
     ),
     "heavy expert": Fault(
         _heavy_expert,
-        {"on_rank": {}},
+        {"on_rank": {}, "expert_percent": 250},
         ("expert-imbalance",),
         base={"ranks": 4, "expert_ranks": 4},
         tools=_TORCH,

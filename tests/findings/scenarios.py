@@ -72,7 +72,8 @@ class Score:
     @property
     def is_missed(self) -> bool:
         """Return whether another finding is the first, which counts for the largest fault."""
-        return self.first not in FAULTS[self.fault].rules
+        kind = FAULTS[self.fault]
+        return self.first not in (*kind.rules, *kind.also)
 
     @property
     def gain(self) -> Gain | None:
@@ -96,7 +97,7 @@ class Score:
 def known_rules() -> frozenset[str]:
     """Return the rules of the product: those with a row of their own on their page."""
     text = _PAGE.read_text(encoding="utf-8").split("<!-- scoreboard -->")[0]
-    return frozenset(re.findall(r"`([a-z]+(?:-[a-z]+)*)`", "".join(_ROWS.findall(text))))
+    return frozenset(re.findall(r"`([a-z0-9]+(?:-[a-z0-9]+)*)`", "".join(_ROWS.findall(text))))
 
 
 def is_known(fault: str) -> bool:

@@ -99,7 +99,7 @@ def test_nothing_stands_out_of_a_healthy_run(config: Mapping[str, Any]) -> None:
 def test_gains_are_sorted_and_a_cause_says_where_it_is() -> None:
     found = analysis_of(RunConfig(**SMALL, plants=("python", "allocate"), plant_ns=2_000_000))
     causes = [one for one in found.diagnosis if one.gain is not None]
-    gains = [one.gain.expected_ns for one in causes if one.gain]
+    gains = [one.gain.order_ns for one in causes if one.gain]
     assert gains == sorted(gains, reverse=True)
     assert {"host-code", "memory-alloc"} <= {one.rule for one in causes}
     (code,) = (one for one in causes if one.rule == "host-code")
@@ -146,7 +146,13 @@ def test_without_calls_no_gain_is_told_but_why() -> None:
 
 def test_the_middle_of_a_range_counts_where_no_figure_is_sure() -> None:
     assert Gain(10, 30, None).expected_ns == 20
-    assert Gain(10, 30, 28).expected_ns == 28
+    assert Gain(10, 30, 28).expected_ns == Gain(10, 30, 28).order_ns == 28
+
+
+def test_a_sure_gain_comes_before_one_that_may_be_nothing() -> None:
+    sure, unsure = Gain(20, 22, None), Gain(0, 46, None)
+    assert sure.expected_ns < unsure.expected_ns
+    assert sure.order_ns > unsure.order_ns
 
 
 def test_the_loader_of_a_real_recording() -> None:

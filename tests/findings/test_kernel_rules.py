@@ -223,6 +223,18 @@ def test_what_a_rule_explains_is_not_called_slow_besides() -> None:
     assert {"unfilled-gpu", "matrix-rate"} & found([slow]).keys() == {"unfilled-gpu", "matrix-rate"}
 
 
+def test_what_another_rule_explains_counts_only_for_the_high_end() -> None:
+    full = {**GRID, "grid": [108, 1, 1]}
+    few = {**GRID, "grid": [54, 1, 1]}
+    slow = product(SQUARE, 2000, form=full)
+    other = product(SQUARE, 2000, kernel=f"{GEMM}_2", form=few)
+    alone, both = (found([*works])["matrix-rate"] for works in ([slow], [slow, other]))
+    assert alone.gain is not None
+    assert both.gain is not None
+    assert both.gain.low_ns == pytest.approx(alone.gain.low_ns, rel=0.01)
+    assert both.gain.high_ns > 1.9 * alone.gain.high_ns
+
+
 @pytest.mark.parametrize(("registers", "saved"), [(255, 0.49), (64, 0.0)])
 def test_a_last_wave_is_known_where_one_block_fits(registers: int, saved: float) -> None:
     """Of 110 blocks two run alone, if registers leave room for one: 51 % of two waves."""

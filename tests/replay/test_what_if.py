@@ -344,6 +344,14 @@ def test_a_recomputation_that_is_off_takes_neither_kernels_nor_operators() -> No
     assert outcome.after_ns == 20_000 + 5_000 + 100_000 - 5_000
 
 
+def test_work_beside_waiting_communication_is_as_fast_as_on_the_late_rank() -> None:
+    slow = {"straggler_rank": 1, "straggler_percent": 140, "contention_percent": 115}
+    config = RunConfig(**{**SMALL, **slow, "ranks": 2, "layers": 3, "noise_permille": 0})
+    outcome = what_if(analysis_of(config), "rank 1=median").together
+    truth = used_ns(analysis_of(replace(config, straggler_percent=100)))
+    assert outcome.after_ns == pytest.approx(truth, rel=5e-3)
+
+
 def test_a_real_pair_with_and_without_loader_workers() -> None:
     slow, fast = (
         analyze(read([str(shared_file(f"traces/pytorch/v100_kineto_resnet50_{name}.json.gz"))]))

@@ -81,11 +81,13 @@ def slower_kernels(case: Case) -> Iterator[Candidate]:
         evidence=("steps", "kernels"),
         rows=(worst.row,) if worst.row else (),
         where=Where(rank=rank),
-        edits=(
-            f"kernel:^compute/({'|'.join(_SUBS)})$*{1 - worst.excess_ns / worst.kernel_ns:.4f}",
+        edits=(f"kernel:^(compute|memory)/*{worst.as_before:.4f}",),
+        partly=(f"kernel:^compute/({'|'.join(_SUBS)})$*{worst.as_before:.4f}",),
+        on_path=frozenset({"compute", "memory"}),
+        doubts=(
+            "inputs of the same shape may take different times",
+            "only products were compared; other kernels may slow down, too",
         ),
-        on_path=frozenset({"compute"}),
-        doubts=("inputs of the same shape may take different times",),
     )
 
 

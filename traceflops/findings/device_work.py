@@ -132,12 +132,15 @@ def _far(
     reached = [
         (row, part)
         for row in case.measured.kernels
-        if _is_of(row, kind)
-        and 0 < (part := _reached(case, row)) < poor
-        and 2 * (1 - told.get(kernel_name(row.name), 1.0)) < 1 - part / good
+        if _is_of(row, kind) and 0 < (part := _reached(case, row)) < poor
     ]
     reached.sort(key=lambda one: -one[0].sum_ns * (1 - one[1] / good))
-    chosen = reached[:_MOST_EDITS]
+    explained = [
+        (row, part)
+        for row, part in reached
+        if 2 * (1 - told.get(kernel_name(row.name), 1.0)) >= 1 - part / good
+    ]
+    chosen = [one for one in reached if one not in explained][:_MOST_EDITS]
     time_ns = sum(row.sum_ns for row, _ in chosen)
     share = share_of_window(case, time_ns)
     if share < limit(case, kind.limits, "least_share"):
@@ -159,9 +162,12 @@ def _far(
         evidence=("kernels", "roofline"),
         rows=tuple(_row(row) for row, _ in chosen[:_MOST_ROWS]),
         where=where,
-        edits=_as_if((*chosen, *alike), limit(case, kind.limits, "best")),
+        edits=_as_if((*chosen, *alike, *explained), limit(case, kind.limits, "best")),
         partly=_as_if(chosen, good),
-        doubts=("what some kernels need is unknown",) * bool(alike),
+        doubts=(
+            *("what some kernels need is unknown",) * bool(alike),
+            *("another finding tells why some kernels are slow",) * bool(explained),
+        ),
         on_path=frozenset({kind.component}),
         kernels={kernel_name(row.name): part / good for row, part in chosen},
     )

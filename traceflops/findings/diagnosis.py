@@ -148,15 +148,15 @@ def reasons_first(found: Sequence[Finding]) -> list[Finding]:
     """
 
     def key(one: Finding) -> tuple[int, float]:
-        gain = _expected(one)
-        reasons = (_expected(each) for each in found if each.rule in _REASONS.get(one.rule, ()))
+        gain = _order(one)
+        reasons = (_order(each) for each in found if each.rule in _REASONS.get(one.rule, ()))
         return -min([gain, *(ns - 1 for ns in reasons if 2 * ns >= gain)]), -one.share
 
     return sorted(found, key=key)
 
 
-def _expected(finding: Finding) -> int:
-    return finding.gain.expected_ns if finding.gain is not None else -1
+def _order(finding: Finding) -> int:
+    return finding.gain.order_ns if finding.gain is not None else -1
 
 
 def _titled(finding: Finding) -> Finding:

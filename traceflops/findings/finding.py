@@ -43,8 +43,13 @@ class Gain:
 
     @property
     def expected_ns(self) -> int:
-        """Return what order and priority are by: the point, or the middle."""
+        """Return what priority is by: the point, or the middle."""
         return (self.low_ns + self.high_ns) // 2 if self.point_ns is None else self.point_ns
+
+    @property
+    def order_ns(self) -> int:
+        """Return what order is by: the point, or a third of the way up: what is sure counts."""
+        return (2 * self.low_ns + self.high_ns) // 3 if self.point_ns is None else self.point_ns
 
     def capped(self, most_ns: int) -> Gain:
         """Return the gain where it cannot be more than so much."""

@@ -227,12 +227,12 @@ class KernelFacts:
 
 
 def candidate(
-    facts: KernelFacts, fault: Fault, mine: BoolArray, kept: FloatArray, launches: float = 1.0
+    facts: KernelFacts, fault: Fault, mine: BoolArray, kept: FloatArray, host: tuple[str, ...] = ()
 ) -> Iterator[Candidate]:
     """Yield a candidate where kernels take enough time and the remedy saves enough of it.
 
-    `kept` is the share of the time of each that the whole remedy leaves, `launches` that of all
-    launches, and so of the time of operators on the host.
+    `kept` is the share of the time of each that the whole remedy leaves, `host` the edit for that
+    of launching them.
     """
     time = np.where(mine, facts.ns, 0)
     saved = time * (1 - np.clip(kept, 0, 1))
@@ -245,7 +245,6 @@ def candidate(
     largest, where = largest_of(facts, saved)
     half = limit(facts.case, "kernel-faults", "least_part")
     changes = _left_of_names(facts, saved)
-    host = (f"eager_overhead*{launches:.3f}",) if launches < 1 else ()
     yield Candidate(
         rule=fault.rule,
         title=fault.title,
@@ -257,7 +256,7 @@ def candidate(
         rows=rows_of(facts, time),
         where=where,
         edits=(*host, *_edits(changes, 1.0)),
-        on_path=fault.components | frozenset({"eager_overhead"} if host else ()),
+        on_path=fault.components | frozenset({"eager_overhead", "optimizer_loop"} if host else ()),
         kernels={kernel_name(name): left for name, left in changes.items()},
         partly=_edits(changes, half),
         doubts=("the remedy may save only half of it", *fault.doubts),

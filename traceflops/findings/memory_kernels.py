@@ -125,12 +125,19 @@ def memory_rules(facts: KernelFacts) -> Iterator[Candidate]:
     ):
         mine &= rest
         rest &= ~mine
-        yield from candidate(facts, fault, mine, _kept(facts, fault))
+        kept = _kept(facts, fault)
+        host = (
+            (f"optimizer_loop*{kept[mine].mean():.3f}",)
+            if fault is OPTIMIZER and mine.any()
+            else ()
+        )
+        yield from candidate(facts, fault, mine, kept, host)
     rest &= facts.is_sub(*_FUSABLE) & ~facts.in_phase("optimizer")
     casts = rest & facts.is_sub("memory/copy", "memory/elementwise") & _casts(facts)
     run, kept = _runs(facts, rest, casts)
     launches = 1 - np.count_nonzero(run[1:] & run[:-1]) / len(run)
-    yield from candidate(facts, FUSABLE, run, kept, launches)
+    host = (f"eager_overhead*{launches:.3f}",) if launches < 1 else ()
+    yield from candidate(facts, FUSABLE, run, kept, host)
     yield from candidate(facts, CASTS, casts & ~run, _kept(facts, CASTS))
     copies = rest & facts.is_sub("memory/copy") & ~run & ~casts & _makes_dense(facts)
     yield from candidate(facts, COPIES, copies, _kept(facts, COPIES))

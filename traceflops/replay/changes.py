@@ -64,6 +64,18 @@ class Recorded:
         return is_top(self.prepared.linked.categorised, "communication", every) & kernel
 
     @cached_property
+    def is_beside(self) -> BoolArray:
+        """Return which activities run while their device communicates."""
+        table = self.prepared.trace.activities
+        device, start, dur = (numbers(table[name]) for name in ("device", "start_ns", "dur_ns"))
+        found = np.zeros(table.num_rows, dtype=np.bool_)
+        for _, rows in groups(device):
+            talks = rows[self.communicates[rows]]
+            spans = Intervals.of(start[talks], (start + dur)[talks])
+            found[rows] = spans.length_within(start[rows], (start + dur)[rows]) > 0
+        return found
+
+    @cached_property
     def recomputes(self) -> tuple[BoolArray, BoolArray]:
         """Return which activities, and which ops, compute a forward again."""
         trace = self.prepared.trace

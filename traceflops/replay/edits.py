@@ -8,7 +8,7 @@ An edit is a target and what becomes of it: `kernel:softmax/2`, `data_input=0`, 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from statistics import median_low
@@ -29,6 +29,8 @@ from traceflops.replay.recorded_graph import (
 from traceflops.table import (
     ABSENT,
     BoolArray,
+    FloatArray,
+    IntArray,
     codes,
     matching,
     names,
@@ -43,6 +45,8 @@ _RANK: Final = re.compile(r"rank (\d{1,6})")
 _LONGEST_NS, _MOST_TIMES, _FINEST = 10**12, 1_000, 10**6
 _NOWHERE: Final = LONG_AGO // 2
 """A lag with which an edge never counts."""
+_SLOWED: Final = 0.99
+"""Where less is left of work without communication beside it, that slows it."""
 _HOST: Final[Mapping[str, str]] = {
     "data_input": "data_input",
     "optimizer_loop": "optimizer",
@@ -233,34 +237,86 @@ def _rank(edit: Edit, changed: Changed) -> Changed:
     others = np.unique(ranks[(ranks != rank) & (ranks >= 0)])
     _check(bool(mine.any()) and len(others) > 0, edit, "its work, or that of others, is missing")
     _check(edit.value is None, edit, "a rank can only be as the median")
-    factor = _median_factors(recorded, mine, [*others.tolist(), rank])
+    factor = _median_factors(recorded, rank, others.tolist())
     dur = changed.world.dur_ns
     by_node = factor[np.maximum(changed.graph.nodes.row, 0)]
     scaled = np.rint(dur.astype(np.float64) * by_node).astype(np.int64)
-    return _with_median_host(edit, changed.with_work(changed.work_of(mine), scaled))
+    return _with_median_host(edit, changed.with_work(changed.work_of(factor != 1), scaled))
 
 
-def _median_factors(recorded: Recorded, mine: BoolArray, ranks: list[int]) -> np.ndarray:
-    """Return by activity what its mean time by name is on the median rank, over its own.
+def _median_factors(recorded: Recorded, rank: int, others: Sequence[int]) -> FloatArray:
+    """Return what is left of the time of each activity if a rank is as the median one.
 
-    Of two ranks that is the faster one.
+    Of two ranks that is the faster one. Kernels are compared by name. What runs beside
+    communication on others, which waits for this rank, is slowed by that until nobody waits.
     """
-    activities = recorded.prepared.trace.activities
-    name, dur = codes(activities["name"]), numbers(activities["dur_ns"])
-    count = len(names(activities["name"]))
-    means = []
-    for rank in ranks:
-        rows = np.flatnonzero((recorded.rank_of_row == rank) & (name >= 0))
-        calls = np.bincount(name[rows], minlength=count)
-        sums = np.bincount(name[rows], weights=dur[rows], minlength=count)
-        means.append(np.where(calls > 0, sums / np.maximum(calls, 1), np.nan))
-    table = np.array(means)
-    known = ~np.isnan(table).all(axis=0)
-    middle = np.ones(count)
-    middle[known] = np.nanquantile(table[:, known], 0.5, axis=0, method="lower")
-    own = np.where(np.isnan(table[-1]) | (table[-1] <= 0), middle, table[-1])
-    factor = np.where(own > 0, middle / np.where(own > 0, own, 1), 1.0)
-    return np.where(mine & (name >= 0), factor[np.maximum(name, 0)], 1.0)
+    table = recorded.prepared.trace.activities
+    count, factor = len(names(table["name"])), np.ones(table.num_rows)
+    own = _runs_of(recorded, rank)
+    ratios = [np.ones(count)]
+    for other in others:
+        theirs = _runs_of(recorded, other)
+        ratio, left = own.compared(theirs, count)
+        ratios.append(ratio)
+        slowed = theirs.where(theirs.is_beside)
+        factor[slowed.row] = left[slowed.name]
+    middle = np.nanquantile(np.array(ratios), 0.5, axis=0, method="lower")
+    factor[own.row] = middle[own.name]
+    return factor
+
+
+@dataclass(frozen=True, slots=True)
+class _Runs:
+    """Named work of a rank but for communication, in the order of names and times."""
+
+    row: IntArray
+    name: IntArray
+    dur_ns: IntArray
+    is_beside: BoolArray
+
+    def where(self, chosen: BoolArray) -> _Runs:
+        """Return some of them."""
+        row, name, dur, beside = self.row, self.name, self.dur_ns, self.is_beside
+        return _Runs(row[chosen], name[chosen], dur[chosen], beside[chosen])
+
+    def sums(self, count: int) -> FloatArray:
+        """Return the time by name."""
+        return np.bincount(self.name, self.dur_ns, count).astype(np.float64)
+
+    def compared(self, others: _Runs, count: int) -> tuple[FloatArray, FloatArray]:
+        """Return the time of others by name over their own, and what is left of it if none waits.
+
+        The second is of runs beside communication. If these are slowed, the first is of the others.
+        Names of which none are known are slowed as the rest.
+        """
+        runs = [np.bincount(one.name, minlength=count) for one in (self, others)]
+        all_own, all_theirs = _over(self.sums(count), runs[0]), _over(others.sums(count), runs[1])
+        alike = runs[0] == runs[1]  # then runs of both are pairs
+        mine, theirs = self.where(alike[self.name]), others.where(alike[others.name])
+        alone = ~mine.is_beside & ~theirs.is_beside
+        own, other = (one.where(alone).sums(count) for one in (mine, theirs))
+        ratio, known = _over(other, own), own > 0
+        now, then = (one.where(theirs.is_beside).sums(count) for one in (theirs, mine))
+        then *= np.where(known, ratio, 0)
+        usual = float(_over(then.sum(), now[known].sum()))
+        if not usual < _SLOWED:
+            return _over(all_theirs, all_own), np.ones(count)
+        left = np.where(known & (now > 0), _over(then, now), usual)
+        all_theirs -= (1 - usual) * _over(others.where(others.is_beside).sums(count), runs[1])
+        return np.where(known, ratio, _over(all_theirs, all_own)), left
+
+
+def _over(some: FloatArray, others: FloatArray | IntArray) -> FloatArray:
+    """Return quotients, NaN for those by 0."""
+    return np.divide(some, others, out=np.full(np.shape(others), np.nan), where=others > 0)
+
+
+def _runs_of(recorded: Recorded, rank: int) -> _Runs:
+    table = recorded.prepared.trace.activities
+    name, dur = codes(table["name"]), numbers(table["dur_ns"])
+    row = np.flatnonzero((recorded.rank_of_row == rank) & ~recorded.communicates & (name >= 0))
+    row = row[np.lexsort((numbers(table["start_ns"])[row], name[row]))]
+    return _Runs(row, name[row], dur[row], recorded.is_beside[row])
 
 
 def _with_median_host(edit: Edit, changed: Changed) -> Changed:
