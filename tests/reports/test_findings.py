@@ -292,7 +292,11 @@ def test_the_post_mortem_has_its_chapters_and_is_the_same_each_time(name: str) -
 def test_it_says_what_the_page_says() -> None:
     page = text_of(render_html(sample("gpt_ddp_4rank")), "post-mortem")
     assert in_order(page, CHAPTERS)
-    for said in ("Rank 2 is late: Check clocks", "Critical path: compute 67.8 %", "they do not add up"):
+    for said in (
+        "Rank 2 is late: Check clocks",
+        "Critical path: compute 67.8 %",
+        "they do not add up",
+    ):
         assert said in page
         assert said in render_post_mortem(sample("gpt_ddp_4rank"))
 
