@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from traceflops.faces import lazy
 
 if TYPE_CHECKING:
-    from traceflops.parsers.io.csvfiles.cells import (
+    from traceflops.parsers.io.csv_cells import (
         Column,
         Field,
         Kind,
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
         plain_decimal,
         step_of,
     )
-    from traceflops.parsers.io.csvfiles.lines import Bytes, Damage, line_starts
-    from traceflops.parsers.io.csvfiles.text import (
+    from traceflops.parsers.io.csv_lines import Bytes, Damage, line_starts
+    from traceflops.parsers.io.csv_text import (
         TEXT_BLOCK_BYTES,
         CsvBlock,
         CsvText,
@@ -36,9 +36,8 @@ if TYPE_CHECKING:
         header_in,
         text_notes,
     )
-    from traceflops.parsers.io.databases.fast import LONGEST_VALUE, NotFast, record_batches
-    from traceflops.parsers.io.databases.file import how_to_copy, in_wal_mode, nothing_left, placed
-    from traceflops.parsers.io.databases.query import (
+    from traceflops.parsers.io.database_file import how_to_copy, in_wal_mode, nothing_left, placed
+    from traceflops.parsers.io.database_query import (
         Among,
         Batch,
         Between,
@@ -54,11 +53,12 @@ if TYPE_CHECKING:
         quoted,
         select,
     )
-    from traceflops.parsers.io.databases.rows import Database
+    from traceflops.parsers.io.database_rows import Database
+    from traceflops.parsers.io.database_scan import LONGEST_VALUE, NotFast, record_batches
     from traceflops.parsers.io.inputs import ByteSource
-    from traceflops.parsers.io.jsonfiles.events import EventStream
-    from traceflops.parsers.io.jsonfiles.lists import Found, ListStream
-    from traceflops.parsers.io.jsonfiles.mend import (
+    from traceflops.parsers.io.json_events import EventStream
+    from traceflops.parsers.io.json_lists import Found, ListStream
+    from traceflops.parsers.io.json_mend import (
         INVALID_UTF8,
         event_text_notes,
         input_cut,
@@ -66,8 +66,14 @@ if TYPE_CHECKING:
         repairs_and_losses,
         valid_utf8,
     )
-    from traceflops.parsers.io.jsonfiles.places import SKIPPED, WHOLE, Elements, Members, Records
-    from traceflops.parsers.io.jsonfiles.text import UNDECODABLE
+    from traceflops.parsers.io.json_places import (
+        SKIPPED,
+        UNDECODABLE,
+        WHOLE,
+        Elements,
+        Members,
+        Records,
+    )
     from traceflops.parsers.io.notes import NoteTable
     from traceflops.parsers.io.places import (
         files_behind,

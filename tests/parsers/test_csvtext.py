@@ -10,8 +10,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from traceflops.parsers.io.csvfiles.cells import Field, Texts, decimal, whole_number
-from traceflops.parsers.io.csvfiles.text import CsvText, Plan, find_start
+from traceflops.parsers.io.csv_cells import Field, Texts, decimal, whole_number
+from traceflops.parsers.io.csv_text import CsvText, Plan, find_start
 from traceflops.parsers.io.inputs import ByteSource
 from traceflops.table.rows import ABSENT
 

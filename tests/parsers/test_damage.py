@@ -19,8 +19,8 @@ from tests.parsers.documents import (
     read_bytes,
 )
 from traceflops.errors import InputError
-from traceflops.parsers.io.jsonfiles.mend import REPAIRS
-from traceflops.parsers.io.jsonfiles.text import commas, first_value
+from traceflops.parsers.io.json_mend import REPAIRS
+from traceflops.parsers.io.json_places import commas, first_value
 from traceflops.table.trace import Trace
 
 NAMES = ("gemm", "a}, {b", "]", "x: 5, y", "é", '"quoted"', "C:\\new", "")

@@ -25,10 +25,10 @@ from tests.conftest import examples
 from tests.parsers.rocprof.rocpdfile import rocpd
 from traceflops.errors import InputError
 from traceflops.parsers import read
-from traceflops.parsers.io.databases import fast, file
-from traceflops.parsers.io.databases.fast import NotFast, fast_columns
-from traceflops.parsers.io.databases.file import placed
-from traceflops.parsers.io.databases.query import (
+from traceflops.parsers.io import database_file as file
+from traceflops.parsers.io import database_scan as fast
+from traceflops.parsers.io.database_file import placed
+from traceflops.parsers.io.database_query import (
     Among,
     Batch,
     Between,
@@ -40,8 +40,16 @@ from traceflops.parsers.io.databases.query import (
     by_distinct,
     select,
 )
-from traceflops.parsers.io.databases.rows import Database
-from traceflops.parsers.io.databases.salvage import HIGHEST, LOWEST, Damaged, Row, Salvage
+from traceflops.parsers.io.database_rows import Database
+from traceflops.parsers.io.database_scan import (
+    HIGHEST,
+    LOWEST,
+    Damaged,
+    NotFast,
+    Row,
+    Salvage,
+    fast_columns,
+)
 from traceflops.parsers.io.places import find_inputs
 from traceflops.table.rows import ABSENT, Names
 
@@ -174,10 +182,10 @@ def test_reading_through_arrow_gives_what_reading_rows_gives(
         spelled = ", ".join(f'"{n}" {d}' for n, d in zip(quoted, declared, strict=True))
         made(path, f"CREATE TABLE t ({spelled})", rows)
         wanted = Wanted(integers=(columns[0], columns[1]), reals=(columns[2],))
-        patch.setattr("traceflops.parsers.io.databases.fast.BATCH_ROWS", batch_rows)
+        patch.setattr("traceflops.parsers.io.database_scan.BATCH_ROWS", batch_rows)
         with opened(path) as database:
             fast = database.whole("t", wanted)
-        patch.setattr("traceflops.parsers.io.databases.rows.fast_columns", not_fast)
+        patch.setattr("traceflops.parsers.io.database_rows.fast_columns", not_fast)
         with opened(path) as database:
             careful = database.whole("t", wanted)
     assert fast.count == careful.count == len(rows)
@@ -193,13 +201,13 @@ def not_fast(*_: object) -> Iterator[Any]:
 def test_whole_numbers_are_read_through_arrow(tmp_path: Path, monkeypatch: Any) -> None:
     """Else the test above compares the careful way with itself."""
     path = made(tmp_path / "a.db", "CREATE TABLE t (a INTEGER)", [(None,), (5,), (None,)])
-    monkeypatch.setattr("traceflops.parsers.io.databases.rows.TableScan", None)
+    monkeypatch.setattr("traceflops.parsers.io.database_rows.TableScan", None)
     with opened(path) as database:
         assert database.whole("t", Wanted(integers=("a",)))["a"].tolist() == [ABSENT, 5, ABSENT]
 
 
 def test_a_large_table_is_read_in_two_parts(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr("traceflops.parsers.io.databases.rows._LARGE", 100)
+    monkeypatch.setattr("traceflops.parsers.io.database_rows._LARGE", 100)
     monkeypatch.setattr(fast, "BATCH_ROWS", 64)
     rows = [(number * 3, number) for number in range(1000)]
     path = made(tmp_path / "a.db", "CREATE TABLE t (id INTEGER PRIMARY KEY, a)", rows)
@@ -939,7 +947,7 @@ def test_pages_that_refer_to_each_other_have_an_end(
 ) -> None:
     """Each inner page names the same page many times: rows without end, were they all read."""
     if not fast:
-        monkeypatch.setattr("traceflops.parsers.io.databases.rows.fast_columns", not_fast)
+        monkeypatch.setattr("traceflops.parsers.io.database_rows.fast_columns", not_fast)
     path = tmp_path / "a.db"
     rows = [(number, "x" * 300) for number in range(20_000)]
     made(path, "CREATE TABLE t (id INTEGER PRIMARY KEY, a)", rows)

@@ -12,7 +12,8 @@ from tests.parsers.documents import read_bytes, read_one, source_of
 from traceflops.errors import InputError
 from traceflops.parsers import read
 from traceflops.parsers.io import inputs, places
-from traceflops.parsers.io.jsonfiles import lists, objects
+from traceflops.parsers.io import json_lists as lists
+from traceflops.parsers.io import json_objects as objects
 from traceflops.table.trace import Trace
 
 

@@ -12,7 +12,7 @@ from tests.conftest import examples
 from tests.parsers.documents import COMPACT, PRETTY, Layout, codes, read_bytes, read_one, source_of
 from tests.parsers.test_damage import kernels, names
 from traceflops.errors import InputError
-from traceflops.parsers.io.jsonfiles.mend import whole_events
+from traceflops.parsers.io.json_mend import whole_events
 from traceflops.table.trace import Trace
 
 SIZES = (7, 90, 700, 1 << 20)

@@ -38,7 +38,7 @@ def read_report(source: ByteSource) -> Trace:
     try:
         package: Any = importlib.import_module(_PACKAGE)
         for number, action in enumerate(_actions(package.load_report(str(source.path)))):
-            _add(number, action, page)
+            _add_metrics(number, action, page)
     except InputError:
         raise
     except Exception as error:  # the package is not ours: it may raise anything
@@ -59,7 +59,7 @@ def _actions(report: Any) -> Iterator[Any]:
             yield part.action_by_idx(place)
 
 
-def _add(number: int, action: Any, page: NcuPage) -> None:
+def _add_metrics(number: int, action: Any, page: NcuPage) -> None:
     """Add the metrics of a kernel."""
     counters, values = [], []
     capability: dict[str, str] = {}

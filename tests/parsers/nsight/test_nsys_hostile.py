@@ -18,7 +18,7 @@ from tests.parsers.nsight.nsysfile import SECRET, NsysFile, process, small, thre
 from tests.parsers.nsight.test_nsys_folders import content
 from traceflops.errors import InputError
 from traceflops.parsers import read
-from traceflops.parsers.io.databases.fast import LONGEST_VALUE, NotFast, record_batches
+from traceflops.parsers.io.database_scan import LONGEST_VALUE, NotFast, record_batches
 from traceflops.parsers.nsight.nsys import nvtx as texts
 from traceflops.parsers.nsight.nsys.op_texts import op_texts
 from traceflops.table.columns import string_column

@@ -17,9 +17,8 @@ from typing import Final, Self
 import numpy as np
 
 from traceflops.errors import InputError
-from traceflops.parsers.io.databases.fast import LONGEST_VALUE, NotFast, fast_columns
-from traceflops.parsers.io.databases.file import PlacedFile
-from traceflops.parsers.io.databases.query import (
+from traceflops.parsers.io.database_file import PlacedFile
+from traceflops.parsers.io.database_query import (
     Batch,
     Condition,
     Table,
@@ -31,7 +30,17 @@ from traceflops.parsers.io.databases.query import (
     quoted,
     select,
 )
-from traceflops.parsers.io.databases.salvage import FAULTS, HIGHEST, LOWEST, Damaged, Row, Salvage
+from traceflops.parsers.io.database_scan import (
+    FAULTS,
+    HIGHEST,
+    LONGEST_VALUE,
+    LOWEST,
+    Damaged,
+    NotFast,
+    Row,
+    Salvage,
+    fast_columns,
+)
 from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.io.notes import NoteTable
 from traceflops.table import Note

@@ -14,9 +14,9 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 
-from traceflops.parsers.io.csvfiles.cells import Cells, Column, Field, Texts, cells
-from traceflops.parsers.io.csvfiles.lines import Damage, LineBlocks, is_regular, lines_of
-from traceflops.parsers.io.csvfiles.mend import Mender, mend, strict_fields
+from traceflops.parsers.io.csv_cells import Cells, Column, Field, Texts, cells
+from traceflops.parsers.io.csv_lines import Damage, LineBlocks, is_regular, lines_of
+from traceflops.parsers.io.csv_mend import Mender, mend, strict_fields
 from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.io.notes import NoteTable
 from traceflops.table import ABSENT, Array, BoolArray, IntArray, Names, Note, distinct

@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.parsers.io.csvfiles.lines import QUOTE, Bytes, Lines
+from traceflops.parsers.io.csv_lines import QUOTE, Bytes, Lines
 from traceflops.table import BoolArray, IntArray
 
 _MOST_LINES_OF_A_ROW: Final = 50

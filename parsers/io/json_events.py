@@ -13,17 +13,18 @@ import msgspec
 
 from traceflops.errors import InputError, NotATrace
 from traceflops.parsers.io.inputs import ByteSource
-from traceflops.parsers.io.jsonfiles.lists import Document
-from traceflops.parsers.io.jsonfiles.mend import EVENT_START, PHASE, whole_events
-from traceflops.parsers.io.jsonfiles.places import (
+from traceflops.parsers.io.json_lists import Document
+from traceflops.parsers.io.json_mend import EVENT_START, PHASE, whole_events
+from traceflops.parsers.io.json_places import (
+    UNDECODABLE,
     WHOLE,
     Boundaries,
     Members,
     Path,
     Place,
     Records,
+    first_value,
 )
-from traceflops.parsers.io.jsonfiles.text import UNDECODABLE, first_value
 from traceflops.parsers.io.worker_pool import BLOCK_BYTES, BlockReader, Crew
 
 B = TypeVar("B")

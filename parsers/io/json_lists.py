@@ -18,21 +18,18 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from traceflops.parsers.io.inputs import ByteSource
-from traceflops.parsers.io.jsonfiles.frames import BETWEEN, Frame
-from traceflops.parsers.io.jsonfiles.mend import Damage
-from traceflops.parsers.io.jsonfiles.objects import LONGEST_VALUE, Then, Window
-from traceflops.parsers.io.jsonfiles.places import (
+from traceflops.parsers.io.json_mend import Damage
+from traceflops.parsers.io.json_objects import BETWEEN, LONGEST_VALUE, Frame, Then, Window
+from traceflops.parsers.io.json_places import (
+    SPACE,
+    STRING,
+    UNDECODABLE,
     Elements,
     Members,
     Path,
     Place,
     Skipped,
     Whole,
-)
-from traceflops.parsers.io.jsonfiles.text import (
-    SPACE,
-    STRING,
-    UNDECODABLE,
     commas,
     first_value,
 )

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from traceflops.parsers.io.databases.salvage import Row
+from traceflops.parsers.io.database_scan import Row
 from traceflops.table import ABSENT, Array, BoolArray, IntArray, Names
 
 _ABSENT_SQL: Final = "(-9223372036854775807 - 1)"

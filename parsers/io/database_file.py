@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from traceflops.errors import InputError
-from traceflops.parsers.io.databases.salvage import FAULTS
+from traceflops.parsers.io.database_scan import FAULTS
 from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.io.notes import NoteTable
 from traceflops.table import Note

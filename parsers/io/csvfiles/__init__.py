@@ -1,1 +1,0 @@
-"""CSV: blocks of a file as typed columns, whatever its separators and damage."""

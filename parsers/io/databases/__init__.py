@@ -1,1 +1,0 @@
-"""SQLite: tables as columns, read fast, slowly, or salvaged page by page."""

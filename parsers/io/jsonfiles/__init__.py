@@ -1,1 +1,0 @@
-"""JSON: events and lists of files that may be huge or broken."""
