@@ -33,14 +33,14 @@ _YEAR: Final = re.compile(r"^(20\d\d)@(\d{1,2})@(\d)")
 def _is_ncu_csv(head: bytes) -> bool:
     if b"Kernel Name" not in head or head.lstrip()[:1] in _NO_TABLE:
         return False
-    from traceflops.parsers.nsight.ncu.pages import NCU_TABLES
-    from traceflops.parsers.nsight.stats.text import first_header
+    from traceflops.parsers.nsight.ncu_pages import NCU_TABLES
+    from traceflops.parsers.nsight.stats_text import first_header
 
     return first_header(head, NCU_TABLES) is not None
 
 
 def _read_ncu_csv(sources: Sequence[ByteSource], _: Reading) -> list[Trace]:
-    from traceflops.parsers.nsight.ncu.trace import read_pages
+    from traceflops.parsers.nsight.ncu_trace import read_pages
 
     return read_pages(sources)
 
@@ -48,15 +48,15 @@ def _read_ncu_csv(sources: Sequence[ByteSource], _: Reading) -> list[Trace]:
 def _is_stats(head: bytes) -> bool:
     if head.lstrip()[:1] in _NO_TABLE or _SIGN.search(head) is None:
         return False
-    from traceflops.parsers.nsight.stats.layouts import STATS_TABLES
-    from traceflops.parsers.nsight.stats.text import Console, first_header
+    from traceflops.parsers.nsight.stats_layouts import STATS_TABLES
+    from traceflops.parsers.nsight.stats_text import Console, first_header
 
     has_csv = first_header(head, STATS_TABLES) is not None
     return has_csv or any(Console(STATS_TABLES).rows(head))
 
 
 def _read_stats(sources: Sequence[ByteSource], _: Reading) -> list[Trace]:
-    from traceflops.parsers.nsight.stats.set import read_reports
+    from traceflops.parsers.nsight.stats_set import read_reports
 
     return read_reports(sources)
 
@@ -65,7 +65,7 @@ def _tables_in(format_: str) -> Callable[[Sequence[ByteSource], Reading], list[T
     """Return what reads tables that are files of a format."""
 
     def read(sources: Sequence[ByteSource], _: Reading) -> list[Trace]:
-        from traceflops.parsers.nsight.nsys.table_files import read_tables
+        from traceflops.parsers.nsight.nsys.read import read_tables
 
         return read_tables(sources, format_)
 
@@ -96,7 +96,7 @@ def _version(head: bytes) -> str | None:
 
 
 def _read_ncu_report(sources: Sequence[ByteSource], _: Reading) -> list[Trace]:
-    from traceflops.parsers.nsight.ncu.report import has_package, read_report
+    from traceflops.parsers.nsight.ncu_trace import has_package, read_report
 
     for source in sources:
         if source.path is None or not has_package():

@@ -16,7 +16,7 @@ from traceflops.errors import InputError, NotATrace
 from traceflops.parsers.io import ByteSource, NoteTable
 from traceflops.parsers.nsight.arrow_files import UNREADABLE, ArrowTable, damaged
 from traceflops.parsers.nsight.nsys.tables import integers
-from traceflops.parsers.nsight.stats.rows import UNNAMED_RANGE
+from traceflops.parsers.nsight.stats_rows import UNNAMED_RANGE
 from traceflops.parsers.shared import Gathered, ProcessFacts, overflow_notes
 from traceflops.table import (
     ABSENT,

@@ -253,3 +253,8 @@ def _value(text: str | None, below: int = _INT32) -> int | None:
         return None
     value = int(digits[1]) * (1024 if digits[2] else 1)
     return value if value < below else None
+
+
+def place_of_node(node: int) -> str | None:
+    """Return what names a device among those of its machine, by its node there."""
+    return f"node {node}" if node >= 0 else None

@@ -30,7 +30,7 @@ def _read_tables(sources: Sequence[ByteSource], reading: Reading) -> list[Trace]
 
 
 def _read_v1(sources: Sequence[ByteSource], reading: Reading) -> list[Trace]:
-    from traceflops.parsers.rocprof.v1.read import read_v1_json
+    from traceflops.parsers.rocprof.v1_read import read_v1_json
 
     for source in sources:
         reading.crew.expect(source.expected_text_bytes)
@@ -38,7 +38,7 @@ def _read_v1(sources: Sequence[ByteSource], reading: Reading) -> list[Trace]:
 
 
 def _read_v3(sources: Sequence[ByteSource], reading: Reading) -> list[Trace]:
-    from traceflops.parsers.rocprof.v3json.run import read_runs
+    from traceflops.parsers.rocprof.v3json_run import read_runs
 
     return read_runs(sources, reading)
 

@@ -1,17 +1,33 @@
-"""What readers of several generations of rocprof say: notes, and names of clocks and devices."""
+"""What readers of rocprof say: the notes of all generations, and names of clocks."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
-from typing import Final
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
 
-from traceflops.parsers.io import NoteTable
-from traceflops.table import ABSENT, BoolArray, Note, joint_codes, numbers
+from traceflops.parsers.io import NoteTable, text_notes
+from traceflops.parsers.rocprof.tables.parts import TableFile
+from traceflops.parsers.shared import DISPATCH, overflow_notes, span_notes
+from traceflops.table import (
+    ABSENT,
+    BoolArray,
+    Note,
+    joint_codes,
+    names,
+    numbers,
+    rank_from_name,
+    together,
+)
 from traceflops.units import does, percent, several
+
+if TYPE_CHECKING:
+    from traceflops.parsers.rocprof.tables.runs import TableRun
+
 
 COUNTERS_ONLY: Final = Note(
     "missing",
@@ -36,10 +52,36 @@ DEVICE_UNKNOWN: Final = Note(
     "Some records name no GPU. They count for the only GPU, else for device 0.",
 )
 
-_NOTES: Final = NoteTable(
+_LONG_NS: Final = 60 * 10**9
+_ROUNDED: Final = ("start", "end", "dispatched", "completed")
+NOTES: Final = NoteTable(
     repaired={
         "instances-summed": "{n} counter [value|values] of chip instances merged: summed per "
         "launch (GRBM counters: largest value).",
+    },
+    dropped={
+        "file-not-read": "{name} could not be read: {reason}.",
+        "times-rounded": "{n} [time|times] [is not a whole number|are not whole numbers] of "
+        "nanoseconds. Spreadsheets round them when saving (3.42E+14); use the file as rocprof "
+        "wrote it.",
+        "bad-cells": "{n} [number|numbers] could not be read.",
+        "no-value": "{n} [counter|counters] without a value skipped.",
+        "unpaired-ranges": "{n} [end|ends] of ranges without a start skipped.",
+        "samples-not-read": "{n} [sample|samples] [is|are] counted but not read.",
+        "repeated-passes": "The run was repeated for more counters. Times are from one pass; only "
+        "counters are used from the others (pass {passes}).",
+        "merged-passes": "{n} [table|tables] of single passes found beside the table merged by "
+        "rocprof-compute. Only counters that the merged table lacks are used.",
+        "launcher": "{n} [launcher|launchers] left only a list of agents: not shown.",
+        "host-copies": "{n} [copy record|copy records] within CPU memory skipped: no GPU involved.",
+        "counters-written-twice": "{n} repeated counter [value|values] ignored: the same counters "
+        "of the same launches come earlier in the files. Where values differ, the first counts.",
+    },
+    assumed={
+        "runs-apart": "The folder holds several runs, separated by more than 10 s: they are shown "
+        "separately.",
+        "very-long": "{count} GPU [operation|operations] took a minute or more, the longest "
+        "{longest} s. Times are used as recorded.",
     },
     missing={
         "calls-of-unknown-process": "{count} API [call|calls] without a process, and several "
@@ -47,6 +89,13 @@ _NOTES: Final = NoteTable(
         "calls-missing": "{linked} of {work} ({share}) {have} a launch call in the file. The other "
         "calls were not recorded or were removed; the cause of idle time before their work is "
         "unknown.",
+        "siblings-not-read": "{count} [table|tables] of the same process beside this file not "
+        "read: {listed}. Give the folder {folder} to read all.",
+        "no-rows": "The file has no records.",
+        "no-timeline": "The files hold only totals by name: no timeline, idle time or overlap. "
+        "Record with rocprofv3 --kernel-trace --output-format rocpd.",
+        "no-device-work": "The files have no GPU operations. Record with rocprofv3 --kernel-trace "
+        "--memory-copy-trace.",
     },
 )
 SEVERAL_MACHINES: Final = Note(
@@ -63,7 +112,7 @@ _NO_CALLS: Final = (
 
 def instance_notes(rows: int) -> Iterator[Note]:
     """Say how many rows of instances were added to others."""
-    return _NOTES.counted({"instances-summed": rows}, "instances-summed")
+    return NOTES.counted({"instances-summed": rows}, "instances-summed")
 
 
 def clock_of(machine: str | None, host: str | None) -> str | None:
@@ -84,11 +133,6 @@ def clock_of_folder(root: str) -> str | None:
     return f"folder {_digest(root)}"
 
 
-def place_of_node(node: int) -> str | None:
-    """Return what names a device among those of its machine, by its node there."""
-    return f"node {node}" if node >= 0 else None
-
-
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -106,11 +150,11 @@ def link_notes(tables: Mapping[str, pa.Table], *, no_calls: str = _NO_CALLS) -> 
     nameless = _of_unknown_process(tables)
     if linked < total and nameless:
         work = several(total - linked, "GPU operation")
-        yield _NOTES.note("calls-of-unknown-process", nameless, work=work)
+        yield NOTES.note("calls-of-unknown-process", nameless, work=work)
     elif linked < total:
         work, have, share = several(total, "GPU operation"), does(linked, "have"), linked / total
         fields = {"linked": f"{linked:,}", "work": work, "share": percent(share), "have": have}
-        yield _NOTES.note("calls-missing", total - linked, **fields)
+        yield NOTES.note("calls-missing", total - linked, **fields)
 
 
 def _of_unknown_process(tables: Mapping[str, pa.Table]) -> int:
@@ -128,3 +172,72 @@ def _linked(activities: pa.Table, calls: pa.Table) -> BoolArray:
     keys = joint_codes(np.concatenate(processes), np.concatenate(ids))
     count = activities.num_rows
     return np.asarray(np.isin(keys[:count], keys[count:]) & (ids[0] != ABSENT))
+
+
+def run_notes(
+    run: TableRun, tables: Mapping[str, pa.Table], overflowed: Sequence[str]
+) -> Iterator[Note]:
+    """Give the notes of a run: those of its files, then those of the whole."""
+    of_files = [(place, n) for place, file in enumerate(run.files) for n in file_notes(file)]
+    yield from together(of_files, len(run.files))
+    label = run.files[0].source.label
+    yield from overflow_notes(overflowed, label)
+    ranks = [process.place.rank for process in run.processes if process.place.rank is not None]
+    if ranks:
+        yield rank_from_name(ranks)
+    if run.number:
+        yield NOTES.note("runs-apart")
+    for note in (*_odd_notes(run), *_content_notes(run, tables)):
+        yield replace(note, file=label if len(run.files) == 1 else None)
+
+
+def file_notes(file: TableFile) -> Iterator[Note]:
+    """Give what is to be said of one file."""
+    odd, bad = file.odd, file.damage.bad_cells
+    times = sum(bad[role] for role in _ROUNDED)
+    samples = file.events["pc_sampling"] + file.events["spm_counters"]
+    counts = {
+        "times-rounded": times,
+        "bad-cells": sum(bad.values()) - times,
+        "no-value": odd["no-value"],
+        "unpaired-ranges": odd["unpaired"],
+        "samples-not-read": samples,
+    }
+    notes = (*text_notes(file.damage, file.source.cut), *span_notes(odd))
+    for note in (*notes, *NOTES.counted(counts, *counts)):
+        yield replace(note, file=file.source.label)
+
+
+def _odd_notes(run: TableRun) -> Iterator[Note]:
+    """Say what was odd about the files as a whole."""
+    if run.passes_left_out:
+        listed = ", ".join(map(str, run.passes_left_out[:8]))
+        yield NOTES.note("repeated-passes", len(run.passes_left_out), passes=listed)
+    yield from NOTES.counted(run.odd, "merged-passes", "launcher", "host-copies")
+    if run.odd["device-unknown"]:
+        yield DEVICE_UNKNOWN
+    yield from instance_notes(run.odd["instances"])
+    yield from NOTES.counted(run.odd, "counters-written-twice")
+
+
+def _content_notes(run: TableRun, tables: Mapping[str, pa.Table]) -> Iterator[Note]:
+    if tables["activities"].num_rows:
+        if names(tables["calls"]["name"]) == [DISPATCH]:
+            yield LAUNCH_IS_QUEUEING
+        else:
+            yield from link_notes(tables)
+        yield from _long_notes(tables["activities"])
+        if run.odd["counted-while-timed"]:
+            yield COUNTED_WHILE_TIMED
+    elif tables["kernel_counters"].num_rows:
+        yield COUNTERS_ONLY
+    else:
+        only_totals = tables["totals"].num_rows and not tables["calls"].num_rows
+        yield NOTES.note("no-timeline" if only_totals else "no-device-work")
+
+
+def _long_notes(activities: pa.Table) -> Iterator[Note]:
+    length = numbers(activities["dur_ns"])
+    long = int(np.count_nonzero(length >= _LONG_NS))
+    if long:
+        yield NOTES.note("very-long", long, longest=f"{int(length.max()) / 1e9:,.1f}")

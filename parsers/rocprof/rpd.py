@@ -13,7 +13,7 @@ import numpy as np
 
 from traceflops.parsers.io import Batch, Database, Lookup, TextsById, Wanted, by_distinct
 from traceflops.parsers.rocprof.copies import ways_named
-from traceflops.parsers.rocprof.rocpd.host import APIS, MARK, add_calls, kind_by_name
+from traceflops.parsers.rocprof.rocpd_host import APIS, MARK, add_calls, kind_by_name
 from traceflops.parsers.rocprof.trace import Recorded, trace_of, with_losses
 from traceflops.parsers.shared import (
     UNNAMED,

@@ -6,11 +6,15 @@ says what goes where.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from traceflops.parsers.io import Database, nothing_left, rank_in_name
+from traceflops.errors import InputError, NotATrace
+from traceflops.parsers.io import ByteSource, Database, nothing_left, rank_in_name
+from traceflops.parsers.nsight.arrow_files import ArrowTable, open_arrow, open_parquet
 from traceflops.parsers.nsight.nsys.facts import (
     devices_of,
     facts_of,
@@ -24,8 +28,9 @@ from traceflops.parsers.nsight.nsys.nccl import fill_nccl
 from traceflops.parsers.nsight.nsys.notes import content_notes
 from traceflops.parsers.nsight.nsys.nvtx import read_nvtx
 from traceflops.parsers.nsight.nsys.process_registry import People
+from traceflops.parsers.nsight.nsys.ranks import without_clashes
 from traceflops.parsers.nsight.nsys.reading import ReportReading
-from traceflops.parsers.nsight.nsys.tables import Tables
+from traceflops.parsers.nsight.nsys.tables import Folder, Tables
 from traceflops.parsers.nsight.nsys.timeline import (
     read_graph_nodes,
     read_memory,
@@ -34,7 +39,8 @@ from traceflops.parsers.nsight.nsys.timeline import (
     read_records,
     read_system_calls,
 )
-from traceflops.parsers.shared import overflow_notes
+from traceflops.parsers.nsight.recipe import is_of_recipe, read_recipes
+from traceflops.parsers.shared import overflow_notes, read_each, with_set_aside
 from traceflops.table import Source, SourceFile, Trace
 
 SQLITE: Final = "nsys-sqlite"
@@ -99,3 +105,101 @@ def _read(reading: ReportReading) -> None:
     reading.resolve_names()
     fill_nccl(reading, nccl)
     reading.people.settle(reading.gathered)
+
+
+_NAMES: Final = re.compile(
+    r"(?:CUPTI_ACTIVITY_KIND|TARGET_INFO|META_DATA|ENUM|NVTX|OSRT|CUDA|GPU|MPI|UCP|NET|CUBLAS|CUDNN"
+    r"|ANALYSIS|SCHED|COMPOSITE|SAMPLING|DIAGNOSTIC|EXPORT_META)_[A-Z0-9_]+"
+    r"|StringIds|PROFILER_OVERHEAD|PROCESSES|ThreadNames|ProcessStreams|GENERIC_EVENTS"
+)
+"""What tables of reports are named; their files are named after them."""
+_BY_COLUMNS: Final[tuple[tuple[str, frozenset[str]], ...]] = (
+    ("CUPTI_ACTIVITY_KIND_KERNEL", frozenset({"start", "end", "gridX", "demangledName"})),
+    ("CUPTI_ACTIVITY_KIND_MEMCPY", frozenset({"start", "end", "bytes", "copyKind"})),
+    ("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", frozenset({"start", "end", "streamId", "graphExecId"})),
+    ("CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", frozenset({"start", "end", "syncType"})),
+    ("CUPTI_ACTIVITY_KIND_RUNTIME", frozenset({"start", "end", "correlationId", "returnValue"})),
+    ("NVTX_EVENTS", frozenset({"start", "eventType", "globalTid", "textId"})),
+)
+"""By which columns a table is known whose file was given another name."""
+_WORK: Final = ("CUPTI_ACTIVITY_KIND_", "NVTX_EVENTS", "OSRT_API")
+_OPENERS: Final = {"Parquet": open_parquet, "Arrow": open_arrow}
+_INSTEAD: Final = {
+    "Parquet": (
+        "give the SQLite export of the report (nsys export --type sqlite), or trace.parquet of "
+        "the recipe nvtx_gpu_proj_trace"
+    ),
+    "Arrow": (
+        "give the folder written by nsys export --type arrowdir, or the SQLite export of the report"
+    ),
+}
+"""What to give instead of a file that is not known."""
+
+
+def table_of(name: str, columns: Sequence[str]) -> str | None:
+    """Return which table of a report a file holds; None where it holds none."""
+    stem = name.partition(".")[0]
+    if _NAMES.fullmatch(stem):
+        return stem
+    return next((table for table, needed in _BY_COLUMNS if needed <= set(columns)), None)
+
+
+def read_tables(sources: Sequence[ByteSource], format_: str) -> list[Trace]:
+    """Return the traces in Parquet or Arrow files. Raises InputError where none is known."""
+
+    def opened(source: ByteSource) -> ArrowTable:
+        file = _OPENERS[format_](source)
+        if not is_of_recipe(file) and table_of(source.name, file.columns) is None:
+            raise _unknown(file, format_)
+        return file
+
+    files, failed = read_each(sources, opened)
+    traces: list[Trace] = []
+    for group in _groups(files):
+        try:
+            is_recipe = is_of_recipe(group[0])
+            traces += read_recipes(group) if is_recipe else [_read_folder(group, format_)]
+        except InputError as error:
+            failed += [(file.source, error) for file in group]
+    return with_set_aside(without_clashes(traces), failed)
+
+
+def _groups(files: Sequence[ArrowTable]) -> Iterator[list[ArrowTable]]:
+    """Give the files that are read at once: of recipes all, of reports those of a folder."""
+    groups: defaultdict[str | None, list[ArrowTable]] = defaultdict(list)
+    for file in files:
+        groups[None if is_of_recipe(file) else file.source.folder].append(file)
+    return iter(groups.values())
+
+
+def _unknown(file: ArrowTable, format_: str) -> NotATrace:
+    columns = ["".join(c if c.isprintable() else "?" for c in n[:30]) for n in file.columns[:5]]
+    listed = ", ".join(columns)
+    return NotATrace(
+        f"{file.source.path or file.source.label} is an unknown {format_} file (columns: {listed})",
+        _INSTEAD[format_],
+    )
+
+
+def _read_folder(files: Sequence[ArrowTable], format_: str) -> Trace:
+    """Return the trace of a folder, whose files are the tables of one report."""
+    tables: dict[str, ArrowTable] = {}
+    for file in files:
+        tables.setdefault(table_of(file.source.name, file.columns) or "", file)
+    first = files[0].source
+    if not any(table.startswith(_WORK) for table in tables):
+        raise NotATrace(
+            f"no table of GPU operations among the files: {first.label}",
+            "give the whole folder written by nsys export --type parquetdir or arrowdir",
+        )
+    sources = [file.source for file in tables.values()]
+    read = tuple(
+        SourceFile(source.label, source.stored_bytes, source.stored_bytes) for source in sources
+    )
+    return trace_of(Folder(first, tables), f"nsys-{format_.lower()}", read, _folder_name(first))
+
+
+def _folder_name(source: ByteSource) -> str:
+    """Return the name of the folder, which stands for the report: its files have common names."""
+    folder = source.label.rpartition("/")[0]
+    return folder or re.split(r"[/\\]", source.folder.rstrip("/\\"))[-1] or source.label

@@ -14,8 +14,8 @@ import numpy as np
 from traceflops.errors import InputError, NotATrace
 from traceflops.parsers.io import TEXT_BLOCK_BYTES, ByteSource, CsvBlock, CsvText, Cut, Texts
 from traceflops.parsers.rocprof.layouts import ROCPROF_TABLES, RocprofTable
-from traceflops.parsers.rocprof.tables.counters import add_counters, add_wide
-from traceflops.parsers.rocprof.tables.notes import NOTES, file_notes
+from traceflops.parsers.rocprof.notes import NOTES, file_notes
+from traceflops.parsers.rocprof.tables.counters import add_counters, add_totals, add_wide
 from traceflops.parsers.rocprof.tables.parts import (
     ProcessPart,
     TableFile,
@@ -24,7 +24,6 @@ from traceflops.parsers.rocprof.tables.parts import (
     same_run,
 )
 from traceflops.parsers.rocprof.tables.runs import runs_of
-from traceflops.parsers.rocprof.tables.totals import add_totals
 from traceflops.parsers.rocprof.tables.trace import Assembly
 from traceflops.parsers.rocprof.tables.work import (
     add_calls,

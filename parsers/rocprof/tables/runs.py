@@ -11,9 +11,8 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.parsers.rocprof.tables.devices import AgentLists
 from traceflops.parsers.rocprof.tables.parts import COUNTERS, TableFile
-from traceflops.parsers.rocprof.tables.processes import Process, names_in, processes_of
+from traceflops.parsers.rocprof.tables.processes import AgentLists, Process, names_in, processes_of
 from traceflops.parsers.shared import chosen
 from traceflops.units import kernel_name
 

@@ -9,12 +9,10 @@ from typing import Final
 import numpy as np
 
 from traceflops.parsers.rocprof.layouts import COMPUTE, Layout
-from traceflops.parsers.rocprof.notes import clock_of_folder
+from traceflops.parsers.rocprof.notes import clock_of_folder, run_notes
 from traceflops.parsers.rocprof.tables.counters import counted_once
-from traceflops.parsers.rocprof.tables.devices import Devices
-from traceflops.parsers.rocprof.tables.notes import run_notes
 from traceflops.parsers.rocprof.tables.parts import COUNTERS, ProcessPart, TableFile
-from traceflops.parsers.rocprof.tables.processes import Process
+from traceflops.parsers.rocprof.tables.processes import Devices, Process
 from traceflops.parsers.rocprof.tables.runs import TableRun
 from traceflops.parsers.rocprof.tables.work import api_of, resolve_copies
 from traceflops.parsers.shared import Gathered, ProcessFacts, chosen, fill_collectives

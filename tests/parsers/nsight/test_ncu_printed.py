@@ -8,7 +8,7 @@ import pytest
 
 from tests.parsers.nsight.test_ncu import line, read
 from tests.parsers.nsight.test_ncu_pages import READ, of, page, table
-from traceflops.parsers.nsight.ncu.values import WHATS, Marks, has_marks, plain_numbers
+from traceflops.parsers.nsight.ncu_values import WHATS, Marks, has_marks, plain_numbers
 
 PRINTED = [
     # What stands in the cell, and what it is with the point and with the comma for decimals.

@@ -20,7 +20,7 @@ from traceflops.errors import InputError
 from traceflops.parsers import read
 from traceflops.parsers.io.database_scan import LONGEST_VALUE, NotFast, record_batches
 from traceflops.parsers.nsight.nsys import nvtx as texts
-from traceflops.parsers.nsight.nsys.op_texts import op_texts
+from traceflops.parsers.nsight.nsys.nvtx import op_texts
 from traceflops.table.columns import string_column
 from traceflops.table.rows import ABSENT
 

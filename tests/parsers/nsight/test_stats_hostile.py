@@ -17,10 +17,10 @@ from tests.parsers.nsight.test_stats import CALLS, RANGES, SUMS, TRACE, call, co
 from traceflops.errors import InputError
 from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.io.worker_pool import Crew
-from traceflops.parsers.nsight.ncu.pages import read_ncu
-from traceflops.parsers.nsight.ncu.trace import runs, trace_of
-from traceflops.parsers.nsight.stats.read import read_stats
-from traceflops.parsers.nsight.stats.trace import Assembly
+from traceflops.parsers.nsight.ncu_pages import read_ncu
+from traceflops.parsers.nsight.ncu_trace import runs, trace_of
+from traceflops.parsers.nsight.stats_read import read_stats
+from traceflops.parsers.nsight.stats_trace import Assembly
 from traceflops.parsers.recognise.known_formats import recognise
 from traceflops.parsers.shared.formats import Reading
 from traceflops.parsers.shared.sanity_checks import plausible

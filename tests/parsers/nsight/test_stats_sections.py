@@ -26,8 +26,8 @@ from tests.parsers.nsight.test_stats import (
 )
 from traceflops.analysis.recipe import analyze
 from traceflops.parsers.io.inputs import ByteSource
-from traceflops.parsers.nsight.stats.read import read_stats
-from traceflops.parsers.nsight.stats.text import Filtered
+from traceflops.parsers.nsight.stats_read import read_stats
+from traceflops.parsers.nsight.stats_text import Filtered
 
 BY_SIZE = SUMS.replace("Name", "GridXYZ,BlockXYZ,Name")
 NVTX = SUMS.replace("Name", "Style,Range")

@@ -10,7 +10,7 @@ from traceflops.devices.merging import merge
 from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.io.worker_pool import Crew
 from traceflops.parsers.rocprof.formats import ROCPROF_JSON
-from traceflops.parsers.rocprof.v3json.run import read_v3_json
+from traceflops.parsers.rocprof.v3json_run import read_v3_json
 from traceflops.parsers.shared.formats import Reading
 from traceflops.parsers.shared.sanity_checks import plausible
 from traceflops.table.trace import Note, Trace

@@ -17,8 +17,8 @@ from tests.parsers.rocprof import jsonfile as v3
 from tests.parsers.rocprof import test_json_v1 as v1
 from traceflops.errors import InputError
 from traceflops.parsers.io.worker_pool import Crew
-from traceflops.parsers.rocprof.v1.read import read_v1_json
-from traceflops.parsers.rocprof.v3json.run import read_v3_json
+from traceflops.parsers.rocprof.v1_read import read_v1_json
+from traceflops.parsers.rocprof.v3json_run import read_v3_json
 
 START = v3.START
 

@@ -17,7 +17,7 @@ from traceflops.errors import InputError, NotATrace
 from traceflops.parsers.io.worker_pool import Crew
 from traceflops.parsers.recognise.known_formats import recognise
 from traceflops.parsers.rocprof.formats import ROCPROF_V1_JSON
-from traceflops.parsers.rocprof.v1.read import read_v1_json
+from traceflops.parsers.rocprof.v1_read import read_v1_json
 from traceflops.parsers.shared.formats import Reading
 
 FOLDER = "traces/rocprof/v1_r9700_llamacpp"

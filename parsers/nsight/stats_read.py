@@ -20,9 +20,9 @@ from typing import Final
 import numpy as np
 
 from traceflops.parsers.io import TEXT_BLOCK_BYTES, ByteSource, CsvText, Cut, Damage, Plan
-from traceflops.parsers.nsight.stats.layouts import STATS_TABLES, report_named
-from traceflops.parsers.nsight.stats.rows import ReportPart, add_rows
-from traceflops.parsers.nsight.stats.text import (
+from traceflops.parsers.nsight.stats_layouts import STATS_TABLES, report_named
+from traceflops.parsers.nsight.stats_rows import ReportPart, add_rows
+from traceflops.parsers.nsight.stats_text import (
     Console,
     Filtered,
     is_row,

@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from traceflops.parsers.io import Column, Cut, Texts, finest, step_of
-from traceflops.parsers.nsight.stats.layouts import Report, StatsTable
+from traceflops.parsers.nsight.stats_layouts import Report, StatsTable
 from traceflops.parsers.shared import at_least
 from traceflops.table import ABSENT, Array, BoolArray, IntArray, Names, TableBuilder, group_rows
 

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from traceflops.parsers.io import Among, Batch, Coder, Lookup, Wanted, by_distinct
-from traceflops.parsers.rocprof.rocpd.run import RunReading
+from traceflops.parsers.rocprof.rocpd_run import RunReading
 from traceflops.parsers.rocprof.trace import Recorded
 from traceflops.parsers.shared import UNNAMED, Calls, Marks, Overheads, timed
 from traceflops.table import ABSENT, Array, IntArray

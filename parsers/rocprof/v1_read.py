@@ -22,7 +22,7 @@ from traceflops.parsers.rocprof.agents import gpus_of
 from traceflops.parsers.rocprof.notes import clock_of_folder
 from traceflops.parsers.rocprof.tables.parts import place_of
 from traceflops.parsers.rocprof.trace import NOTES, trace_of
-from traceflops.parsers.rocprof.v1.events import (
+from traceflops.parsers.rocprof.v1_events import (
     ARROW_FROM,
     ARROW_TO,
     CALLS,
@@ -35,8 +35,8 @@ from traceflops.parsers.rocprof.v1.events import (
     WORK,
     EventRows,
     V1Reader,
+    V1Tables,
 )
-from traceflops.parsers.rocprof.v1.tables import V1Tables
 from traceflops.parsers.shared import UNNAMED
 from traceflops.table import ABSENT, Array, BoolArray, IntArray, Names, Source, Trace, joint_codes
 

@@ -14,8 +14,7 @@ from traceflops.errors import NotATrace
 from traceflops.parsers.io import Batch, Database, Wanted
 from traceflops.parsers.rocprof.layouts import counters_in
 from traceflops.parsers.rocprof.trace import trace_of, with_losses
-from traceflops.parsers.rocprof.v1.events import BARRIER_NAME, NUMBERS, unquoted
-from traceflops.parsers.rocprof.v1.tables import V1Tables, without
+from traceflops.parsers.rocprof.v1_events import BARRIER_NAME, NUMBERS, V1Tables, unquoted, without
 from traceflops.parsers.shared import UNNAMED, UNNAMED_KERNEL
 from traceflops.table import ABSENT, IntArray, Names, Source, Trace
 

@@ -23,9 +23,9 @@ from traceflops.parsers.io import (
     Plan,
     Texts,
 )
-from traceflops.parsers.nsight.ncu.values import Marks, unit_of, values_of
-from traceflops.parsers.nsight.stats.rows import sizes_in, texts_of, triple
-from traceflops.parsers.nsight.stats.text import from_header
+from traceflops.parsers.nsight.ncu_values import Marks, unit_of, values_of
+from traceflops.parsers.nsight.stats_rows import sizes_in, texts_of, triple
+from traceflops.parsers.nsight.stats_text import from_header
 from traceflops.parsers.shared import chosen
 from traceflops.table import (
     ABSENT,

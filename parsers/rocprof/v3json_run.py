@@ -20,8 +20,8 @@ from traceflops.parsers.io import (
 from traceflops.parsers.rocprof.notes import SEVERAL_MACHINES, clock_of_folder
 from traceflops.parsers.rocprof.tables.parts import place_of
 from traceflops.parsers.rocprof.trace import NOTES, trace_of, without_repeated_passes
-from traceflops.parsers.rocprof.v3json.places import ROOT, ROOT_KEY, Described, ProcessRecords
-from traceflops.parsers.rocprof.v3json.tables import JsonRecorded, ProcessTables
+from traceflops.parsers.rocprof.v3json_places import ROOT, ROOT_KEY, Described, ProcessRecords
+from traceflops.parsers.rocprof.v3json_tables import JsonRecorded, ProcessTables
 from traceflops.parsers.shared import ProcessFacts, Reading, fill_collectives, read_each, with_notes
 from traceflops.table import ABSENT, Note, Source, Trace
 from traceflops.units import several

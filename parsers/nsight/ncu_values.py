@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from traceflops.parsers.io import clear_mark, decimals, is_ambiguous
-from traceflops.parsers.nsight.stats.layouts import TIME_UNITS
+from traceflops.parsers.nsight.stats_layouts import TIME_UNITS
 from traceflops.table import Array, BoolArray, IntArray, ranked
 
 WHATS: Final = ("number", "not-available", "instances-unread", "no-number")

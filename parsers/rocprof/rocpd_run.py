@@ -29,8 +29,8 @@ from traceflops.parsers.io import (
     Wanted,
     by_distinct,
 )
-from traceflops.parsers.rocprof.agents import facts_of_agent
-from traceflops.parsers.rocprof.notes import clock_of, place_of_node
+from traceflops.parsers.rocprof.agents import facts_of_agent, place_of_node
+from traceflops.parsers.rocprof.notes import clock_of
 from traceflops.parsers.rocprof.trace import Recorded
 from traceflops.parsers.shared import NOTHING_KNOWN, DeviceFacts, ProcessFacts
 from traceflops.table import ABSENT, BoolArray, IntArray, Note

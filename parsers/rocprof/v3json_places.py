@@ -11,7 +11,7 @@ import msgspec
 from traceflops.parsers.io import SKIPPED, UNDECODABLE, WHOLE, Elements, Found, Members, Records
 from traceflops.parsers.rocprof.agents import text_of
 from traceflops.parsers.rocprof.notes import clock_of
-from traceflops.parsers.rocprof.v3json.records import READERS, RecordBlock
+from traceflops.parsers.rocprof.v3json_records import READERS, RecordBlock
 
 T = TypeVar("T")
 

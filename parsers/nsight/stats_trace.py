@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 
 from traceflops.parsers.io import Lookup, NoteTable, by_distinct, rank_in_name, text_notes
-from traceflops.parsers.nsight.stats.read import StatsFile, labels_of
-from traceflops.parsers.nsight.stats.rows import ReportPart
+from traceflops.parsers.nsight.stats_read import StatsFile, labels_of
+from traceflops.parsers.nsight.stats_rows import ReportPart
 from traceflops.parsers.shared import DeviceFacts, Gathered, ProcessFacts, chosen, overflow_notes
 from traceflops.table import (
     ABSENT,

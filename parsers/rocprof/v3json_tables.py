@@ -9,13 +9,12 @@ from typing import Any, Final
 import numpy as np
 
 from traceflops.parsers.io import Batch, Lookup, TextsById, by_distinct
-from traceflops.parsers.rocprof.agents import facts_of_agent, is_gpu
+from traceflops.parsers.rocprof.agents import facts_of_agent, is_gpu, place_of_node
 from traceflops.parsers.rocprof.copies import fill_sizes, ways_between, ways_named
-from traceflops.parsers.rocprof.notes import place_of_node
 from traceflops.parsers.rocprof.tables.counters import takes_largest
 from traceflops.parsers.rocprof.trace import Recorded
-from traceflops.parsers.rocprof.v3json.places import APIS, ProcessRecords
-from traceflops.parsers.rocprof.v3json.records import RecordBlock
+from traceflops.parsers.rocprof.v3json_places import APIS, ProcessRecords
+from traceflops.parsers.rocprof.v3json_records import RecordBlock
 from traceflops.parsers.shared import (
     Calls,
     Copies,

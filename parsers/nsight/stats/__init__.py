@@ -1,1 +1,0 @@
-"""The CSV tables of `nsys stats`."""

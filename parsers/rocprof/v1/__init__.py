@@ -1,1 +1,0 @@
-"""The JSON file and the database of rocprof v1."""

@@ -1,1 +1,0 @@
-"""The JSON file of rocprofv3."""
