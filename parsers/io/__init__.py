@@ -74,7 +74,7 @@ if TYPE_CHECKING:
         Members,
         Records,
     )
-    from traceflops.parsers.io.notes import NoteTable
+    from traceflops.parsers.io.notes import NoteTable, read_each, with_notes, with_set_aside
     from traceflops.parsers.io.places import (
         files_behind,
         find_inputs,

@@ -17,17 +17,18 @@ from typing import Any, Final
 import numpy as np
 
 from traceflops.errors import InputError
-from traceflops.parsers.io import ByteSource, NoteTable, by_distinct, rank_in_name, text_notes
-from traceflops.parsers.nsight.ncu_pages import NcuFile, NcuPage, Page, fill_sizes, read_ncu
-from traceflops.parsers.nsight.ncu_values import unit_of
-from traceflops.parsers.shared import (
-    DeviceFacts,
-    Gathered,
-    ProcessFacts,
-    overflow_notes,
+from traceflops.parsers.io import (
+    ByteSource,
+    NoteTable,
+    by_distinct,
+    rank_in_name,
     read_each,
+    text_notes,
     with_set_aside,
 )
+from traceflops.parsers.nsight.ncu_pages import NcuFile, NcuPage, Page, fill_sizes, read_ncu
+from traceflops.parsers.nsight.ncu_values import unit_of
+from traceflops.parsers.shared import DeviceFacts, Gathered, ProcessFacts, overflow_notes
 from traceflops.table import ABSENT, Note, Source, SourceFile, Trace, distinct, group_rows
 
 FORMAT: Final = "ncu CSV"

@@ -10,11 +10,10 @@ from itertools import chain
 from typing import Final
 
 from traceflops.errors import InputError, NotATrace
-from traceflops.parsers.io import ByteSource
+from traceflops.parsers.io import ByteSource, read_each, with_notes
 from traceflops.parsers.nsight.stats_layouts import REPORTS, report_named
 from traceflops.parsers.nsight.stats_read import StatsFile, read_stats
 from traceflops.parsers.nsight.stats_trace import NOTES, Assembly
-from traceflops.parsers.shared import read_each, with_notes
 from traceflops.table import Trace
 
 _OLD_NAMES: Final = (

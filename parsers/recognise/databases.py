@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from traceflops.errors import InputError, NotATrace
-from traceflops.parsers.io import ByteSource
-from traceflops.parsers.shared import Format, Reading, read_each, with_notes
+from traceflops.parsers.io import ByteSource, read_each, with_notes
+from traceflops.parsers.shared import Format, Reading
 from traceflops.table import Note, Trace
 
 if TYPE_CHECKING:

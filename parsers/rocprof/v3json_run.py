@@ -15,14 +15,16 @@ from traceflops.parsers.io import (
     Crew,
     ListStream,
     input_cut,
+    read_each,
     repairs_and_losses,
+    with_notes,
 )
 from traceflops.parsers.rocprof.notes import SEVERAL_MACHINES, clock_of_folder
 from traceflops.parsers.rocprof.tables.parts import place_of
 from traceflops.parsers.rocprof.trace import NOTES, trace_of, without_repeated_passes
 from traceflops.parsers.rocprof.v3json_places import ROOT, ROOT_KEY, Described, ProcessRecords
 from traceflops.parsers.rocprof.v3json_tables import JsonRecorded, ProcessTables
-from traceflops.parsers.shared import ProcessFacts, Reading, fill_collectives, read_each, with_notes
+from traceflops.parsers.shared import ProcessFacts, Reading, fill_collectives
 from traceflops.table import ABSENT, Note, Source, Trace
 from traceflops.units import several
 

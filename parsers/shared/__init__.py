@@ -43,6 +43,5 @@ if TYPE_CHECKING:
         renumber_devices,
         told_apart,
     )
-    from traceflops.parsers.shared.unreadable_files import read_each, with_notes, with_set_aside
 else:
     __getattr__ = lazy(__name__, __file__)

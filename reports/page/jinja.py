@@ -10,6 +10,7 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final
 
+from traceflops import units as words
 from traceflops.reports.page import overview, roofline
 from traceflops.reports.view import (
     Name,
@@ -21,7 +22,6 @@ from traceflops.reports.view import (
     shorten_middle,
     wording,
 )
-from traceflops.units import words
 
 if TYPE_CHECKING:
     from jinja2 import Environment

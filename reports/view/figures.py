@@ -11,10 +11,10 @@ from typing import Any
 
 import msgspec
 
+from traceflops import units as words
 from traceflops.categories import without_suffix
 from traceflops.flops import Count
 from traceflops.units import significant as significant
-from traceflops.units import words
 
 UNKNOWN = "\N{EN DASH}"
 """What stands where a value is not known."""

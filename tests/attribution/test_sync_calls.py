@@ -4,7 +4,7 @@ from typing import Any
 
 from tests.attribution.test_culprits import US, event, frame, made
 from traceflops import analyze
-from traceflops.attribution.sync_calls import Synchronisation
+from traceflops.attribution.host_calls import Synchronisation
 
 
 def found(**host: list[dict[str, Any]]) -> tuple[Synchronisation, ...]:

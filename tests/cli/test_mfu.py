@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tests.cli.test_commands import assert_refused, run, shell
 from tests.conftest import ROOT, examples
 from traceflops.flops.analytic.conventions import CONVENTIONS
-from traceflops.units.parse_units import parse_reported
+from traceflops.units import parse_reported
 
 SCHEMA = json.loads((ROOT / "reports" / "json" / "mfu.schema.json").read_text(encoding="utf-8"))
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)

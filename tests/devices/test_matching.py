@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from tests.conftest import shared_file
 from traceflops.devices.device_facts import LONGEST_NAME, SeenDevice, by_name
 from traceflops.devices.matching import by_fingerprint, chosen, match
-from traceflops.devices.peaks import DTYPES, load_devices
-from traceflops.devices.user_rate import given_rate
+from traceflops.devices.peaks import DTYPES, given_rate, load_devices
 from traceflops.errors import UsageError
 
 GIB = 1 << 30

@@ -14,7 +14,7 @@ from traceflops.devices.merging import merge
 from traceflops.mfu.checked.job_size import job_size
 from traceflops.recording.inventory import take_inventory
 from traceflops.table.trace import Note
-from traceflops.windows.restriction import restrict
+from traceflops.windows.chosen_runs import restrict
 
 MS = 10**6
 

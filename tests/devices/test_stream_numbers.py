@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from traceflops.devices.shared_gpus import apart
+from traceflops.devices.processes import apart
 
 
 def test_the_first_keeps_its_number_and_others_get_the_next_free_ones() -> None:

@@ -11,7 +11,7 @@ from tests.conftest import shared_file
 from traceflops.flops.analytic.rates import Peak, raw_rate
 from traceflops.flops.analytic.run import NO_CHECKPOINT, Checkpoint, Lora, Run, Scope
 from traceflops.flops.analytic.run_flops import adapter_multiplier, model_flops
-from traceflops.flops.ledger import Count
+from traceflops.flops.mfu_waterfall import Count
 from traceflops.flops.model.card import ModelCard
 from traceflops.flops.model.card_table import build
 

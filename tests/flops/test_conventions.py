@@ -23,7 +23,7 @@ from traceflops.flops.analytic.run_flops import (
     model_flops,
     obstacle,
 )
-from traceflops.flops.ledger import Count, Ledger, Line
+from traceflops.flops.mfu_waterfall import Count, Ledger, Line
 from traceflops.flops.model.blocks import CAUSAL, Attention, Block, Experts, FeedForward, Mask
 from traceflops.flops.model.card import ModelCard
 from traceflops.flops.model.card_table import build

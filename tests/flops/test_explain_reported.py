@@ -9,13 +9,12 @@ import pytest
 
 from traceflops.errors import UsageError
 from traceflops.flops.analytic.explain_reported import Candidate, Explanation, Metric, explain
-from traceflops.flops.analytic.peak_choice import choose_peak, other_peaks
 from traceflops.flops.analytic.rates import Peak, raw_rate
 from traceflops.flops.analytic.run import FULL_CHECKPOINT, SELECTIVE, Run
+from traceflops.flops.analytic.run_utilisation import choose_peak, other_peaks
 from traceflops.flops.model.card import ModelCard
 from traceflops.flops.model.models import preset
-from traceflops.units.parse_units import Reported, parse_reported
-from traceflops.units.words import exact_percent
+from traceflops.units import Reported, exact_percent, parse_reported
 
 H100 = Peak(Fraction(989_500), "bf16 dense")
 FP8 = Peak(Fraction(1_979_000), "fp8 dense")

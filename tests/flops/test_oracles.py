@@ -7,7 +7,7 @@ from fractions import Fraction
 
 from tests.flops.oracles import THRICE, Oracle, oracles
 from traceflops.flops.analytic.explain_reported import Explanation, Metric, explain
-from traceflops.units.parse_units import parse_reported
+from traceflops.units import parse_reported
 
 INDEPENDENT = Fraction(1, 10**8)
 """The independent calculation is printed to ten digits."""

@@ -8,7 +8,7 @@ import pytest
 
 from traceflops.devices.peaks import load_devices
 from traceflops.errors import UsageError
-from traceflops.flops.analytic.peak_choice import choose_peak, other_peaks, plain_dtype
+from traceflops.flops.analytic.run_utilisation import choose_peak, other_peaks, plain_dtype
 
 
 @pytest.mark.parametrize(

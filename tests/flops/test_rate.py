@@ -15,7 +15,7 @@ from traceflops.flops.analytic.rates import Peak, check_speed, rate, raw_rate, w
 from traceflops.flops.analytic.run import Checkpoint, Lora, Run
 from traceflops.flops.model.card import ModelCard
 from traceflops.flops.model.models import preset
-from traceflops.units.words import decimal, exact_percent
+from traceflops.units import decimal, exact_percent
 
 A100 = Peak(Fraction(312_000), "bf16 dense")
 H100 = Peak(Fraction(989_500), "bf16 dense")

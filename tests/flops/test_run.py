@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from traceflops.errors import UsageError
 from traceflops.flops.analytic.run import Checkpoint, Lora, Run, RunShape, parse_checkpoint
 from traceflops.flops.model.card import ModelCard
-from traceflops.units.parse_units import (
+from traceflops.units import (
     decimal_thousands,
     parse_count,
     parse_lengths,

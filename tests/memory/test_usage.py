@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.build import launched, step_marks, trace_of
 from traceflops.analysis.preparation import prepare
-from traceflops.memory.usage import MOST_POINTS, MemoryUse, StepUse, memory_use
+from traceflops.memory import MOST_POINTS, MemoryUse, StepUse, memory_use
 from traceflops.windows.selection import Selection
 
 

@@ -27,7 +27,7 @@ from traceflops.analysis.preparation import prepare
 from traceflops.errors import UsageError
 from traceflops.flops.analytic.run import FULL_CHECKPOINT, Lora, Run, parse_checkpoint
 from traceflops.flops.analytic.run_flops import model_flops
-from traceflops.flops.ledger import Line
+from traceflops.flops.mfu_waterfall import Line
 from traceflops.flops.model.blocks import FULL, Attention, Block, Experts, FeedForward
 from traceflops.flops.model.card import ModelCard
 from traceflops.flops.model.models import bare_model, find_model

@@ -236,9 +236,7 @@ JSON = st.recursive(
 )
 
 
-@given(
-    st.dictionaries(st.sampled_from([*traceflops.units.words.DESCRIPTION_WORDS]), JSON, max_size=5)
-)
+@given(st.dictionaries(st.sampled_from([*traceflops.units.DESCRIPTION_WORDS]), JSON, max_size=5))
 def test_nothing_that_a_trace_says_raises(said: dict[str, Any]) -> None:
     found = self_described(prepare(saying(said)))
     assert isinstance(found, SelfDescribed | NotDescribed)

@@ -16,7 +16,7 @@ from traceflops.devices.merging import merge
 from traceflops.mfu.checked.run_options import TOKEN_COUNTS
 from traceflops.privacy.environment import redacted
 from traceflops.table.trace import Trace
-from traceflops.units.words import DESCRIPTION_WORDS
+from traceflops.units import DESCRIPTION_WORDS
 
 KERNEL = {"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 5, "dur": 1}
 

@@ -11,7 +11,7 @@ from tests.build import trace_of as made_of
 from tests.parsers.documents import read_one, source_of
 from traceflops.analysis.preparation import prepare
 from traceflops.errors import InputError
-from traceflops.memory.usage import memory_use
+from traceflops.memory import memory_use
 from traceflops.parsers.shared.sanity_checks import plausible
 from traceflops.table.trace import Trace
 

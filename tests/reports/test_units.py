@@ -1,8 +1,8 @@
 import pytest
 
+from traceflops import units as words
 from traceflops.reports.page.axes import time_ticks
 from traceflops.reports.view import figures
-from traceflops.units import words
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,10 @@ import pytest
 
 from tests.build import trace_of
 from traceflops import Trace, analyze
-from traceflops.categories import activities, load
+from traceflops.categories import classify as activities
+from traceflops.categories import load
 from traceflops.categories.activities import categorise
-from traceflops.table.links import link
+from traceflops.table.nesting import link
 
 
 def category_of(trace: Trace, place: int = 0) -> tuple[str, str, str]:

@@ -2,7 +2,8 @@
 
 import pytest
 
-from traceflops.table.notes import (
+from traceflops.table.trace import (
+    Note,
     Owned,
     counted_note,
     of_noun,
@@ -11,7 +12,6 @@ from traceflops.table.notes import (
     together,
     worded,
 )
-from traceflops.table.trace import Note
 
 LOST = of_noun("row", "could not be read and [was|were] left out.")
 

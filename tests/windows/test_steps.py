@@ -14,7 +14,7 @@ from traceflops.reports.page.steps import window_rows
 from traceflops.reports.view.wording import basis
 from traceflops.timeline.intervals import Intervals
 from traceflops.timeline.records import EMPTY_ACCOUNT, Components, Window, WindowRole
-from traceflops.windows.stretches import Behind, tile
+from traceflops.windows.periodicity import Behind, tile
 
 GEMM = "ampere_sgemm_128x64_nt"
 ADAM = "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<x>(int)"

@@ -10,7 +10,7 @@ import pytest
 from tests.build import trace_of
 from traceflops import Analysis, Selection, Trace, UsageError, analyze
 from traceflops.devices.merging import merge
-from traceflops.windows.restriction import restrict
+from traceflops.windows.chosen_runs import restrict
 
 
 def machine(clock: str | None, *works: tuple[int, int], file: str = "a", **more: Any) -> Trace:

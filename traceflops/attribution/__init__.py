@@ -30,8 +30,24 @@ if TYPE_CHECKING:
     from traceflops.attribution.device_work import DeviceWork, WorkSum, attributed_work
     from traceflops.attribution.device_work_tables import HOST_OP, Owner, check_owner, work_owners
     from traceflops.attribution.graph_replays import created_nodes, has_replays, replays
-    from traceflops.attribution.host_events import is_of_library, numberless, standard_prefix
-    from traceflops.attribution.host_names import FACTS, SYSTEM_CALLS, is_telling, told
+    from traceflops.attribution.host_calls import (
+        HostOperator,
+        MemoryOperation,
+        Synchronisation,
+        host_operators,
+        memory_operations,
+        most_important,
+        synchronisations,
+    )
+    from traceflops.attribution.host_events import (
+        FACTS,
+        SYSTEM_CALLS,
+        is_of_library,
+        is_telling,
+        numberless,
+        standard_prefix,
+        told,
+    )
     from traceflops.attribution.idle_classes import CLASSES, REMEDIES, TAGS, waiting_calls
     from traceflops.attribution.idle_slices import GapLengths, GapParts, gap_parts, places_in_groups
     from traceflops.attribution.kernels import (
@@ -54,13 +70,7 @@ if TYPE_CHECKING:
         outstanding_launches,
     )
     from traceflops.attribution.launching_ops import launchers
-    from traceflops.attribution.memory_work import MemoryOperation, memory_operations
     from traceflops.attribution.op_kernels import Attribution, Fate, attribute, named
-    from traceflops.attribution.operators_on_host import (
-        HostOperator,
-        host_operators,
-        most_important,
-    )
     from traceflops.attribution.products import (
         PRODUCT_ROLES,
         ProductRole,
@@ -68,13 +78,16 @@ if TYPE_CHECKING:
         product_roles,
     )
     from traceflops.attribution.scopes import (
+        PHASES,
+        Phase,
+        Phases,
         Scopes,
         host_marks,
         innermost_mark,
         instants,
+        is_node,
         launch_scopes,
+        phases,
     )
-    from traceflops.attribution.sync_calls import Synchronisation, synchronisations
-    from traceflops.attribution.training_phases import PHASES, Phase, Phases, is_node, phases
 else:
     __getattr__ = lazy(__name__, __file__)

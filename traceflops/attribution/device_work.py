@@ -14,8 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.attribution.host_events import is_of_library
-from traceflops.attribution.host_names import told
+from traceflops.attribution.host_events import is_of_library, told
 from traceflops.attribution.launching_ops import launching_ops
 from traceflops.attribution.scopes import (
     Instants,

@@ -9,15 +9,17 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from traceflops.attribution.host_events import CALL, FRAME, LABEL, OP, SYSTEM, HostEvents, owners
-from traceflops.attribution.host_names import facts_of
-from traceflops.attribution.idle_slices import (
-    AFTER_CALL,
-    HOST,
-    IN_CALL,
-    GapParts,
-    Slices,
+from traceflops.attribution.host_events import (
+    CALL,
+    FRAME,
+    LABEL,
+    OP,
+    SYSTEM,
+    HostEvents,
+    facts_of,
+    owners,
 )
+from traceflops.attribution.idle_slices import AFTER_CALL, HOST, IN_CALL, GapParts, Slices
 from traceflops.table import (
     ABSENT,
     BoolArray,

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
-from traceflops.attribution.training_phases import PHASES, Phase, Phases, in_optimizer
+from traceflops.attribution.scopes import PHASES, Phase, Phases, in_optimizer
 from traceflops.table import (
     ABSENT,
     BoolArray,

@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from traceflops.attribution.op_kernels import Attribution
-from traceflops.attribution.training_phases import EVALUATE, Phases
+from traceflops.attribution.scopes import EVALUATE, Phases
 from traceflops.flops import RULES, Layout, Product, Work
 from traceflops.table import (
     ABSENT,

@@ -14,8 +14,16 @@ if TYPE_CHECKING:
     from traceflops.categories.activities import Categorised, categorise
     from traceflops.categories.classify import Classifier, load
     from traceflops.categories.kernel_names import same_kernels
-    from traceflops.categories.model import SUBS, Category, Decision
     from traceflops.categories.names import without_suffix
-    from traceflops.categories.rules import NO_RULE, PLACES, built_in, check_pattern, toml_of
+    from traceflops.categories.rules import (
+        NO_RULE,
+        PLACES,
+        SUBS,
+        Category,
+        Decision,
+        built_in,
+        check_pattern,
+        toml_of,
+    )
 else:
     __getattr__ = lazy(__name__, __file__)

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from traceflops.categories.classify import Classifier
-from traceflops.categories.model import Category
+from traceflops.categories.rules import Category
 from traceflops.table import BoolArray, IntArray, Links, Names, Trace, codes, names, numbers
 
 COLLECTIVE_OP = "record_param_comms"

@@ -10,9 +10,8 @@ from itertools import chain
 from pathlib import Path
 
 from traceflops.categories import rules as rule_files
-from traceflops.categories.model import Category, Decision
 from traceflops.categories.names import Parts, both_spellings, clean, parse, words
-from traceflops.categories.rules import Rule, search
+from traceflops.categories.rules import Category, Decision, Rule, search
 
 UNKNOWN = Category("other", "other")
 _NOTHING = Rule(

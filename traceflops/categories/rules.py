@@ -1,19 +1,61 @@
-"""Rules as data: reads a rule file, checks it, and matches one rule against one text."""
+"""What categories there are, and rules as data: read from a file, checked, matched on a text."""
 
 from __future__ import annotations
 
 import re
 import tomllib
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from itertools import chain
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NoReturn
 
-from traceflops.categories.model import SUBS, Category
 from traceflops.errors import UsageError
+
+SUBS: Mapping[str, frozenset[str]] = MappingProxyType(
+    {
+        "compute": frozenset({"gemm", "attention", "convolution", "linalg"}),
+        "memory": frozenset(
+            {
+                *("copy", "elementwise", "embedding_index", "fft", "fused_norm", "layout"),
+                *("memset", "migration", "moe_routing", "norm", "optimizer", "pooling"),
+                *("quantize", "reduction", "rng_dropout", "softmax", "sort_scan"),
+            }
+        ),
+        "communication": frozenset({"collective", "point_to_point"}),
+        "other": frozenset({"other"}),
+    }
+)
+"""The sub-categories allowed under each top category."""
+
+
+@dataclass(frozen=True, slots=True)
+class Category:
+    """What a kernel is."""
+
+    top: str
+    """compute, memory, communication or other"""
+    sub: str
+    """one of `SUBS[top]`"""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A category and how it was found."""
+
+    category: Category
+    rule: str
+    """id of the rule, or "none" where no rule applied"""
+    because: str
+    """the rule's one-line reason"""
+    looked_at: str
+    """the text that the rule matched against, such as the head identifier"""
+    source: str
+    """"built-in" or the base name of the user's rule file"""
+
 
 BUILT_IN = "built-in"
 NO_RULE = "none"

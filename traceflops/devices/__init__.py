@@ -65,26 +65,29 @@ if TYPE_CHECKING:
     )
     from traceflops.devices.peaks import (
         DTYPES,
+        NOT_A_PEAK,
         PER_TERA,
         DeviceSpec,
         find,
         generic_names,
+        given_rate,
         load_devices,
         load_variants,
         partition,
+        rate_doubt,
         rate_text,
         shared_names,
     )
     from traceflops.devices.processes import (
+        apart,
         called,
         clocks_of,
         device_name,
         lives,
         ranks_of_devices,
         ranks_text,
+        renumbered_note,
         whose,
     )
-    from traceflops.devices.shared_gpus import apart, renumbered_note
-    from traceflops.devices.user_rate import NOT_A_PEAK, given_rate, rate_doubt
 else:
     __getattr__ = lazy(__name__, __file__)

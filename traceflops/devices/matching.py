@@ -29,11 +29,12 @@ from traceflops.devices.peaks import (
     DeviceSpec,
     HostLink,
     Partition,
+    given_rate,
     load_devices,
     partition,
+    rate_doubt,
     rate_text,
 )
-from traceflops.devices.user_rate import given_rate, rate_doubt
 
 How = Literal["name", "fingerprint", "given"]
 Confidence = Literal["high", "medium", "low", "none"]

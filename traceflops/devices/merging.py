@@ -14,8 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from traceflops.devices.device_facts import SeenDevice, by_name
-from traceflops.devices.processes import unnamed_processes
-from traceflops.devices.shared_gpus import settle_shared, with_numbers
+from traceflops.devices.processes import settle_shared, unnamed_processes, with_numbers
 from traceflops.remedies import NSIGHT, ROCPROF, family
 from traceflops.table import (
     ABSENT,

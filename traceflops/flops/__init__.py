@@ -13,12 +13,6 @@ if TYPE_CHECKING:
     from traceflops.flops.analytic.conventions import CONVENTIONS, Convention, convention
     from traceflops.flops.analytic.explain_reported import Candidate, Explanation, explain
     from traceflops.flops.analytic.lengths import Lengths, why_impossible
-    from traceflops.flops.analytic.peak_choice import (
-        PeakChoice,
-        choose_peak,
-        other_peaks,
-        plain_dtype,
-    )
     from traceflops.flops.analytic.rates import (
         TERA,
         DescribedWork,
@@ -48,15 +42,22 @@ if TYPE_CHECKING:
     )
     from traceflops.flops.analytic.run_utilisation import (
         Entry,
+        PeakChoice,
         Utilisation,
         check_claims,
+        choose_peak,
+        other_peaks,
+        plain_dtype,
         unit_of,
         utilisation,
     )
-    from traceflops.flops.ledger import UNSPLIT, Count, Ledger, Line
     from traceflops.flops.mfu_waterfall import (
         FAMILIES,
+        UNSPLIT,
+        Count,
         DeviceBudget,
+        Ledger,
+        Line,
         Peaks,
         Portion,
         Waterfall,

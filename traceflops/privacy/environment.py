@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from traceflops.errors import UsageError
-from traceflops.privacy.library_words import is_library_word, words_of
+from traceflops.privacy.known_words import is_library_word, words_of
 from traceflops.table import (
     IntArray,
     Names,

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from traceflops.privacy.library_words import (
+from traceflops.privacy.known_words import (
     is_library_word,
     is_plain_number,
     is_tensile,

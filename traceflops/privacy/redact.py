@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from traceflops.categories import NO_RULE, built_in
 from traceflops.privacy.environment import recoded
-from traceflops.privacy.note_words import is_describing, is_term_of_notes, is_word_of_notes
+from traceflops.privacy.known_words import is_describing, is_term_of_notes, is_word_of_notes
 from traceflops.privacy.placeholders import Placeholders
 from traceflops.privacy.redact_policies import Policies, Policy, policies
 from traceflops.table import (

@@ -11,7 +11,6 @@ from traceflops.faces import lazy
 
 if TYPE_CHECKING:
     from traceflops.recording.capture_gaps import missing_from
-    from traceflops.recording.inventory import DeviceEntry, Inventory, inventory_of
-    from traceflops.recording.profiler_cost import profiler_time
+    from traceflops.recording.inventory import DeviceEntry, Inventory, inventory_of, profiler_time
 else:
     __getattr__ = lazy(__name__, __file__)

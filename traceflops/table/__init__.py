@@ -36,6 +36,8 @@ if TYPE_CHECKING:
         validity,
     )
     from traceflops.table.grouping import (
+        DEVICE_KINDS,
+        Total,
         by_code,
         distinct,
         exact_sum,
@@ -48,33 +50,40 @@ if TYPE_CHECKING:
         joint_codes,
         ranked,
         runs,
+        side_sums,
         slices,
+        totals_of,
         used_names,
     )
-    from traceflops.table.links import Links, first_match, link, recorded_calls
-    from traceflops.table.nesting import OpTree, innermost, parents, taken
-    from traceflops.table.notes import (
+    from traceflops.table.nesting import (
+        Links,
+        OpTree,
+        first_match,
+        innermost,
+        link,
+        parents,
+        recorded_calls,
+        taken,
+    )
+    from traceflops.table.rows import ABSENT, Array, Names, Rows, narrow, text_column
+    from traceflops.table.schema import TABLES, arrow_schema, empty_table
+    from traceflops.table.trace import (
+        CUDA_TRACE,
+        EVERYWHERE,
         RANK_UNKNOWN,
+        Job,
+        Note,
+        NoteKind,
         Owned,
+        Source,
+        SourceFile,
+        Trace,
         counted_note,
         named,
         of_noun,
         rank_from_name,
         rank_unknown,
         together,
-    )
-    from traceflops.table.rows import ABSENT, Array, Names, Rows, narrow, text_column
-    from traceflops.table.schema import TABLES, arrow_schema, empty_table
-    from traceflops.table.totals import DEVICE_KINDS, Total, side_sums, totals_of
-    from traceflops.table.trace import (
-        CUDA_TRACE,
-        EVERYWHERE,
-        Job,
-        Note,
-        NoteKind,
-        Source,
-        SourceFile,
-        Trace,
     )
 else:
     __getattr__ = lazy(__name__, __file__)

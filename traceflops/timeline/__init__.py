@@ -12,20 +12,18 @@ from traceflops.faces import lazy
 if TYPE_CHECKING:
     from traceflops.timeline.account import DeviceAccount, LinkedTrace
     from traceflops.timeline.aggregates import Untimed, untimed
-    from traceflops.timeline.coarse_times import (
-        COPIES_MISSING,
-        lacks_copies,
-        with_fine_times,
-        with_known_idle,
-    )
     from traceflops.timeline.device_span import WORK, DeviceRows, is_top, whole_span
     from traceflops.timeline.host_work import (
+        COPIES_MISSING,
         Whole,
         innermost_pieces,
+        lacks_copies,
         whole_work,
+        with_fine_times,
         with_host_activities,
+        with_known_idle,
     )
-    from traceflops.timeline.idle import LONGEST_START_NS
+    from traceflops.timeline.idle import ENDLESS, LONGEST_START_NS
     from traceflops.timeline.intervals import NEVER, Intervals, latest_end_before
     from traceflops.timeline.records import (
         COMPONENTS,
@@ -38,6 +36,5 @@ if TYPE_CHECKING:
         Window,
         WindowRole,
     )
-    from traceflops.timeline.stream_waits import ENDLESS
 else:
     __getattr__ = lazy(__name__, __file__)

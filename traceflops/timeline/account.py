@@ -25,10 +25,9 @@ from traceflops.table import (
 )
 from traceflops.timeline.device_span import WORK, ActivityColumns, DeviceRows, Timeline, timeline
 from traceflops.timeline.host_work import Whole
-from traceflops.timeline.idle import DeviceWork, IdleTime, idle_time
+from traceflops.timeline.idle import DeviceWork, IdleTime, StreamWaits, idle_time, stream_waits
 from traceflops.timeline.intervals import NEVER, Intervals
 from traceflops.timeline.records import Account, Gap, Window
-from traceflops.timeline.stream_waits import StreamWaits, stream_waits
 
 _GAPS_KEPT = 100
 

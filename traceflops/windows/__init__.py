@@ -11,7 +11,7 @@ from traceflops.faces import lazy
 
 if TYPE_CHECKING:
     from traceflops.windows.choice import REPEATED, outside_note, plan_steps
-    from traceflops.windows.chosen_runs import one_run_per_gpu
+    from traceflops.windows.chosen_runs import one_run_per_gpu, restrict
     from traceflops.windows.device_records import (
         LaunchRecords,
         State,
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         records_notes,
     )
     from traceflops.windows.engine_passes import Kind, ServingMark, serving_marks
+    from traceflops.windows.periodicity import LAST_STEP
     from traceflops.windows.prepared import Origins, Prepared, Replays, most_exposed, origins
     from traceflops.windows.records import (
         DeviceReport,
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
         partition_text,
         told_apart,
     )
-    from traceflops.windows.restriction import restrict
     from traceflops.windows.selection import (
         HIDDEN,
         Selection,
@@ -38,10 +38,10 @@ if TYPE_CHECKING:
         parse_numbers,
         parse_steps,
     )
-    from traceflops.windows.step_threads import Steps
     from traceflops.windows.step_times import (
         STANDS_OUT,
         OwnTimes,
+        Steps,
         StepSpread,
         StepTime,
         counting,
@@ -60,6 +60,5 @@ if TYPE_CHECKING:
         step_number,
         without_launches,
     )
-    from traceflops.windows.stretches import LAST_STEP
 else:
     __getattr__ = lazy(__name__, __file__)

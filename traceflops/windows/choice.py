@@ -27,25 +27,25 @@ from traceflops.table import (
 from traceflops.timeline import Account, DeviceAccount, LinkedTrace, Window
 from traceflops.units import does, duration, listed, percent, several
 from traceflops.windows.chosen_runs import chosen_range, gpu_notes
-from traceflops.windows.periodicity import inferred_steps
+from traceflops.windows.periodicity import (
+    KEEP_LAST_UP_TO,
+    LAST_STEP,
+    TRIFLE,
+    Behind,
+    Stretch,
+    inferred_steps,
+    steady,
+    tile,
+)
 from traceflops.windows.records import StepChoice
 from traceflops.windows.selection import Selection
-from traceflops.windows.step_threads import Owners, owners_of, shared_steps_note
+from traceflops.windows.step_times import Owners, owners_of, shared_steps_note
 from traceflops.windows.steps import (
     FoundSteps,
     find_marked_steps,
     step_of_activity,
     until_next,
     without_launches,
-)
-from traceflops.windows.stretches import (
-    KEEP_LAST_UP_TO,
-    LAST_STEP,
-    TRIFLE,
-    Behind,
-    Stretch,
-    steady,
-    tile,
 )
 
 _NO_STEPS = (

@@ -1,22 +1,17 @@
-"""Steps of a trace without markers, from what repeats on the device.
-
-Three things mark an iteration of a user's loop and not, say, a layer of the model: the optimizer's
-kernels, which run once at the end of a training step; a copy between host and device, which brings
-a batch in or a result out; and a round of kernels that holds rounds of its own (see `repetition`).
-A repetition counts only if it is regular.
-"""
+"""Steps from stretches of device time; without markers, from what repeats on the device."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import takewhile
 from typing import Final
 
 import numpy as np
 
-from traceflops.table import BoolArray, IntArray, names
-from traceflops.timeline import DeviceAccount, DeviceRows, LinkedTrace
+from traceflops.table import BoolArray, IntArray, distinct, group_sums, names
+from traceflops.timeline import DeviceAccount, DeviceRows, Intervals, LinkedTrace, WindowRole
 from traceflops.windows.repetition import (
     FEWEST_ACTIVITIES,
     FEWEST_ROUNDS,
@@ -26,7 +21,151 @@ from traceflops.windows.repetition import (
     contents,
     repeated_signature,
 )
-from traceflops.windows.stretches import Stretch, with_rest
+
+_WARM_UP_FACTOR = (5, 4)
+"""A leading step longer than 5/4 of the median is warm-up."""
+
+TRIFLE: Final = 100
+"""Less than one part in so many of the work is not worth a note, nor an edge of a window."""
+
+_NEVER: Final = np.iinfo(np.int64).max
+
+KEEP_LAST_UP_TO = 2
+"""With at least three steady steps the last is left out: no successor bounds it."""
+
+LAST_STEP = "last step: no following step bounds it"
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """One window of one device before it is accounted for. `place` is the step's place."""
+
+    role: WindowRole
+    place: int | None
+    start_ns: int
+    end_ns: int
+    launched: int | None
+
+    @property
+    def dur_ns(self) -> int:
+        """Return the length."""
+        return self.end_ns - self.start_ns
+
+
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """Per activity, its name and the last pass that was annotated before its launch, else -1.
+
+    `unrecorded` is when launched work waited for something that is not in the trace.
+    """
+
+    place: IntArray
+    name: IntArray
+    unrecorded: Intervals = field(default_factory=Intervals.empty)
+
+
+def tile(
+    start_ns: IntArray,
+    end_ns: IntArray,
+    place: IntArray,
+    span: tuple[int, int],
+    behind: Behind | None = None,
+) -> list[Stretch]:
+    """Return the windows of one device in order; together they are exactly its span.
+
+    `place` is the step in which each activity was launched (-1: unknown). A step that launched
+    nothing on this device has no window. Without any step the span is the only window. Steps that
+    are passes (`behind`) may end before the next begins.
+    """
+    launched = place >= 0
+    if not launched.any():
+        return [Stretch("span", None, *span, None)]
+    places = distinct(place[launched])
+    at = np.searchsorted(places, place[launched])
+    starts = _earliest(start_ns[launched], at, len(places))
+    if behind is not None:
+        first = place == places[0]
+        starts[0] = _begin(start_ns[first], end_ns[first], behind.unrecorded)
+    starts = np.maximum.accumulate(starts)
+    last_end = int(end_ns[place == places[-1]].max())
+    ends = np.append(starts[1:], max(last_end, int(starts[-1])))
+    if behind is not None:
+        own_ends = -_earliest(-end_ns[launched], at, len(places))
+        other = _other_work(start_ns, end_ns - start_ns, place, places, behind)
+        ends = np.maximum(starts, np.minimum(ends, np.maximum(own_ends, other)))
+    return with_rest(span, places, starts, ends, np.bincount(at))
+
+
+def with_rest(
+    span: tuple[int, int], place: IntArray, start_ns: IntArray, end_ns: IntArray, count: IntArray
+) -> list[Stretch]:
+    """Return steps and what of the span lies before, between and after them, in order."""
+    columns = (column.tolist() for column in (place, start_ns, end_ns, count))
+    steps = [Stretch("step", *values) for values in zip(*columns, strict=True)]
+    begins = [one.start_ns for one in steps[1:]] + [span[1]]
+    tiled = [Stretch("before", None, span[0], steps[0].start_ns, None)]
+    for step, begin in zip(steps, begins, strict=True):
+        tiled += [step, Stretch("between", None, step.end_ns, begin, None)]
+    tiled[-1] = replace(tiled[-1], role="after")
+    return [one for one in tiled if one.role == "step" or one.dur_ns > 0]
+
+
+def _begin(start_ns: IntArray, end_ns: IntArray, unrecorded: Intervals) -> int:
+    """Return when the work of a pass begins, without a trifle before time without recorded work."""
+    done = np.append(0, np.cumsum(end_ns - start_ns))
+    place = np.searchsorted(start_ns, unrecorded.end_ns)
+    place = place[(place < len(start_ns)) & (done[place] * TRIFLE <= done[-1])]
+    return int(start_ns[place.max(initial=0)])
+
+
+def _earliest(start: IntArray, at: IntArray, count: int) -> IntArray:
+    """Return the earliest start at each of so many places."""
+    first = np.full(count, _NEVER, dtype=np.int64)
+    np.minimum.at(first, at, start)
+    return first
+
+
+def _other_work(
+    start_ns: IntArray, dur_ns: IntArray, place: IntArray, places: IntArray, behind: Behind
+) -> IntArray:
+    """Return when the first work behind each pass starts that is of none, _NEVER without any."""
+    count = len(places)
+    at = np.searchsorted(places, behind.place, side="right") - 1
+    own, late = place >= 0, (place < 0) & (at >= 0)
+    odd = late & ~_follows_most(behind.name, at, late, count)
+
+    own_ns, late_ns, odd_ns = (group_sums(at[c], dur_ns[c], count) for c in (own, late, odd))
+    first_odd, first = (_earliest(start_ns[one], at[one], count) for one in (odd, late))
+    whole = np.where(late_ns >= own_ns, first, _NEVER)
+    return np.where(odd_ns * TRIFLE > own_ns, first_odd, whole)
+
+
+def _follows_most(name: IntArray, at: IntArray, late: BoolArray, count: int) -> BoolArray:
+    """Return which activities have a name that is launched behind more than half of the passes."""
+    seen = distinct(name[late] * count + at[late]) // count
+    times = np.bincount(seen, minlength=int(name.max(initial=0)) + 1)
+    return 2 * times[name] > count
+
+
+def steady(durations_ns: IntArray, *, may_warm_up: bool = True) -> list[str | None]:
+    """Return why each step is not steady, None for those that are.
+
+    Leading steps longer than 1.25 times the median are warm-up, where steps do the same; where at
+    least three remain the last is left out, since no successor bounds it. A lone step is used.
+    """
+    count = len(durations_ns)
+    reasons: list[str | None] = [None] * count
+    if count < 2:
+        return reasons
+    times, over = _WARM_UP_FACTOR
+    limit = float(np.median(durations_ns)) * times / over
+    slow = (durations_ns > limit) & may_warm_up
+    leading = int(np.argmin(slow)) if not slow.all() else 0
+    reasons[:leading] = [f"warm-up: over {times / over:g} times the median"] * leading
+    if count - leading > KEEP_LAST_UP_TO:
+        reasons[-1] = LAST_STEP
+    return reasons
+
 
 _Periods = tuple[IntArray, str]
 """Boundaries, and in words what they were seen by: period i is [boundary[i], boundary[i+1]).

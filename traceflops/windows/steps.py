@@ -32,7 +32,7 @@ from traceflops.table import (
 )
 from traceflops.windows.engine_passes import serving_marks
 from traceflops.windows.selection import step_pattern
-from traceflops.windows.step_threads import Launched, Steps, thread_of_steps
+from traceflops.windows.step_times import Launched, Steps, thread_of_steps
 
 _HOST_RANGES = ("annotation", "module", "instant")
 _PROFILER_STEP = re.compile(r"ProfilerStep\s*#\s*(\d+)")

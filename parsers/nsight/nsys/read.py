@@ -13,7 +13,14 @@ from dataclasses import replace
 from typing import Final
 
 from traceflops.errors import InputError, NotATrace
-from traceflops.parsers.io import ByteSource, Database, nothing_left, rank_in_name
+from traceflops.parsers.io import (
+    ByteSource,
+    Database,
+    nothing_left,
+    rank_in_name,
+    read_each,
+    with_set_aside,
+)
 from traceflops.parsers.nsight.arrow_files import ArrowTable, open_arrow, open_parquet
 from traceflops.parsers.nsight.nsys.facts import (
     devices_of,
@@ -40,7 +47,7 @@ from traceflops.parsers.nsight.nsys.timeline import (
     read_system_calls,
 )
 from traceflops.parsers.nsight.recipe import is_of_recipe, read_recipes
-from traceflops.parsers.shared import overflow_notes, read_each, with_set_aside
+from traceflops.parsers.shared import overflow_notes
 from traceflops.table import Source, SourceFile, Trace
 
 SQLITE: Final = "nsys-sqlite"

@@ -12,7 +12,16 @@ from typing import Final
 import numpy as np
 
 from traceflops.errors import InputError, NotATrace
-from traceflops.parsers.io import TEXT_BLOCK_BYTES, ByteSource, CsvBlock, CsvText, Cut, Texts
+from traceflops.parsers.io import (
+    TEXT_BLOCK_BYTES,
+    ByteSource,
+    CsvBlock,
+    CsvText,
+    Cut,
+    Texts,
+    read_each,
+    with_notes,
+)
 from traceflops.parsers.rocprof.layouts import ROCPROF_TABLES, RocprofTable
 from traceflops.parsers.rocprof.notes import NOTES, file_notes
 from traceflops.parsers.rocprof.tables.counters import add_counters, add_totals, add_wide
@@ -35,7 +44,6 @@ from traceflops.parsers.rocprof.tables.work import (
     add_scratch,
     pair_pushes,
 )
-from traceflops.parsers.shared import read_each, with_notes
 from traceflops.table import Note, Trace
 
 _MOST_AGENTS: Final = 4_096

@@ -7,7 +7,7 @@ from fractions import Fraction
 import pytest
 
 from traceflops.attribution.datatypes import float_type, without_tf32
-from traceflops.categories.model import Category
+from traceflops.categories.rules import Category
 from traceflops.devices.device_facts import SeenDevice
 from traceflops.devices.matching import chosen
 from traceflops.flops.roofline import Measured, NearerRoof, verdict

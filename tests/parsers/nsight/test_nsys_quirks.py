@@ -27,7 +27,7 @@ from traceflops.attribution import WorkSum, work_owners
 from traceflops.errors import InputError
 from traceflops.parsers import read
 from traceflops.parsers.nsight.nsys.enums import COPIES
-from traceflops.table.links import link
+from traceflops.table.nesting import link
 from traceflops.table.trace import Note, Trace
 
 

@@ -13,7 +13,7 @@ import traceflops as tf
 from tests.conftest import shared_file
 from traceflops.errors import NotATrace
 from traceflops.table.columns import IntArray, codes, names, numbers
-from traceflops.table.links import link
+from traceflops.table.nesting import link
 from traceflops.table.rows import ABSENT
 from traceflops.timeline.intervals import Intervals, latest_end_before
 

@@ -11,7 +11,7 @@ from traceflops.flops.analytic.above_100_percent import Case, Metric, reasons
 from traceflops.flops.analytic.conventions import convention
 from traceflops.flops.analytic.run import Run, RunShape
 from traceflops.flops.analytic.run_flops import default_convention, model_flops
-from traceflops.flops.ledger import Count, Ledger, Line
+from traceflops.flops.mfu_waterfall import Count, Ledger, Line
 from traceflops.flops.model.blocks import Attention, LatentAttention
 from traceflops.flops.model.card import ModelCard
 from traceflops.units import decimal, exact_percent

@@ -25,7 +25,7 @@ from traceflops.flops.analytic.conventions import (
 )
 from traceflops.flops.analytic.lengths import Sequences, cut_by, pairs, sums_of
 from traceflops.flops.analytic.run import FULL_CHECKPOINT, Checkpoint, Run, RunShape
-from traceflops.flops.ledger import Count, Ledger, Line, collect
+from traceflops.flops.mfu_waterfall import Count, Ledger, Line, collect
 from traceflops.flops.model.blocks import Conv, Mask
 from traceflops.flops.model.card import ModelCard, PlacedCore, PlacedLinear
 

@@ -56,9 +56,8 @@ from traceflops.mfu.counted.launches import (
     exact_flops,
     launches_of,
 )
-from traceflops.mfu.counted.paired_shapes import paired_work
 from traceflops.mfu.counted.same_launches import joined
-from traceflops.mfu.counted.serving_kernels import of_passes, own_work, serving_notes
+from traceflops.mfu.counted.serving_kernels import of_passes, own_work, paired_work, serving_notes
 from traceflops.mfu.traced.coverage import chosen_activities, compute_kernels
 from traceflops.table import ABSENT, IntArray, Note, Trace, names, numbers, taken
 from traceflops.units import several

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from traceflops.table import Trace
     from traceflops.windows import Prepared
 
+
 What = Literal["allocated", "reserved"]
 
 MOST_POINTS: Final = 1_000

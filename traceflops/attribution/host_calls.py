@@ -1,0 +1,271 @@
+"""What calls and operators take of the host: waits for the device, memory calls, operators."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Final
+
+import numpy as np
+
+from traceflops.attribution.culprits import REST
+from traceflops.attribution.host_events import (
+    HostEvents,
+    host_events,
+    host_span,
+    host_time,
+    host_windows,
+    owners,
+    told,
+)
+from traceflops.attribution.idle_classes import waiting_calls
+from traceflops.attribution.idle_slices import chosen_gaps
+from traceflops.table import (
+    ABSENT,
+    BoolArray,
+    IntArray,
+    codes,
+    exact_sums,
+    group_rows,
+    group_sums,
+    groups,
+    innermost,
+    is_one_of,
+    joint_codes,
+    matching,
+    names,
+    numbers,
+    taken,
+)
+from traceflops.timeline import Intervals, innermost_pieces, latest_end_before
+from traceflops.windows import Prepared, is_step_label
+
+_MOST_CALLS: Final = 50
+"""So many are named; the rest is one more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Synchronisation:
+    """Waiting calls of one name and site in the chosen windows; times in ns.
+
+    `site` is the function, operator or annotation around the calls, "" without any. `blocked_ns` is
+    the time in the calls, `idle_after_ns` the idle time in gaps that began during them, before work
+    that their thread launched.
+    """
+
+    call: str
+    site: str
+    count: int
+    blocked_ns: int
+    idle_after_ns: int
+
+
+def synchronisations(prepared: Prepared) -> tuple[Synchronisation, ...]:
+    """Return the calls that waited for a device, those that took the most time first."""
+    if not prepared.launch_records.is_judged or not prepared.accounts:
+        return ()
+    events, event, blocked_ns = calls_inside(prepared, waiting_calls(prepared.trace.calls))
+    return _most_important(
+        _grouped(events, event, blocked_ns, _idle_after(prepared, events, event))
+    )
+
+
+def calls_inside(prepared: Prepared, wanted: BoolArray) -> tuple[HostEvents, IntArray, IntArray]:
+    """Return wanted calls in the chosen windows, as events, and the time of each there.
+
+    Calls that another call makes are none of them.
+    """
+    span = host_span(prepared.trace.calls)
+    inside_ns = host_time(host_windows(prepared), *span)
+    row = np.flatnonzero(wanted & (inside_ns > 0))
+    start = span[1][row]
+    events = host_events(prepared.trace, Intervals.of(start, start + 1))
+    event = events.of_call(row)
+    mine = events.is_work[event]
+    return events, event[mine], inside_ns[row[mine]]
+
+
+def _idle_after(prepared: Prepared, events: HostEvents, event: IntArray) -> IntArray:
+    """Return, by call, the idle time in the gaps that began during it."""
+    gaps = chosen_gaps(prepared)
+    thread = taken(events.thread_of_call, gaps.call)
+    span = events.thread[event], events.start_ns[event], events.end_ns[event]
+    call = innermost(*span, thread, gaps.gap_start_ns)
+    idle_ns = np.zeros(len(event), dtype=np.int64)
+    np.add.at(idle_ns, call[call >= 0], (gaps.end_ns - gaps.start_ns)[call >= 0])
+    return idle_ns
+
+
+def _grouped(
+    events: HostEvents, event: IntArray, blocked_ns: IntArray, idle_ns: IntArray
+) -> Iterable[Synchronisation]:
+    """Return calls by name and site."""
+    owner = taken(owners(events), event)
+    site = np.where(owner == event, -1, owner)
+    sums: defaultdict[tuple[str, str], IntArray] = defaultdict(lambda: np.zeros(3, np.int64))
+    for row, (call, around) in enumerate(zip(event.tolist(), site.tolist(), strict=True)):
+        sums[events.text(call), events.text(around)] += 1, blocked_ns[row], idle_ns[row]
+    return [Synchronisation(*names, *times.tolist()) for names, times in sums.items()]
+
+
+def _most_important(found: Iterable[Synchronisation]) -> tuple[Synchronisation, ...]:
+    """Return those with most time, the most first, and the others as one."""
+    ordered = sorted(found, key=attrgetter("blocked_ns"), reverse=True)
+    rest = [(one.count, one.blocked_ns, one.idle_after_ns) for one in ordered[_MOST_CALLS:]]
+    others = [Synchronisation(REST, "", *map(sum, zip(*rest, strict=True)))] if rest else []
+    return (*ordered[:_MOST_CALLS], *others)
+
+
+_KINDS: Final = ("memcpy", "memset")
+_HOST_MEMORY: Final = re.compile(r"\b(Pageable|Pinned)\b")
+_MEMORIES: Final = ("pageable", "pinned", None)
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryOperation:
+    """Copies of one direction, fills, or calls of one name, in the chosen windows.
+
+    `kind` is memcpy, memset or call; `name` the direction, "" where there is none, or the call.
+    `memory` is the kind of the host's, `pageable` or `pinned`. `sum_ns` is the time inside the
+    windows, overlaps twice; `bytes`, `largest_bytes` and `bytes_per_ns` are of those that begin
+    there and tell their size. What is not known is None.
+    """
+
+    kind: str
+    name: str
+    memory: str | None
+    count: int
+    sum_ns: int
+    bytes: int | None = None
+    largest_bytes: int | None = None
+    bytes_per_ns: float | None = None
+
+
+def memory_operations(prepared: Prepared) -> tuple[MemoryOperation, ...]:
+    """Return copies and fills by kind, then calls that allocate or free; the longest first."""
+    return tuple(
+        one
+        for found in (_on_device(prepared), _allocations(prepared))
+        for one in sorted(found, key=attrgetter("sum_ns"), reverse=True)
+    )
+
+
+def _on_device(prepared: Prepared) -> Iterator[MemoryOperation]:
+    activities, chosen = prepared.trace.activities, prepared.chosen
+    mine = np.flatnonzero(is_one_of(activities["kind"], *_KINDS)[chosen.row])
+    row, starts = chosen.row[mine], chosen.starts_inside[mine]
+    kind, direction = codes(activities["kind"])[row], codes(activities["direction"])[row]
+    memory = np.array([*map(_memory, names(activities["name"])), -1])[codes(activities["name"])]
+    group, first = group_rows((kind, direction, memory[row]))
+    size, lasting = numbers(activities["bytes"], ABSENT)[row], numbers(activities["dur_ns"])[row]
+    sized = starts * (size >= 0)
+    columns = (starts, chosen.inside_ns[mine], sized, size * sized, lasting * sized)
+    sums = (exact_sums(group, one, len(first)) for one in columns)
+    largest = np.full(len(first), ABSENT)
+    np.maximum.at(largest, group, np.where(sized > 0, size, ABSENT))
+    kinds, ways = names(activities["kind"]), [*names(activities["direction"]), ""]
+    for at, most, (count, ns, known, moved, took_ns) in zip(
+        first.tolist(), largest.tolist(), zip(*sums, strict=True), strict=True
+    ):
+        of = (kinds[kind[at]], ways[direction[at]], _MEMORIES[memory[row[at]]], count, ns)
+        rate = moved / took_ns if took_ns else None
+        yield MemoryOperation(*of, *((moved, most, rate) if known else ()))
+
+
+def _memory(name: str) -> int:
+    """Return the place of the memory of the host that a name tells, -1 for none."""
+    found = _HOST_MEMORY.search(name)
+    return _MEMORIES.index(found[0].lower()) if found else -1
+
+
+def _allocations(prepared: Prepared) -> Iterator[MemoryOperation]:
+    if not prepared.accounts:
+        return
+    wanted = told(prepared.trace.calls["name"], "allocates")
+    events, event, inside_ns = calls_inside(prepared, wanted)
+    name = events.name[event]
+    columns = (np.ones_like(event), inside_ns)
+    sums = (exact_sums(name, one, len(events.labels)) for one in columns)
+    for label, count, ns in zip(events.labels, *sums, strict=True):
+        if count:
+            yield MemoryOperation("call", label, None, count, ns)
+
+
+_MOST_OPERATORS: Final = 100
+"""So many are named; the rest is one more."""
+_AT_ONCE: Final = 1 << 15
+"""So many are looked at together, which takes less memory than all."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostOperator:
+    """Operators of one name on the launching threads in the chosen windows; times in ns.
+
+    `count` are those that reach into the windows. `self_ns` is the time in which one is the
+    innermost operator of its thread, `total_ns` that in which one runs; None for the rest, whose
+    operators may lie in each other.
+    """
+
+    name: str
+    count: int
+    self_ns: int
+    total_ns: int | None
+
+
+def host_operators(prepared: Prepared) -> tuple[HostOperator, ...]:
+    """Return the operators of the launching threads, those with most time of their own first.
+
+    Marks of steps that old profilers wrote as operators are none of them.
+    """
+    ops, windows = prepared.trace.ops, host_windows(prepared)
+    span, (thread, launches) = host_span(ops), _threads(prepared)
+    is_step = matching(ops["name"], lambda label: is_step_label(label, None))
+    row = np.flatnonzero(launches & ~is_step & (host_time(windows, *span) > 0))
+    labels, name = names(ops["name"]), codes(ops["name"])
+    count = group_sums(name[row], np.ones_like(row), len(labels))
+    own, total = np.zeros_like(count), np.zeros_like(count)
+    for place in _stretches(thread[row], *(times[row] for times in span[1:])):
+        mine = row[place]
+        process, start, end = (column[mine] for column in span)
+        piece, *times = innermost_pieces(np.zeros_like(mine), start, end)
+        own += group_sums(name[mine[piece]], host_time(windows, process[piece], *times), len(own))
+        begun = np.maximum(start, latest_end_before(name[mine], start, end))
+        first_ns = host_time(windows, process, begun, np.maximum(begun, end))
+        total += group_sums(name[mine], first_ns, len(total))
+    sums = zip(labels, count.tolist(), own.tolist(), total.tolist(), strict=True)
+    found = [HostOperator(*one) for one in sums if one[1]]
+    return most_important(found)
+
+
+def _stretches(thread: IntArray, start: IntArray, end: IntArray) -> Iterator[IntArray]:
+    """Yield the places of a thread's intervals, in parts between which none of them runs."""
+    for _, mine in groups(thread):
+        mine = mine[np.argsort(start[mine], kind="stable")]
+        ended = start[mine][1:] >= np.maximum.accumulate(end[mine])[:-1]
+        cuts = np.flatnonzero(ended) + 1
+        wanted = np.searchsorted(cuts, np.arange(_AT_ONCE, len(mine), _AT_ONCE))
+        yield from np.split(mine, cuts[np.unique(wanted[wanted < len(cuts)])])
+
+
+def _threads(prepared: Prepared) -> tuple[IntArray, BoolArray]:
+    """Return the thread of each op, a number, and whether it launched work of the windows."""
+    tables = (prepared.trace.ops, prepared.trace.calls)
+    process, thread = (
+        np.concatenate([numbers(table[column], ABSENT) for table in tables])
+        for column in ("process", "thread")
+    )
+    one, count = joint_codes(process, thread), tables[0].num_rows
+    call = prepared.linked.links.call_of_activity[prepared.chosen.row]
+    return one[:count], np.isin(one[:count], one[count:][call[call >= 0]])
+
+
+def most_important(found: Sequence[HostOperator]) -> tuple[HostOperator, ...]:
+    """Return those with most time of their own, and the others as one, the last."""
+    ordered = sorted(found, key=lambda one: (one.name == REST, -one.self_ns))
+    rest = ordered[_MOST_OPERATORS:]
+    count, self_ns = sum(one.count for one in rest), sum(one.self_ns for one in rest)
+    others = (HostOperator(REST, count, self_ns, None),) if rest else ()
+    return (*ordered[:_MOST_OPERATORS], *others)
