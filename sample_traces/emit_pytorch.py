@@ -9,11 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from sample_traces.kineto_clock import Numbers
 from sample_traces.kineto_device import DeviceEvents
 from sample_traces.kineto_host import Event, ExternalIds, HostEvents
-from sample_traces.kineto_options import KinetoOptions
-from sample_traces.kineto_text import Document, render
+from sample_traces.kineto_text import Document, KinetoOptions, Numbers, render
 from sample_traces.machines import MACHINES, Machine
 from sample_traces.parallel import all_groups
 from sample_traces.program import streams_of

@@ -7,9 +7,18 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from sample_traces.config import Dtype, MachineName, RunConfig
-from sample_traces.library import Exchange, Form, Helper, Layout, Library, ceil_divide
-from sample_traces.library_amd import COPY, FILL, AmdLibrary
-from sample_traces.library_nvidia import NvidiaLibrary
+from sample_traces.library import (
+    COPY,
+    FILL,
+    AmdLibrary,
+    Exchange,
+    Form,
+    Helper,
+    Layout,
+    Library,
+    NvidiaLibrary,
+    ceil_divide,
+)
 from sample_traces.records import Work
 
 _NS = 1_000_000_000

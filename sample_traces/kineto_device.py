@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sample_traces.kineto_clock import Numbers
 from sample_traces.kineto_host import Event, ExternalIds, collective_arguments
-from sample_traces.kineto_text import Digits, ratio
+from sample_traces.kineto_text import Digits, Numbers, ratio
 from sample_traces.machines import Machine
 from sample_traces.records import Activity, Call, Mark, RankRun, Work
 

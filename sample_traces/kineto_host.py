@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from sample_traces.kineto_clock import Numbers
+from sample_traces.kineto_text import Numbers
 from sample_traces.records import Allocation, Argument, Call, Collective, Mark, Op, RankRun
 
 Event = dict[str, Any]

@@ -1,11 +1,14 @@
-"""Text of a Kineto file: numbers from integers exactly, and the layout of Kineto's writer."""
+"""How a Kineto file is written: its variants, its numbers, its names, its layout."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal
+
+from sample_traces.records import RankRun
 
 Style = Literal["pretty", "compact", "list"]
 Document = dict[str, Any]
@@ -86,3 +89,79 @@ def _event_lines(event: dict[str, Any]) -> Iterator[str]:
 
 def _fields(mapping: dict[str, Any]) -> str:
     return _value(mapping)[1:-1]
+
+
+@dataclass(frozen=True, slots=True)
+class KinetoOptions:
+    """One variant of the format; the defaults are what torch 2.x writes on CUDA."""
+
+    style: Literal["pretty", "compact", "list"] = "pretty"
+    """Layout by Kineto's own writer, re-saved by a JSON library, or bare events without header."""
+    metadata: Literal["before", "after"] = "before"
+    """Where the header keys stand relative to the events."""
+    times: Literal["base", "absolute"] = "base"
+    """Three decimals after a base, or Unix time in whole microseconds: both rounded down."""
+    ids: Literal["number", "string"] = "number"
+    legacy: bool = False
+    """Categories, thread names and keys of 2021."""
+    flows: bool = True
+    python_functions: bool = False
+    memory: bool = False
+    gpu_annotations: bool = True
+    cuda_sync: bool = False
+    shapes: bool = True
+    rank_metadata: bool = True
+    duplicates: bool = False
+    """Every device event stands in the file twice, as after a careless merge."""
+    device_offset: int = 0
+    """Added to the device number of events: ROCm counts the CPU sockets first."""
+    base_unix_ns: int | None = None
+    """Base of the times; None rounds down as Kineto does."""
+    compression: Literal["none", "gzip", "zip"] = "gzip"
+
+
+# Kineto rounds the base down to a quarter of a Julian year.
+_BASE_UNIT_NS = 7_889_238 * 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """Writes the numbers of one rank's trace as the options ask."""
+
+    rank: RankRun
+    options: KinetoOptions
+
+    @property
+    def base_unix_ns(self) -> int:
+        """Unix ns that every time of the file is relative to."""
+        if self.options.base_unix_ns is not None:
+            return self.options.base_unix_ns
+        return self.rank.origin_unix_ns // _BASE_UNIT_NS * _BASE_UNIT_NS
+
+    @property
+    def device(self) -> int:
+        """Device number of the rank's events."""
+        return self.rank.rank + self.options.device_offset
+
+    def time(self, time_ns: int) -> Digits:
+        """Return the text of a moment given in ns since the run began."""
+        unix_ns = self.rank.origin_unix_ns + time_ns
+        if self.options.times == "absolute":
+            return Digits(unix_ns // 1000)
+        return micros(unix_ns - self.base_unix_ns)
+
+    def duration(self, dur_ns: int) -> Digits:
+        """Return the text of a duration in ns."""
+        return Digits(dur_ns // 1000) if self.options.times == "absolute" else micros(dur_ns)
+
+    def id(self, number: int) -> int | str:
+        """Return a correlation or external id."""
+        return str(number) if self.options.ids == "string" else number
+
+    def thread(self, thread: int) -> int | str:
+        """Return a host thread's name."""
+        return str(thread) if self.options.legacy else thread
+
+    def stream(self, stream: int) -> int | str:
+        """Return a stream's name in the place of a thread."""
+        return f"stream {stream}" if self.options.legacy else stream

@@ -14,7 +14,7 @@ from sample_traces.config import RunConfig, on_mi300x
 from sample_traces.emit_pytorch import KinetoOptions, write_pytorch
 from sample_traces.nsight.ncu import write_raw
 from sample_traces.nsight.nsys import write_sqlite
-from sample_traces.nsight.options import NsightOptions
+from sample_traces.nsight.session import NsightOptions
 from sample_traces.records import Run
 from sample_traces.rocprof.formats import WRITERS, Writer
 from sample_traces.rocprof.options import RocprofOptions

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from sample_traces.nsight.enums import COPY_KINDS, DEVICE, PINNED
 from sample_traces.nsight.names import demangled, mangled, short
-from sample_traces.nsight.schema import Tables, Value
+from sample_traces.nsight.schema import COPY_KINDS, DEVICE, PINNED, Tables, Value
 from sample_traces.nsight.session import CONTEXT, Session, global_pid
 from sample_traces.records import Activity, RankRun, Triple
 

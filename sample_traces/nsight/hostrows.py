@@ -9,17 +9,18 @@ from typing import Final
 from sample_traces.config import ELEMENT_BYTES, Dtype
 from sample_traces.kineto_host import ExternalIds
 from sample_traces.library import nccl_function
-from sample_traces.nsight.enums import (
+from sample_traces.nsight.schema import (
     DOMAIN,
     DRIVER,
     PUSH_POP,
     RUNTIME,
     SYSTEM,
     WAITS,
+    Row,
+    Tables,
+    Value,
 )
-from sample_traces.nsight.options import Markers
-from sample_traces.nsight.schema import Row, Tables, Value
-from sample_traces.nsight.session import CONTEXT, Session, global_pid, global_tid
+from sample_traces.nsight.session import CONTEXT, Markers, Session, global_pid, global_tid
 from sample_traces.parallel import all_groups
 from sample_traces.records import Argument, Call, Collective, Group, Op, RankRun
 

@@ -12,11 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sample_traces.nsight.devicerows import device_rows
-from sample_traces.nsight.enums import enums
 from sample_traces.nsight.hostrows import host_rows
-from sample_traces.nsight.options import NsightOptions
-from sample_traces.nsight.schema import Column, Era, Row, Tables, of_era
-from sample_traces.nsight.session import Session, Visible, sessions
+from sample_traces.nsight.schema import Column, Era, Row, Tables, enums, of_era
+from sample_traces.nsight.session import NsightOptions, Session, Visible, sessions
 from sample_traces.nsight.targetrows import target_rows
 from sample_traces.records import Run
 

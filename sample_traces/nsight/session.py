@@ -1,4 +1,4 @@
-"""A recording of some processes: its clock, its ids, and which GPU each process means."""
+"""A recording of some processes: what is asked of it, its clock and ids, whose GPU is whose."""
 
 from __future__ import annotations
 
@@ -7,8 +7,31 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 from uuid import NAMESPACE_OID, uuid5
 
-from sample_traces.nsight.options import NsightOptions
 from sample_traces.records import RankRun, Run
+
+Markers = Literal["none", "steps", "all"]
+Nccl = Literal["none", "ranges", "payloads"]
+
+
+@dataclass(frozen=True, slots=True)
+class NsightOptions:
+    """What is recorded beside device work, as far as the format has a place for it."""
+
+    calls: bool = True
+    """Calls of the runtime and the driver, and waits (--trace=cuda has them always)."""
+    markers: Markers = "steps"
+    """NVTX ranges: none, one per step, or every annotation of the program."""
+    ops: bool = False
+    """Operators with the sizes of their inputs (torch.autograd.profiler.emit_nvtx)."""
+    nccl: Nccl = "none"
+    """Ranges that NCCL makes in a domain of its own, maybe with their payloads
+    (nsys export --include-json=true)."""
+    driver_calls: bool = False
+    """Launches by the runtime contain one by the driver that has the same correlation id."""
+    lead_ns: int = 2_500_000_000
+    """From the start of the session to that of the run; below 0 times may be negative."""
+    host: str = "sim-node-0"
+
 
 Visible = Literal["all", "own"]
 """Which GPUs a process sees: all of the machine, or its own alone, which it then calls 0."""

@@ -13,8 +13,7 @@ from sample_traces.machines import MACHINES
 from sample_traces.nsight.hostrows import full_name
 from sample_traces.nsight.names import demangled
 from sample_traces.nsight.nsys import stem_of
-from sample_traces.nsight.options import NsightOptions
-from sample_traces.nsight.session import CONTEXT, Session, sessions
+from sample_traces.nsight.session import CONTEXT, NsightOptions, Session, sessions
 from sample_traces.records import Activity, Mark, RankRun, Run
 
 Unit = Literal["ns", "us", "ms", "sec"]

@@ -10,8 +10,7 @@ from typing import Final, Literal
 
 from sample_traces.nsight.hostrows import full_name
 from sample_traces.nsight.nsys import stem_of
-from sample_traces.nsight.options import NsightOptions
-from sample_traces.nsight.session import Session, sessions
+from sample_traces.nsight.session import NsightOptions, Session, sessions
 from sample_traces.nsight.stats import (
     Cell,
     Release,

@@ -1,10 +1,13 @@
-"""The forms in which rocprof writes the name of one kernel."""
+"""How rocprof writes names of kernels, cells and files: texts are quoted, nothing is escaped."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Final
 
+from sample_traces.kineto_text import Digits
 from sample_traces.rocprof.options import NameForm
 
 _PAIRS: Final = {")": "(", ">": "<", "]": "["}
@@ -60,3 +63,28 @@ def mangled(name: str) -> str:
     parts = [f"{len(part)}{part}" for part in head.split("::") if part]
     number = sum(place * ord(letter) for place, letter in enumerate(name, start=1))
     return f"_ZN{''.join(parts)}ILi{number}EEEvT_.kd"
+
+
+Cell = str | int
+
+
+def cell(value: Cell) -> str:
+    """Return the text of one cell: texts in quotes, numbers and `Digits` bare."""
+    return f'"{value}"' if isinstance(value, str) and not isinstance(value, Digits) else str(value)
+
+
+def line(cells: Iterable[Cell]) -> str:
+    """Return one row with its line end."""
+    return ",".join(map(cell, cells)) + "\n"
+
+
+def table(header: Sequence[str], rows: Iterable[Iterable[Cell]]) -> str:
+    """Return a table whose header is quoted like its texts."""
+    return line(header) + "".join(map(line, rows))
+
+
+def save(path: Path, text: str) -> Path:
+    """Write a file, its folders included, and return its path."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(text.encode())
+    return path

@@ -21,13 +21,13 @@ from sample_traces.rocprof.capture import (
     Symbol,
     Transfer,
     captures,
+    instances,
 )
-from sample_traces.rocprof.counters import instances
 from sample_traces.rocprof.names import mangled, truncated
 from sample_traces.rocprof.options import RocprofOptions
 from sample_traces.rocprof.rocpd_schema import Version, statements, suffix_of
-from sample_traces.rocprof.v3_columns import DIRECTIONS
-from sample_traces.rocprof.v3_kinds import MARKED, kind_of
+from sample_traces.rocprof.v3_csv import DIRECTIONS
+from sample_traces.rocprof.v3_json import MARKED, kind_of
 
 _NODE: Final = 3_289_078_373
 _PARENT: Final = 4_000

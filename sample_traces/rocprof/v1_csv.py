@@ -10,9 +10,8 @@ from typing import Final, Literal
 from sample_traces.kineto_text import Digits
 from sample_traces.records import Run
 from sample_traces.rocprof.capture import Capture, Dispatch, captures
-from sample_traces.rocprof.names import cloned, written
+from sample_traces.rocprof.names import Cell, cloned, line, save, table, written
 from sample_traces.rocprof.options import NameForm, RocprofOptions
-from sample_traces.rocprof.text import Cell, line, save, table
 
 Columns = Literal["vgpr", "arch_vgpr"]
 

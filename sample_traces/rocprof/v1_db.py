@@ -10,9 +10,8 @@ from typing import Final
 
 from sample_traces.records import Run
 from sample_traces.rocprof.capture import Capture, captures
-from sample_traces.rocprof.names import written
+from sample_traces.rocprof.names import Cell, written
 from sample_traces.rocprof.options import RocprofOptions
-from sample_traces.rocprof.text import Cell
 from sample_traces.rocprof.v1_csv import duration, kernel_rows
 from sample_traces.rocprof.v1_json import (
     CALLS,

@@ -11,9 +11,8 @@ from sample_traces.machines import MACHINES
 from sample_traces.records import Run
 from sample_traces.rocprof.agents import Agent, agents
 from sample_traces.rocprof.capture import Capture, Dispatch, HostRange, Transfer, captures
-from sample_traces.rocprof.names import written
+from sample_traces.rocprof.names import Cell, save, written
 from sample_traces.rocprof.options import RocprofOptions
-from sample_traces.rocprof.text import Cell, save
 from sample_traces.rocprof.v1_csv import duration, kernel_rows
 
 EXTERNAL: Final = 0

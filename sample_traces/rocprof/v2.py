@@ -10,9 +10,8 @@ from typing import Final, Literal
 from sample_traces.kineto_text import Digits
 from sample_traces.records import Run
 from sample_traces.rocprof.capture import Capture, HostRange, captures
-from sample_traces.rocprof.names import truncated
+from sample_traces.rocprof.names import Cell, line, save, truncated
 from sample_traces.rocprof.options import RocprofOptions
-from sample_traces.rocprof.text import Cell, line, save
 from sample_traces.rocprof.v1_csv import OBJECT, WAVE
 from sample_traces.rocprof.v1_json import COPY_NAMES, FILL_NAME
 

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 from sample_traces.config import MachineName, RunConfig
 from sample_traces.emit_pytorch import write_pytorch
-from sample_traces.kineto_options import KinetoOptions
+from sample_traces.kineto_text import KinetoOptions
 from sample_traces.nsight.formats import WRITERS as NSIGHT
-from sample_traces.nsight.options import NsightOptions
+from sample_traces.nsight.session import NsightOptions
 from sample_traces.plants import PLANTS
 from sample_traces.records import Recorded, Run
-from sample_traces.rocprof.carries import CARRIES
+from sample_traces.rocprof.formats import CARRIES
 from sample_traces.rocprof.formats import WRITERS as ROCPROF
 from sample_traces.rocprof.options import RocprofOptions
 from sample_traces.simulate import simulate

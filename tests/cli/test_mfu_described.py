@@ -13,7 +13,7 @@ import pytest
 
 from sample_traces.config import RunConfig
 from sample_traces.emit_pytorch import write_pytorch
-from sample_traces.kineto_options import KinetoOptions
+from sample_traces.kineto_text import KinetoOptions
 from sample_traces.simulate import simulate
 from tests.cli.test_commands import assert_refused, run
 from tests.conftest import SAMPLES, shared_file

@@ -18,9 +18,9 @@ from typing import Any, Final, TypeVar
 import traceflops as tf
 from sample_traces.config import RunConfig, on_mi300x
 from sample_traces.emit_pytorch import write_pytorch
-from sample_traces.kineto_options import KinetoOptions
+from sample_traces.kineto_text import KinetoOptions
 from sample_traces.nsight.formats import WRITERS as NSIGHT
-from sample_traces.nsight.options import NsightOptions
+from sample_traces.nsight.session import NsightOptions
 from sample_traces.records import RankRun, Run
 from sample_traces.rocprof.formats import WRITERS as ROCPROF
 from sample_traces.rocprof.options import RocprofOptions

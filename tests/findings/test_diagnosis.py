@@ -12,7 +12,7 @@ import pytest
 import traceflops as tf
 from sample_traces.config import RunConfig
 from sample_traces.emit_pytorch import write_pytorch
-from sample_traces.kineto_options import KinetoOptions
+from sample_traces.kineto_text import KinetoOptions
 from sample_traces.plants import PLANTS, cause_of
 from sample_traces.simulate import simulate
 from tests.build import launched, step_marks, trace_of

@@ -16,7 +16,7 @@ from typing import Any
 from sample_traces.config import RunConfig
 from sample_traces.nsight.ncu import write_details
 from sample_traces.nsight.nsys import write_sqlite
-from sample_traces.nsight.options import NsightOptions
+from sample_traces.nsight.session import NsightOptions
 from sample_traces.nsight.stats import write_traces
 from sample_traces.nsight.sums import write_sums
 from sample_traces.simulate import simulate

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import traceflops as tf
 from sample_traces.config import RunConfig
 from sample_traces.emit_pytorch import write_pytorch
-from sample_traces.kineto_options import KinetoOptions
+from sample_traces.kineto_text import KinetoOptions
 from sample_traces.make import SAMPLES as MADE
 from sample_traces.simulate import simulate
 from tests.build import launched, step_marks, trace_of

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import traceflops as tf
 from sample_traces.emit_pytorch import write_pytorch
-from sample_traces.kineto_options import KinetoOptions
+from sample_traces.kineto_text import KinetoOptions
 from sample_traces.records import Run
 from traceflops.timeline.records import Account, IdleCauses, Window
 from traceflops.windows.records import DeviceReport

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 import traceflops
 from sample_traces.config import RunConfig, on_mi300x
 from sample_traces.emit_pytorch import write_pytorch
-from sample_traces.kineto_options import KinetoOptions
+from sample_traces.kineto_text import KinetoOptions
 from sample_traces.nsight.formats import WRITERS as NSIGHT
-from sample_traces.nsight.options import NsightOptions
+from sample_traces.nsight.session import NsightOptions
 from sample_traces.rocprof.formats import WRITERS as ROCPROF
 from sample_traces.rocprof.options import RocprofOptions
 from sample_traces.simulate import simulate

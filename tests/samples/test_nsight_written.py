@@ -19,7 +19,7 @@ import pytest
 from sample_traces.config import RunConfig, on_mi300x
 from sample_traces.nsight.formats import PAGES, SUMS, WRITERS
 from sample_traces.nsight.names import bare, demangled, mangled, short
-from sample_traces.nsight.options import NsightOptions
+from sample_traces.nsight.session import NsightOptions
 from sample_traces.records import Run
 from sample_traces.simulate import simulate
 from tests.conftest import shared_file

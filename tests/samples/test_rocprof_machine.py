@@ -10,7 +10,7 @@ import pytest
 import traceflops as tf
 from sample_traces.config import RunConfig, on_mi300x
 from sample_traces.emit_pytorch import kineto_document, write_pytorch
-from sample_traces.kineto_options import KinetoOptions
+from sample_traces.kineto_text import KinetoOptions
 from sample_traces.records import Run
 from sample_traces.simulate import simulate
 from sample_traces.truth import model_flops, truth

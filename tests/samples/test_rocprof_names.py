@@ -10,8 +10,7 @@ from sample_traces.config import on_mi300x
 from sample_traces.machines import MACHINES
 from sample_traces.records import Run
 from sample_traces.rocprof.agents import agents
-from sample_traces.rocprof.capture import captures
-from sample_traces.rocprof.counters import instances
+from sample_traces.rocprof.capture import captures, instances
 from sample_traces.rocprof.names import cloned, mangled, truncated
 from sample_traces.rocprof.options import RocprofOptions
 from sample_traces.simulate import simulate

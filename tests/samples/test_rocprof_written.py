@@ -16,9 +16,8 @@ import pytest
 from sample_traces.config import RunConfig, on_mi300x
 from sample_traces.records import Activity, RankRun, Run
 from sample_traces.rocprof.agents import CPUS
-from sample_traces.rocprof.carries import CARRIES, Carries, part_of
-from sample_traces.rocprof.counters import counted_bytes, counted_flops
-from sample_traces.rocprof.formats import WRITERS
+from sample_traces.rocprof.capture import counted_bytes, counted_flops
+from sample_traces.rocprof.formats import CARRIES, WRITERS, Carries, part_of
 from sample_traces.rocprof.options import RocprofOptions
 from sample_traces.simulate import simulate
 from tests.samples.rocprof_back import Seen, files_of, read_back, rows_of, v1_arrows

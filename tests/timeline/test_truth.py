@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import traceflops as tf
 from sample_traces.config import RunConfig
 from sample_traces.emit_pytorch import write_pytorch
-from sample_traces.kineto_options import KinetoOptions
+from sample_traces.kineto_text import KinetoOptions
 from sample_traces.simulate import simulate
 from sample_traces.truth import DeviceTruth, WindowTruth, truth
 from tests.conftest import examples

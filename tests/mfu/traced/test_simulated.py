@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 import traceflops as tf
 from sample_traces.config import RunConfig
 from sample_traces.emit_pytorch import write_pytorch
-from sample_traces.kineto_options import KinetoOptions
+from sample_traces.kineto_text import KinetoOptions
 from sample_traces.records import Run
 from sample_traces.simulate import simulate
 from sample_traces.truth import truth

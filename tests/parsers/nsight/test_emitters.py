@@ -15,11 +15,10 @@ import pytest
 import traceflops as tf
 from sample_traces.config import RunConfig
 from sample_traces.kineto_host import ExternalIds
-from sample_traces.nsight.carries import CARRIES, part_of
-from sample_traces.nsight.formats import SUMS, WRITERS
+from sample_traces.nsight.formats import CARRIES, SUMS, WRITERS, part_of
 from sample_traces.nsight.hostrows import COMMUNICATOR, message_bytes
 from sample_traces.nsight.names import demangled
-from sample_traces.nsight.options import NsightOptions
+from sample_traces.nsight.session import NsightOptions
 from sample_traces.records import Activity, Run
 from sample_traces.simulate import simulate
 

@@ -17,9 +17,8 @@ from hypothesis import strategies as st
 
 import traceflops as tf
 from sample_traces.config import RunConfig
-from sample_traces.nsight.carries import CARRIES, Carries, carries_of, part_of
-from sample_traces.nsight.formats import WRITERS
-from sample_traces.nsight.options import NsightOptions
+from sample_traces.nsight.formats import CARRIES, WRITERS, Carries, carries_of, part_of
+from sample_traces.nsight.session import NsightOptions
 from sample_traces.records import Run
 from sample_traces.simulate import simulate
 from sample_traces.truth import DeviceTruth, truth

@@ -15,12 +15,11 @@ import pytest
 import traceflops as tf
 from sample_traces.config import RunConfig
 from sample_traces.emit_pytorch import write_pytorch
-from sample_traces.kineto_options import KinetoOptions
+from sample_traces.kineto_text import KinetoOptions
 from sample_traces.nsight.formats import PAGES, WRITERS
-from sample_traces.nsight.metrics import metrics_of
 from sample_traces.nsight.names import bare, demangled
-from sample_traces.nsight.ncu import Launch, launches, write_raw
-from sample_traces.nsight.options import NsightOptions
+from sample_traces.nsight.ncu import Launch, launches, metrics_of, write_raw
+from sample_traces.nsight.session import NsightOptions
 from sample_traces.records import Run
 from sample_traces.simulate import simulate
 from sample_traces.truth import truth

@@ -8,8 +8,7 @@ from typing import Any
 
 import traceflops as tf
 from sample_traces.records import Run
-from sample_traces.rocprof.carries import Carries
-from sample_traces.rocprof.formats import WRITERS
+from sample_traces.rocprof.formats import WRITERS, Carries
 from sample_traces.rocprof.options import RocprofOptions
 from tests.parsers.figures import Figures, differences, in_order, pytorch_report
 

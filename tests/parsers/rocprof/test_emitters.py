@@ -14,9 +14,8 @@ import pytest
 import traceflops as tf
 from sample_traces.config import on_mi300x
 from sample_traces.records import Activity, Run
-from sample_traces.rocprof.carries import CARRIES, part_of
-from sample_traces.rocprof.counters import counted_bytes, counted_flops, counters_of
-from sample_traces.rocprof.formats import WRITERS
+from sample_traces.rocprof.capture import counted_bytes, counted_flops, counters_of
+from sample_traces.rocprof.formats import CARRIES, WRITERS, part_of
 from sample_traces.rocprof.options import RocprofOptions
 from sample_traces.simulate import simulate
 

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from sample_traces.config import RunConfig, on_mi300x
 from sample_traces.records import Run
-from sample_traces.rocprof.carries import CARRIES, Carries, part_of
-from sample_traces.rocprof.formats import WRITERS
+from sample_traces.rocprof.formats import CARRIES, WRITERS, Carries, part_of
 from sample_traces.rocprof.options import RocprofOptions
 from sample_traces.simulate import simulate
 from sample_traces.truth import DeviceTruth, truth
