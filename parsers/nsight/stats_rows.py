@@ -12,15 +12,11 @@ import numpy as np
 
 from traceflops.parsers.io import Column, Cut, Texts, finest, step_of
 from traceflops.parsers.nsight.stats_layouts import Report, StatsTable
-from traceflops.parsers.shared import at_least
+from traceflops.parsers.shared import at_least, way_named
 from traceflops.table import ABSENT, Array, BoolArray, IntArray, Names, TableBuilder, group_rows
 
 UNNAMED_RANGE: Final = "(unnamed range)"
 _OPERATION: Final = re.compile(r"\[(?:CUDA|Unified) .*\]|\[.*(?:memcpy|memset).*\]", re.I)
-_ENDS: Final = {"h": "H", "d": "D", "p": "P", "a": "D"}
-_WAY: Final = re.compile(
-    r"\b(host|device|peer|array|[HDPA])[- ]?to[- ]?(host|device|peer|array|[HDPA])\b", re.I
-)
 _PEER: Final = re.compile(r"\bP2P\b|peer", re.I)
 _MIGRATION: Final = "migration"
 _UNIFIED: Final = re.compile(r"\bunified\b", re.I)
@@ -60,18 +56,10 @@ def direction_of(name: str) -> str | None:
     """
     if kind_of(name) != "memcpy":
         return None
-    way = _way(name)
+    way = way_named(name) or ("PtoP" if _PEER.search(name) else None)
     if _UNIFIED.search(name) is None:
         return way
     return _MIGRATION if way is None else f"{_MIGRATION} {way}"
-
-
-def _way(name: str) -> str | None:
-    match = _WAY.search(name)
-    if match is None:
-        return "PtoP" if _PEER.search(name) else None
-    ends = [_ENDS[end[0].lower()] for end in match.groups()]
-    return "PtoP" if "P" in ends else f"{ends[0]}to{ends[1]}"
 
 
 @dataclass(slots=True)

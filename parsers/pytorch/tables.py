@@ -17,7 +17,6 @@ from traceflops.parsers.pytorch.merged_ranks import owner_codes
 from traceflops.parsers.pytorch.values import (
     all_absent,
     as_text,
-    copy_direction,
     integers,
     json_codes,
     name_codes,
@@ -28,6 +27,7 @@ from traceflops.parsers.pytorch.values import (
     triples,
     typed_integers,
 )
+from traceflops.parsers.shared import way_named
 from traceflops.table import ABSENT, Array, IntArray, Names, Rows, narrow
 
 _JSON_COLUMNS = ("input_dims", "input_types", "input_strides", "concrete_inputs")
@@ -388,4 +388,6 @@ def _directions(names: Names, kind: str, group: Group) -> Array:
     if kind != "memcpy":
         return np.full(len(group), -1, np.int32)
     pairs = zip(group.events, group.args, strict=True)
-    return optional_codes(names, [copy_direction(as_text(e.name), a.kind) for e, a in pairs])
+    return optional_codes(
+        names, [way_named(as_text(e.name)) or way_named(as_text(a.kind)) for e, a in pairs]
+    )

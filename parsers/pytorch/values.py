@@ -29,15 +29,6 @@ _INT64_MAX = 2**63 - 1
 _NONE = type(None)
 _NO_JSON = (b"", b"null")
 _THOUSANDTHS = re.compile(rb"(?:-?[0-9]+\.[0-9]{3}(?:,|$))+")
-_DIRECTIONS = ("HtoD", "DtoH", "DtoD", "PtoP", "HtoH")
-_ROCM_DIRECTIONS = {
-    "CopyHostToDevice": "HtoD",
-    "HostToDevice": "HtoD",
-    "CopyDeviceToHost": "DtoH",
-    "DeviceToHost": "DtoH",
-    "CopyDeviceToDevice": "DtoD",
-    "DeviceToDevice": "DtoD",
-}
 LIMIT_NS = 2**61
 """Times and durations beyond this (73 years) are no times; below it they add up in an int64."""
 
@@ -233,14 +224,3 @@ def all_absent(values: Array) -> bool:
     """Return whether there are values, and none is known."""
     absent = -1 if values.dtype == np.int32 else ABSENT
     return bool(len(values)) and bool((values == absent).all())
-
-
-def copy_direction(name: str, rocm_kind: object) -> str | None:
-    """Return the direction of a copy from its name or from what ROCm says."""
-    for word in _DIRECTIONS:
-        if word in name:
-            return word
-    for text in (name, str(rocm_kind)):
-        if text in _ROCM_DIRECTIONS:
-            return _ROCM_DIRECTIONS[text]
-    return None

@@ -8,16 +8,9 @@ from typing import Final
 import numpy as np
 
 from traceflops.parsers.io import Lookup
-from traceflops.parsers.shared import WAYS
+from traceflops.parsers.shared import WAYS, way_named
 from traceflops.table import ABSENT, Array, IntArray, TableBuilder
 
-_ENDS: Final = {
-    "HOSTTODEVICE": "HtoD",
-    "DEVICETOHOST": "DtoH",
-    "DEVICETODEVICE": "DtoD",
-    "HOSTTOHOST": "HtoH",
-}
-"""How names of copies end, such as MEMORY_COPY_HOST_TO_DEVICE, without underscores."""
 _KERNELS: Final = ("__amd_rocclr_copyBuffer", "__amd_rocclr_fillBuffer")
 UNKNOWN, HOST, GPU = -1, 0, 1
 """What an end of a copy is."""
@@ -27,9 +20,8 @@ _BETWEEN: Final = WAYS.index("PtoP")
 
 
 def ways_named(names: Iterable[str]) -> IntArray:
-    """Return the places in WAYS of the directions that names say, in any case; -1 for none."""
-    plain = (name.strip().upper().replace("_", "") for name in names)
-    ways = (next((w for end, w in _ENDS.items() if name.endswith(end)), None) for name in plain)
+    """Return the places in WAYS of the directions that names say; -1 for none."""
+    ways = map(way_named, names)
     return np.array([-1 if way is None else WAYS.index(way) for way in ways], np.int64)
 
 

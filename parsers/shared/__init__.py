@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         at_least,
         blocks_of,
         product_of,
+        way_named,
     )
     from traceflops.parsers.shared.trace_builder import (
         NOTHING_KNOWN,

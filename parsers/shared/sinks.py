@@ -7,6 +7,7 @@ Sizes that cannot be are unknown, whichever format has them.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, fields
 from typing import Final, Protocol
 
@@ -21,6 +22,8 @@ DISPATCH: Final = "dispatch"
 """The name of the calls that are made of the moments at which rocprof v1 queued dispatches."""
 WAYS: Final = ("HtoD", "DtoH", "DtoD", "PtoP", "HtoH")
 """The directions of copies; a batch of copies has their places here, -1 for unknown."""
+_END: Final = "((?i:host|device|peer|array))"
+_WAY: Final = re.compile(rf"{_END}[ _-]?(?i:to)[ _-]?{_END}|([HDPA])[ -]?to[ -]?([HDPA])(?![a-z])")
 _INT31: Final = 2**31
 
 Values = Array | int
@@ -179,6 +182,15 @@ class _Moments:
 
     def __getitem__(self, column: str) -> Array:
         return self.time_ns if column == "start_ns" else np.zeros(self.count, np.int64)
+
+
+def way_named(name: str) -> str | None:
+    """Return the direction that the name of a copy says, in any spelling; arrays lie on devices."""
+    match = _WAY.search(name)
+    if match is None:
+        return None
+    source, target = (end[0].upper().replace("A", "D") for end in match.groups() if end)
+    return "PtoP" if "P" in source + target else f"{source}to{target}"
 
 
 def add_queueing(
