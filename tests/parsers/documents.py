@@ -12,7 +12,7 @@ from tests.parsers import reference
 from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.io.worker_pool import Crew
 from traceflops.parsers.pytorch.reader import read_pytorch
-from traceflops.parsers.recognise.known_formats import recognise
+from traceflops.parsers.recognise import recognise
 from traceflops.parsers.shared.formats import Reading
 from traceflops.parsers.shared.sanity_checks import plausible
 from traceflops.table.trace import Trace

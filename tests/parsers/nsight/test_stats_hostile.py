@@ -21,7 +21,7 @@ from traceflops.parsers.nsight.ncu_pages import read_ncu
 from traceflops.parsers.nsight.ncu_trace import runs, trace_of
 from traceflops.parsers.nsight.stats_read import read_stats
 from traceflops.parsers.nsight.stats_trace import Assembly
-from traceflops.parsers.recognise.known_formats import recognise
+from traceflops.parsers.recognise import recognise
 from traceflops.parsers.shared.formats import Reading
 from traceflops.parsers.shared.sanity_checks import plausible
 from traceflops.table.trace import Trace

@@ -15,7 +15,7 @@ from tests.parsers.rocprof.tablefiles import V1_NEW, V1_TIMES, v1_row
 from tests.parsers.rocprof.tablefiles import table as csv_table
 from traceflops.errors import InputError, NotATrace
 from traceflops.parsers.io.worker_pool import Crew
-from traceflops.parsers.recognise.known_formats import recognise
+from traceflops.parsers.recognise import recognise
 from traceflops.parsers.rocprof.formats import ROCPROF_V1_JSON
 from traceflops.parsers.rocprof.v1_read import read_v1_json
 from traceflops.parsers.shared.formats import Reading

@@ -33,7 +33,7 @@ from tests.parsers.rocprof.jsonfile import (
 )
 from traceflops.errors import InputError
 from traceflops.parsers.io.worker_pool import Crew
-from traceflops.parsers.recognise.known_formats import recognise
+from traceflops.parsers.recognise import recognise
 from traceflops.parsers.rocprof.formats import ROCPROF_JSON
 from traceflops.parsers.shared.formats import Reading
 

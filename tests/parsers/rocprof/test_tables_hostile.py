@@ -30,7 +30,7 @@ from tests.parsers.rocprof.tablefiles import (
 from traceflops.errors import InputError, NotATrace
 from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.io.worker_pool import Crew
-from traceflops.parsers.recognise.known_formats import recognise
+from traceflops.parsers.recognise import recognise
 from traceflops.parsers.rocprof.formats import ROCPROF_TABLES
 from traceflops.parsers.rocprof.tables.read import read_tables
 from traceflops.parsers.shared.formats import Reading
