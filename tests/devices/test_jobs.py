@@ -227,6 +227,7 @@ def test_where_no_job_is_chosen_each_has_its_own_figures() -> None:
     analysis = tf.analyze(merge_jobs([first, second]))
     assert analysis.verdict.sentence == SUMMARY
     assert (analysis.total.components.window_ns, analysis.devices, analysis.findings) == (0, (), ())
+    assert analysis.diagnosis == ()
     assert [(job.number, job.files, job.chosen) for job in analysis.jobs] == [
         (1, ("a",), False),
         (2, ("b",), False),

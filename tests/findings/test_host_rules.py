@@ -1,6 +1,7 @@
 """Rules on the host: graphs that fit, compilation, loading of code; each beside one without."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,14 +10,15 @@ import traceflops as tf
 from tests.build import launched, step_marks, trace_of
 from traceflops.findings.finding import Finding
 
-STEP = 1_000_000
+STEP = MS = 1_000_000
 GEMM = "sm90_gemm_bf16"
 
 
-def run(*gaps: int, marks: Sequence[dict[str, Any]] = (), **tables: Any) -> tf.Analysis:
-    """Return a run of steps that compute for 1 ms and then idle; a last step is not used.
+def run(*gaps: int, by: str = "pytorch", **tables: Any) -> tf.Analysis:
+    """Return a run of steps that compute for 1 ms and then idle, recorded by a profiler.
 
-    `marks` and `tables` are what the host does: times count from the end of the work of step 1.
+    A last step is not used. `tables` are what the host does: times count from the end of the work
+    of step 1.
     """
     works, steps, at = [], [], STEP
     for number, gap in enumerate((*gaps, 0)):
@@ -25,12 +27,17 @@ def run(*gaps: int, marks: Sequence[dict[str, Any]] = (), **tables: Any) -> tf.A
         at += STEP + gap
     ends = STEP * 3 + gaps[0]
     rows = launched(*works)
-    for name, more in {"marks": marks, **tables}.items():
+    for name, more in {"marks": (), **tables}.items():
         rows.setdefault(name, []).extend(
             {**one, "start_ns": one["start_ns"] + ends} for one in more
         )
     rows["marks"].extend(step_marks(*steps))
-    return tf.analyze(trace_of(**rows))
+    return analyzed(rows, by)
+
+
+def analyzed(rows: Mapping[str, Any], by: str = "pytorch") -> tf.Analysis:
+    trace, apart = trace_of(**rows), by.startswith("rocprof")
+    return tf.analyze(replace(trace, source=replace(trace.source, format=by, kinds_apart=apart)))
 
 
 def of_rule(analysis: tf.Analysis, rule: str) -> list[Finding]:
@@ -80,7 +87,7 @@ def test_loading_code_inside_a_step_gains_its_time() -> None:
     assert found.gain.low_ns <= 1_900_000 // 4 <= found.gain.high_ns <= 2_000_000 // 4
 
 
-def short_kernels(graphs: int, *counts: int) -> tf.Analysis:
+def short_kernels(graphs: int, *counts: int, name: str = "add", by: str = "pytorch") -> tf.Analysis:
     """Return steps of so many kernels of 2 us, each 18 us after the other; calls launch several."""
     activities: list[dict[str, Any]] = []
     calls: list[dict[str, Any]] = []
@@ -94,12 +101,11 @@ def short_kernels(graphs: int, *counts: int) -> tf.Analysis:
                 calls.append({"start_ns": at - 6_000, "correlation": of_call, "dur_ns": 5_000})
                 ops.append({"name": "aten::add", "start_ns": at - 17_000, "dur_ns": 16_500})
             activities.append(
-                {"name": "add", "start_ns": at, "dur_ns": 2_000, "correlation": of_call}
+                {"name": name, "start_ns": at, "dur_ns": 2_000, "correlation": of_call}
             )
             at += 20_000
-    return tf.analyze(
-        trace_of(activities=activities, calls=calls, ops=ops, marks=step_marks(*marks))
-    )
+    rows = {"activities": activities, "calls": calls, "ops": ops, "marks": step_marks(*marks)}
+    return analyzed(rows, by)
 
 
 def test_short_kernels_launched_one_by_one_call_for_a_graph() -> None:
@@ -139,6 +145,45 @@ def test_unrecorded_host_work_is_told_how_to_record_it_and_where_to_look() -> No
     (found,) = of_rule(run(0, 2_000_000, 0, 0, marks=[label]), "host-unrecorded")
     assert found.remedy.startswith("Look at the code in write log. Record with")
     assert found.owner == "yours"
+
+
+@pytest.mark.parametrize("by", ["nsight", "rocprofv3", "pytorch"])
+def test_no_remedy_asks_for_what_is_recorded_already(by: str) -> None:
+    """A call of the operating system comes with --trace=osrt, a function with stacks."""
+    label = {"name": "IO", "start_ns": 0, "dur_ns": 1_990_000}
+    (found,) = of_rule(run(0, 2_000_000, 0, 0, by=by, marks=[label]), "host-unrecorded")
+    assert "Record with" in found.remedy
+    kind = "python" if by == "pytorch" else "system"
+    known = {"kind": kind, "name": "fsync", "start_ns": 9_000_000, "dur_ns": 9}
+    (found,) = of_rule(run(0, 2_000_000, 0, 0, by=by, marks=[label, known]), "host-unrecorded")
+    assert found.remedy.startswith("Look at the code in IO. Put ")
+    assert not {"osrt", "with_stack", "--"} & {*found.remedy.replace("=", " ").split()}
+
+
+def test_time_of_no_known_cause_may_be_copies_that_were_not_recorded() -> None:
+    assert of_rule(run(0, 2_000_000, 0, 0, by="rocprofv3"), "host-unrecorded")
+    copies = [{"name": "hipMemcpyAsync", "start_ns": 2_990_000, "dur_ns": 9_000}]
+    lacking = run(0, 2_000_000, 0, 0, by="rocprofv3", calls=copies)
+    assert not of_rule(lacking, "host-unrecorded")
+
+
+@pytest.mark.parametrize(
+    ("kernel", "by", "is_torch"),
+    [
+        ("saxpy", "nsight", False),
+        ("void at::native::vectorized_elementwise_kernel<4>", "nsight", True),
+        ("saxpy", "pytorch", True),
+    ],
+)
+def test_programs_without_pytorch_hear_nothing_of_it(kernel: str, by: str, is_torch: bool) -> None:
+    """Nor is the code that launches a framework's; where no step is known, none is named."""
+    (pace,) = of_rule(short_kernels(1, 30, 30, 30, name=kernel, by=by), "eager-overhead")
+    assert (pace.owner == "framework") == is_torch
+    rows = launched((kernel, 0, 5_000, MS), (kernel, 3 * MS - 9_000, 3 * MS, MS))
+    rows["calls"].append({"name": "cudaMalloc", "start_ns": 1_100_000, "dur_ns": 1_800_000})
+    (found,) = of_rule(analyzed(rows, by), "memory-alloc")
+    assert found.title == "Memory is allocated during the run"
+    assert ("torch" in pace.remedy) == ("torch" in found.remedy) == is_torch
 
 
 def test_a_function_gains_no_time_of_the_calls_it_holds() -> None:

@@ -192,6 +192,14 @@ def test_a_fault_is_found_and_its_like_is_not(rule: str) -> None:
     assert len(one.title.split()) <= 7
 
 
+def test_a_range_with_the_number_of_its_step_is_named_without_it() -> None:
+    """Calls begin 40 ns apart, each in a range of its own."""
+    ranges = [{"name": f"solve {at}", "start_ns": 40 * at + 45, "dur_ns": 30} for at in range(4)]
+    one = found([made(f"{FP64}(T1, T2)", 500)] * 4, device=T4, marks=ranges)["double-precision"]
+    kernel = FP64.removeprefix("void ")
+    assert one.sentence.endswith(f"largest part: {kernel} in solve.")
+
+
 @pytest.mark.parametrize(
     ("rule", "kernel", "op", "bytes_"),
     [

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from traceflops.errors import UsageError
-from traceflops.findings.case import Rule, limit, share_of_window
+from traceflops.findings.case import Rule, is_torch, limit, share_of_window
 from traceflops.findings.clocks import slower_kernels
 from traceflops.findings.communication import communication
 from traceflops.findings.decode import decode
@@ -80,7 +80,7 @@ _LEVELS: Final[tuple[Level, ...]] = ("high", "medium", "low")
 class _Scales:
     """What gains are measured with: a replay or None with the reason, and the doubts of all.
 
-    `step_ns` is the mean of the chosen windows, `mfu` as recorded.
+    `step_ns` is the mean of the chosen windows, `mfu` as recorded, `is_torch` whose code launches.
     """
 
     replay: Replay | None
@@ -90,6 +90,7 @@ class _Scales:
     doubts: tuple[str, ...]
     strengths: tuple[str, ...]
     levels: Mapping[Severity, float]
+    is_torch: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +108,8 @@ def diagnosed(case: Case) -> tuple[Finding, ...]:
 
 
 def _diagnosed(case: Case) -> Iterator[Finding]:
+    if case.of_no_job:
+        return  # each job has its own
     if not case.windows_used or case.on_host or case.recorded not in ("complete", "few missing"):
         yield from (*case.findings, *trace_health(case))
         return
@@ -131,6 +134,8 @@ def _causes(case: Case) -> Iterator[Finding]:
     scales, rules = _scales(case), case.finding_rules
     for rule in (*RULES, *more_rules(rules)):
         for one in rule(case):
+            if one.owner == "framework" and rule in RULES and not scales.is_torch:
+                one = replace(one, owner="yours")
             found = _weighed(one, scales) if one.rule not in rules.silent else None
             if found is not None and (rule not in RULES or _gains(found)):
                 yield found
@@ -181,7 +186,9 @@ def _scales(case: Case) -> _Scales:
     step_ns = case.total.components.window_ns / case.windows_used
     known = case.measured.mfu_range
     mfu = None if known is None else MfuRange(float(known.least), float(known.most))
-    return _Scales(replay, refusal, step_ns, mfu, tuple(weak), tuple(strong), levels)
+    return _Scales(
+        replay, refusal, step_ns, mfu, tuple(weak), tuple(strong), levels, is_torch(case)
+    )
 
 
 def _weighed(one: Candidate, scales: _Scales) -> Finding | None:
@@ -204,7 +211,8 @@ def _weighed(one: Candidate, scales: _Scales) -> Finding | None:
         too_small = not one.frees and worth.gain and worth.gain.high_ns * replay.windows < least_ns
         return None if too_small else _finding(one, scales, worth)
     except UsageError as error:
-        return _finding(one, scales, _bounded(_own_ns(one, replay) or bound_ns, replay, str(error)))
+        why = str(error).rpartition("': ")[2]
+        return _finding(one, scales, _bounded(_own_ns(one, replay) or bound_ns, replay, why))
 
 
 def _own_ns(one: Candidate, replay: Replay) -> int:
