@@ -214,7 +214,9 @@ def test_a_slow_driver_call_gains_at_most_its_time() -> None:
 )
 def test_only_code_of_the_user_is_theirs_to_move(name: str, owner: str) -> None:
     work = {"name": name, "start_ns": 50_000, "dur_ns": 1_900_000}
-    where = {"ops": [work]} if "::" in name else {"marks": [{**work, "kind": "python"}]}
+    where: dict[str, Any] = (
+        {"ops": [work]} if "::" in name else {"marks": [{**work, "kind": "python"}]}
+    )
     (found,) = of_rule(run(0, 2_000_000, 0, 0, **where), "host-code")
     assert found.owner == owner
     assert ("Move the named function" in found.remedy) == (owner == "yours")

@@ -339,14 +339,9 @@ def _has_details(case: Case) -> bool:
 def _where(case: Case, culprit: Culprit) -> Where:
     """Return the file and line that names tell, and the longest gap of a culprit."""
     told = [found for name in (culprit.label, *culprit.evidence) if (found := _FILE.match(name))]
-    gap = next(
-        (
-            gap
-            for gap in case.gaps(100)
-            if any((one.kind, one.label) == (culprit.kind, culprit.label) for one in gap.culprits)
-        ),
-        None,
-    )
+    mine = culprit.kind, culprit.label
+    its = (gap for gap in case.gaps(100) if mine in [(one.kind, one.label) for one in gap.culprits])
+    gap = next(its, None)
     return Where(
         file=told[0][1] if told else None,
         line=int(told[0][2]) if told else None,
