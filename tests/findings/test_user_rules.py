@@ -144,7 +144,7 @@ def test_installed_rules_are_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     (mine,) = (one for one in tf.analyze(recorded()).diagnosis if one.rule == "mine")
     assert (mine.title, mine.gain) == ("3 windows", None)
     assert mine.confidence is not None
-    assert "no change of the recording stands for the remedy" in mine.confidence.reasons
+    assert "the remedy cannot be replayed" in mine.confidence.reasons
 
 
 def test_an_installed_rule_that_fails_is_an_error_with_its_name(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -10,6 +9,7 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Final, Protocol
 
+from traceflops.recording import of_pytorch
 from traceflops.remedies import PYTORCH, ROCPROF, family
 from traceflops.table import names
 from traceflops.units import several
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from traceflops.windows import DeviceReport, Prepared, State, StepChoice
 
 
-_TORCH_KERNEL: Final = re.compile(r"\bat::native::|_ZN2at6native")
 _AMD_WARP: Final = 64
 
 Rule = Callable[["Case"], Iterator["Candidate"]]
@@ -158,9 +157,9 @@ def share_of_window(case: Case, time_ns: int) -> float:
 
 def is_torch(case: Case) -> bool:
     """Return whether it is a run of PyTorch: by its profiler, else by its kernels."""
-    if family(case.source.format) == PYTORCH or case.prepared is None:
+    if case.prepared is None:
         return family(case.source.format) == PYTORCH
-    return any(map(_TORCH_KERNEL.search, names(case.prepared.trace.activities["name"])))
+    return of_pytorch(case.prepared.trace)
 
 
 def is_amd(case: Case) -> bool:

@@ -238,7 +238,7 @@ def _bounded(bound_ns: int, replay: Replay, why: str) -> _Worth:
 def _worth(one: Candidate, replay: Replay) -> _Worth:
     """Return what the remedy gains. Raises UsageError where no edit stands for it."""
     if not one.edits:
-        raise UsageError("no change of the recording stands for the remedy", "")
+        raise UsageError("the remedy cannot be replayed", "")
     before = _outcome(one.after, (), replay) if one.after else None
     whole = _outcome(one.after, one.edits, replay)
     part = _outcome(one.after, one.partly, replay) if one.partly else whole

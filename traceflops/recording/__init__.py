@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from traceflops.faces import lazy
 
 if TYPE_CHECKING:
-    from traceflops.recording.capture_gaps import missing_from
+    from traceflops.recording.capture_gaps import missing_from, of_pytorch
     from traceflops.recording.inventory import DeviceEntry, Inventory, inventory_of
     from traceflops.recording.profiler_cost import profiler_time
 else:
