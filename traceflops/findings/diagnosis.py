@@ -26,7 +26,7 @@ from traceflops.findings.finding import (
     Severity,
     severity_of,
 )
-from traceflops.findings.idle_causes import idle_causes
+from traceflops.findings.idle_causes import cause_of, idle_causes
 from traceflops.findings.late_rank import late_rank
 from traceflops.findings.rank_balance import rank_balance
 from traceflops.findings.slow_link import slow_link
@@ -218,7 +218,7 @@ def _weighed(one: Candidate, scales: _Scales) -> Finding | None:
 def _own_ns(one: Candidate, replay: Replay) -> int:
     """Return what a class of idle time itself has of the critical path, 0 for other rules."""
     own = one.rule.replace("-", "_")
-    return sum(part.ns for part in replay.critical if part.component == own)
+    return sum(part.ns for part in replay.critical if cause_of(part.component, part.name) == own)
 
 
 def _is_of(one: Candidate, part: PathPart) -> bool:

@@ -207,7 +207,7 @@ def idle_causes(case: Case) -> Iterator[Candidate]:
     """Give a candidate per cause of idle time that is large enough."""
     causes: defaultdict[str, list[Culprit]] = defaultdict(list)
     for culprit in case.idle.culprits:
-        causes[_cause_of(culprit)].append(culprit)
+        causes[cause_of(culprit.kind, culprit.label, *culprit.evidence)].append(culprit)
     for name, culprits in causes.items():
         one = IdleClass(culprits[0].kind, tuple(culprits))
         share = share_of_window(case, one.idle_ns)
@@ -232,11 +232,10 @@ def _is_told(case: Case, name: str, causes: Mapping[str, Sequence[Culprit]]) -> 
     return is_more and launching[0].label == label and _owner(label) != "yours"
 
 
-def _cause_of(culprit: Culprit) -> str:
-    """Return the class of a culprit, or what it does with code."""
-    told = (culprit.label, *culprit.evidence)
+def cause_of(kind: str, *told: str) -> str:
+    """Return the class of some idle time, or what it does with code, by the names around it."""
     found = (name for name, code in _OF_CODE.items() if any(map(code.search, told)))
-    return next(found, culprit.kind)
+    return next(found, kind)
 
 
 def _candidate(case: Case, name: str, one: IdleClass, share: float) -> Candidate:
