@@ -79,6 +79,78 @@ def test_running_compiled_code_is_no_compilation(name: str) -> None:
     assert of_rule(analysis, "compiled-runtime")
 
 
+def host(table: str, name: str, **more: Any) -> dict[str, list[dict[str, Any]]]:
+    """Return 1.9 ms of something on the host in the gap of 2 ms, unless told otherwise."""
+    return {table: [{"name": name, "start_ns": 50_000, "dur_ns": 1_900_000, **more}]}
+
+
+SHORT = [{"name": "cudaEventRecord", "start_ns": 9_000 * at, "dur_ns": 8_900} for at in range(200)]
+LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+IDLE: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "data-input": (host("marks", LOADER), host("marks", "DataLoader.__init__")),
+    "sync-call": (host("calls", "cudaDeviceSynchronize"), host("calls", "cudaGetDevice")),
+    "blocking-copy": (
+        host("calls", "cudaMemcpy"),
+        host("calls", "cudaMemcpyAsync", dur_ns=9_000),
+    ),
+    "memory-alloc": (host("calls", "cudaMalloc"), host("calls", "cudaMemsetAsync")),
+    "slow-driver-call": (host("calls", "cudaStreamCreate"), {"calls": SHORT}),
+    "eager-overhead": ({"calls": SHORT}, {"calls": SHORT[:9]}),
+    "optimizer-loop": (
+        host("marks", "Optimizer.step#AdamW.step"),
+        host("marks", "Optimizer.step#AdamW.step", start_ns=-900_000, dur_ns=800_000),
+    ),
+    "external-wait": (
+        host("marks", "poll", kind="system"),
+        host("marks", "write", kind="system"),
+    ),
+    "host-code": (
+        host("marks", "a.py(3): b", kind="python"),
+        host("marks", "a.py(3): b", kind="python", dur_ns=20_000),
+    ),
+    "thread-handover": (
+        host("ops", "aten::add", start_ns=-500_000, dur_ns=510_000, thread=9),
+        host("ops", "aten::add", start_ns=-500_000, dur_ns=510_000),
+    ),
+    "host-unrecorded": ({}, host("marks", "a.py(3): b", kind="python", dur_ns=1_990_000)),
+}
+"""By rule: what the host does while the GPU is idle, and the like that is another or no cause."""
+
+
+@pytest.mark.parametrize("rule", IDLE)
+def test_a_cause_of_idle_time_is_found_and_its_like_is_not(rule: str) -> None:
+    """Step 1 idles for 2 of 3 ms, and no other step does."""
+    faulty, like = (run(0, 2_000_000, 0, 0, **tables) for tables in IDLE[rule])
+    (one,) = of_rule(faulty, rule)
+    assert not of_rule(like, rule)
+    assert one.share == pytest.approx(1_900_000 / 6_000_000, rel=0.08)
+    assert one.rows and one.remedy.endswith(".") and len(one.title.split()) <= 8
+    assert one.gain is not None and 0 <= one.gain.low_ns <= one.gain.high_ns <= 2_000_000 // 4
+
+
+@pytest.mark.parametrize(("launched_ns", "is_told"), [(10_000, True), (3 * MS - 5_000, False)])
+def test_work_that_was_queued_in_time_waits_for_the_device(
+    launched_ns: int, *, is_told: bool
+) -> None:
+    rows = launched(("k", 0, 5_000, MS), ("k", launched_ns, 3 * MS, MS))
+    assert bool(of_rule(analyzed(rows), "device-wait")) == is_told
+
+
+@pytest.mark.parametrize(("latency_ns", "is_told"), [(15_000, True), (1_000, False)])
+def test_slow_launches_matter_where_each_is_waited_for(latency_ns: int, *, is_told: bool) -> None:
+    works, waits, at = [], [], MS
+    for _ in range(60):
+        done = at + latency_ns + 20_000
+        works.append(("k", at, at + latency_ns, 20_000))
+        name = "cudaStreamSynchronize"
+        waits.append({"name": name, "start_ns": at + 900, "dur_ns": done + 1_100 - at})
+        at = done + 5_000
+    rows = launched(*works)
+    calls = [{**one, "name": "cudaLaunchKernel", "dur_ns": 800} for one in rows["calls"]]
+    analysis = analyzed({**rows, "calls": [*calls, *waits]})
+    assert bool(of_rule(analysis, "launch-latency")) == is_told
+
+
 def test_loading_code_inside_a_step_gains_its_time() -> None:
     loads = {"name": "cuLibraryLoadData", "start_ns": 50_000, "dur_ns": 1_900_000}
     (found,) = of_rule(run(0, 2_000_000, 0, 0, calls=[loads]), "code-loading")

@@ -81,6 +81,7 @@ class _Scales:
     """What gains are measured with: a replay or None with the reason, and the doubts of all.
 
     `step_ns` is the mean of the chosen windows, `mfu` as recorded, `is_torch` whose code launches.
+    Nothing on the host gains more than `waiting_ns`, in which no kernel of their own runs.
     """
 
     replay: Replay | None
@@ -91,6 +92,7 @@ class _Scales:
     strengths: tuple[str, ...]
     levels: Mapping[Severity, float]
     is_torch: bool
+    waiting_ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,8 +188,10 @@ def _scales(case: Case) -> _Scales:
     step_ns = case.total.components.window_ns / case.windows_used
     known = case.measured.mfu_range
     mfu = None if known is None else MfuRange(float(known.least), float(known.most))
+    doubts, strengths = tuple(weak), tuple(strong)
+    waiting_ns = case.total.components.idle_ns + case.total.components.communication_ns
     return _Scales(
-        replay, refusal, step_ns, mfu, tuple(weak), tuple(strong), levels, is_torch(case)
+        replay, refusal, step_ns, mfu, doubts, strengths, levels, is_torch(case), waiting_ns
     )
 
 
@@ -212,7 +216,9 @@ def _weighed(one: Candidate, scales: _Scales) -> Finding | None:
         return None if too_small else _finding(one, scales, worth)
     except UsageError as error:
         why = str(error).rpartition("': ")[2]
-        return _finding(one, scales, _bounded(_own_ns(one, replay) or bound_ns, replay, why))
+        own_ns = _own_ns(one, replay) or bound_ns
+        most_ns = own_ns if one.on_path & KERNELS else min(own_ns, scales.waiting_ns)
+        return _finding(one, scales, _bounded(most_ns, replay, why))
 
 
 def _own_ns(one: Candidate, replay: Replay) -> int:
