@@ -6,6 +6,7 @@ import traceflops as tf
 from tests.build import launched, trace_of
 from tests.mfu.test_measurement import matmul
 from traceflops.findings.finding import Finding, severity_of
+from traceflops.findings.losses import Loss, loss_findings
 from traceflops.mfu.budget import PeakOptions
 
 
@@ -164,6 +165,20 @@ def decoding(second: str, dur_us: int, mark: str = "") -> list[Finding]:
             start += 1_000 * us
     analysis = tf.analyze(trace_of(**launched(*rows), marks=marks if mark else []))
     return [one for one in analysis.findings if one.rule == "main-kernel"]
+
+
+LOSSES = ("communication", "idle", "memory", "inefficiency", "recompute", "overcompute")
+
+
+@pytest.mark.parametrize(("name", "other"), zip(LOSSES, LOSSES[1:] + LOSSES[:1], strict=True))
+def test_a_loss_is_told_from_three_percent_if_it_can_be_judged(name: str, other: str) -> None:
+    losses = (
+        Loss(name, name, "takes", 0.031),
+        Loss(other, other, "takes", 0.029),
+        Loss("other", "other", "takes", 0.9, unknown="nobody knows"),
+    )
+    told = loss_findings(losses, of(gemm=1_000).measured, "the step time")
+    assert [(one.rule, one.severity) for one in told] == [(f"loss-{name}", "low")]
 
 
 def test_a_product_with_a_vector_needs_more_vectors() -> None:

@@ -86,7 +86,7 @@ class _Cause:
     what: str = ""
 
 
-_CAUSES: Final = {
+CAUSES: Final = {
     "data_input": _Cause(
         "The input pipeline is too slow",
         "input pipeline",
@@ -212,7 +212,7 @@ def idle_causes(case: Case) -> Iterator[Candidate]:
         one = IdleClass(culprits[0].kind, tuple(culprits))
         share = share_of_window(case, one.idle_ns)
         is_large = share >= limit(case, "idle-cause", "least_share")
-        if name in _CAUSES and is_large and not _is_told(case, name, causes):
+        if name in CAUSES and is_large and not _is_told(case, name, causes):
             yield _candidate(case, name, one, share)
 
 
@@ -239,7 +239,7 @@ def cause_of(kind: str, *told: str) -> str:
 
 
 def _candidate(case: Case, name: str, one: IdleClass, share: float) -> Candidate:
-    cause, largest = _CAUSES[name], one.culprits[0]
+    cause, largest = CAUSES[name], one.culprits[0]
     label = short_name(largest.label)
     part = f"; largest part: {label}, {percent(share_of_window(case, largest.idle_ns))}"
     return Candidate(
@@ -304,7 +304,7 @@ def _filled(edit: str, one: IdleClass) -> str:
 
 
 def _remedy(case: Case, name: str, one: IdleClass) -> str:
-    cause, usual = _CAUSES[name], f"{capitalized(one.remedy)}."
+    cause, usual = CAUSES[name], f"{capitalized(one.remedy)}."
     if name == "host_unrecorded":
         label = short_name(one.culprits[0].label)
         look = f"Look at the code in {label}. " if label else ""
@@ -326,7 +326,7 @@ def _remedy(case: Case, name: str, one: IdleClass) -> str:
 
 def remedy_of(case: Case, kind: str) -> str:
     """Return the options of the framework at hand against a class of idle time, "" without any."""
-    return _CAUSES[kind].remedy if is_torch(case) and kind in _CAUSES else ""
+    return CAUSES[kind].remedy if is_torch(case) and kind in CAUSES else ""
 
 
 def _has_details(case: Case) -> bool:

@@ -293,7 +293,9 @@ def largest_of(facts: KernelFacts, time: FloatArray) -> tuple[str, Where]:
         text if is_module else numberless(text)
         for text, is_module in zip(scopes.texts, scopes.is_module, strict=True)
     ]
-    place = np.array([*map(texts.index, texts), -1])[scopes.scope[mine]]
+    first_of: dict[str, int] = {}
+    places = [first_of.setdefault(text, at) for at, text in enumerate(texts)]
+    place = np.array([*places, -1])[scopes.scope[mine]]
     group, first = group_rows((*told, place, label))
     at = int(first[np.argmax(np.bincount(group, time[mine]))])
     row = int(owner[at])
