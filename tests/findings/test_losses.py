@@ -170,7 +170,7 @@ def decoding(second: str, dur_us: int, mark: str = "") -> list[Finding]:
 LOSSES = ("communication", "idle", "memory", "inefficiency", "recompute", "overcompute")
 
 
-@pytest.mark.parametrize(("name", "other"), zip(LOSSES, LOSSES[1:] + LOSSES[:1], strict=True))
+@pytest.mark.parametrize(("name", "other"), [*zip(LOSSES, LOSSES[1:] + LOSSES[:1], strict=True)])
 def test_a_loss_is_told_from_three_percent_if_it_can_be_judged(name: str, other: str) -> None:
     losses = (
         Loss(name, name, "takes", 0.031),
