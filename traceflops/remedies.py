@@ -126,6 +126,11 @@ _TABLE: Final[Mapping[str, Mapping[str, Remedy]]] = {
         ROCPROF: Remedy("rocprofv3 --sys-trace, and roctx ranges around the code"),
         NSIGHT: Remedy("nsys profile --trace=cuda,nvtx,osrt, and NVTX ranges around the code"),
     },
+    "ranges": {
+        PYTORCH: Remedy("record_function()"),
+        ROCPROF: Remedy("roctxRangePush() and roctxRangePop()"),
+        NSIGHT: Remedy("nvtxRangePush() and nvtxRangePop()"),
+    },
     "first work": {
         PYTORCH: Remedy(
             "call torch.cuda.synchronize() before recording begins, and use "

@@ -224,9 +224,11 @@ def test_files_of_which_nothing_says_that_they_belong_together_are_one_job_with_
 
 def test_where_no_job_is_chosen_each_has_its_own_figures() -> None:
     first, second = made("a", work=10), made("b", work=70, origin=60 * SECOND)
-    analysis = tf.analyze(merge_jobs([first, second]))
+    note = Note("missing", "graphs-opaque", "Kernels of graphs were not recorded.")
+    analysis = tf.analyze(merge_jobs([replace(first, notes=(note,)), second]))
     assert analysis.verdict.sentence == SUMMARY
     assert (analysis.total.components.window_ns, analysis.devices, analysis.findings) == (0, (), ())
+    assert analysis.diagnosis == ()
     assert [(job.number, job.files, job.chosen) for job in analysis.jobs] == [
         (1, ("a",), False),
         (2, ("b",), False),

@@ -51,8 +51,18 @@ def test_copies_alone_gain_at_most_their_time(copy: str, way: str, rule: str, re
     assert "10 GB/s" in found.sentence
     assert remedy in found.remedy
     assert found.gain is not None
-    assert found.gain.low_ns <= 0 < MS // 2 <= found.gain.high_ns + 1_000
+    assert (found.gain.low_ns, found.gain.high_ns) == (0, MS // 2)
     assert found.rows[0].time_ns == MS // 2 * found.rows[0].count  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(("copy_ns", "is_most"), [(MS // 2, False), (9 * MS, True)])
+def test_copies_that_no_work_could_hide_had_better_not_be(copy_ns: int, is_most: bool) -> None:
+    copy = "Memcpy HtoD (Pinned -> Device)"
+    (found,) = of_rule(run(copy, "HtoD", copy_ns=copy_ns), "host-copies")
+    assert ("Other GPU work takes 10.0 %" in found.sentence) == is_most
+    assert ("Keep the data on the GPU" in found.remedy) == is_most
+    assert found.gain is not None
+    assert found.gain.high_ns == copy_ns
 
 
 @pytest.mark.parametrize(

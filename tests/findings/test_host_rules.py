@@ -1,6 +1,7 @@
 """Rules on the host: graphs that fit, compilation, loading of code; each beside one without."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,14 +10,15 @@ import traceflops as tf
 from tests.build import launched, step_marks, trace_of
 from traceflops.findings.finding import Finding
 
-STEP = 1_000_000
+STEP = MS = 1_000_000
 GEMM = "sm90_gemm_bf16"
 
 
-def run(*gaps: int, marks: Sequence[dict[str, Any]] = (), **tables: Any) -> tf.Analysis:
-    """Return a run of steps that compute for 1 ms and then idle; a last step is not used.
+def run(*gaps: int, by: str = "pytorch", **tables: Any) -> tf.Analysis:
+    """Return a run of steps that compute for 1 ms and then idle, recorded by a profiler.
 
-    `marks` and `tables` are what the host does: times count from the end of the work of step 1.
+    A last step is not used. `tables` are what the host does: times count from the end of the work
+    of step 1.
     """
     works, steps, at = [], [], STEP
     for number, gap in enumerate((*gaps, 0)):
@@ -25,12 +27,17 @@ def run(*gaps: int, marks: Sequence[dict[str, Any]] = (), **tables: Any) -> tf.A
         at += STEP + gap
     ends = STEP * 3 + gaps[0]
     rows = launched(*works)
-    for name, more in {"marks": marks, **tables}.items():
+    for name, more in {"marks": (), **tables}.items():
         rows.setdefault(name, []).extend(
             {**one, "start_ns": one["start_ns"] + ends} for one in more
         )
     rows["marks"].extend(step_marks(*steps))
-    return tf.analyze(trace_of(**rows))
+    return analyzed(rows, by)
+
+
+def analyzed(rows: Mapping[str, Any], by: str = "pytorch") -> tf.Analysis:
+    trace, apart = trace_of(**rows), by.startswith("rocprof")
+    return tf.analyze(replace(trace, source=replace(trace.source, format=by, kinds_apart=apart)))
 
 
 def of_rule(analysis: tf.Analysis, rule: str) -> list[Finding]:
@@ -72,6 +79,78 @@ def test_running_compiled_code_is_no_compilation(name: str) -> None:
     assert of_rule(analysis, "compiled-runtime")
 
 
+def host(table: str, name: str, **more: Any) -> dict[str, list[dict[str, Any]]]:
+    """Return 1.9 ms of something on the host in the gap of 2 ms, unless told otherwise."""
+    return {table: [{"name": name, "start_ns": 50_000, "dur_ns": 1_900_000, **more}]}
+
+
+SHORT = [{"name": "cudaEventRecord", "start_ns": 9_000 * at, "dur_ns": 8_900} for at in range(200)]
+LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+IDLE: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "data-input": (host("marks", LOADER), host("marks", "DataLoader.__init__")),
+    "sync-call": (host("calls", "cudaDeviceSynchronize"), host("calls", "cudaGetDevice")),
+    "blocking-copy": (
+        host("calls", "cudaMemcpy"),
+        host("calls", "cudaMemcpyAsync", dur_ns=9_000),
+    ),
+    "memory-alloc": (host("calls", "cudaMalloc"), host("calls", "cudaMemsetAsync")),
+    "slow-driver-call": (host("calls", "cudaStreamCreate"), {"calls": SHORT}),
+    "eager-overhead": ({"calls": SHORT}, {"calls": SHORT[:9]}),
+    "optimizer-loop": (
+        host("marks", "Optimizer.step#AdamW.step"),
+        host("marks", "Optimizer.step#AdamW.step", start_ns=-900_000, dur_ns=800_000),
+    ),
+    "external-wait": (
+        host("marks", "poll", kind="system"),
+        host("marks", "write", kind="system"),
+    ),
+    "host-code": (
+        host("marks", "a.py(3): b", kind="python"),
+        host("marks", "a.py(3): b", kind="python", dur_ns=20_000),
+    ),
+    "thread-handover": (
+        host("ops", "aten::add", start_ns=-500_000, dur_ns=510_000, thread=9),
+        host("ops", "aten::add", start_ns=-500_000, dur_ns=510_000),
+    ),
+    "host-unrecorded": ({}, host("marks", "a.py(3): b", kind="python", dur_ns=1_990_000)),
+}
+"""By rule: what the host does while the GPU is idle, and the like that is another or no cause."""
+
+
+@pytest.mark.parametrize("rule", IDLE)
+def test_a_cause_of_idle_time_is_found_and_its_like_is_not(rule: str) -> None:
+    """Step 1 idles for 2 of 3 ms, and no other step does."""
+    faulty, like = (run(0, 2_000_000, 0, 0, **tables) for tables in IDLE[rule])
+    (one,) = of_rule(faulty, rule)
+    assert not of_rule(like, rule)
+    assert one.share == pytest.approx(1_900_000 / 6_000_000, rel=0.08)
+    assert one.rows and one.remedy.endswith(".") and len(one.title.split()) <= 8
+    assert one.gain is not None and 0 <= one.gain.low_ns <= one.gain.high_ns <= 2_000_000 // 4
+
+
+@pytest.mark.parametrize(("launched_ns", "is_told"), [(10_000, True), (3 * MS - 5_000, False)])
+def test_work_that_was_queued_in_time_waits_for_the_device(
+    launched_ns: int, *, is_told: bool
+) -> None:
+    rows = launched(("k", 0, 5_000, MS), ("k", launched_ns, 3 * MS, MS))
+    assert bool(of_rule(analyzed(rows), "device-wait")) == is_told
+
+
+@pytest.mark.parametrize(("latency_ns", "is_told"), [(15_000, True), (1_000, False)])
+def test_slow_launches_matter_where_each_is_waited_for(latency_ns: int, *, is_told: bool) -> None:
+    works, waits, at = [], [], MS
+    for _ in range(60):
+        done = at + latency_ns + 20_000
+        works.append(("k", at, at + latency_ns, 20_000))
+        name = "cudaStreamSynchronize"
+        waits.append({"name": name, "start_ns": at + 900, "dur_ns": done + 1_100 - at})
+        at = done + 5_000
+    rows = launched(*works)
+    calls = [{**one, "name": "cudaLaunchKernel", "dur_ns": 800} for one in rows["calls"]]
+    analysis = analyzed({**rows, "calls": [*calls, *waits]})
+    assert bool(of_rule(analysis, "launch-latency")) == is_told
+
+
 def test_loading_code_inside_a_step_gains_its_time() -> None:
     loads = {"name": "cuLibraryLoadData", "start_ns": 50_000, "dur_ns": 1_900_000}
     (found,) = of_rule(run(0, 2_000_000, 0, 0, calls=[loads]), "code-loading")
@@ -80,7 +159,7 @@ def test_loading_code_inside_a_step_gains_its_time() -> None:
     assert found.gain.low_ns <= 1_900_000 // 4 <= found.gain.high_ns <= 2_000_000 // 4
 
 
-def short_kernels(graphs: int, *counts: int) -> tf.Analysis:
+def short_kernels(graphs: int, *counts: int, name: str = "add", by: str = "pytorch") -> tf.Analysis:
     """Return steps of so many kernels of 2 us, each 18 us after the other; calls launch several."""
     activities: list[dict[str, Any]] = []
     calls: list[dict[str, Any]] = []
@@ -94,12 +173,11 @@ def short_kernels(graphs: int, *counts: int) -> tf.Analysis:
                 calls.append({"start_ns": at - 6_000, "correlation": of_call, "dur_ns": 5_000})
                 ops.append({"name": "aten::add", "start_ns": at - 17_000, "dur_ns": 16_500})
             activities.append(
-                {"name": "add", "start_ns": at, "dur_ns": 2_000, "correlation": of_call}
+                {"name": name, "start_ns": at, "dur_ns": 2_000, "correlation": of_call}
             )
             at += 20_000
-    return tf.analyze(
-        trace_of(activities=activities, calls=calls, ops=ops, marks=step_marks(*marks))
-    )
+    rows = {"activities": activities, "calls": calls, "ops": ops, "marks": step_marks(*marks)}
+    return analyzed(rows, by)
 
 
 def test_short_kernels_launched_one_by_one_call_for_a_graph() -> None:
@@ -141,6 +219,45 @@ def test_unrecorded_host_work_is_told_how_to_record_it_and_where_to_look() -> No
     assert found.owner == "yours"
 
 
+@pytest.mark.parametrize("by", ["nsight", "rocprofv3", "pytorch"])
+def test_no_remedy_asks_for_what_is_recorded_already(by: str) -> None:
+    """A call of the operating system comes with --trace=osrt, a function with stacks."""
+    label = {"name": "IO", "start_ns": 0, "dur_ns": 1_990_000}
+    (found,) = of_rule(run(0, 2_000_000, 0, 0, by=by, marks=[label]), "host-unrecorded")
+    assert "Record with" in found.remedy
+    kind = "python" if by == "pytorch" else "system"
+    known = {"kind": kind, "name": "fsync", "start_ns": 9_000_000, "dur_ns": 9}
+    (found,) = of_rule(run(0, 2_000_000, 0, 0, by=by, marks=[label, known]), "host-unrecorded")
+    assert found.remedy.startswith("Look at the code in IO. Put ")
+    assert not {"osrt", "with_stack", "--"} & {*found.remedy.replace("=", " ").split()}
+
+
+def test_time_of_no_known_cause_may_be_copies_that_were_not_recorded() -> None:
+    assert of_rule(run(0, 2_000_000, 0, 0, by="rocprofv3"), "host-unrecorded")
+    copies = [{"name": "hipMemcpyAsync", "start_ns": 2_990_000, "dur_ns": 9_000}]
+    lacking = run(0, 2_000_000, 0, 0, by="rocprofv3", calls=copies)
+    assert not of_rule(lacking, "host-unrecorded")
+
+
+@pytest.mark.parametrize(
+    ("kernel", "by", "is_torch"),
+    [
+        ("saxpy", "nsight", False),
+        ("void at::native::vectorized_elementwise_kernel<4>", "nsight", True),
+        ("saxpy", "pytorch", True),
+    ],
+)
+def test_programs_without_pytorch_hear_nothing_of_it(kernel: str, by: str, is_torch: bool) -> None:
+    """Nor is the code that launches a framework's; where no step is known, none is named."""
+    (pace,) = of_rule(short_kernels(1, 30, 30, 30, name=kernel, by=by), "eager-overhead")
+    assert (pace.owner == "framework") == is_torch
+    rows = launched((kernel, 0, 5_000, MS), (kernel, 3 * MS - 9_000, 3 * MS, MS))
+    rows["calls"].append({"name": "cudaMalloc", "start_ns": 1_100_000, "dur_ns": 1_800_000})
+    (found,) = of_rule(analyzed(rows, by), "memory-alloc")
+    assert found.title == "Memory is allocated during the run"
+    assert ("torch" in pace.remedy) == ("torch" in found.remedy) == is_torch
+
+
 def test_a_function_gains_no_time_of_the_calls_it_holds() -> None:
     """A step idles 4 ms: 3 ms of an operator, of which 2 ms are in a call of another class."""
     op = {"name": "aten::init", "start_ns": 50_000, "dur_ns": 3_000_000}
@@ -169,7 +286,9 @@ def test_a_slow_driver_call_gains_at_most_its_time() -> None:
 )
 def test_only_code_of_the_user_is_theirs_to_move(name: str, owner: str) -> None:
     work = {"name": name, "start_ns": 50_000, "dur_ns": 1_900_000}
-    where = {"ops": [work]} if "::" in name else {"marks": [{**work, "kind": "python"}]}
+    where: dict[str, Any] = (
+        {"ops": [work]} if "::" in name else {"marks": [{**work, "kind": "python"}]}
+    )
     (found,) = of_rule(run(0, 2_000_000, 0, 0, **where), "host-code")
     assert found.owner == owner
     assert ("Move the named function" in found.remedy) == (owner == "yours")
@@ -202,9 +321,10 @@ def test_code_of_others_that_launches_is_told_once(name: str, rules: int) -> Non
 
 
 def test_a_slow_call_gains_at_most_its_own_time() -> None:
-    """Beside a slow call of 0.6 ms the host allocates for 1 ms, which is another cause."""
+    """Beside a slow call of 0.6 ms the host allocates and loads code, which are other causes."""
     calls = [
-        {"name": "cudaMalloc", "start_ns": 50_000, "dur_ns": 1_000_000},
+        {"name": "cudaMalloc", "start_ns": 50_000, "dur_ns": 500_000},
+        {"name": "cuLibraryLoadData", "start_ns": 600_000, "dur_ns": 500_000},
         {"name": "cudaStreamCreateWithFlags", "start_ns": 1_200_000, "dur_ns": 600_000},
     ]
     (found,) = of_rule(run(0, 2_000_000, 0, 0, calls=calls), "slow-driver-call")

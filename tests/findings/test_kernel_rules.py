@@ -1,5 +1,6 @@
 """Faults of kernels by hand: each is found, its like without the fault is not, gains are bounds."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -11,6 +12,7 @@ from sample_traces.config import RunConfig
 from tests.build import trace_of
 from tests.conftest import shared_file
 from tests.findings.test_diagnosis import ROUNDING, SMALL, analysis_of, of_rule, step_ns
+from traceflops.findings.case import thresholds
 from traceflops.findings.finding import Finding, Gain
 from traceflops.table.trace import Trace
 
@@ -54,7 +56,7 @@ def trace(works: Sequence[Made], device: Made = A100, **more: Sequence[Made]) ->
         for depth, name in enumerate(around):
             op = {"name": name, "start_ns": 40 * number + depth, "dur_ns": 30 - 2 * depth}
             told = {"input_dims": one["dims"] or None, "input_types": one.get("types")}
-            told["input_strides"] = one.get("strides")
+            told |= {"input_strides": one.get("strides"), "concrete_inputs": one.get("values")}
             op["sequence"] = one.get("sequence")
             ops.append(op | (told if name == one["op"] else {}))
     device = {"device": 0, "process": 0, "local_id": 0, "type": "gpu", **device}
@@ -192,6 +194,14 @@ def test_a_fault_is_found_and_its_like_is_not(rule: str) -> None:
     assert len(one.title.split()) <= 7
 
 
+def test_a_range_with_the_number_of_its_step_is_named_without_it() -> None:
+    """Calls begin 40 ns apart, each in a range of its own."""
+    ranges = [{"name": f"solve {at}", "start_ns": 40 * at + 45, "dur_ns": 30} for at in range(4)]
+    one = found([made(f"{FP64}(T1, T2)", 500)] * 4, device=T4, marks=ranges)["double-precision"]
+    kernel = FP64.removeprefix("void ")
+    assert one.sentence.endswith(f"largest part: {kernel} in solve.")
+
+
 @pytest.mark.parametrize(
     ("rule", "kernel", "op", "bytes_"),
     [
@@ -213,6 +223,47 @@ def test_kinds_of_memory_kernels_have_remedies_of_their_own(
     expected = [(1000 - needed_us / reached) * US for reached in (0.70, 0.92)]
     assert [gain.low_ns, gain.high_ns] == pytest.approx(expected, rel=0.005)
     assert op in rules[rule].sentence
+
+
+HEADS = "[[8, 16, 4096, 64], [8, 16, 4096, 64], [8, 16, 4096, 64]]"
+CONVOLUTION = {
+    "dims": "[[32, 256, 56, 56], [256, 256, 3, 3], [], [], [], [], [], [], []]",
+    "types": json.dumps(["c10::BFloat16"] * 2 + [""] * 7),
+    "values": '["", "", "", "[1, 1]", "[1, 1]", "[1, 1]", "False", "[0, 0]", "1"]',
+}
+RATES: dict[str, tuple[str, str, dict[str, Any], float]] = {
+    "matrix-rate": (GEMM, "aten::mm", {"dims": SQUARE, "types": BF16}, 2 * 4096**3),
+    "attention-rate": (
+        "flash_fwd_kernel<128>",
+        "aten::_scaled_dot_product_flash_attention",
+        {"dims": HEADS, "types": json.dumps(["c10::BFloat16"] * 3)},
+        4 * 8 * 16 * 4096**2 * 64,
+    ),
+    "convolution-rate": (
+        "sm80_xmma_fprop_implicit_gemm_bf16",
+        "aten::convolution",
+        CONVOLUTION,
+        2 * 32 * 56**2 * 256**2 * 9,
+    ),
+}
+
+
+@pytest.mark.parametrize("rule", RATES)
+def test_kinds_of_products_are_slow_below_rates_of_their_own(rule: str) -> None:
+    """A tenth below `poor` it is, a tenth above it is not; the peak is 312 TFLOP/s."""
+    kernel, op, told, flops = RATES[rule]
+    limits = thresholds()["attention-rate" if rule == "attention-rate" else "matrix-rate"]
+    needed_us = flops / 312e6
+    slow, fast = (
+        found([made(kernel, round(needed_us / (limits["poor"] * part)), op, **told)])
+        for part in (0.9, 1.1)
+    )
+    assert (RATES.keys() & slow.keys(), RATES.keys() & fast.keys()) == ({rule}, set())
+    gain = slow[rule].gain
+    assert gain is not None
+    took_us = needed_us / (limits["poor"] * 0.9)
+    expected = [(took_us - needed_us / limits[name]) * US for name in ("good", "best")]
+    assert [gain.low_ns, gain.high_ns] == pytest.approx(expected, rel=0.01)
 
 
 def test_what_a_rule_explains_is_not_called_slow_besides() -> None:

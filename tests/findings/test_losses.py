@@ -6,6 +6,7 @@ import traceflops as tf
 from tests.build import launched, trace_of
 from tests.mfu.test_measurement import matmul
 from traceflops.findings.finding import Finding, severity_of
+from traceflops.findings.losses import Loss, loss_findings
 from traceflops.mfu.budget import PeakOptions
 
 
@@ -35,7 +36,7 @@ def test_losses_are_listed_by_size_with_their_share() -> None:
     ]
     assert found[1].sentence == (
         "Idle time takes 20.0 % of the total time. Of that, 100.0 % is launch latency; largest "
-        "part: launch. Inherent in each launch; fusion and CUDA graphs make fewer."
+        "part: launch. Inherent in each launch; fusion and graphs make fewer."
     )
     assert found[0].sentence == (
         "Memory work (elementwise, norm and copy kernels) takes 30.0 % of the total time."
@@ -164,6 +165,27 @@ def decoding(second: str, dur_us: int, mark: str = "") -> list[Finding]:
             start += 1_000 * us
     analysis = tf.analyze(trace_of(**launched(*rows), marks=marks if mark else []))
     return [one for one in analysis.findings if one.rule == "main-kernel"]
+
+
+LOSSES = ("communication", "idle", "memory", "inefficiency", "recompute", "overcompute")
+
+
+@pytest.mark.parametrize(("name", "other"), [*zip(LOSSES, LOSSES[1:] + LOSSES[:1], strict=True)])
+def test_a_loss_is_told_from_three_percent_if_it_can_be_judged(name: str, other: str) -> None:
+    losses = (
+        Loss(name, name, "takes", 0.031),
+        Loss(other, other, "takes", 0.029),
+        Loss("other", "other", "takes", 0.9, unknown="nobody knows"),
+    )
+    told = loss_findings(losses, of(gemm=1_000).measured, "the step time")
+    assert [(one.rule, one.severity) for one in told] == [(f"loss-{name}", "low")]
+
+
+def test_a_product_with_a_vector_needs_more_vectors() -> None:
+    works = (("mul_mat_vec_q<2, 1>", 0, 5_000, 80_000), ("flash_fwd_kernel", 1_000, 85_000, 20_000))
+    analysis = tf.analyze(trace_of(**launched(*works)))
+    (found,) = (one for one in analysis.findings if one.rule == "main-kernel")
+    assert "batch several" in found.sentence
 
 
 def test_the_kernel_with_most_of_the_compute_time_is_named_with_all_its_variants() -> None:

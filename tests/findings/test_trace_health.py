@@ -30,9 +30,10 @@ def health(trace: Trace, format_: str = "pytorch") -> dict[str, Finding]:
     return {one.title: one for one in found if one.rule == "trace-health"}
 
 
-def noted(code: str, count: int | None = None) -> Trace:
-    text = "Something is odd. Do this about it."
-    return replace(recording(), notes=(Note("missing", code, text, count),))
+def noted(code: str, count: int | None = None, files: str = "", **tables: Any) -> Trace:
+    text = f"Something is odd. Do this about it.{files}"
+    trace = trace_of(**tables) if tables else recording()
+    return replace(trace, notes=(Note("missing", code, text, count),))
 
 
 def test_a_trace_without_shapes_is_told_the_option_of_its_profiler() -> None:
@@ -61,6 +62,7 @@ def test_python_stacks_matter_where_the_gpu_is_idle() -> None:
         ("earlier-work-missing", "Recording began amid work", "pytorch", "schedule(wait=1"),
         ("graphs-opaque", "Graphs hide their kernels", "nsight", "--cuda-graph-trace=node"),
         ("no-calls", "CPU calls are missing", "rocprofv3", "--hip-trace"),
+        ("calls-missing", "CPU calls are missing", "rocprofv3", "Keep the calls of all work"),
         ("rank-clash", "Ranks overwrite each other", "rocprofv3", "rank%rank%"),
         ("no-device-work", "GPU records are missing", "pytorch", "Do this about it."),
         ("counted-while-timed", "Counters slowed the run", "rocprofv3", "without --pmc"),
@@ -74,6 +76,30 @@ def test_a_note_says_what_the_recording_is_unfit_for(
     assert "Do this" not in found.sentence
     assert option in found.remedy
     assert title not in health(recording(), format_)
+
+
+def test_a_note_on_some_files_says_how_many() -> None:
+    found = health(noted("file-not-read", files=" (in 1 of 8 files)"))["A file was not read"]
+    assert found.sentence.startswith("Something is odd (in 1 of 8 files). ")
+
+
+def test_what_was_not_recorded_at_all_was_not_lost() -> None:
+    calls = [{"name": "hipLaunchKernel", "start_ns": 5, "dur_ns": 9, "correlation": 1}]
+    found = health(noted("device-records-missing", 1, calls=calls), "rocprofv3")
+    assert "Records were lost" not in found
+    assert "--kernel-trace" in found["GPU records are missing"].remedy
+
+
+def test_moments_of_queueing_do_not_tell_what_the_host_did() -> None:
+    """A GPU that is idle for half of the time is told once; with calls, as time without record."""
+    rows = launched(*(("saxpy", at - 5_000, at, MS) for at in range(MS, 9 * MS, 2 * MS)))
+    for name, title in (
+        ("dispatch", "CPU calls are missing"),
+        ("hipLaunchKernel", "Much of the window has no record"),
+    ):
+        calls = [{**one, "name": name} for one in rows["calls"]]
+        found = health(trace_of(activities=rows["activities"], calls=calls), "rocprof")
+        assert {"CPU calls are missing", "Much of the window has no record"} & {*found} == {title}
 
 
 def test_clocks_matter_for_several_ranks_and_totals_without_a_timeline() -> None:

@@ -1,5 +1,6 @@
 """Rules of users: thresholds, silence, rules of a file and installed ones, and what is refused."""
 
+import re
 from collections.abc import Iterator
 from functools import cache
 from importlib.metadata import EntryPoint
@@ -10,8 +11,11 @@ import pytest
 import traceflops as tf
 from tests.build import launched, step_marks, trace_of
 from tests.cli.test_commands import SAMPLE, assert_refused, run
+from tests.conftest import ROOT
 from traceflops.errors import UsageError
 from traceflops.findings import Candidate, Case, user_rules
+from traceflops.findings.case import thresholds
+from traceflops.findings.idle_causes import CAUSES
 from traceflops.findings.user_rules import GROUP
 from traceflops.table import Trace
 
@@ -144,7 +148,7 @@ def test_installed_rules_are_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     (mine,) = (one for one in tf.analyze(recorded()).diagnosis if one.rule == "mine")
     assert (mine.title, mine.gain) == ("3 windows", None)
     assert mine.confidence is not None
-    assert "no change of the recording stands for the remedy" in mine.confidence.reasons
+    assert "the remedy cannot be replayed" in mine.confidence.reasons
 
 
 def test_an_installed_rule_that_fails_is_an_error_with_its_name(
@@ -154,3 +158,42 @@ def test_an_installed_rule_that_fails_is_an_error_with_its_name(
     with pytest.raises(UsageError, match="finding rule mine failed: KeyError") as caught:
         _ = tf.analyze(recorded()).diagnosis
     assert "uninstall" in caught.value.hint
+
+
+PAGE = (ROOT / "docs" / "findings.md").read_text()
+SHARED_LIMITS = {  # by section of thresholds.toml that is of several rules: where the page tells it
+    "priority": r"(?m)^\* (\*\*Priority|Nothing gains).*$",
+    "idle-cause": r"(?m)^\| Rule \| Condition.*$",
+    "launch-bound": r"(?m)^`eager-overhead` .*$",
+    "decode-passes": r"(?m)^\| `decode-.*$",
+    "kernel-faults": r"(?m)^(\| `misaligned-product`|\| Rule \| Condition|From `misaligned).*$",
+}
+NOT_TOLD = {("pipeline-bubble", "far_above_ideal"), ("clocks", "least_runs")}
+WORDS = {0.0: "none", 0.25: "quarter", 0.5: "half", 1.0: "at the peak"}
+
+
+def told(rule: str) -> str:
+    """Return what the page says of a rule: its row, its paragraph, the head of the table."""
+    its = rf"(?m)^(\| [^|]*`{rule}`|`{rule}` |\| Rule \| Condition).*$"
+    lines = re.finditer(SHARED_LIMITS.get(rule, its), PAGE)
+    return re.sub(r"(\d+) to (\d+) %", r"\1 % to \2 %", "\n".join(one[0] for one in lines))
+
+
+@pytest.mark.parametrize(
+    ("rule", "name"), [(rule, name) for rule, some in thresholds().items() for name in some]
+)
+def test_the_page_tells_every_threshold(rule: str, name: str) -> None:
+    value = thresholds()[rule][name]
+    said = (f"{100 * value:g} %", f"{value:g}", f"{value / 1_000:g} µs", WORDS.get(value, "?"))
+    numbers = "|".join(map(re.escape, said))
+    is_told = re.search(rf"(?<![\d.])({numbers})(?![\d.])", told(rule)) is not None
+    assert is_told or (rule, name) in NOT_TOLD, (said, told(rule))
+
+
+def test_the_page_has_a_row_for_every_rule() -> None:
+    code = "".join(path.read_text() for path in (ROOT / "traceflops" / "findings").glob("*.py"))
+    named = r"(?:rule=|(?:RULE|MAIN_KERNEL|UNEVEN_STEPS): Final = |(?:Fault|_Far)\(\s*)"
+    rules = re.findall(rf'{named}"([a-z0-9-]+)"', code)
+    rules += [one.replace("_", "-") for one in CAUSES]
+    assert len({*rules}) > 50
+    assert [one for one in rules if f"`{one}`" not in PAGE] == []

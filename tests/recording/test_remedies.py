@@ -52,6 +52,9 @@ def test_rocprof_is_not_told_of_arguments_of_pytorch() -> None:
     assert found["memory copies"] == "--memory-copy-trace"
     assert found["runtime calls"].startswith("--hip-trace")
     assert found["step markers"].endswith("--marker-trace")
+    assert "framework operators" not in found
+    of_torch = {**KERNEL, "name": "void at::native::vectorized_elementwise_kernel<4>"}
+    found = lacks(made("rocprof", kinds_apart=True, activities=[of_torch]))
     assert "--pair" in found["framework operators"]
     assert "Python stacks" not in found
     assert "memory events" not in found

@@ -18,10 +18,10 @@ import numpy as np
 
 from sample_traces.config import RunConfig
 from tests.conftest import ROOT
-from tests.replay.test_what_if import analysis_of, used_ns
+from tests.replay.test_what_if import analysis_of, halved, used_ns
 from traceflops import Analysis, TraceflopsError, analyze, read, what_if
 from traceflops.replay import Outcome, Replay
-from traceflops.replay.critical_path import WORK, Edge, lengths, path
+from traceflops.replay.critical_path import lengths
 from traceflops.replay.edits import parse_edit
 from traceflops.replay.recorded_graph import (
     HANDOVER,
@@ -345,28 +345,6 @@ def _is_convex(analysis: Analysis) -> bool:
     replay = Replay(analysis.prepared, analysis.ranks, None, None)
     low, gain, high, rounding = halved(replay, "kernel:gemm|nvjet|Cijk/2")
     return low - rounding <= gain <= high + rounding
-
-
-def halved(replay: Replay, edit: str) -> tuple[int, int, float, int]:
-    """Return bounds of what half a class gains at the end of the recording, the lower first.
-
-    The gain is between them, and last by how much rounding may move it.
-    """
-    one = replay.replayed(replay.ways[0], [parse_edit(edit)])
-    graph, base, world = one.way.graph, one.way.base, one.changed.world
-    mine, times = base.dur_ns != world.dur_ns, graph.nodes.time_ns
-    device = int(graph.nodes.device[np.argmax(np.where(graph.nodes.row >= 0, times, 0))])
-    whole = ((Edge(device, np.array([0]), 10**15), Edge(device, np.empty(0, np.int64), 0)),)
-
-    def on_path(some: World, ends: Any) -> int:
-        pieces = path(graph, whole, some, ends)
-        return int(pieces.ns[(pieces.kind == WORK) & mine[pieces.node]].sum())
-
-    (before,), (after,) = (
-        lengths(graph, whole, some, ends) for some, ends in ((base, times), (world, one.time_ns))
-    )
-    gain = before - after
-    return on_path(world, one.time_ns), gain, on_path(base, times) / 2, int(mine.sum())
 
 
 def _speed() -> Row:

@@ -62,19 +62,19 @@ CLASSES: Final = {
 REMEDIES: Final = {
     "data_input": "use more workers, prefetch and pinned memory; speed up or move the named "
     "function",
-    "sync_call": "keep values on the GPU (.item(), bool(tensor) wait); log every N steps",
-    "blocking_copy": "pin the memory and pass non_blocking=True; join small copies",
-    "memory_alloc": "warm up the caching allocator; avoid empty_cache() in loops",
+    "sync_call": "keep values on the GPU; read or log them every N steps",
+    "blocking_copy": "copy asynchronously from pinned memory; join small copies",
+    "memory_alloc": "allocate once before the loop, or from a pool that keeps the memory",
     "slow_driver_call": "first use loads code: warm up before recording; repeated: a full queue or "
     "a contended driver",
     "compiled_runtime": "avoid graph breaks and recompilation; try CUDA graphs",
     "optimizer_loop": "use a fused or foreach optimizer; zero_grad(set_to_none=True)",
     "external_wait": "look at what produces; a server may have no request",
     "host_code": "move the named function off the critical thread, or make it faster",
-    "eager_overhead": "launch less: larger batches, compilation, CUDA graphs",
-    "thread_handover": "usually the start or end of a backward pass",
+    "eager_overhead": "launch less: more work per launch, fused kernels, graphs",
+    "thread_handover": "look at what hands work on; in training, a backward pass begins or ends",
     "host_unrecorded": "look at the code in the named range, or record stacks or annotations",
-    "launch_latency": "inherent in each launch; fusion and CUDA graphs make fewer",
+    "launch_latency": "inherent in each launch; fusion and graphs make fewer",
     "device_wait": "see in the timeline what the named work waits for: an event, another GPU, or "
     "work that was not recorded (then record more)",
 }

@@ -9,6 +9,8 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Final, Protocol
 
+from traceflops.recording import of_pytorch
+from traceflops.remedies import PYTORCH, ROCPROF, family
 from traceflops.table import names
 from traceflops.units import several
 
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     from traceflops.timeline import Account, Gap
     from traceflops.windows import DeviceReport, Prepared, State, StepChoice
 
+
+_AMD_WARP: Final = 64
 
 Rule = Callable[["Case"], Iterator["Candidate"]]
 """What gives the causes that it finds."""
@@ -118,6 +122,10 @@ class Case(Protocol):
         """Return how many windows are chosen."""
 
     @property
+    def of_no_job(self) -> bool:
+        """Return whether the files are of several jobs and none of them is chosen."""
+
+    @property
     def on_host(self) -> bool:
         """Return whether all work is on the CPU."""
 
@@ -147,7 +155,20 @@ def share_of_window(case: Case, time_ns: int) -> float:
     return time_ns / window_ns if window_ns else 0.0
 
 
+def is_torch(case: Case) -> bool:
+    """Return whether it is a run of PyTorch: by its profiler, else by its kernels."""
+    if case.prepared is None:
+        return family(case.source.format) == PYTORCH
+    return of_pytorch(case.prepared.trace)
+
+
 def is_amd(case: Case) -> bool:
-    """Return whether the program calls HIP."""
-    calls = case.prepared.trace.calls["name"] if case.prepared is not None else None
-    return calls is not None and any(name.startswith("hip") for name in names(calls))
+    """Return whether the GPUs are AMD's: by the profiler, themselves, or the calls."""
+    if family(case.source.format) == ROCPROF or case.prepared is None:
+        return family(case.source.format) == ROCPROF
+    devices, calls = case.prepared.trace.devices, case.prepared.trace.calls
+    return (
+        _AMD_WARP in devices["warp_size"].to_pylist()
+        or any(name.startswith("gfx") for name in names(devices["architecture"]))
+        or any(name.startswith("hip") for name in names(calls["name"]))
+    )

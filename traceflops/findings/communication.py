@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from traceflops.findings.case import limit, share_of_window
+from traceflops.findings.case import is_torch, limit, share_of_window
 from traceflops.findings.finding import Candidate, Gain, Row, short_name
 from traceflops.findings.late_rank import slow_rank_edits
 from traceflops.ranks import KINDS, links_of, needed_ns, records_of
-from traceflops.remedies import PYTORCH, family
 from traceflops.table import IntArray, codes, group_rows, groups, names
 from traceflops.units import capitalized, listed, percent, significant
 from traceflops.windows import chosen_time
@@ -186,7 +185,9 @@ def _parts(case: Case, found: _Exposed, several: Sequence[_Group]) -> tuple[list
     if knows:
         return parts, "", _BALANCE * bool(found.wait_ns.sum() >= mostly * max(exposed_ns, 1))
     need = _need(case, found, several[0][2]) if several else None
-    if need is None or need >= (1 - mostly) * share_of_window(case, exposed_ns):
+    if need is None:
+        return parts, "", _RECORD
+    if need >= (1 - mostly) * share_of_window(case, exposed_ns):
         return parts, "", ""
     at_peak = f" At the peak of the links its largest part needs {percent(need)}"
     return parts, f"{at_peak}; the rest may be waiting.", _RECORD
@@ -209,7 +210,7 @@ def _need(case: Case, found: _Exposed, mine: IntArray) -> float | None:
 
 def _overlap(case: Case, kind: str, role: str | None) -> str:
     """Return how the framework hides what is most exposed."""
-    if family(case.source.format) != PYTORCH:
+    if not (kind and is_torch(case)):
         return _EARLIER
     purpose = role or _USUAL.get(kind, "any")
     if kind == "all_to_all" and case.ranks is not None and case.ranks.experts():

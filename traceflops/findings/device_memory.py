@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from traceflops.attribution import memory_operations
-from traceflops.findings.case import limit, share_of_window
-from traceflops.findings.finding import Candidate, Row
+from traceflops.findings.case import is_torch, limit, share_of_window
+from traceflops.findings.finding import Candidate, Gain, Row
 from traceflops.memory import memory_use
-from traceflops.remedies import PYTORCH, family
-from traceflops.table import codes, distinct, is_one_of, matching, names
+from traceflops.table import is_one_of, matching
 from traceflops.timeline import Intervals
 from traceflops.units import percent, several, significant
 from traceflops.windows import chosen_time
@@ -35,6 +33,7 @@ _PREFETCH: Final = (
     "Start copies earlier, with non_blocking=True on a stream of their own, or keep the data on "
     "the GPU: offload fewer weights, optimizer states or activations."
 )
+_KEEP: Final = "Keep the data on the GPU, or copy less: there is little work to copy beside."
 _ANY: Final = "Copy on a stream of its own while kernels run, or keep the data on the GPU."
 _ANY_PIN: Final = f"Allocate host memory with cudaHostAlloc or hipHostMalloc. {_ANY}"
 _LAUNCHING: Final = ("eager_overhead", "optimizer_loop", "launch_latency")
@@ -45,7 +44,8 @@ def host_copies(case: Case) -> Iterator[Candidate]:
     if case.prepared is None:
         return
     rows = _between(case.prepared)
-    share = share_of_window(case, _alone_ns(case.prepared, rows))
+    alone_ns, others_ns = _times_ns(case.prepared, rows)
+    share = share_of_window(case, alone_ns)
     if share < limit(case, "host-copies", "least_share"):
         return
     copies = [one for one in memory_operations(case.prepared) if one.name in _WAYS]
@@ -53,26 +53,22 @@ def host_copies(case: Case) -> Iterator[Candidate]:
     total_ns = sum(one.sum_ns for one in copies)
     copies = [one for one in copies if _FEW * one.sum_ns >= total_ns]
     is_pageable = 2 * sum(one.sum_ns for one in copies if one.memory == _PAGEABLE) > total_ns
-    labels = names(case.prepared.trace.activities["name"])
-    used = distinct(codes(case.prepared.trace.activities["name"])[rows]).tolist()
-    edit = f"kernel:^({'|'.join(re.escape(labels[one]) for one in used)})$"
-    is_torch = family(case.source.format) == PYTORCH
+    room = share_of_window(case, others_ns)
+    little = f" Other GPU work takes {percent(room)}, and can hide no more of them."
     with_torch, usual = (_PIN, _ANY_PIN) if is_pageable else (_PREFETCH, _ANY)
     yield Candidate(
         rule="pageable-copies" if is_pageable else "host-copies",
         title="Pageable copies hold up the GPU" if is_pageable else "Copies hold up the GPU",
         sentence=(
             f"Only copies between CPU and GPU run for {percent(share)} of the time: "
-            f"{'; '.join(map(_copied, copies))}."
+            f"{'; '.join(map(_copied, copies))}.{little * (room < share)}"
         ),
         share=share,
         owner="yours",
-        remedy=with_torch if is_torch else usual,
+        remedy=_KEEP if room < share else with_torch if is_torch(case) else usual,
         evidence=("categories", "host"),
         rows=tuple(Row(_name(one), one.sum_ns, one.count) for one in copies),
-        edits=(f"{edit}=0",),
-        on_path=frozenset({"memory"}),
-        partly=(f"{edit}*1",),
+        gain=Gain(0, alone_ns // case.windows_used, None),
         doubts=("there may be nothing to hide copies under",),
     )
 
@@ -84,9 +80,9 @@ def _between(prepared: Prepared) -> BoolArray:
     return is_one_of(table["kind"], "memcpy") & ways
 
 
-def _alone_ns(prepared: Prepared, copies: BoolArray) -> int:
-    """Return how long some activities run in the chosen windows while nothing else does."""
-    total = 0
+def _times_ns(prepared: Prepared, copies: BoolArray) -> tuple[int, int]:
+    """Return how long only these copies run in the chosen windows, and how long all else does."""
+    alone = busy = 0
     for device, account in prepared.accounts.items():
         rows = account.rows
         mine = copies[rows.row]
@@ -94,8 +90,9 @@ def _alone_ns(prepared: Prepared, copies: BoolArray) -> int:
             Intervals.of(rows.start_ns[some], rows.end_ns[some]) for some in (mine, ~mine)
         )
         chosen = chosen_time(prepared.windows[device])
-        total += copying.subtract(others).intersect(chosen).length_ns
-    return total
+        alone += copying.subtract(others).intersect(chosen).length_ns
+        busy += others.intersect(chosen).length_ns
+    return alone, busy
 
 
 def _name(one: MemoryOperation) -> str:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from traceflops.findings.case import limit, share_of_window
-from traceflops.findings.finding import Candidate, Owner, Row, Where
+from traceflops.findings.case import is_amd, limit, share_of_window
+from traceflops.findings.finding import Candidate, Owner, Row, Where, row_name
 from traceflops.findings.kernel_facts import KernelFacts, largest_of, rows_of
 from traceflops.findings.memory_kernels import memory_rules
 from traceflops.findings.products import product_rules
@@ -27,7 +27,7 @@ _NOT_AGAIN: Final = (
 )
 KERNELS: Final = frozenset({"compute", "memory"})
 """Components of the critical path whose parts are named after kernels."""
-_MOST_ROWS, _MOST_EDITS, _LONGEST_NAME = 3, 20, 160
+_MOST_ROWS, _MOST_EDITS = 3, 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +148,6 @@ def _far(
     largest, where = _largest(facts, {row.name for row, _ in chosen}) if facts else ("", Where())
     mean = sum(part * row.sum_ns for row, part in chosen) / time_ns
     alike = tuple(_alike(case, chosen))
-    on_amd = bool(kind.on_amd) and facts is not None and facts.is_amd
     yield Candidate(
         rule=kind.rule,
         title=kind.title,
@@ -158,7 +157,7 @@ def _far(
         ),
         share=share,
         owner=kind.owner,
-        remedy=kind.on_amd if on_amd else kind.remedy,
+        remedy=kind.on_amd if kind.on_amd and is_amd(case) else kind.remedy,
         evidence=("kernels", "roofline"),
         rows=tuple(_row(row) for row, _ in chosen[:_MOST_ROWS]),
         where=where,
@@ -224,8 +223,7 @@ def _needed_ns(row: KernelRow, rates: Mapping[str, int], bandwidth: int | None) 
 
 
 def _row(row: KernelRow) -> Row:
-    name = row.name if len(row.name) <= _LONGEST_NAME else f"{row.name[: _LONGEST_NAME - 1]}…"
-    return Row(name, row.sum_ns, row.count)
+    return Row(row_name(row.name), row.sum_ns, row.count)
 
 
 def kernel_rules(case: Case) -> Iterator[Candidate]:

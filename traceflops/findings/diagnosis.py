@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from traceflops.errors import UsageError
-from traceflops.findings.case import Rule, limit, share_of_window
+from traceflops.findings.case import Rule, is_torch, limit, share_of_window
 from traceflops.findings.clocks import slower_kernels
 from traceflops.findings.communication import communication
 from traceflops.findings.decode import decode
@@ -26,7 +26,7 @@ from traceflops.findings.finding import (
     Severity,
     severity_of,
 )
-from traceflops.findings.idle_causes import idle_causes
+from traceflops.findings.idle_causes import cause_of, idle_causes
 from traceflops.findings.late_rank import late_rank
 from traceflops.findings.rank_balance import rank_balance
 from traceflops.findings.slow_link import slow_link
@@ -80,7 +80,8 @@ _LEVELS: Final[tuple[Level, ...]] = ("high", "medium", "low")
 class _Scales:
     """What gains are measured with: a replay or None with the reason, and the doubts of all.
 
-    `step_ns` is the mean of the chosen windows, `mfu` as recorded.
+    `step_ns` is the mean of the chosen windows, `mfu` as recorded, `is_torch` whose code launches.
+    Nothing on the host gains more than `waiting_ns`, in which no kernel of their own runs.
     """
 
     replay: Replay | None
@@ -90,6 +91,8 @@ class _Scales:
     doubts: tuple[str, ...]
     strengths: tuple[str, ...]
     levels: Mapping[Severity, float]
+    is_torch: bool
+    waiting_ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +110,8 @@ def diagnosed(case: Case) -> tuple[Finding, ...]:
 
 
 def _diagnosed(case: Case) -> Iterator[Finding]:
+    if case.of_no_job:
+        return  # each job has its own
     if not case.windows_used or case.on_host or case.recorded not in ("complete", "few missing"):
         yield from (*case.findings, *trace_health(case))
         return
@@ -131,6 +136,8 @@ def _causes(case: Case) -> Iterator[Finding]:
     scales, rules = _scales(case), case.finding_rules
     for rule in (*RULES, *more_rules(rules)):
         for one in rule(case):
+            if one.owner == "framework" and rule in RULES and not scales.is_torch:
+                one = replace(one, owner="yours")
             found = _weighed(one, scales) if one.rule not in rules.silent else None
             if found is not None and (rule not in RULES or _gains(found)):
                 yield found
@@ -181,7 +188,11 @@ def _scales(case: Case) -> _Scales:
     step_ns = case.total.components.window_ns / case.windows_used
     known = case.measured.mfu_range
     mfu = None if known is None else MfuRange(float(known.least), float(known.most))
-    return _Scales(replay, refusal, step_ns, mfu, tuple(weak), tuple(strong), levels)
+    doubts, strengths = tuple(weak), tuple(strong)
+    waiting_ns = case.total.components.idle_ns + case.total.components.communication_ns
+    return _Scales(
+        replay, refusal, step_ns, mfu, doubts, strengths, levels, is_torch(case), waiting_ns
+    )
 
 
 def _weighed(one: Candidate, scales: _Scales) -> Finding | None:
@@ -204,13 +215,16 @@ def _weighed(one: Candidate, scales: _Scales) -> Finding | None:
         too_small = not one.frees and worth.gain and worth.gain.high_ns * replay.windows < least_ns
         return None if too_small else _finding(one, scales, worth)
     except UsageError as error:
-        return _finding(one, scales, _bounded(_own_ns(one, replay) or bound_ns, replay, str(error)))
+        why = str(error).rpartition("': ")[2]
+        own_ns = _own_ns(one, replay) or bound_ns
+        most_ns = own_ns if one.on_path & KERNELS else min(own_ns, scales.waiting_ns)
+        return _finding(one, scales, _bounded(most_ns, replay, why))
 
 
 def _own_ns(one: Candidate, replay: Replay) -> int:
     """Return what a class of idle time itself has of the critical path, 0 for other rules."""
     own = one.rule.replace("-", "_")
-    return sum(part.ns for part in replay.critical if part.component == own)
+    return sum(part.ns for part in replay.critical if cause_of(part.component, part.name) == own)
 
 
 def _is_of(one: Candidate, part: PathPart) -> bool:
@@ -230,7 +244,7 @@ def _bounded(bound_ns: int, replay: Replay, why: str) -> _Worth:
 def _worth(one: Candidate, replay: Replay) -> _Worth:
     """Return what the remedy gains. Raises UsageError where no edit stands for it."""
     if not one.edits:
-        raise UsageError("no change of the recording stands for the remedy", "")
+        raise UsageError("the remedy cannot be replayed", "")
     before = _outcome(one.after, (), replay) if one.after else None
     whole = _outcome(one.after, one.edits, replay)
     part = _outcome(one.after, one.partly, replay) if one.partly else whole

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
@@ -26,8 +27,10 @@ Severity = Literal["high", "medium", "low"]
 _LEAST: Final[dict[Severity, float]] = {"high": 0.20, "medium": 0.10, "low": 0.03}
 """The share of the device time from which a finding has a severity."""
 
-_LONGEST_NAME, _HEAD = 100, 70
-"""Characters of a name in a sentence, and of those the first ones of one that is cut."""
+_LONGEST_NAME, _HEAD, _ROW_NAME = 100, 70, 160
+"""Characters of a name in a sentence, of those the first ones of one that is cut; and in a row."""
+_SIGNATURE: Final = re.compile(r"^void |(?<=>)\([^()]*\)$")
+"""What a demangled kernel has around its name."""
 
 WORTH_SAYING: Final = _LEAST["low"]
 """What takes a smaller share is neither listed nor named in the verdict."""
@@ -158,9 +161,14 @@ class Finding:
     where: Where = Where()
 
 
+def row_name(label: str) -> str:
+    """Return a name as rows have it."""
+    return label if len(label) <= _ROW_NAME else f"{label[: _ROW_NAME - 1]}…"
+
+
 def short_name(label: str) -> str:
     """Return the name of a function, kernel or range as a sentence has it."""
-    name = function_name(label)
+    name = _SIGNATURE.sub("", function_name(label))
     cut = f"{name[:_HEAD]}…{name[_HEAD - _LONGEST_NAME + 1 :]}"
     return name if len(name) <= _LONGEST_NAME else cut
 

@@ -13,10 +13,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from traceflops.attribution import CLASSES, IdleClass, is_of_library, memory_operations
-from traceflops.findings.case import is_amd, limit, share_of_window
-from traceflops.findings.finding import Candidate, Owner, Row, Where
-from traceflops.remedies import PYTORCH, family, remedy
-from traceflops.units import capitalized, duration, function_name, listed, percent, several
+from traceflops.findings.case import is_amd, is_torch, limit, share_of_window
+from traceflops.findings.finding import Candidate, Owner, Row, Where, row_name, short_name
+from traceflops.remedies import remedy
+from traceflops.table import is_one_of
+from traceflops.timeline import lacks_copies
+from traceflops.units import capitalized, duration, listed, percent, several
 
 if TYPE_CHECKING:
     from traceflops.attribution import Culprit
@@ -36,7 +38,7 @@ _ON_HOST: Final = frozenset({*CLASSES} - {"launch_latency", "device_wait", "unex
 _WAITS: Final = _ON_HOST | {"return_from_wait"}
 _OF_CALLS: Final = ("sync:^({calls})$=0", "host:^({calls})$=0")
 _LAUNCHES: Final = _ON_HOST | {"launch_latency"}
-_MOST_ROWS, _LONGEST_NAME = 3, 160
+_MOST_ROWS: Final = 3
 _COMPILES: Final = (
     r"\(dynamo_timed\)$|/_dynamo/(convert_frame|symbolic_convert|output_graph)\.py\("
     r"|/_inductor/(compile_fx|graph|scheduler|async_compile)\.py\("
@@ -50,6 +52,7 @@ _ON_AMD: Final = {
     "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True": (
         "PYTORCH_HIP_ALLOC_CONF=garbage_collection_threshold:0.8"
     ),
+    "CUDA_MODULE_LOADING=EAGER": "HIP_ENABLE_DEFERRED_LOADING=0",
     "CUDA graph": "HIP graph",
 }
 _LAUNCHING: Final = ("eager_overhead", "launch_latency")
@@ -83,7 +86,7 @@ class _Cause:
     what: str = ""
 
 
-_CAUSES: Final = {
+CAUSES: Final = {
     "data_input": _Cause(
         "The input pipeline is too slow",
         "input pipeline",
@@ -126,7 +129,7 @@ _CAUSES: Final = {
     "code_loading": _Cause(
         "GPU code is loaded inside the step",
         "yours",
-        "Run all shapes once before the steps that count, or set CUDA_MODULE_LOADING=EAGER.",
+        "Launch all kernels once before what is measured, or set CUDA_MODULE_LOADING=EAGER.",
         (f"host:{_LOADS}=0",),
         what="loading of GPU code",
     ),
@@ -204,37 +207,46 @@ def idle_causes(case: Case) -> Iterator[Candidate]:
     """Give a candidate per cause of idle time that is large enough."""
     causes: defaultdict[str, list[Culprit]] = defaultdict(list)
     for culprit in case.idle.culprits:
-        causes[_cause_of(culprit)].append(culprit)
+        causes[cause_of(culprit.kind, culprit.label, *culprit.evidence)].append(culprit)
     for name, culprits in causes.items():
         one = IdleClass(culprits[0].kind, tuple(culprits))
         share = share_of_window(case, one.idle_ns)
         is_large = share >= limit(case, "idle-cause", "least_share")
-        if name in _CAUSES and is_large and not (name == "host_code" and _is_told(causes)):
+        if name in CAUSES and is_large and not _is_told(case, name, causes):
             yield _candidate(case, name, one, share)
 
 
-def _is_told(causes: Mapping[str, Sequence[Culprit]]) -> bool:
-    """Return whether host code is that of others who launch work, told as launching."""
-    code, launching = causes["host_code"], causes.get("eager_overhead", ())
+def _is_told(case: Case, name: str, causes: Mapping[str, Sequence[Culprit]]) -> bool:
+    """Return whether another finding says it better, or nobody knows it.
+
+    Host code may be that of others who launch work, told as launching. Where nothing tells what the
+    host did, copies that were not recorded may have run.
+    """
+    if name == "host_unrecorded" and case.prepared is not None:
+        return not causes[name][0].label and lacks_copies(case.prepared.trace)
+    if name != "host_code":
+        return False
+    code, launching = causes[name], causes.get("eager_overhead", ())
     is_more = sum(one.idle_ns for one in launching) >= sum(one.idle_ns for one in code)
     label = code[0].label
     return is_more and launching[0].label == label and _owner(label) != "yours"
 
 
-def _cause_of(culprit: Culprit) -> str:
-    """Return the class of a culprit, or what it does with code."""
-    told = (culprit.label, *culprit.evidence)
+def cause_of(kind: str, *told: str) -> str:
+    """Return the class of some idle time, or what it does with code, by the names around it."""
     found = (name for name, code in _OF_CODE.items() if any(map(code.search, told)))
-    return next(found, culprit.kind)
+    return next(found, kind)
 
 
 def _candidate(case: Case, name: str, one: IdleClass, share: float) -> Candidate:
-    cause, largest = _CAUSES[name], one.culprits[0]
-    label = function_name(_short(largest.label))
+    cause, largest = CAUSES[name], one.culprits[0]
+    label = short_name(largest.label)
     part = f"; largest part: {label}, {percent(share_of_window(case, largest.idle_ns))}"
     return Candidate(
         rule=name.replace("_", "-"),
-        title=cause.title,
+        title=cause.title
+        if case.steps.used
+        else cause.title.replace("inside the step", "during the run"),
         sentence=(
             f"The GPU is idle for {percent(share)} of the time during "
             f"{cause.what or CLASSES[one.kind]}{part if label else ''}."
@@ -245,7 +257,7 @@ def _candidate(case: Case, name: str, one: IdleClass, share: float) -> Candidate
         remedy=_remedy(case, name, one),
         evidence=("idle",),
         rows=tuple(
-            Row(_short(culprit.label), culprit.idle_ns, culprit.gaps)
+            Row(row_name(culprit.label), culprit.idle_ns, culprit.gaps)
             for culprit in one.culprits[:_MOST_ROWS]
         ),
         where=_where(case, largest),
@@ -292,15 +304,17 @@ def _filled(edit: str, one: IdleClass) -> str:
 
 
 def _remedy(case: Case, name: str, one: IdleClass) -> str:
-    cause, usual = _CAUSES[name], f"{capitalized(one.remedy)}."
+    cause, usual = CAUSES[name], f"{capitalized(one.remedy)}."
     if name == "host_unrecorded":
-        label = function_name(_short(one.culprits[0].label))
+        label = short_name(one.culprits[0].label)
         look = f"Look at the code in {label}. " if label else ""
-        return f"{look}Record with {remedy(case.source.format, 'host work')}."
+        if not _has_details(case):
+            return f"{look}Record with {remedy(case.source.format, 'host work')}."
+        ranges = f"Put {remedy(case.source.format, 'ranges')} around parts of "
+        return f"{look}{ranges}{'it' if label else 'the code'} to see which takes the time."
     if name == "host_code" and _owner(one.culprits[0].label) != "yours":
         return usual if one.culprits[0].tag else _NOT_YOURS
-    is_torch = family(case.source.format) == PYTORCH
-    if not cause.what and not (cause.remedy and is_torch and not one.culprits[0].tag):
+    if not cause.what and not (cause.remedy and is_torch(case) and not one.culprits[0].tag):
         return usual
     text = _GRAPHS if name in _LAUNCHING and _fits_graphs(case) else ""
     is_other = name == "optimizer_loop" and not _OF_TORCH.search(one.culprits[0].label)
@@ -312,31 +326,27 @@ def _remedy(case: Case, name: str, one: IdleClass) -> str:
 
 def remedy_of(case: Case, kind: str) -> str:
     """Return the options of the framework at hand against a class of idle time, "" without any."""
-    is_torch = family(case.source.format) == PYTORCH
-    return _CAUSES[kind].remedy if is_torch and kind in _CAUSES else ""
+    return CAUSES[kind].remedy if is_torch(case) and kind in CAUSES else ""
+
+
+def _has_details(case: Case) -> bool:
+    """Return whether functions or calls of the operating system are recorded already."""
+    marks = case.prepared.trace.marks if case.prepared is not None else None
+    return marks is not None and bool(is_one_of(marks["kind"], "python", "system").any())
 
 
 def _where(case: Case, culprit: Culprit) -> Where:
     """Return the file and line that names tell, and the longest gap of a culprit."""
     told = [found for name in (culprit.label, *culprit.evidence) if (found := _FILE.match(name))]
-    gap = next(
-        (
-            gap
-            for gap in case.gaps(100)
-            if any((one.kind, one.label) == (culprit.kind, culprit.label) for one in gap.culprits)
-        ),
-        None,
-    )
+    mine = culprit.kind, culprit.label
+    its = (gap for gap in case.gaps(100) if mine in [(one.kind, one.label) for one in gap.culprits])
+    gap = next(its, None)
     return Where(
         file=told[0][1] if told else None,
         line=int(told[0][2]) if told else None,
         start_ns=gap.start_ns if gap else None,
         end_ns=gap.start_ns + gap.dur_ns if gap else None,
     )
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"
 
 
 def _pace_words(case: Case) -> str:

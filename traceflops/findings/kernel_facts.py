@@ -8,15 +8,14 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from traceflops.attribution import launch_scopes, types_of_ops
-from traceflops.findings.case import limit, share_of_window
-from traceflops.findings.finding import Candidate, Owner, Row, Where, short_name
+from traceflops.attribution import launch_scopes, numberless, types_of_ops
+from traceflops.findings.case import is_amd, is_torch, limit, share_of_window
+from traceflops.findings.finding import Candidate, Owner, Row, Where, row_name, short_name
 from traceflops.flops import Work
-from traceflops.remedies import PYTORCH, family
 from traceflops.table import (
     ABSENT,
     BoolArray,
@@ -40,9 +39,7 @@ if TYPE_CHECKING:
     from traceflops.mfu import DevicePeaks
     from traceflops.windows import Prepared
 
-_MOST_ROWS, _MOST_NAMES, _MOST_SHAPES, _LONGEST_NAME = 3, 50, 3, 160
-_TORCH_KERNEL: Final = re.compile(r"\bat::native::")
-_AMD_WARP: Final = 64
+_MOST_ROWS, _MOST_NAMES, _MOST_SHAPES = 3, 50, 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,21 +201,6 @@ class KernelFacts:
         return np.maximum(np.where(self.product >= 0, times[products], self.ns), 1.0)
 
     @cached_property
-    def is_torch(self) -> bool:
-        """Return whether it is a run of PyTorch."""
-        return family(self.case.source.format) == PYTORCH or bool(
-            self.named(_TORCH_KERNEL.search).any()
-        )
-
-    @cached_property
-    def is_amd(self) -> bool:
-        """Return whether the devices are AMD's."""
-        devices = self.prepared.trace.devices
-        return _AMD_WARP in devices["warp_size"].to_pylist() or any(
-            str(one).startswith("gfx") for one in devices["architecture"].to_pylist()
-        )
-
-    @cached_property
     def scopes(self) -> Scopes:
         """Return the modules or the annotation around the launch of each, also of replays."""
         linked = self.prepared.as_launched.linked
@@ -264,9 +246,9 @@ def candidate(
 
 
 def _remedy(facts: KernelFacts, fault: Fault) -> str:
-    if not facts.is_torch:
+    if not is_torch(facts.case):
         return fault.otherwise
-    return fault.on_amd if fault.on_amd and facts.is_amd else fault.remedy
+    return fault.on_amd if fault.on_amd and is_amd(facts.case) else fault.remedy
 
 
 def _left_of_names(facts: KernelFacts, saved: FloatArray) -> dict[str, float]:
@@ -292,12 +274,10 @@ def rows_of(facts: KernelFacts, time: FloatArray) -> tuple[Row, ...]:
     count = np.bincount(facts.name[time > 0], minlength=len(labels))
     first = np.argsort(-sums, kind="stable")[:_MOST_ROWS]
     return tuple(
-        Row(_cut(labels[one]), int(sums[one]), int(count[one])) for one in first if sums[one] > 0
+        Row(row_name(labels[one]), int(sums[one]), int(count[one]))
+        for one in first
+        if sums[one] > 0
     )
-
-
-def _cut(name: str) -> str:
-    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"
 
 
 def largest_of(facts: KernelFacts, time: FloatArray) -> tuple[str, Where]:
@@ -309,17 +289,24 @@ def largest_of(facts: KernelFacts, time: FloatArray) -> tuple[str, Where]:
         owner = np.where(facts.product[mine] >= 0, facts.product[mine], owner)
     told = [taken(codes(ops[column]), owner) for column in ("name", "input_dims")]
     label = np.where(owner >= 0, -1, facts.name[mine])
-    group, first = group_rows((*told, scopes.scope[mine], label))
+    texts = [
+        text if is_module else numberless(text)
+        for text, is_module in zip(scopes.texts, scopes.is_module, strict=True)
+    ]
+    first_of: dict[str, int] = {}
+    places = [first_of.setdefault(text, at) for at, text in enumerate(texts)]
+    place = np.array([*places, -1])[scopes.scope[mine]]
+    group, first = group_rows((*told, place, label))
     at = int(first[np.argmax(np.bincount(group, time[mine]))])
     row = int(owner[at])
     name = short_name(names(facts.prepared.trace.activities["name"])[facts.name[mine[at]]])
     if row >= 0:
         name = f"{ops['name'][row].as_py()}{_shapes(ops['input_dims'][row].as_py())}"
-    scope = int(scopes.scope[mine[at]])
+    scope = int(place[at])
     if scope < 0:
         return name, Where()
-    text = scopes.texts[scope]
-    return f"{name} in {text}", Where(module=text if scopes.is_module[scope] else None)
+    is_module = scopes.is_module[scope]
+    return f"{name} in {texts[scope]}", Where(module=texts[scope] if is_module else None)
 
 
 def _shapes(dims: str | None) -> str:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 MAIN_KERNEL: Final = "main-kernel"
 _REMEDIES: Final = {
     "gemm": "Try larger batches, lower precision, or a library tuned for its shapes.",
+    "vector": "It reads a matrix for one vector: batch several, so that one reading serves all.",
     "attention": "Try a newer fused attention kernel.",
 }
 """What to do, by category."""
@@ -32,6 +33,7 @@ _FEW_TOKENS: Final = 64
 """So many tokens per pass are too few to keep the arithmetic of weights busy."""
 _FAMILY: Final = re.compile(r"_*[a-z]+(?:_[a-z]+)+(?![a-z0-9])")
 """The words with which names of variants begin: `_matmul_ogs` of `_matmul_ogs_NNT_16x128`."""
+_OF_VECTORS: Final = re.compile(r"gemv|mat_?vec|mul_?vec", re.IGNORECASE)
 _FUNCTION: Final = re.compile(r"(?:void )?([^<(\[]+)")
 
 
@@ -54,7 +56,7 @@ def main_kernel_findings(
     share = time_ns / total.components.window_ns
     severity = severity_of(share)
     if severity is not None and 2 * time_ns >= times.total():
-        said = f"{name} takes {percent(share)} of {of}. {_remedy(sub, serving)}"
+        said = f"{name} takes {percent(share)} of {of}. {_remedy(name, sub, serving)}"
         told = (Row(name, time_ns),)
         yield Finding(MAIN_KERNEL, severity, said, share, None, ("kernels",), rows=told)
 
@@ -66,11 +68,12 @@ def _family(name: str) -> str:
     return short_name((words[words.lastindex or 0] if words else name).strip())
 
 
-def _remedy(sub: str, serving: Serving) -> str:
+def _remedy(name: str, sub: str, serving: Serving) -> str:
     """Return what to do; a decode pass of few tokens reads the weights for these only."""
     passes = {kind.kind: kind for kind in serving.kinds}
     decode = passes.get("decode") if len(passes) == 1 else None
     tokens = (decode.tokens or 0) // decode.passes if decode is not None else 0
     if sub == "gemm" and 0 < tokens <= _FEW_TOKENS:
         return _DECODE.format(tokens=tokens)
-    return _REMEDIES.get(sub, _ANY)
+    is_vector = sub == "gemm" and _OF_VECTORS.search(name)
+    return _REMEDIES.get("vector" if is_vector else sub, _ANY)

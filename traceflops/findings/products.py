@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from traceflops.attribution import operand_type
-from traceflops.findings.case import limit
+from traceflops.findings.case import is_torch, limit
 from traceflops.findings.finding import Candidate
 from traceflops.findings.kernel_facts import Fault, KernelFacts, candidate
 from traceflops.flops import Product, Work
@@ -185,7 +185,7 @@ def _precision(facts: KernelFacts, product: BoolArray) -> Iterator[Candidate]:
     def of(*types: str) -> BoolArray:
         return product & (facts.is_type(*types) | silent & np.isin(told, types))
 
-    if facts.is_torch or facts.rate("fp64") < facts.rate("fp32") * limit(
+    if is_torch(facts.case) or facts.rate("fp64") < facts.rate("fp32") * limit(
         facts.case, "double-precision", "slow_rate"
     ):
         yield from _faster(facts, DOUBLE, of("fp64"), "fp64", "fp32")
@@ -194,7 +194,7 @@ def _precision(facts: KernelFacts, product: BoolArray) -> Iterator[Candidate]:
     half = next((one for one in _HALF if facts.rate(one)), "")
     of_half = of(*_HALF, "fp8", "int8")
     most = limit(facts.case, "single-precision", "most_others") * facts.ns[product].sum()
-    if half and facts.ns[of_half].sum() < most and not single and facts.is_torch:
+    if half and facts.ns[of_half].sum() < most and not single and is_torch(facts.case):
         scaler = "" if half == "bf16" else ", with torch.amp.GradScaler in training"
         type_ = "torch.bfloat16" if half == "bf16" else "torch.float16"
         remedy = SINGLE.remedy.format(type=type_, scaler=scaler)

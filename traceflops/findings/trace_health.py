@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -58,6 +58,7 @@ _CALLS: Final = _Unfit(
     "calls",
     of_all=True,
 )
+_SOME_CALLS: Final = replace(_CALLS, how="Keep the calls of all work: cut neither of the files.")
 _CLOCKS: Final = _Unfit(
     "Clocks are not aligned",
     "Times of different ranks cannot be compared.",
@@ -76,7 +77,7 @@ _ALONE: Final = (
 )
 _FIRST: Final = re.compile(r"(?<=\.) (?=[A-Z])")
 """Where the first sentence of a note ends."""
-_OF_FILES: Final = re.compile(r" \(in \d+ of \d+ files\)$")
+_OF_FILES: Final = re.compile(r"( \(in \d+ of \d+ files\))$")
 _NONE: Final = np.empty(0, dtype=np.int64)
 _RANKS: Final = _Unfit("Ranks are unclear", "Ranks cannot be compared.", "rank")
 _NOTES: Final = {
@@ -112,7 +113,8 @@ _NOTES: Final = {
     "earlier-work-missing": _Unfit(
         "Recording began amid work", "Idle time at its start is not judged.", "first work"
     ),
-    **dict.fromkeys(("no-calls", "calls-missing", "calls-of-unknown-process"), _CALLS),
+    **dict.fromkeys(("no-calls", "calls-of-unknown-process"), _CALLS),
+    "calls-missing": _SOME_CALLS,
     "unlinked": _Unfit("Launches are missing", "Gains are less sure.", "first work", of_all=True),
     "no-steps": _Unfit("Steps are not marked", "Start-up counts like steady work.", "steps"),
     "ranks-missing": _Unfit(
@@ -163,7 +165,7 @@ _LACKS: Final[dict[str, tuple[str, _Matters, tuple[str, ...]]]] = {
     "device records": (
         _NO_WORK.title,
         lambda _: True,
-        ("no-device-work", "device-records-missing"),
+        ("no-device-work",),
     ),
     "device work": (_NO_WORK.title, lambda _: True, ("no-device-work",)),
     "a timeline": (_TIMELINE.title, lambda _: True, ("no-timeline", "copies-only")),
@@ -184,16 +186,18 @@ def trace_health(case: Case) -> Iterator[Finding]:
     said = {note.code: note for note in reversed(case.notes)}
     for code, unfit in _NOTES.items():
         if (note := said.get(code)) is not None and _matters(case, unfit, note.count):
-            text = _OF_FILES.sub("", note.text)
+            text, files = (*_OF_FILES.split(note.text), "")[:2]
             what, rest = _FIRST.sub("\\n", text, count=1).partition("\n")[::2]
+            what = f"{what.removesuffix('.')}{files}." if files else what
             is_told = not unfit.how or unfit.how.endswith(".")
             how = (unfit.how or rest) if is_told else remedy(case.source.format, unfit.how) or ""
             yield _finding(unfit.title, f"{what} {unfit.unfit}", how)
-    if case.windows_used and not case.on_host:
-        yield from _coverage(case)
     if case.prepared is None:
         return
-    for one in missing_from(case.prepared.trace):
+    missing = missing_from(case.prepared.trace)
+    if case.windows_used and not case.on_host:
+        yield from _coverage(case, {one.what for one in missing})
+    for one in missing:
         title, matters, codes = _LACKS.get(one.what, ("", lambda _: False, ()))
         if matters(case) and not {*codes} & {*said}:
             sentence = f"The recording has no {one.what.removeprefix('a ')}: {one.cost}."
@@ -201,13 +205,13 @@ def trace_health(case: Case) -> Iterator[Finding]:
     yield from _overhead(case, case.prepared)
 
 
-def _coverage(case: Case) -> Iterator[Finding]:
+def _coverage(case: Case, missing: set[str]) -> Iterator[Finding]:
     """Give a finding where much of the window has no record, and one where steps are few."""
-    source, steps, calls = case.source.format, len(case.steps.used), case.total.launches
+    source, steps = case.source.format, len(case.steps.used)
     nameless = (one for one in case.idle.culprits if one.kind == "host_unrecorded")
     share = share_of_window(case, sum(one.idle_ns for one in nameless if not one.label))
-    if share >= limit(case, RULE, "unrecorded"):
-        how = remedy(source, "stacks") or remedy(source, "annotations" if calls else "calls")
+    if "runtime calls" not in missing and share >= limit(case, RULE, "unrecorded"):
+        how = remedy(source, "stacks") or remedy(source, "annotations")
         told = f"For {percent(share)} of the time neither GPU nor CPU has a record of work."
         yield _finding("Much of the window has no record", told, f"Record with {how}.")
     if 0 < steps < limit(case, RULE, "few_steps"):
@@ -250,10 +254,10 @@ def _matters(case: Case, unfit: _Unfit, count: int | None) -> bool:
         return len(case.devices) > 1
     if unfit is _TIMELINE:
         return not case.windows_used
-    if not unfit.of_all or count is None:
-        return True
     works = sum(sums.count for one in case.devices for sums in one.whole.kinds.values())
-    return count >= limit(case, RULE, "least_records") * works
+    if unfit is _LOST and not works:
+        return False  # told as missing: nothing of its kind was recorded
+    return not unfit.of_all or count is None or count >= limit(case, RULE, "least_records") * works
 
 
 def _finding(title: str, sentence: str, how: str) -> Finding:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from traceflops.attribution import CLASSES, REMEDIES, GapParts, culprits_of, gap_parts, numberless
+from traceflops.findings.case import is_torch
 from traceflops.findings.finding import (
     Candidate,
     Finding,
@@ -24,7 +25,6 @@ from traceflops.findings.finding import (
     severity_of,
     short_name,
 )
-from traceflops.remedies import PYTORCH, family
 from traceflops.table import codes, groups, is_one_of, names, numbers
 from traceflops.timeline import Intervals
 from traceflops.units import (
@@ -188,9 +188,8 @@ def _remedy(
     case: Case, kind: _Slowdown, spread: StepSpread, slow: Sequence[StepTime], more: _More | None
 ) -> str:
     """Return what to do, and how to look at the steps without the slow ones."""
-    is_torch = family(case.source.format) == PYTORCH
     usual = (more.remedy or _OF_SPANS) if more else _UNKNOWN
-    text = kind.remedy if kind.remedy and is_torch else usual
+    text = kind.remedy if kind.remedy and is_torch(case) else usual
     first, last = _longest_run(spread, slow)
     without = f"--steps {first}:{last} leaves them out." if slow and first < last else ""
     return without if kind is _WARM_UP and without else f"{text} {without}".strip()

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from traceflops.devices import family_of
-from traceflops.remedies import command, remedy
+from traceflops.remedies import PYTORCH, command, family, remedy
 from traceflops.table import (
     ABSENT,
     CUDA_TRACE,
     Trace,
     is_one_of,
     matching,
+    names,
     numbers,
 )
 from traceflops.timeline import lacks_copies
@@ -29,6 +30,7 @@ _FIRST: Final = ("device records", "device work", "copies")
 _OF_CUDA: Final = ("device work", "calls")
 """What tracing of CUDA records."""
 _EVERYTHING: Final = ("timeline", "calls", "steps")
+_OF_PYTORCH: Final = re.compile(r"\bat::native::|_ZN2at6native")
 _COLLECTIVE: Final = re.compile(r"nccl|rccl", re.IGNORECASE)
 
 
@@ -54,6 +56,13 @@ class _Check:
 def missing_from(trace: Trace) -> tuple[Missing, ...]:
     """Return what the trace does not have, of what its tool records."""
     return tuple(_missing(trace, _lacks(trace)))
+
+
+def of_pytorch(trace: Trace) -> bool:
+    """Return whether PyTorch ran: by the profiler, else by the kernels."""
+    return family(trace.source.format) == PYTORCH or any(
+        map(_OF_PYTORCH.search, names(trace.activities["name"]))
+    )
 
 
 def how_to_record(trace: Trace) -> str | None:
@@ -192,7 +201,7 @@ _CHECKS: Final = (
     ),
     _Check(
         "operators",
-        _empty("ops"),
+        lambda trace: not trace.ops.num_rows and of_pytorch(trace),
         "framework operators",
         "kernels cannot be linked to code; no FLOPs from shapes",
     ),

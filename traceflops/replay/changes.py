@@ -143,11 +143,10 @@ class Recorded:
         code = joint_codes(np.append(process, calls[0]), np.append(thread, calls[1]))
         asked, mine = code[: len(process)], code[len(process) :]
         found, first = np.unique(mine, return_index=True)
-        place = np.searchsorted(found, asked)
-        inside = place < len(found)
-        place = np.where(inside, place, 0)
-        hit = inside & (found[place] == asked) if len(found) else np.zeros(len(asked), bool)
-        return np.where(hit, known[first[place]], -1) if len(found) else np.full(len(asked), -1)
+        if not len(found):
+            return np.full(len(asked), -1)
+        place = np.minimum(np.searchsorted(found, asked), len(found) - 1)
+        return np.where(found[place] == asked, known[first[place]], -1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,10 +188,11 @@ class Changed:
         call = numbers(self.recorded.prepared.trace.calls["dur_ns"])
         launched = since + np.minimum(taken(call, nodes.call[edges.source[host]], 0), lag[host])
         until = np.where(edges.kind[host] == HOST, nodes.at_ns[edges.target[host]], launched)
-        for one, spans in when.items():
-            mine, start, end = (column[thread == one] for column in (host, since, until))
+        rows_of = dict(groups(thread))
+        for one in when.keys() & rows_of.keys():
+            mine, start, end = (column[rows_of[one]] for column in (host, since, until))
             taken_out = self.without.get(one, Intervals.empty())
-            left = spans.subtract(taken_out)
+            left = when[one].subtract(taken_out)
             cut = _cut(left, value, end) - _cut(left, value, start)
             gone_ns = _cut(taken_out, Value(0), end) - _cut(taken_out, Value(0), start)
             whole = np.maximum(end - start - gone_ns, 1)

@@ -42,12 +42,13 @@ _MOST_TOLD: Final = 0.9
 
 def typical(group: IntArray, values: IntArray, known: BoolArray, otherwise: int) -> IntArray:
     """Return, per row, the median of the known values of its group; of all where they are few."""
-    overall = int(np.median(values[known])) if known.any() else otherwise
-    found = np.full(len(values), overall, dtype=np.int64)
+    known_values = values[known]
+    overall = int(np.median(known_values)) if len(known_values) else otherwise
+    of_group = np.full(int(group.max(initial=-1)) + 2, overall, dtype=np.int64)  # the last is -1
     for one, rows in groups(group[known]):
         if len(rows) >= _ENOUGH:
-            found[group == one] = int(np.median(values[known][rows]))
-    return found
+            of_group[one] = int(np.median(known_values[rows]))
+    return of_group[group]
 
 
 def before_in(group: IntArray) -> IntArray:

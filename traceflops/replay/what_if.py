@@ -251,12 +251,17 @@ class Replay:
         """Yield how long the communication of each window takes: it cannot hide in less."""
         nodes, base = way.graph.nodes, way.graph.as_recorded()
         talks = np.flatnonzero(taken(self.recorded.communicates.astype(np.int8), nodes.row, 0))
-        of_device = {one: talks[rows] for one, rows in groups(nodes.device[talks])}
-        for first, last in self.window_spans:
-            low, high = (edge.at(way.graph, base, nodes.time_ns)[0] for edge in (first, last))
-            mine = of_device.get(first.device, talks[:0])
-            begun = nodes.time_ns[mine] - nodes.dur_ns[mine]
-            yield int(nodes.dur_ns[mine][(begun >= low) & (begun < high)].sum())
+        begun = (nodes.time_ns - nodes.dur_ns)[talks]
+        order = np.argsort(begun)
+        talks, begun = talks[order], begun[order]
+        of_device = {
+            one: (begun[rows], np.append(0, np.cumsum(nodes.dur_ns[talks[rows]])))
+            for one, rows in groups(nodes.device[talks])
+        }
+        for window in self.window_spans:
+            span = [edge.at(way.graph, base, nodes.time_ns)[0] for edge in window]
+            when, sums = of_device.get(window[0].device, (begun[:0], np.zeros(1, dtype=np.int64)))
+            yield int(np.diff(sums[np.searchsorted(when, span)])[0])
 
     @cached_property
     def unexplained_ns(self) -> int:
