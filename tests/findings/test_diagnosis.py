@@ -18,9 +18,11 @@ from sample_traces.simulate import simulate
 from tests.build import launched, step_marks, trace_of
 from tests.cli.test_commands import SAMPLE, assert_refused, run
 from tests.conftest import shared_file
+from traceflops.findings import diagnosis
 from traceflops.findings.case import thresholds
 from traceflops.findings.diagnosis import reasons_first
-from traceflops.findings.finding import Finding, Gain
+from traceflops.findings.finding import Candidate, Finding, Gain
+from traceflops.replay import Outcome
 from traceflops.reports.json import encode, findings_object
 from traceflops.windows import Selection, parse_steps
 
@@ -153,6 +155,21 @@ def test_a_sure_gain_comes_before_one_that_may_be_nothing() -> None:
     sure, unsure = Gain(20, 22, None), Gain(0, 46, None)
     assert sure.expected_ns < unsure.expected_ns
     assert sure.order_ns > unsure.order_ns
+
+
+def test_no_remedy_makes_a_step_longer() -> None:
+    """Of what is not certain, one way has the step end later than it did."""
+
+    class Told:
+        windows = 2
+
+        def outcome(self, edits: object) -> Outcome:
+            assert edits
+            return Outcome((), 1_000, 900, 880, 1_020, 2, None, (), ("a range",))
+
+    one = Candidate("x", "", "", 0.1, None, "", (), edits=("sync=0",))
+    found = diagnosis._worth(one, Told())  # type: ignore[arg-type]
+    assert found.gain == Gain(0, 60, 50)
 
 
 def test_the_loader_of_a_real_recording() -> None:

@@ -210,3 +210,10 @@ def test_a_slow_call_gains_at_most_its_own_time() -> None:
     (found,) = of_rule(run(0, 2_000_000, 0, 0, calls=calls), "slow-driver-call")
     assert found.gain is not None
     assert 0 < found.gain.high_ns <= 700_000 // 4
+
+
+def test_faster_host_code_gains_at_most_the_time_without_work() -> None:
+    """The host launches each millisecond of work 45 us after the one before has ended."""
+    (found,) = of_rule(run(*[50_000] * 4), "host-unrecorded")
+    assert found.gain is not None
+    assert 0 < found.gain.high_ns <= 50_000

@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+
 from traceflops.errors import UsageError
 from traceflops.findings.case import Rule, limit, share_of_window
 from traceflops.findings.clocks import slower_kernels
@@ -34,12 +36,15 @@ from traceflops.findings.trace_health import trace_health
 from traceflops.findings.unevenness import uneven_steps
 from traceflops.findings.user_rules import more_rules
 from traceflops.replay import parse_edit
-from traceflops.table import is_one_of
+from traceflops.table import ABSENT, groups, is_one_of, numbers
+from traceflops.timeline import Intervals
 from traceflops.units import percent
+from traceflops.windows import chosen_time
 
 if TYPE_CHECKING:
     from traceflops.findings.case import Case
     from traceflops.replay import Outcome, PathPart, Replay
+    from traceflops.windows import Prepared
 
 RULES: Final[tuple[Rule, ...]] = (
     idle_causes,
@@ -74,18 +79,23 @@ _REASONS: Final[Mapping[str, frozenset[str]]] = {
 }
 """Rules that say only that work is slow, and those that say why."""
 _LEVELS: Final[tuple[Level, ...]] = ("high", "medium", "low")
+_OF_GPU: Final = KERNELS | {"communication", "other", "graph"}
+_ON_GPU: Final = ("kernel:", "communication", "rank ", "recompute")
+"""Components of the critical path that are work of the GPU, and edits that change it."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Scales:
     """What gains are measured with: a replay or None with the reason, and the doubts of all.
 
-    `step_ns` is the mean of the chosen windows, `mfu` as recorded.
+    `step_ns` is the mean of the chosen windows, and `idle_ns` how much of it the busiest stream is
+    without work: the most that faster host code gains. `mfu` is as recorded.
     """
 
     replay: Replay | None
     refusal: str
     step_ns: float
+    idle_ns: int
     mfu: MfuRange | None
     doubts: tuple[str, ...]
     strengths: tuple[str, ...]
@@ -181,7 +191,25 @@ def _scales(case: Case) -> _Scales:
     step_ns = case.total.components.window_ns / case.windows_used
     known = case.measured.mfu_range
     mfu = None if known is None else MfuRange(float(known.least), float(known.most))
-    return _Scales(replay, refusal, step_ns, mfu, tuple(weak), tuple(strong), levels)
+    idle_ns = _idle_ns(case, case.prepared) // case.windows_used
+    return _Scales(replay, refusal, step_ns, idle_ns, mfu, tuple(weak), tuple(strong), levels)
+
+
+def _idle_ns(case: Case, prepared: Prepared | None) -> int:
+    """Return how long the busiest stream of each device has no work but communication."""
+    if prepared is None:
+        return 0  # nothing is replayed
+    busy_ns = 0
+    for device, account in prepared.accounts.items():
+        categorised, activities = prepared.linked.categorised, prepared.trace.activities
+        top = np.array([*categorised.top(), ""])
+        row = account.rows.row[top[categorised.category[account.rows.row]] != "communication"]
+        start, dur = (numbers(activities[name])[row] for name in ("start_ns", "dur_ns"))
+        streams = groups(numbers(activities["stream"], ABSENT)[row])
+        works = (Intervals.of(start[mine], (start + dur)[mine]) for _, mine in streams)
+        chosen = chosen_time(prepared.windows[device])
+        busy_ns += max((one.intersect(chosen).length_ns for one in works), default=0)
+    return case.total.components.window_ns - busy_ns
 
 
 def _weighed(one: Candidate, scales: _Scales) -> Finding | None:
@@ -201,10 +229,18 @@ def _weighed(one: Candidate, scales: _Scales) -> Finding | None:
         if worth.gain and one.on_path and not (one.frees or one.kernels or one.after):
             most_ns = -(-bound_ns // max(replay.windows, 1))
             worth = replace(worth, gain=worth.gain.capped(most_ns))
-        too_small = not one.frees and worth.gain and worth.gain.high_ns * replay.windows < least_ns
-        return None if too_small else _finding(one, scales, worth)
     except UsageError as error:
-        return _finding(one, scales, _bounded(_own_ns(one, replay) or bound_ns, replay, str(error)))
+        worth = _bounded(_own_ns(one, replay) or bound_ns, replay, str(error))
+    if worth.gain and _is_of_host(one):
+        worth = replace(worth, gain=worth.gain.capped(scales.idle_ns))
+    too_small = not one.frees and worth.gain and worth.gain.high_ns * replay.windows < least_ns
+    return None if too_small else _finding(one, scales, worth)
+
+
+def _is_of_host(one: Candidate) -> bool:
+    """Return whether the remedy leaves the work of the GPU as it is."""
+    changed = any(text.startswith(_ON_GPU) for text in (*one.edits, *one.after))
+    return not changed and one.on_path.isdisjoint(_OF_GPU)
 
 
 def _own_ns(one: Candidate, replay: Replay) -> int:
@@ -239,8 +275,8 @@ def _worth(one: Candidate, replay: Replay) -> _Worth:
     is_sure = point is not None and whole.after_ns is not None and not one.partly
     windows = max(whole.windows, 1)
     gain = Gain(
-        (least - max(whole.most_ns, part.most_ns)) // windows,
-        -((min(whole.least_ns, part.least_ns) - most) // windows),
+        max(0, (least - max(whole.most_ns, part.most_ns)) // windows),
+        max(0, -((min(whole.least_ns, part.least_ns) - most) // windows)),
         round((point - whole.after_ns) / windows) if is_sure else None,  # type: ignore
     )
     doubts = tuple(f"on top of {text}" for text in one.after)
