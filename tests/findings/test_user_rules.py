@@ -1,5 +1,6 @@
 """Rules of users: thresholds, silence, rules of a file and installed ones, and what is refused."""
 
+import re
 from collections.abc import Iterator
 from functools import cache
 from importlib.metadata import EntryPoint
@@ -90,6 +91,7 @@ def test_silent_rules_say_nothing(tmp_path: Path) -> None:
     ("text", "says"),
     [
         ('silent = ["launch-latncy"]', "no rule 'launch-latncy'; there is 'launch-latency'"),
+        ('silent = ["nope"]', "no rule 'nope'; there is '"),
         ("silent = 3", "'silent' must be a list of texts"),
         ("[exposed]\nleast_share = 1", "unknown rule 'exposed'"),
         ("[exposed-communication]\nshare = 1", "[exposed-communication] has no 'share'"),
@@ -139,8 +141,19 @@ def install(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setattr(user_rules, "entry_points", lambda group: [point])
 
 
-def test_installed_rules_are_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_rule_of_the_docs_can_be_silenced() -> None:
+    text = (Path(__file__).parents[2] / "docs/findings.md").read_text()
+    table = [row.split("|")[1] for row in text.splitlines() if row.startswith("| `")]
+    told = {one for row in table for one in re.findall(r"`([a-z][a-z0-9-]+)`", row)}
+    known = {*user_rules._known()}
+    assert told <= known
+    assert len(told) > 50
+    assert {one for one in known - told if not one.startswith("loss-")} == {"main-kernel"}
+
+
+def test_installed_rules_are_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     install(monkeypatch, "installed")
+    assert "mine" not in rules_of(found(tmp_path, 'silent = ["mine"]'))
     (mine,) = (one for one in tf.analyze(recorded()).diagnosis if one.rule == "mine")
     assert (mine.title, mine.gain) == ("3 windows", None)
     assert mine.confidence is not None

@@ -29,6 +29,7 @@ from traceflops.findings.finding import (
     severity_of,
 )
 from traceflops.findings.idle_causes import idle_causes
+from traceflops.findings.idle_remedies import CAUSES
 from traceflops.findings.late_rank import late_rank
 from traceflops.findings.rank_balance import rank_balance
 from traceflops.findings.slow_link import slow_link
@@ -73,11 +74,12 @@ _REASONS: Final[Mapping[str, frozenset[str]]] = {
     "exposed-communication": frozenset(
         {"late-rank", "slow-link", "expert-imbalance", "pipeline-bubble", "slow-collectives"}
     ),
+    "host-waits": frozenset(one.replace("_", "-") for one in CAUSES),
     "matrix-rate": frozenset(
         {"misaligned-product", "tf32-off", "single-precision", "double-precision", "clocks"}
     ),
 }
-"""Rules that say only that work is slow, and those that say why."""
+"""Rules that say only that work is slow or the host late, and those that say why."""
 _LEVELS: Final[tuple[Level, ...]] = ("high", "medium", "low")
 _OF_GPU: Final = KERNELS | {"communication", "other", "graph"}
 _ON_GPU: Final = ("kernel:", "communication", "rank ", "recompute")
@@ -223,6 +225,8 @@ def _weighed(one: Candidate, scales: _Scales) -> Finding | None:
     bound_ns = sum(part.ns for part in replay.critical if _is_of(one, part))
     least_ns = least * replay.before_ns
     if not one.frees and one.on_path and bound_ns < least_ns:
+        return None
+    if not one.frees and _is_of_host(one) and scales.idle_ns < least * scales.step_ns:
         return None
     try:
         worth = _worth(one, replay)

@@ -14,11 +14,11 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, get_args
 
-from traceflops.attribution import CLASSES
 from traceflops.categories import check_pattern, toml_of
 from traceflops.errors import TraceflopsError, UsageError
 from traceflops.findings.case import NO_RULES, FindingRules, Rule, share_of_window, thresholds
 from traceflops.findings.finding import Candidate, Owner, Row
+from traceflops.findings.idle_remedies import CAUSES
 from traceflops.replay import parse_edit
 from traceflops.units import percent
 
@@ -30,7 +30,13 @@ _HINT: Final = "see docs/findings.md for the format of a file of finding rules"
 _ID: Final = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _LONGEST: Final = 500
 _MOST_ROWS: Final = 3
-_OTHERS: Final = ("late-rank", "slow-link", "uneven-steps", "main-kernel", "trace-health")
+_OTHERS: Final = (
+    *("casts", "convolution-layout", "convolution-rate", "host-waits", "late-rank"),
+    *("layout-copies", "main-kernel", "norm-bandwidth", "pageable-copies", "slow-link"),
+    *("softmax-bandwidth", "split-k", "tf32-off", "uneven-steps"),
+)
+_OF_SEVERAL: Final = {"decode-passes", "idle-cause", "kernel-faults", "launch-bound", "priority"}
+"""Rules without thresholds of their own, and thresholds that are of no rule."""
 _LOSSES: Final = ("communication", "idle", "memory", "inefficiency", "recompute", "overcompute")
 
 
@@ -84,10 +90,11 @@ def read_finding_rules(path: Path | None) -> FindingRules:
     try:
         own = tuple(_own(one, number) for number, one in enumerate(_tables(document), 1))
         silent = _texts(document.pop("silent", []), "silent")
-        known = {*_known(), *(one.id for one in own)}
-        for one in silent:
-            if one not in known and (near := get_close_matches(one, known, 1)):
-                raise ValueError(f"silent: no rule {one!r}; there is {near[0]!r}")
+        installed = (one.name for one in entry_points(group=GROUP))
+        known = {*_known(), *(one.id for one in own), *installed}
+        for one in (one for one in silent if one not in known):
+            near = get_close_matches(one, known, 1, 0)[0]
+            raise ValueError(f"silent: no rule {one!r}; there is {near!r}")
         limits = {rule: _limits(rule, given) for rule, given in document.items()}
     except ValueError as error:
         raise UsageError(f"{where}: {error}", _HINT) from None
@@ -97,7 +104,8 @@ def read_finding_rules(path: Path | None) -> FindingRules:
 def more_rules(rules: FindingRules) -> Iterator[Rule]:
     """Yield the rules of a user's file and those installed."""
     yield from rules.own
-    yield from map(_installed, sorted(entry_points(group=GROUP), key=lambda one: one.name))
+    points = (one for one in entry_points(group=GROUP) if one.name not in rules.silent)
+    yield from map(_installed, sorted(points, key=lambda one: one.name))
 
 
 def _installed(point: EntryPoint) -> Rule:
@@ -117,8 +125,8 @@ def _installed(point: EntryPoint) -> Rule:
 
 
 def _known() -> Iterator[str]:
-    yield from thresholds()
-    yield from (kind.replace("_", "-") for kind in CLASSES)
+    yield from {*thresholds()} - _OF_SEVERAL
+    yield from (kind.replace("_", "-") for kind in CAUSES)
     yield from _OTHERS
     yield from (f"loss-{name}" for name in _LOSSES)
 
@@ -163,7 +171,7 @@ def _own(table: object, number: int) -> KernelRule:
 def _check(rule: KernelRule, number: int) -> None:
     """Refuse a rule that cannot be followed."""
     problem = check_pattern(rule.kernels)
-    if not _ID.fullmatch(rule.id) or rule.id in _known():
+    if not _ID.fullmatch(rule.id) or rule.id in {*_known(), *thresholds()}:
         problem = f"id {rule.id!r} must be words of a-z and 0-9 with - between, and its own"
     if rule.owner not in get_args(Owner):
         problem = f"owner must be one of {', '.join(get_args(Owner))}"
