@@ -242,9 +242,10 @@ def _weighed(one: Candidate, scales: _Scales) -> Finding | None:
 
 
 def _is_of_host(one: Candidate) -> bool:
-    """Return whether the remedy leaves the work of the GPU as it is."""
+    """Return whether the remedy is known to leave the work of the GPU as it is."""
+    is_known = bool(one.edits or one.on_path)
     changed = any(text.startswith(_ON_GPU) for text in (*one.edits, *one.after))
-    return not changed and one.on_path.isdisjoint(_OF_GPU)
+    return is_known and not changed and one.on_path.isdisjoint(_OF_GPU)
 
 
 def _own_ns(one: Candidate, replay: Replay) -> int:
