@@ -125,7 +125,9 @@ def _diagnosed(case: Case) -> Iterator[Finding]:
     found = reasons_first(list(_causes(case)))
     causes = {one.rule for one in found}
     others = [
-        _titled(one) for one in case.findings if one.rule not in causes and not _is_told(one, found)
+        _titled(one, found)
+        for one in case.findings
+        if one.rule not in causes and not _is_told(one, found)
     ]
     if not any(map(_stands_out, (*found, *others))):
         yield from _nothing(case)
@@ -171,8 +173,13 @@ def _order(finding: Finding) -> int:
     return finding.gain.order_ns if finding.gain is not None else -1
 
 
-def _titled(finding: Finding) -> Finding:
-    return replace(finding, title=_TITLES.get(finding.rule, finding.rule))
+def _titled(finding: Finding, causes: Sequence[Finding]) -> Finding:
+    """Return a finding with its title; a loss has no remedy besides those of its causes."""
+    title = _TITLES.get(finding.rule, finding.rule)
+    told = {name for one in causes for name in one.evidence[:1]}
+    first = finding.sentence.partition(". ")[0].removesuffix(".")
+    is_told = finding.rule in ("loss-idle", "loss-communication") and finding.evidence[0] in told
+    return replace(finding, title=title, sentence=f"{first}." if is_told else finding.sentence)
 
 
 def _scales(case: Case) -> _Scales:
