@@ -191,6 +191,22 @@ def test_the_loader_of_a_real_recording() -> None:
     assert "num_workers" in first.remedy
 
 
+def test_late_work_that_nothing_explains_is_nobodys_fault() -> None:
+    """Of 1.22 s, work that the CPU had launched starts 390 ms late on an idle GPU."""
+    path = shared_file("traces/pytorch/hta_sampled_rank0.json.gz")
+    found = of_rule(tf.analyze(tf.read(path)).diagnosis, "device-wait")
+    assert found.share == pytest.approx(390_188_944 / 1_222_846_928, abs=1e-4)
+    assert "no recorded wait explains it" in found.sentence
+    assert found.owner is None
+    assert found.remedy.startswith("Record all GPU work")
+
+
+def test_the_blas_library_of_amd_is_tuned_by_its_own_option() -> None:
+    path = shared_file("traces/pytorch/mi300x_torch_compile.json.gz")
+    found = of_rule(tf.analyze(tf.read(path)).diagnosis, "matrix-rate")
+    assert "PYTORCH_TUNABLEOP_ENABLED=1" in found.remedy
+
+
 def test_few_tokens_are_judged_by_the_bits_of_the_weights() -> None:
     """Weights of 4 bits are read in a quarter of the time: 32 tokens are not few for them."""
     path = shared_file("traces/pytorch/mi300x_vllm_gptoss_decode_graph.json.gz")

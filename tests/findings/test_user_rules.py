@@ -14,6 +14,7 @@ from tests.cli.test_commands import SAMPLE, assert_refused, run
 from traceflops.errors import UsageError
 from traceflops.findings import Candidate, Case, user_rules
 from traceflops.findings.user_rules import GROUP
+from traceflops.reports.view import title_sentence
 from traceflops.table import Trace
 
 OWN = """
@@ -67,6 +68,19 @@ def test_a_rule_of_a_file_has_its_words_its_rows_and_a_gain(tmp_path: Path) -> N
     assert analysis.notes[-1].text == "Findings by rules of a file: 1 rule added."
 
 
+def test_redaction_leaves_out_the_words_of_a_file(tmp_path: Path) -> None:
+    rules = tmp_path / "mine.toml"
+    rules.write_text(OWN.replace("SOFT.*max", "."))
+    analysis = tf.analyze(recorded(), finding_rules=rules, redact=True)
+    (mine,) = (one for one in analysis.diagnosis if one.rule == "own-1")
+    assert (mine.title, mine.remedy) == ("Rule 1 of a file of rules", "See the file of rules.")
+    assert "slow-softmax" not in analysis.to_json()
+    assert "Softmax" not in analysis.to_json()
+    printed = run("summary", SAMPLE, "--redact", "--json", "--finding-rules", rules).stdout
+    assert "own-1" in printed
+    assert "slow-softmax" not in printed
+
+
 def test_a_rule_of_a_file_is_silent_below_its_share(tmp_path: Path) -> None:
     assert "slow-softmax" not in rules_of(found(tmp_path, OWN.replace("0.25", "0.31")))
 
@@ -78,6 +92,17 @@ def test_thresholds_are_those_of_the_user(tmp_path: Path) -> None:
     analysis = found(tmp_path, "[nothing-stands-out]\nmost_share = 0.05\n")
     assert rules_of(analysis) == [one for one in usual if one != "nothing-stands-out"]
     assert analysis.notes[-1].text == "Findings by rules of a file: 1 threshold changed."
+
+
+def test_how_sure_the_first_sentence_is_can_be_changed(tmp_path: Path) -> None:
+    rules = tmp_path / "sure.toml"
+    rules.write_text("[priority]\nleast_sure = 0.9\n")
+    trace = tf.read(SAMPLE)
+    usual, doubtful = (
+        title_sentence(tf.analyze(trace, finding_rules=each)) for each in (None, rules)
+    )
+    first = "The input pipeline is too slow: 842 µs (17.4 %) of each step can be saved."
+    assert usual == f"{first} {doubtful}"
 
 
 def test_silent_rules_say_nothing(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from traceflops.findings.case import limit, share_of_window
-from traceflops.findings.finding import Candidate, Owner, Row, Where
+from traceflops.findings.finding import Candidate, Owner, Row, Where, row_name
 from traceflops.findings.kernel_facts import KernelFacts, largest_of, rows_of
 from traceflops.findings.memory_kernels import memory_rules
 from traceflops.findings.products import product_rules
@@ -27,7 +27,7 @@ _NOT_AGAIN: Final = (
 )
 KERNELS: Final = frozenset({"compute", "memory"})
 """Components of the critical path whose parts are named after kernels."""
-_MOST_ROWS, _MOST_EDITS, _LONGEST_NAME = 3, 20, 160
+_MOST_ROWS, _MOST_EDITS = 3, 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ _RATES: Final = (
         "Convolutions are far below the peak rate",
         *_OF_RATE,
         "Set torch.backends.cudnn.benchmark = True, which lets cuDNN or MIOpen choose the fastest "
-        "kernel, and use torch.channels_last and channels that are multiples of 64.",
+        "kernel, and use torch.channels_last; a larger batch makes small convolutions larger.",
         "matrix-rate",
         frozenset({"convolution"}),
     ),
@@ -106,9 +106,13 @@ _RATES: Final = (
         "compute",
         "Matrix products are far below the peak rate",
         *_OF_RATE,
-        'Update the BLAS library or let torch.compile(mode="max-autotune") choose kernels; a '
-        "larger batch makes products larger.",
+        'Update the BLAS library or let torch.compile(mode="max-autotune") choose kernels; give '
+        "small products more rows by a larger batch.",
         "matrix-rate",
+        frozenset(),
+        "Update hipBLASLt, or let PYTORCH_TUNABLEOP_ENABLED=1 or "
+        'torch.compile(mode="max-autotune") choose kernels; give small products more rows by a '
+        "larger batch.",
     ),
 )
 _KINDS: Final = frozenset(sub for one in (*_BANDWIDTH, *_RATES) for sub in one.subs)
@@ -224,8 +228,7 @@ def _needed_ns(row: KernelRow, rates: Mapping[str, int], bandwidth: int | None) 
 
 
 def _row(row: KernelRow) -> Row:
-    name = row.name if len(row.name) <= _LONGEST_NAME else f"{row.name[: _LONGEST_NAME - 1]}…"
-    return Row(name, row.sum_ns, row.count)
+    return Row(row_name(row.name), row.sum_ns, row.count)
 
 
 def kernel_rules(case: Case) -> Iterator[Candidate]:

@@ -26,8 +26,8 @@ Severity = Literal["high", "medium", "low"]
 _LEAST: Final[dict[Severity, float]] = {"high": 0.20, "medium": 0.10, "low": 0.03}
 """The share of the device time from which a finding has a severity."""
 
-_LONGEST_NAME, _HEAD = 100, 70
-"""Characters of a name in a sentence, and of those the first ones of one that is cut."""
+_LONGEST_NAME, _HEAD, _LONGEST_OF_ROW = 100, 70, 160
+"""Characters of a name in a sentence, of those the first ones of one that is cut, and in a row."""
 
 WORTH_SAYING: Final = _LEAST["low"]
 """What takes a smaller share is neither listed nor named in the verdict."""
@@ -163,6 +163,11 @@ def short_name(label: str) -> str:
     name = function_name(label)
     cut = f"{name[:_HEAD]}…{name[_HEAD - _LONGEST_NAME + 1 :]}"
     return name if len(name) <= _LONGEST_NAME else cut
+
+
+def row_name(name: str) -> str:
+    """Return a name as a row of evidence has it."""
+    return name if len(name) <= _LONGEST_OF_ROW else f"{name[: _LONGEST_OF_ROW - 1]}…"
 
 
 def severity_of(share: float) -> Severity | None:

@@ -19,7 +19,7 @@ from traceflops.attribution import (
     memory_operations,
 )
 from traceflops.findings.case import is_amd, limit, share_of_window
-from traceflops.findings.finding import Candidate, Owner, Row, Where
+from traceflops.findings.finding import Candidate, Owner, Row, Where, row_name
 from traceflops.findings.idle_remedies import (
     CAUSES,
     COMPILES,
@@ -31,6 +31,7 @@ from traceflops.findings.idle_remedies import (
     NOT_YOURS,
     ON_AMD,
     OTHER_OPTIMIZER,
+    RECORD_ALL,
     Cause,
 )
 from traceflops.remedies import PYTORCH, family, remedy
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 
 _LAUNCH_BOUND: Final = "launch-bound"
 _FILE: Final = re.compile(r"(\S+)\((\d+)\): ")
-_MOST_ROWS, _LONGEST_NAME = 3, 160
+_MOST_ROWS: Final = 3
 _OF_CODE: Final = {"recompilation": re.compile(COMPILES), "code_loading": re.compile(LOADS)}
 """Rules by the names around idle time, of whatever class it is."""
 _OF_FUNCTIONS: Final = ("host_code", "host_unrecorded")
@@ -88,7 +89,11 @@ def _waits(case: Case) -> Iterator[Candidate]:
     copies_ns = sum(one.blocked_ns for one in calls if "Memcpy" in one.call)
     name = _WAITING[2 * copies_ns >= sum(one.blocked_ns for one in calls)]
     rows = tuple(
-        Row(_short(f"{one.call}{f' in {one.site}' if one.site else ''}"), one.blocked_ns, one.count)
+        Row(
+            row_name(f"{one.call}{f' in {one.site}' if one.site else ''}"),
+            one.blocked_ns,
+            one.count,
+        )
         for one in calls[:_MOST_ROWS]
     )
     largest = f"{function_name(rows[0].name)}, {percent(share_of_window(case, rows[0].time_ns))}"
@@ -131,22 +136,33 @@ def _cause_of(case: Case, culprit: Culprit) -> str:
 
 def _candidate(case: Case, name: str, one: IdleClass, share: float) -> Candidate:
     cause, largest = CAUSES[name], one.culprits[0]
-    label = function_name(_short(largest.label))
+    label = function_name(row_name(largest.label))
     part = f"; largest part: {label}, {percent(share_of_window(case, largest.idle_ns))}"
+    missing_ns = case.total.idle_causes.unrecorded_ns if name == "device_wait" else 0
+    unexplained = (
+        f" For {percent(share_of_window(case, missing_ns))} no recorded wait explains it: what it "
+        "waits for may be missing from the recording."
+        if 2 * missing_ns >= one.idle_ns
+        else ""
+    )
     return Candidate(
         rule=name.replace("_", "-"),
         title=cause.title,
         sentence=(
             f"The GPU is idle for {percent(share)} of the time during "
             f"{cause.what or CLASSES[one.kind]}{part if label else ''}."
-            f"{_more_words(case, name)}"
+            f"{_more_words(case, name)}{unexplained}"
         ),
         share=share,
-        owner=_owner(largest.label) if name in _OF_FUNCTIONS else cause.owner,
-        remedy=_remedy(case, name, one),
+        owner=_owner(largest.label)
+        if name in _OF_FUNCTIONS
+        else None
+        if unexplained
+        else cause.owner,
+        remedy=RECORD_ALL if unexplained else _remedy(case, name, one),
         evidence=("idle",),
         rows=tuple(
-            Row(_short(culprit.label), culprit.idle_ns, culprit.gaps)
+            Row(row_name(culprit.label), culprit.idle_ns, culprit.gaps)
             for culprit in one.culprits[:_MOST_ROWS]
         ),
         where=_where(case, largest),
@@ -195,7 +211,7 @@ def _filled(edit: str, one: IdleClass) -> str:
 def _remedy(case: Case, name: str, one: IdleClass) -> str:
     cause, usual = CAUSES[name], f"{capitalized(one.remedy)}."
     if name == "host_unrecorded":
-        label = function_name(_short(one.culprits[0].label))
+        label = function_name(row_name(one.culprits[0].label))
         look = f"Look at the code in {label}. " if label else ""
         is_bare = case.prepared is None or not case.prepared.trace.ops.num_rows
         lacks = "operators" if is_bare and family(case.source.format) == PYTORCH else "host work"
@@ -244,10 +260,6 @@ def _where(case: Case, culprit: Culprit) -> Where:
         start_ns=gap.start_ns if gap else None,
         end_ns=gap.start_ns + gap.dur_ns if gap else None,
     )
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"
 
 
 def _pace_words(case: Case) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 
 from traceflops.attribution import launch_scopes, types_of_ops
 from traceflops.findings.case import limit, share_of_window
-from traceflops.findings.finding import Candidate, Owner, Row, Where, short_name
+from traceflops.findings.finding import Candidate, Owner, Row, Where, row_name, short_name
 from traceflops.flops import Work
 from traceflops.remedies import PYTORCH, family
 from traceflops.table import (
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from traceflops.mfu import DevicePeaks
     from traceflops.windows import Prepared
 
-_MOST_ROWS, _MOST_NAMES, _MOST_SHAPES, _LONGEST_NAME = 3, 50, 3, 160
+_MOST_ROWS, _MOST_NAMES, _MOST_SHAPES = 3, 50, 3
 _TORCH_KERNEL: Final = re.compile(r"\bat::native::")
 _AMD_WARP: Final = 64
 
@@ -292,12 +292,10 @@ def rows_of(facts: KernelFacts, time: FloatArray) -> tuple[Row, ...]:
     count = np.bincount(facts.name[time > 0], minlength=len(labels))
     first = np.argsort(-sums, kind="stable")[:_MOST_ROWS]
     return tuple(
-        Row(_cut(labels[one]), int(sums[one]), int(count[one])) for one in first if sums[one] > 0
+        Row(row_name(labels[one]), int(sums[one]), int(count[one]))
+        for one in first
+        if sums[one] > 0
     )
-
-
-def _cut(name: str) -> str:
-    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"
 
 
 def largest_of(facts: KernelFacts, time: FloatArray) -> tuple[str, Where]:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from importlib.metadata import EntryPoint, entry_points
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, get_args
 
@@ -30,6 +31,7 @@ _HINT: Final = "see docs/findings.md for the format of a file of finding rules"
 _ID: Final = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _LONGEST: Final = 500
 _MOST_ROWS: Final = 3
+_USUAL: Final = "Kernels of this rule take {share} of the time."
 _OTHERS: Final = (
     *("casts", "convolution-layout", "convolution-rate", "host-waits", "late-rank"),
     *("layout-copies", "main-kernel", "norm-bandwidth", "pageable-copies", "slow-link"),
@@ -52,7 +54,7 @@ class KernelRule:
     title: str
     remedy: str
     least_share: float = 0.03
-    sentence: str = "Kernels of this rule take {share} of the time."
+    sentence: str = _USUAL
     owner: Owner = "yours"
     edits: tuple[str, ...] = ()
 
@@ -78,8 +80,11 @@ class KernelRule:
         )
 
 
-def read_finding_rules(path: Path | None) -> FindingRules:
-    """Return what a file changes, all of it checked; a UsageError says what is wrong with it."""
+def read_finding_rules(path: Path | None, *, redact: bool = False) -> FindingRules:
+    """Return what a file changes, all of it checked; a UsageError says what is wrong with it.
+
+    With `redact` the words of its rules are left out.
+    """
     if path is None:
         return NO_RULES
     where = f"finding rules {path.name!r}"
@@ -98,7 +103,15 @@ def read_finding_rules(path: Path | None) -> FindingRules:
         limits = {rule: _limits(rule, given) for rule, given in document.items()}
     except ValueError as error:
         raise UsageError(f"{where}: {error}", _HINT) from None
+    own = tuple(one for one in own if one.id not in silent)
+    own = tuple(map(_wordless, own, count(1))) if redact else own
     return FindingRules(limits, frozenset(silent), own)
+
+
+def _wordless(rule: KernelRule, number: int) -> KernelRule:
+    """Return a rule that says nothing of what its author wrote."""
+    title, remedy = f"Rule {number} of a file of rules", "See the file of rules."
+    return replace(rule, id=f"own-{number}", title=title, sentence=_USUAL, remedy=remedy)
 
 
 def more_rules(rules: FindingRules) -> Iterator[Rule]:
