@@ -14,6 +14,7 @@ from traceflops.devices import device_name
 from traceflops.errors import UsageError
 from traceflops.remedies import sentence
 from traceflops.table import (
+    ABSENT,
     IntArray,
     Note,
     Trace,
@@ -44,6 +45,7 @@ from traceflops.windows.stretches import (
     TRIFLE,
     Behind,
     Stretch,
+    prefetches,
     steady,
     tile,
 )
@@ -71,6 +73,10 @@ _BY_DEVICE_TIME_NOTE = Note(
     "GPU. Where the CPU ran ahead, that is later than the step that launched it.",
 )
 
+_AHEAD = (
+    "On {n} [device|devices] copies for later steps run far ahead, on a stream of their own: no "
+    "step begins with them."
+)
 _OVERLAP = "{n} [step has|steps have] zero length: work launched in a later step started first."
 _RENUMBERED = "Step numbers repeat; steps are renumbered from 0 in order of time."
 _UNUSED_MARKS = (
@@ -268,6 +274,9 @@ def _marked_layout(
     place = step_of_activity(linked.trace, linked.links, found)
     process: list[int] = numbers(linked.trace.devices["process"]).tolist()
     launcher = numbers(linked.trace.activities["process"])
+    stream = numbers(linked.trace.activities["stream"], ABSENT)
+    is_copy = is_one_of(linked.trace.activities["kind"], "memcpy", "memset")
+    prefetching = 0
     before = name = None
     if found.are_passes:
         before = step_of_activity(linked.trace, linked.links, until_next(found))
@@ -293,12 +302,17 @@ def _marked_layout(
         if before is not None and name is not None:
             last = np.where(theirs, before[rows.row], -1)
             behind = Behind(last, name[rows.row], account.idle.by_cause["unrecorded"])
-        stretches[device] = tile(rows.start_ns, rows.end_ns, place[rows.row], rows.span, behind)
+        ahead = prefetches(rows.start_ns, stream[rows.row], place[rows.row], is_copy[rows.row])
+        prefetching += int(ahead.any())
+        begun = np.where(ahead, -1, place[rows.row])
+        stretches[device] = tile(rows.start_ns, rows.end_ns, begun, rows.span, behind)
         number = steps.number if steps is not None else np.empty(0, dtype=np.int64)
         by_device[device] = np.arange(len(number)) if repeated else number
     notes = found.notes
     if set(without_launches(linked.trace, linked.links).tolist()) & found.by_process.keys():
         notes = (*notes, _BY_DEVICE_TIME_NOTE)
+    if prefetching:
+        notes = (*notes, counted_note("assumed", "copies-ahead", _AHEAD, prefetching))
     shared = {device: one for device, one in owners.items() if one.others}
     without = [d for d, one in owners.items() if one.owner not in found.by_process]
     if without and len(without) < len(accounts):
