@@ -29,7 +29,6 @@ from traceflops.findings.finding import (
     severity_of,
 )
 from traceflops.findings.idle_causes import idle_causes
-from traceflops.findings.idle_remedies import CAUSES
 from traceflops.findings.late_rank import late_rank
 from traceflops.findings.rank_balance import rank_balance
 from traceflops.findings.slow_link import slow_link
@@ -74,12 +73,13 @@ _REASONS: Final[Mapping[str, frozenset[str]]] = {
     "exposed-communication": frozenset(
         {"late-rank", "slow-link", "expert-imbalance", "pipeline-bubble", "slow-collectives"}
     ),
-    "host-waits": frozenset(one.replace("_", "-") for one in CAUSES),
     "matrix-rate": frozenset(
         {"misaligned-product", "tf32-off", "single-precision", "double-precision", "clocks"}
     ),
 }
-"""Rules that say only that work is slow or the host late, and those that say why."""
+"""Rules that say only that work is slow, and those that say why."""
+_WAITS: Final = "host-waits"
+"""Each loop that logs has such waits: what else gains as much is more likely the fault."""
 _LEVELS: Final[tuple[Level, ...]] = ("high", "medium", "low")
 _OF_GPU: Final = KERNELS | {"communication", "other", "graph"}
 _ON_GPU: Final = ("kernel:", "communication", "rank ", "recompute")
@@ -163,7 +163,10 @@ def reasons_first(found: Sequence[Finding]) -> list[Finding]:
 
     def key(one: Finding) -> tuple[int, float]:
         gain = _order(one)
-        reasons = (_order(each) for each in found if each.rule in _REASONS.get(one.rule, ()))
+        others = (
+            each for each in found if one.rule == _WAITS or each.rule in _REASONS.get(one.rule, ())
+        )
+        reasons = (_order(each) for each in others if each is not one)
         return -min([gain, *(ns - 1 for ns in reasons if 2 * ns >= gain)]), -one.share
 
     return sorted(found, key=key)
