@@ -101,8 +101,7 @@ def test_copies_that_run_far_ahead_begin_no_step(apart: int, begins: str) -> Non
             activities.append(one | ({"name": GEMM} if turn else copies))
             calls.append({"start_ns": at + 1 + turn, "correlation": 2 * step + turn})
         free += 910
-    tables = {"activities": activities, "calls": calls}
-    analysis = analyze(trace_of(**tables, marks=step_marks(*marks)))
+    analysis = analyze(trace_of(activities=activities, calls=calls, marks=step_marks(*marks)))
     first = {"kernel": 1_050, "copy": 1_006}[begins]
     length = max(apart, 910)
     steps = [one for one in edges(analysis) if one[0] in ("step 2", "step 3")]

@@ -85,11 +85,11 @@ _RATES: Final = (
         "Attention is far below the peak rate",
         *_OF_RATE,
         "Use a newer attention kernel (FlashAttention-3, or F.scaled_dot_product_attention inside "
-        "sdpa_kernel(SDPBackend.CUDNN_ATTENTION)) and head sizes that are multiples of 64.",
+        "sdpa_kernel(SDPBackend.CUDNN_ATTENTION)).",
         "attention-rate",
         frozenset({"attention"}),
         "Try another attention kernel, such as flash-attn with its Composable Kernel or Triton "
-        "backend (AITER), and head sizes that are multiples of 64.",
+        "backend (AITER).",
     ),
     _Far(
         "convolution-rate",

@@ -158,6 +158,15 @@ class Finding:
     where: Where = Where()
 
 
+def as_loss(one: Candidate) -> Finding | None:
+    """Return what a cause costs where nothing is replayed, None where that is little."""
+    severity = severity_of(one.share)
+    if severity is None:
+        return None
+    said = f"{one.sentence} {one.remedy}"
+    return Finding(one.rule, severity, said, one.share, None, one.evidence)
+
+
 def short_name(label: str) -> str:
     """Return the name of a function, kernel or range as a sentence has it."""
     name = function_name(label)

@@ -274,9 +274,6 @@ def _marked_layout(
     place = step_of_activity(linked.trace, linked.links, found)
     process: list[int] = numbers(linked.trace.devices["process"]).tolist()
     launcher = numbers(linked.trace.activities["process"])
-    stream = numbers(linked.trace.activities["stream"], ABSENT)
-    is_copy = is_one_of(linked.trace.activities["kind"], "memcpy", "memset")
-    prefetching = 0
     before = name = None
     if found.are_passes:
         before = step_of_activity(linked.trace, linked.links, until_next(found))
@@ -285,6 +282,7 @@ def _marked_layout(
     repeated = any(len(distinct(s.number)) < len(s) for s in found.by_process.values())
     stretches: dict[int, list[Stretch]] = {}
     by_device: dict[int, IntArray] = {}
+    begun: dict[int, IntArray] = {}
     for device, account in accounts.items():
         rows = account.rows
         work = owners[device] = owners_of(
@@ -302,27 +300,41 @@ def _marked_layout(
         if before is not None and name is not None:
             last = np.where(theirs, before[rows.row], -1)
             behind = Behind(last, name[rows.row], account.idle.by_cause["unrecorded"])
-        ahead = prefetches(rows.start_ns, stream[rows.row], place[rows.row], is_copy[rows.row])
-        prefetching += int(ahead.any())
-        begun = np.where(ahead, -1, place[rows.row])
-        stretches[device] = tile(rows.start_ns, rows.end_ns, begun, rows.span, behind)
+        begun[device] = _begun(linked.trace, account, place[rows.row])
+        stretches[device] = tile(rows.start_ns, rows.end_ns, begun[device], rows.span, behind)
         number = steps.number if steps is not None else np.empty(0, dtype=np.int64)
         by_device[device] = np.arange(len(number)) if repeated else number
-    notes = found.notes
-    if set(without_launches(linked.trace, linked.links).tolist()) & found.by_process.keys():
-        notes = (*notes, _BY_DEVICE_TIME_NOTE)
-    if prefetching:
-        notes = (*notes, counted_note("assumed", "copies-ahead", _AHEAD, prefetching))
-    shared = {device: one for device, one in owners.items() if one.others}
-    without = [d for d, one in owners.items() if one.owner not in found.by_process]
-    if without and len(without) < len(accounts):
-        notes = (*notes, _without_steps_note(linked.trace, without))
-    if shared:
-        notes = (*notes, shared_steps_note(linked.trace, shared))
-    if repeated:
-        notes = (*notes, Note("assumed", REPEATED, _RENUMBERED))
+    is_behind = [(begun[one] != place[accounts[one].rows.row]).any() for one in begun]
+    notes = (
+        *_layout_notes(linked, found, owners),
+        *[counted_note("assumed", "copies-ahead", _AHEAD, sum(is_behind))] * any(is_behind),
+        *[Note("assumed", REPEATED, _RENUMBERED)] * repeated,
+    )
     text, source = found.text, found.source
     return StepLayout(stretches, by_device, source, text, notes, place, found.are_passes)
+
+
+def _begun(trace: Trace, account: DeviceAccount, place: IntArray) -> IntArray:
+    """Return the step that each activity of a device may begin: copies far ahead begin none."""
+    rows = account.rows
+    stream = numbers(trace.activities["stream"], ABSENT)[rows.row]
+    is_copy = is_one_of(trace.activities["kind"], "memcpy", "memset")[rows.row]
+    return np.where(prefetches(rows.start_ns, stream, place, is_copy), -1, place)
+
+
+def _layout_notes(
+    linked: LinkedTrace, found: FoundSteps, owners: Mapping[int, Owners]
+) -> Iterator[Note]:
+    """Yield what is assumed of devices and processes."""
+    yield from found.notes
+    if set(without_launches(linked.trace, linked.links).tolist()) & found.by_process.keys():
+        yield _BY_DEVICE_TIME_NOTE
+    shared = {device: one for device, one in owners.items() if one.others}
+    without = [d for d, one in owners.items() if one.owner not in found.by_process]
+    if without and len(without) < len(owners):
+        yield _without_steps_note(linked.trace, without)
+    if shared:
+        yield shared_steps_note(linked.trace, shared)
 
 
 def _without_steps_note(trace: Trace, devices: list[int]) -> Note:
