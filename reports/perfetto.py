@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Final
@@ -158,7 +159,13 @@ def _found(prepared: Prepared, findings: Sequence[Finding], write: Write) -> Ite
     start_ns, end_ns = min(one.start_ns for one in used), max(one.end_ns for one in used)
     yield _label("process", _FINDINGS, 0, "findings", 0).encode()
     for place, one in enumerate(findings, 1):
-        args = {"severity": one.severity, "share": one.share, "mfu_without": one.mfu_without}
+        args: dict[str, object] = {
+            "severity": one.severity,
+            "share": one.share,
+            "mfu_without": one.mfu_without,
+        }
+        gain = asdict(one.gain) if one.gain is not None else {}
+        args |= {"remedy": one.remedy, **gain} if one.remedy else {}
         sentence, length = _json(one.sentence), end_ns - start_ns
         yield _label("thread", _FINDINGS, place, one.rule, place).encode()
         yield write(_FINDINGS, place, sentence, start_ns, length, '"finding"', _json(args)).encode()

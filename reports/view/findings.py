@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from traceflops.findings import LOSS, UNEVEN_STEPS
+from traceflops.findings import LOSS, UNEVEN_STEPS, limit
 from traceflops.reports.view.figures import duration, percent
 from traceflops.reports.view.who_waits import late_rank_words
 from traceflops.units import function_name
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 _OWNERS: Final = {"yours": "your code", None: "unknown"}
 _WORTH_A_TITLE: Final = ("high", "medium")
 _IN_NOTES: Final = "notes"
-_LEAST_SURE: Final = 0.02
-"""Share of a step that a remedy gains at least, where the verdict begins with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +53,9 @@ def headline(analysis: Analysis) -> str:
     best = next(iter(analysis.diagnosis), None)
     if best is None or best.gain is None or best.priority not in _WORTH_A_TITLE:
         return ""
-    if best.gain.low_ns < _LEAST_SURE * analysis.mean_ns(analysis.components.window_ns):
+    if best.gain.low_ns < limit(analysis, "priority", "least_sure") * analysis.mean_ns(
+        analysis.components.window_ns
+    ):
         return ""
     whole = f"of {'each' if analysis.windows_used > 1 else 'the'} {_window(analysis)}"
     return f"{best.title}: {_gain(analysis, best)} {whole} can be saved."

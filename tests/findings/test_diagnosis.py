@@ -18,9 +18,11 @@ from sample_traces.simulate import simulate
 from tests.build import launched, step_marks, trace_of
 from tests.cli.test_commands import SAMPLE, assert_refused, run
 from tests.conftest import shared_file
+from traceflops.findings import diagnosis
 from traceflops.findings.case import thresholds
 from traceflops.findings.diagnosis import reasons_first
-from traceflops.findings.finding import Finding, Gain
+from traceflops.findings.finding import Candidate, Finding, Gain
+from traceflops.replay import Outcome
 from traceflops.reports.json import encode, findings_object
 from traceflops.windows import Selection, parse_steps
 
@@ -155,6 +157,30 @@ def test_a_sure_gain_comes_before_one_that_may_be_nothing() -> None:
     assert sure.order_ns > unsure.order_ns
 
 
+def test_no_remedy_makes_a_step_longer() -> None:
+    """Of what is not certain, one way has the step end later than it did."""
+
+    class Told:
+        windows = 2
+
+        def outcome(self, edits: object) -> Outcome:
+            assert edits
+            return Outcome((), 1_000, 900, 880, 1_020, 2, None, (), ("a range",))
+
+    one = Candidate("x", "", "", 0.1, None, "", (), edits=("sync=0",))
+    found = diagnosis._worth(one, Told())  # type: ignore[arg-type]
+    assert found.gain == Gain(0, 60, 50)
+
+
+def test_a_loss_repeats_no_remedy_of_its_cause() -> None:
+    found = analysis_of(RunConfig(**{**SMALL, "host_op_ns": 40_000}))
+    (before,) = (one for one in found.findings if one.rule == "loss-idle")
+    (after,) = (one for one in found.diagnosis if one.rule == "loss-idle")
+    assert before.sentence.startswith(f"{after.sentence} Of that, ")
+    assert "launching" in before.sentence
+    assert after.title == "Idle time"
+
+
 def test_the_loader_of_a_real_recording() -> None:
     """Measured with 4 workers instead: a step takes 39 ms less by means, 48 by medians."""
     path = shared_file("traces/pytorch/v100_kineto_resnet50_nw0.json.gz")
@@ -165,14 +191,31 @@ def test_the_loader_of_a_real_recording() -> None:
     assert "num_workers" in first.remedy
 
 
-def test_the_main_kernel_is_told_once() -> None:
+def test_late_work_that_nothing_explains_is_nobodys_fault() -> None:
+    """Of 1.22 s, work that the CPU had launched starts 390 ms late on an idle GPU."""
+    path = shared_file("traces/pytorch/hta_sampled_rank0.json.gz")
+    found = of_rule(tf.analyze(tf.read(path)).diagnosis, "device-wait")
+    assert found.share == pytest.approx(390_188_944 / 1_222_846_928, abs=1e-4)
+    assert "no recorded wait explains it" in found.sentence
+    assert found.owner is None
+    assert found.remedy.startswith("Record all GPU work")
+
+
+def test_the_blas_library_of_amd_is_tuned_by_its_own_option() -> None:
+    path = shared_file("traces/pytorch/mi300x_torch_compile.json.gz")
+    found = of_rule(tf.analyze(tf.read(path)).diagnosis, "matrix-rate")
+    assert "PYTORCH_TUNABLEOP_ENABLED=1" in found.remedy
+
+
+def test_few_tokens_are_judged_by_the_bits_of_the_weights() -> None:
+    """Weights of 4 bits are read in a quarter of the time: 32 tokens are not few for them."""
     path = shared_file("traces/pytorch/mi300x_vllm_gptoss_decode_graph.json.gz")
     analysis = tf.analyze(tf.read(path))
     (main,) = (one for one in analysis.findings if one.rule == "main-kernel")
     assert (main.rows[0].name, main.rows[0].time_ns) == ("_matmul_ogs", 7_034_595)
-    told = [one.rule for one in analysis.diagnosis]
-    assert "decode-batch" in told
-    assert "main-kernel" not in told
+    assert "limited by reading weights" in main.sentence
+    assert "quantize" not in main.sentence
+    assert "decode-batch" not in [one.rule for one in analysis.diagnosis]
 
 
 def test_what_saves_nothing_is_only_a_loss() -> None:

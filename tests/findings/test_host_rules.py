@@ -209,6 +209,9 @@ def test_allocation_inside_steps_is_told_with_how_often_it_happens() -> None:
 
 def test_unrecorded_host_work_is_told_how_to_record_it_and_where_to_look() -> None:
     (found,) = of_rule(run(0, 2_000_000, 0, 0), "host-unrecorded")
+    assert found.remedy == "Record with activities=[ProfilerActivity.CPU, ...]."
+    op = {"name": "aten::add", "start_ns": -20_000, "dur_ns": 10_000}
+    (found,) = of_rule(run(0, 2_000_000, 0, 0, ops=[op]), "host-unrecorded")
     assert found.remedy == (
         "Record with with_stack=True, or record_function() around code between operators."
     )
@@ -330,3 +333,84 @@ def test_a_slow_call_gains_at_most_its_own_time() -> None:
     (found,) = of_rule(run(0, 2_000_000, 0, 0, calls=calls), "slow-driver-call")
     assert found.gain is not None
     assert 0 < found.gain.high_ns <= 700_000 // 4
+
+
+def test_faster_host_code_gains_at_most_the_time_without_work() -> None:
+    """The host launches each millisecond of work 45 us after the one before has ended."""
+    (found,) = of_rule(run(*[50_000] * 4), "host-unrecorded")
+    assert found.gain is not None
+    assert 0 < found.gain.high_ns <= 50_000
+
+
+def waiting(steps: int, call: str, waits: int) -> tf.Analysis:
+    """Return steps of 1 ms on the GPU, 90 us of host work between; the first few wait inside."""
+    works, calls, ops, marks = [], [], [], []
+    for number in range(steps):
+        at = 1_000_000 + 1_100_000 * number
+        works.append((GEMM, at, at + 10_000, STEP))
+        marks.append((f"ProfilerStep#{number}", at - 1_000, 1_099_000))
+        ops.append({"name": "aten::add", "start_ns": at + 1_011_000, "dur_ns": 88_000})
+        if number < waits:
+            calls.append({"name": call, "start_ns": at + 10_000, "dur_ns": 1_001_000})
+    rows = launched(*works)
+    rows["calls"] += calls
+    return tf.analyze(trace_of(**rows, ops=ops, marks=step_marks(*marks)))
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [("cudaStreamSynchronize", ".item()"), ("cudaMemcpyAsync", "non_blocking=True")],
+)
+def test_waits_in_each_step_leave_no_lead(call: str, says: str) -> None:
+    """Without them, the host works while the GPU does: a step takes as long as its kernel."""
+    (found,) = of_rule(waiting(6, call, 6), "host-waits")
+    assert found.rows[0].name.startswith(call)
+    assert found.rows[0].count == 5
+    assert says in found.remedy
+    assert found.gain is not None
+    assert found.gain.low_ns <= 100_000 <= found.gain.high_ns + 10_000
+    assert found.gain.low_ns > 80_000
+    assert not of_rule(waiting(6, call, 2), "host-waits")
+
+
+def test_start_up_is_told_as_such_where_no_step_is_marked() -> None:
+    works = launched((GEMM, 900_000_000, 900_010_000, STEP), (GEMM, 902_000_000, 902_010_000, STEP))
+    first = {"name": "aten::add", "start_ns": 0, "dur_ns": 100_000}
+    kernel = {"name": GEMM, "start_ns": 100_000, "dur_ns": STEP, "correlation": 9}
+    works["activities"].insert(0, kernel)
+    works["calls"] += [
+        {"start_ns": 50_000, "correlation": 9},
+        {"name": "cudaFree", "start_ns": 2_000_000, "dur_ns": 800_000_000},
+    ]
+    analysis = tf.analyze(trace_of(**works, ops=[first]))
+    (found,) = of_rule(analysis, "start-up")
+    assert "--from and --to" in found.remedy
+    assert found.gain is not None
+    assert found.gain.low_ns <= 800_000_000 <= found.gain.high_ns
+    assert not of_rule(analysis, "memory-alloc")
+
+
+def framed(function: str) -> tf.Analysis:
+    """Return a step in which a function launches 5 us of work each 60 us."""
+    works = launched(*((GEMM, at, at + 10_000, 5_000) for at in range(100_000, 6_100_000, 60_000)))
+    frame = {"kind": "python", "name": function, "start_ns": 0, "dur_ns": 7_000_000}
+    return tf.analyze(
+        trace_of(**works, marks=[frame, *step_marks(("ProfilerStep#0", 90_000, 6_000_000))])
+    )
+
+
+@pytest.mark.parametrize(
+    ("folder", "says"), [("vllm", "--enforce-eager"), ("sglang", "--disable-cuda-graph")]
+)
+def test_a_serving_engine_has_its_own_option_to_launch_faster(folder: str, says: str) -> None:
+    (found,) = of_rule(framed(f"{folder}/model.py(7): forward"), "eager-overhead")
+    assert says in found.remedy
+
+
+def test_the_critical_path_names_host_time_as_idle_time_does() -> None:
+    """Python between launches that are 60 us apart is launching, not code that holds up the GPU."""
+    replay, _ = framed("train.py(7): forward").replay_or_reason
+    assert replay is not None
+    kinds = {part.component for part in replay.critical}
+    assert "eager_overhead" in kinds
+    assert "host_code" not in kinds

@@ -173,6 +173,7 @@ def test_decode_that_reads_weights_at_the_roof() -> None:
     assert weights.gain.high_ns == pytest.approx(products / 2, rel=0.02)
     assert weights.gain.low_ns == pytest.approx(products / 4, rel=0.02)
     assert "computes 32 tokens" in batch.sentence
+    assert "weight of 16 bits" in batch.sentence
     assert batch.gain is None
 
 

@@ -17,6 +17,7 @@ from traceflops.findings import Candidate, Case, user_rules
 from traceflops.findings.case import thresholds
 from traceflops.findings.idle_causes import CAUSES
 from traceflops.findings.user_rules import GROUP
+from traceflops.reports.view import title_sentence
 from traceflops.table import Trace
 
 OWN = """
@@ -70,6 +71,19 @@ def test_a_rule_of_a_file_has_its_words_its_rows_and_a_gain(tmp_path: Path) -> N
     assert analysis.notes[-1].text == "Findings by rules of a file: 1 rule added."
 
 
+def test_redaction_leaves_out_the_words_of_a_file(tmp_path: Path) -> None:
+    rules = tmp_path / "mine.toml"
+    rules.write_text(OWN.replace("SOFT.*max", "."))
+    analysis = tf.analyze(recorded(), finding_rules=rules, redact=True)
+    (mine,) = (one for one in analysis.diagnosis if one.rule == "own-1")
+    assert (mine.title, mine.remedy) == ("Rule 1 of a file of rules", "See the file of rules.")
+    assert "slow-softmax" not in analysis.to_json()
+    assert "Softmax" not in analysis.to_json()
+    printed = run("summary", SAMPLE, "--redact", "--json", "--finding-rules", rules).stdout
+    assert "own-1" in printed
+    assert "slow-softmax" not in printed
+
+
 def test_a_rule_of_a_file_is_silent_below_its_share(tmp_path: Path) -> None:
     assert "slow-softmax" not in rules_of(found(tmp_path, OWN.replace("0.25", "0.31")))
 
@@ -83,6 +97,17 @@ def test_thresholds_are_those_of_the_user(tmp_path: Path) -> None:
     assert analysis.notes[-1].text == "Findings by rules of a file: 1 threshold changed."
 
 
+def test_how_sure_the_first_sentence_is_can_be_changed(tmp_path: Path) -> None:
+    rules = tmp_path / "sure.toml"
+    rules.write_text("[priority]\nleast_sure = 0.9\n")
+    trace = tf.read(SAMPLE)
+    usual, doubtful = (
+        title_sentence(tf.analyze(trace, finding_rules=each)) for each in (None, rules)
+    )
+    first = "The input pipeline is too slow: 842 µs (17.4 %) of each step can be saved."
+    assert usual == f"{first} {doubtful}"
+
+
 def test_silent_rules_say_nothing(tmp_path: Path) -> None:
     usual = rules_of(tf.analyze(recorded()))
     analysis = found(tmp_path, 'silent = ["loss-idle"]\n')
@@ -94,6 +119,7 @@ def test_silent_rules_say_nothing(tmp_path: Path) -> None:
     ("text", "says"),
     [
         ('silent = ["launch-latncy"]', "no rule 'launch-latncy'; there is 'launch-latency'"),
+        ('silent = ["nope"]', "no rule 'nope'; there is '"),
         ("silent = 3", "'silent' must be a list of texts"),
         ("[exposed]\nleast_share = 1", "unknown rule 'exposed'"),
         ("[exposed-communication]\nshare = 1", "[exposed-communication] has no 'share'"),
@@ -143,8 +169,19 @@ def install(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setattr(user_rules, "entry_points", lambda group: [point])
 
 
-def test_installed_rules_are_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_rule_of_the_docs_can_be_silenced() -> None:
+    text = (Path(__file__).parents[2] / "docs/findings.md").read_text()
+    table = [row.split("|")[1] for row in text.splitlines() if row.startswith("| `")]
+    told = {one for row in table for one in re.findall(r"`([a-z][a-z0-9-]+)`", row)}
+    known = {*user_rules._known()}
+    assert told <= known
+    assert len(told) > 50
+    assert {one for one in known - told if not one.startswith("loss-")} == {"main-kernel"}
+
+
+def test_installed_rules_are_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     install(monkeypatch, "installed")
+    assert "mine" not in rules_of(found(tmp_path, 'silent = ["mine"]'))
     (mine,) = (one for one in tf.analyze(recorded()).diagnosis if one.rule == "mine")
     assert (mine.title, mine.gain) == ("3 windows", None)
     assert mine.confidence is not None

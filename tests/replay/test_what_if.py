@@ -439,6 +439,9 @@ def test_ranks_that_are_left_out_leave_a_range_too() -> None:
     assert outcome.after_ns is None
     assert outcome.least_ns < outcome.before_ns
     assert any("other ranks" in doubt for doubt in outcome.doubts)
+    same = what_if(analysis, "kernel:.*1").together
+    assert same.least_ns == same.most_ns
+    assert same.after_ns is None  # when they arrive in the next step is unknown
 
 
 def test_the_name_is_offered() -> None:

@@ -6,6 +6,7 @@ import gzip
 import json
 from collections import defaultdict
 from collections.abc import Iterable
+from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
@@ -23,7 +24,7 @@ from tests.conftest import ROOT
 from traceflops.analysis.preparation import prepare
 from traceflops.cli import app
 from traceflops.drawing.lane_stacking import lanes_of
-from traceflops.findings.finding import Finding
+from traceflops.findings.finding import Finding, Gain
 from traceflops.reports.perfetto import render_perfetto
 from traceflops.windows.prepared import Prepared
 
@@ -78,6 +79,11 @@ def test_findings_lie_over_the_windows_they_are_about(prepared: Prepared) -> Non
     assert (shown["name"], ns(shown["dur"])) == (found.sentence, length_ns)
     assert shown["args"] == {"severity": "high", "share": 0.5, "mfu_without": None}
     assert named(document, "thread")[shown["pid"], shown["tid"]] == "loss-idle"
+    cause = replace(found, remedy="Do it.", gain=Gain(1, 3, None))
+    document = unpacked(render_perfetto(prepared, [cause]))["traceEvents"]
+    told = [one["args"] for one in document if one["name"] == found.sentence]
+    gain = {"low_ns": 1, "high_ns": 3, "point_ns": None}
+    assert told == [shown["args"] | {"remedy": "Do it."} | gain]
 
 
 def test_components_are_those_of_the_analysis(events: list[Event], prepared: Prepared) -> None:

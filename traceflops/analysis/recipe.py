@@ -95,7 +95,7 @@ def analyze(
     With `redact` names are replaced by placeholders. Raises UsageError where the selection asks
     for something the trace does not have, the pair tells nothing, or a file of rules is wrong.
     """
-    of_user = read_finding_rules(finding_rules)
+    of_user = read_finding_rules(finding_rules, redact=redact)
     check_privacy(include_environment, redact)
     selection = selection or Selection()
     names = Placeholders() if redact else None

@@ -48,7 +48,8 @@ def read_and_analyze(traces: list[str], asked: Asked, *, brief: bool = False) ->
     from traceflops.analysis import with_finding_rules
     from traceflops.findings import read_finding_rules
 
-    rules = read_finding_rules(asked.finding_rules)  # before a large file is read in vain
+    redact = asked.privacy.redact
+    rules = read_finding_rules(asked.finding_rules, redact=redact)  # before a large file is read
     return with_finding_rules(_analyzed(traces, asked, brief=brief), rules)
 
 

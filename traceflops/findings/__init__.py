@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from traceflops.faces import lazy
 
 if TYPE_CHECKING:
-    from traceflops.findings.case import NO_RULES, Case, FindingRules
+    from traceflops.findings.case import NO_RULES, Case, FindingRules, limit
     from traceflops.findings.diagnosis import diagnosed
     from traceflops.findings.finding import Candidate, Finding, Gain, Row, Verdict, Where
     from traceflops.findings.late_rank import (

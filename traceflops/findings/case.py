@@ -15,7 +15,7 @@ from traceflops.table import names
 from traceflops.units import several
 
 if TYPE_CHECKING:
-    from traceflops.attribution import HostBound, IdleCulprits, Launches
+    from traceflops.attribution import HostBound, IdleCulprits, Launches, Synchronisation
     from traceflops.findings.finding import Candidate, Finding
     from traceflops.mfu import Measurement, Serving
     from traceflops.ranks import RankReport
@@ -80,6 +80,10 @@ class Case(Protocol):
     @property
     def host_bound(self) -> HostBound | None:
         """Return whether the host is fast enough."""
+
+    @property
+    def synchronisations(self) -> tuple[Synchronisation, ...]:
+        """Return the calls in which the host waits for a GPU."""
 
     @property
     def launches(self) -> Launches | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
@@ -20,6 +21,11 @@ if TYPE_CHECKING:
 _MOST_ROWS: Final = 3
 _WIDE: Final = frozenset({"bf16", "fp16"})
 """Data types of products whose weights 8 bits would halve."""
+_BITS: Final = (
+    (4, re.compile(r"fp4|e2m1|int4|uint4|w4a|awq|gptq|marlin|q4_", re.IGNORECASE)),
+    (8, re.compile(r"fp8|e4m3|e5m2|float8|int8|w8a|i8i8|q8_", re.IGNORECASE)),
+)
+"""Bits of a weight, by what the names of kernels hold; 16 without any."""
 _QUANTIZE: Final = (
     "Read fewer bytes: 8-bit or 4-bit weights (--quantization fp8 in vLLM and SGLang); or read "
     "them for more tokens: more requests per pass, speculative decoding."
@@ -98,10 +104,11 @@ def _rows(kernels: Sequence[KernelRow]) -> tuple[Row, ...]:
 
 def _few_tokens(case: Case) -> Iterator[Candidate]:
     """Give a candidate where decode passes compute too few tokens for the weights they read."""
-    phase, ridge = _decode(case), _ridge(case)
+    phase, products = _decode(case), _products(case)
+    bits, ridge = _ridge(case, products)
     if phase is None or ridge is None or not phase.queries:
         return
-    tokens, products = phase.queries / phase.passes, _products(case)
+    tokens = phase.queries / phase.passes
     share = share_of_window(case, sum(row.sum_ns for row in products))
     few = tokens < ridge * limit(case, "decode-batch", "most_of_ridge")
     if not few or share < limit(case, "decode-batch", "least_share"):
@@ -111,8 +118,8 @@ def _few_tokens(case: Case) -> Iterator[Candidate]:
         title="Decode passes have few tokens",
         sentence=(
             f"A decode pass computes {significant(tokens, 3)} tokens, and matrix products take "
-            f"{percent(share)} of the time. Reading a 16-bit weight takes as long as computing "
-            f"{ridge:,.0f} tokens with it, so more tokens per pass cost little time."
+            f"{percent(share)} of the time. Reading a weight of {bits} bits takes as long as "
+            f"computing {ridge:,.0f} tokens with it, so more tokens per pass cost little time."
         ),
         share=share,
         owner="yours",
@@ -127,14 +134,26 @@ def _products(case: Case) -> list[KernelRow]:
     return [row for row in case.measured.kernels if row.category.sub == "gemm"]
 
 
-def _ridge(case: Case) -> float | None:
-    """Return for how many tokens 16-bit weights are read as fast as they are computed with."""
+def _ridge(case: Case, products: Sequence[KernelRow]) -> tuple[int, float | None]:
+    """Return the bits of most weights, and for how many tokens reading takes as long as computing.
+
+    The computing is in bfloat16.
+    """
+    times: Counter[int] = Counter()
+    for row in products:
+        times[weight_bits(row.name)] += row.sum_ns
+    bits = times.most_common(1)[0][0] if times else 16
     known = [
-        one.rates["bf16"] / one.bandwidth
+        one.rates["bf16"] / one.bandwidth * bits / 16
         for one in case.measured.devices
         if one.bandwidth and "bf16" in one.rates
     ]
-    return min(known, default=None)
+    return bits, min(known, default=None)
+
+
+def weight_bits(kernel: str) -> int:
+    """Return how many bits the weights of a product have, by the name of its kernel."""
+    return next((bits for bits, named in _BITS if named.search(kernel)), 16)
 
 
 def _between(case: Case) -> Iterator[Candidate]:

@@ -85,11 +85,11 @@ _RATES: Final = (
         "Attention is far below the peak rate",
         *_OF_RATE,
         "Use a newer attention kernel (FlashAttention-3, or F.scaled_dot_product_attention inside "
-        "sdpa_kernel(SDPBackend.CUDNN_ATTENTION)) and head sizes that are multiples of 64.",
+        "sdpa_kernel(SDPBackend.CUDNN_ATTENTION)).",
         "attention-rate",
         frozenset({"attention"}),
         "Try another attention kernel, such as flash-attn with its Composable Kernel or Triton "
-        "backend (AITER), and head sizes that are multiples of 64.",
+        "backend (AITER).",
     ),
     _Far(
         "convolution-rate",
@@ -97,7 +97,7 @@ _RATES: Final = (
         "Convolutions are far below the peak rate",
         *_OF_RATE,
         "Set torch.backends.cudnn.benchmark = True, which lets cuDNN or MIOpen choose the fastest "
-        "kernel, and use torch.channels_last and channels that are multiples of 64.",
+        "kernel, and use torch.channels_last; a larger batch makes small convolutions larger.",
         "matrix-rate",
         frozenset({"convolution"}),
     ),
@@ -106,9 +106,13 @@ _RATES: Final = (
         "compute",
         "Matrix products are far below the peak rate",
         *_OF_RATE,
-        'Update the BLAS library or let torch.compile(mode="max-autotune") choose kernels; a '
-        "larger batch makes products larger.",
+        'Update the BLAS library or let torch.compile(mode="max-autotune") choose kernels; give '
+        "small products more rows by a larger batch.",
         "matrix-rate",
+        frozenset(),
+        "Update hipBLASLt, or let PYTORCH_TUNABLEOP_ENABLED=1 or "
+        'torch.compile(mode="max-autotune") choose kernels; give small products more rows by a '
+        "larger batch.",
     ),
 )
 _KINDS: Final = frozenset(sub for one in (*_BANDWIDTH, *_RATES) for sub in one.subs)

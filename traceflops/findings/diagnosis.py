@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+
 from traceflops.errors import UsageError
 from traceflops.findings.case import Rule, is_torch, limit, share_of_window
 from traceflops.findings.clocks import slower_kernels
@@ -34,12 +36,15 @@ from traceflops.findings.trace_health import trace_health
 from traceflops.findings.unevenness import uneven_steps
 from traceflops.findings.user_rules import more_rules
 from traceflops.replay import parse_edit
-from traceflops.table import is_one_of
+from traceflops.table import ABSENT, groups, is_one_of, numbers
+from traceflops.timeline import Intervals
 from traceflops.units import percent
+from traceflops.windows import chosen_time
 
 if TYPE_CHECKING:
     from traceflops.findings.case import Case
     from traceflops.replay import Outcome, PathPart, Replay
+    from traceflops.windows import Prepared
 
 RULES: Final[tuple[Rule, ...]] = (
     idle_causes,
@@ -73,26 +78,32 @@ _REASONS: Final[Mapping[str, frozenset[str]]] = {
     ),
 }
 """Rules that say only that work is slow, and those that say why."""
+_WAITS: Final = "host-waits"
+"""Each loop that logs has such waits: what else gains as much is more likely the fault."""
 _LEVELS: Final[tuple[Level, ...]] = ("high", "medium", "low")
+_OF_GPU: Final = KERNELS | {"communication", "other", "graph"}
+_ON_GPU: Final = ("kernel:", "communication", "rank ", "recompute")
+"""Components of the critical path that are work of the GPU, and edits that change it."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Scales:
     """What gains are measured with: a replay or None with the reason, and the doubts of all.
 
-    `step_ns` is the mean of the chosen windows, `mfu` as recorded, `is_torch` whose code launches.
-    Nothing on the host gains more than `waiting_ns`, in which no kernel of their own runs.
+    `step_ns` is the mean of the chosen windows, and `idle_ns` how much of it the busiest stream is
+    without work: the most that faster host code gains. `mfu` is as recorded, `is_torch` whose code
+    launches.
     """
 
     replay: Replay | None
     refusal: str
     step_ns: float
+    idle_ns: int
     mfu: MfuRange | None
     doubts: tuple[str, ...]
     strengths: tuple[str, ...]
     levels: Mapping[Severity, float]
     is_torch: bool
-    waiting_ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +129,9 @@ def _diagnosed(case: Case) -> Iterator[Finding]:
     found = reasons_first(list(_causes(case)))
     causes = {one.rule for one in found}
     others = [
-        _titled(one) for one in case.findings if one.rule not in causes and not _is_told(one, found)
+        _titled(one, found)
+        for one in case.findings
+        if one.rule not in causes and not _is_told(one, found)
     ]
     if not any(map(_stands_out, (*found, *others))):
         yield from _nothing(case)
@@ -156,7 +169,10 @@ def reasons_first(found: Sequence[Finding]) -> list[Finding]:
 
     def key(one: Finding) -> tuple[int, float]:
         gain = _order(one)
-        reasons = (_order(each) for each in found if each.rule in _REASONS.get(one.rule, ()))
+        others = (
+            each for each in found if one.rule == _WAITS or each.rule in _REASONS.get(one.rule, ())
+        )
+        reasons = (_order(each) for each in others if each is not one)
         return -min([gain, *(ns - 1 for ns in reasons if 2 * ns >= gain)]), -one.share
 
     return sorted(found, key=key)
@@ -166,8 +182,13 @@ def _order(finding: Finding) -> int:
     return finding.gain.order_ns if finding.gain is not None else -1
 
 
-def _titled(finding: Finding) -> Finding:
-    return replace(finding, title=_TITLES.get(finding.rule, finding.rule))
+def _titled(finding: Finding, causes: Sequence[Finding]) -> Finding:
+    """Return a finding with its title; a loss has no remedy besides those of its causes."""
+    title = _TITLES.get(finding.rule, finding.rule)
+    told = {name for one in causes for name in one.evidence[:1]}
+    first = finding.sentence.partition(". ")[0].removesuffix(".")
+    is_told = finding.rule in ("loss-idle", "loss-communication") and finding.evidence[0] in told
+    return replace(finding, title=title, sentence=f"{first}." if is_told else finding.sentence)
 
 
 def _scales(case: Case) -> _Scales:
@@ -188,11 +209,28 @@ def _scales(case: Case) -> _Scales:
     step_ns = case.total.components.window_ns / case.windows_used
     known = case.measured.mfu_range
     mfu = None if known is None else MfuRange(float(known.least), float(known.most))
+    idle_ns = _idle_ns(case, case.prepared) // case.windows_used
     doubts, strengths = tuple(weak), tuple(strong)
-    waiting_ns = case.total.components.idle_ns + case.total.components.communication_ns
     return _Scales(
-        replay, refusal, step_ns, mfu, doubts, strengths, levels, is_torch(case), waiting_ns
+        replay, refusal, step_ns, idle_ns, mfu, doubts, strengths, levels, is_torch(case)
     )
+
+
+def _idle_ns(case: Case, prepared: Prepared | None) -> int:
+    """Return how long the busiest stream of each device has no work but communication."""
+    if prepared is None:
+        return 0  # nothing is replayed
+    busy_ns = 0
+    for device, account in prepared.accounts.items():
+        categorised, activities = prepared.linked.categorised, prepared.trace.activities
+        top = np.array([*categorised.top(), ""])
+        row = account.rows.row[top[categorised.category[account.rows.row]] != "communication"]
+        start, dur = (numbers(activities[name])[row] for name in ("start_ns", "dur_ns"))
+        streams = groups(numbers(activities["stream"], ABSENT)[row])
+        works = (Intervals.of(start[mine], (start + dur)[mine]) for _, mine in streams)
+        chosen = chosen_time(prepared.windows[device])
+        busy_ns += max((one.intersect(chosen).length_ns for one in works), default=0)
+    return case.total.components.window_ns - busy_ns
 
 
 def _weighed(one: Candidate, scales: _Scales) -> Finding | None:
@@ -207,18 +245,27 @@ def _weighed(one: Candidate, scales: _Scales) -> Finding | None:
     least_ns = least * replay.before_ns
     if not one.frees and one.on_path and bound_ns < least_ns:
         return None
+    if not one.frees and _is_of_host(one) and scales.idle_ns < least * scales.step_ns:
+        return None
     try:
         worth = _worth(one, replay)
         if worth.gain and one.on_path and not (one.frees or one.kernels or one.after):
             most_ns = -(-bound_ns // max(replay.windows, 1))
             worth = replace(worth, gain=worth.gain.capped(most_ns))
-        too_small = not one.frees and worth.gain and worth.gain.high_ns * replay.windows < least_ns
-        return None if too_small else _finding(one, scales, worth)
     except UsageError as error:
         why = str(error).rpartition("': ")[2]
-        own_ns = _own_ns(one, replay) or bound_ns
-        most_ns = own_ns if one.on_path & KERNELS else min(own_ns, scales.waiting_ns)
-        return _finding(one, scales, _bounded(most_ns, replay, why))
+        worth = _bounded(_own_ns(one, replay) or bound_ns, replay, why)
+    if worth.gain and _is_of_host(one):
+        worth = replace(worth, gain=worth.gain.capped(scales.idle_ns))
+    too_small = not one.frees and worth.gain and worth.gain.high_ns * replay.windows < least_ns
+    return None if too_small else _finding(one, scales, worth)
+
+
+def _is_of_host(one: Candidate) -> bool:
+    """Return whether the remedy is known to leave the work of the GPU as it is."""
+    is_known = bool(one.edits or one.on_path)
+    changed = any(text.startswith(_ON_GPU) for text in (*one.edits, *one.after))
+    return is_known and not changed and one.on_path.isdisjoint(_OF_GPU)
 
 
 def _own_ns(one: Candidate, replay: Replay) -> int:
@@ -253,8 +300,8 @@ def _worth(one: Candidate, replay: Replay) -> _Worth:
     is_sure = point is not None and whole.after_ns is not None and not one.partly
     windows = max(whole.windows, 1)
     gain = Gain(
-        (least - max(whole.most_ns, part.most_ns)) // windows,
-        -((min(whole.least_ns, part.least_ns) - most) // windows),
+        max(0, (least - max(whole.most_ns, part.most_ns)) // windows),
+        max(0, -((min(whole.least_ns, part.least_ns) - most) // windows)),
         round((point - whole.after_ns) / windows) if is_sure else None,  # type: ignore
     )
     doubts = tuple(f"on top of {text}" for text in one.after)

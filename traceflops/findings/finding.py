@@ -166,6 +166,15 @@ def row_name(label: str) -> str:
     return label if len(label) <= _ROW_NAME else f"{label[: _ROW_NAME - 1]}…"
 
 
+def as_loss(one: Candidate) -> Finding | None:
+    """Return what a cause costs where nothing is replayed, None where that is little."""
+    severity = severity_of(one.share)
+    if severity is None:
+        return None
+    said = f"{one.sentence} {one.remedy}"
+    return Finding(one.rule, severity, said, one.share, None, one.evidence)
+
+
 def short_name(label: str) -> str:
     """Return the name of a function, kernel or range as a sentence has it."""
     name = _SIGNATURE.sub("", function_name(label))

@@ -9,192 +9,50 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from traceflops.attribution import CLASSES, IdleClass, is_of_library, memory_operations
+from traceflops.attribution import (
+    CLASSES,
+    REMEDIES,
+    IdleClass,
+    is_of_library,
+    memory_operations,
+)
 from traceflops.findings.case import is_amd, is_torch, limit, share_of_window
 from traceflops.findings.finding import Candidate, Owner, Row, Where, row_name, short_name
-from traceflops.remedies import remedy
+from traceflops.findings.idle_remedies import (
+    CAUSES,
+    COMPILES,
+    ENGINES,
+    GRAPHS,
+    LAUNCHING,
+    LOADS,
+    NO_WAITS,
+    NOT_YOURS,
+    ON_AMD,
+    OTHER_OPTIMIZER,
+    RECORD_ALL,
+    Cause,
+)
+from traceflops.remedies import PYTORCH, family, remedy
 from traceflops.table import is_one_of
 from traceflops.timeline import lacks_copies
-from traceflops.units import capitalized, duration, listed, percent, several
+from traceflops.units import capitalized, duration, function_name, listed, percent, several
 
 if TYPE_CHECKING:
     from traceflops.attribution import Culprit
     from traceflops.findings.case import Case
 
 _LAUNCH_BOUND: Final = "launch-bound"
-_GRAPHS: Final = (
-    'Replay the step as a CUDA graph: torch.compile(mode="reduce-overhead") or '
-    "torch.cuda.make_graphed_callables()."
-)
-_UNLIKE: Final = (
-    "Join kernels with torch.compile, and give each launch more work, for example by a larger "
-    "batch. Graphs need the same launches and shapes in each step."
-)
 _FILE: Final = re.compile(r"(\S+)\((\d+)\): ")
-_ON_HOST: Final = frozenset({*CLASSES} - {"launch_latency", "device_wait", "unexplained"})
-_WAITS: Final = _ON_HOST | {"return_from_wait"}
-_OF_CALLS: Final = ("sync:^({calls})$=0", "host:^({calls})$=0")
-_LAUNCHES: Final = _ON_HOST | {"launch_latency"}
 _MOST_ROWS: Final = 3
-_COMPILES: Final = (
-    r"\(dynamo_timed\)$|/_dynamo/(convert_frame|symbolic_convert|output_graph)\.py\("
-    r"|/_inductor/(compile_fx|graph|scheduler|async_compile)\.py\("
-    r"|(^|/)triton/(compiler|backends/\w+)/\w+\.py\(\d+\): (compile|make_\w+)$"
-    r"|(^|/)triton/runtime/autotuner\.py\(\d+\): (_bench|check_disk_cache)$"
-)
-_LOADS: Final = r"^(cu|hip)(Module|Library)(Load|Unload)"
-_OF_CODE: Final = {"recompilation": re.compile(_COMPILES), "code_loading": re.compile(_LOADS)}
+_OF_CODE: Final = {"recompilation": re.compile(COMPILES), "code_loading": re.compile(LOADS)}
 """Rules by the names around idle time, of whatever class it is."""
-_ON_AMD: Final = {
-    "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True": (
-        "PYTORCH_HIP_ALLOC_CONF=garbage_collection_threshold:0.8"
-    ),
-    "CUDA_MODULE_LOADING=EAGER": "HIP_ENABLE_DEFERRED_LOADING=0",
-    "CUDA graph": "HIP graph",
-}
-_LAUNCHING: Final = ("eager_overhead", "launch_latency")
 _OF_FUNCTIONS: Final = ("host_code", "host_unrecorded")
-_NOT_YOURS: Final = "Call it less often, or before the steps that count; try a newer version of it."
+_OF_START: Final = ("start-up", "first use", "graph capture")
+_WAITING: Final = ("sync_call", "blocking_copy")
 _OF_TORCH: Final = re.compile(r"^$|zero_grad|torch/optim/|\b(Adagrad|Adam|AdamW|SGD)\b")
 """Optimizers with an option `fused`, and what is the same for all."""
-_OTHER_OPTIMIZER: Final = (
-    "Compile its step with torch.compile, or use torch._foreach_ operators on tensors of one type "
-    "and layout (others run one by one); call zero_grad(set_to_none=True)."
-)
-
-
-@dataclass(frozen=True, slots=True)
-class _Cause:
-    """One class: its title and owner, the remedy for PyTorch, and what stands for that in a replay.
-
-    An empty remedy is that of the class for every framework. `what` is what the host does, where no
-    class says it. In edits, {name} is the largest name
-    and {calls} the innermost calls of all. `partly` are edits for a remedy that halves what it
-    cannot take away.
-    """
-
-    title: str
-    owner: Owner
-    remedy: str = ""
-    edits: tuple[str, ...] = ()
-    on_path: frozenset[str] = _ON_HOST
-    frees: bool = False
-    partly: tuple[str, ...] = ()
-    what: str = ""
-
-
-CAUSES: Final = {
-    "data_input": _Cause(
-        "The input pipeline is too slow",
-        "input pipeline",
-        "Raise num_workers of the DataLoader and set pin_memory=True, persistent_workers=True and "
-        "prefetch_factor=4. Make the named function faster or run it in the workers.",
-        ("data_input=0",),
-    ),
-    "sync_call": _Cause(
-        "The host waits for the GPU",
-        "yours",
-        "Remove .item(), bool(tensor), nonzero() and torch.cuda.synchronize() from the step; keep "
-        "values on the GPU and log every N steps.",
-        _OF_CALLS,
-        _WAITS,
-        frees=True,
-    ),
-    "blocking_copy": _Cause(
-        "Copies block the host",
-        "yours",
-        "Set pin_memory=True and copy with .to(device, non_blocking=True); join small copies.",
-        _OF_CALLS,
-        _WAITS,
-        frees=True,
-    ),
-    "memory_alloc": _Cause(
-        "Memory is allocated inside the step",
-        "yours",
-        "Remove torch.cuda.empty_cache() from the step and set "
-        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
-        ("memory_alloc=0",),
-    ),
-    "recompilation": _Cause(
-        "Code is compiled inside the step",
-        "yours",
-        'Run with TORCH_LOGS="recompiles" to see why. Pass torch.compile(dynamic=True) or pad '
-        "inputs to a few sizes, and warm up with all of them.",
-        (f"host:{_COMPILES}=0",),
-        what="compilation",
-    ),
-    "code_loading": _Cause(
-        "GPU code is loaded inside the step",
-        "yours",
-        "Launch all kernels once before what is measured, or set CUDA_MODULE_LOADING=EAGER.",
-        (f"host:{_LOADS}=0",),
-        what="loading of GPU code",
-    ),
-    "slow_driver_call": _Cause(
-        "Driver calls are slow", "library", on_path=frozenset({"slow_driver_call"})
-    ),
-    "compiled_runtime": _Cause(
-        "Compiled code is slow to start",
-        "framework",
-        'Find graph breaks and recompilation with TORCH_LOGS="graph_breaks,recompiles"; then try '
-        'torch.compile(mode="reduce-overhead").',
-        ("compiled_runtime=0",),
-        partly=("compiled_runtime/2",),
-    ),
-    "optimizer_loop": _Cause(
-        "The optimizer launches too slowly",
-        "framework",
-        "Create the optimizer with fused=True, or foreach=True where that is not supported; call "
-        "zero_grad(set_to_none=True).",
-        ("optimizer_loop=0",),
-        _LAUNCHES,
-        partly=("optimizer_loop/2",),
-    ),
-    "external_wait": _Cause(
-        "The host waits for other threads or processes", "yours", "", ("external_wait=0",)
-    ),
-    "host_code": _Cause(
-        "Host code holds up the GPU",
-        "yours",
-        "",
-        ("host:^{name}$=0",),
-        frozenset({"host_code", *_LAUNCHING}),
-    ),
-    "eager_overhead": _Cause(
-        "The host launches work too slowly",
-        "framework",
-        _UNLIKE,
-        ("eager_overhead=0",),
-        _LAUNCHES,
-        partly=("eager_overhead/2",),
-    ),
-    "thread_handover": _Cause(
-        "Threads hand over work slowly", "framework", on_path=frozenset({"thread_handover"})
-    ),
-    "host_unrecorded": _Cause(
-        "Unrecorded host work holds up the GPU",
-        "yours",
-        on_path=frozenset({"host_unrecorded"}),
-    ),
-    "launch_latency": _Cause(
-        "Launches take long to reach the GPU",
-        "framework",
-        'Fuse kernels with torch.compile, or replay them with mode="reduce-overhead" (CUDA '
-        "graphs).",
-        ("launch_latency=1us",),
-        frozenset({"launch_latency"}),
-    ),
-    "device_wait": _Cause(
-        "Queued work starts late",
-        "library",
-        on_path=frozenset({"late_start", "stream_wait", "unexplained"}),
-    ),
-}
-
-
 _OPERATOR: Final = re.compile(r"(aten|autograd|c10d?|prims|torch\w*)::|DistributedDataParallel\.")
 _FRAMEWORK: Final = re.compile(
     r"(^|/)(accelerate|deepspeed|diffusers|flashinfer|lightning|megatron|nemo|peft|sglang|"
@@ -207,13 +65,58 @@ def idle_causes(case: Case) -> Iterator[Candidate]:
     """Give a candidate per cause of idle time that is large enough."""
     causes: defaultdict[str, list[Culprit]] = defaultdict(list)
     for culprit in case.idle.culprits:
-        causes[cause_of(culprit.kind, culprit.label, *culprit.evidence)].append(culprit)
+        causes[_cause_of(case, culprit)].append(culprit)
+    told = False
     for name, culprits in causes.items():
         one = IdleClass(culprits[0].kind, tuple(culprits))
         share = share_of_window(case, one.idle_ns)
         is_large = share >= limit(case, "idle-cause", "least_share")
         if name in CAUSES and is_large and not _is_told(case, name, causes):
+            told = told or name in _WAITING
             yield _candidate(case, name, one, share)
+    if not told:
+        yield from _waits(case)
+
+
+def _waits(case: Case) -> Iterator[Candidate]:
+    """Give a candidate where the host waits long in each step, even if the GPU works meanwhile.
+
+    It launches nothing then, and has no lead after it.
+    """
+    steps = case.windows_used if len(case.steps.used) > 1 else 0
+    calls = [one for one in case.synchronisations if one.count >= steps > 0]
+    share = share_of_window(case, sum(one.blocked_ns for one in calls))
+    if not calls or share < limit(case, "idle-cause", "least_share"):
+        return
+    copies_ns = sum(one.blocked_ns for one in calls if "Memcpy" in one.call)
+    name = _WAITING[2 * copies_ns >= sum(one.blocked_ns for one in calls)]
+    rows = tuple(
+        Row(
+            row_name(f"{one.call}{f' in {one.site}' if one.site else ''}"),
+            one.blocked_ns,
+            one.count,
+        )
+        for one in calls[:_MOST_ROWS]
+    )
+    largest = f"{function_name(rows[0].name)}, {percent(share_of_window(case, rows[0].time_ns))}"
+    place = _FILE.match(calls[0].site)
+    names = "|".join(dict.fromkeys(re.escape(one.call) for one in calls))
+    cause = CAUSES[name]
+    yield Candidate(
+        rule="host-waits",
+        title="Waits leave the host no lead",
+        sentence=(
+            f"The host waits for the GPU for {percent(share)} of the time and launches nothing "
+            f"meanwhile; largest part: {largest}."
+        ),
+        share=share,
+        owner=cause.owner,
+        remedy=remedy_of(case, name) or f"{capitalized(REMEDIES[name])}.",
+        evidence=("idle",),
+        rows=rows,
+        where=Where(place[1], int(place[2])) if place else Where(),
+        edits=tuple(edit.replace("{calls}", names) for edit in cause.edits),
+    )
 
 
 def _is_told(case: Case, name: str, causes: Mapping[str, Sequence[Culprit]]) -> bool:
@@ -232,6 +135,13 @@ def _is_told(case: Case, name: str, causes: Mapping[str, Sequence[Culprit]]) -> 
     return is_more and launching[0].label == label and _owner(label) != "yours"
 
 
+def _cause_of(case: Case, culprit: Culprit) -> str:
+    """Return the class of a culprit, or what it does with code, or that a program starts."""
+    if culprit.tag in _OF_START and not case.steps.used:
+        return "start_up"
+    return cause_of(culprit.kind, culprit.label, *culprit.evidence)
+
+
 def cause_of(kind: str, *told: str) -> str:
     """Return the class of some idle time, or what it does with code, by the names around it."""
     found = (name for name, code in _OF_CODE.items() if any(map(code.search, told)))
@@ -242,6 +152,13 @@ def _candidate(case: Case, name: str, one: IdleClass, share: float) -> Candidate
     cause, largest = CAUSES[name], one.culprits[0]
     label = short_name(largest.label)
     part = f"; largest part: {label}, {percent(share_of_window(case, largest.idle_ns))}"
+    missing_ns = case.total.idle_causes.unrecorded_ns if name == "device_wait" else 0
+    unexplained = (
+        f" For {percent(share_of_window(case, missing_ns))} no recorded wait explains it: what it "
+        "waits for may be missing from the recording."
+        if 2 * missing_ns >= one.idle_ns
+        else ""
+    )
     return Candidate(
         rule=name.replace("_", "-"),
         title=cause.title
@@ -250,11 +167,15 @@ def _candidate(case: Case, name: str, one: IdleClass, share: float) -> Candidate
         sentence=(
             f"The GPU is idle for {percent(share)} of the time during "
             f"{cause.what or CLASSES[one.kind]}{part if label else ''}."
-            f"{_more_words(case, name)}"
+            f"{_more_words(case, name)}{unexplained}"
         ),
         share=share,
-        owner=_owner(largest.label) if name in _OF_FUNCTIONS else cause.owner,
-        remedy=_remedy(case, name, one),
+        owner=_owner(largest.label)
+        if name in _OF_FUNCTIONS
+        else None
+        if unexplained
+        else cause.owner,
+        remedy=RECORD_ALL if unexplained else _remedy(case, name, one),
         evidence=("idle",),
         rows=tuple(
             Row(row_name(culprit.label), culprit.idle_ns, culprit.gaps)
@@ -283,7 +204,7 @@ def _owner(label: str) -> Owner | None:
 
 def _more_words(case: Case, name: str) -> str:
     """Return how far a host is ahead that launches too slowly, or how often it allocates."""
-    if name in _LAUNCHING:
+    if name in LAUNCHING:
         return _pace_words(case)
     if name != "memory_alloc" or case.prepared is None:
         return ""
@@ -293,7 +214,7 @@ def _more_words(case: Case, name: str) -> str:
     return f" Called in {where}: {said}." if calls else ""
 
 
-def _is_once(case: Case, cause: _Cause, largest: Culprit) -> bool:
+def _is_once(case: Case, cause: Cause, largest: Culprit) -> bool:
     return largest.tag not in ("", "repeat") or (cause.what != "" and len(case.steps.used) < 2)
 
 
@@ -309,19 +230,30 @@ def _remedy(case: Case, name: str, one: IdleClass) -> str:
         label = short_name(one.culprits[0].label)
         look = f"Look at the code in {label}. " if label else ""
         if not _has_details(case):
-            return f"{look}Record with {remedy(case.source.format, 'host work')}."
+            is_bare = case.prepared is None or not case.prepared.trace.ops.num_rows
+            is_kineto = family(case.source.format) == PYTORCH
+            lacks = "operators" if is_bare and is_kineto else "host work"
+            return f"{look}Record with {remedy(case.source.format, lacks)}."
         ranges = f"Put {remedy(case.source.format, 'ranges')} around parts of "
         return f"{look}{ranges}{'it' if label else 'the code'} to see which takes the time."
     if name == "host_code" and _owner(one.culprits[0].label) != "yours":
-        return usual if one.culprits[0].tag else _NOT_YOURS
+        return usual if one.culprits[0].tag else NOT_YOURS
     if not cause.what and not (cause.remedy and is_torch(case) and not one.culprits[0].tag):
         return usual
-    text = _GRAPHS if name in _LAUNCHING and _fits_graphs(case) else ""
+    text = _of_launching(case, one) if name in LAUNCHING else ""
     is_other = name == "optimizer_loop" and not _OF_TORCH.search(one.culprits[0].label)
-    text = text or (_OTHER_OPTIMIZER if is_other else cause.remedy)
-    for cuda, hip in _ON_AMD.items() if is_amd(case) else ():
+    text = text or (OTHER_OPTIMIZER if is_other else cause.remedy)
+    for cuda, hip in ON_AMD.items() if is_amd(case) else ():
         text = text.replace(cuda, hip)
     return text
+
+
+def _of_launching(case: Case, one: IdleClass) -> str:
+    """Return the options of a serving engine, else that graphs fit, "" where they do not."""
+    label = one.culprits[0].label
+    engine = next((text for folder, text in ENGINES.items() if folder in label), "")
+    waits = NO_WAITS * bool(case.synchronisations)
+    return engine or (f"{GRAPHS}{waits}" if _fits_graphs(case) else "")
 
 
 def remedy_of(case: Case, kind: str) -> str:

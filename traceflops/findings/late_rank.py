@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -15,6 +16,7 @@ from traceflops.findings.finding import (
     Owner,
     Row,
     Where,
+    as_loss,
     severity_of,
     short_name,
 )
@@ -160,40 +162,38 @@ def _some(noun: str, numbers: tuple[int, ...]) -> str:
 
 def late_rank_findings(ranks: RankReport | None) -> Iterator[Finding]:
     """Give a finding where waiting for one rank costs much."""
-    sentence = late_rank_sentence(ranks)
-    if ranks is None or ranks.slow is None or not sentence:
-        return
-    share = _share(ranks, ranks.slow)
-    severity = severity_of(share)
-    if severity is not None:
-        why, remedy = late_rank_reason(ranks.slow)
-        yield Finding(RULE, severity, f"{sentence} {why} {remedy}", share, None, ("ranks",))
+    yield from filter(None, map(as_loss, _candidates(ranks)))
 
 
 def late_rank(case: Case) -> Iterator[Candidate]:
     """Give a candidate where waiting for one rank costs much."""
-    for one in late_rank_findings(case.ranks):
+    for one in _candidates(case.ranks):
         assert case.ranks is not None
         assert case.ranks.slow is not None
-        slow = case.ranks.slow
-        why, remedy = late_rank_reason(slow)
-        lost_ns = slow.lost_ns_per_step * case.ranks.cycles.count
-        yield Candidate(
-            rule=RULE,
-            title=capitalized(
-                f"{_some('rank', slow.ranks)} {'is' if len(slow.ranks) == 1 else 'are'} late"
-            ),
-            sentence=f"{late_rank_sentence(case.ranks)} {why}",
-            share=one.share,
-            owner=_OWNERS.get(slow.cause, "yours"),
-            remedy=remedy_of(case, slow.cause) or remedy,
-            evidence=one.evidence,
-            rows=(Row(slow.label or f"rank {slow.rank}", lost_ns),),
-            where=Where(rank=slow.rank),
-            edits=(*_stall(slow), *slow_rank_edits(case.ranks)),
-            partly=slow_rank_edits(case.ranks) * bool(_stall(slow)),
-            frees=True,
-        )
+        yield replace(one, remedy=remedy_of(case, case.ranks.slow.cause) or one.remedy)
+
+
+def _candidates(ranks: RankReport | None) -> Iterator[Candidate]:
+    sentence = late_rank_sentence(ranks)
+    if ranks is None or ranks.slow is None or not sentence:
+        return
+    slow = ranks.slow
+    why, remedy = late_rank_reason(slow)
+    is_one = len(slow.ranks) == 1
+    yield Candidate(
+        rule=RULE,
+        title=capitalized(f"{_some('rank', slow.ranks)} {'is' if is_one else 'are'} late"),
+        sentence=f"{sentence} {why}",
+        share=_share(ranks, slow),
+        owner=_OWNERS.get(slow.cause, "yours"),
+        remedy=remedy,
+        evidence=("ranks",),
+        rows=(Row(slow.label or f"rank {slow.rank}", slow.lost_ns_per_step * ranks.cycles.count),),
+        where=Where(rank=slow.rank),
+        edits=(*_stall(slow), *slow_rank_edits(ranks)),
+        partly=slow_rank_edits(ranks) * bool(_stall(slow)),
+        frees=True,
+    )
 
 
 def _stall(slow: SlowRank) -> tuple[str, ...]:

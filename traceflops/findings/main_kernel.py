@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
+from traceflops.findings.decode import weight_bits
 from traceflops.findings.finding import Finding, Row, severity_of, short_name
 from traceflops.units import kernel_name, percent
 
@@ -27,7 +28,7 @@ _REMEDIES: Final = {
 _ANY: Final = "Speed up or replace this kernel first."
 _DECODE: Final = (
     "A decode pass of {tokens:,} tokens is limited by reading weights: batch more requests, "
-    "quantize, or tune this kernel."
+    "{quantize}or tune this kernel."
 )
 _FEW_TOKENS: Final = 64
 """So many tokens per pass are too few to keep the arithmetic of weights busy."""
@@ -53,10 +54,11 @@ def main_kernel_findings(
     for row in rows:
         times[_family(row["name"]), row["sub"]] += row["sum_ns"]
     [((name, sub), time_ns)] = times.most_common(1)
+    variant = next(row["name"] for row in rows if _family(row["name"]) == name)
     share = time_ns / total.components.window_ns
     severity = severity_of(share)
     if severity is not None and 2 * time_ns >= times.total():
-        said = f"{name} takes {percent(share)} of {of}. {_remedy(name, sub, serving)}"
+        said = f"{name} takes {percent(share)} of {of}. {_remedy(variant, sub, serving)}"
         told = (Row(name, time_ns),)
         yield Finding(MAIN_KERNEL, severity, said, share, None, ("kernels",), rows=told)
 
@@ -74,6 +76,6 @@ def _remedy(name: str, sub: str, serving: Serving) -> str:
     decode = passes.get("decode") if len(passes) == 1 else None
     tokens = (decode.tokens or 0) // decode.passes if decode is not None else 0
     if sub == "gemm" and 0 < tokens <= _FEW_TOKENS:
-        return _DECODE.format(tokens=tokens)
+        return _DECODE.format(tokens=tokens, quantize="quantize, " * (weight_bits(name) > 8))
     is_vector = sub == "gemm" and _OF_VECTORS.search(name)
     return _REMEDIES.get("vector" if is_vector else sub, _ANY)

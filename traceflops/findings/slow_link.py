@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from traceflops.findings.finding import Candidate, Finding, Row, Severity, severity_of
+from traceflops.findings.finding import Candidate, Finding, Row, as_loss, severity_of
 from traceflops.findings.late_rank import clocks_words
 from traceflops.units import duration, listed, significant
 
@@ -29,22 +29,22 @@ def slow_link_sentence(ranks: RankReport | None) -> str:
 
 def slow_link_findings(ranks: RankReport | None) -> Iterator[Finding]:
     """Give a finding where the transfers of one group cost much more than those of its like."""
-    worst = _worst(ranks)
-    if worst is not None:
-        rate, lost_ns, share, severity = worst
-        sentence = f"{_sentence(rate, ranks)} That costs {duration(lost_ns)}. {SLOW_LINK_REMEDY}"
-        yield Finding(RULE, severity, sentence, share, None, ("ranks",))
+    yield from filter(None, map(as_loss, _candidates(ranks)))
 
 
 def slow_link(case: Case) -> Iterator[Candidate]:
     """Give a candidate where the transfers of one group cost much more than those of its like."""
-    worst = _worst(case.ranks)
+    yield from _candidates(case.ranks)
+
+
+def _candidates(ranks: RankReport | None) -> Iterator[Candidate]:
+    worst = _worst(ranks)
     if worst is not None:
-        rate, lost_ns, share, _ = worst
+        rate, lost_ns, share = worst
         yield Candidate(
             rule=RULE,
             title="A link is slow",
-            sentence=f"{_sentence(rate, case.ranks)} That costs {duration(lost_ns)}.",
+            sentence=f"{_sentence(rate, ranks)} That costs {duration(lost_ns)}.",
             share=share,
             owner="cluster",
             remedy=SLOW_LINK_REMEDY,
@@ -54,7 +54,7 @@ def slow_link(case: Case) -> Iterator[Candidate]:
         )
 
 
-def _worst(ranks: RankReport | None) -> tuple[LinkRate, int, float, Severity] | None:
+def _worst(ranks: RankReport | None) -> tuple[LinkRate, int, float] | None:
     """Return what costs most of the slowest group, what all of it costs, and how much that is."""
     slow = [rate for rate in ranks.rates() if rate.slow] if ranks is not None else []
     if ranks is None or not slow:
@@ -64,10 +64,9 @@ def _worst(ranks: RankReport | None) -> tuple[LinkRate, int, float, Severity] | 
         lost[tuple(sorted(rate.members))] += rate.lost_ns
     worst = max(lost, key=lambda members: (lost[members], members))
     share = lost[worst] / ranks.span_ns
-    severity = severity_of(share)
     mine = [rate for rate in slow if tuple(sorted(rate.members)) == worst]
     rate = max(mine, key=lambda one: one.lost_ns)
-    return (rate, lost[worst], share, severity) if severity is not None else None
+    return (rate, lost[worst], share) if severity_of(share) is not None else None
 
 
 def _sentence(rate: LinkRate, ranks: RankReport | None) -> str:

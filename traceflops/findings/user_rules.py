@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from importlib.metadata import EntryPoint, entry_points
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, get_args
 
-from traceflops.attribution import CLASSES
 from traceflops.categories import check_pattern, toml_of
 from traceflops.errors import TraceflopsError, UsageError
 from traceflops.findings.case import NO_RULES, FindingRules, Rule, share_of_window, thresholds
 from traceflops.findings.finding import Candidate, Owner, Row
+from traceflops.findings.idle_remedies import CAUSES
 from traceflops.replay import parse_edit
 from traceflops.units import percent
 
@@ -30,7 +31,14 @@ _HINT: Final = "see docs/findings.md for the format of a file of finding rules"
 _ID: Final = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _LONGEST: Final = 500
 _MOST_ROWS: Final = 3
-_OTHERS: Final = ("late-rank", "slow-link", "uneven-steps", "main-kernel", "trace-health")
+_USUAL: Final = "Kernels of this rule take {share} of the time."
+_OTHERS: Final = (
+    *("casts", "convolution-layout", "convolution-rate", "host-waits", "late-rank"),
+    *("layout-copies", "main-kernel", "norm-bandwidth", "pageable-copies", "slow-link"),
+    *("softmax-bandwidth", "split-k", "tf32-off", "uneven-steps"),
+)
+_OF_SEVERAL: Final = {"decode-passes", "idle-cause", "kernel-faults", "launch-bound", "priority"}
+"""Rules without thresholds of their own, and thresholds that are of no rule."""
 _LOSSES: Final = ("communication", "idle", "memory", "inefficiency", "recompute", "overcompute")
 
 
@@ -46,7 +54,7 @@ class KernelRule:
     title: str
     remedy: str
     least_share: float = 0.03
-    sentence: str = "Kernels of this rule take {share} of the time."
+    sentence: str = _USUAL
     owner: Owner = "yours"
     edits: tuple[str, ...] = ()
 
@@ -72,8 +80,11 @@ class KernelRule:
         )
 
 
-def read_finding_rules(path: Path | None) -> FindingRules:
-    """Return what a file changes, all of it checked; a UsageError says what is wrong with it."""
+def read_finding_rules(path: Path | None, *, redact: bool = False) -> FindingRules:
+    """Return what a file changes, all of it checked; a UsageError says what is wrong with it.
+
+    With `redact` the words of its rules are left out.
+    """
     if path is None:
         return NO_RULES
     where = f"finding rules {path.name!r}"
@@ -84,20 +95,30 @@ def read_finding_rules(path: Path | None) -> FindingRules:
     try:
         own = tuple(_own(one, number) for number, one in enumerate(_tables(document), 1))
         silent = _texts(document.pop("silent", []), "silent")
-        known = {*_known(), *(one.id for one in own)}
-        for one in silent:
-            if one not in known and (near := get_close_matches(one, known, 1)):
-                raise ValueError(f"silent: no rule {one!r}; there is {near[0]!r}")
+        installed = (one.name for one in entry_points(group=GROUP))
+        known = {*_known(), *(one.id for one in own), *installed}
+        for one in (one for one in silent if one not in known):
+            near = get_close_matches(one, known, 1, 0)[0]
+            raise ValueError(f"silent: no rule {one!r}; there is {near!r}")
         limits = {rule: _limits(rule, given) for rule, given in document.items()}
     except ValueError as error:
         raise UsageError(f"{where}: {error}", _HINT) from None
+    own = tuple(one for one in own if one.id not in silent)
+    own = tuple(map(_wordless, own, count(1))) if redact else own
     return FindingRules(limits, frozenset(silent), own)
+
+
+def _wordless(rule: KernelRule, number: int) -> KernelRule:
+    """Return a rule that says nothing of what its author wrote."""
+    title, remedy = f"Rule {number} of a file of rules", "See the file of rules."
+    return replace(rule, id=f"own-{number}", title=title, sentence=_USUAL, remedy=remedy)
 
 
 def more_rules(rules: FindingRules) -> Iterator[Rule]:
     """Yield the rules of a user's file and those installed."""
     yield from rules.own
-    yield from map(_installed, sorted(entry_points(group=GROUP), key=lambda one: one.name))
+    points = (one for one in entry_points(group=GROUP) if one.name not in rules.silent)
+    yield from map(_installed, sorted(points, key=lambda one: one.name))
 
 
 def _installed(point: EntryPoint) -> Rule:
@@ -117,8 +138,8 @@ def _installed(point: EntryPoint) -> Rule:
 
 
 def _known() -> Iterator[str]:
-    yield from thresholds()
-    yield from (kind.replace("_", "-") for kind in CLASSES)
+    yield from {*thresholds()} - _OF_SEVERAL
+    yield from (kind.replace("_", "-") for kind in CAUSES)
     yield from _OTHERS
     yield from (f"loss-{name}" for name in _LOSSES)
 
@@ -163,7 +184,7 @@ def _own(table: object, number: int) -> KernelRule:
 def _check(rule: KernelRule, number: int) -> None:
     """Refuse a rule that cannot be followed."""
     problem = check_pattern(rule.kernels)
-    if not _ID.fullmatch(rule.id) or rule.id in _known():
+    if not _ID.fullmatch(rule.id) or rule.id in {*_known(), *thresholds()}:
         problem = f"id {rule.id!r} must be words of a-z and 0-9 with - between, and its own"
     if rule.owner not in get_args(Owner):
         problem = f"owner must be one of {', '.join(get_args(Owner))}"

@@ -244,11 +244,14 @@ def _of_host(
 def _thread_parts(
     graph: RecordedGraph, pieces: Pieces, without: Mapping[int, Intervals]
 ) -> GapParts:
-    """Return the recorded stretches of threads, of which the last node of each tells the call."""
+    """Return the recorded stretches of threads, of which the last node of each tells the call.
+
+    They are cut at calls: as in idle time, what is long is long between two of these.
+    """
+    at_ns = np.unique(graph.nodes.at_ns[pieces.node])
     columns = [
-        (spans.start_ns, spans.end_ns, call)
+        (*_cut(every.subtract(without.get(one, Intervals.empty())), at_ns), call)
         for one, call, every in _of_threads(graph, pieces)
-        for spans in [every.subtract(without.get(one, Intervals.empty()))]
     ]
     empty = np.empty(0, dtype=np.int64)
     start = np.concatenate([empty, *(one[0] for one in columns)])
@@ -256,6 +259,12 @@ def _thread_parts(
     call = np.repeat([one[2] for one in columns] or [0], [len(one[0]) for one in columns] or [0])
     none = np.full(len(start), -1, dtype=np.int64)
     return GapParts(start, end, start, end, none, call, end, end, 0 * end)
+
+
+def _cut(spans: Intervals, at_ns: IntArray) -> tuple[IntArray, IntArray]:
+    """Return the starts and ends of stretches that are cut at some moments."""
+    inside = np.setdiff1d(at_ns[spans.contains(at_ns)], spans.start_ns)
+    return np.union1d(spans.start_ns, inside), np.union1d(spans.end_ns, inside)
 
 
 def _of_threads(graph: RecordedGraph, pieces: Pieces) -> Iterator[tuple[int, int, Intervals]]:

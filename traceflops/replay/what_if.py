@@ -281,7 +281,7 @@ class Replay:
 
     def _doubts(self, before: int, after: Sequence[int]) -> Iterator[str]:
         gain = abs(before - after[0])
-        if self.awaits_others and max(after) - min(after) > 0:
+        if self.awaits_others:
             yield "other ranks, for which its collectives wait, are not recorded"
         elif 2 * (max(after) - min(after)) > gain:
             yield "inferred dependencies change more than half of the gain"
