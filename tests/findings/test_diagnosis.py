@@ -21,7 +21,7 @@ from tests.conftest import shared_file
 from traceflops.findings import diagnosis
 from traceflops.findings.case import thresholds
 from traceflops.findings.diagnosis import reasons_first
-from traceflops.findings.finding import Candidate, Finding, Gain
+from traceflops.findings.finding import Candidate, Finding, Gain, Row, Where
 from traceflops.replay import Outcome
 from traceflops.reports.json import encode, findings_object
 from traceflops.windows import Selection, parse_steps
@@ -136,6 +136,19 @@ def test_what_says_why_work_is_slow_comes_before_what_says_that_it_is() -> None:
     assert reasons_first([slow, other, late]) == [other, late, slow]
     little = found("late-rank", 20)
     assert reasons_first([little, slow, other]) == [slow, other, little]
+
+
+def test_what_is_said_of_a_rank_comes_before_the_same_of_any() -> None:
+    def found(rule: str, name: str, gain_ns: int, rank: int | None = None) -> Finding:
+        gain, rows = Gain(gain_ns, gain_ns, gain_ns), (Row(name, 9, 1),)
+        where = Where(rank=rank)
+        return Finding(rule, "low", "", 0.1, None, (), gain=gain, rows=rows, where=where)
+
+    loads, late = found("data-input", "__next__", 50), found("late-rank", "__next__", 49, 2)
+    other = found("host-code", "collect", 60)
+    assert reasons_first([other, loads, late]) == [other, late, loads]
+    of_other = found("late-rank", "collect", 49, 2)
+    assert reasons_first([loads, of_other]) == [loads, of_other]
 
 
 def test_without_calls_no_gain_is_told_but_why() -> None:

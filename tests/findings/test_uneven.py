@@ -1,6 +1,7 @@
 """Uneven steps: when they are a finding, its share, what it says and where it leads."""
 
 from collections.abc import Sequence
+from statistics import median
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from traceflops.findings.finding import Finding
 from traceflops.reports.page.evidence import Place, findings_shown
 from traceflops.reports.view import step_times
 from traceflops.windows import Selection
+from traceflops.windows import step_times as step_times_of
 
 GEMM = "sm90_gemm_bf16"
 
@@ -34,6 +36,22 @@ def run(
 
 def diagnosed(analysis: tf.Analysis) -> list[Finding]:
     return [one for one in analysis.diagnosis if one.rule == "uneven-steps"]
+
+
+@pytest.mark.parametrize("part", ((900, 700), (1_600, 0)), ids=("idle", "kernels"))
+def test_more_steps_take_no_more_medians_of_all(
+    part: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each median takes a look at all steps: one per slow step would be quadratic."""
+    counted: list[int] = []
+    for times in (1, 10):
+        analysis = run(*([(900, 100)] * 4 + [part]) * times)
+        called: list[int] = []
+        monkeypatch.setattr(step_times_of, "median_of", lambda ns: called.append(1) or median(ns))
+        assert diagnosed(analysis)
+        counted.append(len(called))
+        monkeypatch.undo()
+    assert counted[0] == counted[1]
 
 
 def uneven(analysis: tf.Analysis) -> list[tf.findings.finding.Finding]:

@@ -424,7 +424,12 @@ def test_queues_of_mtia_are_not_understood() -> None:
 
 def test_ranks_that_are_not_recorded_leave_a_range() -> None:
     path = shared_file("traces/pytorch/mi300x_resnet18_ddp_train.json.gz")
-    outcome = what_if(analyze(read([str(path)])), "kernel:batch_norm/2").together
+    analysis = analyze(read([str(path)]))
+    assert analysis.replay is not None
+    assert [one.pinned for one in analysis.replay.ways] == [False, False, True, True]
+    for way in analysis.replay.ways:
+        assert np.array_equal(way.graph.times(way.base), way.graph.nodes.time_ns)
+    outcome = what_if(analysis, "kernel:batch_norm/2").together
     assert outcome.after_ns is None
     assert outcome.least_ns < outcome.most_ns
     assert any("other ranks" in doubt for doubt in outcome.doubts)

@@ -164,18 +164,22 @@ def _gains(found: Finding) -> bool:
 def reasons_first(found: Sequence[Finding]) -> list[Finding]:
     """Return findings by gain; what says only that work is slow follows what says why.
 
-    That is, reasons that gain at least half as much.
+    That is, reasons that gain at least half as much. So does what is said of one rank, too.
     """
 
     def key(one: Finding) -> tuple[int, float]:
         gain = _order(one)
-        others = (
-            each for each in found if one.rule == _WAITS or each.rule in _REASONS.get(one.rule, ())
-        )
-        reasons = (_order(each) for each in others if each is not one)
+        reasons = (_order(each) for each in found if each is not one and _tells_why(each, one))
         return -min([gain, *(ns - 1 for ns in reasons if 2 * ns >= gain)]), -one.share
 
     return sorted(found, key=key)
+
+
+def _tells_why(why: Finding, one: Finding) -> bool:
+    is_of_rank = one.where.rank is None and why.where.rank is not None
+    is_same = [row.name for row in why.rows[:1]] == [row.name for row in one.rows[:1]]
+    is_known = one.rule == _WAITS or why.rule in _REASONS.get(one.rule, ())
+    return is_known or (is_of_rank and is_same)
 
 
 def _order(finding: Finding) -> int:

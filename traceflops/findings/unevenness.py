@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Final
@@ -40,6 +40,7 @@ from traceflops.units import (
 from traceflops.windows import STANDS_OUT, chosen_time, late_after, spread_of
 
 if TYPE_CHECKING:
+    from traceflops.attribution import Culprit
     from traceflops.findings.case import Case
     from traceflops.windows import DeviceReport, Prepared, StepSpread, StepTime
 
@@ -146,7 +147,8 @@ def uneven_steps(case: Case) -> Iterator[Candidate]:
     found = next(uneven_findings(spread, case.devices), None)
     if spread is None or found is None:
         return
-    slow = [one for one in spread.used if one.ns > STANDS_OUT * spread.median_ns]
+    usual_ns = spread.median_ns
+    slow = [one for one in spread.used if one.ns > STANDS_OUT * usual_ns]
     more = _more(case.prepared, spread, slow) if slow else None
     if more is not None and _LOADER.search(more.name):
         return  # rule data-input tells it, with its gain
@@ -197,9 +199,9 @@ def _remedy(
 
 def _longest_run(spread: StepSpread, slow: Sequence[StepTime]) -> tuple[int, int]:
     """Return the first and last of the most steps in a row that are not slow."""
-    runs: list[list[int]] = [[]]
+    runs, steps = [list[int]()], {one.step for one in slow}
     for one in spread.used:
-        runs.append([]) if one in slow else runs[-1].append(one.step)
+        runs.append([]) if one.step in steps else runs[-1].append(one.step)
     longest = max(runs, key=len)
     return (longest[0], longest[-1]) if longest else (0, 0)
 
@@ -215,19 +217,14 @@ def _more(prepared: Prepared | None, spread: StepSpread, slow: Sequence[StepTime
     if prepared is None:
         return None
     found = _Slow.of(prepared, {one.step for one in slow})
-    part, _ = _largest_part(spread)
-    least_ns = sum(one.ns - spread.median_ns for one in slow) // (2 * len(slow))
-    ways = [(_spans(prepared, least_ns), _HARDLY)]
-    if part == _IDLE:
-        ways += [(_culprits(prepared, by_class=each), 1.0) for each in (False, True)]
-    else:
-        ways.append((_kernels(prepared), 1.0))
-    most = (found.most(*way) for way in ways)
+    (part, _), usual_ns = _largest_part(spread), spread.median_ns
+    least_ns = sum(one.ns - usual_ns for one in slow) // (2 * len(slow))
+    most = (found.most(*way) for way in _ways(prepared, found, part, least_ns))
     return next((one for one in most if one is not None and one.more_ns >= least_ns), None)
 
 
 _When = Mapping[int, Intervals]
-_Times = Callable[[_When], Mapping[tuple[str, str], int]]
+_Times = Mapping[tuple[str, str], int]
 """What took how much of some time of each device, by name and by what to do about it."""
 
 
@@ -250,9 +247,9 @@ class _Slow:
             counts[1] += sum(one.used for one in windows) - len(mine)
         return cls((slow, usual), (max(counts[0], 1), max(counts[1], 1)))
 
-    def most(self, times: _Times, most_usual: float) -> _More | None:
+    def most(self, times: Iterable[_Times], most_usual: float) -> _More | None:
         """Return what slow steps have most more of, if usual ones have so little of it."""
-        slow, usual = map(times, self.when)
+        slow, usual = times
         every = (
             _More(name, ns // self.counts[0] - before, before, remedy)
             for (name, remedy), ns in slow.items()
@@ -262,7 +259,20 @@ class _Slow:
         return max((one for one in every if one.name), key=lambda one: one.more_ns, default=None)
 
 
-def _spans(prepared: Prepared, least_ns: int) -> _Times:
+def _ways(
+    prepared: Prepared, found: _Slow, part: str, least_ns: int
+) -> Iterator[tuple[Iterable[_Times], float]]:
+    """Yield what took how much of slow and of usual steps, and how much of it these may have."""
+    yield map(_spans(prepared, least_ns), found.when), _HARDLY
+    if part == _IDLE:
+        culprits = [_culprits(prepared, when) for when in found.when]
+        yield (_by_name(some, lambda one: one.label) for some in culprits), 1.0
+        yield (_by_name(some, lambda one: CLASSES[one.kind]) for some in culprits), 1.0
+    else:
+        yield map(_kernels(prepared), found.when), 1.0
+
+
+def _spans(prepared: Prepared, least_ns: int) -> Callable[[_When], _Times]:
     """Return the times of functions and ranges of which any is long."""
     marks, process_of = prepared.trace.marks, numbers(prepared.trace.devices["process"])
     label, is_host = codes(marks["name"]), is_one_of(marks["kind"], *_SPANS)
@@ -271,7 +281,7 @@ def _spans(prepared: Prepared, least_ns: int) -> _Times:
     rows = np.flatnonzero(is_host & np.isin(label, long))
     labels = names(marks["name"])
 
-    def times(when: _When) -> Mapping[tuple[str, str], int]:
+    def times(when: _When) -> _Times:
         found: Counter[tuple[str, str]] = Counter()
         for device, some in when.items():
             mine = rows[process[rows] == process_of[device]]
@@ -287,26 +297,25 @@ def _span_name(label: str) -> str:
     return label if function_name(label) != label else numberless(label)
 
 
-def _culprits(prepared: Prepared, *, by_class: bool) -> _Times:
-    """Return the times of what the host did in idle time."""
-
-    def times(when: _When) -> Mapping[tuple[str, str], int]:
-        parts = (gap_parts(prepared.accounts[device], some) for device, some in when.items())
-        found: Counter[tuple[str, str]] = Counter()
-        for one in culprits_of(GapParts.joined(parts), prepared.trace).culprits:
-            name = CLASSES[one.kind] if by_class else one.label
-            remedy = _SPORADIC.get(one.kind, f"{capitalized(REMEDIES[one.kind])}.")
-            found[name, remedy] += one.idle_ns
-        return found
-
-    return times
+def _culprits(prepared: Prepared, when: _When) -> tuple[Culprit, ...]:
+    """Return what the host did in idle time."""
+    parts = (gap_parts(prepared.accounts[device], some) for device, some in when.items())
+    return culprits_of(GapParts.joined(parts), prepared.trace).culprits
 
 
-def _kernels(prepared: Prepared) -> _Times:
+def _by_name(culprits: Sequence[Culprit], name: Callable[[Culprit], str]) -> _Times:
+    found: Counter[tuple[str, str]] = Counter()
+    for one in culprits:
+        remedy = _SPORADIC.get(one.kind, f"{capitalized(REMEDIES[one.kind])}.")
+        found[name(one), remedy] += one.idle_ns
+    return found
+
+
+def _kernels(prepared: Prepared) -> Callable[[_When], _Times]:
     """Return the times of kernels and copies."""
     column = prepared.trace.activities["name"]
 
-    def times(when: _When) -> Mapping[tuple[str, str], int]:
+    def times(when: _When) -> _Times:
         found: Counter[tuple[str, str]] = Counter()
         for device, some in when.items():
             rows = prepared.accounts[device].rows

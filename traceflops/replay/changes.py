@@ -9,7 +9,6 @@ from functools import cached_property
 from typing import Final
 
 import numpy as np
-import pyarrow as pa
 
 from traceflops.attribution import Phases
 from traceflops.ranks import RankReport
@@ -21,7 +20,6 @@ from traceflops.table import (
     IntArray,
     groups,
     is_one_of,
-    joint_codes,
     matching,
     numbers,
     taken,
@@ -30,6 +28,8 @@ from traceflops.timeline import Intervals, is_top
 from traceflops.windows import Prepared
 
 _RANGES: Final = ("annotation", "python", "module", "system")
+Stretches = Mapping[int, Intervals]
+"""Times by number of the thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +54,7 @@ class Recorded:
     prepared: Prepared
     phases: Phases | None
     ranks: RankReport | None
+    _found: dict[str, Stretches] = field(default_factory=dict)
 
     @cached_property
     def communicates(self) -> BoolArray:
@@ -110,43 +111,42 @@ class Recorded:
         found[several] = ABSENT
         return found
 
-    def named_on_host(self, test: Callable[[str], object]) -> Mapping[int, Intervals]:
+    def named_on_host(self, test: Callable[[str], object]) -> Stretches:
         """Return when each thread is in a call, operator, range or function of some names."""
         trace = self.prepared.trace
-        ranges = is_one_of(trace.marks["kind"], *_RANGES)
-        return self.on_host(
-            [
-                (trace.marks, np.flatnonzero(ranges & matching(trace.marks["name"], test))),
-                (trace.ops, np.flatnonzero(matching(trace.ops["name"], test))),
-                (trace.calls, np.flatnonzero(matching(trace.calls["name"], test))),
-            ]
-        )
+        named = {
+            name: matching(trace.table(name)["name"], test) for name in ("marks", "ops", "calls")
+        }
+        named["marks"] &= is_one_of(trace.marks["kind"], *_RANGES)
+        return self.on_host({name: np.flatnonzero(some) for name, some in named.items()})
 
-    def on_host(self, several: list[tuple[pa.Table, IntArray]]) -> Mapping[int, Intervals]:
+    def on_host(self, rows: Mapping[str, IntArray]) -> Stretches:
         """Return when each thread is in some rows of tables."""
-        process, thread, start, dur = (
-            np.concatenate([numbers(table[name], ABSENT)[rows] for table, rows in several])
-            for name in ("process", "thread", "start_ns", "dur_ns")
+        tables = {name: self.prepared.trace.table(name) for name in rows}
+        start, dur = (
+            np.concatenate([numbers(tables[name][column])[rows[name]] for name in rows])
+            for column in ("start_ns", "dur_ns")
         )
-        number = self._thread_numbers(process, thread)
+        number = np.concatenate([self._threads[name][rows[name]] for name in rows])
         return {
-            one: Intervals.of(start[rows], (start + dur)[rows])
-            for one, rows in groups(number)
+            one: Intervals.of(start[mine], (start + dur)[mine])
+            for one, mine in groups(number)
             if one >= 0
         }
 
-    def _thread_numbers(self, process: IntArray, thread: IntArray) -> IntArray:
-        """Return the numbers of threads as the points of the host have them, -1 for others."""
-        trace = self.prepared.trace
-        known, _ = threads_of(trace)
-        calls = [numbers(trace.calls[name], ABSENT) for name in ("process", "thread")]
-        code = joint_codes(np.append(process, calls[0]), np.append(thread, calls[1]))
-        asked, mine = code[: len(process)], code[len(process) :]
-        found, first = np.unique(mine, return_index=True)
-        if not len(found):
-            return np.full(len(asked), -1)
-        place = np.minimum(np.searchsorted(found, asked), len(found) - 1)
-        return np.where(found[place] == asked, known[first[place]], -1)
+    @cached_property
+    def _threads(self) -> Mapping[str, IntArray]:
+        """Return numbers of threads as the points of the host have them, -1 where none calls."""
+        found = threads_of(self.prepared.trace)
+        calls = np.zeros(max((one.max(initial=-1) for one in found.values())) + 1, dtype=np.bool_)
+        calls[found["calls"]] = True
+        return {name: np.where(calls[one], one, -1) for name, one in found.items()}
+
+    def once(self, target: str, when: Callable[[], Stretches]) -> Stretches:
+        """Return when each thread does what an edit is about; that is looked up only once."""
+        if target not in self._found:
+            self._found[target] = when()
+        return self._found[target]
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ import numpy as np
 
 from traceflops.attribution import FACTS
 from traceflops.errors import UsageError
-from traceflops.replay.changes import Changed, Recorded, Value
+from traceflops.replay.changes import Changed, Recorded, Stretches, Value
 from traceflops.replay.recorded_graph import (
     HOST,
     LAUNCH,
@@ -151,7 +151,8 @@ def _check(known: bool, edit: Edit, reason: str) -> None:
 
 def _on_host(edit: Edit, changed: Changed) -> Changed:
     pattern = FACTS[_HOST[edit.target]] if edit.target in _HOST else edit.target.partition(":")[2]
-    when = changed.recorded.named_on_host(_compiled(pattern).search)
+    recorded, search = changed.recorded, _compiled(pattern).search
+    when = recorded.once(edit.target, lambda: recorded.named_on_host(search))
     _check(bool(when), edit, "no call, operator, range or function of the host is called so")
     assert edit.value is not None
     return changed.with_host(when, edit.value)
@@ -159,15 +160,19 @@ def _on_host(edit: Edit, changed: Changed) -> Changed:
 
 def _eager(edit: Edit, changed: Changed) -> Changed:
     """Return a world with other times of operators, but for what has a target of its own."""
-    recorded, ops = changed.recorded, changed.recorded.prepared.trace.ops
-    apart = recorded.named_on_host(re.compile(_NOT_EAGER).search)
-    when = {
-        thread: spans.subtract(apart.get(thread, Intervals.empty()))
-        for thread, spans in recorded.on_host([(ops, np.arange(ops.num_rows))]).items()
-    }
+    when = changed.recorded.once(edit.target, lambda: _of_operators(changed.recorded))
     _check(bool(when), edit, "no operator was recorded")
     assert edit.value is not None
     return changed.with_host(when, edit.value)
+
+
+def _of_operators(recorded: Recorded) -> Stretches:
+    apart = recorded.named_on_host(re.compile(_NOT_EAGER).search)
+    every = recorded.on_host({"ops": np.arange(recorded.prepared.trace.ops.num_rows)})
+    return {
+        thread: spans.subtract(apart.get(thread, Intervals.empty()))
+        for thread, spans in every.items()
+    }
 
 
 def _sync(edit: Edit, changed: Changed) -> Changed:
@@ -222,8 +227,7 @@ def _recompute(edit: Edit, changed: Changed) -> Changed:
     work, ops = changed.recorded.recomputes
     _check(bool(work.any()), edit, "no work of a recomputation is known")
     _check(edit.word == "off", edit, "recomputation can only be off")
-    trace = changed.recorded.prepared.trace
-    when = changed.recorded.on_host([(trace.ops, np.flatnonzero(ops))])
+    when = changed.recorded.on_host({"ops": np.flatnonzero(ops)})
     less = changed.with_work(changed.work_of(work), 0 * changed.world.dur_ns)
     return less.with_host(when, Value(0))
 

@@ -51,19 +51,21 @@ class HostPoints:
     is_sure: BoolArray
 
 
-def threads_of(trace: Trace) -> tuple[IntArray, IntArray]:
-    """Return a number of the thread of each call and each op."""
+def threads_of(trace: Trace) -> dict[str, IntArray]:
+    """Return a number of the thread of each call, op and mark, by table."""
+    tables = {name: trace.table(name) for name in ("calls", "ops", "marks")}
     process, thread = (
-        np.concatenate([numbers(one[name], ABSENT) for one in (trace.calls, trace.ops)])
+        np.concatenate([numbers(one[name], ABSENT) for one in tables.values()])
         for name in ("process", "thread")
     )
-    code = joint_codes(process, thread)
-    return code[: trace.calls.num_rows], code[trace.calls.num_rows :]
+    ends = np.cumsum([one.num_rows for one in tables.values()])
+    return dict(zip(tables, np.split(joint_codes(process, thread), ends[:-1]), strict=True))
 
 
 def host_points(trace: Trace, begins: BoolArray, waits: BoolArray) -> HostPoints:
     """Return the points of some calls: of those that `begin` the start, that `wait` the end."""
-    of_call, of_op = threads_of(trace)
+    threads = threads_of(trace)
+    of_call, of_op = threads["calls"], threads["ops"]
     start = numbers(trace.calls["start_ns"])
     end = start + numbers(trace.calls["dur_ns"])
     first, last = np.flatnonzero(begins | waits), np.flatnonzero(waits)

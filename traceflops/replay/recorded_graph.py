@@ -84,6 +84,11 @@ class World:
     delay_ns: IntArray
     floor_ns: IntArray
 
+    def equals(self, other: World) -> bool:
+        """Return whether nothing differs."""
+        names = World.__dataclass_fields__
+        return all(np.array_equal(getattr(self, one), getattr(other, one)) for one in names)
+
 
 @dataclass(frozen=True)  # without slots, so that there is a place for what is found on demand
 class RecordedGraph:

@@ -168,7 +168,7 @@ class Replay:
         return World(
             np.where(waiting, 0, world.dur_ns),
             world.lag_ns,
-            world.delay_ns,
+            np.where(waiting, 0, world.delay_ns),
             np.where(waiting, graph.nodes.time_ns, world.floor_ns),
         )
 
@@ -234,7 +234,8 @@ class Replay:
         changed = Changed(way.graph, self.recorded, way.base)
         for edit in edits:
             changed = apply(edit, changed)
-        time = way.graph.times(changed.world)
+        is_same = changed.world.equals(way.base)
+        time = way.graph.nodes.time_ns if is_same else way.graph.times(changed.world)
         length = lengths(way.graph, self.window_spans, changed.world, time)
         if changed.is_hidden and not (way.pinned and self.awaits_others):
             length = [*map(max, length, self._communication(way))]
