@@ -34,7 +34,7 @@ from traceflops.table import (
     ranked,
 )
 from traceflops.timeline import Gap, GapCulprit, Intervals
-from traceflops.windows import DeviceReport, Prepared, chosen_time
+from traceflops.windows import DeviceReport, Prepared
 
 _MOST: Final = 50
 """So many culprits are named; what is left of each class is one more."""
@@ -125,21 +125,13 @@ def idle_culprits(prepared: Prepared, idle_ns: int) -> IdleCulprits:
 
 
 def culprits_of_devices(
-    choices: Sequence[Prepared], devices: Sequence[int]
-) -> list[tuple[tuple[Culprit, ...], ...]]:
-    """Return what the host did while each of some devices was idle, by choice of windows.
-
-    All choices are of one trace.
-    """
-    if not devices or not all(one.launch_records.is_judged for one in choices):
-        return [((),) * len(devices) for _ in choices]
-    parts = [
-        gap_parts(one.accounts[at], chosen_time(one.windows[at]))
-        for one in choices
-        for at in devices
-    ]
-    found = [one.culprits for one in _culprits_of_each(parts, choices[0].trace)]
-    return [tuple(found[at : at + len(devices)]) for at in range(0, len(found), len(devices))]
+    prepared: Prepared, asked: Sequence[tuple[int, Intervals]]
+) -> list[tuple[Culprit, ...]]:
+    """Return what the host did while each of some devices was idle in some time."""
+    if not asked or not prepared.launch_records.is_judged:
+        return [()] * len(asked)
+    parts = [gap_parts(prepared.accounts[device], time) for device, time in asked]
+    return [one.culprits for one in _culprits_of_each(parts, prepared.trace)]
 
 
 def culprits_of(parts: GapParts, trace: Trace) -> IdleCulprits:
