@@ -68,6 +68,7 @@ _GAPS: Final = 3
 _ROWS: Final = 1_000
 _MOST_BYTES: Final = 2_000_000
 _MOST_RECORDS: Final = 1 << 20
+_MOST_WINDOWS: Final = 1 << 14
 _CUT: Final = (
     "{n} [collective|collectives] at the end [is|are] not in the summaries; waits are told without "
     "[it|them]."
@@ -79,17 +80,14 @@ T = TypeVar("T")
 class RankSummary:
     """The figures of recordings in their chosen windows; fields are those of `Analysis`.
 
-    `trace` has no events but one activity for all of each device; so have the `parts` that it was
-    merged of, which are known on this machine only. `notes` are those of the analysis alone,
-    `codes` those of all in the order shown. `is_plain` says that nothing is left out but what needs
-    single events. `idle_of` are the culprits by device,
+    `trace` has no events but one activity for all of each device. `notes` are those of the analysis
+    alone, `codes` those of all in the order shown.
+    `idle_of` are the culprits by device,
     `work` the kernels by device: of all steps in which ranks are compared, then of each of
     `long_steps` alone. `moved` is the time of memory work.
     """
 
     trace: Trace
-    parts: tuple[Trace, ...]
-    is_plain: bool
     notes: tuple[Note, ...]
     codes: tuple[str, ...]
     choice: StepChoice
@@ -125,19 +123,14 @@ class RankSummary:
         notes = (*self.notes, counted_note("dropped", "collectives-cut", _CUT, cut))
         return replace(
             self,
-            parts=(),
-            is_plain=False,
             records=records.compact,
             launches=launches,
             notes=notes if cut else self.notes,
         )
 
 
-def summary_of(analysis: Analysis, parts: Sequence[Trace] = ()) -> RankSummary:
-    """Return the summary of an analysis, which has kept what it was prepared from.
-
-    `parts` are what its trace was merged of, where that is known.
-    """
+def summary_of(analysis: Analysis) -> RankSummary:
+    """Return the summary of an analysis, which has kept what it was prepared from."""
     prepared, measured = analysis.prepared, analysis.measured
     assert prepared is not None
     trace, linked, done = prepared.trace, prepared.linked, measured.executed
@@ -149,13 +142,11 @@ def summary_of(analysis: Analysis, parts: Sequence[Trace] = ()) -> RankSummary:
     is_unknown = any(why_no_figure(prepared, done, measured.devices))
     return RankSummary(
         trace=replace(_outline(trace), places=()),
-        parts=tuple(map(_outline, parts)),
-        is_plain=bool(parts) and _is_plain(analysis),
         notes=tuple(_notes(analysis)),
         codes=tuple(note.code for note in analysis.notes),
         choice=analysis.steps,
         launch_records=prepared.launch_records,
-        reports=tuple(_few_gaps(device) for device in analysis.devices),
+        reports=tuple(_brief(device) for device in analysis.devices),
         kernels=kernel_totals(trace, linked.categorised, linked.whole, prepared.chosen),
         moved=memory_times(trace, linked.categorised, prepared.chosen),
         idle=analysis.idle,
@@ -196,13 +187,6 @@ def _notes(analysis: Analysis) -> Iterator[Note]:
             yield note
 
 
-def _is_plain(analysis: Analysis) -> bool:
-    prepared = analysis.prepared
-    assert prepared is not None
-    is_timed = analysis.untimed is None and prepared.replays is None and bool(prepared.accounts)
-    return is_timed and analysis.recorded == "complete" and not analysis.serving.passes
-
-
 def _outline(trace: Trace) -> Trace:
     """Return a trace of the same processes and devices, with one activity for all of each."""
     device, process, start, length = (numbers(trace.activities[name]) for name in _OUTLINE)
@@ -210,22 +194,30 @@ def _outline(trace: Trace) -> Trace:
     begin, end = start[first], (start + length)[first]
     np.minimum.at(begin, of_row, start)
     np.maximum.at(end, of_row, start + length)
-    known = dict(zip(_OUTLINE, (device[first], process[first], begin, end - begin), strict=True))
     schema = arrow_schema("activities")
-    columns = [
-        number_column(known[field.name], field.type)
-        if field.name in known
-        else pa.nulls(len(first), field.type)
-        for field in schema
-    ]
-    activities = pa.Table.from_arrays(columns, schema=schema)
+    columns = zip(_OUTLINE, (device[first], process[first], begin, end - begin), strict=True)
+    known = {name: number_column(values, schema.field(name).type) for name, values in columns}
+    known["kind"] = pa.array(["kernel"] * len(first), schema.field("kind").type)
+    every = [known.get(field.name, pa.nulls(len(first), field.type)) for field in schema]
+    activities = pa.Table.from_arrays(every, schema=schema)
     tables = {"processes": trace.processes, "devices": trace.devices, "activities": activities}
     return replace(trace, tables=tables, jobs=(), job=None)
 
 
-def _few_gaps(device: DeviceReport) -> DeviceReport:
+def fitting_steps(analysis: Analysis) -> tuple[int, int] | None:
+    """Return the first and the last step for which a summary has room, None if it has for all."""
+    if analysis.windows_used <= _MOST_WINDOWS or not analysis.steps.used:
+        return None
+    used = analysis.steps.used[: max(1, _MOST_WINDOWS // len(analysis.devices_used))]
+    return used[0], used[-1]
+
+
+def _brief(device: DeviceReport) -> DeviceReport:
+    """Return a device with few gaps, and of very many windows only the chosen ones."""
     longest = sorted(device.gaps, key=attrgetter("dur_ns"), reverse=True)
-    return replace(device, gaps=tuple(longest[:_GAPS]))
+    is_long = len(device.windows) > _MOST_WINDOWS
+    windows = [window for window in device.windows if window.used or not is_long]
+    return replace(device, gaps=tuple(longest[:_GAPS]), windows=tuple(windows))
 
 
 def _of_windows(rows: Iterable[T]) -> Iterator[T]:
