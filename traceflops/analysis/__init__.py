@@ -14,8 +14,8 @@ if TYPE_CHECKING:
         RankSummary,
         decoded,
         encoded,
-        fitting_steps,
         is_summary,
+        summarised,
         summary_of,
     )
     from traceflops.analysis.recipe import analysis_of, analyze, with_removed

@@ -6,13 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from traceflops.analysis.job_reports import analysis_of_jobs, listed_jobs
 from traceflops.analysis.notes import is_said, notes_of
 from traceflops.analysis.preparation import prepare, prepare_pair, with_replays
 from traceflops.analysis.result import Analysis, with_finding_rules
 from traceflops.attribution import (
+    NO_CULPRITS,
     IdleCulprits,
     Launches,
     category_table,
@@ -76,6 +77,10 @@ if TYPE_CHECKING:
 
     from traceflops.ranks import RankReport
     from traceflops.timeline import Untimed
+
+
+GAPS_OF_SUMMARY: Final = 3
+"""So many gaps of a device are kept in a summary."""
 
 
 def analyze(
@@ -150,18 +155,22 @@ def analysis_of(
     peaks: PeakOptions = FROM_THE_TRACE,
     measured: Measurement | None = None,
     pair: Prepared | None = None,
+    *,
+    is_summarised: bool = False,
 ) -> Analysis:
     """Return where the time of a prepared trace went and how much of its devices was used.
 
     `measured` is what is known of that already: by default it is what the trace tells, or its
-    `pair`, without padding where it tells that, too.
+    `pair`, without padding where it tells that, too. For a summary nothing is said about causes of
+    idle time and about ranks: it is found again, by step.
     """
     recorded, linked = prepared, prepared.linked
     if prepared.launch_records.state == "capture":
         prepared = prepared.without_work
-    named, devices, total = _accounted(prepared)
+    named, devices, total = _accounted(prepared, GAPS_OF_SUMMARY if is_summarised else None)
     with phase("idle time"):  # takes much memory for a while, FLOPs keep what they take
-        idle = idle_culprits(prepared, total.components.idle_ns)
+        idle_ns = total.components.idle_ns
+        idle = NO_CULPRITS if is_summarised else idle_culprits(prepared, idle_ns)
     if measured is None:
         with phase("FLOPs"):
             measured = without_told_padding(measure(recorded, peaks, pair), recorded)
@@ -182,7 +191,7 @@ def analysis_of(
             moved=moved,
             idle=idle,
             launches=launching(prepared, measured.executed.phases),
-            ranks=_who_waits(prepared, measured, peaks),
+            ranks=None if is_summarised else _who_waits(prepared, measured, peaks),
             passes=serving(prepared, measured.executed.attribution),
         ),
     )
@@ -238,10 +247,12 @@ def _who_waits(prepared: Prepared, measured: Measurement, peaks: PeakOptions) ->
     return rank_report(prepared, links_of(prepared, measured.devices, peaks.link))
 
 
-def _accounted(prepared: Prepared) -> tuple[list[DeviceReport], list[DeviceReport], Account]:
+def _accounted(
+    prepared: Prepared, most_gaps: int | None
+) -> tuple[list[DeviceReport], list[DeviceReport], Account]:
     """Return the devices, the same with what their idle time is due to, and their sum."""
     with phase("accounts"):
-        reports = [_device_report(prepared, *each) for each in prepared.accounts.items()]
+        reports = [_device_report(prepared, *one, most_gaps) for one in prepared.accounts.items()]
         named = told_apart(prepared.linked.trace, reports)
         devices = _with_idle_time(prepared, named)
         return named, devices, sum((device.chosen for device in devices), EMPTY_ACCOUNT)
@@ -254,7 +265,9 @@ def _with_idle_time(prepared: Prepared, devices: list[DeviceReport]) -> list[Dev
     return with_culprits(prepared, devices)
 
 
-def _device_report(prepared: Prepared, device: int, account: DeviceAccount) -> DeviceReport:
+def _device_report(
+    prepared: Prepared, device: int, account: DeviceAccount, most_gaps: int | None
+) -> DeviceReport:
     linked, trace, windows = prepared.linked, prepared.trace, prepared.windows[device]
     about = trace.devices.slice(device, 1).to_pylist()[0]
     process = trace.processes.slice(about["process"], 1).to_pylist()[0]
@@ -280,7 +293,7 @@ def _device_report(prepared: Prepared, device: int, account: DeviceAccount) -> D
         whole=whole,
         windows=windows,
         chosen=sum((window.account for window in windows if window.used), EMPTY_ACCOUNT),
-        gaps=account.gaps(device, chosen_time(windows), windows),
+        gaps=account.gaps(device, chosen_time(windows), windows, most_gaps),
         architecture=about["architecture"],
         partition=partition_text(about),
         ranks=_ranks_on(trace, account),

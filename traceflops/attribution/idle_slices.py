@@ -50,6 +50,10 @@ class GapParts:
         parts = list(several)
         return cls(*(np.concatenate([getattr(one, name) for one in parts]) for name in _PARTS))
 
+    def only(self, rows: IntArray) -> GapParts:
+        """Return some of the parts."""
+        return GapParts(*(getattr(self, name)[rows] for name in _PARTS))
+
     @property
     def launched_ns(self) -> IntArray:
         """Return since when, in each gap, the activity that ends it was launched."""

@@ -28,9 +28,6 @@ _REDUCED: Final = (
     "The files are many and large, so each was reduced to a summary when it was read. "
     "With --ranks or --steps all are kept whole."
 )
-_CUT: Final = (
-    "{n} [step|steps] at the end [is|are] not in the summaries: [it does|they do] not fit in 2 MB."
-)
 _WORTH_BYTES: Final = 1 << 26
 _GROUPS: Final = 16
 _TOGETHER_BYTES: Final = 1 << 26
@@ -172,10 +169,9 @@ def _summary_or_names(asked: Asked, files: Files) -> RankSummary | str:
 
 
 def _summary(asked: Asked, files: Files) -> RankSummary:
-    from traceflops.analysis import analyze, fitting_steps, summary_of
+    from traceflops.analysis import summarised
     from traceflops.devices import check_decided, of_job
     from traceflops.parsers import read
-    from traceflops.table import counted_note
 
     reading = asked.reading
     trace = read(
@@ -186,20 +182,13 @@ def _summary(asked: Asked, files: Files) -> RankSummary:
         limits=not reading.no_limits,
     )
     check_decided(of_job(trace, asked.question.selection().job), "a summary")
-    analyzed = partial(
-        analyze,
+    return summarised(
         trace,
+        asked.question.selection(),
+        asked.rates.peaks(),
         rules=asked.rules,
         include_environment=asked.privacy.include_environment,
-        peaks=asked.rates.peaks(),
     )
-    whole = analyzed(asked.question.selection())
-    if (steps := fitting_steps(whole)) is None:
-        return summary_of(whole)
-    few = analyzed(replace(asked.question.selection(), steps=steps, from_ns=None, to_ns=None))
-    cut = len(whole.steps.used) - len(few.steps.used)
-    note = counted_note("dropped", "steps-cut", _CUT, cut)
-    return summary_of(replace(few, notes=(*few.notes, note)))
 
 
 def _names(files: Files) -> str:

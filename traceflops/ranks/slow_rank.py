@@ -16,7 +16,7 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from traceflops.attribution import Culprit, culprits_of_devices
+from traceflops.attribution import Culprit, IdleCulprits, culprits_of_devices
 from traceflops.ranks.comm_records import CommRecords
 from traceflops.ranks.cycles import Cycles
 from traceflops.ranks.late_causes import (
@@ -189,11 +189,11 @@ class PreparedWork:
         self, devices: Sequence[int], steps: Sequence[int | None]
     ) -> list[tuple[Culprit, ...]]:
         """Return what the host of each device did while that was idle, in such steps."""
-        return self.idle_of_each(devices, [steps])[0]
+        return [one.culprits for one in self.idle_of_each(devices, [steps])[0]]
 
     def idle_of_each(
         self, devices: Sequence[int], choices: Sequence[Sequence[int | None]]
-    ) -> list[list[tuple[Culprit, ...]]]:
+    ) -> list[list[IdleCulprits]]:
         """Return the same by choice of steps."""
         asked = [(at, chosen_time(self._windows(at, steps))) for steps in choices for at in devices]
         found = iter(culprits_of_devices(self.prepared, asked))
