@@ -15,8 +15,10 @@ if TYPE_CHECKING:
         decoded,
         encoded,
         is_summary,
+        packed,
         summarised,
         summary_of,
+        unpacked,
     )
     from traceflops.analysis.recipe import analysis_of, analyze, with_removed
     from traceflops.analysis.result import Analysis, with_finding_rules

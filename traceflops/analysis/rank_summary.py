@@ -287,8 +287,18 @@ def encoded(summary: RankSummary | str) -> bytes:
     return content
 
 
+def packed(summary: RankSummary) -> bytes:
+    """Return a whole summary as bytes, for a process on this machine."""
+    return msgspec.msgpack.encode(summary, enc_hook=_plain)
+
+
+def unpacked(data: Any) -> RankSummary:
+    """Return the summary in bytes."""
+    return msgspec.msgpack.decode(data, type=RankSummary, dec_hook=_typed)
+
+
 def _file(summary: RankSummary | None, failed: str | None = None) -> bytes:
-    data = msgspec.msgpack.encode(summary, enc_hook=_plain) if summary is not None else None
+    data = packed(summary) if summary is not None else None
     columns = {"summary": pa.array([data], pa.large_binary()), "failed": pa.array([failed])}
     table = pa.table({name: column.cast(_FILE[name]) for name, column in columns.items()})
     table = table.replace_schema_metadata(_SCHEMA)
@@ -309,7 +319,7 @@ def decoded(content: bytes, name: str) -> RankSummary | str:
         data = table["summary"][0].as_buffer()
         if data is None:
             return str(table["failed"][0])
-        return msgspec.msgpack.decode(data, type=RankSummary, dec_hook=_typed)
+        return unpacked(data)
     except (pa.ArrowInvalid, OSError, KeyError, IndexError, msgspec.MsgspecError, ValueError):
         raise InputError(
             f"damaged summary: {name}", "write it again with traceflops reduce"

@@ -24,6 +24,7 @@ from traceflops.attribution.idle_slices import (
     gap_lengths,
     gap_parts,
 )
+from traceflops.attribution.launch_lead import leads
 from traceflops.attribution.named_slices import NamedSlices
 from traceflops.table import (
     IntArray,
@@ -130,7 +131,8 @@ def culprits_of_devices(
     """Return what the host did while each of some devices was idle in some time."""
     if not asked or not prepared.launch_records.is_judged:
         return [NO_CULPRITS] * len(asked)
-    parts = [gap_parts(prepared.accounts[device], time) for device, time in asked]
+    cap_ns = {device: leads(prepared.accounts[device]).cap_ns for device, _ in asked}
+    parts = [gap_parts(prepared.accounts[at], time, cap_ns[at]) for at, time in asked]
     return list(_culprits_of_each(parts, prepared.trace))
 
 

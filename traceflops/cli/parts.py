@@ -103,21 +103,25 @@ def _groups(sizes: Mapping[str, int]) -> list[tuple[Files, ...]]:
 def _reduced_together(
     groups: Sequence[tuple[Files, ...]], asked: Asked
 ) -> Iterator[list[RankSummary | str]]:
+    from traceflops.analysis import unpacked
     from traceflops.parsers.io import Crew, usable_cores
 
     jobs = asked.reading.jobs
     with Crew(usable_cores() if jobs is None else jobs, worth_bytes=0) as crew:
         crew.expect(1)
         for result in crew.each(partial(together, asked), groups):
-            yield result()
+            yield [one if isinstance(one, str) else unpacked(one) for one in result()]
 
 
-def together(asked: Asked, runs: tuple[Files, ...]) -> list[RankSummary | str]:
+def together(asked: Asked, runs: tuple[Files, ...]) -> list[bytes | str]:
     """Return the summary of runs; one of each, or its names, where they cannot be read together."""
+    from traceflops.analysis import packed
+
     try:
-        return [_summary(asked, tuple(file for run in runs for file in run))]
+        return [packed(_summary(asked, tuple(file for run in runs for file in run)))]
     except (InputError, UsageError):
-        return [_summary_or_names(asked, run) for run in runs]
+        found = [_summary_or_names(asked, run) for run in runs]
+        return [one if isinstance(one, str) else packed(one) for one in found]
 
 
 def _text_bytes(file: Path) -> int:
