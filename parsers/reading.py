@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from traceflops.devices import merge_jobs
 from traceflops.errors import InputError, NotATrace
@@ -66,27 +66,6 @@ def read(
     refuses an input of which anything was lost, `limits` one that unpacks to far more than a trace
     does. Raises InputError where nothing can be read.
     """
-    asked: Any = {"python_stacks": python_stacks, "strict": strict, "limits": limits}
-    traces, names = read_apart(paths, watch=watch, jobs=jobs, **asked)
-    with phase("merge"):
-        merged = merge_jobs(traces)
-    if not names:
-        return merged
-    listed = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
-    skipped = _NOTES.note("not-a-trace", len(names), listed=listed)
-    return replace(merged, notes=(skipped, *merged.notes))
-
-
-def read_apart(
-    paths: str | Path | Iterable[str | Path],
-    *,
-    watch: Watcher | None = None,
-    jobs: int | None = None,
-    python_stacks: bool | None = None,
-    strict: bool = False,
-    limits: bool = True,
-) -> tuple[list[Trace], list[str]]:
-    """Return the same before the traces are merged, and the names of files that are none."""
     given: list[str | Path] = [paths] if isinstance(paths, str | Path) else list(paths)
     sources = [
         (source, named) for path in dict.fromkeys(given) for source, named in _inputs(str(path))
@@ -105,7 +84,14 @@ def read_apart(
         job.read_sets(reading)
     if not job.traces:
         raise _nothing_in(given, job.passed_over)
-    return each_run_once(job.traces), [name for name, _ in job.passed_over]
+    with phase("merge"):
+        merged = merge_jobs(each_run_once(job.traces))
+    if not job.passed_over:
+        return merged
+    names = [name for name, _ in job.passed_over]
+    listed = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
+    skipped = _NOTES.note("not-a-trace", len(names), listed=listed)
+    return replace(merged, notes=(skipped, *merged.notes))
 
 
 @dataclass(slots=True)

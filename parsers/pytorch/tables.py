@@ -32,7 +32,6 @@ from traceflops.table import ABSENT, Array, IntArray, Names, Rows, narrow
 
 _JSON_COLUMNS = ("input_dims", "input_types", "input_strides", "concrete_inputs")
 _GENERATED = ("kernel_backend", "kernel_hash", "kernel_kwargs", "num_warps", "num_stages")
-_NO_COLLECTIVE = CollectiveArgs()
 _COLLECTIVE_TEXTS = {
     "collective": "collective",
     "collective_dtype": "dtype",
@@ -262,7 +261,10 @@ def _owners(table: Rows, group: Group) -> Array | int:
 
 
 def _numbers(args: Sequence[Any], field: str) -> IntArray:
-    return typed_integers([*map(attrgetter(field), args)])
+    values = [*map(attrgetter(field), args)]
+    if values[:1] == [ABSENT] and values.count(ABSENT) == len(values):  # one object: it is fast
+        return np.full(len(values), ABSENT, np.int64)
+    return typed_integers(values)
 
 
 def _same_numbers(args: Sequence[Any], *fields: str) -> dict[str, IntArray]:
@@ -334,15 +336,24 @@ def _flags(values: Sequence[object]) -> IntArray:
 
 def _collective(table: Rows, args: Sequence[CollectiveArgs]) -> dict[str, Array]:
     """Return the columns of collective metadata; {} where no event of the block has any."""
-    if _none_of([a.collective for a in args]):
+    mine = [at for at, a in enumerate(args) if a.collective is not None]
+    if not mine:
         return {}
-    real = [a if a.collective is not None else _NO_COLLECTIVE for a in args]
+    real = [args[at] for at in mine]
+
+    def of_all(values: Array, unknown: int) -> Array:
+        column = np.full(len(args), unknown, values.dtype)
+        column[mine] = values
+        return column
 
     texts = {
-        column: optional_codes(table.names[column], [getattr(a, field) for a in real])
+        column: of_all(optional_codes(table.names[column], [getattr(a, field) for a in real]), -1)
         for column, field in _COLLECTIVE_TEXTS.items()
     }
-    numbers = {column: _numbers(real, field) for column, field in _COLLECTIVE_NUMBERS.items()}
+    numbers = {
+        column: of_all(_numbers(real, field), ABSENT)
+        for column, field in _COLLECTIVE_NUMBERS.items()
+    }
     return texts | numbers
 
 

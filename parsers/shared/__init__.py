@@ -9,7 +9,7 @@ from traceflops.faces import lazy
 if TYPE_CHECKING:
     from traceflops.parsers.shared.collectives import fill_collectives
     from traceflops.parsers.shared.formats import Format, Reading
-    from traceflops.parsers.shared.repeats import each_run_once
+    from traceflops.parsers.shared.repeats import copies, each_run_once
     from traceflops.parsers.shared.sanity_checks import plausible, span_notes, spans, timed
     from traceflops.parsers.shared.sinks import (
         DISPATCH,

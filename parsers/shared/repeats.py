@@ -121,13 +121,13 @@ def _is_proof(table: pa.Table, name: str, again: BoolArray) -> bool:
 
 def each_run_once(traces: Sequence[Trace]) -> list[Trace]:
     """Return the traces without copies and without other exports of a run, with a note each."""
-    return without_other_exports(without_copies(traces))
+    return without_other_exports(_kept(traces, copies(traces)))
 
 
-def without_copies(traces: Sequence[Trace]) -> list[Trace]:
-    """Return the traces without those that hold the same recording again, with a note each.
+def copies(traces: Sequence[Trace]) -> dict[int, list[Note]]:
+    """Return the places of traces of which none holds the recording of another, with a note each.
 
-    Of copies the one of the shortest name is kept: who copies a file adds to its name.
+    Of copies the one of the shortest name counts: who copies a file adds to its name.
     """
     circumstances = [_circumstances(trace) for trace in traces]
     often = Counter(circumstances)
@@ -139,9 +139,9 @@ def without_copies(traces: Sequence[Trace]) -> list[Trace]:
     notes: dict[int, list[Note]] = {}
     for places in alike.values():
         first, *others = sorted(places, key=lambda place: _name_length(traces[place]))
-        copies = [traces[other] for other in others]
-        notes[first] = [_note("copies", traces[first], copies)] if copies else []
-    return _kept(traces, notes)
+        ignored = [traces[other] for other in others]
+        notes[first] = [_note("copies", traces[first], ignored)] if ignored else []
+    return notes
 
 
 def _name_length(trace: Trace) -> int:

@@ -1,5 +1,6 @@
 """Summaries of ranks say what their files say, however they were made."""
 
+import gzip
 import json
 import os
 import shutil
@@ -30,14 +31,10 @@ from traceflops.analysis import (
     encoded,
     summary_of,
 )
-from traceflops.analysis.notes import added
 from traceflops.attribution.launch_lead import Launches, LeadCounts, host_bound
 from traceflops.cli import app
 from traceflops.cli.options import Asked, Privacy, Question, Rates, ReadingOptions
 from traceflops.cli.parts import analysis_of_many, on_dask, reduced, runs_of
-from traceflops.reports.terminal import render_terminal
-from traceflops.table import Note, counted_note
-from traceflops.windows import outside_note
 
 RANKS = SAMPLES / "gpt_ddp_4rank"
 MANY: tuple[dict[str, Any], ...] = (
@@ -61,6 +58,14 @@ def sent(file: Path) -> RankSummary:
     found = decoded(content, file.name)
     assert isinstance(found, RankSummary)
     return found
+
+
+def of_summaries(files: list[str], folder: Path) -> dict[str, Any]:
+    """Return the report of the summaries that `traceflops reduce` makes of files."""
+    made = CLI.invoke(app, ["reduce", *files, "-o", str(folder)])
+    assert made.exit_code == 0, made.output
+    report: dict[str, Any] = json.loads(CLI.invoke(app, ["summary", str(folder), "--json"]).stdout)
+    return report
 
 
 def figures(analysis: Analysis) -> dict[str, Any]:
@@ -141,16 +146,6 @@ def test_why_a_rank_is_late_in_few_steps_is_told(tmp_path: Path) -> None:
     )
 
 
-def test_notes_of_parts_add_up_or_are_not_told() -> None:
-    parts = [[outside_note(1_000_000, 10_000_000)], [outside_note(3_000_000, 10_000_000)]]
-    texts = [note.text for note in added(parts) or ()]
-    assert [text[:28] for text in texts] == ["4.00 ms of GPU work (20.0 %)"]
-    assert added([*parts, []]) is None  # how much work there is in the third is not known
-    counted = [counted_note("dropped", "x", "{n} [one|many]", count) for count in (1, 2)]
-    assert [note.text for note in added([[one] for one in counted]) or ()] == ["3 many"]
-    assert added([[Note("missing", "x", "a")], [Note("missing", "x", "b")]]) is None
-
-
 def test_very_many_launches_take_little_room() -> None:
     """The leads of the first 70,001 even numbers: half of them are below 70,000 ns."""
     lead_ns = np.arange(0, 140_002, 2)
@@ -185,6 +180,51 @@ def test_a_summary_of_very_many_collectives_has_the_first_ones() -> None:
     ]
 
 
+def test_a_summary_of_very_many_steps_has_the_first_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = analyze(read(RANKS / "rank0.json.gz"))
+    monkeypatch.setattr("traceflops.analysis.rank_summary._MOST_WINDOWS", 3)
+    report = of_summaries([str(RANKS / "rank0.json.gz")], tmp_path)
+    assert report["steps"]["used"] == list(whole.steps.used[:3])
+    (device,) = report["devices"]
+    assert len(device["windows"]) == 3 < len(whole.devices[0].windows)
+    notes = {note["code"]: note["count"] for note in report["notes"]}
+    assert notes["steps-cut"] == len(whole.steps.used) - 3
+
+
+def test_a_copy_of_a_rank_counts_once(tmp_path: Path) -> None:
+    """As it does where the files are read."""
+    job = tmp_path / "job"
+    shutil.copytree(RANKS, job)
+    copy = gzip.compress(gzip.decompress((RANKS / "rank1.json.gz").read_bytes()), 1)
+    (job / "copy_of_rank1.json.gz").write_bytes(copy)
+    report = of_summaries([str(job)], tmp_path / "summaries")
+    assert [device["rank"] for device in report["devices"]] == [0, 1, 2, 3]
+    for notes in (report["notes"], json.loads(analyze(read(job)).to_json())["notes"]):
+        (text,) = (note["text"] for note in notes if note["code"] == "same-run")
+        assert "from rank1.json.gz; ignored: copy_of_rank1.json.gz" in text
+
+
+def test_operators_of_a_rank_without_gpu_records_are_no_gpu_work(tmp_path: Path) -> None:
+    """It was cut off before these; nor are they where the files are read."""
+    job = tmp_path / "job"
+    shutil.copytree(RANKS, job)
+    cut = job / "rank1.json.gz"
+    trace = json.loads(gzip.decompress(cut.read_bytes()))
+    of_host = {"cpu_op", "cuda_runtime", "user_annotation", None}
+    trace["traceEvents"] = [one for one in trace["traceEvents"] if one.get("cat") in of_host]
+    cut.write_bytes(gzip.compress(json.dumps(trace).encode()[:-2_000]))
+    alone = json.loads(analyze(read(cut)).to_json())
+    assert [device["type"] for device in alone["devices"]] == ["cpu"]
+    found = analysis_of_summaries([sent(file) for file in sorted(job.iterdir())])
+    whole = analyze(read(job))
+    assert [device.rank for device in found.devices] == [0, 2, 3]
+    assert found.total.components == whole.total.components
+    assert found.kernels.equals(whole.kernels)
+    assert "input-cut" in {note.code for note in found.notes}
+
+
 def test_reduced_files_are_reported_whatever_happened_to_some(tmp_path: Path) -> None:
     """A rank that is cut off, one that is unreadable, and a summary that is damaged."""
     job, folder = tmp_path / "job", tmp_path / "summaries"
@@ -201,7 +241,7 @@ def test_reduced_files_are_reported_whatever_happened_to_some(tmp_path: Path) ->
     damaged = folder / "rank0.summary"
     damaged.write_bytes(damaged.read_bytes()[:-3000])
     report = json.loads(CLI.invoke(app, ["summary", str(folder), "--json"]).stdout)
-    assert [device["rank"] for device in report["devices"]] == [1, 2]
+    assert [device["rank"] for device in report["devices"]] == [2]  # 1 has no GPU records left
     notes = {note["code"]: note["text"] for note in report["notes"]}
     assert "2 files could not be read" in notes["file-not-read"]
     assert "rank0.summary, rank3.json.gz" in notes["file-not-read"]
@@ -308,17 +348,16 @@ def test_a_terminal_shows_the_same_however_many_processes_reduce(
     if groups is not None:
         write_pytorch(simulate(RunConfig(ranks=4, steps=3, layers=1, **groups)), tmp_path)
     job = str(RANKS if groups is None else tmp_path)
-    whole = analyze(read(job))
-    for name, value in {"_MANY": 4, "_EACH": 1, "_WORTH_BYTES": 1}.items():
+    for name, value in {"_MANY": 4, "_GROUPS": 2, "_WORTH_BYTES": 1}.items():
         monkeypatch.setattr(f"{PARTS}.{name}", value)
-    two = replace(ASKED, reading=ReadingOptions(jobs=2))
-    reduced_ = analysis_of_many([job], two, brief=True)
-    assert reduced_ is not None
-    for one in (whole, reduced_):  # what causes gain needs events
-        one.__dict__.update(diagnosis=(), replay=None)
-    assert render_terminal(reduced_) == render_terminal(whole)
+    one, two = (
+        analysis_of_many([job], replace(ASKED, reading=ReadingOptions(jobs=jobs)), brief=True)
+        for jobs in (1, 2)
+    )
+    assert one is not None and two is not None
+    assert figures(one) == figures(two) == figures(analyze(read(job)))
     texts = {CLI.invoke(app, ["summary", job, "--jobs", jobs]).stdout for jobs in "12"}
-    assert len(texts) == 1
+    assert len(texts) == 1 and "made from 2 summaries" in texts.pop()
 
 
 def test_files_that_are_many_and_large_are_reduced_one_by_one(

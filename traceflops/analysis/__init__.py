@@ -15,10 +15,13 @@ if TYPE_CHECKING:
         decoded,
         encoded,
         is_summary,
+        packed,
+        summarised,
         summary_of,
+        unpacked,
     )
     from traceflops.analysis.recipe import analysis_of, analyze, with_removed
     from traceflops.analysis.result import Analysis, with_finding_rules
-    from traceflops.analysis.summaries import analysis_of_summaries, same_as_recordings
+    from traceflops.analysis.summaries import analysis_of_summaries
 else:
     __getattr__ = lazy(__name__, __file__)

@@ -6,8 +6,7 @@ or two sentences, and how many records it is about. Shown first are those of the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Final
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -15,10 +14,10 @@ from traceflops.categories import Categorised
 from traceflops.mfu import Measurement
 from traceflops.recording import profiler_time
 from traceflops.remedies import remedy
-from traceflops.table import Note, Trace, counted_note, numbers
+from traceflops.table import Note, Trace, numbers
 from traceflops.timeline import DeviceAccount, LinkedTrace
 from traceflops.units import several, some_of, time_amount
-from traceflops.windows import DeviceReport, Prepared, outside_note, records_notes
+from traceflops.windows import DeviceReport, Prepared, records_notes
 
 OF_DEVICES = ("unlinked", "overlap-on-stream", "earlier-work-missing", "no-calls")
 """Notes that are told by the reports of devices alone."""
@@ -122,17 +121,12 @@ def _clock_notes(linked: LinkedTrace) -> Iterator[Note]:
     begun = numbers(linked.trace.activities["start_ns"])[launched]
     early = numbers(linked.trace.calls["start_ns"])[call[launched]] - begun
     if count := int(np.count_nonzero(early > 0)):
-        yield _clock_note(count, len(launched), int(early.max()))
-
-
-def _clock_note(count: int, launched: int, longest_ns: int) -> Note:
-    text = (
-        f"{some_of(count, launched, 'launched GPU operation', 'start')} before "
-        f"their launch call, by up to {time_amount(longest_ns)}: CPU and GPU clocks "
-        "disagree. Causes of nearby idle time are approximate."
-    )
-    values = (count, launched, longest_ns)
-    return Note("assumed", "device-before-launch", text, count, values=values)
+        text = (
+            f"{some_of(count, len(launched), 'launched GPU operation', 'start')} before "
+            f"their launch call, by up to {time_amount(int(early.max()))}: CPU and GPU clocks "
+            "disagree. Causes of nearby idle time are approximate."
+        )
+        yield Note("assumed", "device-before-launch", text, count)
 
 
 def _profiler_notes(trace: Trace, accounts: Mapping[int, DeviceAccount]) -> tuple[Note, ...]:
@@ -140,47 +134,11 @@ def _profiler_notes(trace: Trace, accounts: Mapping[int, DeviceAccount]) -> tupl
     found = profiler_time(trace, accounts)
     if not found.times:
         return ()
-    return (_profiler_note(found.times, found.spent_ns, found.idle_ns, len(accounts)),)
-
-
-def _profiler_note(times: int, spent_ns: int, idle_ns: int, devices: int) -> Note:
-    whose = "the GPU" if devices == 1 else "at least one GPU of its process"
+    whose = "the GPU" if len(accounts) == 1 else "at least one GPU of its process"
     text = (
-        f"The profiler itself ran {several(times, 'time')} on the CPU, {time_amount(spent_ns)} "
-        f"total; {whose} was idle for {time_amount(idle_ns)} of that. Without the "
-        "profiler this idle time would not occur."
+        f"The profiler itself ran {several(found.times, 'time')} on the CPU, "
+        f"{time_amount(found.spent_ns)} total; {whose} was idle for "
+        f"{time_amount(found.idle_ns)} of that. Without the profiler this idle time would not "
+        "occur."
     )
-    values = (times, spent_ns, idle_ns, devices)
-    return Note("assumed", "profiler-overhead", text, times, values=values)
-
-
-_ADDED: Final[dict[str, tuple[Callable[..., Note], tuple[Callable[[list[int]], int], ...]]]] = {
-    "work-outside-steps": (outside_note, (sum, sum)),
-    "device-before-launch": (_clock_note, (sum, sum, max)),
-    "profiler-overhead": (_profiler_note, (sum, sum, sum, sum)),
-}
-"""By code: what makes a note of its values, and how those of several recordings add up."""
-
-
-def added(parts: Sequence[Sequence[Note]]) -> list[Note] | None:
-    """Return what the notes on parts of a job say of all of it, None where they do not tell."""
-    alike: dict[tuple[str, str | None], list[Note]] = {}
-    for note in (note for part in parts for note in part):
-        alike.setdefault((note.code, note.wording), []).append(note)
-    found = [_added_note(same, len(parts)) for same in alike.values()]
-    told = [note for note in found if note is not None]
-    return told if len(told) == len(found) else None
-
-
-def _added_note(same: Sequence[Note], parts: int) -> Note | None:
-    first = same[0]
-    if first.wording is not None:
-        values = sorted({value for note in same for value in note.values})
-        count = sum(note.count or 0 for note in same)
-        return counted_note(first.kind, first.code, first.wording, count, first.file, values)
-    if len(same) == parts and first.code in _ADDED:
-        make, ways = _ADDED[first.code]
-        columns = zip(*(note.values for note in same), strict=True)
-        return make(*(way(list(column)) for way, column in zip(ways, columns, strict=True)))
-    is_same = len(same) == parts and first.count is None and len(set(same)) == 1
-    return first if is_same or parts == 1 else None
+    return (Note("assumed", "profiler-overhead", text, found.times),)

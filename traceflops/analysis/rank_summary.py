@@ -18,6 +18,8 @@ import numpy as np
 import pyarrow as pa
 
 from traceflops.analysis.notes import OF_DEVICES
+from traceflops.analysis.preparation import prepare
+from traceflops.analysis.recipe import GAPS_OF_SUMMARY, analysis_of
 from traceflops.analysis.result import Analysis
 from traceflops.attribution import (
     Culprit,
@@ -25,6 +27,7 @@ from traceflops.attribution import (
     IdleCulprits,
     Launches,
     Synchronisation,
+    joined_culprits,
     kernel_totals,
     memory_times,
 )
@@ -38,6 +41,7 @@ from traceflops.mfu import (
     KernelRow,
     OpRow,
     Outside,
+    PeakOptions,
     RoofTimes,
     device_budgets,
     why_no_figure,
@@ -58,16 +62,19 @@ from traceflops.table import (
     number_column,
     numbers,
 )
-from traceflops.windows import DeviceReport, LaunchRecords, StepChoice
+from traceflops.windows import DeviceReport, LaunchRecords, Selection, StepChoice
 
 _SCHEMA: Final = {b"traceflops": b"summary/1"}
 _FILE: Final = {"summary": pa.large_binary(), "failed": pa.string()}
 _ARROW: Final = b"ARROW1"
-_GAPS: Final = 3
-"""So many gaps of a device are kept, and so many rows of the tables below."""
 _ROWS: Final = 1_000
+"""So many rows of a table are kept."""
 _MOST_BYTES: Final = 2_000_000
 _MOST_RECORDS: Final = 1 << 20
+_MOST_WINDOWS: Final = 1 << 14
+_STEPS_CUT: Final = (
+    "{n} [step|steps] at the end [is|are] not in the summaries: [it does|they do] not fit in 2 MB."
+)
 _CUT: Final = (
     "{n} [collective|collectives] at the end [is|are] not in the summaries; waits are told without "
     "[it|them]."
@@ -79,17 +86,14 @@ T = TypeVar("T")
 class RankSummary:
     """The figures of recordings in their chosen windows; fields are those of `Analysis`.
 
-    `trace` has no events but one activity for all of each device; so have the `parts` that it was
-    merged of, which are known on this machine only. `notes` are those of the analysis alone,
-    `codes` those of all in the order shown. `is_plain` says that nothing is left out but what needs
-    single events. `idle_of` are the culprits by device,
+    `trace` has no events but one activity for all of each device. `notes` are those of the analysis
+    alone, `codes` those of all in the order shown.
+    `idle_of` are the culprits by device,
     `work` the kernels by device: of all steps in which ranks are compared, then of each of
     `long_steps` alone. `moved` is the time of memory work.
     """
 
     trace: Trace
-    parts: tuple[Trace, ...]
-    is_plain: bool
     notes: tuple[Note, ...]
     codes: tuple[str, ...]
     choice: StepChoice
@@ -125,19 +129,30 @@ class RankSummary:
         notes = (*self.notes, counted_note("dropped", "collectives-cut", _CUT, cut))
         return replace(
             self,
-            parts=(),
-            is_plain=False,
             records=records.compact,
             launches=launches,
             notes=notes if cut else self.notes,
         )
 
 
-def summary_of(analysis: Analysis, parts: Sequence[Trace] = ()) -> RankSummary:
-    """Return the summary of an analysis, which has kept what it was prepared from.
+def summarised(trace: Trace, selection: Selection, peaks: PeakOptions, **asked: Any) -> RankSummary:
+    """Return the summary of a trace; arguments and errors are those of `analyze`.
 
-    `parts` are what its trace was merged of, where that is known.
+    Steps at the end that it has no room for are left out, with a note.
     """
+    whole = analysis_of(prepare(trace, selection, **asked), peaks, is_summarised=True)
+    used = whole.steps.used
+    if whole.windows_used <= _MOST_WINDOWS or not used:
+        return summary_of(whole)
+    first = used[: max(1, _MOST_WINDOWS // len(whole.devices_used))]
+    some = replace(selection, steps=(first[0], first[-1]), from_ns=None, to_ns=None)
+    few = analysis_of(prepare(trace, some, **asked), peaks, is_summarised=True)
+    note = counted_note("dropped", "steps-cut", _STEPS_CUT, len(used) - len(few.steps.used))
+    return summary_of(replace(few, notes=(*few.notes, note)))
+
+
+def summary_of(analysis: Analysis) -> RankSummary:
+    """Return the summary of an analysis, which has kept what it was prepared from."""
     prepared, measured = analysis.prepared, analysis.measured
     assert prepared is not None
     trace, linked, done = prepared.trace, prepared.linked, measured.executed
@@ -146,28 +161,27 @@ def summary_of(analysis: Analysis, parts: Sequence[Trace] = ()) -> RankSummary:
     long = work.long_steps()
     choices = [work.usual_steps(), *((step,) for step in long)]
     by_time = attrgetter("measured.time_ns")
+    idle, *idle_of = work.idle_of_each(records.devices, [(), *choices])
     is_unknown = any(why_no_figure(prepared, done, measured.devices))
     return RankSummary(
         trace=replace(_outline(trace), places=()),
-        parts=tuple(map(_outline, parts)),
-        is_plain=bool(parts) and _is_plain(analysis),
         notes=tuple(_notes(analysis)),
         codes=tuple(note.code for note in analysis.notes),
         choice=analysis.steps,
         launch_records=prepared.launch_records,
-        reports=tuple(_few_gaps(device) for device in analysis.devices),
+        reports=tuple(_brief(device) for device in analysis.devices),
         kernels=kernel_totals(trace, linked.categorised, linked.whole, prepared.chosen),
         moved=memory_times(trace, linked.categorised, prepared.chosen),
-        idle=analysis.idle,
+        idle=_explained(joined_culprits(idle), analysis.total.components.idle_ns),
         long_steps=long,
-        idle_of=tuple(work.idle_of_each(choices, records.devices)),
+        idle_of=tuple(tuple(one.culprits for one in several) for several in idle_of),
         records=records if records.is_pair.any() else records.compact,  # pipelines need all
-        work=tuple(work.kernels(records.devices, steps).used for steps in choices),
+        work=tuple(one.used for one in work.kernels_of_each(records.devices, choices)),
         peaks=measured.devices,
         budgets=() if is_unknown else device_budgets(prepared, done, measured.rates),
         lacks=measured.lacks,
-        cells=summed(_of_windows(done.select()), *_OF_A_CELL),
-        times=summed(_of_windows(t for t in done.times if t.used), *_OF_A_TIME),
+        cells=_of_all_windows(done.select(), *_OF_A_CELL),
+        times=_of_all_windows((time for time in done.times if time.used), *_OF_A_TIME),
         open_lines=dict(done.open_lines),
         outside=done.outside,
         kernel_rows=tuple(sorted(measured.kernels, key=by_time, reverse=True)[:_ROWS]),
@@ -182,7 +196,7 @@ def summary_of(analysis: Analysis, parts: Sequence[Trace] = ()) -> RankSummary:
 
 
 _OUTLINE: Final = ("device", "process", "start_ns", "dur_ns")
-_OF_A_TIME: Final = ("device", "window", "used")
+_OF_A_TIME: Final = ("device", "used")
 _OF_A_CELL: Final = (*_OF_A_TIME, "component", "dtype", "line", "rule", "was")
 
 
@@ -196,13 +210,6 @@ def _notes(analysis: Analysis) -> Iterator[Note]:
             yield note
 
 
-def _is_plain(analysis: Analysis) -> bool:
-    prepared = analysis.prepared
-    assert prepared is not None
-    is_timed = analysis.untimed is None and prepared.replays is None and bool(prepared.accounts)
-    return is_timed and analysis.recorded == "complete" and not analysis.serving.passes
-
-
 def _outline(trace: Trace) -> Trace:
     """Return a trace of the same processes and devices, with one activity for all of each."""
     device, process, start, length = (numbers(trace.activities[name]) for name in _OUTLINE)
@@ -210,27 +217,32 @@ def _outline(trace: Trace) -> Trace:
     begin, end = start[first], (start + length)[first]
     np.minimum.at(begin, of_row, start)
     np.maximum.at(end, of_row, start + length)
-    known = dict(zip(_OUTLINE, (device[first], process[first], begin, end - begin), strict=True))
     schema = arrow_schema("activities")
-    columns = [
-        number_column(known[field.name], field.type)
-        if field.name in known
-        else pa.nulls(len(first), field.type)
-        for field in schema
-    ]
-    activities = pa.Table.from_arrays(columns, schema=schema)
+    columns = zip(_OUTLINE, (device[first], process[first], begin, end - begin), strict=True)
+    known = {name: number_column(values, schema.field(name).type) for name, values in columns}
+    known["kind"] = pa.array(["kernel"] * len(first), schema.field("kind").type)
+    every = [known.get(field.name, pa.nulls(len(first), field.type)) for field in schema]
+    activities = pa.Table.from_arrays(every, schema=schema)
     tables = {"processes": trace.processes, "devices": trace.devices, "activities": activities}
     return replace(trace, tables=tables, jobs=(), job=None)
 
 
-def _few_gaps(device: DeviceReport) -> DeviceReport:
+def _explained(idle: IdleCulprits, idle_ns: int) -> IdleCulprits:
+    """Return the culprits of so much idle time; some of it has none."""
+    return replace(idle, unexplained_ns=idle_ns - sum(one.idle_ns for one in idle.culprits))
+
+
+def _brief(device: DeviceReport) -> DeviceReport:
+    """Return a device with few gaps, and of very many windows only the chosen ones."""
     longest = sorted(device.gaps, key=attrgetter("dur_ns"), reverse=True)
-    return replace(device, gaps=tuple(longest[:_GAPS]))
+    is_long = len(device.windows) > _MOST_WINDOWS
+    windows = [window for window in device.windows if window.used or not is_long]
+    return replace(device, gaps=tuple(longest[:GAPS_OF_SUMMARY]), windows=tuple(windows))
 
 
-def _of_windows(rows: Iterable[T]) -> Iterator[T]:
-    """Yield rows of windows as if they were of the first."""
-    return (replace(row, window=0) for row in rows)  # type: ignore[type-var]
+def _of_all_windows(rows: Iterable[T], *keys: str) -> tuple[T, ...]:
+    """Return the sums of rows of windows as if they were of the first."""
+    return tuple(replace(row, window=0) for row in summed(rows, *keys))  # type: ignore[type-var]
 
 
 def summed(rows: Iterable[T], *keys: str) -> tuple[T, ...]:
@@ -239,24 +251,23 @@ def summed(rows: Iterable[T], *keys: str) -> tuple[T, ...]:
     What one of them does not know is not known.
     """
     key = attrgetter(*keys)
-    found: dict[Any, T] = {}
+    found: dict[Any, list[T]] = {}
     for row in rows:
-        at = key(row)
-        found[at] = _plus(found[at], row, keys) if at in found else row
-    return tuple(found.values())
+        found.setdefault(key(row), []).append(row)
+    return tuple(_sum_of(same, keys) if len(same) > 1 else same[0] for same in found.values())
 
 
-def _plus(one: Any, other: Any, keys: Sequence[str]) -> Any:
+def _sum_of(same: Sequence[Any], keys: Sequence[str]) -> Any:
     sums: dict[str, Any] = {}
-    for field in fields(one):
-        mine, theirs = getattr(one, field.name), getattr(other, field.name)
-        if field.name in keys or isinstance(mine, bool):
+    for field in fields(same[0]):
+        first, *others = (getattr(row, field.name) for row in same)
+        if field.name in keys or isinstance(first, bool):
             continue
-        if mine is None or theirs is None:
+        if first is None or None in others:
             sums[field.name] = None
-        elif isinstance(mine, int | Measured):
-            sums[field.name] = mine + theirs
-    return replace(one, **sums)
+        elif isinstance(first, int | Measured):
+            sums[field.name] = sum(others, first)
+    return replace(same[0], **sums)
 
 
 def is_summary(head: bytes) -> bool:
@@ -276,8 +287,18 @@ def encoded(summary: RankSummary | str) -> bytes:
     return content
 
 
+def packed(summary: RankSummary) -> bytes:
+    """Return a whole summary as bytes, for a process on this machine."""
+    return msgspec.msgpack.encode(summary, enc_hook=_plain)
+
+
+def unpacked(data: Any) -> RankSummary:
+    """Return the summary in bytes."""
+    return msgspec.msgpack.decode(data, type=RankSummary, dec_hook=_typed)
+
+
 def _file(summary: RankSummary | None, failed: str | None = None) -> bytes:
-    data = msgspec.msgpack.encode(summary, enc_hook=_plain) if summary is not None else None
+    data = packed(summary) if summary is not None else None
     columns = {"summary": pa.array([data], pa.large_binary()), "failed": pa.array([failed])}
     table = pa.table({name: column.cast(_FILE[name]) for name, column in columns.items()})
     table = table.replace_schema_metadata(_SCHEMA)
@@ -298,7 +319,7 @@ def decoded(content: bytes, name: str) -> RankSummary | str:
         data = table["summary"][0].as_buffer()
         if data is None:
             return str(table["failed"][0])
-        return msgspec.msgpack.decode(data, type=RankSummary, dec_hook=_typed)
+        return unpacked(data)
     except (pa.ArrowInvalid, OSError, KeyError, IndexError, msgspec.MsgspecError, ValueError):
         raise InputError(
             f"damaged summary: {name}", "write it again with traceflops reduce"

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from traceflops.analysis.job_reports import analysis_of_jobs, listed_jobs
 from traceflops.analysis.notes import is_said, notes_of
 from traceflops.analysis.preparation import prepare, prepare_pair, with_replays
 from traceflops.analysis.result import Analysis, with_finding_rules
 from traceflops.attribution import (
+    NO_CULPRITS,
+    IdleCulprits,
+    Launches,
     category_table,
     host_bound,
     idle_culprits,
@@ -46,6 +49,7 @@ from traceflops.mfu import (
     FROM_THE_TRACE,
     Measurement,
     PeakOptions,
+    Serving,
     measure,
     serving,
     without_told_padding,
@@ -73,6 +77,10 @@ if TYPE_CHECKING:
 
     from traceflops.ranks import RankReport
     from traceflops.timeline import Untimed
+
+
+GAPS_OF_SUMMARY: Final = 3
+"""So many gaps of a device are kept in a summary."""
 
 
 def analyze(
@@ -132,12 +140,14 @@ class Judged(NamedTuple):
     records: LaunchRecords
     untimed: Untimed | None
     choice: StepChoice
+    lacks_copies: bool
 
     @classmethod
     def of(cls, prepared: Prepared) -> Judged:
         """Return what is asked of a prepared trace."""
+        trace, lacks_copies = prepared.trace, is_said(prepared.trace, COPIES_MISSING)
         records, choice = prepared.launch_records, prepared.plan.choice
-        return cls(prepared.linked.trace.source.format, records, prepared.untimed, choice)
+        return cls(trace.source.format, records, prepared.untimed, choice, lacks_copies)
 
 
 def analysis_of(
@@ -145,58 +155,88 @@ def analysis_of(
     peaks: PeakOptions = FROM_THE_TRACE,
     measured: Measurement | None = None,
     pair: Prepared | None = None,
+    *,
+    is_summarised: bool = False,
 ) -> Analysis:
     """Return where the time of a prepared trace went and how much of its devices was used.
 
     `measured` is what is known of that already: by default it is what the trace tells, or its
-    `pair`, without padding where it tells that, too.
+    `pair`, without padding where it tells that, too. For a summary nothing is said about causes of
+    idle time and about ranks: it is found again, by step.
     """
     recorded, linked = prepared, prepared.linked
     if prepared.launch_records.state == "capture":
         prepared = prepared.without_work
-    named, devices, total = _accounted(prepared)
+    named, devices, total = _accounted(prepared, GAPS_OF_SUMMARY if is_summarised else None)
     with phase("idle time"):  # takes much memory for a while, FLOPs keep what they take
-        waits = idle_culprits(prepared, total.components.idle_ns)
+        idle_ns = total.components.idle_ns
+        idle = NO_CULPRITS if is_summarised else idle_culprits(prepared, idle_ns)
     if measured is None:
         with phase("FLOPs"):
             measured = without_told_padding(measure(recorded, peaks, pair), recorded)
-    kernels, categories, moved = _kernel_tables(prepared, total.components.window_ns)
-    lacks_copies = is_said(prepared.trace, COPIES_MISSING)
-    launches = launching(prepared, measured.executed.phases)
-    judged = Judged.of(prepared)
-    who_waits = _who_waits(prepared, measured, peaks)
-    found = all_losses(
-        total,
-        measured,
-        moved,
-        waits,
-        lacks_copies=lacks_copies,
-        waiting=waiting_words(who_waits),
-    )
-    passes = serving(prepared, measured.executed.attribution)
-    main = main_kernel_findings(kernels, total, found, passes, basis_of(prepared.plan.choice))
+    with phase("kernel tables"):
+        totals = kernel_totals(linked.trace, linked.categorised, linked.whole, prepared.chosen)
+        moved = memory_times(linked.trace, linked.categorised, prepared.chosen)
     return Analysis(
         source=linked.trace.source,
         selection=prepared.selection,
-        verdict=verdict_of(judged, devices, total, measured, found, who_waits),
-        steps=steps_of(prepared.plan.choice, devices),
-        devices=tuple(devices),
-        total=total,
-        kernels=kernels,
-        categories=categories,
         notes=notes_of(prepared, named, measured),
-        measured=measured,
-        untimed=prepared.untimed,
-        findings=findings_of(judged, devices, measured, found, who_waits, main),
         collectives=collective_work(linked, prepared.accounts, prepared.windows),
-        recorded=prepared.launch_records.state,
-        idle=waits,
-        host_bound=host_bound(launches, known_idle(judged, total, lacks_copies=lacks_copies)),
-        launches=launches,
-        serving=passes,
-        ranks=who_waits,
         prepared=prepared,
+        **judged(
+            Judged.of(prepared),
+            devices,
+            measured,
+            kernels=[totals],
+            moved=moved,
+            idle=idle,
+            launches=launching(prepared, measured.executed.phases),
+            ranks=None if is_summarised else _who_waits(prepared, measured, peaks),
+            passes=serving(prepared, measured.executed.attribution),
+        ),
     )
+
+
+def judged(
+    asked: Judged,
+    devices: Sequence[DeviceReport],
+    measured: Measurement,
+    *,
+    kernels: Sequence[pa.Table],
+    moved: Mapping[str, int],
+    idle: IdleCulprits,
+    launches: Launches | None,
+    ranks: RankReport | None,
+    passes: Serving,
+) -> dict[str, Any]:
+    """Return figures as fields of an analysis, with those that follow from them."""
+    choice, total = asked.choice, sum((device.chosen for device in devices), EMPTY_ACCOUNT)
+    window_ns = total.components.window_ns
+    table = kernel_table(kernels, window_ns)
+    is_known = asked.records.is_judged and not asked.lacks_copies
+    known_idle = total.components.share("idle") if is_known else None
+    waiting = waiting_words(ranks)
+    found = all_losses(
+        total, measured, moved, idle, lacks_copies=asked.lacks_copies, waiting=waiting
+    )
+    main = main_kernel_findings(table, total, found, passes, basis_of(choice))
+    return {
+        "verdict": _verdict(asked, devices, total, measured, found, ranks),
+        "steps": _steps(choice, devices),
+        "devices": tuple(devices),
+        "total": total,
+        "kernels": table,
+        "categories": category_table(table, window_ns),
+        "measured": measured,
+        "untimed": asked.untimed,
+        "findings": _findings(asked, devices, measured, found, ranks, main),
+        "recorded": asked.records.state,
+        "idle": idle,
+        "host_bound": host_bound(launches, known_idle),
+        "launches": launches,
+        "serving": passes,
+        "ranks": ranks,
+    }
 
 
 def _who_waits(prepared: Prepared, measured: Measurement, peaks: PeakOptions) -> RankReport | None:
@@ -207,23 +247,15 @@ def _who_waits(prepared: Prepared, measured: Measurement, peaks: PeakOptions) ->
     return rank_report(prepared, links_of(prepared, measured.devices, peaks.link))
 
 
-def _accounted(prepared: Prepared) -> tuple[list[DeviceReport], list[DeviceReport], Account]:
+def _accounted(
+    prepared: Prepared, most_gaps: int | None
+) -> tuple[list[DeviceReport], list[DeviceReport], Account]:
     """Return the devices, the same with what their idle time is due to, and their sum."""
     with phase("accounts"):
-        reports = [_device_report(prepared, *each) for each in prepared.accounts.items()]
+        reports = [_device_report(prepared, *one, most_gaps) for one in prepared.accounts.items()]
         named = told_apart(prepared.linked.trace, reports)
         devices = _with_idle_time(prepared, named)
         return named, devices, sum((device.chosen for device in devices), EMPTY_ACCOUNT)
-
-
-def _kernel_tables(prepared: Prepared, window_ns: int) -> tuple[pa.Table, pa.Table, dict[str, int]]:
-    """Return the kernels, their categories, and the time of copies."""
-    linked, chosen = prepared.linked, prepared.chosen
-    with phase("kernel tables"):
-        totals = kernel_totals(linked.trace, linked.categorised, linked.whole, chosen)
-        kernels = kernel_table([totals], window_ns)
-        moved = memory_times(linked.trace, linked.categorised, chosen)
-        return kernels, category_table(kernels, window_ns), moved
 
 
 def _with_idle_time(prepared: Prepared, devices: list[DeviceReport]) -> list[DeviceReport]:
@@ -233,7 +265,9 @@ def _with_idle_time(prepared: Prepared, devices: list[DeviceReport]) -> list[Dev
     return with_culprits(prepared, devices)
 
 
-def _device_report(prepared: Prepared, device: int, account: DeviceAccount) -> DeviceReport:
+def _device_report(
+    prepared: Prepared, device: int, account: DeviceAccount, most_gaps: int | None
+) -> DeviceReport:
     linked, trace, windows = prepared.linked, prepared.trace, prepared.windows[device]
     about = trace.devices.slice(device, 1).to_pylist()[0]
     process = trace.processes.slice(about["process"], 1).to_pylist()[0]
@@ -259,7 +293,7 @@ def _device_report(prepared: Prepared, device: int, account: DeviceAccount) -> D
         whole=whole,
         windows=windows,
         chosen=sum((window.account for window in windows if window.used), EMPTY_ACCOUNT),
-        gaps=account.gaps(device, chosen_time(windows), windows),
+        gaps=account.gaps(device, chosen_time(windows), windows, most_gaps),
         architecture=about["architecture"],
         partition=partition_text(about),
         ranks=_ranks_on(trace, account),
@@ -272,14 +306,14 @@ def _ranks_on(trace: Trace, account: DeviceAccount) -> tuple[int, ...]:
     return tuple(sorted({rank for user in users if (rank := trace.ranks[user]) is not None}))
 
 
-def steps_of(choice: StepChoice, devices: Sequence[DeviceReport]) -> StepChoice:
+def _steps(choice: StepChoice, devices: Sequence[DeviceReport]) -> StepChoice:
     """Return how steps were chosen, with the median of those of the devices shown."""
     spread = spread_of(devices)
     return choice if spread is None else replace(choice, typical_ns=spread.median_ns)
 
 
-def verdict_of(
-    judged: Judged,
+def _verdict(
+    asked: Judged,
     devices: Sequence[DeviceReport],
     total: Account,
     measured: Measurement,
@@ -287,14 +321,14 @@ def verdict_of(
     who_waits: RankReport | None,
 ) -> Verdict:
     """Return what to say first: what is not recorded, what has no timeline, or what costs most."""
-    how_recorded = remedy(judged.format, "device records") or ""
+    how_recorded = remedy(asked.format, "device records") or ""
     late_rank = lasting_late_rank_sentence(who_waits) or slow_link_sentence(who_waits)
     return (
-        records_verdict(judged.records, how_recorded)
-        or untimed_verdict(judged.untimed, late_rank)
+        records_verdict(asked.records, how_recorded)
+        or untimed_verdict(asked.untimed, late_rank)
         or verdict(
             total,
-            judged.choice,
+            asked.choice,
             len(devices),
             measured,
             found=found,
@@ -304,8 +338,8 @@ def verdict_of(
     )
 
 
-def findings_of(
-    judged: Judged,
+def _findings(
+    asked: Judged,
     devices: Sequence[DeviceReport],
     measured: Measurement,
     found: Sequence[Loss],
@@ -313,22 +347,16 @@ def findings_of(
     more: Iterable[Finding] = (),
 ) -> tuple[Finding, ...]:
     """Return what costs time, the most costly first; nothing where too little is recorded."""
-    if not judged.records.is_judged or _on_host(devices):
+    if not asked.records.is_judged or _on_host(devices):
         return ()
     findings = (
-        *loss_findings(found, measured, basis_of(judged.choice)),
+        *loss_findings(found, measured, basis_of(asked.choice)),
         *late_rank_findings(who_waits),
         *slow_link_findings(who_waits),
         *uneven_findings(spread_of(devices), devices),
         *more,
     )
     return tuple(sorted(findings, key=attrgetter("share"), reverse=True))
-
-
-def known_idle(judged: Judged, total: Account, *, lacks_copies: bool) -> float | None:
-    """Return the share of idle time, None where it is not known."""
-    is_known = judged.records.is_judged and not lacks_copies
-    return total.components.share("idle") if is_known else None
 
 
 def _on_host(devices: Sequence[DeviceReport]) -> bool:

@@ -7,31 +7,20 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Any, Final, TypeVar
 
-from traceflops.analysis.notes import added, is_said, notes_of
+from traceflops.analysis.notes import is_said, notes_of
 from traceflops.analysis.preparation import prepare
 from traceflops.analysis.rank_summary import RankSummary, summed
-from traceflops.analysis.recipe import (
-    Judged,
-    analysis_of,
-    findings_of,
-    known_idle,
-    steps_of,
-    verdict_of,
-)
+from traceflops.analysis.recipe import Judged, analysis_of, judged
 from traceflops.analysis.result import Analysis
 from traceflops.attribution import (
     Culprit,
     IdleCulprits,
     Launches,
-    category_table,
-    host_bound,
     joined_culprits,
-    kernel_table,
     most_important,
 )
-from traceflops.devices import NOT_SPLIT, by_rank, join, merge_jobs, split
+from traceflops.devices import NOT_SPLIT, OF_RANKS, by_rank, join, split
 from traceflops.errors import UsageError
-from traceflops.findings import all_losses, basis_of, main_kernel_findings, waiting_words
 from traceflops.flops import waterfall
 from traceflops.mfu import (
     Measurement,
@@ -49,7 +38,7 @@ from traceflops.ranks import (
     report_of,
 )
 from traceflops.table import Note, Trace, counted_note, together
-from traceflops.timeline import COPIES_MISSING, EMPTY_ACCOUNT, Window
+from traceflops.timeline import COPIES_MISSING, Window
 from traceflops.units import several
 from traceflops.windows import DeviceReport, LaunchRecords, StepChoice
 
@@ -57,7 +46,7 @@ _NAMED: Final = 5
 _ARE: Final = ("is", "are")
 _LEFT_OUT: Final = (
     "The report was made from {n} [summary|summaries]. The timeline, memory over time, copies by "
-    "direction, modules and pipelines are not in them."
+    "direction, modules, pipelines, serving passes and sums without a timeline are not in them."
 )
 T = TypeVar("T")
 
@@ -67,133 +56,83 @@ def analysis_of_summaries(
 ) -> Analysis:
     """Return the analysis of several ranks of one job, added up from their summaries.
 
-    `failed` are the names of files that have none, `link` is what is given for links, GB/s.
+    `failed` are the names of files that have none, `link` is what is given for links, GB/s. Raises
+    UsageError for the summaries of several jobs.
     """
-    ordered = sorted(summaries, key=_by_rank)
-    analysis, _ = _added_up(ordered, link)
-    left_out = counted_note("missing", "from-summaries", _LEFT_OUT, len(ordered))
-    return replace(analysis, notes=(*_failed(failed), left_out, *analysis.notes))
-
-
-def same_as_recordings(
-    summaries: Iterable[RankSummary], link: float | None = None
-) -> Analysis | None:
-    """Return the same where the summary in a terminal is that of the recordings, else None."""
-    analysis, is_same = _added_up(sorted(summaries, key=_by_rank), link)
-    return analysis if is_same else None
-
-
-def _added_up(ordered: Sequence[RankSummary], link: float | None) -> tuple[Analysis, bool]:
-    """Return the analysis of all, and whether it shows in a terminal what the recordings do."""
-    trace, is_same = _merged(ordered)
-    moved = list(_moved(ordered))
+    ordered = _without_host_work(sorted(summaries, key=_by_rank))
+    trace = _joined(ordered)
+    every = list(_moved(ordered))
+    moved = [one for one in every if one.reports] or every
     devices = [device for one in moved for device in one.reports]
-    total = sum((device.chosen for device in devices), EMPTY_ACCOUNT)
     prepared = prepare(trace)
     empty = analysis_of(prepared)
     measured = _measured(moved, empty.measured)
-    window_ns = total.components.window_ns
-    kernels = kernel_table([one.kernels for one in moved], window_ns)
-    idle = joined_culprits([one.idle for one in moved])
-    lacks_copies = is_said(trace, COPIES_MISSING)
-    times = _added(one.moved for one in moved)
-    who_waits = _who_waits(moved, trace, links_of(prepared, measured.devices, link))
-    found = all_losses(
-        total,
-        measured,
-        times,
-        idle,
-        lacks_copies=lacks_copies,
-        waiting=waiting_words(who_waits),
-    )
-    choice = _choice([one.choice for one in moved])
-    judged = Judged(trace.source.format, _launch_records(moved), None, choice)
-    main = main_kernel_findings(kernels, total, found, empty.serving, basis_of(choice))
+    choice, records = _choice([one.choice for one in moved]), _launch_records(moved)
     parts = [one.launches for one in moved if one.launches is not None]
-    launches = Launches.joined(parts) if parts else None
-    said = added([one.notes for one in moved])
-    analysis = replace(
+    figures = judged(
+        Judged(trace.source.format, records, None, choice, is_said(trace, COPIES_MISSING)),
+        devices,
+        measured,
+        kernels=[one.kernels for one in moved],
+        moved=_added(one.moved for one in moved),
+        idle=joined_culprits([one.idle for one in moved]),
+        launches=Launches.joined(parts) if parts else None,
+        ranks=_who_waits(moved, trace, links_of(prepared, measured.devices, link)),
+        passes=empty.serving,
+    )
+    left_out = counted_note("missing", "from-summaries", _LEFT_OUT, len(ordered))
+    notes = _notes(ordered, notes_of(prepared, devices, measured))
+    return replace(
         empty,
-        verdict=verdict_of(judged, devices, total, measured, found, who_waits),
-        steps=steps_of(choice, devices),
-        devices=tuple(devices),
-        total=total,
-        kernels=kernels,
-        categories=category_table(kernels, window_ns),
-        notes=tuple(_notes(ordered, said, notes_of(prepared, devices, measured))),
-        measured=measured,
-        findings=findings_of(judged, devices, measured, found, who_waits, main),
+        **figures,
+        notes=(*_failed(failed), left_out, *notes),
         collectives=_collectives(row for one in moved for row in one.collectives),
-        recorded=judged.records.state,
-        idle=idle,
-        host_bound=host_bound(launches, known_idle(judged, total, lacks_copies=lacks_copies)),
-        launches=launches,
         known_operators=most_important(_most(moved, "host_operators", "self_ns", "name")),
         known_synchronisations=_most(moved, "synchronisations", "blocked_ns", "call", "site"),
-        ranks=who_waits,
         prepared=None,
     )
-    slow = who_waits.slow if who_waits is not None else None
-    is_told = slow is None or _Work(trace, moved).told(slow.steps)
-    return analysis, is_same and is_told and said is not None and _are_alike(ordered)
 
 
-def _are_alike(summaries: Sequence[RankSummary]) -> bool:
-    """Return whether what each says adds up to what there is to say of all."""
-    kinds = {
-        (
-            replace(one.choice, typical_ns=None),
-            one.lacks,
-            one.launches and one.launches.short_ns,
-            one.trace.source.format,
-            one.trace.source.tool,
-        )
-        for one in summaries
-    }
-    return len(kinds) == 1 and all(one.is_plain for one in summaries)
+def _without_host_work(summaries: Sequence[RankSummary]) -> list[RankSummary]:
+    """Return summaries; of those of operators on the CPU only processes if others are of GPUs."""
+    of_gpus = [any(device.type != "cpu" for device in one.reports) for one in summaries]
+    return [
+        one
+        if is_of_gpus or not any(of_gpus)
+        else replace(one, trace=_of_processes(one.trace), reports=(), notes=())
+        for one, is_of_gpus in zip(summaries, of_gpus, strict=True)
+    ]
 
 
-def _merged(summaries: Sequence[RankSummary]) -> tuple[Trace, bool]:
-    """Return the trace of all, without events, and whether it is as if all were read together.
-
-    Raises UsageError for the summaries of several jobs.
-    """
-    parts = [part for one in summaries for part in one.parts]
-    places = list(map(by_rank, parts))
-    count = sum(one.trace.devices.num_rows for one in summaries)
-    if all(one.is_plain for one in summaries) and places == sorted(places):
-        trace = merge_jobs(parts)
-        if not trace.jobs and trace.devices.num_rows == count:
-            return _without_events(trace), True
-    _refuse_several_jobs(summaries)
-    return _without_events(join([one.trace for one in summaries])), False
-
-
-def _refuse_several_jobs(summaries: Sequence[RankSummary]) -> None:
-    """Raise UsageError for the summaries of several jobs."""
-    jobs, _ = split([one.trace for one in summaries])
+def _joined(summaries: Sequence[RankSummary]) -> Trace:
+    """Return the trace of all, without events. Raises UsageError for those of several jobs."""
+    traces = [one.trace for one in summaries]
+    jobs, _ = split(traces)
     if len(jobs) > 1:
         files = ", ".join(job[0].source.files[0].name for job in jobs[:_NAMED])
         raise UsageError(
             f"the summaries are of {len(jobs)} jobs, such as those of {files}",
             "give the summaries of one job",
         )
-
-
-def _without_events(trace: Trace) -> Trace:
+    trace = join(traces if len(traces) == 1 else [_without_rank_notes(one) for one in traces])
     return replace(trace, tables={"processes": trace.processes, "devices": trace.devices})
 
 
-def _notes(
-    summaries: Sequence[RankSummary], said: Sequence[Note] | None, again: Sequence[Note]
-) -> list[Note]:
+def _without_rank_notes(trace: Trace) -> Trace:
+    return replace(trace, notes=tuple(note for note in trace.notes if note.code not in OF_RANKS))
+
+
+def _of_processes(trace: Trace) -> Trace:
+    return replace(trace, tables={"processes": trace.processes}, places=())
+
+
+def _notes(summaries: Sequence[RankSummary], again: Sequence[Note]) -> list[Note]:
     """Return all notes in the order in which recordings show them."""
-    if said is None:
-        owned = [(place, note) for place, one in enumerate(summaries) for note in one.notes]
-        said = together(owned, len(summaries), "recording")
+    owned = [(place, note) for place, one in enumerate(summaries) for note in one.notes]
     order = list(dict.fromkeys(code for one in summaries for code in one.codes))
     place = {code: at for at, code in enumerate(order)}
-    return sorted((*again, *said), key=lambda note: place.get(note.code, -1))
+    every = (*again, *together(owned, len(summaries), "summary"))
+    return sorted(every, key=lambda note: place.get(note.code, -1))
 
 
 def _failed(names: Sequence[str]) -> Iterator[Note]:
@@ -355,10 +294,6 @@ class _Work:
     def windows(self) -> Mapping[int, tuple[Window, ...]]:
         return {device.device: device.windows for one in self.parts for device in one.reports}
 
-    def told(self, steps: Sequence[int | None]) -> bool:
-        """Return whether steps are told apart from others."""
-        return all(set(steps) <= set(one.long_steps) for one in self.parts)
-
     def kernels(self, devices: Sequence[int], steps: Sequence[int | None]) -> KernelSums:
         of_step = [KernelSums.joined(list(one)) for one in self._of(steps, "work")]
         rows = self._devices
@@ -378,7 +313,8 @@ class _Work:
 
     def _of(self, steps: Sequence[int | None], name: str) -> Iterator[Iterator[Any]]:
         """Yield what the parts have of each step, or of all together."""
-        for step in dict.fromkeys(steps) if steps and self.told(steps) else (None,):
+        are_told = all(set(steps) <= set(one.long_steps) for one in self.parts)
+        for step in dict.fromkeys(steps) if steps and are_told else (None,):
             yield (
                 getattr(one, name)[one.long_steps.index(step) + 1 if step is not None else 0]
                 for one in self.parts

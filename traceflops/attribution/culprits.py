@@ -24,17 +24,18 @@ from traceflops.attribution.idle_slices import (
     gap_lengths,
     gap_parts,
 )
+from traceflops.attribution.launch_lead import leads
 from traceflops.attribution.named_slices import NamedSlices
 from traceflops.table import (
     IntArray,
     Trace,
-    distinct,
+    group_rows,
     group_sums,
-    groups,
     ranked,
+    runs,
 )
 from traceflops.timeline import Gap, GapCulprit, Intervals
-from traceflops.windows import DeviceReport, Prepared, chosen_time
+from traceflops.windows import DeviceReport, Prepared
 
 _MOST: Final = 50
 """So many culprits are named; what is left of each class is one more."""
@@ -125,21 +126,14 @@ def idle_culprits(prepared: Prepared, idle_ns: int) -> IdleCulprits:
 
 
 def culprits_of_devices(
-    choices: Sequence[Prepared], devices: Sequence[int]
-) -> list[tuple[tuple[Culprit, ...], ...]]:
-    """Return what the host did while each of some devices was idle, by choice of windows.
-
-    All choices are of one trace.
-    """
-    if not devices or not all(one.launch_records.is_judged for one in choices):
-        return [((),) * len(devices) for _ in choices]
-    parts = [
-        gap_parts(one.accounts[at], chosen_time(one.windows[at]))
-        for one in choices
-        for at in devices
-    ]
-    found = [one.culprits for one in _culprits_of_each(parts, choices[0].trace)]
-    return [tuple(found[at : at + len(devices)]) for at in range(0, len(found), len(devices))]
+    prepared: Prepared, asked: Sequence[tuple[int, Intervals]]
+) -> list[IdleCulprits]:
+    """Return what the host did while each of some devices was idle in some time."""
+    if not asked or not prepared.launch_records.is_judged:
+        return [NO_CULPRITS] * len(asked)
+    cap_ns = {device: leads(prepared.accounts[device]).cap_ns for device, _ in asked}
+    parts = [gap_parts(prepared.accounts[at], time, cap_ns[at]) for at, time in asked]
+    return list(_culprits_of_each(parts, prepared.trace))
 
 
 def culprits_of(parts: GapParts, trace: Trace) -> IdleCulprits:
@@ -149,11 +143,15 @@ def culprits_of(parts: GapParts, trace: Trace) -> IdleCulprits:
 
 
 def _culprits_of_each(several: Sequence[GapParts], trace: Trace) -> Iterator[IdleCulprits]:
-    """Yield what the host did during each of several sets of parts."""
-    naming = NamedSlices.of(GapParts.joined(several), trace)
-    of_part = np.repeat(np.arange(len(several)), [len(parts.start_ns) for parts in several])
+    """Yield what the host did during each of several sets of parts; one may be in several."""
+    parts = GapParts.joined(several)
+    part = first = np.arange(len(parts.call))
+    if len(several) > 1:
+        part, first = group_rows((parts.activity, parts.start_ns, parts.end_ns))
+    naming = NamedSlices.of(parts.only(first), trace)
+    of_set = np.repeat(np.arange(len(several)), [len(one.call) for one in several])
     known: list[list[tuple[Culprit, int]]] = [[] for _ in several]
-    for at, culprit, row in _grouped(naming, of_part):
+    for at, culprit, row in _grouped(naming, part, of_set):
         known[at].append((culprit, row))
     for parts, mine in zip(several, known, strict=True):
         mine.sort(key=lambda one: one[0].idle_ns, reverse=True)
@@ -261,20 +259,36 @@ def _of_gap(sums: Mapping[tuple[str, str], int]) -> tuple[GapCulprit, ...]:
     )
 
 
-def _grouped(naming: NamedSlices, of_part: IntArray) -> Iterator[tuple[int, Culprit, int]]:
+def _grouped(
+    naming: NamedSlices, part: IntArray, of_set: IntArray
+) -> Iterator[tuple[int, Culprit, int]]:
     """Yield the slices of each class and name as a culprit for each set that parts belong to.
 
-    Culprits are without evidence, and come with the set and the longest slice.
+    Culprits are without evidence, and come with the set and the longest slice. `part` are the parts
+    of all sets, of which each is `of_set`.
     """
-    blocked, dur_ns, tags = naming.blocked(), naming.slices.dur_ns, naming.tags()
-    for (kind, name), every in naming.culprits():
-        for at, mine in groups(of_part[naming.slices.part[every]]):
-            rows = every[mine]
-            part, ns = naming.slices.part[rows], dur_ns[rows]
-            blocked_ns = int(ns[blocked[part]].sum())
-            tagged, idle_ns = group_sums(tags[rows], ns, len(TAGS)), int(ns.sum())
-            tag = _TAGS[tagged.argmax()] if 2 * tagged.max() >= idle_ns else ""
-            evidence = (tag,) if tag else ()
-            longest, gaps = int(ns.argmax()), len(distinct(part))
-            figures = (idle_ns, gaps, blocked_ns, evidence, tag, int(ns[longest]))
-            yield at, Culprit(kind, name, *figures), int(rows[longest])
+    known = list(naming.culprits())
+    if not known:
+        return
+    every = np.concatenate([rows for _, rows in known])
+    name = np.repeat(np.arange(len(known)), [len(rows) for _, rows in known])
+    by_part = np.argsort(part, kind="stable")
+    edges = np.searchsorted(part[by_part], np.arange(len(naming.parts.call) + 1))
+    of_slice = naming.slices.part[every]
+    place, again = runs(edges[of_slice], edges[of_slice + 1])
+    row, name, at = every[again], name[again], of_set[by_part[place]]
+    group, first = group_rows((name, at))
+    count, ns, mine = len(first), naming.slices.dur_ns[row], naming.slices.part[row]
+    idle_ns = group_sums(group, ns, count).tolist()
+    blocked_ns = group_sums(group, np.where(naming.blocked()[mine], ns, 0), count).tolist()
+    tag = naming.tags()[row]
+    of_tag = np.where(tag < 0, -1, group * len(TAGS) + tag)
+    tagged = group_sums(of_tag, ns, count * len(TAGS)).reshape(count, len(TAGS))
+    gaps = np.bincount(group[group_rows((group, mine))[1]], minlength=count).tolist()
+    longest = np.lexsort((-ns, group))[np.searchsorted(np.sort(group), np.arange(count))]
+    for one in range(count):
+        most = int(tagged[one].argmax())
+        word = _TAGS[most] if 2 * tagged[one, most] >= idle_ns[one] else ""
+        evidence, top = (word,) if word else (), int(longest[one])
+        figures = (idle_ns[one], gaps[one], blocked_ns[one], evidence, word, int(ns[top]))
+        yield int(at[first[one]]), Culprit(*known[name[first[one]]][0], *figures), int(row[top])

@@ -50,6 +50,10 @@ class GapParts:
         parts = list(several)
         return cls(*(np.concatenate([getattr(one, name) for one in parts]) for name in _PARTS))
 
+    def only(self, rows: IntArray) -> GapParts:
+        """Return some of the parts."""
+        return GapParts(*(getattr(self, name)[rows] for name in _PARTS))
+
     @property
     def launched_ns(self) -> IntArray:
         """Return since when, in each gap, the activity that ends it was launched."""
@@ -67,8 +71,8 @@ def chosen_gaps(prepared: Prepared) -> GapParts:
     )
 
 
-def gap_parts(account: DeviceAccount, within: Intervals) -> GapParts:
-    """Return the parts of a device's gaps in some windows."""
+def gap_parts(account: DeviceAccount, within: Intervals, cap_ns: int | None = None) -> GapParts:
+    """Return the parts of a device's gaps in some windows; `cap_ns` if it is known already."""
     idle, work = account.idle, account.work
     first = np.searchsorted(idle.gap_end_ns, within.start_ns, side="right")
     stop = np.searchsorted(idle.gap_start_ns, within.end_ns, side="left")
@@ -83,7 +87,7 @@ def gap_parts(account: DeviceAccount, within: Intervals) -> GapParts:
         account.call[row],
         work.call_start_ns[row],
         work.call_end_ns[row],
-        np.full(len(row), leads(account).cap_ns),
+        np.full(len(row), leads(account).cap_ns if cap_ns is None else cap_ns),
     )
 
 

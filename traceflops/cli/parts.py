@@ -29,10 +29,10 @@ _REDUCED: Final = (
     "With --ranks or --steps all are kept whole."
 )
 _WORTH_BYTES: Final = 1 << 26
-_EACH: Final = 4
+_GROUPS: Final = 16
 _TOGETHER_BYTES: Final = 1 << 26
-"""Reducing pays from so much text on. Files are read in so many parts for
-each, of so much text at most."""
+"""Reducing pays from so much text on. Files are read in so many groups at least, each of so much
+text at most."""
 _NUMBER: Final = re.compile(r"\d+")
 _EXTRA: Final = "pip install 'traceflops[cluster]'"
 Files = tuple[str, ...]
@@ -44,56 +44,50 @@ def analysis_of_many(traces: list[str], asked: Asked, *, brief: bool) -> Analysi
     """Return the analysis of files of which several are reduced at a time, None if that is no use.
 
     It is of some if they are too many and large to be held, or where the report is `brief`, so
-    that all of it is in summaries: then other processes do most of the work.
+    that nearly all of it is in summaries: then other processes do most of the work. That does not
+    depend on the number of processes, nor does what is shown.
     """
     if asked.reading.strict or asked.privacy.redact or asked.privacy.include_environment:
         return None
     if asked.pair or _selects(asked):
         return None
     sizes = {file: _text_bytes(Path(file)) for file in files_of(traces) if os.path.isfile(file)}
-    is_large = len(sizes) >= _MANY and sum(sizes.values()) >= _LARGE_BYTES
-    if not is_large and not (brief and _pays(sizes)):
+    if len(sizes) < _MANY or sum(sizes.values()) < (_WORTH_BYTES if brief else _LARGE_BYTES):
         return None
-    from traceflops.analysis import analysis_of_summaries, same_as_recordings
-
-    summaries, failed = [], []
     try:
-        for found in _reduced_together(_groups(sizes, asked.reading.jobs), asked):
-            summaries += [one for one in found if not isinstance(one, str)]
-            failed += [name for one in found if isinstance(one, str) for name in one.split("\n")]
-            if not is_large and (failed or not all(one.is_plain for one in summaries)):
-                return None
-        if brief and not failed:
-            analysis = same_as_recordings(summaries, asked.rates.link)
-            if analysis is not None or not is_large:
-                return analysis
-        if not summaries:
-            return None
-        analysis = analysis_of_summaries(summaries, failed, asked.rates.link)
+        found = [one for part in _reduced_together(_groups(sizes), asked) for one in part]
+        analysis = _added_up(found, asked)
     except UsageError:  # of several jobs, say
         return None
     from traceflops.table import Note
 
-    return replace(analysis, notes=(Note("missing", "files-reduced", _REDUCED), *analysis.notes))
+    note = Note("missing", "files-reduced", _REDUCED)
+    return analysis and replace(analysis, notes=(note, *analysis.notes))
 
 
-def _pays(sizes: Mapping[str, int]) -> bool:
-    """Return whether reducing is worth it, and names are as if all were read together.
+def _added_up(found: Sequence[RankSummary | str], asked: Asked) -> Analysis | None:
+    """Return what summaries add up to, None where there are only names of files without any."""
+    from traceflops.analysis import analysis_of_summaries
+    from traceflops.parsers.shared import copies
 
-    That does not depend on the number of processes, nor does what is shown.
-    """
-    names = {Path(file).name for file in sizes}
-    return len(names) == len(sizes) >= _MANY and sum(sizes.values()) >= _WORTH_BYTES
+    summaries = [one for one in found if not isinstance(one, str)]
+    failed = [name for one in found if isinstance(one, str) for name in one.split("\n")]
+    notes = copies([one.trace for one in summaries])
+    once = [
+        replace(one, trace=replace(one.trace, notes=(*notes[place], *one.trace.notes)))
+        for place, one in enumerate(summaries)
+        if place in notes
+    ]
+    return analysis_of_summaries(once, failed, asked.rates.link) if once else None
 
 
-def _groups(sizes: Mapping[str, int], jobs: int | None) -> list[tuple[Files, ...]]:
-    """Return the runs that are read together, those of near ranks, a few for each process."""
-    from traceflops.parsers.io import rank_in_name, usable_cores
+def _groups(sizes: Mapping[str, int]) -> list[tuple[Files, ...]]:
+    """Return the runs that are read together, those of near ranks."""
+    from traceflops.parsers.io import rank_in_name
 
     runs = runs_of(list(sizes))
     runs.sort(key=lambda run: (rank_in_name(PurePath(run[0]).name) or 0, run))
-    jobs = usable_cores() if jobs is None else jobs
-    most = max(1, -(-len(runs) // (_EACH * jobs)))
+    most = -(-len(runs) // _GROUPS)
     groups: list[list[Files]] = []
     held = 0
     for run in runs:
@@ -109,21 +103,25 @@ def _groups(sizes: Mapping[str, int], jobs: int | None) -> list[tuple[Files, ...
 def _reduced_together(
     groups: Sequence[tuple[Files, ...]], asked: Asked
 ) -> Iterator[list[RankSummary | str]]:
+    from traceflops.analysis import unpacked
     from traceflops.parsers.io import Crew, usable_cores
 
     jobs = asked.reading.jobs
     with Crew(usable_cores() if jobs is None else jobs, worth_bytes=0) as crew:
         crew.expect(1)
         for result in crew.each(partial(together, asked), groups):
-            yield result()
+            yield [one if isinstance(one, str) else unpacked(one) for one in result()]
 
 
-def together(asked: Asked, runs: tuple[Files, ...]) -> list[RankSummary | str]:
+def together(asked: Asked, runs: tuple[Files, ...]) -> list[bytes | str]:
     """Return the summary of runs; one of each, or its names, where they cannot be read together."""
+    from traceflops.analysis import packed
+
     try:
-        return [_summary(asked, tuple(file for run in runs for file in run))]
+        return [packed(_summary(asked, tuple(file for run in runs for file in run)))]
     except (InputError, UsageError):
-        return [_summary_or_names(asked, run) for run in runs]
+        found = [_summary_or_names(asked, run) for run in runs]
+        return [one if isinstance(one, str) else packed(one) for one in found]
 
 
 def _text_bytes(file: Path) -> int:
@@ -134,8 +132,6 @@ def _text_bytes(file: Path) -> int:
 def analysis_of_parts(traces: list[str], asked: Asked) -> Analysis:
     """Return the analysis of files that are summaries, or that a cluster reduces to them first."""
     check_asked(asked)
-    from traceflops.analysis import analysis_of_summaries, decoded
-
     files, reduces = files_of(traces), asked.dask is not None
     if not reduces and _selects(asked):
         raise UsageError(
@@ -144,19 +140,19 @@ def analysis_of_parts(traces: list[str], asked: Asked) -> Analysis:
         )
     runs = runs_of(files) if reduces else [(file,) for file in files]
     contents = parts_of(runs, asked) if reduces else map(_content, files)
-    summaries, failed = [], []
-    for run, content in zip(runs, contents, strict=True):
-        try:
-            found = decoded(content, Path(run[0]).name)
-        except InputError:
-            found = _names(run)
-        if isinstance(found, str):
-            failed += found.split("\n")
-        else:
-            summaries.append(found)
-    if not summaries:
+    found = [_decoded(content, run) for run, content in zip(runs, contents, strict=True)]
+    if (analysis := _added_up(found, asked)) is None:
         raise InputError(f"no file could be read: {traces[0]}", "give the files of a job's ranks")
-    return analysis_of_summaries(summaries, failed, asked.rates.link)
+    return analysis
+
+
+def _decoded(content: bytes, run: Files) -> RankSummary | str:
+    from traceflops.analysis import decoded
+
+    try:
+        return decoded(content, Path(run[0]).name)
+    except InputError:
+        return _names(run)
 
 
 def reduced(asked: Asked, files: Files) -> bytes:
@@ -177,28 +173,26 @@ def _summary_or_names(asked: Asked, files: Files) -> RankSummary | str:
 
 
 def _summary(asked: Asked, files: Files) -> RankSummary:
-    from traceflops.analysis import analyze, summary_of
-    from traceflops.devices import check_decided, merge_jobs, of_job
-    from traceflops.parsers import read_apart
+    from traceflops.analysis import summarised
+    from traceflops.devices import check_decided, of_job
+    from traceflops.parsers import read
 
     reading = asked.reading
-    parts, _ = read_apart(
+    trace = read(
         list(files),
         jobs=1,
         python_stacks=reading.python_stacks,
         strict=reading.strict,
         limits=not reading.no_limits,
     )
-    trace = merge_jobs(parts)
     check_decided(of_job(trace, asked.question.selection().job), "a summary")
-    analysis = analyze(
+    return summarised(
         trace,
         asked.question.selection(),
+        asked.rates.peaks(),
         rules=asked.rules,
         include_environment=asked.privacy.include_environment,
-        peaks=asked.rates.peaks(),
     )
-    return summary_of(analysis, parts)
 
 
 def _names(files: Files) -> str:

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
         split,
     )
     from traceflops.devices.matching import REFERENCE, Match, chosen, match
-    from traceflops.devices.merging import by_rank, join
+    from traceflops.devices.merging import OF_RANKS, by_rank, join
     from traceflops.devices.missing_input import (
         GIVE_PEAK,
         NEXT_TIME,

@@ -285,6 +285,10 @@ def _unknown_rank_notes(trace: Trace) -> list[Note]:
     return [counted_note("missing", RANK_UNKNOWN, rank_unknown(), unknown)]
 
 
+OF_RANKS: Final = frozenset({"rank-clash", "rank-beyond-world", "ranks-missing"})
+"""The notes that follow from the ranks of all files alone."""
+
+
 def _rank_notes(traces: Sequence[Trace]) -> list[Note]:
     """Return what is odd about the ranks of several processes."""
     counts = Counter(rank for trace in traces for rank in trace.ranks if rank is not None)

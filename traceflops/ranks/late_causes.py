@@ -9,7 +9,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from math import fsum, prod
 from typing import Any, Final, NamedTuple
 
@@ -18,11 +18,13 @@ import numpy as np
 
 from traceflops.attribution import Culprit
 from traceflops.table import (
+    BoolArray,
     FloatArray,
     IntArray,
     axes,
     codes,
     group_sums,
+    matching,
     names,
     numbers,
     product_of,
@@ -31,7 +33,7 @@ from traceflops.table import (
 )
 from traceflops.timeline import is_top
 from traceflops.units import kernel_name
-from traceflops.windows import Prepared
+from traceflops.windows import InWindows, Prepared
 
 _ALIKE: Final = 0.7
 """Share of the time of kernels that is slower by about one factor where the clocks are low."""
@@ -122,40 +124,42 @@ class KernelSums:
 _BY_NAME: Final = ("count", "time_ns", "threads", "given")
 
 
-def kernel_sums(prepared: Prepared, devices: Sequence[int]) -> KernelSums:
-    """Return what ran on some devices in the chosen windows, communication apart."""
-    activities, chosen = prepared.trace.activities, prepared.chosen
-    is_comm = is_top(prepared.linked.categorised, "communication", chosen.row)
+def kernel_sums(
+    prepared: Prepared, choices: Sequence[InWindows], devices: Sequence[int]
+) -> list[KernelSums]:
+    """Return what ran on some devices, communication apart, by choice of activities of these."""
+    activities = prepared.trace.activities
+    choice = np.repeat(np.arange(len(choices)), [len(chosen.row) for chosen in choices])
+    row = np.concatenate([np.empty(0, np.int64), *(chosen.row for chosen in choices)])
+    is_comm = is_top(prepared.linked.categorised, "communication", row)
     place = np.full(1 + prepared.trace.devices.num_rows, -1, dtype=np.int64)
     place[[*devices]] = np.arange(len(devices))
+    of_row = choice * len(devices) + place[numbers(activities["device"])[row]]
     labels = names(activities["name"])
+    label = codes(activities["name"])[row]
 
-    def of(rows: IntArray, values: IntArray, column: IntArray, columns: int) -> IntArray:
-        at = place[numbers(activities["device"])[rows]]
-        key = np.where(at < 0, -1, at * columns + column)
-        return group_sums(key, values, len(devices) * columns).reshape(len(devices), columns)
+    def by_name(values: IntArray) -> list[IntArray]:
+        shape = (len(choices), len(devices), len(labels))
+        key = np.where(is_comm | (label < 0), -1, of_row * len(labels) + label)
+        return [*group_sums(key, values, prod(shape)).reshape(shape)]
 
-    row, moved = chosen.row[~is_comm], _exchanges(prepared, chosen.row[is_comm])
-    by_name = partial(of, row, column=codes(activities["name"])[row], columns=len(labels))
     grid, block = (product_of(axes(activities[name]))[row] for name in ("grid", "block"))
-    got = numbers(activities["collective_out_elements"], 0)[moved]
-    return KernelSums(
-        tuple(labels),
+    got = numbers(activities["collective_out_elements"], 0)[row]
+    shape = (len(choices), len(devices))
+    moved = np.where(is_comm & _is_exchange(prepared)[row], of_row, -1)
+    columns = (
         by_name(np.ones_like(row)),
         by_name(numbers(activities["dur_ns"])[row]),
         by_name(np.where((grid > 0) & (block > 0), grid * block, 0)),
         by_name(_given(prepared, row)),
-        of(moved, got, np.zeros_like(moved), 1)[:, 0],
+        group_sums(moved, got, prod(shape)).reshape(shape),
     )
+    return [KernelSums(tuple(labels), *each) for each in zip(*columns, strict=True)]
 
 
-def _exchanges(prepared: Prepared, row: IntArray) -> IntArray:
+def _is_exchange(prepared: Prepared) -> BoolArray:
     """Return which kernels are all-to-alls, in which ranks get what they have to work on."""
-    column = prepared.trace.activities["collective"]
-    is_exchange = np.array(
-        [*(_ALL_TO_ALL.search(name) is not None for name in names(column)), False]
-    )
-    return np.asarray(row[is_exchange[codes(column)[row]]])
+    return matching(prepared.trace.activities["collective"], _ALL_TO_ALL.search)
 
 
 def _given(prepared: Prepared, row: IntArray) -> IntArray:

@@ -16,7 +16,7 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from traceflops.attribution import Culprit, culprits_of_devices
+from traceflops.attribution import Culprit, IdleCulprits, culprits_of_devices
 from traceflops.ranks.comm_records import CommRecords
 from traceflops.ranks.cycles import Cycles
 from traceflops.ranks.late_causes import (
@@ -29,7 +29,7 @@ from traceflops.ranks.late_causes import (
 )
 from traceflops.table import FloatArray, IntArray, Trace, codes, names, numbers
 from traceflops.timeline import Window
-from traceflops.windows import LAST_STEP, Prepared
+from traceflops.windows import LAST_STEP, Prepared, chosen_activities, chosen_time
 
 _WORTH: Final = 0.01
 """Share of the time of the steps that is worth blaming somebody for."""
@@ -171,19 +171,40 @@ class PreparedWork:
 
     def kernels(self, devices: Sequence[int], steps: Sequence[int | None]) -> KernelSums:
         """Return what ran on devices in some steps; where these are none, in chosen windows."""
-        return kernel_sums(_within(self.prepared, steps), devices)
+        (found,) = self.kernels_of_each(devices, [steps])
+        return found
+
+    def kernels_of_each(
+        self, devices: Sequence[int], choices: Sequence[Sequence[int | None]]
+    ) -> list[KernelSums]:
+        """Return the same by choice of steps."""
+        accounts = {device: self.prepared.accounts[device] for device in devices}
+        chosen = [
+            chosen_activities(accounts, {at: self._windows(at, steps) for at in devices})
+            for steps in choices
+        ]
+        return kernel_sums(self.prepared, chosen, devices)
 
     def idle(
         self, devices: Sequence[int], steps: Sequence[int | None]
-    ) -> tuple[tuple[Culprit, ...], ...]:
+    ) -> list[tuple[Culprit, ...]]:
         """Return what the host of each device did while that was idle, in such steps."""
-        return self.idle_of_each([steps], devices)[0]
+        return [one.culprits for one in self.idle_of_each(devices, [steps])[0]]
 
     def idle_of_each(
-        self, choices: Sequence[Sequence[int | None]], devices: Sequence[int]
-    ) -> list[tuple[tuple[Culprit, ...], ...]]:
+        self, devices: Sequence[int], choices: Sequence[Sequence[int | None]]
+    ) -> list[list[IdleCulprits]]:
         """Return the same by choice of steps."""
-        return culprits_of_devices([_within(self.prepared, one) for one in choices], devices)
+        asked = [(at, chosen_time(self._windows(at, steps))) for steps in choices for at in devices]
+        found = iter(culprits_of_devices(self.prepared, asked))
+        return [[next(found) for _ in devices] for _ in choices]
+
+    def _windows(self, device: int, steps: Sequence[int | None]) -> tuple[Window, ...]:
+        """Return the windows of a device with some steps chosen, if they are steps."""
+        windows, wanted = self.windows[device], set(steps)
+        if None in wanted or not wanted:
+            return windows
+        return tuple(replace(one, used=True) for one in windows if one.step in wanted)
 
     def long_steps(self) -> tuple[int, ...]:
         """Return the longest of the usual steps, and those around: of other ranks these may be."""
@@ -261,15 +282,6 @@ def _few(gap_ns: FloatArray) -> IntArray:
     large = np.flatnonzero(2 * gap_ns >= gap_ns.max())
     is_most = 2 * gap_ns[large].sum() > gap_ns.clip(0).sum()
     return large if is_most and 2 * len(large) < len(gap_ns) else large[:0]
-
-
-def _within(prepared: Prepared, steps: Sequence[int | None]) -> Prepared:
-    """Return the same with some steps chosen, if they are steps."""
-    windows = {
-        device: tuple(replace(one, used=one.step in steps) for one in several)
-        for device, several in prepared.windows.items()
-    }
-    return prepared if None in steps or not steps else replace(prepared, windows=windows)
 
 
 def _position(trace: Trace, records: CommRecords, late: IntArray) -> str:

@@ -146,12 +146,14 @@ class DeviceAccount:
         device = trace.activities["device"][int(row[0])].as_py()
         return str(trace.devices["type"][device].as_py()) == "cpu"
 
-    def gaps(self, device: int, chosen: Intervals, windows: tuple[Window, ...]) -> tuple[Gap, ...]:
+    def gaps(
+        self, device: int, chosen: Intervals, windows: tuple[Window, ...], most: int | None = None
+    ) -> tuple[Gap, ...]:
         """Return the longest gaps that touch the chosen windows, the longest first."""
         start, end = self.idle.gap_start_ns, self.idle.gap_end_ns
         touched = chosen.length_within(start, end) > 0
         length = np.where(touched, end - start, -1)
-        order = np.argsort(-length, kind="stable")[: min(_GAPS_KEPT, int(touched.sum()))]
+        order = np.argsort(-length, kind="stable")[: min(most or _GAPS_KEPT, int(touched.sum()))]
         begun, over = start[order], end[order]
         causes = self.idle.causes(begun, over, over - begun)
         waits = np.array([one.stream_wait_ns > 0 for one in causes], dtype=np.bool_)

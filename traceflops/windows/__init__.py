@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from traceflops.faces import lazy
 
 if TYPE_CHECKING:
-    from traceflops.windows.choice import REPEATED, outside_note, plan_steps
+    from traceflops.windows.choice import REPEATED, plan_steps
     from traceflops.windows.chosen_runs import one_run_per_gpu, restrict
     from traceflops.windows.device_records import (
         LaunchRecords,

@@ -216,16 +216,11 @@ def _outside_notes(layout: StepLayout, accounts: Mapping[int, DeviceAccount]) ->
         *outside, total = busy.length_within(low, high).tolist()
         work_ns, total_ns = work_ns + sum(outside), total_ns + total
     if work_ns * TRIFLE > total_ns:
-        yield outside_note(work_ns, total_ns)
-
-
-def outside_note(work_ns: int, total_ns: int) -> Note:
-    """Return the note on work outside the steps, of so much in all."""
-    text = (
-        f"{duration(work_ns)} of GPU work ({percent(work_ns / total_ns)}) runs outside the "
-        "steps and is not part of the step figures."
-    )
-    return Note("dropped", "work-outside-steps", text, values=(work_ns, total_ns))
+        text = (
+            f"{duration(work_ns)} of GPU work ({percent(work_ns / total_ns)}) runs outside the "
+            "steps and is not part of the step figures."
+        )
+        yield Note("dropped", "work-outside-steps", text)
 
 
 def _layout(
