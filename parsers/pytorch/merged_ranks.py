@@ -86,7 +86,8 @@ def split_ranks(tables: Mapping[str, TableBuilder], rank: int | None) -> list[Ra
     told = _told(known, shift, has_labels=len(of_gpus) > 1 and of_gpus <= of_host)
     ranks = sorted(set(told.values()))
     several = 1 < len(ranks) <= _MOST_PROCESSES
-    number = {text: ranks.index(told[text]) if several else 0 for text in known}
+    place = {one: at for at, one in enumerate(ranks)}
+    number = {text: place[told[text]] if several else 0 for text in known}
     pids = _pids(tables, known, number, shift if several else 0)
     for table in tables.values():
         _renumber(table, [number[text] for text in table.names["process"]])

@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from traceflops.ranks import (
-    Turn,
-)
+from traceflops.ranks import Turn
 from traceflops.reports.page.axes import Tick
 from traceflops.reports.view import (
     UNKNOWN,

@@ -77,6 +77,7 @@ from traceflops.units import capitalized, several
 from traceflops.windows import DeviceReport
 
 _KERNELS_SHOWN: Final = 5
+_LEAST_KERNELS: Final = 2
 _OFF: Final = "own vs median"
 _COLLECTIVES_SHOWN: Final = 2
 _DEVICES_SHOWN: Final = 4
@@ -329,7 +330,8 @@ def _gap_texts(gaps: Sequence[Gap], room: int) -> list[str]:
 
 
 def _kernels(analysis: Analysis, style: Style) -> Iterator[Text]:
-    most = _KERNELS_SHOWN - (len(analysis.devices) > 1)  # their rows take the room
+    rows_of_devices = min(len(analysis.devices), _DEVICES_SHOWN) - 1  # they take the room
+    most = max(_KERNELS_SHOWN - rows_of_devices, _LEAST_KERNELS)
     rows = analysis.kernels.slice(0, most).to_pylist()
     if not rows:
         return

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from typer.testing import CliRunner
@@ -16,7 +17,7 @@ from tests.build import launched, trace_of
 from tests.conftest import SAMPLES, shared_file
 from tests.reports.test_json_schema import errors
 from traceflops.cli import app
-from traceflops.devices.jobs import merge_jobs, split
+from traceflops.devices.jobs import _Member, merge_jobs, split
 from traceflops.devices.merging import merge
 from traceflops.errors import UsageError
 from traceflops.reports.view.wording import job_size
@@ -102,6 +103,16 @@ def test_what_contradicts_is_two_jobs_and_the_note_says_why(other: Trace, why: s
 def why_apart(*traces: Trace) -> str:
     (note,) = [one for one in merge_jobs(traces).notes if one.code == "several-jobs"]
     return note.text.removesuffix(". Use --job N, or give one job's files.")
+
+
+def test_files_are_compared_with_those_that_can_contradict_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compared = Mock(return_value=None)
+    monkeypatch.setattr(_Member, "contradiction", compared)
+    world = [made(f"{rank:03}", rank=rank % 50, world_size=100) for rank in range(100)]
+    assert jobs(*world) == [[f"{rank:03}" for rank in range(100)]]
+    assert compared.call_count == 99 + 50  # with one like it, and with the one of its rank
 
 
 def test_a_file_without_a_rank_is_of_no_world() -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -13,6 +14,7 @@ from traceflops.analysis.preparation import prepare
 from traceflops.privacy import Placeholders, Redaction
 from traceflops.ranks import RankReport, rank_report
 from traceflops.ranks.group_roles import role_in
+from traceflops.ranks.matching import matched as matches_of
 from traceflops.table import ABSENT, Trace
 from traceflops.windows import Selection
 
@@ -295,8 +297,28 @@ def test_real_kernels_have_groups_with_ranks() -> None:
 def test_on_one_stream_those_are_a_group_that_wait_for_each_other(
     teams: Sequence[Sequence[int]], ahead_ns: Sequence[int]
 ) -> None:
+    found = on_one_stream(teams, ahead_ns, turns=12)
+    assert (found.matches.count, found.unmatched) == (12 * len(teams), 0)
+    assert found.by_ends == (len(teams) > 1)
+    assert teams_of(found) == {tuple(team) for team in teams}
+
+
+def test_of_many_kernels_the_first_ones_tell_the_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    match = Mock(side_effect=matches_of)
+    monkeypatch.setattr("traceflops.ranks.partners.matched", match)
+    found = on_one_stream([[0, 2], [1, 3]], [0] * 4, turns=250)
+    assert (found.matches.count, found.unmatched, found.by_ends) == (500, 0, True)
+    assert teams_of(found) == {(0, 2), (1, 3)}
+    sizes = {len(call.args[0].groups): len(call.args[0]) for call in match.call_args_list}
+    assert sizes == {1: 4 * 200, 2: 4 * 250}
+
+
+def on_one_stream(
+    teams: Sequence[Sequence[int]], ahead_ns: Sequence[int], turns: int
+) -> RankReport:
+    """Return the report of teams of four ranks that meet so often; clocks are so far ahead."""
     random, rows = Random(1), []
-    for turn in range(12):
+    for turn in range(turns):
         start = [100_000 * turn + random.randint(0, 20_000) for _ in ahead_ns]
         for team in teams:
             end = max(start[rank] for rank in team) + 30_000
@@ -304,15 +326,16 @@ def test_on_one_stream_those_are_a_group_that_wait_for_each_other(
                 dur = end + random.randint(0, 400) - start[rank]
                 place = {"process": rank, "device": rank, "start_ns": start[rank] + ahead_ns[rank]}
                 rows.append({**place, "name": "ncclDevKernel_AllReduce_Sum", "dur_ns": dur})
-    found = report(
+    return report(
         trace_of(
             processes=[{"process": rank, "rank": rank} for rank in range(4)],
             devices=[{"device": rank, "process": rank} for rank in range(4)],
             activities=rows,
         )
     )
-    assert (found.matches.count, found.unmatched) == (12 * len(teams), 0)
-    assert found.by_ends == (len(teams) > 1)
+
+
+def teams_of(found: RankReport) -> set[tuple[int, ...]]:
+    """Return the ranks of each group that has kernels."""
     where = found.records
-    together = {tuple(sorted({*where.place[where.group == one].tolist()})) for one in where.group}
-    assert together == {tuple(team) for team in teams}
+    return {tuple(sorted({*where.place[where.group == one].tolist()})) for one in where.group}

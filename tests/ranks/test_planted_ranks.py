@@ -189,9 +189,44 @@ def outcome(seed: int, way: str) -> tuple[float, str, bool]:
     run = random_run(seed, way)
     report = report_of(run, way)
     error = worst_error(run, report) / (report.alignment.residual_p95_ns or 1)
-    slow, known = report.slow, planted_as(run, way)
-    named = slow and (slow.rank, slow.cause)
-    return error, known[1] if known else "healthy", named == known
+    known = planted_as(run, way)
+    return error, known[1] if known else "healthy", named(report) == known
+
+
+def named(report: RankReport) -> tuple[int, str] | None:
+    """Return the rank that is blamed, and why."""
+    return (report.slow.rank, report.slow.cause) if report.slow else None
+
+
+def healthy_pipeline(seed: int, way: str) -> Run:
+    """Return a job of four to eight stages, maybe beside tensors and data in parallel."""
+    random = Random(seed)
+    stages, tensor, data = random.randint(4, 8), random.choice([1, 1, 2]), random.choice([1, 1, 2])
+    of_machine = on_mi300x if way == "rocprof" else RunConfig
+    return simulate(
+        of_machine(
+            seed=seed,
+            ranks=stages * tensor * data,
+            stages=stages,
+            tensor_ranks=tensor,
+            microbatches=random.randint(2, 6),
+            steps=random.randint(3, 5),
+            layers=1,
+            hidden=random.choice([256, 1024]),
+            batch=random.choice([1, 4]),
+            gradient_buckets=2,
+            exit_jitter_ns=random.choice([0, 300, 1000]),
+            jitter_permille=random.choice([0, 5]),
+            overlap=random.random() < 0.5,
+        )
+    )
+
+
+@by_night()
+def test_of_many_healthy_pipelines_nearly_none_blames_anybody() -> None:
+    ways = [list(WAYS)[seed % len(WAYS)] for seed in range(100)]
+    blamed = [report_of(healthy_pipeline(*one), one[1]).slow for one in enumerate(ways)]
+    assert sum(one is not None for one in blamed) <= 2
 
 
 @pytest.mark.parametrize("seed", range(0, 200, 33))
@@ -283,10 +318,16 @@ def _on(rank: int, **settings: Any) -> dict[str, Any]:
 
 _WORK: Final = {"hidden": 1_024, "exit_jitter_ns": 300, "jitter_permille": 5}
 _FEW: Final = {"steps": 3}
+_STAGES: Final = {"stages": 4, "microbatches": 3, "hidden": 1_024}
 _OFF: Final = {"exit_jitter_ns": 300, "clock_skew_ns": 900}
 PLANTS: Final[Mapping[str, Plant]] = {
     "pipeline of 2": Plant({"ranks": 2, "stages": 2, "microbatches": 4}, by_day=("rocprof",)),
     "pipeline of 4": Plant(_FEW | {"stages": 4, "microbatches": 4}, by_day=("nsys",)),
+    "host of a pipeline": Plant({"stages": 4, "microbatches": 3, "batch": 1}),
+    "slow stage": Plant(_STAGES | {"straggler_rank": 2, "straggler_percent": 125}, by_day=()),
+    "loader of a stage": Plant(
+        _STAGES | {"hidden": 256} | _on(1, data_stall_steps=(0, 1, 2, 3), data_stall_ns=3_000_000)
+    ),
     "pipelines in step": Plant(
         _FEW | {"ranks": 8, "stages": 4, "microbatches": 2}, by_day=("pytorch", "rocprof")
     ),
@@ -336,9 +377,7 @@ def test_what_is_planted_is_found(name: str, way: str) -> None:
         one.ranks for one in all_groups(run.config) if one.name == run.config.slow_group
     }
     assert report.partial == (len(run.ranks) < run.config.ranks) or way != "pytorch"
-    if (cause := planted_as(run, way)) is not None:
-        assert report.slow is not None
-        assert (report.slow.rank, report.slow.cause) == cause
+    assert named(report) == planted_as(run, way)
     found = report.pipeline.ranks if report.pipeline else ()
     error = 2 * run.config.steps * run.config.microbatches * run.config.exit_jitter_ns
     for stage, bubbles in zip(found, planted_bubbles(run), strict=True):

@@ -9,15 +9,22 @@ job first.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import combinations
+from itertools import combinations, islice, starmap
 from typing import Final
 
 import numpy as np
 
-from traceflops.devices.merging import CLOCKS_DIFFER_NS, are_of_other_models, identities, merge
+from traceflops.devices.merging import (
+    CLOCKS_DIFFER_NS,
+    are_of_other_models,
+    identities,
+    merge,
+    models_of,
+)
 from traceflops.errors import UsageError
 from traceflops.remedies import family
 from traceflops.table import Job, Note, Trace, codes, counted_note, is_one_of, names, numbers
@@ -128,31 +135,60 @@ def check_decided(trace: Trace, what: str) -> None:
 
 def split(traces: Sequence[Trace]) -> tuple[list[list[Trace]], set[str]]:
     """Return the traces by job, and why they are of several."""
-    jobs: list[list[_Member]] = []
+    jobs: list[_Members] = []
     reasons: set[str] = set()
-    for member in sorted(map(_Member, traces), key=lambda member: member.order):
+    every = starmap(_Member, enumerate(traces))
+    for member in sorted(every, key=lambda member: member.order):
         misfits = [member.misfit(job) for job in jobs]
         fitting = [job for job, why in zip(jobs, misfits, strict=True) if why is None]
         if len(fitting) > 1:
-            fitting.sort(key=lambda job: max(map(member.closeness, job)), reverse=True)
-        if fitting:
-            fitting[0].append(member)
-        else:
-            jobs.append([member])
+            fitting.sort(key=lambda job: max(map(member.closeness, job.all)), reverse=True)
+        if not fitting:
+            fitting = [_Members()]
+            jobs += fitting
             reasons |= {why for why in misfits if why is not None}
-    by_name = sorted(jobs, key=lambda job: min(member.name for member in job))
-    return [[t for t in traces if any(t is m.trace for m in job)] for job in by_name], reasons
+        fitting[0].add(member)
+    jobs.sort(key=lambda job: min(member.name for member in job.all))
+    by_place = (sorted(job.all, key=lambda member: member.place) for job in jobs)
+    return [[member.trace for member in job] for job in by_place], reasons
+
+
+class _Members:
+    """The members of one job, and those of them that can contradict another, by what they claim."""
+
+    def __init__(self) -> None:
+        self.all: list[_Member] = []
+        self._with: defaultdict[object, list[_Member]] = defaultdict(list)
+        self._alike: defaultdict[object, list[_Member]] = defaultdict(list)
+
+    def add(self, member: _Member) -> None:
+        """Add one that is of this job."""
+        self.all.append(member)
+        self._alike[member.claims].append(member)
+        for rank in member.ranks:
+            self._with[rank].append(member)
+
+    def comparable(self, member: _Member) -> Iterator[_Member]:
+        """Yield those that may contradict one: its ranks', and of those that are alike the first.
+
+        One on the same device contradicts nothing.
+        """
+        for alike in self._alike.values():
+            yield from islice((one for one in alike if not one.devices & member.devices), 1)
+        for rank in member.ranks:
+            yield from self._with.get(rank, ())
 
 
 class _Member:
     """What a trace has in common with others, and what speaks against one job with them."""
 
-    def __init__(self, trace: Trace) -> None:
-        self.trace = trace
+    def __init__(self, place: int, trace: Trace) -> None:
+        self.place, self.trace = place, trace
         self.name = min(file.name for file in trace.source.files)
         self.is_timed = bool(trace.activities.num_rows or trace.ops.num_rows)
         self.is_apart = any(note.code in _RUNS for note in trace.notes)
         self.devices = frozenset(filter(None, identities(trace)))
+        self.models = models_of(trace)
         self.ranks, self.world, self.hosts = (
             frozenset(trace.processes[column].drop_null().to_pylist())
             for column in ("rank", "world_size", "host")
@@ -185,12 +221,20 @@ class _Member:
         begin = self.span_ns[0] if self.span_ns else 0
         return not self.is_timed, not (self.is_timed or self.kernels), begin, self.name
 
-    def misfit(self, job: Sequence[_Member]) -> str | None:
+    @cached_property
+    def claims(self) -> tuple[object, ...]:
+        """What contradicts others, but for its ranks; alike in most files of a job."""
+        known = self.is_timed, self.is_apart, bool(self.ranks), self.world
+        return *known, self.trace.source.format, self.models
+
+    def misfit(self, job: _Members) -> str | None:
         """Return why it is not of a job; None where it may be and something speaks for that."""
-        contradictions = (why for other in job if (why := self.contradiction(other)))
-        apart = "time" if all(map(self.is_before_or_after, job)) else None
-        related = None if any(map(self.is_related_to, job)) else "unrelated"
-        return next(contradictions, apart or related)
+        for other in job.comparable(self):
+            if why := self.contradiction(other):
+                return why
+        if all(map(self.is_before_or_after, job.all)):
+            return "time"
+        return None if any(map(self.is_related_to, job.all)) else "unrelated"
 
     def is_related_to(self, other: _Member) -> bool:
         """Return whether two traces have more in common than the folder they lie in."""
@@ -213,7 +257,7 @@ class _Member:
         if self.devices & other.devices:
             return None  # runs one after the other on one GPU are told apart by --run
         if not (self.is_timed and other.is_timed):
-            return "model" if are_of_other_models(self.trace, other.trace) else None
+            return "model" if are_of_other_models(self.models, other.models) else None
         known = bool(self.ranks) + bool(other.ranks)
         reasons = {
             "run": (self.is_apart or other.is_apart) and known < 2,
@@ -273,7 +317,7 @@ class _Member:
 def _merged(traces: Sequence[Trace]) -> Trace:
     """Return the trace of the files of one job, with a note where nothing says that they are."""
     trace = merge(traces)
-    timed = [member for member in map(_Member, traces) if member.is_timed]
+    timed = [member for member in starmap(_Member, enumerate(traces)) if member.is_timed]
     if len(timed) < 2 or any(a.is_seen_with(b) for a, b in combinations(timed, 2)):
         return trace
     note = counted_note("assumed", "one-job-assumed", _ASSUMED, len(timed))

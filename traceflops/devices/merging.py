@@ -41,7 +41,7 @@ _CALENDAR: Final = "calendar"
 _TIMES: Final = ("start_ns", "time_ns")
 _MAKERS: Final = {ROCPROF: "amd", NSIGHT: "nvidia"}
 """Whose GPUs a tool records."""
-_Model = tuple[str | None, str | None, str | None]
+Model = tuple[str | None, str | None, str | None]
 _Move = Callable[[IntArray], IntArray]
 _Value = TypeVar("_Value")
 CLOCKS_DIFFER_NS: Final = 10**9
@@ -87,20 +87,20 @@ def _places(trace: Trace) -> tuple[str | None, ...]:
     return trace.places or (None,) * trace.devices.num_rows
 
 
-def are_of_other_models(first: Trace, second: Trace) -> bool:
+def are_of_other_models(first: frozenset[Model], second: frozenset[Model]) -> bool:
     """Return whether no GPU of the one can be of the model of a GPU of the other."""
-    pairs = product(_models(first), _models(second))
+    pairs = product(first, second)
     facts = (list(zip(*models, strict=True)) for models in pairs)
     return all(any(None not in fact and len(set(fact)) > 1 for fact in known) for known in facts)
 
 
-def _models(trace: Trace) -> set[_Model]:
+def models_of(trace: Trace) -> frozenset[Model]:
     """Return what is known of each GPU, of the tool's GPUs where the trace names none."""
     seen = [SeenDevice.of(row) for row in trace.devices.to_pylist()] or [SeenDevice()]
-    return {_model(one, _MAKERS.get(family(trace.source.format))) for one in seen}
+    return frozenset(_model(one, _MAKERS.get(family(trace.source.format))) for one in seen)
 
 
-def _model(seen: SeenDevice, maker: str | None) -> _Model:
+def _model(seen: SeenDevice, maker: str | None) -> Model:
     """Return maker, architecture and id of a GPU; `maker` is whose GPUs the tool records."""
     spec = None if seen.sharing else by_name(seen.name)
     if spec is not None:

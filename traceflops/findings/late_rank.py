@@ -21,6 +21,7 @@ from traceflops.findings.finding import (
     short_name,
 )
 from traceflops.findings.idle_causes import remedy_of
+from traceflops.ranks import STALLS
 from traceflops.table import exact_sums
 from traceflops.units import capitalized, duration, listed, percent, plural, several
 
@@ -57,13 +58,6 @@ _CAUSES: Final = {
     "unknown": ("the recording does not say why", "record that rank with Python stacks"),
 }
 """By cause: why in words, and what to do."""
-_STALLS: Final = frozenset(
-    (
-        *("data_input", "host_code", "memory_alloc", "slow_driver_call", "external_wait"),
-        *("checkpoint", "gc_pause", "memory_pressure"),
-    )
-)
-"""Causes of which one name holds up the host."""
 _OWNERS: Final[Mapping[str, Owner]] = {
     "slow_clock": "cluster",
     "slow_kernel": "library",
@@ -198,7 +192,7 @@ def _candidates(ranks: RankReport | None) -> Iterator[Candidate]:
 
 def _stall(slow: SlowRank) -> tuple[str, ...]:
     """Return the edit without what holds up the host of a rank, where one name does."""
-    name, is_stall = slow.label.partition(" in ")[0], slow.cause in _STALLS
+    name, is_stall = slow.label.partition(" in ")[0], slow.cause in STALLS
     return (f"host:^{re.escape(name)}$=0",) if name and is_stall else ()
 
 

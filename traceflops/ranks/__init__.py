@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from traceflops.ranks.comm_records import CommRecords, joined
     from traceflops.ranks.experts import ExpertGroup
     from traceflops.ranks.group_roles import GROUP_WORDS
-    from traceflops.ranks.late_causes import KernelSums
+    from traceflops.ranks.late_causes import STALLS, KernelSums
     from traceflops.ranks.link_rates import LinkRate, Links, links_of, needed_ns
     from traceflops.ranks.pipelines import Pipelines, Stage
     from traceflops.ranks.slow_rank import PreparedWork, SlowRank

@@ -26,9 +26,8 @@ class Cycles:
 
     A recording without steps is cut into parts between collectives, whose step is None.
     `busy_ns` is work of the device other than communication, `exposed_ns` exposed waiting.
-    `held_ns` is waiting without other work than communication (`Waits.held_ns`), of each collective
-    less the error of the clocks. `of_collective` is the cycle in which each collective ends, -1 for
-    none.
+    `held_ns` is communication without other work (`Waits.held_ns`): also what a transfer takes is
+    no rank's own. `of_collective` is the cycle in which each collective ends, -1 for none.
     """
 
     steps: tuple[int | None, ...]
@@ -82,13 +81,12 @@ def cycles(records: CommRecords, waits: Waits, chosen: BoolArray | None = None) 
     begin, end = ended[before].max(axis=1), ended[after].max(axis=1)
     cycle = _cycle_of(waits.ended_ns, begin, end)
     of_row = cycle[waits.collective]
-    held = np.maximum(waits.held_ns - waits.error_ns, 0)
     busy = records.busy_ns[waits.row]
     return Cycles(
         tuple(steps[pairs + 1].tolist() or [None] * len(before)),
         end - begin,
         _sums(waits.exposed_ns, of_row, place, before.shape),
-        _sums(held, of_row, place, before.shape),
+        _sums(waits.held_ns, of_row, place, before.shape),
         busy[after] - busy[before],
         cycle,
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -107,8 +108,10 @@ def _nodes(prepared: Prepared) -> dict[int, int]:
     process, number = numbers(devices["process"]), devices["local_id"].to_pylist()
     names = [hosts[at] for at in process.tolist()]
     if None not in names:
-        return {device: names.index(name) for device, name in enumerate(names)}
-    return {device: number[:device].count(own) for device, own in enumerate(number)}
+        node = {name: place for place, name in enumerate(dict.fromkeys(names))}
+        return {device: node[name] for device, name in enumerate(names)}
+    turn: defaultdict[int, count[int]] = defaultdict(count)
+    return {device: next(turn[own]) for device, own in enumerate(number)}
 
 
 def link_rates(records: CommRecords, waits: Waits, links: Links, error_ns: int) -> list[LinkRate]:

@@ -21,6 +21,8 @@ from traceflops.ranks.comm_records import EXCHANGE, RECV, SEND, CommRecords
 from traceflops.table import ABSENT, BoolArray, IntArray, groups, joint_codes
 
 _LARGEST_SHIFT: Final = 64
+_MOST_SHIFTED: Final = 500
+"""So many pairs tell which shift is the best."""
 _NEIGHBOURS: Final = 15
 """Matches on either side whose ends tell the difference of two clocks at a place."""
 _CLOSE_NS: Final = 50_000
@@ -153,9 +155,9 @@ def _candidates(records: CommRecords, one: IntArray, other: IntArray) -> Iterato
     possible = _are_possible(records, plain, _local_offsets(records, plain))
     if whole and possible.all() and _spread_ns(records, plain) <= _CLOSE_NS:
         return
-    every, alike, best = most_alike(records, one, other, _CLOSE_NS)
-    yield every[best]
-    usual = np.full_like(other, alike[best][1])
+    shifted, _, ahead = most_alike(records, one, other, _CLOSE_NS)
+    yield shifted
+    usual = np.full_like(other, ahead)
     set_ = (_piecewise(records, one, other, usual, near) for near in (_CLOSE_NS, _CLOSEST_NS))
     for offset in (np.zeros_like(other), usual, *set_):
         yield _overlapping(records, one, other, offset)
@@ -163,13 +165,21 @@ def _candidates(records: CommRecords, one: IntArray, other: IntArray) -> Iterato
 
 def most_alike(
     records: CommRecords, one: IntArray, other: IntArray, near_ns: int
-) -> tuple[list[Pairs], list[tuple[int, int]], int]:
-    """Return the pairs at each shift, how many of their ends differ alike and by what, the best."""
+) -> tuple[Pairs, int, int]:
+    """Return the pairs at the best shift, how many of their ends differ alike, and by what.
+
+    Of many, some that lie evenly tell which is the best.
+    """
     far = min(_LARGEST_SHIFT, max(len(one), len(other)))
+    step = -(-max(len(one), len(other)) // _MOST_SHIFTED)
+
+    def alike_at(shift: int, step: int) -> tuple[Pairs, IntArray]:
+        pairs, _ = _shifted(records, one, other, shift, step)
+        return pairs, _alike(_end_difference(records, pairs), near_ns)
+
     shifts = sorted(range(1 - far, far), key=lambda shift: (abs(shift), -shift))
-    every = [_shifted(records, one, other, shift)[0] for shift in shifts]
-    alike = [_alike(_end_difference(records, pairs), near_ns) for pairs in every]
-    return every, alike, max(range(len(every)), key=lambda at: alike[at][0])
+    pairs, alike = alike_at(max(shifts, key=lambda shift: len(alike_at(shift, step)[1])), 1)
+    return pairs, len(alike), int(np.median(alike)) if len(alike) else 0
 
 
 def _piecewise(
@@ -182,8 +192,7 @@ def _piecewise(
     """
     if min(len(one), len(other)) < _LEAST:
         return usual
-    every, alike, best = most_alike(records, one, other, near_ns)
-    (count, offset), pairs = alike[best], every[best]
+    pairs, count, offset = most_alike(records, one, other, near_ns)
     if count < _LEAST:
         return usual
     near = np.abs(_end_difference(records, pairs) - offset) <= near_ns
@@ -198,14 +207,12 @@ def _piecewise(
     return found
 
 
-def _alike(differences: IntArray, near_ns: int) -> tuple[int, int]:
-    """Return how many differences lie so near to each other at most, and their middle."""
-    if not len(differences):
-        return 0, 0
+def _alike(differences: IntArray, near_ns: int) -> IntArray:
+    """Return the most differences that lie so near to each other, in order."""
     ordered = np.sort(differences)
     stop = np.searchsorted(ordered, ordered + near_ns, side="right")
-    first = int((stop - np.arange(len(ordered))).argmax())
-    return int(stop[first]) - first, int(np.median(ordered[first : stop[first]]))
+    first = int((stop - np.arange(len(ordered))).argmax()) if len(ordered) else 0
+    return ordered[first : stop[first]] if len(ordered) else ordered
 
 
 def _best(records: CommRecords, candidates: Iterable[Pairs]) -> Pairs:
@@ -223,9 +230,11 @@ def _best(records: CommRecords, candidates: Iterable[Pairs]) -> Pairs:
     return max((way for way in enough if way[1] <= closest), key=itemgetter(0))[-1]
 
 
-def _shifted(records: CommRecords, one: IntArray, other: IntArray, shift: int) -> tuple[Pairs, int]:
-    """Return the equal pairs of one order against the other, and how many pairs are unequal."""
-    left, right = one[max(shift, 0) :], other[max(-shift, 0) :]
+def _shifted(
+    records: CommRecords, one: IntArray, other: IntArray, shift: int, step: int = 1
+) -> tuple[Pairs, int]:
+    """Return equal pairs of one order against the other, and how many pairs are unequal."""
+    left, right = one[max(shift, 0) :: step], other[max(-shift, 0) :: step]
     length = min(len(left), len(right))
     equal = _are_equal(records, left[:length], right[:length])
     return (left[:length][equal], right[:length][equal]), int((~equal).sum())
@@ -236,34 +245,38 @@ def _overlapping(records: CommRecords, one: IntArray, other: IntArray, offset: I
 
     One that ends closer to another than to this is not its match.
     """
+    every, moved = np.concatenate([one, other]), np.concatenate([np.zeros_like(one), offset])
+    codes, starts, ends = (
+        (values[: len(one)].tolist(), values[len(one) :].tolist())
+        for values in (
+            _signatures(records.kind[every], records.elements[every]),
+            records.start_ns[every] + moved,
+            records.end_ns[every] + moved,
+        )
+    )
     pairs: list[tuple[int, int]] = []
-    left = right = 0
-    equal, start, end = _signatures(records), records.start_ns.copy(), records.end_ns.copy()
-    start[other] += offset
-    end[other] += offset
+    at = [0, 0]
 
-    def is_nearer(rows: IntArray, at: int, other_end: int) -> bool:
-        """Return whether the one after a place is equal to it and ends nearer to another."""
-        this, after = rows[at : at + 2] if at + 1 < len(rows) else (rows[at], rows[at])
-        nearer = abs(end[after] - other_end) < abs(end[this] - other_end)
-        return bool(nearer and equal[after] == equal[this])
+    def is_nearer(side: int) -> bool:
+        """Return whether the one after that of a side is equal to it and ends nearer to another."""
+        this, (code, end), after = at[side], (codes[side], ends[side]), at[side] + 1
+        far = ends[1 - side][at[1 - side]]
+        is_equal = after < len(end) and code[after] == code[this]
+        return is_equal and abs(end[after] - far) < abs(end[this] - far)
 
-    while left < len(one) and right < len(other):
-        mine, its = int(one[left]), int(other[right])
-        before = end[mine] < start[its]
-        after = end[its] < start[mine]
-        if not before and not after and equal[mine] == equal[its]:
-            skips = is_nearer(one, left, end[its])
-            passes = not skips and is_nearer(other, right, end[mine])
+    while at[0] < len(one) and at[1] < len(other):
+        mine, its = (ends[side][at[side]] for side in (0, 1))
+        apart = mine < starts[1][at[1]] or its < starts[0][at[0]]
+        if not apart and codes[0][at[0]] == codes[1][at[1]]:
+            skips = is_nearer(0)
+            passes = not skips and is_nearer(1)
             if not skips and not passes:
-                pairs.append((mine, its))
-            left, right = left + (not passes), right + (not skips)
-        elif end[mine] <= end[its]:
-            left += 1
+                pairs.append((at[0], at[1]))
+            at = [at[0] + (not passes), at[1] + (not skips)]
         else:
-            right += 1
-    matched = np.array(pairs, dtype=np.int64).reshape(-1, 2)
-    return matched[:, 0], matched[:, 1]
+            at[mine > its] += 1
+    found = np.array(pairs, dtype=np.int64).reshape(-1, 2)
+    return one[found[:, 0]], other[found[:, 1]]
 
 
 def _end_difference(records: CommRecords, pairs: Pairs) -> IntArray:
@@ -315,10 +328,9 @@ def is_rooted(kind: IntArray) -> BoolArray:
     return np.array([kind in _ROOTED for kind in KINDS] + [False])[kind]
 
 
-def _signatures(records: CommRecords) -> IntArray:
-    """Return a number per record that is equal where kind and size are."""
-    elements = np.where(records.kind == _UNEVEN, ABSENT, records.elements)
-    return joint_codes(_transfers(records.kind), elements)
+def _signatures(kind: IntArray, elements: IntArray) -> IntArray:
+    """Return a number for each of some records that is equal where kind and size are."""
+    return joint_codes(_transfers(kind), np.where(kind == _UNEVEN, ABSENT, elements))
 
 
 def _transfers(kind: IntArray) -> IntArray:

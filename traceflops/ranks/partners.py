@@ -44,9 +44,39 @@ Found = tuple[CommRecords, Matches, Alignment]
 def with_partners(records: CommRecords) -> Found:
     """Return the matches of records, with groups and peers that only their ends tell.
 
-    These count where as many end together. Clocks are as recorded, else as collectives tell, else
-    unknown.
+    These count where as many end together. Of many kernels the first ones tell groups, if nearly
+    all end together in these.
     """
+    unnamed = np.flatnonzero(_are_unnamed(records))
+    if len(unnamed) > _KERNELS * len(records.ranks):
+        begun = records.first(_KERNELS)
+        told = _as_begun(records, begun, _found(begun)[0])
+        found = _found(told) if told is not records else None
+        if found is not None and _together(found, unnamed) >= _NEARLY:
+            return found
+    return _found(records)
+
+
+def _as_begun(records: CommRecords, begun: CommRecords, told: CommRecords) -> CommRecords:
+    """Return the records in the groups that are told of the first ones of each rank."""
+    if told.groups is begun.groups:
+        return records
+    many = len(records.ranks)
+    new = (len(told.groups) + np.arange(len(records.groups))).repeat(many)
+    new[begun.group * many + begun.place] = told.group
+    known = [*told.groups, *records.groups]
+    return _in_groups(records, new[records.group * many + records.place], known)
+
+
+def _in_groups(records: CommRecords, group: IntArray, known: Sequence[CommGroup]) -> CommRecords:
+    """Return the records in some known groups, without those that have none."""
+    used, group = ranked(group)
+    roles = with_roles_of(records.kind, group, [known[at] for at in used.tolist()])
+    return replace(records, group=group, groups=roles)
+
+
+def _found(records: CommRecords) -> Found:
+    """Return the same with clocks as recorded, else as collectives tell, else unknown."""
     recorded = best = _matched(records)
     unnamed = np.flatnonzero(_are_unnamed(records))
     own = recorded[2].record_offset_ns
@@ -107,11 +137,7 @@ def _with_teams(recorded: Found, ahead: IntArray, is_known: bool, likely: IntArr
             ranks = tuple(records.ranks[records.place[one[0]]] for one in rows)
             group[np.concatenate(rows)] = len(known)
             known.append(CommGroup(known[code].name, ranks, len(ranks)))
-    if len(known) == len(records.groups):
-        return records
-    used, group = ranked(group)
-    roles = with_roles_of(records.kind, group, [known[at] for at in used.tolist()])
-    return replace(records, group=group, groups=roles)
+    return records if len(known) == len(records.groups) else _in_groups(records, group, known)
 
 
 def _are_apart(
@@ -144,8 +170,7 @@ def _distances(
     for (a, one), (b, other) in combinations(enumerate(rows[:_KERNELS] for rows in members), 2):
         offset = 0
         if not is_known:
-            _, alike, best = most_alike(records, one, other, _CLOSE_NS)
-            offset = alike[best][1]
+            *_, offset = most_alike(records, one, other, _CLOSE_NS)
         apart[a, b] = apart[b, a] = _distance(end[one], end[other] + offset)
     return apart
 

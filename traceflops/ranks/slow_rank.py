@@ -2,7 +2,9 @@
 
 Ranks are blamed if their own time exceeds that of the others by more than chance gives one of so
 many equal ranks; or if one delay of them alone costs much. Why is told by what the worst does
-between the ends of steps: its kernels take longer, or it is idle for longer than the others.
+between the ends of steps: its kernels take longer, or it is idle for longer than the others. Where
+ranks send to each other in a chain, all wait in turn for the host of each, by its place: there a
+rank is blamed for what stalls its host, not for launching.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from traceflops.attribution import Culprit, IdleCulprits, culprits_of_devices
 from traceflops.ranks.comm_records import CommRecords
 from traceflops.ranks.cycles import Cycles
 from traceflops.ranks.late_causes import (
+    STALLS,
     UNKNOWN,
     Cause,
     KernelSums,
@@ -108,7 +111,7 @@ def late_ranks(cycles: Cycles) -> Late | None:
     gap = own[:, late].mean(axis=1) - own[:, rest].mean(axis=1)
     lost = own[:, late].max(axis=1) - own[:, rest].max(axis=1)
     length = float(cycles.length_ns.sum())
-    often = gap.sum() >= _WORTH * length and _is_more_than_chance(more, count, gap.mean())
+    often = lost.sum() >= _WORTH * length and _is_more_than_chance(more, count, gap.mean())
     scarce = 1 + _SCARCE / more[:, rest].size
     alone = lost.max() >= scarce * max(_LONE * length, _OUTLIER * more[:, rest].max())
     always = count == 1 < len(lost) and bool((lost >= _EACH * cycles.length_ns).all())
@@ -232,8 +235,9 @@ def slow_rank(work: RankWork, cycles: Cycles, records: CommRecords) -> SlowRank 
     steps = tuple(step for at in few.tolist() if (step := cycles.steps[at]) is not None)
     usual = late.rest[np.argsort(-cycles.held_ns[:, late.rest].sum(axis=0), kind="stable")]
     ordered = [int(late.places[0]), *usual.tolist()]
-    busier = busy >= own - busy
-    cause = _cause(work, records, ordered, steps, cycles.steps, busier=busier)
+    cause = _cause(work, records, ordered, steps, cycles.steps, busier=busy >= own - busy)
+    if cause is None:
+        return None
     return SlowRank(
         rank=records.ranks[int(late.places[0])],
         ranks=tuple(sorted(records.ranks[place] for place in late.places.tolist())),
@@ -257,8 +261,11 @@ def _cause(
     steps: Sequence[int | None],
     *,
     busier: bool,
-) -> Cause:
-    """Return why the first of the ranks is late; `few` are the steps in which it is, if not all."""
+) -> Cause | None:
+    """Return why the first of the ranks is late; `few` are the steps in which it is, if not all.
+
+    None if that is its place in a chain.
+    """
     if not records.devices:
         return UNKNOWN
     worst, *others = (records.devices[place] for place in ordered)
@@ -268,7 +275,9 @@ def _cause(
     wider = [number for step in few for number in (step - 1, step)]
     middle = others[(len(others) - 1) // 2]
     mine, usual = work.idle((worst, middle), wider or steps)
-    return by_idle(mine, usual, sporadic=len(few) > 0)
+    in_chain = bool(records.is_pair.any())
+    cause = by_idle(mine, usual, sporadic=len(few) > 0 and not in_chain)
+    return None if in_chain and cause.cause not in STALLS else cause
 
 
 def _more(values: IntArray, late: Late, count: int) -> int:

@@ -21,12 +21,12 @@ class Waits:
     """Waiting by matched record and by collective. Times are in ns, ranks are places.
 
     `row` are the matched records in the order of their collectives, `wait_ns`, `transfer_ns` and
-    `exposed_ns` (waiting while the rank does nothing else) theirs. `held_ns` is waiting while it
-    has no work but communication, where it waits in several collectives that of the first. By
-    collective: `last` is the rank that started last, `margin_ns` by how much, `tie` whether that is
-    within `error_ns` of the clocks; `from_ns` is its start, `ended_ns` the median end, `until_ns`
-    the last end, on aligned clocks. `first` and `final` are its first and last record by start, as
-    places in `row`.
+    `exposed_ns` (waiting while the rank does nothing else) theirs. `held_ns` is how
+    long each kernel runs while the rank has no work but communication, of several at a time the
+    first. By collective: `last` is the rank that started last, `margin_ns` by how much, `tie`
+    whether that is within the error of the clocks; `from_ns` is its start, `ended_ns` the median
+    end, `until_ns` the last end, on aligned clocks. `first` and `final` are its first and last
+    record by start, as places in `row`.
     """
 
     row: IntArray
@@ -43,7 +43,6 @@ class Waits:
     from_ns: IntArray
     ended_ns: IntArray
     until_ns: IntArray
-    error_ns: int
 
     @property
     def size(self) -> IntArray:
@@ -81,8 +80,7 @@ def waits(
     final = np.append(first[1:], len(row))[: len(first)] - 1
     latest, margin = start[final], start[final] - start[final - 1]
     waited = np.where(end >= latest[collective], latest[collective] - start, 0)
-    exposed, held = _waiting(records, row, records.start_ns[row] + waited)
-    error = 2 * (alignment.residual_p95_ns or 0)
+    exposed, held = _waiting(records, row, waited)
     return Waits(
         row=row,
         collective=collective,
@@ -94,26 +92,22 @@ def waits(
         final=final,
         last=records.place[row[final]],
         margin_ns=margin,
-        tie=(margin <= error) | (not comparable),
+        tie=(margin <= 2 * (alignment.residual_p95_ns or 0)) | (not comparable),
         from_ns=latest,
         ended_ns=medians(collective, end),
         until_ns=np.maximum.reduceat(end, first) if len(row) else end,
-        error_ns=error,
     )
 
 
-def _waiting(records: CommRecords, row: IntArray, until_ns: IntArray) -> tuple[IntArray, IntArray]:
-    """Return how long each rank waits while nothing else runs on it, and how long without work.
-
-    The second leaves out communication as work, and what it waits in collectives begun before.
-    """
+def _waiting(records: CommRecords, row: IntArray, waited: IntArray) -> tuple[IntArray, IntArray]:
+    """Return how long each rank waits while nothing else runs on it, and `Waits.held_ns`."""
     exposed, held = np.zeros((2, len(row)), dtype=np.int64)
     for place, mine in groups(records.place[row]):
         rows = mine[in_order(records.start_ns[row[mine]])]
-        start, until = records.start_ns[row[rows]], until_ns[rows]
-        exposed[rows] = records.alone[place].length_within(start, until)
-        before = np.maximum.accumulate(np.append(start[:1], until))[:-1]
-        begin = np.clip(before, start, until)
-        work = records.work[place].length_within(begin, until) if records.work else 0
-        held[rows] = until - begin - work
+        start, end = records.start_ns[row[rows]], records.end_ns[row[rows]]
+        exposed[rows] = records.alone[place].length_within(start, start + waited[rows])
+        before = np.maximum.accumulate(np.append(start[:1], end))[:-1]
+        begin = np.clip(before, start, end)
+        work = records.work[place].length_within(begin, end) if records.work else 0
+        held[rows] = end - begin - work
     return exposed, held if records.work else exposed
