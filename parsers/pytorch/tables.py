@@ -17,11 +17,13 @@ from traceflops.parsers.pytorch.merged_ranks import owner_codes
 from traceflops.parsers.pytorch.values import (
     all_absent,
     as_text,
+    first_known,
     integers,
     json_codes,
     name_codes,
     nanoseconds,
     optional_codes,
+    placed,
     source_lines,
     trailing_integers,
     triples,
@@ -89,7 +91,7 @@ class KinetoRows:
             start,
             dur,
             device=_devices(group),
-            stream=_first_known(_numbers(args, "stream"), _tids(group), _numbers(args, "queue")),
+            stream=first_known(_numbers(args, "stream"), _tids(group), _numbers(args, "queue")),
             kind=table.names["kind"][kind],
             external_id=_external_ids(args),
             bytes=self._sizes(_numbers(args, "bytes")),
@@ -160,7 +162,7 @@ class KinetoRows:
             dur,
             kind=names["kind"][kind],
             device=_devices(group),
-            stream=_first_known(_numbers(args, "stream"), _tids(group)),
+            stream=first_known(_numbers(args, "stream"), _tids(group)),
             sync_kind=optional_codes(names["sync_kind"], [a.sync_kind for a in args]),
             **_same_numbers(args, "correlation", "wait_stream", "wait_correlation"),
         )
@@ -279,7 +281,7 @@ def _pids(group: Group) -> IntArray:
 def _devices(group: Group) -> IntArray:
     """Return the numbers of devices; those of processes may be other ones where ranks are named."""
     rank, own, pid = _numbers(group.args, "rank"), _numbers(group.args, "device"), _pids(group)
-    return np.where(rank >= 0, _first_known(own, pid), _first_known(pid, own))
+    return np.where(rank >= 0, first_known(own, pid), first_known(pid, own))
 
 
 def _tids(group: Group) -> IntArray:
@@ -287,14 +289,7 @@ def _tids(group: Group) -> IntArray:
 
 
 def _external_ids(args: Sequence[Any]) -> IntArray:
-    return _first_known(_numbers(args, "external_id"), _numbers(args, "old_external_id"))
-
-
-def _first_known(first: IntArray, *others: IntArray) -> IntArray:
-    """Return, row by row, the first value that is not ABSENT."""
-    for other in others:
-        first = np.where(first == ABSENT, other, first)
-    return first
+    return first_known(_numbers(args, "external_id"), _numbers(args, "old_external_id"))
 
 
 def _inputs(table: Rows, args: Sequence[OpArgs]) -> dict[str, Array]:
@@ -341,20 +336,17 @@ def _collective(table: Rows, args: Sequence[CollectiveArgs]) -> dict[str, Array]
         return {}
     real = [args[at] for at in mine]
 
-    def of_all(values: Array, unknown: int) -> Array:
-        column = np.full(len(args), unknown, values.dtype)
-        column[mine] = values
-        return column
-
     texts = {
-        column: of_all(optional_codes(table.names[column], [getattr(a, field) for a in real]), -1)
+        column: (optional_codes(table.names[column], [getattr(a, field) for a in real]), -1)
         for column, field in _COLLECTIVE_TEXTS.items()
     }
     numbers = {
-        column: of_all(_numbers(real, field), ABSENT)
-        for column, field in _COLLECTIVE_NUMBERS.items()
+        column: (_numbers(real, field), ABSENT) for column, field in _COLLECTIVE_NUMBERS.items()
     }
-    return texts | numbers
+    return {
+        column: placed(mine, values, unknown, len(args))
+        for column, (values, unknown) in (texts | numbers).items()
+    }
 
 
 def _launched_kernels(table: Rows, args: Sequence[CallArgs]) -> dict[str, Array]:

@@ -74,18 +74,18 @@ def host_points(trace: Trace, begins: BoolArray, waits: BoolArray) -> HostPoints
     is_end = np.arange(len(call)) >= len(first)
     given = _hand_overs(trace, of_call, of_op, of_call[call], time)
     none = np.full(given.thread.size, -1, dtype=np.int64)
-    calls, threads = np.append(call, none), np.append(of_call[call], given.thread.ravel())
+    calls, thread = np.append(call, none), np.append(of_call[call], given.thread.ravel())
     times = np.append(time, given.time_ns.ravel())
     tie = np.append(np.full(len(call), _CALLS), np.tile([[_ENDS], [_BEGINS]], given.shape).ravel())
     inner = np.append(2 * start[call] + is_end, none)
-    order = np.lexsort((inner, tie, times, threads))
+    order = np.lexsort((inner, tie, times, thread))
     place = np.empty_like(order)
     place[order] = np.arange(len(order))
     process = np.append(numbers(trace.calls["process"])[call], given.process.ravel())
     points = np.full((2, trace.calls.num_rows), -1, dtype=np.int64)
     points[is_end * 1, call] = place[: len(call)]
     gave, took = place[len(call) :].reshape(2, -1)
-    columns = threads[order], process[order], times[order], calls[order]
+    columns = thread[order], process[order], times[order], calls[order]
     return HostPoints(*columns, points[0], points[1], gave, took, given.is_sure)
 
 
