@@ -52,7 +52,8 @@ def files_at(uri: str) -> Iterator[str]:
     start = uri[: len(uri) - len(path) + len(folder)]
     for name in sorted(file.path for file in files if file.is_file):
         hidden = any(part.startswith(".") for part in PurePosixPath(name[len(folder) :]).parts)
-        if not hidden and ("*" not in path or PurePosixPath("/", name).match(f"/{path}")):
+        pattern = PurePosixPath("/", path)  # those of HDFS begin with a slash
+        if not hidden and ("*" not in path or PurePosixPath("/", name).match(str(pattern))):
             yield start + name[len(folder) :]
 
 
