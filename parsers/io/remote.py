@@ -17,6 +17,11 @@ from traceflops.parsers.io.inputs import reason
 
 T = TypeVar("T")
 SCHEMES: Final = ("s3://", "gs://", "hdfs://")
+_SET: Final = {
+    "s3": "AWS_ENDPOINT_URL for a store of your own",
+    "gs": "GOOGLE_APPLICATION_CREDENTIALS",
+    "hdfs": "JAVA_HOME, HADOOP_HOME, CLASSPATH",
+}
 _PATIENCE_S: Final = 10
 _RETRIES: Final = f"?retry_limit_seconds={_PATIENCE_S}"
 """Of the client of Google, which tries for 15 minutes else."""
@@ -47,7 +52,8 @@ def files_at(uri: str) -> Iterator[str]:
     start = uri[: len(uri) - len(path) + len(folder)]
     for name in sorted(file.path for file in files if file.is_file):
         hidden = any(part.startswith(".") for part in PurePosixPath(name[len(folder) :]).parts)
-        if not hidden and ("*" not in path or PurePosixPath("/", name).match(f"/{path}")):
+        pattern = PurePosixPath("/", path)  # those of HDFS begin with a slash
+        if not hidden and ("*" not in path or PurePosixPath("/", name).match(str(pattern))):
             yield start + name[len(folder) :]
 
 
@@ -124,7 +130,8 @@ def _tried(uri: str, action: Callable[[], T]) -> T:
             "install pyarrow from PyPI or conda-forge",
         ) from None
     except (OSError, pa.ArrowException) as error:
+        settings = _SET[uri.partition("://")[0]]
         raise InputError(
             f"cannot read: {uri} ({reason(error)})",
-            "check name, network and credentials (AWS_ENDPOINT_URL for a store of your own)",
+            f"check name, network and credentials ({settings})",
         ) from None

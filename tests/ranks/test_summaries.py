@@ -222,7 +222,7 @@ def test_operators_of_a_rank_without_gpu_records_are_no_gpu_work(tmp_path: Path)
     assert [device.rank for device in found.devices] == [0, 2, 3]
     assert found.total.components == whole.total.components
     assert found.kernels.equals(whole.kernels)
-    assert "input-cut" in {note.code for note in found.notes}
+    assert "no-device-work" in {note.code for note in found.notes}
 
 
 def test_reduced_files_are_reported_whatever_happened_to_some(tmp_path: Path) -> None:

@@ -27,7 +27,6 @@ from traceflops.attribution import (
     IdleCulprits,
     Launches,
     Synchronisation,
-    joined_culprits,
     kernel_totals,
     memory_times,
 )
@@ -73,7 +72,7 @@ _MOST_BYTES: Final = 2_000_000
 _MOST_RECORDS: Final = 1 << 20
 _MOST_WINDOWS: Final = 1 << 14
 _STEPS_CUT: Final = (
-    "{n} [step|steps] at the end [is|are] not in the summaries: [it does|they do] not fit in 2 MB."
+    "{n} [step|steps] at the end [is|are] not in the summaries; all figures are without [it|them]."
 )
 _CUT: Final = (
     "{n} [collective|collectives] at the end [is|are] not in the summaries; waits are told without "
@@ -161,7 +160,7 @@ def summary_of(analysis: Analysis) -> RankSummary:
     long = work.long_steps()
     choices = [work.usual_steps(), *((step,) for step in long)]
     by_time = attrgetter("measured.time_ns")
-    idle, *idle_of = work.idle_of_each(records.devices, [(), *choices])
+    idle, idle_of = work.idle_of_each(records.devices, choices)
     is_unknown = any(why_no_figure(prepared, done, measured.devices))
     return RankSummary(
         trace=replace(_outline(trace), places=()),
@@ -172,9 +171,9 @@ def summary_of(analysis: Analysis) -> RankSummary:
         reports=tuple(_brief(device) for device in analysis.devices),
         kernels=kernel_totals(trace, linked.categorised, linked.whole, prepared.chosen),
         moved=memory_times(trace, linked.categorised, prepared.chosen),
-        idle=_explained(joined_culprits(idle), analysis.total.components.idle_ns),
+        idle=_explained(idle, analysis.total.components.idle_ns),
         long_steps=long,
-        idle_of=tuple(tuple(one.culprits for one in several) for several in idle_of),
+        idle_of=tuple(map(tuple, idle_of)),
         records=records if records.is_pair.any() else records.compact,  # pipelines need all
         work=tuple(one.used for one in work.kernels_of_each(records.devices, choices)),
         peaks=measured.devices,

@@ -126,13 +126,17 @@ def idle_culprits(prepared: Prepared, idle_ns: int) -> IdleCulprits:
 
 
 def culprits_of_devices(
-    prepared: Prepared, asked: Sequence[tuple[int, Intervals]]
+    prepared: Prepared, asked: Sequence[Mapping[int, Intervals]]
 ) -> list[IdleCulprits]:
-    """Return what the host did while each of some devices was idle in some time."""
-    if not asked or not prepared.launch_records.is_judged:
+    """Return what the host did while devices were idle, by choice of devices and their time."""
+    accounts = {device: prepared.accounts[device] for times in asked for device in times}
+    if not accounts or not prepared.launch_records.is_judged:
         return [NO_CULPRITS] * len(asked)
-    cap_ns = {device: leads(prepared.accounts[device]).cap_ns for device, _ in asked}
-    parts = [gap_parts(prepared.accounts[at], time, cap_ns[at]) for at, time in asked]
+    cap_ns = {device: leads(account).cap_ns for device, account in accounts.items()}
+    parts = [
+        GapParts.joined(gap_parts(accounts[at], time, cap_ns[at]) for at, time in times.items())
+        for times in asked
+    ]
     return list(_culprits_of_each(parts, prepared.trace))
 
 

@@ -192,15 +192,20 @@ class PreparedWork:
         self, devices: Sequence[int], steps: Sequence[int | None]
     ) -> list[tuple[Culprit, ...]]:
         """Return what the host of each device did while that was idle, in such steps."""
-        return [one.culprits for one in self.idle_of_each(devices, [steps])[0]]
+        asked = [{at: chosen_time(self._windows(at, steps))} for at in devices]
+        return [one.culprits for one in culprits_of_devices(self.prepared, asked)]
 
     def idle_of_each(
         self, devices: Sequence[int], choices: Sequence[Sequence[int | None]]
-    ) -> list[list[IdleCulprits]]:
-        """Return the same by choice of steps."""
-        asked = [(at, chosen_time(self._windows(at, steps))) for steps in choices for at in devices]
-        found = iter(culprits_of_devices(self.prepared, asked))
-        return [[next(found) for _ in devices] for _ in choices]
+    ) -> tuple[IdleCulprits, list[list[tuple[Culprit, ...]]]]:
+        """Return that of all devices in chosen windows, and of each by choice of steps."""
+        chosen = {at: chosen_time(self.windows[at]) for at in self.prepared.accounts}
+        of_each = [
+            {at: chosen_time(self._windows(at, steps))} for steps in choices for at in devices
+        ]
+        whole, *each = culprits_of_devices(self.prepared, [chosen, *of_each])
+        found = iter(each)
+        return whole, [[next(found).culprits for _ in devices] for _ in choices]
 
     def _windows(self, device: int, steps: Sequence[int | None]) -> tuple[Window, ...]:
         """Return the windows of a device with some steps chosen, if they are steps."""

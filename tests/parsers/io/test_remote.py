@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pyarrow import fs
 from typer.testing import CliRunner
 
 from tests.conftest import SAMPLES
@@ -101,6 +102,29 @@ def test_a_rank_that_cannot_be_read_to_its_end_costs_no_other(store: Store) -> N
     assert "bucket" not in json.dumps(report)
 
 
-@pytest.mark.parametrize("uri", ["hdfs://127.0.0.1:9/x.json"])
-def test_other_stores_are_refused_in_one_line_where_they_are_not_there(uri: str) -> None:
+def test_other_stores_are_refused_in_one_line_where_they_are_not_there() -> None:
+    uri = "hdfs://127.0.0.1:9/x.json"
     assert f"cannot read: {uri}" in refused("summary", uri)
+    done = CLI.invoke(app, ["summary", uri])
+    assert "JAVA_HOME" in done.stderr and "AWS" not in done.stderr
+
+
+@pytest.mark.parametrize("start", ["gs://bucket", "hdfs://host:9"])
+def test_other_stores_are_read_as_any(
+    start: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store of a URI is one of pyarrow: here a folder, whose paths begin as those of each."""
+    shutil.copytree(SAMPLES / RANKS, tmp_path / "bucket" / "run")
+    here = fs.LocalFileSystem()
+    place, root = {
+        "gs://bucket": (fs.SubTreeFileSystem(str(tmp_path), here), "bucket"),
+        "hdfs://host:9": (here, str(tmp_path / "bucket")),
+    }[start]
+    asked: list[str] = []
+    monkeypatch.setattr(remote, "_store", lambda uri: (asked.append(uri), (place, root))[1])
+    told_here = json.loads(told("summary", str(SAMPLES / RANKS), "--json"))
+    assert json.loads(told("summary", f"{start}/run", "--json")) == told_here
+    report = json.loads(told("summary", f"{start}/run/*2.json.gz", "--json"))
+    assert [device["rank"] for device in report["devices"]] == [2]
+    assert f"no such file: {start}/none.json" in refused("summary", f"{start}/none.json")
+    assert set(asked) == {f"{start}/"}
