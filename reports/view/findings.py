@@ -84,7 +84,7 @@ def opening(analysis: Analysis) -> tuple[str, str]:
     told = text.removeprefix(figure) or text
     ends = [at for mark in ("; ", ". ") if (at := told.find(mark)) >= 0]
     at = min(ends, default=len(told))
-    return told[:at].removesuffix(".") + ".", capitalized(told[at + 2 :])
+    return (f"{told[:at]}.", capitalized(told[at + 2 :])) if ends else (told, "")
 
 
 def title_sentence(analysis: Analysis) -> str:
