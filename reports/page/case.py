@@ -149,7 +149,8 @@ def _now_and_fixed(analysis: Analysis, finding: Finding) -> NowAndFixed | None:
 def _card(analysis: Analysis, shown: CauseShown) -> Card:
     finding = shown.words.finding
     marks = _LEVELS.index(finding.confidence.level) + 1 if finding.confidence else 0
-    return Card(shown, thumbnail(analysis, finding), marks, _component(finding))
+    component = _component(finding)
+    return Card(shown, thumbnail(analysis, finding, component), marks, component)
 
 
 def _component(finding: Finding) -> str:

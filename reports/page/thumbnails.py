@@ -66,12 +66,15 @@ class Thumbnail:
     labels: tuple[tuple[float, str], ...] = ()
 
 
-def thumbnail(analysis: Analysis, finding: Finding) -> Thumbnail | None:
-    """Return the first drawing that the recording has data for."""
-    drawn = (
-        draw(analysis, finding) for draw in (_ranks, _stretch, _kernels, _largest_rows, _steps)
+def thumbnail(analysis: Analysis, finding: Finding, component: str) -> Thumbnail | None:
+    """Return the first drawing that the recording has data for; `component` colours kernels."""
+    return (
+        _ranks(analysis, finding)
+        or _stretch(analysis, finding)
+        or _kernels(analysis, finding, component)
+        or _largest_rows(finding)
+        or _steps(analysis, finding)
     )
-    return next((one for one in drawn if one is not None), None)
 
 
 def _ranks(analysis: Analysis, finding: Finding) -> Thumbnail | None:
@@ -169,7 +172,7 @@ def _area(heights: np.ndarray) -> str:
     return f"M0 100{''.join(columns)}V100Z"
 
 
-def _kernels(analysis: Analysis, finding: Finding) -> Thumbnail | None:
+def _kernels(analysis: Analysis, finding: Finding, look: str) -> Thumbnail | None:
     """Return kernels as wide as their time and as high as the share of their roof they reach."""
     named = {row.name for row in finding.rows}
     found = [
@@ -184,7 +187,6 @@ def _kernels(analysis: Analysis, finding: Finding) -> Thumbnail | None:
     for row, share in found:
         width = row.measured.time_ns * (_WHOLE - _GAP * (len(found) - 1)) / total
         height = min(share, 1) * _WHOLE
-        look = row.category if row.category in COMPONENTS else "compute"
         shapes += [
             Shape(round(x, 2), 0, round(width, 2), _WHOLE, "track"),
             Shape(round(x, 2), round(_WHOLE - height, 2), round(width, 2), round(height, 2), look),
@@ -201,7 +203,7 @@ def _share_of_roof(analysis: Analysis, row: KernelRow) -> float:
     return max(float(share or 0) for share in shares)
 
 
-def _largest_rows(_: Analysis, finding: Finding) -> Thumbnail | None:
+def _largest_rows(finding: Finding) -> Thumbnail | None:
     """Return the rows of evidence as bars by time."""
     rows = finding.rows[:_MOST_ROWS]
     if len(rows) < 2 or not rows[0].time_ns:

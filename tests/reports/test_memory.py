@@ -44,9 +44,7 @@ def test_the_numbers_of_the_table_are_those_of_the_trace() -> None:
         assert f"{bytes_ * MIB:,} bytes" in section
     assert "10 ns, step 4" in section, "the peak, from the first activity"
     assert "50.0 %" in section
-    assert (
-        'aria-label="made.json · gpu 0: peak 300 MiB allocated, peak 500 MiB reserved"' in section
-    )
+    assert 'aria-label="GPU 0: peak 300 MiB allocated, peak 500 MiB reserved"' in section
 
 
 def test_the_markdown_has_the_peaks() -> None:
