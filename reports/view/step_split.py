@@ -34,6 +34,7 @@ _SHORT: Final = {
     "other": "uncategorized",
 }
 _SECTIONS: Final = {
+    "inefficiency": ("kernels", "roofline"),
     "memory": ("kernels", "categories"),
     "graph": ("kernels",),
     "communication": ("communication", "kernels"),

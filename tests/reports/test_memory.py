@@ -50,7 +50,7 @@ def test_the_numbers_of_the_table_are_those_of_the_trace() -> None:
 def test_the_markdown_has_the_peaks() -> None:
     rows = totals((80, 100 * MIB, 400 * MIB), (110, 300 * MIB, 500 * MIB))
     text = render_markdown(tf.analyze(trace(*rows, devices=[{"memory_bytes": 1_000 * MIB}])))
-    (line,) = [line for line in text.splitlines() if "made.json" in line and "300 MiB" in line]
+    (line,) = [line for line in text.splitlines() if line.startswith("| GPU 0") and "300 MiB" in line]
     assert "| 500 MiB |" in line
     assert "50.0 %" in line
 
@@ -87,7 +87,7 @@ def test_many_devices_are_cut_and_said() -> None:
     page = memory_page(tf.analyze(made))
     assert page is not None
     assert (len(page.plots), len(page.rows), page.total) == (MOST_DRAWN, MOST_ROWS, 40)
-    assert page.rows[0].label.endswith("gpu 39")
+    assert page.rows[0].label.endswith("GPU 39")
     text = " ".join(render_html(tf.analyze(made)).split())
     assert "Showing 8 of 40, highest peak first." in text
     assert "Showing 32 of 40, highest peak first." in text
