@@ -14,7 +14,7 @@ from traceflops.reports.view import (
     percent,
     some_files,
 )
-from traceflops.timeline import COMPONENTS, Components
+from traceflops.timeline import Components
 from traceflops.units import capitalized, several
 from traceflops.windows import DeviceReport, Origins, most_and_least, origins
 
@@ -60,11 +60,6 @@ class Segment:
     start: int
     units: int
     share: float
-
-    @property
-    def middle(self) -> float:
-        """Return where its label is centred, in percent of the bar."""
-        return (self.start + self.units / 2) * 100 / BAR_UNITS
 
 
 def segments(components: Components) -> list[Segment]:
@@ -158,7 +153,6 @@ def other_share(categories: pa.Table) -> float | None:
     return float(sum(row["share"] for row in rows if row["top"] == "other"))
 
 
-def used_components(analysis: Analysis) -> tuple[list[str], list[str]]:
-    """Return the components that have time in the window, and those that have none."""
-    parts = analysis.components.parts()
-    return [c for c in COMPONENTS if parts[c]], [c for c in COMPONENTS if not parts[c]]
+def used_components(analysis: Analysis) -> list[str]:
+    """Return the components that have time in the window."""
+    return [name for name, ns in analysis.components.parts().items() if ns]

@@ -144,7 +144,7 @@ def _roofline(analysis: Analysis) -> Content | None:
 def _ranks(analysis: Analysis) -> Content | None:
     if len(analysis.devices) < 2:
         return None
-    present, _ = overview.used_components(analysis)
+    present = overview.used_components(analysis)
     pipelines = list(pipeline_tables(analysis))
     return Content(
         {"ranks": ranks.ranks_page(analysis), "present": present, "pipelines": pipelines},

@@ -50,7 +50,9 @@ def test_the_numbers_of_the_table_are_those_of_the_trace() -> None:
 def test_the_markdown_has_the_peaks() -> None:
     rows = totals((80, 100 * MIB, 400 * MIB), (110, 300 * MIB, 500 * MIB))
     text = render_markdown(tf.analyze(trace(*rows, devices=[{"memory_bytes": 1_000 * MIB}])))
-    (line,) = [line for line in text.splitlines() if line.startswith("| GPU 0") and "300 MiB" in line]
+    (line,) = [
+        line for line in text.splitlines() if line.startswith("| GPU 0") and "300 MiB" in line
+    ]
     assert "| 500 MiB |" in line
     assert "50.0 %" in line
 
