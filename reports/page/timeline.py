@@ -149,7 +149,7 @@ def _groups(analysis: Analysis, timeline: Timeline) -> list[LaneGroup]:
             thread = ABSENT if lane.track is None else lane.track
             key = (True, timeline.hosts.index(lane.process), thread)
             owner = _process_label(analysis, lane.process)
-            label = f"{owner} CPU · thread {_number(lane.track)}"
+            label = f"{owner} CPU · thread {_number(lane.track)}".lstrip()
         group = by_key.setdefault(key, LaneGroup(label, lane.process, lane.device is None, []))
         group.lanes.append(place)
     groups = [by_key[key] for key in sorted(by_key)]
@@ -162,8 +162,8 @@ def _process_label(analysis: Analysis, process: int) -> str:
     mine = next((one for one in analysis.devices if one.process == process), None)
     if mine is None:
         return f"process {process}"
-    owner = f"rank {mine.rank}" if mine.rank is not None else mine.file
-    return " · ".join(part for part in (mine.owner or owner, mine.apart) if part)
+    owner = f"rank {mine.rank}" if mine.rank is not None else mine.owner
+    return " · ".join(part for part in (owner, mine.apart) if part)
 
 
 def _number(track: int | None) -> str:

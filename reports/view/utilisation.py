@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import accumulate
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from traceflops.devices import PER_TERA
@@ -72,14 +71,10 @@ _FIGURES: Final = (UNSPLIT, "useful")
 
 @dataclass(frozen=True, slots=True)
 class UtilisationPart:
-    """One line of the waterfall; as it is drawn, the thousandths of all parts sum to 1000.
-
-    `before` are the thousandths of the parts above it.
-    """
+    """One line of the waterfall; as it is drawn, the thousandths of all parts sum to 1000."""
 
     name: str
     thousandths: int
-    before: int
     share: Fraction
 
     @property
@@ -102,10 +97,9 @@ def parts(fall: Waterfall) -> list[UtilisationPart]:
     """Return the lines that are not 0, from the useful work down."""
     lines = [line for line in fall.lines if line.amount]
     widths = apportioned([line.amount for line in lines], THOUSAND)
-    before = accumulate(widths, initial=0)
     return [
-        UtilisationPart(line.name, width, start, Fraction(line.amount, fall.budget))
-        for line, width, start in zip(lines, widths, before, strict=False)
+        UtilisationPart(line.name, width, Fraction(line.amount, fall.budget))
+        for line, width in zip(lines, widths, strict=True)
     ]
 
 

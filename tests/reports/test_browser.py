@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+import traceflops as tf
+from tests.conftest import SAMPLES
 from tests.reports import factory
 from traceflops.reports.page.html import render_html
 
@@ -99,14 +101,14 @@ def test_it_asks_for_nothing_and_complains_of_nothing(one: Opened) -> None:
 
 
 def test_the_peak_is_split_into_lines_that_add_up(one: Opened) -> None:
+    one.page.evaluate("location.hash = 'peak'")  # the drawer opens for what is in it
     section = one.page.locator("#peak")
+    section.locator("h2").wait_for()
     assert section.locator("h2").inner_text() == "Where the peak went"
-    shares = section.locator("#peak-table tbody tr td:nth-child(3)").all_inner_texts()
+    shares = section.locator("#peak-table tbody tr td:nth-child(2)").all_inner_texts()
     known = [float(text.removesuffix(" %")) for text in shares if not text.startswith("<")]
     assert round(sum(known), 1) == 100.0
-    assert section.locator("#peak-table tfoot td").nth(1).inner_text() == "100.0 %"
-    widths = section.locator("svg.step").evaluate_all("all => all.map((one) => one.dataset.units)")
-    assert sum(map(int, widths)) == 1000
+    assert section.locator("#peak-table tfoot td").nth(0).inner_text() == "100.0 %"
     assert one.page.locator("#roofline svg.roofline circle").count() >= 4
 
 
@@ -168,17 +170,33 @@ def test_it_fits_a_telephone(one: Opened) -> None:
         one.page.set_viewport_size({"width": 1280, "height": 720})
 
 
-def test_printing_opens_what_is_folded_and_is_light(one: Opened) -> None:
+def test_paper_is_light(one: Opened) -> None:
     one.page.evaluate("document.documentElement.dataset.theme = 'dark'")
     one.page.evaluate("dispatchEvent(new Event('beforeprint'))")
-    # What is behind single rows stays folded: on paper it would be longer than all the rest.
-    folded = one.page.locator("details:not([open])")
-    behind = one.page.locator(".behind:not([open]), .behind details:not([open])")
-    assert folded.count() == behind.count()
     assert one.page.evaluate("document.documentElement.dataset.theme") == "light"
     one.page.evaluate("dispatchEvent(new Event('afterprint'))")
     assert one.page.evaluate("document.documentElement.dataset.theme") == "dark"
     one.page.click("#theme")
+
+
+@pytest.mark.parametrize("name", ["gpt_1rank.json.gz", "gpt_ddp_4rank", "nsight_h100"])
+def test_paper_has_at_most_four_pages(browser: "Browser", tmp_path: Path, name: str) -> None:
+    text = render_html(tf.analyze(tf.read(SAMPLES / name)))
+    found = opened(browser, tmp_path / "paper.html", text)
+    pdf = found.page.pdf(prefer_css_page_size=True)
+    assert 1 <= len(re.findall(rb"/Type\s*/Page\b", pdf)) <= 4
+    found.page.context.close()
+
+
+def test_the_navigation_marks_where_one_is(one: Opened) -> None:
+    current = one.page.locator("nav [aria-current]")
+    links = one.page.locator("nav .links a")
+    assert links.all_inner_texts() == ["Case", "Timeline", "Tree", "Steps", "Kernels"]
+    for name in ("Kernels", "Timeline", "Case"):
+        links.get_by_text(name).click()
+        is_marked = f"document.querySelector('nav [aria-current]').text === '{name}'"
+        until(one.page.main_frame, is_marked)
+        assert current.count() == 1
 
 
 def test_a_hostile_trace_stays_text(browser: "Browser", tmp_path: Path) -> None:

@@ -44,15 +44,15 @@ def test_the_numbers_of_the_table_are_those_of_the_trace() -> None:
         assert f"{bytes_ * MIB:,} bytes" in section
     assert "10 ns, step 4" in section, "the peak, from the first activity"
     assert "50.0 %" in section
-    assert (
-        'aria-label="made.json · gpu 0: peak 300 MiB allocated, peak 500 MiB reserved"' in section
-    )
+    assert 'aria-label="GPU 0: peak 300 MiB allocated, peak 500 MiB reserved"' in section
 
 
 def test_the_markdown_has_the_peaks() -> None:
     rows = totals((80, 100 * MIB, 400 * MIB), (110, 300 * MIB, 500 * MIB))
     text = render_markdown(tf.analyze(trace(*rows, devices=[{"memory_bytes": 1_000 * MIB}])))
-    (line,) = [line for line in text.splitlines() if "made.json" in line and "300 MiB" in line]
+    (line,) = [
+        line for line in text.splitlines() if line.startswith("| GPU 0") and "300 MiB" in line
+    ]
     assert "| 500 MiB |" in line
     assert "50.0 %" in line
 
@@ -89,7 +89,7 @@ def test_many_devices_are_cut_and_said() -> None:
     page = memory_page(tf.analyze(made))
     assert page is not None
     assert (len(page.plots), len(page.rows), page.total) == (MOST_DRAWN, MOST_ROWS, 40)
-    assert page.rows[0].label.endswith("gpu 39")
+    assert page.rows[0].label.endswith("GPU 39")
     text = " ".join(render_html(tf.analyze(made)).split())
     assert "Showing 8 of 40, highest peak first." in text
     assert "Showing 32 of 40, highest peak first." in text

@@ -537,6 +537,6 @@ def test_without_scripts_what_is_behind_a_row_can_be_read(
     found = opened(browser, tmp_path / "plain.html", text, scripts=False)
     found.page.locator("summary", has_text="What launched each kernel").click()
     found.page.locator("details.about summary").first.click()
-    assert found.page.get_by_text("aten::mm").first.is_visible()
+    assert found.page.locator("details.about").get_by_text("aten::mm").first.is_visible()
     assert not found.page.locator(".tools").first.is_visible()
     found.page.context.close()

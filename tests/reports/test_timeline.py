@@ -243,7 +243,7 @@ def test_the_pointer_shows_the_whole_truth_of_an_event(page: Opened) -> None:
     lines = hover(page, 0.3).splitlines()
     assert [line for line in lines if line] == [
         "sm90_xmma_gemm_bf16",
-        "60 µs at 200.000 µs · made.json · gpu 0 · stream 7",
+        "60 µs at 200.000 µs · GPU 0 · stream 7",
         "compute, gemm",
         "launched by aten::mm",
         "shapes 4×8, 8×2",  # noqa: RUF001
@@ -263,7 +263,7 @@ def test_the_link_of_a_gap_moves_the_view(page: Opened) -> None:
     until(page.page.main_frame, f"Math.abs({top}) < 90")
     assert hover(page, 0.5).split("\n\n") == [
         "GPU waits on: my_copy_kernel",
-        "35 µs at 360.000 µs · made.json · gpu 0",
+        "35 µs at 360.000 µs · GPU 0",
         "late start of queued work",
     ]
     assert hover(page, 0.75).startswith("my_copy_kernel")
@@ -298,8 +298,8 @@ def test_an_event_can_be_reached_and_read_without_a_pointer(page: Opened) -> Non
     status(page)
     rows = page.page.locator("#timeline-table tbody tr")
     found = rows.all_inner_texts()
-    assert found[0].startswith("ProfilerStep#3\tmade.json CPU · thread 1 · annotations\t295.000 µs")
-    assert any(one.startswith("sm90_xmma_gemm_bf16\tmade.json · gpu 0 · stream 7") for one in found)
+    assert found[0].startswith("ProfilerStep#3\tCPU · thread 1 · annotations\t295.000 µs")
+    assert any(one.startswith("sm90_xmma_gemm_bf16\tGPU 0 · stream 7") for one in found)
     page.page.locator("#timeline-table summary").click()
 
 
@@ -314,7 +314,7 @@ def test_outstanding_launches_can_be_read(page: Opened) -> None:
     counter = FIRST_ROW + 22
     assert hover(page, 0.3, counter).split("\n\n") == [
         "1 outstanding launch",
-        "65 µs at 200.000 µs · made.json · gpu 0 · outstanding",
+        "65 µs at 200.000 µs · GPU 0 · outstanding",
     ]
     assert hover(page, 0.8, counter).startswith("0 outstanding launches")
     # Of all 630 µs, between 195.002 and 200: two, whatever was true for 2 ns before.

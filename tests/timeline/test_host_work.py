@@ -21,7 +21,7 @@ OPS: list[dict[str, Any]] = [
 def test_each_instant_of_a_thread_belongs_to_its_innermost_operator() -> None:
     analysis = analyze(trace_of(ops=OPS, devices=[]))
     (cpu,) = analysis.devices
-    assert (cpu.type, cpu.label) == ("cpu", "made.json · cpu")
+    assert (cpu.type, cpu.label) == ("cpu", "CPU")
     times = dict(zip(*(analysis.kernels[c].to_pylist() for c in ("name", "sum_ns")), strict=True))
     assert times == {
         "aten::addmm": 60,

@@ -83,7 +83,7 @@ class DeviceReport:
     Unknown properties are None; `partition` says which part of a card it is. `chosen` is the
     account of the windows with `used` set. `ranks` are those of all processes that worked on it,
     of which `rank` is that of the one it is listed for. `owner` is what stands for the process in
-    the label, "" for its ranks or file; `apart` is what else tells the device from others.
+    the label, "" for its ranks or the only file; `apart` is what else tells it from others.
     """
 
     device: int
@@ -126,10 +126,10 @@ class DeviceReport:
     @property
     def label(self) -> str:
         """Return what to call the device in a table."""
-        owner = self.rank_text or self.file
-        device = self.type if self.type == "cpu" else f"{self.type} {self.local_id}"
-        apart = f" · {self.apart}" if self.apart else ""
-        return f"{self.owner or owner} · {device}{apart}"
+        owner = self.owner or self.rank_text
+        device = self.type if owner else self.type.upper()
+        numbered = device if self.type == "cpu" else f"{device} {self.local_id}"
+        return _BETWEEN.join(filter(None, (owner, numbered, self.apart)))
 
     @property
     def steps(self) -> tuple[Window, ...]:
@@ -166,8 +166,8 @@ def partition_text(device: Mapping[str, Any]) -> str | None:
 def told_apart(trace: Trace, devices: Sequence[DeviceReport]) -> list[DeviceReport]:
     """Return devices with the words that their labels need: only such as tell some apart.
 
-    A device is named by the rank of its process. Where that is not known its file stands for it,
-    and where that holds several processes their ids.
+    A device is named by the rank of its process. Where that is not known its file stands for it if
+    there are several, and where one holds several processes their ids.
     """
     processes = trace.processes.to_pylist()
     named = _owned(processes, devices)
@@ -198,7 +198,8 @@ def _owned(
     files = {device.file for device in devices}
     owned = []
     for device in devices:
-        owner, alike = "" if device.rank_text else device.file, by_file[device.file]
+        is_named = device.rank_text or len(files) == 1
+        owner, alike = "" if is_named else device.file, by_file[device.file]
         if not device.rank_text and len(alike) > 1 and alike & numbered:
             text = _process_text(processes[device.process]["pid"])
             owner = text if len(files) == 1 else f"{device.file}{_BETWEEN}{text}"
