@@ -18,7 +18,7 @@ from traceflops.reports.page import overview
 from traceflops.reports.page.jinja import environment, template
 from traceflops.reports.page.scripts import Embedded, Scripts, embed, packed_bytes, scripts_of
 from traceflops.reports.page.section import Content, Filled, Section
-from traceflops.reports.page.sections import filled
+from traceflops.reports.page.sections import CASE, GROUPS, METHOD, RANKS, filled
 from traceflops.reports.view import NOTHING, Authored, base_names, size, unit
 from traceflops.units import plural, several
 
@@ -35,7 +35,7 @@ _MOST_ROWS: Final = 20_000
 """Rows of the report that are worth writing out to see whether they fit."""
 _DATA: Final = "report-data"
 _STYLES: Final = ("report.css", "tables.css", "timeline.css", "memory.css")
-_AUTHORED: Final = Section("authored", "Author's notes", lambda _: None)
+_AUTHORED: Final = Section("authored", CASE, lambda _: None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class _Part:
     """A section as it stands in the page."""
 
     name: str
-    title: str | None
+    group: str
     markup: str
 
 
@@ -70,6 +70,8 @@ def render_html(
         "document_title": f"{authored.title} · {title}" if authored.title else title,
         "title": authored.title,
         "parts": parts,
+        "groups": list(_groups(analysis, parts)),
+        "method": METHOD,
         "theme": scripts.theme,
         "scripts": scripts.scripts,
         "data": scripts.data,
@@ -124,8 +126,18 @@ def _parts(
     for section in sections:
         made = templates.get_template(f"{section.section.name}.html.j2")
         yield _Part(
-            section.section.name, section.title, made.render(common | dict(section.content.values))
+            section.section.name,
+            section.section.group,
+            made.render(common | dict(section.content.values)),
         )
+
+
+def _groups(analysis: Analysis, parts: Sequence[_Part]) -> Iterator[tuple[str, list[str]]]:
+    """Yield the entries of the navigation that lead somewhere, and the names of their sections."""
+    for group in GROUPS:
+        names = [part.name for part in parts if part.group == group]
+        if names and group != METHOD:
+            yield "Steps" if group == RANKS and "ranks" not in names else group, names
 
 
 def _css() -> str:
@@ -158,7 +170,7 @@ def closing(
     }
     embedded = {_DATA: data} if data is not None else {}
     content = Content(values, scripts=("data.js",) if embedded else (), data=embedded)
-    return Filled(Section("closing", None, lambda _: content), content)
+    return Filled(Section("closing", "", lambda _: content), content)
 
 
 def _data(analysis: Analysis, room: int) -> tuple[bytes | None, str]:

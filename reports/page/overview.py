@@ -7,20 +7,14 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
-from traceflops.reports.page.peak import mfu_tile
 from traceflops.reports.view import (
-    CAUSE_LABELS,
     apportioned,
-    component_label,
-    count,
     duration,
     loss_label,
     percent,
-    ratio,
     some_files,
-    step_times,
 )
-from traceflops.timeline import COMPONENTS, Account, Components
+from traceflops.timeline import COMPONENTS, Components
 from traceflops.units import capitalized, several
 from traceflops.windows import DeviceReport, Origins, most_and_least, origins
 
@@ -56,15 +50,6 @@ class Few(Generic[T]):
     def hidden(self) -> int:
         """Return how many rows are not shown."""
         return self.total - len(self.rows)
-
-
-@dataclass(frozen=True, slots=True)
-class Tile:
-    """One figure with its name and what belongs beside it."""
-
-    label: str
-    value: str
-    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,84 +134,14 @@ def steps_sentence(analysis: Analysis) -> str:
     return f"{capitalized(text)}." if text else ""
 
 
-def tiles(analysis: Analysis) -> list[Tile]:
-    """Return the figures under the bar."""
-    if analysis.on_host:
-        return _host_tiles(analysis)
-    total = analysis.total
-    exposed, idle = (percent(total.components.share(name)) for name in ("communication", "idle"))
-    launched = ratio(total.activities_per_launch)
-    return [
-        Tile((analysis.measured.figure or "MFU")[:3], *mfu_tile(analysis.measured)),
-        _time_tile(analysis),
-        Tile("Exposed communication", exposed, _hidden(analysis)),
-        Tile(capitalized(component_label("idle", total)), idle, _idle(analysis)),
-        _compute_tile(total.components),
-        Tile("GPU operations per launch call", launched, _launches(total)),
-    ]
-
-
-def _host_tiles(analysis: Analysis) -> list[Tile]:
-    """Return the figures of a run of which there are only operators on the CPU."""
-    components = analysis.components
-    ran, idle = components.window_ns - components.idle_ns, percent(components.share("idle"))
-    return [
-        _time_tile(analysis),
-        Tile("Operators ran", percent(ran / components.window_ns), duration(analysis.mean_ns(ran))),
-        Tile("No operator ran", idle, _longest_gap(analysis) or "no gaps"),
-        _compute_tile(components),
-    ]
-
-
-def _time_tile(analysis: Analysis) -> Tile:
-    steps = analysis.steps
-    if steps.typical_ns is not None:
-        return Tile("Step time", duration(steps.typical_ns), _median_of(analysis))
-    mean = analysis.mean_ns(analysis.components.window_ns)
-    return Tile("Window", duration(mean), "no steps found")
-
-
-def _median_of(analysis: Analysis) -> str:
-    """Return what the step time is the median of, and how far the steps are from it."""
-    steps = analysis.steps
-    used = f"median of {count(len(steps.used))} of {several(len(steps.seen), 'step')}"
-    return "; ".join(filter(None, (used, ", ".join(step_times(analysis)))))
-
-
-def _hidden(analysis: Analysis) -> str:
+def hidden_sentence(analysis: Analysis) -> str:
+    """Return how much communication is exposed and how much is hidden, "" without any."""
     exposed = analysis.components.communication_ns
     hidden = analysis.total.hidden_communication_ns
     if not exposed + hidden:
-        return "no communication"
-    share = percent(hidden / (exposed + hidden))
+        return ""
     seen, unseen = (duration(analysis.mean_ns(ns)) for ns in (exposed, hidden))
-    return f"{seen} exposed, {unseen} hidden ({share})"
-
-
-def _idle(analysis: Analysis) -> str:
-    causes = analysis.total.idle_causes
-    if not causes.idle_ns:
-        return "no idle time"
-    share = percent(causes.detailed()[causes.largest] / causes.idle_ns)
-    longest = _longest_gap(analysis)
-    return "; ".join(filter(None, (f"{share} {CAUSE_LABELS[causes.largest]}", longest)))
-
-
-def _longest_gap(analysis: Analysis) -> str:
-    return "".join(f"longest gap {duration(gap.dur_ns)}" for gap in analysis.gaps(1))
-
-
-def _compute_tile(components: Components) -> Tile:
-    shares = [(name, components.share(name)) for name in ("memory", "other", "graph")]
-    others = ", ".join(f"{name} {percent(share)}" for name, share in shares if share)
-    beside = f"also {others}" if others else "no other work"
-    return Tile("Compute", percent(components.share("compute")), beside)
-
-
-def _launches(total: Account) -> str:
-    if total.launches is None:
-        return "no launch calls recorded"
-    return f"{count(total.launched_activities)} from {several(total.launches, 'call')}"
+    return f"{seen} exposed, {unseen} hidden ({percent(hidden / (exposed + hidden))})."
 
 
 def shown_devices(analysis: Analysis) -> Few[DeviceReport]:

@@ -32,7 +32,6 @@ from traceflops.units import several
 if TYPE_CHECKING:
     from traceflops.analysis import Analysis
     from traceflops.flops import Waterfall
-    from traceflops.mfu import Measurement
 
 _ONE_TYPE: Final = "FLOP"
 
@@ -79,15 +78,6 @@ def peak_page(analysis: Analysis) -> PeakPage:
         ledger=ledger_cells(rows) if rows and not is_unsplit(ledger) else None,
         window=f"{'step' if analysis.steps.used else 'window'} and {unit(analysis)}",
     )
-
-
-def mfu_tile(measured: Measurement) -> tuple[str, str]:
-    """Return MFU, or HFU where only that is known, and what belongs beside it."""
-    if measured.figure is None:
-        reason = measured.lacks[0].problem if measured.lacks else "FLOPs unknown"
-        return UNKNOWN, reason
-    figure = measured.figure[len("MFU ") :].replace(" % to ", "\N{EN DASH}")  # a tile is narrow
-    return figure, measured.basis
 
 
 def _whole(analysis: Analysis) -> str:

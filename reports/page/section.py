@@ -19,13 +19,12 @@ _MOST_BYTES: Final = 200_000
 class Content:
     """What a section shows of one analysis.
 
-    `values` are what its template reads and `title` replaces the section's own. `figures` make
-    Bokeh figures by name; the template finds their elements in `figures`. `scripts` name the
-    script files that the section needs, `data` is what they read, by the id of its element.
+    `values` are what its template reads. `figures` make Bokeh figures by name; the template finds
+    their elements in `figures`. `scripts` name the script files that the section needs, `data` is
+    what they read, by the id of its element.
     """
 
     values: Mapping[str, Any] = field(default_factory=dict)
-    title: str | None = None
     figures: Mapping[str, Callable[[], Any]] = field(default_factory=dict)
     scripts: Sequence[str] = ()
     data: Mapping[str, bytes] = field(default_factory=dict)
@@ -35,12 +34,12 @@ class Content:
 class Section:
     """A part of the page; `name` is its id and that of its template.
 
-    `content` returns None where the analysis has nothing to show there. `title` is its entry in
-    the navigation; without one it has none.
+    `content` returns None where the analysis has nothing to show there. `group` is that entry of
+    the navigation which leads to it.
     """
 
     name: str
-    title: str | None
+    group: str
     content: Callable[[Analysis], Content | None]
 
 
@@ -50,11 +49,6 @@ class Filled:
 
     section: Section
     content: Content
-
-    @property
-    def title(self) -> str | None:
-        """Return its entry in the navigation."""
-        return self.content.title or self.section.title
 
 
 def link_to(kind: str, name: str) -> str:

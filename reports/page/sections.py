@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from traceflops.reports.page import (
-    evidence,
+    case,
     kernels,
     memory,
     overview,
@@ -25,17 +25,14 @@ from traceflops.reports.page.timeline import gap_links, timeline_content
 from traceflops.reports.view import (
     HEADS,
     attribution_sentence,
-    background,
     counted_rows,
     critical_tables,
     gap_culprits,
-    headline,
     host_tables,
     owner_tables,
     pace_sentence,
     pipeline_tables,
     post_mortem,
-    provenance,
     serving_table,
     sums_by_kind,
     synchronisations_table,
@@ -61,37 +58,12 @@ def filled(analysis: Analysis) -> Iterator[Filled]:
             yield Filled(section, content)
 
 
-def _head(analysis: Analysis) -> Content:
-    present, absent = overview.used_components(analysis)
-    parts = analysis.components.parts()
-    return Content(
-        {
-            "headline": headline(analysis),
-            "background": background(analysis),
-            "provenance": provenance(analysis),
-            "basis": wording.basis(analysis),
-            "present": present,
-            "absent": [] if analysis.on_host else absent,
-            "part_means": {name: analysis.mean_ns(ns) for name, ns in parts.items()},
-            "tiles": overview.tiles(analysis),
-        }
-    )
-
-
 def _jobs(analysis: Analysis) -> Content | None:
     if not analysis.of_no_job:
         return None
     jobs = analysis.jobs[: overview.MOST_JOBS]
     rows = [(job, wording.job_files(job), wording.job_size(job)) for job in jobs]
     return Content({"jobs": overview.Few(rows, len(analysis.jobs))})
-
-
-def _findings(analysis: Analysis) -> Content | None:
-    unjudged = analysis.on_host or analysis.recorded in overview.UNRECORDED
-    if not analysis.components.window_ns or unjudged:
-        return None
-    shown = evidence.findings_shown(analysis)
-    return Content({"causes": shown.causes, "others": shown.others})
 
 
 def _steps(analysis: Analysis) -> Content:
@@ -107,7 +79,7 @@ def _steps(analysis: Analysis) -> Content:
         "longest_step": wording.longest_step(analysis),
     }
     figures = {"steps": partial(steps.step_bars, bars, axis)} if bars else {}
-    return Content(values, "Steps" if analysis.steps.seen else "Window", figures, _TABLES)
+    return Content(values, figures, _TABLES)
 
 
 def _categories(analysis: Analysis) -> Content:
@@ -146,7 +118,8 @@ def _communication(analysis: Analysis) -> Content | None:
     shares = [row.sum_ns / window_ns if window_ns else None for row in analysis.collectives]
     rows = list(zip(analysis.collectives, shares, strict=True))
     shown = overview.Few(rows[: overview.MOST_COLLECTIVES], len(rows))
-    return Content({"collectives": shown}, scripts=_TABLES)
+    values = {"collectives": shown, "hidden": overview.hidden_sentence(analysis)}
+    return Content(values, scripts=_TABLES)
 
 
 def _operators(analysis: Analysis) -> Content | None:
@@ -232,7 +205,7 @@ def _recording(analysis: Analysis) -> Content:
 
 
 def _post_mortem(analysis: Analysis) -> Content | None:
-    return Content({"chapters": post_mortem(analysis)}) if _findings(analysis) else None
+    return Content({"chapters": post_mortem(analysis)}) if case.is_judged(analysis) else None
 
 
 def _notes(analysis: Analysis) -> Content:
@@ -255,33 +228,37 @@ def _with_devices(content: Callable[[Analysis], Content | None]) -> Callable[...
     return lambda analysis: content(analysis) if analysis.devices else None
 
 
+CASE, TIMELINE, TREE, RANKS, KERNELS, METHOD = GROUPS = (
+    *("Case", "Timeline", "Tree", "Ranks", "Kernels"),
+    "Method and notes",
+)
+"""The entries of the navigation; what is in the last is folded away."""
 SECTIONS: Final = (
-    Section("head", None, _head),
-    Section("jobs", "Jobs", _jobs),
-    Section("findings", "Findings", _findings),
-    Section("peak", "Peak", _with_devices(lambda one: Content({"peak": peak.peak_page(one)}))),
-    Section("steps", "Steps", _with_devices(_steps)),
-    Section("idle", "Idle", _with_devices(_idle)),
-    Section("critical", "Critical path", _critical),
-    Section("serving", "Serving", _serving),
-    Section("categories", "Categories", _with_devices(_categories)),
-    Section("communication", "Communication", _communication),
+    Section("case", CASE, case.case_content),
+    Section("jobs", CASE, _jobs),
+    Section("timeline", TIMELINE, timeline_content),
+    Section("idle", TIMELINE, _with_devices(_idle)),
+    Section("critical", TIMELINE, _critical),
+    Section("attribution", TREE, _attribution),
+    Section("roofline", TREE, _roofline),
+    Section("host", TREE, _with_devices(_host)),
+    Section("ranks", RANKS, _ranks),
+    Section("steps", RANKS, _with_devices(_steps)),
+    Section("serving", RANKS, _serving),
+    Section("memory", RANKS, _memory),
     Section(
         "kernels",
-        "Kernels",
+        KERNELS,
         _with_devices(lambda one: Content({"kernels": kernels.kernels_page(one)}, scripts=_TABLES)),
     ),
-    Section("attribution", "Attribution", _attribution),
-    Section("operators", "Operators", _with_devices(_operators)),
-    Section("roofline", "Roofline", _roofline),
-    Section("host", "CPU", _with_devices(_host)),
-    Section("timeline", "Timeline", timeline_content),
-    Section("ranks", "Ranks", _ranks),
-    Section("memory", "Memory", _memory),
-    Section("untimed", "Totals", _untimed),
-    Section("counters", "Counters", _counters),
-    Section("recording", "Recording", _recording),
-    Section("post-mortem", "Post-mortem", _post_mortem),
-    Section("notes", "Notes", _notes),
-    Section("method", "Method", _method),
+    Section("categories", KERNELS, _with_devices(_categories)),
+    Section("operators", KERNELS, _with_devices(_operators)),
+    Section("communication", KERNELS, _communication),
+    Section("untimed", KERNELS, _untimed),
+    Section("counters", KERNELS, _counters),
+    Section("peak", METHOD, _with_devices(lambda one: Content({"peak": peak.peak_page(one)}))),
+    Section("post-mortem", METHOD, _post_mortem),
+    Section("recording", METHOD, _recording),
+    Section("notes", METHOD, _notes),
+    Section("method", METHOD, _method),
 )

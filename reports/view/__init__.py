@@ -56,6 +56,7 @@ if TYPE_CHECKING:
         background,
         causes,
         headline,
+        opening,
         other_findings,
         title_sentence,
     )
@@ -88,6 +89,13 @@ if TYPE_CHECKING:
         kernel_labels,
         labels,
         short_labels,
+    )
+    from traceflops.reports.view.step_split import (
+        CULPRIT,
+        StepAfter,
+        StepPart,
+        step_after,
+        step_parts,
     )
     from traceflops.reports.view.tables import (
         HEADS,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from traceflops.findings import LOSS, UNEVEN_STEPS
 from traceflops.reports.view.figures import duration, percent
 from traceflops.reports.view.who_waits import late_rank_words
-from traceflops.units import function_name
+from traceflops.units import capitalized, function_name
 
 if TYPE_CHECKING:
     from traceflops.analysis import Analysis
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 _OWNERS: Final = {"yours": "your code", None: "unknown"}
 _WORTH_A_TITLE: Final = ("high", "medium")
 _IN_NOTES: Final = "notes"
+_LONGEST_PLACE: Final = 40
 _LEAST_SURE: Final = 0.02
 """Share of a step that a remedy gains at least, where the verdict begins with it."""
 
@@ -57,8 +58,10 @@ def headline(analysis: Analysis) -> str:
         return ""
     if best.gain.low_ns < _LEAST_SURE * analysis.mean_ns(analysis.components.window_ns):
         return ""
-    whole = f"of {'each' if analysis.windows_used > 1 else 'the'} {_window(analysis)}"
-    return f"{best.title}: {_gain(analysis, best)} {whole} can be saved."
+    time = _gain(analysis, best).partition(" (")[0]
+    step = duration(analysis.mean_ns(analysis.components.window_ns))
+    each = "each" if analysis.windows_used > 1 else "the"
+    return f"{best.title}: {time} of {each} {step} {_window(analysis)} can be saved{_at(best)}."
 
 
 def background(analysis: Analysis) -> str:
@@ -66,6 +69,22 @@ def background(analysis: Analysis) -> str:
     sentence, late = analysis.verdict.sentence, late_rank_words(analysis)[0]
     is_said = late and headline(analysis) and late in analysis.diagnosis[0].sentence
     return sentence.replace(f"{late} ", "") if is_said else sentence
+
+
+def opening(analysis: Analysis) -> tuple[str, str]:
+    """Return the title of a report, and where that is no finding what follows it.
+
+    Where no finding comes first it is the largest loss; the utilisation stands beside the title.
+    """
+    first = headline(analysis)
+    if first:
+        return first, ""
+    text = background(analysis)
+    figure = f"{analysis.measured.figure}. "
+    told = text.removeprefix(figure) or text
+    ends = [at for mark in ("; ", ". ") if (at := told.find(mark)) >= 0]
+    at = min(ends, default=len(told))
+    return told[:at].removesuffix(".") + ".", capitalized(told[at + 2 :])
 
 
 def title_sentence(analysis: Analysis) -> str:
@@ -83,6 +102,13 @@ def _words(analysis: Analysis, finding: Finding) -> FindingWords:
         f"owner: {_OWNERS.get(finding.owner, finding.owner)}",
         "" if sure is None else f"{sure.level} ({', '.join(sure.reasons)})".removesuffix(" ()"),
     )
+
+
+def _at(finding: Finding) -> str:
+    """Return the line of code that a finding is about, as the end of a sentence."""
+    at = finding.where
+    place = "" if at.file is None or at.line is None else f" at {at.file}:{at.line}"
+    return place if len(place) <= _LONGEST_PLACE else ""
 
 
 def _window(analysis: Analysis) -> str:

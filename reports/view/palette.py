@@ -69,9 +69,13 @@ _LINES = {
     UNSPLIT: _like("compute", "@", "▊", "vertical"),
     "unattributed": _like("other", "?", "▆", "diagonal"),
     "inefficiency": _like("compute", "*", "▄", "diagonal"),
+    "culprit": _like("idle", ",", "▒", "diagonal"),
 }
-LINE_LOOKS = LOOKS | {name: replace(one, label=PART_NAMES[name]) for name, one in _LINES.items()}
-"""Looks of the lines of a waterfall, and of what is a component there."""
+LINE_LOOKS = LOOKS | {
+    name: replace(one, label=PART_NAMES.get(name, one.label)) for name, one in _LINES.items()
+}
+"""Looks of the lines of a waterfall, of what is a component there, and of idle time that is due to
+something known."""
 
 CAUSE_LABELS = {
     "host_late": "GPU waiting for CPU",

@@ -106,7 +106,7 @@ def test_every_component_and_cause_has_its_own_look() -> None:
 
 @pytest.mark.parametrize("attribute", ["ascii", "block"])
 def test_every_part_of_a_bar_has_its_own_texture(attribute: str) -> None:
-    assert set(LINE_LOOKS) == set(LABELS) | set(COMPONENTS)
+    assert set(LINE_LOOKS) == set(LABELS) | set(COMPONENTS) | {"culprit"}
     textures = [getattr(LINE_LOOKS[name], attribute) for name in LABELS]
     assert len(set(textures)) == len(LABELS)
 

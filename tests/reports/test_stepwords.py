@@ -12,9 +12,15 @@ from tests.conftest import SAMPLES
 from tests.reports.test_terminal import printed
 from tests.windows.test_step_times import alone, ranks
 from traceflops.reports.markdown import render_markdown
+from traceflops.reports.page.case import Tile
+from traceflops.reports.page.case import tiles as case_tiles
 from traceflops.reports.page.html import render_html
-from traceflops.reports.page.overview import tiles
 from traceflops.reports.terminal.lines import Style
+from traceflops.reports.view import step_parts
+
+
+def tiles(analysis: tf.Analysis) -> list[Tile]:
+    return list(case_tiles(analysis, step_parts(analysis)))
 
 
 def text_of(page: str, start: str, end: str) -> str:
@@ -43,9 +49,9 @@ def test_the_step_time_says_mean_reach_and_what_stands_out() -> None:
 
 def test_even_steps_are_told_by_the_longest_and_many_by_their_reach() -> None:
     few = alone(100_000, 101_000, 100_000)
-    assert tiles(few)[1].text.endswith("; mean 100 µs, longest 101 µs (step 1)")
+    assert tiles(few)[0].text.endswith("; mean 100 µs, longest 101 µs (step 1)")
     many = alone(*[100_000] * 20)
-    assert tiles(many)[1].text.endswith("; mean 100 µs, p95 100 µs")
+    assert tiles(many)[0].text.endswith("; mean 100 µs, p95 100 µs")
 
 
 def test_every_place_names_the_same_longest_step() -> None:
@@ -57,7 +63,7 @@ def test_every_place_names_the_same_longest_step() -> None:
     assert "Longest used step: 1 (140 µs" in steps
     assert re.findall(r"(\d+) longest\b", steps) == ["1"]
     assert "Step 1, longest used, 140 µs" in page
-    assert "longest 140 µs (step 1" in tiles(analysis)[1].text
+    assert "longest 140 µs (step 1" in tiles(analysis)[0].text
 
 
 def test_the_terminal_and_the_json_say_it_too() -> None:
@@ -86,11 +92,9 @@ def test_where_there_is_no_device_nothing_is_said_of_one(on_host: tf.Analysis) -
     page = render_html(on_host)
     assert [one.label for one in tiles(on_host)] == [
         "Step time",
-        "Operators ran",
-        "No operator ran",
-        "Compute",
+        "Largest loss: idle",
     ]
-    head = text_of(page, "<header>", "</header>")
+    head = text_of(page, '<header id="case">', "</header>")
     for name in ("head", "idle", "categories"):
         words = head if name == "head" else section(page, name)
         left = words.replace("This trace has no GPU operations", "")

@@ -62,7 +62,18 @@
     const link = target();
     say(!link || found || waiting.size || isThere(link) ? "" : whatIsMissed(link));
   };
+  // What is folded away opens for a link into it.
+  const unfold = (link) => {
+    const place = document.getElementById(link) ?? document.getElementById(decoded(link));
+    let opened = false;
+    for (let each = place?.closest("details"); each; each = each.parentElement.closest("details")) {
+      opened ||= !each.open;
+      each.open = true;
+    }
+    if (opened) place.scrollIntoView();
+  };
   const follow = () => {
+    unfold(target());
     found = followers.map((one) => one(target())).includes(true);
     judge();
   };
@@ -95,13 +106,25 @@
       if (again) follow();
     });
   }
-  addEventListener("DOMContentLoaded", judge);
+  addEventListener("DOMContentLoaded", () => { unfold(target()); judge(); });
 
-  // Paper is white and cannot be unfolded.
+  // The entry of the navigation that leads to what is seen.
+  const entries = [...document.querySelectorAll("nav [data-sections]")];
+  const places = entries.flatMap((entry) => entry.dataset.sections.split(" ").map((id) => [document.getElementById(id), entry]));
+  const mark = () => {
+    const above = places.filter(([place]) => place && place.getBoundingClientRect().top < innerHeight / 3);
+    const current = (above.at(-1) ?? places[0])?.[1];
+    for (const entry of entries) entry.toggleAttribute("aria-current", entry === current);
+    current?.setAttribute("aria-current", "true");
+  };
+  let asked = 0;
+  addEventListener("scroll", () => { asked ||= requestAnimationFrame(() => { asked = 0; mark(); }); }, { passive: true });
+  addEventListener("DOMContentLoaded", mark);
+
+  // Paper is white.
   let before = null;
   addEventListener("beforeprint", () => {
     before = root.dataset.theme;
-    document.querySelectorAll("details:not(.behind, .behind details)").forEach((each) => { each.open = true; });
     show("light");
   });
   addEventListener("afterprint", () => { if (before) show(before); });

@@ -1,0 +1,245 @@
+"""The first screen: what is wrong, how large, where, what to do, how sure, and what shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from traceflops.memory import memory_use
+from traceflops.reports.page import evidence, overview
+from traceflops.reports.page.section import Content
+from traceflops.reports.page.steps import drawn_bars, window_rows
+from traceflops.reports.page.thumbnails import Thumbnail, thumbnail
+from traceflops.reports.view import (
+    UNKNOWN,
+    FindingWords,
+    StepPart,
+    count,
+    duration,
+    headline,
+    opening,
+    percent,
+    provenance,
+    size,
+    step_after,
+    step_parts,
+    step_times,
+    why_not,
+    wording,
+)
+from traceflops.units import several
+
+if TYPE_CHECKING:
+    from traceflops.analysis import Analysis
+    from traceflops.findings import Finding
+    from traceflops.memory import Curve
+    from traceflops.reports.page.evidence import CauseShown
+
+_MOST_CARDS: Final = 3
+_MOST_STEPS: Final = 40
+_POINTS: Final = 60
+_WHOLE: Final = 100.0
+_LEVELS: Final = ("low", "medium", "high")
+
+
+@dataclass(frozen=True, slots=True)
+class Spark:
+    """A small drawing of 100 by 100: a path and the path of what stands out; what it says."""
+
+    text: str
+    path: str
+    marked: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """One figure with its name, what belongs beside it, and a drawing of it."""
+
+    label: str
+    value: str
+    text: str
+    link: str = ""
+    spark: Spark | None = None
+
+    @property
+    def number(self) -> str:
+        """Return the figure without its unit."""
+        return self.value.rpartition(" ")[0] or self.value
+
+    @property
+    def unit(self) -> str:
+        """Return its unit, "" for none."""
+        return self.value.rpartition(" ")[2] if " " in self.value else ""
+
+
+@dataclass(frozen=True, slots=True)
+class NowAndFixed:
+    """The step as a thin bar and, below it, what a remedy makes of it, in percent of now."""
+
+    now: str
+    fixed: str
+    least: float
+    open: float
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """A finding with a cause: its words, evidence and drawing; how sure it is as marks of three."""
+
+    shown: CauseShown
+    drawing: Thumbnail | None
+    marks: int
+    component: str
+
+    @property
+    def words(self) -> FindingWords:
+        """Return the finding in words."""
+        return self.shown.words
+
+
+def case_content(analysis: Analysis) -> Content:
+    """Return what the first screen shows."""
+    found = evidence.findings_shown(analysis) if is_judged(analysis) else None
+    title, rest = opening(analysis)
+    causes = list(found.causes.rows) if found else []
+    best = causes[0].words if causes and headline(analysis) else None
+    parts = step_parts(analysis)
+    return Content(
+        {
+            "title": title,
+            "rest": rest,
+            "chip": analysis.measured.figure or "",
+            "no_mfu": bool(why_not(analysis.measured)) and bool(analysis.devices),
+            "best": best,
+            "after": _now_and_fixed(analysis, best.finding) if best else None,
+            "parts": parts,
+            "step": duration(sum(part.ns for part in parts)),
+            "tiles": list(tiles(analysis, parts)),
+            "cards": [_card(analysis, one) for one in causes[:_MOST_CARDS]],
+            "more": causes[_MOST_CARDS:],
+            "others": found.others if found else [],
+            "hidden": found.causes.hidden if found else 0,
+            "is_judged": found is not None,
+            "provenance": provenance(analysis),
+            "basis": wording.basis(analysis),
+        }
+    )
+
+
+def is_judged(analysis: Analysis) -> bool:
+    """Return whether there is anything that findings could be about."""
+    unjudged = analysis.on_host or analysis.recorded in overview.UNRECORDED
+    return bool(analysis.components.window_ns) and not unjudged
+
+
+def _now_and_fixed(analysis: Analysis, finding: Finding) -> NowAndFixed | None:
+    after = step_after(analysis, finding)
+    if after is None:
+        return None
+    ends = dict.fromkeys(map(duration, (after.least_ns, after.most_ns)))
+    least, most = (_WHOLE * ns / after.now_ns for ns in (after.least_ns, after.most_ns))
+    return NowAndFixed(
+        duration(after.now_ns), " to ".join(ends), round(least, 2), round(most - least, 2)
+    )
+
+
+def _card(analysis: Analysis, shown: CauseShown) -> Card:
+    finding = shown.words.finding
+    marks = _LEVELS.index(finding.confidence.level) + 1 if finding.confidence else 0
+    return Card(shown, thumbnail(analysis, finding), marks, _component(finding))
+
+
+def _component(finding: Finding) -> str:
+    """Return the component that a finding is about, by the section that shows it."""
+    of_section = {"communication": "communication", "ranks": "communication", "idle": "idle"}
+    if "memory" in finding.rule or "copies" in finding.rule:
+        return "memory"
+    return next((of_section[one] for one in finding.evidence if one in of_section), "compute")
+
+
+def tiles(analysis: Analysis, parts: Sequence[StepPart]) -> Iterator[Tile]:
+    """Yield at most four figures; none is zero or unknown."""
+    if not analysis.components.window_ns:
+        return
+    yield from _utilisation(analysis)
+    yield _time(analysis)
+    yield from _largest_loss(analysis, parts)
+    yield from _peak_memory(analysis)
+
+
+def _utilisation(analysis: Analysis) -> Iterator[Tile]:
+    figure = analysis.measured.figure
+    if figure is not None:
+        name, _, value = figure.partition(" ")
+        yield Tile(name, value.replace(" % to ", UNKNOWN), analysis.measured.basis, "peak")
+
+
+def _time(analysis: Analysis) -> Tile:
+    steps = analysis.steps
+    if steps.typical_ns is None:
+        mean = analysis.mean_ns(analysis.components.window_ns)
+        return Tile("Window", duration(mean), "no steps found", "steps")
+    used = f"median of {count(len(steps.used))} of {several(len(steps.seen), 'step')}"
+    words = "; ".join(filter(None, (used, ", ".join(step_times(analysis)))))
+    return Tile("Step time", duration(steps.typical_ns), words, "steps", _step_spark(analysis))
+
+
+def _step_spark(analysis: Analysis) -> Spark | None:
+    """Return the steps as bars, the longest of those used marked."""
+    bars = drawn_bars(window_rows(analysis.devices), _MOST_STEPS)
+    longest = max((bar.components.window_ns for bar in bars), default=0)
+    if len(bars) < 2 or not longest:
+        return None
+    width = _WHOLE / len(bars)
+    heights = [_WHOLE * bar.components.window_ns / longest for bar in bars]
+    used = [at for at, bar in enumerate(bars) if bar.used]
+    marked = max(used, key=lambda at: heights[at], default=-1)
+    paths = [
+        f"M{at * width:.2f} 100v{-height:.1f}h{width * 0.8:.2f}v{height:.1f}z"
+        for at, height in enumerate(heights)
+    ]
+    times = sorted(bar.components.window_ns for bar in bars)
+    text = f"Steps: {duration(times[0])} to {duration(times[-1])}"
+    plain = "".join(path for at, path in enumerate(paths) if at != marked)
+    return Spark(text, plain, paths[marked] if marked >= 0 else "")
+
+
+def _largest_loss(analysis: Analysis, parts: Sequence[StepPart]) -> Iterator[Tile]:
+    losses = [one for one in parts if one.is_loss and (one.name == "idle" or not analysis.on_host)]
+    largest = max(losses, key=lambda part: part.ns, default=None)
+    if largest is not None:
+        text = f"{percent(largest.share)} of the {'step' if analysis.steps.used else 'window'}"
+        label = f"Largest loss: {largest.label}"
+        yield Tile(label, duration(largest.ns), text, largest.sections[0])
+
+
+def _peak_memory(analysis: Analysis) -> Iterator[Tile]:
+    """Yield the memory of the device that allocated most, where that is recorded in full."""
+    every = memory_use(analysis.prepared) if analysis.prepared is not None else ()
+    used = [one for one in every if not one.on_host and one.allocated.peak]
+    if used:
+        most = max(used, key=lambda one: one.allocated.peak)
+        capacity = f"allocated, of {size(most.device_bytes, binary=True)}"
+        known = capacity if most.device_bytes else "allocated"
+        text = known if most.is_total else "change since recording start"
+        spark = _curve(most.allocated.curve, most.allocated.peak)
+        yield Tile("Peak memory", size(most.allocated.peak, binary=True), text, "memory", spark)
+
+
+def _curve(curve: Curve, peak: int) -> Spark | None:
+    """Return a curve as a filled path: of each of some stretches of time its highest value."""
+    length = int(curve.time_ns[-1] - curve.time_ns[0])
+    if length <= 0:
+        return None
+    column = (curve.time_ns - curve.time_ns[0]) * (_POINTS - 1) // length
+    tops = np.zeros(_POINTS, dtype=np.int64)
+    np.maximum.at(tops, column, curve.value)
+    known = np.zeros(_POINTS, dtype=bool)
+    known[column] = True
+    last = np.maximum.accumulate(np.where(known, np.arange(_POINTS), 0))
+    heights = _WHOLE - _WHOLE * tops[last] / peak
+    steps = "".join(f"V{y:.1f}H{(at + 1) * _WHOLE / _POINTS:.1f}" for at, y in enumerate(heights))
+    return Spark("Allocated memory over time", f"M0 100{steps}V100Z")

@@ -1,0 +1,244 @@
+"""The evidence of a finding as a small drawing: a stretch of time, ranks, kernels or steps.
+
+Places and lengths are in percent of the drawing, so that it fits a card of any width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from traceflops.reports.page.overview import MOST_GAPS
+from traceflops.reports.page.steps import drawn_bars, window_rows
+from traceflops.reports.view import (
+    CULPRIT,
+    duration,
+    percent,
+    roof,
+    share_of_bandwidth,
+    shorten_middle,
+)
+from traceflops.timeline import COMPONENTS
+from traceflops.units import function_name
+from traceflops.windows import DeviceReport, most_and_least
+
+if TYPE_CHECKING:
+    from traceflops.analysis import Analysis
+    from traceflops.findings import Finding, Where
+    from traceflops.mfu import KernelRow
+
+_COLUMNS: Final = 120
+_AROUND: Final = 0.6
+"""How much of its own length is shown before and after a stretch of time."""
+_MOST_ROWS: Final = 4
+_MOST_STEPS: Final = 40
+_MOST_DEVICES: Final = 64
+_GAP, _LABELS, _NAME = 1.2, 18.0, 30
+_WHOLE: Final = 100.0
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A rectangle, in percent; `look` is a component, "ink", or "track" for what is not reached."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    look: str
+
+
+@dataclass(frozen=True, slots=True)
+class Thumbnail:
+    """A drawing, what it shows in words, and what follows # in the link to the whole of it.
+
+    `areas` are paths by component, `labels` texts with the place of their middle from above.
+    """
+
+    caption: str
+    link: str
+    shapes: tuple[Shape, ...] = ()
+    areas: tuple[tuple[str, str], ...] = ()
+    labels: tuple[tuple[float, str], ...] = ()
+
+
+def thumbnail(analysis: Analysis, finding: Finding) -> Thumbnail | None:
+    """Return the first drawing that the recording has data for."""
+    drawn = (
+        draw(analysis, finding) for draw in (_ranks, _stretch, _kernels, _largest_rows, _steps)
+    )
+    return next((one for one in drawn if one is not None), None)
+
+
+def _ranks(analysis: Analysis, finding: Finding) -> Thumbnail | None:
+    """Return the windows of some devices: their own time, and communication; the late one in ink.
+
+    Those with most and with least own time are shown, in the order of the devices.
+    """
+    devices = analysis.devices_used
+    if finding.where.rank is None or len(devices) < 2:
+        return None
+    chosen = [devices[at] for at in sorted(most_and_least(devices, _MOST_ROWS))]
+    longest = max(a_device.chosen.components.window_ns for a_device in chosen)
+    if not longest:
+        return None
+    shapes = [
+        shape
+        for row, a_device in zip(_rows(len(chosen)), chosen, strict=True)
+        for shape in _rank_row(a_device, row, longest, is_late=a_device.rank == finding.where.rank)
+    ]
+    labels = tuple(
+        (y + height / 2, shorten_middle(a_device.rank_text or a_device.label, 10))
+        for (y, height), a_device in zip(_rows(len(chosen)), chosen, strict=True)
+    )
+    caption = "own time, then exposed communication"
+    return Thumbnail(caption, "ranks", tuple(shapes), labels=labels)
+
+
+def _rank_row(
+    device: DeviceReport, row: tuple[float, float], longest_ns: int, *, is_late: bool
+) -> Iterator[Shape]:
+    room = (_WHOLE - _LABELS) / longest_ns
+    exposed = device.chosen.components.communication_ns * room
+    own = device.chosen.components.window_ns * room - exposed
+    yield Shape(_LABELS, row[0], round(own, 2), row[1], "ink" if is_late else "idle")
+    yield Shape(round(_LABELS + own, 2), row[0], round(exposed, 2), row[1], "communication")
+
+
+def _rows(number: int) -> list[tuple[float, float]]:
+    """Return where rows begin from above and how high each is."""
+    each = _WHOLE / max(number, 1)
+    return [
+        (round(each * place + each * 0.14, 2), round(each * 0.72, 2)) for place in range(number)
+    ]
+
+
+def _stretch(analysis: Analysis, finding: Finding) -> Thumbnail | None:
+    """Return the work of a device around the gap that a finding is about."""
+    at, prepared = finding.where, analysis.prepared
+    if prepared is None or at.start_ns is None or at.end_ns is None:
+        return None
+    device = _idle_device(analysis, at)
+    if device is None:
+        return None
+    gap_ns = at.end_ns - at.start_ns
+    before_ns = int(gap_ns * _AROUND)
+    start_ns, length_ns = at.start_ns - before_ns, gap_ns + 2 * before_ns
+    edges = start_ns + np.arange(_COLUMNS + 1) * length_ns // _COLUMNS
+    parts = prepared.accounts[device].timeline.parts
+    busy = [
+        (name, np.diff(parts[name].covered_before(edges)) / np.diff(edges))
+        for name in COMPONENTS
+        if name != "idle" and name in parts
+    ]
+    areas = [
+        (name, _area(heights))
+        for (name, _), heights in zip(busy, accumulate(each for _, each in busy), strict=True)
+        if heights.any()
+    ]
+    x, width = (round(_WHOLE * ns / length_ns, 2) for ns in (before_ns, gap_ns))
+    idle = Shape(x, 0, width, _WHOLE, CULPRIT)
+    caption = f"GPU idle for {duration(gap_ns)}, {duration(length_ns)} shown"
+    return Thumbnail(caption, _gap_link(analysis, at), (idle,), tuple(reversed(areas)))
+
+
+def _idle_device(analysis: Analysis, at: Where) -> int | None:
+    """Return a device that is idle all of a stretch of time, None where none of the first is."""
+    assert analysis.prepared is not None and at.start_ns is not None and at.end_ns is not None
+    for one in analysis.devices_used[:_MOST_DEVICES]:
+        busy = analysis.prepared.accounts[one.device].timeline.busy
+        covered = busy.covered_before(np.array([at.start_ns, at.end_ns]))
+        if covered[0] == covered[1]:
+            return one.device
+    return None
+
+
+def _gap_link(analysis: Analysis, at: Where) -> str:
+    starts = [gap.start_ns for gap in analysis.gaps(MOST_GAPS)]
+    return f"gap={starts.index(at.start_ns) + 1}" if at.start_ns in starts else "idle"
+
+
+def _area(heights: np.ndarray) -> str:
+    """Return columns of these heights (0 to 1) as a path in a drawing of 100 by 100."""
+    tops = np.round(_WHOLE * (1 - heights), 1)
+    columns = (f"V{top:g}H{(at + 1) * _WHOLE / _COLUMNS:.4g}" for at, top in enumerate(tops))
+    return f"M0 100{''.join(columns)}V100Z"
+
+
+def _kernels(analysis: Analysis, finding: Finding) -> Thumbnail | None:
+    """Return kernels as wide as their time and as high as the share of their roof they reach."""
+    named = {row.name for row in finding.rows}
+    found = [
+        (row, share)
+        for row in analysis.measured.kernels
+        if row.name in named and (share := _share_of_roof(analysis, row))
+    ][:_MOST_ROWS]
+    total = sum(row.measured.time_ns for row, _ in found)
+    if not total:
+        return None
+    shapes, x = [], 0.0
+    for row, share in found:
+        width = row.measured.time_ns * (_WHOLE - _GAP * (len(found) - 1)) / total
+        height = min(share, 1) * _WHOLE
+        look = row.category if row.category in COMPONENTS else "compute"
+        shapes += [
+            Shape(round(x, 2), 0, round(width, 2), _WHOLE, "track"),
+            Shape(round(x, 2), round(_WHOLE - height, 2), round(width, 2), round(height, 2), look),
+        ]
+        x += width + _GAP
+    words = f"{percent(found[0][1])} of the roof; width is time, height the share reached"
+    return Thumbnail(words, "roofline", tuple(shapes))
+
+
+def _share_of_roof(analysis: Analysis, row: KernelRow) -> float:
+    """Return the larger of the shares of peak and bandwidth that a kernel reaches, 0 if unknown."""
+    peak, _ = roof(analysis.measured, row.dtypes)
+    shares = row.measured.share_of_peak(peak), share_of_bandwidth(analysis.measured, row)
+    return max(float(share or 0) for share in shares)
+
+
+def _largest_rows(_: Analysis, finding: Finding) -> Thumbnail | None:
+    """Return the rows of evidence as bars by time."""
+    rows = finding.rows[:_MOST_ROWS]
+    if len(rows) < 2 or not rows[0].time_ns:
+        return None
+    room = (_WHOLE - _LABELS) / max(row.time_ns for row in rows)
+    places = _rows(len(rows))
+    shapes = (
+        Shape(_LABELS, y, round(row.time_ns * room, 2), height, "ink" if at == 0 else "idle")
+        for at, (row, (y, height)) in enumerate(zip(rows, places, strict=True))
+    )
+    labels = (
+        (y + height / 2, duration(row.time_ns))
+        for row, (y, height) in zip(rows, places, strict=True)
+    )
+    caption = f"largest: {shorten_middle(function_name(rows[0].name), _NAME)}"
+    return Thumbnail(caption, finding.evidence[0], tuple(shapes), labels=tuple(labels))
+
+
+def _steps(analysis: Analysis, finding: Finding) -> Thumbnail | None:
+    """Return the steps as bars, of each the part that the finding is about on top."""
+    bars = drawn_bars(window_rows(analysis.devices), _MOST_STEPS)
+    longest = max((bar.components.window_ns for bar in bars), default=0)
+    if len(bars) < 2 or not longest:
+        return None
+    part = "communication" if "communication" in finding.evidence else "idle"
+    width = (_WHOLE + _GAP) / len(bars)
+    shapes: list[Shape] = []
+    for at, bar in enumerate(bars):
+        heights = [
+            _WHOLE * ns / longest for ns in (bar.components.window_ns, bar.components.parts()[part])
+        ]
+        shapes += _step_bar(round(at * width, 2), round(max(width - _GAP, 0.2), 2), heights, part)
+    words = f"{part} time" if part == "idle" else "exposed communication"
+    return Thumbnail(f"{words} of each step, on top", "steps", tuple(shapes))
+
+
+def _step_bar(x: float, width: float, heights: Sequence[float], part: str) -> Iterator[Shape]:
+    whole, top = heights
+    yield Shape(x, round(_WHOLE - whole + top, 2), width, round(whole - top, 2), "track")
+    yield Shape(x, round(_WHOLE - whole, 2), width, round(top, 2), part)
