@@ -83,7 +83,7 @@ def _title(title: str, figure: str, width: int) -> tuple[list[Text], str]:
     """Return the title with a figure at its right, or that apart where it has no room there."""
     lines = [Text(line, "bold") for line in wrapped(title, width)]
     room = width - lines[-1].cell_len - cell_len(figure) if lines else 0
-    if room < _BETWEEN:
+    if not figure or room < _BETWEEN:
         return lines, figure
     lines[-1].append(" " * room + figure, "bold")
     return lines, ""
@@ -117,7 +117,7 @@ def _marked(parts: Sequence[StepPart], style: Style) -> Iterator[tuple[Text, str
         words = f" {part.short} {duration(part.ns)} {percent(part.share)}"
         yield style.drawn(LINE_LOOKS[part.name]), words
     if len(small) > 1:
-        yield Text(), f"{len(small)} more {duration(sum(part.ns for part in small))}"
+        yield Text(), f"{len(small)} more parts {duration(sum(part.ns for part in small))}"
 
 
 def _findings(analysis: Analysis, found: Sequence[FindingWords], width: int) -> Iterator[Text]:
@@ -141,10 +141,9 @@ def _finding(number: int, one: FindingWords, width: int, *, is_title: bool) -> I
         yield from _numbered(number, (saves, one.mfu, sure), width)
     else:
         yield from _titled(number, one.finding.title, saves, width)
-    if is_title or one.finding.priority != "low" or number == 1:
-        facts = () if is_title else (*_places(one, width), one.owner, one.mfu, sure)
-        yield from _indented(facts, width)
-        yield from hanging(f"{_INDENT}help: ", one.finding.remedy, width)
+    if not is_title and (one.finding.priority != "low" or number == 1):
+        yield from _indented((*_places(one, width), one.owner, one.mfu, sure), width)
+    yield from hanging(f"{_INDENT}help: ", one.finding.remedy, width)
     if number == 1:
         yield from paragraph(one.finding.sentence, width, "dim", _INDENT)
         if reasons:
@@ -161,7 +160,7 @@ def _numbered(number: int, facts: Sequence[str], width: int) -> Iterator[Text]:
 
 
 def _indented(facts: Sequence[str], width: int) -> Iterator[Text]:
-    for line in joined(filter(None, facts), width - len(_INDENT)) if facts else ():
+    for line in joined(filter(None, facts), width - len(_INDENT)):
         yield Text(_INDENT).append_text(line)
 
 
