@@ -10,6 +10,7 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from traceflops.reports.terminal.aggregates import counted_lines
+from traceflops.reports.terminal.case import provenance
 from traceflops.reports.terminal.lines import (
     Style,
     fact_lines,
@@ -23,7 +24,6 @@ from traceflops.reports.terminal.lines import (
     remarked,
 )
 from traceflops.reports.terminal.mfu import conventions_table, run_lines
-from traceflops.reports.terminal.summary import provenance
 from traceflops.reports.view import (
     ABOVE,
     LINE_LOOKS,

@@ -14,7 +14,7 @@ from traceflops.devices import NEXT_TIME
 from traceflops.ranks import Collective
 from traceflops.remedies import remedy
 from traceflops.reports.terminal.aggregates import counted_lines, untimed_lines
-from traceflops.reports.terminal.findings import title_lines
+from traceflops.reports.terminal.case import case_lines
 from traceflops.reports.terminal.lines import (
     LEAST_NAME,
     Style,
@@ -25,7 +25,6 @@ from traceflops.reports.terminal.lines import (
     hanging,
     heading,
     headline,
-    joined,
     listed,
     note_lines,
     paragraph,
@@ -39,15 +38,12 @@ from traceflops.reports.view import (
     WAITS_ON,
     WaitedFor,
     attribution_sentence,
-    basis,
     busbw_words,
     causes,
     clocks_sentence,
     collective_label,
     collective_rate,
-    component_label,
     count,
-    critical_sentence,
     duration,
     gap_place,
     job_files,
@@ -59,18 +55,12 @@ from traceflops.reports.view import (
     pace_sentence,
     percent,
     pipeline_sentences,
-    products,
     ratio,
-    selected,
     serving_table,
     short_labels,
-    shorten_middle,
     signed,
-    steps_used,
-    uneven_steps,
     unit,
     waited_for,
-    why_not,
 )
 from traceflops.timeline import COMPONENTS, Account, Gap
 from traceflops.units import capitalized, several
@@ -81,8 +71,8 @@ _LEAST_KERNELS: Final = 2
 _OFF: Final = "own vs median"
 _COLLECTIVES_SHOWN: Final = 2
 _DEVICES_SHOWN: Final = 4
-_NOTES_SHOWN: Final = 4
-_WAITS_SHOWN: Final = 4
+_NOTES_SHOWN: Final = 2
+_WAITS_SHOWN: Final = 3
 _NAME_WIDTH: Final = 52
 _INDENT: Final = "  "
 _SHARES: Final = {name: name for name in ("compute", "memory")} | {
@@ -107,16 +97,11 @@ def render_terminal(
 ) -> list[Text]:
     """Return the lines of the report, with the work `by` module etc. instead of the kernels."""
     style = (style or Style()).wide_enough()
-    waits, idle_first = list(_waits(analysis, style)), analysis.verdict.loss == "idle"
     lines = (
-        *_head(analysis, style),
-        *(waits if idle_first else ()),
-        *_no_mfu(analysis, style),
+        *case_lines(analysis, style),
         *_untimed(analysis, style),
         *_jobs(analysis, style),
-        *([Text()] if analysis.devices else []),
-        *_parts(analysis, style),
-        *(() if idle_first else waits),
+        *_waits(analysis, style),
         *_passes(analysis, style.width),
         *_devices(analysis, style),
         *_gaps(analysis, style),
@@ -127,78 +112,9 @@ def render_terminal(
     return fitted(lines, style)
 
 
-def _head(analysis: Analysis, style: Style) -> Iterator[Text]:
-    yield from title_lines(analysis, style)
-    yield from provenance(analysis, style)
-
-
-def _no_mfu(analysis: Analysis, style: Style) -> Iterator[Text]:
-    """Yield why the MFU is not known; where the GPU waits, that comes first."""
-    for sentence in why_not(analysis.measured)[: 1 if analysis.devices else 0]:
-        yield from paragraph(sentence, style.width)
-
-
-def provenance(analysis: Analysis, style: Style) -> Iterator[Text]:
-    """Yield what the figures are of: devices, steps, selection, files."""
-    yield from joined(filter(None, _provenance(analysis)), style.width)
-
-
-def _provenance(analysis: Analysis) -> Iterator[str]:
-    if not analysis.of_no_job:
-        yield products(analysis)
-    typical = analysis.steps.typical_ns
-    if typical is not None:
-        yield f"median step {duration(typical)}"
-    if not analysis.selection.is_time_range:
-        yield steps_used(analysis)
-    yield selected(analysis)
-    files = analysis.source.files
-    yield shorten_middle(files[0].name, 40) if len(files) == 1 else f"{len(files)} files"
-
-
-def _parts(analysis: Analysis, style: Style) -> Iterator[Text]:
-    total = analysis.total
-    if not total.components.window_ns:
-        return
-    yield _bar(total, style)
-    for name, ns in total.components.parts().items():
-        always = name in _SHARES and not (name == "communication" and analysis.on_host)
-        if ns or always:
-            yield _part(name, ns, analysis, style)
-    for text in (f"{basis(analysis)}.", critical_sentence(analysis), uneven_steps(analysis)):
-        yield from paragraph(text, style.width)
-
-
 def _bar(account: Account, style: Style, width: int = 100) -> Text:
     parts = account.components.parts()
     return style.bar([(LOOKS[name], parts[name]) for name in COMPONENTS], width)
-
-
-def _part(name: str, ns: int, analysis: Analysis, style: Style) -> Text:
-    line = Text().append_text(style.drawn(LOOKS[name]))
-    line.append(f" {component_label(name, analysis.total):<22}")
-    if "time" in columns(_TIMES, style.width - line.cell_len, ["time"]):
-        line.append(f"{duration(analysis.mean_ns(ns)):>10}")
-    line.append(f"{percent(analysis.components.share(name)):>9}  ", "bold")
-    line.append(listed(_details(name, analysis), style.width - cell_len(line.plain)), "dim")
-    line.rstrip()
-    return line
-
-
-def _details(name: str, analysis: Analysis) -> Iterator[str]:
-    """Yield what a component consists of, as means like the component, the largest first."""
-    if name == "idle":
-        causes = analysis.total.idle_causes.detailed() if not analysis.on_host else {}
-        for cause, ns in sorted(causes.items(), key=lambda item: -item[1]):
-            if ns:
-                yield f"{CAUSE_LABELS[cause]} {duration(analysis.mean_ns(ns))}"
-        return
-    hidden = analysis.total.hidden_communication_ns
-    if name == "communication" and hidden:
-        yield f"{duration(analysis.mean_ns(hidden))} more hidden"
-    for row in analysis.categories.to_pylist():
-        if row["top"] == name and row["sum_ns"]:
-            yield f"{row['sub']} {duration(analysis.mean_ns(row['sum_ns']))}"
 
 
 def _devices(analysis: Analysis, style: Style) -> Iterator[Text]:

@@ -69,7 +69,7 @@ _LINES = {
     UNSPLIT: _like("compute", "@", "▊", "vertical"),
     "unattributed": _like("other", "?", "▆", "diagonal"),
     "inefficiency": _like("compute", "*", "▄", "diagonal"),
-    "culprit": _like("idle", ",", "▒", "diagonal"),
+    "culprit": _like("idle", ",", "▞", "diagonal"),
 }
 LINE_LOOKS = LOOKS | {
     name: replace(one, label=PART_NAMES.get(name, one.label)) for name, one in _LINES.items()

@@ -493,7 +493,11 @@ def test_help_groups_the_options() -> None:
         "Time (choose one)",
         "Devices and their peak",
         "Training",
+        "Input",
+        "Select",
+        "MFU",
         "Output",
+        "Privacy",
         "Options",
         "Examples",
     ]

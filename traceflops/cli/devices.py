@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from traceflops.cli.common import failures, terminal_style
-from traceflops.cli.options import Json, ReadingOptions, option
+from traceflops.cli.options import INPUT, Json, ReadingOptions, option
 from traceflops.cli.printing import say, say_object
 from traceflops.cli.reading import read_trace
 from traceflops.errors import UsageError
@@ -48,7 +48,7 @@ def devices(
     ] = None,
     trace: Annotated[
         list[str] | None,
-        option("FILE", "Match the GPUs of this trace against the table. May be repeated."),
+        option("FILE", "Match the GPUs of this trace against the table. May be repeated.", **INPUT),
     ] = None,
     json: Json = False,
 ) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast, get_args, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, cast, get_args, get_type_hints
 
 import typer
 
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from traceflops.windows import Selection
 
 Text = str | None
+INPUT: Final = {"rich_help_panel": "Input"}
+OTHERS: Final = {"rich_help_panel": "Options"}
+"""Headings of options outside the groups that have one."""
 _LEAST_LINK, _LARGEST_LINK = 0.01, 100_000.0
 
 
@@ -32,9 +35,9 @@ def option(metavar: str, help_text: str, *names: str, **more: Any) -> Any:
     return typer.Option(*names, metavar=metavar, help=help_text, **more)
 
 
-def flag(help_text: str, *names: str) -> Any:
+def flag(help_text: str, *names: str, **more: Any) -> Any:
     """Return what an option without a value is for."""
-    return typer.Option(*names, help=help_text, show_default=False)
+    return typer.Option(*names, help=help_text, show_default=False, **more)
 
 
 Traces = Annotated[
@@ -48,11 +51,11 @@ Traces = Annotated[
 ]
 Rules = Annotated[
     Path | None,
-    option("FILE", "File of category rules, tried before the built-in ones."),
+    option("FILE", "File of category rules, tried before the built-in ones.", **INPUT),
 ]
 FindingRulesFile = Annotated[
     Path | None,
-    option("FILE", "File of thresholds of findings, silent ones, and rules of your own."),
+    option("FILE", "File of thresholds of findings, silent ones, and rules of your own.", **INPUT),
 ]
 Dask = Annotated[
     Text,
@@ -60,6 +63,7 @@ Dask = Annotated[
         "ADDRESS",
         "Reduce each file on a Dask cluster at this address, or local: processes of this machine. "
         "Needs traceflops[cluster].",
+        **INPUT,
     ),
 ]
 Json = Annotated[bool, flag("Print JSON instead of text.", "--json")]
@@ -73,6 +77,7 @@ Pair = Annotated[
         "Another recording of the same program that provides FLOPs: a PyTorch trace with "
         "shapes, or counters (rocprofv3 --pmc, ncu CSV). A folder or several, if they are in "
         "several files. Times are from TRACE.",
+        rich_help_panel="MFU",
     ),
 ]
 
@@ -80,6 +85,8 @@ Pair = Annotated[
 @dataclass(frozen=True, slots=True)
 class Question:
     """What the options ask for, as given; `selection` parses them."""
+
+    HEADING: ClassVar = "Select"
 
     steps: Annotated[Text, option("A:B", "Step numbers, both included (A:, :B, A).")] = None
     ranks: Annotated[Text, option("LIST", "Ranks, e.g. 0,2,4-7.")] = None
@@ -127,6 +134,8 @@ class Question:
 class Rates:
     """What the devices can do, where the trace does not tell or tells wrong."""
 
+    HEADING: ClassVar = "MFU"
+
     device: Annotated[
         Text, option("ID", "Device for MFU: an id from `traceflops devices`, or its name.")
     ] = None
@@ -161,6 +170,8 @@ class Rates:
 @dataclass(frozen=True, slots=True)
 class Privacy:
     """What of the recording machine and of the program's author is shown."""
+
+    HEADING: ClassVar = "Privacy"
 
     include_environment: Annotated[
         bool, flag("Keep host and user names and paths.", "--include-environment")
@@ -202,6 +213,8 @@ class Privacy:
 class ReadingOptions:
     """How the input is read and what is told about that."""
 
+    HEADING: ClassVar = "Input"
+
     jobs: Annotated[
         int | None,
         option(
@@ -224,11 +237,11 @@ class ReadingOptions:
     no_limits: Annotated[
         bool, flag("Also read files that unpack to more than 300 times their size.", "--no-limits")
     ] = False
-    verbose: Annotated[bool, flag("Print the time of each phase on stderr.", "-v", "--verbose")] = (
-        False
-    )
+    verbose: Annotated[
+        bool, flag("Print the time of each phase on stderr.", "-v", "--verbose", **OTHERS)
+    ] = False
     profile_self: Annotated[
-        bool, flag("Profile traceflops itself; prints on stderr.", "--profile-self")
+        bool, flag("Profile traceflops itself; prints on stderr.", "--profile-self", **OTHERS)
     ] = False
 
 
@@ -258,7 +271,7 @@ def typed(*groups: DataclassInstance) -> dict[str, Any]:
 def grouped(command: Callable[..., None]) -> Callable[..., None]:
     """Return the command with the fields of its option groups as parameters of its own.
 
-    A group may hold others. Its heading, if it has one, is that of its options in the help.
+    A group may hold others. Its heading is that of its options which have none of their own.
     """
     hints = get_type_hints(command, include_extras=True)
     parameters = [
@@ -287,7 +300,8 @@ def _parameters(name: str, hint: Any, default: Any) -> Iterator[inspect.Paramete
     for field in fields(hint):
         for parameter in _parameters(field.name, hints[field.name], field.default):
             if hasattr(hint, "HEADING"):
-                get_args(parameter.annotation)[1].rich_help_panel = hint.HEADING
+                of_option = get_args(parameter.annotation)[1]
+                of_option.rich_help_panel = of_option.rich_help_panel or hint.HEADING
             yield parameter
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from traceflops.cli.common import (
     failures,
@@ -53,6 +53,8 @@ _MOST_INPUTS = 3
 @dataclass(frozen=True, slots=True)
 class Added:
     """What the author adds to the report, what is written beside it, whether it opens at once."""
+
+    HEADING: ClassVar = "Output"
 
     title: Annotated[Text, option("TEXT", "Title of the report.")] = None
     notes: Annotated[

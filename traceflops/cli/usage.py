@@ -90,27 +90,38 @@ def _owner(group: Any, option: str) -> str | None:
 # Help in plain text: options under headings (those of `rich_help_panel`), then the examples.
 
 
-_OTHERS = "Options"
+_LAST = ("Input", "Select", "MFU", "Output", "Privacy", "Options")
+"""What all commands have comes behind what is a command's own, in this order."""
+_OTHERS = {"help": "Options"}
+
+
+def _is_argument(parameter: Any) -> bool:
+    return bool(parameter.param_type_name == "argument")
 
 
 class Sectioned(TyperCommand):
-    """A command whose help groups the options; those without a heading come last."""
+    """A command whose help groups the options."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Return what may be typed behind the command."""
+        return ["[OPTIONS]", *(str(one.metavar) for one in self.params if _is_argument(one))]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the options, group by group in the order of their first ones."""
+        """Write the options, group by group."""
         sections: dict[str, list[tuple[str, str]]] = {}
+        parameter: Any
         for parameter in self.get_params(ctx):
             row = parameter.get_help_record(ctx)
-            if row is not None:
-                heading = getattr(parameter, "rich_help_panel", None)
-                is_argument = parameter.param_type_name == "argument"
-                default = "Arguments" if is_argument else _OTHERS
-                sections.setdefault(heading or default, []).append(row)
-        last = sections.pop(_OTHERS, [])
-        for heading, rows in [*sections.items(), (_OTHERS, last)]:
-            if rows:
-                with formatter.section(heading):
-                    formatter.write_dl(rows)
+            if _is_argument(parameter):
+                sections.setdefault("Arguments", []).append((parameter.metavar, parameter.help))
+            elif row is not None:
+                default = _OTHERS.get(parameter.name, "Output")
+                heading = getattr(parameter, "rich_help_panel", None) or default
+                sections.setdefault(heading, []).append(row)
+        own = [heading for heading in sections if heading not in _LAST]
+        for heading in (*own, *(heading for heading in _LAST if heading in sections)):
+            with formatter.section(heading):
+                formatter.write_dl(sections[heading])
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
         """Write the examples, one per line; a shell takes a broken one as it stands."""

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from traceflops.cli.common import failures
-from traceflops.cli.options import Json, Rules, flag
+from traceflops.cli.options import INPUT, Json, Rules, flag
 from traceflops.cli.printing import say, say_object
 
 EXAMPLES = (
@@ -20,7 +20,7 @@ EXAMPLES = (
 def why(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Kernel name as in the trace.")],
     op: Annotated[
-        bool, flag("The name is a CPU operator's, as in CPU-only traces.", "--op")
+        bool, flag("The name is a CPU operator's, as in CPU-only traces.", "--op", **INPUT)
     ] = False,
     rules: Rules = None,
     json: Json = False,

@@ -1,0 +1,174 @@
+"""The first lines in a terminal: what is wrong, how large, where, what to do, how sure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Final
+
+from rich.cells import cell_len
+from rich.text import Text
+
+from traceflops.reports.terminal.lines import Style, hanging, joined, paragraph
+from traceflops.reports.view import (
+    LINE_LOOKS,
+    FindingWords,
+    StepPart,
+    basis,
+    causes,
+    critical_sentence,
+    duration,
+    headline,
+    opening,
+    other_findings,
+    percent,
+    products,
+    selected,
+    shorten_middle,
+    step_parts,
+    steps_used,
+    uneven_steps,
+    why_not,
+    wrapped,
+)
+from traceflops.units import several
+
+if TYPE_CHECKING:
+    from traceflops.analysis import Analysis
+
+_MOST: Final = 3
+_NAME: Final = 60
+_INDENT: Final = "   "
+_BETWEEN: Final = 3
+_SMALL: Final = 0.01
+
+
+def case_lines(analysis: Analysis, style: Style) -> Iterator[Text]:
+    """Yield the title, where the time of a step goes, and the findings with their remedies."""
+    title, rest = opening(analysis)
+    lines, figure = _title(title, analysis.measured.figure or "", style.width)
+    yield from lines
+    found = causes(analysis)
+    if headline(analysis):
+        places = (name for name in _places(found[0], style.width) if name not in title)
+        yield from joined((*places, found[0].owner), style.width)
+    yield from paragraph(rest, style.width)
+    yield from provenance(analysis, style, figure)
+    for sentence in why_not(analysis.measured)[: 1 if analysis.devices else 0]:
+        yield from paragraph(sentence, style.width)
+    if analysis.total.components.window_ns:
+        yield Text()
+        yield from _step(analysis, style)
+    yield from _findings(analysis, found, style.width)
+
+
+def provenance(analysis: Analysis, style: Style, first: str = "") -> Iterator[Text]:
+    """Yield what the figures are of: devices, steps, selection, files."""
+    yield from joined(filter(None, (first, *_provenance(analysis))), style.width)
+
+
+def _provenance(analysis: Analysis) -> Iterator[str]:
+    if not analysis.of_no_job:
+        yield products(analysis)
+    typical = analysis.steps.typical_ns
+    if typical is not None:
+        yield f"median step {duration(typical)}"
+    if not analysis.selection.is_time_range:
+        yield steps_used(analysis)
+    yield selected(analysis)
+    files = analysis.source.files
+    yield shorten_middle(files[0].name, 40) if len(files) == 1 else f"{len(files)} files"
+
+
+def _title(title: str, figure: str, width: int) -> tuple[list[Text], str]:
+    """Return the title with a figure at its right, or that apart where it has no room there."""
+    lines = [Text(line, "bold") for line in wrapped(title, width)]
+    room = width - lines[-1].cell_len - cell_len(figure) if lines else 0
+    if not figure or room < _BETWEEN:
+        return lines, figure
+    lines[-1].append(" " * room + figure, "bold")
+    return lines, ""
+
+
+def _step(analysis: Analysis, style: Style) -> Iterator[Text]:
+    """Yield the parts of a step as a bar, their names and times below it, what it is a mean of."""
+    parts = step_parts(analysis)
+    yield style.bar([(LINE_LOOKS[part.name], part.ns) for part in parts])
+    yield from _key(parts, style)
+    yield from paragraph(f"{basis(analysis)}. {critical_sentence(analysis)}", style.width)
+    yield from paragraph(uneven_steps(analysis), style.width)
+
+
+def _key(parts: Sequence[StepPart], style: Style) -> Iterator[Text]:
+    """Yield the parts with their times and shares, as many in a line as it has room for."""
+    line = Text()
+    for mark, words in _marked(parts, style):
+        if line and line.cell_len + len(_INDENT) + mark.cell_len + cell_len(words) > style.width:
+            yield line
+            line = Text()
+        line.append(_INDENT if line else "").append_text(mark).append(words)
+    yield line
+
+
+def _marked(parts: Sequence[StepPart], style: Style) -> Iterator[tuple[Text, str]]:
+    """Yield the mark and the words of each part, those that are hardly seen as one."""
+    small = [part for part in parts if part.share < _SMALL]
+    shown = parts if len(small) == 1 else [part for part in parts if part.share >= _SMALL]
+    for part in shown:
+        words = f" {part.short} {duration(part.ns)} {percent(part.share)}"
+        yield style.drawn(LINE_LOOKS[part.name]), words
+    if len(small) > 1:
+        yield Text(), f"{len(small)} more parts {duration(sum(part.ns for part in small))}"
+
+
+def _findings(analysis: Analysis, found: Sequence[FindingWords], width: int) -> Iterator[Text]:
+    """Yield the findings with a cause, that with the largest gain first; without any the others."""
+    if found:
+        yield Text()
+    for number, one in enumerate(found[:_MOST], 1):
+        yield from _finding(number, one, width, is_title=number == 1 and bool(headline(analysis)))
+    if len(found) > _MOST:
+        more = several(len(found) - _MOST, "more finding")
+        yield Text(f"{_INDENT}{more} on the page and in --json", "dim")
+    for other in () if found else other_findings(analysis, losses=False):
+        yield from paragraph(other.sentence, width)
+
+
+def _finding(number: int, one: FindingWords, width: int, *, is_title: bool) -> Iterator[Text]:
+    """Yield what a finding saves, what to do and what shows it; its title if that is not said."""
+    level, _, reasons = one.sure.removesuffix(")").partition(" (")
+    saves, sure = one.saves or "gain unknown", f"sure: {level}"
+    if is_title:
+        yield from _numbered(number, (saves, one.mfu, sure), width)
+    else:
+        yield from _titled(number, one.finding.title, saves, width)
+    if not is_title and (one.finding.priority != "low" or number == 1):
+        yield from _indented((*_places(one, width), one.owner, one.mfu, sure), width)
+    yield from hanging(f"{_INDENT}help: ", one.finding.remedy, width)
+    if number == 1:
+        yield from paragraph(one.finding.sentence, width, "dim", _INDENT)
+        if reasons:
+            yield from hanging(f"{_INDENT}why {level}: ", reasons, width, "dim")
+
+
+def _places(one: FindingWords, width: int) -> Iterator[str]:
+    return (shorten_middle(name, min(_NAME, width - len(_INDENT))) for name in one.where)
+
+
+def _numbered(number: int, facts: Sequence[str], width: int) -> Iterator[Text]:
+    for place, line in enumerate(_indented(facts, width)):
+        yield line if place else Text(f"{number}  ").append_text(line[len(_INDENT) :])
+
+
+def _indented(facts: Sequence[str], width: int) -> Iterator[Text]:
+    for line in joined(filter(None, facts), width - len(_INDENT)):
+        yield Text(_INDENT).append_text(line)
+
+
+def _titled(number: int, title: str, saves: str, width: int) -> Iterator[Text]:
+    """Yield a title and at the right what is saved, below it where that has no room."""
+    room = width - len(_INDENT) - len(title) - len(saves)
+    if room > 1:
+        yield Text.assemble(f"{number}  ", (title, "bold"), " " * room, saves)
+        return
+    yield from hanging(f"{number}  ", title, width, "bold")
+    yield from paragraph(saves, width, "", _INDENT)
