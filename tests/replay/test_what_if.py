@@ -22,7 +22,7 @@ from sample_traces.rocprof.formats import WRITERS as ROCPROF
 from sample_traces.rocprof.options import RocprofOptions
 from sample_traces.simulate import simulate
 from tests.build import launched, trace_of
-from tests.conftest import examples, shared_file
+from tests.conftest import SAMPLES, examples, shared_file
 from tests.samples.strategies import run_configs
 from traceflops import Analysis, UsageError, analyze, read, what_if
 from traceflops.analysis.preparation import prepare
@@ -145,7 +145,8 @@ def halved(replay: Replay, edit: str) -> tuple[int, int, float, int]:
     graph, base, world = one.way.graph, one.way.base, one.changed.world
     mine, times = base.dur_ns != world.dur_ns, graph.nodes.time_ns
     device = int(graph.nodes.device[np.argmax(np.where(graph.nodes.row >= 0, times, 0))])
-    whole = ((Edge(device, np.array([0]), 10**15), Edge(device, np.empty(0, np.int64), 0)),)
+    none = np.empty(0, np.int64)
+    whole = ((Edge(device, np.array([0]), np.array([10**15])), Edge(device, none, none)),)
 
     def on_path(some: World, ends: Any) -> int:
         pieces = path(graph, whole, some, ends)
@@ -451,3 +452,13 @@ def test_ranks_that_are_left_out_leave_a_range_too() -> None:
 
 def test_the_name_is_offered() -> None:
     assert traceflops.what_if is what_if
+
+
+def test_a_queue_that_runs_ahead_makes_no_step_shorter() -> None:
+    """Without waits the copies of later steps start early; the kernels still take their time."""
+    analysis = analyze(read(SAMPLES / "gpt_ddp_4rank"))
+    (answer,) = what_if(analysis, "sync=0").alone
+    parts = analysis.components
+    assert answer.after_ns is not None
+    assert answer.after_ns >= parts.window_ns - parts.idle_ns - parts.communication_ns
+    assert answer.after_ns <= parts.window_ns

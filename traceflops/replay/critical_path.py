@@ -60,21 +60,22 @@ _PIECES: Final = tuple(Pieces.__dataclass_fields__)
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """Where a stretch of time begins or ends: `ahead_ns` before the first of some nodes begins.
+    """Where a stretch of time begins or ends: `ahead_ns` before each of some nodes begins.
 
-    Without nodes that is the end of the last work of the device.
+    In a replay the slowest of these decides: a queue that runs ahead makes no step shorter. Without
+    nodes it is the end of the last work of the device.
     """
 
     device: int
     nodes: IntArray
-    ahead_ns: int
+    ahead_ns: IntArray
 
     def at(self, graph: RecordedGraph, world: World, time_ns: IntArray) -> tuple[int, int]:
         """Return when it is in a replay, and the node that decides that."""
         if len(self.nodes):
-            begun = time_ns[self.nodes] - world.dur_ns[self.nodes]
-            first = int(np.argmin(begun))
-            return int(begun[first]) - self.ahead_ns, int(self.nodes[first])
+            begun = time_ns[self.nodes] - world.dur_ns[self.nodes] - self.ahead_ns
+            slowest = int(np.argmax(begun))
+            return int(begun[slowest]), int(self.nodes[slowest])
         mine = np.flatnonzero(graph.nodes.device == self.device)
         last = int(mine[np.argmax(time_ns[mine])])
         return int(time_ns[last]), last
@@ -88,21 +89,21 @@ def spans_of(prepared: Prepared, graph: RecordedGraph, *, joined: bool = True) -
     """Return the chosen windows of all devices, or with `joined` those that follow each other."""
     found = []
     for device, windows in prepared.windows.items():
-        account, heads = prepared.accounts[device], _heads(prepared, graph, device)
+        account, heads = prepared.accounts[device], _heads(prepared, device)
         for stretch in _stretches(windows) if joined else _each(windows):
             edges = []
             for time in stretch:
                 place = int(np.searchsorted(account.rows.start_ns, time))
-                rows = account.rows.row[place : place + 1]
-                nodes, ahead = graph.first_of_row[rows], account.rows.start_ns[place : place + 1]
-                several = heads.get(int(nodes[0]), nodes) if len(nodes) else nodes
-                edges.append(Edge(device, several, int(ahead.sum()) - time * len(nodes)))
+                first = np.arange(place, min(place + 1, len(account.rows.row)))
+                places = heads.get(place, first)
+                ahead_ns = account.rows.start_ns[places] - time
+                edges.append(Edge(device, graph.first_of_row[account.rows.row[places]], ahead_ns))
             found.append((edges[0], edges[1]))
     return tuple(found)
 
 
-def _heads(prepared: Prepared, graph: RecordedGraph, device: int) -> dict[int, IntArray]:
-    """Return, by the first node of each step, those that are first in a queue: any may be first.
+def _heads(prepared: Prepared, device: int) -> dict[int, IntArray]:
+    """Return, by the place of the first work of each step, that of what is first in each queue.
 
     A step begins on a device with the first work that was launched in it.
     """
@@ -114,8 +115,7 @@ def _heads(prepared: Prepared, graph: RecordedGraph, device: int) -> dict[int, I
     stream = numbers(prepared.trace.activities["stream"], ABSENT)[row]
     _, first = np.unique(joint_codes(step, stream), return_index=True)
     heads = (np.sort(first[rows]) for one, rows in groups(step[first]) if one >= 0)
-    nodes = (graph.first_of_row[row[places]] for places in heads)
-    return {int(some[0]): some for some in nodes}
+    return {int(places[0]): places for places in heads}
 
 
 def _stretches(windows: tuple[Window, ...]) -> Iterator[tuple[int, int]]:
