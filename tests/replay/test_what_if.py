@@ -47,7 +47,11 @@ CASES: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any], str]] = {
         NONE,
         "data_input=0",
     ),
-    "loader, copies": ({**STALL, "copy_stream": True}, NONE, "data_input=0"),
+    "loader, copies": (
+        {**STALL, "copy_stream": True, "sync_each_step": True},
+        NONE,
+        "data_input=0",
+    ),
     "half a loader": (STALL, {"data_stall_ns": 1_500_000}, "data_input/2"),
     "loader of ranks": ({**STALL, "ranks": 2, "sync_each_step": True}, NONE, "data_input=0"),
     "products": (
