@@ -259,6 +259,17 @@ _SMALL: Final[dict[str, Any]] = {
 }
 
 
+def test_what_a_late_rank_costs_is_what_the_job_is_shorter_without_it() -> None:
+    job = RunConfig(**_SMALL | {"hidden": 2_048, "batch": 2, "gradient_buckets": 5})
+    late, even = (
+        report_of(simulate(replace(job, straggler_rank=2, straggler_percent=percent)), "pytorch")
+        for percent in (115, 100)
+    )
+    assert late.slow is not None
+    shorter = (late.cycles.length_ns.sum() - even.cycles.length_ns.sum()) / late.cycles.count
+    assert late.slow.lost_ns_per_step == pytest.approx(shorter, rel=0.05)
+
+
 def test_clocks_of_ranks_that_meet_in_pairs_only() -> None:
     offsets = (0, 50_000_000, 900, 25_000_000)
     own = {rank: {"clock_offset_ns": ns} for rank, ns in enumerate(offsets)}

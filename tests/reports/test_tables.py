@@ -222,7 +222,7 @@ def test_the_ranks_of_the_sample_are_as_worked_out_independently() -> None:
     assert cells_of(rates, "Busbw") == ["310", "301", "302", "297", "296"]
     assert cells_of(rates, "5th to 95th")[0] == "302 to 313"
     text = section(render_html(made), "ranks")
-    said = "The other ranks wait for rank 2: 689\u00a0µs of each step (6.8\u00a0%)."
+    said = "The other ranks wait for rank 2: 1.24\u00a0ms of each step (12.3\u00a0%)."
     assert f"<b>{said}</b> All its" in text
     assert "Check clocks, power and temperature" in text
     assert "Slowdown S (step time by mean own time): 1.055, most in step 25 (1.058)." in text
