@@ -340,21 +340,15 @@ def _collective(table: Rows, args: Sequence[CollectiveArgs]) -> dict[str, Array]
     if not mine:
         return {}
     real = [args[at] for at in mine]
-
-    def of_all(values: Array, unknown: int) -> Array:
-        column = np.full(len(args), unknown, values.dtype)
-        column[mine] = values
-        return column
-
-    texts = {
-        column: of_all(optional_codes(table.names[column], [getattr(a, field) for a in real]), -1)
-        for column, field in _COLLECTIVE_TEXTS.items()
-    }
-    numbers = {
-        column: of_all(_numbers(real, field), ABSENT)
-        for column, field in _COLLECTIVE_NUMBERS.items()
-    }
-    return texts | numbers
+    found: dict[str, Array] = {}
+    for column, field in _COLLECTIVE_TEXTS.items():
+        found[column] = np.full(len(args), -1, np.int32)
+        texts = [getattr(one, field) for one in real]
+        found[column][mine] = optional_codes(table.names[column], texts)
+    for column, field in _COLLECTIVE_NUMBERS.items():
+        found[column] = np.full(len(args), ABSENT)
+        found[column][mine] = _numbers(real, field)
+    return found
 
 
 def _launched_kernels(table: Rows, args: Sequence[CallArgs]) -> dict[str, Array]:
