@@ -23,7 +23,6 @@ from traceflops.parsers.pytorch.values import (
     name_codes,
     nanoseconds,
     optional_codes,
-    placed,
     source_lines,
     trailing_integers,
     triples,
@@ -335,18 +334,15 @@ def _collective(table: Rows, args: Sequence[CollectiveArgs]) -> dict[str, Array]
     if not mine:
         return {}
     real = [args[at] for at in mine]
-
-    texts = {
-        column: (optional_codes(table.names[column], [getattr(a, field) for a in real]), -1)
-        for column, field in _COLLECTIVE_TEXTS.items()
-    }
-    numbers = {
-        column: (_numbers(real, field), ABSENT) for column, field in _COLLECTIVE_NUMBERS.items()
-    }
-    return {
-        column: placed(mine, values, unknown, len(args))
-        for column, (values, unknown) in (texts | numbers).items()
-    }
+    found: dict[str, Array] = {}
+    for column, field in _COLLECTIVE_TEXTS.items():
+        found[column] = np.full(len(args), -1, np.int32)
+        texts = [getattr(one, field) for one in real]
+        found[column][mine] = optional_codes(table.names[column], texts)
+    for column, field in _COLLECTIVE_NUMBERS.items():
+        found[column] = np.full(len(args), ABSENT)
+        found[column][mine] = _numbers(real, field)
+    return found
 
 
 def _launched_kernels(table: Rows, args: Sequence[CallArgs]) -> dict[str, Array]:

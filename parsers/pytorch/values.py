@@ -226,13 +226,6 @@ def all_absent(values: Array) -> bool:
     return bool(len(values)) and bool((values == absent).all())
 
 
-def placed(rows: list[int], values: Array, unknown: int, count: int) -> Array:
-    """Return a column with values in some rows, `unknown` in the others."""
-    column = np.full(count, unknown, values.dtype)
-    column[rows] = values
-    return column
-
-
 def first_known(first: IntArray, *others: IntArray) -> IntArray:
     """Return, row by row, the first value that is not ABSENT."""
     for other in others:

@@ -295,5 +295,5 @@ def _grouped(
         word = _TAGS[most] if 2 * tagged[one, most] >= idle_ns[one] else ""
         evidence, top = (word,) if word else (), int(longest[one])
         figures = (idle_ns[one], gaps[one], blocked_ns[one], evidence, word, int(ns[top]))
-        kind, label = known[name[first[one]]][0]
+        (kind, label), _ = known[int(name[first[one]])]
         yield int(at[first[one]]), Culprit(kind, label, *figures), int(row[top])
