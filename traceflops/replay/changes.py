@@ -138,7 +138,7 @@ class Recorded:
     def _threads(self) -> Mapping[str, IntArray]:
         """Return numbers of threads as the points of the host have them, -1 where none calls."""
         found = threads_of(self.prepared.trace)
-        calls = np.zeros(max((one.max(initial=-1) for one in found.values())) + 1, dtype=np.bool_)
+        calls = np.zeros(max(one.max(initial=-1) for one in found.values()) + 1, dtype=np.bool_)
         calls[found["calls"]] = True
         return {name: np.where(calls[one], one, -1) for name, one in found.items()}
 
