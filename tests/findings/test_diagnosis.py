@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -27,23 +28,14 @@ from traceflops.reports.json import encode, findings_object
 from traceflops.windows import Selection, parse_steps
 
 SMALL: Mapping[str, Any] = {"seed": 3, "steps": 4, "layers": 1, "vocab": 4096}
-STALL = {"data_stall_steps": (0, 1, 2, 3), "data_stall_ns": 3_000_000}
 SLOW_RANK = {"ranks": 4, "layers": 2, "straggler_rank": 2, "straggler_percent": 160}
-MUCH_TO_REDUCE = {"ranks": 4, "layers": 2, "overlap": False, "hidden": 2048, "batch": 1}
-"""What is planted, the same repaired, and the rule that must be first."""
-CASES: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any], str]] = {
-    "loader": (STALL, {"data_stall_ns": 1}, "data-input"),
-    "slow host": ({"host_op_ns": 40_000}, {"host_op_ns": 4_000}, "eager-overhead"),
-    "slow rank": (SLOW_RANK, {"straggler_percent": 100}, "late-rank"),
-    "no overlap": (MUCH_TO_REDUCE, {"overlap": True}, "exposed-communication"),
-    "slow products": ({"layers": 3, "gemm_percent": 15}, {"gemm_percent": 60}, "matrix-rate"),
-}
 OF_PLANT = {"unrecorded": "host-code", "load_module": "code-loading"}
 """Plants that names tell more of than the class that is planted."""
 ROUNDING = 0.015
 """Share of a step by which a repair may differ: the call that wasted time is still made."""
 
 
+@lru_cache(maxsize=8)
 def analysis_of(config: RunConfig, steps: str = "0:3") -> tf.Analysis:
     with TemporaryDirectory() as folder:
         options = KinetoOptions(python_functions=True)
@@ -73,11 +65,9 @@ def check(planted: RunConfig, repaired: RunConfig, rule: str) -> None:
     assert first.rows
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_the_first_finding_is_what_was_planted_in_a_run(name: str) -> None:
-    planted, change, rule = CASES[name]
-    config = RunConfig(**{**SMALL, **planted})
-    check(config, replace(config, **change), rule)
+def test_the_first_finding_of_a_slow_host_is_that() -> None:
+    config = RunConfig(**SMALL, host_op_ns=40_000)
+    check(config, replace(config, host_op_ns=4_000), "eager-overhead")
 
 
 @pytest.mark.parametrize("name", PLANTS)

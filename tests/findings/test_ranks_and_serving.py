@@ -15,7 +15,15 @@ from traceflops.findings.finding import Finding
 
 JOB: Mapping[str, Any] = {**SMALL, "ranks": 4, "steps": 3}
 LARGE = {"overlap": False, "hidden": 2048, "batch": 1}
-TINY = {"layers": 3, "hidden": 256, "heads": 4, "batch": 8, "vocab": 1024, "overlap": False}
+TINY = {
+    "ranks": 2,
+    "layers": 3,
+    "hidden": 256,
+    "heads": 4,
+    "batch": 8,
+    "vocab": 1024,
+    "overlap": False,
+}
 QUICK = {"host_op_ns": 1_000, "launch_call_ns": 1_000}
 HOT = {"expert_ranks": 4, "on_rank": {2: {"expert_percent": 900}}}
 STAGES = {"stages": 4, "microbatches": 2, "batch": 8, "steps": 2}
@@ -114,7 +122,7 @@ HEALTHY: Mapping[str, tuple[Mapping[str, Any], set[str]]] = {
     "links": (LARGE, {"slow-collectives", "small-collectives"}),
     "few buckets": ({**TINY, **QUICK, "gradient_buckets": 3}, {"small-collectives"}),
     "hidden": ({**TINY, "overlap": True, "gradient_buckets": 200}, {"small-collectives"}),
-    "tensors": ({**TINY, "tensor_ranks": 4, "layers": 4}, {"small-collectives"}),
+    "tensors": ({**TINY, "ranks": 4, "tensor_ranks": 4, "layers": 4}, {"small-collectives"}),
     "experts": ({"expert_ranks": 4}, {"expert-imbalance", "pipeline-bubble"}),
     "passes": (PASSES, {"between-passes", "cache-growth"}),
 }

@@ -64,8 +64,8 @@ def threads_of(trace: Trace) -> dict[str, IntArray]:
 
 def host_points(trace: Trace, begins: BoolArray, waits: BoolArray) -> HostPoints:
     """Return the points of some calls: of those that `begin` the start, that `wait` the end."""
-    threads = threads_of(trace)
-    of_call, of_op = threads["calls"], threads["ops"]
+    numbered = threads_of(trace)
+    of_call, of_op = numbered["calls"], numbered["ops"]
     start = numbers(trace.calls["start_ns"])
     end = start + numbers(trace.calls["dur_ns"])
     first, last = np.flatnonzero(begins | waits), np.flatnonzero(waits)
