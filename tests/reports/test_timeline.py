@@ -493,7 +493,7 @@ def test_the_length_of_a_step_is_not_that_of_what_is_drawn_of_it() -> None:
 
 
 def test_what_the_page_holds_only_together_is_counted(browser: "Browser", tmp_path: Path) -> None:
-    text = render_html(tf.analyze(big_trace(1, 40, 2_000)))
+    text = render_html(tf.analyze(big_trace(1, 60, 2_000)))
     header, content = data_of(text)
     more = column(header, content, 0, "more")
     found = opened(browser, tmp_path / "big.html", text)

@@ -9,7 +9,7 @@ first activity of each process.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from functools import reduce
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final
@@ -37,23 +37,24 @@ if TYPE_CHECKING:
 _MOST_DEVICES: Final = 8
 _MOST_HOSTS: Final = 4
 _ROOM: Final = 50
-_BOXES_A_COUNT: Final = 10
-"""So many boxes are there to each stretch in which launches are counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """The most boxes: of a recording drawn whole, of one that needs details, of each detail."""
+    """The most boxes: of a recording drawn whole, of one that needs details, of each detail.
 
-    all: int = 120_000
-    whole: int = 40_000
-    step: int = 36_000
-    gap: int = 800
+    `counts` are the stretches in which launches are counted, of all devices together.
+    """
+
+    all: int = 600_000
+    whole: int = 120_000
+    step: int = 60_000
+    gap: int = 1_600
+    counts: int = 20_000
 
     def times(self, share: float) -> Budget:
         """Return a budget of so much of this one."""
-        whole, step, gap = (max(round(n * share), 1) for n in (self.whole, self.step, self.gap))
-        return Budget(max(round(self.all * share), 1), whole, step, gap)
+        return Budget(*(max(round(most * share), 1) for most in astuple(self)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,9 +173,9 @@ class Drawable:
         """Return the timeline with no more boxes than a budget allows."""
         whole = self.whole
         if self.events <= budget.all:
-            return replace(self.outline, levels=(self._level(whole, budget.all),))
+            return replace(self.outline, levels=(self._level(whole, budget.all, budget),))
         spans = [(whole, budget.whole), *self._details(budget)]
-        return replace(self.outline, levels=tuple(self._level(*span) for span in spans))
+        return replace(self.outline, levels=tuple(self._level(*one, budget) for one in spans))
 
     def boxes(
         self,
@@ -203,8 +204,8 @@ class Drawable:
             left -= len(made[-1])
         return together(made)
 
-    def _level(self, span: Span, most: int) -> Level:
-        share = max(most // (_BOXES_A_COUNT * max(len(self.queues), 1)), 1)
+    def _level(self, span: Span, most: int, budget: Budget) -> Level:
+        share = max(min(budget.counts, most) // max(len(self.queues), 1), 1)
         queues = {
             device: queue.within(span.start_ns, span.end_ns, share)
             for device, queue in self.queues.items()

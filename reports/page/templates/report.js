@@ -5,8 +5,8 @@
 
   // Bytes that the page carries, packed, in an element of their own.
   const unpacked = async (id) => {
-    const packed = atob(document.getElementById(id).textContent);
-    const bytes = Uint8Array.from(packed, (char) => char.charCodeAt(0));
+    const packed = atob(document.getElementById(id).textContent), bytes = new Uint8Array(packed.length);
+    for (let i = 0; i < packed.length; i++) bytes[i] = packed.charCodeAt(i);
     const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
     return new Response(stream).arrayBuffer();
   };
