@@ -140,7 +140,7 @@ def test_outstanding_launches_are_counted_in_each_level() -> None:
     assert exact.start_ns.tolist() == at
     assert exact.end_ns.tolist() == [*at[1:], 490]
     assert exact.most.tolist() == exact.least.tolist() == [*range(1, 51), *range(49, 0, -1)]
-    coarse = found.within(Budget(all=90, whole=90, step=90, gap=9)).levels[0].queues[0]
+    coarse = found.within(Budget(all=90, whole=90, step=90, gap=9, counts=9)).levels[0].queues[0]
     assert 1 < len(coarse.most) <= 9
     assert (coarse.most.max(), coarse.least.min()) == (50, 1)
     assert coarse.end_ns[:-1].tolist() == coarse.start_ns[1:].tolist()

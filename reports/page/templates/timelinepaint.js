@@ -192,7 +192,9 @@
       const width = right - left, share = box.busy / Math.max(box.end - box.start, 1);
       if (width * ratio < (box.count > 1 ? WIDE : 1)) { columns.add(box.look, left, right, share); return; }
       const full = row.height - 1, height = Math.max(share * full, LEAST), y = row.y + full - height;
-      path.all.push(left, y, width, height);
+      // Whole pixels: neighbours that share one would be painted over each other there.
+      const [low, high] = [left, right].map((each) => Math.round(each * ratio) / ratio);
+      path.all.push(low, y, Math.max(high - low, 1 / ratio), height);
       if (width >= WIDE && height > 1) path.wide.rect(left + 0.5, y + 0.5, width - 1, height - 1);
     };
     let row = null;
