@@ -48,9 +48,14 @@ if TYPE_CHECKING:
 SCRIPTS: Final = (
     "timelinedata.js",
     "timelinewords.js",
+    "timelinefigures.js",
     "timelinepaint.js",
+    "timelinemarks.js",
     "timelineview.js",
     "timelinehands.js",
+    "timelinesearch.js",
+    "timelinepanel.js",
+    "timelineshare.js",
     "timeline.js",
 )
 _BINS: Final = 480

@@ -83,7 +83,8 @@ class Level:
 class LeftOut:
     """What is not drawn: counts of devices, hosts, tracks and events, and of marks by kind.
 
-    `deep` are events of the lanes drawn that lie below the last row.
+    `deep` are events of the lanes drawn that lie below the last row. `work` says whether any of all
+    these is work of a device.
     """
 
     devices: int
@@ -92,6 +93,7 @@ class LeftOut:
     events_of_tracks: int
     deep: int
     marks: Mapping[str, int]
+    work: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,6 +364,7 @@ def _left_out(
         events_of_tracks=sum(one.events_left_out for one in drawn),
         deep=sum(sum(one.too_deep.values()) for one in drawn),
         marks=marks_left_out(prepared.trace, drawn),
+        work=any(one.tracks_left_out or one.too_deep for one in drawn[: len(chosen.devices)]),
     )
 
 

@@ -33,6 +33,17 @@
     return { start, end, most, least: most.map((each, i) => each - falls[i]), top: most.reduce((a, b) => Math.max(a, b), 1) };
   };
 
+  // Pieces of time with what each is of, and sums of bins; see figures.
+  const figures = (header, bytes) => {
+    const pieces = ({ base, count, ...columns }) => {
+      const [start, ns, key] = ["after", "ns", "key"].map((name) => column(bytes, columns[name], count));
+      for (let i = 0, last = base; i < count; i++) last = start[i] += last;
+      return { start, ns, key, end: start.map((each, i) => each + (header.bin || ns[i])) };
+    };
+    const read = (name) => Object.fromEntries(Object.entries(header[name]).map(([device, each]) => [device, pieces(each)]));
+    return { bin: header.bin, idle: read("idle"), kernels: read("kernels"), parts: read("parts") };
+  };
+
   // How much there was up to each box, from 0 on: what lies between two of them is a difference.
   const running = (count, of) => {
     const sums = new Float64Array(count + 1);
@@ -69,7 +80,7 @@
       single: more.every((each) => each === 0),
       events: running(count, (i) => more[i] + 1), merged: running(count, (i) => (more[i] ? more[i] + 1 : 0)),
       paths: path && running(count, (i) => path[i]), sums: [],
-      cause: read("cause"), launch: launches(read("launch")),
+      cause: read("cause"), launch: launches(read("launch")), figures: figures(header.figures, bytes),
       queues: Object.fromEntries(Object.entries(header.queues).map(([device, each]) => [device, counts(each, bytes)])),
     };
   };
@@ -157,10 +168,11 @@
   // What is on rows beside events: outstanding launches, and the longest gaps on the first row of
   // their device. A row of launches has a number below 0.
   const marksIn = (data, source, lanes, from, to, cell) => {
-    const launches = lanes.filter((lane) => lane < 0).flatMap((lane) =>
+    const launches = lanes.filter((lane) => lane < 0 && lane > -1e6).flatMap((lane) =>
       countsIn(source.queues[data.device_of_group[-1 - lane]], lane, from, to, cell));
+    const seen = new Set(lanes);
     const gaps = data.waits.filter(([start, end]) => start <= to && end >= from).map(([start, end, device, ...waits]) =>
-      ({ lane: data.groups[data.device_of_group.indexOf(device)][2][0], start, end, waits, count: 0 }));
+      ({ lane: data.groups[data.device_of_group.indexOf(device)][2][0], start, end, waits, count: 0 })).filter(({ lane }) => seen.has(lane));
     return [...launches, ...gaps];
   };
 
@@ -204,5 +216,5 @@
     };
   };
 
-  traceflops.timeline = { read, inView, facts, linked };
+  traceflops.timeline = { read, inView, facts, linked, merge, laneOf, levelFor, firstEnding, firstStarting };
 })();

@@ -1,19 +1,20 @@
 "use strict";
-// The timeline as it is painted: rows, boxes, axis, strip.
+// The rows of the timeline as they are painted: boxes, counters, axis, labels.
 (() => {
-  const HEAD = 18, STREAM = 17, ROW = 12, COUNTER = 24, AXIS = 36, SPACE = 4;
+  const HEAD = 18, STREAM = 17, ROW = 12, COUNTER = 24, OCCUPANCY = 26, AXIS = 36, SPACE = 4;
   // The least height of a box, so that what ran at all is seen; the width from which on it has a texture.
   const LEAST = 1, WIDE = 5;
   const HOSTS = new Set(["annotation", "module", "python", "op", "call"]);
-  const { UNITS } = traceflops.timeline;
+  const { UNITS, before, curves } = traceflops.timeline;
 
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
   // Digits after the point so that numbers so far apart differ.
   const places = (step, unit) => Math.max(0, Math.ceil(-Math.log10(step / unit) - 1e-9));
 
-  // Where rows are: each group of lanes has a heading, each lane is a row; a device with launches
-  // has one more, whose lane has a number below 0.
+  // Where rows are: each group of lanes has a heading, each lane is a row. A device has one more of
+  // how busy it is, and one of launches; their lanes have numbers below 0.
+  const BUSY = -1e6;
   const arrange = (data, host) => {
     const rows = [], heads = [];
     let y = AXIS;
@@ -21,6 +22,10 @@
       if (process >= 0 && process !== host) return;
       heads.push({ label, y, group });
       y += HEAD;
+      if (process < 0) {
+        rows.push({ lane: BUSY - group, group, label: "occupancy", y, height: OCCUPANCY - 3 });
+        y += OCCUPANCY;
+      }
       for (const lane of lanes) {
         const [name, stream] = data.lanes[lane];
         rows.push({ lane, group, label: name, y, height: stream ? STREAM : ROW });
@@ -207,18 +212,6 @@
     for (const [place, path] of paths) fillPaths(pen, looks[place], path);
   };
 
-  // A line over what is on the critical path.
-  const critical = (pen, view, shown) => {
-    const sums = shown.source.paths;
-    if (!sums) return;
-    pen.fillStyle = colour("--ink");
-    for (const box of shown.boxes) {
-      if (2 * (sums[box.last + 1] - sums[box.box]) < box.last + 1 - box.box) continue;
-      const left = view.x(box.start);
-      pen.fillRect(left, view.rows.byLane.get(box.lane).y - 1, Math.max(view.x(box.end) - left, 1), 2);
-    }
-  };
-
   const fillPaths = (pen, look, path) => {
     pen.fillStyle = look.fill;
     // Far faster than one path of all of them.
@@ -246,6 +239,26 @@
     }
   };
 
+  // How busy devices are, by component, in each column of pixels.
+  const occupancy = (pen, data, view, source) => {
+    for (const row of view.seen.filter(({ lane }) => lane <= BUSY)) {
+      const stacked = curves(data, source, data.device_of_group[row.group]), apart = (view.to - view.from) / view.width;
+      const drawn = new Float64Array(Math.ceil(view.width));
+      stacked.forEach((curve, part) => {
+        pen.fillStyle = data.looks[part][1];
+        let last = before(curve, view.from);
+        for (let x = 0; x < drawn.length; x++) {
+          const sum = before(curve, view.from + (x + 1) * apart), height = (sum - last) / apart * row.height;
+          if (height > drawn[x]) pen.fillRect(view.left + x, row.y + row.height - height, 1, height - drawn[x]);
+          drawn[x] = Math.max(drawn[x], height);
+          last = sum;
+        }
+      });
+      pen.fillStyle = colour("--line");
+      pen.fillRect(view.left, row.y + row.height, view.width, 1);
+    }
+  };
+
   // A text on a ground of its own.
   const tag = (pen, text, x, y) => {
     pen.font = "10px system-ui, sans-serif";
@@ -253,58 +266,6 @@
     pen.fillRect(x - 2, y - 9, pen.measureText(text).width + 4, 12);
     pen.fillStyle = colour("--ink");
     pen.fillText(text, x, y);
-  };
-
-  // Brackets over the longest gaps, with what the GPU waits on where there is room.
-  const waits = (pen, view, marks) => {
-    for (const mark of marks.filter((each) => each.waits)) {
-      const row = view.rows.byLane.get(mark.lane), middle = row.y + 8.5;
-      const [left, right] = [view.x(mark.start) + 1, view.x(mark.end) - 1];
-      const low = Math.max(left, view.left), room = Math.min(right, view.left + view.width) - low;
-      if (room < 4) continue;
-      pen.strokeStyle = colour("--ink");
-      pen.beginPath();
-      for (const x of [left, right]) { pen.moveTo(x, middle - 4); pen.lineTo(x, middle + 4); }
-      pen.moveTo(left, middle); pen.lineTo(right, middle);
-      pen.stroke();
-      const text = shortened(mark.waits[0] || mark.waits[1], Math.floor((room - 16) / 5.6));
-      if (room > 40 && text) tag(pen, text, low + Math.max((room - pen.measureText(text).width) / 2, 6), row.y + 12);
-    }
-  };
-
-  const band = (pen, view) => {
-    if (!view.band) return;
-    const left = view.x(view.band.from), width = Math.max(view.x(view.band.to) - left, 2);
-    const rows = view.rows.rows.filter((row) => view.band.groups.includes(row.group));
-    pen.fillStyle = pen.strokeStyle = colour("--focus");
-    for (const row of rows) {
-      pen.globalAlpha = 0.16; pen.fillRect(left, row.y, width, row.height);
-      pen.globalAlpha = 1; pen.strokeRect(left, row.y - 0.5, width, row.height);
-    }
-  };
-
-  const chosen = (pen, view) => {
-    const row = view.chosen && view.rows.byLane.get(view.chosen.lane);
-    if (!row) return;
-    const left = view.x(view.chosen.start);
-    pen.strokeStyle = colour("--ink");
-    pen.lineWidth = 2;
-    pen.strokeRect(left - 1, row.y - 1, Math.max(view.x(view.chosen.end) - left, 1) + 2, row.height + 1);
-    for (const other of view.chosen.others) arrow(pen, view, view.chosen, other);
-    pen.lineWidth = 1;
-  };
-
-  // From the call, whose row is the lower one, up to the start of what it launched.
-  const arrow = (pen, view, ...ends) => {
-    const rowOf = ({ lane }) => view.rows.byLane.get(lane);
-    const [to, from] = ends.sort((a, b) => rowOf(a).y - rowOf(b).y);
-    const [x, low] = [view.x(from.start), rowOf(from).y], [end, high] = [view.x(to.start), rowOf(to).y + rowOf(to).height + 1];
-    for (const [width, name] of [[4, "--ground"], [1.5, "--ink"]]) {
-      pen.lineWidth = width;
-      pen.strokeStyle = pen.fillStyle = colour(name);
-      pen.beginPath(); pen.moveTo(x, low); pen.bezierCurveTo(x, (low + high) / 2, end, (low + high) / 2, end, high + 6); pen.stroke();
-    }
-    pen.beginPath(); pen.moveTo(end, high); pen.lineTo(end - 4, high + 7); pen.lineTo(end + 4, high + 7); pen.fill();
   };
 
   const labels = (pen, view) => {
@@ -320,52 +281,5 @@
     }
   };
 
-  const paint = (canvas, data, view, shown) => {
-    const pen = fit(canvas, view.left + view.width, view.height), looks = looksOf(data);
-    axis(pen, view);
-    pen.save();
-    pen.beginPath(); pen.rect(view.left, 0, view.width, view.height); pen.clip();
-    boxes(pen, data, view, shown, looks);
-    names(pen, data, view, shown, looks);
-    critical(pen, view, shown);
-    counters(pen, view, shown.marks);
-    waits(pen, view, shown.marks);
-    pen.font = "11px system-ui, sans-serif"; pen.fillStyle = colour("--soft");
-    steps(pen, data, view);
-    band(pen, view);
-    chosen(pen, view);
-    pen.restore();
-    labels(pen, view);
-  };
-
-  const strip = (canvas, data, view) => {
-    const height = 46, pen = fit(canvas, view.left + view.width, height);
-    const [from, to] = data.whole, scale = view.width / Math.max(to - from, 1);
-    const parts = data.overview;
-    const bins = parts.length ? parts[0][1].length : 0, wide = view.width / Math.max(bins, 1);
-    pen.fillStyle = colour("--track");
-    pen.fillRect(view.left, 0, view.width, height);
-    for (let i = 0; i < bins; i++) {
-      let y = height;
-      for (const [look, shares] of parts) {
-        const part = shares[i] * height / 1000;
-        pen.fillStyle = data.looks[look][1];
-        pen.fillRect(view.left + i * wide, y -= part, wide + 0.3, part);
-      }
-    }
-    const left = view.left + (view.from - from) * scale, width = Math.max((view.to - view.from) * scale, 3);
-    pen.fillStyle = colour("--ground");
-    pen.globalAlpha = 0.6;
-    pen.fillRect(view.left, 0, Math.max(left - view.left, 0), height);
-    pen.fillRect(left + width, 0, Math.max(view.left + view.width - left - width, 0), height);
-    pen.globalAlpha = 1;
-    pen.strokeStyle = colour("--ink");
-    pen.lineWidth = 2;
-    pen.strokeRect(left + 1, 1, Math.max(width - 2, 1), height - 2);
-    pen.fillStyle = colour("--soft");
-    pen.font = "11px system-ui, sans-serif";
-    pen.fillText("whole", 0, 27, view.left - 6);
-  };
-
-  Object.assign(traceflops.timeline, { arrange, paint, strip });
+  Object.assign(traceflops.timeline, { AXIS, colour, shortened, tag, arrange, fit, axis, steps, labels, occupancy, boxes, names, counters, looksOf });
 })();

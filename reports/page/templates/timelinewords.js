@@ -107,5 +107,5 @@
     return [name, on, place(box.start, length), time(length, 4), known.category, launched];
   };
 
-  Object.assign(traceflops.timeline, { UNITS, drawn, described, cells });
+  Object.assign(traceflops.timeline, { UNITS, number, counted, time, range, place, drawn, described, cells });
 })();
