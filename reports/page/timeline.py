@@ -223,7 +223,7 @@ def _header(
         "origins": {d: str(outline.origin_ns[process[d]]) for d in outline.chosen.devices},
         "process_of_device": {d: process[d] for d in outline.chosen.devices},
         "device_of_group": [outline.lanes[g.lanes[0]].device for g in groups],
-        "counted": sorted(drawn.queues),
+        "counted": list(drawn.counters),
     }
 
 

@@ -108,9 +108,7 @@ def _bytes(
         if path is not None:
             header["path"] = _add(columns, _on_path(timeline, level.boxes, path))
         header["launch"] = _add(columns, _launches(prepared, kinds, level.boxes))
-        header["queues"] = {
-            device: _counts(counts, columns) for device, counts in level.queues.items()
-        }
+        header["counters"] = [_counts(counts, columns) for counts in level.counters.values()]
         complete = not timeline.left_out.work
         header["figures"] = _figures(known.of(level, complete=complete), columns)
         levels.append(header)

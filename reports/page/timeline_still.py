@@ -144,7 +144,7 @@ def still(
     drawn_as = "one box" if len(boxes) == 1 else f"{count(len(boxes))} boxes"
     events = numbered(boxes.events, "event")
     devices = len(drawn.outline.chosen.devices)
-    return Still(span, _ticks(span), rows, events, drawn_as, len(drawn.queues), devices)
+    return Still(span, _ticks(span), rows, events, drawn_as, len(drawn.counters), devices)
 
 
 def _ticks(span: Span) -> list[AxisTick]:

@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from traceflops.attribution import outstanding_launches
 from traceflops.drawing.coarsening import Boxes, Counter, Counts, LaneEvents, at_most, together
 from traceflops.drawing.lanes import (
+    CounterKey,
     Lane,
     LaneGroup,
     activity_times,
+    counters,
     device_lanes,
     host_lanes,
     marks_left_out,
@@ -67,11 +68,11 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """All that lies in a range of time, as boxes; and the outstanding launches of each device."""
+    """All that lies in a range of time, as boxes; and what is counted of devices, by CounterKey."""
 
     span: Span
     boxes: Boxes
-    queues: Mapping[int, Counts]
+    counters: Mapping[CounterKey, Counts]
 
     @property
     def is_single(self) -> bool:
@@ -151,14 +152,14 @@ class Timeline:
 class Drawable:
     """The lanes of a trace with all their events, from which levels of any budget are made.
 
-    `groups` are ranges of lanes: those of a device, or of the host of a process. `queues` are the
-    outstanding launches of devices.
+    `groups` are ranges of lanes: those of a device, or of the host of a process. `counters` tell
+    what is counted of devices.
     """
 
     outline: Timeline
     lanes: tuple[LaneEvents, ...]
     groups: tuple[tuple[int, int], ...]
-    queues: Mapping[int, Counter]
+    counters: Mapping[CounterKey, Counter]
 
     @property
     def events(self) -> int:
@@ -207,12 +208,12 @@ class Drawable:
         return together(made)
 
     def _level(self, span: Span, most: int, budget: Budget) -> Level:
-        share = max(min(budget.counts, most) // max(len(self.queues), 1), 1)
-        queues = {
-            device: queue.within(span.start_ns, span.end_ns, share)
-            for device, queue in self.queues.items()
+        share = max(min(budget.counts, most) // max(len(self.counters), 1), 1)
+        counters = {
+            key: counter.within(span.start_ns, span.end_ns, share)
+            for key, counter in self.counters.items()
         }
-        return Level(span, self.boxes(span, most), queues)
+        return Level(span, self.boxes(span, most), counters)
 
     def _details(self, budget: Budget) -> Iterator[tuple[Span, int]]:
         steps = self.outline.representative
@@ -262,13 +263,8 @@ def drawable(prepared: Prepared, gaps: Sequence[Gap] = ()) -> Drawable | None:
         left_out=_left_out(prepared, chosen, hosts, drawn),
     )
     groups = tuple(zip([0, *ends], ends, strict=False))
-    queues = {
-        device: Counter.of(at_ns - origins[process[device]], count)
-        for device in chosen.devices
-        for at_ns, count in [outstanding_launches(prepared.accounts[device])]
-        if len(at_ns)
-    }
-    return Drawable(outline, _numbered(drawn), groups, queues)
+    counted = dict(counters(prepared, {d: origins[process[d]] for d in chosen.devices}))
+    return Drawable(outline, _numbered(drawn), groups, counted)
 
 
 def with_room(span: Span) -> Span:

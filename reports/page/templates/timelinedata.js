@@ -1,7 +1,7 @@
 "use strict";
 // The boxes of the timeline: unpacking them, and choosing and merging those of a view.
 (() => {
-  const MOST_BOXES = 10000;
+  const MOST_BOXES = 6000;
 
   // A column holds the lowest byte of all its numbers, then the next one, and so on.
   const column = (bytes, [offset, width], count) => {
@@ -81,7 +81,7 @@
       events: running(count, (i) => more[i] + 1), merged: running(count, (i) => (more[i] ? more[i] + 1 : 0)),
       paths: path && running(count, (i) => path[i]), sums: [],
       cause: read("cause"), launch: launches(read("launch")), figures: figures(header.figures, bytes),
-      queues: Object.fromEntries(Object.entries(header.queues).map(([device, each]) => [device, counts(each, bytes)])),
+      counters: header.counters.map((each) => counts(each, bytes)),
     };
   };
 
@@ -166,14 +166,14 @@
   };
 
   // What is on rows beside events: outstanding launches, and the longest gaps on the first row of
-  // their device. A row of launches has a number below 0.
+  // their device. A row of a counter has a number below 0.
   const marksIn = (data, source, lanes, from, to, cell) => {
-    const launches = lanes.filter((lane) => lane < 0 && lane > -1e6).flatMap((lane) =>
-      countsIn(source.queues[data.device_of_group[-1 - lane]], lane, from, to, cell));
+    const counted = lanes.filter((lane) => lane < 0 && lane > -1e6).flatMap((lane) =>
+      countsIn(source.counters[-1 - lane], lane, from, to, cell).map((mark) => ({ ...mark, what: data.counted[-1 - lane][1] })));
     const seen = new Set(lanes);
     const gaps = data.waits.filter(([start, end]) => start <= to && end >= from).map(([start, end, device, ...waits]) =>
       ({ lane: data.groups[data.device_of_group.indexOf(device)][2][0], start, end, waits, count: 0 })).filter(({ lane }) => seen.has(lane));
-    return [...launches, ...gaps];
+    return [...counted, ...gaps];
   };
 
   // All boxes of a view, in at most so many: the cells widen from a pixel on until that is so.

@@ -5,7 +5,7 @@
   // The least height of a box, so that what ran at all is seen; the width from which on it has a texture.
   const LEAST = 1, WIDE = 5;
   const HOSTS = new Set(["annotation", "module", "python", "op", "call"]);
-  const { UNITS, before, curves } = traceflops.timeline;
+  const { UNITS, amount, before, curves } = traceflops.timeline;
 
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
@@ -13,7 +13,7 @@
   const places = (step, unit) => Math.max(0, Math.ceil(-Math.log10(step / unit) - 1e-9));
 
   // Where rows are: each group of lanes has a heading, each lane is a row. A device has one more of
-  // how busy it is, and one of launches; their lanes have numbers below 0.
+  // how busy it is, and one of each counter; their lanes have numbers below 0.
   const BUSY = -1e6;
   const arrange = (data, host) => {
     const rows = [], heads = [];
@@ -31,10 +31,11 @@
         rows.push({ lane, group, label: name, y, height: stream ? STREAM : ROW });
         y += stream ? STREAM : ROW;
       }
-      if (data.counted.includes(data.device_of_group[group])) {
-        rows.push({ lane: -1 - group, group, label: "outstanding", y: y + 2, height: COUNTER - 2 });
+      data.counted.forEach(([device, what], place) => {
+        if (process >= 0 || device !== data.device_of_group[group]) return;
+        rows.push({ lane: -1 - place, group, label: what, y: y + 2, height: COUNTER - 2 });
         y += COUNTER;
-      }
+      });
       y += SPACE;
     });
     return { rows, heads, height: y, byLane: new Map(rows.map((row) => [row.lane, row])) };
@@ -222,7 +223,7 @@
     pen.stroke(path.wide);
   };
 
-  // Outstanding launches as bars from 0 to the most in view; the least of each is darker.
+  // Counters as bars from 0 to the most in view; the least of each is darker.
   const counters = (pen, view, marks) => {
     for (const [part, fill] of [["most", "--host-op"], ["least", "--host-call"]]) {
       pen.fillStyle = colour(fill);
@@ -235,7 +236,7 @@
       }
     }
     for (const mark of marks.filter(({ lane, waits }, place) => !waits && marks[place - 1]?.lane !== lane)) {
-      tag(pen, `max ${mark.top.toLocaleString("en-US")}`, view.left + 2, view.rows.byLane.get(mark.lane).y + 9);
+      tag(pen, `max ${amount(mark, mark.top)}`, view.left + 2, view.rows.byLane.get(mark.lane).y + 9);
     }
   };
 
