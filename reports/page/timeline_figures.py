@@ -135,7 +135,8 @@ def _edges(span: Span, devices: int) -> IntArray:
     decade = 10 ** (len(str(least)) - 1)
     length = next(by * decade for by in (1, 2, 5, 10) if by * decade >= least)
     first = span.start_ns // length
-    return np.arange(first, -(-span.end_ns // length) + 1, dtype=np.int64) * length
+    edges: IntArray = np.arange(first, -(-span.end_ns // length) + 1, dtype=np.int64) * length
+    return edges
 
 
 def _within(pieces: Pieces, span: Span) -> Pieces:
