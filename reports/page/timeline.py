@@ -1,7 +1,4 @@
-"""The timeline on the page: what is drawn of a trace, and what its scripts must know.
-
-In words: where one can go, what is drawn and what is left out.
-"""
+"""The timeline on the page: what is drawn of a trace, and what its scripts must know."""
 
 from __future__ import annotations
 
@@ -19,19 +16,26 @@ from traceflops.drawing import (
     drawable,
     drawn_devices,
     parts_ns,
-    with_room,
 )
 from traceflops.reports.page.overview import MOST_GAPS
 from traceflops.reports.page.section import Content
 from traceflops.reports.page.timeline_data import LOOK_NAMES, packed
 from traceflops.reports.page.timeline_still import Still, still
+from traceflops.reports.page.timeline_words import (
+    LABEL_WIDTH,
+    details,
+    first_event,
+    left_out,
+    listed_steps,
+    places,
+    sentences,
+    start_label,
+    start_span,
+    steps_asked_for,
+)
 from traceflops.reports.view import (
     LOOKS,
     UNKNOWN,
-    count,
-    duration,
-    gap_culprits,
-    numbered,
     short_labels,
 )
 from traceflops.table import ABSENT
@@ -39,15 +43,19 @@ from traceflops.units import function_name
 
 if TYPE_CHECKING:
     from traceflops.analysis import Analysis
-    from traceflops.timeline import Gap
     from traceflops.windows import Prepared
 
 SCRIPTS: Final = (
     "timelinedata.js",
     "timelinewords.js",
+    "timelinefigures.js",
     "timelinepaint.js",
+    "timelinemarks.js",
     "timelineview.js",
     "timelinehands.js",
+    "timelinesearch.js",
+    "timelinepanel.js",
+    "timelineshare.js",
     "timeline.js",
 )
 _BINS: Final = 480
@@ -59,20 +67,7 @@ _HOST_KINDS: Final = {
     "op": "op",
     "call": "call",
 }
-_MOST_STEPS_LISTED: Final = 60
-LABEL_WIDTH: Final = 60
 _WAIT_WIDTH: Final = 120
-_MARK_LABELS: Final = {
-    "python": "other Python frame",
-    "module": "module call",
-    "gpu_annotation": "GPU annotation",
-    "sync": "synchronization",
-    "system": "system call",
-    "instant": "instant event",
-    "overhead": "profiler overhead event",
-    "event": "event",
-    "graph_node": "graph node creation",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +211,7 @@ def _header(
             if column.any()
         ],
         "whole": _ends(whole),
-        "start": _ends(_start(outline)),
+        "start": _ends(start_span(outline)),
         "zero": first_event(analysis),
         "steps": [[n, *_ends(span)] for n, span in outline.steps.items()],
         "gaps": [
@@ -228,7 +223,7 @@ def _header(
         "origins": {d: str(outline.origin_ns[process[d]]) for d in outline.chosen.devices},
         "process_of_device": {d: process[d] for d in outline.chosen.devices},
         "device_of_group": [outline.lanes[g.lanes[0]].device for g in groups],
-        "counted": sorted(drawn.queues),
+        "counted": list(drawn.counters),
     }
 
 
@@ -258,141 +253,8 @@ def _ends(span: Span) -> list[int]:
     return [span.start_ns, span.end_ns]
 
 
-def _start(timeline: Timeline) -> Span:
-    """Return the range that is drawn first: the median step, or the window without steps."""
-    steps = timeline.representative
-    if steps is not None and steps.median in timeline.steps:
-        return timeline.steps[steps.median]
-    return timeline.window
-
-
 def _still(drawn: Drawable, groups: Sequence[LaneGroup], labels: Sequence[str]) -> Still:
     first = drawn.outline.hosts[0] if drawn.outline.hosts else None
     wanted = [g for g in groups if not g.is_host or g.process == first]
     headed = [(g.label, g.lanes) for g in wanted]
-    return still(drawn, _start(drawn.outline), headed, labels)
-
-
-@dataclass(frozen=True, slots=True)
-class LanePlace:
-    """A place to go to: its name in the address, and what it is called."""
-
-    link: str
-    label: str
-
-
-def places(analysis: Analysis, timeline: Timeline, gaps: Sequence[Gap]) -> Iterator[LanePlace]:
-    """Give the places that a chooser names: representative steps or the window, then gaps."""
-    steps = timeline.representative
-    if steps is not None:
-        named = {steps.worst: "only step" if len(timeline.steps) == 1 else "median"}
-        if steps.median != steps.worst:
-            named = {steps.median: "median", steps.worst: "longest used"}
-        for number, name in named.items():
-            if number in timeline.steps:
-                length_ns = steps.median_ns if number == steps.median else steps.worst_ns
-                yield LanePlace(f"step={number}", f"Step {number}, {name}, {duration(length_ns)}")
-    else:
-        length_ns = timeline.window.end_ns - timeline.window.start_ns
-        yield LanePlace("window", f"Window, {duration(length_ns)}")
-    labels = _labels(analysis)
-    many = len(analysis.devices) > 1
-    rows = zip(gaps, timeline.gaps, gap_culprits(gaps), strict=True)
-    for place, (gap, span, (words, _)) in enumerate(rows, 1):
-        if span is not None:
-            where = f" on {labels[gap.device]}" if many else ""
-            due = f", {words}" if words else ""
-            yield LanePlace(f"gap={place}", f"Gap {place}, {duration(gap.dur_ns)}{due}{where}")
-
-
-def listed_steps(timeline: Timeline) -> list[int]:
-    """Return the steps that a list names, none where there are too many for it."""
-    steps = list(timeline.steps)
-    return steps if 1 < len(steps) <= _MOST_STEPS_LISTED else []
-
-
-def steps_asked_for(timeline: Timeline) -> tuple[int, int] | None:
-    """Return the first and the last step where there are too many for a list."""
-    steps = list(timeline.steps)
-    return (steps[0], steps[-1]) if len(steps) > _MOST_STEPS_LISTED else None
-
-
-def sentences(analysis: Analysis, timeline: Timeline) -> Iterator[str]:
-    """Give what is drawn, in sentences."""
-    chosen, number = timeline.chosen, len(timeline.chosen.devices)
-    labels = _labels(analysis)
-    if analysis.on_host:
-        yield "Operators by CPU thread."
-    elif number == chosen.of:
-        yield f"GPU streams{'' if number == 1 else f' of all {count(number)} GPUs'}."
-    else:
-        busiest, median = (labels[d] for d in (chosen.busiest, chosen.median))
-        yield (
-            f"{count(number)} of {count(chosen.of)} GPUs: the busiest ({busiest}), the median "
-            f"({median}), the least busy, and those with the longest gaps."
-        )
-    if timeline.steps and number > 1:
-        yield "A step line marks the first GPU to start the step."
-    if timeline.hosts:
-        of = len(timeline.hosts)
-        whose = "" if of == 1 else f" of {count(of)} processes, one at a time"
-        yield f"Below: CPU threads{whose}."
-    if not timeline.aligned:
-        yield (
-            "The files' clocks are not aligned: each process starts at its own first event. "
-            "Do not compare times across processes."
-        )
-
-
-def left_out(timeline: Timeline) -> Iterator[str]:
-    """Give what is not drawn, with its numbers."""
-    left = timeline.left_out
-    if left.hosts:
-        yield f"CPU threads of {numbered(left.hosts, 'more process')}"
-    if left.tracks:
-        events = numbered(left.events_of_tracks, "event")
-        yield f"{numbered(left.tracks, 'stream or thread')} with little time ({events})"
-    if left.deep:
-        yield f"{numbered(left.deep, 'event')} nested or overlapping too deeply"
-    for kind, number in left.marks.items():
-        yield numbered(number, _MARK_LABELS.get(kind, f"{kind} marker"))
-
-
-def details(timeline: Timeline) -> str:
-    """Return where all events are there one by one, as the end of a sentence; "" if nowhere.
-
-    Where they are so everywhere there is nothing to say either.
-    """
-    single = [level.span for level in timeline.levels if level.is_single]
-    if timeline.levels[0].is_single:
-        return ""
-    steps = timeline.representative
-    both = sorted({steps.median, steps.worst}) if steps is not None else []
-    drawn = [n for n in both if n in timeline.steps]
-    where = [f"in step {n}" for n in drawn if with_room(timeline.steps[n]) in single]
-    if with_room(timeline.window) in single and not both:
-        where.append("in the window")
-    gaps = [around(gap) in single for gap in timeline.gaps if gap is not None]
-    if any(gaps):
-        where.append(f"around {'the' if all(gaps) else 'some of the'} longest gaps")
-    return " and ".join(where)
-
-
-def start_label(timeline: Timeline) -> str:
-    """Return what the range is that is drawn first."""
-    steps = timeline.representative
-    if steps is not None and steps.median in timeline.steps:
-        return f"Step {steps.median} (median)"
-    return "Window"
-
-
-def first_event(analysis: Analysis) -> str:
-    """Return what the time 0 is the start of."""
-    return "operator" if analysis.on_host else "GPU operation"
-
-
-def _labels(analysis: Analysis) -> dict[int, str]:
-    """Return the labels of devices as short as a heading can be."""
-    devices = analysis.devices
-    labels = short_labels([one.label for one in devices], LABEL_WIDTH)
-    return {one.device: label for one, label in zip(devices, labels, strict=True)}
+    return still(drawn, start_span(drawn.outline), headed, labels)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from traceflops.drawing import TABLE_OF, Budget, Kind
+from traceflops.reports.page.timeline_figures import Figures, Known, Pieces
 from traceflops.reports.view import LOOKS, shape_words, short_labels
 from traceflops.table import ABSENT, IntArray, codes, group_rows, names, taken
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
     Places = tuple[IntArray, Mapping[tuple[int, int], Intervals]]
 
-_MOST_PACKED: Final = 660_000
+_MOST_PACKED: Final = 1_420_000
 """Bytes after compression; as text in the page they are a third more."""
 
 _MOST_TEXT: Final = 1_000_000
@@ -74,10 +75,10 @@ def packed(
 
     `path` is what is on the critical path: activities, and stretches of threads.
     """
-    share = 1.0
+    share, known = 1.0, Known(prepared, drawable.outline)
     while True:
         timeline = drawable.within(Budget().times(share))
-        content = _bytes(prepared, timeline, extra, int(_MOST_TEXT * share), path)
+        content = _bytes(prepared, timeline, extra, int(_MOST_TEXT * share), path, known)
         size = len(zlib.compress(content, 6))
         if size <= _MOST_PACKED or share < 1 / 64:
             return Packed(timeline, content)
@@ -90,6 +91,7 @@ def _bytes(
     extra: Mapping[str, Any],
     most_text: int,
     path: Places | None,
+    known: Known,
 ) -> bytes:
     texts = _Texts()
     kinds = [lane.kind for lane in timeline.lanes]
@@ -106,15 +108,16 @@ def _bytes(
         if path is not None:
             header["path"] = _add(columns, _on_path(timeline, level.boxes, path))
         header["launch"] = _add(columns, _launches(prepared, kinds, level.boxes))
-        header["queues"] = {
-            device: _counts(counts, columns) for device, counts in level.queues.items()
-        }
+        header["counters"] = [_counts(counts, columns) for counts in level.counters.values()]
+        complete = not timeline.left_out.work
+        header["figures"] = _figures(known.of(level, complete=complete), columns)
         levels.append(header)
     header = {
         **extra,
         "levels": levels,
         "whats": what_rows,
         "causes": cause_rows,
+        "keys": [(texts.place(words), texts.place(name)) for words, name in known.names],
         "texts": texts.shown(most_text),
     }
     text = json.dumps(header, separators=(",", ":")).encode()
@@ -192,6 +195,29 @@ def _counts(counts: Counts, columns: bytearray) -> dict[str, Any]:
         "length": _add(columns, counts.end_ns - counts.start_ns),
         "most": _add(columns, counts.most),
         "falls": _add(columns, counts.most - counts.least),
+    }
+
+
+def _figures(figures: Figures, columns: bytearray) -> dict[str, Any]:
+    """Return where the columns of a level's figures are, by device."""
+    tables = {"idle": figures.idle, "kernels": figures.kernels, "parts": figures.parts}
+    return {
+        "bin": figures.bin_ns,
+        **{
+            name: {device: _pieces(pieces, columns) for device, pieces in of_device.items()}
+            for name, of_device in tables.items()
+        },
+    }
+
+
+def _pieces(pieces: Pieces, columns: bytearray) -> dict[str, Any]:
+    base = int(pieces.start_ns[0]) if len(pieces.start_ns) else 0
+    return {
+        "base": base,
+        "count": len(pieces.start_ns),
+        "after": _add(columns, np.diff(pieces.start_ns, prepend=base)),
+        "ns": _add(columns, pieces.ns),
+        "key": _add(columns, pieces.key),
     }
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 _MOST_BOXES: Final = 560
-_AXIS, _HEAD, _STREAM, _ROW, _COUNTER = 36, 22, 17, 12, 24
+_AXIS, _HEAD, _STREAM, _ROW, _COUNTER, _OCCUPANCY = 36, 22, 17, 12, 24, 26
 """Heights in the drawing of the script: axis, heading with the space after it, rows."""
 
 _HOST_LOOK: Final = {"range": "annotation", "frame": "python"}
@@ -83,7 +83,7 @@ class StillLane:
 class Still:
     """The drawing: its axis, its lanes, and in words how many events and boxes.
 
-    A script draws `counters` more rows.
+    A script draws `counters` more rows, and one of how busy each of `devices` is.
     """
 
     span: Span
@@ -92,6 +92,7 @@ class Still:
     events_drawn: str
     boxes_drawn: str
     counters: int
+    devices: int
 
     @property
     def streams(self) -> str:
@@ -117,7 +118,8 @@ class Still:
         """
         heads = sum(lane.heading is not None for lane in self.lanes)
         rows = sum(_STREAM if a_lane.lane.kind == "stream" else _ROW for a_lane in self.lanes)
-        return _AXIS + heads * _HEAD + rows + self.counters * _COUNTER
+        more = self.counters * _COUNTER + self.devices * _OCCUPANCY
+        return _AXIS + heads * _HEAD + rows + more
 
 
 def still(
@@ -141,7 +143,8 @@ def still(
             rows.append(StillLane(heading, labels[place], lanes[place], rects, share))
     drawn_as = "one box" if len(boxes) == 1 else f"{count(len(boxes))} boxes"
     events = numbered(boxes.events, "event")
-    return Still(span, _ticks(span), rows, events, drawn_as, len(drawn.queues))
+    devices = len(drawn.outline.chosen.devices)
+    return Still(span, _ticks(span), rows, events, drawn_as, len(drawn.counters), devices)
 
 
 def _ticks(span: Span) -> list[AxisTick]:

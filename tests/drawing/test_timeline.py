@@ -134,13 +134,14 @@ def test_of_many_frames_those_near_gaps_are_drawn(monkeypatch: pytest.MonkeyPatc
 def test_outstanding_launches_are_counted_in_each_level() -> None:
     works = [("k", 10 * i, 1_000 + 10 * i, 5) for i in range(50)]
     _, found = drawn(trace_of(**launched(*works)))
-    exact = found.within(Budget()).levels[0].queues[0]
+    exact = found.within(Budget()).levels[0].counters[0, "outstanding"]
     # The first activity is the time 0: one launch more every 10 ns, then one less.
     at = [*range(-1_000, -500, 10), *range(0, 490, 10)]
     assert exact.start_ns.tolist() == at
     assert exact.end_ns.tolist() == [*at[1:], 490]
     assert exact.most.tolist() == exact.least.tolist() == [*range(1, 51), *range(49, 0, -1)]
-    coarse = found.within(Budget(all=90, whole=90, step=90, gap=9)).levels[0].queues[0]
+    few = found.within(Budget(all=90, whole=90, step=90, gap=9, counts=9))
+    coarse = few.levels[0].counters[0, "outstanding"]
     assert 1 < len(coarse.most) <= 9
     assert (coarse.most.max(), coarse.least.min()) == (50, 1)
     assert coarse.end_ns[:-1].tolist() == coarse.start_ns[1:].tolist()

@@ -62,10 +62,12 @@ def until(frame: "Frame", expression: str) -> None:
         frame.page.wait_for_timeout(50)
 
 
-def opened(browser: "Browser", path: Path, text: str, *, scripts: bool = True) -> Opened:
+def opened(
+    browser: "Browser", path: Path, text: str, *, scripts: bool = True, downloads: bool = False
+) -> Opened:
     path.write_text(text, encoding="utf-8")
     context = browser.new_context(
-        offline=True, java_script_enabled=scripts, color_scheme="light", accept_downloads=False
+        offline=True, java_script_enabled=scripts, color_scheme="light", accept_downloads=downloads
     )
     context.set_default_timeout(20_000)
     found = Opened(context.new_page())

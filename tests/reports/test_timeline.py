@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 MICRO = 1_000
-FIRST_ROW = 36 + 18 + 8
-"""Where the middle of the first row of boxes is: below the axis and the first heading."""
+FIRST_ROW = 36 + 18 + 26 + 8
+"""Where the middle of the first row of boxes is: below axis, first heading and occupancy."""
 
 
 @cache
@@ -205,7 +205,7 @@ def colours(found: Opened) -> set[str]:
 
 
 def test_it_is_painted_in_the_colours_of_the_components(page: Opened) -> None:
-    assert page.requests == [page.page.url]
+    assert page.requests == [page.page.url.partition("#")[0]]
     assert page.complaints == []
     assert {"#2a6f97", "#eeba4c"} <= colours(page)
     assert not page.page.locator(".timeline-still").is_visible()
@@ -249,7 +249,7 @@ def test_the_pointer_shows_the_whole_truth_of_an_event(page: Opened) -> None:
         "shapes 4×8, 8×2",  # noqa: RUF001
         "launch: launch, 5 µs before",
     ]
-    assert hover(page, 0.3, FIRST_ROW - 18) == ""
+    assert hover(page, 0.3, FIRST_ROW - 18) == ""  # occupancy is of no event
 
 
 def test_the_link_of_a_gap_moves_the_view(page: Opened) -> None:
@@ -288,7 +288,7 @@ def test_an_event_can_be_reached_and_read_without_a_pointer(page: Opened) -> Non
     page.page.focus("#timeline-view")
     panel = page.page.locator("#timeline-chosen")
     said = []
-    for key in ("n", "n", "n", "d"):
+    for key in ("n", "n", "n", "j"):
         page.page.keyboard.press(key)
         said.append(panel.locator("p").first.inner_text())
     assert said == ["sm90_xmma_gemm_bf16", WAIT, "my_copy_kernel", "0 outstanding launches"]
@@ -329,7 +329,7 @@ UNDER = """() => {
     const copy = new OffscreenCanvas(canvas.width, canvas.height)
         .getContext('2d', { willReadFrequently: true });
     copy.drawImage(canvas, 0, 0);
-    return [...copy.getImageData(104 * ratio, 118 * ratio, canvas.width, 10 * ratio).data].join();
+    return [...copy.getImageData(104 * ratio, 144 * ratio, canvas.width, 10 * ratio).data].join();
 }"""
 """The first row of the CPU, over which arrows lead."""
 
@@ -354,7 +354,7 @@ def test_an_arrow_leads_from_a_launch_to_what_it_launched_and_back(page: Opened)
     page.page.keyboard.press("Escape")
     painted(page)
     assert page.page.evaluate(UNDER) != with_arrow
-    for key in "nd":  # to the outstanding launches, from which no arrow leads
+    for key in "nj":  # to the outstanding launches, from which no arrow leads
         page.page.keyboard.press(key)
     assert button.is_hidden()
 
@@ -375,6 +375,7 @@ def test_the_strip_moves_the_view(page: Opened) -> None:
 def test_zooming_in_shows_single_events(browser: "Browser", tmp_path: Path) -> None:
     found = opened(browser, tmp_path / "four.html", render_html(four()))
     settle(found)
+    found.page.evaluate("document.getElementById('timeline-view').style.height = '2000px'")
     found.page.select_option("#timeline-place", "whole")
     text = status(found)
     events, boxes = (
@@ -423,7 +424,7 @@ def test_hostile_names_stay_text(browser: "Browser", tmp_path: Path) -> None:
     found.page.locator("#timeline-table summary").click()
     status(found)
     assert found.page.locator("img").count() == 0
-    assert found.requests == [found.page.url]
+    assert found.requests == [found.page.url.partition("#")[0]]
     assert found.complaints == []
     found.page.context.close()
 
@@ -493,7 +494,7 @@ def test_the_length_of_a_step_is_not_that_of_what_is_drawn_of_it() -> None:
 
 
 def test_what_the_page_holds_only_together_is_counted(browser: "Browser", tmp_path: Path) -> None:
-    text = render_html(tf.analyze(big_trace(1, 40, 2_000)))
+    text = render_html(tf.analyze(big_trace(1, 60, 2_000)))
     header, content = data_of(text)
     more = column(header, content, 0, "more")
     found = opened(browser, tmp_path / "big.html", text)
@@ -643,7 +644,7 @@ def test_the_ink_of_a_row_is_its_busy_time_at_every_zoom(
     for _ in range(5):  # from 10 kernels a pixel to 4 pixels a kernel
         text = status(found)
         for row, (stream, busy_ns) in enumerate(BUSY.items()):
-            ink = found.page.evaluate(INK, [36 + 18 + 17 * row, 16])
+            ink = found.page.evaluate(INK, [FIRST_ROW - 8 + 17 * row, 16])
             assert ink == pytest.approx(busy_ns / PERIOD, abs=0.03), text
             said = re.search(rf"stream {stream} ([\d.]+) %", text)
             assert said is not None, text

@@ -15,10 +15,12 @@ if TYPE_CHECKING:
         Culprit,
         IdleClass,
         IdleCulprits,
+        NamedIdle,
         culprits_of,
         culprits_of_devices,
         idle_culprits,
         joined_culprits,
+        named_idle,
         with_culprits,
     )
     from traceflops.attribution.datatypes import (

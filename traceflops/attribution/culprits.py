@@ -169,6 +169,36 @@ def _culprits_of_each(several: Sequence[GapParts], trace: Trace) -> Iterator[Idl
         yield IdleCulprits((*shown, *rest), unexplained_ns, gap_lengths(length_ns))
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class NamedIdle:
+    """Idle time of one device, slice by slice in order of time; `name` is a place in `names`.
+
+    Those are classes and names. Idle time that has no culprit is in no slice.
+    """
+
+    start_ns: IntArray
+    end_ns: IntArray
+    name: IntArray
+    names: tuple[tuple[str, str], ...]
+
+
+def named_idle(prepared: Prepared, device: int) -> NamedIdle:
+    """Return what the host did in all gaps of a device, in chosen windows and elsewhere."""
+    account = prepared.accounts[device]
+    parts = gap_parts(account, Intervals.one(*account.rows.span))
+    none = np.empty(0, dtype=np.int64)
+    if not prepared.launch_records.is_judged or not len(parts.start_ns):
+        return NamedIdle(none, none, none, ())
+    naming = NamedSlices.of(parts, prepared.trace)
+    found = dict(naming.culprits())
+    rows = np.concatenate([none, *found.values()])
+    name = np.repeat(np.arange(len(found)), [len(one) for one in found.values()])
+    order = np.argsort(naming.slices.start_ns[rows], kind="stable")
+    rows, name = rows[order], name[order]
+    slices = naming.slices.only(rows)
+    return NamedIdle(slices.start_ns, slices.end_ns, name, tuple(found))
+
+
 def joined_culprits(parts: Sequence[IdleCulprits]) -> IdleCulprits:
     """Return the idle time of several recordings; of one name the longest tells the evidence."""
     every = (culprit for part in parts for culprit in part.culprits)

@@ -1,4 +1,4 @@
-"""Lanes of a timeline: the streams of devices and the threads of hosts, each with its events."""
+"""Lanes of a timeline: streams of devices and threads of hosts with their events, and counters."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
 
-from traceflops.attribution import is_of_library
-from traceflops.drawing.coarsening import LaneEvents, Times
+from traceflops.attribution import is_of_library, outstanding_launches
+from traceflops.drawing.coarsening import Counter, LaneEvents, Times
 from traceflops.drawing.lane_stacking import stacked
+from traceflops.memory import memory_use
 from traceflops.table import (
     ABSENT,
     BoolArray,
@@ -60,6 +61,10 @@ _LEAST_ROWS: Final = 3
 """Streams of all devices together, and the least of each; rows of a stream, if all are taken."""
 
 _MOST_THREADS: Final = 3
+
+
+CounterKey = tuple[int, str]
+"""A device and what is counted of it: "outstanding" launches, or "memory" allocated in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +167,22 @@ def host_lanes(
         tracks = [{thread: one[thread] for thread in counts if thread in one} for one in tracks]
         found.append(_group(tracks, process, None, most, _MOST_HOST_ROWS, origin_ns))
     return found
+
+
+def counters(
+    prepared: Prepared, origins_ns: Mapping[int, int]
+) -> Iterator[tuple[CounterKey, Counter]]:
+    """Give what is counted of some devices, whose time 0 these are, where it ever changes."""
+    used = [one for one in memory_use(prepared) if one.device is not None]
+    curves = {one.device: one.allocated.curve for one in used}
+    memory = {device: curve for device, curve in curves.items() if curve.value.min() >= 0}
+    for device, origin_ns in origins_ns.items():
+        counted = {"outstanding": outstanding_launches(prepared.accounts[device])}
+        if device in memory:
+            counted["memory"] = memory[device].time_ns, memory[device].value
+        for what, (at_ns, count) in counted.items():
+            if len(at_ns) > 1:
+                yield (device, what), Counter.of(at_ns - origin_ns, count)
 
 
 def marks_left_out(trace: Trace, drawn: Sequence[LaneGroup]) -> dict[str, int]:

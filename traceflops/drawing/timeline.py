@@ -9,19 +9,20 @@ first activity of each process.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from functools import reduce
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from traceflops.attribution import outstanding_launches
 from traceflops.drawing.coarsening import Boxes, Counter, Counts, LaneEvents, at_most, together
 from traceflops.drawing.lanes import (
+    CounterKey,
     Lane,
     LaneGroup,
     activity_times,
+    counters,
     device_lanes,
     host_lanes,
     marks_left_out,
@@ -37,23 +38,24 @@ if TYPE_CHECKING:
 _MOST_DEVICES: Final = 8
 _MOST_HOSTS: Final = 4
 _ROOM: Final = 50
-_BOXES_A_COUNT: Final = 10
-"""So many boxes are there to each stretch in which launches are counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """The most boxes: of a recording drawn whole, of one that needs details, of each detail."""
+    """The most boxes: of a recording drawn whole, of one that needs details, of each detail.
 
-    all: int = 120_000
-    whole: int = 40_000
-    step: int = 36_000
-    gap: int = 800
+    `counts` are the stretches in which launches are counted, of all devices together.
+    """
+
+    all: int = 600_000
+    whole: int = 120_000
+    step: int = 60_000
+    gap: int = 1_600
+    counts: int = 20_000
 
     def times(self, share: float) -> Budget:
         """Return a budget of so much of this one."""
-        whole, step, gap = (max(round(n * share), 1) for n in (self.whole, self.step, self.gap))
-        return Budget(max(round(self.all * share), 1), whole, step, gap)
+        return Budget(*(max(round(most * share), 1) for most in astuple(self)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +68,11 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """All that lies in a range of time, as boxes; and the outstanding launches of each device."""
+    """All that lies in a range of time, as boxes; and what is counted of devices, by CounterKey."""
 
     span: Span
     boxes: Boxes
-    queues: Mapping[int, Counts]
+    counters: Mapping[CounterKey, Counts]
 
     @property
     def is_single(self) -> bool:
@@ -82,7 +84,8 @@ class Level:
 class LeftOut:
     """What is not drawn: counts of devices, hosts, tracks and events, and of marks by kind.
 
-    `deep` are events of the lanes drawn that lie below the last row.
+    `deep` are events of the lanes drawn that lie below the last row. `work` says whether any of all
+    these is work of a device.
     """
 
     devices: int
@@ -91,6 +94,7 @@ class LeftOut:
     events_of_tracks: int
     deep: int
     marks: Mapping[str, int]
+    work: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,14 +152,14 @@ class Timeline:
 class Drawable:
     """The lanes of a trace with all their events, from which levels of any budget are made.
 
-    `groups` are ranges of lanes: those of a device, or of the host of a process. `queues` are the
-    outstanding launches of devices.
+    `groups` are ranges of lanes: those of a device, or of the host of a process. `counters` tell
+    what is counted of devices.
     """
 
     outline: Timeline
     lanes: tuple[LaneEvents, ...]
     groups: tuple[tuple[int, int], ...]
-    queues: Mapping[int, Counter]
+    counters: Mapping[CounterKey, Counter]
 
     @property
     def events(self) -> int:
@@ -172,9 +176,9 @@ class Drawable:
         """Return the timeline with no more boxes than a budget allows."""
         whole = self.whole
         if self.events <= budget.all:
-            return replace(self.outline, levels=(self._level(whole, budget.all),))
+            return replace(self.outline, levels=(self._level(whole, budget.all, budget),))
         spans = [(whole, budget.whole), *self._details(budget)]
-        return replace(self.outline, levels=tuple(self._level(*span) for span in spans))
+        return replace(self.outline, levels=tuple(self._level(*one, budget) for one in spans))
 
     def boxes(
         self,
@@ -203,13 +207,13 @@ class Drawable:
             left -= len(made[-1])
         return together(made)
 
-    def _level(self, span: Span, most: int) -> Level:
-        share = max(most // (_BOXES_A_COUNT * max(len(self.queues), 1)), 1)
-        queues = {
-            device: queue.within(span.start_ns, span.end_ns, share)
-            for device, queue in self.queues.items()
+    def _level(self, span: Span, most: int, budget: Budget) -> Level:
+        share = max(min(budget.counts, most) // max(len(self.counters), 1), 1)
+        counters = {
+            key: counter.within(span.start_ns, span.end_ns, share)
+            for key, counter in self.counters.items()
         }
-        return Level(span, self.boxes(span, most), queues)
+        return Level(span, self.boxes(span, most), counters)
 
     def _details(self, budget: Budget) -> Iterator[tuple[Span, int]]:
         steps = self.outline.representative
@@ -259,13 +263,8 @@ def drawable(prepared: Prepared, gaps: Sequence[Gap] = ()) -> Drawable | None:
         left_out=_left_out(prepared, chosen, hosts, drawn),
     )
     groups = tuple(zip([0, *ends], ends, strict=False))
-    queues = {
-        device: Counter.of(at_ns - origins[process[device]], count)
-        for device in chosen.devices
-        for at_ns, count in [outstanding_launches(prepared.accounts[device])]
-        if len(at_ns)
-    }
-    return Drawable(outline, _numbered(drawn), groups, queues)
+    counted = dict(counters(prepared, {d: origins[process[d]] for d in chosen.devices}))
+    return Drawable(outline, _numbered(drawn), groups, counted)
 
 
 def with_room(span: Span) -> Span:
@@ -361,6 +360,7 @@ def _left_out(
         events_of_tracks=sum(one.events_left_out for one in drawn),
         deep=sum(sum(one.too_deep.values()) for one in drawn),
         marks=marks_left_out(prepared.trace, drawn),
+        work=any(one.tracks_left_out or one.too_deep for one in drawn[: len(chosen.devices)]),
     )
 
 

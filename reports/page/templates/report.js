@@ -5,8 +5,8 @@
 
   // Bytes that the page carries, packed, in an element of their own.
   const unpacked = async (id) => {
-    const packed = atob(document.getElementById(id).textContent);
-    const bytes = Uint8Array.from(packed, (char) => char.charCodeAt(0));
+    const packed = atob(document.getElementById(id).textContent), bytes = new Uint8Array(packed.length);
+    for (let i = 0; i < packed.length; i++) bytes[i] = packed.charCodeAt(i);
     const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
     return new Response(stream).arrayBuffer();
   };
@@ -31,7 +31,7 @@
 
   // Links to rows and places: #kernel=, #step=, #gap= ... Who follows links is given each of them and
   // returns true if it leads somewhere. What nobody finds is said at the top of what is seen.
-  const KINDS = new Map(Object.entries({ kernel: "kernel", op: "operator", category: "category", step: "step", rank: "rank", gap: "gap", t: "time range" }));
+  const KINDS = new Map(Object.entries({ kernel: "kernel", op: "operator", category: "category", step: "step", rank: "rank", gap: "gap", t: "time range", view: "time range" }));
   const SHOWN = 80;
   const followers = [], waiting = new Set();
   const missed = document.getElementById("missed");

@@ -4,10 +4,13 @@
   const STEP = 0.2, ZOOM = 1.6, MOVED = 6, EDGE = 7, WHEEL = 180;
   const KEYS = {
     ArrowLeft: "left", ArrowRight: "right", "+": "in", "=": "in", ArrowUp: "in", "-": "out", ArrowDown: "out",
-    0: "reset", n: "next", p: "previous", u: "up", d: "down", l: "follow", Escape: "unselect",
+    a: "left", d: "right", w: "in", s: "out", f: "fit", m: "measure", "/": "search",
+    0: "reset", n: "next", p: "previous", k: "up", j: "down", l: "follow", "]": "later", "[": "earlier", Escape: "unselect",
   };
+  const WITH_SHIFT = { ArrowLeft: "shrink", ArrowRight: "grow" };
   // What leads away from the place that the list names.
-  const LEAVES = new Set(["left", "right", "in", "out"]);
+  const LEAVES = new Set(["left", "right", "in", "out", "fit", "later", "earlier"]);
+  const NUDGE = 0.02;
 
   const within = (element, event) => {
     const box = element.getBoundingClientRect();
@@ -15,7 +18,28 @@
   };
 
   // What keys and buttons do, by name; "whole" shows everything, "choose" tells of an event.
-  const actionsOf = (view, { whole, choose, follow }) => {
+  const actionsOf = (view, { whole, choose, follow, ...others }) => {
+    const { state } = view;
+    let begun = null;
+    // The end of the selection moves; without one it begins at the chosen event or in the middle.
+    const nudge = (by) => {
+      const { selected, chosen, from, to } = state, apart = Math.max(Math.round((to - from) * NUDGE), 1);
+      const start = selected ? selected.from : chosen ? chosen.start : Math.round((from + to) / 2);
+      const end = Math.max((selected ? selected.to : start) + by * apart, start + 1);
+      view.select(start, end);
+      if (end > to) view.move(STEP);
+    };
+    const fit = () => {
+      const range = state.selected || (state.chosen && { from: state.chosen.start, to: state.chosen.end });
+      if (range) view.frame(range.from, range.to);
+    };
+    // From one event to another: the stretch from the start of the first to the end of the last.
+    const measure = () => {
+      if (!state.chosen) return;
+      const { start, end } = state.chosen;
+      view.select(Math.min(start, begun ? begun.start : start), Math.max(end, begun ? begun.end : end));
+      begun = begun ? null : { start, end };
+    };
     const walk = (rows, boxes) => {
       const next = view.beside(rows, boxes);
       // At the end of a row there may be more beside the view.
@@ -25,7 +49,9 @@
       in: () => view.zoom(1 / ZOOM), out: () => view.zoom(ZOOM),
       left: () => view.move(-STEP), right: () => view.move(STEP), reset: whole,
       next: () => walk(0, 1), previous: () => walk(0, -1), up: () => walk(-1, 0), down: () => walk(1, 0),
-      follow, unselect: () => choose(null),
+      grow: () => nudge(1), shrink: () => nudge(-1), fit, measure,
+      follow, unselect: () => { begun = null; choose(null); view.select(); others.clear(); },
+      ...others,
     };
   };
 
@@ -35,7 +61,8 @@
       if (LEAVES.has(name)) left();
     };
     area.addEventListener("keydown", (event) => {
-      const name = event.ctrlKey || event.metaKey || event.altKey ? undefined : KEYS[event.key];
+      const keys = event.shiftKey && WITH_SHIFT[event.key] ? WITH_SHIFT : KEYS;
+      const name = event.ctrlKey || event.metaKey || event.altKey ? undefined : keys[event.key];
       if (!name) return;
       event.preventDefault();
       act(name);
@@ -43,17 +70,24 @@
     buttons.forEach((button) => button.addEventListener("click", () => act(button.dataset.do)));
   };
 
-  // One pointer drags the view, two spread or pinch it; one that rests shows what is under it.
-  const takePointers = (area, view, { show, hide, choose, left }) => {
+  // A mouse selects a range, or with Shift drags the view, as a finger does; two fingers spread or
+  // pinch it. What rests shows what is under it.
+  const takePointers = (area, view, { show, hide, choose, left, selected }) => {
     const down = new Map();
     let begun = null;
+    // Near an edge of the selection that edge moves.
+    const anchorAt = (x) => {
+      const range = view.state.selected, near = (time) => Math.abs(view.state.layout.x(time) - x) < EDGE;
+      if (range && near(range.from)) return range.to;
+      return range && near(range.to) ? range.from : view.timeAt(x);
+    };
     const ends = () => {
       const xs = [...down.values()].map(({ x }) => x);
       return { low: Math.min(...xs), high: Math.max(...xs) };
     };
     const grip = () => {
       const { from, to } = view.state;
-      begun = { from, to, ...ends(), moved: begun ? begun.moved : false };
+      begun = { from, to, ...ends(), moved: begun ? begun.moved : false, anchor: null };
     };
     // What was under the first pointer when it came down stays under it.
     const drag = ({ low, high }) => {
@@ -64,10 +98,12 @@
       left();
     };
     area.addEventListener("pointerdown", (event) => {
-      if (event.button) return;
+      if (event.button || event.offsetX > area.clientWidth) return;
       down.set(event.pointerId, within(area, event));
       if (down.size === 1) begun = null;
       grip();
+      const selects = event.pointerType === "mouse" && !event.shiftKey && within(area, event).x > view.state.layout.left;
+      begun.anchor = selects ? anchorAt(within(area, event).x) : null;
     });
     area.addEventListener("pointermove", (event) => {
       if (!down.has(event.pointerId)) { show(event, view.boxAt(within(area, event))); return; }
@@ -79,11 +115,12 @@
         if (event.isPrimary) area.setPointerCapture(event.pointerId);
         begun.moved = true;
       }
-      drag(now);
+      if (begun.anchor === null) drag(now); else view.select(begun.anchor, view.timeAt(now.low));
     });
     const lift = (event) => {
       if (!down.delete(event.pointerId)) return;
       if (down.size) grip();
+      else if (begun?.moved && begun.anchor !== null) selected();
       else if (event.type === "pointerup" && begun && !begun.moved) choose(view.boxAt(within(area, event)));
     };
     area.addEventListener("pointerup", lift);

@@ -1,19 +1,20 @@
 "use strict";
-// The timeline as it is painted: rows, boxes, axis, strip.
+// The rows of the timeline as they are painted: boxes, counters, axis, labels.
 (() => {
-  const HEAD = 18, STREAM = 17, ROW = 12, COUNTER = 24, AXIS = 36, SPACE = 4;
+  const HEAD = 18, STREAM = 17, ROW = 12, COUNTER = 24, OCCUPANCY = 26, AXIS = 36, SPACE = 4;
   // The least height of a box, so that what ran at all is seen; the width from which on it has a texture.
   const LEAST = 1, WIDE = 5;
   const HOSTS = new Set(["annotation", "module", "python", "op", "call"]);
-  const { UNITS } = traceflops.timeline;
+  const { UNITS, amount, before, curves } = traceflops.timeline;
 
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
   // Digits after the point so that numbers so far apart differ.
   const places = (step, unit) => Math.max(0, Math.ceil(-Math.log10(step / unit) - 1e-9));
 
-  // Where rows are: each group of lanes has a heading, each lane is a row; a device with launches
-  // has one more, whose lane has a number below 0.
+  // Where rows are: each group of lanes has a heading, each lane is a row. A device has one more of
+  // how busy it is, and one of each counter; their lanes have numbers below 0.
+  const BUSY = -1e6;
   const arrange = (data, host) => {
     const rows = [], heads = [];
     let y = AXIS;
@@ -21,15 +22,20 @@
       if (process >= 0 && process !== host) return;
       heads.push({ label, y, group });
       y += HEAD;
+      if (process < 0) {
+        rows.push({ lane: BUSY - group, group, label: "occupancy", y, height: OCCUPANCY - 3 });
+        y += OCCUPANCY;
+      }
       for (const lane of lanes) {
         const [name, stream] = data.lanes[lane];
         rows.push({ lane, group, label: name, y, height: stream ? STREAM : ROW });
         y += stream ? STREAM : ROW;
       }
-      if (data.counted.includes(data.device_of_group[group])) {
-        rows.push({ lane: -1 - group, group, label: "outstanding", y: y + 2, height: COUNTER - 2 });
+      data.counted.forEach(([device, what], place) => {
+        if (process >= 0 || device !== data.device_of_group[group]) return;
+        rows.push({ lane: -1 - place, group, label: what, y: y + 2, height: COUNTER - 2 });
         y += COUNTER;
-      }
+      });
       y += SPACE;
     });
     return { rows, heads, height: y, byLane: new Map(rows.map((row) => [row.lane, row])) };
@@ -91,8 +97,9 @@
     const largest = Math.max(Math.abs(from - zero), Math.abs(to - zero));
     const [name, unit] = UNITS.find(([, one]) => largest >= one) || UNITS[3];
     const digits = places(apart, unit), found = [];
+    const format = new Intl.NumberFormat("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits });
     for (let n = Math.ceil((from - zero) / apart); zero + n * apart <= to; n++) {
-      const text = (n * apart / unit + 0).toLocaleString("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits });
+      const text = format.format(n * apart / unit + 0);
       found.push([zero + n * apart, `${far ? "+" : ""}${text} ${name}`]);
     }
     return found;
@@ -141,7 +148,7 @@
       if (box.count > 1 || right - left < 34) continue;
       const what = data.whats[shown.source.what[box.box]];
       const text = shortened(data.texts[what[0]], Math.floor((right - left - 6) / 5.6));
-      const look = looks[what[1]];
+      const look = looks[box.look];
       if (look.pattern && text) {
         pen.fillStyle = look.fill;
         pen.fillRect(left + 2, row.y + 2, Math.min(pen.measureText(text).width + 3, right - left - 4), row.height - 5);
@@ -169,7 +176,7 @@
           if (!columns[x]) continue;
           const height = Math.min(Math.max(columns[x] * full, LEAST), full - filled[x]);
           filled[x] += height;
-          path.rect(view.left + x / ratio, row.y + full - filled[x], 1 / ratio, height);
+          path.push(view.left + x / ratio, row.y + full - filled[x], 1 / ratio, height);
         }
       }
       shares.clear();
@@ -182,16 +189,18 @@
   const boxes = (pen, data, view, shown, looks) => {
     const paths = new Map(), ratio = pen.getTransform().a, columns = columnsOf(view, ratio);
     const pathOf = (look) => {
-      if (!paths.has(look)) paths.set(look, { all: new Path2D(), wide: new Path2D() });
+      if (!paths.has(look)) paths.set(look, { all: [], wide: new Path2D() });
       return paths.get(look);
     };
     const place = (box, row) => {
-      const look = data.whats[shown.source.what[box.box]][1], path = pathOf(look);
+      const path = pathOf(box.look);
       const left = Math.max(view.x(box.start), view.left - 2), right = Math.min(view.x(box.end), view.left + view.width + 2);
       const width = right - left, share = box.busy / Math.max(box.end - box.start, 1);
-      if (width * ratio < (box.count > 1 ? WIDE : 1)) { columns.add(look, left, right, share); return; }
+      if (width * ratio < (box.count > 1 ? WIDE : 1)) { columns.add(box.look, left, right, share); return; }
       const full = row.height - 1, height = Math.max(share * full, LEAST), y = row.y + full - height;
-      path.all.rect(left, y, width, height);
+      // Whole pixels: neighbours that share one would be painted over each other there.
+      const [low, high] = [left, right].map((each) => Math.round(each * ratio) / ratio);
+      path.all.push(low, y, Math.max(high - low, 1 / ratio), height);
       if (width >= WIDE && height > 1) path.wide.rect(left + 0.5, y + 0.5, width - 1, height - 1);
     };
     let row = null;
@@ -204,27 +213,17 @@
     for (const [place, path] of paths) fillPaths(pen, looks[place], path);
   };
 
-  // A line over what is on the critical path.
-  const critical = (pen, view, shown) => {
-    if (!shown.source.path) return;
-    pen.fillStyle = colour("--ink");
-    for (const box of shown.boxes) {
-      if (!shown.source.path[box.box]) continue;
-      const left = view.x(box.start);
-      pen.fillRect(left, view.rows.byLane.get(box.lane).y - 1, Math.max(view.x(box.end) - left, 1), 2);
-    }
-  };
-
   const fillPaths = (pen, look, path) => {
     pen.fillStyle = look.fill;
-    pen.fill(path.all);
+    // Far faster than one path of all of them.
+    for (let i = 0; i < path.all.length; i += 4) pen.fillRect(path.all[i], path.all[i + 1], path.all[i + 2], path.all[i + 3]);
     if (look.pattern) { pen.fillStyle = texture(pen, look.pattern, look.ink); pen.fill(path.wide); }
     pen.strokeStyle = look.outline || colour("--ground");
     pen.lineWidth = look.outline ? 1 : 0.5;
     pen.stroke(path.wide);
   };
 
-  // Outstanding launches as bars from 0 to the most in view; the least of each is darker.
+  // Counters as bars from 0 to the most in view; the least of each is darker.
   const counters = (pen, view, marks) => {
     for (const [part, fill] of [["most", "--host-op"], ["least", "--host-call"]]) {
       pen.fillStyle = colour(fill);
@@ -237,7 +236,27 @@
       }
     }
     for (const mark of marks.filter(({ lane, waits }, place) => !waits && marks[place - 1]?.lane !== lane)) {
-      tag(pen, `max ${mark.top.toLocaleString("en-US")}`, view.left + 2, view.rows.byLane.get(mark.lane).y + 9);
+      tag(pen, `max ${amount(mark, mark.top)}`, view.left + 2, view.rows.byLane.get(mark.lane).y + 9);
+    }
+  };
+
+  // How busy devices are, by component, in each column of pixels.
+  const occupancy = (pen, data, view, source) => {
+    for (const row of view.seen.filter(({ lane }) => lane <= BUSY)) {
+      const stacked = curves(data, source, data.device_of_group[row.group]), apart = (view.to - view.from) / view.width;
+      const drawn = new Float64Array(Math.ceil(view.width));
+      stacked.forEach((curve, part) => {
+        pen.fillStyle = data.looks[part][1];
+        let last = before(curve, view.from);
+        for (let x = 0; x < drawn.length; x++) {
+          const sum = before(curve, view.from + (x + 1) * apart), height = (sum - last) / apart * row.height;
+          if (height > drawn[x]) pen.fillRect(view.left + x, row.y + row.height - height, 1, height - drawn[x]);
+          drawn[x] = Math.max(drawn[x], height);
+          last = sum;
+        }
+      });
+      pen.fillStyle = colour("--line");
+      pen.fillRect(view.left, row.y + row.height, view.width, 1);
     }
   };
 
@@ -248,58 +267,6 @@
     pen.fillRect(x - 2, y - 9, pen.measureText(text).width + 4, 12);
     pen.fillStyle = colour("--ink");
     pen.fillText(text, x, y);
-  };
-
-  // Brackets over the longest gaps, with what the GPU waits on where there is room.
-  const waits = (pen, view, marks) => {
-    for (const mark of marks.filter((each) => each.waits)) {
-      const row = view.rows.byLane.get(mark.lane), middle = row.y + 8.5;
-      const [left, right] = [view.x(mark.start) + 1, view.x(mark.end) - 1];
-      const low = Math.max(left, view.left), room = Math.min(right, view.left + view.width) - low;
-      if (room < 4) continue;
-      pen.strokeStyle = colour("--ink");
-      pen.beginPath();
-      for (const x of [left, right]) { pen.moveTo(x, middle - 4); pen.lineTo(x, middle + 4); }
-      pen.moveTo(left, middle); pen.lineTo(right, middle);
-      pen.stroke();
-      const text = shortened(mark.waits[0] || mark.waits[1], Math.floor((room - 16) / 5.6));
-      if (room > 40 && text) tag(pen, text, low + Math.max((room - pen.measureText(text).width) / 2, 6), row.y + 12);
-    }
-  };
-
-  const band = (pen, view) => {
-    if (!view.band) return;
-    const left = view.x(view.band.from), width = Math.max(view.x(view.band.to) - left, 2);
-    const rows = view.rows.rows.filter((row) => view.band.groups.includes(row.group));
-    pen.fillStyle = pen.strokeStyle = colour("--focus");
-    for (const row of rows) {
-      pen.globalAlpha = 0.16; pen.fillRect(left, row.y, width, row.height);
-      pen.globalAlpha = 1; pen.strokeRect(left, row.y - 0.5, width, row.height);
-    }
-  };
-
-  const chosen = (pen, view) => {
-    const row = view.chosen && view.rows.byLane.get(view.chosen.lane);
-    if (!row) return;
-    const left = view.x(view.chosen.start);
-    pen.strokeStyle = colour("--ink");
-    pen.lineWidth = 2;
-    pen.strokeRect(left - 1, row.y - 1, Math.max(view.x(view.chosen.end) - left, 1) + 2, row.height + 1);
-    for (const other of view.chosen.others) arrow(pen, view, view.chosen, other);
-    pen.lineWidth = 1;
-  };
-
-  // From the call, whose row is the lower one, up to the start of what it launched.
-  const arrow = (pen, view, ...ends) => {
-    const rowOf = ({ lane }) => view.rows.byLane.get(lane);
-    const [to, from] = ends.sort((a, b) => rowOf(a).y - rowOf(b).y);
-    const [x, low] = [view.x(from.start), rowOf(from).y], [end, high] = [view.x(to.start), rowOf(to).y + rowOf(to).height + 1];
-    for (const [width, name] of [[4, "--ground"], [1.5, "--ink"]]) {
-      pen.lineWidth = width;
-      pen.strokeStyle = pen.fillStyle = colour(name);
-      pen.beginPath(); pen.moveTo(x, low); pen.bezierCurveTo(x, (low + high) / 2, end, (low + high) / 2, end, high + 6); pen.stroke();
-    }
-    pen.beginPath(); pen.moveTo(end, high); pen.lineTo(end - 4, high + 7); pen.lineTo(end + 4, high + 7); pen.fill();
   };
 
   const labels = (pen, view) => {
@@ -315,52 +282,5 @@
     }
   };
 
-  const paint = (canvas, data, view, shown) => {
-    const pen = fit(canvas, view.left + view.width, view.height), looks = looksOf(data);
-    axis(pen, view);
-    pen.save();
-    pen.beginPath(); pen.rect(view.left, 0, view.width, view.height); pen.clip();
-    boxes(pen, data, view, shown, looks);
-    names(pen, data, view, shown, looks);
-    critical(pen, view, shown);
-    counters(pen, view, shown.marks);
-    waits(pen, view, shown.marks);
-    pen.font = "11px system-ui, sans-serif"; pen.fillStyle = colour("--soft");
-    steps(pen, data, view);
-    band(pen, view);
-    chosen(pen, view);
-    pen.restore();
-    labels(pen, view);
-  };
-
-  const strip = (canvas, data, view) => {
-    const height = 46, pen = fit(canvas, view.left + view.width, height);
-    const [from, to] = data.whole, scale = view.width / Math.max(to - from, 1);
-    const parts = data.overview;
-    const bins = parts.length ? parts[0][1].length : 0, wide = view.width / Math.max(bins, 1);
-    pen.fillStyle = colour("--track");
-    pen.fillRect(view.left, 0, view.width, height);
-    for (let i = 0; i < bins; i++) {
-      let y = height;
-      for (const [look, shares] of parts) {
-        const part = shares[i] * height / 1000;
-        pen.fillStyle = data.looks[look][1];
-        pen.fillRect(view.left + i * wide, y -= part, wide + 0.3, part);
-      }
-    }
-    const left = view.left + (view.from - from) * scale, width = Math.max((view.to - view.from) * scale, 3);
-    pen.fillStyle = colour("--ground");
-    pen.globalAlpha = 0.6;
-    pen.fillRect(view.left, 0, Math.max(left - view.left, 0), height);
-    pen.fillRect(left + width, 0, Math.max(view.left + view.width - left - width, 0), height);
-    pen.globalAlpha = 1;
-    pen.strokeStyle = colour("--ink");
-    pen.lineWidth = 2;
-    pen.strokeRect(left + 1, 1, Math.max(width - 2, 1), height - 2);
-    pen.fillStyle = colour("--soft");
-    pen.font = "11px system-ui, sans-serif";
-    pen.fillText("whole", 0, 27, view.left - 6);
-  };
-
-  Object.assign(traceflops.timeline, { arrange, paint, strip });
+  Object.assign(traceflops.timeline, { AXIS, colour, shortened, tag, arrange, fit, axis, steps, labels, occupancy, boxes, names, counters, looksOf });
 })();

@@ -1,26 +1,30 @@
 "use strict";
 // What is seen of the timeline: a range of time, the lanes of a host, an event that is chosen.
 (() => {
-  const { inView, linked, arrange, paint, strip } = traceflops.timeline;
+  const { AXIS, inView, known, linked, arrange, paint, strip } = traceflops.timeline;
   const LEAST = 20, NARROW = 620, NEAR = 3, ROOM = 0.01, MOST_ARROWS = 200;
+  const HIGH = 0.62, LOW = 300; // of the window, and pixels: the height at first
+
 
   // Where the lanes and their labels lie in so many pixels.
-  const layout = (full, { from, to, rows, band, chosen }) => {
-    const left = full < NARROW ? 70 : 104, width = full - left;
-    const x = (at) => left + (at - from) / (to - from) * width;
-    return { left, width, from, to, height: rows.height, rows, band, chosen, x };
+  const layout = (area, { from, to, rows, band, chosen, selected, hits }) => {
+    const full = area.clientWidth, left = full < NARROW ? 70 : 104, width = full - left;
+    const x = (at) => left + (at - from) / (to - from) * width, top = area.scrollTop, height = Math.min(area.clientHeight, rows.height);
+    const seen = rows.rows.filter((row) => row.y + row.height > top + AXIS && row.y < top + height);
+    return { left, width, from, to, top, height, rows, seen, band, chosen, selected, hits, x };
   };
 
   // The view of some data on two canvases; "painted" is called after each painting.
   const viewOf = (data, area, stripArea, painted) => {
-    const state = { from: 0, to: 1, band: null, chosen: null, host: -1, rows: null, layout: null, shown: null };
+    const state = { from: 0, to: 1, band: null, chosen: null, selected: null, hits: null, host: -1, rows: null, layout: null, shown: null };
+    const [tall] = area.children, [canvas] = tall.children;
 
     const draw = () => {
       if (!area.clientWidth) return;
-      state.layout = layout(area.clientWidth, state);
+      state.layout = layout(area, state);
       const pixels = state.layout.width * Math.min(window.devicePixelRatio || 1, 2);
-      state.shown = inView(data, state.rows.rows.map((row) => row.lane), state.from, state.to, pixels);
-      paint(area.firstElementChild, data, state.layout, state.shown);
+      state.shown = inView(data, state.layout.seen.map((row) => row.lane), state.from, state.to, pixels);
+      paint(canvas, data, state.layout, state.shown);
       strip(stripArea.firstElementChild, data, state.layout);
       painted();
     };
@@ -54,6 +58,13 @@
       look(from - (to - from) * ROOM, to + (to - from) * ROOM);
     };
     const mark = (from, to, groups) => { state.band = { from, to, groups }; };
+    // A range whose figures are told; where these are those of bins, it reaches from edge to edge.
+    const select = (from, to) => {
+      const stretch = from === undefined ? null : known(data, Math.min(from, to), Math.max(from, to));
+      state.selected = stretch && stretch.to > stretch.from ? { from: stretch.from, to: stretch.to } : null;
+      ask();
+    };
+    const search = (hits) => { state.hits = hits; ask(); };
     const choose = (box) => {
       const others = box ? linked(data, state.shown.source, box).filter(({ lane }) => state.rows.byLane.has(lane)) : [];
       state.chosen = box && { ...box, others: others.slice(0, MOST_ARROWS) };
@@ -62,13 +73,22 @@
     const setHost = (host) => {
       state.host = host;
       state.rows = arrange(data, host);
+      tall.style.height = `${state.rows.height}px`;
+      if (!area.style.height) area.style.height = `${Math.min(state.rows.height, Math.max(Math.round(innerHeight * HIGH), LOW))}px`;
+      area.style.maxHeight = `${state.rows.height}px`;
       choose(null);
+    };
+
+    // The row of a lane comes into view.
+    const reveal = (lane) => {
+      const row = state.rows.byLane.get(lane);
+      if (row && (row.y < area.scrollTop + AXIS || row.y + row.height > area.scrollTop + area.clientHeight)) area.scrollTop = row.y - area.clientHeight / 2;
     };
 
     const timeAt = (x) => state.from + (x - state.layout.left) / state.layout.width * (state.to - state.from);
     // The box under a point or just beside it; of several the last to start, which lies on top.
     const boxAt = ({ x, y }) => {
-      const row = state.rows.rows.find((each) => y >= each.y && y < each.y + each.height);
+      const at = y + state.layout.top, row = y < AXIS ? null : state.rows.rows.find((each) => at >= each.y && at < each.y + each.height);
       if (!row || x < state.layout.left) return null;
       const nearest = (boxes) => {
         let best = null, least = NEAR;
@@ -108,7 +128,7 @@
       return found;
     };
 
-    return { state, LEAST, ask, look, zoom, move, frame, mark, choose, setHost, timeAt, boxAt, labelOf, beside };
+    return { state, LEAST, ask, look, zoom, move, frame, mark, choose, select, search, setHost, reveal, timeAt, boxAt, labelOf, beside };
   };
 
   Object.assign(traceflops.timeline, { viewOf });

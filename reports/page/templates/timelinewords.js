@@ -68,9 +68,18 @@
 
   const busyShare = ({ start, end, busy }) => `${(100 * busy / Math.max(end - start, 1)).toFixed(1)} %`;
 
+  // How much a counter counts, in its unit.
+  const SIZES = [["GB", 1e9], ["MB", 1e6], ["kB", 1e3], ["bytes", 1]];
+  const amount = ({ what }, value) => {
+    if (what !== "memory") return number(value);
+    const [name, unit] = SIZES.find(([, one]) => Math.abs(value) >= one) || SIZES[3];
+    return `${Number((value / unit).toPrecision(3))} ${name}`;
+  };
+
   // What a mark on a row says.
-  const marked = ({ waits, least, most }) => {
+  const marked = ({ waits, what, least, most }) => {
     if (waits) return `GPU waits on: ${waits[0] || waits[1]}`;
+    if (what === "memory") return `${least < most ? `${amount({ what }, least)} to ` : ""}${amount({ what }, most)} allocated`;
     return `${least < most ? `${number(least)} to ` : ""}${number(most)} outstanding launch${most === 1 ? "" : "es"}`;
   };
 
@@ -107,5 +116,5 @@
     return [name, on, place(box.start, length), time(length, 4), known.category, launched];
   };
 
-  Object.assign(traceflops.timeline, { UNITS, drawn, described, cells });
+  Object.assign(traceflops.timeline, { UNITS, amount, number, counted, time, range, place, drawn, described, cells });
 })();

@@ -1,0 +1,158 @@
+"""What figures of any stretch of the timeline are made of, beside its boxes.
+
+Idle time comes slice by slice, with what the host did. Where boxes do not tell each event of the
+devices, sums of bins of equal length do instead: their figures are exact from edge to edge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from traceflops.attribution import CLASSES, NamedIdle, named_idle
+from traceflops.table import IntArray, codes, group_sums, names, numbers, runs
+from traceflops.timeline import WORK
+from traceflops.units import function_name
+
+if TYPE_CHECKING:
+    from traceflops.drawing import Level, Span, Timeline
+    from traceflops.windows import Prepared
+
+_MOST_BINS: Final = 1_000
+"""Of all devices together."""
+_MOST_NAMES: Final = 20
+_REST: Final = "(others)"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pieces:
+    """Times in the order of their starts: of `key`, a place in names, so many ns from then on.
+
+    In a bin they are a sum, and `start_ns` is the start of the bin.
+    """
+
+    start_ns: IntArray
+    ns: IntArray
+    key: IntArray
+
+    @property
+    def end_ns(self) -> IntArray:
+        """Return when each is over."""
+        end: IntArray = self.start_ns + self.ns
+        return end
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What is known of a level by device; `bin_ns` is 0 where boxes tell of each event.
+
+    `kernels` and `parts` are there with bins alone: sums of kernels by name, and of components.
+    """
+
+    bin_ns: int
+    idle: Mapping[int, Pieces]
+    kernels: Mapping[int, Pieces]
+    parts: Mapping[int, Pieces]
+
+
+class Known:
+    """The idle time of the devices drawn and their kernels, from which any figures are made."""
+
+    def __init__(self, prepared: Prepared, timeline: Timeline) -> None:
+        process = numbers(prepared.trace.devices["process"])
+        self._prepared = prepared
+        self._origin = {d: timeline.origin_ns[int(process[d])] for d in timeline.chosen.devices}
+        self._names: dict[tuple[str, str], int] = {}
+        self._idle = {device: self._idle_of(device) for device in self._origin}
+
+    @property
+    def names(self) -> list[tuple[str, str]]:
+        """Return the name of each key, and the class of what the host did."""
+        return list(self._names)
+
+    def of(self, level: Level, *, complete: bool) -> Figures:
+        """Return the figures of a level; `complete` says whether lanes have all work of devices."""
+        if complete and level.is_single:
+            idle = {device: _within(one, level.span) for device, one in self._idle.items()}
+            return Figures(0, idle, {}, {})
+        edges = _edges(level.span, len(self._origin))
+        return Figures(
+            int(edges[1] - edges[0]),
+            {device: _in_bins(self._few(one), edges) for device, one in self._idle.items()},
+            {device: _in_bins(self._kernels_of(device), edges) for device in self._origin},
+            {device: self._parts_of(device, edges) for device in self._origin},
+        )
+
+    def _places(self, called: list[tuple[str, str]]) -> IntArray:
+        found = [self._names.setdefault(one, len(self._names)) for one in called]
+        return np.array(found, dtype=np.int64)
+
+    def _idle_of(self, device: int) -> Pieces:
+        found: NamedIdle = named_idle(self._prepared, device)
+        called = [(CLASSES[kind], function_name(name)) for kind, name in found.names]
+        start, ns = found.start_ns - self._origin[device], found.end_ns - found.start_ns
+        return Pieces(start, ns, self._places(called)[found.name])
+
+    def _kernels_of(self, device: int) -> Pieces:
+        """Return the activities of a device; names beyond the longest ones are one."""
+        rows = self._prepared.accounts[device].rows
+        column = self._prepared.trace.activities["name"]
+        texts, ns = names(column), rows.end_ns - rows.start_ns
+        longest, which = _longest(codes(column)[rows.row], ns, len(texts))
+        keys = self._places([*(("", texts[one]) for one in longest), ("", _REST)])
+        return Pieces(rows.start_ns - self._origin[device], ns, keys[which])
+
+    def _few(self, idle: Pieces) -> Pieces:
+        """Return idle time whose names beyond the longest ones are one."""
+        longest, which = _longest(idle.key, idle.ns, len(self._names))
+        keys = np.append(np.array(longest, dtype=np.int64), self._places([("", _REST)]))
+        return Pieces(idle.start_ns, idle.ns, keys[which])
+
+    def _parts_of(self, device: int, edges: IntArray) -> Pieces:
+        """Return the components of each bin; their keys are places in WORK."""
+        at = edges + self._origin[device]
+        parts = self._prepared.accounts[device].timeline.parts
+        sums = np.stack([parts[name].length_within(at[:-1], at[1:]) for name in WORK])
+        key, place = np.nonzero(sums)
+        order = np.argsort(place, kind="stable")
+        return Pieces(edges[place[order]], sums[key, place][order], key[order])
+
+
+def _longest(key: IntArray, ns: IntArray, keys: int) -> tuple[list[int], IntArray]:
+    """Return the keys with most time, and of each time the place of its key there, or behind."""
+    longest = np.argsort(-group_sums(key, ns, keys), kind="stable")[:_MOST_NAMES]
+    place = np.full(keys, len(longest), dtype=np.int64)
+    place[longest] = np.arange(len(longest))
+    return longest.tolist(), place[key]
+
+
+def _edges(span: Span, devices: int) -> IntArray:
+    """Return the edges of bins of a round length: 1, 2 or 5 of a decade."""
+    least = max((span.end_ns - span.start_ns) * devices // _MOST_BINS, 1)
+    decade = 10 ** (len(str(least)) - 1)
+    length = next(by * decade for by in (1, 2, 5, 10) if by * decade >= least)
+    first = span.start_ns // length
+    edges: IntArray = np.arange(first, -(-span.end_ns // length) + 1, dtype=np.int64) * length
+    return edges
+
+
+def _within(pieces: Pieces, span: Span) -> Pieces:
+    some = slice(
+        int(np.searchsorted(pieces.end_ns, span.start_ns, side="right")),
+        int(np.searchsorted(pieces.start_ns, span.end_ns, side="left")),
+    )
+    return Pieces(pieces.start_ns[some], pieces.ns[some], pieces.key[some])
+
+
+def _in_bins(pieces: Pieces, edges: IntArray) -> Pieces:
+    """Return the sums of each key in each bin."""
+    start, end = (np.clip(at, *edges[[0, -1]]) for at in (pieces.start_ns, pieces.end_ns))
+    first = np.searchsorted(edges, start, side="right") - 1
+    place, which = runs(first, np.searchsorted(edges, end, side="left"))
+    ns = np.minimum(end[which], edges[place + 1]) - np.maximum(start[which], edges[place])
+    keys = int(pieces.key.max(initial=0)) + 1
+    both, group = np.unique(place * keys + pieces.key[which], return_inverse=True)
+    return Pieces(edges[both // keys], group_sums(group, ns, len(both)), both % keys)

@@ -1,0 +1,276 @@
+"""The timeline as a place to work in: selections and their figures, search, links, exports."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import traceflops as tf
+from tests.conftest import SAMPLES
+from tests.reports.test_browser import Opened, opened, until
+from tests.reports.test_timeline import MICRO, hover, painted, settle, small, status
+from traceflops.attribution import CLASSES, culprits_of, gap_parts
+from traceflops.drawing import Budget
+from traceflops.reports.page import timeline_data
+from traceflops.reports.page.html import render_html
+from traceflops.reports.view import LOOKS
+from traceflops.timeline import Intervals
+from traceflops.units import function_name
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+
+@pytest.fixture
+def page(browser: "Browser", tmp_path: Path) -> Iterator[Opened]:
+    found = opened(browser, tmp_path / "small.html", render_html(small()), downloads=True)
+    settle(found)
+    yield found
+    assert found.complaints == []
+    found.page.context.close()
+
+
+SUMS = """() => Object.fromEntries([...document.querySelectorAll('#timeline-figures > div')].map(
+    (part) => [part.querySelector('h3').textContent, Object.fromEntries(
+        [...part.querySelectorAll('[data-ns]')].map(
+            (one) => [one.previousElementSibling.title || 'length', Number(one.dataset.ns)]))]))"""
+"""The figures below the timeline: of each column its names and their nanoseconds."""
+
+
+def selected(found: Opened, start_ns: int, end_ns: int) -> dict[str, dict[str, int]]:
+    """Return the figures of a range that a link selects."""
+    found.page.evaluate(f"location.hash = '#view={start_ns}-{end_ns}&sel={start_ns}-{end_ns}'")
+    until(found.page.main_frame, "document.querySelector('#timeline-figures h3') !== null")
+    painted(found)
+    told: dict[str, dict[str, int]] = found.page.evaluate(SUMS)
+    return told
+
+
+def expected(analysis: tf.Analysis, start_ns: int, end_ns: int) -> dict[str, dict[str, int]]:
+    """Return components, times of kernels by name and culprits of device 0, told from accounts."""
+    prepared = analysis.prepared
+    assert prepared is not None
+    account = prepared.accounts[0]
+    origin = account.rows.span[0]
+    low, high = start_ns + origin, end_ns + origin
+    parts = account.account(low, high).components.parts()
+    work = prepared.trace.activities.to_pylist()
+    kernels: dict[str, int] = {}
+    for row in work:
+        inside = min(row["start_ns"] + row["dur_ns"], high) - max(row["start_ns"], low)
+        if inside > 0:
+            kernels[row["name"]] = kernels.get(row["name"], 0) + inside
+    found = culprits_of(gap_parts(account, Intervals.one(low, high)), prepared.trace)
+    idle: dict[str, int] = {}
+    for one in found.culprits:
+        label = function_name(one.label) or CLASSES[one.kind]
+        idle[label] = idle.get(label, 0) + one.idle_ns
+    unknown = parts["idle"] - sum(idle.values())
+    return {
+        "parts": {LOOKS[name].label: ns for name, ns in parts.items() if ns},
+        "kernels": kernels,
+        "idle": idle | ({"No culprit": unknown} if idle and unknown else {}),
+    }
+
+
+def assert_told(told: dict[str, dict[str, int]], wanted: dict[str, dict[str, int]]) -> None:
+    """Assert that the largest of each are those of Python, to the ns, and so is the sum."""
+    assert sum(told["Selection"].values()) == sum(wanted["parts"].values())
+    (label,) = (name for name in told if name not in ("Selection", "Top kernels", "Why idle"))
+    assert told[label] == wanted["parts"]
+    for name, column in (("kernels", "Top kernels"), ("idle", "Why idle")):
+        rest = {text: ns for text, ns in told[column].items() if text in wanted[name]}
+        assert rest == {text: wanted[name][text] for text in rest}
+        assert sum(told[column].values()) == sum(wanted[name].values())
+        assert len(rest) >= min(5, len(wanted[name]))
+
+
+@pytest.mark.parametrize("share", [(0, 1), (0.31, 0.32), (0.4321, 0.7), (0.1, 0.1001)])
+def test_figures_of_a_selection_are_those_of_python_to_the_ns(
+    browser: "Browser", tmp_path: Path, share: tuple[float, float]
+) -> None:
+    analysis = tf.analyze(tf.read(SAMPLES / "gpt_1rank.json.gz"))
+    found = opened(browser, tmp_path / "one.html", render_html(analysis))
+    settle(found)
+    assert analysis.prepared is not None
+    low, high = analysis.prepared.accounts[0].rows.span
+    start, end = (round(one * (high - low)) for one in share)
+    told = selected(found, start, end)
+    assert "Exact: every event is in the page." in figures_text(found)
+    assert_told(told, expected(analysis, start, end))
+    found.page.context.close()
+
+
+def figures_text(found: Opened) -> str:
+    return found.page.locator("#timeline-figures").inner_text()
+
+
+def test_figures_of_merged_events_are_those_of_whole_bins(
+    browser: "Browser", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(timeline_data, "Budget", lambda: Budget(all=300, whole=300, step=40))
+    analysis = tf.analyze(tf.read(SAMPLES / "gpt_1rank.json.gz"))
+    found = opened(browser, tmp_path / "merged.html", render_html(analysis))
+    settle(found)
+    told = selected(found, 3_333_333, 7_777_777)
+    said = figures_text(found)
+    snapped = re.search(r"Edges snapped to (\d+) µs bins; events are merged.", said)
+    assert snapped is not None
+    length = int(snapped[1]) * MICRO
+    start, end = 3_333_333 // length * length, -(-7_777_777 // length) * length
+    assert_told(told, expected(analysis, start, end))
+    found.page.context.close()
+
+
+DONE = "document.getElementById('timeline-done').textContent"
+
+
+def drag(found: Opened, start: float, end: float, shift: bool = False) -> None:
+    """Drag the pointer from one share of the axis to another."""
+    for share, then in ((start, "down"), ((start + end) / 2, None), (end, "up")):
+        hover(found, share)
+        if then == "down":
+            if shift:
+                found.page.keyboard.down("Shift")
+            found.page.mouse.down()
+        elif then == "up":
+            found.page.mouse.up()
+    found.page.keyboard.up("Shift")
+    painted(found)
+
+
+def length(found: Opened) -> str:
+    painted(found)
+    return found.page.locator("#timeline-figures .big").inner_text()
+
+
+def heading(found: Opened) -> str:
+    return found.page.locator("#timeline-figures h3").first.inner_text()
+
+
+def test_a_range_is_selected_by_dragging_and_its_edges_move(page: Opened) -> None:
+    page.page.evaluate("location.hash = '#view=0-100000'")
+    drag(page, 0.1, 0.6)
+    assert (heading(page), length(page)) == ("Selection", "50 µs")
+    # From 10 to 60 µs one kernel runs all the time.
+    assert page.page.evaluate(SUMS)["made.json · gpu 0"] == {"compute": 50 * MICRO}
+    drag(page, 0.6, 0.8)
+    assert length(page) == "70 µs"
+    assert page.page.evaluate(SUMS)["made.json · gpu 0"] == {
+        "compute": 50 * MICRO,
+        "memory": 15 * MICRO,
+        "idle": 5 * MICRO,
+    }
+    page.page.keyboard.press("Escape")
+    until(page.page.main_frame, "!location.hash.includes('sel=')")
+    before = status(page)
+    drag(page, 0.5, 0.4, shift=True)
+    assert status(page) != before
+    assert "10.0" in status(page)
+
+
+def test_keys_select_fit_and_measure(page: Opened) -> None:
+    page.page.evaluate("location.hash = '#view=0-100000'")
+    status(page)
+    page.page.focus("#timeline-view")
+    for _ in range(3):
+        page.page.keyboard.press("Shift+ArrowRight")  # a fiftieth of the view each
+    assert length(page) == "6 µs"
+    page.page.keyboard.press("Shift+ArrowLeft")
+    assert length(page) == "4 µs"
+    page.page.keyboard.press("f")
+    assert "49.960 to 54.040 µs" in status(page)
+    page.page.keyboard.press("Escape")
+    page.page.evaluate("location.hash = '#view=0-200000'")
+    status(page)
+    page.page.focus("#timeline-view")
+    for key in ("n", "m", "n", "n", "m"):
+        page.page.keyboard.press(key)
+    # From the start of the first kernel to the end of the second, over the gap between them.
+    assert length(page) == "85 µs"
+    for key, words in (("w", "37.50 to 162.50"), ("s", "0.00 to 200.00"), ("d", "40.00 to 240.00")):
+        page.page.keyboard.press(key)
+        assert words in status(page)
+
+
+def test_the_address_holds_view_and_selection_and_back_leads_back(page: Opened) -> None:
+    assert "#" not in page.page.url
+    before = page.page.evaluate("history.length")
+    page.page.focus("#timeline-view")
+    for _ in range(5):
+        page.page.keyboard.press("d")
+    until(page.page.main_frame, "location.hash.startsWith('#view=')")
+    assert page.page.evaluate("history.length") == before  # moving is no entry
+    page.page.evaluate("location.hash = '#view=0-100000'")
+    status(page)
+    drag(page, 0.1, 0.6)
+    until(page.page.main_frame, "location.hash.includes('&sel=10')")
+    shared = page.page.url
+    assert page.page.evaluate("history.length") == before + 2
+    page.page.go_back()
+    until(page.page.main_frame, "location.hash === '#view=0-100000'")
+    painted(page)
+    until(
+        page.page.main_frame,
+        "document.querySelector('#timeline-figures h3').textContent === 'In view'",
+    )
+    page.page.goto("about:blank")
+    page.page.goto(shared)
+    settle(page)
+    assert (heading(page), length(page)) == ("Selection", "50 µs")
+    assert page.page.url == shared
+
+
+def test_a_search_marks_all_hits_and_leads_from_one_to_the_next(page: Opened) -> None:
+    page.page.select_option("#timeline-place", "whole")
+    page.page.focus("#timeline-view")
+    page.page.keyboard.press("/")
+    field = page.page.locator("#timeline-search")
+    field.fill("COPY_kernel")
+    assert page.page.locator("#timeline-searched").inner_text() == "6 hits"
+    chosen = page.page.locator("#timeline-chosen")
+    starts = []
+    for _ in range(2):
+        field.press("Enter")
+        until(page.page.main_frame, "!document.getElementById('timeline-chosen').hidden")
+        painted(page)
+        painted(page)
+        starts.append(re.findall(r"at ([\d.]+) µs", chosen.inner_text())[0])
+    # The middle is in step 3; the kernels after it begin 65 and 95 µs into theirs.
+    assert starts == ["395.000", "495.000"]
+    summary = page.page.locator("#timeline-instances summary")
+    assert summary.inner_text() == "6 instances, 120 µs in all; this is number 5"
+    summary.click()
+    page.page.locator("#timeline-instances-list button").first.click()
+    painted(page)
+    painted(page)
+    assert "at 65.000 µs" in chosen.inner_text()
+    assert summary.inner_text().endswith("this is number 1")
+    field.press("Escape")
+    assert page.page.locator("#timeline-searched").inner_text() == ""
+
+
+def test_a_range_can_be_taken_elsewhere(page: Opened) -> None:
+    page.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    told = selected(page, 10 * MICRO, 90 * MICRO)
+    with page.page.expect_download() as saved:
+        page.page.locator("[data-do=trace]").click()
+    events = json.loads(Path(saved.value.path()).read_text())["traceEvents"]
+    mine = [(one["name"], one["ts"], one["dur"]) for one in events if one["ph"] == "X"]
+    assert ("sm90_xmma_gemm_bf16", 0, 60) in mine
+    assert ("my_copy_kernel", 65, 20) in mine
+    assert all(start <= 90 and start + dur >= 10 for _, start, dur in mine)
+    with page.page.expect_download() as picture:
+        page.page.locator("[data-do=picture]").click()
+    assert Path(picture.value.path()).read_bytes()[:4] == b"\x89PNG"
+    page.page.locator("[data-do=markdown]").click()
+    until(
+        page.page.main_frame,
+        "document.getElementById('timeline-done').textContent.includes('Markdown')",
+    )
+    text = page.page.evaluate("navigator.clipboard.readText()")
+    for name, ns in told["Top kernels"].items():
+        assert f"| {name.replace('_', chr(92) + '_')} | {ns} |" in text
