@@ -159,7 +159,7 @@ def test_causes_come_before_why_there_is_no_mfu() -> None:
 
 
 def test_the_summary_is_a_screenful() -> None:
-    assert len(render_terminal(read("gpt_ddp_4rank"))) <= 36
+    assert len(render_terminal(read("gpt_ddp_4rank"))) <= 40  # two causes of high priority
     assert len(render_terminal(read("gpt_ddp_4rank"), Style(width=80))) <= 37
 
 
