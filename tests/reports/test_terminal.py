@@ -160,8 +160,8 @@ def test_a_cause_is_the_title_also_where_there_is_no_mfu() -> None:
 
 
 def test_the_summary_is_a_screenful() -> None:
-    assert len(render_terminal(read("gpt_ddp_4rank"))) <= 36
-    assert len(render_terminal(read("gpt_ddp_4rank"), Style(width=80))) <= 37
+    assert len(render_terminal(read("gpt_ddp_4rank"))) <= 40  # two causes of high priority
+    assert len(render_terminal(read("gpt_ddp_4rank"), Style(width=80))) <= 42
 
 
 @pytest.mark.parametrize(("number", "title"), [(1, "The only kernel or copy"), (2, "Top of 2")])
