@@ -16,7 +16,7 @@ from tests.conftest import SAMPLES
 from tests.reports import factory
 from tests.reports.test_counted import by_counters
 from traceflops.reports.page.html import render_html
-from traceflops.reports.terminal.findings import title_lines
+from traceflops.reports.terminal.case import case_lines
 from traceflops.reports.terminal.lines import Style
 from traceflops.reports.terminal.measured import render_measured
 from traceflops.reports.terminal.summary import render_terminal
@@ -128,7 +128,7 @@ def test_captions_have_twelve_words_at_most(sample: str | None) -> None:
     analysis = tf.analyze(tf.read(SAMPLES / sample)) if sample else by_counters()
     shown = [*captions(render_html(analysis))]
     for render in (render_terminal, render_measured):
-        said = {line.plain for line in title_lines(analysis, Style(width=400))} - {""}
+        said = {line.plain for line in case_lines(analysis, Style(width=400))} - {""}
         shown += remarks([x for x in render(analysis, Style(width=400)) if x.plain not in said])
     words = {each: len(re.findall(r"[^\W\d][\w'/-]*", each)) for each in shown}
     assert {each: number for each, number in words.items() if number > 12} == {}
