@@ -29,7 +29,7 @@ _REDUCED: Final = (
     "With --ranks or --steps all are kept whole."
 )
 _WORTH_BYTES: Final = 1 << 26
-_GROUPS: Final = 16
+_GROUPS: Final = 8
 _TOGETHER_BYTES: Final = 1 << 26
 """Reducing pays from so much text on. Files are read in so many groups at least, each of so much
 text at most."""
