@@ -123,7 +123,7 @@ def case_content(analysis: Analysis) -> Content:
             "others": found.others if found else [],
             "hidden": found.causes.hidden if found else 0,
             "is_judged": found is not None,
-            "provenance": provenance(analysis),
+            "provenance": provenance(analysis, most_files=1),
             "basis": wording.basis(analysis),
         }
     )

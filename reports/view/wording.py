@@ -144,12 +144,12 @@ def selected(analysis: Analysis) -> str:
     return ", ".join(filter(None, (job, some)))
 
 
-def provenance(analysis: Analysis) -> list[str]:
+def provenance(analysis: Analysis, most_files: int = _MOST) -> list[str]:
     """Return where the figures come from: tool, files, devices, ranks, steps, selection."""
     source = analysis.source
     parts = [
         shorten_middle(source.tool or f"{source.format} trace", 60),
-        some_files([file.name for file in source.files], _MOST),
+        some_files([file.name for file in source.files], most_files),
         "" if analysis.of_no_job else products(analysis),
         ranks(analysis.devices),
         steps_used(analysis),

@@ -221,8 +221,8 @@ def framed(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 def test_links_of_a_page_in_a_frame_stay_in_it(framed: Opened) -> None:
     inner = framed.page.frames[1]
-    for name in ("kernels", "timeline", "notes", "kernels"):
-        inner.locator(f"nav a[href='#{name}']").click()
+    for name in ("kernels", "timeline", "peak", "kernels"):  # the peak is folded away
+        inner.locator(f":is(nav a, a.chip)[href='#{name}']").click()
         until(
             inner, f"Math.abs(document.getElementById('{name}').getBoundingClientRect().top) < 200"
         )
@@ -301,8 +301,10 @@ def test_without_scripts_all_that_matters_is_there(browser: Browser, tmp_path: P
     found = opened(browser, path, render_html(analysis, "traceflops report x"), scripts=False)
     page = found.page
     assert page.locator("h1").inner_text().replace("\xa0", " ") == headline(analysis)
-    for heading in page.locator("main section > h2").all():
+    for heading in page.locator("main > section > h2").all():
         assert heading.is_visible()
+    page.locator("summary", has_text="Method and notes").click()
+    assert page.locator("#method > h2").is_visible()
     names = {one.get_attribute("id") for one in page.locator("main section").all()}
     assert {"findings", "peak", "steps", "kernels", "operators", "ranks", "timeline"} <= names
     assert {"recording", "notes", "method"} <= names

@@ -147,7 +147,6 @@ def test_the_key_of_the_timeline_has_only_what_is_there(kind: str) -> None:
 
 def test_one_of_a_thing_is_singular() -> None:
     text = render_html(tf.analyze(trace_of(**launched(("k", 0, 10, 5)))))
-    assert "1 from 1 call<" in text
     assert not re.search(r"\b1 (operations|calls|launches|kernels|GPUs|steps)\b", text)
 
 

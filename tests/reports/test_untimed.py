@@ -77,7 +77,7 @@ def test_the_page_shows_the_command_and_no_account_of_time(found: Analysis) -> N
     assert COMMAND in page
     assert 'id="steps"' not in page
     assert 'id="idle"' not in page
-    assert "does not say when kernels and copies ran" in page
+    assert f"To record a timeline: <code>{COMMAND}</code>" in page
 
 
 def test_the_markdown_has_the_command(found: Analysis) -> None:
