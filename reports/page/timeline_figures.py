@@ -66,7 +66,8 @@ class Known:
         self._prepared = prepared
         self._origin = {d: timeline.origin_ns[int(process[d])] for d in timeline.chosen.devices}
         self._names: dict[tuple[str, str], int] = {}
-        self._idle = {device: self._idle_of(device) for device in self._origin}
+        found = named_idle(prepared, [*self._origin])
+        self._idle = {device: self._idle_of(device, one) for device, one in found.items()}
 
     @property
     def names(self) -> list[tuple[str, str]]:
@@ -90,8 +91,7 @@ class Known:
         found = [self._names.setdefault(one, len(self._names)) for one in called]
         return np.array(found, dtype=np.int64)
 
-    def _idle_of(self, device: int) -> Pieces:
-        found: NamedIdle = named_idle(self._prepared, device)
+    def _idle_of(self, device: int, found: NamedIdle) -> Pieces:
         called = [(CLASSES[kind], function_name(name)) for kind, name in found.names]
         start, ns = found.start_ns - self._origin[device], found.end_ns - found.start_ns
         return Pieces(start, ns, self._places(called)[found.name])
