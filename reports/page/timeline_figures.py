@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -25,6 +26,7 @@ _MOST_BINS: Final = 1_000
 """Of all devices together."""
 _MOST_NAMES: Final = 20
 _REST: Final = "(others)"
+_LONGEST_PATH: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,7 +68,8 @@ class Known:
         self._prepared = prepared
         self._origin = {d: timeline.origin_ns[int(process[d])] for d in timeline.chosen.devices}
         self._names: dict[tuple[str, str], int] = {}
-        self._idle = {device: self._idle_of(device) for device in self._origin}
+        found = named_idle(prepared, [*self._origin])
+        self._idle = {device: self._idle_of(device, one) for device, one in found.items()}
 
     @property
     def names(self) -> list[tuple[str, str]]:
@@ -90,9 +93,8 @@ class Known:
         found = [self._names.setdefault(one, len(self._names)) for one in called]
         return np.array(found, dtype=np.int64)
 
-    def _idle_of(self, device: int) -> Pieces:
-        found: NamedIdle = named_idle(self._prepared, device)
-        called = [(CLASSES[kind], function_name(name)) for kind, name in found.names]
+    def _idle_of(self, device: int, found: NamedIdle) -> Pieces:
+        called = [(CLASSES[kind], _short(name)) for kind, name in found.names]
         start, ns = found.start_ns - self._origin[device], found.end_ns - found.start_ns
         return Pieces(start, ns, self._places(called)[found.name])
 
@@ -119,6 +121,12 @@ class Known:
         key, place = np.nonzero(sums)
         order = np.argsort(place, kind="stable")
         return Pieces(edges[place[order]], sums[key, place][order], key[order])
+
+
+@lru_cache(maxsize=1 << 16)
+def _short(name: str) -> str:
+    """Return a function without its path; what is longer than any of those stays as it is."""
+    return name if len(name) > _LONGEST_PATH else function_name(name)
 
 
 def _longest(key: IntArray, ns: IntArray, keys: int) -> tuple[list[int], IntArray]:

@@ -182,21 +182,25 @@ class NamedIdle:
     names: tuple[tuple[str, str], ...]
 
 
-def named_idle(prepared: Prepared, device: int) -> NamedIdle:
-    """Return what the host did in all gaps of a device, in chosen windows and elsewhere."""
-    account = prepared.accounts[device]
-    parts = gap_parts(account, Intervals.one(*account.rows.span))
-    none = np.empty(0, dtype=np.int64)
+def named_idle(prepared: Prepared, devices: Sequence[int]) -> dict[int, NamedIdle]:
+    """Return what the host did in all gaps of devices, in chosen windows and elsewhere."""
+    accounts = [prepared.accounts[device] for device in devices]
+    several = [gap_parts(one, Intervals.one(*one.rows.span)) for one in accounts]
+    parts, none = GapParts.joined(several), np.empty(0, dtype=np.int64)
     if not prepared.launch_records.is_judged or not len(parts.start_ns):
-        return NamedIdle(none, none, none, ())
+        return {device: NamedIdle(none, none, none, ()) for device in devices}
     naming = NamedSlices.of(parts, prepared.trace)
     found = dict(naming.culprits())
     rows = np.concatenate([none, *found.values()])
     name = np.repeat(np.arange(len(found)), [len(one) for one in found.values()])
     order = np.argsort(naming.slices.start_ns[rows], kind="stable")
-    rows, name = rows[order], name[order]
-    slices = naming.slices.only(rows)
-    return NamedIdle(slices.start_ns, slices.end_ns, name, tuple(found))
+    slices, name = naming.slices.only(rows[order]), name[order]
+    place = np.repeat(np.arange(len(several)), [len(one.start_ns) for one in several])[slices.part]
+    return {
+        device: NamedIdle(slices.start_ns[mine], slices.end_ns[mine], name[mine], tuple(found))
+        for at, device in enumerate(devices)
+        for mine in [place == at]
+    }
 
 
 def joined_culprits(parts: Sequence[IdleCulprits]) -> IdleCulprits:
