@@ -49,8 +49,7 @@ def case_lines(analysis: Analysis, style: Style) -> Iterator[Text]:
     yield from lines
     found = causes(analysis)
     if headline(analysis):
-        places = (name for name in _places(found[0], style.width) if name not in title)
-        yield from joined((*places, found[0].owner), style.width)
+        yield from _best(found[0], title, style.width)
     yield from paragraph(rest, style.width)
     yield from provenance(analysis, style, figure)
     for sentence in why_not(analysis.measured)[: 1 if analysis.devices else 0]:
@@ -94,8 +93,8 @@ def _step(analysis: Analysis, style: Style) -> Iterator[Text]:
     parts = step_parts(analysis)
     yield style.bar([(LINE_LOOKS[part.name], part.ns) for part in parts])
     yield from _key(parts, style)
-    yield from paragraph(f"{basis(analysis)}. {critical_sentence(analysis)}", style.width)
-    yield from paragraph(uneven_steps(analysis), style.width)
+    for text in (f"{basis(analysis)}.", critical_sentence(analysis), uneven_steps(analysis)):
+        yield from paragraph(text, style.width)
 
 
 def _key(parts: Sequence[StepPart], style: Style) -> Iterator[Text]:
@@ -128,35 +127,41 @@ def _findings(analysis: Analysis, found: Sequence[FindingWords], width: int) -> 
         yield from _finding(number, one, width, is_title=number == 1 and bool(headline(analysis)))
     if len(found) > _MOST:
         more = several(len(found) - _MOST, "more finding")
-        yield Text(f"{_INDENT}{more} on the page and in --json", "dim")
+        yield Text(f"{_INDENT}… {more} on the page and in --json", "dim")
     for other in () if found else other_findings(analysis, losses=False):
         yield from paragraph(other.sentence, width)
 
 
+def _best(one: FindingWords, title: str, width: int) -> Iterator[Text]:
+    """Yield what the title leaves out of its finding: where, whose it is, how sure, what to do."""
+    places = (name for name in _places(one, width) if name not in title)
+    yield from joined(filter(None, (*places, one.owner, one.mfu, _sure(one)[0])), width)
+    yield from hanging("help: ", one.finding.remedy, width)
+
+
 def _finding(number: int, one: FindingWords, width: int, *, is_title: bool) -> Iterator[Text]:
-    """Yield what a finding saves, what to do and what shows it; its title if that is not said."""
-    level, _, reasons = one.sure.removesuffix(")").partition(" (")
-    saves, sure = one.saves or "gain unknown", f"sure: {level}"
+    """Yield what a finding saves, what to do and what shows it, but for what the title says."""
+    sure, why = _sure(one)
     if is_title:
-        yield from _numbered(number, (saves, one.mfu, sure), width)
+        yield from hanging(f"{number}  ", one.finding.sentence, width)
     else:
-        yield from _titled(number, one.finding.title, saves, width)
-    if not is_title and (one.finding.priority != "low" or number == 1):
-        yield from _indented((*_places(one, width), one.owner, one.mfu, sure), width)
-    yield from hanging(f"{_INDENT}help: ", one.finding.remedy, width)
-    if number == 1:
-        yield from paragraph(one.finding.sentence, width, "dim", _INDENT)
-        if reasons:
-            yield from hanging(f"{_INDENT}why {level}: ", reasons, width, "dim")
+        yield from _titled(number, one.finding.title, one.saves or "gain unknown", width)
+        if one.finding.priority != "low" or number == 1:
+            yield from _indented((*_places(one, width), one.owner, one.mfu, sure), width)
+        yield from hanging(f"{_INDENT}help: ", one.finding.remedy, width)
+        yield from paragraph(one.finding.sentence, width, "dim", _INDENT) if number == 1 else ()
+    if number == 1 and why:
+        yield from hanging(f"{_INDENT}{why[0]}", why[1], width, "dim")
+
+
+def _sure(one: FindingWords) -> tuple[str, tuple[str, str] | None]:
+    """Return how sure a finding is, and behind its head why."""
+    level, _, reasons = one.sure.removesuffix(")").partition(" (")
+    return f"sure: {level}", (f"why {level}: ", reasons) if reasons else None
 
 
 def _places(one: FindingWords, width: int) -> Iterator[str]:
     return (shorten_middle(name, min(_NAME, width - len(_INDENT))) for name in one.where)
-
-
-def _numbered(number: int, facts: Sequence[str], width: int) -> Iterator[Text]:
-    for place, line in enumerate(_indented(facts, width)):
-        yield line if place else Text(f"{number}  ").append_text(line[len(_INDENT) :])
 
 
 def _indented(facts: Sequence[str], width: int) -> Iterator[Text]:

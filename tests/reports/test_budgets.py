@@ -14,7 +14,7 @@ from tests.reports.factory import measured
 from tests.reports.hostiletraces import hostile_trace
 from traceflops.analysis.preparation import prepare
 from traceflops.analysis.recipe import analysis_of
-from traceflops.categories import classify as activities
+from traceflops.categories import activities
 from traceflops.reports.page.html import render_html
 from traceflops.reports.page.jinja import cost, cut, tip
 

@@ -84,7 +84,7 @@ def test_the_terminal_claims_no_mfu_from_counters() -> None:
     assert "executed                     27.4 %" in text
     assert "useful work" not in text
     summary = render_terminal(by_counters(), Style(width=100, unicode=True, colour=False))
-    assert summary[0].plain.startswith("HFU 27.4 %. ")
+    assert summary[1].plain.endswith("  HFU 27.4 %")
 
 
 @pytest.mark.parametrize("width", [64, 80, 100, 160])

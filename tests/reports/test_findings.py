@@ -143,7 +143,8 @@ def test_of_many_findings_the_rest_is_counted() -> None:
     assert "3 more findings in the JSON report" in page
     low = " ".join(lines_of(with_causes(cause(1), cause(2, priority="low"))))
     assert "Cause 2" in low
-    assert "Remedy 2." not in low, "a small gain has one line"
+    assert "help: Remedy 2." in low
+    assert low.count("owner: ") == 1, "a small gain has a title and its remedy"
 
 
 def test_rows_of_evidence_are_folded_on_the_page() -> None:

@@ -156,10 +156,10 @@ def test_a_range_is_selected_by_dragging_and_its_edges_move(page: Opened) -> Non
     drag(page, 0.1, 0.6)
     assert (heading(page), length(page)) == ("Selection", "50 µs")
     # From 10 to 60 µs one kernel runs all the time.
-    assert page.page.evaluate(SUMS)["made.json · gpu 0"] == {"compute": 50 * MICRO}
+    assert page.page.evaluate(SUMS)["GPU 0"] == {"compute": 50 * MICRO}
     drag(page, 0.6, 0.8)
     assert length(page) == "70 µs"
-    assert page.page.evaluate(SUMS)["made.json · gpu 0"] == {
+    assert page.page.evaluate(SUMS)["GPU 0"] == {
         "compute": 50 * MICRO,
         "memory": 15 * MICRO,
         "idle": 5 * MICRO,
