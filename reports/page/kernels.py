@@ -127,6 +127,15 @@ def _places(table: pa.Table, most: int) -> list[int]:
     return [*range(min(most, table.num_rows)), *later[:_MOST_OF_CATEGORIES]]
 
 
+def kernel_places(table: pa.Table) -> dict[str, list[int]]:
+    """Return the numbers of the rows of each kernel that is shown, from 1 on."""
+    found: dict[str, list[int]] = {}
+    labels = table["name"].to_pylist()
+    for number, place in enumerate(_places(table, MOST_KERNELS), 1):
+        found.setdefault(labels[place], []).append(number)
+    return found
+
+
 def _share(table: pa.Table, rows: Sequence[Mapping[str, Any]]) -> float | None:
     shares: list[float | None] = table["share"].to_pylist()
     known = [share for share in shares if share is not None]

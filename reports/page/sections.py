@@ -19,6 +19,7 @@ from traceflops.reports.page import (
     steps,
     work,
 )
+from traceflops.reports.page.icicle import icicles
 from traceflops.reports.page.roofline import NARROW, drawn_sentence, roofline_plot
 from traceflops.reports.page.section import Content, Filled, Section
 from traceflops.reports.page.timeline import gap_links, timeline_content
@@ -105,10 +106,15 @@ def _serving(analysis: Analysis) -> Content | None:
 
 
 def _attribution(analysis: Analysis) -> Content | None:
-    tables = list(owner_tables(analysis, _MOST_OWNERS))
+    tables, drawn = list(owner_tables(analysis, _MOST_OWNERS)), icicles(analysis)
     attributed = attribution_sentence(analysis)
-    values = {"tables": tables, "attributed": attributed, "basis": wording.basis(analysis)}
-    return Content(values) if tables else None
+    values = {
+        "icicles": drawn,
+        "tables": tables,
+        "attributed": attributed,
+        "basis": wording.basis(analysis),
+    }
+    return Content(values, scripts=_TABLES) if tables or drawn else None
 
 
 def _communication(analysis: Analysis) -> Content | None:

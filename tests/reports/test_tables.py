@@ -469,8 +469,26 @@ def test_a_category_leads_to_its_kernels_and_back(sample: Opened) -> None:
     tops = set(rows.evaluate_all("rows => rows.map(row => row.dataset.category)"))
     assert tops == {"compute/gemm"}
     assert "in category gemm" in sample.page.locator("#kernel-found").inner_text()
-    sample.page.get_by_role("button", name="All categories").click()
+    sample.page.get_by_role("button", name="Show all").click()
     assert rows.count() > 5
+
+
+def test_a_box_of_the_tree_leads_to_its_kernels(sample: Opened) -> None:
+    """Of the boxes of operators the one of products has gemm kernels and nothing else."""
+    box = sample.page.locator(".icicle a", has_text="aten::mm:").first
+    box.focus()
+    sample.page.keyboard.press("Enter")
+    sample.page.wait_for_timeout(100)
+    assert sample.page.evaluate("location.hash") == f"#{box.get_attribute('id')}"
+    rows = sample.page.locator("#kernel-table > tbody > tr:visible")
+    tops = set(rows.evaluate_all("rows => rows.map(row => row.dataset.category)"))
+    assert tops == {"compute/gemm"}
+    assert "in aten::mm" in sample.page.locator("#kernel-found").inner_text()
+    assert sample.page.locator("#tree-found").inner_text().startswith("aten::mm: ")
+    sample.page.get_by_role("button", name="Show all").click()
+    assert rows.count() > 5
+    go_to(sample, "tree=kernel-0")
+    assert sample.page.locator("[data-lens=kernel]").is_visible()
 
 
 def test_a_step_and_a_rank_have_links(sample: Opened) -> None:
