@@ -67,11 +67,14 @@ class KernelShown:
 class KernelsPage:
     """The kernels that are shown, and the number, time and time share of those that are not.
 
+    `largest_ns` and `most_recoverable_ns` are what bars are relative to, None: unknown.
     `of_categories` counts the rows that are there only as the longest of their category. `rates`
     says what the columns of counted work, `counted`, are of; "" where there are none.
     """
 
     rows: list[KernelShown]
+    largest_ns: int
+    most_recoverable_ns: int | None
     of_categories: int
     hidden: int
     hidden_ns: int
@@ -94,8 +97,11 @@ def kernels_page(analysis: Analysis, most: int = MOST_KERNELS) -> KernelsPage:
     shown, left_out = _shown(rows, work, ways, analysis.categories.to_pylist())
     counted = work_columns(one.work for one in shown)
     hidden_ns = sum(table["sum_ns"].to_pylist()) - sum(row["sum_ns"] for row in rows)
+    saved = [one.work.recoverable_ns for one in shown if one.work is not None]
     return KernelsPage(
         rows=shown,
+        largest_ns=max((row["sum_ns"] for row in rows), default=0),
+        most_recoverable_ns=max((ns for ns in saved if ns is not None), default=None),
         of_categories=sum(place >= most for place in places),
         hidden=table.num_rows - len(rows),
         hidden_ns=hidden_ns,

@@ -297,9 +297,12 @@ def bound_word(measured: Measurement, row: KernelRow | OpRow) -> str:
 
 
 def recoverable_ns(measured: Measurement, row: KernelRow) -> int | None:
-    """Return the time that a kernel would save at its roof, None where that is unknown."""
+    """Return the time that a kernel would save at its roof, None where that is unknown.
+
+    What is above its roof does other work than is counted.
+    """
     share = share_of_roof(measured, row)
-    return None if share is None else int(row.measured.time_ns * (1 - min(share, Fraction(1))))
+    return None if share is None or share > 1 else int(row.measured.time_ns * (1 - share))
 
 
 def roof(measured: Measurement, dtypes: tuple[str, ...] = ()) -> tuple[int | None, int | None]:

@@ -4,6 +4,7 @@
 (() => {
   const { allRowsOf, copy, nameOf, panelOf, select, showOnly, isOf } = traceflops.tables;
 
+  const shownName = (row) => (row.cells[0].querySelector("code") ?? row.cells[0]).textContent.trim();
   const button = (text, label, act) => {
     const made = document.createElement("button");
     made.type = "button";
@@ -57,7 +58,7 @@
 
   const makeUnfold = (row) => {
     const first = row.cells[0];
-    const toggle = button("", `Details of ${first.textContent.trim()}`, () =>
+    const toggle = button("", `Details of ${shownName(row)}`, () =>
       unfold(row, toggle.getAttribute("aria-expanded") !== "true"));
     toggle.className = "unfold";
     toggle.setAttribute("aria-expanded", "false");
@@ -89,7 +90,7 @@
     const rows = allRowsOf(table), named = rows.filter((each) => each.id.startsWith(`${kind}=`));
     const exact = named.find((each) => nameOf(each) === name);
     if (exact || !["kernel", "op"].includes(kind) || !name) return { row: exact, like: 0 };
-    const short = rows.filter((each) => each.cells[0].textContent.trim() === name);
+    const short = rows.filter((each) => shownName(each) === name);
     const like = short.length ? short : named.filter((each) => nameOf(each).includes(name));
     return { row: like[0], like: like.length };
   };

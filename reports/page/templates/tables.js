@@ -21,7 +21,7 @@
   const valueOf = (row, column) => {
     const cell = row.cells[column];
     const value = cell.dataset.value;
-    if (value === undefined) return cell.textContent.trim();
+    if (value === undefined) return (cell.querySelector("code") ?? cell).textContent.trim();
     return value === "" ? null : Number(value);
   };
   const sort = (table, column, sign) => {
@@ -136,6 +136,7 @@
       if (behind && wanted && rowsOf(behind).some((row) => !row.hidden)) behind.closest("details").open = true;
       say(only ? `${found} in ${only.words}` : wanted ? found : "");
       every.hidden = !only;
+      table.classList.toggle("filtered", Boolean(only || wanted));
     };
     const every = document.createElement("button");
     every.type = "button";
