@@ -490,6 +490,21 @@ def test_the_first_fifteen_kernels_are_shown_and_all_without_scripts(
         found.page.context.close()
 
 
+def test_a_dot_of_the_roofline_leads_to_its_kernel(sample: Opened) -> None:
+    classic = sample.page.locator("[data-lens=roofline]")
+    assert not classic.is_visible()
+    sample.page.get_by_role("radio", name="FLOP per byte").check(force=True)
+    assert classic.is_visible()
+    sample.page.get_by_role("radio", name="Time and share of roof").check(force=True)
+    dots = sample.page.locator("[data-lens=reach] svg.wide a")
+    assert dots.locator("text").count() == 5
+    dots.first.focus()
+    sample.page.keyboard.press("Enter")
+    sample.page.wait_for_timeout(100)
+    wanted = sample.page.locator("#kernel-table tr.wanted")
+    assert f"#{wanted.get_attribute('id')}" == dots.first.get_attribute("href")
+
+
 def test_a_box_of_the_tree_leads_to_its_kernels(sample: Opened) -> None:
     """Of the boxes of operators the one of products has gemm kernels and nothing else."""
     box = sample.page.locator(".icicle a", has_text="aten::mm:").first
@@ -497,7 +512,7 @@ def test_a_box_of_the_tree_leads_to_its_kernels(sample: Opened) -> None:
     sample.page.keyboard.press("Enter")
     sample.page.wait_for_timeout(100)
     assert sample.page.evaluate("location.hash") == f"#{box.get_attribute('id')}"
-    rows = sample.page.locator("#kernel-table > tbody > tr:visible")
+    rows = sample.page.locator("#kernel-table > tbody > tr:not(.unfolded):visible")
     tops = set(rows.evaluate_all("rows => rows.map(row => row.dataset.category)"))
     assert tops == {"compute/gemm"}
     assert "in aten::mm" in sample.page.locator("#kernel-found").inner_text()
