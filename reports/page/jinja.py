@@ -55,6 +55,9 @@ def environment(narrower: int = 1) -> Environment:
         lstrip_blocks=True,
     )
     made.filters |= {
+        "calls": lambda number: (
+            figures.count(round(number)) if number >= 1 else figures.significant(number, 2)
+        ),
         "count": figures.count,
         "duration": figures.duration,
         "place": figures.place,

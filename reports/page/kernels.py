@@ -67,11 +67,14 @@ class KernelShown:
 class KernelsPage:
     """The kernels that are shown, and the number, time and time share of those that are not.
 
+    `largest_ns` and `most_recoverable_ns` are what bars are relative to, None: unknown.
     `of_categories` counts the rows that are there only as the longest of their category. `rates`
     says what the columns of counted work, `counted`, are of; "" where there are none.
     """
 
     rows: list[KernelShown]
+    largest_ns: int
+    most_recoverable_ns: int | None
     of_categories: int
     hidden: int
     hidden_ns: int
@@ -94,8 +97,11 @@ def kernels_page(analysis: Analysis, most: int = MOST_KERNELS) -> KernelsPage:
     shown, left_out = _shown(rows, work, ways, analysis.categories.to_pylist())
     counted = work_columns(one.work for one in shown)
     hidden_ns = sum(table["sum_ns"].to_pylist()) - sum(row["sum_ns"] for row in rows)
+    saved = [one.work.recoverable_ns for one in shown if one.work is not None]
     return KernelsPage(
         rows=shown,
+        largest_ns=max((row["sum_ns"] for row in rows), default=0),
+        most_recoverable_ns=max((ns for ns in saved if ns is not None), default=None),
         of_categories=sum(place >= most for place in places),
         hidden=table.num_rows - len(rows),
         hidden_ns=hidden_ns,
@@ -125,6 +131,15 @@ def _places(table: pa.Table, most: int) -> list[int]:
         if place >= most and counts[pair] <= _MOST_PER_CATEGORY:
             later.append(place)
     return [*range(min(most, table.num_rows)), *later[:_MOST_OF_CATEGORIES]]
+
+
+def kernel_places(table: pa.Table) -> dict[str, list[int]]:
+    """Return the numbers of the rows of each kernel that is shown, from 1 on."""
+    found: dict[str, list[int]] = {}
+    labels = table["name"].to_pylist()
+    for number, place in enumerate(_places(table, MOST_KERNELS), 1):
+        found.setdefault(labels[place], []).append(number)
+    return found
 
 
 def _share(table: pa.Table, rows: Sequence[Mapping[str, Any]]) -> float | None:

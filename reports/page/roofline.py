@@ -7,13 +7,29 @@ upper bounds, so a dot may belong farther left, never farther right.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from heapq import nlargest
 from itertools import cycle
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from traceflops.devices import PER_TERA
 from traceflops.reports.page.axes import Tick
-from traceflops.reports.view import count, duration, listed, percent, roof, roofline, significant
+from traceflops.reports.view import (
+    count,
+    duration,
+    kernel_text,
+    listed,
+    percent,
+    recoverable_ns,
+    roof,
+    roofline,
+    share_of_roof,
+    shorten_middle,
+    significant,
+)
 from traceflops.units import several
 
 if TYPE_CHECKING:
@@ -23,10 +39,13 @@ if TYPE_CHECKING:
     from traceflops.mfu import DevicePeaks, KernelRow, Measurement
 
 WIDTH, NARROW, HEIGHT = 760, 344, 340
+MARGIN: Final = 300
+"""Room for labels beside a wide drawing."""
 LEFT, RIGHT, TOP, BOTTOM = 58, 16, 30, 44
 _MOST_DOTS: Final = 60
+_MOST_LABELS, _LONGEST_LABEL, _LINE = 5, 24, 15
 _MOST_DECADES, _SHORT = 9, 2.5
-_MARGIN: Final = 0.15
+_SPARE: Final = 0.15
 """Decades that are left free above the highest value, and half of those below the lowest."""
 _SLOPE_SHOWN: Final = 10
 """By how much the lowest balance is divided, so that the slope of the memory is seen."""
@@ -116,13 +135,13 @@ class _Axis:
         share = (math.log10(value) - self.low) / (self.high - self.low)
         return round(self.start + min(max(share, 0.0), 1.0) * (self.end - self.start), 1)
 
-    def ticks(self) -> list[Tick]:
+    def ticks(self, words: Callable[[float], str] = significant) -> list[Tick]:
         """Return a tick per power of ten, on a short scale also at 2 and 5 times it."""
         steps = (1, 2, 5) if self.high - self.low < _SHORT else (1,)
         powers = range(math.floor(self.low), math.ceil(self.high))
         values = [step * 10.0**power for power in powers for step in steps]
         inside = [value for value in values if self.low <= math.log10(value) <= self.high]
-        return [Tick(self.at(value), significant(value)) for value in inside]
+        return [Tick(self.at(value), words(value)) for value in inside]
 
 
 def roofline_plot(measured: Measurement, width: int = WIDTH) -> RooflinePlot | None:
@@ -167,6 +186,87 @@ def roofline_plot(measured: Measurement, width: int = WIDTH) -> RooflinePlot | N
             for peak, dtypes in of_peak.items()
         ],
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """One kernel by its time and the share of its roof; `label` stands at its side, if any.
+
+    The label is at `label_y`, in the margin where there is one and else before the dot.
+    """
+
+    x: float
+    y: float
+    radius: float
+    component: str
+    name: str
+    text: str
+    label: str = ""
+    label_y: float = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ReachPlot:
+    """Kernels by their time and the share that they reach of their roof, most of it to recover."""
+
+    width: int
+    right: int
+    xs: list[Tick]
+    ys: list[Tick]
+    dots: list[Reached]
+
+
+def reach_plot(analysis: Analysis, width: int = WIDTH, margin: int = 0) -> ReachPlot | None:
+    """Return the drawing of the kernels whose roof is known; None without any."""
+    measured = analysis.measured
+    known = ((row, share_of_roof(measured, row)) for row in measured.kernels if row.sum_ns)
+    rows = [(row, share) for row, share in known if share is not None][:_MOST_DOTS]
+    if not rows:
+        return None
+    right = width - RIGHT - margin
+    across = _axis([analysis.mean_ns(row.sum_ns) for row, _ in rows], LEFT, right)
+    saves = {row.name: recoverable_ns(measured, row) or 0 for row, _ in rows}
+    most = max(saves.values()) or 1
+    dots = [
+        Reached(
+            across.at(analysis.mean_ns(row.sum_ns)),
+            _height(share),
+            round(max(_LARGEST * math.sqrt(saves[row.name] / most) / 2, _SMALLEST), 1),
+            row.category.top,
+            row.name,
+            f"{duration(analysis.mean_ns(row.sum_ns))}, {percent(float(share))} of its roof, "
+            f"{duration(analysis.mean_ns(saves[row.name]))} recoverable",
+        )
+        for row, share in rows
+    ]
+    named = nlargest(_MOST_LABELS, dots, key=lambda dot: saves[dot.name])
+    labelled = dict(_labelled(analysis, [dot for dot in named if saves[dot.name]], saves))
+    return ReachPlot(
+        width,
+        right,
+        [
+            replace(tick, text=duration(float(tick.text.replace(",", ""))))
+            for tick in across.ticks()
+        ],
+        [Tick(_height(Fraction(at, 4)), f"{25 * at} %") for at in range(5)],
+        [labelled.get(dot.name, dot) for dot in dots],
+    )
+
+
+def _height(share: Fraction) -> float:
+    return round(HEIGHT - BOTTOM - float(min(share, Fraction(1))) * (HEIGHT - BOTTOM - TOP), 1)
+
+
+def _labelled(
+    analysis: Analysis, dots: list[Reached], saves: Mapping[str, int]
+) -> Iterator[tuple[str, Reached]]:
+    """Yield dots with labels that keep apart, by name."""
+    last = -math.inf
+    for dot in sorted(dots, key=attrgetter("y")):
+        last = max(dot.y + 4, last + _LINE)
+        text = shorten_middle(kernel_text(dot.name).partition("<")[0], _LONGEST_LABEL)
+        label = f"{text} {duration(analysis.mean_ns(saves[dot.name]))}"
+        yield dot.name, replace(dot, label=label, label_y=last)
 
 
 def drawn_sentence(analysis: Analysis) -> str:
@@ -226,8 +326,8 @@ def _rate(row: KernelRow) -> float:
 def _axis(values: list[float], start: float, end: float) -> _Axis:
     """Return a scale around some values; the lowest are at its edge if they are too far below."""
     logs = [math.log10(value) for value in values if value > 0]
-    high = max(logs) + _MARGIN
-    return _Axis(max(min(logs) - 2 * _MARGIN, high - _MOST_DECADES), high, start, end)
+    high = max(logs) + _SPARE
+    return _Axis(max(min(logs) - 2 * _SPARE, high - _MOST_DECADES), high, start, end)
 
 
 def _slope(bandwidth: int, top: int, across: _Axis, up: _Axis) -> Roof:

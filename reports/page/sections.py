@@ -19,8 +19,16 @@ from traceflops.reports.page import (
     steps,
     work,
 )
-from traceflops.reports.page.roofline import NARROW, drawn_sentence, roofline_plot
-from traceflops.reports.page.section import Content, Filled, Section
+from traceflops.reports.page.icicle import icicles
+from traceflops.reports.page.roofline import (
+    MARGIN,
+    NARROW,
+    WIDTH,
+    drawn_sentence,
+    reach_plot,
+    roofline_plot,
+)
+from traceflops.reports.page.section import Content, Filled, Section, link_to
 from traceflops.reports.page.timeline import gap_links, timeline_content
 from traceflops.reports.view import (
     HEADS,
@@ -105,10 +113,15 @@ def _serving(analysis: Analysis) -> Content | None:
 
 
 def _attribution(analysis: Analysis) -> Content | None:
-    tables = list(owner_tables(analysis, _MOST_OWNERS))
+    tables, drawn = list(owner_tables(analysis, _MOST_OWNERS)), icicles(analysis)
     attributed = attribution_sentence(analysis)
-    values = {"tables": tables, "attributed": attributed, "basis": wording.basis(analysis)}
-    return Content(values) if tables else None
+    values = {
+        "icicles": drawn,
+        "tables": tables,
+        "attributed": attributed,
+        "basis": wording.basis(analysis),
+    }
+    return Content(values, scripts=_TABLES) if tables or drawn else None
 
 
 def _communication(analysis: Analysis) -> Content | None:
@@ -128,16 +141,20 @@ def _operators(analysis: Analysis) -> Content | None:
 
 
 def _roofline(analysis: Analysis) -> Content | None:
-    plot = roofline_plot(analysis.measured)
-    if plot is None:
+    plot, reach = roofline_plot(analysis.measured), reach_plot(analysis, WIDTH + MARGIN, MARGIN)
+    shown = kernels.kernel_places(analysis.kernels)
+    if plot is None and reach is None:
         return None
     return Content(
         {
             "plot": plot,
             "narrow": roofline_plot(analysis.measured, NARROW),
-            "drawn": drawn_sentence(analysis),
+            "reaches": [reach, reach_plot(analysis, NARROW)],
+            "links": {name: link_to("kernel", name) for name in shown},
+            "drawn": drawn_sentence(analysis) if plot else "",
             "by_counters": work.counted_at(analysis.measured),
-        }
+        },
+        scripts=_TABLES,
     )
 
 

@@ -28,10 +28,12 @@ from traceflops.reports.view import (
     listed,
     percent,
     rate_words,
+    recoverable_ns,
     roof,
     roofline,
     share_of_bandwidth,
     share_of_link,
+    share_of_roof,
 )
 
 if TYPE_CHECKING:
@@ -82,6 +84,8 @@ class WorkShown:
     intensity: Figure
     bound: str
     by: str
+    of_roof: Figure
+    recoverable_ns: int | None
 
     def has(self, column: str) -> bool:
         """Return whether a column is known."""
@@ -139,6 +143,7 @@ def _shown(measured: Measurement, row: KernelRow | OpRow) -> WorkShown:
     per_ns, upper = work.flops_per_ns, not work.is_exact
     # Kernels that only help another one move bytes, too; theirs are counted with the other's.
     used = work.bytes_per_ns or None
+    of_roof = share_of_roof(measured, row)
     of_memory, of_link = share_of_bandwidth(measured, row), share_of_link(measured, row)
     of_bandwidth = (of_memory if of_memory is not None else of_link) if used else None
     return WorkShown(
@@ -153,6 +158,8 @@ def _shown(measured: Measurement, row: KernelRow | OpRow) -> WorkShown:
         intensity=_figure(intensity, work.intensity or None, upper),
         bound=bound,
         by=nearer.basis if nearer is not None and bound not in ("", SLOW) else "",
+        of_roof=_figure(percent(as_float(of_roof)), of_roof, upper),
+        recoverable_ns=recoverable_ns(measured, row) if isinstance(row, KernelRow) else None,
     )
 
 

@@ -41,6 +41,8 @@ if TYPE_CHECKING:
         flop_count,
         flop_scale,
         flops,
+        kernel_label,
+        kernel_text,
         percent,
         place,
         ratio,
@@ -129,10 +131,12 @@ if TYPE_CHECKING:
         facts,
         parts,
         rate_words,
+        recoverable_ns,
         roof,
         roofline,
         share_of_bandwidth,
         share_of_link,
+        share_of_roof,
         why_not,
     )
     from traceflops.reports.view.who_waits import (

@@ -272,21 +272,37 @@ def roofline(
     return verdict(work, peak, bandwidth, kernel.category if kernel is not None else None, basis)
 
 
-def bound_word(measured: Measurement, row: KernelRow | OpRow) -> str:
-    """Return what bounds some work, `SLOW` where it stays far below its roof, "" if unknown."""
+def share_of_roof(measured: Measurement, row: KernelRow | OpRow) -> Fraction | None:
+    """Return the share that some work reaches of its nearer roof; None where that is unknown."""
     nearer = roofline(measured, row.measured, row)
     if nearer is None:
-        return ""
+        return None
     peak, _ = roof(measured, row.dtypes)
     share = {
         "compute": row.measured.share_of_peak(peak),
         "memory": share_of_bandwidth(measured, row),
         "interconnect": share_of_link(measured, row),
     }[nearer.bound]
-    if share is not None and share >= BOUND_FROM:
-        return nearer.bound
     # By its category alone the other roof may be the nearer one.
-    return "" if share is None or nearer.basis == "category" else SLOW
+    unsure = nearer.basis == "category" and (share is None or share < BOUND_FROM)
+    return None if unsure else share
+
+
+def bound_word(measured: Measurement, row: KernelRow | OpRow) -> str:
+    """Return what bounds some work, `SLOW` where it stays far below its roof, "" if unknown."""
+    nearer, share = roofline(measured, row.measured, row), share_of_roof(measured, row)
+    if nearer is None or share is None:
+        return ""
+    return nearer.bound if share >= BOUND_FROM else SLOW
+
+
+def recoverable_ns(measured: Measurement, row: KernelRow) -> int | None:
+    """Return the time that a kernel would save at its roof, None where that is unknown.
+
+    What is above its roof does other work than is counted.
+    """
+    share = share_of_roof(measured, row)
+    return None if share is None or share > 1 else int(row.measured.time_ns * (1 - share))
 
 
 def roof(measured: Measurement, dtypes: tuple[str, ...] = ()) -> tuple[int | None, int | None]:

@@ -10,11 +10,12 @@ from hypothesis import given, settings
 
 from tests.attribution.test_culprits import LABELLED, LABELS, WORK, host_rows
 from tests.build import launched, trace_of
-from tests.conftest import examples, shared_file
+from tests.conftest import SAMPLES, examples, shared_file
 from traceflops import Analysis, Trace, analyze, read
 from traceflops.analysis.preparation import prepare
 from traceflops.attribution.device_work import RULES, WorkSum, attributed
 from traceflops.attribution.device_work_tables import BY, WorkOwners, work_owners
+from traceflops.attribution.time_tree import TimeNode, time_trees
 from traceflops.reports.tables import save_tables
 
 ENGINE = 2
@@ -320,3 +321,37 @@ def test_labelled_recordings(name: str) -> None:
         )
         told = sum(int(count[RULES.index(rule)]) for rule in rules)
         assert abs(told - label) <= 0.005 * expected["n"], rules
+
+
+def nodes_of(tree: TimeNode) -> list[TimeNode]:
+    return [tree, *(inner for one in tree.inside.values() for inner in nodes_of(one))]
+
+
+def test_each_instant_is_in_one_path_of_the_tree() -> None:
+    """A product of 100 ns, one of 80 ns that begins 60 ns later, 40 ns idle, a copy of 20 ns."""
+    run = launched(("gemm", 0, 100, 100), ("gemm_2", 10, 160, 80), ("memcpy", 20, 280, 20))
+    marks = [module("Model_0", 0, 15), module("Layer_0", 5, 15)]
+    tree = time_trees(prepare(trace_of(**run, marks=marks)))["module"]
+    model = tree.inside["Model_0"]
+    assert (tree.total_ns, tree.idle_ns) == (200, 40)
+    assert model.inside["gemm"].total_ns == 100
+    assert (model.inside["Layer_0"].total_ns, model.idle_ns) == (40, 0)
+    assert model.total_ns == 140
+    assert (tree.inside["memcpy"].total_ns, tree.inside["memcpy"].idle_ns) == (60, 40)
+
+
+@pytest.mark.parametrize("name", ["gpt_1rank.json.gz", "gpt_ddp_4rank", "rocprofv3_json"])
+def test_all_that_is_in_a_node_sums_to_it(name: str) -> None:
+    analysis = analyze(read(SAMPLES / name))
+    parts = analysis.components.parts()
+    assert analysis.prepared is not None
+    for lens, tree in time_trees(analysis.prepared).items():
+        assert tree.total_ns == analysis.components.window_ns, lens
+        assert tree.idle_ns == parts["idle"]
+        assert all(tree.components[one] == ns for one, ns in parts.items() if one != "idle")
+        for node in nodes_of(tree):
+            inside = list(node.inside.values())
+            assert sum(node.kernels.values()) == node.total_ns - node.idle_ns
+            if inside and node is not tree:  # what is before and after all work is the step's own
+                assert sum(one.total_ns for one in inside) == node.total_ns
+                assert sum(one.idle_ns for one in inside) == node.idle_ns

@@ -153,9 +153,9 @@ def test_kernels_can_be_sorted_and_filtered(one: Opened) -> None:
     one.page.get_by_role("button", name="Name").click()
     # By the function's own name, as it is shown: before my_kernel comes flash::flash_fwd_kernel.
     assert first.inner_text().startswith("flash_fwd_kernel")
-    one.page.locator("#kernel-table").get_by_role("button", name="Count").click()
+    one.page.locator("#kernel-table").get_by_role("button", name="Calls").click()
     assert first.inner_text() == "my_kernel"
-    one.page.locator("#kernel-table").get_by_role("button", name="Count").click()
+    one.page.locator("#kernel-table").get_by_role("button", name="Calls").click()
     assert first.inner_text().startswith("sm90_xmma")
     one.page.fill("#kernel-filter", "tilesize128X256")
     assert one.page.locator("#kernel-table tbody tr:visible").count() == 1

@@ -512,9 +512,10 @@ def test_whose_work_it_is_is_a_tree_and_folded_tables() -> None:
     """Layers of 100 ns and 300 ns in a window of 1,300 ns; the first has an operator."""
     analysis = tf.analyze(modules_of_two_layers())
     found = render_html(analysis).split('<section id="attribution">')[1].split("</section>")[0]
-    first, *folded = found.split("<details>")
+    head, *folded = re.split("<h3>", found)
+    first = folded[0]
     rows = [re.sub(r"<[^>]+>", " ", row).split() for row in re.findall(r"<tr>.*?</tr>", first)]
-    assert "GPU time attributed to: modules 100.0 %." in first
+    assert "GPU time attributed to: modules 100.0 %." in head
     assert [" ".join(map(html.unescape, row)) for row in rows] == [
         "Kinds of layers Time Share Count Each Slowest",
         "Model 400 ns 30.8 % 2",
@@ -522,9 +523,9 @@ def test_whose_work_it_is_is_a_tree_and_folded_tables() -> None:
     ]
     assert '<code title="Model/&lt;Layer&gt;">' in first
     assert '<rect width="30.77%"' in first
-    titles = [each.partition("</summary>")[0] for each in folded]
-    assert titles == ["<summary>Operators by shape", "<summary>Modules"]
-    assert '<code title="aten::mm [[2,3],[3,5]]">aten::mm 2×3, 3×5</code>' in folded[0]  # noqa: RUF001
+    titles = [each.partition("</h3>")[0] for each in folded]
+    assert titles == ["Kinds of layers", "Operators by shape", "Modules"]
+    assert '<code title="aten::mm [[2,3],[3,5]]">aten::mm 2×3, 3×5</code>' in folded[1]  # noqa: RUF001
     text = render_markdown(analysis)
     assert "| &emsp;2 × `<Layer>` | 400 ns | 30.8 % | 2 | 200 ns | 1 |" in text  # noqa: RUF001
     assert "| `aten::mm 2×3, 3×5` | 100 ns | 7.7 % | 1 |" in text  # noqa: RUF001
@@ -537,9 +538,11 @@ def test_operators_without_shapes_are_not_said_to_have_any() -> None:
     assert re.findall(r'<th scope="col">(.*?)</th>', found) == ["Operators"]
 
 
-def test_work_of_nobody_known_has_no_section() -> None:
+def test_work_of_nobody_known_is_told_by_its_kernels() -> None:
     page = render_html(tf.analyze(trace_of(**launched(("k", 0, 100, 10)))))
-    assert 'id="attribution"' not in page
+    found = page.split('<section id="attribution">')[1].split("</section>")[0]
+    assert re.findall(r'<label for="(.*?)"', found) == ["lens-kernel"]
+    assert "<table" not in found
     assert "Synchronizing calls" not in page
 
 

@@ -14,7 +14,7 @@ from traceflops.mfu.budget import PeakOptions
 from traceflops.reports.json.measured import measured_object
 from traceflops.reports.page.html import render_html
 from traceflops.reports.page.peak import peak_page
-from traceflops.reports.page.roofline import NARROW, Held, drawn_sentence, roofline_plot
+from traceflops.reports.page.roofline import NARROW, Held, drawn_sentence, reach_plot, roofline_plot
 from traceflops.reports.page.work import work_of
 
 
@@ -56,6 +56,16 @@ def test_a_share_above_the_peak_is_explained_where_it_stands() -> None:
     peaks = PeakOptions(tflops=1000)
     assert "Above 100 %: several kernels" in section(tf.analyze(matmul(1_000), peaks=peaks))
     assert "Above 100 %" not in section(tf.analyze(matmul(4_000), peaks=peaks))
+
+
+def test_a_dot_has_its_share_of_the_roof_and_the_time_to_recover() -> None:
+    """Half of the peak for 4 us: at the roof it takes 2 us."""
+    plot = reach_plot(tf.analyze(matmul(4_000), peaks=PeakOptions(tflops=1000)))
+    assert plot is not None
+    (dot,) = plot.dots
+    assert dot.y == (plot.ys[0].at + plot.ys[-1].at) / 2
+    assert dot.text == "4.00 µs, 50.0 % of its roof, 2.00 µs recoverable"
+    assert dot.label.endswith(" 2.00 µs")
 
 
 def test_the_roofline_has_its_dot_under_the_roof() -> None:
@@ -135,7 +145,7 @@ def test_hostile_names_are_text() -> None:
     assert not [name for _, found in tree.elements for name in found if name.startswith("on")]
     assert "[red] gemm" in tree.text("code")
     assert "49 gemm" not in tree.text("code")
-    assert shown.count("<circle") == 2 * len(set(names))  # one drawing is for phones
+    assert shown.count("<circle") == 2 * 2 * len(set(names))  # two drawings, each also for phones
 
 
 def test_a_device_name_cannot_act() -> None:

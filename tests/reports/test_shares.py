@@ -88,8 +88,10 @@ def test_a_kernel_has_its_rate_of_memory() -> None:
     shown = section(render_html(analysis), "kernels")
     assert 'data-csv="gbyte_per_s">GB/s</th>' in shown
     row = shown[shown.index('id="kernel=') :].split("</tr>")[0]
-    cells = re.findall(r'<td class="n" data-value="[^"]*"[^>]*>([^<]*)</td>', row)
+    cells = re.findall(r'<td class="n[^"]*" data-value="[^"]*"[^>]*>([^<]*)</td>', row)
     assert cells[cells.index("1,500") + 1] == "44.8 %"
+    # 2 GFLOP in 4 us are 500 of 1,000 TFLOP/s: at that roof it takes half as long.
+    assert cells[2:4] == ["50.0 %", "2.00 µs"]
     assert (
         work_of(analysis.measured, analysis.measured.kernels, [GEMM])[GEMM].bytes_rate.value
         == 1_500

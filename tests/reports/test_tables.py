@@ -450,7 +450,10 @@ def test_what_is_unfolded_moves_with_its_row(sample: Opened) -> None:
 
 def test_numbers_sort_and_the_unknown_stays_last(sample: Opened) -> None:
     head = sample.page.locator("#kernel-table thead th", has_text="TFLOP/s")
-    cells = "rows => rows.map(row => row.cells[7].dataset.value)"
+    assert not head.is_visible()
+    sample.page.get_by_label("All columns").check(force=True)
+    column = head.evaluate("cell => cell.cellIndex")
+    cells = f"rows => rows.map(row => row.cells[{column}].dataset.value)"
     for order in ("descending", "ascending"):
         head.get_by_role("button").click()
         assert head.get_attribute("aria-sort") == order
@@ -469,8 +472,55 @@ def test_a_category_leads_to_its_kernels_and_back(sample: Opened) -> None:
     tops = set(rows.evaluate_all("rows => rows.map(row => row.dataset.category)"))
     assert tops == {"compute/gemm"}
     assert "in category gemm" in sample.page.locator("#kernel-found").inner_text()
-    sample.page.get_by_role("button", name="All categories").click()
+    sample.page.get_by_role("button", name="Show all").click()
     assert rows.count() > 5
+
+
+def test_the_first_fifteen_kernels_are_shown_and_all_without_scripts(
+    browser: "Browser", tmp_path: Path
+) -> None:
+    names = [(f"kernel_{i}", "memory", "elementwise") for i in range(40)]
+    text = render_html(factory.analysis(names=names))
+    for scripts in (True, False):
+        found = opened(browser, tmp_path / "many.html", text, scripts=scripts)
+        rows = found.page.locator("#kernel-table > tbody > tr:visible")
+        assert rows.count() == 15
+        found.page.get_by_label("Show all 40").check(force=True)
+        assert rows.count() == 40
+        found.page.context.close()
+
+
+def test_a_dot_of_the_roofline_leads_to_its_kernel(sample: Opened) -> None:
+    classic = sample.page.locator("[data-lens=roofline]")
+    assert not classic.is_visible()
+    sample.page.get_by_role("radio", name="FLOP per byte").check(force=True)
+    assert classic.is_visible()
+    sample.page.get_by_role("radio", name="Time and share of roof").check(force=True)
+    dots = sample.page.locator("[data-lens=reach] svg.wide a")
+    assert dots.locator("text").count() == 5
+    dots.first.focus()
+    sample.page.keyboard.press("Enter")
+    sample.page.wait_for_timeout(100)
+    wanted = sample.page.locator("#kernel-table tr.wanted")
+    assert f"#{wanted.get_attribute('id')}" == dots.first.get_attribute("href")
+
+
+def test_a_box_of_the_tree_leads_to_its_kernels(sample: Opened) -> None:
+    """Of the boxes of operators the one of products has gemm kernels and nothing else."""
+    box = sample.page.locator(".icicle a", has_text="aten::mm:").first
+    box.focus()
+    sample.page.keyboard.press("Enter")
+    sample.page.wait_for_timeout(100)
+    assert sample.page.evaluate("location.hash") == f"#{box.get_attribute('id')}"
+    rows = sample.page.locator("#kernel-table > tbody > tr:not(.unfolded):visible")
+    tops = set(rows.evaluate_all("rows => rows.map(row => row.dataset.category)"))
+    assert tops == {"compute/gemm"}
+    assert "in aten::mm" in sample.page.locator("#kernel-found").inner_text()
+    assert sample.page.locator("#tree-found").inner_text().startswith("aten::mm: ")
+    sample.page.get_by_role("button", name="Show all").click()
+    assert rows.count() > 5
+    go_to(sample, "tree=kernel-0")
+    assert sample.page.locator("[data-lens=kernel]").is_visible()
 
 
 def test_a_step_and_a_rank_have_links(sample: Opened) -> None:
@@ -497,14 +547,15 @@ def test_a_link_to_a_kernel_finds_the_whole_name(hostile: Opened, name: str) -> 
 def test_a_csv_has_whole_names_raw_numbers_and_no_formula(hostile: Opened) -> None:
     hostile.page.fill("#kernel-filter", "")
     head, *rows = csv_of(hostile, "kernel-table")
-    assert head[:5] == ["name", "category", "time_ns", "share", "count"]
+    assert head[:3] == ["name", "time_ns", "count"]
+    assert head[-5:] == ["category", "share", "mean_ns", "min_ns", "max_ns"]
     found = {row[0]: row for row in rows}
     for name in FORMULAS:
         written = name if name.startswith("plain") else f"'{name}"
         assert written in found
     assert not [name for name in found if name[0] in "=+-@\t\r"]
     assert "n" * 5_000 in found
-    assert found["'=1+1"][2] == "899"
+    assert found["'=1+1"][1] == "899"
     assert hostile.page.locator("#kernel-found").inner_text() == f"Copied {len(rows)} rows."
 
 

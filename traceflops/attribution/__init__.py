@@ -89,7 +89,9 @@ if TYPE_CHECKING:
         instants,
         is_node,
         launch_scopes,
+        module_class,
         phases,
     )
+    from traceflops.attribution.time_tree import TREE_PHASES, TimeNode, time_trees
 else:
     __getattr__ = lazy(__name__, __file__)

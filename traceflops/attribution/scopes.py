@@ -252,9 +252,9 @@ def forward_ops(linked: LinkedTrace, op: IntArray) -> IntArray:
     return taken(last, taken(keys, node))
 
 
-def module_paths(trace: Trace, causes: Instants) -> ModulePaths:
-    """Return the modules around instants."""
-    marks, rows = trace.marks, host_marks(trace, "module")
+def module_paths(trace: Trace, causes: Instants, rows: IntArray | None = None) -> ModulePaths:
+    """Return the modules around instants, or else those of some marks."""
+    marks, rows = trace.marks, host_marks(trace, "module") if rows is None else rows
     name, start = codes(marks["name"])[rows], numbers(marks["start_ns"])[rows]
     thread = joint_codes(numbers(marks["process"])[rows], numbers(marks["thread"], ABSENT)[rows])
     tree = OpTree.nested(thread, start, start + numbers(marks["dur_ns"])[rows])

@@ -1,9 +1,10 @@
 "use strict";
 // Rows that unfold, names that can be copied, and links into tables: #kernel=, #op=, #category=,
-// #step=, #rank=. What unfolds lies in a list below its table, for readers without scripts.
+// #tree=, #step=, #rank=. What unfolds lies in a list below its table, for readers without scripts.
 (() => {
-  const { allRowsOf, copy, nameOf, panelOf, select, showCategory } = traceflops.tables;
+  const { allRowsOf, copy, nameOf, panelOf, select, showOnly, isOf } = traceflops.tables;
 
+  const shownName = (row) => (row.cells[0].querySelector("code") ?? row.cells[0]).textContent.trim();
   const button = (text, label, act) => {
     const made = document.createElement("button");
     made.type = "button";
@@ -57,7 +58,7 @@
 
   const makeUnfold = (row) => {
     const first = row.cells[0];
-    const toggle = button("", `Details of ${first.textContent.trim()}`, () =>
+    const toggle = button("", `Details of ${shownName(row)}`, () =>
       unfold(row, toggle.getAttribute("aria-expanded") !== "true"));
     toggle.className = "unfold";
     toggle.setAttribute("aria-expanded", "false");
@@ -89,7 +90,7 @@
     const rows = allRowsOf(table), named = rows.filter((each) => each.id.startsWith(`${kind}=`));
     const exact = named.find((each) => nameOf(each) === name);
     if (exact || !["kernel", "op"].includes(kind) || !name) return { row: exact, like: 0 };
-    const short = rows.filter((each) => each.cells[0].textContent.trim() === name);
+    const short = rows.filter((each) => shownName(each) === name);
     const like = short.length ? short : named.filter((each) => nameOf(each).includes(name));
     return { row: like[0], like: like.length };
   };
@@ -110,7 +111,7 @@
     mark(row);
     if (!row) return false;
     for (let each = row.closest("details"); each; each = each.parentElement.closest("details")) each.open = true;
-    if (row.hidden) showCategory(table, null);
+    if (row.hidden) showOnly(table, null);
     say(KINDS[kind], like > 1 ? `${like} rows match “${name}”; showing the first.` : "");
     unfold(row, true);
     // A step leads to its place on the timeline where there is one.
@@ -120,13 +121,26 @@
   const goToCategory = (name) => {
     const table = document.getElementById("kernel-table");
     const wanted = name.replace(".", "/");
-    if (!table || !showCategory(table, wanted)) return false;
+    if (!table || !showOnly(table, { words: `category ${wanted}`, keeps: (row) => isOf(row, wanted) })) return false;
     document.getElementById("kernels").scrollIntoView();
+    return true;
+  };
+  // A box of the tree: its lens is chosen, and the table of kernels has those that ran in it.
+  const goToBox = (link) => {
+    const box = document.getElementById(link), said = document.getElementById("tree-found");
+    if (!box?.dataset.kernels) return false;
+    const words = box.querySelector("title").textContent, mine = new Set(box.dataset.kernels.split(" "));
+    document.getElementById(`lens-${box.closest(".lens").dataset.lens}`).checked = true;
+    const keeps = (row) => mine.has(row.dataset.about?.slice("about-kernel-".length));
+    showOnly(document.getElementById("kernel-table"), { words: words.split(": ")[0], keeps });
+    said.hidden = false;
+    said.firstChild.textContent = `${words}.`;
     return true;
   };
   const follow = (link) => {
     const at = link.indexOf("="), [kind, name] = [link.slice(0, Math.max(at, 0)), decoded(link.slice(at + 1))];
     if (kind === "category") return goToCategory(name);
+    if (kind === "tree") return goToBox(link);
     return Object.hasOwn(KINDS, kind) && goTo(kind, name);
   };
 

@@ -31,7 +31,7 @@
 
   // Links to rows and places: #kernel=, #step=, #gap= ... Who follows links is given each of them and
   // returns true if it leads somewhere. What nobody finds is said at the top of what is seen.
-  const KINDS = new Map(Object.entries({ kernel: "kernel", op: "operator", category: "category", step: "step", rank: "rank", gap: "gap", t: "time range", view: "time range" }));
+  const KINDS = new Map(Object.entries({ kernel: "kernel", op: "operator", category: "category", step: "step", rank: "rank", tree: "box", gap: "gap", t: "time range", view: "time range" }));
   const SHOWN = 80;
   const followers = [], waiting = new Set();
   const missed = document.getElementById("missed");

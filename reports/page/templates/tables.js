@@ -21,7 +21,7 @@
   const valueOf = (row, column) => {
     const cell = row.cells[column];
     const value = cell.dataset.value;
-    if (value === undefined) return cell.textContent.trim();
+    if (value === undefined) return (cell.querySelector("code") ?? cell).textContent.trim();
     return value === "" ? null : Number(value);
   };
   const sort = (table, column, sign) => {
@@ -128,24 +128,25 @@
   const isOf = (row, category) => category === row.dataset.category || row.dataset.category?.endsWith(`/${category}`);
   const makeFilter = (input, table, say) => {
     const texts = new Map(allRowsOf(table).map((row) => [row, searched(row)]));
-    let category = null;
+    let only = null;
     const apply = () => {
       const wanted = input.value.toLowerCase();
-      const found = filter(table, (row) => (category === null || isOf(row, category)) && texts.get(row).includes(wanted));
+      const found = filter(table, (row) => (only?.keeps(row) ?? true) && texts.get(row).includes(wanted));
       const behind = also.get(table);
       if (behind && wanted && rowsOf(behind).some((row) => !row.hidden)) behind.closest("details").open = true;
-      say(category !== null ? `${found} in category ${category}` : wanted ? found : "");
-      every.hidden = category === null;
+      say(only ? `${found} in ${only.words}` : wanted ? found : "");
+      every.hidden = !only;
+      table.classList.toggle("filtered", Boolean(only || wanted));
     };
     const every = document.createElement("button");
     every.type = "button";
     every.hidden = true;
-    every.textContent = "All categories";
+    every.textContent = "Show all";
     every.addEventListener("click", () => show(null));
-    // Returns whether there is any row of the category; without one all rows stay as they are.
+    // Returns whether there is any such row; without one all rows stay as they are.
     const show = (one) => {
-      if (one !== null && !rowsOf(table).some((row) => isOf(row, one))) return false;
-      category = one;
+      if (one && !rowsOf(table).some(one.keeps)) return false;
+      only = one;
       input.value = "";
       apply();
       return true;
@@ -168,5 +169,5 @@
   document.querySelectorAll("table.sortable").forEach(makeSortable);
 
   // For the script that unfolds rows and follows links.
-  traceflops.tables = { allRowsOf, copy, nameOf, panelOf, select, showCategory: (table, one) => shows.get(table)?.(one) };
+  traceflops.tables = { allRowsOf, copy, nameOf, panelOf, select, showOnly: (table, one) => shows.get(table)?.(one), isOf };
 })();

@@ -1,0 +1,274 @@
+"""The tree of a step as icicles: boxes as wide as their time, what is inside a box below it.
+
+Everything is in percent and rows, so that the template only prints it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from heapq import heappop, heappush
+from itertools import count as numbers_from
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final
+
+from traceflops.attribution import TREE_PHASES, TimeNode, module_class, time_trees
+from traceflops.reports.page.kernels import kernel_places
+from traceflops.reports.view import (
+    CULPRIT,
+    LINE_LOOKS,
+    duration,
+    kernel_label,
+    kernel_text,
+    percent,
+    recoverable_ns,
+    shorten_middle,
+)
+from traceflops.units import capitalized
+
+if TYPE_CHECKING:
+    from traceflops.analysis import Analysis
+
+_MOST_BOXES, _ROWS = 130, 7
+"""Boxes of one lens, and rows of it."""
+_LEAST: Final = 0.004
+"""Share of the step below which boxes of one parent are drawn as one."""
+_ALIKE: Final = 4
+"""So many modules of one class in one other are one box."""
+_LETTER, _EDGE = 7.2, 12
+"""Pixels of a letter and of the space around a label."""
+_WIDTHS: Final = (340, 700, 1190)
+"""Widths of the drawing, in pixels, from which on a label is shown if it fits there."""
+_LEAST_LETTERS: Final = 14
+"""Of a label that is cut."""
+_LONGEST: Final = 70
+_TIMES: Final = "\N{MULTIPLICATION SIGN}"
+_LENSES: Final = {"module": ("Module", 2), "python": ("Python", 3), "kernel": ("Kernel", 3)}
+"""Their titles, and the levels that a tree has at least which tells anything."""
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """A box: its place and width in percent, the row it is in, and what it says.
+
+    `above` and `idle` are the parts at its right, in percent of the drawing; `shows` is the width
+    of the drawing from which on the label fits. `kernels` are their rows of the table.
+    """
+
+    link: str
+    x: float
+    width: float
+    row: int
+    above: float
+    idle: float
+    look: str
+    label: str
+    shows: int
+    value: bool
+    time: str
+    text: str
+    kernels: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Icicle:
+    """The boxes of one lens, and the sentence that says what is largest."""
+
+    lens: str
+    title: str
+    boxes: list[Box]
+    rows: int
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Kernels:
+    """By kernel the share of its time that it would save at its roof, and its rows of the table."""
+
+    share: Mapping[str, Fraction]
+    rows: Mapping[str, Sequence[int]]
+
+    def above_ns(self, node: TimeNode) -> int:
+        """Return the part of a node's work that is above the roof."""
+        times = ((ns, self.share.get(name)) for name, ns in node.kernels.items())
+        return sum(int(ns * share) for ns, share in times if share)
+
+
+def icicles(analysis: Analysis) -> list[Icicle]:
+    """Return an icicle for each lens that tells anything; none where the events were not kept."""
+    if analysis.prepared is None or not analysis.components.window_ns:
+        return []
+    known, drawn = _Kernels(_shares_above(analysis), kernel_places(analysis.kernels)), []
+    for lens, tree in time_trees(analysis.prepared).items():
+        title, least = _LENSES[lens]
+        if _depth(tree, least) < least:
+            continue
+        boxes = list(_boxes(analysis, lens, tree, known))
+        rows = max(one.row for one in boxes) + 1
+        drawn.append(Icicle(lens, title, boxes, rows, _sentence(analysis, tree, known)))
+    return drawn
+
+
+def _depth(node: TimeNode, most: int) -> int:
+    """Return how many levels of work are in a node, at most so many."""
+    inside = [one for one in node.inside.values() if one.kernels and most]
+    return max((1 + _depth(one, most - 1) for one in inside), default=0)
+
+
+def _shares_above(analysis: Analysis) -> dict[str, Fraction]:
+    measured = analysis.measured
+    known = ((row, recoverable_ns(measured, row)) for row in measured.kernels)
+    return {row.name: Fraction(ns, row.sum_ns) for row, ns in known if ns and row.sum_ns}
+
+
+def _sentence(analysis: Analysis, tree: TimeNode, known: _Kernels) -> str:
+    inside = [one for one in _inside(_root(analysis, tree)) if one.node.kernels]
+    if not inside:
+        return ""
+    largest = max(inside, key=lambda one: one.node.total_ns)
+    words = [f"{capitalized(largest.label)} takes most: {_time(analysis, largest.node.total_ns)}"]
+    if slow := known.above_ns(largest.node):
+        words.append(f"{_time(analysis, slow)} of it above the roof")
+    return ", ".join(words) + "."
+
+
+def _time(analysis: Analysis, ns: int) -> str:
+    return duration(analysis.mean_ns(ns))
+
+
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """A node as it is drawn: one of the tree, several as one, or the last of a chain."""
+
+    label: str
+    node: TimeNode
+    keeps_label: bool = False
+    is_merged: bool = False
+
+
+def _boxes(analysis: Analysis, lens: str, tree: TimeNode, known: _Kernels) -> Iterator[Box]:
+    """Yield the boxes of a tree: of the largest first what is inside, as far as there is room."""
+    total, ties = tree.total_ns, numbers_from()
+    waiting = [(-total, next(ties), 0, 0, _root(analysis, tree))]
+    for number in range(_MOST_BOXES):
+        if not waiting:
+            return
+        _, _, start_ns, row, one = heappop(waiting)
+        yield _box(analysis, f"tree={lens}-{number}", start_ns, row, one, total, known)
+        if one.is_merged or row + 1 >= _ROWS:
+            continue
+        for inner in _large(_inside(one), total):
+            entry = (-inner.node.total_ns, next(ties), start_ns, row + 1, inner)
+            heappush(waiting, entry)
+            start_ns += inner.node.total_ns
+
+
+def _root(analysis: Analysis, tree: TimeNode) -> _Shown:
+    label = "step" if analysis.steps.seen else "window"
+    return _end_of_chain(_Shown(label, tree, keeps_label=True))
+
+
+def _inside(one: _Shown) -> list[_Shown]:
+    """Return what is in a node, the largest first; many modules of one class are one."""
+    alike: defaultdict[str, list[TimeNode]] = defaultdict(list)
+    for label, node in one.node.inside.items():
+        alike[module_class(label) if node.inside else label].append(node)
+    found = []
+    for label, nodes in alike.items():
+        if len(nodes) < _ALIKE:
+            found += [_Shown(node.label, node, node.label in TREE_PHASES) for node in nodes]
+        else:
+            found.append(
+                _Shown(f"{len(nodes)} {_TIMES} {label}", _together(nodes), keeps_label=True)
+            )
+    found.sort(key=lambda each: (-each.node.total_ns, each.label))
+    return [_end_of_chain(each) for each in found]
+
+
+def _together(nodes: Iterable[TimeNode]) -> TimeNode:
+    """Return several nodes as one, with those of one name in them as one."""
+    alike: defaultdict[str, list[TimeNode]] = defaultdict(list)
+    made = TimeNode("")
+    for node in nodes:
+        made.label = node.label
+        made.idle_ns += node.idle_ns
+        made.components += Counter(node.components)
+        made.kernels += Counter(node.kernels)
+        for label, inner in node.inside.items():
+            alike[label].append(inner)
+    made.inside = {label: _together(mine) for label, mine in alike.items()}
+    return made
+
+
+def _end_of_chain(one: _Shown) -> _Shown:
+    """Return the last of nodes that each are all of the one around them, down to an operator."""
+    while len(one.node.inside) == 1:
+        (inner,) = one.node.inside.values()
+        if not inner.inside or inner.total_ns != one.node.total_ns:
+            break
+        one = replace(one, node=inner, label=one.label if one.keeps_label else inner.label)
+    return one
+
+
+def _large(inside: Sequence[_Shown], total: int) -> Iterator[_Shown]:
+    """Yield what is large enough, and all that is not as one."""
+    small = [one for one in inside if one.node.total_ns < _LEAST * total]
+    if len(small) < 2:
+        yield from inside
+        return
+    yield from inside[: len(inside) - len(small)]
+    yield _Shown(f"{len(small)} more", _together(map(attrgetter("node"), small)), is_merged=True)
+
+
+def _box(
+    analysis: Analysis, link: str, start: int, row: int, one: _Shown, total: int, known: _Kernels
+) -> Box:
+    node, slow = one.node, known.above_ns(one.node)
+    time, width = _time(analysis, node.total_ns), 100 * node.total_ns / total
+    # White letters are not on the grey of idle time.
+    work = width - 100 * node.idle_ns / total if node.components.total() else width
+    label, shows, value = _label(one.label, time, work)
+    facts = [f"{time}, {percent(node.total_ns / total)}"]
+    facts += [f"{_time(analysis, slow)} above the roof"] if slow else []
+    facts += [f"{_time(analysis, node.idle_ns)} idle"] if node.idle_ns else []
+    return Box(
+        link=link,
+        x=_percent(start, total),
+        width=_percent(node.total_ns, total),
+        row=row,
+        above=_percent(slow, total),
+        idle=_percent(node.idle_ns, total),
+        look=_look(node),
+        label=label,
+        shows=shows,
+        value=value,
+        time=time,
+        text=f"{kernel_label(one.label, _LONGEST)}: {'; '.join(facts)}",
+        kernels=sorted(at for name in node.kernels for at in known.rows.get(name, ())),
+    )
+
+
+def _percent(ns: int, total: int) -> float:
+    return round(100 * ns / total, 3)
+
+
+def _look(node: TimeNode) -> str:
+    if not node.components.total():
+        return CULPRIT
+    most = node.components.most_common(1)[0][0]
+    return most if most in LINE_LOOKS else "other"
+
+
+def _label(text: str, time: str, width: float) -> tuple[str, int, bool]:
+    """Return a label, the width of the drawing from which on it fits, and whether its time does."""
+    text = kernel_text(text.removeprefix("aten::")).partition("<")[0] or text
+    room = int((width / 100 * _WIDTHS[-1] - _EDGE) / _LETTER)
+    if room < min(_LEAST_LETTERS, len(text)):
+        return "", 0, False
+    value = len(text) + 1 + len(time) <= room
+    shown = shorten_middle(text, room - (len(time) + 1) * value)
+    letters = len(shown) + (len(time) + 1) * value
+    needed = (letters * _LETTER + _EDGE) / width * 100
+    return shown, next((one for one in _WIDTHS if one >= needed), _WIDTHS[-1]), value
