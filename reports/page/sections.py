@@ -143,7 +143,7 @@ def _operators(analysis: Analysis) -> Content | None:
 def _roofline(analysis: Analysis) -> Content | None:
     plot, reach = roofline_plot(analysis.measured), reach_plot(analysis, WIDTH + MARGIN, MARGIN)
     shown = kernels.kernel_places(analysis.kernels)
-    if plot is None and reach is None:
+    if not shown or (plot is None and reach is None):
         return None
     return Content(
         {

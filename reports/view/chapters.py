@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from traceflops.analysis import Analysis
 
 _MOST: Final = 5
+_FROM_SUMMARIES: Final = "from-summaries"
 _NAME: Final = 100
 _ALONE: Final = "Gains are of one remedy alone; they do not add up."
 _AGAIN: Final = "After the change, record the same steps with the same options and compare."
@@ -94,6 +95,7 @@ def _unknown(analysis: Analysis) -> Iterator[str]:
     health = [one for one in analysis.diagnosis if one.evidence == ("notes",)]
     yield from (one.sentence for one in health)
     yield from why_not(analysis.measured) if analysis.devices else ()
+    yield from (note.text for note in analysis.notes if note.code == _FROM_SUMMARIES)
     for one in causes(analysis)[:_MOST]:
         gain = one.finding.gain
         if gain is not None and gain.point_ns is None:

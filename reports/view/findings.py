@@ -80,6 +80,8 @@ def opening(analysis: Analysis) -> tuple[str, str]:
     if first:
         return first, ""
     text = background(analysis)
+    if analysis.of_no_job:
+        return text, ""
     figure = f"{analysis.measured.figure}. "
     told = text.removeprefix(figure) or text
     ends = [at for mark in ("; ", ". ") if (at := told.find(mark)) >= 0]

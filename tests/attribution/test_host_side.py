@@ -180,7 +180,7 @@ def test_memory_operations_sum_to_those_of_the_windows(
 def test_what_only_long_reports_show_is_not_computed_for_a_summary() -> None:
     analysis = analyze(made(calls=[event("cudaMalloc", 0, 10)]))
     print_summary(analysis)
-    later = {"host_operators", "synchronisations", "memory_operations", "attribution"}
+    later = {"host_operators", "memory_operations", "attribution"}
     assert not later & vars(analysis).keys()
     analysis.to_json()
     assert later <= vars(analysis).keys()

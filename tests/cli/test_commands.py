@@ -54,8 +54,8 @@ def test_summary_prints_the_verdict_and_writes_nothing(
     monkeypatch.chdir(tmp_path)
     result = run("summary", SAMPLE)
     assert result.exit_code == 0
-    assert result.stdout.startswith("The input pipeline is too slow: 842 µs (17.4 %) of each step")
-    assert "\nMFU 29.5 %. The largest losses are " in result.stdout
+    assert result.stdout.startswith("The input pipeline is too slow: 842 µs of each 4.85 ms step")
+    assert "\nMFU 29.5 % · 1 × NVIDIA H100" in result.stdout  # noqa: RUF001
     assert result.stderr == ""
     assert list(tmp_path.iterdir()) == []
 

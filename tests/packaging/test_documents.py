@@ -24,6 +24,8 @@ NAMES = [str(path.relative_to(ROOT)) for path in DOCUMENTS]
 GROUP = typer.main.get_command(app)
 COMMANDS: dict[str, Any] = GROUP.commands  # type: ignore[attr-defined]
 
+OF_TOOLS = {"--check", "--count", "--seed"}
+"""Options of docs/refresh.py and of the scoreboards."""
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
 _LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
 _OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
@@ -121,7 +123,7 @@ def test_the_help_has_an_example_per_line(name: str) -> None:
 def test_every_option_named_in_the_documents_exists(name: str) -> None:
     prose = _FENCE.sub("", text_of(name))
     named = {option for span in re.findall(r"`([^`\n]+)`", prose) for option in options_in(span)}
-    assert named <= known_options() | {"--check"}
+    assert named <= known_options() | OF_TOOLS
 
 
 def options_in(span: str) -> list[str]:

@@ -35,6 +35,7 @@ from traceflops.attribution.launch_lead import Launches, LeadCounts, host_bound
 from traceflops.cli import app
 from traceflops.cli.options import Asked, Privacy, Question, Rates, ReadingOptions
 from traceflops.cli.parts import analysis_of_many, on_dask, reduced, runs_of
+from traceflops.reports.view import post_mortem
 
 RANKS = SAMPLES / "gpt_ddp_4rank"
 MANY: tuple[dict[str, Any], ...] = (
@@ -97,6 +98,9 @@ def test_summaries_of_a_sample_say_what_its_files_say() -> None:
     assert "from-summaries" in [note.code for note in found.notes]
     assert found.ranks is not None and found.ranks.slow is not None
     assert found.ranks.slow.rank == 2
+    assert found.diagnosis[0].rule == "late-rank", "no gain is known, as of the waits of the host"
+    unknown = next(one for one in post_mortem(found) if "cannot tell" in one.title)
+    assert any("made from 4 summaries" in sentence for sentence in unknown.sentences)
 
 
 def test_summaries_of_a_real_job_say_what_its_files_say() -> None:

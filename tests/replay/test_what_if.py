@@ -466,3 +466,9 @@ def test_a_queue_that_runs_ahead_makes_no_step_shorter() -> None:
     assert answer.after_ns is not None
     assert answer.after_ns >= parts.window_ns - parts.idle_ns - parts.communication_ns
     assert answer.after_ns <= parts.window_ns
+
+
+def test_no_mfu_is_beyond_the_peak() -> None:
+    (answer,) = what_if(analyze(read(SAMPLES / "gpt_1rank.json.gz")), "kernel:.*=0").alone
+    assert answer.after_ns is not None
+    assert (answer.mfu_at(answer.before_ns), answer.mfu_at(answer.after_ns)) == (answer.mfu, None)

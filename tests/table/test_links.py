@@ -7,8 +7,7 @@ import pytest
 
 from tests.build import trace_of
 from traceflops import Trace, analyze
-from traceflops.categories import classify as activities
-from traceflops.categories import load
+from traceflops.categories import activities, load
 from traceflops.categories.activities import categorise
 from traceflops.table.nesting import link
 

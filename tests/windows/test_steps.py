@@ -87,30 +87,6 @@ def test_a_later_step_that_starts_early_on_another_stream_never_makes_time_run_b
     assert note.count == 2
 
 
-@pytest.mark.parametrize(("apart", "begins"), [(100, "kernel"), (1_000, "copy")])
-def test_copies_that_run_far_ahead_begin_no_step(apart: int, begins: str) -> None:
-    """The host launches a copy and 900 of work per step: each 100, or as fast as they run."""
-    activities, calls, marks, free = [], [], [], 0
-    for step in range(8):
-        at = 1_000 + apart * step
-        free = max(free, at + 50)
-        marks.append((f"ProfilerStep#{step}", at, 90))
-        for turn, start, dur in ((0, at + 6, 30), (1, free, 900)):
-            one = {"start_ns": start, "dur_ns": dur, "correlation": 2 * step + turn}
-            copies = {"name": "Memcpy HtoD", "kind": "memcpy", "stream": 20}
-            activities.append(one | ({"name": GEMM} if turn else copies))
-            calls.append({"start_ns": at + 1 + turn, "correlation": 2 * step + turn})
-        free += 910
-    analysis = analyze(trace_of(activities=activities, calls=calls, marks=step_marks(*marks)))
-    first = {"kernel": 1_050, "copy": 1_006}[begins]
-    length = max(apart, 910)
-    steps = [one for one in edges(analysis) if one[0] in ("step 2", "step 3")]
-    expected = [(f"step {at}", first + length * at, first + length * (at + 1)) for at in (2, 3)]
-    assert steps == expected
-    notes = [note for note in analysis.notes if note.code == "copies-ahead"]
-    assert bool(notes) == (begins == "kernel")
-
-
 def test_warm_up_and_the_last_step_are_left_out_and_said() -> None:
     analysis = analyze(trace_of(**run_of([126, 140, 100, 100, 100, 60])))
     assert used(analysis) == [2, 3, 4]

@@ -30,6 +30,7 @@ from traceflops.findings.finding import (
 )
 from traceflops.findings.idle_causes import cause_of, idle_causes
 from traceflops.findings.late_rank import late_rank
+from traceflops.findings.main_kernel import MAIN_KERNEL
 from traceflops.findings.rank_balance import rank_balance
 from traceflops.findings.slow_link import slow_link
 from traceflops.findings.trace_health import trace_health
@@ -80,6 +81,8 @@ _REASONS: Final[Mapping[str, frozenset[str]]] = {
 """Rules that say only that work is slow, and those that say why."""
 _WAITS: Final = "host-waits"
 """Each loop that logs has such waits: what else gains as much is more likely the fault."""
+_NOTHING: Final = 0.001
+"""So small a share of a step is nothing: edges of steps are no more exact."""
 _LEVELS: Final[tuple[Level, ...]] = ("high", "medium", "low")
 _OF_GPU: Final = KERNELS | {"communication", "other", "graph"}
 _ON_GPU: Final = ("kernel:", "communication", "rank ", "recompute")
@@ -141,7 +144,7 @@ def _diagnosed(case: Case) -> Iterator[Finding]:
 def _is_told(main: Finding, causes: Sequence[Finding]) -> bool:
     """Return whether the kernel with most of the time is the one that a cause is about."""
     kernels = [one.rows[0].name for one in causes if one.rows]
-    is_main = main.rule == "main-kernel"
+    is_main = main.rule == MAIN_KERNEL
     return is_main and any(main.rows[0].name in name for name in kernels)
 
 
@@ -152,13 +155,13 @@ def _causes(case: Case) -> Iterator[Finding]:
             if one.owner == "framework" and rule in RULES and not scales.is_torch:
                 one = replace(one, owner="yours")
             found = _weighed(one, scales) if one.rule not in rules.silent else None
-            if found is not None and (rule not in RULES or _gains(found)):
+            if found is not None and (rule not in RULES or _gains(found, scales.step_ns)):
                 yield found
 
 
-def _gains(found: Finding) -> bool:
+def _gains(found: Finding, step_ns: float) -> bool:
     """Return whether a remedy may gain anything; users hear of their own rules anyway."""
-    return found.gain is None or found.gain.high_ns > 0
+    return found.gain is None or found.gain.high_ns > _NOTHING * step_ns
 
 
 def reasons_first(found: Sequence[Finding]) -> list[Finding]:
@@ -170,7 +173,8 @@ def reasons_first(found: Sequence[Finding]) -> list[Finding]:
     def key(one: Finding) -> tuple[int, float]:
         gain = _order(one)
         reasons = (_order(each) for each in found if each is not one and _tells_why(each, one))
-        return -min([gain, *(ns - 1 for ns in reasons if 2 * ns >= gain)]), -one.share
+        told = (ns - 1 for ns in reasons if gain < 0 or 2 * ns >= gain)
+        return -min([gain, *told]), -one.share
 
     return sorted(found, key=key)
 
@@ -327,7 +331,7 @@ def _mfu(gain: Gain | None, scales: _Scales) -> MfuRange | None:
         return None
     low, high = (scales.step_ns - ns for ns in (gain.low_ns, gain.high_ns))
     least, most = scales.mfu.low / low, min(scales.mfu.high / high, 1 / scales.step_ns)
-    return MfuRange(least * scales.step_ns, most * scales.step_ns)
+    return MfuRange(least * scales.step_ns, most * scales.step_ns) if least <= most else None
 
 
 def _finding(one: Candidate, scales: _Scales, found: _Worth) -> Finding:
@@ -362,7 +366,7 @@ def _priority(gain: Gain | None, scales: _Scales) -> Severity:
 def _stands_out(finding: Finding) -> bool:
     """Return whether a cause is worth its remedy, or steps differ; losses alone are no faults."""
     is_large = finding.priority != "low" or (finding.gain is None and finding.severity == "high")
-    is_cause = finding.confidence is not None
+    is_cause = finding.confidence is not None or finding.rule == MAIN_KERNEL
     uneven = finding.rule == "uneven-steps" and finding.severity != "low"
     return (is_cause and is_large) or uneven
 

@@ -232,43 +232,41 @@ dropped dur durations during earlier early either elements emit emptied empties 
 environment environments escape escaped est estimate estimated every everything exactly example
 exceed exception exclude executed execution explains exported exporter exports expression extended
 external fabric fact facts far fault faults fetch few fewer ff fields figure figures file files
-finding findings
-finished fit five flushed flushes folder folders follow form found four frames framework freeze
-further gap gave gb gets ghz git give given gives gpus grbm guid gzip had hand happens hardware has
-have header held here hfu hidden hide higher highest hold holds home how however html identical
-identified idle ignored implausibly impossible inaccurate include included incomplete inconsistent
-individual inferred infinity information initialise inside install installed instances instead
-integer interrupts involved its itself job jobs journal jumped keeps kept kinds known knows labelled
-lacks largest lasted lasts latest launched launchers lay least leave leaves ledger libraries lie
-lies likely line lines linked links listed listing lists little lived locked lone longer longest
-look looked looks losses lost machine machines made many marked markers marks masks match matches
-may mbyte means meant meanwhile measured measurements merged message metric mfu microseconds middle
-might migration million minor minute missing model modulo mops most mostly moved ms much
-multiprocessors must mutually nanoseconds near nearby need needs neither nest never newer nic nine
-nor note notes nothing nowhere numbered numbers nvidia obj object objects occur often old older once
-opened opengl openmp operating option original os others otherwise outside over overlapping overlaps
-own package packet pages paired parent parented parsers parts passed passes passive paths pause
-paused percent percentage perf perfetto pickle pid pieces pipelines place placeholders places plugin
-pmc possible possibly pragma prediction prefixed preset presets previous printed prints processes
-products prof profiled profiles program projected pushpop puts queued queueing quote quotes ran
-rates raw re read readable reading reads recomputation recording redact releases remain remains
-removed renumbered repaired repeated repeatedly repeats repetition replaced replayed replays report
-reported representative rerun resolution rest reuse reuses rocpd rolled room rootpage rounded rounds
-rpd running runs said samples saves saving say says scheduling scr second section see seems seen
-sees selected selects separate separated separately serializes served serving settings seven several
-shares shm shortened shorter show shown shows sig signs similar six skipped so some somebody sound
-spaces span spans spreadsheet spreadsheets stacks stand stands started stay stays stdin steady steps
-still stopped stored streaming stretch successor such summaries summed sums supports surrogates
-switch syscall taken takes tell tells terminated text texts tflop th than that the their theirs them
-there these they this those though thousand thousands threads
-threshold tie tied ties timed timeline times
-timestamp tmpdir together told too took total totals traced traceflops traces traffic trailing
-transaction transactions treated truncate trusted try ts twice typeof ucx unaffected uncategorized
-uncertain unchanged under understood unescaped unfinished unit unless unpacks unreadable unset
-unsupported until used useful users uses using utf valid verified very via waited waits wal warm
-warned warning warnings was waterfall wave ways web were what when whether which while whole whose
-why wide will windows word words worked workgroup workitem works would writable writer writes
-written wrong wrote xcc year years yet you zst zstd
+finding findings finished fit five flushed flushes folder folders follow form found four frames
+framework freeze further gap gave gb gets ghz git give given gives gpus grbm guid gzip had hand
+happens hardware has have header held here hfu hidden hide higher highest hold holds home how
+however html identical identified idle ignored implausibly impossible inaccurate include included
+incomplete inconsistent individual inferred infinity information initialise inside install installed
+instances instead integer interrupts involved its itself job jobs journal jumped keeps kept kinds
+known knows labelled lacks largest lasted lasts latest launched launchers lay least leave leaves
+ledger libraries lie lies likely line lines linked links listed listing lists little lived locked
+lone longer longest look looked looks losses lost machine machines made many marked markers marks
+masks match matches may mbyte means meant meanwhile measured measurements merged message metric mfu
+microseconds middle might migration million minor minute missing model modulo mops most mostly moved
+ms much multiprocessors must mutually nanoseconds near nearby need needs neither nest never newer
+nic nine nor note notes nothing nowhere numbered numbers nvidia obj object objects occur often old
+older once opened opengl openmp operating option original os others otherwise outside over
+overlapping overlaps own package packet pages paired parent parented parsers parts passed passes
+passive paths pause paused percent percentage perf perfetto pickle pid pieces pipelines place
+placeholders places plugin pmc possible possibly pragma prediction prefixed preset presets previous
+printed prints processes products prof profiled profiles program projected pushpop puts queued
+queueing quote quotes ran rates raw re read readable reading reads recomputation recording redact
+releases remain remains removed renumbered repaired repeated repeatedly repeats repetition replaced
+replayed replays report reported representative rerun resolution rest reuse reuses rocpd rolled room
+rootpage rounded rounds rpd running runs said samples saves saving say says scheduling scr second
+section see seems seen sees selected selection selects separate separated separately serializes
+served serving settings seven several shares shm shortened shorter show shown shows sig signs
+similar six skipped so some somebody sound spaces span spans spreadsheet spreadsheets stacks stand
+stands started stay stays stdin steady steps still stopped stored streaming stretch successor such
+summaries summed sums supports surrogates switch syscall taken takes tell tells terminated text
+texts tflop th than that the their theirs them there these they this those though thousand thousands
+threads threshold tie tied ties timed timeline times timestamp tmpdir together told too took total
+totals traced traceflops traces traffic trailing transaction transactions treated truncate trusted
+try ts twice typeof ucx unaffected uncategorized uncertain unchanged under understood unescaped
+unfinished unit unless unpacks unreadable unset unsupported until used useful users uses using utf
+valid verified very via waited waits wal warm warned warning warnings was waterfall wave ways web
+were what when whether which while whole whose why wide will windows word words worked workgroup
+workitem works would writable writer writes written wrong wrote xcc year years yet you zst zstd
 """
 
 _DESCRIPTIONS: Final = """
@@ -282,7 +280,8 @@ targets tie tied tok tokens top type vocab window words
 _TERMS: Final = """
 3.42E+14 U+FFFD wal_checkpoint(TRUNCATE) REPORT.nsys-rep SQ_INSTS_VALU_MFMA_MOPS_XF32
 nvtx_pushpop_trace pmc_perf.csv sysinfo.csv traceflops.seqlens docs/selfdescribing.md
-torch.autograd.profiler.emit_nvtx(record_shapes=True) torch/utils/checkpoint.py NaN
+torch.autograd.profiler.emit_nvtx(record_shapes=True) torch/utils/checkpoint.py NaN ncu_report
+prof.export_chrome_trace
 """
 """Names in our own sentences that are no words."""
 

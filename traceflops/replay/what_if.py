@@ -69,10 +69,11 @@ class Outcome:
         return None if total_ns is None else total_ns / max(self.windows, 1)
 
     def mfu_at(self, total_ns: int | None) -> float | None:
-        """Return the MFU where the windows take so long."""
+        """Return the MFU where the windows take so long, None where that is beyond the peak."""
         if self.mfu is None or not total_ns:
             return None
-        return self.mfu * self.before_ns / total_ns
+        mfu = self.mfu * self.before_ns / total_ns
+        return mfu if mfu <= 1 else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,6 @@ from traceflops.devices import device_name
 from traceflops.errors import UsageError
 from traceflops.remedies import sentence
 from traceflops.table import (
-    ABSENT,
     IntArray,
     Note,
     Trace,
@@ -35,7 +34,6 @@ from traceflops.windows.periodicity import (
     Behind,
     Stretch,
     inferred_steps,
-    prefetches,
     steady,
     tile,
 )
@@ -73,10 +71,6 @@ _BY_DEVICE_TIME_NOTE = Note(
     "GPU. Where the CPU ran ahead, that is later than the step that launched it.",
 )
 
-_AHEAD = (
-    "On {n} [device|devices] copies for later steps run far ahead, on a stream of their own: no "
-    "step begins with them."
-)
 _OVERLAP = "{n} [step has|steps have] zero length: work launched in a later step started first."
 _RENUMBERED = "Step numbers repeat; steps are renumbered from 0 in order of time."
 _UNUSED_MARKS = (
@@ -277,7 +271,6 @@ def _marked_layout(
     repeated = any(len(distinct(s.number)) < len(s) for s in found.by_process.values())
     stretches: dict[int, list[Stretch]] = {}
     by_device: dict[int, IntArray] = {}
-    begun: dict[int, IntArray] = {}
     for device, account in accounts.items():
         rows = account.rows
         work = owners[device] = owners_of(
@@ -295,26 +288,15 @@ def _marked_layout(
         if before is not None and name is not None:
             last = np.where(theirs, before[rows.row], -1)
             behind = Behind(last, name[rows.row], account.idle.by_cause["unrecorded"])
-        begun[device] = _begun(linked.trace, account, place[rows.row])
-        stretches[device] = tile(rows.start_ns, rows.end_ns, begun[device], rows.span, behind)
+        stretches[device] = tile(rows.start_ns, rows.end_ns, place[rows.row], rows.span, behind)
         number = steps.number if steps is not None else np.empty(0, dtype=np.int64)
         by_device[device] = np.arange(len(number)) if repeated else number
-    is_behind = [(begun[one] != place[accounts[one].rows.row]).any() for one in begun]
     notes = (
         *_layout_notes(linked, found, owners),
-        *[counted_note("assumed", "copies-ahead", _AHEAD, sum(is_behind))] * any(is_behind),
         *[Note("assumed", REPEATED, _RENUMBERED)] * repeated,
     )
     text, source = found.text, found.source
     return StepLayout(stretches, by_device, source, text, notes, place, found.are_passes)
-
-
-def _begun(trace: Trace, account: DeviceAccount, place: IntArray) -> IntArray:
-    """Return the step that each activity of a device may begin: copies far ahead begin none."""
-    rows = account.rows
-    stream = numbers(trace.activities["stream"], ABSENT)[rows.row]
-    is_copy = is_one_of(trace.activities["kind"], "memcpy", "memset")[rows.row]
-    return np.where(prefetches(rows.start_ns, stream, place, is_copy), -1, place)
 
 
 def _layout_notes(

@@ -96,26 +96,6 @@ def tile(
     return with_rest(span, places, starts, ends, np.bincount(at))
 
 
-def prefetches(
-    start_ns: IntArray, stream: IntArray, place: IntArray, is_copy: BoolArray
-) -> BoolArray:
-    """Return the copies for steps that run far ahead, where most steps have such.
-
-    They have a stream of their own, and begin before the step before theirs begins to compute: no
-    step begins with them.
-    """
-    own = is_copy & (place >= 0) & ~np.isin(stream, stream[~is_copy])
-    works = ~is_copy & (place >= 0)
-    places = distinct(place[works])
-    if not own.any() or len(places) < KEEP_LAST_UP_TO:
-        return np.zeros(len(place), dtype=np.bool_)
-    begins = _earliest(start_ns[works], np.searchsorted(places, place[works]), len(places))
-    before = np.searchsorted(places, place[own]) - 1
-    is_ahead = (before >= 0) & (start_ns[own] < begins[before])
-    many = 2 * len(distinct(before[is_ahead])) >= len(places)
-    return np.asarray(own & many)
-
-
 def with_rest(
     span: tuple[int, int], place: IntArray, start_ns: IntArray, end_ns: IntArray, count: IntArray
 ) -> list[Stretch]:

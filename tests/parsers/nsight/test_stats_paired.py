@@ -155,7 +155,6 @@ def test_the_command_shows_it(tmp_path: Path, export: Callable[[Path], Path]) ->
     window = PAIRS * EVERY_NS - 1_000
     percent = 100 * PAIRS * FLOPS / (window * BF16)
     assert f"HFU {percent:.1f} %" in done.output
-    assert "10 of 10 launches" in " ".join(done.output.split())
     assert "some-host" not in page.read_text()
     shown = run("mfu", given, "--pair", str(pair), "--json")
     assert shown.exit_code == 0, shown.output
