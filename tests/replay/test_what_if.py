@@ -469,6 +469,7 @@ def test_a_queue_that_runs_ahead_makes_no_step_shorter() -> None:
 
 
 def test_no_mfu_is_beyond_the_peak() -> None:
-    (answer,) = what_if(analyze(read(SAMPLES / "gpt_1rank.json.gz")), "kernel:.*=0").alone
+    analysis = analyze(read(SAMPLES / "gpt_1rank.json.gz"))
+    answer = what_if(analysis, "kernel:.*=0", "host:.*=0").together
     assert answer.after_ns is not None
     assert (answer.mfu_at(answer.before_ns), answer.mfu_at(answer.after_ns)) == (answer.mfu, None)
