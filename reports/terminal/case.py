@@ -128,7 +128,10 @@ def _findings(analysis: Analysis, found: Sequence[FindingWords], width: int) -> 
     if len(found) > _MOST:
         more = several(len(found) - _MOST, "more finding")
         yield Text(f"{_INDENT}… {more} on the page and in --json", "dim")
-    for other in () if found else other_findings(analysis, losses=False):
+    others = [] if found else other_findings(analysis, losses=False)
+    if others:
+        yield Text()
+    for other in others:
         yield from paragraph(other.sentence, width)
 
 
