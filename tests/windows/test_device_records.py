@@ -351,3 +351,17 @@ COMPLETE = {
 def test_a_complete_public_trace_is_not_accused(name: str) -> None:
     found = records(tf.read(shared_file(f"traces/{name}")))
     assert (found.lost, found.is_judged) == (COMPLETE[name], True)
+
+
+@pytest.mark.parametrize("size", [60_000, 85_000], ids=["no GPU work is left", "some is"])
+def test_a_rank_that_is_cut_off_says_nothing_of_the_others(tmp_path: Path, size: int) -> None:
+    whole = {file.name: file.read_bytes() for file in (SAMPLES / "gpt_ddp_4rank").iterdir()}
+    for name, content in whole.items():
+        (tmp_path / name).write_bytes(content[:size] if "rank2" in name else content)
+    analysis = analyze(tf.read(tmp_path))
+    others = analyze(tf.read(SAMPLES / "gpt_ddp_4rank"), Selection(ranks=frozenset({0, 1, 3})))
+    assert analysis.recorded == "complete"
+    assert analysis.components == others.components
+    assert analysis.measured.mfu == others.measured.mfu is not None
+    (note,) = (one for one in analysis.notes if one.code == "processes-left-out")
+    assert note.text.startswith("GPU records of 1 process (rank 2) are incomplete")

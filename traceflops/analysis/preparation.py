@@ -25,7 +25,14 @@ from traceflops.timeline import (
     with_host_activities,
     with_known_idle,
 )
-from traceflops.windows import HIDDEN, Prepared, Selection, one_run_per_gpu, plan_steps
+from traceflops.windows import (
+    HIDDEN,
+    Prepared,
+    Selection,
+    one_run_per_gpu,
+    plan_steps,
+    whole_devices,
+)
 
 
 def prepare(
@@ -56,6 +63,9 @@ def prepare(
             totals = redaction.untimed(totals) if totals is not None else None
     with phase("components of devices"):
         accounts, notes = one_run_per_gpu(linked.trace, _accounts(linked, selection), selection)
+        if selection.ranks is None and selection.gpus is None and len(accounts) > 1:
+            accounts, cut = whole_devices(linked.trace, accounts)
+            notes = (*notes, *cut)
     with phase("steps"):
         plan = plan_steps(named, accounts, selection)
         plan = replace(plan, notes=(*notes, *plan.notes))

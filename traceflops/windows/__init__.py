@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         graph_launches,
         launch_calls,
         records_notes,
+        whole_devices,
     )
     from traceflops.windows.engine_passes import Kind, ServingMark, serving_marks
     from traceflops.windows.periodicity import LAST_STEP

@@ -5,13 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
 
+from traceflops.devices import whose
 from traceflops.table import (
     ABSENT,
     BoolArray,
+    IntArray,
     Note,
     Trace,
     distinct,
@@ -20,7 +23,7 @@ from traceflops.table import (
     recorded_calls,
 )
 from traceflops.timeline import LONGEST_START_NS
-from traceflops.units import several
+from traceflops.units import listed, several
 from traceflops.windows.records import chosen_time
 
 if TYPE_CHECKING:
@@ -37,6 +40,9 @@ _CAPTURE: Final = {
 }
 _GPU: Final = "gpu"
 _NEVER: Final = np.iinfo(np.int64).min
+_CUT: Final = "GPU records of {} ({}) are incomplete; the figures are those of the others."
+FEWEST_WHOLE: Final = 2
+"""So many times as many processes as are cut have whole records."""
 NO_DEVICE_RECORDS: Final = "device-records-missing"
 """The code of the note on launch calls without any record of a device."""
 MATERIAL: Final = 0.05
@@ -96,6 +102,16 @@ def launch_records(trace: Trace, untimed: Untimed | None, is_chosen: BoolArray) 
     if untimed is not None and not launch_calls(trace):
         count = _counted(untimed)
         return LaunchRecords(count, count, has_devices=False)
+    asked, captured, lost = _asked_of_devices(trace, is_chosen, has_devices=has_devices)
+    calls = int((asked & ~captured).sum())
+    replays = bool((asked & graph_launches(trace)).any())
+    return LaunchRecords(calls, int(lost.sum()), int(captured.sum()), replays, has_devices)
+
+
+def _asked_of_devices(
+    trace: Trace, is_chosen: BoolArray, *, has_devices: bool
+) -> tuple[BoolArray, BoolArray, BoolArray]:
+    """Return which calls ask for work on a device, which were captured, and whose work is lost."""
     recorded, launches, copies = recorded_calls(trace), _named(trace, _LAUNCH), _named(trace, _COPY)
     asked = launches | (copies & (copies & recorded).any())
     asked &= is_chosen & _linkable(trace)
@@ -103,9 +119,38 @@ def launch_records(trace: Trace, untimed: Untimed | None, is_chosen: BoolArray) 
     lost = asked & ~recorded & ~captured
     if has_devices:
         lost &= ~_still_queued(trace, asked & recorded)
-    calls = int((asked & ~captured).sum())
-    replays = bool((asked & graph_launches(trace)).any())
-    return LaunchRecords(calls, int(lost.sum()), int(captured.sum()), replays, has_devices)
+    return asked, captured, lost
+
+
+def cut_processes(trace: Trace) -> IntArray:
+    """Return the processes whose GPU records are incomplete, where those of most are whole.
+
+    A rank whose file was cut says nothing about the others.
+    """
+    if trace.processes.num_rows <= FEWEST_WHOLE:
+        return np.empty(0, dtype=np.int64)
+    every = np.ones(trace.calls.num_rows, dtype=np.bool_)
+    asked, captured, lost = _asked_of_devices(trace, every, has_devices=True)
+    process, count = numbers(trace.calls["process"]), trace.processes.num_rows
+    calls, gone = (np.bincount(process[one], minlength=count) for one in (asked & ~captured, lost))
+    cut = np.flatnonzero((gone > 0) & (gone >= MATERIAL * calls))
+    return cut if FEWEST_WHOLE * len(cut) < (calls > 0).sum() else cut[:0]
+
+
+def whole_devices(
+    trace: Trace, accounts: Mapping[int, DeviceAccount]
+) -> tuple[dict[int, DeviceAccount], tuple[Note, ...]]:
+    """Return the devices but for those of cut processes, and the note that names these."""
+    cut, owner = cut_processes(trace), numbers(trace.activities["process"])
+    if not len(cut):
+        return dict(accounts), ()
+    whole = {
+        device: account
+        for device, account in accounts.items()
+        if not np.isin(owner[account.rows.row], cut).all()
+    }
+    text = _CUT.format(several(len(cut), "process"), listed(cut.tolist(), partial(whose, trace)))
+    return whole, (Note("missing", "processes-left-out", text, len(cut)),)
 
 
 def records_notes(found: LaunchRecords, *, on_host: bool) -> tuple[Note, ...]:
@@ -195,7 +240,8 @@ def chosen_calls(
     calls, start = (numbers(trace.calls[name]) for name in ("process", "start_ns"))
     owner = numbers(trace.activities["process"])
     alone = selection.ranks is None and selection.gpus is None
-    found = ~np.isin(calls, owner) if alone else np.zeros(len(calls), dtype=np.bool_)
+    found = np.full(len(calls), alone)
+    found[np.isin(calls, np.union1d(owner, cut_processes(trace) if alone else owner))] = False
     for device, account in accounts.items():
         mine = np.isin(calls, distinct(owner[account.rows.row]))
         if selection.steps is not None or selection.is_time_range:
