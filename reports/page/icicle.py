@@ -5,7 +5,7 @@ Everything is in percent and rows, so that the template only prints it.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -194,8 +194,8 @@ def _together(nodes: Iterable[TimeNode]) -> TimeNode:
     for node in nodes:
         made.label = node.label
         made.idle_ns += node.idle_ns
-        made.components += Counter(node.components)
-        made.kernels += Counter(node.kernels)
+        made.components.update(node.components)
+        made.kernels.update(node.kernels)
         for label, inner in node.inside.items():
             alike[label].append(inner)
     made.inside = {label: _together(mine) for label, mine in alike.items()}

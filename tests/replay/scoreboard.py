@@ -325,6 +325,8 @@ def _drawn(draw: random.Random) -> tuple[RunConfig, dict[str, Any], str]:
     }
     toggles = ("copy_stream", "sync_each_step", "lead_in", "cuda_graph", "zero_length_kernels")
     settings |= {name: draw.random() < 0.35 for name in toggles}
+    if settings["copy_stream"]:  # else copies of later steps begin them early, and shorten windows
+        settings["sync_each_step"] = True
     repairs: list[tuple[dict[str, Any], dict[str, Any], str]] = [
         ({}, {"data_stall_ns": 1}, "data_input=601ns"),  # what its annotation takes
         ({}, {"data_stall_ns": settings["data_stall_ns"] // 2}, "data_input/2"),
