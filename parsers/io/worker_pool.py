@@ -61,12 +61,16 @@ def usable_cores() -> int:
 class Crew:
     """Reads blocks, in this process or, where `jobs` is above 1, in others once it pays.
 
-    It pays once there are `worth_bytes` of text. To be used as a context manager: leaving it ends
-    the other processes.
+    It pays once there are `worth_bytes` of text. Where this process `takes_part` it is one of the
+    jobs: it does itself what the others have no time for. To be used as a context manager: leaving
+    it ends the other processes.
     """
 
-    def __init__(self, jobs: int = 1, worth_bytes: int = WORTH_BYTES) -> None:
+    def __init__(
+        self, jobs: int = 1, worth_bytes: int = WORTH_BYTES, *, takes_part: bool = False
+    ) -> None:
         self._jobs = jobs if os.name == "posix" else 1
+        self._takes_part = takes_part
         self._worth_bytes = worth_bytes
         self._seen_bytes = 0
         self._team: _Team | None = None
@@ -115,15 +119,21 @@ class Crew:
         waiting: deque[Callable[[], B]] = deque()
         for item in items:
             call = partial(work, item)
-            waiting.append(self._team.call(call) if self._team is not None else call)
+            waiting.append(call if self._team is None else self._begun(self._team, call))
             if len(waiting) > self.ahead:
                 yield waiting.popleft()
         yield from waiting
 
+    def _begun(self, team: _Team, call: Callable[[], B]) -> Callable[[], B]:
+        if not (self._takes_part and team.is_busy):
+            return team.call(call)
+        done = call()
+        return lambda: done
+
     def _start(self) -> None:
         if self._team is None and self._jobs > 1:
             try:
-                self._team = _Team(self._jobs)
+                self._team = _Team(self._jobs - self._takes_part)
             except OSError:
                 self._jobs = 1  # no processes or memory to be had: alone it takes longer
 
@@ -165,6 +175,11 @@ class _Team:
     def _give(self, job: _Job, message: object, reader: object = None) -> Callable[[], Any]:
         min(self._workers, key=lambda worker: worker.load).give(job, message, reader)
         return job.result
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether each worker has something to do after what it does now."""
+        return min(worker.load for worker in self._workers) >= _AHEAD_EACH
 
     @property
     def processes(self) -> tuple[int, ...]:

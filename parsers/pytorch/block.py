@@ -40,6 +40,8 @@ A = TypeVar("A", bound=Args)
 _STEP_NAME = "ProfilerStep#"
 _MEMORY_NAME = "[memory]"
 _PATIENCE = 4
+_METADATA_BYTES: Final = 1 << 16
+"""So near the end of the text stand names of processes and threads, which have no category."""
 _NO_ARGS: Final = Args()
 
 
@@ -126,7 +128,7 @@ class KinetoReader:
         """Return the rows of a JSON list of events, None where it cannot be decoded."""
         if not self._exact and self._odd_blocks < _PATIENCE:
             try:
-                block = self._block_of(_usual_decoder(self._python_stacks).decode(text))
+                block = self._block_of(self._usual(text))
                 self._odd_blocks = 0
                 return block
             except UNDECODABLE:
@@ -140,6 +142,17 @@ class KinetoReader:
             return self._block_of(decoder(ExactEvent).decode(text))
         except UNDECODABLE:
             return None
+
+    def _usual(self, text: bytes | memoryview) -> list[Any]:
+        """Return the events of a list; metadata at its end and what follows it as LooseEvent."""
+        usual, last = _usual_decoder(self._python_stacks), bytes(text[-_METADATA_BYTES:])
+        begin = last.rfind(b"{", 0, last.find(b'"M"') + 1)
+        if begin < 0:
+            return usual.decode(text)
+        before = len(text) - len(last) + len(last[:begin].rstrip(b", \t\r\n"))
+        events: list[Any] = usual.decode(b"".join((text[:before], b"]")))
+        events += decoder(LooseEvent).decode(b"[" + last[begin:])
+        return events
 
     def _block_of(self, events: list[Any]) -> KinetoBlock:
         block = KinetoBlock(self._python_stacks)

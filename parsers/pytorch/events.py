@@ -39,7 +39,9 @@ class ExactEvent(LooseEvent, gc=False):
 
 
 class Args(msgspec.Struct, gc=False):
-    """Arguments of an event of which none are used."""
+    """Arguments of an event; merged files have its rank."""
+
+    rank: int = ABSENT
 
 
 class CollectiveArgs(Args, gc=False):
@@ -62,7 +64,6 @@ class CollectiveArgs(Args, gc=False):
 class DeviceArgs(CollectiveArgs, gc=False):
     """Arguments of device work."""
 
-    rank: int = ABSENT
     device: int = ABSENT
     stream: int = ABSENT
     correlation: int = ABSENT
@@ -88,7 +89,6 @@ class DeviceArgs(CollectiveArgs, gc=False):
 class CallArgs(Args, gc=False):
     """Arguments of a runtime or driver call; calls of HIP name the kernel that they launch."""
 
-    rank: int = ABSENT
     kernel: Any = None
     grid: tuple[int, int, int] | None = None
     block: tuple[int, int, int] | None = None
@@ -100,7 +100,6 @@ class CallArgs(Args, gc=False):
 class OpArgs(CollectiveArgs, gc=False):
     """Arguments of a framework operator; shapes stay text."""
 
-    rank: int = ABSENT
     external_id: int = msgspec.field(name="External id", default=ABSENT)
     sequence: int = msgspec.field(name="Sequence number", default=ABSENT)
     forward_thread: int = msgspec.field(name="Fwd thread id", default=ABSENT)

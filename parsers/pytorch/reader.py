@@ -78,7 +78,7 @@ _NOTES: Final = NoteTable(
     assumed={
         "repeated-launches": "{count} of {calls} [has|have] the correlation of another one: "
         "links to operators may be wrong. If the file holds several ranks, nothing tells them "
-        "apart.",
+        "apart, and ranks are not compared.",
         "merged-ranks": "The file holds {count} ranks. Their times are compared as they are in it.",
     },
     missing={
@@ -88,8 +88,9 @@ _NOTES: Final = NoteTable(
         "record_shapes=True.",
         "device-ambiguous": "Unknown GPU model for device {listed}: the listed GPUs differ and "
         "none clearly matches.",
-        "no-device-work lost": "The readable part of the file has no GPU operations. They may be "
-        "in the part that was lost (see the other notes){shown}.",
+        "no-device-work lost": "The readable part of the file has no GPU operations; they may be "
+        "in the part that was lost{shown}. Copy the file again, or let the program end before it "
+        "is copied.",
         "no-device-work calls": "The file has {calls} and no GPU operations: the profiler lost the "
         "GPU records or could not make them.",
         "no-device-work": "The file has no GPU operations{shown}. To record them use "

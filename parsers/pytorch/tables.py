@@ -257,7 +257,7 @@ def _add_named(
 
 def _owners(table: Rows, group: Group) -> Array | int:
     """Return the codes of whose the events are."""
-    ranks = _numbers(group.args, "rank") if group.args and hasattr(group.args[0], "rank") else None
+    ranks = _numbers(group.args, "rank")
     return owner_codes(table.names["process"], [event.pid for event in group.events], ranks)
 
 

@@ -101,8 +101,8 @@ NOTES: Final = NoteTable(
 SEVERAL_MACHINES: Final = Note(
     "assumed",
     "clocks-not-aligned",
-    "The file covers several machines whose clocks are not aligned. Times cannot be compared "
-    "between machines; figures of each machine are unaffected.",
+    "The file covers several machines whose clocks are not aligned. Times are compared between "
+    "machines only where collectives align the clocks; figures of each machine are unaffected.",
 )
 _NO_CALLS: Final = (
     "No API calls were recorded, so what launched the GPU operations is unknown. rocprofv3 "

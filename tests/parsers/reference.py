@@ -83,11 +83,9 @@ COLLECTIVE = {
 GENERATED = ("kernel_backend", "kernel_hash", "kernel_kwargs", "num_warps", "num_stages")
 # This oracle has its own table: it must not share a rule with the code under test.
 COPIES = {
-    "CopyHostToDevice": "HtoD",
+    **{way: way for way in ("HtoD", "DtoH", "DtoD", "PtoP", "HtoH")},
     "HostToDevice": "HtoD",
-    "CopyDeviceToHost": "DtoH",
     "DeviceToHost": "DtoH",
-    "CopyDeviceToDevice": "DtoD",
     "DeviceToDevice": "DtoD",
 }
 
@@ -259,10 +257,11 @@ def _launched(args: Row) -> Row:
 def _direction(kind: str, name: str, rocm: Any) -> str | None:
     if kind != "memcpy":
         return None
-    for word in ("HtoD", "DtoH", "DtoD", "PtoP", "HtoH"):
-        if word in name:
-            return word
-    return COPIES.get(name) or COPIES.get(str(rocm))
+    for told in (name, str(rocm)):
+        places = {told.index(word): way for word, way in COPIES.items() if word in told}
+        if places:
+            return places[min(places)]
+    return None
 
 
 def _triple(value: Any) -> list[int | None] | None:

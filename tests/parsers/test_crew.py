@@ -99,6 +99,23 @@ def test_a_killed_process_costs_nothing(crew: Crew) -> None:
         assert same(read_pytorch(source, together, 1 << 18), alone)
 
 
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_process_that_takes_part_gets_all_results_in_order(is_killed: bool) -> None:
+    with Crew(2, worth_bytes=0, takes_part=True) as crew:
+        crew.expect(1)
+        (other,) = crew.processes
+        if is_killed:
+            os.kill(other, signal.SIGKILL)
+        results = [result() for result in crew.each(process_of, range(20))]
+    assert [number for number, _ in results] == list(range(20))
+    helped = {process for _, process in results} - {os.getpid()}
+    assert helped == (set() if is_killed else {other})
+
+
+def process_of(number: int) -> tuple[int, int]:
+    return number, os.getpid()
+
+
 class Struck(Crew):
     """Processes of which one is killed once they have started."""
 

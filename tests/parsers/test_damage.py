@@ -18,6 +18,7 @@ from tests.parsers.documents import (
     printed,
     read_bytes,
 )
+from traceflops.analysis import analyze
 from traceflops.errors import InputError
 from traceflops.parsers.io.json_mend import REPAIRS
 from traceflops.parsers.io.json_places import commas, first_value
@@ -266,3 +267,6 @@ def test_what_was_lost_is_not_said_to_be_unrecorded() -> None:
     texts = [n.text for trace in (whole, cut) for n in trace.notes if n.code == "no-device-work"]
     assert ["To record them" in text for text in texts] == [True, False]
     assert "in the part that was lost" in texts[1]
+    remedies = [one.remedy for one in analyze(cut).diagnosis]
+    assert "Copy the file again, or let the program end before it is copied." in remedies
+    assert not any("part that was lost" in text for text in remedies)

@@ -11,6 +11,7 @@ from sample_traces.emit_pytorch import kineto_document
 from sample_traces.kineto_text import render
 from sample_traces.simulate import simulate
 from tests.parsers.documents import read_bytes
+from traceflops import analyze
 from traceflops.table import Trace
 from traceflops.table.nesting import link
 
@@ -113,6 +114,24 @@ def test_ranks_that_nothing_tells_apart_are_said(count: int) -> None:
     assert said == ([count - 1] if count > 1 else [])
 
 
+@pytest.mark.parametrize("is_told", [True, False])
+def test_mixed_ranks_are_not_compared(is_told: bool) -> None:
+    """Two hosts have GPUs of the same numbers: rank 3 is slow, on a GPU of which there are two."""
+    run = simulate(RunConfig(ranks=4, layers=1, straggler_rank=3, straggler_percent=150))
+    documents = [json.loads(render(kineto_document(run, rank), "compact")) for rank in range(4)]
+    events = []
+    for rank, document in enumerate(documents):
+        for one in document["traceEvents"]:
+            if one.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset"):
+                one = one | {"pid": rank % 2, "args": one["args"] | {"device": rank % 2}}
+            events.append(told({"args": {}} | one, rank) if is_told else one)
+    trace = read_bytes(json.dumps(documents[0] | {"traceEvents": events}).encode())
+    ranks = analyze(trace).ranks
+    blamed = ranks.slow.ranks if ranks is not None and ranks.slow is not None else None
+    assert blamed == ((3,) if is_told else None)
+    assert ("repeated-launches" in {note.code for note in trace.notes}) != is_told
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_ranks_need_not_begin_with_zero(form: Form) -> None:
     assert merged(form, (5, 12)).ranks == (5, 12)
@@ -123,6 +142,12 @@ def test_a_rank_in_the_arguments_counts_alone(form: Form) -> None:
     trace = merged(form, (6,))
     assert trace.ranks == (6,)
     assert not [note for note in trace.notes if note.code == "merged-ranks"]
+
+
+def test_processes_of_different_hosts_may_have_the_same_number() -> None:
+    trace = merged(lambda one, rank: told(one | {"pid": min(one["pid"], 4_000)}, rank))
+    assert trace.processes["pid"].to_pylist() == [4_000] * 3
+    assert rows(trace) == {n: (f"kernel of {n}", f"op of {n}", f"step of {n}") for n in (0, 1, 2)}
 
 
 def test_a_file_of_one_process_with_several_devices_is_one_rank() -> None:

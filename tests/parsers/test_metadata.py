@@ -8,6 +8,7 @@ import pytest
 
 from tests.parsers.documents import COMPACT, LAYOUTS, codes, printed, read_bytes
 from traceflops.devices.merging import merge
+from traceflops.parsers.pytorch.block import KinetoReader
 from traceflops.table.trace import Trace
 
 A100 = {
@@ -320,3 +321,14 @@ def test_the_process_is_the_one_that_most_calls_come_from() -> None:
     drawn = [*kernels(0), *(call | {"pid": pid} for pid in (11, 42, 42))]
     trace = read_bytes(printed(drawn, COMPACT, {}).data)
     assert trace.processes["pid"].to_pylist() == [42]
+
+
+def test_metadata_at_the_end_does_not_make_other_events_be_decoded_again() -> None:
+    kernel = b'{"ph": "X", "cat": "kernel", "name": "k", "ts": 1, "dur": 1, "args": {"stream": 7}}'
+    name = b'{"name": "process_name", "ph": "M", "args": {"name": "python"}}'
+    for events in ([kernel, name], [name], [kernel, name, name]):
+        reader = KinetoReader()
+        block = reader.read(b"[" + b",\n".join(events) + b"]")
+        assert block is not None and reader._odd_blocks == 0
+        counts = {"kernel": events.count(kernel), "phase M": events.count(name)}
+        assert block.counts == {which: count for which, count in counts.items() if count}

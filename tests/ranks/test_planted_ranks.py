@@ -26,6 +26,7 @@ from sample_traces.truth import planted, waits_of
 from tests.conftest import by_night
 from traceflops import read
 from traceflops.analysis.preparation import prepare
+from traceflops.findings import late_rank_findings
 from traceflops.ranks import RankReport, rank_report
 from traceflops.windows import Selection
 
@@ -270,6 +271,39 @@ def test_what_a_late_rank_costs_is_what_the_job_is_shorter_without_it() -> None:
     assert late.slow.lost_ns_per_step == pytest.approx(shorter, rel=0.05)
 
 
+def test_what_a_late_rank_costs_is_a_share_of_the_one_step_that_was_recorded() -> None:
+    big = {"hidden": 2_048, "batch": 2, "gradient_buckets": 5, "steps": 1}
+    job = RunConfig(**_SMALL | big)
+    late = simulate(replace(job, straggler_rank=2, straggler_percent=115))
+    (finding,) = late_rank_findings(report_of(late, "pytorch"))
+    took, even_ns = (
+        max(one.end_ns for rank in run.ranks for one in rank.activities)
+        for run in (late, simulate(job))
+    )
+    assert finding.share == pytest.approx((took - even_ns) / took, rel=0.15)
+
+
+_GROUPS: Final[Mapping[str, Any]] = {"ranks": 8, "vocab": 4096, "sync_each_step": True}
+_ONE_STEP: Final = {**_GROUPS} | {"steps": 1, "noise_permille": 50, "exit_jitter_ns": 3_000}
+_ONE_CYCLE: Final = {**_GROUPS} | {"steps": 2, "overlap": False, "noise_permille": 300, "layers": 4}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        _ONE_STEP | {"seed": 900, "tensor_ranks": 4, "layers": 1, "jitter_permille": 30},
+        _ONE_STEP | {"seed": 921, "tensor_ranks": 2, "layers": 4},
+        _ONE_CYCLE | {"seed": 980, "tensor_ranks": 2, "hidden": 512, "jitter_permille": 10},
+    ],
+)
+def test_one_step_of_several_groups_blames_no_other_rank(settings: Mapping[str, Any]) -> None:
+    slow = {900: (3, 130), 921: (5, 130), 980: (2, 115)}[settings["seed"]]
+    host = {} if settings["steps"] > 1 else {"host_op_ns": 1_000}
+    late = {"straggler_rank": slow[0], "straggler_percent": slow[1]}
+    report = report_of(simulate(RunConfig(**{**settings, **host, **late})), "pytorch")
+    assert report.slow is None or report.slow.ranks == slow[:1]
+
+
 def test_clocks_of_ranks_that_meet_in_pairs_only() -> None:
     offsets = (0, 50_000_000, 900, 25_000_000)
     own = {rank: {"clock_offset_ns": ns} for rank, ns in enumerate(offsets)}
@@ -280,6 +314,22 @@ def test_clocks_of_ranks_that_meet_in_pairs_only() -> None:
     assert worst_error(run, report) == 0
 
 
+def test_clocks_far_apart_where_nothing_names_collectives() -> None:
+    own = {rank: {"clock_offset_ns": ns} for rank, ns in enumerate((0, 50_000_000, 900))}
+    job = on_mi300x(**_SMALL | _WORK, straggler_rank=2, straggler_percent=130, on_rank=own)
+    of_own_clocks = report_with(
+        simulate(replace(job, on_rank={})),
+        lambda run, to: ROCPROF["v1 csv"](run, to, RocprofOptions()),
+    )
+    assert named(of_own_clocks) == (2, "slow_clock")
+    drifts = replace(job, on_rank=own | {3: {"clock_drift_ppb": DRIFT_PPB}})
+    for run in (simulate(job), simulate(drifts), with_step(simulate(job), slow=2)):
+        report = report_with(run, lambda run, to: ROCPROF["v3 csv"](run, to, RocprofOptions()))
+        assert set(report.records.kind.tolist()) == {-1}
+        assert worst_error(run, report) <= 2 * (report.alignment.residual_p95_ns or 0) < 1_000
+        assert named(report) == (2, "slow_clock")
+
+
 def test_a_clock_that_is_set_is_followed() -> None:
     run = with_step(simulate(RunConfig(**_SMALL | {"steps": 8})), slow=1)
     report = report_of(run, "nsys")
@@ -288,6 +338,9 @@ def test_a_clock_that_is_set_is_followed() -> None:
     assert (ahead - ahead[0]).tolist() == [0] * 9 + [80_000] * 7
     assert report.alignment.residual_p95_ns == 0
     assert worst_error(run, report) == 0
+    for collective in range(report.matches.count):
+        *others, last = report.turns(collective)
+        assert all(one.from_ns + one.wait_ns == last.from_ns for one in others)
 
 
 MORE_WAYS: Final[Mapping[str, Write]] = {

@@ -412,6 +412,12 @@ SENTENCES: dict[str, tuple[Row, str]] = {
         "The other ranks wait for ranks 2, 3 (last pipeline stage): 140 µs of each step (15.6 %). "
         f"{OF_TWO}",
     ),
+    "one kernel": (
+        {"factor": {GEMM: 1.4}},
+        "The other ranks wait for rank 2: 200 µs of each step (20.9 %). The kernel "
+        f"{GEMM} takes 1.40 times as long as on the others. Compare its inputs and library "
+        "versions on that rank.",
+    ),
     "one step": (
         {"pause_us": 300, "steps": [13]},
         "In 1 of 5 steps (13) the other ranks waited long for rank 2: 7.3 % of the time. Its host "

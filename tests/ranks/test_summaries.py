@@ -35,6 +35,7 @@ from traceflops.attribution.launch_lead import Launches, LeadCounts, host_bound
 from traceflops.cli import app
 from traceflops.cli.options import Asked, Privacy, Question, Rates, ReadingOptions
 from traceflops.cli.parts import analysis_of_many, on_dask, reduced, runs_of
+from traceflops.findings.finding import Gain
 from traceflops.reports.view import post_mortem
 
 RANKS = SAMPLES / "gpt_ddp_4rank"
@@ -78,8 +79,8 @@ def figures(analysis: Analysis) -> dict[str, Any]:
     report["verdict"] = astuple(analysis.verdict)
     for device in report["devices"]:
         del device["gaps"]
-    if report["ranks"] is not None:
-        del report["ranks"]["pipeline"]
+    for kernel in report["kernels"]:
+        del kernel["charged_ns"], kernel["charged"]
     for culprit in report["idle"]["culprits"]:
         del culprit["evidence"]
     for table in (report["idle"]["culprits"], report["host_operators"], report["synchronisations"]):
@@ -98,9 +99,17 @@ def test_summaries_of_a_sample_say_what_its_files_say() -> None:
     assert "from-summaries" in [note.code for note in found.notes]
     assert found.ranks is not None and found.ranks.slow is not None
     assert found.ranks.slow.rank == 2
-    assert found.diagnosis[0].rule == "late-rank", "no gain is known, as of the waits of the host"
+    late, *others = found.diagnosis
+    lost_ns = found.ranks.slow.lost_ns_per_step
+    assert (late.rule, late.gain) == ("late-rank", Gain(0, lost_ns, None))
+    exact = analyze(read(sorted(RANKS.iterdir()))).diagnosis[0].gain
+    assert exact is not None and exact.high_ns <= lost_ns
+    hidden, *others = others
+    least = min(device.chosen.components.communication_ns for device in found.devices) // 5
+    assert (hidden.rule, hidden.gain) == ("exposed-communication", Gain(0, least, None))
+    assert all(one.gain is None for one in others)
     unknown = next(one for one in post_mortem(found) if "cannot tell" in one.title)
-    assert any("made from 4 summaries" in sentence for sentence in unknown.sentences)
+    assert any("made from summaries of 4 files" in sentence for sentence in unknown.sentences)
 
 
 def test_summaries_of_a_real_job_say_what_its_files_say() -> None:
@@ -184,6 +193,26 @@ def test_a_summary_of_very_many_collectives_has_the_first_ones() -> None:
     ]
 
 
+def test_where_all_work_of_stages_has_no_room_pipelines_are_left_out_and_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = RunConfig(ranks=2, stages=2, microbatches=2, layers=1, vocab=1024)
+    files = write_pytorch(simulate(config), tmp_path)
+    wholes = [summary_of(analyze(read(file))) for file in files]
+    least = min(len(encoded(whole)) for whole in wholes)
+
+    def found() -> tuple[bool, bool]:
+        parts = [decoded(encoded(whole), "") for whole in wholes]
+        made = analysis_of_summaries([one for one in parts if isinstance(one, RankSummary)])
+        assert made.ranks is not None
+        (said,) = (note.text for note in made.notes if note.code == "from-summaries")
+        return made.ranks.pipeline is not None, "modules, pipelines, serving" in said
+
+    assert found() == (True, False)
+    monkeypatch.setattr("traceflops.analysis.rank_summary._MOST_BYTES", least - 1)
+    assert found() == (False, True)
+
+
 def test_a_summary_of_very_many_steps_has_the_first_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -251,6 +280,18 @@ def test_reduced_files_are_reported_whatever_happened_to_some(tmp_path: Path) ->
     assert "rank0.summary, rank3.json.gz" in notes["file-not-read"]
     assert "2 of the job's 4 ranks are here" in notes["ranks-missing"]
     assert "input-cut" in notes
+
+
+def test_traces_beside_summaries_are_reduced(tmp_path: Path) -> None:
+    names = ("rank0.json.gz", "rank1.json.gz")
+    whole = of_summaries([str(RANKS)], tmp_path / "all")
+    folder = tmp_path / "some"
+    of_summaries([str(RANKS / name) for name in names], folder)
+    for file in set(RANKS.iterdir()) - {RANKS / name for name in names}:
+        shutil.copy(file, folder)
+    mixed = json.loads(CLI.invoke(app, ["summary", str(folder), "--json"]).stdout)
+    assert len(whole["ranks"]["waits"]) == 4
+    assert mixed == whole
 
 
 def test_files_of_one_run_are_one_summary(tmp_path: Path) -> None:
@@ -361,7 +402,7 @@ def test_a_terminal_shows_the_same_however_many_processes_reduce(
     assert one is not None and two is not None
     assert figures(one) == figures(two) == figures(analyze(read(job)))
     texts = {CLI.invoke(app, ["summary", job, "--jobs", jobs]).stdout for jobs in "12"}
-    assert len(texts) == 1 and "made from 2 summaries" in texts.pop()
+    assert len(texts) == 1 and "made from summaries of 4 files" in texts.pop()
 
 
 def test_files_that_are_many_and_large_are_reduced_one_by_one(

@@ -12,6 +12,7 @@ import pytest
 
 from sample_traces.config import RunConfig
 from sample_traces.emit_pytorch import write_pytorch
+from sample_traces.kineto_text import KinetoOptions
 from sample_traces.simulate import simulate
 from tests.build import trace_of
 from tests.conftest import shared_file
@@ -20,6 +21,7 @@ from traceflops import analyze, read
 from traceflops.analysis.preparation import prepare
 from traceflops.ranks import RankReport, rank_report
 from traceflops.reports.json.report import ranks_object
+from traceflops.reports.view.who_waits import clocks_sentence
 from traceflops.windows import Selection
 
 JOBS = {
@@ -333,6 +335,14 @@ def test_exchanges_launched_before_the_recording_are_of_the_kind_of_their_name(
     assert [one.kind for one in report.collectives()] == ["all_to_all", "all_reduce"] * 3
 
 
+def test_exchanges_that_nothing_but_their_name_tells_are_no_all_reduces() -> None:
+    exchange, reduce = "ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t", "ncclKernel_AllReduce_RING_LL"
+    turns = [(0, exchange), (100, reduce), (200, reduce), (300, exchange), (400, reduce)]
+    report = report_of(*([(name, at, at + 40) for at, name in turns] for _ in range(3)))
+    kinds = [one.kind for one in report.collectives()]
+    assert kinds == ["send_recv", "all_reduce", "all_reduce", "send_recv", "all_reduce"]
+
+
 def test_ranges_projected_on_gpus_stand_for_the_kernels_of_collectives(tmp_path: Path) -> None:
     # Two processes whose clocks start 7 ms apart; nested ranges of one kernel are one.
     module = "TSL:XlaModule:#hlo_module=jit_step#"
@@ -440,6 +450,17 @@ def test_the_slow_rank_is_blamed_and_a_healthy_job_blames_nobody(
         assert slow is not None
         assert (slow.rank, slow.cause, slow.sporadic) == (2, "slow_clock", False)
         assert slow.factor == pytest.approx(1.12, abs=0.02)
+
+
+def test_a_late_rank_that_nothing_numbers_is_told_by_its_file(tmp_path: Path) -> None:
+    run = simulate(RunConfig(ranks=3, steps=4, layers=1, straggler_rank=1, straggler_percent=130))
+    for metadata in (True, False):
+        options = KinetoOptions(rank_metadata=metadata, compression="none")
+        for at, file in enumerate(sorted(write_pytorch(run, tmp_path, options))):
+            file.rename(tmp_path / f"node_{4_100 + at}.16.pt.trace.json")
+        analysis = analyze(read(tmp_path))
+        assert analysis.ranks is not None and analysis.ranks.slow is not None
+        assert ("rank 1 is node_4101.16.pt" in clocks_sentence(analysis)) != metadata
 
 
 def test_a_rank_is_blamed_for_waiting_in_two_collectives_at_once() -> None:

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from traceflops.ranks.collectives import KINDS
+from traceflops.ranks.collectives import kind_of
 from traceflops.ranks.comm_records import CommRecords
 from traceflops.ranks.matching import Matches, is_rooted, running_medians
 from traceflops.table import BoolArray, IntArray, by_code, groups, ranked
@@ -21,6 +21,10 @@ from traceflops.table import BoolArray, IntArray, by_code, groups, ranked
 Values = npt.NDArray[np.float64]
 _BASES: Final = ("all_reduce", "all_to_all")
 """Kinds that all ranks leave together, the better one first."""
+UNNAMED: Final = "unnamed collectives"
+"""They are a basis where the clocks as recorded are impossible, or not common, and ends agree."""
+_TOGETHER_NS: Final = 10_000
+"""Ends of collectives that ranks do not leave together differ by more."""
 _LEAST: Final = 3
 """So many collectives of a rank tell its offset."""
 _MOST: Final = 2_000
@@ -56,18 +60,33 @@ class Alignment:
         return bool((self.earliest_ns <= 0).all() and (self.latest_ns >= 0).all())
 
 
-def aligned(records: CommRecords, matches: Matches) -> Alignment:
-    """Return the offsets of the clocks of all ranks."""
+def aligned(records: CommRecords, matches: Matches, *, is_common: bool = True) -> Alignment:
+    """Return the offsets of the clocks of all ranks; `is_common` if they may be one as recorded."""
     known = np.flatnonzero(matches.collective >= 0)
     known = known[~is_rooted(records.kind[known]) & ~records.is_pair[known]]  # a send leaves early
-    basis, of_basis, offset = "", known, np.zeros(len(records.ranks), dtype=np.int64)
-    for kind in _BASES:
-        mine = known[records.kind[known] == KINDS.index(kind)]
-        counts = np.bincount(records.place[mine], minlength=len(records.ranks))
-        if len(mine) and counts.min() >= _LEAST:
-            basis, of_basis = kind, mine
-            offset = _offsets(records, matches, _joined(records, matches, mine))
-            break
+    enough = {
+        basis: mine
+        for basis in (*_BASES, UNNAMED)
+        for mine in [known[records.kind[known] == kind_of(basis)]]
+        if len(mine)
+        and np.bincount(records.place[mine], minlength=len(records.ranks)).min() >= _LEAST
+    }
+    basis = next((basis for basis in _BASES if basis in enough), "")
+    found = _aligned_on(records, matches, known, basis, enough.get(basis, known))
+    if basis or (is_common and found.is_possible) or UNNAMED not in enough:
+        return found
+    by_ends = _aligned_on(records, matches, known, UNNAMED, enough[UNNAMED])
+    is_sure = by_ends.is_possible and (by_ends.residual_p95_ns or 0) <= _TOGETHER_NS
+    return by_ends if is_sure else found
+
+
+def _aligned_on(
+    records: CommRecords, matches: Matches, known: IntArray, basis: str, of_basis: IntArray
+) -> Alignment:
+    """Return the offsets that some matched records tell, 0 where these are no basis."""
+    offset = np.zeros(len(records.ranks), dtype=np.int64)
+    if basis:
+        offset = _offsets(records, matches, _joined(records, matches, of_basis))
     own = _followed(records, matches, of_basis if basis else of_basis[:0], offset)
     start, end = records.start_ns - own, records.end_ns - own
     _, of_row = ranked(matches.collective[of_basis])

@@ -2,7 +2,8 @@
 
 The kind is that of the kernel's own metadata or its launching operator, else of the annotation
 around its launch, else of its name; sends and receives launched before the recording are as others
-of their name or stream. Kernels of no named group form one per stream.
+of their name, or as other sends and receives of their stream. Kernels of no named group form one
+per stream.
 """
 
 from __future__ import annotations
@@ -71,8 +72,9 @@ class CommRecords:
     is from, -1 where it is not known, and for other kinds. `elements` are put in, `received` got.
     `busy_ns` is how long the device had worked (communication apart) before the end, counted from
     its first activity. `step` is the number of the step in which it starts. `alone` has, by
-    rank, when exactly one activity ran on it, `work` when any did but communication; `is_compact`
-    says that both are known during its own kernels only.
+    rank, when exactly one activity ran on it, `work` when any did but communication. Where it has
+    been made compact both are known during its own kernels only, `row` not at all; `lacks_work`
+    says that work beside sends and receives is missing so.
     """
 
     ranks: tuple[int, ...]
@@ -94,7 +96,7 @@ class CommRecords:
     busy_ns: IntArray
     work: tuple[Intervals, ...] = ()
     told: GroupFacts = NO_FACTS
-    is_compact: bool = False
+    lacks_work: bool = False
 
     @cached_property
     def dur_ns(self) -> IntArray:
@@ -118,17 +120,22 @@ class CommRecords:
         }
         return replace(self, **columns, told=self.told.taken(rows))
 
-    @property
-    def compact(self) -> CommRecords:
-        """Return the same without what is not about its own kernels."""
+    def compact(self, *, keeps_work: bool = False) -> CommRecords:
+        """Return the same without what is not about its own kernels.
+
+        Pipelines need all work of ranks that send: that stays where it `keeps_work`.
+        """
+        sends = bool(self.is_pair.any())
         mine = [self.place == at for at in range(len(self.ranks))]
         own = [Intervals.of(self.start_ns[rows], self.end_ns[rows]) for rows in mine]
         alone, work = (
             tuple(one.intersect(spans) for one, spans in zip(several, own, strict=False))
             for several in (self.alone, self.work)
         )
-        row = np.zeros_like(self.row)
-        return replace(self, alone=alone, work=work, row=row, is_compact=True)
+        row = np.full_like(self.row, ABSENT)
+        if sends and keeps_work:
+            return replace(self, alone=alone, row=row)
+        return replace(self, alone=alone, work=work, row=row, lacks_work=sends)
 
     def moved(self, by_ns: int, devices: int) -> CommRecords:
         """Return the same on a clock that is behind by so much, behind so many devices."""
@@ -218,7 +225,7 @@ def joined(parts: Sequence[CommRecords], trace: Trace) -> CommRecords:
         **columns,
         work=work,
         told=told,
-        is_compact=any(part.is_compact for part in parts),
+        lacks_work=any(part.lacks_work for part in parts),
         **_grouped(told, columns["kind"], place[sort], ranks),
     )
 
@@ -313,8 +320,8 @@ class _Facts:
         by_name = taken(kinds_of(names(self._activities["name"]), label), label)
         for rank in (place, np.zeros_like(place)):
             told = np.where(told >= 0, told, of_streams(told, rank, label))
-        told = np.where((told >= 0) | parts[by_name], told, by_name)
-        told = np.where(told >= 0, told, of_streams(told, place, self.stream))
+        alike = of_streams(np.where(parts[by_name], told, -1), place, self.stream)
+        told = np.where((told >= 0) | ~parts[by_name], told, alike)
         return np.where(told >= 0, told, by_name)
 
     @cached_property

@@ -28,6 +28,7 @@ class Cycles:
     `busy_ns` is work of the device other than communication, `exposed_ns` exposed waiting.
     `held_ns` is communication without other work (`Waits.held_ns`): also what a transfer takes is
     no rank's own. `of_collective` is the cycle in which each collective ends, -1 for none.
+    `is_joint` says that each begins and ends with one collective of all ranks.
     """
 
     steps: tuple[int | None, ...]
@@ -36,6 +37,7 @@ class Cycles:
     held_ns: IntArray
     busy_ns: IntArray
     of_collective: IntArray
+    is_joint: bool
 
     @property
     def own_ns(self) -> IntArray:
@@ -89,6 +91,9 @@ def cycles(records: CommRecords, waits: Waits, chosen: BoolArray | None = None) 
         _sums(waits.held_ns, of_row, place, before.shape),
         busy[after] - busy[before],
         cycle,
+        is_joint=bool(
+            (np.ptp(waits.collective[np.append(before, after, axis=0)], axis=1) == 0).all()
+        ),
     )
 
 

@@ -58,7 +58,7 @@ _HOST: Final = frozenset({"host_code", "eager_overhead", "host_unrecorded", "opt
 """Classes of idle time in which the host may stand still: in few steps that is a pause."""
 
 
-class Cause(NamedTuple):
+class LateCause(NamedTuple):
     """Why a rank is late: a name, the kernel or culprit, and by which factor kernels are slower."""
 
     cause: str
@@ -66,7 +66,7 @@ class Cause(NamedTuple):
     factor: float | None = None
 
 
-UNKNOWN: Final = Cause("unknown", "")
+UNKNOWN: Final = LateCause("unknown", "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +188,7 @@ def _elements(dims: Any) -> int:
     return min(sum(map(_elements, parts)), _MOST_ELEMENTS)
 
 
-def by_kernels(sums: KernelSums) -> Cause:
+def by_kernels(sums: KernelSums) -> LateCause:
     """Return why the kernels of the first device take longer than those of the others."""
     count, usual_count = sums.count[0], np.median(sums.count[1:], axis=0)
     each, usual = _per(sums.time_ns, sums.count)
@@ -196,22 +196,22 @@ def by_kernels(sums: KernelSums) -> Cause:
     slower = (each - usual)[both] * np.minimum(count, usual_count)[both]
     extra = (sums.time_ns[0] - np.median(sums.time_ns[1:], axis=0)).clip(0)
     if not len(both) or slower.clip(0).sum() < extra.sum() / 2:
-        return Cause("more_work", _name(sums, int(extra.argmax())))
+        return LateCause("more_work", _name(sums, int(extra.argmax())))
     ratio, top = each[both] / usual[both], int(both[slower.argmax()])
     sizes = [_ratio(*_per(size, sums.count))[both] for size in (sums.threads, sums.given)]
     received = _ratio(sums.received[:1], np.median(sums.received[1:], keepdims=True))
     grown = np.maximum(received, np.max(sizes, axis=0)) >= 1 + _AT_LEAST * (ratio - 1)
     by_size = np.where(grown, slower, 0).clip(0)  # a sum over more is no larger itself
     if 2 * by_size.sum() >= slower.clip(0).sum():
-        return Cause("more_work", _name(sums, int(both[by_size.argmax()])))
+        return LateCause("more_work", _name(sums, int(both[by_size.argmax()])))
     time = (usual * usual_count)[both]
     factor = fsum(ratio * time) / fsum(time)  # whatever the order of names
     alike = ratio >= 1 + _AT_LEAST * (factor - 1)
     others = np.where(both == top, 0, time)
     is_clock = 2 * others[alike].sum() >= others.sum()  # one large kernel is not all
     if factor > 1 and is_clock and time[alike].sum() >= _ALIKE * time.sum():
-        return Cause("slow_clock", "", factor)
-    return Cause("slow_kernel", _name(sums, top), float(each[top] / usual[top]))
+        return LateCause("slow_clock", "", factor)
+    return LateCause("slow_kernel", _name(sums, top), float(each[top] / usual[top]))
 
 
 def _per(sums: IntArray, count: IntArray) -> tuple[FloatArray, FloatArray]:
@@ -227,7 +227,7 @@ def _name(sums: KernelSums, place: int) -> str:
     return kernel_name(sums.names[place])
 
 
-def by_idle(mine: Sequence[Culprit], usual: Sequence[Culprit], *, sporadic: bool) -> Cause:
+def by_idle(mine: Sequence[Culprit], usual: Sequence[Culprit], *, sporadic: bool) -> LateCause:
     """Return what the host of a device does while it is idle, beyond what that of another does."""
     more = _idle_by_cause(mine, sporadic)
     for cause, labels in _idle_by_cause(usual, sporadic).items():
@@ -235,7 +235,7 @@ def by_idle(mine: Sequence[Culprit], usual: Sequence[Culprit], *, sporadic: bool
     cause, labels = max(more.items(), key=lambda one: one[1].total(), default=("", Counter()))
     if labels.total() <= 0:
         return UNKNOWN
-    return Cause(cause, max(labels, key=lambda label: labels[label]))
+    return LateCause(cause, max(labels, key=lambda label: labels[label]))
 
 
 def _idle_by_cause(culprits: Sequence[Culprit], sporadic: bool) -> defaultdict[str, Counter[str]]:

@@ -24,8 +24,8 @@ from traceflops.ranks.cycles import Cycles
 from traceflops.ranks.late_causes import (
     STALLS,
     UNKNOWN,
-    Cause,
     KernelSums,
+    LateCause,
     by_idle,
     by_kernels,
     kernel_sums,
@@ -241,12 +241,13 @@ def slow_rank(work: RankWork, cycles: Cycles, records: CommRecords) -> SlowRank 
     usual = late.rest[np.argsort(-cycles.held_ns[:, late.rest].sum(axis=0), kind="stable")]
     ordered = [int(late.places[0]), *usual.tolist()]
     cause = _cause(work, records, ordered, steps, cycles.steps, busier=busy >= own - busy)
-    if cause is None:
+    position = _position(work.trace, records, late.places)
+    if cause is None or not _is_clear(late, cycles, cause, position):
         return None
     return SlowRank(
         rank=records.ranks[int(late.places[0])],
         ranks=tuple(sorted(records.ranks[place] for place in late.places.tolist())),
-        position=_position(work.trace, records, late.places),
+        position=position,
         lost_ns_per_step=round(float(lost.sum()) / cycles.count),
         share=float(lost.sum() / max(1.0, np.abs(late.lost_ns).sum())),
         own_ns=own,
@@ -258,6 +259,16 @@ def slow_rank(work: RankWork, cycles: Cycles, records: CommRecords) -> SlowRank 
     )
 
 
+def _is_clear(late: Late, cycles: Cycles, cause: LateCause, position: str) -> bool:
+    """Return whether ranks of a single delay have something in common, or no single ones a cause.
+
+    The latter where nothing but parts of steps can be compared, each of other collectives.
+    """
+    is_sure = cycles.has_steps or cycles.is_joint
+    alike = len(late.places) == 1 or position or (is_sure and not late.once)
+    return bool(alike and (is_sure or cause != UNKNOWN))
+
+
 def _cause(
     work: RankWork,
     records: CommRecords,
@@ -266,7 +277,7 @@ def _cause(
     steps: Sequence[int | None],
     *,
     busier: bool,
-) -> Cause | None:
+) -> LateCause | None:
     """Return why the first of the ranks is late; `few` are the steps in which it is, if not all.
 
     None if that is its place in a chain.
@@ -303,13 +314,14 @@ def _position(trace: Trace, records: CommRecords, late: IntArray) -> str:
     if not records.devices:
         return ""
     mine = set(late.tolist())
-    device = trace.devices.take(list(records.devices))
-    host = codes(trace.processes["host"])[numbers(device["process"])]
+    rows = list(records.devices)
+    process, local_id = (numbers(trace.devices[name])[rows] for name in ("process", "local_id"))
+    host = codes(trace.processes["host"])[process]
     hosts = [f"host {one.removeprefix('host ')}" for one in names(trace.processes["host"])]
     words: list[tuple[int, list[str]]] = [
         (2, [[*hosts, ""][code] for code in host.tolist()]),
         (1, _stages(records)),
-        (2, [f"local rank {local}" for local in numbers(device["local_id"]).tolist()]),
+        (2, [f"local rank {local}" for local in local_id.tolist()]),
     ]
     for least, of_rank in words:
         word = of_rank[int(late[0])]

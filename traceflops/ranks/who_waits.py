@@ -8,7 +8,8 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.ranks.clocks import Alignment
+from traceflops.attribution import RankTimes
+from traceflops.ranks.clocks import Alignment, aligned
 from traceflops.ranks.comm_records import CommRecords, comm_records
 from traceflops.ranks.cycles import Cycles, cycles
 from traceflops.ranks.experts import ExpertGroup, expert_groups
@@ -19,10 +20,12 @@ from traceflops.ranks.pipelines import Pipelines, pipelines
 from traceflops.ranks.projected_records import projected_records
 from traceflops.ranks.slow_rank import PreparedWork, RankWork, SlowRank, slow_rank
 from traceflops.ranks.waits import Waits, waits
-from traceflops.table import BoolArray, IntArray, exact_sums, group_sums, groups, numbers
+from traceflops.table import ABSENT, BoolArray, IntArray, exact_sums, group_sums, groups, numbers
 from traceflops.windows import LAST_STEP, Prepared, chosen_time, origins
 
 _NO_LINKS: Final = Links()
+_MIXED: Final = "repeated-launches"
+"""The code of the note that devices of one process may be those of several ranks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +83,9 @@ class RankReport:
     """The collectives of several ranks over everything recorded, and what waiting in them costs.
 
     `partial` says that ranks of the job are not here: then waits are at least, and transfers at
-    most, what is said. Where clocks are not `comparable`, only durations are compared. `by_ends`
-    says that some groups or peers are those of kernels that end together, as nothing names them.
+    most, what is said. Where clocks are not `comparable`, only durations are compared.
+    `recorded_ns` is the mean of the chosen time of the ranks. `by_ends` says that some groups or
+    peers are those of kernels that end together, as nothing names them.
     """
 
     records: CommRecords
@@ -92,6 +96,7 @@ class RankReport:
     slow: SlowRank | None
     partial: bool
     comparable: bool
+    recorded_ns: int
     links: Links = _NO_LINKS
     pipeline: Pipelines | None = None
     by_ends: bool = False
@@ -174,17 +179,42 @@ class RankReport:
         sums = group_sums(key, found.wait_ns, (len(rows) + 1) * width)
         return sums.reshape(len(rows) + 1, width)
 
+    def most_awaited(self) -> IntArray:
+        """Return by cycle and rank the collective with most waiting that the rank is in, else -1.
+
+        Where collectives are in no cycle, there is one row for all of them.
+        """
+        found, cycle = self.waits, self.cycles.of_collective
+        cycle = cycle if (cycle >= 0).any() else np.zeros_like(cycle)
+        total = np.add.reduceat(found.wait_ns, found.first) if len(found.first) else found.first
+        rows = np.flatnonzero((total > 0)[found.collective] & (cycle >= 0)[found.collective])
+        rows = rows[np.lexsort((-found.collective[rows], total[found.collective[rows]]))]
+        worst = np.full((max(len(self.cycles.steps), 1), len(self.records.ranks)), -1)
+        of = found.collective[rows]
+        worst[cycle[of], self.records.place[found.row[rows]]] = of  # what is written last stays
+        return worst
+
     def turns(self, collective: int) -> list[Turn]:
         """Return what each rank did in one collective, in the order of their starts."""
         found, records = self.waits, self.records
         mine = np.flatnonzero(found.collective == collective)
         place = records.place[found.row[mine]]
-        start = records.start_ns[found.row[mine]] - self.alignment.offset_ns[place]
+        start = (records.start_ns - self.alignment.record_offset_ns)[found.row[mine]]
         columns = (start - start.min(), found.wait_ns[mine], found.transfer_ns[mine])
         times = zip(*(column.tolist() for column in columns), strict=True)
         return [
             Turn(records.ranks[at], *each) for at, each in zip(place.tolist(), times, strict=True)
         ]
+
+    def by_activity(self, count: int) -> RankTimes | None:
+        """Return waits and groups by row of so many activities; None of summaries."""
+        records, found = self.records, self.waits
+        if (records.row == ABSENT).any():
+            return None
+        wait_ns, group = np.full((2, count), -1, dtype=np.int64)
+        wait_ns[records.row[found.row]] = found.wait_ns
+        group[records.row] = records.group
+        return RankTimes(wait_ns, group, [one.role or one.name for one in records.groups])
 
     def rates(self) -> list[LinkRate]:
         """Return the bandwidths by kind, group and size; none where ranks are missing."""
@@ -199,9 +229,9 @@ class RankReport:
 
 
 def rank_report(prepared: Prepared, links: Links = _NO_LINKS) -> RankReport | None:
-    """Return who waits for whom, None where there is one rank only."""
+    """Return who waits for whom, None where there is one rank only or nothing tells them apart."""
     records = records_of(prepared)
-    if len(records.ranks) < 2:
+    if len(records.ranks) < 2 or any(note.code == _MIXED for note in prepared.trace.notes):
         return None
     is_aligned = bool(prepared.accounts) and origins(prepared).aligned
     return report_of(records, PreparedWork(prepared), is_aligned=is_aligned, links=links)
@@ -216,6 +246,8 @@ def report_of(
     """
     recorded = records
     records, matches, alignment = with_partners(recorded)
+    if not (alignment.basis or is_aligned):
+        alignment = aligned(records, matches, is_common=False)
     comparable = bool(alignment.basis) or (is_aligned and alignment.is_possible)
     found = waits(records, matches, alignment, comparable=comparable)
     chosen = _chosen(work, records) if records.devices else None
@@ -229,9 +261,10 @@ def report_of(
         slow_rank(work, steps, records) if comparable else None,
         _is_partial(work, records),
         comparable,
+        _recorded_ns(work, records),
         links,
         pipelines(work.windows, records, found, alignment)
-        if comparable and records.devices and not records.is_compact
+        if comparable and records.devices and not records.lacks_work
         else None,
         by_ends=records is not recorded,
     )
@@ -252,6 +285,12 @@ def _chosen(work: RankWork, records: CommRecords) -> BoolArray:
         wanted = (replace(one, used=one.used or one.left_out == LAST_STEP) for one in windows)
         found[rows] = chosen_time(tuple(wanted)).contains(records.start_ns[rows])
     return found
+
+
+def _recorded_ns(work: RankWork, records: CommRecords) -> int:
+    """Return how long the chosen windows of a rank are, the mean of all."""
+    chosen = [chosen_time(work.windows[device]).length_ns for device in records.devices]
+    return sum(chosen) // max(len(chosen), 1)
 
 
 def _is_partial(work: RankWork, records: CommRecords) -> bool:

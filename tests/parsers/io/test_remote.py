@@ -74,7 +74,7 @@ def test_what_is_made_of_a_trace_in_a_store_lies_here(store: Store) -> None:
     done = CLI.invoke(app, ["reduce", place, "-o", place])
     assert done.exit_code == 2 and "cannot write to a store" in done.stderr
     shutil.copytree("summaries", store.folder / "summaries")
-    assert "from 4 summaries" in told("summary", "s3://bucket/summaries", "--json")
+    assert "made from summaries of 4 files" in told("summary", "s3://bucket/summaries", "--json")
 
 
 def test_what_cannot_be_read_is_one_error(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,7 +35,7 @@ def test_a_process_that_only_calls_made_none_of_it(tmp_path: Path, nobody: Any) 
     assert codes(trace).isdisjoint({"calls-of-unknown-process", "streams-renumbered"})
     analysis = tf.analyze(trace)
     (device,) = analysis.devices
-    assert (device.label, device.whole.idle_ns) == ("rank 3 · gpu 3", 10)
+    assert (device.label, device.whole.idle_ns) == ("GPU 3", 10)
     assert "no-calls" not in {one.code for one in analysis.notes}
 
 

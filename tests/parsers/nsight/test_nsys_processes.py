@@ -110,7 +110,7 @@ def test_a_process_without_device_work_takes_no_rank_away(tmp_path: Path) -> Non
     trace = made(tmp_path, export, "run_rank3.sqlite")
     assert rows(trace, "processes", "pid", "rank") == [(100, 3), (200, None)]
     assert "rank-unknown" not in codes(trace)
-    assert tf.analyze(trace).devices[0].label == "rank 3 · gpu 0"
+    assert tf.analyze(trace).devices[0].label == "GPU 0"
 
 
 def test_work_of_no_known_process_takes_no_rank_away(tmp_path: Path) -> None:

@@ -155,7 +155,9 @@ def test_the_command_shows_it(tmp_path: Path, export: Callable[[Path], Path]) ->
     window = PAIRS * EVERY_NS - 1_000
     percent = 100 * PAIRS * FLOPS / (window * BF16)
     assert f"HFU {percent:.1f} %" in done.output
-    assert "some-host" not in page.read_text()
+    text = page.read_text()
+    assert "10 of 10 launches" in text
+    assert "some-host" not in text
     shown = run("mfu", given, "--pair", str(pair), "--json")
     assert shown.exit_code == 0, shown.output
     assert json.loads(shown.output)
