@@ -100,7 +100,9 @@ def test_devices_of_files_that_claim_one_rank_are_told_apart() -> None:
         "rank 0 · gpu 0 · file0.json",
         "rank 0 · gpu 0 · again.json",
     ]
-    assert [d.label for d in analyze(rank(0, 0)).devices] == ["rank 0 · gpu 0"]
+    assert [d.label for d in analyze(rank(0, 0)).devices] == ["GPU 0"]
+    pair = analyze(merge([rank(0, 0), rank(1, 0)])).devices
+    assert [d.label for d in pair] == ["rank 0 · gpu 0", "rank 1 · gpu 0"]
 
 
 def test_devices_have_no_more_words_than_tell_them_apart() -> None:
@@ -108,12 +110,12 @@ def test_devices_have_no_more_words_than_tell_them_apart() -> None:
         return [device.label for device in analyze(merge(traces)).devices]
 
     assert labels(rank(0, 0, pid=7, file="a"), rank(0, 0, pid=8, file="a")) == [
-        "rank 0 · gpu 0 · process 7",
-        "rank 0 · gpu 0 · process 8",
+        "GPU 0 · process 7",
+        "GPU 0 · process 8",
     ]
     assert labels(rank(0, 0, pid=7, file="a"), rank(0, 0, pid=7, file="a")) == [
-        "rank 0 · gpu 0 · no. 0",
-        "rank 0 · gpu 0 · no. 1",
+        "GPU 0 · no. 0",
+        "GPU 0 · no. 1",
     ]
     assert labels(rank(None, 0, pid=7, file="a"), rank(None, 0, pid=8, file="a")) == [
         "process 7 · gpu 0",

@@ -256,7 +256,7 @@ def test_a_shared_gpu_is_named_by_all_its_ranks_and_chosen_by_any() -> None:
         assert device.ranks == (0, 3)
     many = merge([of_rank(rank, rank) for rank in range(6)])
     assert analyze(many).devices[0].label == "ranks 0, 1, 2, 3, … · gpu 2"
-    assert analyze(of_rank(4, 0)).devices[0].label == "rank 4 · gpu 2"
+    assert analyze(of_rank(4, 0)).devices[0].label == "GPU 2"
 
 
 def test_a_number_of_several_gpus_chooses_all_and_says_so() -> None:

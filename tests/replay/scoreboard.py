@@ -154,7 +154,7 @@ def _of_next(replay: Replay) -> Iterator[tuple[float, float, int]]:
     graph, spans, world = replay.graph, replay.window_spans, with_medians(replay)
     measured = np.array(lengths(graph, spans, graph.as_recorded(), graph.nodes.time_ns))
     predicted = np.array(lengths(graph, spans, world, graph.times(world)))
-    device = np.array([first.device for first, _ in spans])
+    device = np.array([span.device for span in spans])
     pair = np.flatnonzero(device[1:] == device[:-1])
     if len(pair) > 1:
         ours, same = (np.abs(one[pair] / measured[pair + 1] - 1) for one in (predicted, measured))
@@ -166,13 +166,13 @@ def _error(name: str, replay: Replay) -> _Error:
     graph, nodes = replay.graph, replay.graph.nodes
     world = with_medians(replay)
     times, off = graph.times(world), []
-    for edges in replay.spans:
+    for span in replay.spans:
         (low, high), (new, end) = (
-            [edge.at(graph, some, ends)[0] for edge in edges]
+            span.at(graph, some, ends)[0]
             for some, ends in ((graph.as_recorded(), nodes.time_ns), (world, times))
         )
         begun = nodes.time_ns - nodes.dur_ns
-        mine = (nodes.device == edges[0].device) & (begun >= low) & (begun < high)
+        mine = (nodes.device == span.device) & (begun >= low) & (begun < high)
         late = (times - world.dur_ns - new)[mine] - (begun - low)[mine]
         off.append((end - new, high - low, np.abs(late)))
     took, recorded = (sum(one[at] for one in off) for at in (0, 1))
@@ -325,8 +325,6 @@ def _drawn(draw: random.Random) -> tuple[RunConfig, dict[str, Any], str]:
     }
     toggles = ("copy_stream", "sync_each_step", "lead_in", "cuda_graph", "zero_length_kernels")
     settings |= {name: draw.random() < 0.35 for name in toggles}
-    if settings["copy_stream"]:  # else copies of later steps begin them early, and shorten windows
-        settings["sync_each_step"] = True
     repairs: list[tuple[dict[str, Any], dict[str, Any], str]] = [
         ({}, {"data_stall_ns": 1}, "data_input=601ns"),  # what its annotation takes
         ({}, {"data_stall_ns": settings["data_stall_ns"] // 2}, "data_input/2"),

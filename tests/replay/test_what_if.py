@@ -28,7 +28,7 @@ from traceflops import Analysis, UsageError, analyze, read, what_if
 from traceflops.analysis.preparation import prepare
 from traceflops.ranks import rank_report
 from traceflops.replay import Replay
-from traceflops.replay.critical_path import WORK, Edge, lengths, path
+from traceflops.replay.critical_path import PACED, WORK, Edge, Span, lengths, path
 from traceflops.replay.edits import parse_edit
 from traceflops.replay.recorded_edges import recorded_graph
 from traceflops.replay.recorded_graph import RecordedGraph, World
@@ -36,8 +36,8 @@ from traceflops.table import numbers
 from traceflops.windows import Selection, parse_steps
 
 SMALL: Mapping[str, Any] = {"seed": 3, "steps": 4, "layers": 1, "vocab": 4096}
-STALL = {"data_stall_steps": (1, 2), "data_stall_ns": 3_000_000}
-NONE = {"data_stall_ns": 1}
+STALL: Mapping[str, Any] = {"data_stall_steps": (1, 2), "data_stall_ns": 3_000_000}
+NONE: Mapping[str, Any] = {"data_stall_ns": 1}
 """Config of a recording, what is otherwise in the truth, and the edit that asks for it."""
 CASES: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any], str]] = {
     "loader": (STALL, NONE, "data_input=0"),
@@ -58,6 +58,11 @@ CASES: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any], str]] = {
         {"gemm_percent": 31, "sync_each_step": True},
         {"gemm_percent": 62},
         "kernel:compute/gemm/2",
+    ),
+    "products, calls that wait for other": (
+        {"gemm_percent": 12, "plants": ("device_sync",) * 4, "plant_ns": 2_000_000},
+        {"gemm_percent": 60},
+        "kernel:compute/gemm/5",
     ),
     "launches": (
         {"launch_latency_ns": 40_000, "sync_each_step": True, "host_op_ns": 20_000},
@@ -149,8 +154,9 @@ def halved(replay: Replay, edit: str) -> tuple[int, int, float, int]:
     graph, base, world = one.way.graph, one.way.base, one.changed.world
     mine, times = base.dur_ns != world.dur_ns, graph.nodes.time_ns
     device = int(graph.nodes.device[np.argmax(np.where(graph.nodes.row >= 0, times, 0))])
-    none = np.empty(0, np.int64)
-    whole = ((Edge(device, np.array([0]), np.array([10**15])), Edge(device, none, none)),)
+    none, zero = np.empty(0, np.int64), np.array([0])
+    begin = Edge(device, zero, zero + PACED, zero + 10**15)
+    whole = (Span(device, begin, Edge(device, none, none, none)),)
 
     def on_path(some: World, ends: Any) -> int:
         pieces = path(graph, whole, some, ends)
@@ -205,6 +211,14 @@ def as_written(name: str, **settings: Any) -> Analysis:
         write(simulate(config(**{**SMALL, **STALL, **settings})), Path(folder), options)
         steps = parse_steps("1:2") if settings else None
         return analyze(read([folder]), Selection(steps=steps))
+
+
+def test_copies_that_run_ahead_leave_the_pace_to_the_kernels() -> None:
+    config = RunConfig(**{**SMALL, **STALL, "copy_stream": True})
+    analysis = analysis_of(config)
+    truth_ns = used_ns(analysis_of(replace(config, **NONE)))
+    after_ns = what_if(analysis, "data_input=601ns").together.after_ns
+    assert after_ns == pytest.approx(truth_ns, abs=1)
 
 
 @pytest.mark.parametrize("name", ["nsys 2026", "v2 csv", "v3 json"])
@@ -284,6 +298,23 @@ def test_work_starts_a_while_after_its_call_returns() -> None:
     assert not cold.doubts
     assert analysis.replay is not None
     assert not analysis.replay.graph.is_unexplained.any()
+
+
+def test_what_waits_for_another_queue_tells_nothing_of_launches() -> None:
+    """Kernels b, launched by a call of their own, wait for a: no record says so, but times do."""
+    rounds = range(0, 10_000_000, 1_000_000)
+    works = launched(
+        *(("a", at, at + 5_000, 500_000) for at in rounds),
+        *(("b", at + 9_000, at + 506_000, 400_000) for at in rounds),
+    )
+    for place in range(10, 20):
+        works["activities"][place]["stream"] = 9
+        works["calls"][place]["name"] = "hipExtLaunchKernel"
+    analysis = analyze(trace_of(**works))
+    assert analysis.replay is not None
+    assert sum(one.ns for one in analysis.replay.critical if "launch" in one.component) < 100_000
+    outcome = what_if(analysis, "kernel:a/2").together  # of the last round; it is one window
+    assert outcome.before_ns - outcome.least_ns == 250_000
 
 
 def test_a_copy_that_holds_up_its_call_follows_what_it_waited_for() -> None:
@@ -385,7 +416,13 @@ def test_a_real_pair_with_and_without_loader_workers() -> None:
     [
         ("nonsense", "no edit"),
         ("kernel:gemm/x", "no number"),
-        ("kernel:gemm/0", "no number"),
+        ("kernel:gemm/0", "divided by 0"),
+        ("kernel:=0", "no name"),
+        ("host=0", "no name"),
+        ("data_input:read=0", "nothing is called 'data_input:read'"),
+        ("rank 1=mean", "rank 1 cannot be 'mean'"),
+        ("recompute=0", "recompute cannot be '0'"),
+        ("communication=none", "communication cannot be 'none'"),
         ("kernel:(/2", "no regular expression"),
         ("kernel:nowhere/2", "no kernel or copy"),
         ("host:nowhere=0", "no call, operator"),
@@ -403,6 +440,20 @@ def test_a_real_pair_with_and_without_loader_workers() -> None:
 def test_what_cannot_be_asked_is_refused(edit: str, reason: str) -> None:
     with pytest.raises(UsageError, match=reason):
         what_if(loading(), edit)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("kernel:softmax=0", "kernel:softmax/2"),
+        ("communication=0", "communication/2"),
+        ("communication=hidden", "communication=hidden"),
+        ("sync=0", "sync=0"),
+    ],
+)
+def test_a_target_has_one_edit(one: str, other: str) -> None:
+    with pytest.raises(UsageError, match="two edits of one target"):
+        what_if(loading(), one, "data_input=0", other)
 
 
 @pytest.mark.parametrize(
@@ -431,7 +482,7 @@ def test_ranks_that_are_not_recorded_leave_a_range() -> None:
     path = shared_file("traces/pytorch/mi300x_resnet18_ddp_train.json.gz")
     analysis = analyze(read([str(path)]))
     assert analysis.replay is not None
-    assert [one.pinned for one in analysis.replay.ways] == [False, False, True, True]
+    assert len(analysis.replay.ways) == 4
     for way in analysis.replay.ways:
         assert np.array_equal(way.graph.times(way.base), way.graph.nodes.time_ns)
     outcome = what_if(analysis, "kernel:batch_norm/2").together

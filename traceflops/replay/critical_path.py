@@ -7,18 +7,28 @@ of a lag, add up exactly to the time of the windows.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
-from traceflops.attribution import GapParts, culprits_of
+from traceflops.attribution import GapParts, named_times
 from traceflops.replay.recorded_graph import EDGE_NAMES, HOST, RecordedGraph, World
-from traceflops.table import ABSENT, BoolArray, IntArray, codes, groups, joint_codes, names, numbers
+from traceflops.table import (
+    ABSENT,
+    BoolArray,
+    IntArray,
+    codes,
+    groups,
+    is_one_of,
+    joint_codes,
+    names,
+    numbers,
+)
 from traceflops.timeline import Intervals, Window
 from traceflops.units import kernel_name
-from traceflops.windows import Prepared
+from traceflops.windows import Prepared, paced
 
 WORK: Final = len(EDGE_NAMES)
 DELAY: Final = WORK + 1
@@ -60,62 +70,102 @@ _PIECES: Final = tuple(Pieces.__dataclass_fields__)
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """Where a stretch of time begins or ends: `ahead_ns` before each of some nodes begins.
+    """Where a stretch of time begins or ends: `ahead_ns` before the first of some nodes begins.
 
-    In a replay the slowest of these decides: a queue that runs ahead makes no step shorter. Without
-    nodes it is the end of the last work of the device.
+    Without nodes that is the end of the last work of the device. `role` is of each node: copies
+    count unless they begin before the last step has ended, as in `windows`.
     """
 
     device: int
     nodes: IntArray
+    role: IntArray
     ahead_ns: IntArray
+
+    def earlier(self, by_node: IntArray) -> Edge:
+        """Return it where nodes seem to begin so much later than they do."""
+        return replace(self, ahead_ns=self.ahead_ns + by_node[self.nodes])
 
     def at(self, graph: RecordedGraph, world: World, time_ns: IntArray) -> tuple[int, int]:
         """Return when it is in a replay, and the node that decides that."""
         if len(self.nodes):
             begun = time_ns[self.nodes] - world.dur_ns[self.nodes] - self.ahead_ns
-            slowest = int(np.argmax(begun))
-            return int(begun[slowest]), int(self.nodes[slowest])
+            over = time_ns[self.nodes[self.role == _LAST]].max(initial=begun.min())
+            counts = (self.role == PACED) | (self.role == _COPY) & (begun >= over)
+            first = np.flatnonzero(counts)[np.argmin(begun[counts])]
+            return int(begun[first]), int(self.nodes[first])
         mine = np.flatnonzero(graph.nodes.device == self.device)
         last = int(mine[np.argmax(time_ns[mine])])
         return int(time_ns[last]), last
 
 
-Spans = tuple[tuple[Edge, Edge], ...]
-"""Stretches of time: where each begins and ends."""
+_LAST, _COPY, PACED = range(3)
+"""Roles of nodes: last to end in the step before; first in a queue of copies, or with kernels."""
 
 
-def spans_of(prepared: Prepared, graph: RecordedGraph, *, joined: bool = True) -> Spans:
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A stretch of time of a device: where it begins and ends."""
+
+    device: int
+    first: Edge
+    last: Edge
+
+    def earlier(self, by_node: IntArray) -> Span:
+        """Return it where nodes seem to begin so much later than they do."""
+        return Span(self.device, self.first.earlier(by_node), self.last.earlier(by_node))
+
+    def at(
+        self, graph: RecordedGraph, world: World, time_ns: IntArray
+    ) -> tuple[tuple[int, int], int]:
+        """Return from when to when it is in a replay, and what node ends it."""
+        end, node = self.last.at(graph, world, time_ns)
+        return (self.first.at(graph, world, time_ns)[0], end), node
+
+
+def spans_of(prepared: Prepared, graph: RecordedGraph, *, joined: bool = True) -> tuple[Span, ...]:
     """Return the chosen windows of all devices, or with `joined` those that follow each other."""
-    found = []
+    found: list[Span] = []
+    recorded = graph.as_recorded()
     for device, windows in prepared.windows.items():
-        account, heads = prepared.accounts[device], _heads(prepared, device)
+        rows, heads = prepared.accounts[device].rows, _heads(prepared, device)
         for stretch in _stretches(windows) if joined else _each(windows):
             edges = []
             for time in stretch:
-                place = int(np.searchsorted(account.rows.start_ns, time))
-                first = np.arange(place, min(place + 1, len(account.rows.row)))
-                places = heads.get(place, first)
-                ahead_ns = account.rows.start_ns[places] - time
-                edges.append(Edge(device, graph.first_of_row[account.rows.row[places]], ahead_ns))
-            found.append((edges[0], edges[1]))
+                place = int(np.searchsorted(rows.start_ns, time))
+                first = np.arange(place, min(place + 1, len(rows.row)))
+                places, role = heads.get(time, (first, np.full_like(first, PACED)))
+                nodes = graph.first_of_row[rows.row[places]]
+                edge = Edge(device, nodes, role, 0 * nodes)
+                more_ns = edge.at(graph, recorded, graph.nodes.time_ns)[0] - time
+                edges.append(replace(edge, ahead_ns=edge.ahead_ns + more_ns))
+            found.append(Span(device, *edges))
     return tuple(found)
 
 
-def _heads(prepared: Prepared, device: int) -> dict[int, IntArray]:
-    """Return, by the place of the first work of each step, that of what is first in each queue.
+def _heads(prepared: Prepared, device: int) -> dict[int, tuple[IntArray, IntArray]]:
+    """Return, by when each queue begins with a step, the places and roles that tell when it begins.
 
     A step begins on a device with the first work that was launched in it.
     """
-    launched_in = prepared.plan.layout.launched_in
+    launched_in, activities = prepared.plan.layout.launched_in, prepared.trace.activities
     if launched_in is None:
         return {}
-    row = prepared.accounts[device].rows.row
-    step = launched_in[row]
-    stream = numbers(prepared.trace.activities["stream"], ABSENT)[row]
-    _, first = np.unique(joint_codes(step, stream), return_index=True)
-    heads = (np.sort(first[rows]) for one, rows in groups(step[first]) if one >= 0)
-    return {int(places[0]): places for places in heads}
+    rows = prepared.accounts[device].rows
+    step, stream = launched_in[rows.row], numbers(activities["stream"], ABSENT)[rows.row]
+    is_paced = paced(step, stream, is_one_of(activities["kind"], "kernel")[rows.row])
+    queue = joint_codes(step, stream)
+    first = np.unique(queue, return_index=True)[1]
+    back = np.argsort(-rows.end_ns)
+    last, over = back[np.unique(queue[back], return_index=True)[1]], first[:0]
+    found: dict[int, tuple[IntArray, IntArray]] = {}
+    for one, at in groups(step[first]):
+        every = np.sort(first[at])
+        role = np.where(is_paced[every], PACED, _COPY)
+        both = np.append(every, over), np.append(role, np.full_like(over, _LAST))
+        if one >= 0:
+            found |= dict.fromkeys(rows.start_ns[every].tolist(), both)
+            over = last[at[is_paced[first[at]]]]
+    return found
 
 
 def _stretches(windows: tuple[Window, ...]) -> Iterator[tuple[int, int]]:
@@ -130,21 +180,23 @@ def _each(windows: tuple[Window, ...]) -> Iterator[tuple[int, int]]:
     return ((one.start_ns, one.end_ns) for one in windows if one.used)
 
 
-def lengths(graph: RecordedGraph, spans: Spans, world: World, time_ns: IntArray) -> list[int]:
+def lengths(
+    graph: RecordedGraph, spans: Sequence[Span], world: World, time_ns: IntArray
+) -> list[int]:
     """Return how long each stretch is in a replay."""
-    ends = ([edge.at(graph, world, time_ns)[0] for edge in span] for span in spans)
-    return [end - start for start, end in ends]
+    ends = (span.at(graph, world, time_ns)[0] for span in spans)
+    return [end - begin for begin, end in ends]
 
 
-def path(graph: RecordedGraph, spans: Spans, world: World, time_ns: IntArray) -> Pieces:
+def path(graph: RecordedGraph, spans: Sequence[Span], world: World, time_ns: IntArray) -> Pieces:
     """Return the pieces of the critical paths of all stretches, the last first."""
     edge = graph.decisive(world, time_ns)
     source = np.append(graph.edges.source, -1)[edge]
     kind = np.append(graph.edges.kind, DELAY)[edge]
     before, times = source.tolist(), time_ns.tolist()
     found = [Pieces.of([], [], [], [])]
-    for first, last in spans:
-        begin, (over, node) = first.at(graph, world, time_ns)[0], last.at(graph, world, time_ns)
+    for span in spans:
+        (begin, over), node = span.at(graph, world, time_ns)
         back = _nodes_back(begin, node, before, times)
         worked = time_ns[back] - world.dur_ns[back]
         until = np.where(source[back] >= 0, time_ns[source[back]], begin)
@@ -230,14 +282,11 @@ def _of_host(
     """Yield the time of threads by what they did, as idle time is named."""
     total = int(pieces.ns.sum())
     parts = _thread_parts(graph, pieces, without)
-    found = culprits_of(parts, prepared.trace) if len(parts.start_ns) else None
-    culprits = found.culprits if found is not None else ()
-    known = sum(one.idle_ns for one in culprits) + (found.unexplained_ns if found else 0)
-    given = 0
-    for one in culprits:
-        ns = one.idle_ns * total // known
+    known, given = int((parts.end_ns - parts.start_ns).sum()), 0
+    for key, its_ns in named_times(parts, prepared.trace).items() if known else ():
+        ns = its_ns * total // known
         given += ns
-        yield (one.kind, one.label), ns
+        yield key, ns
     yield ("host_unrecorded", "(others)"), total - given
 
 

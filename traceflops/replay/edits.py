@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from itertools import combinations
 from statistics import median_low
 from typing import Final
 
@@ -23,7 +24,6 @@ from traceflops.replay.recorded_graph import (
     HOST,
     LAUNCH,
     LONG_AGO,
-    MEETING,
     SYNC,
 )
 from traceflops.table import (
@@ -66,11 +66,10 @@ _HELP: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """An edit as text, its target, and what becomes of it: a word, or a Value."""
+    """An edit as text, its target, and what becomes of it: None is the word of its target."""
 
     text: str
     target: str
-    word: str
     value: Value | None
 
 
@@ -80,12 +79,30 @@ def parse_edit(text: str) -> Edit:
     if match is None:
         raise UsageError(f"no edit: {text!r}", _HELP)
     target, sign, word = (part.strip() for part in match.groups())
-    value = None
-    if _kind(target) not in _APPLIED:
+    kind, _, pattern = target.partition(":")
+    if _kind(target) not in _APPLIED or (pattern and kind not in _NAMED):
         raise UsageError(f"nothing is called {target!r}", _HELP)
-    if word not in _WORDS.get(_kind(target), ()):
-        value = _value(text, sign, word)
-    return Edit(text.strip(), target, word, value)
+    if kind in _NAMED and not pattern and target != "sync":
+        raise UsageError(
+            f"no name in {text!r}", f"'{kind}:.*' is all, '{kind}:{_NAMED[kind]}' some"
+        )
+    words = _WORDS.get(_kind(target), ())
+    if words and word not in words and (kind != "communication" or word.isalpha()):
+        raise UsageError(f"{target} cannot be {word!r}", f"write {f'{target}={words[0]}'!r}")
+    value = None if word in words else _value(text, sign, word)
+    if kind == "sync" and value != Value(0):
+        raise UsageError(f"a wait can only go: {text!r}", f"write {f'{target}=0'!r}")
+    return Edit(text.strip(), target, value)
+
+
+def parse_edits(texts: Sequence[str]) -> list[Edit]:
+    """Return edits. Raises UsageError where two give one target a time, or the same word."""
+    edits = [parse_edit(text) for text in texts]
+    for one, other in combinations(edits, 2):
+        if one.target == other.target and (one.value is None) == (other.value is None):
+            both = f"{one.text!r} and {other.text!r}"
+            raise UsageError(f"two edits of one target: {both}", "ask one after the other")
+    return edits
 
 
 def _value(text: str, sign: str, word: str) -> Value:
@@ -103,7 +120,10 @@ def _share(text: str, sign: str, word: str) -> Fraction:
     try:
         number = Fraction(word)
         return 1 / number if sign == "/" else number
-    except (ValueError, ZeroDivisionError):
+    except ZeroDivisionError:
+        whole = text.rpartition("/")[0].strip()
+        raise UsageError(f"nothing is divided by 0: {text!r}", f"write {f'{whole}=0'!r}") from None
+    except ValueError:
         raise UsageError(f"no number in {text!r}: {word!r}", _HELP) from None
 
 
@@ -112,6 +132,7 @@ def _kind(target: str) -> str:
 
 
 _WORDS: Final = {"communication": ("hidden",), "recompute": ("off",), "rank": ("median",)}
+_NAMED: Final = {"kernel": "softmax", "host": "aten::cat", "sync": "Memcpy"}
 
 
 def _compiled(pattern: str) -> re.Pattern[str]:
@@ -123,25 +144,27 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 def apply(edit: Edit, changed: Changed) -> Changed:
     """Return a world with one more edit. Raises UsageError where the recording has no target."""
-    kind = _kind(edit.target)
-    if edit.value is None and kind not in _WORDS:
-        raise UsageError(f"{edit.target} cannot be {edit.word!r}", _HELP)
-    return _APPLIED[kind](edit, changed)
+    return _APPLIED[_kind(edit.target)](edit, changed)
 
 
 def _kernel(edit: Edit, changed: Changed) -> Changed:
+    nodes = changed.recorded.once(edit.target, lambda: _named_work(edit, changed))
+    return _scaled(edit, changed, nodes, "no kernel or copy is called so")
+
+
+def _named_work(edit: Edit, changed: Changed) -> IntArray:
     search = _compiled(edit.target.partition(":")[2]).search
     linked = changed.recorded.prepared.linked
     told = [search(f"{one.top}/{one.sub}") is not None for one in linked.categorised.categories]
     rows = matching(linked.trace.activities["name"], search)
     rows |= np.array([*told, False])[linked.categorised.category]
-    return _scaled(edit, changed, changed.work_of(rows), "no kernel or copy is called so")
+    return changed.work_of(rows)
 
 
-def _scaled(edit: Edit, changed: Changed, nodes: BoolArray, nothing: str) -> Changed:
-    _check(bool(nodes.any()), edit, nothing)
+def _scaled(edit: Edit, changed: Changed, nodes: IntArray, nothing: str) -> Changed:
+    _check(len(nodes) > 0, edit, nothing)
     assert edit.value is not None
-    return changed.with_work(nodes, edit.value.of(changed.world.dur_ns))
+    return changed.with_work(nodes, edit.value.of(changed.world.dur_ns[nodes]))
 
 
 def _check(known: bool, edit: Edit, reason: str) -> None:
@@ -187,7 +210,6 @@ def _sync(edit: Edit, changed: Changed) -> Changed:
         late[edges.target[launches & (taken(called, nodes.call[edges.source], 0) > 0)]] = True
     known = bool(waits.any() or late.any())
     _check(known, edit, "no call that waits for the device was recorded")
-    _check(edit.value == Value(0), edit, "a wait can only go: sync=0")
     ends = np.zeros(len(nodes.time_ns), dtype=np.bool_)
     ends[edges.target[waits]] = True
     own = ends[edges.target] & (edges.kind == HOST)
@@ -213,22 +235,17 @@ def _launch_latency(edit: Edit, changed: Changed) -> Changed:
 
 
 def _communication(edit: Edit, changed: Changed) -> Changed:
-    nodes = changed.work_of(changed.recorded.communicates)
-    if edit.value is not None:
-        return _scaled(edit, changed, nodes, "no communication was recorded")
-    _check(bool(nodes.any()), edit, "no communication was recorded")
-    meets = changed.graph.edges.kind == MEETING
-    hidden = changed.with_work(nodes, 0 * changed.world.dur_ns).with_lags(meets, _NOWHERE)
-    floor = np.where(nodes & (changed.graph.ready_ns != LONG_AGO), LONG_AGO, hidden.world.floor_ns)
-    return replace(hidden, world=replace(hidden.world, floor_ns=floor), is_hidden=True)
+    nodes, nothing = changed.work_of(changed.recorded.communicates), "no communication was recorded"
+    _check(len(nodes) > 0, edit, nothing)
+    hidden = edit.value is None
+    return replace(changed, is_hidden=True) if hidden else _scaled(edit, changed, nodes, nothing)
 
 
 def _recompute(edit: Edit, changed: Changed) -> Changed:
     work, ops = changed.recorded.recomputes
     _check(bool(work.any()), edit, "no work of a recomputation is known")
-    _check(edit.word == "off", edit, "recomputation can only be off")
     when = changed.recorded.on_host({"ops": np.flatnonzero(ops)})
-    less = changed.with_work(changed.work_of(work), 0 * changed.world.dur_ns)
+    less = changed.with_work(changed.work_of(work), 0)
     return less.with_host(when, Value(0))
 
 
@@ -240,12 +257,10 @@ def _rank(edit: Edit, changed: Changed) -> Changed:
     mine = (ranks == rank) & ~recorded.communicates
     others = np.unique(ranks[(ranks != rank) & (ranks >= 0)])
     _check(bool(mine.any()) and len(others) > 0, edit, "its work, or that of others, is missing")
-    _check(edit.value is None, edit, "a rank can only be as the median")
     factor = _median_factors(recorded, rank, others.tolist())
-    dur = changed.world.dur_ns
-    by_node = factor[np.maximum(changed.graph.nodes.row, 0)]
-    scaled = np.rint(dur.astype(np.float64) * by_node).astype(np.int64)
-    return _with_median_host(edit, changed.with_work(changed.work_of(factor != 1), scaled))
+    nodes = changed.work_of(factor != 1)
+    dur = changed.world.dur_ns[nodes] * factor[changed.graph.nodes.row[nodes]]
+    return _with_median_host(edit, changed.with_work(nodes, np.rint(dur).astype(np.int64)))
 
 
 def _median_factors(recorded: Recorded, rank: int, others: Sequence[int]) -> FloatArray:

@@ -34,7 +34,8 @@ _USUAL_RETURN_NS: Final = 6_000
 _USUAL_CALL_NS: Final = 2_500
 """A call that need not wait."""
 _LATE_NS, _LATE_SHARE = 200_000, 50
-"""A call that returns later than that, and than one in so many of its time, waited for other."""
+"""A call that returns later than that, and than one in so many of its time, waited for other. So
+did one that takes so long with nothing to wait for."""
 _SKEW_NS: Final = 20_000
 """A call may seem to return so long before what it waited for ended: clocks differ."""
 _ALL: Final = ("Device", "Ctx", "Context", "Thread")
@@ -95,7 +96,8 @@ class HostWaits:
         order = np.argsort(self.work.called, kind="stable")
         reach = np.append(LONG_AGO, np.maximum.accumulate(self.work.end[order]))
         latest = reach[np.searchsorted(self.work.called[order], begun)]
-        free, duration = (latest <= begun) & self._synchronises, numbers(self._calls["dur_ns"])
+        duration = numbers(self._calls["dur_ns"])
+        free = (latest <= begun) & self._synchronises & (duration <= _LATE_NS)
         asked, left = self.work.full
         free[self.work.call[asked[self.work.end[left] <= self.work.called[asked]]]] = True
         usual = typical(codes(self._calls["name"]), duration, free, _USUAL_CALL_NS)

@@ -31,8 +31,14 @@ from traceflops.replay.recorded_graph import (
     Nodes,
     RecordedGraph,
 )
-from traceflops.replay.recorded_work import CLOSE_NS, USUAL_LAUNCH_NS, RecordedWork, before_in
-from traceflops.table import ABSENT, BoolArray, IntArray, groups, in_order, taken
+from traceflops.replay.recorded_work import (
+    CLOSE_NS,
+    USUAL_LAUNCH_NS,
+    RecordedWork,
+    before_in,
+    last_up_to,
+)
+from traceflops.table import ABSENT, BoolArray, IntArray, in_order, taken
 from traceflops.windows import Prepared
 
 _LEAST_CAP_NS: Final = 20_000
@@ -205,10 +211,7 @@ class _Recording:
 
         Work of which the queue is not known, and that follows at once, was in that one.
         """
-        work = self.work
-        order = np.lexsort((work.end, work.device))
-        known = work.device[order], work.end[order]
-        other = taken(order, _last_up_to(*known, work.device[asked], work.start[asked]))
+        work, other = self.work, self.work.ended_before[asked]
         gap = work.start[asked] - taken(work.end, other, LONG_AGO)
         fits = (gap <= CLOSE_NS) & (taken(work.queue, other) != work.queue[asked])
         lag = np.minimum(work.lags[2][asked], gap)
@@ -219,7 +222,7 @@ class _Recording:
         """Return launches of work that has none, by the last point of its process before it."""
         process, time = self.host.points.process, self.host.time_ns
         order, upto = in_order(process, time), self.work.start[asked] - USUAL_LAUNCH_NS
-        last = _last_up_to(process[order], time[order], self.work.process[asked], upto)
+        last = last_up_to(process[order], time[order], self.work.process[asked], upto)
         source = taken(order, last)
         lag = self.work.start[asked] - taken(time, source, 0)
         return _edges(taken(self.point, source), self.begin[asked], lag, VIRTUAL, True)
@@ -254,13 +257,3 @@ def _sorted(edges: Edges, place: IntArray) -> Edges:
     kept = np.flatnonzero(source < target)
     kept = kept[np.argsort(target[kept], kind="stable")]
     return replace(edges, source=source, target=target).only(kept)
-
-
-def _last_up_to(group: IntArray, time: IntArray, at_group: IntArray, at_ns: IntArray) -> IntArray:
-    """Return the last of rows by group and time that is of a group and not after a time, or -1."""
-    found = np.full(len(at_ns), -1, dtype=np.int64)
-    for one, asked in groups(at_group):
-        first, stop = np.searchsorted(group, [one, one + 1])
-        place = first + np.searchsorted(time[first:stop], at_ns[asked], side="right") - 1
-        found[asked] = np.where(place >= first, place, -1)
-    return found

@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.table import BoolArray, IntArray, SmallArray, taken
+from traceflops.table import BoolArray, IntArray, SmallArray, groups, taken
 
 HOST, LAUNCH, STREAM, EVENT, SYNC, HANDOVER, MEETING, VIRTUAL = range(8)
 """Kinds of edges: a thread goes on, a call starts work, a queue is in order, a queue waits for
@@ -89,6 +89,11 @@ class World:
         names = World.__dataclass_fields__
         return all(np.array_equal(getattr(self, one), getattr(other, one)) for one in names)
 
+    def is_within(self, other: World) -> bool:
+        """Return whether nothing takes longer than in another world."""
+        names = World.__dataclass_fields__
+        return all((getattr(self, one) <= getattr(other, one)).all() for one in names)
+
 
 @dataclass(frozen=True)  # without slots, so that there is a place for what is found on demand
 class RecordedGraph:
@@ -141,46 +146,100 @@ class RecordedGraph:
         return replace(self, edges=self.edges.only(~self.edges.inferred))
 
     @cached_property
-    def _first_two(self) -> tuple[IntArray, IntArray]:
-        """Return the first and second edge of each node, -1 for none."""
+    def of_threads(self) -> dict[int, IntArray]:
+        """Return the edges on which each thread goes on, or launches."""
+        edges = np.flatnonzero(np.isin(self.edges.kind, (HOST, LAUNCH)))
+        thread = self.nodes.thread[self.edges.source[edges]]
+        return {one: edges[rows] for one, rows in groups(thread)}
+
+    @cached_property
+    def _edges_of(self) -> tuple[IntArray, IntArray]:
+        """Return the place of the first edge of each node, and how many it has."""
         count = np.bincount(self.edges.target, minlength=len(self.nodes.time_ns))
-        first = np.cumsum(count) - count
+        return np.cumsum(count) - count, count
+
+    @cached_property
+    def _follows(self) -> tuple[IntArray, IntArray, IntArray]:
+        """Return points that wait for nothing but the one before in their thread, and its edge.
+
+        With them are those from which threads go on; the third is the place of that of each.
+        """
+        edges, (first, count) = self.edges, self._edges_of
+        points = np.flatnonzero(self.nodes.thread >= 0)
+        points = points[np.argsort(self.nodes.thread[points], kind="stable")]
+        edge = np.where(count == 1, first, -1)[points]
+        follows = taken(edges.kind, edge) == HOST
+        follows[1:] &= taken(edges.source, edge[1:]) == points[:-1]
+        follows[:1] = False
+        since = np.maximum.accumulate(np.where(follows, 0, np.arange(len(points))))
+        return points, np.where(follows, edge, -1), since
+
+    def _ahead_ns(self, world: World) -> IntArray:
+        """Return how long after the visited node that it follows each node ends, 0 for that."""
+        (points, edge, since), found = self._follows, np.zeros_like(world.dur_ns)
+        takes = taken(world.lag_ns, edge, 0) + (world.dur_ns + world.delay_ns)[points]
+        passed = np.cumsum(np.where(edge >= 0, takes, 0))
+        found[points] = passed - passed[since]
+        return found
+
+    @cached_property
+    def _visited(self) -> tuple[IntArray, IntArray]:
+        """Return the nodes that a replay visits, and per node the number of its own, from 1 on."""
+        points, _, since = self._follows
+        own = np.arange(len(self.nodes.time_ns))
+        own[points] = points[since]
+        visited = np.flatnonzero(own == np.arange(len(own)))
+        number = np.empty_like(own)
+        number[visited] = np.arange(1, len(visited) + 1)
+        return visited, number[own]
+
+    @cached_property
+    def _first_two(self) -> tuple[IntArray, IntArray]:
+        """Return the first and second edge of each visited node, -1 for none."""
+        first, count = (one[self._visited[0]] for one in self._edges_of)
         return np.where(count > 0, first, -1), np.where(count > 1, first + 1, -1)
 
     @cached_property
     def _sources(self) -> list[list[int]]:
-        """Return what each node waits for by these edges, one place later; 0 for nothing."""
-        return [(taken(self.edges.source, edge) + 1).tolist() for edge in self._first_two]
+        """Return what each visited node waits for by these edges; 0 for nothing."""
+        number = self._visited[1][self.edges.source]
+        return [taken(number, edge, 0).tolist() for edge in self._first_two]
 
     def times(self, world: World) -> IntArray:
-        """Return when each node ends: one pass, each node after what it waits for."""
-        one, two = (taken(world.lag_ns, edge, 0).tolist() for edge in self._first_two)
-        limits = self._limits(world)
-        is_limited = np.zeros(len(one), dtype=np.bool_)
+        """Return when each node ends: one pass, each node after what it waits for.
+
+        What only follows in its thread is not visited but as late as the node before it.
+        """
+        (visited, number), ahead = self._visited, self._ahead_ns(world)
+        lag = world.lag_ns + ahead[self.edges.source]
+        one, two = (taken(lag, edge, 0).tolist() for edge in self._first_two)
+        limits = self._limits(world, lag)
+        is_limited = np.zeros(len(visited), dtype=np.bool_)
         is_limited[[*limits]] = True
-        work = (world.dur_ns + world.delay_ns).tolist()
+        work = (world.dur_ns + world.delay_ns)[visited].tolist()
         ends = [LONG_AGO]  # of what waits for nothing
         add = ends.append
         first, second = self._sources
         columns = (first, one, second, two, work, is_limited.tolist())
-        for source, lag, other, its_lag, takes, limited in zip(*columns, strict=True):
-            begin = ends[source] + lag
-            later = ends[other] + its_lag
+        for source, lag_ns, other, its_lag_ns, takes, limited in zip(*columns, strict=True):
+            begin = ends[source] + lag_ns
+            later = ends[other] + its_lag_ns
             if later > begin:
                 begin = later
             if limited:
                 begin = max(begin, *(ends[at] + ns for at, ns in limits[len(ends) - 1]))
             add(begin + takes)
-        return np.array(ends[1:], dtype=np.int64)
+        return np.array(ends, dtype=np.int64)[number] + ahead
 
-    def _limits(self, world: World) -> dict[int, list[tuple[int, int]]]:
-        """Return what else some nodes wait for: more edges, or a time."""
+    def _limits(self, world: World, lag_ns: IntArray) -> dict[int, list[tuple[int, int]]]:
+        """Return what else some visited nodes wait for: more edges, or a time."""
+        number, target = self._visited[1], self.edges.target
         floor = np.flatnonzero(world.floor_ns > LONG_AGO)
         times = (world.floor_ns[floor] - LONG_AGO).tolist()
-        limits = {node: [(0, ns)] for node, ns in zip(floor.tolist(), times, strict=True)}
-        target = self.edges.target
+        held = (number[floor] - 1).tolist()
+        limits = {node: [(0, ns)] for node, ns in zip(held, times, strict=True)}
         third = np.flatnonzero(target[2:] == target[:-2]) + 2
-        columns = (target[third], self.edges.source[third] + 1, world.lag_ns[third])
+        columns = (number[target[third]] - 1, number[self.edges.source[third]], lag_ns[third])
         for node, source, lag in zip(*(column.tolist() for column in columns), strict=True):
             limits.setdefault(node, []).append((source, lag))
         return limits

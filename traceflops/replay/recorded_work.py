@@ -58,6 +58,16 @@ def before_in(group: IntArray) -> IntArray:
     return place
 
 
+def last_up_to(group: IntArray, time: IntArray, at_group: IntArray, at_ns: IntArray) -> IntArray:
+    """Return the last of rows by group and time that is of a group and not after a time, or -1."""
+    found = np.full(len(at_ns), -1, dtype=np.int64)
+    for one, asked in groups(at_group):
+        first, stop = np.searchsorted(group, [one, one + 1])
+        place = first + np.searchsorted(time[first:stop], at_ns[asked], side="right") - 1
+        found[asked] = np.where(place >= first, place, -1)
+    return found
+
+
 @dataclass(frozen=True)  # without slots, so that there is a place for what is found on demand
 class RecordedWork:
     """All work, its queues and launches; times are in ns on one clock."""
@@ -216,6 +226,13 @@ class RecordedWork:
         return np.asarray(early & late & (self.before < 0) & (self.awaited < 0))
 
     @cached_property
+    def ended_before(self) -> IntArray:
+        """Return the work of its device that was the last to end before each began, or -1."""
+        order = np.lexsort((self.end, self.device))
+        last = last_up_to(self.device[order], self.end[order], self.device, self.start)
+        return taken(order, last)
+
+    @cached_property
     def launch(self) -> tuple[IntArray, IntArray]:
         """Return the usual lag of each launch onto an idle queue, and what of it is the call's own.
 
@@ -225,6 +242,8 @@ class RecordedWork:
         called, returned = (taken(one, self.call, LONG_AGO) for one in self.calls_ns)
         idle = self.opens & (self.start >= called) & ~self.is_behind_unseen
         idle &= np.maximum(self.free, taken(self.end, self.awaited, LONG_AGO)) <= called
+        until = taken(self.end, self.ended_before, LONG_AGO)
+        idle &= (until <= called) | (self.start - until > CLOSE_NS)  # else it may have waited
         name = taken(codes(self.prepared.trace.calls["name"]), self.call)
         lags, spreads = [], []
         for since in (called, returned):

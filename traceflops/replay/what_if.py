@@ -7,8 +7,9 @@ inferred edges are there, and whether what nothing explains moves with the rest 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import combinations
 from typing import Final
 
 import numpy as np
@@ -21,7 +22,7 @@ from traceflops.replay.critical_path import (
     UNEXPLAINED,
     PathPart,
     Pieces,
-    Spans,
+    Span,
     lengths,
     parts_of,
     path,
@@ -29,10 +30,10 @@ from traceflops.replay.critical_path import (
     ranks_of,
     spans_of,
 )
-from traceflops.replay.edits import Edit, apply, parse_edit
+from traceflops.replay.edits import Edit, apply, parse_edits
 from traceflops.replay.recorded_edges import recorded_graph
 from traceflops.replay.recorded_graph import MEETING, RecordedGraph, World
-from traceflops.table import BoolArray, IntArray, groups, matching, numbers, taken
+from traceflops.table import BoolArray, IntArray, matching, numbers, taken
 from traceflops.timeline import Intervals
 from traceflops.windows import Prepared
 
@@ -43,6 +44,10 @@ _WITH_CALLS: Final = "record the calls of the CPU, too"
 _MOST_UNLAUNCHED: Final = 0.5
 _ENOUGH_RECORDED: Final = ("complete", "few missing")
 _LEAST: Final = "(more than there is to hide it under)"
+
+
+_NOT_INFERRED: Final = "some of what it waits for is not recorded but inferred from times"
+_PINNED: Final = "work that starts late for no recorded reason may start at its recorded time"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,22 +86,38 @@ class WhatIf:
     """Edits each alone, in the order given, and all together; and what is critical as recorded.
 
     The parts of `critical` add up to `before_ns` of every outcome, and so does its time by rank in
-    `ranks` where all ranks are known.
+    `ranks` where all ranks are known. `refused` says why the recording cannot answer some edits.
     """
 
     alone: tuple[Outcome, ...]
     together: Outcome
     critical: tuple[PathPart, ...]
     ranks: Mapping[int, int]
+    refused: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """One way to take what is not certain: a graph, and the world of the recording."""
+    """One way to take what is not certain: a graph, the world of the recording, its windows.
+
+    `unlike` says in what it is not the likely way.
+    """
 
     graph: RecordedGraph
     base: World
-    pinned: bool
+    windows: Sequence[Span]
+    unlike: frozenset[str]
+
+    @classmethod
+    def of(cls, graph: RecordedGraph, base: World, windows: Sequence[Span], *unlike: str) -> Way:
+        """Return a way; what ends at its time and takes none began when it was recorded to."""
+        less = graph.nodes.dur_ns - base.dur_ns
+        return cls(
+            graph,
+            base,
+            tuple(one.earlier(less) for one in windows),
+            frozenset(filter(None, unlike)),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +133,15 @@ class Replayed:
     def total_ns(self) -> int:
         """Return the time of all chosen windows."""
         return sum(self.windows_ns)
+
+    def no_longer_than(self, *others: Replayed) -> Replayed:
+        """Return the shortest of this and of worlds in which nothing takes less than in this one.
+
+        Windows begin as their first work does. Where that comes earlier and their end does not,
+        they are longer, though nothing is.
+        """
+        within = [one for one in others if self.changed.world.is_within(one.changed.world)]
+        return min((self, *within), key=lambda one: one.total_ns)
 
 
 @dataclass(frozen=True)  # without slots, so that there is a place for what is found on demand
@@ -141,15 +171,19 @@ class Replay:
     @cached_property
     def ways(self) -> tuple[Way, ...]:
         """Return all ways to take what is not certain; the first is the likely one."""
-        graphs = [self.graph]
+        graphs = {"": self.graph}
         if self.graph.edges.inferred.any():
-            graphs.append(self.graph.recorded_only)
-        return tuple(
-            Way(graph, self._pinned(graph) if pinned else graph.as_recorded(), pinned)
-            for pinned in (False, True)
-            for graph in graphs
-            if not pinned or graph.is_unexplained.any() or self.awaits_others
-        )
+            graphs[_NOT_INFERRED] = self.graph.recorded_only
+        likely = [
+            Way.of(graph, graph.as_recorded(), self.window_spans, unlike)
+            for unlike, graph in graphs.items()
+        ]
+        pinned = [
+            Way.of(graph, self._pinned(graph), self.window_spans, unlike, _PINNED)
+            for unlike, graph in graphs.items()
+            if graph.is_unexplained.any() or self.awaits_others
+        ]
+        return (*likely, *pinned)
 
     @cached_property
     def awaits_others(self) -> bool:
@@ -193,12 +227,12 @@ class Replay:
         return path(self.graph, self.spans, self.ways[0].base, self.graph.nodes.time_ns)
 
     @cached_property
-    def spans(self) -> Spans:
+    def spans(self) -> tuple[Span, ...]:
         """Return the stretches of the chosen windows."""
         return spans_of(self.prepared, self.graph)
 
     @cached_property
-    def window_spans(self) -> Spans:
+    def window_spans(self) -> tuple[Span, ...]:
         """Return the chosen windows, each by itself."""
         return spans_of(self.prepared, self.graph, joined=False)
 
@@ -207,9 +241,22 @@ class Replay:
         """Return how many windows are chosen."""
         return sum(one.used for several in self.prepared.windows.values() for one in several)
 
-    def outcome(self, edits: Sequence[Edit], *, with_path: bool = False) -> Outcome:
-        """Return what edits do together; what is critical then only where asked: it is slow."""
-        replays = [self.replayed(way, edits) for way in self.ways]
+    def outcome(self, edits: Sequence[Edit]) -> Outcome:
+        """Return what edits do together, without what is critical then."""
+        return self._outcome(edits, self._replays(edits))
+
+    def _replays(self, edits: Sequence[Edit]) -> list[Replayed]:
+        """Return the replays of edits in all ways."""
+        return [self.replayed(one.way, edits).no_longer_than(one) for one in self._bases]
+
+    @cached_property
+    def _bases(self) -> tuple[Replayed, ...]:
+        """Return the recording in all ways."""
+        return tuple(self.replayed(way, ()) for way in self.ways)
+
+    def _outcome(
+        self, edits: Sequence[Edit], replays: Sequence[Replayed], *, with_path: bool = False
+    ) -> Outcome:
         after = [one.total_ns for one in replays]
         doubts = tuple(self._doubts(self.before_ns, after))
         return Outcome(
@@ -235,11 +282,12 @@ class Replay:
         changed = Changed(way.graph, self.recorded, way.base)
         for edit in edits:
             changed = apply(edit, changed)
+        least = changed.communication_ns(self.window_spans) if changed.is_hidden else ()
+        changed = changed.revealed()
         is_same = changed.world.equals(way.base)
         time = way.graph.nodes.time_ns if is_same else way.graph.times(changed.world)
-        length = lengths(way.graph, self.window_spans, changed.world, time)
-        if changed.is_hidden and not (way.pinned and self.awaits_others):
-            length = [*map(max, length, self._communication(way))]
+        length = lengths(way.graph, way.windows, changed.world, time)
+        length = [*map(max, length, least)] if changed.is_hidden else length
         return Replayed(way, changed, time, tuple(length))
 
     def _next(self, one: Replayed) -> tuple[PathPart, ...]:
@@ -248,22 +296,6 @@ class Replay:
         parts = parts_of(self.prepared, graph, pieces, changed.without)
         more = one.total_ns - sum(part.ns for part in parts)
         return (PathPart("communication", _LEAST, more), *parts) if more else parts
-
-    def _communication(self, way: Way) -> Iterator[int]:
-        """Yield how long the communication of each window takes: it cannot hide in less."""
-        nodes, base = way.graph.nodes, way.graph.as_recorded()
-        talks = np.flatnonzero(taken(self.recorded.communicates.astype(np.int8), nodes.row, 0))
-        begun = (nodes.time_ns - nodes.dur_ns)[talks]
-        order = np.argsort(begun)
-        talks, begun = talks[order], begun[order]
-        of_device = {
-            one: (begun[rows], np.append(0, np.cumsum(nodes.dur_ns[talks[rows]])))
-            for one, rows in groups(nodes.device[talks])
-        }
-        for window in self.window_spans:
-            span = [edge.at(way.graph, base, nodes.time_ns)[0] for edge in window]
-            when, sums = of_device.get(window[0].device, (begun[:0], np.zeros(1, dtype=np.int64)))
-            yield int(np.diff(sums[np.searchsorted(when, span)])[0])
 
     @cached_property
     def unexplained_ns(self) -> int:
@@ -275,9 +307,9 @@ class Replay:
         graph, base = self.graph, self.ways[0].base
         nodes, late = graph.nodes, np.flatnonzero(graph.is_unexplained)
         begun = (nodes.time_ns - nodes.dur_ns)[late]
-        for first, last in self.spans:
-            low, high = (edge.at(graph, base, nodes.time_ns)[0] for edge in (first, last))
-            mine = nodes.device[late] == first.device
+        for span in self.spans:
+            (low, high), _ = span.at(graph, base, nodes.time_ns)
+            mine = nodes.device[late] == span.device
             waits = Intervals.of((begun - graph.delay_ns[late])[mine], begun[mine])
             yield waits.within(low, high).length_ns
 
@@ -286,9 +318,19 @@ class Replay:
         if self.awaits_others:
             yield "other ranks, for which its collectives wait, are not recorded"
         elif 2 * (max(after) - min(after)) > gain:
-            yield "inferred dependencies change more than half of the gain"
+            changes = {unlike: self._spread(unlike, after) for unlike in (_NOT_INFERRED, _PINNED)}
+            most = max(changes.values())
+            yield from (unlike for unlike, ns in changes.items() if 2 * ns >= most)
         if self.unexplained_ns > _MOST_UNEXPLAINED * before:
             yield f"{100 * self.unexplained_ns / before:.0f} % of the time is not explained"
+
+    def _spread(self, unlike: str, after: Sequence[int]) -> int:
+        """Return by how much at most the ways differ that are alike but for one thing."""
+        pairs = combinations(zip(self.ways, after, strict=True), 2)
+        alike = (
+            abs(a - b) for (one, a), (other, b) in pairs if one.unlike ^ other.unlike == {unlike}
+        )
+        return max(alike, default=0)
 
     def check(self) -> None:
         """Raise UsageError where too little of the time follows from what is recorded."""
@@ -301,16 +343,45 @@ class Replay:
     def what_if(self, edits: Sequence[str]) -> WhatIf:
         """Return what edits do, each alone and all together."""
         self.check()
-        parsed = [parse_edit(text) for text in edits]
-        alone = tuple(self.outcome([edit], with_path=True) for edit in parsed)
-        together = alone[0] if len(alone) == 1 else self.outcome(parsed, with_path=True)
-        return WhatIf(alone, together, self.critical, self.by_rank)
+        parsed = parse_edits(edits)
+        answered, refused, alone = [], {}, []
+        for edit in parsed:
+            try:
+                alone.append(self._replays([edit]))
+                answered.append(edit)
+            except UsageError as error:
+                refused[edit.text] = error
+        if not alone and refused:
+            raise next(iter(refused.values()))
+        outcomes = tuple(
+            self._outcome([edit], replays, with_path=True)
+            for edit, replays in zip(answered, alone, strict=True)
+        )
+        together = outcomes[0] if len(outcomes) == 1 else self._together(answered, alone)
+        return WhatIf(
+            outcomes,
+            together,
+            self.critical,
+            self.by_rank,
+            {text: error.message for text, error in refused.items()},
+        )
+
+    def _together(self, edits: Sequence[Edit], alone: Sequence[Sequence[Replayed]]) -> Outcome:
+        """Return what all edits do: one that only shortens never makes longer what others make."""
+        before: Sequence[Replayed] = self._bases
+        for count, one in enumerate(alone, 1):
+            these = one if count == 1 else [self.replayed(way, edits[:count]) for way in self.ways]
+            known = zip(these, self._bases, before, one, strict=True)
+            before = [each.no_longer_than(*others) for each, *others in known]
+        return self._outcome(edits, before, with_path=True)
 
 
 def _refusals(prepared: Prepared) -> Iterator[tuple[str, str]]:
     """Yield why no replay of a recording would be true."""
     trace = prepared.trace
     types = {*trace.devices["type"].to_pylist()}
+    if prepared.untimed is not None:
+        yield "it has sums by kernel, without a timeline", "record a timeline of GPU and CPU"
     if not prepared.accounts or types == {"cpu"}:
         yield "no work of a GPU has times", "record a timeline of the GPU"
         return

@@ -15,13 +15,14 @@ if TYPE_CHECKING:
     from traceflops.windows.device_records import (
         LaunchRecords,
         State,
+        cut_processes,
         graph_launches,
         launch_calls,
         records_notes,
         whole_devices,
     )
     from traceflops.windows.engine_passes import Kind, ServingMark, serving_marks
-    from traceflops.windows.periodicity import LAST_STEP
+    from traceflops.windows.periodicity import LAST_STEP, paced
     from traceflops.windows.prepared import Origins, Prepared, Replays, most_exposed, origins
     from traceflops.windows.records import (
         DeviceReport,

@@ -14,6 +14,7 @@ from traceflops.devices import device_name
 from traceflops.errors import UsageError
 from traceflops.remedies import sentence
 from traceflops.table import (
+    ABSENT,
     IntArray,
     Note,
     Trace,
@@ -34,6 +35,7 @@ from traceflops.windows.periodicity import (
     Behind,
     Stretch,
     inferred_steps,
+    paced,
     steady,
     tile,
 )
@@ -215,6 +217,22 @@ def _outside_notes(layout: StepLayout, accounts: Mapping[int, DeviceAccount]) ->
             "steps and is not part of the step figures."
         )
         yield Note("dropped", "work-outside-steps", text)
+    head_ns = max(_unrecorded_head_ns(layout, accounts))
+    if head_ns * TRIFLE > sum(map(sum, layout.durations().values())):
+        text = (
+            f"{duration(head_ns)} before the first pass have no recorded GPU work, while the CPU "
+            "waits for earlier work that is not in the trace. They are not part of the step "
+            "figures."
+        )
+        yield Note("missing", "head-left-out", text)
+
+
+def _unrecorded_head_ns(layout: StepLayout, accounts: Mapping[int, DeviceAccount]) -> Iterator[int]:
+    """Yield, by device, how long launched work waits for what is not recorded before the passes."""
+    for device, stretches in layout.stretches.items():
+        first, unrecorded = stretches[0], accounts[device].idle.by_cause["unrecorded"]
+        is_head = layout.are_passes and first.role == "before"
+        yield unrecorded.within(first.start_ns, first.end_ns).length_ns if is_head else 0
 
 
 def _layout(
@@ -262,7 +280,10 @@ def _marked_layout(
 ) -> StepLayout:
     place = step_of_activity(linked.trace, linked.links, found)
     process: list[int] = numbers(linked.trace.devices["process"]).tolist()
-    launcher = numbers(linked.trace.activities["process"])
+    launcher, stream = (
+        numbers(linked.trace.activities[name], ABSENT) for name in ("process", "stream")
+    )
+    is_kernel = is_one_of(linked.trace.activities["kind"], "kernel")
     before = name = None
     if found.are_passes:
         before = step_of_activity(linked.trace, linked.links, until_next(found))
@@ -288,7 +309,9 @@ def _marked_layout(
         if before is not None and name is not None:
             last = np.where(theirs, before[rows.row], -1)
             behind = Behind(last, name[rows.row], account.idle.by_cause["unrecorded"])
-        stretches[device] = tile(rows.start_ns, rows.end_ns, place[rows.row], rows.span, behind)
+        step = place[rows.row]
+        is_paced = paced(step, stream[rows.row], is_kernel[rows.row])
+        stretches[device] = tile(rows.start_ns, rows.end_ns, step, rows.span, behind, is_paced)
         number = steps.number if steps is not None else np.empty(0, dtype=np.int64)
         by_device[device] = np.arange(len(number)) if repeated else number
     notes = (

@@ -41,8 +41,8 @@ _CAPTURE: Final = {
 _GPU: Final = "gpu"
 _NEVER: Final = np.iinfo(np.int64).min
 _CUT: Final = "GPU records of {} ({}) are incomplete; the figures are those of the others."
-FEWEST_WHOLE: Final = 2
-"""So many times as many processes as are cut have whole records."""
+_OTHERS: Final = 2
+"""So many processes must be there for each that is cut, and one more."""
 NO_DEVICE_RECORDS: Final = "device-records-missing"
 """The code of the note on launch calls without any record of a device."""
 MATERIAL: Final = 0.05
@@ -127,21 +127,21 @@ def cut_processes(trace: Trace) -> IntArray:
 
     A rank whose file was cut says nothing about the others.
     """
-    if trace.processes.num_rows <= FEWEST_WHOLE:
+    if trace.processes.num_rows <= _OTHERS:
         return np.empty(0, dtype=np.int64)
     every = np.ones(trace.calls.num_rows, dtype=np.bool_)
     asked, captured, lost = _asked_of_devices(trace, every, has_devices=True)
     process, count = numbers(trace.calls["process"]), trace.processes.num_rows
     calls, gone = (np.bincount(process[one], minlength=count) for one in (asked & ~captured, lost))
     cut = np.flatnonzero((gone > 0) & (gone >= MATERIAL * calls))
-    return cut if FEWEST_WHOLE * len(cut) < (calls > 0).sum() else cut[:0]
+    return cut if _OTHERS * len(cut) < (calls > 0).sum() else cut[:0]
 
 
 def whole_devices(
-    trace: Trace, accounts: Mapping[int, DeviceAccount]
+    trace: Trace, accounts: Mapping[int, DeviceAccount], cut: IntArray
 ) -> tuple[dict[int, DeviceAccount], tuple[Note, ...]]:
     """Return the devices but for those of cut processes, and the note that names these."""
-    cut, owner = cut_processes(trace), numbers(trace.activities["process"])
+    owner = numbers(trace.activities["process"])
     if not len(cut):
         return dict(accounts), ()
     whole = {
@@ -235,13 +235,17 @@ def chosen_calls(
     selection: Selection,
     accounts: Mapping[int, DeviceAccount],
     windows: Mapping[int, tuple[Window, ...]],
+    cut: IntArray,
 ) -> BoolArray:
-    """Return the calls of the chosen devices, and of processes without any; of steps if asked."""
+    """Return the calls of the chosen devices, and of processes without any; of steps if asked.
+
+    Those of `cut` processes, which are left out, are not among them.
+    """
     calls, start = (numbers(trace.calls[name]) for name in ("process", "start_ns"))
     owner = numbers(trace.activities["process"])
     alone = selection.ranks is None and selection.gpus is None
     found = np.full(len(calls), alone)
-    found[np.isin(calls, np.union1d(owner, cut_processes(trace) if alone else owner))] = False
+    found[np.isin(calls, np.union1d(owner, cut))] = False
     for device, account in accounts.items():
         mine = np.isin(calls, distinct(owner[account.rows.row]))
         if selection.steps is not None or selection.is_time_range:

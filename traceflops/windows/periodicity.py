@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.table import BoolArray, IntArray, distinct, group_sums, names
+from traceflops.table import BoolArray, IntArray, distinct, group_sums, joint_codes, names
 from traceflops.timeline import DeviceAccount, DeviceRows, Intervals, LinkedTrace, WindowRole
 from traceflops.windows.repetition import (
     FEWEST_ACTIVITIES,
@@ -70,12 +70,14 @@ def tile(
     place: IntArray,
     span: tuple[int, int],
     behind: Behind | None = None,
+    is_paced: BoolArray | None = None,
 ) -> list[Stretch]:
     """Return the windows of one device in order; together they are exactly its span.
 
     `place` is the step in which each activity was launched (-1: unknown). A step that launched
     nothing on this device has no window. Without any step the span is the only window. Steps that
-    are passes (`behind`) may end before the next begins.
+    are passes (`behind`) may end before the next begins. Copies that are not `is_paced` and run
+    ahead of the step before theirs begin none.
     """
     launched = place >= 0
     if not launched.any():
@@ -83,6 +85,8 @@ def tile(
     places = distinct(place[launched])
     at = np.searchsorted(places, place[launched])
     starts = _earliest(start_ns[launched], at, len(places))
+    if is_paced is not None:
+        starts = _begins(start_ns[launched], end_ns[launched], at, is_paced[launched], len(places))
     if behind is not None:
         first = place == places[0]
         starts[0] = _begin(start_ns[first], end_ns[first], behind.unrecorded)
@@ -94,6 +98,24 @@ def tile(
         other = _other_work(start_ns, end_ns - start_ns, place, places, behind)
         ends = np.maximum(starts, np.minimum(ends, np.maximum(own_ends, other)))
     return with_rest(span, places, starts, ends, np.bincount(at))
+
+
+def paced(step: IntArray, stream: IntArray, is_kernel: BoolArray) -> BoolArray:
+    """Return whether each activity is in a queue in which its step has kernels, or has none at all.
+
+    Other queues have only copies, which may run ahead: they do not tell how long steps are.
+    """
+    queue = joint_codes(step, stream)
+    return np.isin(queue, queue[is_kernel]) | ~np.isin(step, step[is_kernel])
+
+
+def _begins(
+    start_ns: IntArray, end_ns: IntArray, at: IntArray, is_paced: BoolArray, count: int
+) -> IntArray:
+    """Return when each step begins, copies aside that do before the last one has ended."""
+    over = -_earliest(-end_ns[is_paced], at[is_paced], count)
+    begins = is_paced | (start_ns >= np.append(-_NEVER, over)[at])
+    return _earliest(start_ns[begins], at[begins], count)
 
 
 def with_rest(

@@ -43,7 +43,8 @@ class Prepared:
 
     `accounts` and `windows` are by row of the devices table, only the devices that the selection
     asks for. `untimed` is what a trace without a timeline says; `with_work` is what this is without
-    its devices (see `without_work`). `replays` tells what launched the work of graphs.
+    its devices (see `without_work`). `replays` tells what launched the work of graphs. `cut` are
+    processes that are left out: their GPU records are incomplete.
     """
 
     selection: Selection
@@ -51,6 +52,7 @@ class Prepared:
     accounts: Mapping[int, DeviceAccount]
     plan: StepPlan
     windows: Mapping[int, tuple[Window, ...]]
+    cut: IntArray
     untimed: Untimed | None = None
     with_work: Prepared | None = field(default=None, repr=False)
     replays: Replays | None = field(default=None, repr=False)
@@ -85,7 +87,7 @@ class Prepared:
     def launch_records(self) -> LaunchRecords:
         """Return how many launch calls have a device record."""
         whole = self.with_work or self
-        asked = chosen_calls(self.trace, self.selection, whole.accounts, whole.windows)
+        asked = chosen_calls(self.trace, self.selection, whole.accounts, whole.windows, self.cut)
         return launch_records(self.trace, self.untimed, asked)
 
 

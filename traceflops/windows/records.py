@@ -83,7 +83,7 @@ class DeviceReport:
     Unknown properties are None; `partition` says which part of a card it is. `chosen` is the
     account of the windows with `used` set. `ranks` are those of all processes that worked on it,
     of which `rank` is that of the one it is listed for. `owner` is what stands for the process in
-    the label, "" for its ranks or the only file; `apart` is what else tells it from others.
+    the label, "" for the only rank of the only file; `apart` is what else tells it from others.
     """
 
     device: int
@@ -126,10 +126,9 @@ class DeviceReport:
     @property
     def label(self) -> str:
         """Return what to call the device in a table."""
-        owner = self.owner or self.rank_text
-        device = self.type if owner else self.type.upper()
+        device = self.type if self.owner else self.type.upper()
         numbered = device if self.type == "cpu" else f"{device} {self.local_id}"
-        return _BETWEEN.join(filter(None, (owner, numbered, self.apart)))
+        return _BETWEEN.join(filter(None, (self.owner, numbered, self.apart)))
 
     @property
     def steps(self) -> tuple[Window, ...]:
@@ -166,8 +165,9 @@ def partition_text(device: Mapping[str, Any]) -> str | None:
 def told_apart(trace: Trace, devices: Sequence[DeviceReport]) -> list[DeviceReport]:
     """Return devices with the words that their labels need: only such as tell some apart.
 
-    A device is named by the rank of its process. Where that is not known its file stands for it if
-    there are several, and where one holds several processes their ids.
+    A device is named by the rank of its process, but for the only rank of the only file. Where that
+    is not known its file stands for it if there are several, and where one holds several processes
+    their ids.
     """
     processes = trace.processes.to_pylist()
     named = _owned(processes, devices)
@@ -189,17 +189,19 @@ def told_apart(trace: Trace, devices: Sequence[DeviceReport]) -> list[DeviceRepo
 def _owned(
     processes: Sequence[dict[str, Any]], devices: Sequence[DeviceReport]
 ) -> list[DeviceReport]:
-    """Return devices with what stands for their rank where that is unknown."""
+    """Return devices with their ranks, or what stands for them; the only one needs no name."""
     unranked = {device.process for device in devices if not device.rank_text}
     by_file: defaultdict[str, set[int]] = defaultdict(set)
     for process in unranked:
         by_file[processes[process]["file"]].add(process)
     numbered = {place for place, process in enumerate(processes) if process["pid"] is not None}
     files = {device.file for device in devices}
+    ranks = {device.rank_text for device in devices}
+    is_alone = len(ranks) == 1 and len({process["file"] for process in processes}) == 1
     owned = []
     for device in devices:
-        is_named = device.rank_text or len(files) == 1
-        owner, alike = "" if is_named else device.file, by_file[device.file]
+        owner = device.rank_text or ("" if len(files) == 1 else device.file)
+        owner, alike = "" if is_alone else owner, by_file[device.file]
         if not device.rank_text and len(alike) > 1 and alike & numbered:
             text = _process_text(processes[device.process]["pid"])
             owner = text if len(files) == 1 else f"{device.file}{_BETWEEN}{text}"
