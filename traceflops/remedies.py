@@ -97,12 +97,12 @@ _TABLE: Final[Mapping[str, Mapping[str, Remedy]]] = {
     },
     "kernel counters": {
         ROCPROF: Remedy(
-            "in separate runs: --pmc SQ_INSTS_VALU_MFMA_MOPS_BF16 etc. for FLOPs, --pmc "
-            "FETCH_SIZE and --pmc WRITE_SIZE for bytes"
+            "--pmc SQ_INSTS_VALU_MFMA_MOPS_BF16 etc. for FLOPs, --pmc FETCH_SIZE and --pmc "
+            "WRITE_SIZE for bytes, in separate runs"
         ),
         NSIGHT: Remedy(
-            "in a separate run: ncu --csv --page raw --metrics (docs/counters.md lists them by "
-            "device), given with --pair"
+            "ncu --csv --page raw --metrics (docs/counters.md lists them by device) in a separate "
+            "run, given with --pair"
         ),
     },
     "steps": {

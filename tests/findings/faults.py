@@ -195,6 +195,24 @@ FAULTS: Final[Mapping[str, Fault]] = {
     ),
     "recompilation": Fault(_of_hosts("recompile"), _NOTHING, ("recompilation",), tools=_TORCH),
     "allocator churn": Fault(_of_hosts("churn"), _NOTHING, ("memory-alloc",), tools=_TORCH),
+    "contention": Fault(
+        _percent("contention_percent", 160, 200),
+        {"contention_percent": 100},
+        ("beside-communication",),
+        base={
+            "layers": 4,
+            "hidden": 2_048,
+            "heads": 32,
+            "batch": 4,
+            "sequence": 1_024,
+            "vocab": 4_096,
+            "gradient_buckets": 16,
+            "link_bytes_per_s": 120_000_000_000,
+            "contention_percent": 100,
+        },
+        tools=_TORCH,
+        needs_many=True,
+    ),
     "falling clock": Fault(_throttled, {"throttled_percent": 100}, ("clocks",), tools=_TORCH),
     "sporadic stalls": Fault(
         _sporadic, {"data_stall_ns": 1}, ("data-input", "uneven-steps"), tools=_TORCH

@@ -72,8 +72,8 @@ class Score:
     @property
     def is_missed(self) -> bool:
         """Return whether another finding is the first, which counts for the largest fault."""
-        also = {rule for one in self.scenario.repaired for rule in FAULTS[one].also}
-        return self.first not in {*FAULTS[self.fault].rules, *also}
+        kind = FAULTS[self.fault]
+        return self.first not in (*kind.rules, *kind.also)
 
     @property
     def gain(self) -> Gain | None:

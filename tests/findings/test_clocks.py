@@ -1,11 +1,15 @@
 """The same kernels slower in later steps: when that is a finding, and what mending it gains."""
 
+import re
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 import traceflops as tf
+from sample_traces.config import RunConfig
 from tests.build import launched, step_marks, trace_of
+from tests.findings.test_diagnosis import analysis_of, step_ns
 from traceflops.findings.finding import Finding
 
 KERNELS = {"sm90_gemm_bf16_a": 200_000, "sm90_gemm_bf16_b": 300_000, "sm90_gemm_bf16_c": 500_000}
@@ -50,6 +54,12 @@ def test_products_that_get_slower_are_told_with_the_gain_of_the_first_speed() ->
     assert [(row.name, row.count) for row in found.rows] == [("sm90_gemm_bf16_c", 8)]
 
 
+def test_inputs_of_several_sizes_count_by_their_time() -> None:
+    """Every second step has a fifth of the work: 4.8 ms in all, of which half takes 1.2 times."""
+    (found,) = clocks(run(lambda step, _: (1.2 if step >= 4 else 1.0) * (0.2 if step % 2 else 1.0)))
+    assert found.share == pytest.approx(0.48 / 5.28)
+
+
 @pytest.mark.parametrize(
     "times",
     [
@@ -65,3 +75,37 @@ def test_other_changes_of_speed_are_no_clocks(times: Callable[[int, str], float]
 
 def test_other_shapes_are_other_kernels() -> None:
     assert clocks(run(lambda step, _: 1.2 if step >= 4 else 1.0, lambda step: 8 + step // 4)) == []
+
+
+@pytest.mark.parametrize(("percent", "buckets"), [(100, 3), (115, 3), (150, 3), (150, 16)])
+def test_kernels_that_communication_slows_gain_what_they_take_alone(
+    percent: int, buckets: int
+) -> None:
+    """The gain ends at what the same run is longer than without the slow-down.
+
+    With many buckets mostly short products run wholly beside communication, and long ones alone.
+    """
+    config = RunConfig(
+        seed=3,
+        ranks=2,
+        steps=6,
+        layers=4,
+        hidden=2048,
+        vocab=4096,
+        noise_permille=0,
+        gradient_buckets=buckets,
+        link_bytes_per_s=100_000_000_000,
+    )
+    plain, slowed = (
+        analysis_of(replace(config, contention_percent=one), "1:4") for one in (100, percent)
+    )
+    found = [one for one in slowed.diagnosis if one.rule == "beside-communication"]
+    assert len(found) == (percent > 100)
+    for one in found:
+        told = re.search(r"take ([\d.]+) % longer", one.sentence)
+        assert told is not None
+        assert float(told[1]) == pytest.approx(percent - 100, abs=2)
+        assert one.gain is not None
+        truth = step_ns(slowed) - step_ns(plain)
+        assert one.gain.low_ns == 0
+        assert one.gain.high_ns == pytest.approx(truth, rel=0.03)

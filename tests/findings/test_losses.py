@@ -8,6 +8,9 @@ from tests.mfu.test_measurement import matmul
 from traceflops.findings.finding import Finding, severity_of
 from traceflops.findings.losses import Loss, loss_findings
 from traceflops.mfu.budget import PeakOptions
+from traceflops.reports.page.html import render_html
+from traceflops.reports.terminal import Style, render_terminal
+from traceflops.reports.view import opening
 
 
 def of(**works: int) -> tf.Analysis:
@@ -186,6 +189,15 @@ def test_a_product_with_a_vector_needs_more_vectors() -> None:
     analysis = tf.analyze(trace_of(**launched(*works)))
     (found,) = (one for one in analysis.findings if one.rule == "main-kernel")
     assert "batch several" in found.sentence
+    assert opening(analysis)[0] == f"{found.sentence.partition('. ')[0]}."
+    page = render_html(analysis)
+    title, case = page.split("</h1>")[0], page.split("</h1>")[1].split("</header>")[0]
+    assert title.rpartition("<h1>")[2].startswith("mul_mat_vec_q takes ")
+    assert "batch several" in case.split("<dt>Do</dt>")[1].split("</dl>")[0]
+    lines = [line.plain for line in render_terminal(analysis, Style())]
+    help_line = next(line for line in lines if line.startswith("help: "))
+    assert "batch several" in help_line
+    assert lines[lines.index(help_line) - 1].startswith("mul_mat_vec_q takes ")
 
 
 def test_the_kernel_with_most_of_the_compute_time_is_named_with_all_its_variants() -> None:

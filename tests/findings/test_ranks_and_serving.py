@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from statistics import median
 from typing import Any
 
 import pytest
@@ -191,10 +192,17 @@ def test_prefill_is_no_decode() -> None:
 
 
 def test_prompts_delay_the_tokens_of_others() -> None:
-    found = analysis_of(config_of({**PASSES, "steps": 8}), "0:7").diagnosis
-    delayed = of_rule(found, "mixed-passes")
+    found = analysis_of(config_of({**PASSES, "steps": 8}), "0:7")
+    delayed = of_rule(found.diagnosis, "mixed-passes")
     assert delayed.sentence.startswith("A mixed pass takes")
-    assert delayed.gain is None
+    assert delayed.gain is not None
+    assert (delayed.gain.low_ns, delayed.gain.point_ns) == (0, None)
+    mixed, plain = (
+        [one.duration_ns for one in found.serving.passes if one.kind == kind]
+        for kind in ("mixed", "decode")
+    )
+    most = (sum(mixed) - len(mixed) * median(plain)) / found.windows_used
+    assert delayed.gain.high_ns == pytest.approx(most, rel=1e-3)
 
 
 def decode_passes(*attention_us: int) -> tf.Analysis:

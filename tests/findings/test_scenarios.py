@@ -47,6 +47,10 @@ def test_what_is_planted_is_found_first_and_gains_what_its_repair_does(
         if score.is_largest:
             assert not score.is_missed, score.first
             assert score.finding.priority == "high"
+            assert score.finding.owner
+            assert score.finding.remedy.endswith(".")
+            assert score.finding.evidence
+            assert score.finding.rows
 
 
 def test_a_repair_leaves_the_rest_as_it_was() -> None:

@@ -117,6 +117,16 @@ def test_clocks_matter_for_several_ranks_and_totals_without_a_timeline() -> None
     )
     found = health(replace(two, notes=(note,)))["Clocks are not aligned"]
     assert "synchronised clocks" in found.remedy
+    reduce = [
+        {"process": n, "device": n, "name": "ncclAllReduce", "start_ns": at + 10**9 * n}
+        | {"dur_ns": 50, "stream": 20}
+        for n in range(2)
+        for at in range(0, 400, 100)
+    ]
+    aligned = replace(
+        two, tables={**two.tables, "activities": trace_of(activities=reduce).activities}
+    )
+    assert "Clocks are not aligned" not in health(replace(aligned, notes=(note,)))
 
 
 def test_few_records_without_a_launch_are_not_said() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 import traceflops as tf
 from tests.build import launched, step_marks, trace_of
-from traceflops.findings.finding import Finding
+from traceflops.findings.finding import Finding, Gain
 from traceflops.reports.page.evidence import Place, findings_shown
 from traceflops.reports.view import step_times
 from traceflops.windows import Selection
@@ -78,6 +78,16 @@ def test_one_long_step_is_a_finding_with_its_size_and_its_cause() -> None:
     assert [(one.link, one.text) for one in places_of(analysis, "uneven-steps")] == [
         ("step=2", "step 2: 1.60 µs")
     ]
+
+
+def test_slow_steps_gain_at_most_what_they_take_beyond_the_median() -> None:
+    """Of 600 ns that step 2 takes longer, all are idle: half of it or more, in the mean of five."""
+    (found,) = diagnosed(run((900, 100), (900, 100), (900, 700), (900, 100), (900, 100)))
+    assert found.gain == Gain(60, 120, None)
+    (found,) = diagnosed(run((900, 100), (900, 100), (1_500, 100), (900, 100), (900, 100)))
+    assert found.gain == Gain(0, 120, None)
+    assert found.confidence is not None
+    assert "a longer step may have more to do" in found.confidence.reasons
 
 
 def test_every_place_names_the_step_that_came_late() -> None:
@@ -159,7 +169,6 @@ def test_a_function_that_only_slow_steps_call_is_named() -> None:
     assert "--steps 0:1 leaves them out." in found.remedy
     assert [(row.time_ns, row.count) for row in found.rows] == [(600, 1)]
     assert (found.where.start_ns, found.where.end_ns) == (3_000, 4_600)
-    assert found.gain is None
 
 
 def test_a_function_that_all_steps_call_is_not_named() -> None:
@@ -179,6 +188,9 @@ def test_chosen_warm_up_steps_are_named_with_those_that_are_steady() -> None:
     chosen = Selection(steps=(0, 4))
     (found,) = diagnosed(run((900, 900), *((900, 100),) * 4, selection=chosen))
     assert found.title == "Warm-up steps are chosen"
+    assert found.gain is None
+    assert found.confidence is not None
+    assert found.confidence.reasons[-1] == "leaving steps out makes none faster"
     assert found.remedy == "--steps 1:4 leaves them out."
     (other,) = diagnosed(run((1_700, 100), *((900, 100),) * 4, selection=chosen))
     assert other.title == "Some steps are slow"  # it had more to compute

@@ -12,7 +12,15 @@ from traceflops.faces import lazy
 if TYPE_CHECKING:
     from traceflops.findings.case import NO_RULES, Case, FindingRules, limit
     from traceflops.findings.diagnosis import diagnosed
-    from traceflops.findings.finding import Candidate, Finding, Gain, Row, Verdict, Where
+    from traceflops.findings.finding import (
+        Candidate,
+        Finding,
+        Gain,
+        Row,
+        Verdict,
+        Where,
+        row_name,
+    )
     from traceflops.findings.late_rank import (
         clocks_words,
         lasting_late_rank_sentence,
@@ -28,7 +36,7 @@ if TYPE_CHECKING:
         slow_link_findings,
         slow_link_sentence,
     )
-    from traceflops.findings.unevenness import UNEVEN_STEPS, uneven_findings
+    from traceflops.findings.unevenness import UNEVEN_STEPS, largest_part, uneven_findings
     from traceflops.findings.user_rules import read_finding_rules
     from traceflops.findings.verdicts import (
         basis_of,

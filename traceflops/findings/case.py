@@ -9,10 +9,14 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Final, Protocol
 
+import numpy as np
+
 from traceflops.recording import of_pytorch
 from traceflops.remedies import PYTORCH, ROCPROF, family
-from traceflops.table import names
+from traceflops.table import ABSENT, groups, names, numbers
+from traceflops.timeline import Intervals
 from traceflops.units import several
+from traceflops.windows import chosen_time
 
 if TYPE_CHECKING:
     from traceflops.attribution import HostBound, IdleCulprits, Launches, Synchronisation
@@ -22,7 +26,7 @@ if TYPE_CHECKING:
     from traceflops.replay import Replay
     from traceflops.table import Note, Source
     from traceflops.timeline import Account, Gap
-    from traceflops.windows import DeviceReport, Prepared, State, StepChoice
+    from traceflops.windows import DeviceReport, Prepared, State, StepChoice, StepSpread
 
 
 _AMD_WARP: Final = 64
@@ -92,6 +96,10 @@ class Case(Protocol):
     @property
     def devices(self) -> tuple[DeviceReport, ...]:
         """Return the devices with their windows."""
+
+    @property
+    def spread(self) -> StepSpread | None:
+        """Return how the steps used differ, None where none is used."""
 
     @property
     def serving(self) -> Serving:
@@ -176,3 +184,21 @@ def is_amd(case: Case) -> bool:
         or any(name.startswith("gfx") for name in names(devices["architecture"]))
         or any(name.startswith("hip") for name in names(calls["name"]))
     )
+
+
+def without_work_ns(case: Case) -> int:
+    """Return how long the busiest stream of each device has no work but communication."""
+    prepared = case.prepared
+    if prepared is None:
+        return 0  # nothing is replayed
+    busy_ns = 0
+    for device, account in prepared.accounts.items():
+        categorised, activities = prepared.linked.categorised, prepared.trace.activities
+        top = np.array([*categorised.top(), ""])
+        row = account.rows.row[top[categorised.category[account.rows.row]] != "communication"]
+        start, dur = (numbers(activities[name])[row] for name in ("start_ns", "dur_ns"))
+        streams = groups(numbers(activities["stream"], ABSENT)[row])
+        works = (Intervals.of(start[mine], (start + dur)[mine]) for _, mine in streams)
+        chosen = chosen_time(prepared.windows[device])
+        busy_ns += max((one.intersect(chosen).length_ns for one in works), default=0)
+    return case.total.components.window_ns - busy_ns

@@ -1,4 +1,4 @@
-"""Rule `clocks`: the same matrix products, of the same shape and device, slower in later steps."""
+"""Rules of the same kernels at another speed: in later steps, and beside communication."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from traceflops.findings.case import is_amd, limit, share_of_window
-from traceflops.findings.finding import Candidate, Row, Where, short_name
-from traceflops.table import UNKNOWN_SIZE, axes, codes, group_rows, names
+from traceflops.findings.finding import Candidate, Gain, Row, Where, short_name
+from traceflops.table import UNKNOWN_SIZE, axes, codes, group_rows, names, taken
+from traceflops.timeline import Intervals
 from traceflops.units import kernel_name, percent
+from traceflops.windows import chosen_time
 
 if TYPE_CHECKING:
     from traceflops.findings.case import Case
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from traceflops.windows import Prepared
 
 RULE: Final = "clocks"
+_BESIDE: Final = "beside-communication"
 _QUARTERS: Final = 4
 _ORDINALS: Final = ("first", "second", "third", "last")
 _SUBS: Final = ("gemm", "convolution")
@@ -110,11 +113,13 @@ def _slower(case: Case, prepared: Prepared, device: int) -> _Slower | None:
         return None
     group, first = group_rows((codes(table["name"])[row], *sides.T))
     medians, count = _medians(group, quarter, dur, len(first), limit(case, RULE, "least_runs"))
-    time_ns = np.bincount(group, weights=dur, minlength=len(first)).astype(np.int64)
-    found = _agreed(case, device, medians, count, time_ns)
-    at = int(time_ns.argmax())
+    sums = np.bincount(group * _QUARTERS + quarter, dur, medians.size)
+    time_ns = sums.reshape(-1, _QUARTERS).astype(np.float64)
+    found = _agreed(case, device, medians, time_ns)
+    own_ns = time_ns.sum(axis=1)
+    at = int(own_ns.argmax())
     name = short_name(kernel_name(names(table["name"])[codes(table["name"])[row[first[at]]]]))
-    return found and replace(found, row=Row(name, int(time_ns[at]), int(count[at].sum())))
+    return found and replace(found, row=Row(name, int(own_ns[at]), int(count[at].sum())))
 
 
 def _is_product(prepared: Prepared, row: IntArray) -> BoolArray:
@@ -137,14 +142,12 @@ def _medians(
     return found.reshape(groups, _QUARTERS), count.reshape(groups, _QUARTERS)
 
 
-def _agreed(
-    case: Case, device: int, medians: FloatArray, count: IntArray, time_ns: IntArray
-) -> _Slower | None:
+def _agreed(case: Case, device: int, medians: FloatArray, time_ns: FloatArray) -> _Slower | None:
     """Return the largest slow-down that nearly all time of several kernels agrees on."""
     known = ~np.isnan(medians).any(axis=1)
     if known.sum() < limit(case, RULE, "least_kernels") or 2 * time_ns[known].sum() < time_ns.sum():
         return None
-    weight = time_ns[known] / time_ns[known].sum()
+    weight = time_ns[known].sum(axis=1) / time_ns[known].sum()
     speed = medians[known] / medians[known].min(axis=1, keepdims=True)
     mean = weight @ speed
     later = int(mean.argmax())
@@ -154,5 +157,64 @@ def _agreed(
     agrees = float(weight[ratio > (1 + times) / 2].sum())
     if times < 1 + limit(case, RULE, "least_slower") or agrees < limit(case, RULE, "least_agree"):
         return None
-    excess = (count[known] * (medians[known] - medians[known][:, [earlier]])).sum()
+    excess = (time_ns[known] * (1 - medians[known][:, [earlier]] / medians[known])).sum()
     return _Slower(device, earlier, later, times, int(time_ns.sum()), round(excess))
+
+
+def slowed_kernels(case: Case) -> Iterator[Candidate]:
+    """Give a candidate where kernels take longer while their device communicates than alone."""
+    prepared = case.prepared
+    if prepared is None:
+        return
+    found = [_beside(case, prepared, device) for device in prepared.accounts]
+    excess, covered = (round(sum(one[at] for one in found)) for at in range(2))
+    share = share_of_window(case, excess)
+    if share < limit(case, _BESIDE, "least_share"):
+        return
+    longer = percent(excess / (covered - excess))
+    yield Candidate(
+        rule=_BESIDE,
+        title="Communication slows the kernels beside it",
+        sentence=(
+            f"The same kernels take {longer} longer while their GPU communicates than alone, "
+            f"{percent(share)} of the time in all."
+        ),
+        share=share,
+        owner="library",
+        remedy=(
+            "Set NCCL_MAX_NCHANNELS lower, so that communication leaves more of the GPU to "
+            "kernels, and compare the step times."
+        ),
+        evidence=("kernels", "communication"),
+        gain=Gain(0, excess // case.windows_used, None),
+        doubts=("communication may take longer then",),
+    )
+
+
+def _beside(case: Case, prepared: Prepared, device: int) -> tuple[float, int]:
+    """Return how much longer kernels take for communication beside them, and how long that runs.
+
+    Of kernels that never ran alone, or never beside it as a whole, it is as of the others.
+    """
+    rows, categorised = prepared.accounts[device].rows, prepared.linked.categorised
+    talks = np.array([*(one.top == "communication" for one in categorised.categories), False])
+    talking = talks[categorised.category[rows.row]]
+    inside = chosen_time(prepared.windows[device]).contains(rows.start_ns) & ~talking
+    start, end, row = rows.start_ns[inside], rows.end_ns[inside], rows.row[inside]
+    spans = Intervals.of(rows.start_ns[talking], rows.end_ns[talking])
+    covered, table = spans.length_within(start, end), prepared.trace.activities
+    shape = taken(
+        codes(prepared.trace.ops["input_dims"]), prepared.linked.links.op_of_activity[row]
+    )
+    group, first = group_rows((codes(table["name"])[row], *axes(table["grid"])[row].T, shape))
+    whole = (covered == 0) | (covered == end - start)
+    key, least = np.sign(covered[whole]), limit(case, _BESIDE, "least_runs")
+    medians, _ = _medians(group[whole], key, (end - start)[whole], len(first), least)
+    more = 1 - medians[:, 0] / np.maximum(medians[:, 1], 1)
+    covered_ns = np.bincount(group, covered, len(first))
+    known = ~np.isnan(more)
+    known_ns = covered_ns[known].sum()
+    if not known_ns:
+        return 0.0, 0
+    excess = (more[known] * covered_ns[known]).sum()
+    return float(excess * covered_ns.sum() / known_ns), int(covered_ns.sum())

@@ -51,8 +51,8 @@ class Gain:
 
     @property
     def order_ns(self) -> int:
-        """Return what order is by: the point, or a third of the way up: what is sure counts."""
-        return (2 * self.low_ns + self.high_ns) // 3 if self.point_ns is None else self.point_ns
+        """Return what order is by: the point, or a quarter of the way up: what is sure counts."""
+        return (3 * self.low_ns + self.high_ns) // 4 if self.point_ns is None else self.point_ns
 
     def capped(self, most_ns: int) -> Gain:
         """Return the gain where it cannot be more than so much."""
@@ -172,7 +172,7 @@ def as_loss(one: Candidate) -> Finding | None:
     if severity is None:
         return None
     said = f"{one.sentence} {one.remedy}"
-    return Finding(one.rule, severity, said, one.share, None, one.evidence)
+    return Finding(one.rule, severity, said, one.share, None, one.evidence, remedy=one.remedy)
 
 
 def short_name(label: str) -> str:

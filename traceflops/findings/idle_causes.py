@@ -32,7 +32,7 @@ from traceflops.findings.idle_remedies import (
     ON_AMD,
     OTHER_OPTIMIZER,
     RECORD_ALL,
-    Cause,
+    IdleCause,
 )
 from traceflops.remedies import PYTORCH, family, remedy
 from traceflops.table import is_one_of
@@ -44,6 +44,10 @@ if TYPE_CHECKING:
     from traceflops.findings.case import Case
 
 _LAUNCH_BOUND: Final = "launch-bound"
+_IN_THREAD: Final = "_SingleProcessDataLoaderIter"
+_BESIDE_WORKERS: Final = ("eager_overhead*1.5", "data_input=0")
+"""A loader without workers. These will share the CPU with the thread that launches: what it does
+may take up to half as long again."""
 _FILE: Final = re.compile(r"(\S+)\((\d+)\): ")
 _MOST_ROWS: Final = 3
 _OF_CODE: Final = {"recompilation": re.compile(COMPILES), "code_loading": re.compile(LOADS)}
@@ -104,7 +108,7 @@ def _waits(case: Case) -> Iterator[Candidate]:
     cause = CAUSES[name]
     yield Candidate(
         rule="host-waits",
-        title="Waits leave the host no lead",
+        title="Waits use up the host's lead",
         sentence=(
             f"The host waits for the GPU for {percent(share)} of the time and launches nothing "
             f"meanwhile; largest part: {largest}."
@@ -159,6 +163,8 @@ def _candidate(case: Case, name: str, one: IdleClass, share: float) -> Candidate
         if 2 * missing_ns >= one.idle_ns
         else ""
     )
+    is_in_thread = name == "data_input" and _IN_THREAD in largest.label
+    partly = _BESIDE_WORKERS if is_in_thread else cause.partly
     return Candidate(
         rule=name.replace("_", "-"),
         title=cause.title
@@ -185,8 +191,9 @@ def _candidate(case: Case, name: str, one: IdleClass, share: float) -> Candidate
         edits=tuple(_filled(edit, one) for edit in cause.edits),
         on_path=cause.on_path,
         frees=cause.frees,
-        partly=cause.partly,
+        partly=partly,
         doubts=(
+            *("operators may take longer on the CPU beside workers",) * is_in_thread,
             *("it may happen only once",) * _is_once(case, cause, largest),
             *("the remedy may save only half of it",) * bool(cause.partly),
         ),
@@ -214,7 +221,7 @@ def _more_words(case: Case, name: str) -> str:
     return f" Called in {where}: {said}." if calls else ""
 
 
-def _is_once(case: Case, cause: Cause, largest: Culprit) -> bool:
+def _is_once(case: Case, cause: IdleCause, largest: Culprit) -> bool:
     return largest.tag not in ("", "repeat") or (cause.what != "" and len(case.steps.used) < 2)
 
 

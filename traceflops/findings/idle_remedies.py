@@ -41,7 +41,8 @@ RECORD_ALL: Final = (
 )
 NO_WAITS: Final = " Calls that wait for the GPU cannot be part of it."
 ENGINES: Final = {
-    "vllm/": "Run vLLM without --enforce-eager, so that it compiles and uses CUDA graphs.",
+    "vllm/": "Run vLLM without --enforce-eager, so that it compiles and uses CUDA graphs; where it "
+    "does, add the sizes of these passes to cudagraph_capture_sizes in --compilation-config.",
     "sglang/": "Run SGLang without --disable-cuda-graph, and with --enable-torch-compile.",
 }
 """What launches faster, by the folder of the functions that launch."""
@@ -53,7 +54,7 @@ OTHER_OPTIMIZER: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Cause:
+class IdleCause:
     """One class: its title and owner, the remedy for PyTorch, and what stands for that in a replay.
 
     An empty remedy is that of the class for every framework. `what` is what the host does, where no
@@ -72,14 +73,14 @@ class Cause:
 
 
 CAUSES: Final = {
-    "data_input": Cause(
+    "data_input": IdleCause(
         "The input pipeline is too slow",
         "input pipeline",
         "Raise num_workers of the DataLoader and set pin_memory=True, persistent_workers=True and "
         "prefetch_factor=4. Make the named function faster or run it in the workers.",
         ("data_input=0",),
     ),
-    "sync_call": Cause(
+    "sync_call": IdleCause(
         "The host waits for the GPU",
         "yours",
         "Remove .item(), bool(tensor), nonzero() and torch.cuda.synchronize() from the step; keep "
@@ -88,7 +89,7 @@ CAUSES: Final = {
         WAITS,
         frees=True,
     ),
-    "blocking_copy": Cause(
+    "blocking_copy": IdleCause(
         "Copies block the host",
         "yours",
         "Copy from and to pinned memory (pin_memory=True) with non_blocking=True, and wait for an "
@@ -97,14 +98,14 @@ CAUSES: Final = {
         WAITS,
         frees=True,
     ),
-    "memory_alloc": Cause(
+    "memory_alloc": IdleCause(
         "Memory is allocated inside the step",
         "yours",
         "Remove torch.cuda.empty_cache() from the step and set "
         "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
         ("memory_alloc=0",),
     ),
-    "recompilation": Cause(
+    "recompilation": IdleCause(
         "Code is compiled inside the step",
         "yours",
         'Run with TORCH_LOGS="recompiles" to see why. Pass torch.compile(dynamic=True) or pad '
@@ -112,24 +113,24 @@ CAUSES: Final = {
         (f"host:{COMPILES}=0",),
         what="compilation",
     ),
-    "code_loading": Cause(
+    "code_loading": IdleCause(
         "GPU code is loaded inside the step",
         "yours",
         "Launch all kernels once before what is measured, or set CUDA_MODULE_LOADING=EAGER.",
         (f"host:{LOADS}=0",),
         what="loading of GPU code",
     ),
-    "start_up": Cause(
+    "start_up": IdleCause(
         "Start-up is part of the window",
         "yours",
         "Warm up before recording and mark the steps, or leave start-up out with --from and --to.",
         ("host:^({calls})$=0",),
         what="one-time start-up",
     ),
-    "slow_driver_call": Cause(
+    "slow_driver_call": IdleCause(
         "Driver calls are slow", "library", on_path=frozenset({"slow_driver_call"})
     ),
-    "compiled_runtime": Cause(
+    "compiled_runtime": IdleCause(
         "Compiled code is slow to start",
         "framework",
         'Find graph breaks and recompilation with TORCH_LOGS="graph_breaks,recompiles"; then try '
@@ -137,7 +138,7 @@ CAUSES: Final = {
         ("compiled_runtime=0",),
         partly=("compiled_runtime/2",),
     ),
-    "optimizer_loop": Cause(
+    "optimizer_loop": IdleCause(
         "The optimizer launches too slowly",
         "framework",
         "Create the optimizer with fused=True, or foreach=True where that is not supported; call "
@@ -146,17 +147,17 @@ CAUSES: Final = {
         _LAUNCHES,
         partly=("optimizer_loop/2",),
     ),
-    "external_wait": Cause(
+    "external_wait": IdleCause(
         "The host waits for other threads or processes", "yours", "", ("external_wait=0",)
     ),
-    "host_code": Cause(
+    "host_code": IdleCause(
         "Host code holds up the GPU",
         "yours",
         "",
         ("host:^{name}$=0",),
         frozenset({"host_code", *LAUNCHING}),
     ),
-    "eager_overhead": Cause(
+    "eager_overhead": IdleCause(
         "The host launches work too slowly",
         "framework",
         UNLIKE,
@@ -164,15 +165,15 @@ CAUSES: Final = {
         _LAUNCHES,
         partly=("eager_overhead/2",),
     ),
-    "thread_handover": Cause(
+    "thread_handover": IdleCause(
         "Threads hand over work slowly", "framework", on_path=frozenset({"thread_handover"})
     ),
-    "host_unrecorded": Cause(
+    "host_unrecorded": IdleCause(
         "Unrecorded host work holds up the GPU",
         "yours",
         on_path=frozenset({"host_unrecorded"}),
     ),
-    "launch_latency": Cause(
+    "launch_latency": IdleCause(
         "Launches take long to reach the GPU",
         "framework",
         'Fuse kernels with torch.compile, or replay them with mode="reduce-overhead" (CUDA '
@@ -180,7 +181,7 @@ CAUSES: Final = {
         ("launch_latency=1us",),
         frozenset({"launch_latency"}),
     ),
-    "device_wait": Cause(
+    "device_wait": IdleCause(
         "Queued work starts late",
         "library",
         on_path=frozenset({"late_start", "stream_wait", "unexplained"}),

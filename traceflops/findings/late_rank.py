@@ -13,6 +13,7 @@ from traceflops.attribution import CLASSES, REMEDIES
 from traceflops.findings.finding import (
     Candidate,
     Finding,
+    Gain,
     Owner,
     Row,
     Where,
@@ -30,13 +31,14 @@ if TYPE_CHECKING:
     from traceflops.ranks import RankReport, SlowRank, Waits
 
 RULE: Final = "late-rank"
+_AT_MOST: Final = "the gain is at most what the rank is late"
 _CAUSES: Final = {
     "slow_clock": (
         "all its kernels take {factor:.2f} times as long as on the others",
         "check clocks, power and temperature of that GPU; leave its node out",
     ),
     "slow_kernel": (
-        "{label} takes {factor:.2f} times as long as on the others",
+        "the kernel {label} takes {factor:.2f} times as long as on the others",
         "compare its inputs and library versions on that rank",
     ),
     "more_work": (
@@ -163,8 +165,12 @@ def late_rank(case: Case) -> Iterator[Candidate]:
     """Give a candidate where waiting for one rank costs much."""
     for one in _candidates(case.ranks):
         assert case.ranks is not None
-        assert case.ranks.slow is not None
-        yield replace(one, remedy=remedy_of(case, case.ranks.slow.cause) or one.remedy)
+        slow, (_, why) = case.ranks.slow, case.replay_or_reason
+        assert slow is not None
+        if case.prepared is None:  # of summaries: they tell how late it is
+            gain, doubts = Gain(0, slow.lost_ns_per_step, None), (why, _AT_MOST)
+            one = replace(one, gain=gain, doubts=doubts)
+        yield replace(one, remedy=remedy_of(case, slow.cause) or one.remedy)
 
 
 def _candidates(ranks: RankReport | None) -> Iterator[Candidate]:
@@ -225,4 +231,6 @@ def _of_several(text: str) -> str:
 
 def _share(ranks: RankReport, slow: SlowRank) -> float:
     length = int(ranks.cycles.length_ns.sum())
+    if not ranks.cycles.has_steps:  # what overlaps makes a rank late before the first one
+        length = max(length, ranks.recorded_ns)
     return slow.lost_ns_per_step * ranks.cycles.count / length if length else 0.0

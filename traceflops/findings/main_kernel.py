@@ -58,9 +58,9 @@ def main_kernel_findings(
     share = time_ns / total.components.window_ns
     severity = severity_of(share)
     if severity is not None and 2 * time_ns >= times.total():
-        said = f"{name} takes {percent(share)} of {of}. {_remedy(variant, sub, serving)}"
-        told = (Row(name, time_ns),)
-        yield Finding(MAIN_KERNEL, severity, said, share, None, ("kernels",), rows=told)
+        do, told = _remedy(variant, sub, serving), (Row(name, time_ns),)
+        said = f"{name} takes {percent(share)} of {of}. {do}"
+        yield Finding(MAIN_KERNEL, severity, said, share, None, ("kernels",), remedy=do, rows=told)
 
 
 def _family(name: str) -> str:

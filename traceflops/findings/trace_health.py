@@ -251,7 +251,8 @@ def _launches(prepared: Prepared, chosen: Mapping[int, Intervals]) -> Iterator[L
 def _matters(case: Case, unfit: _Unfit, count: int | None) -> bool:
     """Return whether what a note says matters here: of all records, ranks or files."""
     if unfit is _CLOCKS:
-        return len(case.devices) > 1
+        is_aligned = case.ranks is not None and case.ranks.alignment.basis != ""
+        return len(case.devices) > 1 and not is_aligned
     if unfit is _TIMELINE:
         return not case.windows_used
     works = sum(sums.count for one in case.devices for sums in one.whole.kinds.values())

@@ -1,6 +1,6 @@
 """Rule `uneven-steps`: what steps take beyond the median, which they are, what they have more of.
 
-What mending it would gain is not told: longer steps may have had more to do.
+Mending it gains at most all of that, for longer steps may have had more to do; not while idle.
 """
 
 from __future__ import annotations
@@ -14,11 +14,20 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from traceflops.attribution import CLASSES, REMEDIES, GapParts, culprits_of, gap_parts, numberless
+from traceflops.attribution import (
+    CLASSES,
+    REMEDIES,
+    REST,
+    GapParts,
+    culprits_of,
+    gap_parts,
+    numberless,
+)
 from traceflops.findings.case import is_torch
 from traceflops.findings.finding import (
     Candidate,
     Finding,
+    Gain,
     Owner,
     Row,
     Where,
@@ -37,7 +46,7 @@ from traceflops.units import (
     percent,
     some_of,
 )
-from traceflops.windows import STANDS_OUT, chosen_time, late_after, spread_of
+from traceflops.windows import STANDS_OUT, chosen_time, late_after, median_of
 
 if TYPE_CHECKING:
     from traceflops.attribution import Culprit
@@ -143,13 +152,13 @@ def uneven_findings(
 
 def uneven_steps(case: Case) -> Iterator[Candidate]:
     """Give the same as a candidate: which steps are slow, and what they have more of."""
-    spread = spread_of(case.devices)
+    spread = case.spread
     found = next(uneven_findings(spread, case.devices), None)
     if spread is None or found is None:
         return
     usual_ns = spread.median_ns
     slow = [one for one in spread.used if one.ns > STANDS_OUT * usual_ns]
-    more = _more(case.prepared, spread, slow) if slow else None
+    more = _more(case, spread, slow) if slow else None
     if more is not None and _LOADER.search(more.name):
         return  # rule data-input tells it, with its gain
     kind = _kind(spread, slow, more)
@@ -163,12 +172,29 @@ def uneven_steps(case: Case) -> Iterator[Candidate]:
         evidence=found.evidence,
         rows=(Row(more.name, more.more_ns * len(slow), len(slow)),) if more else (),
         where=_where(case.devices, spread.longest.step),
-        doubts=("a longer step may have more to do",),
+        gain=None if kind is _WARM_UP else _gain(case, spread, slow),
+        doubts=(
+            "leaving steps out makes none faster"
+            if kind is _WARM_UP
+            else "a longer step may have more to do",
+        ),
     )
 
 
+def _gain(case: Case, spread: StepSpread, slow: Sequence[StepTime]) -> Gain:
+    """Return what is gained if slow steps are as the median: at least half of their idle time."""
+    usual_ns = spread.median_ns
+    usual_idle_ns = median_of([one.components.idle_ns for one in spread.used])
+    idle_ns = sum(
+        max(min(one.components.idle_ns - usual_idle_ns, one.ns - usual_ns), 0) for one in slow
+    )
+    beyond_ns = sum(one.ns - usual_ns for one in slow) if slow else spread.beyond_median_ns
+    idle_ns *= case.total.knows_idle  # else work that is not recorded may have run
+    return Gain(idle_ns // 2 // len(spread.used), beyond_ns // len(spread.used), None)
+
+
 def _kind(spread: StepSpread, slow: Sequence[StepTime], more: _More | None) -> _Slowdown:
-    if slow and tuple(slow) == spread.used[: len(slow)] and _largest_part(spread)[0] == _IDLE:
+    if slow and tuple(slow) == spread.used[: len(slow)] and largest_part(spread)[0] == _IDLE:
         return _WARM_UP
     name = more.name if more is not None and not more.remedy else ""
     return next((one for one in _KINDS if name and re.search(one.named, name)), _ANY)
@@ -212,14 +238,14 @@ def _where(devices: Sequence[DeviceReport], step: int) -> Where:
     return Where(start_ns=longest.start_ns, end_ns=longest.end_ns)
 
 
-def _more(prepared: Prepared | None, spread: StepSpread, slow: Sequence[StepTime]) -> _More | None:
+def _more(case: Case, spread: StepSpread, slow: Sequence[StepTime]) -> _More | None:
     """Return what has more than half of what slow steps take longer: a span, culprit or kernel."""
-    if prepared is None:
+    if case.prepared is None:
         return None
-    found = _Slow.of(prepared, {one.step for one in slow})
-    (part, _), usual_ns = _largest_part(spread), spread.median_ns
+    found = _Slow.of(case.prepared, {one.step for one in slow})
+    (part, _), usual_ns = largest_part(spread), spread.median_ns
     least_ns = sum(one.ns - usual_ns for one in slow) // (2 * len(slow))
-    most = (found.most(*way) for way in _ways(prepared, found, part, least_ns))
+    most = (found.most(*way) for way in _ways(case, case.prepared, found, part, least_ns))
     return next((one for one in most if one is not None and one.more_ns >= least_ns), None)
 
 
@@ -260,14 +286,16 @@ class _Slow:
 
 
 def _ways(
-    prepared: Prepared, found: _Slow, part: str, least_ns: int
+    case: Case, prepared: Prepared, found: _Slow, part: str, least_ns: int
 ) -> Iterator[tuple[Iterable[_Times], float]]:
     """Yield what took how much of slow and of usual steps, and how much of it these may have."""
     yield map(_spans(prepared, least_ns), found.when), _HARDLY
     if part == _IDLE:
-        culprits = [_culprits(prepared, when) for when in found.when]
-        yield (_by_name(some, lambda one: one.label) for some in culprits), 1.0
-        yield (_by_name(some, lambda one: CLASSES[one.kind]) for some in culprits), 1.0
+        culprits = _culprits(prepared, found.when[0])
+        for name in (_label, lambda one: CLASSES[one.kind]):
+            every, slow = (_by_name(some, name) for some in (case.idle.culprits, culprits))
+            usual = {key: ns - slow[key] for key, ns in every.items()}
+            yield ({key: slow[key] for key in usual}, usual), 1.0
     else:
         yield map(_kernels(prepared), found.when), 1.0
 
@@ -303,7 +331,14 @@ def _culprits(prepared: Prepared, when: _When) -> tuple[Culprit, ...]:
     return culprits_of(GapParts.joined(parts), prepared.trace).culprits
 
 
-def _by_name(culprits: Sequence[Culprit], name: Callable[[Culprit], str]) -> _Times:
+def _label(culprit: Culprit) -> str:
+    """Return the name of a culprit, "" for the sum of those that are not named."""
+    return culprit.label if culprit.label != REST else ""
+
+
+def _by_name(
+    culprits: Sequence[Culprit], name: Callable[[Culprit], str]
+) -> Counter[tuple[str, str]]:
     found: Counter[tuple[str, str]] = Counter()
     for one in culprits:
         remedy = _SPORADIC.get(one.kind, f"{capitalized(REMEDIES[one.kind])}.")
@@ -335,7 +370,7 @@ def _of_longest(spread: StepSpread, devices: Sequence[DeviceReport]) -> str:
     longest = spread.longest
     more_ns = longest.ns - spread.median_ns
     text = f"Step {longest.step} took {duration(more_ns)} longer than the median"
-    name, part_ns = _largest_part(spread)
+    name, part_ns = largest_part(spread)
     if 2 * part_ns <= more_ns:
         return f"{text}."
     late = late_after(devices, longest.step, more_ns) if name == _IDLE else None
@@ -343,7 +378,7 @@ def _of_longest(spread: StepSpread, devices: Sequence[DeviceReport]) -> str:
     return f"{text}, mostly {PART_NAMES[name]}{where}."
 
 
-def _largest_part(spread: StepSpread) -> tuple[str, int]:
+def largest_part(spread: StepSpread) -> tuple[str, int]:
     """Return the component of which the longest step has most more than the median of it."""
     steps = [one.components.parts() for one in spread.used]
     own = spread.longest.components.parts()
