@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from traceflops.analysis.questions import what_if
     from traceflops.analysis.recipe import analyze
     from traceflops.analysis.result import Analysis
+    from traceflops.comparison.result import Comparison, compare
     from traceflops.errors import InputError, TraceflopsError, UsageError
     from traceflops.parsers.reading import read
     from traceflops.table.trace import Note, Source, Trace
@@ -33,6 +34,7 @@ else:
 
 __all__ = [
     "Analysis",
+    "Comparison",
     "InputError",
     "Intervals",
     "Note",
@@ -43,6 +45,7 @@ __all__ = [
     "UsageError",
     "__version__",
     "analyze",
+    "compare",
     "read",
     "what_if",
 ]

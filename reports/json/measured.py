@@ -1,12 +1,13 @@
-"""What a trace says of utilisation, as plain dicts and lists: `utilisation` of a report."""
+"""What a report says of utilisation and of kernels, as plain dicts and lists."""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import asdict
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
+from traceflops.attribution import OF_KERNEL, USUAL
 from traceflops.flops import Waterfall
 from traceflops.mfu import (
     CountedKernel,
@@ -30,6 +31,7 @@ from traceflops.reports.view import (
 )
 
 if TYPE_CHECKING:
+    from traceflops.analysis import Analysis
     from traceflops.mfu import CrossCheck, Join, MeasuredWork
 
 
@@ -245,3 +247,17 @@ def _work(measured: Measurement, row: KernelRow | OpRow) -> dict[str, Any]:
         "bound": bound.bound if bound is not None else None,
         "bound_by": bound.basis if bound is not None else None,
     }
+
+
+def kernel_objects(analysis: Analysis) -> list[dict[str, Any]]:
+    """Return the kernels, each with the time that it was charged, also by what launched it."""
+    known, charged = analysis.charged, defaultdict(list)
+    for one in known or ():
+        row = {k: v for k, v in asdict(one).items() if k not in USUAL or v != USUAL[k]}
+        charged[tuple(row.pop(name) for name in OF_KERNEL)].append(row)
+    kernels: list[dict[str, Any]] = analysis.kernels.to_pylist()
+    for kernel in kernels:
+        mine = charged[tuple(kernel[name] for name in OF_KERNEL)]
+        kernel["charged_ns"] = None if known is None else sum(one["charged_ns"] for one in mine)
+        kernel["charged"] = mine
+    return kernels

@@ -11,19 +11,20 @@ from traceflops._version import __version__
 from traceflops.analysis import Analysis
 from traceflops.attribution import DeviceWork
 from traceflops.devices import JobReport
-from traceflops.memory import MemoryUse, Series, memory_use
+from traceflops.memory import MemoryUse, Series, holders, memory_use
 from traceflops.ranks import Collective
-from traceflops.reports.json.measured import measured_object
+from traceflops.reports.json.measured import kernel_objects, measured_object
 from traceflops.reports.view import critical_object, fields, title_sentence
 from traceflops.table import Source
 from traceflops.timeline import Account, Gap, WholeSpan
-from traceflops.windows import DeviceReport, Selection, spread_of
+from traceflops.windows import DeviceReport, Selection
 
 if TYPE_CHECKING:
     from traceflops.attribution import HostBound, IdleCulprits, Launches
     from traceflops.mfu import PassKind
     from traceflops.ranks import RankReport
     from traceflops.timeline import Untimed
+    from traceflops.windows import Prepared
 
 SCHEMA: Final = "traceflops.report/1"
 FINDINGS_SCHEMA: Final = "traceflops.findings/1"
@@ -48,7 +49,6 @@ _SHARES: Final = {
     "none_share": ("none",),
 }
 _OF_A_GAP: Final = ("start_ns", "dur_ns", "step", "before_step", "after", "before", "call", "op")
-
 _OF_A_PHASE: Final = ("verdict", "launches", "starved_share", "lead_median_ns")
 _OF_A_PASS_KIND: Final = (
     *("kind", "passes", "p50_ns", "p99_ns", "tokens", "tokens_per_s", "cycle_ns", "followed"),
@@ -112,13 +112,11 @@ def report_object(analysis: Analysis) -> dict[str, Any]:
         "utilisation": measured_object(analysis.measured),
         "devices": [_device(device) for device in analysis.devices],
         "categories": analysis.categories.to_pylist(),
-        "kernels": analysis.kernels.to_pylist(),
+        "kernels": kernel_objects(analysis),
         "collectives": [
             _collective(row, analysis.components.window_ns) for row in analysis.collectives
         ],
-        "memory": [
-            _memory(use) for use in (memory_use(analysis.prepared) if analysis.prepared else ())
-        ],
+        "memory": _memories(analysis.prepared) if analysis.prepared else [],
         "untimed": _untimed(analysis.untimed) if analysis.untimed is not None else None,
         "jobs": [_job(job) for job in analysis.jobs],
         "idle": _culprits(analysis.idle, analysis.components.idle_ns),
@@ -204,7 +202,7 @@ def report_head(analysis: Analysis, schema: str) -> dict[str, Any]:
 
 def _times(analysis: Analysis) -> dict[str, Any] | None:
     """Return how the times of the steps used differ."""
-    spread = spread_of(analysis.devices)
+    spread = analysis.spread
     if spread is None:
         return None
     return {
@@ -311,6 +309,13 @@ def _untimed(untimed: Untimed) -> dict[str, Any]:
         "counted": untimed.counted.to_pylist(),
         **fields(untimed, "counters", "record"),
     }
+
+
+def _memories(prepared: Prepared) -> list[dict[str, Any]]:
+    return [
+        _memory(one) | {"at_peak": [asdict(held) for held in holders(prepared, one)]}
+        for one in memory_use(prepared)
+    ]
 
 
 def _memory(one: MemoryUse) -> dict[str, Any]:

@@ -74,6 +74,21 @@ def test_the_phase_that_is_host_bound_is_named(name: str) -> None:
     assert pace_sentence(analysis).startswith("Partly host-bound (optimizer): GPU idle at 35.0 %")
 
 
+def test_where_a_stall_leaves_the_gpu_idle_only_launches_keep_up() -> None:
+    """Each launch comes 2 ms ahead, but the first one after a stall of 60 ms."""
+    works = [(f"k{at}", at * US, (2_000 + 200 * at) * US, 200 * US) for at in range(200)]
+    late = 102_000
+    works += [
+        (f"l{at}", (late + at) * US, (late + 2_000 + 200 * at) * US, 200 * US) for at in range(200)
+    ]
+    analysis = analyze(trace_of(**launched(*works)))
+    assert analysis.host_bound is not None
+    assert analysis.host_bound.verdict == "not host-bound"
+    assert pace_sentence(analysis).startswith(
+        "A few stalls aside, launches keep up: GPU idle at 0.5 %"
+    )
+
+
 def test_one_phase_alone_is_no_phase() -> None:
     tables = launched(*starved(0, 20)) | {"ops": [event("aten::mm", 0, 3_000)]}
     assert (pace_of(tables).verdict, pace_of(tables).phases) == ("host-bound", {})

@@ -34,6 +34,21 @@ def test_the_json_has_a_range_and_a_point() -> None:
     assert sum(part["ns"] for part in alone["critical"]) == after["point"]
 
 
+def test_an_edit_without_an_answer_leaves_those_of_others() -> None:
+    result = run("what-if", SAMPLE, "rank 7=median", "data_input=0")
+    assert (result.exit_code, result.stderr) == (0, "")
+    reason = "its work, or that of others, is missing"
+    assert f"Cannot answer 'rank 7=median': {reason}." in result.stdout.splitlines()
+    assert "together" not in result.stdout
+    answer = json.loads(run("what-if", SAMPLE, "rank 7=median", "data_input=0", "--json").stdout)
+    assert [one["edits"] for one in answer["alone"]] == [["data_input=0"]]
+    (refused,) = answer["refused"]
+    assert refused == {
+        "edit": "rank 7=median",
+        "reason": f"cannot answer 'rank 7=median': {reason}",
+    }
+
+
 def test_what_is_no_edit_is_an_error() -> None:
     assert_refused(run("what-if", SAMPLE, "faster"), 2, "no edit", "kernel:softmax/2")
     assert_refused(run("what-if", SAMPLE, "communication=hidden"), 2, "no communication")

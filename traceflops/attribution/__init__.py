@@ -10,8 +10,16 @@ from typing import TYPE_CHECKING
 from traceflops.faces import lazy
 
 if TYPE_CHECKING:
+    from traceflops.attribution.charged import (
+        OF_KERNEL,
+        USUAL,
+        ChargedKernel,
+        RankTimes,
+        charged_kernels,
+    )
     from traceflops.attribution.culprits import (
         NO_CULPRITS,
+        REST,
         Culprit,
         IdleClass,
         IdleCulprits,
@@ -21,6 +29,7 @@ if TYPE_CHECKING:
         idle_culprits,
         joined_culprits,
         named_idle,
+        named_times,
         with_culprits,
     )
     from traceflops.attribution.datatypes import (
@@ -44,8 +53,8 @@ if TYPE_CHECKING:
     from traceflops.attribution.host_events import (
         FACTS,
         SYSTEM_CALLS,
+        facts_told,
         is_of_library,
-        is_telling,
         numberless,
         standard_prefix,
         told,

@@ -108,7 +108,7 @@ class IdleCulprits:
         return sorted(classes, key=attrgetter("idle_ns"), reverse=True)
 
 
-NO_CULPRITS: Final = IdleCulprits((), 0)
+NO_CULPRITS: Final[IdleCulprits] = IdleCulprits((), 0)
 
 
 def idle_culprits(prepared: Prepared, idle_ns: int) -> IdleCulprits:
@@ -143,6 +143,20 @@ def culprits_of_devices(
 def culprits_of(parts: GapParts, trace: Trace) -> IdleCulprits:
     """Return what the host did during parts of gaps."""
     (found,) = _culprits_of_each([parts], trace)
+    return found
+
+
+def named_times(parts: GapParts, trace: Trace) -> Counter[tuple[str, str]]:
+    """Return how long the host did what during parts of gaps, by class and name.
+
+    What is left of each class is one more, and what has none is not in it.
+    """
+    naming = NamedSlices.of(parts, trace)
+    sums = Counter({key: int(naming.slices.dur_ns[at].sum()) for key, at in naming.culprits()})
+    largest = sums.most_common()
+    found = Counter(dict(largest[:_MOST]))
+    for (kind, _), ns in largest[_MOST:]:
+        found[kind, REST] += ns
     return found
 
 

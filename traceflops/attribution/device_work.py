@@ -213,7 +213,8 @@ def _in_optimizer(work: Launched) -> BoolArray:
 def _is_compiled(work: Launched) -> BoolArray:
     ops, activities = work.prepared.trace.ops, work.prepared.trace.activities
     regions = told(ops["name"], "compiled") | (codes(ops["generated_kernel"]) >= 0)
-    return _is_around(work, regions) | told(activities["name"], "compiled")[work.row]
+    kernels = matching(activities["name"], lambda name: name.startswith("triton_"))
+    return _is_around(work, regions) | kernels[work.row]
 
 
 def _is_around(work: Launched, marked: BoolArray) -> BoolArray:

@@ -12,7 +12,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Final
 
 import numpy as np
@@ -101,24 +101,23 @@ calls them says more.
 _ANY: Final = re.compile("|".join(f"(?:{pattern})" for pattern in FACTS.values()))
 
 
-def is_telling(label: str) -> bool:
-    """Return whether a name tells any fact."""
-    return _ANY.search(label) is not None
+@lru_cache(maxsize=10_000)
+def facts_told(label: str) -> frozenset[str]:
+    """Return the facts that a name tells."""
+    if _ANY.search(label) is None:
+        return frozenset()
+    return frozenset(fact for fact, pattern in FACTS.items() if re.search(pattern, label))
 
 
 def facts_of(labels: Sequence[str]) -> dict[str, BoolArray]:
     """Return, by fact, which of the names tell it."""
-    telling = [at for at, label in enumerate(labels) if _ANY.search(label)]
-    facts = {fact: np.zeros(len(labels), dtype=np.bool_) for fact in FACTS}
-    for fact, pattern in FACTS.items():
-        search = re.compile(pattern).search
-        facts[fact][[at for at in telling if search(labels[at])]] = True
-    return facts
+    found = [facts_told(label) for label in labels]
+    return {fact: np.array([fact in one for one in found], dtype=np.bool_) for fact in FACTS}
 
 
 def told(column: pa.ChunkedArray, fact: str) -> BoolArray:
     """Return, per row of a column of names, whether the name tells a fact."""
-    return matching(column, re.compile(FACTS[fact]).search)
+    return matching(column, lambda label: fact in facts_told(label))
 
 
 CALL, OP, FRAME, SYSTEM, LABEL = range(5)

@@ -38,7 +38,7 @@ from traceflops.table import (
 from traceflops.table import groups as by_group
 from traceflops.timeline import NEVER
 
-CLASSES: Final = {
+CLASSES: Final[dict[str, str]] = {
     "data_input": "loading data",
     "sync_call": "waiting for the GPU",
     "blocking_copy": "blocking copies",

@@ -211,12 +211,12 @@ def _cut(
     groups, edges = groups[order], edges[order]
     first = places_in_groups(groups, edges, spans.group, spans.start_ns)
     stop = places_in_groups(groups, edges, spans.group, spans.end_ns)
-    places, span = runs(first, stop)
-    which, start = np.append(np.arange(len(first)), span), np.append(spans.start_ns, edges[places])
-    by_time = in_order(which, start)
-    which, start = which[by_time], start[by_time]
-    goes_on = np.append(which[1:] == which[:-1], False)[: len(which)]
-    end = np.where(goes_on, np.roll(start, -1), spans.end_ns[which])
+    places, which = runs(first - 1, stop)  # the first piece of a span begins with it
+    opens = np.append(True, which[1:] != which[:-1])[: len(which)]
+    start = np.where(opens, spans.start_ns[which], taken(edges, places))
+    end = np.where(
+        np.append(opens[1:], True)[: len(which)], spans.end_ns[which], np.roll(start, -1)
+    )
     lasts = end > start
     return which[lasts], start[lasts], end[lasts]
 

@@ -1,19 +1,20 @@
 """The time of devices as trees: each ns of the chosen windows belongs to one path of names.
 
-Of activities that run at once the one whose component comes first owns an instant, and of several
-of one component the one that began first. Idle time is charged to the activity that ends it, and
-while data are loaded to what loads them; before the first and after the last it is the step's own.
+Work is that of the activity that it is charged to, see `charged`. Idle time is charged to the
+activity that ends it, and while data are loaded to what loads them; before the first and after the
+last it is the step's own.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 
+from traceflops.attribution.charged import charged
 from traceflops.attribution.device_work import (
     RULES,
     Launched,
@@ -32,7 +33,7 @@ from traceflops.attribution.scopes import (
     module_paths,
 )
 from traceflops.table import IntArray, codes, group_rows, group_sums, matching, names, ranked, taken
-from traceflops.timeline import WORK, is_top
+from traceflops.timeline import WORK
 from traceflops.units import function_name, kernel_name
 from traceflops.windows import Prepared, chosen_time
 
@@ -62,7 +63,9 @@ class TimeNode:
         """Add time to the nodes of a path, of which the last is a kernel where it is work."""
         node = self
         for label in ("", *path):
-            node = node.inside.setdefault(label, TimeNode(label)) if label else node
+            if label and label not in node.inside:
+                node.inside[label] = TimeNode(label)
+            node = node.inside[label] if label else node
             if component == _IDLE:
                 node.idle_ns += ns
             else:
@@ -104,7 +107,7 @@ def time_trees(prepared: Prepared) -> dict[str, TimeNode]:
 
 
 def _times(prepared: Prepared) -> _Times:
-    parts = [*_owned(prepared)]
+    work = charged(prepared)
     gaps = chosen_gaps(prepared)
     row, ns, named = gaps.activity, gaps.end_ns - gaps.start_ns, []
     if prepared.launch_records.is_judged:
@@ -116,27 +119,15 @@ def _times(prepared: Prepared) -> _Times:
                 named.append(((CLASSES[kind], function_name(name)), int(lengths.sum())))
     windows = prepared.windows
     length_ns = sum(chosen_time(windows[device]).length_ns for device in prepared.accounts)
-    left = length_ns - sum(int(one.sum()) for _, _, one in parts)
-    left -= int(ns.sum()) + sum(time for _, time in named)
-    parts += [(row, np.full_like(row, _IDLE), ns), tuple(np.array([[-1], [_IDLE], [left]]))]
+    left = length_ns - int(work.ns.sum()) - int(ns.sum()) - sum(time for _, time in named)
+    parts = [
+        (work.row, work.component, work.ns),
+        (row, np.full_like(row, _IDLE), ns),
+        tuple(np.array([[-1], [_IDLE], [left]])),
+    ]
     row, component, ns = (np.concatenate(column) for column in zip(*parts, strict=True))
     lasts = ns > 0
     return _Times(row[lasts], component[lasts], ns[lasts], named)
-
-
-def _owned(prepared: Prepared) -> Iterator[tuple[IntArray, ...]]:
-    """Yield rows of activities, their component and the instants that each alone owns."""
-    for device, account in prepared.accounts.items():
-        rows, chosen = account.rows, chosen_time(prepared.windows[device])
-        for place, name in enumerate(WORK):
-            mine = np.flatnonzero(is_top(prepared.linked.categorised, name, rows.row))
-            if not len(mine):
-                continue
-            end = np.maximum.accumulate(rows.end_ns[mine])
-            start = np.maximum(rows.start_ns[mine], np.append(rows.start_ns[mine[0]], end[:-1]))
-            part = account.timeline.parts[name].intersect(chosen)
-            ns = part.length_within(start, np.maximum(start, end))
-            yield rows.row[mine], np.full(len(mine), place), ns
 
 
 _Lens = tuple[tuple[IntArray, ...], Callable[[int], Path]]

@@ -1,7 +1,7 @@
 """The command line: reads options, calls the core, picks a renderer, sets the exit code.
 
 Exit codes: 0 done; 1 a fault in traceflops itself; 2 wrong usage or no room; 3 the input cannot be
-read, is not recognised or cannot be true.
+read, is not recognised or cannot be true; 4 a gate did not pass.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from traceflops.cli.usage import Plain, Sectioned
 
 COMMANDS = (
     *("report", "summary", "info", "export", "why", "perfetto", "mfu", "devices", "reduce"),
-    "what_if",
+    *("what_if", "compare", "check"),
 )
 """Each is a function of that name in a module of that name, whose EXAMPLES end its help."""
 EPILOG = (
     "Exit codes: 0 done; 1 internal error; 2 wrong usage, or no disk space or memory left; 3 the "
-    "input is unreadable, unrecognised or impossible. No network requests."
+    "input is unreadable, unrecognised or impossible; 4 a gate of check did not pass. No network "
+    "requests."
 )
 
 app = typer.Typer(

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from traceflops.cli.options import Privacy, ReadingOptions
     from traceflops.reports.terminal import Style
 
-EXIT_INTERNAL, EXIT_USAGE, EXIT_INPUT = 1, 2, 3
+EXIT_INTERNAL, EXIT_USAGE, EXIT_INPUT, EXIT_GATE = 1, 2, 3, 4
 _SUFFIXES = (".gz", ".zst", ".zip", ".json", ".trace", ".pt", ".tmp")
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Final
 
@@ -103,13 +104,14 @@ def _groups(sizes: Mapping[str, int]) -> list[tuple[Files, ...]]:
 def _reduced_together(
     groups: Sequence[tuple[Files, ...]], asked: Asked
 ) -> Iterator[list[RankSummary | str]]:
-    from traceflops.analysis import unpacked
     from traceflops.parsers.io import Crew, usable_cores
 
     jobs = asked.reading.jobs
-    with Crew(usable_cores() if jobs is None else jobs, worth_bytes=0) as crew:
+    with Crew(jobs or usable_cores(), worth_bytes=0, takes_part=True) as crew:
         crew.expect(1)
         for result in crew.each(partial(together, asked), groups):
+            from traceflops.analysis import unpacked  # which takes as long as the first results
+
             yield [one if isinstance(one, str) else unpacked(one) for one in result()]
 
 
@@ -129,17 +131,18 @@ def _text_bytes(file: Path) -> int:
     return file.stat().st_size * (_USUAL_EXPANSION if file.suffix in _PACKED else 1)
 
 
-def analysis_of_parts(traces: list[str], asked: Asked) -> Analysis:
-    """Return the analysis of files that are summaries, or that a cluster reduces to them first."""
+def analysis_of_parts(traces: list[str], summaries: list[str], asked: Asked) -> Analysis:
+    """Return the analysis of files of which some are summaries; the others are reduced first."""
     check_asked(asked)
-    files, reduces = files_of(traces), asked.dask is not None
-    if not reduces and _selects(asked):
+    if summaries and _selects(asked):
         raise UsageError(
             "summaries are of the steps and ranks they were made for",
             "give these options to traceflops reduce",
         )
-    runs = runs_of(files) if reduces else [(file,) for file in files]
-    contents = parts_of(runs, asked) if reduces else map(_content, files)
+    known = set(summaries)
+    others = runs_of([file for file in files_of(traces) if file not in known])
+    runs = [*((file,) for file in summaries), *others]
+    contents = chain(map(_content, summaries), parts_of(others, asked) if others else ())
     found = [_decoded(content, run) for run, content in zip(runs, contents, strict=True)]
     if (analysis := _added_up(found, asked)) is None:
         raise InputError(f"no file could be read: {traces[0]}", "give the files of a job's ranks")
@@ -213,7 +216,7 @@ def _here(work: _Work, runs: Sequence[Files], jobs: int | None) -> Iterator[byte
     from traceflops.parsers.io import Crew, usable_cores
 
     files = [file for run in runs for file in run]
-    with Crew(usable_cores() if jobs is None else jobs) as crew:
+    with Crew(jobs or usable_cores(), takes_part=True) as crew:
         crew.expect(sum(_text_bytes(Path(file)) for file in files if os.path.isfile(file)))
         for result in crew.each(work, runs):
             yield result()

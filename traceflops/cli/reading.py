@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from traceflops.cli.options import Asked, ReadingOptions
     from traceflops.table import Trace
 
+SUFFIX: Final = ".summary"
 _HEAD_BYTES: Final = 4096
 
 
@@ -45,26 +46,31 @@ def read_and_analyze(traces: list[str], asked: Asked, *, brief: bool = False) ->
 
     It may lack all else.
     """
-    from traceflops.analysis import with_finding_rules
+    if asked.finding_rules is None:
+        return _analyzed(traces, asked, brief=brief)
     from traceflops.findings import read_finding_rules
 
     redact = asked.privacy.redact
     rules = read_finding_rules(asked.finding_rules, redact=redact)  # before a large file is read
-    return with_finding_rules(_analyzed(traces, asked, brief=brief), rules)
+    analysis = _analyzed(traces, asked, brief=brief)
+    from traceflops.analysis import with_finding_rules
+
+    return with_finding_rules(analysis, rules)
 
 
 def _analyzed(traces: list[str], asked: Asked, *, brief: bool) -> Analysis:
     asked.privacy.check()
     selection, peaks = asked.question.selection(), asked.rates.peaks()
-    from traceflops.analysis import analyze
-
     check_pair(asked.pair, traces)
     from traceflops.cli.parts import analysis_of_many, analysis_of_parts
 
-    if asked.dask is not None or holds_summaries(traces):
-        return analysis_of_parts(traces, asked)
+    summaries = summaries_in(traces)
+    if asked.dask is not None or summaries:
+        return analysis_of_parts(traces, summaries, asked)
     if analysis := analysis_of_many(traces, asked, brief=brief):
         return analysis
+    from traceflops.analysis import analyze
+
     trace = read_trace(traces, asked.reading)
     return analyze(
         trace,
@@ -77,16 +83,21 @@ def _analyzed(traces: list[str], asked: Asked, *, brief: bool) -> Analysis:
     )
 
 
-def holds_summaries(traces: list[str]) -> bool:
-    """Return whether the first file that is named, or in the folder that is, is a summary."""
-    from traceflops.parsers.io import files_behind, is_remote, open_file
+def summaries_in(traces: list[str]) -> list[str]:
+    """Return the files that are summaries, of those that are named or in folders that are."""
+    from traceflops.parsers.io import files_behind
 
-    is_here = os.path.isfile(traces[0]) or os.path.isdir(traces[0])
-    if not is_here and not is_remote(traces[0]):  # a pipe is read but once
-        return False
-    first = next(files_behind(traces[0]), None)
+    return [file for trace in traces for file in files_behind(trace) if _is_summary(file)]
+
+
+def _is_summary(name: str) -> bool:
+    """Return whether a file is a summary; to look into each of a store would take long."""
+    from traceflops.parsers.io import is_remote, open_file
+
+    if not (name.endswith(SUFFIX) if is_remote(name) else os.path.isfile(name)):
+        return False  # a pipe is read but once
     try:
-        with open_file(first or "") as file:
+        with open_file(name) as file:
             head = file.read(_HEAD_BYTES)
     except (InputError, OSError):
         return False

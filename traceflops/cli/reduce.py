@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 from traceflops.cli.common import failures, keep_apart, path_of, stem_of
 from traceflops.cli.options import Asked, Force, Traces, grouped, option
 from traceflops.cli.parts import Files, check_asked, files_of, parts_of, runs_of
 from traceflops.cli.printing import say
+from traceflops.cli.reading import SUFFIX
 from traceflops.errors import InputError, UsageError
 from traceflops.units import several
 
@@ -18,7 +19,6 @@ EXAMPLES = (
     "traceflops reduce rank17.json.gz -o summaries/",
     "traceflops reduce ranks/ --steps 10:20 -o summaries/",
 )
-_SUFFIX: Final = ".summary"
 
 
 @grouped
@@ -35,7 +35,7 @@ def reduce(
         from traceflops.analysis import decoded
 
         folder = path_of(output)
-        keep_apart(folder, traces, _SUFFIX)
+        keep_apart(folder, traces, SUFFIX)
         targets = _targets(runs_of(files_of(traces)), folder, force=force)
         folder.mkdir(parents=True, exist_ok=True)
         unread = []
@@ -53,7 +53,7 @@ def reduce(
 
 def _targets(runs: Sequence[Files], folder: Path, *, force: bool) -> dict[Path, Files]:
     """Return which run's summary each file to write is. Raises UsageError where one is there."""
-    targets = {folder / f"{stem_of([run[0]])}{_SUFFIX}": run for run in runs}
+    targets = {folder / f"{stem_of([run[0]])}{SUFFIX}": run for run in runs}
     if len(targets) < len(runs):
         raise UsageError("two files have the same name", "reduce them into folders of their own")
     there = next((target for target in targets if target.exists()), None)

@@ -16,6 +16,7 @@ from traceflops.cli.common import (
     print_summary,
     spare_inputs,
     stem_of,
+    terminal_style,
 )
 from traceflops.cli.options import (
     Asked,
@@ -158,7 +159,9 @@ def report(
         if quiet:
             say(str(target.path))
         elif not json:
-            say(f"\nWrote {written}")
+            arrow = "→" if terminal_style().unicode else "->"
+            is_page = target.path.suffix.lower() == ".html"
+            say(f"\n{arrow} {written}{'  open with --open' if is_page and not added.open else ''}")
         if added.open:
             _show(target.path)
 

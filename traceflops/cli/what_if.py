@@ -72,6 +72,7 @@ def what_if_object(answer: WhatIf) -> dict[str, Any]:
         "ranks": [{"rank": rank, "ns": ns} for rank, ns in answer.ranks.items()],
         "alone": [_outcome(one) for one in answer.alone],
         "together": _outcome(answer.together),
+        "refused": [{"edit": edit, "reason": why} for edit, why in answer.refused.items()],
     }
 
 
@@ -117,6 +118,8 @@ def _lines(answer: WhatIf) -> Iterator[str]:
     doubts = dict.fromkeys(doubt for one in outcomes for doubt in one.doubts)
     for doubt in doubts:
         yield from textwrap.wrap(f"A range, not one value: {doubt}.", width)
+    for why in answer.refused.values():
+        yield from textwrap.wrap(f"{why[0].upper()}{why[1:]}.", width)
     yield ""
     yield "Critical path of the recording"
     for part in answer.critical[:_MOST]:

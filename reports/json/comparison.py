@@ -1,0 +1,101 @@
+"""A comparison as JSON, schema traceflops.comparison/1 (see comparison.schema.json)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any, Final
+
+from traceflops._version import __version__
+from traceflops.comparison import Cause, Comparison, Interval, Side
+from traceflops.reports.json.report import encode
+from traceflops.reports.view import as_float, fields, flop_count
+
+SCHEMA: Final = "traceflops.comparison/1"
+SCHEMA_OF_SEVERAL: Final = "traceflops.comparisons/1"
+
+
+def render_comparison(comparison: Comparison) -> str:
+    """Return a comparison as one JSON object, indented by two."""
+    return encode(comparison_object(comparison))
+
+
+def comparison_object(comparison: Comparison) -> dict[str, Any]:
+    """Return a comparison as plain dicts and lists. Times are ns per window."""
+    mfu = comparison.mfu
+    return {
+        "schema": SCHEMA,
+        "traceflops_version": __version__,
+        "sentence": comparison.sentence,
+        "obstacle": comparison.obstacle or None,
+        "same": comparison.is_same,
+        "before": _side(comparison.before),
+        "after": _side(comparison.after),
+        "unlike": [asdict(one) for one in comparison.unlike],
+        "difference_ns": None if comparison.obstacle else comparison.difference_ns,
+        "interval": _interval(comparison.interval),
+        "components_ns": comparison.components or None,
+        "causes": [_cause(cause) for cause in comparison.causes],
+        "parts": comparison.part_rows(),
+        "matched": _matched(comparison),
+        "mfu": fields(mfu, "before", "after", "flops", "time", "peak") if mfu is not None else None,
+    }
+
+
+def comparisons_object(comparisons: Sequence[Comparison]) -> dict[str, Any]:
+    """Return several recordings against one."""
+    return {
+        "schema": SCHEMA_OF_SEVERAL,
+        "traceflops_version": __version__,
+        "baseline": comparisons[0].before.name,
+        "comparisons": [comparison_object(one) for one in comparisons],
+    }
+
+
+def _side(side: Side) -> dict[str, Any]:
+    flops = side.model_flops / len(side.windows) if side.model_flops and side.windows else None
+    times = zip(side.steps, side.series().tolist(), strict=False)
+    return {
+        "name": side.name,
+        "windows": len(side.windows),
+        "mean_ns": float(side.mean_ns) if side.windows else None,
+        "components_ns": side.components.parts(),
+        "steps": [{"step": step, "ns": ns} for step, ns in times],
+        "ranks": sorted(side.ranks),
+        "mfu": as_float(side.mfu),
+        **flop_count("model_flops", flops),
+        "memory_bytes": side.memory_bytes,
+        "facts": dict(side.facts),
+        "notes": [{"kind": kind, "text": text} for kind, text in side.notes],
+    }
+
+
+def _interval(found: Interval | None) -> dict[str, float] | None:
+    return fields(found, "low_ns", "high_ns") if found is not None else None
+
+
+def _cause(cause: Cause) -> dict[str, Any]:
+    return {
+        **fields(cause, "component", "kind", "subject", "ns"),
+        "interval": _interval(cause.interval),
+        "within_spread": cause.is_noise,
+    }
+
+
+def _matched(comparison: Comparison) -> list[dict[str, Any]]:
+    """Return how much of the charged time was matched, and by what."""
+    before, after, count = Counter[str](), Counter[str](), Counter[str]()
+    for match in comparison.matches:
+        count[match.way] += 1
+        before[match.way] += sum(one.charged_ns for one in match.before)
+        after[match.way] += sum(one.charged_ns for one in match.after)
+    return [
+        {
+            "way": way or None,
+            "matches": number,
+            "before_ns": before[way],
+            "after_ns": after[way],
+        }
+        for way, number in count.items()
+    ]

@@ -1,0 +1,113 @@
+"""A comparison in a terminal: the sentence, two bars on one scale, what adds up to the change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from rich.text import Text
+
+from traceflops.comparison import UNRECORDED, Comparison, Side
+from traceflops.reports.terminal.lines import (
+    Style,
+    fitted,
+    hanging,
+    note_lines,
+    paragraph,
+    view_table,
+)
+from traceflops.reports.view import (
+    LOOKS,
+    ReportTable,
+    comparison_tables,
+    duration,
+    mfu_sentence,
+    runs_table,
+    sides_table,
+)
+from traceflops.timeline import COMPONENTS
+
+_NAME: Final = 52
+_BAR: Final = 80
+_NOTES: Final = 2
+_WIDE: Final = 100
+_LESS: Final = ("Matched by", "Component", "95 % interval", "", "Memory", "Steps", "Calls")
+"""Columns that go first where there is no room."""
+
+
+def render_comparison(comparison: Comparison, style: Style) -> list[Text]:
+    """Return the comparison of two recordings as lines."""
+    style = style.wide_enough()
+    return fitted(_lines(comparison, style), style)
+
+
+def render_runs(comparisons: Sequence[Comparison], style: Style) -> list[Text]:
+    """Return several recordings against one."""
+    style = style.wide_enough()
+    reference = comparisons[0].before
+    tables = (
+        sides_table([reference, *(one.after for one in comparisons)]),
+        runs_table(comparisons),
+    )
+    lines = [Text(f"Against {reference.name}", "bold"), *_tables(tables, style.width)]
+    for one in comparisons:
+        lines += [Text(), Text(one.after.name, "bold"), *paragraph(one.sentence, style.width, "")]
+    return fitted(lines, style)
+
+
+def _lines(comparison: Comparison, style: Style) -> Iterator[Text]:
+    yield from paragraph(comparison.sentence, style.width, "bold")
+    if words := mfu_sentence(comparison):
+        yield from paragraph(words, style.width, "")
+    yield from note_lines(comparison.notes, _NOTES, "in --json", style.width)
+    sides = (comparison.before, comparison.after)
+    if all(side.windows for side in sides):
+        yield Text()
+        yield from _bars(sides, style)
+    sides_, _, *tables = (table for _, table in comparison_tables(comparison))
+    yield from _tables([sides_], style.width)
+    yield from _unlike(comparison, style.width)
+    yield from _tables(tables, style.width)
+
+
+def _unlike(comparison: Comparison, width: int) -> Iterator[Text]:
+    """Yield what else differs, a line each, and in one line what one side alone has."""
+    if comparison.unlike:
+        yield Text()
+        yield Text("Not alike", "bold")
+    only: dict[str, list[str]] = {comparison.before.name: [], comparison.after.name: []}
+    for one in comparison.unlike:
+        mine = dict(zip((one.before, one.after), reversed(only.values()), strict=True))
+        if UNRECORDED in mine:
+            value = one.after if one.before == UNRECORDED else one.before
+            mine[UNRECORDED].append(one.what if value == "recorded" else f"{one.what} {value}")
+        else:
+            yield from hanging(f"  {one.what}: ", f"{one.before} → {one.after}", width)
+    for name, told in only.items():
+        if told:
+            yield from hanging("  ", f"recorded of {name} only: {', '.join(told)}", width)
+
+
+def _tables(tables: Sequence[ReportTable] | Iterator[ReportTable], width: int) -> Iterator[Text]:
+    for table in tables:
+        if table.rows:
+            narrow = ("Component",) if width < _WIDE else ()
+            yield from view_table(table, 8, _LESS, _NAME, width, *narrow)
+            if table.total > len(table.rows):
+                yield Text(f"  {table.total - len(table.rows):,} more", "dim")
+
+
+def _bars(sides: Sequence[Side], style: Style) -> Iterator[Text]:
+    """Yield a bar per side, as long as its step."""
+    longest = max(side.mean_ns for side in sides) or 1
+    name = min(max(len(side.name) for side in sides), 24)
+    width = min(_BAR, style.width - name - 14)
+    for side in sides:
+        room = int(width * side.mean_ns / longest)
+        parts = side.components.parts().items()
+        bar = style.bar([(LOOKS[part], ns) for part, ns in parts], room)
+        label = f"{side.name[:name]:<{name}} {duration(float(side.mean_ns)):>9}  "
+        yield Text.assemble(label, bar)
+    looks = [LOOKS[part] for part in COMPONENTS if any(s.components.parts()[part] for s in sides)]
+    marks = (f"{look.block if style.unicode else look.ascii} {look.label}" for look in looks)
+    yield Text("  ".join(marks), "dim")

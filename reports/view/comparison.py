@@ -1,0 +1,190 @@
+"""A comparison as tables: the sides, causes that sum to the difference, what differs besides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from typing import Final
+
+from traceflops.attribution import CLASSES
+from traceflops.comparison import Cause, Comparison, Part, Side, interval_words, short, signed
+from traceflops.reports.view.figures import UNKNOWN, duration, percent, significant, size
+from traceflops.reports.view.palette import LOOKS
+from traceflops.reports.view.tables import Cell, Column, Name, ReportTable, spaced, table_of
+from traceflops.units import capitalized, exact_percent
+
+_CAUSES: Final = 12
+_PARTS: Final = 15
+_KINDS: Final = {
+    "pace": "time per call",
+    "calls": "number of calls",
+    "replaced": "other kernels",
+    "new": "new kernels",
+    "gone": "kernels gone",
+    "wait": "waiting for ranks",
+    "untold": "not told apart",
+}
+_COMPONENTS: Final = ("compute", "memory", "communication", "idle")
+
+
+def change(ns: int) -> str:
+    """Return a difference with its sign."""
+    return signed(duration(abs(ns)), ns)
+
+
+def cause_label(cause: Cause) -> str:
+    """Return what a cause is about: "gemm: time per call", "idle: loading data"."""
+    if cause.kind == "idle":
+        return f"idle: {CLASSES.get(cause.subject, cause.subject)}"
+    return f"{spaced(cause.subject)}: {_KINDS[cause.kind]}"
+
+
+def _sure(cause: Cause) -> str:
+    found = cause.interval
+    return " to ".join(change(round(end)) for end in found) if found is not None else UNKNOWN
+
+
+_CAUSE: Final = (
+    Column("Cause", cause_label),
+    Column("Component", lambda cause: LOOKS[cause.component].label),
+    Column("Change", lambda cause: change(cause.ns), is_number=True),
+    Column("95 % interval", _sure, is_number=True),
+    Column("", lambda cause: "within the spread" if cause.is_noise else ""),
+)
+
+
+def _mean(component: str, side: Side) -> str:
+    return duration(float(side.per_window(side.components.parts()[component])))
+
+
+_SIDE: Final = (
+    Column("Recording", lambda side: Name(side.name)),
+    Column("Step", lambda side: duration(float(side.mean_ns)), is_number=True),
+    Column("Steps", lambda side: str(len(side.steps)) if side.steps else UNKNOWN, is_number=True),
+    *(Column(capitalized(LOOKS[name].label), partial(_mean, name), True) for name in _COMPONENTS),
+    Column("MFU", lambda side: exact_percent(side.mfu) if side.mfu is not None else UNKNOWN, True),
+    Column("Peak bytes", lambda side: size(side.memory_bytes), is_number=True),
+)
+
+
+def _calls(part: Part) -> str:
+    if part.calls is None:
+        return UNKNOWN
+    old, new = (significant(calls, 3) for calls in part.calls)
+    return old if old == new else f"{old} → {new}"
+
+
+def _names(part: Part) -> Cell:
+    old, new = part.names
+    shown, other = new or old, old if new and set(old) != set(new) else ()
+    text = short(shown[0]) if any(shown) else CLASSES.get(part.subject, part.subject)
+    if len(shown) > 1:
+        text += f" and {len(shown) - 1} more"
+    if not other:
+        return Name(text, ", ".join(shown))
+    more = f" and {len(other) - 1} more" if len(other) > 1 else ""
+    return Name(f"{short(other[0])}{more} → {text}", ", ".join((*other, "→", *shown)))
+
+
+_PART: Final = (
+    Column("What changed most", _names),
+    Column("Calls", _calls, is_number=True),
+    Column("Before", lambda part: duration(float(part.before_ns)), is_number=True),
+    Column("After", lambda part: duration(float(part.after_ns)), is_number=True),
+    Column("Change", lambda part: change(part.ns), is_number=True),
+    Column("Matched by", lambda part: part.way or "one side only"),
+)
+
+
+def sides_table(sides: Iterable[Side]) -> ReportTable:
+    """Return a row per recording: its step time and where that goes; known figures only."""
+    shown = [side for side in sides if side.windows]
+    known = [one for one in _SIDE if any(one.cell(side) != UNKNOWN for side in shown)]
+    return table_of(known, shown)
+
+
+def causes_table(comparison: Comparison) -> ReportTable:
+    """Return the causes, largest first; what is not shown is one row, so that they add up."""
+    changed = (cause for cause in comparison.causes if cause.ns)
+    ordered = sorted(changed, key=lambda cause: -abs(cause.ns))
+    table = table_of(_CAUSE, ordered[:_CAUSES])
+    rest = sum(cause.ns for cause in ordered[_CAUSES:])
+    rows = [*table.rows]
+    if len(ordered) > _CAUSES:
+        rows.append([f"{len(ordered) - _CAUSES} others", "", change(rest), UNKNOWN, ""])
+    if rows:
+        found = comparison.interval
+        ends = " to ".join(change(round(end)) for end in found) if found is not None else UNKNOWN
+        rows.append(["all", "", change(comparison.difference_ns), ends, ""])
+    return ReportTable(table.columns, rows, len(rows))
+
+
+def parts_table(comparison: Comparison) -> ReportTable:
+    """Return the kernels and culprits that changed most."""
+    parts = [part for cause in comparison.causes for part in cause.parts if part.ns]
+    parts.sort(key=lambda part: -abs(part.ns))
+    return table_of(_PART, parts[:_PARTS], len(parts))
+
+
+def unlike_table(comparison: Comparison) -> ReportTable:
+    """Return what else differs between the two."""
+    columns = (
+        Column("Not alike", lambda one: one.what),
+        Column(comparison.before.name, lambda one: one.before),
+        Column(comparison.after.name, lambda one: one.after),
+    )
+    return table_of(columns, comparison.unlike)
+
+
+def mfu_sentence(comparison: Comparison) -> str:
+    """Return what became of MFU, and by what; "" where it is not known."""
+    found = comparison.mfu
+    if found is None or comparison.is_same:
+        return ""
+    causes = {"FLOPs": found.flops, "time": found.time, "the peak": found.peak}
+    parts = [
+        f"{signed(significant(abs(share) * 100, 3), share)} points by {name}"
+        for name, share in causes.items()
+        if share
+    ]
+    why = f" ({', '.join(parts)})" if parts else ""
+    return f"MFU {exact_percent(found.before)} → {exact_percent(found.after)}{why}."
+
+
+def comparison_tables(comparison: Comparison) -> Iterator[tuple[str, ReportTable]]:
+    """Yield the tables of a comparison, each after its title."""
+    yield "Recordings", sides_table((comparison.before, comparison.after))
+    yield "Not alike", unlike_table(comparison)
+    yield "From the old step time to the new one", causes_table(comparison)
+    yield "What changed most", parts_table(comparison)
+
+
+def runs_table(comparisons: Sequence[Comparison]) -> ReportTable:
+    """Return a row per recording against the first side, which all have in common."""
+    columns = (
+        Column("Recording", lambda one: Name(one.after.name)),
+        Column("Step", lambda one: duration(float(one.after.mean_ns)), is_number=True),
+        Column("Change", lambda one: change(one.difference_ns), is_number=True),
+        Column(
+            "Share",
+            lambda one: signed(
+                percent(abs(one.difference_ns) / float(one.before.mean_ns)), one.difference_ns
+            ),
+            is_number=True,
+        ),
+        Column("How sure", _how_sure),
+        Column("Largest cause", _largest),
+    )
+    return table_of(columns, [one for one in comparisons if not one.obstacle])
+
+
+def _largest(comparison: Comparison) -> str:
+    found = (cause_label(cause) for cause in comparison.causes if cause.ns)
+    return next(found, UNKNOWN)
+
+
+def _how_sure(comparison: Comparison) -> str:
+    found = comparison.interval
+    if found is not None and found.holds_zero:
+        return "within the spread"
+    return interval_words(found)

@@ -1,0 +1,324 @@
+"""Recordings compared: both sources of a side, samples and real traces, bad input, the command."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import traceflops as tf
+from tests.build import launched, step_marks, trace_of
+from tests.cli.test_commands import SAMPLE, assert_refused, run
+from tests.conftest import SAMPLES, shared_file
+from tests.schemas import first_violation
+from traceflops.comparison import Comparison, Side, compare, side_of, side_of_report
+from traceflops.errors import InputError
+from traceflops.reports.terminal import Style, render_comparison
+
+REAL = "traces/pytorch/v100_kineto_resnet50_nw{}.json.gz"
+NAMES = (
+    *("gpt_1rank.json.gz", "gpt_ddp_4rank", "torch_cpu_train.json.gz", "rocprofv3_csv"),
+    "nsight_h100/run.sqlite",
+)
+
+
+def analysis_of(name: str) -> tf.Analysis:
+    return tf.analyze(tf.read(SAMPLES / name))
+
+
+@pytest.fixture(scope="module")
+def one_rank() -> tf.Analysis:
+    return analysis_of("gpt_1rank.json.gz")
+
+
+def assert_exact(found: Comparison) -> None:
+    """The components, the causes and their parts each sum to the difference of the mean times."""
+    means = [one.mean_ns for one in (found.before, found.after)]
+    assert abs(found.difference_ns - (means[1] - means[0])) < 1
+    assert sum(cause.ns for cause in found.causes) == found.difference_ns
+    assert sum(row["ns"] for row in found.part_rows()) == found.difference_ns
+    mfu = found.mfu
+    assert mfu is None or mfu.before + mfu.flops + mfu.time + mfu.peak == mfu.after
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_side_is_the_same_from_an_analysis_and_from_its_json(name: str) -> None:
+    analysis = analysis_of(name)
+    assert side_of_report(analysis.to_json().encode()) == side_of(analysis)
+
+
+def test_a_side_of_real_traces_is_the_same_from_json() -> None:
+    for name in ("pytorch/mi300x_resnet18_ddp_train.json.gz", "nsight/nsys_h100x2_1s.sqlite"):
+        analysis = tf.analyze(tf.read(shared_file(f"traces/{name}")))
+        assert side_of_report(analysis.to_json().encode()) == side_of(analysis)
+
+
+@pytest.mark.parametrize("after", NAMES)
+def test_recordings_of_all_formats_compare_exactly_or_say_why_not(
+    one_rank: tf.Analysis, after: str
+) -> None:
+    found = compare(one_rank, analysis_of(after), ("old", "new"))
+    if found.obstacle:
+        assert found.sentence == f"No figures: {found.obstacle}."
+        assert not found.causes and not found.components and found.interval is None
+    else:
+        assert_exact(found)
+    assert first_violation(json.loads(found.to_json())) is None
+
+
+def test_a_recording_with_itself_is_said_to_be_the_same(one_rank: tf.Analysis) -> None:
+    found = compare(one_rank, side_of_report(one_rank.to_json().encode()))
+    assert found.is_same
+    assert found.sentence == "The two are the same recording: nothing differs."
+    assert not found.causes and found.interval is None
+    assert not found.unlike
+
+
+def test_loading_data_in_the_training_process_is_what_changed_on_real_traces() -> None:
+    before, after = (tf.analyze(tf.read(shared_file(REAL.format(count)))) for count in (0, 4))
+    found = tf.compare(before, after, ("nw0", "nw4"))
+    assert_exact(found)
+    assert found.difference_ns == -39_446_200
+    assert (found.causes[0].kind, found.causes[0].subject) == ("idle", "data_input")
+    assert found.interval is not None and not found.interval.holds_zero
+    assert found.sentence.startswith("Steps take 39.4 ms less (-22.4 %, 95 % interval ")
+    assert "): 56.2 ms less idle, loading data (enumerate(DataLoader)" in found.sentence
+    # Launching takes 8.8 ms more, but idle time is spread by more than that from step to step.
+    assert found.causes[-1].is_noise and "launching" not in found.sentence
+    ways = {match.way for match in found.matches if match.before and match.after}
+    assert {"name", "operator and shape"} <= ways
+    assert found.mfu is not None and found.mfu.flops == found.mfu.peak == 0
+
+
+def test_the_first_of_what_differs_is_the_work() -> None:
+    before, after = (side_of(analysis_of(name)) for name in ("gpt_1rank.json.gz", "gpt_ddp_4rank"))
+    found = compare(before, after)
+    assert [one.what for one in found.unlike][:2] == ["model FLOPs of a step", "shape of an input"]
+    assert {"ranks", "GPUs"} <= {one.what for one in found.unlike}
+    assert found.sentence.startswith("The work differs, model FLOPs of a step ")
+    assert " time per FLOP. Steps take " in found.sentence
+
+
+def test_only_the_ranks_that_both_have_are_compared() -> None:
+    whole = analysis_of("gpt_ddp_4rank")
+    few = tf.analyze(tf.read(SAMPLES / "gpt_ddp_4rank"), tf.Selection(ranks=frozenset({1, 2})))
+    found = compare(whole, few, ("whole", "few"))
+    assert found.before.ranks == found.after.ranks == {1, 2}
+    assert_exact(found)
+    assert found.difference_ns == 0
+    # Of a report in JSON single ranks cannot be taken out: then all are compared, and that is said.
+    other = compare(side_of_report(whole.to_json().encode()), few)
+    assert [one.what for one in other.unlike] == ["ranks", "GPUs"]
+    assert other.unlike[0].before == "4 (0, 1, 2, 3)"
+    assert_exact(other)
+
+
+def of_kernels(*names: str, first: int = 0, marked: bool = True) -> tf.Analysis:
+    works = [(name, 100 * at + 10, 100 * at + 20, 50) for at, name in enumerate(names, first)]
+    marks = [(f"ProfilerStep#{at}", 100 * at, 100) for at in range(first, first + len(names))]
+    return tf.analyze(trace_of(**launched(*works), marks=step_marks(*marks) if marked else []))
+
+
+def test_what_has_nothing_in_common_gets_no_figures() -> None:
+    found = compare(of_kernels(*["alpha"] * 4), of_kernels(*["beta"] * 4), ("a", "b"))
+    assert found.obstacle == "the two have hardly a kernel or operator in common"
+    assert found.difference_ns == 0 and found.mfu is None
+
+
+def test_one_kernel_in_common_by_chance_gets_no_figures() -> None:
+    before, after = ["shared", *["alpha"] * 150], ["shared", *["beta"] * 150]
+    assert compare(of_kernels(*before), of_kernels(*after)).obstacle
+    assert not compare(of_kernels(*before[:50]), of_kernels(*after[:50])).obstacle
+
+
+def test_what_is_missing_of_a_file_that_is_cut_off_is_said(tmp_path: Path) -> None:
+    text = gzip.decompress((SAMPLES / "gpt_1rank.json.gz").read_bytes())
+    cut = tmp_path / "cut.json"
+    cut.write_bytes(text[: len(text) * 3 // 4])
+    whole = analysis_of("gpt_1rank.json.gz")
+    found = compare(whole, tf.analyze(tf.read(cut)), ("whole", "cut"))
+    assert [one[:46] for one in found.notes] == ["cut: The file ends within its event list. Ever"]
+    notes = json.loads(found.to_json())["after"]["notes"]
+    assert [one["kind"] for one in notes if one["text"] in found.notes[0]] == ["dropped"]
+    done = run("compare", SAMPLE, str(cut))
+    assert "note cut: The file ends within its event list." in done.stdout
+
+
+def test_a_step_is_not_compared_with_a_recording() -> None:
+    found = compare(of_kernels(*"kkkk"), of_kernels("k", marked=False), ("a", "b"))
+    assert found.obstacle == "no steps were found in b, and a whole recording is no step"
+    both = compare(of_kernels("k", marked=False), of_kernels("k", "k", marked=False), ("a", "b"))
+    assert both.sentence.startswith("The recording takes 100 ns more (+200.0 %, one step each: ")
+
+
+def test_a_side_without_gpu_time_is_named() -> None:
+    found = compare(of_kernels(*"kkk"), tf.analyze(trace_of()), ("a", "b"))
+    assert found.obstacle == "b has no GPU time in the selected windows"
+
+
+def test_one_step_has_no_interval(one_rank: tf.Analysis) -> None:
+    one = tf.analyze(tf.read(SAMPLES / "gpt_1rank.json.gz"), tf.Selection(steps=(11, 11)))
+    found = compare(one_rank, one)
+    assert found.interval is None
+    assert "one step on one side: no interval" in found.sentence
+
+
+def without(*keys: str) -> Callable[[Any], None]:
+    def removed(report: Any) -> None:
+        for kernel in report["kernels"]:
+            for key in keys:
+                del kernel[key]
+
+    return removed
+
+
+def test_a_report_of_an_older_version_is_compared_by_component(one_rank: tf.Analysis) -> None:
+    report = json.loads(one_rank.to_json())
+    without("charged_ns", "charged")(report)
+    for name in ("memory", "ranks", "idle"):
+        del report[name]
+    old = side_of_report(json.dumps(report).encode())
+    assert old.work is None
+    found = compare(old, one_rank)
+    assert_exact(found)
+    assert {cause.kind for cause in found.causes} <= {"untold", "idle"}
+    assert "single kernels" in {one.what for one in found.unlike}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"[]",
+        b'{"schema": "traceflops.report/2"}',
+        b'{"schema": "traceflops.report/1"}',
+        b'{"schema": "traceflops.report/1", "devices": 7}',
+    ],
+)
+def test_what_is_no_report_is_refused(content: bytes) -> None:
+    with pytest.raises(InputError, match=r"no report of traceflops\.report/1"):
+        side_of_report(content)
+
+
+@pytest.mark.parametrize(
+    ("where", "value"),
+    [
+        (("utilisation", "model_flops_text"), "1/0"),
+        (("utilisation", "waterfall", "budget_text"), "x"),
+        (("kernels", 0, "top"), "idle"),
+        (("kernels", 0, "charged", 0, "charged_ns"), 2**70),
+        (("devices", 0, "windows", 1, "start_ns"), 2**70),
+        (("devices", 0, "windows", 1, "components_ns", "idle"), -1),
+        (("devices", 0, "windows", 1, "components_ns"), {}),
+    ],
+)
+def test_a_report_that_cannot_be_true_is_refused(
+    one_rank: tf.Analysis, where: tuple[Any, ...], value: object
+) -> None:
+    report = json.loads(one_rank.to_json())
+    parent = report
+    for key in where[:-1]:
+        parent = parent[key]
+    parent[where[-1]] = value
+    with pytest.raises(InputError):
+        compare(side_of_report(json.dumps(report).encode()), one_rank)
+
+
+def test_the_tables_are_arrow_and_sum_to_the_difference(one_rank: tf.Analysis) -> None:
+    found = tf.compare(one_rank, slower(one_rank))
+    tables = found.tables()
+    assert list(tables) == ["causes", "parts", "steps", "unlike"]
+    assert all(isinstance(table, pa.Table) for table in tables.values())
+    assert sum(tables["causes"]["ns"].to_pylist()) == found.difference_ns
+    assert len(tables["steps"]) == 2 * len(found.before.steps)
+
+
+def slower(analysis: tf.Analysis) -> Side:
+    """Return a side whose longest kernel takes 20 times as long in each step."""
+    found = side_of(analysis, "slower")
+    assert found.work is not None
+    first, *rest = found.work
+    assert first.steps_ns is not None and first.top == "memory"
+    windows = [
+        replace(
+            one, components=replace(one.components, memory_ns=one.components.memory_ns + 19 * ns)
+        )
+        for one, ns in zip(found.windows, first.steps_ns, strict=True)
+    ]
+    slow = replace(
+        first,
+        charged_ns=20 * first.charged_ns,
+        steps_ns=tuple(20 * ns for ns in first.steps_ns),
+    )
+    return replace(found, windows=tuple(windows), work=(slow, *rest))
+
+
+def test_a_comparison_is_saved_and_replaced(one_rank: tf.Analysis, tmp_path: Path) -> None:
+    found = tf.compare(one_rank, slower(one_rank), ("old", "new"))
+    for name in ("change.json", "change.md"):
+        for _ in range(2):
+            found.save(tmp_path / name)
+    assert json.loads((tmp_path / "change.json").read_text())["sentence"] == found.sentence
+    text = (tmp_path / "change.md").read_text()
+    assert text.startswith("<!-- traceflops.comparison/1 -->\n## Steps take ")
+    assert "| optimizer: time per call | memory | " in text
+    with pytest.raises(tf.UsageError, match=r"cannot write a comparison as \.html"):
+        found.save(tmp_path / "change.html")
+
+
+def test_the_command_tells_the_sentence_the_causes_and_the_parts(tmp_path: Path) -> None:
+    base = tmp_path / "base.json"
+    assert run("report", SAMPLE, "-o", str(base), "-q").exit_code == 0
+    result = run("compare", str(base), SAMPLE, "--steps", "11:12", "--names", "main,branch")
+    assert (result.exit_code, result.stderr) == (0, "")
+    lines = result.stdout.splitlines()
+    assert max(map(len, lines)) <= 100
+    heads = [line.split("  ")[0] for line in lines]
+    assert [head for head in heads if head in ("Recording", "Cause", "What changed most")] == [
+        "Recording",
+        "Cause",
+        "What changed most",
+    ]
+    assert {"main", "branch"} <= {head.split(" ")[0] for head in heads}
+    written = run("compare", str(base), SAMPLE, "--json", "-o", str(tmp_path / "c.md"))
+    answer = json.loads(written.stdout)
+    assert (answer["schema"], answer["same"]) == ("traceflops.comparison/1", True)
+    assert (tmp_path / "c.md").exists()
+
+
+def test_in_80_columns_all_words_of_causes_and_of_what_differs_are_there() -> None:
+    found = compare(analysis_of("gpt_1rank.json.gz"), analysis_of("gpt_ddp_4rank"), ("a", "b"))
+    lines = [line.plain for line in render_comparison(found, Style(width=80))]
+    assert max(map(len, lines)) <= 80
+    assert "█ compute  ▓ memory  ▒ exposed communication  ░ idle" in lines
+    assert "  GPUs: 1 x NVIDIA H100 80GB HBM3 → 4 x NVIDIA H100 80GB HBM3" in lines
+    assert "  recorded of a only: profile_memory 1, with_stack 1" in lines
+    shown = next(line for line in lines if line.startswith("gemm: time per call "))
+    assert shown.split("  ")[-1].strip() == "+4.00 ms +4.00 ms to +4.01 ms"
+
+
+def test_several_recordings_are_compared_with_the_one_that_is_named() -> None:
+    runs = (SAMPLE, str(SAMPLES / "gpt_ddp_4rank"), SAMPLE)
+    words = ("compare", *runs, "--names", "a,b,c", "--baseline", "b")
+    result = run(*words)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout.splitlines()[0] == "Against b"
+    answer = json.loads(run(*words, "--json").stdout)
+    assert (answer["schema"], answer["baseline"]) == ("traceflops.comparisons/1", "b")
+    assert [one["after"]["name"] for one in answer["comparisons"]] == ["a", "c"]
+    assert first_violation(answer) is None
+
+
+def test_what_cannot_be_compared_is_refused(tmp_path: Path) -> None:
+    assert_refused(run("compare", SAMPLE), 2, "two recordings")
+    assert_refused(run("compare", SAMPLE, SAMPLE, "--names", "a"), 2, "--names needs 2")
+    assert_refused(run("compare", SAMPLE, SAMPLE, "--baseline", "x"), 2, "no recording is called")
+    bad = tmp_path / "bad.json"
+    bad.write_text('{"schema": "traceflops.report/1"}')
+    assert_refused(run("compare", SAMPLE, str(bad)), 3, "no report of traceflops.report/1")

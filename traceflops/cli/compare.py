@@ -1,0 +1,126 @@
+"""`traceflops compare`: what changed between recordings, by how much, why, and how sure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from traceflops.cli.common import failures, path_of, spare_inputs, terminal_style
+from traceflops.cli.options import Asked, Force, Json, Text, grouped, option
+from traceflops.cli.printing import print_lines, say_object
+from traceflops.cli.reading import read_and_analyze
+from traceflops.errors import UsageError
+
+if TYPE_CHECKING:
+    from traceflops.analysis import Analysis
+    from traceflops.comparison import Comparison, Side
+
+EXAMPLES = (
+    "traceflops compare before.json.gz after.json.gz",
+    "traceflops compare base.report.json after/ --names main,branch",
+    "traceflops compare run1.db run2.db run3.db --baseline run2",
+    "traceflops compare before.json.gz after.json.gz -o change.md",
+)
+_HEAD_BYTES: Final = 4096
+_LEAST: Final = 2
+
+
+@grouped
+def compare(
+    runs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="BEFORE AFTER...",
+            help="Two recordings or more: trace files, folders of ranks, patterns such as "
+            "'run1/*.json', or JSON reports.",
+            show_default=False,
+        ),
+    ],
+    *,
+    names: Annotated[Text, option("LIST", "What to call them, e.g. main,branch.")] = None,
+    baseline: Annotated[
+        Text, option("NAME", "Which one to compare with. Default: the first.")
+    ] = None,
+    output: Annotated[
+        Text, option("FILE", "Also write the comparison: .json or .md.", "-o", "--output")
+    ] = None,
+    force: Force = False,
+    json: Json = False,
+    asked: Asked,
+) -> None:
+    """Say what changed from one recording to another, why, and how sure that is."""
+    with failures(asked.reading, asked.privacy):
+        labels = _labels(names, runs)
+        target = _target(output, runs)
+        found = _compared([read_side(run, asked) for run in runs], labels, baseline)
+        if target is not None:
+            from traceflops.reports.write import save_comparison
+
+            save_comparison(found[0], target, force=force)
+        _show(found, json=json)
+
+
+def _labels(names: str | None, runs: Sequence[str]) -> list[str] | None:
+    """Return the names given. Raises UsageError where these are not one each."""
+    if len(runs) < _LEAST:
+        raise UsageError("compare needs two recordings", "give BEFORE and AFTER")
+    labels = [name.strip() for name in names.split(",")] if names is not None else None
+    if labels is not None and (len(set(labels)) != len(runs) or "" in labels):
+        raise UsageError(f"--names needs {len(runs)} different names", "separate them by commas")
+    return labels
+
+
+def _target(output: str | None, runs: Sequence[str]) -> Path | None:
+    if output is None:
+        return None
+    if len(runs) > _LEAST:
+        raise UsageError("-o writes the comparison of two", "use --json for more")
+    target = path_of(output)
+    spare_inputs([target], runs)
+    return target
+
+
+def read_side(run: str, asked: Asked) -> Analysis | Side:
+    """Return the analysis of a recording, or the figures of a JSON report."""
+    from traceflops.comparison import is_report, side_of_report
+
+    path = Path(run)
+    if path.is_file():
+        with path.open("rb") as file:
+            if is_report(file.read(_HEAD_BYTES)):
+                file.seek(0)
+                return side_of_report(file.read())
+    files = sorted(map(str, path.parent.glob(path.name))) if "*" in path.name else [run]
+    return read_and_analyze(files or [run], asked)
+
+
+def _compared(
+    given: Sequence[Analysis | Side], labels: Sequence[str] | None, baseline: str | None
+) -> list[Comparison]:
+    """Return each recording against the one that is the baseline."""
+    from traceflops.comparison import compare, name_of
+
+    named = labels or list(map(name_of, given))
+    if baseline is not None and baseline not in named:
+        raise UsageError(f"no recording is called {baseline}", f"they are {', '.join(named)}")
+    at = named.index(baseline) if baseline is not None else 0
+    return [
+        compare(given[at], one, (named[at], named[place]) if labels else None)
+        for place, one in enumerate(given)
+        if place != at
+    ]
+
+
+def _show(found: Sequence[Comparison], *, json: bool) -> None:
+    from traceflops.reports.json import comparison_object, comparisons_object
+    from traceflops.reports.terminal import render_comparison, render_runs
+
+    if json:
+        say_object(comparison_object(found[0]) if len(found) == 1 else comparisons_object(found))
+    elif len(found) == 1:
+        print_lines(render_comparison(found[0], terminal_style()))
+    else:
+        print_lines(render_runs(found, terminal_style()))

@@ -1,0 +1,20 @@
+"""Two recordings: what changed, by how much, why, and how sure.
+
+Takes two analyses, or the JSON of their reports; gives a Comparison whose parts sum exactly.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from traceflops.faces import lazy
+
+if TYPE_CHECKING:
+    from traceflops.comparison.difference import Cause, Part
+    from traceflops.comparison.likeness import OF_WORK, UNRECORDED, Unlike
+    from traceflops.comparison.result import Comparison, compare
+    from traceflops.comparison.sentence import interval_words, reason_words, short, signed
+    from traceflops.comparison.side import REPORT, Side, is_report, name_of, side_of, side_of_report
+    from traceflops.comparison.spread import Interval
+else:
+    __getattr__ = lazy(__name__, __file__)

@@ -1,0 +1,238 @@
+"""From the old step time to the new one: by component, then by cause; the parts sum exactly.
+
+Times are means per window as exact fractions, so recordings of different length compare. They
+become whole ns by the method of the largest remainder: first the components, so that they sum to
+the difference of the rounded step times, then the parts of each.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Final
+
+from traceflops.attribution import numberless
+from traceflops.comparison.matching import Match, Work
+from traceflops.comparison.side import Side
+from traceflops.comparison.spread import Interval, interval
+from traceflops.timeline import COMPONENTS
+
+PACE, CALLS, REPLACED, NEW, GONE, WAIT, IDLE, UNTOLD = (
+    *("pace", "calls", "replaced", "new", "gone", "wait", "idle", "untold"),
+)
+"""Kinds of causes: time per call at equal calls, number of calls, other kernels for the same work,
+kernels on one side only, waiting for other ranks, idle time, and what is not told apart."""
+_COLLECTIVE: Final = re.compile(r"(?:nccl|rccl|c10d|gloo)::?([a-z_]+)")
+NO_CULPRIT: Final = "no culprit"
+_MEASURED: Final = frozenset({PACE, WAIT, IDLE, UNTOLD})
+"""Kinds that the spread between steps may explain; the others are counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A change of one thing: ns more (or less) per window, from `before_ns` to `after_ns`.
+
+    `subject` is a category of kernels (with the group of ranks), or a class of idle time; `names`
+    are kernels or a culprit, by side. Counts of calls are per window, None where there are none.
+    """
+
+    component: str
+    kind: str
+    subject: str
+    names: tuple[tuple[str, ...], tuple[str, ...]]
+    scopes: tuple[str, ...]
+    way: str
+    exact_ns: Fraction
+    before_ns: Fraction
+    after_ns: Fraction
+    calls: tuple[Fraction, Fraction] | None = None
+    work: tuple[Work, Work] = ((), ())
+    ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Parts of one component, kind and subject together, the largest first.
+
+    `interval` is where `ns` lies at 95 %, of idle time as wide as that of all of it; None where
+    single steps do not tell, and for numbers of calls.
+    """
+
+    component: str
+    kind: str
+    subject: str
+    ns: int
+    parts: tuple[Part, ...]
+    interval: Interval | None
+
+    @property
+    def is_noise(self) -> bool:
+        """Return whether the spread between steps may explain it."""
+        return self.kind in _MEASURED and self.interval is not None and self.interval.holds_zero
+
+
+def apportioned(exact: Sequence[Fraction], total: int) -> list[int]:
+    """Return whole numbers next to exact ones that sum to a total, by the largest remainder."""
+    whole = [value.numerator // value.denominator for value in exact]
+    if not whole:
+        return whole
+    order = sorted(range(len(whole)), key=lambda at: whole[at] - exact[at])
+    left = total - sum(whole)
+    each, rest = divmod(left, len(whole))
+    for turn, at in enumerate(order):
+        whole[at] += each + (turn < rest)
+    return whole
+
+
+def rounded(value: Fraction) -> int:
+    """Return the nearest whole number, of two the larger: so differences of whole ns stay whole."""
+    return (2 * value.numerator + value.denominator) // (2 * value.denominator)
+
+
+def parts_of(before: Side, after: Side, matched: Iterable[Match]) -> list[Part]:
+    """Return all parts of the difference, each with its whole ns; they sum to it exactly."""
+    found = [part for match in matched for part in _of_match(match, before, after)]
+    found += _of_idle(before, after)
+    by_component: defaultdict[str, list[Part]] = defaultdict(list)
+    for part in found:
+        by_component[part.component].append(part)
+    for name, (old, new) in _by_component(before, after).items():
+        mine = by_component[name]
+        left = new - old - sum(part.exact_ns for part in mine)
+        if left:
+            ends = (old - sum(p.before_ns for p in mine), new - sum(p.after_ns for p in mine))
+            kind, what = (IDLE, NO_CULPRIT) if name == "idle" else (UNTOLD, name)
+            mine.append(Part(name, kind, what, ((), ()), (), "", left, *ends))
+    whole = component_differences(before, after)
+    return [
+        replace(part, ns=ns)
+        for name, mine in by_component.items()
+        for part, ns in zip(
+            mine, apportioned([part.exact_ns for part in mine], whole[name]), strict=True
+        )
+    ]
+
+
+def component_differences(before: Side, after: Side) -> dict[str, int]:
+    """Return the difference of each component in whole ns; they sum to that of the step times."""
+    total = rounded(after.mean_ns) - rounded(before.mean_ns)
+    exact = [new - old for old, new in _by_component(before, after).values()]
+    return dict(zip(COMPONENTS, apportioned(exact, total), strict=True))
+
+
+def _by_component(before: Side, after: Side) -> dict[str, tuple[Fraction, Fraction]]:
+    old, new = (
+        [side.per_window(ns) for ns in side.components.parts().values()] for side in (before, after)
+    )
+    return dict(zip(COMPONENTS, zip(old, new, strict=True), strict=True))
+
+
+def _of_match(match: Match, before: Side, after: Side) -> Iterator[Part]:
+    """Yield the parts of what was matched, component by component."""
+    for top in dict.fromkeys(one.top for one in match.work):
+        work = tuple(
+            tuple(one for one in mine if one.top == top) for mine in (match.before, match.after)
+        )
+        sides = tuple(zip(work, (before, after), strict=True))
+        old, new = (side.per_window(sum(one.charged_ns for one in mine)) for mine, side in sides)
+        calls = tuple(side.per_window(sum(one.count for one in mine)) for mine, side in sides)
+        if old == new == 0:
+            continue
+        whole = Part(
+            top,
+            REPLACED if match.before and match.after else NEW if match.after else GONE,
+            _subject(match.work, top),
+            (_names(work[0]), _names(work[1])),
+            tuple(dict.fromkeys(one.scope for mine in work for one in mine if one.scope)),
+            match.way,
+            new - old,
+            old,
+            new,
+            (calls[0], calls[1]),
+            (work[0], work[1]),
+        )
+        yield from _split(whole, sides) if match.is_same else (whole,)
+
+
+def _subject(work: Work, top: str) -> str:
+    """Return the category with most time, of communication the collective and its group."""
+    most = max((one for one in work if one.top == top), key=lambda one: one.charged_ns)
+    named = _COLLECTIVE.fullmatch(most.scope or "") if top == "communication" else None
+    what = named[1] if named is not None else most.sub
+    return f"{what} of group {most.group}" if most.group else what
+
+
+def _names(work: Work) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(one.name for one in work))
+
+
+def _split(whole: Part, sides: Sequence[tuple[Work, Side]]) -> Iterator[Part]:
+    """Yield the parts of kernels of the same names: waiting, number of calls, time per call."""
+    times, waits = [whole.before_ns, whole.after_ns], [Fraction(0)] * 2
+    each = [[one.wait_ns for one in mine if one.charged_ns] for mine, _ in sides]
+    if all(None not in mine for mine in each) and any(each):
+        waits = [
+            side.per_window(sum(one or 0 for one in mine))
+            for mine, (_, side) in zip(each, sides, strict=True)
+        ]
+        times = [time - wait for time, wait in zip(times, waits, strict=True)]
+    (old, new), (few, many) = times, whole.calls or (Fraction(0), Fraction(0))
+    by_calls = (many - few) * old / few if few and many else Fraction(0)
+    kinds = {
+        WAIT: (waits[1] - waits[0], *waits),
+        CALLS: (by_calls, old, old + by_calls),
+        PACE: (new - old - by_calls, old + by_calls, new),
+    }
+    for kind, (exact, start, end) in kinds.items():
+        if exact:
+            yield replace(whole, kind=kind, exact_ns=exact, before_ns=start, after_ns=end)
+
+
+def _of_idle(before: Side, after: Side) -> Iterator[Part]:
+    """Yield the parts of idle time by culprit, whatever its numbers are and follows a # in it."""
+    sums: list[Counter[tuple[str, str]]] = [Counter(), Counter()]
+    shown: dict[tuple[str, str], list[tuple[str, ...]]] = {}
+    for at, side in enumerate((before, after)):
+        for one in side.idle:
+            key = (one.kind, numberless(one.label).partition("#")[0])
+            sums[at][key] += one.idle_ns
+            names = shown.setdefault(key, [(), ()])
+            names[at] = names[at] or (one.label,)
+    for (kind, name), names in shown.items():
+        old, new = (
+            side.per_window(mine[kind, name])
+            for side, mine in zip((before, after), sums, strict=True)
+        )
+        way = "culprit" if all(names) else ""
+        yield Part("idle", IDLE, kind, (names[0], names[1]), (), way, new - old, old, new)
+
+
+def causes_of(before: Side, after: Side, parts: Iterable[Part]) -> list[Cause]:
+    """Return the parts by component, kind and subject: first those beyond the spread, by size."""
+    groups: defaultdict[tuple[str, str, str], list[Part]] = defaultdict(list)
+    for part in parts:
+        groups[part.component, part.kind, part.subject].append(part)
+    idle = interval(before.series("idle"), after.series("idle"))
+    found = []
+    for key, mine in groups.items():
+        ns = sum(part.ns for part in mine)
+        spread = idle and idle.around(ns) if key[0] == "idle" else _interval(before, after, mine)
+        parts = tuple(sorted(mine, key=lambda part: -abs(part.ns)))
+        found.append(Cause(*key, ns, parts, spread))
+    return sorted(found, key=lambda cause: (cause.is_noise, -abs(cause.ns)))
+
+
+def _interval(before: Side, after: Side, parts: Sequence[Part]) -> Interval | None:
+    """Return that of some parts by the time of their kernels; None where it is not known by step.
+
+    What else changed of these kernels, such as the number of calls, counts as constant.
+    """
+    work = [[one for part in parts for one in part.work[at]] for at in (0, 1)]
+    if not any(work) or parts[0].kind == CALLS:
+        return None
+    old, new = (side.series_of(mine) for side, mine in zip((before, after), work, strict=True))
+    found = None if old is None or new is None else interval(old, new)
+    return found and found.around(float(sum((part.exact_ns for part in parts), Fraction(0))))

@@ -1,0 +1,151 @@
+"""What makes two recordings not alike, whether they compare at all, and whether they are one."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import chain
+from typing import Final
+
+from traceflops.attribution import ChargedKernel
+from traceflops.comparison.matching import MODULE, PLACE, Match
+from traceflops.comparison.side import Side
+from traceflops.units import listed, significant
+
+UNRECORDED: Final = "not recorded"
+_OF_RUN: Final = frozenset({"process_lifetime_ns", "hip_streams", "schema_version"})
+"""Facts that are of a single run or file, and no settings."""
+_SAME_WORK: Final = Fraction(1, 100)
+"""Share by which the FLOPs of a step may differ."""
+_COMMON: Final = Fraction(1, 100) ** 2
+"""Shares of the time of kernels that must be recognised on the other side: their product."""
+_UNCERTAIN: Final = frozenset({"", MODULE, PLACE})
+_FLOPS, _SHAPE = "model FLOPs of a step", "shape of an input"
+OF_WORK: Final = (_FLOPS, _SHAPE)
+"""What says that a step does other work."""
+_PREFIXES: Final = ("", "k", "M", "G", "T", "P", "E")
+_RECORDED: Final = {"operators": "op", "shapes": "shapes", "modules": "scope"}
+
+
+@dataclass(frozen=True, slots=True)
+class Unlike:
+    """Something in which two recordings differ, as each has it."""
+
+    what: str
+    before: str
+    after: str
+
+
+def is_same(before: Side, after: Side) -> bool:
+    """Return whether two sides are one recording."""
+    return (before.windows, before.work) == (after.windows, after.work) and bool(before.windows)
+
+
+def obstacle(before: Side, after: Side, matched: Sequence[Match]) -> str:
+    """Return why two sides do not compare, "" where they do."""
+    for side in (before, after):
+        if not side.windows or not side.components.window_ns:
+            return f"{side.name} has no GPU time in the selected windows"
+    lacking = [side.name for side in (before, after) if not side.steps]
+    if len(lacking) == 1:
+        return f"no steps were found in {lacking[0]}, and a whole recording is no step"
+    works = [_kernel_ns(side.work or ()) for side in (before, after)]
+    sure = [match for match in matched if match.way not in _UNCERTAIN]
+    known = [
+        sum(map(_kernel_ns, mine))
+        for mine in ([one.before for one in sure], [one.after for one in sure])
+    ]
+    if math.prod(known) < _COMMON * math.prod(works):
+        return "the two have hardly a kernel or operator in common"
+    return ""
+
+
+def _kernel_ns(work: Iterable[ChargedKernel]) -> int:
+    """Return the time of kernels alone, as copies are alike in all programs."""
+    return sum(one.charged_ns for one in work if one.kind == "kernel")
+
+
+def unlikeness(before: Side, after: Side, matched: Iterable[Match]) -> tuple[Unlike, ...]:
+    """Return what makes two sides not alike, what matters most first."""
+    every = chain(
+        _work(before, after), _shapes(matched), _runs(before, after), _facts(before, after)
+    )
+    return tuple(Unlike(what, *sides) for what, *sides in every if sides[0] != sides[1])
+
+
+def work_ratio(before: Side, after: Side) -> Fraction | None:
+    """Return the model FLOPs of a window as a multiple of those before, None where unknown."""
+    old, new = (
+        side.model_flops / len(side.windows) if side.model_flops and side.windows else None
+        for side in (before, after)
+    )
+    return new / old if old and new else None
+
+
+def flops_words(side: Side) -> str:
+    """Return the model FLOPs of a window: "777.6 GFLOP"."""
+    flops = (side.model_flops or 0) / len(side.windows)
+    power = min(max(len(str(int(flops))) - 1, 0) // 3, len(_PREFIXES) - 1)
+    return f"{significant(flops / Fraction(1000**power), 4)} {_PREFIXES[power]}FLOP"
+
+
+def _work(before: Side, after: Side) -> Iterator[tuple[str, ...]]:
+    ratio = work_ratio(before, after)
+    if ratio is not None and abs(ratio - 1) > _SAME_WORK:
+        yield _FLOPS, *(flops_words(side) for side in (before, after))
+
+
+def _shapes(matched: Iterable[Match]) -> Iterator[tuple[str, str, str]]:
+    """Yield the shape of an input, where most of the time is in inputs of another size."""
+    ns, shown = Counter[bool](), ("", "")
+    pairs = [one for one in matched if len(one.before) == len(one.after) == 1]
+    for match in sorted(pairs, key=lambda one: one.before[0].charged_ns):
+        old, new = (_first_shape(one.shapes) for one in match.work)
+        if old is not None and new is not None:
+            changed = math.prod(old) != math.prod(new)
+            ns[changed] += match.before[0].charged_ns
+            shown = (_words(old), _words(new)) if changed else shown
+    if ns[True] > ns[False]:
+        yield _SHAPE, *shown
+
+
+def _first_shape(shapes: str | None) -> list[int] | None:
+    """Return the shape of the first input that has one, None where none is recorded."""
+    try:
+        found = json.loads(shapes or "[]")
+    except ValueError:
+        return None
+    tensors = (one for one in found if isinstance(one, list) and one)
+    first = next((one for one in tensors if all(isinstance(size, int) for size in one)), None)
+    return first if isinstance(found, list) else None
+
+
+def _words(shape: Sequence[int]) -> str:
+    return " x ".join(map(str, shape))
+
+
+def _runs(before: Side, after: Side) -> Iterator[tuple[str, ...]]:
+    for what in ("steps", "ranks"):
+        found = [getattr(side, what) for side in (before, after)]
+        old, new = (f"{len(one)} ({listed(sorted(one))})" if one else UNRECORDED for one in found)
+        if what == "ranks" or len(found[0]) != len(found[1]):
+            yield what, old, new
+    for what, column in _RECORDED.items():
+        told = [_tells(side, column) for side in (before, after)]
+        yield what, *("recorded" if one else UNRECORDED for one in told)
+    works = [side.work is not None for side in (before, after)]
+    yield "single kernels", *("recorded" if one else UNRECORDED for one in works)
+
+
+def _tells(side: Side, column: str) -> bool:
+    return any(getattr(one, column) is not None for one in side.work or ())
+
+
+def _facts(before: Side, after: Side) -> Iterator[tuple[str, str, str]]:
+    for key in dict.fromkeys((*before.facts, *after.facts)):
+        if key not in _OF_RUN:
+            yield key, before.facts.get(key, UNRECORDED), after.facts.get(key, UNRECORDED)

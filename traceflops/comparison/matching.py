@@ -1,0 +1,225 @@
+"""Which kernels of one recording are those of another: by what is certain first.
+
+Each pass has a key. Kernels that no earlier pass matched and that have one key are together: one to
+one, or several that became others ("6 kernels became 1"). What is left is on one side only.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Final
+
+import numpy as np
+
+from traceflops.attribution import ChargedKernel
+from traceflops.comparison.side import Side
+from traceflops.table import FloatArray
+
+Work = tuple[ChargedKernel, ...]
+Key = Callable[[ChargedKernel], Hashable | None]
+
+MODULE, PLACE = "module", "category and place"
+"""Ways that are guesses."""
+_NEAR: Final = 0.05
+"""Share of a step within which kernels are at one place."""
+_MOST_APART: Final = 4
+"""So many times as long may be what is recognised by its place only."""
+_MOST_PLACED: Final = 300
+"""So many kernels of each side are matched by place, those with most time."""
+_ARGUMENTS: Final = re.compile(r"<.*|\(.*")
+_WORD: Final = re.compile("[A-Za-z]{3,}")
+_LONGEST: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """The same work on both sides, and by what it was recognised; `way` is "" for one side only."""
+
+    way: str
+    before: Work
+    after: Work
+
+    @property
+    def work(self) -> Work:
+        """Return the kernels of both sides."""
+        return (*self.before, *self.after)
+
+    @property
+    def is_same(self) -> bool:
+        """Return whether the kernels have the same names on both sides."""
+        return {one.name for one in self.before} == {one.name for one in self.after}
+
+
+def family(name: str) -> str:
+    """Return a kernel's name without what differs by tile, template, layout and version."""
+    plain = name[:_LONGEST].removeprefix("void ").replace("(anonymous namespace)", "")
+    own = _ARGUMENTS.sub("", plain).rpartition("::")[2]
+    return "_".join(_WORD.findall(own)) or name
+
+
+def _known(*values: Hashable | None) -> Hashable | None:
+    return values if all(value is not None for value in values) else None
+
+
+PASSES: Final[tuple[tuple[str, Key], ...]] = (
+    ("name", lambda k: (k.name, k.op, k.shapes, k.scope, k.backward, k.group)),
+    ("name", lambda k: (k.name, k.op, k.scope, k.backward)),
+    ("operator and shape", lambda k: _known(k.op, k.shapes, k.scope, k.backward, k.top)),
+    ("name", lambda k: (k.name, k.op)),
+    ("operator and shape", lambda k: _known(k.op, k.shapes, k.top)),
+    ("name", lambda k: k.name),
+    ("operator and module", lambda k: _known(k.op, k.scope, k.backward)),
+    ("name without sizes", lambda k: (family(k.name), k.top)),
+    ("operator", lambda k: _known(k.op, k.top)),
+    (MODULE, lambda k: _known(k.scope, k.backward, k.top != "communication")),
+)
+"""What tells kernels of two recordings to be one work, the most certain first."""
+
+_MOVED: Final[tuple[Key, ...]] = (
+    lambda k: _known(k.op, k.shapes, k.scope, k.backward, k.top),
+    lambda k: _known(k.op, k.shapes, k.top),
+    lambda k: _known(k.op, k.scope, k.backward, k.top),
+)
+
+
+def matches(before: Side, after: Side) -> list[Match]:
+    """Return all kernels of two sides, each in one match."""
+    left: tuple[Work, Work] = (before.work or (), after.work or ())
+    found: list[Match] = []
+    for way, key in PASSES:
+        more, left = _of_one_key(way, key, left)
+        found += more
+    for key in _MOVED:
+        found, left = _moved(key, found, left, (len(before.windows), len(after.windows)))
+    more, left = _at_one_place(left, found, (before, after))
+    found += more
+    alone = [Match("", (one,), ()) for one in left[0]] + [Match("", (), (one,)) for one in left[1]]
+    return found + alone
+
+
+def _by_key(key: Key, work: Iterable[ChargedKernel]) -> dict[Hashable, list[ChargedKernel]]:
+    found: defaultdict[Hashable, list[ChargedKernel]] = defaultdict(list)
+    for one in work:
+        found[key(one)].append(one)
+    found.pop(None, None)
+    return found
+
+
+def _of_one_key(
+    way: str, key: Key, left: tuple[Work, Work]
+) -> tuple[list[Match], tuple[Work, Work]]:
+    """Return the matches of those with one key, and what is left."""
+    before, after = (_by_key(key, work) for work in left)
+    found = [
+        Match(way, tuple(mine), tuple(after[at])) for at, mine in before.items() if at in after
+    ]
+    return found, _without(left, found)
+
+
+def _without(left: tuple[Work, Work], found: Iterable[Match]) -> tuple[Work, Work]:
+    gone = {id(one) for match in found for one in match.work}
+    before, after = (tuple(one for one in work if id(one) not in gone) for work in left)
+    return before, after
+
+
+def _moved(
+    key: Key, found: list[Match], left: tuple[Work, Work], windows: tuple[int, int]
+) -> tuple[list[Match], tuple[Work, Work]]:
+    """Return matches joined by kernels that took over some of their calls, and what is left."""
+    place = {key(one): at for at, match in enumerate(found) for one in match.work}
+    joined, found = [], list(found)
+    for side, work in enumerate(left):
+        for one in work:
+            at = place.get(key(one)) if key(one) is not None else None
+            if at is None:
+                continue
+            sides = [found[at].before, found[at].after]
+            sides[side] = (*sides[side], one)
+            longer = Match("operator and shape", *sides)
+            if _apart(longer, windows) < _apart(found[at], windows):
+                found[at] = longer
+                joined.append(Match("", (one,), ()))
+    return found, _without(left, joined)
+
+
+def _apart(match: Match, windows: tuple[int, int]) -> Fraction:
+    """Return by how many calls per window the sides of a match differ."""
+    sides = zip((match.before, match.after), windows, strict=True)
+    before, after = (Fraction(sum(one.count for one in work), many) for work, many in sides)
+    return abs(after - before)
+
+
+def _at_one_place(
+    left: tuple[Work, Work], found: Sequence[Match], sides: tuple[Side, Side]
+) -> tuple[list[Match], tuple[Work, Work]]:
+    """Return the matches of kernels of one component that run at one place in the step.
+
+    Places of one side are told as those of the other by the kernels that are already matched. The
+    nearest are matched first, one to one or several to one.
+    """
+    some = [[one for one in work if one.at_ns is not None][:_MOST_PLACED] for work in left]
+    if not (some[0] and some[1]):
+        return [], left
+    before, after = (_places(work, side) for work, side in zip(some, sides, strict=True))
+    known = [
+        match
+        for match in found
+        if len(match.before) == len(match.after) == 1
+        and None not in (match.before[0].at_ns, match.after[0].at_ns)
+    ]
+    if known:
+        x = _places([match.before[0] for match in known], sides[0])
+        y = _places([match.after[0] for match in known], sides[1])
+        order = np.argsort(x, kind="stable")
+        before = np.interp(before, x[order], np.maximum.accumulate(y[order]))
+    apart = np.abs(before[:, None] - after[None, :])
+    for what, penalty in (("top", np.inf), ("sub", _NEAR / 2)):
+        texts = [np.array([getattr(one, what) for one in work]) for work in some]
+        apart = np.where(texts[0][:, None] == texts[1][None, :], apart, apart + penalty)
+    more = [
+        Match(
+            PLACE,
+            tuple(some[0][at] for at in sorted(rows)),
+            tuple(some[1][at] for at in sorted(columns)),
+        )
+        for rows, columns in _nearest(apart)
+    ]
+    more = [one for one in more if _is_plausible(one, sides)]
+    return more, _without(left, more)
+
+
+def _is_plausible(match: Match, sides: tuple[Side, Side]) -> bool:
+    """Return whether what only runs at one place may be the same work by its time."""
+    few, many = sorted(
+        side.per_window(sum(one.charged_ns for one in work))
+        for side, work in zip(sides, (match.before, match.after), strict=True)
+    )
+    return many <= _MOST_APART * few
+
+
+def _places(work: Iterable[ChargedKernel], side: Side) -> FloatArray:
+    """Return where kernels run, as shares of the step."""
+    return np.array([one.at_ns or 0 for one in work], dtype=np.float64) / float(side.mean_ns or 1)
+
+
+def _nearest(apart: FloatArray) -> list[tuple[set[int], set[int]]]:
+    """Return groups of rows and columns that are near, each of one row or of one column."""
+    near = np.argwhere(apart <= _NEAR)
+    order = np.argsort(apart[tuple(near.T)], kind="stable")
+    groups: list[tuple[set[int], set[int]]] = []
+    of: tuple[dict[int, int], dict[int, int]] = ({}, {})
+    for pair in near[order].tolist():
+        row, column = (known.get(at) for known, at in zip(of, pair, strict=True))
+        if row is None and column is None:
+            of[0][pair[0]] = of[1][pair[1]] = len(groups)
+            groups.append(({pair[0]}, {pair[1]}))
+        elif row is None or column is None:
+            side, at = (0, column) if row is None else (1, row)
+            if at is not None and len(groups[at][1 - side]) == 1:
+                groups[at][side].add(pair[side])
+                of[side][pair[side]] = at
+    return groups

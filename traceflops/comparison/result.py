@@ -1,0 +1,236 @@
+"""`compare`: what changed from one recording to another, by how much, why, and how sure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from traceflops.analysis import Analysis
+from traceflops.comparison.difference import (
+    Cause,
+    causes_of,
+    component_differences,
+    parts_of,
+    rounded,
+)
+from traceflops.comparison.likeness import Unlike, is_same, obstacle, unlikeness, work_ratio
+from traceflops.comparison.matching import Match, matches
+from traceflops.comparison.sentence import sentence
+from traceflops.comparison.side import Side, side_of
+from traceflops.comparison.spread import Interval, interval
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+_LOST: Final = ("dropped", "repaired")
+
+
+@dataclass(frozen=True, slots=True)
+class MfuChange:
+    """MFU on both sides, and what of the change is due to FLOPs, to time and to the peak."""
+
+    before: Fraction
+    after: Fraction
+    flops: Fraction
+    time: Fraction
+    peak: Fraction
+
+
+@dataclass(frozen=True)  # without slots, so that there is a place for what is found on demand
+class Comparison:
+    """What changed from `before` to `after`; times are ns per window: a step, as a rule.
+
+    Where `obstacle` says why the two do not compare there are no figures. `components` are the
+    differences by component, and `causes` those of each: both sum to `difference_ns` exactly.
+    `interval` is where the difference lies at 95 %, None with one step on a side
+    and where both are one recording. `unlike` is what
+    else differs.
+    """
+
+    before: Side
+    after: Side
+    obstacle: str
+    unlike: tuple[Unlike, ...]
+    interval: Interval | None
+    components: dict[str, int]
+    causes: tuple[Cause, ...]
+    matches: tuple[Match, ...]
+
+    @property
+    def is_same(self) -> bool:
+        """Return whether both are one recording."""
+        return is_same(self.before, self.after)
+
+    @property
+    def difference_ns(self) -> int:
+        """Return how much longer a window takes, in whole ns."""
+        return sum(self.components.values())
+
+    @cached_property
+    def sentence(self) -> str:
+        """Return what changed, by how much, why and how sure."""
+        if self.obstacle:
+            return f"No figures: {self.obstacle}."
+        if self.is_same:
+            return "The two are the same recording: nothing differs."
+        return sentence(
+            self.before, self.after, self.difference_ns, self.interval, self.causes, self.unlike
+        )
+
+    @cached_property
+    def mfu(self) -> MfuChange | None:
+        """Return what became of MFU, None where a side has none."""
+        old, new = self.before, self.after
+        if self.obstacle or not old.mfu or not new.mfu or not old.model_flops:
+            return None
+        time = new.mean_ns / old.mean_ns
+        work = work_ratio(old, new) or Fraction(1)
+        by_flops = old.mfu * work - old.mfu
+        by_time = old.mfu * work / time - old.mfu * work
+        return MfuChange(
+            old.mfu, new.mfu, by_flops, by_time, new.mfu - old.mfu - by_flops - by_time
+        )
+
+    @property
+    def notes(self) -> list[str]:
+        """Return what was dropped or repaired on one side alone, after its name."""
+        sides = ((self.before, self.after), (self.after, self.before))
+        return [
+            f"{one.name}: {text}"
+            for one, other in sides
+            for kind, text in one.notes
+            if kind in _LOST and (kind, text) not in other.notes
+        ]
+
+    def tables(self) -> dict[str, pa.Table]:
+        """Return causes, their parts, the steps and what else differs as Arrow tables."""
+        causes = [
+            {
+                **{name: getattr(cause, name) for name in ("component", "kind", "subject", "ns")},
+                "low_ns": cause.interval.low_ns if cause.interval is not None else None,
+                "high_ns": cause.interval.high_ns if cause.interval is not None else None,
+                "is_noise": cause.is_noise,
+            }
+            for cause in self.causes
+        ]
+        rows = {"causes": causes, "parts": self.part_rows(), "steps": self._steps()}
+        rows["unlike"] = [
+            {"what": one.what, "before": one.before, "after": one.after} for one in self.unlike
+        ]
+        return {
+            name: pa.Table.from_pylist(mine, schema=_SCHEMAS[name]) for name, mine in rows.items()
+        }
+
+    def part_rows(self) -> list[dict[str, Any]]:
+        """Return the parts of all causes, a row each, the largest first."""
+        parts = [part for cause in self.causes for part in cause.parts]
+        return [
+            {
+                **{name: getattr(part, name) for name in ("component", "kind", "subject", "ns")},
+                "before_ns": rounded(part.before_ns),
+                "after_ns": rounded(part.after_ns),
+                "before_calls": float(part.calls[0]) if part.calls is not None else None,
+                "after_calls": float(part.calls[1]) if part.calls is not None else None,
+                "before": list(part.names[0]),
+                "after": list(part.names[1]),
+                "scopes": list(part.scopes),
+                "way": part.way,
+            }
+            for part in sorted(parts, key=lambda part: -abs(part.ns))
+        ]
+
+    def _steps(self) -> list[dict[str, Any]]:
+        return [
+            {"side": name, "step": step, "ns": ns}
+            for name, side in (("before", self.before), ("after", self.after))
+            for step, ns in zip(side.steps or (None,), side.series().tolist(), strict=False)
+        ]
+
+    def to_json(self) -> str:
+        """Return it as JSON (schema traceflops.comparison/1)."""
+        from traceflops.reports import render_comparison
+
+        return render_comparison(self)
+
+    def save(self, path: str | Path) -> None:
+        """Write it as .json, replacing only a file of ours."""
+        from traceflops.reports import save_comparison
+
+        save_comparison(self, path)
+
+    def __repr__(self) -> str:
+        """Return the sentence."""
+        return f"<Comparison: {self.sentence}>"
+
+
+_TEXTS, _NS = pa.list_(pa.string()), pa.int64()
+_CAUSE = {"component": pa.string(), "kind": pa.string(), "subject": pa.string(), "ns": _NS}
+_SCHEMAS = {
+    "causes": pa.schema(
+        _CAUSE | {"low_ns": pa.float64(), "high_ns": pa.float64(), "is_noise": pa.bool_()}
+    ),
+    "parts": pa.schema(
+        _CAUSE
+        | {"before_ns": _NS, "after_ns": _NS}
+        | {"before_calls": pa.float64(), "after_calls": pa.float64()}
+        | {"before": _TEXTS, "after": _TEXTS, "scopes": _TEXTS, "way": pa.string()}
+    ),
+    "steps": pa.schema({"side": pa.string(), "step": pa.int64(), "ns": pa.float64()}),
+    "unlike": pa.schema({"what": pa.string(), "before": pa.string(), "after": pa.string()}),
+}
+
+
+def compare(
+    before: Analysis | Side, after: Analysis | Side, names: Sequence[str] | None = None
+) -> Comparison:
+    """Return what changed from one recording to another, which are called `names`.
+
+    Each is an analysis, or what `traceflops.baseline` reads. Of jobs with different ranks only the
+    common ones are compared where single operations of both are known.
+    """
+    given = (before, after)
+    labels = names if names is not None else (None, None)
+    sides = [_side(one, name) for one, name in zip(given, labels, strict=True)]
+    common = sides[0].ranks & sides[1].ranks
+    if common:
+        each = zip(given, labels, sides, strict=True)
+        sides = [
+            side if side.ranks == common else _side(one, name, common) for one, name, side in each
+        ]
+    if sides[0].name == sides[1].name:
+        sides = [replace(one, name=f"{one.name} ({at})") for at, one in enumerate(sides, 1)]
+    return comparison_of(*sides)
+
+
+def _side(given: Analysis | Side, name: str | None, ranks: frozenset[int] | None = None) -> Side:
+    if isinstance(given, Side):
+        return given if name is None else replace(given, name=name)
+    return side_of(given, name, ranks)
+
+
+def comparison_of(before: Side, after: Side) -> Comparison:
+    """Return what changed from one side to another."""
+    is_known = before.work is not None and after.work is not None
+    matched = matches(before, after) if is_known and before.windows and after.windows else []
+    unlike = unlikeness(before, after, matched)
+    reason = obstacle(before, after, matched)
+    if reason:
+        return Comparison(before, after, reason, unlike, None, {}, (), tuple(matched))
+    is_one = is_same(before, after)
+    parts = [] if is_one else parts_of(before, after, matched)
+    return Comparison(
+        before,
+        after,
+        "",
+        unlike,
+        None if is_one else interval(before.series(), after.series()),
+        component_differences(before, after),
+        tuple(causes_of(before, after, parts)),
+        tuple(matched),
+    )

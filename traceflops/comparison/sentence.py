@@ -1,0 +1,211 @@
+"""A comparison in one sentence: what changed, by how much, why, and how sure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Final
+
+from traceflops.attribution import CLASSES
+from traceflops.comparison.difference import (
+    CALLS,
+    GONE,
+    IDLE,
+    NEW,
+    PACE,
+    REPLACED,
+    UNTOLD,
+    WAIT,
+    Cause,
+    Part,
+)
+from traceflops.comparison.likeness import OF_WORK, Unlike, work_ratio
+from traceflops.comparison.matching import PLACE
+from traceflops.comparison.side import Side
+from traceflops.comparison.spread import Interval
+from traceflops.units import (
+    PART_NAMES,
+    duration,
+    function_name,
+    percent,
+    several,
+    significant,
+    unit_for,
+)
+
+_MOST: Final = 3
+"""So many reasons are named."""
+_LEAST: Final = 0.1
+"""Share of the largest reason that another one must have to be named."""
+_MOSTLY: Final = 0.8
+_LONGEST: Final = 60
+_OTHER_WORK: Final = 0.2
+"""Share by which the FLOPs of a step differ where it does other work: fewer may be the change."""
+_UNITS: Final = {"s": 10**9, "ms": 10**6, "µs": 10**3, "ns": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Causes that are told as one: kernels that became others may be of several components."""
+
+    causes: tuple[Cause, ...]
+
+    @property
+    def ns(self) -> int:
+        """Return what they change together."""
+        return sum(cause.ns for cause in self.causes)
+
+    @property
+    def parts(self) -> list[Part]:
+        """Return their parts, the largest first."""
+        parts = [part for cause in self.causes for part in cause.parts]
+        return sorted(parts, key=lambda part: -abs(part.ns))
+
+    @property
+    def scopes(self) -> set[str]:
+        """Return the modules or annotations in which they are."""
+        return {scope for part in self.parts for scope in part.scopes}
+
+
+def sentence(
+    before: Side,
+    after: Side,
+    difference_ns: int,
+    found: Interval | None,
+    causes: Sequence[Cause],
+    unlike: Sequence[Unlike],
+) -> str:
+    """Return what changed from one side to the other, which compare."""
+    share = signed(percent(abs(difference_ns) / float(before.mean_ns)), difference_ns)
+    amount, work = duration(abs(difference_ns)), _work_words(before, after, unlike)
+    if found is not None and found.holds_zero:
+        ends = " to ".join(signed(duration(abs(end)), end) for end in found)
+        sure = f"{signed(amount, difference_ns)}, {share}, 95 % interval {ends}"
+        return f"{work}No difference beyond the spread between steps ({sure})."
+    more = "more" if difference_ns > 0 else "less"
+    told = interval_words(found)
+    if found is None and len(before.steps) != len(after.steps):
+        told = told.replace("each", "on one side")
+    sure = f"{share}, {told}"
+    if not difference_ns:
+        return f"{work}No difference in time ({sure})."
+    what = "Steps take" if before.steps else "The recording takes"
+    reasons = [reason_words(one, before, after) for one in reasons_of(causes)]
+    why = "; ".join(reasons) or "no single cause is beyond the spread"
+    return f"{work}{what} {amount} {more} ({sure}): {why}."
+
+
+def _work_words(before: Side, after: Side, unlike: Sequence[Unlike]) -> str:
+    """Return in what the work of the two differs, and the time per FLOP where that is known."""
+    of_work, ratio = [one for one in unlike if one.what in OF_WORK], work_ratio(before, after)
+    is_other = any(one.what == OF_WORK[1] for one in of_work)
+    if not (is_other or (ratio and abs(ratio - 1) > _OTHER_WORK)):
+        return ""
+    told = " and ".join(f"{one.what} {one.before} became {one.after}" for one in of_work)
+    if ratio is None:
+        return f"The work differs, {told}. "
+    per_flop = float(after.mean_ns / before.mean_ns / ratio) - 1
+    change = f"{percent(abs(per_flop))} {'more' if per_flop > 0 else 'less'}"
+    if per_flop > 1:
+        change = f"{significant(per_flop + 1, 3)} times the"
+    return f"The work differs, {told}: {change} time per FLOP. "
+
+
+def interval_words(found: Interval | None) -> str:
+    """Return within what a difference of one sign lies, in one unit."""
+    if found is None:
+        return "one step each: no interval"
+    low, high = sorted(abs(end) for end in found)
+    if low == high:
+        return "the same in all steps"
+    unit = unit_for(high)
+    ends = [significant(end / _UNITS[unit], 3, zeros=True) for end in (low, high)]
+    return f"95 % interval {' to '.join(ends)} {unit}"
+
+
+def signed(text: str, value: float | Fraction) -> str:
+    """Return an amount with its sign."""
+    return f"{'-' if value < 0 else '+' if value > 0 else ''}{text}"
+
+
+def reasons_of(causes: Sequence[Cause]) -> list[Reason]:
+    """Return the reasons worth naming: beyond the spread, not far below the largest."""
+    groups: dict[Hashable, list[Cause]] = {}
+    for cause in causes:
+        if cause.ns and not cause.is_noise:
+            key: Hashable = (cause.component, cause.kind, cause.subject)
+            if cause.kind == REPLACED:
+                key = frozenset(scope for part in cause.parts for scope in part.scopes) or REPLACED
+            groups.setdefault(key, []).append(cause)
+    found = sorted((Reason(tuple(mine)) for mine in groups.values()), key=lambda one: -abs(one.ns))
+    return [one for one in found[:_MOST] if abs(one.ns) >= _LEAST * abs(found[0].ns)]
+
+
+def reason_words(reason: Reason, before: Side, after: Side) -> str:
+    """Return one reason in words: "9.80 ms more in 47 more calls of elementwise kernels"."""
+    amount = f"{duration(abs(reason.ns))} {'more' if reason.ns > 0 else 'less'}"
+    return " ".join([amount, *_words(reason, before, after)])
+
+
+def _words(reason: Reason, before: Side, after: Side) -> Iterator[str]:
+    cause, parts, more = reason.causes[0], reason.parts, reason.ns > 0
+    names = parts[0].names[:: -1 if more else 1]  # those of the side with more of it first
+    name = next((mine[0] for mine in names if mine), "")
+    kernels = f"{cause.subject.replace('_', ' ')} kernels"
+    if cause.component == "communication":
+        kernels = f"transfers of {cause.subject}"
+    if cause.kind == IDLE:
+        yield f"idle, {CLASSES.get(cause.subject, cause.subject)}"
+    elif cause.kind == UNTOLD:
+        yield PART_NAMES[cause.component]
+    else:
+        yield {
+            PACE: f"in {'slower' if more else 'faster'} {kernels} at equal calls",
+            CALLS: f"in {_calls(parts)} of {kernels}",
+            NEW: f"in {several(len(parts), 'new kernel')}, {kernels}",
+            GONE: f"as {several(len(parts), 'kernel')} went, {kernels}",
+            REPLACED: f"where {_became(parts)}",
+            WAIT: f"waiting for {_late(before, after, more)} in {cause.subject}",
+        }[cause.kind]
+    largest = abs(parts[0].ns) >= _MOSTLY * sum(abs(part.ns) for part in parts)
+    if name and largest and cause.kind not in (REPLACED, WAIT):
+        yield f"({short(name)})"
+    if len(reason.scopes) == 1 and cause.component != "communication":
+        yield f"under {short(next(iter(reason.scopes)))}"
+
+
+def _calls(parts: Sequence[Part]) -> str:
+    calls = [part.calls for part in parts if part.calls is not None]
+    change = sum((new - old for old, new in calls), Fraction(0))
+    number = significant(abs(change), 3)
+    return f"{number} {'more' if change > 0 else 'fewer'} {'call' if number == '1' else 'calls'}"
+
+
+def _became(parts: Sequence[Part]) -> str:
+    """Return which kernels became which: by name where it is one each, and else how many."""
+    old, new = (list({name for part in parts for name in part.names[side]}) for side in (0, 1))
+    became = "probably became" if any(part.way == PLACE for part in parts) else "became"
+    if len(old) == len(new) == 1:
+        return f"{short(old[0])} {became} {short(new[0])}"
+    return f"{several(len(old), 'kernel')} {became} {len(new)}"
+
+
+def _late(before: Side, after: Side, more: bool) -> str:
+    """Return the rank that others waited most for, on the side where they waited longer."""
+    late = (after if more else before).late
+    rank = max(late, key=lambda one: late[one], default=None)
+    if rank is None or 2 * late[rank] < sum(late.values()):
+        return "other ranks"
+    return f"rank {rank}"
+
+
+def short(name: str) -> str:
+    """Return a name without namespaces, templates and parameters, cut in the middle if long."""
+    head = re.sub(r"\(anonymous namespace\)::", "", function_name(name).removeprefix("void "))
+    if "::" in head or "<" in head:
+        head = head.split("<")[0].split("(")[0].rpartition("::")[2] or head
+    plain = "".join(char if char.isprintable() else " " for char in head)
+    half = _LONGEST // 2
+    return plain if len(plain) <= _LONGEST else f"{plain[:half]}…{plain[-half:]}"

@@ -1,0 +1,392 @@
+"""One side of a comparison: what an analysis, or the JSON of its report, says of a recording.
+
+Both say the same: figures are sums over the used windows (steps times devices), in whole ns.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from operator import attrgetter
+from typing import Annotated, Final, Literal
+
+import msgspec
+import numpy as np
+
+from traceflops.analysis import Analysis
+from traceflops.attribution import (
+    OF_KERNEL,
+    ChargedKernel,
+    IdleCulprits,
+    charged_kernels,
+    idle_culprits,
+)
+from traceflops.errors import InputError
+from traceflops.memory import memory_use
+from traceflops.table import FloatArray
+from traceflops.timeline import COMPONENTS, Components
+from traceflops.windows import Prepared
+
+REPORT: Final = "traceflops.report/1"
+_MOST_NAMED: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class UsedWindow:
+    """A window of one device that the figures are about; `step` is None where it is no step."""
+
+    rank: int | None
+    step: int | None
+    start_ns: int
+    components: Components
+
+
+@dataclass(frozen=True, slots=True)
+class IdlePart:
+    """Idle time due to one culprit: its class and name."""
+
+    kind: str
+    label: str
+    idle_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """A recording as it is compared.
+
+    `work` is what kernels were charged, None where single operations are not known. `idle` has the
+    culprits; what is left of the idle time has none. `late` is, by rank, how long others waited for
+    it. `facts` say what was recorded and how, `notes` what was repaired, dropped, assumed or
+    is missing, by kind. What is unknown is None.
+    """
+
+    name: str
+    windows: tuple[UsedWindow, ...]
+    work: tuple[ChargedKernel, ...] | None
+    idle: tuple[IdlePart, ...]
+    model_flops: Fraction | None = None
+    mfu: Fraction | None = None
+    memory_bytes: int | None = None
+    late: Mapping[int, int] = field(default_factory=dict)
+    facts: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def components(self) -> Components:
+        """Return the components of all windows, added up."""
+        return sum((one.components for one in self.windows), Components())
+
+    @property
+    def ranks(self) -> frozenset[int]:
+        """Return the ranks that are known."""
+        return frozenset(one.rank for one in self.windows if one.rank is not None)
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        """Return the numbers of the steps, none where its windows are none."""
+        return tuple(sorted({one.step for one in self.windows if one.step is not None}))
+
+    @property
+    def mean_ns(self) -> Fraction:
+        """Return how long a window is on average; there must be one."""
+        return self.per_window(self.components.window_ns)
+
+    def per_window(self, amount: int) -> Fraction:
+        """Return a sum over the windows as the mean."""
+        return Fraction(amount, len(self.windows))
+
+    def series(self, part: str = "window") -> FloatArray:
+        """Return the mean over the devices of each step, of all or of a component; ns."""
+        get = attrgetter(f"{part}_ns")
+        of_step: defaultdict[int, list[int]] = defaultdict(list)
+        for one in self.windows:
+            of_step[-1 if one.step is None else one.step].append(get(one.components))
+        return np.array([np.mean(times) for _, times in sorted(of_step.items())])
+
+    def series_of(self, work: Sequence[ChargedKernel]) -> FloatArray | None:
+        """Return the time of some kernels by step, None where it is not known of each."""
+        counts = Counter(one.step for one in self.windows)
+        devices = np.array([counts[step] for step in sorted(counts, key=lambda s: s or 0)])
+        times = [one.steps_ns for one in work if one.charged_ns]
+        if any(one is None or len(one) != len(devices) for one in times):
+            return None
+        total = np.array([one for one in times if one is not None], dtype=np.int64)
+        return np.asarray(total.reshape(len(times), len(devices)).sum(axis=0) / devices)
+
+
+def side_of(
+    analysis: Analysis, name: str | None = None, ranks: Collection[int] | None = None
+) -> Side:
+    """Return an analysis as it is compared; only some of its ranks where these are given."""
+    found, devices, idle = analysis.prepared, analysis.devices, analysis.idle
+    work, measured = analysis.charged, analysis.measured
+    mfu, flops = measured.mfu, measured.executed.model_flops if measured.mfu is not None else None
+    if ranks is not None and found is not None:
+        devices = tuple(one for one in devices if one.rank in ranks)
+        found = _only(found, {one.device for one in devices})
+        times = analysis.ranks and analysis.ranks.by_activity(found.trace.activities.num_rows)
+        work = charged_kernels(found, times or None)
+        idle_ns = sum(one.chosen.components.idle_ns for one in devices)
+        idle, mfu, flops = idle_culprits(found, idle_ns), None, None
+    memory = memory_use(found) if found is not None else ()
+    peaks = [one.allocated.peak for one in memory if not one.on_host and one.is_total]
+    waits = analysis.ranks.by_rank() if analysis.ranks is not None else ()
+    fall = measured.waterfall
+    return Side(
+        name or name_of(analysis),
+        tuple(
+            UsedWindow(one.rank, window.step, window.start_ns, window.account.components)
+            for one in devices
+            for window in one.windows
+            if window.used
+        ),
+        work,
+        _idle(idle),
+        None if flops is None else Fraction(flops),
+        mfu,
+        max(peaks, default=None),
+        {one.rank: one.caused_wait_ns for one in waits if one.caused_wait_ns},
+        _facts(
+            analysis.source.format,
+            analysis.source.tool,
+            [one.product or one.architecture or f"unknown {one.type}" for one in devices],
+            fall.dtypes if fall is not None else (),
+            analysis.source.facts,
+        ),
+        tuple((note.kind, note.text) for note in analysis.notes),
+    )
+
+
+def _only(prepared: Prepared, devices: Collection[int]) -> Prepared:
+    accounts = {at: one for at, one in prepared.accounts.items() if at in devices}
+    return replace(prepared, accounts=accounts)
+
+
+def _idle(idle: IdleCulprits) -> tuple[IdlePart, ...]:
+    return tuple(IdlePart(one.kind, one.label, one.idle_ns) for one in idle.culprits)
+
+
+def name_of(given: Analysis | Side) -> str:
+    """Return what to call a recording."""
+    if isinstance(given, Side):
+        return given.name
+    return _name([file.name for file in given.source.files])
+
+
+def _name(files: Sequence[str]) -> str:
+    """Return the first file without endings, and how many there are besides."""
+    first = files[0].split(".")[0] if files else "recording"
+    return first if len(files) < _MOST_NAMED else f"{first} and {len(files) - 1} more"
+
+
+def _facts(
+    format_: str,
+    tool: str | None,
+    devices: Sequence[str],
+    dtypes: Sequence[str],
+    told: Mapping[str, str],
+) -> dict[str, str]:
+    """Return what makes recordings alike or not, in the order in which it matters."""
+    gpus = ", ".join(f"{count} x {name}" for name, count in sorted(Counter(devices).items()))
+    known = {"GPUs": gpus, "data types": ", ".join(dtypes), "format": format_, "tool": tool or ""}
+    known |= {key: str(value) for key, value in sorted(told.items())}
+    return {key: value for key, value in known.items() if value}
+
+
+Amount = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+"""Times of up to three months, in ns, and counts: so that sums of them have room."""
+Instant = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+Component = Literal["compute", "memory", "other", "graph", "communication"]
+
+
+class _Plain(msgspec.Struct, frozen=True):
+    """What is read of an object of a report; other fields are ignored."""
+
+
+class _Window(_Plain, frozen=True):
+    used: bool
+    step: Instant | None
+    start_ns: Instant
+    components_ns: dict[str, Amount]
+
+
+class _Device(_Plain, frozen=True):
+    rank: Instant | None
+    type: str
+    product: str | None
+    windows: list[_Window]
+    architecture: str | None = None
+
+
+class _File(_Plain, frozen=True):
+    name: str
+
+
+class _Source(_Plain, frozen=True):
+    format: str
+    files: list[_File]
+    tool: str | None
+    facts: dict[str, str]
+
+
+class _Charged(_Plain, frozen=True, kw_only=True):
+    """A row of what a kernel is charged: the fields of `ChargedKernel` behind those of kernels."""
+
+    op: str | None = None
+    shapes: str | None = None
+    scope: str | None = None
+    backward: bool = False
+    group: str | None = None
+    others: Amount = 0
+    count: Amount
+    charged_ns: Amount
+    wait_ns: Amount | None = None
+    at_ns: Amount | None = None
+    steps_ns: tuple[Amount, ...] | None = None
+
+
+class _Kernel(_Plain, frozen=True):
+    name: str
+    kind: str
+    top: Component
+    sub: str
+    rule: str
+    charged_ns: Amount | None = None
+    charged: list[_Charged] = []
+
+
+class _Culprit(_Plain, frozen=True, rename={"kind": "class"}):
+    kind: str
+    label: str
+    idle_ns: Amount
+
+
+class _Idle(_Plain, frozen=True):
+    culprits: list[_Culprit]
+
+
+class _Line(_Plain, frozen=True):
+    line: str
+    amount_text: str
+
+
+class _Waterfall(_Plain, frozen=True):
+    dtypes: list[str]
+    budget_text: str
+    lines: list[_Line]
+
+
+class _Utilisation(_Plain, frozen=True):
+    mfu: float | None
+    model_flops_text: str | None = None
+    waterfall: _Waterfall | None = None
+
+
+class _Series(_Plain, frozen=True):
+    peak_bytes: Instant
+
+
+class _Memory(_Plain, frozen=True):
+    on_host: bool
+    is_total: bool
+    allocated: _Series
+
+
+class _Waits(_Plain, frozen=True):
+    rank: Instant
+    caused_wait_ns: Amount
+
+
+class _Ranks(_Plain, frozen=True):
+    waits: list[_Waits]
+
+
+class _Note(_Plain, frozen=True):
+    kind: str
+    text: str
+
+
+class _Report(_Plain, frozen=True):
+    schema: str
+    source: _Source
+    devices: list[_Device]
+    kernels: list[_Kernel]
+    utilisation: _Utilisation
+    idle: _Idle = _Idle([])
+    memory: list[_Memory] = []
+    ranks: _Ranks | None = None
+    notes: list[_Note] = []
+
+
+_READER: Final = msgspec.json.Decoder(_Report)
+
+
+def is_report(head: bytes) -> bool:
+    """Return whether a file that begins so may be the JSON of a report."""
+    return head.lstrip().startswith(b"{") and f'"{REPORT}"'.encode() in head
+
+
+def side_of_report(content: bytes, name: str | None = None) -> Side:
+    """Return the JSON of a report as it is compared. Raises InputError where it is none."""
+    try:
+        report = _READER.decode(content)
+        if report.schema != REPORT:
+            raise ValueError(report.schema)
+        return _side(report, name)
+    except (msgspec.MsgspecError, ValueError, ArithmeticError, KeyError) as error:
+        hint = "write it with traceflops report TRACE -o base.json"
+        raise InputError(f"no report of {REPORT}: {str(error)[:200]}", hint) from None
+
+
+def _side(report: _Report, name: str | None) -> Side:
+    use, is_split = report.utilisation, report.utilisation.mfu is not None
+    fall, flops = use.waterfall, use.model_flops_text
+    peaks = [one.allocated.peak_bytes for one in report.memory if not one.on_host and one.is_total]
+    waits = report.ranks.waits if report.ranks is not None else ()
+    return Side(
+        name or _name([file.name for file in report.source.files]),
+        tuple(
+            UsedWindow(one.rank, window.step, window.start_ns, _components(window.components_ns))
+            for one in report.devices
+            for window in one.windows
+            if window.used
+        ),
+        _work(report.kernels),
+        tuple(IdlePart(one.kind, one.label, one.idle_ns) for one in report.idle.culprits),
+        Fraction(flops) if flops is not None and is_split else None,
+        _share(fall, "useful") if fall is not None and is_split else None,
+        max(peaks, default=None),
+        {one.rank: one.caused_wait_ns for one in waits if one.caused_wait_ns},
+        _facts(
+            report.source.format,
+            report.source.tool,
+            [one.product or one.architecture or f"unknown {one.type}" for one in report.devices],
+            fall.dtypes if fall is not None else (),
+            report.source.facts,
+        ),
+        tuple((note.kind, note.text) for note in report.notes),
+    )
+
+
+def _components(ns: Mapping[str, int]) -> Components:
+    return Components(**{f"{name}_ns": ns[name] for name in COMPONENTS})
+
+
+def _work(kernels: Sequence[_Kernel]) -> tuple[ChargedKernel, ...] | None:
+    """Return what kernels were charged, None where a report of an older version does not say."""
+    if any(one.charged_ns is None for one in kernels):
+        return None
+    rows = (
+        ChargedKernel(*(getattr(one, name) for name in OF_KERNEL), *msgspec.structs.astuple(row))
+        for one in kernels
+        for row in one.charged
+    )
+    return tuple(sorted(rows, key=attrgetter("order")))
+
+
+def _share(fall: _Waterfall, line: str) -> Fraction | None:
+    amounts = {one.line: one.amount_text for one in fall.lines}
+    budget = Fraction(fall.budget_text)
+    return Fraction(amounts[line]) / budget if line in amounts and budget else None

@@ -1,0 +1,110 @@
+"""How sure a difference of mean step times is: a 95 % interval that allows for correlated steps.
+
+Both sides are taken to be autoregressive of first order, with one correlation r of a step with the
+next and a variance each. Given r, the difference of the means is distributed as Student's t (Welch
+1947, Satterthwaite 1946) with the variance of the mean of correlated steps (Bayley and Hammersley
+1946). Ten steps do not tell r well, so no single r is chosen: the t distributions of all r are
+mixed by how well each r explains the steps (Zellner and Tiao 1964), with 1 - r² as the prior.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+import numpy as np
+
+from traceflops.table import FloatArray
+
+LEVEL: Final = 0.95
+_LEAST: Final = 2
+_R: Final = (np.arange(40) + 0.5) / 20 - 1
+"""The correlations that are tried, from -1 to 1."""
+_MOST_FREEDOM: Final = 10_000.0
+_GRID: Final = 4_001
+_HALVINGS: Final = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """What a difference of means lies within, at 95 % confidence; ns."""
+
+    low_ns: float
+    high_ns: float
+
+    def __iter__(self) -> Iterator[float]:
+        """Yield the lower and the upper end."""
+        yield from (self.low_ns, self.high_ns)
+
+    @property
+    def holds_zero(self) -> bool:
+        """Return whether there may be no difference at all."""
+        return self.low_ns <= 0 <= self.high_ns
+
+    def around(self, middle: float) -> Interval:
+        """Return one as wide around another difference."""
+        half = (self.high_ns - self.low_ns) / 2
+        return Interval(middle - half, middle + half)
+
+
+def interval(before: FloatArray, after: FloatArray) -> Interval | None:
+    """Return the interval of the difference of two means, None where a side has one step only."""
+    if min(len(before), len(after)) < _LEAST:
+        return None
+    point = float(after.mean() - before.mean())
+    sides = [_of_mean(one) for one in (before, after) if np.ptp(one)]
+    if not sides:
+        return Interval(point, point)
+    likely = np.log(1 - _R**2) + sum(one[0] for one in sides)
+    weight = np.exp(likely - likely.max())
+    weight /= weight.sum()
+    total = sum(variance for _, variance, _ in sides)
+    freedom = total**2 / sum(variance**2 / one for _, variance, one in sides)
+    half = _half(weight, np.sqrt(total), float(weight @ freedom))
+    return Interval(point - half, point + half)
+
+
+def _of_mean(series: FloatArray) -> tuple[FloatArray, FloatArray, int]:
+    """Return for each correlation its log likelihood and the variance of the mean; the freedom."""
+    r, steps, apart = _R, len(series), series - series.mean()
+    squares, ends = float(apart @ apart), float(apart[0] + apart[-1])
+    outer, products = float(apart[0] ** 2 + apart[-1] ** 2), float(apart[1:] @ apart[:-1])
+    known = (1 - r) * (steps - (steps - 2) * r)
+    shocks = squares + r**2 * (squares - outer) - 2 * r * products
+    shocks -= (r * (1 - r) * ends) ** 2 / known
+    likely = (np.log(1 - r**2) - np.log(known) - (steps - 1) * np.log(shocks)) / 2
+    inflation = (1 + r) / (1 - r) - 2 * r * (1 - r**steps) / (steps * (1 - r) ** 2)
+    variance = shocks / (steps - 1) / (1 - r**2) * inflation / steps
+    return likely, variance, steps - 1
+
+
+def _half(weight: FloatArray, error: FloatArray, freedom: float) -> float:
+    """Return within what a mixture of t distributions of some standard errors is at 95 %."""
+    angle, below = _student(round(min(max(freedom, 1.0), _MOST_FREEDOM), 1))
+    low, high = 0.0, quantile(freedom) * float(error.max())
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        inside = np.interp(np.arctan(middle / error / freedom**0.5), angle, below)
+        low, high = (middle, high) if weight @ inside < LEVEL else (low, middle)
+    return high
+
+
+def quantile(freedom: float) -> float:
+    """Return within how many standard errors Student's t is with a probability of 95 %."""
+    freedom = round(min(max(freedom, 1.0), _MOST_FREEDOM), 1)
+    angle, below = _student(freedom)
+    return float(freedom**0.5 * np.tan(np.interp(LEVEL, below, angle)))
+
+
+@lru_cache(maxsize=1_024)
+def _student(freedom: float) -> tuple[FloatArray, FloatArray]:
+    """Return angles, and the probability that the absolute t of a freedom is below each.
+
+    With t = sqrt(freedom) tan(x) its density is that of cos(x) to the power of freedom - 1.
+    """
+    angle = np.linspace(0, np.pi / 2, _GRID)
+    density = np.cos(angle) ** (freedom - 1)
+    below = np.concatenate([[0.0], np.cumsum(density[1:] + density[:-1])])
+    return angle, below / below[-1]
