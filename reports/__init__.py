@@ -1,6 +1,7 @@
 """Renderers: data in, text out. One module per output; nothing here reads a trace.
 
-An Analysis shows itself by what is here: `render_json`, `framed` (HTML for notebooks) and `save`.
+An Analysis or a Comparison shows itself by what is here: `render_json`, `card` (a few kB of HTML
+for notebooks), `Plots` (its charts) and `save`. `framed` is the whole page in a notebook.
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ from typing import TYPE_CHECKING
 from traceflops.faces import lazy
 
 if TYPE_CHECKING:
+    from traceflops.reports.json.comparison import render_comparison
     from traceflops.reports.json.report import render_json
     from traceflops.reports.page.html import framed
-    from traceflops.reports.write import save
+    from traceflops.reports.page.notebook import Plots, card
+    from traceflops.reports.write import save, save_comparison
 else:
     __getattr__ = lazy(__name__, __file__)

@@ -25,8 +25,9 @@ from traceflops.errors import MORE_MEMORY, UsageError
 
 _BEGINS = {
     ".html": rb"<!doctype html>\n<html lang=\"en\">\n<head>\n[^\x00]*?content=\"traceflops ",
-    ".json": rb"\{\s*\"schema\": \"traceflops\.report/",
-    ".md": rb"<!-- traceflops\.report/",
+    ".json": rb"\{\s*\"schema\": \"traceflops\.(?:report|comparison)/",
+    ".md": rb"<!-- traceflops\.(?:report|comparison)/",
+    ".xml": rb"<testsuites name=\"traceflops check\"",
 }
 """How a report of ours begins, by suffix; an archive says it at its end."""
 MARK: Final = b"traceflops.output/1"

@@ -24,12 +24,15 @@ from traceflops.reports.view import (
     attribution_sentence,
     background,
     causes,
+    comparison_tables,
     components_table,
+    count,
     critical_tables,
     folded_tables,
     headline,
     host_tables,
     jobs_table,
+    mfu_sentence,
     other_findings,
     owner_tables,
     pipeline_tables,
@@ -50,6 +53,7 @@ from traceflops.units import several
 
 if TYPE_CHECKING:
     from traceflops.analysis import Analysis
+    from traceflops.comparison import Comparison
 
 SIGN: Final = "<!-- traceflops.report/1 -->"
 """The first line, by which a file is known to be one of these."""
@@ -73,6 +77,16 @@ _MEMORY: Final = (
     Column("Reserved", lambda row: size(row.reserved, binary=True), True),
     Column("Peak use", lambda row: row.share, True),
     Column("Growth over used steps", lambda row: row.growth),
+)
+
+_HELD: Final = (
+    Column(
+        "Allocated by",
+        lambda row: Name(row.op or UNKNOWN) if row.recorded else "before the recording",
+    ),
+    Column("In", lambda row: Name(row.scope) if row.scope else UNKNOWN),
+    Column("Held", lambda row: size(row.bytes, binary=True), True),
+    Column("Blocks", lambda row: count(row.blocks) if row.recorded else UNKNOWN, True),
 )
 
 
@@ -100,6 +114,21 @@ def render_markdown(
         _details("Memory", _memory(analysis)),
         _details("Notes", _notes(analysis)),
         _foot(command),
+    )
+    texts = ("\n".join(lines) for lines in map(list, sections) if lines)
+    return "\n\n".join(texts) + "\n"
+
+
+def render_comparison(comparison: Comparison) -> str:
+    """Return a comparison for a pull request: the sentence, and what adds up to the change."""
+    first, *tables = comparison_tables(comparison)
+    sections = (
+        ["<!-- traceflops.comparison/1 -->", f"## {plain(comparison.sentence)}"],
+        [plain(words)] if (words := mfu_sentence(comparison)) else [],
+        _table(first[1]),
+        *(_details(title, _table(table)) for title, table in tables),
+        _details("Notes", [f"- {plain(note)}" for note in comparison.notes]),
+        _foot(None),
     )
     texts = ("\n".join(lines) for lines in map(list, sections) if lines)
     return "\n\n".join(texts) + "\n"
@@ -198,6 +227,11 @@ def _memory(analysis: Analysis) -> Iterator[str]:
     page = memory_page(analysis)
     if page is not None:
         yield from _table(table_of(_MEMORY, page.rows, page.total))
+    if page is not None and page.held is not None:
+        held = page.held
+        peak = f"At the peak of {held.label}: {size(held.peak, binary=True)}"
+        yield from ("", plain(peak), "")
+        yield from _table(table_of(_HELD, held.rows, len(held.rows) + held.others))
 
 
 def _notes(analysis: Analysis) -> Iterator[str]:

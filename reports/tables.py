@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from traceflops.attribution import USUAL
 from traceflops.categories import categorise, load
 from traceflops.errors import UsageError
 from traceflops.privacy import Redaction
@@ -260,13 +261,24 @@ def _memory(report: _Report) -> Iterator[Row]:
         yield {**row, **series}
 
 
+def _kernels(report: _Report) -> Iterator[Row]:
+    for kernel in report["kernels"]:
+        yield {key: value for key, value in kernel.items() if key != "charged"}
+
+
+def _charged(report: _Report) -> Iterator[Row]:
+    for kernel in report["kernels"]:
+        yield from ({"name": kernel["name"], **USUAL, **row} for row in kernel["charged"])
+
+
 REPORT_TABLES: Final[Mapping[str, Callable[[_Report], Iterable[Row]]]] = {
     "findings": lambda report: report["findings"],
     "waterfall": _waterfall,
     "ledger": lambda report: report["utilisation"]["ledger"],
     "steps": lambda report: _of_devices(report, "windows"),
     "categories": lambda report: report["categories"],
-    "kernels": lambda report: report["kernels"],
+    "kernels": _kernels,
+    "charged": _charged,
     "kernel_work": lambda report: report["utilisation"]["kernels"],
     "operator_work": lambda report: report["utilisation"]["ops"],
     "modules": lambda report: report["modules"],

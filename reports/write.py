@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from traceflops.analysis import Analysis
+from traceflops.comparison import Comparison
 from traceflops.errors import UsageError
 from traceflops.reports.files import check_replaced, write_pieces
 from traceflops.reports.view import NOTHING, Authored
@@ -76,6 +77,22 @@ def save(
     target = Path(path)
     check_target(target, force=force)
     write_pieces(target, [RENDERERS[target.suffix.lower()](analysis, command, authored)])
+    return target
+
+
+def save_comparison(comparison: Comparison, path: str | Path, *, force: bool = False) -> Path:
+    """Write a comparison as JSON or Markdown. Raises UsageError where that is not possible."""
+    target = Path(path)
+    suffix = target.suffix.lower()
+    if suffix not in (".json", ".md"):
+        raise UsageError(
+            f"cannot write a comparison as {suffix or 'a file'}: {target}", "give .json or .md"
+        )
+    check_replaced(target, force=force)
+    from traceflops.reports.markdown import render_comparison
+
+    text = comparison.to_json() + "\n" if suffix == ".json" else render_comparison(comparison)
+    write_pieces(target, [text.encode()])
     return target
 
 

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from traceflops.findings import UNEVEN_STEPS, largest_part
 from traceflops.memory import memory_use
 from traceflops.reports.page import evidence, overview
 from traceflops.reports.page.section import Content
-from traceflops.reports.page.steps import drawn_bars, window_rows
+from traceflops.reports.page.steps import small_bars
 from traceflops.reports.page.thumbnails import Thumbnail, thumbnail
 from traceflops.reports.view import (
+    CULPRIT,
+    LINE_LOOKS,
     UNKNOWN,
     FindingWords,
     StepPart,
+    blamed,
     count,
     duration,
-    headline,
     opening,
     percent,
     provenance,
@@ -27,10 +31,11 @@ from traceflops.reports.view import (
     step_after,
     step_parts,
     step_times,
+    title_finding,
     why_not,
     wording,
 )
-from traceflops.units import several
+from traceflops.units import PART_NAMES, several
 
 if TYPE_CHECKING:
     from traceflops.analysis import Analysis
@@ -39,7 +44,6 @@ if TYPE_CHECKING:
     from traceflops.reports.page.evidence import CauseShown
 
 _MOST_CARDS: Final = 3
-_MOST_STEPS: Final = 40
 _POINTS: Final = 60
 _WHOLE: Final = 100.0
 _LEVELS: Final = ("low", "medium", "high")
@@ -105,7 +109,8 @@ def case_content(analysis: Analysis) -> Content:
     found = evidence.findings_shown(analysis) if is_judged(analysis) else None
     title, rest = opening(analysis)
     causes = list(found.causes.rows) if found else []
-    best = causes[0].words if causes and headline(analysis) else None
+    best = title_finding(analysis) if found else None
+    about = _component(analysis, best.finding) if best else ""
     parts = step_parts(analysis)
     return Content(
         {
@@ -116,6 +121,7 @@ def case_content(analysis: Analysis) -> Content:
             "best": best,
             "after": _now_and_fixed(analysis, best.finding) if best else None,
             "parts": parts,
+            "blamed": blamed(parts, best.finding, about) if best else None,
             "step": duration(sum(part.ns for part in parts)),
             "tiles": list(tiles(analysis, parts)),
             "cards": [_card(analysis, one) for one in causes[:_MOST_CARDS]],
@@ -149,16 +155,26 @@ def _now_and_fixed(analysis: Analysis, finding: Finding) -> NowAndFixed | None:
 def _card(analysis: Analysis, shown: CauseShown) -> Card:
     finding = shown.words.finding
     marks = _LEVELS.index(finding.confidence.level) + 1 if finding.confidence else 0
-    component = _component(finding)
+    component = _component(analysis, finding)
     return Card(shown, thumbnail(analysis, finding, component), marks, component)
 
 
-def _component(finding: Finding) -> str:
-    """Return the component that a finding is about, by the section that shows it."""
+def _component(analysis: Analysis, finding: Finding) -> str:
+    """Return the component that a finding is about: of its section, else of its largest kernels.
+
+    Of uneven steps that of which the longest has most more than usual.
+    """
+    if finding.rule == UNEVEN_STEPS and analysis.spread is not None:
+        return largest_part(analysis.spread)[0]
     of_section = {"communication": "communication", "ranks": "communication", "idle": "idle"}
     if "memory" in finding.rule or "copies" in finding.rule:
         return "memory"
-    return next((of_section[one] for one in finding.evidence if one in of_section), "compute")
+    kernels, times = evidence.kernels_by_row(analysis), Counter({"compute": 0})
+    for row in (row for row in finding.rows if row.name in kernels):
+        top = kernels[row.name]["top"]
+        times[top if top in LINE_LOOKS else "other"] += row.time_ns
+    largest = max(times, key=lambda top: times[top])
+    return next((of_section[one] for one in finding.evidence if one in of_section), largest)
 
 
 def tiles(analysis: Analysis, parts: Sequence[StepPart]) -> Iterator[Tile]:
@@ -184,13 +200,14 @@ def _time(analysis: Analysis) -> Tile:
         mean = analysis.mean_ns(analysis.components.window_ns)
         return Tile("Window", duration(mean), "no steps found", "steps")
     used = f"median of {count(len(steps.used))} of {several(len(steps.seen), 'step')}"
+    used = used if len(steps.seen) > 1 else "the only step"
     words = "; ".join(filter(None, (used, ", ".join(step_times(analysis)))))
     return Tile("Step time", duration(steps.typical_ns), words, "steps", _step_spark(analysis))
 
 
 def _step_spark(analysis: Analysis) -> Spark | None:
     """Return the steps as bars, the longest of those used marked."""
-    bars = drawn_bars(window_rows(analysis.devices), _MOST_STEPS)
+    bars = small_bars(analysis.devices)
     longest = max((bar.components.window_ns for bar in bars), default=0)
     if len(bars) < 2 or not longest:
         return None
@@ -211,6 +228,11 @@ def _step_spark(analysis: Analysis) -> Spark | None:
 def _largest_loss(analysis: Analysis, parts: Sequence[StepPart]) -> Iterator[Tile]:
     losses = [one for one in parts if one.is_loss and (one.name == "idle" or not analysis.on_host)]
     largest = max(losses, key=lambda part: part.ns, default=None)
+    idle = [one for one in losses if one.name in ("idle", CULPRIT)]
+    if largest is not None and largest not in idle and sum(one.ns for one in idle) > largest.ns:
+        # As in the verdict, which splits it no further.
+        sums = sum(one.ns for one in idle), sum(one.share for one in idle)
+        largest = StepPart("idle", PART_NAMES["idle"], *sums)
     if largest is not None:
         text = f"{percent(largest.share)} of the {'step' if analysis.steps.used else 'window'}"
         label = f"Largest loss: {largest.label}"

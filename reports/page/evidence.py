@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from traceflops.drawing import drawn_devices
-from traceflops.findings import LOSS, UNEVEN_STEPS
+from traceflops.findings import LOSS, UNEVEN_STEPS, row_name
 from traceflops.reports.page.kernels import MOST_KERNELS
 from traceflops.reports.page.overview import MOST_GAPS, Few
 from traceflops.reports.page.ranks import MOST_DEVICES
@@ -31,7 +31,6 @@ from traceflops.windows import (
     chosen_time,
     late_after,
     most_exposed,
-    spread_of,
 )
 
 if TYPE_CHECKING:
@@ -63,7 +62,7 @@ def step_rows(analysis: Analysis) -> StepRows:
     """Return how the steps used differ, and the numbers of steps that have a row on the page."""
     rows = chosen_rows(window_rows(analysis.devices))
     shown = frozenset(row.label for row in rows if row.role == "step")
-    return spread_of(analysis.devices), shown
+    return analysis.spread, shown
 
 
 def places(analysis: Analysis, finding: Finding, steps: StepRows) -> Iterator[Place]:
@@ -205,7 +204,7 @@ class FindingsShown:
 def findings_shown(analysis: Analysis) -> FindingsShown:
     """Return the findings, the best first, with the best of their places first."""
     steps, found = step_rows(analysis), causes(analysis)
-    kernels = set(analysis.kernels.slice(0, MOST_KERNELS)["name"].to_pylist())
+    kernels = {row: kernel["name"] for row, kernel in kernels_by_row(analysis).items()}
     shown = [
         CauseShown(
             one,
@@ -218,9 +217,15 @@ def findings_shown(analysis: Analysis) -> FindingsShown:
     return FindingsShown(Few(shown, len(found)), others)
 
 
-def _link_of(row: Row, kernels: Collection[str]) -> str:
+def kernels_by_row(analysis: Analysis) -> dict[str, dict[str, Any]]:
+    """Return the kernels that are shown by their names in rows of findings."""
+    shown = analysis.kernels.slice(0, MOST_KERNELS).to_pylist()
+    return {row_name(kernel["name"]): kernel for kernel in shown}
+
+
+def _link_of(row: Row, kernels: Mapping[str, str]) -> str:
     """Return the link to the row of a kernel that is shown, "" for none."""
-    link = link_to("kernel", row.name)
+    link = link_to("kernel", kernels.get(row.name, ""))
     return link if row.name in kernels and len(link) < _LONGEST_LINK else ""
 
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from heapq import heappop, heappush
 from itertools import count as numbers_from
-from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from traceflops.attribution import TREE_PHASES, TimeNode, module_class, time_trees
@@ -26,7 +25,6 @@ from traceflops.reports.view import (
     recoverable_ns,
     shorten_middle,
 )
-from traceflops.units import capitalized
 
 if TYPE_CHECKING:
     from traceflops.analysis import Analysis
@@ -128,7 +126,8 @@ def _sentence(analysis: Analysis, tree: TimeNode, known: _Kernels) -> str:
     if not inside:
         return ""
     largest = max(inside, key=lambda one: one.node.total_ns)
-    words = [f"{capitalized(largest.label)} takes most: {_time(analysis, largest.node.total_ns)}"]
+    name = kernel_label(largest.label, _LONGEST)
+    words = [f"Most time is in {name}: {_time(analysis, largest.node.total_ns)}"]
     if slow := known.above_ns(largest.node):
         words.append(f"{_time(analysis, slow)} of it above the roof")
     return ", ".join(words) + "."
@@ -187,18 +186,27 @@ def _inside(one: _Shown) -> list[_Shown]:
     return [_end_of_chain(each) for each in found]
 
 
-def _together(nodes: Iterable[TimeNode]) -> TimeNode:
-    """Return several nodes as one, with those of one name in them as one."""
+def _together(nodes: Sequence[TimeNode]) -> TimeNode:
+    """Return several nodes as one, with those of one name in them as one; a single one as it is."""
+    if len(nodes) == 1:
+        return nodes[0]
     alike: defaultdict[str, list[TimeNode]] = defaultdict(list)
+    for node in nodes:
+        for label, inner in node.inside.items():
+            alike[label].append(inner)
+    made = _sum(nodes)
+    made.inside = {label: _together(mine) for label, mine in alike.items()}
+    return made
+
+
+def _sum(nodes: Iterable[TimeNode]) -> TimeNode:
+    """Return the time of several nodes, without what is in them."""
     made = TimeNode("")
     for node in nodes:
         made.label = node.label
         made.idle_ns += node.idle_ns
         made.components.update(node.components)
         made.kernels.update(node.kernels)
-        for label, inner in node.inside.items():
-            alike[label].append(inner)
-    made.inside = {label: _together(mine) for label, mine in alike.items()}
     return made
 
 
@@ -219,7 +227,7 @@ def _large(inside: Sequence[_Shown], total: int) -> Iterator[_Shown]:
         yield from inside
         return
     yield from inside[: len(inside) - len(small)]
-    yield _Shown(f"{len(small)} more", _together(map(attrgetter("node"), small)), is_merged=True)
+    yield _Shown(f"{len(small)} more", _sum(one.node for one in small), is_merged=True)
 
 
 def _box(

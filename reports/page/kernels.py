@@ -10,6 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+import pyarrow as pa
+
 from traceflops.attribution import launchers
 from traceflops.reports.page.section import DeepLinks, link_to
 from traceflops.reports.page.work import (
@@ -28,10 +31,9 @@ from traceflops.reports.view import (
     shape_words,
     type_words,
 )
+from traceflops.table import number_column
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from traceflops.analysis import Analysis
     from traceflops.windows import Prepared
 
@@ -91,7 +93,8 @@ def kernels_page(analysis: Analysis, most: int = MOST_KERNELS) -> KernelsPage:
     """Return the kernels with the most time and the longest of each category."""
     table = analysis.kernels
     places = _places(table, most)
-    rows = table.take(places).to_pylist() if places else []
+    # From a list PyArrow would make an array with the help of pandas, whose import takes long.
+    rows = table.take(number_column(np.array(places), pa.int64())).to_pylist()
     work = work_of(analysis.measured, analysis.measured.kernels, [row["name"] for row in rows])
     ways = launched(analysis.prepared)
     shown, left_out = _shown(rows, work, ways, analysis.categories.to_pylist())

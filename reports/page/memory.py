@@ -8,18 +8,19 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from traceflops.memory import Curve, MemoryUse, Series, memory_use
+from traceflops.memory import Curve, Holder, MemoryUse, Series, holders, memory_use
 from traceflops.reports.page import overview
 from traceflops.reports.page.axes import Tick, round_above
-from traceflops.reports.view import UNKNOWN, count, duration, percent, place, size
+from traceflops.reports.view import UNKNOWN, count, duration, percent, place, process_label, size
 from traceflops.units import several
 
 if TYPE_CHECKING:
     from traceflops.analysis import Analysis
-    from traceflops.windows import Origins
+    from traceflops.windows import DeviceReport, Origins, Prepared
 
 MOST_ROWS: Final = 32
 MOST_DRAWN: Final = 8
+_MOST_HOLDERS: Final = 8
 LEAST_DRAWN: Final = 1 << 20
 """Bytes; a curve whose peak is lower is not drawn."""
 _WIDTH, _HEIGHT = 860, 210
@@ -86,6 +87,22 @@ class MemoryPage:
     low: int
     sentences: list[str]
     counts_from: str
+    held: PeakHeld | None
+
+
+@dataclass(frozen=True, slots=True)
+class PeakHeld:
+    """What one device holds at its peak: who allocated it, the first rows of `total`."""
+
+    label: str
+    peak: int
+    rows: list[Holder]
+    others: int
+
+    @property
+    def others_bytes(self) -> int:
+        """Return what the rows that are not shown hold."""
+        return self.peak - sum(row.bytes for row in self.rows)
 
 
 def memory_page(analysis: Analysis) -> MemoryPage | None:
@@ -95,7 +112,6 @@ def memory_page(analysis: Analysis) -> MemoryPage | None:
     used = memory_use(analysis.prepared)
     if not used:
         return None
-    labels = {device.device: device.label for device in analysis.devices}
     clocks = overview.clocks(analysis)
     first = _firsts(used, clocks)
     ordered: Sequence[MemoryUse] = used
@@ -107,14 +123,28 @@ def memory_page(analysis: Analysis) -> MemoryPage | None:
         if len(one.allocated.curve.value) > 1 and one.allocated.peak >= LEAST_DRAWN
     ]
     return MemoryPage(
-        rows=[_row(one, labels, first[one.process]) for one in ordered[:MOST_ROWS]],
+        rows=[_row(one, analysis.devices, first[one.process]) for one in ordered[:MOST_ROWS]],
         total=len(ordered),
-        plots=[_plot(one, labels, first[one.process]) for one in drawn[:MOST_DRAWN]],
+        plots=[_plot(one, analysis.devices, first[one.process]) for one in drawn[:MOST_DRAWN]],
         drawn_of=len(drawn),
         low=sum(one.allocated.peak < LEAST_DRAWN for one in ordered),
         sentences=list(_sentences(used)),
         counts_from=overview.counts_from(clocks) if clocks.of_process else "the first allocation",
+        held=_held(analysis.prepared, used, analysis.devices),
     )
+
+
+def _held(
+    prepared: Prepared, used: Sequence[MemoryUse], devices: Sequence[DeviceReport]
+) -> PeakHeld | None:
+    """Return who holds the memory of the device with the highest peak, None where unknown."""
+    on_devices = [use for use in used if not use.on_host]
+    most = max(on_devices, key=lambda use: use.allocated.peak, default=None)
+    found = holders(prepared, most) if most is not None else ()
+    if most is None or not any(one.recorded for one in found):
+        return None
+    rows = list(found[:_MOST_HOLDERS])
+    return PeakHeld(use_label(most, devices), most.allocated.peak, rows, len(found) - len(rows))
 
 
 def _firsts(used: Sequence[MemoryUse], clocks: Origins) -> dict[int, int]:
@@ -133,20 +163,20 @@ def _firsts(used: Sequence[MemoryUse], clocks: Origins) -> dict[int, int]:
     return begins | dict(clocks.of_process)
 
 
-def _label(use: MemoryUse, labels: dict[int, str]) -> str:
+def use_label(use: MemoryUse, devices: Sequence[DeviceReport]) -> str:
     """Return what to call it, as devices are called in the other tables."""
+    of_device = (one.label for one in devices if not use.on_host and one.device == use.device)
     rank = f"rank {use.rank}" if use.rank is not None else use.file
-    if use.on_host:
-        return f"{rank} · CPU"
-    known = labels.get(use.device) if use.device is not None else None
-    return known if known else f"{rank} · GPU without operations"
+    owner = process_label(devices, use.process, rank)
+    what = "CPU" if use.on_host else "GPU without operations"
+    return next(of_device, " · ".join(filter(None, (owner, what))))
 
 
-def _row(use: MemoryUse, labels: dict[int, str], origin_ns: int) -> MemoryRow:
+def _row(use: MemoryUse, devices: Sequence[DeviceReport], origin_ns: int) -> MemoryRow:
     allocated = use.allocated
     step = f", step {count(allocated.peak_step)}" if allocated.peak_step is not None else ""
     return MemoryRow(
-        label=_label(use, labels),
+        label=use_label(use, devices),
         is_total=use.is_total,
         first=allocated.first,
         peak=allocated.peak,
@@ -199,7 +229,7 @@ def _sentences(used: Sequence[MemoryUse]) -> Iterator[str]:
         yield "Long curves are downsampled; peaks are kept."
 
 
-def _plot(use: MemoryUse, labels: dict[int, str], origin_ns: int) -> MemoryPlot:
+def _plot(use: MemoryUse, devices: Sequence[DeviceReport], origin_ns: int) -> MemoryPlot:
     curves = [use.allocated.curve, *([use.reserved.curve] if use.reserved is not None else [])]
     low_ns = int(min(curve.time_ns[0] for curve in curves))
     high_ns = int(max(curve.time_ns[-1] for curve in curves))
@@ -207,7 +237,7 @@ def _plot(use: MemoryUse, labels: dict[int, str], origin_ns: int) -> MemoryPlot:
     top = int(max(curve.value.max() for curve in curves))
     bottom = min(0, int(min(curve.value.min() for curve in curves)))
     y = _Scale(bottom, max(top, bottom + 1), _HEIGHT - _BOTTOM, _TOP)
-    label = _label(use, labels)
+    label = use_label(use, devices)
     allocated = _path(use.allocated.curve, x, y, high_ns)
     return MemoryPlot(
         label=label,

@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 WIDTH, NARROW, HEIGHT = 760, 344, 340
 MARGIN: Final = 300
 """Room for labels beside a wide drawing."""
+NUMBERS: Final = 14
+"""Room for numbers beside a narrow one, below which the labels stand."""
 LEFT, RIGHT, TOP, BOTTOM = 58, 16, 30, 44
 _MOST_DOTS: Final = 60
 _MOST_LABELS, _LONGEST_LABEL, _LINE = 5, 24, 15
@@ -146,11 +148,8 @@ class _Axis:
 
 def roofline_plot(measured: Measurement, width: int = WIDTH) -> RooflinePlot | None:
     """Return the drawing; None where nothing can be placed or devices differ."""
-    known = _peaks(measured)
+    rows, peaks = placed_kernels(measured)
     _, bandwidth = roof(measured)
-    rows = _placed(measured, known)[:_MOST_DOTS]
-    drawn = {dtype for row in rows for dtype in row.dtypes}
-    peaks = {dtype: peak for dtype, peak in known.items() if dtype in drawn}
     if not rows or not peaks or not bandwidth:
         return None
     balances = [peak / bandwidth for peak in peaks.values()]
@@ -192,7 +191,7 @@ def roofline_plot(measured: Measurement, width: int = WIDTH) -> RooflinePlot | N
 class Reached:
     """One kernel by its time and the share of its roof; `label` stands at its side, if any.
 
-    The label is at `label_y`, in the margin where there is one and else before the dot.
+    The label is at `label_y`, in the margin.
     """
 
     x: float
@@ -216,7 +215,7 @@ class ReachPlot:
     dots: list[Reached]
 
 
-def reach_plot(analysis: Analysis, width: int = WIDTH, margin: int = 0) -> ReachPlot | None:
+def reach_plot(analysis: Analysis, width: int = WIDTH, margin: int = NUMBERS) -> ReachPlot | None:
     """Return the drawing of the kernels whose roof is known; None without any."""
     measured = analysis.measured
     known = ((row, share_of_roof(measured, row)) for row in measured.kernels if row.sum_ns)
@@ -293,6 +292,14 @@ def _placed(measured: Measurement, peaks: Mapping[str, int]) -> list[KernelRow]:
     rows = [row for row in measured.kernels if row.measured.intensity and row.measured.time_ns]
     roofs = [{peaks.get(dtype) for dtype in row.dtypes} for row in rows]
     return [row for row, of in zip(rows, roofs, strict=True) if len(of) == 1 and of != {None}]
+
+
+def placed_kernels(measured: Measurement) -> tuple[list[KernelRow], dict[str, int]]:
+    """Return the kernels to draw under their roof, and the peaks of their data types."""
+    known = _peaks(measured)
+    rows = _placed(measured, known)[:_MOST_DOTS]
+    drawn = {dtype for row in rows for dtype in row.dtypes}
+    return rows, {dtype: peak for dtype, peak in known.items() if dtype in drawn}
 
 
 def _by_peak(peaks: Mapping[str, int]) -> dict[int, list[str]]:

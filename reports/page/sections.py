@@ -32,6 +32,7 @@ from traceflops.reports.page.section import Content, Filled, Section, link_to
 from traceflops.reports.page.timeline import gap_links, timeline_content
 from traceflops.reports.view import (
     HEADS,
+    OWNER_WORDS,
     attribution_sentence,
     counted_rows,
     critical_tables,
@@ -47,6 +48,7 @@ from traceflops.reports.view import (
     waits,
     wording,
 )
+from traceflops.units import capitalized
 
 if TYPE_CHECKING:
     from traceflops.analysis import Analysis
@@ -54,7 +56,8 @@ if TYPE_CHECKING:
 _TABLES: Final = ("tables.js", "drill.js")
 """What makes tables sort, filter and unfold, and follows links into them."""
 _MOST_COUNTED: Final = 30
-_MOST_OWNERS: Final = 40
+_MOST_OWNERS, _MOST_SHAPES = 40, 100
+_BY_SHAPE: Final = capitalized(OWNER_WORDS["shape"].owners)
 _MOST_HOST: Final = 100
 
 
@@ -81,13 +84,14 @@ def _steps(analysis: Analysis) -> Content:
     values = {
         "rows": rows,
         "bars": bars,
+        "longest_ns": max((bar.components.window_ns for bar in bars), default=0) or 1,
         "pale": [bar.label for bar in bars if not bar.used],
         "steps": steps.steps_page(analysis, rows),
         "steps_sentence": overview.steps_sentence(analysis),
         "longest_step": wording.longest_step(analysis),
     }
-    figures = {"steps": partial(steps.step_bars, bars, axis)} if bars else {}
-    return Content(values, figures, _TABLES)
+    chart = {"steps": partial(steps.step_bars, bars, axis)}
+    return Content(values, chart if len(bars) > steps.MOST_STILL else {}, _TABLES)
 
 
 def _categories(analysis: Analysis) -> Content:
@@ -113,7 +117,8 @@ def _serving(analysis: Analysis) -> Content | None:
 
 
 def _attribution(analysis: Analysis) -> Content | None:
-    tables, drawn = list(owner_tables(analysis, _MOST_OWNERS)), icicles(analysis)
+    drawn = icicles(analysis)
+    tables = [one for one in owner_tables(analysis, _MOST_OWNERS) if one[0] != _BY_SHAPE]
     attributed = attribution_sentence(analysis)
     values = {
         "icicles": drawn,
@@ -137,7 +142,11 @@ def _communication(analysis: Analysis) -> Content | None:
 
 def _operators(analysis: Analysis) -> Content | None:
     page = work.operators_page(analysis)
-    return Content({"operators": page}, scripts=_TABLES) if page is not None else None
+    by_shape = [
+        table for title, table in owner_tables(analysis, _MOST_SHAPES) if title == _BY_SHAPE
+    ]
+    values = {"operators": page, "by_shape": by_shape}
+    return Content(values, scripts=_TABLES) if page is not None else None
 
 
 def _roofline(analysis: Analysis) -> Content | None:
@@ -165,7 +174,7 @@ def _ranks(analysis: Analysis) -> Content | None:
     pipelines = list(pipeline_tables(analysis))
     return Content(
         {"ranks": ranks.ranks_page(analysis), "present": present, "pipelines": pipelines},
-        scripts=_TABLES,
+        scripts=(*_TABLES, "ranks.js"),
     )
 
 
@@ -254,11 +263,8 @@ SECTIONS: Final = (
     Section("case", CASE, case.case_content),
     Section("jobs", CASE, _jobs),
     Section("timeline", TIMELINE, timeline_content),
-    Section("idle", TIMELINE, _with_devices(_idle)),
-    Section("critical", TIMELINE, _critical),
     Section("attribution", TREE, _attribution),
     Section("roofline", TREE, _roofline),
-    Section("host", TREE, _with_devices(_host)),
     Section("ranks", RANKS, _ranks),
     Section("steps", RANKS, _with_devices(_steps)),
     Section("serving", RANKS, _serving),
@@ -268,12 +274,15 @@ SECTIONS: Final = (
         KERNELS,
         _with_devices(lambda one: Content({"kernels": kernels.kernels_page(one)}, scripts=_TABLES)),
     ),
-    Section("categories", KERNELS, _with_devices(_categories)),
     Section("operators", KERNELS, _with_devices(_operators)),
     Section("communication", KERNELS, _communication),
     Section("untimed", KERNELS, _untimed),
     Section("counters", KERNELS, _counters),
+    Section("idle", KERNELS, _with_devices(_idle)),
+    Section("critical", KERNELS, _critical),
     Section("peak", METHOD, _with_devices(lambda one: Content({"peak": peak.peak_page(one)}))),
+    Section("categories", METHOD, _with_devices(_categories)),
+    Section("host", METHOD, _with_devices(_host)),
     Section("post-mortem", METHOD, _post_mortem),
     Section("recording", METHOD, _recording),
     Section("notes", METHOD, _notes),

@@ -1,7 +1,7 @@
 """The steps: windows in order of time as means over devices, bars to draw, and their table.
 
-The plot has a bar per step, stacked by component. In the table each component stands against its
-median over the steps used.
+Few steps are rows of bars; more are a chart that zooms, with a bar per step. In the table each
+component stands against its median over the steps used.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
 
 from traceflops.reports.page.scripts import bokeh_figure
 from traceflops.reports.view import LOOKS, TIME_UNITS, UNKNOWN, duration, unit_for
@@ -18,20 +20,27 @@ from traceflops.windows import (
     counting,
     mean_components,
     median_of,
-    spread_of,
 )
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+    from holoviews.element import Rectangles
+
     from traceflops.analysis import Analysis
 
 MOST_BARS = 200
+_MOST_SMALL = 40
 """How many steps are drawn one by one; beyond that, neighbours share a bar."""
+MOST_STILL: Final = 20
+"""Up to so many bars need no chart that zooms, which takes half a million bytes of a page."""
 
 _NAMES = {"step": "{}", "between": "before {}", "span": "whole span", "range": "chosen range"}
 _ORDER = {"before": 0, "step": 1, "between": 1, "range": 1, "span": 1, "after": 2}
 MOST_ROWS: Final = 200
 _FIRST: Final = 50
 _TIME: Final = "time"
+STEPS: Final = "steps"
+"""What the chart of steps is called in its document."""
 _HATCH: Final = {
     "horizontal": "horizontal_line",
     "cross": "cross",
@@ -100,6 +109,11 @@ def drawn_bars(all_rows: Sequence[StepRow], most: int = MOST_BARS) -> list[StepB
     chosen = chosen or [row for row in all_rows if row.used]
     width = max(-(-len(chosen) // most), 1)
     return [_joined(chosen[i : i + width]) for i in range(0, len(chosen), width)]
+
+
+def small_bars(devices: Iterable[DeviceReport]) -> list[StepBar]:
+    """Return the bars of a plot as small as a word."""
+    return drawn_bars(window_rows(devices), _MOST_SMALL)
 
 
 def _window_row(windows: Sequence[Window], label: str) -> StepRow:
@@ -179,7 +193,7 @@ def steps_page(analysis: Analysis, rows: Sequence[StepRow]) -> StepsPage:
     components = [name for name in LOOKS if any(row.components.parts()[name] for row in rows)]
     used = [row for row in rows if row.used and row.role == "step"]
     medians = _medians(used, components) if len(used) > 1 else {}
-    spread = spread_of(analysis.devices) if len(used) > 1 else None
+    spread = analysis.spread if len(used) > 1 else None
     slowest = str(spread.longest.step) if spread is not None else None
     shown = [
         _shown(row, components, medians, row.role == "step" and row.label == slowest)
@@ -229,14 +243,33 @@ def _part(ns: int, usual: int | None, whole_ns: int) -> StepTimeShown:
 
 def step_bars(bars: Sequence[StepBar], axis: str) -> Any:
     """Return the Bokeh figure with a bar per step, or per window where there are no steps."""
+    figure = bokeh_figure(stacked_bars(bars, axis))
+    _dress(figure, outlined=len(bars) <= _MOST_OUTLINED)
+    return figure
+
+
+def stacked_bars(bars: Sequence[StepBar], axis: str) -> Rectangles:
+    """Return the HoloViews element of bars stacked by component: a box for each part of a bar."""
     import holoviews as hv
+    from bokeh.models import HoverTool
 
     unit = unit_for(max(bar.components.window_ns for bar in bars))
-    shown = [name for name in LOOKS if any(bar.components.parts()[name] for bar in bars)]
-    boxes = hv.Overlay([_boxes(bars, name, unit, axis) for name in shown or ["idle"]])
-    top = max(bar.components.window_ns for bar in bars) / TIME_UNITS[unit]
-    boxes = boxes.opts(
+    columns = _boxes(bars, TIME_UNITS[unit])
+    names = list(columns)
+    tooltips = [
+        (axis, "@label"),
+        ("component", f"@component, @value{{0,0.00}} {unit} (@percent{{0.0}} %)"),
+        ("total", f"@whole{{0,0.00}} {unit}"),
+    ]
+    # Other forms of data would be tried with pandas, whose import takes long.
+    boxes = hv.Rectangles(columns, names[:4], names[4:], datatype=["dictionary"])
+    return boxes.opts(
         backend="bokeh",
+        color=hv.dim("colour"),
+        alpha="opacity",
+        line_width=0,
+        default_tools=[],
+        tools=[HoverTool(tooltips=tooltips, visible=False)],
         responsive=True,
         height=300,
         toolbar="above",
@@ -244,50 +277,33 @@ def step_bars(bars: Sequence[StepBar], axis: str) -> Any:
         xlabel=axis,
         ylabel=f"time ({unit})",
         xlim=_ends(len(bars)),
-        ylim=(0, top * 1.04 or 1),
+        ylim=(0, columns["top"].max() * 1.04),
         xticks=list(enumerate(bar.label for bar in bars))[:: -(-len(bars) // _MOST_TICKS)],
     )
-    figure = bokeh_figure(boxes)
-    _dress(figure, shown, outlined=len(bars) <= _MOST_OUTLINED)
-    return figure
 
 
-def _boxes(bars: Sequence[StepBar], component: str, unit: str, axis: str) -> Any:
-    import holoviews as hv
-    import numpy as np
-    from bokeh.models import HoverTool
-
+def _boxes(bars: Sequence[StepBar], unit_ns: int) -> dict[str, npt.NDArray[Any]]:
+    """Return the columns of the boxes, bar by bar, of components that take time."""
     parts = np.array([list(bar.components.parts().values()) for bar in bars], dtype=np.float64)
-    place = list(LOOKS).index(component)
-    top = parts[:, : place + 1].sum(axis=1) / TIME_UNITS[unit]
-    value = parts[:, place] / TIME_UNITS[unit]
-    total = np.maximum(parts.sum(axis=1), 1)
-    x = np.arange(len(bars), dtype=np.float64)
-    columns = {
-        "left": x - 0.44,
-        "bottom": top - value,
-        "right": x + 0.44,
-        "top": top,
-        "value": value,
-        "percent": 100 * parts[:, place] / total,
-        "whole": total / TIME_UNITS[unit],
-        "opacity": np.array([1.0 if bar.used else _PALE for bar in bars]),
-        "label": np.array([bar.label for bar in bars], dtype=object),
+    place, component = np.nonzero(parts)
+    looks, value = list(LOOKS.values()), parts[place, component]
+    top, total = parts.cumsum(axis=1)[place, component], np.maximum(parts.sum(axis=1)[place], 1)
+    return {
+        "left": place - 0.44,
+        "bottom": (top - value) / unit_ns,
+        "right": place + 0.44,
+        "top": top / unit_ns,
+        "value": value / unit_ns,
+        "percent": 100 * value / total,
+        "whole": total / unit_ns,
+        "opacity": np.array([1.0 if bar.used else _PALE for bar in bars])[place],
+        "label": np.array([bar.label for bar in bars])[place],
+        "component": np.array([look.label for look in looks])[component],
+        "colour": np.array([look.colour for look in looks])[component],
+        "ink": np.array([look.ink for look in looks])[component],
+        "edge": np.array([look.outline or look.colour for look in looks])[component],
+        "hatch": np.array([_HATCH.get(look.pattern, "blank") for look in looks])[component],
     }
-    names = list(columns)
-    tooltips = [
-        (axis, "@label"),
-        (LOOKS[component].label, f"@value{{0,0.00}} {unit} (@percent{{0.0}} %)"),
-        ("total", f"@whole{{0,0.00}} {unit}"),
-    ]
-    return hv.Rectangles(columns, names[:4], names[4:]).opts(
-        backend="bokeh",
-        color=LOOKS[component].colour,
-        alpha="opacity",
-        line_width=0,
-        default_tools=[],
-        tools=[HoverTool(tooltips=tooltips, visible=False)],
-    )
 
 
 def _ends(bars: int) -> tuple[float, float]:
@@ -297,38 +313,33 @@ def _ends(bars: int) -> tuple[float, float]:
     return middle - half, middle + half
 
 
-def _dress(figure: Any, shown: Sequence[str], *, outlined: bool) -> None:
+def _dress(figure: Any, *, outlined: bool) -> None:
     """Set what HoloViews has no option for: textures, tools, a transparent ground."""
-    from bokeh.models import BoxZoomTool, HoverTool, NoOverlap, PanTool, ResetTool, SaveTool
+    import bokeh.models as bk
 
-    for renderer, component in zip(figure.renderers, shown, strict=False):
-        _dress_boxes(renderer, component, outlined=outlined)
-    zoom = BoxZoomTool(dimensions="width")
-    hovers = [tool for tool in figure.toolbar.tools if isinstance(tool, HoverTool)]
-    figure.toolbar.tools = [*hovers, zoom, PanTool(dimensions="width"), ResetTool(), SaveTool()]
-    figure.toolbar.active_drag = zoom
+    (boxes,) = figure.renderers
+    # A copy without the texture would be painted over the box under the pointer.
+    boxes.hover_glyph = boxes.selection_glyph = None
+    glyph = boxes.glyph
+    glyph.update(hatch_pattern="hatch", hatch_color="ink", hatch_alpha=0.22, hatch_scale=9)
+    if outlined:
+        glyph.update(line_color="edge", line_width=1)
+    boxes.nonselection_glyph = glyph.clone(fill_alpha=0.25, hatch_alpha=0.06, line_alpha=0.25)
+    # A range of steps is chosen as one of the timeline is, and is the same: see draw.js.
+    select = bk.BoxSelectTool(dimensions="width", mode="replace")
+    hovers = [tool for tool in figure.toolbar.tools if isinstance(tool, bk.HoverTool)]
+    zooms = [bk.BoxZoomTool(dimensions="width"), bk.PanTool(dimensions="width")]
+    figure.toolbar.tools = [*hovers, select, *zooms, bk.ResetTool(), bk.SaveTool()]
+    figure.toolbar.active_drag = select
+    figure.name = STEPS
+    figure.subscribed_events.add("selectiongeometry")
     figure.toolbar.logo = None
     figure.toolbar.autohide = True
     figure.background_fill_alpha = 0
     figure.border_fill_alpha = 0
-    figure.xaxis.major_label_policy = NoOverlap(min_distance=6)
+    figure.xaxis.major_label_policy = bk.NoOverlap(min_distance=6)
     figure.outline_line_color = None
     # Lines that shall not show must be invisible: the style sheet overrules their colours.
     figure.xgrid.visible = False
     figure.axis.minor_tick_out = 0
     figure.axis.major_tick_in = 0
-
-
-def _dress_boxes(renderer: Any, component: str, *, outlined: bool) -> None:
-    look = LOOKS[component]
-    # A copy without the texture would be painted over the box under the pointer.
-    renderer.hover_glyph = None
-    glyph = renderer.glyph
-    if look.pattern:
-        glyph.hatch_pattern = _HATCH[look.pattern]
-        glyph.hatch_color = look.ink
-        glyph.hatch_alpha = 0.22
-        glyph.hatch_scale = 9
-    if outlined and look.outline:
-        glyph.line_color = look.outline
-        glyph.line_width = 1

@@ -12,30 +12,28 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from traceflops.findings import row_name
 from traceflops.reports.page.overview import MOST_GAPS
-from traceflops.reports.page.steps import drawn_bars, window_rows
+from traceflops.reports.page.steps import small_bars
 from traceflops.reports.view import (
     CULPRIT,
     duration,
     percent,
-    roof,
-    share_of_bandwidth,
+    share_of_roof,
     shorten_middle,
 )
 from traceflops.timeline import COMPONENTS
-from traceflops.units import function_name
+from traceflops.units import PART_NAMES, function_name
 from traceflops.windows import DeviceReport, most_and_least
 
 if TYPE_CHECKING:
     from traceflops.analysis import Analysis
     from traceflops.findings import Finding, Where
-    from traceflops.mfu import KernelRow
 
 _COLUMNS: Final = 120
 _AROUND: Final = 0.6
 """How much of its own length is shown before and after a stretch of time."""
 _MOST_ROWS: Final = 4
-_MOST_STEPS: Final = 40
 _MOST_DEVICES: Final = 64
 _GAP, _LABELS, _NAME = 1.2, 18.0, 30
 _WHOLE: Final = 100.0
@@ -72,8 +70,8 @@ def thumbnail(analysis: Analysis, finding: Finding, component: str) -> Thumbnail
         _ranks(analysis, finding)
         or _stretch(analysis, finding)
         or _kernels(analysis, finding, component)
-        or _largest_rows(finding)
-        or _steps(analysis, finding)
+        or _largest_rows(analysis, finding, component)
+        or _steps(analysis, component)
     )
 
 
@@ -86,17 +84,17 @@ def _ranks(analysis: Analysis, finding: Finding) -> Thumbnail | None:
     if finding.where.rank is None or len(devices) < 2:
         return None
     chosen = [devices[at] for at in sorted(most_and_least(devices, _MOST_ROWS))]
-    longest = max(a_device.chosen.components.window_ns for a_device in chosen)
+    longest = max(one.chosen.components.window_ns for one in chosen)
     if not longest:
         return None
     shapes = [
         shape
-        for row, a_device in zip(_rows(len(chosen)), chosen, strict=True)
-        for shape in _rank_row(a_device, row, longest, is_late=a_device.rank == finding.where.rank)
+        for row, one in zip(_rows(len(chosen)), chosen, strict=True)
+        for shape in _rank_row(one, row, longest, is_late=one.rank == finding.where.rank)
     ]
     labels = tuple(
-        (y + height / 2, shorten_middle(a_device.rank_text or a_device.label, 10))
-        for (y, height), a_device in zip(_rows(len(chosen)), chosen, strict=True)
+        (y + height / 2, shorten_middle(one.rank_text or one.label, 10))
+        for (y, height), one in zip(_rows(len(chosen)), chosen, strict=True)
     )
     caption = "own time, then exposed communication"
     return Thumbnail(caption, "ranks", tuple(shapes), labels=labels)
@@ -178,7 +176,7 @@ def _kernels(analysis: Analysis, finding: Finding, look: str) -> Thumbnail | Non
     found = [
         (row, share)
         for row in analysis.measured.kernels
-        if row.name in named and (share := _share_of_roof(analysis, row))
+        if row_name(row.name) in named and (share := share_of_roof(analysis.measured, row))
     ][:_MOST_ROWS]
     total = sum(row.measured.time_ns for row, _ in found)
     if not total:
@@ -186,49 +184,41 @@ def _kernels(analysis: Analysis, finding: Finding, look: str) -> Thumbnail | Non
     shapes, x = [], 0.0
     for row, share in found:
         width = row.measured.time_ns * (_WHOLE - _GAP * (len(found) - 1)) / total
-        height = min(share, 1) * _WHOLE
+        height = min(float(share), 1) * _WHOLE
         shapes += [
             Shape(round(x, 2), 0, round(width, 2), _WHOLE, "track"),
             Shape(round(x, 2), round(_WHOLE - height, 2), round(width, 2), round(height, 2), look),
         ]
         x += width + _GAP
-    words = f"{percent(found[0][1])} of the roof; width is time, height the share reached"
+    words = f"{percent(float(found[0][1]))} of the roof; width is time, height the share reached"
     return Thumbnail(words, "roofline", tuple(shapes))
 
 
-def _share_of_roof(analysis: Analysis, row: KernelRow) -> float:
-    """Return the larger of the shares of peak and bandwidth that a kernel reaches, 0 if unknown."""
-    peak, _ = roof(analysis.measured, row.dtypes)
-    shares = row.measured.share_of_peak(peak), share_of_bandwidth(analysis.measured, row)
-    return max(float(share or 0) for share in shares)
-
-
-def _largest_rows(finding: Finding) -> Thumbnail | None:
-    """Return the rows of evidence as bars by time."""
+def _largest_rows(analysis: Analysis, finding: Finding, look: str) -> Thumbnail | None:
+    """Return the rows of evidence as bars by their mean time per window."""
     rows = finding.rows[:_MOST_ROWS]
     if len(rows) < 2 or not rows[0].time_ns:
         return None
     room = (_WHOLE - _LABELS) / max(row.time_ns for row in rows)
     places = _rows(len(rows))
     shapes = (
-        Shape(_LABELS, y, round(row.time_ns * room, 2), height, "ink" if at == 0 else "idle")
+        Shape(_LABELS, y, round(row.time_ns * room, 2), height, "ink" if at == 0 else look)
         for at, (row, (y, height)) in enumerate(zip(rows, places, strict=True))
     )
     labels = (
-        (y + height / 2, duration(row.time_ns))
+        (y + height / 2, duration(analysis.mean_ns(row.time_ns)))
         for row, (y, height) in zip(rows, places, strict=True)
     )
     caption = f"largest: {shorten_middle(function_name(rows[0].name), _NAME)}"
     return Thumbnail(caption, finding.evidence[0], tuple(shapes), labels=tuple(labels))
 
 
-def _steps(analysis: Analysis, finding: Finding) -> Thumbnail | None:
-    """Return the steps as bars, of each the part that the finding is about on top."""
-    bars = drawn_bars(window_rows(analysis.devices), _MOST_STEPS)
+def _steps(analysis: Analysis, part: str) -> Thumbnail | None:
+    """Return the steps as bars, of each the component that a finding is about on top."""
+    bars = small_bars(analysis.devices)
     longest = max((bar.components.window_ns for bar in bars), default=0)
     if len(bars) < 2 or not longest:
         return None
-    part = "communication" if "communication" in finding.evidence else "idle"
     width = (_WHOLE + _GAP) / len(bars)
     shapes: list[Shape] = []
     for at, bar in enumerate(bars):
@@ -236,8 +226,7 @@ def _steps(analysis: Analysis, finding: Finding) -> Thumbnail | None:
             _WHOLE * ns / longest for ns in (bar.components.window_ns, bar.components.parts()[part])
         ]
         shapes += _step_bar(round(at * width, 2), round(max(width - _GAP, 0.2), 2), heights, part)
-    words = f"{part} time" if part == "idle" else "exposed communication"
-    return Thumbnail(f"{words} of each step, on top", "steps", tuple(shapes))
+    return Thumbnail(f"{PART_NAMES[part]} of each step, on top", "steps", tuple(shapes))
 
 
 def _step_bar(x: float, width: float, heights: Sequence[float], part: str) -> Iterator[Shape]:

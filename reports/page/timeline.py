@@ -36,6 +36,7 @@ from traceflops.reports.page.timeline_words import (
 from traceflops.reports.view import (
     LOOKS,
     UNKNOWN,
+    process_label,
     short_labels,
 )
 from traceflops.table import ABSENT
@@ -91,7 +92,9 @@ def timeline_content(analysis: Analysis) -> Content | None:
     labels = _lane_labels(analysis, drawn.outline)
     replay, _ = analysis.replay_or_reason
     path = replay.places if replay is not None else None
-    made = packed(prepared, drawn, _header(analysis, prepared, drawn, groups, labels), path)
+    flops = analysis.measured.executed.flops_of_activities(prepared.trace.activities.num_rows)
+    header = _header(analysis, prepared, drawn, groups, labels)
+    made = packed(prepared, drawn, header, flops, path)
     timeline = made.timeline
     kinds = {lane.kind for lane in timeline.lanes}
     drawn_parts = parts_ns(prepared, timeline, drawn.whole, 1)
@@ -102,6 +105,7 @@ def timeline_content(analysis: Analysis) -> Content | None:
         "asked": steps_asked_for(timeline),
         "sentences": list(sentences(analysis, timeline)),
         "left_out": list(left_out(timeline)),
+        "aligned": timeline.aligned,
         "details": details(timeline),
         "still": _still(drawn, groups, labels),
         "start_label": start_label(timeline),
@@ -143,22 +147,13 @@ def _groups(analysis: Analysis, timeline: Timeline) -> list[LaneGroup]:
         else:
             thread = ABSENT if lane.track is None else lane.track
             key = (True, timeline.hosts.index(lane.process), thread)
-            owner = _process_label(analysis, lane.process)
+            owner = process_label(analysis.devices, lane.process, f"process {lane.process}")
             label = f"{owner} CPU · thread {_number(lane.track)}".lstrip()
         group = by_key.setdefault(key, LaneGroup(label, lane.process, lane.device is None, []))
         group.lanes.append(place)
     groups = [by_key[key] for key in sorted(by_key)]
     short = short_labels([group.label for group in groups], LABEL_WIDTH)
     return [replace(group, label=label) for group, label in zip(groups, short, strict=True)]
-
-
-def _process_label(analysis: Analysis, process: int) -> str:
-    """Return what the labels of a process's devices begin with."""
-    mine = next((one for one in analysis.devices if one.process == process), None)
-    if mine is None:
-        return f"process {process}"
-    owner = f"rank {mine.rank}" if mine.rank is not None else mine.owner
-    return " · ".join(part for part in (owner, mine.apart) if part)
 
 
 def _number(track: int | None) -> str:

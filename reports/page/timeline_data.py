@@ -69,13 +69,18 @@ class _Texts:
 
 
 def packed(
-    prepared: Prepared, drawable: Drawable, extra: Mapping[str, Any], path: Places | None = None
+    prepared: Prepared,
+    drawable: Drawable,
+    extra: Mapping[str, Any],
+    flops: IntArray,
+    path: Places | None = None,
 ) -> Packed:
     """Return a timeline as detailed as fits, with `extra` in its header.
 
-    `path` is what is on the critical path: activities, and stretches of threads.
+    `flops` are of each activity; `path` is what is on the critical path: activities, and stretches
+    of threads.
     """
-    share, known = 1.0, Known(prepared, drawable.outline)
+    share, known = 1.0, Known(prepared, drawable.outline, flops)
     while True:
         timeline = drawable.within(Budget().times(share))
         content = _bytes(prepared, timeline, extra, int(_MOST_TEXT * share), path, known)
@@ -201,6 +206,7 @@ def _counts(counts: Counts, columns: bytearray) -> dict[str, Any]:
 def _figures(figures: Figures, columns: bytearray) -> dict[str, Any]:
     """Return where the columns of a level's figures are, by device."""
     tables = {"idle": figures.idle, "kernels": figures.kernels, "parts": figures.parts}
+    tables["flops"] = figures.flops
     return {
         "bin": figures.bin_ns,
         **{

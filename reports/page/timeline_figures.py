@@ -6,7 +6,7 @@ devices, sums of bins of equal length do instead: their figures are exact from e
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
@@ -52,24 +52,27 @@ class Figures:
     """What is known of a level by device; `bin_ns` is 0 where boxes tell of each event.
 
     `kernels` and `parts` are there with bins alone: sums of kernels by name, and of components.
+    `flops` are FLOPs in place of ns, those of a kernel at its start.
     """
 
     bin_ns: int
     idle: Mapping[int, Pieces]
     kernels: Mapping[int, Pieces]
     parts: Mapping[int, Pieces]
+    flops: Mapping[int, Pieces]
 
 
 class Known:
     """The idle time of the devices drawn and their kernels, from which any figures are made."""
 
-    def __init__(self, prepared: Prepared, timeline: Timeline) -> None:
+    def __init__(self, prepared: Prepared, timeline: Timeline, flops: IntArray) -> None:
         process = numbers(prepared.trace.devices["process"])
         self._prepared = prepared
         self._origin = {d: timeline.origin_ns[int(process[d])] for d in timeline.chosen.devices}
         self._names: dict[tuple[str, str], int] = {}
         found = named_idle(prepared, [*self._origin])
         self._idle = {device: self._idle_of(device, one) for device, one in found.items()}
+        self._flops = {device: self._flops_of(device, flops) for device in self._origin}
 
     @property
     def names(self) -> list[tuple[str, str]]:
@@ -80,13 +83,16 @@ class Known:
         """Return the figures of a level; `complete` says whether lanes have all work of devices."""
         if complete and level.is_single:
             idle = {device: _within(one, level.span) for device, one in self._idle.items()}
-            return Figures(0, idle, {}, {})
+            some = [level.span.start_ns, level.span.end_ns]
+            begun = {device: _begun(one, some) for device, one in self._flops.items()}
+            return Figures(0, idle, {}, {}, begun)
         edges = _edges(level.span, len(self._origin))
         return Figures(
             int(edges[1] - edges[0]),
             {device: _in_bins(self._few(one), edges) for device, one in self._idle.items()},
             {device: _in_bins(self._kernels_of(device), edges) for device in self._origin},
             {device: self._parts_of(device, edges) for device in self._origin},
+            {device: _sums_begun(one, edges) for device, one in self._flops.items()},
         )
 
     def _places(self, called: list[tuple[str, str]]) -> IntArray:
@@ -97,6 +103,13 @@ class Known:
         called = [(CLASSES[kind], _short(name)) for kind, name in found.names]
         start, ns = found.start_ns - self._origin[device], found.end_ns - found.start_ns
         return Pieces(start, ns, self._places(called)[found.name])
+
+    def _flops_of(self, device: int, flops: IntArray) -> Pieces:
+        """Return the FLOPs of the activities of a device that have any."""
+        rows = self._prepared.accounts[device].rows
+        some = np.flatnonzero(flops[rows.row] > 0)
+        start = rows.start_ns[some] - self._origin[device]
+        return Pieces(start, flops[rows.row[some]], np.zeros(len(some), dtype=np.int64))
 
     def _kernels_of(self, device: int) -> Pieces:
         """Return the activities of a device; names beyond the longest ones are one."""
@@ -153,6 +166,20 @@ def _within(pieces: Pieces, span: Span) -> Pieces:
         int(np.searchsorted(pieces.start_ns, span.end_ns, side="left")),
     )
     return Pieces(pieces.start_ns[some], pieces.ns[some], pieces.key[some])
+
+
+def _begun(pieces: Pieces, edges: Sequence[int] | IntArray) -> Pieces:
+    """Return what begins between the first and the last edge."""
+    some = slice(*np.searchsorted(pieces.start_ns, [edges[0], edges[-1]]).tolist())
+    return Pieces(pieces.start_ns[some], pieces.ns[some], pieces.key[some])
+
+
+def _sums_begun(pieces: Pieces, edges: IntArray) -> Pieces:
+    """Return the sums of what begins in each bin."""
+    begun = _begun(pieces, edges)
+    place = np.searchsorted(edges, begun.start_ns, side="right") - 1
+    bins, group = np.unique(place, return_inverse=True)
+    return Pieces(edges[bins], group_sums(group, begun.ns, len(bins)), np.zeros_like(bins))
 
 
 def _in_bins(pieces: Pieces, edges: IntArray) -> Pieces:

@@ -81,10 +81,11 @@ def sentences(analysis: Analysis, timeline: Timeline) -> Iterator[str]:
     elif number == chosen.of:
         yield f"GPU streams{'' if number == 1 else f' of all {count(number)} GPUs'}."
     else:
+        yield f"GPU streams of {count(number)} of {count(chosen.of)} GPUs."
         busiest, median = (labels[d] for d in (chosen.busiest, chosen.median))
         yield (
-            f"{count(number)} of {count(chosen.of)} GPUs: the busiest ({busiest}), the median "
-            f"({median}), the least busy, and those with the longest gaps."
+            f"These are the busiest ({busiest}), the median ({median}), the least busy, and those "
+            "with the longest gaps."
         )
     if timeline.steps and number > 1:
         yield "A step line marks the first GPU to start the step."

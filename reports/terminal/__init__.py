@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from traceflops.faces import lazy
 
 if TYPE_CHECKING:
+    from traceflops.reports.terminal.comparison import render_comparison, render_runs
     from traceflops.reports.terminal.info import info_object, render_info
     from traceflops.reports.terminal.lines import Style, columns
     from traceflops.reports.terminal.measured import render_measured, render_measured_conventions

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from traceflops.reports.terminal.lines import Style, hanging, joined, paragraph
 from traceflops.reports.view import (
+    ALONE,
     LINE_LOOKS,
     FindingWords,
     StepPart,
@@ -125,6 +126,8 @@ def _findings(analysis: Analysis, found: Sequence[FindingWords], width: int) -> 
         yield Text()
     for number, one in enumerate(found[:_MOST], 1):
         yield from _finding(number, one, width, is_title=number == 1 and bool(headline(analysis)))
+    if sum(one.finding.gain is not None for one in found[:_MOST]) > 1:
+        yield from paragraph(ALONE, width, "dim", _INDENT)
     if len(found) > _MOST:
         more = several(len(found) - _MOST, "more finding")
         yield Text(f"{_INDENT}… {more} on the page and in --json", "dim")
@@ -132,7 +135,8 @@ def _findings(analysis: Analysis, found: Sequence[FindingWords], width: int) -> 
     if others:
         yield Text()
     for other in others:
-        yield from paragraph(other.sentence, width)
+        yield from paragraph(other.sentence.removesuffix(other.remedy).rstrip(), width)
+        yield from hanging("help: ", other.remedy, width) if other.remedy else ()
 
 
 def _best(one: FindingWords, title: str, width: int) -> Iterator[Text]:

@@ -180,6 +180,13 @@ def columns(widths: Mapping[str, int], room: int, less: Iterable[str]) -> dict[s
     return kept
 
 
+def widened(widths: Mapping[str, int], rows: Iterable[Sequence[str]]) -> dict[str, int]:
+    """Return the widths of columns, those with longer texts as wide as these and a space."""
+    longest = [1 + max(map(cell_len, texts)) for texts in zip(*rows, strict=True)]
+    each = zip(widths.items(), longest or [0] * len(widths), strict=True)
+    return {name: max(width, needed) for (name, width), needed in each}
+
+
 def cells(texts: Mapping[str, str], widths: Mapping[str, int]) -> str:
     """Return the cells of a row, numbers at the right of their columns."""
     return "".join(f"{texts[name]:>{width}}" for name, width in widths.items())
@@ -200,7 +207,11 @@ def cut_to(names: Sequence[str], width: int) -> list[str]:
     short = short_labels(names, room)
     while room > 1 and any(cell_len(label) > width for label in short):  # some signs are wide
         room -= 1
-        short = short_labels(names, room)
+        less = short_labels(names, room)
+        pairs = zip(short, less, strict=True)
+        short = [new if cell_len(old) > width else old for old, new in pairs]
+        if len(set(map(str.strip, short))) < len(set(names)):
+            short = less
     return [label + " " * (width - cell_len(label)) for label in short]
 
 
@@ -217,6 +228,7 @@ def named_table(
 
     The names of a tree are indented by their `depths`.
     """
+    widths = widened(widths, [texts for _, texts in rows])
     kept = columns(widths, width - LEAST_NAME, less)
     name = min(most, width - sum(kept.values()))
     yield Text()
@@ -233,8 +245,10 @@ def view_table(
     table: ReportTable, wide: int, less: Iterable[str], most: int, width: int, *without: str
 ) -> Iterator[Text]:
     """Yield a table of the view: of the columns `without` some those with room, `wide` at least."""
-    title, *heads = (one.head for one in table.columns if one.head not in without)
-    rows = [(_joined(name), list(map(_joined, texts))[: len(heads)]) for name, *texts in table.rows]
+    title, *heads = (one.head for one in table.columns)
+    kept = [at for at, head in enumerate(heads) if head not in without]
+    heads = [heads[at] for at in kept]
+    rows = [(_joined(name), [_joined(texts[at]) for at in kept]) for name, *texts in table.rows]
     widths = {head: max(wide, len(head) + 2) for head in heads}
     yield from named_table(title, rows, widths, less, most, width, table.depths)
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from operator import add
-from typing import Final
+from typing import Any, Final
 
 from rich.cells import cell_len
 from rich.text import Text
@@ -29,6 +29,7 @@ from traceflops.reports.terminal.lines import (
     note_lines,
     paragraph,
     view_table,
+    widened,
 )
 from traceflops.reports.view import (
     CAUSE_LABELS,
@@ -61,6 +62,7 @@ from traceflops.reports.view import (
     signed,
     unit,
     waited_for,
+    waiting_sentence,
 )
 from traceflops.timeline import COMPONENTS, Account, Gap
 from traceflops.units import capitalized, several
@@ -143,7 +145,8 @@ def _devices(analysis: Analysis, style: Style) -> Iterator[Text]:
     if hidden:
         yield Text(f"{_INDENT}… {hidden} more on the page and in --json", "dim")
     if off and analysis.ranks is not None:
-        yield from paragraph(clocks_sentence(analysis.ranks), style.width, "dim", _INDENT)
+        said = f"{waiting_sentence(analysis)} {clocks_sentence(analysis)}".lstrip()
+        yield from paragraph(said, style.width, "dim", _INDENT)
 
 
 def _device_cells(device: DeviceReport) -> dict[str, str]:
@@ -252,14 +255,19 @@ def _kernels(analysis: Analysis, style: Style) -> Iterator[Text]:
     if not rows:
         return
     yield from headline(_title_of_kernels(analysis))
-    widths = columns(_KERNEL, style.width - 5 - LEAST_NAME, ("count", "category"))
+    every = [_kernel_cells(row) for row in rows]
+    widths = widened(_KERNEL, every)
+    widths = columns(widths, style.width - 5 - LEAST_NAME, ("count", "category"))
     width = min(_NAME_WIDTH, style.width - 5 - sum(widths.values()))
-    for row, name in zip(rows, cut_to([row["name"] for row in rows], width), strict=True):
+    names = cut_to([row["name"] or "unknown" for row in rows], width)
+    for row, name, figures in zip(rows, names, every, strict=True):
+        texts = dict(zip(_KERNEL, figures, strict=True))
         line = Text(f"{_INDENT}{name}  ")
         line.append_text(style.drawn(look(row["top"])))
-        line.append(f" {row['sub']:<15}" if "category" in widths else "")
-        line.append(f"{duration(row['sum_ns']):>10}{percent(row['share']):>9}")
-        yield line.append(f"{count(row['count']):>8} ×" if "count" in widths else "", "dim")  # noqa: RUF001
+        line.append(f" {row['sub']:<{widths['category'] - 1}}" if "category" in widths else "")
+        line.append(cells(texts, {head: widths[head] for head in _TIMES}))
+        rest = {head: width for head, width in widths.items() if head == "count"}
+        yield line.append(cells(texts, rest), "dim")
     launched = analysis.total.activities_per_launch
     if launched is not None and launched > 1.05:
         yield Text(f"{_INDENT}{ratio(launched)} GPU operations per launch call", "dim")
@@ -278,6 +286,11 @@ def _owners(analysis: Analysis, by: str, width: int) -> Iterator[Text]:
     if table.total > len(table.rows):
         yield Text(f"{_INDENT}… {table.total - len(table.rows)} more", "dim")
     yield from paragraph(attribution_sentence(analysis), width)
+
+
+def _kernel_cells(row: Mapping[str, Any]) -> tuple[str, ...]:
+    time, share = duration(row["sum_ns"]), percent(row["share"])
+    return row["sub"], time, share, f"{count(row['count'])} ×"  # noqa: RUF001
 
 
 def _title_of_kernels(analysis: Analysis) -> str:

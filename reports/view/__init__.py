@@ -14,7 +14,13 @@ if TYPE_CHECKING:
         authored,
         base_names,
     )
-    from traceflops.reports.view.chapters import Chapter, post_mortem
+    from traceflops.reports.view.chapters import ALONE, Chapter, post_mortem
+    from traceflops.reports.view.comparison import (
+        comparison_tables,
+        mfu_sentence,
+        runs_table,
+        sides_table,
+    )
     from traceflops.reports.view.critical import (
         critical_object,
         critical_sentence,
@@ -60,6 +66,7 @@ if TYPE_CHECKING:
         headline,
         opening,
         other_findings,
+        title_finding,
         title_sentence,
     )
     from traceflops.reports.view.host import host_tables
@@ -85,6 +92,7 @@ if TYPE_CHECKING:
         look,
         loss_label,
     )
+    from traceflops.reports.view.pipelines import pipeline_sentences, pipeline_tables
     from traceflops.reports.view.serving import WAITS_ON, serving_table
     from traceflops.reports.view.short_names import (
         Label,
@@ -96,6 +104,7 @@ if TYPE_CHECKING:
         CULPRIT,
         StepAfter,
         StepPart,
+        blamed,
         step_after,
         step_parts,
     )
@@ -144,13 +153,12 @@ if TYPE_CHECKING:
         clocks_sentence,
         late_rank_words,
         off_median,
-        pipeline_sentences,
-        pipeline_tables,
         ranks_table,
         rates_table,
         signed,
+        waiting_sentence,
         waiting_table,
-        worst_collective,
+        worst_collectives,
     )
     from traceflops.reports.view.wording import (
         basis,
@@ -163,6 +171,7 @@ if TYPE_CHECKING:
         listed,
         mean_message,
         numbered,
+        process_label,
         products,
         provenance,
         ranks,

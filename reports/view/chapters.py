@@ -5,7 +5,7 @@ Every sentence follows from the analysis, so the same recording gives the same t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -19,11 +19,12 @@ from traceflops.units import capitalized
 
 if TYPE_CHECKING:
     from traceflops.analysis import Analysis
+    from traceflops.recording import Missing
 
 _MOST: Final = 5
 _FROM_SUMMARIES: Final = "from-summaries"
 _NAME: Final = 100
-_ALONE: Final = "Gains are of one remedy alone; they do not add up."
+ALONE: Final = "Gains are of one remedy alone; they do not add up."
 _AGAIN: Final = "After the change, record the same steps with the same options and compare."
 _HEALTHY: Final = "No cause stands out; see where the time goes in the report."
 
@@ -44,7 +45,7 @@ def post_mortem(analysis: Analysis) -> tuple[Chapter, ...]:
         Chapter("Evidence", tuple(_evidence(analysis, found))),
         Chapter("Cause", tuple(map(_cause, found)) or (_HEALTHY,)),
         Chapter("Remedy", tuple(_of(one, one.finding.remedy) for one in found) or ("None.",)),
-        Chapter("Expected gain", (*map(_gain, found), _ALONE) if found else ("None.",)),
+        Chapter("Expected gain", tuple(_gains(found)) or ("None.",)),
         Chapter("What this recording cannot tell", tuple(_unknown(analysis)) or ("Nothing.",)),
         Chapter("Next recording", tuple(_next(analysis))),
     )
@@ -72,9 +73,10 @@ def _happened(analysis: Analysis) -> Iterator[str]:
 def _evidence(analysis: Analysis, found: list[FindingWords]) -> Iterator[str]:
     for one in found:
         rows = [
-            f"{shorten_middle(row.name, _NAME) or 'unnamed'} {duration(row.time_ns)}"
+            f"{shorten_middle(row.name, _NAME)} {duration(row.time_ns)}"
             + (f" ({count(row.count)} ×)" if row.count is not None else "")  # noqa: RUF001
             for row in one.finding.rows
+            if row.name
         ]
         yield one.finding.sentence + (f" In all: {', '.join(rows)}." if rows else "")
     yield critical_sentence(analysis) or f"No critical path: {analysis.replay_or_reason[1]}."
@@ -85,8 +87,15 @@ def _cause(one: FindingWords) -> str:
     return _of(one, f"{where or 'no single place'} ({one.owner}). Sure: {one.sure}.")
 
 
+def _gains(found: Sequence[FindingWords]) -> Iterator[str]:
+    yield from map(_gain, found)
+    if sum(one.finding.gain is not None for one in found) > 1:
+        yield ALONE
+
+
 def _gain(one: FindingWords) -> str:
-    saved = capitalized(one.saves) or "Unknown"
+    reasons = one.finding.confidence.reasons[-1:] if one.finding.confidence else ()
+    saved = capitalized(one.saves) or ": ".join(("Unknown", *reasons))
     return _of(one, f"{saved}{f', {one.mfu}' if one.mfu else ''}.")
 
 
@@ -96,23 +105,37 @@ def _unknown(analysis: Analysis) -> Iterator[str]:
     yield from (one.sentence for one in health)
     yield from why_not(analysis.measured) if analysis.devices else ()
     yield from (note.text for note in analysis.notes if note.code == _FROM_SUMMARIES)
-    for one in causes(analysis)[:_MOST]:
-        gain = one.finding.gain
-        if gain is not None and gain.point_ns is None:
-            yield _of(one, "its gain is a range.")
+    ranges = [
+        one.finding.title
+        for one in causes(analysis)[:_MOST]
+        if one.finding.gain is not None and one.finding.gain.point_ns is None
+    ]
+    if ranges:
+        yield f"Gains known only as a range: {'; '.join(ranges)}."
+    told = " ".join(one.sentence for one in health)
+    for missing in _missing(analysis):
+        if missing.cost not in told:
+            yield f"No {missing.what}: {missing.cost}."
+
+
+def _missing(analysis: Analysis) -> Iterator[Missing]:
+    """Yield what the recording lacks and could matter: ranks where there may be several."""
+    total = analysis.total
+    alone = len(analysis.devices) < 2 and not (
+        total.components.communication_ns or total.hidden_communication_ns
+    )
+    known = {"rank"} if alone else set()
+    known |= set() if analysis.steps.used else {"step markers"}  # told by the window
     if analysis.prepared is not None:
-        told = " ".join(one.sentence for one in health)
-        for missing in missing_from(analysis.prepared.trace):
-            if missing.cost not in told:
-                yield f"No {missing.what}: {missing.cost}."
+        every = missing_from(analysis.prepared.trace)
+        yield from (one for one in every if one.what not in known)
 
 
 def _next(analysis: Analysis) -> Iterator[str]:
     health = {one.remedy: None for one in analysis.diagnosis if one.evidence == ("notes",)}
-    yield from health
-    if analysis.prepared is not None:
-        said = " ".join(health).lower()
-        for one in missing_from(analysis.prepared.trace):
-            if one.remedy.lower() not in said:
-                yield f"For {one.what}: {one.remedy}."
+    yield from filter(None, health)
+    said = " ".join(health).lower()
+    for one in _missing(analysis):
+        if one.remedy.lower() not in said:
+            yield f"For {one.what}: {one.remedy}."
     yield _AGAIN

@@ -20,6 +20,8 @@ WORTH_SHOWING: Final = 0.03
 _NAMES: Final = 2
 _MANY: Final = 0.5
 _PACES: Final = {"looming": "Nearly host-bound"}
+_STALLS: Final = "A few stalls aside, launches keep up"
+_MUCH_IDLE: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +90,8 @@ def pace_sentence(analysis: Analysis) -> str:
     if pace is None or pace.verdict is None:
         return ""
     words = _PACES.get(pace.verdict, capitalized(pace.verdict))
+    is_idle = (analysis.components.share("idle") or 0) >= _MUCH_IDLE
+    words = _STALLS if is_idle and pace.verdict == "not host-bound" else words
     where = f" ({', '.join(pace.bound_in)})" if pace.bound_in else ""
     return (
         f"{words}{where}: GPU idle at {percent(pace.starved_share)} of "

@@ -12,7 +12,6 @@ from typing import Any
 import msgspec
 
 from traceflops import units as words
-from traceflops.categories import without_suffix
 from traceflops.flops import Count
 from traceflops.units import significant as significant
 
@@ -35,6 +34,7 @@ _FUNCTOR = re.compile(
 )
 _AT_LINE = re.compile(r"\.py:\d+\)$")
 _BEFORE_UNIT = re.compile(r"(?<=\d) (?=%|(?:[nµm]?s|[kMGTPE]?i?B|[kMGTPEZY]?FLOPs?)\b)| (?=%)")
+_ROUND = re.compile("[()]")
 _QUALIFIER = re.compile(r"(?:\b\w+|<unnamed>)::(?=[\w~(<{])")
 """A namespace or class before a name."""
 
@@ -154,7 +154,7 @@ def kernel_label(name: str, width: int) -> str:
     the namespaces go first; only then is the middle left out, behind the function's own name if
     there is room for it. Marks of a kernel's descriptor (.kd) always go.
     """
-    name = without_suffix(name)
+    name = words.kernel_name(name)
     if len(name) <= width or len(name) > _LONGEST_NAME or _AT_LINE.search(name):
         return shorten_middle(name, width)
     label = _unreturned(name)
@@ -176,7 +176,7 @@ def kernel_text(name: str) -> str:
     """
     if len(name) > _LONGEST_NAME:
         return name
-    label = _unreturned(without_suffix(name))
+    label = _unreturned(words.kernel_name(name))
     opening = _opening(label) if label.endswith(")") else 0
     if opening and label[opening - 1] != " ":  # "Memcpy HtoD (Pinned -> Device)" has none
         label = label[:opening]
@@ -206,10 +206,10 @@ def _launched(label: str) -> str:
 def _opening(text: str) -> int:
     """Return the place of the bracket that the last character closes, 0 if there is none."""
     depth = 0
-    for place in range(len(text) - 1, 0, -1):
-        depth += (text[place] == ")") - (text[place] == "(")
+    for bracket in reversed([*_ROUND.finditer(text)]):
+        depth += 1 if bracket.group() == ")" else -1
         if depth == 0:
-            return place
+            return bracket.start()
     return 0
 
 

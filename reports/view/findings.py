@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from traceflops.findings import LOSS, UNEVEN_STEPS, limit
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 _OWNERS: Final = {"yours": "your code", None: "unknown"}
 _WORTH_A_TITLE: Final = ("high", "medium")
+_GRAVE: Final = "high"
 _IN_NOTES: Final = "notes"
 _LONGEST_PLACE: Final = 40
 
@@ -74,19 +76,37 @@ def background(analysis: Analysis) -> str:
 def opening(analysis: Analysis) -> tuple[str, str]:
     """Return the title of a report, and where that is no finding what follows it.
 
-    Where no finding comes first it is the largest loss; the utilisation stands beside the title.
+    Where no finding surely gains enough it is the first grave one with a remedy, else the largest
+    loss; the utilisation stands beside the title.
     """
     first = headline(analysis)
     if first:
         return first, ""
-    text = background(analysis)
+    text, best = background(analysis), title_finding(analysis)
     if analysis.of_no_job:
         return text, ""
     figure = f"{analysis.measured.figure}. "
     told = text.removeprefix(figure) or text
+    if best is not None:
+        return _answer(best.finding), told
     ends = [at for mark in ("; ", ". ") if (at := told.find(mark)) >= 0]
     at = min(ends, default=len(told))
     return (f"{told[:at]}.", capitalized(told[at + 2 :])) if ends else (told, "")
+
+
+def title_finding(analysis: Analysis) -> FindingWords | None:
+    """Return the finding that is the title: it gains enough, or is grave and has a remedy."""
+    best = next(iter(analysis.diagnosis), None)
+    if best is None or not best.remedy or analysis.of_no_job:
+        return None
+    is_title = best.severity == _GRAVE or headline(analysis)
+    return _words(analysis, best) if is_title else None
+
+
+def _answer(best: Finding) -> str:
+    """Return a finding as a title: what it says first, below the name of its cause."""
+    said = best.sentence.partition(". ")[0].partition("; ")[0].rstrip(".")
+    return f"{said}." if best.confidence is None else f"{best.title}. {said}."
 
 
 def title_sentence(analysis: Analysis) -> str:
@@ -100,7 +120,7 @@ def _words(analysis: Analysis, finding: Finding) -> FindingWords:
         finding,
         _saves(analysis, finding),
         _mfu(analysis, finding),
-        tuple(_where(finding)),
+        tuple(_where(finding)) or tuple(_step_of(analysis, finding)),
         f"owner: {_OWNERS.get(finding.owner, finding.owner)}",
         "" if sure is None else f"{sure.level} ({', '.join(sure.reasons)})".removesuffix(" ()"),
     )
@@ -159,6 +179,16 @@ def _range(low: float, high: float, shown: Callable[[float], str]) -> str:
 
 def _value(figure: str) -> str:
     return figure.rpartition(" ")[0]
+
+
+def _step_of(analysis: Analysis, finding: Finding) -> Iterator[str]:
+    """Yield the step that a stretch of time begins in, on the first device that has it."""
+    at = finding.where.start_ns
+    windows = (one for device in analysis.devices_used for one in device.steps)
+    yield from (
+        f"step {one.step}"
+        for one in islice((w for w in windows if at and w.start_ns <= at < w.end_ns), 1)
+    )
 
 
 def _where(finding: Finding) -> Iterator[str]:

@@ -21,9 +21,7 @@ if TYPE_CHECKING:
     from traceflops.mfu import PassKind
 
 WAITS_ON: Final = "Waits on"
-_REMARK: Final = (
-    "Idle time until the next pass and communication: means per pass. Tokens per second and GPU."
-)
+_REMARK: Final = "Means per pass; idle until the next. Tokens per second and GPU."
 
 
 def serving_table(analysis: Analysis) -> ReportTable:

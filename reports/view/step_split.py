@@ -6,7 +6,7 @@ idle time is split by what the GPUs wait on.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Final
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 CULPRIT: Final = "culprit"
 """The look of idle time of which it is known what it is due to."""
 _NO_LOSS: Final = frozenset({"useful", UNSPLIT, "compute", "unattributed", "other", "graph"})
+_LATE: Final = "device_wait"
+_MISSING: Final = "no recorded work"
 _MOST_CULPRITS: Final = 3
 _LEAST: Final = 0.02
 """Share of a step from which a culprit is a part of its own."""
@@ -69,7 +71,7 @@ class StepPart:
     @property
     def is_loss(self) -> bool:
         """Return whether it is known to be lost: neither useful nor unknown."""
-        return self.name not in _NO_LOSS
+        return self.name not in _NO_LOSS and self.label != _MISSING
 
 
 def step_parts(analysis: Analysis) -> tuple[StepPart, ...]:
@@ -97,16 +99,33 @@ def _amounts(analysis: Analysis) -> dict[str, int]:
 
 
 def _idle(analysis: Analysis, idle_ns: int) -> Iterator[tuple[str, str, int]]:
-    """Yield idle time by what the GPUs wait on, the largest first, and what is left of it."""
+    """Yield idle time by what the GPUs wait on, the largest first, and what is left of it.
+
+    Where a late start may be that of work which was not recorded, that is a part of its own.
+    """
     rest = component_label("idle", analysis.total)
-    classes = [] if analysis.on_host else analysis.idle.by_class()
+    times = {} if analysis.on_host else {one.kind: one.idle_ns for one in analysis.idle.by_class()}
+    missing_ns = min(times.get(_LATE, 0), analysis.total.idle_causes.unrecorded_ns)
+    if missing_ns:
+        times |= {_LATE: times[_LATE] - missing_ns, "": missing_ns}
     least_ns = _LEAST * analysis.components.window_ns
-    shown = [one for one in classes[:_MOST_CULPRITS] if one.idle_ns >= least_ns]
-    others = analysis.components.idle_ns - sum(one.idle_ns for one in shown)
-    *times, rest_ns = apportioned([*(one.idle_ns for one in shown), others], idle_ns)
-    for one, ns in zip(shown, times, strict=True):
-        yield CULPRIT, CLASSES[one.kind], ns
+    largest = sorted(times, key=lambda kind: -times[kind])[:_MOST_CULPRITS]
+    shown = [kind for kind in largest if times[kind] >= least_ns]
+    others = analysis.components.idle_ns - sum(times[kind] for kind in shown)
+    *parts, rest_ns = apportioned([*(times[kind] for kind in shown), others], idle_ns)
+    for kind, ns in zip(shown, parts, strict=True):
+        yield (CULPRIT, CLASSES[kind], ns) if kind else ("idle", _MISSING, ns)
     yield "idle", f"other {rest}" if shown else rest, rest_ns
+
+
+def blamed(parts: Iterable[StepPart], finding: Finding, component: str) -> StepPart | None:
+    """Return the part that a finding about a component is of; idle time only by its class."""
+    names = {"compute": "inefficiency", "idle": ""}
+    kind = CLASSES.get(finding.rule.replace("-", "_"), "")
+    name = names.get(component, component)
+    return next((part for part in parts if kind and part.label == kind), None) or next(
+        (part for part in parts if not kind and part.name == name), None
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The ranks of a job, farthest off first: waits, bandwidth, stages of pipelines, experts."""
+"""The ranks of a job, farthest off first: waits and bandwidth."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from traceflops.findings import (
     late_rank_reason,
     late_rank_sentence,
     slow_link_sentence,
+    waiting_words,
 )
 from traceflops.reports.view.figures import (
     UNKNOWN,
@@ -29,7 +30,13 @@ from traceflops.units import capitalized, several
 
 if TYPE_CHECKING:
     from traceflops.analysis import Analysis
-    from traceflops.ranks import Collective, LinkRate, Pipelines, RankReport, Stage, Turn
+    from traceflops.ranks import (
+        Collective,
+        LinkRate,
+        MatchedCollective,
+        RankReport,
+        Turn,
+    )
     from traceflops.table import IntArray
 
 _MOST_RATES: Final = 24
@@ -38,15 +45,6 @@ _MOST_ROWS, _MOST_COLUMNS = 12, 8
 _SHADES: Final = (0.02, 0.25, 0.6)
 _NONE: Final = table_of((), ())
 _number = partial(Column, is_number=True)
-_MOST: Final = 16
-_STAGES: Final = {
-    "Work": "busy_ns",
-    "Transfer": "transfer_ns",
-    "Warm-up": "warm_up_ns",
-    "Steady": "steady_ns",
-    "Drain": "drain_ns",
-    "Bubble": "bubble_ns",
-}
 
 
 class Amount(str):
@@ -63,17 +61,36 @@ class Amount(str):
 
 
 def late_rank_words(analysis: Analysis) -> tuple[str, str, str]:
-    """Return which rank or link holds others up, why and what to do; "" for none."""
+    """Return which rank or link holds others up, why and what to do; else how much is waiting."""
     ranks = analysis.ranks
     sentence = late_rank_sentence(ranks)
     if sentence and ranks is not None and ranks.slow is not None:
         return (sentence, *late_rank_reason(ranks.slow))
     sentence = slow_link_sentence(ranks)
-    return sentence, "", SLOW_LINK_REMEDY if sentence else ""
+    return sentence or waiting_sentence(analysis), "", SLOW_LINK_REMEDY if sentence else ""
 
 
-def clocks_sentence(ranks: RankReport) -> str:
-    """Return how far times of different ranks can be compared."""
+def waiting_sentence(analysis: Analysis) -> str:
+    """Return how much of communication is waiting and for whom, "" where that is little."""
+    said = waiting_words(analysis.ranks)[1]
+    return said if any(said in one.sentence for one in analysis.findings) else ""
+
+
+def clocks_sentence(analysis: Analysis) -> str:
+    """Return how far times of different ranks can be compared, and who is late without a number."""
+    ranks = analysis.ranks
+    return "" if ranks is None else " ".join([_how_aligned(ranks), *_late_device(analysis, ranks)])
+
+
+def _late_device(analysis: Analysis, ranks: RankReport) -> Iterator[str]:
+    if ranks.slow is not None and ranks.records.devices:
+        at = ranks.records.devices[ranks.records.ranks.index(ranks.slow.rank)]
+        for device in analysis.devices:
+            if device.device == at and not device.rank_text:
+                yield f"Nothing numbers the ranks: rank {ranks.slow.rank} is {device.label}."
+
+
+def _how_aligned(ranks: RankReport) -> str:
     found = ranks.alignment
     if not ranks.comparable:
         return "Clocks cannot be aligned: waits are durations beyond the shortest."
@@ -133,14 +150,11 @@ def ranks_table(analysis: Analysis, most: int) -> ReportTable:
     )
     said = (
         waits_basis(analysis.ranks),
-        _IDLE if ranks.cycles.steps else "",
-        clocks_sentence(ranks),
+        "Idle includes exposed transfer." if ranks.cycles.steps else "",
+        clocks_sentence(analysis),
     )
     remark = " ".join(filter(None, (*said, limits_sentence(ranks))))
     return table_of(columns, ranks.farthest()[:most], len(waits), remark)
-
-
-_IDLE: Final = "Idle includes exposed transfer."
 
 
 def _cycle_columns(ranks: RankReport) -> Iterator[Column]:
@@ -202,8 +216,10 @@ def _clocks(ranks: RankReport | None) -> str:
 
 
 def _amount(found: IntArray, per: int, column: int, row: int) -> Amount:
-    ns = int(found[row, column])
-    return Amount(duration(ns / per) if ns else UNKNOWN, ns / int(found[:-1, :-1].max(initial=1)))
+    ns, single = int(found[row, column]), found[:-1, :-1]
+    is_one = row < single.shape[0] and column < single.shape[1]
+    share = ns / int(single.max(initial=1)) if is_one else 0.0
+    return Amount(duration(ns / per) if ns else UNKNOWN, share)
 
 
 def _ties(ranks: RankReport) -> str:
@@ -224,20 +240,30 @@ def _steps(ranks: RankReport) -> int:
     return ranks.cycles.count
 
 
-def worst_collective(analysis: Analysis) -> tuple[str, list[Turn]]:
-    """Return the collective with most waiting in words, and what each rank did; "" for none."""
+def worst_collectives(
+    analysis: Analysis, most: int
+) -> tuple[IntArray, dict[int, tuple[str, list[Turn]]]]:
+    """Return by cycle and rank the collective with most waiting, and those in words and turns.
+
+    Of the latter so many as have most waiting, the worst first.
+    """
     if analysis.ranks is None or not analysis.ranks.comparable:
-        return "", []
+        return np.empty((0, 0), dtype=np.int64), {}
     ranks = analysis.ranks.in_cycles()
-    one = max(ranks.collectives(), key=lambda one: one.wait_ns, default=None)
-    if one is None or not one.wait_ns:
-        return "", []
+    found = ranks.most_awaited()
+    wanted = set(found[found >= 0].tolist())
+    ordered = sorted(
+        (one for one in ranks.collectives() if one.index in wanted), key=lambda one: -one.wait_ns
+    )
+    return found, {one.index: (_met(ranks, one), ranks.turns(one.index)) for one in ordered[:most]}
+
+
+def _met(ranks: RankReport, one: MatchedCollective) -> str:
     where = f"Step {one.step}, " if one.step is not None else ""
     of = f" of {size(one.bytes)}" if one.bytes else ""
     late = f"rank {one.last_rank} starts {duration(one.margin_ns)} after the one before it"
     late = "the last two start together" if one.tie else late
-    said = f"{where}{_words(one.kind)}{of}: {late}{clocks_words(ranks)}."
-    return capitalized(said), ranks.turns(one.index)
+    return capitalized(f"{where}{_words(one.kind)}{of}: {late}{clocks_words(ranks)}.")
 
 
 def rates_table(analysis: Analysis) -> ReportTable:
@@ -255,7 +281,7 @@ def busbw_words(analysis: Analysis, row: Collective) -> Iterator[str]:
     mine = [one for one in _rates(analysis) if one.kind.replace("_", "") in label]
     mine = [one for one in mine if one.ranks == row.ranks]
     if mine:
-        yield f"busbw {_range([one.bus for one in mine], _gbps)} GB/s"
+        yield f"busbw {_range([one.bus for one in mine], lambda rate: significant(rate, 3))} GB/s"
     of = [one.of_peak for one in mine if one.of_peak is not None]
     if of and len(of) == len(mine):
         yield f"{_range(of, percent)} of the link's peak"
@@ -267,10 +293,6 @@ def _rates(analysis: Analysis) -> list[LinkRate]:
 
 def _range(values: Sequence[float], text: Callable[[float], str]) -> str:
     return " to ".join(dict.fromkeys(map(text, (min(values), max(values)))))
-
-
-def _gbps(rate: float) -> str:
-    return significant(rate, 3)
 
 
 def _members(rate: LinkRate) -> str:
@@ -301,74 +323,3 @@ _OF_PEAK: Final = (_number("Of link peak", lambda rate: percent(rate.of_peak)),)
 
 def _words(kind: str) -> str:
     return kind.replace("_", "-")
-
-
-def pipeline_sentences(analysis: Analysis) -> Iterator[str]:
-    """Yield what bubbles cost and which rank has most of the experts' work."""
-    ranks = analysis.ranks
-    if ranks is not None and ranks.pipeline is not None:
-        yield _pipeline(ranks.pipeline)
-    for group in ranks.experts()[:1] if ranks is not None else ():
-        yield (
-            f"Experts, group {group.group}: rank {group.most_elements} receives "
-            f"{_times(group.elements_imbalance)} the mean, rank {group.most_compute} computes "
-            f"{_times(group.compute_imbalance)} the mean."
-        )
-
-
-def _pipeline(found: Pipelines) -> str:
-    many = found.micro_batches
-    of = f", {several(many, 'micro-batch')}" if many is not None else ""
-    ideal = f"; ideal (p-1)/m {percent(found.ideal)}" if found.ideal is not None else ""
-    stages = several(found.stages, "stage")
-    return f"Pipeline of {stages}{of}: bubbles {percent(found.bubble)} of work{ideal}."
-
-
-def pipeline_tables(analysis: Analysis) -> Iterator[tuple[str, ReportTable]]:
-    """Yield the stages of pipelines and the groups of experts, each table after its title."""
-    ranks = analysis.ranks
-    if ranks is not None and ranks.pipeline is not None:
-        yield "Pipeline", _stages(ranks.pipeline)
-    if ranks is not None and (groups := ranks.experts()):
-        yield "Experts", table_of(_EXPERTS, groups[:_MOST], len(groups))
-
-
-def _stages(found: Pipelines) -> ReportTable:
-    """Return a row per stage, means per step and rank."""
-    rows = [[one for one in found.ranks if one.stage == at] for at in range(found.stages)]
-    columns = (
-        _number("Stage", lambda ranks: str(ranks[0].stage)),
-        _number("Ranks", _ranks),
-        *(_number(head, partial(_mean, found.steps, field)) for head, field in _STAGES.items()),
-        _number("Bubble by work", _bubble),
-    )
-    remark = f"Means per step and rank. {_pipeline(found)}"
-    return table_of(columns, rows[:_MOST], len(rows), remark)
-
-
-def _ranks(stages: Sequence[Stage]) -> str:
-    return str(stages[0].rank) if len(stages) == 1 else f"{count(len(stages))} ranks"
-
-
-def _mean(steps: int, field: str, stages: Sequence[Stage]) -> str:
-    return duration(sum(getattr(one, field) for one in stages) / (steps * len(stages)))
-
-
-def _bubble(stages: Sequence[Stage]) -> str:
-    work = sum(one.busy_ns for one in stages)
-    return percent(sum(one.bubble_ns for one in stages) / work if work else None)
-
-
-def _times(imbalance: float | None) -> str:
-    return UNKNOWN if imbalance is None else f"{significant(imbalance, 3)} times"
-
-
-_EXPERTS: Final = (
-    Column("Experts of group", lambda one: Name(one.group)),
-    _number("Ranks", lambda one: count(len(one.ranks))),
-    _number("Dispatches", lambda one: count(one.dispatches)),
-    _number("Most elements", lambda one: f"rank {one.most_elements}"),
-    _number("By the mean", lambda one: _times(one.elements_imbalance)),
-    _number("Most work", lambda one: f"rank {one.most_compute}"),
-    _number("By the mean", lambda one: _times(one.compute_imbalance)),
-)

@@ -25,7 +25,7 @@ from traceflops.reports.view.figures import (
 from traceflops.reports.view.palette import LOOKS
 from traceflops.timeline import Account, Gap
 from traceflops.units import several
-from traceflops.windows import STANDS_OUT, DeviceReport, StepSpread, late_after, spread_of
+from traceflops.windows import STANDS_OUT, DeviceReport, StepSpread, late_after
 
 if TYPE_CHECKING:
     from traceflops.analysis import Analysis
@@ -121,6 +121,15 @@ def ranks(devices: Sequence[DeviceReport]) -> str:
     return f"rank {known[0]}" if len(known) == 1 else f"ranks {number_ranges(known)}"
 
 
+def process_label(devices: Sequence[DeviceReport], process: int, unknown: str) -> str:
+    """Return what the labels of a process's devices begin with, `unknown` without a device."""
+    mine = next((one for one in devices if one.process == process), None)
+    if mine is None:
+        return unknown
+    owner = f"rank {mine.rank}" if mine.owner and mine.rank is not None else mine.owner
+    return " · ".join(filter(None, (owner, mine.apart)))
+
+
 def steps_used(analysis: Analysis) -> str:
     """Return how many of the steps seen are used, and which."""
     steps = analysis.steps
@@ -193,7 +202,7 @@ def step_times(analysis: Analysis) -> list[str]:
     Of many steps that is the time within which 95 % of them are; the longest is named where it
     stands out, or where there are few.
     """
-    spread = spread_of(analysis.devices)
+    spread = analysis.spread
     if spread is None or len(spread.used) < _TWO:
         return []
     words = [f"mean {duration(spread.mean_ns)}"]
@@ -206,7 +215,7 @@ def step_times(analysis: Analysis) -> list[str]:
 
 def uneven_steps(analysis: Analysis) -> str:
     """Return how far the steps used are from their median, "" where none stands out."""
-    spread = spread_of(analysis.devices)
+    spread = analysis.spread
     if spread is None or not spread.outstanding:
         return ""
     return f"Used steps: median {duration(spread.median_ns)}, {', '.join(step_times(analysis))}."
@@ -214,7 +223,7 @@ def uneven_steps(analysis: Analysis) -> str:
 
 def longest_step(analysis: Analysis) -> str:
     """Return which of the steps used is the longest and how many stand out, "" without two."""
-    spread = spread_of(analysis.devices)
+    spread = analysis.spread
     if spread is None or len(spread.used) < _TWO:
         return ""
     number = spread.longest.step

@@ -3,6 +3,7 @@
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,12 +14,12 @@ if TYPE_CHECKING:
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
-@pytest.fixture(scope="session")
-def browser() -> Iterator["Browser"]:
+@contextmanager
+def chromium() -> Iterator["Browser"]:
+    """Give a browser. Raises FileNotFoundError where there is none."""
     found = next((path for name in BROWSERS if (path := shutil.which(name))), None)
     if found is None:
-        reason = f"no browser found (looked for {', '.join(BROWSERS)})"
-        pytest.fail(reason) if os.environ.get("CI") else pytest.skip(reason)
+        raise FileNotFoundError(f"no browser found (looked for {', '.join(BROWSERS)})")
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
@@ -27,3 +28,12 @@ def browser() -> Iterator["Browser"]:
         )
         yield browser
         browser.close()
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator["Browser"]:
+    try:
+        with chromium() as found:
+            yield found
+    except FileNotFoundError as error:
+        pytest.fail(str(error)) if os.environ.get("CI") else pytest.skip(str(error))

@@ -98,11 +98,24 @@ def sentences(text: str) -> Iterator[str]:
 
 def captions(page: str) -> Iterator[str]:
     """Give what stands beside tables and figures, without names from the trace."""
+    yield from introductions(page)
     page = re.sub(r"<(script|style|header|footer|code)\b.*?</\1>", "", page, flags=re.S)
     page = re.sub(r'<section id="(notes|method)">.*?</section>', "", page, flags=re.S)
     for _, attributes, text in re.findall(r"<(p|figcaption)\b([^>]*)>(.*?)</\1>", page, re.S):
         if 'class="said"' not in attributes:  # a finding
             yield from sentences(text)
+
+
+def introductions(page: str) -> Iterator[str]:
+    """Give what stands open below the headings of sections before the drawer, whole."""
+    page = re.sub(r"<footer.*?</footer>|<header.*?</header>", "", page, flags=re.S)
+    for section in page.split('id="method-and-notes"')[0].split("<section ")[1:]:
+        shown = re.sub(r"<(details|code)\b.*?</\1>|</details>", "", section, flags=re.S)
+        for attributes, text in re.findall(r"<p\b([^>]*)>(.*?)</p>", shown, re.S):
+            if "said" not in attributes and not section.startswith(
+                ('id="findings"', 'id="untimed')
+            ):
+                yield " ".join(UNIT.sub("0", re.sub(r"<[^>]+>", " ", html.unescape(text))).split())
 
 
 def is_dim(line: Text) -> bool:

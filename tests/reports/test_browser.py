@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 import traceflops as tf
+from tests.build import trace_of
 from tests.conftest import SAMPLES
 from tests.reports import factory
-from traceflops.reports.page.html import render_html
+from traceflops.reports.page.html import framed, render_html
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Frame, Page
@@ -129,7 +130,7 @@ def test_the_pointer_on_a_bar_shows_its_numbers(one: Opened) -> None:
     shown.wait_for()
     text = shown.inner_text()
     one.page.mouse.move(0, 0)
-    assert re.search(r"step:\s*1\d\s*compute:\s*18\d\.00 ms \(5\d\.\d %\)\s*total:", text)
+    assert re.search(r"step:\s*1\d\s*component:\s*compute, 18\d\.00 ms \(5\d\.\d %\)", text)
 
 
 def test_the_theme_can_be_switched_and_the_plot_follows(one: Opened) -> None:
@@ -193,8 +194,8 @@ def test_paper_has_at_most_four_pages(browser: "Browser", tmp_path: Path, name: 
 def test_the_navigation_marks_where_one_is(one: Opened) -> None:
     current = one.page.locator("nav [aria-current]")
     links = one.page.locator("nav .links a")
-    assert links.all_inner_texts() == ["Case", "Timeline", "Tree", "Steps", "Kernels"]
-    for name in ("Kernels", "Timeline", "Case"):
+    assert links.all_inner_texts() == ["Case", "Tree", "Steps", "Kernels"]
+    for name in ("Kernels", "Tree", "Case"):
         links.get_by_text(name).click()
         is_marked = f"document.querySelector('nav [aria-current]').text === '{name}'"
         until(one.page.main_frame, is_marked)
@@ -205,22 +206,16 @@ def test_a_hostile_trace_stays_text(browser: "Browser", tmp_path: Path) -> None:
     found = opened(browser, tmp_path / "hostile.html", render_html(factory.hostile()))
     assert found.requests == [found.page.url]
     assert found.complaints == []
-    assert found.page.locator("h1").inner_text() == factory.HOSTILE[0]
+    assert factory.HOSTILE[0] in found.page.locator("body").inner_text()
     assert found.page.locator("img").count() == 0
-    assert {"#2a6f97"} <= found.colours()
-    figure = found.page.locator(".plot canvas").first.bounding_box()
-    assert figure
-    found.page.mouse.move(figure["x"] + figure["width"] / 2, figure["y"] + 200)
-    found.page.wait_for_timeout(300)
-    assert found.complaints == []
     found.page.context.close()
 
 
 def test_a_notebook_shows_the_page_in_a_frame(browser: "Browser", tmp_path: Path) -> None:
-    frame = factory.analysis()._repr_html_()
+    frame = framed(factory.analysis())
     found = opened(browser, tmp_path / "notebook.html", f"<!doctype html><body>{frame}</body>")
     _, inner = found.page.frames
-    assert inner.locator("h1").inner_text().startswith("The largest loss is ")
+    assert inner.locator("h1").inner_text().startswith("Communication is not hidden. ")
     assert found.complaints == []
     assert {url for url in found.requests if not url.startswith("about:")} == {found.page.url}
     found.page.context.close()
@@ -239,13 +234,26 @@ def test_an_injected_script_does_not_run(browser: "Browser", tmp_path: Path) -> 
 def test_without_scripts_everything_but_the_plot_is_there(
     browser: "Browser", tmp_path: Path
 ) -> None:
-    text = render_html(factory.ranks(4))
+    text = render_html(factory.ranks(4, 24))
     found = opened(browser, tmp_path / "plain.html", text, scripts=False)
     assert found.page.get_by_text("The chart needs scripts").is_visible()
     assert not found.page.locator(".plot").is_visible()
     assert not found.page.locator("#theme").is_visible()
     assert found.page.locator("#kernel-table tbody tr").count() == 6
     assert found.requests == [found.page.url]
+    found.page.context.close()
+
+
+def test_one_kernel_of_a_long_name_fits_a_telephone(browser: "Browser", tmp_path: Path) -> None:
+    kernel = {"name": f"sm90_{'xmma_' * 60}gemm", "start_ns": 5, "dur_ns": 9_000}
+    text = render_html(tf.analyze(trace_of(activities=[kernel])))
+    found = opened(browser, tmp_path / "kernel.html", text)
+    found.page.set_viewport_size({"width": 360, "height": 740})
+    until(found.page.main_frame, "document.documentElement.scrollWidth === 360")
+    found.page.locator("#timeline-figures").scroll_into_view_if_needed()
+    why = "document.querySelector('#timeline-figures').lastElementChild.textContent"
+    until(found.page.main_frame, f"{why} === 'Why idleNo idle time.'")
+    assert "Most time is in sm90_xmma" in found.page.locator("#attribution").inner_text()
     found.page.context.close()
 
 

@@ -23,6 +23,7 @@ from tests.reports import factory
 from tests.reports.test_browser import Opened, opened, until
 from traceflops.analysis.result import Analysis
 from traceflops.cli import app
+from traceflops.reports.page.html import framed as page_in_a_frame
 from traceflops.reports.page.html import render_html
 from traceflops.reports.terminal.lines import Style
 from traceflops.reports.terminal.summary import render_terminal
@@ -212,7 +213,7 @@ def _is_number(text: str) -> bool:
 
 @pytest.fixture(scope="module")
 def framed(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opened]:
-    frame = tf.analyze(tf.read(SAMPLES / "gpt_1rank.json.gz"))._repr_html_()
+    frame = page_in_a_frame(tf.analyze(tf.read(SAMPLES / "gpt_1rank.json.gz")))
     host = f"<!doctype html><title>Notebook</title><h1 id='kernels'>Mine</h1>{frame}"
     found = opened(browser, tmp_path_factory.mktemp("n") / "host.html", host)
     yield found

@@ -8,6 +8,7 @@ from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 import traceflops as tf
@@ -15,12 +16,23 @@ from tests.build import launched, trace_of
 from tests.cli.test_commands import SAMPLE, assert_refused, run
 from tests.conftest import SAMPLES, shared_file
 from tests.reports.test_timeline import column, data_of
-from traceflops.findings.finding import Confidence, Finding, Gain, MfuRange, Row
+from traceflops.findings.finding import (
+    Confidence,
+    Finding,
+    Gain,
+    MfuRange,
+    Row,
+    Where,
+    row_name,
+)
 from traceflops.reports.json import report_object
 from traceflops.reports.markdown import render_markdown, render_post_mortem
 from traceflops.reports.page import render_html
+from traceflops.reports.page.section import link_to
+from traceflops.reports.page.thumbnails import thumbnail
 from traceflops.reports.terminal import Style, render_terminal
-from traceflops.reports.view import headline, title_sentence
+from traceflops.reports.view import LOOKS, blamed, headline, title_sentence
+from traceflops.reports.view.step_split import StepPart
 
 MS = 1_000_000
 CHAPTERS = (
@@ -141,6 +153,9 @@ def test_of_many_findings_the_rest_is_counted() -> None:
     page = text_of(render_html(analysis), "findings")
     assert [n for n in range(13) if re.search(rf"Cause {n}\b", page)] == list(range(10))
     assert "3 more findings in the JSON report" in page
+    assert "they do not add up" in text
+    unknown = replace(cause(2), gain=None)
+    assert "add up" not in " ".join(lines_of(with_causes(cause(1), unknown)))
     low = " ".join(lines_of(with_causes(cause(1), cause(2, priority="low"))))
     assert "Cause 2" in low
     assert "help: Remedy 2." in low
@@ -322,6 +337,39 @@ def test_what_is_missing_is_said_once() -> None:
     assert found["Next recording"].count("prof.step()") == 1
 
 
+def test_one_gain_adds_up_with_no_other_and_an_unknown_one_says_why() -> None:
+    unknown = replace(cause(2), gain=None)
+    assert unknown.confidence is not None
+    one = with_causes(cause(1), unknown)
+    found = chapters_of(render_post_mortem(one))["Expected gain"]
+    assert "add up" not in found
+    assert f"Cause 2: Unknown: {unknown.confidence.reasons[-1]}." in found
+    assert (
+        "add up"
+        in chapters_of(render_post_mortem(with_causes(cause(1), cause(2))))["Expected gain"]
+    )
+
+
+def test_a_recording_of_one_gpu_misses_no_rank_and_names_what_has_a_name() -> None:
+    path = shared_file("traces/pytorch/hta_event_sync_multi_stream.json.gz")
+    text = render_post_mortem(tf.analyze(tf.read(path)))
+    assert "unnamed" not in text
+    assert "step markers" not in text, "there are no steps, which is said"
+    found = chapters_of(render_post_mortem(sample()))
+    assert "rank" not in found["Next recording"]
+
+
+def test_work_that_waits_long_outside_the_selected_time_is_a_note_alone() -> None:
+    """A pass of 10.4 ms; its recording has 463 ms of idle time before its first work."""
+    path = shared_file("traces/pytorch/mi300x_sglang_qwen3_decode_graph.json.gz")
+    analysis = tf.analyze(tf.read(path))
+    assert analysis.components.window_ns < 11_000_000
+    assert "463" not in render_post_mortem(analysis)
+    notes = {note.code: note.text for note in analysis.notes}
+    assert "earlier-work-missing" not in notes
+    assert notes["head-left-out"].startswith("463 ms before the first pass have no recorded")
+
+
 def test_the_command_writes_it_and_refuses_what_is_no_text(tmp_path: Path) -> None:
     page, text = tmp_path / "a.html", tmp_path / "case.md"
     result = run("report", SAMPLE, "-o", page, "--post-mortem", text)
@@ -339,3 +387,45 @@ def test_the_command_writes_it_and_refuses_what_is_no_text(tmp_path: Path) -> No
     wrong = run("report", SAMPLE, "-o", same, "--post-mortem", same)
     assert_refused(wrong, 2, "needs a .md file of its own")
     assert json.loads(run("summary", SAMPLE, "--json").stdout)["findings"][0]["rule"]
+
+
+def test_the_part_of_the_bar_that_the_title_is_about_stands_out() -> None:
+    """Ranks wait in communication; idle time is told apart by what the GPU waits on."""
+    page = render_html(sample("gpt_ddp_4rank"))
+    assert re.findall(r'class="part \w* blamed"[^>]* data-part="(\w+)"', page) == ["communication"]
+    kinds = ("loading data", "launching operators")
+    parts = [StepPart("culprit", kind, 5, 0.5) for kind in kinds]
+    found = Finding("data-input", "high", "", 0.5, None, ("idle",))
+    assert blamed(parts, found, "idle") is parts[0]
+    assert blamed(parts, replace(found, rule="eager-overhead"), "idle") is parts[1]
+    assert blamed(parts, replace(found, rule="host-waits"), "idle") is None
+
+
+@pytest.mark.parametrize("top", ["memory", "compute"])
+def test_a_finding_about_kernels_has_their_colour_and_leads_to_them(top: str) -> None:
+    """Their names are cut in rows; what they are is that of the row with most time."""
+    kernel = next(row for row in sample().kernels.to_pylist() if row["top"] == top)
+    long = f"void {kernel['name']}<{'int, ' * 60}int>"
+    table = pa.Table.from_pylist([kernel | {"name": long}], sample().kernels.schema)
+    rows = (Row(row_name(long), 3 * MS, 7), Row("unknown", 5 * MS, 7))
+    found = replace(cause(), evidence=("kernels", "categories"), rows=rows)
+    analysis = replace(sample(), kernels=table)
+    vars(analysis)["diagnosis"] = (found,)
+    page = render_html(analysis)
+    card = page.split('<li data-rule="made-1"')[1].split("</ol>")[0]
+    assert card.startswith(f' style="border-left-color:{LOOKS[top].colour}"')
+    assert f'href="#{link_to("kernel", long)}"'.replace("'", "&#39;") in card
+
+
+def test_a_drawing_of_evidence_is_per_step_and_of_the_component() -> None:
+    """20 windows are used: 5 steps of 4 GPUs."""
+    analysis = tf.analyze(tf.read(SAMPLES / "gpt_ddp_4rank"))
+    found = replace(analysis.diagnosis[0], where=Where(), rows=())
+    drawn = thumbnail(analysis, found, "compute")
+    assert drawn is not None
+    assert drawn.caption == "compute of each step, on top"
+    assert {shape.look for shape in drawn.shapes} == {"track", "compute"}
+    two = replace(found, rows=(Row("one", 50_000_000), Row("other", 10_000_000)))
+    drawn = thumbnail(analysis, two, "compute")
+    assert drawn is not None
+    assert [text for _, text in drawn.labels] == ["2.50 ms", "500 µs"]

@@ -151,7 +151,7 @@ def test_every_fixed_property_is_always_there() -> None:
         for path, schema in objects(SCHEMA, "")
         if "properties" in schema and set(schema["properties"]) != set(schema.get("required", ()))
     ]
-    assert optional == []
+    assert optional == ["/$defs/charged_row"]  # of which there may be thousands
 
 
 @pytest.mark.parametrize(

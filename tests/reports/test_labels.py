@@ -18,7 +18,7 @@ from tests.build import trace_of
 from traceflops.reports.markdown import render_markdown
 from traceflops.reports.page import axes as timeaxis
 from traceflops.reports.page.html import render_html
-from traceflops.reports.terminal.lines import Style, cut_to
+from traceflops.reports.terminal.lines import Style, cut_to, named_table
 from traceflops.reports.terminal.summary import render_terminal
 from traceflops.reports.view.figures import kernel_label, kernel_text
 from traceflops.reports.view.short_names import Label, kernel_labels, labels, short_labels
@@ -114,6 +114,30 @@ def test_short_labels_differ_where_names_do(names: list[str], width: int) -> Non
         assert len({label.strip() for label in found}) == len(names)
     assert all(len(label) <= width for label in short_labels(names, width))
     assert all(cell_len(label) == width for label in cut_to(names, width))
+
+
+def test_a_wide_name_shortens_no_other() -> None:
+    assert cut_to(["\u5e73" * 30, "narrow kernel"], 20)[1] == "narrow kernel".ljust(20)
+
+
+def test_a_kernel_without_a_name_is_unknown() -> None:
+    lines = render_terminal(tf.analyze(trace_of(activities=[{"name": "", "start_ns": 5}])))
+    assert any(line.plain.startswith("  unknown ") for line in lines)
+
+
+def test_figures_are_neither_cut_nor_joined() -> None:
+    rows = [("gemm", ["1,200,000 s", "100.0 %", "12,345,678 x"])]
+    widths = {"time": 9, "share": 7, "count": 10}
+    *_, line = named_table("", rows, widths, (), 40, 60)
+    assert line.plain.split("  ")[0] == "gemm"
+    assert line.plain.endswith(" 1,200,000 s 100.0 % 12,345,678 x")
+    day_ns = 86_400 * 10**9
+    work = {"name": "gemm", "dur_ns": 20 * day_ns, "start_ns": 0}
+    for width in (60, 80):
+        lines = render_terminal(tf.analyze(trace_of(activities=[work])), Style(width))
+        (row,) = (one.plain for one in lines if one.plain.startswith("  gemm"))
+        assert row.split()[-(2 if width < 80 else 4) :][:2] == ["100.0", "%"]
+        assert "1,728,000 s" in row
 
 
 @pytest.mark.parametrize("render", [render_terminal, render_markdown])

@@ -9,7 +9,7 @@ import pytest
 
 import traceflops as tf
 from tests.build import launched, step_marks, trace_of
-from tests.conftest import shared_file
+from tests.conftest import SAMPLES, shared_file
 from tests.memory.test_usage import counter, totals
 from traceflops.reports.json.report import report_object
 from traceflops.reports.markdown import render_markdown
@@ -55,6 +55,21 @@ def test_the_markdown_has_the_peaks() -> None:
     ]
     assert "| 500 MiB |" in line
     assert "50.0 %" in line
+
+
+def test_the_page_says_who_holds_the_memory_at_the_peak() -> None:
+    analysis = tf.analyze(tf.read(SAMPLES / "gpt_1rank.json.gz"))
+    text = render_html(analysis)
+    table = text.split('<table id="held-table">')[1].split("</table>")[0]
+    held = [int(number.replace(",", "")) for number in re.findall(r'title="([\d,]+) bytes"', table)]
+    assert sum(held) == 805_306_368 == 768 * 2**20
+    first = re.sub(r"<[^>]+>", " ", table.split("<tbody>")[1].split("</tr>")[0]).split()
+    assert first == ["aten::linear", "GPT/Block", "216", "MiB", "28.1", "%", "12"]
+    (of_json,) = (one["at_peak"] for one in report_object(analysis)["memory"] if one["at_peak"])
+    assert sum(one["bytes"] for one in of_json) == 768 * 2**20
+    most = {"op": "aten::linear", "scope": "GPT/Block", "bytes": 216 * 2**20, "blocks": 12}
+    assert of_json[0] == most | {"recorded": True}
+    assert "| `aten::linear` | `GPT/Block` | 216 MiB | 12 |" in render_markdown(analysis)
 
 
 def test_a_curve_is_made_of_steps() -> None:

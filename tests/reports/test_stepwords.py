@@ -7,7 +7,7 @@ import re
 import pytest
 
 import traceflops as tf
-from tests.build import trace_of
+from tests.build import launched, trace_of
 from tests.conftest import SAMPLES
 from tests.reports.test_terminal import printed
 from tests.windows.test_step_times import alone, ranks
@@ -45,6 +45,22 @@ def test_the_step_time_says_mean_reach_and_what_stands_out() -> None:
         "median of 20 of 21 steps; "
         "mean 112 µs, p95 150 µs, longest 300 µs (step 9, 3.00 × the median)"  # noqa: RUF001
     )
+
+
+def test_idle_time_in_which_work_may_be_missing_is_a_part_and_no_loss() -> None:
+    """One kernel starts 60 ms after its launch, for no recorded reason; before, the host is late.
+
+    Of 110 ms 10 are each of 3 kernels, 20 idle before the launch of the second.
+    """
+    ms = 1_000_000
+    works = [("gemm", 0, 100, 10 * ms), ("gemm", 30 * ms, 30 * ms + 100, 10 * ms)]
+    works.append(("gemm", 40 * ms, 100 * ms + 100, 10 * ms))
+    analysis = tf.analyze(trace_of(**launched(*works)))
+    parts = {part.label: (part.ns // ms, part.is_loss) for part in step_parts(analysis)}
+    assert parts["no recorded work"] == (60, False)
+    assert parts["unrecorded host work"] == (19, True)
+    (loss,) = (one for one in tiles(analysis) if one.label.startswith("Largest loss"))
+    assert loss.label == "Largest loss: unrecorded host work"
 
 
 def test_even_steps_are_told_by_the_longest_and_many_by_their_reach() -> None:

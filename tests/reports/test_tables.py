@@ -19,15 +19,13 @@ from tests.conftest import SAMPLES
 from tests.reports import factory
 from tests.reports.test_browser import Opened, opened
 from traceflops.analysis.result import Analysis
-from traceflops.ranks import Turn
-from traceflops.reports.page import kernels, overview, ranks, steps
+from traceflops.reports.page import kernels, overview, steps
 from traceflops.reports.page.html import render_html
 from traceflops.reports.page.section import DeepLinks
 from traceflops.reports.page.steps import window_rows
-from traceflops.reports.view.tables import Cell, ReportTable
-from traceflops.reports.view.who_waits import ranks_table, rates_table, waiting_table
 from traceflops.reports.view.wording import shape_words, type_words
-from traceflops.windows.step_times import OwnTimes, most_and_least, own_times
+from traceflops.units import duration
+from traceflops.windows.step_times import most_and_least, own_times
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -125,7 +123,7 @@ def test_operators_say_what_they_add_up_to() -> None:
     text = section(render_html(tf.analyze(tf.read(SAMPLES / "gpt_1rank.json.gz"))), "operators")
     names = re.findall(r'<code class="ends" title="([^"]*)"', text)
     assert names[:2] == ["aten::mm", "aten::addmm"]
-    own, rest = text.split('id="operator-rest"')
+    own, rest = text.split("By shape")[0].split('id="operator-rest"')
     assert 'data-value="0" title="0 ns"' not in own.split("<tbody>")[1]
     rows = rest.count('<td class="name">')
     assert f"{rows} more operators without self time" in own
@@ -133,6 +131,32 @@ def test_operators_say_what_they_add_up_to() -> None:
     assert "Of peak" in own.split("<thead>")[1]
     assert "Of peak" not in rest, "a column of dashes"
     assert "18.7 ms total" in text
+
+
+def test_operators_by_shape_sum_to_the_same_time() -> None:
+    made = tf.analyze(tf.read(SAMPLES / "gpt_1rank.json.gz"))
+    text = section(render_html(made), "operators").split("By shape of the inputs")[1]
+    rows = [re.sub(r"<[^>]+>", "|", row).split("|") for row in text.split("<tr>")[2:]]
+    first = [cell.replace("\xa0", " ") for cell in rows[0] if cell.strip()]
+    # Worked out from single activities: the optimizer has all parameters at once.
+    assert first[0].startswith("aten::_fused_adamw_")
+    assert made.prepared is not None
+    links = made.prepared.linked.links.op_of_activity
+    ops, work = made.prepared.trace.ops.to_pylist(), made.prepared.trace.activities.to_pylist()
+    window = [w for w in made.devices[0].windows if w.used]
+    sums: dict[tuple[str, str], int] = {}
+    for row, op in zip(work, links.tolist(), strict=True):
+        end = row["start_ns"] + row["dur_ns"]
+        inside = sum(
+            max(0, min(end, one.end_ns) - max(row["start_ns"], one.start_ns)) for one in window
+        )
+        if op >= 0:
+            key = (ops[op]["name"], ops[op]["input_dims"] or "")
+            sums[key] = sums.get(key, 0) + inside
+    most = max(sums.values())
+    assert duration(most / made.windows_used) in first
+    nobody = sum("without" in row[2] for row in rows)
+    assert sum(ns > 0 for ns in sums.values()) == len(rows) - nobody
 
 
 def test_a_step_stands_against_the_median_of_the_steps_used() -> None:
@@ -184,7 +208,7 @@ def test_ranks_whose_steps_take_equally_long_are_told_apart_by_their_own_time() 
     times = own_times(devices)
     assert times.ns.tolist() == [[60e6] * 5, [60e6] * 5, [90e6] * 5, [60e6] * 5]
     text = section(render_html(factory.analysis(devices)), "ranks")
-    assert "Largest deviations: rank 2, step 0 (+50.0\u00a0%)" in text
+    assert "Largest deviation: rank 2, step 0 (+50.0\u00a0%)." in text
     alike = section(render_html(factory.analysis(devices_with([40, 40], [60, 60]))), "ranks")
     assert "All ranks are equally fast in every step." in alike
 
@@ -199,174 +223,6 @@ def test_of_many_ranks_those_with_most_and_with_least_own_time_are_shown() -> No
     assert [d.rank for d in overview.shown_devices(made).rows] == by_work[:16] + by_work[24:]
     text = section(render_html(made), "ranks")
     assert "Showing 32 of 40 GPUs: the 16 slowest and the 16 fastest without exposed" in text
-
-
-def cells_of(table: ReportTable, head: str) -> list[Cell]:
-    at = [column.head for column in table.columns].index(head)
-    return [row[at] for row in table.rows]
-
-
-def test_the_ranks_of_the_sample_are_as_worked_out_independently() -> None:
-    """The mock-up's figures: rank 2 is 0.70 ms off; three ranks wait 2.7 ms, 0.7 ms exposed."""
-    made = tf.analyze(tf.read(SAMPLES / "gpt_ddp_4rank"))
-    table = ranks_table(made, 4)
-    assert cells_of(table, "Rank")[0] == "2"
-    assert cells_of(table, "Own vs median")[0] == "+701 µs"
-    assert cells_of(table, "Exposed") == ["0 ns", "711 µs", "692 µs", "709 µs"]
-    assert "Means of 5 steps." in table.remark
-    assert "residual 0 ns, p95 0 ns, bound ±" in table.remark
-    whom = waiting_table(made)
-    assert [column.head for column in whom.columns] == ["Waits", "for rank 2", "In all"]
-    assert cells_of(whom, "for rank 2") == ["2.73 ms", "2.69 ms", "2.72 ms"]
-    rates = rates_table(made)
-    assert cells_of(rates, "Busbw") == ["310", "301", "302", "297", "296"]
-    assert cells_of(rates, "5th to 95th")[0] == "302 to 313"
-    text = section(render_html(made), "ranks")
-    said = "The other ranks wait for rank 2: 1.24\u00a0ms of each step (12.3\u00a0%)."
-    assert f"<b>{said}</b> All its" in text
-    assert "Check clocks, power and temperature" in text
-    assert "Slowdown S (step time by mean own time): 1.055, most in step 25 (1.058)." in text
-
-
-def job(*ranks: list[tuple[int, int]]) -> Analysis:
-    """Return the analysis of all-reduces, start and end in µs by rank."""
-    rows = [
-        {
-            "process": rank,
-            "device": rank,
-            "name": "ncclDevKernel_AllReduce_Sum",
-            "start_ns": 1_000 * start,
-            "dur_ns": 1_000 * (end - start),
-        }
-        for rank, kernels in enumerate(ranks)
-        for start, end in kernels
-    ]
-    numbers = range(len(ranks))
-    return tf.analyze(
-        trace_of(
-            processes=[{"process": rank, "rank": rank} for rank in numbers],
-            devices=[{"device": rank, "process": rank} for rank in numbers],
-            activities=rows,
-        )
-    )
-
-
-def test_of_many_ranks_the_largest_waits_are_shown_and_the_others_together() -> None:
-    # In turn each of 20 ranks is late by 5 ms and its number in µs; the first is in no cycle.
-    late = [
-        [(10_000 * at + (5_000 + at if at == rank else 0), 10_000 * at + 6_000) for at in range(20)]
-        for rank in range(20)
-    ]
-    whom = waiting_table(job(*late))
-    heads = [column.head for column in whom.columns]
-    assert heads == ["Waits", *(f"for rank {at}" for at in range(12, 20)), "for others", "In all"]
-    assert len(whom.rows) == 13
-    assert whom.rows[-1][0] == "others"
-    assert cells_of(whom, "for rank 19")[0] == "5.02 ms"
-    # Rank 0 waits for all others: 19 times 5 ms and 1 + ... + 19 µs.
-    assert cells_of(whom, "In all")[0] == "95.2 ms"
-
-
-def test_waiting_in_the_first_collective_is_said_and_blames_nobody() -> None:
-    # Rank 0 waits 900 µs, of 1,300 µs in collectives; both own 250 µs after the first one.
-    after = [(1_100, 1_150), (1_200, 1_250)]
-    made = job([(0, 1_000), *after], [(900, 1_000), *after])
-    assert made.ranks is not None
-    assert made.ranks.slow is None
-    table = ranks_table(made, 4)
-    assert cells_of(table, "Own time") == ["250 µs", "250 µs"]
-    assert table.remark.startswith(
-        "Totals from the end of the first collective to that of the last; "
-        "outside it, 900 µs of waiting."
-    )
-    (said,) = (one.sentence for one in made.findings if one.rule == "loss-communication")
-    assert said.endswith(
-        "Of the time in collectives, 69.2 % is waiting, mostly for rank 1 to arrive. "
-        "Most of it is in the first collective; ranks may have begun recording apart."
-    )
-    assert "mostly waiting for rank 1 to arrive" in made.verdict.sentence
-
-
-def test_waiting_for_each_other_in_turn_is_for_other_ranks() -> None:
-    late = [
-        [(1_000 * at + (300 if at % 3 == rank else 0), 1_000 * at + 320) for at in range(18)]
-        for rank in range(3)
-    ]
-    assert "mostly for other ranks to arrive." in next(
-        one.sentence for one in job(*late).findings if one.rule == "loss-communication"
-    )
-
-
-def test_a_tie_blames_nobody_and_is_said() -> None:
-    together = [(0, 50), (100, 140), (200, 240), (300, 350)]
-    apart = [(0, 50), (110, 142), (210, 238), (302, 350)]
-    whom = waiting_table(job(together, apart))
-    assert whom.remark.endswith("2.00 µs of it in ties: the last two start together.")
-
-
-def test_a_job_that_lacks_ranks_says_what_its_waits_are() -> None:
-    each = [(0, 50), (100, 140), (200, 240)]
-    extra = job([*each, (300, 340)], each)
-    assert (
-        "1 of 7 communication kernels match none of another rank." in ranks_table(extra, 4).remark
-    )
-
-
-def test_without_common_clocks_nobody_is_said_to_cause_waiting() -> None:
-    day = 86_400_000_000
-    made = job([(0, 50), (100, 140)], [(day, day + 20), (day + 100, day + 140)])
-    assert waiting_table(made).rows == []
-    table = ranks_table(made, 4)
-    assert [column.head for column in table.columns] == ["Rank", "Waits", "Exposed", "Transfer"]
-    assert table.rows[0] == ["0", "30.0 µs", "30.0 µs", "60.0 µs"]
-    assert "Clocks cannot be aligned" in table.remark
-
-
-def test_of_many_ranks_in_a_collective_the_first_and_the_last_are_drawn() -> None:
-    turns = [Turn(rank, 10 * rank, 10 * (39 - rank), 110) for rank in range(40)]
-    found = ranks.lanes("said", turns)
-    assert found is not None
-    assert [lane.label for lane in found.lanes] == [
-        f"rank {at}" for at in [*range(6), *range(34, 40)]
-    ]
-    assert found.total == 40
-    # All wait until the last one starts and then transfer until the end.
-    assert {round(lane.start + lane.wait, 1) for lane in found.lanes} == {round(found.last, 1)}
-    assert found.lanes[0].text == "+0 ns: waits 390 ns, transfers 110 ns"
-
-
-def test_the_map_shows_each_step_against_its_median() -> None:
-    ns = np.array([[100.0, 100.0], [100.0, 100.0], [100.0, 130.0]])
-    found = ranks.heat_map(OwnTimes((7, 8), ns), ["rank 0", "rank 1", "rank 2"])
-    assert found is not None
-    titles = {title: shade.name for shade in found.shades for *_, title in shade.cells}
-    assert titles["rank 2, step 8: +30.0 %"] == "high-2"
-    assert titles["rank 0, step 7: +0.0 %"] == "even"
-    assert sum(shade.number for shade in found.shades) == 6
-
-
-def test_a_coarse_map_keeps_what_is_farthest_and_stays_small() -> None:
-    ns = np.full((512, 300), 100.0)
-    ns[77, 123] = 250.0
-    ns[300, 5] = np.nan
-    found = ranks.heat_map(OwnTimes(tuple(range(300)), ns), [f"rank {i}" for i in range(512)])
-    assert found is not None
-    assert (found.ranks, found.steps) == (8, 3)
-    numbers = {shade.name: shade.number for shade in found.shades}
-    assert numbers == {
-        "low-3": 0,
-        "low-2": 0,
-        "low-1": 0,
-        "even": 64 * 100 - 1,
-        "high-1": 0,
-        "high-2": 0,
-        "high-3": 1,
-    }
-    assert next(s.path for s in found.shades if s.name == "high-3") == "M41 9h1v1h-1z"
-    noise = np.random.default_rng(1).normal(100, 10, (512, 300))
-    loud = ranks.heat_map(OwnTimes(tuple(range(300)), noise), [f"rank {i}" for i in range(512)])
-    assert loud is not None
-    assert sum(len(shade.path) for shade in loud.shades) < 150_000
 
 
 def test_steps_that_some_ranks_lack_have_no_cell() -> None:
@@ -466,6 +322,7 @@ def test_numbers_sort_and_the_unknown_stays_last(sample: Opened) -> None:
 
 
 def test_a_category_leads_to_its_kernels_and_back(sample: Opened) -> None:
+    sample.page.evaluate("location.hash = 'categories'")  # the drawer opens for what is in it
     sample.page.locator("#category-table a", has_text="gemm").click()
     sample.page.wait_for_timeout(100)
     rows = sample.page.locator("#kernel-table > tbody > tr:visible")
@@ -517,8 +374,26 @@ def test_a_box_of_the_tree_leads_to_its_kernels(sample: Opened) -> None:
     assert tops == {"compute/gemm"}
     assert "in aten::mm" in sample.page.locator("#kernel-found").inner_text()
     assert sample.page.locator("#tree-found").inner_text().startswith("aten::mm: ")
-    sample.page.get_by_role("button", name="Show all").click()
-    assert rows.count() > 5
+    dots = sample.page.locator("[data-lens=reach] svg.wide a")
+    pale = sample.page.locator("[data-lens=reach] svg.wide a.dim")
+    kept = rows.evaluate_all("rows => rows.map(row => `#${row.id}`)")
+    assert pale.count() == dots.count() - len(
+        [
+            link
+            for link in dots.evaluate_all("all => all.map(a => a.getAttribute('href'))")
+            if link in kept
+        ]
+    )
+    assert 0 < pale.count() < dots.count()
+    # What is chosen is cleared at the table and at the tree alike.
+    for name in ("Show all", "Clear the selection"):
+        go_to(sample, str(box.get_attribute("id")))
+        assert sample.page.locator(".icicle a.chosen").count() == 1
+        sample.page.get_by_role("button", name=name).click()
+        assert rows.count() > 5
+        assert pale.count() == sample.page.locator(".icicle a.chosen").count() == 0
+        assert not sample.page.locator("#tree-found").is_visible()
+        assert sample.page.evaluate("location.hash") == "#attribution"
     go_to(sample, "tree=kernel-0")
     assert sample.page.locator("[data-lens=kernel]").is_visible()
 

@@ -160,8 +160,8 @@ def test_a_cause_is_the_title_also_where_there_is_no_mfu() -> None:
 
 
 def test_the_summary_is_a_screenful() -> None:
-    assert len(render_terminal(read("gpt_ddp_4rank"))) <= 40  # two causes of high priority
-    assert len(render_terminal(read("gpt_ddp_4rank"), Style(width=80))) <= 42
+    assert len(render_terminal(read("gpt_ddp_4rank"))) <= 36
+    assert len(render_terminal(read("gpt_ddp_4rank"), Style(width=80))) <= 37
 
 
 @pytest.mark.parametrize(("number", "title"), [(1, "The only kernel or copy"), (2, "Top of 2")])
@@ -243,5 +243,5 @@ def test_odd_analyses_have_a_summary(analysis: tf.Analysis) -> None:
     lines = render_terminal(analysis)
     text = " ".join(" ".join(line.plain for line in lines).split())
     first = analysis.verdict.sentence.split(":")[0]
-    assert text.startswith(first.removeprefix("MFU unknown. "))
+    assert first.removeprefix("MFU unknown. ") in text
     assert len(lines) <= 40

@@ -219,7 +219,10 @@ def test_a_name_of_blanks_is_seen(name: str, shown: str) -> None:
         ("cudaMalloc in a/b.py(1): <listcomp>", "cudaMalloc in <listcomp> (b.py:1)"),
         ("aten::conv2d", "aten::conv2d"),
         ("my_range(3): part", "my_range(3): part"),
+        ("a" * 300_000, "a" * 300_000),  # in linear time; a quadratic one takes minutes
+        ("/a" * 150_000, "/a" * 150_000),
     ],
+    ids=lambda text: text[:40],
 )
 def test_a_function_is_told_before_its_file(name: str, expected: str) -> None:
     assert words.function_name(name) == expected

@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,6 +11,7 @@ import pytest
 
 import traceflops as tf
 from tests.conftest import SAMPLES
+from tests.reports.bigtraces import big_trace
 from tests.reports.test_browser import Opened, opened, until
 from tests.reports.test_timeline import MICRO, hover, painted, settle, small, status
 from traceflops.attribution import CLASSES, culprits_of, gap_parts
@@ -101,7 +103,26 @@ def test_figures_of_a_selection_are_those_of_python_to_the_ns(
     told = selected(found, start, end)
     assert "Exact: every event is in the page." in figures_text(found)
     assert_told(told, expected(analysis, start, end))
+    assert flops_told(found) == flops_begun(analysis, start + low, end + low)
+    if share[1] - share[0] == 1:
+        assert flops_told(found) == sum(cell.flops for cell in analysis.measured.executed.cells)
     found.page.context.close()
+
+
+def flops_told(found: Opened) -> int:
+    return int(found.page.locator("[data-flops]").get_attribute("data-flops") or "")
+
+
+def flops_begun(analysis: tf.Analysis, start_ns: int, end_ns: int) -> int:
+    """Return the FLOPs of ops whose main kernel begins in a range, one op after the other."""
+    assert analysis.prepared is not None
+    attribution = analysis.measured.executed.attribution
+    begins = analysis.prepared.trace.activities["start_ns"].to_pylist()
+    return sum(
+        int(attribution.work.flops[attribution.work.place[op]])
+        for op in attribution.executed.tolist()
+        if start_ns <= begins[attribution.main[op]] < end_ns
+    )
 
 
 def figures_text(found: Opened) -> str:
@@ -122,6 +143,9 @@ def test_figures_of_merged_events_are_those_of_whole_bins(
     length = int(snapped[1]) * MICRO
     start, end = 3_333_333 // length * length, -(-7_777_777 // length) * length
     assert_told(told, expected(analysis, start, end))
+    assert analysis.prepared is not None
+    low, _ = analysis.prepared.accounts[0].rows.span
+    assert flops_told(found) == flops_begun(analysis, start + low, end + low)
     found.page.context.close()
 
 
@@ -170,6 +194,30 @@ def test_a_range_is_selected_by_dragging_and_its_edges_move(page: Opened) -> Non
     drag(page, 0.5, 0.4, shift=True)
     assert status(page) != before
     assert "10.0" in status(page)
+
+
+@pytest.mark.parametrize(("held_s", "selects"), [(0.5, True), (0.1, False)])
+def test_a_finger_that_was_held_selects_and_one_that_was_not_pans(
+    page: Opened, held_s: float, selects: bool
+) -> None:
+    page.page.evaluate("location.hash = '#view=0-100000'")
+    before = status(page)
+    box = page.page.locator("#timeline-view").bounding_box()
+    assert box is not None
+    devtools, began = page.page.context.new_cdp_session(page.page), time.time()
+
+    def touch(kind: str, at_s: float, *places: float) -> None:
+        points = [{"x": box["x"] + x, "y": box["y"] + 60} for x in places]
+        event = {"type": kind, "touchPoints": points, "timestamp": began + at_s}
+        devtools.send("Input.dispatchTouchEvent", event)
+
+    touch("touchStart", 0, 300)
+    for move in range(1, 6):
+        touch("touchMove", held_s + move / 100, 300 + 40 * move)
+    touch("touchEnd", held_s + 0.1)
+    painted(page)
+    assert (heading(page) == "Selection") is selects
+    assert (status(page) == before) is selects
 
 
 def test_keys_select_fit_and_measure(page: Opened) -> None:
@@ -222,6 +270,47 @@ def test_the_address_holds_view_and_selection_and_back_leads_back(page: Opened) 
     settle(page)
     assert (heading(page), length(page)) == ("Selection", "50 µs")
     assert page.page.url == shared
+
+
+SELECTED_STEPS = """() => {
+    const [boxes] = Bokeh.documents[0].get_model_by_name('steps').renderers;
+    const { selected, data } = boxes.data_source;
+    return [...new Set(selected.indices.map((at) => Number(data.label[at])))];
+}"""
+
+
+def test_steps_selected_in_their_chart_are_selected_in_the_timeline_and_back(
+    browser: "Browser", tmp_path: Path
+) -> None:
+    analysis = tf.analyze(big_trace(steps=30, kernels=10))
+    found = opened(browser, tmp_path / "steps.html", render_html(analysis))
+    settle(found)
+    until(found.page.main_frame, "!!window.Bokeh?.documents[0]?.get_model_by_name('steps')")
+    plot = found.page.locator(".plot")
+    plot.scroll_into_view_if_needed()
+    found.page.wait_for_timeout(300)
+    box = plot.bounding_box()
+    assert box
+    for share, act in ((0.4, found.page.mouse.down), (0.45, None), (0.5, found.page.mouse.up)):
+        found.page.mouse.move(box["x"] + box["width"] * share, box["y"] + box["height"] / 2)
+        if act:
+            act()
+    until(found.page.main_frame, "location.hash.includes('&sel=')")
+    (chosen,) = re.findall(r"sel=(-?\d+)-(-?\d+)", found.page.url)
+    steps = found.page.evaluate(SELECTED_STEPS)
+    assert 2 <= len(steps) <= 5
+    windows = {window.step: window for window in analysis.devices[0].steps}
+    origin = analysis.prepared.accounts[0].rows.span[0] if analysis.prepared else 0
+    ends = (windows[min(steps)].start_ns - origin, windows[max(steps)].end_ns - origin)
+    assert tuple(map(int, chosen)) == ends
+    other = [f"{windows[7].start_ns - origin}-{windows[9].end_ns - origin}"] * 2
+    found.page.evaluate(f"location.hash = '#view={other[0]}&sel={other[1]}'")
+    until(found.page.main_frame, f"String(({SELECTED_STEPS})()) === '7,8,9'")
+    found.page.reload()
+    until(found.page.main_frame, "!!window.Bokeh?.documents[0]?.get_model_by_name('steps')")
+    until(found.page.main_frame, f"String(({SELECTED_STEPS})()) === '7,8,9'")
+    assert found.complaints == []
+    found.page.context.close()
 
 
 def test_a_search_marks_all_hits_and_leads_from_one_to_the_next(page: Opened) -> None:

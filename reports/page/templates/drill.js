@@ -125,18 +125,45 @@
     document.getElementById("kernels").scrollIntoView();
     return true;
   };
-  // A box of the tree: its lens is chosen, and the table of kernels has those that ran in it.
+  // A box of the tree: its lens is chosen; the table of kernels and the roofline have those that ran
+  // in it, until that is cleared here or there.
+  const said = document.getElementById("tree-found"), kernels = document.getElementById("kernel-table");
+  const dim = (keeps) => {
+    const rows = new Set(kernels ? allRowsOf(kernels).filter(keeps).map((row) => `#${row.id}`) : []);
+    document.querySelectorAll("svg.roofline a").forEach((dot) => dot.classList.toggle("dim", !rows.has(dot.getAttribute("href"))));
+  };
+  const ring = (box) => document.querySelectorAll(".icicle a").forEach((each) => each.classList.toggle("chosen", each === box));
+  let choosing = false;
+  const choose = (one) => {
+    choosing = true;
+    const found = Boolean(kernels) && showOnly(kernels, one);
+    choosing = false;
+    return found;
+  };
+  const clear = () => {
+    if (choosing || !said) return;
+    said.hidden = true;
+    ring(null);
+    dim(() => true);
+    if (location.hash.startsWith("#tree=")) history.replaceState(null, "", "#attribution");
+  };
   const goToBox = (link) => {
-    const box = document.getElementById(link), said = document.getElementById("tree-found");
-    if (!box?.dataset.kernels) return false;
+    const box = document.getElementById(link);
+    if (!box) return false;
     const words = box.querySelector("title").textContent, mine = new Set(box.dataset.kernels.split(" "));
-    document.getElementById(`lens-${box.closest(".lens").dataset.lens}`).checked = true;
     const keeps = (row) => mine.has(row.dataset.about?.slice("about-kernel-".length));
-    showOnly(document.getElementById("kernel-table"), { words: words.split(": ")[0], keeps });
+    document.getElementById(`lens-${box.closest(".lens").dataset.lens}`).checked = true;
+    const some = choose({ words: words.split(": ")[0], keeps });
+    if (!some) choose(null);
+    ring(box);
+    dim(some ? keeps : () => true);
     said.hidden = false;
-    said.firstChild.textContent = `${words}.`;
+    said.firstElementChild.textContent = words;
+    said.lastElementChild.hidden = !some;
     return true;
   };
+  kernels?.addEventListener("chosen", clear);
+  said?.querySelector("button").addEventListener("click", () => { choose(null); clear(); });
   const follow = (link) => {
     const at = link.indexOf("="), [kind, name] = [link.slice(0, Math.max(at, 0)), decoded(link.slice(at + 1))];
     if (kind === "category") return goToCategory(name);

@@ -149,6 +149,7 @@
       only = one;
       input.value = "";
       apply();
+      table.dispatchEvent(new Event("chosen"));
       return true;
     };
     input.addEventListener("input", apply);

@@ -43,11 +43,20 @@
     anew = false;
   };
   let before = "", toldOf = null;
+  const tellSteps = () => {
+    const { selected } = view.state;
+    dispatchEvent(new CustomEvent("steps-selected", { detail: selected ? stepsIn(selected) : [] }));
+  };
+  // The steps chart may be drawn after the selection of the address.
+  addEventListener("steps-linked", tellSteps);
   const say = (text) => {
     const now = `${text} ${here()}`, { selected } = view.state;
     if (now === before) return;
     before = now;
-    if (selected && (selected.from !== toldOf?.from || selected.to !== toldOf.to)) figures();
+    if (selected?.from !== toldOf?.from || selected?.to !== toldOf?.to) {
+      if (selected) figures();
+      tellSteps();
+    }
     toldOf = selected;
     status.textContent = text;
     clearTimeout(waits);
@@ -275,6 +284,17 @@
   hostList?.addEventListener("change", setHost);
   placeList.addEventListener("change", () => { go(placeList.value); anew = true; });
   stepField?.addEventListener("change", askStep);
+
+  // The chart of steps selects whole steps, and hears which are selected here.
+  const stepsIn = ({ from, to }) => data.steps.filter(([, start, end]) =>
+    2 * (Math.min(end, to) - Math.max(start, from)) > Math.min(end - start, to - from)).map(([step]) => step);
+  addEventListener("steps-asked", ({ detail: [first, last] }) => {
+    const asked = data.steps.filter(([step]) => step >= first && step <= last);
+    const span = asked.length ? [Math.min(...asked.map(([, start]) => start)), Math.max(...asked.map(([, , end]) => end))] : [];
+    if (asked.length) view.frame(...span);
+    view.select(...span);
+    anew = true;
+  });
 
   setHost();
   view.frame(...data.start);

@@ -41,7 +41,7 @@
       return { start, ns, key, end: start.map((each, i) => each + (header.bin || ns[i])) };
     };
     const read = (name) => Object.fromEntries(Object.entries(header[name]).map(([device, each]) => [device, pieces(each)]));
-    return { bin: header.bin, idle: read("idle"), kernels: read("kernels"), parts: read("parts") };
+    return { bin: header.bin, idle: read("idle"), kernels: read("kernels"), parts: read("parts"), flops: read("flops") };
   };
 
   // How much there was up to each box, from 0 on: what lies between two of them is a difference.

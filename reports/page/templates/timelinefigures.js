@@ -97,6 +97,31 @@
     return largest(sums).map(([text, sum]) => [data.texts[text], sum]);
   };
 
+  // FLOPs of what begins in a stretch, exact: their sums may be beyond 2^53. None where none is known.
+  const flopsOf = ({ figures }, device, from, to) => {
+    const { start, ns } = figures.flops[device];
+    figures.flopSums ||= {};
+    const sums = figures.flopSums[device] ||= ns.length ? [...ns].reduce((all, each) => { all.push(all.at(-1) + BigInt(each)); return all; }, [0n]) : null;
+    const [first, last] = [from, to].map((time) => firstEnding(start, 0, start.length, time));
+    return sums && sums[last] - sums[first];
+  };
+
+  // The least and the most of what is counted of devices, by what; "merged" where parts of it are of
+  // a time that begins before or ends after the stretch.
+  const countsOf = (data, source, from, to) => {
+    const found = new Map();
+    source.counters.forEach(({ start, end, least, most }, place) => {
+      const what = data.counted[place][1], sum = found.get(what) || { what, least: Infinity, most: -Infinity, merged: false };
+      for (let i = firstEnding(end, 0, end.length, from + 1); i < end.length && start[i] < to; i++) {
+        sum.merged ||= least[i] < most[i] && (start[i] < from || end[i] > to);
+        sum.least = Math.min(sum.least, least[i]);
+        sum.most = Math.max(sum.most, most[i]);
+      }
+      if (sum.most >= 0) found.set(what, sum);
+    });
+    return [...found.values()];
+  };
+
   // A stretch of which figures are known, and where they are: as asked where all its events are
   // there, else from edge to edge of bins.
   const known = (data, low, high) => {
@@ -116,11 +141,12 @@
         device, label: data.groups[data.device_of_group.indexOf(device)][0],
         components: componentsOf(data, source, device, from, to),
         kernels: kernelsOf(data, source, device, from, to),
+        flops: flopsOf(source, device, from, to),
         idle: within(source.figures, source.figures.idle[device], from, to)
           .map(([key, sum]) => [...data.keys[key].map((text) => data.texts[text]), sum.ns]),
       };
     });
-    return { ...stretch, devices };
+    return { ...stretch, devices, counts: countsOf(data, source, from, to) };
   };
 
   Object.assign(traceflops.timeline, { known, figuresOf, curves, before });

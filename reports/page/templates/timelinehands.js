@@ -1,7 +1,7 @@
 "use strict";
 // How pointers, the wheel and keys move the timeline.
 (() => {
-  const STEP = 0.2, ZOOM = 1.6, MOVED = 6, EDGE = 7, WHEEL = 180;
+  const STEP = 0.2, ZOOM = 1.6, MOVED = 6, EDGE = 7, WHEEL = 180, HELD = 400;
   const KEYS = {
     ArrowLeft: "left", ArrowRight: "right", "+": "in", "=": "in", ArrowUp: "in", "-": "out", ArrowDown: "out",
     a: "left", d: "right", w: "in", s: "out", f: "fit", m: "measure", "/": "search",
@@ -70,8 +70,8 @@
     buttons.forEach((button) => button.addEventListener("click", () => act(button.dataset.do)));
   };
 
-  // A mouse selects a range, or with Shift drags the view, as a finger does; two fingers spread or
-  // pinch it. What rests shows what is under it.
+  // A mouse selects a range, or with Shift drags the view, as a finger does; one that was held before
+  // it moves selects. Two fingers spread or pinch the view. What rests shows what is under it.
   const takePointers = (area, view, { show, hide, choose, left, selected }) => {
     const down = new Map();
     let begun = null;
@@ -102,8 +102,9 @@
       down.set(event.pointerId, within(area, event));
       if (down.size === 1) begun = null;
       grip();
-      const selects = event.pointerType === "mouse" && !event.shiftKey && within(area, event).x > view.state.layout.left;
-      begun.anchor = selects ? anchorAt(within(area, event).x) : null;
+      const { x } = within(area, event), selects = !event.shiftKey && x > view.state.layout.left && down.size === 1;
+      begun.held = selects && event.pointerType !== "mouse" ? { at: event.timeStamp, anchor: anchorAt(x) } : null;
+      begun.anchor = selects && !begun.held ? anchorAt(x) : null;
     });
     area.addEventListener("pointermove", (event) => {
       if (!down.has(event.pointerId)) { show(event, view.boxAt(within(area, event))); return; }
@@ -114,6 +115,7 @@
         // Not before it moves: a captured pointer no longer clicks what is under it.
         if (event.isPrimary) area.setPointerCapture(event.pointerId);
         begun.moved = true;
+        if (begun.held && event.timeStamp - begun.held.at >= HELD) begun.anchor = begun.held.anchor;
       }
       if (begun.anchor === null) drag(now); else view.select(begun.anchor, view.timeAt(now.low));
     });

@@ -13,6 +13,11 @@
     return `${Number((ns / unit).toPrecision(digits)).toLocaleString("en-US", { maximumFractionDigits: 3 })} ${name}`;
   };
 
+  const flop = (count) => {
+    const thousands = Math.min(Math.floor(Math.log10(Math.max(Number(count), 1)) / 3), 6);
+    return `${Number((Number(count) / 1e3 ** thousands).toPrecision(3))} ${["", "k", "M", "G", "T", "P", "E"][thousands]}FLOP`;
+  };
+
   // A place in time, to be found again: to the microsecond, or where what is there is short or
   // the place is early to the nanosecond. The server writes places in the same way.
   const place = (ns, length) => {
@@ -80,7 +85,8 @@
   const marked = ({ waits, what, least, most }) => {
     if (waits) return `GPU waits on: ${waits[0] || waits[1]}`;
     if (what === "memory") return `${least < most ? `${amount({ what }, least)} to ` : ""}${amount({ what }, most)} allocated`;
-    return `${least < most ? `${number(least)} to ` : ""}${number(most)} outstanding launch${most === 1 ? "" : "es"}`;
+    const [text, unit] = what === "outstanding" ? ["outstanding launch", most === 1 ? "" : "es"] : [what, ""];
+    return `${least < most ? `${number(least)} to ` : ""}${number(most)} ${text}${unit}`;
   };
 
   // How long before an event it was launched, or how long after a call that began.
@@ -116,5 +122,5 @@
     return [name, on, place(box.start, length), time(length, 4), known.category, launched];
   };
 
-  Object.assign(traceflops.timeline, { UNITS, amount, number, counted, time, range, place, drawn, described, cells });
+  Object.assign(traceflops.timeline, { flop, UNITS, amount, number, counted, time, range, place, drawn, described, cells });
 })();

@@ -1,0 +1,228 @@
+"""What notebooks show of an analysis: the case in a few kB of HTML, and charts.
+
+The HTML has no scripts, asks for nothing, and takes its colours from the notebook. The charts are
+HoloViews elements of the rows that the page draws; their figures are in `element.dframe()`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from traceflops.devices import PER_TERA
+from traceflops.errors import UsageError
+from traceflops.memory import memory_use
+from traceflops.reports.page.case import is_judged
+from traceflops.reports.page.jinja import environment
+from traceflops.reports.page.memory import use_label
+from traceflops.reports.page.rank_map import own_time_rows
+from traceflops.reports.page.roofline import placed_kernels
+from traceflops.reports.page.steps import StepBar, drawn_bars, stacked_bars, window_rows
+from traceflops.reports.view import (
+    LOOKS,
+    TIME_UNITS,
+    causes,
+    opening,
+    other_findings,
+    provenance,
+    roof,
+    step_parts,
+    title_finding,
+    visible,
+)
+
+if TYPE_CHECKING:
+    from traceflops.analysis import Analysis
+    from traceflops.memory import Curve
+
+_WIDTH, _HEIGHT = 800, 320
+_MOST_FINDINGS: Final = 4
+_DIVERGING: Final = "RdBu_r"
+_GIB: Final = 2**30
+_BEYOND: Final = 4.0
+"""By how much the roofs reach beyond the kernels on either side."""
+
+
+def card(analysis: Analysis) -> str:
+    """Return an analysis as HTML: what is wrong, where the step goes, what to do."""
+    title, rest = opening(analysis)
+    found = causes(analysis) if is_judged(analysis) else []
+    others = other_findings(analysis) if is_judged(analysis) else []
+    return (
+        environment()
+        .get_template("notebook.html.j2")
+        .render(
+            {
+                "title": title,
+                "rest": rest,
+                "figure": analysis.measured.figure or "",
+                "best": title_finding(analysis) if is_judged(analysis) else None,
+                "parts": step_parts(analysis),
+                "found": found[:_MOST_FINDINGS],
+                "others": others[: _MOST_FINDINGS - len(found[:_MOST_FINDINGS])],
+                "provenance": provenance(analysis, most_files=1),
+            }
+        )
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Plots:
+    """The charts of one analysis. In a notebook, first `holoviews.extension("bokeh")`."""
+
+    analysis: Analysis
+
+    def steps(self) -> Any:
+        """Return a stacked bar per step, or per window where there are no steps."""
+        bars = drawn_bars(window_rows(self.analysis.devices))
+        return _of_bars(bars, "step" if self.analysis.steps.seen else "window")
+
+    def components(self) -> Any:
+        """Return a stacked bar per device: its chosen windows by component."""
+        devices = self.analysis.devices_used
+        return _of_bars(
+            [StepBar(visible(one.label), 1, True, one.chosen.components) for one in devices], "GPU"
+        )
+
+    def roofline(self) -> Any:
+        """Return kernels as points, FLOP per byte and TFLOP/s, below the roofs of their types."""
+        import holoviews as hv
+
+        _load()
+        measured = self.analysis.measured
+        rows, peaks = placed_kernels(measured)
+        _, bandwidth = roof(measured)
+        if not rows or not bandwidth:
+            raise _missing("no kernel with FLOPs, bytes and a known peak")
+        points: dict[str, list[Any]] = {
+            "intensity": [float(row.measured.intensity or 0) for row in rows],
+            "rate": [float(row.measured.flops_per_ns or 0) / PER_TERA for row in rows],
+            "name": [visible(row.name) for row in rows],
+            "time_ns": [row.sum_ns for row in rows],
+        }
+        ends = min(points["intensity"]) / _BEYOND, max(points["intensity"]) * _BEYOND
+        across = np.geomspace(*ends, 200)
+        roofs = [
+            hv.Curve(
+                (across, np.minimum(across * float(bandwidth), peak) / PER_TERA),
+                "intensity",
+                "rate",
+                label=dtype,
+            ).opts(backend="bokeh", line_width=1.5)
+            for dtype, peak in peaks.items()
+        ]
+        kernels = hv.Points(points, ["intensity", "rate"], ["name", "time_ns"]).opts(
+            backend="bokeh", size=8, color=LOOKS["compute"].colour, tools=["hover"]
+        )
+        return hv.Overlay([*roofs, kernels]).opts(
+            backend="bokeh",
+            **_SIZE,
+            logx=True,
+            logy=True,
+            xlabel="FLOP per byte",
+            ylabel="TFLOP/s",
+            legend_position="bottom_right",
+        )
+
+    def memory(self) -> Any:
+        """Return the allocated and the reserved memory of each device and host over time."""
+        import holoviews as hv
+
+        _load()
+        prepared = self.analysis.prepared
+        used = memory_use(prepared) if prepared is not None else ()
+        if not used:
+            raise _missing("no memory events")
+        first = min(int(use.allocated.curve.time_ns[0]) for use in used)
+
+        def curve(label: str, points: Curve) -> Any:
+            columns = {
+                "ms": (points.time_ns - first) / TIME_UNITS["ms"],
+                "GiB": points.value / _GIB,
+                "time_ns": points.time_ns,
+                "bytes": points.value,
+            }
+            return hv.Curve(columns, "ms", list(columns)[1:], label=label).opts(
+                backend="bokeh", interpolation="steps-post", tools=["hover"]
+            )
+
+        return hv.Overlay(
+            [
+                curve(f"{visible(use_label(use, self.analysis.devices))}, {one.what}", one.curve)
+                for use in used
+                for one in filter(None, (use.allocated, use.reserved))
+            ]
+        ).opts(backend="bokeh", **_SIZE, legend_position="bottom")
+
+    def ranks(self) -> Any:
+        """Return a heat map of ranks and steps: how far own time is off the median of the step."""
+        import holoviews as hv
+
+        _load()
+        times, labels, _ = own_time_rows(self.analysis)
+        off = times.relative() - 1
+        if off.shape[0] < 2 or not off.size:
+            raise _missing("fewer than two ranks, or no steps")
+        far = float(np.nanmax(np.abs(off))) or 1.0
+        cells = [
+            (str(step), visible(label), off[row, column], times.ns[row, column])
+            for row, label in enumerate(labels)
+            for column, step in enumerate(times.steps)
+        ]
+        return hv.HeatMap(cells, ["step", "rank"], ["off median", "own_ns"]).opts(
+            backend="bokeh",
+            **_SIZE,
+            cmap=_DIVERGING,
+            clim=(-far, far),
+            colorbar=True,
+            invert_yaxis=True,
+            tools=["hover"],
+        )
+
+    def gaps(self) -> Any:
+        """Return idle time by the length of the gaps that it is in."""
+        import holoviews as hv
+
+        _load()
+        lengths = sorted(self.analysis.idle.histogram, key=lambda one: one.from_ns)
+        if not lengths:
+            raise _missing("no idle time between work")
+        columns = {
+            "from_ns": [max(one.from_ns, 1) for one in lengths],
+            "bottom": [0] * len(lengths),
+            "to_ns": [one.to_ns for one in lengths],
+            "ms": [one.idle_ns / TIME_UNITS["ms"] for one in lengths],
+            "idle_ns": [one.idle_ns for one in lengths],
+            "gaps": [one.gaps for one in lengths],
+        }
+        return hv.Rectangles(columns, list(columns)[:4], list(columns)[4:]).opts(
+            backend="bokeh",
+            **_SIZE,
+            logx=True,
+            color=LOOKS["idle"].colour,
+            line_color="white",
+            xlabel="length of gaps (ns)",
+            ylabel="idle time (ms)",
+            tools=["hover"],
+        )
+
+
+_SIZE: Final = {"width": _WIDTH, "height": _HEIGHT}
+
+
+def _of_bars(bars: list[StepBar], axis: str) -> Any:
+    if not any(bar.components.window_ns for bar in bars):
+        raise _missing("no device with recorded work")
+    _load()
+    return stacked_bars(bars, axis)
+
+
+def _load() -> None:
+    """Make HoloViews know Bokeh's options."""
+    import holoviews.plotting.bokeh  # noqa: F401
+
+
+def _missing(what: str) -> UsageError:
+    return UsageError(f"Nothing to plot: {what}.", "traceflops info FILE says what a trace holds.")

@@ -1,0 +1,273 @@
+"""The map of ranks and steps: how far the own time of each is off the median of its step.
+
+A row per rank, farthest off first, with what the table of ranks says of it. Of many ranks those
+farthest off have a row each, the others one map in their order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from traceflops.reports.page.axes import Tick
+from traceflops.reports.view import UNKNOWN, ReportTable, percent, signed
+from traceflops.table import BoolArray, FloatArray, IntArray
+from traceflops.windows import OwnTimes, own_times
+
+if TYPE_CHECKING:
+    from traceflops.analysis import Analysis
+
+_LEAST_STEPS: Final = 2
+_MOST_ROWS, _MOST_FAR, _MOST_COLUMNS = 20, 12, 40
+"""Ranks with a row each; of many those far off on average, and others for their worst step."""
+_MOST_OTHERS, _OTHER_HEIGHT = 40, 5
+_MOST_LABELS, _MOST_TEXTS = 12, 8
+_SCALES: Final = ((0.01, 0.03, 0.10), (0.02, 0.06, 0.20), (0.05, 0.15, 0.50), (0.10, 0.30, 1.00))
+_NOISES: Final = 3
+"""What is less than so many times the noise has no colour."""
+_LEAST_SHARE: Final = 0.0005
+_SHOWN: Final = ("Own vs median", "Busy vs median", "Exposed", "Caused wait")
+"""Columns of the ranks that are not behind a choice."""
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """To which collective each rank (row) and step (column) leads; to those that are `there`."""
+
+    collective: IntArray | None = None
+    there: Collection[int] = ()
+
+    def of(self, row: int, column: int) -> str:
+        """Return what follows # in a link, "" for none."""
+        found = int(self.collective[row, column]) if self.collective is not None else -1
+        return link_of(found) if found in self.there else ""
+
+
+NO_LINKS: Final = Links()
+
+
+def link_of(collective: int) -> str:
+    """Return what follows # in the link to the ranks of a collective."""
+    return f"collective={collective}"
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One step of one rank: the class of its colour, its meaning, and the collective it leads to.
+
+    `text` stands in it where there is room.
+    """
+
+    shade: str
+    title: str
+    link: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class RankRow:
+    """One rank: its steps, and what the table says of it."""
+
+    label: str
+    cells: list[Cell]
+    figures: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Others:
+    """The ranks without a row of their own, in their order: a path per colour, in rows and columns.
+
+    A row stands for `each` of them and shows the farthest.
+    """
+
+    count: int
+    each: int
+    rows: int
+    columns: int
+    height: int
+    paths: list[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class RankMap:
+    """The rows of ranks, what the colours mean, and the steps above the cells.
+
+    A cell stands for `each` steps and shows the farthest of them. `heads` say which columns are
+    there from the start.
+    """
+
+    rows: list[RankRow] = field(default_factory=list)
+    heads: list[tuple[str, bool]] = field(default_factory=list)
+    steps: list[Tick] = field(default_factory=list)
+    shades: list[tuple[str, str]] = field(default_factory=list)
+    others: Others | None = None
+    each: int = 1
+    columns: int = 0
+
+
+def rank_map(
+    times: OwnTimes, labels: Sequence[str], table: ReportTable, links: Links = NO_LINKS
+) -> RankMap:
+    """Return a row per rank: in the order of the table, then by their mean own time."""
+    off = times.relative() - 1
+    figures = {f"rank {row[0]}": [str(cell) for cell in row[1:]] for row in table.rows}
+    heads = [(column.head, column.head in _SHOWN) for column in table.columns[1:]]
+    if len(labels) < 2 or len(times.steps) < _LEAST_STEPS or np.isnan(off).all():
+        rows = [RankRow(label, [], texts) for label, texts in figures.items()]
+        return RankMap(rows[:_MOST_ROWS], heads)
+    off_ns = times.ns - times.medians
+    mean = np.nan_to_num(np.nanmean(off_ns, axis=1))
+    if not figures:
+        heads = [("Own vs median", True)]
+        figures = {
+            label: [signed(round(ns))] for label, ns in zip(labels, mean.tolist(), strict=True)
+        }
+    of_table = {label: place for place, label in enumerate(figures if table.rows else ())}
+    first = [of_table.get(label, len(of_table)) for label in labels]
+    order = np.lexsort((-mean, -np.abs(mean), first)).tolist()
+    own, rest = _with_rows(off, order)
+    each = -(-len(times.steps) // _MOST_COLUMNS)
+    columns = _joined([str(step) for step in times.steps], each)
+    drawn = _Cells(times.steps, labels, off, off_ns, each, links, shows=len(columns) <= _MOST_TEXTS)
+    unknown = [UNKNOWN] * len(heads)
+    rows = [RankRow(labels[at], drawn.of(at), figures.get(labels[at], unknown)) for at in own]
+    missed = [label for label in figures if label not in labels]
+    rows += [RankRow(label, [], figures[label]) for label in missed[: _MOST_ROWS - len(rows)]]
+    return RankMap(
+        rows,
+        heads,
+        [
+            Tick(at + 1, columns[at])
+            for at in range(0, len(columns), -(-len(columns) // _MOST_LABELS))
+        ],
+        _meanings(drawn.scale),
+        _others(off[rest], each, drawn.scale) if rest else None,
+        each,
+        len(columns),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Cells:
+    """What the cells of the map are made of; `shows` says that they have room for a text."""
+
+    steps: Sequence[int]
+    labels: Sequence[str]
+    off: FloatArray
+    off_ns: FloatArray
+    each: int
+    links: Links
+    shows: bool
+
+    @property
+    def scale(self) -> Sequence[float]:
+        """Return the edges of the colours: what steps of one rank differ by is below the first."""
+        noise = np.nanmedian(np.abs(self.off - np.nanmean(self.off, axis=1, keepdims=True)))
+        return next((edges for edges in _SCALES if edges[0] >= _NOISES * noise), _SCALES[-1])
+
+    def of(self, row: int) -> list[Cell]:
+        """Return the cells of a rank, of each block of steps the farthest."""
+        scale, (_, at) = self.scale, _farthest(self.off[[row]], 1, self.each)
+        return [self._cell(row, column, scale) for column in at[0].tolist()]
+
+    def _cell(self, row: int, at: int, scale: Sequence[float]) -> Cell:
+        value = float(self.off[row, at])
+        if np.isnan(value):
+            return Cell("none", "", "", "")
+        share, ns = signed_share(value), signed(round(float(self.off_ns[row, at])))
+        title = f"{self.labels[row]}, step {self.steps[at]}: {share} ({ns})"
+        text = (share if abs(value) >= _LEAST_SHARE else "0 %") if self.shows else ""
+        return Cell(_shade(value, scale), title, self.links.of(row, at), text)
+
+
+def own_time_rows(analysis: Analysis) -> tuple[OwnTimes, list[str], bool]:
+    """Return own times, a label for each of their rows, and whether they are those of cycles."""
+    ranks, devices = analysis.ranks, analysis.devices
+    steps = [step for step in ranks.cycles.steps if step is not None] if ranks is not None else []
+    if ranks is None or len(steps) < _LEAST_STEPS:
+        return own_times(devices), [one.rank_text or one.label for one in devices], False
+    times = OwnTimes(tuple(steps), ranks.cycles.own_ns.T.astype(np.float64))
+    return times, [f"rank {rank}" for rank in ranks.records.ranks], True
+
+
+def _with_rows(off: FloatArray, order: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Return the ranks that get a row each, and the others in their order.
+
+    Of many those farthest off on average, and those farthest off in one step.
+    """
+    if len(order) <= _MOST_ROWS:
+        return list(order), []
+    first = list(order[:_MOST_FAR])
+    far = np.where(np.isnan(off), 0, np.abs(off)).max(axis=1)
+    far[first] = -1
+    first += np.argsort(-far, kind="stable")[: _MOST_ROWS - _MOST_FAR].tolist()
+    return first, [at for at in range(len(off)) if at not in set(first)]
+
+
+def _others(off: FloatArray, each: int, scale: Sequence[float]) -> Others:
+    ranks = -(-len(off) // _MOST_OTHERS)
+    cells, _ = _farthest(off, ranks, each)
+    shades = np.array([[_shade(one, scale) for one in row] for row in cells.tolist()])
+    names = [name for name, _ in _meanings(scale)]
+    paths = [(name, _path(shades == name)) for name in names if (shades == name).any()]
+    height, width = cells.shape
+    return Others(len(off), ranks, height, width, _OTHER_HEIGHT * height, paths)
+
+
+def _farthest(off: FloatArray, ranks: int, steps: int) -> tuple[FloatArray, IntArray]:
+    """Return, per block of cells, the one that is farthest from 0, and the step of it."""
+    rows, columns = -(-off.shape[0] // ranks), -(-off.shape[1] // steps)
+    padded = np.full((rows * ranks, columns * steps), np.nan)
+    padded[: off.shape[0], : off.shape[1]] = off
+    blocks = padded.reshape(rows, ranks, columns, steps).transpose(0, 2, 1, 3)
+    flat = blocks.reshape(rows, columns, ranks * steps)
+    far = np.where(np.isnan(flat), -1, np.abs(flat)).argmax(axis=2)
+    values: FloatArray = np.take_along_axis(flat, far[:, :, None], axis=2)[:, :, 0]
+    return values, far % steps + np.arange(columns) * steps
+
+
+def _shade(value: float, scale: Sequence[float]) -> str:
+    """Return the class of a colour, from `low-3` to `high-3`; `none` for an unknown value."""
+    if np.isnan(value):
+        return "none"
+    level = sum(abs(value) >= edge for edge in scale)
+    return f"{'low' if value < 0 else 'high'}-{level}" if level else "even"
+
+
+def _path(chosen: BoolArray) -> str:
+    """Return a path around some cells of a map; neighbours in a row share a box."""
+    edges = np.diff(np.pad(chosen.astype(np.int8), ((0, 0), (1, 1))), axis=1)
+    begins, ends = np.argwhere(edges == 1).tolist(), np.argwhere(edges == -1).tolist()
+    return "".join(
+        f"M{first} {row}h{stop - first}v1h-{stop - first}z"
+        for (row, first), (_, stop) in zip(begins, ends, strict=True)
+    )
+
+
+def _meanings(scale: Sequence[float]) -> list[tuple[str, str]]:
+    near, far, most = (f"{100 * edge:g}" for edge in scale)
+    minus = "\N{MINUS SIGN}"
+    return [
+        ("low-3", f"over {most} % faster"),
+        ("low-2", f"{minus}{most} to {minus}{far} %"),
+        ("low-1", f"{minus}{far} to {minus}{near} %"),
+        ("even", f"within {near} %"),
+        ("high-1", f"+{near} to +{far} %"),
+        ("high-2", f"+{far} to +{most} %"),
+        ("high-3", f"over {most} % slower"),
+    ]
+
+
+def signed_share(share: float) -> str:
+    """Return a deviation in words."""
+    sign = "\N{MINUS SIGN}" if share < 0 else "+"
+    return f"{sign}{percent(abs(share))}"
+
+
+def _joined(labels: Sequence[str], number: int) -> list[str]:
+    """Return a label for each so many columns: the first and the last of them."""
+    some = [labels[at : at + number] for at in range(0, len(labels), number)]
+    return [few[0] if len(few) == 1 else f"{few[0]}{UNKNOWN}{few[-1]}" for few in some]

@@ -1,0 +1,97 @@
+"""Pipelines and experts of a job: bubbles by stage, and which rank has most of the work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from traceflops.reports.view.figures import UNKNOWN, count, duration, percent, significant
+from traceflops.reports.view.tables import Column, Name, ReportTable, table_of
+from traceflops.units import several
+
+if TYPE_CHECKING:
+    from traceflops.analysis import Analysis
+    from traceflops.ranks import Pipelines, Stage
+
+_number = partial(Column, is_number=True)
+_MOST: Final = 16
+_STAGES: Final = {
+    "Work": "busy_ns",
+    "Transfer": "transfer_ns",
+    "Warm-up": "warm_up_ns",
+    "Steady": "steady_ns",
+    "Drain": "drain_ns",
+    "Bubble": "bubble_ns",
+}
+
+
+def pipeline_sentences(analysis: Analysis) -> Iterator[str]:
+    """Yield what bubbles cost and which rank has most of the experts' work."""
+    ranks = analysis.ranks
+    if ranks is not None and ranks.pipeline is not None:
+        yield _pipeline(ranks.pipeline)
+    for group in ranks.experts()[:1] if ranks is not None else ():
+        yield (
+            f"Experts, group {group.group}: rank {group.most_elements} receives "
+            f"{_times(group.elements_imbalance)} the mean, rank {group.most_compute} computes "
+            f"{_times(group.compute_imbalance)} the mean."
+        )
+
+
+def _pipeline(found: Pipelines) -> str:
+    many = found.micro_batches
+    of = f", {several(many, 'micro-batch')}" if many is not None else ""
+    ideal = f"; ideal (p-1)/m {percent(found.ideal)}" if found.ideal is not None else ""
+    stages = several(found.stages, "stage")
+    return f"Pipeline of {stages}{of}: bubbles {percent(found.bubble)} of work{ideal}."
+
+
+def pipeline_tables(analysis: Analysis) -> Iterator[tuple[str, ReportTable]]:
+    """Yield the stages of pipelines and the groups of experts, each table after its title."""
+    ranks = analysis.ranks
+    if ranks is not None and ranks.pipeline is not None:
+        yield "Pipeline", _stages(ranks.pipeline)
+    if ranks is not None and (groups := ranks.experts()):
+        yield "Experts", table_of(_EXPERTS, groups[:_MOST], len(groups))
+
+
+def _stages(found: Pipelines) -> ReportTable:
+    """Return a row per stage, means per step and rank."""
+    rows = [[one for one in found.ranks if one.stage == at] for at in range(found.stages)]
+    columns = (
+        _number("Stage", lambda ranks: str(ranks[0].stage)),
+        _number("Ranks", _ranks),
+        *(_number(head, partial(_mean, found.steps, field)) for head, field in _STAGES.items()),
+        _number("Bubble by work", _bubble),
+    )
+    remark = f"Means per step and rank. {_pipeline(found)}"
+    return table_of(columns, rows[:_MOST], len(rows), remark)
+
+
+def _ranks(stages: Sequence[Stage]) -> str:
+    return str(stages[0].rank) if len(stages) == 1 else f"{count(len(stages))} ranks"
+
+
+def _mean(steps: int, field: str, stages: Sequence[Stage]) -> str:
+    return duration(sum(getattr(one, field) for one in stages) / (steps * len(stages)))
+
+
+def _bubble(stages: Sequence[Stage]) -> str:
+    work = sum(one.busy_ns for one in stages)
+    return percent(sum(one.bubble_ns for one in stages) / work if work else None)
+
+
+def _times(imbalance: float | None) -> str:
+    return UNKNOWN if imbalance is None else f"{significant(imbalance, 3)} times"
+
+
+_EXPERTS: Final = (
+    Column("Experts of group", lambda one: Name(one.group)),
+    _number("Ranks", lambda one: count(len(one.ranks))),
+    _number("Dispatches", lambda one: count(one.dispatches)),
+    _number("Most elements", lambda one: f"rank {one.most_elements}"),
+    _number("By the mean", lambda one: _times(one.elements_imbalance)),
+    _number("Most work", lambda one: f"rank {one.most_compute}"),
+    _number("By the mean", lambda one: _times(one.compute_imbalance)),
+)
