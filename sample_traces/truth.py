@@ -264,10 +264,14 @@ def _bounds(
     activities: tuple[Activity, ...], config: RunConfig, start_ns: int, end_ns: int
 ) -> list[_Bound]:
     """Return (label, step, start, end) of all windows, `before` and `after` included."""
-    starts = [
-        min(activity.start_ns for activity in activities if activity.step == step)
-        for step in config.step_numbers
-    ]
+    starts, over = [], start_ns
+    for step in config.step_numbers:
+        own = [activity for activity in activities if activity.step == step]
+        streams = {one.stream for one in own if one.work.kind == "kernel"}
+        paced = [one for one in own if one.stream in streams or not streams]
+        after = [one for one in own if one.start_ns >= over]
+        starts.append(min(one.start_ns for one in (*paced, *after)))
+        over = max(one.end_ns for one in paced)
     last = max(a.end_ns for a in activities if a.step == config.step_numbers[-1])
     inner = zip(config.step_numbers, pairwise([*starts, last]), strict=True)
     steps: list[_Bound] = [(f"step {step}", step, begin, end) for step, (begin, end) in inner]

@@ -46,6 +46,7 @@ ROOMS: Final = {
     "privacy": "what leaves the machine",
     "analysis": "analyze(): where rooms meet; Analysis and its fields",
     "drawing": "a timeline as boxes",
+    "comparison": "two recordings: what changed, why, how sure",
     "parsers.io": "bytes -> rows: files, JSON, CSV, SQLite; names no tool",
     "parsers.shared": "what readers share: layouts, builders, sanity checks",
     "parsers.pytorch": "Chrome traces of Kineto",
@@ -72,7 +73,7 @@ A room is a folder or a file of `traceflops`. What it offers to others is its fa
 NEEDED_BY_PARSERS: Final = {"errors", "faces", "phases", "remedies", "units", "table", "devices"}
 """What readers use of the core: the tables that they fill, and what merges and describes them."""
 FRONT_DOOR: Final = "traceflops.reports"
-"""An Analysis shows itself, inside its methods, through this face: the one arrow that goes up."""
+"""An Analysis or a Comparison shows itself through this face: the one arrow that goes up."""
 
 
 @dataclass(frozen=True)
@@ -216,13 +217,16 @@ def is_folder(room: str) -> bool:
 def test_the_halls_are_entered_only_by_an_analysis_that_shows_itself() -> None:
     halls = ("traceflops", "traceflops.parsers", "traceflops.reports")
     found = {
-        (where(path), one.origin, one.at_load)
+        (where(path), one.origin, one.at_load and not one.for_types)
         for path in PRODUCT
         if room_of(module_of(path)) not in ("cli", "__main__", None)
         for one in imports_of(path)
         if one.origin in halls and room_of(one.module) is None
     }
-    assert found == {("traceflops/analysis/result.py", FRONT_DOOR, False)}
+    assert found == {
+        ("traceflops/analysis/result.py", FRONT_DOOR, False),
+        ("traceflops/comparison/result.py", FRONT_DOOR, False),
+    }
 
 
 def test_a_face_loads_nothing_before_it_is_asked() -> None:

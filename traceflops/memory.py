@@ -14,7 +14,19 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
 
-from traceflops.table import IntArray, codes, distinct, floats, groups, joint_codes, names, numbers
+from traceflops.attribution import launch_scopes
+from traceflops.table import (
+    ABSENT,
+    IntArray,
+    codes,
+    distinct,
+    floats,
+    groups,
+    joint_codes,
+    names,
+    numbers,
+    taken,
+)
 from traceflops.windows import HIDDEN, REPEATED, Steps, find_marked_steps
 
 if TYPE_CHECKING:
@@ -125,6 +137,79 @@ def memory_use(prepared: Prepared) -> tuple[MemoryUse, ...]:
 
 
 @dataclass(frozen=True, slots=True)
+class Holder:
+    """Who allocated `bytes` in so many `blocks` that are held at the peak.
+
+    `op` is the operator on the host, `scope` the modules or the annotation around it, of backward
+    those of forward; "" where that is not known. Not `recorded` is what was there before.
+    """
+
+    op: str
+    scope: str
+    bytes: int
+    blocks: int
+    recorded: bool = True
+
+
+def holders(prepared: Prepared, use: MemoryUse) -> tuple[Holder, ...]:
+    """Return who allocated what a device holds at its peak, most first; the sum is the peak.
+
+    None where blocks have no addresses, or where they contradict the total.
+    """
+    rows = _AllocationRows.of(prepared.trace)
+    key = (use.process, -1 if use.device is None else use.device, use.on_host)
+    mine = next((mine for owner, mine in rows.by_owner() if owner == key), rows.kind[:0])
+    part = rows.kind[mine] % len(_PARTS)
+    changes, totals = mine[part == 0], mine[part == _PARTS.index("allocated")]
+    if not use.is_total or len(changes) != len(totals):
+        return ()
+    changes = changes[: int(rows.value[totals].argmax()) + 1]
+    address = rows.address[changes]
+    if (address == ABSENT).any():
+        return ()
+    last = len(changes) - 1 - np.unique(address[::-1], return_index=True)[1]
+    held = changes[last[rows.value[changes[last]] > 0]]
+    size = rows.value[held]
+    before = use.allocated.peak - int(size.sum())
+    if before < 0:
+        return ()
+    found = list(_held_by(prepared, use.process, rows.time_ns[held], size))
+    found += [Holder("", "", before, 0, recorded=False)] if before else []
+    return tuple(sorted(found, key=lambda one: -one.bytes))
+
+
+def _held_by(prepared: Prepared, process: int, at_ns: IntArray, size: IntArray) -> Iterator[Holder]:
+    """Yield blocks by operator and scope of their allocation."""
+    linked = prepared.linked
+    op = _op_at(prepared, process, at_ns)
+    scopes = launch_scopes(linked, np.full(len(op), -1), op, prepared.selection.step_mark)
+    name = taken(codes(linked.trace.ops["name"]), op)
+    known = names(linked.trace.ops["name"])
+    for _, blocks in groups(joint_codes(name, scopes.scope)):
+        label, scope = int(name[blocks[0]]), int(scopes.scope[blocks[0]])
+        yield Holder(
+            known[label] if label >= 0 else "",
+            scopes.texts[scope] if scope >= 0 else "",
+            int(size[blocks].sum()),
+            len(blocks),
+        )
+
+
+def _op_at(prepared: Prepared, process: int, at_ns: IntArray) -> IntArray:
+    """Return the outermost operator at each time, -1 where there is none or several threads are."""
+    ops, tree = prepared.trace.ops, prepared.linked.op_tree
+    top = np.flatnonzero((tree.parent < 0) & (numbers(ops["process"]) == process))
+    start, found, many = numbers(ops["start_ns"]), np.full(len(at_ns), -1), np.zeros(len(at_ns))
+    for _, rows in groups(numbers(ops["thread"], ABSENT)[top]):
+        mine = top[rows][np.argsort(start[top[rows]], kind="stable")]
+        at = np.searchsorted(start[mine], at_ns, side="right") - 1
+        row = mine[np.maximum(at, 0)]
+        inside = (at >= 0) & (at_ns < start[row] + numbers(ops["dur_ns"])[row])
+        found, many = np.where(inside, row, found), many + inside
+    return np.where(many == 1, found, -1)
+
+
+@dataclass(frozen=True, slots=True)
 class _AllocationRows:
     """The rows of the counters that tell of memory, by time; `kind` is a place in _LABELS."""
 
@@ -133,6 +218,7 @@ class _AllocationRows:
     time_ns: IntArray
     value: IntArray
     kind: IntArray
+    address: IntArray
 
     @classmethod
     def of(cls, trace: Trace) -> _AllocationRows:
@@ -144,7 +230,8 @@ class _AllocationRows:
         rows = rows[np.argsort(numbers(table["time_ns"])[rows], kind="stable")]
         value = floats(table["value"])[rows].astype(np.int64)
         process, device = numbers(table["process"])[rows], numbers(table["device"])[rows]
-        return cls(process, device, numbers(table["time_ns"])[rows], value, kind[rows])
+        address = numbers(table["address"], ABSENT)[rows]
+        return cls(process, device, numbers(table["time_ns"])[rows], value, kind[rows], address)
 
     def by_owner(self) -> Iterator[tuple[tuple[int, int, bool], IntArray]]:
         """Give the rows of each device of a process, and of its host."""

@@ -44,8 +44,12 @@ _SECONDS = {
     "h": Fraction(3600),
 }
 _SHARES = {"": Fraction(1), "%": Fraction(1, 100)}
-MOST_LENGTHS = 10_000_000
-LONGEST_SHARE = 12
+_BYTES = {
+    "b": Fraction(1),
+    **{f"{unit}b": Fraction(1000**power) for power, unit in enumerate("kmgt", 1)},
+    **{f"{unit}ib": Fraction(1024**power) for power, unit in enumerate("kmgt", 1)},
+}
+MOST_LENGTHS, LONGEST_SHARE = 10_000_000, 12
 LARGEST, LARGEST_RATE, LONGEST_SECONDS = 10**18, 10**24, 10**9
 """Above every count, rate and time that can be meant: a billion seconds are 31 years."""
 
@@ -93,6 +97,22 @@ def parse_rate(option: str, text: str, example: str = "14079") -> Fraction:
     found = _read(text, _SCALES)
     if found is None or not 0 < found.value <= LARGEST_RATE:
         raise _bad(option, text, "a number above 0", f"{option} {example}")
+    return found.value
+
+
+def parse_bytes(option: str, text: str) -> Fraction:
+    """Return an amount of memory such as `70GB` (decimal) or `64GiB`; the unit is required."""
+    found = _read(text, _BYTES)
+    if found is None or not 0 < found.value <= LARGEST_RATE:
+        raise _bad(option, text, "bytes with a unit", f"{option} 70GB or {option} 64GiB")
+    return found.value
+
+
+def parse_limit(option: str, text: str) -> Fraction:
+    """Return a share from 0 to 1, `0.35` or `35%`; what is above 1 was meant as a percentage."""
+    found = _read(text, _SHARES)
+    if found is None or found.value > 1:
+        raise _bad(option, text, "a share from 0 to 1", f"{option} 0.35 or {option} 35%")
     return found.value
 
 
@@ -213,8 +233,8 @@ PART_NAMES: Final = {
 }
 """What the components of the device time and the lines of a waterfall are called, everywhere."""
 
-_DESCRIPTOR: Final = re.compile(r"(?: ?\[clone \.kd\]| \(\.kd\)|\.kd)$")
-_FRAME: Final = re.compile(r"(?:[^\s()]*/)?([^\s/()]+\.py|<\w+>)\((\d+)\): (\S+)")
+_DESCRIPTOR: Final = (" [clone .kd]", "[clone .kd]", " (.kd)", ".kd")
+_FRAME: Final = re.compile(r"(?<![^\s()])(?:[^\s()]*/)?([^\s/()]+\.py|<\w+>)\((\d+)\): (\S+)")
 _QUOTED: Final = re.compile(r"\"[^\"]*\"|'[^']*'")
 _OF_ONE: Final = {"have": "has", "are": "is"}
 _MOST_LISTED: Final = 5
@@ -279,7 +299,9 @@ def command_lines(command: str, width: int) -> list[str]:
 
 def kernel_name(text: str) -> str:
     """Return the name of a kernel without the ending that marks its descriptor (.kd)."""
-    return _DESCRIPTOR.sub("", text)
+    for ending in _DESCRIPTOR:
+        text = text.removesuffix(ending)
+    return text
 
 
 def function_name(text: str) -> str:
@@ -317,8 +339,8 @@ def duration(ns: float) -> str:
     """
     unit = unit_for(ns)
     value = ns / dict(_UNITS)[unit]
-    is_whole = unit == "ns" and value == int(value)
-    return f"{value:,.{0 if is_whole else max(0, 3 - whole_digits(value))}f} {unit}"
+    digits = 0 if unit == "ns" and value == int(value) else max(0, 3 - whole_digits(value))
+    return f"{value:,.{digits}f} {unit}"
 
 
 def unit_for(ns: float) -> str:
@@ -368,8 +390,7 @@ def _magnitude(value: Fraction) -> int:
 
 def decimal(value: Fraction, digits: int) -> str:
     """Return a number with at most so many decimals, thousands separated."""
-    text = _rounded(value, digits)
-    return text.rstrip("0").rstrip(".") if "." in text else text
+    return _rounded(value, digits).rstrip("0").rstrip(".") if digits else _rounded(value, 0)
 
 
 def _rounded(value: Fraction, digits: int) -> str:

@@ -273,3 +273,17 @@ def test_a_run_on_the_host_alone_is_drawn() -> None:
 def test_nothing_is_drawn_of_nothing() -> None:
     assert drawable(prepare(trace_of())) is None
     assert drawable(prepare(trace_of(calls=[{"start_ns": 1}]))) is None
+
+
+def test_what_a_profiler_sampled_of_a_device_is_counted_clocks_first() -> None:
+    rows = [
+        {"device": 0, "name": name, "time_ns": at, "value": value}
+        for name, values in (("SM Active [%]", (10.4, 90.0)), ("Clock [MHz]", (1410.0, 1200.0)))
+        for at, value in zip((0, 50), values, strict=True)
+    ]
+    rows += [{"device": 0, "name": "never changes", "time_ns": at, "value": 1.0} for at in (0, 50)]
+    trace = trace_of(**launched(("k", 0, 10, 90)), counters=rows)
+    found = drawable(prepare(trace))
+    assert found is not None
+    assert list(found.counters) == [(0, "outstanding"), (0, "Clock [MHz]"), (0, "SM Active [%]")]
+    assert found.counters[0, "SM Active [%]"].count.tolist() == [10]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -256,9 +257,17 @@ def _tables_add_up(report: Any) -> Iterator[str]:
     kernels, categories = (sum(r["sum_ns"] for r in report[n]) for n in ("kernels", "categories"))
     if kernels != categories:
         yield "kernels and categories do not have the same time"
+    charged: Counter[str] = Counter()
     for row in report["kernels"]:
         if not row["min_ns"] <= row["mean_ns"] <= row["max_ns"]:
             yield "the mean of a kernel is not between its least and its most"
+        if row["charged_ns"] is not None:
+            charged[row["top"]] += row["charged_ns"]
+        if row["charged"] and sum(one["count"] for one in row["charged"]) != row["count"]:
+            yield "the ways to launch a kernel do not have its count"
+    components = report["total"]["components_ns"]
+    if charged and any(charged[name] != components[name] for name in set(components) - {"idle"}):
+        yield "what kernels are charged is not the component"
 
 
 CHECKS: tuple[Callable[[Any], Iterator[str]], ...] = (

@@ -10,8 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.build import launched, step_marks, trace_of
+from tests.conftest import SAMPLES, shared_file
+from traceflops import read
 from traceflops.analysis.preparation import prepare
-from traceflops.memory import MOST_POINTS, MemoryUse, StepUse, memory_use
+from traceflops.memory import MOST_POINTS, Holder, MemoryUse, StepUse, holders, memory_use
 from traceflops.windows.selection import Selection
 
 
@@ -137,3 +139,77 @@ def test_steps_hold_what_a_walk_through_the_changes_says(values: list[tuple[int,
         assert [(each.most, each.at_end) for each in found] == (
             [(max(held), held[-1])] if held else []
         )
+
+
+def blocks(*rows: tuple[int, int, int | None, int]) -> list[dict[str, Any]]:
+    """Return changes at a time, of an address, and the total after each."""
+    return [
+        counter(f"device_memory.{part}_bytes", time, value) | {"address": address}
+        for time, change, address, total in rows
+        for part, value in (("change", change), ("allocated", total))
+    ]
+
+
+def held(*rows: tuple[int, int, int | None, int], **more: Any) -> tuple[Holder, ...]:
+    work = launched(("k", 100, 100, 100), ("k", 200, 200, 100), ("k", 300, 300, 50))
+    ops = [
+        {"name": "aten::linear", "thread": 1, "start_ns": 1_000, "dur_ns": 100},
+        {"name": "aten::empty", "thread": 1, "start_ns": 1_010, "dur_ns": 20},
+        {"name": "aten::add", "thread": 1, "start_ns": 1_200, "dur_ns": 100},
+        {"name": "aten::copy_", "thread": 2, "start_ns": 1_250, "dur_ns": 200},
+    ]
+    marks = [
+        {"name": "nn.Module: Net_0", "kind": "module", "thread": 1, "start_ns": 900, "dur_ns": 250}
+    ]
+    tables = work | {"ops": ops, "marks": marks}
+    made = prepare(trace_of(**(tables | more), counters=blocks(*rows)))
+    (use,) = memory_use(made)
+    return holders(made, use)
+
+
+def test_what_is_held_at_the_peak_has_its_operator_and_module() -> None:
+    assert held(
+        (1_015, 50, 1, 150),  # in linear; 100 bytes are there from before
+        (1_020, 30, 2, 180),  # freed before the peak
+        (1_060, 70, 3, 250),
+        (1_150, -30, 2, 220),
+        (1_210, 20, 2, 240),  # the address again, in add
+        (1_260, 40, 4, 280),  # two threads have operators here
+        (1_500, 5, 5, 285),  # in no operator; the peak
+        (1_600, -50, 1, 235),
+    ) == (
+        Holder("aten::linear", "Net", 120, 2),
+        Holder("", "", 100, 0, recorded=False),
+        Holder("", "", 45, 2),
+        Holder("aten::add", "", 20, 1),
+    )
+
+
+def test_without_addresses_nobody_is_said_to_hold_memory() -> None:
+    assert held((1_015, 50, None, 150), (1_060, 70, None, 220)) == ()
+
+
+def test_blocks_that_contradict_the_total_are_not_split() -> None:
+    assert held((1_015, 50, 1, 40), (1_060, 70, 2, 90)) == ()
+
+
+@pytest.mark.parametrize("name", ["gpt_1rank.json.gz", "h100_qwen15_infer.json.gz"])
+def test_holders_of_a_recording_are_as_worked_out_block_by_block(name: str) -> None:
+    path = SAMPLES / name if name.startswith("gpt") else shared_file(f"traces/pytorch/{name}")
+    made = prepare(read(path))
+    use = memory_use(made)[0]
+    live: dict[int, int] = {}
+    best: tuple[int, dict[int, int]] = (-1, {})
+    for row in made.trace.counters.to_pylist():
+        if row["name"] == "device_memory.change_bytes":
+            if row["value"] > 0:
+                live[row["address"]] = int(row["value"])
+            else:
+                live.pop(row["address"], None)
+        elif row["name"] == "device_memory.allocated_bytes" and row["value"] > best[0]:
+            best = (int(row["value"]), dict(live))
+    found = holders(made, use)
+    assert sum(one.bytes for one in found) == use.allocated.peak == best[0]
+    known = [one for one in found if one.recorded]
+    assert sum(one.bytes for one in known) == sum(best[1].values())
+    assert sum(one.blocks for one in known) == len(best[1])

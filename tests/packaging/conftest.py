@@ -15,7 +15,7 @@ import pytest
 from tests.conftest import ROOT
 from tests.packaging.places import CACHES
 
-_FOLDERS = (".ci", "docs", "parsers", "reports", "sample_traces", "tests", "traceflops")
+_FOLDERS = (".ci", "action", "docs", "parsers", "reports", "sample_traces", "tests", "traceflops")
 _FILES = ("CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "MANIFEST.in", "README.md")
 _JUNK = (
     "traceflops/__pycache__/trace.cpython-311.pyc",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
@@ -62,51 +61,15 @@ def test_the_readme_shows_every_command() -> None:
     assert {arguments[0] for arguments in shell_commands("README.md")} == set(COMMANDS)
 
 
-def unanswered() -> list[tuple[str, str]]:
-    """Return the open questions of the README, each with the command or JSON key to come."""
-    _, _, table = text_of("README.md").partition("| question | will be answered by |\n|---|---|\n")
-    rows = table.split("\n\n")[0].splitlines()
-    return [
-        (question, code) for question, code in re.findall(r"\| (.+) \| .*`(.+)`", "\n".join(rows))
-    ]
-
-
-def test_what_the_readme_calls_unanswered_has_no_answer() -> None:
-    assert unanswered() != []
-    assert [question for question, code in unanswered() if is_there(code)] == []
-
-
-def is_there(code: str) -> bool:
-    """Return whether there is such a command, or such a key of the report as JSON."""
-    if code.startswith("traceflops "):
-        return code.split()[1] in COMMANDS
-    schema = json.loads(text_of("reports/json/report.schema.json"))
-    part = schema
-    for key in code.split("."):
-        part = next((one for one in part.get("oneOf", ()) if "$ref" in one), part)
-        name = part.get("$ref", "").rpartition("/")[2]
-        part = (schema["$defs"][name] if name else part).get("properties", {}).get(key)
-        if part is None:
-            return False
-    return True
-
-
-@pytest.mark.parametrize("code", ["traceflops summary", "findings", "source.files", "ranks.waits"])
-def test_an_answer_would_be_noticed(code: str) -> None:
-    assert is_there(code)
-
-
 @pytest.mark.parametrize("name", NAMES)
-def test_only_the_list_of_open_questions_says_what_is_not_there_yet(name: str) -> None:
-    said = re.findall(r"^.*\byet[.:].*$", _FENCE.sub("", text_of(name)), re.M)
-    assert said == (["These questions have no answer yet:"] if name == "README.md" else [])
+def test_nothing_is_said_to_be_not_there_yet(name: str) -> None:
+    assert re.findall(r"^.*\byet[.:].*$", _FENCE.sub("", text_of(name)), re.M) == []
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "CHANGELOG.md"])
 def test_every_command_named_in_the_documents_exists(name: str) -> None:
-    planned = {code for _, code in unanswered()} if name == "README.md" else set()
-    spans = set(re.findall(r"`(traceflops [a-z]+)[` ]", _FENCE.sub("", text_of(name))))
-    assert {span.split()[1] for span in spans - planned} <= set(COMMANDS)
+    spans = set(re.findall(r"`traceflops ([a-z]+)[` ]", _FENCE.sub("", text_of(name))))
+    assert spans <= set(COMMANDS)
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -182,6 +145,28 @@ def test_blocks_of_output_are_what_the_commands_print() -> None:
         check=False,
     )
     assert (done.returncode, done.stdout) == (0, ""), f"run docs/refresh.py: {done.stdout}"
+
+
+def test_pictures_show_what_pages_say_today() -> None:
+    """Those of samples, and where the public traces are all; together they stay small."""
+    done = subprocess.run(
+        [sys.executable, "-m", "docs.pictures", "--check"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, ""), f"run python -m docs.pictures: {done.stdout}"
+    assert sum(path.stat().st_size for path in ROOT.glob("docs/images/*")) < 1_000_000
+
+
+def test_every_picture_of_a_document_is_there_and_each_is_in_one() -> None:
+    linked = {
+        (ROOT / name).parent / path
+        for name in NAMES
+        for path in re.findall(r"!\[[^\]]+\]\(([^)\s]+)\)", text_of(name))
+    }
+    assert linked == {*ROOT.glob("docs/images/*")}
 
 
 def test_there_are_blocks_of_output() -> None:

@@ -36,8 +36,10 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Path:
     one = simulate(RUN)
     (trace,) = write_pytorch(one, folder, stem="trace")
     (folder / "trace.json").write_bytes(gzip.decompress(trace.read_bytes()))
-    for name in ("capture.json.gz", "rank17.json.gz"):
-        shutil.copy(trace, folder / name)
+    (folder / "after").mkdir()
+    for name in ("capture", "rank17", "before", "after", "after/rank0"):
+        shutil.copy(trace, folder / f"{name}.json.gz")
+    assert run("report", trace, "-o", folder / "base.report.json").exit_code == 0
     write_pytorch(simulate(replace(RUN, cuda_graph=True)), folder, stem="decode")
     write_pytorch(simulate(replace(RUN, ranks=4)), folder / "ranks")
     counted = RocprofOptions(counters=True, times=False)
@@ -46,7 +48,8 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (kernels,) = folder.glob("run/*/*_kernel_trace.csv")
     shutil.copy(kernels, folder / "kernel_trace.csv")
     (results,) = write_rocpd(one, folder, RocprofOptions())
-    results.rename(folder / "results.db")
+    for name in ("run1", "run2", "run3", "results"):
+        shutil.copy(results, folder / f"{name}.db")
     (folder / "notes.txt").write_text("Since the update.")
     (folder / "config.json").write_text(CONFIG)
     for name, document in (("my_model.toml", "mfu"), ("mine.toml", "categories")):

@@ -156,6 +156,9 @@ def figures(value: Any) -> Any:
     """Return an object without its texts, the lines of files and its notes."""
     if isinstance(value, dict) and value.get("culprits"):  # placeholders are numbered, not named
         return {**figures({**value, "culprits": None}), **by_class(value["culprits"])}
+    if isinstance(value, dict) and value.get("charged"):  # so are annotations: these may be one
+        sums = [sum(one["charged_ns"] for one in value["charged"])]
+        return {**figures({**value, "charged": None}), "charged": sums}
     if isinstance(value, dict) and "rule" in value:  # its rows are by name
         value = {**value, "rows": None}
     if isinstance(value, dict) and "findings" in value:  # whose a function is, its name tells

@@ -22,7 +22,7 @@ def best(rows: list[tuple[int, int, int]], group: int, at: int) -> tuple[int, in
     return (max(around)[0], -max(around)[1]) if around else None
 
 
-@given(rows_strategy, st.lists(st.tuples(st.integers(0, 3), st.integers(-2, 60)), max_size=8))
+@given(rows_strategy, st.lists(st.tuples(st.integers(0, 3), st.integers(-2, 60)), max_size=30))
 def test_innermost_is_the_latest_started_one_around(
     rows: list[tuple[int, int, int]], asks: list[tuple[int, int]]
 ) -> None:

@@ -77,6 +77,18 @@ def test_of_many_with_other_figures_it_is_said_how_many_and_how_much_in_all() ->
     assert (found.count, found.file) == (21, None)
 
 
+def test_files_that_were_put_together_before_are_counted_one_by_one() -> None:
+    bare: list[Owned] = [(n, Note("missing", "bare", "Not there.")) for n in range(5)]
+    own: list[Owned] = [(n, Note("dropped", "x", f"{n} of 99 left out.", n)) for n in range(10)]
+    parts = [[lost(n, f"f{n}") for n in (1, 2)] + bare, [lost(3, "f3"), *own[:5]], own[5:]]
+    owned: list[Owned] = [(at, note) for at, part in enumerate(parts) for note in together(part, 5)]
+    assert said(owned, 15) == [
+        ("6 rows could not be read and were left out. (in 3 of 15 files)", 6),
+        ("Not there. (in 5 of 15 files)", None),
+        ("0 of 99 left out. (Similar in 9 more of 15 files; 45 total.)", 45),
+    ]
+
+
 def test_what_is_shown_of_a_note_is_its_text_and_what_it_is_about() -> None:
     note = counted_note("dropped", "rows-lost", LOST, 2, "a")
     assert note.as_dict() == {

@@ -96,7 +96,7 @@ def _overlap_notes(devices: Sequence[DeviceReport]) -> Iterator[Note]:
 
 
 def _earlier_work_notes(devices: Sequence[DeviceReport]) -> Iterator[Note]:
-    unknown_ns = [device.whole.account.idle_causes.unrecorded_ns for device in devices]
+    unknown_ns = [device.chosen.idle_causes.unrecorded_ns for device in devices]
     if count := sum(ns > 0 for ns in unknown_ns):
         text = (
             f"On {several(count, 'GPU')} recorded work starts long after its launch call "

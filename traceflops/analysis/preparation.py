@@ -29,6 +29,7 @@ from traceflops.windows import (
     HIDDEN,
     Prepared,
     Selection,
+    cut_processes,
     one_run_per_gpu,
     plan_steps,
     whole_devices,
@@ -63,9 +64,10 @@ def prepare(
             totals = redaction.untimed(totals) if totals is not None else None
     with phase("components of devices"):
         accounts, notes = one_run_per_gpu(linked.trace, _accounts(linked, selection), selection)
-        if selection.ranks is None and selection.gpus is None and len(accounts) > 1:
-            accounts, cut = whole_devices(linked.trace, accounts)
-            notes = (*notes, *cut)
+        is_all = selection.ranks is None and selection.gpus is None
+        cut = cut_processes(linked.trace) if is_all else np.empty(0, dtype=np.int64)
+        accounts, left_out = whole_devices(linked.trace, accounts, cut)
+        notes = (*notes, *left_out)
     with phase("steps"):
         plan = plan_steps(named, accounts, selection)
         plan = replace(plan, notes=(*notes, *plan.notes))
@@ -74,7 +76,7 @@ def prepare(
         selection = replace(selection, step_mark=HIDDEN)
         plan = replace(plan, choice=replace(plan.choice, text=f"marks that match {HIDDEN}"))
     nodes = created_nodes(linked)
-    return Prepared(selection, linked, accounts, plan, windows, totals, replays=nodes)
+    return Prepared(selection, linked, accounts, plan, windows, cut, totals, replays=nodes)
 
 
 def _without_names(linked: LinkedTrace, redaction: Redaction) -> LinkedTrace:

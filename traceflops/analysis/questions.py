@@ -13,6 +13,9 @@ def what_if(analysis: Analysis, *edits: str) -> WhatIf:
     docs/replay.md lists what can be asked. Raises UsageError where an edit is none, or the
     recording does not hold what it takes to answer.
     """
-    if analysis.of_no_job or analysis.replay is None:
-        raise UsageError("what-if needs one recording", "choose one with --job, not a summary")
+    if analysis.of_no_job:
+        raise UsageError("what-if needs one job", "choose one with --job")
+    if analysis.replay is None:
+        hint = "ask it of the traces that the summaries are of"
+        raise UsageError("what-if needs single kernels and calls, and summaries hold sums", hint)
     return analysis.replay.what_if(edits)

@@ -57,6 +57,7 @@ from traceflops.table import (
     Trace,
     arrow_schema,
     counted_note,
+    dictionary_column,
     group_rows,
     number_column,
     numbers,
@@ -120,7 +121,7 @@ class RankSummary:
     host_operators: tuple[HostOperator, ...]
     synchronisations: tuple[Synchronisation, ...]
 
-    def compact(self, most: int) -> RankSummary:
+    def compact(self, most: int, *, keeps_work: bool) -> RankSummary:
         """Return the same in little room, with at most so many collectives of each rank."""
         launches = self.launches and replace(self.launches, leads=self.launches.leads.compact)
         records = self.records.first(most)
@@ -128,7 +129,7 @@ class RankSummary:
         notes = (*self.notes, counted_note("dropped", "collectives-cut", _CUT, cut))
         return replace(
             self,
-            records=records.compact,
+            records=records.compact(keeps_work=keeps_work),
             launches=launches,
             notes=notes if cut else self.notes,
         )
@@ -174,7 +175,7 @@ def summary_of(analysis: Analysis) -> RankSummary:
         idle=_explained(idle, analysis.total.components.idle_ns),
         long_steps=long,
         idle_of=tuple(map(tuple, idle_of)),
-        records=records if records.is_pair.any() else records.compact,  # pipelines need all
+        records=records.compact(keeps_work=True),
         work=tuple(one.used for one in work.kernels_of_each(records.devices, choices)),
         peaks=measured.devices,
         budgets=() if is_unknown else device_budgets(prepared, done, measured.rates),
@@ -219,7 +220,8 @@ def _outline(trace: Trace) -> Trace:
     schema = arrow_schema("activities")
     columns = zip(_OUTLINE, (device[first], process[first], begin, end - begin), strict=True)
     known = {name: number_column(values, schema.field(name).type) for name, values in columns}
-    known["kind"] = pa.array(["kernel"] * len(first), schema.field("kind").type)
+    kinds = np.zeros(len(first), dtype=np.int32)
+    known["kind"] = dictionary_column(kinds, ["kernel"])
     every = [known.get(field.name, pa.nulls(len(first), field.type)) for field in schema]
     activities = pa.Table.from_arrays(every, schema=schema)
     tables = {"processes": trace.processes, "devices": trace.devices, "activities": activities}
@@ -279,10 +281,10 @@ def encoded(summary: RankSummary | str) -> bytes:
     if isinstance(summary, str):
         return _file(None, summary)
     most = _MOST_RECORDS
-    content = _file(summary.compact(most))
+    content = _file(summary.compact(most, keeps_work=True))
     while len(content) > _MOST_BYTES and most > 1:
+        content = _file(summary.compact(most, keeps_work=False))
         most //= 2
-        content = _file(summary.compact(most))
     return content
 
 

@@ -66,6 +66,7 @@ from traceflops.windows import (
     Prepared,
     Selection,
     StepChoice,
+    StepSpread,
     chosen_time,
     partition_text,
     spread_of,
@@ -211,6 +212,7 @@ def judged(
 ) -> dict[str, Any]:
     """Return figures as fields of an analysis, with those that follow from them."""
     choice, total = asked.choice, sum((device.chosen for device in devices), EMPTY_ACCOUNT)
+    spread = spread_of(devices)
     window_ns = total.components.window_ns
     table = kernel_table(kernels, window_ns)
     is_known = asked.records.is_judged and not asked.lacks_copies
@@ -222,14 +224,14 @@ def judged(
     main = main_kernel_findings(table, total, found, passes, basis_of(choice))
     return {
         "verdict": _verdict(asked, devices, total, measured, found, ranks),
-        "steps": _steps(choice, devices),
+        "steps": replace(choice, typical_ns=spread.median_ns) if spread is not None else choice,
         "devices": tuple(devices),
         "total": total,
         "kernels": table,
         "categories": category_table(table, window_ns),
         "measured": measured,
         "untimed": asked.untimed,
-        "findings": _findings(asked, devices, measured, found, ranks, main),
+        "findings": _findings(asked, devices, spread, measured, found, ranks, main),
         "recorded": asked.records.state,
         "idle": idle,
         "host_bound": host_bound(launches, known_idle),
@@ -306,12 +308,6 @@ def _ranks_on(trace: Trace, account: DeviceAccount) -> tuple[int, ...]:
     return tuple(sorted({rank for user in users if (rank := trace.ranks[user]) is not None}))
 
 
-def _steps(choice: StepChoice, devices: Sequence[DeviceReport]) -> StepChoice:
-    """Return how steps were chosen, with the median of those of the devices shown."""
-    spread = spread_of(devices)
-    return choice if spread is None else replace(choice, typical_ns=spread.median_ns)
-
-
 def _verdict(
     asked: Judged,
     devices: Sequence[DeviceReport],
@@ -341,6 +337,7 @@ def _verdict(
 def _findings(
     asked: Judged,
     devices: Sequence[DeviceReport],
+    spread: StepSpread | None,
     measured: Measurement,
     found: Sequence[Loss],
     who_waits: RankReport | None,
@@ -353,7 +350,7 @@ def _findings(
         *loss_findings(found, measured, basis_of(asked.choice)),
         *late_rank_findings(who_waits),
         *slow_link_findings(who_waits),
-        *uneven_findings(spread_of(devices), devices),
+        *uneven_findings(spread, devices),
         *more,
     )
     return tuple(sorted(findings, key=attrgetter("share"), reverse=True))

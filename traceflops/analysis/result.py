@@ -27,6 +27,7 @@ import pyarrow as pa
 
 from traceflops.attribution import (
     NO_CULPRITS,
+    ChargedKernel,
     DeviceWork,
     HostBound,
     HostOperator,
@@ -35,6 +36,7 @@ from traceflops.attribution import (
     MemoryOperation,
     Synchronisation,
     attributed_work,
+    charged_kernels,
     host_operators,
     memory_operations,
     synchronisations,
@@ -45,7 +47,7 @@ from traceflops.findings import NO_RULES, FindingRules
 from traceflops.mfu import NO_SERVING, Serving, activity_flops
 from traceflops.table import Note, Source
 from traceflops.timeline import Account, Components, Gap
-from traceflops.windows import DeviceReport, Selection, StepChoice
+from traceflops.windows import DeviceReport, Selection, StepChoice, StepSpread, spread_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -56,6 +58,7 @@ if TYPE_CHECKING:
     from traceflops.mfu import Measurement
     from traceflops.ranks import Collective, RankReport
     from traceflops.replay import Replay
+    from traceflops.reports import Plots
     from traceflops.timeline import Untimed
     from traceflops.windows import Prepared, State
 
@@ -111,6 +114,11 @@ class Analysis:
         return synchronisations(self.prepared) if self.prepared else self.known_synchronisations
 
     @cached_property
+    def spread(self) -> StepSpread | None:
+        """Return how the steps used differ, None where none is used."""
+        return spread_of(self.devices)
+
+    @cached_property
     def memory_operations(self) -> tuple[MemoryOperation, ...]:
         """Return copies, fills and allocations."""
         return memory_operations(self.prepared) if self.prepared else ()
@@ -121,6 +129,14 @@ class Analysis:
         if self.prepared is None:
             return None
         return attributed_work(self.prepared.as_launched, activity_flops(self.measured.executed))
+
+    @cached_property
+    def charged(self) -> tuple[ChargedKernel, ...] | None:
+        """Return the time that each kernel was charged by what launched it, None of summaries."""
+        if self.prepared is None:
+            return None
+        count, ranks = self.prepared.trace.activities.num_rows, self.ranks
+        return charged_kernels(self.prepared, None if ranks is None else ranks.by_activity(count))
 
     @cached_property
     def replay(self) -> Replay | None:
@@ -141,7 +157,7 @@ class Analysis:
         """Return the recording ready for questions, or None and why it answers none."""
         try:
             if self.replay is None:
-                return None, "single ranks are not in summaries"
+                return None, "single events are not in summaries"
             self.replay.check()
         except UsageError as error:
             return None, error.message
@@ -204,10 +220,17 @@ class Analysis:
         return render_json(self)
 
     def _repr_html_(self) -> str:
-        """Return the page in a frame, as notebooks show it."""
-        from traceflops.reports import framed
+        """Return what is wrong, where the step goes and what to do, as notebooks show it."""
+        from traceflops.reports import card
 
-        return framed(self)
+        return card(self)
+
+    @property
+    def plot(self) -> Plots:
+        """Return its charts as HoloViews elements: `plot.steps()`, `.ranks()`, `.roofline()`."""
+        from traceflops.reports import Plots
+
+        return Plots(self)
 
     def save(self, path: str | Path) -> None:
         """Write the report as .html, .json, .md or .zip, replacing only a report of ours."""

@@ -40,13 +40,14 @@ from traceflops.ranks import (
 from traceflops.table import Note, Trace, counted_note, together
 from traceflops.timeline import COPIES_MISSING, Window
 from traceflops.units import several
-from traceflops.windows import DeviceReport, LaunchRecords, StepChoice
+from traceflops.windows import DeviceReport, LaunchRecords, StepChoice, told_apart
 
 _NAMED: Final = 5
 _ARE: Final = ("is", "are")
 _LEFT_OUT: Final = (
-    "The report was made from {n} [summary|summaries]. The timeline, memory over time, copies by "
-    "direction, modules, pipelines, serving passes and sums without a timeline are not in them."
+    "The report was made from summaries of {n} [file|files]. The timeline, memory over time, "
+    "copies by direction, modules, {also}serving passes and sums without a timeline are not in "
+    "them."
 )
 T = TypeVar("T")
 
@@ -63,7 +64,7 @@ def analysis_of_summaries(
     trace = _joined(ordered)
     every = list(_moved(ordered))
     moved = [one for one in every if one.reports] or every
-    devices = [device for one in moved for device in one.reports]
+    devices = told_apart(trace, [device for one in moved for device in one.reports])
     prepared = prepare(trace)
     empty = analysis_of(prepared)
     measured = _measured(moved, empty.measured)
@@ -80,7 +81,10 @@ def analysis_of_summaries(
         ranks=_who_waits(moved, trace, links_of(prepared, measured.devices, link)),
         passes=empty.serving,
     )
-    left_out = counted_note("missing", "from-summaries", _LEFT_OUT, len(ordered))
+    ranks = figures["ranks"]
+    also = "pipelines, " if ranks is not None and ranks.records.lacks_work else ""
+    said = _LEFT_OUT.replace("{also}", also)
+    left_out = counted_note("missing", "from-summaries", said, len(trace.source.files))
     notes = _notes(ordered, notes_of(prepared, devices, measured))
     return replace(
         empty,
@@ -131,7 +135,9 @@ def _notes(summaries: Sequence[RankSummary], again: Sequence[Note]) -> list[Note
     owned = [(place, note) for place, one in enumerate(summaries) for note in one.notes]
     order = list(dict.fromkeys(code for one in summaries for code in one.codes))
     place = {code: at for at, code in enumerate(order)}
-    every = (*again, *together(owned, len(summaries), "summary"))
+    is_of_one = all(len(one.trace.source.files) == 1 for one in summaries)
+    noun = "summary" if is_of_one else "file batch"
+    every = (*again, *together(owned, len(summaries), noun))
     return sorted(every, key=lambda note: place.get(note.code, -1))
 
 

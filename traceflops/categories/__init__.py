@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from traceflops.categories.activities import Categorised, categorise
     from traceflops.categories.classify import Classifier, load
     from traceflops.categories.kernel_names import same_kernels
-    from traceflops.categories.names import without_suffix
     from traceflops.categories.rules import (
         NO_RULE,
         PLACES,

@@ -10,11 +10,12 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
+from traceflops.units import kernel_name
+
 LONGEST = 4096
 LONGEST_HEAD = 1000
 LONGEST_ARGUMENTS = 2000
 
-_SUFFIXES = (" [clone .kd]", " (.kd)", ".kd")
 _ANONYMOUS = ("(anonymous namespace)", "<unnamed>", "{anonymous}", "`anonymous namespace'")
 _RETURN_TYPE = re.compile(
     r"(?:(?:void|static|inline|extern|typename|const|unsigned|bool|int|float|double|auto|__global__)\s+)+"
@@ -65,18 +66,11 @@ def parse(name: str) -> Parts:
 
 def clean(name: str) -> str:
     """The name without quotes, clone suffixes, return type and anonymous namespaces."""
-    text = without_suffix(name[:LONGEST].strip().strip("\"'").strip())
+    text = kernel_name(name[:LONGEST].strip().strip("\"'").strip())
     for spelling in _ANONYMOUS:
         text = text.replace(spelling + "::", "")
     returned = _RETURN_TYPE.match(text)
     return text[returned.end() :] if returned else text
-
-
-def without_suffix(name: str) -> str:
-    """The name without what some tools add to say that it is of a kernel's descriptor."""
-    for suffix in _SUFFIXES:
-        name = name.removesuffix(suffix)
-    return name
 
 
 @lru_cache(maxsize=50_000)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
@@ -20,6 +21,7 @@ from traceflops.table import (
     SmallArray,
     WholeArray,
     codes,
+    floats,
     groups,
     in_order,
     is_one_of,
@@ -64,7 +66,12 @@ _MOST_THREADS: Final = 3
 
 
 CounterKey = tuple[int, str]
-"""A device and what is counted of it: "outstanding" launches, or "memory" allocated in bytes."""
+"""A device and what is counted of it: "outstanding" launches, "memory" allocated in bytes, or what
+the profiler sampled, by its name there."""
+_MOST_SAMPLED: Final = 6
+_FIRST_SAMPLED: Final = ("clock", "power", "temperature", "dram", "sm active")
+_LARGEST: Final = 2**53
+"""What a script counts exactly."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,9 +187,35 @@ def counters(
         counted = {"outstanding": outstanding_launches(prepared.accounts[device])}
         if device in memory:
             counted["memory"] = memory[device].time_ns, memory[device].value
+        counted |= _sampled(prepared.trace, device)
         for what, (at_ns, count) in counted.items():
             if len(at_ns) > 1:
                 yield (device, what), Counter.of(at_ns - origin_ns, count)
+
+
+def _sampled(trace: Trace, device: int) -> dict[str, tuple[IntArray, IntArray]]:
+    """Return the times and values of what a profiler sampled of a device, clocks first.
+
+    Values are rounded to whole numbers; those of memory events are told as memory.
+    """
+    table = trace.counters
+    mine = np.flatnonzero(numbers(table["device"]) == device)
+    code, labels = codes(table["name"])[mine], names(table["name"])
+    at_ns, value = numbers(table["time_ns"])[mine], floats(table["value"])[mine]
+    known = [one for one in np.unique(code).tolist() if not labels[one].endswith("_bytes")]
+    found = {}
+    for one in sorted(known, key=lambda one: (_rank(labels[one]), labels[one])):
+        rows = np.flatnonzero(code == one)
+        rows = rows[np.argsort(at_ns[rows], kind="stable")]
+        least, most = value[rows].min(), value[rows].max()
+        if 0 <= least < most < _LARGEST:
+            found[labels[one]] = at_ns[rows], np.rint(value[rows]).astype(np.int64)
+    return dict(islice(found.items(), _MOST_SAMPLED))
+
+
+def _rank(label: str) -> int:
+    low = label.lower()
+    return next((at for at, word in enumerate(_FIRST_SAMPLED) if word in low), len(_FIRST_SAMPLED))
 
 
 def marks_left_out(trace: Trace, drawn: Sequence[LaneGroup]) -> dict[str, int]:

@@ -113,7 +113,7 @@ def _scrubber(identities: Iterable[str]) -> Scrub:
     def scrub(text: str) -> str:
         if "/" in text or "\\" in text:
             text = without_folders(_HOME.sub("~", without_frame_folders(text)))
-        if ":" in text:
+        if text.count(".") > 2:
             text = _ADDRESS.sub("[address]", text)
         return identity.sub("[name]", text) if identity else text
 

@@ -53,10 +53,10 @@ fftfreq fftn fftshift filled finish fix fixed fixup flags flashinfer fliplr flip
 flops flow flush fork forwardpass fragment frame free frexp fsdp fullgraph fun functorch fwdbwd
 gammainc gammaincc gammaln gcd gemmex gemmk generation generator genexpr getattr getitem ggml gguf
 gkgs gmma gradient grads graph graphics graphs greater green groups grp grvwa gsu gsuamb gtcx guard
-guards habana hamming handle hann hardshrink headeronly heads heaviside hermite heuristics hfft
-hfftn hhs hipblas hipblaslt hipcc histogramdd histograms hit hits hmma hook hooks hopper hostfunc
-hpu hsa hsplit hspmm hss hto hub ifft ifftn ifftshift igamma igammac ihfft ihfftn ihip imma import
-inactive increment indexed indice inequality infer inference initial initialize initialized
+guards habana hamming handle handler hann hardshrink headeronly heads heaviside hermite heuristics
+hfft hfftn hhs hipblas hipblaslt hipcc histogramdd histograms hit hits hmma hook hooks hopper
+hostfunc hpu hsa hsplit hspmm hss hto hub ifft ifftn ifftshift igamma igammac ihfft ihfftn ihip imma
+import inactive increment indexed indice inequality infer inference initial initialize initialized
 inlineable insert instancecheck instant instantiate instr instruction instrumentation integral intel
 inter interface interior intra inv invalid ipc irfft irfftn isclose isneginf isposinf isreal issued
 items iter iterate iteration ivalue jit jiterated join json jvp kaiser kepler kernels kgroups kind
@@ -126,6 +126,7 @@ _CODES: Final = (
     r"(?<![A-Za-z0-9])c10(?:d(?![A-Za-z]))?(?![0-9])",
     r"(?<![A-Za-z0-9])[vV][1-9](?![A-Za-z0-9])",
     r"(?<![A-Za-z0-9])(?:\d{1,2}(?:de|d|c)){2,}(?![A-Za-z0-9])",
+    r"(?<![A-Za-z0-9])(?:7z|bzip2|OTF2|HDF5)(?![A-Za-z0-9])",  # kinds of files
     r"(?<![A-Za-z0-9])T\d{1,2}(?![A-Za-z0-9])",  # template parameters, as demanglers number them
     r"(?<![A-Za-z0-9])t\d(?:[rs]\d)+(?![A-Za-z0-9])",
     r"(?<=Align)\d{1,2}(?![A-Za-z0-9])|C(?=Align\d)",
@@ -221,52 +222,53 @@ application approximate architecture archive are argument arguments argv around 
 author averages back backslashes became because been before began beginning begins behind belong
 belongs below beside better between beyond body both bounded bracket break broke broken bug but
 caches calendar called calling calls came can cannot captured carry case categories categorise
-category cause causes certain changed character characters checked checksum chip chooses chosen
-chrome claim clearly clocks closed closing code collected come comma command commas communicator
-communicators compared components computed computes concrete content contradict control copied
-correctly correlation cost could counted counterpart counters cover covers created creation cut
-damage damaged database day days decimal decimals declared deduced depend depends derivative
-describe describes description destination did dies differ different differently differs digits
-direction directories directory disagree disk distinct docs document documents does domain download
-dropped dur durations during earlier early either elements emit emptied empties ends enough entries
-environment environments escape escaped est estimate estimated every everything exactly example
-exceed exception exclude executed execution explains exported exporter exports expression extended
-external fabric fact facts far fault faults fetch few fewer ff fields figure figures file files
-finding findings finished fit five flushed flushes folder folders follow form found four frames
-framework freeze further gap gave gb gets ghz git give given gives gpus grbm guid gzip had hand
-happens hardware has have header held here hfu hidden hide higher highest hold holds home how
-however html identical identified idle ignored implausibly impossible inaccurate include included
-incomplete inconsistent individual inferred infinity information initialise inside install installed
-instances instead integer interrupts involved its itself job jobs journal jumped keeps kept kinds
-known knows labelled lacks largest lasted lasts latest launched launchers lay least leave leaves
-ledger libraries lie lies likely line lines linked links listed listing lists little lived locked
-lone longer longest look looked looks losses lost machine machines made many marked markers marks
-masks match matches may mbyte means meant meanwhile measured measurements merged message metric mfu
-microseconds middle might migration million minor minute missing model modulo mops most mostly moved
-ms much multiprocessors must mutually nanoseconds near nearby need needs neither nest never newer
-nic nine nor note notes nothing nowhere numbered numbers nvidia obj object objects occur often old
-older once opened opengl openmp operating option original os others otherwise outside over
-overlapping overlaps own package packet pages paired parent parented parsers parts passed passes
-passive paths pause paused percent percentage perf perfetto pickle pid pieces pipelines place
-placeholders places plugin pmc possible possibly pragma prediction prefixed preset presets previous
-printed prints processes products prof profiled profiles program projected pushpop puts queued
-queueing quote quotes ran rates raw re read readable reading reads recomputation recording redact
-releases remain remains removed renumbered repaired repeated repeatedly repeats repetition replaced
-replayed replays report reported representative rerun resolution rest reuse reuses rocpd rolled room
-rootpage rounded rounds rpd running runs said samples saves saving say says scheduling scr second
-section see seems seen sees selected selection selects separate separated separately serializes
-served serving settings seven several shares shm shortened shorter show shown shows sig signs
-similar six skipped so some somebody sound spaces span spans spreadsheet spreadsheets stacks stand
-stands started stay stays stdin steady steps still stopped stored streaming stretch successor such
-summaries summed sums supports surrogates switch syscall taken takes tell tells terminated text
-texts tflop th than that the their theirs them there these they this those though thousand thousands
-threads threshold tie tied ties timed timeline times timestamp tmpdir together told too took total
-totals traced traceflops traces traffic trailing transaction transactions treated truncate trusted
-try ts twice typeof ucx unaffected uncategorized uncertain unchanged under understood unescaped
-unfinished unit unless unpacks unreadable unset unsupported until used useful users uses using utf
-valid verified very via waited waits wal warm warned warning warnings was waterfall wave ways web
-were what when whether which while whole whose why wide will windows word words worked workgroup
-workitem works would writable writer writes written wrong wrote xcc year years yet you zst zstd
+category cause causes certain chakra changed character characters checked checksum chip chooses
+chosen chrome claim clearly clocks closed closing code collected come comma command commas
+communicator communicators compared components computed computes concrete console content contradict
+control copied correctly correlation cost could counted counterpart counters cover covers created
+creation cut damage damaged database day days decimal decimals declared deduced depend depends
+derivative describe describes description destination did dies differ different differently differs
+digits direction directories directory disagree disk distinct docs document documents does domain
+download dropped dur durations during earlier early either elements emit emptied empties ends enough
+entries environment environments escape escaped est estimate estimated every everything exactly
+example exceed exception exclude executed execution explains exported exporter exports expression
+extended external fabric fact facts far fault faults fetch few fewer ff fields figure figures file
+files finding findings finished fit five flushed flushes folder folders follow form found four
+frames framework freeze further gap gave gb gets ghz git give given gives gpus grbm guid gz gzip had
+hand happens hardware has have hdf header held here hfu hidden hide higher highest hold holds home
+how however html iconv identical identified idle ignored implausibly impossible inaccurate include
+included incomplete inconsistent individual inferred infinity information initialise inside install
+installed instances instead integer interrupts involved its itself job jobs journal jumped keeps
+kept kinds known knows labelled lacks largest lasted lasts latest launched launchers lay least leave
+leaves ledger let lfs libraries lie lies likely line lines linked links listed listing lists little
+lived locked lone longer longest look looked looks losses lost machine machines made many marked
+markers marks masks match matches may mbyte means meant meanwhile measured measurements merged
+message metric mfu microseconds middle might migration million minor minute missing model modulo
+mops most mostly moved ms much multiprocessors must mutually nanoseconds near nearby need needs
+neither nest never newer nic nine nor note notes nothing nowhere numbered numbers nvidia obj object
+objects occur often old older once opened opengl openmp operating option original os others
+otherwise outside over overlapping overlaps own package packet pages paired parent parented
+parquetdir parsers parts passed passes passive paths pause paused percent percentage perf perfetto
+pftrace pickle pid pieces pipelines place placeholders places plugin pmc possible possibly pragma
+prediction prefixed preset presets previous printed prints processes products prof profiled profiles
+program projected pushpop puts queued queueing quote quotes ran rar rates raw re read readable
+reading reads recomputation recording redact releases remain remains removed renumbered repaired
+repeated repeatedly repeats repetition replaced replayed replays report reported representative
+rerun resolution rest reuse reuses rocpd rolled room rootpage rounded rounds rpd running runs said
+samples saves saving say says scheduling scr second section see seems seen sees selected selection
+selects sent separate separated separately serializes served serving settings seven several shares
+shm shortened shorter show shown shows sig signs similar six skipped so some somebody sound spaces
+span spans spreadsheet spreadsheets stacks stand stands started stay stays stdin steady steps still
+stopped stored streaming stretch successor such summaries summed sums supports surrogates switch
+syscall taken takes tar tell tells terminated text texts tflop th than that the their theirs them
+there these they this those though thousand thousands threads threshold tie tied ties timed timeline
+times timestamp tmpdir together told too took total totals traced traceflops traces traffic trailing
+transaction transactions treated truncate truncated trusted try ts twice typeof ucx unaffected
+uncategorized uncertain unchanged under understood unescaped unfinished unit unless unpacks
+unreadable unset unsupported until used useful users uses using utf valid verified very via waited
+waits wal warm warned warning warnings was waterfall wave ways web were what when whether which
+while whole whose why wide will windows word words worked workgroup workitem works would writable
+writer writes written wrong wrote xcc xz year years yet you zst zstd
 """
 
 _DESCRIPTIONS: Final = """

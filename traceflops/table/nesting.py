@@ -24,6 +24,10 @@ from traceflops.table.trace import Trace
 T = TypeVar("T", bound=np.signedinteger)
 
 
+_MANY = 4
+"""With so many more instants than intervals only those matter at which intervals begin or end."""
+
+
 class LastAbove:
     """Finds the last position up to p whose value is above t.
 
@@ -56,30 +60,27 @@ class LastAbove:
         return found
 
     def _search(self, upto: IntArray, threshold: IntArray) -> IntArray:
-        node = np.full(len(upto), -1, dtype=np.int64)
-        height = np.zeros(len(upto), dtype=np.int64)
-        edge = upto + 1
+        node, height = np.zeros((2, len(upto)), dtype=np.int64)
+        left, edge = np.arange(len(upto)), upto + 1
         for level, maxima in enumerate(self._levels):
             # An odd edge leaves one node on its left that no later, higher level looks at alone.
-            asks = np.flatnonzero((node < 0) & (edge % 2 == 1))
-            last = edge[asks] - 1
-            hit = maxima[last] > threshold[asks]
-            node[asks[hit]] = last[hit]
-            height[asks[hit]] = level
-            edge = edge // 2
+            asks = np.flatnonzero(edge % 2)
+            hit = asks[maxima[edge[asks] - 1] > threshold[left[asks]]]
+            node[left[hit]], height[left[hit]] = edge[hit] - 1, level
+            edge[hit] = 0
+            left, edge = left[edge > 1], edge[edge > 1] // 2
         return self._descend(node, height, threshold)
 
     def _descend(self, node: IntArray, height: IntArray, threshold: IntArray) -> IntArray:
+        order = np.argsort(-height, kind="stable")
+        above = np.searchsorted(-height[order], -np.arange(len(self._levels)), side="right")
         for level in range(len(self._levels) - 1, 0, -1):
-            down = np.flatnonzero((height == level) & (node >= 0))
-            if len(down) == 0:
-                continue
+            down = order[: above[level]]
             below = self._levels[level - 1]
             right = node[down] * 2 + 1
             exists = right < len(below)
             takes_right = exists & (below[np.where(exists, right, 0)] > threshold[down])
             node[down] = np.where(takes_right, right, right - 1)
-            height[down] = level - 1
         return node
 
 
@@ -91,6 +92,8 @@ def innermost(
     Intervals are [start, end) and count only for instants of their own group (a thread). Of
     intervals that start together the shorter one is the inner one.
     """
+    if len(at_ns) > _MANY * len(start_ns):
+        return _innermost_by_edges(group, start_ns, end_ns, at_group, at_ns)
     order = by_start(group, start_ns, end_ns)
     upto = _last_started(group, start_ns, order, at_group, at_ns)
     around = _Around(order, group, end_ns)
@@ -98,6 +101,17 @@ def innermost(
     for some in slices(len(upto)):
         found[some] = around.find(upto[some], at_group[some], at_ns[some])
     return found
+
+
+def _innermost_by_edges(
+    group: IntArray, start_ns: IntArray, end_ns: IntArray, at_group: IntArray, at_ns: IntArray
+) -> IntArray:
+    """Return the same, which changes only where an interval of the group begins or ends."""
+    groups, edges = np.tile(group, 2), np.append(start_ns, end_ns)
+    order = in_order(groups, edges)
+    found = innermost(group, start_ns, end_ns, groups, edges)
+    last = taken(order, _last_started(groups, edges, order, at_group, at_ns))
+    return np.where(taken(groups, last) == at_group, taken(found, last), -1)
 
 
 def by_start(group: IntArray, start_ns: IntArray, end_ns: IntArray) -> IntArray:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from html import escape
 from itertools import groupby
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
@@ -36,7 +37,9 @@ class Note:
 
     `code` names the kind of note and is stable; `text` is a whole sentence; `count` is how many
     records it is about, where that can be counted. `wording` is the sentence without that figure
-    and the `values` it is about, by which notes of several files become one (see `notes`).
+    and the `values` it is about, by which notes of several files become one (see `notes`). Of one
+    that did, `owners` is how many files it is on, `alone` what the first of them said by itself,
+    and `alike` how many sentences it stands for.
     """
 
     kind: NoteKind
@@ -46,6 +49,9 @@ class Note:
     file: str | None = None
     wording: str | None = field(default=None, compare=False, repr=False)
     values: tuple[int, ...] = field(default=(), compare=False, repr=False)
+    owners: int = field(default=1, compare=False, repr=False)
+    alone: str | None = field(default=None, compare=False, repr=False)
+    alike: int = field(default=1, compare=False, repr=False)
 
     def as_dict(self) -> dict[str, object]:
         """Return what is shown of it, by name."""
@@ -202,10 +208,32 @@ class Trace:
         frame: pd.DataFrame = self.table(table).to_pandas()
         return frame
 
+    def _repr_html_(self) -> str:
+        """Return its files, tables and first notes, as notebooks show it."""
+        source, names = (
+            self.source,
+            ", ".join(file.name for file in self.source.files[:_MOST_FILES]),
+        )
+        more = f" and {len(source.files) - _MOST_FILES} more" * (len(source.files) > _MOST_FILES)
+        rows = (f"{name} <b>{t.num_rows:,}</b>" for name, t in self.tables.items() if t.num_rows)
+        lines = (
+            f"<b>{_in_html(source.tool or source.format)}</b>",
+            _in_html(names) + more,
+            " · ".join(rows),
+            *(_in_html(f"{note.kind}: {note.text}") for note in self.notes[:_MOST_ALIKE]),
+        )
+        return f"<div style='font:14px/1.6 system-ui,sans-serif'>{'<br>'.join(lines)}</div>"
+
     def __repr__(self) -> str:
         """Return one line: format, files and rows of each filled table."""
         rows = ", ".join(f"{n} {t.num_rows:,}" for n, t in self.tables.items() if t.num_rows)
         return f"<Trace {self.source.format}: {len(self.source.files)} file(s); {rows}>"
+
+
+def _in_html(text: str) -> str:
+    """Return a text that does nothing in HTML; hidden characters are escapes."""
+    shown = text[:_LONGEST_TEXT]
+    return escape(shown if shown.isprintable() else ascii(shown))
 
 
 Owned: TypeAlias = tuple[Hashable, Note]
@@ -215,6 +243,7 @@ _CHOICE: Final = re.compile(r"\[([^\[\]|]*)\|([^\[\]|]*)\]")
 _MOST_ALIKE: Final = 3
 """So many notes of a code with figures of their own are shown; of more, one stands for all."""
 _MOST_NAMED: Final = 5
+_MOST_FILES, _LONGEST_TEXT = 4, 300
 _FROM_NAME: Final = "[Rank|Ranks] {values} [was|were] taken from file or folder names."
 
 RANK_UNKNOWN: Final = "rank-unknown"
@@ -276,7 +305,7 @@ def together(notes: Iterable[Owned], total: int, noun: str = "file") -> list[Not
     by_code: dict[tuple[str, str], dict[str, list[Owned]]] = {}
     for owner, note in notes:
         alike = by_code.setdefault((note.kind, note.code), {})
-        alike.setdefault(note.wording or note.text, []).append((owner, note))
+        alike.setdefault(note.wording or note.alone or note.text, []).append((owner, note))
     found = []
     for alike in by_code.values():
         found += _of_code(list(alike.values()), total, noun)
@@ -290,39 +319,50 @@ def named(note: Note) -> Note:
 
 def _of_code(same: Sequence[Sequence[Owned]], total: int, noun: str) -> list[Note]:
     """Return the notes of one code, given those together that say the same."""
-    if len(same) <= _MOST_ALIKE:
+    alike = sum(max(note.alike for _, note in notes) for notes in same)
+    if alike <= _MOST_ALIKE:
         return [_said_once(notes, total, noun) for notes in same]
-    return [_first_of([note for notes in same for note in notes], total, noun)]
+    first = _first_of([note for notes in same for note in notes], total, noun)
+    return [replace(first, alike=alike)]
 
 
 def _said_once(notes: Sequence[Owned], total: int, noun: str) -> Note:
     """Return what several notes say in the same words."""
     first = notes[0][1]
-    owners = len({owner for owner, _ in notes})
+    owners, alone = _owners(notes), first.alone or first.text
     count = _sum(note for _, note in notes)
-    if len(notes) > 1 and first.wording is not None and count is not None:
+    if (len(notes) > 1 or owners > 1) and first.wording is not None and count is not None:
         values = tuple(sorted({value for _, note in notes for value in note.values}))
-        first = replace(first, text=worded(first.wording, count, values), values=values)
+        alone = worded(first.wording, count, values)
+        first = replace(first, text=alone, values=values)
     if owners == 1:
         return replace(first, count=count)
     each = "in" if first.wording is not None or first.count is None else "same in"
-    text = f"{first.text} ({each} {owners} of {several(total, noun)})"
-    return replace(first, text=text, count=count, file=None)
+    text = f"{alone} ({each} {owners:,} of {several(total, noun)})"
+    return replace(first, text=text, count=count, file=None, owners=owners, alone=alone)
 
 
 def _first_of(notes: Sequence[Owned], total: int, noun: str) -> Note:
     """Return one note for many with figures of their own: the first, and that there are others."""
-    (owner, first), *others = notes
-    more = len({one for one, _ in others} - {owner})
+    (_, first), *others = notes
+    owners, alone = _owners(notes), first.alone or named(first).text
     count = _sum(note for _, note in notes)
     files = dict.fromkeys(note.file for _, note in others if note.file not in (None, first.file))
     listed = [str(file) for file in files][:_MOST_NAMED]
     whose = f": {', '.join(listed)}{', …' if len(files) > len(listed) else ''}" if listed else ""
     text = (
-        f"{named(first).text} (Similar in {more:,} more of "
+        f"{alone} (Similar in {owners - 1:,} more of "
         f"{several(total, noun)}{whose}{f'; {count:,} total' if count is not None else ''}.)"
     )
-    return replace(first, text=text, count=count, file=None)
+    return replace(first, text=text, count=count, file=None, owners=owners, alone=alone)
+
+
+def _owners(notes: Iterable[Owned]) -> int:
+    """Return of how many files notes are."""
+    most: dict[Hashable, int] = {}
+    for owner, note in notes:
+        most[owner] = max(note.owners, most.get(owner, 0))
+    return sum(most.values())
 
 
 def _sum(notes: Iterable[Note]) -> int | None:
