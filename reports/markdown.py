@@ -23,13 +23,13 @@ from traceflops.reports.view import (
     ReportTable,
     attribution_sentence,
     background,
+    best_sentence,
     causes,
     comparison_tables,
     components_table,
     count,
     critical_tables,
     folded_tables,
-    headline,
     host_tables,
     jobs_table,
     mfu_sentence,
@@ -150,8 +150,9 @@ def _head(analysis: Analysis, title: str | None) -> Iterator[str]:
     if title is not None:
         yield f"# {plain(title)}"
         yield ""
-    yield f"## {plain(headline(analysis) or background(analysis))}"
-    if headline(analysis):
+    title = best_sentence(analysis)
+    yield f"## {plain(title or background(analysis))}"
+    if title:
         yield ""
         yield plain(background(analysis))
     yield ""
@@ -198,7 +199,8 @@ def _findings(analysis: Analysis) -> Iterator[str]:
         title = f"{found.title}: {one.saves or 'gain unknown'}"
         yield f"- **{plain(title)}**{f', {one.mfu}' if one.mfu else ''}"
         yield f"  <br>{plain(found.sentence)}"
-        yield f"  <br>Where: {', '.join(map(code, one.where)) or UNKNOWN} · {plain(one.owner)}"
+        where = ", ".join(map(code, one.where)) or UNKNOWN
+        yield f"  <br>Where: {' · '.join(filter(None, (where, plain(one.owner))))}"
         yield f"  <br>Do: {plain(found.remedy)}"
         yield f"  <br>Sure: {plain(one.sure)}"
     yield from _more(len(causes(analysis)) - _CAUSES)

@@ -18,7 +18,7 @@ from traceflops.reports.view import (
     causes,
     critical_sentence,
     duration,
-    headline,
+    left_to_say,
     opening,
     other_findings,
     percent,
@@ -27,6 +27,7 @@ from traceflops.reports.view import (
     shorten_middle,
     step_parts,
     steps_used,
+    title_finding,
     uneven_steps,
     why_not,
     wrapped,
@@ -48,9 +49,9 @@ def case_lines(analysis: Analysis, style: Style) -> Iterator[Text]:
     title, rest = opening(analysis)
     lines, figure = _title(title, analysis.measured.figure or "", style.width)
     yield from lines
-    found = causes(analysis)
-    if headline(analysis):
-        yield from _best(found[0], title, style.width)
+    best = title_finding(analysis)
+    if best is not None:
+        yield from _best(best, title, style.width)
     yield from paragraph(rest, style.width)
     yield from provenance(analysis, style, figure)
     for sentence in why_not(analysis.measured)[: 1 if analysis.devices else 0]:
@@ -58,7 +59,7 @@ def case_lines(analysis: Analysis, style: Style) -> Iterator[Text]:
     if analysis.total.components.window_ns:
         yield Text()
         yield from _step(analysis, style)
-    yield from _findings(analysis, found, style.width)
+    yield from _findings(analysis, best, title, style.width)
 
 
 def provenance(analysis: Analysis, style: Style, first: str = "") -> Iterator[Text]:
@@ -120,12 +121,16 @@ def _marked(parts: Sequence[StepPart], style: Style) -> Iterator[tuple[Text, str
         yield Text(), f"{len(small)} more parts {duration(sum(part.ns for part in small))}"
 
 
-def _findings(analysis: Analysis, found: Sequence[FindingWords], width: int) -> Iterator[Text]:
+def _findings(
+    analysis: Analysis, best: FindingWords | None, title: str, width: int
+) -> Iterator[Text]:
     """Yield the findings with a cause, that with the largest gain first; without any the others."""
+    found = causes(analysis)
     if found:
         yield Text()
     for number, one in enumerate(found[:_MOST], 1):
-        yield from _finding(number, one, width, is_title=number == 1 and bool(headline(analysis)))
+        is_title = best is not None and one.finding is best.finding
+        yield from _finding(number, one, width, title if is_title else "")
     if sum(one.finding.gain is not None for one in found[:_MOST]) > 1:
         yield from paragraph(ALONE, width, "dim", _INDENT)
     if len(found) > _MOST:
@@ -135,22 +140,25 @@ def _findings(analysis: Analysis, found: Sequence[FindingWords], width: int) -> 
     if others:
         yield Text()
     for other in others:
-        yield from paragraph(other.sentence.removesuffix(other.remedy).rstrip(), width)
-        yield from hanging("help: ", other.remedy, width) if other.remedy else ()
+        said = best is not None and other is best.finding
+        text = left_to_say(other, title) if said else other.sentence
+        yield from paragraph(text.removesuffix(other.remedy).rstrip(), width)
+        yield from hanging("help: ", other.remedy, width) if other.remedy and not said else ()
 
 
 def _best(one: FindingWords, title: str, width: int) -> Iterator[Text]:
     """Yield what the title leaves out of its finding: where, whose it is, how sure, what to do."""
     places = (name for name in _places(one, width) if name not in title)
-    yield from joined(filter(None, (*places, one.owner, one.mfu, _sure(one)[0])), width)
+    sure = _sure(one)[0] if one.sure else ""
+    yield from joined(filter(None, (*places, one.owner, one.mfu, sure)), width)
     yield from hanging("help: ", one.finding.remedy, width)
 
 
-def _finding(number: int, one: FindingWords, width: int, *, is_title: bool) -> Iterator[Text]:
-    """Yield what a finding saves, what to do and what shows it, but for what the title says."""
+def _finding(number: int, one: FindingWords, width: int, title: str) -> Iterator[Text]:
+    """Yield what a finding saves, what to do and what shows it, but for what its `title` says."""
     sure, why = _sure(one)
-    if is_title:
-        yield from hanging(f"{number}  ", one.finding.sentence, width)
+    if title:
+        yield from hanging(f"{number}  ", left_to_say(one.finding, title), width)
     else:
         yield from _titled(number, one.finding.title, one.saves or "gain unknown", width)
         if one.finding.priority != "low" or number == 1:

@@ -62,8 +62,10 @@ if TYPE_CHECKING:
     from traceflops.reports.view.findings import (
         FindingWords,
         background,
+        best_sentence,
         causes,
         headline,
+        left_to_say,
         opening,
         other_findings,
         title_finding,

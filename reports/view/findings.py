@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from traceflops.analysis import Analysis
     from traceflops.findings import Finding, Gain
 
-_OWNERS: Final = {"yours": "your code", None: "unknown"}
+_OWNERS: Final = {"yours": "your code"}
 _WORTH_A_TITLE: Final = ("high", "medium")
 _GRAVE: Final = "high"
 _IN_NOTES: Final = "notes"
@@ -76,22 +76,20 @@ def background(analysis: Analysis) -> str:
 def opening(analysis: Analysis) -> tuple[str, str]:
     """Return the title of a report, and where that is no finding what follows it.
 
-    Where no finding surely gains enough it is the first grave one with a remedy, else the largest
-    loss; the utilisation stands beside the title.
+    Where the first finding does not surely gain enough it is the title only if it is grave and has
+    a remedy, else the largest loss is; the utilisation stands beside the title.
     """
-    first = headline(analysis)
-    if first:
-        return first, ""
-    text, best = background(analysis), title_finding(analysis)
+    title, text = best_sentence(analysis), background(analysis)
+    if headline(analysis):
+        return title, ""
     if analysis.of_no_job:
         return text, ""
     figure = f"{analysis.measured.figure}. "
     told = text.removeprefix(figure) or text
-    if best is not None:
-        return _answer(best.finding), told
-    ends = [at for mark in ("; ", ". ") if (at := told.find(mark)) >= 0]
-    at = min(ends, default=len(told))
-    return (f"{told[:at]}.", capitalized(told[at + 2 :])) if ends else (told, "")
+    if title:
+        return title, told
+    first, more = _first(told)
+    return (f"{first}.", capitalized(more)) if more else (told, "")
 
 
 def title_finding(analysis: Analysis) -> FindingWords | None:
@@ -103,15 +101,34 @@ def title_finding(analysis: Analysis) -> FindingWords | None:
     return _words(analysis, best) if is_title else None
 
 
+def left_to_say(best: Finding, title: str) -> str:
+    """Return what the `title` leaves out of the sentence of its finding."""
+    first, more = _first(best.sentence)
+    return capitalized(more) if first in title else best.sentence
+
+
 def _answer(best: Finding) -> str:
     """Return a finding as a title: what it says first, below the name of its cause."""
-    said = best.sentence.partition(". ")[0].partition("; ")[0].rstrip(".")
+    said = _first(best.sentence)[0]
     return f"{said}." if best.confidence is None else f"{best.title}. {said}."
 
 
+def _first(sentence: str) -> tuple[str, str]:
+    """Return what a sentence says first, without its mark, and the rest."""
+    ends = [at for mark in ("; ", ". ") if (at := sentence.find(mark)) >= 0]
+    at = min(ends, default=len(sentence))
+    return sentence[:at].rstrip("."), sentence[at + 2 :]
+
+
+def best_sentence(analysis: Analysis) -> str:
+    """Return the finding that is the title in a sentence, "" where none is."""
+    best = title_finding(analysis)
+    return headline(analysis) or ("" if best is None else _answer(best.finding))
+
+
 def title_sentence(analysis: Analysis) -> str:
-    """Return the verdict: the best finding where it gains enough, then what takes the time."""
-    return f"{headline(analysis)} {background(analysis)}".lstrip()
+    """Return the verdict: the finding that is the title, then what takes the time."""
+    return f"{best_sentence(analysis)} {background(analysis)}".lstrip()
 
 
 def _words(analysis: Analysis, finding: Finding) -> FindingWords:
@@ -121,7 +138,7 @@ def _words(analysis: Analysis, finding: Finding) -> FindingWords:
         _saves(analysis, finding),
         _mfu(analysis, finding),
         tuple(_where(finding)) or tuple(_step_of(analysis, finding)),
-        f"owner: {_OWNERS.get(finding.owner, finding.owner)}",
+        f"owner: {_OWNERS.get(finding.owner, finding.owner)}" if finding.owner else "",
         "" if sure is None else f"{sure.level} ({', '.join(sure.reasons)})".removesuffix(" ()"),
     )
 
@@ -187,7 +204,7 @@ def _step_of(analysis: Analysis, finding: Finding) -> Iterator[str]:
     windows = (one for device in analysis.devices_used for one in device.steps)
     yield from (
         f"step {one.step}"
-        for one in islice((w for w in windows if at and w.start_ns <= at < w.end_ns), 1)
+        for one in islice((w for w in windows if at is not None and w.start_ns <= at < w.end_ns), 1)
     )
 
 
