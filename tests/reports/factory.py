@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 
@@ -12,7 +12,7 @@ from tests.build import trace_of
 from tests.conftest import ROOT
 from traceflops.analysis.preparation import prepare
 from traceflops.analysis.result import Analysis
-from traceflops.findings.finding import Verdict
+from traceflops.findings.finding import Confidence, Finding, Gain, Row, Verdict, Where
 from traceflops.mfu.measurement import Measurement, measure
 from traceflops.parsers import read
 from traceflops.table.trace import Note, Source, SourceFile
@@ -30,6 +30,7 @@ from traceflops.timeline.records import (
 from traceflops.windows.records import DeviceReport, StepChoice
 from traceflops.windows.selection import Selection
 
+MS = 1_000_000
 HOSTILE = (
     "</script><script>alert(1)</script>",
     "<img src=x onerror=alert(1)>",
@@ -247,7 +248,7 @@ def hostile() -> Analysis:
     """Return an analysis in which every text of the trace is hostile."""
     names = [(text, "memory", "elementwise") for text in HOSTILE]
     devices = [
-        device(i, windows(3), names=(text, text, text, text), product=text, file=text)
+        device(i, windows(25), names=(text, text, text, text), product=text, file=text)
         for i, text in enumerate(HOSTILE)
     ]
     made = analysis(
@@ -257,7 +258,7 @@ def hostile() -> Analysis:
         files=HOSTILE,
     )
     counts = dict.fromkeys(HOSTILE, 1)
-    return replace(
+    found = replace(
         made,
         source=replace(
             made.source,
@@ -268,3 +269,25 @@ def hostile() -> Analysis:
         verdict=Verdict(HOSTILE[0], HOSTILE[1], 0.2),
         steps=replace(made.steps, text=HOSTILE[0]),
     )
+    vars(found)["diagnosis"] = tuple(_hostile_findings())
+    return found
+
+
+def _hostile_findings() -> Iterator[Finding]:
+    """Yield one that is the title, then causes with their places."""
+    yield Finding("a", "high", HOSTILE[0], 0.5, None, (), remedy=HOSTILE[1])
+    for text in HOSTILE:
+        yield Finding(
+            rule=text,
+            severity="high",
+            sentence=text,
+            share=0.5,
+            mfu_without=None,
+            evidence=(),
+            title=text,
+            remedy=text,
+            gain=Gain(MS, 2 * MS, MS),
+            confidence=Confidence("low", (text,)),
+            rows=(Row(text, MS, 1),),
+            where=Where(file=text, line=1, module=text),
+        )

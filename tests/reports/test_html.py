@@ -249,11 +249,12 @@ def test_nothing_is_fetched_and_no_attribute_runs(one_page: str, hostile_page: s
 
 
 def test_hostile_text_is_shown_and_adds_no_element(hostile_page: str) -> None:
-    tree, harmless = Tree(hostile_page), Tree(render_html(factory.ranks(3)))
+    tree, harmless = Tree(hostile_page), Tree(render_html(factory.ranks(3, 25)))
     scripts, expected = (
         sum(tag == "script" for tag, _ in each.elements) for each in (tree, harmless)
     )
     assert scripts == expected
+    assert tree.text("h1") == [f"{factory.HOSTILE[0]}."]
     assert factory.HOSTILE[0] in tree.text("p")
     names = tree.text("code")
     for text in ("[red]", "{{7*7}}", "$$x$$", "\\u202egnp.exe", "nul \\x00 escape \\x1b[31m"):

@@ -329,8 +329,6 @@ class _Work:
 
 def _who_waits(parts: Sequence[RankSummary], trace: Trace, links: Links) -> RankReport | None:
     records = joined([one.records for one in parts], trace)
-    if len(records.ranks) < 2:
-        return None
     reports = [device for one in parts for device in one.reports]
     work = _Work(trace, parts)
     starts, ends = zip(*((r.whole.start_ns, r.whole.end_ns) for r in reports), strict=True)

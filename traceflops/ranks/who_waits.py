@@ -230,20 +230,20 @@ class RankReport:
 
 def rank_report(prepared: Prepared, links: Links = _NO_LINKS) -> RankReport | None:
     """Return who waits for whom, None where there is one rank only or nothing tells them apart."""
-    records = records_of(prepared)
-    if len(records.ranks) < 2 or any(note.code == _MIXED for note in prepared.trace.notes):
-        return None
     is_aligned = bool(prepared.accounts) and origins(prepared).aligned
-    return report_of(records, PreparedWork(prepared), is_aligned=is_aligned, links=links)
+    work = PreparedWork(prepared)
+    return report_of(records_of(prepared), work, is_aligned=is_aligned, links=links)
 
 
 def report_of(
     records: CommRecords, work: RankWork, *, is_aligned: bool, links: Links = _NO_LINKS
-) -> RankReport:
-    """Return what records of ranks say.
+) -> RankReport | None:
+    """Return what records of ranks say, None of one rank and where nothing tells them apart.
 
     `is_aligned` says that their clocks are one also without collectives that align them.
     """
+    if len(records.ranks) < 2 or any(note.code == _MIXED for note in work.trace.notes):
+        return None
     recorded = records
     records, matches, alignment = with_partners(recorded)
     if not (alignment.basis or is_aligned):

@@ -217,7 +217,7 @@ def _outside_notes(layout: StepLayout, accounts: Mapping[int, DeviceAccount]) ->
             "steps and is not part of the step figures."
         )
         yield Note("dropped", "work-outside-steps", text)
-    head_ns = max(_unrecorded_head_ns(layout, accounts))
+    head_ns = max(_unrecorded_head_ns(layout, accounts), default=0)
     if head_ns * TRIFLE > sum(map(sum, layout.durations().values())):
         text = (
             f"{duration(head_ns)} before the first pass have no recorded GPU work, while the CPU "
