@@ -374,6 +374,8 @@ class Plant:
     by_day: tuple[str, ...] = ("pytorch",)
     ways: tuple[str, ...] = tuple(MORE_WAYS)
     """Those that tell what the simulator knows."""
+    judged: Callable[[Run], Run] = lambda run: run
+    """What of it takes part: not a rank of which launches have no records."""
 
 
 def _on(rank: int, **settings: Any) -> dict[str, Any]:
@@ -416,7 +418,10 @@ PLANTS: Final[Mapping[str, Plant]] = {
     "uneven sequences": Plant(_WORK | _on(1, sequence=1_280, positions=1_024)),
     "missing collective": Plant(_WORK | _on(1, unrecorded=(4,))),
     "extra collective": Plant(_WORK | {"on_rank": {r: {"unrecorded": (4,)} for r in (0, 1, 3)}}),
-    "truncated rank": Plant(_WORK, cut_off),
+    "truncated rank": Plant(_WORK, cut_off, ways=("pytorch", "nsys", "nsys with sizes")),
+    "rank without records": Plant(
+        _WORK, cut_off, ("rocprof",), ways=("rocprof", "rocpd"), judged=without_rank
+    ),
     "missing rank": Plant(_WORK, without_rank),
 }
 
@@ -433,6 +438,7 @@ def test_what_is_planted_is_found(name: str, way: str) -> None:
     plant, make = PLANTS[name], on_mi300x if way.startswith("roc") else RunConfig
     run = plant.recorded(simulate(make(**{**_SMALL, **plant.settings})))
     report = report_with(run, MORE_WAYS[way])
+    run = plant.judged(run)
     known = [pair for of_rank in planted_waits(run) for pair in of_rank]
     assert report.unmatched == known.count(UNMATCHED)
     assert worst_error(run, report) <= 2 * (report.alignment.residual_p95_ns or 0)
