@@ -158,7 +158,9 @@ def _finding(number: int, one: FindingWords, width: int, title: str) -> Iterator
     """Yield what a finding saves, what to do and what shows it, but for what its `title` says."""
     sure, why = _sure(one)
     if title:
-        yield from hanging(f"{number}  ", left_to_say(one.finding, title), width)
+        yield from hanging(
+            f"{number}  ", left_to_say(one.finding, title) or one.finding.title, width
+        )
     else:
         yield from _titled(number, one.finding.title, one.saves or "gain unknown", width)
         if one.finding.priority != "low" or number == 1:
