@@ -95,6 +95,16 @@ def template(name: str) -> str:
     return path.read_text(encoding="utf-8")
 
 
+def style_sheet(names: Iterable[str]) -> str:
+    """Return style sheets as one, with dark colours by the system's choice and by the reader's."""
+    dark = template("dark.css")
+    return (
+        f"{''.join(map(template, names))}\n@media screen and (prefers-color-scheme: dark) {{\n"
+        f":root:not([data-theme=light]) {{\n{dark}}}\n}}\n"
+        f"@media screen {{\n:root[data-theme=dark] {{\n{dark}}}\n}}\n"
+    )
+
+
 def _room(width: int, narrower: int) -> int:
     return max(width // narrower, min(width, _LEAST_WIDTH))
 
