@@ -20,6 +20,7 @@ from traceflops.reports.view import (
     palette,
     short_labels,
     shorten_middle,
+    signed,
     wording,
 )
 
@@ -60,6 +61,8 @@ def environment(narrower: int = 1) -> Environment:
         ),
         "count": figures.count,
         "duration": figures.duration,
+        "change": signed,
+        "exact": lambda ns: f"{ns:+,}".replace("-", "\N{MINUS SIGN}"),
         "place": figures.place,
         "percent": figures.percent,
         "several": words.several,
