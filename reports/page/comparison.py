@@ -153,7 +153,7 @@ def _several(
     drawn = {name: side for side, name in zip(sides, names, strict=True) if side.windows}
     return {
         "title": f"{several(len(comparisons), 'recording')} against {names[0]}.",
-        "bars": bars([*drawn.values()], [*drawn], None) if drawn else None,
+        "bars": bars([*drawn.values()], [*drawn]) if drawn else None,
         "runs": runs_table(comparisons),
         "sides": sides_table(sides),
     }
@@ -165,18 +165,20 @@ def _shown(comparison: Comparison, names: tuple[str, str], id_: str, many: int) 
     has_times = all(side.windows and side.components.window_ns for side in sides)
     drawn = has_times and not comparison.is_same
     lead, title = _clauses(comparison)
+    found, compares = comparison.interval, not comparison.obstacle
     return {
         "id": id_,
         "names": names,
         "about": list(_about(sides)),
-        "is_comparable": drawn and not comparison.obstacle,
+        "is_comparable": drawn and compares,
+        "is_unsure": found is not None and found.holds_zero,
         "lead": lead,
         "title": title,
         "figure": _figure(comparison),
         "beside": list(_beside(comparison)),
         "sums": list(_sums(comparison)),
         "sure": list(_sure(comparison, names)),
-        "bars": bars(sides, names, comparison.interval) if has_times else None,
+        "bars": bars(sides, names, found, is_joined=compares) if has_times else None,
         "waterfall": waterfall(comparison, names),
         "timelines": pair(sides, names) if drawn else None,
         "changes": _tables(comparison, id_, _MOST_ROWS // many),

@@ -79,12 +79,16 @@ class PartChange:
 
 @dataclass(frozen=True, slots=True)
 class Bars:
-    """Bars on one scale from 0, and where the last one may be by the interval: place and width."""
+    """Bars on one scale from 0, and where the last one may be by the interval: place and width.
+
+    `is_joined` says that bands join them: of two that compare.
+    """
 
     sides: list[SideBar]
     changes: list[PartChange]
     ticks: list[AxisTick]
     interval: tuple[float, float] | None
+    is_joined: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +120,13 @@ def mean_ns(side: Side) -> int:
     return floor(side.mean_ns + Fraction(1, 2))
 
 
-def bars(sides: Sequence[Side], names: Sequence[str], found: Interval | None) -> Bars:
+def bars(
+    sides: Sequence[Side],
+    names: Sequence[str],
+    found: Interval | None = None,
+    *,
+    is_joined: bool = False,
+) -> Bars:
     """Return the sides as bars; all of them have windows."""
     series = [side.series().tolist() for side in sides]
     ends = [mean_ns(sides[0]) + round(end) for end in found or ()]
@@ -146,7 +156,7 @@ def bars(sides: Sequence[Side], names: Sequence[str], found: Interval | None) ->
     if ends:
         low, high = (max(_WHOLE * end / top, 0) for end in ends)
         spread = (round(low, 2), round(max(high - low, 0.2), 2))
-    return Bars(shown, changes, axis_ticks(0, top), spread)
+    return Bars(shown, changes, axis_ticks(0, top), spread, is_joined)
 
 
 Key = tuple[str, str]

@@ -133,7 +133,9 @@ def still(
     wide = max(length_ns, _length(span))
     wanted = [(min(places), max(places) + 1) for _, places in groups]
     cell_ns = -(-(span.end_ns - span.start_ns) // _CELLS)
-    boxes = drawn.boxes(span, _MOST_BOXES, wanted, cell_ns)
+    # What begins where the range ends is of the next one.
+    inside = replace(span, end_ns=max(span.end_ns - 1, span.start_ns))
+    boxes = drawn.boxes(inside, _MOST_BOXES, wanted, cell_ns)
     rows = []
     for label, places in groups:
         for turn, place in enumerate(places):

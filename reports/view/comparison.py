@@ -195,6 +195,8 @@ def _largest(comparison: Comparison) -> str:
 
 def _how_sure(comparison: Comparison) -> str:
     found = comparison.interval
+    if comparison.is_same:
+        return "the same recording"
     if found is not None and found.holds_zero:
         return "within the spread"
     return interval_words(found)
