@@ -28,7 +28,7 @@ from traceflops.reports.page.comparison_drawings import (
     outstanding,
     waterfall,
 )
-from traceflops.reports.page.comparison_timeline import pair
+from traceflops.reports.page.comparison_timeline import Pair, pair
 from traceflops.reports.page.jinja import environment, style_sheet
 from traceflops.reports.page.scripts import scripts_of
 from traceflops.reports.view import (
@@ -53,6 +53,7 @@ _STYLES: Final = ("report.css", "tables.css", "timeline.css", "comparison.css")
 _NAME: Final = 28
 _MOST_ROWS: Final = 400
 """Rows of each table, of all comparisons of a page together."""
+_MOST_PAIRS: Final = 8
 _NAMED: Final = 3
 _LEAST: Final = 0.02
 """Share of the largest cause from which another one is named."""
@@ -180,7 +181,7 @@ def _shown(comparison: Comparison, names: tuple[str, str], id_: str, many: int) 
         "sure": list(_sure(comparison, names)),
         "bars": bars(sides, names, found, is_joined=compares) if has_times else None,
         "waterfall": waterfall(comparison, names),
-        "timelines": pair(sides, names) if drawn else None,
+        "timelines": _timelines(sides, names, many) if drawn else None,
         "changes": _tables(comparison, id_, _MOST_ROWS // many),
         "sides": sides_table(sides),
         "alike": unlike_table(comparison) if comparison.unlike else None,
@@ -189,6 +190,13 @@ def _shown(comparison: Comparison, names: tuple[str, str], id_: str, many: int) 
         "before_ns": mean_ns(sides[0]) if has_times else None,
         "after_ns": mean_ns(sides[1]) if has_times else None,
     }
+
+
+def _timelines(sides: tuple[Side, Side], names: tuple[str, str], many: int) -> Pair:
+    """Return both timelines, or why there is no room for those of so many comparisons."""
+    if many <= _MOST_PAIRS:
+        return pair(sides, names)
+    return Pair([], [], [f"A page has timelines of at most {_MOST_PAIRS} comparisons."])
 
 
 def _about(sides: tuple[Side, Side]) -> Iterator[str]:

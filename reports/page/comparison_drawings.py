@@ -33,6 +33,7 @@ _MOST_CLASSES: Final = 3
 _LEAST: Final = 0.02
 """Share of the longer step from which idle time of one class is a part of its own."""
 _MOST_DOTS: Final = 300
+_DENSE: Final = 40
 _FAR: Final = 5
 """So many times as far from the median as other steps, a step stands out."""
 _FAR_SHARE: Final = 0.05
@@ -66,6 +67,11 @@ class SideBar:
     parts: list[StepPart]
     dots: list[Dot]
     left_out: int
+
+    @property
+    def is_dense(self) -> bool:
+        """Return whether dots cover each other."""
+        return len(self.dots) > _DENSE
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,25 +221,19 @@ def _dots(side: Side, steps: Sequence[float], top: int) -> list[Dot]:
     numbers = side.steps
     if len(numbers) != len(steps):
         return []
-    middle = median(steps)
-    usual = median(abs(ns - middle) for ns in steps)
     order = sorted(range(len(steps)), key=steps.__getitem__)
     if len(order) > _MOST_DOTS:
         order = [order[at * (len(order) - 1) // (_MOST_DOTS - 1)] for at in range(_MOST_DOTS)]
-    farthest = max(order, key=lambda at: abs(steps[at] - middle))
+    far = outstanding(side)
     return [
         Dot(
             round(_WHOLE * steps[at] / top, 2),
             _LANES[turn % len(_LANES)],
             f"step {numbers[at]}: {duration(steps[at])}",
-            f"step {numbers[at]}" if at == farthest and _is_far(steps[at], middle, usual) else "",
+            f"step {numbers[at]}" if far is not None and far[0] == numbers[at] else "",
         )
         for turn, at in enumerate(order)
     ]
-
-
-def _is_far(ns: float, middle: float, usual: float) -> bool:
-    return abs(ns - middle) > max(_FAR * usual, _FAR_SHARE * middle)
 
 
 def outstanding(side: Side) -> tuple[int, float] | None:
@@ -244,7 +244,7 @@ def outstanding(side: Side) -> tuple[int, float] | None:
     middle = median(steps)
     usual = median(abs(ns - middle) for ns in steps)
     step, ns = max(zip(side.steps, steps, strict=True), key=lambda one: abs(one[1] - middle))
-    return (step, ns) if _is_far(ns, middle, usual) else None
+    return (step, ns) if abs(ns - middle) > max(_FAR * usual, _FAR_SHARE * middle) else None
 
 
 def waterfall(comparison: Comparison, names: Sequence[str]) -> Waterfall | None:

@@ -11,7 +11,14 @@ from traceflops.drawing import TABLE_OF, Drawable, Lane, Span, drawable
 from traceflops.reports.page.axes import AxisTick, axis_ticks
 from traceflops.reports.page.overview import MOST_GAPS
 from traceflops.reports.page.timeline import LaneGroup, lane_groups, lane_labels
-from traceflops.reports.page.timeline_still import NameOf, Rect, Still, StillLane, still
+from traceflops.reports.page.timeline_still import (
+    NameOf,
+    Rect,
+    Still,
+    StillLane,
+    letters,
+    still,
+)
 from traceflops.reports.view import CULPRIT, duration
 
 if TYPE_CHECKING:
@@ -25,8 +32,6 @@ _MOST_DEEP: Final = 2
 _LEAST_WAIT: Final = 0.003
 """Share of a step from which a wait has a box."""
 _LEAST_BUSY: Final = 0.005
-_LABELLED: Final = 7.0
-"""Percent of the drawing from which a wait says what it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +56,7 @@ class StillSide:
     name: str
     words: str
     still: Still
+    is_step: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +80,10 @@ def pair(sides: Sequence[Side], names: Sequence[str]) -> Pair:
     told = zip(sides, names, found, strict=True)
     lacking = [_why_not(side, name) for side, name, one in told if one is None]
     known = [one for one in found if one is not None]
-    device = _common_rank([one.analysis for one in known], known)
+    rank = _common_rank(known)
     length_ns = max((one.length_ns for one in known), default=1)
     shown = [
-        _side(one, name, length_ns, device)
+        _side(one, name, length_ns, rank)
         for one, name in zip(found, names, strict=True)
         if one is not None
     ]
@@ -105,13 +111,14 @@ def _recording(analysis: Analysis | None) -> _Recording | None:
     return _Recording(analysis, drawn, step, span, outline.chosen.busiest)
 
 
-def _common_rank(analyses: Sequence[Analysis], found: Sequence[_Recording]) -> int | None:
-    """Return the rank that is drawn of all sides: that with most work after, None for none."""
-    ranks = [{one.rank for one in analysis.devices} - {None} for analysis in analyses]
-    if not found or not set.intersection(*ranks):
+def _common_rank(found: Sequence[_Recording]) -> int | None:
+    """Return the rank that is drawn of all: of those in all that with most work in the last."""
+    ranks = [{one.rank for one in each.analysis.devices} - {None} for each in found]
+    common = set.intersection(*ranks) if ranks else set()
+    if not common:
         return None
     last = {one.device: one.rank for one in found[-1].analysis.devices}[found[-1].device]
-    return last if all(last in mine for mine in ranks) else None
+    return last if last in common else min(rank for rank in common if rank is not None)
 
 
 def _side(one: _Recording, name: str, length_ns: int, rank: int | None) -> StillSide:
@@ -129,7 +136,7 @@ def _side(one: _Recording, name: str, length_ns: int, rank: int | None) -> Still
         lanes[:2] = replace(lanes[0], heading=headed[0][0]), replace(lanes[1], heading=None)
     what = "the whole window" if one.step is None else f"step {one.step}"
     words = f"{what}, {duration(one.length_ns)}"
-    return StillSide(name, words, replace(drawing, lanes=lanes))
+    return StillSide(name, words, replace(drawing, lanes=lanes), one.step is not None)
 
 
 def _is_of(group: LaneGroup, lanes: Sequence[Lane], device: int, analysis: Analysis) -> bool:
@@ -184,5 +191,6 @@ def _wait(gap: Gap, start_ns: int, length_ns: int) -> Rect:
     x, width = (round(100 * ns / length_ns, 2) for ns in (start_ns, gap.dur_ns))
     width = min(width, 100 - x)
     kind = CLASSES[gap.culprits[0].kind] if gap.culprits else "idle"
-    text = f"{kind} {duration(gap.dur_ns)}" if width >= _LABELLED else ""
+    texts = (f"{kind} {duration(gap.dur_ns)}", duration(gap.dur_ns))
+    text = next((one for one in texts if len(one) <= letters(width)), "")
     return Rect(x, width, 100.0, CULPRIT if gap.culprits else "idle", True, text)

@@ -169,10 +169,16 @@ def _clipped(boxes: Boxes, box: int, span: Span) -> float:
     return int(boxes.busy_ns[box]) * inside / max(end - start, 1)
 
 
+def letters(width: float) -> int:
+    """Return how many letters have room in so many percent of a drawing, 0 for hardly any."""
+    room = int(width * _LETTERS)
+    return room if room >= _LEAST_LETTERS else 0
+
+
 def _named(rect: Rect, name: str) -> Rect:
     """Return a box with as much of its name as has room."""
-    room = int(rect.width * _LETTERS)
-    return replace(rect, text=shorten_middle(name, room)) if room >= _LEAST_LETTERS else rect
+    room = letters(rect.width)
+    return replace(rect, text=shorten_middle(name, room)) if room else rect
 
 
 def _rect(boxes: Boxes, box: int, span: Span, lane: Lane, length: int) -> Rect:

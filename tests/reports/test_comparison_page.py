@@ -197,6 +197,13 @@ def test_both_steps_begin_at_0_of_one_axis_as_long_as_the_longer() -> None:
     )
 
 
+def test_of_ranks_one_that_both_sides_have_is_drawn() -> None:
+    alone = tf.analyze(tf.read(SAMPLES / "gpt_ddp_4rank" / "rank1.json.gz"))
+    page = render_comparison_page([tf.compare(sample("gpt_ddp_4rank"), alone, ("all", "one"))])
+    lanes = page.split('<section id="timelines"')[1].split("</section>")[0]
+    assert set(re.findall(r"heading\">(rank \d)", lanes)) == {"rank 1"}
+
+
 def test_the_cases_say_what_they_are() -> None:
     pages = {name: markup(name) for name in CASES}
     assert text_of(pages["the same"], "h1") == ("The two are the same recording: nothing differs.")
