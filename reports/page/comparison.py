@@ -151,10 +151,10 @@ def _several(
     comparisons: Sequence[Comparison], sides: Sequence[Side], names: Sequence[str]
 ) -> dict[str, Any]:
     """Return what the page of several runs shows above them."""
-    drawn = {name: side for side, name in zip(sides, names, strict=True) if side.windows}
+    drawn = [at for at, side in enumerate(sides) if side.windows]
     return {
         "title": f"{several(len(comparisons), 'recording')} against {names[0]}.",
-        "bars": bars([*drawn.values()], [*drawn]) if drawn else None,
+        "bars": bars([sides[at] for at in drawn], [names[at] for at in drawn]) if drawn else None,
         "runs": runs_table(comparisons),
         "sides": sides_table(sides),
     }
@@ -301,11 +301,7 @@ def _sure(comparison: Comparison, names: Sequence[str]) -> Iterator[str]:
         return
     way = "Slower" if comparison.difference_ns > 0 else "Faster"
     if found.low_ns == found.high_ns:
-        yield (
-            f"{way}: all steps of a side take the same time."
-            if _differs(comparison)
-            else ("All steps take the same time.")
-        )
+        yield "All steps of a side take the same time."
     elif found.holds_zero:
         yield "Not sure: the interval holds 0, so there may be no difference."
     else:

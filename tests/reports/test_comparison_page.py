@@ -338,7 +338,11 @@ def test_the_command_writes_the_page_of_two_and_of_several(tmp_path: Path) -> No
         assert run("compare", *sides, "--names", "a,b", "-o", str(path)).exit_code == 0
     assert "<title>+108.4 % · a → b</title>" in path.read_text(encoding="utf-8")
     assert run("compare", *sides, sides[0], "-o", str(path)).exit_code == 0
-    assert "2 recordings against " in path.read_text(encoding="utf-8")
+    page = path.read_text(encoding="utf-8")
+    assert text_of(page, "h1") == "2 recordings against gpt_1rank (1)."
+    bars = page.split("</header>")[0]
+    names = ["gpt_1rank (1)", "rank0 and 3 more", "gpt_1rank (3)"]
+    assert re.findall(r'aria-label="([^",]+), mean', bars) == names
     several = tmp_path / "several.json"
     for _ in range(2):
         assert run("compare", *sides, sides[0], "-o", str(several)).exit_code == 0

@@ -105,11 +105,14 @@ def _compared(
     from traceflops.comparison import compare, name_of
 
     named = labels or list(map(name_of, given))
+    named = [
+        f"{name} ({at})" if named.count(name) > 1 else name for at, name in enumerate(named, 1)
+    ]
     if baseline is not None and baseline not in named:
         raise UsageError(f"no recording is called {baseline}", f"they are {', '.join(named)}")
     at = named.index(baseline) if baseline is not None else 0
     return [
-        compare(given[at], one, (named[at], named[place]) if labels else None)
+        compare(given[at], one, (named[at], named[place]))
         for place, one in enumerate(given)
         if place != at
     ]
