@@ -25,7 +25,7 @@ from traceflops.errors import MORE_MEMORY, UsageError
 
 _BEGINS = {
     ".html": rb"<!doctype html>\n<html lang=\"en\">\n<head>\n[^\x00]*?content=\"traceflops ",
-    ".json": rb"\{\s*\"schema\": \"traceflops\.(?:report|comparison)/",
+    ".json": rb"\{\s*\"schema\": \"traceflops\.(?:report|comparisons?)/",
     ".md": rb"<!-- traceflops\.(?:report|comparison)/",
     ".xml": rb"<testsuites name=\"traceflops check\"",
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import stat
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -14,6 +14,7 @@ from traceflops.comparison import Comparison
 from traceflops.errors import UsageError
 from traceflops.reports.files import check_replaced, write_pieces
 from traceflops.reports.view import NOTHING, Authored
+from traceflops.units import listed
 
 _READABLE_FILE: Final = (stat.S_IFREG | 0o644) << 16
 """What a member of an archive is: a file that all may read, as if it had not been in one."""
@@ -80,20 +81,53 @@ def save(
     return target
 
 
-def save_comparison(comparison: Comparison, path: str | Path, *, force: bool = False) -> Path:
-    """Write a comparison as JSON or Markdown. Raises UsageError where that is not possible."""
-    target = Path(path)
-    suffix = target.suffix.lower()
-    if suffix not in (".json", ".md"):
-        raise UsageError(
-            f"cannot write a comparison as {suffix or 'a file'}: {target}", "give .json or .md"
-        )
-    check_replaced(target, force=force)
+def _page_of(comparisons: Sequence[Comparison]) -> str:
+    from traceflops.reports.page import render_comparison_page
+
+    return render_comparison_page(comparisons)
+
+
+def _json_of(comparisons: Sequence[Comparison]) -> str:
+    from traceflops.reports.json import comparison_object, comparisons_object, encode
+
+    is_one = len(comparisons) == 1
+    found = comparison_object(comparisons[0]) if is_one else comparisons_object(comparisons)
+    return encode(found) + "\n"
+
+
+def _markdown_of(comparisons: Sequence[Comparison]) -> str:
     from traceflops.reports.markdown import render_comparison
 
-    text = comparison.to_json() + "\n" if suffix == ".json" else render_comparison(comparison)
+    return render_comparison(comparisons[0])
+
+
+_OF_COMPARISONS: Final = {".html": _page_of, ".json": _json_of, ".md": _markdown_of}
+_OF_SEVERAL: Final = (".html", ".json")
+
+
+def save_comparison(
+    found: Comparison | Sequence[Comparison], path: str | Path, *, force: bool = False
+) -> Path:
+    """Write a comparison, or several with one baseline. Raises UsageError where it cannot be."""
+    comparisons = [found] if isinstance(found, Comparison) else found
+    target = Path(path)
+    check_comparison_target(target, several=len(comparisons) > 1, force=force)
+    text = _OF_COMPARISONS[target.suffix.lower()](comparisons)
     write_pieces(target, [text.encode()])
     return target
+
+
+def check_comparison_target(target: Path, *, several: bool = False, force: bool = False) -> None:
+    """Refuse a target that has no renderer, no folder, or is a file that is not ours."""
+    suffix = target.suffix.lower()
+    known = _OF_SEVERAL if several else tuple(_OF_COMPARISONS)
+    if suffix not in known:
+        what = "several comparisons" if several else "a comparison"
+        raise UsageError(
+            f"cannot write {what} as {suffix or 'a file without suffix'}: {target}",
+            f"give {listed(known, between=' or ')}",
+        )
+    check_replaced(target, force=force)
 
 
 def save_post_mortem(analysis: Analysis, path: Path, authored: Authored = NOTHING) -> None:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from traceflops.reports.view import TIME_UNITS
+
+_NEAR_END: Final = 6
+"""Percent of an axis."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,6 +17,25 @@ class Tick:
 
     at: float
     text: str
+
+
+@dataclass(frozen=True, slots=True)
+class AxisTick:
+    """A place on an axis, in percent, and its text, which stands to one side of it at an end."""
+
+    x: float
+    text: str
+    anchor: str
+
+
+def axis_ticks(low_ns: int, high_ns: int, most: int = 7) -> list[AxisTick]:
+    """Return at most so many ticks of an axis that is as wide as its drawing."""
+    length, ticks = max(high_ns - low_ns, 1), []
+    for at, text in time_ticks(low_ns, high_ns, most):
+        x = round(100 * (at - low_ns) / length, 2)
+        anchor = "start" if x < _NEAR_END else "end" if x > 100 - _NEAR_END else "middle"
+        ticks.append(AxisTick(x, text, anchor))
+    return ticks
 
 
 def round_above(least: float) -> int:

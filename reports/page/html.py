@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from traceflops._version import __version__
 from traceflops.reports.json import SCHEMA, render_json
 from traceflops.reports.page import overview
-from traceflops.reports.page.jinja import environment, template
+from traceflops.reports.page.jinja import environment, style_sheet
 from traceflops.reports.page.scripts import Embedded, Scripts, embed, packed_bytes, scripts_of
 from traceflops.reports.page.section import Content, Filled, Section
 from traceflops.reports.page.sections import CASE, GROUPS, METHOD, RANKS, filled
@@ -76,7 +76,7 @@ def render_html(
         "scripts": scripts.scripts,
         "data": scripts.data,
         "policy": scripts.policy,
-        "css": _css(),
+        "css": style_sheet(_STYLES),
         "schema": SCHEMA,
         "version": __version__,
     }
@@ -99,7 +99,8 @@ def _fitting(
 
 def _bytes(parts: Sequence[_Part], scripts: Scripts) -> int:
     """Return about how many bytes a page of these parts and scripts has, rather more than less."""
-    texts = [*(part.markup for part in parts), *scripts.scripts, *scripts.data.values(), _css()]
+    texts = [*(part.markup for part in parts), *scripts.scripts, *scripts.data.values()]
+    texts.append(style_sheet(_STYLES))
     return sum(len(text.encode()) for text in texts) + _WITHOUT_PARTS
 
 
@@ -138,16 +139,6 @@ def _groups(analysis: Analysis, parts: Sequence[_Part]) -> Iterator[tuple[str, l
         names = [part.name for part in parts if part.group == group]
         if names and group != METHOD:
             yield "Steps" if group == RANKS and "ranks" not in names else group, names
-
-
-def _css() -> str:
-    """Return the style sheet: dark colours by the system's choice and by the reader's."""
-    dark = template("dark.css")
-    return (
-        f"{''.join(map(template, _STYLES))}\n@media screen and (prefers-color-scheme: dark) {{\n"
-        f":root:not([data-theme=light]) {{\n{dark}}}\n}}\n"
-        f"@media screen {{\n:root[data-theme=dark] {{\n{dark}}}\n}}\n"
-    )
 
 
 def closing(

@@ -20,6 +20,7 @@ from traceflops.reports.view import (
     palette,
     short_labels,
     shorten_middle,
+    signed,
     wording,
 )
 
@@ -60,6 +61,8 @@ def environment(narrower: int = 1) -> Environment:
         ),
         "count": figures.count,
         "duration": figures.duration,
+        "change": signed,
+        "exact": lambda ns: f"{ns:+,}".replace("-", "\N{MINUS SIGN}"),
         "place": figures.place,
         "percent": figures.percent,
         "several": words.several,
@@ -93,6 +96,16 @@ def template(name: str) -> str:
     """Return the text of a template, a style sheet or a script of the page."""
     path = files("traceflops.reports.page") / "templates" / name
     return path.read_text(encoding="utf-8")
+
+
+def style_sheet(names: Iterable[str]) -> str:
+    """Return style sheets as one, with dark colours by the system's choice and by the reader's."""
+    dark = template("dark.css")
+    return (
+        f"{''.join(map(template, names))}\n@media screen and (prefers-color-scheme: dark) {{\n"
+        f":root:not([data-theme=light]) {{\n{dark}}}\n}}\n"
+        f"@media screen {{\n:root[data-theme=dark] {{\n{dark}}}\n}}\n"
+    )
 
 
 def _room(width: int, narrower: int) -> int:

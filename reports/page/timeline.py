@@ -88,8 +88,8 @@ def timeline_content(analysis: Analysis) -> Content | None:
     drawn = drawable(prepared, gaps) if prepared is not None else None
     if prepared is None or drawn is None:
         return None
-    groups = _groups(analysis, drawn.outline)
-    labels = _lane_labels(analysis, drawn.outline)
+    groups = lane_groups(analysis, drawn.outline)
+    labels = lane_labels(analysis, drawn.outline)
     replay, _ = analysis.replay_or_reason
     path = replay.places if replay is not None else None
     flops = analysis.measured.executed.flops_of_activities(prepared.trace.activities.num_rows)
@@ -136,7 +136,7 @@ def gap_links(analysis: Analysis) -> list[str | None]:
     return [f"#gap={n}" if gap.device in drawn else None for n, gap in enumerate(gaps, 1)]
 
 
-def _groups(analysis: Analysis, timeline: Timeline) -> list[LaneGroup]:
+def lane_groups(analysis: Analysis, timeline: Timeline) -> list[LaneGroup]:
     """Return the lanes under their headings: devices by number, then hosts thread by thread."""
     labels = {one.device: one.label for one in analysis.devices}
     by_key: dict[tuple[bool, int, int], LaneGroup] = {}
@@ -160,7 +160,7 @@ def _number(track: int | None) -> str:
     return UNKNOWN if track is None else str(track)
 
 
-def _lane_labels(analysis: Analysis, timeline: Timeline) -> list[str]:
+def lane_labels(analysis: Analysis, timeline: Timeline) -> list[str]:
     """Return what stands beside the first row of each track, "" for its other rows."""
     on_cpu = {one.device for one in analysis.devices if one.type == "cpu"}
 

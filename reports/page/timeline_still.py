@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from traceflops.drawing import Lane
-from traceflops.reports.page.axes import stretch, time_ticks
-from traceflops.reports.view import count, numbered, percent
+from traceflops.reports.page.axes import AxisTick, axis_ticks, stretch
+from traceflops.reports.view import count, numbered, percent, shorten_middle
 from traceflops.timeline import WORK
 
 if TYPE_CHECKING:
@@ -22,8 +22,6 @@ _AXIS, _HEAD, _STREAM, _ROW, _COUNTER, _OCCUPANCY = 36, 22, 17, 12, 24, 26
 """Heights in the drawing of the script: axis, heading with the space after it, rows."""
 
 _HOST_LOOK: Final = {"range": "annotation", "frame": "python"}
-_MOST_TICKS: Final = 7
-_NEAR_END: Final = 6
 _LEAST_WIDTH: Final = 0.08
 _WIDE: Final = 0.7
 """Widths in percent: the least of a box, and that from which on a box shows its texture."""
@@ -31,13 +29,17 @@ _LEAST_HEIGHT: Final = 6.0
 _CELLS: Final = 1_000
 """Parts of the range: events shorter than one are merged, so that widened boxes do not overlap."""
 _MOST_STREAMS: Final = 8
+_LETTERS: Final = 1.6
+"""So many letters have room in one percent of a drawing as wide as the page."""
+_LEAST_LETTERS: Final = 6
+NameOf = Callable[[Lane, int], str]
 
 
 @dataclass(frozen=True, slots=True)
 class Rect:
     """A box: where it begins and its width and height, in percent, and what it looks like.
 
-    Its area is the busy time of its events.
+    Its area is the busy time of its events. `text` is what it says.
     """
 
     x: float
@@ -45,20 +47,12 @@ class Rect:
     height: float
     look: str
     hatched: bool
+    text: str = ""
 
     @property
     def y(self) -> float:
         """Return where it begins from above: boxes stand on the foot of their row."""
         return round(100 - self.height, 1)
-
-
-@dataclass(frozen=True, slots=True)
-class AxisTick:
-    """A place on the axis, in percent, and its text, which stands to one side of it at an end."""
-
-    x: float
-    text: str
-    anchor: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,33 +121,41 @@ def still(
     span: Span,
     groups: Sequence[tuple[str, Sequence[int]]],
     labels: Sequence[str],
+    length_ns: int = 0,
+    name_of: NameOf | None = None,
 ) -> Still:
-    """Return a range of time with these lanes, as few enough boxes for a page."""
+    """Return a range of time with these lanes, as few enough boxes for a page.
+
+    The drawing is as wide as `length_ns` where the range is shorter than that. `name_of` names
+    events, by lane and row: boxes with room for it say so.
+    """
     lanes = drawn.outline.lanes
+    wide = max(length_ns, _length(span))
     wanted = [(min(places), max(places) + 1) for _, places in groups]
     cell_ns = -(-(span.end_ns - span.start_ns) // _CELLS)
-    boxes = drawn.boxes(span, _MOST_BOXES, wanted, cell_ns)
+    # What begins where the range ends is of the next one.
+    inside = replace(span, end_ns=max(span.end_ns - 1, span.start_ns))
+    boxes = drawn.boxes(inside, _MOST_BOXES, wanted, cell_ns)
     rows = []
     for label, places in groups:
         for turn, place in enumerate(places):
             mine = range(*np.searchsorted(boxes.lane, [place, place + 1]).tolist())
-            rects = [_rect(boxes, box, span, lanes[place]) for box in mine]
+            rects = [_rect(boxes, box, span, lanes[place], wide) for box in mine]
+            if name_of is not None:
+                rects = [
+                    _named(rect, name_of(lanes[place], int(boxes.row[box])))
+                    if boxes.count[box] == 1
+                    else rect
+                    for rect, box in zip(rects, mine, strict=True)
+                ]
             share = sum(_clipped(boxes, box, span) for box in mine) / _length(span)
             heading = None if turn else label
             rows.append(StillLane(heading, labels[place], lanes[place], rects, share))
     drawn_as = "one box" if len(boxes) == 1 else f"{count(len(boxes))} boxes"
     events = numbered(boxes.events, "event")
     devices = len(drawn.outline.chosen.devices)
-    return Still(span, _ticks(span), rows, events, drawn_as, len(drawn.counters), devices)
-
-
-def _ticks(span: Span) -> list[AxisTick]:
-    length, ticks = _length(span), []
-    for at, text in time_ticks(span.start_ns, span.end_ns, _MOST_TICKS):
-        x = round(100 * (at - span.start_ns) / length, 2)
-        anchor = "start" if x < _NEAR_END else "end" if x > 100 - _NEAR_END else "middle"
-        ticks.append(AxisTick(x, text, anchor))
-    return ticks
+    ticks = axis_ticks(span.start_ns, span.end_ns)
+    return Still(span, ticks, rows, events, drawn_as, len(drawn.counters), devices)
 
 
 def _length(span: Span) -> int:
@@ -167,8 +169,19 @@ def _clipped(boxes: Boxes, box: int, span: Span) -> float:
     return int(boxes.busy_ns[box]) * inside / max(end - start, 1)
 
 
-def _rect(boxes: Boxes, box: int, span: Span, lane: Lane) -> Rect:
-    length = _length(span)
+def letters(width: float) -> int:
+    """Return how many letters have room in so many percent of a drawing, 0 for hardly any."""
+    room = int(width * _LETTERS)
+    return room if room >= _LEAST_LETTERS else 0
+
+
+def _named(rect: Rect, name: str) -> Rect:
+    """Return a box with as much of its name as has room."""
+    room = letters(rect.width)
+    return replace(rect, text=shorten_middle(name, room)) if room else rect
+
+
+def _rect(boxes: Boxes, box: int, span: Span, lane: Lane, length: int) -> Rect:
     low = max(int(boxes.start_ns[box]), span.start_ns) - span.start_ns
     high = min(int(boxes.end_ns[box]), span.end_ns) - span.start_ns
     x = min(100 * low / length, 100 - _LEAST_WIDTH)

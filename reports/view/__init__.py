@@ -16,10 +16,15 @@ if TYPE_CHECKING:
     )
     from traceflops.reports.view.chapters import ALONE, Chapter, post_mortem
     from traceflops.reports.view.comparison import (
+        cause_label,
+        changed_causes,
+        changed_parts,
         comparison_tables,
         mfu_sentence,
+        parts_table,
         runs_table,
         sides_table,
+        unlike_table,
     )
     from traceflops.reports.view.critical import (
         critical_object,

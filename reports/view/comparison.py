@@ -103,10 +103,21 @@ def sides_table(sides: Iterable[Side]) -> ReportTable:
     return table_of(known, shown)
 
 
+def changed_causes(comparison: Comparison) -> list[Cause]:
+    """Return the causes that are not 0, largest first."""
+    changed = (cause for cause in comparison.causes if cause.ns)
+    return sorted(changed, key=lambda cause: -abs(cause.ns))
+
+
+def changed_parts(comparison: Comparison) -> list[Part]:
+    """Return the parts that are not 0, largest first."""
+    parts = (part for cause in comparison.causes for part in cause.parts if part.ns)
+    return sorted(parts, key=lambda part: -abs(part.ns))
+
+
 def causes_table(comparison: Comparison) -> ReportTable:
     """Return the causes, largest first; what is not shown is one row, so that they add up."""
-    changed = (cause for cause in comparison.causes if cause.ns)
-    ordered = sorted(changed, key=lambda cause: -abs(cause.ns))
+    ordered = changed_causes(comparison)
     table = table_of(_CAUSE, ordered[:_CAUSES])
     rest = sum(cause.ns for cause in ordered[_CAUSES:])
     rows = [*table.rows]
@@ -119,11 +130,10 @@ def causes_table(comparison: Comparison) -> ReportTable:
     return ReportTable(table.columns, rows, len(rows))
 
 
-def parts_table(comparison: Comparison) -> ReportTable:
+def parts_table(comparison: Comparison, most: int = _PARTS) -> ReportTable:
     """Return the kernels and culprits that changed most."""
-    parts = [part for cause in comparison.causes for part in cause.parts if part.ns]
-    parts.sort(key=lambda part: -abs(part.ns))
-    return table_of(_PART, parts[:_PARTS], len(parts))
+    parts = changed_parts(comparison)
+    return table_of(_PART, parts[:most], len(parts))
 
 
 def unlike_table(comparison: Comparison) -> ReportTable:
@@ -185,6 +195,8 @@ def _largest(comparison: Comparison) -> str:
 
 def _how_sure(comparison: Comparison) -> str:
     found = comparison.interval
+    if comparison.is_same:
+        return "the same recording"
     if found is not None and found.holds_zero:
         return "within the spread"
     return interval_words(found)

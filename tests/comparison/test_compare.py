@@ -268,8 +268,8 @@ def test_a_comparison_is_saved_and_replaced(one_rank: tf.Analysis, tmp_path: Pat
     text = (tmp_path / "change.md").read_text()
     assert text.startswith("<!-- traceflops.comparison/1 -->\n## Steps take ")
     assert "| optimizer: time per call | memory | " in text
-    with pytest.raises(tf.UsageError, match=r"cannot write a comparison as \.html"):
-        found.save(tmp_path / "change.html")
+    with pytest.raises(tf.UsageError, match=r"cannot write a comparison as \.txt"):
+        found.save(tmp_path / "change.txt")
 
 
 def test_the_command_tells_the_sentence_the_causes_and_the_parts(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ EXAMPLES = (
     "traceflops compare before.json.gz after.json.gz",
     "traceflops compare base.report.json after/ --names main,branch",
     "traceflops compare run1.db run2.db run3.db --baseline run2",
-    "traceflops compare before.json.gz after.json.gz -o change.md",
+    "traceflops compare before.json.gz after.json.gz -o change.html",
 )
 _HEAD_BYTES: Final = 4096
 _LEAST: Final = 2
@@ -45,7 +45,7 @@ def compare(
         Text, option("NAME", "Which one to compare with. Default: the first.")
     ] = None,
     output: Annotated[
-        Text, option("FILE", "Also write the comparison: .json or .md.", "-o", "--output")
+        Text, option("FILE", "Also write the comparison: .html, .md or .json.", "-o", "--output")
     ] = None,
     force: Force = False,
     json: Json = False,
@@ -54,12 +54,12 @@ def compare(
     """Say what changed from one recording to another, why, and how sure that is."""
     with failures(asked.reading, asked.privacy):
         labels = _labels(names, runs)
-        target = _target(output, runs)
+        target = _target(output, runs, force=force)
         found = _compared([read_side(run, asked) for run in runs], labels, baseline)
         if target is not None:
             from traceflops.reports.write import save_comparison
 
-            save_comparison(found[0], target, force=force)
+            save_comparison(found, target, force=force)
         _show(found, json=json)
 
 
@@ -73,12 +73,13 @@ def _labels(names: str | None, runs: Sequence[str]) -> list[str] | None:
     return labels
 
 
-def _target(output: str | None, runs: Sequence[str]) -> Path | None:
+def _target(output: str | None, runs: Sequence[str], *, force: bool) -> Path | None:
     if output is None:
         return None
-    if len(runs) > _LEAST:
-        raise UsageError("-o writes the comparison of two", "use --json for more")
+    from traceflops.reports.write import check_comparison_target
+
     target = path_of(output)
+    check_comparison_target(target, several=len(runs) > _LEAST, force=force)
     spare_inputs([target], runs)
     return target
 
@@ -104,11 +105,14 @@ def _compared(
     from traceflops.comparison import compare, name_of
 
     named = labels or list(map(name_of, given))
+    named = [
+        f"{name} ({at})" if named.count(name) > 1 else name for at, name in enumerate(named, 1)
+    ]
     if baseline is not None and baseline not in named:
         raise UsageError(f"no recording is called {baseline}", f"they are {', '.join(named)}")
     at = named.index(baseline) if baseline is not None else 0
     return [
-        compare(given[at], one, (named[at], named[place]) if labels else None)
+        compare(given[at], one, (named[at], named[place]))
         for place, one in enumerate(given)
         if place != at
     ]

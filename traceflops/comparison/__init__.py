@@ -13,7 +13,13 @@ if TYPE_CHECKING:
     from traceflops.comparison.difference import Cause, Part
     from traceflops.comparison.likeness import OF_WORK, UNRECORDED, Unlike
     from traceflops.comparison.result import Comparison, compare
-    from traceflops.comparison.sentence import interval_words, reason_words, short, signed
+    from traceflops.comparison.sentence import (
+        interval_words,
+        reason_words,
+        reasons_of,
+        short,
+        signed,
+    )
     from traceflops.comparison.side import REPORT, Side, is_report, name_of, side_of, side_of_report
     from traceflops.comparison.spread import Interval
 else:

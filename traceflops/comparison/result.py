@@ -159,7 +159,7 @@ class Comparison:
         return render_comparison(self)
 
     def save(self, path: str | Path) -> None:
-        """Write it as .json, replacing only a file of ours."""
+        """Write it as .html, .json or .md, replacing only a file of ours."""
         from traceflops.reports import save_comparison
 
         save_comparison(self, path)

@@ -59,7 +59,7 @@ class Side:
     `work` is what kernels were charged, None where single operations are not known. `idle` has the
     culprits; what is left of the idle time has none. `late` is, by rank, how long others waited for
     it. `facts` say what was recorded and how, `notes` what was repaired, dropped, assumed or
-    is missing, by kind. What is unknown is None.
+    is missing, by kind. `analysis` is that of a recording. What is unknown is None.
     """
 
     name: str
@@ -72,6 +72,7 @@ class Side:
     late: Mapping[int, int] = field(default_factory=dict)
     facts: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[tuple[str, str], ...] = ()
+    analysis: Analysis | None = field(default=None, compare=False, repr=False)
 
     @property
     def components(self) -> Components:
@@ -156,6 +157,7 @@ def side_of(
             analysis.source.facts,
         ),
         tuple((note.kind, note.text) for note in analysis.notes),
+        analysis,
     )
 
 

@@ -1,0 +1,366 @@
+"""The page of a comparison: what changed, by how much, what adds up to that, and how sure.
+
+All of it is HTML and SVG; the scripts are those of every page, for the theme and links.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from traceflops._version import __version__
+from traceflops.attribution import CLASSES
+from traceflops.comparison import (
+    Cause,
+    Comparison,
+    Part,
+    Side,
+    interval_words,
+    reason_words,
+    reasons_of,
+    signed,
+)
+from traceflops.reports.page.comparison_drawings import (
+    bars,
+    cause_words,
+    mean_ns,
+    outstanding,
+    waterfall,
+)
+from traceflops.reports.page.comparison_timeline import Pair, pair
+from traceflops.reports.page.jinja import environment, style_sheet
+from traceflops.reports.page.scripts import scripts_of
+from traceflops.reports.view import (
+    UNKNOWN,
+    Cell,
+    cause_label,
+    changed_causes,
+    changed_parts,
+    duration,
+    mfu_sentence,
+    parts_table,
+    percent,
+    runs_table,
+    short_labels,
+    sides_table,
+    unlike_table,
+)
+from traceflops.units import several
+
+SCHEMA: Final = "traceflops.comparison/1"
+_STYLES: Final = ("report.css", "tables.css", "timeline.css", "comparison.css")
+_NAME: Final = 28
+_MOST_ROWS: Final = 400
+"""Rows of each table, of all comparisons of a page together."""
+_MOST_PAIRS: Final = 8
+_NAMED: Final = 3
+_LEAST: Final = 0.02
+"""Share of the largest cause from which another one is named."""
+_MINUS: Final = "\N{MINUS SIGN}"
+_WITH_NAMES: Final = ("replaced", "wait")
+"""Kinds of causes that names are needed to tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sum:
+    """What the step gained or lost: the causes that make it up, each with its ns, and their sum."""
+
+    label: str
+    ns: int
+    causes: list[tuple[int, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeRow:
+    """A row of a table of changes: a cause or a part, `share` of the largest of them."""
+
+    look: str
+    what: Cell
+    detail: str
+    cells: tuple[Cell, ...]
+    ns: int
+    share: float
+    last: Cell
+    is_noise: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeTable:
+    """Rows of `total`, largest first; `heads` are those of the cells, and of the last column."""
+
+    name: str
+    label: str
+    heads: tuple[str, ...]
+    last: str
+    rows: list[ChangeRow]
+    total: int
+
+
+def render_comparison_page(comparisons: Sequence[Comparison]) -> str:
+    """Return the page of a comparison, or of several with one baseline."""
+    scripts = scripts_of((), None)
+    sides = [comparisons[0].before, *(one.after for one in comparisons)]
+    names = short_labels([side.name for side in sides], _NAME)
+    shown = [
+        _shown(one, (names[0], name), f"-{at}" if len(comparisons) > 1 else "", len(comparisons))
+        for at, (one, name) in enumerate(zip(comparisons, names[1:], strict=True), 1)
+    ]
+    several_ = _several(comparisons, sides, names) if len(comparisons) > 1 else None
+    context = {
+        "document_title": _document_title(comparisons, names),
+        "several_runs": several_,
+        "comparisons": shown,
+        "groups": _runs_groups(names) if several_ else _groups(shown[0]),
+        "theme": scripts.theme,
+        "scripts": scripts.scripts,
+        "data": scripts.data,
+        "policy": scripts.policy,
+        "css": style_sheet(_STYLES),
+        "schema": SCHEMA,
+        "version": __version__,
+    }
+    return environment().get_template("comparison.html.j2").render(context)
+
+
+def _document_title(comparisons: Sequence[Comparison], names: Sequence[str]) -> str:
+    if len(comparisons) > 1:
+        return f"{names[0]} and {several(len(comparisons), 'other recording')}"
+    figure = _figure(comparisons[0])
+    return f"{figure + ' · ' if figure else ''}{names[0]} → {names[1]}"
+
+
+def _groups(shown: dict[str, Any]) -> list[tuple[str, list[str]]]:
+    """Return the entries of the navigation, of sections that are there."""
+    entries = {
+        "What changed": "case",
+        "Part by part": "waterfall",
+        "Timelines": "timelines",
+        "Largest changes": "changes",
+        "Not alike": "alike",
+        "Notes": "notes",
+    }
+    return [(entry, [name]) for entry, name in entries.items() if shown.get(name, True)]
+
+
+def _runs_groups(names: Sequence[str]) -> list[tuple[str, list[str]]]:
+    return [("All", ["case"]), *((name, [f"case-{at}"]) for at, name in enumerate(names) if at)]
+
+
+def _several(
+    comparisons: Sequence[Comparison], sides: Sequence[Side], names: Sequence[str]
+) -> dict[str, Any]:
+    """Return what the page of several runs shows above them."""
+    drawn = [at for at, side in enumerate(sides) if side.windows]
+    return {
+        "title": f"{several(len(comparisons), 'recording')} against {names[0]}.",
+        "bars": bars([sides[at] for at in drawn], [names[at] for at in drawn]) if drawn else None,
+        "runs": runs_table(comparisons),
+        "sides": sides_table(sides),
+    }
+
+
+def _shown(comparison: Comparison, names: tuple[str, str], id_: str, many: int) -> dict[str, Any]:
+    """Return what the template shows of one comparison."""
+    sides = (comparison.before, comparison.after)
+    has_times = all(side.windows and side.components.window_ns for side in sides)
+    drawn = has_times and not comparison.is_same
+    lead, title = _clauses(comparison)
+    found, compares = comparison.interval, not comparison.obstacle
+    return {
+        "id": id_,
+        "names": names,
+        "about": list(_about(sides)),
+        "is_comparable": drawn and compares,
+        "is_unsure": found is not None and found.holds_zero,
+        "lead": lead,
+        "title": title,
+        "figure": _figure(comparison),
+        "beside": list(_beside(comparison)),
+        "sums": list(_sums(comparison)),
+        "sure": list(_sure(comparison, names)),
+        "bars": bars(sides, names, found, is_joined=compares) if has_times else None,
+        "waterfall": waterfall(comparison, names),
+        "timelines": _timelines(sides, names, many) if drawn else None,
+        "changes": _tables(comparison, id_, _MOST_ROWS // many),
+        "sides": sides_table(sides),
+        "alike": unlike_table(comparison) if comparison.unlike else None,
+        "notes": comparison.notes,
+        "difference_ns": comparison.difference_ns,
+        "before_ns": mean_ns(sides[0]) if has_times else None,
+        "after_ns": mean_ns(sides[1]) if has_times else None,
+    }
+
+
+def _timelines(sides: tuple[Side, Side], names: tuple[str, str], many: int) -> Pair:
+    """Return both timelines, or why there is no room for those of so many comparisons."""
+    if many <= _MOST_PAIRS:
+        return pair(sides, names)
+    return Pair([], [], [f"A page has timelines of at most {_MOST_PAIRS} comparisons."])
+
+
+def _about(sides: tuple[Side, Side]) -> Iterator[str]:
+    """Yield on what the two were recorded, and how many steps."""
+    gpus = [side.facts.get("GPUs", "") for side in sides]
+    if any(gpus):
+        yield " → ".join(dict.fromkeys(one or UNKNOWN for one in gpus))
+    steps = [len(side.steps) for side in sides]
+    if all(steps):
+        each = f"{several(steps[0], 'step')} each" if steps[0] == steps[1] else ""
+        yield each or f"{steps[0]} → {several(steps[1], 'step')}"
+
+
+def _clauses(comparison: Comparison) -> tuple[str, str]:
+    """Return in what the work differs, "" for not, and what changed with its first reason."""
+    if comparison.obstacle or comparison.is_same:
+        return "", comparison.sentence
+    # What follows in brackets stands beside the title.
+    lead, dot, title = comparison.sentence.partition(" (")[0].rpartition(". ")
+    reason = next(iter(reasons_of(comparison.causes)), None) if _differs(comparison) else None
+    if reason is not None:
+        words = reason_words(reason, comparison.before, comparison.after)
+        is_told = reason.causes[0].kind in _WITH_NAMES
+        title += f": {words if is_told else words.partition(' (')[0]}"
+    return f"{lead}{dot}".strip(), f"{title.rstrip('.')}."
+
+
+def _differs(comparison: Comparison) -> bool:
+    found = comparison.interval
+    return bool(comparison.difference_ns) and not (found is not None and found.holds_zero)
+
+
+def signed_text(text: str, ns: float) -> str:
+    """Return an amount with its sign, as the page writes it."""
+    return signed(text, ns).replace("-", _MINUS, 1) if ns < 0 else signed(text, ns)
+
+
+def _figure(comparison: Comparison) -> str:
+    """Return the change of the step time in percent, "" where there is none to tell."""
+    if comparison.obstacle or comparison.is_same:
+        return ""
+    share = abs(comparison.difference_ns) / float(comparison.before.mean_ns)
+    return signed_text(percent(share), comparison.difference_ns)
+
+
+def _beside(comparison: Comparison) -> Iterator[str]:
+    """Yield what stands below the figure: what it is, its interval, MFU."""
+    if not _figure(comparison):
+        return
+    yield "step time" if comparison.before.steps else "recording"
+    found, mean = comparison.interval, float(comparison.before.mean_ns)
+    if found is None:
+        alike = len(comparison.before.steps) == len(comparison.after.steps)
+        yield interval_words(None) if alike else "one step on one side: no interval"
+    elif found.low_ns == found.high_ns:
+        yield "the same in all steps"
+    elif found.holds_zero:
+        ends = (signed_text(percent(abs(end) / mean), end) for end in found)
+        yield f"95 % interval {' to '.join(ends)}"
+    else:
+        low, high = sorted(100 * abs(end) / mean for end in found)
+        more = "more" if found.low_ns > 0 else "less"
+        yield f"95 % interval {low:.1f} to {high:.1f} % {more}"
+    if words := mfu_sentence(comparison):
+        yield words.removesuffix(".").replace("-", _MINUS)
+
+
+def _sums(comparison: Comparison) -> Iterator[Sum]:
+    """Yield what went the way of the difference and what against it; together they are it."""
+    if not comparison.difference_ns:
+        return
+    less, more = (("Gained", "Given back"), ("Won back", "Lost"))[comparison.difference_ns > 0]
+    ways = ((less, -1), (more, 1))
+    for label, sign in ways[::-1] if comparison.difference_ns > 0 else ways:
+        causes = [cause for cause in changed_causes(comparison) if cause.ns * sign > 0]
+        if causes:
+            total = sum(cause.ns for cause in causes)
+            yield Sum(label, abs(total), list(_named(causes)))
+
+
+def _named(causes: Sequence[Cause]) -> Iterator[tuple[int, str]]:
+    """Yield the largest causes beyond the spread, what is left of these, and what is within it."""
+    sure = [cause for cause in causes if not cause.is_noise]
+    named = [cause for cause in sure[:_NAMED] if abs(cause.ns) >= _LEAST * abs(causes[0].ns)]
+    for cause in named:
+        yield abs(cause.ns), cause_label(cause)
+    others = sure[len(named) :]
+    if others:
+        yield sum(abs(cause.ns) for cause in others), several(len(others), "other")
+    noise = sum(abs(cause.ns) for cause in causes if cause.is_noise)
+    if noise:
+        yield noise, "within the spread between steps"
+
+
+def _sure(comparison: Comparison, names: Sequence[str]) -> Iterator[str]:
+    """Yield what the interval says, and which step makes it wide."""
+    if comparison.obstacle or comparison.is_same:
+        return
+    found = comparison.interval
+    if found is None:
+        yield "Unknown: the spread between steps needs two steps on each side."
+        return
+    way = "Slower" if comparison.difference_ns > 0 else "Faster"
+    if found.low_ns == found.high_ns:
+        yield "All steps of a side take the same time."
+    elif found.holds_zero:
+        yield "Not sure: the interval holds 0, so there may be no difference."
+    else:
+        yield f"{way}: the interval excludes 0."
+    for side, name in zip((comparison.before, comparison.after), names, strict=True):
+        if one := outstanding(side):
+            yield f"Step {one[0]} of {name} stands out: {duration(one[1])}."
+
+
+def _tables(comparison: Comparison, id_: str, most: int) -> list[ChangeTable]:
+    """Return causes and parts, largest first, each with its whole number of rows."""
+    causes, parts = changed_causes(comparison), changed_parts(comparison)
+    if not causes:
+        return []
+    shown = parts_table(comparison, most).rows
+    return [
+        ChangeTable(
+            f"causes{id_}",
+            "By cause",
+            ("Before", "After"),
+            "95 % interval",
+            [_cause_row(cause, abs(causes[0].ns)) for cause in causes[:most]],
+            len(causes),
+        ),
+        ChangeTable(
+            f"parts{id_}",
+            "By kernel and culprit",
+            ("Calls", "Before", "After"),
+            "Matched by",
+            [
+                _part_row(part, cells, abs(parts[0].ns))
+                for part, cells in zip(parts, shown, strict=False)
+            ],
+            len(parts),
+        ),
+    ]
+
+
+def _cause_row(cause: Cause, largest: int) -> ChangeRow:
+    times = [sum(getattr(part, name) for part in cause.parts) for name in ("before_ns", "after_ns")]
+    ends = UNKNOWN
+    if cause.interval is not None:
+        ends = " to ".join(signed_text(duration(abs(end)), end) for end in cause.interval)
+    return ChangeRow(
+        cause.component,
+        *cause_words(cause),
+        tuple(duration(float(ns)) for ns in times),
+        cause.ns,
+        cause.ns / largest,
+        ends,
+        cause.is_noise,
+    )
+
+
+def _part_row(part: Part, cells: Sequence[Cell], largest: int) -> ChangeRow:
+    name, calls, before, after, _, way = cells
+    more = f" and {len(part.scopes) - 1} more" if len(part.scopes) > 1 else ""
+    scope = f"{part.scopes[0]}{more}" if part.scopes else ""
+    if part.kind == "idle":
+        scope = f"idle, {CLASSES.get(part.subject, part.subject)}"
+    share = part.ns / largest
+    return ChangeRow(part.component, name, scope, (calls, before, after), part.ns, share, way)

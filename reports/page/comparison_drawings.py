@@ -1,0 +1,310 @@
+"""The drawings of a comparison: bars on one scale, their steps as dots, and the waterfall.
+
+Places and widths are in percent of a drawing, so that it fits a page of any width.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import accumulate
+from math import ceil, floor
+from statistics import median
+from typing import Final
+
+from traceflops.attribution import CLASSES
+from traceflops.comparison import Cause, Comparison, Interval, Side
+from traceflops.reports.page.axes import AxisTick, axis_ticks, round_above
+from traceflops.reports.view import (
+    CULPRIT,
+    LINE_LOOKS,
+    StepPart,
+    apportioned,
+    cause_label,
+    changed_causes,
+    duration,
+)
+from traceflops.timeline import COMPONENTS
+from traceflops.units import capitalized, several
+
+_MOST_CLASSES: Final = 3
+_LEAST: Final = 0.02
+"""Share of the longer step from which idle time of one class is a part of its own."""
+_MOST_DOTS: Final = 300
+_DENSE: Final = 40
+_FAR: Final = 5
+"""So many times as far from the median as other steps, a step stands out."""
+_FAR_SHARE: Final = 0.05
+_MOST_ROWS: Final = 9
+"""Causes that are rows of the waterfall."""
+_EMPTY: Final = 0.4
+"""Share of an axis without any end of a row from which on it does not begin at 0."""
+_WHOLE: Final = 100.0
+_LANES: Final = (50, 32, 68)
+"""Heights of dots: neighbours lie beside each other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dot:
+    """A step: where it is and what it says; one that stands out has its number beside it."""
+
+    x: float
+    y: int
+    text: str
+    label: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SideBar:
+    """The mean step of a side as a bar, `width` percent wide, and its steps as dots."""
+
+    name: str
+    role: str
+    ns: int
+    width: float
+    parts: list[StepPart]
+    dots: list[Dot]
+    left_out: int
+
+    @property
+    def is_dense(self) -> bool:
+        """Return whether dots cover each other."""
+        return len(self.dots) > _DENSE
+
+
+@dataclass(frozen=True, slots=True)
+class PartChange:
+    """A part of the bars: its time in each, and the band that joins them where there are two."""
+
+    part: StepPart
+    times: tuple[int, ...]
+    band: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Bars:
+    """Bars on one scale from 0, and where the last one may be by the interval: place and width.
+
+    `is_joined` says that bands join them: of two that compare.
+    """
+
+    sides: list[SideBar]
+    changes: list[PartChange]
+    ticks: list[AxisTick]
+    interval: tuple[float, float] | None
+    is_joined: bool
+
+
+@dataclass(frozen=True, slots=True)
+class WaterfallRow:
+    """A row of the waterfall: what it is, the ns it adds, and its box; `end` joins the next row."""
+
+    label: str
+    detail: str
+    look: str
+    ns: int
+    x: float
+    width: float
+    end: float
+    is_total: bool = False
+    is_noise: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Waterfall:
+    """The rows from the old step time to the new one, whose ns add up; its axis from `low_ns`."""
+
+    rows: list[WaterfallRow]
+    ticks: list[AxisTick]
+    low_ns: int
+
+
+def mean_ns(side: Side) -> int:
+    """Return the mean step in whole ns; differences of these are those of the comparison."""
+    return floor(side.mean_ns + Fraction(1, 2))
+
+
+def bars(
+    sides: Sequence[Side],
+    names: Sequence[str],
+    found: Interval | None = None,
+    *,
+    is_joined: bool = False,
+) -> Bars:
+    """Return the sides as bars; all of them have windows."""
+    series = [side.series().tolist() for side in sides]
+    ends = [mean_ns(sides[0]) + round(end) for end in found or ()]
+    means = [mean_ns(side) for side in sides]
+    top = ceil(max(*means, *ends, *map(max, series), 1))
+    keys = _keys(sides)
+    times = [_times(side, keys) for side in sides]
+    roles = ("before", "after") if len(sides) == 2 else ("baseline", *[""] * (len(sides) - 1))
+    shown = [
+        SideBar(
+            name,
+            role,
+            sum(mine),
+            _WHOLE * sum(mine) / top,
+            [_part(key, ns, sum(mine)) for key, ns in zip(keys, mine, strict=True) if ns],
+            _dots(side, steps, top),
+            max(len(steps) - _MOST_DOTS, 0),
+        )
+        for side, name, role, steps, mine in zip(sides, names, roles, series, times, strict=True)
+    ]
+    changes = [
+        PartChange(_part(key, max(both), top), both, band)
+        for key, both, band in zip(keys, zip(*times, strict=True), _bands(times, top), strict=True)
+        if any(both)
+    ]
+    spread = None
+    if ends:
+        low, high = (max(_WHOLE * end / top, 0) for end in ends)
+        spread = (round(low, 2), round(max(high - low, 0.2), 2))
+    return Bars(shown, changes, axis_ticks(0, top), spread, is_joined)
+
+
+Key = tuple[str, str]
+"""A look, and a class of idle time or ""."""
+
+
+def _keys(sides: Sequence[Side]) -> list[Key]:
+    """Return the parts of the bars: components, then idle time by its largest classes."""
+    longest = float(max(side.mean_ns for side in sides))
+    largest: dict[str, float] = {}
+    for side in sides:
+        for kind, ns in _classes(side).items():
+            largest[kind] = max(largest.get(kind, 0.0), ns / len(side.windows))
+    kinds = sorted((k for k in largest if largest[k] >= _LEAST * longest), key=largest.__getitem__)
+    shown = kinds[: -_MOST_CLASSES - 1 : -1]
+    work = [(name, "") for name in COMPONENTS if name != "idle"]
+    return [*work, *((CULPRIT, kind) for kind in shown), ("idle", "other" if shown else "")]
+
+
+def _classes(side: Side) -> Counter[str]:
+    found = Counter[str]()
+    for one in side.idle:
+        found[one.kind] += one.idle_ns
+    return found
+
+
+def _times(side: Side, keys: Sequence[Key]) -> list[int]:
+    """Return the time of each part in whole ns, which add up to the mean step."""
+    components, classes = side.components.parts(), _classes(side)
+    named = {kind: classes[kind] for name, kind in keys if name == CULPRIT}
+    # Culprits are what is known of idle time; they never have more of it than there is.
+    rest = components["idle"] - sum(named.values())
+    amounts = [
+        named[kind] if name == CULPRIT else rest if name == "idle" else components[name]
+        for name, kind in keys
+    ]
+    return apportioned([max(amount, 0) for amount in amounts], mean_ns(side))
+
+
+def _part(key: Key, ns: int, total: int) -> StepPart:
+    name, kind = key
+    label = CLASSES.get(kind, kind) if name == CULPRIT else LINE_LOOKS[name].label
+    return StepPart(name, f"{kind} {label}" if kind == "other" else label, ns, ns / max(total, 1))
+
+
+def _bands(times: Sequence[Sequence[int]], top: int) -> Iterator[str]:
+    """Yield what joins a part of the first bar to that of the second, in 1000 by 1 units."""
+    ends = [[1000 * ns / top for ns in accumulate(mine, initial=0)] for mine in times[:2]]
+    for at in range(len(times[0])):
+        (a, b), (c, d) = (mine[at : at + 2] for mine in (ends[0], ends[-1]))
+        yield f"M{a:.1f} 0H{b:.1f}L{d:.1f} 1H{c:.1f}z"
+
+
+def _dots(side: Side, steps: Sequence[float], top: int) -> list[Dot]:
+    """Return the steps, of very many some that are evenly spread by length; none of one window."""
+    numbers = side.steps
+    if len(numbers) != len(steps):
+        return []
+    order = sorted(range(len(steps)), key=steps.__getitem__)
+    if len(order) > _MOST_DOTS:
+        order = [order[at * (len(order) - 1) // (_MOST_DOTS - 1)] for at in range(_MOST_DOTS)]
+    far = outstanding(side)
+    return [
+        Dot(
+            round(_WHOLE * steps[at] / top, 2),
+            _LANES[turn % len(_LANES)],
+            f"step {numbers[at]}: {duration(steps[at])}",
+            f"step {numbers[at]}" if far is not None and far[0] == numbers[at] else "",
+        )
+        for turn, at in enumerate(order)
+    ]
+
+
+def outstanding(side: Side) -> tuple[int, float] | None:
+    """Return the step farthest from the median and its ns, None where none stands out."""
+    steps = side.series().tolist()
+    if len(side.steps) != len(steps):
+        return None
+    middle = median(steps)
+    usual = median(abs(ns - middle) for ns in steps)
+    step, ns = max(zip(side.steps, steps, strict=True), key=lambda one: abs(one[1] - middle))
+    return (step, ns) if abs(ns - middle) > max(_FAR * usual, _FAR_SHARE * middle) else None
+
+
+def waterfall(comparison: Comparison, names: Sequence[str]) -> Waterfall | None:
+    """Return what leads from one step time to the other, None where nothing does."""
+    causes = changed_causes(comparison)
+    if not causes:
+        return None
+    start, end = mean_ns(comparison.before), mean_ns(comparison.after)
+    parts = [*_ordered(comparison, causes[:_MOST_ROWS])]
+    rest = sum(cause.ns for cause in causes[_MOST_ROWS:])
+    if len(causes) > _MOST_ROWS:
+        parts.append((several(len(causes) - _MOST_ROWS, "other"), "together", "", rest, False))
+    ends = list(accumulate((ns for *_, ns, _ in parts), initial=start))
+    low = _low(min(ends), max(ends))
+    scale = _WHOLE / max(max(ends) - low, 1)
+    steps = [f"mean of {several(max(len(s.steps), 1), 'step')}" for s in _sides(comparison)]
+    rows = [_total(names[0], steps[0], start, low, scale)]
+    for (label, detail, look, ns, is_noise), left, right in zip(
+        parts, ends[:-1], ends[1:], strict=True
+    ):
+        x, width = scale * (min(left, right) - low), scale * abs(right - left)
+        box = round(x, 3), round(width, 3), round(scale * (right - low), 3)
+        rows.append(WaterfallRow(label, detail, look, ns, *box, is_noise=is_noise))
+    rows.append(_total(names[1], steps[1], end, low, scale))
+    return Waterfall(rows, axis_ticks(low, max(ends)), low)
+
+
+def _sides(comparison: Comparison) -> tuple[Side, Side]:
+    return comparison.before, comparison.after
+
+
+def _total(name: str, detail: str, ns: int, low: int, scale: float) -> WaterfallRow:
+    end = round(scale * (ns - low), 3)
+    return WaterfallRow(name, detail, "", ns, 0.0, end, end, is_total=True)
+
+
+def _low(least: int, most: int) -> int:
+    """Return where an axis begins: at 0, or at a round time where most of it would be empty."""
+    room = most - least
+    if least < _EMPTY * most:
+        return 0
+    apart = round_above(max(room // 2, 1))
+    return max((least - room // 4) // apart * apart, 0)
+
+
+def _ordered(
+    comparison: Comparison, causes: Sequence[Cause]
+) -> Iterator[tuple[str, str, str, int, bool]]:
+    """Yield causes by component, that which changes most first: words, look, ns, noise."""
+    order = sorted(comparison.components, key=lambda name: -abs(comparison.components[name]))
+    for cause in sorted(causes, key=lambda one: order.index(one.component)):
+        label, detail = cause_words(cause)
+        known = cause.kind == "idle" and cause.subject in CLASSES
+        look = CULPRIT if known else cause.component
+        yield label, detail, look, cause.ns, cause.is_noise
+
+
+def cause_words(cause: Cause) -> tuple[str, str]:
+    """Return what a cause is of, and what changed of that."""
+    label, _, detail = cause_label(cause).partition(": ")
+    if cause.kind == "idle":
+        label, detail = detail, label
+    return capitalized(label), detail

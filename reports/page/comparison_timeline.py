@@ -1,0 +1,196 @@
+"""One step of each side of a comparison, one under the other: both begin at 0, on one time axis."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from traceflops.attribution import CLASSES
+from traceflops.drawing import TABLE_OF, Drawable, Lane, Span, drawable
+from traceflops.reports.page.axes import AxisTick, axis_ticks
+from traceflops.reports.page.overview import MOST_GAPS
+from traceflops.reports.page.timeline import LaneGroup, lane_groups, lane_labels
+from traceflops.reports.page.timeline_still import (
+    NameOf,
+    Rect,
+    Still,
+    StillLane,
+    letters,
+    still,
+)
+from traceflops.reports.view import CULPRIT, duration
+
+if TYPE_CHECKING:
+    from traceflops.analysis import Analysis
+    from traceflops.comparison import Side
+    from traceflops.timeline import Gap
+
+_MOST_LANES: Final = 7
+"""Rows of host threads, those with most in them."""
+_MOST_DEEP: Final = 2
+_LEAST_WAIT: Final = 0.003
+"""Share of a step from which a wait has a box."""
+_LEAST_BUSY: Final = 0.005
+
+
+@dataclass(frozen=True, slots=True)
+class _Recording:
+    """What can be drawn of a side: its step, and the device that stands for all."""
+
+    analysis: Analysis
+    drawn: Drawable
+    step: int | None
+    span: Span
+    device: int
+
+    @property
+    def length_ns(self) -> int:
+        return self.span.end_ns - self.span.start_ns
+
+
+@dataclass(frozen=True, slots=True)
+class StillSide:
+    """A step of one side: what it is called, and its drawing."""
+
+    name: str
+    words: str
+    still: Still
+    is_step: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """The steps that can be drawn, their common axis, and why others cannot."""
+
+    sides: list[StillSide]
+    ticks: list[AxisTick]
+    lacking: list[str]
+
+    @property
+    def looks(self) -> set[str]:
+        """Return what the boxes look like."""
+        lanes = (lane for side in self.sides for lane in side.still.lanes)
+        return {rect.look for lane in lanes for rect in lane.rects}
+
+
+def pair(sides: Sequence[Side], names: Sequence[str]) -> Pair:
+    """Return a step of each side, that nearest the median of those used."""
+    found = [_recording(side.analysis) for side in sides]
+    told = zip(sides, names, found, strict=True)
+    lacking = [_why_not(side, name) for side, name, one in told if one is None]
+    known = [one for one in found if one is not None]
+    rank = _common_rank(known)
+    length_ns = max((one.length_ns for one in known), default=1)
+    shown = [
+        _side(one, name, length_ns, rank)
+        for one, name in zip(found, names, strict=True)
+        if one is not None
+    ]
+    return Pair(shown, axis_ticks(0, length_ns), lacking)
+
+
+def _why_not(side: Side, name: str) -> str:
+    if side.analysis is None:
+        return f"{name} is a report as JSON, which holds no timeline."
+    return f"{name} has no times of single operations."
+
+
+def _recording(analysis: Analysis | None) -> _Recording | None:
+    """Return what can be drawn, None where that is nothing."""
+    prepared = analysis.prepared if analysis is not None else None
+    if analysis is None or prepared is None:
+        return None
+    drawn = drawable(prepared, analysis.gaps(MOST_GAPS))
+    if drawn is None:
+        return None
+    outline = drawn.outline
+    middle = outline.representative
+    step = middle.median if middle is not None and middle.median in outline.steps else None
+    span = outline.window if step is None else outline.steps[step]
+    return _Recording(analysis, drawn, step, span, outline.chosen.busiest)
+
+
+def _common_rank(found: Sequence[_Recording]) -> int | None:
+    """Return the rank that is drawn of all: of those in all that with most work in the last."""
+    ranks = [{one.rank for one in each.analysis.devices} - {None} for each in found]
+    common = set.intersection(*ranks) if ranks else set()
+    if not common:
+        return None
+    last = {one.device: one.rank for one in found[-1].analysis.devices}[found[-1].device]
+    return last if last in common else min(rank for rank in common if rank is not None)
+
+
+def _side(one: _Recording, name: str, length_ns: int, rank: int | None) -> StillSide:
+    devices = {each.rank: each.device for each in one.analysis.devices if each.rank is not None}
+    wanted = devices.get(rank, one.device) if rank is not None else one.device
+    device = wanted if wanted in one.drawn.outline.chosen.devices else one.device
+    outline = one.drawn.outline
+    labels = lane_labels(one.analysis, outline)
+    groups = list(lane_groups(one.analysis, outline))
+    mine = [each for each in groups if _is_of(each, outline.lanes, device, one.analysis)]
+    headed = [(each.label, each.lanes) for each in mine]
+    drawing = still(one.drawn, one.span, headed, labels, length_ns, _names(one.analysis))
+    lanes = [*_waits(one, device, length_ns), *_most(drawing.lanes)]
+    if len(lanes) > 1:  # what a GPU waits for stands below its heading, too
+        lanes[:2] = replace(lanes[0], heading=headed[0][0]), replace(lanes[1], heading=None)
+    what = "the whole window" if one.step is None else f"step {one.step}"
+    words = f"{what}, {duration(one.length_ns)}"
+    return StillSide(name, words, replace(drawing, lanes=lanes), one.step is not None)
+
+
+def _is_of(group: LaneGroup, lanes: Sequence[Lane], device: int, analysis: Analysis) -> bool:
+    """Return whether lanes are those of a device, or of threads of its process."""
+    if not group.is_host:
+        return lanes[group.lanes[0]].device == device
+    process = {one.device: one.process for one in analysis.devices}
+    return group.process == process.get(device)
+
+
+def _most(lanes: Sequence[StillLane]) -> Iterator[StillLane]:
+    """Yield the lanes in which there is something; of threads the outer rows of a few."""
+    hosts = [one for one in lanes if one.lane.kind != "stream" and one.lane.depth < _MOST_DEEP]
+    kept = sorted(hosts, key=lambda one: -one.busy_share)[:_MOST_LANES]
+    heading: str | None = None
+    for one in lanes:
+        heading = one.heading or heading
+        shows = one in kept or one.lane.kind == "stream"
+        if shows and one.busy_share >= _LEAST_BUSY:
+            yield replace(one, heading=heading)
+            heading = None
+
+
+def _names(analysis: Analysis) -> NameOf:
+    """Return what names the events of host threads."""
+    trace = analysis.prepared.trace if analysis.prepared is not None else None
+
+    def name(lane: Lane, row: int) -> str:
+        if trace is None or lane.kind == "stream":
+            return ""
+        return str(trace.table(TABLE_OF[lane.kind])["name"][row].as_py() or "")
+
+    return name
+
+
+def _waits(one: _Recording, device: int, length_ns: int) -> Iterator[StillLane]:
+    """Yield a row of what a GPU waited for, where it is known how long."""
+    report = next(each for each in one.analysis.devices if each.device == device)
+    origin = one.drawn.outline.origin_ns[report.process]
+    least_ns = _LEAST_WAIT * one.length_ns
+    rects = [
+        _wait(gap, gap.start_ns - origin - one.span.start_ns, length_ns)
+        for gap in report.gaps
+        if gap.dur_ns >= least_ns and one.span.start_ns <= gap.start_ns - origin < one.span.end_ns
+    ]
+    if rects:
+        lane = Lane("stream", report.process, device, None, 0)
+        yield StillLane(None, "idle", lane, rects, 1.0)
+
+
+def _wait(gap: Gap, start_ns: int, length_ns: int) -> Rect:
+    x, width = (round(100 * ns / length_ns, 2) for ns in (start_ns, gap.dur_ns))
+    width = min(width, 100 - x)
+    kind = CLASSES[gap.culprits[0].kind] if gap.culprits else "idle"
+    texts = (f"{kind} {duration(gap.dur_ns)}", duration(gap.dur_ns))
+    text = next((one for one in texts if len(one) <= letters(width)), "")
+    return Rect(x, width, 100.0, CULPRIT if gap.culprits else "idle", True, text)
