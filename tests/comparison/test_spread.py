@@ -91,7 +91,7 @@ def test_the_interval_is_that_of_all_correlations_by_how_well_they_explain_the_s
     random = np.random.default_rng(8)
     sides = np.array([3.0, 4.0, 6.0, 5.0, 4.5, 7.0]), np.array([9.0, 8.0, 8.5, 6.0, 7.0, 7.5])
     trial = np.linspace(-0.995, 0.995, 200)
-    weight, error = 1 - trial**2, np.zeros((2, len(trial)))
+    weight, error = (1 - trial**2) ** 1.25, np.zeros((2, len(trial)))
     for at, r in enumerate(trial):
         for side, steps in enumerate(sides):
             ones, apart = np.ones(len(steps)), np.subtract.outer(*[np.arange(len(steps))] * 2)

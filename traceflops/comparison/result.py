@@ -48,9 +48,8 @@ class Comparison:
 
     Where `obstacle` says why the two do not compare there are no figures. `components` are the
     differences by component, and `causes` those of each: both sum to `difference_ns` exactly.
-    `interval` is where the difference lies at 95 %, None with one step on a side
-    and where both are one recording. `unlike` is what
-    else differs.
+    `interval` is where the difference lies at 95 %, None with one step on a side and where both are
+    one recording. `unlike` is what else differs.
     """
 
     before: Side
@@ -191,8 +190,8 @@ def compare(
 ) -> Comparison:
     """Return what changed from one recording to another, which are called `names`.
 
-    Each is an analysis, or what `traceflops.baseline` reads. Of jobs with different ranks only the
-    common ones are compared where single operations of both are known.
+    Each is an analysis, or the JSON of a report as `traceflops.comparison.side_of_report` reads it.
+    Of jobs with different ranks only the common ones are compared; of a report all are.
     """
     given = (before, after)
     labels = names if names is not None else (None, None)
