@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from traceflops.reports.view.comparison import (
         comparison_tables,
         mfu_sentence,
+        more_sentences,
         runs_table,
         sides_table,
     )

@@ -370,3 +370,10 @@ def test_the_action_uses_options_that_there_are(trace: Path) -> None:
     words = ("--names", "baseline,now", "-o", "change.md")
     assert run("compare", trace, written(Path("slower.json")), *words).exit_code == 0
     assert run("check", trace, "--baseline", trace, "--junit", "a.xml", "--github").exit_code == 0
+
+
+def test_a_report_is_no_trace_to_check(tmp_path: Path) -> None:
+    base = tmp_path / "base.json"
+    assert run("report", SAMPLE, "-o", str(base), "-q").exit_code == 0
+    result = run("check", str(base), "--max-share", "idle=0.5")
+    assert_refused(result, 3, "a result of traceflops, no recording", "check --baseline also read")

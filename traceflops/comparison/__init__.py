@@ -11,10 +11,18 @@ from traceflops.faces import lazy
 
 if TYPE_CHECKING:
     from traceflops.comparison.difference import Cause, Part
+    from traceflops.comparison.held import MemoryChange, MemoryPart
     from traceflops.comparison.likeness import OF_WORK, UNRECORDED, Unlike
-    from traceflops.comparison.report_side import REPORT, is_report, side_of_report
+    from traceflops.comparison.per_unit import PerUnit
+    from traceflops.comparison.report_side import REPORT, side_of_report
     from traceflops.comparison.result import Comparison, compare
-    from traceflops.comparison.sentence import interval_words, reason_words, short, signed
+    from traceflops.comparison.sentence import (
+        interval_words,
+        reason_words,
+        short,
+        signed,
+        together,
+    )
     from traceflops.comparison.side import Side, name_of, side_of
     from traceflops.comparison.spread import Interval
 else:

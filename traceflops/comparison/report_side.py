@@ -10,8 +10,16 @@ from typing import Annotated, Final, Literal
 import msgspec
 
 from traceflops.attribution import OF_KERNEL, ChargedKernel
-from traceflops.comparison.side import IdlePart, Side, UsedWindow, facts_of, name_of_files
+from traceflops.comparison.side import (
+    IdlePart,
+    Side,
+    UsedWindow,
+    counts_of,
+    facts_of,
+    name_of_files,
+)
 from traceflops.errors import InputError
+from traceflops.memory import Holder
 from traceflops.timeline import COMPONENTS, Components
 
 REPORT: Final = "traceflops.report/1"
@@ -108,15 +116,31 @@ class _Series(_Plain, frozen=True):
     peak_bytes: Instant
 
 
+class _Holder(_Plain, frozen=True):
+    op: str
+    scope: str
+    bytes: Amount
+    blocks: Amount
+    recorded: bool
+
+
 class _Memory(_Plain, frozen=True):
     on_host: bool
     is_total: bool
     allocated: _Series
+    at_peak: list[_Holder] = []
 
 
 class _Waits(_Plain, frozen=True):
     rank: Instant
     caused_wait_ns: Amount
+
+
+class _PassKind(_Plain, frozen=True):
+    kind: str | None
+    passes: Amount
+    tokens: Amount | None
+    cycle_ns: Amount
 
 
 class _Ranks(_Plain, frozen=True):
@@ -136,16 +160,13 @@ class _Report(_Plain, frozen=True):
     utilisation: _Utilisation
     idle: _Idle = _Idle([])
     memory: list[_Memory] = []
+    step_counts: dict[str, Amount | None] | None = None
+    pass_kinds: list[_PassKind] = []
     ranks: _Ranks | None = None
     notes: list[_Note] = []
 
 
 _READER: Final = msgspec.json.Decoder(_Report)
-
-
-def is_report(head: bytes) -> bool:
-    """Return whether a file that begins so may be the JSON of a report."""
-    return head.lstrip().startswith(b"{") and f'"{REPORT}"'.encode() in head
 
 
 def side_of_report(content: bytes, name: str | None = None) -> Side:
@@ -157,27 +178,34 @@ def side_of_report(content: bytes, name: str | None = None) -> Side:
         return _side(report, name)
     except (msgspec.MsgspecError, ValueError, ArithmeticError, KeyError) as error:
         hint = "write it with traceflops report TRACE -o base.json"
-        raise InputError(f"no report of {REPORT}: {str(error)[:200]}", hint) from None
+        raise InputError(f"no report of {REPORT} ({str(error)[:200]})", hint) from None
 
 
 def _side(report: _Report, name: str | None) -> Side:
     use, is_split = report.utilisation, report.utilisation.mfu is not None
     fall, flops = use.waterfall, use.model_flops_text
-    peaks = [one.allocated.peak_bytes for one in report.memory if not one.on_host and one.is_total]
+    peak, held = _peak(report.memory)
     waits = report.ranks.waits if report.ranks is not None else ()
+    windows = tuple(
+        UsedWindow(one.rank, window.step, window.start_ns, _components(window.components_ns))
+        for one in report.devices
+        for window in one.windows
+        if window.used
+    )
     return Side(
         name or name_of_files([file.name for file in report.source.files]),
-        tuple(
-            UsedWindow(one.rank, window.step, window.start_ns, _components(window.components_ns))
-            for one in report.devices
-            for window in one.windows
-            if window.used
-        ),
+        windows,
         _work(report.kernels),
         tuple(IdlePart(one.kind, one.label, one.idle_ns) for one in report.idle.culprits),
         Fraction(flops) if flops is not None and is_split else None,
         _share(fall, "useful") if fall is not None and is_split else None,
-        max(peaks, default=None),
+        peak,
+        held,
+        counts_of(
+            windows,
+            report.step_counts or {},
+            [msgspec.structs.astuple(one) for one in report.pass_kinds if one.passes],
+        ),
         {one.rank: one.caused_wait_ns for one in waits if one.caused_wait_ns},
         facts_of(
             report.source.format,
@@ -188,6 +216,19 @@ def _side(report: _Report, name: str | None) -> Side:
         ),
         tuple((note.kind, note.text) for note in report.notes),
     )
+
+
+def _peak(memory: Sequence[_Memory]) -> tuple[int | None, tuple[Holder, ...]]:
+    """Return the highest peak of a GPU, and who allocated what it holds then."""
+    known = (one for one in memory if one.is_total and not one.on_host)
+    most = max(known, key=lambda one: one.allocated.peak_bytes, default=None)
+    if most is None:
+        return None, ()
+    held = tuple(Holder(*msgspec.structs.astuple(one)) for one in most.at_peak)
+    peak = most.allocated.peak_bytes
+    if held and sum(one.bytes for one in held) != peak:
+        raise ValueError(f"what is held at the peak does not sum to {peak:,} bytes")
+    return peak, held
 
 
 def _components(ns: Mapping[str, int]) -> Components:

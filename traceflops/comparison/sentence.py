@@ -120,9 +120,15 @@ def interval_words(found: Interval | None) -> str:
     low, high = sorted(abs(end) for end in found)
     if low == high:
         return "the same in all steps"
-    unit = unit_for(high)
-    ends = [significant(end / _UNITS[unit], 3, zeros=True) for end in (low, high)]
-    return f"95 % interval {' to '.join(ends)} {unit}"
+    return f"95 % interval {together((low, high), ' to ')}"
+
+
+def together(times_ns: Sequence[float | Fraction], between: str) -> str:
+    """Return times in the unit of the longest, which stands behind them: "11.4 to 67.5 ms"."""
+    unit = unit_for(float(max(times_ns)))
+    return (
+        f"{between.join(significant(ns / _UNITS[unit], 3, zeros=True) for ns in times_ns)} {unit}"
+    )
 
 
 def signed(text: str, value: float | Fraction) -> str:
@@ -164,8 +170,8 @@ def _words(reason: Reason, before: Side, after: Side) -> Iterator[str]:
         yield {
             PACE: f"in {'slower' if more else 'faster'} {kernels} at equal calls",
             CALLS: f"in {_calls(parts)} of {kernels}",
-            NEW: f"in {several(len(parts), 'new kernel')}, {kernels}",
-            GONE: f"as {several(len(parts), 'kernel')} went, {kernels}",
+            NEW: f"in {_alone(parts, cause, 'new ')}",
+            GONE: f"as {_alone(parts, cause)} went",
             REPLACED: f"where {_became(parts)}",
             WAIT: f"waiting for {_late(before, after, more)} in {cause.subject}",
         }[cause.kind]
@@ -174,6 +180,13 @@ def _words(reason: Reason, before: Side, after: Side) -> Iterator[str]:
         yield f"({short(name)})"
     if len(reason.scopes) == 1 and cause.component != "communication":
         yield f"under {short(next(iter(reason.scopes)))}"
+
+
+def _alone(parts: Sequence[Part], cause: Cause, new: str = "") -> str:
+    """Return how many kernels one side alone has, and of what."""
+    if cause.component == "communication":
+        return f"{several(len(parts), f'{new}kernel')} of {cause.subject}"
+    return several(len(parts), f"{new}{cause.subject.replace('_', ' ')} kernel")
 
 
 def _calls(parts: Sequence[Part]) -> str:

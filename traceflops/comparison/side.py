@@ -6,7 +6,7 @@ Figures are sums over the used windows (steps times devices), in whole ns.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from operator import attrgetter
@@ -16,10 +16,11 @@ import numpy as np
 
 from traceflops.analysis import Analysis
 from traceflops.attribution import ChargedKernel, IdleCulprits, charged_kernels, idle_culprits
-from traceflops.memory import memory_use
+from traceflops.memory import Holder, fullest_gpu, holders, memory_use
+from traceflops.mfu import counts_of_step
 from traceflops.table import FloatArray
 from traceflops.timeline import Components
-from traceflops.windows import Prepared
+from traceflops.windows import DeviceReport, Prepared
 
 _MOST_NAMED: Final = 2
 
@@ -44,11 +45,21 @@ class IdlePart:
 
 
 @dataclass(frozen=True, slots=True)
+class Counted:
+    """So many of a unit, such as samples, that a step (or a pass of a server) of so many ns has."""
+
+    count: Fraction
+    ns: Fraction
+
+
+@dataclass(frozen=True, slots=True)
 class Side:
     """A recording as it is compared.
 
     `work` is what kernels were charged, None where single operations are not known. `idle` has the
-    culprits; what is left of the idle time has none. `late` is, by rank, how long others waited for
+    culprits; what is left of the idle time has none. `memory_bytes` is the highest peak of a GPU,
+    `held` who allocated what it holds then, empty where that is unknown. `counts` are the units of
+    work that the recording tells. `late` is, by rank, how long others waited for
     it. `facts` say what was recorded and how, `notes` what was repaired, dropped, assumed or
     is missing, by kind. What is unknown is None.
     """
@@ -60,6 +71,8 @@ class Side:
     model_flops: Fraction | None = None
     mfu: Fraction | None = None
     memory_bytes: int | None = None
+    held: tuple[Holder, ...] = ()
+    counts: Mapping[str, Counted] = field(default_factory=dict)
     late: Mapping[int, int] = field(default_factory=dict)
     facts: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[tuple[str, str], ...] = ()
@@ -121,23 +134,26 @@ def side_of(
         work = charged_kernels(found, times or None)
         idle_ns = sum(one.chosen.components.idle_ns for one in devices)
         idle, mfu, flops = idle_culprits(found, idle_ns), None, None
-    memory = memory_use(found) if found is not None else ()
-    peaks = [one.allocated.peak for one in memory if not one.on_host and one.is_total]
+    most = fullest_gpu(memory_use(found)) if found is not None else None
+    passes = analysis.serving.kinds if ranks is None else ()
     waits = analysis.ranks.by_rank() if analysis.ranks is not None else ()
     fall = measured.waterfall
+    windows = _windows(devices)
+    counts = counts_of(
+        windows,
+        counts_of_step(found) if found is not None else {},
+        [(one.kind, one.passes, one.tokens, one.cycle_ns) for one in passes],
+    )
     return Side(
         name or name_of(analysis),
-        tuple(
-            UsedWindow(one.rank, window.step, window.start_ns, window.account.components)
-            for one in devices
-            for window in one.windows
-            if window.used
-        ),
+        windows,
         work,
         _idle(idle),
         None if flops is None else Fraction(flops),
         mfu,
-        max(peaks, default=None),
+        most.allocated.peak if most is not None else None,
+        holders(found, most) if found is not None and most is not None else (),
+        counts,
         {one.rank: one.caused_wait_ns for one in waits if one.caused_wait_ns},
         facts_of(
             analysis.source.format,
@@ -150,9 +166,38 @@ def side_of(
     )
 
 
+def _windows(devices: Iterable[DeviceReport]) -> tuple[UsedWindow, ...]:
+    return tuple(
+        UsedWindow(one.rank, window.step, window.start_ns, window.account.components)
+        for one in devices
+        for window in one.windows
+        if window.used
+    )
+
+
 def _only(prepared: Prepared, devices: Collection[int]) -> Prepared:
     accounts = {at: one for at, one in prepared.accounts.items() if at in devices}
     return replace(prepared, accounts=accounts)
+
+
+def counts_of(
+    windows: Sequence[UsedWindow],
+    of_step: Mapping[str, int | None],
+    passes: Iterable[tuple[str | None, int, int | None, int]],
+) -> dict[str, Counted]:
+    """Return the units of a step that are told, and the tokens of passes by kind.
+
+    `passes` has kind, number of passes, their tokens and the time up to the next ones, in ns.
+    """
+    total = sum((one.components for one in windows), Components()).window_ns
+    found = {}
+    if total and all(one.step is not None for one in windows):
+        mean = Fraction(total, len(windows))
+        found = {unit: Counted(Fraction(count), mean) for unit, count in of_step.items() if count}
+    for kind, number, tokens, cycle_ns in passes:
+        if kind is not None and tokens and cycle_ns:
+            found[f"{kind}_token"] = Counted(Fraction(tokens, number), Fraction(cycle_ns, number))
+    return found
 
 
 def _idle(idle: IdleCulprits) -> tuple[IdlePart, ...]:
