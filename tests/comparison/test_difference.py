@@ -221,7 +221,7 @@ def test_kernels_that_became_one_are_told_so() -> None:
     one = kernel("triton_fused", 150, scope="GPT/MLP", **ADD)
     found = compare(side("a", known, *six), side("b", known, one))
     assert parts(found) == {("replaced", "elementwise"): -450}
-    assert "450 ns less where 6 kernels became 1 under GPT/MLP" in found.sentence
+    assert "450 ns less where 6 elementwise kernels became 1 under GPT/MLP" in found.sentence
 
 
 def test_calls_that_moved_to_another_kernel_stay_with_their_operator() -> None:

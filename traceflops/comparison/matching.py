@@ -32,6 +32,10 @@ _MOST_PLACED: Final = 300
 """So many kernels of each side are matched by place, those with most time."""
 _ARGUMENTS: Final = re.compile(r"<.*|\(.*")
 _WORD: Final = re.compile("[A-Za-z]{3,}")
+_OF_LIBRARY: Final = frozenset(
+    ("", "cudnn", "miopen", "mkldnn", "native", "flash", "efficient", "fused", "input", "weight")
+)
+"""Words of operators that say who does the work, in place or not, or which half of its backward."""
 _LONGEST: Final = 10_000
 
 
@@ -61,6 +65,12 @@ def family(name: str) -> str:
     return "_".join(_WORD.findall(own)) or name
 
 
+def plain_operator(op: str | None) -> str | None:
+    """Return the work of an operator without the library that does it: convolution, attention."""
+    words = (op or "").rpartition("::")[2].replace("attn", "attention").split("_")
+    return "_".join(word for word in words if word not in _OF_LIBRARY) or op
+
+
 def _known(*values: Hashable | None) -> Hashable | None:
     return values if all(value is not None for value in values) else None
 
@@ -75,6 +85,8 @@ PASSES: Final[tuple[tuple[str, Key], ...]] = (
     ("operator and module", lambda k: _known(k.op, k.scope, k.backward)),
     ("name without sizes", lambda k: (family(k.name), k.top)),
     ("operator", lambda k: _known(k.op, k.top)),
+    ("operator of another library", lambda k: _known(plain_operator(k.op), k.shapes, k.top)),
+    ("operator of another library", lambda k: _known(plain_operator(k.op), k.top)),
     (MODULE, lambda k: _known(k.scope, k.backward, k.top != "communication")),
 )
 """What tells kernels of two recordings to be one work, the most certain first."""
