@@ -192,17 +192,14 @@ def test_steps_are_those_of_the_simulator() -> None:
 
 
 def of_kind(name: str, pairs: int) -> Iterator[tuple[FloatArray, FloatArray, float]]:
-    """Yield the steps of pairs of runs, and the difference of their means were they endless.
-
-    Without the first, which is longer: the queue of the GPU fills. That widens any interval.
-    """
+    """Yield the steps of pairs of runs, and the difference of their means were they endless."""
     long = runs_of(sum(map(ord, name)), PLANTS.get(name), ENDLESS)
-    means = [steps_of(one)[1:].mean() for one in long]
+    means = [steps_of(one).mean() for one in long]
     short = [
         replace(one, steps=STEPS, data_stall_steps=one.data_stall_steps[:STEPS]) for one in long
     ]
     for seed in range(0, 2 * pairs, 2):
-        before, after = (steps_of(replace(one, seed=seed + at))[1:] for at, one in enumerate(short))
+        before, after = (steps_of(replace(one, seed=seed + at)) for at, one in enumerate(short))
         yield before, after, float(means[1] - means[0])
 
 
