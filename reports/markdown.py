@@ -32,7 +32,7 @@ from traceflops.reports.view import (
     folded_tables,
     host_tables,
     jobs_table,
-    mfu_sentence,
+    more_sentences,
     other_findings,
     owner_tables,
     pipeline_tables,
@@ -124,7 +124,7 @@ def render_comparison(comparison: Comparison) -> str:
     first, *tables = comparison_tables(comparison)
     sections = (
         ["<!-- traceflops.comparison/1 -->", f"## {plain(comparison.sentence)}"],
-        [plain(words)] if (words := mfu_sentence(comparison)) else [],
+        *([plain(words)] for words in more_sentences(comparison)),
         _table(first[1]),
         *(_details(title, _table(table)) for title, table in tables),
         _details("Notes", [f"- {plain(note)}" for note in comparison.notes]),

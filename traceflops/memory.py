@@ -8,7 +8,7 @@ of the kernels that use them, so steps are those of the host where they are mark
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -134,6 +134,12 @@ def memory_use(prepared: Prepared) -> tuple[MemoryUse, ...]:
     return tuple(
         sorted(found, key=lambda o: (o.on_host, o.process, o.device is None, o.device or 0))
     )
+
+
+def fullest_gpu(used: Iterable[MemoryUse]) -> MemoryUse | None:
+    """Return the GPU whose allocator held most at its peak, None where no total is known."""
+    known = (one for one in used if one.is_total and not one.on_host)
+    return max(known, key=lambda one: one.allocated.peak, default=None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from traceflops._version import __version__
-from traceflops.comparison import Cause, Comparison, Interval, Side
+from traceflops.comparison import Cause, Comparison, Interval, MemoryChange, Side
 from traceflops.reports.json.report import encode
 from traceflops.reports.view import as_float, fields, flop_count
 
@@ -40,6 +40,11 @@ def comparison_object(comparison: Comparison) -> dict[str, Any]:
         "parts": comparison.part_rows(),
         "matched": _matched(comparison),
         "mfu": fields(mfu, "before", "after", "flops", "time", "peak") if mfu is not None else None,
+        "per_unit": [
+            fields(one, "unit", "before_count", "after_count", "before_ns", "after_ns")
+            for one in comparison.per_unit
+        ],
+        "memory": _memory(comparison.memory) if comparison.memory is not None else None,
     }
 
 
@@ -68,6 +73,13 @@ def _side(side: Side) -> dict[str, Any]:
         "memory_bytes": side.memory_bytes,
         "facts": dict(side.facts),
         "notes": [{"kind": kind, "text": text} for kind, text in side.notes],
+    }
+
+
+def _memory(change: MemoryChange) -> dict[str, Any]:
+    return {
+        **fields(change, "before_bytes", "after_bytes", "difference_bytes"),
+        "parts": [asdict(part) | {"bytes": part.bytes} for part in change.parts],
     }
 
 

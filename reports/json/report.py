@@ -12,6 +12,7 @@ from traceflops.analysis import Analysis
 from traceflops.attribution import DeviceWork
 from traceflops.devices import JobReport
 from traceflops.memory import MemoryUse, Series, holders, memory_use
+from traceflops.mfu import counts_of_step
 from traceflops.ranks import Collective
 from traceflops.reports.json.measured import kernel_objects, measured_object
 from traceflops.reports.view import critical_object, fields, title_sentence
@@ -126,6 +127,7 @@ def report_object(analysis: Analysis) -> dict[str, Any]:
         "memory_operations": [asdict(one) for one in analysis.memory_operations],
         "synchronisations": [asdict(one) for one in analysis.synchronisations],
         "ranks": ranks_object(analysis.ranks) if analysis.ranks is not None else None,
+        "step_counts": counts_of_step(analysis.prepared) if analysis.prepared else None,
         "passes": [asdict(one) for one in analysis.serving.passes],
         "pass_kinds": [_pass_kind(one) for one in analysis.serving.kinds],
         "attribution": _attribution(analysis.attribution) if analysis.attribution else None,

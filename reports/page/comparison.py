@@ -38,7 +38,9 @@ from traceflops.reports.view import (
     changed_causes,
     changed_parts,
     duration,
+    memory_table,
     mfu_sentence,
+    more_sentences,
     parts_table,
     percent,
     runs_table,
@@ -137,6 +139,7 @@ def _groups(shown: dict[str, Any]) -> list[tuple[str, list[str]]]:
         "Part by part": "waterfall",
         "Timelines": "timelines",
         "Largest changes": "changes",
+        "Memory": "memory",
         "Not alike": "alike",
         "Notes": "notes",
     }
@@ -167,6 +170,7 @@ def _shown(comparison: Comparison, names: tuple[str, str], id_: str, many: int) 
     drawn = has_times and not comparison.is_same
     lead, title = _clauses(comparison)
     found, compares = comparison.interval, not comparison.obstacle
+    beside_title, memory = mfu_sentence(comparison), memory_table(comparison)
     return {
         "id": id_,
         "names": names,
@@ -183,6 +187,8 @@ def _shown(comparison: Comparison, names: tuple[str, str], id_: str, many: int) 
         "waterfall": waterfall(comparison, names),
         "timelines": _timelines(sides, names, many) if drawn else None,
         "changes": _tables(comparison, id_, _MOST_ROWS // many),
+        "more": [one for one in more_sentences(comparison) if one != beside_title],
+        "memory": memory if memory.rows else None,
         "sides": sides_table(sides),
         "alike": unlike_table(comparison) if comparison.unlike else None,
         "notes": comparison.notes,

@@ -21,7 +21,7 @@ from traceflops.reports.view import (
     ReportTable,
     comparison_tables,
     duration,
-    mfu_sentence,
+    more_sentences,
     runs_table,
     sides_table,
 )
@@ -57,14 +57,14 @@ def render_runs(comparisons: Sequence[Comparison], style: Style) -> list[Text]:
 
 def _lines(comparison: Comparison, style: Style) -> Iterator[Text]:
     yield from paragraph(comparison.sentence, style.width, "bold")
-    if words := mfu_sentence(comparison):
+    for words in more_sentences(comparison):
         yield from paragraph(words, style.width, "")
     yield from note_lines(comparison.notes, _NOTES, "in --json", style.width)
     sides = (comparison.before, comparison.after)
     if all(side.windows for side in sides):
         yield Text()
         yield from _bars(sides, style)
-    sides_, _, *tables = (table for _, table in comparison_tables(comparison))
+    sides_, _, *tables, _ = (table for _, table in comparison_tables(comparison))
     yield from _tables([sides_], style.width)
     yield from _unlike(comparison, style.width)
     yield from _tables(tables, style.width)

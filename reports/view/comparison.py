@@ -7,7 +7,17 @@ from functools import partial
 from typing import Final
 
 from traceflops.attribution import CLASSES
-from traceflops.comparison import Cause, Comparison, Part, Side, interval_words, short, signed
+from traceflops.comparison import (
+    Cause,
+    Comparison,
+    MemoryPart,
+    Part,
+    Side,
+    interval_words,
+    short,
+    signed,
+    together,
+)
 from traceflops.reports.view.figures import UNKNOWN, duration, percent, significant, size
 from traceflops.reports.view.palette import LOOKS
 from traceflops.reports.view.tables import Cell, Column, Name, ReportTable, spaced, table_of
@@ -22,6 +32,12 @@ _KINDS: Final = {
     "new": "new kernels",
     "gone": "kernels gone",
     "wait": "waiting for ranks",
+    "untold": "not told apart",
+}
+_HOLDERS: Final = 3
+_HELD: Final = {
+    "allocated": "unknown operators",
+    "earlier": "before the recording",
     "untold": "not told apart",
 }
 _COMPONENTS: Final = ("compute", "memory", "communication", "idle")
@@ -161,12 +177,76 @@ def mfu_sentence(comparison: Comparison) -> str:
     return f"MFU {exact_percent(found.before)} → {exact_percent(found.after)}{why}."
 
 
+def more_sentences(comparison: Comparison) -> list[str]:
+    """Return what became of MFU, of the time per sample or token and of memory, where known."""
+    every = (mfu_sentence(comparison), _per_unit(comparison), _memory(comparison))
+    return [words for words in every if words]
+
+
+def _per_unit(comparison: Comparison) -> str:
+    """Return the time per one of each unit of which a step has another number than before."""
+    shown = {
+        one.share: f"per {spaced(one.unit)}: {together((one.before_ns, one.after_ns), ' → ')} "
+        f"({signed(percent(float(abs(one.share))), one.share)})"
+        for one in reversed(comparison.per_unit)
+        if one.before_count != one.after_count
+    }
+    return capitalized(f"{'; '.join(reversed(shown.values()))}.") if shown else ""
+
+
+def _memory(comparison: Comparison) -> str:
+    found = comparison.memory
+    if found is None or not found.difference_bytes:
+        return ""
+    least = abs(found.parts[0].bytes) / 10
+    named = [part for part in found.parts[:_HOLDERS] if abs(part.bytes) >= least]
+    told = "; ".join(_held(part) for part in named if part.kind != "untold")
+    ends = f"{size(found.before_bytes)} → {size(found.after_bytes)}"
+    why = f": {told}" if told else ""
+    return f"Peak memory {ends} ({change_of_size(found.difference_bytes)}){why}."
+
+
+def change_of_size(number: int) -> str:
+    """Return a difference in bytes with its sign."""
+    return signed(size(abs(number)), number)
+
+
+def _held(part: MemoryPart) -> str:
+    amount = f"{size(abs(part.bytes))} {'more' if part.bytes > 0 else 'less'}"
+    if part.kind == "earlier":
+        return f"{amount} held since before the recording"
+    under = f" under {short(part.scope)}" if part.scope else ""
+    return f"{amount} by {part.op or 'unknown operators'}{under}"
+
+
+_MEMORY: Final = (
+    Column("At the peak of memory", lambda part: Name(part.op) if part.op else _HELD[part.kind]),
+    Column("In", lambda part: Name(short(part.scope), part.scope) if part.scope else UNKNOWN),
+    Column("Before", lambda part: size(part.before_bytes), is_number=True),
+    Column("After", lambda part: size(part.after_bytes), is_number=True),
+    Column("Change", lambda part: change_of_size(part.bytes), is_number=True),
+)
+
+
+def memory_table(comparison: Comparison) -> ReportTable:
+    """Return who allocated what is held at the peak; what is not shown is one row."""
+    found = comparison.memory
+    parts = found.parts if found is not None else ()
+    table = table_of(_MEMORY, parts[:_PARTS])
+    if len(parts) <= _PARTS:
+        return table
+    rest = change_of_size(sum(part.bytes for part in parts[_PARTS:]))
+    rows = [*table.rows, [f"{len(parts) - _PARTS} others", "", "", "", rest]]
+    return ReportTable(table.columns, rows, len(rows))
+
+
 def comparison_tables(comparison: Comparison) -> Iterator[tuple[str, ReportTable]]:
     """Yield the tables of a comparison, each after its title."""
     yield "Recordings", sides_table((comparison.before, comparison.after))
     yield "Not alike", unlike_table(comparison)
     yield "From the old step time to the new one", causes_table(comparison)
     yield "What changed most", parts_table(comparison)
+    yield "Peak memory", memory_table(comparison)
 
 
 def runs_table(comparisons: Sequence[Comparison]) -> ReportTable:

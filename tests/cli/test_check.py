@@ -300,6 +300,8 @@ def test_github_gets_an_annotation_a_line_and_a_summary(
     result = run("check", slower, "--baseline", "base.json", "--max-share", "idle=1", "--github")
     lines = result.stdout.splitlines()
     assert [line[:7] for line in lines] == ["failed ", "passed ", "::error"]
+    # Of a message GitHub reads %25 and line breaks alone; of a title also ":" and ",".
+    assert lines[0].partition(": ")[2].replace("%", "%25") == lines[2].partition("3%25::")[2]
     assert lines[2].startswith(
         "::error title=traceflops --baseline base.json --tolerance 3%25::Steps take "
     )
@@ -327,7 +329,7 @@ def test_the_action_comments_what_changed_and_checks(trace: Path, tmp_path: Path
     (tmp_path / "traceflops" / "bin").mkdir(parents=True)
     programs = {
         "traceflops/bin/traceflops": 'printf "%s\\n" "$@"',
-        "gh": 'case "$*" in *--jq*) echo $OLD;; *) printf "%s\\n" "$@";; esac',
+        "gh": 'case "$*" in *--jq*) echo "$OLD";; *) printf "%s\\n" "$@";; esac; exit $REFUSED',
     }
     for name, script in programs.items():
         (tmp_path / name).write_text(f"#!/bin/bash\n{script}\n")
@@ -345,6 +347,7 @@ def test_the_action_comments_what_changed_and_checks(trace: Path, tmp_path: Path
             "PULL": "3",
             "RUNNER_TEMP": str(tmp_path),
             "OLD": "",
+            "REFUSED": "0",
         }
         values |= {"PATH": f"{tmp_path}:{os.environ['PATH']}", **more}
         done = shell(f"set -eo pipefail\n{steps[step]}", **values)
@@ -353,12 +356,23 @@ def test_the_action_comments_what_changed_and_checks(trace: Path, tmp_path: Path
 
     steps, change = steps_of_the_action(), str(tmp_path / "change.md")
     assert list(steps) == ["Install", "Comment", "Check"]
-    compared = ["compare", str(trace), "the trace.json", "--names", "baseline,now", "-o", change]
+    compared = [
+        "compare",
+        str(trace),
+        "the trace.json",
+        "--names",
+        "baseline,now",
+        "-o",
+        change,
+        "--force",
+    ]
     end = ["--field", f"body=@{change}", "--silent"]
     new = ["api", "repos/a/b/issues/3/comments", *end]
     assert lines("Comment") == [*compared, *new]
     again = ["api", "--method", "PATCH", "repos/a/b/issues/comments/7", *end]
-    assert lines("Comment", OLD="7") == [*compared, *again]
+    assert lines("Comment", OLD="7\n8") == [*compared, *again]
+    (told,) = lines("Comment", REFUSED="1")[len(compared) :]
+    assert told.startswith("::warning::traceflops could not comment")
     assert lines("Comment", BASELINE="gone.json") == []
     checked = ["check", "the trace.json", "--tolerance", "1%"]
     assert lines("Check", BASELINE="") == [*checked, "--github"]
@@ -367,6 +381,13 @@ def test_the_action_comments_what_changed_and_checks(trace: Path, tmp_path: Path
 
 
 def test_the_action_uses_options_that_there_are(trace: Path) -> None:
-    words = ("--names", "baseline,now", "-o", "change.md")
+    words = ("--names", "baseline,now", "-o", "change.md", "--force")
     assert run("compare", trace, written(Path("slower.json")), *words).exit_code == 0
     assert run("check", trace, "--baseline", trace, "--junit", "a.xml", "--github").exit_code == 0
+
+
+def test_a_report_is_no_trace_to_check(tmp_path: Path) -> None:
+    base = tmp_path / "base.json"
+    assert run("report", SAMPLE, "-o", str(base), "-q").exit_code == 0
+    result = run("check", str(base), "--max-share", "idle=0.5")
+    assert_refused(result, 3, "a result of traceflops, no recording", "check --baseline also read")

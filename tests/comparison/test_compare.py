@@ -88,7 +88,7 @@ def test_loading_data_in_the_training_process_is_what_changed_on_real_traces() -
     assert (found.causes[0].kind, found.causes[0].subject) == ("idle", "data_input")
     assert found.interval is not None and not found.interval.holds_zero
     assert found.sentence.startswith("Steps take 39.4 ms less (-22.4 %, 95 % interval ")
-    assert "): 56.2 ms less idle, loading data (enumerate(DataLoader)" in found.sentence
+    assert "): 56.2 ms less idle time, loading data (enumerate(DataLoader)" in found.sentence
     # Launching takes 8.8 ms more, but idle time is spread by more than that from step to step.
     assert found.causes[-1].is_noise and "launching" not in found.sentence
     ways = {match.way for match in found.matches if match.before and match.after}
@@ -233,7 +233,7 @@ def test_a_report_that_cannot_be_true_is_refused(
 def test_the_tables_are_arrow_and_sum_to_the_difference(one_rank: tf.Analysis) -> None:
     found = tf.compare(one_rank, slower(one_rank))
     tables = found.tables()
-    assert list(tables) == ["causes", "parts", "steps", "unlike"]
+    assert list(tables) == ["causes", "parts", "steps", "unlike", "memory"]
     assert all(isinstance(table, pa.Table) for table in tables.values())
     assert sum(tables["causes"]["ns"].to_pylist()) == found.difference_ns
     assert len(tables["steps"]) == 2 * len(found.before.steps)
@@ -315,10 +315,39 @@ def test_several_recordings_are_compared_with_the_one_that_is_named() -> None:
     assert first_violation(answer) is None
 
 
+def test_runs_of_one_name_are_told_apart() -> None:
+    result = run("compare", SAMPLE, SAMPLE, SAMPLE, "--baseline", "gpt_1rank (2)")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout.splitlines()[0] == "Against gpt_1rank (2)"
+    assert [f"gpt_1rank ({at})" in result.stdout for at in (1, 3)] == [True, True]
+    assert "the same recording" in result.stdout and "one step each" not in result.stdout
+
+
+def test_a_pattern_may_stand_for_a_report(tmp_path: Path) -> None:
+    assert run("report", SAMPLE, "-o", str(tmp_path / "base.json"), "-q").exit_code == 0
+    result = run("compare", str(tmp_path / "ba*.json"), SAMPLE)
+    assert result.stdout.startswith("The two are the same recording: nothing differs.")
+
+
 def test_what_cannot_be_compared_is_refused(tmp_path: Path) -> None:
     assert_refused(run("compare", SAMPLE), 2, "two recordings")
     assert_refused(run("compare", SAMPLE, SAMPLE, "--names", "a"), 2, "--names needs 2")
     assert_refused(run("compare", SAMPLE, SAMPLE, "--baseline", "x"), 2, "no recording is called")
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("", "empty file: "),
+        ('{"schema": "traceflops.report/1"}', "no report of traceflops.report/1 ("),
+        ('{"schema": "traceflops.report/1", "sour', "no report of traceflops.report/1 ("),
+        ('{"schema": "traceflops.report/2"}', "a result of traceflops, no recording: "),
+        ('{\n "schema": "traceflops.comparison/1"}', "a result of traceflops, no recording: "),
+        ('{"a": 1}', "no events: "),
+    ],
+)
+def test_a_file_that_does_not_compare_is_named(tmp_path: Path, content: str, said: str) -> None:
     bad = tmp_path / "bad.json"
-    bad.write_text('{"schema": "traceflops.report/1"}')
-    assert_refused(run("compare", SAMPLE, str(bad)), 3, "no report of traceflops.report/1")
+    bad.write_text(content)
+    for files in ((SAMPLE, str(bad)), (str(bad), SAMPLE)):
+        assert_refused(run("compare", *files), 3, said, "bad.json")

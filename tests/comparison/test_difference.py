@@ -221,7 +221,7 @@ def test_kernels_that_became_one_are_told_so() -> None:
     one = kernel("triton_fused", 150, scope="GPT/MLP", **ADD)
     found = compare(side("a", known, *six), side("b", known, one))
     assert parts(found) == {("replaced", "elementwise"): -450}
-    assert "450 ns less where 6 kernels became 1 under GPT/MLP" in found.sentence
+    assert "450 ns less where 6 elementwise kernels became 1 under GPT/MLP" in found.sentence
 
 
 def test_calls_that_moved_to_another_kernel_stay_with_their_operator() -> None:
@@ -262,3 +262,31 @@ def test_names_differ_by_tile_template_and_layout_only() -> None:
     assert family("ampere_sgemm_128x64_nn") == family("ampere_sgemm_64x32_tn")
     assert family("void ns::run<float, 4>(int*)") == family("void other::run<half>(int*, long)")
     assert family("ampere_sgemm_128x64_nn") != family("ampere_hgemm_128x64_nn")
+
+
+def test_an_operator_is_the_same_work_in_another_library() -> None:
+    old = [
+        kernel("volta_scudnn_winograd", 500, op="aten::cudnn_convolution"),
+        kernel("cudnn::bn_fw_tr", 90, op="aten::cudnn_batch_norm", at_ns=None),
+        kernel("flash_fwd_kernel", 300, op="aten::_flash_attention_forward"),
+    ]
+    new = [
+        kernel("miopenSp3AsmConv", 300, op="aten::miopen_convolution"),
+        kernel("MIOpenBatchNormFwd", 60, op="aten::native_batch_norm", at_ns=None),
+        kernel("fmha_cutlassF_bf16", 800, op="aten::_efficient_attention_forward"),
+    ]
+    found = compare(side("a", *old), side("b", *new))
+    assert ways(found) == {
+        ("operator of another library", (one.name,), (other.name,))
+        for one, other in zip(old, new, strict=True)
+    }
+
+
+def test_calls_in_a_new_place_are_more_calls_and_no_new_kernel() -> None:
+    block = kernel("gemm", 400, 4, **MM)
+    again = kernel("gemm", 410, 4, op="my::checkpoint", scope="GPT/Block")
+    found = compare(side("a", block), side("b", block, again))
+    assert parts(found) == {("calls", "gemm"): 410}
+    assert found.sentence.endswith(
+        ": 410 ns more in 4 more calls of gemm kernels (gemm) under GPT/Block."
+    )

@@ -1,4 +1,7 @@
-"""Pairs of simulated runs with fresh noise and one planted change: it must be the first named."""
+"""Pairs of simulated runs with fresh noise and one planted change: it must be the first named.
+
+And the interval of the difference must hold that of the simulator, whose steps never end.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from random import Random
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
+import numpy as np
 import pytest
 
 import traceflops as tf
@@ -22,9 +26,13 @@ from tests.conftest import by_night
 from tests.findings.faults import step_ns
 from traceflops.comparison import Comparison
 from traceflops.comparison.sentence import reasons_of
+from traceflops.comparison.spread import interval
+from traceflops.table.columns import FloatArray
 
 STEPS: Final = 12
 PAIRS: Final = 2_000
+ENDLESS: Final = 1_000
+"""So many steps have a mean with a tenth of the error of those compared."""
 _KINETO: Final = KinetoOptions(python_functions=True, compression="none")
 _TILE: Final = ("128x256", "64x128")
 Settings = Mapping[str, Any]
@@ -100,11 +108,11 @@ PLANTS: Final[Mapping[str, Plant]] = {
 }
 
 
-def base_of(random: Random, ranks: int) -> RunConfig:
+def base_of(random: Random, ranks: int, steps: int = STEPS) -> RunConfig:
     """Return a run that keeps its GPUs busy, all kernels of a step a little longer or shorter."""
     return RunConfig(
         seed=random.randrange(10**6),
-        steps=STEPS,
+        steps=steps,
         ranks=ranks,
         layers=random.randint(1, 2),
         hidden=1_024,
@@ -125,14 +133,31 @@ def analysis_of(config: RunConfig, *, rename: bool = False) -> tf.Analysis:
         return tf.analyze(tf.read(folder))
 
 
-def pair_of(seed: int, plant: Plant | None) -> Comparison:
-    """Return a run against another one of other noise, in which something is planted."""
+def runs_of(seed: int, plant: Plant | None, steps: int = STEPS) -> tuple[RunConfig, RunConfig]:
+    """Return a run, and another one of other noise in which something is planted."""
     random = Random(seed)
-    base = base_of(random, plant.ranks if plant is not None else random.choice([1, 1, 2]))
+    base = base_of(random, plant.ranks if plant is not None else random.choice([1, 1, 2]), steps)
     old, new = plant.draw(random, base) if plant is not None else ({}, {})
-    fresh = replace(base, seed=base.seed + 1, **new)
-    after = analysis_of(fresh, rename=plant is not None and plant.rename)
-    return tf.compare(analysis_of(replace(base, **old)), after, ("before", "after"))
+    return replace(base, **old), replace(base, seed=base.seed + 1, **new)
+
+
+def pair_of(seed: int, plant: Plant | None) -> Comparison:
+    """Return the comparison of two such runs."""
+    before, after = runs_of(seed, plant)
+    rename = plant is not None and plant.rename
+    return tf.compare(analysis_of(before), analysis_of(after, rename=rename), ("before", "after"))
+
+
+def steps_of(config: RunConfig) -> FloatArray:
+    """Return the time of each step but the last, from its first work to that of the next; ns."""
+    each = []
+    for rank in simulate(config).ranks:
+        starts: dict[int, int] = {}
+        for one in rank.activities:
+            if one.step is not None:
+                starts[one.step] = min(one.start_ns, starts.get(one.step, one.start_ns))
+        each.append(np.diff([starts[step] for step in config.step_numbers]))
+    return np.asarray(np.mean(each, axis=0))
 
 
 @pytest.mark.parametrize("name", PLANTS)
@@ -157,6 +182,42 @@ def scores(pairs: int) -> Iterator[tuple[str, bool, Comparison]]:
         found = pair_of(1_000 + seed, PLANTS.get(name))
         is_noise = found.interval is not None and found.interval.holds_zero
         yield name, PLANTS[name].named(found) if name in PLANTS else is_noise, found
+
+
+def test_steps_are_those_of_the_simulator() -> None:
+    before, after = runs_of(3, PLANTS["slower link"])
+    found = pair_of(3, PLANTS["slower link"])
+    assert found.before.series().tolist() == steps_of(before).tolist()
+    assert found.after.series().tolist() == steps_of(after).tolist()
+
+
+def of_kind(name: str, pairs: int) -> Iterator[tuple[FloatArray, FloatArray, float]]:
+    """Yield the steps of pairs of runs, and the difference of their means were they endless."""
+    long = runs_of(sum(map(ord, name)), PLANTS.get(name), ENDLESS)
+    means = [steps_of(one).mean() for one in long]
+    short = [
+        replace(one, steps=STEPS, data_stall_steps=one.data_stall_steps[:STEPS]) for one in long
+    ]
+    for seed in range(0, 2 * pairs, 2):
+        before, after = (steps_of(replace(one, seed=seed + at)) for at, one in enumerate(short))
+        yield before, after, float(means[1] - means[0])
+
+
+@by_night()
+def test_the_interval_holds_the_difference_of_the_simulator() -> None:
+    """And a change by five standard errors is seen, where all else is as it was."""
+    held, missed = [], []
+    for name in (*PLANTS, "nothing"):
+        pairs = list(of_kind(name, PAIRS // 10))
+        error = np.std([after.mean() - before.mean() for before, after, _ in pairs], ddof=1)
+        for before, after, truth in pairs:
+            found, alike = interval(before, after), after - truth
+            changed = interval(before, alike + 5 * error)
+            assert found is not None and changed is not None
+            held.append(found.low_ns <= truth <= found.high_ns)
+            missed.append(changed.holds_zero)
+    assert 0.93 <= np.mean(held) <= 0.97
+    assert np.mean(missed) <= 0.05
 
 
 @by_night()

@@ -35,8 +35,8 @@ def correlated(random: np.random.Generator, pairs: int, steps: int, with_next: f
     [
         *((10, 0.0, 0.95), (20, 0.0, 0.95), (50, 0.0, 0.95)),
         *((10, 0.2, 0.95), (20, 0.2, 0.945), (50, 0.2, 0.945)),
-        *((10, 0.4, 0.94), (20, 0.4, 0.94), (50, 0.4, 0.945)),
-        *((20, 0.6, 0.93), (50, 0.6, 0.94)),
+        *((10, 0.4, 0.93), (20, 0.4, 0.94), (50, 0.4, 0.945)),
+        *((20, 0.6, 0.92), (50, 0.6, 0.94)),
     ],
 )
 def test_the_interval_holds_the_truth_in_93_to_97_percent(
@@ -57,7 +57,7 @@ def test_the_interval_holds_the_truth_in_93_to_97_percent(
 
 @pytest.mark.parametrize("with_next", [0.0, 0.4])
 def test_five_standard_errors_of_the_difference_are_seen(with_next: float) -> None:
-    """In 94 % of the pairs of ten steps; with a known spread it would be 99.9 %."""
+    """In 95 % of the pairs of ten steps; with a known spread it would be 99.9 %."""
     pairs, steps = examples(PAIRS), 10
     random = np.random.default_rng(5)
     before, after = (correlated(random, pairs, steps, with_next) for _ in range(2))
@@ -66,7 +66,7 @@ def test_five_standard_errors_of_the_difference_are_seen(with_next: float) -> No
     change = 5 * (2 * inflation / steps) ** 0.5
     found = [interval(*one) for one in zip(before, after + change, strict=True)]
     missed = sum(one is not None and one.holds_zero for one in found)
-    assert missed / pairs < 0.06 + 3 * (0.05 * 0.95 / pairs) ** 0.5
+    assert missed / pairs < 0.05 + 3 * (0.05 * 0.95 / pairs) ** 0.5
 
 
 def test_sides_of_different_length_and_spread_are_compared() -> None:
@@ -89,9 +89,10 @@ def test_one_step_has_no_interval_and_equal_steps_a_sharp_one() -> None:
 def test_the_interval_is_that_of_all_correlations_by_how_well_they_explain_the_steps() -> None:
     """Drawn: a correlation by its likelihood, from whole matrices, then a t of that one."""
     random = np.random.default_rng(8)
-    sides = np.array([3.0, 4.0, 6.0, 5.0, 4.5, 7.0]), np.array([9.0, 8.0, 8.5, 6.0, 7.0, 7.5])
+    # The first steps are the mean of the others: what they have in common, and what not, is 0.
+    sides = np.array([5.0, 4.0, 6.0, 5.0, 3.0, 7.0]), np.array([7.4, 8.0, 8.5, 6.0, 7.0, 7.5])
     trial = np.linspace(-0.995, 0.995, 200)
-    weight, error = 1 - trial**2, np.zeros((2, len(trial)))
+    weight, error = (1 - trial**2) ** 1.4, np.zeros((2, len(trial)))
     for at, r in enumerate(trial):
         for side, steps in enumerate(sides):
             ones, apart = np.ones(len(steps)), np.subtract.outer(*[np.arange(len(steps))] * 2)
@@ -110,3 +111,28 @@ def test_the_interval_is_that_of_all_correlations_by_how_well_they_explain_the_s
     found = interval(*sides)
     assert found is not None
     assert found.high_ns - found.low_ns == pytest.approx(2 * np.quantile(far, 0.95), rel=0.02)
+
+
+def test_a_start_that_both_have_is_no_noise() -> None:
+    random = np.random.default_rng(9)
+    held = missed = 0
+    for _ in range(pairs := examples(PAIRS)):
+        before, after = random.normal(0, 1, (2, 10))
+        before[0] += 5
+        after[0] += 5
+        found, seen = interval(before, after), interval(before, after + 5 * 0.2**0.5)
+        assert found is not None and seen is not None
+        held += found.holds_zero
+        missed += seen.holds_zero
+    error = 3 * (0.05 * 0.95 / pairs) ** 0.5
+    assert 0.95 - error < held / pairs < 0.97 + error
+    assert missed / pairs < 0.06 + error
+
+
+def test_a_start_of_one_side_alone_stays_noise() -> None:
+    even = np.array([4.0, 6.0, 5.0, 4.5, 5.5] * 2)
+    late = np.append(25.0, even[1:])
+    common, alone = interval(late, late + 1), interval(late, even)
+    assert common is not None and alone is not None
+    widths = [one.high_ns - one.low_ns for one in (common, alone)]
+    assert widths[1] > 5 * widths[0]

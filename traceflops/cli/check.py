@@ -39,7 +39,7 @@ _HINT: Final = "see docs/check.md for the gates"
 _ORDER: Final = ("failed", "unknown", "passed")
 _KINDS: Final = {"failed": "failure", "unknown": "error"}
 """What JUnit calls what did not pass."""
-_IN_ANNOTATION: Final = str.maketrans({"%": "%25", ":": "%3A", ",": "%2C"})
+_IN_TITLE: Final = str.maketrans({"%": "%25", ":": "%3A", ",": "%2C"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +142,10 @@ def _with_file(given: dict[str, Any], config: str | None) -> dict[str, Any]:
     from traceflops.categories import toml_of
 
     for path in [Path(config)] if config is not None else filter(Path.exists, map(Path, _FILES)):
-        table: Any = toml_of(path, path.name)
+        try:
+            table: Any = toml_of(path, path.name)
+        except UsageError as error:
+            raise UsageError(error.message, _HINT) from None
         for key in _FILES.get(path.name, ("check",)):
             table = table.get(key) if isinstance(table, dict) else None
         if table is not None:
@@ -229,8 +232,8 @@ def _tell(
     try:
         say("\n".join(f"{row.verdict:<7} {row.gate}: {row.said}" for row in rows))
         for row in bad if github else ():
-            gate, said = (text.translate(_IN_ANNOTATION) for text in (row.gate, row.said))
-            say(f"::error title=traceflops {gate}::{said}")
+            gate = row.gate.translate(_IN_TITLE)
+            say(f"::error title=traceflops {gate}::{row.said.replace('%', '%25')}")
     finally:  # a closed pipe passes no gate
         if bad:
             raise typer.Exit(EXIT_GATE)

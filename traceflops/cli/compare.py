@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from glob import glob
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -11,8 +13,8 @@ import typer
 from traceflops.cli.common import failures, path_of, spare_inputs, terminal_style
 from traceflops.cli.options import Asked, Force, Json, Text, grouped, option
 from traceflops.cli.printing import print_lines, say_object
-from traceflops.cli.reading import read_and_analyze
-from traceflops.errors import UsageError
+from traceflops.cli.reading import read_and_analyze, schema_of
+from traceflops.errors import InputError, UsageError
 
 if TYPE_CHECKING:
     from traceflops.analysis import Analysis
@@ -24,7 +26,6 @@ EXAMPLES = (
     "traceflops compare run1.db run2.db run3.db --baseline run2",
     "traceflops compare before.json.gz after.json.gz -o change.html",
 )
-_HEAD_BYTES: Final = 4096
 _LEAST: Final = 2
 
 
@@ -86,16 +87,15 @@ def _target(output: str | None, runs: Sequence[str], *, force: bool) -> Path | N
 
 def read_side(run: str, asked: Asked) -> Analysis | Side:
     """Return the analysis of a recording, or the figures of a JSON report."""
-    from traceflops.comparison import is_report, side_of_report
+    files = [run] if os.path.exists(run) else sorted(glob(run)) or [run]
+    from traceflops.comparison import REPORT, side_of_report
 
-    path = Path(run)
-    if path.is_file():
-        with path.open("rb") as file:
-            if is_report(file.read(_HEAD_BYTES)):
-                file.seek(0)
-                return side_of_report(file.read())
-    files = sorted(map(str, path.parent.glob(path.name))) if "*" in path.name else [run]
-    return read_and_analyze(files or [run], asked)
+    if len(files) > 1 or schema_of(files[0]) != REPORT:
+        return read_and_analyze(files, asked)
+    try:
+        return side_of_report(Path(files[0]).read_bytes())
+    except InputError as error:
+        raise InputError(f"{error.message}: {files[0]}", error.hint) from None
 
 
 def _compared(
@@ -104,10 +104,7 @@ def _compared(
     """Return each recording against the one that is the baseline."""
     from traceflops.comparison import compare, name_of
 
-    named = labels or list(map(name_of, given))
-    named = [
-        f"{name} ({at})" if named.count(name) > 1 else name for at, name in enumerate(named, 1)
-    ]
+    named = labels or _told_apart(list(map(name_of, given)))
     if baseline is not None and baseline not in named:
         raise UsageError(f"no recording is called {baseline}", f"they are {', '.join(named)}")
     at = named.index(baseline) if baseline is not None else 0
@@ -115,6 +112,14 @@ def _compared(
         compare(given[at], one, (named[at], named[place]))
         for place, one in enumerate(given)
         if place != at
+    ]
+
+
+def _told_apart(names: Sequence[str]) -> list[str]:
+    """Return names with a number where several are the same."""
+    return [
+        f"{name} ({names[: at + 1].count(name)})" if names.count(name) > 1 else name
+        for at, name in enumerate(names)
     ]
 
 

@@ -93,11 +93,12 @@ def _share(component: str, analysis: Analysis) -> Bounds | str:
 
 
 def _memory(analysis: Analysis) -> Bounds | str:
-    from traceflops.memory import memory_use
+    from traceflops.memory import fullest_gpu, memory_use
 
-    found = memory_use(analysis.prepared) if analysis.prepared is not None else ()
-    peaks = [one.allocated.peak for one in found if not one.on_host and one.is_total]
-    return (Fraction(max(peaks)),) * 2 if peaks else "no memory of a GPU was recorded"
+    most = fullest_gpu(memory_use(analysis.prepared) if analysis.prepared is not None else ())
+    if most is None:
+        return "no memory of a GPU was recorded"
+    return Fraction(most.allocated.peak), Fraction(most.allocated.peak)
 
 
 def _of_share(name: str, component: str) -> Gate:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 SUFFIX: Final = ".summary"
 _HEAD_BYTES: Final = 4096
+_SCHEMA: Final = re.compile(rb'\s*\{\s*"schema"\s*:\s*"(traceflops\.[a-z-]+/\d+)"')
 
 
 def read_trace(traces: list[str], reading: ReadingOptions) -> Trace:
@@ -60,6 +62,7 @@ def read_and_analyze(traces: list[str], asked: Asked, *, brief: bool = False) ->
 
 def _analyzed(traces: list[str], asked: Asked, *, brief: bool) -> Analysis:
     asked.privacy.check()
+    _check_no_results(traces)
     selection, peaks = asked.question.selection(), asked.rates.peaks()
     check_pair(asked.pair, traces)
     from traceflops.cli.parts import analysis_of_many, analysis_of_parts
@@ -81,6 +84,27 @@ def _analyzed(traces: list[str], asked: Asked, *, brief: bool) -> Analysis:
         peaks=peaks,
         pair=read_pair(asked.pair, traces, trace, asked.reading),
     )
+
+
+def schema_of(name: str) -> str | None:
+    """Return the schema of a file that traceflops wrote as JSON, None of other files."""
+    if not os.path.isfile(name):
+        return None
+    with open(name, "rb") as file:
+        found = _SCHEMA.match(file.read(_HEAD_BYTES))
+    return found[1].decode() if found is not None else None
+
+
+def _check_no_results(traces: list[str]) -> None:
+    """Refuse what traceflops wrote in place of a recording."""
+    for one in traces:
+        if (schema := schema_of(one)) is not None:
+            from traceflops.comparison import REPORT
+
+            hint = "give the recording; compare and check --baseline also read reports"
+            if schema != REPORT:
+                hint = "give the recording that it was made from"
+            raise InputError(f"a result of traceflops, no recording: {one} ({schema})", hint)
 
 
 def summaries_in(traces: list[str]) -> list[str]:

@@ -11,7 +11,10 @@ from traceflops.faces import lazy
 
 if TYPE_CHECKING:
     from traceflops.comparison.difference import Cause, Part
+    from traceflops.comparison.held import MemoryChange, MemoryPart
     from traceflops.comparison.likeness import OF_WORK, UNRECORDED, Unlike
+    from traceflops.comparison.per_unit import PerUnit
+    from traceflops.comparison.report_side import REPORT, side_of_report
     from traceflops.comparison.result import Comparison, compare
     from traceflops.comparison.sentence import (
         interval_words,
@@ -19,8 +22,9 @@ if TYPE_CHECKING:
         reasons_of,
         short,
         signed,
+        together,
     )
-    from traceflops.comparison.side import REPORT, Side, is_report, name_of, side_of, side_of_report
+    from traceflops.comparison.side import Side, name_of, side_of
     from traceflops.comparison.spread import Interval
 else:
     __getattr__ = lazy(__name__, __file__)

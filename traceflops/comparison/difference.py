@@ -94,7 +94,8 @@ def rounded(value: Fraction) -> int:
 
 def parts_of(before: Side, after: Side, matched: Iterable[Match]) -> list[Part]:
     """Return all parts of the difference, each with its whole ns; they sum to it exactly."""
-    found = [part for match in matched for part in _of_match(match, before, after)]
+    both = frozenset[str].intersection(*map(_all_names, (before, after)))
+    found = [part for match in matched for part in _of_match(match, before, after, both)]
     found += _of_idle(before, after)
     by_component: defaultdict[str, list[Part]] = defaultdict(list)
     for part in found:
@@ -130,8 +131,17 @@ def _by_component(before: Side, after: Side) -> dict[str, tuple[Fraction, Fracti
     return dict(zip(COMPONENTS, zip(old, new, strict=True), strict=True))
 
 
-def _of_match(match: Match, before: Side, after: Side) -> Iterator[Part]:
-    """Yield the parts of what was matched, component by component."""
+def _all_names(side: Side) -> frozenset[str]:
+    return frozenset(one.name for one in side.work or ())
+
+
+def _of_match(match: Match, before: Side, after: Side, both: frozenset[str]) -> Iterator[Part]:
+    """Yield the parts of what was matched, component by component; `both` sides have some names."""
+    kind, way = NEW if match.after else GONE, match.way
+    if match.before and match.after:
+        kind = REPLACED
+    elif all(one.name in both for one in match.work):
+        kind, way = CALLS, "name"
     for top in dict.fromkeys(one.top for one in match.work):
         work = tuple(
             tuple(one for one in mine if one.top == top) for mine in (match.before, match.after)
@@ -143,11 +153,11 @@ def _of_match(match: Match, before: Side, after: Side) -> Iterator[Part]:
             continue
         whole = Part(
             top,
-            REPLACED if match.before and match.after else NEW if match.after else GONE,
+            kind,
             _subject(match.work, top),
             (_names(work[0]), _names(work[1])),
             tuple(dict.fromkeys(one.scope for mine in work for one in mine if one.scope)),
-            match.way,
+            way,
             new - old,
             old,
             new,

@@ -32,6 +32,10 @@ _MOST_PLACED: Final = 300
 """So many kernels of each side are matched by place, those with most time."""
 _ARGUMENTS: Final = re.compile(r"<.*|\(.*")
 _WORD: Final = re.compile("[A-Za-z]{3,}")
+_OF_LIBRARY: Final = frozenset(
+    ("", "cudnn", "miopen", "mkldnn", "native", "flash", "efficient", "fused", "input", "weight")
+)
+"""Words of operators that say who does the work, in place or not, or which half of its backward."""
 _LONGEST: Final = 10_000
 
 
@@ -61,6 +65,12 @@ def family(name: str) -> str:
     return "_".join(_WORD.findall(own)) or name
 
 
+def plain_operator(op: str | None) -> str | None:
+    """Return the work of an operator without the library that does it: convolution, attention."""
+    words = (op or "").rpartition("::")[2].replace("attn", "attention").split("_")
+    return "_".join(word for word in words if word not in _OF_LIBRARY) or op
+
+
 def _known(*values: Hashable | None) -> Hashable | None:
     return values if all(value is not None for value in values) else None
 
@@ -75,15 +85,18 @@ PASSES: Final[tuple[tuple[str, Key], ...]] = (
     ("operator and module", lambda k: _known(k.op, k.scope, k.backward)),
     ("name without sizes", lambda k: (family(k.name), k.top)),
     ("operator", lambda k: _known(k.op, k.top)),
+    ("operator of another library", lambda k: _known(plain_operator(k.op), k.shapes, k.top)),
+    ("operator of another library", lambda k: _known(plain_operator(k.op), k.top)),
     (MODULE, lambda k: _known(k.scope, k.backward, k.top != "communication")),
 )
 """What tells kernels of two recordings to be one work, the most certain first."""
 
-_MOVED: Final[tuple[Key, ...]] = (
-    lambda k: _known(k.op, k.shapes, k.scope, k.backward, k.top),
-    lambda k: _known(k.op, k.shapes, k.top),
-    lambda k: _known(k.op, k.scope, k.backward, k.top),
+_MOVED: Final[tuple[tuple[str, Key], ...]] = (
+    ("operator and shape", lambda k: _known(k.op, k.shapes, k.scope, k.backward, k.top)),
+    ("operator and shape", lambda k: _known(k.op, k.shapes, k.top)),
+    ("operator and module", lambda k: _known(k.op, k.scope, k.backward, k.top)),
 )
+"""What tells kernels that took over some of the calls of others."""
 
 
 def matches(before: Side, after: Side) -> list[Match]:
@@ -93,8 +106,9 @@ def matches(before: Side, after: Side) -> list[Match]:
     for way, key in PASSES:
         more, left = _of_one_key(way, key, left)
         found += more
-    for key in _MOVED:
-        found, left = _moved(key, found, left, (len(before.windows), len(after.windows)))
+    windows = (len(before.windows), len(after.windows))
+    for way, key in _MOVED:
+        found, left = _moved(way, key, found, left, windows)
     more, left = _at_one_place(left, found, (before, after))
     found += more
     alone = [Match("", (one,), ()) for one in left[0]] + [Match("", (), (one,)) for one in left[1]]
@@ -127,7 +141,11 @@ def _without(left: tuple[Work, Work], found: Iterable[Match]) -> tuple[Work, Wor
 
 
 def _moved(
-    key: Key, found: list[Match], left: tuple[Work, Work], windows: tuple[int, int]
+    way: str,
+    key: Key,
+    found: list[Match],
+    left: tuple[Work, Work],
+    windows: tuple[int, int],
 ) -> tuple[list[Match], tuple[Work, Work]]:
     """Return matches joined by kernels that took over some of their calls, and what is left."""
     place = {key(one): at for at, match in enumerate(found) for one in match.work}
@@ -139,7 +157,7 @@ def _moved(
                 continue
             sides = [found[at].before, found[at].after]
             sides[side] = (*sides[side], one)
-            longer = Match("operator and shape", *sides)
+            longer = Match(way, *sides)
             if _apart(longer, windows) < _apart(found[at], windows):
                 found[at] = longer
                 joined.append(Match("", (one,), ()))

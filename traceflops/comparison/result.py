@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
@@ -18,8 +18,10 @@ from traceflops.comparison.difference import (
     parts_of,
     rounded,
 )
+from traceflops.comparison.held import MemoryChange, memory_change
 from traceflops.comparison.likeness import Unlike, is_same, obstacle, unlikeness, work_ratio
 from traceflops.comparison.matching import Match, matches
+from traceflops.comparison.per_unit import PerUnit, per_unit
 from traceflops.comparison.sentence import sentence
 from traceflops.comparison.side import Side, side_of
 from traceflops.comparison.spread import Interval, interval
@@ -48,9 +50,8 @@ class Comparison:
 
     Where `obstacle` says why the two do not compare there are no figures. `components` are the
     differences by component, and `causes` those of each: both sum to `difference_ns` exactly.
-    `interval` is where the difference lies at 95 %, None with one step on a side
-    and where both are one recording. `unlike` is what
-    else differs.
+    `interval` is where the difference lies at 95 %, None with one step on a side and where both are
+    one recording. `unlike` is what else differs.
     """
 
     before: Side
@@ -97,6 +98,16 @@ class Comparison:
             old.mfu, new.mfu, by_flops, by_time, new.mfu - old.mfu - by_flops - by_time
         )
 
+    @cached_property
+    def memory(self) -> MemoryChange | None:
+        """Return what became of the peak memory of a GPU, None where a side has none recorded."""
+        return None if self.obstacle else memory_change(self.before, self.after)
+
+    @cached_property
+    def per_unit(self) -> tuple[PerUnit, ...]:
+        """Return the time per sample and token, of the units that both sides count."""
+        return () if self.obstacle or self.is_same else per_unit(self.before, self.after)
+
     @property
     def notes(self) -> list[str]:
         """Return what was dropped or repaired on one side alone, after its name."""
@@ -109,7 +120,7 @@ class Comparison:
         ]
 
     def tables(self) -> dict[str, pa.Table]:
-        """Return causes, their parts, the steps and what else differs as Arrow tables."""
+        """Return causes, their parts, the steps, what else differs and memory as Arrow tables."""
         causes = [
             {
                 **{name: getattr(cause, name) for name in ("component", "kind", "subject", "ns")},
@@ -123,6 +134,8 @@ class Comparison:
         rows["unlike"] = [
             {"what": one.what, "before": one.before, "after": one.after} for one in self.unlike
         ]
+        parts = self.memory.parts if self.memory is not None else ()
+        rows["memory"] = [{**asdict(part), "bytes": part.bytes} for part in parts]
         return {
             name: pa.Table.from_pylist(mine, schema=_SCHEMAS[name]) for name, mine in rows.items()
         }
@@ -170,6 +183,8 @@ class Comparison:
 
 
 _TEXTS, _NS = pa.list_(pa.string()), pa.int64()
+_WHO = {name: pa.string() for name in ("kind", "op", "scope")}
+_BYTES = {name: pa.int64() for name in ("before_bytes", "after_bytes", "bytes")}
 _CAUSE = {"component": pa.string(), "kind": pa.string(), "subject": pa.string(), "ns": _NS}
 _SCHEMAS = {
     "causes": pa.schema(
@@ -183,6 +198,7 @@ _SCHEMAS = {
     ),
     "steps": pa.schema({"side": pa.string(), "step": pa.int64(), "ns": pa.float64()}),
     "unlike": pa.schema({"what": pa.string(), "before": pa.string(), "after": pa.string()}),
+    "memory": pa.schema(_WHO | _BYTES),
 }
 
 
@@ -191,8 +207,8 @@ def compare(
 ) -> Comparison:
     """Return what changed from one recording to another, which are called `names`.
 
-    Each is an analysis, or what `traceflops.baseline` reads. Of jobs with different ranks only the
-    common ones are compared where single operations of both are known.
+    Each is an analysis, or the JSON of a report as `traceflops.comparison.side_of_report` reads it.
+    Of jobs with different ranks only the common ones are compared; of a report all are.
     """
     given = (before, after)
     labels = names if names is not None else (None, None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -40,6 +41,7 @@ _MOST: Final = 3
 _LEAST: Final = 0.1
 """Share of the largest reason that another one must have to be named."""
 _MOSTLY: Final = 0.8
+_NEARLY_ALL: Final = 0.95
 _LONGEST: Final = 60
 _OTHER_WORK: Final = 0.2
 """Share by which the FLOPs of a step differ where it does other work: fewer may be the change."""
@@ -120,9 +122,15 @@ def interval_words(found: Interval | None) -> str:
     low, high = sorted(abs(end) for end in found)
     if low == high:
         return "the same in all steps"
-    unit = unit_for(high)
-    ends = [significant(end / _UNITS[unit], 3, zeros=True) for end in (low, high)]
-    return f"95 % interval {' to '.join(ends)} {unit}"
+    return f"95 % interval {together((low, high), ' to ')}"
+
+
+def together(times_ns: Sequence[float | Fraction], between: str) -> str:
+    """Return times in the unit of the longest, which stands behind them: "11.4 to 67.5 ms"."""
+    unit = unit_for(float(max(times_ns)))
+    return (
+        f"{between.join(significant(ns / _UNITS[unit], 3, zeros=True) for ns in times_ns)} {unit}"
+    )
 
 
 def signed(text: str, value: float | Fraction) -> str:
@@ -157,23 +165,39 @@ def _words(reason: Reason, before: Side, after: Side) -> Iterator[str]:
     if cause.component == "communication":
         kernels = f"transfers of {cause.subject}"
     if cause.kind == IDLE:
-        yield f"idle, {CLASSES.get(cause.subject, cause.subject)}"
+        yield f"idle time, {CLASSES.get(cause.subject, cause.subject)}"
     elif cause.kind == UNTOLD:
         yield PART_NAMES[cause.component]
     else:
         yield {
             PACE: f"in {'slower' if more else 'faster'} {kernels} at equal calls",
             CALLS: f"in {_calls(parts)} of {kernels}",
-            NEW: f"in {several(len(parts), 'new kernel')}, {kernels}",
-            GONE: f"as {several(len(parts), 'kernel')} went, {kernels}",
-            REPLACED: f"where {_became(parts)}",
+            NEW: f"in {_alone(parts, cause, 'new ')}",
+            GONE: f"as {_alone(parts, cause)} went",
+            REPLACED: f"where {_became(reason)}",
             WAIT: f"waiting for {_late(before, after, more)} in {cause.subject}",
         }[cause.kind]
     largest = abs(parts[0].ns) >= _MOSTLY * sum(abs(part.ns) for part in parts)
     if name and largest and cause.kind not in (REPLACED, WAIT):
         yield f"({short(name)})"
-    if len(reason.scopes) == 1 and cause.component != "communication":
-        yield f"under {short(next(iter(reason.scopes)))}"
+    told = reason.scopes - _everywhere(before) - _everywhere(after)
+    if len(reason.scopes) == len(told) == 1 and cause.component != "communication":
+        yield f"under {short(told.pop())}"
+
+
+def _everywhere(side: Side) -> set[str | None]:
+    """Return the module or annotation in which nearly all work is, as it tells nothing."""
+    sums = Counter[str | None]()
+    for one in side.work or ():
+        sums[one.scope] += one.charged_ns
+    return {scope for scope, ns in sums.items() if ns >= _NEARLY_ALL * sums.total()}
+
+
+def _alone(parts: Sequence[Part], cause: Cause, new: str = "") -> str:
+    """Return how many kernels one side alone has, and of what."""
+    if cause.component == "communication":
+        return f"{several(len(parts), f'{new}kernel')} of {cause.subject}"
+    return several(len(parts), f"{new}{cause.subject.replace('_', ' ')} kernel")
 
 
 def _calls(parts: Sequence[Part]) -> str:
@@ -183,13 +207,20 @@ def _calls(parts: Sequence[Part]) -> str:
     return f"{number} {'more' if change > 0 else 'fewer'} {'call' if number == '1' else 'calls'}"
 
 
-def _became(parts: Sequence[Part]) -> str:
+def _became(reason: Reason) -> str:
     """Return which kernels became which: by name where it is one each, and else how many."""
+    parts, of = reason.parts, {cause.subject for cause in reason.causes}
     old, new = (list({name for part in parts for name in part.names[side]}) for side in (0, 1))
     became = "probably became" if any(part.way == PLACE for part in parts) else "became"
     if len(old) == len(new) == 1:
         return f"{short(old[0])} {became} {short(new[0])}"
-    return f"{several(len(old), 'kernel')} {became} {len(new)}"
+    most = max(reason.causes, key=lambda cause: abs(cause.ns))
+    subject, others = most.subject.replace("_", " "), " others" if len(old) == len(new) else ""
+    what = f"{subject} kernel" if len(of) == 1 else "kernel"
+    of_most = sum(abs(part.ns) for part in parts if part.subject == most.subject)
+    mostly = len(of) > 1 and of_most >= _MOSTLY * sum(abs(part.ns) for part in parts)
+    more = f", mostly {subject}" if mostly else ""
+    return f"{several(len(old), what)} {became} {len(new)}{others}{more}"
 
 
 def _late(before: Side, after: Side, more: bool) -> str:

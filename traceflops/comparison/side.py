@@ -1,35 +1,27 @@
-"""One side of a comparison: what an analysis, or the JSON of its report, says of a recording.
+"""One side of a comparison: what an analysis says of a recording.
 
-Both say the same: figures are sums over the used windows (steps times devices), in whole ns.
+Figures are sums over the used windows (steps times devices), in whole ns.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from operator import attrgetter
-from typing import Annotated, Final, Literal
+from typing import Final
 
-import msgspec
 import numpy as np
 
 from traceflops.analysis import Analysis
-from traceflops.attribution import (
-    OF_KERNEL,
-    ChargedKernel,
-    IdleCulprits,
-    charged_kernels,
-    idle_culprits,
-)
-from traceflops.errors import InputError
-from traceflops.memory import memory_use
+from traceflops.attribution import ChargedKernel, IdleCulprits, charged_kernels, idle_culprits
+from traceflops.memory import Holder, fullest_gpu, holders, memory_use
+from traceflops.mfu import counts_of_step
 from traceflops.table import FloatArray
-from traceflops.timeline import COMPONENTS, Components
-from traceflops.windows import Prepared
+from traceflops.timeline import Components
+from traceflops.windows import DeviceReport, Prepared
 
-REPORT: Final = "traceflops.report/1"
 _MOST_NAMED: Final = 2
 
 
@@ -53,11 +45,21 @@ class IdlePart:
 
 
 @dataclass(frozen=True, slots=True)
+class Counted:
+    """So many of a unit, such as samples, that a step (or a pass of a server) of so many ns has."""
+
+    count: Fraction
+    ns: Fraction
+
+
+@dataclass(frozen=True, slots=True)
 class Side:
     """A recording as it is compared.
 
     `work` is what kernels were charged, None where single operations are not known. `idle` has the
-    culprits; what is left of the idle time has none. `late` is, by rank, how long others waited for
+    culprits; what is left of the idle time has none. `memory_bytes` is the highest peak of a GPU,
+    `held` who allocated what it holds then, empty where that is unknown. `counts` are the units of
+    work that the recording tells. `late` is, by rank, how long others waited for
     it. `facts` say what was recorded and how, `notes` what was repaired, dropped, assumed or
     is missing, by kind. `analysis` is that of a recording. What is unknown is None.
     """
@@ -69,6 +71,8 @@ class Side:
     model_flops: Fraction | None = None
     mfu: Fraction | None = None
     memory_bytes: int | None = None
+    held: tuple[Holder, ...] = ()
+    counts: Mapping[str, Counted] = field(default_factory=dict)
     late: Mapping[int, int] = field(default_factory=dict)
     facts: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[tuple[str, str], ...] = ()
@@ -131,25 +135,28 @@ def side_of(
         work = charged_kernels(found, times or None)
         idle_ns = sum(one.chosen.components.idle_ns for one in devices)
         idle, mfu, flops = idle_culprits(found, idle_ns), None, None
-    memory = memory_use(found) if found is not None else ()
-    peaks = [one.allocated.peak for one in memory if not one.on_host and one.is_total]
+    most = fullest_gpu(memory_use(found)) if found is not None else None
+    passes = analysis.serving.kinds if ranks is None else ()
     waits = analysis.ranks.by_rank() if analysis.ranks is not None else ()
     fall = measured.waterfall
+    windows = _windows(devices)
+    counts = counts_of(
+        windows,
+        counts_of_step(found) if found is not None else {},
+        [(one.kind, one.passes, one.tokens, one.cycle_ns) for one in passes],
+    )
     return Side(
         name or name_of(analysis),
-        tuple(
-            UsedWindow(one.rank, window.step, window.start_ns, window.account.components)
-            for one in devices
-            for window in one.windows
-            if window.used
-        ),
+        windows,
         work,
         _idle(idle),
         None if flops is None else Fraction(flops),
         mfu,
-        max(peaks, default=None),
+        most.allocated.peak if most is not None else None,
+        holders(found, most) if found is not None and most is not None else (),
+        counts,
         {one.rank: one.caused_wait_ns for one in waits if one.caused_wait_ns},
-        _facts(
+        facts_of(
             analysis.source.format,
             analysis.source.tool,
             [one.product or one.architecture or f"unknown {one.type}" for one in devices],
@@ -161,9 +168,38 @@ def side_of(
     )
 
 
+def _windows(devices: Iterable[DeviceReport]) -> tuple[UsedWindow, ...]:
+    return tuple(
+        UsedWindow(one.rank, window.step, window.start_ns, window.account.components)
+        for one in devices
+        for window in one.windows
+        if window.used
+    )
+
+
 def _only(prepared: Prepared, devices: Collection[int]) -> Prepared:
     accounts = {at: one for at, one in prepared.accounts.items() if at in devices}
     return replace(prepared, accounts=accounts)
+
+
+def counts_of(
+    windows: Sequence[UsedWindow],
+    of_step: Mapping[str, int | None],
+    passes: Iterable[tuple[str | None, int, int | None, int]],
+) -> dict[str, Counted]:
+    """Return the units of a step that are told, and the tokens of passes by kind.
+
+    `passes` has kind, number of passes, their tokens and the time up to the next ones, in ns.
+    """
+    total = sum((one.components for one in windows), Components()).window_ns
+    found = {}
+    if total and all(one.step is not None for one in windows):
+        mean = Fraction(total, len(windows))
+        found = {unit: Counted(Fraction(count), mean) for unit, count in of_step.items() if count}
+    for kind, number, tokens, cycle_ns in passes:
+        if kind is not None and tokens and cycle_ns:
+            found[f"{kind}_token"] = Counted(Fraction(tokens, number), Fraction(cycle_ns, number))
+    return found
 
 
 def _idle(idle: IdleCulprits) -> tuple[IdlePart, ...]:
@@ -174,16 +210,16 @@ def name_of(given: Analysis | Side) -> str:
     """Return what to call a recording."""
     if isinstance(given, Side):
         return given.name
-    return _name([file.name for file in given.source.files])
+    return name_of_files([file.name for file in given.source.files])
 
 
-def _name(files: Sequence[str]) -> str:
+def name_of_files(files: Sequence[str]) -> str:
     """Return the first file without endings, and how many there are besides."""
     first = files[0].split(".")[0] if files else "recording"
     return first if len(files) < _MOST_NAMED else f"{first} and {len(files) - 1} more"
 
 
-def _facts(
+def facts_of(
     format_: str,
     tool: str | None,
     devices: Sequence[str],
@@ -195,200 +231,3 @@ def _facts(
     known = {"GPUs": gpus, "data types": ", ".join(dtypes), "format": format_, "tool": tool or ""}
     known |= {key: str(value) for key, value in sorted(told.items())}
     return {key: value for key, value in known.items() if value}
-
-
-Amount = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
-"""Times of up to three months, in ns, and counts: so that sums of them have room."""
-Instant = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
-Component = Literal["compute", "memory", "other", "graph", "communication"]
-
-
-class _Plain(msgspec.Struct, frozen=True):
-    """What is read of an object of a report; other fields are ignored."""
-
-
-class _Window(_Plain, frozen=True):
-    used: bool
-    step: Instant | None
-    start_ns: Instant
-    components_ns: dict[str, Amount]
-
-
-class _Device(_Plain, frozen=True):
-    rank: Instant | None
-    type: str
-    product: str | None
-    windows: list[_Window]
-    architecture: str | None = None
-
-
-class _File(_Plain, frozen=True):
-    name: str
-
-
-class _Source(_Plain, frozen=True):
-    format: str
-    files: list[_File]
-    tool: str | None
-    facts: dict[str, str]
-
-
-class _Charged(_Plain, frozen=True, kw_only=True):
-    """A row of what a kernel is charged: the fields of `ChargedKernel` behind those of kernels."""
-
-    op: str | None = None
-    shapes: str | None = None
-    scope: str | None = None
-    backward: bool = False
-    group: str | None = None
-    others: Amount = 0
-    count: Amount
-    charged_ns: Amount
-    wait_ns: Amount | None = None
-    at_ns: Amount | None = None
-    steps_ns: tuple[Amount, ...] | None = None
-
-
-class _Kernel(_Plain, frozen=True):
-    name: str
-    kind: str
-    top: Component
-    sub: str
-    rule: str
-    charged_ns: Amount | None = None
-    charged: list[_Charged] = []
-
-
-class _Culprit(_Plain, frozen=True, rename={"kind": "class"}):
-    kind: str
-    label: str
-    idle_ns: Amount
-
-
-class _Idle(_Plain, frozen=True):
-    culprits: list[_Culprit]
-
-
-class _Line(_Plain, frozen=True):
-    line: str
-    amount_text: str
-
-
-class _Waterfall(_Plain, frozen=True):
-    dtypes: list[str]
-    budget_text: str
-    lines: list[_Line]
-
-
-class _Utilisation(_Plain, frozen=True):
-    mfu: float | None
-    model_flops_text: str | None = None
-    waterfall: _Waterfall | None = None
-
-
-class _Series(_Plain, frozen=True):
-    peak_bytes: Instant
-
-
-class _Memory(_Plain, frozen=True):
-    on_host: bool
-    is_total: bool
-    allocated: _Series
-
-
-class _Waits(_Plain, frozen=True):
-    rank: Instant
-    caused_wait_ns: Amount
-
-
-class _Ranks(_Plain, frozen=True):
-    waits: list[_Waits]
-
-
-class _Note(_Plain, frozen=True):
-    kind: str
-    text: str
-
-
-class _Report(_Plain, frozen=True):
-    schema: str
-    source: _Source
-    devices: list[_Device]
-    kernels: list[_Kernel]
-    utilisation: _Utilisation
-    idle: _Idle = _Idle([])
-    memory: list[_Memory] = []
-    ranks: _Ranks | None = None
-    notes: list[_Note] = []
-
-
-_READER: Final = msgspec.json.Decoder(_Report)
-
-
-def is_report(head: bytes) -> bool:
-    """Return whether a file that begins so may be the JSON of a report."""
-    return head.lstrip().startswith(b"{") and f'"{REPORT}"'.encode() in head
-
-
-def side_of_report(content: bytes, name: str | None = None) -> Side:
-    """Return the JSON of a report as it is compared. Raises InputError where it is none."""
-    try:
-        report = _READER.decode(content)
-        if report.schema != REPORT:
-            raise ValueError(report.schema)
-        return _side(report, name)
-    except (msgspec.MsgspecError, ValueError, ArithmeticError, KeyError) as error:
-        hint = "write it with traceflops report TRACE -o base.json"
-        raise InputError(f"no report of {REPORT}: {str(error)[:200]}", hint) from None
-
-
-def _side(report: _Report, name: str | None) -> Side:
-    use, is_split = report.utilisation, report.utilisation.mfu is not None
-    fall, flops = use.waterfall, use.model_flops_text
-    peaks = [one.allocated.peak_bytes for one in report.memory if not one.on_host and one.is_total]
-    waits = report.ranks.waits if report.ranks is not None else ()
-    return Side(
-        name or _name([file.name for file in report.source.files]),
-        tuple(
-            UsedWindow(one.rank, window.step, window.start_ns, _components(window.components_ns))
-            for one in report.devices
-            for window in one.windows
-            if window.used
-        ),
-        _work(report.kernels),
-        tuple(IdlePart(one.kind, one.label, one.idle_ns) for one in report.idle.culprits),
-        Fraction(flops) if flops is not None and is_split else None,
-        _share(fall, "useful") if fall is not None and is_split else None,
-        max(peaks, default=None),
-        {one.rank: one.caused_wait_ns for one in waits if one.caused_wait_ns},
-        _facts(
-            report.source.format,
-            report.source.tool,
-            [one.product or one.architecture or f"unknown {one.type}" for one in report.devices],
-            fall.dtypes if fall is not None else (),
-            report.source.facts,
-        ),
-        tuple((note.kind, note.text) for note in report.notes),
-    )
-
-
-def _components(ns: Mapping[str, int]) -> Components:
-    return Components(**{f"{name}_ns": ns[name] for name in COMPONENTS})
-
-
-def _work(kernels: Sequence[_Kernel]) -> tuple[ChargedKernel, ...] | None:
-    """Return what kernels were charged, None where a report of an older version does not say."""
-    if any(one.charged_ns is None for one in kernels):
-        return None
-    rows = (
-        ChargedKernel(*(getattr(one, name) for name in OF_KERNEL), *msgspec.structs.astuple(row))
-        for one in kernels
-        for row in one.charged
-    )
-    return tuple(sorted(rows, key=attrgetter("order")))
-
-
-def _share(fall: _Waterfall, line: str) -> Fraction | None:
-    amounts = {one.line: one.amount_text for one in fall.lines}
-    budget = Fraction(fall.budget_text)
-    return Fraction(amounts[line]) / budget if line in amounts and budget else None

@@ -4,7 +4,8 @@ Both sides are taken to be autoregressive of first order, with one correlation r
 next and a variance each. Given r, the difference of the means is distributed as Student's t (Welch
 1947, Satterthwaite 1946) with the variance of the mean of correlated steps (Bayley and Hammersley
 1946). Ten steps do not tell r well, so no single r is chosen: the t distributions of all r are
-mixed by how well each r explains the steps (Zellner and Tiao 1964), with 1 - r² as the prior.
+mixed by how well each r explains the steps (Zellner and Tiao 1964), and by a prior. What the first
+steps of both sides have in common is a start and not noise.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ LEVEL: Final = 0.95
 _LEAST: Final = 2
 _R: Final = (np.arange(40) + 0.5) / 20 - 1
 """The correlations that are tried, from -1 to 1."""
+_PRIOR: Final = 1.4
+"""The prior is 1 - r² to this power: more would see smaller changes, and cover too little."""
 _MOST_FREEDOM: Final = 10_000.0
 _GRID: Final = 4_001
 _HALVINGS: Final = 50
@@ -54,16 +57,32 @@ def interval(before: FloatArray, after: FloatArray) -> Interval | None:
     if min(len(before), len(after)) < _LEAST:
         return None
     point = float(after.mean() - before.mean())
-    sides = [_of_mean(one) for one in (before, after) if np.ptp(one)]
+    sides = [_of_mean(one) for one in _started_alike(before, after) if np.ptp(one)]
     if not sides:
         return Interval(point, point)
-    likely = np.log(1 - _R**2) + sum(one[0] for one in sides)
+    likely = _PRIOR * np.log(1 - _R**2) + sum(one[0] for one in sides)
     weight = np.exp(likely - likely.max())
     weight /= weight.sum()
     total = sum(variance for _, variance, _ in sides)
     freedom = total**2 / sum(variance**2 / one for _, variance, one in sides)
     half = _half(weight, np.sqrt(total), float(weight @ freedom))
     return Interval(point - half, point + half)
+
+
+def _started_alike(before: FloatArray, after: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return both without what their first steps have in common, as queues that fill are no noise.
+
+    By how much these differ stays, shared out so that the squares of mere noise sum to as much.
+    """
+    if min(len(before), len(after)) <= _LEAST:
+        return before, after
+    rest = [one[1:].mean() for one in (before, after)]
+    apart = (after[0] - rest[1] - before[0] + rest[0]) / np.sqrt(2)
+    firsts = (rest[0] - apart, rest[1] + apart)
+    old, new = (
+        np.append(first, one[1:]) for first, one in zip(firsts, (before, after), strict=True)
+    )
+    return old, new
 
 
 def _of_mean(series: FloatArray) -> tuple[FloatArray, FloatArray, int]:

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from traceflops.mfu.checked.token_marks import is_ours
     from traceflops.mfu.checked.trace_description import (
         SelfDescribed,
+        counts_of_step,
         self_described,
         without_description,
     )

@@ -84,6 +84,8 @@ _NO_MODEL: Final = Note(
 )
 _DESCRIBING: Final = frozenset(DESCRIPTION_WORDS) - {"gpus", "dtype"}
 """Words that say something of model, tokens or training."""
+_MOST_COUNTED: Final = 2**53
+"""More samples or tokens than JSON readers hold exactly are not told."""
 _DROPPED_FIRST: Final = (
     *("tokens", "real_tokens", "sequences", "lora_targets", "checkpointing", "frozen_layers"),
     *("encoder_seq", "cached", "attention_kernel", "frozen", "lora_params", "lora_rank"),
@@ -226,9 +228,8 @@ def _one(word: str, value: object) -> str:
 
 
 def _said(value: object) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    return _KINDS_SAID.get(type(value), "a number")
+    known = str(value).lower() if isinstance(value, bool) else _KINDS_SAID.get(type(value))
+    return known or "a number"
 
 
 def _check_parts(_: str, text: str) -> None:
@@ -251,6 +252,25 @@ _PARSERS: Final[Mapping[str, Callable[[str, str], object]]] = {
     "forward_only": _refuse_flag,
 }
 """What refuses the text of a word that cannot be meant."""
+
+
+def counts_of_step(prepared: Prepared) -> dict[str, int | None]:
+    """Return the samples, tokens and real tokens of a step of the whole job, None where not told.
+
+    Packed documents are samples each. What contradicts itself is left out as for MFU.
+    """
+    told, marks = description_of(prepared.trace) or Description(), told_by_marks(prepared)
+    said = (told.with_tokens(marks) if marks is not None else told).words.values
+    count = {word: parse_count(word, said[word]) for word in said if word in TOKEN_COUNTS}
+    lengths = parse_lengths("documents", said["documents"]) if "documents" in said else ()
+    slots = count["batch"] * count["seq"] if {"batch", "seq"} <= {*count} else None
+    packed = count.get("seq_sum", sum(lengths) or None)
+    found = {
+        "sample": count.get("sequences", len(lengths) or count.get("batch")),
+        "token": slots or count.get("tokens", packed),
+        "real_token": count.get("real_tokens", packed),
+    }
+    return {one: n if n and 0 < n <= _MOST_COUNTED else None for one, n in found.items()}
 
 
 def card_and_run(description: Description) -> tuple[ModelCard, Run]:
