@@ -24,7 +24,7 @@ from PIL.PngImagePlugin import PngInfo
 
 import traceflops as tf
 from tests.reports.conftest import chromium
-from traceflops.reports.page import render_html
+from traceflops.reports.page import render_comparison_page, render_html
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -38,15 +38,19 @@ PICTURES: Final = {
     "case-decode": ("case", "pytorch/mi300x_vllm_gptoss_decode_graph.json.gz"),
     "case-fusion": ("case", "pytorch/h100_qwen15_infer.json.gz"),
     "case-power-iteration": ("timeline", "nsight/nsys_t4_power_iteration.sqlite"),
+    "compare": (
+        "change",
+        *(f"pytorch/v100_kineto_resnet50_{one}.json.gz" for one in ("nw0", "nw4")),
+    ),
     "case-ranks": (
         "timeline",
         *("pytorch/hta_sampled_rank0.json.gz", "pytorch/hta_sampled_rank1.json.gz"),
     ),
 }
 """Section and traces of each picture."""
-_SHOWN: Final = {"case": "#case", "timeline": ".timeline-frame"}
+_SHOWN: Final = {"case": "#case", "change": "#case", "timeline": ".timeline-frame"}
 _DRAWN: Final = {
-    "case": '<header id="case".*?</header>',
+    **dict.fromkeys(("case", "change"), '<header id="case".*?</header>'),
     "timeline": '<div role="img" aria-label="Timeline: .*?</section>',
 }
 """What a digest is of; of a timeline its drawing for readers without scripts."""
@@ -82,11 +86,16 @@ def main() -> int:
 def pages() -> Iterator[tuple[str, str]]:
     """Yield the name of each picture and its page."""
     shared = os.environ.get("TRACEFLOPS_SHARED")
-    for name, (_, *files) in PICTURES.items():
+    for name, (shows, *files) in PICTURES.items():
         folder = Path(shared or "", "traces") if "/" in files[0] else ROOT / "sample_traces"
-        if shared or folder.is_absolute():
-            page = render_html(tf.analyze(tf.read([folder / file for file in files])))
-            yield name, page
+        if not (shared or folder.is_absolute()):
+            continue
+        paths = [folder / file for file in files]
+        if shows == "change":
+            before, after = (tf.analyze(tf.read([path])) for path in paths)
+            yield name, render_comparison_page([tf.compare(before, after)])
+        else:
+            yield name, render_html(tf.analyze(tf.read(paths)))
 
 
 def digest_in(name: str) -> str | None:

@@ -40,7 +40,12 @@ _HELD: Final = {
     "earlier": "before the recording",
     "untold": "not told apart",
 }
-_COMPONENTS: Final = ("compute", "memory", "communication", "idle")
+_COMPONENTS: Final = {
+    "compute": "Compute",
+    "memory": "Memory",
+    "communication": "Exposed comm",
+    "idle": "Idle",
+}
 
 
 def change(ns: int) -> str:
@@ -77,7 +82,7 @@ _SIDE: Final = (
     Column("Recording", lambda side: Name(side.name)),
     Column("Step", lambda side: duration(float(side.mean_ns)), is_number=True),
     Column("Steps", lambda side: str(len(side.steps)) if side.steps else UNKNOWN, is_number=True),
-    *(Column(capitalized(LOOKS[name].label), partial(_mean, name), True) for name in _COMPONENTS),
+    *(Column(head, partial(_mean, name), True) for name, head in _COMPONENTS.items()),
     Column("MFU", lambda side: exact_percent(side.mfu) if side.mfu is not None else UNKNOWN, True),
     Column("Peak bytes", lambda side: size(side.memory_bytes), is_number=True),
 )
