@@ -32,6 +32,8 @@ _CODEC: Final = "lz4"
 _TRAILER_BYTES: Final = 8 + len(_END)
 _MOST_BYTES: Final = 1 << 27
 """No block is so large unpacked, nor is what stands before and behind the blocks."""
+_MOST_PACKED: Final = 64
+"""No block is packed to less than one byte of so many: the times of events differ."""
 _READ_BYTES: Final = 1 << 20
 _VARINT_BYTES: Final = 10
 _REPEATED: Final = 1
@@ -254,7 +256,7 @@ def _unpacked(packed: bytes, plain: int) -> bytes | None:
     Of one that is shorter the rest would be whatever the memory held: it fits into less.
     """
     codec = pa.Codec("lz4_raw")
-    if plain > 256 * len(packed):
+    if plain > _MOST_PACKED * len(packed) + _READ_BYTES:
         return None
     try:
         data: bytes = codec.decompress(packed, plain, asbytes=True)

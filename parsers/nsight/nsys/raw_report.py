@@ -42,7 +42,9 @@ _COMMAND: Final = "nsys export --type sqlite --include-json=true"
 _RELEASE: Final = re.compile(r"(20\d\d)@(\d{1,2})@(\d{1,3})@(\d{1,6})")
 _NOTES: Final = NoteTable(
     dropped={
-        "input-cut": "The report was cut off: {events} of {expected} could be read.",
+        "input-cut": (
+            "The report is cut off, or its end is damaged: {events} of {expected} could be read."
+        ),
         "rows-lost": "The report is damaged: {listed} could not be read. All others are used.",
         "names-lost": (
             "Names are unknown: they stand behind the events, in the part of the report that is "
@@ -97,7 +99,7 @@ def report_of(source: ByteSource) -> Report:
             file.open()
             events = _events_of(file)
             target = target_tables(file.head, file.tail, file.clocks)
-        except (ValueError, EOFError):
+        except (ValueError, EOFError, OSError):
             raise _refused(file) from None
     if _is_unfit(file, events):
         raise _refused(file)
