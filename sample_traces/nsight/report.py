@@ -129,23 +129,25 @@ def write_reports(
     options: NsightOptions,
     writer: Writer = "2026",
     together: bool = False,
+    stored: bool = False,
 ) -> list[Path]:
-    """Write `run.rank<n>.nsys-rep` for each rank, or one `run.nsys-rep`."""
+    """Write `run.rank<n>.nsys-rep` for each rank, or one `run.nsys-rep`; `stored`: not packed."""
     paths = []
     for session in sessions(run, options, together):
         path = folder / f"{stem_of(session, together)}.nsys-rep"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(report(session, writer))
+        path.write_bytes(report(session, writer, stored))
         paths.append(path)
     return paths
 
 
-def report(session: Session, writer: Writer) -> bytes:
+def report(session: Session, writer: Writer, stored: bool = False) -> bytes:
     """Return the report of a session."""
     tables = tables_of(session, "2026")
     events = [*_events(tables, writer), *_private_events(tables)]
     texts = [*session.texts, _PRIVATE]
-    return file_of(events, texts, _head(session, writer), _tail(tables), writer, _clocks(session))
+    head, tail, clocks = _head(session, writer), _tail(tables), _clocks(session)
+    return file_of(events, texts, head, tail, writer, clocks, stored)
 
 
 def file_of(
@@ -155,14 +157,16 @@ def file_of(
     tail: bytes,
     writer: Writer = "2026",
     clocks: bytes = b"",
+    stored: bool = False,
 ) -> bytes:
     """Return a file that holds events and texts, and what stands around them."""
     index = number(1, len(events)) + number(3, len(texts)) + number(5, 1) + part(9, b"lz4")
     places = range(0, len(events), _BLOCK_EVENTS)
-    blocks = b"".join(block(events[at : at + _BLOCK_EVENTS]) for at in places)
+    blocks = b"".join(block(events[at : at + _BLOCK_EVENTS], stored=stored) for at in places)
     threads = part(1, number(2, 0) + number(4, VM))
     begin = b"QDTEXT00" + counted(head) + counted(index)
-    raw = begin + blocks + block([text.encode() for text in texts], part(2, number(1, VM)))
+    encoded = [text.encode() for text in texts]
+    raw = begin + blocks + block(encoded, part(2, number(1, VM)), stored=stored)
     raw += counted(threads) + counted(tail)
     sections = {
         "Analysis Options Data": part(1, _PRIVATE.encode()),
@@ -209,11 +213,19 @@ def part(field: int, data: bytes) -> bytes:
     return varint(field << 3 | 2) + counted(data)
 
 
-def block(parts: Iterable[bytes], rest: bytes = b"") -> bytes:
+def block(parts: Iterable[bytes], rest: bytes = b"", *, stored: bool = False) -> bytes:
     """Return a message that repeats one field, packed, behind its two lengths."""
     plain = counted(b"".join(part(1, one) for one in parts) + rest)
-    packed: bytes = pa.Codec("lz4_raw").compress(plain, asbytes=True)
+    codec = pa.Codec("lz4_raw")
+    packed: bytes = _literal(plain) if stored else codec.compress(plain, asbytes=True)
     return varint(len(packed)) + varint(len(plain)) + packed
+
+
+def _literal(plain: bytes) -> bytes:
+    """Return bytes as LZ4 keeps what cannot be packed."""
+    more, last = divmod(max(0, len(plain) - 15), 255)
+    length = b"\xff" * more + bytes([last]) if len(plain) >= 15 else b""
+    return bytes([min(15, len(plain)) << 4]) + length + plain
 
 
 def message(row: Mapping[str, Value], numbers: Numbers, *, zeros: bool = True) -> bytes:

@@ -51,12 +51,12 @@ def run_of(**changes: Any) -> Run:
 
 
 @cache
-def sample(writer: Any = "2026") -> bytes:
-    """Return the report of a run."""
+def sample(writer: Any = "2026", *, stored: bool = False) -> bytes:
+    """Return the report of a run; what is stored is not packed."""
     from tempfile import TemporaryDirectory
 
     with TemporaryDirectory() as folder:
-        (path,) = write_reports(run_of(), Path(folder), ALL, writer, together=True)
+        (path,) = write_reports(run_of(), Path(folder), ALL, writer, True, stored)
         return path.read_bytes()
 
 
@@ -221,6 +221,14 @@ def test_one_of_several_that_cannot_be_read_is_set_aside(tmp_path: Path) -> None
     assert "bad.nsys-rep" in codes(both)["not-a-trace"]
 
 
+def test_beside_its_export_the_export_counts(tmp_path: Path) -> None:
+    write_reports(run_of(), tmp_path, ALL, together=True)
+    (export,) = write_sqlite(run_of(), tmp_path, ALL, together=True)
+    both = tf.read(tmp_path)
+    assert [file.name for file in both.source.files] == [export.name]
+    assert "counts once, from run.sqlite" in codes(both)["same-run"]
+
+
 @pytest.mark.parametrize("writer", WRITERS)
 def test_what_is_private_is_in_no_output(tmp_path: Path, writer: Any) -> None:
     assert sample(writer).count(SECRET.encode()) > 5
@@ -275,10 +283,15 @@ def test_any_number_in_any_field(
         assert sum(account.components.parts().values()) == device.whole.span_ns
 
 
+def test_how_it_is_packed_does_not_matter(tmp_path: Path) -> None:
+    packed, stored = (read(sample(stored=stored), tmp_path) for stored in (False, True))
+    assert stored.activities.equals(packed.activities)
+
+
 @pytest.mark.parametrize("seed", range(60))
 def test_bytes_that_were_changed(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
-    data = bytearray(sample(WRITERS[seed % 2]))
+    data = bytearray(sample(WRITERS[seed % 2], stored=seed % 3 > 0))
     first = chance.choice((0, data.index(BEGIN)))
     for _ in range(chance.choice((1, 3, 20))):
         data[chance.randrange(first, len(data))] = chance.randrange(256)
