@@ -97,11 +97,15 @@ UNREAD: Final[Mapping[str, str]] = {
 
 @dataclass(slots=True)
 class Events:
-    """The rows of events by table, how many events were not read, by type, and how many damaged."""
+    """The rows of events by table, how many events were not read, by type, and how many damaged.
+
+    Of the `damaged_tables` rows are missing; what `unknown` events were nobody knows.
+    """
 
     tables: dict[str, list[pa.RecordBatch]] = field(default_factory=lambda: defaultdict(list))
     unread: Counter[str] = field(default_factory=Counter)
     damaged: int = 0
+    unknown: int = 0
     damaged_tables: set[str] = field(default_factory=set)
 
     def add(self, parts: Parts) -> None:
@@ -109,6 +113,7 @@ class Events:
         block = Block(parts.data)
         events = Messages(block, parts.begin, parts.end)
         found = events.columns((_TYPE,), (_CALL, _WORK, _NVTX, _DIAGNOSTIC))
+        self.unknown += int(np.count_nonzero(~found.sound))
         self.damaged += int(np.count_nonzero(~found.sound))
         kind = np.where(found.sound, found.numbers[_TYPE], ABSENT)
         is_work = np.isin(kind, [*_WORKS]) & found.has(_WORK)

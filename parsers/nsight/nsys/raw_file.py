@@ -94,7 +94,7 @@ class RawFile:
             self._begin, size = self.sections[_RAW]
             self._end = min(self._begin + size, self.size)
             self.is_cut = self._begin + size > self.size
-            self._texts_at = self._begin + len(_BEGIN) + self._offset_of_texts()
+            self._texts_at = min(self._begin + len(_BEGIN) + self._offset_of_texts(), self._end)
         else:
             self._begin, self._end, self.is_cut = self._found(), self.size, True
         self.stream.seek(self._begin)
@@ -121,13 +121,15 @@ class RawFile:
         while not (self._is_of_texts() and texts >= self.expected_texts and self._rest()):
             of_texts = self._is_of_texts()
             packed = self._packed()
-            if packed is None:
+            if packed is None and (of_texts or self._texts_at is None):
                 self.is_cut = self.is_cut or self.stream.tell() < self._end
                 break
-            parts = self._parts(*packed)
+            parts = self._parts(*packed) if packed is not None else None
             if parts is None:
                 self.damaged += 1
                 self.texts_lost = self.texts_lost or of_texts
+                if packed is None:
+                    self.stream.seek(self._texts_at or self._end)  # where the next one surely is
             elif not of_texts:
                 self.events += parts.count
                 yield parts
@@ -153,6 +155,8 @@ class RawFile:
             found = dict(map(_section, entries))
         except ValueError:
             return {}
+        if any(at > self.size for at, _ in found.values()):
+            return {}
         if _RAW not in found or _OFFSETS not in found:
             raise Unfit("no section of events")
         return found
@@ -165,7 +169,7 @@ class RawFile:
         return offset
 
     def _found(self) -> int:
-        """Return where the events begin in a file without its end. Raises Unfit where they do not.
+        """Return where events begin in a file without its end. Raises EOFError where they do not.
 
         What stands before them is private and is passed over.
         """
@@ -201,7 +205,8 @@ class RawFile:
         at = self.stream.tell()
         try:
             packed, plain = self._varint(), self._varint()
-            room = self._end - self.stream.tell()
+            end = self._end if self._is_of_texts() else self._texts_at or self._end
+            room = end - self.stream.tell()
             if 0 < packed <= room and 0 < plain <= _MOST_BYTES:
                 block = self.stream.read(packed)
                 self.source.progress(self.stream.tell())
@@ -271,26 +276,25 @@ def _unpacked(packed: bytes, plain: int) -> bytes | None:
 
 def opened(source: ByteSource) -> RawFile:
     """Return a report of which nothing has been read yet."""
-    stream: IO[bytes]
-    if source.path is not None and _is_plain(source):
-        stream = source.path.open("rb")
-        size = stream.seek(0, io.SEEK_END)
-    else:
-        content = b"".join(source.blocks())
-        stream, size = io.BytesIO(content), len(content)
-    source.text_bytes = size
+    stream = _plain(source) or io.BytesIO(b"".join(source.blocks()))
+    source.text_bytes = size = stream.seek(0, io.SEEK_END)
     stream.seek(len(MAGIC))
     version = _VERSION.match(stream.read(_LONGEST_VERSION))
     return RawFile(source, stream, size, version[1].decode() if version else "")
 
 
-def _is_plain(source: ByteSource) -> bool:
-    assert source.path is not None
+def _plain(source: ByteSource) -> IO[bytes] | None:
+    """Return an input as a file; None where it is none, or packed. Raises InputError."""
+    if source.path is None:
+        return None
     try:
-        with source.path.open("rb") as stream:
-            return stream.read(len(MAGIC)) == MAGIC
+        stream = source.path.open("rb")
+        if stream.read(len(MAGIC)) == MAGIC:
+            return stream
+        stream.close()
     except OSError as error:
         raise InputError(f"cannot be read: {source.label} ({error})", "copy it again") from None
+    return None
 
 
 def joined(blocks: list[Parts]) -> Parts:

@@ -19,7 +19,7 @@ from traceflops.parsers.io import ByteSource, NoteTable
 from traceflops.parsers.nsight.arrow_files import ArrowTable
 from traceflops.parsers.nsight.nsys.raw_events import UNREAD, Events
 from traceflops.parsers.nsight.nsys.raw_file import RawFile, joined, opened
-from traceflops.parsers.nsight.nsys.raw_target import target_tables
+from traceflops.parsers.nsight.nsys.raw_target import Target, target_tables
 from traceflops.parsers.nsight.nsys.tables import Folder
 from traceflops.table import Note
 from traceflops.units import several
@@ -47,7 +47,7 @@ _NOTES: Final = NoteTable(
         ),
         "rows-lost": "The report is damaged: {listed} could not be read. All others are used.",
         "names-lost": (
-            "Names are unknown: they stand behind the events, in the part of the report that is "
+            "Names are missing: they stand behind the events, in the part of the report that is "
             "lost."
         ),
     },
@@ -60,6 +60,10 @@ _NOTES: Final = NoteTable(
         "only-in-export": (
             "{count} [record|records] not read from the profiler's own file: {listed}. Only its "
             f"export shows [it|them] ({_COMMAND} REPORT.nsys-rep)."
+        ),
+        "several-machines": (
+            "The report is of {count} machines, whose GPUs may be taken for each other. Its export "
+            "tells them apart."
         ),
         "gpu-numbers": (
             "{count} [process|processes] may mean other GPUs by their numbers than the report "
@@ -98,6 +102,7 @@ def report_of(source: ByteSource) -> Report:
         try:
             file.open()
             events = _events_of(file)
+            file.is_cut = file.is_cut or source.cut is not None
             target = target_tables(file.head, file.tail, file.clocks)
         except (ValueError, EOFError, OSError):
             raise _refused(file) from None
@@ -106,7 +111,7 @@ def report_of(source: ByteSource) -> Report:
     tables = _files(source, {**events.tables, **target.tables, **_of_writer(file.version)}, file)
     said = tuple(
         Note(one.kind, one.code, one.text, one.count, source.label)
-        for one in _notes(file, events, target.unknown_numbers)
+        for one in _notes(file, events, target)
     )
     return Report(source, tables, {}, _missing(file, events), said)
 
@@ -152,8 +157,7 @@ def _files(source: ByteSource, tables: Tables, file: RawFile) -> dict[str, Arrow
         name: ArrowTable(source, tuple(batches[0].schema.names), partial(_each_once, batches))
         for name, batches in tables.items()
     }
-    if not file.texts_lost:
-        found[_STRINGS] = ArrowTable(source, ("id", "value"), partial(_texts, file))
+    found[_STRINGS] = ArrowTable(source, ("id", "value"), partial(_texts, file))
     return found
 
 
@@ -188,42 +192,30 @@ def _of_writer(version: str) -> Tables:
 
 def _missing(file: RawFile, events: Events) -> frozenset[str]:
     """Return the tables of which rows are lost."""
-    lost = set(events.damaged_tables)
-    if _is_short(file):
-        lost |= _OF_EVENTS
+    is_short = file.events < file.expected_events or events.unknown > 0
+    lost = events.damaged_tables | (_OF_EVENTS if is_short else set())
     return frozenset(lost | ({_STRINGS} if file.texts_lost else set()))
 
 
-def _is_short(file: RawFile) -> bool:
-    return file.events < file.expected_events
-
-
-def _notes(file: RawFile, events: Events, unknown_numbers: int) -> Iterator[Note]:
+def _notes(file: RawFile, events: Events, target: Target) -> Iterator[Note]:
     by = _writer(file.version)
     yield _NOTES.note("raw-report", by=by and f", {by}")
     if file.is_cut:
         expected = several(file.expected_events, "event")
         yield _NOTES.note("input-cut", events=f"{file.events:,}", expected=expected)
-    lost = [
-        several(count, noun)
-        for count, noun in _losses(file, events)
-        if count and not (noun == "event" and file.is_cut)
-    ]
-    if lost:
+    missing = 0 if file.is_cut else max(0, file.expected_events - file.events)
+    losses = ((file.damaged, "block"), (missing + events.damaged, "event"))
+    if lost := [several(count, noun) for count, noun in losses if count]:
         yield _NOTES.note("rows-lost", listed=" and ".join(lost))
     if file.texts_lost:
         yield _NOTES.note("names-lost")
     if events.unread:
         count = events.unread.total()
         yield _NOTES.note("only-in-export", count, listed=_listed(events))
-    if unknown_numbers:
-        yield _NOTES.note("gpu-numbers", unknown_numbers)
-
-
-def _losses(file: RawFile, events: Events) -> Iterator[tuple[int, str]]:
-    yield file.damaged, "block"
-    missing = max(0, file.expected_events - file.events)
-    yield missing + events.damaged, "event"
+    if target.unknown_numbers:
+        yield _NOTES.note("gpu-numbers", target.unknown_numbers)
+    if target.machines > 1:
+        yield _NOTES.note("several-machines", target.machines)
 
 
 def _listed(events: Events) -> str:

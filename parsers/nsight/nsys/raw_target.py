@@ -35,10 +35,11 @@ a machine is."""
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Rows by table, and how many numbers of processes for GPUs are not known."""
+    """Rows by table, how many numbers of processes for GPUs are not known, how many machines."""
 
     tables: dict[str, list[pa.RecordBatch]]
     unknown_numbers: int
+    machines: int
 
 
 def target_tables(head: bytes, tail: bytes, clocks: bytes) -> Target:
@@ -56,7 +57,7 @@ def target_tables(head: bytes, tail: bytes, clocks: bytes) -> Target:
         "TARGET_INFO_SESSION_START_TIME": [] if origin is None else [{"utcEpochNs": origin}],
     }
     tables = {name: [pa.RecordBatch.from_pylist(rows)] for name, rows in found.items() if rows}
-    return Target(tables, len(numbers) - len(known))
+    return Target(tables, len(numbers) - len(known), len(machines))
 
 
 def _said(message: bytes) -> dict[int, Any]:
