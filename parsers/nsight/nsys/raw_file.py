@@ -34,6 +34,7 @@ _MOST_BYTES: Final = 1 << 27
 """No block is so large unpacked, nor is what stands before and behind the blocks."""
 _MOST_PACKED: Final = 64
 """No block is packed to less than one byte of so many: the times of events differ."""
+_MORE, _FULL, _LEAST_MATCH = 15, 255, 4
 _READ_BYTES: Final = 1 << 20
 _VARINT_BYTES: Final = 10
 _REPEATED: Final = 1
@@ -117,19 +118,14 @@ class RawFile:
 
     def blocks(self) -> Iterator[Parts]:
         """Give the events some at a time; texts and tail are known behind the last."""
-        texts = 0
-        while not (self._is_of_texts() and texts >= self.expected_texts and self._rest()):
+        texts, is_last = 0, False
+        while not is_last and not (
+            self._is_of_texts() and texts >= self.expected_texts and self._rest()
+        ):
             of_texts = self._is_of_texts()
-            packed = self._packed()
-            if packed is None and (of_texts or self._texts_at is None):
-                self.is_cut = self.is_cut or self.stream.tell() < self._end
-                break
-            parts = self._parts(*packed) if packed is not None else None
+            parts, is_last = self._next(of_texts)
             if parts is None:
-                self.damaged += 1
                 self.texts_lost = self.texts_lost or of_texts
-                if packed is None:
-                    self.stream.seek(self._texts_at or self._end)  # where the next one surely is
             elif not of_texts:
                 self.events += parts.count
                 yield parts
@@ -137,6 +133,30 @@ class RawFile:
                 self.texts.append(parts)
                 texts += parts.count
         self.texts_lost = self.texts_lost or texts < self.expected_texts
+
+    def _next(self, of_texts: bool) -> tuple[Parts | None, bool]:
+        """Return the parts of the next block, None of a damaged one, and whether it is the last."""
+        packed = self._packed()
+        parts = self._parts(*packed) if packed is not None else None
+        if packed is None and (of_texts or self._texts_at is None):
+            self.is_cut = self.is_cut or self.stream.tell() < self._end
+            return self._before_cut(), True
+        if packed is None:  # where the next block of events begins is not known
+            self.stream.seek(self._texts_at or self._end)
+        self.damaged += parts is None
+        return parts, False
+
+    def _before_cut(self) -> Parts | None:
+        """Return the parts of a block that ends with the file; None where there are none."""
+        try:
+            _, plain = self._varint(), self._varint()
+            packed = self.stream.read(max(0, self._end - self.stream.tell()))
+            data = unpacked_before_cut(packed, min(plain, _MOST_BYTES))
+            _, at = varint(data, 0)
+        except _UNREADABLE:
+            return None
+        begin, end, _ = split(data, at, len(data), _REPEATED)
+        return Parts(data, begin, end) if len(begin) and self.is_cut else None
 
     def _contents(self) -> dict[str, tuple[int, int]]:
         """Return where sections begin and how long they are; none where the file was cut."""
@@ -272,6 +292,39 @@ def _unpacked(packed: bytes, plain: int) -> bytes | None:
     except OSError:
         return data
     return data if plain == 1 else None
+
+
+def unpacked_before_cut(packed: bytes, most: int) -> bytes:
+    """Return what the beginning of an LZ4 block holds, at most so many bytes."""
+    data = bytearray()
+    at = 0
+    try:
+        while at < len(packed) and len(data) < most:
+            token = packed[at]
+            size, at = _size(packed, at + 1, token >> 4)
+            data += packed[at : at + size]
+            at += size
+            back = packed[at] | packed[at + 1] << 8
+            size, at = _size(packed, at + 2, token & 15)
+            if not 0 < back <= len(data):
+                break
+            size = min(size + _LEAST_MATCH, most)
+            again = data[len(data) - back :][:size]
+            data += (again * -(-size // len(again)))[:size]
+    except IndexError:
+        pass  # the cut
+    return bytes(data[:most])
+
+
+def _size(packed: bytes, at: int, size: int) -> tuple[int, int]:
+    """Return a length of LZ4, which goes on in the bytes behind where it is 15."""
+    if size == _MORE:
+        while packed[at] == _FULL:
+            size += _FULL
+            at += 1
+        size += packed[at]
+        at += 1
+    return size, at
 
 
 def opened(source: ByteSource) -> RawFile:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
@@ -73,10 +73,14 @@ _NOTES: Final = NoteTable(
 )
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Report(Folder):
-    """The tables of a report, those of which rows are lost, and what to say of the reading."""
+    """The tables of a report, those of which rows are lost, and what to say of the reading.
 
+    `origin` says that it is no export, by which version it was written, and what an export adds.
+    """
+
+    origin: Note
     missing: frozenset[str] = frozenset()
     said: tuple[Note, ...] = ()
 
@@ -109,11 +113,12 @@ def report_of(source: ByteSource) -> Report:
     if _is_unfit(file, events):
         raise _refused(file)
     tables = _files(source, {**events.tables, **target.tables, **_of_writer(file.version)}, file)
-    said = tuple(
-        Note(one.kind, one.code, one.text, one.count, source.label)
-        for one in _notes(file, events, target)
-    )
-    return Report(source, tables, {}, _missing(file, events), said)
+    by = _writer(file.version)
+    origin = _NOTES.note("raw-report", by=by and f", {by}")
+    notes = (origin, *_notes(file, events, target))
+    origin, *said = (replace(note, file=source.label) for note in notes)
+    missing = _missing(file, events)
+    return Report(source, tables, origin=origin, missing=missing, said=tuple(said))
 
 
 def _refused(file: RawFile) -> NotATrace:
@@ -198,8 +203,6 @@ def _missing(file: RawFile, events: Events) -> frozenset[str]:
 
 
 def _notes(file: RawFile, events: Events, target: Target) -> Iterator[Note]:
-    by = _writer(file.version)
-    yield _NOTES.note("raw-report", by=by and f", {by}")
     if file.is_cut:
         expected = several(file.expected_events, "event")
         yield _NOTES.note("input-cut", events=f"{file.events:,}", expected=expected)

@@ -70,7 +70,8 @@ def read_raw(sources: Sequence[ByteSource]) -> list[Trace]:
     def traced(source: ByteSource) -> Trace:
         report = report_of(source)
         file = SourceFile(source.label, source.stored_bytes, source.text_bytes)
-        return trace_of(report, RAW, (file,), source.label)
+        trace = trace_of(report, RAW, (file,), source.label)
+        return replace(trace, notes=(*trace.notes, report.origin))
 
     traces, failed = read_each(sources, traced, close=True)
     return with_set_aside(without_clashes(traces), failed)
