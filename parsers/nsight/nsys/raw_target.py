@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final
 
 import pyarrow as pa
@@ -16,13 +17,21 @@ import pyarrow as pa
 from traceflops.parsers.io import fields, message_text, parts_of, signed
 from traceflops.parsers.nsight.nsys.raw_events import Numbers
 
-_MACHINE, _HARDWARE, _GPU, _NUMBERS = 1, 2, 7, 9
+_MACHINE, _HARDWARE = 1, 2
+_OLD_GPU, _GPU, _NUMBERS = 1, 7, 9
 _MOST_GPUS: Final = 4_096
 _OF_GPU: Final[Numbers] = (
     *((1, "id"), (11, "totalMemory"), (13, "clockRate"), (14, "smCount"), (30, "threadsPerWarp")),
     *((41, "computeMajor"), (42, "computeMinor")),
 )
 _TEXTS_OF_GPU: Final[Numbers] = ((2, "name"), (3, "busLocation"), (5, "uuid"))
+_OF_OLD_GPU: Final[Numbers] = (
+    *((3, "globalMemorySize"), (6, "numThreadsPerWarp"), (7, "coreClockRate")),
+    *((9, "numMultiprocessors"), (22, "computeCapabilityMajor"), (23, "computeCapabilityMinor")),
+    *((24, "deviceId"), (25, "pid")),
+)
+"""GPUs as reports of 2020 and 2021 list them, by process."""
+_TEXTS_OF_OLD_GPU: Final[Numbers] = ((1, "name"),)
 _OF_NUMBERS: Final[Numbers] = ((1, "gpuId"), (2, "cudaId"), (3, "pid"))
 _OFFSETS, _STARTED = 16, 17
 _SESSION, _UTC = 7, 9
@@ -46,14 +55,21 @@ def target_tables(head: bytes, tail: bytes, clocks: bytes) -> Target:
     """Return what is known of the GPUs, of what processes call them, and of the calendar."""
     machines, _ = parts_of(tail, _MACHINE)
     hardware = [one for machine in machines for one in parts_of(machine, _HARDWARE)[0]]
-    gpus = [gpu for one in hardware for gpu in parts_of(one, _GPU)[0]][:_MOST_GPUS]
-    numbers = [pair for one in hardware for pair in parts_of(one, _NUMBERS)[0]][:_MOST_GPUS]
+
+    def listed(number: int) -> list[dict[int, Any]]:
+        found = (part for one in hardware for part in parts_of(one, number)[0])
+        return [_said(part) for part in islice(found, _MOST_GPUS)]
+
+    numbers = listed(_NUMBERS)
     # Which of the two is the GPU's own number is not known where they differ.
-    known = [said for said in map(_said, numbers) if said.get(1, 0) == said.get(2, 0)]
+    known = [said for said in numbers if said.get(1, 0) == said.get(2, 0)]
     origin = _origin(head, clocks)
     found = {
-        "TARGET_INFO_GPU": [_gpu(said) for said in map(_said, gpus)],
-        "TARGET_INFO_CUDA_DEVICE": [_numbers(said, _OF_NUMBERS) for said in known],
+        "TARGET_INFO_GPU": [_row(said, _OF_GPU, _TEXTS_OF_GPU) for said in listed(_GPU)],
+        "TARGET_INFO_CUDA_GPU": [
+            _row(said, _OF_OLD_GPU, _TEXTS_OF_OLD_GPU) for said in listed(_OLD_GPU)
+        ],
+        "TARGET_INFO_CUDA_DEVICE": [_row(said, _OF_NUMBERS) for said in known],
         "TARGET_INFO_SESSION_START_TIME": [] if origin is None else [{"utcEpochNs": origin}],
     }
     tables = {name: [pa.RecordBatch.from_pylist(rows)] for name, rows in found.items() if rows}
@@ -68,18 +84,14 @@ def _said(message: bytes) -> dict[int, Any]:
     return said
 
 
-def _gpu(said: Mapping[int, Any]) -> dict[str, Any]:
-    texts = {name: message_text(said.get(number)) for number, name in _TEXTS_OF_GPU}
-    return _numbers(said, _OF_GPU) | texts
-
-
-def _numbers(said: Mapping[int, Any], columns: Numbers) -> dict[str, Any]:
-    """Return numbers by name; what is left out is 0."""
-    found = {name: said.get(number, 0) for number, name in columns}
-    return {
+def _row(said: Mapping[int, Any], numbers: Numbers, texts: Numbers = ()) -> dict[str, Any]:
+    """Return numbers and texts by name; a number that is left out is 0."""
+    found = {name: said.get(number, 0) for number, name in numbers}
+    known = {
         name: value if isinstance(value, int) and value < _LATEST else None
         for name, value in found.items()
     }
+    return known | {name: message_text(said.get(number)) for number, name in texts}
 
 
 def _origin(head: bytes, clocks: bytes) -> int | None:

@@ -300,6 +300,17 @@ def test_numbers_of_gpus_that_differ_are_not_guessed(tmp_path: Path) -> None:
     assert trace.devices["local_id"].to_pylist() == [0]
 
 
+def test_the_gpus_of_reports_of_2021(tmp_path: Path) -> None:
+    """They are listed by process; memory is in MiB, the clock in kHz."""
+    said = part(1, b"Tesla V100-PCIE-32GB") + number(3, 32_510) + number(6, 32)
+    said += number(7, 1_380_000) + number(9, 80) + number(22, 7) + number(24, 0) + number(25, 77)
+    trace = read(file_of([kernel()], ["k"], b"", part(1, part(2, part(1, said)))), tmp_path)
+    (device,) = trace.devices.to_pylist()
+    assert (device["product"], device["sm_count"]) == ("Tesla V100-PCIE-32GB", 80)
+    assert (device["memory_bytes"], device["clock_hz"]) == (32_510 << 20, 1_380_000_000)
+    assert (device["compute_major"], device["compute_minor"]) == (7, 0)
+
+
 FIELD = st.tuples(st.integers(1, 24), st.integers(-(2**63), 2**64 - 1)).map(lambda f: number(*f))
 SUB = st.lists(FIELD | st.binary(max_size=4), max_size=9).map(b"".join)
 ODD = st.builds(
