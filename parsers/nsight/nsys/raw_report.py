@@ -236,4 +236,4 @@ def _writer(version: str) -> str:
     release = _RELEASE.match(version)
     if release is not None:
         return f"written by Nsight Systems {'.'.join(release.groups()[:3])}"
-    return f"format {version.rstrip('.')}" if version else ""
+    return f"written by Nsight Systems (format {version.rstrip('.')})" if version else ""
