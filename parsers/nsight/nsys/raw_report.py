@@ -53,8 +53,8 @@ _NOTES: Final = NoteTable(
     },
     missing={
         "raw-report": (
-            "Read from the profiler's own file{by}. Nodes of CUDA graphs, sizes of NCCL messages "
-            f"and settings of the recording are read only from its export ({_COMMAND} "
+            "Read from the profiler's own file{by}. Nodes of CUDA graphs, NCCL sizes and "
+            f"settings of the recording are read only from its export ({_COMMAND} "
             "REPORT.nsys-rep)."
         ),
         "only-in-export": (
@@ -129,7 +129,7 @@ def _refused(file: RawFile) -> NotATrace:
     return NotATrace(
         f"{place} is a binary Nsight Systems report (.nsys-rep, .qdrep{by and f', {by}'}) "
         f"{'that was cut off or is ' if file.is_cut else ''}of an unknown layout",
-        f"export it with the same or a newer nsys: {_COMMAND} {argument} (since 2024.6 also "
+        f"export it with the same or a newer nsys: {_COMMAND} {argument} (from 2024.6 also "
         "--type parquetdir, better for very large reports)",
     )
 
