@@ -66,8 +66,8 @@ _NOTES: Final = NoteTable(
             "tells them apart."
         ),
         "gpu-numbers": (
-            "{count} [process|processes] may mean other GPUs by their numbers than the report "
-            "does. Only its export tells which."
+            "{count} [GPU has|GPUs have] another number in a process than in the report, and which "
+            "is which is unknown. Only its export tells."
         ),
     },
 )
