@@ -364,7 +364,8 @@ def _unknown(head: bytes) -> tuple[str, str]:
     return (
         f"not a known trace; it begins with {_printable(head[:40])}",
         "give a torch.profiler trace (.json, .gz, .zst, .zip), a rocprof export (rocpd, CSV, "
-        "JSON), an nsys export (SQLite, parquetdir, nsys stats CSV) or an ncu CSV page",
+        "JSON), an nsys report or export (.nsys-rep, SQLite, parquetdir, nsys stats CSV) or an "
+        "ncu CSV page",
     )
 
 

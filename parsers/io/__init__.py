@@ -74,6 +74,17 @@ if TYPE_CHECKING:
         Members,
         Records,
     )
+    from traceflops.parsers.io.messages import (
+        Block,
+        Columns,
+        Messages,
+        fields,
+        message_text,
+        parts_of,
+        signed,
+        split,
+        varint,
+    )
     from traceflops.parsers.io.notes import NoteTable, read_each, with_notes, with_set_aside
     from traceflops.parsers.io.places import (
         files_behind,

@@ -1,7 +1,7 @@
 """What Nsight's files are, known by their first bytes. Readers are loaded when they are needed.
 
 A binary report of Nsight Compute is read where NVIDIA's own package for that (ncu_report) is
-installed; one of Nsight Systems is not read: the refusal has the command that exports it.
+installed; one of Nsight Systems is read as its export is.
 """
 
 from __future__ import annotations
@@ -26,8 +26,6 @@ _SIGN: Final = re.compile(
 )
 _NSYS: Final = b"NVIDIA Tegra Profiler Report"
 _NCU: Final = b"NVR\x00"
-_VERSION: Final = re.compile(rb"[\x00-\x20]{0,16}([0-9][0-9A-Za-z@.\-]{1,60})")
-_YEAR: Final = re.compile(r"^(20\d\d)@(\d{1,2})@(\d)")
 
 
 def _is_ncu_csv(head: bytes) -> bool:
@@ -72,27 +70,10 @@ def _tables_in(format_: str) -> Callable[[Sequence[ByteSource], Reading], list[T
     return read
 
 
-def _refuse_nsys(sources: Sequence[ByteSource], _: Reading) -> list[Trace]:
-    """Raise NotATrace with the command that exports a report of Nsight Systems."""
-    source = sources[0]
-    version = _version(source.head(256))
-    by = f", written by {version}" if version else ""
-    raise NotATrace(
-        f"{_place(source)} is a binary Nsight Systems report (.nsys-rep, .qdrep{by})",
-        "export it with the same or a newer nsys: nsys export --type sqlite --include-json=true "
-        f"{_argument(source, 'REPORT.nsys-rep')} (since 2024.6 also --type parquetdir, better for "
-        "very large reports)",
-    )
+def _read_nsys_report(sources: Sequence[ByteSource], _: Reading) -> list[Trace]:
+    from traceflops.parsers.nsight.nsys.read import read_raw
 
-
-def _version(head: bytes) -> str | None:
-    """Return the version behind the magic words, None where it cannot be told."""
-    match = _VERSION.match(head, len(_NSYS))
-    if match is None:
-        return None
-    text = match[1].decode()
-    year = _YEAR.match(text)
-    return f"Nsight Systems {year[1]}.{year[2]}.{year[3]}" if year else f"format {text.rstrip('.')}"
+    return read_raw(sources)
 
 
 def _read_ncu_report(sources: Sequence[ByteSource], _: Reading) -> list[Trace]:
@@ -121,7 +102,9 @@ def _argument(source: ByteSource, otherwise: str) -> str:
     return otherwise if source.path is None else shlex.quote(str(source.path))
 
 
-NSYS_REPORT: Final = Format("nsys report", lambda head: head.startswith(_NSYS), _refuse_nsys)
+NSYS_REPORT: Final = Format(
+    "nsys report", lambda head: head.startswith(_NSYS), _read_nsys_report, gathers=True
+)
 NCU_REPORT: Final = Format("ncu report", lambda head: head.startswith(_NCU), _read_ncu_report)
 NCU_CSV: Final = Format("ncu CSV", _is_ncu_csv, _read_ncu_csv, gathers=True)
 NSYS_STATS: Final = Format("nsys stats", _is_stats, _read_stats, gathers=True)

@@ -164,7 +164,8 @@ def _circumstances(trace: Trace) -> Hashable | None:
 def without_other_exports(traces: Sequence[Trace]) -> list[Trace]:
     """Return the traces without those that hold what another one holds, too, with a note each.
 
-    Of several exports the one is kept that names its devices, and of these the one with most rows.
+    Of several exports the one is kept that names its devices, of these the one with most rows, and
+    then the one that says most of how it was recorded.
     """
     if len({_writer(trace) for trace in traces}) < 2:
         return list(traces)
@@ -203,11 +204,12 @@ def _writer(trace: Trace) -> tuple[str, str | None]:
     return trace.source.format, trace.source.tool
 
 
-def _worth(trace: Trace) -> tuple[bool, int]:
+def _worth(trace: Trace) -> tuple[bool, int, int]:
     """Return what sorts the trace that says most before the others."""
     products = trace.devices["product"]
     unnamed = products.null_count == len(products)
-    return unnamed, -sum(table.num_rows for table in trace.tables.values())
+    rows = sum(table.num_rows for table in trace.tables.values())
+    return unnamed, -rows, -len(trace.source.facts)
 
 
 def _runs(trace: Trace) -> Iterator[str]:

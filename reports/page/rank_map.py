@@ -119,11 +119,13 @@ def rank_map(
         rows = [RankRow(label, [], texts) for label, texts in figures.items()]
         return RankMap(rows[:_MOST_ROWS], heads)
     off_ns = times.ns - times.medians
-    mean = np.nan_to_num(np.nanmean(off_ns, axis=1))
+    known = np.count_nonzero(~np.isnan(off_ns), axis=1)
+    mean = np.nansum(off_ns, axis=1) / np.maximum(known, 1)
     if not figures:
         heads = [("Own vs median", True)]
         figures = {
-            label: [signed(round(ns))] for label, ns in zip(labels, mean.tolist(), strict=True)
+            label: [signed(round(ns)) if steps else UNKNOWN]
+            for label, ns, steps in zip(labels, mean.tolist(), known.tolist(), strict=True)
         }
     of_table = {label: place for place, label in enumerate(figures if table.rows else ())}
     first = [of_table.get(label, len(of_table)) for label in labels]
@@ -165,7 +167,8 @@ class _Cells:
     @property
     def scale(self) -> Sequence[float]:
         """Return the edges of the colours: what steps of one rank differ by is below the first."""
-        noise = np.nanmedian(np.abs(self.off - np.nanmean(self.off, axis=1, keepdims=True)))
+        known = self.off[~np.isnan(self.off).all(axis=1)]
+        noise = np.nanmedian(np.abs(known - np.nanmean(known, axis=1, keepdims=True)))
         return next((edges for edges in _SCALES if edges[0] >= _NOISES * noise), _SCALES[-1])
 
     def of(self, row: int) -> list[Cell]:

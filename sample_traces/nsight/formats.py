@@ -17,6 +17,7 @@ from typing import Final
 from sample_traces.nsight.names import demangled
 from sample_traces.nsight.ncu import write_details, write_raw
 from sample_traces.nsight.nsys import write_folders, write_sqlite
+from sample_traces.nsight.report import write_reports
 from sample_traces.nsight.session import NsightOptions
 from sample_traces.nsight.stats import write_traces
 from sample_traces.nsight.sums import write_sums
@@ -32,6 +33,7 @@ class Carries:
     of day of the session. `ops` are operators with the sizes of their inputs, `payloads` what NCCL
     says of its messages, `graphs` replays of graphs whose kernels were not recorded, `graph_nodes`
     which node of a graph a kernel is. `gpus` tells apart GPUs that processes call by one number.
+    `host` is the name of the machine.
     """
 
     bytes: bool = True
@@ -46,6 +48,7 @@ class Carries:
     graph_nodes: bool = True
     mangled: bool = True
     gpus: bool = True
+    host: bool = True
 
     @property
     def steps(self) -> bool:
@@ -53,7 +56,8 @@ class Carries:
         return self.links
 
 
-_OF_2020: Final = Carries(anchor=False, graphs=False, mangled=False)
+_OF_2020: Final = Carries(anchor=False, graphs=False, mangled=False, host=False)
+_REPORT: Final = Carries(payloads=False, graphs=False, graph_nodes=False, host=False)
 _STATS: Final = Carries(
     bytes=False,
     product=False,
@@ -64,6 +68,7 @@ _STATS: Final = Carries(
     graphs=False,
     graph_nodes=False,
     mangled=False,
+    host=False,
 )
 
 CARRIES: Final[Mapping[str, Carries]] = {
@@ -76,6 +81,8 @@ CARRIES: Final[Mapping[str, Carries]] = {
     "nsys 2026 of own GPUs": Carries(),
     "nsys parquetdir": Carries(),
     "nsys arrowdir": Carries(),
+    "nsys report 2023": _REPORT,
+    "nsys report together": _REPORT,
     "stats 2021": _STATS,
     "stats": _STATS,
     "stats in us": _STATS,
@@ -133,6 +140,8 @@ WRITERS: Final[Mapping[str, Writer]] = {
     "nsys 2026 of own GPUs": partial(write_sqlite, together=True, visible="own"),
     "nsys parquetdir": write_folders,
     "nsys arrowdir": partial(write_folders, form="arrow"),
+    "nsys report 2023": partial(write_reports, writer="2023"),
+    "nsys report together": partial(write_reports, together=True),
     "stats 2021": partial(write_traces, release="2021"),
     "stats": write_traces,
     "stats in us": partial(write_traces, unit="us"),

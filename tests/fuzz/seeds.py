@@ -16,6 +16,7 @@ from typing import Any
 from sample_traces.config import RunConfig
 from sample_traces.nsight.ncu import write_details
 from sample_traces.nsight.nsys import write_sqlite
+from sample_traces.nsight.report import write_reports
 from sample_traces.nsight.session import NsightOptions
 from sample_traces.nsight.stats import write_traces
 from sample_traces.nsight.sums import write_sums
@@ -87,6 +88,8 @@ def _of_nsight() -> Iterator[Seed]:
         paths = [
             *write_sqlite(run, folder / "2020", full, "2020", together=True, page_bytes=512),
             *write_sqlite(replays, folder / "2023", plain, "2023", together=True, page_bytes=512),
+            *write_reports(run, folder / "report", full, "2023", together=True),
+            *write_reports(run, folder / "report", plain, stored=True),
             *write_traces(run, folder / "stats", plain, unit="us", together=True),
             *write_sums(run, folder / "stats", plain),
             *write_sums(run, folder / "stats", plain, form="console"),
@@ -94,7 +97,7 @@ def _of_nsight() -> Iterator[Seed]:
         ]
         for path in paths:
             data = path.read_bytes()
-            if path.suffix != ".sqlite":
+            if path.suffix not in (".sqlite", ".nsys-rep"):
                 data = b"".join(data.splitlines(keepends=True)[:_LINES])
             yield Seed(f"{path.parent.name}/{path.stem}", data)
 

@@ -200,6 +200,15 @@ def test_the_map_shows_each_step_against_its_median_the_farthest_rank_first() ->
     assert found.others is None
 
 
+def test_of_a_rank_without_own_times_nothing_is_said() -> None:
+    found = map_of([[100, 100], [np.nan, np.nan], [104, 104]])
+    assert {row.label: row.figures for row in found.rows} == {
+        "rank 2": ["+2 ns"],
+        "rank 0": ["−2 ns"],
+        "rank 1": ["–"],
+    }
+
+
 def test_of_many_ranks_the_farthest_have_rows_and_the_others_are_one_map() -> None:
     ns = np.full((512, 60), 100.0)
     ns[317] = 106.0

@@ -77,6 +77,8 @@ _CUDA_GPU: Final = Wanted(integers=("deviceId", "pid", *_OLD_FACTS), texts=("nam
 _CUDA_DEVICE: Final = Wanted(integers=("gpuId", "cudaId", "pid"), texts=("uuid",))
 _SLOWEST_HZ: Final = 10**8
 """No GPU is clocked as slowly as that; a smaller number is in kHz."""
+_LEAST_BYTES: Final = 1 << 24
+"""No GPU has so little memory; a smaller number is in MiB, as in 2021."""
 _MOST: Final = 4_096
 
 
@@ -278,7 +280,7 @@ def _facts(product: Any, row: Mapping[str, Any], columns: Sequence[str]) -> Devi
     memory, *others, clock = (_integer(row.get(column)) for column in columns)
     major, minor, units, warp = map(_small, others)
     name = product if isinstance(product, str) else None
-    return DeviceFacts(name, _known(memory), major, minor, units, warp, clock_hz=_hertz(clock))
+    return DeviceFacts(name, _bytes(memory), major, minor, units, warp, clock_hz=_hertz(clock))
 
 
 def _of_text(tables: Tables) -> dict[int, DeviceFacts]:
@@ -316,6 +318,11 @@ def _known(value: int) -> int | None:
 
 def _small(value: int) -> int | None:
     return value if 0 <= value < 2**31 else None
+
+
+def _bytes(value: int) -> int | None:
+    known = _known(value)
+    return known << 20 if known is not None and known < _LEAST_BYTES else known
 
 
 def _hertz(value: int) -> int | None:

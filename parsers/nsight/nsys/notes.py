@@ -48,35 +48,35 @@ _NOTES: Final = NoteTable(
         ),
     },
     missing={
-        "unnamed": "{n} [range|ranges] without a text in the export.",
+        "unnamed": "{n} [range|ranges] without a text.",
         "copy-kind": "{n} [copy|copies] of unknown kind and direction.",
         "work-lost": (
             "GPU operations are missing from the damaged part of the file, mostly at the end. GPUs "
             "look idle there; their true idle time is unknown."
         ),
         "no-device-work lost": (
-            "The export has no GPU operations. It has {others}, so the driver lost the GPU "
+            "The recording has no GPU operations. It has {others}, so the driver lost the GPU "
             "records, could not make them, or the GPU had nothing to do."
         ),
         "no-device-work true": (
-            "The export has no GPU operations. CUDA was traced but left no records: the program "
+            "The recording has no GPU operations. CUDA was traced but left no records: the program "
             "made no CUDA calls while recording, its process was not traced, or the records were "
             "lost."
         ),
         "no-device-work false": (
-            "The export has no GPU operations. CUDA was not traced: nsys profile --trace=cuda,nvtx "
-            "records it."
+            "The recording has no GPU operations. CUDA was not traced: nsys profile "
+            "--trace=cuda,nvtx records it."
         ),
         "no-device-work None": (
-            "The export has no GPU operations. Whether CUDA was traced is unknown; nsys profile "
+            "The recording has no GPU operations. Whether CUDA was traced is unknown; nsys profile "
             "--trace=cuda,nvtx records it."
         ),
         "no-calls": (
-            "The export has no CUDA API calls, so what launched the GPU operations is unknown. "
+            "The recording has no CUDA API calls, so what launched the GPU operations is unknown. "
             "nsys profile --trace=cuda records them."
         ),
         "no-calls lost": (
-            "The CUDA API calls are in the damaged part of the export, so what launched the GPU "
+            "The CUDA API calls are in the damaged part of the file, so what launched the GPU "
             "operations is unknown."
         ),
         "calls-of-unknown-process": (
@@ -100,7 +100,7 @@ _NOTES: Final = NoteTable(
             "{n} CUDA graph [launch|launches] left no GPU record: [its|their] work is missing."
         ),
         "nccl-sizes": (
-            "NCCL annotated its collectives, but their sizes are not in the export. nsys export "
+            "NCCL annotated its collectives, but their sizes are not in the file. nsys export "
             "--type=sqlite --include-json=true REPORT.nsys-rep writes them."
         ),
         "nccl-sizes bytes": (
@@ -111,10 +111,10 @@ _NOTES: Final = NoteTable(
             "Operators have no shapes, so their FLOPs cannot be counted. Record with "
             "torch.autograd.profiler.emit_nvtx(record_shapes=True)."
         ),
-        "gpu-unknown": "The export does not name the GPU. MFU needs --device or --peak.",
+        "gpu-unknown": "The recording does not name the GPU. MFU needs --device or --peak.",
         "gpu-unknown ambiguous": (
-            "The export lists different GPUs and not which one a process used. MFU needs --device "
-            "or --peak."
+            "The recording lists different GPUs and not which one a process used. MFU needs "
+            "--device or --peak."
         ),
     },
 )

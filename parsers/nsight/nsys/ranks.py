@@ -32,8 +32,7 @@ _FORMATS: Final = "nsys-"
 _NOTES: Final = NoteTable(
     assumed={
         BY_COMMUNICATOR: (
-            "Ranks are assumed from NCCL's largest communicator ({ranks}); the export names them "
-            "nowhere else."
+            "Ranks are assumed from NCCL's largest communicator ({ranks}); nothing else names them."
         ),
         "rank-disputed": (
             "NCCL's largest communicator ({ranks}) gives rank {rank}, but the file name gives "

@@ -36,6 +36,7 @@ from traceflops.parsers.nsight.nsys.notes import content_notes
 from traceflops.parsers.nsight.nsys.nvtx import read_nvtx
 from traceflops.parsers.nsight.nsys.process_registry import People
 from traceflops.parsers.nsight.nsys.ranks import without_clashes
+from traceflops.parsers.nsight.nsys.raw_report import report_of
 from traceflops.parsers.nsight.nsys.reading import ReportReading
 from traceflops.parsers.nsight.nsys.tables import Folder, Tables
 from traceflops.parsers.nsight.nsys.timeline import (
@@ -51,6 +52,7 @@ from traceflops.parsers.shared import overflow_notes
 from traceflops.table import Source, SourceFile, Trace
 
 SQLITE: Final = "nsys-sqlite"
+RAW: Final = "nsys-rep"
 _TOOL: Final = "Nsight Systems"
 _RECORDS: Final = ("activities", "calls", "ops", "marks", "counters")
 
@@ -60,6 +62,19 @@ def read_nsys(database: Database) -> Sequence[Trace]:
     source = database.source
     file = SourceFile(source.label, source.stored_bytes, source.text_bytes)
     return [trace_of(database, SQLITE, (file,), source.label)]
+
+
+def read_raw(sources: Sequence[ByteSource]) -> list[Trace]:
+    """Return the traces in reports themselves. Raises InputError where none can be read."""
+
+    def traced(source: ByteSource) -> Trace:
+        report = report_of(source)
+        file = SourceFile(source.label, source.stored_bytes, source.text_bytes)
+        trace = trace_of(report, RAW, (file,), source.label)
+        return replace(trace, notes=(*trace.notes, report.origin))
+
+    traces, failed = read_each(sources, traced, close=True)
+    return with_set_aside(without_clashes(traces), failed)
 
 
 def trace_of(tables: Tables, format_: str, files: tuple[SourceFile, ...], name: str) -> Trace:
@@ -92,7 +107,7 @@ def trace_of(tables: Tables, format_: str, files: tuple[SourceFile, ...], name: 
             facts=facts,
             event_counts=dict(sorted(reading.counts.items())),
             identities=identities_of(tables, host),
-            kinds_apart=format_ != SQLITE,
+            kinds_apart=format_ not in (SQLITE, RAW),
         ),
         finished,
         (*tables.notes(), *(replace(note, file=name) for note in notes)),

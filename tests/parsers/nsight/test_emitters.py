@@ -115,7 +115,7 @@ def test_processes_and_devices(name: str) -> None:
     trace, carries = read(name, run_of()), CARRIES[name]
     processes, devices = rows(trace, "processes"), rows(trace, "devices")
     assert [row["pid"] for row in processes] == [4100, 4300]
-    assert {row["host"] for row in processes} == ({"sim-node-0"} if carries.anchor else {None})
+    assert {row["host"] for row in processes} == ({"sim-node-0"} if carries.host else {None})
     assert [row["process"] for row in devices] == [0, 1]
     assert [row["local_id"] for row in devices] == [0, 1]
     facts = [(r["product"], r["sm_count"], r["memory_bytes"], r["compute_major"]) for r in devices]

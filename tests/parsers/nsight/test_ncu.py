@@ -281,7 +281,11 @@ def test_a_binary_report_is_read_where_the_package_is(
 
 @pytest.mark.parametrize(
     ("version", "told"),
-    [(b"\0\x012025@3@140-353", "Nsight Systems 2025.3.1"), (b" 1.0", "format 1.0"), (b"\xff", "")],
+    [
+        (b"\0\x012025@3@1@40-353v0.", "Nsight Systems 2025.3.1"),
+        (b" 1.0", "format 1.0"),
+        (b"\xff", ""),
+    ],
 )
 def test_a_report_of_nsys_names_the_command(tmp_path: Path, version: bytes, told: str) -> None:
     path = tmp_path / "run.qdrep"

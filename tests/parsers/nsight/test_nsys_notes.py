@@ -112,7 +112,7 @@ def nccl(**more: Any) -> NsysFile:
 def test_payloads_as_bytes_are_there_and_not_read(tmp_path: Path) -> None:
     assert "only as bytes" in note(made(tmp_path, nccl(binaryData="0x01")), "nccl-sizes").text
     none = note(made(tmp_path, nccl(binaryData=None), "b.sqlite"), "nccl-sizes").text
-    assert "not in the export" in none
+    assert "not in the file" in none
 
 
 def test_payloads_name_the_communicator(tmp_path: Path) -> None:

@@ -1,0 +1,261 @@
+"""Messages of Protocol Buffers without their descriptions: fields by number, as columns.
+
+Of thousands of messages of one kind each field is read at once, one step for all of them: rows in
+Python would take most of the time. Nothing is trusted: a message that does not fit is no row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from traceflops.table import ABSENT, Array, BoolArray, IntArray
+
+VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
+_FIXED: Final = {FIXED64: 8, FIXED32: 4}
+_MOST_FIELDS: Final = 256
+"""No message that is read has so many; one that has is not of the kind that was expected."""
+_MOST_NUMBER: Final = 512
+_PADDING: Final = 16
+_LONGEST_VARINT: Final = 10
+_ENDS: Final = np.uint64(0x8080808080808080)
+_ONE: Final = np.uint64(1)
+_STEPS: Final = tuple(
+    (np.uint64(shift), np.uint64(high), np.uint64(low))
+    for shift, high, low in (
+        (1, 0x7F007F007F007F00, 0x007F007F007F007F),
+        (2, 0x3FFF00003FFF0000, 0x00003FFF00003FFF),
+        (4, 0x0FFFFFFF00000000, 0x000000000FFFFFFF),
+    )
+)
+"""How the seven bits of each of eight bytes come together: shifts, and what is shifted and kept."""
+
+
+def varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
+    """Return the number at a place and where it ends. Raises ValueError where there is none."""
+    value = 0
+    for step, byte in enumerate(data[at : at + _LONGEST_VARINT]):
+        value |= (byte & 0x7F) << (7 * step)
+        if byte < 0x80:
+            return value & (2**64 - 1), at + step + 1
+    raise ValueError("a number without an end")
+
+
+def signed(value: int) -> int:
+    """Return a number of 64 bits as the signed one that it stands for."""
+    return value - 2**64 if value >= 2**63 else value
+
+
+def fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
+    """Give the fields of one message: number and content. Raises ValueError where it is damaged.
+
+    Content is a number, or bytes: a message, a text, or a number of fixed size.
+    """
+    at = 0
+    while at < len(data):
+        number, at, content = _field(data, at, len(data))
+        yield number, data[content] if isinstance(content, slice) else content
+
+
+def _field(data: bytes, at: int, end: int) -> tuple[int, int, int | slice]:
+    """Return the number of a field, where it ends, and its content or where that is."""
+    tag, at = varint(data, at)
+    number, wire = divmod(tag, 8)
+    if number == 0 or wire not in (VARINT, LENGTH, *_FIXED):
+        raise ValueError("no field")
+    if wire == VARINT:
+        value, at = varint(data, at)
+        return number, at, value
+    size, at = varint(data, at) if wire == LENGTH else (_FIXED[wire], at)
+    if at + size > end:
+        raise ValueError("a field without an end")
+    return number, at + size, slice(at, at + size)
+
+
+def parts_of(data: bytes, number: int) -> tuple[list[bytes], bool]:
+    """Return a field that repeats as bytes, and whether the message was whole."""
+    found: list[bytes] = []
+    try:
+        found += [one for own, one in fields(data) if own == number and isinstance(one, bytes)]
+    except ValueError:
+        return found, False
+    return found, True
+
+
+@dataclass(frozen=True, slots=True)
+class Messages:
+    """Messages of one kind among bytes, by where each begins and ends."""
+
+    block: Block
+    begin: IntArray
+    end: IntArray
+
+    def only(self, rows: BoolArray) -> Messages:
+        """Return some of them."""
+        return Messages(self.block, self.begin[rows], self.end[rows])
+
+    def columns(self, numbers: Sequence[int], parts: Sequence[int] = ()) -> Columns:
+        """Return fields of all messages: numbers, and parts that are messages or texts."""
+        return _Reader(self, numbers, parts).read()
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Fields of messages by number: int64, ABSENT where a message does not have one.
+
+    `sound` says which messages are whole and have the fields in the form that was asked for; of
+    the others nothing is to be believed.
+    """
+
+    block: Block
+    numbers: dict[int, IntArray]
+    begins: dict[int, IntArray]
+    ends: dict[int, IntArray]
+    sound: BoolArray
+
+    def has(self, part: int) -> BoolArray:
+        """Return which messages have a part."""
+        there: BoolArray = self.begins[part] != ABSENT
+        return there
+
+    def part(self, part: int, rows: BoolArray) -> Messages:
+        """Return a part of some messages, all of which have it."""
+        return Messages(self.block, self.begins[part][rows], self.ends[part][rows])
+
+
+class Block:
+    """Bytes that hold messages."""
+
+    def __init__(self, data: bytes) -> None:
+        self.size = len(data)
+        self.data = np.frombuffer(data + bytes(_PADDING), dtype=np.uint8)
+        shape = (len(self.data) - 7,)
+        self.words: Array = np.ndarray(shape, np.dtype("<u8"), self.data, strides=(1,))
+        """The eight bytes from each place on."""
+
+    def texts(self, begin: IntArray, end: IntArray) -> list[bytes | None]:
+        """Return the bytes between places; None where there is no place."""
+        data = self.data.data
+        spans = zip(begin.tolist(), end.tolist(), strict=True)
+        return [None if start == ABSENT else bytes(data[start:stop]) for start, stop in spans]
+
+    def varints(self, at: IntArray) -> tuple[IntArray, IntArray]:
+        """Return the numbers at places and where each ends; an endless one ends behind all."""
+        word = self.words[at]
+        stop = ~word & _ENDS
+        stop &= ~stop + _ONE  # the last bit of the number
+        value = word & (stop | (stop - _ONE))
+        for shift, high, low in _STEPS:
+            value = ((value & high) >> shift) | (value & low)
+        after = at + np.frexp(stop.astype(np.float64))[1] // 8
+        long = np.flatnonzero(stop == 0)
+        if len(long):
+            value[long], after[long] = self._long(at[long], value[long])
+        return value.view(np.int64), after
+
+    def _long(self, at: IntArray, low: Array) -> tuple[Array, IntArray]:
+        """Return numbers of nine or ten bytes, of which eight are known."""
+        ninth, tenth = (self.data[at + place].astype(np.uint64) for place in (8, 9))
+        value = low | ((ninth & np.uint64(0x7F)) << np.uint64(56))
+        is_ten = ninth >= 0x80
+        value |= np.where(is_ten, (tenth & _ONE) << np.uint64(63), np.uint64(0))
+        after = at + np.where(is_ten, 10, 9)
+        return value, np.where(is_ten & (tenth >= 0x80), self.size + _PADDING, after)
+
+
+class _Reader:
+    """Reads one field of all messages after the other."""
+
+    def __init__(self, messages: Messages, numbers: Sequence[int], parts: Sequence[int]) -> None:
+        self._block = messages.block
+        self._end = messages.end
+        self._at = messages.begin.copy()
+        self._wanted = (*numbers, *parts)
+        self._first_part = len(numbers)
+        self._values: Array = np.full((len(self._wanted), len(self._at)), ABSENT, np.int64)
+        self._stops: Array = np.full((len(parts), len(self._at)), ABSENT, np.int64)
+        self._slot = np.full(_MOST_NUMBER, len(self._wanted), np.int64)
+        self._slot[list(self._wanted)] = np.arange(len(self._wanted))
+
+    def read(self) -> Columns:
+        sound = (self._at >= 0) & (self._at <= self._end) & (self._end <= self._block.size)
+        rows = np.flatnonzero(sound & (self._at < self._end))
+        for _ in range(_MOST_FIELDS):
+            if not len(rows):
+                break
+            fits = self._field(rows)
+            sound[rows[~fits]] = False
+            rows = rows[fits]
+            rows = rows[self._at[rows] < self._end[rows]]
+        sound[rows] = False
+        values = dict(zip(self._wanted, self._values, strict=True))
+        numbers, parts = self._wanted[: self._first_part], self._wanted[self._first_part :]
+        return Columns(
+            self._block,
+            {number: values[number] for number in numbers},
+            {part: values[part] for part in parts},
+            dict(zip(parts, self._stops, strict=True)),
+            sound,
+        )
+
+    def _field(self, rows: IntArray) -> BoolArray:
+        """Read the next field of some messages; return of which it fits."""
+        end = self._end[rows]
+        tag, at = self._block.varints(self._at[rows])
+        wire = tag & 7
+        value, behind = self._block.varints(np.minimum(at, self._block.size))
+        is_number, is_part = wire == VARINT, wire == LENGTH
+        fixed = np.where(wire == FIXED64, 8, 4)
+        room = end - behind
+        fits = (tag > 7) & (is_number | (is_part & (value >= 0) & (value <= room)))
+        fits |= (tag > 7) & (((wire == FIXED64) | (wire == FIXED32)) & (at + fixed <= end))
+        after = np.where(is_number, behind, np.where(is_part, behind + value, at + fixed))
+        fits &= after <= end
+        number = tag >> 3
+        slot = self._slot[np.where((number > 0) & (number < _MOST_NUMBER), number, 0)]
+        wanted = slot < len(self._wanted)
+        fits &= ~wanted | np.where(slot < self._first_part, is_number, is_part)
+        self._at[rows] = np.where(fits, after, end)
+        taken = fits & wanted
+        rows, slot = rows[taken], slot[taken]
+        is_part = is_part[taken]
+        self._values[slot, rows] = np.where(is_part, behind[taken], value[taken])
+        self._stops[slot[is_part] - self._first_part, rows[is_part]] = after[taken][is_part]
+        return np.asarray(fits, np.bool_)
+
+
+def split(data: bytes, at: int, end: int, number: int) -> tuple[IntArray, IntArray, bool]:
+    """Return where the parts of a message that repeats one field begin and end.
+
+    And whether the message, which lies in `data` from `at` to `end`, is whole. Its other fields
+    are passed over.
+    """
+    tag = number << 3 | LENGTH
+    begins: list[int] = []
+    ends: list[int] = []
+    try:
+        while at < end:
+            if data[at] != tag:
+                _, at, _ = _field(data, at, end)
+                continue
+            size = data[at + 1]
+            at += 2
+            if size >= 0x80:
+                size, at = varint(data, at - 1)
+            begins.append(at)
+            at += size
+            ends.append(at)
+    except (ValueError, IndexError):
+        at = -1
+    if ends and ends[-1] > end:
+        begins.pop()
+        ends.pop()
+    return np.array(begins, np.int64), np.array(ends[: len(begins)], np.int64), at == end
+
+
+def message_text(value: object) -> str:
+    """Return bytes as a text, "" where there are none."""
+    return value.decode(errors="replace") if isinstance(value, bytes) else ""

@@ -1,0 +1,225 @@
+"""Events of a report as rows of the tables that its export would have.
+
+An event is a type and a payload. Fields are read by their numbers, those alone that stand here:
+others may hold paths, command lines and variables of the environment.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from traceflops.parsers.io import Block, Columns, Messages
+from traceflops.parsers.nsight.nsys.raw_file import Parts
+from traceflops.table import ABSENT, Array, BoolArray, IntArray
+
+Numbers = tuple[tuple[int, str], ...]
+"""The numbers of fields with the columns of an export; a field that is left out is 0."""
+
+_CUPTI: Final = "CUPTI_ACTIVITY_KIND_"
+_TYPE: Final = 1
+_CALL, _WORK, _NVTX, _DIAGNOSTIC = 108, 107, 102, 110
+
+_OF_WORK: Final[Numbers] = (
+    *((1, "start"), (2, "end"), (3, "correlationId"), (4, "deviceId"), (5, "contextId")),
+    *((6, "streamId"), (8, "globalPid")),
+)
+_OF_KERNEL: Final[Numbers] = (
+    *((1, "demangledName"), (2, "shortName"), (3, "mangledName")),
+    *((10, "gridX"), (11, "gridY"), (12, "gridZ"), (13, "blockX"), (14, "blockY"), (15, "blockZ")),
+    *((16, "staticSharedMemory"), (17, "dynamicSharedMemory"), (21, "registersPerThread")),
+)
+_OF_COPY: Final[Numbers] = ((1, "bytes"), (2, "copyKind"), (4, "srcKind"), (5, "dstKind"))
+_SYNC, _LATER = "syncType", "syncType since 2025"
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """Work of one kind: its table, the part of the payload that is its own, the columns of that."""
+
+    table: str
+    part: int
+    numbers: Numbers = ()
+
+
+_WORKS: Final[Mapping[int, tuple[_Work, ...]]] = {
+    79: (_Work(f"{_CUPTI}KERNEL", 101, _OF_KERNEL),),
+    80: (
+        _Work(f"{_CUPTI}MEMCPY", 102, _OF_COPY),
+        _Work(f"{_CUPTI}MEMSET", 103, ((1, "bytes"), (4, "memKind"))),
+    ),
+    106: (_Work(f"{_CUPTI}SYNCHRONIZATION", 105, ((2, _SYNC), (4, _LATER))),),
+    127: (_Work(f"{_CUPTI}CUDA_EVENT", 106),),
+}
+"""By the type of an event what it is."""
+_CALLS: Final = (47, 48)
+_OF_CALL: Final[Numbers] = (
+    *((1, "start"), (2, "end"), (3, "correlationId"), (6, "eventClass"), (7, "nameId")),
+    (13, "globalTid"),
+)
+_CLASSES: Final[Mapping[int, str]] = {
+    **dict.fromkeys((0, 1), f"{_CUPTI}RUNTIME"),
+    3: "PROFILER_OVERHEAD",
+    **dict.fromkeys((27, 31, 32), "OSRT_API"),
+}
+"""By the class of a call its table."""
+_CLASSES_PASSED: Final = frozenset({6, 7, 8, 9, 10, 11, 28, 29, 48, 102})
+"""Calls of libraries, and when tracing of one began and ended: nothing is made of them."""
+_RANGES: Final = (34, 39, 59, 60, 75)
+_OF_RANGE: Final[Numbers] = (
+    *((1, "eventType"), (2, "start"), (9, "globalTid"), (10, "end"), (12, "textId")),
+    (13, "domainId"),
+)
+_TEXT: Final = 7
+_MAYBE: Final = frozenset({"textId", "end"})
+"""Numbers of a range that are unknown where they are left out."""
+_WARNING: Final = 49
+_PASSED: Final = frozenset({27, 28, 31, 41})
+"""Processes, modules, samples and scheduling of the CPU."""
+
+UNREAD: Final[Mapping[str, str]] = {
+    "class 103": "CUDA overheads",
+    "113": "CUDA graphs being made",
+    "117": "device memory usage",
+    "119": "page faults of the CPU",
+    "120": "page faults of the GPU",
+    "130": "CUDA graph launches as a whole",
+    **dict.fromkeys(("131", "132", "133", "149"), "CUDA graphs being made"),
+    **dict.fromkeys(("142", "151", "152", "153", "154"), "newer CUDA calls, copies or overheads"),
+}
+"""What is known of events that are not read, by their types and the classes of their calls."""
+
+
+@dataclass(slots=True)
+class Events:
+    """The rows of events by table, how many events were not read, by type, and how many damaged.
+
+    Of the `damaged_tables` rows are missing; what `unknown` events were nobody knows.
+    """
+
+    tables: dict[str, list[pa.RecordBatch]] = field(default_factory=lambda: defaultdict(list))
+    unread: Counter[str] = field(default_factory=Counter)
+    damaged: int = 0
+    unknown: int = 0
+    damaged_tables: set[str] = field(default_factory=set)
+
+    def add(self, parts: Parts) -> None:
+        """Add the events in a block."""
+        block = Block(parts.data)
+        events = Messages(block, parts.begin, parts.end)
+        found = events.columns((_TYPE,), (_CALL, _WORK, _NVTX, _DIAGNOSTIC))
+        self.unknown += int(np.count_nonzero(~found.sound))
+        self.damaged += int(np.count_nonzero(~found.sound))
+        kind = np.where(found.sound, found.numbers[_TYPE], ABSENT)
+        is_work = np.isin(kind, [*_WORKS]) & found.has(_WORK)
+        is_call = np.isin(kind, _CALLS) & found.has(_CALL)
+        is_range = np.isin(kind, _RANGES) & found.has(_NVTX)
+        is_warning = (kind == _WARNING) & found.has(_DIAGNOSTIC)
+        if is_work.any():
+            self._add_work(found.part(_WORK, is_work), kind[is_work])
+        if is_call.any():
+            self._add_calls(found.part(_CALL, is_call))
+        if is_range.any():
+            self._add_ranges(found.part(_NVTX, is_range))
+        if is_warning.any():
+            self._add_warnings(found.part(_DIAGNOSTIC, is_warning))
+        passed = np.isin(kind, [*_PASSED]) | ~found.sound
+        self._count_unread(kind[~(is_work | is_call | is_range | is_warning | passed)])
+
+    def _count_unread(self, kinds: IntArray, of: str = "") -> None:
+        values, counts = np.unique(kinds, return_counts=True)
+        for value, count in zip(values.tolist(), counts.tolist(), strict=True):
+            self.unread[f"{of}{value}" if value != ABSENT else "unknown"] += count
+
+    def _add_work(self, payloads: Messages, kind: IntArray) -> None:
+        parts = sorted({work.part for works in _WORKS.values() for work in works})
+        common = payloads.columns(_of(_OF_WORK), parts)
+        places = _named(common, _OF_WORK)
+        taken = ~common.sound
+        for number, work in ((number, one) for number, works in _WORKS.items() for one in works):
+            rows = (kind == number) & common.sound & common.has(work.part)
+            self._drop(int(np.count_nonzero((kind == number) & ~common.sound)), work.table)
+            taken |= rows
+            if rows.any():
+                own = common.part(work.part, rows).columns(_of(work.numbers))
+                columns = {name: values[rows] for name, values in places.items()}
+                self._take(work.table, columns | _own(own, work.numbers), own.sound)
+        self._count_unread(kind[~taken])
+
+    def _add_calls(self, payloads: Messages) -> None:
+        calls = payloads.columns(_of(_OF_CALL))
+        columns = _named(calls, _OF_CALL)
+        classes = columns["eventClass"]
+        self._drop(int(np.count_nonzero(~calls.sound)), f"{_CUPTI}RUNTIME")
+        for table in dict.fromkeys(_CLASSES.values()):
+            mine = calls.sound & np.isin(classes, [c for c in _CLASSES if _CLASSES[c] == table])
+            if mine.any():
+                self._take(table, {name: column[mine] for name, column in columns.items()})
+        others = calls.sound & ~np.isin(classes, [*_CLASSES, *_CLASSES_PASSED])
+        self._count_unread(classes[others], "class ")
+
+    def _add_ranges(self, payloads: Messages) -> None:
+        ranges = payloads.columns(_of(_OF_RANGE), (_TEXT,))
+        columns = _named(ranges, _OF_RANGE, _MAYBE)
+        texts = payloads.block.texts(ranges.begins[_TEXT], ranges.ends[_TEXT])
+        self._take("NVTX_EVENTS", columns, ranges.sound, text=texts)
+
+    def _add_warnings(self, payloads: Messages) -> None:
+        warnings = payloads.columns((3,), (4,))
+        texts = payloads.block.texts(warnings.begins[4], warnings.ends[4])
+        columns = _named(warnings, ((3, "severity"),))
+        self._take("DIAGNOSTIC_EVENT", columns, warnings.sound, text=texts)
+
+    def _drop(self, count: int, *tables: str) -> None:
+        self.damaged += count
+        self.damaged_tables.update(tables if count else ())
+
+    def _take(
+        self,
+        table: str,
+        columns: Mapping[str, IntArray],
+        sound: BoolArray | None = None,
+        **texts: list[bytes | None],
+    ) -> None:
+        """Add rows to a table; of messages that are not sound none."""
+        arrays = {name: pa.array(_narrow(column)) for name, column in columns.items()}
+        arrays |= {name: pa.array(text, pa.binary()) for name, text in texts.items()}
+        batch = pa.RecordBatch.from_pydict(arrays)
+        if sound is not None and not sound.all():
+            self._drop(int(np.count_nonzero(~sound)), table)
+            batch = batch.filter(pa.array(sound))
+        if batch.num_rows:
+            self.tables[table].append(batch)
+
+
+def _of(numbers: Numbers) -> list[int]:
+    return [number for number, _ in numbers]
+
+
+def _own(columns: Columns, numbers: Numbers) -> dict[str, IntArray]:
+    """Return the columns of work that are its own; the kind of a wait may stand in two places."""
+    found = _named(columns, numbers, (_SYNC,))
+    if _SYNC in found:
+        later = found.pop(_LATER)
+        found[_SYNC] = np.where(found[_SYNC] == ABSENT, later, found[_SYNC])
+    return found
+
+
+def _named(columns: Columns, numbers: Numbers, maybe: Collection[str] = ()) -> dict[str, IntArray]:
+    """Return columns by name; what is left out is 0, or else unknown."""
+    found = {name: columns.numbers[number] for number, name in numbers}
+    return {
+        name: values if name in maybe else np.where(values == ABSENT, 0, values)
+        for name, values in found.items()
+    }
+
+
+def _narrow(values: Array) -> Array:
+    """Return a column in 32 bits where they hold it."""
+    narrow = values.astype(np.int32)
+    return narrow if (narrow == values).all() else values

@@ -1,0 +1,239 @@
+"""A report of Nsight Systems itself (.nsys-rep, .qdrep) as the tables that its export would have.
+
+They are read as those of an export are: only their source differs.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final
+
+import pyarrow as pa
+
+from traceflops.errors import NotATrace
+from traceflops.parsers.io import ByteSource, NoteTable
+from traceflops.parsers.nsight.arrow_files import ArrowTable
+from traceflops.parsers.nsight.nsys.raw_events import UNREAD, Events
+from traceflops.parsers.nsight.nsys.raw_file import RawFile, joined, opened
+from traceflops.parsers.nsight.nsys.raw_target import Target, target_tables
+from traceflops.parsers.nsight.nsys.tables import Folder
+from traceflops.table import Note
+from traceflops.units import several
+
+Tables = dict[str, list[pa.RecordBatch]]
+
+_CHUNK_BYTES: Final = 1 << 22
+"""So many bytes of events are taken apart at once."""
+_STRINGS: Final = "StringIds"
+_NUL: Final = b"\0"
+"""Variables of an environment are parted by it; no name holds it."""
+_OF_EVENTS: Final = frozenset(
+    {
+        *(f"CUPTI_ACTIVITY_KIND_{name}" for name in ("KERNEL", "MEMCPY", "MEMSET", "RUNTIME")),
+        "NVTX_EVENTS",
+    }
+)
+_MOST_NAMED: Final = 8
+_COMMAND: Final = "nsys export --type sqlite --include-json=true"
+_RELEASE: Final = re.compile(r"(20\d\d)@(\d{1,2})@(\d{1,3})@(\d{1,6})")
+_NOTES: Final = NoteTable(
+    dropped={
+        "input-cut": (
+            "The report is cut off, or its end is damaged: {events} of {expected} could be read."
+        ),
+        "rows-lost": "The report is damaged: {listed} could not be read. All others are used.",
+        "names-lost": (
+            "Names are missing: they stand behind the events, in the part of the report that is "
+            "lost."
+        ),
+    },
+    missing={
+        "raw-report": (
+            "Read from the profiler's own file{by}. Nodes of CUDA graphs, NCCL sizes and "
+            f"settings of the recording are read only from its export ({_COMMAND} "
+            "REPORT.nsys-rep)."
+        ),
+        "only-in-export": (
+            "{count} [record|records] not read from the profiler's own file: {listed}. Only its "
+            f"export shows [it|them] ({_COMMAND} REPORT.nsys-rep)."
+        ),
+        "several-machines": (
+            "The report is of {count} machines, whose GPUs may be taken for each other. Its export "
+            "tells them apart."
+        ),
+        "gpu-numbers": (
+            "{count} [GPU has|GPUs have] another number in a process than in the report, and which "
+            "is which is unknown. Only its export tells."
+        ),
+    },
+)
+
+
+@dataclass(slots=True, kw_only=True)
+class Report(Folder):
+    """The tables of a report, those of which rows are lost, and what to say of the reading.
+
+    `origin` says that it is no export, by which version it was written, and what an export adds.
+    """
+
+    origin: Note
+    missing: frozenset[str] = frozenset()
+    said: tuple[Note, ...] = ()
+
+    @property
+    def damaged(self) -> bool:
+        """Return whether part of the report could not be read."""
+        return bool(self.lost)
+
+    @property
+    def lost(self) -> frozenset[str]:
+        """Return the tables of which rows are lost."""
+        return self.missing | frozenset(self._lost)
+
+    def notes(self, label: Callable[[str], str] = str) -> tuple[Note, ...]:
+        """Return what was lost, and what only an export shows."""
+        return self.said
+
+
+def report_of(source: ByteSource) -> Report:
+    """Return the tables of a report. Raises InputError where its layout is not a known one."""
+    file = opened(source)
+    with file.stream:
+        try:
+            file.open()
+            events = _events_of(file)
+            file.is_cut = file.is_cut or source.cut is not None
+            target = target_tables(file.head, file.tail, file.clocks)
+        except (ValueError, EOFError, OSError):
+            raise _refused(file) from None
+    if _is_unfit(file, events):
+        raise _refused(file)
+    tables = _files(source, {**events.tables, **target.tables, **_of_writer(file.version)}, file)
+    by = _writer(file.version)
+    origin = _NOTES.note("raw-report", by=by and f", {by}")
+    notes = (origin, *_notes(file, events, target))
+    origin, *said = (replace(note, file=source.label) for note in notes)
+    missing = _missing(file, events)
+    return Report(source, tables, origin=origin, missing=missing, said=tuple(said))
+
+
+def _refused(file: RawFile) -> NotATrace:
+    """Return what to say of a report that is not laid out as those that are known."""
+    source, by = file.source, _writer(file.version)
+    place = source.path or source.label
+    argument = "REPORT.nsys-rep" if source.path is None else shlex.quote(str(source.path))
+    return NotATrace(
+        f"{place} is a binary Nsight Systems report (.nsys-rep, .qdrep{by and f', {by}'}) "
+        f"{'that was cut off or is ' if file.is_cut else ''}of an unknown layout",
+        f"export it with the same or a newer nsys: {_COMMAND} {argument} (from 2024.6 also "
+        "--type parquetdir, better for very large reports)",
+    )
+
+
+def _events_of(file: RawFile) -> Events:
+    """Return the events of a report, taken apart some blocks at a time."""
+    events = Events()
+    waiting = []
+    waiting_bytes = 0
+    for block in file.blocks():
+        waiting.append(block)
+        waiting_bytes += len(block.data)
+        if waiting_bytes >= _CHUNK_BYTES:
+            events.add(joined(waiting))
+            waiting, waiting_bytes = [], 0
+    if waiting:
+        events.add(joined(waiting))
+    return events
+
+
+def _is_unfit(file: RawFile, events: Events) -> bool:
+    """Return whether so little fits that the layout must be another one."""
+    nothing = not file.events and bool(file.damaged or (file.expected_events and not file.is_cut))
+    return nothing or 2 * events.damaged > file.events
+
+
+def _files(source: ByteSource, tables: Tables, file: RawFile) -> dict[str, ArrowTable]:
+    """Return tables as files of a folder; of those of events the rows go as they are read."""
+    found = {
+        name: ArrowTable(source, tuple(batches[0].schema.names), partial(_each_once, batches))
+        for name, batches in tables.items()
+    }
+    found[_STRINGS] = ArrowTable(source, ("id", "value"), partial(_texts, file))
+    return found
+
+
+def _each_once(batches: list[pa.RecordBatch], columns: list[str]) -> Iterator[pa.RecordBatch]:
+    batches.reverse()
+    while batches:
+        yield batches.pop().select(columns)
+
+
+def _texts(file: RawFile, columns: list[str]) -> Iterator[pa.RecordBatch]:
+    """Give the texts by their numbers, without those that are blocks of an environment."""
+    first = 0
+    for parts in file.texts:
+        spans = zip(parts.begin.tolist(), parts.end.tolist(), strict=True)
+        texts = [parts.data[begin:end] for begin, end in spans]
+        values = [None if _NUL in text else text for text in texts]
+        ids = pa.array(range(first, first + parts.count), pa.int64())
+        first += parts.count
+        batch = pa.RecordBatch.from_pydict({"id": ids, "value": pa.array(values, pa.binary())})
+        yield batch.select(columns)
+
+
+def _of_writer(version: str) -> Tables:
+    """Return the version of the program that wrote a report, as an export says its own."""
+    release = _RELEASE.match(version)
+    if release is None:
+        return {}
+    value = ".".join(release.groups())
+    row = {"name": "EXPORT_PRODUCT_VERSION", "value": value}
+    return {"META_DATA_EXPORT": [pa.RecordBatch.from_pylist([row])]}
+
+
+def _missing(file: RawFile, events: Events) -> frozenset[str]:
+    """Return the tables of which rows are lost."""
+    is_short = file.events < file.expected_events or events.unknown > 0
+    lost = events.damaged_tables | (_OF_EVENTS if is_short else set())
+    return frozenset(lost | ({_STRINGS} if file.texts_lost else set()))
+
+
+def _notes(file: RawFile, events: Events, target: Target) -> Iterator[Note]:
+    if file.is_cut:
+        expected = several(file.expected_events, "event")
+        yield _NOTES.note("input-cut", events=f"{file.events:,}", expected=expected)
+    missing = 0 if file.is_cut else max(0, file.expected_events - file.events)
+    losses = ((file.damaged, "block"), (missing + events.damaged, "event"))
+    if lost := [several(count, noun) for count, noun in losses if count]:
+        yield _NOTES.note("rows-lost", listed=" and ".join(lost))
+    if file.texts_lost:
+        yield _NOTES.note("names-lost")
+    if events.unread:
+        count = events.unread.total()
+        yield _NOTES.note("only-in-export", count, listed=_listed(events))
+    if target.unknown_numbers:
+        yield _NOTES.note("gpu-numbers", target.unknown_numbers)
+    if target.machines > 1:
+        yield _NOTES.note("several-machines", target.machines)
+
+
+def _listed(events: Events) -> str:
+    """Return what was not read: what is known of it, its number, how many."""
+    most = events.unread.most_common(_MOST_NAMED)
+    names = ((UNREAD.get(key), key if " " in key else f"type {key}", n) for key, n in most)
+    listed = ", ".join(
+        f"{n:,} {f'{name} ({key})' if name else f'of {key}'}" for name, key, n in names
+    )
+    return f"{listed}, …" if len(events.unread) > _MOST_NAMED else listed
+
+
+def _writer(version: str) -> str:
+    """Return by which version a report was written, as far as it says so."""
+    release = _RELEASE.match(version)
+    if release is not None:
+        return f"written by Nsight Systems {'.'.join(release.groups()[:3])}"
+    return f"written by Nsight Systems (format {version.rstrip('.')})" if version else ""

@@ -1,0 +1,364 @@
+"""Reports of Nsight Systems themselves: the same rows as in their export, however damaged they are.
+
+The identity of figures with all other formats is in test_same_report.py.
+"""
+
+from __future__ import annotations
+
+import gzip
+import random
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import traceflops as tf
+from sample_traces.config import RunConfig
+from sample_traces.nsight.nsys import write_sqlite
+from sample_traces.nsight.report import (
+    SECRET,
+    block,
+    counted,
+    event,
+    file_of,
+    message,
+    number,
+    part,
+    write_reports,
+)
+from sample_traces.nsight.session import NsightOptions
+from sample_traces.records import Run
+from sample_traces.simulate import simulate
+from tests.conftest import examples
+from tests.privacy.test_environment import outputs
+from traceflops.errors import InputError, NotATrace
+from traceflops.parsers.nsight.nsys.raw_file import unpacked_before_cut
+
+WRITERS = ("2023", "2026")
+ALL = NsightOptions(ops=True, nccl="ranges", driver_calls=True, markers="all")
+NOT_READ = {"graph_node", "graph"}
+"""Columns of activities that a report is not read for."""
+BEGIN = b"QDTEXT00"
+
+
+@cache
+def run_of(**changes: Any) -> Run:
+    config = {"layers": 1, "steps": 2, "vocab": 512, "ranks": 2, "sync_each_step": True}
+    return simulate(RunConfig(**(config | changes)))
+
+
+@cache
+def sample(writer: Any = "2026", *, stored: bool = False) -> bytes:
+    """Return the report of a run; what is stored is not packed."""
+    from tempfile import TemporaryDirectory
+
+    with TemporaryDirectory() as folder:
+        (path,) = write_reports(run_of(), Path(folder), ALL, writer, True, stored)
+        return path.read_bytes()
+
+
+def read(data: bytes, folder: Path) -> tf.Trace:
+    path = folder / "run.nsys-rep"
+    path.write_bytes(data)
+    return tf.read(path)
+
+
+def codes(trace: tf.Trace) -> dict[str, str]:
+    return {note.code: note.text for note in trace.notes}
+
+
+def kernel(place: int = 1, **changes: int) -> bytes:
+    """Return the event of a kernel that lasts 50 ns."""
+    said = {"start": place * 100, "end": place * 100 + 50, "context": 1, "stream": 7, "name": 0}
+    said |= {"process": 1 << 48 | 77 << 24} | changes
+    place_of = {"start": 1, "end": 2, "context": 5, "stream": 6, "process": 8}
+    own = message(said, {"name": 1, "gridX": 10, "blockX": 13})
+    return event(79, 107, message(said, place_of) + part(101, own))
+
+
+def report_of(*events: bytes, texts: tuple[str, ...] = ("kernel",), **more: Any) -> bytes:
+    return file_of(events, texts, number(17, 1), b"", **more)
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_every_row_is_that_of_the_export(tmp_path: Path, writer: Any) -> None:
+    run = run_of()
+    (export,) = write_sqlite(run, tmp_path / "export", ALL, together=True)
+    (report,) = write_reports(run, tmp_path / "report", ALL, writer, together=True)
+    theirs, ours = tf.read(export), tf.read(report)
+    assert ours.source.origin_unix_ns == theirs.source.origin_unix_ns
+    assert ours.source.event_counts == theirs.source.event_counts
+    for name, table in theirs.tables.items():
+        left_out = {"host", "file"} if name == "processes" else NOT_READ
+        columns = [column for column in table.column_names if column not in left_out]
+        assert ours.tables[name].select(columns).to_pylist() == (
+            table.select(columns).to_pylist()
+        ), name
+    assert ours.activities.num_rows > 50 < ours.ops.num_rows
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_packed_or_piped_it_is_the_same(tmp_path: Path, writer: Any) -> None:
+    plain = read(sample(writer), tmp_path)
+    packed = tmp_path / "run.nsys-rep.gz"
+    packed.write_bytes(gzip.compress(sample(writer)))
+    assert tf.read(packed).activities.equals(plain.activities)
+
+
+def test_the_writer_and_what_an_export_adds(tmp_path: Path) -> None:
+    trace = read(sample(), tmp_path)
+    assert trace.source.facts["tool_version"] == "2026.1.3.425"
+    note = codes(trace)["raw-report"]
+    assert "written by Nsight Systems 2026.1.3" in note
+    assert "nsys export --type sqlite" in note
+    assert "format 1" in codes(read(sample("2023"), tmp_path))["raw-report"]
+
+
+def test_what_is_not_known_is_counted_by_its_number(tmp_path: Path) -> None:
+    others = [event(130, 140, number(1, 5))] * 3 + [event(987, 99, b"")] * 2
+    classes = [event(48, 108, number(6, 95))] * 4
+    trace = read(report_of(kernel(), *others, *classes), tmp_path)
+    note = codes(trace)["only-in-export"]
+    assert note.startswith("9 records")
+    for told in ("3 CUDA graph launches as a whole (type 130)", "2 of type 987", "4 of class 95"):
+        assert told in note
+    assert trace.activities.num_rows == 1
+
+
+def test_types_that_nothing_is_made_of_are_no_note(tmp_path: Path) -> None:
+    passed = [event(kind, 113, number(1, 5)) for kind in (27, 28, 31, 41)]
+    assert "only-in-export" not in codes(read(report_of(kernel(), *passed), tmp_path))
+
+
+@pytest.mark.parametrize("tenth", range(2, 20, 3))
+@pytest.mark.parametrize("writer", WRITERS)
+def test_cut_anywhere_it_is_read_up_to_the_cut(tmp_path: Path, writer: Any, tenth: int) -> None:
+    whole = read(sample(writer), tmp_path)
+    cut = sample(writer)[: len(sample(writer)) * tenth // 20]
+    try:
+        trace = read(cut, tmp_path)
+    except InputError as error:
+        assert error.hint
+        assert tenth < 12
+        return
+    assert "input-cut" in codes(trace)
+    times = list(
+        zip(*(whole.activities[c].to_pylist() for c in ("start_ns", "dur_ns")), strict=True)
+    )
+    for start_ns, dur_ns in zip(
+        *(trace.activities[c].to_pylist() for c in ("start_ns", "dur_ns")), strict=True
+    ):
+        assert (start_ns, dur_ns) in times
+    if trace.activities.num_rows < whole.activities.num_rows:
+        assert "work-lost" in codes(trace)
+    tf.analyze(trace)
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_within_a_block_every_event_before_the_cut_is_read(tmp_path: Path, stored: bool) -> None:
+    """Of so many equal events nearly all is said by repeating what came before."""
+    many = [kernel(place) for place in range(1, 400)]
+    whole = report_of(*many, stored=stored)
+    at = whole.index(block(many, stored=stored))
+    size = len(block(many, stored=stored))
+    read_so_far = 0
+    for part_of_it in (10, 25, 50, 75, 99):
+        trace = read(whole[: at + size * part_of_it // 100], tmp_path)
+        count = trace.activities.num_rows
+        assert trace.activities["start_ns"].to_pylist() == [100 * n for n in range(1, count + 1)]
+        assert 399 * part_of_it // 100 - 40 <= count > read_so_far
+        read_so_far = count
+    assert read_so_far < 399
+    assert {"input-cut", "work-lost", "names-lost"} <= codes(trace).keys()
+
+
+@given(data=st.binary(max_size=60).map(lambda data: data * 5), more=st.integers(0, 80))
+def test_the_beginning_of_a_packed_block_is_that_of_its_content(data: bytes, more: int) -> None:
+    packed = pa.Codec("lz4_raw").compress(data, asbytes=True)
+    for at in range(len(packed) + 1):
+        assert data.startswith(unpacked_before_cut(packed[:at], len(data)))
+    assert unpacked_before_cut(packed, len(data)) == data
+    assert len(unpacked_before_cut(packed + b"\xff" * more, 500)) <= 500
+
+
+def test_without_its_last_bytes_nothing_is_missing(tmp_path: Path) -> None:
+    whole, cut = read(sample(), tmp_path), read(sample()[:-5], tmp_path)
+    assert cut.activities.equals(whole.activities)
+    assert cut.devices.equals(whole.devices)
+    assert set(codes(cut)) - set(codes(whole)) == {"input-cut"}
+
+
+def test_a_damaged_block_is_left_out_and_counted(tmp_path: Path) -> None:
+    data = bytearray(sample("2023"))
+    at = data.index(BEGIN) + 500
+    data[at : at + 40] = b"\xff" * 40
+    whole = read(sample("2023"), tmp_path)
+    trace = read(bytes(data), tmp_path)
+    assert "rows-lost" in codes(trace)
+    assert trace.calls.num_rows + trace.activities.num_rows > 0
+    assert trace.activities.num_rows < whole.activities.num_rows
+    with pytest.raises(InputError, match="damaged"):
+        tf.read(tmp_path / "run.nsys-rep", strict=True)
+
+
+def test_where_blocks_are_lost_the_names_of_others_are_not(tmp_path: Path) -> None:
+    """The length of a block is wrong, so where the next one begins is not known."""
+    many = [kernel(place) for place in range(1, 700)]
+    data = report_of(*many)
+    first, second = block(many[:500]), block(many[500:])
+    assert first + second in data
+    trace = read(data.replace(second, b"\xff\xff\x7f" + second[3:]), tmp_path)
+    assert trace.activities["name"].to_pylist() == ["kernel"] * 500
+    assert "199 events" in codes(trace)["rows-lost"]
+    assert {"work-lost"} <= codes(trace).keys() - {"names-lost"}
+
+
+def test_several_machines_are_told(tmp_path: Path) -> None:
+    gpus = [part(1, part(2, part(7, number(1, 0) + part(2, name)))) for name in (b"A", b"B")]
+    trace = read(file_of([kernel()], ["k"], b"", b"".join(gpus)), tmp_path)
+    assert "2 machines" in codes(trace)["several-machines"]
+
+
+def test_fewer_events_than_the_index_says(tmp_path: Path) -> None:
+    whole = report_of(*map(kernel, range(1, 9)))
+    index, other = number(1, 8), number(1, 11)
+    trace = read(whole.replace(index + number(3, 1), other + number(3, 1), 1), tmp_path)
+    assert trace.activities.num_rows == 8
+    assert "3 events" in codes(trace)["rows-lost"]
+
+
+def test_a_block_that_is_shorter_than_it_says_is_damaged(tmp_path: Path) -> None:
+    """What would stand in the rest is whatever the memory held."""
+    whole = report_of(kernel(1), kernel(2))
+    plain = counted(part(1, kernel(1)) + part(1, kernel(2)))
+    packed = pa.Codec("lz4_raw").compress(plain, asbytes=True)
+    lie = whole.replace(bytes([len(plain)]) + packed, bytes([len(plain) + 9]) + packed)
+    assert lie != whole
+    with pytest.raises(NotATrace, match="unknown layout"):
+        read(lie, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (BEGIN, b"QDTEXT01"),
+        (b"Raw Sampling Data", b"New Sampling Data"),
+        (part(1, b"lz4"), part(1, b"zst")),
+        (block([kernel()]), block([b"\xff" * 30])),
+    ],
+)
+def test_another_layout_names_the_command(tmp_path: Path, old: bytes, new: bytes) -> None:
+    data = report_of(kernel())
+    assert old in data
+    with pytest.raises(NotATrace, match="unknown layout") as caught:
+        read(data.replace(old, new), tmp_path)
+    assert "nsys export --type sqlite --include-json=true" in caught.value.hint
+
+
+def test_one_of_several_that_cannot_be_read_is_set_aside(tmp_path: Path) -> None:
+    (tmp_path / "bad.nsys-rep").write_bytes(sample()[:60])
+    trace = read(sample(), tmp_path)
+    both = tf.read(tmp_path)
+    assert both.activities.num_rows == trace.activities.num_rows
+    assert "bad.nsys-rep" in codes(both)["not-a-trace"]
+
+
+def test_beside_its_export_the_export_counts(tmp_path: Path) -> None:
+    write_reports(run_of(), tmp_path, ALL, together=True)
+    (export,) = write_sqlite(run_of(), tmp_path, ALL, together=True)
+    both = tf.read(tmp_path)
+    assert [file.name for file in both.source.files] == [export.name]
+    assert "counts once, from run.sqlite" in codes(both)["same-run"]
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_what_is_private_is_in_no_output(tmp_path: Path, writer: Any) -> None:
+    assert sample(writer).count(SECRET.encode()) > 5
+    path = tmp_path / "run.nsys-rep"
+    path.write_bytes(sample(writer))
+    trace = tf.read(path)
+    assert SECRET not in repr([table.to_pylist() for table in trace.tables.values()])
+    if writer == "2023":
+        for name, text in outputs(path, tmp_path, "--include-environment").items():
+            assert SECRET not in text, name
+
+
+def test_a_name_that_is_a_block_of_an_environment_is_none(tmp_path: Path) -> None:
+    trace = read(report_of(kernel(), texts=(f"TOKEN={SECRET}\0HOME=/root",)), tmp_path)
+    assert trace.activities["name"].to_pylist() == ["(unnamed kernel)"]
+
+
+def test_numbers_of_gpus_that_differ_are_not_guessed(tmp_path: Path) -> None:
+    pair = part(9, number(1, 1) + number(2, 0) + number(3, 77))
+    tail = part(1, part(2, pair))
+    trace = read(file_of([kernel()], ["k"], b"", tail), tmp_path)
+    assert "gpu-numbers" in codes(trace)
+    assert trace.devices["local_id"].to_pylist() == [0]
+
+
+def test_the_gpus_of_reports_of_2021(tmp_path: Path) -> None:
+    """They are listed by process; memory is in MiB, the clock in kHz."""
+    said = part(1, b"Tesla V100-PCIE-32GB") + number(3, 32_510) + number(6, 32)
+    said += number(7, 1_380_000) + number(9, 80) + number(22, 7) + number(24, 0) + number(25, 77)
+    trace = read(file_of([kernel()], ["k"], b"", part(1, part(2, part(1, said)))), tmp_path)
+    (device,) = trace.devices.to_pylist()
+    assert (device["product"], device["sm_count"]) == ("Tesla V100-PCIE-32GB", 80)
+    assert (device["memory_bytes"], device["clock_hz"]) == (32_510 << 20, 1_380_000_000)
+    assert (device["compute_major"], device["compute_minor"]) == (7, 0)
+
+
+FIELD = st.tuples(st.integers(1, 24), st.integers(-(2**63), 2**64 - 1)).map(lambda f: number(*f))
+SUB = st.lists(FIELD | st.binary(max_size=4), max_size=9).map(b"".join)
+ODD = st.builds(
+    lambda kind, payload, common, sub, own: event(kind, payload, common + part(sub, own)),
+    st.sampled_from([34, 48, 49, 59, 60, 79, 80, 106, 127, 130]),
+    st.sampled_from([102, 107, 108, 110]),
+    SUB,
+    st.sampled_from([7, 101, 102, 103, 105, 106]),
+    SUB,
+)
+
+
+@settings(max_examples=examples(100), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(events=st.lists(ODD | st.binary(max_size=30), max_size=12), tail=SUB, head=SUB)
+def test_any_number_in_any_field(
+    tmp_path: Path, events: list[bytes], tail: bytes, head: bytes
+) -> None:
+    """Kernels that are whole are always there; sums never break."""
+    whole = [kernel(place) for place in range(1, 1 + len(events) * 2)]
+    data = file_of([*whole, *events], ["kernel"], head, tail, "2023")
+    if not events:
+        return
+    trace = read(data, tmp_path)
+    assert trace.activities["name"].to_pylist().count("kernel") >= len(whole)
+    for device in tf.analyze(trace).devices:
+        account = device.whole.account
+        assert sum(account.components.parts().values()) == device.whole.span_ns
+
+
+def test_how_it_is_packed_does_not_matter(tmp_path: Path) -> None:
+    packed, stored = (read(sample(stored=stored), tmp_path) for stored in (False, True))
+    assert stored.activities.equals(packed.activities)
+
+
+@pytest.mark.parametrize("seed", range(36))
+def test_bytes_that_were_changed(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    data = bytearray(sample(WRITERS[seed % 2], stored=seed % 3 > 0))
+    first = chance.choice((0, data.index(BEGIN)))
+    for _ in range(chance.choice((1, 3, 20))):
+        data[chance.randrange(first, len(data))] = chance.randrange(256)
+    if chance.random() < 0.3:
+        del data[chance.randrange(len(data)) :]
+    try:
+        trace = read(bytes(data), tmp_path)
+    except InputError as error:
+        assert error.message
+        assert error.hint
+        return
+    for device in tf.analyze(trace).devices:
+        assert sum(device.whole.account.components.parts().values()) == device.whole.span_ns
