@@ -10,6 +10,7 @@ from rich.text import Text
 from traceflops.comparison import UNRECORDED, Comparison, Side
 from traceflops.reports.terminal.lines import (
     Style,
+    cut_to,
     fitted,
     hanging,
     note_lines,
@@ -102,11 +103,12 @@ def _bars(sides: Sequence[Side], style: Style) -> Iterator[Text]:
     longest = max(side.mean_ns for side in sides) or 1
     name = min(max(len(side.name) for side in sides), 24)
     width = min(_BAR, style.width - name - 14)
-    for side in sides:
+    names = cut_to([side.name for side in sides], name)
+    for side, shown in zip(sides, names, strict=True):
         room = int(width * side.mean_ns / longest)
         parts = side.components.parts().items()
         bar = style.bar([(LOOKS[part], ns) for part, ns in parts], room)
-        label = f"{side.name[:name]:<{name}} {duration(float(side.mean_ns)):>9}  "
+        label = f"{shown} {duration(float(side.mean_ns)):>9}  "
         yield Text.assemble(label, bar)
     looks = [LOOKS[part] for part in COMPONENTS if any(s.components.parts()[part] for s in sides)]
     marks = (f"{look.block if style.unicode else look.ascii} {look.label}" for look in looks)

@@ -13,6 +13,7 @@ from xml.etree import ElementTree
 import pytest
 from typer.testing import Result
 
+import traceflops as tf
 from tests.cli.test_commands import SAMPLE, assert_refused, run, shell
 from tests.conftest import ROOT, SAMPLES
 from traceflops.cli.gates import Gate
@@ -69,6 +70,21 @@ def test_a_gate_passes_and_fails(words: tuple[str, ...], bad: str, good: str, fo
     assert told(run("check", SAMPLE, *words, good)) == (0, f"passed  {name} {good}: {found}\n")
     if bad:
         assert told(run("check", SAMPLE, *words, bad)) == (4, f"failed  {name} {bad}: {found}\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "verdict", "found"),
+    [
+        (("--max-share", "idle=0.2309"), "failed", "idle time 23.1 %, just above the limit"),
+        (("--max-share", "idle=0.2310"), "passed", "idle time 23.1 %, just below the limit"),
+    ],
+)
+def test_a_value_that_prints_like_its_limit_says_on_which_side_it_is(
+    words: tuple[str, ...], verdict: str, found: str
+) -> None:
+    idle = tf.analyze(tf.read(SAMPLE)).components
+    assert Fraction("0.2309") < Fraction(idle.idle_ns, idle.window_ns) < Fraction("0.2310")
+    assert run("check", SAMPLE, *words).stdout == f"{verdict}  {' '.join(words)}: {found}\n"
 
 
 def test_exposed_communication_of_a_job() -> None:
@@ -206,6 +222,8 @@ def test_the_baseline_is_written_whole_and_only_where_all_gates_pass(
         (("--baseline", "gone.json"), "no such baseline"),
         (("--baseline", "now.json", "--update-baseline"), "will not overwrite"),
         (("--update-baseline", *GATE), "--update-baseline needs --baseline"),
+        (("--update-baseline",), "--update-baseline needs --baseline"),
+        (("--max-share", "idle=x"), "example: --max-share idle=0.35"),
         (("--junit", "out.txt", *GATE), "does not end in .xml"),
         (("--config", "gone.toml"), "it does not exist"),
     ],

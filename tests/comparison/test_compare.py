@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -65,7 +66,7 @@ def test_recordings_of_all_formats_compare_exactly_or_say_why_not(
 ) -> None:
     found = compare(one_rank, analysis_of(after), ("old", "new"))
     if found.obstacle:
-        assert found.sentence == f"No figures: {found.obstacle}."
+        assert found.sentence == f"Not compared: {found.obstacle}."
         assert not found.causes and not found.components and found.interval is None
     else:
         assert_exact(found)
@@ -112,6 +113,7 @@ def test_only_the_ranks_that_both_have_are_compared() -> None:
     assert found.before.ranks == found.after.ranks == {1, 2}
     assert_exact(found)
     assert found.difference_ns == 0
+    assert "whole: ranks 0, 3 left out, as the other recording has none" in found.notes
     # Of a report in JSON single ranks cannot be taken out: then all are compared, and that is said.
     other = compare(side_of_report(whole.to_json().encode()), few)
     assert [one.what for one in other.unlike] == ["ranks", "GPUs"]
@@ -313,6 +315,22 @@ def test_several_recordings_are_compared_with_the_one_that_is_named() -> None:
     assert (answer["schema"], answer["baseline"]) == ("traceflops.comparisons/1", "b")
     assert [one["after"]["name"] for one in answer["comparisons"]] == ["a", "c"]
     assert first_violation(answer) is None
+
+
+def test_folders_are_called_by_their_names_unless_these_are_redacted(tmp_path: Path) -> None:
+    for name in ("old_link", "new_link"):
+        shutil.copytree(SAMPLES / "gpt_ddp_4rank", tmp_path / name)
+    runs = (str(tmp_path / "old_link"), str(tmp_path / "new_link"), "--json")
+    names = [json.loads(run("compare", *runs).stdout)[side]["name"] for side in ("before", "after")]
+    assert names == ["old_link", "new_link"]
+    assert "_link" not in run("compare", *runs, "--redact").stdout
+
+
+def test_names_in_front_of_bars_are_told_apart() -> None:
+    words = ("compare", SAMPLE, SAMPLE, "--names", f"{'long' * 10}_old,{'long' * 10}_new")
+    bars = [line for line in run(*words).stdout.splitlines() if "██" in line]
+    assert len({line.split()[0] for line in bars}) == 2
+    assert all("…" in line.split()[0] for line in bars)
 
 
 def test_runs_of_one_name_are_told_apart() -> None:

@@ -215,7 +215,7 @@ def test_the_cases_say_what_they_are() -> None:
     pages = {name: markup(name) for name in CASES}
     assert text_of(pages["the same"], "h1") == ("The two are the same recording: nothing differs.")
     assert text_of(pages["no figures"], "h1") == (
-        "No figures: no steps were found in none, and a whole recording is no step."
+        "Not compared: no steps were found in none, and a whole recording is no step."
     )
     for name in ("the same", "no figures"):
         assert 'id="waterfall"' not in pages[name]
@@ -238,7 +238,7 @@ def test_several_recordings_are_one_page_with_a_section_each() -> None:
         "Steps take 5.98\N{NO-BREAK SPACE}µs more",  # the last step is cut off: 20 ns less jitter
         "The two are the same recording",
         "Steps take 4.00\N{NO-BREAK SPACE}µs more",
-        "No figures",
+        "Not compared",
     ]
     ids = re.findall(r'\bid="([^"]+)"', page)
     assert sorted(set(ids)) == sorted(ids)

@@ -117,7 +117,7 @@ def check(
         limits, strict = checks(given), given["--strict-tolerance"]
         text = _TOLERANCE if given["--tolerance"] is None else given["--tolerance"]
         tolerance = parse_limit("--tolerance", text)
-        if not limits and given["--baseline"] is None:
+        if not limits and given["--baseline"] is None and not where.update_baseline:
             raise UsageError("no gate to check", "give one, e.g. --max-share idle=0.10")
         base, junit = _targets(given["--baseline"], where, traces)
         old = read_side(str(base), asked) if base and not where.update_baseline else None

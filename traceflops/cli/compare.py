@@ -56,7 +56,9 @@ def compare(
     with failures(asked.reading, asked.privacy):
         labels = _labels(names, runs)
         target = _target(output, runs, force=force)
-        found = _compared([read_side(run, asked) for run in runs], labels, baseline)
+        given = [read_side(run, asked) for run in runs]
+        named = labels or _told_apart(_own_names(runs, given, redact=asked.privacy.redact))
+        found = _compared(given, named, baseline)
         if target is not None:
             from traceflops.reports.write import save_comparison
 
@@ -99,12 +101,11 @@ def read_side(run: str, asked: Asked) -> Analysis | Side:
 
 
 def _compared(
-    given: Sequence[Analysis | Side], labels: Sequence[str] | None, baseline: str | None
+    given: Sequence[Analysis | Side], named: Sequence[str], baseline: str | None
 ) -> list[Comparison]:
     """Return each recording against the one that is the baseline."""
-    from traceflops.comparison import compare, name_of
+    from traceflops.comparison import compare
 
-    named = labels or _told_apart(list(map(name_of, given)))
     if baseline is not None and baseline not in named:
         raise UsageError(f"no recording is called {baseline}", f"they are {', '.join(named)}")
     at = named.index(baseline) if baseline is not None else 0
@@ -112,6 +113,16 @@ def _compared(
         compare(given[at], one, (named[at], named[place]))
         for place, one in enumerate(given)
         if place != at
+    ]
+
+
+def _own_names(runs: Sequence[str], given: Sequence[Analysis | Side], *, redact: bool) -> list[str]:
+    """Return the names of folders, and what other recordings are called."""
+    from traceflops.comparison import name_of
+
+    folders = (Path(run).resolve().name if os.path.isdir(run) else "" for run in runs)
+    return [
+        (not redact and folder) or name_of(one) for folder, one in zip(folders, given, strict=True)
     ]
 
 

@@ -50,11 +50,20 @@ class Gate:
     def _judged(self, limit: Fraction, analysis: Analysis) -> Answer:
         if isinstance(found := self.value(analysis), str):
             return "unknown", found
-        said = f"{self.subject} {' to '.join(dict.fromkeys(map(self.shown, found)))}"
+        said = (
+            f"{self.subject} {' to '.join(dict.fromkeys(self._told(one, limit) for one in found))}"
+        )
         bad = {one < limit if self.is_least else one > limit for one in found}
         if len(bad) > 1:
             return "unknown", f"{said}: the limit lies between"
         return "failed" if True in bad else "passed", said
+
+    def _told(self, value: Fraction, limit: Fraction) -> str:
+        """Return a value, and on which side of the limit it is where both print alike."""
+        shown = self.shown(value)
+        if value == limit or shown != self.shown(limit):
+            return shown
+        return f"{shown}, just {'below' if value < limit else 'above'} the limit"
 
 
 def _time(option: str, text: str) -> Fraction:
@@ -134,7 +143,11 @@ def _share_check(text: str) -> Check:
     if name not in COMPONENTS:
         known = f"write PART=SHARE with one of {', '.join(COMPONENTS)}"
         raise UsageError(f"--max-share is no share of a component: {text[:60]!r}", known)
-    return _of_share(PART_NAMES[name], name).check("--max-share", limit, f"--max-share {text}")
+    try:
+        return _of_share(PART_NAMES[name], name).check("--max-share", limit, f"--max-share {text}")
+    except UsageError as error:
+        hint = (error.hint or "").replace("--max-share ", f"--max-share {name}=")
+        raise UsageError(error.message, hint) from None
 
 
 def unfit(analysis: Analysis) -> str:

@@ -25,6 +25,7 @@ from traceflops.comparison.per_unit import PerUnit, per_unit
 from traceflops.comparison.sentence import sentence
 from traceflops.comparison.side import Side, side_of
 from traceflops.comparison.spread import Interval, interval
+from traceflops.units import listed
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -77,7 +78,7 @@ class Comparison:
     def sentence(self) -> str:
         """Return what changed, by how much, why and how sure."""
         if self.obstacle:
-            return f"No figures: {self.obstacle}."
+            return f"Not compared: {self.obstacle}."
         if self.is_same:
             return "The two are the same recording: nothing differs."
         return sentence(
@@ -217,17 +218,31 @@ def compare(
     if common:
         each = zip(given, labels, sides, strict=True)
         sides = [
-            side if side.ranks == common else _side(one, name, common) for one, name, side in each
+            side if side.ranks == common else _of_ranks(one, name, common, side.ranks - common)
+            for one, name, side in each
         ]
     if sides[0].name == sides[1].name:
         sides = [replace(one, name=f"{one.name} ({at})") for at, one in enumerate(sides, 1)]
     return comparison_of(*sides)
 
 
-def _side(given: Analysis | Side, name: str | None, ranks: frozenset[int] | None = None) -> Side:
+def _side(given: Analysis | Side, name: str | None) -> Side:
     if isinstance(given, Side):
         return given if name is None else replace(given, name=name)
-    return side_of(given, name, ranks)
+    return side_of(given, name)
+
+
+def _of_ranks(
+    given: Analysis | Side, name: str | None, common: frozenset[int], left: frozenset[int]
+) -> Side:
+    """Return a side of the ranks that both have, with a note of those `left` out of an analysis."""
+    if isinstance(given, Side):
+        return _side(given, name)
+    side = side_of(given, name, common)
+    ranks = f"rank{'s' * (len(left) > 1)} {listed(sorted(left))}"
+    return replace(
+        side, notes=(*side.notes, ("dropped", f"{ranks} left out, as the other recording has none"))
+    )
 
 
 def comparison_of(before: Side, after: Side) -> Comparison:
