@@ -127,12 +127,17 @@ def report_object(analysis: Analysis) -> dict[str, Any]:
         "memory_operations": [asdict(one) for one in analysis.memory_operations],
         "synchronisations": [asdict(one) for one in analysis.synchronisations],
         "ranks": ranks_object(analysis.ranks) if analysis.ranks is not None else None,
-        "step_counts": counts_of_step(analysis.prepared) if analysis.prepared else None,
+        "step_counts": _step_counts(analysis),
         "passes": [asdict(one) for one in analysis.serving.passes],
         "pass_kinds": [_pass_kind(one) for one in analysis.serving.kinds],
         "attribution": _attribution(analysis.attribution) if analysis.attribution else None,
         "modules": list(map(asdict, analysis.attribution.modules if analysis.attribution else ())),
     }
+
+
+def _step_counts(analysis: Analysis) -> dict[str, int | None] | None:
+    said = counts_of_step(analysis.prepared) if analysis.prepared is not None else {}
+    return said if any(said.values()) else None
 
 
 def _host_bound(pace: HostBound) -> dict[str, Any]:
