@@ -317,6 +317,11 @@ def test_several_recordings_are_compared_with_the_one_that_is_named() -> None:
     assert first_violation(answer) is None
 
 
+def test_names_are_two(one_rank: tf.Analysis) -> None:
+    with pytest.raises(tf.UsageError, match="names needs 2 names, not 3"):
+        tf.compare(one_rank, one_rank, ("a", "b", "c"))
+
+
 def test_folders_are_called_by_their_names_unless_these_are_redacted(tmp_path: Path) -> None:
     for name in ("old_link", "new_link"):
         shutil.copytree(SAMPLES / "gpt_ddp_4rank", tmp_path / name)

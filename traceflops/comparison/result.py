@@ -25,6 +25,7 @@ from traceflops.comparison.per_unit import PerUnit, per_unit
 from traceflops.comparison.sentence import sentence
 from traceflops.comparison.side import Side, side_of
 from traceflops.comparison.spread import Interval, interval
+from traceflops.errors import UsageError
 from traceflops.units import listed
 
 if TYPE_CHECKING:
@@ -209,9 +210,12 @@ def compare(
     """Return what changed from one recording to another, which are called `names`.
 
     Each is an analysis, or the JSON of a report as `traceflops.comparison.side_of_report` reads it.
-    Of jobs with different ranks only the common ones are compared; of a report all are.
+    Of jobs with different ranks only the common ones are compared; of a report all are. Raises
+    UsageError where `names` are not two.
     """
     given = (before, after)
+    if names is not None and len(names) != len(given):
+        raise UsageError(f"names needs 2 names, not {len(names)}", 'give ("before", "after")')
     labels = names if names is not None else (None, None)
     sides = [_side(one, name) for one, name in zip(given, labels, strict=True)]
     common = sides[0].ranks & sides[1].ranks
