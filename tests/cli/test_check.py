@@ -178,6 +178,15 @@ def test_the_baseline_fails_only_beyond_the_tolerance_and_the_spread(trace: Path
     assert against_base(trace, "--steps", "2", "--strict-tolerance", "--tolerance", "2%")[0] == 0
 
 
+def test_a_baseline_whose_records_are_incomplete_judges_nothing(trace: Path) -> None:
+    events = json.loads(trace.read_text())["traceEvents"]
+    is_lost = [one["cat"] == "kernel" and one["args"]["correlation"] == 3 for one in events]
+    kept = [one for one, lost in zip(events, is_lost, strict=True) if not lost]
+    Path("base.json").write_text(json.dumps({"schemaVersion": 1, "traceEvents": kept}))
+    code, text = told(run("check", trace, "--baseline", "base.json", "--strict-tolerance"))
+    assert (code, text.split(": ")[-1]) == (4, "GPU records of the baseline are incomplete\n")
+
+
 def test_a_baseline_of_other_work_judges_nothing(trace: Path) -> None:
     baseline_of(trace)
     assert against_base(written(Path("other.json"), kernel="unlike")) == (4, "unknown")
