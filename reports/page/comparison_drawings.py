@@ -14,7 +14,7 @@ from statistics import median
 from typing import Final
 
 from traceflops.attribution import CLASSES
-from traceflops.comparison import Cause, Comparison, Interval, Side, rounded
+from traceflops.comparison import Cause, Comparison, Interval, Side, rounded, tell_culprits
 from traceflops.reports.page.axes import AxisTick, axis_ticks, round_above
 from traceflops.reports.view import (
     CULPRIT,
@@ -164,14 +164,14 @@ Key = tuple[str, str]
 
 
 def _keys(sides: Sequence[Side]) -> list[Key]:
-    """Return the parts of the bars: components, then idle time by its largest classes."""
+    """Return the parts of the bars: components, then idle time by its largest classes, if known."""
     longest = float(max(side.mean_ns for side in sides))
     largest: dict[str, float] = {}
     for side in sides:
         for kind, ns in _classes(side).items():
             largest[kind] = max(largest.get(kind, 0.0), ns / len(side.windows))
     kinds = sorted((k for k in largest if largest[k] >= _LEAST * longest), key=largest.__getitem__)
-    shown = kinds[: -_MOST_CLASSES - 1 : -1]
+    shown = kinds[: -_MOST_CLASSES - 1 : -1] if tell_culprits(*sides) else []
     work = [(name, "") for name in COMPONENTS if name != "idle"]
     return [*work, *((CULPRIT, kind) for kind in shown), ("idle", "other" if shown else "")]
 

@@ -114,13 +114,17 @@ def _names(part: Part) -> Cell:
     return tuple(pieces)
 
 
+def _way(part: Part) -> str:
+    return part.way or ("one side only" if 0 in (part.before_ns, part.after_ns) else UNKNOWN)
+
+
 _PART: Final = (
     Column("What changed most", _names),
     Column("Calls", _calls, is_number=True),
     Column("Before", lambda part: duration(float(part.before_ns)), is_number=True),
     Column("After", lambda part: duration(float(part.after_ns)), is_number=True),
     Column("Change", lambda part: change(part.ns), is_number=True),
-    Column("Matched by", lambda part: part.way or "one side only"),
+    Column("Matched by", _way),
 )
 
 

@@ -194,8 +194,8 @@ def test_where_no_cause_is_sure_but_their_component_is_it_is_the_reason() -> Non
     assert noise == {"idle": True, "pace": False}
     assert found.sentence.endswith(": 1.05 µs more idle time.")
     # A sure cause that explains most of the difference needs no other.
-    alone = compare(sides[0], in_steps("c", before, kernel("k", 1_000, 5, steps_ns=(200,) * 5)))
-    assert alone.sentence.endswith(": 100 ns more in slower gemm kernels at equal calls (k).")
+    alone = compare(sides[0], in_steps("c", before, kernel("k", 5_500, 5, steps_ns=(1_100,) * 5)))
+    assert alone.sentence.endswith(": 1.00 µs more in slower gemm kernels at equal calls (k).")
 
 
 def test_other_kernels_whose_interval_holds_0_are_within_the_spread() -> None:

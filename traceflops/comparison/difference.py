@@ -103,7 +103,7 @@ def parts_of(before: Side, after: Side, matched: Iterable[Match]) -> list[Part]:
         left = new - old - sum(part.exact_ns for part in mine)
         if left:
             ends = (old - sum(p.before_ns for p in mine), new - sum(p.after_ns for p in mine))
-            has_culprits = name == "idle" and _tell_culprits(before, after)
+            has_culprits = name == "idle" and tell_culprits(before, after)
             kind, what = (IDLE, NO_CULPRIT) if has_culprits else (UNTOLD, name)
             mine.append(Part(name, kind, what, ((), ()), (), "", left, *ends))
     whole = component_differences(before, after)
@@ -202,7 +202,7 @@ def _split(whole: Part, sides: Sequence[tuple[Work, Side]]) -> Iterator[Part]:
 
 def _of_idle(before: Side, after: Side) -> Iterator[Part]:
     """Yield the parts of idle time by culprit, whatever its numbers are and follows a # in it."""
-    if not _tell_culprits(before, after):
+    if not tell_culprits(before, after):
         return
     sums: list[Counter[tuple[str, str]]] = [Counter(), Counter()]
     shown: dict[tuple[str, str], list[tuple[str, ...]]] = {}
@@ -221,7 +221,7 @@ def _of_idle(before: Side, after: Side) -> Iterator[Part]:
         yield Part("idle", IDLE, kind, (names[0], names[1]), (), way, new - old, old, new)
 
 
-def _tell_culprits(*sides: Side) -> bool:
+def tell_culprits(*sides: Side) -> bool:
     """Return whether all sides know the culprits of most idle time: only then do these compare."""
     known = (2 * sum(one.idle_ns for one in side.idle) for side in sides)
     return all(ns >= side.components.idle_ns for ns, side in zip(known, sides, strict=True))
