@@ -231,7 +231,7 @@ def named_table(
     """
     widths = widened(widths, [texts for _, texts in rows])
     kept = columns(widths, width - LEAST_NAME, less)
-    name = max(min(most, width - sum(kept.values())), LEAST_NAME)
+    name = max(min(most, width - sum(kept.values())), _LEAST_LABEL)
     yield Text()
     yield from heading(title, name, kept)
     deepest = max(depths, default=0)

@@ -186,7 +186,7 @@ def mfu_sentence(comparison: Comparison) -> str:
         return ""
     causes = {"FLOPs": found.flops, "time": found.time, "the peak": found.peak}
     parts = [
-        f"{signed(significant(abs(share) * 100, 3), share)} points by {name}"
+        f"{signed(significant(abs(share) * 100, 3, zeros=True), share)} points by {name}"
         for name, share in causes.items()
         if share
     ]

@@ -336,11 +336,11 @@ def test_at_any_width_rows_of_one_kernel_are_told_apart_and_fit(width: int) -> N
 def test_of_two_long_names_both_are_seen() -> None:
     names = {"old": "before_" + "a" * 80, "new": "after_" + "b" * 80}
     launch: dict[str, Any] = {"op": "aten::mm", "shapes": "[[8,8]]"}
-    sides = [
+    before, after = (
         made.side(who, made.kernel(name, 1_000 * at, **launch))
         for at, (who, name) in enumerate(names.items(), 1)
-    ]
-    lines = [line.plain for line in render_comparison(compare(*sides), Style())]
+    )
+    lines = [line.plain for line in render_comparison(compare(before, after), Style())]
     row = next(line for line in lines if line.endswith("operator and shape"))
     assert row.startswith("before_a") and " → after_b" in row
 
