@@ -193,6 +193,10 @@ def test_where_no_cause_is_sure_but_their_component_is_it_is_the_reason() -> Non
     noise = {cause.kind: cause.is_noise for cause in found.causes}
     assert noise == {"idle": True, "pace": False}
     assert found.sentence.endswith(": 1.05 µs more idle time.")
+    # A component within the spread hides no sure cause of it.
+    wild = in_steps("c", [700, 1_900] * 2 + [900], kernel("k", 550, 5, **steps[1]))
+    (reason,) = compare(sides[0], wild).reasons
+    assert reason.causes[0].kind == "pace"
     # A sure cause that explains most of the difference needs no other.
     alone = compare(sides[0], in_steps("c", before, kernel("k", 5_500, 5, steps_ns=(1_100,) * 5)))
     assert alone.sentence.endswith(": 1.00 µs more in slower gemm kernels at equal calls (k).")

@@ -99,9 +99,8 @@ def sentence(
 def caveat(before: Side, after: Side, unlike: Sequence[Unlike]) -> str:
     """Return what must be known before the sentence: of what records lack, and of other work."""
     lacking = [side.name for side in (before, after) if side.lacks_records]
-    told = f"GPU records of {' and '.join(lacking)} are incomplete, " * bool(lacking)
-    told += "so work and idle time are uncertain. " * bool(lacking)
-    return f"{told}{_work_words(before, after, unlike)}"
+    told = f"GPU records of {' and '.join(lacking)} are incomplete, so work and idle time are"
+    return f"{told} uncertain. " * bool(lacking) + _work_words(before, after, unlike)
 
 
 def _work_words(before: Side, after: Side, unlike: Sequence[Unlike]) -> str:
@@ -168,16 +167,17 @@ def reasons_of(
 def _whole_components(
     before: Side, after: Side, causes: Sequence[Cause]
 ) -> Iterator[tuple[str, Cause]]:
-    """Yield components as one cause: of those whose causes are mostly within the spread."""
+    """Yield components beyond the spread as one cause: those of which most causes are within it."""
     for name in COMPONENTS:
         mine = [cause for cause in causes if cause.component == name]
         sums = Counter[bool]()
         for cause in mine:
             sums[cause.is_noise] += cause.ns
+        parts = tuple(part for cause in mine for part in cause.parts)
         found = interval(before.series(name), after.series(name))
-        if found is not None and abs(sums[True]) > abs(sums[False]):
-            parts = tuple(part for cause in mine for part in cause.parts)
-            yield name, Cause(name, UNTOLD, name, sums.total(), parts, found.around(sums.total()))
+        whole = Cause(name, UNTOLD, name, sums.total(), parts, found)
+        if abs(sums[True]) > abs(sums[False]) and not whole.is_noise:
+            yield name, whole
 
 
 def _worth_naming(causes: Sequence[Cause]) -> list[Reason]:
