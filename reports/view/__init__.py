@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         changed_causes,
         changed_parts,
         comparison_tables,
+        interval_ends,
         memory_table,
         mfu_sentence,
         more_sentences,
