@@ -112,6 +112,5 @@ if TYPE_CHECKING:
         Work,
         total_bytes,
     )
-    from traceflops.flops.roofline import BOUND_FROM, Measured, NearerRoof, WorkBasis, verdict
 else:
     __getattr__ = lazy(__name__, __file__)

@@ -59,12 +59,19 @@ if TYPE_CHECKING:
     from traceflops.mfu.counted.launches import with_captured_launches
     from traceflops.mfu.inference import Inference, PhaseUse
     from traceflops.mfu.measurement import Measurement, impossible, measure, why_no_figure
-    from traceflops.mfu.roof_times import NO_ROOFS, RoofTime, RoofTimes
+    from traceflops.mfu.roof_times import (
+        BOUND_FROM,
+        NO_ROOFS,
+        Measured,
+        NearerRoof,
+        RoofTime,
+        RoofTimes,
+        verdict,
+    )
     from traceflops.mfu.serving_passes import NO_SERVING, PassKind, Serving, ServingPass, serving
     from traceflops.mfu.traced.cells import Cell
-    from traceflops.mfu.traced.coverage import ENOUGH, TOO_LITTLE, ComputeTime
+    from traceflops.mfu.traced.coverage import ENOUGH, TOO_LITTLE, ComputeTime, Outside
     from traceflops.mfu.traced.executed import Executed, executed
-    from traceflops.mfu.traced.uncounted import Outside
     from traceflops.mfu.traced.work_tables import KernelRow, OpRow, activity_flops
 else:
     __getattr__ = lazy(__name__, __file__)

@@ -21,8 +21,8 @@ from traceflops.attribution import Attribution, is_node, named
 from traceflops.flops import UNKNOWN, Core, Product, Work
 from traceflops.mfu.forward_passes import ALWAYS, BATCHED, ForwardPass, forward_passes, places_in
 from traceflops.mfu.roof_times import MovedBytes
-from traceflops.mfu.traced.coverage import TOO_LITTLE, chosen_activities, of_kind
-from traceflops.table import ABSENT, IntArray, distinct, exact_sum, names, numbers, taken
+from traceflops.mfu.traced.coverage import TOO_LITTLE, chosen_activities
+from traceflops.table import ABSENT, IntArray, distinct, exact_sum, is_one_of, names, numbers, taken
 from traceflops.timeline import Intervals, Window
 from traceflops.windows import Kind, Prepared, chosen_time, serving_marks, without_launches
 
@@ -337,7 +337,7 @@ def _begins(
 
     Copies do not begin a pass: inputs of the next one are copied while this one runs.
     """
-    is_copy = of_kind(prepared.trace.activities, "memcpy", "memset")
+    is_copy = is_one_of(prepared.trace.activities["kind"], "memcpy", "memset")
     mine = (place >= 0) & ~is_copy[rows]
     found = np.full(count, ALWAYS, dtype=np.int64)
     np.minimum.at(found, place[mine], start[mine])

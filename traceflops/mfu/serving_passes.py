@@ -16,8 +16,7 @@ import numpy as np
 from traceflops.attribution import Attribution, GapParts, IdleCulprits, culprits_of, gap_parts
 from traceflops.mfu.forward_passes import ForwardPass, annotated_passes
 from traceflops.mfu.inference import ORDER, known_sum, launched_in
-from traceflops.mfu.traced.coverage import of_kind
-from traceflops.table import BoolArray, IntArray, exact_sum
+from traceflops.table import BoolArray, IntArray, exact_sum, is_one_of
 from traceflops.timeline import EMPTY_ACCOUNT, Account, DeviceAccount, Intervals, Window
 from traceflops.windows import Kind, Prepared, chosen_time
 
@@ -137,7 +136,7 @@ def _ran(prepared: Prepared, device: int, place: IntArray) -> _Ran:
     """Return the chosen passes on a device."""
     account = prepared.accounts[device]
     rows = account.rows
-    is_copy = of_kind(prepared.trace.activities, "memcpy", "memset")[rows.row]
+    is_copy = is_one_of(prepared.trace.activities["kind"], "memcpy", "memset")[rows.row]
     mine = (place[rows.row] >= 0) & ~is_copy
     places, first, at = np.unique(place[rows.row[mine]], return_index=True, return_inverse=True)
     start, end = rows.start_ns[mine][first], np.full(len(places), NEVER)

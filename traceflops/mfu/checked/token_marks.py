@@ -23,8 +23,17 @@ import numpy as np
 
 from traceflops.devices import quoted
 from traceflops.flops import why_impossible
-from traceflops.mfu.traced.coverage import of_kind
-from traceflops.table import ABSENT, IntArray, Note, Trace, codes, distinct, names, numbers
+from traceflops.table import (
+    ABSENT,
+    IntArray,
+    Note,
+    Trace,
+    codes,
+    distinct,
+    is_one_of,
+    names,
+    numbers,
+)
 from traceflops.units import does, several, some_of
 from traceflops.windows import Prepared, find_marked_steps
 
@@ -105,7 +114,7 @@ def run_marks(trace: Trace) -> tuple[dict[int, list[Mark]], tuple[Note, ...]]:
     if not wanted:
         return {}, ()
     label, device = codes(trace.marks["name"]), numbers(trace.marks["device"], ABSENT)
-    on_host = of_kind(trace.marks, "annotation") & (device == ABSENT)
+    on_host = is_one_of(trace.marks["kind"], "annotation") & (device == ABSENT)
     rows = np.flatnonzero(np.isin(label, wanted) & on_host)
     process, start = numbers(trace.marks["process"]), numbers(trace.marks["start_ns"])
     read = {code: _read(labels[code]) for code in distinct(label[rows]).tolist()}

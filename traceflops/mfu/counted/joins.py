@@ -46,7 +46,7 @@ from traceflops.mfu.counted.same_launches import (
     keys_of,
     processes_of,
 )
-from traceflops.mfu.traced.coverage import of_kind, on_chosen_device
+from traceflops.mfu.traced.coverage import on_chosen_device
 from traceflops.table import (
     ABSENT,
     BoolArray,
@@ -56,6 +56,7 @@ from traceflops.table import (
     exact_sum,
     exact_sums,
     group_rows,
+    is_one_of,
     names,
     numbers,
     taken,
@@ -293,7 +294,7 @@ def _summed(prepared: Prepared) -> tuple[Launches, IntArray, IntArray] | None:
     table = prepared.trace.totals
     if not table.num_rows:
         return None
-    rows = np.flatnonzero(of_kind(table, "kernel"))
+    rows = np.flatnonzero(is_one_of(table["kind"], "kernel"))
     launches = Launches(
         row=rows,
         process=np.zeros(len(rows), dtype=np.int64),
@@ -348,7 +349,7 @@ def by_own_shapes(prepared: Prepared, attribution: Attribution, counted: IntArra
     """
     activities = prepared.trace.activities
     owner, work = attribution.owner, attribution.work
-    is_kernel = of_kind(activities, "kernel")
+    is_kernel = is_one_of(activities["kind"], "kernel")
     partly = np.zeros(len(attribution.fate), dtype=np.bool_)
     partly[owner[(owner >= 0) & is_kernel & (counted < 0)]] = True
     whole = is_kernel & (owner >= 0) & ~taken(partly.astype(np.int64), owner, 1).astype(np.bool_)
