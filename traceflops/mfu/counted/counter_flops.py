@@ -46,7 +46,6 @@ from traceflops.mfu.counted.joins import (
     cross_check,
     join_of,
     match,
-    summed_notes,
 )
 from traceflops.mfu.counted.launches import (
     ORIGINS,
@@ -83,12 +82,8 @@ def measured_work(
     if not sources:
         return None
     work = _Joiner(prepared, attribution, sources).work()
-    notes = (
-        *work.notes,
-        *summed_notes(prepared, (source.work for source in sources)),
-        *(pair_notes(prepared, devices, pair) if pair is not None else ()),
-    )
-    return _with_possible_bytes(replace(work, notes=notes), prepared, devices)
+    paired = pair_notes(prepared, devices, pair) if pair is not None else ()
+    return _with_possible_bytes(replace(work, notes=(*work.notes, *paired)), prepared, devices)
 
 
 def _with_possible_bytes(
