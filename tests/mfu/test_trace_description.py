@@ -530,9 +530,9 @@ def test_a_misspelt_mark_is_named(name: str) -> None:
     assert found is not None
     assert found.values == {"tokens.real": 5}
     note = found.notes[0]
-    assert (note.code, note.count) == ("marks-unknown", 2)
+    assert (note.code, note.count) == ("token-marks-left-out", 2)
     assert f"'{name.split('|')[0]}'" in note.text
-    assert "traceflops.tokens and traceflops.seqlens" in note.text
+    assert "Known are traceflops.tokens|real=N|padded=N and traceflops.seqlens|" in note.text
 
 
 IMPOSSIBLE = [
@@ -556,7 +556,7 @@ def test_a_mark_that_cannot_be_true_is_left_out(name: str, reason: str) -> None:
     assert bool(found.values) is not bool(reason)
     if reason:
         (note,) = found.notes
-        assert (note.code, note.count) == ("token-marks-impossible", 3)
+        assert (note.code, note.count) == ("token-marks-left-out", 3)
         assert reason in note.text
     # The rest of the description stands without the mark.
     said = {"model": CARD, "batch": 2, "seq": 8}
