@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal
 
-from traceflops.flops.model.blocks import ROUTING, Block, Conv, Core, Linear, require
+from traceflops.flops.model.blocks import ROUTING, Block, Conv, Core, Experts, Linear, require
 
 Norm = Literal["rms", "layernorm", "layernorm-nobias"]
 Side = Literal["decoder", "encoder"]
@@ -227,6 +227,20 @@ class ModelCard:
             for core in block.cores
         )
         return (*(replace(one, side="encoder") for one in encoder), *own)
+
+    def with_blocks(self, changed: Callable[[Block], Block]) -> ModelCard:
+        """Return the card with each of its own blocks changed."""
+        return replace(self, blocks=tuple((count, changed(one)) for count, one in self.blocks))
+
+    def with_experts(self, changed: Callable[[Experts], Experts]) -> ModelCard:
+        """Return the card with the experts of each block changed; other blocks stay."""
+        return self.with_blocks(
+            lambda block: (
+                replace(block, feed_forward=changed(block.feed_forward))
+                if isinstance(block.feed_forward, Experts)
+                else block
+            )
+        )
 
     def _stacks(self) -> Iterator[tuple[int, int | None, Block]]:
         """Yield blocks alike: how many, from which layer up (None: MTP modules), and the block."""
