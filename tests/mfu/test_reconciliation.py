@@ -515,21 +515,6 @@ def test_the_size_of_adapters_is_found(
     assert words in found.sentence
 
 
-def test_other_adapters_are_told_even_where_they_hardly_count() -> None:
-    prepared, measured = with_adapters(of_rank(16))
-    card, run = described(ONE)
-    found = reconcile(measured, prepared, card, replace(run, lora=Lora(rank=8)))
-    assert found.agree
-    assert any(
-        note == "The adapters in the trace have rank 16, not 8 (--lora-rank 16)."
-        for note in found.described.notes
-    )
-    right = reconcile(measured, prepared, card, replace(run, lora=Lora(rank=16)))
-    assert right.residual == 0
-    assert right.sentence == "Description and trace agree to the FLOP."
-    assert not any("adapters" in note for note in right.described.notes)
-
-
 def test_a_trace_of_inference() -> None:
     found = held_against(lambda c: c if c.line.split(".")[2:3] == ["forward"] else None)
     assert found.findings[0].code == "forward-only"

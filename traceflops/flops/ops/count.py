@@ -34,6 +34,7 @@ from traceflops.table import (
     first_rows,
     innermost,
     joint_codes,
+    matching,
     names,
     numbers,
     ranked,
@@ -94,7 +95,7 @@ class OpWork:
 
 def count_ops(ops: pa.Table) -> OpWork:
     """Return the work of every row of a trace's table of ops."""
-    rows = np.flatnonzero(_named(ops, RULES.__contains__))
+    rows = np.flatnonzero(matching(ops["name"], RULES.__contains__))
     output, enclosing = output_shapes(ops), enclosing_ops(ops)
     own = _combined(codes(ops[column])[rows] for column in _COLUMNS)
     of_row = np.full(ops.num_rows + 1, -1, dtype=np.int64)  # the last one is that of row -1
@@ -209,10 +210,10 @@ def output_shapes(ops: pa.Table) -> IntArray:
     """
     shape_of = np.full(ops.num_rows, -1, dtype=np.int64)
     sequence, dims = numbers(ops["sequence"], ABSENT), codes(ops["input_dims"])
-    forward = _named(ops, _is_convolution) & (dims >= 0)
+    forward = matching(ops["name"], _is_convolution) & (dims >= 0)
     asking = np.flatnonzero(forward & (codes(ops["concrete_inputs"]) < 0))
     numbered = (sequence != ABSENT) & (dims >= 0)
-    giving = np.flatnonzero(numbered & _named(ops, _CONVOLUTION_NODE.fullmatch))
+    giving = np.flatnonzero(numbered & matching(ops["name"], _CONVOLUTION_NODE.fullmatch))
     if not len(asking) or not len(giving):
         return shape_of
     carrying = np.flatnonzero(forward & numbered)
@@ -229,8 +230,8 @@ def output_shapes(ops: pa.Table) -> IntArray:
 def enclosing_ops(ops: pa.Table) -> IntArray:
     """Return, per op, the row of the op around it that knows its shapes, -1 where it needs none."""
     enclosing = np.full(ops.num_rows, -1, dtype=np.int64)
-    inner = np.flatnonzero(_named(ops, ENCLOSING.__contains__))
-    outer = np.flatnonzero(_named(ops, frozenset(ENCLOSING.values()).__contains__))
+    inner = np.flatnonzero(matching(ops["name"], ENCLOSING.__contains__))
+    outer = np.flatnonzero(matching(ops["name"], frozenset(ENCLOSING.values()).__contains__))
     if not len(inner) or not len(outer):
         return enclosing
     name = codes(ops["name"])
@@ -254,11 +255,6 @@ def _around(ops: pa.Table, inner: IntArray, outer: IntArray) -> IntArray:
     threads = joint_codes(numbers(ops["process"]), numbers(ops["thread"], ABSENT))
     place = innermost(threads[outer], start[outer], end[outer], threads[inner], start[inner])
     return np.where(place >= 0, outer[place], -1)
-
-
-def _named(ops: pa.Table, wanted: Callable[[str], object]) -> BoolArray:
-    chosen = [code for code, label in enumerate(names(ops["name"])) if wanted(label)]
-    return np.isin(codes(ops["name"]), chosen)
 
 
 def _unambiguous(keys: IntArray, values: IntArray) -> tuple[IntArray, IntArray]:
