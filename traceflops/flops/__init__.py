@@ -108,9 +108,10 @@ if TYPE_CHECKING:
         PartName,
         Product,
         Result,
+        Signature,
         Unknown,
         Work,
-        total_bytes,
+        known_sum,
     )
 else:
     __getattr__ = lazy(__name__, __file__)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from traceflops.attribution import Attribution, is_node, named
-from traceflops.flops import UNKNOWN, Core, Product, Work
+from traceflops.flops import UNKNOWN, Core, Product, Work, known_sum
 from traceflops.mfu.forward_passes import ALWAYS, BATCHED, ForwardPass, forward_passes, places_in
 from traceflops.mfu.roof_times import MovedBytes
 from traceflops.mfu.traced.coverage import TOO_LITTLE, chosen_activities
@@ -190,9 +190,9 @@ def _phase(
         kind=kind,
         rules=tuple(Counter(one.rule for one in chosen).most_common()),
         passes=len(mine),
-        sequences=known_sum(one.sequences for one in chosen),
-        queries=known_sum(one.queries for one in chosen),
-        keys=known_sum(one.keys for one in chosen),
+        sequences=known_sum(*(one.sequences for one in chosen)),
+        queries=known_sum(*(one.queries for one in chosen)),
+        keys=known_sum(*(one.keys for one in chosen)),
         time_ns=sum(total[at] for at in mine),
         possible=_possible(mine, times, bandwidths),
         flops=done.flops(mine),
@@ -205,18 +205,12 @@ def _possible(
     mine: list[int], times: PassTimes, bandwidths: Mapping[int, int | None]
 ) -> int | None:
     """Return what the devices could move in the time of some passes."""
-    return known_sum(
+    possible = (
         rate * used if (rate := bandwidths.get(device)) is not None else None
         for device, ns in times.used_ns.items()
         if (used := sum(ns[at] for at in mine))
     )
-
-
-def known_sum(values: Iterable[int | None]) -> int | None:
-    """Return the sum, None where one of them is not known."""
-    listed = list(values)
-    known = [value for value in listed if value is not None]
-    return sum(known) if len(known) == len(listed) else None
+    return known_sum(*possible)
 
 
 class _Done:

@@ -29,7 +29,7 @@ import numpy.typing as npt
 
 from traceflops.attribution import Attribution, types_of_ops
 from traceflops.categories import Category
-from traceflops.flops import UNKNOWN, Work
+from traceflops.flops import UNKNOWN, Work, known_sum
 from traceflops.mfu.traced.coverage import vector_ops
 from traceflops.table import (
     BoolArray,
@@ -80,10 +80,10 @@ class Measured:
     def __add__(self, other: Measured) -> Measured:
         """Return both together; what one of them does not know is not known."""
         return Measured(
-            _sum(self.flops, other.flops),
-            _sum(self.min_bytes, other.min_bytes),
+            known_sum(self.flops, other.flops),
+            known_sum(self.min_bytes, other.min_bytes),
             self.time_ns + other.time_ns,
-            _sum(self.at_least, other.at_least),
+            known_sum(self.at_least, other.at_least),
         )
 
     @property
@@ -139,10 +139,6 @@ def verdict(
     if category is not None and category.top in ("compute", "memory"):
         return NearerRoof("compute" if category.top == "compute" else "memory", "category")
     return None
-
-
-def _sum(one: int | None, other: int | None) -> int | None:
-    return one + other if one is not None and other is not None else None
 
 
 def _ratio(amount: int | None, of: int | None) -> Fraction | None:

@@ -14,8 +14,9 @@ from typing import Final
 import numpy as np
 
 from traceflops.attribution import Attribution, GapParts, IdleCulprits, culprits_of, gap_parts
+from traceflops.flops import known_sum
 from traceflops.mfu.forward_passes import ForwardPass, annotated_passes
-from traceflops.mfu.inference import ORDER, known_sum, launched_in
+from traceflops.mfu.inference import ORDER, launched_in
 from traceflops.table import BoolArray, IntArray, exact_sum, is_one_of
 from traceflops.timeline import EMPTY_ACCOUNT, Account, DeviceAccount, Intervals, Window
 from traceflops.windows import Kind, Prepared, chosen_time
@@ -180,7 +181,7 @@ def _pass_kind(
         len(spans),
         _percentile(spans, 50),
         _percentile(spans, 99),
-        known_sum(passes[place].judged.queries for one in mine for place in one.place.tolist()),
+        known_sum(*(passes[at].judged.queries for one in mine for at in one.place.tolist())),
         sum(exact_sum(one.cycle_ns) for one in mine),
         sum(int((one.next_ns != NEVER).sum()) for one in mine),
         idle_ns,

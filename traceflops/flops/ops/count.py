@@ -9,7 +9,7 @@ shapes.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Generic, TypeVar
 
@@ -25,7 +25,7 @@ from traceflops.flops.ops.arguments import (
     read_values,
 )
 from traceflops.flops.ops.table import ENCLOSING, RULES
-from traceflops.flops.ops.work import CannotCount, Result, Rule, Unknown, Work
+from traceflops.flops.ops.work import CannotCount, Result, Rule, Signature, Unknown, Work
 from traceflops.table import (
     ABSENT,
     BoolArray,
@@ -65,6 +65,22 @@ class OpWork:
     at_least: IntArray
     min_bytes: IntArray
     vector_flops: IntArray
+
+    @classmethod
+    def of(cls, place: IntArray, works: Sequence[Result], rules: Sequence[Rule | None]) -> OpWork:
+        """Return the table of some works, each of its rule, and which one each op does."""
+        columns = (
+            _column(works, lambda work: work.flops),
+            _column(works, lambda work: work.at_least),
+            _column(works, lambda work: work.min_bytes),
+            _column(works, lambda work: work.vector_flops),
+        )
+        return cls(place, tuple(works), tuple(rules), *columns)
+
+    @property
+    def signatures(self) -> list[Signature | None]:
+        """Return the sizes in each work, None where it is not known or has none."""
+        return [work.signature if isinstance(work, Work) else None for work in self.works]
 
     @property
     def matrix(self) -> BoolArray:
@@ -107,16 +123,7 @@ def count_ops(ops: pa.Table) -> OpWork:
     results += map(reader.work, rows[first].tolist())
     place = np.zeros(ops.num_rows, dtype=np.int64)
     place[rows] = key + 1
-    works = tuple(work for work, _ in results)
-    return OpWork(
-        place,
-        works,
-        tuple(rule for _, rule in results),
-        flops=_column(works, lambda work: work.flops),
-        at_least=_column(works, lambda work: work.at_least),
-        min_bytes=_column(works, lambda work: work.min_bytes),
-        vector_flops=_column(works, lambda work: work.vector_flops),
-    )
+    return OpWork.of(place, *zip(*results, strict=True))
 
 
 class _Texts(Generic[T]):
@@ -195,7 +202,7 @@ def _combined(columns: Iterable[IntArray]) -> IntArray:
     return ranked(key)[1]
 
 
-def _column(works: tuple[Result, ...], count: Callable[[Work], int | None]) -> IntArray:
+def _column(works: Sequence[Result], count: Callable[[Work], int | None]) -> IntArray:
     counts = (count(work) if isinstance(work, Work) else None for work in works)
     values = [UNKNOWN if value is None else value for value in counts]
     return np.array(values, dtype=np.int64)
