@@ -18,7 +18,6 @@ if TYPE_CHECKING:
         DescribedWork,
         Peak,
         Rate,
-        decode_bytes,
         rate,
         share,
     )
@@ -72,7 +71,7 @@ if TYPE_CHECKING:
         LatentAttention,
         Mask,
     )
-    from traceflops.flops.model.card import ModelCard
+    from traceflops.flops.model.card import ModelCard, decode_bytes
     from traceflops.flops.model.card_table import build
     from traceflops.flops.model.models import (
         bare_model,

@@ -77,10 +77,15 @@ class OpWork:
         )
         return cls(place, tuple(works), tuple(rules), *columns)
 
+    def signature(self, place: int) -> Signature | None:
+        """Return the sizes in a work, None where it is not known or has none, and of place -1."""
+        work = self.works[place] if place >= 0 else None
+        return work.signature if isinstance(work, Work) else None
+
     @property
     def signatures(self) -> list[Signature | None]:
-        """Return the sizes in each work, None where it is not known or has none."""
-        return [work.signature if isinstance(work, Work) else None for work in self.works]
+        """Return the sizes in each work."""
+        return [self.signature(place) for place in range(len(self.works))]
 
     @property
     def matrix(self) -> BoolArray:

@@ -141,7 +141,7 @@ def _found(
 def _shared_out(work: OpWork, rows: IntArray, told: _MarkedLengths) -> Iterator[tuple[int, Exact]]:
     """Yield what the marks of a step say of equal ops, which are in order of time."""
     at = int(work.place[rows[0]])
-    core = work.signatures[at]
+    core = work.signature(at)
     if not isinstance(core, Core):
         return
     marks = told.of(core)
