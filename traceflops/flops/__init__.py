@@ -1,6 +1,10 @@
 """FLOPs that need no trace: formulas of ops, model cards, conventions, ledgers, described runs.
 
 Takes shapes, cards and descriptions; gives exact integers of FLOPs and bytes by ledger line.
+
+card = preset("llama-3-8b")                        # or read_card(path), or ModelCard(params=...)
+run = Run(batch=128, seq=8192, devices=8, step_seconds=Fraction("9.31"))
+rate(card, run, Peak(Fraction(989_500), "bf16 dense")).sentence
 """
 
 from __future__ import annotations

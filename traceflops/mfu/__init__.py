@@ -1,10 +1,8 @@
-"""Model FLOPs utilisation: what a model needs, what a device can do, and the share of it used.
+"""Utilisation of a trace: what was executed, what its devices could do, and the share of it used.
 
-card = preset("llama-3-8b")                        # or read_card(path), or ModelCard(params=...)
-run = Run(batch=128, seq=8192, devices=8, step_seconds=Fraction("9.31"))
-rate(card, run, Peak(Fraction(989_500), "bf16 dense")).sentence
-
-Names are loaded when they are first used: a report of a trace needs few of them.
+Takes a prepared trace, with a description or a second recording of its run where there is one.
+Runs that are only described are those of `traceflops.flops`. Names are loaded when they are first
+used: a report needs few of them.
 """
 
 from __future__ import annotations
@@ -14,25 +12,6 @@ from typing import TYPE_CHECKING
 from traceflops.faces import lazy
 
 if TYPE_CHECKING:
-    from traceflops.flops import (
-        CONVENTIONS,
-        Checkpoint,
-        Convention,
-        Explanation,
-        Ledger,
-        Line,
-        Lora,
-        ModelCard,
-        Peak,
-        Rate,
-        Run,
-        explain,
-        model_flops,
-        preset,
-        preset_names,
-        rate,
-        read_card,
-    )
     from traceflops.mfu.budget import (
         FROM_THE_TRACE,
         DevicePeaks,
