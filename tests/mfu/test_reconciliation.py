@@ -363,7 +363,7 @@ def test_packed_documents_of_one_device_for_those_of_all() -> None:
     assert reconcile(measured, prepared, card, sums).residual == 0
     half = reconcile(measured, prepared, card, Run(seq_sum=4 * 2048, seq_square_sum=4 * 2048**2))
     assert half.agree is False
-    assert half.findings[0].code == "multiply-adds"
+    assert half.findings == ()
 
 
 def test_tokens_without_lengths() -> None:

@@ -54,7 +54,6 @@ class Variant:
 
     `cost` says how much must be supposed. `grain` is by how much the FLOPs change with the next
     possible value, relative: a size that was solved for is only worth something if it is coarse.
-    `factor` is by how much everything would be counted wrong.
     """
 
     card: ModelCard
@@ -64,7 +63,6 @@ class Variant:
     remedy: str = ""
     cost: int = 0
     grain: Fraction = Fraction(1)
-    factor: Fraction = Fraction(1)
     recomputed: bool = False
 
     def but(self, code: str, words: str, remedy: str, cost: int, **changes: Any) -> Variant:
@@ -80,7 +78,7 @@ class Variant:
             shown = visible(self.card, self.run, recomputed=self.recomputed)
         except TraceflopsError:
             return None
-        return shown.times(self.factor / self.run.devices)
+        return shown.times(Fraction(1, self.run.devices))
 
 
 @dataclass(frozen=True, slots=True)
