@@ -34,8 +34,7 @@ from traceflops.flops import (
 from traceflops.mfu.checked.diagnosis import Diagnosis, Recomputation, diagnose, recomputation
 from traceflops.mfu.checked.job_size import JobSize, job_size, main_type, peak_in_trace
 from traceflops.mfu.checked.padding import described_padding, without_padding
-from traceflops.mfu.checked.passes import Counts as Counts
-from traceflops.mfu.checked.passes import beyond_counted, counts_of, of_job, passes_of
+from traceflops.mfu.checked.passes import Counts, beyond_counted, counts_of, of_job, passes_of
 from traceflops.mfu.checked.variants import Seen
 from traceflops.mfu.measurement import Measurement
 from traceflops.mfu.traced.executed import Executed

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from traceflops.attribution import UNKNOWN_TYPE as UNKNOWN_TYPE
 from traceflops.attribution import Attribution, Phases, attribute, phases, product_roles
 from traceflops.flops import UNSPLIT, Ledger, Line
 from traceflops.mfu.traced.cells import (
