@@ -54,7 +54,8 @@ WorkBasis = Literal["shapes", "pair", "counters", "record"]
 """What tells FLOPs and bytes: shapes, a paired run's shapes, counters, the record of a copy."""
 
 BOUND_FROM: Final = Fraction(1, 2)
-"""From this share of its time on, which the nearer roof takes, work is bound by that roof."""
+"""From this share of the nearer roof on, work is bound by it: the roof then takes most of its time.
+"""
 
 
 @dataclass(frozen=True, slots=True)

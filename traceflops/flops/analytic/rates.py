@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Final, Literal
+from typing import Final
 
 from traceflops.devices import DeviceSpec
 from traceflops.errors import InputError, UsageError
@@ -212,11 +212,10 @@ def check_possible(rate: Rate, card: ModelCard, run: Run, spec: DeviceSpec | Non
     `spec` is the device, where it is known.
     """
     peak = rate.peak.flops_per_ns
-    shares: tuple[tuple[Metric, Fraction], ...] = (("MFU", rate.mfu), ("HFU", rate.hfu))
-    for metric, value in shares:
+    for metric, value in (("MFU", rate.mfu), ("HFU", rate.hfu)):
         if value > 1:
             beside = f"; MFU would be {exact_percent(rate.mfu)}" if metric == "HFU" else ""
-            case = Case(value, card, run, rate.convention, peak, spec, metric, rate.mfu)
+            case = Case(value, card, run, rate.convention, peak, spec, rate.mfu)
             raise InputError(
                 f"{exact_percent(value)} of peak is impossible, so it is not an {metric} "
                 f"({', '.join(rate.terms)}){beside}",
@@ -258,8 +257,6 @@ _A100: Final = Fraction(312_000)
 _ALL_EXPERTS: Final = ("all", "all-positions", "all-embeddings", "matmul-or-all")
 """What conventions count the weights of experts that a token does not use."""
 
-Metric = Literal["MFU", "HFU"]
-
 
 @dataclass(frozen=True, slots=True)
 class Case:
@@ -274,7 +271,6 @@ class Case:
     convention: str
     flops_per_ns: Fraction
     spec: DeviceSpec | None = None
-    metric: Metric = "MFU"
     mfu: Fraction | None = None
 
     @property

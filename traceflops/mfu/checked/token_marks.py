@@ -57,7 +57,7 @@ _SHAPES: Final = " and ".join(
     for kind, (needed, allowed) in _KINDS.items()
 )
 
-_MALFORMED: Final = "their format is another one"
+_MALFORMED: Final = "of another format"
 
 _REPLACED: Final = frozenset(
     ("tokens", "real_tokens", "documents", "seq_sum", "seq_square_sum", "sequences")
@@ -123,7 +123,7 @@ def _read(label: str) -> tuple[str, Sums] | str:
     head, *parts = label[: _LONGEST + 1].split("|")
     kind = head.removeprefix(PREFIX)
     if kind not in _KINDS:
-        return f"{quoted(head)} is of no known kind"
+        return f"of unknown kind {quoted(head)}"
     needed, allowed = _KINDS[kind]
     sums: Sums = {}
     for part in parts:
@@ -149,10 +149,10 @@ def _problem(kind: str, sums: Sums) -> str:
 def _left_out(refused: Counter[str]) -> Iterator[Note]:
     """Yield the note on marks that cannot be used, none where there are no such."""
     if refused:
-        reason, more = next(iter(refused)), f" (and {len(refused) - 1:,} more)"
+        more = f", and {len(refused) - 1:,} more" if len(refused) > 1 else ""
         text = (
-            f"Ignored: {several(refused.total(), 'mark')} for tokens: {reason}"
-            f"{more * (len(refused) > 1)}. Known are {_SHAPES} (whole numbers)."
+            f"Ignored: {several(refused.total(), 'mark')} for tokens ({next(iter(refused))}{more})."
+            f" Known are {_SHAPES}, with whole numbers."
         )
         yield Note("dropped", "token-marks-left-out", text, refused.total())
 

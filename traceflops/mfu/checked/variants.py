@@ -211,12 +211,12 @@ def _parts_frozen(described: Variant, seen: Seen) -> Iterator[Variant]:
     """Yield a single part that is frozen, or that alone is trained."""
     card, plain = described.card, _plain(described.run)
     groups = sorted({at.linear.group for at in card.placed()} & _PARTS)
-    several = groups if len(groups) > 2 else ()
-    for part, others in ((one, [each for each in groups if each != one]) for one in groups):
+    for part in groups:
+        others = [one for one in groups if one != part]
         words = f"the weights of {part} are frozen: the trace has no gradients of them"
         some = replace(plain, frozen=frozenset({part}))
-        yield described.but("frozen", words, f"add --frozen {part}", 3, run=some)
-        if part in several:
+        yield described.but("frozen", words, f"add --frozen {part}", 2 + bool(others), run=some)
+        if len(others) > 1:
             words = f"only the weights of {part} are trained: the trace has no "
             words += "gradients of the others"
             some = replace(plain, frozen=frozenset(others))
