@@ -23,6 +23,7 @@ from traceflops.mfu.counted.counter_notes import (
     FABRIC,
     MEMORY,
     SAME_RUN,
+    architecture_of,
     check_notes,
     counter_notes,
     first_few,
@@ -46,7 +47,6 @@ from traceflops.mfu.counted.joins import (
     cross_check,
     join_of,
     match,
-    summed_notes,
 )
 from traceflops.mfu.counted.launches import (
     ORIGINS,
@@ -83,12 +83,8 @@ def measured_work(
     if not sources:
         return None
     work = _Joiner(prepared, attribution, sources).work()
-    notes = (
-        *work.notes,
-        *summed_notes(prepared, (source.work for source in sources)),
-        *(pair_notes(prepared, devices, pair) if pair is not None else ()),
-    )
-    return _with_possible_bytes(replace(work, notes=notes), prepared, devices)
+    paired = pair_notes(prepared, devices, pair) if pair is not None else ()
+    return _with_possible_bytes(replace(work, notes=(*work.notes, *paired)), prepared, devices)
 
 
 def _with_possible_bytes(
@@ -332,18 +328,11 @@ def _file_of(trace: Trace) -> str:
 def architectures(
     trace: Trace, devices: Sequence[DevicePeaks], device: str | None
 ) -> Iterator[str]:
-    """Yield the architectures of the devices: as they say, else as the table has them."""
+    """Yield the architectures of the devices; without any, that of the device the user gave."""
     given = find(device.strip().lower()) if device is not None else None
     if not devices and given is not None:
         yield given.arch
-    own = trace.devices["architecture"].to_pylist()
-    for peaks in devices:
-        spec = peaks.match.spec
-        architecture = own[peaks.device] or (
-            spec.arch if spec is not None and peaks.match.confirmed else None
-        )
-        if architecture:
-            yield architecture
+    yield from filter(None, (architecture_of(trace, peaks) for peaks in devices))
 
 
 def _counted(trace: Trace, timed: tuple[str, ...], file: str | None) -> Source | None:

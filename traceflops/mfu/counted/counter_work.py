@@ -37,12 +37,12 @@ from traceflops.mfu.counted.launches import (
     Kind,
     Launches,
     LaunchWork,
+    Origin,
     kinds_of,
 )
 from traceflops.table import BoolArray, FloatArray, IntArray, exact_sums, group_rows, taken
 
 if TYPE_CHECKING:
-    from traceflops.flops import WorkBasis
     from traceflops.mfu.counted.joins import CrossCheck, Join
     from traceflops.table import Note
 
@@ -340,6 +340,6 @@ class MeasuredWork:
         none = np.zeros(len(self.kinds), np.int64)
         return taken(sum((most for _, _, most, _ in self.columns()), none), self.kind, UNKNOWN)
 
-    def basis(self, rows: IntArray) -> WorkBasis:
+    def basis(self, rows: IntArray) -> Origin:
         """Return what tells most of some activities."""
         return ORIGINS[int(np.argmax(np.bincount(self.origin[rows], minlength=len(ORIGINS))))]
