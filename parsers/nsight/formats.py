@@ -73,7 +73,7 @@ def _tables_in(format_: str) -> Callable[[Sequence[ByteSource], Reading], list[T
 def _read_nsys_report(sources: Sequence[ByteSource], _: Reading) -> list[Trace]:
     from traceflops.parsers.nsight.nsys.read import read_raw
 
-    return read_raw(sources)
+    return [read_raw(source) for source in sources]
 
 
 def _read_ncu_report(sources: Sequence[ByteSource], _: Reading) -> list[Trace]:
@@ -102,9 +102,7 @@ def _argument(source: ByteSource, otherwise: str) -> str:
     return otherwise if source.path is None else shlex.quote(str(source.path))
 
 
-NSYS_REPORT: Final = Format(
-    "nsys report", lambda head: head.startswith(_NSYS), _read_nsys_report, gathers=True
-)
+NSYS_REPORT: Final = Format("nsys report", lambda head: head.startswith(_NSYS), _read_nsys_report)
 NCU_REPORT: Final = Format("ncu report", lambda head: head.startswith(_NCU), _read_ncu_report)
 NCU_CSV: Final = Format("ncu CSV", _is_ncu_csv, _read_ncu_csv, gathers=True)
 NSYS_STATS: Final = Format("nsys stats", _is_stats, _read_stats, gathers=True)
