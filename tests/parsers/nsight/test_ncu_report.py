@@ -233,9 +233,19 @@ def test_another_version_names_the_command(tmp_path: Path, data: bytes) -> None:
     assert f"ncu --import '{path}' --csv --page raw" in caught.value.hint
 
 
-def test_a_report_without_kernels(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no rows") as caught:
-        read(file_of([gpu(0, "NVIDIA A")]), tmp_path)
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (file_of([gpu(0, "NVIDIA A")]), "no rows"),
+        (file_of([gpu(0, "NVIDIA A")])[:-1], "no readable row"),
+        (report_of(b"\xff"), "no readable row"),
+        (report_of(ranges=[b""]), "results of ranges only"),
+        (report_of(kernel(metric(0, None))), "no metric has a value"),
+    ],
+)
+def test_a_report_without_a_value(tmp_path: Path, data: bytes, message: str) -> None:
+    with pytest.raises(InputError, match=message) as caught:
+        read(data, tmp_path)
     assert caught.value.hint
 
 
