@@ -194,6 +194,16 @@ def test_processes_and_devices(tmp_path: Path) -> None:
     }
 
 
+def test_a_device_is_known_by_its_kernels_where_the_session_is_lost(tmp_path: Path) -> None:
+    facts = {"display_name": "NVIDIA H100", "compute_capability_major": 9}
+    facts |= {"compute_capability_minor": 0}
+    texts = ["x", *(f"device__attribute_{name}" for name in facts)]
+    own = [metric(place, value) for place, value in enumerate(facts.values(), 1)]
+    data = file_of([block(results=[kernel(metric(0, 1.0), *own)], texts=texts)])
+    (device,) = read(data, tmp_path).devices.to_pylist()
+    assert (device["product"], device["architecture"]) == ("NVIDIA H100", "sm90")
+
+
 def test_results_of_ranges_are_counted(tmp_path: Path) -> None:
     trace = read(report_of(kernel(), ranges=[b"x", b"y"], sources=[b"z"]), tmp_path)
     assert counts(trace)["ranges-unread"] == 2
