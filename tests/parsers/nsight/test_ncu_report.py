@@ -195,7 +195,7 @@ def test_processes_and_devices(tmp_path: Path) -> None:
 
 
 def test_a_device_is_known_by_its_kernels_where_the_session_is_lost(tmp_path: Path) -> None:
-    facts = {"display_name": "NVIDIA H100", "compute_capability_major": 9}
+    facts: dict[str, int | str] = {"display_name": "NVIDIA H100", "compute_capability_major": 9}
     facts |= {"compute_capability_minor": 0}
     texts = ["x", *(f"device__attribute_{name}" for name in facts)]
     own = [metric(place, value) for place, value in enumerate(facts.values(), 1)]
