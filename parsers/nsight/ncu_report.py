@@ -133,6 +133,8 @@ def _read_blocks(data: bytes, at: int, report: _Report) -> None:
         while at < len(data):
             message, at = _counted(data, at)
             head = dict(fields(message))
+            if not head:
+                raise EOFError
             table, _ = parts_of(_bytes(head.get(_TEXTS)), 1)
             texts = [message_text(text) for text in table] or texts
             _take_session(_bytes(head.get(_SESSION)), report)
@@ -153,6 +155,8 @@ def _take_payload(
     at = place = 0
     while at < len(payload):
         message, at = _counted(payload, at)
+        if not message:
+            raise EOFError
         if before <= place < before + wanted:
             report.results.append(_Result(process, texts, message))
         report.odd["ranges-unread"] += place >= before + wanted

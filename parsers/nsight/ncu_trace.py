@@ -296,13 +296,14 @@ def _ids(page: NcuPage, pid: int) -> set[int]:
 
 
 def _is_again(page: NcuPage, other: NcuPage) -> bool:
-    """Return whether a page says what another does, as far as its values are printed."""
+    """Return whether a page says what another does; beside a report, as far as it is printed."""
     if not set(_pids(page)) <= set(_pids(other)):
         return False
     mine, theirs = _values(page), _values(other)
     shared = mine.keys() & theirs.keys()
+    near = 0.0 if page.page.layout == other.page.layout else _PRINTED
     return 2 * len(shared) > len(mine) and all(
-        isclose(mine[key], theirs[key], rel_tol=_PRINTED, abs_tol=_PRINTED) for key in shared
+        isclose(mine[key], theirs[key], rel_tol=near, abs_tol=near) for key in shared
     )
 
 
