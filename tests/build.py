@@ -20,6 +20,7 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
     "marks": {"process": 0, "thread": 1, "kind": "annotation"},
     "counters": {"process": 0, "name": "x"},
     "kernel_counters": {"process": 0},
+    "kernel_rules": {"process": 0},
     "totals": {"process": 0, "kind": "kernel"},
     "processes": {"process": 0, "file": "made.json"},
     "devices": {"device": 0, "process": 0, "local_id": 0, "type": "gpu"},
