@@ -28,6 +28,7 @@ from traceflops.reports.view import (
     comparison_tables,
     components_table,
     count,
+    counted_table,
     critical_tables,
     folded_tables,
     host_tables,
@@ -42,6 +43,7 @@ from traceflops.reports.view import (
     rates_table,
     serving_table,
     size,
+    speeds_table,
     table_of,
     untimed_tables,
     visible,
@@ -185,7 +187,9 @@ def _untimed(analysis: Analysis) -> Iterator[str]:
     """Yield what a trace without a timeline says, and how to record one."""
     if analysis.untimed is None:
         return
-    for table in untimed_tables(analysis.untimed):
+    measured = analysis.measured
+    counted = (speeds_table(measured, _ROWS), counted_table(measured, _ROWS))
+    for table in (*untimed_tables(analysis.untimed), *counted):
         yield from _table(table)
         yield ""
     if analysis.untimed.record is not None:

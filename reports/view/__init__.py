@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         sides_table,
         unlike_table,
     )
+    from traceflops.reports.view.counted import counted_table, speeds_table
     from traceflops.reports.view.critical import (
         critical_object,
         critical_sentence,
@@ -118,15 +119,12 @@ if TYPE_CHECKING:
         step_parts,
     )
     from traceflops.reports.view.tables import (
-        HEADS,
         Cell,
         Column,
-        CountedShown,
         Name,
         ReportTable,
         Share,
         components_table,
-        counted_rows,
         folded_tables,
         jobs_table,
         spaced,

@@ -89,5 +89,12 @@ if TYPE_CHECKING:
         renumbered_note,
         whose,
     )
+    from traceflops.devices.speed_of_light import (
+        LIMIT,
+        cycle_rows,
+        quantities_in,
+        stall_rows,
+        tells_speed,
+    )
 else:
     __getattr__ = lazy(__name__, __file__)
