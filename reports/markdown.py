@@ -56,6 +56,7 @@ from traceflops.units import several
 if TYPE_CHECKING:
     from traceflops.analysis import Analysis
     from traceflops.comparison import Comparison
+    from traceflops.mfu import Measurement
 
 SIGN: Final = "<!-- traceflops.report/1 -->"
 """The first line, by which a file is known to be one of these."""
@@ -113,6 +114,10 @@ def render_markdown(
         *(_details(title, _table(table)) for title, table in pipeline_tables(analysis)),
         *(_details(_PATH, _table(table)) for table in critical_tables(analysis)),
         *(_details(title, _table(table)) for title, table in host_tables(analysis, _ROWS)),
+        *(
+            _details("Counted kernels", _table(table))
+            for table in (_counted(analysis.measured) if analysis.untimed is None else ())
+        ),
         _details("Memory", _memory(analysis)),
         _details("Notes", _notes(analysis)),
         _foot(command),
@@ -187,13 +192,16 @@ def _untimed(analysis: Analysis) -> Iterator[str]:
     """Yield what a trace without a timeline says, and how to record one."""
     if analysis.untimed is None:
         return
-    measured = analysis.measured
-    counted = (speeds_table(measured, _ROWS), counted_table(measured, _ROWS))
-    for table in (*untimed_tables(analysis.untimed), *counted):
+    for table in (*untimed_tables(analysis.untimed), *_counted(analysis.measured)):
         yield from _table(table)
         yield ""
     if analysis.untimed.record is not None:
         yield f"To record a timeline: {code(analysis.untimed.record)}"
+
+
+def _counted(measured: Measurement) -> tuple[ReportTable, ...]:
+    """Return what counters say of kernels."""
+    return speeds_table(measured, _ROWS), counted_table(measured, _ROWS)
 
 
 def _findings(analysis: Analysis) -> Iterator[str]:

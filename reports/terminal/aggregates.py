@@ -17,6 +17,7 @@ from traceflops.reports.terminal.lines import (
     view_table,
 )
 from traceflops.reports.view import (
+    ReportTable,
     count,
     counted_table,
     duration,
@@ -48,22 +49,29 @@ _COUNTED_ROWS: Final = 8
 _COUNTED_CELL, _COUNTED_NAME = 9, 44
 _LESS_COUNTED: Final = ("FLOP/B", "Vector", "Written", "Read", "Launches")
 _LESS_OF_SPEEDS: Final = (
-    *("Warps wait for", "Registers", "Memory", "L1", "L2", "Launches", "LDS", "Limited by"),
+    *("Warps wait for", "Registers", "Blocks x threads", "Memory", "L1", "L2", "Launches"),
+    *("LDS", "Limited by", "Occupancy", "Time", "VALU", "DRAM"),
 )
 
 
 def counted_lines(measured: Measurement, width: int) -> Iterator[Text]:
     """Yield what hardware counters say of kernels: how near their limits, and their work."""
-    for table, less in (
-        (speeds_table(measured, _COUNTED_ROWS), _LESS_OF_SPEEDS),
-        (counted_table(measured, _COUNTED_ROWS), _LESS_COUNTED),
-    ):
-        if not table.rows:
-            continue
-        yield from view_table(table, _COUNTED_CELL, less, _COUNTED_NAME, width)
-        if table.total > len(table.rows):
-            yield Text(f"… {count(table.total - len(table.rows))} more; --json has all", "dim")
-        yield from paragraph(table.remark, width)
+    yield from speeds_lines(measured, _COUNTED_ROWS, width)
+    yield from _counted(counted_table(measured, _COUNTED_ROWS), _LESS_COUNTED, width)
+
+
+def speeds_lines(measured: Measurement, most: int, width: int) -> Iterator[Text]:
+    """Yield how near their limits counted kernels came."""
+    yield from _counted(speeds_table(measured, most), _LESS_OF_SPEEDS, width)
+
+
+def _counted(table: ReportTable, less: Sequence[str], width: int) -> Iterator[Text]:
+    if not table.rows:
+        return
+    yield from view_table(table, _COUNTED_CELL, less, _COUNTED_NAME, width)
+    if table.total > len(table.rows):
+        yield Text(f"… {count(table.total - len(table.rows))} more; --json has all", "dim")
+    yield from paragraph(table.remark, width)
 
 
 def untimed_lines(untimed: Untimed, style: Style) -> Iterator[Text]:

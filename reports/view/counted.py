@@ -8,6 +8,7 @@ from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any, Final
 
+from traceflops.categories import from_own_word
 from traceflops.mfu import ROOFS
 from traceflops.reports.view.figures import (
     UNKNOWN,
@@ -19,12 +20,14 @@ from traceflops.reports.view.figures import (
     significant,
     size,
 )
-from traceflops.reports.view.tables import Cell, Column, ReportTable, short_names, table_of
+from traceflops.reports.view.short_names import short_labels
+from traceflops.reports.view.tables import Cell, Column, Name, ReportTable, table_of
 
 if TYPE_CHECKING:
     from traceflops.mfu import CountedKernel, KernelSpeed, Measurement
 
 _number = partial(Column, is_number=True)
+_NAME: Final = 46
 _REASONS: Final = 2
 _LEAST: Final = 0.1
 """Of the cycles of a warp; smaller reasons are only in the JSON."""
@@ -85,7 +88,8 @@ def _table(
 ) -> ReportTable:
     """Return a table of the first rows, with the columns in which anything is known of these."""
     shown = rows[:most]
-    names = dict(zip(shown, short_names([row.name for row in shown]), strict=True))
+    labels = short_labels(from_own_word([row.name for row in shown]), _NAME)
+    names = {row: Name(label, row.name) for row, label in zip(shown, labels, strict=True)}
     known = [c for c in columns if any(c.cell(row) != UNKNOWN for row in shown)]
     return table_of((Column(title, lambda row: names[row]), *known), shown, len(rows), remark)
 

@@ -12,6 +12,8 @@ import pytest
 
 from tests.build import trace_of
 from tests.conftest import ROOT
+from tests.findings.test_counted_kernels import BUSY, TIME
+from tests.mfu.test_kernel_speeds import launch
 from tests.reports.factory import HOSTILE
 from traceflops import Analysis, analyze
 from traceflops.reports.markdown import render_markdown
@@ -34,6 +36,12 @@ COUNTED = [
     for number in range(20)
 ]
 
+SPEEDS = [
+    row
+    for number, (name, ns) in enumerate((("void a<int>(int)", 900.0), ("void b<4>(int)", 9_000.0)))
+    for row in launch(number, BUSY | {TIME: ns}, name=name)
+]
+
 
 def analysis_of(**tables: Any) -> Analysis:
     made = trace_of(devices=[], **tables)
@@ -43,6 +51,7 @@ def analysis_of(**tables: Any) -> Analysis:
 CASES = {
     "totals": {"totals": TOTALS},
     "counters": {"kernel_counters": COUNTED},
+    "speeds": {"kernel_counters": SPEEDS},
     "calls": {"calls": [{"name": "hipMalloc", "start_ns": 5}]},
     "all": {"totals": TOTALS, "kernel_counters": COUNTED},
 }
@@ -122,13 +131,55 @@ def test_the_tables_of_the_page() -> None:
     assert "SQ_WAVES" not in page
 
 
+def test_how_near_their_limits_kernels_came_stands_everywhere() -> None:
+    found = analysis_of(kernel_counters=SPEEDS)
+    words = ["9.00 µs", "9.2 %", "19.7 %", "11.6 %", "8.6 %", "19.7 %", "11.3 of 16.7 %"]
+    heads = ["Time", "SM", "Memory", "L1", "L2", "DRAM", "Occupancy", "Limited by", "Registers"]
+    lines = terminal(found, 140)
+    (at,) = [at for at, line in enumerate(lines) if line.startswith("Speed of light")]
+    assert lines[at].split() == f"Speed of light {' '.join(heads)}".split()
+    assert lines[at + 1].split() == f"b<4>(int) {' '.join(words)} registers 168".split()
+    assert lines[at + 2].split()[:3] == ["a<int>(int)", "900", "ns"]
+    row = f"| `b<4>(int)` | {' | '.join(words)} | registers | 168 |"
+    assert row in render_markdown(found).splitlines()
+    page = render_html(found)
+    assert '<section id="speed-of-light">' in page
+    cells = [f"{word}</td>" for word in (*words, "registers", "168")]
+    assert all(cell in page for cell in cells)
+    assert "Use fewer registers per thread" in page
+    first, second = json.loads(found.to_json())["utilisation"]["speed_of_light"]
+    assert (first["name"], first["nearest_roof"], first["nearest_roof_share"]) == (
+        "void b<4>(int)",
+        "dram",
+        0.1966,
+    )
+    assert (second["duration_ns"], second["limiters"]) == (900, ["registers"])
+
+
+@pytest.mark.parametrize("width", [40, 64, 80, 120])
+def test_the_table_of_speeds_fits_every_width(width: int) -> None:
+    lines = terminal(analysis_of(kernel_counters=SPEEDS), width)
+    assert max(map(len, lines)) <= width
+    assert any(line.startswith("Speed of light") for line in lines)
+
+
+def test_beside_a_timeline_the_table_of_speeds_stands_in_every_report() -> None:
+    timed = [{"name": "void b<4>(int)", "start_ns": 0, "dur_ns": 5_000}]
+    found = analyze(trace_of(activities=timed, kernel_counters=SPEEDS))
+    assert any(line.startswith("Speed of light") for line in terminal(found))
+    assert '<section id="speed-of-light">' in render_html(found)
+    assert "| Speed of light |" in render_markdown(found)
+
+
 def test_names_of_a_stranger_are_text() -> None:
     names = [text.encode("utf-8", "replace").decode() for text in HOSTILE]
     found = analysis_of(
         totals=[{"name": name, "total_ns": 5, "count": 1} for name in names],
         calls=[{"name": name, "start_ns": 5} for name in names],
         kernel_counters=[
-            {"name": name, "counter": name, "value": 1.5, "dispatch": 1} for name in names
+            row
+            for at, name in enumerate(names)
+            for row in launch(at, BUSY | {name: 1.5}, name=name)
         ],
     )
     page = render_html(found)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final
 
-from traceflops.categories import short_name
+from traceflops.categories import from_own_word, short_name
 from traceflops.findings.case import limit
 from traceflops.findings.finding import Finding, severity_of
+from traceflops.findings.finding import short_name as without_signature
 from traceflops.mfu import ROOFS
 from traceflops.units import percent
 
@@ -23,8 +25,10 @@ COUNTED_KERNEL: Final = "counted-kernel"
 _MOST: Final = 3
 _NAME: Final = 60
 _OCCUPANCY: Final = "occupancy"
+_BUSY: Final = frozenset({"matrix", "vector", "lds"})
+"""Throughputs that are shares of cycles in which units are busy."""
 _HUMP: Final = re.compile(r"(?<=[a-z])(?=[A-Z])")
-_SAYING_LITTLE: Final = 8
+_SAYING_LITTLE: Final = 7
 """A function's name of fewer letters, such as kernel, is followed by its templates."""
 
 
@@ -34,7 +38,7 @@ def counted_kernels(case: Case) -> Iterator[Finding]:
     speeds = work.speeds if work is not None else ()
     total_ns = sum(speed.duration_ns or 0 for speed in speeds)
     names = _names([speed.name for speed in speeds])
-    judged = [speed for speed in speeds if speed.roof is not None]
+    judged = [speed for speed in speeds if speed.roof is not None] or list(speeds[:1])
     for speed in judged[:_MOST]:
         share = (speed.duration_ns or 0) / total_ns if total_ns else 0.0
         held, remedy = _held_back(case, speed)
@@ -42,7 +46,7 @@ def counted_kernels(case: Case) -> Iterator[Finding]:
         yield Finding(
             rule=COUNTED_KERNEL,
             severity=severity_of(share) or "low",
-            sentence=f"{names[speed.name]}: {words}{_estimate(speed, held)}.",
+            sentence=f"{names[speed.name]}: {words}{_estimate(speed, held)}. {remedy}".rstrip(),
             share=share,
             mfu_without=None,
             evidence=("speed-of-light",),
@@ -52,9 +56,14 @@ def counted_kernels(case: Case) -> Iterator[Finding]:
 
 
 def _roof_words(speed: KernelSpeed) -> str:
-    """Return how near the nearest roof is: "61.8 % of DRAM peak"; "" where that is not known."""
-    roof = speed.roof
-    return "" if roof is None else f"{percent(roof[1])} of {ROOFS[roof[0]]} peak"
+    """Return how near the nearest roof is: "61.8 % of DRAM peak"; else what is known instead."""
+    shares = dict([speed.roof]) if speed.roof is not None else speed.throughputs
+    return ", ".join(
+        f"{ROOFS[name]} busy {percent(share)}"
+        if name in _BUSY
+        else f"{percent(share)} of {ROOFS[name]} peak"
+        for name, share in shares.items()
+    )
 
 
 def _held_back(case: Case, speed: KernelSpeed) -> tuple[str, str]:
@@ -81,6 +90,8 @@ def _held_back(case: Case, speed: KernelSpeed) -> tuple[str, str]:
     if waits >= least("stall"):
         words, remedy = _stall(reason)
         return f"warps wait {percent(waits)} of their cycles for {words}", remedy
+    if speed.roof is None:
+        return "", other["no_roof"]
     return at_roof if share >= least("bound") else ("no limit is near", other["unknown"])
 
 
@@ -114,16 +125,15 @@ def _stall(reason: str) -> tuple[str, str]:
 
 def _names(names: Sequence[str]) -> dict[str, str]:
     """Return short names of kernels that tell them apart, in words that end no sentence."""
-    words = [short_name(name) for name in names]
+    of_word: dict[str, set[str]] = defaultdict(set)
+    for name in names:
+        of_word[short_name(name)].add(name)
+    told = {next(iter(ones)): word for word, ones in of_word.items() if len(ones) == 1}
+    whole = dict(zip(names, map(without_signature, from_own_word(names)), strict=True))
     return {
-        name: _cut(word if _is_enough(word, name, names, words) else name[name.find(word) :])
-        for name, word in zip(names, words, strict=True)
+        name: _cut(word if len(word := told.get(name, "")) >= _SAYING_LITTLE else whole[name])
+        for name in names
     }
-
-
-def _is_enough(word: str, name: str, names: Sequence[str], words: Sequence[str]) -> bool:
-    others = {other for other, its in zip(names, words, strict=True) if its == word}
-    return len(word) >= _SAYING_LITTLE and others == {name}
 
 
 def _cut(name: str) -> str:

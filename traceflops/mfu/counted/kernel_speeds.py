@@ -32,6 +32,8 @@ ROOFS: Final = {
 _COMPUTING: Final = frozenset({"sm", "matrix", "vector"})
 _MOVING: Final = frozenset({"memory", "dram"})
 """The nearest roof is known where throughputs of both kinds are."""
+_NEAREST: Final = 0.9
+"""Nothing else can be much nearer than what is so near, known or not."""
 
 _MOST: Final = 1.05
 """What a share can be: rounded, and of counters of several passes."""
@@ -96,7 +98,8 @@ class KernelSpeed:
         """Return the nearest roof and the share of it that was reached, None of none."""
         shares = {name: self._of_all_time(name) for name in self.throughputs}
         known = {name: share for name, share in shares.items() if share is not None}
-        if not (_COMPUTING & known.keys() and _MOVING & known.keys()):
+        is_both = _COMPUTING & known.keys() and _MOVING & known.keys()
+        if not is_both and max(known.values(), default=0.0) < _NEAREST:
             return None
         # Of the whole memory system the part is named that is as busy as it is.
         parts = {name: share for name, share in known.items() if name != "memory"}
@@ -126,6 +129,8 @@ def kernel_speeds(
 ) -> tuple[tuple[KernelSpeed, ...], tuple[Note, ...]]:
     """Return a row per kernel and size, those first that lose most time; and what is odd.
 
+    Where no roof is known, those first that take most time, or most cycles of AMD's devices.
+
     `family` is the place of each launch's own in `families`, `units` are the CUs of its device, 0
     where they are not known.
     """
@@ -139,9 +144,11 @@ def kernel_speeds(
             wrong = found[name] > _MOST
             odd += int(np.count_nonzero(wrong))
             found[name] = np.where(wrong, np.nan, found[name])
-    rows = [row for row in _Groups(counted, found).rows() if _says_anything(row)]
-    rows.sort(key=lambda row: (-row.lost_ns, row.name))
-    return tuple(rows), tuple(_notes(odd))
+    groups = _Groups(counted, found)
+    pairs = zip(groups.rows(), groups.active_cycles().tolist(), strict=True)
+    rows = [(row, cycles) for row, cycles in pairs if _says_anything(row)]
+    rows.sort(key=lambda one: (-one[0].lost_ns, -(one[0].duration_ns or 0), -one[1], one[0].name))
+    return tuple(row for row, _ in rows), tuple(_notes(odd))
 
 
 def _notes(odd: int) -> Iterator[Note]:
@@ -216,6 +223,11 @@ class _Groups:
                 waves=_known(means, "waves", at),
                 stalls=_largest(stalls, at),
             )
+
+    def active_cycles(self) -> FloatArray:
+        """Return in how many cycles AMD's devices were active, 0 where that is not known."""
+        cycles = self.counted.values.get(_ACTIVE_CYCLES, np.zeros(len(self.group)))
+        return self._sums(np.nan_to_num(cycles))
 
     def _sums(self, value: FloatArray) -> FloatArray:
         """Return the sum of each group, NaN where one value is not known."""
