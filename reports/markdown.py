@@ -14,6 +14,7 @@ from traceflops._version import __version__
 from traceflops.reports.page import memory_page
 from traceflops.reports.view import (
     NOTHING,
+    SAYS,
     UNKNOWN,
     Authored,
     Cell,
@@ -41,6 +42,7 @@ from traceflops.reports.view import (
     provenance,
     ranks_table,
     rates_table,
+    rules_said,
     serving_table,
     size,
     speeds_table,
@@ -118,6 +120,7 @@ def render_markdown(
             _details("Counted kernels", _table(table))
             for table in (_counted(analysis.measured) if analysis.untimed is None else ())
         ),
+        _details(f"What {SAYS}", _rules_said(analysis.measured)),
         _details("Memory", _memory(analysis)),
         _details("Notes", _notes(analysis)),
         _foot(command),
@@ -197,6 +200,13 @@ def _untimed(analysis: Analysis) -> Iterator[str]:
         yield ""
     if analysis.untimed.record is not None:
         yield f"To record a timeline: {code(analysis.untimed.record)}"
+
+
+def _rules_said(measured: Measurement) -> Iterator[str]:
+    """Yield what rules of the profiler say of kernels."""
+    for one in rules_said(measured, _ROWS):
+        yield f"- {code(one.name)}"
+        yield from (f"  - **{plain(rule.head)}**: {plain(rule.text)}" for rule in one.rules)
 
 
 def _counted(measured: Measurement) -> tuple[ReportTable, ...]:

@@ -32,6 +32,7 @@ from traceflops.reports.page.section import Content, Filled, Section, link_to
 from traceflops.reports.page.timeline import gap_links, timeline_content
 from traceflops.reports.view import (
     OWNER_WORDS,
+    SAYS,
     attribution_sentence,
     counted_table,
     critical_tables,
@@ -41,6 +42,7 @@ from traceflops.reports.view import (
     pace_sentence,
     pipeline_tables,
     post_mortem,
+    rules_said,
     serving_table,
     speeds_table,
     sums_by_kind,
@@ -226,7 +228,8 @@ def _counters(analysis: Analysis) -> Content | None:
 
 def _speeds(analysis: Analysis) -> Content | None:
     table = speeds_table(analysis.measured, _MOST_COUNTED)
-    return Content({"table": table}) if table.rows else None
+    said = rules_said(analysis.measured, _MOST_COUNTED)
+    return Content({"table": table, "said": said, "says": SAYS}) if table.rows else None
 
 
 def _recording(analysis: Analysis) -> Content:

@@ -12,17 +12,20 @@ from traceflops.reports.terminal.lines import (
     Style,
     columns,
     cut_to,
+    hanging,
     headline,
     paragraph,
     view_table,
 )
 from traceflops.reports.view import (
+    SAYS,
     ReportTable,
     count,
     counted_table,
     duration,
     look,
     percent,
+    rules_said,
     size,
     spaced,
     speeds_table,
@@ -46,6 +49,7 @@ _TITLES: Final = {
     ("gpu_mark",): "Top GPU annotations (nested count twice)",
 }
 _COUNTED_ROWS: Final = 8
+_RULES: Final = 2
 _COUNTED_CELL, _COUNTED_NAME = 9, 44
 _LESS_COUNTED: Final = ("FLOP/B", "Vector", "Written", "Read", "Launches")
 _LESS_OF_SPEEDS: Final = (
@@ -61,8 +65,12 @@ def counted_lines(measured: Measurement, width: int) -> Iterator[Text]:
 
 
 def speeds_lines(measured: Measurement, most: int, width: int) -> Iterator[Text]:
-    """Yield how near their limits counted kernels came."""
+    """Yield how near their limits counted kernels came, and what rules say of the first."""
     yield from _counted(speeds_table(measured, most), _LESS_OF_SPEEDS, width)
+    for one in rules_said(measured, 1):
+        yield from headline(f"{SAYS} of {one.name}")
+        for rule in one.rules[:_RULES]:
+            yield from hanging("  ", f"{rule.head}: {rule.text}", width)
 
 
 def _counted(table: ReportTable, less: Sequence[str], width: int) -> Iterator[Text]:

@@ -103,6 +103,7 @@ if TYPE_CHECKING:
         loss_label,
     )
     from traceflops.reports.view.pipelines import pipeline_sentences, pipeline_tables
+    from traceflops.reports.view.profiler_rules import SAYS, RulesOfKernel, rules_said
     from traceflops.reports.view.serving import WAITS_ON, serving_table
     from traceflops.reports.view.short_names import (
         Label,

@@ -285,6 +285,30 @@ def test_amd_shares_need_the_cus_and_a_single_die(device: dict[str, Any]) -> Non
     assert speeds_of(launch(1, CYCLES), **device) == ()
 
 
+@pytest.mark.parametrize("values", [LABELS, NAMES, OLD, CYCLES], ids=range(4))
+def test_redacted_reports_say_the_same_and_keep_no_words_of_a_stranger(
+    values: Mapping[str, float],
+) -> None:
+    strange = {
+        f"{section}|{label}|{unit}": 1.0
+        for section, label, unit in (
+            ("GPU Speed Of Light SECRET", "SOL DRAM", "%"),
+            ("Occupancy", "Block Limit SECRET", "block"),
+            ("Occupancy", "Block Limit SM", "SECRET"),
+        )
+    }
+    rows = [row | {"device": 0} for row in launch(1, dict(values) | strange)]
+    trace = trace_of(kernel_counters=rows, devices=[MI210])
+    plain, redacted = analyze(trace), analyze(trace, redact=True)
+    ours, theirs = plain.measured.executed.work, redacted.measured.executed.work
+    assert ours is not None
+    assert theirs is not None
+    assert [replace(row, name="") for row in theirs.speeds] == [
+        replace(row, name="") for row in ours.speeds
+    ]
+    assert "SECRET" not in redacted.to_json()
+
+
 @given(
     st.dictionaries(
         st.sampled_from([*LABELS, *NAMES, *OLD, *CYCLES, *LATENCY, ISSUE.format("wait")]),

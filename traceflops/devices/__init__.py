@@ -92,6 +92,7 @@ if TYPE_CHECKING:
     from traceflops.devices.speed_of_light import (
         LIMIT,
         cycle_rows,
+        is_quantity,
         quantities_in,
         stall_rows,
         tells_speed,

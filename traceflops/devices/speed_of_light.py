@@ -21,7 +21,11 @@ LIMIT: Final = "limit."
 """What the quantities begin with that say how many blocks an SM has room for."""
 
 Kind = Literal["percent", "ns", "number"]
-_BASE_UNITS: Final[Mapping[Kind, str]] = {"percent": "%", "ns": "ns"}
+_UNITS: Final[Mapping[Kind, frozenset[str]]] = {
+    "percent": frozenset({"%"}),
+    "ns": frozenset({"ns"}),
+    "number": frozenset({"", "block", "cycle", "register/thread"}),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +35,7 @@ class Quantity:
     id: str
     kind: Kind
     counters: tuple[str, ...]
-    section: str
+    sections: tuple[str, ...]
     labels: tuple[str, ...]
 
     def spelling(self, counter: str) -> int | None:
@@ -40,10 +44,13 @@ class Quantity:
             return self.counters.index(counter)
         section, _, rest = counter.partition("|")
         label, _, unit = rest.rpartition("|")
-        if label not in self.labels or not section.startswith(self.section):
+        if (
+            label not in self.labels
+            or section not in self.sections
+            or unit not in _UNITS[self.kind]
+        ):
             return None
-        fits = unit == _BASE_UNITS.get(self.kind, unit)
-        return len(self.counters) + self.labels.index(label) if fits else None
+        return len(self.counters) + self.labels.index(label)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,13 +95,17 @@ def cycle_rows() -> tuple[Cycles, ...]:
 
 
 @cache
+def is_quantity(counter: str) -> bool:
+    """Return whether a counter's name is a spelling of a quantity, or one of cycles."""
+    return any(row.spelling(counter) is not None for row in quantity_rows()) or any(
+        row.counter == counter for row in cycle_rows()
+    )
+
+
+@cache
 def tells_speed(counter: str) -> bool:
     """Return whether a counter says anything here."""
-    return (
-        any(row.spelling(counter) is not None for row in quantity_rows())
-        or any(row.reason(counter) is not None for row in stall_rows())
-        or any(row.counter == counter for row in cycle_rows())
-    )
+    return is_quantity(counter) or any(row.reason(counter) is not None for row in stall_rows())
 
 
 def quantities_in(values: Mapping[str, FloatArray]) -> dict[str, FloatArray]:

@@ -100,9 +100,9 @@ def _estimate(speed: KernelSpeed, held: str) -> str:
     known = [rule for rule in speed.rules if rule.speedup_share]
     if not known:
         return ""
-    told = [rule for rule in known if _OCCUPANCY in held and _OCCUPANCY in _rule_words(rule)]
+    told = [rule for rule in known if _OCCUPANCY in held and _OCCUPANCY in rule_words(rule)]
     best = next(iter(told), known[0])
-    by = "" if told else f" by {_rule_words(best)}"
+    by = "" if told else f" by {rule_words(best)}"
     return f" (Nsight Compute: {estimate_words(best)}{by})"
 
 
@@ -112,7 +112,7 @@ def estimate_words(rule: KernelRule) -> str:
     return f"est. {local}speedup {percent(rule.speedup_share)}" if rule.speedup_share else ""
 
 
-def _rule_words(rule: KernelRule) -> str:
+def rule_words(rule: KernelRule) -> str:
     """Return the name of a rule in words: "uncoalesced global access"."""
     return _cut(_HUMP.sub(" ", rule.rule or "another rule").replace("_", " ").lower())
 

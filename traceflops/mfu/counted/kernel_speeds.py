@@ -14,6 +14,7 @@ import numpy as np
 
 from traceflops.devices import LIMIT, Family, cycle_rows, quantities_in, stall_rows
 from traceflops.mfu.counted.counted_launches import CountedLaunches
+from traceflops.mfu.counted.profiler_rules import KernelRule, rules_together
 from traceflops.table import UNKNOWN_SIZE, FloatArray, IntArray, Note, group_rows
 from traceflops.units import several
 
@@ -46,24 +47,6 @@ _ISSUING: Final = "selected"
 _ACTIVE_CYCLES: Final = "GRBM_GUI_ACTIVE"
 _SHARES: Final = ("achieved_occupancy", "theoretical_occupancy", "active", *ROOFS)
 _LONGEST_NS: Final = 2.0**62
-
-
-@dataclass(frozen=True, slots=True)
-class KernelRule:
-    """What a rule of the profiler says of launches, in the profiler's words.
-
-    Of several launches it is what is said of that with the largest estimate. `speedup_share` is 0
-    to 1: for the kind global the reduction of the kernel's time, for local the gain of efficiency
-    in that part of the device alone.
-    """
-
-    rule: str | None
-    section: str | None
-    kind: str | None
-    text: str
-    launches: int
-    speedup_share: float | None
-    speedup_kind: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,13 +109,14 @@ def kernel_speeds(
     families: Sequence[Family | None],
     family: IntArray,
     units: IntArray,
+    said: Sequence[tuple[KernelRule, ...]] = (),
 ) -> tuple[tuple[KernelSpeed, ...], tuple[Note, ...]]:
     """Return a row per kernel and size, those first that lose most time; and what is odd.
 
     Where no roof is known, those first that take most time, or most cycles of AMD's devices.
 
     `family` is the place of each launch's own in `families`, `units` are the CUs of its device, 0
-    where they are not known.
+    where they are not known. `said` is what rules say of each launch.
     """
     found = quantities_in(counted.values)
     if {"active_cycles", "elapsed_cycles"} <= found.keys():
@@ -144,7 +128,7 @@ def kernel_speeds(
             wrong = found[name] > _MOST
             odd += int(np.count_nonzero(wrong))
             found[name] = np.where(wrong, np.nan, found[name])
-    groups = _Groups(counted, found)
+    groups = _Groups(counted, found, said)
     pairs = zip(groups.rows(), groups.active_cycles().tolist(), strict=True)
     rows = [(row, cycles) for row, cycles in pairs if _says_anything(row)]
     rows.sort(key=lambda one: (-one[0].lost_ns, -(one[0].duration_ns or 0), -one[1], one[0].name))
@@ -158,7 +142,7 @@ def _notes(odd: int) -> Iterator[Note]:
 
 
 def _says_anything(row: KernelSpeed) -> bool:
-    return bool(row.throughputs or row.stalls) or row.achieved_occupancy is not None
+    return bool(row.throughputs or row.stalls or row.rules) or row.achieved_occupancy is not None
 
 
 def _ratio(part: FloatArray, whole: FloatArray) -> FloatArray:
@@ -186,11 +170,17 @@ def _amd(
 class _Groups:
     """The launches of one kernel, device and size together, and means over them."""
 
-    def __init__(self, counted: CountedLaunches, found: Mapping[str, FloatArray]) -> None:
+    def __init__(
+        self,
+        counted: CountedLaunches,
+        found: Mapping[str, FloatArray],
+        said: Sequence[tuple[KernelRule, ...]],
+    ) -> None:
         launches = counted.launches
         sizes = (launches.threads, launches.block, *launches.grid_axes.T, *launches.block_axes.T)
         self.counted, self.found = counted, found
         self.group, self.first = group_rows([launches.name, counted.device, *sizes])
+        self.said = rules_together(said, self.group, len(self.first))
         self.sizes = np.bincount(self.group, minlength=len(self.first))
         duration = found.get("duration", np.full(launches.count, np.nan))
         duration = np.where(duration < _LONGEST_NS / max(launches.count, 1), duration, np.nan)
@@ -222,6 +212,7 @@ class _Groups:
                 registers=_whole(registers[at]),
                 waves=_known(means, "waves", at),
                 stalls=_largest(stalls, at),
+                rules=self.said[at],
             )
 
     def active_cycles(self) -> FloatArray:
