@@ -23,6 +23,7 @@ from traceflops.parsers.io import (
     Plan,
     Texts,
 )
+from traceflops.parsers.nsight.ncu_rules import KINDS, SPEEDUP_KINDS, one_of, shares
 from traceflops.parsers.nsight.ncu_values import Marks, unit_of, values_of
 from traceflops.parsers.nsight.stats_rows import sizes_in, texts_of, triple
 from traceflops.parsers.nsight.stats_text import from_header
@@ -38,7 +39,7 @@ from traceflops.table import (
     ranked,
 )
 
-_UNNAMED: Final = "(unnamed kernel)"
+UNNAMED: Final = "(unnamed kernel)"
 _OWN_METRICS: Final = "Command line profiler metrics"
 _MOST_HOSTS: Final = 100
 _MOST_PAGES: Final = 100
@@ -62,6 +63,11 @@ _METRIC: Final[Mapping[str, tuple[str, Kind]]] = {
     "label": ("metric name", "text"),
     "unit": ("metric unit", "text"),
     "value": ("metric value", "text"),
+    "rule": ("rule name", "text"),
+    "kind": ("rule type", "text"),
+    "text": ("rule description", "text"),
+    "speedup_kind": ("estimated speedup type", "text"),
+    "speedup": ("estimated speedup", "text"),
 }
 
 
@@ -125,14 +131,17 @@ class NcuPage:
     """What one page says. In the column `device` stand places in `devices`: (number, CC).
 
     `values` are those of the column `value`, read with the point for decimals and with the comma
-    until it is known which it is, and `odd_either_way` what is odd then. `repetition` is its pass,
-    `processes` are by process id what is one process in every pass; both are known at the end.
+    until it is known which it is, and `odd_either_way` what is odd then; `speedups` are as printed.
+    `repetition` is its pass, `processes` are by process id what is one process in every pass; both
+    are known at the end.
     """
 
     source: ByteSource
     page: Page
     table: TableBuilder = field(default_factory=lambda: TableBuilder("kernel_counters"))
+    rules: TableBuilder = field(default_factory=lambda: TableBuilder("kernel_rules"))
     values: list[Array] = field(default_factory=list)
+    speedups: list[str] = field(default_factory=list)
     odd_either_way: tuple[Counter[str], Counter[str]] = field(
         default_factory=lambda: (Counter(), Counter())
     )
@@ -201,6 +210,8 @@ def _settle(page: NcuPage, marks: Marks) -> None:
         page.table.replace("value", values)
         page.table = chosen(page.table, np.isfinite(values))
         page.table.join()
+    if page.speedups:
+        page.rules.replace("speedup_share", shares(page.speedups, comma=marks.comma))
 
 
 def _take(block: CsvBlock, file: NcuFile) -> None:
@@ -215,11 +226,12 @@ def _take(block: CsvBlock, file: NcuFile) -> None:
 
 
 def _add_details(cut: Cut, page: NcuPage, marks: Marks) -> None:
-    """Add metrics that stand in a row each; rows of rules have none."""
+    """Add metrics that stand in a row each, and rules, which stand in rows without one."""
     labels, label = texts_of(cut, "label")
     is_metric = np.array([bool(text.strip()) for text in labels], np.bool_)[label]
     page.rows["rules"] += int(np.count_nonzero(~is_metric))
     page.rows["metrics"] += int(np.count_nonzero(is_metric))
+    _add_rules(cut.only(~is_metric), page)
     cut = cut.only(is_metric)
     if not cut.count:
         return
@@ -235,6 +247,31 @@ def _add_details(cut: Cut, page: NcuPage, marks: Marks) -> None:
         **_launch(cut, page),
         counter=counters[kind],
     )
+
+
+def _add_rules(cut: Cut, page: NcuPage) -> None:
+    """Add what rules say."""
+    if not cut.count or not cut.has("rule"):
+        return
+    launch, names = _launch(cut, page), page.rules.names
+    kinds, kind = texts_of(cut, "kind")
+    words, word = texts_of(cut, "speedup_kind")
+    speedups, speedup = texts_of(cut, "speedup")
+    page.speedups += [speedups[one] for one in speedup.tolist()]
+    page.rules.add(
+        cut.count,
+        **{name: launch[name] for name in ("process", "device", "dispatch")},
+        name=cut.codes("name", names["name"], UNNAMED),
+        **{role: cut.codes(role, names[role]) for role in ("section", "rule", "text")},
+        kind=_known(kinds, KINDS, names["kind"])[kind],
+        speedup_kind=_known(words, SPEEDUP_KINDS, names["speedup_kind"])[word],
+    )
+
+
+def _known(texts: Sequence[str], words: Sequence[str], names: Names) -> Array:
+    """Return the codes of texts that are among some words, -1 for others."""
+    found = (one_of(words, text) for text in texts)
+    return np.array([-1 if word is None else names[word] for word in found], np.int32)
 
 
 def counter_name(section: str, label: str, unit: str) -> str:
@@ -332,7 +369,7 @@ def _launch(cut: Cut, page: NcuPage) -> dict[str, Array | int]:
     return {
         "process": compact(cut.numbers("pid")),
         "device": _devices(cut, page.devices),
-        "name": cut.codes("name", page.table.names["name"], _UNNAMED),
+        "name": cut.codes("name", page.table.names["name"], UNNAMED),
         "dispatch": compact(cut.numbers("id")),
         "threads": np.where(known, grid_size * np.where(known, block_size, 1), ABSENT),
         "block_threads": np.where(block_size > 0, block_size, ABSENT),

@@ -27,6 +27,7 @@ from traceflops.parsers.io import (
     with_set_aside,
 )
 from traceflops.parsers.nsight.ncu_pages import NcuFile, NcuPage, Page, fill_sizes, read_ncu
+from traceflops.parsers.nsight.ncu_rules import without_repeats
 from traceflops.parsers.nsight.ncu_values import unit_of
 from traceflops.parsers.shared import DeviceFacts, Gathered, ProcessFacts, overflow_notes
 from traceflops.table import ABSENT, Note, Source, SourceFile, Trace, distinct, group_rows
@@ -102,6 +103,8 @@ def trace_of(run: NcuRun) -> Trace:
             _, first = group_rows([process, dispatch])
             launches |= set(zip(process[first].tolist(), dispatch[first].tolist(), strict=True))
             gathered["kernel_counters"].absorb(page.table)
+            gathered["kernel_rules"].absorb(page.rules)
+    gathered.tables["kernel_rules"] = without_repeats(gathered["kernel_rules"])
     counts["launches"] = len(launches)
     layouts = dict.fromkeys(page.page.layout for page in run.pages)
     sources = [file.source for file in run.files]
@@ -130,9 +133,10 @@ def _place(page: NcuPage, gathered: Gathered) -> None:
     first = next(iter(processes.values()))
     known = [(text, _device(text, page.facts.get(text, {}))) for text in page.devices]
     devices = [gathered.device(text, first, *facts) for text, facts in known]
-    process = by_distinct(table.column("process"), lambda pid, _: processes[pid])
-    table.replace("process", process)
-    table.replace("device", np.array(devices, np.int64)[table.column("device")])
+    for one in (table, page.rules):
+        process = by_distinct(one.column("process"), lambda pid, _: processes[pid])
+        one.replace("process", process)
+        one.replace("device", np.array(devices, np.int64)[one.column("device")])
     table.replace("repetition", np.full(table.count, page.repetition, np.int64))
 
 
@@ -244,7 +248,7 @@ def _beside(page: NcuPage, same: Sequence[NcuPage]) -> dict[int, int]:
 
 def _pids(page: NcuPage) -> list[int]:
     """Return the process ids of a page, in the order of the page."""
-    column = page.table.column("process")
+    column = np.concatenate([rows.column("process") for rows in (page.table, page.rules)])
     _, first = group_rows([column])
     return [int(pid) for pid in column[np.sort(first)]]
 

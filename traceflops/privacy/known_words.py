@@ -102,8 +102,11 @@ user utc utilisation utilization utils vander variant vectorize vectorized versi
 volatile volta vsmem vsplit vulkan vwa warpgroup warpgroupsize warps warpsize warpspecialized
 wavefront weighted wgm wgmxcc without worker workers workload world wrapper wrappers wsgra wsgrb xdl
 xla xlogy xpu xregs zerograd zerotensor zeta zip
+
+affinity aperture bottleneck chart conflicts counters cpi divergence hierarchical high imbalance
+instructions issue limiter numa nvlink pattern pc pipe pm roofline sol solfp topology uncoalesced
 """
-"""Words that the category rules do not have, in lower case."""
+"""Words that the category rules do not have, in lower case; at last those of NVIDIA's rules."""
 
 _ARCHITECTURES: Final = frozenset({"mamba", "rwkv", "hyena", "retention", "conformer"})
 """Words of the rules that name a kind of model."""

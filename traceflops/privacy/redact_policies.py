@@ -66,7 +66,9 @@ _SHAPED: Final = (("ops", "input_dims"), ("ops", "input_strides"), ("marks", "in
 """Columns of shapes."""
 
 _BY_WORDS: Final = {
-    **dict.fromkeys((("kernel_counters", "name"), ("calls", "kernel")), "kernel name"),
+    **dict.fromkeys(
+        (("kernel_counters", "name"), ("kernel_rules", "name"), ("calls", "kernel")), "kernel name"
+    ),
     ("calls", "name"): "call name",
     ("ops", "name"): "operator name",
     **dict.fromkeys((("ops", "input_types"), ("marks", "input_types")), "type of an argument"),
@@ -79,6 +81,7 @@ _BY_WORDS: Final = {
 _GONE: Final = {
     ("processes", "host"): "host name",
     ("ops", "generated_kernel"): "fact of a compiled kernel",
+    ("kernel_rules", "text"): "text of a rule",
 }
 """Columns of which nothing is left."""
 

@@ -71,6 +71,11 @@ def test_real_pages_meet_their_figures(number: str) -> None:
     assert noted(trace)["not-available"] == figures["unparsable_values"] == 3
     assert trace.kernel_counters.num_rows == figures["metric_rows"] - 3
     assert "rows-dropped" not in noted(trace)
+    ruled = trace.kernel_rules
+    assert ruled["rule"].to_pylist()[:2] == ["SOLBottleneck", "SOLFPRoofline"]
+    assert ruled["kind"].to_pylist() == ["OPT", "INF", "OPT", "OPT"]
+    assert ruled["speedup_kind"].to_pylist() == [None, None, "local", "global"]
+    assert ruled["speedup_share"].to_pylist()[:2] == [None, None]
     found = values(trace)
     for key, text in figures["values"].items():
         section, label, unit = key.split("|")
@@ -98,7 +103,7 @@ def test_the_page_of_2020_with_a_byte_order_mark(tmp_path: Path) -> None:
     assert set(table["block_threads"].to_pylist()) == {256}
 
 
-def test_metric_rows_are_shorter_than_the_header_and_rules_are_none(tmp_path: Path) -> None:
+def test_metric_rows_are_shorter_than_the_header_and_rules_are_apart(tmp_path: Path) -> None:
     trace = read(
         tmp_path,
         header(NEW, METRIC, RULES),
@@ -112,6 +117,20 @@ def test_metric_rows_are_shorter_than_the_header_and_rules_are_none(tmp_path: Pa
     assert table["threads"].to_pylist() == [384 * 33 * 4] * 2
     assert table["block_threads"].to_pylist() == [384] * 2
     assert trace.source.event_counts == {"launches": 2, "metrics": 2, "rules": 1}
+    assert trace.kernel_rules.to_pylist() == [
+        {
+            "process": 0,
+            "device": 0,
+            "name": "void gemm<4>(T1::Params)",
+            "dispatch": 0,
+            "section": "Occupancy",
+            "rule": "Limit",
+            "kind": "OPT",
+            "text": 'a, "b"',
+            "speedup_share": 0.803,
+            "speedup_kind": "global",
+        }
+    ]
     assert noted(trace).keys() == {"no-timeline"}
 
 

@@ -57,6 +57,7 @@ from traceflops.mfu.counted.launches import (
     exact_flops,
     launches_of,
 )
+from traceflops.mfu.counted.profiler_rules import rules_by_launch
 from traceflops.mfu.counted.same_launches import joined
 from traceflops.mfu.counted.serving_kernels import of_passes, own_work, paired_work, serving_notes
 from traceflops.mfu.traced.coverage import chosen_activities, compute_kernels
@@ -371,7 +372,8 @@ def _counted(trace: Trace, timed: tuple[str, ...], file: str | None) -> Source |
     work = counter_work(counted, families, family)
     units = np.array([units_of or 0 for units_of in (*trace.devices["sm_count"].to_pylist(), 0)])
     own_units = units.astype(np.int64)[counted.device]
-    speeds, notes = kernel_speeds(counted, families, family, own_units)
+    said = rules_by_launch(trace, counted)
+    speeds, notes = kernel_speeds(counted, families, family, own_units, said)
     return Source(
         work.launch_work(),
         work,

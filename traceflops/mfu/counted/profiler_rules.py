@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import isfinite
 
 from traceflops.mfu.counted.counted_launches import CountedLaunches
 from traceflops.table import IntArray, Trace
@@ -35,9 +36,16 @@ def rules_by_launch(trace: Trace, counted: CountedLaunches) -> list[tuple[Kernel
     said: dict[tuple[object, ...], list[KernelRule]] = defaultdict(list)
     for row in trace.kernel_rules.to_pylist():
         key = (row["process"], row["dispatch"], row["name"])
-        words = {name: row[name] for name in ("rule", "section", "kind", "text")}
-        estimate = {name: row[name] for name in ("speedup_share", "speedup_kind")}
-        said[key].append(KernelRule(**words, launches=1, **estimate))
+        share = row["speedup_share"]
+        words = {name: row[name] for name in ("rule", "section", "kind", "speedup_kind")}
+        is_estimate = share is not None and isfinite(share) and share > 0
+        one = KernelRule(
+            **words,
+            text=row["text"] or "",
+            launches=1,
+            speedup_share=share if is_estimate else None,
+        )
+        said[key].append(one)
     rows = trace.kernel_counters.take(counted.launches.row)
     keys = zip(*(rows[name].to_pylist() for name in ("process", "dispatch", "name")), strict=True)
     return [tuple(said.get(key, ())) for key in keys]
