@@ -206,7 +206,8 @@ def _rules_said(measured: Measurement) -> Iterator[str]:
     """Yield what rules of the profiler say of kernels."""
     for one in rules_said(measured, _ROWS):
         yield f"- {code(one.name)}"
-        yield from (f"  - **{plain(rule.head)}**: {plain(rule.text)}" for rule in one.rules)
+        for rule in one.rules:
+            yield f"  - **{plain(rule.head)}**{': ' if rule.text else ''}{plain(rule.text)}"
 
 
 def _counted(measured: Measurement) -> tuple[ReportTable, ...]:

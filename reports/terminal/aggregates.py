@@ -49,7 +49,7 @@ _TITLES: Final = {
     ("gpu_mark",): "Top GPU annotations (nested count twice)",
 }
 _COUNTED_ROWS: Final = 8
-_RULES: Final = 2
+_RULES, _RULE = 2, 240
 _COUNTED_CELL, _COUNTED_NAME = 9, 44
 _LESS_COUNTED: Final = ("FLOP/B", "Vector", "Written", "Read", "Launches")
 _LESS_OF_SPEEDS: Final = (
@@ -70,7 +70,8 @@ def speeds_lines(measured: Measurement, most: int, width: int) -> Iterator[Text]
     for one in rules_said(measured, 1):
         yield from headline(f"{SAYS} of {one.name}")
         for rule in one.rules[:_RULES]:
-            yield from hanging("  ", f"{rule.head}: {rule.text}", width)
+            text = ": ".join(filter(None, (rule.head, _beginning(rule.text))))
+            yield from hanging("  ", text, width)
 
 
 def _counted(table: ReportTable, less: Sequence[str], width: int) -> Iterator[Text]:
@@ -80,6 +81,11 @@ def _counted(table: ReportTable, less: Sequence[str], width: int) -> Iterator[Te
     if table.total > len(table.rows):
         yield Text(f"… {count(table.total - len(table.rows))} more; --json has all", "dim")
     yield from paragraph(table.remark, width)
+
+
+def _beginning(text: str) -> str:
+    """Return the first words of a text."""
+    return text if len(text) <= _RULE else f"{text[:_RULE].rpartition(' ')[0]} …"
 
 
 def untimed_lines(untimed: Untimed, style: Style) -> Iterator[Text]:

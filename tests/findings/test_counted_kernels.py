@@ -12,7 +12,7 @@ import pytest
 import traceflops as tf
 from tests.build import trace_of
 from tests.conftest import shared_file
-from tests.mfu.test_kernel_speeds import CYCLES, ISSUE, LATENCY, MI210, NAMES, launch
+from tests.mfu.test_kernel_speeds import CYCLES, ISSUE, LATENCY, MI210, NAMES, launch, rule
 from traceflops.devices.speed_of_light import LIMIT, quantity_rows
 from traceflops.findings.counted_kernels import COUNTED_KERNEL, _table
 from traceflops.findings.finding import Finding
@@ -46,7 +46,11 @@ def said(values: Mapping[str, float]) -> str:
 @pytest.mark.parametrize(
     ("number", "sentence"),
     [
-        ("0001", "19.7 % of DRAM peak, theoretical occupancy 16.7 %, limited by registers"),
+        (
+            "0001",
+            "19.7 % of DRAM peak, theoretical occupancy 16.7 %, limited by registers "
+            "(Nsight Compute: estimated speedup 80.3 %)",
+        ),
         ("0004", "6.3 % of memory system peak, SMs have work 0.7 % of the time"),
     ],
 )
@@ -139,6 +143,32 @@ def test_amd_kernels_without_a_time_say_what_was_busy() -> None:
         launch(1, CYCLES | {"SQ_ACTIVE_INST_VALU": 98_800.0}, name="some_kernel"), **MI210
     )
     assert one.sentence.startswith("some_kernel: VALU busy 95.0 %.")
+
+
+@pytest.mark.parametrize(
+    ("rules", "words"),
+    [
+        ([("TheoreticalOccupancy", 0.38, "local")], "estimated local speedup 38.0 %"),
+        (
+            [("UncoalescedGlobalAccess", 0.9, "global"), ("TheoreticalOccupancy", 0.1, "global")],
+            "estimated speedup 10.0 %",
+        ),
+        (
+            [("CPIStall_Wait", 0.2, "local"), ("UncoalescedGlobalAccess", 0.1, "global")],
+            "estimated speedup 10.0 % by uncoalesced global access",
+        ),
+    ],
+)
+def test_an_estimate_of_the_profiler_is_that_of_the_cause_else_the_best(
+    rules: list[tuple[str, float, str]], words: str
+) -> None:
+    made = [
+        {**rule(1, name, "text", share, speedup_kind=kind), "name": "some_kernel"}
+        for name, share, kind in rules
+    ]
+    trace = trace_of(kernel_counters=launch(1, BUSY, name="some_kernel"), kernel_rules=made)
+    (one,) = [one for one in tf.analyze(trace).diagnosis if one.rule == COUNTED_KERNEL]
+    assert f"limited by registers (Nsight Compute: {words}). Use fewer" in one.sentence
 
 
 def test_users_change_its_thresholds_and_silence_it(tmp_path: Path) -> None:

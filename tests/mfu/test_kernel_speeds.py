@@ -258,6 +258,34 @@ def test_without_the_whole_stalls_are_parts_of_all_reasons_if_all_were_counted()
     assert only(NAMES | samples).stalls == (("wait", 0.75),)
 
 
+def rule(dispatch: int, name: str, text: str, share: float | None, **more: Any) -> dict[str, Any]:
+    one = {"name": "k", "dispatch": dispatch, "section": "Occupancy", "rule": name, "kind": "OPT"}
+    return {**one, "text": text, "speedup_share": share, "speedup_kind": "local", **more}
+
+
+def test_what_rules_say_of_launches_stands_once_by_its_estimate() -> None:
+    rules = [
+        rule(1, "Local", "a little", 0.9),
+        rule(1, "Slots", "some", 0.2, speedup_kind="global"),
+        rule(2, "Slots", "more", 0.4, speedup_kind="global"),
+        rule(2, "Slots", "and another thing", None, speedup_kind=None),
+        rule(2, "Odd", "no number", math.nan),
+        rule(3, "Slots", "of a launch that was not counted", 0.99),
+        rule(1, "Slots", "of another kernel", 0.99) | {"name": "other"},
+    ]
+    rows = [*launch(1, NAMES), *launch(2, NAMES)]
+    work = analyze(trace_of(kernel_counters=rows, kernel_rules=rules)).measured.executed.work
+    assert work is not None
+    (found,) = work.speeds
+    told = [(one.rule, one.text, one.launches, one.speedup_share) for one in found.rules]
+    assert told == [
+        ("Slots", "more", 2, 0.4),
+        ("Local", "a little", 1, 0.9),
+        ("Slots", "and another thing", 1, None),
+        ("Odd", "no number", 1, None),
+    ]
+
+
 MI210 = {"sm_count": 104, "architecture": "gfx90a", "warp_size": 64}
 CYCLES = {
     "GRBM_GUI_ACTIVE": 1_000.0,

@@ -13,7 +13,7 @@ import pytest
 from tests.build import trace_of
 from tests.conftest import ROOT
 from tests.findings.test_counted_kernels import BUSY, TIME
-from tests.mfu.test_kernel_speeds import launch
+from tests.mfu.test_kernel_speeds import launch, rule
 from tests.reports.factory import HOSTILE
 from traceflops import Analysis, analyze
 from traceflops.reports.markdown import render_markdown
@@ -169,6 +169,33 @@ def test_beside_a_timeline_the_table_of_speeds_stands_in_every_report() -> None:
     assert any(line.startswith("Speed of light") for line in terminal(found))
     assert '<section id="speed-of-light">' in render_html(found)
     assert "| Speed of light |" in render_markdown(found)
+
+
+def test_what_rules_say_is_quoted_as_text_of_the_profiler() -> None:
+    text = "<b>Bold</b> & *starred* [link](http://x) " + "word " * 100
+    rules = [
+        {**rule(1, "TheoreticalOccupancy", text, 0.5), "name": "void b<4>(int)"},
+        {**rule(1, "SOLBottleneck", "A fact.", None, kind="INF"), "name": "void b<4>(int)"},
+    ]
+    found = analysis_of(kernel_counters=SPEEDS, kernel_rules=rules)
+    lines = terminal(found)
+    assert "Nsight Compute says of b<4>(int)" in lines
+    said = " ".join(line.strip() for line in lines)
+    assert "Theoretical occupancy, estimated local speedup 50.0 %: <b>Bold</b> & *starred*" in said
+    assert "A fact." not in said
+    page = render_html(found)
+    assert "<details><summary>Nsight Compute says of <code" in page
+    assert "&lt;b&gt;Bold&lt;/b&gt; &amp; *starred*" in page
+    assert "<b>Bold</b>" not in page
+    markdown = render_markdown(found)
+    assert "<summary>What Nsight Compute says</summary>" in markdown
+    assert "<b>Bold" not in markdown
+    assert "[link](" not in markdown
+    report = json.loads(found.to_json())
+    jsonschema.Draft202012Validator(SCHEMA).validate(report)
+    first, second = report["utilisation"]["speed_of_light"][0]["rules"]
+    assert (first["text"], first["speedup_share"], first["speedup_kind"]) == (text, 0.5, "local")
+    assert (second["kind"], second["speedup_share"], second["launches"]) == ("INF", None, 1)
 
 
 def test_names_of_a_stranger_are_text() -> None:

@@ -109,7 +109,7 @@ def _estimate(speed: KernelSpeed, held: str) -> str:
 def estimate_words(rule: KernelRule) -> str:
     """Return an estimated speed-up as Nsight Compute calls it, "" where there is none."""
     local = "local " if rule.speedup_kind == "local" else ""
-    return f"est. {local}speedup {percent(rule.speedup_share)}" if rule.speedup_share else ""
+    return f"estimated {local}speedup {percent(rule.speedup_share)}" if rule.speedup_share else ""
 
 
 def rule_words(rule: KernelRule) -> str:

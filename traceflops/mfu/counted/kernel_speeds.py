@@ -58,7 +58,7 @@ class KernelSpeed:
     which launches ran serialized, mostly at locked clocks. `active` is the part of the time in
     which the average SM or CU had work. `limiters` are what leaves an SM room for no more blocks,
     empty where the occupancy can be full. `stalls` are the reasons why warps wait and their parts
-    of the cycles of a warp, the largest first. `rules` are those with the largest estimates first.
+    of the cycles of a warp, the largest first. `rules` are what the profiler's own say.
     """
 
     name: str

@@ -62,7 +62,7 @@ def rules_together(
 
 
 def _once(launches: Iterable[tuple[KernelRule, ...]]) -> Iterator[KernelRule]:
-    """Yield each message of a rule once, those with the largest estimates first.
+    """Yield each message of a rule once: by estimates, those of the kernel's time first.
 
     A rule may say several things of one launch: the n-th of each launch are one.
     """
@@ -79,5 +79,6 @@ def _once(launches: Iterable[tuple[KernelRule, ...]]) -> Iterator[KernelRule]:
     yield from sorted(found.values(), key=_estimate, reverse=True)
 
 
-def _estimate(rule: KernelRule) -> float:
-    return rule.speedup_share or 0.0
+def _estimate(rule: KernelRule) -> tuple[bool, float]:
+    """Return what rules are compared by: a part of the kernel's time counts before others."""
+    return rule.speedup_kind == "global", rule.speedup_share or 0.0
