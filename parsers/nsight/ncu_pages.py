@@ -43,7 +43,7 @@ UNNAMED: Final = "(unnamed kernel)"
 _OWN_METRICS: Final = "Command line profiler metrics"
 _MOST_HOSTS: Final = 100
 _MOST_PAGES: Final = 100
-_FACTS: Final = ("device__attribute_display_name", "device__attribute_multiprocessor_count")
+FACTS: Final = ("device__attribute_display_name", "device__attribute_multiprocessor_count")
 _GRIDS: Final = ("Launch Statistics|Grid Size|", "launch__grid_size")
 _BLOCKS: Final = ("Launch Statistics|Block Size|", "launch__block_size")
 _MOST_COLUMNS: Final = 20_000
@@ -167,13 +167,14 @@ class NcuPage:
 
 @dataclass(slots=True)
 class NcuFile:
-    """What a file says: its pages in order, and what is odd about its text."""
+    """What a file says: its pages in order, facts of the recording, what is odd about its text."""
 
     source: ByteSource
     pages: list[NcuPage] = field(default_factory=list)
     hosts: Names = field(default_factory=Names)
     damage: Damage = field(default_factory=Damage)
     marks: Marks = field(default_factory=Marks)
+    facts: dict[str, str] = field(default_factory=dict)
 
 
 def read_ncu(source: ByteSource, block_bytes: int = TEXT_BLOCK_BYTES) -> NcuFile:
@@ -323,7 +324,7 @@ def _add_raw(
     text_of, unit_of_row, counters = [], [], []
     for role, metric in page.page.metrics.items():
         mine, text = texts_of(cut, role)
-        if metric in _FACTS:
+        if metric in FACTS:
             _note_facts(page, metric, [mine[one] for one in text.tolist()], launch["device"])
         own, unit = _units(block, role, row_of_units, page.units.get(role, ""))
         text_of.append(text + len(texts))

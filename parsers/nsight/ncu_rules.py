@@ -16,7 +16,9 @@ KINDS: Final = ("INF", "WRN", "ERR", "OPT")
 """Kinds of what a rule says, as pages print them and in the order in which reports number them."""
 SPEEDUP_KINDS: Final = ("local", "global")
 """Of what a speed-up is estimated, in that order."""
-_LINK: Final = re.compile(r"@(?:section|url):(?:(?P<label>[^@:]+):)?(?P<to>[^@]*)@")
+_LINK: Final = re.compile(r"@url:([^:@]*):([^@]*)@")
+_PLACE: Final = re.compile(r"@\w+:(?:[^:@]*:)?([^:@]*)@")
+"""How texts of reports hold addresses, and places in the report."""
 _SAME: Final = ("process", "dispatch", "section", "rule", "text")
 
 
@@ -30,6 +32,11 @@ def shares(texts: Sequence[str], *, comma: bool) -> Array:
     """Return printed percentages as shares, NaN for what is none; `comma` is the decimal mark."""
     percents = plain_numbers(texts, comma=comma)[0].to_pylist()
     return np.array([np.nan if one is None else float(f"{one}e-2") for one in percents], np.float64)
+
+
+def plain_text(text: str) -> str:
+    """Return a text of a report as pages print it: with addresses in brackets, without places."""
+    return _PLACE.sub(r"\1", _LINK.sub(r"\1 (\2)", text))
 
 
 def without_repeats(rules: TableBuilder) -> TableBuilder:

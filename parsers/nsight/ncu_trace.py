@@ -2,17 +2,15 @@
 
 A set of counters may be split over several calls of ncu: their pages have other counters of the
 same kernels, and count as passes of one run. Pages with the same counters are of other processes.
-Binary reports are read through NVIDIA's own package (ncu_report) where it is installed.
+A report of the profiler itself is as one page.
 """
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -26,16 +24,22 @@ from traceflops.parsers.io import (
     text_notes,
     with_set_aside,
 )
-from traceflops.parsers.nsight.ncu_pages import NcuFile, NcuPage, Page, fill_sizes, read_ncu
+from traceflops.parsers.nsight.ncu_pages import NcuFile, NcuPage, read_ncu
+from traceflops.parsers.nsight.ncu_report import MAGIC, read_report
 from traceflops.parsers.nsight.ncu_rules import without_repeats
-from traceflops.parsers.nsight.ncu_values import unit_of
 from traceflops.parsers.shared import DeviceFacts, Gathered, ProcessFacts, overflow_notes
 from traceflops.table import ABSENT, Note, Source, SourceFile, Trace, distinct, group_rows
 
-FORMAT: Final = "ncu CSV"
+_FORMAT: Final = "ncu CSV"
+_REPORT: Final = "ncu report"
 _AGAIN: Final = "export again with ncu --import FILE --csv --page raw"
 _NOTES: Final = NoteTable(
     dropped={
+        "input-cut": (
+            "The report is cut off or damaged: {count} [kernel|kernels] before that [is|are] used."
+        ),
+        "rows-lost": "{count} [kernel|kernels] could not be read: the report is damaged there.",
+        "names-lost": "{count} [metric|metrics] ignored: without a name in the report.",
         "bad-cells": "{count} [number|numbers] could not be read.",
         "instances-unread": (
             "{count} [metric|metrics] ignored: a list of instances without a total."
@@ -64,6 +68,15 @@ _NOTES: Final = NoteTable(
         "not-available": (
             "{count} [value|values] ignored: n/a (not counted on this GPU, or not used)."
         ),
+        "raw-report": (
+            "Read from the profiler's own file{by}. Values of single instructions, opcodes and "
+            "units{apart}, source lines and call stacks are not read, only the totals of each "
+            "kernel: ncu --import REPORT.ncu-rep --page source --csv shows them."
+        ),
+        "ranges-unread": (
+            "{count} [result|results] of ranges of kernels not read: only ncu --import "
+            "REPORT.ncu-rep --csv --page raw shows [it|them]."
+        ),
         "no-timeline": (
             "Nsight Compute replays kernels one at a time with flushed caches and locked clocks, "
             "so its durations are not used and there is no timeline. Combine these counters with a "
@@ -73,14 +86,23 @@ _NOTES: Final = NoteTable(
 )
 
 
+_NO_VALUES: Final = ("not-available", "instances-unread", "no-number")
+
+
 def read_pages(sources: Sequence[ByteSource]) -> list[Trace]:
     """Return the traces of some files: one for each, or for files that are passes of one run.
 
     A file that cannot be read is a note as long as another can. Raises InputError where none has a
     value.
     """
-    files, failed = read_each(sources, lambda source: with_values(read_ncu(source)), close=True)
+    files, failed = read_each(sources, _read, close=True)
     return with_set_aside([trace_of(run) for run in runs(files)], failed)
+
+
+def _read(source: ByteSource) -> NcuFile:
+    """Return what a file says, which may be a page or a report. Raises InputError."""
+    is_report = source.head(len(MAGIC)) == MAGIC
+    return with_values(read_report(source) if is_report else read_ncu(source))
 
 
 def with_values(file: NcuFile) -> NcuFile:
@@ -106,16 +128,17 @@ def trace_of(run: NcuRun) -> Trace:
             gathered["kernel_rules"].absorb(page.rules)
     gathered.tables["kernel_rules"] = without_repeats(gathered["kernel_rules"])
     counts["launches"] = len(launches)
-    layouts = dict.fromkeys(page.page.layout for page in run.pages)
+    layouts = dict.fromkeys(page.page.layout for page in run.pages if page.page.layout)
+    facts = {"page": ", ".join(layouts)} if layouts else {}
     sources = [file.source for file in run.files]
     source = Source(
-        format=FORMAT,
+        format=_FORMAT if layouts else _REPORT,
         files=tuple(
             SourceFile(a_source.label, a_source.stored_bytes, a_source.text_bytes)
             for a_source in sources
         ),
         tool="Nsight Compute (ncu)",
-        facts={"page": ", ".join(layouts)},
+        facts={name: text for file in run.files for name, text in file.facts.items()} | facts,
         event_counts={name: count for name, count in sorted(counts.items()) if count},
         identities=tuple(host for file in run.files for host in file.hosts if host),
     )
@@ -272,7 +295,8 @@ def _is_again(page: NcuPage, other: NcuPage) -> bool:
 def _run_notes(run: NcuRun) -> Iterator[Note]:
     """Give the notes of the files of a run, and those of how they were put together."""
     for file in run.files:
-        for note in _notes(file):
+        is_report = not any(page.page.layout for page in file.pages)
+        for note in _report_notes(file) if is_report else _notes(file):
             yield replace(note, file=file.source.label)
     name = run.files[0].source.label if len(run.files) == 1 else None
     if run.passes > 1:
@@ -285,86 +309,19 @@ def _run_notes(run: NcuRun) -> Iterator[Note]:
 def _notes(file: NcuFile) -> Iterator[Note]:
     yield from text_notes(file.damage, file.source.cut)
     odd = file.damage.with_bad_cells(page.odd for page in file.pages)
-    yield from _NOTES.counted(
-        odd,
-        *("bad-cells", "not-available", "instances-unread", "no-number", "unit-unknown"),
-        "values-rounded",
-    )
+    yield from _NOTES.counted(odd, "bad-cells", *_NO_VALUES, "unit-unknown", "values-rounded")
     if file.marks.comma:
         yield _NOTES.note("decimal-commas")
     if file.marks.is_open:
         yield _NOTES.note("marks-ambiguous", number=file.marks.ambiguous)
 
 
-_PACKAGE: Final = "ncu_report"
-_CAPABILITY: Final = tuple(f"device__attribute_compute_capability_{x}" for x in ("major", "minor"))
-
-
-def has_package() -> bool:
-    """Return whether NVIDIA's package is installed."""
-    try:
-        return importlib.util.find_spec(_PACKAGE) is not None
-    except (ImportError, ValueError):
-        return False
-
-
-def read_report(source: ByteSource) -> Trace:
-    """Return the counters in a report. Raises InputError where the package cannot read it."""
-    page = NcuPage(source, Page("report", {}))
-    file = NcuFile(source, [page])
-    try:
-        package: Any = importlib.import_module(_PACKAGE)
-        for number, action in enumerate(_actions(package.load_report(str(source.path)))):
-            _add_metrics(number, action, page)
-    except InputError:
-        raise
-    except Exception as error:  # the package is not ours: it may raise anything
-        reason = " ".join(str(error).split())[:120]
-        raise InputError(
-            f"NVIDIA's ncu_report package cannot read: {source.label} ({reason})",
-            f"export it: ncu --import {source.label} --csv --page raw > kernels.csv",
-        ) from None
-    fill_sizes(page.table)
-    return trace_of(runs([with_values(file)])[0])
-
-
-def _actions(report: Any) -> Iterator[Any]:
-    """Yield the profiled kernels of a report, in order."""
-    for at in range(report.num_ranges()):
-        part = report.range_by_idx(at)
-        for place in range(part.num_actions()):
-            yield part.action_by_idx(place)
-
-
-def _add_metrics(number: int, action: Any, page: NcuPage) -> None:
-    """Add the metrics of a kernel."""
-    counters, values = [], []
-    capability: dict[str, str] = {}
-    for name in action.metric_names():
-        metric = action.metric_by_name(name)
-        value = _number(metric)
-        if value is None:
-            page.odd["no-number"] += 1
-            continue
-        if name in _CAPABILITY:
-            capability[name] = str(int(value))
-        counters.append(page.table.names["counter"][name])
-        values.append(value * 10.0 ** unit_of(str(metric.unit() or "")).power)
-    page.rows["kernels"] += 1
-    page.table.add(
-        len(values),
-        process=0,
-        device=page.devices[f"0|{'.'.join(capability.get(name, '') for name in _CAPABILITY)}"],
-        name=page.table.names["name"][str(action.name())],
-        dispatch=number,
-        counter=np.array(counters, np.int32),
-        value=np.array(values, np.float64),
-    )
-
-
-def _number(metric: Any) -> float | None:
-    try:
-        value = float(metric.as_double())
-    except (TypeError, ValueError, RuntimeError):
-        return None
-    return value if np.isfinite(value) else None
+def _report_notes(file: NcuFile) -> Iterator[Note]:
+    """Give the notes of a report: who wrote it, and what of it was lost or is not read."""
+    odd, counts = file.pages[0].odd, file.pages[0].rows
+    version, apart = file.facts.get("tool_version"), odd["instances-apart"]
+    by = f", written by Nsight Compute {version}" if version else ""
+    yield _NOTES.note("raw-report", by=by, apart=f" ({apart:,})" if apart else "")
+    if odd["input-cut"] or file.source.cut is not None:
+        yield _NOTES.note("input-cut", counts["kernels"])
+    yield from _NOTES.counted(odd, "rows-lost", "names-lost", *_NO_VALUES, "ranges-unread")
