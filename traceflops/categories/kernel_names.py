@@ -90,11 +90,11 @@ def from_own_word(names: Sequence[str]) -> list[str]:
     What is left out is what it returns, and namespaces: `kernel<float>(float*)` of
     `enable_if<true, void>::type kernel<float>(float*)`.
     """
-    plain = [_ENDINGS.sub("", name.strip()) for name in names]
-    own = [
-        name[max(name.find(short_name(name)), 0) :] if _BRACKET.search(name) else name
-        for name in plain
-    ]
+    own = []
+    for name in names:
+        plain, word = _ENDINGS.sub("", name.strip()), short_name(name)
+        is_word = _BRACKET.search(plain) and word.isidentifier()
+        own.append(plain[max(plain.find(word), 0) :] if is_word else plain)
     return own if len(set(own)) == len(set(names)) else list(names)
 
 

@@ -27,7 +27,7 @@ _NAME: Final = 60
 _OCCUPANCY: Final = "occupancy"
 _BUSY: Final = frozenset({"matrix", "vector", "lds"})
 """Throughputs that are shares of cycles in which units are busy."""
-_HUMP: Final = re.compile(r"(?<=[a-z])(?=[A-Z])")
+_HUMP: Final = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _SAYING_LITTLE: Final = 7
 """A function's name of fewer letters, such as kernel, is followed by its templates."""
 
@@ -43,6 +43,8 @@ def counted_kernels(case: Case) -> Iterator[Finding]:
         share = (speed.duration_ns or 0) / total_ns if total_ns else 0.0
         held, remedy = _held_back(case, speed)
         words = ", ".join(filter(None, (_roof_words(speed), held)))
+        if not words:
+            continue
         yield Finding(
             rule=COUNTED_KERNEL,
             severity=severity_of(share) or "low",
@@ -80,7 +82,7 @@ def _held_back(case: Case, speed: KernelSpeed) -> tuple[str, str]:
     if speed.active is not None and speed.active < least("active"):
         units = "CUs" if "vector" in speed.throughputs else "SMs"
         return f"{units} have work {percent(speed.active)} of the time", other["active"]
-    if fits is not None and fits < least("theoretical"):
+    if fits is not None and fits <= least("theoretical"):
         by = f", limited by {' and '.join(speed.limiters)}" if speed.limiters else ""
         remedies = (_table()["limiter"].get(one, "") for one in speed.limiters)
         return f"theoretical occupancy {percent(fits)}{by}", " ".join(remedies) or at_roof[1]
@@ -128,7 +130,11 @@ def _names(names: Sequence[str]) -> dict[str, str]:
     of_word: dict[str, set[str]] = defaultdict(set)
     for name in names:
         of_word[short_name(name)].add(name)
-    told = {next(iter(ones)): word for word, ones in of_word.items() if len(ones) == 1}
+    told = {
+        next(iter(ones)): word
+        for word, ones in of_word.items()
+        if len(ones) == 1 and word.isidentifier()
+    }
     whole = dict(zip(names, map(without_signature, from_own_word(names)), strict=True))
     return {
         name: _cut(word if len(word := told.get(name, "")) >= _SAYING_LITTLE else whole[name])

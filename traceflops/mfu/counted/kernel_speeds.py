@@ -248,7 +248,7 @@ class _Groups:
             if not named:
                 continue
             total = self.found.get(spelling.total) if spelling.total is not None else None
-            if total is None and (spelling.total is None or _ISSUING in named):
+            if total is None and _ISSUING in named:
                 total = np.sum(list(named.values()), axis=0)
             if total is None:
                 return {}
