@@ -53,7 +53,7 @@ _RULES, _RULE = 2, 240
 _COUNTED_CELL, _COUNTED_NAME = 9, 44
 _LESS_COUNTED: Final = ("FLOP/B", "Vector", "Written", "Read", "Launches")
 _LESS_OF_SPEEDS: Final = (
-    *("Warps wait for", "Registers", "Blocks x threads", "Memory", "L1", "L2", "Launches"),
+    *("Registers", "Memory", "Blocks x threads", "Launches", "L1", "Warps wait for", "L2"),
     *("LDS", "Limited by", "Occupancy", "Time", "VALU", "DRAM"),
 )
 

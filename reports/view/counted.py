@@ -41,10 +41,13 @@ _OCCUPANCY: Final = "Occupancy: achieved, of the theoretical."
 def counted_table(measured: Measurement, most: int) -> ReportTable:
     """Return the kernels of counted runs with their work, those with most FLOPs first.
 
-    Columns of what was never counted are left out. Busy is the share of matrix units' time.
+    Columns of what was never counted are left out; so is all where only launches are known and
+    stand in the other table. Busy is the share of matrix units' time.
     """
     work = measured.executed.work
     rows = work.counted if work is not None else ()
+    if work is not None and work.speeds and not any(map(_does_work, rows)):
+        rows = ()
     columns = (
         _number("Launches", lambda row: count(row.launches)),
         _number("Matrix", lambda row: _flops(row.flops)),
@@ -92,6 +95,10 @@ def _table(
     names = {row: Name(label, row.name) for row, label in zip(shown, labels, strict=True)}
     known = [c for c in columns if any(c.cell(row) != UNKNOWN for row in shown)]
     return table_of((Column(title, lambda row: names[row]), *known), shown, len(rows), remark)
+
+
+def _does_work(row: CountedKernel) -> bool:
+    return (row.flops, row.vector, row.read, row.written, row.busy) != (None,) * 5
 
 
 def _flops(number: int | None) -> str:

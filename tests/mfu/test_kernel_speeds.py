@@ -251,11 +251,13 @@ def test_without_the_whole_stalls_are_parts_of_all_reasons_if_all_were_counted()
     assert only(NAMES | values).stalls == (("wait", 0.75),)
     assert only(NAMES | {ISSUE.format("wait"): 3.0}).stalls == ()
     samples = {
-        "smsp__pcsamp_warps_issue_stalled_wait": 30.0,
-        "smsp__pcsamp_warps_issue_stalled_selected": 10.0,
+        "smsp__pcsamp_warps_issue_stalled_wait": 75.0,
+        "smsp__pcsamp_warps_issue_stalled_selected": 25.0,
         "smsp__pcsamp_warps_issue_stalled_wait_not_issued": 25.0,
     }
     assert only(NAMES | samples).stalls == (("wait", 0.75),)
+    few = samples | {"smsp__pcsamp_warps_issue_stalled_selected": 24.0}
+    assert only(NAMES | few).stalls == ()
 
 
 def rule(dispatch: int, name: str, text: str, share: float | None, **more: Any) -> dict[str, Any]:

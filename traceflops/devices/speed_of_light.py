@@ -55,10 +55,14 @@ class Quantity:
 
 @dataclass(frozen=True, slots=True)
 class Stalls:
-    """Counters of the reasons why warps wait; `total` is the quantity that they are parts of."""
+    """Counters of the reasons why warps wait; `total` is the quantity that they are parts of.
+
+    Without it they are parts of their sum, which has to be `least` at least.
+    """
 
     pattern: str
     total: str | None = None
+    least: float = 0.0
 
     def reason(self, counter: str) -> str | None:
         """Return the reason that a counter is of, such as long_scoreboard."""

@@ -252,7 +252,8 @@ class _Groups:
                 total = np.sum(list(named.values()), axis=0)
             if total is None:
                 return {}
-            every = self._sums(total * self.weight)
+            is_enough = self._sums(total) >= spelling.least
+            every = np.where(is_enough, self._sums(total * self.weight), np.nan)
             shares = {r: _ratio(self._sums(v * self.weight), every) for r, v in named.items()}
             return {reason: share for reason, share in shares.items() if reason != _ISSUING}
         return {}
