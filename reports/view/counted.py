@@ -31,11 +31,7 @@ _NAME: Final = 46
 _REASONS: Final = 2
 _LEAST: Final = 0.1
 """Of the cycles of a warp; smaller reasons are only in the JSON."""
-_SERIALIZED: Final = (
-    "Times are of launches that ran alone, mostly at locked clocks; no other figure uses them."
-)
-_L1: Final = "L1: of the time in which SMs were active."
-_OCCUPANCY: Final = "Occupancy: achieved, of the theoretical."
+_SERIALIZED: Final = "Times: serialized, mostly at locked clocks; used in no other figure."
 
 
 def counted_table(measured: Measurement, most: int) -> ReportTable:
@@ -78,12 +74,8 @@ def speeds_table(measured: Measurement, most: int) -> ReportTable:
     without = {"Blocks x threads"} if len({row.name for row in rows}) == len(rows) else set()
     without |= {"Launches"} if all(row.launches == 1 for row in rows) else set()
     columns = tuple(column for column in columns if column.head not in without)
-    remarks = (
-        _L1 if any("l1" in row.throughputs for row in rows) else "",
-        _OCCUPANCY if any(row.theoretical_occupancy is not None for row in rows) else "",
-        _SERIALIZED if any(row.duration_ns is not None for row in rows) else "",
-    )
-    return _table("Speed of light", columns, rows, most, " ".join(filter(None, remarks)))
+    is_timed = any(row.duration_ns is not None for row in rows)
+    return _table("Speed of light", columns, rows, most, _SERIALIZED if is_timed else "")
 
 
 def _table(
