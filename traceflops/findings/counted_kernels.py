@@ -52,7 +52,7 @@ def counted_kernels(case: Case) -> Iterator[Finding]:
             share=share,
             mfu_without=None,
             evidence=("speed-of-light",),
-            title="A kernel is below its limits",
+            title="What holds a kernel back",
             remedy=remedy,
         )
 
