@@ -174,7 +174,9 @@ def _take_session(session: bytes, report: _Report) -> None:
     for gpu in parts_of(session, _GPU)[0]:
         known = report.devices.setdefault(_small(last_fields(gpu).get(1, 0)), {})
         for attribute in map(last_fields, parts_of(gpu, 3)[0]):
-            known[message_text(attribute.get(1))] = _value(_bytes(attribute.get(2)))
+            name = message_text(attribute.get(1))
+            if name in (*FACTS, *_CAPABILITY):
+                known[name] = _value(_bytes(attribute.get(2)))
 
 
 def _add(number: int, result: _Result, report: _Report, page: NcuPage) -> None:

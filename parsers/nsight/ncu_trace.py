@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import isclose
 from typing import Final
 
 import numpy as np
@@ -86,6 +87,8 @@ _NOTES: Final = NoteTable(
 )
 
 
+_PRINTED: Final = 0.01
+"""Pages print numbers with two decimals, the large ones of a prefixed unit."""
 _NO_VALUES: Final = ("not-available", "instances-unread", "no-number")
 
 
@@ -96,6 +99,7 @@ def read_pages(sources: Sequence[ByteSource]) -> list[Trace]:
     value.
     """
     files, failed = read_each(sources, _read, close=True)
+    files.sort(key=is_page)  # reports first: their values are not rounded
     return with_set_aside([trace_of(run) for run in runs(files)], failed)
 
 
@@ -103,6 +107,11 @@ def _read(source: ByteSource) -> NcuFile:
     """Return what a file says, which may be a page or a report. Raises InputError."""
     is_report = source.head(len(MAGIC)) == MAGIC
     return with_values(read_report(source) if is_report else read_ncu(source))
+
+
+def is_page(file: NcuFile) -> bool:
+    """Return whether a file is of pages and not a report."""
+    return any(page.page.layout for page in file.pages)
 
 
 def with_values(file: NcuFile) -> NcuFile:
@@ -211,11 +220,11 @@ class NcuRun:
 
 
 def runs(files: Sequence[NcuFile]) -> list[NcuRun]:
-    """Return the runs of some files: those whose pages are passes of each other are one."""
+    """Return the runs of some files: those that are passes of each other, or the same, are one."""
     placed: list[tuple[Hashable, NcuRun]] = []
     for file in files:
         place = (file.source.folder, rank_in_name(file.source.name))
-        mine = [run for where, run in placed if where == place and _is_pass_of(file, run)]
+        mine = [run for where, run in placed if where == place and _is_of(file, run)]
         run = mine[0] if mine else NcuRun()
         if not mine:
             placed.append((place, run))
@@ -225,8 +234,10 @@ def runs(files: Sequence[NcuFile]) -> list[NcuRun]:
     return [run for _, run in placed]
 
 
-def _is_pass_of(file: NcuFile, run: NcuRun) -> bool:
-    """Return whether a file has other counters of the kernels of a run, and only other ones."""
+def _is_of(file: NcuFile, run: NcuRun) -> bool:
+    """Return whether a file says what a run does, or has other counters of its kernels."""
+    if all(any(_is_again(page, one) for one in run.pages) for page in file.pages):
+        return True
     has_others = _is_new(_names(file.pages, "counter"), _names(run.pages, "counter"))
     return has_others and not _names(file.pages, "name").isdisjoint(_names(run.pages, "name"))
 
@@ -282,21 +293,29 @@ def _ids(page: NcuPage, pid: int) -> set[int]:
 
 
 def _is_again(page: NcuPage, other: NcuPage) -> bool:
-    """Return whether two pages are the same, value by value."""
-    if page.table.count != other.table.count:
+    """Return whether a page says what another does, as far as its values are printed."""
+    if not set(_pids(page)) <= set(_pids(other)):
         return False
-    columns = ("process", "dispatch", "threads", "value")
-    one, two = page.table, other.table
-    return list(one.names["name"]) == list(two.names["name"]) and all(
-        np.array_equal(one.column(name), two.column(name)) for name in columns
+    mine, theirs = _values(page), _values(other)
+    shared = mine.keys() & theirs.keys()
+    return 2 * len(shared) > len(mine) and all(
+        isclose(mine[key], theirs[key], rel_tol=_PRINTED, abs_tol=_PRINTED) for key in shared
     )
+
+
+def _values(page: NcuPage) -> dict[tuple[int, int, str, str], float]:
+    """Return the values of a page by process, launch, kernel and counter."""
+    table = page.table
+    texts = ((list(table.names[name]), table.column(name).tolist()) for name in ("name", "counter"))
+    names, counters = ([known[code] for code in codes] for known, codes in texts)
+    whole = (table.column(name).tolist() for name in ("process", "dispatch"))
+    return dict(zip(zip(*whole, names, counters, strict=True), table.column("value"), strict=True))
 
 
 def _run_notes(run: NcuRun) -> Iterator[Note]:
     """Give the notes of the files of a run, and those of how they were put together."""
     for file in run.files:
-        is_report = not any(page.page.layout for page in file.pages)
-        for note in _report_notes(file) if is_report else _notes(file):
+        for note in _notes(file) if is_page(file) else _report_notes(file):
             yield replace(note, file=file.source.label)
     name = run.files[0].source.label if len(run.files) == 1 else None
     if run.passes > 1:

@@ -286,7 +286,7 @@ _TERMS: Final = """
 3.42E+14 U+FFFD wal_checkpoint(TRUNCATE) REPORT.nsys-rep nsys-rep qdrep
 SQ_INSTS_VALU_MFMA_MOPS_XF32
 nvtx_pushpop_trace pmc_perf.csv sysinfo.csv traceflops.seqlens docs/selfdescribing.md
-torch.autograd.profiler.emit_nvtx(record_shapes=True) torch/utils/checkpoint.py NaN ncu_report
+torch.autograd.profiler.emit_nvtx(record_shapes=True) torch/utils/checkpoint.py NaN
 prof.export_chrome_trace
 """
 """Names in our own sentences that are no words."""
