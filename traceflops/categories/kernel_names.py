@@ -93,7 +93,7 @@ def from_own_word(names: Sequence[str]) -> list[str]:
     own = []
     for name in names:
         plain, word = _ENDINGS.sub("", name.strip()), short_name(name)
-        is_word = _BRACKET.search(plain) and word.isidentifier()
+        is_word = _BRACKET.search(plain) and len(plain) <= _LONGEST and word.isidentifier()
         own.append(plain[max(plain.find(word), 0) :] if is_word else plain)
     return own if len(set(own)) == len(set(names)) else list(names)
 

@@ -9,7 +9,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -19,6 +19,9 @@ from traceflops.table import FloatArray
 
 LIMIT: Final = "limit."
 """What the quantities begin with that say how many blocks an SM has room for."""
+
+_MOST_NAMES: Final = 10_000
+"""Of counters, whose spelling is remembered."""
 
 Kind = Literal["percent", "ns", "number"]
 _UNITS: Final[Mapping[Kind, frozenset[str]]] = {
@@ -98,7 +101,7 @@ def cycle_rows() -> tuple[Cycles, ...]:
     return tuple(Cycles(**row) for row in _document()["cycles"])
 
 
-@cache
+@lru_cache(_MOST_NAMES)
 def is_quantity(counter: str) -> bool:
     """Return whether a counter's name is a spelling of a quantity, or one of cycles."""
     return any(row.spelling(counter) is not None for row in quantity_rows()) or any(
@@ -106,7 +109,7 @@ def is_quantity(counter: str) -> bool:
     )
 
 
-@cache
+@lru_cache(_MOST_NAMES)
 def tells_speed(counter: str) -> bool:
     """Return whether a counter says anything here."""
     return is_quantity(counter) or any(row.reason(counter) is not None for row in stall_rows())

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final
 
-from traceflops.categories import from_own_word, short_name
+from traceflops.categories import from_own_word
 from traceflops.findings.case import limit
 from traceflops.findings.finding import Finding, severity_of
 from traceflops.findings.finding import short_name as without_signature
@@ -28,6 +28,7 @@ _OCCUPANCY: Final = "occupancy"
 _BUSY: Final = frozenset({"matrix", "vector", "lds"})
 """Throughputs that are shares of cycles in which units are busy."""
 _HUMP: Final = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_OWN_WORD: Final = re.compile(r"\w+(?=[<(]|$)")
 _SAYING_LITTLE: Final = 7
 """A function's name of fewer letters, such as kernel, is followed by its templates."""
 
@@ -127,18 +128,16 @@ def _stall(reason: str) -> tuple[str, str]:
 
 def _names(names: Sequence[str]) -> dict[str, str]:
     """Return short names of kernels that tell them apart, in words that end no sentence."""
-    of_word: dict[str, set[str]] = defaultdict(set)
-    for name in names:
-        of_word[short_name(name)].add(name)
-    told = {
-        next(iter(ones)): word
-        for word, ones in of_word.items()
-        if len(ones) == 1 and word.isidentifier()
-    }
-    whole = dict(zip(names, map(without_signature, from_own_word(names)), strict=True))
+    own = dict(zip(names, from_own_word(names), strict=True))
+    words = {name: _OWN_WORD.match(text) for name, text in own.items()}
+    times = Counter(word[0] for word in words.values() if word)
     return {
-        name: _cut(word if len(word := told.get(name, "")) >= _SAYING_LITTLE else whole[name])
-        for name in names
+        name: _cut(
+            word[0]
+            if word and times[word[0]] == 1 and len(word[0]) >= _SAYING_LITTLE
+            else without_signature(own[name])
+        )
+        for name, word in words.items()
     }
 
 
