@@ -54,7 +54,6 @@ _CAPABILITY: Final = tuple(f"device__attribute_compute_capability_{x}" for x in 
 _DEVICE: Final = "launch__device_id"
 _THREADS, _SIZE = "launch__thread_count", "launch__grid_size"
 _MOST: Final = 2**31
-
 _MOST_SECONDS: Final = 2**33
 _TEXT: Final = 1
 _UNKNOWN: Final = (ABSENT, ABSENT, ABSENT)
@@ -263,7 +262,8 @@ def _device(found: Metrics, report: _Report, page: NcuPage) -> str:
     if number is None and len(report.devices) == 1:
         (number,) = report.devices
     known = report.devices.get(int(number), {}) if isinstance(number, int | float) else {}
-    known = known | {name: found[name] for name in (*FACTS, *_CAPABILITY) if found.get(name)}
+    own = {name: found.get(name) for name in (*FACTS, *_CAPABILITY)}
+    known = known | {name: value for name, value in own.items() if value is not None}
     capability = ".".join(_shown(known.get(name)) for name in _CAPABILITY)
     text = f"{_shown(number)}|{capability}"
     page.facts.setdefault(text, {name: _shown(known.get(name)) for name in FACTS})

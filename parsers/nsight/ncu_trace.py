@@ -70,9 +70,9 @@ _NOTES: Final = NoteTable(
             "{count} [value|values] ignored: n/a (not counted on this GPU, or not used)."
         ),
         "raw-report": (
-            "Read from the profiler's own file{by}. Values of single instructions, opcodes and "
-            "units{apart}, source lines and call stacks are not read, only the totals of each "
-            "kernel: ncu --import REPORT.ncu-rep --page source --csv shows them."
+            "Read from the profiler's own file{by}. Of each kernel only the totals are read, not "
+            "the values of instructions and units{apart}, source lines and call stacks: ncu "
+            "--import REPORT.ncu-rep --page source --csv shows them."
         ),
         "ranges-unread": (
             "{count} [result|results] of ranges of kernels not read: only ncu --import "
@@ -204,7 +204,10 @@ def _nothing(file: NcuFile) -> InputError:
         )
     if rows["rules"]:
         return InputError(f"rules only, no metrics: {name}", _AGAIN)
-    if file.damage.dropped_rows or file.damage.cut_bytes:
+    odd = sum((page.odd for page in file.pages), Counter[str]())
+    if odd["ranges-unread"]:
+        return InputError(f"results of ranges only, no kernels: {name}", _AGAIN)
+    if file.damage.dropped_rows or file.damage.cut_bytes or odd["input-cut"] or odd["rows-lost"]:
         return InputError(f"no readable row: {name}", _AGAIN)
     return InputError(f"no rows: {name} (header only)", "no kernel was profiled; profile again")
 

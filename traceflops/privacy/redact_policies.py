@@ -85,6 +85,7 @@ _GONE: Final = {
 }
 """Columns of which nothing is left."""
 
+_RULE_KIND: Final = re.compile(r"INF|OPT|WRN|ERR")
 _MODULE: Final = "nn.Module: "
 _INSTANCE: Final = re.compile(r"_\d{1,5}$")
 _RANKS: Final = re.compile(r"(?:\d{1,7}(?!\d)|[\s,\[\]().…-])*")
@@ -146,6 +147,7 @@ def _own_policies(shown: Placeholders, step_mark: str | None) -> Mapping[tuple[s
         ("activities", "name"): lambda kind: op if kind == "op" else kernel,
         ("totals", "name"): lambda kind: in_total.get(kind or "", kernel),
         ("marks", "name"): marks,
+        ("kernel_rules", "kind"): _always(_unless(_RULE_KIND, partial(shown.partly, "word"))),
         ("counters", "name"): counter,
         ("kernel_counters", "counter"): counter,
         **dict.fromkeys(_SHAPED, shapes),

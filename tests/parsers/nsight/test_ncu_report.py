@@ -194,6 +194,16 @@ def test_processes_and_devices(tmp_path: Path) -> None:
     }
 
 
+def test_a_device_is_known_by_its_kernels_where_the_session_is_lost(tmp_path: Path) -> None:
+    facts: dict[str, int | str] = {"display_name": "NVIDIA H100", "compute_capability_major": 9}
+    facts |= {"compute_capability_minor": 0}
+    texts = ["x", *(f"device__attribute_{name}" for name in facts)]
+    own = [metric(place, value) for place, value in enumerate(facts.values(), 1)]
+    data = file_of([block(results=[kernel(metric(0, 1.0), *own)], texts=texts)])
+    (device,) = read(data, tmp_path).devices.to_pylist()
+    assert (device["product"], device["architecture"]) == ("NVIDIA H100", "sm90")
+
+
 def test_results_of_ranges_are_counted(tmp_path: Path) -> None:
     trace = read(report_of(kernel(), ranges=[b"x", b"y"], sources=[b"z"]), tmp_path)
     assert counts(trace)["ranges-unread"] == 2
@@ -233,9 +243,19 @@ def test_another_version_names_the_command(tmp_path: Path, data: bytes) -> None:
     assert f"ncu --import '{path}' --csv --page raw" in caught.value.hint
 
 
-def test_a_report_without_kernels(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no rows") as caught:
-        read(file_of([gpu(0, "NVIDIA A")]), tmp_path)
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (file_of([gpu(0, "NVIDIA A")]), "no rows"),
+        (file_of([gpu(0, "NVIDIA A")])[:-1], "no readable row"),
+        (report_of(b"\xff"), "no readable row"),
+        (report_of(ranges=[b""]), "results of ranges only"),
+        (report_of(kernel(metric(0, None))), "no metric has a value"),
+    ],
+)
+def test_a_report_without_a_value(tmp_path: Path, data: bytes, message: str) -> None:
+    with pytest.raises(InputError, match=message) as caught:
+        read(data, tmp_path)
     assert caught.value.hint
 
 
