@@ -38,7 +38,8 @@ def table_of(name: str, rows: Sequence[dict[str, Any]]) -> Any:
             if column in _TEXT[name]:
                 columns[column] = np.array([builder.names[column][value]])
             else:
-                columns[column] = np.array([value], None if column == "value" else np.int64)
+                is_real = column == "value" or isinstance(value, float)
+                columns[column] = np.array([value], None if is_real else np.int64)
         builder.add(1, **columns)
     return builder.finish()
 

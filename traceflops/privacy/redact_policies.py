@@ -17,6 +17,7 @@ from traceflops.attribution import SYSTEM_CALLS, facts_told, standard_prefix
 from traceflops.devices import (
     counters_used,
     generic_names,
+    is_quantity,
     load_devices,
     load_variants,
     plain_counter,
@@ -209,7 +210,12 @@ def _module(shown: Placeholders, text: str) -> str:
 
 def _counter(policy: Policy) -> Policy:
     """Return a policy that keeps the counters whose meaning is known: figures rest on them."""
-    return lambda text: text if plain_counter(text) in counters_used() else policy(text)
+
+    def kept(text: str) -> str | None:
+        plain = plain_counter(text)
+        return text if plain in counters_used() or is_quantity(plain) else policy(text)
+
+    return kept
 
 
 def _annotation(shown: Placeholders, step_mark: str | None, text: str) -> str:
