@@ -20,12 +20,12 @@ import numpy as np
 
 from traceflops.errors import NotATrace
 from traceflops.parsers.io import ByteSource, fields, last_fields, message_text, parts_of
+from traceflops.parsers.nsight.ncu_layouts import Page
 from traceflops.parsers.nsight.ncu_pages import (
     FACTS,
     UNNAMED,
     NcuFile,
     NcuPage,
-    Page,
     fill_sizes,
 )
 from traceflops.parsers.nsight.ncu_rules import KINDS, SPEEDUP_KINDS, plain_text

@@ -51,8 +51,9 @@ if TYPE_CHECKING:
     )
     from traceflops.mfu.serving_passes import NO_SERVING, PassKind, Serving, ServingPass, serving
     from traceflops.mfu.traced.cells import Cell
-    from traceflops.mfu.traced.coverage import ENOUGH, TOO_LITTLE, ComputeTime, Outside
+    from traceflops.mfu.traced.coverage import ENOUGH, TOO_LITTLE, ComputeTime
     from traceflops.mfu.traced.executed import Executed, executed
+    from traceflops.mfu.traced.uncounted import Outside
     from traceflops.mfu.traced.work_tables import KernelRow, OpRow, activity_flops
 else:
     __getattr__ = lazy(__name__, __file__)

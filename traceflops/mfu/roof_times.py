@@ -30,7 +30,7 @@ import numpy.typing as npt
 from traceflops.attribution import Attribution, types_of_ops
 from traceflops.categories import Category
 from traceflops.flops import UNKNOWN, Work, known_sum
-from traceflops.mfu.traced.coverage import vector_ops
+from traceflops.mfu.traced.uncounted import vector_ops
 from traceflops.table import (
     BoolArray,
     IntArray,

@@ -1,4 +1,4 @@
-"""Windows of the FLOPs of activities, compute time with counted FLOPs, what is not counted."""
+"""In which window the FLOPs of activities count, and compute time with counted FLOPs."""
 
 from __future__ import annotations
 
@@ -9,26 +9,18 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from traceflops.attribution import Attribution, Fate
-from traceflops.flops import UNKNOWN, Unknown
 from traceflops.table import (
     BoolArray,
     IntArray,
-    codes,
-    exact_sum,
-    exact_sums,
-    group_rows,
     groups,
     is_one_of,
-    names,
     numbers,
-    taken,
 )
 from traceflops.timeline import Intervals, Window
-from traceflops.windows import Prepared, graph_launches
+from traceflops.windows import Prepared
 
 if TYPE_CHECKING:
-    from traceflops.mfu.counted.counter_work import MeasuredWork
+    pass
 
 ENOUGH: Final = Fraction(95, 100)
 """From this share of the FLOPs on what is counted stands for all; below, an interval is given.
@@ -190,171 +182,3 @@ def compute_kernels(prepared: Prepared) -> BoolArray:
         prepared.trace.activities["kind"], "op"
     )
     return found
-
-
-# What stands beside the ledger: ghosts, duplicates, vector work, kernels without FLOPs.
-
-_LISTED: Final[tuple[Fate, ...]] = ("cached", "ghost", "lost", "duplicate")
-_NO_OP: Final = "no-op"
-_NO_MODELLED_OP: Final = "no-modelled-op"
-REPLAYED: Final = "replayed"
-_WORDS: Final = {
-    "no-op": "launching operator unknown",
-    "no-modelled-op": "its operator is not supported yet",
-    REPLAYED: "replayed graph, capture not given",
-    "ambiguous": "equal launches did different work in the other run",
-    "uncounted": "its FLOPs are unknown in the other run too",
-    "absent": "the other run has no launch with its name and size",
-    "not-modelled": "its operator is not supported yet",
-    "no-shapes": "the shapes of its operator were not recorded",
-    "odd-shapes": "the recorded shapes do not fit its operator",
-    "no-values": "values that its operator needs, such as stride and padding, were not recorded",
-    "not-in-trace": "no profiler records what its FLOPs depend on",
-    "children": "the shapes of its operator are not enough",
-    "too-large": "its operation count is implausibly large",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class NotCounted:
-    """Ops of one name that are not in the ledger: how many, and the FLOPs their shapes say.
-
-    `why` is their fate: cached, ghost, lost or duplicate (see `attribution.FATES`).
-    """
-
-    why: Fate
-    op: str
-    count: int
-    flops: int
-
-
-@dataclass(frozen=True, slots=True)
-class Unattributed:
-    """Compute kernels of one name without counted FLOPs.
-
-    `why` is `no-op` (no launch record, or launched by no op), `no-modelled-op`, `replayed` (by a
-    graph whose capture is not known), or the reason why the work of the op is not known (see
-    `ops.Reason`). Where counters or a paired run were asked
-    it is why these do not tell it: `ambiguous`, `uncounted` or `absent` (see `joins`).
-    """
-
-    kernel: str
-    why: str
-    count: int
-    sum_ns: int
-
-    @property
-    def reason(self) -> str:
-        """Return why its FLOPs are unknown, in words."""
-        return _WORDS.get(self.why, self.why)
-
-
-@dataclass(frozen=True, slots=True)
-class Outside:
-    """What stands beside the ledger, of the whole recording of the chosen devices.
-
-    `unattributed` alone is of the chosen windows, as the time beside it is.
-
-    `vector_flops` are operations without matrix work of the ops that ran; they enter no
-    utilisation, and ops whose vector work is not known add nothing. Without such ops they are those
-    that were counted, if they were of every kernel; None where nothing tells them. Ghosts have no
-    device, so these are of all processes.
-    """
-
-    not_counted: tuple[NotCounted, ...]
-    unattributed: tuple[Unattributed, ...]
-    vector_flops: int | None
-
-    def count(self, *why: Fate) -> int:
-        """Return how many ops have one of these fates."""
-        return sum(one.count for one in self.not_counted if one.why in why)
-
-    def flops(self, *why: Fate) -> int:
-        """Return the FLOPs that the shapes of these ops say and nobody executed."""
-        return sum(one.flops for one in self.not_counted if one.why in why)
-
-
-def outside(
-    prepared: Prepared, attribution: Attribution, work: MeasuredWork | None = None
-) -> Outside:
-    """Return what stands beside the ledger of a prepared trace; `work` are kernels known else."""
-    return Outside(
-        tuple(_not_counted(prepared, attribution)),
-        tuple(sorted(_unattributed(prepared, attribution, work), key=lambda one: -one.sum_ns)),
-        _vector_flops(prepared, attribution, work),
-    )
-
-
-def _vector_flops(
-    prepared: Prepared, attribution: Attribution, work: MeasuredWork | None
-) -> int | None:
-    """Return the vector work of ops, else that which was counted of all kernels."""
-    of_ops = attribution.work
-    if (of_ops.of_ops(of_ops.vector_flops) != UNKNOWN).any():
-        return of_ops.total(of_ops.vector_flops, vector_ops(prepared, attribution))
-    if work is None:
-        return None
-    is_kernel = is_one_of(prepared.trace.activities["kind"], "kernel")
-    counted = work.vector[is_kernel & on_chosen_device(prepared)]
-    return exact_sum(counted) if len(counted) and (counted >= 0).all() else None
-
-
-def vector_ops(prepared: Prepared, attribution: Attribution) -> BoolArray:
-    """Return which ops of known vector work ran an activity of their own."""
-    work = attribution.work
-    known = (work.of_ops(work.vector_flops) != UNKNOWN) & ~work.matrix
-    around = taken(attribution.tree.nearest(known), attribution.op[on_chosen_device(prepared)])
-    found = np.zeros(len(known), dtype=np.bool_)
-    found[around[around >= 0]] = True
-    innermost: BoolArray = found & (attribution.tree.below(found) == 0)
-    return innermost
-
-
-def _not_counted(prepared: Prepared, attribution: Attribution) -> Iterator[NotCounted]:
-    ops = prepared.trace.ops
-    labels, work = names(ops["name"]), attribution.work
-    for why in _LISTED:
-        rows = np.flatnonzero(attribution.has(why))
-        group, first = group_rows([codes(ops["name"])[rows]])
-        flops = exact_sums(group, work.of_ops(work.flops)[rows], len(first))
-        counts = np.bincount(group, minlength=len(first)).tolist()
-        for at, count, total in zip(first.tolist(), counts, flops, strict=True):
-            yield NotCounted(why, labels[int(codes(ops["name"])[rows[at]])], count, total)
-
-
-def _unattributed(
-    prepared: Prepared, attribution: Attribution, work: MeasuredWork | None
-) -> Iterator[Unattributed]:
-    activities = prepared.trace.activities
-    open_rows = chosen_activities(prepared) & compute_kernels(prepared) & (attribution.owner < 0)
-    if work is not None:
-        open_rows &= work.kind < 0
-    rows = np.flatnonzero(open_rows)
-    reasons, place = _reasons(prepared, attribution, rows)
-    if work is not None:
-        place = np.where(work.how[rows] >= 0, len(reasons) + work.how[rows], place)
-        reasons = [*reasons, *work.reasons]
-    name = codes(activities["name"])
-    group, first = group_rows([name[rows], place])
-    counts = np.bincount(group, minlength=len(first)).tolist()
-    sums = exact_sums(group, numbers(activities["dur_ns"])[rows], len(first))
-    labels = names(activities["name"])
-    for at, count, sum_ns in zip(first.tolist(), counts, sums, strict=True):
-        yield Unattributed(labels[int(name[rows[at]])], reasons[int(place[at])], count, sum_ns)
-
-
-def _reasons(
-    prepared: Prepared, attribution: Attribution, rows: IntArray
-) -> tuple[list[str], IntArray]:
-    """Return why work can be not known, and per activity the place of its reason."""
-    work, op = attribution.work, attribution.op[rows]
-    reasons = [one.reason if isinstance(one, Unknown) else _NO_MODELLED_OP for one in work.works]
-    modelled = taken(attribution.tree.nearest(work.matrix), op)
-    place = np.where(modelled >= 0, taken(work.place, modelled), len(reasons))
-    place = np.where(op < 0, len(reasons) + 1, place)
-    call = prepared.linked.links.call_of_activity[rows]
-    replayed = taken(graph_launches(prepared.trace).astype(np.int64), call) > 0
-    if prepared.replays is not None:
-        replayed &= prepared.replays.captured[rows] < 0
-    place = np.where(replayed, len(reasons) + 2, place)
-    return [*reasons, _NO_MODELLED_OP, _NO_OP, REPLAYED], place

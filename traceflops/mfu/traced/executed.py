@@ -28,13 +28,12 @@ from traceflops.mfu.traced.cells import (
 )
 from traceflops.mfu.traced.coverage import (
     ComputeTime,
-    Outside,
     compute_times,
-    outside,
     window_of_activity,
 )
 from traceflops.mfu.traced.known_lengths import with_told_lengths
 from traceflops.mfu.traced.layers import subnames
+from traceflops.mfu.traced.uncounted import Outside, outside
 from traceflops.table import Note, numbers, taken
 from traceflops.units import several
 from traceflops.windows import Prepared
