@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Final
 from traceflops.errors import InputError, NotATrace
 from traceflops.parsers.io import ByteSource, read_each, with_notes
 from traceflops.parsers.nsight import (
-    NCU_CSV,
-    NCU_REPORT,
+    NCU,
     NSYS_ARROW,
     NSYS_PARQUET,
     NSYS_REPORT,
@@ -306,11 +305,10 @@ FORMATS: Final = (
     TRACEFLOPS_PACK,
     ROCPROF_TABLES,
     NSYS_STATS,
-    NCU_CSV,
+    NCU,
     NSYS_PARQUET,
     NSYS_ARROW,
     NSYS_REPORT,
-    NCU_REPORT,
     ROCPROF_JSON,
     ROCPROF_V1_JSON,
     PYTORCH,
@@ -367,7 +365,7 @@ def _unknown(head: bytes) -> tuple[str, str]:
         f"not a known trace; it begins with {_printable(head[:40])}",
         "give a torch.profiler trace (.json, .gz, .zst, .zip), a rocprof export (rocpd, CSV, "
         "JSON), an nsys report or export (.nsys-rep, SQLite, parquetdir, nsys stats CSV) or an "
-        "ncu CSV page",
+        "ncu report or CSV page",
     )
 
 

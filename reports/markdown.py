@@ -14,6 +14,7 @@ from traceflops._version import __version__
 from traceflops.reports.page import memory_page
 from traceflops.reports.view import (
     NOTHING,
+    SAYS,
     UNKNOWN,
     Authored,
     Cell,
@@ -28,6 +29,7 @@ from traceflops.reports.view import (
     comparison_tables,
     components_table,
     count,
+    counted_table,
     critical_tables,
     folded_tables,
     host_tables,
@@ -40,8 +42,10 @@ from traceflops.reports.view import (
     provenance,
     ranks_table,
     rates_table,
+    rules_said,
     serving_table,
     size,
+    speeds_table,
     table_of,
     untimed_tables,
     visible,
@@ -54,6 +58,7 @@ from traceflops.units import several
 if TYPE_CHECKING:
     from traceflops.analysis import Analysis
     from traceflops.comparison import Comparison
+    from traceflops.mfu import Measurement
 
 SIGN: Final = "<!-- traceflops.report/1 -->"
 """The first line, by which a file is known to be one of these."""
@@ -111,6 +116,11 @@ def render_markdown(
         *(_details(title, _table(table)) for title, table in pipeline_tables(analysis)),
         *(_details(_PATH, _table(table)) for table in critical_tables(analysis)),
         *(_details(title, _table(table)) for title, table in host_tables(analysis, _ROWS)),
+        *(
+            _details("Counted kernels", _table(table))
+            for table in (_counted(analysis.measured) if analysis.untimed is None else ())
+        ),
+        _details(f"What {SAYS}", _rules_said(analysis.measured)),
         _details("Memory", _memory(analysis)),
         _details("Notes", _notes(analysis)),
         _foot(command),
@@ -185,11 +195,24 @@ def _untimed(analysis: Analysis) -> Iterator[str]:
     """Yield what a trace without a timeline says, and how to record one."""
     if analysis.untimed is None:
         return
-    for table in untimed_tables(analysis.untimed):
+    for table in (*untimed_tables(analysis.untimed), *_counted(analysis.measured)):
         yield from _table(table)
         yield ""
     if analysis.untimed.record is not None:
         yield f"To record a timeline: {code(analysis.untimed.record)}"
+
+
+def _rules_said(measured: Measurement) -> Iterator[str]:
+    """Yield what rules of the profiler say of kernels."""
+    for one in rules_said(measured, _ROWS):
+        yield f"- {code(one.name)}"
+        for rule in one.rules:
+            yield f"  - **{plain(rule.head)}**{': ' if rule.text else ''}{plain(rule.text)}"
+
+
+def _counted(measured: Measurement) -> tuple[ReportTable, ...]:
+    """Return what counters say of kernels."""
+    return speeds_table(measured, _ROWS), counted_table(measured, _ROWS)
 
 
 def _findings(analysis: Analysis) -> Iterator[str]:

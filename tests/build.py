@@ -20,6 +20,7 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
     "marks": {"process": 0, "thread": 1, "kind": "annotation"},
     "counters": {"process": 0, "name": "x"},
     "kernel_counters": {"process": 0},
+    "kernel_rules": {"process": 0},
     "totals": {"process": 0, "kind": "kernel"},
     "processes": {"process": 0, "file": "made.json"},
     "devices": {"device": 0, "process": 0, "local_id": 0, "type": "gpu"},
@@ -37,7 +38,8 @@ def table_of(name: str, rows: Sequence[dict[str, Any]]) -> Any:
             if column in _TEXT[name]:
                 columns[column] = np.array([builder.names[column][value]])
             else:
-                columns[column] = np.array([value], None if column == "value" else np.int64)
+                is_real = column == "value" or isinstance(value, float)
+                columns[column] = np.array([value], None if is_real else np.int64)
         builder.add(1, **columns)
     return builder.finish()
 

@@ -87,6 +87,7 @@ if TYPE_CHECKING:
         Columns,
         Messages,
         fields,
+        last_fields,
         message_text,
         parts_of,
         signed,

@@ -7,8 +7,9 @@ Python would take most of the time. Nothing is trusted: a message that does not 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -83,6 +84,14 @@ def parts_of(data: bytes, number: int) -> tuple[list[bytes], bool]:
     except ValueError:
         return found, False
     return found, True
+
+
+def last_fields(data: bytes) -> dict[int, Any]:
+    """Return the fields of a message as far as it is whole; of one that repeats the last."""
+    said: dict[int, Any] = {}
+    with suppress(ValueError):
+        said.update(fields(data))
+    return said
 
 
 @dataclass(frozen=True, slots=True)

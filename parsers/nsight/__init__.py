@@ -8,8 +8,7 @@ from traceflops.faces import lazy
 
 if TYPE_CHECKING:
     from traceflops.parsers.nsight.formats import (
-        NCU_CSV,
-        NCU_REPORT,
+        NCU,
         NSYS_ARROW,
         NSYS_PARQUET,
         NSYS_REPORT,

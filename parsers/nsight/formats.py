@@ -1,17 +1,14 @@
 """What Nsight's files are, known by their first bytes. Readers are loaded when they are needed.
 
-A binary report of Nsight Compute is read where NVIDIA's own package for that (ncu_report) is
-installed; one of Nsight Systems is read as its export is.
+Reports of the profilers themselves are read as their exports are.
 """
 
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from traceflops.errors import NotATrace
 from traceflops.parsers.io import ByteSource
 from traceflops.parsers.shared import Format, Reading
 from traceflops.table import Trace
@@ -28,16 +25,18 @@ _NSYS: Final = b"NVIDIA Tegra Profiler Report"
 _NCU: Final = b"NVR\x00"
 
 
-def _is_ncu_csv(head: bytes) -> bool:
+def _is_ncu(head: bytes) -> bool:
+    if head.startswith(_NCU):
+        return True
     if b"Kernel Name" not in head or head.lstrip()[:1] in _NO_TABLE:
         return False
-    from traceflops.parsers.nsight.ncu_pages import NCU_TABLES
+    from traceflops.parsers.nsight.ncu_layouts import NCU_TABLES
     from traceflops.parsers.nsight.stats_text import first_header
 
     return first_header(head, NCU_TABLES) is not None
 
 
-def _read_ncu_csv(sources: Sequence[ByteSource], _: Reading) -> list[Trace]:
+def _read_ncu(sources: Sequence[ByteSource], _: Reading) -> list[Trace]:
     from traceflops.parsers.nsight.ncu_trace import read_pages
 
     return read_pages(sources)
@@ -73,40 +72,11 @@ def _tables_in(format_: str) -> Callable[[Sequence[ByteSource], Reading], list[T
 def _read_nsys_report(sources: Sequence[ByteSource], _: Reading) -> list[Trace]:
     from traceflops.parsers.nsight.nsys.read import read_raw
 
-    return read_raw(sources)
+    return [read_raw(source) for source in sources]
 
 
-def _read_ncu_report(sources: Sequence[ByteSource], _: Reading) -> list[Trace]:
-    from traceflops.parsers.nsight.ncu_trace import has_package, read_report
-
-    for source in sources:
-        if source.path is None or not has_package():
-            raise _ncu_refused(source)
-    return [read_report(source) for source in sources]
-
-
-def _ncu_refused(source: ByteSource) -> NotATrace:
-    return NotATrace(
-        f"{_place(source)} is a binary Nsight Compute report (.ncu-rep)",
-        f"export it: ncu --import {_argument(source, 'REPORT.ncu-rep')} --csv --page raw > "
-        "kernels.csv; or install NVIDIA's ncu_report package to read it directly",
-    )
-
-
-def _place(source: ByteSource) -> str:
-    return str(source.path or source.label)
-
-
-def _argument(source: ByteSource, otherwise: str) -> str:
-    """Return the file as a command takes it; what came from standard input is none."""
-    return otherwise if source.path is None else shlex.quote(str(source.path))
-
-
-NSYS_REPORT: Final = Format(
-    "nsys report", lambda head: head.startswith(_NSYS), _read_nsys_report, gathers=True
-)
-NCU_REPORT: Final = Format("ncu report", lambda head: head.startswith(_NCU), _read_ncu_report)
-NCU_CSV: Final = Format("ncu CSV", _is_ncu_csv, _read_ncu_csv, gathers=True)
+NSYS_REPORT: Final = Format("nsys report", lambda head: head.startswith(_NSYS), _read_nsys_report)
+NCU: Final = Format("Nsight Compute", _is_ncu, _read_ncu, gathers=True)
 NSYS_STATS: Final = Format("nsys stats", _is_stats, _read_stats, gathers=True)
 NSYS_ARROW: Final = Format(
     "Arrow", lambda head: head.startswith(_ARROW), _tables_in("Arrow"), gathers=True

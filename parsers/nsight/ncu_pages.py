@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
@@ -18,11 +18,10 @@ from traceflops.parsers.io import (
     CsvText,
     Cut,
     Damage,
-    Field,
-    Kind,
-    Plan,
     Texts,
 )
+from traceflops.parsers.nsight.ncu_layouts import NCU_TABLES, Page
+from traceflops.parsers.nsight.ncu_rules import KINDS, SPEEDUP_KINDS, one_of, shares
 from traceflops.parsers.nsight.ncu_values import Marks, unit_of, values_of
 from traceflops.parsers.nsight.stats_rows import sizes_in, texts_of, triple
 from traceflops.parsers.nsight.stats_text import from_header
@@ -38,86 +37,13 @@ from traceflops.table import (
     ranked,
 )
 
-_UNNAMED: Final = "(unnamed kernel)"
+UNNAMED: Final = "(unnamed kernel)"
 _OWN_METRICS: Final = "Command line profiler metrics"
 _MOST_HOSTS: Final = 100
 _MOST_PAGES: Final = 100
-_FACTS: Final = ("device__attribute_display_name", "device__attribute_multiprocessor_count")
+FACTS: Final = ("device__attribute_display_name", "device__attribute_multiprocessor_count")
 _GRIDS: Final = ("Launch Statistics|Grid Size|", "launch__grid_size")
 _BLOCKS: Final = ("Launch Statistics|Block Size|", "launch__block_size")
-_MOST_COLUMNS: Final = 20_000
-_ROLES: Final[Mapping[str, tuple[str, Kind]]] = {
-    "id": ("id", "integer"),
-    "pid": ("process id", "integer"),
-    "name": ("kernel name", "text"),
-    "host": ("host name", "text"),
-    "grid": ("grid size", "text"),
-    "block": ("block size", "text"),
-    "device": ("device", "text"),
-    "cc": ("cc", "text"),
-}
-"""Each role, the column that has it, and what its cells are."""
-_METRIC: Final[Mapping[str, tuple[str, Kind]]] = {
-    "section": ("section name", "text"),
-    "label": ("metric name", "text"),
-    "unit": ("metric unit", "text"),
-    "value": ("metric value", "text"),
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Page:
-    """A page: one row for each metric (details), or one for each kernel (raw).
-
-    `metrics` are those of a raw page by the words of their columns.
-    """
-
-    layout: str
-    metrics: Mapping[str, str]
-
-
-class NcuTables:
-    """The pages of Nsight Compute, as the reader of CSV asks for them."""
-
-    beginnings: Final = frozenset({'ID",', 'ID,"', "ID,P", "ID,K", 'ID";', "ID;P", "ID\tP"})
-
-    def of_header(self, names: Sequence[str]) -> Plan | None:
-        """Return what to read of the page with this header; None if it is none."""
-        if not 4 <= len(names) <= _MOST_COLUMNS:
-            return None
-        words = [name.strip().lower() for name in names]
-        if "id" not in words or "kernel name" not in words:
-            return None
-        is_details = "metric name" in words and "metric value" in words
-        roles = {**_ROLES, **(_METRIC if is_details else {})}
-        fields = {r: Field(words.index(w), kind) for r, (w, kind) in roles.items() if w in words}
-        least, page = len(names), Page(_layout(words), {})
-        if is_details:
-            least = fields["value"].place + 1
-        else:
-            metrics = {f"metric {at}": n.strip() for at, n in enumerate(names) if "__" in n}
-            if not metrics:
-                return None
-            fields |= {word: Field(int(word[7:]), "text") for word in metrics}
-            page = Page("raw page", metrics)
-        shorter = least if least < len(names) else None
-        return Plan(len(names), fields, fields["name"].place, page, shorter)
-
-    def of_row(self, row: Sequence[str]) -> Plan | None:
-        """Return nothing: pages always have a header."""
-        return None
-
-
-NCU_TABLES: Final = NcuTables()
-
-
-def _layout(words: Sequence[str]) -> str:
-    """Return which release writes such a page."""
-    if "rule name" in words:
-        return "details with rules (2023 and later)"
-    if "body item label" in words:
-        return "full details"
-    return "details (2020)" if "kernel time" in words else "details (2022)"
 
 
 @dataclass(slots=True)
@@ -125,14 +51,17 @@ class NcuPage:
     """What one page says. In the column `device` stand places in `devices`: (number, CC).
 
     `values` are those of the column `value`, read with the point for decimals and with the comma
-    until it is known which it is, and `odd_either_way` what is odd then. `repetition` is its pass,
-    `processes` are by process id what is one process in every pass; both are known at the end.
+    until it is known which it is, and `odd_either_way` what is odd then; `speedups` are as printed.
+    `repetition` is its pass, `processes` are by process id what is one process in every pass; both
+    are known at the end.
     """
 
     source: ByteSource
     page: Page
     table: TableBuilder = field(default_factory=lambda: TableBuilder("kernel_counters"))
+    rules: TableBuilder = field(default_factory=lambda: TableBuilder("kernel_rules"))
     values: list[Array] = field(default_factory=list)
+    speedups: list[str] = field(default_factory=list)
     odd_either_way: tuple[Counter[str], Counter[str]] = field(
         default_factory=lambda: (Counter(), Counter())
     )
@@ -158,13 +87,14 @@ class NcuPage:
 
 @dataclass(slots=True)
 class NcuFile:
-    """What a file says: its pages in order, and what is odd about its text."""
+    """What a file says: its pages in order, facts of the recording, what is odd about its text."""
 
     source: ByteSource
     pages: list[NcuPage] = field(default_factory=list)
     hosts: Names = field(default_factory=Names)
     damage: Damage = field(default_factory=Damage)
     marks: Marks = field(default_factory=Marks)
+    facts: dict[str, str] = field(default_factory=dict)
 
 
 def read_ncu(source: ByteSource, block_bytes: int = TEXT_BLOCK_BYTES) -> NcuFile:
@@ -201,6 +131,8 @@ def _settle(page: NcuPage, marks: Marks) -> None:
         page.table.replace("value", values)
         page.table = chosen(page.table, np.isfinite(values))
         page.table.join()
+    if page.speedups:
+        page.rules.replace("speedup_share", shares(page.speedups, comma=marks.comma))
 
 
 def _take(block: CsvBlock, file: NcuFile) -> None:
@@ -215,11 +147,12 @@ def _take(block: CsvBlock, file: NcuFile) -> None:
 
 
 def _add_details(cut: Cut, page: NcuPage, marks: Marks) -> None:
-    """Add metrics that stand in a row each; rows of rules have none."""
+    """Add metrics that stand in a row each, and rules, which stand in rows without one."""
     labels, label = texts_of(cut, "label")
     is_metric = np.array([bool(text.strip()) for text in labels], np.bool_)[label]
     page.rows["rules"] += int(np.count_nonzero(~is_metric))
     page.rows["metrics"] += int(np.count_nonzero(is_metric))
+    _add_rules(cut.only(~is_metric), page)
     cut = cut.only(is_metric)
     if not cut.count:
         return
@@ -235,6 +168,31 @@ def _add_details(cut: Cut, page: NcuPage, marks: Marks) -> None:
         **_launch(cut, page),
         counter=counters[kind],
     )
+
+
+def _add_rules(cut: Cut, page: NcuPage) -> None:
+    """Add what rules say."""
+    if not cut.count or not cut.has("rule"):
+        return
+    launch, names = _launch(cut, page), page.rules.names
+    kinds, kind = texts_of(cut, "kind")
+    words, word = texts_of(cut, "speedup_kind")
+    speedups, speedup = texts_of(cut, "speedup")
+    page.speedups += [speedups[one] for one in speedup.tolist()]
+    page.rules.add(
+        cut.count,
+        **{name: launch[name] for name in ("process", "device", "dispatch")},
+        name=cut.codes("name", names["name"], UNNAMED),
+        **{role: cut.codes(role, names[role]) for role in ("section", "rule", "text")},
+        kind=_known(kinds, KINDS, names["kind"])[kind],
+        speedup_kind=_known(words, SPEEDUP_KINDS, names["speedup_kind"])[word],
+    )
+
+
+def _known(texts: Sequence[str], words: Sequence[str], names: Names) -> Array:
+    """Return the codes of texts that are among some words, -1 for others."""
+    found = (one_of(words, text) for text in texts)
+    return np.array([-1 if word is None else names[word] for word in found], np.int32)
 
 
 def counter_name(section: str, label: str, unit: str) -> str:
@@ -286,7 +244,7 @@ def _add_raw(
     text_of, unit_of_row, counters = [], [], []
     for role, metric in page.page.metrics.items():
         mine, text = texts_of(cut, role)
-        if metric in _FACTS:
+        if metric in FACTS:
             _note_facts(page, metric, [mine[one] for one in text.tolist()], launch["device"])
         own, unit = _units(block, role, row_of_units, page.units.get(role, ""))
         text_of.append(text + len(texts))
@@ -332,7 +290,7 @@ def _launch(cut: Cut, page: NcuPage) -> dict[str, Array | int]:
     return {
         "process": compact(cut.numbers("pid")),
         "device": _devices(cut, page.devices),
-        "name": cut.codes("name", page.table.names["name"], _UNNAMED),
+        "name": cut.codes("name", page.table.names["name"], UNNAMED),
         "dispatch": compact(cut.numbers("id")),
         "threads": np.where(known, grid_size * np.where(known, block_size, 1), ABSENT),
         "block_threads": np.where(block_size > 0, block_size, ABSENT),

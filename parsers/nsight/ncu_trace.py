@@ -2,17 +2,16 @@
 
 A set of counters may be split over several calls of ncu: their pages have other counters of the
 same kernels, and count as passes of one run. Pages with the same counters are of other processes.
-Binary reports are read through NVIDIA's own package (ncu_report) where it is installed.
+A report of the profiler itself is as one page.
 """
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from math import isclose
+from typing import Final
 
 import numpy as np
 
@@ -26,15 +25,22 @@ from traceflops.parsers.io import (
     text_notes,
     with_set_aside,
 )
-from traceflops.parsers.nsight.ncu_pages import NcuFile, NcuPage, Page, fill_sizes, read_ncu
-from traceflops.parsers.nsight.ncu_values import unit_of
+from traceflops.parsers.nsight.ncu_pages import NcuFile, NcuPage, read_ncu
+from traceflops.parsers.nsight.ncu_report import MAGIC, read_report
+from traceflops.parsers.nsight.ncu_rules import without_repeats
 from traceflops.parsers.shared import DeviceFacts, Gathered, ProcessFacts, overflow_notes
 from traceflops.table import ABSENT, Note, Source, SourceFile, Trace, distinct, group_rows
 
-FORMAT: Final = "ncu CSV"
+_FORMAT: Final = "ncu CSV"
+_REPORT: Final = "ncu report"
 _AGAIN: Final = "export again with ncu --import FILE --csv --page raw"
 _NOTES: Final = NoteTable(
     dropped={
+        "input-cut": (
+            "The report is cut off or damaged: {count} [kernel|kernels] before that [is|are] used."
+        ),
+        "rows-lost": "{count} [kernel|kernels] could not be read: the report is damaged there.",
+        "names-lost": "{count} [metric|metrics] ignored: without a name in the report.",
         "bad-cells": "{count} [number|numbers] could not be read.",
         "instances-unread": (
             "{count} [metric|metrics] ignored: a list of instances without a total."
@@ -63,6 +69,15 @@ _NOTES: Final = NoteTable(
         "not-available": (
             "{count} [value|values] ignored: n/a (not counted on this GPU, or not used)."
         ),
+        "raw-report": (
+            "Read from the profiler's own file{by}. Of each kernel only the totals are read, not "
+            "the values of instructions and units{apart}, source lines and call stacks: ncu "
+            "--import REPORT.ncu-rep --page source --csv shows them."
+        ),
+        "ranges-unread": (
+            "{count} [result|results] of ranges of kernels not read: only ncu --import "
+            "REPORT.ncu-rep --csv --page raw shows [it|them]."
+        ),
         "no-timeline": (
             "Nsight Compute replays kernels one at a time with flushed caches and locked clocks, "
             "so its durations are not used and there is no timeline. Combine these counters with a "
@@ -72,14 +87,31 @@ _NOTES: Final = NoteTable(
 )
 
 
+_PRINTED: Final = 0.01
+"""Pages print numbers with two decimals, the large ones of a prefixed unit."""
+_NO_VALUES: Final = ("not-available", "instances-unread", "no-number")
+
+
 def read_pages(sources: Sequence[ByteSource]) -> list[Trace]:
     """Return the traces of some files: one for each, or for files that are passes of one run.
 
     A file that cannot be read is a note as long as another can. Raises InputError where none has a
     value.
     """
-    files, failed = read_each(sources, lambda source: with_values(read_ncu(source)), close=True)
+    files, failed = read_each(sources, _read, close=True)
+    files.sort(key=is_page)  # reports first: their values are not rounded
     return with_set_aside([trace_of(run) for run in runs(files)], failed)
+
+
+def _read(source: ByteSource) -> NcuFile:
+    """Return what a file says, which may be a page or a report. Raises InputError."""
+    is_report = source.head(len(MAGIC)) == MAGIC
+    return with_values(read_report(source) if is_report else read_ncu(source))
+
+
+def is_page(file: NcuFile) -> bool:
+    """Return whether a file is of pages and not a report."""
+    return any(page.page.layout for page in file.pages)
 
 
 def with_values(file: NcuFile) -> NcuFile:
@@ -102,17 +134,20 @@ def trace_of(run: NcuRun) -> Trace:
             _, first = group_rows([process, dispatch])
             launches |= set(zip(process[first].tolist(), dispatch[first].tolist(), strict=True))
             gathered["kernel_counters"].absorb(page.table)
+            gathered["kernel_rules"].absorb(page.rules)
+    gathered.tables["kernel_rules"] = without_repeats(gathered["kernel_rules"])
     counts["launches"] = len(launches)
-    layouts = dict.fromkeys(page.page.layout for page in run.pages)
+    layouts = dict.fromkeys(page.page.layout for page in run.pages if page.page.layout)
+    facts = {"page": ", ".join(layouts)} if layouts else {}
     sources = [file.source for file in run.files]
     source = Source(
-        format=FORMAT,
+        format=_FORMAT if layouts else _REPORT,
         files=tuple(
             SourceFile(a_source.label, a_source.stored_bytes, a_source.text_bytes)
             for a_source in sources
         ),
         tool="Nsight Compute (ncu)",
-        facts={"page": ", ".join(layouts)},
+        facts={name: text for file in run.files for name, text in file.facts.items()} | facts,
         event_counts={name: count for name, count in sorted(counts.items()) if count},
         identities=tuple(host for file in run.files for host in file.hosts if host),
     )
@@ -130,9 +165,10 @@ def _place(page: NcuPage, gathered: Gathered) -> None:
     first = next(iter(processes.values()))
     known = [(text, _device(text, page.facts.get(text, {}))) for text in page.devices]
     devices = [gathered.device(text, first, *facts) for text, facts in known]
-    process = by_distinct(table.column("process"), lambda pid, _: processes[pid])
-    table.replace("process", process)
-    table.replace("device", np.array(devices, np.int64)[table.column("device")])
+    for one in (table, page.rules):
+        process = by_distinct(one.column("process"), lambda pid, _: processes[pid])
+        one.replace("process", process)
+        one.replace("device", np.array(devices, np.int64)[one.column("device")])
     table.replace("repetition", np.full(table.count, page.repetition, np.int64))
 
 
@@ -168,7 +204,10 @@ def _nothing(file: NcuFile) -> InputError:
         )
     if rows["rules"]:
         return InputError(f"rules only, no metrics: {name}", _AGAIN)
-    if file.damage.dropped_rows or file.damage.cut_bytes:
+    odd = sum((page.odd for page in file.pages), Counter[str]())
+    if odd["ranges-unread"]:
+        return InputError(f"results of ranges only, no kernels: {name}", _AGAIN)
+    if file.damage.dropped_rows or file.damage.cut_bytes or odd["input-cut"] or odd["rows-lost"]:
         return InputError(f"no readable row: {name}", _AGAIN)
     return InputError(f"no rows: {name} (header only)", "no kernel was profiled; profile again")
 
@@ -184,11 +223,11 @@ class NcuRun:
 
 
 def runs(files: Sequence[NcuFile]) -> list[NcuRun]:
-    """Return the runs of some files: those whose pages are passes of each other are one."""
+    """Return the runs of some files: those that are passes of each other, or the same, are one."""
     placed: list[tuple[Hashable, NcuRun]] = []
     for file in files:
         place = (file.source.folder, rank_in_name(file.source.name))
-        mine = [run for where, run in placed if where == place and _is_pass_of(file, run)]
+        mine = [run for where, run in placed if where == place and _is_of(file, run)]
         run = mine[0] if mine else NcuRun()
         if not mine:
             placed.append((place, run))
@@ -198,8 +237,10 @@ def runs(files: Sequence[NcuFile]) -> list[NcuRun]:
     return [run for _, run in placed]
 
 
-def _is_pass_of(file: NcuFile, run: NcuRun) -> bool:
-    """Return whether a file has other counters of the kernels of a run, and only other ones."""
+def _is_of(file: NcuFile, run: NcuRun) -> bool:
+    """Return whether a file says what a run does, or has other counters of its kernels."""
+    if all(any(_is_again(page, one) for one in run.pages) for page in file.pages):
+        return True
     has_others = _is_new(_names(file.pages, "counter"), _names(run.pages, "counter"))
     return has_others and not _names(file.pages, "name").isdisjoint(_names(run.pages, "name"))
 
@@ -244,7 +285,7 @@ def _beside(page: NcuPage, same: Sequence[NcuPage]) -> dict[int, int]:
 
 def _pids(page: NcuPage) -> list[int]:
     """Return the process ids of a page, in the order of the page."""
-    column = page.table.column("process")
+    column = np.concatenate([rows.column("process") for rows in (page.table, page.rules)])
     _, first = group_rows([column])
     return [int(pid) for pid in column[np.sort(first)]]
 
@@ -255,20 +296,30 @@ def _ids(page: NcuPage, pid: int) -> set[int]:
 
 
 def _is_again(page: NcuPage, other: NcuPage) -> bool:
-    """Return whether two pages are the same, value by value."""
-    if page.table.count != other.table.count:
+    """Return whether a page says what another does; beside a report, as far as it is printed."""
+    if not set(_pids(page)) <= set(_pids(other)):
         return False
-    columns = ("process", "dispatch", "threads", "value")
-    one, two = page.table, other.table
-    return list(one.names["name"]) == list(two.names["name"]) and all(
-        np.array_equal(one.column(name), two.column(name)) for name in columns
+    mine, theirs = _values(page), _values(other)
+    shared = mine.keys() & theirs.keys()
+    near = 0.0 if page.page.layout == other.page.layout else _PRINTED
+    return 2 * len(shared) > len(mine) and all(
+        isclose(mine[key], theirs[key], rel_tol=near, abs_tol=near) for key in shared
     )
+
+
+def _values(page: NcuPage) -> dict[tuple[int, int, str, str], float]:
+    """Return the values of a page by process, launch, kernel and counter."""
+    table = page.table
+    texts = ((list(table.names[name]), table.column(name).tolist()) for name in ("name", "counter"))
+    names, counters = ([known[code] for code in codes] for known, codes in texts)
+    whole = (table.column(name).tolist() for name in ("process", "dispatch"))
+    return dict(zip(zip(*whole, names, counters, strict=True), table.column("value"), strict=True))
 
 
 def _run_notes(run: NcuRun) -> Iterator[Note]:
     """Give the notes of the files of a run, and those of how they were put together."""
     for file in run.files:
-        for note in _notes(file):
+        for note in _notes(file) if is_page(file) else _report_notes(file):
             yield replace(note, file=file.source.label)
     name = run.files[0].source.label if len(run.files) == 1 else None
     if run.passes > 1:
@@ -281,86 +332,19 @@ def _run_notes(run: NcuRun) -> Iterator[Note]:
 def _notes(file: NcuFile) -> Iterator[Note]:
     yield from text_notes(file.damage, file.source.cut)
     odd = file.damage.with_bad_cells(page.odd for page in file.pages)
-    yield from _NOTES.counted(
-        odd,
-        *("bad-cells", "not-available", "instances-unread", "no-number", "unit-unknown"),
-        "values-rounded",
-    )
+    yield from _NOTES.counted(odd, "bad-cells", *_NO_VALUES, "unit-unknown", "values-rounded")
     if file.marks.comma:
         yield _NOTES.note("decimal-commas")
     if file.marks.is_open:
         yield _NOTES.note("marks-ambiguous", number=file.marks.ambiguous)
 
 
-_PACKAGE: Final = "ncu_report"
-_CAPABILITY: Final = tuple(f"device__attribute_compute_capability_{x}" for x in ("major", "minor"))
-
-
-def has_package() -> bool:
-    """Return whether NVIDIA's package is installed."""
-    try:
-        return importlib.util.find_spec(_PACKAGE) is not None
-    except (ImportError, ValueError):
-        return False
-
-
-def read_report(source: ByteSource) -> Trace:
-    """Return the counters in a report. Raises InputError where the package cannot read it."""
-    page = NcuPage(source, Page("report", {}))
-    file = NcuFile(source, [page])
-    try:
-        package: Any = importlib.import_module(_PACKAGE)
-        for number, action in enumerate(_actions(package.load_report(str(source.path)))):
-            _add_metrics(number, action, page)
-    except InputError:
-        raise
-    except Exception as error:  # the package is not ours: it may raise anything
-        reason = " ".join(str(error).split())[:120]
-        raise InputError(
-            f"NVIDIA's ncu_report package cannot read: {source.label} ({reason})",
-            f"export it: ncu --import {source.label} --csv --page raw > kernels.csv",
-        ) from None
-    fill_sizes(page.table)
-    return trace_of(runs([with_values(file)])[0])
-
-
-def _actions(report: Any) -> Iterator[Any]:
-    """Yield the profiled kernels of a report, in order."""
-    for at in range(report.num_ranges()):
-        part = report.range_by_idx(at)
-        for place in range(part.num_actions()):
-            yield part.action_by_idx(place)
-
-
-def _add_metrics(number: int, action: Any, page: NcuPage) -> None:
-    """Add the metrics of a kernel."""
-    counters, values = [], []
-    capability: dict[str, str] = {}
-    for name in action.metric_names():
-        metric = action.metric_by_name(name)
-        value = _number(metric)
-        if value is None:
-            page.odd["no-number"] += 1
-            continue
-        if name in _CAPABILITY:
-            capability[name] = str(int(value))
-        counters.append(page.table.names["counter"][name])
-        values.append(value * 10.0 ** unit_of(str(metric.unit() or "")).power)
-    page.rows["kernels"] += 1
-    page.table.add(
-        len(values),
-        process=0,
-        device=page.devices[f"0|{'.'.join(capability.get(name, '') for name in _CAPABILITY)}"],
-        name=page.table.names["name"][str(action.name())],
-        dispatch=number,
-        counter=np.array(counters, np.int32),
-        value=np.array(values, np.float64),
-    )
-
-
-def _number(metric: Any) -> float | None:
-    try:
-        value = float(metric.as_double())
-    except (TypeError, ValueError, RuntimeError):
-        return None
-    return value if np.isfinite(value) else None
+def _report_notes(file: NcuFile) -> Iterator[Note]:
+    """Give the notes of a report: who wrote it, and what of it was lost or is not read."""
+    odd, counts = file.pages[0].odd, file.pages[0].rows
+    version, apart = file.facts.get("tool_version"), odd["instances-apart"]
+    by = f", written by Nsight Compute {version}" if version else ""
+    yield _NOTES.note("raw-report", by=by, apart=f" ({apart:,})" if apart else "")
+    if odd["input-cut"] or file.source.cut is not None:
+        yield _NOTES.note("input-cut", counts["kernels"])
+    yield from _NOTES.counted(odd, "rows-lost", "names-lost", *_NO_VALUES, "ranges-unread")

@@ -38,7 +38,7 @@ _ORDERS: Mapping[str, tuple[str, ...]] = {
 _MOST_TOLD_APART = 4_096
 """So many processes or devices of a file are told apart."""
 
-_UNORDERED = ("kernel_counters", "totals")
+_UNORDERED = ("kernel_counters", "kernel_rules", "totals")
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ class Gathered:
         others = counted - {*used.tolist(), ABSENT}
         known = [row for row in others if self._device_rows[row][2] != NOTHING_KNOWN]
         used = np.sort(np.append(used, np.array(known, dtype=np.int64)))
-        for name in ("activities", "marks", "counters", "kernel_counters"):
+        for name in ("activities", "marks", "counters", "kernel_counters", "kernel_rules"):
             renumber_devices(self[name], used)
         return used
 

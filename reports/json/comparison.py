@@ -72,7 +72,7 @@ def _side(side: Side) -> dict[str, Any]:
         **flop_count("model_flops", flops),
         "memory_bytes": side.memory_bytes,
         "facts": dict(side.facts),
-        "notes": [{"kind": kind, "text": text} for kind, text in side.notes],
+        "notes": [{"kind": kind, "code": code, "text": text} for kind, code, text in side.notes],
     }
 
 

@@ -15,6 +15,7 @@ from traceflops.mfu import (
     Executed,
     Inference,
     KernelRow,
+    KernelSpeed,
     Measurement,
     OpRow,
     PhaseUse,
@@ -85,11 +86,12 @@ def measured_object(measured: Measurement) -> dict[str, Any]:
 def _by_recordings(work: MeasuredWork | None) -> dict[str, Any]:
     """Return what counters and a second recording tell."""
     if work is None:
-        return {"joins": [], "cross_check": None, "counted_kernels": []}
+        return {"joins": [], "cross_check": None, "counted_kernels": [], "speed_of_light": []}
     return {
         "joins": [_join(join) for join in work.joins],
         "cross_check": _check(work.check) if work.check is not None else None,
         "counted_kernels": [_counted(one) for one in work.counted],
+        "speed_of_light": [_speed(one) for one in work.speeds],
     }
 
 
@@ -129,6 +131,21 @@ def _counted(row: CountedKernel) -> dict[str, Any]:
         "read_bytes": row.read,
         "written_bytes": row.written,
         "matrix_busy": as_float(row.busy),
+    }
+
+
+def _speed(row: KernelSpeed) -> dict[str, Any]:
+    roof, share = row.roof or (None, None)
+    return {
+        **fields(row, "name", "launches", "grid", "block", "duration_ns"),
+        "throughputs": dict(row.throughputs),
+        "nearest_roof": roof,
+        "nearest_roof_share": share,
+        **fields(row, "active", "achieved_occupancy", "theoretical_occupancy", "limiters"),
+        "registers_per_thread": row.registers,
+        "waves_per_sm": row.waves,
+        "stalls": [{"reason": reason, "share": share} for reason, share in row.stalls],
+        "rules": [asdict(rule) for rule in row.rules],
     }
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from traceflops.findings import UNEVEN_STEPS, largest_part
+from traceflops.findings import COUNTED_KERNEL, UNEVEN_STEPS, largest_part
 from traceflops.memory import memory_use
 from traceflops.reports.page import evidence, overview
 from traceflops.reports.page.section import Content
@@ -107,7 +107,7 @@ class Card:
 
 def case_content(analysis: Analysis) -> Content:
     """Return what the first screen shows."""
-    found = evidence.findings_shown(analysis) if is_judged(analysis) else None
+    found = evidence.findings_shown(analysis) if has_findings(analysis) else None
     title, rest = opening(analysis)
     causes = list(found.causes.rows) if found else []
     best = title_finding(analysis) if found else None
@@ -128,7 +128,11 @@ def case_content(analysis: Analysis) -> Content:
             "tiles": list(tiles(analysis, parts)),
             "cards": [_card(analysis, one) for one in causes[:_MOST_CARDS]],
             "more": causes[_MOST_CARDS:],
-            "others": found.others if found else [],
+            "others": [
+                one
+                for one in (found.others if found else ())
+                if best is None or one[0] != best.finding or one[0].rule != COUNTED_KERNEL
+            ],
             "hidden": found.causes.hidden if found else 0,
             "is_judged": found is not None,
             "provenance": provenance(analysis, most_files=1),
@@ -141,6 +145,11 @@ def is_judged(analysis: Analysis) -> bool:
     """Return whether there is anything that findings could be about."""
     unjudged = analysis.on_host or analysis.recorded in overview.UNRECORDED
     return bool(analysis.components.window_ns) and not unjudged
+
+
+def has_findings(analysis: Analysis) -> bool:
+    """Return whether findings are shown: where any could be, or of counted kernels."""
+    return is_judged(analysis) or any(f.rule == COUNTED_KERNEL for f in analysis.diagnosis)
 
 
 def _now_and_fixed(analysis: Analysis, finding: Finding) -> NowAndFixed | None:

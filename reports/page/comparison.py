@@ -18,13 +18,13 @@ from traceflops.comparison import (
     Side,
     interval_words,
     reason_words,
-    reasons_of,
+    rounded,
+    share_words,
     signed,
 )
 from traceflops.reports.page.comparison_drawings import (
     bars,
     cause_words,
-    mean_ns,
     outstanding,
     waterfall,
 )
@@ -38,6 +38,7 @@ from traceflops.reports.view import (
     changed_causes,
     changed_parts,
     duration,
+    interval_ends,
     memory_table,
     mfu_sentence,
     more_sentences,
@@ -193,8 +194,8 @@ def _shown(comparison: Comparison, names: tuple[str, str], id_: str, many: int) 
         "alike": unlike_table(comparison) if comparison.unlike else None,
         "notes": comparison.notes,
         "difference_ns": comparison.difference_ns,
-        "before_ns": mean_ns(sides[0]) if has_times else None,
-        "after_ns": mean_ns(sides[1]) if has_times else None,
+        "before_ns": rounded(sides[0].mean_ns) if has_times else None,
+        "after_ns": rounded(sides[1].mean_ns) if has_times else None,
     }
 
 
@@ -217,17 +218,17 @@ def _about(sides: tuple[Side, Side]) -> Iterator[str]:
 
 
 def _clauses(comparison: Comparison) -> tuple[str, str]:
-    """Return in what the work differs, "" for not, and what changed with its first reason."""
+    """Return what must be known before, "" for nothing, and what changed with its first reason."""
     if comparison.obstacle or comparison.is_same:
         return "", comparison.sentence
     # What follows in brackets stands beside the title.
-    lead, dot, title = comparison.sentence.partition(" (")[0].rpartition(". ")
-    reason = next(iter(reasons_of(comparison.causes)), None) if _differs(comparison) else None
-    if reason is not None:
+    title = comparison.sentence.removeprefix(comparison.caveat).partition(" (")[0]
+    if _differs(comparison) and comparison.reasons:
+        reason = comparison.reasons[0]
         words = reason_words(reason, comparison.before, comparison.after)
         is_told = reason.causes[0].kind in _WITH_NAMES
         title += f": {words if is_told else words.partition(' (')[0]}"
-    return f"{lead}{dot}".strip(), f"{title.rstrip('.')}."
+    return comparison.caveat.strip(), f"{title.rstrip('.')}."
 
 
 def _differs(comparison: Comparison) -> bool:
@@ -244,8 +245,7 @@ def _figure(comparison: Comparison) -> str:
     """Return the change of the step time in percent, "" where there is none to tell."""
     if comparison.obstacle or comparison.is_same:
         return ""
-    share = abs(comparison.difference_ns) / float(comparison.before.mean_ns)
-    return signed_text(percent(share), comparison.difference_ns)
+    return share_words(comparison.difference_ns, comparison.before).replace("-", _MINUS)
 
 
 def _beside(comparison: Comparison) -> Iterator[str]:
@@ -254,11 +254,8 @@ def _beside(comparison: Comparison) -> Iterator[str]:
         return
     yield "step time" if comparison.before.steps else "recording"
     found, mean = comparison.interval, float(comparison.before.mean_ns)
-    if found is None:
-        alike = len(comparison.before.steps) == len(comparison.after.steps)
-        yield interval_words(None) if alike else "one step on one side: no interval"
-    elif found.low_ns == found.high_ns:
-        yield "the same in all steps"
+    if found is None or found.low_ns == found.high_ns:
+        yield interval_words(found, comparison.before, comparison.after)
     elif found.holds_zero:
         ends = (signed_text(percent(abs(end) / mean), end) for end in found)
         yield f"95 % interval {' to '.join(ends)}"
@@ -348,16 +345,13 @@ def _tables(comparison: Comparison, id_: str, most: int) -> list[ChangeTable]:
 
 def _cause_row(cause: Cause, largest: int) -> ChangeRow:
     times = [sum(getattr(part, name) for part in cause.parts) for name in ("before_ns", "after_ns")]
-    ends = UNKNOWN
-    if cause.interval is not None:
-        ends = " to ".join(signed_text(duration(abs(end)), end) for end in cause.interval)
     return ChangeRow(
         cause.component,
         *cause_words(cause),
         tuple(duration(float(ns)) for ns in times),
         cause.ns,
         cause.ns / largest,
-        ends,
+        interval_ends(cause.interval).replace("-", _MINUS),
         cause.is_noise,
     )
 

@@ -8,14 +8,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from itertools import accumulate
-from math import ceil, floor
+from math import ceil
 from statistics import median
 from typing import Final
 
 from traceflops.attribution import CLASSES
-from traceflops.comparison import Cause, Comparison, Interval, Side
+from traceflops.comparison import Cause, Comparison, Interval, Side, rounded, tell_culprits
 from traceflops.reports.page.axes import AxisTick, axis_ticks, round_above
 from traceflops.reports.view import (
     CULPRIT,
@@ -121,11 +120,6 @@ class Waterfall:
     low_ns: int
 
 
-def mean_ns(side: Side) -> int:
-    """Return the mean step in whole ns; differences of these are those of the comparison."""
-    return floor(side.mean_ns + Fraction(1, 2))
-
-
 def bars(
     sides: Sequence[Side],
     names: Sequence[str],
@@ -135,8 +129,8 @@ def bars(
 ) -> Bars:
     """Return the sides as bars; all of them have windows."""
     series = [side.series().tolist() for side in sides]
-    ends = [mean_ns(sides[0]) + round(end) for end in found or ()]
-    means = [mean_ns(side) for side in sides]
+    ends = [rounded(sides[0].mean_ns) + round(end) for end in found or ()]
+    means = [rounded(side.mean_ns) for side in sides]
     top = ceil(max(*means, *ends, *map(max, series), 1))
     keys = _keys(sides)
     times = [_times(side, keys) for side in sides]
@@ -170,14 +164,14 @@ Key = tuple[str, str]
 
 
 def _keys(sides: Sequence[Side]) -> list[Key]:
-    """Return the parts of the bars: components, then idle time by its largest classes."""
+    """Return the parts of the bars: components, then idle time by its largest classes, if known."""
     longest = float(max(side.mean_ns for side in sides))
     largest: dict[str, float] = {}
     for side in sides:
         for kind, ns in _classes(side).items():
             largest[kind] = max(largest.get(kind, 0.0), ns / len(side.windows))
     kinds = sorted((k for k in largest if largest[k] >= _LEAST * longest), key=largest.__getitem__)
-    shown = kinds[: -_MOST_CLASSES - 1 : -1]
+    shown = kinds[: -_MOST_CLASSES - 1 : -1] if tell_culprits(*sides) else []
     work = [(name, "") for name in COMPONENTS if name != "idle"]
     return [*work, *((CULPRIT, kind) for kind in shown), ("idle", "other" if shown else "")]
 
@@ -199,7 +193,7 @@ def _times(side: Side, keys: Sequence[Key]) -> list[int]:
         named[kind] if name == CULPRIT else rest if name == "idle" else components[name]
         for name, kind in keys
     ]
-    return apportioned([max(amount, 0) for amount in amounts], mean_ns(side))
+    return apportioned([max(amount, 0) for amount in amounts], rounded(side.mean_ns))
 
 
 def _part(key: Key, ns: int, total: int) -> StepPart:
@@ -252,7 +246,7 @@ def waterfall(comparison: Comparison, names: Sequence[str]) -> Waterfall | None:
     causes = changed_causes(comparison)
     if not causes:
         return None
-    start, end = mean_ns(comparison.before), mean_ns(comparison.after)
+    start, end = rounded(comparison.before.mean_ns), rounded(comparison.after.mean_ns)
     parts = [*_ordered(comparison, causes[:_MOST_ROWS])]
     rest = sum(cause.ns for cause in causes[_MOST_ROWS:])
     if len(causes) > _MOST_ROWS:

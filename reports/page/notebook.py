@@ -14,7 +14,7 @@ import numpy as np
 from traceflops.devices import PER_TERA
 from traceflops.errors import UsageError
 from traceflops.memory import memory_use
-from traceflops.reports.page.case import is_judged
+from traceflops.reports.page.case import has_findings
 from traceflops.reports.page.jinja import environment
 from traceflops.reports.page.memory import use_label
 from traceflops.reports.page.rank_map import own_time_rows
@@ -48,8 +48,8 @@ _BEYOND: Final = 4.0
 def card(analysis: Analysis) -> str:
     """Return an analysis as HTML: what is wrong, where the step goes, what to do."""
     title, rest = opening(analysis)
-    found = causes(analysis) if is_judged(analysis) else []
-    others = other_findings(analysis) if is_judged(analysis) else []
+    found = causes(analysis) if has_findings(analysis) else []
+    others = other_findings(analysis) if has_findings(analysis) else []
     return (
         environment()
         .get_template("notebook.html.j2")
@@ -58,7 +58,7 @@ def card(analysis: Analysis) -> str:
                 "title": title,
                 "rest": rest,
                 "figure": analysis.measured.figure or "",
-                "best": title_finding(analysis) if is_judged(analysis) else None,
+                "best": title_finding(analysis) if has_findings(analysis) else None,
                 "parts": step_parts(analysis),
                 "found": found[:_MOST_FINDINGS],
                 "others": others[: _MOST_FINDINGS - len(found[:_MOST_FINDINGS])],

@@ -31,10 +31,10 @@ from traceflops.reports.page.roofline import (
 from traceflops.reports.page.section import Content, Filled, Section, link_to
 from traceflops.reports.page.timeline import gap_links, timeline_content
 from traceflops.reports.view import (
-    HEADS,
     OWNER_WORDS,
+    SAYS,
     attribution_sentence,
-    counted_rows,
+    counted_table,
     critical_tables,
     gap_culprits,
     host_tables,
@@ -42,7 +42,9 @@ from traceflops.reports.view import (
     pace_sentence,
     pipeline_tables,
     post_mortem,
+    rules_said,
     serving_table,
+    speeds_table,
     sums_by_kind,
     synchronisations_table,
     waits,
@@ -220,9 +222,14 @@ def _untimed(analysis: Analysis) -> Content | None:
 
 
 def _counters(analysis: Analysis) -> Content | None:
-    rows = counted_rows(analysis.measured)
-    counted = overview.Few(rows[:_MOST_COUNTED], len(rows))
-    return Content({"counted": counted, "heads": HEADS}) if rows else None
+    table = counted_table(analysis.measured, _MOST_COUNTED)
+    return Content({"table": table}) if table.rows else None
+
+
+def _speeds(analysis: Analysis) -> Content | None:
+    table = speeds_table(analysis.measured, _MOST_COUNTED)
+    said = rules_said(analysis.measured, _MOST_COUNTED)
+    return Content({"table": table, "said": said, "says": SAYS}) if table.rows else None
 
 
 def _recording(analysis: Analysis) -> Content:
@@ -276,6 +283,7 @@ SECTIONS: Final = (
     ),
     Section("operators", KERNELS, _with_devices(_operators)),
     Section("communication", KERNELS, _communication),
+    Section("speed-of-light", KERNELS, _speeds),
     Section("untimed", KERNELS, _untimed),
     Section("counters", KERNELS, _counters),
     Section("idle", KERNELS, _with_devices(_idle)),

@@ -6,6 +6,8 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+
 from traceflops.attribution import CLASSES
 from traceflops.drawing import (
     Drawable,
@@ -17,6 +19,7 @@ from traceflops.drawing import (
     drawn_devices,
     parts_ns,
 )
+from traceflops.mfu import activity_flops
 from traceflops.reports.page.overview import MOST_GAPS
 from traceflops.reports.page.section import Content
 from traceflops.reports.page.timeline_data import LOOK_NAMES, packed
@@ -92,7 +95,7 @@ def timeline_content(analysis: Analysis) -> Content | None:
     labels = lane_labels(analysis, drawn.outline)
     replay, _ = analysis.replay_or_reason
     path = replay.places if replay is not None else None
-    flops = analysis.measured.executed.flops_of_activities(prepared.trace.activities.num_rows)
+    flops = np.maximum(activity_flops(analysis.measured.executed), 0)
     header = _header(analysis, prepared, drawn, groups, labels)
     made = packed(prepared, drawn, header, flops, path)
     timeline = made.timeline

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from traceflops.attribution import operators
-from traceflops.mfu import KernelRow, OpRow
+from traceflops.mfu import KernelRow, Measured, OpRow
 from traceflops.reports.page.section import DeepLinks
 from traceflops.reports.view import (
     ABOVE,
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from fractions import Fraction
 
     from traceflops.analysis import Analysis
-    from traceflops.flops import Measured
     from traceflops.mfu import Measurement
 
 _MOST_OPERATORS: Final = 100

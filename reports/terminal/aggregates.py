@@ -12,19 +12,23 @@ from traceflops.reports.terminal.lines import (
     Style,
     columns,
     cut_to,
+    hanging,
     headline,
-    named_table,
     paragraph,
+    view_table,
 )
 from traceflops.reports.view import (
+    SAYS,
+    ReportTable,
     count,
-    counted_rows,
+    counted_table,
     duration,
     look,
     percent,
-    short_labels,
+    rules_said,
     size,
     spaced,
+    speeds_table,
 )
 from traceflops.table import DEVICE_KINDS
 from traceflops.units import command_lines
@@ -38,7 +42,6 @@ if TYPE_CHECKING:
 _ROWS: Final = 5
 _NAME_WIDTH, _CATEGORY_WIDTH = 50, 20
 _CELLS: Final = {"time": 12, "share": 9, "count": 12}
-_COUNTERS: Final = 12
 _TITLES: Final = {
     DEVICE_KINDS: "Top kernels and copies",
     ("call",): "Top API calls",
@@ -46,37 +49,47 @@ _TITLES: Final = {
     ("gpu_mark",): "Top GPU annotations (nested count twice)",
 }
 _COUNTED_ROWS: Final = 8
-_COUNTED_WIDTH: Final = 44
-_COUNTED: Final = {
-    "launches": 9,
-    "matrix": 13,
-    "vector": 13,
-    "read": 9,
-    "written": 9,
-    "busy": 8,
-}
-_LESS_COUNTED: Final = ("vector", "written", "read", "launches")
+_RULES, _RULE = 2, 240
+_COUNTED_CELL, _COUNTED_NAME = 9, 44
+_LESS_COUNTED: Final = ("FLOP/B", "Vector", "Written", "Read", "Launches")
+_LESS_OF_SPEEDS: Final = (
+    *("Registers", "Memory", "Blocks x threads", "Launches", "L1", "Warps wait for", "L2"),
+    *("LDS", "Limited by", "Occupancy", "Time", "VALU", "DRAM"),
+)
 
 
 def counted_lines(measured: Measurement, width: int) -> Iterator[Text]:
-    """Yield what hardware counters say of kernels."""
-    rows, work = counted_rows(measured), measured.executed.work
-    if not rows or work is None:
+    """Yield what hardware counters say of kernels: how near their limits, and their work."""
+    yield from speeds_lines(measured, _COUNTED_ROWS, width)
+    yield from _counted(counted_table(measured, _COUNTED_ROWS), _LESS_COUNTED, width)
+
+
+def speeds_lines(measured: Measurement, most: int, width: int) -> Iterator[Text]:
+    """Yield how near their limits counted kernels came, and what rules say of the first."""
+    yield from _counted(speeds_table(measured, most), _LESS_OF_SPEEDS, width)
+    for one in rules_said(measured, 1):
+        yield from headline(f"{SAYS} of {one.name}")
+        for rule in one.rules[:_RULES]:
+            text = ": ".join(filter(None, (rule.head, _beginning(rule.text))))
+            yield from hanging("  ", text, width)
+
+
+def _counted(table: ReportTable, less: Sequence[str], width: int) -> Iterator[Text]:
+    if not table.rows:
         return
-    shown = [(row.name, row.cells[: len(_COUNTED)]) for row in rows[:_COUNTED_ROWS]]
-    title = "Kernels by counters"
-    yield from named_table(title, shown, _COUNTED, _LESS_COUNTED, _COUNTED_WIDTH, width)
-    if len(rows) > _COUNTED_ROWS:
-        yield Text(f"… {count(len(rows) - _COUNTED_ROWS)} more; --json has all", "dim")
-    yield from paragraph(
-        f"Totals over counted launches. Bytes at {work.bytes_at}. Busy: matrix units' share of "
-        "time.",
-        width,
-    )
+    yield from view_table(table, _COUNTED_CELL, less, _COUNTED_NAME, width)
+    if table.total > len(table.rows):
+        yield Text(f"… {count(table.total - len(table.rows))} more; --json has all", "dim")
+    yield from paragraph(table.remark, width)
+
+
+def _beginning(text: str) -> str:
+    """Return the first words of a text."""
+    return text if len(text) <= _RULE else f"{text[:_RULE].rpartition(' ')[0]} …"
 
 
 def untimed_lines(untimed: Untimed, style: Style) -> Iterator[Text]:
-    """Yield the totals by category and by name, what was counted, and how to record a timeline."""
+    """Yield the totals by category and by name, and how to record a timeline."""
     if untimed.categories.num_rows:
         yield from headline("Totals by category (overlaps count twice)")
         rows = [row | {"name": spaced(row["sub"])} for row in untimed.categories.to_pylist()]
@@ -86,8 +99,6 @@ def untimed_lines(untimed: Untimed, style: Style) -> Iterator[Text]:
         if table.num_rows:
             yield from _headline(title, table)
             yield from _sums(_rows(table), _NAME_WIDTH, style)
-    if untimed.counted.num_rows:
-        yield from _launches(untimed, style.width)
     if untimed.record is not None:
         yield from headline("To record a timeline:")
         yield from map(Text, command_lines(untimed.record, style.width))
@@ -116,16 +127,3 @@ def _sums(rows: Sequence[dict[str, Any]], most: int, style: Style) -> Iterator[T
         line.append(f"{times:>12}" if "count" in widths else "", "dim")
         has_bytes = "bytes" in widths and row["bytes"] is not None
         yield line.append(f"{size(row['bytes']):>10}" if has_bytes else "", "dim")
-
-
-def _launches(untimed: Untimed, width: int) -> Iterator[Text]:
-    """Yield how often kernels were launched to be counted, and by which counters."""
-    yield from _headline("Most counted kernels", untimed.counted)
-    rows, name_width = _rows(untimed.counted), min(_NAME_WIDTH, width - 14)
-    for row, name in zip(rows, cut_to([row["name"] for row in rows], name_width), strict=True):
-        yield Text.assemble("  ", name, f"{count(row['launches']):>10} ×")  # noqa: RUF001
-    more = len(untimed.counters) - _COUNTERS
-    counters = ", ".join(short_labels(untimed.counters[:_COUNTERS], width - 4))
-    text = f"Counters: {counters}{f' and {more} more' if more > 0 else ''}."
-    serial = "Launches ran serialized to be counted, so their times are not used."
-    yield from paragraph(f"{text} {serial}", width, indent="  ")

@@ -136,10 +136,15 @@ def _findings(
     if len(found) > _MOST:
         more = several(len(found) - _MOST, "more finding")
         yield Text(f"{_INDENT}… {more} on the page and in --json", "dim")
-    others = [] if found else other_findings(analysis, losses=False)
-    if others:
-        yield Text()
-    for other in others:
+    others = [] if found else list(_others(analysis, best, title, width))
+    yield from (Text(), *others) if others else ()
+
+
+def _others(
+    analysis: Analysis, best: FindingWords | None, title: str, width: int
+) -> Iterator[Text]:
+    """Yield the findings without a cause, of that in the title what it leaves out."""
+    for other in other_findings(analysis, losses=False):
         said = best is not None and other is best.finding
         text = left_to_say(other, title) if said else other.sentence
         yield from paragraph(text.removesuffix(other.remedy).rstrip(), width)

@@ -32,7 +32,11 @@ _NAME: Final = 52
 _BAR: Final = 80
 _NOTES: Final = 2
 _WIDE: Final = 100
-_LESS: Final = ("Matched by", "Component", "95 % interval", "", "Memory", "Steps", "Calls")
+_LESS: Final = (
+    *("Matched by", "Component", "95 % interval", "", "Memory", "Steps", "Calls", "In"),
+    *("Largest cause", "Peak bytes", "Exposed comm", "Compute", "Idle", "MFU", "How sure"),
+    *("Before", "After", "Share"),
+)
 """Columns that go first where there is no room."""
 
 

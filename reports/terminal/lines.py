@@ -14,6 +14,7 @@ from traceflops.reports.view import (
     Cell,
     Fact,
     Look,
+    Name,
     ReportTable,
     apportioned,
     ledger_cells,
@@ -217,7 +218,7 @@ def cut_to(names: Sequence[str], width: int) -> list[str]:
 
 def named_table(
     title: str,
-    rows: Sequence[tuple[str, Sequence[str]]],
+    rows: Sequence[tuple[Cell, Sequence[str]]],
     widths: Mapping[str, int],
     less: Iterable[str],
     most: int,
@@ -230,12 +231,13 @@ def named_table(
     """
     widths = widened(widths, [texts for _, texts in rows])
     kept = columns(widths, width - LEAST_NAME, less)
-    name = min(most, width - sum(kept.values()))
+    name = max(min(most, width - sum(kept.values())), _LEAST_LABEL)
     yield Text()
     yield from heading(title, name, kept)
     deepest = max(depths, default=0)
     step = min(2, (name - _LEAST_LABEL) // max(deepest, 1))
-    labels = cut_to([row for row, _ in rows], name - 1 - step * deepest)
+    width = name - 1 - step * deepest
+    labels = cut_to(_sharing_room([cell for cell, _ in rows], width), width)
     for label, (_, texts), depth in zip(labels, rows, depths or [0] * len(rows), strict=True):
         row = f"{' ' * step * depth}{label}{' ' * step * (deepest - depth)}"
         yield Text(f"{row} {cells(dict(zip(widths, texts, strict=True)), kept)}".rstrip())
@@ -248,9 +250,42 @@ def view_table(
     title, *heads = (one.head for one in table.columns)
     kept = [at for at, head in enumerate(heads) if head not in without]
     heads = [heads[at] for at in kept]
-    rows = [(_joined(name), [_joined(texts[at]) for at in kept]) for name, *texts in table.rows]
+    rows = [(name, [_joined(texts[at]) for at in kept]) for name, *texts in table.rows]
     widths = {head: max(wide, len(head) + 2) for head in heads}
     yield from named_table(title, rows, widths, less, most, width, table.depths)
+
+
+def _sharing_room(cells: Sequence[Cell], width: int) -> list[str]:
+    """Return cells as texts; where the names in one are too long together, each has its share."""
+    short: dict[tuple[str, int], str] = {}
+    rooms = [width if isinstance(cell, str) else _room(cell, width) for cell in cells]
+    for room in set(rooms):
+        names = [
+            name
+            for cell, mine in zip(cells, rooms, strict=True)
+            if mine == room and not isinstance(cell, str)
+            for name in cell
+            if isinstance(name, Name)
+        ]
+        short |= zip(((name, room) for name in names), short_labels(names, room), strict=True)
+    return [
+        cell
+        if isinstance(cell, str)
+        else " ".join(short.get((piece, room), piece) for piece in cell)
+        for cell, room in zip(cells, rooms, strict=True)
+    ]
+
+
+def _room(cell: tuple[str, ...], width: int) -> int:
+    """Return how long each name of a cell may be."""
+    names = sorted((piece for piece in cell if isinstance(piece, Name)), key=len)
+    left = width - len(" ".join(cell)) + sum(map(len, names))
+    for at, name in enumerate(names):
+        share = max(left // (len(names) - at), 1)
+        if len(name) > share:
+            return share
+        left -= len(name)
+    return width
 
 
 def _joined(cell: Cell) -> str:

@@ -13,7 +13,11 @@ from traceflops.analysis import Analysis
 from traceflops.devices import NEXT_TIME
 from traceflops.ranks import Collective
 from traceflops.remedies import remedy
-from traceflops.reports.terminal.aggregates import counted_lines, untimed_lines
+from traceflops.reports.terminal.aggregates import (
+    counted_lines,
+    speeds_lines,
+    untimed_lines,
+)
 from traceflops.reports.terminal.case import case_lines
 from traceflops.reports.terminal.lines import (
     LEAST_NAME,
@@ -70,6 +74,7 @@ from traceflops.windows import DeviceReport
 
 _KERNELS_SHOWN: Final = 5
 _LEAST_KERNELS: Final = 2
+_SPEEDS_SHOWN: Final = 3
 _OFF: Final = "own vs median"
 _COLLECTIVES_SHOWN: Final = 2
 _DEVICES_SHOWN: Final = 4
@@ -108,6 +113,7 @@ def render_terminal(
         *_devices(analysis, style),
         *_gaps(analysis, style),
         *(_kernels(analysis, style) if by is None else _owners(analysis, by, style.width)),
+        *_counted(analysis, style.width),
         *_collectives(analysis, style.width),
         *note_lines(_unsaid(analysis), _NOTES_SHOWN, "on the page and in --json", style.width),
     )
@@ -210,6 +216,12 @@ def _untimed(analysis: Analysis, style: Style) -> Iterator[Text]:
     if analysis.untimed is not None:
         yield from counted_lines(analysis.measured, style.width)
         yield from untimed_lines(analysis.untimed, style)
+
+
+def _counted(analysis: Analysis, width: int) -> Iterator[Text]:
+    """Yield how near their limits kernels came whose counters were read beside a timeline."""
+    if analysis.untimed is None:
+        yield from speeds_lines(analysis.measured, _SPEEDS_SHOWN, width)
 
 
 def _gaps(analysis: Analysis, style: Style) -> Iterator[Text]:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         changed_causes,
         changed_parts,
         comparison_tables,
+        interval_ends,
         memory_table,
         mfu_sentence,
         more_sentences,
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
         sides_table,
         unlike_table,
     )
+    from traceflops.reports.view.counted import counted_table, speeds_table
     from traceflops.reports.view.critical import (
         critical_object,
         critical_sentence,
@@ -102,6 +104,7 @@ if TYPE_CHECKING:
         loss_label,
     )
     from traceflops.reports.view.pipelines import pipeline_sentences, pipeline_tables
+    from traceflops.reports.view.profiler_rules import SAYS, RulesOfKernel, rules_said
     from traceflops.reports.view.serving import WAITS_ON, serving_table
     from traceflops.reports.view.short_names import (
         Label,
@@ -118,15 +121,12 @@ if TYPE_CHECKING:
         step_parts,
     )
     from traceflops.reports.view.tables import (
-        HEADS,
         Cell,
         Column,
-        CountedShown,
         Name,
         ReportTable,
         Share,
         components_table,
-        counted_rows,
         folded_tables,
         jobs_table,
         spaced,

@@ -10,10 +10,12 @@ from traceflops.attribution import CLASSES
 from traceflops.comparison import (
     Cause,
     Comparison,
+    Interval,
     MemoryPart,
     Part,
     Side,
     interval_words,
+    share_words,
     short,
     signed,
     together,
@@ -21,7 +23,7 @@ from traceflops.comparison import (
 from traceflops.reports.view.figures import UNKNOWN, duration, percent, significant, size
 from traceflops.reports.view.palette import LOOKS
 from traceflops.reports.view.tables import Cell, Column, Name, ReportTable, spaced, table_of
-from traceflops.units import capitalized, exact_percent
+from traceflops.units import PART_NAMES, capitalized, exact_percent
 
 _CAUSES: Final = 12
 _PARTS: Final = 15
@@ -34,6 +36,8 @@ _KINDS: Final = {
     "wait": "waiting for ranks",
     "untold": "not told apart",
 }
+_OF_CALLS: Final = {"calls": ("calls",), "pace": ("per call",), "wait": ("waiting",)}
+"""What tells rows of one kernel apart."""
 _HOLDERS: Final = 3
 _HELD: Final = {
     "allocated": "unknown operators",
@@ -53,6 +57,11 @@ def change(ns: int) -> str:
     return signed(duration(abs(ns)), ns)
 
 
+def interval_ends(found: Interval | None) -> str:
+    """Return the ends of an interval with their signs."""
+    return " to ".join(change(round(end)) for end in found) if found is not None else UNKNOWN
+
+
 def cause_label(cause: Cause) -> str:
     """Return what a cause is about: "gemm: time per call", "idle: loading data"."""
     if cause.kind == "idle":
@@ -60,16 +69,11 @@ def cause_label(cause: Cause) -> str:
     return f"{spaced(cause.subject)}: {_KINDS[cause.kind]}"
 
 
-def _sure(cause: Cause) -> str:
-    found = cause.interval
-    return " to ".join(change(round(end)) for end in found) if found is not None else UNKNOWN
-
-
 _CAUSE: Final = (
     Column("Cause", cause_label),
     Column("Component", lambda cause: LOOKS[cause.component].label),
     Column("Change", lambda cause: change(cause.ns), is_number=True),
-    Column("95 % interval", _sure, is_number=True),
+    Column("95 % interval", lambda cause: interval_ends(cause.interval), is_number=True),
     Column("", lambda cause: "within the spread" if cause.is_noise else ""),
 )
 
@@ -79,8 +83,6 @@ def _mean(component: str, side: Side) -> str:
 
 
 _SIDE: Final = (
-    Column("Recording", lambda side: Name(side.name)),
-    Column("Step", lambda side: duration(float(side.mean_ns)), is_number=True),
     Column("Steps", lambda side: str(len(side.steps)) if side.steps else UNKNOWN, is_number=True),
     *(Column(head, partial(_mean, name), True) for name, head in _COMPONENTS.items()),
     Column("MFU", lambda side: exact_percent(side.mfu) if side.mfu is not None else UNKNOWN, True),
@@ -96,15 +98,24 @@ def _calls(part: Part) -> str:
 
 
 def _names(part: Part) -> Cell:
+    """Return the names, of both sides where they differ, and what of the calls changed."""
     old, new = part.names
-    shown, other = new or old, old if new and set(old) != set(new) else ()
-    text = short(shown[0]) if any(shown) else CLASSES.get(part.subject, part.subject)
-    if len(shown) > 1:
-        text += f" and {len(shown) - 1} more"
-    if not other:
-        return Name(text, ", ".join(shown))
-    more = f" and {len(other) - 1} more" if len(other) > 1 else ""
-    return Name(f"{short(other[0])}{more} → {text}", ", ".join((*other, "→", *shown)))
+    sides = [old, new] if old and new and set(old) != set(new) else [new or old]
+    if not any(map(any, sides)):
+        return CLASSES.get(part.subject) or PART_NAMES.get(part.subject, part.subject)
+    shown = {(short(names[0]), len(names) - 1): ", ".join(names) for names in sides}
+    pieces: list[str] = []
+    for (name, more), whole in shown.items():
+        pieces += ["→"] * bool(pieces)
+        pieces.append(Name(name, whole))
+        pieces += [f"and {more} more"] * bool(more)
+    if part.calls is not None and part.calls[0] != part.calls[1] and all(part.calls):
+        pieces += _OF_CALLS.get(part.kind, ())
+    return tuple(pieces)
+
+
+def _way(part: Part) -> str:
+    return part.way or ("one side only" if 0 in (part.before_ns, part.after_ns) else UNKNOWN)
 
 
 _PART: Final = (
@@ -113,7 +124,7 @@ _PART: Final = (
     Column("Before", lambda part: duration(float(part.before_ns)), is_number=True),
     Column("After", lambda part: duration(float(part.after_ns)), is_number=True),
     Column("Change", lambda part: change(part.ns), is_number=True),
-    Column("Matched by", lambda part: part.way or "one side only"),
+    Column("Matched by", _way),
 )
 
 
@@ -121,7 +132,9 @@ def sides_table(sides: Iterable[Side]) -> ReportTable:
     """Return a row per recording: its step time and where that goes; known figures only."""
     shown = [side for side in sides if side.windows]
     known = [one for one in _SIDE if any(one.cell(side) != UNKNOWN for side in shown)]
-    return table_of(known, shown)
+    head = "Step" if all(side.steps for side in shown) else "Window"
+    mean = Column(head, lambda side: duration(float(side.mean_ns)), is_number=True)
+    return table_of((Column("Recording", lambda side: Name(side.name)), mean, *known), shown)
 
 
 def changed_causes(comparison: Comparison) -> list[Cause]:
@@ -145,8 +158,7 @@ def causes_table(comparison: Comparison) -> ReportTable:
     if len(ordered) > _CAUSES:
         rows.append([f"{len(ordered) - _CAUSES} others", "", change(rest), UNKNOWN, ""])
     if rows:
-        found = comparison.interval
-        ends = " to ".join(change(round(end)) for end in found) if found is not None else UNKNOWN
+        ends = interval_ends(comparison.interval)
         rows.append(["all", "", change(comparison.difference_ns), ends, ""])
     return ReportTable(table.columns, rows, len(rows))
 
@@ -174,7 +186,7 @@ def mfu_sentence(comparison: Comparison) -> str:
         return ""
     causes = {"FLOPs": found.flops, "time": found.time, "the peak": found.peak}
     parts = [
-        f"{signed(significant(abs(share) * 100, 3), share)} points by {name}"
+        f"{signed(significant(abs(share) * 100, 3, zeros=True), share)} points by {name}"
         for name, share in causes.items()
         if share
     ]
@@ -262,9 +274,7 @@ def runs_table(comparisons: Sequence[Comparison]) -> ReportTable:
         Column("Change", lambda one: change(one.difference_ns), is_number=True),
         Column(
             "Share",
-            lambda one: signed(
-                percent(abs(one.difference_ns) / float(one.before.mean_ns)), one.difference_ns
-            ),
+            lambda one: share_words(one.difference_ns, one.before),
             is_number=True,
         ),
         Column("How sure", _how_sure),
@@ -284,4 +294,4 @@ def _how_sure(comparison: Comparison) -> str:
         return "the same recording"
     if found is not None and found.holds_zero:
         return "within the spread"
-    return interval_words(found)
+    return interval_words(found, comparison.before, comparison.after)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from traceflops.findings import LOSS, UNEVEN_STEPS, limit
+from traceflops.findings import COUNTED_KERNEL, LOSS, UNEVEN_STEPS, limit
 from traceflops.reports.view.figures import duration, percent
 from traceflops.reports.view.who_waits import late_rank_words
 from traceflops.units import capitalized, function_name
@@ -93,11 +93,14 @@ def opening(analysis: Analysis) -> tuple[str, str]:
 
 
 def title_finding(analysis: Analysis) -> FindingWords | None:
-    """Return the finding that is the title: it gains enough, or is grave and has a remedy."""
+    """Return the finding that is the title: it gains enough, or is grave and has a remedy.
+
+    Of counters without a timeline the first kernel is.
+    """
     best = next(iter(analysis.diagnosis), None)
     if best is None or not best.remedy or analysis.of_no_job:
         return None
-    is_title = best.severity == _GRAVE or headline(analysis)
+    is_title = best.severity == _GRAVE or headline(analysis) or best.rule == COUNTED_KERNEL
     return _words(analysis, best) if is_title else None
 
 

@@ -7,19 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from traceflops.reports.view.culprits import gap_culprits, length_label, pace_sentence, waited_for
 from traceflops.reports.view.figures import (
     UNKNOWN,
-    as_float,
     count,
     duration,
-    flops,
     percent,
-    significant,
     size,
 )
 from traceflops.reports.view.palette import CAUSE_LABELS, category_label
@@ -42,7 +38,7 @@ from traceflops.units import capitalized, function_name
 
 if TYPE_CHECKING:
     from traceflops.analysis import Analysis
-    from traceflops.mfu import CountedKernel, Measurement
+    from traceflops.mfu import Measurement
     from traceflops.timeline import Gap, Untimed
 
 _MOST_SUMS: Final = 100
@@ -121,7 +117,6 @@ _SUMS: Final = (
 )
 _CATEGORY: Final = (Column("Part", lambda row: category_label(row["top"])), *_SUMS)
 _COUNTED_SUMS: Final = (*_SUMS, _number("Count", lambda row: count(row["count"])))
-_COUNTED_LAUNCHES: Final = _number("Counted launches", lambda row: count(row["launches"]))
 _COLLECTIVE: Final = (
     Column("Collective", collective_label),
     _number("Count", lambda row: count(row.count)),
@@ -166,9 +161,6 @@ _FACT: Final = (
     _number("Value", lambda fact: fact.value),
     Column("Remark", lambda fact: fact.remark),
 )
-
-HEADS: Final = ("launches", "matrix FLOPs", "vector FLOPs", "read", "written", "busy", "FLOP/B")
-"""Columns behind the name: sums over the launches; busy is the share of matrix units' time."""
 
 _KINDS: Final = (
     ("totals", "Kernels and copies", DEVICE_KINDS),
@@ -334,11 +326,9 @@ def sums_by_kind(untimed: Untimed) -> list[SumsOfKind]:
 
 
 def untimed_tables(untimed: Untimed) -> Iterator[ReportTable]:
-    """Yield the sums of each kind of event, and the launches that were counted."""
+    """Yield the sums of each kind of event."""
     for sums in sums_by_kind(untimed):
         yield _of_names(sums.title, sums.rows, sums.total, _COUNTED_SUMS)
-    if counted := untimed.counted.to_pylist():
-        yield _of_names("Kernel", counted, len(counted), (_COUNTED_LAUNCHES,))
 
 
 def _of_names(
@@ -359,34 +349,3 @@ def _labels(names: Sequence[str]) -> dict[str, Name]:
 def short_names(names: Sequence[str]) -> list[Name]:
     """Return the names of one table, short and told apart."""
     return list(map(Name, short_labels(list(map(function_name, names)), _NAME), names))
-
-
-@dataclass(frozen=True, slots=True)
-class CountedShown:
-    """One kernel in words; unknown is a dash."""
-
-    name: str
-    cells: tuple[str, ...]
-
-
-def counted_rows(measured: Measurement) -> list[CountedShown]:
-    """Return the kernels of counted runs, those with most FLOPs first."""
-    work = measured.executed.work
-    return [_counted(row) for row in work.counted] if work is not None else []
-
-
-def _counted(row: CountedKernel) -> CountedShown:
-    moved = row.read + row.written if row.read is not None and row.written is not None else None
-    intensity = Fraction(row.flops, moved) if row.flops and moved else None
-    return CountedShown(
-        row.name,
-        (
-            count(row.launches),
-            flops(row.flops) if row.flops is not None else UNKNOWN,
-            flops(row.vector) if row.vector is not None else UNKNOWN,
-            size(row.read),
-            size(row.written),
-            percent(as_float(row.busy)),
-            significant(intensity, zeros=True) if intensity is not None else UNKNOWN,
-        ),
-    )

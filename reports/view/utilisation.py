@@ -8,16 +8,19 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from traceflops.devices import PER_TERA
-from traceflops.flops import (
+from traceflops.flops import TF32_OR_FP32, UNSPLIT, Waterfall
+from traceflops.mfu import (
     BOUND_FROM,
-    TF32_OR_FP32,
-    UNSPLIT,
+    Executed,
+    Inference,
+    KernelRow,
     Measured,
+    Measurement,
     NearerRoof,
-    Waterfall,
+    OpRow,
+    PhaseUse,
     verdict,
 )
-from traceflops.mfu import Executed, Inference, KernelRow, Measurement, OpRow, PhaseUse
 from traceflops.reports.view.figures import (
     UNKNOWN,
     apportioned,

@@ -16,6 +16,7 @@ from typing import Final
 
 from sample_traces.nsight.names import demangled
 from sample_traces.nsight.ncu import write_details, write_raw
+from sample_traces.nsight.ncu_report import write_report
 from sample_traces.nsight.nsys import write_folders, write_sqlite
 from sample_traces.nsight.report import write_reports
 from sample_traces.nsight.session import NsightOptions
@@ -166,5 +167,7 @@ PAGES: Final[Mapping[str, Callable[[Run, Path], Path]]] = {
     "details with rules": partial(write_details, layout="rules"),
     "details in full": partial(write_details, layout="full"),
     "details in base units": partial(write_details, units="base"),
+    "report": write_report,
+    "report of 2019": partial(write_report, writer="2019"),
 }
-"""Pages of counters."""
+"""Pages of counters, and reports that hold the same."""

@@ -6,7 +6,7 @@ import pytest
 
 import traceflops as tf
 from tests.conftest import shared_file
-from traceflops.categories.kernel_names import same_kernels
+from traceflops.categories.kernel_names import from_own_word, same_kernels
 
 
 @pytest.mark.parametrize(
@@ -80,6 +80,25 @@ def test_a_name_may_be_spelled_in_several_ways(one: str, other: str) -> None:
 def test_other_names_are_other_kernels(one: str, other: str) -> None:
     first, second = same_kernels([one], [other])
     assert first.tolist() != second.tolist()
+
+
+def test_names_from_their_own_word_on_leave_out_what_tells_nothing() -> None:
+    names = [
+        "enable_if<!T7, void>::type kernel<int, float>(T13)",
+        "void at::native::gemm<4>(int) [clone .kd]",
+        "Cijk_Alik_Bljk_MT64",
+        "my kernel 7",
+        f"void cutlass::Kernel<Gemm<(Kind)1, {'(int)8, ' * 600}>>(T1)",
+    ]
+    assert from_own_word(names) == [
+        "kernel<int, float>(T13)",
+        "gemm<4>(int)",
+        "Cijk_Alik_Bljk_MT64",
+        "my kernel 7",
+        names[-1],
+    ]
+    alike = ["void a::f<1>(int)", "void b::f<1>(int)"]
+    assert from_own_word(alike) == alike
 
 
 @pytest.mark.parametrize("number", ["0001", "0004"])

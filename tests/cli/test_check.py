@@ -178,6 +178,15 @@ def test_the_baseline_fails_only_beyond_the_tolerance_and_the_spread(trace: Path
     assert against_base(trace, "--steps", "2", "--strict-tolerance", "--tolerance", "2%")[0] == 0
 
 
+def test_a_baseline_whose_records_are_incomplete_judges_nothing(trace: Path) -> None:
+    events = json.loads(trace.read_text())["traceEvents"]
+    is_lost = [one["cat"] == "kernel" and one["args"]["correlation"] == 3 for one in events]
+    kept = [one for one, lost in zip(events, is_lost, strict=True) if not lost]
+    Path("base.json").write_text(json.dumps({"schemaVersion": 1, "traceEvents": kept}))
+    code, text = told(run("check", trace, "--baseline", "base.json", "--strict-tolerance"))
+    assert (code, text.split(": ")[-1]) == (4, "GPU records of the baseline are incomplete\n")
+
+
 def test_a_baseline_of_other_work_judges_nothing(trace: Path) -> None:
     baseline_of(trace)
     assert against_base(written(Path("other.json"), kernel="unlike")) == (4, "unknown")
@@ -346,7 +355,7 @@ def steps_of_the_action() -> dict[str, str]:
 def test_the_action_comments_what_changed_and_checks(trace: Path, tmp_path: Path) -> None:
     (tmp_path / "traceflops" / "bin").mkdir(parents=True)
     programs = {
-        "traceflops/bin/traceflops": 'printf "%s\\n" "$@"',
+        "traceflops/bin/traceflops": 'printf "%s\\n" "$@" | tee "$RUNNER_TEMP/asked"',
         "gh": 'case "$*" in *--jq*) echo "$OLD";; *) printf "%s\\n" "$@";; esac; exit $REFUSED',
     }
     for name, script in programs.items():
@@ -386,10 +395,11 @@ def test_the_action_comments_what_changed_and_checks(trace: Path, tmp_path: Path
     ]
     end = ["--field", f"body=@{change}", "--silent"]
     new = ["api", "repos/a/b/issues/3/comments", *end]
-    assert lines("Comment") == [*compared, *new]
+    assert lines("Comment") == new
+    assert (tmp_path / "asked").read_text().splitlines() == compared
     again = ["api", "--method", "PATCH", "repos/a/b/issues/comments/7", *end]
-    assert lines("Comment", OLD="7\n8") == [*compared, *again]
-    (told,) = lines("Comment", REFUSED="1")[len(compared) :]
+    assert lines("Comment", OLD="7\n8") == again
+    (told,) = lines("Comment", REFUSED="1")
     assert told.startswith("::warning::traceflops could not comment")
     assert lines("Comment", BASELINE="gone.json") == []
     checked = ["check", "the trace.json", "--tolerance", "1%"]

@@ -150,17 +150,17 @@ def test_a_description_that_says_too_little_costs_nothing_else(
         assert whole[2] == "Description and trace agree to the FLOP."
 
 
-def test_a_word_that_contradicts_others_is_left_out(
+def test_words_that_contradict_each_other_are_not_used(
     sample_trace: dict[str, Any], tmp_path: Path
 ) -> None:
     said = {"model": SIZES, "batch": 4, "seq": 1024, "tokens": 100}
     path = tmp_path / "trace.json"
     path.write_text(json.dumps({"traceflops": said} | sample_trace))
-    lines = printed(path)
-    assert lines[2] == "Description and trace agree to the FLOP."
-    text = " ".join(" ".join(lines).split())
-    left_out = "tokens (100 tokens are not batch 4 x 1024 = 4096)."
-    assert f"note Ignored in the trace's description: {left_out}" in text
+    text = " ".join(" ".join(printed(path)).split())
+    assert "not compared with the executed work: 100 tokens are not batch 4 x 1024 = 4096" in text
+    assert content(path)["described"] is None
+    corrected = printed(path, "--batch", "4")
+    assert corrected[2] == "Description and trace agree to the FLOP."
 
 
 def test_a_description_can_be_ignored(

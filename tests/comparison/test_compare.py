@@ -16,11 +16,12 @@ import pytest
 import traceflops as tf
 from tests.build import launched, step_marks, trace_of
 from tests.cli.test_commands import SAMPLE, assert_refused, run
+from tests.comparison import test_difference as made
 from tests.conftest import SAMPLES, shared_file
 from tests.schemas import first_violation
 from traceflops.comparison import Comparison, Side, compare, side_of, side_of_report
 from traceflops.errors import InputError
-from traceflops.reports.terminal import Style, render_comparison
+from traceflops.reports.terminal import Style, render_comparison, render_runs
 
 REAL = "traces/pytorch/v100_kineto_resnet50_nw{}.json.gz"
 NAMES = (
@@ -145,7 +146,14 @@ def test_what_is_missing_of_a_file_that_is_cut_off_is_said(tmp_path: Path) -> No
     cut.write_bytes(text[: len(text) * 3 // 4])
     whole = analysis_of("gpt_1rank.json.gz")
     found = compare(whole, tf.analyze(tf.read(cut)), ("whole", "cut"))
-    assert [one[:46] for one in found.notes] == ["cut: The file ends within its event list. Ever"]
+    assert [one[:46] for one in found.notes] == [
+        "cut: The file ends within its event list. Ever",
+        "cut: No device record for 618 of 750 launch ca",
+    ]
+    lead = "GPU records of cut are incomplete, so work and idle time are uncertain. "
+    assert found.caveat == lead and found.sentence.startswith(f"{lead}Steps take ")
+    again = side_of_report(tf.analyze(tf.read(cut)).to_json().encode(), "cut")
+    assert compare(whole, again).caveat == lead
     notes = json.loads(found.to_json())["after"]["notes"]
     assert [one["kind"] for one in notes if one["text"] in found.notes[0]] == ["dropped"]
     done = run("compare", SAMPLE, str(cut))
@@ -157,6 +165,14 @@ def test_a_step_is_not_compared_with_a_recording() -> None:
     assert found.obstacle == "no steps were found in b, and a whole recording is no step"
     both = compare(of_kernels("k", marked=False), of_kernels("k", "k", marked=False), ("a", "b"))
     assert both.sentence.startswith("The recording takes 100 ns more (+200.0 %, one step each: ")
+
+
+def test_operators_on_the_cpu_are_not_compared_with_work_of_a_gpu(one_rank: tf.Analysis) -> None:
+    on_host = analysis_of("torch_cpu_train.json.gz")
+    for host in (on_host, side_of_report(on_host.to_json().encode())):
+        found = compare(one_rank, host, ("gpu", "cpu"))
+        assert found.obstacle == "cpu has no GPU operations, only operators on the CPU"
+    assert not compare(on_host, on_host).obstacle
 
 
 def test_a_side_without_gpu_time_is_named() -> None:
@@ -305,6 +321,30 @@ def test_in_80_columns_all_words_of_causes_and_of_what_differs_are_there() -> No
     assert shown.split("  ")[-1].strip() == "+4.00 ms +4.00 ms to +4.01 ms"
 
 
+@pytest.mark.parametrize("width", [40, 60, 100])
+def test_at_any_width_rows_of_one_kernel_are_told_apart_and_fit(width: int) -> None:
+    found = compare(analysis_of("gpt_1rank.json.gz"), analysis_of("gpt_ddp_4rank"), ("a", "b"))
+    lines = [line.plain for line in render_comparison(found, Style(width=width))]
+    assert max(map(len, lines)) <= width
+    rows = [line for line in lines if line.startswith("multi_te")]
+    assert {"calls" in row for row in rows} == {True, False}
+    assert all(("calls" in row) != ("per call" in row) for row in rows)
+    several = [line.plain for line in render_runs([found, found], Style(width=width))]
+    assert max(map(len, several)) <= width
+
+
+def test_of_two_long_names_both_are_seen() -> None:
+    names = {"old": "before_" + "a" * 80, "new": "after_" + "b" * 80}
+    launch: dict[str, Any] = {"op": "aten::mm", "shapes": "[[8,8]]"}
+    before, after = (
+        made.side(who, made.kernel(name, 1_000 * at, **launch))
+        for at, (who, name) in enumerate(names.items(), 1)
+    )
+    lines = [line.plain for line in render_comparison(compare(before, after), Style())]
+    row = next(line for line in lines if line.endswith("operator and shape"))
+    assert row.startswith("before_a") and " → after_b" in row
+
+
 def test_several_recordings_are_compared_with_the_one_that_is_named() -> None:
     runs = (SAMPLE, str(SAMPLES / "gpt_ddp_4rank"), SAMPLE)
     words = ("compare", *runs, "--names", "a,b,c", "--baseline", "b")
@@ -315,6 +355,12 @@ def test_several_recordings_are_compared_with_the_one_that_is_named() -> None:
     assert (answer["schema"], answer["baseline"]) == ("traceflops.comparisons/1", "b")
     assert [one["after"]["name"] for one in answer["comparisons"]] == ["a", "c"]
     assert first_violation(answer) is None
+
+
+def test_traces_are_analyzed_and_what_is_no_recording_is_refused(one_rank: tf.Analysis) -> None:
+    assert tf.compare(tf.read(SAMPLE), one_rank).is_same
+    with pytest.raises(tf.UsageError, match="traces, analyses or sides of reports, not str"):
+        tf.compare(str(SAMPLE), one_rank)  # type: ignore[arg-type]
 
 
 def test_names_are_two(one_rank: tf.Analysis) -> None:
@@ -336,6 +382,16 @@ def test_names_in_front_of_bars_are_told_apart() -> None:
     bars = [line for line in run(*words).stdout.splitlines() if "██" in line]
     assert len({line.split()[0] for line in bars}) == 2
     assert all("…" in line.split()[0] for line in bars)
+
+
+def test_files_of_one_name_are_called_by_their_folders_unless_redacted(tmp_path: Path) -> None:
+    for name in ("old_link", "new_link"):
+        (tmp_path / name).mkdir()
+        shutil.copy(SAMPLE, tmp_path / name / "trace.json.gz")
+    runs = [str(tmp_path / name / "trace.json.gz") for name in ("old_link", "new_link")]
+    result = run("compare", *runs)
+    assert "old_link/trace " in result.stdout and "new_link/trace " in result.stdout
+    assert "_link" not in run("compare", *runs, "--redact").stdout
 
 
 def test_runs_of_one_name_are_told_apart() -> None:

@@ -156,6 +156,60 @@ def test_idle_time_is_compared_by_culprit_and_the_rest_is_said() -> None:
     assert parts(found) == {("idle", "data_input"): -450, ("idle", "no culprit"): 30}
 
 
+def test_idle_time_without_culprits_on_one_side_is_not_told_apart() -> None:
+    work = kernel("k", 100)
+    known = (IdlePart("data_input", "next (a.py:7)", 500),)
+    before, after = side("a", work, idle=known), side("b", work)
+    window = UsedWindow(0, 0, 0, Components(compute_ns=100, idle_ns=620))
+    for mine in ((), (IdlePart("data_input", "next (a.py:7)", 300),)):  # none, less than half
+        after = Side(after.name, (window,), after.work, mine)
+        found = compare(before, after)
+        assert parts(found) == {("untold", "idle"): 120}
+        assert found.sentence.endswith(": 120 ns more idle time.")
+
+
+def in_steps(name: str, idle_ns: list[int], work: ChargedKernel, *idle: IdlePart) -> Side:
+    """Return a side of steps with so much idle time each, and the same work."""
+    each = work.charged_ns // len(idle_ns)
+    windows = (
+        UsedWindow(0, step, 10**6 * step, Components(compute_ns=each, idle_ns=ns))
+        for step, ns in enumerate(idle_ns)
+    )
+    return Side(name, tuple(windows), (work,), idle)
+
+
+def test_where_no_cause_is_sure_but_their_component_is_it_is_the_reason() -> None:
+    before, after = [900, 1_100, 1_000, 950, 1_050], [1_700, 2_600, 1_500, 2_400, 2_050]
+    each = [
+        (IdlePart("launch", "a", total // 2), IdlePart("data_input", "b", total // 2))
+        for total in (sum(before), sum(after))
+    ]
+    steps = {"steps_ns": (100,) * 5}, {"steps_ns": (110,) * 5}
+    sides = (
+        in_steps("a", before, kernel("k", 500, 5, **steps[0]), *each[0]),
+        in_steps("b", after, kernel("k", 550, 5, **steps[1]), *each[1]),
+    )
+    found = compare(*sides)
+    noise = {cause.kind: cause.is_noise for cause in found.causes}
+    assert noise == {"idle": True, "pace": False}
+    assert found.sentence.endswith(": 1.05 µs more idle time.")
+    # A component within the spread hides no sure cause of it.
+    wild = in_steps("c", [700, 1_900] * 2 + [900], kernel("k", 550, 5, **steps[1]))
+    (reason,) = compare(sides[0], wild).reasons
+    assert reason.causes[0].kind == "pace"
+    # A sure cause that explains most of the difference needs no other.
+    alone = compare(sides[0], in_steps("c", before, kernel("k", 5_500, 5, steps_ns=(1_100,) * 5)))
+    assert alone.sentence.endswith(": 1.00 µs more in slower gemm kernels at equal calls (k).")
+
+
+def test_other_kernels_whose_interval_holds_0_are_within_the_spread() -> None:
+    op: dict[str, Any] = {"op": "aten::mm", "shapes": "[[8,8]]"}
+    before = in_steps("a", [0] * 5, kernel("old", 500, 5, steps_ns=(100, 20, 180, 60, 140), **op))
+    after = in_steps("b", [0] * 5, kernel("new", 550, 5, steps_ns=(110, 30, 190, 70, 150), **op))
+    (cause,) = compare(before, after).causes
+    assert cause.kind == "replaced" and cause.is_noise
+
+
 SHAPES = "[[8,16],[16,4]]"
 MM: dict[str, Any] = {"op": "aten::mm", "shapes": SHAPES, "scope": "GPT/Linear"}
 

@@ -25,7 +25,6 @@ from tests.comparison.test_compare import assert_exact
 from tests.conftest import by_night
 from tests.findings.faults import step_ns
 from traceflops.comparison import Comparison
-from traceflops.comparison.sentence import reasons_of
 from traceflops.comparison.spread import interval
 from traceflops.table.columns import FloatArray
 
@@ -50,10 +49,9 @@ class Plant:
 
 def _first(kind: str, *subjects: str) -> Callable[[Comparison], bool]:
     def is_first(found: Comparison) -> bool:
-        reasons = reasons_of(found.causes)
-        if not reasons:
+        if not found.reasons:
             return False
-        cause = reasons[0].causes[0]
+        cause = found.reasons[0].causes[0]
         return cause.kind == kind and (not subjects or cause.subject in subjects)
 
     return is_first

@@ -220,6 +220,15 @@ def test_a_decode_pass_of_few_tokens_waits_for_weights() -> None:
     assert "decode" not in many[0].sentence
 
 
+def test_a_kernel_of_no_category_that_is_the_program_is_to_be_profiled() -> None:
+    works = (("sweep(float*)", 0, 5_000, 80_000), ("settle(float*)", 1_000, 85_000, 20_000))
+    analysis = tf.analyze(trace_of(**launched(*works)))
+    (found,) = (one for one in analysis.findings if one.rule == "main-kernel")
+    assert found.sentence.startswith("sweep takes 80.0 % of the total time. ")
+    assert found.remedy is not None
+    assert "ncu --set full" in found.remedy
+
+
 def test_no_kernel_is_named_where_none_has_most_of_compute_or_compute_is_little() -> None:
     assert [one.sentence.split()[0] for one in decoding("sm90_gemm_bf16", 39)] == ["_matmul_ogs"]
     assert decoding("vectorized_layer_norm_kernel", 36) == []

@@ -10,8 +10,7 @@ import pytest
 
 from traceflops.devices.peaks import find
 from traceflops.errors import InputError, UsageError
-from traceflops.flops.analytic.above_100_percent import Case, reasons
-from traceflops.flops.analytic.rates import Peak, check_speed, rate, raw_rate, work
+from traceflops.flops.analytic.rates import Case, Peak, check_speed, rate, raw_rate, reasons, work
 from traceflops.flops.analytic.run import Checkpoint, Lora, Run
 from traceflops.flops.model.card import ModelCard
 from traceflops.flops.model.models import preset

@@ -14,7 +14,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from sample_traces.config import RunConfig
-from sample_traces.nsight.ncu import write_details
+from sample_traces.nsight.ncu import launches, write_details
+from sample_traces.nsight.ncu_report import write_report
 from sample_traces.nsight.nsys import write_sqlite
 from sample_traces.nsight.report import write_reports
 from sample_traces.nsight.session import NsightOptions
@@ -31,6 +32,7 @@ SIZES = (12_000, 100_000)
 
 _SMALL_BYTES = 3_000_000
 _LINES = 120
+_KERNELS = 4
 _EVENTS = re.compile(r'"traceEvents"\s*:\s*\[\s*|\A\s*\[\s*')
 _SPACE_AND_COMMA = re.compile(r"\s*,\s*")
 _STEP = "ProfilerStep#"
@@ -94,10 +96,11 @@ def _of_nsight() -> Iterator[Seed]:
             *write_sums(run, folder / "stats", plain),
             *write_sums(run, folder / "stats", plain, form="console"),
             write_details(run, folder / "ncu" / "details.csv", layout="rules"),
+            write_report(run, folder / "ncu" / "report.ncu-rep", launches(run)[:_KERNELS]),
         ]
         for path in paths:
             data = path.read_bytes()
-            if path.suffix not in (".sqlite", ".nsys-rep"):
+            if path.suffix not in (".sqlite", ".nsys-rep", ".ncu-rep"):
                 data = b"".join(data.splitlines(keepends=True)[:_LINES])
             yield Seed(f"{path.parent.name}/{path.stem}", data)
 

@@ -11,7 +11,7 @@ from tests.build import launched, trace_of
 from tests.conftest import SAMPLES, shared_file
 from tests.mfu.test_measurement import GEMM, H100
 from traceflops.errors import UsageError
-from traceflops.flops.analytic.rates import cache_elements, decode_bytes
+from traceflops.flops.model.card import cache_elements, decode_bytes
 from traceflops.flops.model.models import preset
 from traceflops.mfu.forward_passes import NO_CACHE
 from traceflops.mfu.inference import BY_LACK, BY_MARKS, Inference, PhaseUse

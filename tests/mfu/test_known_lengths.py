@@ -12,6 +12,7 @@ from tests.build import launched, step_marks, trace_of
 from tests.mfu.test_measurement import H100, H100_BF16
 from traceflops.analysis.preparation import prepare
 from traceflops.flops.ops.attention import Band
+from traceflops.mfu.budget import ShareRange
 from traceflops.mfu.measurement import Measurement, measure
 from traceflops.mfu.traced.executed import executed
 from traceflops.table.trace import Trace
@@ -182,7 +183,9 @@ def test_every_figure_follows() -> None:
     found = measured(trace)
     flops = 2 * forward(lengths)
     assert found.waterfall is not None
-    assert found.mfu == found.least == found.most == found.hfu
+    assert found.mfu == found.hfu
+    assert found.mfu is not None
+    assert found.mfu_range == ShareRange(found.mfu, found.mfu)
     assert found.waterfall.amount("useful") == flops
     (row,) = found.kernels
     assert (row.measured.flops, row.measured.at_least) == (flops, flops)

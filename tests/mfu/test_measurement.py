@@ -11,7 +11,7 @@ from tests.cli.test_commands import run
 from tests.conftest import SAMPLES
 from traceflops.analysis.recipe import analyze
 from traceflops.errors import UsageError
-from traceflops.mfu.budget import PeakOptions
+from traceflops.mfu.budget import PeakOptions, ShareRange
 from traceflops.mfu.measurement import Measurement
 from traceflops.parsers import read
 from traceflops.reports.view.utilisation import parts
@@ -71,7 +71,9 @@ def test_float_products_of_a_mute_kernel_lie_between_two_peaks() -> None:
 def test_a_product_at_a_known_rate() -> None:
     """2 x 1000^3 FLOPs in 4,000 ns are 500 TFLOP/s."""
     found = measured(matmul(4_000))
-    assert found.mfu == found.hfu == found.most == Fraction(2 * 1000**3, 4_000 * H100_BF16)
+    assert found.mfu == found.hfu == Fraction(2 * 1000**3, 4_000 * H100_BF16)
+    assert found.mfu is not None
+    assert found.mfu_range == ShareRange(found.mfu, found.mfu)
     assert (found.figure, found.basis) == ("MFU 50.5 %", "from trace, bf16 dense 989.4 TFLOP/s")
     (row,) = found.ops
     assert row.measured.flops_per_ns == 500_000
@@ -189,18 +191,18 @@ def test_a_count_between_two_bounds_is_a_range() -> None:
         "concrete_inputs": json.dumps(["", "", "", "", "", "512", "512", "0.", "False"]),
     }
     found = measured(matmul(4_000, op=op))
-    assert found.least is not None
+    assert found.mfu_range is not None
     assert found.mfu is not None
-    assert found.least < found.mfu == found.most
+    assert found.mfu_range.least < found.mfu == found.mfu_range.most
     (row,) = found.ops
     assert (
         found.mfu
         == Fraction(4 * 512 * 512 * 8 * 64, 4_000 * H100_BF16)
         == Fraction(row.measured.flops or 0, 4_000 * H100_BF16)
     )
-    assert (
-        found.least == found.mfu * found.executed.executed_at_least / found.executed.executed_flops
-    )
+    done = found.executed
+    certain = Fraction(done.executed_at_least, done.executed_flops)
+    assert found.mfu_range.least == found.mfu * certain
     assert " to " in (found.figure or "")
 
 

@@ -296,6 +296,16 @@ def test_directions_of_copies_stay_and_words_of_the_author_in_them_do_not() -> N
     assert found["direction"].to_pylist() == [*ways[:3], "name1"]
 
 
+def test_of_a_rule_all_stays_but_what_it_says_of_the_kernel() -> None:
+    row = {"name": "gemm", "section": "SpeedOfLight", "rule": "SOLBottleneck", "kind": "INF"}
+    row |= {"text": "the kernel of acme", "speedup_kind": "global"}
+    own = {"name": "gemm", "section": "AcmeSection", "rule": "AcmeRule", "kind": "INF"}
+    trace = trace_of(kernel_rules=[row, own])
+    first, second = Redaction(Placeholders()).trace(trace).kernel_rules.to_pylist()
+    assert {name: first[name] for name in row} == row | {"text": None}
+    assert "Acme" not in repr(second)
+
+
 def test_system_calls_whose_meaning_is_known_stay() -> None:
     calls = ("close", "pwrite64", "pthread_cond_timedwait", "zebrafish", "close_zebrafish")
     rows = [{"kind": "system", "name": name, "start_ns": 0, "dur_ns": 1} for name in calls]

@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 import traceflops as tf
 from tests.build import trace_of
 from tests.conftest import SAMPLES
+from tests.mfu.test_kernel_speeds import NAMES, launch, rule
 from tests.privacy.secrets_in_traces import document_of, write
 from tests.ranks.test_slow_rank import Made
 from tests.reports import factory
@@ -135,6 +136,28 @@ def test_no_text_of_a_trace_acts_in_the_page(browser: Browser, tmp_path: Path, t
     assert found.requests == [(tmp_path / "o2.html").as_uri()]
     assert found.complaints == []
     assert "not red" in found.page.locator("#kernel-table").inner_text()
+    found.page.context.close()
+
+
+def test_what_rules_say_of_hostile_kernels_unfolds_and_does_not_act(
+    browser: Browser, tmp_path: Path
+) -> None:
+    texts = [text.encode("utf-8", "replace").decode() for text in HOSTILE]
+    rows, rules = [], []
+    for at, text in enumerate(texts):
+        rows += launch(at, NAMES, name=text)
+        rules.append(rule(at, text, text, 0.5, kind="OPT", section=text) | {"name": text})
+    trace = trace_of(kernel_counters=rows, kernel_rules=rules)
+    found = opened(browser, tmp_path / "o.html", render_html(tf.analyze(trace)))
+    section = found.page.locator("#speed-of-light")
+    said = section.locator("details", has_text="Nsight Compute says")
+    assert said.count() == len(texts)
+    assert not said.first.locator("dd").is_visible()
+    said.first.locator("summary").click()
+    assert said.first.locator("dd").is_visible()
+    assert found.page.evaluate(STRANGE) == 0
+    assert found.page.evaluate("window.owned") is None
+    assert found.complaints == []
     found.page.context.close()
 
 

@@ -15,13 +15,17 @@ import pytest
 import traceflops as tf
 from tests.build import launched, step_marks, trace_of
 from tests.cli.test_commands import assert_refused, run
+from tests.comparison import test_difference as small
 from tests.conftest import SAMPLES, shared_file
 from tests.privacy.secrets_in_traces import document_of
 from tests.reports.test_accessible import CONTRASTS, RULES
 from tests.reports.test_browser import opened
 from tests.reports.test_browser_safe import HOSTILE, STRANGE, Hostile
-from traceflops.comparison import Comparison, side_of_report
+from traceflops.comparison import Comparison, Side, compare, side_of_report
+from traceflops.comparison.side import IdlePart, UsedWindow
 from traceflops.reports.page import render_comparison_page
+from traceflops.reports.page.comparison_drawings import bars
+from traceflops.timeline import Components
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -227,6 +231,17 @@ def test_the_cases_say_what_they_are() -> None:
     assert "one step each: no interval" in text_of(pages["one step"], "header")
     assert 'class="interval"' not in pages["one step"]
     assert pages["two samples"].count('class="interval"') == 2, "in the drawing and its key"
+
+
+def test_idle_time_is_one_part_of_the_bars_where_a_side_has_no_culprits() -> None:
+    known = small.side("a", small.kernel("k", 900), idle=(IdlePart("data_input", "next", 500),))
+    window = UsedWindow(0, 0, 0, Components(compute_ns=900, idle_ns=600))
+    unknown = Side("b", (window,), known.work, ())
+    for sides, idle in (((known, unknown), ["idle"]), ((known, known), ["loading data"])):
+        shown = [one.part.label for one in bars(sides, ("a", "b")).changes]
+        assert shown == ["compute", *idle]
+    text = render_comparison_page([compare(known, unknown)])
+    assert "loading data" not in text.lower() and "one side only" not in text
 
 
 def test_several_recordings_are_one_page_with_a_section_each() -> None:

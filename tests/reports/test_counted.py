@@ -20,8 +20,9 @@ from traceflops.reports.page.html import render_html
 from traceflops.reports.terminal.lines import Style
 from traceflops.reports.terminal.measured import render_measured
 from traceflops.reports.terminal.summary import render_terminal
+from traceflops.reports.view.counted import counted_table
 from traceflops.reports.view.figures import UNKNOWN
-from traceflops.reports.view.tables import HEADS, counted_rows
+from traceflops.reports.view.tables import Name
 
 BYTES = {"FETCH_SIZE": 3_000.0, "WRITE_SIZE": 200.0}
 SCHEMA = json.loads((ROOT / "reports" / "json" / "report.schema.json").read_text(encoding="utf-8"))
@@ -101,17 +102,17 @@ def test_counters_without_times_have_a_table_of_their_own() -> None:
     summary = render_terminal(counters_only(), Style(width=100, unicode=True, colour=False))
     assert any(line.plain.startswith("Kernels by counters") for line in summary)
     page = render_html(counters_only())
-    assert 'id="counted-kernels"' in page
+    assert 'id="counters"' in page
     assert "<h2>Hardware counters</h2>" in page
 
 
 def test_the_page_has_what_the_terminal_has() -> None:
     page = render_html(by_counters())
     assert "<title>HFU 27.4 %" in page
-    for words in ("from counters, bf16 dense", "by counters", 'id="counted-kernels"', "No MFU"):
+    for words in ("from counters, bf16 dense", "by counters", 'id="counters"', "No MFU"):
         assert words in page
-    for head in HEADS:
-        assert f"{head[:1].upper()}{head[1:]}</th>" in page
+    for head in ("Launches", "Matrix", "Read", "Written", "FLOP/B"):
+        assert f"{head}</th>" in page
     assert "Least GB/s" not in page
 
 
@@ -125,21 +126,30 @@ def test_a_paired_trace_is_named_where_the_figure_is() -> None:
     assert "from the pair" in text
 
 
-def test_unknown_is_a_dash_and_nothing_is_0() -> None:
+def cells_of(analysis: Analysis) -> dict[str, dict[str, Any]]:
+    table = counted_table(analysis.measured, 10)
+    heads = [column.head for column in table.columns[1:]]
+    found = {}
+    for name, *cells in table.rows:
+        assert isinstance(name, Name)
+        found[name.whole] = dict(zip(heads, cells, strict=True))
+    return found
+
+
+def test_what_was_never_counted_has_no_column_and_unknown_is_a_dash() -> None:
     found = analyze(rocprof(timed(5), counted(5, types=TYPES[:2], more={"FETCH_SIZE": 1.0})))
-    cells = {
-        row.name: dict(zip(HEADS, row.cells, strict=True)) for row in counted_rows(found.measured)
-    }
+    cells = cells_of(found)
     for name in (GEMM, ADD):
-        assert (
-            cells[name]["matrix FLOPs"] == cells[name]["written"] == cells[name]["busy"] == UNKNOWN
-        )
-        assert cells[name]["read"] == "5.12 kB"
-    done = analyze(rocprof(timed(5), counted(5)))
-    cells = {
-        row.name: dict(zip(HEADS, row.cells, strict=True)) for row in counted_rows(done.measured)
-    }
-    assert cells[ADD]["matrix FLOPs"] == "0 FLOP"
+        assert cells[name].keys().isdisjoint({"Matrix", "Written", "Busy", "FLOP/B"})
+        assert cells[name]["Read"] == "5.12 kB"
+    rows = [
+        row
+        for row in counted(5, more=BYTES)
+        if row["name"] == GEMM or row["counter"] != "FETCH_SIZE"
+    ]
+    cells = cells_of(analyze(rocprof(timed(5), rows)))
+    assert cells[ADD]["Matrix"] == "0 FLOP"
+    assert (cells[ADD]["Read"], cells[GEMM]["Read"]) == (UNKNOWN, "15.4 MB")
 
 
 @pytest.mark.parametrize("name", HOSTILE, ids=range(len(HOSTILE)))

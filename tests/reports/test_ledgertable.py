@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from traceflops.mfu import Checkpoint, Ledger, Line, Lora, Run, model_flops, preset
+from traceflops.flops import Checkpoint, Ledger, Line, Lora, Run, model_flops, preset
 from traceflops.reports.terminal.lines import ledger_table
 from traceflops.reports.view.figures import flops, significant
 

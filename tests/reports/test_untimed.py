@@ -12,6 +12,8 @@ import pytest
 
 from tests.build import trace_of
 from tests.conftest import ROOT
+from tests.findings.test_counted_kernels import BUSY, TIME
+from tests.mfu.test_kernel_speeds import launch, rule
 from tests.reports.factory import HOSTILE
 from traceflops import Analysis, analyze
 from traceflops.reports.markdown import render_markdown
@@ -34,6 +36,12 @@ COUNTED = [
     for number in range(20)
 ]
 
+SPEEDS = [
+    row
+    for number, (name, ns) in enumerate((("void a<int>(int)", 900.0), ("void b<4>(int)", 9_000.0)))
+    for row in launch(number, BUSY | {TIME: ns}, name=name)
+]
+
 
 def analysis_of(**tables: Any) -> Analysis:
     made = trace_of(devices=[], **tables)
@@ -43,6 +51,7 @@ def analysis_of(**tables: Any) -> Analysis:
 CASES = {
     "totals": {"totals": TOTALS},
     "counters": {"kernel_counters": COUNTED},
+    "speeds": {"kernel_counters": SPEEDS},
     "calls": {"calls": [{"name": "hipMalloc", "start_ns": 5}]},
     "all": {"totals": TOTALS, "kernel_counters": COUNTED},
 }
@@ -105,18 +114,88 @@ def test_an_unknown_count_is_no_dash_before_a_sign() -> None:
     assert not [line for line in lines if "×" in line]  # noqa: RUF001
 
 
-def test_counted_kernels_stand_in_the_terminal() -> None:
+def test_counted_kernels_stand_in_the_terminal_without_names_of_counters() -> None:
     lines = terminal(analysis_of(kernel_counters=COUNTED))
-    assert "Most counted kernels (5 of 7)" in lines
-    assert "SQ_WAVES" in " ".join(lines)
-    assert "times are not used" in " ".join(line.strip() for line in lines)
+    (head,) = [at for at, line in enumerate(lines) if line.startswith("Kernels by counters")]
+    rows = [line.split() for line in lines[head : head + 8]]
+    assert rows[0] == ["Kernels", "by", "counters", "Launches"]
+    assert [row[:2] for row in rows[1:]] == [["kernel", str(number)] for number in range(7)]
+    assert sum(int(row[2]) for row in rows[1:]) == 20
+    assert "SQ_WAVES" not in " ".join(lines)
 
 
 def test_the_tables_of_the_page() -> None:
     page = render_html(analysis_of(totals=TOTALS, kernel_counters=COUNTED))
-    for part in ("totals-categories", "totals", "totals-calls", "counted"):
+    for part in ("totals-categories", "totals", "totals-calls", "counters"):
         assert f'<section id="{part}">' in page
-    assert "20 launches of 7 kernels" in page
+    assert "SQ_WAVES" not in page
+
+
+def test_how_near_their_limits_kernels_came_stands_everywhere() -> None:
+    found = analysis_of(kernel_counters=SPEEDS)
+    words = ["9.00 µs", "9.2 %", "19.7 %", "11.6 %", "8.6 %", "19.7 %", "11.3 of 16.7 %"]
+    heads = ["Time", "SM", "Memory", "L1", "L2", "DRAM", "Occupancy", "Limited by", "Registers"]
+    lines = terminal(found, 140)
+    (at,) = [at for at, line in enumerate(lines) if line.startswith("Speed of light")]
+    assert lines[at].split() == f"Speed of light {' '.join(heads)}".split()
+    assert lines[at + 1].split() == f"b<4>(int) {' '.join(words)} registers 168".split()
+    assert lines[at + 2].split()[:3] == ["a<int>(int)", "900", "ns"]
+    row = f"| `b<4>(int)` | {' | '.join(words)} | registers | 168 |"
+    assert row in render_markdown(found).splitlines()
+    page = render_html(found)
+    assert '<section id="speed-of-light">' in page
+    cells = [f"{word}</td>" for word in (*words, "registers", "168")]
+    assert all(cell in page for cell in cells)
+    assert "Use fewer registers per thread" in page
+    first, second = json.loads(found.to_json())["utilisation"]["speed_of_light"]
+    assert (first["name"], first["nearest_roof"], first["nearest_roof_share"]) == (
+        "void b<4>(int)",
+        "dram",
+        0.1966,
+    )
+    assert (second["duration_ns"], second["limiters"]) == (900, ["registers"])
+
+
+@pytest.mark.parametrize("width", [40, 64, 80, 120])
+def test_the_table_of_speeds_fits_every_width(width: int) -> None:
+    lines = terminal(analysis_of(kernel_counters=SPEEDS), width)
+    assert max(map(len, lines)) <= width
+    assert any(line.startswith("Speed of light") for line in lines)
+
+
+def test_beside_a_timeline_the_table_of_speeds_stands_in_every_report() -> None:
+    timed = [{"name": "void b<4>(int)", "start_ns": 0, "dur_ns": 5_000}]
+    found = analyze(trace_of(activities=timed, kernel_counters=SPEEDS))
+    assert any(line.startswith("Speed of light") for line in terminal(found))
+    assert '<section id="speed-of-light">' in render_html(found)
+    assert "| Speed of light |" in render_markdown(found)
+
+
+def test_what_rules_say_is_quoted_as_text_of_the_profiler() -> None:
+    text = "<b>Bold</b> & *starred* [link](http://x) " + "word " * 100
+    rules = [
+        {**rule(1, "TheoreticalOccupancy", text, 0.5), "name": "void b<4>(int)"},
+        {**rule(1, "SOLBottleneck", "A fact.", None, kind="INF"), "name": "void b<4>(int)"},
+    ]
+    found = analysis_of(kernel_counters=SPEEDS, kernel_rules=rules)
+    lines = terminal(found)
+    assert "Nsight Compute says of b<4>(int)" in lines
+    said = " ".join(line.strip() for line in lines)
+    assert "Theoretical occupancy, estimated local speedup 50.0 %: <b>Bold</b> & *starred*" in said
+    assert "A fact." not in said
+    page = render_html(found)
+    assert "<details><summary>Nsight Compute says of <code" in page
+    assert "&lt;b&gt;Bold&lt;/b&gt; &amp; *starred*" in page
+    assert "<b>Bold</b>" not in page
+    markdown = render_markdown(found)
+    assert "<summary>What Nsight Compute says</summary>" in markdown
+    assert "<b>Bold" not in markdown
+    assert "[link](" not in markdown
+    report = json.loads(found.to_json())
+    jsonschema.Draft202012Validator(SCHEMA).validate(report)
+    first, second = report["utilisation"]["speed_of_light"][0]["rules"]
+    assert (first["text"], first["speedup_share"], first["speedup_kind"]) == (text, 0.5, "local")
+    assert (second["kind"], second["speedup_share"], second["launches"]) == ("INF", None, 1)
 
 
 def test_names_of_a_stranger_are_text() -> None:
@@ -125,7 +204,9 @@ def test_names_of_a_stranger_are_text() -> None:
         totals=[{"name": name, "total_ns": 5, "count": 1} for name in names],
         calls=[{"name": name, "start_ns": 5} for name in names],
         kernel_counters=[
-            {"name": name, "counter": name, "value": 1.5, "dispatch": 1} for name in names
+            row
+            for at, name in enumerate(names)
+            for row in launch(at, BUSY | {name: 1.5}, name=name)
         ],
     )
     page = render_html(found)

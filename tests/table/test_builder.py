@@ -53,10 +53,10 @@ def triples_of(count: int, draw: st.DrawFn) -> tuple[list[Value], Any]:
 
 def numbers_of(column: Column, count: int, draw: st.DrawFn) -> tuple[list[Value], Any]:
     if pa.types.is_floating(column.type):
-        values: list[Any] = draw(
-            st.lists(st.floats(allow_nan=False), min_size=count, max_size=count)
-        )
-        return values, np.array(values)
+        decimals = st.floats(allow_nan=False)
+        decimals = st.one_of(st.none(), decimals) if column.nullable else decimals
+        values: list[Any] = draw(st.lists(decimals, min_size=count, max_size=count))
+        return values, np.array(values, np.float64)
     if pa.types.is_boolean(column.type):
         of, least = st.sampled_from((0, 1, ABSENT)), 0
     elif column.type == pa.int32() and not column.nullable:
@@ -78,7 +78,7 @@ def numbers_of(column: Column, count: int, draw: st.DrawFn) -> tuple[list[Value]
 @st.composite
 def collected(draw: st.DrawFn) -> tuple[str, list[Piece]]:
     """Draw a table and pieces of it, from which columns that may be null can be missing."""
-    table = draw(st.sampled_from(("activities", "ops", "marks", "kernel_counters")))
+    table = draw(st.sampled_from(("activities", "ops", "marks", "kernel_counters", "kernel_rules")))
     missing = draw(st.sets(st.sampled_from([c.name for c in TABLES[table] if c.nullable])))
     pieces = []
     for count in draw(st.lists(st.integers(1, 4), max_size=4)):

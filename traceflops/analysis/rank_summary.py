@@ -32,12 +32,13 @@ from traceflops.attribution import (
 )
 from traceflops.devices import MissingInput
 from traceflops.errors import InputError
-from traceflops.flops import DeviceBudget, Measured
+from traceflops.flops import DeviceBudget
 from traceflops.mfu import (
     Cell,
     ComputeTime,
     DevicePeaks,
     KernelRow,
+    Measured,
     OpRow,
     Outside,
     PeakOptions,

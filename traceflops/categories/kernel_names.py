@@ -57,6 +57,7 @@ _Named = dict[str, dict[int, str]]
 _Test = Callable[..., bool]
 """Whether two names of one form may be of one kernel; takes the form and both names."""
 
+_BRACKET: Final = re.compile(r"[<(]")
 _LENGTH: Final = re.compile(r"[1-9]\d{0,3}")
 _ANONYMOUS: Final = {"_GLOBAL__N_1": "(anonymous namespace)"}
 
@@ -81,6 +82,20 @@ def short_name(name: str) -> str:
     end = _before_brackets(text)
     start = max(text.rfind(" ", 0, end), text.rfind(":", 0, end)) + 1
     return text[start:end]
+
+
+def from_own_word(names: Sequence[str]) -> list[str]:
+    """Return names from the last word of the function's name on, where that tells them apart.
+
+    What is left out is what it returns, and namespaces: `kernel<float>(float*)` of
+    `enable_if<true, void>::type kernel<float>(float*)`.
+    """
+    own = []
+    for name in names:
+        plain, word = _ENDINGS.sub("", name.strip()), short_name(name)
+        is_word = _BRACKET.search(plain) and len(plain) <= _LONGEST and word.isidentifier()
+        own.append(plain[max(plain.find(word), 0) :] if is_word else plain)
+    return own if len(set(own)) == len(set(names)) else list(names)
 
 
 def spelled_name(name: str) -> str:

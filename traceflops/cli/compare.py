@@ -117,12 +117,21 @@ def _compared(
 
 
 def _own_names(runs: Sequence[str], given: Sequence[Analysis | Side], *, redact: bool) -> list[str]:
-    """Return the names of folders, and what other recordings are called."""
+    """Return the names of folders, and what other recordings are called.
+
+    Files of the same name have their folder before it.
+    """
     from traceflops.comparison import name_of
 
-    folders = (Path(run).resolve().name if os.path.isdir(run) else "" for run in runs)
+    names = [name_of(one) for one in given]
+    if redact:
+        return names
+    paths = [Path(run).resolve() for run in runs]
+    whole = [path.name if path.is_dir() else name for path, name in zip(paths, names, strict=True)]
+    longer = [f"{path.parent.name}/{name}" for path, name in zip(paths, whole, strict=True)]
     return [
-        (not redact and folder) or name_of(one) for folder, one in zip(folders, given, strict=True)
+        long if whole.count(name) > longer.count(long) else name
+        for long, name in zip(longer, whole, strict=True)
     ]
 
 

@@ -186,6 +186,8 @@ def against(found: Comparison, tolerance: Fraction, *, strict: bool) -> Answer:
 
     if found.obstacle:
         return "unknown", found.obstacle
+    if found.before.lacks_records:
+        return "unknown", "GPU records of the baseline are incomplete"
     other = [one for one in found.unlike if one.what in (*OF_WORK, "GPUs")]
     if other:
         told = listed(other, lambda one: f"{one.what} {one.before} became {one.after}", "; ")

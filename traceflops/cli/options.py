@@ -75,7 +75,7 @@ Pair = Annotated[
     option(
         "FILE",
         "Another recording of the same program that provides FLOPs: a PyTorch trace with "
-        "shapes, or counters (rocprofv3 --pmc, ncu CSV). A folder or several, if they are in "
+        "shapes, or counters (rocprofv3 --pmc, ncu). A folder or several, if they are in "
         "several files. Times are from TRACE.",
         rich_help_panel="MFU",
     ),

@@ -104,7 +104,7 @@ def _check_no_results(traces: list[str]) -> None:
         if (schema := schema_of(one)) is not None:
             from traceflops.comparison import REPORT
 
-            hint = "give the recording; compare and check --baseline also read reports"
+            hint = "give the recording; compare and check --baseline also read one report"
             if schema != REPORT:
                 hint = "give the recording that it was made from"
             raise InputError(f"a result of traceflops, no recording: {one} ({schema})", hint)

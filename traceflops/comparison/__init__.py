@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from traceflops.faces import lazy
 
 if TYPE_CHECKING:
-    from traceflops.comparison.difference import Cause, Part
+    from traceflops.comparison.difference import Cause, Part, rounded, tell_culprits
     from traceflops.comparison.held import MemoryChange, MemoryPart
     from traceflops.comparison.likeness import OF_WORK, UNRECORDED, Unlike
     from traceflops.comparison.per_unit import PerUnit
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from traceflops.comparison.sentence import (
         interval_words,
         reason_words,
-        reasons_of,
+        share_words,
         short,
         signed,
         together,

@@ -27,8 +27,6 @@ PACE, CALLS, REPLACED, NEW, GONE, WAIT, IDLE, UNTOLD = (
 kernels on one side only, waiting for other ranks, idle time, and what is not told apart."""
 _COLLECTIVE: Final = re.compile(r"(?:nccl|rccl|c10d|gloo)::?([a-z_]+)")
 NO_CULPRIT: Final = "no culprit"
-_MEASURED: Final = frozenset({PACE, WAIT, IDLE, UNTOLD})
-"""Kinds that the spread between steps may explain; the others are counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +69,7 @@ class Cause:
     @property
     def is_noise(self) -> bool:
         """Return whether the spread between steps may explain it."""
-        return self.kind in _MEASURED and self.interval is not None and self.interval.holds_zero
+        return self.interval is not None and self.interval.holds_zero
 
 
 def apportioned(exact: Sequence[Fraction], total: int) -> list[int]:
@@ -105,7 +103,8 @@ def parts_of(before: Side, after: Side, matched: Iterable[Match]) -> list[Part]:
         left = new - old - sum(part.exact_ns for part in mine)
         if left:
             ends = (old - sum(p.before_ns for p in mine), new - sum(p.after_ns for p in mine))
-            kind, what = (IDLE, NO_CULPRIT) if name == "idle" else (UNTOLD, name)
+            has_culprits = name == "idle" and tell_culprits(before, after)
+            kind, what = (IDLE, NO_CULPRIT) if has_culprits else (UNTOLD, name)
             mine.append(Part(name, kind, what, ((), ()), (), "", left, *ends))
     whole = component_differences(before, after)
     return [
@@ -203,6 +202,8 @@ def _split(whole: Part, sides: Sequence[tuple[Work, Side]]) -> Iterator[Part]:
 
 def _of_idle(before: Side, after: Side) -> Iterator[Part]:
     """Yield the parts of idle time by culprit, whatever its numbers are and follows a # in it."""
+    if not tell_culprits(before, after):
+        return
     sums: list[Counter[tuple[str, str]]] = [Counter(), Counter()]
     shown: dict[tuple[str, str], list[tuple[str, ...]]] = {}
     for at, side in enumerate((before, after)):
@@ -218,6 +219,12 @@ def _of_idle(before: Side, after: Side) -> Iterator[Part]:
         )
         way = "culprit" if all(names) else ""
         yield Part("idle", IDLE, kind, (names[0], names[1]), (), way, new - old, old, new)
+
+
+def tell_culprits(*sides: Side) -> bool:
+    """Return whether all sides know the culprits of most idle time: only then do these compare."""
+    known = (2 * sum(one.idle_ns for one in side.idle) for side in sides)
+    return all(ns >= side.components.idle_ns for ns, side in zip(known, sides, strict=True))
 
 
 def causes_of(before: Side, after: Side, parts: Iterable[Part]) -> list[Cause]:

@@ -50,6 +50,9 @@ def obstacle(before: Side, after: Side, matched: Sequence[Match]) -> str:
     for side in (before, after):
         if not side.windows or not side.components.window_ns:
             return f"{side.name} has no GPU time in the selected windows"
+    if before.on_host != after.on_host:
+        name = before.name if before.on_host else after.name
+        return f"{name} has no GPU operations, only operators on the CPU"
     lacking = [side.name for side in (before, after) if not side.steps]
     if len(lacking) == 1:
         return f"no steps were found in {lacking[0]}, and a whole recording is no step"

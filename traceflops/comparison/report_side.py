@@ -149,6 +149,7 @@ class _Ranks(_Plain, frozen=True):
 
 class _Note(_Plain, frozen=True):
     kind: str
+    code: str
     text: str
 
 
@@ -214,7 +215,8 @@ def _side(report: _Report, name: str | None) -> Side:
             fall.dtypes if fall is not None else (),
             report.source.facts,
         ),
-        tuple((note.kind, note.text) for note in report.notes),
+        tuple((note.kind, note.code, note.text) for note in report.notes),
+        bool(report.devices) and all(one.type == "cpu" for one in report.devices),
     )
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from traceflops.analysis import Analysis
+from traceflops.analysis import Analysis, analyze
 from traceflops.comparison.difference import (
     Cause,
     causes_of,
@@ -22,17 +22,20 @@ from traceflops.comparison.held import MemoryChange, memory_change
 from traceflops.comparison.likeness import Unlike, is_same, obstacle, unlikeness, work_ratio
 from traceflops.comparison.matching import Match, matches
 from traceflops.comparison.per_unit import PerUnit, per_unit
-from traceflops.comparison.sentence import sentence
+from traceflops.comparison.sentence import Reason, caveat, reasons_of, sentence
 from traceflops.comparison.side import Side, side_of
 from traceflops.comparison.spread import Interval, interval
 from traceflops.errors import UsageError
+from traceflops.table import Trace
 from traceflops.units import listed
+from traceflops.windows import NO_DEVICE_RECORDS
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-_LOST: Final = ("dropped", "repaired")
+_LOST: Final = ("dropped", "repaired", NO_DEVICE_RECORDS)
+"""Kinds and codes of notes on what is not in the figures."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +85,20 @@ class Comparison:
             return f"Not compared: {self.obstacle}."
         if self.is_same:
             return "The two are the same recording: nothing differs."
-        return sentence(
-            self.before, self.after, self.difference_ns, self.interval, self.causes, self.unlike
-        )
+        found = sentence(self.before, self.after, self.difference_ns, self.interval, self.reasons)
+        return f"{self.caveat}{found}"
+
+    @cached_property
+    def caveat(self) -> str:
+        """Return how the sentence begins where records are incomplete or the work differs."""
+        if self.obstacle or self.is_same:
+            return ""
+        return caveat(self.before, self.after, self.unlike)
+
+    @cached_property
+    def reasons(self) -> list[Reason]:
+        """Return why, the largest reason first: causes that are worth naming."""
+        return reasons_of(self.before, self.after, self.difference_ns, self.causes)
 
     @cached_property
     def mfu(self) -> MfuChange | None:
@@ -112,13 +126,13 @@ class Comparison:
 
     @property
     def notes(self) -> list[str]:
-        """Return what was dropped or repaired on one side alone, after its name."""
+        """Return what was lost or repaired on one side alone, after its name."""
         sides = ((self.before, self.after), (self.after, self.before))
         return [
             f"{one.name}: {text}"
             for one, other in sides
-            for kind, text in one.notes
-            if kind in _LOST and (kind, text) not in other.notes
+            for kind, code, text in one.notes
+            if (kind in _LOST or code in _LOST) and (kind, code, text) not in other.notes
         ]
 
     def tables(self) -> dict[str, pa.Table]:
@@ -205,15 +219,22 @@ _SCHEMAS = {
 
 
 def compare(
-    before: Analysis | Side, after: Analysis | Side, names: Sequence[str] | None = None
+    before: Trace | Analysis | Side,
+    after: Trace | Analysis | Side,
+    names: Sequence[str] | None = None,
 ) -> Comparison:
     """Return what changed from one recording to another, which are called `names`.
 
-    Each is an analysis, or the JSON of a report as `traceflops.comparison.side_of_report` reads it.
-    Of jobs with different ranks only the common ones are compared; of a report all are. Raises
-    UsageError where `names` are not two.
+        found = tf.compare(tf.read("before.json.gz"), tf.read("after.json.gz"), ("main", "branch"))
+        print(found.sentence, found.difference_ns, found.interval, found.tables()["causes"])
+        found.save("change.html")  # or .md, .json
+
+    Each is a trace, an analysis (for other steps or ranks), or a baseline:
+    `traceflops.comparison.side_of_report(Path("base.json").read_bytes())`. Times are in ns per
+    window: a step, as a rule. Of jobs with different ranks only the common ones are compared; of a
+    report all are. Raises UsageError where `names` are not two, or what is given is none of these.
     """
-    given = (before, after)
+    given = [_analyzed(one) for one in (before, after)]
     if names is not None and len(names) != len(given):
         raise UsageError(f"names needs 2 names, not {len(names)}", 'give ("before", "after")')
     labels = names if names is not None else (None, None)
@@ -230,6 +251,16 @@ def compare(
     return comparison_of(*sides)
 
 
+def _analyzed(given: object) -> Analysis | Side:
+    """Return an analysis or a side; of a trace its analysis."""
+    if isinstance(given, Trace):
+        return analyze(given)
+    if isinstance(given, Analysis | Side):
+        return given
+    what = f"compare takes traces, analyses or sides of reports, not {type(given).__name__}"
+    raise UsageError(what, "read a file with tf.read(path)")
+
+
 def _side(given: Analysis | Side, name: str | None) -> Side:
     if isinstance(given, Side):
         return given if name is None else replace(given, name=name)
@@ -244,9 +275,8 @@ def _of_ranks(
         return _side(given, name)
     side = side_of(given, name, common)
     ranks = f"rank{'s' * (len(left) > 1)} {listed(sorted(left))}"
-    return replace(
-        side, notes=(*side.notes, ("dropped", f"{ranks} left out, as the other recording has none"))
-    )
+    left_out = f"{ranks} left out, as the other recording has none"
+    return replace(side, notes=(*side.notes, ("dropped", "ranks-left-out", left_out)))
 
 
 def comparison_of(before: Side, after: Side) -> Comparison:

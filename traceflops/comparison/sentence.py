@@ -25,7 +25,8 @@ from traceflops.comparison.difference import (
 from traceflops.comparison.likeness import OF_WORK, Unlike, work_ratio
 from traceflops.comparison.matching import PLACE
 from traceflops.comparison.side import Side
-from traceflops.comparison.spread import Interval
+from traceflops.comparison.spread import Interval, interval
+from traceflops.timeline import COMPONENTS
 from traceflops.units import (
     PART_NAMES,
     duration,
@@ -76,27 +77,30 @@ def sentence(
     after: Side,
     difference_ns: int,
     found: Interval | None,
-    causes: Sequence[Cause],
-    unlike: Sequence[Unlike],
+    reasons: Sequence[Reason],
 ) -> str:
     """Return what changed from one side to the other, which compare."""
-    share = signed(percent(abs(difference_ns) / float(before.mean_ns)), difference_ns)
-    amount, work = duration(abs(difference_ns)), _work_words(before, after, unlike)
+    share = share_words(difference_ns, before)
+    amount = duration(abs(difference_ns))
     if found is not None and found.holds_zero:
         ends = " to ".join(signed(duration(abs(end)), end) for end in found)
         sure = f"{signed(amount, difference_ns)}, {share}, 95 % interval {ends}"
-        return f"{work}No difference beyond the spread between steps ({sure})."
+        return f"No difference beyond the spread between steps ({sure})."
     more = "more" if difference_ns > 0 else "less"
-    told = interval_words(found)
-    if found is None and len(before.steps) != len(after.steps):
-        told = told.replace("each", "on one side")
-    sure = f"{share}, {told}"
+    sure = f"{share}, {interval_words(found, before, after)}"
     if not difference_ns:
-        return f"{work}No difference in time ({sure})."
+        return f"No difference in time ({sure})."
     what = "Steps take" if before.steps else "The recording takes"
-    reasons = [reason_words(one, before, after) for one in reasons_of(causes)]
-    why = "; ".join(reasons) or "no single cause is beyond the spread"
-    return f"{work}{what} {amount} {more} ({sure}): {why}."
+    why = "; ".join(reason_words(one, before, after) for one in reasons)
+    why = why or "no single cause is beyond the spread"
+    return f"{what} {amount} {more} ({sure}): {why}."
+
+
+def caveat(before: Side, after: Side, unlike: Sequence[Unlike]) -> str:
+    """Return what must be known before the sentence: of what records lack, and of other work."""
+    lacking = [side.name for side in (before, after) if side.lacks_records]
+    told = f"GPU records of {' and '.join(lacking)} are incomplete, so work and idle time are"
+    return f"{told} uncertain. " * bool(lacking) + _work_words(before, after, unlike)
 
 
 def _work_words(before: Side, after: Side, unlike: Sequence[Unlike]) -> str:
@@ -115,10 +119,16 @@ def _work_words(before: Side, after: Side, unlike: Sequence[Unlike]) -> str:
     return f"The work differs, {told}: {change} time per FLOP. "
 
 
-def interval_words(found: Interval | None) -> str:
+def share_words(difference_ns: int, before: Side) -> str:
+    """Return a difference as a share of the window before: "+8.1 %"."""
+    return signed(percent(abs(difference_ns) / float(before.mean_ns)), difference_ns)
+
+
+def interval_words(found: Interval | None, before: Side, after: Side) -> str:
     """Return within what a difference of one sign lies, in one unit."""
     if found is None:
-        return "one step each: no interval"
+        where = "each" if len(before.steps) == len(after.steps) else "on one side"
+        return f"one step {where}: no interval"
     low, high = sorted(abs(end) for end in found)
     if low == high:
         return "the same in all steps"
@@ -138,8 +148,39 @@ def signed(text: str, value: float | Fraction) -> str:
     return f"{'-' if value < 0 else '+' if value > 0 else ''}{text}"
 
 
-def reasons_of(causes: Sequence[Cause]) -> list[Reason]:
-    """Return the reasons worth naming: beyond the spread, not far below the largest."""
+def reasons_of(
+    before: Side, after: Side, difference_ns: int, causes: Sequence[Cause]
+) -> list[Reason]:
+    """Return the reasons worth naming: beyond the spread, not far below the largest.
+
+    Where they explain less than half of the difference, components that are beyond the spread as a
+    whole stand for their causes, of which most is not.
+    """
+    found = _worth_naming(causes)
+    left = difference_ns - sum(one.ns for one in found)
+    if 2 * abs(left) <= abs(difference_ns):
+        return found
+    whole = dict(_whole_components(before, after, causes))
+    return _worth_naming([*whole.values(), *(one for one in causes if one.component not in whole)])
+
+
+def _whole_components(
+    before: Side, after: Side, causes: Sequence[Cause]
+) -> Iterator[tuple[str, Cause]]:
+    """Yield components beyond the spread as one cause: those of which most causes are within it."""
+    for name in COMPONENTS:
+        mine = [cause for cause in causes if cause.component == name]
+        sums = Counter[bool]()
+        for cause in mine:
+            sums[cause.is_noise] += cause.ns
+        parts = tuple(part for cause in mine for part in cause.parts)
+        found = interval(before.series(name), after.series(name))
+        whole = Cause(name, UNTOLD, name, sums.total(), parts, found)
+        if abs(sums[True]) > abs(sums[False]) and not whole.is_noise:
+            yield name, whole
+
+
+def _worth_naming(causes: Sequence[Cause]) -> list[Reason]:
     groups: dict[Hashable, list[Cause]] = {}
     for cause in causes:
         if cause.ns and not cause.is_noise:
@@ -211,7 +252,9 @@ def _became(reason: Reason) -> str:
     """Return which kernels became which: by name where it is one each, and else how many."""
     parts, of = reason.parts, {cause.subject for cause in reason.causes}
     old, new = (list({name for part in parts for name in part.names[side]}) for side in (0, 1))
-    became = "probably became" if any(part.way == PLACE for part in parts) else "became"
+    of_place = sum(abs(part.ns) for part in parts if part.way == PLACE)
+    is_guess = of_place > (1 - _MOSTLY) * sum(abs(part.ns) for part in parts)
+    became = "probably became" if is_guess else "became"
     if len(old) == len(new) == 1:
         return f"{short(old[0])} {became} {short(new[0])}"
     most = max(reason.causes, key=lambda cause: abs(cause.ns))

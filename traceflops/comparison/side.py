@@ -20,7 +20,7 @@ from traceflops.memory import Holder, fullest_gpu, holders, memory_use
 from traceflops.mfu import counts_of_step
 from traceflops.table import FloatArray
 from traceflops.timeline import Components
-from traceflops.windows import DeviceReport, Prepared
+from traceflops.windows import NO_DEVICE_RECORDS, DeviceReport, Prepared
 
 _MOST_NAMED: Final = 2
 
@@ -61,7 +61,8 @@ class Side:
     `held` who allocated what it holds then, empty where that is unknown. `counts` are the units of
     work that the recording tells. `late` is, by rank, how long others waited for
     it. `facts` say what was recorded and how, `notes` what was repaired, dropped, assumed or
-    is missing, by kind. `analysis` is that of a recording. What is unknown is None.
+    is missing: kind, code and text. Where `on_host` is set all work is operators on the CPU.
+    `analysis` is that of a recording. What is unknown is None.
     """
 
     name: str
@@ -75,7 +76,8 @@ class Side:
     counts: Mapping[str, Counted] = field(default_factory=dict)
     late: Mapping[int, int] = field(default_factory=dict)
     facts: Mapping[str, str] = field(default_factory=dict)
-    notes: tuple[tuple[str, str], ...] = ()
+    notes: tuple[tuple[str, str, str], ...] = ()
+    on_host: bool = False
     analysis: Analysis | None = field(default=None, compare=False, repr=False)
 
     @property
@@ -87,6 +89,12 @@ class Side:
     def ranks(self) -> frozenset[int]:
         """Return the ranks that are known."""
         return frozenset(one.rank for one in self.windows if one.rank is not None)
+
+    @property
+    def lacks_records(self) -> bool:
+        """Return whether so much work is missing that it may have filled what looks idle."""
+        is_lost = any(code == NO_DEVICE_RECORDS for _, code, _ in self.notes)
+        return is_lost and not self.idle and self.components.idle_ns > 0
 
     @property
     def steps(self) -> tuple[int, ...]:
@@ -163,7 +171,8 @@ def side_of(
             fall.dtypes if fall is not None else (),
             analysis.source.facts,
         ),
-        tuple((note.kind, note.text) for note in analysis.notes),
+        tuple((note.kind, note.code, note.text) for note in analysis.notes),
+        analysis.on_host,
         analysis,
     )
 

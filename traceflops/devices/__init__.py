@@ -89,5 +89,13 @@ if TYPE_CHECKING:
         renumbered_note,
         whose,
     )
+    from traceflops.devices.speed_of_light import (
+        LIMIT,
+        cycle_rows,
+        is_quantity,
+        quantities_in,
+        stall_rows,
+        tells_speed,
+    )
 else:
     __getattr__ = lazy(__name__, __file__)

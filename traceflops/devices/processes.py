@@ -202,7 +202,7 @@ def _with_runs_apart(trace: Trace, users: Users) -> Trace:
     )
     first = np.searchsorted(rows, np.arange(trace.devices.num_rows))
     tables = dict(trace.tables)
-    for name in ("activities", "marks", "counters", "kernel_counters"):
+    for name in ("activities", "marks", "counters", "kernel_counters", "kernel_rules"):
         table = trace.table(name)
         device = numbers(table["device"], ABSENT)
         place = first[np.maximum(device, 0)] + _places(name, table, split, alive[0])

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from traceflops.findings.case import Rule, limit, share_of_window
 from traceflops.findings.clocks import slowed_kernels, slower_kernels
 from traceflops.findings.communication import communication
+from traceflops.findings.counted_kernels import counted_kernels
 from traceflops.findings.decode import decode
 from traceflops.findings.device_memory import host_copies, memory_headroom
 from traceflops.findings.device_work import kernel_rules
@@ -86,7 +87,8 @@ def _diagnosed(case: Case) -> Iterator[Finding]:
     if case.of_no_job:
         return  # each job has its own
     if not case.windows_used or case.on_host or case.recorded not in ("complete", "few missing"):
-        yield from (*case.findings, *trace_health(case))
+        counted = counted_kernels(case) if not case.devices else ()
+        yield from (*counted, *case.findings, *trace_health(case))
         return
     found = reasons_first(list(_causes(case)))
     causes = {one.rule for one in found}

@@ -1,4 +1,4 @@
-"""Rule `main-kernel`: which kernel has most of the compute time, and what to do about it."""
+"""Rule `main-kernel`: which kernel has most of the time, and what to do about it."""
 
 from __future__ import annotations
 
@@ -26,6 +26,11 @@ _REMEDIES: Final = {
 }
 """What to do, by category."""
 _ANY: Final = "Speed up or replace this kernel first."
+_UNKNOWN: Final = (
+    "What limits it is unknown: profile it with Nsight Compute (ncu --set full) or rocprof-compute."
+)
+_KINDS: Final = ("compute", "other")
+"""Kinds of work of which one kernel may be the program; of `other` nothing else is known."""
 _DECODE: Final = (
     "A decode pass of {tokens:,} tokens is limited by reading weights: batch more requests, "
     "{quantize}or tune this kernel."
@@ -41,14 +46,17 @@ _FUNCTION: Final = re.compile(r"(?:void )?([^<(\[]+)")
 def main_kernel_findings(
     kernels: pa.Table, total: Account, found: Sequence[Loss], serving: Serving, of: str
 ) -> Iterator[Finding]:
-    """Give a finding where one kernel has most of compute, and compute may be far below peak.
+    """Give a finding where one kernel has most of a kind of work, which has most of the time.
 
-    It may where its FLOPs are not known, or more than half of it is lost.
+    Of compute only where it may be far below peak: where its FLOPs are not known, or more than half
+    of it is lost.
     """
-    compute = total.components.share("compute") or 0.0
-    losses = {loss.name: loss.share for loss in found}
-    rows = [row for row in kernels.to_pylist() if row["top"] == "compute"]
-    if 2 * compute <= 1 or 2 * losses.get("inefficiency", compute) < compute or len(rows) < 2:
+    shares = {kind: total.components.share(kind) or 0.0 for kind in _KINDS}
+    top = max(_KINDS, key=lambda kind: shares[kind])
+    lost = {loss.name: loss.share for loss in found}.get("inefficiency", shares["compute"])
+    rows = [row for row in kernels.to_pylist() if row["top"] == top]
+    known = top == "compute" and 2 * lost < shares["compute"]
+    if 2 * shares[top] <= 1 or known or len(rows) < 2:
         return
     times: Counter[tuple[str, str]] = Counter()
     for row in rows:
@@ -58,7 +66,8 @@ def main_kernel_findings(
     share = time_ns / total.components.window_ns
     severity = severity_of(share)
     if severity is not None and 2 * time_ns >= times.total():
-        do, told = _remedy(variant, sub, serving), (Row(name, time_ns),)
+        do = _remedy(variant, sub, serving) if top == "compute" else _UNKNOWN
+        told = (Row(name, time_ns),)
         said = f"{name} takes {percent(share)} of {of}. {do}"
         yield Finding(MAIN_KERNEL, severity, said, share, None, ("kernels",), remedy=do, rows=told)
 

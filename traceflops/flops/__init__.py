@@ -1,6 +1,10 @@
 """FLOPs that need no trace: formulas of ops, model cards, conventions, ledgers, described runs.
 
 Takes shapes, cards and descriptions; gives exact integers of FLOPs and bytes by ledger line.
+
+card = preset("llama-3-8b")                        # or read_card(path), or ModelCard(params=...)
+run = Run(batch=128, seq=8192, devices=8, step_seconds=Fraction("9.31"))
+rate(card, run, Peak(Fraction(989_500), "bf16 dense")).sentence
 """
 
 from __future__ import annotations
@@ -18,7 +22,6 @@ if TYPE_CHECKING:
         DescribedWork,
         Peak,
         Rate,
-        decode_bytes,
         rate,
         share,
     )
@@ -72,7 +75,7 @@ if TYPE_CHECKING:
         LatentAttention,
         Mask,
     )
-    from traceflops.flops.model.card import ModelCard
+    from traceflops.flops.model.card import ModelCard, decode_bytes
     from traceflops.flops.model.card_table import build
     from traceflops.flops.model.models import (
         bare_model,
@@ -108,10 +111,10 @@ if TYPE_CHECKING:
         PartName,
         Product,
         Result,
+        Signature,
         Unknown,
         Work,
-        total_bytes,
+        known_sum,
     )
-    from traceflops.flops.roofline import BOUND_FROM, Measured, NearerRoof, WorkBasis, verdict
 else:
     __getattr__ = lazy(__name__, __file__)

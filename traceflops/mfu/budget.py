@@ -23,7 +23,6 @@ from traceflops.devices import (
 )
 from traceflops.flops import TF32_OR_FP32, DeviceBudget, Peaks, Portion, Waterfall
 from traceflops.mfu.traced.cells import Cell
-from traceflops.mfu.traced.coverage import ENOUGH, TOO_LITTLE
 from traceflops.mfu.traced.executed import Executed
 from traceflops.table import Note, Trace
 from traceflops.timeline import Components, Window
@@ -166,14 +165,6 @@ def _rates(match: Match, *, given: bool) -> dict[str, int]:
     return dict.fromkeys((*DTYPES, FP6_OR_FP4, TF32_OR_FP32, UNKNOWN_TYPE), rate)
 
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """FLOPs that were executed: counted, and with all unattributed compute time at the peak."""
-
-    at_least: int
-    at_most: int
-
-
 def peaks_of(match: Match) -> dict[str, int]:
     """Return the peaks of a device by data type of products, in FLOP per ns; none if unknown.
 
@@ -221,29 +212,6 @@ def _budget(
         if cell.window in used
     )
     return DeviceBudget(total.parts(), uncounted_ns, work, peaks)
-
-
-def executed_bounds(executed: Executed, peaks: Mapping[int, Peaks]) -> Bounds | None:
-    """Return the bounds of what was executed in the chosen windows, None where too little is known.
-
-    Below 50 % coverage nothing is said. Above, kernels without counted FLOPs may have done anything
-    up to the peak; what was counted stands for all where it is at least 95 % even then. Counts
-    between two bounds of their own widen the interval.
-    """
-    coverage = executed.coverage
-    if coverage is None or coverage < TOO_LITTLE:
-        return None
-    at_least, at_most = executed.executed_at_least, executed.executed_flops
-    unknown = 0
-    dtypes = {cell.dtype for cell in executed.select()}
-    for time in executed.times:
-        if time.used and time.uncounted_ns:
-            rates = [rate for dtype, rate in peaks.get(time.device, {}).items() if dtype in dtypes]
-            if not rates:
-                return None
-            unknown += max(rates) * time.uncounted_ns
-    is_known = at_most >= ENOUGH * (at_most + unknown)
-    return Bounds(at_least, at_most if is_known else at_most + unknown)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,6 @@ import pyarrow as pa
 
 from traceflops.attribution import Attribution, named
 from traceflops.flops import Core, Product, Shape, Work, read_shapes
-from traceflops.mfu.traced.coverage import of_kind
 from traceflops.table import (
     BoolArray,
     IntArray,
@@ -28,6 +27,7 @@ from traceflops.table import (
     codes,
     distinct,
     innermost,
+    is_one_of,
     names,
     numbers,
     parents,
@@ -200,7 +200,7 @@ def _of_marks(trace: Trace) -> Iterator[ForwardPass]:
     """Yield a pass per annotation of the first engine that wrote any; the outermost of them."""
     marks = trace.marks
     said = serving_marks(names(marks["name"]))
-    chosen = np.isin(codes(marks["name"]), list(said)) & of_kind(marks, "annotation")
+    chosen = np.isin(codes(marks["name"]), list(said)) & is_one_of(marks["kind"], "annotation")
     rows = np.flatnonzero(chosen)
     process, start = numbers(marks["process"])[rows], numbers(marks["start_ns"])[rows]
     end = start + numbers(marks["dur_ns"])[rows]

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from traceflops.attribution import Attribution, is_node, named
-from traceflops.flops import UNKNOWN, Core, Product, Work
+from traceflops.flops import UNKNOWN, Core, Product, Work, known_sum
 from traceflops.mfu.forward_passes import ALWAYS, BATCHED, ForwardPass, forward_passes, places_in
 from traceflops.mfu.roof_times import MovedBytes
-from traceflops.mfu.traced.coverage import TOO_LITTLE, chosen_activities, of_kind
-from traceflops.table import ABSENT, IntArray, distinct, exact_sum, names, numbers, taken
+from traceflops.mfu.traced.coverage import TOO_LITTLE, chosen_activities
+from traceflops.table import ABSENT, IntArray, distinct, exact_sum, is_one_of, names, numbers, taken
 from traceflops.timeline import Intervals, Window
 from traceflops.windows import Kind, Prepared, chosen_time, serving_marks, without_launches
 
@@ -190,9 +190,9 @@ def _phase(
         kind=kind,
         rules=tuple(Counter(one.rule for one in chosen).most_common()),
         passes=len(mine),
-        sequences=known_sum(one.sequences for one in chosen),
-        queries=known_sum(one.queries for one in chosen),
-        keys=known_sum(one.keys for one in chosen),
+        sequences=known_sum(*(one.sequences for one in chosen)),
+        queries=known_sum(*(one.queries for one in chosen)),
+        keys=known_sum(*(one.keys for one in chosen)),
         time_ns=sum(total[at] for at in mine),
         possible=_possible(mine, times, bandwidths),
         flops=done.flops(mine),
@@ -205,18 +205,12 @@ def _possible(
     mine: list[int], times: PassTimes, bandwidths: Mapping[int, int | None]
 ) -> int | None:
     """Return what the devices could move in the time of some passes."""
-    return known_sum(
+    possible = (
         rate * used if (rate := bandwidths.get(device)) is not None else None
         for device, ns in times.used_ns.items()
         if (used := sum(ns[at] for at in mine))
     )
-
-
-def known_sum(values: Iterable[int | None]) -> int | None:
-    """Return the sum, None where one of them is not known."""
-    listed = list(values)
-    known = [value for value in listed if value is not None]
-    return sum(known) if len(known) == len(listed) else None
+    return known_sum(*possible)
 
 
 class _Done:
@@ -337,7 +331,7 @@ def _begins(
 
     Copies do not begin a pass: inputs of the next one are copied while this one runs.
     """
-    is_copy = of_kind(prepared.trace.activities, "memcpy", "memset")
+    is_copy = is_one_of(prepared.trace.activities["kind"], "memcpy", "memset")
     mine = (place >= 0) & ~is_copy[rows]
     found = np.full(count, ALWAYS, dtype=np.int64)
     np.minimum.at(found, place[mine], start[mine])

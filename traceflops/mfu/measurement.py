@@ -118,26 +118,17 @@ class Measurement:
         return self.waterfall.hfu if self.waterfall is not None else None
 
     @property
-    def most(self) -> Fraction | None:
-        """Return the most that MFU can be: with all compute time of unknown FLOPs at the peak.
-
-        That is `mfu` itself where at least 95 % of the FLOPs are known (`Waterfall.known_share`).
-        """
-        return found.most if (found := self.mfu_range) is not None else None
-
-    @property
-    def least(self) -> Fraction | None:
-        """Return the least that MFU can be: where counts lie between two bounds, by the lower."""
-        return found.least if (found := self.mfu_range) is not None else None
-
-    @property
     def _splits(self) -> bool:
         """Return whether anything that was executed is known to be of the model, or all not."""
         return self.executed.model_flops > 0 or not self.executed.unsplit_flops
 
     @property
     def mfu_range(self) -> ShareRange | None:
-        """Return the least and the most that MFU can be."""
+        """Return the least and the most that MFU can be.
+
+        The least is by the lower of two bounds, the most with all compute time of unknown FLOPs at
+        the peak; where at least 95 % are known (`Waterfall.known_share`), these count for all.
+        """
         fall = self.waterfall
         return self._range(self.mfu, "model", fall.share(UNSPLIT) if fall is not None else None)
 

@@ -1,4 +1,10 @@
-"""The bytes that ops and copies moved, and how much of the time FLOPs and bytes need at the peaks.
+"""The roofline: which roof is nearer, the bytes moved, and how much of the time both roofs need.
+
+Arithmetic intensity is FLOPs per byte. A device of P FLOP per ns and B bytes per ns reaches P only
+from the intensity P / B on, its balance; below, at most B x intensity (Williams et al., 2009).
+By shapes bytes are lower bounds, so an intensity is an upper bound: "memory" is certain, while
+"compute" holds if nothing is moved twice. Of counted bytes a cache behind the fabric may serve a
+part: there "compute" is certain.
 
 A copy's own record says how many bytes it moved. Between host and device they cross the host link
 once; within a device they are read and written, so its memory moves them twice. The shapes of an
@@ -14,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, replace
+from fractions import Fraction
 from operator import add
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -21,10 +28,20 @@ import numpy as np
 import numpy.typing as npt
 
 from traceflops.attribution import Attribution, types_of_ops
-from traceflops.flops import UNKNOWN, Work
-from traceflops.mfu.traced.coverage import of_kind
+from traceflops.categories import Category
+from traceflops.flops import UNKNOWN, Work, known_sum
 from traceflops.mfu.traced.uncounted import vector_ops
-from traceflops.table import BoolArray, IntArray, SmallArray, codes, names, numbers, ranked, taken
+from traceflops.table import (
+    BoolArray,
+    IntArray,
+    SmallArray,
+    codes,
+    is_one_of,
+    names,
+    numbers,
+    ranked,
+    taken,
+)
 from traceflops.windows import Prepared, chosen_time
 
 if TYPE_CHECKING:
@@ -32,8 +49,104 @@ if TYPE_CHECKING:
     from traceflops.mfu.counted.counter_work import MeasuredWork
     from traceflops.timeline import DeviceAccount
 
+Bound = Literal["compute", "memory", "interconnect"]
+WorkBasis = Literal["shapes", "pair", "counters", "record"]
+"""What tells FLOPs and bytes: shapes, a paired run's shapes, counters, the record of a copy."""
+
+BOUND_FROM: Final = Fraction(1, 2)
+"""From this share of the nearer roof on, work is bound by it: the roof then takes most of its time.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class NearerRoof:
+    """Which roof is nearer, and what says so: where FLOPs and bytes are from, or the category."""
+
+    bound: Bound
+    basis: Literal[WorkBasis, "category"]
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Work and its time: FLOPs and bytes are None where they are not known; time in ns.
+
+    Where FLOPs lie between two bounds, `flops` is the upper one and `least_flops` the lower.
+    """
+
+    flops: int | None
+    min_bytes: int | None
+    time_ns: int
+    least_flops: int | None = None
+
+    def __add__(self, other: Measured) -> Measured:
+        """Return both together; what one of them does not know is not known."""
+        return Measured(
+            known_sum(self.flops, other.flops),
+            known_sum(self.min_bytes, other.min_bytes),
+            self.time_ns + other.time_ns,
+            known_sum(self.at_least, other.at_least),
+        )
+
+    @property
+    def at_least(self) -> int | None:
+        """Return the least that the FLOPs can be, None where they are not known."""
+        return self.flops if self.least_flops is None else self.least_flops
+
+    @property
+    def is_exact(self) -> bool:
+        """Return whether the FLOPs are not between two bounds."""
+        return self.at_least == self.flops
+
+    @property
+    def flops_per_ns(self) -> Fraction | None:
+        """Return the rate in FLOP per ns (1,000 are a TFLOP/s); None where it is not known."""
+        return _ratio(self.flops, self.time_ns)
+
+    @property
+    def bytes_per_ns(self) -> Fraction | None:
+        """Return the least bandwidth used in bytes per ns (1 is a GB/s)."""
+        return _ratio(self.min_bytes, self.time_ns)
+
+    @property
+    def intensity(self) -> Fraction | None:
+        """Return FLOPs per byte, an upper bound; None where either is not known or no byte is."""
+        return _ratio(self.flops, self.min_bytes)
+
+    def share_of_peak(self, peak: int | None) -> Fraction | None:
+        """Return the rate as a share of a peak in FLOP per ns."""
+        return self.flops_per_ns / peak if self.flops_per_ns is not None and peak else None
+
+    def share_of_bandwidth(self, bandwidth: int | Fraction | None) -> Fraction | None:
+        """Return the least bandwidth used as a share of a device's, in bytes per ns."""
+        used = self.bytes_per_ns
+        return used / bandwidth if used is not None and bandwidth else None
+
+
+def verdict(
+    measured: Measured,
+    peak: int | None,
+    bandwidth: int | None,
+    category: Category | None = None,
+    basis: WorkBasis = "shapes",
+) -> NearerRoof | None:
+    """Return which roof is nearer: by the intensity, else by the category, else None.
+
+    `peak` is in FLOP per ns of the work's data type, `bandwidth` in bytes per ns. `basis` is what
+    tells its FLOPs and bytes.
+    """
+    intensity = measured.intensity
+    if intensity is not None and peak and bandwidth:
+        return NearerRoof("compute" if intensity > Fraction(peak, bandwidth) else "memory", basis)
+    if category is not None and category.top in ("compute", "memory"):
+        return NearerRoof("compute" if category.top == "compute" else "memory", "category")
+    return None
+
+
+def _ratio(amount: int | None, of: int | None) -> Fraction | None:
+    return Fraction(amount, of) if amount is not None and of else None
+
+
 _Component = Literal["memory", "compute"]
-_COMPONENTS: Final[tuple[_Component, ...]] = ("memory", "compute")
 _LOOSE: Final = "list-types-not-recorded"
 _Times = npt.NDArray[np.float64]
 
@@ -133,7 +246,7 @@ def _units(prepared: Prepared, attribution: Attribution) -> IntArray:
 def _copies(prepared: Prepared) -> tuple[BoolArray, IntArray, SmallArray]:
     """Return which activities are copies or fills, their bytes and their paths."""
     activities = prepared.trace.activities
-    copy, fill = of_kind(activities, "memcpy"), of_kind(activities, "memset")
+    copy, fill = is_one_of(activities["kind"], "memcpy"), is_one_of(activities["kind"], "memset")
     way, ways = codes(activities["direction"]), names(activities["direction"])
     known = [_WAYS.get(one, (None, 0)) for one in ways]
     times = taken(np.array([often for _, often in known], dtype=np.int64), way, missing=0)
@@ -195,11 +308,12 @@ def roof_times(
 ) -> RoofTimes:
     """Return what the chosen windows need; `work` is what counters or a paired run tell."""
     items = _Items(prepared, moved, work)
-    memory, compute = (
-        sum((items.time(prepared.accounts[at.device], at, name) for at in devices), _NO_TIME)
-        for name in _COMPONENTS
-    )
-    return RoofTimes(memory, compute)
+
+    def of(component: _Component) -> RoofTime:
+        times = (items.time(prepared.accounts[at.device], at, component) for at in devices)
+        return sum(times, _NO_TIME)
+
+    return RoofTimes(of("memory"), of("compute"))
 
 
 class _Items:
@@ -280,7 +394,4 @@ class _Items:
         for _, dtype, most, _ in work.columns():
             rate = float(peaks.rates.get(dtype) or np.nan)
             by_kind += np.where(most > 0, most / rate, 0)
-        found = np.full(len(work.kind), np.nan)
-        known = work.kind >= 0
-        found[known] = by_kind[work.kind[known]]
-        return found
+        return np.append(by_kind, np.nan)[work.kind]  # the last one is that of UNKNOWN

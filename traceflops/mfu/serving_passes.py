@@ -14,10 +14,10 @@ from typing import Final
 import numpy as np
 
 from traceflops.attribution import Attribution, GapParts, IdleCulprits, culprits_of, gap_parts
+from traceflops.flops import known_sum
 from traceflops.mfu.forward_passes import ForwardPass, annotated_passes
-from traceflops.mfu.inference import ORDER, known_sum, launched_in
-from traceflops.mfu.traced.coverage import of_kind
-from traceflops.table import BoolArray, IntArray, exact_sum
+from traceflops.mfu.inference import ORDER, launched_in
+from traceflops.table import BoolArray, IntArray, exact_sum, is_one_of
 from traceflops.timeline import EMPTY_ACCOUNT, Account, DeviceAccount, Intervals, Window
 from traceflops.windows import Kind, Prepared, chosen_time
 
@@ -137,7 +137,7 @@ def _ran(prepared: Prepared, device: int, place: IntArray) -> _Ran:
     """Return the chosen passes on a device."""
     account = prepared.accounts[device]
     rows = account.rows
-    is_copy = of_kind(prepared.trace.activities, "memcpy", "memset")[rows.row]
+    is_copy = is_one_of(prepared.trace.activities["kind"], "memcpy", "memset")[rows.row]
     mine = (place[rows.row] >= 0) & ~is_copy
     places, first, at = np.unique(place[rows.row[mine]], return_index=True, return_inverse=True)
     start, end = rows.start_ns[mine][first], np.full(len(places), NEVER)
@@ -181,7 +181,7 @@ def _pass_kind(
         len(spans),
         _percentile(spans, 50),
         _percentile(spans, 99),
-        known_sum(passes[place].judged.queries for one in mine for place in one.place.tolist()),
+        known_sum(*(passes[at].judged.queries for one in mine for at in one.place.tolist())),
         sum(exact_sum(one.cycle_ns) for one in mine),
         sum(int((one.next_ns != NEVER).sum()) for one in mine),
         idle_ns,

@@ -102,8 +102,11 @@ user utc utilisation utilization utils vander variant vectorize vectorized versi
 volatile volta vsmem vsplit vulkan vwa warpgroup warpgroupsize warps warpsize warpspecialized
 wavefront weighted wgm wgmxcc without worker workers workload world wrapper wrappers wsgra wsgrb xdl
 xla xlogy xpu xregs zerograd zerotensor zeta zip
+
+affinity aperture bottleneck chart conflicts counters cpi divergence hierarchical high imbalance
+instructions issue limiter numa nvlink pattern pc pipe pm roofline sol solfp topology uncoalesced
 """
-"""Words that the category rules do not have, in lower case."""
+"""Words that the category rules do not have, in lower case; at last those of NVIDIA's rules."""
 
 _ARCHITECTURES: Final = frozenset({"mamba", "rwkv", "hyena", "retention", "conformer"})
 """Words of the rules that name a kind of model."""
@@ -281,9 +284,10 @@ targets tie tied tok tokens top type vocab window words
 
 _TERMS: Final = """
 3.42E+14 U+FFFD wal_checkpoint(TRUNCATE) REPORT.nsys-rep nsys-rep qdrep
+REPORT.ncu-rep ncu-rep
 SQ_INSTS_VALU_MFMA_MOPS_XF32
 nvtx_pushpop_trace pmc_perf.csv sysinfo.csv traceflops.seqlens docs/selfdescribing.md
-torch.autograd.profiler.emit_nvtx(record_shapes=True) torch/utils/checkpoint.py NaN ncu_report
+torch.autograd.profiler.emit_nvtx(record_shapes=True) torch/utils/checkpoint.py NaN
 prof.export_chrome_trace
 """
 """Names in our own sentences that are no words."""

@@ -57,6 +57,7 @@ _NO_NAMES: Final = frozenset({"dtype", "attention_kernel", "checkpointing"})
 """Words of a trace's own description whose values are no names."""
 _PLURALS: Final = {
     "text of a note": "texts of notes",
+    "text of a rule": "texts of rules",
     "type of an argument": "types of arguments",
     "category of record": "categories of record",
     "fact of a compiled kernel": "facts of compiled kernels",

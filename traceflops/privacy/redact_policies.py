@@ -17,6 +17,7 @@ from traceflops.attribution import SYSTEM_CALLS, facts_told, standard_prefix
 from traceflops.devices import (
     counters_used,
     generic_names,
+    is_quantity,
     load_devices,
     load_variants,
     plain_counter,
@@ -65,7 +66,9 @@ _SHAPED: Final = (("ops", "input_dims"), ("ops", "input_strides"), ("marks", "in
 """Columns of shapes."""
 
 _BY_WORDS: Final = {
-    **dict.fromkeys((("kernel_counters", "name"), ("calls", "kernel")), "kernel name"),
+    **dict.fromkeys(
+        (("kernel_counters", "name"), ("kernel_rules", "name"), ("calls", "kernel")), "kernel name"
+    ),
     ("calls", "name"): "call name",
     ("ops", "name"): "operator name",
     **dict.fromkeys((("ops", "input_types"), ("marks", "input_types")), "type of an argument"),
@@ -78,9 +81,11 @@ _BY_WORDS: Final = {
 _GONE: Final = {
     ("processes", "host"): "host name",
     ("ops", "generated_kernel"): "fact of a compiled kernel",
+    ("kernel_rules", "text"): "text of a rule",
 }
 """Columns of which nothing is left."""
 
+_RULE_KIND: Final = re.compile(r"INF|OPT|WRN|ERR")
 _MODULE: Final = "nn.Module: "
 _INSTANCE: Final = re.compile(r"_\d{1,5}$")
 _RANKS: Final = re.compile(r"(?:\d{1,7}(?!\d)|[\s,\[\]().…-])*")
@@ -142,6 +147,7 @@ def _own_policies(shown: Placeholders, step_mark: str | None) -> Mapping[tuple[s
         ("activities", "name"): lambda kind: op if kind == "op" else kernel,
         ("totals", "name"): lambda kind: in_total.get(kind or "", kernel),
         ("marks", "name"): marks,
+        ("kernel_rules", "kind"): _always(_unless(_RULE_KIND, partial(shown.partly, "word"))),
         ("counters", "name"): counter,
         ("kernel_counters", "counter"): counter,
         **dict.fromkeys(_SHAPED, shapes),
@@ -204,7 +210,12 @@ def _module(shown: Placeholders, text: str) -> str:
 
 def _counter(policy: Policy) -> Policy:
     """Return a policy that keeps the counters whose meaning is known: figures rest on them."""
-    return lambda text: text if plain_counter(text) in counters_used() else policy(text)
+
+    def kept(text: str) -> str | None:
+        plain = plain_counter(text)
+        return text if plain in counters_used() or is_quantity(plain) else policy(text)
+
+    return kept
 
 
 def _annotation(shown: Placeholders, step_mark: str | None, text: str) -> str:

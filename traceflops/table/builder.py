@@ -127,6 +127,9 @@ class TableBuilder(Rows):
             codes = _ordered(self.column(column.name), order)
             return dictionary_column(codes, list(self.names[column.name]))
         # Where no value can be null, the column is made in its own type at once.
+        if column.nullable and pa.types.is_floating(column.type):
+            decimals = _ordered(self.column(column.name), order)
+            return number_column(decimals, column.type, ~np.isnan(decimals))
         is_known = not column.nullable or all(map(_fits_narrow, values))
         if pa.types.is_fixed_size_list(column.type):
             dtype = np.int32 if is_known else np.int64

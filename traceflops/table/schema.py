@@ -202,6 +202,18 @@ TABLES: dict[str, tuple[Column, ...]] = {
         _required("counter", NAME_TYPE, "name of the hardware counter"),
         _required("value", pa.float64(), "value; unit as the counter's name says"),
     ),
+    "kernel_rules": (
+        _PROCESS,
+        Column("device", pa.int32(), "row of the devices table; null where it is not known"),
+        _NAME,
+        Column("dispatch", pa.int64(), "the profiler's number of the launch, unique per process"),
+        Column("section", NAME_TYPE, "section of the profiler's report that the rule is part of"),
+        Column("rule", NAME_TYPE, "the profiler's id of the rule"),
+        Column("kind", NAME_TYPE, "INF (fact), OPT (what to do better), WRN or ERR"),
+        Column("text", NAME_TYPE, "what the rule says of the launch"),
+        Column("speedup_share", pa.float64(), "estimated speed-up, 0.8 for 80 %"),
+        Column("speedup_kind", NAME_TYPE, "of what: global (the launch), local (a unit of it)"),
+    ),
     "totals": (
         _PROCESS,
         _required("kind", NAME_TYPE, "of what: kernel, memcpy, memset, call, mark, gpu_mark"),

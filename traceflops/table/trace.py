@@ -176,6 +176,11 @@ class Trace:
         return self.table("kernel_counters")
 
     @property
+    def kernel_rules(self) -> pa.Table:
+        """Return what the profiler's own rules say of launches."""
+        return self.table("kernel_rules")
+
+    @property
     def totals(self) -> pa.Table:
         """Return sums by name of a source without a timeline."""
         return self.table("totals")

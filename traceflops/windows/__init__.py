@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from traceflops.windows.choice import REPEATED, plan_steps
     from traceflops.windows.chosen_runs import one_run_per_gpu, restrict
     from traceflops.windows.device_records import (
+        NO_DEVICE_RECORDS,
         LaunchRecords,
         State,
         cut_processes,

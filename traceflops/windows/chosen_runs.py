@@ -239,6 +239,7 @@ def gpu_notes(trace: Trace, devices: Collection[int], selection: Selection) -> I
 
 
 _TIMED = ("activities", "calls", "ops", "marks", "counters")
+_COUNTED = ("kernel_counters", "kernel_rules")
 
 
 def restrict(trace: Trace, selection: Selection) -> Trace:
@@ -282,7 +283,7 @@ def _keep_devices(trace: Trace, selection: Selection, keep: dict[str, BoolArray]
         return
     local = trace.devices["local_id"].to_pylist()
     wanted = [d for d, number in enumerate(local) if number in selection.gpus]
-    for name in ("activities", "marks", "counters", "kernel_counters"):
+    for name in ("activities", "marks", "counters", *_COUNTED):
         device = numbers(trace.table(name)["device"])
         keep[name] &= (device < 0) | np.isin(device, wanted)
 
@@ -295,7 +296,7 @@ def _keep_run(trace: Trace, selection: Selection, keep: dict[str, BoolArray]) ->
     done, process = (numbers(trace.activities[name]) for name in ("device", "process"))
     apart = np.isin(done, others)
     gone = np.setdiff1d(process[apart], process[~apart])
-    for name in (*_TIMED, "kernel_counters"):
+    for name in (*_TIMED, *_COUNTED):
         table = trace.table(name)
         keep[name] &= ~np.isin(numbers(table["process"]), gone)
         if "device" in table.column_names:

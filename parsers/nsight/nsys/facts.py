@@ -49,8 +49,6 @@ _KNOWN: Final = tuple(
     re.compile(pattern)
     for pattern in (
         rf"Not all (?:{_TRACED}) (?:events|samples) might have been collected\.?",
-        rf"No (?:{_TRACED}) (?:events|samples) collected\."
-        rf"(?: Does the process use (?:{_TRACED})\?)?",
         rf"Number of (?:{_TRACED}) (?:events|samples) (?:lost|dropped): \d{{1,15}}\.?",
         rf"Installed CUDA driver version \({_VERSION}\) is not supported by this build of Nsight "
         rf"Systems\. CUDA trace will be collected using libraries for driver version {_VERSION}\.?",
@@ -63,6 +61,11 @@ _KNOWN: Final = tuple(
     )
 )
 """Messages of which nothing differs but numbers and what was traced."""
+_EMPTY_TABLE: Final = re.compile(
+    rf"No (?:{_TRACED}) (?:events|samples) collected\."
+    rf"(?: Does the process use (?:{_TRACED})\?)?"
+)
+"""Says of each kind of record that there is none, which the tables say themselves."""
 _FACTS: Final = (
     *("totalMemory", "computeMajor", "computeMinor"),
     *("smCount", "threadsPerWarp", "clockRate"),
@@ -142,6 +145,8 @@ def warnings_of(tables: Tables) -> Iterator[Note]:
     others: Counter[int] = Counter()
     for severity, text in zip(rows["severity"].tolist(), rows.texts["text"], strict=True):
         plain = " ".join((text or "")[:_LONGEST].split())
+        if _EMPTY_TABLE.fullmatch(plain):
+            continue
         if any(one.fullmatch(plain) for one in _KNOWN):
             quoted[plain] += 1
         else:

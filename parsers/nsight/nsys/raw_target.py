@@ -7,14 +7,13 @@ the fields that are named here are read.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
 import pyarrow as pa
 
-from traceflops.parsers.io import fields, message_text, parts_of, signed
+from traceflops.parsers.io import fields, last_fields, message_text, parts_of, signed
 from traceflops.parsers.nsight.nsys.raw_events import Numbers
 
 _MACHINE, _HARDWARE = 1, 2
@@ -58,7 +57,7 @@ def target_tables(head: bytes, tail: bytes, clocks: bytes) -> Target:
 
     def listed(number: int) -> list[dict[int, Any]]:
         found = (part for one in hardware for part in parts_of(one, number)[0])
-        return [_said(part) for part in islice(found, _MOST_GPUS)]
+        return [last_fields(part) for part in islice(found, _MOST_GPUS)]
 
     numbers = listed(_NUMBERS)
     # Which of the two is the GPU's own number is not known where they differ.
@@ -74,14 +73,6 @@ def target_tables(head: bytes, tail: bytes, clocks: bytes) -> Target:
     }
     tables = {name: [pa.RecordBatch.from_pylist(rows)] for name, rows in found.items() if rows}
     return Target(tables, len(numbers) - len(known), len(machines))
-
-
-def _said(message: bytes) -> dict[int, Any]:
-    """Return the fields of a message as far as it is whole."""
-    said: dict[int, Any] = {}
-    with suppress(ValueError):
-        said.update(fields(message))
-    return said
 
 
 def _row(said: Mapping[int, Any], numbers: Numbers, texts: Numbers = ()) -> dict[str, Any]:
@@ -111,7 +102,7 @@ def _origin(head: bytes, clocks: bytes) -> int | None:
 
 def _offsets(edges: list[bytes]) -> Iterator[tuple[int, int, int]]:
     """Give pairs of clocks, and how far the first is ahead of the second."""
-    for said in map(_said, edges):
+    for said in map(last_fields, edges):
         digits = message_text(said.get(5))
         number = digits.removeprefix("-")
         if number.isascii() and number.isdecimal() and len(number) <= 20:
@@ -136,7 +127,9 @@ def _by_pairs(clocks: bytes, started: int) -> int | None:
 
     The session's clock is the one that shows its own 0 as `started`, or one that shows the same.
     """
-    said = [_said(edge) for one in parts_of(clocks, _PAIRS)[0] for edge in parts_of(one, 1)[0]]
+    said = [
+        last_fields(edge) for one in parts_of(clocks, _PAIRS)[0] for edge in parts_of(one, 1)[0]
+    ]
     edges = [(one.get(1), one.get(2), pair) for one in said for pair in _times(one.get(3))]
     mine = {first for first, _, pair in edges if pair == (started, 0)}
     mine |= {first for first, second, pair in edges if second in mine and pair == (0, 0)}
@@ -150,7 +143,7 @@ def _by_pairs(clocks: bytes, started: int) -> int | None:
 def _times(message: object) -> Iterator[tuple[int, int]]:
     """Give the times that two clocks showed at once."""
     for pair in parts_of(message, 1)[0] if isinstance(message, bytes) else ():
-        said = _said(pair)
+        said = last_fields(pair)
         first, second = said.get(1, 0), said.get(2, 0)
         if isinstance(first, int) and isinstance(second, int):
             yield first, second

@@ -66,17 +66,12 @@ def read_nsys(database: Database) -> Sequence[Trace]:
     return [trace_of(database, SQLITE, (file,), source.label)]
 
 
-def read_raw(sources: Sequence[ByteSource]) -> list[Trace]:
-    """Return the traces in reports themselves. Raises InputError where none can be read."""
-
-    def traced(source: ByteSource) -> Trace:
-        report = report_of(source)
-        file = SourceFile(source.label, source.stored_bytes, source.text_bytes)
-        trace = trace_of(report, RAW, (file,), source.label)
-        return replace(trace, notes=(*trace.notes, report.origin))
-
-    traces, failed = read_each(sources, traced, close=True)
-    return with_set_aside(without_clashes(traces), failed)
+def read_raw(source: ByteSource) -> Trace:
+    """Return the trace in a report itself. Raises InputError where none can be read."""
+    report = report_of(source)
+    file = SourceFile(source.label, source.stored_bytes, source.text_bytes)
+    trace = trace_of(report, RAW, (file,), source.label)
+    return replace(trace, notes=(*trace.notes, report.origin))
 
 
 def trace_of(tables: Tables, format_: str, files: tuple[SourceFile, ...], name: str) -> Trace:

@@ -12,7 +12,8 @@ from tests.conftest import shared_file
 from tests.mfu.traced.recording import lines
 from traceflops.analysis.preparation import prepare
 from traceflops.flops.mfu_waterfall import waterfall
-from traceflops.mfu.budget import device_budgets, executed_bounds
+from traceflops.mfu.budget import device_budgets
+from traceflops.mfu.checked.passes import unknown_flops
 from traceflops.mfu.roof_times import moved_bytes
 from traceflops.mfu.traced.executed import Executed, executed
 from traceflops.mfu.traced.work_tables import kernel_rows, op_rows
@@ -66,9 +67,8 @@ def test_resnet18_by_step(step: int) -> None:
     assert split.budget == MI300X * used.dur_ns == sum(line.amount for line in split.lines)
     assert split.errors == ()
     assert split.hfu == Fraction(140_395_069_440, split.budget)
-    bounds = executed_bounds(found, {0: {"bf16": MI300X}})
-    assert bounds is not None
-    assert bounds.at_least == bounds.at_most
+    assert unknown_flops(found, {0: {"bf16": MI300X}}) == 0
+    assert found.executed_at_least == found.executed_flops
 
 
 def test_resnet18_windows_sum_to_the_device() -> None:
@@ -126,7 +126,7 @@ def test_kernels_that_no_known_op_launched_are_unattributed() -> None:
     prepared, found = read("b200_vllm_gptoss_prefill")
     assert found.coverage is not None
     assert found.coverage < Fraction(1, 2)
-    assert executed_bounds(found, {0: {"bf16": 2_250_000}}) is None
+    assert unknown_flops(found, {0: {"bf16": 2_250_000}}) is None
     assert {"no-modelled-op", "not-in-trace"} <= {one.why for one in found.outside.unattributed}
     split = waterfall(device_budgets(prepared, found, {0: {"bf16": 2_250_000}}))
     assert split.amount("unattributed") == 2_250_000 * found.unattributed_ns

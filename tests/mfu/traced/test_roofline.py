@@ -10,8 +10,8 @@ from traceflops.attribution.datatypes import float_type, without_tf32
 from traceflops.categories.rules import Category
 from traceflops.devices.device_facts import SeenDevice
 from traceflops.devices.matching import chosen
-from traceflops.flops.roofline import Measured, NearerRoof, verdict
 from traceflops.mfu.budget import peaks_of
+from traceflops.mfu.roof_times import Measured, NearerRoof, verdict
 
 PEAK, BANDWIDTH = 989_400, 3_350
 """An H100 in bf16: its balance is 295 FLOP per byte."""

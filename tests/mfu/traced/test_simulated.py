@@ -21,7 +21,8 @@ from tests.mfu.traced.recording import lines
 from tests.samples.strategies import run_configs
 from traceflops.analysis.preparation import prepare
 from traceflops.flops.mfu_waterfall import waterfall
-from traceflops.mfu.budget import device_budgets, executed_bounds
+from traceflops.mfu.budget import device_budgets
+from traceflops.mfu.checked.passes import unknown_flops
 from traceflops.mfu.traced.executed import Executed, executed
 from traceflops.windows.prepared import Prepared
 
@@ -102,9 +103,8 @@ def test_the_waterfall_of_a_simulated_run(config: RunConfig) -> None:
         if window.used
     )
     assert split.amount("idle") == peak * idle
-    bounds = executed_bounds(found, peaks)
-    assert bounds is not None
-    assert bounds.at_least == bounds.at_most == found.executed_flops
+    assert unknown_flops(found, peaks) == 0
+    assert found.executed_at_least == found.executed_flops
 
 
 def test_a_replayed_graph_has_no_ops_to_count() -> None:
@@ -114,7 +114,7 @@ def test_a_replayed_graph_has_no_ops_to_count() -> None:
     assert found.coverage == 0
     assert {one.why for one in found.outside.unattributed} == {"replayed"}
     peaks = {0: {"bf16": config.peak_flops_per_s // 10**9}}
-    assert executed_bounds(found, peaks) is None
+    assert unknown_flops(found, peaks) is None
 
 
 def test_work_launched_before_the_trace_began_is_shown_as_such() -> None:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -71,6 +68,11 @@ def test_real_pages_meet_their_figures(number: str) -> None:
     assert noted(trace)["not-available"] == figures["unparsable_values"] == 3
     assert trace.kernel_counters.num_rows == figures["metric_rows"] - 3
     assert "rows-dropped" not in noted(trace)
+    ruled = trace.kernel_rules
+    assert ruled["rule"].to_pylist()[:2] == ["SOLBottleneck", "SOLFPRoofline"]
+    assert ruled["kind"].to_pylist() == ["OPT", "INF", "OPT", "OPT"]
+    assert ruled["speedup_kind"].to_pylist() == [None, None, "local", "global"]
+    assert ruled["speedup_share"].to_pylist()[:2] == [None, None]
     found = values(trace)
     for key, text in figures["values"].items():
         section, label, unit = key.split("|")
@@ -98,7 +100,7 @@ def test_the_page_of_2020_with_a_byte_order_mark(tmp_path: Path) -> None:
     assert set(table["block_threads"].to_pylist()) == {256}
 
 
-def test_metric_rows_are_shorter_than_the_header_and_rules_are_none(tmp_path: Path) -> None:
+def test_metric_rows_are_shorter_than_the_header_and_rules_are_apart(tmp_path: Path) -> None:
     trace = read(
         tmp_path,
         header(NEW, METRIC, RULES),
@@ -112,6 +114,20 @@ def test_metric_rows_are_shorter_than_the_header_and_rules_are_none(tmp_path: Pa
     assert table["threads"].to_pylist() == [384 * 33 * 4] * 2
     assert table["block_threads"].to_pylist() == [384] * 2
     assert trace.source.event_counts == {"launches": 2, "metrics": 2, "rules": 1}
+    assert trace.kernel_rules.to_pylist() == [
+        {
+            "process": 0,
+            "device": 0,
+            "name": "void gemm<4>(T1::Params)",
+            "dispatch": 0,
+            "section": "Occupancy",
+            "rule": "Limit",
+            "kind": "OPT",
+            "text": 'a, "b"',
+            "speedup_share": 0.803,
+            "speedup_kind": "global",
+        }
+    ]
     assert noted(trace).keys() == {"no-timeline"}
 
 
@@ -226,57 +242,6 @@ def test_what_ncu_prints_without_a_table(tmp_path: Path) -> None:
     with pytest.raises(NotATrace, match="console output") as caught:
         read(tmp_path, "==PROF== Connected to process 7", "  gemm (1, 1, 1)x(128, 1, 1)")
     assert "--csv --page raw" in caught.value.hint
-
-
-def test_a_binary_report_names_the_command(tmp_path: Path) -> None:
-    path = tmp_path / "two words.ncu-rep"
-    path.write_bytes(b"NVR\0" + bytes(range(256)))
-    with pytest.raises(NotATrace) as caught:
-        tf.read(path)
-    assert f"ncu --import '{path}' --csv --page raw" in caught.value.hint
-    assert "ncu_report" in caught.value.hint
-
-
-class Metric:
-    """A metric as the package ncu_report has it."""
-
-    def __init__(self, value: Any, unit: str = "") -> None:
-        self.value, self._unit = value, unit
-
-    def as_double(self) -> float:
-        return float(self.value)
-
-    def unit(self) -> str:
-        return self._unit
-
-
-def test_a_binary_report_is_read_where_the_package_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    metrics = {
-        "dram__bytes_read.sum": Metric(2.5, "Mbyte"),
-        "launch__grid_size": Metric(132),
-        "launch__block_size": Metric(384),
-        "device__attribute_compute_capability_major": Metric(9),
-        "device__attribute_compute_capability_minor": Metric(0),
-        "device__attribute_display_name": Metric("NVIDIA H100"),
-    }
-    action = SimpleNamespace(
-        name=lambda: "gemm", metric_names=lambda: list(metrics), metric_by_name=metrics.get
-    )
-    part = SimpleNamespace(num_actions=lambda: 1, action_by_idx=lambda at: action)
-    report = SimpleNamespace(num_ranges=lambda: 1, range_by_idx=lambda at: part)
-    package = SimpleNamespace(load_report=lambda path: report, __spec__=SimpleNamespace())
-    monkeypatch.setitem(sys.modules, "ncu_report", package)
-    path = tmp_path / "x.ncu-rep"
-    path.write_bytes(b"NVR\0" + bytes(99))
-    trace = tf.read(path)
-    assert values(trace)["dram__bytes_read.sum"] == 2_500_000
-    assert set(trace.kernel_counters["threads"].to_pylist()) == {132 * 384}
-    assert trace.devices["architecture"].to_pylist() == ["sm90"]
-    package.load_report = lambda path: 1 // 0
-    with pytest.raises(InputError, match="cannot read"):
-        tf.read(path)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 import traceflops as tf
 from tests.parsers.nsight.test_ncu import NEW, header, launched, line
-from tests.parsers.nsight.test_stats import CALLS, RANGES, SUMS, TRACE, call, kernel
+from tests.parsers.nsight.test_stats import CALLS, RANGES, TRACE, call, kernel
 from traceflops.analysis.recipe import analyze
 from traceflops.mfu.measurement import Measurement
 
@@ -130,24 +130,6 @@ def test_how_the_page_was_read_is_said_as_of_the_pair(tmp_path: Path) -> None:
     (note,) = [note for note in found.notes if note.code == "paired-text-cut"]
     assert note.text.startswith("Paired recording: ")
     assert "paired-no-timeline" not in codes(found)
-
-
-def test_sums_by_size_get_the_flops_of_their_launches(tmp_path: Path) -> None:
-    header_ = SUMS.replace("Name", "GridXYZ,BlockXYZ,Name")
-    path = tmp_path / "sums.csv"
-    cells = "1,1,1,1,0"
-    path.write_text(
-        f"{header_}\n50,300,3,{cells},   8    2    1, 128    1    1,{GEMM}\n"
-        f"50,100,2,{cells},   4    2    1, 128    1    1,{GEMM}\n"
-    )
-    pair = tf.read(page(tmp_path, ("(8, 2, 1)", 10**9), ("(4, 2, 1)", 4 * 10**9)))
-    found = analyze(tf.read(path), pair=pair)
-    (note,) = [note for note in found.notes if note.code == "sums-told"]
-    assert "11 GFLOP" in note.text
-    assert note.count == 5
-    assert found.measured.hfu is None
-    other = tf.read(page(tmp_path, ("(9, 2, 1)", 10**9)))
-    assert "sums-not-told" in {note.code for note in analyze(tf.read(path), pair=other).notes}
 
 
 def test_hfu_of_a_page(tmp_path: Path) -> None:

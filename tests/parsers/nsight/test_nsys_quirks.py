@@ -602,6 +602,9 @@ def test_of_warnings_only_known_words_are_quoted(tmp_path: Path) -> None:
     export.row("DIAGNOSTIC_EVENT", severity=3, text=None)
     for severity in (1, 4):
         export.row("DIAGNOSTIC_EVENT", severity=severity, text="No NVTX events collected.")
+    for traced in ("NVTX", "OpenGL"):
+        nothing = f"No {traced} events collected. Does the process use {traced}?"
+        export.row("DIAGNOSTIC_EVENT", severity=2, text=nothing)
     known = "Not all OS runtime libraries events might have been collected."
     for _ in range(2):
         export.row("DIAGNOSTIC_EVENT", severity=2, text=known)

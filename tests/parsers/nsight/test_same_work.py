@@ -29,7 +29,7 @@ pytestmark = pytest.mark.slow
 
 PEAK: dict[str, int] = {"bf16": 989_400, "fp16": 989_400}
 """FLOP per ns of an H100 SXM, dense, on NVIDIA's data sheet."""
-EXACT = ("raw", "details in base units")
+EXACT = ("raw", "details in base units", "report", "report of 2019")
 TIMED = ("nsys 2020", "nsys 2023", "nsys 2026", "nsys parquetdir", "stats 2021", "stats in us")
 
 
@@ -97,6 +97,7 @@ def test_a_page_holds_the_metrics_of_every_launch(name: str, dtype: str) -> None
     assert {counter for _, _, counter in found} <= {
         "Launch Statistics|Grid Size|",
         "Launch Statistics|Block Size|",
+        *(f"launch__{name}" for name in ("grid_size", "block_size", "thread_count", "device_id")),
     }
     assert {row["architecture"] for row in trace.devices.to_pylist()} <= {"sm90", None}
 

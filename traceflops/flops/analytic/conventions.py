@@ -304,15 +304,17 @@ def _with_embedding(card: ModelCard) -> Matrices:
 
 def square(card: ModelCard) -> ModelCard:
     """Return the card with heads that share out the hidden width. Raises UsageError if none can."""
-    blocks = tuple((count, _squared(block, card.hidden)) for count, block in card.blocks)
-    return replace(card, blocks=blocks)
 
+    def squared(block: Block) -> Block:
+        attention = block.attention
+        if not isinstance(attention, Attention) or card.hidden % attention.heads:
+            raise UsageError(
+                "its heads do not add up to the hidden width", "choose another convention"
+            )
+        head_dim = card.hidden // attention.heads
+        return replace(block, attention=replace(attention, head_dim=head_dim))
 
-def _squared(block: Block, hidden: int) -> Block:
-    attention = block.attention
-    if not isinstance(attention, Attention) or hidden % attention.heads:
-        raise UsageError("its heads do not add up to the hidden width", "choose another convention")
-    return replace(block, attention=replace(attention, head_dim=hidden // attention.heads))
+    return card.with_blocks(squared)
 
 
 def _lump(card: ModelCard, count: int) -> Matrices:

@@ -31,17 +31,8 @@ class LengthSums:
     longest: int | None = None
 
     def __post_init__(self) -> None:
-        said = f"no sequence lengths have sum {self.tokens} and sum of squares {self.squares}"
-        if self.count is not None and self.count > self.tokens:
-            raise UsageError(
-                f"{self.count} sequences cannot have {self.tokens} tokens", "correct one of them"
-            )
-        # Cauchy-Schwarz; and s^2 >= s.
-        if self.squares * (self.count or self.tokens) < self.tokens**2:
-            least = -(-(self.tokens**2) // (self.count or self.tokens))
-            raise UsageError(said, f"the squares sum to at least {least}: correct one of them")
-        if (self.squares - self.tokens) % 2:
-            raise UsageError(said, "the sums must both be even or both be odd")
+        if problem := why_impossible(self.tokens, self.squares, self.count, of_one_step=False):
+            raise UsageError(problem, "correct one of them")
 
     def number(self) -> int:
         """Return how many sequences there are. Raises UsageError where that is not known."""
@@ -57,15 +48,17 @@ class LengthSums:
 Sequences = Lengths | LengthSums
 
 
-def why_impossible(tokens: int, squares: int, count: int | None = None) -> str:
+def why_impossible(
+    tokens: int, squares: int, count: int | None = None, *, of_one_step: bool = True
+) -> str:
     """Return why no lengths of at least 1 have these sums, "" where some have.
 
-    This is of one step: means over several steps are no such sums (see LengthSums).
+    Means over several steps may have larger squares than any lengths of one step.
     """
     if count is not None and (count > tokens or (tokens and not count)):
         return f"{several(count, 'sequence')} cannot have {several(tokens, 'token')}"
     least, most = _bounds(tokens, count)
-    if not least <= squares <= most:
+    if squares < least or (squares > most and of_one_step):
         many = "lengths" if count is None else several(count, "length")
         either = f"{least:,}" if least == most else f"{least:,} to {most:,}"
         return f"the squares of {many} with sum {tokens:,} sum to {either}, not {squares:,}"

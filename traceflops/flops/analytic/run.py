@@ -9,8 +9,7 @@ from fractions import Fraction
 from typing import Literal
 
 from traceflops.errors import UsageError
-from traceflops.flops.analytic.lengths import Lengths as Lengths
-from traceflops.flops.analytic.lengths import LengthSums, Sequences, sums_of
+from traceflops.flops.analytic.lengths import Lengths, LengthSums, Sequences, sums_of
 from traceflops.flops.model.blocks import Linear, positive
 from traceflops.flops.model.card import ModelCard, PlacedLinear
 from traceflops.units import decimal, parse_share

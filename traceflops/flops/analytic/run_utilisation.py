@@ -307,7 +307,7 @@ def check_claims(card: ModelCard, run: Run) -> None:
 
 def doubtful_claims(card: ModelCard, run: Run) -> tuple[str, ...]:
     """Return what is said and does not fit the model, in sentences."""
-    return (*card.doubts, *run.notes, *_doubtful_lengths(card, run), *_doubtful_rank(card, run))
+    return (*card.doubts, *run.notes, *_doubtful_lengths(card, run))
 
 
 def _check_frozen(card: ModelCard, parts: frozenset[str]) -> None:
@@ -341,21 +341,6 @@ def _check_adapters(card: ModelCard, run: Run) -> None:
         f"LoRA rank {lora.rank} exceeds the width of every matrix ({widest})",
         "typical ranks are 8 to 256",
     )
-
-
-def _doubtful_rank(card: ModelCard, run: Run) -> Iterator[str]:
-    """Yield which matrices are narrower than the rank of their adapters."""
-    lora = run.lora
-    if lora is None or lora.rank is None:
-        return
-    rank = lora.rank
-    linears = [one.linear for one in lora.adapted(card)]
-    narrow = dict.fromkeys(linear.name for linear in linears if linear.narrowest < rank)
-    if narrow:
-        yield (
-            f"LoRA rank {rank:,} exceeds the width of {', '.join(narrow)}, so these "
-            "adapters are larger than their matrices"
-        )
 
 
 def _doubtful_lengths(card: ModelCard, run: Run) -> Iterator[str]:

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal
 
-from traceflops.flops.model.blocks import ROUTING, Block, Conv, Core, Linear, require
+from traceflops.errors import UsageError
+from traceflops.flops.model.blocks import (
+    ROUTING,
+    Attention,
+    Block,
+    Conv,
+    Core,
+    Experts,
+    LatentAttention,
+    Linear,
+    require,
+)
 
 Norm = Literal["rms", "layernorm", "layernorm-nobias"]
 Side = Literal["decoder", "encoder"]
@@ -20,6 +31,9 @@ FEWEST_PARAMS = 1000
 MOST_MTP = 100
 FAR_APART, TOO_FAR_APART = Fraction(1, 10), 2
 """How far a stated parameter count may be from the counted one: relative, and as a factor."""
+
+Bytes = int | Fraction
+"""Bytes per element; a fraction for packed types, such as 1/2 for 4 bits."""
 
 ARCHITECTURE = ("hidden", "layers", "heads", "ffn", "glu", "vocab")
 """What describes a model, in the words of a card."""
@@ -228,6 +242,20 @@ class ModelCard:
         )
         return (*(replace(one, side="encoder") for one in encoder), *own)
 
+    def with_blocks(self, changed: Callable[[Block], Block]) -> ModelCard:
+        """Return the card with each of its own blocks changed."""
+        return replace(self, blocks=tuple((count, changed(one)) for count, one in self.blocks))
+
+    def with_experts(self, changed: Callable[[Experts], Experts]) -> ModelCard:
+        """Return the card with the experts of each block changed; other blocks stay."""
+        return self.with_blocks(
+            lambda block: (
+                replace(block, feed_forward=changed(block.feed_forward))
+                if isinstance(block.feed_forward, Experts)
+                else block
+            )
+        )
+
     def _stacks(self) -> Iterator[tuple[int, int | None, Block]]:
         """Yield blocks alike: how many, from which layer up (None: MTP modules), and the block."""
         layer = 0
@@ -256,3 +284,42 @@ class ModelCard:
             yield PlacedLinear(replace(head, copies=0) if self.tied else head)
             if self.mtp:
                 yield PlacedLinear(replace(head, copies=0), self.mtp)
+
+
+def decode_bytes(
+    card: ModelCard,
+    *,
+    passes: int,
+    keys: int,
+    weight_bytes: Bytes = 2,
+    cache_bytes: Bytes = 2,
+) -> Fraction:
+    """Return the least bytes of so many passes over `keys` cached tokens in all.
+
+    They are weights, once per pass, and cached keys and values. Of experts the least is what one
+    token uses, as all sequences of a pass may choose the same ones; activations add little. `keys`
+    are the tokens attended to, summed over sequences and passes. Raises UsageError for a model
+    whose layers are not described, or that looks back only part of the way: how much each sequence
+    has within reach is not known from the sum.
+    """
+    if not card.complete:
+        lacks = ", ".join(card.lacks)
+        raise UsageError(f"the model's {lacks} are unknown", "describe its layers")
+    weights = passes * card.weights() * Fraction(weight_bytes)
+    return weights + keys * cache_elements(card) * Fraction(cache_bytes)
+
+
+def cache_elements(card: ModelCard) -> int:
+    """Return the elements that one token has in the cache of all layers."""
+    return sum(count * _elements(block.attention) for count, block in card.blocks)
+
+
+def _elements(attention: Attention | LatentAttention | None) -> int:
+    """Return the elements of keys and values; of the latent vector and its position for MLA."""
+    if attention is None:
+        return 0
+    if attention.mask.kind in ("window", "chunk"):
+        raise UsageError("it has layers with limited attention windows", "count them separately")
+    if isinstance(attention, LatentAttention):
+        return attention.kv_rank + attention.rope_dim
+    return 2 * attention.kv_heads * attention.head_dim

@@ -75,13 +75,7 @@ def with_capacity(card: ModelCard, capacity: Fraction) -> ModelCard:
     """Return the card with so many expert rows computed per row needed. Raises UsageError."""
     if not any(isinstance(block.feed_forward, Experts) for _, block in card.blocks):
         raise UsageError(f"{card.name} has no experts", "remove --expert-capacity")
-    blocks = [
-        (count, replace(block, feed_forward=replace(experts, capacity=capacity)))
-        if isinstance(experts := block.feed_forward, Experts)
-        else (count, block)
-        for count, block in card.blocks
-    ]
-    return replace(card, blocks=tuple(blocks))
+    return card.with_experts(lambda experts: replace(experts, capacity=capacity))
 
 
 def _is_path(text: str) -> bool:

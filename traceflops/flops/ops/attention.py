@@ -20,8 +20,8 @@ from traceflops.flops.ops.work import (
     Kind,
     NoteCode,
     Work,
+    known_sum,
     operands,
-    total_bytes,
 )
 
 Order = Literal["heads-first", "tokens-first"]
@@ -190,9 +190,9 @@ class Attention:
         forward = (q.bytes, k.bytes, v.bytes, out.bytes, statistics)
         if not self.backward:
             bias = args.tensor(self.masking.tensor)
-            return total_bytes(*forward, 0 if bias is None else bias.bytes)
+            return known_sum(*forward, 0 if bias is None else bias.bytes)
         gradients = (out, *(tensor.like(tensor.shape) for tensor in (q, k, v)))
-        return total_bytes(*forward, *(tensor.bytes for tensor in gradients))
+        return known_sum(*forward, *(tensor.bytes for tensor in gradients))
 
     def _notes(self, args: Arguments, core: Core) -> tuple[NoteCode, ...]:
         notes: list[NoteCode] = []

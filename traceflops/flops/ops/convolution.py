@@ -23,8 +23,8 @@ from traceflops.flops.ops.work import (
     NoteCode,
     PartName,
     Work,
+    known_sum,
     operands,
-    total_bytes,
 )
 
 Asked = tuple[bool, bool]
@@ -174,7 +174,7 @@ def _forward(kind: Kind, x: Tensor, w: Tensor, bias: Tensor | None, geometry: Co
     return Work(
         kind,
         parts=(FlopsPart.exact("forward", flops(geometry) * factor(x, w)),),
-        min_bytes=total_bytes(x.bytes, w.bytes, y, 0 if bias is None else bias.bytes),
+        min_bytes=known_sum(x.bytes, w.bytes, y, 0 if bias is None else bias.bytes),
         dtype=matrix_type(x, w),
         signature=geometry,
     )
@@ -257,4 +257,4 @@ def _moved(dy: Tensor, x: Tensor, w: Tensor, asked: Asked) -> int | None:
     dx, dw = x.like(x.shape), w.like(w.shape)
     of_input = (w.bytes, dx.bytes) if asked[0] else ()
     of_weight = (x.bytes, dw.bytes) if asked[1] else ()
-    return total_bytes(dy.bytes, *of_input, *of_weight)
+    return known_sum(dy.bytes, *of_input, *of_weight)

@@ -9,7 +9,7 @@ shapes.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Generic, TypeVar
 
@@ -25,7 +25,7 @@ from traceflops.flops.ops.arguments import (
     read_values,
 )
 from traceflops.flops.ops.table import ENCLOSING, RULES
-from traceflops.flops.ops.work import CannotCount, Result, Rule, Unknown, Work
+from traceflops.flops.ops.work import CannotCount, Result, Rule, Signature, Unknown, Work
 from traceflops.table import (
     ABSENT,
     BoolArray,
@@ -34,6 +34,7 @@ from traceflops.table import (
     first_rows,
     innermost,
     joint_codes,
+    matching,
     names,
     numbers,
     ranked,
@@ -65,6 +66,27 @@ class OpWork:
     min_bytes: IntArray
     vector_flops: IntArray
 
+    @classmethod
+    def of(cls, place: IntArray, works: Sequence[Result], rules: Sequence[Rule | None]) -> OpWork:
+        """Return the table of some works, each of its rule, and which one each op does."""
+        columns = (
+            _column(works, lambda work: work.flops),
+            _column(works, lambda work: work.at_least),
+            _column(works, lambda work: work.min_bytes),
+            _column(works, lambda work: work.vector_flops),
+        )
+        return cls(place, tuple(works), tuple(rules), *columns)
+
+    def signature(self, place: int) -> Signature | None:
+        """Return the sizes in a work, None where it is not known or has none, and of place -1."""
+        work = self.works[place] if place >= 0 else None
+        return work.signature if isinstance(work, Work) else None
+
+    @property
+    def signatures(self) -> list[Signature | None]:
+        """Return the sizes in each work."""
+        return [self.signature(place) for place in range(len(self.works))]
+
     @property
     def matrix(self) -> BoolArray:
         """Return, per op, whether its kind does matrix work, known how much or not."""
@@ -94,7 +116,7 @@ class OpWork:
 
 def count_ops(ops: pa.Table) -> OpWork:
     """Return the work of every row of a trace's table of ops."""
-    rows = np.flatnonzero(_named(ops, RULES.__contains__))
+    rows = np.flatnonzero(matching(ops["name"], RULES.__contains__))
     output, enclosing = output_shapes(ops), enclosing_ops(ops)
     own = _combined(codes(ops[column])[rows] for column in _COLUMNS)
     of_row = np.full(ops.num_rows + 1, -1, dtype=np.int64)  # the last one is that of row -1
@@ -106,16 +128,7 @@ def count_ops(ops: pa.Table) -> OpWork:
     results += map(reader.work, rows[first].tolist())
     place = np.zeros(ops.num_rows, dtype=np.int64)
     place[rows] = key + 1
-    works = tuple(work for work, _ in results)
-    return OpWork(
-        place,
-        works,
-        tuple(rule for _, rule in results),
-        flops=_column(works, lambda work: work.flops),
-        at_least=_column(works, lambda work: work.at_least),
-        min_bytes=_column(works, lambda work: work.min_bytes),
-        vector_flops=_column(works, lambda work: work.vector_flops),
-    )
+    return OpWork.of(place, *zip(*results, strict=True))
 
 
 class _Texts(Generic[T]):
@@ -194,7 +207,7 @@ def _combined(columns: Iterable[IntArray]) -> IntArray:
     return ranked(key)[1]
 
 
-def _column(works: tuple[Result, ...], count: Callable[[Work], int | None]) -> IntArray:
+def _column(works: Sequence[Result], count: Callable[[Work], int | None]) -> IntArray:
     counts = (count(work) if isinstance(work, Work) else None for work in works)
     values = [UNKNOWN if value is None else value for value in counts]
     return np.array(values, dtype=np.int64)
@@ -209,10 +222,10 @@ def output_shapes(ops: pa.Table) -> IntArray:
     """
     shape_of = np.full(ops.num_rows, -1, dtype=np.int64)
     sequence, dims = numbers(ops["sequence"], ABSENT), codes(ops["input_dims"])
-    forward = _named(ops, _is_convolution) & (dims >= 0)
+    forward = matching(ops["name"], _is_convolution) & (dims >= 0)
     asking = np.flatnonzero(forward & (codes(ops["concrete_inputs"]) < 0))
     numbered = (sequence != ABSENT) & (dims >= 0)
-    giving = np.flatnonzero(numbered & _named(ops, _CONVOLUTION_NODE.fullmatch))
+    giving = np.flatnonzero(numbered & matching(ops["name"], _CONVOLUTION_NODE.fullmatch))
     if not len(asking) or not len(giving):
         return shape_of
     carrying = np.flatnonzero(forward & numbered)
@@ -229,8 +242,8 @@ def output_shapes(ops: pa.Table) -> IntArray:
 def enclosing_ops(ops: pa.Table) -> IntArray:
     """Return, per op, the row of the op around it that knows its shapes, -1 where it needs none."""
     enclosing = np.full(ops.num_rows, -1, dtype=np.int64)
-    inner = np.flatnonzero(_named(ops, ENCLOSING.__contains__))
-    outer = np.flatnonzero(_named(ops, frozenset(ENCLOSING.values()).__contains__))
+    inner = np.flatnonzero(matching(ops["name"], ENCLOSING.__contains__))
+    outer = np.flatnonzero(matching(ops["name"], frozenset(ENCLOSING.values()).__contains__))
     if not len(inner) or not len(outer):
         return enclosing
     name = codes(ops["name"])
@@ -254,11 +267,6 @@ def _around(ops: pa.Table, inner: IntArray, outer: IntArray) -> IntArray:
     threads = joint_codes(numbers(ops["process"]), numbers(ops["thread"], ABSENT))
     place = innermost(threads[outer], start[outer], end[outer], threads[inner], start[inner])
     return np.where(place >= 0, outer[place], -1)
-
-
-def _named(ops: pa.Table, wanted: Callable[[str], object]) -> BoolArray:
-    chosen = [code for code, label in enumerate(names(ops["name"])) if wanted(label)]
-    return np.isin(codes(ops["name"]), chosen)
 
 
 def _unambiguous(keys: IntArray, values: IntArray) -> tuple[IntArray, IntArray]:

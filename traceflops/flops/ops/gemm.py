@@ -15,8 +15,8 @@ from traceflops.flops.ops.work import (
     Layout,
     Product,
     Work,
+    known_sum,
     operands,
-    total_bytes,
 )
 
 _ROWS_OPEN: Final = "rows-of-groups-not-recorded"
@@ -155,7 +155,7 @@ def fused_experts(kind: Kind, args: Arguments) -> Work:
     dtype = weight if weight in ("fp8", matrix_type(tokens, up)) else None
     moved = (2 * (tokens.bytes or 0), *(_used(one, rows) for one in (up, down)))
     part = FlopsPart("product", sizes.flops, 0 if _elsewhere(args) else sizes.flops)
-    return Work(kind, (part,), total_bytes(*moved), dtype, sizes, notes=(_ROWS_OPEN,))
+    return Work(kind, (part,), known_sum(*moved), dtype, sizes, notes=(_ROWS_OPEN,))
 
 
 def _elsewhere(args: Arguments) -> bool:
@@ -172,7 +172,7 @@ def _work(
     real_products: int = 1,
 ) -> Work:
     part = FlopsPart.exact("product", signature.flops * real_products)
-    return Work(kind, (part,), total_bytes(*moved), dtype, signature)
+    return Work(kind, (part,), known_sum(*moved), dtype, signature)
 
 
 def product_of(spelling: Spelling, left: Tensor, right: Tensor) -> Product:

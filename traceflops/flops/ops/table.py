@@ -24,12 +24,12 @@ from traceflops.flops.ops.gemm import GroupedProduct, MatrixProduct, PackedWeigh
 from traceflops.flops.ops.vector import (
     EachOfList,
     Elementwise,
-    LookupBackward,
     OptimizerStep,
     Pass,
     Reduction,
     into_cache,
     lookup,
+    lookup_backward,
     rotary,
     rows_of_layer_norm,
     selection,
@@ -140,7 +140,7 @@ VECTOR_OPS: Final[Rows] = {
     },
     "gather": {
         "index_select": selection,
-        "embedding_dense_backward": LookupBackward(),
+        "embedding_dense_backward": lookup_backward,
     },
     "optimizer": {
         "_fused_adam_ _fused_adamw_": OptimizerStep(14, updated=(0, 2, 3, 4), reads=(1,)),

@@ -22,7 +22,7 @@ from traceflops.flops.ops.arguments import (
     promoted,
 )
 from traceflops.flops.ops.gemm import broadcast
-from traceflops.flops.ops.work import CannotCount, Kind, Work, operands, total_bytes
+from traceflops.flops.ops.work import CannotCount, Kind, Work, known_sum, operands
 
 _OPTIMIZER_ELEMENT_BYTES = 2
 """The smallest type that torch's fused optimizers take is of two bytes."""
@@ -64,7 +64,7 @@ class Elementwise:
         written = tensors[0] if self.in_place else Tensor(shape, None, result)
         return Work(
             kind,
-            min_bytes=total_bytes(written.bytes, *(tensor.bytes for tensor in read)),
+            min_bytes=known_sum(written.bytes, *(tensor.bytes for tensor in read)),
             vector_flops=self.per_element * prod(shape),
         )
 
@@ -93,7 +93,7 @@ class Pass:
         extra = self.statistics(args) if self.statistics else 0
         return Work(
             kind,
-            min_bytes=total_bytes(*moved, *self._written(args), first.like((extra,)).bytes),
+            min_bytes=known_sum(*moved, *self._written(args), first.like((extra,)).bytes),
             vector_flops=self.per_element * first.elements,
         )
 
@@ -121,7 +121,7 @@ def rotary(kind: Kind, args: Arguments) -> Work:
     rows = table.like((min(positions.elements, table.shape[0]), table.shape[1]))
     elements = sum(one.elements for one in turned) * table.shape[1] // head
     moved = (one.bytes for one in (positions, rows, *turned, *turned))
-    return Work(kind, min_bytes=total_bytes(*moved), vector_flops=3 * elements)
+    return Work(kind, min_bytes=known_sum(*moved), vector_flops=3 * elements)
 
 
 def into_cache(kind: Kind, args: Arguments) -> Work:
@@ -130,7 +130,7 @@ def into_cache(kind: Kind, args: Arguments) -> Work:
     rows = [one.like((min(slots.elements, one.shape[0]), *one.shape[1:])) for one in (key, value)]
     written = (cache.like(one.shape) for cache, one in zip(caches, rows, strict=True))
     moved = (one.bytes for one in (slots, *rows, *written))
-    return Work(kind, min_bytes=total_bytes(*moved), vector_flops=0)
+    return Work(kind, min_bytes=known_sum(*moved), vector_flops=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +151,7 @@ class Reduction:
         out = Tensor((self.results * left,), None, self.result or tensor.type)
         return Work(
             kind,
-            min_bytes=total_bytes(tensor.bytes, out.bytes),
+            min_bytes=known_sum(tensor.bytes, out.bytes),
             vector_flops=self.per_element * tensor.elements,
         )
 
@@ -163,33 +163,22 @@ def lookup(kind: Kind, args: Arguments) -> Work:
         raise CannotCount("odd-shapes")
     rows, width = table.shape
     moved = table.like((indices.elements + min(indices.elements, rows), width))
-    return Work(kind, min_bytes=total_bytes(moved.bytes, indices.bytes), vector_flops=0)
+    return Work(kind, min_bytes=known_sum(moved.bytes, indices.bytes), vector_flops=0)
 
 
-@dataclass(frozen=True, slots=True)
-class LookupBackward:
-    """The gradient of a lookup: rows are read and added to at most as many rows of the table.
+def lookup_backward(kind: Kind, args: Arguments) -> Work:
+    """Return the work of a lookup's gradient: its rows are added to at most as many of the table.
 
-    `rows` is the place of the rows of the table. Filling the table with zeros is another op.
+    The third argument is the rows of the table. Filling it with zeros is another op.
     """
-
-    gradient: int = 0
-    indices: int = 1
-    rows: int = 2
-
-    def __call__(self, kind: Kind, args: Arguments) -> Work:
-        """Return the work; not counted where a shape is missing."""
-        gradient, indices = operands(args, self.gradient, self.indices)
-        if not gradient.shape:
-            raise CannotCount("odd-shapes")
-        rows = args.integer(self.rows)
-        touched = indices.elements if rows is None else min(indices.elements, max(rows, 0))
-        added = gradient.like((touched if rows is not None else 0, gradient.shape[-1]))
-        return Work(
-            kind,
-            min_bytes=total_bytes(gradient.bytes, indices.bytes, added.bytes),
-            vector_flops=gradient.elements,
-        )
+    gradient, indices = operands(args, 0, 1)
+    if not gradient.shape:
+        raise CannotCount("odd-shapes")
+    rows = args.integer(2)
+    touched = 0 if rows is None else min(indices.elements, max(rows, 0))
+    added = gradient.like((touched, gradient.shape[-1]))
+    moved = known_sum(gradient.bytes, indices.bytes, added.bytes)
+    return Work(kind, min_bytes=moved, vector_flops=gradient.elements)
 
 
 def selection(kind: Kind, args: Arguments) -> Work:
@@ -203,7 +192,7 @@ def selection(kind: Kind, args: Arguments) -> Work:
     sizes = list(tensor.shape)
     read = min(index.elements, sizes.pop(along)) + index.elements
     moved = tensor.like((read, *sizes))
-    return Work(kind, min_bytes=total_bytes(moved.bytes, index.bytes), vector_flops=0)
+    return Work(kind, min_bytes=known_sum(moved.bytes, index.bytes), vector_flops=0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -140,6 +140,9 @@ class Core:
         return 2 * pairs * self.heads * self.d_qk
 
 
+Signature = Product | Correlation | Core
+
+
 @dataclass(frozen=True, slots=True)
 class Work:
     """What an op computes and the least it moves.
@@ -154,7 +157,7 @@ class Work:
     parts: tuple[FlopsPart, ...] = ()
     min_bytes: int | None = None
     dtype: str | None = None
-    signature: Product | Correlation | Core | None = None
+    signature: Signature | None = None
     vector_flops: int | None = None
     notes: tuple[NoteCode, ...] = ()
 
@@ -233,7 +236,7 @@ def operands(args: Arguments, *places: int) -> list[Tensor]:
     return tensors
 
 
-def total_bytes(*counts: int | None) -> int | None:
-    """Return the sum of bytes, None if any is not known."""
+def known_sum(*counts: int | None) -> int | None:
+    """Return the sum, None if any is not known."""
     known = [count for count in counts if count is not None]
     return sum(known) if len(known) == len(counts) else None

@@ -214,7 +214,7 @@ def recomputation(
         described=_described(card, run, job).total,
         counted=int(ledger.total(FAMILY)),
         least=least,
-        most=most + (unknown_flops(measured) or 0),
+        most=most + (unknown_flops(measured.executed, measured.rates) or 0),
         executed=done.executed_flops,
     )
     products = ledger.total("recompute.matmul") + ledger.total("recompute.conv")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, Final
@@ -12,16 +12,17 @@ from traceflops.flops import (
     NO_CHECKPOINT,
     Ledger,
     ModelCard,
+    Peaks,
     Run,
     default_convention,
     model_flops,
     obstacle,
     unit_of,
 )
-from traceflops.mfu.budget import executed_bounds
 from traceflops.mfu.checked.job_size import JobSize
 from traceflops.mfu.measurement import Measurement
-from traceflops.mfu.traced.coverage import TOO_LITTLE
+from traceflops.mfu.traced.coverage import ENOUGH, TOO_LITTLE
+from traceflops.mfu.traced.executed import Executed
 from traceflops.units import decimal, exact_percent
 
 GRADIENTS = ("input_grad", "weight_grad", "gradient")
@@ -216,7 +217,7 @@ def counts_of(measured: Measurement, card: ModelCard, run: Run, job: JobSize) ->
     too_little = done.coverage is not None and done.coverage < TOO_LITTLE
     if expected is None or not counted or too_little:
         return None
-    more = unknown_flops(measured)
+    more = unknown_flops(measured.executed, measured.rates)
     return Counts(
         expected, counted, done.model_at_least, counted + more if more is not None else None
     )
@@ -231,15 +232,26 @@ def _expected(card: ModelCard, run: Run, job: JobSize) -> Fraction | None:
     return visible(card, run).total * job.windows / job.devices
 
 
-def unknown_flops(measured: Measurement) -> int | None:
-    """Return the most FLOPs of which nothing is known, or not what for; None if not known."""
-    done = measured.executed
+def unknown_flops(done: Executed, peaks: Mapping[int, Peaks]) -> int | None:
+    """Return the most FLOPs of which nothing is known, or not what for; None if not known.
+
+    Kernels without counted FLOPs may have run at the peak; what was counted stands for all where it
+    is at least 95 % even then.
+    """
+    unknown = 0
     if done.coverage is None:
         return 0
-    bounds = executed_bounds(done, measured.rates)
-    if bounds is None:
+    if done.coverage < TOO_LITTLE:
         return None
-    return bounds.at_most - done.executed_flops + done.unsplit_flops
+    for time in done.times:
+        if time.used and time.uncounted_ns:
+            rates = peaks.get(time.device, {})
+            known = [rate for dtype, rate in rates.items() if dtype in done.dtypes]
+            if not known:
+                return None
+            unknown += max(known) * time.uncounted_ns
+    is_known = done.executed_flops >= ENOUGH * (done.executed_flops + unknown)
+    return done.unsplit_flops + (0 if is_known else unknown)
 
 
 def of_job(run: Run, job: JobSize) -> Run:
@@ -256,7 +268,7 @@ def beyond_counted(measured: Measurement, card: ModelCard, run: Run, job: JobSiz
     done = measured.executed
     if not done.unsplit_flops or done.model_flops or not card.complete:
         return None
-    needed, more = _expected(card, run, job), unknown_flops(measured)
+    needed, more = _expected(card, run, job), unknown_flops(measured.executed, measured.rates)
     if needed is None or more is None:
         return None
     above = needed / more - 1

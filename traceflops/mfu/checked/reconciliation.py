@@ -34,9 +34,8 @@ from traceflops.flops import (
 from traceflops.mfu.checked.diagnosis import Diagnosis, Recomputation, diagnose, recomputation
 from traceflops.mfu.checked.job_size import JobSize, job_size, main_type, peak_in_trace
 from traceflops.mfu.checked.padding import described_padding, without_padding
-from traceflops.mfu.checked.passes import AGREE, beyond_counted, counts_of, of_job, passes_of
-from traceflops.mfu.checked.passes import Counts as Counts
-from traceflops.mfu.checked.variants import Seen, adapter_flops, sizes_of_adapters
+from traceflops.mfu.checked.passes import Counts, beyond_counted, counts_of, of_job, passes_of
+from traceflops.mfu.checked.variants import Seen
 from traceflops.mfu.measurement import Measurement
 from traceflops.mfu.traced.executed import Executed
 from traceflops.timeline import Components, Window
@@ -213,7 +212,7 @@ def reconcile(
     choice = peak_in_trace(measured, prepared, run.dtype)
     described = utilisation(card, run, choice, convention)
     counts = counts_of(measured, card, run, job)
-    notes = (job.note, *described.notes, *_doubts(measured.executed, described, job, counts))
+    notes = (job.note, *described.notes, *_doubts(measured.executed, described))
     described = replace(described, notes=notes)
     lacks, fall = tuple(_lacks(described, job)), None
     if (problem := beyond_counted(measured, card, run, job)) is not None:
@@ -261,9 +260,7 @@ def _lacks(described: Utilisation, job: JobSize) -> Iterator[MissingInput]:
         )
 
 
-def _doubts(
-    done: Executed, described: Utilisation, job: JobSize, counts: Counts | None
-) -> Iterator[str]:
+def _doubts(done: Executed, described: Utilisation) -> Iterator[str]:
     """Yield in what description and trace differ besides their model FLOPs."""
     shown, choice = main_type(done), described.choice
     if described.run.dtype is not None and shown is not None and choice.dtype != shown:
@@ -273,21 +270,6 @@ def _doubts(
     card, run = described.card, described.run
     if (problem := obstacle(card, run, default_convention(card, run))) is not None:
         yield f"The description was not compared with the trace: {problem}."
-    if counts is not None and counts.agree:
-        yield from _other_adapters(done, described, job)
-
-
-def _other_adapters(done: Executed, described: Utilisation, job: JobSize) -> Iterator[str]:
-    """Yield that the adapters are others than described, though they are too small to matter."""
-    card, run = described.card, described.run
-    seen = _seen(done.as_computed, job).adapters
-    if not seen or not run.is_frozen:
-        return
-    said = adapter_flops(card, run) if run.lora is not None else Fraction(0)
-    if abs(said - seen) <= AGREE * seen:
-        return
-    for _, size, remedy in sizes_of_adapters(card, run, seen):
-        yield f"The adapters in the trace {size} ({remedy})."
 
 
 def _seen(done: Executed, job: JobSize) -> Seen:

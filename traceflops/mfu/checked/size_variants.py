@@ -97,10 +97,6 @@ def scaled(variant: Variant, ratio: Fraction, known: tuple[int, ...]) -> Iterato
         yield from _more_tokens(variant, ratio)
         yield from _more_documents(variant, ratio)
     yield from _other_devices(variant, ratio, known)
-    if not variant.code:
-        words = "multiply-adds and FLOPs were confused in a size: everything differs by two"
-        factor, remedy = Fraction(2) if ratio > 1 else Fraction(1, 2), "one multiply-add is 2 FLOPs"
-        yield variant.but("multiply-adds", words, remedy, 4, factor=factor)
 
 
 def _more_sequences(variant: Variant, batch: int, ratio: Fraction) -> Iterator[Variant]:

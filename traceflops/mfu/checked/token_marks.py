@@ -23,8 +23,17 @@ import numpy as np
 
 from traceflops.devices import quoted
 from traceflops.flops import why_impossible
-from traceflops.mfu.traced.coverage import of_kind
-from traceflops.table import ABSENT, IntArray, Note, Trace, codes, distinct, names, numbers
+from traceflops.table import (
+    ABSENT,
+    IntArray,
+    Note,
+    Trace,
+    codes,
+    distinct,
+    is_one_of,
+    names,
+    numbers,
+)
 from traceflops.units import does, several, some_of
 from traceflops.windows import Prepared, find_marked_steps
 
@@ -43,22 +52,12 @@ _LONGEST: Final = 200
 Sums = dict[str, int]
 """The numbers of a mark by key, such as "real"."""
 
-_SHAPES: Final = " or ".join(
+_SHAPES: Final = " and ".join(
     PREFIX + "|".join((kind, *(f"{key}=N" for key in (*needed, *allowed))))
     for kind, (needed, allowed) in _KINDS.items()
 )
 
-_TEXTS: Final = {
-    "token-marks-malformed": (
-        f"Ignored: {{marks}} for tokens with a format other than {_SHAPES} (whole numbers)."
-    ),
-    "token-marks-impossible": "Ignored: {marks} for tokens with impossible values: {reason}.",
-    "marks-unknown": (
-        "Ignored: {marks} of unknown kind, {reason}: known are "
-        f"{' and '.join(f'{PREFIX}{kind}' for kind in _KINDS)}."
-    ),
-}
-"""What each note says."""
+_MALFORMED: Final = "of another format"
 
 _REPLACED: Final = frozenset(
     ("tokens", "real_tokens", "documents", "seq_sum", "seq_square_sum", "sequences")
@@ -87,14 +86,6 @@ class Mark:
     values: Sums
 
 
-@dataclass(frozen=True, slots=True)
-class _Refused:
-    """A mark that cannot be used: the code of its note, and what is wrong with it."""
-
-    code: str
-    reason: str = ""
-
-
 def run_marks(trace: Trace) -> tuple[dict[int, list[Mark]], tuple[Note, ...]]:
     """Return the marks of a trace that can be used, by process, and notes on those that cannot.
 
@@ -105,19 +96,19 @@ def run_marks(trace: Trace) -> tuple[dict[int, list[Mark]], tuple[Note, ...]]:
     if not wanted:
         return {}, ()
     label, device = codes(trace.marks["name"]), numbers(trace.marks["device"], ABSENT)
-    on_host = of_kind(trace.marks, "annotation") & (device == ABSENT)
+    on_host = is_one_of(trace.marks["kind"], "annotation") & (device == ABSENT)
     rows = np.flatnonzero(np.isin(label, wanted) & on_host)
     process, start = numbers(trace.marks["process"]), numbers(trace.marks["start_ns"])
     read = {code: _read(labels[code]) for code in distinct(label[rows]).tolist()}
     marks: defaultdict[int, list[Mark]] = defaultdict(list)
-    refused: Counter[_Refused] = Counter()
+    refused: Counter[str] = Counter()
     for row in rows.tolist():
         mark = read[int(label[row])]
-        if isinstance(mark, _Refused):
+        if isinstance(mark, str):
             refused[mark] += 1
         else:
             marks[int(process[row])].append(Mark(int(start[row]), *mark))
-    return dict(marks), tuple(_notes(refused))
+    return dict(marks), tuple(_left_out(refused))
 
 
 def is_ours(label: str) -> bool:
@@ -127,24 +118,22 @@ def is_ours(label: str) -> bool:
     return "|" in label or label.startswith(tuple(f"{PREFIX}{kind}" for kind in _KINDS))
 
 
-def _read(label: str) -> tuple[str, Sums] | _Refused:
+def _read(label: str) -> tuple[str, Sums] | str:
     """Return kind and numbers of a mark, or why it is not used."""
     head, *parts = label[: _LONGEST + 1].split("|")
     kind = head.removeprefix(PREFIX)
     if kind not in _KINDS:
-        near = any(kind.startswith(known) for known in _KINDS)
-        return _Refused("token-marks-malformed") if near else _Refused("marks-unknown", head)
+        return f"of unknown kind {quoted(head)}"
     needed, allowed = _KINDS[kind]
     sums: Sums = {}
     for part in parts:
         key, _, text = part.partition("=")
         if key not in (*needed, *allowed) or key in sums or not _NUMBER.fullmatch(text):
-            return _Refused("token-marks-malformed")
+            return _MALFORMED
         sums[key] = int(text)
     if len(label) > _LONGEST or not {*needed} <= sums.keys():
-        return _Refused("token-marks-malformed")
-    problem = _problem(kind, sums)
-    return _Refused("token-marks-impossible", problem) if problem else (kind, sums)
+        return _MALFORMED
+    return _problem(kind, sums) or (kind, sums)
 
 
 def _problem(kind: str, sums: Sums) -> str:
@@ -157,17 +146,15 @@ def _problem(kind: str, sums: Sums) -> str:
     return f"{several(real, 'real token')} {does(real, 'exceed')} the {padded:,} computed"
 
 
-def _notes(refused: Counter[_Refused]) -> Iterator[Note]:
-    for code, text in _TEXTS.items():
-        mine = {each.reason: count for each, count in refused.items() if each.code == code}
-        if not mine:
-            continue
-        count = sum(mine.values())
-        first = next(iter(mine))
-        reason = quoted(first) if code == "marks-unknown" else first
-        more = f" (and {len(mine) - 1:,} more)" if len(mine) > 1 else ""
-        whole = text.format(marks=several(count, "mark"), reason=f"{reason}{more}")
-        yield Note("dropped", code, whole, count)
+def _left_out(refused: Counter[str]) -> Iterator[Note]:
+    """Yield the note on marks that cannot be used, none where there are no such."""
+    if refused:
+        more = f", and {len(refused) - 1:,} more" if len(refused) > 1 else ""
+        text = (
+            f"Ignored: {several(refused.total(), 'mark')} for tokens ({next(iter(refused))}{more})."
+            f" Known are {_SHAPES}, with whole numbers."
+        )
+        yield Note("dropped", "token-marks-left-out", text, refused.total())
 
 
 @dataclass(frozen=True, slots=True)

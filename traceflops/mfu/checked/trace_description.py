@@ -1,17 +1,16 @@
 """What a trace says of its own run, as the card and the run that the same options would give.
 
 A trace may carry a description (docs/selfdescribing.md): the top-level key `traceflops` with the
-words of `traceflops mfu`, and marks that tell the tokens of each step. Options win over it, and of
-its words those that contradict each other are left out.
+words of `traceflops mfu`, and marks that tell the tokens of each step. Options win over it. Words
+that cannot be meant are left out; where the rest contradicts itself, none of it is used.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from fractions import Fraction
-from itertools import combinations
 from typing import Final, TypeVar
 
 import numpy as np
@@ -86,12 +85,6 @@ _DESCRIBING: Final = frozenset(DESCRIPTION_WORDS) - {"gpus", "dtype"}
 """Words that say something of model, tokens or training."""
 _MOST_COUNTED: Final = 2**53
 """More samples or tokens than JSON readers hold exactly are not told."""
-_DROPPED_FIRST: Final = (
-    *("tokens", "real_tokens", "sequences", "lora_targets", "checkpointing", "frozen_layers"),
-    *("encoder_seq", "cached", "attention_kernel", "frozen", "lora_params", "lora_rank"),
-    *("padded_vocab", "mtp", "expert_capacity", "seq"),
-)
-"""Words without which a description still says what a step works on; first what says least."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,11 +106,6 @@ class Description:
         dashed = bool(options.values or options.flags)
         words = Words({**kept, **given}, self.words.flags | options.flags, dashed)
         return replace(self, card=card or self.card, words=words)
-
-    def without(self, words: Iterable[str]) -> Description:
-        """Return the description without some of its words."""
-        kept = {word: text for word, text in self.words.values.items() if word not in words}
-        return replace(self, words=replace(self.words, values=kept))
 
     def with_tokens(self, tokens: MarkedTokens) -> Description:
         """Return the description with the tokens that marks tell: those of the steps shown."""
@@ -153,7 +141,7 @@ def description_of(trace: Trace) -> Description | None:
         card = _tried(problems, "", _model_of_params, values["params"])
     kept = {word: text for word, text in values.items() if word not in {"params", *impossible}}
     empty = tuple(word for word in said if word not in given)
-    return Description(card, Words(kept, frozenset(flags)), left_out(problems), empty)
+    return Description(card, Words(kept, frozenset(flags)), tuple(_left_out(problems)), empty)
 
 
 def _tried(problems: list[str], word: str, read: Callable[..., T], *args: object) -> T | None:
@@ -165,13 +153,13 @@ def _tried(problems: list[str], word: str, read: Callable[..., T], *args: object
         return None
 
 
-def left_out(problems: list[str]) -> tuple[Note, ...]:
-    """Return the note on words that cannot be used, none where there are no such."""
+def _left_out(problems: list[str]) -> Iterator[Note]:
+    """Yield the note on words that cannot be meant, none where there are no such."""
     if not problems:
-        return ()
+        return
     more = f" (and {len(problems) - 3} more)" if len(problems) > 3 else ""
     text = f"Ignored in {WHERE}: {'; '.join(problems[:3])}{more}."
-    return (Note("dropped", "description-words-left-out", text, len(problems)),)
+    yield Note("dropped", "description-words-left-out", text, len(problems))
 
 
 def _model(value: object) -> ModelCard:
@@ -327,9 +315,9 @@ def self_described(
 ) -> SelfDescribed | NotDescribed:
     """Return model and run of a prepared trace; options win over what it says itself.
 
-    What of the trace's words cannot be used is left out with a note; where the rest is too little
-    for a step, or for the convention, that is said. Raises UsageError only for what the options
-    alone get wrong.
+    What of the trace's words cannot be meant is left out with a note; where the rest contradicts
+    itself or is too little for a step, or for the convention, that is said. Raises UsageError only
+    for what the options alone get wrong.
     """
     options = options or Words({}, dashed=True)
     check_sums(options)
@@ -340,40 +328,17 @@ def self_described(
     if whole.card is None:
         more = (_NO_MODEL,) if said.words.values else ()
         return NotDescribed((*whole.notes, *more))
-    usable = _usable(whole, options, convention)
-    if isinstance(usable, Description):
-        return SelfDescribed(*card_and_run(usable), usable.notes)
+    problem = _problem(whole, convention)
+    if problem is None:
+        return SelfDescribed(*card_and_run(whole), whole.notes)
     if card is not None or not _DESCRIBING.isdisjoint(options.values):
         card_and_run(Description(whole.card, options))  # refuses what only the options get wrong
-    return NotDescribed((*whole.notes, _unused(usable, said)), usable)
+    return NotDescribed((*whole.notes, _unused(problem, said)), problem)
 
 
 def _gives_tokens(options: Words) -> bool:
     """Return whether options say how many tokens a step has; marks are put aside then."""
     return not (PACKED | TOTALS | {"batch", "seq"}).isdisjoint(options.values)
-
-
-def _usable(
-    whole: Description, options: Words, convention: str | None
-) -> Description | TraceflopsError:
-    """Return a description with which a step can be counted, or why there is none.
-
-    Where words contradict each other, a total or a detail of the trace is left out.
-    """
-    problem = _problem(whole, convention)
-    if problem is None:
-        return whole
-    dropped = [word for word in _DROPPED_FIRST if word in whole.words.values]
-    dropped = [word for word in dropped if word not in options.values]
-    for number in (1, 2):
-        for words in combinations(dropped, number):
-            less = whole.without(words)
-            if _problem(less, convention) is None:
-                each = [problem, *(_problem(whole.without({word}), convention) for word in words)]
-                why = dict.fromkeys(error.message for error in each if error is not None)
-                reason = f"{' and '.join(words)} ({'; '.join(why)})"
-                return replace(less, notes=(*less.notes, *left_out([reason])))
-    return problem
 
 
 def _problem(description: Description, convention: str | None) -> TraceflopsError | None:

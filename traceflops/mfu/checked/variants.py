@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from itertools import combinations
 from typing import Any, Final
 
 from traceflops.errors import TraceflopsError
@@ -20,10 +19,7 @@ from traceflops.flops import (
     FULL_CHECKPOINT,
     NO_CHECKPOINT,
     SELECTIVE,
-    Attention,
-    Block,
     Experts,
-    LatentAttention,
     Lora,
     Mask,
     ModelCard,
@@ -33,17 +29,10 @@ from traceflops.flops import (
 )
 from traceflops.mfu.checked.passes import Passes, visible, without_lengths
 
-_GRADIENTS: Final = ("model.matmul.input_grad", "model.matmul.weight_grad", "model.conv.")
 _FROZEN: Final = "the base weights are frozen, as with LoRA: the trace has no gradients of them"
 MOST_TOPK: Final = 16
 MOST_DOCUMENTS: Final = 100_000
 LARGEST_SIZE: Final = 10**9
-
-CLOSE: Final = Fraction(2, 100)
-"""Parts whose gradients are so near to what is missing are worth counting anew, together."""
-
-MOST_TOGETHER: Final = 3
-"""Parts that are frozen, or that alone are trained, named together at most."""
 
 _PARTS: Final = frozenset(
     {"attention", "cross", "ffn", "experts", "shared", "router", "head", "mtp"}
@@ -65,7 +54,6 @@ class Variant:
 
     `cost` says how much must be supposed. `grain` is by how much the FLOPs change with the next
     possible value, relative: a size that was solved for is only worth something if it is coarse.
-    `factor` is by how much everything would be counted wrong.
     """
 
     card: ModelCard
@@ -75,7 +63,6 @@ class Variant:
     remedy: str = ""
     cost: int = 0
     grain: Fraction = Fraction(1)
-    factor: Fraction = Fraction(1)
     recomputed: bool = False
 
     def but(self, code: str, words: str, remedy: str, cost: int, **changes: Any) -> Variant:
@@ -91,7 +78,7 @@ class Variant:
             shown = visible(self.card, self.run, recomputed=self.recomputed)
         except TraceflopsError:
             return None
-        return shown.times(self.factor / self.run.devices)
+        return shown.times(Fraction(1, self.run.devices))
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +163,8 @@ def sizes_of_adapters(card: ModelCard, run: Run, seen: Fraction) -> Iterator[tup
     for names in dict.fromkeys((targets, ())) if sized else ():
         each = adapter_flops(card, replace(run, lora=Lora(rank=1, targets=names)))
         rank = _whole(seen / each) if each else None
-        if rank is not None and rank <= _narrowest(card, names):
+        adapted = Lora(rank=1, targets=names).adapted(card)
+        if rank is not None and all(rank <= at.linear.narrowest for at in adapted):
             yield Lora(rank=rank, targets=names), *_by_rank(rank, names, said)
             return
     weights = seen * run.devices / (2 * run.shape(card).slot_tokens)
@@ -184,12 +172,6 @@ def sizes_of_adapters(card: ModelCard, run: Run, seen: Fraction) -> Iterator[tup
         instead = f", not {said.params:,}" if said is not None and said.params else ""
         words = f"have {int(weights):,} weights{instead}"
         yield Lora(params=int(weights)), words, f"--lora-params {int(weights)}"
-
-
-def _narrowest(card: ModelCard, targets: tuple[str, ...]) -> int:
-    """Return the least width of a matrix with an adapter; more than that is no rank."""
-    adapted = Lora(rank=1, targets=targets).adapted(card)
-    return min((min(at.linear.inputs, at.linear.outputs) for at in adapted), default=0)
 
 
 def _by_rank(rank: int, names: tuple[str, ...], said: Lora | None) -> tuple[str, str]:
@@ -226,44 +208,19 @@ def _base_frozen(described: Variant, seen: Seen) -> Iterator[Variant]:
 
 
 def _parts_frozen(described: Variant, seen: Seen) -> Iterator[Variant]:
-    """Yield single frozen parts, and several together, in the fewest words."""
-    plain = replace(described, run=_plain(described.run))
-    groups = sorted({at.linear.group for at in plain.card.placed()} & _PARTS)
-    for parts in (*((part,) for part in groups), *_together(plain, seen, groups)):
-        others = [part for part in groups if part not in parts]
-        words = f"the weights of {_listed(parts)} are frozen: the trace has no gradients of them"
-        if len(parts) > 1 and len(others) <= len(parts):
-            words = f"only the weights of {_listed(others)} are trained: the trace has no "
+    """Yield a single part that is frozen, or that alone is trained."""
+    card, plain = described.card, _plain(described.run)
+    groups = sorted({at.linear.group for at in card.placed()} & _PARTS)
+    for part in groups:
+        others = [one for one in groups if one != part]
+        words = f"the weights of {part} are frozen: the trace has no gradients of them"
+        some = replace(plain, frozen=frozenset({part}))
+        yield described.but("frozen", words, f"add --frozen {part}", 2 + bool(others), run=some)
+        if len(others) > 1:
+            words = f"only the weights of {part} are trained: the trace has no "
             words += "gradients of the others"
-        some = replace(plain.run, frozen=frozenset(parts))
-        cost = 2 + min(len(parts), len(others))
-        yield described.but("frozen", words, f"add --frozen {','.join(parts)}", cost, run=some)
-
-
-def _listed(parts: tuple[str, ...] | list[str]) -> str:
-    *first, last = parts
-    return f"{', '.join(first)} and {last}" if first else last
-
-
-def _together(plain: Variant, seen: Seen, groups: list[str]) -> Iterator[tuple[str, ...]]:
-    """Yield several parts whose weight gradients are together what the trace lacks."""
-    here = plain.passes()
-    if here is None or not here.backward:
-        return
-    ledger = model_flops(plain.card, plain.run, default_convention(plain.card, plain.run))
-    counted = {part: ledger.total(f"model.matmul.weight_grad.{part}") for part in groups}
-    whole = sum(
-        (line.flops for line in ledger.lines if line.name.startswith(_GRADIENTS)), Fraction(0)
-    )
-    if not whole:
-        return
-    lacking = (here.backward - seen.passes.backward) / here.backward
-    for number in range(2, len(groups)):
-        for parts in combinations(groups, number):
-            share = sum((Fraction(counted[part]) for part in parts), Fraction(0)) / whole
-            few = min(number, len(groups) - number) <= MOST_TOGETHER
-            if few and abs(share - lacking) <= CLOSE:
-                yield parts
+            some = replace(plain, frozen=frozenset(others))
+            yield described.but("frozen", words, f"add --frozen {','.join(others)}", 3, run=some)
 
 
 def _first_layers(described: Variant, seen: Seen) -> Iterator[Variant]:
@@ -298,18 +255,13 @@ def _attended(described: Variant, seen: Seen) -> Iterator[Variant]:
 
 def with_mask(card: ModelCard, mask: Mask) -> ModelCard:
     """Return the card with one mask for all attention of its own blocks."""
-
-    def masked(block: Block) -> Block:
-        attention = block.attention
-        if not isinstance(attention, Attention | LatentAttention):
-            return block
-        return replace(block, attention=replace(attention, mask=mask))
-
-    return _with_blocks(card, masked)
-
-
-def _with_blocks(card: ModelCard, changed: Callable[[Block], Block]) -> ModelCard:
-    return replace(card, blocks=tuple((count, changed(block)) for count, block in card.blocks))
+    return card.with_blocks(
+        lambda block: (
+            replace(block, attention=replace(block.attention, mask=mask))
+            if block.attention is not None
+            else block
+        )
+    )
 
 
 def _routed(described: Variant, seen: Seen) -> Iterator[Variant]:
@@ -330,13 +282,7 @@ def _routed(described: Variant, seen: Seen) -> Iterator[Variant]:
 
 
 def _with_topk(card: ModelCard, topk: int) -> ModelCard:
-    def changed(block: Block) -> Block:
-        experts = block.feed_forward
-        if not isinstance(experts, Experts):
-            return block
-        return replace(block, feed_forward=replace(experts, topk=min(topk, experts.count)))
-
-    return _with_blocks(card, changed)
+    return card.with_experts(lambda experts: replace(experts, topk=min(topk, experts.count)))
 
 
 def _recomputed(described: Variant, seen: Seen) -> Iterator[Variant]:

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from traceflops.devices import counters_used, plain_counter, with_sums
+from traceflops.devices import counters_used, plain_counter, tells_speed, with_sums
 from traceflops.mfu.counted.launches import Launches, extremes, rank_in_group
 from traceflops.table import (
     ABSENT,
@@ -166,11 +166,11 @@ def _merged(
 def _values(
     table: pa.Table, place: IntArray, count: int
 ) -> tuple[dict[str, FloatArray], dict[str, FloatArray]]:
-    """Return the value of each counter that a formula has, by place, and its spread."""
+    """Return the value of each counter that is used, by place, and its spread."""
     counter, value = codes(table["counter"]), floats(table["value"])
     wanted: dict[str, list[int]] = {}
     for code, label in enumerate(names(table["counter"])):
-        if (plain := plain_counter(label)) in counters_used():
+        if (plain := plain_counter(label)) in counters_used() or tells_speed(plain):
             wanted.setdefault(plain, []).append(code)
     values, spread = {}, {}
     for name, known in wanted.items():

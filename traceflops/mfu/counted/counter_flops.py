@@ -23,6 +23,7 @@ from traceflops.mfu.counted.counter_notes import (
     FABRIC,
     MEMORY,
     SAME_RUN,
+    architecture_of,
     check_notes,
     counter_notes,
     first_few,
@@ -46,8 +47,8 @@ from traceflops.mfu.counted.joins import (
     cross_check,
     join_of,
     match,
-    summed_notes,
 )
+from traceflops.mfu.counted.kernel_speeds import KernelSpeed, kernel_speeds
 from traceflops.mfu.counted.launches import (
     ORIGINS,
     UNKNOWN,
@@ -56,6 +57,7 @@ from traceflops.mfu.counted.launches import (
     exact_flops,
     launches_of,
 )
+from traceflops.mfu.counted.profiler_rules import rules_by_launch
 from traceflops.mfu.counted.same_launches import joined
 from traceflops.mfu.counted.serving_kernels import of_passes, own_work, paired_work, serving_notes
 from traceflops.mfu.traced.coverage import chosen_activities, compute_kernels
@@ -83,12 +85,8 @@ def measured_work(
     if not sources:
         return None
     work = _Joiner(prepared, attribution, sources).work()
-    notes = (
-        *work.notes,
-        *summed_notes(prepared, (source.work for source in sources)),
-        *(pair_notes(prepared, devices, pair) if pair is not None else ()),
-    )
-    return _with_possible_bytes(replace(work, notes=notes), prepared, devices)
+    paired = pair_notes(prepared, devices, pair) if pair is not None else ()
+    return _with_possible_bytes(replace(work, notes=(*work.notes, *paired)), prepared, devices)
 
 
 def _with_possible_bytes(
@@ -134,6 +132,7 @@ class _Joiner:
             kinds=tuple(kind for matched in self.matched for kind in matched.kinds),
             joins=joins,
             counted=tuple(row for source in self.sources for row in source.counted),
+            speeds=tuple(row for source in self.sources for row in source.speeds),
             families=tuple(dict.fromkeys(f for counter in counters for f in counter.families)),
             missing=tuple(
                 dict.fromkeys(lack for counter in counters for lack in missing_counters(counter))
@@ -251,6 +250,7 @@ class _Joiner:
                 yield SAME_RUN
             if source.counters is not None:
                 yield from counter_notes(source.counters)
+            yield from source.notes
         yield from _bytes_notes(self.sources)
         yield from check_notes(check)
 
@@ -281,6 +281,7 @@ class Source:
     """A recording that tells work: what, the counters if that is what it is, and its file.
 
     `is_own` says that the timed run has them itself, `captured` which of its launches are captured.
+    `speeds` are what its counters say of limits, `notes` what is odd about that.
     """
 
     work: LaunchWork
@@ -289,6 +290,8 @@ class Source:
     file: str | None
     is_own: bool
     captured: IntArray | None = None
+    speeds: tuple[KernelSpeed, ...] = ()
+    notes: tuple[Note, ...] = ()
 
 
 def work_sources(
@@ -332,18 +335,11 @@ def _file_of(trace: Trace) -> str:
 def architectures(
     trace: Trace, devices: Sequence[DevicePeaks], device: str | None
 ) -> Iterator[str]:
-    """Yield the architectures of the devices: as they say, else as the table has them."""
+    """Yield the architectures of the devices; without any, that of the device the user gave."""
     given = find(device.strip().lower()) if device is not None else None
     if not devices and given is not None:
         yield given.arch
-    own = trace.devices["architecture"].to_pylist()
-    for peaks in devices:
-        spec = peaks.match.spec
-        architecture = own[peaks.device] or (
-            spec.arch if spec is not None and peaks.match.confirmed else None
-        )
-        if architecture:
-            yield architecture
+    yield from filter(None, (architecture_of(trace, peaks) for peaks in devices))
 
 
 def _counted(trace: Trace, timed: tuple[str, ...], file: str | None) -> Source | None:
@@ -361,14 +357,20 @@ def _counted(trace: Trace, timed: tuple[str, ...], file: str | None) -> Source |
     by_device = [family_of(arch) if arch else default for arch in own]
     families = tuple(dict.fromkeys((*by_device, default)))
     place = np.array([families.index(family) for family in (*by_device, default)], dtype=np.int64)
-    work = counter_work(counted, families, place[counted.device])  # -1 is the last: the default
+    family = place[counted.device]  # -1 is the last: the default
+    work = counter_work(counted, families, family)
     units = np.array([units_of or 0 for units_of in (*trace.devices["sm_count"].to_pylist(), 0)])
+    own_units = units.astype(np.int64)[counted.device]
+    said = rules_by_launch(trace, counted)
+    speeds, notes = kernel_speeds(counted, families, family, own_units, said)
     return Source(
         work.launch_work(),
         work,
-        counted_kernels(work, units.astype(np.int64)[counted.device]),
+        counted_kernels(work, own_units),
         file,
         is_own=file is None,
+        speeds=speeds,
+        notes=notes,
     )
 
 

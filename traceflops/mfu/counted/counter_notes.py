@@ -14,7 +14,7 @@ from traceflops.mfu.budget import DevicePeaks, device_peaks
 from traceflops.mfu.counted.counter_work import CounterWork
 from traceflops.mfu.counted.joins import KNOWN, CrossCheck, How, Join
 from traceflops.mfu.counted.launches import UNKNOWN
-from traceflops.table import BoolArray, IntArray, Note, codes, numbers
+from traceflops.table import BoolArray, IntArray, Note, Trace, codes, numbers
 from traceflops.units import exact_percent, several, uncapitalized
 from traceflops.windows import Prepared
 
@@ -198,9 +198,15 @@ def pair_notes(
     for note in pair.trace.notes:
         if note.code not in _OF_TIMES:
             yield replace(note, code=f"paired-{note.code}", text=f"Paired recording: {note.text}")
-    ours = {arch: device.product for device in devices if (arch := _architecture(prepared, device))}
+    ours = {
+        arch: device.product
+        for device in devices
+        if (arch := architecture_of(prepared.trace, device))
+    }
     others = device_peaks(pair.trace, range(pair.trace.devices.num_rows))
-    theirs = {arch: other.product for other in others if (arch := _architecture(pair, other))}
+    theirs = {
+        arch: other.product for other in others if (arch := architecture_of(pair.trace, other))
+    }
     if ours and theirs and not ours.keys() & theirs.keys():
         text = (
             f"The paired recording is from another kind of GPU ({_products(theirs)}) "
@@ -210,10 +216,9 @@ def pair_notes(
         yield Note("assumed", "paired-other-device", text)
 
 
-def _architecture(prepared: Prepared, device: DevicePeaks) -> str | None:
+def architecture_of(trace: Trace, device: DevicePeaks) -> str | None:
     """Return the architecture of a device, as the trace or else the table has it."""
-    row = prepared.trace.devices.slice(device.device, 1).to_pylist()[0]
-    own: str | None = row["architecture"]
+    own: str | None = trace.devices["architecture"][device.device].as_py()
     if own:
         return own.partition(":")[0]
     spec = device.match.spec

@@ -37,13 +37,14 @@ from traceflops.mfu.counted.launches import (
     Kind,
     Launches,
     LaunchWork,
+    Origin,
     kinds_of,
 )
 from traceflops.table import BoolArray, FloatArray, IntArray, exact_sums, group_rows, taken
 
 if TYPE_CHECKING:
-    from traceflops.flops import WorkBasis
     from traceflops.mfu.counted.joins import CrossCheck, Join
+    from traceflops.mfu.counted.kernel_speeds import KernelSpeed
     from traceflops.table import Note
 
 BYTES_AGREE: Final = 0.02
@@ -289,8 +290,8 @@ class MeasuredWork:
     `kind` is a place in `kinds`, and UNKNOWN for kernels whose FLOPs an op's shapes tell. `size`
     are bytes, `vector` FLOPs of vector units. `how` is a place in HOW, -1 for what is no launch,
     `origin` one in ORIGINS, -1 where nothing is known. `counted` are the kernels of counted runs,
-    with or without times here; `families` and `missing` say of what hardware, and which counters
-    a total of their FLOPs would need besides.
+    with or without times here, `speeds` how near these came to their limits; `families` and
+    `missing` say of what hardware, and which counters a total of their FLOPs would need besides.
     """
 
     kind: IntArray
@@ -301,6 +302,7 @@ class MeasuredWork:
     origin: IntArray
     joins: tuple[Join, ...]
     counted: tuple[CountedKernel, ...]
+    speeds: tuple[KernelSpeed, ...]
     families: tuple[Family | None, ...]
     missing: tuple[str, ...]
     check: CrossCheck | None
@@ -340,6 +342,6 @@ class MeasuredWork:
         none = np.zeros(len(self.kinds), np.int64)
         return taken(sum((most for _, _, most, _ in self.columns()), none), self.kind, UNKNOWN)
 
-    def basis(self, rows: IntArray) -> WorkBasis:
+    def basis(self, rows: IntArray) -> Origin:
         """Return what tells most of some activities."""
         return ORIGINS[int(np.argmax(np.bincount(self.origin[rows], minlength=len(ORIGINS))))]

@@ -18,7 +18,6 @@ The first of these that holds, per launch:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final, Literal, get_args
@@ -34,9 +33,7 @@ from traceflops.mfu.counted.launches import (
     Origin,
     between,
     common,
-    exact_flops,
     extremes,
-    sizes_of,
 )
 from traceflops.mfu.counted.same_launches import (
     Pair,
@@ -46,21 +43,18 @@ from traceflops.mfu.counted.same_launches import (
     keys_of,
     processes_of,
 )
-from traceflops.mfu.traced.coverage import of_kind, on_chosen_device
+from traceflops.mfu.traced.coverage import on_chosen_device
 from traceflops.table import (
-    ABSENT,
     BoolArray,
     IntArray,
-    Note,
     codes,
     exact_sum,
     exact_sums,
     group_rows,
+    is_one_of,
     names,
-    numbers,
     taken,
 )
-from traceflops.units import decimal, exact_percent
 from traceflops.windows import Prepared
 
 How = Literal[
@@ -74,13 +68,6 @@ KNOWN: Final[tuple[How, ...]] = HOW[: HOW.index("ambiguous")]
 
 SIZES_AGREE: Final = 0.02
 """Bytes of launches alike may differ by so much, with what the caches hold; they get the mean."""
-
-_SCALES: Final = ((10**15, "PFLOP"), (10**12, "TFLOP"), (10**9, "GFLOP"), (10**6, "MFLOP"))
-
-_NOTHING: Final = (
-    "The pair gives no FLOPs for these sums: kernel names and sizes do not match, or "
-    "equal launches did different work."
-)
 
 AGREE: Final = Fraction(2, 100)
 
@@ -97,10 +84,6 @@ class Matched:
     kinds: tuple[Kind, ...]
     size: IntArray
     vector: IntArray
-
-    def has(self, *how: How) -> BoolArray:
-        """Return, per launch, whether it was matched in one of these ways."""
-        return np.isin(self.how, [HOW.index(way) for way in how])
 
 
 def match(
@@ -259,60 +242,6 @@ def join_of(
     return Join(origin, file, tuple(parts))
 
 
-# What another recording tells of sums by name: how often a kernel ran, times its FLOPs.
-
-
-def summed_notes(prepared: Prepared, works: Iterable[LaunchWork]) -> Iterator[Note]:
-    """Yield the FLOPs of a trace that has sums and no timeline, as other recordings tell them."""
-    if prepared.trace.activities.num_rows:
-        return
-    summed = _summed(prepared)
-    if summed is None:
-        return
-    launches, times, total_ns = summed
-    for work in works:
-        matched = match(launches, work)
-        flops = exact_flops(matched.kinds, matched.kind)
-        known = (flops != UNKNOWN) & (times != ABSENT) & matched.has("order", "alike")
-        if not known.any():
-            yield Note("missing", "sums-not-told", _NOTHING)
-            continue
-        counts = times[known].tolist()
-        done = sum(each * n for each, n in zip(flops[known].tolist(), counts, strict=True))
-        share = Fraction(sum(total_ns[known].tolist()), max(1, sum(total_ns.tolist())))
-        text = (
-            "According to the pair, the kernels of these sums executed "
-            f"{_flops(done)} (launches x FLOPs per launch; {exact_percent(share)} of kernel "
-            "time). Without a timeline there is no MFU or HFU."
-        )
-        yield Note("assumed", "sums-told", text, int(times[known].sum()))
-
-
-def _summed(prepared: Prepared) -> tuple[Launches, IntArray, IntArray] | None:
-    """Return each sum of kernels as one launch, how many it stands for, and their time."""
-    table = prepared.trace.totals
-    if not table.num_rows:
-        return None
-    rows = np.flatnonzero(of_kind(table, "kernel"))
-    launches = Launches(
-        row=rows,
-        process=np.zeros(len(rows), dtype=np.int64),
-        name=codes(table["name"])[rows],
-        names=names(table["name"]),
-        **sizes_of(table, rows),
-        window=np.full(len(rows), -1, dtype=np.int64),
-        used=np.ones(len(rows), dtype=np.bool_),
-        ranks={},
-    )
-    counts = numbers(table["count"], ABSENT)[rows]
-    return launches, counts, np.maximum(numbers(table["total_ns"], 0)[rows], 0)
-
-
-def _flops(number: int) -> str:
-    scale, unit = next((scale for scale in _SCALES if number >= scale[0]), _SCALES[-1])
-    return f"{decimal(Fraction(number, scale), 1)} {unit}"
-
-
 # FLOPs by counters held against FLOPs by shapes, where both are known.
 
 
@@ -348,7 +277,7 @@ def by_own_shapes(prepared: Prepared, attribution: Attribution, counted: IntArra
     """
     activities = prepared.trace.activities
     owner, work = attribution.owner, attribution.work
-    is_kernel = of_kind(activities, "kernel")
+    is_kernel = is_one_of(activities["kind"], "kernel")
     partly = np.zeros(len(attribution.fate), dtype=np.bool_)
     partly[owner[(owner >= 0) & is_kernel & (counted < 0)]] = True
     whole = is_kernel & (owner >= 0) & ~taken(partly.astype(np.int64), owner, 1).astype(np.bool_)

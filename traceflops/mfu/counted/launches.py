@@ -11,12 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from traceflops.flops import UNSPLIT
-from traceflops.mfu.traced.coverage import (
-    in_chosen_window,
-    of_kind,
-    on_chosen_device,
-    window_of_activity,
-)
+from traceflops.mfu.traced.coverage import in_chosen_window, on_chosen_device, window_of_activity
 from traceflops.table import (
     ABSENT,
     UNKNOWN_SIZE,
@@ -29,6 +24,7 @@ from traceflops.table import (
     codes,
     distinct,
     group_rows,
+    is_one_of,
     names,
     numbers,
     product_of,
@@ -86,7 +82,7 @@ class Launches:
 def launches_of(prepared: Prepared) -> Launches:
     """Return the kernels of the devices of a prepared trace."""
     activities = prepared.trace.activities
-    mine = on_chosen_device(prepared) & of_kind(activities, "kernel")
+    mine = on_chosen_device(prepared) & is_one_of(activities["kind"], "kernel")
     rows = _in_order(activities, np.flatnonzero(mine))
     place = window_of_activity(prepared)
     return Launches(

@@ -18,7 +18,7 @@ from typing import Final
 import numpy as np
 
 from traceflops.attribution import Attribution, attribute, operand_type, types_of_ops
-from traceflops.flops import Arguments, Tensor, matrix_type, total_bytes
+from traceflops.flops import Arguments, Tensor, known_sum, matrix_type
 from traceflops.mfu.counted.expert_products import EXPERTS, PRODUCT, Told, arguments, expert_kinds
 from traceflops.mfu.counted.joins import HOW, Matched
 from traceflops.mfu.counted.launches import (
@@ -186,8 +186,8 @@ def _attention(pair: Prepared, launches: Launches, op: int, mine: IntArray) -> d
         return {}
     q, k, v = tensors
     windowed, each = rule.windowed(args), 2 * q.shape[-2] * (q.shape[-1] + v.shape[-1])
-    own = total_bytes(q.bytes, q.like((*q.shape[:-1], v.shape[-1])).bytes)
-    per_key = total_bytes(*(one.like(one.shape[-2:]).bytes for one in (k, v)))
+    own = known_sum(q.bytes, q.like((*q.shape[:-1], v.shape[-1])).bytes)
+    per_key = known_sum(*(one.like(one.shape[-2:]).bytes for one in (k, v)))
     known = not windowed and own is not None and bool(per_key)
     part = WorkPart(
         line=_ATTENTION,

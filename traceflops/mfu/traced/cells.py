@@ -18,7 +18,7 @@ from traceflops.attribution import (
     ProductRoles,
     types_of_ops,
 )
-from traceflops.flops import Core, FlopsPart, Kind, PartName, Result, Work
+from traceflops.flops import Core, FlopsPart, Kind, OpWork, PartName, Work
 from traceflops.mfu.traced.coverage import NO_WINDOW, in_chosen_window, on_chosen_device
 from traceflops.mfu.traced.layers import SUBNAMES
 from traceflops.table import (
@@ -204,18 +204,6 @@ class PartTable:
     case: IntArray
 
 
-@dataclass(frozen=True, slots=True)
-class _Case:
-    """What the parts of an op hang on; equal ones have equal parts."""
-
-    work: Work
-    phase: Phase
-    role: ProductRole
-    subname: str
-    core: Core | None
-    by_shapes: bool
-
-
 def part_table(
     attribution: Attribution, phases: Phases, roles: ProductRoles, subname: SmallArray
 ) -> PartTable:
@@ -229,9 +217,7 @@ def part_table(
         1 * roles.by_shapes[rows],
     ]
     group, first = group_rows(hang_on)
-    cases = [
-        _parts(_case(work.works, *(int(column[at]) for column in hang_on))) for at in first.tolist()
-    ]
+    cases = [_parts(work, *(int(column[at]) for column in hang_on)) for at in first.tolist()]
     flat = [part for parts in cases for part in parts]
     end = np.cumsum(np.array([len(parts) for parts in cases], dtype=np.int64))
     begin = np.append(np.int64(0), end)[: len(end)]
@@ -257,23 +243,6 @@ def part_table(
     )
 
 
-def _case(
-    works: tuple[Result, ...], place: int, phase: int, role: int, sub: int, core: int, shapes: int
-) -> _Case:
-    work = works[place]
-    assert isinstance(work, Work)  # only ops of known work are executed
-    around = works[core] if core >= 0 else None
-    signature = around.signature if isinstance(around, Work) else None
-    return _Case(
-        work,
-        PHASES[phase],
-        PRODUCT_ROLES[role],
-        SUBNAMES[sub],
-        signature if isinstance(signature, Core) else None,
-        bool(shapes),
-    )
-
-
 def _cores(attribution: Attribution, roles: ProductRoles, rows: IntArray) -> IntArray:
     """Return, per row, the work of the unfused attention it is a product of, -1 for none.
 
@@ -291,32 +260,30 @@ def _cores(attribution: Attribution, roles: ProductRoles, rows: IntArray) -> Int
     return taken(work.place, np.where(around >= 0, around, of_forward))
 
 
-def _parts(case: _Case) -> Parts:
-    """Return line, rule and FLOPs of each part of an op."""
-    if case.role == "none":
-        return [(*_part_line(case, part), part) for part in case.work.parts]
-    rule = _product_rule(case)
-    product = case.work.parts[0]
-    if case.core is not None and (split := _split(product, case.core)) is not None:
+def _parts(
+    works: OpWork, place: int, phase: int, role: int, sub: int, core: int, by_shapes: int
+) -> Parts:
+    """Return line, rule and FLOPs of each part of an op; of a product that it is, by its role."""
+    work, name = works.works[place], PRODUCT_ROLES[role]
+    assert isinstance(work, Work)  # only ops of known work are executed
+    if name == "none":
+        return [(*_part_line(work.kind, PHASES[phase], part), part) for part in work.parts]
+    rule = "R3" if by_shapes else "R1" if name == "recompute" else ""
+    (product,) = work.parts
+    attention = works.signature(core)
+    if isinstance(attention, Core) and (split := _split(product, attention)) is not None:
         model, hidden = split
-        return [(_UNFUSED_LINES[case.role], rule, model), (MASK, rule, hidden)]
-    line = _PRODUCT_LINES[case.role]
-    return [(f"{line}.{case.subname}" if case.subname else line, rule, product)]
+        return [(_UNFUSED_LINES[name], rule, model), (MASK, rule, hidden)]
+    return [(".".join(filter(None, (_PRODUCT_LINES[name], SUBNAMES[sub]))), rule, product)]
 
 
-def _part_line(case: _Case, part: FlopsPart) -> tuple[str, str]:
-    family = _FAMILIES[case.work.kind]
-    if case.phase == "optimizer":
+def _part_line(kind: Kind, phase: Phase, part: FlopsPart) -> tuple[str, str]:
+    family = _FAMILIES[kind]
+    if phase == "optimizer":
         return OPTIMIZER, ""
-    if part.name == "forward" and case.phase in ("recompute", "backward"):
-        return f"recompute.{family}", "R1" if case.phase == "recompute" else "R3"
+    if part.name == "forward" and phase in ("recompute", "backward"):
+        return f"recompute.{family}", "R1" if phase == "recompute" else "R3"
     return _PART_LINES[part.name].format(family), ""
-
-
-def _product_rule(case: _Case) -> str:
-    if case.by_shapes:
-        return "R3"
-    return "R1" if case.role == "recompute" else ""
 
 
 def _split(product: FlopsPart, core: Core) -> tuple[FlopsPart, FlopsPart] | None:

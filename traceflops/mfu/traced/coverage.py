@@ -1,18 +1,26 @@
-"""The window that the FLOPs of each activity go to, and how much compute time has counted FLOPs."""
+"""In which window the FLOPs of activities count, and compute time with counted FLOPs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
-import pyarrow as pa
 
-from traceflops.table import BoolArray, IntArray, codes, groups, names, numbers
+from traceflops.table import (
+    BoolArray,
+    IntArray,
+    groups,
+    is_one_of,
+    numbers,
+)
 from traceflops.timeline import Intervals, Window
 from traceflops.windows import Prepared
+
+if TYPE_CHECKING:
+    pass
 
 ENOUGH: Final = Fraction(95, 100)
 """From this share of the FLOPs on what is counted stands for all; below, an interval is given.
@@ -65,13 +73,6 @@ def chosen_activities(prepared: Prepared) -> BoolArray:
 def on_chosen_device(prepared: Prepared) -> BoolArray:
     """Return which activities are of the chosen devices."""
     return np.isin(numbers(prepared.trace.activities["device"]), list(prepared.accounts))
-
-
-def of_kind(table: pa.Table, *kinds: str) -> BoolArray:
-    """Return which rows of a table are of one of these kinds."""
-    wanted = np.array([*(kind in kinds for kind in names(table["kind"])), False], dtype=np.bool_)
-    rows: BoolArray = wanted[codes(table["kind"])]  # that of null is the last
-    return rows
 
 
 def _by_start(windows: tuple[Window, ...], start_ns: IntArray) -> IntArray:
@@ -177,5 +178,7 @@ def compute_kernels(prepared: Prepared) -> BoolArray:
     """Return, per activity, whether it is a kernel of category compute; no op of a CPU is one."""
     categorised = prepared.linked.categorised
     top = np.array([one == "compute" for one in categorised.top()], dtype=np.bool_)
-    found: BoolArray = top[categorised.category] & ~of_kind(prepared.trace.activities, "op")
+    found: BoolArray = top[categorised.category] & ~is_one_of(
+        prepared.trace.activities["kind"], "op"
+    )
     return found

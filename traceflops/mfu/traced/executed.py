@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from traceflops.attribution import UNKNOWN_TYPE as UNKNOWN_TYPE
 from traceflops.attribution import Attribution, Phases, attribute, phases, product_roles
 from traceflops.flops import UNSPLIT, Ledger, Line
 from traceflops.mfu.traced.cells import (
@@ -27,11 +26,15 @@ from traceflops.mfu.traced.cells import (
     open_lines,
     part_table,
 )
-from traceflops.mfu.traced.coverage import ComputeTime, compute_times, window_of_activity
+from traceflops.mfu.traced.coverage import (
+    ComputeTime,
+    compute_times,
+    window_of_activity,
+)
 from traceflops.mfu.traced.known_lengths import with_told_lengths
 from traceflops.mfu.traced.layers import subnames
 from traceflops.mfu.traced.uncounted import Outside, outside
-from traceflops.table import IntArray, Note, group_sums, numbers, taken
+from traceflops.table import Note, numbers, taken
 from traceflops.units import several
 from traceflops.windows import Prepared
 
@@ -178,19 +181,6 @@ class Executed:
     def unattributed_ns(self) -> int:
         """Return the time in which only compute kernels without counted FLOPs ran."""
         return sum(time.uncounted_ns for time in self.times if time.used)
-
-    def flops_of_activities(self, activities: int) -> IntArray:
-        """Return the FLOPs of so many activities, of an op at its main kernel; 0 for unknown.
-
-        Where they are not exact they are the most, as in the cells.
-        """
-        attribution = self.attribution
-        rows, counts, work = attribution.executed, attribution.work, self.work
-        flops = np.maximum(counts.of_ops(counts.flops)[rows], 0)
-        found = group_sums(attribution.main[rows], flops, activities)
-        if work is not None:
-            found += sum(taken(most, work.kind, 0) for _, _, most, _ in work.columns())
-        return found
 
     def rules(self, family: str) -> dict[str, tuple[int, int]]:
         """Return ops and FLOPs of the lines under a name by the rule that decided them."""

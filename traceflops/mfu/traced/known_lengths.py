@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 
 from traceflops.attribution import Attribution
-from traceflops.flops import Core, FlopsPart, OpWork, Work
+from traceflops.flops import Core, FlopsPart, OpWork, Signature, Work
 from traceflops.mfu.checked.token_marks import Mark, run_marks
 from traceflops.table import BoolArray, IntArray, Note, groups, joint_codes, numbers
 from traceflops.units import several
@@ -58,12 +58,10 @@ def with_told_lengths(
 
 def _open(work: OpWork) -> BoolArray:
     """Return, per op, whether it is an attention whose pairs sums of lengths would tell."""
-    wanted = [isinstance(one, Work) and _is_open(one) for one in work.works]
-    return np.array(wanted, dtype=np.bool_)[work.place]
+    return np.array([_is_open(one) for one in work.signatures], dtype=np.bool_)[work.place]
 
 
-def _is_open(work: Work) -> bool:
-    core = work.signature
+def _is_open(core: Signature | None) -> bool:
     if not isinstance(core, Core) or core.documents is None or core.cut:
         return False
     return core.pairs_at_least < core.pairs and core.queries == core.keys
@@ -143,8 +141,7 @@ def _found(
 def _shared_out(work: OpWork, rows: IntArray, told: _MarkedLengths) -> Iterator[tuple[int, Exact]]:
     """Yield what the marks of a step say of equal ops, which are in order of time."""
     at = int(work.place[rows[0]])
-    one = work.works[at]
-    core = one.signature if isinstance(one, Work) else None
+    core = work.signature(at)
     if not isinstance(core, Core):
         return
     marks = told.of(core)
@@ -176,20 +173,8 @@ def _changed(work: OpWork, found: dict[int, Exact]) -> OpWork:
     works = tuple(_counted(work.works[at], most, least) for at, most, least in places)
     place = work.place.copy()
     place[list(found)] = [places[one] for one in found.values()]
-    old = [at for at, _, _ in places]
-
-    def joined(column: IntArray, more: list[int]) -> IntArray:
-        return np.append(column, np.array(more, dtype=np.int64))
-
-    return OpWork(
-        place=place,
-        works=(*work.works, *works),
-        rules=(*work.rules, *(work.rules[at] for at in old)),
-        flops=joined(work.flops, [one.flops for one in works]),
-        at_least=joined(work.at_least, [one.at_least for one in works]),
-        min_bytes=np.append(work.min_bytes, work.min_bytes[old]),
-        vector_flops=np.append(work.vector_flops, work.vector_flops[old]),
-    )
+    rules = (*work.rules, *(work.rules[at] for at, _, _ in places))
+    return OpWork.of(place, (*work.works, *works), rules)
 
 
 def _counted(one: object, most: int, least: int) -> Work:

@@ -7,7 +7,7 @@ from typing import Final, Literal
 import numpy as np
 
 from traceflops.attribution import Attribution, Phases, ProductRoles, is_node, named
-from traceflops.flops import Product, Shapes, Work, read_shapes
+from traceflops.flops import Product, Shapes, read_shapes
 from traceflops.table import (
     ABSENT,
     BoolArray,
@@ -221,7 +221,4 @@ def _halves(whole: Sizes, trained: set[Sizes]) -> list[Sizes]:
 
 
 def _sizes(attribution: Attribution) -> list[Product | None]:
-    return [
-        work.signature if isinstance(work, Work) and isinstance(work.signature, Product) else None
-        for work in attribution.work.works
-    ]
+    return [one if isinstance(one, Product) else None for one in attribution.work.signatures]

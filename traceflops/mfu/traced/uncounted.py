@@ -13,7 +13,6 @@ from traceflops.flops import UNKNOWN, Unknown
 from traceflops.mfu.traced.coverage import (
     chosen_activities,
     compute_kernels,
-    of_kind,
     on_chosen_device,
 )
 from traceflops.table import (
@@ -23,6 +22,7 @@ from traceflops.table import (
     exact_sum,
     exact_sums,
     group_rows,
+    is_one_of,
     names,
     numbers,
     taken,
@@ -132,7 +132,7 @@ def _vector_flops(
         return of_ops.total(of_ops.vector_flops, vector_ops(prepared, attribution))
     if work is None:
         return None
-    is_kernel = of_kind(prepared.trace.activities, "kernel")
+    is_kernel = is_one_of(prepared.trace.activities["kind"], "kernel")
     counted = work.vector[is_kernel & on_chosen_device(prepared)]
     return exact_sum(counted) if len(counted) and (counted >= 0).all() else None
 

@@ -14,8 +14,8 @@ import numpy as np
 
 from traceflops.attribution import Attribution, types_of_ops
 from traceflops.categories import Category
-from traceflops.flops import UNKNOWN, Measured, WorkBasis
-from traceflops.mfu.roof_times import MovedBytes, Path, common_paths
+from traceflops.flops import UNKNOWN
+from traceflops.mfu.roof_times import Measured, MovedBytes, Path, WorkBasis, common_paths
 from traceflops.mfu.traced.coverage import chosen_activities
 from traceflops.table import (
     IntArray,

@@ -1,0 +1,127 @@
+"""Kernels of counted runs as tables: their work, and how near they came to their limits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from functools import partial
+from math import prod
+from typing import TYPE_CHECKING, Any, Final
+
+from traceflops.categories import from_own_word
+from traceflops.mfu import ROOFS
+from traceflops.reports.view.figures import (
+    UNKNOWN,
+    as_float,
+    count,
+    duration,
+    flops,
+    percent,
+    significant,
+    size,
+)
+from traceflops.reports.view.short_names import short_labels
+from traceflops.reports.view.tables import Cell, Column, Name, ReportTable, table_of
+
+if TYPE_CHECKING:
+    from traceflops.mfu import CountedKernel, KernelSpeed, Measurement
+
+_number = partial(Column, is_number=True)
+_NAME: Final = 46
+_REASONS: Final = 2
+_LEAST: Final = 0.1
+"""Of the cycles of a warp; smaller reasons are only in the JSON."""
+_SERIALIZED: Final = "Times: serialized, mostly at locked clocks; used in no other figure."
+
+
+def counted_table(measured: Measurement, most: int) -> ReportTable:
+    """Return the kernels of counted runs with their work, those with most FLOPs first.
+
+    Columns of what was never counted are left out; so is all where only launches are known and
+    stand in the other table. Busy is the share of matrix units' time.
+    """
+    work = measured.executed.work
+    rows = work.counted if work is not None else ()
+    if work is not None and work.speeds and not any(map(_does_work, rows)):
+        rows = ()
+    columns = (
+        _number("Launches", lambda row: count(row.launches)),
+        _number("Matrix", lambda row: _flops(row.flops)),
+        _number("Vector", lambda row: _flops(row.vector)),
+        _number("Read", lambda row: size(row.read)),
+        _number("Written", lambda row: size(row.written)),
+        _number("Busy", lambda row: percent(as_float(row.busy))),
+        _number("FLOP/B", _intensity),
+    )
+    where = f" Bytes at {work.bytes_at}." if work is not None else ""
+    return _table("Kernels by counters", columns, rows, most, f"Totals over launches.{where}")
+
+
+def speeds_table(measured: Measurement, most: int) -> ReportTable:
+    """Return how near counted kernels came to their limits, those first that lose most time."""
+    work = measured.executed.work
+    rows = work.speeds if work is not None else ()
+    columns = (
+        _number("Blocks x threads", _launch_size),
+        _number("Launches", lambda row: count(row.launches)),
+        _number("Time", lambda row: duration(row.duration_ns)),
+        *(_number(_heads(roof), _share_of(roof)) for roof in ROOFS),
+        _number("Occupancy", _occupancy),
+        Column("Limited by", lambda row: ", ".join(row.limiters) or UNKNOWN),
+        _number("Registers", lambda row: count(row.registers)),
+        Column("Warps wait for", _waits),
+    )
+    without = {"Blocks x threads"} if len({row.name for row in rows}) == len(rows) else set()
+    without |= {"Launches"} if all(row.launches == 1 for row in rows) else set()
+    columns = tuple(column for column in columns if column.head not in without)
+    is_timed = any(row.duration_ns is not None for row in rows)
+    return _table("Speed of light", columns, rows, most, _SERIALIZED if is_timed else "")
+
+
+def _table(
+    title: str, columns: Sequence[Column], rows: Sequence[Any], most: int, remark: str
+) -> ReportTable:
+    """Return a table of the first rows, with the columns in which anything is known of these."""
+    shown = rows[:most]
+    labels = short_labels(from_own_word([row.name for row in shown]), _NAME)
+    names = {row: Name(label, row.name) for row, label in zip(shown, labels, strict=True)}
+    known = [c for c in columns if any(c.cell(row) != UNKNOWN for row in shown)]
+    return table_of((Column(title, lambda row: names[row]), *known), shown, len(rows), remark)
+
+
+def _does_work(row: CountedKernel) -> bool:
+    return (row.flops, row.vector, row.read, row.written, row.busy) != (None,) * 5
+
+
+def _flops(number: int | None) -> str:
+    return flops(number) if number is not None else UNKNOWN
+
+
+def _intensity(row: CountedKernel) -> str:
+    moved = row.read + row.written if row.read is not None and row.written is not None else None
+    return significant(Fraction(row.flops, moved), zeros=True) if row.flops and moved else UNKNOWN
+
+
+def _launch_size(row: KernelSpeed) -> str:
+    if row.grid is None or row.block is None:
+        return UNKNOWN
+    return f"{count(prod(row.grid))} x {count(prod(row.block))}"
+
+
+def _heads(roof: str) -> str:
+    return "Memory" if roof == "memory" else ROOFS[roof]
+
+
+def _share_of(roof: str) -> Callable[[KernelSpeed], Cell]:
+    return lambda row: percent(row.throughputs.get(roof))
+
+
+def _occupancy(row: KernelSpeed) -> str:
+    achieved, fits = percent(row.achieved_occupancy), row.theoretical_occupancy
+    return achieved if fits is None else f"{achieved} of {percent(fits)}".replace(" % of", " of")
+
+
+def _waits(row: KernelSpeed) -> str:
+    largest = [one for one in row.stalls[:_REASONS] if one[1] >= _LEAST]
+    words = (f"{reason.replace('_', ' ')} {percent(share)}" for reason, share in largest)
+    return ", ".join(words) or UNKNOWN

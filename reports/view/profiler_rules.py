@@ -1,0 +1,60 @@
+"""What the profiler's own rules say of counted kernels, in its words and shown as such."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from traceflops.categories import from_own_word
+from traceflops.findings import estimate_words, rule_words
+from traceflops.reports.view.short_names import short_labels
+from traceflops.reports.view.tables import Name
+from traceflops.units import capitalized
+
+if TYPE_CHECKING:
+    from traceflops.mfu import KernelRule, Measurement
+
+SAYS: Final = "Nsight Compute says"
+_NAME: Final = 46
+_LONGEST: Final = 2_000
+_INFORMATION: Final = frozenset({"inf", "ok"})
+"""Kinds of messages that advise nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class RuleShown:
+    """One message: the rule with its estimate in words, and the profiler's text."""
+
+    head: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class RulesOfKernel:
+    """What is said of one kernel, that with the largest estimate first."""
+
+    name: Name
+    rules: tuple[RuleShown, ...]
+
+
+def rules_said(measured: Measurement, most: int) -> list[RulesOfKernel]:
+    """Return what rules advise for the first kernels of the table of speeds."""
+    work = measured.executed.work
+    rows = [row for row in (work.speeds if work is not None else ()) if row.rules][:most]
+    labels = short_labels(from_own_word([row.name for row in rows]), _NAME)
+    told = (
+        RulesOfKernel(Name(label, row.name), tuple(map(_shown, _advising(row.rules))))
+        for label, row in zip(labels, rows, strict=True)
+    )
+    return [one for one in told if one.rules]
+
+
+def _advising(rules: tuple[KernelRule, ...]) -> Iterator[KernelRule]:
+    return (rule for rule in rules if (rule.kind or "").lower() not in _INFORMATION)
+
+
+def _shown(rule: KernelRule) -> RuleShown:
+    parts = (capitalized(rule_words(rule)), estimate_words(rule))
+    text = rule.text if len(rule.text) <= _LONGEST else f"{rule.text[:_LONGEST]}…"
+    return RuleShown(", ".join(filter(None, parts)), text)

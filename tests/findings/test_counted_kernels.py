@@ -1,0 +1,195 @@
+"""Rule `counted-kernel`: what holds a counted kernel back, and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import traceflops as tf
+from tests.build import trace_of
+from tests.conftest import shared_file
+from tests.mfu.test_kernel_speeds import CYCLES, ISSUE, LATENCY, MI210, NAMES, launch, rule
+from traceflops.devices.speed_of_light import LIMIT, quantity_rows
+from traceflops.findings.counted_kernels import COUNTED_KERNEL, _table
+from traceflops.findings.finding import Finding
+from traceflops.mfu.counted.kernel_speeds import ROOFS
+from traceflops.reports.view.findings import title_sentence
+
+SM, MEMORY, L1, L2, DRAM, TIME, ELAPSED, ACTIVE, FITS, RUNS = list(NAMES)[:10]
+BUSY = NAMES | {ACTIVE: 13_000.0}
+FULL = BUSY | {FITS: 100.0, RUNS: 90.0}
+
+
+def analysis_of(*launches: Any, rules: Path | None = None, **device: Any) -> tf.Analysis:
+    rows = [{**row, "device": 0} if device else row for rows in launches for row in rows]
+    trace = trace_of(kernel_counters=rows, devices=[device] if device else [])
+    trace = replace(trace, source=replace(trace.source, format="ncu"))
+    return tf.analyze(trace, finding_rules=rules)
+
+
+def found(*launches: Any, **more: Any) -> list[Finding]:
+    every = analysis_of(*launches, **more).diagnosis
+    return [one for one in every if one.rule == COUNTED_KERNEL]
+
+
+def said(values: Mapping[str, float]) -> str:
+    """Return what is said behind the name, without the remedy."""
+    (one,) = found(launch(1, values, name="some_kernel"))
+    assert one.sentence == f"{one.sentence.removesuffix(one.remedy)}{one.remedy}"
+    return one.sentence.removesuffix(one.remedy).strip().removeprefix("some_kernel: ")
+
+
+@pytest.mark.parametrize(
+    ("number", "sentence"),
+    [
+        (
+            "0001",
+            "19.7 % of DRAM peak, theoretical occupancy 16.7 %, limited by registers "
+            "(Nsight Compute: estimated speedup 80.3 %)",
+        ),
+        ("0004", "6.3 % of memory system peak, SMs have work 0.7 % of the time"),
+    ],
+)
+def test_real_pages_begin_with_what_holds_their_kernel_back(number: str, sentence: str) -> None:
+    path = shared_file(f"traces/nsight/ncu_rtx5090_kernel{number}_details.csv")
+    assert sentence in title_sentence(tf.analyze(tf.read(path))).partition(". ")[0]
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        (FULL | {DRAM: 85.0, MEMORY: 85.0, RUNS: 20.0}, "85.0 % of DRAM peak."),
+        (FULL | {SM: 65.0}, "65.0 % of SM peak."),
+        (FULL, "19.7 % of DRAM peak, no limit is near."),
+        (
+            BUSY,
+            "19.7 % of DRAM peak, theoretical occupancy 16.7 %, limited by registers.",
+        ),
+        (
+            {name: value for name, value in BUSY.items() if "limit" not in name},
+            "19.7 % of DRAM peak, theoretical occupancy 16.7 %.",
+        ),
+        (
+            FULL | {RUNS: 40.0},
+            "19.7 % of DRAM peak, achieved occupancy 40.0 % where 100.0 % fit.",
+        ),
+        (FULL | {ACTIVE: 1_348.5}, "19.7 % of DRAM peak, SMs have work 10.0 % of the time."),
+        (
+            FULL | LATENCY | {ISSUE.format("long_scoreboard"): 12.0},
+            "19.7 % of DRAM peak, warps wait 60.0 % of their cycles for data from global or local "
+            "memory (long scoreboard).",
+        ),
+        (
+            FULL | LATENCY | {ISSUE.format("new_reason"): 12.0},
+            "19.7 % of DRAM peak, warps wait 60.0 % of their cycles for new reason.",
+        ),
+    ],
+)
+def test_the_first_thing_that_holds_a_kernel_back_is_named(
+    values: dict[str, float], words: str
+) -> None:
+    assert said(values) == words
+
+
+def test_the_worst_kernel_is_the_title_and_three_are_named() -> None:
+    def one(number: int, name: str, ns: float) -> Any:
+        return launch(number, BUSY | {TIME: ns}, name=name)
+
+    names = ["slight_kernel", "worst_kernel", "second_kernel", "third_kernel"]
+    launches = [
+        one(at, name, ns) for at, (name, ns) in enumerate(zip(names, (1, 9, 5, 3), strict=True))
+    ]
+    analysis = analysis_of(*launches)
+    kernels = [one.sentence.partition(":")[0] for one in found(*launches)]
+    assert kernels == ["worst_kernel", "second_kernel", "third_kernel"]
+    assert title_sentence(analysis).startswith("worst_kernel: 19.7 % of DRAM peak")
+    assert [one.share for one in found(*launches)] == [9 / 18, 5 / 18, 3 / 18]
+
+
+def test_a_kernel_whose_own_word_says_little_is_told_by_its_template() -> None:
+    name = "enable_if<!T7, void>::type kernel<int, float>(T13)"
+    (one,) = found(launch(1, BUSY, name=name))
+    assert one.sentence.startswith("kernel<int, float>: 19.7 %")
+    both = found(
+        launch(1, BUSY, name="void gemm_kernel<float>(int)"),
+        launch(2, BUSY, name="void gemm_kernel<half>(int)"),
+    )
+    assert {one.sentence.partition(":")[0] for one in both} == {
+        "gemm_kernel<float>",
+        "gemm_kernel<half>",
+    }
+
+
+@pytest.mark.parametrize(
+    "name", ["a. b; c", "<script>alert(1)</script>", "k" * 5000, "\x1b[31m", ""]
+)
+def test_a_name_ends_no_sentence(name: str) -> None:
+    title = title_sentence(analysis_of(launch(1, BUSY, name=name))).partition(". ")[0]
+    assert "of DRAM peak, theoretical occupancy 16.7 %, limited by registers" in title
+    assert len(title) < 200
+
+
+def test_amd_kernels_without_a_time_say_what_was_busy() -> None:
+    (one,) = found(launch(1, CYCLES, name="some_kernel"), **MI210)
+    assert one.sentence.startswith(
+        "some_kernel: MFMA busy 25.0 %, VALU busy 50.0 %, LDS busy 10.0 %"
+    )
+    assert "--pair" in one.remedy
+    (one,) = found(
+        launch(1, CYCLES | {"SQ_ACTIVE_INST_VALU": 98_800.0}, name="some_kernel"), **MI210
+    )
+    assert one.sentence.startswith("some_kernel: VALU busy 95.0 %.")
+
+
+@pytest.mark.parametrize(
+    ("rules", "words"),
+    [
+        ([("TheoreticalOccupancy", 0.38, "local")], "estimated local speedup 38.0 %"),
+        (
+            [("UncoalescedGlobalAccess", 0.9, "global"), ("TheoreticalOccupancy", 0.1, "global")],
+            "estimated speedup 10.0 %",
+        ),
+        (
+            [("CPIStall_Wait", 0.2, "local"), ("UncoalescedGlobalAccess", 0.1, "global")],
+            "estimated speedup 10.0 % by uncoalesced global access",
+        ),
+    ],
+)
+def test_an_estimate_of_the_profiler_is_that_of_the_cause_else_the_best(
+    rules: list[tuple[str, float, str]], words: str
+) -> None:
+    made = [
+        {**rule(1, name, "text", share, speedup_kind=kind), "name": "some_kernel"}
+        for name, share, kind in rules
+    ]
+    trace = trace_of(kernel_counters=launch(1, BUSY, name="some_kernel"), kernel_rules=made)
+    (one,) = [one for one in tf.analyze(trace).diagnosis if one.rule == COUNTED_KERNEL]
+    assert f"limited by registers (Nsight Compute: {words}). Use fewer" in one.sentence
+
+
+def test_users_change_its_thresholds_and_silence_it(tmp_path: Path) -> None:
+    path = tmp_path / "rules.toml"
+    path.write_text("[counted-kernel]\ntheoretical = 0.1\nachieved = 0.1\n", encoding="utf-8")
+    (one,) = found(launch(1, BUSY), rules=path)
+    assert "no limit is near" in one.sentence
+    path.write_text('silent = ["counted-kernel"]\n', encoding="utf-8")
+    assert found(launch(1, BUSY), rules=path) == []
+
+
+def test_with_a_timeline_the_step_decides_and_not_counted_times() -> None:
+    trace = trace_of(
+        activities=[{"name": "k", "start_ns": 0, "dur_ns": 9}],
+        kernel_counters=launch(1, BUSY, name="k"),
+    )
+    assert COUNTED_KERNEL not in {one.rule for one in tf.analyze(trace).diagnosis}
+
+
+def test_every_roof_and_limiter_has_a_remedy() -> None:
+    limiters = {row.id.removeprefix(LIMIT) for row in quantity_rows() if row.id.startswith(LIMIT)}
+    assert _table()["limiter"].keys() == limiters
+    assert _table()["roof"].keys() == ROOFS.keys()
+    assert all(row.keys() == {"words", "remedy"} for row in _table()["stall"].values())

@@ -1,0 +1,137 @@
+"""How counters spell what says how near a kernel came to the limits of its device.
+
+The table is `speed_of_light.toml`: a row per quantity with all its spellings.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import numpy as np
+
+from traceflops.table import FloatArray
+
+LIMIT: Final = "limit."
+"""What the quantities begin with that say how many blocks an SM has room for."""
+
+_MOST_NAMES: Final = 10_000
+"""Of counters, whose spelling is remembered."""
+
+Kind = Literal["percent", "ns", "number"]
+_UNITS: Final[Mapping[Kind, frozenset[str]]] = {
+    "percent": frozenset({"%"}),
+    "ns": frozenset({"ns"}),
+    "number": frozenset({"", "block", "cycle", "register/thread"}),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """A quantity and its spellings, the best first; see the table for what each field says."""
+
+    id: str
+    kind: Kind
+    counters: tuple[str, ...]
+    sections: tuple[str, ...]
+    labels: tuple[str, ...]
+
+    def spelling(self, counter: str) -> int | None:
+        """Return the place of a counter's name among the spellings, None where it is none."""
+        if counter in self.counters:
+            return self.counters.index(counter)
+        section, _, rest = counter.partition("|")
+        label, _, unit = rest.rpartition("|")
+        if (
+            label not in self.labels
+            or section not in self.sections
+            or unit not in _UNITS[self.kind]
+        ):
+            return None
+        return len(self.counters) + self.labels.index(label)
+
+
+@dataclass(frozen=True, slots=True)
+class Stalls:
+    """Counters of the reasons why warps wait; `total` is the quantity that they are parts of.
+
+    Without it they are parts of their sum, which has to be `least` at least.
+    """
+
+    pattern: str
+    total: str | None = None
+    least: float = 0.0
+
+    def reason(self, counter: str) -> str | None:
+        """Return the reason that a counter is of, such as long_scoreboard."""
+        found = re.fullmatch(self.pattern, counter)
+        return found[1].strip().lower().replace(" ", "_") if found else None
+
+
+@dataclass(frozen=True, slots=True)
+class Cycles:
+    """Cycles of a part of all CUs, of which a CU of each of the `families` has so many."""
+
+    id: str
+    counter: str
+    families: Mapping[str, int] = field(hash=False)
+    factor: int = 1
+
+
+@cache
+def quantity_rows() -> tuple[Quantity, ...]:
+    """Return the quantities."""
+    return tuple(Quantity(**_frozen(row)) for row in _document()["quantity"])
+
+
+@cache
+def stall_rows() -> tuple[Stalls, ...]:
+    """Return the spellings of stall reasons, the best first."""
+    return tuple(Stalls(**row) for row in _document()["stalls"])
+
+
+@cache
+def cycle_rows() -> tuple[Cycles, ...]:
+    """Return the counters of cycles of parts of CUs."""
+    return tuple(Cycles(**row) for row in _document()["cycles"])
+
+
+@lru_cache(_MOST_NAMES)
+def is_quantity(counter: str) -> bool:
+    """Return whether a counter's name is a spelling of a quantity, or one of cycles."""
+    return any(row.spelling(counter) is not None for row in quantity_rows()) or any(
+        row.counter == counter for row in cycle_rows()
+    )
+
+
+@lru_cache(_MOST_NAMES)
+def tells_speed(counter: str) -> bool:
+    """Return whether a counter says anything here."""
+    return is_quantity(counter) or any(row.reason(counter) is not None for row in stall_rows())
+
+
+def quantities_in(values: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
+    """Return quantities by id, percent as shares; of each launch the best spelling that it has."""
+    found: dict[str, FloatArray] = {}
+    for row in quantity_rows():
+        spelled = {name: at for name in values if (at := row.spelling(name)) is not None}
+        for name in sorted(spelled, key=lambda name: spelled[name]):
+            value = values[name] / 100 if row.kind == "percent" else values[name]
+            own = found.get(row.id)
+            found[row.id] = value if own is None else np.where(np.isnan(own), value, own)
+    return found
+
+
+def _frozen(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: tuple(one) if isinstance(one, list) else one for name, one in row.items()}
+
+
+@cache
+def _document() -> dict[str, Any]:
+    text = Path(__file__).with_name("speed_of_light.toml").read_text(encoding="utf-8")
+    return tomllib.loads(text)

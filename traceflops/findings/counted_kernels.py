@@ -1,0 +1,152 @@
+"""Rule `counted-kernel`: how near counted kernels came to their limits, and what held them back."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, Final
+
+from traceflops.categories import from_own_word
+from traceflops.findings.case import limit
+from traceflops.findings.finding import Finding, severity_of
+from traceflops.findings.finding import short_name as without_signature
+from traceflops.mfu import ROOFS
+from traceflops.units import percent
+
+if TYPE_CHECKING:
+    from traceflops.findings.case import Case
+    from traceflops.mfu import KernelRule, KernelSpeed
+
+COUNTED_KERNEL: Final = "counted-kernel"
+_MOST: Final = 3
+_NAME: Final = 60
+_OCCUPANCY: Final = "occupancy"
+_BUSY: Final = frozenset({"matrix", "vector", "lds"})
+"""Throughputs that are shares of cycles in which units are busy."""
+_HUMP: Final = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_OWN_WORD: Final = re.compile(r"\w+(?=[<(]|$)")
+_SAYING_LITTLE: Final = 7
+"""A function's name of fewer letters, such as kernel, is followed by its templates."""
+
+
+def counted_kernels(case: Case) -> Iterator[Finding]:
+    """Give the kernels that lose most time to the nearest roof, where only counters tell times."""
+    work = case.measured.executed.work
+    speeds = work.speeds if work is not None else ()
+    total_ns = sum(speed.duration_ns or 0 for speed in speeds)
+    names = _names([speed.name for speed in speeds])
+    judged = [speed for speed in speeds if speed.roof is not None] or list(speeds[:1])
+    for speed in judged[:_MOST]:
+        share = (speed.duration_ns or 0) / total_ns if total_ns else 0.0
+        held, remedy = _held_back(case, speed)
+        words = ", ".join(filter(None, (_roof_words(speed), held)))
+        if not words:
+            continue
+        yield Finding(
+            rule=COUNTED_KERNEL,
+            severity=severity_of(share) or "low",
+            sentence=f"{names[speed.name]}: {words}{_estimate(speed, held)}. {remedy}".rstrip(),
+            share=share,
+            mfu_without=None,
+            evidence=("speed-of-light",),
+            title="What holds a kernel back",
+            remedy=remedy,
+        )
+
+
+def _roof_words(speed: KernelSpeed) -> str:
+    """Return how near the nearest roof is: "61.8 % of DRAM peak"; else what is known instead."""
+    shares = dict([speed.roof]) if speed.roof is not None else speed.throughputs
+    return ", ".join(
+        f"{ROOFS[name]} busy {percent(share)}"
+        if name in _BUSY
+        else f"{percent(share)} of {ROOFS[name]} peak"
+        for name, share in shares.items()
+    )
+
+
+def _held_back(case: Case, speed: KernelSpeed) -> tuple[str, str]:
+    """Return what holds a kernel back in words, "" where its roof does, and what to do."""
+
+    def least(name: str) -> float:
+        return limit(case, COUNTED_KERNEL, name)
+
+    roof, share = speed.roof or ("", 0.0)
+    at_roof = "", _table()["roof"].get(roof, "")
+    if share >= least("near"):
+        return at_roof
+    other, fits, runs = _table()["other"], speed.theoretical_occupancy, speed.achieved_occupancy
+    if speed.active is not None and speed.active < least("active"):
+        units = "CUs" if "vector" in speed.throughputs else "SMs"
+        return f"{units} have work {percent(speed.active)} of the time", other["active"]
+    if fits is not None and fits <= least("theoretical"):
+        by = f", limited by {' and '.join(speed.limiters)}" if speed.limiters else ""
+        remedies = (_table()["limiter"].get(one, "") for one in speed.limiters)
+        return f"theoretical occupancy {percent(fits)}{by}", " ".join(remedies) or at_roof[1]
+    if fits and runs is not None and runs < least("achieved") * fits:
+        return f"achieved occupancy {percent(runs)} where {percent(fits)} fit", other["achieved"]
+    reason, waits = next(iter(speed.stalls), ("", 0.0))
+    if waits >= least("stall"):
+        words, remedy = _stall(reason)
+        return f"warps wait {percent(waits)} of their cycles for {words}", remedy
+    if speed.roof is None:
+        return "", other["no_roof"]
+    return at_roof if share >= least("bound") else ("no limit is near", other["unknown"])
+
+
+def _estimate(speed: KernelSpeed, held: str) -> str:
+    """Return what NVIDIA estimates that mending this would gain, else its largest estimate."""
+    known = [rule for rule in speed.rules if rule.speedup_share]
+    if not known:
+        return ""
+    told = [rule for rule in known if _OCCUPANCY in held and _OCCUPANCY in rule_words(rule)]
+    best = next(iter(told), known[0])
+    by = "" if told else f" by {rule_words(best)}"
+    return f" (Nsight Compute: {estimate_words(best)}{by})"
+
+
+def estimate_words(rule: KernelRule) -> str:
+    """Return an estimated speed-up as Nsight Compute calls it, "" where there is none."""
+    local = "local " if rule.speedup_kind == "local" else ""
+    return f"estimated {local}speedup {percent(rule.speedup_share)}" if rule.speedup_share else ""
+
+
+def rule_words(rule: KernelRule) -> str:
+    """Return the name of a rule in words: "uncoalesced global access"."""
+    return _cut(_HUMP.sub(" ", rule.rule or "another rule").replace("_", " ").lower())
+
+
+def _stall(reason: str) -> tuple[str, str]:
+    known: Mapping[str, str] = _table()["stall"].get(reason, {})
+    named = reason.replace("_", " ")
+    return (f"{known['words']} ({named})" if known else named), known.get("remedy", "")
+
+
+def _names(names: Sequence[str]) -> dict[str, str]:
+    """Return short names of kernels that tell them apart, in words that end no sentence."""
+    own = dict(zip(names, from_own_word(names), strict=True))
+    words = {name: _OWN_WORD.match(text) for name, text in own.items()}
+    times = Counter(word[0] for word in words.values() if word)
+    return {
+        name: _cut(
+            word[0]
+            if word and times[word[0]] == 1 and len(word[0]) >= _SAYING_LITTLE
+            else without_signature(own[name])
+        )
+        for name, word in words.items()
+    }
+
+
+def _cut(name: str) -> str:
+    plain = " ".join(name.replace(";", ",").replace(". ", " ").split())
+    return plain if len(plain) <= _NAME else f"{plain[:_NAME]}…"
+
+
+@cache
+def _table() -> Mapping[str, Mapping[str, Any]]:
+    text = files(__package__).joinpath("kernel_limits.toml").read_text(encoding="utf-8")
+    return tomllib.loads(text)

@@ -1,0 +1,293 @@
+"""How near counted kernels came to the limits of their device, and what held them back.
+
+Shares of peaks, occupancy and what limits it, and why warps wait; of NVIDIA's devices as Nsight
+Compute says them, of AMD's from cycles of the parts of CUs (`speed_of_light.toml` in devices).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from traceflops.devices import LIMIT, Family, cycle_rows, quantities_in, stall_rows
+from traceflops.mfu.counted.counted_launches import CountedLaunches
+from traceflops.mfu.counted.profiler_rules import KernelRule, rules_together
+from traceflops.table import UNKNOWN_SIZE, FloatArray, IntArray, Note, group_rows
+from traceflops.units import several
+
+ROOFS: Final = {
+    "sm": "SM",
+    "memory": "memory system",
+    "l1": "L1",
+    "l2": "L2",
+    "dram": "DRAM",
+    "matrix": "MFMA",
+    "vector": "VALU",
+    "lds": "LDS",
+}
+"""Throughputs and what they are called, in the order in which they are shown."""
+
+_COMPUTING: Final = frozenset({"sm", "matrix", "vector"})
+_MOVING: Final = frozenset({"memory", "dram"})
+"""The nearest roof is known where throughputs of both kinds are."""
+_NEAREST: Final = 0.9
+"""Nothing else can be much nearer than what is so near, known or not."""
+
+_MOST: Final = 1.05
+"""What a share can be: rounded, and of counters of several passes."""
+_ACTIVE_ONLY: Final = "l1"
+"""The throughput that is of the time in which SMs are active, not of all the time."""
+_SAME: Final = 0.005
+"""The memory system is as busy as its busiest part, to the digits that are printed."""
+_ALL: Final = 0.995
+_ISSUING: Final = "selected"
+_ACTIVE_CYCLES: Final = "GRBM_GUI_ACTIVE"
+_SHARES: Final = ("achieved_occupancy", "theoretical_occupancy", "active", *ROOFS)
+_LONGEST_NS: Final = 2.0**62
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSpeed:
+    """The counted launches of one kernel in one size, against the limits of their device.
+
+    Shares are 0 to 1, means over launches by their time; what was not counted of every launch is
+    None, or not in `throughputs`: by ROOFS, shares of a peak. `duration_ns` is the sum of times in
+    which launches ran serialized, mostly at locked clocks. `active` is the part of the time in
+    which the average SM or CU had work. `limiters` are what leaves an SM room for no more blocks,
+    empty where the occupancy can be full. `stalls` are the reasons why warps wait and their parts
+    of the cycles of a warp, the largest first. `rules` are what the profiler's own say.
+    """
+
+    name: str
+    launches: int
+    grid: tuple[int, ...] | None
+    block: tuple[int, ...] | None
+    duration_ns: int | None
+    throughputs: Mapping[str, float] = field(hash=False)
+    active: float | None
+    achieved_occupancy: float | None
+    theoretical_occupancy: float | None
+    limiters: tuple[str, ...]
+    registers: int | None
+    waves: float | None
+    stalls: tuple[tuple[str, float], ...]
+    rules: tuple[KernelRule, ...] = ()
+
+    @property
+    def roof(self) -> tuple[str, float] | None:
+        """Return the nearest roof and the share of it that was reached, None of none."""
+        shares = {name: self._of_all_time(name) for name in self.throughputs}
+        known = {name: share for name, share in shares.items() if share is not None}
+        is_both = _COMPUTING & known.keys() and _MOVING & known.keys()
+        if not is_both and max(known.values(), default=0.0) < _NEAREST:
+            return None
+        # Of the whole memory system the part is named that is as busy as it is.
+        parts = {name: share for name, share in known.items() if name != "memory"}
+        best = max(parts, key=lambda name: parts[name], default="memory")
+        if known[best] + _SAME < known.get("memory", 0.0):
+            best = "memory"
+        return best, known[best]
+
+    @property
+    def lost_ns(self) -> float:
+        """Return its time times the distance to the nearest roof, 0 where either is unknown."""
+        roof = self.roof
+        return (self.duration_ns or 0) * max(1 - roof[1], 0.0) if roof is not None else 0.0
+
+    def _of_all_time(self, name: str) -> float | None:
+        share = self.throughputs[name]
+        if name != _ACTIVE_ONLY:
+            return share
+        return share * self.active if self.active is not None else None
+
+
+def kernel_speeds(
+    counted: CountedLaunches,
+    families: Sequence[Family | None],
+    family: IntArray,
+    units: IntArray,
+    said: Sequence[tuple[KernelRule, ...]] = (),
+) -> tuple[tuple[KernelSpeed, ...], tuple[Note, ...]]:
+    """Return a row per kernel and size, those first that lose most time; and what is odd.
+
+    Where no roof is known, those first that take most time, or most cycles of AMD's devices.
+
+    `family` is the place of each launch's own in `families`, `units` are the CUs of its device, 0
+    where they are not known. `said` is what rules say of each launch.
+    """
+    found = quantities_in(counted.values)
+    if {"active_cycles", "elapsed_cycles"} <= found.keys():
+        found["active"] = _ratio(found["active_cycles"], found["elapsed_cycles"])
+    found |= _amd(counted, families, family, units)
+    odd = 0
+    for name in _SHARES:
+        if name in found:
+            wrong = found[name] > _MOST
+            odd += int(np.count_nonzero(wrong))
+            found[name] = np.where(wrong, np.nan, found[name])
+    groups = _Groups(counted, found, said)
+    pairs = zip(groups.rows(), groups.active_cycles().tolist(), strict=True)
+    rows = [(row, cycles) for row, cycles in pairs if _says_anything(row)]
+    rows.sort(key=lambda one: (-one[0].lost_ns, -(one[0].duration_ns or 0), -one[1], one[0].name))
+    return tuple(row for row, _ in rows), tuple(_notes(odd))
+
+
+def _notes(odd: int) -> Iterator[Note]:
+    if odd:
+        text = f"{several(odd, 'share')} of a peak or of occupancy above 105 % ignored."
+        yield Note("dropped", "shares-impossible", text, odd)
+
+
+def _says_anything(row: KernelSpeed) -> bool:
+    return bool(row.throughputs or row.stalls or row.rules) or row.achieved_occupancy is not None
+
+
+def _ratio(part: FloatArray, whole: FloatArray) -> FloatArray:
+    return np.where(whole > 0, part / np.where(whole > 0, whole, 1.0), np.nan)
+
+
+def _amd(
+    counted: CountedLaunches,
+    families: Sequence[Family | None],
+    family: IntArray,
+    units: IntArray,
+) -> dict[str, FloatArray]:
+    """Return shares of the cycles of all parts of CUs, for the families that the table has."""
+    active = counted.values.get(_ACTIVE_CYCLES)
+    found: dict[str, FloatArray] = {}
+    for row in cycle_rows() if active is not None else ():
+        if active is not None and row.counter in counted.values:
+            ids = [each.id if each is not None else "" for each in families]
+            per_unit = np.array([row.families.get(one, 0) for one in ids])[family]
+            capacity = np.where(units > 0, active * units * per_unit, 0.0)
+            found[row.id] = _ratio(counted.values[row.counter] * row.factor, capacity)
+    return {name: share for name, share in found.items() if not np.isnan(share).all()}
+
+
+class _Groups:
+    """The launches of one kernel, device and size together, and means over them."""
+
+    def __init__(
+        self,
+        counted: CountedLaunches,
+        found: Mapping[str, FloatArray],
+        said: Sequence[tuple[KernelRule, ...]],
+    ) -> None:
+        launches = counted.launches
+        sizes = (launches.threads, launches.block, *launches.grid_axes.T, *launches.block_axes.T)
+        self.counted, self.found = counted, found
+        self.group, self.first = group_rows([launches.name, counted.device, *sizes])
+        self.said = rules_together(said, self.group, len(self.first))
+        self.sizes = np.bincount(self.group, minlength=len(self.first))
+        duration = found.get("duration", np.full(launches.count, np.nan))
+        duration = np.where(duration < _LONGEST_NS / max(launches.count, 1), duration, np.nan)
+        self.duration_ns = self._sums(np.rint(duration))
+        is_timed = self.duration_ns[self.group] > 0
+        self.weight = np.where(is_timed, duration, 1.0)
+
+    def rows(self) -> Iterator[KernelSpeed]:
+        """Yield the groups in the order of their first launches."""
+        means = {name: self._means(value) for name, value in self.found.items()}
+        limits = {name: value for name, value in means.items() if name.startswith(LIMIT)}
+        stalls, launches = self._stalls(), self.counted.launches
+        registers = self._constant("registers")
+        for at, row in enumerate(self.first.tolist()):
+            theoretical = _known(means, "theoretical_occupancy", at)
+            yield KernelSpeed(
+                name=launches.names[int(launches.name[row])],
+                launches=int(self.sizes[at]),
+                grid=_axes(launches.grid_axes[row]),
+                block=_axes(launches.block_axes[row]),
+                duration_ns=_whole(self.duration_ns[at]),
+                throughputs={
+                    name: share for name in ROOFS if (share := _known(means, name, at)) is not None
+                },
+                active=_known(means, "active", at),
+                achieved_occupancy=_known(means, "achieved_occupancy", at),
+                theoretical_occupancy=theoretical,
+                limiters=_limiters(limits, at, theoretical),
+                registers=_whole(registers[at]),
+                waves=_known(means, "waves", at),
+                stalls=_largest(stalls, at),
+                rules=self.said[at],
+            )
+
+    def active_cycles(self) -> FloatArray:
+        """Return in how many cycles AMD's devices were active, 0 where that is not known."""
+        cycles = self.counted.values.get(_ACTIVE_CYCLES, np.zeros(len(self.group)))
+        return self._sums(np.nan_to_num(cycles))
+
+    def _sums(self, value: FloatArray) -> FloatArray:
+        """Return the sum of each group, NaN where one value is not known."""
+        sums = np.bincount(self.group, weights=value, minlength=len(self.first))
+        return sums.astype(np.float64)
+
+    def _means(self, value: FloatArray) -> FloatArray:
+        return self._sums(value * self.weight) / self._sums(self.weight)
+
+    def _constant(self, name: str) -> FloatArray:
+        """Return what is the same of all launches of each group, NaN where it is not."""
+        if name not in self.found:
+            return np.full(len(self.first), np.nan)
+        value = self.found[name]
+        first = value[self.first]
+        differs = self._sums((value != first[self.group]).astype(np.float64))
+        return np.where(differs > 0, np.nan, first)
+
+    def _stalls(self) -> dict[str, FloatArray]:
+        """Return the part that each reason has of the cycles of a warp, by the best spelling."""
+        for spelling in stall_rows():
+            named = {
+                reason: value
+                for name, value in self.counted.values.items()
+                if (reason := spelling.reason(name)) is not None
+            }
+            if not named:
+                continue
+            total = self.found.get(spelling.total) if spelling.total is not None else None
+            if total is None and _ISSUING in named:
+                total = np.sum(list(named.values()), axis=0)
+            if total is None:
+                return {}
+            is_enough = self._sums(total) >= spelling.least
+            every = np.where(is_enough, self._sums(total * self.weight), np.nan)
+            shares = {r: _ratio(self._sums(v * self.weight), every) for r, v in named.items()}
+            return {reason: share for reason, share in shares.items() if reason != _ISSUING}
+        return {}
+
+
+def _known(means: Mapping[str, FloatArray], name: str, at: int) -> float | None:
+    value = float(means[name][at]) if name in means else np.nan
+    return None if np.isnan(value) else round(value, 12)
+
+
+def _whole(value: float) -> int | None:
+    return None if np.isnan(value) else round(value)
+
+
+def _axes(sides: IntArray) -> tuple[int, ...] | None:
+    return None if (sides == UNKNOWN_SIZE).any() else tuple(sides.tolist())
+
+
+def _limiters(
+    limits: Mapping[str, FloatArray], at: int, theoretical: float | None
+) -> tuple[str, ...]:
+    """Return what leaves room for the fewest blocks; nothing where warps are as many as fit."""
+    known = {
+        name.removeprefix(LIMIT): float(value[at])
+        for name, value in limits.items()
+        if not np.isnan(value[at])
+    }
+    if not known or theoretical is None or theoretical >= _ALL:
+        return ()
+    least = min(known.values())
+    return tuple(name for name, blocks in known.items() if blocks == least)
+
+
+def _largest(stalls: Mapping[str, FloatArray], at: int) -> tuple[tuple[str, float], ...]:
+    shares = [(reason, float(share[at])) for reason, share in stalls.items()]
+    known = [(reason, share) for reason, share in shares if 0 < share <= _MOST]
+    return tuple(sorted(known, key=lambda one: (-one[1], one[0])))
