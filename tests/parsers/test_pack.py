@@ -98,7 +98,7 @@ def test_ranks_may_be_packed_apart_and_lie_beside_others(tmp_path: Path) -> None
         write_pack(read_apart(FOUR_RANKS / f"rank{rank}.json.gz"), tmp_path / f"{rank}.tfpack")
     for rank in (0, 2):
         os.symlink(FOUR_RANKS / f"rank{rank}.json.gz", tmp_path / f"rank{rank}.json.gz")
-    assert sorted(tf.read(tmp_path).ranks) == [0, 1, 2, 3]
+    assert set(tf.read(tmp_path).ranks) == {0, 1, 2, 3}
 
 
 def test_a_pack_is_smaller_than_gzip(tmp_path: Path) -> None:

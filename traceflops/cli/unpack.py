@@ -4,4 +4,7 @@ from traceflops.cli.export import export as unpack
 
 __all__ = ["unpack"]
 
-EXAMPLES = ("traceflops unpack job.tfpack -o tables/",)
+EXAMPLES = (
+    "traceflops unpack job.tfpack -o tables/",
+    "traceflops unpack job.tfpack --table activities --format csv -o tables/",
+)
