@@ -14,7 +14,7 @@ from traceflops.parsers.io import ByteSource, Crew, NoteTable, find_inputs, tell
 from traceflops.parsers.recognise import recognise
 from traceflops.parsers.shared import Format, Reading, each_run_once, plausible
 from traceflops.phases import phase
-from traceflops.table import Trace
+from traceflops.table import Note, Trace
 
 LOSSES = frozenset(
     {
@@ -66,32 +66,55 @@ def read(
     refuses an input of which anything was lost, `limits` one that unpacks to far more than a trace
     does. Raises InputError where nothing can be read.
     """
+    given, sources = _given(paths)
+    job = _Job(strict)
+    with Crew(usable_cores() if jobs is None else jobs) as crew:
+        for _ in job.read(sources, Reading(crew, python_stacks), watch, limits=limits):
+            pass
+    if not job.traces:
+        raise _nothing_in(given, job.passed_over)
+    with phase("merge"):
+        merged = merge_jobs(each_run_once(job.traces))
+    return replace(merged, notes=(*job.notes, *merged.notes))
+
+
+def read_apart(
+    paths: str | Path | Iterable[str | Path],
+    *,
+    watch: Watcher | None = None,
+    jobs: int | None = None,
+    python_stacks: bool | None = None,
+    strict: bool = False,
+    limits: bool = True,
+) -> Iterator[Trace]:
+    """Give the traces of all inputs as they are read, before they are merged; see `read`.
+
+    Each is let go before the next. Notes on what was passed over are of the last.
+    """
+    given, sources = _given(paths)
+    job = _Job(strict)
+    last: Trace | None = None
+    with Crew(usable_cores() if jobs is None else jobs) as crew:
+        for _ in job.read(sources, Reading(crew, python_stacks), watch, limits=limits):
+            for trace in job.taken():
+                if last is not None:
+                    yield last
+                last = trace
+    if last is None:
+        raise _nothing_in(given, job.passed_over)
+    yield replace(last, notes=(*job.notes, *last.notes))
+
+
+def _given(
+    paths: str | Path | Iterable[str | Path],
+) -> tuple[list[str | Path], list[tuple[ByteSource, bool]]]:
+    """Return the paths, and the inputs behind them with whether each was named itself."""
     given: list[str | Path] = [paths] if isinstance(paths, str | Path) else list(paths)
     sources = [
         (source, named) for path in dict.fromkeys(given) for source, named in _inputs(str(path))
     ]
     tell_apart([source for source, _ in sources])
-    job = _Job(strict)
-    with Crew(usable_cores() if jobs is None else jobs) as crew:
-        reading = Reading(crew, python_stacks)
-        for source, _ in sources:
-            source.limits = limits
-        results = _results([source for source, _ in sources], reading)
-        for place, ((source, named), result) in enumerate(zip(sources, results, strict=True)):
-            if watch is not None:
-                watch(source, place, len(sources))
-            job.take(source, named, result)
-        job.read_sets(reading)
-    if not job.traces:
-        raise _nothing_in(given, job.passed_over)
-    with phase("merge"):
-        merged = merge_jobs(each_run_once(job.traces))
-    if not job.passed_over:
-        return merged
-    names = [name for name, _ in job.passed_over]
-    listed = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
-    skipped = _NOTES.note("not-a-trace", len(names), listed=listed)
-    return replace(merged, notes=(skipped, *merged.notes))
+    return given, sources
 
 
 @dataclass(slots=True)
@@ -102,6 +125,38 @@ class _Job:
     traces: list[Trace] = field(default_factory=list)
     passed_over: list[tuple[str, InputError]] = field(default_factory=list)
     _sets: dict[Format, list[tuple[ByteSource, bool]]] = field(default_factory=dict)
+
+    def read(
+        self,
+        sources: Sequence[tuple[ByteSource, bool]],
+        reading: Reading,
+        watch: Watcher | None,
+        *,
+        limits: bool,
+    ) -> Iterator[None]:
+        """Read the inputs, stopping after each."""
+        for source, _ in sources:
+            source.limits = limits
+        results = _results([source for source, _ in sources], reading)
+        for place, ((source, named), result) in enumerate(zip(sources, results, strict=True)):
+            if watch is not None:
+                watch(source, place, len(sources))
+            self.take(source, named, result)
+            yield
+        self.read_sets(reading)
+        yield
+
+    def taken(self) -> list[Trace]:
+        """Return the traces that were read so far, which are then no longer held."""
+        traces, self.traces = self.traces, []
+        return traces
+
+    @property
+    def notes(self) -> tuple[Note, ...]:
+        """What to say of the inputs that were passed over."""
+        names = [name for name, _ in self.passed_over]
+        listed = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
+        return (_NOTES.note("not-a-trace", len(names), listed=listed),) if names else ()
 
     def take(self, source: ByteSource, named: bool, result: _Result) -> None:
         """Take what an input gives, or put it aside until all of its set are known."""
@@ -179,7 +234,8 @@ def _read_input(source: ByteSource, reading: Reading) -> list[Trace] | Format:
 
 def _read(format_: Format, sources: Sequence[ByteSource], reading: Reading) -> list[Trace]:
     try:
-        return [plausible(trace) for trace in format_.read(sources, reading)]
+        traces = list(format_.read(sources, reading))
+        return traces if format_.is_checked else [plausible(trace) for trace in traces]
     finally:
         for source in sources:
             source.close()

@@ -18,6 +18,7 @@ from traceflops.parsers.nsight import (
     NSYS_REPORT,
     NSYS_STATS,
 )
+from traceflops.parsers.pack import TRACEFLOPS_PACK
 from traceflops.parsers.pytorch import PYTORCH
 from traceflops.parsers.rocprof import ROCPROF_JSON, ROCPROF_TABLES, ROCPROF_V1_JSON
 from traceflops.parsers.shared import Format, Reading
@@ -301,6 +302,7 @@ _TABLES: Final = (
 """What the first lines of tables look like that no format takes."""
 
 FORMATS: Final = (
+    TRACEFLOPS_PACK,
     ROCPROF_TABLES,
     NSYS_STATS,
     NCU,

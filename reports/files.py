@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Final
 
 from traceflops.errors import MORE_MEMORY, UsageError
+from traceflops.table import PACK
 
 _BEGINS = {
     ".html": rb"<!doctype html>\n<html lang=\"en\">\n<head>\n[^\x00]*?content=\"traceflops ",
@@ -111,6 +112,7 @@ def is_ours(target: Path) -> bool:
     marked = {".csv": _HEADER.match(begins) is not None}
     marked |= dict.fromkeys((".json", ".gz"), MARK in begins)
     marked |= dict.fromkeys((".parquet", ".arrow"), MARK in ends)
+    marked[".tfpack"] = PACK.encode() in begins
     return marked.get(suffix, False) or is_report(target)
 
 

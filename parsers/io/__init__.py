@@ -10,6 +10,14 @@ from typing import TYPE_CHECKING
 from traceflops.faces import lazy
 
 if TYPE_CHECKING:
+    from traceflops.parsers.io.arrow_files import (
+        ARROW_UNREADABLE,
+        ArrowTable,
+        damaged_arrow,
+        open_arrow,
+        open_parquet,
+        refuse_packed,
+    )
     from traceflops.parsers.io.csv_cells import (
         Column,
         Field,

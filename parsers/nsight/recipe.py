@@ -13,8 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from traceflops.errors import InputError, NotATrace
-from traceflops.parsers.io import ByteSource, NoteTable
-from traceflops.parsers.nsight.arrow_files import UNREADABLE, ArrowTable, damaged
+from traceflops.parsers.io import ARROW_UNREADABLE, ArrowTable, ByteSource, NoteTable, damaged_arrow
 from traceflops.parsers.nsight.nsys.tables import integers
 from traceflops.parsers.nsight.stats_rows import UNNAMED_RANGE
 from traceflops.parsers.shared import Gathered, ProcessFacts, overflow_notes
@@ -106,8 +105,8 @@ def _trace(file: ArrowTable, devices: Sequence[ArrowTable]) -> Trace:
     try:
         for batch in file.batches(_USED):
             _add(batch, source, gathered, counts)
-    except UNREADABLE as error:
-        raise damaged(source, error) from None
+    except ARROW_UNREADABLE as error:
+        raise damaged_arrow(source, error) from None
     if not gathered["marks"].count:
         hint = "run the recipe again, or use nsys export"
         raise InputError(f"no range with a valid time: {source.label}", hint)
@@ -188,7 +187,7 @@ def _device_facts(file: ArrowTable) -> Iterator[tuple[str, str]]:
     columns = [c for c, (table, fact) in pairs.items() if table == _GPU and fact in _FACTS]
     try:
         batch = next(file.batches(columns), None)
-    except UNREADABLE:
+    except ARROW_UNREADABLE:
         return
     row: Mapping[str, Any] = batch.slice(0, 1).to_pylist()[0] if batch else {}
     for column, value in row.items():

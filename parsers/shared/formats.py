@@ -28,10 +28,12 @@ class Format:
     `read` takes inputs of this format and returns their traces. It is given one input at a time,
     or, of a format that `gathers`, all of them at once: then a run is a set of files, and which
     belong together is for the reader to say. It raises InputError where nothing can be read; an
-    input that does not keep the others of a set from being read is a note.
+    input that does not keep the others of a set from being read is a note. Of one that `is_checked`
+    the traces were looked over when they were first read.
     """
 
     name: str
     recognises: Callable[[bytes], bool]
     read: Callable[[Sequence[ByteSource], Reading], Sequence[Trace]]
     gathers: bool = False
+    is_checked: bool = False

@@ -18,7 +18,7 @@ from traceflops.cli.usage import Plain, Sectioned
 
 COMMANDS = (
     *("report", "summary", "info", "export", "why", "perfetto", "mfu", "devices", "reduce"),
-    *("what_if", "compare", "check"),
+    *("what_if", "compare", "check", "pack", "unpack"),
 )
 """Each is a function of that name in a module of that name, whose EXAMPLES end its help."""
 EPILOG = (
@@ -38,7 +38,8 @@ app = typer.Typer(
 )
 for name in COMMANDS:
     module = import_module(f"traceflops.cli.{name}")
-    app.command(epilog="\n".join(module.EXAMPLES), cls=Sectioned)(getattr(module, name))
+    command = app.command(name.replace("_", "-"), epilog="\n".join(module.EXAMPLES), cls=Sectioned)
+    command(getattr(module, name))
 
 
 def _versions(wanted: bool) -> None:

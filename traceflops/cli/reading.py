@@ -6,7 +6,7 @@ import os
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from traceflops.cli.printing import watching
 from traceflops.errors import InputError, UsageError
@@ -26,14 +26,17 @@ def read_trace(traces: list[str], reading: ReadingOptions) -> Trace:
     from traceflops.parsers import read
 
     with watching() as watch:
-        return read(
-            traces,
-            watch=watch,
-            jobs=reading.jobs,
-            python_stacks=reading.python_stacks,
-            strict=reading.strict,
-            limits=not reading.no_limits,
-        )
+        return read(traces, watch=watch, **reading_words(reading))
+
+
+def reading_words(reading: ReadingOptions) -> dict[str, Any]:
+    """Return the options of reading as `read` calls them."""
+    return {
+        "jobs": reading.jobs,
+        "python_stacks": reading.python_stacks,
+        "strict": reading.strict,
+        "limits": not reading.no_limits,
+    }
 
 
 def read_job(traces: list[str], reading: ReadingOptions, job: int | None) -> Trace:

@@ -90,12 +90,17 @@ def check_privacy(include_environment: bool, redact: bool) -> None:
         )
 
 
-def redacted(trace: Trace) -> Trace:
-    """Return the trace with paths, host and user names shortened in every text."""
+def redacted(trace: Trace, hosts: Names | None = None) -> Trace:
+    """Return the trace with paths, host and user names shortened in every text.
+
+    Hosts are numbered; in one of several traces that are to be told apart as `hosts` counts them.
+    """
     scrub = _scrubber(trace.source.identities)
     return replace(
         trace,
-        tables={name: _scrub_table(name, table, scrub) for name, table in trace.tables.items()},
+        tables={
+            name: _scrub_table(name, table, scrub, hosts) for name, table in trace.tables.items()
+        },
         source=_scrub_source(trace.source, scrub),
         notes=tuple(_scrub_note(note, scrub) for note in trace.notes),
     )
@@ -120,12 +125,12 @@ def _scrubber(identities: Iterable[str]) -> Scrub:
     return scrub
 
 
-def _scrub_table(name: str, table: pa.Table, scrub: Scrub) -> pa.Table:
+def _scrub_table(name: str, table: pa.Table, scrub: Scrub, hosts: Names | None) -> pa.Table:
     for place, field in enumerate(table.schema):
         if not pa.types.is_dictionary(field.type) or not table.num_rows:
             continue
         if (name, field.name) == ("processes", "host"):
-            table = table.set_column(place, field, _numbered(table[field.name]))
+            table = table.set_column(place, field, _numbered(table[field.name], hosts))
             continue
         old = names(table[field.name])
         new = [scrub(text) for text in old]
@@ -134,16 +139,13 @@ def _scrub_table(name: str, table: pa.Table, scrub: Scrub) -> pa.Table:
     return table
 
 
-def _numbered(hosts: pa.ChunkedArray) -> pa.Array:
+def _numbered(hosts: pa.ChunkedArray, counted: Names | None) -> pa.Array:
     """Return numbers in the place of the names of hosts, so that several are told apart."""
-    distinct = list(dict.fromkeys(filter(None, hosts.to_pylist())))
-    if len(distinct) < 2:
+    named = Names() if counted is None else counted
+    rows = [-1 if host is None else named[host] for host in hosts.to_pylist()]
+    if counted is None and len(named) < 2:
         return pa.nulls(len(hosts), hosts.type)
-    number = {host: place for place, host in enumerate(distinct)}
-    rows = [number.get(host, -1) for host in hosts.to_pylist()]
-    return dictionary_column(
-        np.array(rows, np.int32), [f"host {n + 1}" for n in range(len(distinct))]
-    )
+    return dictionary_column(np.array(rows, np.int32), [f"host {n + 1}" for n in range(len(named))])
 
 
 def recoded(old_codes: IntArray, texts: Iterable[str | None]) -> pa.DictionaryArray:

@@ -15,8 +15,7 @@ from typing import Final
 import pyarrow as pa
 
 from traceflops.errors import NotATrace
-from traceflops.parsers.io import ByteSource, NoteTable
-from traceflops.parsers.nsight.arrow_files import ArrowTable
+from traceflops.parsers.io import ArrowTable, ByteSource, NoteTable
 from traceflops.parsers.nsight.nsys.raw_events import UNREAD, Events
 from traceflops.parsers.nsight.nsys.raw_file import RawFile, joined, opened
 from traceflops.parsers.nsight.nsys.raw_target import Target, target_tables

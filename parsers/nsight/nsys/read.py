@@ -14,14 +14,16 @@ from typing import Final
 
 from traceflops.errors import InputError, NotATrace
 from traceflops.parsers.io import (
+    ArrowTable,
     ByteSource,
     Database,
     nothing_left,
+    open_arrow,
+    open_parquet,
     rank_in_name,
     read_each,
     with_set_aside,
 )
-from traceflops.parsers.nsight.arrow_files import ArrowTable, open_arrow, open_parquet
 from traceflops.parsers.nsight.nsys.facts import (
     devices_of,
     facts_of,

@@ -9,8 +9,17 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from traceflops.parsers.io import Among, Batch, ByteSource, Database, Present, Wanted, one_batch
-from traceflops.parsers.nsight.arrow_files import UNREADABLE, ArrowTable
+from traceflops.parsers.io import (
+    ARROW_UNREADABLE,
+    Among,
+    ArrowTable,
+    Batch,
+    ByteSource,
+    Database,
+    Present,
+    Wanted,
+    one_batch,
+)
 from traceflops.table import ABSENT, Array, BoolArray, Note, numbers
 
 _EXACT: Final = 2.0**53
@@ -59,7 +68,7 @@ class Folder:
                 for condition in conditions:
                     keep &= _fulfils(rows, condition)
                 yield batch.only(keep)
-        except UNREADABLE as error:
+        except ARROW_UNREADABLE as error:
             self._lost.setdefault(table, type(error).__name__)
 
     def notes(self, label: Callable[[str], str] = str) -> tuple[Note, ...]:

@@ -10,9 +10,9 @@ from typing import Any, Final
 import pyarrow as pa
 
 from traceflops.errors import InputError
-from traceflops.parsers.io import ByteSource
+from traceflops.parsers.io.inputs import ByteSource
 
-UNREADABLE: Final = (pa.ArrowException, OSError, ValueError, KeyError, MemoryError)
+ARROW_UNREADABLE: Final = (pa.ArrowException, OSError, ValueError, KeyError, MemoryError)
 """What reading a damaged Arrow or Parquet file may raise."""
 _AGAIN: Final = "copy or export it again"
 _PARQUET_LOST: Final = f"its index was at the end, so nothing can be recovered; {_AGAIN}"
@@ -36,8 +36,8 @@ class ArrowTable:
     def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Give those of the columns that there are, some rows at a time, each checked in full.
 
-        Raises one of UNREADABLE at the first that is damaged, and InputError where the file expands
-        to far more than a trace does.
+        Raises one of ARROW_UNREADABLE at the first that is damaged, and InputError where the file
+        expands to far more than a trace does.
         """
         expanded_bytes = 0
         for batch in self.read([name for name in columns if name in self.columns]):
@@ -49,7 +49,7 @@ class ArrowTable:
                 yield batch.slice(first, _BATCH_ROWS)
 
 
-def damaged(source: ByteSource, error: BaseException, format_: str = "Parquet") -> InputError:
+def damaged_arrow(source: ByteSource, error: BaseException, format_: str = "Parquet") -> InputError:
     """Return what to say of a file that cannot be read."""
     reason = " ".join(str(error).split())[:120]
     return InputError(
@@ -66,8 +66,8 @@ def open_parquet(source: ByteSource) -> ArrowTable:
         file = parquet.ParquetFile(_opened(source))
         groups = map(file.metadata.row_group, range(file.num_row_groups))
         source.refuse_expansion(sum(group.total_byte_size for group in groups))
-    except UNREADABLE as error:
-        raise damaged(source, error) from None
+    except ARROW_UNREADABLE as error:
+        raise damaged_arrow(source, error) from None
 
     def read(columns: list[str]) -> Iterator[pa.RecordBatch]:
         yield from file.iter_batches(_BATCH_ROWS, columns=columns, use_threads=False)
@@ -82,9 +82,9 @@ def open_arrow(source: ByteSource) -> ArrowTable:
             with _reader(stream, None) as reader:
                 names = tuple(reader.schema.names)
             stream.seek(8 if _is_file(stream) else 0)
-            _refuse_packed(stream, source)
-    except UNREADABLE as error:
-        raise damaged(source, error, "Arrow") from None
+            refuse_packed(stream, source)
+    except ARROW_UNREADABLE as error:
+        raise damaged_arrow(source, error, "Arrow") from None
 
     def read(columns: list[str]) -> Iterator[pa.RecordBatch]:
         fields = [names.index(name) for name in columns]
@@ -119,13 +119,13 @@ def _is_file(stream: Any) -> bool:
     return is_file
 
 
-def _refuse_packed(stream: Any, source: ByteSource) -> None:
+def refuse_packed(stream: Any, source: ByteSource) -> None:
     """Raise InputError where compressed columns of an Arrow stream claim far too many bytes.
 
     The claims are read before anything is unpacked: a batch is unpacked as a whole.
     """
     claimed_bytes = 0
-    with suppress(*UNREADABLE):  # what is behind the damage is not unpacked either
+    with suppress(*ARROW_UNREADABLE):  # what is behind the damage is not unpacked either
         for message in pa.ipc.MessageReader.open_stream(stream):
             if message.type in ("record batch", "dictionary"):
                 claimed_bytes += sum(_claims(message))

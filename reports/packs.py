@@ -1,0 +1,98 @@
+"""Traces as a pack: one small file that every command reads in the place of the recording."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+
+from traceflops.errors import UsageError
+from traceflops.privacy import redacted
+from traceflops.reports.files import write_pieces
+from traceflops.table import (
+    EVERYWHERE,
+    PARTS,
+    Names,
+    Note,
+    Trace,
+    empty_table,
+    is_one_of,
+    parts_of,
+)
+
+SUFFIX: Final = ".tfpack"
+_STACKS, _HOST = "python-stacks", "host"
+LEAVABLE: Final = (_STACKS, _HOST)
+"""What may be left out of a pack."""
+_HOST_TABLES: Final = ("calls", "ops")
+
+
+def write_pack(traces: Iterable[Trace], target: Path, *, include_environment: bool = False) -> int:
+    """Write traces into a file that is whole or not there; return how many.
+
+    They are written one by one as they come. Host and user names and folders are left out unless
+    the environment is included.
+    """
+    hosts, count = Names(), 0
+
+    def counted() -> Iterator[Trace]:
+        nonlocal count
+        for trace in traces:
+            count += 1
+            yield trace if include_environment else _without_environment(trace, hosts)
+
+    write_pieces(target, _pieces(counted()))
+    return count
+
+
+def _pieces(traces: Iterable[Trace]) -> Iterator[bytes]:
+    sink = io.BytesIO()
+    with pa.ipc.new_stream(sink, PARTS) as writer:
+        for trace in traces:
+            for part in parts_of(trace):
+                writer.write_batch(part.row)
+                yield sink.getvalue()
+                sink.seek(0)
+                sink.truncate()
+    yield sink.getvalue()
+
+
+def _without_environment(trace: Trace, hosts: Names) -> Trace:
+    """Return a trace whose hosts are numbers, and whose places of devices tell no machine."""
+    places = tuple(place and _digest(place) for place in trace.places)
+    return replace(redacted(trace, hosts), places=places)
+
+
+def _digest(place: str) -> str:
+    """Return what stands for a place of a device: equal ones stay equal."""
+    if not place.startswith(EVERYWHERE):
+        return place
+    return EVERYWHERE + hashlib.sha256(place.encode()).hexdigest()[:16]
+
+
+def left_out(trace: Trace, names: Iterable[str]) -> Trace:
+    """Return a trace without Python stacks or the host's operators and calls, and a note on it."""
+    tables, notes = dict(trace.tables), list(trace.notes)
+    for name in dict.fromkeys(names):
+        if name == _STACKS:
+            marks = trace.marks
+            tables["marks"] = marks.filter(pa.array(~is_one_of(marks["kind"], "python")))
+        else:
+            tables |= {table: empty_table(table) for table in _HOST_TABLES}
+        text = f"Packed without {name.replace('-', ' ')}."
+        notes.append(Note("missing", f"packed-without-{name}", text))
+    return replace(trace, tables=tables, notes=tuple(notes))
+
+
+def parse_left_out(text: str | None) -> tuple[str, ...]:
+    """Return what a list leaves out. Raises UsageError for what cannot be left out."""
+    names = tuple(name.strip() for name in (text or "").split(",") if name.strip())
+    unknown = [name for name in names if name not in LEAVABLE]
+    if unknown:
+        raise UsageError(f"cannot pack without: {unknown[0]}", f"choose from {', '.join(LEAVABLE)}")
+    return names

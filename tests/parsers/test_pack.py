@@ -1,0 +1,224 @@
+"""Packs: everything comes back as it was, whatever the format, and nothing that is private."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+
+import traceflops as tf
+from sample_traces.config import RunConfig
+from sample_traces.emit_pytorch import write_pytorch
+from sample_traces.simulate import simulate
+from tests.conftest import ROOT, by_night, shared_file
+from tests.samples.strategies import run_configs
+from traceflops.cli.pack import SUFFIX
+from traceflops.errors import InputError, UsageError
+from traceflops.parsers import read_apart
+from traceflops.reports.packs import left_out, parse_left_out, write_pack
+from traceflops.table import PACK, PARTS, Trace, checksum
+
+SAMPLES = ROOT / "sample_traces"
+FOUR_RANKS = SAMPLES / "gpt_ddp_4rank"
+KINDS = (
+    *("gpt_1rank.json.gz", "gpt_ddp_4rank", "nsight_h100", "rocpd", "rocprof_v1"),
+    *("rocprofv3_csv", "rocprofv3_json", "torch_cpu_train.json.gz"),
+)
+SECRET = "canary-7c1"
+
+
+def packed(given: Path, folder: Path, **asked: bool) -> Path:
+    target = folder / f"x{SUFFIX}"
+    write_pack(read_apart(given), target, **asked)
+    return target
+
+
+def assert_same(back: Trace, trace: Trace) -> None:
+    for name, table in trace.to_arrow().items():
+        assert back.table(name).equals(table), name
+    named = ("source", "notes", "places", "clocks", "runs", "job")
+    for name in named:
+        assert getattr(back, name) == getattr(trace, name), name
+    assert len(back.jobs) == len(trace.jobs)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_samples_come_back_as_they_were(name: str, tmp_path: Path) -> None:
+    pack = packed(SAMPLES / name, tmp_path, include_environment=True)
+    assert_same(tf.read(pack), tf.read(SAMPLES / name))
+
+
+def test_public_traces_come_back_as_they_were(tmp_path: Path) -> None:
+    count = 0
+    for file in sorted(shared_file("traces").rglob("*")):
+        try:
+            trace = tf.read(file) if file.is_file() else None
+        except InputError:
+            continue
+        if trace is not None:
+            assert_same(tf.read(packed(file, tmp_path, include_environment=True)), trace)
+            count += 1
+    assert count >= 40
+
+
+def assert_round_trip(config: RunConfig) -> None:
+    with TemporaryDirectory() as folder:
+        write_pytorch(simulate(config), Path(folder) / "ranks")
+        pack = packed(Path(folder) / "ranks", Path(folder), include_environment=True)
+        assert_same(tf.read(pack), tf.read(Path(folder) / "ranks"))
+
+
+@settings(max_examples=5)
+@given(run_configs())
+def test_random_runs_come_back_as_they_were(config: RunConfig) -> None:
+    assert_round_trip(config)
+
+
+@by_night()
+@settings(max_examples=500)
+@given(run_configs())
+def test_many_random_runs_come_back_as_they_were(config: RunConfig) -> None:
+    assert_round_trip(config)
+
+
+@pytest.mark.parametrize("name", ["gpt_ddp_4rank", "nsight_h100", "rocpd"])
+def test_a_report_on_a_pack_is_that_on_the_original(name: str, tmp_path: Path) -> None:
+    first = tf.analyze(tf.read(SAMPLES / name)).to_json()
+    assert tf.analyze(tf.read(packed(SAMPLES / name, tmp_path))).to_json() == first
+
+
+def test_ranks_may_be_packed_apart_and_lie_beside_others(tmp_path: Path) -> None:
+    for rank in (1, 3):
+        write_pack(read_apart(FOUR_RANKS / f"rank{rank}.json.gz"), tmp_path / f"{rank}.tfpack")
+    for rank in (0, 2):
+        os.symlink(FOUR_RANKS / f"rank{rank}.json.gz", tmp_path / f"rank{rank}.json.gz")
+    assert set(tf.read(tmp_path).ranks) == {0, 1, 2, 3}
+
+
+def test_a_pack_is_smaller_than_gzip(tmp_path: Path) -> None:
+    file = SAMPLES / "gpt_1rank.json.gz"
+    assert packed(file, tmp_path).stat().st_size < 0.6 * file.stat().st_size
+
+
+def test_public_packs_are_half_of_gzip_on_average(tmp_path: Path) -> None:
+    """But for recordings of less than 10 kB, which are mostly names of columns."""
+    files = [
+        one for one in shared_file("traces/pytorch").glob("*.gz") if one.stat().st_size > 10_000
+    ]
+    shares = [packed(one, tmp_path).stat().st_size / one.stat().st_size for one in files]
+    assert max(shares) <= 0.6
+    assert sum(shares) / len(shares) <= 0.5
+
+
+def recordings(folder: Path) -> tuple[bytes, list[int]]:
+    """Return a pack of two recordings, and where each part of it ends."""
+    pack = packed(FOUR_RANKS, folder)
+    data = pack.read_bytes()
+    with pa.ipc.open_stream(data) as reader:
+        assert reader.schema == PARTS
+        count = sum(1 for _ in reader)
+    return data, [len(data) * (at + 1) // count for at in range(count)]
+
+
+def test_of_a_cut_pack_whole_recordings_are_read(tmp_path: Path) -> None:
+    data, ends = recordings(tmp_path)
+    file = tmp_path / "cut.tfpack"
+    file.write_bytes(data[: ends[2] + 500])
+    trace = tf.read(file)
+    assert 2 <= len(trace.ranks) <= 3
+    (lost,) = (note for note in trace.notes if note.code == "input-cut")
+    assert "The pack is cut off or damaged: " in lost.text
+
+
+def test_no_byte_that_is_changed_goes_unnoticed(tmp_path: Path) -> None:
+    data, _ = recordings(tmp_path)
+    file, whole = tmp_path / "changed.tfpack", tf.read(tmp_path / f"x{SUFFIX}")
+    for at in range(1_000, len(data), len(data) // 40):
+        file.write_bytes(data[:at] + bytes([data[at] ^ 0x55]) + data[at + 1 :])
+        try:
+            trace = tf.read(file)
+        except InputError:
+            continue
+        told = {note.code for note in trace.notes} & {"input-cut"}
+        same = all(trace.table(n).equals(t) for n, t in whole.to_arrow().items())
+        assert told or same, at
+
+
+def test_a_pack_of_which_nothing_is_whole_is_refused(tmp_path: Path) -> None:
+    data, ends = recordings(tmp_path)
+    file = tmp_path / "cut.tfpack"
+    file.write_bytes(data[: ends[0] // 2])
+    with pytest.raises(InputError):
+        tf.read(file)
+
+
+def hostile() -> Iterator[tuple[str, bytes]]:
+    """Give heads and data that no pack has."""
+    head = {"trace": {}, "tables": [], "more": False, "bytes": 0}
+    yield json.dumps({**head, "bytes": 2**50}), b"x"
+    yield json.dumps({**head, "bytes": -1}), b""
+    yield json.dumps({**head, "tables": ["activities"] * 1_000}), b""
+    yield "[" * 100_000, b""
+    yield "{}", b""
+    yield "null", b""
+
+
+@pytest.mark.parametrize("head_and_data", list(hostile()), ids=lambda one: one[0][:40])
+def test_hostile_packs_are_refused(head_and_data: tuple[str, bytes], tmp_path: Path) -> None:
+    file = tmp_path / "hostile.tfpack"
+    with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_stream(sink, PARTS) as writer:
+        row = (*head_and_data, checksum(*head_and_data))
+        writer.write_batch(pa.record_batch([[one] for one in row], schema=PARTS))
+    with pytest.raises(InputError):
+        tf.read(file)
+
+
+def test_a_pack_of_a_newer_version_says_so(tmp_path: Path) -> None:
+    file = tmp_path / "newer.tfpack"
+    with pa.OSFile(str(file), "wb") as sink:
+        pa.ipc.new_stream(sink, PARTS.with_metadata({PACK: "12"})).close()
+    with pytest.raises(InputError, match="newer traceflops") as error:
+        tf.read(file)
+    assert "update traceflops" in error.value.hint
+
+
+def test_a_pack_of_the_first_version_is_still_read() -> None:
+    kept = tf.read(ROOT / "tests/fixtures/packs/version1.tfpack")
+    assert kept.activities.num_rows == 4
+    assert kept.activities["name"].to_pylist()[0] == "ampere_sgemm_128x64_nt"
+
+
+def test_hosts_are_told_apart_without_their_names(tmp_path: Path) -> None:
+    write_pytorch(simulate(RunConfig(ranks=2, steps=2)), tmp_path / "ranks")
+    for place, file in enumerate(sorted((tmp_path / "ranks").iterdir())):
+        trace = tf.read(file)
+        host = pa.array([f"{SECRET}-{place}"] * trace.processes.num_rows).dictionary_encode()
+        at = trace.processes.schema.get_field_index("host")
+        field = trace.processes.schema.field(at)
+        processes = trace.processes.set_column(at, field, host.cast(field.type))
+        named = Trace(trace.source, {**trace.tables, "processes": processes}, trace.notes)
+        write_pack([named], tmp_path / f"{place}.tfpack", include_environment=True)
+    pack = tmp_path / "both.tfpack"
+    write_pack(read_apart([tmp_path / "0.tfpack", tmp_path / "1.tfpack"]), pack)
+    trace = tf.read(pack)
+    assert trace.processes["host"].to_pylist() == ["host 1", "host 2"]
+    assert SECRET not in repr(trace.to_arrow()) + repr(trace.source) + repr(trace.notes)
+
+
+def test_what_is_left_out_is_gone_and_noted() -> None:
+    trace = tf.read(SAMPLES / "torch_cpu_train.json.gz")
+    less = left_out(trace, parse_left_out("python-stacks, host"))
+    assert less.ops.num_rows == less.calls.num_rows == 0
+    assert "python" not in less.marks["kind"].to_pylist()
+    assert [note.text for note in less.notes[-2:]] == [
+        "Packed without python stacks.",
+        "Packed without host.",
+    ]
+    with pytest.raises(UsageError, match="cannot pack without: gpu"):
+        parse_left_out("gpu")
