@@ -29,7 +29,7 @@ if TYPE_CHECKING:
         sides_table,
         unlike_table,
     )
-    from traceflops.reports.view.counted import counted_table, speeds_table
+    from traceflops.reports.view.counted import counted_table, decisive_column, speeds_table
     from traceflops.reports.view.critical import (
         critical_object,
         critical_sentence,

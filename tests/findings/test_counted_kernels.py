@@ -75,7 +75,7 @@ def test_real_pages_begin_with_what_holds_their_kernel_back(number: str, sentenc
         ),
         (
             FULL | {RUNS: 40.0},
-            "19.7 % of DRAM peak, achieved occupancy 40.0 % where 100.0 % fit.",
+            "19.7 % of DRAM peak, achieved occupancy 40.0 % of theoretical 100.0 %.",
         ),
         (FULL | {ACTIVE: 1_348.5}, "19.7 % of DRAM peak, SMs have work 10.0 % of the time."),
         (
@@ -114,6 +114,8 @@ def test_a_kernel_whose_own_word_says_little_is_told_by_its_template() -> None:
     name = "enable_if<!T7, void>::type kernel<int, float>(T13)"
     (one,) = found(launch(1, BUSY, name=name))
     assert one.sentence.startswith("kernel<int, float>: 19.7 %")
+    (one,) = found(launch(1, BUSY, name="kernel(int const*, int*)"))
+    assert one.sentence.startswith("kernel: 19.7 %")
     both = found(
         launch(1, BUSY, name="void gemm_kernel<float>(int)"),
         launch(2, BUSY, name="void gemm_kernel<half>(int)"),
@@ -157,6 +159,7 @@ def test_amd_kernels_without_a_time_say_what_was_busy() -> None:
             [("CPIStall_Wait", 0.2, "local"), ("UncoalescedGlobalAccess", 0.1, "global")],
             "estimated speedup 10.0 % by uncoalesced global access",
         ),
+        ([("CPIStall", 0.2, "local")], "estimated local speedup 20.0 % by CPI stall"),
     ],
 )
 def test_an_estimate_of_the_profiler_is_that_of_the_cause_else_the_best(
@@ -169,6 +172,14 @@ def test_an_estimate_of_the_profiler_is_that_of_the_cause_else_the_best(
     trace = trace_of(kernel_counters=launch(1, BUSY, name="some_kernel"), kernel_rules=made)
     (one,) = [one for one in tf.analyze(trace).diagnosis if one.rule == COUNTED_KERNEL]
     assert f"limited by registers (Nsight Compute: {words}). Use fewer" in one.sentence
+
+
+def test_who_has_recorded_all_is_not_told_to_record_more() -> None:
+    small = {ISSUE.format(f"reason_{number}"): 2.0 for number in range(10)}
+    (one,) = found(launch(1, FULL | LATENCY | small))
+    assert "no limit is near. No single cause stands out" in one.sentence
+    (one,) = found(launch(1, FULL))
+    assert "ncu --set full" in one.remedy
 
 
 def test_users_change_its_thresholds_and_silence_it(tmp_path: Path) -> None:
