@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         base_names,
     )
     from traceflops.reports.view.chapters import ALONE, Chapter, post_mortem
+    from traceflops.reports.view.compared_kernels import counted_change
     from traceflops.reports.view.comparison import (
         cause_label,
         changed_causes,
