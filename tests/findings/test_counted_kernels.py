@@ -84,6 +84,15 @@ def test_real_pages_begin_with_what_holds_their_kernel_back(number: str, sentenc
             "memory (long scoreboard).",
         ),
         (
+            FULL | LATENCY | {ISSUE.format("no_instructions"): 12.0},
+            "19.7 % of DRAM peak, warps wait 60.0 % of their cycles for instructions "
+            "(no instructions).",
+        ),
+        (
+            FULL | LATENCY | {ISSUE.format("imc_miss"): 12.0},
+            "19.7 % of DRAM peak, warps wait 60.0 % of their cycles for constants (imc miss).",
+        ),
+        (
             FULL | LATENCY | {ISSUE.format("new_reason"): 12.0},
             "19.7 % of DRAM peak, warps wait 60.0 % of their cycles for new reason.",
         ),
@@ -189,6 +198,17 @@ def test_users_change_its_thresholds_and_silence_it(tmp_path: Path) -> None:
     assert "no limit is near" in one.sentence
     path.write_text('silent = ["counted-kernel"]\n', encoding="utf-8")
     assert found(launch(1, BUSY), rules=path) == []
+
+
+@pytest.mark.parametrize("label", [ISSUE, "Warp State Statistics|Stall {}|inst"])
+def test_redaction_leaves_known_reasons_and_hides_others(label: str) -> None:
+    reason = "long_scoreboard" if label is ISSUE else "Long Scoreboard"
+    known, secret = label.format(reason), label.format(f"{reason}_acme")
+    for name, is_told in ((known, True), (secret, False), (known + "_acme", False)):
+        trace = trace_of(kernel_counters=launch(1, FULL | LATENCY | {name: 12.0}))
+        text = tf.analyze(trace, redact=True).to_json()
+        assert ("data from global or local memory" in text) == is_told
+        assert "acme" not in text
 
 
 def test_with_a_timeline_the_step_decides_and_not_counted_times() -> None:

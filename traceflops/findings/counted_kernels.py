@@ -125,7 +125,8 @@ def rule_words(rule: KernelRule) -> str:
 
 
 def _stall(reason: str) -> tuple[str, str]:
-    known: Mapping[str, str] = _table()["stall"].get(reason, {})
+    of_reason, singular = _table()["stall"], reason.removesuffix("s")
+    known: Mapping[str, str] = of_reason.get(reason, of_reason.get(singular, {}))
     named = reason.replace("_", " ")
     return (f"{known['words']} ({named})" if known else named), known.get("remedy", "")
 
