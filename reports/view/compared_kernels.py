@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _MOST: Final = 15
 _NAME: Final = 46
 _REMARK: Final = "Means per launch; times are serialized, mostly at locked clocks."
+_TOLD: Final = ("Kernels by counters", "Before", "After", "Change", "Nearest roof")
 _number = partial(Column, is_number=True)
 
 
@@ -38,24 +39,28 @@ def counted_change(comparison: Comparison) -> ReportTable:
     wholes = list(dict.fromkeys(one.name for pair in shown for one in pair if one is not None))
     labels = dict(zip(wholes, short_labels(from_own_word(wholes), _NAME), strict=True))
     columns = (
-        Column("Kernels by counters", partial(_names, labels)),
+        Column(_TOLD[0], partial(_names, labels)),
         _number("Before", lambda pair: duration(_mean_ns(pair[0]))),
         _number("After", lambda pair: duration(_mean_ns(pair[1]))),
         _number("Change", _change),
         Column("Nearest roof", partial(_both, _roof)),
         _number("Occupancy", partial(_both, _occupancy)),
     )
-    return table_of(columns, shown, len(pairs), _REMARK if pairs else "")
+    told = [one for one in columns if any(one.cell(pair) != UNKNOWN for pair in shown)]
+    return table_of(told, shown, len(pairs), _REMARK if pairs else "")
 
 
 def counted_sentence(comparison: Comparison) -> str:
     """Return the largest change of a kernel that counters of both sides tell, "" of none."""
     table = counted_change(comparison)
-    name, before, after, change, roof, *_ = next(iter(table.rows), [""] * 6)
-    if not table.rows or UNKNOWN in (before, after):
+    heads = [column.head for column in table.columns]
+    row = dict(zip(heads, next(iter(table.rows), ()), strict=False))
+    name, before, after, change, roof = (row.get(head, UNKNOWN) for head in _TOLD)
+    if UNKNOWN in (before, after):
         return ""
     words = " ".join(name) if isinstance(name, tuple) else name
-    return f"{words}: {before} → {after} per launch ({change}), {roof} of peak."
+    peak = f", {roof} of peak" if roof != UNKNOWN else ""
+    return f"{words}: {before} → {after} per launch ({change}){peak}."
 
 
 def _pairs(before: tuple[KernelSpeed, ...], after: tuple[KernelSpeed, ...]) -> Iterator[Pair]:

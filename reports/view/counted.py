@@ -130,6 +130,8 @@ def _share_of(roof: str) -> Callable[[KernelSpeed], Cell]:
 
 def _occupancy(row: KernelSpeed) -> str:
     achieved, fits = percent(row.achieved_occupancy), row.theoretical_occupancy
+    if row.achieved_occupancy is None and fits is not None:
+        return f"at most {percent(fits)}"
     return achieved if fits is None else f"{achieved} of {percent(fits)}".replace(" % of", " of")
 
 

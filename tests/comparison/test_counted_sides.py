@@ -46,3 +46,14 @@ def test_sides_without_a_timeline_have_counted_kernels_in_its_place() -> None:
     timed = tf.analyze(trace_of(activities=[{"name": "k", "start_ns": 0, "dur_ns": 9}]))
     for side in (compare(before, timed), compare(timed, after)):
         assert "has no GPU time" in side.obstacle
+
+
+def test_of_kernels_of_which_only_times_are_known_times_are_compared() -> None:
+    before, after = (
+        tf.analyze(trace_of(kernel_counters=launch(1, {"gpu__time_duration.sum": ns}, name="sums")))
+        for ns in (200.0, 100.0)
+    )
+    found = compare(before, after)
+    assert more_sentences(found) == ["sums: 200 ns → 100 ns per launch (-50.0 %)."]
+    text = "\n".join(line.plain for line in render_comparison(found, Style(width=80)))
+    assert "Nearest roof" not in text

@@ -164,6 +164,13 @@ def test_the_table_of_speeds_fits_every_width(width: int) -> None:
     assert any(line.startswith("Speed of light") for line in lines)
 
 
+def test_kernels_of_which_little_was_counted_show_their_time() -> None:
+    values = {"gpu__time_duration.sum": 9_000.0, "sm__maximum_warps_per_active_cycle_pct": 50.0}
+    lines = terminal(analysis_of(kernel_counters=launch(1, values, name="some_kernel")), 80)
+    (row,) = [line.split() for line in lines if line.startswith("some_kernel  ") and "µs" in line]
+    assert row == ["some_kernel", "9.00", "µs", "at", "most", "50.0", "%"]
+
+
 def test_the_roof_that_the_title_names_has_its_column() -> None:
     values = NAMES | {"l1tex__throughput.avg.pct_of_peak_sustained_active": 90.0}
     values["sm__cycles_active.avg"] = 12_136.5  # 90 % of the time
