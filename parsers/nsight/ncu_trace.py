@@ -33,6 +33,7 @@ from traceflops.table import ABSENT, Note, Source, SourceFile, Trace, distinct, 
 
 _FORMAT: Final = "ncu CSV"
 _REPORT: Final = "ncu report"
+_CUT: Final = "copy the file again in full, or profile again"
 _AGAIN: Final = "export again with ncu --import FILE --csv --page raw"
 _NOTES: Final = NoteTable(
     dropped={
@@ -207,7 +208,9 @@ def _nothing(file: NcuFile) -> InputError:
     odd = sum((page.odd for page in file.pages), Counter[str]())
     if odd["ranges-unread"]:
         return InputError(f"results of ranges only, no kernels: {name}", _AGAIN)
-    if file.damage.dropped_rows or file.damage.cut_bytes or odd["input-cut"] or odd["rows-lost"]:
+    if odd["input-cut"] or file.source.cut is not None:
+        return InputError(f"cut off or damaged before the end of its first kernel: {name}", _CUT)
+    if file.damage.dropped_rows or file.damage.cut_bytes or odd["rows-lost"]:
         return InputError(f"no readable row: {name}", _AGAIN)
     return InputError(f"no rows: {name} (header only)", "no kernel was profiled; profile again")
 

@@ -22,6 +22,7 @@ from traceflops.reports.view import (
     ReportTable,
     count,
     counted_table,
+    decisive_column,
     duration,
     look,
     percent,
@@ -66,7 +67,9 @@ def counted_lines(measured: Measurement, width: int) -> Iterator[Text]:
 
 def speeds_lines(measured: Measurement, most: int, width: int) -> Iterator[Text]:
     """Yield how near their limits counted kernels came, and what rules say of the first."""
-    yield from _counted(speeds_table(measured, most), _LESS_OF_SPEEDS, width)
+    decisive = decisive_column(measured)
+    less = [head for head in _LESS_OF_SPEEDS if head != decisive]
+    yield from _counted(speeds_table(measured, most), less, width)
     for one in rules_said(measured, 1):
         yield from headline(f"{SAYS} of {one.name}")
         for rule in one.rules[:_RULES]:

@@ -21,6 +21,7 @@ from traceflops.reports.view import (
     LOOKS,
     ReportTable,
     comparison_tables,
+    counted_change,
     duration,
     more_sentences,
     runs_table,
@@ -35,7 +36,7 @@ _WIDE: Final = 100
 _LESS: Final = (
     *("Matched by", "Component", "95 % interval", "", "Memory", "Steps", "Calls", "In"),
     *("Largest cause", "Peak bytes", "Exposed comm", "Compute", "Idle", "MFU", "How sure"),
-    *("Before", "After", "Share"),
+    *("Occupancy", "Nearest roof", "Before", "After", "Share"),
 )
 """Columns that go first where there is no room."""
 
@@ -57,6 +58,7 @@ def render_runs(comparisons: Sequence[Comparison], style: Style) -> list[Text]:
     lines = [Text(f"Against {reference.name}", "bold"), *_tables(tables, style.width)]
     for one in comparisons:
         lines += [Text(), Text(one.after.name, "bold"), *paragraph(one.sentence, style.width, "")]
+        lines += _tables([counted_change(one)], style.width)
     return fitted(lines, style)
 
 
@@ -100,6 +102,7 @@ def _tables(tables: Sequence[ReportTable] | Iterator[ReportTable], width: int) -
             yield from view_table(table, 8, _LESS, _NAME, width, *narrow)
             if table.total > len(table.rows):
                 yield Text(f"  {table.total - len(table.rows):,} more", "dim")
+            yield from paragraph(table.remark, width)
 
 
 def _bars(sides: Sequence[Side], style: Style) -> Iterator[Text]:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         base_names,
     )
     from traceflops.reports.view.chapters import ALONE, Chapter, post_mortem
+    from traceflops.reports.view.compared_kernels import counted_change
     from traceflops.reports.view.comparison import (
         cause_label,
         changed_causes,
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
         sides_table,
         unlike_table,
     )
-    from traceflops.reports.view.counted import counted_table, speeds_table
+    from traceflops.reports.view.counted import counted_table, decisive_column, speeds_table
     from traceflops.reports.view.critical import (
         critical_object,
         critical_sentence,

@@ -20,6 +20,7 @@ from traceflops.comparison import (
     signed,
     together,
 )
+from traceflops.reports.view.compared_kernels import counted_change, counted_sentence
 from traceflops.reports.view.figures import UNKNOWN, duration, percent, significant, size
 from traceflops.reports.view.palette import LOOKS
 from traceflops.reports.view.tables import Cell, Column, Name, ReportTable, spaced, table_of
@@ -196,7 +197,12 @@ def mfu_sentence(comparison: Comparison) -> str:
 
 def more_sentences(comparison: Comparison) -> list[str]:
     """Return what became of MFU, of the time per sample or token and of memory, where known."""
-    every = (mfu_sentence(comparison), _per_unit(comparison), _memory(comparison))
+    every = (
+        mfu_sentence(comparison),
+        _per_unit(comparison),
+        _memory(comparison),
+        counted_sentence(comparison),
+    )
     return [words for words in every if words]
 
 
@@ -263,6 +269,7 @@ def comparison_tables(comparison: Comparison) -> Iterator[tuple[str, ReportTable
     yield "Not alike", unlike_table(comparison)
     yield "From the old step time to the new one", causes_table(comparison)
     yield "What changed most", parts_table(comparison)
+    yield "Kernels by counters", counted_change(comparison)
     yield "Peak memory", memory_table(comparison)
 
 

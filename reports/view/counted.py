@@ -32,6 +32,8 @@ _REASONS: Final = 2
 _LEAST: Final = 0.1
 """Of the cycles of a warp; smaller reasons are only in the JSON."""
 _SERIALIZED: Final = "Times: serialized, mostly at locked clocks; used in no other figure."
+_OF_ACTIVE: Final = "L1: of the time in which SMs have work."
+_ALL: Final = 0.995
 
 
 def counted_table(measured: Measurement, most: int) -> ReportTable:
@@ -53,7 +55,8 @@ def counted_table(measured: Measurement, most: int) -> ReportTable:
         _number("Busy", lambda row: percent(as_float(row.busy))),
         _number("FLOP/B", _intensity),
     )
-    where = f" Bytes at {work.bytes_at}." if work is not None else ""
+    has_bytes = any(row.read is not None or row.written is not None for row in rows)
+    where = f" Bytes at {work.bytes_at}." if work is not None and has_bytes else ""
     return _table("Kernels by counters", columns, rows, most, f"Totals over launches.{where}")
 
 
@@ -75,7 +78,16 @@ def speeds_table(measured: Measurement, most: int) -> ReportTable:
     without |= {"Launches"} if all(row.launches == 1 for row in rows) else set()
     columns = tuple(column for column in columns if column.head not in without)
     is_timed = any(row.duration_ns is not None for row in rows)
-    return _table("Speed of light", columns, rows, most, _SERIALIZED if is_timed else "")
+    is_partly_active = any("l1" in row.throughputs and (row.active or 1) < _ALL for row in rows)
+    remarks = (_SERIALIZED if is_timed else "", _OF_ACTIVE if is_partly_active else "")
+    return _table("Speed of light", columns, rows, most, " ".join(filter(None, remarks)))
+
+
+def decisive_column(measured: Measurement) -> str:
+    """Return the head of the column that has the nearest roof of the first kernel, or ""."""
+    work = measured.executed.work
+    roof = next((row.roof for row in (work.speeds if work is not None else ())), None)
+    return _heads(roof[0]) if roof is not None else ""
 
 
 def _table(
@@ -118,6 +130,8 @@ def _share_of(roof: str) -> Callable[[KernelSpeed], Cell]:
 
 def _occupancy(row: KernelSpeed) -> str:
     achieved, fits = percent(row.achieved_occupancy), row.theoretical_occupancy
+    if row.achieved_occupancy is None and fits is not None:
+        return f"at most {percent(fits)}"
     return achieved if fits is None else f"{achieved} of {percent(fits)}".replace(" % of", " of")
 
 

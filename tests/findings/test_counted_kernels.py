@@ -75,13 +75,22 @@ def test_real_pages_begin_with_what_holds_their_kernel_back(number: str, sentenc
         ),
         (
             FULL | {RUNS: 40.0},
-            "19.7 % of DRAM peak, achieved occupancy 40.0 % where 100.0 % fit.",
+            "19.7 % of DRAM peak, achieved occupancy 40.0 % of theoretical 100.0 %.",
         ),
         (FULL | {ACTIVE: 1_348.5}, "19.7 % of DRAM peak, SMs have work 10.0 % of the time."),
         (
             FULL | LATENCY | {ISSUE.format("long_scoreboard"): 12.0},
             "19.7 % of DRAM peak, warps wait 60.0 % of their cycles for data from global or local "
             "memory (long scoreboard).",
+        ),
+        (
+            FULL | LATENCY | {ISSUE.format("no_instructions"): 12.0},
+            "19.7 % of DRAM peak, warps wait 60.0 % of their cycles for instructions "
+            "(no instructions).",
+        ),
+        (
+            FULL | LATENCY | {ISSUE.format("imc_miss"): 12.0},
+            "19.7 % of DRAM peak, warps wait 60.0 % of their cycles for constants (imc miss).",
         ),
         (
             FULL | LATENCY | {ISSUE.format("new_reason"): 12.0},
@@ -114,6 +123,8 @@ def test_a_kernel_whose_own_word_says_little_is_told_by_its_template() -> None:
     name = "enable_if<!T7, void>::type kernel<int, float>(T13)"
     (one,) = found(launch(1, BUSY, name=name))
     assert one.sentence.startswith("kernel<int, float>: 19.7 %")
+    (one,) = found(launch(1, BUSY, name="kernel(int const*, int*)"))
+    assert one.sentence.startswith("kernel: 19.7 %")
     both = found(
         launch(1, BUSY, name="void gemm_kernel<float>(int)"),
         launch(2, BUSY, name="void gemm_kernel<half>(int)"),
@@ -157,6 +168,7 @@ def test_amd_kernels_without_a_time_say_what_was_busy() -> None:
             [("CPIStall_Wait", 0.2, "local"), ("UncoalescedGlobalAccess", 0.1, "global")],
             "estimated speedup 10.0 % by uncoalesced global access",
         ),
+        ([("CPIStall", 0.2, "local")], "estimated local speedup 20.0 % by CPI stall"),
     ],
 )
 def test_an_estimate_of_the_profiler_is_that_of_the_cause_else_the_best(
@@ -171,6 +183,14 @@ def test_an_estimate_of_the_profiler_is_that_of_the_cause_else_the_best(
     assert f"limited by registers (Nsight Compute: {words}). Use fewer" in one.sentence
 
 
+def test_who_has_recorded_all_is_not_told_to_record_more() -> None:
+    small = {ISSUE.format(f"reason_{number}"): 2.0 for number in range(10)}
+    (one,) = found(launch(1, FULL | LATENCY | small))
+    assert "no limit is near. No single cause stands out" in one.sentence
+    (one,) = found(launch(1, FULL))
+    assert "ncu --set full" in one.remedy
+
+
 def test_users_change_its_thresholds_and_silence_it(tmp_path: Path) -> None:
     path = tmp_path / "rules.toml"
     path.write_text("[counted-kernel]\ntheoretical = 0.1\nachieved = 0.1\n", encoding="utf-8")
@@ -178,6 +198,17 @@ def test_users_change_its_thresholds_and_silence_it(tmp_path: Path) -> None:
     assert "no limit is near" in one.sentence
     path.write_text('silent = ["counted-kernel"]\n', encoding="utf-8")
     assert found(launch(1, BUSY), rules=path) == []
+
+
+@pytest.mark.parametrize("label", [ISSUE, "Warp State Statistics|Stall {}|inst"])
+def test_redaction_leaves_known_reasons_and_hides_others(label: str) -> None:
+    reason = "long_scoreboard" if label is ISSUE else "Long Scoreboard"
+    known, secret = label.format(reason), label.format(f"{reason}_acme")
+    for name, is_told in ((known, True), (secret, False), (known + "_acme", False)):
+        trace = trace_of(kernel_counters=launch(1, FULL | LATENCY | {name: 12.0}))
+        text = tf.analyze(trace, redact=True).to_json()
+        assert ("data from global or local memory" in text) == is_told
+        assert "acme" not in text
 
 
 def test_with_a_timeline_the_step_decides_and_not_counted_times() -> None:

@@ -13,7 +13,7 @@ import pytest
 from tests.build import trace_of
 from tests.conftest import ROOT
 from tests.findings.test_counted_kernels import BUSY, TIME
-from tests.mfu.test_kernel_speeds import launch, rule
+from tests.mfu.test_kernel_speeds import NAMES, launch, rule
 from tests.reports.factory import HOSTILE
 from traceflops import Analysis, analyze
 from traceflops.reports.markdown import render_markdown
@@ -122,6 +122,7 @@ def test_counted_kernels_stand_in_the_terminal_without_names_of_counters() -> No
     assert [row[:2] for row in rows[1:]] == [["kernel", str(number)] for number in range(7)]
     assert sum(int(row[2]) for row in rows[1:]) == 20
     assert "SQ_WAVES" not in " ".join(lines)
+    assert "Totals over launches." in lines
 
 
 def test_the_tables_of_the_page() -> None:
@@ -161,6 +162,24 @@ def test_the_table_of_speeds_fits_every_width(width: int) -> None:
     lines = terminal(analysis_of(kernel_counters=SPEEDS), width)
     assert max(map(len, lines)) <= width
     assert any(line.startswith("Speed of light") for line in lines)
+
+
+def test_kernels_of_which_little_was_counted_show_their_time() -> None:
+    values = {"gpu__time_duration.sum": 9_000.0, "sm__maximum_warps_per_active_cycle_pct": 50.0}
+    lines = terminal(analysis_of(kernel_counters=launch(1, values, name="some_kernel")), 80)
+    (row,) = [line.split() for line in lines if line.startswith("some_kernel  ") and "µs" in line]
+    assert row == ["some_kernel", "9.00", "µs", "at", "most", "50.0", "%"]
+
+
+def test_the_roof_that_the_title_names_has_its_column() -> None:
+    values = NAMES | {"l1tex__throughput.avg.pct_of_peak_sustained_active": 90.0}
+    values["sm__cycles_active.avg"] = 12_136.5  # 90 % of the time
+    lines = terminal(analysis_of(kernel_counters=launch(1, values, name="some_kernel")), 80)
+    assert lines[0].startswith("some_kernel: 81.0 % of L1 peak")
+    (at,) = [at for at, line in enumerate(lines) if line.startswith("Speed of light")]
+    assert "L1" in lines[at].split()
+    assert "90.0 %" in lines[at + 1]
+    assert "L1: of the time in which SMs have work." in " ".join(lines)
 
 
 def test_beside_a_timeline_the_table_of_speeds_stands_in_every_report() -> None:

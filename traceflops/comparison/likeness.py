@@ -17,7 +17,7 @@ from traceflops.comparison.side import Side
 from traceflops.units import listed, significant
 
 UNRECORDED: Final = "not recorded"
-_OF_RUN: Final = frozenset({"process_lifetime_ns", "hip_streams", "schema_version"})
+_OF_RUN: Final = frozenset({"created", "process_lifetime_ns", "hip_streams", "schema_version"})
 """Facts that are of a single run or file, and no settings."""
 _SAME_WORK: Final = Fraction(1, 100)
 """Share by which the FLOPs of a step may differ."""
@@ -47,6 +47,8 @@ def is_same(before: Side, after: Side) -> bool:
 
 def obstacle(before: Side, after: Side, matched: Sequence[Match]) -> str:
     """Return why two sides do not compare, "" where they do."""
+    if not (before.windows or after.windows) and before.speeds and after.speeds:
+        return "neither has a timeline; see their kernels by counters"
     for side in (before, after):
         if not side.windows or not side.components.window_ns:
             return f"{side.name} has no GPU time in the selected windows"

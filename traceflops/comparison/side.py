@@ -17,7 +17,7 @@ import numpy as np
 from traceflops.analysis import Analysis
 from traceflops.attribution import ChargedKernel, IdleCulprits, charged_kernels, idle_culprits
 from traceflops.memory import Holder, fullest_gpu, holders, memory_use
-from traceflops.mfu import counts_of_step
+from traceflops.mfu import KernelSpeed, counts_of_step
 from traceflops.table import FloatArray
 from traceflops.timeline import Components
 from traceflops.windows import NO_DEVICE_RECORDS, DeviceReport, Prepared
@@ -84,6 +84,12 @@ class Side:
     def components(self) -> Components:
         """Return the components of all windows, added up."""
         return sum((one.components for one in self.windows), Components())
+
+    @property
+    def speeds(self) -> tuple[KernelSpeed, ...]:
+        """Return what counters tell of kernels, none of a report that was read again."""
+        work = self.analysis.measured.executed.work if self.analysis is not None else None
+        return work.speeds if work is not None else ()
 
     @property
     def ranks(self) -> frozenset[int]:

@@ -103,10 +103,18 @@ def cycle_rows() -> tuple[Cycles, ...]:
 
 @lru_cache(_MOST_NAMES)
 def is_quantity(counter: str) -> bool:
-    """Return whether a counter's name is a spelling of a quantity, or one of cycles."""
-    return any(row.spelling(counter) is not None for row in quantity_rows()) or any(
-        row.counter == counter for row in cycle_rows()
+    """Return whether all of a counter's name is known: of a quantity, cycles, a reason to wait."""
+    return (
+        any(row.spelling(counter) is not None for row in quantity_rows())
+        or any(row.counter == counter for row in cycle_rows())
+        or _is_known_reason(counter)
     )
+
+
+def _is_known_reason(counter: str) -> bool:
+    label, _, unit = counter.rpartition("|")
+    found = {row.reason(counter) for row in stall_rows()} & set(_document()["reasons"])
+    return bool(found) and (not label or unit in _UNITS["number"] | {"inst"})
 
 
 @lru_cache(_MOST_NAMES)

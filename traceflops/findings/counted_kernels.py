@@ -30,7 +30,7 @@ _BUSY: Final = frozenset({"matrix", "vector", "lds"})
 _HUMP: Final = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _OWN_WORD: Final = re.compile(r"\w+(?=[<(]|$)")
 _SAYING_LITTLE: Final = 7
-"""A function's name of fewer letters, such as kernel, is followed by its templates."""
+"""A function's name of fewer letters, such as kernel, is followed by its templates, if any."""
 
 
 def counted_kernels(case: Case) -> Iterator[Finding]:
@@ -88,14 +88,17 @@ def _held_back(case: Case, speed: KernelSpeed) -> tuple[str, str]:
         remedies = (_table()["limiter"].get(one, "") for one in speed.limiters)
         return f"theoretical occupancy {percent(fits)}{by}", " ".join(remedies) or at_roof[1]
     if fits and runs is not None and runs < least("achieved") * fits:
-        return f"achieved occupancy {percent(runs)} where {percent(fits)} fit", other["achieved"]
+        words = f"achieved occupancy {percent(runs)} of theoretical {percent(fits)}"
+        return words, other["achieved"]
     reason, waits = next(iter(speed.stalls), ("", 0.0))
     if waits >= least("stall"):
         words, remedy = _stall(reason)
         return f"warps wait {percent(waits)} of their cycles for {words}", remedy
     if speed.roof is None:
         return "", other["no_roof"]
-    return at_roof if share >= least("bound") else ("no limit is near", other["unknown"])
+    if share >= least("bound"):
+        return at_roof
+    return "no limit is near", other["even" if speed.stalls else "unknown"]
 
 
 def _estimate(speed: KernelSpeed, held: str) -> str:
@@ -116,12 +119,14 @@ def estimate_words(rule: KernelRule) -> str:
 
 
 def rule_words(rule: KernelRule) -> str:
-    """Return the name of a rule in words: "uncoalesced global access"."""
-    return _cut(_HUMP.sub(" ", rule.rule or "another rule").replace("_", " ").lower())
+    """Return the name of a rule in words: "uncoalesced global access", "CPI stall"."""
+    words = _HUMP.sub(" ", rule.rule or "another rule").replace("_", " ").split()
+    return _cut(" ".join(one if one.isupper() else one.lower() for one in words))
 
 
 def _stall(reason: str) -> tuple[str, str]:
-    known: Mapping[str, str] = _table()["stall"].get(reason, {})
+    of_reason, singular = _table()["stall"], reason.removesuffix("s")
+    known: Mapping[str, str] = of_reason.get(reason, of_reason.get(singular, {}))
     named = reason.replace("_", " ")
     return (f"{known['words']} ({named})" if known else named), known.get("remedy", "")
 
@@ -134,7 +139,9 @@ def _names(names: Sequence[str]) -> dict[str, str]:
     return {
         name: _cut(
             word[0]
-            if word and times[word[0]] == 1 and len(word[0]) >= _SAYING_LITTLE
+            if word
+            and times[word[0]] == 1
+            and (len(word[0]) >= _SAYING_LITTLE or own[name][word.end() :][:1] != "<")
             else without_signature(own[name])
         )
         for name, word in words.items()

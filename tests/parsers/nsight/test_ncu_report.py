@@ -254,7 +254,7 @@ def test_another_version_names_the_command(tmp_path: Path, data: bytes) -> None:
     ("data", "message"),
     [
         (file_of([gpu(0, "NVIDIA A")]), "no rows"),
-        (file_of([gpu(0, "NVIDIA A")])[:-1], "no readable row"),
+        (file_of([gpu(0, "NVIDIA A")])[:-1], "cut off or damaged before"),
         (report_of(b"\xff"), "no readable row"),
         (report_of(ranges=[b"x"]), "results of ranges only"),
         (report_of(kernel(metric(0, None))), "no metric has a value"),

@@ -142,7 +142,8 @@ def _notes(odd: int) -> Iterator[Note]:
 
 
 def _says_anything(row: KernelSpeed) -> bool:
-    return bool(row.throughputs or row.stalls or row.rules) or row.achieved_occupancy is not None
+    is_told = row.throughputs or row.stalls or row.rules
+    return bool(is_told) or (row.duration_ns, row.achieved_occupancy) != (None, None)
 
 
 def _ratio(part: FloatArray, whole: FloatArray) -> FloatArray:

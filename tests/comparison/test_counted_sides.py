@@ -1,0 +1,59 @@
+"""Two recordings of counters: kernels before and after, in the place of steps."""
+
+from __future__ import annotations
+
+import traceflops as tf
+from tests.build import trace_of
+from tests.mfu.test_kernel_speeds import NAMES, launch
+from traceflops.comparison import compare
+from traceflops.reports.markdown import render_comparison as as_markdown
+from traceflops.reports.page import render_comparison_page
+from traceflops.reports.terminal import Style, render_comparison, render_runs
+from traceflops.reports.view import more_sentences
+
+
+def test_sides_without_a_timeline_have_counted_kernels_in_its_place() -> None:
+    def counted(*kernels: tuple[str, float]) -> tf.Analysis:
+        rows = [
+            launch(at, NAMES | {"gpu__time_duration.sum": ns}, name=name)
+            for at, (name, ns) in enumerate(kernels)
+        ]
+        return tf.analyze(trace_of(kernel_counters=[one for each in rows for one in each]))
+
+    before = counted(("scale_rows", 3000.0), ("sum_rows", 900.0), ("sum_rows", 1100.0))
+    after = counted(("sum_rows", 400.0), ("scale_rows", 4500.0), ("new_kernel", 70.0))
+    found = compare(before, after, ("a", "b"))
+    assert found.sentence == "Not compared: neither has a timeline; see their kernels by counters."
+    assert more_sentences(found) == [
+        "scale_rows: 3.00 µs → 4.50 µs per launch (+50.0 %), DRAM 19.7 % of peak."
+    ]
+    lines = [line.plain.split() for line in render_comparison(found, Style(width=80))]
+    (at,) = [at for at, row in enumerate(lines) if row[:3] == ["Kernels", "by", "counters"]]
+    assert lines[at][3:] == ["Before", "After", "Change", "Nearest", "roof", "Occupancy"]
+    assert [row[:6] for row in lines[at + 1 : at + 4]] == [
+        ["scale_rows", "3.00", "µs", "4.50", "µs", "+50.0"],
+        ["sum_rows", "1.00", "µs", "400", "ns", "-60.0"],
+        ["new_kernel", "–", "70", "ns", "–", "–"],  # noqa: RUF001
+    ]
+    renamed = compare(counted(("old_kernel", 800.0)), counted(("new_kernel", 400.0)), ("a", "b"))
+    (words,) = more_sentences(renamed)
+    assert words.startswith("old_kernel → new_kernel: 800 ns → 400 ns per launch (-50.0 %)")
+    for text in (render_comparison_page([renamed]), as_markdown(renamed)):
+        assert "400 ns" in text
+    runs = [line.plain for line in render_runs([found, renamed], Style(width=80))]
+    assert max(map(len, runs)) <= 80
+    assert len([line for line in runs if line.startswith("Kernels by counters")]) == 2
+    timed = tf.analyze(trace_of(activities=[{"name": "k", "start_ns": 0, "dur_ns": 9}]))
+    for side in (compare(before, timed), compare(timed, after)):
+        assert "has no GPU time" in side.obstacle
+
+
+def test_of_kernels_of_which_only_times_are_known_times_are_compared() -> None:
+    before, after = (
+        tf.analyze(trace_of(kernel_counters=launch(1, {"gpu__time_duration.sum": ns}, name="sums")))
+        for ns in (200.0, 100.0)
+    )
+    found = compare(before, after)
+    assert more_sentences(found) == ["sums: 200 ns → 100 ns per launch (-50.0 %)."]
+    text = "\n".join(line.plain for line in render_comparison(found, Style(width=80)))
+    assert "Nearest roof" not in text
