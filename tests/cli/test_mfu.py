@@ -167,7 +167,6 @@ def test_packed_documents_leave_padding_where_it_is_said_how_much_was_computed()
         ("--model llama-3-8b --seq 8k", "--seq 8k is 8,000; 8Ki is 8,192"),
         ("--model llama-3-8b --seq 8Ki", None),
         ("--model gpt2 --seq 4096", "exceed the 1,024 learned positions of GPT-2 124M"),
-        ("--model llama-3-8b --seq 8 --lora-rank 2000", "the width of k, v, so these adapters are"),
         (f"{LLAMA} --achieved 430 {H100}", "a published rate is only divided by peak"),
         (f"{TIMED} --peak 9894", "--peak 9894 is 10 times the dense bf16 rate of h100-sxm"),
         (f"{TIMED} --peak 800", None),

@@ -40,6 +40,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("capture", "rank17", "before", "after", "after/rank0"):
         shutil.copy(trace, folder / f"{name}.json.gz")
     assert run("report", trace, "-o", folder / "base.report.json").exit_code == 0
+    assert run("pack", trace, "-o", folder / "job.tfpack").exit_code == 0
     write_pytorch(simulate(replace(RUN, cuda_graph=True)), folder, stem="decode")
     write_pytorch(simulate(replace(RUN, ranks=4)), folder / "ranks")
     counted = RocprofOptions(counters=True, times=False)

