@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import secrets
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -38,13 +39,13 @@ def write_pack(traces: Iterable[Trace], target: Path, *, include_environment: bo
     They are written one by one as they come. Host and user names and folders are left out unless
     the environment is included.
     """
-    hosts, count = Names(), 0
+    hosts, salt, count = Names(), secrets.token_bytes(16), 0
 
     def counted() -> Iterator[Trace]:
         nonlocal count
         for trace in traces:
             count += 1
-            yield trace if include_environment else _without_environment(trace, hosts)
+            yield trace if include_environment else _without_environment(trace, hosts, salt)
 
     write_pieces(target, _pieces(counted()))
     return count
@@ -62,17 +63,21 @@ def _pieces(traces: Iterable[Trace]) -> Iterator[bytes]:
     yield sink.getvalue()
 
 
-def _without_environment(trace: Trace, hosts: Names) -> Trace:
+def _without_environment(trace: Trace, hosts: Names, salt: bytes) -> Trace:
     """Return a trace whose hosts are numbers, and whose places of devices tell no machine."""
-    places = tuple(place and _digest(place) for place in trace.places)
+    places = tuple(place and _digest(place, salt) for place in trace.places)
     return replace(redacted(trace, hosts), places=places)
 
 
-def _digest(place: str) -> str:
-    """Return what stands for a place of a device: equal ones stay equal."""
+def _digest(place: str, salt: bytes) -> str:
+    """Return what stands for a place of a device: equal ones stay equal.
+
+    Of a host and a slot, which could be guessed, in this pack alone; a GPU's own id in others, too.
+    """
     if not place.startswith(EVERYWHERE):
         return place
-    return EVERYWHERE + hashlib.sha256(place.encode()).hexdigest()[:16]
+    own = b"" if " " not in place.removeprefix(EVERYWHERE) else salt
+    return EVERYWHERE + hashlib.sha256(own + place.encode()).hexdigest()[:16]
 
 
 def left_out(trace: Trace, names: Iterable[str]) -> Trace:

@@ -31,7 +31,7 @@ _NAME: Final = 46
 _REASONS: Final = 2
 _LEAST: Final = 0.1
 """Of the cycles of a warp; smaller reasons are only in the JSON."""
-_SERIALIZED: Final = "Times: serialized, mostly at locked clocks; used in no other figure."
+_SERIALIZED: Final = "Times: serialized, mostly at locked clocks."
 _OF_ACTIVE: Final = "L1: of the time in which SMs have work."
 _ALL: Final = 0.995
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -22,7 +23,7 @@ from traceflops.cli.pack import SUFFIX
 from traceflops.errors import InputError, UsageError
 from traceflops.parsers import read_apart
 from traceflops.reports.packs import left_out, parse_left_out, write_pack
-from traceflops.table import PACK, PARTS, Trace, checksum
+from traceflops.table import EVERYWHERE, PACK, PARTS, Trace, checksum
 
 SAMPLES = ROOT / "sample_traces"
 FOUR_RANKS = SAMPLES / "gpt_ddp_4rank"
@@ -205,6 +206,21 @@ def test_hosts_are_told_apart_without_their_names(tmp_path: Path) -> None:
     trace = tf.read(pack)
     assert trace.processes["host"].to_pylist() == ["host 1", "host 2"]
     assert SECRET not in repr(trace.to_arrow()) + repr(trace.source) + repr(trace.notes)
+
+
+def test_the_place_of_a_gpu_on_a_host_cannot_be_guessed(tmp_path: Path) -> None:
+    """Packed twice it is another text, so no table of guesses helps; a GPU's own id stays one."""
+    trace = tf.read(SAMPLES / "nsight_h100/run.sqlite")
+    count = trace.devices.num_rows
+    told = []
+    for place in (f"{EVERYWHERE}node17 0000:81:00.0", f"{EVERYWHERE}5c9a5380-d76d-414b"):
+        for _ in range(2):
+            write_pack([replace(trace, places=(place,) * count)], tmp_path / "x.tfpack")
+            (back,) = read_apart(tmp_path / "x.tfpack")
+            told.append(back.places[0])
+    assert told[0] != told[1]
+    assert told[2] == told[3]
+    assert not any("node17" in one or "5c9a" in one for one in map(str, told))
 
 
 def test_what_is_left_out_is_gone_and_noted() -> None:
