@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from traceflops._version import __version__
-from traceflops.comparison import Cause, Comparison, Interval, MemoryChange, Side
+from traceflops.comparison import Cause, Comparison, Interval, KernelChange, MemoryChange, Side
 from traceflops.reports.json.report import encode
 from traceflops.reports.view import as_float, fields, flop_count
 
@@ -39,6 +39,7 @@ def comparison_object(comparison: Comparison) -> dict[str, Any]:
         "causes": [_cause(cause) for cause in comparison.causes],
         "parts": comparison.part_rows(),
         "matched": _matched(comparison),
+        "counted_kernels": [_counted(change) for change in comparison.kernel_changes],
         "mfu": fields(mfu, "before", "after", "flops", "time", "peak") if mfu is not None else None,
         "per_unit": [
             fields(one, "unit", "before_count", "after_count", "before_ns", "after_ns")
@@ -73,6 +74,17 @@ def _side(side: Side) -> dict[str, Any]:
         "memory_bytes": side.memory_bytes,
         "facts": dict(side.facts),
         "notes": [{"kind": kind, "code": code, "text": text} for kind, code, text in side.notes],
+    }
+
+
+def _counted(change: KernelChange) -> dict[str, Any]:
+    sides = (change.before, change.after)
+    before, after = (one.name if one is not None else None for one in sides)
+    return {
+        "before_name": before,
+        "after_name": after,
+        "before_ns": change.before_ns,
+        "after_ns": change.after_ns,
     }
 
 

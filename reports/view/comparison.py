@@ -20,7 +20,7 @@ from traceflops.comparison import (
     signed,
     together,
 )
-from traceflops.reports.view.compared_kernels import counted_change, counted_sentence
+from traceflops.reports.view.compared_kernels import counted_change
 from traceflops.reports.view.figures import UNKNOWN, duration, percent, significant, size
 from traceflops.reports.view.palette import LOOKS
 from traceflops.reports.view.tables import Cell, Column, Name, ReportTable, spaced, table_of
@@ -201,7 +201,6 @@ def more_sentences(comparison: Comparison) -> list[str]:
         mfu_sentence(comparison),
         _per_unit(comparison),
         _memory(comparison),
-        counted_sentence(comparison),
     )
     return [words for words in every if words]
 

@@ -6,10 +6,10 @@ import traceflops as tf
 from tests.build import trace_of
 from tests.mfu.test_kernel_speeds import NAMES, launch
 from traceflops.comparison import compare
+from traceflops.reports.json import comparison_object
 from traceflops.reports.markdown import render_comparison as as_markdown
 from traceflops.reports.page import render_comparison_page
 from traceflops.reports.terminal import Style, render_comparison, render_runs
-from traceflops.reports.view import more_sentences
 
 
 def test_sides_without_a_timeline_have_counted_kernels_in_its_place() -> None:
@@ -23,10 +23,17 @@ def test_sides_without_a_timeline_have_counted_kernels_in_its_place() -> None:
     before = counted(("scale_rows", 3000.0), ("sum_rows", 900.0), ("sum_rows", 1100.0))
     after = counted(("sum_rows", 400.0), ("scale_rows", 4500.0), ("new_kernel", 70.0))
     found = compare(before, after, ("a", "b"))
-    assert found.sentence == "Not compared: neither has a timeline; see their kernels by counters."
-    assert more_sentences(found) == [
-        "scale_rows: 3.00 µs → 4.50 µs per launch (+50.0 %), DRAM 19.7 % of peak."
-    ]
+    times = "scale_rows: 3.00 µs → 4.50 µs per launch (+50.0 %)"
+    assert found.sentence == f"{times}, DRAM 19.7 % of peak, by counters alone."
+    assert found.obstacle == "neither has a timeline; see their kernels by counters"
+    assert comparison_object(found)["counted_kernels"][0] == {
+        "before_name": "scale_rows",
+        "after_name": "scale_rows",
+        "before_ns": 3000.0,
+        "after_ns": 4500.0,
+    }
+    same = compare(before, before, ("a", "b")).sentence
+    assert same == "No kernel takes another time per launch, by counters alone."
     lines = [line.plain.split() for line in render_comparison(found, Style(width=80))]
     (at,) = [at for at, row in enumerate(lines) if row[:3] == ["Kernels", "by", "counters"]]
     assert lines[at][3:] == ["Before", "After", "Change", "Nearest", "roof", "Occupancy"]
@@ -36,8 +43,8 @@ def test_sides_without_a_timeline_have_counted_kernels_in_its_place() -> None:
         ["new_kernel", "–", "70", "ns", "–", "–"],  # noqa: RUF001
     ]
     renamed = compare(counted(("old_kernel", 800.0)), counted(("new_kernel", 400.0)), ("a", "b"))
-    (words,) = more_sentences(renamed)
-    assert words.startswith("old_kernel → new_kernel: 800 ns → 400 ns per launch (-50.0 %)")
+    told = "old_kernel → new_kernel: 800 ns → 400 ns per launch (-50.0 %)"
+    assert renamed.sentence.startswith(told)
     for text in (render_comparison_page([renamed]), as_markdown(renamed)):
         assert "400 ns" in text
     runs = [line.plain for line in render_runs([found, renamed], Style(width=80))]
@@ -54,6 +61,7 @@ def test_of_kernels_of_which_only_times_are_known_times_are_compared() -> None:
         for ns in (200.0, 100.0)
     )
     found = compare(before, after)
-    assert more_sentences(found) == ["sums: 200 ns → 100 ns per launch (-50.0 %)."]
+    told = "sums: 200 ns → 100 ns per launch (-50.0 %), by counters alone."
+    assert found.sentence == told
     text = "\n".join(line.plain for line in render_comparison(found, Style(width=80)))
     assert "Nearest roof" not in text

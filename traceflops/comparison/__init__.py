@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from traceflops.faces import lazy
 
 if TYPE_CHECKING:
+    from traceflops.comparison.counted import KernelChange
     from traceflops.comparison.difference import Cause, Part, rounded, tell_culprits
     from traceflops.comparison.held import MemoryChange, MemoryPart
     from traceflops.comparison.likeness import OF_WORK, UNRECORDED, Unlike

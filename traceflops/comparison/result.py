@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from traceflops.analysis import Analysis, analyze
+from traceflops.comparison.counted import KernelChange, counted_sentence, kernel_changes
 from traceflops.comparison.difference import (
     Cause,
     causes_of,
@@ -82,11 +83,16 @@ class Comparison:
     def sentence(self) -> str:
         """Return what changed, by how much, why and how sure."""
         if self.obstacle:
-            return f"Not compared: {self.obstacle}."
+            return counted_sentence(self.kernel_changes) or f"Not compared: {self.obstacle}."
         if self.is_same:
             return "The two are the same recording: nothing differs."
         found = sentence(self.before, self.after, self.difference_ns, self.interval, self.reasons)
         return f"{self.caveat}{found}"
+
+    @cached_property
+    def kernel_changes(self) -> tuple[KernelChange, ...]:
+        """Return counted kernels before and after, in the place of steps; else none."""
+        return kernel_changes(self.before, self.after)
 
     @cached_property
     def caveat(self) -> str:

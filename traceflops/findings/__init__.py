@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         Verdict,
         Where,
         row_name,
+        short_name,
     )
     from traceflops.findings.late_rank import (
         clocks_words,

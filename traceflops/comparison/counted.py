@@ -1,0 +1,132 @@
+"""Two recordings of counters: which kernels are the same, and what their launches take.
+
+Their times are of launches that ran serialized, mostly at locked clocks: means per launch.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from traceflops.categories import from_own_word
+from traceflops.comparison.sentence import signed
+from traceflops.findings import short_name
+from traceflops.mfu import ROOFS
+from traceflops.units import duration, percent
+
+if TYPE_CHECKING:
+    from traceflops.comparison.side import Side
+    from traceflops.mfu import KernelSpeed
+
+_ARGUMENTS: Final = re.compile(r"^(\w+)\(.*", re.S)
+_WAYS: Final[tuple[Callable[[KernelSpeed], object], ...]] = (
+    lambda speed: (speed.name, speed.grid, speed.block),
+    lambda speed: speed.name,
+    lambda speed: None,
+)
+"""By what kernels are matched: name and size, else name, else as the only ones that are left."""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelChange:
+    """One kernel before and after, None on a side without it; times are ns per launch."""
+
+    before: KernelSpeed | None
+    after: KernelSpeed | None
+
+    @property
+    def before_ns(self) -> float | None:
+        """Return the mean time of a launch before, None where it is not known."""
+        return _mean_ns(self.before)
+
+    @property
+    def after_ns(self) -> float | None:
+        """Return the mean time of a launch after, None where it is not known."""
+        return _mean_ns(self.after)
+
+    @property
+    def share(self) -> float | None:
+        """Return by which share of its time a launch takes longer, None where that is unknown."""
+        old, new = self.before_ns, self.after_ns
+        return new / old - 1 if old and new is not None else None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return its name, or both where a side has another."""
+        sides = (self.before, self.after)
+        return tuple(dict.fromkeys(one.name for one in sides if one is not None))
+
+
+def kernel_changes(before: Side, after: Side) -> tuple[KernelChange, ...]:
+    """Return counted kernels of two sides without a timeline, the largest change first.
+
+    Empty where a side has a timeline or no counters. A kernel of one side alone comes last.
+    """
+    if before.windows or after.windows or not (before.speeds and after.speeds):
+        return ()
+    return tuple(sorted(_matched(before.speeds, after.speeds), key=_order))
+
+
+def counted_sentence(changes: tuple[KernelChange, ...]) -> str:
+    """Return the largest change of a kernel with both times known, "" where there is none."""
+    known = next((one for one in changes if one.share is not None), None)
+    if known is None or known.share is None:
+        return ""
+    if known.before_ns == known.after_ns:
+        return "No kernel takes another time per launch, by counters alone."
+    amounts = f"{duration(known.before_ns or 0)} → {duration(known.after_ns or 0)}"
+    share = signed(percent(abs(known.share)), known.share)
+    own = from_own_word(known.names)
+    names = " → ".join(short_name(_ARGUMENTS.sub(r"\1", name)) for name in own)
+    return f"{names}: {amounts} per launch ({share}){_roofs(known)}, by counters alone."
+
+
+def _roofs(change: KernelChange) -> str:
+    """Return the nearest roof on both sides, "" where one is not known."""
+    sides = (change.before, change.after)
+    roofs = [one.roof for one in sides if one is not None and one.roof is not None]
+    told = list(dict.fromkeys(f"{ROOFS[roof]} {percent(share)}" for roof, share in roofs))
+    return f", {' → '.join(told)} of peak" if len(roofs) == len(sides) else ""
+
+
+def _matched(
+    before: tuple[KernelSpeed, ...], after: tuple[KernelSpeed, ...]
+) -> Iterator[KernelChange]:
+    """Yield pairs of which each side has one alone that is alike, then what is of one side."""
+    old, new = list(before), list(after)
+    for way in _WAYS:
+        mine, others = _by(way, old), _by(way, new)
+        pairs = [
+            (mine[key][0], others[key][0])
+            for key in mine
+            if len(mine[key]) == len(others.get(key, ())) == 1
+        ]
+        yield from (KernelChange(*pair) for pair in pairs)
+        done = [{id(pair[side]) for pair in pairs} for side in (0, 1)]
+        old = [one for one in old if id(one) not in done[0]]
+        new = [one for one in new if id(one) not in done[1]]
+    yield from (KernelChange(one, None) for one in old)
+    yield from (KernelChange(None, one) for one in new)
+
+
+def _by(
+    way: Callable[[KernelSpeed], object], speeds: list[KernelSpeed]
+) -> dict[object, list[KernelSpeed]]:
+    found: dict[object, list[KernelSpeed]] = defaultdict(list)
+    for speed in speeds:
+        found[way(speed)].append(speed)
+    return found
+
+
+def _order(change: KernelChange) -> tuple[bool, float]:
+    old, new = change.before_ns, change.after_ns
+    return old is None or new is None, -abs((old or 0.0) - (new or 0.0))
+
+
+def _mean_ns(speed: KernelSpeed | None) -> float | None:
+    if speed is None or speed.duration_ns is None:
+        return None
+    return speed.duration_ns / speed.launches
