@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
+import msgspec
 import pyarrow as pa
 
 from traceflops.errors import InputError
@@ -19,10 +19,10 @@ from traceflops.parsers.io import (
     refuse_packed,
 )
 from traceflops.parsers.shared import Format, Reading
-from traceflops.table import PACK, PARTS, VERSION, Part, Trace, checksum, trace_of
+from traceflops.table import PACK, PARTS, VERSION, Part, Trace, checksum, head_of, trace_of
 
 _STREAM: Final = b"\xff\xff\xff\xff"
-_UNFIT: Final = (*ARROW_UNREADABLE, TypeError, IndexError, RecursionError)
+_UNFIT: Final = (*ARROW_UNREADABLE, msgspec.MsgspecError, RecursionError)
 _NOTES: Final = NoteTable(
     dropped={
         "input-cut": "The pack is cut off or damaged: {count} of its recordings could be read.",
@@ -86,7 +86,7 @@ def _parts(source: ByteSource) -> Iterator[list[Part] | None]:
                     raise ValueError("the checksum does not fit")
                 part = _part(row["head"], row["data"], source)
                 held.append(part)
-                if not part.head["more"]:
+                if not part.head.more:
                     yield held
                     held = []
     except _UNFIT:
@@ -98,14 +98,13 @@ def _parts(source: ByteSource) -> Iterator[list[Part] | None]:
 
 def _part(head: str, data: bytes, source: ByteSource) -> Part:
     """Return a part unpacked. Raises one of _UNFIT where it is damaged."""
-    said = json.loads(head)
-    size = int(said["bytes"])
-    if size < 0:
+    said = head_of(head)
+    if said.bytes < 0:
         raise ValueError("less than no bytes")
-    source.refuse_expansion(size)
-    plain = pa.Codec("zstd").decompress(data, decompressed_size=size, asbytes=True)
+    source.refuse_expansion(said.bytes)
+    plain = pa.Codec("zstd").decompress(data, decompressed_size=said.bytes, asbytes=True)
     stream = pa.BufferReader(plain)
-    for _ in said["tables"]:
+    for _ in said.tables:
         refuse_packed(stream, source)
     return Part(said, plain)
 

@@ -26,7 +26,6 @@ from traceflops.table import (
     parts_of,
 )
 
-SUFFIX: Final = ".tfpack"
 _STACKS, _HOST = "python-stacks", "host"
 LEAVABLE: Final = (_STACKS, _HOST)
 """What may be left out of a pack."""

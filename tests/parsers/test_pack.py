@@ -162,6 +162,11 @@ def hostile() -> Iterator[tuple[str, bytes]]:
     yield json.dumps({**head, "bytes": -1}), b""
     yield json.dumps({**head, "tables": ["activities"] * 1_000}), b""
     yield "[" * 100_000, b""
+    source = {"format": "made", "files": []}
+    for wrong in ({"facts": "x"}, {"event_counts": [1]}, {"origin_unix_ns": "now"}):
+        yield json.dumps({**head, "trace": {"source": source | wrong}}), b""
+    for wrong in ({"notes": [{"kind": "lost", "code": "x", "text": "x"}]}, {"places": [7]}):
+        yield json.dumps({**head, "trace": {"source": source} | wrong}), b""
     yield "{}", b""
     yield "null", b""
 

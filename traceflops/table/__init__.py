@@ -65,7 +65,16 @@ if TYPE_CHECKING:
         recorded_calls,
         taken,
     )
-    from traceflops.table.packed import PACK, PARTS, VERSION, Part, checksum, parts_of, trace_of
+    from traceflops.table.packed import (
+        PACK,
+        PARTS,
+        VERSION,
+        Part,
+        checksum,
+        head_of,
+        parts_of,
+        trace_of,
+    )
     from traceflops.table.rows import ABSENT, Array, Names, Rows, narrow, text_column
     from traceflops.table.schema import TABLES, arrow_schema, empty_table
     from traceflops.table.trace import (

@@ -13,19 +13,19 @@ compressed, and `crc32` the checksum of both.
 from __future__ import annotations
 
 import io
-import json
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from traceflops.table.columns import IntArray
 from traceflops.table.schema import TABLES, arrow_schema
-from traceflops.table.trace import Note, Source, SourceFile, Trace
+from traceflops.table.trace import Note, Source, Trace
 
 VERSION: Final = 1
 PACK: Final = "traceflops.pack"
@@ -46,19 +46,50 @@ _INTEGERS: Final = (np.int8, np.int16, np.int32, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """A part of a packed trace: what is in it, and its tables, one Arrow stream after the other."""
+class Outside:
+    """What of a trace is in no table."""
 
-    head: Mapping[str, Any]
+    source: Source
+    notes: tuple[Note, ...] = ()
+    places: tuple[str | None, ...] = ()
+    clocks: tuple[str, ...] = ()
+    runs: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What a part holds: tables by name, of `bytes` when unpacked, and whether more parts follow.
+
+    The first part of a trace has all that is in no table.
+    """
+
+    tables: tuple[str, ...]
+    bytes: int
+    more: bool
+    trace: Outside | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a packed trace, with its tables, one Arrow stream after the other."""
+
+    head: Head
     plain: bytes
 
     @property
     def row(self) -> pa.RecordBatch:
         """Return it as a row of a pack, compressed."""
-        head = {**self.head, "bytes": len(self.plain)}
-        text = json.dumps(head, separators=(",", ":"))
+        head = msgspec.json.encode(self.head).decode()
         data = pa.Codec("zstd", compression_level=_LEVEL).compress(self.plain, asbytes=True)
-        return pa.record_batch([[text], [data], [checksum(text, data)]], schema=PARTS)
+        return pa.record_batch([[head], [data], [checksum(head, data)]], schema=PARTS)
+
+
+def head_of(text: str) -> Head:
+    """Return the head of a part; what is not known in it is passed over.
+
+    Raises msgspec.MsgspecError where it is none.
+    """
+    return msgspec.json.decode(text, type=Head)
 
 
 def checksum(head: str, data: bytes) -> int:
@@ -76,20 +107,24 @@ def parts_of(trace: Trace) -> Iterator[Part]:
                 groups.append(([], []))
             groups[-1][0].append(name)
             groups[-1][1].append(text)
+    outside = Outside(trace.source, trace.notes, trace.places, trace.clocks, trace.runs)
     for place, (names, texts) in enumerate(groups):
-        head = {"tables": names, "more": place + 1 < len(groups)}
-        yield Part({"trace": _outside(trace), **head} if place == 0 else head, b"".join(texts))
+        plain, more = b"".join(texts), place + 1 < len(groups)
+        yield Part(Head(tuple(names), len(plain), more, None if place else outside), plain)
 
 
 def trace_of(parts: Sequence[Part]) -> Trace:
     """Return the trace of its parts, in their order.
 
-    Raises KeyError, TypeError, ValueError or one of Arrow's where they are not those of a trace.
+    Raises ValueError or one of Arrow's where they are not those of a trace.
     """
+    said = parts[0].head.trace
+    if said is None:
+        raise ValueError("the first part of a trace is missing")
     tables: dict[str, pa.Table] = {}
     for part in parts:
         tables |= _tables_in(part)
-    trace = _with_outside(parts[0].head["trace"], tables)
+    trace = Trace(said.source, tables, said.notes, said.places, said.clocks, said.runs)
     _check_rows(trace)
     return trace
 
@@ -112,38 +147,6 @@ def _check_range(column: pa.ChunkedArray, least: int, most: int) -> None:
         raise ValueError("a number that cannot be")
 
 
-def _outside(trace: Trace) -> dict[str, Any]:
-    """Return what is in no table, as JSON has it."""
-    return {
-        "source": asdict(trace.source),
-        "notes": [asdict(note) for note in trace.notes],
-        "places": trace.places,
-        "clocks": trace.clocks,
-        "runs": trace.runs,
-    }
-
-
-def _with_outside(said: Mapping[str, Any], tables: Mapping[str, pa.Table]) -> Trace:
-    source = _known(Source, said["source"])
-    source["files"] = tuple(SourceFile(**_known(SourceFile, one)) for one in source["files"])
-    source["identities"] = tuple(source["identities"])
-    source["lifetimes"] = tuple((first, last) for first, last in source["lifetimes"])
-    notes = [_known(Note, one) for one in said["notes"]]
-    return Trace(
-        Source(**source),
-        tables,
-        tuple(Note(**{**one, "values": tuple(one["values"])}) for one in notes),
-        tuple(said["places"]),
-        tuple(said["clocks"]),
-        tuple((gpu, run) for gpu, run in said["runs"]),
-    )
-
-
-def _known(kind: type, said: Mapping[str, Any]) -> dict[str, Any]:
-    """Return of what is said of a thing that which it has a place for."""
-    return {one.name: said[one.name] for one in fields(kind) if one.name in said}
-
-
 def _plain(table: pa.Table) -> bytes:
     sink = io.BytesIO()
     with pa.ipc.new_stream(sink, table.schema) as writer:
@@ -154,7 +157,7 @@ def _plain(table: pa.Table) -> bytes:
 def _tables_in(part: Part) -> dict[str, pa.Table]:
     reader = pa.BufferReader(part.plain)
     tables = {}
-    for name in part.head["tables"]:
+    for name in part.head.tables:
         table = pa.ipc.open_stream(reader).read_all()
         table.validate(full=True)
         if name in TABLES:
