@@ -142,7 +142,7 @@ def _scrub_table(name: str, table: pa.Table, scrub: Scrub, hosts: Names | None) 
 def _numbered(hosts: pa.ChunkedArray, counted: Names | None) -> pa.Array:
     """Return numbers in the place of the names of hosts, so that several are told apart."""
     named = Names() if counted is None else counted
-    rows = [-1 if host is None else named[host] for host in hosts.to_pylist()]
+    rows = [named[host] if host else -1 for host in hosts.to_pylist()]
     if counted is None and len(named) < 2:
         return pa.nulls(len(hosts), hosts.type)
     return dictionary_column(np.array(rows, np.int32), [f"host {n + 1}" for n in range(len(named))])
