@@ -165,8 +165,9 @@ def hostile() -> Iterator[tuple[str, bytes]]:
     source = {"format": "made", "files": []}
     for wrong in ({"facts": "x"}, {"event_counts": [1]}, {"origin_unix_ns": "now"}):
         yield json.dumps({**head, "trace": {"source": source | wrong}}), b""
-    for wrong in ({"notes": [{"kind": "lost", "code": "x", "text": "x"}]}, {"places": [7]}):
-        yield json.dumps({**head, "trace": {"source": source} | wrong}), b""
+    note = {"kind": "lost", "code": "x", "text": "x"}
+    for name, value in (("notes", [note]), ("places", [7])):
+        yield json.dumps({**head, "trace": {"source": source, name: value}}), b""
     yield "{}", b""
     yield "null", b""
 
