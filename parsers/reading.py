@@ -8,7 +8,15 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from traceflops.devices import merge_jobs
+from traceflops.devices import (
+    GPU_SAMPLES,
+    MEMORY_SNAPSHOT,
+    calendar_shift,
+    check_side,
+    merge_jobs,
+    same_devices,
+    with_records,
+)
 from traceflops.errors import InputError, NotATrace
 from traceflops.parsers.io import ByteSource, Crew, NoteTable, find_inputs, tell_apart, usable_cores
 from traceflops.parsers.recognise import recognise
@@ -43,19 +51,23 @@ _NOTES: Final = NoteTable(
     },
 )
 
+Paths = str | Path | Iterable[str | Path]
 _Result = Callable[[], "list[Trace] | Format"]
 Watcher = Callable[[ByteSource, int, int], None]
 """Told before each input is read: the input, its place, how many there are."""
 
 
 def read(
-    paths: str | Path | Iterable[str | Path],
+    paths: Paths,
     *,
     watch: Watcher | None = None,
     jobs: int | None = None,
     python_stacks: bool | None = None,
     strict: bool = False,
     limits: bool = True,
+    memory: Paths = (),
+    gpu_samples: Paths = (),
+    zone: str | None = None,
 ) -> Trace:
     """Return the trace in a file, in several (the ranks of one job), in a folder or in stdin (-).
 
@@ -64,7 +76,8 @@ def read(
     one per core) where there is much to read; the result does not depend on it.
     `python_stacks` says whether Python frames are kept (None: unless the input is huge). `strict`
     refuses an input of which anything was lost, `limits` one that unpacks to far more than a trace
-    does. Raises InputError where nothing can be read.
+    does. `memory` are PyTorch memory snapshots, `gpu_samples` what nvidia-smi or amd-smi printed
+    during the recording, `zone` its time zone. Raises InputError where nothing can be read.
     """
     given, sources = _given(paths)
     job = _Job(strict)
@@ -75,11 +88,29 @@ def read(
         raise _nothing_in(given, job.passed_over)
     with phase("merge"):
         merged = merge_jobs(each_run_once(job.traces))
-    return replace(merged, notes=(*job.notes, *merged.notes))
+    trace = replace(merged, notes=(*job.notes, *merged.notes))
+    for path in _as_list(memory):
+        trace = _with_memory(trace, read(path, strict=strict, limits=limits))
+    for path in _as_list(gpu_samples):
+        trace = _with_samples(trace, read(path, strict=strict, limits=limits), zone)
+    return trace
+
+
+def _with_memory(trace: Trace, records: Trace) -> Trace:
+    """Return a trace with a memory snapshot of one of its ranks. Raises InputError for another."""
+    check_side(records, MEMORY_SNAPSHOT)
+    devices = same_devices(trace, records)
+    return with_records(trace, records, calendar_shift(trace, records), devices)
+
+
+def _with_samples(trace: Trace, records: Trace, zone: str | None) -> Trace:
+    """Return a trace with samples of its GPUs. Raises InputError where they do not fit it."""
+    check_side(records, GPU_SAMPLES)
+    raise NotImplementedError(zone)
 
 
 def read_apart(
-    paths: str | Path | Iterable[str | Path],
+    paths: Paths,
     *,
     watch: Watcher | None = None,
     jobs: int | None = None,
@@ -105,11 +136,13 @@ def read_apart(
     yield replace(last, notes=(*job.notes, *last.notes))
 
 
-def _given(
-    paths: str | Path | Iterable[str | Path],
-) -> tuple[list[str | Path], list[tuple[ByteSource, bool]]]:
+def _as_list(paths: Paths) -> list[str | Path]:
+    return [paths] if isinstance(paths, str | Path) else list(paths)
+
+
+def _given(paths: Paths) -> tuple[list[str | Path], list[tuple[ByteSource, bool]]]:
     """Return the paths, and the inputs behind them with whether each was named itself."""
-    given: list[str | Path] = [paths] if isinstance(paths, str | Path) else list(paths)
+    given = _as_list(paths)
     sources = [
         (source, named) for path in dict.fromkeys(given) for source, named in _inputs(str(path))
     ]

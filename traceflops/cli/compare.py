@@ -93,6 +93,7 @@ def read_side(run: str, asked: Asked) -> Analysis | Side:
     from traceflops.comparison import REPORT, side_of_report
 
     if len(files) > 1 or schema_of(files[0]) != REPORT:
+        asked.reading.refuse_side_files("several recordings")
         return read_and_analyze(files, asked)
     try:
         return side_of_report(Path(files[0]).read_bytes())

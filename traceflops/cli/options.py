@@ -231,6 +231,17 @@ class ReadingOptions:
             "--python-stacks/--no-python-stacks",
         ),
     ] = None
+    memory: Annotated[
+        list[str] | None,
+        option("FILE", "PyTorch memory snapshot (pickle) of the same run; one per rank."),
+    ] = None
+    gpu_samples: Annotated[
+        list[str] | None,
+        option("FILE", "Clocks and power during the run: nvidia-smi or amd-smi as CSV, or dmon."),
+    ] = None
+    zone: Annotated[
+        Text, option("+HH:MM", "Time zone of --gpu-samples. Default: the one that fits.")
+    ] = None
     strict: Annotated[
         bool, flag("Reject damaged or incomplete files (exit code 3).", "--strict")
     ] = False
@@ -243,6 +254,22 @@ class ReadingOptions:
     profile_self: Annotated[
         bool, flag("Profile traceflops itself; prints on stderr.", "--profile-self", **OTHERS)
     ] = False
+
+    @property
+    def side_files(self) -> list[tuple[str, str]]:
+        """Return the files that are joined to the trace, in order, each with its option."""
+        given = (("--memory", self.memory), ("--gpu-samples", self.gpu_samples))
+        return [(name, file) for name, files in given for file in files or ()]
+
+    def refuse_side_files(self, where: str) -> None:
+        """Raise UsageError for files beside the trace, where there is more than one trace."""
+        for name, _ in self.side_files:
+            from traceflops.errors import UsageError
+
+            raise UsageError(
+                f"{name} does not work with {where}",
+                f"join them first: traceflops pack TRACE {name} FILE",
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

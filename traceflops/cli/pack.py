@@ -80,7 +80,8 @@ def _read(
     traces: list[str], question: Question, privacy: Privacy, reading: ReadingOptions
 ) -> Iterable[Trace]:
     """Give the traces as they are read; what is chosen or redacted is first put together."""
-    if not privacy.redact and not any(value is not None for value in typed(question).values()):
+    chosen = any(value is not None for value in typed(question).values())
+    if not (privacy.redact or chosen or reading.side_files):
         from traceflops.parsers import read_apart
 
         with watching() as watch:

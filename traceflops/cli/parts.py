@@ -50,7 +50,7 @@ def analysis_of_many(traces: list[str], asked: Asked, *, brief: bool) -> Analysi
     """
     if asked.reading.strict or asked.privacy.redact or asked.privacy.include_environment:
         return None
-    if asked.pair or _selects(asked):
+    if asked.pair or _selects(asked) or asked.reading.side_files:
         return None
     sizes = {file: _text_bytes(Path(file)) for file in files_of(traces) if os.path.isfile(file)}
     if len(sizes) < _MANY or sum(sizes.values()) < (_WORTH_BYTES if brief else _LARGE_BYTES):
@@ -338,5 +338,6 @@ def check_asked(asked: Asked) -> None:
     """Refuse what cannot be asked of summaries."""
     if asked.privacy.redact:
         raise UsageError("--redact does not work with summaries", "give the traces to report")
+    asked.reading.refuse_side_files("summaries")
     if asked.pair:
         raise UsageError("--pair does not work with summaries", "give the traces to report")

@@ -26,7 +26,14 @@ def read_trace(traces: list[str], reading: ReadingOptions) -> Trace:
     from traceflops.parsers import read
 
     with watching() as watch:
-        return read(traces, watch=watch, **reading_words(reading))
+        return read(
+            traces,
+            watch=watch,
+            memory=reading.memory or (),
+            gpu_samples=reading.gpu_samples or (),
+            zone=reading.zone,
+            **reading_words(reading),
+        )
 
 
 def reading_words(reading: ReadingOptions) -> dict[str, Any]:

@@ -223,7 +223,8 @@ def command_of(traces: list[str], analysis: Analysis, asked: Asked, added: Added
     Files have the names that the report shows.
     """
     names = [file.name for file in analysis.source.files]
-    shown = names if len(names) == len(traces) else ["FOLDER"] * len(traces)
+    whole = len(names) == len(traces) + len(asked.reading.side_files)
+    shown = names[: len(traces)] if whole else ["FOLDER"] * len(traces)
     inputs = ["-" if t == "-" else name for t, name in zip(traces, shown, strict=True)]
     more = ["…"] if len(inputs) > _MOST_INPUTS else []
     options = chain.from_iterable(_options(asked, added, analysis))
@@ -250,6 +251,9 @@ def _options(asked: Asked, added: Added, analysis: Analysis) -> Iterator[tuple[s
         "--notes": added.notes and (hidden or added.notes.name),
     }
     yield from ((name, str(value)) for name, value in values.items() if value is not None)
+    yield from ((name, hidden or Path(file).name) for name, file in asked.reading.side_files)
+    if asked.reading.zone is not None:
+        yield "--zone", asked.reading.zone
 
 
 def _flags(reading: ReadingOptions) -> Iterator[str]:

@@ -89,6 +89,14 @@ if TYPE_CHECKING:
         renumbered_note,
         whose,
     )
+    from traceflops.devices.side_records import (
+        GPU_SAMPLES,
+        MEMORY_SNAPSHOT,
+        calendar_shift,
+        check_side,
+        same_devices,
+        with_records,
+    )
     from traceflops.devices.speed_of_light import (
         LIMIT,
         cycle_rows,

@@ -1,0 +1,111 @@
+"""Records made beside a trace: what an allocator or a GPU said at the same time, by the calendar.
+
+They are a Trace of their own whose counters and marks join those of the trace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from traceflops.devices.processes import with_numbers
+from traceflops.errors import InputError
+from traceflops.table import ABSENT, IntArray, Trace, named, numbers
+
+MEMORY_SNAPSHOT: Final = "PyTorch memory snapshot"
+GPU_SAMPLES: Final = "GPU samples"
+"""The formats of such records."""
+_TIMES: Final = {"counters": "time_ns", "marks": "start_ns"}
+
+
+def check_side(records: Trace, format_: str) -> None:
+    """Raise InputError for records of another format than the one that was asked for."""
+    if records.source.format != format_:
+        name = records.source.files[0].name
+        raise InputError(
+            f"not a {format_}: {name} ({records.source.format})",
+            "give the recording itself as TRACE",
+        )
+
+
+def calendar_shift(trace: Trace, records: Trace) -> int:
+    """Return what takes times of records to the clock of a trace, in ns.
+
+    Raises InputError where either has no time of the calendar.
+    """
+    origins = (records.source.origin_unix_ns, trace.source.origin_unix_ns)
+    if origins[0] is None or origins[1] is None:
+        whose = (records if origins[0] is None else trace).source.files[0].name
+        raise InputError(
+            f"{whose} has no calendar time, so {records.source.files[0].name} cannot be joined",
+            "show each by itself",
+        )
+    return origins[0] - origins[1]
+
+
+def same_devices(trace: Trace, records: Trace) -> dict[int, int]:
+    """Return which row of a trace's devices each row of the records' is, of those that are there.
+
+    They are of one process: the rank that both name, else the only one that has devices. Raises
+    InputError where several could be meant.
+    """
+    rank = records.ranks[0]
+    own = [row for row in trace.devices.to_pylist() if row["type"] == "gpu"]
+    owners = {row["process"] for row in own}
+    of_rank = {one for one in owners if rank is not None and trace.ranks[one] == rank}
+    meant = of_rank or owners
+    if len(meant) > 1:
+        raise InputError(
+            f"unknown rank: {records.source.files[0].name}",
+            "give the trace of its rank alone, or name the file after its rank, e.g. rank3.pickle",
+        )
+    local = {row["local_id"]: row["device"] for row in own if row["process"] in meant}
+    return {
+        row["device"]: local[row["local_id"]]
+        for row in records.devices.to_pylist()
+        if row["local_id"] in local
+    }
+
+
+def with_records(
+    trace: Trace, records: Trace, shift_ns: int, device_of: Mapping[int, int]
+) -> Trace:
+    """Return a trace with counters and marks of records, its notes and files with theirs.
+
+    `device_of` says which row of the trace's devices each row of the records' is. Those of others
+    have no device; rows without a device are of the process of the first.
+    """
+    device = np.full(records.devices.num_rows + 1, ABSENT, np.int64)
+    device[list(device_of)] = list(device_of.values())
+    owner = np.append(numbers(trace.devices["process"]), 0)
+    owner[-1] = owner[min(device_of.values(), default=-1)]
+    tables = dict(trace.tables)
+    for name, time in _TIMES.items():
+        added = records.table(name)
+        if added.num_rows:
+            rows = device[np.maximum(numbers(added["device"], ABSENT), -1)]
+            moved = {
+                time: numbers(added[time]) + shift_ns,
+                "device": rows,
+                "process": owner[np.maximum(rows, -1)],
+            }
+            tables[name] = _merged(trace.table(name), name, _moved(added, name, moved), time)
+    files = (*trace.source.files, *records.source.files)
+    notes = (*trace.notes, *map(named, records.notes))
+    return replace(trace, source=replace(trace.source, files=files), tables=tables, notes=notes)
+
+
+def _moved(table: pa.Table, name: str, columns: Mapping[str, IntArray]) -> pa.Table:
+    for column, values in columns.items():
+        table = with_numbers(table, name, column, values)
+    return table
+
+
+def _merged(first: pa.Table, name: str, second: pa.Table, time: str) -> pa.Table:
+    """Return the rows of both, by time."""
+    both = pa.concat_tables([first, second]).unify_dictionaries().combine_chunks()
+    return both.take(pa.array(np.argsort(numbers(both[time]), kind="stable")))
