@@ -2,30 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import base64
+import io
+import re
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Final
 
 import msgspec
 import pyarrow as pa
 
-from traceflops.errors import InputError
+from traceflops.errors import InputError, NotATrace
 from traceflops.parsers.io import (
     ARROW_UNREADABLE,
+    ArrowTable,
     ByteSource,
     NoteTable,
     damaged_arrow,
     open_arrow,
     refuse_packed,
 )
-from traceflops.parsers.shared import Format, Reading
-from traceflops.table import PACK, PARTS, VERSION, Part, Trace, checksum, head_of, trace_of
+from traceflops.parsers.shared import Format, Reading, plausible
+from traceflops.table import (
+    PACK,
+    PAGE_PACK,
+    PARTS,
+    VERSION,
+    Head,
+    Part,
+    Trace,
+    arrow_schema,
+    checksum,
+    described_head,
+    head_of,
+    trace_of,
+    trace_of_tables,
+)
 
+_GENERATOR: Final = b'name="generator" content="traceflops '
+_IN_PAGE: Final = re.compile(rf'id="{PAGE_PACK}">([A-Za-z0-9+/]*={{0,2}})</script>'.encode())
+_MOST_BLOCKS: Final = 32
+"""A page has a few million bytes at most; this is more."""
 _STREAM: Final = b"\xff\xff\xff\xff"
 _UNFIT: Final = (*ARROW_UNREADABLE, msgspec.MsgspecError, RecursionError)
 _NOTES: Final = NoteTable(
     dropped={
         "input-cut": "The pack is cut off or damaged: {count} of its recordings could be read.",
+        "tables-damaged": "{count} of the exported tables [is|are] damaged and left out: {listed}.",
     }
 )
 
@@ -61,10 +85,112 @@ def traces_in(source: ByteSource) -> list[Trace]:
     return traces
 
 
+def _is_page(head: bytes) -> bool:
+    return head.startswith(b"<!doctype html>") and _GENERATOR in head
+
+
+def _read_pages(sources: Sequence[ByteSource], _: Reading) -> list[Trace]:
+    return [trace for source in sources for trace in traces_in(_pack_in(source))]
+
+
+def _pack_in(source: ByteSource) -> ByteSource:
+    """Return the pack in a report's page. Raises InputError where there is none."""
+    found = _IN_PAGE.search(b"".join(islice(source.blocks(), _MOST_BLOCKS)))
+    if found is None:
+        raise NotATrace(
+            f"{source.label} is a report that holds no recording",
+            "give the recording; the end of the page has its name",
+        )
+    content = base64.b64decode(found[1])
+    return ByteSource(source.name, lambda: io.BytesIO(content), label=source.label)
+
+
+TRACEFLOPS_PAGE: Final = Format("page", _is_page, _read_pages, is_checked=True)
+
+
+def or_exported(format_: Format, opened: Callable[[ByteSource], ArrowTable]) -> Format:
+    """Return a format of tables that also reads those that `traceflops export` wrote."""
+
+    def read(sources: Sequence[ByteSource], reading: Reading) -> list[Trace]:
+        folders: dict[str, list[tuple[Head, ArrowTable]]] = {}
+        others: list[ByteSource] = []
+        for source in sources:
+            table = _exported(source, opened)
+            if table is None:
+                others.append(source)
+            else:
+                folders.setdefault(source.folder, []).append(table)
+        traces = [_of_tables(tables) for tables in folders.values()]
+        try:
+            found = format_.read(others, reading) if others else []
+        except InputError:
+            if not traces:
+                raise
+            return [_without(traces[0], others), *traces[1:]]
+        return [*traces, *map(plausible, found)]
+
+    return replace(format_, read=read, is_checked=True)
+
+
+def _exported(
+    source: ByteSource, opened: Callable[[ByteSource], ArrowTable]
+) -> tuple[Head, ArrowTable] | None:
+    """Return a table and what it says of its trace, None of one that is not of an export."""
+    try:
+        table = opened(source)
+        head = described_head(table.schema)
+    except (InputError, *_UNFIT):
+        return None
+    if head is not None:
+        _check_version(source, table.schema)
+    return (head, table) if head is not None else None
+
+
+def _of_tables(tables: Sequence[tuple[Head, ArrowTable]]) -> Trace:
+    """Return the trace of the tables in a folder; one that is damaged is a note."""
+    kept: dict[str, pa.Table] = {}
+    lost: list[ByteSource] = []
+    for head, table in tables:
+        (name,) = head.tables if len(head.tables) == 1 else ("",)
+        try:
+            columns = arrow_schema(name).names
+            kept[name] = pa.Table.from_batches(table.batches(columns), _kept(table, columns))
+        except _UNFIT:
+            lost.append(table.source)
+    first, table = tables[0]
+    try:
+        trace = trace_of_tables(first, kept)
+    except _UNFIT:
+        raise InputError(
+            f"the tables of a trace are not complete: {table.source.label}",
+            "give the folder with all tables that traceflops export wrote, or export again",
+        ) from None
+    return _without(trace, lost) if lost else trace
+
+
+def _without(trace: Trace, lost: Sequence[ByteSource]) -> Trace:
+    """Return a trace with a note on tables that could not be read."""
+    listed = ", ".join(source.label for source in lost)
+    return replace(
+        trace, notes=(_NOTES.note("tables-damaged", len(lost), listed=listed), *trace.notes)
+    )
+
+
+def _kept(table: ArrowTable, columns: Sequence[str]) -> pa.Schema:
+    return pa.schema([field for field in table.schema if field.name in columns])
+
+
 def _refuse_newer(source: ByteSource) -> None:
     """Raise InputError for a pack of another version than those that are known."""
     try:
         schema = pa.ipc.open_stream(pa.BufferReader(source.head())).schema
+    except _UNFIT as error:
+        raise damaged_arrow(source, error, "pack") from None
+    _check_version(source, schema)
+
+
+def _check_version(source: ByteSource, schema: pa.Schema) -> None:
+    try:
         version = int((schema.metadata or {})[PACK.encode()])
     except _UNFIT as error:
         raise damaged_arrow(source, error, "pack") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -27,6 +28,7 @@ from traceflops.table import Note, Trace
 LOSSES = frozenset(
     {
         "input-cut",
+        "tables-damaged",
         "no-checksum",
         "text-cut",
         "tail-cut",
@@ -138,6 +140,17 @@ def read_apart(
 
 def _as_list(paths: Paths) -> list[str | Path]:
     return [paths] if isinstance(paths, str | Path) else list(paths)
+
+
+def file_hashes(paths: Paths) -> dict[str, str]:
+    """Return the SHA-256 of each input that is a file of this machine, by what reports call it."""
+    hashes = {}
+    kept = [path for path in _as_list(paths) if Path(path).is_file() or Path(path).is_dir()]
+    for source, _ in _given(kept)[1]:
+        if source.path is not None:
+            with source.path.open("rb") as file:
+                hashes[source.label] = hashlib.file_digest(file, "sha256").hexdigest()
+    return hashes
 
 
 def _given(paths: Paths) -> tuple[list[str | Path], list[tuple[ByteSource, bool]]]:

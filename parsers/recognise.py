@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from traceflops.errors import InputError, NotATrace
-from traceflops.parsers.io import ByteSource, read_each, with_notes
+from traceflops.parsers.io import ByteSource, open_arrow, open_parquet, read_each, with_notes
 from traceflops.parsers.nsight import (
     NCU,
     NSYS_ARROW,
@@ -18,7 +18,7 @@ from traceflops.parsers.nsight import (
     NSYS_REPORT,
     NSYS_STATS,
 )
-from traceflops.parsers.pack import TRACEFLOPS_PACK
+from traceflops.parsers.pack import TRACEFLOPS_PACK, TRACEFLOPS_PAGE, or_exported
 from traceflops.parsers.pytorch import PYTORCH
 from traceflops.parsers.rocprof import ROCPROF_JSON, ROCPROF_TABLES, ROCPROF_V1_JSON
 from traceflops.parsers.shared import Format, Reading
@@ -190,7 +190,8 @@ _SIGNS: Final = (
     (rb"\xfd7zXZ\x00", "packed with xz, which is not read", _UNPACK),
     (rb"7z\xbc\xaf|Rar!", "a 7z or rar archive, which is not read", _UNPACK),
     (
-        rb"(?i)\s*<(?:!doctype|html|\?xml|head|body)",
+        rb"(?i)\s*<(?:!doctype|html|\?xml|head|body)"
+        rb'(?![\s\S]{0,4096}?name="generator" content="traceflops )',
         "a web page (HTML), not a trace",
         "the server sent an error page; download the file again",
     ),
@@ -303,11 +304,12 @@ _TABLES: Final = (
 
 FORMATS: Final = (
     TRACEFLOPS_PACK,
+    TRACEFLOPS_PAGE,
     ROCPROF_TABLES,
     NSYS_STATS,
     NCU,
-    NSYS_PARQUET,
-    NSYS_ARROW,
+    or_exported(NSYS_PARQUET, open_parquet),
+    or_exported(NSYS_ARROW, open_arrow),
     NSYS_REPORT,
     ROCPROF_JSON,
     ROCPROF_V1_JSON,

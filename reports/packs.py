@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import io
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
@@ -25,6 +25,10 @@ from traceflops.table import (
     is_one_of,
     parts_of,
 )
+from traceflops.windows import HIDDEN, restrict
+
+if TYPE_CHECKING:
+    from traceflops.analysis import Analysis
 
 _STACKS, _HOST = "python-stacks", "host"
 LEAVABLE: Final = (_STACKS, _HOST)
@@ -62,6 +66,21 @@ def _pieces(traces: Iterable[Trace]) -> Iterator[bytes]:
     yield sink.getvalue()
 
 
+def pack_of(analysis: Analysis, most_rows: int | None = None) -> bytes | None:
+    """Return a pack of what an analysis is of: the chosen rows, names as they are shown.
+
+    None where it was not kept, has more rows, or its steps were chosen by a name that is hidden.
+    """
+    prepared = analysis.prepared
+    if prepared is None or prepared.selection.step_mark == HIDDEN:
+        return None
+    rows = sum(table.num_rows for table in prepared.trace.tables.values())
+    if most_rows is not None and rows > most_rows:
+        return None
+    shown = restrict(prepared.trace, replace(prepared.selection, job=None))
+    return b"".join(_pieces([replace(redacted(shown), places=())]))
+
+
 def _without_environment(trace: Trace, hosts: Names, salt: bytes) -> Trace:
     """Return a trace whose hosts are numbers, and whose places of devices tell no machine."""
     places = tuple(place and _digest(place, salt) for place in trace.places)
@@ -77,6 +96,14 @@ def _digest(place: str, salt: bytes) -> str:
         return place
     own = b"" if " " not in place.removeprefix(EVERYWHERE) else salt
     return EVERYWHERE + hashlib.sha256(own + place.encode()).hexdigest()[:16]
+
+
+def with_hashes(trace: Trace, hashes: Mapping[str, str]) -> Trace:
+    """Return a trace whose files have the hashes that are known by their names."""
+    files = tuple(
+        replace(file, sha256=file.sha256 or hashes.get(file.name)) for file in trace.source.files
+    )
+    return replace(trace, source=replace(trace.source, files=files))
 
 
 def left_out(trace: Trace, names: Iterable[str]) -> Trace:

@@ -25,6 +25,7 @@ from traceflops.table import (
     IntArray,
     Trace,
     codes,
+    described,
     dictionary_column,
     link,
     names,
@@ -159,7 +160,7 @@ def export_tables(
                 table = _enriched(table, trace, rules, redaction)
             path = folder / f"{name}.{format_}"
             rows[path] = table.num_rows
-            yield path, (FORMATS[format_](table),)
+            yield path, (FORMATS[format_](described(table, name, shown)),)
 
     with folder_for_tables(folder):
         write_together(files())

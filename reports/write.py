@@ -13,6 +13,7 @@ from traceflops.analysis import Analysis
 from traceflops.comparison import Comparison
 from traceflops.errors import UsageError
 from traceflops.reports.files import check_replaced, write_pieces
+from traceflops.reports.packs import pack_of
 from traceflops.reports.view import NOTHING, Authored
 from traceflops.units import listed
 
@@ -51,6 +52,8 @@ def _zip(analysis: Analysis, command: str | None, authored: Authored) -> bytes:
                 member.compress_type = zipfile.ZIP_DEFLATED
                 member.external_attr = _READABLE_FILE
                 archive.writestr(member, render(analysis, command, authored))
+        if (pack := pack_of(analysis)) is not None:  # which nothing makes smaller
+            archive.writestr(zipfile.ZipInfo("recording.tfpack"), pack)
     return content.getvalue()
 
 

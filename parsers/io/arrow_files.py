@@ -30,8 +30,13 @@ class ArrowTable:
     """A file that holds one table; `read` gives the batches of some columns, unchecked."""
 
     source: ByteSource
-    columns: tuple[str, ...]
+    schema: pa.Schema
     read: Callable[[list[str]], Iterator[pa.RecordBatch]]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Return the names of its columns."""
+        return tuple(self.schema.names)
 
     def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Give those of the columns that there are, some rows at a time, each checked in full.
@@ -72,7 +77,7 @@ def open_parquet(source: ByteSource) -> ArrowTable:
     def read(columns: list[str]) -> Iterator[pa.RecordBatch]:
         yield from file.iter_batches(_BATCH_ROWS, columns=columns, use_threads=False)
 
-    return ArrowTable(source, tuple(file.schema_arrow.names), read)
+    return ArrowTable(source, file.schema_arrow, read)
 
 
 def open_arrow(source: ByteSource) -> ArrowTable:
@@ -80,14 +85,14 @@ def open_arrow(source: ByteSource) -> ArrowTable:
     try:
         with _opened(source) as stream:
             with _reader(stream, None) as reader:
-                names = tuple(reader.schema.names)
+                schema = reader.schema
             stream.seek(8 if _is_file(stream) else 0)
             refuse_packed(stream, source)
     except ARROW_UNREADABLE as error:
         raise damaged_arrow(source, error, "Arrow") from None
 
     def read(columns: list[str]) -> Iterator[pa.RecordBatch]:
-        fields = [names.index(name) for name in columns]
+        fields = [schema.names.index(name) for name in columns]
         options = pa.ipc.IpcReadOptions(included_fields=fields, use_threads=False)
         with _opened(source) as stream, _reader(stream, options) as reader:
             if isinstance(reader, pa.ipc.RecordBatchFileReader):
@@ -95,7 +100,7 @@ def open_arrow(source: ByteSource) -> ArrowTable:
             else:
                 yield from reader
 
-    return ArrowTable(source, names, read)
+    return ArrowTable(source, schema, read)
 
 
 def _opened(source: ByteSource) -> Any:

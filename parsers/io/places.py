@@ -26,6 +26,11 @@ T = TypeVar("T")
 
 PIPE_PATIENCE_S = 5.0
 """How long a named pipe is waited for that no program has written to yet."""
+_PAGES: Final = (".html", ".htm")
+"""Beside traces lie reports of them, which are read only where they are named."""
+_REPORT: Final = b"traceflops.report/"
+"""How the comment of an archive begins that is a report; in it only the pack is a recording."""
+_PACK: Final = ".tfpack"
 _ZIP = b"PK\x03\x04"
 _ZIP_OF_NOTHING = b"PK\x05\x06"
 _MOST_MEMBERS = 10_000
@@ -64,7 +69,8 @@ def find_inputs(path: str) -> tuple[list[ByteSource], bool]:
         _tried(place, lambda: os.scandir(place).close())
     if is_file:
         return _members(_file(path)), True
-    return [source for file in files for source in _members_or_failure(file)], False
+    found = [source for file in files for source in _members_or_failure(file)]
+    return [source for source in found if not source.name.lower().endswith(_PAGES)], False
 
 
 def _standard_input() -> ByteSource:
@@ -193,7 +199,7 @@ def _members_or_failure(file: str) -> list[ByteSource]:
     A broken archive or an unreadable file does not keep the good traces beside it from being read.
     """
     try:
-        return _members(_file(file))
+        return _members(_file(file), in_folder=True)
     except InputError as error:
         failure = error
 
@@ -203,8 +209,8 @@ def _members_or_failure(file: str) -> list[ByteSource]:
     return [ByteSource(Path(file).name, opener)]
 
 
-def _members(source: ByteSource) -> list[ByteSource]:
-    """Return the source itself, or the members of the zip archive it is.
+def _members(source: ByteSource, *, in_folder: bool = False) -> list[ByteSource]:
+    """Return the source itself, or the members of the zip archive it is; of a report its pack.
 
     Those of a store must be called .zip: each would cost a request, before any is read.
     """
@@ -228,6 +234,8 @@ def _members(source: ByteSource) -> list[ByteSource]:
     finally:
         data.rest()
     infos = [info for info in archive.infolist() if _may_be_trace(info)]
+    if archive.comment.startswith(_REPORT):
+        infos = [] if in_folder else [one for one in infos if one.filename.endswith(_PACK)]
     if len(infos) > _MOST_MEMBERS:
         raise InputError(
             f"archive of {len(infos):,} files, more than {_MOST_MEMBERS:,}: {source.name}",

@@ -223,7 +223,7 @@ def _times(analysis: Analysis) -> dict[str, Any] | None:
 def _source(source: Source) -> dict[str, Any]:
     return {
         **fields(source, "format", "tool"),
-        "files": [asdict(file) for file in source.files],
+        "files": [fields(file, "name", "bytes", "text_bytes") for file in source.files],
         "origin_unix_ns": source.origin_unix_ns,
         "facts": dict(source.facts),
         "event_counts": dict(source.event_counts),

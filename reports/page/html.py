@@ -14,12 +14,21 @@ from typing import TYPE_CHECKING, Final
 
 from traceflops._version import __version__
 from traceflops.reports.json import SCHEMA, render_json
+from traceflops.reports.packs import pack_of
 from traceflops.reports.page import overview
 from traceflops.reports.page.jinja import environment, style_sheet
-from traceflops.reports.page.scripts import Embedded, Scripts, embed, packed_bytes, scripts_of
+from traceflops.reports.page.scripts import (
+    Embedded,
+    Scripts,
+    embed,
+    packed,
+    packed_bytes,
+    scripts_of,
+)
 from traceflops.reports.page.section import Content, Filled, Section
 from traceflops.reports.page.sections import CASE, GROUPS, METHOD, RANKS, filled
 from traceflops.reports.view import NOTHING, Authored, base_names, size, unit
+from traceflops.table import PAGE_PACK
 from traceflops.units import plural, several
 
 if TYPE_CHECKING:
@@ -33,6 +42,8 @@ _NARROWER: Final = (1, 4, 16, 64)
 """How many times less room than usual texts get, until the page is small enough."""
 _MOST_ROWS: Final = 20_000
 """Rows of the report that are worth writing out to see whether they fit."""
+_MOST_PACKED_ROWS: Final = 300_000
+"""Rows of a recording that are worth packing to see whether they fit."""
 _DATA: Final = "report-data"
 _STYLES: Final = ("report.css", "tables.css", "timeline.css", "memory.css")
 _AUTHORED: Final = Section("authored", CASE, lambda _: None)
@@ -148,18 +159,23 @@ def closing(
 
     `cuts_texts` says that texts are shorter than usual so that it has no more than PAGE_BYTES.
     """
-    data, left_out = _data(analysis, PAGE_BYTES - page_bytes)
+    room = PAGE_BYTES - page_bytes
+    data, left_out = _data(analysis, room)
+    embedded = {_DATA: data} if data is not None else {}
+    pack = pack_of(analysis, _MOST_PACKED_ROWS)
+    if pack is not None and len(packed(pack)) <= room - sum(
+        map(len, map(packed, embedded.values()))
+    ):
+        embedded[PAGE_PACK] = pack
     values = {
         "command": command,
         "version": __version__,
         "schema": SCHEMA,
-        "data": _DATA if data is not None else None,
-        "data_size": size(len(data)) if data is not None else None,
+        "downloads": {id_: size(len(content)) for id_, content in embedded.items()},
         "left_out": left_out,
         "cuts_texts": cuts_texts,
         "redacted": any(note.code == "redacted" for note in analysis.notes),
     }
-    embedded = {_DATA: data} if data is not None else {}
     content = Content(values, scripts=("data.js",) if embedded else (), data=embedded)
     return Filled(Section("closing", "", lambda _: content), content)
 

@@ -98,6 +98,8 @@ def _source(inventory: Inventory) -> Iterator[str]:
     for file in source.files[:_FILES_SHOWN]:
         text = f" ({size(file.text_bytes)} unpacked)" if file.text_bytes != file.bytes else ""
         yield _line("file", f"{shorten_middle(file.name, 70)}, {size(file.bytes)}{text}")
+        if file.sha256 is not None:
+            yield _line("", f"sha256 {file.sha256}")
     if len(source.files) > _FILES_SHOWN:
         yield _line("", f"… {several(len(source.files) - _FILES_SHOWN, 'more file')}")
     if source.facts:

@@ -13,6 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import traceflops as tf
 from sample_traces.config import RunConfig
 from sample_traces.nsight.ncu import launches, write_details
 from sample_traces.nsight.ncu_report import write_report
@@ -25,6 +26,8 @@ from sample_traces.simulate import simulate
 from tests.conftest import ROOT, SAMPLES
 from tests.fuzz.packing import zipped
 from tests.parsers.nsight.nsysfile import small
+from traceflops.reports.packs import write_pack
+from traceflops.reports.tables import export_tables
 
 FIXTURES = ROOT / "tests" / "fixtures" / "pytorch"
 SIZES = (12_000, 100_000)
@@ -63,7 +66,7 @@ def load_seeds(shared: Path | None) -> tuple[Seed, ...]:
         texts = thinned(gzip.decompress(path.read_bytes()), SIZES)
         name = path.name.split(".")[0]
         found += [Seed(f"{name}~{size}", text) for size, text in zip(SIZES, texts, strict=True)]
-    return (*found, *_of_other_tools(), *_of_columns())
+    return (*found, *_of_other_tools(), *_of_columns(), *_of_ours())
 
 
 def _of_other_tools() -> Iterator[Seed]:
@@ -118,6 +121,20 @@ def _of_columns() -> Iterator[Seed]:
             yield Seed(f"{folder.name}/{alone.stem}", alone.read_bytes())
             files = {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
             yield Seed(f"{folder.name}.zip", zipped(files, zipfile.ZIP_STORED))
+
+
+def _of_ours() -> Iterator[Seed]:
+    """Yield what traceflops writes and reads: a pack, a page with one, an exported table."""
+    trace = tf.read(SAMPLES / "rocpd")
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        write_pack([trace], folder / "run.tfpack")
+        tf.analyze(trace).save(folder / "page.html")
+        tables = export_tables(trace, folder / "tables", None, "parquet")
+        files = {path.name: path.read_bytes() for path in tables}
+        yield Seed("exported.zip", zipped(files, zipfile.ZIP_STORED))
+        for path in (folder / "run.tfpack", folder / "page.html"):
+            yield Seed(path.name, path.read_bytes())
 
 
 def _large(shared: Path | None) -> Iterator[Path]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +14,7 @@ from tempfile import TemporaryDirectory
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
+from typer.testing import CliRunner
 
 import traceflops as tf
 from sample_traces.config import RunConfig
@@ -19,11 +22,12 @@ from sample_traces.emit_pytorch import write_pytorch
 from sample_traces.simulate import simulate
 from tests.conftest import ROOT, by_night, shared_file
 from tests.samples.strategies import run_configs
+from traceflops.cli import app
 from traceflops.cli.pack import SUFFIX
 from traceflops.errors import InputError, UsageError
 from traceflops.parsers import read_apart
 from traceflops.reports.packs import left_out, parse_left_out, write_pack
-from traceflops.table import EVERYWHERE, PACK, PARTS, Trace, checksum
+from traceflops.table import EVERYWHERE, PACK, PAGE_PACK, PARTS, Trace, checksum
 
 SAMPLES = ROOT / "sample_traces"
 FOUR_RANKS = SAMPLES / "gpt_ddp_4rank"
@@ -98,6 +102,72 @@ def test_many_random_runs_come_back_as_they_were(config: RunConfig) -> None:
 def test_a_report_on_a_pack_is_that_on_the_original(name: str, tmp_path: Path) -> None:
     first = tf.analyze(tf.read(SAMPLES / name)).to_json()
     assert tf.analyze(tf.read(packed(SAMPLES / name, tmp_path))).to_json() == first
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_page_and_an_archive_are_recordings_again(name: str, tmp_path: Path) -> None:
+    analysis = tf.analyze(tf.read(SAMPLES / name))
+    for suffix in (".html", ".zip"):
+        analysis.save(tmp_path / f"x{suffix}")
+        assert tf.analyze(tf.read(tmp_path / f"x{suffix}")).to_json() == analysis.to_json()
+
+
+def test_reports_beside_traces_are_no_traces(tmp_path: Path) -> None:
+    for file in FOUR_RANKS.iterdir():
+        os.symlink(file, tmp_path / file.name)
+    trace = tf.read(tmp_path)
+    for suffix in (".html", ".zip"):
+        tf.analyze(trace).save(tmp_path / f"x{suffix}")
+    assert_same(tf.read(tmp_path), trace)
+
+
+def test_a_page_without_its_recording_says_so(tmp_path: Path) -> None:
+    page = tmp_path / "x.html"
+    tf.analyze(tf.read(SAMPLES / "rocpd")).save(page)
+    text = page.read_text(encoding="utf-8")
+    for damaged in (text.replace(PAGE_PACK, "other"), text[: len(text) // 2]):
+        page.write_text(damaged, encoding="utf-8")
+        with pytest.raises(InputError, match="holds no recording"):
+            tf.read(page)
+    page.write_text(re.sub(rf'(id="{PAGE_PACK}">).{{40}}', r"\1", text), encoding="utf-8")
+    with pytest.raises(InputError):
+        tf.read(page)
+
+
+def test_a_pack_says_what_file_it_is_of(tmp_path: Path) -> None:
+    file = SAMPLES / "gpt_1rank.json.gz"
+    assert CliRunner().invoke(app, ["pack", str(file), "-o", f"{tmp_path}/x.tfpack"]).exit_code == 0
+    said = CliRunner().invoke(app, ["info", f"{tmp_path}/x.tfpack"]).stdout
+    assert hashlib.sha256(file.read_bytes()).hexdigest() in said
+
+
+def exported(given: Path, folder: Path, format_: str) -> Path:
+    words = ["export", str(given), "-o", str(folder), "--format", format_]
+    assert CliRunner().invoke(app, words).exit_code == 0
+    return folder
+
+
+@pytest.mark.parametrize("format_", ["parquet", "arrow"])
+@pytest.mark.parametrize("name", KINDS)
+def test_exported_tables_are_read_back(name: str, format_: str, tmp_path: Path) -> None:
+    trace = tf.read(SAMPLES / name)
+    back = tf.read(exported(SAMPLES / name, tmp_path, format_))
+    for table in set(trace.to_arrow()) - {"processes"}:  # whose hosts are left out
+        assert back.table(table).equals(trace.table(table)), table
+    assert tf.analyze(back).to_json() == tf.analyze(trace).to_json()
+
+
+@pytest.mark.parametrize("format_", ["parquet", "arrow"])
+def test_of_exported_tables_some_may_be_damaged(format_: str, tmp_path: Path) -> None:
+    folder = exported(SAMPLES / "gpt_1rank.json.gz", tmp_path, format_)
+    file = folder / f"ops.{format_}"
+    file.write_bytes(file.read_bytes()[:-100])
+    trace = tf.read(folder)
+    assert trace.notes[0].text.endswith(f"is damaged and left out: {file.name}.")
+    (folder / f"devices.{format_}").unlink()
+    with pytest.raises(InputError, match="not complete") as error:
+        tf.read(folder / f"activities.{format_}")
+    assert "traceflops export" in error.value.hint
 
 
 def test_ranks_may_be_packed_apart_and_lie_beside_others(tmp_path: Path) -> None:

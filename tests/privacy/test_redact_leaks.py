@@ -10,6 +10,7 @@ import re
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,12 +19,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+import traceflops as tf
 from tests.conftest import examples
 from tests.privacy.secrets_in_traces import document_of_secrets, trace_of_secrets, write
 from traceflops.cli import app
 from traceflops.privacy.placeholders import Placeholders
 from traceflops.privacy.redact import Redaction
 from traceflops.privacy.redact_policies import policies, product
+from traceflops.table.packed import PAGE_PACK
 from traceflops.table.schema import TABLES
 from traceflops.table.trace import Trace
 
@@ -82,6 +85,12 @@ def unpacked(name: str, content: bytes) -> Iterator[tuple[str, str]]:
                 yield name, member.filename
                 yield from unpacked(f"{name}/{member.filename}", archive.read(member))
         return
+    if name.endswith((".tfpack", PAGE_PACK)):
+        with NamedTemporaryFile(suffix=".tfpack") as file:
+            file.write(content)
+            file.flush()
+            yield name, texts_of(tf.read(file.name))
+        return
     if name.endswith(".parquet"):
         yield name, str(pq.read_table(io.BytesIO(content)).to_pydict())
     text = content.decode("utf-8", errors="replace")
@@ -89,7 +98,7 @@ def unpacked(name: str, content: bytes) -> Iterator[tuple[str, str]]:
         for id_, packed in PACKED.findall(text):
             if id_ != "bokeh-packed":
                 raw = gzip.decompress(base64.b64decode(packed))
-                yield f"{name}#{id_}", raw.decode("utf-8", errors="replace")
+                yield from unpacked(f"{name}#{id_}", raw)
         text = PACKED.sub("", text)
     yield name, text
     if name.endswith((".html", ".json")):
@@ -113,6 +122,7 @@ def test_no_text_is_in_any_output(tmp_path: Path, seed: int) -> None:
         ["export", "--format", each, "-o", f"{folder}/t{each}"] for each in ("csv", "arrow")
     ]
     commands += [["perfetto", "-o", str(folder / name)] for name in ("p.json", "p.json.gz")]
+    commands += [["pack", "-o", str(folder / "p.tfpack")]]
     for words in commands:
         result = CliRunner().invoke(app, [words[0], str(path), *words[1:], "--redact"])
         assert result.exit_code == 0 or words == ["mfu"], result.output

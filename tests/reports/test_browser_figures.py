@@ -144,7 +144,7 @@ def test_on_paper_there_is_nothing_to_press_and_nothing_cut(whole: Opened) -> No
         shown = page.locator("main section > h2").locator("visible=true").all_inner_texts()
         assert {"Timeline", "Idle", "Critical path", "Steps", "Kernels", "Operators"} <= set(shown)
         assert page.locator("nav .links").is_hidden()
-        assert page.locator("#theme, #download, main input").locator("visible=true").count() == 0
+        assert page.locator("#theme, .download, main input").locator("visible=true").count() == 0
         assert page.evaluate("document.documentElement.scrollWidth") <= A4_WIDTH
     finally:
         page.evaluate("dispatchEvent(new Event('afterprint'))")

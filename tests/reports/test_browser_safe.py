@@ -300,7 +300,7 @@ def without(browser: Browser, path: Path, text: str, taken: str) -> Opened:
 def test_a_browser_that_cannot_unpack_says_so(browser: Browser, tmp_path: Path) -> None:
     text = render_html(factory.analysis())
     found = without(browser, tmp_path / "old.html", text, "DecompressionStream")
-    assert found.page.locator("#download").is_disabled()
+    assert found.page.get_by_role("button", name="Download data").is_disabled()
     assert "This browser cannot unpack the data" in found.page.locator("footer").inner_text()
     found.page.click("#theme")
     assert found.page.evaluate("document.documentElement.dataset.theme") == "dark"
@@ -311,7 +311,7 @@ def test_a_browser_that_cannot_unpack_says_so(browser: Browser, tmp_path: Path) 
 def test_damaged_data_is_said(browser: Browser, tmp_path: Path) -> None:
     text = re.sub(r'(id="report-data">).{40}', r"\1", render_html(factory.analysis()))
     found = opened(browser, tmp_path / "damaged.html", text)
-    found.page.click("#download")
+    found.page.get_by_role("button", name="Download data").click()
     until(
         found.page.main_frame, "document.querySelector('.download').innerText.includes('damaged')"
     )

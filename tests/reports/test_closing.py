@@ -43,6 +43,11 @@ def test_the_data_can_be_taken_along(browser: Browser, tmp_path: Path) -> None:
     assert download.value.suggested_filename == "my run#1.json"
     saved = Path(download.value.path())
     assert saved.read_bytes() == analysis.to_json().encode() + b"\n", "what -o report.json writes"
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Download recording").click()
+    assert download.value.suggested_filename == "my run#1.tfpack"
+    pack = Path(download.value.path()).rename(tmp_path / "x.tfpack")
+    assert tf.analyze(tf.read(pack)).to_json() == analysis.to_json()
     assert complaints == []
     page.context.close()
 
@@ -50,23 +55,24 @@ def test_the_data_can_be_taken_along(browser: Browser, tmp_path: Path) -> None:
 def test_without_scripts_there_is_no_button(browser: Browser, tmp_path: Path) -> None:
     text = render_html(factory.analysis())
     page, _ = opened(browser, tmp_path / "a.html", text, java_script_enabled=False)
-    assert not page.locator("#download").is_visible()
+    assert page.get_by_role("button", name="Download").locator("visible=true").count() == 0
     page.context.close()
 
 
 def test_data_that_would_make_the_page_too_large_is_left_out() -> None:
     analysis = factory.analysis()
     values = closing(analysis, None, PAGE_BYTES - 100).content.values
-    assert values["data"] is None
+    assert values["downloads"] == {}
     assert "kB compressed" in values["left_out"]
     fits = closing(analysis, None, PAGE_BYTES - 100_000).content
-    assert (fits.values["data"], fits.values["left_out"]) == ("report-data", "")
+    assert set(fits.values["downloads"]) == {"report-data"}, "what was made up has no recording"
+    assert fits.values["left_out"] == ""
 
 
 def test_what_is_too_much_is_not_even_written_out() -> None:
     many = factory.analysis(names=[(f"k{n}", "compute", "gemm") for n in range(30_000)])
     values = closing(many, None, 0).content.values
-    assert values["data"] is None
+    assert values["downloads"] == {}
     assert values["left_out"].startswith("about 30,")
     text = render_html(many)
     assert "Data not embedded" in text

@@ -59,15 +59,17 @@ def pack(
     """
     with failures(reading, privacy):
         privacy.check()
+        from traceflops.parsers import file_hashes
         from traceflops.reports.files import check_replaced
-        from traceflops.reports.packs import left_out, parse_left_out, write_pack
+        from traceflops.reports.packs import left_out, parse_left_out, with_hashes, write_pack
         from traceflops.reports.view import size
 
         names = parse_left_out(without)
         target = path_of(output if output is not None else stem_of(traces) + SUFFIX)
         spare_inputs([target], traces)
         check_replaced(target, force=force)
-        read = _read(traces, question, privacy, reading)
+        hashes = {} if privacy.redact else file_hashes(traces)
+        read = (with_hashes(trace, hashes) for trace in _read(traces, question, privacy, reading))
         count = write_pack(
             (left_out(trace, names) for trace in read),
             target,

@@ -26,7 +26,6 @@ from traceflops.table import (
     Names,
     Note,
     Source,
-    SourceFile,
     Trace,
     codes,
     dictionary_column,
@@ -156,7 +155,7 @@ def recoded(old_codes: IntArray, texts: Iterable[str | None]) -> pa.DictionaryAr
 
 
 def _scrub_source(source: Source, scrub: Scrub) -> Source:
-    files = tuple(SourceFile(scrub(f.name), f.bytes, f.text_bytes) for f in source.files)
+    files = tuple(replace(file, name=scrub(file.name)) for file in source.files)
     facts = {key: scrub(value) for key, value in source.facts.items()}
     described = source.description
     if described is not None:

@@ -67,13 +67,18 @@ if TYPE_CHECKING:
     )
     from traceflops.table.packed import (
         PACK,
+        PAGE_PACK,
         PARTS,
         VERSION,
+        Head,
         Part,
         checksum,
+        described,
+        described_head,
         head_of,
         parts_of,
         trace_of,
+        trace_of_tables,
     )
     from traceflops.table.rows import ABSENT, Array, Names, Rows, narrow, text_column
     from traceflops.table.schema import TABLES, arrow_schema, empty_table

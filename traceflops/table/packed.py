@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import io
 import zlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import msgspec
@@ -30,6 +30,8 @@ from traceflops.table.trace import Note, Source, Trace
 VERSION: Final = 1
 PACK: Final = "traceflops.pack"
 """What the schema of a pack has its version under; no other Arrow file holds the word."""
+PAGE_PACK: Final = "recording-pack"
+"""The id of the element of a page that holds a pack."""
 PARTS: Final = pa.schema(
     [
         pa.field("head", pa.string(), False),
@@ -41,6 +43,7 @@ PARTS: Final = pa.schema(
 _LEVEL: Final = 15
 _TOGETHER_BYTES: Final = 1 << 24
 """Tables are compressed as one up to so many bytes; a larger one is a part by itself."""
+_HEAD: Final = "traceflops.table"
 _DIFFERENCES: Final = {b"of": b"differences"}
 _INTEGERS: Final = (np.int8, np.int16, np.int32, np.int64)
 
@@ -84,7 +87,7 @@ class Part:
         return pa.record_batch([[head], [data], [checksum(head, data)]], schema=PARTS)
 
 
-def head_of(text: str) -> Head:
+def head_of(text: str | bytes) -> Head:
     """Return the head of a part; what is not known in it is passed over.
 
     Raises msgspec.MsgspecError where it is none.
@@ -107,10 +110,14 @@ def parts_of(trace: Trace) -> Iterator[Part]:
                 groups.append(([], []))
             groups[-1][0].append(name)
             groups[-1][1].append(text)
-    outside = Outside(trace.source, trace.notes, trace.places, trace.clocks, trace.runs)
     for place, (names, texts) in enumerate(groups):
         plain, more = b"".join(texts), place + 1 < len(groups)
-        yield Part(Head(tuple(names), len(plain), more, None if place else outside), plain)
+        outside = None if place else _outside(trace)
+        yield Part(Head(tuple(names), len(plain), more, outside), plain)
+
+
+def _outside(trace: Trace) -> Outside:
+    return Outside(trace.source, trace.notes, trace.places, trace.clocks, trace.runs)
 
 
 def trace_of(parts: Sequence[Part]) -> Trace:
@@ -124,6 +131,36 @@ def trace_of(parts: Sequence[Part]) -> Trace:
     tables: dict[str, pa.Table] = {}
     for part in parts:
         tables |= _tables_in(part)
+    return _whole(said, tables)
+
+
+def described(table: pa.Table, name: str, trace: Trace) -> pa.Table:
+    """Return a table of a trace that says so, and all that is in no table, in its metadata.
+
+    Where a device is in its machine is left out.
+    """
+    head = Head((name,), 0, more=False, trace=_outside(replace(trace, places=())))
+    said = {PACK: str(VERSION), _HEAD: msgspec.json.encode(head)}
+    return table.replace_schema_metadata({**(table.schema.metadata or {}), **said})
+
+
+def described_head(schema: pa.Schema) -> Head | None:
+    """Return what a table's metadata says, None of one that is not described.
+
+    Raises msgspec.MsgspecError where that is damaged.
+    """
+    said = (schema.metadata or {}).get(_HEAD.encode())
+    return head_of(said) if said is not None else None
+
+
+def trace_of_tables(head: Head, tables: Mapping[str, pa.Table]) -> Trace:
+    """Return the trace of its tables as Arrow, by name. Raises as `trace_of` does."""
+    if head.trace is None:
+        raise ValueError("no table says what it is of")
+    return _whole(head.trace, {name: _decoded(table, name) for name, table in tables.items()})
+
+
+def _whole(said: Outside, tables: Mapping[str, pa.Table]) -> Trace:
     trace = Trace(said.source, tables, said.notes, said.places, said.clocks, said.runs)
     _check_rows(trace)
     return trace

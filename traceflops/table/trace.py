@@ -61,11 +61,15 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """One input file: its base name, size in bytes as stored, and size of its text."""
+    """One input file: its base name, size in bytes as stored, and size of its text.
+
+    `sha256` is that of the file as stored, known of files that were packed.
+    """
 
     name: str
     bytes: int | None
     text_bytes: int | None
+    sha256: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

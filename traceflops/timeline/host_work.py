@@ -54,7 +54,8 @@ def with_known_idle(trace: Trace) -> Trace:
     if lacks_copies(trace):
         how = remedy(trace.source.format, "copies")
         text = f"{_NO_COPIES}, or record it: {how}." if how else f"{_NO_COPIES}."
-        return replace(trace, notes=(*trace.notes, Note("missing", COPIES_MISSING, text)))
+        note = Note("missing", COPIES_MISSING, text)
+        return trace if note in trace.notes else replace(trace, notes=(*trace.notes, note))
     kinds = _kinds(trace)
     if not kinds or not kinds <= _COPIES or trace.ops.num_rows:
         return trace

@@ -27,9 +27,9 @@ _MASKS: Final = (
     (re.compile(r'(data-root-id=")[^"]*'), r"\1ID"),
     (re.compile(r"base64,[A-Za-z0-9+/=]+"), "base64,…"),
     (re.compile(re.escape(__version__)), "VERSION"),
-    (re.compile(r"(Download data \(JSON\)</button>) [\d.]+ kB"), r"\1 SIZE"),
+    (re.compile(r"(Download (?:data \(JSON\)|recording)</button>) [\d.]+ kB"), r"\1 SIZE"),
 )
-"""What is masked, and by what: also the size of the JSON, which is no part of the page."""
+"""What is masked, and by what: also the sizes of what it holds, which are no part of it."""
 
 
 def masked(page: str) -> str:
