@@ -28,6 +28,7 @@ Tables = dict[str, list[pa.RecordBatch]]
 _CHUNK_BYTES: Final = 1 << 22
 """So many bytes of events are taken apart at once."""
 _STRINGS: Final = "StringIds"
+_OF_STRINGS: Final = pa.schema([("id", pa.int64()), ("value", pa.binary())])
 _NUL: Final = b"\0"
 """Variables of an environment are parted by it; no name holds it."""
 _OF_EVENTS: Final = frozenset(
@@ -158,10 +159,10 @@ def _is_unfit(file: RawFile, events: Events) -> bool:
 def _files(source: ByteSource, tables: Tables, file: RawFile) -> dict[str, ArrowTable]:
     """Return tables as files of a folder; of those of events the rows go as they are read."""
     found = {
-        name: ArrowTable(source, tuple(batches[0].schema.names), partial(_each_once, batches))
+        name: ArrowTable(source, batches[0].schema, partial(_each_once, batches))
         for name, batches in tables.items()
     }
-    found[_STRINGS] = ArrowTable(source, ("id", "value"), partial(_texts, file))
+    found[_STRINGS] = ArrowTable(source, _OF_STRINGS, partial(_texts, file))
     return found
 
 
