@@ -20,7 +20,12 @@ from traceflops.parsers.nsight import (
 )
 from traceflops.parsers.pack import TRACEFLOPS_PACK, TRACEFLOPS_PAGE, or_exported
 from traceflops.parsers.pytorch import PYTORCH
-from traceflops.parsers.rocprof import ROCPROF_JSON, ROCPROF_TABLES, ROCPROF_V1_JSON
+from traceflops.parsers.rocprof import (
+    ROCPROF_JSON,
+    ROCPROF_PERFETTO,
+    ROCPROF_TABLES,
+    ROCPROF_V1_JSON,
+)
 from traceflops.parsers.shared import Format, Reading
 from traceflops.table import Note, Trace
 
@@ -206,12 +211,6 @@ _SIGNS: Final = (
         "give the database beside it; its log is read too",
     ),
     (
-        # A message of Perfetto's: its first field, a length, and then bytes that are no text.
-        rb"\x0a[\x01-\xff]{1,3}?[\x0a@PRXb\xa2\xc2\xca\xf2](?=[\s\S]{0,256}?[\x00\x80-\xff])",
-        "a Perfetto trace (pftrace), in which overlapping work is cut",
-        _EXPORT,
-    ),
-    (
         rb"\x03[#B]",
         "part of an OTF2 archive",
         _EXPORT,
@@ -313,6 +312,7 @@ FORMATS: Final = (
     NSYS_REPORT,
     ROCPROF_JSON,
     ROCPROF_V1_JSON,
+    ROCPROF_PERFETTO,
     PYTORCH,
     SQLITE,
 )
@@ -366,8 +366,8 @@ def _unknown(head: bytes) -> tuple[str, str]:
     return (
         f"not a known trace; it begins with {_printable(head[:40])}",
         "give a torch.profiler trace (.json, .gz, .zst, .zip), a rocprof export (rocpd, CSV, "
-        "JSON), an nsys report or export (.nsys-rep, SQLite, parquetdir, nsys stats CSV) or an "
-        "ncu report or CSV page",
+        "JSON, pftrace), an nsys report or export (.nsys-rep, SQLite, parquetdir, nsys stats CSV) "
+        "or an ncu report or CSV page",
     )
 
 

@@ -106,9 +106,18 @@ class Messages:
         """Return some of them."""
         return Messages(self.block, self.begin[rows], self.end[rows])
 
-    def columns(self, numbers: Sequence[int], parts: Sequence[int] = ()) -> Columns:
-        """Return fields of all messages: numbers, and parts that are messages or texts."""
-        return _Reader(self, numbers, parts).read()
+    def columns(
+        self,
+        numbers: Sequence[int],
+        parts: Sequence[int] = (),
+        fixed: Sequence[int] = (),
+        repeated: int | None = None,
+    ) -> Columns:
+        """Return fields of all messages: numbers, and parts that are messages or texts.
+
+        Of `fixed` numbers the eight bytes are the value; of the `repeated` part all are kept.
+        """
+        return _Reader(self, (*numbers, *fixed), parts, len(fixed), repeated).read()
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +125,8 @@ class Columns:
     """Fields of messages by number: int64, ABSENT where a message does not have one.
 
     `sound` says which messages are whole and have the fields in the form that was asked for; of
-    the others nothing is to be believed.
+    the others nothing is to be believed. `each` are the parts of the field that repeats, those of a
+    message in their order, and `owner` the rows of their messages.
     """
 
     block: Block
@@ -124,6 +134,8 @@ class Columns:
     begins: dict[int, IntArray]
     ends: dict[int, IntArray]
     sound: BoolArray
+    each: Messages
+    owner: IntArray
 
     def has(self, part: int) -> BoolArray:
         """Return which messages have a part."""
@@ -150,6 +162,23 @@ class Block:
         data = self.data.data
         spans = zip(begin.tolist(), end.tolist(), strict=True)
         return [None if start == ABSENT else bytes(data[start:stop]) for start, stop in spans]
+
+    def known(self, begin: IntArray, end: IntArray, texts: Sequence[bytes]) -> IntArray:
+        """Return the place among some texts of the one between places, ABSENT for another or none.
+
+        Length, first and last eight bytes tell: no two of the texts may have these in common.
+        """
+        found = np.full(len(begin), ABSENT, np.int64)
+        first = self.words[np.maximum(begin, 0)]
+        last = self.words[np.maximum(end, 8) - 8]
+        for place, text in enumerate(texts):
+            short = np.uint64((1 << 8 * min(len(text), 8)) - 1)
+            is_so = (end - begin == len(text)) & (begin != ABSENT)
+            is_so &= first & short == int.from_bytes(text[:8], "little")
+            if len(text) > 8:
+                is_so &= last == int.from_bytes(text[-8:], "little")
+            found[is_so] = place
+        return found
 
     def varints(self, at: IntArray) -> tuple[IntArray, IntArray]:
         """Return the numbers at places and where each ends; an endless one ends behind all."""
@@ -178,12 +207,22 @@ class Block:
 class _Reader:
     """Reads one field of all messages after the other."""
 
-    def __init__(self, messages: Messages, numbers: Sequence[int], parts: Sequence[int]) -> None:
+    def __init__(
+        self,
+        messages: Messages,
+        numbers: Sequence[int],
+        parts: Sequence[int],
+        fixed: int,
+        repeated: int | None,
+    ) -> None:
         self._block = messages.block
         self._end = messages.end
         self._at = messages.begin.copy()
-        self._wanted = (*numbers, *parts)
-        self._first_part = len(numbers)
+        self._wanted = (*numbers, *parts) if repeated is None else (*numbers, *parts, repeated)
+        self._first_fixed, self._first_part = len(numbers) - fixed, len(numbers)
+        self._repeats = repeated is not None
+        self._each = [(np.empty(0, np.int64),) * 3]
+        parts = self._wanted[self._first_part :]
         self._values: Array = np.full((len(self._wanted), len(self._at)), ABSENT, np.int64)
         self._stops: Array = np.full((len(parts), len(self._at)), ABSENT, np.int64)
         self._slot = np.full(_MOST_NUMBER, len(self._wanted), np.int64)
@@ -202,12 +241,17 @@ class _Reader:
         sound[rows] = False
         values = dict(zip(self._wanted, self._values, strict=True))
         numbers, parts = self._wanted[: self._first_part], self._wanted[self._first_part :]
+        owner, begin, end = (np.concatenate(columns) for columns in zip(*self._each, strict=True))
+        order = np.argsort(owner, kind="stable")
+        order = order[sound[owner[order]]]
         return Columns(
             self._block,
             {number: values[number] for number in numbers},
             {part: values[part] for part in parts},
             dict(zip(parts, self._stops, strict=True)),
             sound,
+            Messages(self._block, begin[order], end[order]),
+            owner[order],
         )
 
     def _field(self, rows: IntArray) -> BoolArray:
@@ -226,12 +270,20 @@ class _Reader:
         number = tag >> 3
         slot = self._slot[np.where((number > 0) & (number < _MOST_NUMBER), number, 0)]
         wanted = slot < len(self._wanted)
-        fits &= ~wanted | np.where(slot < self._first_part, is_number, is_part)
+        is_fixed = wire == FIXED64
+        form = np.where(slot < self._first_fixed, is_number, is_fixed)
+        fits &= ~wanted | np.where(slot < self._first_part, form, is_part)
         self._at[rows] = np.where(fits, after, end)
         taken = fits & wanted
         rows, slot = rows[taken], slot[taken]
+        if self._first_fixed < self._first_part:
+            word = self._block.words[np.minimum(at, self._block.size)]
+            value = np.where(is_fixed, word.view(np.int64), value)
         is_part = is_part[taken]
         self._values[slot, rows] = np.where(is_part, behind[taken], value[taken])
+        if self._repeats:
+            again = slot == len(self._wanted) - 1
+            self._each.append((rows[again], behind[taken][again], after[taken][again]))
         self._stops[slot[is_part] - self._first_part, rows[is_part]] = after[taken][is_part]
         return np.asarray(fits, np.bool_)
 

@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING
 from traceflops.faces import lazy
 
 if TYPE_CHECKING:
-    from traceflops.parsers.rocprof.formats import ROCPROF_JSON, ROCPROF_TABLES, ROCPROF_V1_JSON
+    from traceflops.parsers.rocprof.formats import (
+        ROCPROF_JSON,
+        ROCPROF_PERFETTO,
+        ROCPROF_TABLES,
+        ROCPROF_V1_JSON,
+    )
     from traceflops.parsers.rocprof.rocpd_read import read_rocpd
     from traceflops.parsers.rocprof.rpd import read_rpd
     from traceflops.parsers.rocprof.tables.parts import PASS

@@ -12,6 +12,10 @@ from traceflops.table import Trace
 
 _OTHER_TEXT: Final = re.compile(rb"\s*[\[{<]")
 _V1_START: Final = re.compile(rb'\s*\{\s*"traceEvents"\s*:\s*\[\s*\{\s*\}')
+_PERFETTO_START: Final = re.compile(
+    # Its first field, a length, the first field of a packet, and then bytes that are no text.
+    rb"\x0a[\x01-\xff]{1,3}?[\x0a@PRXb\xa2\xc2\xca\xf2](?=[\s\S]{0,256}?[\x00\x80-\xff])"
+)
 _V3_START: Final = re.compile(rb'\s*\{[^{}\[\]]*?"rocprofiler-sdk-tool"\s*:')
 
 
@@ -43,6 +47,12 @@ def _read_v3(sources: Sequence[ByteSource], reading: Reading) -> list[Trace]:
     return read_runs(sources, reading)
 
 
+def _read_perfetto(sources: Sequence[ByteSource], reading: Reading) -> list[Trace]:
+    from traceflops.parsers.rocprof.perfetto_trace import read_perfetto
+
+    return [read_perfetto(source) for source in sources]
+
+
 ROCPROF_TABLES: Final = Format("rocprof CSV", _is_table, _read_tables, gathers=True)
 ROCPROF_V1_JSON: Final = Format(
     "rocprof (v1) JSON", lambda head: _V1_START.match(head) is not None, _read_v1
@@ -50,4 +60,7 @@ ROCPROF_V1_JSON: Final = Format(
 """Known by the empty event with which the list begins; no other writer of such lists has one."""
 ROCPROF_JSON: Final = Format(
     "rocprofv3 JSON", lambda head: _V3_START.match(head) is not None, _read_v3, gathers=True
+)
+ROCPROF_PERFETTO: Final = Format(
+    "Perfetto", lambda head: _PERFETTO_START.match(head) is not None, _read_perfetto
 )

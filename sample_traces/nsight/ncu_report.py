@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Final, Literal
 
 from sample_traces.machines import MACHINES
+from sample_traces.messages import number, part
 from sample_traces.nsight.ncu import Launch, launches, metrics_of
-from sample_traces.nsight.report import SECRET, number, part
+from sample_traces.nsight.report import SECRET
 from sample_traces.records import Run, Triple
 
 Writer = Literal["2019", "2025"]

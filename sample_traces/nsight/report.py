@@ -13,6 +13,7 @@ from typing import Final, Literal
 
 import pyarrow as pa
 
+from sample_traces.messages import counted, number, part, varint
 from sample_traces.nsight.nsys import stem_of, tables_of
 from sample_traces.nsight.schema import Row, Tables, Value
 from sample_traces.nsight.session import VM, NsightOptions, Session, sessions
@@ -186,31 +187,6 @@ def _with_contents(first: str, sections: Mapping[str, bytes]) -> bytes:
         contents += part(1, part(1, name.encode()) + place)
         data += section
     return data + contents + len(data).to_bytes(8, "little") + b"U3w[END]"
-
-
-def varint(value: int) -> bytes:
-    """Return a number as seven bits a byte; a negative one as 64 bits."""
-    value &= 2**64 - 1
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes(out) + bytes([value])
-
-
-def number(field: int, value: int) -> bytes:
-    """Return a field that is a number."""
-    return varint(field << 3) + varint(value)
-
-
-def counted(data: bytes) -> bytes:
-    """Return bytes behind their length."""
-    return varint(len(data)) + data
-
-
-def part(field: int, data: bytes) -> bytes:
-    """Return a field that is a message or a text."""
-    return varint(field << 3 | 2) + counted(data)
 
 
 def block(parts: Iterable[bytes], rest: bytes = b"", *, stored: bool = False) -> bytes:

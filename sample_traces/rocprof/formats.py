@@ -18,6 +18,7 @@ from sample_traces.records import Activity, Call, RankRun, Run, Work
 from sample_traces.rocprof.capture import submitted_ns
 from sample_traces.rocprof.names import cloned, truncated
 from sample_traces.rocprof.options import RocprofOptions
+from sample_traces.rocprof.perfetto import write_perfetto
 from sample_traces.rocprof.rocpd import write_rocpd
 from sample_traces.rocprof.v1_csv import write_v1_csv
 from sample_traces.rocprof.v1_db import write_v1_api_db, write_v1_db
@@ -91,6 +92,7 @@ _V2 = replace(
     _V1, copies=True, calls=True, moments=False, threads=False, markers=True, names="truncated"
 )
 _V3_CSV = Carries(bytes=False, memory=False)
+_PFTRACE = Carries(geometry=False, product=False, memory=False, counters=False)
 
 CARRIES: Final[Mapping[str, Carries]] = {
     "v1 csv, to ROCm 5.2": _V1,
@@ -117,6 +119,9 @@ CARRIES: Final[Mapping[str, Carries]] = {
     "rocpd 3.0.0": Carries(sizes=True),
     "rocpd 3.0.2": Carries(sizes=True, graph_nodes=True),
     "rocpd 3.0.3": Carries(sizes=True, graph_nodes=True),
+    "pftrace": _PFTRACE,
+    "pftrace by queue": _PFTRACE,
+    "pftrace of rocprof-sys": replace(_PFTRACE, geometry=True),
 }
 """By format. Ranks stand in no format; the collective's kind only where RCCL was traced."""
 
@@ -217,4 +222,7 @@ WRITERS: Final[Mapping[str, Writer]] = {
     "rocpd 3.0.0": write_rocpd,
     "rocpd 3.0.2": partial(write_rocpd, version="3.0.2"),
     "rocpd 3.0.3": partial(write_rocpd, version="3.0.3"),
+    "pftrace": write_perfetto,
+    "pftrace by queue": partial(write_perfetto, layout="by queue"),
+    "pftrace of rocprof-sys": partial(write_perfetto, layout="rocprof-sys"),
 }

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sample_traces.nsight.report import counted, number, part, varint
+from sample_traces.messages import counted, number, part, varint
 from tests.conftest import examples
 from traceflops.parsers.io import Block, Messages, fields, split
 from traceflops.table import ABSENT

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 import traceflops as tf
 from sample_traces.config import RunConfig
+from sample_traces.messages import number, part
 from sample_traces.nsight.ncu import launches, write_details, write_raw
 from sample_traces.nsight.ncu_report import (
     RULE,
@@ -33,7 +34,7 @@ from sample_traces.nsight.ncu_report import (
     value_of,
     write_report,
 )
-from sample_traces.nsight.report import SECRET, number, part
+from sample_traces.nsight.report import SECRET
 from sample_traces.records import Run
 from sample_traces.simulate import simulate
 from tests.conftest import examples

@@ -18,16 +18,14 @@ from hypothesis import strategies as st
 
 import traceflops as tf
 from sample_traces.config import RunConfig
+from sample_traces.messages import counted, number, part
 from sample_traces.nsight.nsys import write_sqlite
 from sample_traces.nsight.report import (
     SECRET,
     block,
-    counted,
     event,
     file_of,
     message,
-    number,
-    part,
     write_reports,
 )
 from sample_traces.nsight.session import NsightOptions

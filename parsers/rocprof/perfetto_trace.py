@@ -1,0 +1,410 @@
+"""Reads Perfetto traces of rocprofv3, rocpd convert and rocprof-sys (omnitrace).
+
+What an event is, its category tells. Annotations have its times as they were recorded.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Final
+
+import numpy as np
+
+from traceflops.errors import NotATrace
+from traceflops.parsers.io import Batch, ByteSource, NoteTable, by_distinct
+from traceflops.parsers.rocprof.copies import GPU, HOST, UNKNOWN, ends_of, ways_between, ways_named
+from traceflops.parsers.rocprof.notes import clock_of_folder
+from traceflops.parsers.rocprof.perfetto_packets import TEXT, Packets, Track
+from traceflops.parsers.rocprof.tables.parts import place_of
+from traceflops.parsers.rocprof.trace import Recorded, trace_of
+from traceflops.parsers.shared import (
+    UNNAMED,
+    UNNAMED_COPY,
+    UNNAMED_KERNEL,
+    Calls,
+    Copies,
+    Kernels,
+    Marks,
+    Overheads,
+    ProcessIds,
+    blocks_of,
+    fill_collectives,
+    timed,
+    told_apart,
+)
+from traceflops.table import ABSENT, Array, IntArray, Note, Source, Trace, joint_codes
+from traceflops.units import time_amount
+
+_WANTED: Final = (
+    *("begin_ns", "end_ns", "corr_id", "tid", "agent", "device", "queue", "kernel_id"),
+    *("group_segment_size", "workgroup_size", "grid_size", "copy_bytes", "bytes"),
+    *("src_agent", "dst_agent", "src_agent_id", "dst_agent_id"),
+)
+_OF_SYSTEMS_PROFILER: Final = "rocm_"
+_APIS: Final = ("hip", "hsa", "rccl", "rocdecode", "rocjpeg")
+_MARK, _OF_STREAM, _SAMPLED = "mark", "of a stream", "sampled"
+_UNREAD: Final = ("system", "streamed-counter", _SAMPLED)
+_KINDS: Final[Mapping[str, str]] = {
+    **{f"{api}_api": api for api in _APIS},
+    "kernel_dispatch": "kernel",
+    "memory_copy": "memcpy",
+    "hip_stream": _OF_STREAM,
+    "rccl": "rccl",
+    "marker_api": _MARK,
+    "roctx": _MARK,
+    "scratch_memory": "scratch",
+    **dict.fromkeys(("memory_allocation", "memory_allocate"), "allocation"),
+    "kfd_events": "system",
+    "counter_collection": "streamed-counter",
+}
+"""What an event is by its category, before which rocprof-sys writes rocm_; else a mark."""
+_WORDS: Final = (*dict.fromkeys(_KINDS.values()), _SAMPLED)
+_GAUGES: Final[Mapping[str, tuple[str, float]]] = {
+    "device_gfx_clock": ("gpu.sm_clock_mhz", 1),
+    "device_mem_clock": ("gpu.memory_clock_mhz", 1),
+    "device_power": ("gpu.power_w", 1),
+    "device_temp": ("gpu.temperature_c", 1),
+    "device_busy_gfx": ("gpu.busy_percent", 1),
+    "device_busy_umc": ("gpu.memory_busy_percent", 1),
+    "device_memory_usage": ("gpu.memory_used_bytes", 1e6),
+}
+"""The counters of devices by category: their names, and the factor of their unit."""
+_STREAM: Final = re.compile(r'(?:STREAM|QUEUE) ?\[?"? ?(\d{1,18})', re.IGNORECASE)
+_GPU: Final = re.compile(r"(?:COMPUTE .*?|GPU [\w. ]*)\[(\d{1,9})\]|Device (\d{1,9})")
+_THREAD: Final = re.compile(r"THREAD \d+ \((\d{1,18})\)")
+_AGENT: Final = re.compile(r"(?:CPU|GPU|Agent)?[ _-]*(\d{1,9})", re.IGNORECASE)
+_AXES: Final = tuple(
+    re.compile(sign) for sign in (r"^\((\d{1,9}),", r",(\d{1,9}),", r",(\d{1,9})\)$")
+)
+_ENDS: Final = {"CPU": HOST, "GPU": GPU}
+_NO_TRACK: Final = Track()
+_MOST_PARENTS: Final = 8
+_STOPPED_SHARE: Final = 0.1
+_STOPPED_NS: Final = 10**7
+_FULLER: Final = "The SQLite (rocpd) or JSON output of the same run"
+_NOTES: Final = NoteTable(
+    dropped={
+        "input-cut": "The trace is cut off or damaged after {bytes} bytes; what follows could not "
+        "be read.",
+        "rows-lost": "{n} damaged [packet|packets] of the trace skipped.",
+        "packets-dropped": "Perfetto's buffer was full {n} [time|times]: records are missing. Set "
+        "a larger one (rocprofv3 --perfetto-buffer-size).",
+        "unpaired-ends": "{n} [end|ends] of ranges without a start skipped.",
+    },
+    assumed={
+        "overlaps-trimmed": "{n} [kernel starts|kernels start] exactly where another in the same "
+        "queue ends: rocprofv3 trims overlapping kernels so in Perfetto traces. Whether they "
+        f"overlapped is unknown. {_FULLER} tells.",
+    },
+    missing={
+        "perfetto-lacks": "Perfetto traces hold neither GPU models nor host names{more}. "
+        f"{_FULLER} does.",
+        "device-stopped": "The last GPU operation ends {time} before the last API call: if the "
+        "program still used the GPU, Perfetto's buffer was full and the rest is missing. Set a "
+        "larger one (rocprofv3 --perfetto-buffer-size).",
+    },
+)
+
+
+def read_perfetto(source: ByteSource) -> Trace:
+    """Return the trace in a file. Raises InputError where it holds nothing of rocprof."""
+    reading = _Reading(source)
+    reading.read()
+    return reading.trace()
+
+
+class _Reading(Recorded):
+    """Adds up the rows of a file."""
+
+    def __init__(self, source: ByteSource) -> None:
+        super().__init__()
+        self._source = source
+        self._packets = Packets(source, _WANTED, self.odd)
+        self._pids = ProcessIds(self, source.label)
+        self._known_gpus: set[int] = set()
+        self._gpus = np.empty(0, np.int64)
+        self._any_pid = ABSENT
+        self._is_sys = False
+
+    def read(self) -> None:
+        """Read the file and add its rows. Raises InputError where none is rocprof's."""
+        slices, values = self._packets.read()
+        pids = (track.pid for track in self._packets.tracks.values() if track.pid is not None)
+        self._any_pid = next(pids, ABSENT)
+        categories = [*self._packets.categories]
+        bare = [text.removeprefix(_OF_SYSTEMS_PROFILER) for text in categories]
+        if _KINDS.keys().isdisjoint(bare):
+            raise self._foreign()
+        self._is_sys = any(text.startswith(_OF_SYSTEMS_PROFILER) for text in categories)
+        kinds = np.array([*(_WORDS.index(_kind(text)) for text in bare), _WORDS.index(_MARK)])
+        if values:
+            self._add_counters(self._placed(values), kinds)
+        if slices:
+            self._add_slices(self._placed(slices), kinds)
+        fill_collectives(self, {})
+
+    def _add_slices(self, rows: Batch, kinds: IntArray) -> None:
+        kind, (kernel, copy) = kinds[rows["category"]], map(_WORDS.index, ("kernel", "memcpy"))
+        of_stream = kind == _WORDS.index(_OF_STREAM)
+        kind = np.where(of_stream, np.where(rows["kernel_id"] == ABSENT, copy, kernel), kind)
+        if (known := rows["gpu"][(kind == kernel) & (rows["gpu"] != ABSENT)]).size:
+            self._gpus = np.unique(known)
+        for place, word in enumerate(_WORDS):
+            part = rows.only(kind == place)
+            self.counts[word] += part.count
+            if word in _UNREAD:
+                self.odd[word] += part.count
+            elif word in _ADD and part.count:
+                _ADD[word](self, timed(part, self.odd), word)
+
+    def _placed(self, rows: dict[str, Array]) -> Batch:
+        """Return rows with what their tracks and their annotations say."""
+        track, placed = rows["track"], dict(rows)
+        stream, gpu = (
+            by_distinct(track, lambda uuid, _, sign=sign: _number(sign, self._track(uuid).name))
+            for sign in (_STREAM, _GPU)
+        )
+        placed |= {"gpu": gpu, "process": self._pids.numbers(by_distinct(track, self._pid))}
+        if "begin_ns" not in rows:
+            return Batch(len(track), placed, {})
+        placed |= {
+            "start": _first(rows["begin_ns"], rows["start"]),
+            "end": _first(rows["end_ns"], rows["end"]),
+            "stream": _first(rows["queue"], stream),
+            "gpu": _first(self._agents(rows["agent"]), rows["device"], gpu),
+            "thread": _first(rows["tid"], by_distinct(track, self._thread)),
+            "correlation": np.where(rows["corr_id"] == 0, ABSENT, rows["corr_id"]),
+            "bytes": _first(rows["copy_bytes"], rows["bytes"]),
+        }
+        for end in ("src", "dst"):
+            placed[end] = _first(rows[f"{end}_agent"], rows[f"{end}_agent_id"])
+        return Batch(len(track), placed, {})
+
+    def _in_texts(self, values: IntArray, told: Callable[[str], int], other: int) -> IntArray:
+        """Return what is told by the texts of annotations; where there is none the other."""
+        found = np.array([*map(told, self._packets.texts), other])
+        last = len(found) - 1
+        return found[np.where((values >= TEXT) & (values < TEXT + last), values - TEXT, last)]
+
+    def _agents(self, values: IntArray) -> IntArray:
+        """Return the numbers of agents, which stand as such or in a text."""
+        in_texts = self._in_texts(values, partial(_number, _AGENT), ABSENT)
+        return np.where(values < TEXT, values, in_texts)
+
+    def _ends(self, values: IntArray) -> IntArray:
+        """Return what the agents at the ends of copies are: by their text, or as kernels ran."""
+        said = self._in_texts(values, lambda text: _ENDS.get(text[:3].upper(), UNKNOWN), UNKNOWN)
+        return np.where(np.isin(values, self._gpus) & (not self._is_sys), GPU, said)
+
+    def _track(self, uuid: int) -> Track:
+        return self._packets.tracks.get(uuid, _NO_TRACK)
+
+    def _pid(self, uuid: int, _: int) -> int:
+        """Return the process of a track, its own or that above it; else the first of the file."""
+        track = self._track(uuid)
+        for _ in range(_MOST_PARENTS):
+            if track.pid is None and track.parent is not None:
+                track = self._track(track.parent)
+        return self._any_pid if track.pid is None else track.pid
+
+    def _thread(self, uuid: int, _: int) -> int:
+        track = self._track(uuid)
+        return _number(_THREAD, track.name) if track.tid is None else track.tid
+
+    def _on_gpus(self, gpu: IntArray, process: IntArray) -> IntArray:
+        """Return the devices of GPUs; where it is unknown the only one, or the first."""
+        one = self._gpus[0] if len(self._gpus) == 1 else ABSENT
+        gpu = np.where(gpu == ABSENT, one, gpu)
+        self.odd["device-unknown json"] += int(np.count_nonzero(gpu == ABSENT))
+        gpu = np.where(gpu == ABSENT, 0, gpu)
+
+        def device(number: int, row: int) -> int:
+            number = told_apart(self._known_gpus, number if number >= 0 else -1, -1)
+            return self.device(number, int(process[row]), number)
+
+        return by_distinct(gpu, device)
+
+    def _names(self, table: str, rows: Batch, unnamed: str) -> Array:
+        """Return the codes that the names of slices have in a table."""
+        names, texts = self[table].names["name"], [*self._packets.names, ""]
+        return by_distinct(rows["name"], lambda code, _: names[texts[code] or unnamed])
+
+    def _add_calls(self, rows: Batch, api: str) -> None:
+        Calls(
+            rows=rows,
+            process=rows["process"],
+            thread=rows["thread"],
+            name=self._names("calls", rows, UNNAMED),
+            correlation=rows["correlation"],
+            api=api,
+        ).add_to(self)
+
+    def _add_marks(self, rows: Batch, _: str) -> None:
+        process, name = rows["process"], self._names("marks", rows, UNNAMED)
+        Marks(rows=rows, process=process, thread=rows["thread"], name=name).add_to(self)
+
+    def _add_scratch(self, rows: Batch, _: str) -> None:
+        """Add the making of scratch memory, for which a queue waits, as overhead of the device."""
+        Overheads(
+            rows=rows,
+            process=rows["process"],
+            thread=rows["thread"],
+            name=self._names("marks", rows, UNNAMED),
+            device=self._on_gpus(rows["gpu"], rows["process"]),
+            stream=rows["stream"],
+        ).add_to(self)
+
+    def _add_kernels(self, rows: Batch, _: str) -> None:
+        """Add kernels; rocprofv3 writes only the products of their sizes, which tell no axis."""
+        block, grid = (
+            np.stack(
+                [self._in_texts(rows[name], partial(_number, axis), ABSENT) for axis in _AXES],
+                axis=1,
+            )
+            for name in ("workgroup_size", "grid_size")
+        )
+        Kernels(
+            rows=rows,
+            process=rows["process"],
+            device=self._on_gpus(rows["gpu"], rows["process"]),
+            stream=rows["stream"],
+            name=self._names("activities", rows, UNNAMED_KERNEL),
+            correlation=rows["correlation"],
+            grid=blocks_of(grid, block),
+            block=block,
+            shared_memory_bytes=rows["group_segment_size"],
+        ).add_to(self)
+
+    def _add_copies(self, rows: Batch, _: str) -> None:
+        """Add copies. The ends that rocprof-sys writes are other numbers than those of kernels."""
+        way = np.append(ways_named(self._packets.names), UNKNOWN)[rows["name"]]
+        source, target = (self._agents(rows[end]) for end in ("src", "dst"))
+        ends = [
+            np.where(by_way == UNKNOWN, self._ends(rows[end]), by_way)
+            for end, by_way in zip(("src", "dst"), ends_of(way), strict=True)
+        ]
+        gpu = np.where(ends[1] == GPU, target, source)
+        own = {"gpu": np.full_like(gpu, ABSENT) if self._is_sys else gpu}
+        own["way"] = ways_between(way, *ends, source != target)
+        on_device = (ends[0] != HOST) | (ends[1] != HOST)
+        self.odd["host-copies json"] += int(np.count_nonzero(~on_device))
+        rows = Batch(rows.count, {**rows.numbers, **own}, {}).only(on_device)
+        Copies(
+            rows=rows,
+            process=rows["process"],
+            # An engine for copies works it off: neither a queue nor a stream is its place.
+            device=self._on_gpus(rows["gpu"], rows["process"]),
+            name=self._names("activities", rows, UNNAMED_COPY),
+            correlation=rows["correlation"],
+            bytes=rows["bytes"],
+            way=rows["way"],
+        ).add_to(self)
+
+    def _add_counters(self, rows: Batch, kinds: IntArray) -> None:
+        """Add values over time. Those of rocprofv3 only sum up records that are read."""
+        table, texts = self["counters"], [*self._packets.categories]
+        is_known = (rows["start"] >= 0) & np.isfinite(rows["value"])
+        kind = kinds[rows["category"]]
+        self.odd["streamed-counter"] += int(
+            np.count_nonzero(kind == _WORDS.index("streamed-counter"))
+        )
+        rows = rows.only(is_known & (kind == _WORDS.index(_MARK)))
+        if not rows.count:
+            return
+        track, category, gpu = rows["track"], rows["category"], rows["gpu"]
+        gauges = [_GAUGES.get(text, ("", 1.0)) for text in [*texts, ""]]
+        gauge = np.array([table.names["name"][g] if g else ABSENT for g, _ in gauges])
+        self._gpus = np.unique(gpu[gpu != ABSENT])
+
+        def name(uuid: int, _: int) -> int:
+            return table.names["name"][self._track(uuid).name or UNNAMED]
+
+        factor = by_distinct(track, lambda uuid, _: self._track(uuid).factor)
+        table.add(
+            rows.count,
+            process=rows["process"],
+            device=np.where(gpu == ABSENT, ABSENT, self._on_gpus(gpu, rows["process"])),
+            name=_first(gauge[category], by_distinct(track, name)).astype(np.int32),
+            time_ns=rows["start"],
+            value=rows["value"] * factor * np.array([unit for _, unit in gauges])[category],
+        )
+
+    def _foreign(self) -> NotATrace:
+        return NotATrace(
+            f"{self._source.path or self._source.label} is a Perfetto trace without GPU work of "
+            "rocprof",
+            "give one of rocprofv3 --output-format pftrace or of rocprof-sys; Perfetto traces of "
+            "other tools are not read",
+        )
+
+    def trace(self) -> Trace:
+        """Return the trace of what was added."""
+        source = self._source
+        tool = "rocprof-sys" if self._is_sys else "rocprofv3"
+        about = Source(
+            format="rocprof",
+            files=(),
+            tool=f"{tool} Perfetto trace",
+            clock=clock_of_folder(place_of(source.folder, source.name).root),
+            facts={} if self._is_sys else {"generation": "v3"},
+        )
+        return trace_of(self, source, about, "file", notes=[*self._notes()])
+
+    def _notes(self) -> Iterator[Note]:
+        packets, calls = self._packets, self["calls"]
+        if packets.is_cut or self._source.cut:
+            yield _NOTES.note("input-cut", bytes=f"{packets.read_bytes:,}")
+        yield from _NOTES.counted(self.odd, "rows-lost", "packets-dropped", "unpaired-ends")
+        work = self["activities"]
+        if not work.count:
+            return
+        start, end = work.column("start_ns"), work.column("start_ns") + work.column("dur_ns")
+        yield from _NOTES.counted(
+            {"overlaps-trimmed": self._trimmed(start, end)}, "overlaps-trimmed"
+        )
+        more = "" if (work.column("grid") != ABSENT).any() else ", and no launch grids"
+        yield _NOTES.note("perfetto-lacks", more=more)
+        if calls.count:
+            called = calls.column("start_ns")
+            gap = int(called.max() - end.max())
+            if gap > max(_STOPPED_NS, _STOPPED_SHARE * int(called.max() - called.min())):
+                yield _NOTES.note("device-stopped", time=time_amount(gap))
+
+    def _trimmed(self, start: IntArray, end: IntArray) -> int:
+        """Return how many kernels start exactly where another in their queue ends."""
+        work = self["activities"]
+        rows = np.flatnonzero((work.column("stream") != ABSENT) & (end > start))
+        queue = joint_codes(work.column("device")[rows], work.column("stream")[rows])
+        order = np.lexsort((start[rows], queue))
+        rows, queue = rows[order], queue[order]
+        return int(
+            np.count_nonzero((end[rows][:-1] == start[rows][1:]) & (queue[1:] == queue[:-1]))
+        )
+
+
+_ADD: Final[Mapping[str, Callable[[_Reading, Batch, str], None]]] = {
+    **dict.fromkeys(_APIS, _Reading._add_calls),
+    "kernel": _Reading._add_kernels,
+    "memcpy": _Reading._add_copies,
+    _MARK: _Reading._add_marks,
+    "scratch": _Reading._add_scratch,
+}
+
+
+def _kind(category: str) -> str:
+    return _SAMPLED if category.endswith("_sampling") else _KINDS.get(category, _MARK)
+
+
+def _first(*columns: IntArray) -> IntArray:
+    """Return the first value that is known."""
+    found = columns[0]
+    for column in columns[1:]:
+        found = np.where(found == ABSENT, column, found)
+    return found
+
+
+def _number(sign: re.Pattern[str], text: str) -> int:
+    found = sign.search(text)
+    return ABSENT if found is None else int(next(filter(None, found.groups())))
