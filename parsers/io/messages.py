@@ -21,9 +21,11 @@ _MOST_FIELDS: Final = 256
 """No message that is read has so many; one that has is not of the kind that was expected."""
 _MOST_NUMBER: Final = 512
 _PADDING: Final = 16
+_MOST_SHIFT: Final = 63
 _LONGEST_VARINT: Final = 10
 _ENDS: Final = np.uint64(0x8080808080808080)
-_ONE: Final = np.uint64(1)
+_BYTES: Final = np.uint64(0x0101010101010101)
+_ONE, _LOW, _MORE = np.uint64(1), np.uint64(0x7F), np.uint64(0x80)
 _STEPS: Final = tuple(
     (np.uint64(shift), np.uint64(high), np.uint64(low))
     for shift, high, low in (
@@ -183,12 +185,14 @@ class Block:
     def varints(self, at: IntArray) -> tuple[IntArray, IntArray]:
         """Return the numbers at places and where each ends; an endless one ends behind all."""
         word = self.words[at]
+        if not (word & _MORE).any():
+            return (word & _LOW).view(np.int64), at + 1
         stop = ~word & _ENDS
         stop &= ~stop + _ONE  # the last bit of the number
         value = word & (stop | (stop - _ONE))
         for shift, high, low in _STEPS:
             value = ((value & high) >> shift) | (value & low)
-        after = at + np.frexp(stop.astype(np.float64))[1] // 8
+        after = at + (((stop - _ONE & _BYTES) * _BYTES) >> np.uint64(56)).view(np.int64)
         long = np.flatnonzero(stop == 0)
         if len(long):
             value[long], after[long] = self._long(at[long], value[long])
@@ -305,7 +309,11 @@ def split(data: bytes, at: int, end: int, number: int) -> tuple[IntArray, IntArr
             size = data[at + 1]
             at += 2
             if size >= 0x80:
-                size, at = varint(data, at - 1)
+                size, shift, byte = size & 0x7F, 7, 0x80
+                while byte >= 0x80 and shift <= _MOST_SHIFT:
+                    byte = data[at]
+                    size |= (byte & 0x7F) << shift
+                    at, shift = at + 1, shift + 7
             begins.append(at)
             at += size
             ends.append(at)

@@ -12,10 +12,7 @@ from traceflops.table import Trace
 
 _OTHER_TEXT: Final = re.compile(rb"\s*[\[{<]")
 _V1_START: Final = re.compile(rb'\s*\{\s*"traceEvents"\s*:\s*\[\s*\{\s*\}')
-_PERFETTO_START: Final = re.compile(
-    # Its first field, a length, the first field of a packet, and then bytes that are no text.
-    rb"\x0a[\x01-\xff]{1,3}?[\x0a@PRXb\xa2\xc2\xca\xf2](?=[\s\S]{0,256}?[\x00\x80-\xff])"
-)
+_NO_TEXT: Final = re.compile(rb"[\s\S]{0,256}?[\x00\x80-\xff]")
 _V3_START: Final = re.compile(rb'\s*\{[^{}\[\]]*?"rocprofiler-sdk-tool"\s*:')
 
 
@@ -47,6 +44,20 @@ def _read_v3(sources: Sequence[ByteSource], reading: Reading) -> list[Trace]:
     return read_runs(sources, reading)
 
 
+def _is_perfetto(head: bytes) -> bool:
+    """Return whether a message begins whose first field is a message, and that is no text."""
+    if not head.startswith(b"\n") or _NO_TEXT.match(head) is None:
+        return False
+    from traceflops.parsers.io import fields, last_fields, varint
+
+    try:
+        size, at = varint(head, 1)
+        packet = head[at : at + size]
+        return bool(list(fields(packet)) if len(packet) == size else last_fields(packet))
+    except ValueError:
+        return False
+
+
 def _read_perfetto(sources: Sequence[ByteSource], reading: Reading) -> list[Trace]:
     from traceflops.parsers.rocprof.perfetto_trace import read_perfetto
 
@@ -61,6 +72,4 @@ ROCPROF_V1_JSON: Final = Format(
 ROCPROF_JSON: Final = Format(
     "rocprofv3 JSON", lambda head: _V3_START.match(head) is not None, _read_v3, gathers=True
 )
-ROCPROF_PERFETTO: Final = Format(
-    "Perfetto", lambda head: _PERFETTO_START.match(head) is not None, _read_perfetto
-)
+ROCPROF_PERFETTO: Final = Format("Perfetto", _is_perfetto, _read_perfetto)

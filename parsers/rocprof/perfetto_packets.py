@@ -259,9 +259,10 @@ class Packets:
         ]
         keys, places = np.array(ids, np.int64).reshape(-1, 2).T
         which = Lookup(keys, places)(era[found.owner] * IDS + said.numbers[_ANNOTATION_ID])
-        names = [name.encode() for name in self._wanted]
         spelled = said.begins[_ANNOTATION_NAME], said.ends[_ANNOTATION_NAME]
-        which = np.where(which == ABSENT, said.block.known(*spelled, names), which)
+        if (spelled[0] != ABSENT).any():
+            names = [name.encode() for name in self._wanted]
+            which = np.where(which == ABSENT, said.block.known(*spelled, names), which)
         taken = said.sound & (which != ABSENT)
         value = _codes(self.texts, said, _TEXT, taken)
         value[value != ABSENT] += TEXT
@@ -276,8 +277,8 @@ class Packets:
         if not self._events.count:
             return {}
         era, clock = packets["era"], packets["clock"]
-        rows = [(own, *said) for own, said in self._defaults.items()]
-        eras, clocks, tracks = np.array(rows, np.int64).reshape(-1, 3).T
+        defaults = [(own, *said) for own, said in self._defaults.items()]
+        eras, clocks, tracks = np.array(defaults, np.int64).reshape(-1, 3).T
         clock = np.where(clock == ABSENT, Lookup(eras, clocks)(era), clock)
         kind, track, packet = self._events.take().values()
         time, era = self._clocks.times(packets["time"], clock, era)[packet], era[packet]

@@ -162,10 +162,8 @@ class _Reading(Recorded):
     def _placed(self, rows: dict[str, Array]) -> Batch:
         """Return rows with what their tracks and their annotations say."""
         track, placed = rows["track"], dict(rows)
-        stream, gpu = (
-            by_distinct(track, lambda uuid, _, sign=sign: _number(sign, self._track(uuid).name))
-            for sign in (_STREAM, _GPU)
-        )
+        stream = by_distinct(track, lambda uuid, _: _number(_STREAM, self._track(uuid).name))
+        gpu = by_distinct(track, lambda uuid, _: _number(_GPU, self._track(uuid).name))
         placed |= {"gpu": gpu, "process": self._pids.numbers(by_distinct(track, self._pid))}
         if "begin_ns" not in rows:
             return Batch(len(track), placed, {})
@@ -281,14 +279,14 @@ class _Reading(Recorded):
         """Add copies. The ends that rocprof-sys writes are other numbers than those of kernels."""
         way = np.append(ways_named(self._packets.names), UNKNOWN)[rows["name"]]
         source, target = (self._agents(rows[end]) for end in ("src", "dst"))
-        ends = [
-            np.where(by_way == UNKNOWN, self._ends(rows[end]), by_way)
-            for end, by_way in zip(("src", "dst"), ends_of(way), strict=True)
-        ]
-        gpu = np.where(ends[1] == GPU, target, source)
+        by_way = dict(zip(("src", "dst"), ends_of(way), strict=True))
+        first, last = (
+            np.where(by_way[end] == UNKNOWN, self._ends(rows[end]), by_way[end]) for end in by_way
+        )
+        gpu = np.where(last == GPU, target, source)
         own = {"gpu": np.full_like(gpu, ABSENT) if self._is_sys else gpu}
-        own["way"] = ways_between(way, *ends, source != target)
-        on_device = (ends[0] != HOST) | (ends[1] != HOST)
+        own["way"] = ways_between(way, first, last, source != target)
+        on_device = (first != HOST) | (last != HOST)
         self.odd["host-copies json"] += int(np.count_nonzero(~on_device))
         rows = Batch(rows.count, {**rows.numbers, **own}, {}).only(on_device)
         Copies(
