@@ -6,7 +6,6 @@ names, clocks and defaults hold until a sequence of packets is cleared: for an e
 
 from __future__ import annotations
 
-import zlib
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -44,7 +43,6 @@ _PACKET: Final = 1
 _CHUNK_BYTES: Final = 1 << 20
 """So much is taken apart at once: its columns fit in the cache."""
 _MOST_PACKET: Final = 1 << 28
-_PACKED_TAG: Final = b"\x92\x03"
 _TIME, _SEQUENCE, _FLAGS, _LOST, _CLOCK = 8, 10, 13, 42, 58
 _CLOCKS, _EVENT, _INTERNED, _PACKED, _DEFAULTS, _TRACK = 6, 11, 12, 50, 59, 60
 _CATEGORY_ID, _TYPE, _NAME_ID, _ON, _INTEGER, _REAL = 3, 9, 10, 11, 30, 44
@@ -56,8 +54,6 @@ _MOST_WANTED: Final = 64
 """So many ids an era may have for the names of the annotations that are wanted."""
 TEXT: Final = 1 << 62
 """An annotation that is a text has the place of it among the texts, and this added."""
-
-Chunk = tuple[bytes, IntArray, IntArray]
 
 
 class Track(NamedTuple):
@@ -100,7 +96,7 @@ class Packets:
         self.names, self.categories, self.texts = Names(), Names(), Names()
         for names in (self.names, self.categories, self.texts):
             names.most, names.beyond = MOST_TEXTS, BEYOND
-        self.read_bytes = self._plain_bytes = self._eras = 0
+        self.read_bytes = self._eras = 0
         self.is_cut = False
         self._source, self._wanted, self._odd = source, tuple(wanted), odd
         self._packets, self._events, self._slices, self._values = (Table() for _ in range(4))
@@ -117,14 +113,14 @@ class Packets:
         }
 
     def read(self) -> tuple[dict[str, Array], dict[str, Array]]:
-        """Return the slices and the values. Raises InputError where they unpack to far too much."""
-        for data, begin, end in self._chunks():
-            self._add(Messages(Block(data), begin, end))
+        """Return the slices and the values."""
+        for messages in self._chunks():
+            self._add(messages)
         events = self._timed(self._packets.take())
         return self._rows(self._slices, events), self._rows(self._values, events)
 
-    def _chunks(self) -> Iterator[Chunk]:
-        """Yield whole packets some at a time, also those that stand packed in others."""
+    def _chunks(self) -> Iterator[Messages]:
+        """Yield whole packets, some at a time."""
         waiting, size, least = list[bytes](), 0, _CHUNK_BYTES
         for block in chain(self._source.blocks(), (b"",)):
             waiting.append(block)
@@ -133,7 +129,7 @@ class Packets:
                 continue
             data = b"".join(waiting)
             begin, end, is_whole = split(data, 0, len(data), _PACKET)
-            yield from self._unpacked(data, begin, end)
+            yield Messages(Block(data), begin, end)
             rest = data[int(end[-1]) if len(end) else 0 :]
             waiting, size = [rest], len(rest)
             self.read_bytes += len(data) - len(rest)
@@ -143,36 +139,11 @@ class Packets:
             if len(rest) > _MOST_PACKET:
                 return
 
-    def _unpacked(self, data: bytes, begin: IntArray, end: IntArray) -> Iterator[Chunk]:
-        if _PACKED_TAG not in data:
-            yield data, begin, end
-            return
-        found = Messages(Block(data), begin, end).columns((), (_PACKED,))
-        edges, pieces, since, size = [0, *end.tolist()], list[bytes](), 0, 0
-        for row in np.flatnonzero(found.has(_PACKED) & found.sound).tolist():
-            packed = data[found.begins[_PACKED][row] : found.ends[_PACKED][row]]
-            pieces += [data[since : edges[row]], self._plain(packed)]
-            since = edges[row + 1]
-            size += len(pieces[-2]) + len(pieces[-1])
-            if size >= _CHUNK_BYTES:
-                yield _joined(pieces)
-                pieces, size = [], 0
-        yield _joined([*pieces, data[since : edges[-1]]])
-
-    def _plain(self, packed: bytes) -> bytes:
-        """Return the whole packets that are packed together in one."""
-        data = b""
-        with suppress(zlib.error):
-            data = zlib.decompressobj().decompress(packed, _MOST_PACKET)
-        self._plain_bytes += len(data)
-        self._source.refuse_expansion(self._plain_bytes)
-        _, end, is_whole = split(data, 0, len(data), _PACKET)
-        self._odd["rows-lost"] += not (is_whole and data)
-        return data[: int(end[-1])] if len(end) else b""
-
     def _add(self, messages: Messages) -> None:
-        found = messages.columns((_TIME, _SEQUENCE, _FLAGS, _LOST, _CLOCK), (*self._parts, _EVENT))
+        numbers = (_TIME, _SEQUENCE, _FLAGS, _LOST, _CLOCK)
+        found = messages.columns(numbers, (*self._parts, _EVENT, _PACKED))
         self._odd["rows-lost"] += int(np.count_nonzero(~found.sound))
+        self._odd["packets-packed"] += int(np.count_nonzero(found.has(_PACKED)))
         self._odd["packets-dropped"] += int(np.count_nonzero(found.numbers[_LOST] == 1))
         sequence, flags = found.numbers[_SEQUENCE], found.numbers[_FLAGS]
         era = self._eras_of(sequence, (flags != ABSENT) & (flags & 1 == 1))
@@ -321,11 +292,6 @@ def _codes(names: Names, found: Columns, part: int, among: BoolArray) -> IntArra
     texts = found.block.texts(found.begins[part][rows], found.ends[part][rows])
     codes[rows] = names.codes(map(message_text, texts))
     return codes
-
-
-def _joined(pieces: Sequence[bytes]) -> Chunk:
-    data = b"".join(pieces)
-    return data, *split(data, 0, len(data), _PACKET)[:2]
 
 
 def _part(data: object, number: int) -> object:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -34,7 +34,7 @@ from traceflops.parsers.shared import (
     timed,
     told_apart,
 )
-from traceflops.table import ABSENT, Array, IntArray, Note, Source, Trace, joint_codes
+from traceflops.table import ABSENT, Array, IntArray, Note, Source, Trace
 from traceflops.units import time_amount
 
 _WANTED: Final = (
@@ -84,11 +84,18 @@ _MOST_PARENTS: Final = 8
 _STOPPED_SHARE: Final = 0.1
 _STOPPED_NS: Final = 10**7
 _FULLER: Final = "The SQLite (rocpd) or JSON output of the same run"
+_FOREIGN: Final = (
+    "a Perfetto trace without GPU work of rocprof",
+    "give one of rocprofv3 --output-format pftrace or of rocprof-sys; those of other tools are not "
+    "read",
+)
+_DROPPED: Final = ("rows-lost", "packets-packed", "packets-dropped", "unpaired-ends")
 _NOTES: Final = NoteTable(
     dropped={
         "input-cut": "The trace is cut off or damaged after {bytes} bytes; what follows could not "
         "be read.",
         "rows-lost": "{n} damaged [packet|packets] of the trace skipped.",
+        "packets-packed": "{n} compressed [packet|packets] skipped: not supported.",
         "packets-dropped": "Perfetto's buffer was full {n} [time|times]: records are missing. Set "
         "a larger one (rocprofv3 --perfetto-buffer-size).",
         "unpaired-ends": "{n} [end|ends] of ranges without a start skipped.",
@@ -136,7 +143,9 @@ class _Reading(Recorded):
         categories = [*self._packets.categories]
         bare = [text.removeprefix(_OF_SYSTEMS_PROFILER) for text in categories]
         if _KINDS.keys().isdisjoint(bare):
-            raise self._foreign()
+            raise NotATrace(
+                f"{self._source.path or self._source.label} is {_FOREIGN[0]}", _FOREIGN[1]
+            )
         self._is_sys = any(text.startswith(_OF_SYSTEMS_PROFILER) for text in categories)
         kinds = np.array([*(_WORDS.index(_kind(text)) for text in bare), _WORDS.index(_MARK)])
         if values:
@@ -211,65 +220,54 @@ class _Reading(Recorded):
         track = self._track(uuid)
         return _number(_THREAD, track.name) if track.tid is None else track.tid
 
-    def _on_gpus(self, gpu: IntArray, process: IntArray) -> IntArray:
-        """Return the devices of GPUs; where it is unknown the only one, or the first."""
-        one = self._gpus[0] if len(self._gpus) == 1 else ABSENT
-        gpu = np.where(gpu == ABSENT, one, gpu)
+    def _on_gpus(self, rows: Batch) -> IntArray:
+        """Return the devices of rows; of an unknown GPU the only one, or the first."""
+        gpu, process = rows["gpu"], rows["process"]
+        gpu = np.where(gpu == ABSENT, self._gpus[0] if len(self._gpus) == 1 else ABSENT, gpu)
         self.odd["device-unknown json"] += int(np.count_nonzero(gpu == ABSENT))
-        gpu = np.where(gpu == ABSENT, 0, gpu)
 
         def device(number: int, row: int) -> int:
-            number = told_apart(self._known_gpus, number if number >= 0 else -1, -1)
+            number = told_apart(self._known_gpus, max(number, -1), -1)
             return self.device(number, int(process[row]), number)
 
-        return by_distinct(gpu, device)
+        return by_distinct(np.where(gpu == ABSENT, 0, gpu), device)
 
     def _names(self, table: str, rows: Batch, unnamed: str) -> Array:
         """Return the codes that the names of slices have in a table."""
         names, texts = self[table].names["name"], [*self._packets.names, ""]
         return by_distinct(rows["name"], lambda code, _: names[texts[code] or unnamed])
 
+    def _of_host(self, rows: Batch, table: str) -> dict[str, Any]:
+        own = {name: rows[name] for name in ("process", "thread")}
+        return {"rows": rows, "name": self._names(table, rows, UNNAMED), **own}
+
+    def _of_gpu(self, rows: Batch, unnamed: str) -> dict[str, Any]:
+        own = {name: rows[name] for name in ("process", "correlation")}
+        name = self._names("activities", rows, unnamed)
+        return {"rows": rows, "name": name, "device": self._on_gpus(rows), **own}
+
     def _add_calls(self, rows: Batch, api: str) -> None:
-        Calls(
-            rows=rows,
-            process=rows["process"],
-            thread=rows["thread"],
-            name=self._names("calls", rows, UNNAMED),
-            correlation=rows["correlation"],
-            api=api,
-        ).add_to(self)
+        own = self._of_host(rows, "calls")
+        Calls(**own, correlation=rows["correlation"], api=api).add_to(self)
 
     def _add_marks(self, rows: Batch, _: str) -> None:
-        process, name = rows["process"], self._names("marks", rows, UNNAMED)
-        Marks(rows=rows, process=process, thread=rows["thread"], name=name).add_to(self)
+        Marks(**self._of_host(rows, "marks")).add_to(self)
 
     def _add_scratch(self, rows: Batch, _: str) -> None:
         """Add the making of scratch memory, for which a queue waits, as overhead of the device."""
-        Overheads(
-            rows=rows,
-            process=rows["process"],
-            thread=rows["thread"],
-            name=self._names("marks", rows, UNNAMED),
-            device=self._on_gpus(rows["gpu"], rows["process"]),
-            stream=rows["stream"],
-        ).add_to(self)
+        own, device = self._of_host(rows, "marks"), self._on_gpus(rows)
+        Overheads(**own, device=device, stream=rows["stream"]).add_to(self)
 
     def _add_kernels(self, rows: Batch, _: str) -> None:
         """Add kernels; rocprofv3 writes only the products of their sizes, which tell no axis."""
+        signs = [partial(_number, axis) for axis in _AXES]
         block, grid = (
-            np.stack(
-                [self._in_texts(rows[name], partial(_number, axis), ABSENT) for axis in _AXES],
-                axis=1,
-            )
+            np.stack([self._in_texts(rows[name], sign, ABSENT) for sign in signs], axis=1)
             for name in ("workgroup_size", "grid_size")
         )
         Kernels(
-            rows=rows,
-            process=rows["process"],
-            device=self._on_gpus(rows["gpu"], rows["process"]),
+            **self._of_gpu(rows, UNNAMED_KERNEL),
             stream=rows["stream"],
-            name=self._names("activities", rows, UNNAMED_KERNEL),
-            correlation=rows["correlation"],
             grid=blocks_of(grid, block),
             block=block,
             shared_memory_bytes=rows["group_segment_size"],
@@ -289,53 +287,29 @@ class _Reading(Recorded):
         on_device = (first != HOST) | (last != HOST)
         self.odd["host-copies json"] += int(np.count_nonzero(~on_device))
         rows = Batch(rows.count, {**rows.numbers, **own}, {}).only(on_device)
-        Copies(
-            rows=rows,
-            process=rows["process"],
-            # An engine for copies works it off: neither a queue nor a stream is its place.
-            device=self._on_gpus(rows["gpu"], rows["process"]),
-            name=self._names("activities", rows, UNNAMED_COPY),
-            correlation=rows["correlation"],
-            bytes=rows["bytes"],
-            way=rows["way"],
-        ).add_to(self)
+        # An engine for copies works it off: neither a queue nor a stream is its place.
+        common = self._of_gpu(rows, UNNAMED_COPY)
+        Copies(**common, bytes=rows["bytes"], way=rows["way"]).add_to(self)
 
     def _add_counters(self, rows: Batch, kinds: IntArray) -> None:
         """Add values over time. Those of rocprofv3 only sum up records that are read."""
-        table, texts = self["counters"], [*self._packets.categories]
-        is_known = (rows["start"] >= 0) & np.isfinite(rows["value"])
-        kind = kinds[rows["category"]]
-        self.odd["streamed-counter"] += int(
-            np.count_nonzero(kind == _WORDS.index("streamed-counter"))
-        )
-        rows = rows.only(is_known & (kind == _WORDS.index(_MARK)))
-        if not rows.count:
-            return
-        track, category, gpu = rows["track"], rows["category"], rows["gpu"]
-        gauges = [_GAUGES.get(text, ("", 1.0)) for text in [*texts, ""]]
-        gauge = np.array([table.names["name"][g] if g else ABSENT for g, _ in gauges])
-        self._gpus = np.unique(gpu[gpu != ABSENT])
-
-        def name(uuid: int, _: int) -> int:
-            return table.names["name"][self._track(uuid).name or UNNAMED]
-
-        factor = by_distinct(track, lambda uuid, _: self._track(uuid).factor)
-        table.add(
-            rows.count,
-            process=rows["process"],
-            device=np.where(gpu == ABSENT, ABSENT, self._on_gpus(gpu, rows["process"])),
-            name=_first(gauge[category], by_distinct(track, name)).astype(np.int32),
-            time_ns=rows["start"],
-            value=rows["value"] * factor * np.array([unit for _, unit in gauges])[category],
-        )
-
-    def _foreign(self) -> NotATrace:
-        return NotATrace(
-            f"{self._source.path or self._source.label} is a Perfetto trace without GPU work of "
-            "rocprof",
-            "give one of rocprofv3 --output-format pftrace or of rocprof-sys; Perfetto traces of "
-            "other tools are not read",
-        )
+        table, texts = self["counters"], [*self._packets.categories, ""]
+        kind, counted = kinds[rows["category"]], _WORDS.index("streamed-counter")
+        self.odd["streamed-counter"] += int(np.count_nonzero(kind == counted))
+        known = (rows["start"] >= 0) & np.isfinite(rows["value"])
+        rows = rows.only(known & (kind == _WORDS.index(_MARK)))
+        track, category, of_gpu = rows["track"], rows["category"], rows["gpu"] != ABSENT
+        self._gpus = np.unique(rows["gpu"][of_gpu])
+        device = np.full(rows.count, ABSENT, np.int64)
+        device[of_gpu] = self._on_gpus(rows.only(of_gpu))
+        names, gauges = table.names["name"], [_GAUGES.get(text) for text in texts]
+        gauge = np.array([names[one[0]] if one else ABSENT for one in gauges])[category]
+        other = by_distinct(track, lambda uuid, _: names[self._track(uuid).name or UNNAMED])
+        unit = np.array([one[1] if one else 1.0 for one in gauges])[category]
+        factor = unit * by_distinct(track, lambda uuid, _: self._track(uuid).factor)
+        name = np.where(gauge == ABSENT, other, gauge).astype(np.int32)
+        columns = {"process": rows["process"], "device": device, "time_ns": rows["start"]}
+        table.add(rows.count, **columns, name=name, value=rows["value"] * factor)
 
     def trace(self) -> Trace:
         """Return the trace of what was added."""
@@ -351,35 +325,30 @@ class _Reading(Recorded):
         return trace_of(self, source, about, "file", notes=[*self._notes()])
 
     def _notes(self) -> Iterator[Note]:
-        packets, calls = self._packets, self["calls"]
+        packets, work = self._packets, self["activities"]
         if packets.is_cut or self._source.cut:
             yield _NOTES.note("input-cut", bytes=f"{packets.read_bytes:,}")
-        yield from _NOTES.counted(self.odd, "rows-lost", "packets-dropped", "unpaired-ends")
-        work = self["activities"]
+        yield from _NOTES.counted(self.odd, *_DROPPED)
         if not work.count:
             return
         start, end = work.column("start_ns"), work.column("start_ns") + work.column("dur_ns")
-        yield from _NOTES.counted(
-            {"overlaps-trimmed": self._trimmed(start, end)}, "overlaps-trimmed"
-        )
+        trimmed = {"overlaps-trimmed": 0 if self._is_sys else self._touching(start, end)}
+        yield from _NOTES.counted(trimmed, *trimmed)
         more = "" if (work.column("grid") != ABSENT).any() else ", and no launch grids"
         yield _NOTES.note("perfetto-lacks", more=more)
-        if calls.count:
-            called = calls.column("start_ns")
-            gap = int(called.max() - end.max())
-            if gap > max(_STOPPED_NS, _STOPPED_SHARE * int(called.max() - called.min())):
-                yield _NOTES.note("device-stopped", time=time_amount(gap))
+        called = self["calls"].column("start_ns")
+        gap = int(called.max(initial=0) - end.max())
+        if gap > max(_STOPPED_NS, _STOPPED_SHARE * np.ptp(called) if len(called) else 0):
+            yield _NOTES.note("device-stopped", time=time_amount(gap))
 
-    def _trimmed(self, start: IntArray, end: IntArray) -> int:
+    def _touching(self, start: IntArray, end: IntArray) -> int:
         """Return how many kernels start exactly where another in their queue ends."""
-        work = self["activities"]
-        rows = np.flatnonzero((work.column("stream") != ABSENT) & (end > start))
-        queue = joint_codes(work.column("device")[rows], work.column("stream")[rows])
-        order = np.lexsort((start[rows], queue))
-        rows, queue = rows[order], queue[order]
-        return int(
-            np.count_nonzero((end[rows][:-1] == start[rows][1:]) & (queue[1:] == queue[:-1]))
-        )
+        device, stream = (self["activities"].column(name) for name in ("device", "stream"))
+        rows = np.flatnonzero((stream != ABSENT) & (end > start))
+        rows = rows[np.lexsort((start[rows], stream[rows], device[rows]))]
+        first, second = rows[:-1], rows[1:]
+        same = (device[first] == device[second]) & (stream[first] == stream[second])
+        return int(np.count_nonzero(same & (end[first] == start[second])))
 
 
 _ADD: Final[Mapping[str, Callable[[_Reading, Batch, str], None]]] = {
