@@ -11,10 +11,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, get_args
 
 import traceflops as tf
-from sample_traces.config import RunConfig
+from sample_traces.config import RunConfig, on_mi300x
 from sample_traces.nsight.ncu import launches, write_details
 from sample_traces.nsight.ncu_report import write_report
 from sample_traces.nsight.nsys import write_sqlite
@@ -22,6 +22,8 @@ from sample_traces.nsight.report import write_reports
 from sample_traces.nsight.session import NsightOptions
 from sample_traces.nsight.stats import write_traces
 from sample_traces.nsight.sums import write_sums
+from sample_traces.rocprof.options import RocprofOptions
+from sample_traces.rocprof.perfetto import Layout, write_perfetto
 from sample_traces.simulate import simulate
 from tests.conftest import ROOT, SAMPLES
 from tests.fuzz.packing import zipped
@@ -80,6 +82,12 @@ def _of_other_tools() -> Iterator[Seed]:
     for path in sorted([*SAMPLES.rglob("*.db"), *SAMPLES.rglob("*.sqlite")]):
         yield Seed(path.stem, path.read_bytes())
     yield from _of_nsight()
+    run = simulate(on_mi300x(layers=1, steps=1, vocab=256, ranks=1, copy_stream=True))
+    options = RocprofOptions(markers="all", collectives=True)
+    with TemporaryDirectory() as name:
+        for number, layout in enumerate(get_args(Layout)):
+            (path,) = write_perfetto(run, Path(name) / str(number), options, layout)
+            yield Seed(f"pftrace {layout}", path.read_bytes())
 
 
 def _of_nsight() -> Iterator[Seed]:

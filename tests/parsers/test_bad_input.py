@@ -59,7 +59,7 @@ FOREIGN: dict[str, tuple[bytes, str]] = {
     "memory timeline of rows": (b'[\n [-1, "create", 512, "PARAMETER"]]', "a memory timeline"),
     "SQLite": (b"SQLite format 3\x00" + bytes(84), "SQLite database"),
     "Parquet": (b"PAR1\x15\x04", "damaged or cut Parquet file"),
-    "Perfetto": (b"\n\x28\n\x10abc\x00\x01\x02", "a Perfetto trace"),
+    "Perfetto": (b"\n\x08\x40\x80\x80\x80\x80\x01\x50\x02", "a Perfetto trace without GPU work"),
     "OTF2": (b"\x03#\x00\x00", "part of an OTF2 archive"),
     "HDF5": (b"\x89HDF\r\n\x1a\n", "an HDF5 file"),
     "pickle": (pickle.dumps({"traceEvents": []}), "a Python pickle, which is unsafe to open"),

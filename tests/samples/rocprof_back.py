@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -12,6 +13,8 @@ from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
 from typing import Any
+
+from tests.samples.perfetto_back import Back
 
 Row = dict[str, str]
 
@@ -407,6 +410,41 @@ def _rocpd(seen: Seen, database: sqlite3.Connection) -> None:
         seen.counters.setdefault((pid, dispatch), {})[name] = value
 
 
+def from_pftrace(folder: Path) -> Seen:
+    seen = Seen()
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        back = Back(path)
+        for one in back.slices:
+            _pftrace(seen, back.pid, one)
+    return seen
+
+
+def _pftrace(seen: Seen, pid: int, one: dict[str, Any]) -> None:
+    times = one["start"], one["end"]
+    assert times == (one["begin_ns"], one["end_ns"])
+    what = one["category"].removeprefix("rocm_")
+    if what == "kernel_dispatch":
+        sizes = [
+            prod(map(int, re.findall(r"\d+", str(one[of]))))
+            for of in ("grid_size", "workgroup_size")
+        ]
+        seen.kernels[pid, one["name"], *times, *sizes] += 1
+        seen.streams.add(one["queue"])
+        (device,) = re.findall(r"\[(\d+)\].*(?:STREAM|Queue|QUEUE)", one["track"])
+        assert one.get("agent", f"GPU-{device}") == f"GPU-{device}"
+        seen.devices.add(int(device))
+    elif what == "memory_copy":
+        seen.copies[pid, one["name"], *times] += 1
+        seen.bytes[one.get("copy_bytes", one.get("bytes"))] += 1
+    else:
+        place = _place(seen, what.upper())
+        place[pid, one["name"], *times] += 1
+        if place is seen.calls:
+            seen.began[pid, one["corr_id"]] = times[0]
+        return
+    seen.asked.add((pid, times[0], one["corr_id"]))
+
+
 def read_back(name: str, folder: Path) -> Seen:
     """Return what stands in the files of a format of the simulator's table."""
     return next(read for start, read in _READERS.items() if name.startswith(start))(folder)
@@ -422,4 +460,5 @@ _READERS: dict[str, Callable[[Path], Seen]] = {
     "v3 csv": from_v3_csv,
     "v3 json": from_v3_json,
     "rocpd": from_rocpd,
+    "pftrace": from_pftrace,
 }
