@@ -435,7 +435,7 @@ def _pftrace(seen: Seen, pid: int, one: dict[str, Any]) -> None:
         seen.devices.add(int(device))
     elif what == "memory_copy":
         seen.copies[pid, one["name"], *times] += 1
-        seen.bytes[one.get("copy_bytes", one.get("bytes"))] += 1
+        seen.bytes[one["copy_bytes"] if "copy_bytes" in one else one["bytes"]] += 1
     else:
         place = _place(seen, what.upper())
         place[pid, one["name"], *times] += 1
