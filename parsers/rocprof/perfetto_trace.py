@@ -38,9 +38,13 @@ from traceflops.table import ABSENT, Array, IntArray, Note, Source, Trace
 from traceflops.units import time_amount
 
 _WANTED: Final = (
-    *("begin_ns", "end_ns", "corr_id", "tid", "agent", "device", "queue", "kernel_id"),
+    *("begin_ns", "end_ns", "corr_id", "tid", "agent", "device", "queue"),
     *("group_segment_size", "workgroup_size", "grid_size", "copy_bytes", "bytes"),
     *("src_agent", "dst_agent", "src_agent_id", "dst_agent_id"),
+)
+_KEPT: Final = (
+    *("category", "name", "value", "start", "track"),
+    *("group_segment_size", "workgroup_size", "grid_size"),
 )
 _OF_SYSTEMS_PROFILER: Final = "rocm_"
 _APIS: Final = ("hip", "hsa", "rccl", "rocdecode", "rocjpeg")
@@ -155,9 +159,11 @@ class _Reading(Recorded):
         fill_collectives(self, {})
 
     def _add_slices(self, rows: Batch, kinds: IntArray) -> None:
-        kind, (kernel, copy) = kinds[rows["category"]], map(_WORDS.index, ("kernel", "memcpy"))
+        kernel = _WORDS.index("kernel")
+        named = [_WORDS.index(_work(name)) for name in self._packets.names]
+        kind = kinds[rows["category"]]
         of_stream = kind == _WORDS.index(_OF_STREAM)
-        kind = np.where(of_stream, np.where(rows["kernel_id"] == ABSENT, copy, kernel), kind)
+        kind = np.where(of_stream, np.array([*named, kernel])[rows["name"]], kind)
         if (known := rows["gpu"][(kind == kernel) & (rows["gpu"] != ABSENT)]).size:
             self._gpus = np.unique(known)
         for place, word in enumerate(_WORDS):
@@ -170,7 +176,7 @@ class _Reading(Recorded):
 
     def _placed(self, rows: dict[str, Array]) -> Batch:
         """Return rows with what their tracks and their annotations say."""
-        track, placed = rows["track"], dict(rows)
+        track, placed = rows["track"], {name: rows[name] for name in _KEPT if name in rows}
         stream = by_distinct(track, lambda uuid, _: _number(_STREAM, self._track(uuid).name))
         gpu = by_distinct(track, lambda uuid, _: _number(_GPU, self._track(uuid).name))
         placed |= {"gpu": gpu, "process": self._pids.numbers(by_distinct(track, self._pid))}
@@ -362,6 +368,12 @@ _ADD: Final[Mapping[str, Callable[[_Reading, Batch, str], None]]] = {
 
 def _kind(category: str) -> str:
     return _SAMPLED if category.endswith("_sampling") else _KINDS.get(category, _MARK)
+
+
+def _work(name: str) -> str:
+    """Return what work of a stream is, of which no category tells it."""
+    words = {"MEMORY_COPY": "memcpy", "SCRATCH_MEM": "scratch"}
+    return words.get(name[: len("MEMORY_COPY")], "kernel")
 
 
 def _first(*columns: IntArray) -> IntArray:

@@ -238,9 +238,9 @@ def test_what_rocprof_sys_samples_of_gpus() -> None:
 
 
 def test_work_on_the_tracks_of_streams() -> None:
-    """rocprof-sys by stream: only what is said of an event tells kernels from copies."""
+    """rocprof-sys by stream: only the name of an event tells kernels from copies."""
     stream = track(41, "HIP Activity Stream 6")
-    work = kernel(0, 5, 41, category="rocm_hip_stream", kernel_id=3)
+    work = kernel(0, 5, 41, category="rocm_hip_stream")
     ends = {"src_agent_id": 0, "dst_agent_id": 4}
     copy = kernel(6, 9, 41, "MEMORY_COPY_HOST_TO_DEVICE", category="rocm_hip_stream", **ends)
     trace = read(TRACKS, stream, work, copy)
