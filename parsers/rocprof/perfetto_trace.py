@@ -90,13 +90,13 @@ _STOPPED_NS: Final = 10**7
 _FULLER: Final = "The SQLite (rocpd) or JSON output of the same run"
 _FOREIGN: Final = (
     "a Perfetto trace without GPU work of rocprof",
-    "give one of rocprofv3 --output-format pftrace or of rocprof-sys; those of other tools are not "
+    "give one of rocprofv3 --output-format pftrace or of rocprof-sys; no other Perfetto traces are "
     "read",
 )
 _DROPPED: Final = ("rows-lost", "packets-packed", "packets-dropped", "unpaired-ends")
 _NOTES: Final = NoteTable(
     dropped={
-        "input-cut": "The trace is cut off or damaged after {bytes} bytes; what follows could not "
+        "input-cut": "The trace is cut off or damaged after {bytes} bytes; the rest could not "
         "be read.",
         "rows-lost": "{n} damaged [packet|packets] of the trace skipped.",
         "packets-packed": "{n} compressed [packet|packets] skipped: not supported.",
@@ -106,12 +106,12 @@ _NOTES: Final = NoteTable(
     },
     assumed={
         "overlaps-trimmed": "{n} [kernel starts|kernels start] exactly where another in the same "
-        "queue ends: rocprofv3 trims overlapping kernels so in Perfetto traces. Whether they "
-        f"overlapped is unknown. {_FULLER} tells.",
+        "queue ends. rocprofv3 trims kernels that overlap in this way when it writes Perfetto "
+        f"traces: whether these overlapped is unknown. {_FULLER} shows it.",
     },
     missing={
         "perfetto-lacks": "Perfetto traces hold neither GPU models nor host names{more}. "
-        f"{_FULLER} does.",
+        f"{_FULLER} has them.",
         "device-stopped": "The last GPU operation ends {time} before the last API call: if the "
         "program still used the GPU, Perfetto's buffer was full and the rest is missing. Set a "
         "larger one (rocprofv3 --perfetto-buffer-size).",
@@ -176,7 +176,8 @@ class _Reading(Recorded):
 
     def _placed(self, rows: dict[str, Array]) -> Batch:
         """Return rows with what their tracks and their annotations say."""
-        track, placed = rows["track"], {name: rows[name] for name in _KEPT if name in rows}
+        track = rows["track"]
+        placed: dict[str, Array] = {name: rows[name] for name in _KEPT if name in rows}
         stream = by_distinct(track, lambda uuid, _: _number(_STREAM, self._track(uuid).name))
         gpu = by_distinct(track, lambda uuid, _: _number(_GPU, self._track(uuid).name))
         placed |= {"gpu": gpu, "process": self._pids.numbers(by_distinct(track, self._pid))}
