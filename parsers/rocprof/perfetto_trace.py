@@ -106,11 +106,11 @@ _NOTES: Final = NoteTable(
     },
     assumed={
         "overlaps-trimmed": "{n} [kernel starts|kernels start] exactly where another in the same "
-        "queue ends. rocprofv3 trims kernels that overlap in this way when it writes Perfetto "
-        f"traces: whether these overlapped is unknown. {_FULLER} shows it.",
+        "queue ends. In Perfetto traces rocprofv3 writes overlapping kernels in this way: whether "
+        f"they overlap is unknown. {_FULLER} has their times.",
     },
     missing={
-        "perfetto-lacks": "Perfetto traces hold neither GPU models nor host names{more}. "
+        "perfetto-lacks": "Perfetto traces hold no GPU model and no host name{more}. "
         f"{_FULLER} has them.",
         "device-stopped": "The last GPU operation ends {time} before the last API call: if the "
         "program still used the GPU, Perfetto's buffer was full and the rest is missing. Set a "
@@ -341,7 +341,7 @@ class _Reading(Recorded):
         start, end = work.column("start_ns"), work.column("start_ns") + work.column("dur_ns")
         trimmed = {"overlaps-trimmed": 0 if self._is_sys else self._touching(start, end)}
         yield from _NOTES.counted(trimmed, *trimmed)
-        more = "" if (work.column("grid") != ABSENT).any() else ", and no launch grids"
+        more = "" if (work.column("grid") != ABSENT).any() else ", and no grid of a launch"
         yield _NOTES.note("perfetto-lacks", more=more)
         called = self["calls"].column("start_ns")
         gap = int(called.max(initial=0) - end.max())

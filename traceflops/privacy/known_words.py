@@ -250,7 +250,7 @@ message metric mfu microseconds middle might migration million minor minute miss
 mops most mostly moved ms much multiprocessors must mutually nanoseconds near nearby need needs
 neither nest never newer nic nine nor note notes nothing nowhere numbered numbers nvidia obj object
 objects occur often old older once opened opengl openmp operating option original os others
-otherwise outside over overlapping overlaps own package packet pages paired parent parented
+otherwise outside over overlapping overlaps own package packet packets pages paired parent parented
 parquetdir parsers parts passed passes passive paths pause paused percent percentage perf perfetto
 pftrace pickle pid pieces pipelines place placeholders places plugin pmc possible possibly pragma
 prediction prefixed preset presets previous printed prints processes products prof profiled profiles

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sample_traces.messages import counted, number, part, varint
+from sample_traces.messages import counted, fixed, number, part, varint
 from tests.conftest import examples
 from traceflops.parsers.io import Block, Messages, fields, split
 from traceflops.table import ABSENT
@@ -100,3 +100,20 @@ def test_a_field_that_repeats(parts: list[bytes], between: bool) -> None:
     assert counted(b"abc") == b"\3abc"
     if data[1:]:
         assert not split(data, 1, len(data) - 1, 1)[2]
+
+
+@settings(max_examples=examples(200))
+@given(messages=st.lists(st.lists(st.binary(max_size=9), max_size=6), min_size=1, max_size=6))
+def test_parts_that_repeat_and_numbers_of_fixed_size(messages: list[list[bytes]]) -> None:
+    encoded_ones = [
+        b"".join(part(4, one) for one in parts) + fixed(5, bytes(7) + bytes([row + 1]))
+        for row, parts in enumerate(messages)
+    ]
+    found = messages_of(encoded_ones).columns((1,), (), (5,), repeated=4)
+    texts = found.each.block.texts(found.each.begin, found.each.end)
+    expected = [(row, one) for row, parts in enumerate(messages) for one in parts]
+    assert list(zip(found.owner.tolist(), texts, strict=True)) == expected
+    assert found.numbers[5].tolist() == [(row + 1) << 56 for row in range(len(messages))]
+    names = [b"", b"a", b"ab", b"abcdefgh", b"12345678x"]
+    known = found.each.block.known(found.each.begin, found.each.end, names)
+    assert known.tolist() == [names.index(one) if one in names else ABSENT for _, one in expected]
