@@ -22,6 +22,7 @@ from traceflops.parsers.pack import TRACEFLOPS_PACK, TRACEFLOPS_PAGE, or_exporte
 from traceflops.parsers.pytorch import PYTORCH
 from traceflops.parsers.rocprof import ROCPROF_JSON, ROCPROF_TABLES, ROCPROF_V1_JSON
 from traceflops.parsers.shared import Format, Reading
+from traceflops.parsers.xla import XPLANE, XPLANE_HEAD
 from traceflops.table import Note, Trace
 
 if TYPE_CHECKING:
@@ -207,6 +208,7 @@ _SIGNS: Final = (
     ),
     (
         # A message of Perfetto's: its first field, a length, and then bytes that are no text.
+        rb"(?!" + XPLANE_HEAD + rb")"
         rb"\x0a[\x01-\xff]{1,3}?[\x0a@PRXb\xa2\xc2\xca\xf2](?=[\s\S]{0,256}?[\x00\x80-\xff])",
         "a Perfetto trace (pftrace), in which overlapping work is cut",
         _EXPORT,
@@ -305,6 +307,7 @@ _TABLES: Final = (
 FORMATS: Final = (
     TRACEFLOPS_PACK,
     TRACEFLOPS_PAGE,
+    XPLANE,
     ROCPROF_TABLES,
     NSYS_STATS,
     NCU,
@@ -366,8 +369,8 @@ def _unknown(head: bytes) -> tuple[str, str]:
     return (
         f"not a known trace; it begins with {_printable(head[:40])}",
         "give a torch.profiler trace (.json, .gz, .zst, .zip), a rocprof export (rocpd, CSV, "
-        "JSON), an nsys report or export (.nsys-rep, SQLite, parquetdir, nsys stats CSV) or an "
-        "ncu report or CSV page",
+        "JSON), an nsys report or export (.nsys-rep, SQLite, parquetdir, nsys stats CSV), an "
+        "ncu report or CSV page, or an XPlane file (.xplane.pb)",
     )
 
 

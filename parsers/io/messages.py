@@ -110,6 +110,10 @@ class Messages:
         """Return fields of all messages: numbers, and parts that are messages or texts."""
         return _Reader(self, numbers, parts).read()
 
+    def every(self, part: int) -> tuple[IntArray, Messages]:
+        """Return a part that repeats: for each of which of the messages it is, and the parts."""
+        return _Reader(self, (), (part,)).every()
+
 
 @dataclass(frozen=True, slots=True)
 class Columns:
@@ -188,18 +192,11 @@ class _Reader:
         self._stops: Array = np.full((len(parts), len(self._at)), ABSENT, np.int64)
         self._slot = np.full(_MOST_NUMBER, len(self._wanted), np.int64)
         self._slot[list(self._wanted)] = np.arange(len(self._wanted))
+        self._sound = (self._at >= 0) & (self._at <= self._end) & (self._end <= self._block.size)
 
     def read(self) -> Columns:
-        sound = (self._at >= 0) & (self._at <= self._end) & (self._end <= self._block.size)
-        rows = np.flatnonzero(sound & (self._at < self._end))
-        for _ in range(_MOST_FIELDS):
-            if not len(rows):
-                break
-            fits = self._field(rows)
-            sound[rows[~fits]] = False
-            rows = rows[fits]
-            rows = rows[self._at[rows] < self._end[rows]]
-        sound[rows] = False
+        for _ in self._rounds():
+            pass
         values = dict(zip(self._wanted, self._values, strict=True))
         numbers, parts = self._wanted[: self._first_part], self._wanted[self._first_part :]
         return Columns(
@@ -207,8 +204,32 @@ class _Reader:
             {number: values[number] for number in numbers},
             {part: values[part] for part in parts},
             dict(zip(parts, self._stops, strict=True)),
-            sound,
+            self._sound,
         )
+
+    def every(self) -> tuple[IntArray, Messages]:
+        """Return all parts of the only kind that is wanted, those of a message in their order."""
+        none = np.empty(0, np.int64)
+        found = [(none, none, none)]
+        for rows in self._rounds():
+            rows = rows[self._values[0, rows] != ABSENT]
+            found.append((rows, self._values[0, rows], self._stops[0, rows]))
+            self._values[0, rows] = ABSENT
+        owner, begin, end = map(np.concatenate, zip(*found, strict=True))
+        return owner, Messages(self._block, begin, end)
+
+    def _rounds(self) -> Iterator[IntArray]:
+        """Read field after field, and say each time of which messages there was one."""
+        rows = np.flatnonzero(self._sound & (self._at < self._end))
+        for _ in range(_MOST_FIELDS):
+            if not len(rows):
+                break
+            fits = self._field(rows)
+            self._sound[rows[~fits]] = False
+            rows = rows[fits]
+            yield rows
+            rows = rows[self._at[rows] < self._end[rows]]
+        self._sound[rows] = False
 
     def _field(self, rows: IntArray) -> BoolArray:
         """Read the next field of some messages; return of which it fits."""
@@ -236,11 +257,13 @@ class _Reader:
         return np.asarray(fits, np.bool_)
 
 
-def split(data: bytes, at: int, end: int, number: int) -> tuple[IntArray, IntArray, bool]:
+def split(
+    data: bytes, at: int, end: int, number: int, others: dict[int, int | slice] | None = None
+) -> tuple[IntArray, IntArray, bool]:
     """Return where the parts of a message that repeats one field begin and end.
 
-    And whether the message, which lies in `data` from `at` to `end`, is whole. Its other fields
-    are passed over.
+    And whether the message, which lies in `data` from `at` to `end`, is whole. Its `others` are
+    the last of each other field: a number, or where it stands.
     """
     tag = number << 3 | LENGTH
     begins: list[int] = []
@@ -248,7 +271,9 @@ def split(data: bytes, at: int, end: int, number: int) -> tuple[IntArray, IntArr
     try:
         while at < end:
             if data[at] != tag:
-                _, at, _ = _field(data, at, end)
+                other, at, content = _field(data, at, end)
+                if others is not None:
+                    others[other] = content
                 continue
             size = data[at + 1]
             at += 2
