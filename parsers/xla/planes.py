@@ -7,7 +7,7 @@ by their numbers, those alone that stand here.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -55,7 +55,10 @@ class Line:
 
 @dataclass(slots=True)
 class Plane:
-    """A device or a host; `lost` counts the places from which on it could not be read."""
+    """A device or a host: times count from `zero_ns`.
+
+    `lost` counts events that could not be read, and places from which on nothing could.
+    """
 
     name: str
     block: Block
@@ -64,6 +67,7 @@ class Plane:
     stat_names: Mapping[int, str]
     _stats: Messages
     lost: int = 0
+    zero_ns: int = 0
     stat_ids: defaultdict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
 
     def __post_init__(self) -> None:
@@ -71,10 +75,9 @@ class Plane:
         for key, name in self.stat_names.items():
             self.stat_ids[name].append(key)
 
-    @property
-    def has_events(self) -> bool:
-        """Return whether anything happened there."""
-        return any(len(line.begin) for line in self.lines)
+    def by_name(self, rows: Batch, give: Callable[[str], int]) -> IntArray:
+        """Return what a function gives for the name of each event."""
+        return by_distinct(rows["name"], lambda key, _: give(self.event_names.get(key, "")))
 
     def about(self) -> Stats:
         """Return what the plane says of the device, or of the recording, as of a single event."""
@@ -96,16 +99,14 @@ class Plane:
         name, offset, duration, occurrences = (
             values[said.sound] for values in said.numbers.values()
         )
-        line_start = np.array([line.start_ns for line in lines], np.int64)[place]
+        line_start = np.array([line.start_ns - self.zero_ns for line in lines], np.int64)[place]
         start, end = _times_ns(line_start, _or_0(offset), _or_0(duration))
         start[occurrences != ABSENT] = _NO_TIME  # sums of many events
         owner, stats = events.only(said.sound).every(_EVENT_STATS)
         count = len(place)
         columns = {"line": place, "name": _or_0(name), "start": start, "end": end}
-        return Events(
-            Batch(count, {**columns, "row": np.arange(count)}, {}),
-            _stats_of(self, owner, stats, count),
-        )
+        rows = Batch(count, {**columns, "row": np.arange(count)}, {})
+        return rows, _stats_of(self, owner, stats, count)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +117,6 @@ class Stats:
     _plane: Plane
     _owner: IntArray
     _columns: Columns
-    _texts: dict[str, tuple[IntArray, list[str]]] = field(default_factory=dict)
 
     def numbers(self, name: str) -> IntArray:
         """Return a number of each event, ABSENT where it has none."""
@@ -135,11 +135,7 @@ class Stats:
 
     def texts(self, name: str) -> tuple[IntArray, list[str]]:
         """Return a text of each event as its place among the texts, -1 where it has none."""
-        if name not in self._texts:
-            self._texts[name] = self._coded(np.flatnonzero(self._rows(name)))
-        return self._texts[name]
-
-    def _coded(self, rows: IntArray) -> tuple[IntArray, list[str]]:
+        rows = np.flatnonzero(self._rows(name))
         names, plane, said = Names(), self._plane, self._columns
         spelled = plane.block.texts(said.begins[_TEXT][rows], said.ends[_TEXT][rows])
         of_text = [-1 if text is None else names[message_text(text)] for text in spelled]
@@ -157,15 +153,11 @@ class Stats:
         return rows
 
 
-@dataclass(frozen=True, slots=True)
-class Events:
-    """Events of a plane: place of their line, key of their name, start, end; and their stats.
+Events = tuple[Batch, Stats]
+"""Events of a plane: place of their line, key of their name, start, end; and their stats.
 
-    `row` is the place of an event among those that the stats are of.
-    """
-
-    rows: Batch
-    stats: Stats
+`row` is the place of an event among those that the stats are of.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,15 +204,16 @@ def _plane(data: bytes, block: Block, at: int, end: int) -> Plane:
         line, is_whole = _line(data, begin, until)
         lines.append(line)
         lost += int(not is_whole)
-    names = (_names(places[number]) for number in (_EVENT_NAMES, _STAT_NAMES))
-    return Plane(_text(data, others.get(_NAME)), block, lines, *names, places[_STATS], lost)
+    events, stats = (_names(places[number]) for number in (_EVENT_NAMES, _STAT_NAMES))
+    name = _text(data, others.get(_NAME))
+    return Plane(name, block, lines, events, stats, places[_STATS], lost)
 
 
 def _line(data: bytes, at: int, end: int) -> tuple[Line, bool]:
     others: dict[int, int | slice] = {}
     begin, until, is_whole = split(data, at, end, _LINE_EVENTS, others)
     number, start = (others.get(key, 0) for key in (_LINE_ID, _LINE_START))
-    start_ns = signed(start) if isinstance(start, int) else _NO_TIME
+    start_ns = start if isinstance(start, int) and start < _MOST_PS else _NO_TIME
     name = _text(data, others.get(_LINE_NAME))
     line_id = signed(number) if isinstance(number, int) else 0
     return Line(line_id, name, start_ns, begin, until), is_whole
@@ -248,8 +241,8 @@ def _stats_of(plane: Plane, owner: IntArray, stats: Messages, count: int) -> Sta
 
 def _times_ns(line_ns: IntArray, offset: IntArray, duration: IntArray) -> tuple[IntArray, IntArray]:
     """Return start and end: both are rounded, so that what follows at once still does."""
-    fits = (line_ns >= 0) & (line_ns < _MOST_PS) & (0 <= offset) & (offset < _MOST_PS)
-    fits &= (0 <= duration) & (duration < _MOST_PS)
+    fits = (line_ns >= 0) & (line_ns < _MOST_PS) & (offset >= 0) & (offset < _MOST_PS)
+    fits &= (duration >= 0) & (duration < _MOST_PS)
     ends = np.where(fits, offset, 0), np.where(fits, offset + duration, 0)
     start, end = (line_ns + (ps + 500) // 1000 for ps in ends)
     return np.where(fits, start, _NO_TIME), end

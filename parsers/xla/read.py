@@ -8,12 +8,13 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
 from traceflops.errors import InputError, NotATrace
-from traceflops.parsers.io import Batch, ByteSource, NoteTable, by_distinct, rank_in_name
+from traceflops.parsers.io import Batch, ByteSource, NoteTable, rank_in_name
 from traceflops.parsers.shared import (
     UNNAMED,
     WAYS,
@@ -32,7 +33,7 @@ from traceflops.parsers.shared import (
     timed,
     way_named,
 )
-from traceflops.parsers.xla.planes import Events, Plane, Space, Stats, space_of
+from traceflops.parsers.xla.planes import Plane, Space, Stats, space_of
 from traceflops.table import ABSENT, Array, IntArray, Names, Note, Source, SourceFile, Trace
 
 XPLANE_HEAD: Final = (
@@ -50,7 +51,8 @@ _RECENT_NS: Final = 10**18
 """Since 2001 the nanoseconds since 1970 are more than that; no recording lasts so long."""
 _MOST_REGISTERS: Final = 1024
 _MOST_SHARED: Final = 1 << 22
-"""More registers, and more bytes of shared memory, no GPU has; AMD's recorder writes such."""
+"""More registers, and more bytes of shared memory, no GPU has."""
+_WITH_REGISTERS: Final = ("regs", "static_shared", "dynamic_shared")
 _DETAIL: Final = re.compile(r"(\w+):(\d{1,18}(?:,\d{1,18}){0,2})(?!\d)")
 _KERNEL, _MEMCPY, _MEMSET, _GRAPH, _NO_WORK = range(5)
 _WORK: Final = {_KERNEL: "kernel", _MEMCPY: "memcpy", _MEMSET: "memset", _GRAPH: "graph"}
@@ -78,8 +80,9 @@ _APIS: Final = (
     (re.compile("hsa_"), "hsa"),
 )
 _FRAMES, _MARK = len(_APIS), len(_APIS) + 1
-_FRAME: Final = re.compile(r"\$(?:(.+\.py):(\d+) |(\S+) )(.+)")
+_FRAME: Final = re.compile(r"\$(?:(.+\.py):(\d+) |\S+ )(.+)")
 Values = Array | int
+Place = dict[str, Values]
 Sizes = tuple[IntArray, list[dict[str, list[int]]]]
 _NOTES: Final = NoteTable(
     dropped={
@@ -104,41 +107,31 @@ def _trace(source: ByteSource, python_stacks: bool) -> Trace:
     space = space_of(source)
     tables = _XplaneTables(source, space, python_stacks)
     tables.read()
-    others = [p.name for p in space.planes if _is_other_device(p) and p.has_events]
+    is_other = [p.name.startswith("/device:") and not _GPU.match(p.name) for p in space.planes]
+    others = [p.name for p, other in zip(space.planes, is_other, strict=True) if other and p.lines]
     if not tables.gathered["activities"].count and (others or not tables.counts):
         raise _nothing_read(source, space, others)
     finished = tables.gathered.finish()
     overflowed = overflow_notes(tables.gathered.overflowed, source.label)
-    return Trace(
-        Source(
-            format="xplane",
-            files=(SourceFile(source.label, source.stored_bytes, source.text_bytes),),
-            tool="XLA profiler",
-            origin_unix_ns=tables.origin_unix_ns,
-            event_counts=dict(sorted(tables.counts.items())),
-            identities=(space.host,) if space.host else (),
-        ),
-        finished,
-        (*_notes(space, tables, others), *overflowed),
-        tables.gathered.places,
+    about = Source(
+        format="xplane",
+        files=(SourceFile(source.label, source.stored_bytes, source.text_bytes),),
+        tool="XLA profiler",
+        origin_unix_ns=tables.origin_unix_ns,
+        event_counts=dict(sorted((+tables.counts).items())),
+        identities=(space.host,) if space.host else (),
     )
-
-
-def _is_other_device(plane: Plane) -> bool:
-    return plane.name.startswith("/device:") and _GPU.match(plane.name) is None
+    notes = (replace(note, file=source.label) for note in _notes(space, tables, others))
+    return Trace(about, finished, (*notes, *overflowed), tables.gathered.places)
 
 
 def _nothing_read(source: ByteSource, space: Space, others: list[str]) -> InputError:
     place = source.path or source.label
     if space.is_cut:
-        return InputError(f"cut off before its first whole plane: {place}", "copy it again")
-    if others:
-        return NotATrace(
-            f"{place} is an XPlane file of another device than a GPU ({_listed(others)}), whose "
-            "nested ops are not read",
-            "open it in XProf (TensorBoard)",
-        )
-    return NotATrace(f"{place} is an XPlane file without events", "record while the GPU works")
+        return InputError(f"cut off before its first whole GPU: {place}", "copy it again")
+    of_other = f"of another device than a GPU ({_listed(others)}), whose ops are not read"
+    what = of_other if others else "without events"
+    return NotATrace(f"{place} is an XPlane file {what}", "open it in XProf (TensorBoard)")
 
 
 def _listed(planes: list[str]) -> str:
@@ -146,10 +139,9 @@ def _listed(planes: list[str]) -> str:
 
 
 def _notes(space: Space, tables: _XplaneTables, others: list[str]) -> Iterator[Note]:
-    lost = sum(plane.lost for plane in space.planes)
     if space.is_cut:
         yield _NOTES.note("input-cut")
-    if lost:
+    if lost := sum(plane.lost for plane in space.planes):
         yield _NOTES.note("rows-lost", lost)
     if others:
         yield _NOTES.note("planes-unread", len(others), listed=_listed(others))
@@ -164,7 +156,7 @@ class _XplaneTables:
         self.counts: Counter[str] = Counter()
         self.odd: Counter[str] = Counter()
         self.origin_unix_ns: int | None = None
-        self._space = space
+        self._planes = space.planes
         self._python_stacks = python_stacks
         about = ProcessFacts(source.label, rank_in_name(source.name), host=space.host)
         self._process = self.gathered.process(0, about)
@@ -172,141 +164,110 @@ class _XplaneTables:
     def read(self) -> None:
         """Read all planes."""
         self._set_origin()
-        for plane in self._space.planes:
+        for plane in self._planes:
             if gpu := _GPU.match(plane.name):
                 self._add_gpu(plane, int(gpu[1]))
             elif _HOST.match(plane.name):
-                for events in plane.events(plane.lines):
-                    self._add_host(plane, events)
+                for rows, stats in plane.events(plane.lines):
+                    self._add_host(plane, timed(rows, self.odd), stats)
 
     def _set_origin(self) -> None:
-        """Find when the recording began: older files count from 1970 in all times."""
-        starts = [line.start_ns for plane in self._space.planes for line in plane.lines]
-        known = [start for start in starts if start > _RECENT_NS]
-        if known:
-            self.origin_unix_ns = 0
-        for plane in self._space.planes:
-            if plane.name == _CALENDAR and not known:
-                began = int(plane.about().numbers("profile_start_time")[0])
-                self.origin_unix_ns = began if began > _RECENT_NS else None
+        """Find when the recording began, from which times count; in older files from 1970."""
+        starts = [line.start_ns for plane in self._planes for line in plane.lines]
+        began = min((start for start in starts if start > _RECENT_NS), default=0)
+        for plane in self._planes:
+            plane.zero_ns = began
+            if plane.name == _CALENDAR:
+                began = began or int(plane.about().numbers("profile_start_time")[0])
+        self.origin_unix_ns = began if began > _RECENT_NS else None
 
     def _add_gpu(self, plane: Plane, number: int) -> None:
         device = self.gathered.device(number, self._process, number, _facts(plane.about()))
-        lines = [line for line in plane.lines if _STREAM.match(line.name)]
-        streams = np.array([int(_STREAM.findall(line.name)[0]) for line in lines], np.int64)
-        for events in plane.events(lines):
-            rows, stats = timed(events.rows, self.odd), events.stats
-            kind = _kinds(plane, events)[rows["row"]]
-            self.counts.update(
-                {word: int(np.count_nonzero(kind == n)) for n, word in _WORK.items()}
-            )
-            for one in _WORK:
+        numbers = [_STREAM.match(line.name) for line in plane.lines]
+        stream = np.array([int(found[1]) if found else ABSENT for found in numbers], np.int64)
+        marked = np.array([line.name in _MARKED for line in plane.lines], np.bool_)
+        for found, stats in plane.events(plane.lines):
+            rows = timed(found, self.odd)
+            is_work = stream[rows["line"]] != ABSENT
+            kind = np.where(is_work, _kinds(plane, found, stats)[rows["row"]], _NO_WORK)
+            for one, word in _WORK.items():
                 work = rows.only(kind == one)
-                place = self._place(plane, work, stats) | {"device": device}
-                self._add_work(one, work, stats, place | {"stream": streams[work["line"]]})
-        self.counts["derived"] += sum(len(x.begin) for x in plane.lines if x not in lines)
-        for events in plane.events([line for line in plane.lines if line.name in _MARKED]):
-            self._mark("gpu_annotation", plane, timed(events.rows, self.odd), device=device)
+                self.counts[word] += work.count
+                if work.count:
+                    place = self._place(plane, work, stats)
+                    place |= {"device": device, "stream": stream[work["line"]]}
+                    self._add_work(one, plane, work, stats, place)
+            self.counts["derived"] += int(np.count_nonzero(~is_work))
+            self._mark("gpu_annotation", plane, rows.only(marked[rows["line"]]), device=device)
 
-    def _place(self, plane: Plane, rows: Batch, stats: Stats) -> dict[str, Values]:
+    def _place(self, plane: Plane, rows: Batch, stats: Stats) -> Place:
         """Return what all work has: process, name, launch, graph, the op of XLA."""
-        row = rows["row"]
-        numbers = ("correlation_id", "cuda_graph_id")
-        correlation, graph = (stats.numbers(name)[row] for name in numbers)
-        names = self.gathered["activities"].names["name"]
+        row, names = rows["row"], self.gathered["activities"].names
         return {
             "process": self._process,
-            "name": _named(plane, rows, names),
-            "correlation": correlation,
-            "graph": graph,
-            "annotation": self._ops(stats)[row],
+            "name": plane.by_name(rows, lambda name: names["name"][name or UNNAMED]),
+            "correlation": stats.numbers("correlation_id")[row],
+            "graph": stats.numbers("cuda_graph_id")[row],
+            "annotation": _ops(stats, names["annotation"])[row],
         }
 
-    def _ops(self, stats: Stats) -> IntArray:
-        """Return the op of XLA that each event is of: module, op, and its path in the program."""
-        columns = [stats.texts(name) for name in ("hlo_module", "hlo_op", "name")]
-        found = np.stack([codes for codes, _ in columns], axis=1)
-        distinct, place = np.unique(found, axis=0, return_inverse=True)
-        names = self.gathered["activities"].names["annotation"]
-        known = [[*texts, ""] for _, texts in columns]
-        texts = [_op(*(known[n][code] for n, code in enumerate(row))) for row in distinct.tolist()]
-        return np.array([names[text] if text else -1 for text in texts], np.int64)[
-            place.reshape(-1)
-        ]
-
-    def _add_work(self, kind: int, rows: Batch, stats: Stats, place: dict[str, Values]) -> None:
+    def _add_work(self, kind: int, plane: Plane, rows: Batch, stats: Stats, place: Place) -> None:
         if kind == _GRAPH:
             Graphs(rows=rows, **place).add_to(self.gathered)
         elif kind == _KERNEL:
-            sizes = _sizes(stats, "kernel_details", rows)
-            Kernels(rows=rows, **place, **_launch(sizes)).add_to(self.gathered)
+            Kernels(rows=rows, **place, **_launch(stats, rows)).add_to(self.gathered)
         else:
-            word = _WORK[kind]
-            names = [*self.gathered["activities"].names["name"]]
-            Copies(
-                rows=rows,
-                **place,
-                kind=word,
-                way=by_distinct(place["name"], lambda code, _: _way(names[code])),
-                bytes=_number(_sizes(stats, f"{word}_details", rows), "size"),
-            ).add_to(self.gathered)
+            size = _sum(_sizes(stats, f"{_WORK[kind]}_details", rows), "size")
+            way = plane.by_name(rows, _way)
+            Copies(rows=rows, **place, kind=_WORK[kind], way=way, bytes=size).add_to(self.gathered)
 
-    def _add_host(self, plane: Plane, events: Events) -> None:
-        rows = timed(events.rows, self.odd)
+    def _add_host(self, plane: Plane, rows: Batch, stats: Stats) -> None:
+        tables, process = self.gathered, self._process
         thread = np.array([line.id for line in plane.lines], np.int64)
-        kind = by_distinct(
-            rows["name"], lambda key, _: _host_kind(plane.event_names.get(key, UNNAMED))
-        )
-        step = events.stats.numbers("step_num")[rows["row"]]
-        is_step = (kind == _MARK) & (step != ABSENT)
+        kind = plane.by_name(rows, _host_kind)
+        is_step = (kind == _MARK) & (stats.has("step_num")[rows["row"]])
         calls, frames, marks, steps = (
             rows.only(some)
             for some in (kind < _FRAMES, kind == _FRAMES, (kind == _MARK) & ~is_step, is_step)
         )
         self.counts.update(call=calls.count, python=frames.count, mark=marks.count + steps.count)
-        table = self.gathered["calls"]
+        names = tables["calls"].names
         Calls(
             rows=calls,
-            process=self._process,
+            process=process,
             thread=thread[calls["line"]],
-            name=_named(plane, calls, table.names["name"]),
-            correlation=events.stats.numbers("correlation_id")[calls["row"]],
-            api=table.names["api"].codes(word for _, word in _APIS)[kind[kind < _FRAMES]],
-        ).add_to(self.gathered)
-        names = self.gathered["marks"].names["name"]
+            name=plane.by_name(calls, names["name"].__getitem__),
+            correlation=stats.numbers("correlation_id")[calls["row"]],
+            api=names["api"].codes(word for _, word in _APIS)[kind[kind < _FRAMES]],
+        ).add_to(tables)
         if self._python_stacks:
             self._mark("python", plane, frames, thread=thread[frames["line"]])
-        for some, name in (
-            (marks, _named(plane, marks, names)),
-            (steps, names.codes(_steps(plane, steps, step[is_step]))),
-        ):
-            place = {"process": self._process, "thread": thread[some["line"]]}
-            Marks(rows=some, name=name, **place).add_to(self.gathered)
+        names = tables["marks"].names
+        of_marks = plane.by_name(marks, lambda text: names["name"][text or UNNAMED])
+        of_steps = names["name"].codes(_steps(plane, steps, stats))
+        for some, name in ((marks, of_marks), (steps, of_steps)):
+            on = thread[some["line"]]
+            Marks(rows=some, process=process, thread=on, name=name).add_to(tables)
 
     def _mark(self, kind: str, plane: Plane, rows: Batch, **place: Values) -> None:
         table = self.gathered["marks"]
-        table.add(
-            rows.count,
-            process=self._process,
-            kind=table.names["kind"][kind],
-            name=_named(plane, rows, table.names["name"]),
-            start_ns=rows["start_ns"],
-            dur_ns=rows["dur_ns"],
-            **place,
-        )
+        times = {name: rows[name] for name in ("start_ns", "dur_ns")}
+        name = plane.by_name(rows, lambda text: table.names["name"][_readable(text)])
+        place |= {"process": self._process, "kind": table.names["kind"][kind], "name": name}
+        table.add(rows.count, **times, **place)
 
 
 def _facts(about: Stats) -> DeviceFacts:
     """Return what a plane says of its GPU."""
 
-    def number(name: str, factor: int = 1, most: int = 2**31) -> int | None:
+    def number(name: str, factor: int = 1) -> int | None:
         value = int(about.numbers(name)[0])
-        return value * factor if 0 < value < most else None
+        return value * factor if 0 < value < 2**50 else None
 
     (code,), names = about.texts("gpu_device_name")
     return DeviceFacts(
         product=names[code] if code >= 0 else None,
-        memory_bytes=number("memory_size", most=2**53),
+        memory_bytes=number("memory_size"),
         compute_major=number("compute_cap_major"),
         compute_minor=number("compute_cap_minor"),
         sm_count=number("core_count"),
@@ -314,37 +275,42 @@ def _facts(about: Stats) -> DeviceFacts:
     )
 
 
-def _kinds(plane: Plane, events: Events) -> IntArray:
+def _kinds(plane: Plane, rows: Batch, stats: Stats) -> IntArray:
     """Return what the events of streams are: by their details, else by their names."""
-    named = by_distinct(
-        events.rows["name"],
-        lambda key, _: next(
-            (kind for sign, kind in _BY_NAME if sign.match(plane.event_names.get(key, ""))), _KERNEL
-        ),
+    kinds = plane.by_name(rows, lambda name: next((k for s, k in _BY_NAME if s.match(name)), 0))
+    for name, kind in _BY_DETAILS:
+        kinds = np.where(stats.has(name), kind, kinds)
+    return kinds
+
+
+def _ops(stats: Stats, names: Names) -> IntArray:
+    """Return the op of XLA that each event is of: module, op, and its path in the program."""
+    columns = [stats.texts(name) for name in ("hlo_module", "hlo_op", "name")]
+    found = np.stack([codes for codes, _ in columns], axis=1)
+    distinct, place = np.unique(found, axis=0, return_inverse=True)
+    known = [[*texts, ""] for _, texts in columns]
+    said = ([known[n][code] for n, code in enumerate(row)] for row in distinct.tolist())
+    texts = (
+        ": ".join(filter(None, (module + "/" * bool(module and op) + op, path)))
+        for module, op, path in said
     )
-    details = [(events.stats.has(name), kind) for name, kind in _BY_DETAILS]
-    return np.select([has for has, _ in details], [kind for _, kind in details], named)
-
-
-def _named(plane: Plane, rows: Batch, names: Names) -> IntArray:
-    """Return the codes of the names of events."""
-    known = plane.event_names
-    return by_distinct(rows["name"], lambda key, _: names[_readable(known.get(key) or UNNAMED)])
+    return np.array([names[text] if text else -1 for text in texts], np.int64)[place.reshape(-1)]
 
 
 def _readable(name: str) -> str:
     """Return a name; of a Python function, `$file.py:12 f` or `$module f`, as PyTorch writes it."""
     frame = _FRAME.match(name)
     if frame is None:
-        return name
-    file, line, _, function = frame.groups()
+        return name or UNNAMED
+    file, line, function = frame.groups()
     return f"{file}({line}): {function}" if file else f"<built-in function {function}>"
 
 
-def _steps(plane: Plane, rows: Batch, numbers: IntArray) -> Iterator[str]:
+def _steps(plane: Plane, rows: Batch, stats: Stats) -> Iterator[str]:
     """Give the names of steps, which were marked with a number (StepTraceAnnotation)."""
-    for key, number in zip(rows["name"].tolist(), numbers.tolist(), strict=True):
-        word = re.sub("[^A-Za-z]|step", "", plane.event_names.get(key, "")[:40], flags=re.I)
+    numbers = stats.numbers("step_num")[rows["row"]].tolist()
+    for key, number in zip(rows["name"].tolist(), numbers, strict=True):
+        word = re.sub("(?i)[^a-z]|step", "", plane.event_names.get(key, "")[:40])
         yield f"{word} step {number}".strip()
 
 
@@ -354,11 +320,6 @@ def _host_kind(name: str) -> int:
     return next(apis, _FRAMES if _FRAME.match(name) else _MARK)
 
 
-def _op(module: str, op: str, path: str) -> str:
-    named = "/".join(filter(None, (module, op)))
-    return f"{named} ({path})" if named and path else named or path
-
-
 def _way(name: str) -> int:
     """Return the place in WAYS of the direction of a copy: MemcpyH2D."""
     way = way_named(re.sub("(?<=[HDP])2(?=[HDP])", "to", name))
@@ -366,35 +327,38 @@ def _way(name: str) -> int:
 
 
 def _sizes(stats: Stats, name: str, rows: Batch) -> Sizes:
-    """Return the numbers in a text of details: places of each event, numbers by name."""
+    """Return the numbers in texts of details: the place of each event's, numbers by name."""
     codes, texts = stats.texts(name)
-    said = [
-        {key: [int(one) for one in value.split(",")] for key, value in _DETAIL.findall(text[:1000])}
-        for text in texts
-    ]
-    return codes[rows["row"]], [*said, {}]
+    return codes[rows["row"]], [*map(_numbers_in, texts), {}]
 
 
-def _number(sizes: Sizes, *names: str, most: int = 2**62) -> IntArray:
-    """Return the sum of some of the numbers, ABSENT where there is none or it cannot be."""
+def _numbers_in(text: str) -> dict[str, list[int]]:
+    found = _DETAIL.findall(text[:1000])
+    said = {key: [int(one) for one in value.split(",")] for key, value in found}
+    # Where AMD's recorder did not know them, both are halves of an address.
+    is_known = said.get("regs", [0])[0] <= _MOST_REGISTERS
+    return said if is_known else {key: said[key] for key in said if key not in _WITH_REGISTERS}
+
+
+def _sum(sizes: Sizes, *names: str) -> IntArray:
+    """Return the sum of some numbers of each event, ABSENT where it has none."""
     place, said = sizes
-    sums = [sum(one[name][0] for name in names if name in one) for one in said]
-    known = [any(name in one for name in names) for one in said]
-    fits = zip(sums, known, strict=True)
-    return np.array([n if is_known and n <= most else ABSENT for n, is_known in fits])[place]
+    values = ([one[name][0] for name in names if name in one] for one in said)
+    return np.array([sum(some) if some else ABSENT for some in values], np.int64)[place]
 
 
-def _launch(sizes: Sizes) -> dict[str, IntArray]:
+def _launch(stats: Stats, rows: Batch) -> Place:
     """Return the sizes of launches, in blocks and threads."""
-    place, said = sizes
-    found = {
-        name: np.array(
-            [one[name] if len(one.get(name, ())) == 3 else [ABSENT] * 3 for one in said]
-        )[place]
-        for name in ("grid", "block")
-    }
-    shared = ("static_shared", "dynamic_shared", "group_mem")
-    return found | {
-        "registers_per_thread": _number(sizes, "regs", most=_MOST_REGISTERS),
-        "shared_memory_bytes": _number(sizes, *shared, most=_MOST_SHARED),
+    place, said = sizes = _sizes(stats, "kernel_details", rows)
+    shared = _sum(sizes, "static_shared", "dynamic_shared", "group_mem")
+
+    def triple(name: str) -> IntArray:
+        found = [one.get(name, []) for one in said]
+        return np.array([one if len(one) == 3 else [ABSENT] * 3 for one in found])[place]
+
+    return {
+        "grid": triple("grid"),
+        "block": triple("block"),
+        "registers_per_thread": _sum(sizes, "regs"),
+        "shared_memory_bytes": np.where(shared <= _MOST_SHARED, shared, ABSENT),
     }
