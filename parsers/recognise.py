@@ -249,6 +249,11 @@ _SIGNS: Final = (
         "inductor_trace_handler: then the trace has them",
     ),
     (
+        rb'\s*\{\s*"displayTimeUnit"\s*:\s*"ns"\s*,\s*"metadata"\s*:\s*\{\s*"highres-ticks"',
+        "a JSON export of XLA's profiler, which is less complete than its own file",
+        "give the .xplane.pb beside it",
+    ),
+    (
         rb"\s*\[\s*\[\s*-?\d",
         "a memory timeline export without GPU times",
         _SAME_RUN,

@@ -1,4 +1,4 @@
-"""XPlane files of a simulated run, as XLA's profiler writes them for JAX, and what they can hold."""
+"""XPlane files of a simulated run, as XLA's profiler writes them for JAX; what they can hold."""
 
 from __future__ import annotations
 
@@ -70,11 +70,13 @@ class PlaneWriter:
     stats: dict[str, int] = field(default_factory=dict)
 
     def event(self, name: str, start_ps: int, dur_ps: int, said: Mapping[str, Said]) -> bytes:
+        """Return an event of a line."""
         key = self.events.setdefault(name, len(self.events) + 1)
         stats = b"".join(part(4, self.stat(stat, value)) for stat, value in said.items())
         return number(1, key) + number(2, start_ps) + number(3, dur_ps) + stats
 
     def stat(self, name: str, value: Said) -> bytes:
+        """Return a stat of an event or of the plane."""
         key = number(1, self._stat_key(name))
         if isinstance(value, int):
             return key + number(3, value)
@@ -189,13 +191,10 @@ def _said(activity: Activity) -> dict[str, Said]:
 def _host(rank: RankRun, *, python: bool) -> bytes:
     plane = PlaneWriter("/host:CPU")
     marks = [mark for mark in rank.marks if mark.is_range or (python and mark.kind == "python")]
+    recorded: list[Call | Mark] = sorted((*rank.calls, *marks), key=lambda one: one.start_ns)
     lines = []
-    for thread in sorted({one.thread for one in (*rank.calls, *marks)}):
-        mine = sorted(
-            (one for one in (*rank.calls, *marks) if one.thread == thread),
-            key=lambda one: one.start_ns,
-        )
-        events = [_host_event(plane, one) for one in mine]
+    for thread in sorted({one.thread for one in recorded}):
+        events = [_host_event(plane, one) for one in recorded if one.thread == thread]
         lines.append(line(thread, f"Host Threads/{thread}", _LEAD_NS, events))
     return plane.message(lines, {})
 
