@@ -6,7 +6,6 @@ by their numbers, those alone that stand here.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -19,6 +18,7 @@ from traceflops.parsers.io import (
     Block,
     ByteSource,
     Columns,
+    Lookup,
     Messages,
     by_distinct,
     message_text,
@@ -36,10 +36,12 @@ _EVENT_NAME, _OFFSET, _DURATION, _EVENT_STATS, _OCCURRENCES = 1, 2, 3, 4, 5
 _STAT_NAME, _UNSIGNED, _SIGNED, _TEXT, _TEXT_REF = 1, 3, 4, 5, 7
 _MOST_BYTES: Final = 1 << 31
 """No message of Protocol Buffers is larger."""
+_MOST_PLANES: Final = 1_024
 _CHUNK: Final = 1 << 18
 """So many events are taken apart at once."""
 _MOST_PS: Final = 2**62
 _NO_TIME: Final = -1
+_NO_STAT: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +70,14 @@ class Plane:
     _stats: Messages
     lost: int = 0
     zero_ns: int = 0
-    stat_ids: defaultdict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
+    stats: Names = field(default_factory=Names)
+    stat_of: Lookup = field(init=False)
 
     def __post_init__(self) -> None:
-        """Put the keys of stats under their names."""
-        for key, name in self.stat_names.items():
-            self.stat_ids[name].append(key)
+        """Number the names of stats, of which several keys may have one."""
+        keys = np.array([*self.stat_names], np.int64)
+        codes = self.stats.codes(self.stat_names.values())
+        self.stat_of = Lookup(keys, codes.astype(np.int64))
 
     def by_name(self, rows: Batch, give: Callable[[str], int]) -> IntArray:
         """Return what a function gives for the name of each event."""
@@ -83,29 +87,27 @@ class Plane:
         """Return what the plane says of the device, or of the recording, as of a single event."""
         return _stats_of(self, np.zeros(len(self._stats.begin), np.int64), self._stats, 1)
 
-    def events(self, lines: list[Line]) -> Iterator[Events]:
-        """Give the events of some lines, so many at a time."""
-        begin = np.concatenate([np.empty(0, np.int64), *(line.begin for line in lines)])
-        end = np.concatenate([np.empty(0, np.int64), *(line.end for line in lines)])
-        place = np.repeat(np.arange(len(lines)), [len(line.begin) for line in lines])
+    def events(self) -> Iterator[Events]:
+        """Give the events of all lines, so many at a time."""
+        none = np.empty(0, np.int64)
+        begin = np.concatenate([none, *(line.begin for line in self.lines)])
+        end = np.concatenate([none, *(line.end for line in self.lines)])
+        place = np.repeat(np.arange(len(self.lines)), [len(line.begin) for line in self.lines])
+        zero_ns = np.array([line.start_ns - self.zero_ns for line in self.lines], np.int64)
         for at in range(0, len(begin), _CHUNK):
             some = slice(at, at + _CHUNK)
-            yield self._events(Messages(self.block, begin[some], end[some]), place[some], lines)
+            yield self._events(Messages(self.block, begin[some], end[some]), place[some], zero_ns)
 
-    def _events(self, events: Messages, place: IntArray, lines: list[Line]) -> Events:
+    def _events(self, events: Messages, place: IntArray, zero_ns: IntArray) -> Events:
         said = events.columns((_EVENT_NAME, _OFFSET, _DURATION, _OCCURRENCES))
         self.lost += int(np.count_nonzero(~said.sound))
-        place = place[said.sound]
-        name, offset, duration, occurrences = (
-            values[said.sound] for values in said.numbers.values()
-        )
-        line_start = np.array([line.start_ns - self.zero_ns for line in lines], np.int64)[place]
-        start, end = _times_ns(line_start, _or_0(offset), _or_0(duration))
+        place, count = place[said.sound], int(np.count_nonzero(said.sound))
+        name, offset, dur, occurrences = (values[said.sound] for values in said.numbers.values())
+        start, end = _times_ns(zero_ns[place], _or_0(offset), _or_0(dur))
         start[occurrences != ABSENT] = _NO_TIME  # sums of many events
-        owner, stats = events.only(said.sound).every(_EVENT_STATS)
-        count = len(place)
         columns = {"line": place, "name": _or_0(name), "start": start, "end": end}
         rows = Batch(count, {**columns, "row": np.arange(count)}, {})
+        owner, stats = events.only(said.sound).every(_EVENT_STATS)
         return rows, _stats_of(self, owner, stats, count)
 
 
@@ -117,6 +119,7 @@ class Stats:
     _plane: Plane
     _owner: IntArray
     _columns: Columns
+    _which: IntArray
 
     def numbers(self, name: str) -> IntArray:
         """Return a number of each event, ABSENT where it has none."""
@@ -148,8 +151,7 @@ class Stats:
         return found, list(names)
 
     def _rows(self, name: str) -> BoolArray:
-        keys = _or_0(self._columns.numbers[_STAT_NAME])
-        rows: BoolArray = self._columns.sound & np.isin(keys, self._plane.stat_ids.get(name, []))
+        rows: BoolArray = self._which == self._plane.stats.get(name, _NO_STAT)
         return rows
 
 
@@ -185,6 +187,8 @@ def space_of(source: ByteSource) -> Space:
     block = Block(data)
     others: dict[int, int | slice] = {}
     begin, end, is_whole = split(data, 0, len(data), _PLANES, others)
+    if len(begin) > _MOST_PLANES:
+        raise InputError(f"{len(begin):,} devices in one file: {source.label}", "record it again")
     spans = zip(begin.tolist(), end.tolist(), strict=True)
     planes = tuple(_plane(data, block, at, until) for at, until in spans)
     host = _text(data, others.get(_HOSTS)) or None
@@ -236,7 +240,8 @@ def _names(entries: Messages) -> dict[int, str]:
 
 def _stats_of(plane: Plane, owner: IntArray, stats: Messages, count: int) -> Stats:
     said = stats.columns((_STAT_NAME, _UNSIGNED, _SIGNED, _TEXT_REF), (_TEXT,))
-    return Stats(count, plane, owner, said)
+    which = plane.stat_of(_or_0(said.numbers[_STAT_NAME]))
+    return Stats(count, plane, owner, said, np.where(said.sound, which, ABSENT))
 
 
 def _times_ns(line_ns: IntArray, offset: IntArray, duration: IntArray) -> tuple[IntArray, IntArray]:

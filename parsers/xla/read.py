@@ -168,8 +168,9 @@ class _XplaneTables:
             if gpu := _GPU.match(plane.name):
                 self._add_gpu(plane, int(gpu[1]))
             elif _HOST.match(plane.name):
-                for rows, stats in plane.events(plane.lines):
-                    self._add_host(plane, timed(rows, self.odd), stats)
+                thread = np.array([line.id for line in plane.lines], np.int64)
+                for rows, stats in plane.events():
+                    self._add_host(plane, timed(rows, self.odd), stats, thread)
 
     def _set_origin(self) -> None:
         """Find when the recording began, from which times count; in older files from 1970."""
@@ -178,15 +179,16 @@ class _XplaneTables:
         for plane in self._planes:
             plane.zero_ns = began
             if plane.name == _CALENDAR:
-                began = began or int(plane.about().numbers("profile_start_time")[0])
-        self.origin_unix_ns = began if began > _RECENT_NS else None
+                said = int(plane.about().numbers("profile_start_time")[0])
+                self.origin_unix_ns = said if said > _RECENT_NS else None
+        self.origin_unix_ns = began or self.origin_unix_ns
 
     def _add_gpu(self, plane: Plane, number: int) -> None:
         device = self.gathered.device(number, self._process, number, _facts(plane.about()))
         numbers = [_STREAM.match(line.name) for line in plane.lines]
         stream = np.array([int(found[1]) if found else ABSENT for found in numbers], np.int64)
         marked = np.array([line.name in _MARKED for line in plane.lines], np.bool_)
-        for found, stats in plane.events(plane.lines):
+        for found, stats in plane.events():
             rows = timed(found, self.odd)
             is_work = stream[rows["line"]] != ABSENT
             kind = np.where(is_work, _kinds(plane, found, stats)[rows["row"]], _NO_WORK)
@@ -197,7 +199,7 @@ class _XplaneTables:
                     place = self._place(plane, work, stats)
                     place |= {"device": device, "stream": stream[work["line"]]}
                     self._add_work(one, plane, work, stats, place)
-            self.counts["derived"] += int(np.count_nonzero(~is_work))
+            self.counts["no work"] += int(np.count_nonzero(kind == _NO_WORK))
             self._mark("gpu_annotation", plane, rows.only(marked[rows["line"]]), device=device)
 
     def _place(self, plane: Plane, rows: Batch, stats: Stats) -> Place:
@@ -221,11 +223,10 @@ class _XplaneTables:
             way = plane.by_name(rows, _way)
             Copies(rows=rows, **place, kind=_WORK[kind], way=way, bytes=size).add_to(self.gathered)
 
-    def _add_host(self, plane: Plane, rows: Batch, stats: Stats) -> None:
+    def _add_host(self, plane: Plane, rows: Batch, stats: Stats, thread: IntArray) -> None:
         tables, process = self.gathered, self._process
-        thread = np.array([line.id for line in plane.lines], np.int64)
         kind = plane.by_name(rows, _host_kind)
-        is_step = (kind == _MARK) & (stats.has("step_num")[rows["row"]])
+        is_step = (kind == _MARK) & (stats.numbers("step_num")[rows["row"]] != ABSENT)
         calls, frames, marks, steps = (
             rows.only(some)
             for some in (kind < _FRAMES, kind == _FRAMES, (kind == _MARK) & ~is_step, is_step)

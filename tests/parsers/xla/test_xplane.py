@@ -118,6 +118,7 @@ def test_the_host() -> None:
         ("$train.py:33 main", 1_000, 80_000, {}),
         ("$time sleep", 2_000, 3_000, {}),
         ("cuLaunchKernel", 8_000, 2_000, {"correlation_id": 9}),
+        ("not a number", 9_000, 0, {"step_num": "x"}),
         ("hipMemcpyAsync", 11_000, 2_000, {"correlation_id": 10}),
         ("PjitFunction(f)", 20_000, 5_000, {}),
         ("ThreadpoolListener::Record", 21_000, 0, {}),
@@ -132,6 +133,7 @@ def test_the_host() -> None:
         ("annotation", "train step 12"),
         ("python", "train.py(33): main"),
         ("python", "<built-in function sleep>"),
+        ("instant", "not a number"),
         ("annotation", "PjitFunction(f)"),
         ("instant", "ThreadpoolListener::Record"),
     ]
@@ -162,9 +164,11 @@ def test_both_ends_are_rounded_so_that_what_touches_still_does(
 def test_the_calendar(start_ns: int, began: int | None, origin: int | None, expected: int) -> None:
     facts = {} if began is None else {"profile_start_time": began}
     calendar = plane("Task Environment", {}, **facts)
-    trace = read(gpu(("k", 0, 3_000, KERNEL), start_ns=start_ns), calendar)
-    assert trace.source.origin_unix_ns == origin
-    assert rows(trace, "activities", "start_ns") == [expected]
+    work = gpu(("k", 0, 3_000, KERNEL), start_ns=start_ns)
+    for planes in ((work, calendar), (calendar, work)):
+        trace = read(*planes)
+        assert trace.source.origin_unix_ns == origin
+        assert rows(trace, "activities", "start_ns") == [expected]
 
 
 def test_other_devices_are_said_or_refused() -> None:
@@ -174,6 +178,8 @@ def test_other_devices_are_said_or_refused() -> None:
         read(tpu)
     with pytest.raises(NotATrace, match="without events"):
         read(plane("/host:metadata", {}))
+    with pytest.raises(InputError, match="2,000 devices"):
+        read(*[gpu()] * 2_000)
 
 
 SAMPLE = xspace(
