@@ -251,7 +251,7 @@ _SIGNS: Final = (
     (
         rb'\s*\{\s*"displayTimeUnit"\s*:\s*"ns"\s*,\s*"metadata"\s*:\s*\{\s*"highres-ticks"',
         "a JSON export of XLA's profiler, which is less complete than its own file",
-        "give the .xplane.pb beside it",
+        "give the file HOST.xplane.pb beside it",
     ),
     (
         rb"\s*\[\s*\[\s*-?\d",

@@ -86,8 +86,7 @@ Place = dict[str, Values]
 Sizes = tuple[IntArray, list[dict[str, list[int]]]]
 _NOTES: Final = NoteTable(
     dropped={
-        "input-cut": "The file is cut off: whole planes (devices and hosts) before the cut are "
-        "used.",
+        "input-cut": "The file is cut off: the devices that are whole before the cut are used.",
         "rows-lost": "The file is damaged: {n} [event or list|events or lists] of events could "
         "not be read.",
         "planes-unread": "{count} [device|devices] not read, only GPUs are: {listed}.",
@@ -131,7 +130,7 @@ def _nothing_read(source: ByteSource, space: Space, others: list[str]) -> InputE
         return InputError(f"cut off before its first whole GPU: {place}", "copy it again")
     of_other = f"of another device than a GPU ({_listed(others)}), whose ops are not read"
     what = of_other if others else "without events"
-    return NotATrace(f"{place} is an XPlane file {what}", "open it in XProf (TensorBoard)")
+    return NotATrace(f"{place} is an XPlane file {what}", "XProf reads it")
 
 
 def _listed(planes: list[str]) -> str:
