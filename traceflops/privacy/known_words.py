@@ -283,7 +283,8 @@ targets tie tied tok tokens top type vocab window words
 """Words of the keys in which a trace describes its run (docs/selfdescribing.md)."""
 
 _TERMS: Final = """
-3.42E+14 U+FFFD wal_checkpoint(TRUNCATE) HOST.xplane.pb xplane.pb XPlane REPORT.nsys-rep nsys-rep qdrep
+3.42E+14 U+FFFD wal_checkpoint(TRUNCATE) REPORT.nsys-rep nsys-rep qdrep
+HOST.xplane.pb xplane.pb XPlane
 REPORT.ncu-rep ncu-rep
 SQ_INSTS_VALU_MFMA_MOPS_XF32
 nvtx_pushpop_trace pmc_perf.csv sysinfo.csv traceflops.seqlens docs/selfdescribing.md
