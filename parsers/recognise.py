@@ -27,6 +27,7 @@ from traceflops.parsers.rocprof import (
     ROCPROF_V1_JSON,
 )
 from traceflops.parsers.shared import Format, Reading
+from traceflops.parsers.xla import XPLANE
 from traceflops.table import Note, Trace
 
 if TYPE_CHECKING:
@@ -246,6 +247,11 @@ _SIGNS: Final = (
         "inductor_trace_handler: then the trace has them",
     ),
     (
+        rb'\s*\{\s*"displayTimeUnit"\s*:\s*"ns"\s*,\s*"metadata"\s*:\s*\{\s*"highres-ticks"',
+        "a JSON export of XLA's profiler, which is less complete than its own file",
+        "give the file HOST.xplane.pb beside it",
+    ),
+    (
         rb"\s*\[\s*\[\s*-?\d",
         "a memory timeline export without GPU times",
         _SAME_RUN,
@@ -304,6 +310,7 @@ _TABLES: Final = (
 FORMATS: Final = (
     TRACEFLOPS_PACK,
     TRACEFLOPS_PAGE,
+    XPLANE,
     ROCPROF_TABLES,
     NSYS_STATS,
     NCU,
@@ -366,8 +373,8 @@ def _unknown(head: bytes) -> tuple[str, str]:
     return (
         f"not a known trace; it begins with {_printable(head[:40])}",
         "give a torch.profiler trace (.json, .gz, .zst, .zip), a rocprof export (rocpd, CSV, "
-        "JSON, pftrace), an nsys report or export (.nsys-rep, SQLite, parquetdir, nsys stats CSV) "
-        "or an ncu report or CSV page",
+        "JSON, pftrace), an nsys report or export (.nsys-rep, SQLite, parquetdir, nsys stats CSV), "
+        "an ncu report or CSV page, or an XPlane file (.xplane.pb)",
     )
 
 

@@ -52,6 +52,7 @@ ROOMS: Final = {
     "parsers.pytorch": "Chrome traces of Kineto",
     "parsers.rocprof": "rocprof v1 to v3, rocpd, RPD",
     "parsers.nsight": "Nsight Systems and Nsight Compute",
+    "parsers.xla": "XPlane files of JAX, TensorFlow and PyTorch/XLA",
     "parsers.pack": "packs: what was read before",
     "parsers.recognise": "which reader reads an input",
     "parsers.reading": "read(): inputs -> one Trace",

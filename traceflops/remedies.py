@@ -2,7 +2,7 @@
 
 A line of advice is one cell of the table. Options are those of rocprofv3 (rocprofiler-sdk's
 documentation, "Using rocprofv3"), which also replaces rocprof and rocprofv2; of nsys; and the
-arguments of torch.profiler.
+arguments of torch.profiler and jax.profiler.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-PYTORCH, ROCPROF, NSIGHT = "pytorch", "rocprof", "nsight"
+PYTORCH, ROCPROF, NSIGHT, XLA = "pytorch", "rocprof", "nsight", "xla"
 
 _FAMILIES: Final = {
     "rocprof": ROCPROF,
@@ -20,6 +20,7 @@ _FAMILIES: Final = {
     "nsight": NSIGHT,
     "nsys": NSIGHT,
     "ncu": NSIGHT,
+    "xplane": XLA,
 }
 """The tools whose formats are named so; all others are read as PyTorch's."""
 
@@ -40,6 +41,9 @@ _NOT_SHAPES: Final = Remedy(
     "torch.profiler trace of the same run with --pair"
 )
 
+_WITH_XLA: Final = Remedy("jax.profiler.trace(FOLDER) around work of the GPU")
+_TRACE_ANNOTATION: Final = Remedy("jax.profiler.TraceAnnotation()")
+
 _RECORDS: Final = Remedy(
     "activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA] without profiler_metrics (CUPTI "
     "counters replace kernel records)"
@@ -48,7 +52,7 @@ _SHORTER: Final = "record fewer steps, since full buffers drop records"
 _EMIT_NVTX: Final = Remedy("torch.autograd.profiler.emit_nvtx(record_shapes=True) around the steps")
 
 _TABLE: Final[Mapping[str, Mapping[str, Remedy]]] = {
-    "device work": {PYTORCH: _WITH_CUDA, ROCPROF: _KERNELS, NSIGHT: _CUDA},
+    "device work": {PYTORCH: _WITH_CUDA, ROCPROF: _KERNELS, NSIGHT: _CUDA, XLA: _WITH_XLA},
     "device records": {
         PYTORCH: _RECORDS,
         ROCPROF: _KERNELS,
@@ -57,11 +61,13 @@ _TABLE: Final[Mapping[str, Mapping[str, Remedy]]] = {
             "CUDA recorded nothing",
             ("--trace=cuda,nvtx",),
         ),
+        XLA: _WITH_XLA,
     },
     "all device records": {
         PYTORCH: Remedy(f"{_SHORTER} (active=1 in torch.profiler.schedule)"),
         ROCPROF: Remedy(f"{_SHORTER} (--collection-period)"),
         NSIGHT: Remedy(f"{_SHORTER} (nsys profile --duration or --capture-range)"),
+        XLA: Remedy(_SHORTER),
     },
     "timeline": {
         PYTORCH: _WITH_CUDA,
@@ -70,6 +76,7 @@ _TABLE: Final[Mapping[str, Mapping[str, Remedy]]] = {
             ("--kernel-trace", "--memory-copy-trace"),
         ),
         NSIGHT: _CUDA,
+        XLA: _WITH_XLA,
     },
     "copies": {
         ROCPROF: Remedy("--memory-copy-trace", ("--memory-copy-trace",)),
@@ -82,6 +89,7 @@ _TABLE: Final[Mapping[str, Mapping[str, Remedy]]] = {
         PYTORCH: _WITH_CUDA,
         ROCPROF: Remedy("--hip-trace, or --runtime-trace for everything but HSA", ("--hip-trace",)),
         NSIGHT: _CUDA,
+        XLA: _WITH_XLA,
     },
     "collectives": {
         ROCPROF: Remedy("--rccl-trace", ("--rccl-trace",)),
@@ -90,6 +98,7 @@ _TABLE: Final[Mapping[str, Mapping[str, Remedy]]] = {
         PYTORCH: Remedy("activities=[ProfilerActivity.CPU, ...]"),
         ROCPROF: _NOT_SHAPES,
         NSIGHT: _EMIT_NVTX,
+        XLA: _NOT_SHAPES,
     },
     "shapes": {
         PYTORCH: Remedy("record_shapes=True"),
@@ -117,19 +126,25 @@ _TABLE: Final[Mapping[str, Mapping[str, Remedy]]] = {
             "--trace=nvtx",
             ("--trace=cuda,nvtx",),
         ),
+        XLA: Remedy(
+            'put jax.profiler.StepTraceAnnotation("train", step_num=12) around each iteration'
+        ),
     },
     "stacks": {
         PYTORCH: Remedy("with_stack=True (large traces)"),
+        XLA: Remedy("python_tracer_level=1 in jax.profiler.ProfileOptions"),
     },
     "host work": {
         PYTORCH: Remedy("with_stack=True, or record_function() around code between operators"),
         ROCPROF: Remedy("rocprofv3 --sys-trace, and roctx ranges around the code"),
         NSIGHT: Remedy("nsys profile --trace=cuda,nvtx,osrt, and NVTX ranges around the code"),
+        XLA: Remedy("jax.profiler.TraceAnnotation() around the code"),
     },
     "ranges": {
         PYTORCH: Remedy("record_function()"),
         ROCPROF: Remedy("roctxRangePush() and roctxRangePop()"),
         NSIGHT: Remedy("nvtxRangePush() and nvtxRangePop()"),
+        XLA: _TRACE_ANNOTATION,
     },
     "first work": {
         PYTORCH: Remedy(
@@ -152,6 +167,7 @@ _TABLE: Final[Mapping[str, Mapping[str, Remedy]]] = {
         PYTORCH: Remedy("torch.profiler.record_function"),
         ROCPROF: Remedy("roctxRangePush and --marker-trace", ("--marker-trace",)),
         NSIGHT: Remedy("nvtxRangePush and --trace=nvtx", ("--trace=cuda,nvtx",)),
+        XLA: _TRACE_ANNOTATION,
     },
     "device": {
         PYTORCH: Remedy("name the device to get MFU"),
@@ -160,6 +176,7 @@ _TABLE: Final[Mapping[str, Mapping[str, Remedy]]] = {
             "with --device"
         ),
         NSIGHT: Remedy("name the device with --device"),
+        XLA: Remedy("name the device with --device"),
     },
     "rank": {
         PYTORCH: Remedy(
@@ -167,6 +184,7 @@ _TABLE: Final[Mapping[str, Mapping[str, Remedy]]] = {
         ),
         ROCPROF: Remedy("put rankN in the file name: --output-file rank%rank%"),
         NSIGHT: Remedy("put rankN in the file name: --output=rank%q{RANK}"),
+        XLA: Remedy("put rankN in the file name"),
     },
     "memory": {
         PYTORCH: Remedy("profile_memory=True"),
@@ -180,7 +198,7 @@ _COMMANDS: Final = {
 
 
 def family(format_: str) -> str:
-    """Return the tool that writes a format: pytorch, rocprof or nsight."""
+    """Return the tool that writes a format: pytorch, rocprof, nsight or xla."""
     return next((one for start, one in _FAMILIES.items() if format_.startswith(start)), PYTORCH)
 
 

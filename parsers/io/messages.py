@@ -292,11 +292,13 @@ class _Reader:
         return np.asarray(fits, np.bool_)
 
 
-def split(data: bytes, at: int, end: int, number: int) -> tuple[IntArray, IntArray, bool]:
+def split(
+    data: bytes, at: int, end: int, number: int, others: dict[int, int | slice] | None = None
+) -> tuple[IntArray, IntArray, bool]:
     """Return where the parts of a message that repeats one field begin and end.
 
-    And whether the message, which lies in `data` from `at` to `end`, is whole. Its other fields
-    are passed over.
+    And whether the message, which lies in `data` from `at` to `end`, is whole. Its `others` are
+    the last of each other field: a number, or where it stands.
     """
     tag = number << 3 | LENGTH
     begins: list[int] = []
@@ -304,7 +306,9 @@ def split(data: bytes, at: int, end: int, number: int) -> tuple[IntArray, IntArr
     try:
         while at < end:
             if data[at] != tag:
-                _, at, _ = _field(data, at, end)
+                other, at, content = _field(data, at, end)
+                if others is not None:
+                    others[other] = content
                 continue
             size = data[at + 1]
             at += 2

@@ -72,6 +72,7 @@ class _Activities(_TimedBatch):
     correlation: Values = ABSENT
     graph: Values = ABSENT
     graph_node: Values = ABSENT
+    annotation: Values = ABSENT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,6 +25,7 @@ from sample_traces.nsight.sums import write_sums
 from sample_traces.rocprof.options import RocprofOptions
 from sample_traces.rocprof.perfetto import Layout, write_perfetto
 from sample_traces.simulate import simulate
+from sample_traces.xplane import write_xplane
 from tests.conftest import ROOT, SAMPLES
 from tests.fuzz.packing import zipped
 from tests.parsers.nsight.nsysfile import small
@@ -91,7 +92,7 @@ def _of_other_tools() -> Iterator[Seed]:
 
 
 def _of_nsight() -> Iterator[Seed]:
-    """Yield what Nsight writes beside the bundled samples: older exports, reports, other pages."""
+    """Yield what Nsight writes beside the bundled samples, old and new, and what XLA does."""
     plain, full = NsightOptions(), NsightOptions(ops=True, nccl="payloads", driver_calls=True)
     config = RunConfig(layers=1, steps=2, vocab=256, ranks=2, sync_each_step=True)
     run = simulate(config)
@@ -108,10 +109,11 @@ def _of_nsight() -> Iterator[Seed]:
             *write_sums(run, folder / "stats", plain, form="console"),
             write_details(run, folder / "ncu" / "details.csv", layout="rules"),
             write_report(run, folder / "ncu" / "report.ncu-rep", launches(run)[:_KERNELS]),
+            *write_xplane(run, folder / "xplane", python=True),
         ]
         for path in paths:
             data = path.read_bytes()
-            if path.suffix not in (".sqlite", ".nsys-rep", ".ncu-rep"):
+            if path.suffix not in (".sqlite", ".nsys-rep", ".ncu-rep", ".pb"):
                 data = b"".join(data.splitlines(keepends=True)[:_LINES])
             yield Seed(f"{path.parent.name}/{path.stem}", data)
 

@@ -55,6 +55,10 @@ FOREIGN: dict[str, tuple[bytes, str]] = {
     "graph stacks": (b'{"8589934593": "model.py:3:forward"}', "annotations of CUDA graph"),
     "node mappings": (b'{"preToPost": {"a": ["b"]}, "version": 2.0}', "a map from Inductor's"),
     "kernel stacks": (b'{"triton_poi_fused_add_0:1": ["  File"]}', "a map from Inductor's"),
+    "XLA's JSON": (
+        b'{"displayTimeUnit":"ns","metadata":{"highres-ticks":true},"traceEvents":[{}]}',
+        "a JSON export of XLA's profiler",
+    ),
     "memory timeline": (b"[[1704067200, [1, 2, 3]], [5]]", "a memory timeline"),
     "memory timeline of rows": (b'[\n [-1, "create", 512, "PARAMETER"]]', "a memory timeline"),
     "SQLite": (b"SQLite format 3\x00" + bytes(84), "SQLite database"),

@@ -38,6 +38,7 @@ def inventory(**tables: Any) -> Inventory:
         ("rocpd", "rocprof"),
         ("rpd", "rocprof"),
         ("nsight", "nsight"),
+        ("xplane", "xla"),
         ("made", "pytorch"),
     ],
 )

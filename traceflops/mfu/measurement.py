@@ -47,7 +47,7 @@ from traceflops.mfu.traced.coverage import ENOUGH, TOO_LITTLE
 from traceflops.mfu.traced.executed import Executed, executed
 from traceflops.mfu.traced.uncounted import REPLAYED
 from traceflops.mfu.traced.work_tables import KernelRow, OpRow, kernel_rows, op_rows
-from traceflops.remedies import NSIGHT, ROCPROF, family, remedy
+from traceflops.remedies import NSIGHT, ROCPROF, XLA, family, remedy
 from traceflops.table import Note, names
 from traceflops.units import decimal, exact_percent
 from traceflops.windows import Prepared
@@ -79,7 +79,7 @@ LIKELY: Final = (
     "or of another data type, or wrong clocks"
 )
 
-_TOOLS: Final = {ROCPROF: "rocprof", NSIGHT: "Nsight"}
+_TOOLS: Final = {ROCPROF: "rocprof", NSIGHT: "Nsight", XLA: "XLA's profiler"}
 """Tools that record no operators."""
 
 

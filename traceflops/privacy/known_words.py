@@ -284,6 +284,7 @@ targets tie tied tok tokens top type vocab window words
 
 _TERMS: Final = """
 3.42E+14 U+FFFD wal_checkpoint(TRUNCATE) REPORT.nsys-rep nsys-rep qdrep
+HOST.xplane.pb xplane.pb XPlane
 REPORT.ncu-rep ncu-rep
 SQ_INSTS_VALU_MFMA_MOPS_XF32
 nvtx_pushpop_trace pmc_perf.csv sysinfo.csv traceflops.seqlens docs/selfdescribing.md

@@ -118,7 +118,7 @@ TABLES: dict[str, tuple[Column, ...]] = {
         Column("registers_per_thread", pa.int64(), "registers per thread", "registers"),
         Column("shared_memory_bytes", pa.int64(), "shared memory of a block", "bytes"),
         Column("occupancy_percent", pa.int64(), "occupancy estimated by the profiler", "%"),
-        Column("annotation", NAME_TYPE, "annotation of its graph node"),
+        Column("annotation", NAME_TYPE, "annotation of its graph node, or op of XLA"),
         Column("source", NAME_TYPE, "lines of Python that a compiler generated it from"),
         *_COLLECTIVE,
     ),

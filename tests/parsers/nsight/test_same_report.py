@@ -23,7 +23,14 @@ from sample_traces.records import Run
 from sample_traces.simulate import simulate
 from sample_traces.truth import DeviceTruth, truth
 from tests.conftest import examples
-from tests.parsers.figures import Figures, differences, in_order, pytorch_report, waits_on
+from tests.parsers.figures import (
+    Figures,
+    Held,
+    differences,
+    in_order,
+    pytorch_report,
+    waits_on,
+)
 from tests.samples.strategies import run_configs
 from tests.timeline.test_truth import tops
 from traceflops.windows.records import DeviceReport
@@ -78,7 +85,7 @@ def assert_same(name: str, run: Run, options: NsightOptions | None = None) -> No
         assert_true(one, true, carries)
 
 
-def assert_true(found: DeviceReport, expected: DeviceTruth, carries: Carries) -> None:
+def assert_true(found: DeviceReport, expected: DeviceTruth, carries: Held) -> None:
     """Compare with the truth what does not hang on how steps were found."""
     whole, account = found.whole, found.whole.account
     assert (whole.span_ns, whole.busy_ns) == (expected.span_ns, expected.busy_ns)
