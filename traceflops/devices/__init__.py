@@ -38,6 +38,22 @@ if TYPE_CHECKING:
         quoted,
         shown,
     )
+    from traceflops.devices.gpu_samples import (
+        DAY_NS,
+        LOCAL_TIME,
+        MAX_SM_CLOCK,
+        MEMORY_CLOCK,
+        MEMORY_USED,
+        MEMORY_UTILISATION,
+        POWER,
+        POWER_LIMIT,
+        SM_CLOCK,
+        TEMPERATURE,
+        THROTTLE,
+        THROTTLE_BITS,
+        TIME_OF_DAY,
+        UTILISATION,
+    )
     from traceflops.devices.jobs import (
         JobReport,
         check_decided,

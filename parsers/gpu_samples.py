@@ -1,0 +1,330 @@
+"""Reads what nvidia-smi and amd-smi sampled of GPUs: clocks, power, temperature, utilisation.
+
+Tables of CSV with a header (nvidia-smi --query-gpu, amd-smi), and nvidia-smi dmon. They become
+counters. Of a row its time, its GPU and the columns of _COUNTERS and _REASONS are read, no others.
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import date
+from functools import lru_cache
+from typing import Final
+
+import numpy as np
+
+from traceflops.devices import (
+    DAY_NS,
+    GPU_SAMPLES,
+    LOCAL_TIME,
+    MAX_SM_CLOCK,
+    MEMORY_CLOCK,
+    MEMORY_USED,
+    MEMORY_UTILISATION,
+    POWER,
+    POWER_LIMIT,
+    SM_CLOCK,
+    TEMPERATURE,
+    THROTTLE,
+    TIME_OF_DAY,
+    UTILISATION,
+)
+from traceflops.errors import InputError
+from traceflops.parsers.io import ByteSource, Damage, LineBlocks, NoteTable, text_notes
+from traceflops.parsers.shared import (
+    DeviceFacts,
+    Format,
+    ProcessFacts,
+    Reading,
+    devices_table,
+    in_order_of_time,
+    processes_table,
+)
+from traceflops.table import Note, Source, SourceFile, TableBuilder, Trace
+
+_SOCKET: Final = "socket_power|power_usage"
+_COUNTERS: Final[Mapping[str, tuple[float, float, tuple[str, ...]]]] = {
+    SM_CLOCK: (2e4, 1, (r"clocks\.(current\.)?sm|dmon pclk", r"gfx_\d+_clk|gfx_clk|gfx_clock")),
+    MAX_SM_CLOCK: (2e4, 1, (r"clocks\.max\.sm|gfx_\d+_max_clk",)),
+    MEMORY_CLOCK: (2e4, 1, (r"clocks\.(current\.)?mem(ory)?|dmon mclk", "mem_0_clk|mem_clock")),
+    POWER: (1e4, 1, (r"power\.draw\.instant", r"power\.draw(\.average)?|dmon pwr", _SOCKET)),
+    POWER_LIMIT: (1e4, 1, (r"enforced\.power\.limit", r"power\.limit|max_power")),
+    TEMPERATURE: (200, 1, (r"temperature\.gpu|dmon g?temp", "hotspot(_temperature)?", "edge")),
+    UTILISATION: (100, 1, (r"utilization\.gpu|dmon sm|gfx_activity", "gfx")),
+    MEMORY_UTILISATION: (100, 1, (r"utilization\.memory|dmon mem|umc_activity",)),
+    MEMORY_USED: (1e9, 2**20, (r"memory\.used|dmon fb|used_vram|vram_used",)),
+}
+"""By counter: the most that a cell can say, its unit, and the columns that tell it, the best first.
+
+Several columns of one kind are parts of a GPU: their mean is taken.
+"""
+_NVIDIA: Final = r"clocks_(throttle|event)_reasons\."
+_REASONS: Final[Mapping[str, int]] = {
+    f"{_NVIDIA}active": 0,
+    f"{_NVIDIA}gpu_idle": 0x1,
+    f"{_NVIDIA}applications_clocks_setting": 0x2,
+    f"{_NVIDIA}sw_power_cap|dmon pviol": 0x4,
+    f"{_NVIDIA}hw_slowdown": 0x8,
+    f"{_NVIDIA}sync_boost": 0x10,
+    f"{_NVIDIA}sw_thermal_slowdown": 0x20,
+    f"{_NVIDIA}hw_thermal_slowdown": 0x40,
+    f"{_NVIDIA}hw_power_brake_slowdown": 0x80,
+    "throttle_status": 1 << 16,
+    "dmon tviol": 1 << 17,
+}
+"""Columns that are on or off, or a share of the time, and the bit that each sets; 0: a mask."""
+_KEYS: Final = {
+    "time": "timestamp|dmon time",
+    "date": "dmon date",
+    "gpu": "index|gpu|dmon gpu",
+    "bus": r"gpu_bus_id|pci\.bus_id",
+    "product": "(gpu_)?name",
+}
+_UNIT: Final = re.compile(r"\s*\[[^\]]*\]$")
+_NUMBER: Final = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)(?: ?(?:%|[A-Za-z]{1,4}))?")
+_MASK: Final = re.compile(r"0x[0-9a-fA-F]{1,13}|0x0{3}[0-9a-fA-F]{13}")
+_FLAGS: Final = {"active": 1, "throttled": 1, "not active": 0, "unthrottled": 0}
+_NULL: Final = re.compile(r"|-|n/a|none|\[.*")
+_GPU: Final = re.compile(r"(?:\d{1,4})?|[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.\d")
+_TIME: Final = re.compile(
+    r"(?:(\d{4})[-/]?(\d\d)[-/]?(\d\d)[ T]+)?(\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?"
+    r"|(?P<unix>\d{9,10})(?:\.(?P<part>\d{1,9}))?"
+)
+_EPOCH: Final = date(1970, 1, 1).toordinal()
+_SECOND_NS: Final = 10**9
+_UNIX_TIME: Final = "seconds since 1970"
+_MOST_COLUMNS, _MOST_HEADERS, _MOST_PRODUCT = 1_000, 1_000, 100
+_LINES_LOOKED_AT, _BLOCK_BYTES = 20, 1 << 20
+_AGAIN: Final = (
+    "record again: nvidia-smi --query-gpu=timestamp,index,clocks.sm,... --format=csv -l 1, "
+    "nvidia-smi dmon -o DT, or amd-smi metric --csv -w 1"
+)
+_NOTES: Final = NoteTable(
+    dropped={"bad-cells": "{n} [value|values] ignored: not a number, or impossible."},
+    assumed={
+        "gpus-by-bus": "The samples have no GPU numbers: GPUs are numbered by PCI bus, as "
+        "nvidia-smi does.",
+        "one-gpu": "The samples do not name a GPU: all are taken as those of GPU 0.",
+    },
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Header:
+    """Where the columns of a table are: keys by role, counters by kind, reasons with their bits."""
+
+    width: int
+    keys: Mapping[str, int]
+    counters: Mapping[str, list[list[int]]]
+    reasons: Mapping[int, int]
+
+    @classmethod
+    def of(cls, cells: Sequence[str]) -> _Header | None:
+        """Return what a header says, None for a line that is none."""
+        plain = [_UNIT.sub("", cell).lower() for cell in cells[:_MOST_COLUMNS]]
+
+        def places(pattern: str) -> list[int]:
+            return [at for at, name in enumerate(plain) if re.fullmatch(pattern, name)]
+
+        keys = {role: found[0] for role, text in _KEYS.items() if (found := places(text))}
+        told = {
+            counter: [found for pattern in patterns if (found := places(pattern))]
+            for counter, (_, _, patterns) in _COUNTERS.items()
+        }
+        reasons = {at: bit for pattern, bit in _REASONS.items() for at in places(pattern)}
+        is_one = any(told.values()) and keys.keys() & {"time", "date", "gpu", "bus"}
+        return cls(len(cells), keys, told, reasons) if is_one else None
+
+
+@dataclass(slots=True)
+class _Samples:
+    """The rows of a file so far; `times` says how their times are told, NaN is an unknown value."""
+
+    times: str = ""
+    time_ns: array[int] = field(default_factory=lambda: array("q"))
+    gpu: array[int] = field(default_factory=lambda: array("i"))
+    values: Mapping[str, array[float]] = field(
+        default_factory=lambda: {name: array("d") for name in (*_COUNTERS, THROTTLE)}
+    )
+    gpus: dict[str, int] = field(default_factory=dict)
+    products: dict[int, str] = field(default_factory=dict)
+    named: bool = False
+    lost: int = 0
+    bad: int = 0
+
+    def add(self, header: _Header, cells: Sequence[str]) -> None:
+        """Add a row that has a time and a GPU."""
+        named = {role: cells[at] for role, at in header.keys.items() if at < len(cells)}
+        told = _time(" ".join(named[role] for role in ("date", "time") if role in named))
+        gpu = named.get("gpu", named.get("bus", ""))
+        self.named |= bool(gpu)
+        is_whole = len(cells) == header.width and _GPU.fullmatch(gpu)
+        if told is None or not is_whole or told[0] != (self.times or told[0]):
+            self.lost += 1
+            return
+        self.times = told[0]
+        self.time_ns.append(told[1])
+        self.gpu.append(self.gpus.setdefault(gpu, len(self.gpus)))
+        self.products.setdefault(self.gpu[-1], named.get("product", "")[:_MOST_PRODUCT])
+        for counter, kinds in header.counters.items():
+            most, unit, _ = _COUNTERS[counter]
+            each = ([self._cell(cells[at], _number, most) for at in places] for places in kinds)
+            known = next(filter(None, ([v for v in row if v == v] for row in each)), [np.nan])
+            self.values[counter].append(unit * sum(known) / len(known))
+        self.values[THROTTLE].append(self._reasons(header, cells))
+
+    def _reasons(self, header: _Header, cells: Sequence[str]) -> float:
+        """Return the mask of the reasons of a row, NaN where it tells none."""
+        mask: int | None = None
+        for at, bit in header.reasons.items():
+            value = self._cell(cells[at], _flag if bit else _hexadecimal, 2.0**53)
+            if value == value:
+                mask = (mask or 0) | (bit * (value > 0) if bit else int(value))
+        return np.nan if mask is None else mask
+
+    def _cell(self, text: str, read: Callable[[str], float], most: float) -> float:
+        value = read(text)
+        if value <= most:
+            return value
+        self.bad += not _NULL.fullmatch(text.lower())
+        return np.nan
+
+
+@lru_cache(maxsize=1 << 12)
+def _number(text: str) -> float:
+    found = _NUMBER.fullmatch(text)
+    return float(found[1]) if found else np.nan
+
+
+def _hexadecimal(text: str) -> float:
+    return float(int(text, 16)) if _MASK.fullmatch(text) else np.nan
+
+
+def _flag(text: str) -> float:
+    return _FLAGS.get(text.lower(), _number(text))
+
+
+def _time(text: str) -> tuple[str, int] | None:
+    """Return how a time is told, and it in ns; None for a text that is none."""
+    found = _TIME.fullmatch(text)
+    if found is None:
+        return None
+    if found["unix"]:
+        return _UNIX_TIME, int(found["unix"]) * _SECOND_NS + _fraction(found["part"])
+    hour, minute, second = map(int, found.group(4, 5, 6))
+    clock = ((hour * 60 + minute) * 60 + second) * _SECOND_NS + _fraction(found[7])
+    if not found[1]:
+        return TIME_OF_DAY, clock
+    try:
+        day = date(*map(int, found.group(1, 2, 3))).toordinal() - _EPOCH
+    except ValueError:
+        return None
+    return LOCAL_TIME, day * DAY_NS + clock
+
+
+def _fraction(digits: str | None) -> int:
+    return int((digits or "0").ljust(9, "0"))
+
+
+def _split(line: str) -> list[str]:
+    """Return the cells of a line; of a header of dmon with its name before each."""
+    is_dmon = line.startswith("#")
+    cells = line.removeprefix("#").split("," if "," in line else None)
+    return [f"dmon {cell.strip()}" if is_dmon else cell.strip() for cell in cells]
+
+
+def _lines(source: ByteSource, damage: Damage) -> Iterator[str]:
+    """Yield the lines that say something."""
+    for block in LineBlocks(source, _BLOCK_BYTES, damage):
+        yield from filter(None, map(str.strip, block.decode(errors="replace").splitlines()))
+
+
+def _samples(source: ByteSource, damage: Damage) -> _Samples:
+    """Return the rows below the headers of a file; dmon repeats its own after each screenful."""
+    samples, header, said, headers = _Samples(), None, "", 0
+    for line in _lines(source, damage):
+        if line == said or (line.startswith("#") and "gpu" not in line):
+            continue
+        cells = _split(line)
+        found = _Header.of(cells) if headers < _MOST_HEADERS and not line[0].isdigit() else None
+        if found is not None:
+            header, said, headers = found, line, headers + 1
+        elif header is not None:
+            samples.add(header, cells)
+    return samples
+
+
+def _is_samples(head: bytes) -> bool:
+    lines = head.decode(errors="replace").splitlines()[:_LINES_LOOKED_AT]
+    return any(_Header.of(_split(line.strip())) for line in lines if not line[:1].isdigit())
+
+
+def _read(sources: Sequence[ByteSource], _: Reading) -> list[Trace]:
+    return [_trace(source) for source in sources]
+
+
+GPU_SAMPLES_TEXT: Final = Format(GPU_SAMPLES, _is_samples, _read)
+
+
+def _trace(source: ByteSource) -> Trace:
+    """Return what a file says. Raises InputError where it says nothing that can be used."""
+    damage = Damage()
+    samples = _samples(source, damage)
+    _check(source, samples)
+    time_ns, gpu = np.array(samples.time_ns, np.int64), np.array(samples.gpu)
+    if samples.times == TIME_OF_DAY:  # a day more behind each midnight
+        time_ns += DAY_NS * np.cumsum(np.diff(time_ns, prepend=time_ns[0]) < -DAY_NS // 2)
+    is_bus = any(":" in text for text in samples.gpus)
+    order = sorted(samples.gpus, key=str if is_bus else lambda text: int(text or 0))
+    place = {samples.gpus[text]: at for at, text in enumerate(order)}
+    counters, device = TableBuilder("counters"), np.array([place[at] for at in range(len(place))])
+    for name, pieces in samples.values.items():
+        value = np.array(pieces)
+        known = ~np.isnan(value)
+        rows = {"device": device[gpu[known]], "time_ns": time_ns[known], "value": value[known]}
+        counters.add(int(known.sum()), process=0, name=counters.names["name"][name], **rows)
+    facts = [DeviceFacts(product=samples.products[samples.gpus[text]] or None) for text in order]
+    numbers = [at if is_bus else int(text or 0) for at, text in enumerate(order)]
+    tables = {
+        "processes": processes_table([ProcessFacts(source.label)]),
+        "devices": devices_table([(0, *one) for one in zip(numbers, facts, strict=True)]),
+        "counters": in_order_of_time(counters),
+    }
+    about = Source(
+        GPU_SAMPLES,
+        (SourceFile(source.label, source.stored_bytes, source.text_bytes),),
+        origin_unix_ns=0 if samples.times == _UNIX_TIME else None,
+        facts={"times": samples.times},
+        event_counts={"samples": len(gpu)},
+    )
+    return Trace(about, tables, tuple(_notes(source, samples, damage, is_bus)))
+
+
+def _check(source: ByteSource, samples: _Samples) -> None:
+    """Raise InputError for samples without times or values, or of GPUs that nothing tells apart."""
+    apart = np.diff(np.sort(np.array(samples.time_ns, np.int64)))
+    problems = {
+        "no row with a time": not samples.time_ns,
+        "no value": all(value != value for values in samples.values.values() for value in values),
+        "several GPUs without their numbers": not samples.named
+        and bool(len(apart))
+        and 4 * apart.min() < apart.mean(),
+    }
+    for problem in (problem for problem, is_one in problems.items() if is_one):
+        raise InputError(f"{problem} in the samples: {source.label}", _AGAIN)
+
+
+def _notes(source: ByteSource, samples: _Samples, damage: Damage, is_bus: bool) -> Iterator[Note]:
+    said = (("gpus-by-bus", is_bus), ("one-gpu", not samples.named))
+    damage.dropped_rows += samples.lost
+    yield from (
+        replace(note, file=source.label)
+        for note in (
+            *text_notes(damage, source.cut),
+            *_NOTES.counted({"bad-cells": samples.bad}, "bad-cells"),
+            *(_NOTES.note(code) for code, is_said in said if is_said),
+        )
+    )
