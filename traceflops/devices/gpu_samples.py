@@ -9,23 +9,23 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Final
 
 import numpy as np
+import pyarrow as pa
 
 from traceflops.devices.side_records import calendar_shift, with_records
 from traceflops.errors import InputError, UsageError
 from traceflops.table import (
-    ABSENT,
-    BoolArray,
+    FloatArray,
     IntArray,
     Note,
+    NoteKind,
     Trace,
-    codes,
+    counted_note,
     floats,
     groups,
-    names,
+    is_one_of,
     number_column,
     numbers,
 )
@@ -61,3 +61,205 @@ TIME_OF_DAY: Final = "local time without a date"
 """What the fact `times` of samples says where they are not on a known clock: ns since 1970, or
 since midnight, as the wall clock showed."""
 DAY_NS: Final = 86_400 * 10**9
+_HOUR_NS: Final = 3_600 * 10**9
+_ZONES: Final = range(-12 * _HOUR_NS, 14 * _HOUR_NS + 1, _HOUR_NS // 2)
+_ZONE: Final = re.compile(r"(?:UTC)?([+-])(\d\d):?([0-5]\d)|UTC|Z")
+_LEAST, _AGREE, _NEAR = 3, 0.9, 0.25
+"""So many samples tell something; so many of them agree, each within so much of the busy time."""
+_SHORTEST_NS, _LONGEST_NS = 166_000_000, 10**9
+"""Over so much time before a sample the driver takes its utilisation."""
+_ASKS: Final = "say which time zone they are in: --zone +02:00"
+_NOTES: Final[Mapping[str, tuple[NoteKind, str]]] = {
+    "samples-zone": (
+        "assumed",
+        "Times of the samples are taken as UTC{zone}: only there does utilisation agree with the "
+        "recording.",
+    ),
+    "samples-gpus": (
+        "assumed",
+        "GPUs {gpus} of the samples are taken as those of the recording, in order: their "
+        "utilisation agrees.",
+    ),
+    "samples-disagree": (
+        "assumed",
+        "Utilisation in the samples contradicts the recording: check the time zone (--zone) and "
+        "whether they are of the same machine.",
+    ),
+    "samples-unknown": (
+        "dropped",
+        "The samples are ignored: which of their GPUs is which of the recording is unknown.",
+    ),
+    "samples-few": (
+        "missing",
+        "Of the samples only {n} [is|are] inside the recording: too few to judge.",
+    ),
+}
+
+
+def with_gpu_samples(trace: Trace, records: Trace, zone: str | None = None) -> Trace:
+    """Return a trace with the samples of its GPUs that lie in its time.
+
+    Raises InputError where that time is unknown: without a zone where none or several fit.
+    """
+    join = _Join(trace, records)
+    told = None if zone is None else _parsed(zone)
+    if records.source.origin_unix_ns is not None:
+        told = 0
+    if told is None:
+        told = join.zone()
+        join.say("samples-zone", zone=_zone_text(told))
+    return join.joined(join.shift(told))
+
+
+def _parsed(zone: str) -> int:
+    """Return a zone as ns. Raises UsageError where it is none."""
+    found = _ZONE.fullmatch(zone)
+    if found is None:
+        raise UsageError(f"not a time zone: {zone}", "give it as +02:00 or -05:30")
+    hours, minutes = int(found[2] or 0), int(found[3] or 0)
+    return (-1 if found[1] == "-" else 1) * (60 * hours + minutes) * _HOUR_NS // 60
+
+
+def _zone_text(zone_ns: int) -> str:
+    minutes = abs(zone_ns) * 60 // _HOUR_NS
+    return f"{'-' if zone_ns < 0 else '+'}{minutes // 60:02}:{minutes % 60:02}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Series:
+    """The utilisation of a sampled GPU, 0 to 1, and over how much time each value is."""
+
+    time_ns: IntArray
+    busy: FloatArray
+    span_ns: int
+
+
+class _Join:
+    """Samples and the recording that they are of; `notes` is what is said of how they fit."""
+
+    def __init__(self, trace: Trace, records: Trace) -> None:
+        dated = replace(records.source, origin_unix_ns=records.source.origin_unix_ns or 0)
+        self.base_ns = calendar_shift(trace, replace(records, source=dated))
+        self.trace, self.records = trace, records
+        self.notes: list[Note] = []
+        self.time_ns = numbers(records.counters["time_ns"])
+        self.sampled = numbers(records.counters["device"])
+        self.work = {
+            device: (Intervals.of(start, end), int(start.min()), int(end.max()))
+            for device, start, end in _work_of(trace)
+        }
+        if not self.work:
+            raise InputError("no work of a GPU in the trace", "show the samples by themselves")
+        self.span = (min(w[1] for w in self.work.values()), max(w[2] for w in self.work.values()))
+        self.series = dict(self._series())
+
+    def say(self, code: str, count: int | None = None, **fields: object) -> None:
+        """Add a note."""
+        kind, text = _NOTES[code]
+        file = self.records.source.files[0].name
+        note = Note(kind, code, text.format(n=0, **fields), None, file)
+        self.notes.append(note if count is None else counted_note(kind, code, text, count, file))
+
+    def _series(self) -> Iterator[tuple[int, _Series]]:
+        table = self.records.counters
+        rows = np.flatnonzero(is_one_of(table["name"], UTILISATION))
+        for gpu, mine in groups(self.sampled[rows]):
+            time_ns = self.time_ns[rows[mine]]
+            apart = int(np.median(np.diff(time_ns))) if len(time_ns) > 1 else 0
+            busy = floats(table["value"])[rows[mine]] / 100
+            yield gpu, _Series(time_ns, busy, min(max(apart, _SHORTEST_NS), _LONGEST_NS))
+
+    def shift(self, zone_ns: int) -> int:
+        """Return what takes times of a zone to the clock of the trace, on the right day."""
+        shift = self.base_ns - zone_ns
+        if self.records.source.facts["times"] == TIME_OF_DAY:
+            shift += (self.span[1] - shift - int(self.time_ns[0])) // DAY_NS * DAY_NS
+        return shift
+
+    def zone(self) -> int:
+        """Return the only zone in which utilisation agrees. Raises InputError for none, several."""
+        fitting = [zone for zone in _ZONES if self.matched(self.shift(zone))]
+        if len(fitting) == 1:
+            return fitting[0]
+        name = self.records.source.files[0].name
+        few = ", ".join(map(_zone_text, fitting[:3])) + (", …" if len(fitting) > 3 else "")
+        what = f"several fit: {few}" if fitting else "none fits the recording"
+        raise InputError(f"time zone of the samples unknown: {name} ({what})", _ASKS)
+
+    def agrees(self, gpu: int, device: int, shift_ns: int) -> bool | None:
+        """Return whether the utilisation of a sampled GPU is that of a device; None: unknown."""
+        if gpu not in self.series:
+            return None
+        series, (work, begin, end) = self.series[gpu], self.work[device]
+        at = series.time_ns + shift_ns
+        inside = (at >= begin + series.span_ns // 2) & (at <= end)
+        at, busy = at[inside], series.busy[inside]
+        if len(at) < _LEAST:
+            return None
+        since = np.maximum(at - series.span_ns, begin)
+        share = work.length_within(since, at) / (at - since)
+        right = ((share >= 0.5) == (busy >= 0.5)) | (np.abs(share - busy) <= _NEAR)
+        return bool(right.mean() > _AGREE)
+
+    def by_number(self) -> dict[int, int]:
+        """Return the device of each sampled GPU by its number; {} where numbers are not unique."""
+        local = numbers(self.trace.devices["local_id"])
+        own = {int(local[device]): device for device in self.work}
+        if len(own) < len(self.work):
+            return {}
+        sampled = enumerate(numbers(self.records.devices["local_id"]).tolist())
+        return {gpu: own[number] for gpu, number in sampled if number in own}
+
+    def matched(self, shift_ns: int) -> dict[int, int]:
+        """Return the device of each sampled GPU where utilisation agrees, {} where it does not."""
+        direct = self.by_number()
+        found = [self.agrees(*pair, shift_ns) for pair in direct.items()]
+        if any(found) and False not in found:
+            return direct
+        alike = [g for g in self.series if any(self.agrees(g, d, shift_ns) for d in self.work)]
+        if len(alike) != len(self.work):
+            return {}
+        in_order = dict(zip(sorted(alike), sorted(self.work, key=self._rank), strict=True))
+        return in_order if all(self.agrees(*pair, shift_ns) for pair in in_order.items()) else {}
+
+    def _rank(self, device: int) -> tuple[int, int]:
+        row = self.trace.devices.slice(device, 1).to_pylist()[0]
+        rank = self.trace.ranks[row["process"]]
+        return (device if rank is None else rank, row["local_id"])
+
+    def joined(self, shift_ns: int) -> Trace:
+        """Return the trace with the samples of its devices, so much later, and notes on that."""
+        device_of = self.matched(shift_ns)
+        direct = self.by_number()
+        if device_of and device_of != direct:
+            numbered = numbers(self.records.devices["local_id"])[list(device_of)].tolist()
+            self.say("samples-gpus", gpus=", ".join(map(str, numbered)))
+        elif not device_of:
+            against = [self.agrees(*pair, shift_ns) for pair in direct.items()]
+            if not direct or False in against:
+                self.say("samples-disagree" if direct else "samples-unknown")
+            device_of = direct
+        at, edge = self.time_ns + shift_ns, _LONGEST_NS
+        inside = (at >= self.span[0] - edge) & (at <= self.span[1] + edge)
+        keep = inside & np.isin(self.sampled, list(device_of))
+        strictly = (at >= self.span[0]) & (at <= self.span[1])
+        count = len(np.unique(at[strictly]))
+        if count < _LEAST:
+            self.say("samples-few", count)
+        kept = self.records.counters.take(number_column(np.flatnonzero(keep), pa.int64()))
+        records = replace(
+            self.records,
+            tables={**self.records.tables, "counters": kept},
+            notes=(*self.records.notes, *self.notes),
+        )
+        return with_records(self.trace, records, shift_ns, device_of)
+
+
+def _work_of(trace: Trace) -> Iterator[tuple[int, IntArray, IntArray]]:
+    """Give the starts and ends of the work of each device that is a GPU."""
+    table = trace.activities
+    start, device = numbers(table["start_ns"]), numbers(table["device"])
+    end, kinds = start + numbers(table["dur_ns"]), trace.devices["type"].to_pylist()
+    for one, rows in groups(device):
+        if kinds[one] == "gpu":
+            yield one, start[rows], end[rows]
