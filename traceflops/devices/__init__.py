@@ -53,6 +53,7 @@ if TYPE_CHECKING:
         THROTTLE_BITS,
         TIME_OF_DAY,
         UTILISATION,
+        sampled_over_ns,
         with_gpu_samples,
     )
     from traceflops.devices.jobs import (

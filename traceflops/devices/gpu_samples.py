@@ -52,7 +52,7 @@ THROTTLE_BITS: Final[Mapping[int, str]] = {
     0x40: "hardware thermal slowdown",
     0x80: "power brake",
     0x100: "display clocks",
-    1 << 16: "throttled",
+    1 << 16: "throttling without a reason",
     1 << 17: "thermal limit",
 }
 """Reasons for a lower clock: those of NVIDIA, and above them what other tools tell less exactly."""
@@ -91,7 +91,7 @@ _NOTES: Final[Mapping[str, tuple[NoteKind, str]]] = {
     ),
     "samples-few": (
         "missing",
-        "Of the samples only {n} [is|are] inside the recording: too few to judge.",
+        "{n} [sample is|samples are] inside the recording: too few to judge (see --zone).",
     ),
 }
 
@@ -109,6 +109,12 @@ def with_gpu_samples(trace: Trace, records: Trace, zone: str | None = None) -> T
         told = join.zone()
         join.say("samples-zone", zone=_zone_text(told))
     return join.joined(join.shift(told))
+
+
+def sampled_over_ns(time_ns: IntArray) -> int:
+    """Return over how much time before it each of some samples is."""
+    apart = int(np.median(np.diff(time_ns))) if len(time_ns) > 1 else 0
+    return min(max(apart, _SHORTEST_NS), _LONGEST_NS)
 
 
 def _parsed(zone: str) -> int:
@@ -165,9 +171,8 @@ class _Join:
         rows = np.flatnonzero(is_one_of(table["name"], UTILISATION))
         for gpu, mine in groups(self.sampled[rows]):
             time_ns = self.time_ns[rows[mine]]
-            apart = int(np.median(np.diff(time_ns))) if len(time_ns) > 1 else 0
             busy = floats(table["value"])[rows[mine]] / 100
-            yield gpu, _Series(time_ns, busy, min(max(apart, _SHORTEST_NS), _LONGEST_NS))
+            yield gpu, _Series(time_ns, busy, sampled_over_ns(time_ns))
 
     def shift(self, zone_ns: int) -> int:
         """Return what takes times of a zone to the clock of the trace, on the right day."""

@@ -1,0 +1,77 @@
+"""What was sampled of GPUs as a table: clocks, power, temperature, and why clocks were low."""
+
+from __future__ import annotations
+
+from math import inf
+from typing import TYPE_CHECKING, Final
+
+from traceflops.devices import (
+    MEMORY_CLOCK,
+    MEMORY_USED,
+    POWER,
+    POWER_LIMIT,
+    TEMPERATURE,
+    UTILISATION,
+)
+from traceflops.reports.view.figures import UNKNOWN, count, size
+from traceflops.reports.view.tables import Column, ReportTable, table_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from traceflops.analysis import Analysis
+    from traceflops.gpu_samples import GpuSamples
+
+THROTTLED_BY: Final = "Throttled by"
+_MOST: Final = 32
+_REMARK: Final = (
+    "Clock: mean while the GPU works. Busy, memory clock and power: means; temperature and memory: "
+    "the most."
+)
+
+
+def gpu_samples_table(analysis: Analysis) -> ReportTable:
+    """Return the GPUs that were sampled, the slowest first, with the columns that are known."""
+    rows = sorted(analysis.gpu_samples, key=lambda row: row.clock_mhz or inf)
+    labels = {one.device: one.label for one in analysis.devices}
+    if analysis.prepared is not None and not labels:
+        local = analysis.prepared.trace.devices["local_id"].to_pylist()
+        labels = {device: f"GPU {number}" for device, number in enumerate(local)}
+    columns = (
+        Column("Clocks and power", lambda row: labels[row.device]),
+        *(Column(head, cell, is_number=True) for head, cell in _NUMBERS.items()),
+        Column(THROTTLED_BY, lambda row: row.reason_words or UNKNOWN),
+    )
+    known = [one for one in columns if any(one.cell(row) != UNKNOWN for row in rows)]
+    return table_of(known, rows[:_MOST], len(rows), _REMARK)
+
+
+def _unit(value: float | None, unit: str) -> str:
+    return UNKNOWN if value is None else f"{value:,.0f} {unit}"
+
+
+def _mean(counter: str, unit: str) -> Callable[[GpuSamples], str]:
+    return lambda row: _unit(row.values[counter].mean if counter in row.values else None, unit)
+
+
+def _most(counter: str, unit: str) -> Callable[[GpuSamples], str]:
+    return lambda row: _unit(row.values[counter].most if counter in row.values else None, unit)
+
+
+def _memory(row: GpuSamples) -> int | None:
+    return int(row.values[MEMORY_USED].most) if MEMORY_USED in row.values else None
+
+
+_NUMBERS: Final[dict[str, Callable[[GpuSamples], str]]] = {
+    "Samples": lambda row: count(row.count),
+    "Busy": _mean(UTILISATION, "%"),
+    "Clock": lambda row: _unit(row.clock_mhz, "MHz"),
+    "Of": lambda row: _unit(row.max_clock_mhz, "MHz"),
+    "Memory clock": _mean(MEMORY_CLOCK, "MHz"),
+    "Power": _mean(POWER, "W"),
+    "Limit": _most(POWER_LIMIT, "W"),
+    "Temperature": _most(TEMPERATURE, "°C"),
+    "Memory": lambda row: size(
+        int(row.values[MEMORY_USED].most) if MEMORY_USED in row.values else None, binary=True
+    ),
+}

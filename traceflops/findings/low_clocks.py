@@ -1,0 +1,131 @@
+"""Rule `low-clock`: GPUs that work at a clock below their maximum, or below that of the others.
+
+What was sampled of clocks beside a recording also says why a rank is late (`clocks_of_rank`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from traceflops.findings.case import is_amd, limit, share_of_window
+from traceflops.findings.finding import Candidate, Verdict, Where
+from traceflops.units import percent, several
+
+if TYPE_CHECKING:
+    from traceflops.findings.case import Case
+    from traceflops.gpu_samples import GpuSamples
+
+RULE: Final = "low-clock"
+_THERMAL: Final = (
+    "Improve the cooling of {gpus}: airflow, dust, temperature of the room; leave the node out "
+    "until then."
+)
+_POWER: Final = {
+    False: "Raise the power limit (nvidia-smi -pl WATTS) where the machine allows it, and compare "
+    "it with that of other GPUs.",
+    True: "Raise the power cap (amd-smi set --power-cap WATTS) where the machine allows it, and "
+    "compare it with that of other GPUs.",
+}
+_SUPPLY: Final = "Check the power supply and the cables of {gpus}; leave the node out until then."
+_LOCKED: Final = {
+    False: "Release the clocks: nvidia-smi -rac and -rgc.",
+    True: "Release the clocks: amd-smi reset --clocks.",
+}
+_REMEDIES: Final = (
+    (0x20 | 0x40 | 1 << 17, {False: _THERMAL, True: _THERMAL}),
+    (0x80 | 0x8, {False: _SUPPLY, True: _SUPPLY}),
+    (0x4 | 1 << 16, _POWER),
+)
+"""What to do, by bits of the reasons and whether the GPU is AMD's: the first that fits."""
+
+
+def low_clocks(case: Case) -> Iterator[Candidate]:
+    """Give a candidate where GPUs work far below their clocks; late ranks have their own."""
+    slow = case.ranks.slow if case.ranks is not None else None
+    late = slow.ranks if slow is not None and slow.cause == "slow_clock" else ()
+    of = {one.device: one for one in case.devices if one.rank not in late}
+    low = [one for one in case.gpu_samples if one.device in of and _is_low(case, one)]
+    if not low:
+        return
+    worst = max(low, key=lambda one: one.below or 0.0)
+    device = of[worst.device]
+    lost_ns = sum(of[one.device].chosen.components.compute_ns * (one.below or 0.0) for one in low)
+    is_all, factor = len(low) == len(case.devices), f"{1 - (worst.below or 0.0):.4f}"
+    ranks = (of[one.device].rank for one in low)
+    whose = "the GPU" if len(case.devices) == 1 else device.label
+    more = f" {several(len(low), 'GPU')} of {len(case.devices)} are low." if len(low) > 1 else ""
+    faster = tuple(f"rank {rank}=median" for rank in ranks if rank is not None)
+    start_ns, end_ns = worst.slow_ns or (None, None)
+    yield Candidate(
+        rule=RULE,
+        title="The GPU clock is low",
+        sentence=f"The clock of {whose} {_words(worst)}.{more}",
+        share=share_of_window(case, round(lost_ns)),
+        owner="cluster",
+        remedy=_remedy(case, worst),
+        evidence=("clocks",),
+        where=Where(rank=None if is_all else device.rank, start_ns=start_ns, end_ns=end_ns),
+        edits=(f"kernel:^compute/*{factor}",) if is_all else faster,
+        partly=(f"kernel:^compute/(gemm|convolution)$*{factor}",) if is_all else (),
+        on_path=frozenset({"compute"}) if is_all else frozenset(),
+        doubts=("kernels that memory limits gain less from a higher clock",),
+    )
+
+
+def samples_verdict(sampled: Sequence[GpuSamples]) -> Verdict | None:
+    """Return what to say of samples without a recording; None where there are none."""
+    if not sampled:
+        return None
+    slowest = max(sampled, key=lambda one: one.below or 0.0)
+    whose = "of the slowest " * (len(sampled) > 1)
+    said = f" The clock {whose}{_words(slowest)}." if slowest.below else ""
+    return Verdict(
+        f"Clocks and power of {several(len(sampled), 'GPU')}, without a recording.{said}"
+    )
+
+
+def clocks_of_rank(case: Case, rank: int) -> tuple[str, str]:
+    """Return what samples say of the clock of a rank against the others, and the remedy; else "".
+
+    It may be as high as theirs: then its kernels are slow for another reason.
+    """
+    of = {one.device: one.rank for one in case.devices}
+    known = [one for one in case.gpu_samples if _is_known(case, one)]
+    own = next((one for one in known if of.get(one.device) == rank), None)
+    others = [one.clock_mhz or 0.0 for one in known if of.get(one.device, rank) != rank]
+    if own is None or not others or own.clock_mhz is None:
+        return "", ""
+    usual = float(np.median(others))
+    if own.clock_mhz > usual * (1 - limit(case, RULE, "least_apart")):
+        return f"Its clock is no lower than theirs: {_mhz(own.clock_mhz)} while it works.", ""
+    return f"Its clock {_words(own)}; the others run at {_mhz(usual)}.", _remedy(case, own)
+
+
+def _is_known(case: Case, one: GpuSamples) -> bool:
+    return one.busy >= limit(case, RULE, "least_samples")
+
+
+def _is_low(case: Case, one: GpuSamples) -> bool:
+    below = one.below
+    return _is_known(case, one) and below is not None and below >= limit(case, RULE, "least_below")
+
+
+def _words(one: GpuSamples) -> str:
+    """Return how low a clock is and why, as what follows it."""
+    assert one.clock_mhz is not None
+    below = f", {percent(one.below)} below its maximum" if one.below else ""
+    reason = f" ({one.reason_words})" if one.reason_words else ""
+    return f"is {_mhz(one.clock_mhz)} while it works{below}{reason}"
+
+
+def _remedy(case: Case, one: GpuSamples) -> str:
+    bits = sum(one.reasons or {})
+    found = next((texts for mask, texts in _REMEDIES if bits & mask), _LOCKED)
+    return found[is_amd(case)].format(gpus="that GPU")
+
+
+def _mhz(clock: float) -> str:
+    return f"{clock:,.0f} MHz"

@@ -1,0 +1,163 @@
+"""What was sampled of GPUs: clocks, power, temperature, utilisation, and why clocks were low.
+
+It is told by the counters alone, whoever recorded them. What counts is the time in which a GPU
+works: by the timeline where there is one, else by its utilisation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from traceflops.devices import (
+    MAX_SM_CLOCK,
+    MEMORY_CLOCK,
+    MEMORY_USED,
+    POWER,
+    POWER_LIMIT,
+    SM_CLOCK,
+    TEMPERATURE,
+    THROTTLE,
+    THROTTLE_BITS,
+    UTILISATION,
+    sampled_over_ns,
+)
+from traceflops.table import codes, floats, groups, names, numbers
+from traceflops.timeline import Intervals
+from traceflops.units import percent
+
+if TYPE_CHECKING:
+    from traceflops.table import BoolArray, FloatArray, IntArray
+    from traceflops.windows import Prepared
+
+_MEASURED: Final = (POWER, POWER_LIMIT, TEMPERATURE, MEMORY_CLOCK, MEMORY_USED, UTILISATION)
+_NO_REASON: Final = 0x1
+"""Idle is no reason for a lower clock of a GPU that works."""
+_HALF: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """The mean and the largest of some values."""
+
+    mean: float
+    most: float
+
+
+@dataclass(frozen=True, slots=True)
+class GpuSamples:
+    """What was sampled of a GPU in the chosen time; `device` is the row of the devices table.
+
+    `busy` of the `count` samples of its clock are of time in which it works. Of these are
+    `clock_mhz` and `reasons`: shares of them by the bits of THROTTLE_BITS, None where none was
+    sampled. `max_clock_mhz` is what it could run at. `slow_ns` is when it was below that for a
+    reason, first and last. `values` are what else was sampled, by the names of the counters.
+    """
+
+    device: int
+    count: int
+    busy: int
+    clock_mhz: float | None
+    max_clock_mhz: float | None
+    reasons: Mapping[int, float] | None
+    slow_ns: tuple[int, int] | None
+    values: Mapping[str, Range] = field(default_factory=dict)
+
+    @property
+    def below(self) -> float | None:
+        """Return how far the clock is below its maximum, as a share of it; None if unknown."""
+        if self.clock_mhz is None or not self.max_clock_mhz:
+            return None
+        return 1 - self.clock_mhz / self.max_clock_mhz
+
+    @property
+    def reason_words(self) -> str:
+        """Return the reasons in words, that of most samples first, "" for none."""
+        known = sorted((self.reasons or {}).items(), key=lambda one: (-one[1], one[0]))
+        shares = (f" in {percent(share)} of the samples" * (share < 1) for _, share in known)
+        return ", ".join(THROTTLE_BITS[bit] + s for (bit, _), s in zip(known, shares, strict=True))
+
+
+def gpu_samples(prepared: Prepared) -> tuple[GpuSamples, ...]:
+    """Return what was sampled of each GPU, in the order of the devices table."""
+    table = prepared.trace.counters
+    labels, code = names(table["name"]), codes(table["name"])
+    rows = np.flatnonzero(np.isin(code, [at for at, n in enumerate(labels) if n in _ALL]))
+    device, time_ns = numbers(table["device"])[rows], numbers(table["time_ns"])[rows]
+    value, code = floats(table["value"])[rows], code[rows]
+    return tuple(
+        _of_device(
+            prepared,
+            one,
+            {labels[c]: (time_ns[mine[at]], value[mine[at]]) for c, at in groups(code[mine])},
+        )
+        for one, mine in groups(device)
+        if one >= 0 and (one in prepared.accounts or not prepared.accounts)
+    )
+
+
+_ALL: Final = frozenset({SM_CLOCK, MAX_SM_CLOCK, THROTTLE, *_MEASURED})
+_Series = tuple["IntArray", "FloatArray"]
+
+
+def _of_device(prepared: Prepared, device: int, series: Mapping[str, _Series]) -> GpuSamples:
+    working = _Working(prepared, device, series)
+    series = {name: working.chosen(*one) for name, one in series.items()}
+    nothing = np.empty(0, np.int64), np.empty(0)
+    at, clock = series.get(SM_CLOCK, nothing)
+    busy = working.at(at)
+    most = series.get(MAX_SM_CLOCK, nothing)[1]
+    hz = prepared.trace.devices["clock_hz"][device].as_py()
+    when, mask = series.get(THROTTLE, nothing)
+    reasons = mask[working.at(when)].astype(np.int64) & ~_NO_REASON
+    slow = when[working.at(when)][reasons != 0]
+    shares = (
+        {bit: float((reasons & bit != 0).mean()) for bit in THROTTLE_BITS} if len(reasons) else {}
+    )
+    return GpuSamples(
+        device=device,
+        count=len(at),
+        busy=int(busy.sum()),
+        clock_mhz=float(clock[busy].mean()) if busy.any() else None,
+        max_clock_mhz=float(most.max()) if len(most) else hz and hz / 1e6,
+        reasons={bit: share for bit, share in shares.items() if share} if len(reasons) else None,
+        slow_ns=(int(slow[0]), int(slow[-1])) if len(slow) else None,
+        values={
+            name: Range(float(one.mean()), float(one.max()))
+            for name in _MEASURED
+            if len(one := series.get(name, nothing)[1])
+        },
+    )
+
+
+class _Working:
+    """When a GPU works, and which time is chosen."""
+
+    def __init__(self, prepared: Prepared, device: int, series: Mapping[str, _Series]) -> None:
+        self._work: Intervals | None = None
+        self._span = (-(2**62), 2**62)
+        self._busy = series.get(UTILISATION)
+        if device in prepared.accounts:
+            rows = prepared.accounts[device].rows
+            self._work = Intervals.of(rows.start_ns, rows.end_ns)
+            used = [one for one in prepared.windows[device] if one.used]
+            self._span = (used[0].start_ns, used[-1].end_ns) if used else rows.span
+
+    def chosen(self, at_ns: IntArray, value: FloatArray) -> _Series:
+        """Return the samples of a series in the chosen time."""
+        inside = (at_ns >= self._span[0]) & (at_ns <= self._span[1])
+        return at_ns[inside], value[inside]
+
+    def at(self, at_ns: IntArray) -> BoolArray:
+        """Return at which times the GPU works: for half of the time before, or by utilisation."""
+        if self._work is not None:
+            over = sampled_over_ns(at_ns)
+            return self._work.length_within(at_ns - over, at_ns) >= _HALF * over
+        if self._busy is None:
+            return np.ones(len(at_ns), np.bool_)
+        place = np.searchsorted(self._busy[0], at_ns, side="right") - 1
+        known = np.append(self._busy[1], 0.0)[place]
+        return np.asarray((place >= 0) & (known >= 100 * _HALF))
