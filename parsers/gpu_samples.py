@@ -35,7 +35,7 @@ from traceflops.devices import (
 from traceflops.errors import InputError
 from traceflops.parsers.io import ByteSource, Damage, LineBlocks, NoteTable, text_notes
 from traceflops.parsers.shared import (
-    DeviceFacts,
+    NOTHING_KNOWN,
     Format,
     ProcessFacts,
     Reading,
@@ -43,7 +43,15 @@ from traceflops.parsers.shared import (
     in_order_of_time,
     processes_table,
 )
-from traceflops.table import Note, Source, SourceFile, TableBuilder, Trace
+from traceflops.table import (
+    FloatArray,
+    IntArray,
+    Note,
+    Source,
+    SourceFile,
+    TableBuilder,
+    Trace,
+)
 
 _SOCKET: Final = "socket_power|power_usage"
 _COUNTERS: Final[Mapping[str, tuple[float, float, tuple[str, ...]]]] = {
@@ -61,6 +69,7 @@ _COUNTERS: Final[Mapping[str, tuple[float, float, tuple[str, ...]]]] = {
 
 Several columns of one kind are parts of a GPU: their mean is taken.
 """
+_NAMES: Final = (*_COUNTERS, THROTTLE)
 _NVIDIA: Final = r"clocks_(throttle|event)_reasons\."
 _REASONS: Final[Mapping[str, int]] = {
     f"{_NVIDIA}active": 0,
@@ -81,7 +90,6 @@ _KEYS: Final = {
     "date": "dmon date",
     "gpu": "index|gpu|dmon gpu",
     "bus": r"gpu_bus_id|pci\.bus_id",
-    "product": "(gpu_)?name",
 }
 _UNIT: Final = re.compile(r"\s*\[[^\]]*\]$")
 _NUMBER: Final = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)(?: ?(?:%|[A-Za-z]{1,4}))?")
@@ -96,7 +104,7 @@ _TIME: Final = re.compile(
 _EPOCH: Final = date(1970, 1, 1).toordinal()
 _SECOND_NS: Final = 10**9
 _UNIX_TIME: Final = "seconds since 1970"
-_MOST_COLUMNS, _MOST_HEADERS, _MOST_PRODUCT = 1_000, 1_000, 100
+_MOST_COLUMNS, _MOST_HEADERS = 1_000, 1_000
 _LINES_LOOKED_AT, _BLOCK_BYTES = 20, 1 << 20
 _AGAIN: Final = (
     "record again: nvidia-smi --query-gpu=timestamp,index,clocks.sm,... --format=csv -l 1, "
@@ -141,16 +149,15 @@ class _Header:
 
 @dataclass(slots=True)
 class _Samples:
-    """The rows of a file so far; `times` says how their times are told, NaN is an unknown value."""
+    """The rows of a file so far: `places` in time and of the GPU, `values` of _NAMES, NaN unknown.
+
+    `times` says how their times are told.
+    """
 
     times: str = ""
-    time_ns: array[int] = field(default_factory=lambda: array("q"))
-    gpu: array[int] = field(default_factory=lambda: array("i"))
-    values: Mapping[str, array[float]] = field(
-        default_factory=lambda: {name: array("d") for name in (*_COUNTERS, THROTTLE)}
-    )
+    places: array[int] = field(default_factory=lambda: array("q"))
+    values: array[float] = field(default_factory=lambda: array("d"))
     gpus: dict[str, int] = field(default_factory=dict)
-    products: dict[int, str] = field(default_factory=dict)
     named: bool = False
     lost: int = 0
     bad: int = 0
@@ -166,15 +173,13 @@ class _Samples:
             self.lost += 1
             return
         self.times = told[0]
-        self.time_ns.append(told[1])
-        self.gpu.append(self.gpus.setdefault(gpu, len(self.gpus)))
-        self.products.setdefault(self.gpu[-1], named.get("product", "")[:_MOST_PRODUCT])
+        self.places.extend((told[1], self.gpus.setdefault(gpu, len(self.gpus))))
         for counter, kinds in header.counters.items():
             most, unit, _ = _COUNTERS[counter]
             each = ([self._cell(cells[at], _number, most) for at in places] for places in kinds)
             known = next(filter(None, ([v for v in row if v == v] for row in each)), [np.nan])
-            self.values[counter].append(unit * sum(known) / len(known))
-        self.values[THROTTLE].append(self._reasons(header, cells))
+            self.values.append(unit * sum(known) / len(known))
+        self.values.append(self._reasons(header, cells))
 
     def _reasons(self, header: _Header, cells: Sequence[str]) -> float:
         """Return the mask of the reasons of a row, NaN where it tells none."""
@@ -273,24 +278,23 @@ def _trace(source: ByteSource) -> Trace:
     """Return what a file says. Raises InputError where it says nothing that can be used."""
     damage = Damage()
     samples = _samples(source, damage)
-    _check(source, samples)
-    time_ns, gpu = np.array(samples.time_ns, np.int64), np.array(samples.gpu)
+    time_ns, gpu = np.array(samples.places, np.int64).reshape(-1, 2).T
+    values = np.array(samples.values).reshape(-1, len(_NAMES)).T
+    _check(source, samples, time_ns, values)
     if samples.times == TIME_OF_DAY:  # a day more behind each midnight
         time_ns += DAY_NS * np.cumsum(np.diff(time_ns, prepend=time_ns[0]) < -DAY_NS // 2)
     is_bus = any(":" in text for text in samples.gpus)
     order = sorted(samples.gpus, key=str if is_bus else lambda text: int(text or 0))
     place = {samples.gpus[text]: at for at, text in enumerate(order)}
     counters, device = TableBuilder("counters"), np.array([place[at] for at in range(len(place))])
-    for name, pieces in samples.values.items():
-        value = np.array(pieces)
+    for name, value in zip(_NAMES, values, strict=True):
         known = ~np.isnan(value)
         rows = {"device": device[gpu[known]], "time_ns": time_ns[known], "value": value[known]}
         counters.add(int(known.sum()), process=0, name=counters.names["name"][name], **rows)
-    facts = [DeviceFacts(product=samples.products[samples.gpus[text]] or None) for text in order]
-    numbers = [at if is_bus else int(text or 0) for at, text in enumerate(order)]
+    number = [at if is_bus else int(text or 0) for at, text in enumerate(order)]
     tables = {
         "processes": processes_table([ProcessFacts(source.label)]),
-        "devices": devices_table([(0, *one) for one in zip(numbers, facts, strict=True)]),
+        "devices": devices_table([(0, one, NOTHING_KNOWN) for one in number]),
         "counters": in_order_of_time(counters),
     }
     about = Source(
@@ -303,28 +307,22 @@ def _trace(source: ByteSource) -> Trace:
     return Trace(about, tables, tuple(_notes(source, samples, damage, is_bus)))
 
 
-def _check(source: ByteSource, samples: _Samples) -> None:
+def _check(source: ByteSource, samples: _Samples, time_ns: IntArray, values: FloatArray) -> None:
     """Raise InputError for samples without times or values, or of GPUs that nothing tells apart."""
-    apart = np.diff(np.sort(np.array(samples.time_ns, np.int64)))
+    apart = np.diff(np.sort(time_ns))
+    is_mixed = not samples.named and len(apart) > 0 and 4 * apart.min() < apart.mean()
     problems = {
-        "no row with a time": not samples.time_ns,
-        "no value": all(value != value for values in samples.values.values() for value in values),
-        "several GPUs without their numbers": not samples.named
-        and bool(len(apart))
-        and 4 * apart.min() < apart.mean(),
+        "no row with a time": not len(time_ns),
+        "no value": np.isnan(values).all(),
+        "several GPUs without their numbers": is_mixed,
     }
     for problem in (problem for problem, is_one in problems.items() if is_one):
         raise InputError(f"{problem} in the samples: {source.label}", _AGAIN)
 
 
 def _notes(source: ByteSource, samples: _Samples, damage: Damage, is_bus: bool) -> Iterator[Note]:
-    said = (("gpus-by-bus", is_bus), ("one-gpu", not samples.named))
     damage.dropped_rows += samples.lost
-    yield from (
-        replace(note, file=source.label)
-        for note in (
-            *text_notes(damage, source.cut),
-            *_NOTES.counted({"bad-cells": samples.bad}, "bad-cells"),
-            *(_NOTES.note(code) for code, is_said in said if is_said),
-        )
-    )
+    found = [*text_notes(damage, source.cut)]
+    found += _NOTES.counted({"bad-cells": samples.bad}, "bad-cells")
+    found += [_NOTES.note("gpus-by-bus")] * is_bus + [_NOTES.note("one-gpu")] * (not samples.named)
+    yield from (replace(note, file=source.label) for note in found)

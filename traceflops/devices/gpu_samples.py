@@ -183,7 +183,8 @@ class _Join:
 
     def zone(self) -> int:
         """Return the only zone in which utilisation agrees. Raises InputError for none, several."""
-        fitting = [zone for zone in _ZONES if self.matched(self.shift(zone))]
+        shifts = {self.shift(zone): zone for zone in reversed(_ZONES)}  # of times of day some twice
+        fitting = sorted(zone for shift, zone in shifts.items() if self.matched(shift))
         if len(fitting) == 1:
             return fitting[0]
         name = self.records.source.files[0].name

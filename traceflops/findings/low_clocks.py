@@ -58,7 +58,8 @@ def low_clocks(case: Case) -> Iterator[Candidate]:
     whose = "the GPU" if len(case.devices) == 1 else device.label
     more = f" {several(len(low), 'GPU')} of {len(case.devices)} are low." if len(low) > 1 else ""
     faster = tuple(f"rank {rank}=median" for rank in ranks if rank is not None)
-    start_ns, end_ns = worst.slow_ns or (None, None)
+    at_times = max((worst.reasons or {}).values(), default=1.0) < 1
+    start_ns, end_ns = worst.slow_ns if at_times and worst.slow_ns else (None, None)
     yield Candidate(
         rule=RULE,
         title="The GPU clock is low",
@@ -80,11 +81,9 @@ def samples_verdict(sampled: Sequence[GpuSamples]) -> Verdict | None:
     if not sampled:
         return None
     slowest = max(sampled, key=lambda one: one.below or 0.0)
-    whose = "of the slowest " * (len(sampled) > 1)
+    who, whose = several(len(sampled), "GPU"), "of the slowest " * (len(sampled) > 1)
     said = f" The clock {whose}{_words(slowest)}." if slowest.below else ""
-    return Verdict(
-        f"Clocks and power of {several(len(sampled), 'GPU')}, without a recording.{said}"
-    )
+    return Verdict(f"Clocks and power of {who}, without a recording.{said}")
 
 
 def clocks_of_rank(case: Case, rank: int) -> tuple[str, str]:
