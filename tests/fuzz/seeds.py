@@ -11,10 +11,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, get_args
 
 import traceflops as tf
 from sample_traces.config import RunConfig
+from sample_traces.gpu_samples import Layout, SamplingOptions, write_gpu_samples
 from sample_traces.nsight.ncu import launches, write_details
 from sample_traces.nsight.ncu_report import write_report
 from sample_traces.nsight.nsys import write_sqlite
@@ -100,6 +101,10 @@ def _of_nsight() -> Iterator[Seed]:
             *write_sums(run, folder / "stats", plain, form="console"),
             write_details(run, folder / "ncu" / "details.csv", layout="rules"),
             write_report(run, folder / "ncu" / "report.ncu-rep", launches(run)[:_KERNELS]),
+            *(
+                write_gpu_samples(run, folder / "smi" / f"{one}.csv", SamplingOptions(layout=one))
+                for one in get_args(Layout)
+            ),
         ]
         for path in paths:
             data = path.read_bytes()
