@@ -35,8 +35,8 @@ def both() -> tuple[tf.Analysis, tf.Analysis]:
 
     Of four ranks the third has 1,414 of 1,980 MHz, and its kernels take 1.4 times as long.
     """
-    slow = {"straggler_rank": 2, "straggler_percent": 140}
-    run = simulate(RunConfig(ranks=4, layers=1, steps=6, sync_each_step=True, **SLOWLY, **slow))
+    slow = {"straggler_rank": 2, "straggler_percent": 140, **SLOWLY}
+    run = simulate(RunConfig(ranks=4, layers=1, steps=6, sync_each_step=True, **slow))
     with TemporaryDirectory() as name:
         folder = Path(name)
         list(write_pytorch(run, folder / "ranks"))

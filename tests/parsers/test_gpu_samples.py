@@ -1,6 +1,7 @@
 """Samples of nvidia-smi and amd-smi become counters, whatever their layout; others are refused."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -41,6 +42,7 @@ hotspot,mem,used_vram
 1710806401,0,N/A,350,THROTTLED,1980,2100,N/A,41,N/A,65,2
 """
 
+Told = dict[str, Any]
 Values = dict[tuple[int, str, int], float]
 """By GPU, counter and ns."""
 
@@ -59,14 +61,14 @@ def values(trace: Trace, since_ns: int = MIDNIGHT) -> Values:
     }
 
 
-def at(gpu: int, time_ns: int, **told: float) -> Values:
+def at(gpu: int, time_ns: int, /, **told: Any) -> Values:
     return {(gpu, f"gpu.{name}", time_ns): value for name, value in told.items()}
 
 
 def test_queried_samples(tmp_path: Path) -> None:
     trace = written(tmp_path, QUERY)
     assert trace.source.origin_unix_ns is None  # local time, in no known zone
-    common = {"power_limit_w": 700.0}
+    common: Told = {"power_limit_w": 700.0}
     assert values(trace) == at(
         *(1, 1_500_000_000),
         sm_clock_mhz=1410.0,
@@ -87,9 +89,14 @@ def test_queried_samples(tmp_path: Path) -> None:
 def test_dmon(tmp_path: Path, text: str) -> None:
     if "," in text:
         text = "\n".join(",".join(filter(None, line.split(","))) for line in text.splitlines())
-    common = {"memory_busy_percent": 1.0, "memory_clock_mhz": 6250.0}
-    first = {"power_w": 239.0, "temperature_c": 33.0, "busy_percent": 6.0, "sm_clock_mhz": 1695.0}
-    second = {"temperature_c": 34.0, "busy_percent": 7.0, "sm_clock_mhz": 1690.0}
+    common: Told = {"memory_busy_percent": 1.0, "memory_clock_mhz": 6250.0}
+    first: Told = {
+        "power_w": 239.0,
+        "temperature_c": 33.0,
+        "busy_percent": 6.0,
+        "sm_clock_mhz": 1695.0,
+    }
+    second: Told = {"temperature_c": 34.0, "busy_percent": 7.0, "sm_clock_mhz": 1690.0}
     trace = written(tmp_path, text)
     assert values(trace) == at(0, 10**9, throttle_mask=4, **common, **first) | at(
         0, 2 * 10**9, throttle_mask=1 << 17, **common, **second
@@ -107,7 +114,11 @@ def test_times_of_the_day_go_on_behind_midnight(tmp_path: Path) -> None:
 def test_parts_of_an_amd_gpu_are_averaged_and_times_are_absolute(tmp_path: Path) -> None:
     trace = written(tmp_path, AMD)
     assert trace.source.origin_unix_ns == 0
-    common = {"max_sm_clock_mhz": 2100.0, "power_w": 350.0, "memory_used_bytes": 2.0 * 2**20}
+    common: Told = {
+        "max_sm_clock_mhz": 2100.0,
+        "power_w": 350.0,
+        "memory_used_bytes": 2.0 * 2**20,
+    }
     assert values(trace) == at(
         *(0, 0),
         **common,
