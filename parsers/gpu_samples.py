@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
 from functools import lru_cache
@@ -16,22 +16,7 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.devices import (
-    DAY_NS,
-    GPU_SAMPLES,
-    LOCAL_TIME,
-    MAX_SM_CLOCK,
-    MEMORY_CLOCK,
-    MEMORY_USED,
-    MEMORY_UTILISATION,
-    POWER,
-    POWER_LIMIT,
-    SM_CLOCK,
-    TEMPERATURE,
-    THROTTLE,
-    TIME_OF_DAY,
-    UTILISATION,
-)
+from traceflops.devices import DAY_NS, GPU_SAMPLES, LOCAL_TIME, TIME_OF_DAY, Sampled
 from traceflops.errors import InputError
 from traceflops.parsers.io import ByteSource, Damage, LineBlocks, NoteTable, text_notes
 from traceflops.parsers.shared import (
@@ -53,23 +38,24 @@ from traceflops.table import (
     Trace,
 )
 
-_SOCKET: Final = "socket_power|power_usage"
-_COUNTERS: Final[Mapping[str, tuple[float, float, tuple[str, ...]]]] = {
-    SM_CLOCK: (2e4, 1, (r"clocks\.(current\.)?sm|dmon pclk", r"gfx_\d+_clk|gfx_clk|gfx_clock")),
-    MAX_SM_CLOCK: (2e4, 1, (r"clocks\.max\.sm|gfx_\d+_max_clk",)),
-    MEMORY_CLOCK: (2e4, 1, (r"clocks\.(current\.)?mem(ory)?|dmon mclk", "mem_0_clk|mem_clock")),
-    POWER: (1e4, 1, (r"power\.draw\.instant", r"power\.draw(\.average)?|dmon pwr", _SOCKET)),
-    POWER_LIMIT: (1e4, 1, (r"enforced\.power\.limit", r"power\.limit|max_power")),
-    TEMPERATURE: (200, 1, (r"temperature\.gpu|dmon g?temp", "hotspot(_temperature)?", "edge")),
-    UTILISATION: (100, 1, (r"utilization\.gpu|dmon sm|gfx_activity", "gfx")),
-    MEMORY_UTILISATION: (100, 1, (r"utilization\.memory|dmon mem|umc_activity",)),
-    MEMORY_USED: (1e9, 2**20, (r"memory\.used|dmon fb|used_vram|vram_used",)),
+_COUNTERS: Final[Mapping[Sampled, tuple[str, ...]]] = {
+    Sampled.SM_CLOCK: (r"clocks\.(current\.)?sm|dmon pclk", r"gfx_\d+_clk|gfx_clk|gfx_clock"),
+    Sampled.MAX_SM_CLOCK: (r"clocks\.max\.sm|gfx_\d+_max_clk",),
+    Sampled.MEMORY_CLOCK: (r"clocks\.(current\.)?mem(ory)?|dmon mclk", "mem_0_clk|mem_clock"),
+    Sampled.POWER: (
+        r"power\.draw\.instant",
+        r"power\.draw(\.average)?|dmon pwr|socket_power|power_usage",
+    ),
+    Sampled.POWER_LIMIT: (r"enforced\.power\.limit", r"power\.limit|max_power"),
+    Sampled.TEMPERATURE: (r"temperature\.gpu|dmon g?temp", "hotspot(_temperature)?", "edge"),
+    Sampled.UTILISATION: (r"utilization\.gpu|dmon sm|gfx_activity", "gfx"),
+    Sampled.MEMORY_UTILISATION: (r"utilization\.memory|dmon mem|umc_activity",),
+    Sampled.MEMORY_USED: (r"memory\.used|dmon fb|used_vram|vram_used",),
 }
-"""By counter: the most that a cell can say, its unit, and the columns that tell it, the best first.
-
-Several columns of one kind are parts of a GPU: their mean is taken.
-"""
-_NAMES: Final = (*_COUNTERS, THROTTLE)
+"""By counter the columns that tell it, the best first; of several parts of a GPU it is the mean."""
+_MOST: Final = {"mhz": 2e4, "w": 1e4, "c": 200.0, "percent": 100.0, "bytes": 1e9}
+"""By the unit of a counter the most that a cell can say, of bytes in MiB."""
+_NAMES: Final = (*_COUNTERS, Sampled.THROTTLE)
 _NVIDIA: Final = r"clocks_(throttle|event)_reasons\."
 _REASONS: Final[Mapping[str, int]] = {
     f"{_NVIDIA}active": 0,
@@ -98,14 +84,12 @@ _FLAGS: Final = {"active": 1, "throttled": 1, "not active": 0, "unthrottled": 0}
 _NULL: Final = re.compile(r"|-|n/a|none|\[.*")
 _GPU: Final = re.compile(r"(?:\d{1,4})?|[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.\d")
 _TIME: Final = re.compile(
-    r"(?:(\d{4})[-/]?(\d\d)[-/]?(\d\d)[ T]+)?(\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?"
+    r"(?:((?:19|20)\d\d)[-/]?(\d\d)[-/]?(\d\d)[ T]+)?(\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?"
     r"|(?P<unix>\d{9,10})(?:\.(?P<part>\d{1,9}))?"
 )
 _EPOCH: Final = date(1970, 1, 1).toordinal()
-_SECOND_NS: Final = 10**9
 _UNIX_TIME: Final = "seconds since 1970"
-_MOST_COLUMNS, _MOST_HEADERS = 1_000, 1_000
-_LINES_LOOKED_AT, _BLOCK_BYTES = 20, 1 << 20
+_MOST_COLUMNS, _MOST_TRIES, _LINES_LOOKED_AT = 200, 1_000, 20
 _AGAIN: Final = (
     "record again: nvidia-smi --query-gpu=timestamp,index,clocks.sm,... --format=csv -l 1, "
     "nvidia-smi dmon -o DT, or amd-smi metric --csv -w 1"
@@ -113,8 +97,7 @@ _AGAIN: Final = (
 _NOTES: Final = NoteTable(
     dropped={"bad-cells": "{n} [value|values] ignored: not a number, or impossible."},
     assumed={
-        "gpus-by-bus": "The samples have no GPU numbers: GPUs are numbered by PCI bus, as "
-        "nvidia-smi does.",
+        "gpus-by-bus": "GPUs without numbers are numbered by PCI bus, as nvidia-smi does.",
         "one-gpu": "The samples do not name a GPU: all are taken as those of GPU 0.",
     },
 )
@@ -126,7 +109,7 @@ class _Header:
 
     width: int
     keys: Mapping[str, int]
-    counters: Mapping[str, list[list[int]]]
+    counters: Mapping[Sampled, list[list[int]]]
     reasons: Mapping[int, int]
 
     @classmethod
@@ -140,7 +123,7 @@ class _Header:
         keys = {role: found[0] for role, text in _KEYS.items() if (found := places(text))}
         told = {
             counter: [found for pattern in patterns if (found := places(pattern))]
-            for counter, (_, _, patterns) in _COUNTERS.items()
+            for counter, patterns in _COUNTERS.items()
         }
         reasons = {at: bit for pattern, bit in _REASONS.items() for at in places(pattern)}
         is_one = any(told.values()) and keys.keys() & {"time", "date", "gpu", "bus"}
@@ -149,10 +132,7 @@ class _Header:
 
 @dataclass(slots=True)
 class _Samples:
-    """The rows of a file so far: `places` in time and of the GPU, `values` of _NAMES, NaN unknown.
-
-    `times` says how their times are told.
-    """
+    """Rows so far: `times` are told so; `places` are time and GPU, `values` those of _NAMES."""
 
     times: str = ""
     places: array[int] = field(default_factory=lambda: array("q"))
@@ -175,9 +155,10 @@ class _Samples:
         self.times = told[0]
         self.places.extend((told[1], self.gpus.setdefault(gpu, len(self.gpus))))
         for counter, kinds in header.counters.items():
-            most, unit, _ = _COUNTERS[counter]
+            most = _MOST[counter.rpartition("_")[2]]
             each = ([self._cell(cells[at], _number, most) for at in places] for places in kinds)
             known = next(filter(None, ([v for v in row if v == v] for row in each)), [np.nan])
+            unit = 2**20 if counter == Sampled.MEMORY_USED else 1
             self.values.append(unit * sum(known) / len(known))
         self.values.append(self._reasons(header, cells))
 
@@ -218,9 +199,9 @@ def _time(text: str) -> tuple[str, int] | None:
     if found is None:
         return None
     if found["unix"]:
-        return _UNIX_TIME, int(found["unix"]) * _SECOND_NS + _fraction(found["part"])
+        return _UNIX_TIME, int(found["unix"] + f"{found['part'] or '':0<9}")
     hour, minute, second = map(int, found.group(4, 5, 6))
-    clock = ((hour * 60 + minute) * 60 + second) * _SECOND_NS + _fraction(found[7])
+    clock = int(f"{(hour * 60 + minute) * 60 + second}{found[7] or '':0<9}")
     if not found[1]:
         return TIME_OF_DAY, clock
     try:
@@ -230,10 +211,6 @@ def _time(text: str) -> tuple[str, int] | None:
     return LOCAL_TIME, day * DAY_NS + clock
 
 
-def _fraction(digits: str | None) -> int:
-    return int((digits or "0").ljust(9, "0"))
-
-
 def _split(line: str) -> list[str]:
     """Return the cells of a line; of a header of dmon with its name before each."""
     is_dmon = line.startswith("#")
@@ -241,22 +218,18 @@ def _split(line: str) -> list[str]:
     return [f"dmon {cell.strip()}" if is_dmon else cell.strip() for cell in cells]
 
 
-def _lines(source: ByteSource, damage: Damage) -> Iterator[str]:
-    """Yield the lines that say something."""
-    for block in LineBlocks(source, _BLOCK_BYTES, damage):
-        yield from filter(None, map(str.strip, block.decode(errors="replace").splitlines()))
-
-
 def _samples(source: ByteSource, damage: Damage) -> _Samples:
     """Return the rows below the headers of a file; dmon repeats its own after each screenful."""
-    samples, header, said, headers = _Samples(), None, "", 0
-    for line in _lines(source, damage):
-        if line == said or (line.startswith("#") and "gpu" not in line):
+    samples, header, said, tries = _Samples(), None, "", 0
+    blocks = LineBlocks(source, 1 << 20, damage)
+    for line in (line.strip() for block in blocks for line in block.decode().splitlines()):
+        if not line or line == said or (line.startswith("#") and "gpu" not in line):
             continue
-        cells = _split(line)
-        found = _Header.of(cells) if headers < _MOST_HEADERS and not line[0].isdigit() else None
+        cells, found = _split(line), None
+        if not line[0].isdigit() and tries < _MOST_TRIES:
+            found, tries = _Header.of(cells), tries + 1
         if found is not None:
-            header, said, headers = found, line, headers + 1
+            header, said = found, line
         elif header is not None:
             samples.add(header, cells)
     return samples
@@ -304,7 +277,7 @@ def _trace(source: ByteSource) -> Trace:
         facts={"times": samples.times},
         event_counts={"samples": len(gpu)},
     )
-    return Trace(about, tables, tuple(_notes(source, samples, damage, is_bus)))
+    return Trace(about, tables, _notes(source, samples, damage, is_bus))
 
 
 def _check(source: ByteSource, samples: _Samples, time_ns: IntArray, values: FloatArray) -> None:
@@ -320,9 +293,9 @@ def _check(source: ByteSource, samples: _Samples, time_ns: IntArray, values: Flo
         raise InputError(f"{problem} in the samples: {source.label}", _AGAIN)
 
 
-def _notes(source: ByteSource, samples: _Samples, damage: Damage, is_bus: bool) -> Iterator[Note]:
+def _notes(source: ByteSource, samples: _Samples, damage: Damage, is_bus: bool) -> tuple[Note, ...]:
     damage.dropped_rows += samples.lost
     found = [*text_notes(damage, source.cut)]
     found += _NOTES.counted({"bad-cells": samples.bad}, "bad-cells")
     found += [_NOTES.note("gpus-by-bus")] * is_bus + [_NOTES.note("one-gpu")] * (not samples.named)
-    yield from (replace(note, file=source.label) for note in found)
+    return tuple(replace(note, file=source.label) for note in found)

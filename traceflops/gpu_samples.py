@@ -12,19 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from traceflops.devices import (
-    MAX_SM_CLOCK,
-    MEMORY_CLOCK,
-    MEMORY_USED,
-    POWER,
-    POWER_LIMIT,
-    SM_CLOCK,
-    TEMPERATURE,
-    THROTTLE,
-    THROTTLE_BITS,
-    UTILISATION,
-    sampled_over_ns,
-)
+from traceflops.devices import THROTTLE_BITS, Sampled, sampled_over_ns
 from traceflops.table import codes, floats, groups, names, numbers
 from traceflops.timeline import Intervals
 from traceflops.units import percent
@@ -33,7 +21,13 @@ if TYPE_CHECKING:
     from traceflops.table import BoolArray, FloatArray, IntArray
     from traceflops.windows import Prepared
 
-_MEASURED: Final = (POWER, POWER_LIMIT, TEMPERATURE, MEMORY_CLOCK, MEMORY_USED, UTILISATION)
+_MEASURED: Final = (
+    *(Sampled.POWER, Sampled.POWER_LIMIT, Sampled.TEMPERATURE),
+    *(Sampled.MEMORY_CLOCK, Sampled.MEMORY_USED, Sampled.UTILISATION),
+)
+_ALL: Final = frozenset({Sampled.SM_CLOCK, Sampled.MAX_SM_CLOCK, Sampled.THROTTLE, *_MEASURED})
+_LARGEST: Final = 2.0**53
+_Series = tuple["IntArray", "FloatArray"]
 _NO_REASON: Final = 0x1
 """Idle is no reason for a lower clock of a GPU that works."""
 _HALF: Final = 0.5
@@ -84,51 +78,44 @@ class GpuSamples:
 def gpu_samples(prepared: Prepared) -> tuple[GpuSamples, ...]:
     """Return what was sampled of each GPU, in the order of the devices table."""
     table = prepared.trace.counters
-    labels, code = names(table["name"]), codes(table["name"])
-    rows = np.flatnonzero(np.isin(code, [at for at, n in enumerate(labels) if n in _ALL]))
-    device, time_ns = numbers(table["device"])[rows], numbers(table["time_ns"])[rows]
-    value, code = floats(table["value"])[rows], code[rows]
-    return tuple(
-        _of_device(
-            prepared,
-            one,
-            {labels[c]: (time_ns[mine[at]], value[mine[at]]) for c, at in groups(code[mine])},
-        )
-        for one, mine in groups(device)
-        if one >= 0 and (one in prepared.accounts or not prepared.accounts)
-    )
-
-
-_ALL: Final = frozenset({SM_CLOCK, MAX_SM_CLOCK, THROTTLE, *_MEASURED})
-_Series = tuple["IntArray", "FloatArray"]
+    labels, time_ns = names(table["name"]), numbers(table["time_ns"])
+    value, device, code = floats(table["value"]), numbers(table["device"]), codes(table["name"])
+    is_sampled = np.isin(code, [at for at, label in enumerate(labels) if label in _ALL])
+    rows = np.flatnonzero(is_sampled & (value >= 0) & (value < _LARGEST))
+    rows = rows[np.argsort(time_ns[rows], kind="stable")]
+    found = []
+    for gpu, mine in groups(device[rows]):
+        if gpu in prepared.accounts or (gpu >= 0 and not prepared.accounts):
+            own = {labels[name]: rows[mine[at]] for name, at in groups(code[rows[mine]])}
+            series = {name: (time_ns[at], value[at]) for name, at in own.items()}
+            found.append(_of_device(prepared, gpu, series))
+    return tuple(found)
 
 
 def _of_device(prepared: Prepared, device: int, series: Mapping[str, _Series]) -> GpuSamples:
     working = _Working(prepared, device, series)
-    series = {name: working.chosen(*one) for name, one in series.items()}
-    nothing = np.empty(0, np.int64), np.empty(0)
-    at, clock = series.get(SM_CLOCK, nothing)
-    busy = working.at(at)
-    most = series.get(MAX_SM_CLOCK, nothing)[1]
-    hz = prepared.trace.devices["clock_hz"][device].as_py()
-    when, mask = series.get(THROTTLE, nothing)
-    reasons = mask[working.at(when)].astype(np.int64) & ~_NO_REASON
-    slow = when[working.at(when)][reasons != 0]
-    shares = (
-        {bit: float((reasons & bit != 0).mean()) for bit in THROTTLE_BITS} if len(reasons) else {}
-    )
+    empty = np.empty(0, np.int64), np.empty(0)
+    chosen = {name: working.chosen(*series.get(name, empty)) for name in _ALL}
+    at, clock = chosen[Sampled.SM_CLOCK]
+    when, mask = chosen[Sampled.THROTTLE]
+    busy, judged = working.at(at), working.at(when)
+    most, hz = chosen[Sampled.MAX_SM_CLOCK][1], prepared.trace.devices["clock_hz"][device].as_py()
+    reasons = mask[judged].astype(np.int64) & ~_NO_REASON
+    slow = when[judged][reasons != 0]
+    bits = THROTTLE_BITS if len(reasons) else ()
+    shares = {bit: float((reasons & bit != 0).mean()) for bit in bits}
     return GpuSamples(
         device=device,
         count=len(at),
         busy=int(busy.sum()),
         clock_mhz=float(clock[busy].mean()) if busy.any() else None,
         max_clock_mhz=float(most.max()) if len(most) else hz and hz / 1e6,
-        reasons={bit: share for bit, share in shares.items() if share} if len(reasons) else None,
+        reasons={bit: share for bit, share in shares.items() if share} if shares else None,
         slow_ns=(int(slow[0]), int(slow[-1])) if len(slow) else None,
         values={
             name: Range(float(one.mean()), float(one.max()))
             for name in _MEASURED
-            if len(one := series.get(name, nothing)[1])
+            if len(one := chosen[name][1])
         },
     )
 
@@ -139,7 +126,7 @@ class _Working:
     def __init__(self, prepared: Prepared, device: int, series: Mapping[str, _Series]) -> None:
         self._work: Intervals | None = None
         self._span = (-(2**62), 2**62)
-        self._busy = series.get(UTILISATION)
+        self._busy = series.get(Sampled.UTILISATION)
         if device in prepared.accounts:
             rows = prepared.accounts[device].rows
             self._work = Intervals.of(rows.start_ns, rows.end_ns)

@@ -5,14 +5,7 @@ from __future__ import annotations
 from math import inf
 from typing import TYPE_CHECKING, Final
 
-from traceflops.devices import (
-    MEMORY_CLOCK,
-    MEMORY_USED,
-    POWER,
-    POWER_LIMIT,
-    TEMPERATURE,
-    UTILISATION,
-)
+from traceflops.devices import Sampled
 from traceflops.reports.view.figures import UNKNOWN, count, size
 from traceflops.reports.view.tables import Column, ReportTable, table_of
 
@@ -46,32 +39,25 @@ def gpu_samples_table(analysis: Analysis) -> ReportTable:
     return table_of(known, rows[:_MOST], len(rows), _REMARK)
 
 
-def _unit(value: float | None, unit: str) -> str:
-    return UNKNOWN if value is None else f"{value:,.0f} {unit}"
+def _figure(counter: str, what: str, unit: str) -> Callable[[GpuSamples], str]:
+    """Return what gives the mean or the most of a counter in words."""
+    return lambda row: _words(getattr(row.values.get(counter), what, None), unit)
 
 
-def _mean(counter: str, unit: str) -> Callable[[GpuSamples], str]:
-    return lambda row: _unit(row.values[counter].mean if counter in row.values else None, unit)
-
-
-def _most(counter: str, unit: str) -> Callable[[GpuSamples], str]:
-    return lambda row: _unit(row.values[counter].most if counter in row.values else None, unit)
-
-
-def _memory(row: GpuSamples) -> int | None:
-    return int(row.values[MEMORY_USED].most) if MEMORY_USED in row.values else None
+def _words(value: float | None, unit: str) -> str:
+    if value is None:
+        return UNKNOWN
+    return f"{value:,.0f} {unit}" if unit else size(int(value), binary=True)
 
 
 _NUMBERS: Final[dict[str, Callable[[GpuSamples], str]]] = {
     "Samples": lambda row: count(row.count),
-    "Busy": _mean(UTILISATION, "%"),
-    "Clock": lambda row: _unit(row.clock_mhz, "MHz"),
-    "Of": lambda row: _unit(row.max_clock_mhz, "MHz"),
-    "Memory clock": _mean(MEMORY_CLOCK, "MHz"),
-    "Power": _mean(POWER, "W"),
-    "Limit": _most(POWER_LIMIT, "W"),
-    "Temperature": _most(TEMPERATURE, "°C"),
-    "Memory": lambda row: size(
-        int(row.values[MEMORY_USED].most) if MEMORY_USED in row.values else None, binary=True
-    ),
+    "Busy": _figure(Sampled.UTILISATION, "mean", "%"),
+    "Clock": lambda row: _words(row.clock_mhz, "MHz"),
+    "Of": lambda row: _words(row.max_clock_mhz, "MHz"),
+    "Memory clock": _figure(Sampled.MEMORY_CLOCK, "mean", "MHz"),
+    "Power": _figure(Sampled.POWER, "mean", "W"),
+    "Limit": _figure(Sampled.POWER_LIMIT, "most", "W"),
+    "Temperature": _figure(Sampled.TEMPERATURE, "most", "°C"),
+    "Memory": _figure(Sampled.MEMORY_USED, "most", ""),
 }

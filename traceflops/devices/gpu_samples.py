@@ -7,8 +7,9 @@ time in which the recording has work, and where no other does; the rest is the u
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
+from enum import StrEnum
 from typing import Final
 
 import numpy as np
@@ -17,12 +18,10 @@ import pyarrow as pa
 from traceflops.devices.side_records import calendar_shift, with_records
 from traceflops.errors import InputError, UsageError
 from traceflops.table import (
-    FloatArray,
     IntArray,
     Note,
     NoteKind,
     Trace,
-    counted_note,
     floats,
     groups,
     is_one_of,
@@ -30,18 +29,24 @@ from traceflops.table import (
     numbers,
 )
 from traceflops.timeline import Intervals
+from traceflops.units import several
 
-SM_CLOCK: Final = "gpu.sm_clock_mhz"
-MAX_SM_CLOCK: Final = "gpu.max_sm_clock_mhz"
-MEMORY_CLOCK: Final = "gpu.memory_clock_mhz"
-POWER: Final = "gpu.power_w"
-POWER_LIMIT: Final = "gpu.power_limit_w"
-TEMPERATURE: Final = "gpu.temperature_c"
-UTILISATION: Final = "gpu.busy_percent"
-MEMORY_UTILISATION: Final = "gpu.memory_busy_percent"
-MEMORY_USED: Final = "gpu.memory_used_bytes"
-THROTTLE: Final = "gpu.throttle_mask"
-"""What is sampled, by its name in the counters; `throttle_mask` has the bits of THROTTLE_BITS."""
+
+class Sampled(StrEnum):
+    """What is sampled of a GPU, by its name in the counters; THROTTLE has bits of THROTTLE_BITS."""
+
+    SM_CLOCK = "gpu.sm_clock_mhz"
+    MAX_SM_CLOCK = "gpu.max_sm_clock_mhz"
+    MEMORY_CLOCK = "gpu.memory_clock_mhz"
+    POWER = "gpu.power_w"
+    POWER_LIMIT = "gpu.power_limit_w"
+    TEMPERATURE = "gpu.temperature_c"
+    UTILISATION = "gpu.busy_percent"
+    MEMORY_UTILISATION = "gpu.memory_busy_percent"
+    MEMORY_USED = "gpu.memory_used_bytes"
+    THROTTLE = "gpu.throttle_mask"
+
+
 THROTTLE_BITS: Final[Mapping[int, str]] = {
     0x1: "idle",
     0x2: "application clocks",
@@ -87,11 +92,12 @@ _NOTES: Final[Mapping[str, tuple[NoteKind, str]]] = {
     ),
     "samples-unknown": (
         "dropped",
-        "The samples are ignored: which of their GPUs is which of the recording is unknown.",
+        "The samples are ignored: which of their GPUs is which of the recording is unknown. Give "
+        "the traces of one machine.",
     ),
     "samples-few": (
         "missing",
-        "{n} [sample is|samples are] inside the recording: too few to judge (see --zone).",
+        "Only {samples} inside the recording: too few to judge (see --zone).",
     ),
 }
 
@@ -131,15 +137,6 @@ def _zone_text(zone_ns: int) -> str:
     return f"{'-' if zone_ns < 0 else '+'}{minutes // 60:02}:{minutes % 60:02}"
 
 
-@dataclass(frozen=True, slots=True)
-class _Series:
-    """The utilisation of a sampled GPU, 0 to 1, and over how much time each value is."""
-
-    time_ns: IntArray
-    busy: FloatArray
-    span_ns: int
-
-
 class _Join:
     """Samples and the recording that they are of; `notes` is what is said of how they fit."""
 
@@ -150,29 +147,28 @@ class _Join:
         self.notes: list[Note] = []
         self.time_ns = numbers(records.counters["time_ns"])
         self.sampled = numbers(records.counters["device"])
+        start, of = (numbers(trace.activities[name]) for name in ("start_ns", "device"))
+        end, kinds = start + numbers(trace.activities["dur_ns"]), trace.devices["type"].to_pylist()
         self.work = {
-            device: (Intervals.of(start, end), int(start.min()), int(end.max()))
-            for device, start, end in _work_of(trace)
+            device: (Intervals.of(start[rows], end[rows]), start[rows].min(), end[rows].max())
+            for device, rows in groups(of)
+            if kinds[device] == "gpu"
         }
         if not self.work:
             raise InputError("no work of a GPU in the trace", "show the samples by themselves")
         self.span = (min(w[1] for w in self.work.values()), max(w[2] for w in self.work.values()))
-        self.series = dict(self._series())
+        busy = np.flatnonzero(is_one_of(records.counters["name"], Sampled.UTILISATION))
+        share = floats(records.counters["value"]) / 100
+        self.series = {
+            gpu: (self.time_ns[busy[rows]], share[busy[rows]])
+            for gpu, rows in groups(self.sampled[busy])
+        }
 
-    def say(self, code: str, count: int | None = None, **fields: object) -> None:
+    def say(self, code: str, **fields: str) -> None:
         """Add a note."""
         kind, text = _NOTES[code]
         file = self.records.source.files[0].name
-        note = Note(kind, code, text.format(n=0, **fields), None, file)
-        self.notes.append(note if count is None else counted_note(kind, code, text, count, file))
-
-    def _series(self) -> Iterator[tuple[int, _Series]]:
-        table = self.records.counters
-        rows = np.flatnonzero(is_one_of(table["name"], UTILISATION))
-        for gpu, mine in groups(self.sampled[rows]):
-            time_ns = self.time_ns[rows[mine]]
-            busy = floats(table["value"])[rows[mine]] / 100
-            yield gpu, _Series(time_ns, busy, sampled_over_ns(time_ns))
+        self.notes.append(Note(kind, code, text.format(**fields), None, file))
 
     def shift(self, zone_ns: int) -> int:
         """Return what takes times of a zone to the clock of the trace, on the right day."""
@@ -196,13 +192,13 @@ class _Join:
         """Return whether the utilisation of a sampled GPU is that of a device; None: unknown."""
         if gpu not in self.series:
             return None
-        series, (work, begin, end) = self.series[gpu], self.work[device]
-        at = series.time_ns + shift_ns
-        inside = (at >= begin + series.span_ns // 2) & (at <= end)
-        at, busy = at[inside], series.busy[inside]
+        (at, busy), (work, begin, end) = self.series[gpu], self.work[device]
+        over, at = sampled_over_ns(at), at + shift_ns
+        inside = (at >= begin + over // 2) & (at <= end)
+        at, busy = at[inside], busy[inside]
         if len(at) < _LEAST:
             return None
-        since = np.maximum(at - series.span_ns, begin)
+        since = np.maximum(at - over, begin)
         share = work.length_within(since, at) / (at - since)
         right = ((share >= 0.5) == (busy >= 0.5)) | (np.abs(share - busy) <= _NEAR)
         return bool(right.mean() > _AGREE)
@@ -222,6 +218,8 @@ class _Join:
         found = [self.agrees(*pair, shift_ns) for pair in direct.items()]
         if any(found) and False not in found:
             return direct
+        if len(self.series) < len(self.work):
+            return {}
         alike = [g for g in self.series if any(self.agrees(g, d, shift_ns) for d in self.work)]
         if len(alike) != len(self.work):
             return {}
@@ -245,13 +243,12 @@ class _Join:
             if not direct or False in against:
                 self.say("samples-disagree" if direct else "samples-unknown")
             device_of = direct
-        at, edge = self.time_ns + shift_ns, _LONGEST_NS
-        inside = (at >= self.span[0] - edge) & (at <= self.span[1] + edge)
+        at, (begin, end) = self.time_ns + shift_ns, self.span
+        inside = (at >= begin - _LONGEST_NS) & (at <= end + _LONGEST_NS)
         keep = inside & np.isin(self.sampled, list(device_of))
-        strictly = (at >= self.span[0]) & (at <= self.span[1])
-        count = len(np.unique(at[strictly]))
+        count = len(np.unique(at[(at >= begin) & (at <= end)]))
         if count < _LEAST:
-            self.say("samples-few", count)
+            self.say("samples-few", samples=several(count, "sample"))
         kept = self.records.counters.take(number_column(np.flatnonzero(keep), pa.int64()))
         records = replace(
             self.records,
@@ -259,13 +256,3 @@ class _Join:
             notes=(*self.records.notes, *self.notes),
         )
         return with_records(self.trace, records, shift_ns, device_of)
-
-
-def _work_of(trace: Trace) -> Iterator[tuple[int, IntArray, IntArray]]:
-    """Give the starts and ends of the work of each device that is a GPU."""
-    table = trace.activities
-    start, device = numbers(table["start_ns"]), numbers(table["device"])
-    end, kinds = start + numbers(table["dur_ns"]), trace.devices["type"].to_pylist()
-    for one, rows in groups(device):
-        if kinds[one] == "gpu":
-            yield one, start[rows], end[rows]
