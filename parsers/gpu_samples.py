@@ -273,7 +273,8 @@ def _trace(source: ByteSource) -> Trace:
     about = Source(
         GPU_SAMPLES,
         (SourceFile(source.label, source.stored_bytes, source.text_bytes),),
-        origin_unix_ns=0 if samples.times == _UNIX_TIME else None,
+        "amd-smi" if samples.times == _UNIX_TIME else "nvidia-smi",
+        0 if samples.times == _UNIX_TIME else None,
         facts={"times": samples.times},
         event_counts={"samples": len(gpu)},
     )

@@ -1,6 +1,6 @@
 """Rule `low-clock`: GPUs that work at a clock below their maximum, or below that of the others.
 
-What was sampled of clocks beside a recording also says why a rank is late (`clocks_of_rank`).
+What was sampled of clocks beside a recording also says why a rank is late (`clocks_of_late`).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from traceflops.units import percent, several
 if TYPE_CHECKING:
     from traceflops.findings.case import Case
     from traceflops.gpu_samples import GpuSamples
+    from traceflops.ranks import SlowRank
 
 RULE: Final = "low-clock"
 _THERMAL: Final = (
@@ -86,21 +87,23 @@ def samples_verdict(sampled: Sequence[GpuSamples]) -> Verdict | None:
     return Verdict(f"Clocks and power of {who}, without a recording.{said}")
 
 
-def clocks_of_rank(case: Case, rank: int) -> tuple[str, str]:
-    """Return what samples say of the clock of a rank against the others, and the remedy; else "".
+def clocks_of_late(case: Case, slow: SlowRank) -> tuple[str, str]:
+    """Return what samples say of the clock of a late rank and of others, and the remedy; else "".
 
     It may be as high as theirs: then its kernels are slow for another reason.
     """
     of = {one.device: one.rank for one in case.devices}
     known = [one for one in case.gpu_samples if _is_known(case, one)]
-    own = next((one for one in known if of.get(one.device) == rank), None)
-    others = [one.clock_mhz or 0.0 for one in known if of.get(one.device, rank) != rank]
+    own = next((one for one in known if of.get(one.device) == slow.rank), None)
+    late = {None, *slow.ranks}
+    others = [one.clock_mhz or 0.0 for one in known if of.get(one.device) not in late]
     if own is None or not others or own.clock_mhz is None:
         return "", ""
     usual = float(np.median(others))
+    whose = "Its clock" if len(slow.ranks) == 1 else f"The clock of rank {slow.rank}"
     if own.clock_mhz > usual * (1 - limit(case, RULE, "least_apart")):
-        return f"Its clock is no lower than theirs: {_mhz(own.clock_mhz)} while it works.", ""
-    return f"Its clock {_words(own)}; the others run at {_mhz(usual)}.", _remedy(case, own)
+        return f"{whose} is no lower than theirs: {_mhz(own.clock_mhz)} while it works.", ""
+    return f"{whose} {_words(own)}; the others run at {_mhz(usual)}.", _remedy(case, own)
 
 
 def _is_known(case: Case, one: GpuSamples) -> bool:
