@@ -60,6 +60,14 @@ def test_a_late_rank_is_explained_by_its_clock() -> None:
     ]
 
 
+def test_redaction_keeps_the_samples() -> None:
+    analysis, _ = both()
+    assert analysis.prepared is not None
+    redacted = tf.analyze(analysis.prepared.trace, redact=True)
+    assert redacted.gpu_samples == analysis.gpu_samples
+    assert not any("smi.csv" in note.text for note in redacted.notes)
+
+
 def test_every_report_shows_the_samples() -> None:
     for analysis, name in zip(both(), ("rank 2 · gpu 2", "GPU 2"), strict=True):
         lines = [line.plain for line in render_terminal(analysis, Style(width=100))]

@@ -97,7 +97,7 @@ _NOTES: Final[Mapping[str, tuple[NoteKind, str]]] = {
     ),
     "samples-few": (
         "missing",
-        "Only {samples} inside the recording: too few to judge (see --zone).",
+        "{samples} inside the recording: too few to judge (see --zone).",
     ),
 }
 
@@ -246,7 +246,9 @@ class _Join:
         at, (begin, end) = self.time_ns + shift_ns, self.span
         inside = (at >= begin - _LONGEST_NS) & (at <= end + _LONGEST_NS)
         keep = inside & np.isin(self.sampled, list(device_of))
-        count = len(np.unique(at[(at >= begin) & (at <= end)]))
+        within = (at >= begin) & (at <= end)
+        counts = [len(np.unique(at[within & (self.sampled == gpu)])) for gpu in device_of]
+        count = max(counts, default=_LEAST)
         if count < _LEAST:
             self.say("samples-few", samples=several(count, "sample"))
         kept = self.records.counters.take(number_column(np.flatnonzero(keep), pa.int64()))
