@@ -90,10 +90,7 @@ _TIME: Final = re.compile(
 _EPOCH: Final = date(1970, 1, 1).toordinal()
 _UNIX_TIME: Final = "seconds since 1970"
 _MOST_COLUMNS, _MOST_TRIES, _LINES_LOOKED_AT = 200, 1_000, 20
-_AGAIN: Final = (
-    "record again: nvidia-smi --query-gpu=timestamp,index,clocks.sm,... --format=csv -l 1, "
-    "nvidia-smi dmon -o DT, or amd-smi metric --csv -w 1"
-)
+_AGAIN: Final = "record again with times and GPU numbers: see docs/parsers/gpu_samples.md"
 _NOTES: Final = NoteTable(
     dropped={"bad-cells": "{n} [value|values] ignored: not a number, or impossible."},
     assumed={

@@ -6,7 +6,7 @@ works: by the timeline where there is one, else by its utilisation.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -93,13 +93,14 @@ def gpu_samples(prepared: Prepared) -> tuple[GpuSamples, ...]:
 
 
 def _of_device(prepared: Prepared, device: int, series: Mapping[str, _Series]) -> GpuSamples:
-    working = _Working(prepared, device, series)
+    series = dict(_chosen(prepared, device, series))
     empty = np.empty(0, np.int64), np.empty(0)
-    chosen = {name: working.chosen(*series.get(name, empty)) for name in _ALL}
-    at, clock = chosen[Sampled.SM_CLOCK]
-    when, mask = chosen[Sampled.THROTTLE]
-    busy, judged = working.at(at), working.at(when)
-    most, hz = chosen[Sampled.MAX_SM_CLOCK][1], prepared.trace.devices["clock_hz"][device].as_py()
+    (at, clock), (when, mask), (_, most) = (
+        series.get(name, empty)
+        for name in (Sampled.SM_CLOCK, Sampled.THROTTLE, Sampled.MAX_SM_CLOCK)
+    )
+    busy, judged = (_works(prepared, device, series, times) for times in (at, when))
+    hz = prepared.trace.devices["clock_hz"][device].as_py()
     reasons = mask[judged].astype(np.int64) & ~_NO_REASON
     slow = when[judged][reasons != 0]
     bits = THROTTLE_BITS if len(reasons) else ()
@@ -113,38 +114,35 @@ def _of_device(prepared: Prepared, device: int, series: Mapping[str, _Series]) -
         reasons={bit: share for bit, share in shares.items() if share} if shares else None,
         slow_ns=(int(slow[0]), int(slow[-1])) if len(slow) else None,
         values={
-            name: Range(float(one.mean()), float(one.max()))
+            name: Range(float(series[name][1].mean()), float(series[name][1].max()))
             for name in _MEASURED
-            if len(one := chosen[name][1])
+            if name in series
         },
     )
 
 
-class _Working:
-    """When a GPU works, and which time is chosen."""
+def _chosen(
+    prepared: Prepared, device: int, series: Mapping[str, _Series]
+) -> Iterator[tuple[str, _Series]]:
+    """Give the samples in the chosen windows, of a device without work all."""
+    used = [one for one in prepared.windows.get(device, ()) if one.used]
+    begin, end = (used[0].start_ns, used[-1].end_ns) if used else (-(2**62), 2**62)
+    for name, (at_ns, value) in series.items():
+        inside = (at_ns >= begin) & (at_ns <= end)
+        if inside.any():
+            yield name, (at_ns[inside], value[inside])
 
-    def __init__(self, prepared: Prepared, device: int, series: Mapping[str, _Series]) -> None:
-        self._work: Intervals | None = None
-        self._span = (-(2**62), 2**62)
-        self._busy = series.get(Sampled.UTILISATION)
-        if device in prepared.accounts:
-            rows = prepared.accounts[device].rows
-            self._work = Intervals.of(rows.start_ns, rows.end_ns)
-            used = [one for one in prepared.windows[device] if one.used]
-            self._span = (used[0].start_ns, used[-1].end_ns) if used else rows.span
 
-    def chosen(self, at_ns: IntArray, value: FloatArray) -> _Series:
-        """Return the samples of a series in the chosen time."""
-        inside = (at_ns >= self._span[0]) & (at_ns <= self._span[1])
-        return at_ns[inside], value[inside]
-
-    def at(self, at_ns: IntArray) -> BoolArray:
-        """Return at which times the GPU works: for half of the time before, or by utilisation."""
-        if self._work is not None:
-            over = sampled_over_ns(at_ns)
-            return self._work.length_within(at_ns - over, at_ns) >= _HALF * over
-        if self._busy is None:
-            return np.ones(len(at_ns), np.bool_)
-        place = np.searchsorted(self._busy[0], at_ns, side="right") - 1
-        known = np.append(self._busy[1], 0.0)[place]
-        return np.asarray((place >= 0) & (known >= 100 * _HALF))
+def _works(
+    prepared: Prepared, device: int, series: Mapping[str, _Series], at_ns: IntArray
+) -> BoolArray:
+    """Return at which times a GPU works: for half of the time before, else by its utilisation."""
+    if device in prepared.accounts:
+        rows, over = prepared.accounts[device].rows, sampled_over_ns(at_ns)
+        work = Intervals.of(rows.start_ns, rows.end_ns)
+        return work.length_within(at_ns - over, at_ns) >= _HALF * over
+    if Sampled.UTILISATION not in series:
+        return np.ones(len(at_ns), np.bool_)
+    told_ns, busy = series[Sampled.UTILISATION]
+    place = np.searchsorted(told_ns, at_ns, side="right") - 1
+    return np.asarray((place >= 0) & (busy[place] >= 100 * _HALF))

@@ -134,8 +134,9 @@ def test_a_low_clock_gains_what_kernels_take_longer_for_it() -> None:
     ("mask", "remedy"),
     [(0x40, "cooling"), (0x80, "power supply"), (0x4, "-pl"), (0x0, "-rgc"), (0x1, "-rgc")],
 )
-def test_the_remedy_is_that_of_the_reason(mask: int, remedy: str) -> None:
-    (found,) = low(sampled([1500.0] * 6, [mask] * 6, max_sm_clock_mhz=2000.0))
+def test_the_remedy_is_that_of_the_reason_of_most_samples(mask: int, remedy: str) -> None:
+    masks = [mask, mask, mask, 0x20 * bool(mask & ~1), mask, mask]
+    (found,) = low(sampled([1500.0] * 6, masks, max_sm_clock_mhz=2000.0))
     assert remedy in found.remedy
 
 

@@ -29,7 +29,7 @@ from traceflops.table import (
     numbers,
 )
 from traceflops.timeline import Intervals
-from traceflops.units import several
+from traceflops.units import listed, several
 
 
 class Sampled(StrEnum):
@@ -74,32 +74,6 @@ _LEAST, _AGREE, _NEAR = 3, 0.9, 0.25
 _SHORTEST_NS, _LONGEST_NS = 166_000_000, 10**9
 """Over so much time before a sample the driver takes its utilisation."""
 _ASKS: Final = "say which time zone they are in: --zone +02:00"
-_NOTES: Final[Mapping[str, tuple[NoteKind, str]]] = {
-    "samples-zone": (
-        "assumed",
-        "Times of the samples are taken as UTC{zone}: only there does utilisation agree with the "
-        "recording.",
-    ),
-    "samples-gpus": (
-        "assumed",
-        "GPUs {gpus} of the samples are taken as those of the recording, in order: their "
-        "utilisation agrees.",
-    ),
-    "samples-disagree": (
-        "assumed",
-        "Utilisation in the samples contradicts the recording: check the time zone (--zone) and "
-        "whether they are of the same machine.",
-    ),
-    "samples-unknown": (
-        "dropped",
-        "The samples are ignored: which of their GPUs is which of the recording is unknown. Give "
-        "the traces of one machine.",
-    ),
-    "samples-few": (
-        "missing",
-        "{samples} inside the recording: too few to judge (see --zone).",
-    ),
-}
 
 
 def with_gpu_samples(trace: Trace, records: Trace, zone: str | None = None) -> Trace:
@@ -113,7 +87,8 @@ def with_gpu_samples(trace: Trace, records: Trace, zone: str | None = None) -> T
         told = 0
     if told is None:
         told = join.zone()
-        join.say("samples-zone", zone=_zone_text(told))
+        text = f"Times of the samples are taken as UTC{_zone_text(told)}: only there does "
+        join.say("assumed", "samples-zone", f"{text}utilisation agree with the recording.")
     return join.joined(join.shift(told))
 
 
@@ -164,11 +139,9 @@ class _Join:
             for gpu, rows in groups(self.sampled[busy])
         }
 
-    def say(self, code: str, **fields: str) -> None:
+    def say(self, kind: NoteKind, code: str, text: str) -> None:
         """Add a note."""
-        kind, text = _NOTES[code]
-        file = self.records.source.files[0].name
-        self.notes.append(Note(kind, code, text.format(**fields), None, file))
+        self.notes.append(Note(kind, code, text, None, self.records.source.files[0].name))
 
     def shift(self, zone_ns: int) -> int:
         """Return what takes times of a zone to the clock of the trace, on the right day."""
@@ -236,12 +209,18 @@ class _Join:
         device_of = self.matched(shift_ns)
         direct = self.by_number()
         if device_of and device_of != direct:
-            numbered = numbers(self.records.devices["local_id"])[list(device_of)].tolist()
-            self.say("samples-gpus", gpus=", ".join(map(str, numbered)))
+            gpus = listed(numbers(self.records.devices["local_id"])[list(device_of)].tolist())
+            text = f"GPUs {gpus} of the samples are taken as those of the recording, in order: "
+            self.say("assumed", "samples-gpus", f"{text}their utilisation agrees.")
         elif not device_of:
-            against = [self.agrees(*pair, shift_ns) for pair in direct.items()]
-            if not direct or False in against:
-                self.say("samples-disagree" if direct else "samples-unknown")
+            if False in [self.agrees(*pair, shift_ns) for pair in direct.items()]:
+                text = "Utilisation in the samples contradicts the recording: check the time zone "
+                text += "(--zone) and whether they are of the same machine."
+                self.say("assumed", "samples-disagree", text)
+            elif not direct:
+                text = "The samples are ignored: which of their GPUs is which of the recording is "
+                text += "unknown. Give the traces of one machine."
+                self.say("dropped", "samples-unknown", text)
             device_of = direct
         at, (begin, end) = self.time_ns + shift_ns, self.span
         inside = (at >= begin - _LONGEST_NS) & (at <= end + _LONGEST_NS)
@@ -250,7 +229,10 @@ class _Join:
         counts = [len(np.unique(at[within & (self.sampled == gpu)])) for gpu in device_of]
         count = max(counts, default=_LEAST)
         if count < _LEAST:
-            self.say("samples-few", samples=several(count, "sample"))
+            text = (
+                f"{several(count, 'sample')} inside the recording: too few to judge (see --zone)."
+            )
+            self.say("missing", "samples-few", text)
         kept = self.records.counters.take(number_column(np.flatnonzero(keep), pa.int64()))
         records = replace(
             self.records,

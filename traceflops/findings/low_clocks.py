@@ -20,27 +20,25 @@ if TYPE_CHECKING:
     from traceflops.ranks import SlowRank
 
 RULE: Final = "low-clock"
-_THERMAL: Final = (
-    "Improve the cooling of {gpus}: airflow, dust, temperature of the room; leave the node out "
-    "until then."
-)
-_POWER: Final = {
-    False: "Raise the power limit (nvidia-smi -pl WATTS) where the machine allows it, and compare "
-    "it with that of other GPUs.",
-    True: "Raise the power cap (amd-smi set --power-cap WATTS) where the machine allows it, and "
-    "compare it with that of other GPUs.",
-}
-_SUPPLY: Final = "Check the power supply and the cables of {gpus}; leave the node out until then."
-_LOCKED: Final = {
-    False: "Release the clocks: nvidia-smi -rac and -rgc.",
-    True: "Release the clocks: amd-smi reset --clocks.",
-}
+_AWAY: Final = "leave the node out until then."
+_COOL: Final = f"Improve the cooling of that GPU: airflow, dust, temperature of the room; {_AWAY}"
+_SUPPLY: Final = f"Check the power supply and the cables of that GPU; {_AWAY}"
+_MORE: Final = "where the machine allows it, and compare it with that of other GPUs."
 _REMEDIES: Final = (
-    (0x20 | 0x40 | 1 << 17, {False: _THERMAL, True: _THERMAL}),
-    (0x80 | 0x8, {False: _SUPPLY, True: _SUPPLY}),
-    (0x4 | 1 << 16, _POWER),
+    (0x20 | 0x40 | 1 << 17, _COOL, _COOL),
+    (0x80 | 0x8, _SUPPLY, _SUPPLY),
+    (
+        0x4 | 1 << 16,
+        f"Raise the power limit (nvidia-smi -pl WATTS) {_MORE}",
+        f"Raise the power cap (amd-smi set --power-cap WATTS) {_MORE}",
+    ),
+    (
+        0,
+        "Release the clocks: nvidia-smi -rac and -rgc.",
+        "Release the clocks: amd-smi reset --clocks.",
+    ),
 )
-"""What to do, by bits of the reasons and whether the GPU is AMD's: the first that fits."""
+"""What to do, by bits of reasons: for GPUs of NVIDIA, and of AMD; the last without any of them."""
 
 
 def low_clocks(case: Case) -> Iterator[Candidate]:
@@ -124,9 +122,15 @@ def _words(one: GpuSamples) -> str:
 
 
 def _remedy(case: Case, one: GpuSamples) -> str:
-    bits = sum(one.reasons or {})
-    found = next((texts for mask, texts in _REMEDIES if bits & mask), _LOCKED)
-    return found[is_amd(case)].format(gpus="that GPU")
+    """Return what to do about the reason of most samples."""
+
+    def share(mask: int) -> float:
+        return max((part for bit, part in (one.reasons or {}).items() if bit & mask), default=0.0)
+
+    _, nvidia, amd = max(_REMEDIES[:-1], key=lambda row: share(row[0]))
+    if not any(share(mask) for mask, *_ in _REMEDIES):
+        _, nvidia, amd = _REMEDIES[-1]
+    return amd if is_amd(case) else nvidia
 
 
 def _mhz(clock: float) -> str:
