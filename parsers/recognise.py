@@ -298,7 +298,7 @@ _TABLES: Final = (
     (
         rb"\d{4}/\d\d/\d\d \d\d:\d\d:\d\d\.\d{3}, ",
         "samples of nvidia-smi without a header",
-        "record them with --format=csv, without noheader",
+        "record them with their header: --format=csv alone",
     ),
     (
         rb"==PROF==|  Section: ",

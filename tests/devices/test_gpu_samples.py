@@ -126,7 +126,7 @@ def test_a_given_zone_counts_and_is_doubted() -> None:
     ends = samples(BUSY, BUSY, from_ns=ORIGIN - 33 * SECOND)  # two of each GPU are inside
     few = with_gpu_samples(recording(BUSY, BUSY), ends, "+00:00")
     assert [note.text for note in few.notes] == [
-        "made.json: 2 samples inside the recording: too few to judge (--zone)."
+        "made.json: 2 samples inside the recording: too few to judge (see --zone)."
     ]
     with pytest.raises(UsageError, match="not a time zone: Berlin"):
         with_gpu_samples(recording(BUSY), of_other, "Berlin")
