@@ -212,7 +212,7 @@ def _passes(analysis: Analysis, width: int) -> Iterator[Text]:
 
 def _sampled(analysis: Analysis, width: int) -> Iterator[Text]:
     """Yield clocks and power of the GPUs, the slowest first, and why they are slow."""
-    table = gpu_samples_table(analysis)
+    table = gpu_samples_table(analysis, "Clocks and power")
     if not table.rows:
         return
     shown = replace(table, rows=table.rows[:_SAMPLED_SHOWN])

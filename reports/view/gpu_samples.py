@@ -23,7 +23,7 @@ _REMARK: Final = (
 )
 
 
-def gpu_samples_table(analysis: Analysis) -> ReportTable:
+def gpu_samples_table(analysis: Analysis, title: str = "GPU") -> ReportTable:
     """Return the GPUs that were sampled, the slowest first, with the columns that are known."""
     rows = sorted(analysis.gpu_samples, key=lambda row: row.clock_mhz or inf)
     labels = {one.device: one.label for one in analysis.devices}
@@ -31,7 +31,7 @@ def gpu_samples_table(analysis: Analysis) -> ReportTable:
         local = analysis.prepared.trace.devices["local_id"].to_pylist()
         labels = {device: f"GPU {number}" for device, number in enumerate(local)}
     columns = (
-        Column("Clocks and power", lambda row: labels[row.device]),
+        Column(title, lambda row: labels[row.device]),
         *(Column(head, cell, is_number=True) for head, cell in _NUMBERS.items()),
         Column(THROTTLED_BY, lambda row: row.reason_words or UNKNOWN),
     )
@@ -54,7 +54,7 @@ _NUMBERS: Final[dict[str, Callable[[GpuSamples], str]]] = {
     "Samples": lambda row: count(row.count),
     "Busy": _figure(Sampled.UTILISATION, "mean", "%"),
     "Clock": lambda row: _words(row.clock_mhz, "MHz"),
-    "Of": lambda row: _words(row.max_clock_mhz, "MHz"),
+    "Maximum": lambda row: _words(row.max_clock_mhz, "MHz"),
     "Memory clock": _figure(Sampled.MEMORY_CLOCK, "mean", "MHz"),
     "Power": _figure(Sampled.POWER, "mean", "W"),
     "Limit": _figure(Sampled.POWER_LIMIT, "most", "W"),

@@ -129,8 +129,9 @@ class _Join:
             for device, rows in groups(of)
             if kinds[device] == "gpu"
         }
-        if not self.work:
-            raise InputError("no work of a GPU in the trace", "show the samples by themselves")
+        if not self.work or not len(self.time_ns):
+            what = "samples" if self.work else "work of a GPU in the trace"
+            raise InputError(f"no {what}", "show each by itself")
         self.span = (min(w[1] for w in self.work.values()), max(w[2] for w in self.work.values()))
         busy = np.flatnonzero(is_one_of(records.counters["name"], Sampled.UTILISATION))
         share = floats(records.counters["value"]) / 100
@@ -146,7 +147,7 @@ class _Join:
     def shift(self, zone_ns: int) -> int:
         """Return what takes times of a zone to the clock of the trace, on the right day."""
         shift = self.base_ns - zone_ns
-        if self.records.source.facts["times"] == TIME_OF_DAY:
+        if self.records.source.facts.get("times") == TIME_OF_DAY:
             shift += (self.span[1] - shift - int(self.time_ns[0])) // DAY_NS * DAY_NS
         return shift
 
