@@ -16,6 +16,7 @@ from traceflops.devices import (
     check_side,
     merge_jobs,
     same_devices,
+    with_gpu_samples,
     with_records,
 )
 from traceflops.errors import InputError, NotATrace
@@ -108,7 +109,7 @@ def _with_memory(trace: Trace, records: Trace) -> Trace:
 def _with_samples(trace: Trace, records: Trace, zone: str | None) -> Trace:
     """Return a trace with samples of its GPUs. Raises InputError where they do not fit it."""
     check_side(records, GPU_SAMPLES)
-    raise NotImplementedError(zone)
+    return with_gpu_samples(trace, records, zone)
 
 
 def read_apart(

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from traceflops.errors import InputError, NotATrace
+from traceflops.parsers.gpu_samples import GPU_SAMPLES_TEXT
 from traceflops.parsers.io import ByteSource, open_arrow, open_parquet, read_each, with_notes
 from traceflops.parsers.nsight import (
     NCU,
@@ -300,6 +301,11 @@ _TABLES: Final = (
         "export again: ncu --import FILE --csv --page raw",
     ),
     (
+        rb"\d{4}/\d\d/\d\d \d\d:\d\d:\d\d\.\d{3}, ",
+        "samples of nvidia-smi without a header",
+        "record them with their header: --format=csv alone",
+    ),
+    (
         rb"==PROF==|  Section: ",
         "Nsight Compute console output without a table",
         "profile with ncu --csv --page raw --log-file kernels.csv",
@@ -322,6 +328,7 @@ FORMATS: Final = (
     ROCPROF_PERFETTO,
     PYTORCH,
     SQLITE,
+    GPU_SAMPLES_TEXT,
 )
 """The formats that are read, in the order in which they are asked whether an input is theirs."""
 

@@ -32,6 +32,7 @@ from traceflops.reports.view import (
     counted_table,
     critical_tables,
     folded_tables,
+    gpu_samples_table,
     host_tables,
     jobs_table,
     more_sentences,
@@ -122,6 +123,7 @@ def render_markdown(
         ),
         _details(f"What {SAYS}", _rules_said(analysis.measured)),
         _details("Memory", _memory(analysis)),
+        _details("Clocks and power", _table(gpu_samples_table(analysis))),
         _details("Notes", _notes(analysis)),
         _foot(command),
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from sample_traces.machines import MACHINES, Machine
-from sample_traces.nsight.report import number, part
+from sample_traces.messages import number, part
 from sample_traces.records import Activity, Call, Mark, RankRun, Run, Work
 
 HOST: Final = "sim-node-0"

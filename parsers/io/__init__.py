@@ -32,7 +32,7 @@ if TYPE_CHECKING:
         plain_decimal,
         step_of,
     )
-    from traceflops.parsers.io.csv_lines import Bytes, Damage, line_starts
+    from traceflops.parsers.io.csv_lines import Bytes, Damage, LineBlocks, line_starts
     from traceflops.parsers.io.csv_text import (
         TEXT_BLOCK_BYTES,
         CsvBlock,

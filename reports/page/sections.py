@@ -37,6 +37,7 @@ from traceflops.reports.view import (
     counted_table,
     critical_tables,
     gap_culprits,
+    gpu_samples_table,
     host_tables,
     owner_tables,
     pace_sentence,
@@ -116,6 +117,11 @@ def _critical(analysis: Analysis) -> Content | None:
 def _serving(analysis: Analysis) -> Content | None:
     passes = serving_table(analysis)
     return Content({"passes": passes}) if passes.rows else None
+
+
+def _clocks(analysis: Analysis) -> Content | None:
+    table = gpu_samples_table(analysis)
+    return Content({"sampled": table}) if table.rows else None
 
 
 def _attribution(analysis: Analysis) -> Content | None:
@@ -276,6 +282,7 @@ SECTIONS: Final = (
     Section("steps", RANKS, _with_devices(_steps)),
     Section("serving", RANKS, _serving),
     Section("memory", RANKS, _memory),
+    Section("clocks", RANKS, _clocks),
     Section(
         "kernels",
         KERNELS,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from operator import add
 from typing import Any, Final
 
@@ -39,6 +40,7 @@ from traceflops.reports.view import (
     CAUSE_LABELS,
     LOOKS,
     OWNER_WORDS,
+    THROTTLED_BY,
     UNKNOWN,
     WAITS_ON,
     WaitedFor,
@@ -51,6 +53,7 @@ from traceflops.reports.view import (
     count,
     duration,
     gap_place,
+    gpu_samples_table,
     job_files,
     job_size,
     look,
@@ -80,6 +83,8 @@ _COLLECTIVES_SHOWN: Final = 2
 _DEVICES_SHOWN: Final = 4
 _NOTES_SHOWN: Final = 2
 _WAITS_SHOWN: Final = 3
+_SAMPLED_SHOWN: Final = 8
+_SAMPLED_LESS: Final = ("Memory clock", "Samples", "Limit", "Memory", "Busy", "Temperature")
 _NAME_WIDTH: Final = 52
 _INDENT: Final = "  "
 _SHARES: Final = {name: name for name in ("compute", "memory")} | {
@@ -111,6 +116,7 @@ def render_terminal(
         *_waits(analysis, style),
         *_passes(analysis, style.width),
         *_devices(analysis, style),
+        *_sampled(analysis, style.width),
         *_gaps(analysis, style),
         *(_kernels(analysis, style) if by is None else _owners(analysis, by, style.width)),
         *_counted(analysis, style.width),
@@ -202,6 +208,20 @@ def _passes(analysis: Analysis, width: int) -> Iterator[Text]:
         words = wait if isinstance(wait, str) else ", ".join(wait)
         if wait != UNKNOWN:
             yield from paragraph(f"Idle after {kind}: {words}", width, indent=_INDENT)
+
+
+def _sampled(analysis: Analysis, width: int) -> Iterator[Text]:
+    """Yield clocks and power of the GPUs, the slowest first, and why they are slow."""
+    table = gpu_samples_table(analysis, "Clocks and power")
+    if not table.rows:
+        return
+    shown = replace(table, rows=table.rows[:_SAMPLED_SHOWN])
+    yield from view_table(shown, 9, _SAMPLED_LESS, _NAME_WIDTH, width, THROTTLED_BY)
+    for label, *_, reasons in shown.rows if table.columns[-1].head == THROTTLED_BY else ():
+        words = f"{label}: {reasons}" if reasons != UNKNOWN else ""
+        yield from paragraph(words, width, "dim", _INDENT)
+    if table.total > len(shown.rows):
+        yield Text(f"{_INDENT}… {table.total - len(shown.rows)} more", "dim")
 
 
 def _jobs(analysis: Analysis, style: Style) -> Iterator[Text]:

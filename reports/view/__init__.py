@@ -81,6 +81,7 @@ if TYPE_CHECKING:
         title_finding,
         title_sentence,
     )
+    from traceflops.reports.view.gpu_samples import THROTTLED_BY, gpu_samples_table
     from traceflops.reports.view.host import host_tables
     from traceflops.reports.view.ledger import (
         LedgerCells,

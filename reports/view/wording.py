@@ -70,7 +70,7 @@ def products(analysis: Analysis) -> str:
     if analysis.untimed:
         return "no timeline"
     if not devices:
-        return "no GPU operations"
+        return "samples" if analysis.gpu_samples else "no GPU operations"
     if all(device.type == "cpu" for device in devices):
         return f"CPU operators of {numbered(len(devices), 'process')}"
     matches = {a_device.device: a_device.match for a_device in analysis.measured.devices}

@@ -15,6 +15,8 @@ from typing import Any, get_args
 
 import traceflops as tf
 from sample_traces.config import RunConfig, on_mi300x
+from sample_traces.gpu_samples import Layout as SampleLayout
+from sample_traces.gpu_samples import SamplingOptions, write_gpu_samples
 from sample_traces.nsight.ncu import launches, write_details
 from sample_traces.nsight.ncu_report import write_report
 from sample_traces.nsight.nsys import write_sqlite
@@ -110,6 +112,10 @@ def _of_nsight() -> Iterator[Seed]:
             write_details(run, folder / "ncu" / "details.csv", layout="rules"),
             write_report(run, folder / "ncu" / "report.ncu-rep", launches(run)[:_KERNELS]),
             *write_xplane(run, folder / "xplane", python=True),
+            *(
+                write_gpu_samples(run, folder / "smi" / f"{one}.csv", SamplingOptions(layout=one))
+                for one in get_args(SampleLayout)
+            ),
         ]
         for path in paths:
             data = path.read_bytes()

@@ -14,6 +14,7 @@ import pytest
 
 from sample_traces.config import on_mi300x
 from sample_traces.emit_pytorch import write_pytorch
+from sample_traces.gpu_samples import SamplingOptions, write_gpu_samples
 from sample_traces.rocprof.options import RocprofOptions
 from sample_traces.rocprof.rocpd import write_rocpd
 from sample_traces.rocprof.v3_csv import write_v3_csv
@@ -51,6 +52,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (results,) = write_rocpd(one, folder, RocprofOptions())
     for name in ("run1", "run2", "run3", "results"):
         shutil.copy(results, folder / f"{name}.db")
+    write_gpu_samples(one, folder / "smi.csv", SamplingOptions(zone_minutes=120))
     (folder / "notes.txt").write_text("Since the update.")
     (folder / "config.json").write_text(CONFIG)
     for name, document in (("my_model.toml", "mfu"), ("mine.toml", "categories")):

@@ -25,7 +25,7 @@ from traceflops.attribution import (
     memory_times,
     with_culprits,
 )
-from traceflops.devices import check_decided, is_undecided, of_job
+from traceflops.devices import GPU_SAMPLES, check_decided, is_undecided, of_job
 from traceflops.findings import (
     Finding,
     Loss,
@@ -38,6 +38,7 @@ from traceflops.findings import (
     main_kernel_findings,
     read_finding_rules,
     records_verdict,
+    samples_verdict,
     slow_link_findings,
     slow_link_sentence,
     uneven_findings,
@@ -45,6 +46,7 @@ from traceflops.findings import (
     verdict,
     waiting_words,
 )
+from traceflops.gpu_samples import GpuSamples, gpu_samples
 from traceflops.mfu import (
     FROM_THE_TRACE,
     Measurement,
@@ -142,13 +144,15 @@ class Judged(NamedTuple):
     untimed: Untimed | None
     choice: StepChoice
     lacks_copies: bool
+    sampled: tuple[GpuSamples, ...] = ()
 
     @classmethod
     def of(cls, prepared: Prepared) -> Judged:
         """Return what is asked of a prepared trace."""
         trace, lacks_copies = prepared.trace, is_said(prepared.trace, COPIES_MISSING)
         records, choice = prepared.launch_records, prepared.plan.choice
-        return cls(trace.source.format, records, prepared.untimed, choice, lacks_copies)
+        told = trace.source.format, records, prepared.untimed, choice, lacks_copies
+        return cls(*told, gpu_samples(prepared) if told[0] == GPU_SAMPLES else ())
 
 
 def analysis_of(
@@ -320,7 +324,8 @@ def _verdict(
     how_recorded = remedy(asked.format, "device records") or ""
     late_rank = lasting_late_rank_sentence(who_waits) or slow_link_sentence(who_waits)
     return (
-        records_verdict(asked.records, how_recorded)
+        samples_verdict(asked.sampled)
+        or records_verdict(asked.records, how_recorded)
         or untimed_verdict(asked.untimed, late_rank)
         or verdict(
             total,

@@ -44,6 +44,7 @@ from traceflops.attribution import (
 from traceflops.devices import JobReport
 from traceflops.errors import UsageError
 from traceflops.findings import NO_RULES, FindingRules
+from traceflops.gpu_samples import GpuSamples, gpu_samples
 from traceflops.mfu import NO_SERVING, Serving, activity_flops
 from traceflops.table import Note, Source
 from traceflops.timeline import Account, Components, Gap
@@ -122,6 +123,11 @@ class Analysis:
     def memory_operations(self) -> tuple[MemoryOperation, ...]:
         """Return copies, fills and allocations."""
         return memory_operations(self.prepared) if self.prepared else ()
+
+    @cached_property
+    def gpu_samples(self) -> tuple[GpuSamples, ...]:
+        """Return what was sampled of clocks, power and temperature, of each GPU."""
+        return gpu_samples(self.prepared) if self.prepared else ()
 
     @cached_property
     def attribution(self) -> DeviceWork | None:

@@ -38,6 +38,15 @@ if TYPE_CHECKING:
         quoted,
         shown,
     )
+    from traceflops.devices.gpu_samples import (
+        DAY_NS,
+        LOCAL_TIME,
+        THROTTLE_BITS,
+        TIME_OF_DAY,
+        Sampled,
+        sampled_over_ns,
+        with_gpu_samples,
+    )
     from traceflops.devices.jobs import (
         JobReport,
         check_decided,

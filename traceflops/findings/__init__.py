@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         waiting_words,
     )
     from traceflops.findings.losses import LOSS, Loss, all_losses, loss_findings
+    from traceflops.findings.low_clocks import samples_verdict
     from traceflops.findings.main_kernel import MAIN_KERNEL, main_kernel_findings
     from traceflops.findings.slow_link import (
         SLOW_LINK_REMEDY,

@@ -21,6 +21,7 @@ from traceflops.windows import chosen_time
 if TYPE_CHECKING:
     from traceflops.attribution import HostBound, IdleCulprits, Launches, Synchronisation
     from traceflops.findings.finding import Candidate, Finding
+    from traceflops.gpu_samples import GpuSamples
     from traceflops.mfu import Measurement, Serving
     from traceflops.ranks import RankReport
     from traceflops.replay import Replay
@@ -112,6 +113,10 @@ class Case(Protocol):
     @property
     def notes(self) -> tuple[Note, ...]:
         """Return what was repaired, dropped or assumed."""
+
+    @property
+    def gpu_samples(self) -> tuple[GpuSamples, ...]:
+        """Return what was sampled of clocks and power."""
 
     @property
     def recorded(self) -> State:

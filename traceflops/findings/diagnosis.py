@@ -23,6 +23,7 @@ from traceflops.findings.finding import (
 from traceflops.findings.gains import scales_of, weighed
 from traceflops.findings.idle_causes import idle_causes
 from traceflops.findings.late_rank import late_rank
+from traceflops.findings.low_clocks import low_clocks
 from traceflops.findings.main_kernel import MAIN_KERNEL
 from traceflops.findings.rank_balance import rank_balance
 from traceflops.findings.slow_link import slow_link
@@ -45,6 +46,7 @@ RULES: Final[tuple[Rule, ...]] = (
     uneven_steps,
     slower_kernels,
     slowed_kernels,
+    low_clocks,
     host_copies,
     memory_headroom,
 )
@@ -66,7 +68,7 @@ _REASONS: Final[Mapping[str, frozenset[str]]] = {
     "matrix-rate": frozenset(
         {
             *("misaligned-product", "tf32-off", "single-precision", "double-precision"),
-            *("clocks", "beside-communication"),
+            *("clocks", "low-clock", "beside-communication"),
         }
     ),
     "memory-bandwidth": frozenset({"beside-communication"}),

@@ -22,6 +22,7 @@ from traceflops.findings.finding import (
     short_name,
 )
 from traceflops.findings.idle_causes import remedy_of
+from traceflops.findings.low_clocks import clocks_of_late
 from traceflops.ranks import STALLS
 from traceflops.table import exact_sums
 from traceflops.units import capitalized, duration, listed, percent, plural, several
@@ -170,7 +171,9 @@ def late_rank(case: Case) -> Iterator[Candidate]:
         if case.prepared is None:  # of summaries: they tell how late it is
             gain, doubts = Gain(0, slow.lost_ns_per_step, None), (why, _AT_MOST)
             one = replace(one, gain=gain, doubts=doubts)
-        yield replace(one, remedy=remedy_of(case, slow.cause) or one.remedy)
+        clocks, remedy = clocks_of_late(case, slow) if slow.cause == "slow_clock" else ("", "")
+        remedy = remedy or remedy_of(case, slow.cause) or one.remedy
+        yield replace(one, sentence=f"{one.sentence} {clocks}".rstrip(), remedy=remedy)
 
 
 def _candidates(ranks: RankReport | None) -> Iterator[Candidate]:

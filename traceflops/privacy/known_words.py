@@ -223,25 +223,27 @@ above absent according account accum across added affected after again against a
 alike allowed allows alone also although among amount amounts annotated another apart appear
 application approximate architecture archive are argument arguments argv around aside asked assumed
 author averages back backslashes became because been before began beginning begins behind belong
-belongs below beside better between beyond body both bounded bracket break broke broken bug but
+belongs below beside better between beyond body both bounded bracket break broke broken bug bus but
 caches calendar called calling calls came can cannot captured carry case categories categorise
 category cause causes certain chakra changed character characters checked checksum chip chooses
 chosen chrome claim clearly clocks closed closing code collected come comma command commas
 communicator communicators compared components computed computes concrete console content contradict
-control copied correctly correlation cost could counted counterpart counters cover covers created
-creation cut damage damaged database day days decimal decimals declared deduced depend depends
+contradicts control copied correctly correlation cost
+could counted counterpart counters cover covers created
+creation cut damage damaged database date day days decimal decimals declared deduced depend depends
 derivative describe describes description destination did dies differ different differently differs
 digits direction directories directory disagree disk distinct docs document documents does domain
 download dropped dur durations during earlier early either elements emit emptied empties ends enough
 entries environment environments escape escaped est estimate estimated every everything exactly
 example exceed exception exclude executed execution explains exported exporter exports expression
 extended external fabric fact facts far fault faults fetch few fewer ff fields figure figures file
-files finding findings finished fit five flushed flushes folder folders follow form found four
+files finding findings finished fit fits five flushed flushes folder folders follow form found four
 frames framework freeze further gap gave gb gets ghz git give given gives gpus grbm guid gz gzip had
 hand happens hardware has have hdf header held here hfu hidden hide higher highest hold holds home
 how however html iconv identical identified idle ignored implausibly impossible inaccurate include
 included incomplete inconsistent individual inferred infinity information initialise inside install
-installed instances instead integer interrupts involved its itself job jobs journal jumped keeps
+installed instances instead integer interrupts involved its
+itself job jobs journal judge jumped keeps
 kept kinds known knows labelled lacks largest lasted lasts latest launched launchers lay least leave
 leaves ledger let lfs libraries lie lies likely line lines linked links listed listing lists little
 lived locked lone longer longest look looked looks losses lost machine machines made many marked
@@ -251,27 +253,31 @@ mops most mostly moved ms much multiprocessors must mutually nanoseconds near ne
 neither nest never newer nic nine nor note notes nothing nowhere numbered numbers nvidia obj object
 objects occur often old older once opened opengl openmp operating option original os others
 otherwise outside over overlapping overlaps own package packet packets pages paired parent parented
-parquetdir parsers parts passed passes passive paths pause paused percent percentage perf perfetto
+parquetdir parsers parts passed passes passive paths pause paused pci percent percentage perf
+perfetto
 pftrace pickle pid pieces pipelines place placeholders places plugin pmc possible possibly pragma
 prediction prefixed preset presets previous printed prints processes products prof profiled profiles
 program projected pushpop puts queued queueing quote quotes ran rar rates raw re read readable
-reading reads recomputation recording redact releases remain remains removed renumbered repaired
+reading reads reason recomputation recording redact
+releases remain remains removed renumbered repaired
 repeated repeatedly repeats repetition replaced replayed replays report reported representative
 rerun resolution rest reuse reuses rocpd rolled room rootpage rounded rounds rpd running runs said
 samples saves saving say says scheduling scr second section see seems seen sees selected selection
 selects sent separate separated separately serializes served serving settings seven several shares
-shm shortened shorter show shown shows sig signs similar six skipped so some somebody sound spaces
+shm shortened shorter show shown shows sig signs
+similar six skipped smi so some somebody sound spaces
 span spans spreadsheet spreadsheets stacks stand stands started stay stays stdin steady steps still
 stopped stored streaming stretch successor such summaries summed sums supports surrogates switch
 syscall taken takes tar tell tells terminated text texts tflop th than that the their theirs them
-there these they this those though thousand thousands threads threshold tie tied ties timed timeline
+themselves there these they this those though thousand
+thousands threads threshold throttling tie tied ties timed timeline
 times timestamp tmpdir together told too took total totals traced traceflops traces traffic trailing
 transaction transactions treated truncate truncated trusted try ts twice typeof ucx unaffected
 uncategorized uncertain unchanged under understood unescaped unfinished unit unless unpacks
 unreadable unset unsupported until used useful users uses using utf valid verified very via waited
 waits wal warm warned warning warnings was waterfall wave ways web were what when whether which
 while whole whose why wide will windows word words worked workgroup workitem works would writable
-writer writes written wrong wrote xcc xz year years yet you zst zstd
+writer writes written wrong wrote xcc xz year years yet you zone zst zstd
 """
 
 _DESCRIPTIONS: Final = """
@@ -288,6 +294,7 @@ HOST.xplane.pb xplane.pb XPlane
 REPORT.ncu-rep ncu-rep
 SQ_INSTS_VALU_MFMA_MOPS_XF32
 nvtx_pushpop_trace pmc_perf.csv sysinfo.csv traceflops.seqlens docs/selfdescribing.md
+docs/parsers/gpu_samples.md
 torch.autograd.profiler.emit_nvtx(record_shapes=True) torch/utils/checkpoint.py NaN
 prof.export_chrome_trace
 """

@@ -15,6 +15,7 @@ from typing import Final
 
 from traceflops.attribution import SYSTEM_CALLS, facts_told, standard_prefix
 from traceflops.devices import (
+    Sampled,
     counters_used,
     generic_names,
     is_quantity,
@@ -213,7 +214,8 @@ def _counter(policy: Policy) -> Policy:
 
     def kept(text: str) -> str | None:
         plain = plain_counter(text)
-        return text if plain in counters_used() or is_quantity(plain) else policy(text)
+        is_known = plain in counters_used() or is_quantity(plain) or text in set(Sampled)
+        return text if is_known else policy(text)
 
     return kept
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from sample_traces.config import RunConfig
 from sample_traces.machines import MACHINES
-from sample_traces.nsight.report import number, part
+from sample_traces.messages import number, part
 from sample_traces.simulate import simulate
 from sample_traces.xplane import PlaneWriter, Said, line, xspace
 from tests.conftest import examples

@@ -1,0 +1,299 @@
+"""Reads what nvidia-smi and amd-smi sampled of GPUs: clocks, power, temperature, utilisation.
+
+Tables of CSV with a header (nvidia-smi --query-gpu, amd-smi), and nvidia-smi dmon. They become
+counters. Of a row its time, its GPU and the columns of _COUNTERS and _REASONS are read, no others.
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import date
+from functools import lru_cache
+from typing import Final
+
+import numpy as np
+
+from traceflops.devices import DAY_NS, GPU_SAMPLES, LOCAL_TIME, TIME_OF_DAY, Sampled
+from traceflops.errors import InputError
+from traceflops.parsers.io import ByteSource, Damage, LineBlocks, NoteTable, text_notes
+from traceflops.parsers.shared import (
+    NOTHING_KNOWN,
+    Format,
+    ProcessFacts,
+    Reading,
+    devices_table,
+    in_order_of_time,
+    processes_table,
+)
+from traceflops.table import (
+    FloatArray,
+    IntArray,
+    Note,
+    Source,
+    SourceFile,
+    TableBuilder,
+    Trace,
+)
+
+_COUNTERS: Final[Mapping[Sampled, tuple[str, ...]]] = {
+    Sampled.SM_CLOCK: (r"clocks\.(current\.)?sm|dmon pclk", r"gfx_\d+_clk|gfx_clk|gfx_clock"),
+    Sampled.MAX_SM_CLOCK: (r"clocks\.max\.sm|gfx_\d+_max_clk",),
+    Sampled.MEMORY_CLOCK: (r"clocks\.(current\.)?mem(ory)?|dmon mclk", "mem_0_clk|mem_clock"),
+    Sampled.POWER: (
+        r"power\.draw\.instant",
+        r"power\.draw(\.average)?|dmon pwr|socket_power|power_usage",
+    ),
+    Sampled.POWER_LIMIT: (r"enforced\.power\.limit", r"power\.limit|max_power"),
+    Sampled.TEMPERATURE: (r"temperature\.gpu|dmon g?temp", "hotspot(_temperature)?", "edge"),
+    Sampled.UTILISATION: (r"utilization\.gpu|dmon sm|gfx_activity", "gfx"),
+    Sampled.MEMORY_UTILISATION: (r"utilization\.memory|dmon mem|umc_activity",),
+    Sampled.MEMORY_USED: (r"memory\.used|dmon fb|used_vram|vram_used",),
+}
+"""By counter the columns that tell it, the best first; of several parts of a GPU it is the mean."""
+_MOST: Final = {"mhz": 2e4, "w": 1e4, "c": 200.0, "percent": 100.0, "bytes": 1e9}
+"""By the unit of a counter the most that a cell can say, of bytes in MiB."""
+_NAMES: Final = (*_COUNTERS, Sampled.THROTTLE)
+_NVIDIA: Final = r"clocks_(throttle|event)_reasons\."
+_REASONS: Final[Mapping[str, int]] = {
+    f"{_NVIDIA}active": 0,
+    f"{_NVIDIA}gpu_idle": 0x1,
+    f"{_NVIDIA}applications_clocks_setting": 0x2,
+    f"{_NVIDIA}sw_power_cap|dmon pviol": 0x4,
+    f"{_NVIDIA}hw_slowdown": 0x8,
+    f"{_NVIDIA}sync_boost": 0x10,
+    f"{_NVIDIA}sw_thermal_slowdown": 0x20,
+    f"{_NVIDIA}hw_thermal_slowdown": 0x40,
+    f"{_NVIDIA}hw_power_brake_slowdown": 0x80,
+    "throttle_status": 1 << 16,
+    "dmon tviol": 1 << 17,
+}
+"""Columns that are on or off, or a share of the time, and the bit that each sets; 0: a mask."""
+_KEYS: Final = {
+    "time": "timestamp|dmon time",
+    "date": "dmon date",
+    "gpu": "index|gpu|dmon gpu",
+    "bus": r"gpu_bus_id|pci\.bus_id",
+}
+_UNIT: Final = re.compile(r"\s*\[[^\]]*\]$")
+_NUMBER: Final = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)(?: ?(?:%|[A-Za-z]{1,4}))?")
+_MASK: Final = re.compile(r"0x[0-9a-fA-F]{1,13}|0x0{3}[0-9a-fA-F]{13}")
+_FLAGS: Final = {"active": 1, "throttled": 1, "not active": 0, "unthrottled": 0}
+_NULL: Final = re.compile(r"|-|n/a|none|\[.*")
+_GPU: Final = re.compile(r"(?:\d{1,4})?|[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.\d")
+_TIME: Final = re.compile(
+    r"(?:((?:19|20)\d\d)[-/]?(\d\d)[-/]?(\d\d)[ T]+)?(\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?"
+    r"|(?P<unix>\d{9,10})(?:\.(?P<part>\d{1,9}))?"
+)
+_EPOCH: Final = date(1970, 1, 1).toordinal()
+_UNIX_TIME: Final = "seconds since 1970"
+_MOST_COLUMNS, _MOST_TRIES, _LINES_LOOKED_AT = 200, 1_000, 20
+_AGAIN: Final = "record again with times and GPU numbers: see docs/parsers/gpu_samples.md"
+_NOTES: Final = NoteTable(
+    dropped={"bad-cells": "{n} [value|values] ignored: not a number, or impossible."},
+    assumed={
+        "gpus-by-bus": "GPUs without numbers are numbered by PCI bus, as nvidia-smi does.",
+        "one-gpu": "The samples do not name a GPU: all are taken as those of GPU 0.",
+    },
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Header:
+    """Where the columns of a table are: keys by role, counters by kind, reasons with their bits."""
+
+    width: int
+    keys: Mapping[str, int]
+    counters: Mapping[Sampled, list[list[int]]]
+    reasons: Mapping[int, int]
+
+    @classmethod
+    def of(cls, cells: Sequence[str]) -> _Header | None:
+        """Return what a header says, None for a line that is none."""
+        plain = [_UNIT.sub("", cell).lower() for cell in cells[:_MOST_COLUMNS]]
+
+        def places(pattern: str) -> list[int]:
+            return [at for at, name in enumerate(plain) if re.fullmatch(pattern, name)]
+
+        keys = {role: found[0] for role, text in _KEYS.items() if (found := places(text))}
+        told = {
+            counter: [found for pattern in patterns if (found := places(pattern))]
+            for counter, patterns in _COUNTERS.items()
+        }
+        reasons = {at: bit for pattern, bit in _REASONS.items() for at in places(pattern)}
+        is_one = any(told.values()) and keys.keys() & {"time", "date", "gpu", "bus"}
+        return cls(len(cells), keys, told, reasons) if is_one else None
+
+
+@dataclass(slots=True)
+class _Samples:
+    """Rows so far: `times` are told so; `places` are time and GPU, `values` those of _NAMES."""
+
+    times: str = ""
+    places: array[int] = field(default_factory=lambda: array("q"))
+    values: array[float] = field(default_factory=lambda: array("d"))
+    gpus: dict[str, int] = field(default_factory=dict)
+    named: bool = False
+    lost: int = 0
+    bad: int = 0
+
+    def add(self, header: _Header, cells: Sequence[str]) -> None:
+        """Add a row that has a time and a GPU."""
+        named = {role: cells[at] for role, at in header.keys.items() if at < len(cells)}
+        told = _time(" ".join(named[role] for role in ("date", "time") if role in named))
+        gpu = named.get("gpu", named.get("bus", ""))
+        self.named |= bool(gpu)
+        is_whole = len(cells) == header.width and _GPU.fullmatch(gpu)
+        if told is None or not is_whole or told[0] != (self.times or told[0]):
+            self.lost += 1
+            return
+        self.times = told[0]
+        self.places.extend((told[1], self.gpus.setdefault(gpu, len(self.gpus))))
+        for counter, kinds in header.counters.items():
+            most = _MOST[counter.rpartition("_")[2]]
+            each = ([self._cell(cells[at], _number, most) for at in places] for places in kinds)
+            known = next(filter(None, ([v for v in row if v == v] for row in each)), [np.nan])
+            unit = 2**20 if counter == Sampled.MEMORY_USED else 1
+            self.values.append(unit * sum(known) / len(known))
+        self.values.append(self._reasons(header, cells))
+
+    def _reasons(self, header: _Header, cells: Sequence[str]) -> float:
+        """Return the mask of the reasons of a row, NaN where it tells none."""
+        mask: int | None = None
+        for at, bit in header.reasons.items():
+            value = self._cell(cells[at], _flag if bit else _hexadecimal, 2.0**53)
+            if value == value:
+                mask = (mask or 0) | (bit * (value > 0) if bit else int(value))
+        return np.nan if mask is None else mask
+
+    def _cell(self, text: str, read: Callable[[str], float], most: float) -> float:
+        value = read(text)
+        if value <= most:
+            return value
+        self.bad += not _NULL.fullmatch(text.lower())
+        return np.nan
+
+
+@lru_cache(maxsize=1 << 12)
+def _number(text: str) -> float:
+    found = _NUMBER.fullmatch(text)
+    return float(found[1]) if found else np.nan
+
+
+def _hexadecimal(text: str) -> float:
+    return float(int(text, 16)) if _MASK.fullmatch(text) else np.nan
+
+
+def _flag(text: str) -> float:
+    return _FLAGS.get(text.lower(), _number(text))
+
+
+def _time(text: str) -> tuple[str, int] | None:
+    """Return how a time is told, and it in ns; None for a text that is none."""
+    found = _TIME.fullmatch(text)
+    if found is None:
+        return None
+    if found["unix"]:
+        return _UNIX_TIME, int(found["unix"] + f"{found['part'] or '':0<9}")
+    hour, minute, second = map(int, found.group(4, 5, 6))
+    clock = int(f"{(hour * 60 + minute) * 60 + second}{found[7] or '':0<9}")
+    if not found[1]:
+        return TIME_OF_DAY, clock
+    try:
+        day = date(*map(int, found.group(1, 2, 3))).toordinal() - _EPOCH
+    except ValueError:
+        return None
+    return LOCAL_TIME, day * DAY_NS + clock
+
+
+def _split(line: str) -> list[str]:
+    """Return the cells of a line; of a header of dmon with its name before each."""
+    is_dmon = line.startswith("#")
+    cells = line.removeprefix("#").split("," if "," in line else None)
+    return [f"dmon {cell.strip()}" if is_dmon else cell.strip() for cell in cells]
+
+
+def _samples(source: ByteSource, damage: Damage) -> _Samples:
+    """Return the rows below the headers of a file; dmon repeats its own after each screenful."""
+    samples, header, said, tries = _Samples(), None, "", 0
+    blocks = LineBlocks(source, 1 << 20, damage)
+    for line in (line.strip() for block in blocks for line in block.decode().splitlines()):
+        if not line or line == said or (line.startswith("#") and "gpu" not in line):
+            continue
+        cells, found = _split(line), None
+        if not line[0].isdigit() and tries < _MOST_TRIES:
+            found, tries = _Header.of(cells), tries + 1
+        if found is not None:
+            header, said = found, line
+        elif header is not None:
+            samples.add(header, cells)
+    return samples
+
+
+def _is_samples(head: bytes) -> bool:
+    lines = head.decode(errors="replace").splitlines()[:_LINES_LOOKED_AT]
+    return any(_Header.of(_split(line.strip())) for line in lines if not line[:1].isdigit())
+
+
+def _read(sources: Sequence[ByteSource], _: Reading) -> list[Trace]:
+    return [_trace(source) for source in sources]
+
+
+GPU_SAMPLES_TEXT: Final = Format(GPU_SAMPLES, _is_samples, _read)
+
+
+def _trace(source: ByteSource) -> Trace:
+    """Return what a file says. Raises InputError where it says nothing that can be used."""
+    damage = Damage()
+    samples = _samples(source, damage)
+    time_ns, gpu = np.array(samples.places, np.int64).reshape(-1, 2).T
+    values = np.array(samples.values).reshape(-1, len(_NAMES)).T
+    _check(source, samples, time_ns, values)
+    if samples.times == TIME_OF_DAY:  # a day more behind each midnight
+        time_ns += DAY_NS * np.cumsum(np.diff(time_ns, prepend=time_ns[0]) < -DAY_NS // 2)
+    is_bus = any(":" in text for text in samples.gpus)
+    order = sorted(samples.gpus, key=str if is_bus else lambda text: int(text or 0))
+    place = {samples.gpus[text]: at for at, text in enumerate(order)}
+    counters, device = TableBuilder("counters"), np.array([place[at] for at in range(len(place))])
+    for name, value in zip(_NAMES, values, strict=True):
+        known = ~np.isnan(value)
+        rows = {"device": device[gpu[known]], "time_ns": time_ns[known], "value": value[known]}
+        counters.add(int(known.sum()), process=0, name=counters.names["name"][name], **rows)
+    number = [at if is_bus else int(text or 0) for at, text in enumerate(order)]
+    tables = {
+        "processes": processes_table([ProcessFacts(source.label)]),
+        "devices": devices_table([(0, one, NOTHING_KNOWN) for one in number]),
+        "counters": in_order_of_time(counters),
+    }
+    about = Source(
+        GPU_SAMPLES,
+        (SourceFile(source.label, source.stored_bytes, source.text_bytes),),
+        "amd-smi" if samples.times == _UNIX_TIME else "nvidia-smi",
+        0 if samples.times == _UNIX_TIME else None,
+        facts={"times": samples.times},
+        event_counts={"samples": len(gpu)},
+    )
+    return Trace(about, tables, _notes(source, samples, damage, is_bus))
+
+
+def _check(source: ByteSource, samples: _Samples, time_ns: IntArray, values: FloatArray) -> None:
+    """Raise InputError for samples without times or values, or of GPUs that nothing tells apart."""
+    apart = np.diff(np.sort(time_ns))
+    is_mixed = not samples.named and len(apart) > 0 and 4 * apart.min() < apart.mean()
+    problems = {
+        "no row with a time": not len(time_ns),
+        "no value": np.isnan(values).all(),
+        "several GPUs without their numbers": is_mixed,
+    }
+    for problem in (problem for problem, is_one in problems.items() if is_one):
+        raise InputError(f"{problem} in the samples: {source.label}", _AGAIN)
+
+
+def _notes(source: ByteSource, samples: _Samples, damage: Damage, is_bus: bool) -> tuple[Note, ...]:
+    damage.dropped_rows += samples.lost
+    found = [*text_notes(damage, source.cut)]
+    found += _NOTES.counted({"bad-cells": samples.bad}, "bad-cells")
+    found += [_NOTES.note("gpus-by-bus")] * is_bus + [_NOTES.note("one-gpu")] * (not samples.named)
+    return tuple(replace(note, file=source.label) for note in found)

@@ -1,0 +1,63 @@
+"""What was sampled of GPUs as a table: clocks, power, temperature, and why clocks were low."""
+
+from __future__ import annotations
+
+from math import inf
+from typing import TYPE_CHECKING, Final
+
+from traceflops.devices import Sampled
+from traceflops.reports.view.figures import UNKNOWN, count, size
+from traceflops.reports.view.tables import Column, ReportTable, table_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from traceflops.analysis import Analysis
+    from traceflops.gpu_samples import GpuSamples
+
+THROTTLED_BY: Final = "Throttled by"
+_MOST: Final = 32
+_REMARK: Final = (
+    "Clock: mean while the GPU works. Busy, memory clock and power: means; temperature and memory: "
+    "the most."
+)
+
+
+def gpu_samples_table(analysis: Analysis, title: str = "GPU") -> ReportTable:
+    """Return the GPUs that were sampled, the slowest first, with the columns that are known."""
+    rows = sorted(analysis.gpu_samples, key=lambda row: row.clock_mhz or inf)
+    labels = {one.device: one.label for one in analysis.devices}
+    if analysis.prepared is not None and not labels:
+        local = analysis.prepared.trace.devices["local_id"].to_pylist()
+        labels = {device: f"GPU {number}" for device, number in enumerate(local)}
+    columns = (
+        Column(title, lambda row: labels[row.device]),
+        *(Column(head, cell, is_number=True) for head, cell in _NUMBERS.items()),
+        Column(THROTTLED_BY, lambda row: row.reason_words or UNKNOWN),
+    )
+    known = [one for one in columns if any(one.cell(row) != UNKNOWN for row in rows)]
+    return table_of(known, rows[:_MOST], len(rows), _REMARK)
+
+
+def _figure(counter: str, what: str, unit: str) -> Callable[[GpuSamples], str]:
+    """Return what gives the mean or the most of a counter in words."""
+    return lambda row: _words(getattr(row.values.get(counter), what, None), unit)
+
+
+def _words(value: float | None, unit: str) -> str:
+    if value is None:
+        return UNKNOWN
+    return f"{value:,.0f} {unit}" if unit else size(int(value), binary=True)
+
+
+_NUMBERS: Final[dict[str, Callable[[GpuSamples], str]]] = {
+    "Samples": lambda row: count(row.count),
+    "Busy": _figure(Sampled.UTILISATION, "mean", "%"),
+    "Clock": lambda row: _words(row.clock_mhz, "MHz"),
+    "Maximum": lambda row: _words(row.max_clock_mhz, "MHz"),
+    "Memory clock": _figure(Sampled.MEMORY_CLOCK, "mean", "MHz"),
+    "Power": _figure(Sampled.POWER, "mean", "W"),
+    "Limit": _figure(Sampled.POWER_LIMIT, "most", "W"),
+    "Temperature": _figure(Sampled.TEMPERATURE, "most", "°C"),
+    "Memory": _figure(Sampled.MEMORY_USED, "most", ""),
+}

@@ -1,0 +1,156 @@
+"""Clocks that were sampled beside a recording: what is found, and how they are shown."""
+
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+
+import traceflops as tf
+from sample_traces.config import RunConfig
+from sample_traces.emit_pytorch import write_pytorch
+from sample_traces.gpu_samples import SamplingOptions, write_gpu_samples
+from sample_traces.simulate import simulate
+from tests.build import launched, step_marks, trace_of
+from traceflops.findings.finding import Finding
+from traceflops.reports.markdown import render_markdown
+from traceflops.reports.page.html import render_html
+from traceflops.reports.terminal.lines import Style
+from traceflops.reports.terminal.summary import render_terminal
+
+MS = 10**6
+SLOWLY: dict[str, Any] = {
+    "peak_flops_per_s": 989_400_000_000,
+    "hbm_bytes_per_s": 3_350_000_000,
+    "link_bytes_per_s": 450_000_000,
+}
+"""A machine so slow that a small run lasts for seconds."""
+
+
+@cache
+def both() -> tuple[tf.Analysis, tf.Analysis]:
+    """Return a run with samples, and the samples alone.
+
+    Of four ranks the third has 1,414 of 1,980 MHz, and its kernels take 1.4 times as long.
+    """
+    slow = {"straggler_rank": 2, "straggler_percent": 140, **SLOWLY}
+    run = simulate(RunConfig(ranks=4, layers=1, steps=6, sync_each_step=True, **slow))
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        list(write_pytorch(run, folder / "ranks"))
+        options = SamplingOptions(every_ns=200 * MS, zone_minutes=-330, more_gpus=4)
+        smi = write_gpu_samples(run, folder / "smi.csv", options)
+        joined = tf.read(folder / "ranks", gpu_samples=smi)
+        return tf.analyze(joined), tf.analyze(tf.read(smi))
+
+
+def test_a_late_rank_is_explained_by_its_clock() -> None:
+    analysis, _ = both()
+    (late,) = (one for one in analysis.diagnosis if one.rule == "late-rank")
+    assert (
+        "Its clock is 1,414 MHz while it works, 28.6 % below its maximum (hardware thermal "
+        "slowdown); the others run at 1,980 MHz." in late.sentence
+    )
+    assert "cooling" in late.remedy
+    assert not [one for one in analysis.diagnosis if one.rule == "low-clock"]  # said once
+    assert [(one.device, round(one.clock_mhz or 0)) for one in analysis.gpu_samples] == [
+        *((0, 1980), (1, 1980), (2, 1414), (3, 1980))
+    ]
+
+
+def test_redaction_keeps_the_samples() -> None:
+    analysis, _ = both()
+    assert analysis.prepared is not None
+    redacted = tf.analyze(analysis.prepared.trace, redact=True)
+    assert redacted.gpu_samples == analysis.gpu_samples
+    assert not any("smi.csv" in note.text for note in redacted.notes)
+
+
+def test_every_report_shows_the_samples() -> None:
+    for analysis, name in zip(both(), ("rank 2 · gpu 2", "GPU 2"), strict=True):
+        lines = [line.plain for line in render_terminal(analysis, Style(width=100))]
+        (row,) = (line for line in lines if "1,414 MHz" in line and line.startswith(name))
+        assert "1,980 MHz" in row
+        assert "90 °C" in row
+        assert f"  {name}: hardware thermal slowdown" in lines
+        for text in (render_markdown(analysis), render_html(analysis)):
+            assert "hardware thermal slowdown" in text
+            assert "Throttled by" in text
+
+
+def test_samples_alone_say_which_clock_is_low() -> None:
+    _, alone = both()
+    assert alone.verdict.sentence == (
+        "Clocks and power of 8 GPUs, without a recording. The clock of the slowest is 1,414 MHz "
+        "while it works, 28.6 % below its maximum (hardware thermal slowdown)."
+    )
+
+
+def sampled(
+    clocks: Sequence[float], masks: Sequence[float] = (), waits_ms: int = 0, **counters: float
+) -> tf.Analysis:
+    """Return six steps of 500 ms of one kernel with a sample each, a series per counter.
+
+    The host is far ahead, or waits for so long before each launch, so that the GPU is idle.
+    """
+    works, marks = [], []
+    for step in range(6):
+        at = 500 * MS * step
+        launch = at + waits_ms * MS if waits_ms else 10_000 * step + 5_000
+        start = at + MS + waits_ms * MS
+        works.append(("sm90_gemm_bf16", launch, start, (499 - waits_ms) * MS))
+        begin = at if waits_ms else 10_000 * step
+        marks.append((f"ProfilerStep#{step}", begin, 499 * MS if waits_ms else 9_000))
+    told = {"sm_clock_mhz": clocks, "throttle_mask": masks}
+    told |= {name: [value] * len(clocks) for name, value in counters.items()}
+    rows = [
+        {"device": 0, "name": f"gpu.{name}", "time_ns": (500 * at + 490) * MS, "value": value}
+        for name, values in told.items()
+        for at, value in enumerate(values)
+    ]
+    return tf.analyze(trace_of(**launched(*works), marks=step_marks(*marks), counters=rows))
+
+
+def low(analysis: tf.Analysis) -> list[Finding]:
+    return [one for one in analysis.diagnosis if one.rule == "low-clock"]
+
+
+def test_a_low_clock_gains_what_kernels_take_longer_for_it() -> None:
+    (found,) = low(
+        sampled([1500.0] * 6, [0x4, 0x4, 0x4, 0x24, 0x24, 0x24], max_sm_clock_mhz=2000.0)
+    )
+    assert found.sentence == (
+        "The clock of the GPU is 1,500 MHz while it works, 25.0 % below its maximum (power limit, "
+        "software thermal slowdown in 40.0 % of the samples)."
+    )
+    assert found.gain is not None
+    assert found.gain.high_ns == pytest.approx(0.25 * 499 * MS, rel=0.01)
+    assert found.share == pytest.approx(0.25, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("mask", "remedy"),
+    [(0x40, "cooling"), (0x80, "power supply"), (0x4, "-pl"), (0x0, "-rgc"), (0x1, "-rgc")],
+)
+def test_the_remedy_is_that_of_the_reason_of_most_samples(mask: int, remedy: str) -> None:
+    masks = [mask, mask, mask, 0x20 * bool(mask & ~1), mask, mask]
+    (found,) = low(sampled([1500.0] * 6, masks, max_sm_clock_mhz=2000.0))
+    assert remedy in found.remedy
+
+
+@pytest.mark.parametrize(
+    "analysis",
+    [
+        sampled([1850.0] * 6, max_sm_clock_mhz=2000.0),  # 7.5 %
+        sampled([1500.0] * 6),  # of an unknown maximum
+        sampled([1500.0] * 2, max_sm_clock_mhz=2000.0),  # of two samples
+        sampled([2000.0] * 6, [0x4] * 6, max_sm_clock_mhz=2000.0),
+        sampled([1500.0] * 6, [0x4] * 6, waits_ms=400, max_sm_clock_mhz=2000.0),
+    ],
+    ids=["little", "unknown", "few", "not lower", "no work"],
+)
+def test_other_clocks_are_no_finding(analysis: tf.Analysis) -> None:
+    assert low(analysis) == []
+    assert len(analysis.gpu_samples) == 1

@@ -1,0 +1,243 @@
+"""Clocks, power and temperature of GPUs that a tool sampled beside a recording, joined to it.
+
+Such a tool may give local time without a zone. One is accepted where utilisation agrees with the
+time in which the recording has work, and where no other does; the rest is the user's to say.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from enum import StrEnum
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from traceflops.devices.side_records import calendar_shift, with_records
+from traceflops.errors import InputError, UsageError
+from traceflops.table import (
+    IntArray,
+    Note,
+    NoteKind,
+    Trace,
+    floats,
+    groups,
+    is_one_of,
+    number_column,
+    numbers,
+)
+from traceflops.timeline import Intervals
+from traceflops.units import listed, several
+
+
+class Sampled(StrEnum):
+    """What is sampled of a GPU, by its name in the counters; THROTTLE has bits of THROTTLE_BITS."""
+
+    SM_CLOCK = "gpu.sm_clock_mhz"
+    MAX_SM_CLOCK = "gpu.max_sm_clock_mhz"
+    MEMORY_CLOCK = "gpu.memory_clock_mhz"
+    POWER = "gpu.power_w"
+    POWER_LIMIT = "gpu.power_limit_w"
+    TEMPERATURE = "gpu.temperature_c"
+    UTILISATION = "gpu.busy_percent"
+    MEMORY_UTILISATION = "gpu.memory_busy_percent"
+    MEMORY_USED = "gpu.memory_used_bytes"
+    THROTTLE = "gpu.throttle_mask"
+
+
+THROTTLE_BITS: Final[Mapping[int, str]] = {
+    0x1: "idle",
+    0x2: "application clocks",
+    0x4: "power limit",
+    0x8: "hardware slowdown",
+    0x10: "sync boost",
+    0x20: "software thermal slowdown",
+    0x40: "hardware thermal slowdown",
+    0x80: "power brake",
+    0x100: "display clocks",
+    1 << 16: "throttling without a reason",
+    1 << 17: "thermal limit",
+}
+"""Reasons for a lower clock: those of NVIDIA, and above them what other tools tell less exactly."""
+LOCAL_TIME: Final = "local time"
+TIME_OF_DAY: Final = "local time without a date"
+"""What the fact `times` of samples says where they are not on a known clock: ns since 1970, or
+since midnight, as the wall clock showed."""
+DAY_NS: Final = 86_400 * 10**9
+_HOUR_NS: Final = 3_600 * 10**9
+_ZONES: Final = range(-12 * _HOUR_NS, 14 * _HOUR_NS + 1, _HOUR_NS // 2)
+_ZONE: Final = re.compile(r"(?:UTC)?([+-])(\d\d):?([0-5]\d)|UTC|Z")
+_LEAST, _AGREE, _NEAR = 3, 0.9, 0.25
+"""So many samples tell something; so many of them agree, each within so much of the busy time."""
+_SHORTEST_NS, _LONGEST_NS = 166_000_000, 10**9
+"""Over so much time before a sample the driver takes its utilisation."""
+_ASKS: Final = "say which time zone they are in: --zone +02:00"
+
+
+def with_gpu_samples(trace: Trace, records: Trace, zone: str | None = None) -> Trace:
+    """Return a trace with the samples of its GPUs that lie in its time.
+
+    Raises InputError where that time is unknown: without a zone where none or several fit.
+    """
+    join = _Join(trace, records)
+    told = None if zone is None else _parsed(zone)
+    if records.source.origin_unix_ns is not None:
+        told = 0
+    if told is None:
+        told = join.zone()
+        text = f"Times of the samples are taken as UTC{_zone_text(told)}: only there does "
+        join.say("assumed", "samples-zone", f"{text}utilisation agree with the recording.")
+    return join.joined(join.shift(told))
+
+
+def sampled_over_ns(time_ns: IntArray) -> int:
+    """Return over how much time before it each of some samples is."""
+    apart = int(np.median(np.diff(time_ns))) if len(time_ns) > 1 else 0
+    return min(max(apart, _SHORTEST_NS), _LONGEST_NS)
+
+
+def _parsed(zone: str) -> int:
+    """Return a zone as ns. Raises UsageError where it is none."""
+    found = _ZONE.fullmatch(zone)
+    if found is None:
+        raise UsageError(f"not a time zone: {zone}", "give it as +02:00 or -05:30")
+    hours, minutes = int(found[2] or 0), int(found[3] or 0)
+    return (-1 if found[1] == "-" else 1) * (60 * hours + minutes) * _HOUR_NS // 60
+
+
+def _zone_text(zone_ns: int) -> str:
+    minutes = abs(zone_ns) * 60 // _HOUR_NS
+    return f"{'-' if zone_ns < 0 else '+'}{minutes // 60:02}:{minutes % 60:02}"
+
+
+class _Join:
+    """Samples and the recording that they are of; `notes` is what is said of how they fit."""
+
+    def __init__(self, trace: Trace, records: Trace) -> None:
+        dated = replace(records.source, origin_unix_ns=records.source.origin_unix_ns or 0)
+        self.base_ns = calendar_shift(trace, replace(records, source=dated))
+        self.trace, self.records = trace, records
+        self.notes: list[Note] = []
+        self.time_ns = numbers(records.counters["time_ns"])
+        self.sampled = numbers(records.counters["device"])
+        start, of = (numbers(trace.activities[name]) for name in ("start_ns", "device"))
+        end, kinds = start + numbers(trace.activities["dur_ns"]), trace.devices["type"].to_pylist()
+        self.work = {
+            device: (Intervals.of(start[rows], end[rows]), start[rows].min(), end[rows].max())
+            for device, rows in groups(of)
+            if kinds[device] == "gpu"
+        }
+        if not self.work or not len(self.time_ns):
+            what = "samples" if self.work else "work of a GPU in the trace"
+            raise InputError(f"no {what}", "show each by itself")
+        self.span = (min(w[1] for w in self.work.values()), max(w[2] for w in self.work.values()))
+        busy = np.flatnonzero(is_one_of(records.counters["name"], Sampled.UTILISATION))
+        share = floats(records.counters["value"]) / 100
+        self.series = {
+            gpu: (self.time_ns[busy[rows]], share[busy[rows]])
+            for gpu, rows in groups(self.sampled[busy])
+        }
+
+    def say(self, kind: NoteKind, code: str, text: str) -> None:
+        """Add a note."""
+        self.notes.append(Note(kind, code, text, None, self.records.source.files[0].name))
+
+    def shift(self, zone_ns: int) -> int:
+        """Return what takes times of a zone to the clock of the trace, on the right day."""
+        shift = self.base_ns - zone_ns
+        if self.records.source.facts.get("times") == TIME_OF_DAY:
+            shift += (self.span[1] - shift - int(self.time_ns[0])) // DAY_NS * DAY_NS
+        return shift
+
+    def zone(self) -> int:
+        """Return the only zone in which utilisation agrees. Raises InputError for none, several."""
+        shifts = {self.shift(zone): zone for zone in reversed(_ZONES)}  # of times of day some twice
+        fitting = sorted(zone for shift, zone in shifts.items() if self.matched(shift))
+        if len(fitting) == 1:
+            return fitting[0]
+        name = self.records.source.files[0].name
+        few = ", ".join(map(_zone_text, fitting[:3])) + (", …" if len(fitting) > 3 else "")
+        what = f"several fit: {few}" if fitting else "none fits the recording"
+        raise InputError(f"time zone of the samples unknown: {name} ({what})", _ASKS)
+
+    def agrees(self, gpu: int, device: int, shift_ns: int) -> bool | None:
+        """Return whether the utilisation of a sampled GPU is that of a device; None: unknown."""
+        if gpu not in self.series:
+            return None
+        (at, busy), (work, begin, end) = self.series[gpu], self.work[device]
+        over, at = sampled_over_ns(at), at + shift_ns
+        inside = (at >= begin + over // 2) & (at <= end)
+        at, busy = at[inside], busy[inside]
+        if len(at) < _LEAST:
+            return None
+        since = np.maximum(at - over, begin)
+        share = work.length_within(since, at) / (at - since)
+        right = ((share >= 0.5) == (busy >= 0.5)) | (np.abs(share - busy) <= _NEAR)
+        return bool(right.mean() > _AGREE)
+
+    def by_number(self) -> dict[int, int]:
+        """Return the device of each sampled GPU by its number; {} where numbers are not unique."""
+        local = numbers(self.trace.devices["local_id"])
+        own = {int(local[device]): device for device in self.work}
+        if len(own) < len(self.work):
+            return {}
+        sampled = enumerate(numbers(self.records.devices["local_id"]).tolist())
+        return {gpu: own[number] for gpu, number in sampled if number in own}
+
+    def matched(self, shift_ns: int) -> dict[int, int]:
+        """Return the device of each sampled GPU where utilisation agrees, {} where it does not."""
+        direct = self.by_number()
+        found = [self.agrees(*pair, shift_ns) for pair in direct.items()]
+        if any(found) and False not in found:
+            return direct
+        if len(self.series) < len(self.work):
+            return {}
+        alike = [g for g in self.series if any(self.agrees(g, d, shift_ns) for d in self.work)]
+        if len(alike) != len(self.work):
+            return {}
+        in_order = dict(zip(sorted(alike), sorted(self.work, key=self._rank), strict=True))
+        return in_order if all(self.agrees(*pair, shift_ns) for pair in in_order.items()) else {}
+
+    def _rank(self, device: int) -> tuple[int, int]:
+        row = self.trace.devices.slice(device, 1).to_pylist()[0]
+        rank = self.trace.ranks[row["process"]]
+        return (device if rank is None else rank, row["local_id"])
+
+    def joined(self, shift_ns: int) -> Trace:
+        """Return the trace with the samples of its devices, so much later, and notes on that."""
+        device_of = self.matched(shift_ns)
+        direct = self.by_number()
+        if device_of and device_of != direct:
+            gpus = listed(numbers(self.records.devices["local_id"])[list(device_of)].tolist())
+            text = f"GPUs {gpus} of the samples are taken as those of the recording, in order: "
+            self.say("assumed", "samples-gpus", f"{text}their utilisation agrees.")
+        elif not device_of:
+            if False in [self.agrees(*pair, shift_ns) for pair in direct.items()]:
+                text = "Utilisation in the samples contradicts the recording: check the time zone "
+                text += "(--zone) and whether they are of the same machine."
+                self.say("assumed", "samples-disagree", text)
+            elif not direct:
+                text = "The samples are ignored: which of their GPUs is which of the recording is "
+                text += "unknown. Give the traces of one machine."
+                self.say("dropped", "samples-unknown", text)
+            device_of = direct
+        at, (begin, end) = self.time_ns + shift_ns, self.span
+        inside = (at >= begin - _LONGEST_NS) & (at <= end + _LONGEST_NS)
+        keep = inside & np.isin(self.sampled, list(device_of))
+        within = (at >= begin) & (at <= end)
+        counts = [len(np.unique(at[within & (self.sampled == gpu)])) for gpu in device_of]
+        count = max(counts, default=_LEAST)
+        if count < _LEAST:
+            text = (
+                f"{several(count, 'sample')} inside the recording: too few to judge (see --zone)."
+            )
+            self.say("missing", "samples-few", text)
+        kept = self.records.counters.take(number_column(np.flatnonzero(keep), pa.int64()))
+        records = replace(
+            self.records,
+            tables={**self.records.tables, "counters": kept},
+            notes=(*self.records.notes, *self.notes),
+        )
+        return with_records(self.trace, records, shift_ns, device_of)
