@@ -45,7 +45,8 @@ class Range:
 class GpuSamples:
     """What was sampled of a GPU in the chosen time; `device` is the row of the devices table.
 
-    `busy` of the `count` samples of its clock are of time in which it works. Of these are
+    `busy` of the `count` samples of its clock (without these: of what was sampled most often) are
+    of time in which it works. Of these are
     `clock_mhz` and `reasons`: shares of them by the bits of THROTTLE_BITS, None where none was
     sampled. `max_clock_mhz` is what it could run at. `slow_ns` is when it was below that for a
     reason, first and last. `values` are what else was sampled, by the names of the counters.
@@ -107,7 +108,7 @@ def _of_device(prepared: Prepared, device: int, series: Mapping[str, _Series]) -
     shares = {bit: float((reasons & bit != 0).mean()) for bit in bits}
     return GpuSamples(
         device=device,
-        count=len(at),
+        count=len(at) or max((len(one) for one, _ in series.values()), default=0),
         busy=int(busy.sum()),
         clock_mhz=float(clock[busy].mean()) if busy.any() else None,
         max_clock_mhz=float(most.max()) if len(most) else hz and hz / 1e6,

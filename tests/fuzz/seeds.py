@@ -140,17 +140,15 @@ def _of_columns() -> Iterator[Seed]:
 
 
 def _of_ours() -> Iterator[Seed]:
-    """Yield what traceflops writes and reads: a pack, a page with one, an exported table."""
+    """Yield what traceflops writes and reads: a pack, and exported tables."""
     trace = tf.read(SAMPLES / "rocpd")
     with TemporaryDirectory() as name:
         folder = Path(name)
         write_pack([trace], folder / "run.tfpack")
-        tf.analyze(trace).save(folder / "page.html")
         tables = export_tables(trace, folder / "tables", None, "parquet")
         files = {path.name: path.read_bytes() for path in tables}
         yield Seed("exported.zip", zipped(files, zipfile.ZIP_STORED))
-        for path in (folder / "run.tfpack", folder / "page.html"):
-            yield Seed(path.name, path.read_bytes())
+        yield Seed("pack", (folder / "run.tfpack").read_bytes())
 
 
 def _large(shared: Path | None) -> Iterator[Path]:
