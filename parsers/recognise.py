@@ -19,7 +19,7 @@ from traceflops.parsers.nsight import (
     NSYS_STATS,
 )
 from traceflops.parsers.pack import TRACEFLOPS_PACK, TRACEFLOPS_PAGE, or_exported
-from traceflops.parsers.pytorch import PYTORCH
+from traceflops.parsers.pytorch import PYTORCH, SNAPSHOT
 from traceflops.parsers.rocprof import ROCPROF_JSON, ROCPROF_TABLES, ROCPROF_V1_JSON
 from traceflops.parsers.shared import Format, Reading
 from traceflops.table import Note, Trace
@@ -269,9 +269,9 @@ _SIGNS: Final = (
         "write it as CSV: nsys stats --format csv",
     ),
     (
-        rb"\x80[\x02-\x05]",
+        rb"\x80[\x02-\x05](?![\s\S]{0,50}segments)",
         "a Python pickle, which is unsafe to open",
-        "export the trace as JSON",
+        "export the trace as JSON; of pickles only memory snapshots of PyTorch are read",
     ),
 )
 """What inputs begin with that are not read: a sign, what it is, and what to do about it."""
@@ -305,6 +305,7 @@ _TABLES: Final = (
 FORMATS: Final = (
     TRACEFLOPS_PACK,
     TRACEFLOPS_PAGE,
+    SNAPSHOT,
     ROCPROF_TABLES,
     NSYS_STATS,
     NCU,
