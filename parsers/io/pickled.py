@@ -51,7 +51,9 @@ def unpickled(source: ByteSource, keys: Set[str]) -> object:
             _PLAIN_HINT,
         ) from None
     except _BAD:
-        raise InputError(f"damaged or cut off: {source.label}", "copy it or dump it again") from None
+        raise InputError(
+            f"damaged or cut off: {source.label}", "copy it or dump it again"
+        ) from None
     return value
 
 
@@ -88,7 +90,7 @@ class _Machine:
         raise _TooLarge
 
     def get(self, at: int) -> int:
-        """Push what was memoized before, and what follows of this kind: most of a pickle is this."""
+        """Push what was memoized before, and what follows of this kind: most of a pickle is."""
         data, memo, push = self._data, self._memo, self._stack.append
         at -= 1
         while True:

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from traceflops.table import ABSENT, Array, BoolArray, IntArray
+from traceflops.table import Array, BoolArray, IntArray
 
 ALLOC, FREE = 1, 2
 SEGMENTS: Final = {3: "segment_alloc", 4: "segment_free", 5: "segment_map", 6: "segment_unmap"}
@@ -48,7 +48,8 @@ class History:
 
     @cached_property
     def _change(self) -> IntArray:
-        return self.size * _SIGNS[self.action]
+        change: IntArray = self.size * _SIGNS[self.action]
+        return change
 
     @property
     def moved(self) -> float:
@@ -141,8 +142,9 @@ class History:
         reserved = np.append(first, first + grown)
         if len(self.segments.size) + len(at) == 0 or int(reserved.min()) < 0:
             return
-        times = np.append(self._start_ns, self.time_ns[at])
-        yield "reserved", {"time_ns": times, "value": reserved.astype(np.float64)}
+        times, asked = np.append(self._start_ns, self.time_ns[at]), np.append(-1, self.stack[at])
+        called = {"time_ns": times, "stack": asked.astype(np.int32)}
+        yield "reserved", {**called, "value": reserved.astype(np.float64)}
         peak = self._peak
         largest = np.array([_largest_gap(*self._segments_after(peak), self._held_at(peak))])
         when = time[peak : peak + 1]

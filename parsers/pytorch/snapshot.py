@@ -54,7 +54,7 @@ _NOTES: Final = NoteTable(
     assumed={
         "events-contradict": "{n} [event does|events do] not fit the one before at the same "
         "address: the history has gaps, and totals may be wrong.",
-        "state-differs": "GPU {gpu}: the events do not lead to the state at the snapshot, which "
+        "state-differs": "GPU {gpu}: the events do not add up to the state at the snapshot, which "
         "holds {count} bytes more or less. Recording may have stopped before it.",
         "no-times": "Events have no times (PyTorch before 2.1): they are shown in order, 1 µs "
         "apart.",
@@ -72,6 +72,8 @@ _MOST_FRAMES: Final = 8
 _LONGEST: Final = 100
 _OF_TORCH: Final = re.compile(r"(?:^|[/\\])torch[/\\]")
 _OF_PYTHON: Final = re.compile(r"\.pyx?$|^<")
+_OPERATOR: Final = re.compile(r"\bat::_ops::(\w+)::call\(")
+_BACKWARD: Final = re.compile(r"\btorch::autograd::[\w:]*?(\w+)::apply\(")
 
 _Size = Annotated[int, msgspec.Meta(ge=0, le=2**44)]
 _Address = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
@@ -221,12 +223,11 @@ class _Reader:
             count = len(series["time_ns"])
             counters.add(count, process=0, device=place, name=label, **series)
         marks = self._tables["marks"]
+        kind = marks.names["kind"]["event"]
         for code, action in _MARKED.items():
-            rows = history.action == code
-            counters_of = {"kind": marks.names["kind"]["event"], "name": marks.names["name"][action]}
-            marks.add(
-                int(rows.sum()), process=0, start_ns=history.time_ns[rows], dur_ns=0, **counters_of
-            )
+            start = history.time_ns[history.action == code]
+            of_kind = {"kind": kind, "name": marks.names["name"][action]}
+            marks.add(len(start), process=0, start_ns=start, dur_ns=0, **of_kind)
 
     def trace(self) -> Trace:
         """Return what was collected as a trace."""
@@ -275,7 +276,8 @@ _CODES: Final = {
 class Stacks:
     """The stacks of who allocated as texts: innermost first, files without folders.
 
-    PyTorch's own frames are left out where others are known: those say what it was asked for.
+    Frames of the best kind alone: the program's, else those of PyTorch in Python, else operators
+    and backward functions (backward has a thread without Python), else all.
     """
 
     def __init__(self, names: Names) -> None:
@@ -295,7 +297,7 @@ class Stacks:
         return self._codes[id(frames)]
 
     def _text(self, frames: list[Any]) -> str:
-        found: tuple[list[str], ...] = ([], [], [])
+        found: tuple[list[str], ...] = ([], [], [], [])
         for frame in frames:
             if id(frame) not in self._frames:
                 self._frames[id(frame)] = _frame(frame)
@@ -307,15 +309,19 @@ class Stacks:
 
 
 def _frame(frame: Any) -> tuple[str, int]:
-    """Return a frame as text, and its kind: 0 the program's, 1 of torch in Python, 2 another."""
+    """Return a frame as text, and which kind of frame it is, the best being 0."""
     said = frame if isinstance(frame, dict) else {}
     path, name, line = (said.get(key) for key in ("filename", "name", "line"))
-    path = path if isinstance(path, str) else ""
-    kind = 1 if _OF_TORCH.search(path) else 0
+    path, name = (text if isinstance(text, str) else "" for text in (path, name))
+    if not _OF_PYTHON.search(path):
+        if (called := _OPERATOR.search(name)) is not None:
+            return f"aten::{called[1][:_LONGEST]}", 2
+        if (backward := _BACKWARD.search(name)) is not None:
+            return backward[1][:_LONGEST], 2
     file = re.split(r"[/\\]", path)[-1][:_LONGEST]
     place = f"{file}({line})" if isinstance(line, int) and 0 < line < 10**9 else file
-    name = name[:_LONGEST] if isinstance(name, str) else ""
-    return ": ".join(filter(None, (place, name))), kind if _OF_PYTHON.search(path) else 2
+    kind = 3 if not _OF_PYTHON.search(path) else 1 if _OF_TORCH.search(path) else 0
+    return ": ".join(filter(None, (place, name[:_LONGEST]))), kind
 
 
 def _read(sources: Sequence[ByteSource], _: Reading) -> list[Trace]:

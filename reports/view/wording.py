@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from traceflops.devices import JobReport, find
+from traceflops.devices import MEMORY_SNAPSHOT, JobReport, find
 from traceflops.ranks import KINDS, Collective
 from traceflops.reports.view.figures import (
     UNKNOWN,
@@ -70,7 +70,8 @@ def products(analysis: Analysis) -> str:
     if analysis.untimed:
         return "no timeline"
     if not devices:
-        return "no GPU operations"
+        is_memory = analysis.source.format == MEMORY_SNAPSHOT
+        return "memory snapshot" if is_memory else "no GPU operations"
     if all(device.type == "cpu" for device in devices):
         return f"CPU operators of {numbered(len(devices), 'process')}"
     matches = {a_device.device: a_device.match for a_device in analysis.measured.devices}

@@ -36,6 +36,7 @@ from traceflops.findings import (
     late_rank_findings,
     loss_findings,
     main_kernel_findings,
+    memory_verdict,
     read_finding_rules,
     records_verdict,
     slow_link_findings,
@@ -142,13 +143,15 @@ class Judged(NamedTuple):
     untimed: Untimed | None
     choice: StepChoice
     lacks_copies: bool
+    memory: Verdict | None = None
 
     @classmethod
     def of(cls, prepared: Prepared) -> Judged:
         """Return what is asked of a prepared trace."""
         trace, lacks_copies = prepared.trace, is_said(prepared.trace, COPIES_MISSING)
         records, choice = prepared.launch_records, prepared.plan.choice
-        return cls(trace.source.format, records, prepared.untimed, choice, lacks_copies)
+        memory = memory_verdict(prepared)
+        return cls(trace.source.format, records, prepared.untimed, choice, lacks_copies, memory)
 
 
 def analysis_of(
@@ -322,6 +325,7 @@ def _verdict(
     return (
         records_verdict(asked.records, how_recorded)
         or untimed_verdict(asked.untimed, late_rank)
+        or asked.memory
         or verdict(
             total,
             asked.choice,

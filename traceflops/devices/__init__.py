@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from traceflops.devices.device_facts import (
         SeenDevice,
         by_name,
+        gib,
         is_full_name,
         named_row,
         quoted,

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         Curve,
         MemoryUse,
         Series,
+        StepFinder,
         StepUse,
         fullest_gpu,
         memory_use,

@@ -34,8 +34,8 @@ class Holder:
     """Who allocated `bytes` in so many `blocks` that are held at the peak.
 
     `op` is the operator on the host, `scope` the modules or the annotation around it, of backward
-    those of forward; "" where that is not known. Where a snapshot tells it `stack` says who asked,
-    innermost first, and nothing else does. Not `recorded` is what was there before.
+    those of forward; "" where that is not known. Of a memory snapshot they are the innermost frame
+    and those that called it. Not `recorded` is what was there before.
     """
 
     op: str
@@ -43,12 +43,6 @@ class Holder:
     bytes: int
     blocks: int
     recorded: bool = True
-    stack: str = ""
-
-    @property
-    def label(self) -> str:
-        """Return the line that allocated, else the operator, "" where neither is known."""
-        return self.stack.partition(BETWEEN)[0] or self.op
 
 
 def holders(prepared: Prepared, use: MemoryUse) -> tuple[Holder, ...]:
@@ -92,8 +86,8 @@ def _held_by_stack(trace: Trace, stack: IntArray, size: IntArray) -> Iterator[Ho
     """Yield blocks by who allocated them."""
     texts = names(trace.counters["stack"])
     for _, blocks in groups(stack):
-        text = texts[int(stack[blocks[0]])]
-        yield Holder("", "", int(size[blocks].sum()), len(blocks), stack=text)
+        op, _, scope = texts[int(stack[blocks[0]])].partition(BETWEEN)
+        yield Holder(op, scope, int(size[blocks].sum()), len(blocks))
 
 
 def _held_by(prepared: Prepared, process: int, at_ns: IntArray, size: IntArray) -> Iterator[Holder]:

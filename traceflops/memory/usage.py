@@ -2,9 +2,10 @@
 
 PyTorch records, with `profile_memory=True`, after each allocation and release what its allocator
 holds on that device: all of it on a GPU; on the host what was allocated since the recording began.
-Nsight Systems records changes alone, which add up from 0. A memory snapshot tells the same as
-PyTorch's events, of requested sizes, who allocated and the largest free block. Allocations are made by the host, ahead
-of the kernels that use them, so steps are those of the host where they are marked.
+Nsight Systems records changes alone, which add up from 0. A memory snapshot tells what PyTorch's
+events do, with sizes as requested, who allocated, and the largest free block. Allocations are made
+by the host, ahead of the kernels that use them, so steps are those of the host where they are
+marked.
 """
 
 from __future__ import annotations
@@ -126,7 +127,7 @@ def memory_use(prepared: Prepared) -> tuple[MemoryUse, ...]:
     if not trace.counters.num_rows:
         return ()
     rows = AllocationRows.of(trace)
-    finder = _StepFinder(prepared)
+    finder = StepFinder(prepared)
     found = [
         one
         for key, mine in rows.by_owner()
@@ -157,6 +158,7 @@ class AllocationRows:
 
     @classmethod
     def of(cls, trace: Trace) -> AllocationRows:
+        """Return those of a trace."""
         table = trace.counters
         known = {label: place for place, label in enumerate(_LABELS)}
         kind = np.array([known.get(name, -1) for name in names(table["name"])], dtype=np.int64)
@@ -183,7 +185,7 @@ def _use(
     rows: AllocationRows,
     key: tuple[int, int, bool],
     mine: IntArray,
-    finder: _StepFinder,
+    finder: StepFinder,
 ) -> MemoryUse | None:
     process, device, on_host = key
     if not on_host and device >= 0 and prepared.accounts and device not in prepared.accounts:
@@ -281,11 +283,15 @@ class _HostSteps:
 
     def at(self, time_ns: int) -> int | None:
         """Return the number of the step at a time."""
-        place = int(self.all.at(np.array([time_ns]))[0])
-        return int(self.all.number[place]) if place >= 0 else None
+        return next(iter(self.numbers_at(np.array([time_ns])).tolist()), None)
+
+    def numbers_at(self, time_ns: IntArray) -> IntArray:
+        """Return the numbers of the steps in which some times are, each as often as they are."""
+        place = self.all.at(time_ns)
+        return self.all.number[place[place >= 0]]
 
 
-class _StepFinder:
+class StepFinder:
     """Finds the steps of a process: those of the host, else the windows of its device."""
 
     def __init__(self, prepared: Prepared) -> None:
@@ -299,6 +305,7 @@ class _StepFinder:
         self._counted = any(note.code == REPEATED for note in prepared.plan.notes)
 
     def of(self, process: int, device: int) -> _HostSteps:
+        """Return the steps of a process on a device."""
         steps = self._marked.get(process)
         if steps is None:
             steps = self._of_device(device)
