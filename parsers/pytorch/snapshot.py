@@ -276,8 +276,8 @@ _CODES: Final = {
 class Stacks:
     """The stacks of who allocated as texts: innermost first, files without folders.
 
-    Frames of the best kind alone: the program's, else those of PyTorch in Python, else operators
-    and backward functions (backward has a thread without Python), else all.
+    First the operator that Python called, then the program's frames, else those of PyTorch. Backward
+    has a thread without Python: there operators and backward functions, else all there is.
     """
 
     def __init__(self, names: Names) -> None:
@@ -302,10 +302,14 @@ class Stacks:
             if id(frame) not in self._frames:
                 self._frames[id(frame)] = _frame(frame)
             text, kind = self._frames[id(frame)]
-            found[kind].append(text)
+            if kind < 2 or not (found[0] or found[1]):
+                found[kind].append(text)
             if len(found[0]) == _MOST_FRAMES:
                 break
-        return " < ".join(next(filter(None, found))[:_MOST_FRAMES])
+        program, torch, called, others = found
+        python = program or torch
+        told = [*called[-1:], *python] if python else called or others
+        return " < ".join(told[:_MOST_FRAMES])
 
 
 def _frame(frame: Any) -> tuple[str, int]:
