@@ -17,6 +17,7 @@ from traceflops.devices import (
     merge_jobs,
     same_devices,
     with_records,
+    without_counters,
 )
 from traceflops.errors import InputError, NotATrace
 from traceflops.parsers.io import ByteSource, Crew, NoteTable, find_inputs, tell_apart, usable_cores
@@ -50,6 +51,7 @@ LOSSES = frozenset(
 _NOTES: Final = NoteTable(
     dropped={
         "not-a-trace": "{count} [file|files] in the folder skipped (no readable trace): {listed}.",
+        "own-memory": "Memory events of the trace are replaced by those of the memory snapshot.",
     },
 )
 
@@ -101,8 +103,11 @@ def read(
 def _with_memory(trace: Trace, records: Trace) -> Trace:
     """Return a trace with a memory snapshot of one of its ranks. Raises InputError for another."""
     check_side(records, MEMORY_SNAPSHOT)
-    devices = same_devices(trace, records)
-    return with_records(trace, records, calendar_shift(trace, records), devices)
+    devices, shift_ns = same_devices(trace, records), calendar_shift(trace, records)
+    bare = without_counters(trace, "device_memory.", devices.values())
+    if bare.counters.num_rows < trace.counters.num_rows:
+        bare = replace(bare, notes=(*bare.notes, _NOTES.note("own-memory")))
+    return with_records(bare, records, shift_ns, devices)
 
 
 def _with_samples(trace: Trace, records: Trace, zone: str | None) -> Trace:

@@ -126,16 +126,19 @@ class History:
         Reserved memory is left out where undoing the events leads below 0.
         """
         time, change, address, stack = self._all
-        if not len(time):
-            return
         told = np.arange(len(time)) >= len(self.before.size)
-        told |= stack >= 0  # who allocated the others is not known: they are in the totals alone
-        where = {"time_ns": time[told], "address": address[told]}
-        named = stack[told].astype(np.int32)
-        yield "change", {**where, "value": change[told].astype(np.float64), "stack": named}
-        told = told if told.any() else np.arange(len(time)) == 0
-        total = self._allocated[told].astype(np.float64)
-        yield "allocated", {"time_ns": time[told], "address": address[told], "value": total}
+        told |= stack >= 0  # who allocated the others is not known: together they are one row
+        head = [] if len(told) and told.all() else [self._start_ns]
+        nothing = [0] * len(head)
+        where = {
+            "time_ns": np.append(np.array(head, np.int64), time[told]),
+            "address": np.append(np.array(nothing, np.int64), address[told]),
+        }
+        value = np.append(np.array(nothing, np.float64), change[told])
+        named = np.append(np.full(len(head), -1, np.int32), stack[told].astype(np.int32))
+        yield "change", {**where, "value": value, "stack": named}
+        before = np.full(len(head), self.before.size.sum(), np.float64)
+        yield "allocated", {**where, "value": np.append(before, self._allocated[told])}
         at = np.flatnonzero(np.isin(self.action, list(SEGMENTS)))
         grown = np.cumsum(self._change[at])
         first = int(self.segments.size.sum()) - int(grown[-1] if len(at) else 0)
@@ -147,13 +150,15 @@ class History:
         yield "reserved", {**called, "value": reserved.astype(np.float64)}
         peak = self._peak
         largest = np.array([_largest_gap(*self._segments_after(peak), self._held_at(peak))])
-        when = time[peak : peak + 1]
+        when = time[peak : peak + 1] if len(time) else times[:1]
         yield "largest_free", {"time_ns": when, "value": largest.astype(np.float64)}
 
     @property
     def _peak(self) -> int:
         """Return the last change of the instant in which most was allocated first."""
         time, total = self._all[0], self._allocated
+        if not len(total):
+            return -1
         peak = int(np.argmax(total))
         same = np.flatnonzero((total == total[peak]) & (time == time[peak]))
         return int(same[-1])

@@ -20,7 +20,7 @@ from traceflops.devices import MEMORY_SNAPSHOT
 from traceflops.errors import InputError, NotATrace
 from traceflops.parsers.io import ByteSource, NoteTable, rank_in_name, unpickled
 from traceflops.parsers.pytorch.allocator import ALLOC, FREE, SEGMENTS, Blocks, History
-from traceflops.parsers.pytorch.values import LIMIT_NS, typed_integers
+from traceflops.parsers.pytorch.values import LIMIT_NS, printable, typed_integers
 from traceflops.parsers.shared import (
     NOTHING_KNOWN,
     Format,
@@ -68,6 +68,7 @@ _NOTES: Final = NoteTable(
 )
 _IGNORED: Final = ("free_completed", "snapshot", "user_defined")
 """A block is free for others once its release is complete; for the program, once it asks."""
+_MOST_KINDS, _OTHER = 32, "other"
 _MOST_FRAMES: Final = 8
 _LONGEST: Final = 100
 _OF_TORCH: Final = re.compile(r"(?:^|[/\\])torch[/\\]")
@@ -105,7 +106,7 @@ class _Segment(msgspec.Struct, gc=False):
     device: Annotated[int, msgspec.Meta(ge=0, lt=1024)]
     address: _Address
     total_size: _Size
-    blocks: list[Any]
+    blocks: Any
     is_expandable: bool = False
 
 
@@ -113,7 +114,7 @@ class _Snapshot(msgspec.Struct, gc=False):
     """The whole: segments and, by device, events."""
 
     segments: list[Any]
-    device_traces: Annotated[list[list[Any]], msgspec.Meta(max_length=1024)] = []
+    device_traces: Annotated[list[Any], msgspec.Meta(max_length=1024)] = []
 
 
 _KEYS: Final = frozenset({"name", "filename", "line"}).union(
@@ -146,9 +147,9 @@ def read_snapshot(source: ByteSource) -> Trace:
     return reader.trace()
 
 
-def _refuse_shared(lists: Sequence[list[Any]]) -> None:
+def _refuse_shared(lists: Sequence[Any]) -> None:
     """Raise ValidationError where one list stands in several places: each would be read anew."""
-    filled = [id(one) for one in lists if one]
+    filled = [id(one) for one in lists if one.__class__ is list and one]
     if len(set(filled)) < len(filled):
         raise msgspec.ValidationError("lists in several places at once")
 
@@ -162,7 +163,7 @@ class _Reader:
         self._stacks = Stacks(self._tables["counters"].names["stack"])
         self._devices: list[int] = []
         self._notes: list[Note] = []
-        self._unknown: Counter[str] = Counter()
+        self._counts: Counter[str] = Counter()
         self._odd: Counter[str] = Counter()
         self._has_times = self._has_events = False
 
@@ -196,7 +197,9 @@ class _Reader:
         )
         if history.moved > 2**60:
             raise InputError(f"impossible sizes: {self._source.label}", "dump the snapshot again")
-        self._unknown.update(e.action for e in events if e.action not in _CODES)
+        for one in events:
+            known = one.action in _CODES or one.action in self._counts
+            self._counts[one.action if known or len(self._counts) < _MOST_KINDS else _OTHER] += 1
         self._odd["events-contradict"] += history.contradictions
         unknown = np.count_nonzero(history.before.code < 0) if events else 0
         self._odd["held-before"] += int(unknown)
@@ -243,8 +246,8 @@ class _Reader:
             source=Source(
                 format=MEMORY_SNAPSHOT,
                 files=(SourceFile(source.label, source.stored_bytes, source.text_bytes),),
-                tool="PyTorch memory snapshot",
                 origin_unix_ns=0 if self._has_times else None,
+                event_counts=dict(sorted(self._counts.items())),
             ),
             tables=tables,
             notes=(*notes, *overflow_notes(too_many, source.label)),
@@ -255,9 +258,10 @@ class _Reader:
             yield rank_from_name([rank])
         yield from _NOTES.counted(self._odd, *self._odd)
         yield from self._notes
-        if self._unknown:
-            listed = ", ".join(name[:40] for name in sorted(self._unknown)[:6])
-            yield _NOTES.note("unknown-action", self._unknown.total(), listed=listed)
+        unknown = {name: count for name, count in self._counts.items() if name not in _CODES}
+        if unknown:
+            listed = ", ".join(map(printable, sorted(unknown)[:6]))
+            yield _NOTES.note("unknown-action", sum(unknown.values()), listed=listed)
         if not self._has_events:
             yield _NOTES.note("no-history")
         elif not self._has_times:
@@ -276,8 +280,8 @@ _CODES: Final = {
 class Stacks:
     """The stacks of who allocated as texts: innermost first, files without folders.
 
-    First the operator that Python called, then the program's frames, else those of PyTorch. Backward
-    has a thread without Python: there operators and backward functions, else all there is.
+    First the operator that Python called, then the program's frames, else those of PyTorch.
+    Backward has a thread without Python: there operators and backward functions, else all.
     """
 
     def __init__(self, names: Names) -> None:

@@ -97,6 +97,7 @@ if TYPE_CHECKING:
         check_side,
         same_devices,
         with_records,
+        without_counters,
     )
     from traceflops.devices.speed_of_light import (
         LIMIT,

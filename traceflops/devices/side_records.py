@@ -5,7 +5,7 @@ They are a Trace of their own whose counters and marks join those of the trace.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from traceflops.devices.processes import with_numbers
 from traceflops.errors import InputError
-from traceflops.table import ABSENT, IntArray, Trace, named, numbers
+from traceflops.table import ABSENT, IntArray, Trace, matching, named, numbers
 
 MEMORY_SNAPSHOT: Final = "PyTorch memory snapshot"
 GPU_SAMPLES: Final = "GPU samples"
@@ -69,6 +69,15 @@ def same_devices(trace: Trace, records: Trace) -> dict[int, int]:
         for row in records.devices.to_pylist()
         if row["local_id"] in local
     }
+
+
+def without_counters(trace: Trace, prefix: str, devices: Collection[int]) -> Trace:
+    """Return a trace without the counters of some devices whose names begin so."""
+    table = trace.counters
+    named = matching(table["name"], lambda name: name.startswith(prefix))
+    rows = named & np.isin(numbers(table["device"], ABSENT), list(devices))
+    kept = table.take(pa.array(np.flatnonzero(~rows))) if rows.any() else table
+    return replace(trace, tables={**trace.tables, "counters": kept})
 
 
 def with_records(

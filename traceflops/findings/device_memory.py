@@ -52,7 +52,7 @@ _KEEP_SEGMENTS: Final = (
     "Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, warm up with the largest inputs before "
     "the loop, pad inputs to a few sizes, and remove torch.cuda.empty_cache() from the step."
 )
-_BURST_NS: Final = 10**9
+_BURST_NS, _MANY = 10**9, 10
 _LAUNCHING: Final = ("eager_overhead", "optimizer_loop", "launch_latency")
 
 
@@ -198,8 +198,11 @@ def _edits(case: Case) -> tuple[bool, tuple[str, ...]]:
     return is_cause, ("memory_alloc=0",) * is_cause
 
 
-def _times_of(trace: Trace, *marks: str) -> IntArray:
+def _times_of(trace: Trace, *marks: str, process: int | None = None) -> IntArray:
+    """Return when the allocator made such calls: in all processes, or in one."""
     wanted = is_one_of(trace.marks["kind"], "event") & is_one_of(trace.marks["name"], *marks)
+    if process is not None:
+        wanted &= numbers(trace.marks["process"]) == process
     return numbers(trace.marks["start_ns"])[wanted]
 
 
@@ -226,8 +229,13 @@ def _askers(trace: Trace, calls: IntArray) -> Iterator[Row]:
     texts = names(table["stack"])
     stack = codes(table["stack"])[rows]
     for _, same in sorted(groups(stack), key=lambda pair: -len(pair[1]))[:_MOST_ROWS]:
-        first = texts[int(stack[same[0]])].partition(BETWEEN)[0]
-        yield Row(row_name(first), 0, len(same))
+        op, _, callers = texts[int(stack[same[0]])].partition(BETWEEN)
+        yield Row(row_name(_asker(op, callers)), 0, len(same))
+
+
+def _asker(op: str, callers: str) -> str:
+    """Return an operator and the line that called it."""
+    return " in ".join(map(function_name, filter(None, (op, callers.partition(BETWEEN)[0]))))
 
 
 def memory_verdict(prepared: Prepared) -> Verdict | None:
@@ -238,19 +246,18 @@ def memory_verdict(prepared: Prepared) -> Verdict | None:
 
 def _of_memory(prepared: Prepared, use: MemoryUse) -> Iterator[str]:
     trace = prepared.trace
-    failed = len(_times_of(trace, "oom"))
+    failed = len(_times_of(trace, "oom", process=use.process))
     if failed:
         yield f"{several(failed, 'allocation')} failed: out of memory."
-    local = trace.devices["local_id"].to_pylist()
-    gpu = f"GPU {local[use.device]}" if use.device is not None else "The GPU"
+    gpu = f"GPU {use.local_id}" if use.local_id is not None else "The GPU"
     found = [one for one in holders(prepared, use) if one.recorded and one.op]
-    most = f", {gib(found[0].bytes)} by {function_name(found[0].op)}" if found else ""
+    most = f", {gib(found[0].bytes)} by {_asker(found[0].op, found[0].scope)}" if found else ""
     yield f"{gpu} has {gib(use.allocated.peak)} allocated at its peak{most}."
-    if use.unused_at_peak is not None:
+    if use.unused_at_peak:
         largest = f", in pieces of at most {gib(use.largest_free)}" if use.largest_free else ""
         yield f"Another {gib(use.unused_at_peak)} is reserved and unused then{largest}."
-    times = _times_of(trace, *_TAKES)
-    if len(times):
+    times = _times_of(trace, *_TAKES, process=use.process)
+    if len(times) >= _MANY:
         at_once = int((np.searchsorted(times, times + _BURST_NS) - np.arange(len(times))).max())
         most = "all" if at_once == len(times) else f"{at_once:,} of them"
         burst = f", {most} within a second" * (trace.source.origin_unix_ns is not None)

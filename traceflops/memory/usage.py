@@ -94,11 +94,11 @@ class MemoryUse:
     """The memory of one device, or of the host, as one process used it.
 
     `device` is the row of the devices table, None for the host and for a device without recorded
-    work. `is_total` is False where only changes were recorded, or only what was allocated since
-    the recording began: then values count from 0 at its beginning. `device_bytes` is the memory
-    that the device has, None where that is unknown. `unused_at_peak` is what was reserved and not
-    allocated when most was allocated, `largest_free` the largest block of it that nothing divides,
-    None where that is unknown.
+    work, `local_id` its number as the process sees it. `is_total` is False where only changes were
+    recorded, or only what was allocated since the recording began: then values count from 0 at its
+    beginning. `device_bytes` is the memory that the device has, None where that is unknown.
+    `unused_at_peak` is what was reserved and not allocated when most was allocated, `largest_free`
+    the largest block of it that nothing divides, None where that is unknown.
     """
 
     process: int
@@ -112,6 +112,7 @@ class MemoryUse:
     reserved: Series | None
     unused_at_peak: int | None
     largest_free: int | None = None
+    local_id: int | None = None
 
     @property
     def share_of_device(self) -> float | None:
@@ -193,7 +194,7 @@ def _use(
     rank = prepared.trace.ranks[process]
     if prepared.selection.ranks is not None and rank not in prepared.selection.ranks:
         return None
-    device_bytes = prepared.trace.devices["memory_bytes"][device].as_py() if device >= 0 else None
+    known = prepared.trace.devices.slice(device, 1).to_pylist()[0] if device >= 0 else {}
     steps = finder.of(process, device)
     part = rows.kind[mine] % len(PARTS)
     totals, changes = mine[part == PARTS.index("allocated")], mine[part == 0]
@@ -215,10 +216,11 @@ def _use(
         device=device if device >= 0 else None,
         on_host=on_host,
         is_total=bool(len(totals)) and not on_host,
-        device_bytes=device_bytes,
+        device_bytes=known.get("memory_bytes"),
         allocated=allocated,
         reserved=reserved,
         unused_at_peak=_unused(rows, held, allocated) if reserved is not None else None,
+        local_id=known.get("local_id"),
         largest_free=int(rows.value[largest[-1]]) if len(largest) else None,
     )
 
