@@ -14,6 +14,7 @@ from traceflops.devices import (
     MEMORY_SNAPSHOT,
     calendar_shift,
     check_side,
+    is_apart,
     merge_jobs,
     same_devices,
     with_records,
@@ -52,6 +53,10 @@ _NOTES: Final = NoteTable(
     dropped={
         "not-a-trace": "{count} [file|files] in the folder skipped (no readable trace): {listed}.",
         "own-memory": "Memory events of the trace are replaced by those of the memory snapshot.",
+    },
+    assumed={
+        "apart": "The memory snapshot and the trace do not overlap in time: they may be of "
+        "different runs, or of different clocks."
     },
 )
 
@@ -107,6 +112,8 @@ def _with_memory(trace: Trace, records: Trace) -> Trace:
     bare = without_counters(trace, "device_memory.", devices.values())
     if bare.counters.num_rows < trace.counters.num_rows:
         bare = replace(bare, notes=(*bare.notes, _NOTES.note("own-memory")))
+    if is_apart(trace, records, shift_ns):
+        bare = replace(bare, notes=(*bare.notes, _NOTES.note("apart")))
     return with_records(bare, records, shift_ns, devices)
 
 

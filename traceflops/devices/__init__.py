@@ -95,6 +95,7 @@ if TYPE_CHECKING:
         MEMORY_SNAPSHOT,
         calendar_shift,
         check_side,
+        is_apart,
         same_devices,
         with_records,
         without_counters,

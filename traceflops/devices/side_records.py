@@ -71,6 +71,16 @@ def same_devices(trace: Trace, records: Trace) -> dict[int, int]:
     }
 
 
+def is_apart(trace: Trace, records: Trace, shift_ns: int) -> bool:
+    """Return whether all records were made before a trace began, or after it ended."""
+    times = numbers(records.counters["time_ns"]) + shift_ns
+    starts = [numbers(trace.table(name)["start_ns"]) for name in ("activities", "ops")]
+    known = np.concatenate(starts)
+    if not len(times) or not len(known):
+        return False
+    return bool(times.max() < known.min() or times.min() > known.max())
+
+
 def without_counters(trace: Trace, prefix: str, devices: Collection[int]) -> Trace:
     """Return a trace without the counters of some devices whose names begin so."""
     table = trace.counters

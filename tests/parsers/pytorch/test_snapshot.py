@@ -55,9 +55,10 @@ def use_of(trace: Trace) -> tuple[MemoryUse, dict[tuple[str, str], int]]:
 def who(run: Run, at: Allocation) -> tuple[str, str]:
     """Return the outermost operator around an allocation, and the Python functions, by the run."""
     rank = run.ranks[0]
+    records: list[Any] = [*rank.ops, *rank.marks]
     around = [
         one
-        for one in (*rank.ops, *rank.marks)
+        for one in records
         if one.thread == at.thread and one.start_ns <= at.time_ns < one.end_ns
     ]
     ops = [one for one in around if one in rank.ops]
@@ -134,6 +135,15 @@ def test_without_times_or_stacks_the_order_still_tells(run: Run, tmp_path: Path)
     (path,) = write_pytorch(run, tmp_path)
     with pytest.raises(InputError, match="no calendar time"):
         tf.read(path, memory=tmp_path / "s.pickle")
+
+
+def test_a_snapshot_of_another_time_is_joined_with_a_note(run: Run, tmp_path: Path) -> None:
+    (path,) = write_pytorch(run, tmp_path)
+    far = {"segments": [], "device_traces": [[event("alloc", 1, 1, time_us=1)]]}
+    (tmp_path / "far.pickle").write_bytes(pickle.dumps(far))
+    assert "apart" in codes(tf.read(path, memory=tmp_path / "far.pickle"))
+    with pytest.raises(InputError, match="not a PyTorch memory snapshot"):
+        tf.read(path, memory=path)
 
 
 CELL: Final = 512
