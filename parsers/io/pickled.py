@@ -8,16 +8,16 @@ them must not follow each place of a list anew.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Set
+from collections.abc import Callable, Mapping, Set
 from struct import Struct, error
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from traceflops.errors import InputError, NotATrace
 from traceflops.parsers.io.inputs import ByteSource
 
 _MOST_BYTES: Final = 1 << 30
-_MOST_STEPS: Final = 32_000_000
-"""Instructions but repeated ones: an event of an allocator takes about 15, each at most 240 bytes
+_MOST_STEPS: Final = 20_000_000
+"""Instructions but repeated ones: an event of an allocator takes about 20, each at most 240 bytes
 of memory."""
 _BAD: Final = (IndexError, AttributeError, TypeError, ValueError, error)
 """What instructions raise that do not fit together."""
@@ -68,31 +68,38 @@ def _whole(source: ByteSource) -> bytes:
 
 
 class _Machine:
-    """Runs the instructions of a pickle: each takes the place behind it and returns the next."""
+    """Runs the instructions of a pickle."""
 
     def __init__(self, data: bytes, keys: Set[str]) -> None:
-        self._data = data
-        self._keys = keys
-        self._stack: list[Any] = []
-        self._memo: list[Any] = []
-        self._marks: list[int] = []
+        self.data = data
+        self.keys = keys
+        self.stack: list[Any] = []
+        self.memo: list[Any] = []
+        self.marks: list[int] = []
 
     def run(self, most: int) -> object:
         """Return the value that is left at the end."""
-        data, at = self._data, 0
+        data, at = self.data, 0
         for _ in range(most):
             code = data[at]
             if code == _STOP:
-                return self._stack.pop()
-            at = _INSTRUCTIONS[code](self, at + 1)
+                return self.stack.pop()
+            if code in (_GET, _LONG_GET):
+                at = self._gets(at)
+            elif code in _ALONE:
+                _ALONE[code](self)
+                at += 1
+            else:
+                layout, do = _WITH_NUMBER[code]
+                at += 1 + layout.size
+                at += do(self, layout.unpack_from(data, at - layout.size)[0], at) or 0
         if at >= len(data):
             raise IndexError
         raise _TooLarge
 
-    def get(self, at: int) -> int:
-        """Push what was memoized before, and what follows of this kind: most of a pickle is."""
-        data, memo, push = self._data, self._memo, self._stack.append
-        at -= 1
+    def _gets(self, at: int) -> int:
+        """Push what was memoized before, all in a row: most of a pickle is this."""
+        data, memo, push = self.data, self.memo, self.stack.append
         while True:
             if data[at] == _GET:
                 push(memo[data[at + 1]])
@@ -103,150 +110,78 @@ class _Machine:
             else:
                 return at
 
-    def memoize(self, at: int) -> int:
-        self._memo.append(self._stack[-1])
-        return at
-
-    def put(self, at: int) -> int:
-        return self._put(self._data[at], at + 1)
-
-    def long_put(self, at: int) -> int:
-        return self._put(_U4.unpack_from(self._data, at)[0], at + 4)
-
-    def _put(self, place: int, at: int) -> int:
-        """Writers number what they memoize in order: no other number is known, however large."""
-        if place > len(self._memo):
-            raise ValueError
-        self._memo[place : place + 1] = [self._stack[-1]]
-        return at
-
-    def mark(self, at: int) -> int:
-        self._marks.append(len(self._stack))
-        return at
-
-    def _marked(self) -> list[Any]:
-        """Take what lies above the last mark."""
-        place = self._marks.pop()
-        values = self._stack[place:]
-        del self._stack[place:]
+    def take(self, count: int | None = None) -> list[Any]:
+        """Take so many values, or those above the last mark."""
+        place = self.marks.pop() if count is None else len(self.stack) - count
+        values = self.stack[place:]
+        del self.stack[place:]
         return values
 
-    def append(self, at: int) -> int:
-        value = self._stack.pop()
-        self._stack[-1].append(value)
-        return at
-
-    def appends(self, at: int) -> int:
-        values = self._marked()
-        self._stack[-1].extend(values)
-        return at
-
-    def set_item(self, at: int) -> int:
-        self._marks.append(len(self._stack) - 2)
-        return self.set_items(at)
-
-    def set_items(self, at: int) -> int:
-        values, keys = self._marked(), self._keys
+    def set_items(self, values: list[Any]) -> None:
         pairs = zip(values[::2], values[1::2], strict=True)
-        self._stack[-1].update(
-            (key, value) for key, value in pairs if key.__class__ is str and key in keys
-        )
-        return at
+        keys = self.keys
+        self.stack[-1].update((k, v) for k, v in pairs if k.__class__ is str and k in keys)
 
-    def new_list(self, at: int) -> int:
-        self._stack.append([])
-        return at
+    def put(self, place: int, _: int) -> None:
+        """Memoize: writers number in order, so no other place is known, however far."""
+        if place > len(self.memo):
+            raise ValueError
+        self.memo[place : place + 1] = [self.stack[-1]]
 
-    def new_dict(self, at: int) -> int:
-        self._stack.append({})
-        return at
+    def text(self, size: int, at: int) -> int:
+        self.stack.append(self.data[at : at + size].decode(errors="replace"))
+        return size
 
-    def marked_tuple(self, at: int) -> int:
-        self._stack.append(tuple(self._marked()))
-        return at
-
-    def text(self, at: int) -> int:
-        return self._text(_U4.unpack_from(self._data, at)[0], at + 4)
-
-    def short_text(self, at: int) -> int:
-        return self._text(self._data[at], at + 1)
-
-    def _text(self, size: int, at: int) -> int:
-        self._stack.append(self._data[at : at + size].decode(errors="replace"))
-        return at + size
-
-    def long_int(self, at: int) -> int:
-        end = at + 1 + self._data[at]
-        self._stack.append(int.from_bytes(self._data[at + 1 : end], "little", signed=True))
-        return end
+    def integer(self, size: int, at: int) -> int:
+        self.stack.append(int.from_bytes(self.data[at : at + size], "little", signed=True))
+        return size
 
 
-_Instruction = Callable[[_Machine, int], int]
+def _push(machine: _Machine, value: object, _: int = 0) -> None:
+    machine.stack.append(value)
 
 
-def _constant(value: object) -> _Instruction:
-    def run(machine: _Machine, at: int) -> int:
-        machine._stack.append(value)
-        return at
-
-    return run
+def _by_code(table: Mapping[str, _T]) -> dict[int, _T]:
+    return {ord(code): value for code, value in table.items()}
 
 
-def _number(layout: Struct) -> _Instruction:
-    def run(machine: _Machine, at: int) -> int:
-        machine._stack.append(layout.unpack_from(machine._data, at)[0])
-        return at + layout.size
-
-    return run
-
-
-def _tuple_of(count: int) -> _Instruction:
-    def run(machine: _Machine, at: int) -> int:
-        machine._marks.append(len(machine._stack) - count)
-        return machine.marked_tuple(at)
-
-    return run
-
-
-def _skip(size: int) -> _Instruction:
-    return lambda _, at: at + size
-
-
-_U4: Final = Struct("<I")
+_T = TypeVar("_T")
+_U1, _U4 = Struct("<B"), Struct("<I")
 _GET, _LONG_GET, _STOP = b"hj."
-_INSTRUCTIONS: Final[dict[int, _Instruction]] = {
-    _GET: _Machine.get,
-    _LONG_GET: _Machine.get,
-    **{
-        ord(code): run
-        for code, run in {
-            "\x80": _skip(1),  # the version
-            "\x95": _skip(8),  # the size of a frame
-            "\x94": _Machine.memoize,
-            "q": _Machine.put,
-            "r": _Machine.long_put,
-            "(": _Machine.mark,
-            "a": _Machine.append,
-            "e": _Machine.appends,
-            "s": _Machine.set_item,
-            "u": _Machine.set_items,
-            "]": _Machine.new_list,
-            "}": _Machine.new_dict,
-            ")": _constant(()),
-            "t": _Machine.marked_tuple,
-            "\x85": _tuple_of(1),
-            "\x86": _tuple_of(2),
-            "\x87": _tuple_of(3),
-            "N": _constant(None),
-            "\x88": _constant(True),
-            "\x89": _constant(False),
-            "K": _number(Struct("<B")),
-            "M": _number(Struct("<H")),
-            "J": _number(Struct("<i")),
-            "G": _number(Struct(">d")),
-            "\x8a": _Machine.long_int,
-            "X": _Machine.text,
-            "\x8c": _Machine.short_text,
-        }.items()
-    },
-}
+_ALONE: Final[Mapping[int, Callable[[_Machine], None]]] = _by_code(
+    {
+        "\x94": lambda m: m.memo.append(m.stack[-1]),
+        "(": lambda m: m.marks.append(len(m.stack)),
+        "a": lambda m: m.stack[-2].append(m.stack.pop()),
+        "e": lambda m: m.stack[m.marks[-1] - 1].extend(m.take()),
+        "s": lambda m: m.set_items(m.take(2)),
+        "u": lambda m: m.set_items(m.take()),
+        "]": lambda m: _push(m, []),
+        "}": lambda m: _push(m, {}),
+        ")": lambda m: _push(m, ()),
+        "t": lambda m: _push(m, tuple(m.take())),
+        "\x85": lambda m: _push(m, tuple(m.take(1))),
+        "\x86": lambda m: _push(m, tuple(m.take(2))),
+        "\x87": lambda m: _push(m, tuple(m.take(3))),
+        "N": lambda m: _push(m, None),
+        "\x88": lambda m: _push(m, True),
+        "\x89": lambda m: _push(m, False),
+    }
+)
+_Follows = tuple[Struct, Callable[[_Machine, Any, int], int | None]]
+_WITH_NUMBER: Final[Mapping[int, _Follows]] = _by_code(
+    {
+        "\x80": (_U1, lambda *_: None),  # the version
+        "\x95": (Struct("<Q"), lambda *_: None),  # the size of a frame
+        "K": (_U1, _push),
+        "M": (Struct("<H"), _push),
+        "J": (Struct("<i"), _push),
+        "G": (Struct(">d"), _push),
+        "q": (_U1, _Machine.put),
+        "r": (_U4, _Machine.put),
+        "X": (_U4, _Machine.text),
+        "\x8c": (_U1, _Machine.text),
+        "\x8a": (_U1, _Machine.integer),
+    }
+)
+"""What follows some instructions, and what is done with it; they return how much further to go."""

@@ -20,7 +20,7 @@ from traceflops.devices import MEMORY_SNAPSHOT
 from traceflops.errors import InputError, NotATrace
 from traceflops.parsers.io import ByteSource, NoteTable, rank_in_name, unpickled
 from traceflops.parsers.pytorch.allocator import ALLOC, FREE, SEGMENTS, Blocks, History
-from traceflops.parsers.pytorch.values import LIMIT_NS, printable, typed_integers
+from traceflops.parsers.pytorch.values import LIMIT_NS, typed_integers
 from traceflops.parsers.shared import (
     NOTHING_KNOWN,
     Format,
@@ -50,7 +50,7 @@ _NOTES: Final = NoteTable(
         "times-ordered": "{n} [event is|events are] earlier than the one before: moved to its "
         "time.",
     },
-    dropped={"unknown-action": "{count} [event|events] of unknown kinds ignored: {listed}."},
+    dropped={"unknown-action": "{n} [event|events] of unknown kinds ignored."},
     assumed={
         "events-contradict": "{n} [event does|events do] not fit the one before at the same "
         "address: the history has gaps, and totals may be wrong.",
@@ -68,7 +68,7 @@ _NOTES: Final = NoteTable(
 )
 _IGNORED: Final = ("free_completed", "snapshot", "user_defined")
 """A block is free for others once its release is complete; for the program, once it asks."""
-_MOST_KINDS, _OTHER = 32, "other"
+_HELD, _OTHER = "active_allocated", "other"
 _MOST_FRAMES: Final = 8
 _LONGEST: Final = 100
 _OF_TORCH: Final = re.compile(r"(?:^|[/\\])torch[/\\]")
@@ -98,6 +98,11 @@ class _Block(msgspec.Struct, gc=False):
     state: str
     requested_size: _Size | None = None
     frames: Any = None
+
+    @property
+    def asked(self) -> int:
+        """Return the size as requested; older versions have that of the block alone."""
+        return self.size if self.requested_size is None else self.requested_size
 
 
 class _Segment(msgspec.Struct, gc=False):
@@ -136,14 +141,14 @@ def read_snapshot(source: ByteSource) -> Trace:
             f"not a memory snapshot of PyTorch: {source.label} ({str(error)[:200]})",
             "give what torch.cuda.memory._dump_snapshot wrote",
         ) from None
-    own: defaultdict[int, list[int]] = defaultdict(list)
-    for at, segment in enumerate(segments):
-        own[segment.device].append(at)
+    own: defaultdict[int, list[tuple[_Segment, list[_Block]]]] = defaultdict(list)
+    for one, inside in zip(segments, blocks, strict=True):
+        own[one.device].append((one, inside))
     reader = _Reader(source)
     for device in sorted({*own, *(n for n, events in enumerate(traces) if events)}):
-        held = [block for at in own[device] for block in blocks[at]]
+        held = [block for _, inside in own[device] for block in inside if block.state == _HELD]
         events = traces[device] if device < len(traces) else []
-        reader.add(device, events, [segments[at] for at in own[device]], held)
+        reader.add(device, events, [one for one, _ in own[device]], held)
     return reader.trace()
 
 
@@ -165,7 +170,7 @@ class _Reader:
         self._notes: list[Note] = []
         self._counts: Counter[str] = Counter()
         self._odd: Counter[str] = Counter()
-        self._has_times = self._has_events = False
+        self._has_times = False
 
     def add(
         self,
@@ -174,44 +179,36 @@ class _Reader:
         segments: Sequence[_Segment],
         blocks: Sequence[_Block],
     ) -> None:
-        """Add the rows of one device."""
-        held = [block for block in blocks if block.state == "active_allocated"]
+        """Add the rows of one device, whose blocks are those that are held."""
         history = History(
             action=np.array([_CODES.get(one.action, 0) for one in events], np.int64),
             time_ns=self._times(events),
-            address=typed_integers([ABSENT if e.addr is None else e.addr for e in events]),
-            size=typed_integers([one.size for one in events]),
-            stack=self._stacks.codes([one.frames for one in events]),
+            address=_column(events, "addr"),
+            size=_column(events, "size"),
+            stack=self._stacks.codes(events),
             held=Blocks(
-                typed_integers([one.address for one in held]),
-                typed_integers(
-                    [b.size if b.requested_size is None else b.requested_size for b in held]
-                ),
-                self._stacks.codes([block.frames for block in held]),
+                _column(blocks, "address"), _column(blocks, "asked"), self._stacks.codes(blocks)
             ),
             segments=Blocks(
-                typed_integers([one.address for one in segments]),
-                typed_integers([one.total_size for one in segments]),
-                typed_integers([int(one.is_expandable) for one in segments]),
+                _column(segments, "address"),
+                _column(segments, "total_size"),
+                _column(segments, "is_expandable"),
             ),
         )
         if history.moved > 2**60:
             raise InputError(f"impossible sizes: {self._source.label}", "dump the snapshot again")
-        for one in events:
-            known = one.action in _CODES or one.action in self._counts
-            self._counts[one.action if known or len(self._counts) < _MOST_KINDS else _OTHER] += 1
-        self._odd["events-contradict"] += history.contradictions
-        unknown = np.count_nonzero(history.before.code < 0) if events else 0
-        self._odd["held-before"] += int(unknown)
-        if len(events) and (missing := abs(history.missing)):
-            self._notes.append(_NOTES.note("state-differs", missing, gpu=device))
-        self._has_events |= bool(events)
+        self._counts.update(one.action if one.action in _CODES else _OTHER for one in events)
+        if events:
+            self._odd["events-contradict"] += history.contradictions
+            self._odd["held-before"] += int(np.count_nonzero(history.before.code < 0))
+            if missing := abs(history.missing):
+                self._notes.append(_NOTES.note("state-differs", missing, gpu=device))
         self._add_rows(history)
         self._devices.append(device)
 
     def _times(self, events: Sequence[_Event]) -> IntArray:
         """Return the times of events, in order; places where the writer gave none."""
-        times = typed_integers([ABSENT if e.time_us is None else e.time_us for e in events])
+        times = _column(events, "time_us")
         if (times == ABSENT).any():
             return np.arange(len(events)) * 1_000
         self._has_times |= bool(len(events))
@@ -256,16 +253,18 @@ class _Reader:
     def _all_notes(self, rank: int | None) -> Iterator[Note]:
         if rank is not None:
             yield rank_from_name([rank])
+        self._odd["unknown-action"] = self._counts[_OTHER]
         yield from _NOTES.counted(self._odd, *self._odd)
         yield from self._notes
-        unknown = {name: count for name, count in self._counts.items() if name not in _CODES}
-        if unknown:
-            listed = ", ".join(map(printable, sorted(unknown)[:6]))
-            yield _NOTES.note("unknown-action", sum(unknown.values()), listed=listed)
-        if not self._has_events:
+        if not self._counts:
             yield _NOTES.note("no-history")
         elif not self._has_times:
             yield _NOTES.note("no-times")
+
+
+def _column(rows: Sequence[Any], name: str) -> IntArray:
+    values = (getattr(one, name) for one in rows)
+    return typed_integers([ABSENT if value is None else int(value) for value in values])
 
 
 _MARKED: Final = {**SEGMENTS, 7: "oom"}
@@ -289,9 +288,9 @@ class Stacks:
         self._codes: dict[int, int] = {}
         self._frames: dict[int, tuple[str, int]] = {}
 
-    def codes(self, stacks: Sequence[Any]) -> IntArray:
-        """Return the codes of stacks, -1 for none; a list that many events have is read once."""
-        return np.fromiter(map(self._code, stacks), np.int64, len(stacks))
+    def codes(self, rows: Sequence[_Event] | Sequence[_Block]) -> IntArray:
+        """Return the codes of stacks, -1 for none; a list that many have is read once."""
+        return np.fromiter((self._code(one.frames) for one in rows), np.int64, len(rows))
 
     def _code(self, frames: Any) -> int:
         if frames.__class__ is not list or not frames:

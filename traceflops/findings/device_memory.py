@@ -169,33 +169,28 @@ def allocator_calls(case: Case) -> Iterator[Candidate]:
     share = share_of_window(case, idle_ns)
     if share < limit(case, "allocator-calls", "least_share"):
         return
-    remedy, (is_cause, edits) = _KEEP_SEGMENTS, _edits(case)
+    remedy = _KEEP_SEGMENTS
     for cuda, hip in ON_AMD.items() if is_amd(case) else ():
         remedy = remedy.replace(cuda, hip)
-    rows = tuple(_askers(prepared.trace, calls[inside]))
+    is_recorded = any(one.kind == "memory_alloc" for one in case.idle.by_class())
+    calls = calls[inside]
     yield Candidate(
         rule="allocator-calls",
         title="The allocator calls the driver inside the step",
         sentence=(
             f"The GPU is idle for {percent(share)} of the time around "
-            f"{several(int(inside.sum()), 'call')} that take or give back its memory"
-            f"{_in_steps(prepared, calls[inside])}."
+            f"{several(len(calls), 'call')} that take or give back its memory"
+            f"{_in_steps(prepared, calls)}."
         ),
         share=share,
         owner="yours",
         remedy=remedy,
         evidence=("memory", "idle"),
-        rows=rows,
-        edits=edits,
-        doubts=() if is_cause else ("other work of the host may lie in the same gaps",),
-        gain=None if is_cause else Gain(0, idle_ns // case.windows_used, None),
+        rows=tuple(_askers(prepared.trace, calls)),
+        edits=("memory_alloc=0",) * is_recorded,
+        doubts=("other work of the host may lie in the same gaps",) * (not is_recorded),
+        gain=None if is_recorded else Gain(0, idle_ns // case.windows_used, None),
     )
-
-
-def _edits(case: Case) -> tuple[bool, tuple[str, ...]]:
-    """Return whether the recording has calls that allocate, and what stands for their end."""
-    is_cause = any(one.kind == "memory_alloc" for one in case.idle.by_class())
-    return is_cause, ("memory_alloc=0",) * is_cause
 
 
 def _times_of(trace: Trace, *marks: str, process: int | None = None) -> IntArray:
@@ -208,13 +203,9 @@ def _times_of(trace: Trace, *marks: str, process: int | None = None) -> IntArray
 
 def _in_steps(prepared: Prepared, calls: IntArray) -> str:
     """Return in which steps of the host some calls are, in words."""
-    finder = StepFinder(prepared)
-    found = {
-        step
-        for device in prepared.accounts
-        for process in [int(numbers(prepared.trace.devices["process"])[device])]
-        for step in finder.of(process, device).numbers_at(calls).tolist()
-    }
+    owner, finder = numbers(prepared.trace.devices["process"]), StepFinder(prepared)
+    each = (finder.of(int(owner[device]), device) for device in prepared.accounts)
+    found = {step for steps in each for step in steps.numbers_at(calls).tolist()}
     return f", in {'step' if len(found) == 1 else 'steps'} {ranges(found)}" if found else ""
 
 
