@@ -271,7 +271,7 @@ _SIGNS: Final = (
     (
         rb"\x80[\x02-\x05](?![\s\S]{0,50}segments)",
         "a Python pickle, which is unsafe to open",
-        "export the trace as JSON; of pickles only memory snapshots of PyTorch are read",
+        "export the trace as JSON; a memory snapshot of PyTorch is read as it is",
     ),
 )
 """What inputs begin with that are not read: a sign, what it is, and what to do about it."""

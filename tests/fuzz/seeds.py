@@ -78,7 +78,7 @@ def _of_snapshots() -> Iterator[Seed]:
         path = Path(name) / "snapshot.pickle"
         for options in variants:
             write_snapshot(run, 0, path, options)
-            yield Seed(f"snapshot~{options.protocol}", path.read_bytes())
+            yield Seed(f"snapshot{options.protocol}", path.read_bytes())
 
 
 def _of_other_tools() -> Iterator[Seed]:
