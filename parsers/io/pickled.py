@@ -15,10 +15,12 @@ from typing import Any, Final, TypeVar
 from traceflops.errors import InputError, NotATrace
 from traceflops.parsers.io.inputs import ByteSource
 
-_MOST_BYTES: Final = 1 << 30
+_MOST_BYTES: Final = 1 << 29
 _MOST_STEPS: Final = 20_000_000
-"""Instructions but repeated ones: an event of an allocator takes about 20, each at most 240 bytes
-of memory."""
+"""Instructions, those in a row that repeat values counted once: an event of an allocator takes
+about 20, each at most 240 bytes of memory."""
+_MOST_REPEATED: Final = 5
+"""So many times as many values are repeated, of 8 bytes each: mostly frames of stacks."""
 _BAD: Final = (IndexError, AttributeError, TypeError, ValueError, error)
 """What instructions raise that do not fit together."""
 _PLAIN_HINT: Final = "export the trace as JSON"
@@ -39,7 +41,7 @@ def unpickled(source: ByteSource, keys: Set[str]) -> object:
         value = machine.run(_MOST_STEPS if source.limits else len(data))
     except _TooLarge:
         raise InputError(
-            f"too large: {source.label} (more than {_MOST_BYTES >> 30} GiB or "
+            f"too large: {source.label} (more than {_MOST_BYTES >> 20} MiB or "
             f"{_MOST_STEPS:,} values)",
             "record fewer events (max_entries), or read it with --no-limits if you trust it",
         ) from None
@@ -79,13 +81,16 @@ class _Machine:
 
     def run(self, most: int) -> object:
         """Return the value that is left at the end."""
-        data, at = self.data, 0
+        data, at, repeated = self.data, 0, 0
         for _ in range(most):
             code = data[at]
             if code == _STOP:
                 return self.stack.pop()
             if code in (_GET, _LONG_GET):
-                at = self._gets(at)
+                at, count = self._gets(at)
+                repeated += count
+                if repeated > _MOST_REPEATED * most:
+                    raise _TooLarge
             elif code in _ALONE:
                 _ALONE[code](self)
                 at += 1
@@ -97,9 +102,13 @@ class _Machine:
             raise IndexError
         raise _TooLarge
 
-    def _gets(self, at: int) -> int:
-        """Push what was memoized before, all in a row: most of a pickle is this."""
+    def _gets(self, at: int) -> tuple[int, int]:
+        """Push what was memoized before, all in a row: most of a pickle is this.
+
+        Return where the row ends and how many there were.
+        """
         data, memo, push = self.data, self.memo, self.stack.append
+        known = len(self.stack)
         while True:
             if data[at] == _GET:
                 push(memo[data[at + 1]])
@@ -108,7 +117,7 @@ class _Machine:
                 push(memo[_U4.unpack_from(data, at + 1)[0]])
                 at += 5
             else:
-                return at
+                return at, len(self.stack) - known
 
     def take(self, count: int | None = None) -> list[Any]:
         """Take so many values, or those above the last mark."""

@@ -242,6 +242,7 @@ class _Reader:
         return Trace(
             source=Source(
                 format=MEMORY_SNAPSHOT,
+                tool="PyTorch",
                 files=(SourceFile(source.label, source.stored_bytes, source.text_bytes),),
                 origin_unix_ns=0 if self._has_times else None,
                 event_counts=dict(sorted(self._counts.items())),

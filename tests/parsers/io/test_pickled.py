@@ -98,6 +98,9 @@ def test_more_values_than_any_recording_are_refused(monkeypatch: pytest.MonkeyPa
     assert load(HEAD + b"(" + b"N" * 900 + b"t.") == (None,) * 900
     with pytest.raises(InputError, match="too large"):
         load(HEAD + b"(" + b"N" * 1_000 + b"t.")
+    assert load(HEAD + b"K\x01\x94(" + b"h\x00" * 5_000 + b"t.") == (1,) * 5_000
+    with pytest.raises(InputError, match="too large"):
+        load(HEAD + b"K\x01\x94(" + b"h\x00" * 5_001 + b"t.")
     monkeypatch.setattr("traceflops.parsers.io.pickled._MOST_BYTES", 10)
     with pytest.raises(InputError, match="too large"):
         load(HEAD + b"N" * 20 + b".")
