@@ -14,10 +14,12 @@ from traceflops.devices import (
     MEMORY_SNAPSHOT,
     calendar_shift,
     check_side,
+    is_apart,
     merge_jobs,
     same_devices,
     with_gpu_samples,
     with_records,
+    without_counters,
 )
 from traceflops.errors import InputError, NotATrace
 from traceflops.parsers.io import ByteSource, Crew, NoteTable, find_inputs, tell_apart, usable_cores
@@ -51,6 +53,11 @@ LOSSES = frozenset(
 _NOTES: Final = NoteTable(
     dropped={
         "not-a-trace": "{count} [file|files] in the folder skipped (no readable trace): {listed}.",
+        "own-memory": "Memory events of the trace are replaced by those of the memory snapshot.",
+    },
+    assumed={
+        "apart": "The memory snapshot and the trace do not overlap in time: they may be of "
+        "different runs, or of different clocks."
     },
 )
 
@@ -102,8 +109,13 @@ def read(
 def _with_memory(trace: Trace, records: Trace) -> Trace:
     """Return a trace with a memory snapshot of one of its ranks. Raises InputError for another."""
     check_side(records, MEMORY_SNAPSHOT)
-    devices = same_devices(trace, records)
-    return with_records(trace, records, calendar_shift(trace, records), devices)
+    devices, shift_ns = same_devices(trace, records), calendar_shift(trace, records)
+    bare = without_counters(trace, "device_memory.", devices.values())
+    if bare.counters.num_rows < trace.counters.num_rows:
+        bare = replace(bare, notes=(*bare.notes, _NOTES.note("own-memory")))
+    if is_apart(trace, records, shift_ns):
+        bare = replace(bare, notes=(*bare.notes, _NOTES.note("apart")))
+    return with_records(bare, records, shift_ns, devices)
 
 
 def _with_samples(trace: Trace, records: Trace, zone: str | None) -> Trace:

@@ -20,7 +20,7 @@ from traceflops.parsers.nsight import (
     NSYS_STATS,
 )
 from traceflops.parsers.pack import TRACEFLOPS_PACK, TRACEFLOPS_PAGE, or_exported
-from traceflops.parsers.pytorch import PYTORCH
+from traceflops.parsers.pytorch import PYTORCH, SNAPSHOT
 from traceflops.parsers.rocprof import (
     ROCPROF_JSON,
     ROCPROF_PERFETTO,
@@ -275,9 +275,9 @@ _SIGNS: Final = (
         "write it as CSV: nsys stats --format csv",
     ),
     (
-        rb"\x80[\x02-\x05]",
+        rb"\x80[\x02-\x05](?![\s\S]{0,50}segments)",
         "a Python pickle, which is unsafe to open",
-        "export the trace as JSON",
+        "export the trace as JSON; a memory snapshot of PyTorch is read as it is",
     ),
 )
 """What inputs begin with that are not read: a sign, what it is, and what to do about it."""
@@ -317,6 +317,7 @@ FORMATS: Final = (
     TRACEFLOPS_PACK,
     TRACEFLOPS_PAGE,
     XPLANE,
+    SNAPSHOT,
     ROCPROF_TABLES,
     NSYS_STATS,
     NCU,

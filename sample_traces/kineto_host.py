@@ -13,7 +13,7 @@ Event = dict[str, Any]
 
 _FORWARD_THREAD = 0
 _AUTOGRAD_FORWARD_THREAD = 1
-_RESERVE_BYTES = 1 << 21
+RESERVE_BYTES = 1 << 21
 # Numbers that CUPTI gives to the runtime functions; HIP's calls have none.
 _CALLBACK_ID = {
     "cudaLaunchKernel": 211,
@@ -144,7 +144,7 @@ class HostEvents:
     def _memory(self) -> Iterator[tuple[int, Event]]:
         reserved = 0
         for allocation in self.rank.allocations:
-            needed = -(-allocation.total_bytes // _RESERVE_BYTES) * _RESERVE_BYTES
+            needed = -(-allocation.total_bytes // RESERVE_BYTES) * RESERVE_BYTES
             reserved = max(reserved, needed)
             yield allocation.time_ns, self._allocation(allocation, reserved)
 

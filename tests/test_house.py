@@ -50,7 +50,7 @@ ROOMS: Final = {
     "comparison": "two recordings: what changed, why, how sure",
     "parsers.io": "bytes -> rows: files, JSON, CSV, SQLite; names no tool",
     "parsers.shared": "what readers share: layouts, builders, sanity checks",
-    "parsers.pytorch": "Chrome traces of Kineto",
+    "parsers.pytorch": "Chrome traces of Kineto, memory snapshots",
     "parsers.rocprof": "rocprof v1 to v3, rocpd, RPD",
     "parsers.nsight": "Nsight Systems and Nsight Compute",
     "parsers.xla": "XPlane files of JAX, TensorFlow and PyTorch/XLA",

@@ -95,6 +95,7 @@ if TYPE_CHECKING:
         varint,
     )
     from traceflops.parsers.io.notes import NoteTable, read_each, with_notes, with_set_aside
+    from traceflops.parsers.io.pickled import unpickled
     from traceflops.parsers.io.places import (
         files_behind,
         find_inputs,

@@ -330,6 +330,7 @@ def _memory(one: MemoryUse) -> dict[str, Any]:
         **fields(one, "rank", "file", "device", "on_host", "is_total", "device_bytes"),
         "share_of_device": one.share_of_device,
         "spare_at_peak_bytes": one.unused_at_peak,
+        "largest_free_bytes": one.largest_free,
         "allocated": _series(one.allocated),
         "reserved": _series(one.reserved) if one.reserved is not None else None,
     }

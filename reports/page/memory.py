@@ -68,6 +68,7 @@ class MemoryRow:
     when: str
     reserved: int | None
     unused: int | None
+    largest_free: int | None
     device_bytes: int | None
     share: str
     growth: str
@@ -166,9 +167,10 @@ def _firsts(used: Sequence[MemoryUse], clocks: Origins) -> dict[int, int]:
 def use_label(use: MemoryUse, devices: Sequence[DeviceReport]) -> str:
     """Return what to call it, as devices are called in the other tables."""
     of_device = (one.label for one in devices if not use.on_host and one.device == use.device)
-    rank = f"rank {use.rank}" if use.rank is not None else use.file
+    rank = f"rank {use.rank}" if use.rank is not None else use.file * bool(devices)
     owner = process_label(devices, use.process, rank)
-    what = "CPU" if use.on_host else "GPU without operations"
+    without = "GPU without operations" if use.local_id is None else f"GPU {use.local_id}"
+    what = "CPU" if use.on_host else without
     return next(of_device, " · ".join(filter(None, (owner, what))))
 
 
@@ -184,6 +186,7 @@ def _row(use: MemoryUse, devices: Sequence[DeviceReport], origin_ns: int) -> Mem
         when=f"{place(allocated.peak_ns - origin_ns)}{step}",
         reserved=use.reserved.peak if use.reserved is not None else None,
         unused=use.unused_at_peak,
+        largest_free=use.largest_free,
         device_bytes=use.device_bytes,
         share=percent(use.share_of_device),
         growth=_growth(allocated),

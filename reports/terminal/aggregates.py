@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rich.text import Text
 
+from traceflops.memory import fullest_gpu, holders, memory_use
 from traceflops.reports.terminal.lines import (
     LEAST_NAME,
     Style,
@@ -32,13 +33,14 @@ from traceflops.reports.view import (
     speeds_table,
 )
 from traceflops.table import DEVICE_KINDS
-from traceflops.units import command_lines
+from traceflops.units import command_lines, function_name
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from traceflops.mfu import Measurement
     from traceflops.timeline import Untimed
+    from traceflops.windows import Prepared
 
 _ROWS: Final = 5
 _NAME_WIDTH, _CATEGORY_WIDTH = 50, 20
@@ -105,6 +107,21 @@ def untimed_lines(untimed: Untimed, style: Style) -> Iterator[Text]:
     if untimed.record is not None:
         yield from headline("To record a timeline:")
         yield from map(Text, command_lines(untimed.record, style.width))
+
+
+def memory_lines(prepared: Prepared, width: int) -> Iterator[Text]:
+    """Yield who holds most of the fullest GPU at its peak."""
+    use = fullest_gpu(memory_use(prepared))
+    found = holders(prepared, use) if use is not None else ()
+    if use is None or not found:
+        return
+    yield from headline(f"Held at the peak ({min(len(found), _ROWS)} of {count(len(found))})")
+    for one in found[:_ROWS]:
+        share = percent(one.bytes / use.allocated.peak)
+        head = f"  {size(one.bytes, binary=True):>9} {share:>7}  "
+        calls = " < ".join(filter(None, (function_name(one.op), function_name(one.scope))))
+        who = (calls or "not recorded") if one.recorded else "before the recording"
+        yield from hanging(head, who, width)
 
 
 def _headline(title: str, table: pa.Table) -> tuple[Text, Text]:

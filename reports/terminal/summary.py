@@ -16,6 +16,7 @@ from traceflops.ranks import Collective
 from traceflops.remedies import remedy
 from traceflops.reports.terminal.aggregates import (
     counted_lines,
+    memory_lines,
     speeds_lines,
     untimed_lines,
 )
@@ -236,6 +237,8 @@ def _untimed(analysis: Analysis, style: Style) -> Iterator[Text]:
     if analysis.untimed is not None:
         yield from counted_lines(analysis.measured, style.width)
         yield from untimed_lines(analysis.untimed, style)
+    elif analysis.prepared is not None and not analysis.devices:
+        yield from memory_lines(analysis.prepared, style.width)
 
 
 def _counted(analysis: Analysis, width: int) -> Iterator[Text]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from traceflops.devices import JobReport, find
+from traceflops.devices import MEMORY_SNAPSHOT, JobReport, find
 from traceflops.ranks import KINDS, Collective
 from traceflops.reports.view.figures import (
     UNKNOWN,
@@ -70,6 +70,8 @@ def products(analysis: Analysis) -> str:
     if analysis.untimed:
         return "no timeline"
     if not devices:
+        if analysis.source.format == MEMORY_SNAPSHOT:
+            return "memory snapshot"
         return "samples" if analysis.gpu_samples else "no GPU operations"
     if all(device.type == "cpu" for device in devices):
         return f"CPU operators of {numbered(len(devices), 'process')}"

@@ -17,6 +17,7 @@ import traceflops as tf
 from sample_traces.config import RunConfig, on_mi300x
 from sample_traces.gpu_samples import Layout as SampleLayout
 from sample_traces.gpu_samples import SamplingOptions, write_gpu_samples
+from sample_traces.memory_snapshot import SnapshotOptions, write_snapshot
 from sample_traces.nsight.ncu import launches, write_details
 from sample_traces.nsight.ncu_report import write_report
 from sample_traces.nsight.nsys import write_sqlite
@@ -71,7 +72,18 @@ def load_seeds(shared: Path | None) -> tuple[Seed, ...]:
         texts = thinned(gzip.decompress(path.read_bytes()), SIZES)
         name = path.name.split(".")[0]
         found += [Seed(f"{name}~{size}", text) for size, text in zip(SIZES, texts, strict=True)]
-    return (*found, *_of_other_tools(), *_of_columns(), *_of_ours())
+    return (*found, *_of_other_tools(), *_of_columns(), *_of_ours(), *_of_snapshots())
+
+
+def _of_snapshots() -> Iterator[Seed]:
+    """Yield memory snapshots, as Python and as PyTorch's own writer write them."""
+    run = simulate(RunConfig(layers=1, steps=2, vocab=256))
+    variants = (SnapshotOptions(), SnapshotOptions(60, times=False, expandable=False, protocol=2))
+    with TemporaryDirectory() as name:
+        path = Path(name) / "snapshot.pickle"
+        for options in variants:
+            write_snapshot(run, 0, path, options)
+            yield Seed(f"snapshot{options.protocol}", path.read_bytes())
 
 
 def _of_other_tools() -> Iterator[Seed]:

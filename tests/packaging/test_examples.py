@@ -15,6 +15,7 @@ import pytest
 from sample_traces.config import on_mi300x
 from sample_traces.emit_pytorch import write_pytorch
 from sample_traces.gpu_samples import SamplingOptions, write_gpu_samples
+from sample_traces.memory_snapshot import write_snapshot
 from sample_traces.rocprof.options import RocprofOptions
 from sample_traces.rocprof.rocpd import write_rocpd
 from sample_traces.rocprof.v3_csv import write_v3_csv
@@ -36,6 +37,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("stage")
     one = simulate(RUN)
     (trace,) = write_pytorch(one, folder, stem="trace")
+    write_snapshot(one, 0, folder / "snapshot.pickle")
     (folder / "trace.json").write_bytes(gzip.decompress(trace.read_bytes()))
     (folder / "after").mkdir()
     for name in ("capture", "rank17", "before", "after", "after/rank0"):

@@ -36,6 +36,7 @@ from traceflops.findings import (
     late_rank_findings,
     loss_findings,
     main_kernel_findings,
+    memory_verdict,
     read_finding_rules,
     records_verdict,
     samples_verdict,
@@ -46,7 +47,7 @@ from traceflops.findings import (
     verdict,
     waiting_words,
 )
-from traceflops.gpu_samples import GpuSamples, gpu_samples
+from traceflops.gpu_samples import gpu_samples
 from traceflops.mfu import (
     FROM_THE_TRACE,
     Measurement,
@@ -144,7 +145,8 @@ class Judged(NamedTuple):
     untimed: Untimed | None
     choice: StepChoice
     lacks_copies: bool
-    sampled: tuple[GpuSamples, ...] = ()
+    samples: Verdict | None = None
+    memory: Verdict | None = None
 
     @classmethod
     def of(cls, prepared: Prepared) -> Judged:
@@ -152,7 +154,8 @@ class Judged(NamedTuple):
         trace, lacks_copies = prepared.trace, is_said(prepared.trace, COPIES_MISSING)
         records, choice = prepared.launch_records, prepared.plan.choice
         told = trace.source.format, records, prepared.untimed, choice, lacks_copies
-        return cls(*told, gpu_samples(prepared) if told[0] == GPU_SAMPLES else ())
+        sampled = gpu_samples(prepared) if told[0] == GPU_SAMPLES else ()
+        return cls(*told, samples_verdict(sampled), memory_verdict(prepared))
 
 
 def analysis_of(
@@ -324,9 +327,10 @@ def _verdict(
     how_recorded = remedy(asked.format, "device records") or ""
     late_rank = lasting_late_rank_sentence(who_waits) or slow_link_sentence(who_waits)
     return (
-        samples_verdict(asked.sampled)
+        asked.samples
         or records_verdict(asked.records, how_recorded)
         or untimed_verdict(asked.untimed, late_rank)
+        or asked.memory
         or verdict(
             total,
             asked.choice,

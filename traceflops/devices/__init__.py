@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from traceflops.devices.device_facts import (
         SeenDevice,
         by_name,
+        gib,
         is_full_name,
         named_row,
         quoted,
@@ -103,8 +104,10 @@ if TYPE_CHECKING:
         MEMORY_SNAPSHOT,
         calendar_shift,
         check_side,
+        is_apart,
         same_devices,
         with_records,
+        without_counters,
     )
     from traceflops.devices.speed_of_light import (
         LIMIT,

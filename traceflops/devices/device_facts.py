@@ -25,7 +25,7 @@ LONGEST_NAME = 256
 """Characters; drivers have fewer, so a longer text is the name of no device."""
 
 _LONGEST_SHOWN = 80
-_GIB = 1 << 30
+_BINARY: Final = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10), ("B", 1))
 _NAMED_ALIKE: Final = (
     *("compute_major", "compute_minor", "warp_size", "memory_bytes", "architecture", "clock_hz"),
     "dies",
@@ -112,7 +112,8 @@ def dotted(compute: tuple[int, int]) -> str:
 
 def gib(number: int) -> str:
     """Return a number of bytes as text: "79.2 GiB"."""
-    return f"{number / _GIB:.3g} GiB"
+    unit, scale = next((one for one in _BINARY if number >= 0.95 * one[1]), _BINARY[-1])
+    return f"{number / scale:.3g} {unit}"
 
 
 def quoted(name: str | None) -> str:

@@ -5,7 +5,7 @@ They are a Trace of their own whose counters and marks join those of the trace.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from traceflops.devices.processes import with_numbers
 from traceflops.errors import InputError
-from traceflops.table import ABSENT, IntArray, Trace, named, numbers
+from traceflops.table import ABSENT, IntArray, Trace, matching, named, numbers
 
 MEMORY_SNAPSHOT: Final = "PyTorch memory snapshot"
 GPU_SAMPLES: Final = "GPU samples"
@@ -69,6 +69,25 @@ def same_devices(trace: Trace, records: Trace) -> dict[int, int]:
         for row in records.devices.to_pylist()
         if row["local_id"] in local
     }
+
+
+def is_apart(trace: Trace, records: Trace, shift_ns: int) -> bool:
+    """Return whether all records were made before a trace began, or after it ended."""
+    times = numbers(records.counters["time_ns"]) + shift_ns
+    starts = [numbers(trace.table(name)["start_ns"]) for name in ("activities", "ops")]
+    known = np.concatenate(starts)
+    if not len(times) or not len(known):
+        return False
+    return bool(times.max() < known.min() or times.min() > known.max())
+
+
+def without_counters(trace: Trace, prefix: str, devices: Collection[int]) -> Trace:
+    """Return a trace without the counters of some devices whose names begin so."""
+    table = trace.counters
+    named = matching(table["name"], lambda name: name.startswith(prefix))
+    rows = named & np.isin(numbers(table["device"], ABSENT), list(devices))
+    kept = table.take(pa.array(np.flatnonzero(~rows))) if rows.any() else table
+    return replace(trace, tables={**trace.tables, "counters": kept})
 
 
 def with_records(

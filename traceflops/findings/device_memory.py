@@ -1,4 +1,7 @@
-"""Rules of memory: copies between CPU and GPU that nothing hides, and room for a larger batch."""
+"""Rules of memory: copies that nothing hides, room for a larger batch, calls of the allocator.
+
+And the verdict on a memory snapshot, which has nothing but memory.
+"""
 
 from __future__ import annotations
 
@@ -6,23 +9,29 @@ from collections.abc import Iterator
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+
 from traceflops.attribution import memory_operations
-from traceflops.findings.case import is_torch, limit, share_of_window
-from traceflops.findings.finding import Candidate, Gain, Row
-from traceflops.memory import memory_use
-from traceflops.table import is_one_of, matching
+from traceflops.devices import gib
+from traceflops.findings.case import is_amd, is_torch, limit, share_of_window
+from traceflops.findings.finding import Candidate, Gain, Row, Verdict, row_name
+from traceflops.findings.idle_remedies import ON_AMD
+from traceflops.memory import BETWEEN, StepFinder, fullest_gpu, holders, memory_use
+from traceflops.table import codes, groups, is_one_of, matching, names, numbers, ranges
 from traceflops.timeline import Intervals
-from traceflops.units import percent, several, significant
+from traceflops.units import function_name, percent, several, significant
 from traceflops.windows import chosen_time
 
 if TYPE_CHECKING:
     from traceflops.attribution import MemoryOperation
     from traceflops.findings.case import Case
-    from traceflops.table import BoolArray
+    from traceflops.memory import MemoryUse
+    from traceflops.table import BoolArray, IntArray, Trace
     from traceflops.windows import Prepared
 
 _WAYS: Final = ("HtoD", "DtoH")
 _PAGEABLE: Final = "pageable"
+_MOST_ROWS: Final = 3
 _FEW: Final = 10
 """Copies of one kind that take less than one part in so many of all are not told."""
 _PIN: Final = (
@@ -36,6 +45,14 @@ _PREFETCH: Final = (
 _KEEP: Final = "Keep the data on the GPU, or copy less: there is little work to copy beside."
 _ANY: Final = "Copy on a stream of its own while kernels run, or keep the data on the GPU."
 _ANY_PIN: Final = f"Allocate host memory with cudaHostAlloc or hipHostMalloc. {_ANY}"
+_TAKES: Final = ("segment_alloc", "segment_map")
+_GIVES: Final = ("segment_free", "segment_unmap")
+"""Marks of a memory snapshot: calls that take memory of the GPU or give it back."""
+_KEEP_SEGMENTS: Final = (
+    "Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, warm up with the largest inputs before "
+    "the loop, pad inputs to a few sizes, and remove torch.cuda.empty_cache() from the step."
+)
+_BURST_NS, _MANY = 10**9, 10
 _LAUNCHING: Final = ("eager_overhead", "optimizer_loop", "launch_latency")
 
 
@@ -133,3 +150,106 @@ def memory_headroom(case: Case) -> Iterator[Candidate]:
         evidence=("memory", "idle"),
         doubts=("how work grows with the batch is not recorded",),
     )
+
+
+def allocator_calls(case: Case) -> Iterator[Candidate]:
+    """Give a candidate where the GPU is idle around calls that take or give back its memory."""
+    prepared = case.prepared
+    if prepared is None or not prepared.accounts:
+        return
+    calls = _times_of(prepared.trace, *_TAKES, *_GIVES)
+    idle_ns, inside = 0, np.zeros(len(calls), dtype=np.bool_)
+    for device, account in prepared.accounts.items() if len(calls) else ():
+        busy = Intervals.of(account.rows.start_ns, account.rows.end_ns)
+        idle = chosen_time(prepared.windows[device]).subtract(busy)
+        gaps = np.searchsorted(idle.start_ns, calls, side="right") - 1
+        gaps = np.unique(gaps[idle.contains(calls)])
+        idle_ns += int((idle.end_ns[gaps] - idle.start_ns[gaps]).sum())
+        inside |= chosen_time(prepared.windows[device]).contains(calls)
+    share = share_of_window(case, idle_ns)
+    if share < limit(case, "allocator-calls", "least_share"):
+        return
+    remedy = _KEEP_SEGMENTS
+    for cuda, hip in ON_AMD.items() if is_amd(case) else ():
+        remedy = remedy.replace(cuda, hip)
+    is_recorded = any(one.kind == "memory_alloc" for one in case.idle.by_class())
+    calls = calls[inside]
+    yield Candidate(
+        rule="allocator-calls",
+        title="The allocator calls the driver inside the step",
+        sentence=(
+            f"The GPU is idle for {percent(share)} of the time around "
+            f"{several(len(calls), 'call')} that take or give back its memory"
+            f"{_in_steps(prepared, calls)}."
+        ),
+        share=share,
+        owner="yours",
+        remedy=remedy,
+        evidence=("memory", "idle"),
+        rows=tuple(_askers(prepared.trace, calls)),
+        edits=("memory_alloc=0",) * is_recorded,
+        doubts=("other work of the host may lie in the same gaps",) * (not is_recorded),
+        gain=None if is_recorded else Gain(0, idle_ns // case.windows_used, None),
+    )
+
+
+def _times_of(trace: Trace, *marks: str, process: int | None = None) -> IntArray:
+    """Return when the allocator made such calls: in all processes, or in one."""
+    wanted = is_one_of(trace.marks["kind"], "event") & is_one_of(trace.marks["name"], *marks)
+    if process is not None:
+        wanted &= numbers(trace.marks["process"]) == process
+    return numbers(trace.marks["start_ns"])[wanted]
+
+
+def _in_steps(prepared: Prepared, calls: IntArray) -> str:
+    """Return in which steps of the host some calls are, in words."""
+    owner, finder = numbers(prepared.trace.devices["process"]), StepFinder(prepared)
+    each = (finder.of(int(owner[device]), device) for device in prepared.accounts)
+    found = {step for steps in each for step in steps.numbers_at(calls).tolist()}
+    return f", in {'step' if len(found) == 1 else 'steps'} {ranges(found)}" if found else ""
+
+
+def _askers(trace: Trace, calls: IntArray) -> Iterator[Row]:
+    """Yield who made most of some calls, by the stacks of a snapshot."""
+    table = trace.counters
+    rows = np.flatnonzero(
+        is_one_of(table["name"], "device_memory.reserved_bytes")
+        & np.isin(numbers(table["time_ns"]), calls)
+        & (codes(table["stack"]) >= 0)
+    )
+    texts = names(table["stack"])
+    stack = codes(table["stack"])[rows]
+    for _, same in sorted(groups(stack), key=lambda pair: -len(pair[1]))[:_MOST_ROWS]:
+        op, _, callers = texts[int(stack[same[0]])].partition(BETWEEN)
+        yield Row(row_name(_asker(op, callers)), 0, len(same))
+
+
+def _asker(op: str, callers: str) -> str:
+    """Return an operator and the line that called it."""
+    return " in ".join(map(function_name, filter(None, (op, callers.partition(BETWEEN)[0]))))
+
+
+def memory_verdict(prepared: Prepared) -> Verdict | None:
+    """Return what a memory snapshot says, None for what has a timeline or says nothing of it."""
+    use = None if prepared.accounts else fullest_gpu(memory_use(prepared))
+    return Verdict(" ".join(_of_memory(prepared, use))) if use is not None else None
+
+
+def _of_memory(prepared: Prepared, use: MemoryUse) -> Iterator[str]:
+    trace = prepared.trace
+    failed = len(_times_of(trace, "oom", process=use.process))
+    if failed:
+        yield f"{several(failed, 'allocation')} failed: out of memory."
+    gpu = f"GPU {use.local_id}" if use.local_id is not None else "The GPU"
+    found = [one for one in holders(prepared, use) if one.recorded and one.op]
+    most = f", {gib(found[0].bytes)} by {_asker(found[0].op, found[0].scope)}" if found else ""
+    yield f"{gpu} has {gib(use.allocated.peak)} allocated at its peak{most}."
+    if use.unused_at_peak:
+        largest = f", in pieces of at most {gib(use.largest_free)}" if use.largest_free else ""
+        yield f"Another {gib(use.unused_at_peak)} is reserved and unused then{largest}."
+    times = _times_of(trace, *_TAKES, process=use.process)
+    if len(times) >= _MANY:
+        at_once = int((np.searchsorted(times, times + _BURST_NS) - np.arange(len(times))).max())
+        most = "all" if at_once == len(times) else f"{at_once:,} of them"
+        burst = f", {most} within a second" * (trace.source.origin_unix_ns is not None)
+        yield f"The allocator took memory from the GPU {several(len(times), 'time')}{burst}."

@@ -14,7 +14,7 @@ from traceflops.findings.clocks import slowed_kernels, slower_kernels
 from traceflops.findings.communication import communication
 from traceflops.findings.counted_kernels import counted_kernels
 from traceflops.findings.decode import decode
-from traceflops.findings.device_memory import host_copies, memory_headroom
+from traceflops.findings.device_memory import allocator_calls, host_copies, memory_headroom
 from traceflops.findings.device_work import kernel_rules
 from traceflops.findings.finding import (
     Finding,
@@ -49,6 +49,7 @@ RULES: Final[tuple[Rule, ...]] = (
     low_clocks,
     host_copies,
     memory_headroom,
+    allocator_calls,
 )
 _TITLES: Final = {
     "loss-communication": "Exposed communication",

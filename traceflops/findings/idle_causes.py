@@ -19,6 +19,7 @@ from traceflops.attribution import (
     memory_operations,
 )
 from traceflops.findings.case import is_amd, is_torch, limit, share_of_window
+from traceflops.findings.device_memory import allocator_calls
 from traceflops.findings.finding import Candidate, Owner, Row, Where, row_name, short_name
 from traceflops.findings.idle_remedies import (
     CAUSES,
@@ -131,6 +132,8 @@ def _is_told(case: Case, name: str, causes: Mapping[str, Sequence[Culprit]]) -> 
     """
     if name == "host_unrecorded" and case.prepared is not None:
         return not causes[name][0].label and lacks_copies(case.prepared.trace)
+    if name == "memory_alloc":
+        return next(allocator_calls(case), None) is not None
     if name != "host_code":
         return False
     code, launching = causes[name], causes.get("eager_overhead", ())

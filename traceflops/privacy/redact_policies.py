@@ -150,6 +150,7 @@ def _own_policies(shown: Placeholders, step_mark: str | None) -> Mapping[tuple[s
         ("marks", "name"): marks,
         ("kernel_rules", "kind"): _always(_unless(_RULE_KIND, partial(shown.partly, "word"))),
         ("counters", "name"): counter,
+        ("counters", "stack"): _always(_stack(marks("python"), op)),
         ("kernel_counters", "counter"): counter,
         **dict.fromkeys(_SHAPED, shapes),
         **{
@@ -171,6 +172,16 @@ _GENERATED: Final = re.compile(r"(?:.*/)?(c[a-z2-7]{51}\.py\()")
 
 def _unless(harmless: re.Pattern[str], policy: Policy) -> Policy:
     return lambda text: text if harmless.fullmatch(text) else policy(text)
+
+
+def _stack(frame: Policy, op: Policy) -> Policy:
+    """Return a policy for the frames of a stack, of which some are operators."""
+
+    def each(text: str) -> str:
+        parts = ((frame if "(" in part else op)(part) for part in text.split(" < "))
+        return " < ".join(filter(None, parts))
+
+    return each
 
 
 def _gone(shown: Placeholders, kind: str, text: str) -> None:

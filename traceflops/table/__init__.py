@@ -96,6 +96,7 @@ if TYPE_CHECKING:
         counted_note,
         named,
         of_noun,
+        ranges,
         rank_from_name,
         rank_unknown,
         together,

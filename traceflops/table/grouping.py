@@ -206,6 +206,9 @@ HOST_TABLES: Final = {"call": "calls", "mark": "marks", "gpu_mark": "marks"}
 _PROJECTED: Final = "gpu_annotation"
 """The kind of marks that are ranges of the host as they are seen on the device: gpu_mark here."""
 
+_MOMENT: Final = "event"
+"""The kind of marks that are moments, of which there is nothing to add up."""
+
 _FIGURES: Final = {
     "count": np.add,
     "total_ns": np.add,
@@ -282,7 +285,8 @@ def _given(table: pa.Table) -> Iterator[Total]:
 def _of_kind(kind: str, records: pa.Table) -> pa.Table:
     if "kind" not in records.schema.names or not records.num_rows:
         return records
-    rows = np.flatnonzero(is_one_of(records["kind"], _PROJECTED) == (kind == "gpu_mark"))
+    projected = is_one_of(records["kind"], _PROJECTED) == (kind == "gpu_mark")
+    rows = np.flatnonzero(projected & ~is_one_of(records["kind"], _MOMENT))
     if len(rows) == records.num_rows:
         return records
     return records.take(number_column(rows, pa.int64()))

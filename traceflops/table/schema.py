@@ -187,6 +187,7 @@ TABLES: dict[str, tuple[Column, ...]] = {
         _required("time_ns", pa.int64(), "time on the trace's clock", "ns"),
         _required("value", pa.float64(), "value; unit as the counter's name says"),
         Column("address", pa.int64(), "address of the block of memory, modulo 2^64"),
+        Column("stack", NAME_TYPE, "frames of who allocated, innermost first, without folders"),
     ),
     "kernel_counters": (
         _PROCESS,

@@ -2,8 +2,10 @@
 
 PyTorch records, with `profile_memory=True`, after each allocation and release what its allocator
 holds on that device: all of it on a GPU; on the host what was allocated since the recording began.
-Nsight Systems records changes alone, which add up from 0. Allocations are made by the host, ahead
-of the kernels that use them, so steps are those of the host where they are marked.
+Nsight Systems records changes alone, which add up from 0. A memory snapshot tells what PyTorch's
+events do, with sizes as requested, who allocated, and the largest free block. Allocations are made
+by the host, ahead of the kernels that use them, so steps are those of the host where they are
+marked.
 """
 
 from __future__ import annotations
@@ -14,7 +16,6 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
 
-from traceflops.attribution import launch_scopes
 from traceflops.table import (
     ABSENT,
     IntArray,
@@ -25,7 +26,6 @@ from traceflops.table import (
     joint_codes,
     names,
     numbers,
-    taken,
 )
 from traceflops.windows import HIDDEN, REPEATED, Steps, find_marked_steps
 
@@ -38,9 +38,9 @@ What = Literal["allocated", "reserved"]
 
 MOST_POINTS: Final = 1_000
 _PER_BUCKET: Final = 4
-_PARTS: Final = ("change", "allocated", "reserved")
+PARTS: Final = ("change", "allocated", "reserved", "largest_free")
 _LABELS: Final = tuple(
-    f"{side}_memory.{part}_bytes" for side in ("host", "device") for part in _PARTS
+    f"{side}_memory.{part}_bytes" for side in ("host", "device") for part in PARTS
 )
 
 
@@ -94,10 +94,11 @@ class MemoryUse:
     """The memory of one device, or of the host, as one process used it.
 
     `device` is the row of the devices table, None for the host and for a device without recorded
-    work. `is_total` is False where only changes were recorded, or only what was allocated since
-    the recording began: then values count from 0 at its beginning. `device_bytes` is the memory
-    that the device has, None where that is unknown. `unused_at_peak` is what was reserved and not
-    allocated when most was allocated, None where that is unknown.
+    work, `local_id` its number as the process sees it. `is_total` is False where only changes were
+    recorded, or only what was allocated since the recording began: then values count from 0 at its
+    beginning. `device_bytes` is the memory that the device has, None where that is unknown.
+    `unused_at_peak` is what was reserved and not allocated when most was allocated, `largest_free`
+    the largest block of it that nothing divides, None where that is unknown.
     """
 
     process: int
@@ -110,6 +111,8 @@ class MemoryUse:
     allocated: Series
     reserved: Series | None
     unused_at_peak: int | None
+    largest_free: int | None = None
+    local_id: int | None = None
 
     @property
     def share_of_device(self) -> float | None:
@@ -124,8 +127,8 @@ def memory_use(prepared: Prepared) -> tuple[MemoryUse, ...]:
     trace = prepared.trace
     if not trace.counters.num_rows:
         return ()
-    rows = _AllocationRows.of(trace)
-    finder = _StepFinder(prepared)
+    rows = AllocationRows.of(trace)
+    finder = StepFinder(prepared)
     found = [
         one
         for key, mine in rows.by_owner()
@@ -143,80 +146,7 @@ def fullest_gpu(used: Iterable[MemoryUse]) -> MemoryUse | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
-    """Who allocated `bytes` in so many `blocks` that are held at the peak.
-
-    `op` is the operator on the host, `scope` the modules or the annotation around it, of backward
-    those of forward; "" where that is not known. Not `recorded` is what was there before.
-    """
-
-    op: str
-    scope: str
-    bytes: int
-    blocks: int
-    recorded: bool = True
-
-
-def holders(prepared: Prepared, use: MemoryUse) -> tuple[Holder, ...]:
-    """Return who allocated what a device holds at its peak, most first; the sum is the peak.
-
-    None where blocks have no addresses, or where they contradict the total.
-    """
-    rows = _AllocationRows.of(prepared.trace)
-    key = (use.process, -1 if use.device is None else use.device, use.on_host)
-    mine = next((mine for owner, mine in rows.by_owner() if owner == key), rows.kind[:0])
-    part = rows.kind[mine] % len(_PARTS)
-    changes, totals = mine[part == 0], mine[part == _PARTS.index("allocated")]
-    if not use.is_total or len(changes) != len(totals):
-        return ()
-    changes = changes[: int(rows.value[totals].argmax()) + 1]
-    address = rows.address[changes]
-    if (address == ABSENT).any():
-        return ()
-    last = len(changes) - 1 - np.unique(address[::-1], return_index=True)[1]
-    held = changes[last[rows.value[changes[last]] > 0]]
-    size = rows.value[held]
-    before = use.allocated.peak - int(size.sum())
-    if before < 0:
-        return ()
-    found = list(_held_by(prepared, use.process, rows.time_ns[held], size))
-    found += [Holder("", "", before, 0, recorded=False)] if before else []
-    return tuple(sorted(found, key=lambda one: -one.bytes))
-
-
-def _held_by(prepared: Prepared, process: int, at_ns: IntArray, size: IntArray) -> Iterator[Holder]:
-    """Yield blocks by operator and scope of their allocation."""
-    linked = prepared.linked
-    op = _op_at(prepared, process, at_ns)
-    scopes = launch_scopes(linked, np.full(len(op), -1), op, prepared.selection.step_mark)
-    name = taken(codes(linked.trace.ops["name"]), op)
-    known = names(linked.trace.ops["name"])
-    for _, blocks in groups(joint_codes(name, scopes.scope)):
-        label, scope = int(name[blocks[0]]), int(scopes.scope[blocks[0]])
-        yield Holder(
-            known[label] if label >= 0 else "",
-            scopes.texts[scope] if scope >= 0 else "",
-            int(size[blocks].sum()),
-            len(blocks),
-        )
-
-
-def _op_at(prepared: Prepared, process: int, at_ns: IntArray) -> IntArray:
-    """Return the outermost operator at each time, -1 where there is none or several threads are."""
-    ops, tree = prepared.trace.ops, prepared.linked.op_tree
-    top = np.flatnonzero((tree.parent < 0) & (numbers(ops["process"]) == process))
-    start, found, many = numbers(ops["start_ns"]), np.full(len(at_ns), -1), np.zeros(len(at_ns))
-    for _, rows in groups(numbers(ops["thread"], ABSENT)[top]):
-        mine = top[rows][np.argsort(start[top[rows]], kind="stable")]
-        at = np.searchsorted(start[mine], at_ns, side="right") - 1
-        row = mine[np.maximum(at, 0)]
-        inside = (at >= 0) & (at_ns < start[row] + numbers(ops["dur_ns"])[row])
-        found, many = np.where(inside, row, found), many + inside
-    return np.where(many == 1, found, -1)
-
-
-@dataclass(frozen=True, slots=True)
-class _AllocationRows:
+class AllocationRows:
     """The rows of the counters that tell of memory, by time; `kind` is a place in _LABELS."""
 
     process: IntArray
@@ -225,9 +155,11 @@ class _AllocationRows:
     value: IntArray
     kind: IntArray
     address: IntArray
+    stack: IntArray
 
     @classmethod
-    def of(cls, trace: Trace) -> _AllocationRows:
+    def of(cls, trace: Trace) -> AllocationRows:
+        """Return those of a trace."""
         table = trace.counters
         known = {label: place for place, label in enumerate(_LABELS)}
         kind = np.array([known.get(name, -1) for name in names(table["name"])], dtype=np.int64)
@@ -236,12 +168,13 @@ class _AllocationRows:
         rows = rows[np.argsort(numbers(table["time_ns"])[rows], kind="stable")]
         value = floats(table["value"])[rows].astype(np.int64)
         process, device = numbers(table["process"])[rows], numbers(table["device"])[rows]
-        address = numbers(table["address"], ABSENT)[rows]
-        return cls(process, device, numbers(table["time_ns"])[rows], value, kind[rows], address)
+        address, stack = numbers(table["address"], ABSENT)[rows], codes(table["stack"])[rows]
+        time_ns = numbers(table["time_ns"])[rows]
+        return cls(process, device, time_ns, value, kind[rows], address, stack)
 
     def by_owner(self) -> Iterator[tuple[tuple[int, int, bool], IntArray]]:
         """Give the rows of each device of a process, and of its host."""
-        on_host = self.kind < len(_PARTS)
+        on_host = self.kind < len(PARTS)
         owner = joint_codes(joint_codes(self.process, self.device), on_host.astype(np.int64))
         for _, mine in groups(owner):
             at = int(mine[0])
@@ -250,21 +183,21 @@ class _AllocationRows:
 
 def _use(
     prepared: Prepared,
-    rows: _AllocationRows,
+    rows: AllocationRows,
     key: tuple[int, int, bool],
     mine: IntArray,
-    finder: _StepFinder,
+    finder: StepFinder,
 ) -> MemoryUse | None:
     process, device, on_host = key
-    if not on_host and device >= 0 and device not in prepared.accounts:
+    if not on_host and device >= 0 and prepared.accounts and device not in prepared.accounts:
         return None
     rank = prepared.trace.ranks[process]
     if prepared.selection.ranks is not None and rank not in prepared.selection.ranks:
         return None
-    device_bytes = prepared.trace.devices["memory_bytes"][device].as_py() if device >= 0 else None
+    known = prepared.trace.devices.slice(device, 1).to_pylist()[0] if device >= 0 else {}
     steps = finder.of(process, device)
-    part = rows.kind[mine] % len(_PARTS)
-    totals, changes = mine[part == _PARTS.index("allocated")], mine[part == 0]
+    part = rows.kind[mine] % len(PARTS)
+    totals, changes = mine[part == PARTS.index("allocated")], mine[part == 0]
     if len(totals):
         time, value = rows.time_ns[totals], rows.value[totals]
     else:
@@ -272,8 +205,8 @@ def _use(
     if not len(time):
         return None
     allocated = _series("allocated", time, value, steps)
-    held = mine[part == _PARTS.index("reserved")]
-    reserved = None
+    held = mine[part == PARTS.index("reserved")]
+    largest, reserved = mine[part == PARTS.index("largest_free")], None
     if len(held) and rows.value[held].any():  # the host's allocator keeps nothing in reserve
         reserved = _series("reserved", rows.time_ns[held], rows.value[held], steps)
     return MemoryUse(
@@ -283,14 +216,16 @@ def _use(
         device=device if device >= 0 else None,
         on_host=on_host,
         is_total=bool(len(totals)) and not on_host,
-        device_bytes=device_bytes,
+        device_bytes=known.get("memory_bytes"),
         allocated=allocated,
         reserved=reserved,
         unused_at_peak=_unused(rows, held, allocated) if reserved is not None else None,
+        local_id=known.get("local_id"),
+        largest_free=int(rows.value[largest[-1]]) if len(largest) else None,
     )
 
 
-def _unused(rows: _AllocationRows, held: IntArray, allocated: Series) -> int | None:
+def _unused(rows: AllocationRows, held: IntArray, allocated: Series) -> int | None:
     """Return what was reserved and not allocated at the peak of what was allocated.
 
     None where that is unknown, or the two numbers contradict each other.
@@ -350,11 +285,15 @@ class _HostSteps:
 
     def at(self, time_ns: int) -> int | None:
         """Return the number of the step at a time."""
-        place = int(self.all.at(np.array([time_ns]))[0])
-        return int(self.all.number[place]) if place >= 0 else None
+        return next(iter(self.numbers_at(np.array([time_ns])).tolist()), None)
+
+    def numbers_at(self, time_ns: IntArray) -> IntArray:
+        """Return the numbers of the steps in which some times are, each as often as they are."""
+        place = self.all.at(time_ns)
+        return self.all.number[place[place >= 0]]
 
 
-class _StepFinder:
+class StepFinder:
     """Finds the steps of a process: those of the host, else the windows of its device."""
 
     def __init__(self, prepared: Prepared) -> None:
@@ -368,6 +307,7 @@ class _StepFinder:
         self._counted = any(note.code == REPEATED for note in prepared.plan.notes)
 
     def of(self, process: int, device: int) -> _HostSteps:
+        """Return the steps of a process on a device."""
         steps = self._marked.get(process)
         if steps is None:
             steps = self._of_device(device)

@@ -1,0 +1,196 @@
+"""Python pickles as plain values: dicts, lists, tuples, texts, numbers.
+
+No unpickler runs. Only the instructions that write such values are known, so nothing can name a
+class or call anything. Keys that are not asked for are dropped with what they hold, so no key of
+the file's is hashed but a text. Values may occur in many places, even in themselves: whoever walks
+them must not follow each place of a list anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Set
+from struct import Struct, error
+from typing import Any, Final, TypeVar
+
+from traceflops.errors import InputError, NotATrace
+from traceflops.parsers.io.inputs import ByteSource
+
+_MOST_BYTES: Final = 1 << 29
+_MOST_STEPS: Final = 20_000_000
+"""Instructions, those in a row that repeat values counted once: an event of an allocator takes
+about 20, each at most 240 bytes of memory."""
+_MOST_REPEATED: Final = 5
+"""So many times as many values are repeated, of 8 bytes each: mostly frames of stacks."""
+_BAD: Final = (IndexError, AttributeError, TypeError, ValueError, error)
+"""What instructions raise that do not fit together."""
+_PLAIN_HINT: Final = "export the trace as JSON"
+
+
+class _TooLarge(Exception):
+    """There is more than any recording holds."""
+
+
+def unpickled(source: ByteSource, keys: Set[str]) -> object:
+    """Return the value in a pickle; of dicts only these keys.
+
+    Raises InputError where it is cut off, damaged, too large or holds anything but plain values.
+    """
+    try:
+        data = _whole(source)
+        machine = _Machine(data, keys)
+        value = machine.run(_MOST_STEPS if source.limits else len(data))
+    except _TooLarge:
+        raise InputError(
+            f"too large: {source.label} (more than {_MOST_BYTES >> 20} MiB or "
+            f"{_MOST_STEPS:,} values)",
+            "record fewer events (max_entries), or read it with --no-limits if you trust it",
+        ) from None
+    except KeyError as refused:
+        what = f"{refused.args[0]:#04x}"
+        raise NotATrace(
+            f"{source.label} holds more than plain values, which is unsafe to open (pickle "
+            f"instruction {what})",
+            _PLAIN_HINT,
+        ) from None
+    except _BAD:
+        raise InputError(
+            f"damaged or cut off: {source.label}", "copy it or dump it again"
+        ) from None
+    return value
+
+
+def _whole(source: ByteSource) -> bytes:
+    parts, size = [], 0
+    for block in source.blocks():
+        parts.append(block)
+        size += len(block)
+        if size > _MOST_BYTES and source.limits:
+            raise _TooLarge
+    return b"".join(parts)
+
+
+class _Machine:
+    """Runs the instructions of a pickle."""
+
+    def __init__(self, data: bytes, keys: Set[str]) -> None:
+        self.data = data
+        self.keys = keys
+        self.stack: list[Any] = []
+        self.memo: list[Any] = []
+        self.marks: list[int] = []
+
+    def run(self, most: int) -> object:
+        """Return the value that is left at the end."""
+        data, at, repeated = self.data, 0, 0
+        for _ in range(most):
+            code = data[at]
+            if code == _STOP:
+                return self.stack.pop()
+            if code in (_GET, _LONG_GET):
+                at, count = self._gets(at)
+                repeated += count
+                if repeated > _MOST_REPEATED * most:
+                    raise _TooLarge
+            elif code in _ALONE:
+                _ALONE[code](self)
+                at += 1
+            else:
+                layout, do = _WITH_NUMBER[code]
+                at += 1 + layout.size
+                at += do(self, layout.unpack_from(data, at - layout.size)[0], at) or 0
+        if at >= len(data):
+            raise IndexError
+        raise _TooLarge
+
+    def _gets(self, at: int) -> tuple[int, int]:
+        """Push what was memoized before, all in a row: most of a pickle is this.
+
+        Return where the row ends and how many there were.
+        """
+        data, memo, push = self.data, self.memo, self.stack.append
+        known = len(self.stack)
+        while True:
+            if data[at] == _GET:
+                push(memo[data[at + 1]])
+                at += 2
+            elif data[at] == _LONG_GET:
+                push(memo[_U4.unpack_from(data, at + 1)[0]])
+                at += 5
+            else:
+                return at, len(self.stack) - known
+
+    def take(self, count: int | None = None) -> list[Any]:
+        """Take so many values, or those above the last mark."""
+        place = self.marks.pop() if count is None else len(self.stack) - count
+        values = self.stack[place:]
+        del self.stack[place:]
+        return values
+
+    def set_items(self, values: list[Any]) -> None:
+        pairs = zip(values[::2], values[1::2], strict=True)
+        keys = self.keys
+        self.stack[-1].update((k, v) for k, v in pairs if k.__class__ is str and k in keys)
+
+    def put(self, place: int, _: int) -> None:
+        """Memoize: writers number in order, so no other place is known, however far."""
+        if place > len(self.memo):
+            raise ValueError
+        self.memo[place : place + 1] = [self.stack[-1]]
+
+    def text(self, size: int, at: int) -> int:
+        self.stack.append(self.data[at : at + size].decode(errors="replace"))
+        return size
+
+    def integer(self, size: int, at: int) -> int:
+        self.stack.append(int.from_bytes(self.data[at : at + size], "little", signed=True))
+        return size
+
+
+def _push(machine: _Machine, value: object, _: int = 0) -> None:
+    machine.stack.append(value)
+
+
+def _by_code(table: Mapping[str, _T]) -> dict[int, _T]:
+    return {ord(code): value for code, value in table.items()}
+
+
+_T = TypeVar("_T")
+_U1, _U4 = Struct("<B"), Struct("<I")
+_GET, _LONG_GET, _STOP = b"hj."
+_ALONE: Final[Mapping[int, Callable[[_Machine], None]]] = _by_code(
+    {
+        "\x94": lambda m: m.memo.append(m.stack[-1]),
+        "(": lambda m: m.marks.append(len(m.stack)),
+        "a": lambda m: m.stack[-2].append(m.stack.pop()),
+        "e": lambda m: m.stack[m.marks[-1] - 1].extend(m.take()),
+        "s": lambda m: m.set_items(m.take(2)),
+        "u": lambda m: m.set_items(m.take()),
+        "]": lambda m: _push(m, []),
+        "}": lambda m: _push(m, {}),
+        ")": lambda m: _push(m, ()),
+        "t": lambda m: _push(m, tuple(m.take())),
+        "\x85": lambda m: _push(m, tuple(m.take(1))),
+        "\x86": lambda m: _push(m, tuple(m.take(2))),
+        "\x87": lambda m: _push(m, tuple(m.take(3))),
+        "N": lambda m: _push(m, None),
+        "\x88": lambda m: _push(m, True),
+        "\x89": lambda m: _push(m, False),
+    }
+)
+_Follows = tuple[Struct, Callable[[_Machine, Any, int], int | None]]
+_WITH_NUMBER: Final[Mapping[int, _Follows]] = _by_code(
+    {
+        "\x80": (_U1, lambda *_: None),  # the version
+        "\x95": (Struct("<Q"), lambda *_: None),  # the size of a frame
+        "K": (_U1, _push),
+        "M": (Struct("<H"), _push),
+        "J": (Struct("<i"), _push),
+        "G": (Struct(">d"), _push),
+        "q": (_U1, _Machine.put),
+        "r": (_U4, _Machine.put),
+        "X": (_U4, _Machine.text),
+        "\x8c": (_U1, _Machine.text),
+        "\x8a": (_U1, _Machine.integer),
+    }
+)
+"""What follows some instructions, and what is done with it; they return how much further to go."""

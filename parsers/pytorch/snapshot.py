@@ -1,0 +1,339 @@
+"""Reads a memory snapshot of PyTorch (torch.cuda.memory._dump_snapshot) into a Trace.
+
+Its counters are those of the profiler's memory events, with the stack of who allocated; its marks
+are the allocator's calls for memory of the GPU. What was held before the recorded events is the
+state at the snapshot, undone. Sizes are as requested. See docs/parsers/memory_snapshot.md.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Annotated, Any, Final
+
+import msgspec
+import numpy as np
+
+from traceflops.devices import MEMORY_SNAPSHOT
+from traceflops.errors import InputError, NotATrace
+from traceflops.parsers.io import ByteSource, NoteTable, rank_in_name, unpickled
+from traceflops.parsers.pytorch.allocator import ALLOC, FREE, SEGMENTS, Blocks, History
+from traceflops.parsers.pytorch.values import LIMIT_NS, typed_integers
+from traceflops.parsers.shared import (
+    NOTHING_KNOWN,
+    Format,
+    ProcessFacts,
+    Reading,
+    devices_table,
+    in_order_of_time,
+    overflow_notes,
+    overflowed,
+    processes_table,
+)
+from traceflops.table import (
+    ABSENT,
+    IntArray,
+    Names,
+    Note,
+    Source,
+    SourceFile,
+    TableBuilder,
+    Trace,
+    rank_from_name,
+)
+
+_SIGN: Final = re.compile(rb"\x80[\x02-\x05][\s\S]{0,40}?[\x8cX]\x08(?:\x00\x00\x00)?segments")
+_NOTES: Final = NoteTable(
+    repaired={
+        "times-ordered": "{n} [event is|events are] earlier than the one before: moved to its "
+        "time.",
+    },
+    dropped={"unknown-action": "{n} [event|events] of unknown kinds ignored."},
+    assumed={
+        "events-contradict": "{n} [event does|events do] not fit the one before at the same "
+        "address: the history has gaps, and totals may be wrong.",
+        "state-differs": "GPU {gpu}: the events do not add up to the state at the snapshot, which "
+        "holds {count} bytes more or less. Recording may have stopped before it.",
+        "no-times": "Events have no times (PyTorch before 2.1): they are shown in order, 1 µs "
+        "apart.",
+    },
+    missing={
+        "no-history": "The snapshot has no events, so only its own time is shown. Call "
+        "torch.cuda.memory._record_memory_history() before the work.",
+        "held-before": "Who allocated {n} [block|blocks] is not recorded: it was before the "
+        "events begin. To know, raise max_entries of _record_memory_history(), or call it earlier.",
+    },
+)
+_IGNORED: Final = ("free_completed", "snapshot", "user_defined")
+"""A block is free for others once its release is complete; for the program, once it asks."""
+_HELD, _OTHER = "active_allocated", "other"
+_MOST_FRAMES: Final = 8
+_LONGEST: Final = 100
+_OF_TORCH: Final = re.compile(r"(?:^|[/\\])torch[/\\]")
+_OF_PYTHON: Final = re.compile(r"\.pyx?$|^<")
+_OPERATOR: Final = re.compile(r"\bat::_ops::(\w+)::call\(")
+_BACKWARD: Final = re.compile(r"\btorch::autograd::[\w:]*?(\w+)::apply\(")
+
+_Size = Annotated[int, msgspec.Meta(ge=0, le=2**44)]
+_Address = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+
+
+class _Event(msgspec.Struct, gc=False):
+    """One event; `frames` are looked at later, once each."""
+
+    action: str
+    size: _Size = 0
+    addr: _Address | None = None
+    time_us: Annotated[int, msgspec.Meta(ge=0, le=LIMIT_NS // 1000)] | None = None
+    frames: Any = None
+
+
+class _Block(msgspec.Struct, gc=False):
+    """One block of a segment."""
+
+    address: _Address
+    size: _Size
+    state: str
+    requested_size: _Size | None = None
+    frames: Any = None
+
+    @property
+    def asked(self) -> int:
+        """Return the size as requested; older versions have that of the block alone."""
+        return self.size if self.requested_size is None else self.requested_size
+
+
+class _Segment(msgspec.Struct, gc=False):
+    """Memory that the allocator took from the GPU in one piece."""
+
+    device: Annotated[int, msgspec.Meta(ge=0, lt=1024)]
+    address: _Address
+    total_size: _Size
+    blocks: Any
+    is_expandable: bool = False
+
+
+class _Snapshot(msgspec.Struct, gc=False):
+    """The whole: segments and, by device, events."""
+
+    segments: list[Any]
+    device_traces: Annotated[list[Any], msgspec.Meta(max_length=1024)] = []
+
+
+_KEYS: Final = frozenset({"name", "filename", "line"}).union(
+    *(kind.__struct_fields__ for kind in (_Event, _Block, _Segment, _Snapshot))
+)
+
+
+def read_snapshot(source: ByteSource) -> Trace:
+    """Return the snapshot as a trace. Raises InputError where it is none or damaged."""
+    value = unpickled(source, _KEYS)
+    try:
+        found = msgspec.convert(value, _Snapshot)
+        segments = msgspec.convert(found.segments, list[_Segment])
+        _refuse_shared([*found.device_traces, *(one.blocks for one in segments)])
+        blocks = [msgspec.convert(one.blocks, list[_Block]) for one in segments]
+        traces = [msgspec.convert(events, list[_Event]) for events in found.device_traces]
+    except msgspec.ValidationError as error:
+        raise NotATrace(
+            f"not a memory snapshot of PyTorch: {source.label} ({str(error)[:200]})",
+            "give what torch.cuda.memory._dump_snapshot wrote",
+        ) from None
+    own: defaultdict[int, list[tuple[_Segment, list[_Block]]]] = defaultdict(list)
+    for one, inside in zip(segments, blocks, strict=True):
+        own[one.device].append((one, inside))
+    reader = _Reader(source)
+    for device in sorted({*own, *(n for n, events in enumerate(traces) if events)}):
+        held = [block for _, inside in own[device] for block in inside if block.state == _HELD]
+        events = traces[device] if device < len(traces) else []
+        reader.add(device, events, [one for one, _ in own[device]], held)
+    return reader.trace()
+
+
+def _refuse_shared(lists: Sequence[Any]) -> None:
+    """Raise ValidationError where one list stands in several places: each would be read anew."""
+    filled = [id(one) for one in lists if one.__class__ is list and one]
+    if len(set(filled)) < len(filled):
+        raise msgspec.ValidationError("lists in several places at once")
+
+
+class _Reader:
+    """Collects the rows of the devices of a snapshot."""
+
+    def __init__(self, source: ByteSource) -> None:
+        self._source = source
+        self._tables = {name: TableBuilder(name) for name in ("counters", "marks")}
+        self._stacks = Stacks(self._tables["counters"].names["stack"])
+        self._devices: list[int] = []
+        self._notes: list[Note] = []
+        self._counts: Counter[str] = Counter()
+        self._odd: Counter[str] = Counter()
+        self._has_times = False
+
+    def add(
+        self,
+        device: int,
+        events: Sequence[_Event],
+        segments: Sequence[_Segment],
+        blocks: Sequence[_Block],
+    ) -> None:
+        """Add the rows of one device, whose blocks are those that are held."""
+        history = History(
+            action=np.array([_CODES.get(one.action, 0) for one in events], np.int64),
+            time_ns=self._times(events),
+            address=_column(events, "addr"),
+            size=_column(events, "size"),
+            stack=self._stacks.codes(events),
+            held=Blocks(
+                _column(blocks, "address"), _column(blocks, "asked"), self._stacks.codes(blocks)
+            ),
+            segments=Blocks(
+                _column(segments, "address"),
+                _column(segments, "total_size"),
+                _column(segments, "is_expandable"),
+            ),
+        )
+        if history.moved > 2**60:
+            raise InputError(f"impossible sizes: {self._source.label}", "dump the snapshot again")
+        self._counts.update(one.action if one.action in _CODES else _OTHER for one in events)
+        if events:
+            self._odd["events-contradict"] += history.contradictions
+            self._odd["held-before"] += int(np.count_nonzero(history.before.code < 0))
+            if missing := abs(history.missing):
+                self._notes.append(_NOTES.note("state-differs", missing, gpu=device))
+        self._add_rows(history)
+        self._devices.append(device)
+
+    def _times(self, events: Sequence[_Event]) -> IntArray:
+        """Return the times of events, in order; places where the writer gave none."""
+        times = _column(events, "time_us")
+        if (times == ABSENT).any():
+            return np.arange(len(events)) * 1_000
+        self._has_times |= bool(len(events))
+        self._odd["times-ordered"] += int(np.count_nonzero(np.diff(times) < 0))
+        return np.maximum.accumulate(times) * 1_000
+
+    def _add_rows(self, history: History) -> None:
+        place = len(self._devices)
+        names, counters = self._tables["counters"].names["name"], self._tables["counters"]
+        for what, series in history.series():
+            label = names[f"device_memory.{what}_bytes"]
+            count = len(series["time_ns"])
+            counters.add(count, process=0, device=place, name=label, **series)
+        marks = self._tables["marks"]
+        kind = marks.names["kind"]["event"]
+        for code, action in _MARKED.items():
+            start = history.time_ns[history.action == code]
+            of_kind = {"kind": kind, "name": marks.names["name"][action]}
+            marks.add(len(start), process=0, start_ns=start, dur_ns=0, **of_kind)
+
+    def trace(self) -> Trace:
+        """Return what was collected as a trace."""
+        source, rank = self._source, rank_in_name(self._source.name)
+        too_many = overflowed(self._tables.values())
+        tables = {
+            "processes": processes_table([ProcessFacts(source.label, rank)]),
+            "devices": devices_table([(0, device, NOTHING_KNOWN) for device in self._devices]),
+            **{name: in_order_of_time(table) for name, table in self._tables.items()},
+        }
+        notes = [replace(note, file=source.label) for note in self._all_notes(rank)]
+        return Trace(
+            source=Source(
+                format=MEMORY_SNAPSHOT,
+                tool="PyTorch",
+                files=(SourceFile(source.label, source.stored_bytes, source.text_bytes),),
+                origin_unix_ns=0 if self._has_times else None,
+                event_counts=dict(sorted(self._counts.items())),
+            ),
+            tables=tables,
+            notes=(*notes, *overflow_notes(too_many, source.label)),
+        )
+
+    def _all_notes(self, rank: int | None) -> Iterator[Note]:
+        if rank is not None:
+            yield rank_from_name([rank])
+        self._odd["unknown-action"] = self._counts[_OTHER]
+        yield from _NOTES.counted(self._odd, *self._odd)
+        yield from self._notes
+        if not self._counts:
+            yield _NOTES.note("no-history")
+        elif not self._has_times:
+            yield _NOTES.note("no-times")
+
+
+def _column(rows: Sequence[Any], name: str) -> IntArray:
+    values = (getattr(one, name) for one in rows)
+    return typed_integers([ABSENT if value is None else int(value) for value in values])
+
+
+_MARKED: Final = {**SEGMENTS, 7: "oom"}
+_CODES: Final = {
+    "alloc": ALLOC,
+    "free_requested": FREE,
+    **{name: code for code, name in _MARKED.items()},
+    **dict.fromkeys(_IGNORED, 0),
+}
+
+
+class Stacks:
+    """The stacks of who allocated as texts: innermost first, files without folders.
+
+    First the operator that Python called, then the program's frames, else those of PyTorch.
+    Backward has a thread without Python: there operators and backward functions, else all.
+    """
+
+    def __init__(self, names: Names) -> None:
+        self._names = names
+        self._codes: dict[int, int] = {}
+        self._frames: dict[int, tuple[str, int]] = {}
+
+    def codes(self, rows: Sequence[_Event] | Sequence[_Block]) -> IntArray:
+        """Return the codes of stacks, -1 for none; a list that many have is read once."""
+        return np.fromiter((self._code(one.frames) for one in rows), np.int64, len(rows))
+
+    def _code(self, frames: Any) -> int:
+        if frames.__class__ is not list or not frames:
+            return -1
+        if id(frames) not in self._codes:
+            self._codes[id(frames)] = self._names[self._text(frames)]
+        return self._codes[id(frames)]
+
+    def _text(self, frames: list[Any]) -> str:
+        found: tuple[list[str], ...] = ([], [], [], [])
+        for frame in frames:
+            if id(frame) not in self._frames:
+                self._frames[id(frame)] = _frame(frame)
+            text, kind = self._frames[id(frame)]
+            if kind < 2 or not (found[0] or found[1]):
+                found[kind].append(text)
+            if len(found[0]) == _MOST_FRAMES:
+                break
+        program, torch, called, others = found
+        python = program or torch
+        told = [*called[-1:], *python] if python else called or others
+        return " < ".join(told[:_MOST_FRAMES])
+
+
+def _frame(frame: Any) -> tuple[str, int]:
+    """Return a frame as text, and which kind of frame it is, the best being 0."""
+    said = frame if isinstance(frame, dict) else {}
+    path, name, line = (said.get(key) for key in ("filename", "name", "line"))
+    path, name = (text if isinstance(text, str) else "" for text in (path, name))
+    if not _OF_PYTHON.search(path):
+        if (called := _OPERATOR.search(name)) is not None:
+            return f"aten::{called[1][:_LONGEST]}", 2
+        if (backward := _BACKWARD.search(name)) is not None:
+            return backward[1][:_LONGEST], 2
+    file = re.split(r"[/\\]", path)[-1][:_LONGEST]
+    place = f"{file}({line})" if isinstance(line, int) and 0 < line < 10**9 else file
+    kind = 3 if not _OF_PYTHON.search(path) else 1 if _OF_TORCH.search(path) else 0
+    return ": ".join(filter(None, (place, name[:_LONGEST]))), kind
+
+
+def _read(sources: Sequence[ByteSource], _: Reading) -> list[Trace]:
+    return [read_snapshot(source) for source in sources]
+
+
+SNAPSHOT: Final = Format(MEMORY_SNAPSHOT, lambda head: _SIGN.match(head) is not None, _read)

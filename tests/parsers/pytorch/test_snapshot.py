@@ -1,0 +1,272 @@
+"""Memory snapshots: the curve, peak and holders of the run they are of, also of a part of it."""
+
+from __future__ import annotations
+
+import pickle
+from collections import Counter
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import traceflops as tf
+from sample_traces.emit_pytorch import KinetoOptions, write_pytorch
+from sample_traces.make import SAMPLES
+from sample_traces.memory_snapshot import SnapshotOptions, write_snapshot
+from sample_traces.records import Allocation, Run
+from sample_traces.simulate import simulate
+from tests.conftest import examples
+from traceflops.analysis.preparation import prepare
+from traceflops.errors import InputError, NotATrace
+from traceflops.memory import MemoryUse, holders, memory_use
+from traceflops.table import Trace
+
+ALLOCATED: Final = "device_memory.allocated_bytes"
+
+
+@pytest.fixture(scope="module")
+def run() -> Run:
+    return simulate(SAMPLES[0].config)
+
+
+def read(value: object, folder: Path, name: str = "s.pickle") -> Trace:
+    (folder / name).write_bytes(pickle.dumps(value))
+    return tf.read(folder / name)
+
+
+def series(trace: Trace, name: str = ALLOCATED) -> list[tuple[int, int]]:
+    rows = trace.counters.to_pylist()
+    return [(row["time_ns"], int(row["value"])) for row in rows if row["name"] == name]
+
+
+def codes(trace: Trace) -> list[str]:
+    return [note.code for note in trace.notes]
+
+
+def use_of(trace: Trace) -> tuple[MemoryUse, dict[tuple[str, str], int]]:
+    prepared = prepare(trace)
+    (use,) = memory_use(prepared)
+    return use, {(one.op, one.scope): one.bytes for one in holders(prepared, use)}
+
+
+def who(run: Run, at: Allocation) -> tuple[str, str]:
+    """Return the outermost operator around an allocation, and the Python functions, by the run."""
+    rank = run.ranks[0]
+    records: list[Any] = [*rank.ops, *rank.marks]
+    around = [
+        one
+        for one in records
+        if one.thread == at.thread and one.start_ns <= at.time_ns < one.end_ns
+    ]
+    ops = [one for one in around if one in rank.ops]
+    frames = [
+        one.name for one in around if getattr(one, "kind", "") == "python" and "(" in one.name
+    ]
+    return min(ops, key=lambda one: one.start_ns).name, " < ".join(reversed(frames))
+
+
+def test_the_curve_peak_and_holders_are_those_of_the_run(run: Run, tmp_path: Path) -> None:
+    write_snapshot(run, 0, tmp_path / "s.pickle")
+    trace = tf.read(tmp_path / "s.pickle")
+    rank = run.ranks[0]
+    at = [(rank.origin_unix_ns + one.time_ns) // 1000 * 1000 for one in rank.allocations]
+    assert series(trace) == [*zip(at, (a.total_bytes for a in rank.allocations), strict=True)]
+    assert trace.source.origin_unix_ns == 0
+    use, held = use_of(trace)
+    peak = max(rank.allocations, key=lambda one: one.total_bytes)
+    blocks: dict[int, Allocation] = {}
+    for one in rank.allocations[: rank.allocations.index(peak) + 1]:
+        blocks[one.address] = one
+    expected: Counter[tuple[str, str]] = Counter()
+    for one in blocks.values():
+        expected[who(run, one)] += max(one.bytes, 0)
+    assert use.allocated.peak == peak.total_bytes
+    assert held == {key: size for key, size in expected.items() if size}
+    assert use.unused_at_peak == -peak.total_bytes % 2**21
+    assert codes(trace) == []
+
+
+@pytest.mark.parametrize("expandable", [True, False])
+@pytest.mark.parametrize("most", [1, 7, 150, 400, 797])
+def test_what_was_before_a_full_ring_is_undone(
+    run: Run, most: int, expandable: bool, tmp_path: Path
+) -> None:
+    options = SnapshotOptions(most, expandable=expandable)
+    found = write_snapshot(run, 0, tmp_path / "s.pickle", options)
+    trace = tf.read(tmp_path / "s.pickle")
+    events = [one["action"] in ("alloc", "free_requested") for one in found["device_traces"][0]]
+    kept = run.ranks[0].allocations[-sum(events) :] if any(events) else ()
+    totals = [value for _, value in series(trace)]
+    assert totals[len(totals) - len(kept) :] == [one.total_bytes for one in kept]
+    assert len(set(totals[: len(totals) - len(kept)])) <= 1
+    _, last = series(trace, "device_memory.reserved_bytes")[-1]
+    assert last == sum(one["total_size"] for one in found["segments"])
+    assert not {"events-contradict", "state-differs"} & {*codes(trace)}
+
+
+def test_the_same_run_with_the_profilers_events_has_the_same_memory(
+    run: Run, tmp_path: Path
+) -> None:
+    (path,) = write_pytorch(run, tmp_path, KinetoOptions(memory=True, python_functions=True))
+    write_snapshot(run, 0, tmp_path / "s.pickle")
+    joined = tf.read(path, memory=tmp_path / "s.pickle")
+    assert "own-memory" in codes(joined)
+    (alone,), (both,) = (memory_use(prepare(one)) for one in (tf.read(path), joined))
+    assert (both.allocated.peak, both.allocated.peak_step) == (
+        (alone.allocated.peak, alone.allocated.peak_step)
+    )
+    assert [(s.step, s.most) for s in both.allocated.steps] == [
+        (s.step, s.most) for s in alone.allocated.steps
+    ]
+    assert abs(both.allocated.peak_ns - alone.allocated.peak_ns) <= 1_000
+
+
+def test_without_times_or_stacks_the_order_still_tells(run: Run, tmp_path: Path) -> None:
+    write_snapshot(run, 0, tmp_path / "s.pickle", SnapshotOptions(times=False, stacks=False))
+    trace = tf.read(tmp_path / "s.pickle")
+    assert trace.source.origin_unix_ns is None
+    assert codes(trace) == ["no-times"]
+    use, held = use_of(trace)
+    assert use.allocated.peak == max(one.total_bytes for one in run.ranks[0].allocations)
+    assert sum(held.values()) == use.allocated.peak
+    (path,) = write_pytorch(run, tmp_path)
+    with pytest.raises(InputError, match="no calendar time"):
+        tf.read(path, memory=tmp_path / "s.pickle")
+
+
+def test_a_snapshot_of_another_time_is_joined_with_a_note(run: Run, tmp_path: Path) -> None:
+    (path,) = write_pytorch(run, tmp_path)
+    far = {"segments": [], "device_traces": [[event("alloc", 1, 1, time_us=1)]]}
+    (tmp_path / "far.pickle").write_bytes(pickle.dumps(far))
+    assert "apart" in codes(tf.read(path, memory=tmp_path / "far.pickle"))
+    with pytest.raises(InputError, match="not a PyTorch memory snapshot"):
+        tf.read(path, memory=path)
+
+
+CELL: Final = 512
+
+
+def event(action: str, cell: int, cells: int, **more: Any) -> dict[str, Any]:
+    frames = [{"filename": "/x/torch/a.py", "name": "f", "line": 1}]
+    place = {"addr": cell * CELL, "size": cells * CELL, "stream": 0, "frames": frames}
+    return {"action": action, **place, **more}
+
+
+@settings(max_examples=examples(400), deadline=None)
+@given(data=st.data())
+def test_the_largest_free_block_is_that_of_a_map_of_cells(
+    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Cells hold the number of their segment, and whether they are allocated."""
+    owner, taken = np.zeros(48, np.int64), np.zeros(48, np.bool_)
+    blocks: dict[int, int] = {}
+    events, states = [], {-1: (owner.copy(), taken.copy())}
+    for number in range(1, data.draw(st.integers(2, 24))):
+        at, size = data.draw(st.integers(0, 46)), data.draw(st.integers(1, 12))
+        cells = slice(at, at + size)
+        kind = data.draw(st.sampled_from(("segment_alloc", "alloc", "alloc", "free_requested")))
+        if kind == "segment_alloc" and at + size <= 48 and not owner[cells].any():
+            owner[cells] = number
+        elif (
+            kind == "alloc" and len(set(owner[cells])) == 1 and owner[at] and not taken[cells].any()
+        ):
+            size = len(owner[cells])
+            taken[cells], blocks[at] = True, size
+        elif kind == "free_requested" and blocks:
+            at = data.draw(st.sampled_from(sorted(blocks)))
+            size = blocks.pop(at)
+            taken[at : at + size] = False
+        else:
+            continue
+        events.append(event(kind, at, size, time_us=number))
+        states[len(states) - 1] = owner.copy(), taken.copy()
+    segments = [
+        {
+            "device": 0,
+            "address": int(np.argmax(owner == one)) * CELL,
+            "total_size": int((owner == one).sum()) * CELL,
+            "blocks": [
+                {"address": at * CELL, "size": size * CELL, "state": "active_allocated"}
+                for at, size in blocks.items()
+                if owner[at] == one
+            ],
+        }
+        for one in sorted({*owner.tolist()} - {0})
+    ]
+    if not events:
+        return
+    kept = data.draw(st.integers(1, len(events)))
+    ring = {"segments": segments, "device_traces": [events[len(events) - kept :]]}
+    trace = read(ring, tmp_path_factory.mktemp("s"))
+    changes = [n for n, one in enumerate(events) if one["action"] in ("alloc", "free_requested")]
+    begin = len(events) - kept - 1
+    peak = max([begin, *(n for n in changes if n > begin)], key=lambda n: (states[n][1].sum(), -n))
+    owner, taken = states[peak]
+    free = np.where(taken, 0, owner)
+    runs = np.split(free, np.flatnonzero(np.diff(free)) + 1)
+    largest = max(len(run) for run in runs if run[0]) if free.any() else 0
+    assert max(value for _, value in series(trace)) == taken.sum() * CELL
+    assert series(trace, "device_memory.largest_free_bytes")[0][1] == largest * CELL
+
+
+BLOCK: Final = {"address": 512, "size": 512, "requested_size": 500, "state": "active_allocated"}
+SEGMENT: Final = {"device": 3, "address": 0, "total_size": 4096, "blocks": [BLOCK]}
+
+
+def test_a_snapshot_without_events_tells_its_own_time(tmp_path: Path) -> None:
+    trace = read({"segments": [SEGMENT], "device_traces": []}, tmp_path, "rank5.pickle")
+    assert series(trace) == [(0, 500)]
+    assert series(trace, "device_memory.largest_free_bytes") == [(0, 4096 - 1024)]
+    assert trace.ranks == (5,)
+    assert "no-history" in codes(trace)
+    assert "GPU 3 has 500 B allocated at its peak. Another 3.51 KiB is reserved" in (
+        tf.analyze(trace).verdict.sentence
+    )
+
+
+def test_a_history_with_gaps_says_so(tmp_path: Path) -> None:
+    events = [event("alloc", 8, 1), event("alloc", 8, 1), event("wink", 1, 1)]
+    trace = read({"segments": [SEGMENT], "device_traces": [[], [], [], events]}, tmp_path)
+    assert {*codes(trace)} >= {"events-contradict", "state-differs", "unknown-action"}
+
+
+SHARED: Final = [dict(BLOCK)] * 1_000
+DOUBLED: list[Any] = []
+for _ in range(50):
+    DOUBLED = [DOUBLED, DOUBLED]
+BAD: Final = {
+    "one list of events in many places": {
+        "segments": [],
+        "device_traces": [[event("a", 1, 1)]] * 9,
+    },
+    "one list of blocks in many places": {"segments": [{**SEGMENT, "blocks": SHARED}] * 1_000},
+    "lists in lists": {"segments": DOUBLED, "device_traces": DOUBLED},
+    "lists as events": {"segments": [], "device_traces": [DOUBLED]},
+    "a size below 0": {"segments": [], "device_traces": [[event("alloc", 1, -1)]]},
+    "a huge size": {"segments": [], "device_traces": [[event("alloc", 1, 2**60)]]},
+    "a text as size": {"segments": [{**SEGMENT, "total_size": "9"}]},
+    "a device far away": {"segments": [{**SEGMENT, "device": 10**9}]},
+    "a time far away": {"segments": [], "device_traces": [[event("alloc", 1, 1, time_us=2**62)]]},
+    "no segments": {"segments": 3},
+}
+
+
+@pytest.mark.parametrize("value", BAD.values(), ids=BAD)
+def test_other_structures_are_refused(value: object, tmp_path: Path) -> None:
+    with pytest.raises(NotATrace, match="not a memory snapshot"):
+        read(value, tmp_path)
+
+
+def test_stacks_of_any_shape_are_texts_or_none(tmp_path: Path) -> None:
+    frames = [[], "x", [3], [{}], [{"filename": 3, "name": [], "line": "x"}], DOUBLED]
+    frames += [[{"filename": "C:\\a\\b.py", "name": "f", "line": 4}] * 50]
+    events = [event("alloc", n, 1, time_us=n) | {"frames": one} for n, one in enumerate(frames)]
+    trace = read({"segments": [], "device_traces": [events]}, tmp_path)
+    told = [
+        row["stack"] for row in trace.counters.to_pylist() if row["name"].endswith("change_bytes")
+    ]
+    assert told[-1] == " < ".join(["b.py(4): f"] * 8)
+    assert told[:2] == [None, None]
