@@ -114,7 +114,12 @@ def test_every_form_is_written_and_ours(analysis: Analysis, tmp_path: Path) -> N
 def test_the_archive_holds_the_other_forms(analysis: Analysis, tmp_path: Path) -> None:
     target = save(analysis, tmp_path / "a.zip")
     with zipfile.ZipFile(io.BytesIO(target.read_bytes())) as archive:
-        assert sorted(archive.namelist()) == ["report.html", "report.json", "report.md"]
+        assert sorted(archive.namelist()) == [
+            "recording.tfpack",
+            "report.html",
+            "report.json",
+            "report.md",
+        ]
         assert archive.read("report.md").decode() == render_markdown(analysis)
 
 
