@@ -59,6 +59,18 @@ def test_samples_come_back_as_they_were(name: str, tmp_path: Path) -> None:
     assert_same(tf.read(pack), tf.read(SAMPLES / name))
 
 
+def test_fixtures_come_back_as_they_were(tmp_path: Path) -> None:
+    count = 0
+    for file in sorted((ROOT / "tests/fixtures").rglob("*.json")):
+        try:
+            trace = tf.read(file)
+        except InputError:
+            continue
+        assert_same(tf.read(packed(file, tmp_path, include_environment=True)), trace)
+        count += 1
+    assert count >= 20
+
+
 def test_public_traces_come_back_as_they_were_from_half_of_their_gzip(tmp_path: Path) -> None:
     """The size is that of PyTorch's of 10 kB or more: smaller ones are mostly names of columns."""
     count, shares = 0, []
