@@ -310,6 +310,18 @@ def test_the_place_of_a_gpu_on_a_host_cannot_be_guessed(tmp_path: Path) -> None:
     assert not any("node17" in one or "5c9a" in one for one in map(str, told))
 
 
+@pytest.mark.parametrize("name", ["gpt_1rank.json.gz", "nsight_h100/kernels.ncu.csv", "rocprof_v1"])
+def test_a_redacted_pack_gives_the_redacted_report(name: str, tmp_path: Path) -> None:
+    """Also where a kernel's whole name is gone, as mangled ones are in two of these."""
+    first = json.loads(tf.analyze(tf.read(SAMPLES / name), redact=True).to_json())
+    words = ["pack", str(SAMPLES / name), "--redact", "-o", f"{tmp_path}/x.tfpack"]
+    assert CliRunner().invoke(app, words).exit_code == 0
+    again = json.loads(tf.analyze(tf.read(tmp_path / "x.tfpack")).to_json())
+    for report in (first, again):
+        report["notes"].sort(key=str)
+    assert json.dumps(again) == json.dumps(first)
+
+
 def held(pack: Path) -> str:
     """Return all texts in a pack, those that no row has, too."""
     tables = [table for trace in read_apart(pack) for table in trace.tables.values()]

@@ -199,6 +199,9 @@ def test_the_category_of_a_kernel_stays_though_its_name_goes() -> None:
     assert redacted.trace.activities["name"].to_pylist() == ["name1"]
     plain = prepare(trace).linked.categorised
     assert redacted.linked.categorised.categories == plain.categories
+    assert prepare(redacted.trace).linked.categorised.categories == plain.categories
+    twice = prepare(redacted.trace, placeholders=Placeholders())
+    assert prepare(twice.trace).linked.categorised.categories == plain.categories
 
 
 def test_equal_names_are_equal_over_ranks_and_runs() -> None:
