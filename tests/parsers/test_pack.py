@@ -136,10 +136,15 @@ def test_a_page_without_its_recording_says_so(tmp_path: Path) -> None:
     page = tmp_path / "x.html"
     tf.analyze(tf.read(SAMPLES / "rocpd")).save(page)
     text = page.read_text(encoding="utf-8")
-    for damaged in (text.replace(PAGE_PACK, "other"), text[: len(text) // 2]):
+    for damaged, said in (
+        (text.replace(PAGE_PACK, "other"), "holds no recording"),
+        (text[: len(text) // 2], "is cut off"),
+    ):
         page.write_text(damaged, encoding="utf-8")
-        with pytest.raises(InputError, match="holds no recording"):
+        with pytest.raises(InputError, match=said):
             tf.read(page)
+    page.write_text(text.replace("<!doctype", "<!DOCTYPE"), encoding="utf-8")  # as browsers save it
+    assert tf.read(page).activities.num_rows
     page.write_text(re.sub(rf'(id="{PAGE_PACK}">).{{40}}', r"\1", text), encoding="utf-8")
     with pytest.raises(InputError):
         tf.read(page)
@@ -320,6 +325,24 @@ def test_a_redacted_pack_gives_the_redacted_report(name: str, tmp_path: Path) ->
     for report in (first, again):
         report["notes"].sort(key=str)
     assert json.dumps(again) == json.dumps(first)
+
+
+def test_several_jobs_do_not_become_one(tmp_path: Path) -> None:
+    """They are packed as they are; of what is redacted one at a time; their tables are no trace."""
+    given = [str(SAMPLES / "rocpd"), str(SAMPLES / "torch_cpu_train.json.gz")]
+    count = len(tf.read(given).jobs)
+    assert count > 1
+    target = f"{tmp_path}/x.tfpack"
+    assert CliRunner().invoke(app, ["pack", *given, "-o", target]).exit_code == 0
+    assert len(tf.read(target).jobs) == count
+    refused = CliRunner().invoke(app, ["pack", *given, "--redact", "-fo", target])
+    assert (refused.exit_code, "--job N" in refused.stderr) == (2, True)
+    words = ["pack", *given, "--redact", "--job", "1", "-fo", target]
+    assert CliRunner().invoke(app, words).exit_code == 0
+    assert not tf.read(target).jobs
+    assert CliRunner().invoke(app, ["export", *given, "-o", f"{tmp_path}/t"]).exit_code == 0
+    with pytest.raises(InputError):
+        tf.read(tmp_path / "t")
 
 
 def held(pack: Path) -> str:
