@@ -164,13 +164,17 @@ def _all_alike(column: pa.ChunkedArray, policy: Policy) -> pa.DictionaryArray:
 
 
 def _by_kind(table: pa.Table, policy: Policies) -> pa.DictionaryArray:
-    """Return the names, each by the policy of its row's kind; one name may be of several kinds."""
+    """Return the names, each by the policy of its row's kind; one name may be of several kinds.
+
+    They are looked at as they come up, which numbers placeholders, and stay in their order.
+    """
     texts, of_kind = names(table["name"]), [policy(kind) for kind in names(table["kind"])]
     both = codes(table["kind"]) * len(texts) + codes(table["name"])
     pairs, first, place = np.unique(both, return_index=True, return_inverse=True)
-    order = np.argsort(first)
-    asked = [divmod(pair, len(texts)) for pair in pairs[order].tolist()]
-    return recoded(np.argsort(order)[place], (of_kind[kind](texts[code]) for kind, code in asked))
+    kind, name = np.divmod(pairs, max(1, len(texts)))
+    made = {at: of_kind[kind[at]](texts[name[at]]) for at in np.argsort(first).tolist()}
+    order = np.lexsort((kind, name))
+    return recoded(np.argsort(order)[place], (made[at] for at in order.tolist()))
 
 
 @cache
