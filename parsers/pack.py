@@ -86,7 +86,7 @@ def traces_in(source: ByteSource) -> list[Trace]:
 
 
 def _is_page(head: bytes) -> bool:
-    return head.startswith(b"<!doctype html>") and _GENERATOR in head
+    return head[:15].lower() == b"<!doctype html>" and _GENERATOR in head
 
 
 def _read_pages(sources: Sequence[ByteSource], _: Reading) -> list[Trace]:
@@ -95,7 +95,10 @@ def _read_pages(sources: Sequence[ByteSource], _: Reading) -> list[Trace]:
 
 def _pack_in(source: ByteSource) -> ByteSource:
     """Return the pack in a report's page. Raises InputError where there is none."""
-    found = _IN_PAGE.search(b"".join(islice(source.blocks(), _MOST_BLOCKS)))
+    page = b"".join(islice(source.blocks(), _MOST_BLOCKS))
+    found = _IN_PAGE.search(page)
+    if found is None and b"</html>" not in page[-100:]:
+        raise InputError(f"the report is cut off: {source.label}", "copy it again")
     if found is None:
         raise NotATrace(
             f"{source.label} is a report that holds no recording",

@@ -24,6 +24,7 @@ from traceflops.table import (
     empty_table,
     is_one_of,
     parts_of,
+    without_unused,
 )
 from traceflops.windows import HIDDEN, restrict
 
@@ -107,12 +108,19 @@ def with_hashes(trace: Trace, hashes: Mapping[str, str]) -> Trace:
 
 
 def left_out(trace: Trace, names: Iterable[str]) -> Trace:
-    """Return a trace without Python stacks or the host's operators and calls, and a note on it."""
+    """Return a trace without Python stacks or the host's operators and calls, and a note on it.
+
+    Of a memory snapshot it is the stacks of who allocated.
+    """
     tables, notes = dict(trace.tables), list(trace.notes)
     for name in dict.fromkeys(names):
         if name == _STACKS:
             marks = trace.marks
-            tables["marks"] = marks.filter(pa.array(~is_one_of(marks["kind"], "python")))
+            frames = is_one_of(marks["kind"], "python")
+            tables["marks"] = without_unused(marks.filter(pa.array(~frames)))
+            place, whole = trace.counters.schema.get_field_index("stack"), trace.counters
+            none = pa.nulls(whole.num_rows, whole.schema.field(place).type)
+            tables["counters"] = whole.set_column(place, whole.schema.field(place), none)
         else:
             tables |= {table: empty_table(table) for table in _HOST_TABLES}
         text = f"Packed without {name.replace('-', ' ')}."

@@ -160,7 +160,9 @@ def export_tables(
                 table = _enriched(table, trace, rules, redaction)
             path = folder / f"{name}.{format_}"
             rows[path] = table.num_rows
-            yield path, (FORMATS[format_](described(table, name, shown)),)
+            if shown.job is not None or not shown.jobs:  # several jobs are not read back as one
+                table = described(table, name, shown)
+            yield path, (FORMATS[format_](table),)
 
     with folder_for_tables(folder):
         write_together(files())

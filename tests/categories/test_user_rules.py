@@ -40,6 +40,17 @@ def test_own_rules_come_first(tmp_path: Path) -> None:
     assert classifier.kernel("volta_sgemm_128x64_nt").source == "built-in"
 
 
+def test_a_kernel_whose_rule_is_known_goes_by_it_unless_own_rules_say_more(tmp_path: Path) -> None:
+    rules = {"name1": "attention", "name1_gemm": "none", "name2": "no such rule"}
+    known = load().knowing(rules)
+    assert known.kernel("name1").category == Category("compute", "attention")
+    assert load().kernel("name1_gemm").category == Category("compute", "gemm")
+    assert known.kernel("name1_gemm").category == Category("other", "other")
+    assert known.kernel("name2") == load().kernel("name2")
+    own = load(write(tmp_path, rule_with(head='"name1"'))).knowing(rules)
+    assert own.kernel("name1").category == Category("memory", "copy")
+
+
 def test_all_conditions_must_hold(tmp_path: Path) -> None:
     text = rule_with(namespace='"mylib"', arguments='"Special"')
     classifier = load(write(tmp_path, text))

@@ -34,6 +34,16 @@ def test_times_of_different_bases_meet_on_one_clock() -> None:
     assert merged.devices["process"].to_pylist() == [0, 1]
 
 
+def test_a_placeholder_of_different_kernels_has_no_rule() -> None:
+    said = [{"name1": "attention", "name2": "norm"}, {"name1": "norm", "name2": "norm"}, {}]
+    traces = [rank(number, 0) for number in range(3)]
+    traces = [
+        replace(trace, source=replace(trace.source, rules=rules))
+        for trace, rules in zip(traces, said, strict=True)
+    ]
+    assert merge(traces).source.rules == {"name2": "norm"}
+
+
 def test_links_do_not_cross_ranks() -> None:
     analysis = analyze(merge([rank(0, 0), rank(1, 0)]))
     assert [d.whole.unlinked for d in analysis.devices] == [{"kernel": 0}, {"kernel": 0}]

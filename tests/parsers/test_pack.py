@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
 import os
@@ -20,6 +21,7 @@ import traceflops as tf
 from sample_traces.config import RunConfig
 from sample_traces.emit_pytorch import write_pytorch
 from sample_traces.simulate import simulate
+from tests.build import trace_of
 from tests.conftest import ROOT, by_night, shared_file
 from tests.samples.strategies import run_configs
 from traceflops.cli import app
@@ -27,7 +29,16 @@ from traceflops.cli.pack import SUFFIX
 from traceflops.errors import InputError, UsageError
 from traceflops.parsers import read_apart
 from traceflops.reports.packs import left_out, parse_left_out, write_pack
-from traceflops.table import EVERYWHERE, PACK, PAGE_PACK, PARTS, Trace, checksum
+from traceflops.table import (
+    EVERYWHERE,
+    NAME_TYPE,
+    PACK,
+    PAGE_PACK,
+    PARTS,
+    Trace,
+    checksum,
+    names,
+)
 
 SAMPLES = ROOT / "sample_traces"
 FOUR_RANKS = SAMPLES / "gpt_ddp_4rank"
@@ -137,10 +148,15 @@ def test_a_page_without_its_recording_says_so(tmp_path: Path) -> None:
     page = tmp_path / "x.html"
     tf.analyze(tf.read(SAMPLES / "rocpd")).save(page)
     text = page.read_text(encoding="utf-8")
-    for damaged in (text.replace(PAGE_PACK, "other"), text[: len(text) // 2]):
+    for damaged, said in (
+        (text.replace(PAGE_PACK, "other"), "holds no recording"),
+        (text[: len(text) // 2], "is cut off"),
+    ):
         page.write_text(damaged, encoding="utf-8")
-        with pytest.raises(InputError, match="holds no recording"):
+        with pytest.raises(InputError, match=said):
             tf.read(page)
+    page.write_text(text.replace("<!doctype", "<!DOCTYPE"), encoding="utf-8")  # as browsers save it
+    assert tf.read(page).activities.num_rows
     page.write_text(re.sub(rf'(id="{PAGE_PACK}">).{{40}}', r"\1", text), encoding="utf-8")
     with pytest.raises(InputError):
         tf.read(page)
@@ -311,11 +327,80 @@ def test_the_place_of_a_gpu_on_a_host_cannot_be_guessed(tmp_path: Path) -> None:
     assert not any("node17" in one or "5c9a" in one for one in map(str, told))
 
 
+@pytest.mark.parametrize("name", ["gpt_1rank.json.gz", "nsight_h100/kernels.ncu.csv", "rocprof_v1"])
+def test_a_redacted_pack_gives_the_redacted_report(name: str, tmp_path: Path) -> None:
+    """Also where a kernel's whole name is gone, as mangled ones are in two of these."""
+    first = json.loads(tf.analyze(tf.read(SAMPLES / name), redact=True).to_json())
+    words = ["pack", str(SAMPLES / name), "--redact", "-o", f"{tmp_path}/x.tfpack"]
+    assert CliRunner().invoke(app, words).exit_code == 0
+    again = json.loads(tf.analyze(tf.read(tmp_path / "x.tfpack")).to_json())
+    for report in (first, again):
+        report["notes"].sort(key=str)
+    assert json.dumps(again) == json.dumps(first)
+
+
+def test_several_jobs_do_not_become_one(tmp_path: Path) -> None:
+    """They are packed as they are; of what is redacted one at a time; their tables are no trace."""
+    given = [str(SAMPLES / "rocpd"), str(SAMPLES / "torch_cpu_train.json.gz")]
+    count = len(tf.read(given).jobs)
+    assert count > 1
+    target = f"{tmp_path}/x.tfpack"
+    assert CliRunner().invoke(app, ["pack", *given, "-o", target]).exit_code == 0
+    assert len(tf.read(target).jobs) == count
+    refused = CliRunner().invoke(app, ["pack", *given, "--redact", "-fo", target])
+    assert (refused.exit_code, "--job N" in refused.stderr) == (2, True)
+    words = ["pack", *given, "--redact", "--job", "1", "-fo", target]
+    assert CliRunner().invoke(app, words).exit_code == 0
+    assert not tf.read(target).jobs
+    assert CliRunner().invoke(app, ["export", *given, "-o", f"{tmp_path}/t"]).exit_code == 0
+    with pytest.raises(InputError):
+        tf.read(tmp_path / "t")
+
+
+def held(pack: Path) -> str:
+    """Return all texts in a pack, those that no row has, too."""
+    tables = [table for trace in read_apart(pack) for table in trace.tables.values()]
+    texts = [column for table in tables for column in table.columns if column.type == NAME_TYPE]
+    return repr([text for column in texts for text in names(column)])
+
+
+@pytest.mark.parametrize(
+    ("options", "stays"),
+    [
+        (["--ranks", "0"], {0}),
+        (["--gpu", "1"], {1}),
+        (["--without", "host"], set()),
+        (["--redact"], set()),
+    ],
+    ids=str,
+)
+def test_names_of_what_is_left_out_are_not_in_a_pack(
+    options: list[str], stays: set[int], tmp_path: Path
+) -> None:
+    for rank in (0, 1):
+        text = gzip.decompress((FOUR_RANKS / f"rank{rank}.json.gz").read_bytes()).decode()
+        (tmp_path / f"rank{rank}.json").write_text(
+            text.replace("aten::add", f"my::{SECRET}-{rank}")
+        )
+    target = tmp_path / "x.tfpack"
+    words = ["pack", str(tmp_path), "-o", str(target), *options]
+    assert CliRunner().invoke(app, words).exit_code == 0
+    assert {rank for rank in (0, 1) if f"{SECRET}-{rank}" in held(target)} == stays
+
+
+def test_stacks_of_a_memory_snapshot_are_stacks() -> None:
+    trace = trace_of(counters=[{"time_ns": 1, "value": 1, "stack": f"{SECRET}.py(3): go"}])
+    less = left_out(trace, ["python-stacks"])
+    assert less.counters["stack"].to_pylist() == [None]
+    assert SECRET not in repr(less.counters["stack"])
+
+
 def test_what_is_left_out_is_gone_and_noted() -> None:
     trace = tf.read(SAMPLES / "torch_cpu_train.json.gz")
     less = left_out(trace, parse_left_out("python-stacks, host"))
     assert less.ops.num_rows == less.calls.num_rows == 0
     assert "python" not in less.marks["kind"].to_pylist()
+    assert set(names(less.marks["name"])) == set(less.marks["name"].to_pylist())
     assert [note.text for note in less.notes[-2:]] == [
         "Packed without python stacks.",
         "Packed without host.",

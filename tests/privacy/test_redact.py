@@ -8,6 +8,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,6 +22,7 @@ from traceflops.cli import app
 from traceflops.errors import UsageError
 from traceflops.privacy.placeholders import Placeholders
 from traceflops.privacy.redact import Redaction
+from traceflops.table.columns import names
 from traceflops.table.trace import Note, Trace
 
 CANARIES = ("zebrafish", "Quokka", "wombat", "Axolotl", "narwhal", "pangolin", "okapi", "Tapir")
@@ -199,6 +201,21 @@ def test_the_category_of_a_kernel_stays_though_its_name_goes() -> None:
     assert redacted.trace.activities["name"].to_pylist() == ["name1"]
     plain = prepare(trace).linked.categorised
     assert redacted.linked.categorised.categories == plain.categories
+    assert prepare(redacted.trace).linked.categorised.categories == plain.categories
+    twice = prepare(redacted.trace, placeholders=Placeholders())
+    assert prepare(twice.trace).linked.categorised.categories == plain.categories
+
+
+def test_names_stay_in_their_order() -> None:
+    """By it steps are found where none is marked, in a recording that was redacted, too."""
+    trace = trace_of(**launched(("zebrafish", 1, 10, 20), ("wombat", 2, 40, 20)))
+    turned = trace.activities.take(pa.array([1, 0]))
+    redacted = Redaction(Placeholders()).trace(
+        Trace(trace.source, {**trace.tables, "activities": turned})
+    )
+    column = redacted.activities["name"]
+    assert column.to_pylist() == ["name1", "name2"]
+    assert names(column) == ["name2", "name1"]
 
 
 def test_equal_names_are_equal_over_ranks_and_runs() -> None:

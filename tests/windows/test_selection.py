@@ -4,8 +4,11 @@ import pytest
 
 from tests.build import launched, step_marks, trace_of
 from traceflops import Selection, UsageError, analyze
+from traceflops.table import names
 from traceflops.windows.chosen_runs import restrict
 from traceflops.windows.selection import parse_duration, parse_numbers, parse_steps
+
+_OF_THE_HOST = ("calls", "ops", "marks")
 
 
 @pytest.mark.parametrize(
@@ -101,6 +104,28 @@ def test_restricting_to_ranks_and_devices() -> None:
     assert rows(Selection(ranks=frozenset({3}), gpus=frozenset({0})))["activities"] == 2
     with pytest.raises(UsageError, match="selection is empty"):
         rows(Selection(ranks=frozenset({4})))
+
+
+def test_a_gpu_comes_with_the_host_that_worked_for_it_alone() -> None:
+    """Rows of other processes, and calls for other GPUs of its own, go with all their names."""
+    device, process = [0, 1, 2], [0, 0, 1]
+    trace = trace_of(
+        activities=[
+            {"name": f"k{d}", "device": d, "process": p, "start_ns": 100 + d, "correlation": d}
+            for d, p in zip(device, process, strict=True)
+        ],
+        calls=[
+            {"name": f"launch{d}", "process": p, "start_ns": d, "correlation": d}
+            for d, p in zip(device, process, strict=True)
+        ],
+        ops=[{"name": f"op{p}", "process": p} for p in (0, 1)],
+        marks=[{"name": f"mark{p}", "process": p} for p in (0, 1)],
+        devices=[{"local_id": d, "process": p} for d, p in zip(device, process, strict=True)],
+        processes=[{"rank": 0}, {"rank": 1}],
+    )
+    part = restrict(trace, Selection(gpus=frozenset({0})))
+    held = {table: names(part.table(table)["name"]) for table in ("activities", *_OF_THE_HOST)}
+    assert held == {"activities": ["k0"], "calls": ["launch0"], "ops": ["op0"], "marks": ["mark0"]}
 
 
 def test_what_is_chosen_but_lasts_no_time_is_in_the_tables() -> None:

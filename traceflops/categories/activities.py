@@ -77,7 +77,7 @@ def categorise(trace: Trace, links: Links, classifier: Classifier) -> Categorise
     activities = trace.activities
     decisions = _Decisions(activities.num_rows)
     kind, kinds = codes(activities["kind"]), names(activities["kind"])
-    left = _names_left(activities)
+    left, classifier = _names_left(activities), classifier.knowing(trace.source.rules)
     _decide_by_name(activities, decisions, classifier, left)
     for code, label in enumerate(kinds):
         if label in _KIND_CATEGORIES:

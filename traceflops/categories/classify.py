@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from itertools import chain
 from pathlib import Path
+from types import MappingProxyType
 
 from traceflops.categories import rules as rule_files
 from traceflops.categories.names import Parts, both_spellings, clean, parse, words
@@ -31,22 +32,36 @@ class Classifier:
     Each name is decided once, and so is which rules a head leaves open: many names share one head.
     """
 
-    def __init__(self, built_in: tuple[Rule, ...], own: tuple[Rule, ...] = ()) -> None:
+    def __init__(
+        self,
+        built_in: tuple[Rule, ...],
+        own: tuple[Rule, ...] = (),
+        known: Mapping[str, Rule] = MappingProxyType({}),
+    ) -> None:
+        self._rules, self._known = (built_in, own), known
         self._blocks = (*_blocks(own, 1), *_blocks(built_in, _BLOCK))
         self._op_rules = tuple(rule for rule in (*own, *built_in) if rule.patterns("op"))
         self._open_rules = cache(lambda head: tuple(_open_rules(self._blocks, head)))
         self.kernel = cache(self._kernel)
         self.op = cache(self._op)
 
+    def knowing(self, rules: Mapping[str, str]) -> Classifier:
+        """One that knows by which built-in rules kernels are decided; own rules come first."""
+        by_id = {rule.id: rule for rule in (*self._rules[0], _NOTHING)}
+        known = {name: by_id[rule] for name, rule in rules.items() if rule in by_id}
+        return Classifier(*self._rules, known) if known else self
+
     def _kernel(self, name: str) -> Decision:
         """What the device kernel of this name is."""
-        parts = parse(name)
+        parts, known = parse(name), self._known.get(name)
         lower = parts.lower()
         for rule in self._open_rules(parts.head):
+            if known is not None and rule.source == rule_files.BUILT_IN:
+                break
             looked_at = _looked_at(rule, parts if rule.case else lower)
             if looked_at is not None:
                 return _decision(rule, looked_at or parts.head)
-        return _decision(_NOTHING, parts.head or parts.name)
+        return _decision(known or _NOTHING, parts.head or parts.name)
 
     def _op(self, name: str) -> Decision:
         """What the host operator of this name is, such as `aten::mm` or `AddmmBackward0`."""

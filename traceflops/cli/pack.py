@@ -19,6 +19,7 @@ from traceflops.cli.options import (
 )
 from traceflops.cli.printing import say, watching
 from traceflops.cli.reading import read_job, reading_words
+from traceflops.errors import UsageError
 from traceflops.units import several
 
 if TYPE_CHECKING:
@@ -90,7 +91,14 @@ def _read(
             yield from read_apart(traces, watch=watch, **reading_words(reading))
         return
     selection = question.selection()
-    shown = privacy.shown(read_job(traces, reading, selection.job), selection)
+    trace = read_job(traces, reading, selection.job)
+    if trace.jobs and trace.job is None:
+        raise UsageError(
+            f"the files are of {len(trace.jobs)} jobs, and of what is chosen or redacted one is "
+            "packed at a time",
+            "choose it with --job N; traceflops info lists the jobs",
+        )
+    shown = privacy.shown(trace, selection)
     names = privacy.placeholders()
     if names is None:
         yield shown

@@ -210,7 +210,15 @@ def _source(traces: Sequence[Trace], origin: int | None) -> Source:
         lifetimes=tuple(life for trace in traces for life in trace.source.lifetimes),
         resolution_ns=max(trace.source.resolution_ns for trace in traces),
         kinds_apart=all(trace.source.kinds_apart for trace in traces),
+        rules=_undisputed([trace.source.rules for trace in traces]),
     )
+
+
+def _undisputed(rules: Sequence[Mapping[str, str]]) -> dict[str, str]:
+    """Return the rules of all; of a placeholder that stands for different kernels none."""
+    said = {one for mapping in rules for one in mapping.items()}
+    count = Counter(name for name, _ in said)
+    return {name: rule for name, rule in sorted(said) if count[name] == 1}
 
 
 def _agreed(facts: Sequence[Mapping[str, _Value]]) -> dict[str, _Value]:

@@ -53,6 +53,10 @@ class Placeholders:
             self.count(kind, text)
         return shown
 
+    def standing_for(self, text: str) -> str:
+        """Return what stands for a name whose words were replaced, or may stay as they are."""
+        return self._partly.get(text, text)
+
     def names(self, kind: str) -> list[str]:
         """Return the names of a kind that were replaced as a whole, the longest first."""
         return sorted(self._whole.get(kind, ()), key=len, reverse=True)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, cast
 import numpy as np
 import pyarrow as pa
 
-from traceflops.categories import NO_RULE, built_in
+from traceflops.categories import NO_RULE, built_in, load
 from traceflops.privacy.environment import recoded
 from traceflops.privacy.known_words import is_describing, is_term_of_notes, is_word_of_notes
 from traceflops.privacy.placeholders import Placeholders
@@ -30,6 +30,7 @@ from traceflops.table import (
     Trace,
     codes,
     names,
+    used_names,
 )
 
 if TYPE_CHECKING:
@@ -55,6 +56,8 @@ _QUOTING: Final = frozenset(
 """Notes that quote words of the recording, of a folder or of an error, in no fixed place."""
 _NO_NAMES: Final = frozenset({"dtype", "attention_kernel", "checkpointing"})
 """Words of a trace's own description whose values are no names."""
+_OF_KERNELS: Final = ("activities", "totals", "kernel_counters")
+"""Tables that name kernels."""
 _PLURALS: Final = {
     "text of a note": "texts of notes",
     "text of a rule": "texts of rules",
@@ -88,10 +91,22 @@ class Redaction:
         tables = {
             name: self._table(name, trace.tables[name]) for name in TABLES if name in trace.tables
         }
-        source = _source(trace.source, self._shown)
+        source = replace(_source(trace.source, self._shown), rules=self._decided(trace))
         notes = tuple(_note(note, self._shown) for note in trace.notes)
         notes = (*notes, removed(self._shown))
         return replace(trace, tables=tables, source=source, notes=notes, places=())
+
+    def _decided(self, trace: Trace) -> dict[str, str]:
+        """Return by which rules kernels are decided whose placeholders do not tell it."""
+        placed = load()
+        known = placed.knowing(trace.source.rules)
+        kernels = set[str]().union(*(used_names(trace.table(t)["name"]) for t in _OF_KERNELS))
+        decided = {self._shown.standing_for(name): known.kernel(name).rule for name in kernels}
+        return {
+            shown: rule
+            for shown, rule in sorted(decided.items())
+            if placed.kernel(shown).rule != rule
+        }
 
     def untimed(self, totals: Untimed) -> Untimed:
         """Return the totals of a trace without a timeline with placeholders."""
@@ -149,13 +164,17 @@ def _all_alike(column: pa.ChunkedArray, policy: Policy) -> pa.DictionaryArray:
 
 
 def _by_kind(table: pa.Table, policy: Policies) -> pa.DictionaryArray:
-    """Return the names, each by the policy of its row's kind; one name may be of several kinds."""
+    """Return the names, each by the policy of its row's kind; one name may be of several kinds.
+
+    They are looked at as they come up, which numbers placeholders, and stay in their order.
+    """
     texts, of_kind = names(table["name"]), [policy(kind) for kind in names(table["kind"])]
     both = codes(table["kind"]) * len(texts) + codes(table["name"])
     pairs, first, place = np.unique(both, return_index=True, return_inverse=True)
-    order = np.argsort(first)
-    asked = [divmod(pair, len(texts)) for pair in pairs[order].tolist()]
-    return recoded(np.argsort(order)[place], (of_kind[kind](texts[code]) for kind, code in asked))
+    kind, name = np.divmod(pairs, max(1, len(texts)))
+    made = {at: of_kind[kind[at]](texts[name[at]]) for at in np.argsort(first).tolist()}
+    order = np.lexsort((kind, name))
+    return recoded(np.argsort(order)[place], (made[at] for at in order.tolist()))
 
 
 @cache

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
         slices,
         totals_of,
         used_names,
+        without_unused,
     )
     from traceflops.table.nesting import (
         Links,

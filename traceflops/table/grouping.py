@@ -14,6 +14,7 @@ from traceflops.table.columns import (
     IntArray,
     WholeArray,
     codes,
+    dictionary_column,
     is_one_of,
     names,
     number_column,
@@ -72,6 +73,22 @@ def used_names(column: pa.ChunkedArray) -> set[str]:
     """Return the texts of a dictionary column that some row has."""
     texts = names(column)
     return {texts[code] for code in distinct(codes(column)).tolist() if code >= 0}
+
+
+def without_unused(table: pa.Table) -> pa.Table:
+    """Return a table whose dictionaries hold only texts that some row has, in the order they had.
+
+    Rows that are left out leave theirs behind, which none may see who gets the file.
+    """
+    for place, field in enumerate(table.schema):
+        if pa.types.is_dictionary(field.type):
+            code, texts = codes(table.column(place)), names(table.column(place))
+            used = distinct(code[code >= 0])
+            if len(used) < len(texts):
+                moved = np.where(code >= 0, np.searchsorted(used, code), -1)
+                column = dictionary_column(moved, [texts[one] for one in used.tolist()])
+                table = table.set_column(place, field, column)
+    return table
 
 
 def groups(values: IntArray) -> Iterator[tuple[int, IntArray]]:

@@ -87,6 +87,8 @@ class Source:
     the last moment of each process on the trace's clock, where the file states them.
     `resolution_ns` are the steps in which the text of the file writes starts.
     `kinds_apart` says that kernels and copies are recorded, or exported, each by themselves.
+    `rules` give the rule of categories that decided of a kernel, by what stands for its name, where
+    that was replaced and tells no more what it is.
     """
 
     format: str
@@ -101,6 +103,7 @@ class Source:
     lifetimes: tuple[tuple[int, int], ...] = ()
     resolution_ns: int = 1
     kinds_apart: bool = False
+    rules: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,7 +86,7 @@ def untimed(trace: Trace, classifier: Classifier) -> Untimed | None:
     """Return what a trace without any timeline says; None for any other trace."""
     if trace.activities.num_rows or trace.ops.num_rows:
         return None
-    totals = totals_of(trace)
+    totals, classifier = totals_of(trace), classifier.knowing(trace.source.rules)
     counted = _counted(trace, classifier)
     if not totals and not counted.num_rows:
         return None

@@ -163,10 +163,10 @@ def is_top(categorised: Categorised, top: str, rows: IntArray | slice = slice(No
 
 
 def _by_category(categorised: Categorised, mine: DeviceRows) -> dict[str, Sums]:
-    """Return the sums keyed by "top" and by "top/sub"."""
+    """Return the sums keyed by "top" and by "top/sub", in the order of the letters."""
     category = categorised.category[mine.row]
     found: dict[str, Sums] = {}
-    for top in dict.fromkeys(categorised.top()):
+    for top in set(categorised.top()):
         of_top = is_top(categorised, top, mine.row)
         if of_top.any():
             found[top] = mine.sums(of_top)
@@ -174,7 +174,7 @@ def _by_category(categorised: Categorised, mine: DeviceRows) -> dict[str, Sums]:
         one = categorised.categories[place]
         if one.sub != one.top:
             found[f"{one.top}/{one.sub}"] = mine.sums(category == place)
-    return found
+    return dict(sorted(found.items()))
 
 
 def _copies(trace: Trace, mine: DeviceRows) -> dict[str, Copies]:

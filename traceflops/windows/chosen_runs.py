@@ -31,6 +31,7 @@ from traceflops.table import (
     link,
     number_column,
     numbers,
+    without_unused,
 )
 from traceflops.timeline import DeviceAccount
 from traceflops.units import does, listed, several, time_amount
@@ -248,8 +249,8 @@ def restrict(trace: Trace, selection: Selection) -> Trace:
     Processes and devices stay as they are, so that row numbers keep their meaning. A row belongs
     to a stretch of time if it overlaps it; an activity belongs to the step it was launched in,
     a row of the host or a counter to the step in whose time it is. The call and the op that
-    caused a kept activity are kept with it, so that its category stays what it was. Raises
-    UsageError where nothing is left.
+    caused a kept activity are kept with it, so that its category stays what it was; a call goes
+    with what it launched. Raises UsageError where nothing is left.
     """
     trace = of_job(trace, selection.job)
     keep = {name: np.ones(t.num_rows, dtype=np.bool_) for name, t in trace.to_arrow().items()}
@@ -259,7 +260,7 @@ def restrict(trace: Trace, selection: Selection) -> Trace:
     tables = {
         name: table
         if name in ("processes", "devices") or keep[name].all()
-        else table.take(number_column(np.flatnonzero(keep[name]), pa.int64()))
+        else without_unused(table.take(number_column(np.flatnonzero(keep[name]), pa.int64())))
         for name, table in trace.to_arrow().items()
     }
     before = sum(table.num_rows for table in trace.tables.values())
@@ -286,6 +287,7 @@ def _keep_devices(trace: Trace, selection: Selection, keep: dict[str, BoolArray]
     for name in ("activities", "marks", "counters", *_COUNTED):
         device = numbers(trace.table(name)["device"])
         keep[name] &= (device < 0) | np.isin(device, wanted)
+    _drop_idle(trace, ~np.isin(numbers(trace.activities["device"]), wanted), keep)
 
 
 def _keep_run(trace: Trace, selection: Selection, keep: dict[str, BoolArray]) -> None:
@@ -293,14 +295,19 @@ def _keep_run(trace: Trace, selection: Selection, keep: dict[str, BoolArray]) ->
     others = of_other_runs(trace, selection)
     if not others:
         return
-    done, process = (numbers(trace.activities[name]) for name in ("device", "process"))
-    apart = np.isin(done, others)
-    gone = np.setdiff1d(process[apart], process[~apart])
+    _drop_idle(trace, np.isin(numbers(trace.activities["device"]), others), keep)
     for name in (*_TIMED, *_COUNTED):
         table = trace.table(name)
-        keep[name] &= ~np.isin(numbers(table["process"]), gone)
         if "device" in table.column_names:
             keep[name] &= ~np.isin(numbers(table["device"]), others)
+
+
+def _drop_idle(trace: Trace, apart: BoolArray, keep: dict[str, BoolArray]) -> None:
+    """Leave out the rows of processes all of whose activities are left out."""
+    process = numbers(trace.activities["process"])
+    gone = np.setdiff1d(process[apart], process[~apart])
+    for name in (*_TIMED, *_COUNTED):
+        keep[name] &= ~np.isin(numbers(trace.table(name)["process"]), gone)
 
 
 def _keep_time(trace: Trace, selection: Selection, keep: dict[str, BoolArray]) -> None:
@@ -345,9 +352,11 @@ def _keep_steps(trace: Trace, selection: Selection, keep: dict[str, BoolArray]) 
 
 
 def _keep_causes(trace: Trace, keep: dict[str, BoolArray]) -> None:
-    if keep["calls"].all() and keep["ops"].all():
+    if all(keep[name].all() for name in ("activities", "calls", "ops")):
         return
     links = link(trace)
+    launched = links.call_of_activity[~keep["activities"]]
+    keep["calls"][launched[launched >= 0]] = False
     for name, cause in (("calls", links.call_of_activity), ("ops", links.op_of_activity)):
         rows = cause[keep["activities"]]
         keep[name][rows[rows >= 0]] = True
