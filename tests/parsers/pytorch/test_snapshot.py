@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import traceflops as tf
+from sample_traces.config import RunConfig
 from sample_traces.emit_pytorch import KinetoOptions, write_pytorch
 from sample_traces.make import SAMPLES
 from sample_traces.memory_snapshot import SnapshotOptions, write_snapshot
@@ -142,8 +143,31 @@ def test_a_snapshot_of_another_time_is_joined_with_a_note(run: Run, tmp_path: Pa
     far = {"segments": [], "device_traces": [[event("alloc", 1, 1, time_us=1)]]}
     (tmp_path / "far.pickle").write_bytes(pickle.dumps(far))
     assert "apart" in codes(tf.read(path, memory=tmp_path / "far.pickle"))
-    with pytest.raises(InputError, match="not a PyTorch memory snapshot"):
+    with pytest.raises(InputError, match="not PyTorch memory snapshot"):
         tf.read(path, memory=path)
+
+
+def test_a_snapshot_joins_its_own_rank_alone_and_once(tmp_path: Path) -> None:
+    """Each process sees its GPU as number 0."""
+    many = simulate(RunConfig(ranks=2, layers=1, steps=2))
+    first, _ = write_pytorch(many, tmp_path)
+    at_us = many.ranks[0].origin_unix_ns // 1000
+    (tmp_path / "rank0.pickle").write_bytes(pickle.dumps(of_gpu(0, at_us)))
+    (tmp_path / "rank1.pickle").write_bytes(pickle.dumps(of_gpu(0, at_us)))
+    (tmp_path / "rank0_late.pickle").write_bytes(pickle.dumps(of_gpu(0, at_us + 9)))
+    (tmp_path / "other.pickle").write_bytes(pickle.dumps(of_gpu(5, at_us)))
+    assert series(tf.read(first, memory=tmp_path / "rank0.pickle"))
+    with pytest.raises(InputError, match="rank 1 is not in the trace"):
+        tf.read(first, memory=tmp_path / "rank1.pickle")
+    with pytest.raises(InputError, match="its GPU is not in the trace"):
+        tf.read(first, memory=tmp_path / "other.pickle")
+    with pytest.raises(InputError, match="a second snapshot of the same GPU"):
+        tf.read(first, memory=[tmp_path / "rank0.pickle", tmp_path / "rank0_late.pickle"])
+
+
+def of_gpu(gpu: int, time_us: int) -> dict[str, Any]:
+    events = [event("segment_alloc", 0, 8, time_us=time_us), event("alloc", 1, 1, time_us=time_us)]
+    return {"segments": [], "device_traces": [*([] for _ in range(gpu)), events]}
 
 
 CELL: Final = 512
