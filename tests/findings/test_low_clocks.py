@@ -17,6 +17,7 @@ from sample_traces.simulate import simulate
 from tests.build import launched, step_marks, trace_of
 from tests.schemas import VALIDATORS
 from traceflops.findings.finding import Finding
+from traceflops.recording import missing_from
 from traceflops.reports.markdown import render_markdown
 from traceflops.reports.page.html import render_html
 from traceflops.reports.terminal.lines import Style
@@ -84,6 +85,9 @@ def test_every_report_shows_the_samples() -> None:
 
 def test_samples_alone_say_which_clock_is_low() -> None:
     _, alone = both()
+    assert "No GPU operations" not in render_html(alone)
+    assert alone.prepared is not None
+    assert missing_from(alone.prepared.trace) == ()  # nothing that a profiler would record
     assert alone.verdict.sentence == (
         "Clocks and power of 8 GPUs, without a recording. The clock of the slowest is 1,414 MHz "
         "while it works, 28.6 % below its maximum (hardware thermal slowdown)."

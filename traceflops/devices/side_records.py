@@ -18,6 +18,7 @@ from traceflops.table import ABSENT, IntArray, Trace, matching, named, numbers
 
 MEMORY_SNAPSHOT: Final = "PyTorch memory snapshot"
 GPU_SAMPLES: Final = "GPU samples"
+SIDE_FORMATS: Final = (MEMORY_SNAPSHOT, GPU_SAMPLES)
 """The formats of such records."""
 _TIMES: Final = {"counters": "time_ns", "marks": "start_ns"}
 
