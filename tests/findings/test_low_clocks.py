@@ -89,8 +89,8 @@ def test_samples_alone_say_which_clock_is_low() -> None:
     assert alone.prepared is not None
     assert missing_from(alone.prepared.trace) == ()  # nothing that a profiler would record
     assert alone.verdict.sentence == (
-        "Clocks and power of 8 GPUs, without a recording. The clock of the slowest is 1,414 MHz "
-        "while it works, 28.6 % below its maximum (hardware thermal slowdown)."
+        "Clocks and power of 8 GPUs, without a recording. The clock of GPU 2, the slowest, is "
+        "1,414 MHz while it works, 28.6 % below its maximum (hardware thermal slowdown)."
     )
 
 
@@ -101,7 +101,11 @@ ROWS = ("0, 345 MHz, 1980 MHz", "1, 345 MHz, 1980 MHz", "0, 1410 MHz, 1980 MHz")
 @pytest.mark.parametrize(
     ("reasons", "busy", "said"),
     [
-        (("0x1", "0x1", "0x4"), [1, 0], "The clock of the slowest is 1,410 MHz while it works"),
+        (
+            ("0x1", "0x1", "0x4"),
+            [1, 0],
+            "The clock of GPU 0, the slowest, is 1,410 MHz while it works",
+        ),
         (("0x0", "0x0", "0x4"), [0, 0], ""),  # idle is never told: it may be a tool without it
         ((), [0, 0], ""),
     ],
