@@ -78,6 +78,7 @@ _KEYS: Final = {
     "bus": r"gpu_bus_id|pci\.bus_id",
 }
 _UNIT: Final = re.compile(r"\s*\[[^\]]*\]$")
+_QUOTED: Final = re.compile(r'"([^"]*)"')
 _NUMBER: Final = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)(?: ?(?:%|[A-Za-z]{1,4}))?")
 _MASK: Final = re.compile(r"0x[0-9a-fA-F]{1,13}|0x0{3}[0-9a-fA-F]{13}")
 _FLAGS: Final = {"active": 1, "throttled": 1, "not active": 0, "unthrottled": 0}
@@ -96,6 +97,10 @@ _NOTES: Final = NoteTable(
     assumed={
         "gpus-by-bus": "GPUs without numbers are numbered by PCI bus, as nvidia-smi does.",
         "one-gpu": "The samples do not name a GPU: all are taken as those of GPU 0.",
+    },
+    missing={
+        "no-utilisation": "The samples have no utilisation: by themselves they do not say when a "
+        "GPU works. Add utilization.gpu.",
     },
 )
 
@@ -209,8 +214,12 @@ def _time(text: str) -> tuple[str, int] | None:
 
 
 def _split(line: str) -> list[str]:
-    """Return the cells of a line; of a header of dmon with its name before each."""
+    """Return the cells of a line; of a header of dmon with its name before each.
+
+    In quotes amd-smi has lists, whose commas are not between cells.
+    """
     is_dmon = line.startswith("#")
+    line = _QUOTED.sub(lambda found: found[1].replace(",", ";"), line)
     cells = line.removeprefix("#").split("," if "," in line else None)
     return [f"dmon {cell.strip()}" if is_dmon else cell.strip() for cell in cells]
 
@@ -275,7 +284,10 @@ def _trace(source: ByteSource) -> Trace:
         facts={"times": samples.times},
         event_counts={"samples": len(gpu)},
     )
-    return Trace(about, tables, _notes(source, samples, damage, is_bus))
+    notes = list(_notes(source, samples, damage, is_bus))
+    if np.isnan(values[[_NAMES.index(n) for n in (Sampled.UTILISATION, Sampled.THROTTLE)]]).all():
+        notes.append(replace(_NOTES.note("no-utilisation"), file=source.label))
+    return Trace(about, tables, tuple(notes))
 
 
 def _check(source: ByteSource, samples: _Samples, time_ns: IntArray, values: FloatArray) -> None:

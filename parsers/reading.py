@@ -99,17 +99,25 @@ def read(
     with phase("merge"):
         merged = merge_jobs(each_run_once(job.traces))
     trace = replace(merged, notes=(*job.notes, *merged.notes))
+    known: set[int] = set()
     for path in _as_list(memory):
-        trace = _with_memory(trace, read(path, strict=strict, limits=limits))
+        trace = _with_memory(trace, read(path, strict=strict, limits=limits), known)
     for path in _as_list(gpu_samples):
         trace = _with_samples(trace, read(path, strict=strict, limits=limits), zone)
     return trace
 
 
-def _with_memory(trace: Trace, records: Trace) -> Trace:
-    """Return a trace with a memory snapshot of one of its ranks. Raises InputError for another."""
+def _with_memory(trace: Trace, records: Trace, known: set[int]) -> Trace:
+    """Return a trace with a memory snapshot of one of its ranks. Raises InputError for another.
+
+    `known` are the devices that have one.
+    """
     check_side(records, MEMORY_SNAPSHOT)
     devices, shift_ns = same_devices(trace, records), calendar_shift(trace, records)
+    if not known.isdisjoint(devices.values()):
+        name = records.source.files[0].name
+        raise InputError(f"a second snapshot of the same GPU: {name}", "give one per rank")
+    known.update(devices.values())
     bare = without_counters(trace, "device_memory.", devices.values())
     if bare.counters.num_rows < trace.counters.num_rows:
         bare = replace(bare, notes=(*bare.notes, _NOTES.note("own-memory")))

@@ -34,10 +34,13 @@ _QUERY: Final = (
 _DMON: Final = ("Date", "Time", "gpu", "pwr", "gtemp", "mtemp", "sm", "mem", "mclk", "pclk")
 _DMON_UNITS: Final = ("YYYYMMDD", "HH:MM:SS", "Idx", "W", "C", "C", "%", "%", "MHz", "MHz")
 _AMD: Final = (
-    *("timestamp", "gpu", "gfx_activity", "umc_activity", "socket_power", "throttle_status"),
+    *("timestamp", "gpu", "gfx_activity", "umc_activity", "vcn_activity"),
+    *("socket_power", "throttle_status"),
     *("gfx_0_clk", "gfx_0_max_clk", "gfx_1_clk", "gfx_1_max_clk", "mem_0_clk"),
     *("edge", "hotspot", "mem"),
 )
+_LIST: Final = "\"['N/A', 0]\""
+"""A cell of amd-smi for engines that a GPU has several of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +115,8 @@ def _lines(run: Run, options: SamplingOptions) -> Iterator[str]:
         yield ",".join(_AMD)
         for one in rows:
             status = "THROTTLED" if one.reason > 1 else "UNTHROTTLED"
-            cells = (int(one.at.timestamp()) - 60 * options.zone_minutes, one.gpu, one.busy, 10)
+            at = int(one.at.timestamp()) - 60 * options.zone_minutes
+            cells = (at, one.gpu, one.busy, 10, _LIST)
             clocks = (one.clock, MAX_CLOCK) * 2
             rest = (one.power, status, *clocks, 1_500, "N/A", one.temperature, 40)
             yield ",".join(map(str, (*cells, *rest)))

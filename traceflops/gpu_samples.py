@@ -1,7 +1,7 @@
 """What was sampled of GPUs: clocks, power, temperature, utilisation, and why clocks were low.
 
 It is told by the counters alone, whoever recorded them. What counts is the time in which a GPU
-works: by the timeline where there is one, else by its utilisation.
+works: by the timeline where there is one, else by its utilisation, else by the reason "idle".
 """
 
 from __future__ import annotations
@@ -13,24 +13,33 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from traceflops.devices import THROTTLE_BITS, Sampled, sampled_over_ns
-from traceflops.table import codes, floats, groups, names, numbers
+from traceflops.table import (
+    BoolArray,
+    FloatArray,
+    IntArray,
+    codes,
+    floats,
+    groups,
+    names,
+    numbers,
+)
 from traceflops.timeline import Intervals
 from traceflops.units import percent
 
 if TYPE_CHECKING:
-    from traceflops.table import BoolArray, FloatArray, IntArray
     from traceflops.windows import Prepared
 
 _MEASURED: Final = (
     *(Sampled.POWER, Sampled.POWER_LIMIT, Sampled.TEMPERATURE),
-    *(Sampled.MEMORY_CLOCK, Sampled.MEMORY_USED, Sampled.UTILISATION),
+    *(Sampled.MEMORY_CLOCK, Sampled.MEMORY_USED, Sampled.UTILISATION, Sampled.SM_CLOCK),
 )
-_ALL: Final = frozenset({Sampled.SM_CLOCK, Sampled.MAX_SM_CLOCK, Sampled.THROTTLE, *_MEASURED})
+_ALL: Final = frozenset({Sampled.MAX_SM_CLOCK, Sampled.THROTTLE, *_MEASURED})
 _LARGEST: Final = 2.0**53
-_Series = tuple["IntArray", "FloatArray"]
-_NO_REASON: Final = 0x1
-"""Idle is no reason for a lower clock of a GPU that works."""
+_Series = tuple[IntArray, FloatArray]
+_IDLE: Final = 0x1
+"""No reason for a lower clock of a GPU that works."""
 _HALF: Final = 0.5
+_NOTHING: Final[_Series] = (np.empty(0, np.int64), np.empty(0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,14 +104,13 @@ def gpu_samples(prepared: Prepared) -> tuple[GpuSamples, ...]:
 
 def _of_device(prepared: Prepared, device: int, series: Mapping[str, _Series]) -> GpuSamples:
     series = dict(_chosen(prepared, device, series))
-    empty = np.empty(0, np.int64), np.empty(0)
     (at, clock), (when, mask), (_, most) = (
-        series.get(name, empty)
+        series.get(name, _NOTHING)
         for name in (Sampled.SM_CLOCK, Sampled.THROTTLE, Sampled.MAX_SM_CLOCK)
     )
     busy, judged = (_works(prepared, device, series, times) for times in (at, when))
     hz = prepared.trace.devices["clock_hz"][device].as_py()
-    reasons = mask[judged].astype(np.int64) & ~_NO_REASON
+    reasons = mask[judged].astype(np.int64) & ~_IDLE
     slow = when[judged][reasons != 0]
     bits = THROTTLE_BITS if len(reasons) else ()
     shares = {bit: float((reasons & bit != 0).mean()) for bit in bits}
@@ -137,13 +145,18 @@ def _chosen(
 def _works(
     prepared: Prepared, device: int, series: Mapping[str, _Series], at_ns: IntArray
 ) -> BoolArray:
-    """Return at which times a GPU works: for half of the time before, else by its utilisation."""
+    """Return at which times a GPU works: for half of the time before, else by what was sampled."""
     if device in prepared.accounts:
         rows, over = prepared.accounts[device].rows, sampled_over_ns(at_ns)
         work = Intervals.of(rows.start_ns, rows.end_ns)
         return work.length_within(at_ns - over, at_ns) >= _HALF * over
-    if Sampled.UTILISATION not in series:
-        return np.ones(len(at_ns), np.bool_)
-    told_ns, busy = series[Sampled.UTILISATION]
+    told_ns, busy = series.get(Sampled.UTILISATION) or _by_reasons(series)
     place = np.searchsorted(told_ns, at_ns, side="right") - 1
-    return np.asarray((place >= 0) & (busy[place] >= 100 * _HALF))
+    return np.asarray((place >= 0) & (np.append(busy, 0)[place] >= 100 * _HALF))
+
+
+def _by_reasons(series: Mapping[str, _Series]) -> _Series:
+    """Return utilisation as far as reasons tell it: 0 where that is idle; some tools tell none."""
+    at_ns, mask = series.get(Sampled.THROTTLE, _NOTHING)
+    idle = (mask.astype(np.int64) & _IDLE) != 0
+    return (at_ns, 100.0 * ~idle) if idle.any() else _NOTHING

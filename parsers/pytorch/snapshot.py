@@ -222,6 +222,14 @@ class _Reader:
             label = names[f"device_memory.{what}_bytes"]
             count = len(series["time_ns"])
             counters.add(count, process=0, device=place, name=label, **series)
+        failed = history.action == _FAILED
+        asked = {
+            "time_ns": history.time_ns[failed],
+            "value": history.size[failed].astype(np.float64),
+            "stack": history.stack[failed].astype(np.int32),
+        }
+        label = names["device_memory.failed_bytes"]
+        counters.add(int(failed.sum()), process=0, device=place, name=label, **asked)
         marks = self._tables["marks"]
         kind = marks.names["kind"]["event"]
         for code, action in _MARKED.items():
@@ -268,7 +276,8 @@ def _column(rows: Sequence[Any], name: str) -> IntArray:
     return typed_integers([ABSENT if value is None else int(value) for value in values])
 
 
-_MARKED: Final = {**SEGMENTS, 7: "oom"}
+_FAILED: Final = 7
+_MARKED: Final = {**SEGMENTS, _FAILED: "oom"}
 _CODES: Final = {
     "alloc": ALLOC,
     "free_requested": FREE,

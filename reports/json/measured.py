@@ -8,6 +8,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from traceflops.attribution import OF_KERNEL, USUAL
+from traceflops.devices import THROTTLE_BITS
 from traceflops.flops import Waterfall
 from traceflops.mfu import (
     CountedKernel,
@@ -278,3 +279,24 @@ def kernel_objects(analysis: Analysis) -> list[dict[str, Any]]:
         kernel["charged_ns"] = None if known is None else sum(one["charged_ns"] for one in mine)
         kernel["charged"] = mine
     return kernels
+
+
+def sampled_objects(analysis: Analysis) -> list[dict[str, Any]]:
+    """Return what was sampled of each GPU: clocks while it works, reasons, and all else."""
+    prepared = analysis.prepared
+    local = prepared.trace.devices["local_id"].to_pylist() if prepared else []
+    return [
+        {
+            "device": one.device,
+            "local_id": local[one.device],
+            "samples": one.count,
+            "busy_samples": one.busy,
+            **fields(one, "clock_mhz", "max_clock_mhz"),
+            "reasons": one.reasons and {THROTTLE_BITS[bit]: s for bit, s in one.reasons.items()},
+            **dict(zip(("slow_start_ns", "slow_end_ns"), one.slow_ns or (None, None), strict=True)),
+            "values": {
+                name.removeprefix("gpu."): asdict(value) for name, value in one.values.items()
+            },
+        }
+        for one in analysis.gpu_samples
+    ]

@@ -14,7 +14,7 @@ from traceflops.devices import JobReport
 from traceflops.memory import MemoryUse, Series, holders, memory_use
 from traceflops.mfu import counts_of_step
 from traceflops.ranks import Collective
-from traceflops.reports.json.measured import kernel_objects, measured_object
+from traceflops.reports.json.measured import kernel_objects, measured_object, sampled_objects
 from traceflops.reports.view import critical_object, fields, title_sentence
 from traceflops.table import Source
 from traceflops.timeline import Account, Gap, WholeSpan
@@ -118,6 +118,7 @@ def report_object(analysis: Analysis) -> dict[str, Any]:
             _collective(row, analysis.components.window_ns) for row in analysis.collectives
         ],
         "memory": _memories(analysis.prepared) if analysis.prepared else [],
+        "gpu_samples": sampled_objects(analysis),
         "untimed": _untimed(analysis.untimed) if analysis.untimed is not None else None,
         "jobs": [_job(job) for job in analysis.jobs],
         "idle": _culprits(analysis.idle, analysis.components.idle_ns),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from traceflops.devices import MEMORY_SNAPSHOT
+from traceflops.devices import SIDE_FORMATS
 from traceflops.findings import COUNTED_KERNEL, UNEVEN_STEPS, largest_part
 from traceflops.memory import memory_use
 from traceflops.reports.page import evidence, overview
@@ -136,7 +136,7 @@ def case_content(analysis: Analysis) -> Content:
             ],
             "hidden": found.causes.hidden if found else 0,
             "is_judged": found is not None,
-            "is_memory": analysis.source.format == MEMORY_SNAPSHOT,
+            "is_no_trace": analysis.source.format in SIDE_FORMATS,
             "provenance": provenance(analysis, most_files=1),
             "basis": wording.basis(analysis),
         }

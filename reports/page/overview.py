@@ -12,6 +12,7 @@ from traceflops.reports.view import (
     duration,
     loss_label,
     percent,
+    products,
     some_files,
 )
 from traceflops.timeline import Components
@@ -96,7 +97,7 @@ def _headline(analysis: Analysis) -> str:
         return f"{percent(verdict.share)} {loss_label(verdict.loss)}"
     components = analysis.components
     if not analysis.devices:
-        return "No GPU operations"
+        return capitalized(products(analysis))
     if not components.window_ns:
         return "Empty window"
     ran = components.window_ns - components.idle_ns

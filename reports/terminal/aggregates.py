@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rich.text import Text
 
+from traceflops.findings import memory_sentence
 from traceflops.memory import fullest_gpu, holders, memory_use
 from traceflops.reports.terminal.lines import (
     LEAST_NAME,
@@ -122,6 +123,14 @@ def memory_lines(prepared: Prepared, width: int) -> Iterator[Text]:
         calls = " < ".join(filter(None, (function_name(one.op), function_name(one.scope))))
         who = (calls or "not recorded") if one.recorded else "before the recording"
         yield from hanging(head, who, width)
+
+
+def snapshot_lines(prepared: Prepared, width: int) -> Iterator[Text]:
+    """Yield what a memory snapshot says that was joined to a trace."""
+    if any(one.largest_free is not None for one in memory_use(prepared)):
+        yield Text()
+        yield from paragraph(memory_sentence(prepared), width)
+        yield from memory_lines(prepared, width)
 
 
 def _headline(title: str, table: pa.Table) -> tuple[Text, Text]:

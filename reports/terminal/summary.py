@@ -17,6 +17,7 @@ from traceflops.remedies import remedy
 from traceflops.reports.terminal.aggregates import (
     counted_lines,
     memory_lines,
+    snapshot_lines,
     speeds_lines,
     untimed_lines,
 )
@@ -118,6 +119,7 @@ def render_terminal(
         *_passes(analysis, style.width),
         *_devices(analysis, style),
         *_sampled(analysis, style.width),
+        *_snapshot(analysis, style.width),
         *_gaps(analysis, style),
         *(_kernels(analysis, style) if by is None else _owners(analysis, by, style.width)),
         *_counted(analysis, style.width),
@@ -223,6 +225,12 @@ def _sampled(analysis: Analysis, width: int) -> Iterator[Text]:
         yield from paragraph(words, width, "dim", _INDENT)
     if table.total > len(shown.rows):
         yield Text(f"{_INDENT}… {table.total - len(shown.rows)} more", "dim")
+
+
+def _snapshot(analysis: Analysis, width: int) -> Iterator[Text]:
+    """Yield the memory of the fullest GPU, where a snapshot was joined."""
+    if analysis.prepared is not None and analysis.devices:
+        yield from snapshot_lines(analysis.prepared, width)
 
 
 def _jobs(analysis: Analysis, style: Style) -> Iterator[Text]:

@@ -30,9 +30,11 @@ def gpu_samples_table(analysis: Analysis, title: str = "GPU") -> ReportTable:
     if analysis.prepared is not None and not labels:
         local = analysis.prepared.trace.devices["local_id"].to_pylist()
         labels = {device: f"GPU {number}" for device, number in enumerate(local)}
+    judged = any(row.clock_mhz is not None for row in rows)
+    numbers = _NUMBERS if judged else _NUMBERS | {"Highest clock": _HIGHEST}
     columns = (
         Column(title, lambda row: labels[row.device]),
-        *(Column(head, cell, is_number=True) for head, cell in _NUMBERS.items()),
+        *(Column(head, cell, is_number=True) for head, cell in numbers.items()),
         Column(THROTTLED_BY, lambda row: row.reason_words or UNKNOWN),
     )
     known = [one for one in columns if any(one.cell(row) != UNKNOWN for row in rows)]
@@ -61,3 +63,5 @@ _NUMBERS: Final[dict[str, Callable[[GpuSamples], str]]] = {
     "Temperature": _figure(Sampled.TEMPERATURE, "most", "°C"),
     "Memory": _figure(Sampled.MEMORY_USED, "most", ""),
 }
+_HIGHEST: Final = _figure(Sampled.SM_CLOCK, "most", "MHz")
+"""Shown where nothing tells when a GPU works."""

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -66,6 +67,11 @@ def samples(
     return replace(trace, source=source)
 
 
+def clocks_alone(trace: Trace) -> Trace:
+    is_clock = pc.equal(trace.counters["name"], "gpu.sm_clock_mhz")
+    return replace(trace, tables={**trace.tables, "counters": trace.counters.filter(is_clock)})
+
+
 def clocks(trace: Trace) -> dict[int, set[float]]:
     """Return the clocks of each device: they tell which sampled GPU it is."""
     found: dict[int, set[float]] = {}
@@ -105,9 +111,11 @@ def test_times_of_the_day_find_theirs(zone: int) -> None:
     [
         (samples(((0, 10),)), "none fits"),
         (samples(((-HOUR, HOUR),), more=3_600), "several fit: -01:00, -00:30, \\+00:00"),
-        (samples(BUSY, from_ns=ORIGIN + 17 * 60 * SECOND), "none fits"),
+        (samples(BUSY, from_ns=ORIGIN + 17 * 60 * SECOND), "in none are they of the time"),
+        (samples(BUSY, from_ns=ORIGIN + 72 * HOUR), "in none are they of the time"),
+        (clocks_alone(samples(BUSY)), "they have no utilisation"),
     ],
-    ids=["contrary", "busy for hours", "no zone"],
+    ids=["contrary", "busy for hours", "no zone", "another day", "no utilisation"],
 )
 def test_a_zone_is_never_guessed(sampled: Trace, what: str) -> None:
     work = BUSY if "several" not in what else ((0, 15),)
@@ -125,8 +133,13 @@ def test_a_given_zone_counts_and_is_doubted() -> None:
     ends = samples(BUSY, BUSY, from_ns=ORIGIN - 33 * SECOND)  # two of each GPU are inside
     few = with_gpu_samples(recording(BUSY, BUSY), ends, "+00:00")
     assert [note.text for note in few.notes] == [
-        "made.json: 2 samples inside the recording: too few to judge (see --zone)."
+        "made.json: 2 samples inside the recording: too few to judge. Check that both are of the "
+        "same run, and the time zone (--zone)."
     ]
+    late = samples(BUSY, from_ns=ORIGIN + 24 * HOUR, times="unix")
+    (note,) = with_gpu_samples(recording(BUSY), late).notes
+    assert "0 samples inside" in note.text
+    assert "--zone" not in note.text  # seconds since 1970 have none
     with pytest.raises(UsageError, match="not a time zone: Berlin"):
         with_gpu_samples(recording(BUSY), of_other, "Berlin")
 

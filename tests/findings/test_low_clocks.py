@@ -1,5 +1,6 @@
 """Clocks that were sampled beside a recording: what is found, and how they are shown."""
 
+import json
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -14,7 +15,9 @@ from sample_traces.emit_pytorch import write_pytorch
 from sample_traces.gpu_samples import SamplingOptions, write_gpu_samples
 from sample_traces.simulate import simulate
 from tests.build import launched, step_marks, trace_of
+from tests.schemas import VALIDATORS
 from traceflops.findings.finding import Finding
+from traceflops.recording import missing_from
 from traceflops.reports.markdown import render_markdown
 from traceflops.reports.page.html import render_html
 from traceflops.reports.terminal.lines import Style
@@ -82,10 +85,62 @@ def test_every_report_shows_the_samples() -> None:
 
 def test_samples_alone_say_which_clock_is_low() -> None:
     _, alone = both()
+    assert "No GPU operations" not in render_html(alone)
+    assert alone.prepared is not None
+    assert missing_from(alone.prepared.trace) == ()  # nothing that a profiler would record
     assert alone.verdict.sentence == (
-        "Clocks and power of 8 GPUs, without a recording. The clock of the slowest is 1,414 MHz "
-        "while it works, 28.6 % below its maximum (hardware thermal slowdown)."
+        "Clocks and power of 8 GPUs, without a recording. The clock of GPU 2, the slowest, is "
+        "1,414 MHz while it works, 28.6 % below its maximum (hardware thermal slowdown)."
     )
+
+
+CLOCKS = "timestamp, index, clocks.sm [MHz], clocks.max.sm [MHz]"
+ROWS = ("0, 345 MHz, 1980 MHz", "1, 345 MHz, 1980 MHz", "0, 1410 MHz, 1980 MHz")
+
+
+@pytest.mark.parametrize(
+    ("reasons", "busy", "said"),
+    [
+        (
+            ("0x1", "0x1", "0x4"),
+            [1, 0],
+            "The clock of GPU 0, the slowest, is 1,410 MHz while it works",
+        ),
+        (("0x0", "0x0", "0x4"), [0, 0], ""),  # idle is never told: it may be a tool without it
+        ((), [0, 0], ""),
+    ],
+)
+def test_a_gpu_is_said_to_work_only_where_something_tells_it(
+    reasons: tuple[str, ...], busy: list[int], said: str, tmp_path: Path
+) -> None:
+    head = CLOCKS + ", clocks_event_reasons.active" * bool(reasons)
+    cells = (f", {reason}" for reason in reasons or [""] * 3)
+    cells = (cell if reasons else "" for cell in cells)
+    rows = (
+        f"2024/03/19 00:00:0{second}.000, {row}{cell}"
+        for second, (row, cell) in enumerate(zip(ROWS, cells, strict=True))
+    )
+    (tmp_path / "smi.csv").write_text("\n".join((head, *rows)) + "\n")
+    analysis = tf.analyze(tf.read(tmp_path / "smi.csv"))
+    assert [one.busy for one in analysis.gpu_samples] == busy
+    sentence = analysis.verdict.sentence
+    assert said in sentence if said else "while it works" not in sentence
+    assert ("no-utilisation" in [note.code for note in analysis.notes]) == (not reasons)
+    lines = "\n".join(line.plain for line in render_terminal(analysis, Style(width=100)))
+    assert ("Highest clock" in lines) == (not said)
+    assert "1,410 MHz" in lines
+
+
+def test_json_has_the_samples_with_units() -> None:
+    for analysis in both():
+        report = json.loads(analysis.to_json())
+        VALIDATORS["traceflops.report/1"].validate(report)
+        (row,) = (one for one in report["gpu_samples"] if one["local_id"] == 2)
+        assert round(row["clock_mhz"]) == 1414
+        assert row["max_clock_mhz"] == 1980
+        assert row["reasons"] == {"hardware thermal slowdown": 1.0}
+        assert row["values"]["temperature_c"]["most"] == 90
+        assert row["busy_samples"] <= row["samples"]
 
 
 def sampled(

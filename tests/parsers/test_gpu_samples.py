@@ -129,13 +129,22 @@ def test_parts_of_an_amd_gpu_are_averaged_and_times_are_absolute(tmp_path: Path)
     ) | at(0, 10**9, **common, sm_clock_mhz=1980.0, temperature_c=41.0, throttle_mask=1 << 16)
 
 
+def test_commas_in_quotes_are_of_one_cell(tmp_path: Path) -> None:
+    """amd-smi writes a list in one cell for engines that a GPU has several of."""
+    head = "timestamp,gpu,gfx_activity,jpeg_activity,vcn_activity,socket_power\n"
+    lists = "\"['N/A', 'N/A']\",\"[0, 0, 0, 0]\""
+    trace = written(tmp_path, f"{head}1710806400,3,95,{lists},640\n\n")
+    assert values(trace) == at(3, 0, busy_percent=95.0, power_w=640.0)
+    assert trace.notes == ()
+
+
 def test_gpus_without_numbers_are_those_of_the_bus(tmp_path: Path) -> None:
     rows = "timestamp, pci.bus_id, power.draw [W]\n"
     rows += "2024/03/19 00:00:00.000, 00000000:8A:00.0, 2\n"
     rows += "2024/03/19 00:00:00.001, 00000000:1B:00.0, 1\n"
     trace = written(tmp_path, rows)
     assert values(trace) == at(1, 0, power_w=2.0) | at(0, 1_000_000, power_w=1.0)
-    assert [note.code for note in trace.notes] == ["gpus-by-bus"]
+    assert [note.code for note in trace.notes] == ["gpus-by-bus", "no-utilisation"]
 
 
 def test_what_cannot_be_read_is_counted(tmp_path: Path) -> None:

@@ -155,7 +155,7 @@ class Judged(NamedTuple):
         records, choice = prepared.launch_records, prepared.plan.choice
         told = trace.source.format, records, prepared.untimed, choice, lacks_copies
         sampled = gpu_samples(prepared) if told[0] == GPU_SAMPLES else ()
-        return cls(*told, samples_verdict(sampled), memory_verdict(prepared))
+        return cls(*told, samples_verdict(sampled, trace), memory_verdict(prepared))
 
 
 def analysis_of(

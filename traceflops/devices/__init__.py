@@ -102,6 +102,7 @@ if TYPE_CHECKING:
     from traceflops.devices.side_records import (
         GPU_SAMPLES,
         MEMORY_SNAPSHOT,
+        SIDE_FORMATS,
         calendar_shift,
         check_side,
         is_apart,

@@ -18,6 +18,7 @@ import pyarrow as pa
 from traceflops.devices.side_records import calendar_shift, with_records
 from traceflops.errors import InputError, UsageError
 from traceflops.table import (
+    BoolArray,
     IntArray,
     Note,
     NoteKind,
@@ -160,7 +161,20 @@ class _Join:
         name = self.records.source.files[0].name
         few = ", ".join(map(_zone_text, fitting[:3])) + (", …" if len(fitting) > 3 else "")
         what = f"several fit: {few}" if fitting else "none fits the recording"
-        raise InputError(f"time zone of the samples unknown: {name} ({what})", _ASKS)
+        asks = _ASKS
+        if not self.series:
+            what = "they have no utilisation"
+        elif not any(self.within(shift).any() for shift in shifts):
+            what, asks = (
+                "in none are they of the time of the recording",
+                f"check the date, or {_ASKS}",
+            )
+        raise InputError(f"time zone of the samples unknown: {name} ({what})", asks)
+
+    def within(self, shift_ns: int) -> BoolArray:
+        """Return which rows were sampled during the recording."""
+        at, (begin, end) = self.time_ns + shift_ns, self.span
+        return np.asarray((at >= begin) & (at <= end))
 
     def agrees(self, gpu: int, device: int, shift_ns: int) -> bool | None:
         """Return whether the utilisation of a sampled GPU is that of a device; None: unknown."""
@@ -226,14 +240,14 @@ class _Join:
         at, (begin, end) = self.time_ns + shift_ns, self.span
         inside = (at >= begin - _LONGEST_NS) & (at <= end + _LONGEST_NS)
         keep = inside & np.isin(self.sampled, list(device_of))
-        within = (at >= begin) & (at <= end)
+        within = self.within(shift_ns)
         counts = [len(np.unique(at[within & (self.sampled == gpu)])) for gpu in device_of]
         count = max(counts, default=_LEAST)
         if count < _LEAST:
-            text = (
-                f"{several(count, 'sample')} inside the recording: too few to judge (see --zone)."
-            )
-            self.say("missing", "samples-few", text)
+            is_local = self.records.source.origin_unix_ns is None
+            text = f"{several(count, 'sample')} inside the recording: too few to judge. Check that "
+            text += "both are of the same run" + ", and the time zone (--zone)." * is_local
+            self.say("missing", "samples-few", text if is_local else f"{text}.")
         kept = self.records.counters.take(number_column(np.flatnonzero(keep), pa.int64()))
         records = replace(
             self.records,

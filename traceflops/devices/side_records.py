@@ -18,6 +18,7 @@ from traceflops.table import ABSENT, IntArray, Trace, matching, named, numbers
 
 MEMORY_SNAPSHOT: Final = "PyTorch memory snapshot"
 GPU_SAMPLES: Final = "GPU samples"
+SIDE_FORMATS: Final = (MEMORY_SNAPSHOT, GPU_SAMPLES)
 """The formats of such records."""
 _TIMES: Final = {"counters": "time_ns", "marks": "start_ns"}
 
@@ -27,8 +28,9 @@ def check_side(records: Trace, format_: str) -> None:
     if records.source.format != format_:
         name = records.source.files[0].name
         raise InputError(
-            f"not a {format_}: {name} ({records.source.format})",
-            "give the recording itself as TRACE",
+            f"wrong kind of file: {name} ({records.source.format}, not {format_})",
+            "give a memory snapshot with --memory, samples of GPUs with --gpu-samples, and the "
+            "recording itself as TRACE",
         )
 
 
@@ -41,7 +43,7 @@ def calendar_shift(trace: Trace, records: Trace) -> int:
     if origins[0] is None or origins[1] is None:
         whose = (records if origins[0] is None else trace).source.files[0].name
         raise InputError(
-            f"{whose} has no calendar time, so {records.source.files[0].name} cannot be joined",
+            f"cannot join {records.source.files[0].name}: no calendar time in {whose}",
             "show each by itself",
         )
     return origins[0] - origins[1]
@@ -50,25 +52,29 @@ def calendar_shift(trace: Trace, records: Trace) -> int:
 def same_devices(trace: Trace, records: Trace) -> dict[int, int]:
     """Return which row of a trace's devices each row of the records' is, of those that are there.
 
-    They are of one process: the rank that both name, else the only one that has devices. Raises
-    InputError where several could be meant.
+    They are of one process: the rank that both name; where one of them names none, the only one
+    that has devices. Raises InputError where several could be meant, or none.
     """
-    rank = records.ranks[0]
+    rank, name = records.ranks[0], records.source.files[0].name
     own = [row for row in trace.devices.to_pylist() if row["type"] == "gpu"]
     owners = {row["process"] for row in own}
     of_rank = {one for one in owners if rank is not None and trace.ranks[one] == rank}
-    meant = of_rank or owners
+    meant = of_rank or {one for one in owners if None in (rank, trace.ranks[one])}
     if len(meant) > 1:
         raise InputError(
-            f"unknown rank: {records.source.files[0].name}",
+            f"unknown rank: {name}",
             "give the trace of its rank alone, or name the file after its rank, e.g. rank3.pickle",
         )
     local = {row["local_id"]: row["device"] for row in own if row["process"] in meant}
-    return {
+    found = {
         row["device"]: local[row["local_id"]]
         for row in records.devices.to_pylist()
         if row["local_id"] in local
     }
+    if not found:
+        whose = f"rank {rank}" if not meant and rank is not None else "its GPU"
+        raise InputError(f"{whose} is not in the trace: {name}", "give the trace of its rank")
+    return found
 
 
 def is_apart(trace: Trace, records: Trace, shift_ns: int) -> bool:

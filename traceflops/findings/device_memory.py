@@ -5,7 +5,7 @@ And the verdict on a memory snapshot, which has nothing but memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
@@ -17,7 +17,7 @@ from traceflops.findings.case import is_amd, is_torch, limit, share_of_window
 from traceflops.findings.finding import Candidate, Gain, Row, Verdict, row_name
 from traceflops.findings.idle_remedies import ON_AMD
 from traceflops.memory import BETWEEN, StepFinder, fullest_gpu, holders, memory_use
-from traceflops.table import codes, groups, is_one_of, matching, names, numbers, ranges
+from traceflops.table import codes, floats, groups, is_one_of, matching, names, numbers, ranges
 from traceflops.timeline import Intervals
 from traceflops.units import function_name, percent, several, significant
 from traceflops.windows import chosen_time
@@ -231,16 +231,22 @@ def _asker(op: str, callers: str) -> str:
 
 def memory_verdict(prepared: Prepared) -> Verdict | None:
     """Return what a memory snapshot says, None for what has a timeline or says nothing of it."""
-    use = None if prepared.accounts else fullest_gpu(memory_use(prepared))
-    return Verdict(" ".join(_of_memory(prepared, use))) if use is not None else None
+    said = "" if prepared.accounts else memory_sentence(prepared)
+    return Verdict(said) if said else None
 
 
-def _of_memory(prepared: Prepared, use: MemoryUse) -> Iterator[str]:
+def memory_sentence(prepared: Prepared) -> str:
+    """Return what is to say of the memory of the fullest GPU, "" where that is unknown."""
+    used = memory_use(prepared)
+    use = fullest_gpu(used)
+    return " ".join(_of_memory(prepared, use, used)) if use is not None else ""
+
+
+def _of_memory(prepared: Prepared, use: MemoryUse, used: Sequence[MemoryUse]) -> Iterator[str]:
     trace = prepared.trace
-    failed = len(_times_of(trace, "oom", process=use.process))
-    if failed:
-        yield f"{several(failed, 'allocation')} failed: out of memory."
+    yield from _failed(trace, use.process)
     gpu = f"GPU {use.local_id}" if use.local_id is not None else "The GPU"
+    gpu += f" of rank {use.rank}" * (use.rank is not None and len(trace.ranks) > 1)
     found = [one for one in holders(prepared, use) if one.recorded and one.op]
     most = f", {gib(found[0].bytes)} by {_asker(found[0].op, found[0].scope)}" if found else ""
     yield f"{gpu} has {gib(use.allocated.peak)} allocated at its peak{most}."
@@ -252,4 +258,20 @@ def _of_memory(prepared: Prepared, use: MemoryUse) -> Iterator[str]:
         at_once = int((np.searchsorted(times, times + _BURST_NS) - np.arange(len(times))).max())
         most = "all" if at_once == len(times) else f"{at_once:,} of them"
         burst = f", {most} within a second" * (trace.source.origin_unix_ns is not None)
-        yield f"The allocator took memory from the GPU {several(len(times), 'time')}{burst}."
+        its = {one.device for one in used if one.process == use.process and not one.on_host}
+        whose = "the GPU" if len(its) < 2 else "its GPUs"
+        yield f"The allocator took memory from {whose} {several(len(times), 'time')}{burst}."
+
+
+def _failed(trace: Trace, process: int) -> Iterator[str]:
+    """Yield how many allocations failed, how much the last asked for, and who it was."""
+    table = trace.counters
+    is_one = is_one_of(table["name"], "device_memory.failed_bytes")
+    rows = np.flatnonzero(is_one & (numbers(table["process"]) == process))
+    if not len(rows):
+        return
+    (size,), stack = floats(table["value"])[rows[-1:]], int(codes(table["stack"])[rows[-1]])
+    op, _, callers = (names(table["stack"])[stack] if stack >= 0 else "").partition(BETWEEN)
+    asked = f"{'the last' if len(rows) > 1 else 'it'} asked for {gib(int(size))}"
+    who = f", by {_asker(op, callers)}" if op else ""
+    yield f"{several(len(rows), 'allocation')} failed: out of memory; {asked}{who}."

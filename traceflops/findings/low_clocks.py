@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from traceflops.findings.case import Case
     from traceflops.gpu_samples import GpuSamples
     from traceflops.ranks import SlowRank
+    from traceflops.table import Trace
 
 RULE: Final = "low-clock"
 _AWAY: Final = "leave the node out until then."
@@ -75,12 +76,13 @@ def low_clocks(case: Case) -> Iterator[Candidate]:
     )
 
 
-def samples_verdict(sampled: Sequence[GpuSamples]) -> Verdict | None:
+def samples_verdict(sampled: Sequence[GpuSamples], trace: Trace) -> Verdict | None:
     """Return what to say of samples without a recording; None where there are none."""
     if not sampled:
         return None
     slowest = max(sampled, key=lambda one: one.below or 0.0)
-    who, whose = several(len(sampled), "GPU"), "of the slowest " * (len(sampled) > 1)
+    who, number = several(len(sampled), "GPU"), trace.devices["local_id"][slowest.device]
+    whose = f"of GPU {number}, the slowest, " * (len(sampled) > 1)
     said = f" The clock {whose}{_words(slowest)}." if slowest.below else ""
     return Verdict(f"Clocks and power of {who}, without a recording.{said}")
 

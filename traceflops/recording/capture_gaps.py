@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from traceflops.devices import MEMORY_SNAPSHOT, family_of
+from traceflops.devices import SIDE_FORMATS, family_of
 from traceflops.remedies import PYTORCH, command, family, remedy
 from traceflops.table import (
     ABSENT,
@@ -54,7 +54,7 @@ class _Check:
 
 def missing_from(trace: Trace) -> tuple[Missing, ...]:
     """Return what the trace does not have, of what its tool records."""
-    if trace.source.format == MEMORY_SNAPSHOT:
+    if trace.source.format in SIDE_FORMATS:
         return ()
     return tuple(_missing(trace, _lacks(trace)))
 

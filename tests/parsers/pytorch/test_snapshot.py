@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import traceflops as tf
+from sample_traces.config import RunConfig
 from sample_traces.emit_pytorch import KinetoOptions, write_pytorch
 from sample_traces.make import SAMPLES
 from sample_traces.memory_snapshot import SnapshotOptions, write_snapshot
@@ -22,6 +23,8 @@ from tests.conftest import examples
 from traceflops.analysis.preparation import prepare
 from traceflops.errors import InputError, NotATrace
 from traceflops.memory import MemoryUse, holders, memory_use
+from traceflops.reports.terminal.lines import Style
+from traceflops.reports.terminal.summary import render_terminal
 from traceflops.table import Trace
 
 ALLOCATED: Final = "device_memory.allocated_bytes"
@@ -142,8 +145,31 @@ def test_a_snapshot_of_another_time_is_joined_with_a_note(run: Run, tmp_path: Pa
     far = {"segments": [], "device_traces": [[event("alloc", 1, 1, time_us=1)]]}
     (tmp_path / "far.pickle").write_bytes(pickle.dumps(far))
     assert "apart" in codes(tf.read(path, memory=tmp_path / "far.pickle"))
-    with pytest.raises(InputError, match="not a PyTorch memory snapshot"):
+    with pytest.raises(InputError, match="not PyTorch memory snapshot"):
         tf.read(path, memory=path)
+
+
+def test_a_snapshot_joins_its_own_rank_alone_and_once(tmp_path: Path) -> None:
+    """Each process sees its GPU as number 0."""
+    many = simulate(RunConfig(ranks=2, layers=1, steps=2))
+    first, _ = write_pytorch(many, tmp_path)
+    at_us = many.ranks[0].origin_unix_ns // 1000
+    (tmp_path / "rank0.pickle").write_bytes(pickle.dumps(of_gpu(0, at_us)))
+    (tmp_path / "rank1.pickle").write_bytes(pickle.dumps(of_gpu(0, at_us)))
+    (tmp_path / "rank0_late.pickle").write_bytes(pickle.dumps(of_gpu(0, at_us + 9)))
+    (tmp_path / "other.pickle").write_bytes(pickle.dumps(of_gpu(5, at_us)))
+    assert series(tf.read(first, memory=tmp_path / "rank0.pickle"))
+    with pytest.raises(InputError, match="rank 1 is not in the trace"):
+        tf.read(first, memory=tmp_path / "rank1.pickle")
+    with pytest.raises(InputError, match="its GPU is not in the trace"):
+        tf.read(first, memory=tmp_path / "other.pickle")
+    with pytest.raises(InputError, match="a second snapshot of the same GPU"):
+        tf.read(first, memory=[tmp_path / "rank0.pickle", tmp_path / "rank0_late.pickle"])
+
+
+def of_gpu(gpu: int, time_us: int) -> dict[str, Any]:
+    events = [event("segment_alloc", 0, 8, time_us=time_us), event("alloc", 1, 1, time_us=time_us)]
+    return {"segments": [], "device_traces": [*([] for _ in range(gpu)), events]}
 
 
 CELL: Final = 512
@@ -270,3 +296,46 @@ def test_stacks_of_any_shape_are_texts_or_none(tmp_path: Path) -> None:
     ]
     assert told[-1] == " < ".join(["b.py(4): f"] * 8)
     assert told[:2] == [None, None]
+
+
+def test_what_failed_is_said_with_its_size_and_stack(tmp_path: Path) -> None:
+    frames = [{"filename": "/x/model.py", "name": "attention", "line": 78}]
+    failed = {"action": "oom", "stream": 0, "device_free": 5, "frames": frames}
+    events = [event("alloc", 1, 1, time_us=1)]
+    events += [failed | {"time_us": at, "size": at << 30} for at in (8, 12)]
+    trace = read({"segments": [], "device_traces": [events]}, tmp_path)
+    assert series(trace, "device_memory.failed_bytes") == [(8_000, 8 << 30), (12_000, 12 << 30)]
+    assert tf.analyze(trace).verdict.sentence.startswith(
+        "2 allocations failed: out of memory; the last asked for 12 GiB, by attention (model.py:"
+    )
+    one = read({"segments": [], "device_traces": [events[:2]]}, tmp_path)
+    assert "failed: out of memory; it asked for 8 GiB" in tf.analyze(one).verdict.sentence
+
+
+def test_several_ranks_and_gpus_are_told_apart(tmp_path: Path) -> None:
+    for rank, cells in enumerate((2, 9)):
+        found = of_gpu(0, 1)
+        found["device_traces"][0][1]["size"] = cells * CELL
+        (tmp_path / f"rank{rank}.pickle").write_bytes(pickle.dumps(found))
+    analysis = tf.analyze(tf.read([tmp_path / "rank0.pickle", tmp_path / "rank1.pickle"]))
+    assert analysis.verdict.sentence.startswith("GPU 0 of rank 1 has 4.5 KiB allocated")
+    both = {"segments": [], "device_traces": [takes(9), takes(3)]}
+    assert "took memory from its GPUs 12 times" in tf.analyze(read(both, tmp_path)).verdict.sentence
+
+
+def takes(count: int) -> list[dict[str, Any]]:
+    calls = [event("segment_alloc", 8 * at, 8, time_us=at) for at in range(count)]
+    return [*calls, event("alloc", 1, 1, time_us=count)]
+
+
+def test_a_joined_snapshot_is_in_the_summary(run: Run, tmp_path: Path) -> None:
+    (path,) = write_pytorch(run, tmp_path)
+    write_snapshot(run, 0, tmp_path / "s.pickle")
+    texts = [
+        "\n".join(line.plain for line in render_terminal(tf.analyze(trace), Style(width=200)))
+        for trace in (tf.read(path), tf.read(path, memory=tmp_path / "s.pickle"))
+    ]
+    peak = max(one.total_bytes for one in run.ranks[0].allocations) >> 20
+    assert "Held at the peak" not in texts[0]
+    assert f"GPU 0 has {peak} MiB allocated at its peak" in texts[1]
+    assert "Held at the peak" in texts[1]
