@@ -79,8 +79,16 @@ _APIS: Final = (
     (re.compile("hip[A-Z]"), "hip"),
     (re.compile("hsa_"), "hsa"),
 )
-_FRAMES, _MARK = len(_APIS), len(_APIS) + 1
+_DRIVER: Final = 1
+_FRAMES, _MARK, _MEMORY = range(len(_APIS), len(_APIS) + 3)
+_ALLOCATOR: Final = re.compile(r"GPU_(\d{1,9})_")
 _FRAME: Final = re.compile(r"\$(?:(.+\.py):(\d+) |\S+ )(.+)")
+_HOST_KINDS: Final = (
+    *((sign, place) for place, (sign, _) in enumerate(_APIS)),
+    (_FRAME, _FRAMES),
+    (re.compile("Memory(Dea|A)llocation$"), _MEMORY),
+)
+"""What events of the host are by their names; others are marks."""
 Values = Array | int
 Place = dict[str, Values]
 Sizes = tuple[IntArray, list[dict[str, list[int]]]]
@@ -159,6 +167,7 @@ class _XplaneTables:
         self._python_stacks = python_stacks
         about = ProcessFacts(source.label, rank_in_name(source.name), host=space.host)
         self._process = self.gathered.process(0, about)
+        self._devices: dict[int, int] = {}
 
     def read(self) -> None:
         """Read all planes."""
@@ -166,7 +175,8 @@ class _XplaneTables:
         for plane in self._planes:
             if gpu := _GPU.match(plane.name):
                 self._add_gpu(plane, int(gpu[1]))
-            elif _HOST.match(plane.name):
+        for plane in self._planes:
+            if _HOST.match(plane.name):
                 thread = np.array([line.id for line in plane.lines], np.int64)
                 for rows, stats in plane.events():
                     self._add_host(plane, timed(rows, self.odd), stats, thread)
@@ -184,6 +194,7 @@ class _XplaneTables:
 
     def _add_gpu(self, plane: Plane, number: int) -> None:
         device = self.gathered.device(number, self._process, number, _facts(plane.about()))
+        self._devices[number] = device
         numbers = [_STREAM.match(line.name) for line in plane.lines]
         stream = np.array([int(found[1]) if found else ABSENT for found in numbers], np.int64)
         marked = np.array([line.name in _MARKED for line in plane.lines], np.bool_)
@@ -225,6 +236,9 @@ class _XplaneTables:
     def _add_host(self, plane: Plane, rows: Batch, stats: Stats, thread: IntArray) -> None:
         tables, process = self.gathered, self._process
         kind = plane.by_name(rows, _host_kind)
+        correlation = stats.numbers("correlation_id")[rows["row"]]
+        kind[(kind == _MARK) & (correlation > 0)] = _DRIVER
+        rows = Batch(rows.count, {**rows.numbers, "correlation": correlation}, {})
         is_step = (kind == _MARK) & (stats.numbers("step_num")[rows["row"]] != ABSENT)
         calls, frames, marks, steps = (
             rows.only(some)
@@ -236,8 +250,8 @@ class _XplaneTables:
             rows=calls,
             process=process,
             thread=thread[calls["line"]],
-            name=plane.by_name(calls, names["name"].__getitem__),
-            correlation=stats.numbers("correlation_id")[calls["row"]],
+            name=plane.by_name(calls, lambda name: names["name"][name or UNNAMED]),
+            correlation=calls["correlation"],
             api=names["api"].codes(word for _, word in _APIS)[kind[kind < _FRAMES]],
         ).add_to(tables)
         if self._python_stacks:
@@ -248,6 +262,21 @@ class _XplaneTables:
         for some, name in ((marks, of_marks), (steps, of_steps)):
             on = thread[some["line"]]
             Marks(rows=some, process=process, thread=on, name=name).add_to(tables)
+        self._add_memory(rows.only(kind == _MEMORY), stats)
+
+    def _add_memory(self, rows: Batch, stats: Stats) -> None:
+        """Add what the allocators of GPUs hold after each allocation and release."""
+        code, texts = stats.texts("allocator_name")
+        gpus = [*map(_ALLOCATOR.match, texts), None]
+        of_text = [self._devices.get(int(gpu[1]), ABSENT) if gpu else ABSENT for gpu in gpus]
+        device = np.array(of_text, np.int64)[code[rows["row"]]]
+        held = stats.numbers("bytes_allocated")[rows["row"]]
+        known = (device != ABSENT) & (held >= 0)
+        table, count = self.gathered["counters"], int(np.count_nonzero(known))
+        columns = {"device": device[known], "time_ns": rows["start_ns"][known]}
+        label = table.names["name"]["device_memory.allocated_bytes"]
+        table.add(count, process=self._process, name=label, value=held[known] * 1.0, **columns)
+        self.counts["memory"] += count
 
     def _mark(self, kind: str, plane: Plane, rows: Batch, **place: Values) -> None:
         table = self.gathered["marks"]
@@ -260,16 +289,16 @@ class _XplaneTables:
 def _facts(about: Stats) -> DeviceFacts:
     """Return what a plane says of its GPU."""
 
-    def number(name: str, factor: int = 1) -> int | None:
+    def number(name: str, factor: int = 1, least: int = 1) -> int | None:
         value = int(about.numbers(name)[0])
-        return value * factor if 0 < value < 2**50 else None
+        return value * factor if least <= value < 2**50 else None
 
     (code,), names = about.texts("gpu_device_name")
     return DeviceFacts(
         product=names[code] if code >= 0 else None,
         memory_bytes=number("memory_size"),
         compute_major=number("compute_cap_major"),
-        compute_minor=number("compute_cap_minor"),
+        compute_minor=number("compute_cap_minor", least=0),
         sm_count=number("core_count"),
         clock_hz=number("clock_rate", 1000),
     )
@@ -284,15 +313,19 @@ def _kinds(plane: Plane, rows: Batch, stats: Stats) -> IntArray:
 
 
 def _ops(stats: Stats, names: Names) -> IntArray:
-    """Return the op of XLA that each event is of: module, op, and its path in the program."""
-    columns = [stats.texts(name) for name in ("hlo_module", "hlo_op", "name")]
+    """Return the op of XLA that each event is of: module, op, and its path in the program.
+
+    Else that of TensorFlow, whose arguments follow after a #.
+    """
+    columns = [stats.texts(name) for name in ("hlo_module", "hlo_op", "name", "annotation")]
     found = np.stack([codes for codes, _ in columns], axis=1)
     distinct, place = np.unique(found, axis=0, return_inverse=True)
     known = [[*texts, ""] for _, texts in columns]
     said = ([known[n][code] for n, code in enumerate(row)] for row in distinct.tolist())
     texts = (
         ": ".join(filter(None, (module + "/" * bool(module and op) + op, path)))
-        for module, op, path in said
+        or of_tensorflow.partition("#")[0]
+        for module, op, path, of_tensorflow in said
     )
     return np.array([names[text] if text else -1 for text in texts], np.int64)[place.reshape(-1)]
 
@@ -315,9 +348,8 @@ def _steps(plane: Plane, rows: Batch, stats: Stats) -> Iterator[str]:
 
 
 def _host_kind(name: str) -> int:
-    """Return the place of a call's API, else whether it is a Python function or a mark."""
-    apis = (place for place, (sign, _) in enumerate(_APIS) if sign.match(name))
-    return next(apis, _FRAMES if _FRAME.match(name) else _MARK)
+    """Return the place of a call's API, else what else it is."""
+    return next((kind for sign, kind in _HOST_KINDS if sign.match(name)), _MARK)
 
 
 def _way(name: str) -> int:
