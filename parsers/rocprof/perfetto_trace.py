@@ -76,6 +76,8 @@ _AXES: Final = tuple(
 _ENDS: Final = {"CPU": HOST, "GPU": GPU}
 _NO_TRACK: Final = Track()
 _MOST_PARENTS: Final = 8
+_MOST_NAME: Final = 200
+"""So long is what numbers are looked for in."""
 _STOPPED_SHARE: Final = 0.1
 _STOPPED_NS: Final = 10**7
 _FULLER: Final = "The SQLite (rocpd) or JSON output of the same run"
@@ -377,5 +379,5 @@ def _first(*columns: IntArray) -> IntArray:
 
 
 def _number(sign: re.Pattern[str], text: str) -> int:
-    found = sign.search(text)
+    found = sign.search(text[:_MOST_NAME])
     return ABSENT if found is None else int(next(filter(None, found.groups())))

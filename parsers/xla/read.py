@@ -126,7 +126,7 @@ def _trace(source: ByteSource, python_stacks: bool) -> Trace:
         tool="XLA profiler",
         origin_unix_ns=tables.origin_unix_ns,
         event_counts=dict(sorted((+tables.counts).items())),
-        identities=(space.host,) if space.host else (),
+        identities=_host_names(space.host or ""),
     )
     notes = (replace(note, file=source.label) for note in _notes(space, tables, others))
     return Trace(about, finished, (*notes, *overflowed), tables.gathered.places)
@@ -139,6 +139,11 @@ def _nothing_read(source: ByteSource, space: Space, others: list[str]) -> InputE
     of_other = f"of another device than a GPU ({_listed(others)}), whose ops are not read"
     what = of_other if others else "without events"
     return NotATrace(f"{place} is an XPlane file {what}", "XProf reads it")
+
+
+def _host_names(host: str) -> tuple[str, ...]:
+    """Return the host as it is written, and without the port that TensorFlow adds."""
+    return tuple(filter(None, dict.fromkeys((host, host.partition(":")[0]))))
 
 
 def _listed(planes: list[str]) -> str:
@@ -237,7 +242,7 @@ class _XplaneTables:
         tables, process = self.gathered, self._process
         kind = plane.by_name(rows, _host_kind)
         correlation = stats.numbers("correlation_id")[rows["row"]]
-        kind[(kind == _MARK) & (correlation > 0)] = _DRIVER
+        kind = np.where((kind == _MARK) & (correlation > 0), _DRIVER, kind)
         rows = Batch(rows.count, {**rows.numbers, "correlation": correlation}, {})
         is_step = (kind == _MARK) & (stats.numbers("step_num")[rows["row"]] != ABSENT)
         calls, frames, marks, steps = (

@@ -154,6 +154,8 @@ def test_a_launch_may_be_named_as_its_kernel() -> None:
         ("(unnamed)", "driver", 10),
     ]
     assert rows(trace, "marks", "name") == ["Mul"]
+    alone = read(gpu(("k", 0, 1, KERNEL)), plane("/host:CPU", {"python": [("Mul", 0, 1_000, {})]}))
+    assert rows(alone, "marks", "name") == ["Mul"]
 
 
 def test_an_op_of_tensorflow() -> None:
@@ -243,6 +245,11 @@ def test_a_packed_file_and_the_host() -> None:
     plain, packed = read(SAMPLE), read_one(source_of(gzip.compress(SAMPLE), name="host.xplane.pb"))
     assert packed.tables == plain.tables
     assert packed.source.identities == ("sim-node-0",)
+
+
+def test_the_host_is_known_without_its_port() -> None:
+    trace = read(gpu(("k", 0, 1, KERNEL)), part(4, b"10.0.0.7:6003"))
+    assert trace.source.identities == ("10.0.0.7:6003", "10.0.0.7")
 
 
 _BEGINS = b"\x0a\x22"
