@@ -177,11 +177,11 @@ class _XplaneTables:
     def read(self) -> None:
         """Read all planes."""
         self._set_origin()
-        for plane in self._planes:
+        # Devices first: what the host says of their memory refers to them.
+        for plane in sorted(self._planes, key=lambda plane: _GPU.match(plane.name) is None):
             if gpu := _GPU.match(plane.name):
                 self._add_gpu(plane, int(gpu[1]))
-        for plane in self._planes:
-            if _HOST.match(plane.name):
+            elif _HOST.match(plane.name):
                 thread = np.array([line.id for line in plane.lines], np.int64)
                 for rows, stats in plane.events():
                     self._add_host(plane, timed(rows, self.odd), stats, thread)
@@ -241,32 +241,30 @@ class _XplaneTables:
     def _add_host(self, plane: Plane, rows: Batch, stats: Stats, thread: IntArray) -> None:
         tables, process = self.gathered, self._process
         kind = plane.by_name(rows, _host_kind)
-        correlation = stats.numbers("correlation_id")[rows["row"]]
-        kind = np.where((kind == _MARK) & (correlation > 0), _DRIVER, kind)
-        rows = Batch(rows.count, {**rows.numbers, "correlation": correlation}, {})
-        is_step = (kind == _MARK) & (stats.numbers("step_num")[rows["row"]] != ABSENT)
-        calls, frames, marks, steps = (
-            rows.only(some)
-            for some in (kind < _FRAMES, kind == _FRAMES, (kind == _MARK) & ~is_step, is_step)
+        said = {name: stats.numbers(name)[rows["row"]] for name in ("correlation_id", "step_num")}
+        rows = Batch(rows.count, {**rows.numbers, **said}, {})
+        kind = np.where((kind == _MARK) & (said["correlation_id"] > 0), _DRIVER, kind)
+        calls, frames, marks = (
+            rows.only(some) for some in (kind < _FRAMES, kind == _FRAMES, kind == _MARK)
         )
-        self.counts.update(call=calls.count, python=frames.count, mark=marks.count + steps.count)
+        self.counts.update(call=calls.count, python=frames.count, mark=marks.count)
         names = tables["calls"].names
         Calls(
             rows=calls,
             process=process,
             thread=thread[calls["line"]],
             name=plane.by_name(calls, lambda name: names["name"][name or UNNAMED]),
-            correlation=calls["correlation"],
+            correlation=calls["correlation_id"],
             api=names["api"].codes(word for _, word in _APIS)[kind[kind < _FRAMES]],
         ).add_to(tables)
         if self._python_stacks:
             self._mark("python", plane, frames, thread=thread[frames["line"]])
         names = tables["marks"].names
-        of_marks = plane.by_name(marks, lambda text: names["name"][text or UNNAMED])
-        of_steps = names["name"].codes(_steps(plane, steps, stats))
-        for some, name in ((marks, of_marks), (steps, of_steps)):
-            on = thread[some["line"]]
-            Marks(rows=some, process=process, thread=on, name=name).add_to(tables)
+        name = np.array(plane.by_name(marks, lambda text: names["name"][text or UNNAMED]))
+        is_step = marks["step_num"] != ABSENT
+        name[is_step] = names["name"].codes(_steps(plane, marks.only(is_step)))
+        on = thread[marks["line"]]
+        Marks(rows=marks, process=process, thread=on, name=name).add_to(tables)
         self._add_memory(rows.only(kind == _MEMORY), stats)
 
     def _add_memory(self, rows: Batch, stats: Stats) -> None:
@@ -344,10 +342,9 @@ def _readable(name: str) -> str:
     return f"{file}({line}): {function}" if file else f"<built-in function {function}>"
 
 
-def _steps(plane: Plane, rows: Batch, stats: Stats) -> Iterator[str]:
+def _steps(plane: Plane, rows: Batch) -> Iterator[str]:
     """Give the names of steps, which were marked with a number (StepTraceAnnotation)."""
-    numbers = stats.numbers("step_num")[rows["row"]].tolist()
-    for key, number in zip(rows["name"].tolist(), numbers, strict=True):
+    for key, number in zip(rows["name"].tolist(), rows["step_num"].tolist(), strict=True):
         word = re.sub("(?i)[^a-z]|step", "", plane.event_names.get(key, "")[:40])
         yield f"{word} step {number}".strip()
 
