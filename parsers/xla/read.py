@@ -135,7 +135,7 @@ def _trace(source: ByteSource, python_stacks: bool) -> Trace:
 def _nothing_read(source: ByteSource, space: Space, others: list[str]) -> InputError:
     place = source.path or source.label
     if space.is_cut:
-        return InputError(f"cut off or damaged before its first whole GPU: {place}", "copy it again")
+        return InputError(f"cut off or damaged before its first GPU: {place}", "copy it again")
     of_other = f"of another device than a GPU ({_listed(others)}), whose ops are not read"
     what = of_other if others else "without events"
     return NotATrace(f"{place} is an XPlane file {what}", "XProf reads it")
