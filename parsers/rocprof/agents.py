@@ -32,6 +32,16 @@ _POOL: Final = re.compile(r"(MemoryProperties\.PoolInfo\.Pool\d+\.)Segment")
 _WORD: Final = re.compile("AMD|Instinct|Radeon|Graphics|PRO|Pro|AI|RX|VII")
 _NUMBERINGS: Final = ("logical", "node")
 """What the number of an agent may be: its place among those listed, or the node of the machine."""
+GAUGES: Final[Mapping[str, tuple[str, int]]] = {
+    "device_gfx_clock": ("gpu.sm_clock_mhz", 1),
+    "device_mem_clock": ("gpu.memory_clock_mhz", 1),
+    "device_power": ("gpu.power_w", 1),
+    "device_temp": ("gpu.temperature_c", 1),
+    "device_busy_gfx": ("gpu.busy_percent", 1),
+    "device_busy_umc": ("gpu.memory_busy_percent", 1),
+    "device_memory_usage": ("gpu.memory_used_bytes", 10**6),
+}
+"""What rocprof-sys samples of devices, by its names: the names of counters, factors of units."""
 
 Words = Mapping[str, str]
 

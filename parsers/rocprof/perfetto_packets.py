@@ -180,7 +180,8 @@ class Packets:
 
     def _add_names(self, era: int, data: bytes) -> None:
         for kind, part in fields(data):
-            iid, text = numbers_in(part).get(1, -1), message_text(_part(part, 2))
+            said = last_fields(part) if isinstance(part, bytes) else {}
+            iid, text = numbers_in(part).get(1, -1), message_text(said.get(2))
             ids = self._annotations.setdefault(era, {})
             if kind == _ANNOTATIONS and text in self._wanted and len(ids) < _MOST_WANTED:
                 ids[iid] = self._wanted.index(text)
@@ -292,7 +293,3 @@ def _codes(names: Names, found: Columns, part: int, among: BoolArray) -> IntArra
     texts = found.block.texts(found.begins[part][rows], found.ends[part][rows])
     codes[rows] = names.codes(map(message_text, texts))
     return codes
-
-
-def _part(data: object, number: int) -> object:
-    return last_fields(data).get(number) if isinstance(data, bytes) else None

@@ -14,6 +14,7 @@ import numpy as np
 
 from traceflops.errors import NotATrace
 from traceflops.parsers.io import Batch, ByteSource, NoteTable, by_distinct
+from traceflops.parsers.rocprof.agents import GAUGES
 from traceflops.parsers.rocprof.copies import GPU, HOST, UNKNOWN, ends_of, ways_between, ways_named
 from traceflops.parsers.rocprof.notes import clock_of_folder
 from traceflops.parsers.rocprof.perfetto_packets import TEXT, Packets, Track
@@ -65,16 +66,6 @@ _KINDS: Final[Mapping[str, str]] = {
 }
 """What an event is by its category, before which rocprof-sys writes rocm_; else a mark."""
 _WORDS: Final = (*dict.fromkeys(_KINDS.values()), _SAMPLED)
-_GAUGES: Final[Mapping[str, tuple[str, float]]] = {
-    "device_gfx_clock": ("gpu.sm_clock_mhz", 1),
-    "device_mem_clock": ("gpu.memory_clock_mhz", 1),
-    "device_power": ("gpu.power_w", 1),
-    "device_temp": ("gpu.temperature_c", 1),
-    "device_busy_gfx": ("gpu.busy_percent", 1),
-    "device_busy_umc": ("gpu.memory_busy_percent", 1),
-    "device_memory_usage": ("gpu.memory_used_bytes", 1e6),
-}
-"""The counters of devices by category: their names, and the factor of their unit."""
 _STREAM: Final = re.compile(r'(?:STREAM|QUEUE) ?\[?"? ?(\d{1,18})', re.IGNORECASE)
 _GPU: Final = re.compile(r"(?:COMPUTE .*?|GPU [\w. ]*)\[(\d{1,9})\]|Device (\d{1,9})")
 _THREAD: Final = re.compile(r"THREAD \d+ \((\d{1,18})\)")
@@ -85,6 +76,8 @@ _AXES: Final = tuple(
 _ENDS: Final = {"CPU": HOST, "GPU": GPU}
 _NO_TRACK: Final = Track()
 _MOST_PARENTS: Final = 8
+_MOST_NAME: Final = 200
+"""So long is what numbers are looked for in."""
 _STOPPED_SHARE: Final = 0.1
 _STOPPED_NS: Final = 10**7
 _FULLER: Final = "The SQLite (rocpd) or JSON output of the same run"
@@ -309,7 +302,7 @@ class _Reading(Recorded):
         self._gpus = np.unique(rows["gpu"][of_gpu])
         device = np.full(rows.count, ABSENT, np.int64)
         device[of_gpu] = self._on_gpus(rows.only(of_gpu))
-        names, gauges = table.names["name"], [_GAUGES.get(text) for text in texts]
+        names, gauges = table.names["name"], [GAUGES.get(text) for text in texts]
         gauge = np.array([names[one[0]] if one else ABSENT for one in gauges])[category]
         other = by_distinct(track, lambda uuid, _: names[self._track(uuid).name or UNNAMED])
         unit = np.array([one[1] if one else 1.0 for one in gauges])[category]
@@ -386,5 +379,5 @@ def _first(*columns: IntArray) -> IntArray:
 
 
 def _number(sign: re.Pattern[str], text: str) -> int:
-    found = sign.search(text)
+    found = sign.search(text[:_MOST_NAME])
     return ABSENT if found is None else int(next(filter(None, found.groups())))

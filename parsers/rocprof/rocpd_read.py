@@ -22,6 +22,7 @@ from traceflops.parsers.io import (
     Wanted,
     by_distinct,
 )
+from traceflops.parsers.rocprof.agents import GAUGES
 from traceflops.parsers.rocprof.copies import copies_in, fill_sizes, ways_between, ways_named
 from traceflops.parsers.rocprof.notes import SEVERAL_MACHINES
 from traceflops.parsers.rocprof.rocpd_host import HostReader, read_allocations
@@ -78,7 +79,9 @@ class DispatchReader:
         registers = rows["arch_vgpr_count"]
         self._registers = Lookup(rows["id"], np.where(registers > 0, registers, ABSENT))
         rows = reading.run.whole("info_pmc", _COUNTER)
-        self._counters = TextsById(rows["id"], rows.texts["name"])
+        counters = [GAUGES.get(name or "", (name, 1)) for name in rows.texts["name"]]
+        self._counters = TextsById(rows["id"], [name for name, _ in counters])
+        self._factor = Lookup(rows["id"], np.array([one for _, one in counters], np.int64))
         self._agent = Lookup(rows["id"], rows["agent_id"])
         self._counted: list[dict[str, IntArray]] = []
         self.others: list[Batch] = []
@@ -170,7 +173,7 @@ class DispatchReader:
                 device=np.where(reading.are_gpus(agent), device, ABSENT),
                 name=self._counters.coder(table.names["name"], _UNNAMED)(rows["pmc_id"]),
                 time_ns=time_of(rows["event_id"]),
-                value=rows["value"],
+                value=rows["value"] * np.maximum(self._factor(rows["pmc_id"]), 1),
             )
 
 

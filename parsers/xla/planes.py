@@ -207,7 +207,7 @@ def _plane(data: bytes, block: Block, at: int, end: int) -> Plane:
     spans = places[_LINES].begin.tolist(), places[_LINES].end.tolist()
     for begin, until in zip(*spans, strict=True):
         line, is_whole = _line(data, begin, until)
-        lines.append(line)
+        lines += [line] * bool(len(line.begin))
         lost += int(not is_whole)
     events, stats = (_names(places[number]) for number in (_EVENT_NAMES, _STAT_NAMES))
     name = _text(data, others.get(_NAME))

@@ -79,8 +79,16 @@ _APIS: Final = (
     (re.compile("hip[A-Z]"), "hip"),
     (re.compile("hsa_"), "hsa"),
 )
-_FRAMES, _MARK = len(_APIS), len(_APIS) + 1
+_DRIVER: Final = 1
+_FRAMES, _MARK, _MEMORY = range(len(_APIS), len(_APIS) + 3)
+_ALLOCATOR: Final = re.compile(r"GPU_(\d{1,9})_")
 _FRAME: Final = re.compile(r"\$(?:(.+\.py):(\d+) |\S+ )(.+)")
+_HOST_KINDS: Final = (
+    *((sign, place) for place, (sign, _) in enumerate(_APIS)),
+    (_FRAME, _FRAMES),
+    (re.compile("Memory(Dea|A)llocation$"), _MEMORY),
+)
+"""What events of the host are by their names; others are marks."""
 Values = Array | int
 Place = dict[str, Values]
 Sizes = tuple[IntArray, list[dict[str, list[int]]]]
@@ -118,7 +126,7 @@ def _trace(source: ByteSource, python_stacks: bool) -> Trace:
         tool="XLA profiler",
         origin_unix_ns=tables.origin_unix_ns,
         event_counts=dict(sorted((+tables.counts).items())),
-        identities=(space.host,) if space.host else (),
+        identities=_host_names(space.host or ""),
     )
     notes = (replace(note, file=source.label) for note in _notes(space, tables, others))
     return Trace(about, finished, (*notes, *overflowed), tables.gathered.places)
@@ -127,10 +135,15 @@ def _trace(source: ByteSource, python_stacks: bool) -> Trace:
 def _nothing_read(source: ByteSource, space: Space, others: list[str]) -> InputError:
     place = source.path or source.label
     if space.is_cut:
-        return InputError(f"cut off before its first whole GPU: {place}", "copy it again")
+        return InputError(f"cut off or damaged before its first GPU: {place}", "copy it again")
     of_other = f"of another device than a GPU ({_listed(others)}), whose ops are not read"
     what = of_other if others else "without events"
     return NotATrace(f"{place} is an XPlane file {what}", "XProf reads it")
+
+
+def _host_names(host: str) -> tuple[str, ...]:
+    """Return the host as it is written, and without the port that TensorFlow adds."""
+    return tuple(filter(None, dict.fromkeys((host, host.partition(":")[0]))))
 
 
 def _listed(planes: list[str]) -> str:
@@ -159,11 +172,13 @@ class _XplaneTables:
         self._python_stacks = python_stacks
         about = ProcessFacts(source.label, rank_in_name(source.name), host=space.host)
         self._process = self.gathered.process(0, about)
+        self._devices: dict[int, int] = {}
 
     def read(self) -> None:
         """Read all planes."""
         self._set_origin()
-        for plane in self._planes:
+        # Devices first: what the host says of their memory refers to them.
+        for plane in sorted(self._planes, key=lambda plane: _GPU.match(plane.name) is None):
             if gpu := _GPU.match(plane.name):
                 self._add_gpu(plane, int(gpu[1]))
             elif _HOST.match(plane.name):
@@ -184,6 +199,7 @@ class _XplaneTables:
 
     def _add_gpu(self, plane: Plane, number: int) -> None:
         device = self.gathered.device(number, self._process, number, _facts(plane.about()))
+        self._devices[number] = device
         numbers = [_STREAM.match(line.name) for line in plane.lines]
         stream = np.array([int(found[1]) if found else ABSENT for found in numbers], np.int64)
         marked = np.array([line.name in _MARKED for line in plane.lines], np.bool_)
@@ -225,29 +241,45 @@ class _XplaneTables:
     def _add_host(self, plane: Plane, rows: Batch, stats: Stats, thread: IntArray) -> None:
         tables, process = self.gathered, self._process
         kind = plane.by_name(rows, _host_kind)
-        is_step = (kind == _MARK) & (stats.numbers("step_num")[rows["row"]] != ABSENT)
-        calls, frames, marks, steps = (
-            rows.only(some)
-            for some in (kind < _FRAMES, kind == _FRAMES, (kind == _MARK) & ~is_step, is_step)
+        said = {name: stats.numbers(name)[rows["row"]] for name in ("correlation_id", "step_num")}
+        rows = Batch(rows.count, {**rows.numbers, **said}, {})
+        kind = np.where((kind == _MARK) & (said["correlation_id"] > 0), _DRIVER, kind)
+        calls, frames, marks = (
+            rows.only(some) for some in (kind < _FRAMES, kind == _FRAMES, kind == _MARK)
         )
-        self.counts.update(call=calls.count, python=frames.count, mark=marks.count + steps.count)
+        self.counts.update(call=calls.count, python=frames.count, mark=marks.count)
         names = tables["calls"].names
         Calls(
             rows=calls,
             process=process,
             thread=thread[calls["line"]],
-            name=plane.by_name(calls, names["name"].__getitem__),
-            correlation=stats.numbers("correlation_id")[calls["row"]],
+            name=plane.by_name(calls, lambda name: names["name"][name or UNNAMED]),
+            correlation=calls["correlation_id"],
             api=names["api"].codes(word for _, word in _APIS)[kind[kind < _FRAMES]],
         ).add_to(tables)
         if self._python_stacks:
             self._mark("python", plane, frames, thread=thread[frames["line"]])
         names = tables["marks"].names
-        of_marks = plane.by_name(marks, lambda text: names["name"][text or UNNAMED])
-        of_steps = names["name"].codes(_steps(plane, steps, stats))
-        for some, name in ((marks, of_marks), (steps, of_steps)):
-            on = thread[some["line"]]
-            Marks(rows=some, process=process, thread=on, name=name).add_to(tables)
+        name = np.array(plane.by_name(marks, lambda text: names["name"][text or UNNAMED]))
+        is_step = marks["step_num"] != ABSENT
+        name[is_step] = names["name"].codes(_steps(plane, marks.only(is_step)))
+        on = thread[marks["line"]]
+        Marks(rows=marks, process=process, thread=on, name=name).add_to(tables)
+        self._add_memory(rows.only(kind == _MEMORY), stats)
+
+    def _add_memory(self, rows: Batch, stats: Stats) -> None:
+        """Add what the allocators of GPUs hold after each allocation and release."""
+        code, texts = stats.texts("allocator_name")
+        gpus = [*map(_ALLOCATOR.match, texts), None]
+        of_text = [self._devices.get(int(gpu[1]), ABSENT) if gpu else ABSENT for gpu in gpus]
+        device = np.array(of_text, np.int64)[code[rows["row"]]]
+        held = stats.numbers("bytes_allocated")[rows["row"]]
+        known = (device != ABSENT) & (held >= 0)
+        table, count = self.gathered["counters"], int(np.count_nonzero(known))
+        columns = {"device": device[known], "time_ns": rows["start_ns"][known]}
+        label = table.names["name"]["device_memory.allocated_bytes"]
+        table.add(count, process=self._process, name=label, value=held[known] * 1.0, **columns)
+        self.counts["memory"] += count
 
     def _mark(self, kind: str, plane: Plane, rows: Batch, **place: Values) -> None:
         table = self.gathered["marks"]
@@ -260,16 +292,16 @@ class _XplaneTables:
 def _facts(about: Stats) -> DeviceFacts:
     """Return what a plane says of its GPU."""
 
-    def number(name: str, factor: int = 1) -> int | None:
+    def number(name: str, factor: int = 1, least: int = 1) -> int | None:
         value = int(about.numbers(name)[0])
-        return value * factor if 0 < value < 2**50 else None
+        return value * factor if least <= value < 2**50 else None
 
     (code,), names = about.texts("gpu_device_name")
     return DeviceFacts(
         product=names[code] if code >= 0 else None,
         memory_bytes=number("memory_size"),
         compute_major=number("compute_cap_major"),
-        compute_minor=number("compute_cap_minor"),
+        compute_minor=number("compute_cap_minor", least=0),
         sm_count=number("core_count"),
         clock_hz=number("clock_rate", 1000),
     )
@@ -284,15 +316,19 @@ def _kinds(plane: Plane, rows: Batch, stats: Stats) -> IntArray:
 
 
 def _ops(stats: Stats, names: Names) -> IntArray:
-    """Return the op of XLA that each event is of: module, op, and its path in the program."""
-    columns = [stats.texts(name) for name in ("hlo_module", "hlo_op", "name")]
+    """Return the op of XLA that each event is of: module, op, and its path in the program.
+
+    Else that of TensorFlow, whose arguments follow after a #.
+    """
+    columns = [stats.texts(name) for name in ("hlo_module", "hlo_op", "name", "annotation")]
     found = np.stack([codes for codes, _ in columns], axis=1)
     distinct, place = np.unique(found, axis=0, return_inverse=True)
     known = [[*texts, ""] for _, texts in columns]
     said = ([known[n][code] for n, code in enumerate(row)] for row in distinct.tolist())
     texts = (
         ": ".join(filter(None, (module + "/" * bool(module and op) + op, path)))
-        for module, op, path in said
+        or of_tensorflow.partition("#")[0]
+        for module, op, path, of_tensorflow in said
     )
     return np.array([names[text] if text else -1 for text in texts], np.int64)[place.reshape(-1)]
 
@@ -306,18 +342,16 @@ def _readable(name: str) -> str:
     return f"{file}({line}): {function}" if file else f"<built-in function {function}>"
 
 
-def _steps(plane: Plane, rows: Batch, stats: Stats) -> Iterator[str]:
+def _steps(plane: Plane, rows: Batch) -> Iterator[str]:
     """Give the names of steps, which were marked with a number (StepTraceAnnotation)."""
-    numbers = stats.numbers("step_num")[rows["row"]].tolist()
-    for key, number in zip(rows["name"].tolist(), numbers, strict=True):
+    for key, number in zip(rows["name"].tolist(), rows["step_num"].tolist(), strict=True):
         word = re.sub("(?i)[^a-z]|step", "", plane.event_names.get(key, "")[:40])
         yield f"{word} step {number}".strip()
 
 
 def _host_kind(name: str) -> int:
-    """Return the place of a call's API, else whether it is a Python function or a mark."""
-    apis = (place for place, (sign, _) in enumerate(_APIS) if sign.match(name))
-    return next(apis, _FRAMES if _FRAME.match(name) else _MARK)
+    """Return the place of a call's API, else what else it is."""
+    return next((kind for sign, kind in _HOST_KINDS if sign.match(name)), _MARK)
 
 
 def _way(name: str) -> int:

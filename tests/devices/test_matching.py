@@ -257,6 +257,16 @@ def test_rows_of_several_peaks_are_only_offered() -> None:
     assert "v100s-pcie, v100-pcie and v100-sxm2 with different rates" in found.explanation
 
 
+def test_the_clock_parts_rows_of_several_peaks() -> None:
+    v100 = seen("", "7.0", 80, 32, 34_087_305_216)
+    found = match(replace(v100, clock_hz=1_380_000_000))
+    assert found.spec is not None
+    assert (found.spec.id, found.confidence, found.how) == ("v100-pcie", "medium", "fingerprint")
+    assert "31.7 GiB, 1,380 MHz match only v100-pcie." in found.explanation
+    for unlike in (1_379_000_000, None, -1):
+        assert match(replace(v100, clock_hz=unlike)).spec is None
+
+
 def test_warp_size_parts_hopper_from_gfx90a() -> None:
     assert by_fingerprint(seen("", "9.0", 104, 32, 64 * GIB)) == ()
     assert len(by_fingerprint(seen("", "9.0", 104, 64, 64 * GIB))) == 2

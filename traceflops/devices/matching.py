@@ -225,12 +225,16 @@ def _unnamed(seen: SeenDevice) -> Match:
         fitting = tuple(spec for spec in fitting if spec.id in seen.sharing)
     if not fitting:
         return _nothing_fits(seen, name)
+    properties = seen.properties()
+    if not _have_same_rates(fitting) and (by_clock := _of_clock(fitting, seen.clock_hz)):
+        fitting = by_clock
+        properties += f", {(seen.clock_hz or 0) // 10**6:,} MHz"
     ids = _listed(fitting)
     if not _have_same_rates(fitting):
-        because = f"{name}, and {seen.properties()} match {ids} with different rates: {ASK}."
+        because = f"{name}, and {properties} match {ids} with different rates: {ASK}."
         return Match(seen, None, "fingerprint", "low", False, fitting, because)
     alike = ", which have equal rates" if len(fitting) > 1 else ""
-    because = f"{name}, but {seen.properties()} match only {ids}{alike}."
+    because = f"{name}, but {properties} match only {ids}{alike}."
     spec = _joined(fitting).with_memory(seen.memory_bytes)
     return Match(seen, spec, "fingerprint", "medium", True, fitting, because)
 
@@ -326,6 +330,10 @@ def _partition(spec: DeviceSpec, seen: SeenDevice) -> Partition | None:
     if mode is None or spec.partition_units is None or seen.instruction_set != spec.arch:
         return None
     return mode if seen.units == mode.dies * spec.partition_units else None
+
+
+def _of_clock(specs: tuple[DeviceSpec, ...], clock_hz: int | None) -> tuple[DeviceSpec, ...]:
+    return tuple(spec for spec in specs if spec.clock_mhz and spec.clock_mhz * 10**6 == clock_hz)
 
 
 def _have_same_rates(specs: tuple[DeviceSpec, ...]) -> bool:

@@ -105,6 +105,14 @@ def test_ranges_of_one_track_nest() -> None:
     assert notes(trace)["unpaired-ends"] == 1
 
 
+@pytest.mark.parametrize("text", ["GPU ", "COMPUTE ", "QUEUE ", " "])
+def test_long_names_take_no_longer(text: str) -> None:
+    """Each would take minutes if looked through from every place on."""
+    long = text * 100_000
+    trace = read(TRACKS, track(99, long), kernel(0, 5, 99, name=long, agent=long), kernel(7, 9))
+    assert rows(trace, "activities", "start_ns", "stream") == [(T0, None), (T0 + 7, 1)]
+
+
 def test_a_begin_without_an_end_has_the_end_that_it_says() -> None:
     lost = begin(T0 + 20, GPU, "lost", begin_ns=T0 + 20, end_ns=T0 + 27)
     unsaid = begin(T0 + 30, OTHER, "open")

@@ -413,9 +413,13 @@ def test_measurements_over_time_are_counters_and_no_marks(path: Path) -> None:
         file.dispatch(file.symbol("k"), T, T + 9)
         event = file.sample("amd_smi", T + 5, track="GPU Power [1]")
         file.counter(event, "device_power", 310.5)
+        file.counter(event, "device_memory_usage", 2.5)
+        file.counter(event, "device_vcn_activity_0", 7)
     trace = read(path)
     assert rows(trace, "counters", "name", "time_ns", "value", "device", "process") == [
-        ("device_power", T + 5, 310.5, 0, 0)
+        ("gpu.power_w", T + 5, 310.5, 0, 0),
+        ("gpu.memory_used_bytes", T + 5, 2_500_000, 0, 0),
+        ("device_vcn_activity_0", T + 5, 7, 0, 0),
     ]
     assert trace.marks.num_rows == 0
     assert trace.kernel_counters.num_rows == 0

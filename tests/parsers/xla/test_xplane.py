@@ -20,6 +20,8 @@ from sample_traces.simulate import simulate
 from sample_traces.xplane import PlaneWriter, Said, line, xspace
 from tests.conftest import examples
 from tests.parsers.documents import codes, read_one, source_of
+from traceflops.devices.device_facts import SeenDevice
+from traceflops.devices.matching import match
 from traceflops.errors import InputError, NotATrace
 from traceflops.parsers.io.messages import Block, Messages, fields
 from traceflops.table.trace import Trace
@@ -139,6 +141,58 @@ def test_the_host() -> None:
     ]
 
 
+def test_a_launch_may_be_named_as_its_kernel() -> None:
+    """So calls of CUDA are in files of TensorFlow of 2020."""
+    events: list[Event] = [
+        ("void f<1>(int)", 8_000, 2_000, {"correlation_id": 9}),
+        ("", 11_000, 2_000, {"correlation_id": 10}),
+        ("Mul", 20_000, 2_000, {"correlation_id": 0}),
+    ]
+    trace = read(gpu(("k", 0, 1, KERNEL)), plane("/host:CPU", {"python": events}))
+    assert rows(trace, "calls", "name", "api", "correlation") == [
+        ("void f<1>(int)", "driver", 9),
+        ("(unnamed)", "driver", 10),
+    ]
+    assert rows(trace, "marks", "name") == ["Mul"]
+    alone = read(gpu(("k", 0, 1, KERNEL)), plane("/host:CPU", {"python": [("Mul", 0, 1_000, {})]}))
+    assert rows(alone, "marks", "name") == ["Mul"]
+
+
+def test_an_op_of_tensorflow() -> None:
+    said = {"annotation": "layer/MatMul:MatMul#shape=(half[8,8])#::#edge_name=a#"}
+    both = {"annotation": "Cast:Cast", "hlo_op": "dot.3"}
+    trace = read(gpu(("k", 0, 1_000, said), ("k", 2_000, 1_000, both), ("k", 4_000, 1_000, {})))
+    assert rows(trace, "activities", "annotation") == ["layer/MatMul:MatMul", "dot.3", None]
+
+
+def test_the_memory_that_allocators_hold() -> None:
+    def held(name: str, at: int, allocator: str, value: int) -> Event:
+        return name, at, 0, {"allocator_name": allocator, "bytes_allocated": value}
+
+    events: list[Event] = [
+        held("MemoryAllocation", 5_000, "GPU_3_bfc", 2**40),
+        held("MemoryDeallocation", 9_000, "GPU_3_bfc", 0),
+        held("MemoryAllocation", 6_000, "gpu_host_bfc", 7),
+        held("MemoryAllocation", 6_000, "GPU_5_bfc", 8),
+        held("MemoryAllocation", 7_000, "GPU_3_bfc", -1),
+        ("MemoryAllocation", 7_000, 0, {}),
+    ]
+    trace = read(plane("/host:CPU", {"python": events}), gpu(("k", 0, 1_000, KERNEL)))
+    assert rows(trace, "counters", "name", "time_ns", "value", "device", "process") == [
+        ("device_memory.allocated_bytes", 5, float(2**40), 0, 0),
+        ("device_memory.allocated_bytes", 9, 0.0, 0, 0),
+    ]
+    assert trace.marks.num_rows == 0
+
+
+def test_a_compute_capability_of_a_whole_number() -> None:
+    facts: dict[str, Said] = {"core_count": 80, "compute_cap_major": 7, "compute_cap_minor": 0}
+    facts |= {"memory_size": 16_945_512_448, "clock_rate": 1_530_000}
+    (device,) = read(gpu(("k", 0, 1_000, KERNEL), **facts)).devices.to_pylist()
+    assert (device["compute_major"], device["compute_minor"]) == (7, 0)
+    assert match(SeenDevice.of(device)).spec.id == "v100-sxm2"  # type: ignore[union-attr]
+
+
 @given(st.lists(st.tuples(st.integers(0, 5_000), st.integers(0, 9_999)), min_size=1, max_size=9))
 @settings(max_examples=examples(100))
 def test_both_ends_are_rounded_so_that_what_touches_still_does(
@@ -191,6 +245,11 @@ def test_a_packed_file_and_the_host() -> None:
     plain, packed = read(SAMPLE), read_one(source_of(gzip.compress(SAMPLE), name="host.xplane.pb"))
     assert packed.tables == plain.tables
     assert packed.source.identities == ("sim-node-0",)
+
+
+def test_the_host_is_known_without_its_port() -> None:
+    trace = read(gpu(("k", 0, 1, KERNEL)), part(4, b"10.0.0.7:6003"))
+    assert trace.source.identities == ("10.0.0.7:6003", "10.0.0.7")
 
 
 _BEGINS = b"\x0a\x22"
