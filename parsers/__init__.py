@@ -7,6 +7,6 @@ from typing import TYPE_CHECKING
 from traceflops.faces import lazy
 
 if TYPE_CHECKING:
-    from traceflops.parsers.reading import LOSSES, Watcher, file_hashes, read, read_apart
+    from traceflops.parsers.reading import LOSSES, Paths, Watcher, file_hashes, read, read_apart
 else:
     __getattr__ = lazy(__name__, __file__)

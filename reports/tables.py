@@ -28,6 +28,7 @@ from traceflops.table import (
     described,
     dictionary_column,
     link,
+    merged_column,
     names,
     number_column,
     pack_validity,
@@ -104,6 +105,11 @@ def _csv(table: pa.Table) -> bytes:
     sink = io.BytesIO()
     csv.write_csv(pa.Table.from_arrays(columns, names=table.column_names), sink)
     return sink.getvalue()
+
+
+def csv_text(table: pa.Table) -> str:
+    """Return a table as CSV that no spreadsheet calculates and no terminal obeys."""
+    return _csv(table).decode()
 
 
 FORMATS: dict[str, Callable[[pa.Table], bytes]] = {
@@ -200,8 +206,8 @@ def _enriched(
     categories, category = categorised.categories, categorised.category
     rule_names = list(map(redaction.rule, categorised.rules)) if redaction else categorised.rules
     added = {
-        "top": dictionary_column(category, [c.top for c in categories]),
-        "sub": dictionary_column(category, [c.sub for c in categories]),
+        "top": merged_column(category, [c.top for c in categories]),
+        "sub": merged_column(category, [c.sub for c in categories]),
         "rule": dictionary_column(categorised.rule, rule_names),
         "call": _row_column(links.call_of_activity),
         "op": _row_column(links.op_of_activity),

@@ -25,7 +25,9 @@ VALIDATORS = {
     for content in FILES.values()
 }
 """By the name that an object gives for its schema."""
-UNDESCRIBED = {f"traceflops.{name}/1" for name in ("devices", "export", "info", "models", "why")}
+UNDESCRIBED = {
+    f"traceflops.{name}/1" for name in ("devices", "export", "info", "models", "query", "why")
+}
 """Names of objects that have no schema."""
 
 

@@ -58,6 +58,7 @@ ROOMS: Final = {
     "parsers.pack": "packs: what was read before",
     "parsers.recognise": "which reader reads an input",
     "parsers.reading": "read(): inputs -> one Trace",
+    "front": "analyze() as it is called from Python: paths, words of the CLI",
     "reports.view": "the report as tables and sentences that all renderers show",
     "reports.json": "as JSON, by the schemas beside the code",
     "reports.files": "files that are whole or not there",
@@ -219,7 +220,7 @@ def is_folder(room: str) -> bool:
     return any((ROOT / base / room.replace(".", "/")).is_dir() for base in ("traceflops", ""))
 
 
-def test_the_halls_are_entered_only_by_an_analysis_that_shows_itself() -> None:
+def test_the_halls_are_entered_only_from_the_front_and_by_what_shows_itself() -> None:
     halls = ("traceflops", "traceflops.parsers", "traceflops.reports")
     found = {
         (where(path), one.origin, one.at_load and not one.for_types)
@@ -231,6 +232,7 @@ def test_the_halls_are_entered_only_by_an_analysis_that_shows_itself() -> None:
     assert found == {
         ("traceflops/analysis/result.py", FRONT_DOOR, False),
         ("traceflops/comparison/result.py", FRONT_DOOR, False),
+        ("traceflops/front.py", "traceflops.parsers", True),
     }
 
 

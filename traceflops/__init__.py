@@ -21,10 +21,10 @@ if not (_here / "parsers").is_dir():  # a source checkout: the sub-packages lie 
 
 if TYPE_CHECKING:
     from traceflops.analysis.questions import what_if
-    from traceflops.analysis.recipe import analyze
     from traceflops.analysis.result import Analysis
     from traceflops.comparison.result import Comparison, compare
     from traceflops.errors import InputError, TraceflopsError, UsageError
+    from traceflops.front import analyze, schema
     from traceflops.parsers.reading import read
     from traceflops.table.trace import Note, Source, Trace
     from traceflops.timeline.intervals import Intervals
@@ -47,6 +47,7 @@ __all__ = [
     "analyze",
     "compare",
     "read",
+    "schema",
     "what_if",
 ]
 

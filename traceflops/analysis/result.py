@@ -51,10 +51,12 @@ from traceflops.timeline import Account, Components, Gap
 from traceflops.windows import DeviceReport, Selection, StepChoice, StepSpread, spread_of
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     import pandas as pd
 
+    from traceflops.attribution import Culprit, ModuleWork
     from traceflops.findings import Finding, Verdict
     from traceflops.mfu import Measurement
     from traceflops.ranks import Collective, RankReport
@@ -214,9 +216,46 @@ class Analysis:
         """Export the kernel table, so that `pyarrow.table(analysis)` and its peers work."""
         return self.kernels.__arrow_c_stream__(requested_schema)
 
-    def to_pandas(self) -> pd.DataFrame:
-        """Return the kernel table as a DataFrame."""
-        frame: pd.DataFrame = self.kernels.to_pandas()
+    @property
+    def mfu(self) -> float | None:
+        """Return the model FLOPs utilisation, 0.4 for 40 %; None where it is unknown."""
+        mfu = self.measured.mfu
+        return None if mfu is None else float(mfu)
+
+    @property
+    def step_time_ns(self) -> int | None:
+        """Return the median step, None where no steps are known."""
+        return self.steps.typical_ns
+
+    @property
+    def culprits(self) -> tuple[Culprit, ...]:
+        """Return what the GPUs waited on in the chosen windows, most idle time first."""
+        return self.idle.culprits
+
+    @property
+    def modules(self) -> tuple[ModuleWork, ...]:
+        """Return the nn.Modules by the GPU time that they launched, most first."""
+        return self.attribution.modules if self.attribution is not None else ()
+
+    @cached_property
+    def tables(self) -> Mapping[str, pa.Table]:
+        """Return all tables by name: `kernels`, `categories`, and those of the recording.
+
+        `activities` have rank, step, category, op and module as columns, see `tf.schema()`.
+        """
+        found = {"kernels": self.kernels, "categories": self.categories}
+        if self.prepared is None:
+            return found
+        from traceflops.analysis.activity_table import activity_table
+
+        activities = activity_table(self.prepared)
+        return {**found, **self.prepared.trace.to_arrow(), "activities": activities}
+
+    def to_pandas(self, table: str = "kernels") -> pd.DataFrame:
+        """Return a table as a DataFrame. Raises UsageError for a name that is none."""
+        if table not in self.tables:
+            raise UsageError(f"no table {table!r}", f"choose from {', '.join(self.tables)}")
+        frame: pd.DataFrame = self.tables[table].to_pandas()
         return frame
 
     def to_json(self) -> str:
@@ -243,6 +282,15 @@ class Analysis:
         from traceflops.reports import save
 
         save(self, path)
+
+    def sql(self, query: str) -> pa.Table:
+        """Return what a query in SQL gives over `tables`, by DuckDB (extra `sql`).
+
+        Raises UsageError where it is wrong.
+        """
+        from traceflops.analysis.sql import run_sql
+
+        return run_sql(self.tables, query)
 
     def __repr__(self) -> str:
         """Return the verdict in one line."""

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
         operand_type,
         types_of_ops,
     )
-    from traceflops.attribution.device_work import DeviceWork, WorkSum, attributed_work
+    from traceflops.attribution.device_work import DeviceWork, ModuleWork, WorkSum, attributed_work
     from traceflops.attribution.device_work_tables import HOST_OP, Owner, check_owner, work_owners
     from traceflops.attribution.graph_replays import created_nodes, has_replays, replays
     from traceflops.attribution.host_calls import (
@@ -80,7 +80,7 @@ if TYPE_CHECKING:
         leads,
         outstanding_launches,
     )
-    from traceflops.attribution.launching_ops import launchers
+    from traceflops.attribution.launching_ops import launchers, ops_that_launched
     from traceflops.attribution.op_kernels import Attribution, Fate, attribute, named
     from traceflops.attribution.products import (
         PRODUCT_ROLES,

@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from traceflops.attribution.host_events import numberless
-from traceflops.attribution.launching_ops import launching_ops
+from traceflops.attribution.launching_ops import ops_that_launched
 from traceflops.attribution.scopes import launch_scopes
 from traceflops.table import (
     IntArray,
@@ -201,7 +201,7 @@ def _ways(
     launched, row = prepared.as_launched, prepared.chosen.row
     activities, ops = prepared.trace.activities, launched.trace.ops
     categorised = prepared.linked.categorised
-    op, call = launching_ops(launched, row), launched.linked.links.call_of_activity[row]
+    op, call = ops_that_launched(launched, row), launched.linked.links.call_of_activity[row]
     around = launch_scopes(launched.linked, call, op, prepared.selection.step_mark)
     place = Names()
     kernel = np.append(place.codes(map(kernel_name, names(activities["name"]))), -1)

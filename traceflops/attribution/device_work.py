@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 
 from traceflops.attribution.host_events import is_of_library, told
-from traceflops.attribution.launching_ops import launching_ops
+from traceflops.attribution.launching_ops import ops_that_launched
 from traceflops.attribution.scopes import (
     Instants,
     ModulePaths,
@@ -115,7 +115,7 @@ class Launched:
     @classmethod
     def of(cls, prepared: Prepared, row: IntArray) -> Launched:
         """Return what launched some rows of activities."""
-        linked, op = prepared.linked, launching_ops(prepared, row)
+        linked, op = prepared.linked, ops_that_launched(prepared, row)
         call = linked.links.call_of_activity[row]
         return cls(prepared, row, call, op, forward_ops(linked, op))
 

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from traceflops.attribution.launching_ops import launching_ops
+from traceflops.attribution.launching_ops import ops_that_launched
 from traceflops.categories import Categorised
 from traceflops.table import (
     BoolArray,
@@ -216,7 +216,7 @@ class _ByName:
 def operators(prepared: Prepared, most: int = MOST) -> Operators:
     """Return the operators that launched what the chosen windows hold, the most time first."""
     chosen = prepared.chosen
-    op = launching_ops(prepared, chosen.row)
+    op = ops_that_launched(prepared, chosen.row)
     begins = prepared.begins
     known = op >= 0
     labels = names(prepared.trace.ops["name"])

@@ -59,7 +59,7 @@ class _Ways:
     modules: IntArray
 
 
-def launching_ops(prepared: Prepared, rows: IntArray) -> IntArray:
+def ops_that_launched(prepared: Prepared, rows: IntArray) -> IntArray:
     """Return the innermost op that launched each activity, on a CPU the op itself; -1: unknown."""
     activities = prepared.trace.activities
     op = prepared.linked.links.op_of_activity[rows]
@@ -77,7 +77,7 @@ def launchers(
     kernel, first = _kernels(prepared, chosen, most_kernels)
     inside = kernel >= 0
     chosen = InWindows(*(c[inside] for c in (chosen.row, chosen.inside_ns, chosen.starts_inside)))
-    op = launching_ops(prepared, chosen.row)
+    op = ops_that_launched(prepared, chosen.row)
     call = prepared.linked.links.call_of_activity[chosen.row]
     around = launch_scopes(prepared.linked, call, op, prepared.selection.step_mark)
     ways = _ways(prepared, chosen, kernel[inside], op, call, around)

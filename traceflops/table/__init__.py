@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         floats,
         is_one_of,
         matching,
+        merged_column,
         names,
         number_column,
         numbers,

@@ -78,6 +78,13 @@ def dictionary_column(codes: npt.NDArray[Any], names: Sequence[str]) -> pa.Dicti
     return pa.DictionaryArray.from_arrays(indices, string_column(names))
 
 
+def merged_column(codes: npt.NDArray[Any], names: Sequence[str]) -> pa.DictionaryArray:
+    """Return a dictionary column of names some of which are the same: these share a code."""
+    place = {name: at for at, name in enumerate(dict.fromkeys(names))}
+    merged = np.array([*(place[name] for name in names), -1], np.int32)
+    return dictionary_column(merged[codes], list(place))
+
+
 def numbers(column: pa.ChunkedArray | pa.Array, null: int = -1) -> IntArray:
     """Return an integer column as int64 numpy, nulls replaced by `null`; not to be written to."""
     array = _one_array(column)

@@ -1,0 +1,100 @@
+"""`tf.analyze` as it is guessed: paths, words of the command line, tables by name."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import traceflops as tf
+from tests.conftest import SAMPLES
+from traceflops.cli import app
+from traceflops.windows.selection import Selection
+
+RANKS = SAMPLES / "gpt_ddp_4rank"
+ONE = SAMPLES / "gpt_1rank.json.gz"
+
+
+def test_a_path_is_read_and_words_are_those_of_the_command_line() -> None:
+    words = ["--steps", "21:23", "--ranks", "0,2", "--device", "h100-sxm"]
+    said = CliRunner().invoke(app, ["summary", str(RANKS), *words, "--json"]).stdout
+    found = tf.analyze(RANKS, steps="21:23", ranks=[0, 2], device="h100-sxm")
+    assert json.loads(found.to_json()) == json.loads(said)
+
+
+@pytest.mark.parametrize(
+    ("words", "selection"),
+    [
+        ({"steps": 21}, Selection(steps=(21, 21))),
+        ({"steps": (21, None)}, Selection(steps=(21, None))),
+        ({"ranks": 0}, Selection(ranks=frozenset({0}))),
+        ({"ranks": np.array([1, 2])}, Selection(ranks=frozenset({1, 2}))),
+        ({"gpus": "0-1"}, Selection(gpus=frozenset({0, 1}))),
+        ({"from_": "1ms", "to": 5_000_000}, Selection(from_ns=1_000_000, to_ns=5_000_000)),
+    ],
+)
+def test_what_words_mean(words: dict[str, Any], selection: Selection) -> None:
+    trace = tf.read(RANKS)
+    assert tf.analyze(trace, **words).selection == selection
+    assert tf.analyze(trace, **words).to_json() == tf.analyze(trace, selection).to_json()
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        ({"steps": (1, 2, 3)}, '"10:20", 10 or (10, 20)'),
+        ({"ranks": 1.5}, '"0,2,4-7", 0 or [0, 2]'),
+        ({"ranks": ["0"]}, '"0,2,4-7", 0 or [0, 2]'),
+        ({"device": "abacus"}, "traceflops devices"),
+        ({"steps": 1, "selection": Selection(steps=(1, 2))}, "give a Selection, or steps"),
+    ],
+)
+def test_errors_say_what_to_give(words: dict[str, Any], hint: str) -> None:
+    with pytest.raises(tf.UsageError) as error:
+        tf.analyze(ONE, **words)
+    assert hint in error.value.hint
+
+
+@pytest.mark.parametrize("name", ["gpt_1rank.json.gz", "rocpd", "nsight_h100"])
+def test_activities_add_up_to_kernels(name: str) -> None:
+    analysis = tf.analyze(SAMPLES / name)
+    activities = analysis.to_pandas("activities")
+    mine = activities[activities.used].groupby("top", observed=True).dur_ns.sum()
+    kernels = analysis.to_pandas().groupby("top", observed=True).sum_ns.sum()
+    assert mine.to_dict() == kernels.to_dict()
+
+
+def test_steps_and_modules_of_activities_are_those_of_the_report() -> None:
+    analysis = tf.analyze(ONE)
+    activities = analysis.to_pandas("activities")
+    for window in analysis.devices[0].steps:
+        inside = activities.start_ns.between(window.start_ns, window.end_ns, inclusive="left")
+        assert set(activities[inside].step) == {window.step}
+    used = activities[activities.used]
+    blocks = sum(one.device_ns for one in analysis.modules if "Block" in one.path)
+    assert used[used.module == "GPT/Block"].dur_ns.sum() == blocks
+    of_op = used[used.op == "aten::mm"].iloc[0]
+    ops = analysis.to_pandas("ops")
+    assert ops.name[int(of_op.op_row)] == "aten::mm"
+
+
+def test_what_is_asked_most_has_a_name() -> None:
+    analysis = tf.analyze(ONE)
+    report = json.loads(analysis.to_json())
+    assert analysis.mfu == pytest.approx(report["utilisation"]["mfu"])
+    assert analysis.step_time_ns == report["steps"]["typical_ns"]
+    assert analysis.culprits[0].label == report["idle"]["culprits"][0]["label"]
+    with pytest.raises(tf.UsageError, match="no table 'kernel'") as error:
+        analysis.to_pandas("kernel")
+    assert "kernels" in error.value.hint
+
+
+def test_the_schema_names_every_column() -> None:
+    listed = {(row["table"], row["column"]) for row in tf.schema().to_pylist()}
+    trace = tf.read(ONE)
+    assert listed == {(n, c) for n, t in trace.to_arrow().items() for c in t.column_names}
+    more = tf.schema(tf.analyze(trace)).to_pylist()
+    assert all(row["meaning"] for row in more if row["table"] == "activities")

@@ -1,0 +1,100 @@
+"""`traceflops query`: SQL over the tables of a trace, or which tables and columns there are."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from traceflops.cli.common import failures
+from traceflops.cli.options import Asked, grouped, option
+from traceflops.cli.printing import say, say_object
+from traceflops.cli.reading import read_and_analyze
+from traceflops.errors import UsageError
+from traceflops.units import several
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pyarrow as pa
+
+EXAMPLES = (
+    'traceflops query trace.json.gz "select name, sum(dur_ns) ns from activities group by 1"',
+    'traceflops query ranks/ "select rank, step, top from activities" --format csv',
+    "traceflops query trace.json.gz",
+)
+FORMATS: Final = ("table", "csv", "json")
+_SQL: Final = re.compile(
+    r"(?is)\s*(?:select|with|from|describe|summarize|show|values|pivot)\b.*\s.*"
+)
+_MOST_ROWS, _WIDEST = 1_000, 80
+
+
+@grouped
+def query(
+    traces: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="TRACE... [SQL]",
+            help="Trace files, a folder of them, or - for standard input; then the query. Without "
+            "one the tables and their columns are listed.",
+            show_default=False,
+        ),
+    ],
+    *,
+    format_: Annotated[
+        str, option("FORMAT", f"How rows are printed: {', '.join(FORMATS)}.", "--format")
+    ] = FORMATS[0],
+    asked: Asked,
+) -> None:
+    """Answer a question in SQL over the tables of a trace. Needs traceflops[sql]."""
+    with failures(asked.reading, asked.privacy):
+        if format_ not in FORMATS:
+            raise UsageError(f"no such format: {format_}", f"choose one of {', '.join(FORMATS)}")
+        *files, last = traces
+        sql = last if _SQL.fullmatch(last) else None
+        analysis = read_and_analyze(files if sql is not None else traces, asked)
+        if sql is None:
+            from traceflops.front import schema
+
+            _print(schema(analysis), format_)
+        else:
+            _print(analysis.sql(sql), format_)
+
+
+def _print(rows: pa.Table, format_: str) -> None:
+    """Print all rows as CSV or JSON, the first ones as a table."""
+    if format_ == "json":
+        say_object({"schema": "traceflops.query/1", "rows": rows.to_pylist()})
+    elif format_ == "csv":
+        from traceflops.reports.tables import csv_text
+
+        say(csv_text(rows).rstrip("\n"))
+    else:
+        say("\n".join(_lines(rows)))
+
+
+def _lines(rows: pa.Table) -> Iterator[str]:
+    """Give the lines of a table: numbers at the right, long texts shortened in the middle."""
+    from pyarrow import types
+
+    from traceflops.reports.view import shorten_middle, visible
+
+    def cell(value: object) -> str:
+        if value is None:
+            return ""
+        text = f"{value:,}" if isinstance(value, int | float) else visible(str(value))
+        return shorten_middle(text, _WIDEST)
+
+    columns = [
+        [visible(name), *map(cell, column.to_pylist())]
+        for name, column in zip(rows.column_names, rows.slice(0, _MOST_ROWS).columns, strict=True)
+    ]
+    widths = [max(map(len, column)) for column in columns]
+    right = [types.is_integer(one.type) or types.is_floating(one.type) for one in rows.schema]
+    for line in zip(*columns, strict=True):
+        cells = zip(line, widths, right, strict=True)
+        yield "  ".join(c.rjust(w) if r else c.ljust(w) for c, w, r in cells).rstrip()
+    if rows.num_rows > _MOST_ROWS:
+        yield f"… {several(rows.num_rows - _MOST_ROWS, 'more row')}; all with --format csv or json"
