@@ -209,7 +209,7 @@ def _parts(source: ByteSource) -> Iterator[list[Part] | None]:
     """Give the parts of each trace; None for what is damaged."""
     held: list[Part] = []
     try:
-        for batch in open_arrow(source).batches(PARTS.names):
+        for batch in open_arrow(source, several=True).batches(PARTS.names):
             for row in batch.to_pylist():
                 if checksum(row["head"], row["data"]) != row["crc32"]:
                     raise ValueError("the checksum does not fit")

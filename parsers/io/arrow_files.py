@@ -80,8 +80,11 @@ def open_parquet(source: ByteSource) -> ArrowTable:
     return ArrowTable(source, file.schema_arrow, read)
 
 
-def open_arrow(source: ByteSource) -> ArrowTable:
-    """Return an Arrow file or stream. Raises InputError where it is damaged."""
+def open_arrow(source: ByteSource, *, several: bool = False) -> ArrowTable:
+    """Return an Arrow file or stream. Raises InputError where it is damaged.
+
+    With `several` streams one behind the other are one table, and what else follows is damage.
+    """
     try:
         with _opened(source) as stream:
             with _reader(stream, None) as reader:
@@ -99,6 +102,8 @@ def open_arrow(source: ByteSource) -> ArrowTable:
                 yield from map(reader.get_batch, range(reader.num_record_batches))
             else:
                 yield from reader
+                while several and stream.tell() < stream.size():
+                    yield from pa.ipc.open_stream(stream, options=options)
 
     return ArrowTable(source, schema, read)
 

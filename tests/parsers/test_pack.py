@@ -245,6 +245,17 @@ def test_no_byte_that_is_changed_goes_unnoticed(tmp_path: Path) -> None:
         assert told or same, at
 
 
+def test_packs_one_behind_the_other_are_one(tmp_path: Path) -> None:
+    both, junk = tmp_path / "both.tfpack", tmp_path / "junk.tfpack"
+    one = packed(FOUR_RANKS / "rank0.json.gz", tmp_path).read_bytes()
+    two = packed(FOUR_RANKS / "rank1.json.gz", tmp_path).read_bytes()
+    both.write_bytes(one + two)
+    assert set(tf.read(both).ranks) == {0, 1}
+    junk.write_bytes(one + b"junk")
+    (lost,) = (note for note in tf.read(junk).notes if note.code == "input-cut")
+    assert lost.count == 1
+
+
 def test_a_pack_of_which_nothing_is_whole_is_refused(tmp_path: Path) -> None:
     data, ends = recordings(tmp_path)
     file = tmp_path / "cut.tfpack"

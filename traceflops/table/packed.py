@@ -13,6 +13,7 @@ compressed, and `crc32` the checksum of both.
 from __future__ import annotations
 
 import io
+import json
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -82,9 +83,15 @@ class Part:
     @property
     def row(self) -> pa.RecordBatch:
         """Return it as a row of a pack, compressed."""
-        head = msgspec.json.encode(self.head).decode()
+        head = _encoded_head(self.head)
         data = pa.Codec("zstd", compression_level=_LEVEL).compress(self.plain, asbytes=True)
         return pa.record_batch([[head], [data], [checksum(head, data)]], schema=PARTS)
+
+
+def _encoded_head(head: Head) -> str:
+    """Return a head as JSON; what of a name is no character becomes a question mark."""
+    text = json.dumps(msgspec.to_builtins(head), ensure_ascii=False, separators=(",", ":"))
+    return text.encode(errors="replace").decode()
 
 
 def head_of(text: str | bytes) -> Head:
@@ -140,7 +147,7 @@ def described(table: pa.Table, name: str, trace: Trace) -> pa.Table:
     Where a device is in its machine is left out.
     """
     head = Head((name,), 0, more=False, trace=_outside(replace(trace, places=())))
-    said = {PACK: str(VERSION), _HEAD: msgspec.json.encode(head)}
+    said = {PACK: str(VERSION), _HEAD: _encoded_head(head)}
     return table.replace_schema_metadata({**(table.schema.metadata or {}), **said})
 
 
