@@ -12,5 +12,6 @@ from traceflops.faces import lazy
 if TYPE_CHECKING:
     from traceflops.recording.capture_gaps import Missing, missing_from, of_pytorch
     from traceflops.recording.inventory import DeviceEntry, Inventory, inventory_of, profiler_time
+    from traceflops.recording.recipes import Recipe, known_recipes, recipe_named
 else:
     __getattr__ = lazy(__name__, __file__)

@@ -1,0 +1,32 @@
+"""`traceflops recipe`: commands that record what a report needs."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from traceflops.cli.common import failures
+from traceflops.cli.printing import say
+
+EXAMPLES = ("traceflops recipe", "traceflops recipe pytorch", "traceflops recipe vllm")
+
+
+def recipe(
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="[NAME]", help="What is run. Without it all are listed."),
+    ] = None,
+) -> None:
+    """Print commands that record what a report needs."""
+    with failures():
+        from traceflops.recording import known_recipes, recipe_named
+
+        if name is None:
+            known = known_recipes()
+            width = max(map(len, known))
+            say("\n".join(f"{one:<{width}}  {known[one].title}" for one in known))
+            return
+        found = recipe_named(name)
+        say(f"# {found.title}: {found.gives}\n# options: {found.source}\n")
+        say(found.commands.strip())
