@@ -342,6 +342,13 @@ def test_without_arguments_it_helps() -> None:
     assert run("nonsense").exit_code == 2
 
 
+def test_help_and_version_are_words_too() -> None:
+    assert run("help").stdout == run("--help").stdout
+    assert run("help", "compare").stdout == run("compare", "--help").stdout
+    assert run("version").stdout == run("-V").stdout == run("--version").stdout
+    assert_refused(run("diff", "a", "b"), 2, "no such command 'diff'", "use traceflops compare")
+
+
 def test_a_trace_without_a_command_gets_a_summary(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,7 +16,15 @@ from tests.conftest import ROOT
 from tests.packaging.places import CACHES
 
 _FOLDERS = (".ci", "action", "docs", "parsers", "reports", "sample_traces", "tests", "traceflops")
-_FILES = ("CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "MANIFEST.in", "README.md")
+_FILES = (
+    "CHANGELOG.md",
+    "CITATION.cff",
+    "CONTRIBUTING.md",
+    "LICENSE",
+    "MANIFEST.in",
+    "README.md",
+    "SECURITY.md",
+)
 _JUNK = (
     "traceflops/__pycache__/trace.cpython-311.pyc",
     "reports/page/templates/__pycache__/old.cpython-311.pyc",

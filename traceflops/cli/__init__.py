@@ -63,7 +63,11 @@ def _traceflops(
     version: Annotated[
         bool,
         typer.Option(
-            "--version", callback=_versions, is_eager=True, help=("Print the versions and exit.")
+            "--version",
+            "-V",
+            callback=_versions,
+            is_eager=True,
+            help=("Print the versions and exit."),
         ),
     ] = False,
 ) -> None:

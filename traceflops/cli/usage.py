@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
 from glob import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -17,6 +18,19 @@ from traceflops.cli.common import EXIT_USAGE, complain, failures
 from traceflops.cli.printing import say
 from traceflops.units import command_lines
 
+_WORDS: Final = ("help", "version")
+_INSTEAD: Final = {
+    "diff": "compare BEFORE AFTER",
+    "view": "report TRACE --open",
+    "open": "report TRACE --open",
+    "show": "report TRACE --open",
+    "stats": "summary TRACE",
+    "analyze": "report TRACE",
+    "record": "recipe",
+    "profile": "recipe",
+    "sql": 'query TRACE "select …"',
+}
+"""What other tools call what a command here does."""
 _WrongUsage: type[Exception] = typer.BadParameter.__mro__[1]
 """What the parser of options raises, of which Typer names only the kinds."""
 
@@ -24,10 +38,12 @@ _WrongUsage: type[Exception] = typer.BadParameter.__mro__[1]
 class Plain(TyperGroup):
     """The commands together; what the parser refuses is said in two lines."""
 
-    def make_context(self, *args: Any, **settings: Any) -> Any:
-        """Parse the options before the command."""
+    def make_context(self, info_name: Any, args: list[str], *more: Any, **settings: Any) -> Any:
+        """Parse the options before the command; `help` and `version` are options, too."""
+        if args and args[0] in _WORDS and not os.path.exists(args[0]):
+            args = [*args[1:2], "--help"] if args[0] == "help" else ["--version"]
         with failures(), _two_lines():
-            return super().make_context(*args, **settings)
+            return super().make_context(info_name, args, *more, **settings)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the command that is named; a file in its place is one to summarise."""
@@ -76,6 +92,9 @@ def _hint(error: Exception) -> str:
     owner = _owner(getattr(context, "command", None), wrong)
     meant = f"did you mean {near[0]}? " if near else ""
     meant = f"write traceflops {owner} {wrong} FILE; " if owner else meant
+    named = re.search(r"command '(\w+)'", str(getattr(error, "message", "")))
+    if named is not None and named[1] in _INSTEAD:
+        meant = f"use traceflops {_INSTEAD[named[1]]}; "
     is_file = wrong.startswith("-") and any(Path().glob(f"{escape(wrong)}*"))
     path = "; for a file whose name starts with -, write ./-NAME" if is_file else ""
     return f"{meant}see traceflops{command} --help{path}"
