@@ -210,8 +210,7 @@ def report_head(analysis: Analysis, schema: str) -> dict[str, Any]:
 
 def _times(analysis: Analysis) -> dict[str, Any] | None:
     """Return how the times of the steps used differ."""
-    spread = analysis.spread
-    if spread is None:
+    if (spread := analysis.spread) is None:
         return None
     return {
         **fields(spread, "mean_ns", "p95_ns"),
@@ -380,8 +379,7 @@ def _alignment(ranks: RankReport) -> dict[str, Any]:
     of_ranks = zip(ranks.records.ranks, found.offset_ns.tolist(), *bounds, strict=True)
     return {
         "basis": found.basis or None,
-        "residual_median_ns": found.residual_median_ns,
-        "residual_p95_ns": found.residual_p95_ns,
+        **fields(found, "residual_median_ns", "residual_p95_ns"),
         "offsets": [
             {"rank": rank, "offset_ns": offset, "error_at_least_ns": low, "error_at_most_ns": high}
             for rank, offset, low, high in of_ranks
