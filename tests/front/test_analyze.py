@@ -78,7 +78,7 @@ def test_steps_and_modules_of_activities_are_those_of_the_report() -> None:
     assert used[used.module == "GPT/Block"].dur_ns.sum() == blocks
     of_op = used[used.op == "aten::mm"].iloc[0]
     ops = analysis.to_pandas("ops")
-    assert ops.name[int(of_op.op_row)] == "aten::mm"
+    assert ops.name[ops.op_row == of_op.op_row].tolist() == ["aten::mm"]
 
 
 def test_what_is_asked_most_has_a_name() -> None:

@@ -65,6 +65,12 @@ def activity_table(prepared: Prepared) -> pa.Table:
     return table
 
 
+def numbered_ops(ops: pa.Table) -> pa.Table:
+    """Return the table `ops` with the number of each row, to which `op_row` of activities leads."""
+    field = pa.field("op_row", pa.int64(), metadata={"meaning": "row of this table"})
+    return ops.append_column(field, pa.array(np.arange(ops.num_rows)))
+
+
 def _windows(prepared: Prepared) -> tuple[IntArray, np.ndarray[tuple[int], np.dtype[np.bool_]]]:
     """Return the step that each activity starts in, and whether its window is chosen."""
     count = prepared.trace.activities.num_rows

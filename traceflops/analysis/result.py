@@ -246,10 +246,11 @@ class Analysis:
         found = {"kernels": self.kernels, "categories": self.categories}
         if self.prepared is None:
             return found
-        from traceflops.analysis.activity_table import activity_table
+        from traceflops.analysis.activity_table import activity_table, numbered_ops
 
-        activities = activity_table(self.prepared)
-        return {**found, **self.prepared.trace.to_arrow(), "activities": activities}
+        trace = self.prepared.trace
+        own = {"activities": activity_table(self.prepared), "ops": numbered_ops(trace.ops)}
+        return {**found, **trace.to_arrow(), **own}
 
     def to_pandas(self, table: str = "kernels") -> pd.DataFrame:
         """Return a table as a DataFrame. Raises UsageError for a name that is none."""

@@ -19,6 +19,10 @@ _ALONE: Final[Mapping[str, str]] = {
 }
 """What keeps a query to the tables: files, extensions, and Python's variables are out of reach."""
 
+_LEAST_VERSION: Final = 2
+"""Earlier versions crash on lists of a fixed size."""
+_NEEDED: Final = UsageError("SQL needs DuckDB 2 or newer", "pip install 'traceflops[sql]'")
+
 
 def run_sql(tables: Mapping[str, pa.Table], query: str) -> pa.Table:
     """Return what a query gives. Raises UsageError where it is wrong, or DuckDB is not installed.
@@ -28,7 +32,9 @@ def run_sql(tables: Mapping[str, pa.Table], query: str) -> pa.Table:
     try:
         import duckdb
     except ImportError:
-        raise UsageError("SQL needs DuckDB", "pip install 'traceflops[sql]'") from None
+        raise _NEEDED from None
+    if int(duckdb.__version__.partition(".")[0]) < _LEAST_VERSION:
+        raise _NEEDED
     with duckdb.connect(":memory:", config=dict(_ALONE)) as connection:
         for name, table in tables.items():
             connection.register(name, table)
