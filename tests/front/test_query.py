@@ -44,6 +44,15 @@ def test_the_questions_of_the_document_are_answered(name: str) -> None:
     assert answers[0].to_pylist()[0]["ns"] == by_name.max()
 
 
+@pytest.mark.parametrize("name", ["gpt_1rank.json.gz", "nsight_h100", "rocprofv3_json"])
+@pytest.mark.parametrize("by", [["name", "kind"], ["top", "sub"]])
+def test_sums_over_activities_are_those_of_the_report(name: str, by: list[str]) -> None:
+    analysis = tf.analyze(SAMPLES / name)
+    used = analysis.to_pandas("activities").query("used").groupby(by, observed=True).dur_ns.sum()
+    table = analysis.to_pandas("kernels" if "name" in by else "categories")
+    assert used.to_dict() == table.set_index(by).sum_ns.to_dict()
+
+
 def test_rows_are_printed_in_three_forms() -> None:
     sql = "select name, sum_ns from kernels order by sum_ns desc limit 3"
     rows = tf.analyze(ONE).sql(sql).to_pylist()
