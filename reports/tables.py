@@ -101,9 +101,9 @@ def _arrow(table: pa.Table) -> bytes:
 def _csv(table: pa.Table) -> bytes:
     from pyarrow import csv
 
-    columns = [_csv_column(table[name]) for name in table.column_names]
+    columns = [_csv_column(column) for column in table.columns]
     sink = io.BytesIO()
-    csv.write_csv(pa.Table.from_arrays(columns, names=table.column_names), sink)
+    csv.write_csv(pa.Table.from_arrays(columns, names=[*map(_inert, table.column_names)]), sink)
     return sink.getvalue()
 
 
@@ -237,7 +237,11 @@ def _csv_column(column: pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
     if pa.types.is_dictionary(column.type):
         texts = [_inert(text) for text in names(column)]
         return dictionary_column(codes(column), texts).dictionary_decode()
-    return column
+    if pa.types.is_decimal(column.type) or (
+        pa.types.is_primitive(column.type) and not pa.types.is_temporal(column.type)
+    ):
+        return column
+    return text_column([None if one is None else _inert(str(one)) for one in column.to_pylist()])
 
 
 def _of_devices(report: _Report, name: str) -> Iterator[Row]:

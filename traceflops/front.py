@@ -95,7 +95,8 @@ def analyze(
 def schema(analysis: Analysis | None = None) -> pa.Table:
     """Return all tables and columns, a row each: `table`, `column`, `type`, `unit`, `meaning`.
 
-    Of an analysis those that it has; else those of a recording.
+    Of an analysis those that it has, with what was found out about activities; else those of a
+    recording.
     """
     tables = {name: arrow_schema(name) for name in TABLES}
     if analysis is not None:
@@ -115,7 +116,7 @@ def schema(analysis: Analysis | None = None) -> pa.Table:
 
 
 def _type(kind: pa.DataType) -> str:
-    return "text" if pa.types.is_dictionary(kind) else str(kind)
+    return "text" if pa.types.is_dictionary(kind) or pa.types.is_string(kind) else str(kind)
 
 
 def _said(field: pa.Field, key: bytes) -> str:

@@ -97,4 +97,6 @@ def test_the_schema_names_every_column() -> None:
     trace = tf.read(ONE)
     assert listed == {(n, c) for n, t in trace.to_arrow().items() for c in t.column_names}
     more = tf.schema(tf.analyze(trace)).to_pylist()
-    assert all(row["meaning"] for row in more if row["table"] == "activities")
+    assert {"kernels", "categories", "activities"} <= {row["table"] for row in more}
+    assert all(row["meaning"] for row in more)
+    assert {row["unit"] for row in more if row["column"].endswith("_ns")} == {"ns"}

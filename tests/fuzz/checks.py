@@ -38,7 +38,8 @@ def problems(words: Sequence[str], outcome: Outcome, output: Path, thorough: boo
 
 def _is_undecided(outcome: Outcome) -> bool:
     """Return whether damage made several jobs of files, of which the command wants one."""
-    return outcome.code == 2 and "works on one job, but" in outcome.stderr
+    said = ("works on one job, but", "jobs; choose one with --job")
+    return outcome.code == 2 and any(one in outcome.stderr for one in said)
 
 
 def _ending(outcome: Outcome) -> Iterator[str]:

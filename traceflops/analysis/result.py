@@ -242,7 +242,10 @@ class Analysis:
         """Return all tables by name: `kernels`, `categories`, and those of the recording.
 
         `activities` have rank, step, category, op and module as columns, see `tf.schema()`.
+        Raises UsageError for files of several jobs, of which none is chosen.
         """
+        if self.of_no_job:
+            raise UsageError(self.verdict.sentence, "from Python: tf.analyze(..., job=1)")
         found = {"kernels": self.kernels, "categories": self.categories}
         if self.prepared is None:
             return found

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import count
 from typing import Any, Final
 
 import pyarrow as pa
@@ -10,44 +11,72 @@ import pyarrow.types as kinds
 
 from traceflops.errors import UsageError
 
-_ALONE: Final[Mapping[str, str]] = {
-    "enable_external_access": "false",
-    "autoinstall_known_extensions": "false",
-    "autoload_known_extensions": "false",
-    "python_enable_replacements": "false",
-    "lock_configuration": "true",
-}
+_ALONE: Final = """
+    set enable_external_access = false;
+    set autoinstall_known_extensions = false;
+    set autoload_known_extensions = false;
+    set python_enable_replacements = false;
+    set lock_configuration = true
+"""
 """What keeps a query to the tables: files, extensions, and Python's variables are out of reach."""
+_NO_FOLDER: Final = {"temp_directory": ""}
+"""Where DuckDB may write, a query may read: there is no such folder."""
 
 _LEAST_VERSION: Final = 2
 """Earlier versions crash on lists of a fixed size."""
-_NEEDED: Final = UsageError("SQL needs DuckDB 2 or newer", "pip install 'traceflops[sql]'")
 
 
 def run_sql(tables: Mapping[str, pa.Table], query: str) -> pa.Table:
     """Return what a query gives. Raises UsageError where it is wrong, or DuckDB is not installed.
 
-    Sums of whole numbers are whole numbers again, where int64 holds them.
+    Sums of whole numbers are whole numbers again, where int64 holds them. Columns of one name are
+    numbered.
     """
     try:
         import duckdb
     except ImportError:
-        raise _NEEDED from None
+        raise _needed() from None
     if int(duckdb.__version__.partition(".")[0]) < _LEAST_VERSION:
-        raise _NEEDED
-    with duckdb.connect(":memory:", config=dict(_ALONE)) as connection:
+        raise _needed()
+    with duckdb.connect(":memory:", config=dict(_NO_FOLDER)) as connection:
+        connection.execute(_ALONE)
         for name, table in tables.items():
             connection.register(name, table)
         try:
+            if (queries := len(connection.extract_statements(query))) > 1:
+                raise UsageError(f"SQL: {queries} queries at once", "give one")
             found = connection.sql(query)
             result = found.to_arrow_table() if found is not None else None
         except (duckdb.Error, RuntimeError, ValueError) as error:
-            said = str(error).strip().splitlines() or ["the query failed"]
-            hint = f"tables: {', '.join(tables)}; columns: traceflops query TRACE"
-            raise UsageError(f"SQL: {said[0]}", hint) from None
+            if "Query interrupted" in str(error):
+                raise KeyboardInterrupt from None
+            raise _refused(str(error), tables) from None
     if result is None:
         raise UsageError("SQL: the query gives no rows", "write a SELECT")
-    return _with_whole_numbers(result)
+    return _with_whole_numbers(result.rename_columns(list(_distinct(result.column_names))))
+
+
+def _needed() -> UsageError:
+    return UsageError(
+        f"SQL needs DuckDB {_LEAST_VERSION} or newer", "pip install 'traceflops[sql]'"
+    )
+
+
+def _refused(said: str, tables: Mapping[str, pa.Table]) -> UsageError:
+    """Return what DuckDB says is wrong: its first line, and the names that it proposes."""
+    first, *more = said.strip().splitlines() or ["the query failed"]
+    near = [f"{one.rstrip('.?')}; " for one in more if one.startswith(("Did you", "Candidate"))]
+    hint = f"{''.join(near[:1])}tables: {', '.join(tables)}; columns: traceflops query TRACE"
+    return UsageError(f"SQL: {first}", hint)
+
+
+def _distinct(names: list[str]) -> Iterator[str]:
+    taken: set[str] = set()
+    for name in names:
+        numbered = (f"{name}_{number}" for number in count(1))
+        one = name if name not in taken else next(one for one in numbered if one not in taken)
+        taken.add(one)
+        yield one
 
 
 def _with_whole_numbers(table: pa.Table) -> pa.Table:

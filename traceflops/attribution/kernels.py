@@ -52,6 +52,19 @@ _WAYS: Final = {
 
 
 _TEXTS: Final = ("name", "kind", "top", "sub", "rule")
+_MEANINGS: Final = {
+    "name": "name of the kernel or copy, without the ending of its descriptor",
+    "kind": "as in activities",
+    "top": "category",
+    "sub": "category within `top`",
+    "rule": "rule that put it there",
+    "count": "activities that start in the windows used; on a CPU, calls of the operator",
+    "sum_ns": "time inside the windows used; overlaps count twice",
+    "mean_ns": "mean duration of whole activities",
+    "min_ns": "shortest whole activity",
+    "max_ns": "longest whole activity",
+    "share": "sum_ns of all device time in the windows used; null without any",
+}
 _EXTREMES: Final = {"min_ns": np.minimum, "max_ns": np.maximum}
 
 
@@ -171,7 +184,15 @@ def _table(
     total = max(device_time_ns, 1)
     known = np.full(len(figures["sum_ns"]), device_time_ns > 0)
     arrays["share"] = number_column(figures["sum_ns"] / total, pa.float64(), known)
-    return pa.Table.from_arrays(list(arrays.values()), names=list(arrays))
+    fields = [
+        pa.field(name, array.type, metadata={"meaning": _MEANINGS[name], **_unit(name)})
+        for name, array in arrays.items()
+    ]
+    return pa.Table.from_arrays(list(arrays.values()), schema=pa.schema(fields))
+
+
+def _unit(name: str) -> dict[str, str]:
+    return {"unit": "ns"} if name.endswith("_ns") else {}
 
 
 def _longest_first(sums: IntArray, labels: list[str]) -> IntArray:

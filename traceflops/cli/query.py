@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-import re
+import os
+import signal
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -25,9 +27,6 @@ EXAMPLES = (
     "traceflops query trace.json.gz",
 )
 FORMATS: Final = ("table", "csv", "json")
-_SQL: Final = re.compile(
-    r"(?is)\s*(?:select|with|from|describe|summarize|show|values|pivot)\b.*\s.*"
-)
 _MOST_ROWS, _WIDEST = 1_000, 80
 
 
@@ -53,14 +52,28 @@ def query(
         if format_ not in FORMATS:
             raise UsageError(f"no such format: {format_}", f"choose one of {', '.join(FORMATS)}")
         *files, last = traces
-        sql = last if _SQL.fullmatch(last) else None
+        sql = last if len(last.split()) > 1 and not os.path.exists(last) else None
+        if sql is not None and not files:
+            raise UsageError("no trace is given", 'write traceflops query TRACE "select …"')
         analysis = read_and_analyze(files if sql is not None else traces, asked)
         if sql is None:
             from traceflops.front import schema
 
             _print(schema(analysis), format_)
         else:
-            _print(analysis.sql(sql), format_)
+            with _ended_by_ctrl_c():
+                rows = analysis.sql(sql)
+            _print(rows, format_)
+
+
+@contextmanager
+def _ended_by_ctrl_c() -> Iterator[None]:
+    """Let Ctrl-C end the process: DuckDB asks for it between its tasks, and one may take hours."""
+    before = signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _print(rows: pa.Table, format_: str) -> None:
