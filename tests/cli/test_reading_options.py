@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -108,7 +109,8 @@ def test_the_profile_names_functions() -> None:
     told = run("summary", SAMPLE, "--profile-self")
     assert told.exit_code == 0
     assert "total s" in told.stderr
-    assert "msgspec" in told.stderr
+    rows = re.findall(r"^ +\d+\.\d{3} +\d+\.\d{3} +[\d/]+  \S.* \(.+\)$", told.stderr, re.M)
+    assert len(rows) > 10, "which ones depends on what is in caches"
     assert "reader processes" in told.stderr
 
 
