@@ -245,7 +245,7 @@ class Analysis:
         Raises UsageError for files of several jobs, of which none is chosen.
         """
         if self.of_no_job:
-            raise UsageError(self.verdict.sentence, "from Python: tf.analyze(..., job=1)")
+            raise UsageError(self.verdict.sentence, "choose one with job=1 or --job 1")
         found = {"kernels": self.kernels, "categories": self.categories}
         if self.prepared is None:
             return found
