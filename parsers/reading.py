@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
@@ -99,37 +100,48 @@ def read(
     with phase("merge"):
         merged = merge_jobs(each_run_once(job.traces))
     trace = replace(merged, notes=(*job.notes, *merged.notes))
+    beside = [_as_list(paths) for paths in (memory, gpu_samples)]
+    if trace.jobs and any(beside):
+        raise InputError(
+            f"{', '.join(map(str, chain(*beside)))[:200]} cannot be joined: the traces are of "
+            f"{len(trace.jobs)} jobs",
+            "give the traces of one job; traceflops info lists the jobs",
+        )
+    records = [
+        chain.from_iterable(read_apart(path, strict=strict, limits=limits) for path in paths)
+        for paths in beside
+    ]
+    return _with_samples(_with_memory(trace, records[0]), records[1], zone)
+
+
+def _with_memory(trace: Trace, snapshots: Iterable[Trace]) -> Trace:
+    """Return a trace with memory snapshots, one per rank. Raises InputError where one is of none.
+
+    They take the place of the memory events of their GPUs.
+    """
     known: set[int] = set()
-    for path in _as_list(memory):
-        trace = _with_memory(trace, read(path, strict=strict, limits=limits), known)
-    for path in _as_list(gpu_samples):
-        trace = _with_samples(trace, read(path, strict=strict, limits=limits), zone)
+    for records in snapshots:
+        check_side(records, MEMORY_SNAPSHOT)
+        devices, shift_ns = same_devices(trace, records), calendar_shift(trace, records)
+        if not known.isdisjoint(devices.values()):
+            name = records.source.files[0].name
+            raise InputError(f"a second snapshot of the same GPU: {name}", "give one per rank")
+        known.update(devices.values())
+        bare = without_counters(trace, "device_memory.", devices.values())
+        if bare.counters.num_rows < trace.counters.num_rows:
+            bare = replace(bare, notes=(*bare.notes, _NOTES.note("own-memory")))
+        if is_apart(trace, records, shift_ns):
+            bare = replace(bare, notes=(*bare.notes, _NOTES.note("apart")))
+        trace = with_records(bare, records, shift_ns, devices)
     return trace
 
 
-def _with_memory(trace: Trace, records: Trace, known: set[int]) -> Trace:
-    """Return a trace with a memory snapshot of one of its ranks. Raises InputError for another.
-
-    `known` are the devices that have one.
-    """
-    check_side(records, MEMORY_SNAPSHOT)
-    devices, shift_ns = same_devices(trace, records), calendar_shift(trace, records)
-    if not known.isdisjoint(devices.values()):
-        name = records.source.files[0].name
-        raise InputError(f"a second snapshot of the same GPU: {name}", "give one per rank")
-    known.update(devices.values())
-    bare = without_counters(trace, "device_memory.", devices.values())
-    if bare.counters.num_rows < trace.counters.num_rows:
-        bare = replace(bare, notes=(*bare.notes, _NOTES.note("own-memory")))
-    if is_apart(trace, records, shift_ns):
-        bare = replace(bare, notes=(*bare.notes, _NOTES.note("apart")))
-    return with_records(bare, records, shift_ns, devices)
-
-
-def _with_samples(trace: Trace, records: Trace, zone: str | None) -> Trace:
+def _with_samples(trace: Trace, samples: Iterable[Trace], zone: str | None) -> Trace:
     """Return a trace with samples of its GPUs. Raises InputError where they do not fit it."""
-    check_side(records, GPU_SAMPLES)
-    return with_gpu_samples(trace, records, zone)
+    for records in samples:
+        check_side(records, GPU_SAMPLES)
+        trace = with_gpu_samples(trace, records, zone)
+    return trace
 
 
 def read_apart(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from operator import index
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
 
@@ -24,6 +24,7 @@ from traceflops.windows import Selection, parse_duration, parse_numbers, parse_s
 if TYPE_CHECKING:
     from traceflops.analysis import Analysis
 
+_Asked = TypeVar("_Asked")
 Steps = str | int | tuple[int | None, int | None]
 Numbers = str | int | Iterable[int]
 
@@ -75,17 +76,13 @@ def analyze(
         job,
     )
     rates = PeakOptions(device, peak_tflops, link_gb_s)
-    if selection is not None and asked != Selection():
-        raise UsageError("the part is chosen twice", "give a Selection, or steps, ranks, ...")
-    if peaks is not None and rates != PeakOptions():
-        raise UsageError("the rates are given twice", "give peaks, or device, peak_tflops, ...")
     chosen(device, peak_tflops, SeenDevice(None))  # before a large file is read in vain
     return analyze_trace(
         _trace(recording),
-        selection or asked,
+        _one_of(selection, asked, Selection(), "give a Selection, or steps, ranks, ..."),
         rules=_path(rules),
         include_environment=include_environment,
-        peaks=peaks or rates,
+        peaks=_one_of(peaks, rates, PeakOptions(), "give peaks, or device, peak_tflops, ..."),
         pair=None if pair is None else _trace(pair),
         redact=redact,
         finding_rules=_path(finding_rules),
@@ -121,6 +118,13 @@ def _type(kind: pa.DataType) -> str:
 
 def _said(field: pa.Field, key: bytes) -> str:
     return bytes((field.metadata or {}).get(key, b"")).decode()
+
+
+def _one_of(given: _Asked | None, asked: _Asked, nothing: _Asked, hint: str) -> _Asked:
+    """Return what is given, or asked for in words. Raises UsageError where it is both."""
+    if given is not None and asked != nothing:
+        raise UsageError(f"{type(asked).__name__} is given, and in words, too", hint)
+    return asked if given is None else given
 
 
 def _trace(recording: Trace | Paths) -> Trace:

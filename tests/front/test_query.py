@@ -15,6 +15,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import traceflops as tf
+from tests.cli.test_interrupt import errors_until
 from tests.conftest import ROOT, SAMPLES
 from traceflops.cli import app
 
@@ -138,7 +139,13 @@ def test_what_is_wrong_with_a_query_is_said(sql: str, said: str) -> None:
 
 @pytest.mark.parametrize("before", ["-- 1. which = that?\n", "/* c */ ", "", "\n ", "explain "])
 def test_a_query_is_one_however_it_begins(before: str) -> None:
-    assert run(ONE, f"{before}select count(*) from kernels").exit_code == 0
+    """Behind `--` a word is no option, as in every command."""
+    assert run("--", ONE, f"{before}select count(*) from kernels").exit_code == 0
+
+
+def test_the_questions_can_be_pasted_as_they_stand() -> None:
+    for question in questions():
+        assert run(ONE, question).exit_code == 0
 
 
 def test_a_file_named_like_a_query_is_a_file(
@@ -181,12 +188,13 @@ def test_tables_are_of_one_job() -> None:
 def test_ctrl_c_ends_a_long_query() -> None:
     pairs = ", ".join(f"activities a{n}" for n in range(6))
     sql = f"select count(*) from {pairs} where hash(a0.dur_ns + a5.dur_ns) = 3"
-    command = [sys.executable, "-m", "traceflops", "query", str(ONE), sql]
+    command = [sys.executable, "-m", "traceflops", "query", str(ONE), sql, "-v"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        errors_until("kernel tables", process)  # the last before the query
         with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(3)
+            process.wait(1)
         process.send_signal(signal.SIGINT)
-        assert process.wait(5) in (-signal.SIGINT, 130)
+        assert process.wait(60) in (-signal.SIGINT, 130)
 
 
 def test_names_in_the_recording_do_nothing_in_a_terminal() -> None:

@@ -31,7 +31,6 @@ _INSTEAD: Final = {
     "sql": 'query TRACE "select …"',
 }
 """What other tools call what a command here does."""
-_SQL_COMMENT: Final = re.compile(r"\A--\s")
 _WrongUsage: type[Exception] = typer.BadParameter.__mro__[1]
 """What the parser of options raises, of which Typer names only the kinds."""
 
@@ -121,10 +120,6 @@ def _is_argument(parameter: Any) -> bool:
 
 class Sectioned(TyperCommand):
     """A command whose help groups the options."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> Any:
-        """Parse the options; SQL that begins with a comment is none."""
-        return super().parse_args(ctx, [_SQL_COMMENT.sub(r" \g<0>", one) for one in args])
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """Return what may be typed behind the command."""

@@ -19,7 +19,7 @@ from sample_traces.make import SAMPLES
 from sample_traces.memory_snapshot import SnapshotOptions, write_snapshot
 from sample_traces.records import Allocation, Run
 from sample_traces.simulate import simulate
-from tests.conftest import examples
+from tests.conftest import ROOT, examples
 from traceflops.analysis.preparation import prepare
 from traceflops.errors import InputError, NotATrace
 from traceflops.memory import MemoryUse, holders, memory_use
@@ -165,6 +165,23 @@ def test_a_snapshot_joins_its_own_rank_alone_and_once(tmp_path: Path) -> None:
         tf.read(first, memory=tmp_path / "other.pickle")
     with pytest.raises(InputError, match="a second snapshot of the same GPU"):
         tf.read(first, memory=[tmp_path / "rank0.pickle", tmp_path / "rank0_late.pickle"])
+
+
+def test_a_folder_of_snapshots_joins_each_to_its_rank(tmp_path: Path) -> None:
+    ranks, snapshots = tmp_path / "ranks", tmp_path / "snapshots"
+    snapshots.mkdir()
+    run = simulate(RunConfig(steps=2, layers=1, ranks=2))
+    write_pytorch(run, ranks)
+    for rank in (0, 1):
+        write_snapshot(run, rank, snapshots / f"rank{rank}.pickle")
+    joined = tf.read(ranks, memory=snapshots)
+    peaks = {use.rank: use.allocated.peak for use in memory_use(prepare(joined))}
+    assert peaks == {
+        rank: max(at.total_bytes for at in one.allocations) for rank, one in enumerate(run.ranks)
+    }
+    with pytest.raises(InputError, match="traces are of 2 jobs") as error:
+        tf.read([ranks, ROOT / "sample_traces/rocpd"], memory=snapshots / "rank0.pickle")
+    assert "one job" in error.value.hint
 
 
 def of_gpu(gpu: int, time_us: int) -> dict[str, Any]:
