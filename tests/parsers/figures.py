@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import traceflops as tf
 from sample_traces.emit_pytorch import write_pytorch
@@ -14,6 +14,23 @@ from sample_traces.kineto_text import KinetoOptions
 from sample_traces.records import Run
 from traceflops.timeline.records import Account, IdleCauses, Window
 from traceflops.windows.records import DeviceReport
+
+RICH: Final[dict[str, Any]] = {
+    "seed": 5,
+    "steps": 5,
+    "first_step": 3,
+    "layers": 1,
+    "vocab": 2048,
+    "lead_in": True,
+    "copy_stream": True,
+    "sync_each_step": True,
+    "zero_length_kernels": True,
+    "data_stall_steps": (5,),
+    "data_stall_ns": 900_000,
+    "clock_skew_ns": 12_345,
+}
+"""A run with a bit of everything."""
+TWO_RANKS: Final[dict[str, Any]] = {"ranks": 2, "straggler_rank": 1, "straggler_percent": 120}
 
 
 class Held(Protocol):

@@ -24,6 +24,8 @@ from sample_traces.simulate import simulate
 from sample_traces.truth import DeviceTruth, truth
 from tests.conftest import examples
 from tests.parsers.figures import (
+    RICH,
+    TWO_RANKS,
     Figures,
     Held,
     differences,
@@ -38,7 +40,6 @@ from traceflops.windows.records import DeviceReport
 pytestmark = pytest.mark.slow
 
 FORMATS = sorted(WRITERS)
-TWO_RANKS = {"ranks": 2, "straggler_rank": 1, "straggler_percent": 120}
 ONE_RANK = {"ranks": 1, "straggler_rank": None}
 UNSHRUNK = (Phase.explicit, Phase.reuse, Phase.generate)
 
@@ -46,23 +47,7 @@ UNSHRUNK = (Phase.explicit, Phase.reuse, Phase.generate)
 @cache
 def rich_run(**changes: Any) -> Run:
     """Return a run with a bit of everything."""
-    config: dict[str, Any] = {
-        "seed": 5,
-        "steps": 5,
-        "first_step": 3,
-        "layers": 1,
-        "vocab": 2048,
-        "lead_in": True,
-        "copy_stream": True,
-        "sync_each_step": True,
-        "zero_length_kernels": True,
-        "trailing_copy": True,
-        "data_stall_steps": (5,),
-        "data_stall_ns": 900_000,
-        "clock_skew_ns": 12_345,
-        **TWO_RANKS,
-    }
-    return simulate(RunConfig(**(config | changes)))
+    return simulate(RunConfig(**(RICH | TWO_RANKS | {"trailing_copy": True} | changes)))
 
 
 def nsight_report(name: str, run: Run, options: NsightOptions | None = None) -> tf.Analysis:

@@ -20,7 +20,7 @@ from sample_traces.rocprof.options import RocprofOptions
 from sample_traces.simulate import simulate
 from sample_traces.truth import DeviceTruth, truth
 from tests.conftest import examples
-from tests.parsers.figures import waits_on
+from tests.parsers.figures import RICH, TWO_RANKS, waits_on
 from tests.parsers.rocprof.same import (
     all_in_streams,
     differences,
@@ -36,30 +36,14 @@ from traceflops.windows.records import DeviceReport
 pytestmark = pytest.mark.slow
 
 FORMATS = sorted(WRITERS)
-TWO_RANKS = {"ranks": 2, "straggler_rank": 1, "straggler_percent": 120}
 ONE_RANK = {"ranks": 1, "straggler_rank": None}
 UNSHRUNK = (Phase.explicit, Phase.reuse, Phase.generate)
 
 
 def rich_run(name: str, **changes: Any) -> Run:
     """Return a run with a bit of everything; of the names that truncation leaves of it enough."""
-    config: dict[str, Any] = {
-        "seed": 5,
-        "steps": 5,
-        "first_step": 3,
-        "layers": 1,
-        "vocab": 2048,
-        "dtype": "fp32" if CARRIES[name].names == "truncated" else "bf16",
-        "lead_in": True,
-        "copy_stream": True,
-        "sync_each_step": True,
-        "zero_length_kernels": True,
-        "data_stall_steps": (5,),
-        "data_stall_ns": 900_000,
-        "clock_skew_ns": 12_345,
-        **TWO_RANKS,
-    }
-    return simulate(on_mi300x(**(config | changes)))
+    dtype = "fp32" if CARRIES[name].names == "truncated" else "bf16"
+    return simulate(on_mi300x(**(RICH | TWO_RANKS | {"dtype": dtype} | changes)))
 
 
 def assert_same(name: str, run: Run) -> None:

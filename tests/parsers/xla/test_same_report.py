@@ -20,27 +20,19 @@ from sample_traces.simulate import simulate
 from sample_traces.truth import truth
 from sample_traces.xplane import CARRIES, part_of, write_xplane
 from tests.conftest import examples
-from tests.parsers.figures import Figures, differences, in_order, pytorch_report, waits_on
+from tests.parsers.figures import (
+    RICH,
+    TWO_RANKS,
+    Figures,
+    differences,
+    in_order,
+    pytorch_report,
+    waits_on,
+)
 from tests.parsers.nsight.test_same_report import assert_true
 from tests.samples.strategies import run_configs
 
 pytestmark = pytest.mark.slow
-
-RICH: dict[str, Any] = {
-    "seed": 5,
-    "steps": 4,
-    "first_step": 3,
-    "layers": 1,
-    "vocab": 2048,
-    "lead_in": True,
-    "copy_stream": True,
-    "sync_each_step": True,
-    "zero_length_kernels": True,
-    "data_stall_steps": (5,),
-    "data_stall_ns": 900_000,
-    "clock_skew_ns": 12_345,
-}
-TWO_RANKS = {"ranks": 2, "straggler_rank": 1, "straggler_percent": 120}
 
 
 def xplane_report(run: Run) -> tf.Analysis:
@@ -68,7 +60,7 @@ def test_replays_whose_kernels_were_not_recorded() -> None:
     run = simulate(RunConfig(**RICH, cuda_graph=True, opaque_graph=True))
     (found,), (true,) = in_order(xplane_report(run)), truth(run).ranks
     assert_true(found, true, CARRIES)
-    assert found.whole.kinds["graph"].count == 4
+    assert found.whole.kinds["graph"].count == RICH["steps"]
 
 
 @settings(
