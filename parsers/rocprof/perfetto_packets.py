@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from itertools import chain
 from typing import Final, NamedTuple
 
@@ -151,8 +150,10 @@ class Packets:
             rows = np.flatnonzero(found.has(part) & found.sound)
             texts = found.block.texts(found.begins[part][rows], found.ends[part][rows])
             for own, text in zip(era[rows].tolist(), texts, strict=True):
-                with suppress(ValueError):  # the rest of a damaged message
+                try:
                     add(own, text or b"")
+                except ValueError:  # what stands before the damage is used
+                    self._odd["rows-lost"] += 1
         is_event = found.has(_EVENT) & found.sound
         packet = self._packets.count + np.flatnonzero(is_event)
         columns = {"time": found.numbers[_TIME], "clock": found.numbers[_CLOCK]}

@@ -94,6 +94,14 @@ def times(trace: tf.Trace) -> list[tuple[Any, ...]]:
     return rows(trace, "activities", "name", "start_ns", "dur_ns")
 
 
+def test_names_that_are_damaged_are_counted() -> None:
+    name = part(2, number(1, 5) + part(2, b"matmul"))
+    by_id = event(1, T0, GPU, number(10, 5) + part(22, b"kernel_dispatch"))
+    trace = read(TRACKS, packet(part(12, name + b"\x0a\x7f")), by_id, event(2, T0 + 5, GPU))
+    assert notes(trace)["rows-lost"] == 1
+    assert times(trace) == [("matmul", T0, 5)]
+
+
 def test_ranges_of_one_track_nest() -> None:
     inner = begin(T0 + 2, MAIN, "b", "marker_api") + event(2, T0 + 3, MAIN)
     outer = begin(T0, MAIN, "a", "marker_api") + inner + event(2, T0 + 9, MAIN)
