@@ -1,4 +1,4 @@
-"""Makes the pictures in docs/images from pages of today; `--check` only names those that are stale.
+"""Makes the pictures in docs/images and the sample page; `--check` only names those that are stale.
 
     python -m docs.pictures [--check]
 
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 IMAGES: Final = ROOT / "docs" / "images"
+SAMPLE_PAGE: Final = ROOT / "docs" / "sample_page.html"
+"""The page that the picture `page` is of."""
 PICTURES: Final = {
     "page": ("case", "gpt_ddp_4rank"),
     "case-loader": ("timeline", "pytorch/v100_kineto_resnet50_nw0.json.gz"),
@@ -69,18 +71,32 @@ _DIGEST: Final = "shows"
 def main() -> int:
     """Make the stale pictures, or name them; return 1 where a stale one is only named."""
     check = "--check" in sys.argv[1:]
+    today = dict(pages())
     stale = {
         name: page
-        for name, page in pages()
+        for name, page in today.items()
         if digest_of(page, PICTURES[name][0]) != digest_in(name)
     }
-    for name in stale:
-        sys.stdout.write(f"docs/images/{name}.png: {'stale' if check else 'made'}\n")
+    found = [f"docs/images/{name}.png" for name in stale]
+    if not same_page(today["page"]):
+        found.append("docs/sample_page.html")
+        if not check:
+            SAMPLE_PAGE.write_text(today["page"], encoding="utf-8")
+    for name in found:
+        sys.stdout.write(f"{name}: {'stale' if check else 'made'}\n")
     if stale and not check:
         with chromium() as browser:
             for name, page in stale.items():
                 shoot(browser, name, page)
-    return int(check and bool(stale))
+    return int(check and bool(found))
+
+
+def same_page(page: str) -> bool:
+    """Return whether the sample page says what today's does at its beginning."""
+    if not SAMPLE_PAGE.exists():
+        return False
+    kept = SAMPLE_PAGE.read_text(encoding="utf-8")
+    return digest_of(kept, "case") == digest_of(page, "case")
 
 
 def pages() -> Iterator[tuple[str, str]]:

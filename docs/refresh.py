@@ -1,10 +1,12 @@
 """Rewrites the blocks of real output in the README and the documents; `--check` only compares.
 
-A block is marked by a comment, and holds what the command in it prints:
+A block is marked by a comment, and holds the command and what it prints:
 
     <!-- output: traceflops summary sample_traces/gpt_ddp_4rank -->
     ```text
     ```
+
+A command may end in ` | head -8`.
 """
 
 from __future__ import annotations
@@ -31,11 +33,13 @@ def refreshed(text: str) -> str:
 
 
 def _block(arguments: str) -> str:
-    return f"<!-- output: traceflops {arguments} -->\n```text\n{output_of(arguments)}```"
+    shown = f"$ traceflops {arguments}\n{output_of(arguments)}"
+    return f"<!-- output: traceflops {arguments} -->\n```text\n{shown}```"
 
 
 def output_of(arguments: str) -> str:
     """Return what a command prints without colours on 100 columns."""
+    arguments, _, most = arguments.partition(" | head -")
     hidden = ("FORCE_COLOR", "TTY_COMPATIBLE", "PYTHONPATH")
     environment = {name: value for name, value in os.environ.items() if name not in hidden}
     environment |= {"COLUMNS": "100", "NO_COLOR": "1", "PYTHONIOENCODING": "utf-8"}
@@ -46,7 +50,8 @@ def output_of(arguments: str) -> str:
         capture_output=True,
         check=True,
     )
-    return "".join(f"{line.rstrip()}\n" for line in done.stdout.decode().splitlines())
+    lines = done.stdout.decode().splitlines()[: int(most) if most else None]
+    return "".join(f"{line.rstrip()}\n" for line in lines)
 
 
 def main() -> int:

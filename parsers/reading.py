@@ -103,8 +103,8 @@ def read(
     beside = [_as_list(paths) for paths in (memory, gpu_samples)]
     if trace.jobs and any(beside):
         raise InputError(
-            f"{', '.join(map(str, chain(*beside)))[:200]} must belong to one job: the traces are of "
-            f"{len(trace.jobs)} jobs",
+            f"{', '.join(map(str, chain(*beside)))[:200]} must belong to one job: the traces are "
+            f"of {len(trace.jobs)} jobs",
             "give the traces of one job; traceflops info lists the jobs",
         )
     records = [

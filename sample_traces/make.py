@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 from argparse import ArgumentParser
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,10 +15,11 @@ from sample_traces.nsight.ncu import write_raw
 from sample_traces.nsight.nsys import write_sqlite
 from sample_traces.nsight.session import NsightOptions
 from sample_traces.records import Run
-from sample_traces.rocprof.formats import WRITERS, Writer
+from sample_traces.rocprof.formats import WRITERS, Writer, compressed
 from sample_traces.rocprof.options import RocprofOptions
 from sample_traces.rocprof.rocpd import write_rocpd
 from sample_traces.simulate import simulate
+from sample_traces.tutorials import make_pairs
 
 HERE: Final = Path(__file__).parent
 
@@ -142,8 +142,9 @@ def make(folder: Path = HERE) -> Iterator[Path]:
         yield from write_pytorch(simulate(sample.config), folder, sample.options, sample.stem)
     for other in ROCPROF_SAMPLES:
         paths = other.write(simulate(other.config), folder / other.folder, other.options)
-        yield from map(_compressed, paths) if other.compressed else paths
+        yield from map(compressed, paths) if other.compressed else paths
     yield from _with_counters(simulate(NSIGHT_CONFIG), folder / NSIGHT_FOLDER)
+    yield from make_pairs(folder)
 
 
 def _with_counters(run: Run, folder: Path) -> Iterator[Path]:
@@ -151,14 +152,6 @@ def _with_counters(run: Run, folder: Path) -> Iterator[Path]:
     options = NsightOptions(markers="all")
     yield from write_sqlite(run, folder, options, together=True, page_bytes=1024)
     yield write_raw(run, folder / "kernels.ncu.csv")
-
-
-def _compressed(path: Path) -> Path:
-    """Replace a file by its compressed form, without a date in it."""
-    packed = path.with_name(path.name + ".gz")
-    packed.write_bytes(gzip.compress(path.read_bytes(), mtime=0))
-    path.unlink()
-    return packed
 
 
 def main(arguments: list[str] | None = None) -> None:

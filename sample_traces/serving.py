@@ -62,6 +62,11 @@ def pass_config(config: RunConfig, number: int) -> RunConfig:
     return replace(config, batch=1, sequence=requests(config, number).tokens)
 
 
+def folder_of(config: RunConfig) -> str:
+    """Return where the source of an engine is that is known by it, or ""."""
+    return {"vLLM": "vllm/v1/worker/", "SGLang": "sglang/srt/managers/"}.get(config.engine, "")
+
+
 _VLLM: Final = "execute_context_{context}({context_tokens})_generation_{generation}({generation})"
 _TENSORRT: Final = (
     "[Executor] _forward_step {number}: {context} ctx reqs, {context_tokens} ctx tokens, "

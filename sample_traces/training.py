@@ -31,7 +31,7 @@ from sample_traces.program import (
     python,
 )
 from sample_traces.records import Argument, Cause
-from sample_traces.serving import annotation_of, pass_config
+from sample_traces.serving import annotation_of, folder_of, kind_of, pass_config
 
 _TENSORS_PER_KERNEL = 36
 _TOKEN_BYTES = 8
@@ -62,9 +62,13 @@ class Trainer:
 
     def _pass(self, number: int) -> Block:
         forward = EagerModel(pass_config(self._config, number)).forward()
+        if self._config.cuda_graph and kind_of(self._config, number) == "decode":
+            forward = self._graph((forward,))
         annotated = annotation(annotation_of(self._config, number), forward)
         rest = *self._planted(number), *self._read_loss(), *self._text()
-        return python("gpu_worker.py(88): execute_model", annotated, *rest)
+        return python(
+            f"{folder_of(self._config)}gpu_worker.py(88): execute_model", annotated, *rest
+        )
 
     def _text(self) -> Iterator[Node]:
         """Yield how the host turns tokens into text."""

@@ -113,6 +113,8 @@ def schema(analysis: Analysis | None = None) -> pa.Table:
 
 
 def _type(kind: pa.DataType) -> str:
+    if pa.types.is_fixed_size_list(kind):
+        return f"{_type(kind.value_type)}[{kind.list_size}]"
     return "text" if pa.types.is_dictionary(kind) or pa.types.is_string(kind) else str(kind)
 
 

@@ -18,6 +18,7 @@ from traceflops.reports.view import (
     causes,
     critical_sentence,
     duration,
+    kernel_label,
     left_to_say,
     opening,
     other_findings,
@@ -183,7 +184,7 @@ def _sure(one: FindingWords) -> tuple[str, tuple[str, str] | None]:
 
 
 def _places(one: FindingWords, width: int) -> Iterator[str]:
-    return (shorten_middle(name, min(_NAME, width - len(_INDENT))) for name in one.where)
+    return (kernel_label(name, min(_NAME, width - len(_INDENT))) for name in one.where)
 
 
 def _indented(facts: Sequence[str], width: int) -> Iterator[Text]:

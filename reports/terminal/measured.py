@@ -107,7 +107,7 @@ def render_measured_conventions(
 
 def _head(analysis: Analysis, style: Style, checked: Reconciliation | None) -> Iterator[Text]:
     measured = analysis.measured
-    sentences = why_not(measured)
+    sentences = why_not(measured) if checked is None or checked.rate is None else []
     if measured.figure is not None:
         missing = sentences if measured.mfu is None and checked is None else []
         sentences = [f"{measured.figure} ({measured.basis})", *missing]

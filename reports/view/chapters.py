@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from traceflops.recording import missing_from
 from traceflops.reports.view.critical import critical_sentence
-from traceflops.reports.view.figures import count, duration, percent, shorten_middle
+from traceflops.reports.view.figures import count, duration, kernel_label, percent
 from traceflops.reports.view.findings import FindingWords, causes, title_sentence
 from traceflops.reports.view.utilisation import why_not
 from traceflops.reports.view.wording import basis, component_label, provenance, uneven_steps
@@ -73,7 +73,7 @@ def _happened(analysis: Analysis) -> Iterator[str]:
 def _evidence(analysis: Analysis, found: list[FindingWords]) -> Iterator[str]:
     for one in found:
         rows = [
-            f"{shorten_middle(row.name, _NAME)} {duration(row.time_ns)}"
+            f"{kernel_label(row.name, _NAME)} {duration(row.time_ns)}"
             + (f" ({count(row.count)} ×)" if row.count is not None else "")  # noqa: RUF001
             for row in one.finding.rows
             if row.name
@@ -83,7 +83,7 @@ def _evidence(analysis: Analysis, found: list[FindingWords]) -> Iterator[str]:
 
 
 def _cause(one: FindingWords) -> str:
-    where = ", ".join(shorten_middle(name, _NAME) for name in one.where)
+    where = ", ".join(kernel_label(name, _NAME) for name in one.where)
     return _of(one, f"{where or 'no single place'} ({one.owner}). Sure: {one.sure}.")
 
 

@@ -8,6 +8,7 @@ about that part.
 
 from __future__ import annotations
 
+import gzip
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -226,3 +227,11 @@ WRITERS: Final[Mapping[str, Writer]] = {
     "pftrace by queue": partial(write_perfetto, layout="by queue"),
     "pftrace of rocprof-sys": partial(write_perfetto, layout="rocprof-sys"),
 }
+
+
+def compressed(path: Path) -> Path:
+    """Replace a file by its compressed form, without a date in it."""
+    packed = path.with_name(path.name + ".gz")
+    packed.write_bytes(gzip.compress(path.read_bytes(), mtime=0))
+    path.unlink()
+    return packed

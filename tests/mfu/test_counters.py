@@ -296,11 +296,11 @@ def test_an_export_without_counters_says_what_would_tell() -> None:
     found = measured(rocprof(timed(5)))
     (lack,) = found.lacks
     assert lack.problem == "rocprof records no shapes, so FLOPs are unknown"
-    for words in ("--model", "--params", "--batch", "--pair", f"--pmc {MOPS}F16 {MOPS}BF16"):
+    for words in ("--model", "--batch", "--pair", "docs/counters.md"):
         assert words in lack.remedy
     old = measured(rocprof(timed(5), device={**MI300X, "architecture": "gfx908"}))
     assert "gfx908 (MI100) do not count matrix work" in old.lacks[0].problem
-    assert "--pmc" not in old.lacks[0].remedy
+    assert "counters" not in old.lacks[0].remedy
 
 
 def test_other_counters_are_no_flops() -> None:

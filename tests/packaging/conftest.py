@@ -24,6 +24,7 @@ _FILES = (
     "MANIFEST.in",
     "README.md",
     "SECURITY.md",
+    "mkdocs.yml",
 )
 _JUNK = (
     "traceflops/__pycache__/trace.cpython-311.pyc",

@@ -23,8 +23,9 @@ NAMES = [str(path.relative_to(ROOT)) for path in DOCUMENTS]
 GROUP = typer.main.get_command(app)
 COMMANDS: dict[str, Any] = GROUP.commands  # type: ignore[attr-defined]
 
-OF_TOOLS = {"--check", "--count", "--seed"}
-"""Options of docs/refresh.py and of the scoreboards."""
+TO_TYPE = ["README.md", "docs/index.md", *(name for name in NAMES if "/tutorials/" in name)]
+OF_TOOLS = {"--check", "--count", "--seed", "--enforce-eager", "--rccl-trace"}
+"""Options of docs/refresh.py, of the scoreboards and of what records."""
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
 _LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
 _OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
@@ -57,8 +58,15 @@ def shell_commands(name: str) -> list[list[str]]:
     return [arguments for line in lines for arguments in commands_in(line)]
 
 
-def test_the_readme_shows_every_command() -> None:
-    assert {arguments[0] for arguments in shell_commands("README.md")} == set(COMMANDS)
+def test_every_command_is_shown() -> None:
+    assert {arguments[0] for arguments in shell_commands("docs/commands.md")} == set(COMMANDS)
+
+
+@pytest.mark.parametrize("name", TO_TYPE)
+def test_few_words_stand_before_the_first_thing_to_type(name: str) -> None:
+    before, fence, _ = text_of(name).partition("\n```")
+    assert fence
+    assert len(before.split()) <= 250
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -105,8 +113,8 @@ def names_of(parameter: Any) -> list[str]:
     return [*parameter.opts, *parameter.secondary_opts]
 
 
-def test_the_readme_names_every_option_that_chooses_what_to_analyse() -> None:
-    text = text_of("README.md")
+def test_every_option_that_chooses_what_to_analyse_is_listed() -> None:
+    text = text_of("docs/commands.md")
     options = {o for p in COMMANDS["summary"].params for o in names_of(p) if o.startswith("--")}
     assert [option for option in sorted(options) if option not in text] == []
 

@@ -12,10 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from sample_traces.config import on_mi300x
+from sample_traces.config import RunConfig, on_mi300x
 from sample_traces.emit_pytorch import write_pytorch
 from sample_traces.gpu_samples import SamplingOptions, write_gpu_samples
 from sample_traces.memory_snapshot import write_snapshot
+from sample_traces.nsight import ncu_report
+from sample_traces.nsight.ncu import launches
+from sample_traces.nsight.report import write_reports
+from sample_traces.nsight.session import NsightOptions
 from sample_traces.rocprof.options import RocprofOptions
 from sample_traces.rocprof.rocpd import write_rocpd
 from sample_traces.rocprof.v3_csv import write_v3_csv
@@ -39,14 +43,17 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (trace,) = write_pytorch(one, folder, stem="trace")
     write_snapshot(one, 0, folder / "snapshot.pickle")
     (folder / "trace.json").write_bytes(gzip.decompress(trace.read_bytes()))
-    (folder / "after").mkdir()
-    for name in ("capture", "rank17", "before", "after", "after/rank0"):
+    for name in ("before", "after", "traces"):
+        (folder / name).mkdir()
+    alone = ("capture", "rank17", "before", "after")
+    for name in (*alone, "before/rank0", "after/rank0", "traces/rank0"):
         shutil.copy(trace, folder / f"{name}.json.gz")
     assert run("report", trace, "-o", folder / "base.report.json").exit_code == 0
     assert run("pack", trace, "-o", folder / "job.tfpack").exit_code == 0
     write_pytorch(simulate(replace(RUN, cuda_graph=True)), folder, stem="decode")
     write_pytorch(simulate(replace(RUN, ranks=4)), folder / "ranks")
     counted = RocprofOptions(counters=True, times=False)
+    assert run("reduce", folder / "ranks", "-o", folder / "summaries").exit_code == 0
     write_v3_csv(one, folder / "counters", counted)
     write_v3_csv(one, folder / "run", RocprofOptions(counters=True))
     (kernels,) = folder.glob("run/*/*_kernel_trace.csv")
@@ -54,6 +61,9 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (results,) = write_rocpd(one, folder, RocprofOptions())
     for name in ("run1", "run2", "run3", "results"):
         shutil.copy(results, folder / f"{name}.db")
+    small = simulate(RunConfig(layers=1, steps=4))
+    write_reports(small, folder, NsightOptions(), together=True)
+    (folder / "kernels.ncu-rep").write_bytes(ncu_report.report(small, launches(small)))
     write_gpu_samples(one, folder / "smi.csv", SamplingOptions(zone_minutes=120))
     (folder / "notes.txt").write_text("Since the update.")
     (folder / "config.json").write_text(CONFIG)

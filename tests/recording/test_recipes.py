@@ -20,8 +20,9 @@ def test_a_recipe_ends_in_a_report(name: str) -> None:
     result = CliRunner().invoke(app, ["recipe", name])
     assert result.exit_code == 0
     assert result.stdout.startswith(f"# {known_recipes()[name].title}: ")
-    (line,) = re.findall(r"^traceflops report .*$", result.stdout, re.M)
-    assert set(re.findall(r"--[a-z-]+", line)) <= known_options()
+    lines = re.findall(r"^traceflops report .*$", result.stdout, re.M)
+    assert lines
+    assert set(re.findall(r"--[a-z-]+", " ".join(lines))) <= known_options()
 
 
 @pytest.mark.parametrize("name", ["pytorch", "jax"])

@@ -23,6 +23,7 @@ EXAMPLES = (
 )
 SCHEMA = "traceflops.what-if/1"
 _MOST = 8
+_NAME = 60
 _NEXT = 3
 _TOGETHER = "together"
 
@@ -100,6 +101,7 @@ def _parts(parts: Iterable[PathPart]) -> list[dict[str, Any]]:
 
 
 def _lines(answer: WhatIf) -> Iterator[str]:
+    from traceflops.reports.view import path_word, short_labels
     from traceflops.units import duration, percent, several
 
     first, width = answer.together, terminal_style().width
@@ -122,9 +124,12 @@ def _lines(answer: WhatIf) -> Iterator[str]:
         yield from textwrap.wrap(f"{why[0].upper()}{why[1:]}.", width)
     yield ""
     yield "Critical path of the recording"
-    for part in answer.critical[:_MOST]:
+    shown = answer.critical[:_MOST]
+    names = short_labels([part.name for part in shown], _NAME)
+    for part, name in zip(shown, names, strict=True):
         share = percent(part.ns / max(first.before_ns, 1))
-        yield _cut(f"  {share:>7}  {_words(part)}", width)
+        words = [path_word(part.component), *filter(None, (name,))]
+        yield _cut(f"  {share:>7}  {': '.join(words)}", width)
     if len(answer.ranks) > 1:
         total = max(sum(answer.ranks.values()), 1)
         ranks = [f"rank {rank} {percent(ns / total)}" for rank, ns in answer.ranks.items()]
@@ -163,13 +168,6 @@ def _then(one: Outcome) -> list[str]:
     sums = sums_by_component(one.critical)
     total = max(sum(ns for _, ns in sums), 1)
     return [f"{path_word(name)} {percent(ns / total)}" for name, ns in sums[:_NEXT]]
-
-
-def _words(part: PathPart) -> str:
-    from traceflops.reports.view import path_word, shorten_middle
-
-    what = path_word(part.component)
-    return f"{what}: {shorten_middle(part.name, 60)}" if part.name else what
 
 
 def _columns(row: tuple[str, ...], widths: list[int]) -> str:

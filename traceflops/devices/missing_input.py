@@ -16,7 +16,7 @@ NEXT_TIME: Final = "record with record_shapes=True next time"
 GIVE_PEAK: Final = (
     "--peak TFLOPS sets one for all data types, --device ID selects a row of the table"
 )
-DESCRIBE: Final = "traceflops mfu TRACE --model NAME (or --params N) --batch N --seq N"
+DESCRIBE: Final = "traceflops mfu TRACE --model NAME --batch N --seq N"
 """How a run is described; its steps have to be there for that."""
 
 ASK: Final = "--device selects a row of the table, --peak sets a rate"
@@ -24,9 +24,7 @@ ASK: Final = "--device selects a row of the table, --peak sets a rate"
 
 _OPTIONS, _ONE_OPTION = ": --device ", "; --peak sets one"
 
-PAIR: Final = (
-    f"describe the run with {DESCRIBE}, or add a PyTorch trace with shapes with --pair FILE"
-)
+PAIR: Final = f"describe the run ({DESCRIBE}), or add with --pair a PyTorch trace with shapes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,15 +84,10 @@ def _known(families: Sequence[Family | None]) -> tuple[list[Family], list[Family
 
 def _ways(problem: str, families: Sequence[Family | None]) -> MissingInput:
     known, counting = _known(families)
-    remedy = PAIR
-    if counting:
-        recordings = " or ".join(dict.fromkeys(one.recording for one in counting))
-        remedy += f", or record its counters ({recordings})"
-    elif known:
+    if known and not counting:
         problem += f", and counters of {known[0].hardware} do not count matrix work"
-    else:
-        remedy += ", or record its counters (docs/counters.md lists the options by GPU)"
-    return MissingInput(problem, remedy)
+        return MissingInput(problem, PAIR)
+    return MissingInput(problem, f"{PAIR}, or its counters (docs/counters.md)")
 
 
 def without_times(trace: Trace, how: str | None) -> MissingInput:
