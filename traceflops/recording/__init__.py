@@ -13,5 +13,6 @@ if TYPE_CHECKING:
     from traceflops.recording.capture_gaps import Missing, missing_from, of_pytorch
     from traceflops.recording.inventory import DeviceEntry, Inventory, inventory_of, profiler_time
     from traceflops.recording.recipes import Recipe, known_recipes, recipe_named
+    from traceflops.recording.recorder import Overhead, Recorder, record
 else:
     __getattr__ = lazy(__name__, __file__)
