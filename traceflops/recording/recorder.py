@@ -188,15 +188,25 @@ class Recorder:
             torch.cuda.synchronize()
         return perf_counter_ns()
 
+    def _expect_profiler(self, *, running: bool) -> None:
+        """Raise where another profiler came in between; what that one began is not ended here."""
+        from torch.autograd import _profiler_enabled  # type: ignore[attr-defined]
+
+        if _profiler_enabled() is not running:
+            self._stage = "waiting"
+            raise RuntimeError("the loop has another profiler, which excludes this one")
+
     def _warm_up(self) -> None:
         from torch.profiler import profile
 
+        self._expect_profiler(running=False)
         self._profiler = profile(**self._options)
         self._profiler.prepare_trace()
         self._stage = "warm"
         self._metadata = self._described()
 
     def _start(self) -> None:
+        self._expect_profiler(running=False)
         self._idle_ns()
         self._profiler.start_trace()
         self._stage = "recording"
@@ -235,6 +245,7 @@ class Recorder:
         self._warn(f"nothing is recorded: the loop ended after {self._done} steps; {needed}")
 
     def _save(self, unfinished: str | None = None) -> None:
+        self._expect_profiler(running=True)
         self._profiler.stop_trace()
         profiler, self._profiler, self._mark = self._profiler, None, None
         self._stage = "ended"
@@ -257,10 +268,11 @@ class Recorder:
         """Switch the profiler off, in whatever state it is."""
         profiler, stage = self._profiler, self._stage
         self._profiler, self._mark, self._stage = None, None, "ended"
-        with suppress(Exception):
-            if stage == "warm":
+        if stage == "warm":  # only what was started can be stopped
+            with suppress(Exception):
                 profiler.start_trace()
-            if stage in ("warm", "recording"):
+        if stage in ("warm", "recording"):
+            with suppress(Exception):
                 profiler.stop_trace()
 
     def _warn(self, text: str) -> None:
