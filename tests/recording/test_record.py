@@ -330,7 +330,7 @@ def test_what_is_asked_wrongly_is_refused_before_the_loop(wrong: dict[str, Any])
 
 def llama() -> Any:
     """Return a module with the parameters and the config of a small llama."""
-    model = nn.Module()
+    model: Any = nn.Module()
     model.weight = nn.Parameter(torch.empty(PARAMS))
     model.config = SimpleNamespace(to_dict=lambda: CONFIG)
     return model
