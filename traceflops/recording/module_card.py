@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from math import isfinite
 from typing import Any, Final
 
 from traceflops.errors import TraceflopsError, UsageError
@@ -39,12 +40,14 @@ def words_of(model: Any, world: int, told: Mapping[str, object]) -> dict[str, ob
 
 
 def plain(value: object) -> object:
-    """Return a value with all its text as PyTorch writes it, which has no escapes."""
-    if isinstance(value, str):
-        return _UNQUOTED.sub("?", value)
+    """Return a value as JSON, with all its text as PyTorch writes it, which has no escapes."""
     if isinstance(value, Mapping):
         return {plain(str(key)): plain(one) for key, one in value.items()}
-    return [plain(one) for one in value] if isinstance(value, list | tuple) else value
+    if isinstance(value, list | tuple):
+        return [plain(one) for one in value]
+    if value is None or isinstance(value, int) or (isinstance(value, float) and isfinite(value)):
+        return value
+    return _UNQUOTED.sub("?", str(value))
 
 
 def _words_of_module(module: Any, told: Mapping[str, object]) -> dict[str, object]:

@@ -21,7 +21,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import perf_counter_ns
-from types import TracebackType
 from typing import Any, Final, Literal, Self
 
 from traceflops._version import __version__
@@ -77,7 +76,7 @@ def record(
     text = os.fspath(path)
     if min(wait, warmup, active - 1) < 0:
         raise UsageError("wait, warmup or active is too small", "use 0, 0 and 1 at least")
-    if Path(text).suffix and not text.endswith((*SUFFIXES, "/")):
+    if Path(text).suffix and not (text.endswith((*SUFFIXES, "/")) or Path(text).is_dir()):
         raise UsageError(f"cannot record to {text!r}", "name a file .json.gz, or a folder with /")
     given = {"tokens": tokens_per_step, "batch": batch, "seq": seq}
     words: dict[str, object] = {word: n for word, n in given.items() if n is not None}
@@ -117,12 +116,7 @@ class Recorder:
             self._advance()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         if self._stage != "ended":
             with self._never_raising():
                 self._leave(failed=error is not None)
@@ -140,23 +134,18 @@ class Recorder:
 
     def tokens(self, real: int, padded: int | None = None) -> None:
         """Say how many tokens this rank works on, without padding and with it; calls add up."""
-        with self._never_raising():
-            more = "" if padded is None else f"|padded={int(padded)}"
-            self._annotate(f"traceflops.tokens|real={int(real)}{more}")
+        if self._stage == "recording":
+            with self._never_raising():
+                more = "" if padded is None else f"|padded={int(padded)}"
+                _annotation(f"traceflops.tokens|real={int(real)}{more}").__exit__(None, None, None)
 
     def lengths(self, lengths: Iterable[int]) -> None:
         """Say how long the sequences are that this rank packs together; calls add up."""
-        with self._never_raising():
-            each = list(map(int, lengths))
-            sums = f"sum={sum(each)}|sumsq={sum(one * one for one in each)}|count={len(each)}"
-            self._annotate(f"traceflops.seqlens|{sums}")
-
-    def _annotate(self, label: str) -> None:
         if self._stage == "recording":
-            from torch.profiler import record_function
-
-            with record_function(label):
-                pass
+            with self._never_raising():
+                each = list(map(int, lengths))
+                sums = f"sum={sum(each)}|sumsq={sum(one * one for one in each)}|count={len(each)}"
+                _annotation(f"traceflops.seqlens|{sums}").__exit__(None, None, None)
 
     # Going from step to step
 
@@ -216,14 +205,10 @@ class Recorder:
         self._begin_mark()
 
     def _begin_mark(self) -> None:
-        from torch.profiler import record_function
-
-        self._mark = record_function(f"ProfilerStep#{self._done}")
-        self._mark.__enter__()
+        self._mark = _annotation(f"ProfilerStep#{self._done}")
 
     def _end_mark(self) -> None:
         self._mark.__exit__(None, None, None)
-        self._mark = None
 
     def _finish(self) -> None:
         self._end_mark()
@@ -249,8 +234,7 @@ class Recorder:
         self._profiler.stop_trace()
         profiler, self._profiler, self._mark = self._profiler, None, None
         self._stage = "ended"
-        rank, world = rank_and_world()
-        path = file_of_rank(self._target, rank, world)
+        path = file_of_rank(self._target, *rank_and_world())
         write_trace(profiler, path, unfinished)
         self.path = path
 
@@ -302,6 +286,14 @@ class Recorder:
         if not is_distributed():
             found["distributedInfo"] = {"rank": rank, "world_size": world}
         return found
+
+
+def _annotation(label: str) -> Any:
+    """Return an annotation that has begun."""
+    from torch.profiler import record_function
+
+    annotation: Any = record_function(label)
+    return annotation.__enter__()
 
 
 def _in_words(error: Exception) -> str:
