@@ -42,7 +42,7 @@ ROOMS: Final = {
     "replay": "operations replayed: what if some took another time",
     "memory": "memory over time",
     "gpu_samples": "clocks, power and temperature over time",
-    "recording": "what a trace holds and lacks, and what recording it cost",
+    "recording": "recording a loop; what a trace holds, lacks and cost",
     "findings": "what takes the time, one rule per file; the verdict",
     "privacy": "what leaves the machine",
     "analysis": "analyze(): where rooms meet; Analysis and its fields",

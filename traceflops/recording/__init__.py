@@ -1,6 +1,7 @@
-"""What a recording holds and lacks, how to record the rest, and what recording cost.
+"""Recording a loop of PyTorch; what a recording holds and lacks, how to record the rest, its cost.
 
-Takes a trace; gives an inventory of its tables, gaps in them, and notes.
+Takes a loop; gives a trace that describes itself. Takes a trace; gives an inventory of its tables,
+gaps in them, and notes.
 """
 
 from __future__ import annotations
