@@ -76,6 +76,13 @@ def test_what_cannot_be_known_of_a_module_is_not_said() -> None:
     assert words_of(spread, 1, {}) == {"params": 2 * (64 * 64 + 64)}
 
 
+def test_full_checkpointing_belongs_to_training() -> None:
+    model = llama()
+    model.is_gradient_checkpointing = True
+    assert words_of(model, 1, {})["checkpointing"] == "full"
+    assert "checkpointing" not in words_of(model, 1, {"forward_only": True})
+
+
 def test_adapters_and_frozen_parts() -> None:
     model = nn.Linear(64, 64).requires_grad_(False)
     with pytest.raises(tf.UsageError, match="frozen"):

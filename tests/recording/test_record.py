@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import socket
 import warnings
 from collections.abc import Callable, Iterator
@@ -153,6 +154,18 @@ def test_steps_after_the_last_cost_nothing(tmp_path: Path) -> None:
         assert rec._profiler is None
         assert {id(value) for value in vars(rec).values()} == held
     assert rec.path.stat().st_mtime_ns == written
+
+
+def test_the_device_is_waited_for_only_between_phases(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rec, at = tf.record(tmp_path / "t.json", wait=4, warmup=2, active=3), []
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    monkeypatch.setattr(torch.accelerator, "synchronize", lambda: at.append(rec._done))
+    run(rec, 20)
+    assert at == [2, 4, 6, 9]
+    text = (tmp_path / "t.json").read_text(encoding="utf-8")
+    assert len(set(re.findall(r"ProfilerStep#\d+", text))) == 3
 
 
 @pytest.mark.parametrize("memory", [False, True])
