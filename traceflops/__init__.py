@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from traceflops.errors import InputError, TraceflopsError, UsageError
     from traceflops.front import analyze, schema
     from traceflops.parsers.reading import read
+    from traceflops.recording.recorder import record
     from traceflops.table.trace import Note, Source, Trace
     from traceflops.timeline.intervals import Intervals
     from traceflops.windows.selection import Selection
@@ -47,6 +48,7 @@ __all__ = [
     "analyze",
     "compare",
     "read",
+    "record",
     "schema",
     "what_if",
 ]

@@ -47,10 +47,12 @@ _GROUP_COLUMNS: Final = {
 _MOST_GROUPS: Final = 10_000
 _INT32_MAX: Final = 2**31 - 1
 _DESCRIPTION_KEY: Final = "traceflops"
+_COST_KEY: Final = "traceflops_recording"
+"""What `tf.record` measured of its own cost."""
 HEADER_KEYS: Final = (
     *_FACTS,
     *_IDENTITY_KEYS,
-    *("distributedInfo", "deviceProperties", "baseTimeNanoseconds", _DESCRIPTION_KEY),
+    *("distributedInfo", "deviceProperties", "baseTimeNanoseconds", _DESCRIPTION_KEY, _COST_KEY),
 )
 """The keys beside the events that are read."""
 LARGEST_BYTES: Final = 256 * 1024
@@ -87,6 +89,9 @@ class Metadata:
     groups: Mapping[str, Mapping[str, str]]
     """By name of a process group: what the columns of a collective say of it."""
 
+    step_ns: tuple[int, int] | None
+    """How long a step took before it was recorded, and how long while it was."""
+
     def facts_of(self, local_id: int) -> DeviceFacts | None:
         """Return the properties of a device number; None where the file leaves it open.
 
@@ -122,7 +127,15 @@ def read_metadata(header: Mapping[str, msgspec.Raw], file_name: str) -> Metadata
         is_rocm=any(key in header for key in _ROCM_KEYS),
         described=read_description(header),
         groups=_groups(distributed.get("pg_config")),
+        step_ns=_step_times(_value(header, _COST_KEY)),
     )
+
+
+def _step_times(value: Any) -> tuple[int, int] | None:
+    cost = value if isinstance(value, dict) else {}
+    keys = ("unrecorded_step_ns", "recorded_step_ns")
+    before, recorded = (_between(cost.get(key), 1, LIMIT_NS) for key in keys)
+    return None if before is None or recorded is None else (before, recorded)
 
 
 def _groups(value: Any) -> dict[str, dict[str, str]]:

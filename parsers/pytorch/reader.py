@@ -54,7 +54,7 @@ from traceflops.table import (
     of_noun,
     rank_from_name,
 )
-from traceflops.units import several
+from traceflops.units import duration, several
 
 _AT_END: Final = "rank and world size"
 _UNCATEGORISED = "phase "
@@ -80,6 +80,8 @@ _NOTES: Final = NoteTable(
         "links to operators may be wrong. If the file holds several ranks, nothing tells them "
         "apart, and ranks are not compared.",
         "merged-ranks": "The file holds {count} ranks. Their times are compared as they are in it.",
+        "recording-cost": "A step took {recorded} while it was recorded and {before} before "
+        "({change} %); times are as recorded.",
     },
     missing={
         "no-calls": "The file has no runtime calls, so what launched the GPU operations is "
@@ -172,6 +174,11 @@ def _content_notes(tables: Mapping[str, pa.Table], is_lossy: bool) -> Iterator[N
 def _metadata_notes(metadata: Metadata, devices: Sequence[int], processes: int) -> Iterator[Note]:
     if metadata.described.problem:
         yield _NOTES.note("description-left-out", problem=metadata.described.problem)
+    if metadata.step_ns is not None:
+        before, recorded = metadata.step_ns
+        change = f"{100 * (recorded - before) / before:+.1f}"
+        was, now = duration(before), duration(recorded)
+        yield _NOTES.note("recording-cost", before=was, recorded=now, change=change)
     if processes > 1:
         yield _NOTES.note("merged-ranks", processes)
     elif metadata.rank_from_name and metadata.rank is not None:

@@ -332,3 +332,30 @@ def test_metadata_at_the_end_does_not_make_other_events_be_decoded_again() -> No
         assert block is not None and reader._odd_blocks == 0
         counts = {"kernel": events.count(kernel), "phase M": events.count(name)}
         assert block.counts == {which: count for which, count in counts.items() if count}
+
+
+# What recording cost
+
+
+def cost_of(said: Any) -> list[str]:
+    trace = trace_of({"traceflops_recording": said})
+    return [note.text for note in trace.notes if note.code == "recording-cost"]
+
+
+@pytest.mark.parametrize(
+    ("before", "recorded", "shown"),
+    [
+        (2_000_000, 2_100_000, "took 2.10 ms while it was recorded and 2.00 ms before (+5.0 %)"),
+        (4_000_000_000, 3_000_000_000, "took 3.00 s while it was recorded and 4.00 s before (-25"),
+    ],
+)
+def test_what_recording_cost_is_told(before: int, recorded: int, shown: str) -> None:
+    (text,) = cost_of({"unrecorded_step_ns": before, "recorded_step_ns": recorded, "more": [1]})
+    assert shown in text
+
+
+@pytest.mark.parametrize("value", [None, 0, -5, True, 1.5, "many", [1], {}, 2**70, "9" * 40])
+def test_a_cost_that_cannot_be_is_not_told(value: Any) -> None:
+    assert cost_of({"unrecorded_step_ns": value, "recorded_step_ns": 5}) == []
+    assert cost_of({"unrecorded_step_ns": 5, "recorded_step_ns": value}) == []
+    assert cost_of(value) == []

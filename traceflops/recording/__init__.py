@@ -1,6 +1,7 @@
-"""What a recording holds and lacks, how to record the rest, and what recording cost.
+"""Recording a loop of PyTorch; what a recording holds and lacks, how to record the rest, its cost.
 
-Takes a trace; gives an inventory of its tables, gaps in them, and notes.
+Takes a loop; gives a trace that describes itself. Takes a trace; gives an inventory of its tables,
+gaps in them, and notes.
 """
 
 from __future__ import annotations
@@ -13,5 +14,6 @@ if TYPE_CHECKING:
     from traceflops.recording.capture_gaps import Missing, missing_from, of_pytorch
     from traceflops.recording.inventory import DeviceEntry, Inventory, inventory_of, profiler_time
     from traceflops.recording.recipes import Recipe, known_recipes, recipe_named
+    from traceflops.recording.recorder import Overhead, Recorder, record
 else:
     __getattr__ = lazy(__name__, __file__)

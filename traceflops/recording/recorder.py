@@ -1,0 +1,300 @@
+"""Records a few steps of a PyTorch loop as a trace that says what it is of.
+
+    with tf.record("trace.json.gz", model=model, batch=32, seq=2048) as rec:
+        for batch in loader:
+            train_step(batch)
+            rec.step()
+
+Whatever fails here is a warning: the loop goes on, and its own exceptions pass through unchanged.
+Nothing is sent between ranks, so none can wait for another one because of the recording.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import traceback
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from time import perf_counter_ns
+from typing import Any, Final, Literal, Self
+
+from traceflops._version import __version__
+from traceflops.errors import UsageError
+from traceflops.recording.module_card import plain, words_of
+from traceflops.recording.rank_files import (
+    SUFFIXES,
+    file_of_rank,
+    is_distributed,
+    rank_and_world,
+    write_trace,
+)
+from traceflops.units import DESCRIPTION_WORDS
+
+_COLD: Final = 2
+"""Steps at the beginning that say nothing of how long a step takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Overhead:
+    """What recording costs, in ns per step: steps before it, recorded ones, and `Recorder.step`.
+
+    None is what was not measured: without three steps to wait for, or two active ones.
+    """
+
+    unrecorded_step_ns: int | None
+    recorded_step_ns: int
+    recorder_step_ns: int | None
+
+
+def record(
+    path: str | os.PathLike[str],
+    *,
+    model: object = None,
+    tokens_per_step: int | None = None,
+    batch: int | None = None,
+    seq: int | None = None,
+    wait: int = 5,
+    warmup: int = 2,
+    active: int = 6,
+    stacks: bool = False,
+    shapes: bool = True,
+    memory: bool = False,
+    describe: Mapping[str, object] | None = None,
+) -> Recorder:
+    """Return a recorder of `active` steps, after `wait` and `warmup` ones; see docs/recording.md.
+
+    `path` is a file (.json, .json.gz) or a folder; several ranks write one file each. `model` is a
+    module, the name of a preset or a card. `tokens_per_step`, `batch` (sequences) and `seq` are for
+    one optimizer step of the whole job, `describe` has further words of the description. Raises
+    UsageError.
+    """
+    text = os.fspath(path)
+    if min(wait, warmup, active - 1) < 0:
+        raise UsageError("wait, warmup or active is too small", "use 0, 0 and 1 at least")
+    if Path(text).suffix and not (text.endswith((*SUFFIXES, "/")) or Path(text).is_dir()):
+        raise UsageError(f"cannot record to {text!r}", "name a file .json.gz, or a folder with /")
+    given = {"tokens": tokens_per_step, "batch": batch, "seq": seq}
+    words: dict[str, object] = {word: n for word, n in given.items() if n is not None}
+    words |= {word.replace("-", "_"): value for word, value in (describe or {}).items()}
+    options = {"with_stack": stacks, "record_shapes": shapes, "profile_memory": memory}
+    return Recorder(text, (wait, warmup, active), options, model, words)
+
+
+class Recorder:
+    """Records steps of a loop. `path` is the file once it is written, `problem` what went wrong."""
+
+    def __init__(
+        self,
+        target: str,
+        schedule: tuple[int, int, int],
+        options: Mapping[str, Any],
+        model: object,
+        words: Mapping[str, object],
+    ) -> None:
+        self.path: Path | None = None
+        self.problem: str | None = None
+        self.overhead: Overhead | None = None
+        self._target, self._options, self._model, self._words = target, options, model, words
+        self._wait, warmup, active = schedule
+        self._first = self._wait + warmup
+        self._last = self._first + active
+        self._done = 0
+        self._stage: Literal["waiting", "warm", "recording", "ended"] = "waiting"
+        self._profiler: Any = None
+        self._mark: Any = None
+        self._metadata: dict[str, object] = {}
+        self._since_ns = self._own_ns = 0
+        self._unrecorded_ns: int | None = None
+
+    def __enter__(self) -> Self:
+        with self._never_raising():
+            self._advance()
+        return self
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if self._stage != "ended":
+            with self._never_raising():
+                self._leave(failed=error is not None)
+
+    def step(self) -> None:
+        """Say that a step has ended; call this after every step of the optimizer."""
+        if self._stage == "ended":
+            return
+        began = perf_counter_ns()
+        self._done += 1
+        with self._never_raising():
+            self._advance()
+        if self._first < self._done < self._last:
+            self._own_ns += perf_counter_ns() - began
+
+    def tokens(self, real: int, padded: int | None = None) -> None:
+        """Say how many tokens this rank works on, without padding and with it; calls add up."""
+        if self._stage == "recording":
+            with self._never_raising():
+                more = "" if padded is None else f"|padded={int(padded)}"
+                _annotation(f"traceflops.tokens|real={int(real)}{more}").__exit__(None, None, None)
+
+    def lengths(self, lengths: Iterable[int]) -> None:
+        """Say how long the sequences are that this rank packs together; calls add up."""
+        if self._stage == "recording":
+            with self._never_raising():
+                each = list(map(int, lengths))
+                sums = f"sum={sum(each)}|sumsq={sum(one * one for one in each)}|count={len(each)}"
+                _annotation(f"traceflops.seqlens|{sums}").__exit__(None, None, None)
+
+    # Going from step to step
+
+    def _advance(self) -> None:
+        """Do what is due after so many steps."""
+        if self._done == _COLD < self._wait:
+            self._since_ns = self._idle_ns()
+        if self._done == self._wait:
+            if self._wait > _COLD:
+                spent_ns = self._idle_ns() - self._since_ns
+                self._unrecorded_ns = spent_ns // (self._wait - _COLD)
+            self._warm_up()
+        if self._done == self._first:
+            self._start()
+        elif self._done == self._last:
+            self._finish()
+        elif self._done > self._first:
+            self._end_mark()
+            self._begin_mark()
+
+    def _idle_ns(self) -> int:
+        """Return the time at which all that was launched is done."""
+        import torch
+
+        if hasattr(torch, "accelerator"):
+            if torch.accelerator.is_available():
+                torch.accelerator.synchronize()
+        elif torch.cuda.is_available():
+            torch.cuda.synchronize()
+        return perf_counter_ns()
+
+    def _expect_profiler(self, *, running: bool) -> None:
+        """Raise where another profiler came in between; what that one began is not ended here."""
+        from torch.autograd import _profiler_enabled  # type: ignore[attr-defined]
+
+        if _profiler_enabled() is not running:
+            self._stage = "waiting"
+            raise RuntimeError("the loop has another profiler, which excludes this one")
+
+    def _warm_up(self) -> None:
+        from torch.profiler import profile
+
+        self._expect_profiler(running=False)
+        self._profiler = profile(**self._options)
+        self._profiler.prepare_trace()
+        self._stage = "warm"
+        self._metadata = self._described()
+
+    def _start(self) -> None:
+        self._expect_profiler(running=False)
+        self._idle_ns()
+        self._profiler.start_trace()
+        self._stage = "recording"
+        for key, value in self._metadata.items():
+            self._profiler.add_metadata_json(key, json.dumps(plain(value)))
+        self._since_ns = perf_counter_ns()
+        self._begin_mark()
+
+    def _begin_mark(self) -> None:
+        self._mark = _annotation(f"ProfilerStep#{self._done}")
+
+    def _end_mark(self) -> None:
+        self._mark.__exit__(None, None, None)
+
+    def _finish(self) -> None:
+        self._end_mark()
+        steps = self._last - self._first
+        recorded_ns = (self._idle_ns() - self._since_ns) // steps
+        own_ns = self._own_ns // (steps - 1) if steps > 1 else None
+        self.overhead = Overhead(self._unrecorded_ns, recorded_ns, own_ns)
+        cost = self._metadata["traceflops_recording"] | asdict(self.overhead)  # type: ignore[operator]
+        self._profiler.add_metadata_json("traceflops_recording", json.dumps(cost))
+        self._save()
+
+    def _leave(self, *, failed: bool) -> None:
+        """End before the last step: keep what was recorded."""
+        if self._stage == "recording" and (failed or self._done > self._first):
+            self._save(unfinished=f"ProfilerStep#{self._done}")
+            return
+        self._end()
+        needed = f"recording begins after {self._first} (wait={self._wait})"
+        self._warn(f"nothing is recorded: the loop ended after {self._done} steps; {needed}")
+
+    def _save(self, unfinished: str | None = None) -> None:
+        self._expect_profiler(running=True)
+        self._profiler.stop_trace()
+        profiler, self._profiler, self._mark = self._profiler, None, None
+        self._stage = "ended"
+        path = file_of_rank(self._target, *rank_and_world())
+        write_trace(profiler, path, unfinished)
+        self.path = path
+
+    # What goes wrong
+
+    @contextmanager
+    def _never_raising(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            self._end()
+            self._warn(f"recording ended: {_in_words(error)}")
+
+    def _end(self) -> None:
+        """Switch the profiler off, in whatever state it is."""
+        profiler, stage = self._profiler, self._stage
+        self._profiler, self._mark, self._stage = None, None, "ended"
+        if stage == "warm":  # only what was started can be stopped
+            with suppress(Exception):
+                profiler.start_trace()
+        if stage in ("warm", "recording"):
+            with suppress(Exception):
+                profiler.stop_trace()
+
+    def _warn(self, text: str) -> None:
+        self.problem = text
+        with suppress(Warning):  # where warnings are errors, this one still is not the loop's
+            warnings.warn(f"traceflops.record: {text}", RuntimeWarning, stacklevel=2)
+
+    # What the trace says of its run
+
+    def _described(self) -> dict[str, object]:
+        """Return the metadata by key; without the model where that cannot be asked."""
+        import torch
+
+        rank, world = rank_and_world()
+        words = {word: self._words[word] for word in self._words if word in DESCRIPTION_WORDS}
+        try:
+            words = {**words_of(self._model, world, self._words), **words}
+        except Exception as error:
+            self._warn(f"the trace does not describe the model: {_in_words(error)}")
+        if unknown := self._words.keys() - words.keys():
+            self._warn(f"left out of the description: {', '.join(sorted(map(str, unknown)))}")
+        found: dict[str, object] = {
+            "traceflops": words,
+            "traceflops_recording": {"version": __version__, "python": platform.python_version()},
+            "pytorch_version": str(torch.__version__),
+        }
+        if not is_distributed():
+            found["distributedInfo"] = {"rank": rank, "world_size": world}
+        return found
+
+
+def _annotation(label: str) -> Any:
+    """Return an annotation that has begun."""
+    from torch.profiler import record_function
+
+    annotation: Any = record_function(label)
+    return annotation.__enter__()
+
+
+def _in_words(error: Exception) -> str:
+    return " ".join("".join(traceback.format_exception_only(error)).split())[:500]
