@@ -18,7 +18,7 @@ from traceflops.cli.usage import Plain, Sectioned
 
 COMMANDS = (
     *("report", "summary", "info", "export", "why", "perfetto", "mfu", "devices", "reduce"),
-    *("what_if", "compare", "check", "pack", "unpack", "query", "recipe"),
+    *("what_if", "compare", "check", "pack", "unpack", "query", "recipe", "mcp"),
 )
 """Each is a function of that name in a module of that name, whose EXAMPLES end its help."""
 EPILOG = (

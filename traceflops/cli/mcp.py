@@ -1,0 +1,45 @@
+"""`traceflops mcp`: answers agents about traces, over standard input and output."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from traceflops.cli.common import failures
+from traceflops.cli.options import Privacy, grouped
+from traceflops.cli.printing import say
+from traceflops.errors import UsageError
+
+EXAMPLES = ("traceflops mcp traces/", "traceflops mcp before/ after/ --redact")
+
+
+@grouped
+def mcp(
+    folders: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="FOLDER...",
+            help="Folders with traces. No file outside them is read.",
+            show_default=False,
+        ),
+    ] = None,
+    *,
+    privacy: Privacy,
+) -> None:
+    """Answer agents over standard input and output (MCP). Needs traceflops[mcp]."""
+    with failures(privacy=privacy):
+        privacy.check()
+        if not folders:
+            raise UsageError("no folder is given", "name the folders with traces, such as traces/")
+        from traceflops.agents import Folders, server
+
+        made = server(
+            Folders(folders),
+            redact=privacy.redact,
+            include_environment=privacy.include_environment,
+        )
+        if sys.stdin is None or sys.stdin.isatty():
+            say("This is for an MCP client to start; see docs/agents.md.", to_stderr=True)
+        made.run("stdio")
