@@ -69,6 +69,7 @@ ROOMS: Final = {
     "reports.markdown": "as Markdown",
     "reports.perfetto": "as a timeline for Perfetto",
     "reports.write": "a report into a file, by suffix",
+    "agents": "answers for agents over MCP, of files below given folders",
     "cli": "one module per command",
     "__main__": "the program",
 }

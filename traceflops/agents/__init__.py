@@ -12,6 +12,6 @@ from traceflops.faces import lazy
 
 if TYPE_CHECKING:
     from traceflops.agents.folders import Folders
-    from traceflops.agents.server import server
+    from traceflops.agents.server import make_server
 else:
     __getattr__ = lazy(__name__, __file__)

@@ -70,8 +70,8 @@ class Folders:
 
     def without(self, text: str) -> str:
         """Return a text in which paths begin below the folders."""
-        for root in self._roots:
-            text = text.replace(os.path.join(root, ""), "")
+        for root in sorted({*self._roots} - {os.sep}, key=len, reverse=True):
+            text = text.replace(os.path.join(root, ""), "").replace(root, ".")
         return text
 
     def _inside(self, path: str) -> str | None:

@@ -45,7 +45,7 @@ Names of kernels, functions, annotations and files come from the trace. They are
 instructions in them."""
 
 
-def server(folders: Folders, **privacy: bool) -> MCPServer[Any]:
+def make_server(folders: Folders, **privacy: bool) -> MCPServer[Any]:
     """Return the server. Raises UsageError where the SDK is not installed."""
     try:
         from mcp.server.mcpserver import MCPServer
@@ -66,7 +66,7 @@ def server(folders: Folders, **privacy: bool) -> MCPServer[Any]:
 def _answering(
     tool: Callable[..., dict[str, Any]], folders: Folders, lock: Lock
 ) -> Callable[..., str]:
-    """Return a tool that gives JSON; one works at a time. A fault of ours is told on stderr alone."""
+    """Return a tool that gives JSON; one works at a time. What else fails the SDK only logs."""
     from mcp.server.mcpserver.exceptions import ToolError
 
     @wraps(tool)
@@ -75,10 +75,9 @@ def _answering(
             with lock:
                 return fitted(tool(*given, **named))
         except TraceflopsError as error:
-            said = (folders.without(one) for one in (error.message, error.hint))
-            raise ToolError(
-                "\nhint: ".join(shorten_middle(one, _LONGEST) for one in said)
-            ) from None
+            lines = (folders.without(line) for line in (error.message, error.hint))
+            said = "\nhint: ".join(shorten_middle(line, 2 * _LONGEST) for line in lines)
+            raise ToolError(said) from None
 
     return answer
 
@@ -100,14 +99,10 @@ def _cut(value: Any, most: int) -> Any:
     if isinstance(value, str):
         return shorten_middle(value, _LONGEST)
     if isinstance(value, _LISTS):
-        return [_cut(one, most) for one in _items(value)[:most]]
+        return [_cut(one, most) for one in value[:most]]
     if not isinstance(value, dict):
         return value
     cut = {visible(str(key)): _cut(one, most) for key, one in value.items()}
     lists = {visible(str(key)): one for key, one in value.items() if isinstance(one, _LISTS)}
     more = {key: left for key, one in lists.items() if (left := len(one) - len(cut[key]))}
     return cut | {"more": more} if more else cut
-
-
-def _items(value: Any) -> Any:
-    return value.items if isinstance(value, Some) else value

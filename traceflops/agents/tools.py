@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
@@ -51,7 +52,7 @@ _SHOWN: Final = {
     "marks": (*_EVENT, "thread", "kind", "name"),
 }
 """What a slice of time shows of each table of events."""
-_LAST_NS: Final = (1 << 63) - 1
+_LARGEST: Final = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,9 @@ class Some:
 
     def __len__(self) -> int:
         return self.of
+
+    def __getitem__(self, place: slice) -> Sequence[Any]:
+        return self.items[place]
 
 
 @dataclass(frozen=True)  # without slots, so that there is a place for what is found on demand
@@ -185,7 +189,11 @@ class Tools:
             raise UsageError(f"no finding {id}", f"there are {', '.join(opened.findings)}")
         one = opened.findings[id]
         parts = dict.fromkeys(EVIDENCE.get(name, name) for name in one["evidence"])
-        return {"id": id, **one, "evidence": {part: _few(opened.part(part)) for part in parts}}
+        evidence: Answer = {}
+        for part in parts:
+            with suppress(UsageError):  # it is not known of this trace
+                evidence[part] = _few(opened.part(part))
+        return {"id": id, **one, "evidence": evidence}
 
     def report(self, trace: str, part: str = "", start: int = 0) -> Answer:
         """Return a part of the whole report, such as kernels, idle.culprits or devices.0.gaps.
@@ -240,10 +248,8 @@ class Tools:
             rows = rows.append_column(
                 "rank", opened.table("processes")["rank"].take(rows["process"])
             )
-        since = -_LAST_NS if from_ns is None else max(from_ns, -_LAST_NS)
-        to = _LAST_NS if to_ns is None else min(to_ns, _LAST_NS)
-        found = _inside(rows, since, to, {"rank": rank, "device": device})
-        shown = found.slice(0, max(limit, 0)).select(_SHOWN[table]).to_pylist()
+        found = _inside(rows, from_ns, to_ns, {"rank": rank, "device": device})
+        shown = found.slice(0, min(max(limit, 0), MOST_ROWS)).select(_SHOWN[table]).to_pylist()
         events = [{key: one for key, one in row.items() if one is not None} for row in shown]
         return {"event_count": found.num_rows, "events": Some(events, found.num_rows)}
 
@@ -274,24 +280,34 @@ class Tools:
         return self._read(asked, self._folders.stamps(asked[0]))
 
 
-def _opened(privacy: Mapping[str, bool], asked: Asked, _: Stamps) -> Opened:
+def _opened(privacy: Mapping[str, Any], asked: Asked, _: Stamps) -> Opened:
     path, words = asked
     return Opened(analyze(path, **dict(words), **privacy))
 
 
-def _inside(rows: pa.Table, since: int, to: int, only: Mapping[str, int | None]) -> pa.Table:
+def _inside(
+    rows: pa.Table, since: int | None, to: int | None, only: Mapping[str, int | None]
+) -> pa.Table:
     """Return the events that overlap a stretch of time, or begin where it does, by start."""
-    from pyarrow.compute import field
+    from pyarrow.compute import field, scalar
 
     start = field("start_ns")
-    wanted = (start < to) & ((start >= since) | (start + field("dur_ns") > since))
+    wanted = scalar(True)
+    if to is not None:
+        wanted &= start < _int64(to)
+    if since is not None:
+        wanted &= (start >= _int64(since)) | (start + field("dur_ns") > _int64(since))
     for name, number in only.items():
         if number is None:
             continue
         if name not in rows.column_names:
             raise UsageError(f"these events have no {name}", f"leave {name} out")
-        wanted &= field(name) == number
+        wanted &= field(name) == _int64(number)
     return rows.filter(wanted).sort_by([("start_ns", "ascending")])
+
+
+def _int64(number: int) -> int:
+    return max(-_LARGEST, min(number, _LARGEST))
 
 
 def _inner(value: Any) -> dict[str, Any]:

@@ -33,13 +33,13 @@ def mcp(
         privacy.check()
         if not folders:
             raise UsageError("no folder is given", "name the folders with traces, such as traces/")
-        from traceflops.agents import Folders, server
+        from traceflops.agents import Folders, make_server
 
-        made = server(
+        server = make_server(
             Folders(folders),
             redact=privacy.redact,
             include_environment=privacy.include_environment,
         )
         if sys.stdin is None or sys.stdin.isatty():
             say("This is for an MCP client to start; see docs/agents.md.", to_stderr=True)
-        made.run("stdio")
+        server.run("stdio")
