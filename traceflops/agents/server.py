@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import wraps
 from inspect import getdoc
+from itertools import product
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,9 +28,9 @@ if TYPE_CHECKING:
 MOST_BYTES: Final = 8_192
 """So long is an answer at most."""
 _LENGTHS: Final = (MOST_ROWS, 80, 64, 50, 40, 32, 25, 20, 16, 12, 10, 8, 6, 5, 4, 3, 2, 1, 0)
-"""How many items lists may have; the first length with which an answer fits is taken."""
-_LONGEST: Final = 300
-"""Characters of a text."""
+_TEXTS: Final = (1_000, 160)
+"""How many items lists may have and characters texts: the first that make an answer fit are taken,
+shorter texts before shorter lists."""
 _LISTS: Final = (list, tuple, Some)
 TOOLS: Final = (
     *("list_files", "open_trace", "overview", "findings", "finding", "report"),
@@ -76,7 +77,7 @@ def _answering(
                 return fitted(tool(*given, **named))
         except TraceflopsError as error:
             lines = (folders.without(line) for line in (error.message, error.hint))
-            said = "\nhint: ".join(shorten_middle(line, 2 * _LONGEST) for line in lines)
+            said = "\nhint: ".join(shorten_middle(line, _TEXTS[0]) for line in lines)
             raise ToolError(said) from None
 
     return answer
@@ -84,25 +85,25 @@ def _answering(
 
 def fitted(answer: dict[str, Any]) -> str:
     """Return an answer as JSON of at most MOST_BYTES. Raises UsageError where none is so short."""
-    for most in _LENGTHS:
-        text = msgspec.json.encode(_cut(answer, most), enc_hook=str)
+    for most, longest in product(_LENGTHS, _TEXTS):
+        text = msgspec.json.encode(_cut(answer, most, longest), enc_hook=str)
         if len(text) <= MOST_BYTES:
             return text.decode()
     raise UsageError("the answer is too long", "ask for a part of it, or for fewer columns")
 
 
-def _cut(value: Any, most: int) -> Any:
+def _cut(value: Any, most: int, longest: int) -> Any:
     """Return a value with lists of so many items, whose rest `more` beside them counts.
 
     Nothing in its texts acts on who reads them.
     """
     if isinstance(value, str):
-        return shorten_middle(value, _LONGEST)
+        return shorten_middle(value, longest)
     if isinstance(value, _LISTS):
-        return [_cut(one, most) for one in value[:most]]
+        return [_cut(one, most, longest) for one in value[:most]]
     if not isinstance(value, dict):
         return value
-    cut = {visible(str(key)): _cut(one, most) for key, one in value.items()}
+    cut = {visible(str(key)): _cut(one, most, longest) for key, one in value.items()}
     lists = {visible(str(key)): one for key, one in value.items() if isinstance(one, _LISTS)}
     more = {key: left for key, one in lists.items() if (left := len(one) - len(cut[key]))}
     return cut | {"more": more} if more else cut

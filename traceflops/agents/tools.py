@@ -138,9 +138,8 @@ class Tools:
         given = tuple((name, value) for name, value in words.items() if value is not None)
         asked = self._folders.place(path), given
         self._open(asked)
-        name = self._folders.without(asked[0])
-        digest = hashlib.sha256(repr((name, given)).encode(errors="replace")).hexdigest()
-        stem = re.sub(r"[^A-Za-z0-9_]", "", Path(name).name.partition(".")[0])[:40]
+        digest = hashlib.sha256(repr(asked).encode()).hexdigest()
+        stem = re.sub(r"[^A-Za-z0-9_]", "", Path(asked[0]).name.partition(".")[0])[:40]
         trace = f"{stem}-{digest[:8]}"
         self._known[trace] = asked
         return self.overview(trace)
