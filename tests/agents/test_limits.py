@@ -259,7 +259,7 @@ def test_standard_output_has_only_the_protocol(tmp_path: Path) -> None:
     assert process.stdin is not None and process.stdout is not None
     process.stdin.write("".join(f"{line}\n" for line in lines))
     process.stdin.flush()
-    answers = []
+    answers: list[Any] = []
     while not any(one.get("id") == 2 for one in answers):
         answers.append(json.loads(process.stdout.readline()))
     rest, _ = process.communicate()

@@ -92,7 +92,7 @@ def test_every_section_that_findings_name_has_figures_here() -> None:
     from traceflops.agents.tools import EVIDENCE
 
     named = {
-        word.value
+        str(word.value)
         for file in (ROOT / "traceflops/findings").glob("*.py")
         for node in ast.walk(ast.parse(file.read_text()))
         if isinstance(node, ast.keyword) and node.arg == "evidence"
@@ -187,7 +187,7 @@ def test_compare_takes_two_open_traces(served: Session) -> None:
     ]
     answer = served.ask("compare", before=names[0], after=names[1])
     sides = [tf.analyze(RANKS, steps=step) for step in ("20:21", "22:24")]
-    assert answer["difference_ns"] == tf.compare(*sides).difference_ns
+    assert answer["difference_ns"] == tf.compare(sides[0], sides[1]).difference_ns
     assert [answer["before"]["name"], answer["after"]["name"]] == names
     assert served.ask("compare", before=names[0], after=names[0])["same"]
 

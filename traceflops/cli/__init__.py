@@ -50,7 +50,7 @@ def _versions(wanted: bool) -> None:
     from traceflops._version import __version__
 
     say(f"traceflops {__version__} (Python {sys.version.split()[0]})")
-    for package in ("pyarrow", "numpy", "msgspec", "holoviews", "bokeh", "pandas", "duckdb"):
+    for package in ("pyarrow", "numpy", "msgspec", "holoviews", "bokeh", "pandas", "duckdb", "mcp"):
         try:
             say(f"{package} {version(package)}")
         except PackageNotFoundError:
