@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import unicodedata
@@ -239,15 +240,12 @@ def test_names_are_replaced_on_request(serve: Serve) -> None:
     assert "Python function 1" in shown[1]
 
 
-def test_standard_output_has_only_the_protocol(tmp_path: Path) -> None:
-    lines = [
-        "no JSON",
+def started(*lines: str) -> subprocess.Popen[str]:
+    """Return the command with a client's first message and these lines on standard input."""
+    hello = (
         '{"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"protocolVersion": '
-        '"2025-06-18", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}}',
-        '{"jsonrpc": "2.0", "method": "notifications/initialized"}',
-        '{"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": "open_trace", '
-        '"arguments": {"path": "gpt_1rank.json.gz"}}}',
-    ]
+        '"2025-06-18", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}}'
+    )
     process = subprocess.Popen(
         [sys.executable, "-m", "traceflops", "mcp", str(SAMPLES)],
         cwd=ROOT,
@@ -256,9 +254,20 @@ def test_standard_output_has_only_the_protocol(tmp_path: Path) -> None:
         stderr=subprocess.PIPE,
         text=True,
     )
-    assert process.stdin is not None and process.stdout is not None
-    process.stdin.write("".join(f"{line}\n" for line in lines))
+    assert process.stdin is not None
+    process.stdin.write("".join(f"{line}\n" for line in (hello, *lines)))
     process.stdin.flush()
+    return process
+
+
+def test_standard_output_has_only_the_protocol() -> None:
+    process = started(
+        "no JSON",
+        '{"jsonrpc": "2.0", "method": "notifications/initialized"}',
+        '{"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": "open_trace", '
+        '"arguments": {"path": "gpt_1rank.json.gz"}}}',
+    )
+    assert process.stdout is not None
     answers: list[Any] = []
     while not any(one.get("id") == 2 for one in answers):
         answers.append(json.loads(process.stdout.readline()))
@@ -266,6 +275,15 @@ def test_standard_output_has_only_the_protocol(tmp_path: Path) -> None:
     assert all(one["jsonrpc"] == "2.0" for one in answers) and rest == ""
     assert process.returncode == 0
     assert json.loads(answers[-1]["result"]["content"][0]["text"])["mfu"] > 0.1
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs signals")
+def test_ctrl_c_ends_it_while_it_waits() -> None:
+    process = started()
+    assert process.stdout is not None and "traceflops" in process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == -signal.SIGINT
+    assert process.communicate() == ("", "")
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from traceflops.cli.common import failures
+from traceflops.cli.common import ended_by_ctrl_c, failures
 from traceflops.cli.options import Privacy, grouped
 from traceflops.cli.printing import say
 from traceflops.errors import UsageError
@@ -40,6 +40,9 @@ def mcp(
             redact=privacy.redact,
             include_environment=privacy.include_environment,
         )
-        if sys.stdin is None or sys.stdin.isatty():
-            say("This is for an MCP client to start; see docs/agents.md.", to_stderr=True)
-        server.run("stdio")
+        if sys.stdin is None:
+            raise UsageError("standard input is closed", "let an MCP client start this command")
+        if sys.stdin.isatty():
+            say("Waiting for an MCP client, which should start this command.", to_stderr=True)
+        with ended_by_ctrl_c():  # the SDK waits for a line of standard input first
+            server.run("stdio")
