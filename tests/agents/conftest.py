@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -82,8 +82,6 @@ def ranks(served: Session) -> str:
 @pytest.fixture
 def serve(tmp_path: Path) -> Iterator[Callable[..., Session]]:
     """Return what gives a session within this process over folders, by default `tmp_path`."""
-    from contextlib import ExitStack
-
     with ExitStack() as stack:
 
         def served_here(*folders: Path, **privacy: bool) -> Session:

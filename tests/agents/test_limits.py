@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.agents.conftest import Session, connected, over_stdio
@@ -74,6 +74,26 @@ def test_nothing_outside_is_opened_or_told_of(inside: Path, serve: Serve) -> Non
         {"folder": "ranks"},
         {"file": "trace.json.gz", "bytes": ONE.stat().st_size},
     ]
+
+
+WORDS = st.sampled_from(["..", ".", "", "in", "out", "linked", "link.json.gz", "ranks", "a\0", "~"])
+
+
+@settings(max_examples=examples(500), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(WORDS, max_size=8), st.booleans())
+def test_no_path_leads_out(inside: Path, words: list[str], from_root: bool) -> None:
+    from traceflops.agents import Folders
+    from traceflops.errors import UsageError
+
+    folders = Folders([str(inside)])
+    path = str(inside) * from_root + "/".join(words)
+    try:
+        place = folders.place(path)
+        read = [file for file, _, _ in folders.stamps(place)]
+    except UsageError as error:
+        assert error.message == OUTSIDE
+    else:
+        assert all(Path(one).resolve().is_relative_to(inside) for one in (place, *read))
 
 
 def test_files_that_sqlite_reads_beside_a_database_are_inside_too(
