@@ -21,8 +21,9 @@ HEAVY = {"torch", "pandas", "holoviews", "bokeh", "panel", "jinja2"}
 STORES: Final = {
     "pyarrow.fs": "parsers/io/remote.py",
     "distributed": "traceflops/cli/parts.py",
+    "mcp": "traceflops/agents/server.py",
 }
-"""What opens a connection where the user names a store or a cluster, and who alone imports it."""
+"""What can open a connection, by the user's wish alone, and who alone imports it."""
 ROOMS: Final = {
     "errors": "what can go wrong, and the hint with it",
     "faces": "how the face of a room loads what it offers",
@@ -69,6 +70,7 @@ ROOMS: Final = {
     "reports.markdown": "as Markdown",
     "reports.perfetto": "as a timeline for Perfetto",
     "reports.write": "a report into a file, by suffix",
+    "agents": "answers for agents over MCP, of files below given folders",
     "cli": "one module per command",
     "__main__": "the program",
 }

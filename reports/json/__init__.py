@@ -7,7 +7,11 @@ from typing import TYPE_CHECKING
 from traceflops.faces import lazy
 
 if TYPE_CHECKING:
-    from traceflops.reports.json.comparison import comparison_object, comparisons_object
+    from traceflops.reports.json.comparison import (
+        comparison_object,
+        comparisons_object,
+        what_if_object,
+    )
     from traceflops.reports.json.mfu import mfu_object, models_object, utilisation_object
     from traceflops.reports.json.report import (
         SCHEMA,

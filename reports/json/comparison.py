@@ -1,19 +1,26 @@
-"""A comparison as JSON, schema traceflops.comparison/1 (see comparison.schema.json)."""
+"""What differs, as JSON: traceflops.comparison/1 of recordings (see comparison.schema.json).
+
+And traceflops.what-if/1 of one recording and what it would be.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from traceflops._version import __version__
 from traceflops.comparison import Cause, Comparison, Interval, KernelChange, MemoryChange, Side
 from traceflops.reports.json.report import encode
 from traceflops.reports.view import as_float, fields, flop_count
 
+if TYPE_CHECKING:
+    from traceflops.replay import Outcome, PathPart, WhatIf
+
 SCHEMA: Final = "traceflops.comparison/1"
 SCHEMA_OF_SEVERAL: Final = "traceflops.comparisons/1"
+SCHEMA_OF_WHAT_IF: Final = "traceflops.what-if/1"
 
 
 def render_comparison(comparison: Comparison) -> str:
@@ -123,3 +130,41 @@ def _matched(comparison: Comparison) -> list[dict[str, Any]]:
         }
         for way, number in count.items()
     ]
+
+
+def what_if_object(answer: WhatIf) -> dict[str, Any]:
+    """Return an answer as JSON has it."""
+    return {
+        "schema": SCHEMA_OF_WHAT_IF,
+        "windows": answer.together.windows,
+        "before_ns": answer.together.before_ns,
+        "mfu": answer.together.mfu,
+        "critical": _path_parts(answer.critical),
+        "ranks": [{"rank": rank, "ns": ns} for rank, ns in answer.ranks.items()],
+        "alone": [_outcome(one) for one in answer.alone],
+        "together": _outcome(answer.together),
+        "refused": [{"edit": edit, "reason": why} for edit, why in answer.refused.items()],
+    }
+
+
+def _outcome(one: Outcome) -> dict[str, Any]:
+    return {
+        "edits": list(one.edits),
+        "after_ns": {"low": one.least_ns, "point": one.after_ns, "high": one.most_ns},
+        "gain_ns": {
+            "low": one.before_ns - one.most_ns,
+            "point": one.before_ns - one.after_ns if one.after_ns is not None else None,
+            "high": one.before_ns - one.least_ns,
+        },
+        "mfu": {
+            "low": one.mfu_at(one.most_ns),
+            "point": one.mfu_at(one.after_ns),
+            "high": one.mfu_at(one.least_ns),
+        },
+        "doubts": list(one.doubts),
+        "critical": _path_parts(one.critical),
+    }
+
+
+def _path_parts(parts: Iterable[PathPart]) -> list[dict[str, Any]]:
+    return [{"component": one.component, "name": one.name, "ns": one.ns} for one in parts]

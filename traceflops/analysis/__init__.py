@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     )
     from traceflops.analysis.recipe import analysis_of, analyze, with_removed
     from traceflops.analysis.result import Analysis, with_finding_rules
+    from traceflops.analysis.sql import first_rows
     from traceflops.analysis.summaries import analysis_of_summaries
 else:
     __getattr__ = lazy(__name__, __file__)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from itertools import count
+from threading import Timer
+from types import MappingProxyType
 from typing import Any, Final
 
 import pyarrow as pa
@@ -22,6 +25,9 @@ _ALONE: Final = """
 _NO_FOLDER: Final = {"temp_directory": ""}
 """Where DuckDB may write, a query may read: there is no such folder."""
 
+_MODEST: Final = {"threads": "1", "memory_limit": "4GB"}
+"""Of a query that nobody watches. One thread gives rows in one order."""
+_BATCH_ROWS: Final = 10_000
 _LEAST_VERSION: Final = 2
 """Earlier versions crash on lists of a fixed size."""
 
@@ -32,27 +38,66 @@ def run_sql(tables: Mapping[str, pa.Table], query: str) -> pa.Table:
     Sums of whole numbers are whole numbers again, where int64 holds them. Columns of one name are
     numbered.
     """
+    with _asked(tables, query) as found:
+        return _tidied(found.to_arrow_table())
+
+
+def first_rows(
+    tables: Mapping[str, pa.Table], query: str, most: int, seconds: float
+) -> tuple[pa.Table, int]:
+    """Return the first rows that a query gives, the same ones each time, and how many there are.
+
+    No others are held. Raises UsageError also where it takes more time or memory than it may.
+    """
+    kept, rows = [], 0
+    with _asked(tables, query, seconds, _MODEST) as found:
+        reader = found.to_arrow_reader(_BATCH_ROWS)
+        for batch in reader:
+            if rows < most:
+                kept.append(batch.slice(0, most - rows))
+            rows += batch.num_rows
+        return _tidied(pa.Table.from_batches(kept, reader.schema)), rows
+
+
+@contextmanager
+def _asked(
+    tables: Mapping[str, pa.Table],
+    query: str,
+    seconds: float | None = None,
+    limits: Mapping[str, str] = MappingProxyType({}),
+) -> Iterator[Any]:
+    """Give what a query finds, before it is fetched. Raises UsageError where it is wrong."""
     try:
         import duckdb
     except ImportError:
         raise _needed() from None
     if int(duckdb.__version__.partition(".")[0]) < _LEAST_VERSION:
         raise _needed()
-    with duckdb.connect(":memory:", config=dict(_NO_FOLDER)) as connection:
+    with duckdb.connect(":memory:", config={**_NO_FOLDER, **limits}) as connection:
         connection.execute(_ALONE)
         for name, table in tables.items():
             connection.register(name, table)
+        timer = Timer(seconds or 0, connection.interrupt)
+        if seconds is not None:
+            timer.start()
         try:
             if (queries := len(connection.extract_statements(query))) > 1:
                 raise UsageError(f"SQL: {queries} queries at once", "give one")
             found = connection.sql(query)
-            result = found.to_arrow_table() if found is not None else None
-        except (duckdb.Error, RuntimeError, ValueError) as error:
+            if found is None:
+                raise UsageError("SQL: the query gives no rows", "write a SELECT")
+            yield found
+        except (duckdb.Error, OSError, RuntimeError, ValueError) as error:
             if "Query interrupted" in str(error):
                 raise KeyboardInterrupt from None
+            if str(error).startswith("INTERRUPT"):
+                raise UsageError(f"SQL: it took more than {seconds:g} s", "ask for less") from None
             raise _refused(str(error), tables) from None
-    if result is None:
-        raise UsageError("SQL: the query gives no rows", "write a SELECT")
+        finally:
+            timer.cancel()
+
+
+def _tidied(result: pa.Table) -> pa.Table:
     return _with_whole_numbers(result.rename_columns(list(_distinct(result.column_names))))
 
 

@@ -18,7 +18,7 @@ from traceflops.cli.usage import Plain, Sectioned
 
 COMMANDS = (
     *("report", "summary", "info", "export", "why", "perfetto", "mfu", "devices", "reduce"),
-    *("what_if", "compare", "check", "pack", "unpack", "query", "recipe"),
+    *("what_if", "compare", "check", "pack", "unpack", "query", "recipe", "mcp"),
 )
 """Each is a function of that name in a module of that name, whose EXAMPLES end its help."""
 EPILOG = (
@@ -50,7 +50,7 @@ def _versions(wanted: bool) -> None:
     from traceflops._version import __version__
 
     say(f"traceflops {__version__} (Python {sys.version.split()[0]})")
-    for package in ("pyarrow", "numpy", "msgspec", "holoviews", "bokeh", "pandas", "duckdb"):
+    for package in ("pyarrow", "numpy", "msgspec", "holoviews", "bokeh", "pandas", "duckdb", "mcp"):
         try:
             say(f"{package} {version(package)}")
         except PackageNotFoundError:

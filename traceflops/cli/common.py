@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import stat
 import sys
 from collections.abc import Iterable, Iterator
@@ -119,6 +120,16 @@ def failures(
         message, hint, code = _unforeseen(error)
         complain(message, hint)
         raise typer.Exit(code) from None
+
+
+@contextmanager
+def ended_by_ctrl_c() -> Iterator[None]:
+    """Let Ctrl-C end the process at once, where what runs would not hear of it for long."""
+    before = signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _unforeseen(error: Exception) -> tuple[str, str, int]:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-import signal
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from traceflops.cli.common import failures
+from traceflops.cli.common import ended_by_ctrl_c, failures
 from traceflops.cli.options import Asked, grouped, option
 from traceflops.cli.printing import say, say_object
 from traceflops.cli.reading import read_and_analyze
@@ -61,19 +59,9 @@ def query(
 
             _print(schema(analysis), format_)
         else:
-            with _ended_by_ctrl_c():
+            with ended_by_ctrl_c():
                 rows = analysis.sql(sql)
             _print(rows, format_)
-
-
-@contextmanager
-def _ended_by_ctrl_c() -> Iterator[None]:
-    """Let Ctrl-C end the process: DuckDB asks for it between its tasks, and one may take hours."""
-    before = signal.signal(signal.SIGINT, signal.SIG_DFL)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def _print(rows: pa.Table, format_: str) -> None:

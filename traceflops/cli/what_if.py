@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -21,7 +21,6 @@ EXAMPLES = (
     "traceflops what-if trace.json.gz kernel:softmax/2 launch_latency=5us",
     "traceflops what-if ranks/ 'rank 3=median' communication=hidden --json",
 )
-SCHEMA = "traceflops.what-if/1"
 _MOST = 8
 _NAME = 60
 _NEXT = 3
@@ -57,47 +56,11 @@ def what_if(
 
         answer = what_if(read_and_analyze([trace], asked), *edits)
         if json:
+            from traceflops.reports.json import what_if_object
+
             say_object(what_if_object(answer))
         else:
             say("\n".join(_lines(answer)))
-
-
-def what_if_object(answer: WhatIf) -> dict[str, Any]:
-    """Return an answer as JSON has it."""
-    return {
-        "schema": SCHEMA,
-        "windows": answer.together.windows,
-        "before_ns": answer.together.before_ns,
-        "mfu": answer.together.mfu,
-        "critical": _parts(answer.critical),
-        "ranks": [{"rank": rank, "ns": ns} for rank, ns in answer.ranks.items()],
-        "alone": [_outcome(one) for one in answer.alone],
-        "together": _outcome(answer.together),
-        "refused": [{"edit": edit, "reason": why} for edit, why in answer.refused.items()],
-    }
-
-
-def _outcome(one: Outcome) -> dict[str, Any]:
-    return {
-        "edits": list(one.edits),
-        "after_ns": {"low": one.least_ns, "point": one.after_ns, "high": one.most_ns},
-        "gain_ns": {
-            "low": one.before_ns - one.most_ns,
-            "point": one.before_ns - one.after_ns if one.after_ns is not None else None,
-            "high": one.before_ns - one.least_ns,
-        },
-        "mfu": {
-            "low": one.mfu_at(one.most_ns),
-            "point": one.mfu_at(one.after_ns),
-            "high": one.mfu_at(one.least_ns),
-        },
-        "doubts": list(one.doubts),
-        "critical": _parts(one.critical),
-    }
-
-
-def _parts(parts: Iterable[PathPart]) -> list[dict[str, Any]]:
-    return [{"component": one.component, "name": one.name, "ns": one.ns} for one in parts]
 
 
 def _lines(answer: WhatIf) -> Iterator[str]:

@@ -1,0 +1,347 @@
+"""What agents may ask: each public method of `Tools` is a tool, its docstring what they read."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property, lru_cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from traceflops.analysis import first_rows, what_if
+from traceflops.comparison import compare
+from traceflops.errors import UsageError
+from traceflops.front import analyze, schema
+from traceflops.reports.json import comparison_object, what_if_object
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from traceflops.agents.folders import Folders, Stamps
+    from traceflops.analysis import Analysis
+
+Answer = dict[str, Any]
+Asked = tuple[str, tuple[tuple[str, Any], ...]]
+"""A trace as it was asked for: its path, and which part of it."""
+
+MOST_ROWS: Final = 100
+_MOST_OPEN, _FEW, _QUERY_S = 4, 6, 30
+EVIDENCE: Final = {
+    "clocks": "gpu_samples",
+    "communication": "collectives",
+    "components": "total",
+    "host": "host_operators",
+    "idle": "idle.culprits",
+    "memory": "memory_operations",
+    "passes": "pass_kinds",
+    "ranks": "ranks.waits",
+    "roofline": "utilisation.kernels",
+    "speed-of-light": "utilisation.speed_of_light",
+    "timeline": "critical_path.components",
+}
+"""The part of the JSON report with what a section of the page shows, where its name is another."""
+_EVENT: Final = ("start_ns", "dur_ns", "rank")
+_SHOWN: Final = {
+    "activities": (*_EVENT, "device", "stream", "kind", "name", "step", "sub", "op", "call"),
+    "calls": (*_EVENT, "thread", "name"),
+    "ops": (*_EVENT, "thread", "name"),
+    "marks": (*_EVENT, "thread", "kind", "name"),
+}
+"""What a slice of time shows of each table of events."""
+_LARGEST: Final = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Some:
+    """The first of so many items."""
+
+    items: Sequence[Any]
+    of: int
+
+    def __len__(self) -> int:
+        return self.of
+
+    def __getitem__(self, place: slice) -> Sequence[Any]:
+        return self.items[place]
+
+
+@dataclass(frozen=True)  # without slots, so that there is a place for what is found on demand
+class Opened:
+    """A trace that is open."""
+
+    analysis: Analysis
+
+    @cached_property
+    def report(self) -> Answer:
+        """Return the JSON report."""
+        return dict(json.loads(self.analysis.to_json()))
+
+    @cached_property
+    def findings(self) -> dict[str, Answer]:
+        """Return the findings by id: the rule, numbered where it found several."""
+        found: dict[str, Answer] = {}
+        for one in self.report["findings"]:
+            before = sum(each["rule"] == one["rule"] for each in found.values())
+            found[f"{one['rule']}-{before + 1}" if before else one["rule"]] = one
+        return found
+
+    def part(self, path: str) -> Any:
+        """Return a part of the report, which has names and numbers with dots between them."""
+        value: Any = self.report
+        for word in filter(None, path.split(".")):
+            inner = _inner(value)
+            if word not in inner:
+                hint = f"there are {', '.join(inner)}" if inner else "it has no parts"
+                raise UsageError(f"no part {path} in the report", hint)
+            value = inner[word]
+        return value
+
+    def table(self, name: str) -> pa.Table:
+        """Return a table. Raises UsageError for a name that is none."""
+        tables = self.analysis.tables
+        if name not in tables:
+            raise UsageError(f"no table {name}", f"there are {', '.join(tables)}")
+        return tables[name]
+
+
+class Tools:
+    """The tools; each raises TraceflopsError where there is no answer."""
+
+    def __init__(self, folders: Folders, **privacy: bool) -> None:
+        """Take where files may be read, and what is shown: `redact`, `include_environment`."""
+        self._folders = folders
+        self._known: dict[str, Asked] = {}
+        self._read = lru_cache(_MOST_OPEN)(partial(_opened, privacy))
+
+    def list_files(self, folder: str = "", start: int = 0) -> Answer:
+        """List files and folders that open_trace takes; a folder holds the ranks of one job."""
+        return {"files": _from(list(self._folders.listed(folder)), start)}
+
+    def open_trace(
+        self,
+        path: str,
+        steps: str | None = None,
+        ranks: str | None = None,
+        device: str | None = None,
+        job: int | None = None,
+    ) -> Answer:
+        """Open a trace: a file, or a folder with a file per rank. Returns its id and an overview.
+
+        Optional: steps "10:20"; ranks "0,2,4-7"; device "h100-sxm" for MFU where the trace does not
+        tell the GPU; job where a folder has several. The same words give the same id.
+        """
+        words = {"steps": steps, "ranks": ranks, "device": device, "job": job}
+        given = tuple((name, value) for name, value in words.items() if value is not None)
+        asked = self._folders.place(path), given
+        self._open(asked)
+        digest = hashlib.sha256(repr(asked).encode()).hexdigest()
+        stem = re.sub(r"[^A-Za-z0-9_]", "", Path(asked[0]).name.partition(".")[0])[:40]
+        trace = f"{stem}-{digest[:8]}"
+        self._known[trace] = asked
+        return self.overview(trace)
+
+    def overview(self, trace: str) -> Answer:
+        """Say where the time went: verdict, MFU, step, components, waits, kernels, findings, notes.
+
+        Components and idle time are sums over all windows: steps times devices, as a rule.
+        """
+        opened = self._trace(trace)
+        report, idle = opened.report, opened.report["idle"]["culprits"]
+        return {
+            "trace": trace,
+            "verdict": report["verdict"]["sentence"],
+            "mfu": report["utilisation"]["mfu"],
+            "median_step_ns": report["steps"]["typical_ns"],
+            "steps_used": report["steps"]["used"],
+            **_of(report["total"], "window_ns", "components_ns", "hidden_communication_ns"),
+            "idle": _few([_of(one, "class", "label", "idle_ns") for one in idle]),
+            "kernels": _few([_of(one, "name", "count", "sum_ns") for one in report["kernels"]]),
+            "findings": _few([_titled(id, one) for id, one in opened.findings.items()]),
+            "devices": _few([_device(one) for one in report["devices"]]),
+            "jobs": _few([_of(one, "number", "files", "ranks") for one in report["jobs"]]),
+            "notes": _few([one["text"] for one in report["notes"]]),
+            "files": _few([file["name"] for file in report["source"]["files"]]),
+        }
+
+    def findings(self, trace: str) -> Answer:
+        """List what to fix, the largest gain first, each with an id for the tool finding."""
+        opened = self._trace(trace)
+        return {
+            "verdict": opened.report["verdict"]["sentence"],
+            "findings": [
+                _titled(id, one) | _of(one, "share", "owner", "sentence")
+                for id, one in opened.findings.items()
+            ],
+        }
+
+    def finding(self, trace: str, id: str) -> Answer:
+        """Show a finding: cause, remedy, gain per step, how sure, where, and figures as evidence.
+
+        The keys of evidence are parts for the tool report, which has all of them.
+        """
+        opened = self._trace(trace)
+        if id not in opened.findings:
+            raise UsageError(f"no finding {id}", f"there are {', '.join(opened.findings)}")
+        one = opened.findings[id]
+        parts = dict.fromkeys(EVIDENCE.get(name, name) for name in one["evidence"])
+        evidence: Answer = {}
+        for part in parts:
+            with suppress(UsageError):  # it is not known of this trace
+                evidence[part] = _few(opened.part(part))
+        return {"id": id, **one, "evidence": evidence}
+
+    def report(self, trace: str, part: str = "", start: int = 0) -> Answer:
+        """Return a part of the whole report, such as kernels, idle.culprits or devices.0.gaps.
+
+        Without a part: their names. start skips items of a list.
+        """
+        value = self._trace(trace).part(part)
+        if not part:
+            return {"parts": list(value)}
+        return {"part": part, "value": _from(value, start) if isinstance(value, list) else value}
+
+    def schema(self, trace: str, table: str | None = None) -> Answer:
+        """List the tables for query with their columns; of one table types, units and meanings."""
+        opened = self._trace(trace)
+        if table is not None:
+            opened.table(table)
+            rows = schema(opened.analysis).to_pylist()
+            return {"table": table, "columns": [one for one in rows if one.pop("table") == table]}
+        tables = opened.analysis.tables.items()
+        names = [{"table": n, "rows": t.num_rows, "columns": t.column_names} for n, t in tables]
+        return {"tables": names}
+
+    def query(self, trace: str, sql: str) -> Answer:
+        """Answer one query in SQL (DuckDB) over the tables that schema lists.
+
+        Up to 100 rows come back; row_count says how many there are. `activities` is the work of
+        GPUs, counted by the report where `used` is true.
+        """
+        tables = self._trace(trace).analysis.tables
+        rows, count = first_rows(tables, sql, MOST_ROWS, _QUERY_S)
+        return {"row_count": count, "rows": Some(rows.to_pylist(), count)}
+
+    def timeline(
+        self,
+        trace: str,
+        from_ns: int | None = None,
+        to_ns: int | None = None,
+        rank: int | None = None,
+        device: int | None = None,
+        table: str = "activities",
+        limit: int = MOST_ROWS,
+    ) -> Answer:
+        """List what ran in a slice of time, by start: work of GPUs, or table ops, calls or marks.
+
+        from_ns and to_ns are moments as start_ns elsewhere; device is a number from overview.
+        """
+        if table not in _SHOWN:
+            raise UsageError(f"no events in {table}", f"choose from {', '.join(_SHOWN)}")
+        opened = self._trace(trace)
+        rows = opened.table(table)
+        if "rank" not in rows.column_names:
+            rows = rows.append_column(
+                "rank", opened.table("processes")["rank"].take(rows["process"])
+            )
+        found = _inside(rows, from_ns, to_ns, {"rank": rank, "device": device})
+        shown = found.slice(0, min(max(limit, 0), MOST_ROWS)).select(_SHOWN[table]).to_pylist()
+        events = [{key: one for key, one in row.items() if one is not None} for row in shown]
+        return {"event_count": found.num_rows, "events": Some(events, found.num_rows)}
+
+    def what_if(self, trace: str, scenario: str | list[str]) -> Answer:
+        """Predict the time if parts of the steps took another time: each edit alone, then together.
+
+        Edits: data_input=0, sync=0, launch_latency=5us, communication=hidden, recompute=off,
+        kernel:REGEX/2, host:REGEX=0, "rank 2=median". Times are sums over all windows.
+        """
+        edits = [scenario] if isinstance(scenario, str) else scenario
+        return what_if_object(what_if(self._trace(trace).analysis, *edits))
+
+    def compare(self, before: str, after: str) -> Answer:
+        """Say what changed from one trace to another, why, and how sure; ns are per step."""
+        names = (before, after) if before != after else None
+        return comparison_object(
+            compare(self._trace(before).analysis, self._trace(after).analysis, names)
+        )
+
+    def _trace(self, trace: str) -> Opened:
+        if trace not in self._known:
+            hint = f"open_trace gives ids; so far {', '.join(self._known) or 'none'}"
+            raise UsageError(f"no trace {trace}", hint)
+        return self._open(self._known[trace])
+
+    def _open(self, asked: Asked) -> Opened:
+        """Return a trace as its files are now."""
+        return self._read(asked, self._folders.stamps(asked[0]))
+
+
+def _opened(privacy: Mapping[str, Any], asked: Asked, _: Stamps) -> Opened:
+    path, words = asked
+    return Opened(analyze(path, **dict(words), **privacy))
+
+
+def _inside(
+    rows: pa.Table, since: int | None, to: int | None, only: Mapping[str, int | None]
+) -> pa.Table:
+    """Return the events that overlap a stretch of time, or begin where it does, by start."""
+    from pyarrow.compute import field, scalar
+
+    start = field("start_ns")
+    wanted = scalar(True)
+    if to is not None:
+        wanted &= start < _int64(to)
+    if since is not None:
+        wanted &= (start >= _int64(since)) | (start + field("dur_ns") > _int64(since))
+    for name, number in only.items():
+        if number is None:
+            continue
+        if name not in rows.column_names:
+            raise UsageError(f"these events have no {name}", f"leave {name} out")
+        wanted &= field(name) == _int64(number)
+    return rows.filter(wanted).sort_by([("start_ns", "ascending")])
+
+
+def _int64(number: int) -> int:
+    return max(-_LARGEST, min(number, _LARGEST))
+
+
+def _inner(value: Any) -> dict[str, Any]:
+    """Return what lists and objects hold, by name or number."""
+    pairs = (
+        enumerate(value)
+        if isinstance(value, list)
+        else value.items()
+        if isinstance(value, dict)
+        else ()
+    )
+    return {str(key): one for key, one in pairs}
+
+
+def _from(items: Sequence[Any], start: int) -> Some:
+    left = items[max(start, 0) :]
+    return Some(left, len(left))
+
+
+def _few(value: Any) -> Any:
+    return Some(value[:_FEW], len(value)) if isinstance(value, list) else value
+
+
+def _of(one: Answer, *names: str) -> Answer:
+    return {name: one[name] for name in names}
+
+
+def _titled(id: str, one: Answer) -> Answer:
+    return {"id": id, **_of(one, "title", "priority"), "gain_per_step": one["gain"]}
+
+
+def _device(one: Answer) -> Answer:
+    used = [window for window in one["windows"] if window["used"]]
+    return {
+        **_of(one, "device", "rank", "label", "product"),
+        "from_ns": min((window["start_ns"] for window in used), default=None),
+        "to_ns": max((window["end_ns"] for window in used), default=None),
+    }

@@ -1,0 +1,48 @@
+"""`traceflops mcp`: answers agents about traces, over standard input and output."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from traceflops.cli.common import ended_by_ctrl_c, failures
+from traceflops.cli.options import Privacy, grouped
+from traceflops.cli.printing import say
+from traceflops.errors import UsageError
+
+EXAMPLES = ("traceflops mcp traces/", "traceflops mcp before/ after/ --redact")
+
+
+@grouped
+def mcp(
+    folders: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="FOLDER...",
+            help="Folders with traces. No file outside them is read.",
+            show_default=False,
+        ),
+    ] = None,
+    *,
+    privacy: Privacy,
+) -> None:
+    """Answer agents over standard input and output (MCP). Needs traceflops[mcp]."""
+    with failures(privacy=privacy):
+        privacy.check()
+        if not folders:
+            raise UsageError("no folder is given", "name the folders with traces, such as traces/")
+        from traceflops.agents import Folders, make_server
+
+        server = make_server(
+            Folders(folders),
+            redact=privacy.redact,
+            include_environment=privacy.include_environment,
+        )
+        if sys.stdin is None:
+            raise UsageError("standard input is closed", "let an MCP client start this command")
+        if sys.stdin.isatty():
+            say("Waiting for an MCP client, which should start this command.", to_stderr=True)
+        with ended_by_ctrl_c():  # the SDK waits for a line of standard input first
+            server.run("stdio")
