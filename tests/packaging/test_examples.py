@@ -99,7 +99,9 @@ def test_an_example_works_as_it_stands(
 ) -> None:
     written = words[words.index("-o") + 1] if "-o" in words else None
     for path in stage.iterdir():
-        if path.name != written and any(Path(word).parts[:1] == (path.name,) for word in words):
+        if path.name != Path(written or "").name and any(
+            Path(word).parts[:1] == (path.name,) for word in words
+        ):
             (tmp_path / path.name).symlink_to(path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(webbrowser, "open", lambda *_: True)

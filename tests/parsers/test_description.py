@@ -128,7 +128,12 @@ def test_odd_values_never_stop_the_reading(text: bytes) -> None:
 @settings(max_examples=examples(200))
 @given(st.binary(max_size=60))
 def test_any_bytes(text: bytes) -> None:
-    trace = raw(b'{"model":' + text + b"}")
+    """A bracket that is never closed has all events in it."""
+    try:
+        trace = raw(b'{"model":' + text + b"}")
+    except tf.InputError:
+        assert text.count(b"{") > text.count(b"}")
+        return
     assert trace.source.description is None or isinstance(trace.source.description, dict)
 
 

@@ -14,7 +14,7 @@ from traceflops.cli.printing import say, say_object
 from traceflops.cli.reading import read_and_analyze
 
 if TYPE_CHECKING:
-    from traceflops.replay import Outcome, PathPart, WhatIf
+    from traceflops.replay import Outcome, WhatIf
 
 EXAMPLES = (
     "traceflops what-if trace.json.gz data_input=0",
