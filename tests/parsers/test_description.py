@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import traceflops as tf
 from tests.conftest import examples
 from tests.parsers.documents import COMPACT, printed, read_bytes
 from traceflops.devices.merging import merge
