@@ -76,8 +76,9 @@ def scales_of(case: Case) -> Scales:
     if case.prepared is not None:
         marks = case.prepared.trace.marks
         has_stacks = bool(is_one_of(marks["kind"], "python").any())
+        stacks = "Python stacks" if is_torch(case) else "call stacks"
         (strong if has_stacks else weak).append(
-            "recorded with Python stacks" if has_stacks else "recorded without Python stacks"
+            f"recorded with{'' if has_stacks else 'out'} {stacks}"
         )
     if len(case.steps.used) < 2:
         weak.append("one step only" if case.steps.used else "no steps")
