@@ -48,6 +48,7 @@ def _versions(wanted: bool) -> None:
     from importlib.metadata import PackageNotFoundError, version
 
     from traceflops._version import __version__
+    from traceflops.plugins import packages
 
     say(f"traceflops {__version__} (Python {sys.version.split()[0]})")
     for package in ("pyarrow", "numpy", "msgspec", "holoviews", "bokeh", "pandas", "duckdb"):
@@ -55,6 +56,8 @@ def _versions(wanted: bool) -> None:
             say(f"{package} {version(package)}")
         except PackageNotFoundError:
             say(f"{package} is not installed")
+    for package, kinds in packages().items():
+        say(f"{package} {version(package)} adds {', '.join(kinds)}")
     raise typer.Exit
 
 
