@@ -13,6 +13,7 @@ from typing import Annotated
 
 import typer
 
+from traceflops.cli.defaults import with_config
 from traceflops.cli.printing import say
 from traceflops.cli.usage import Plain, Sectioned
 
@@ -39,7 +40,7 @@ app = typer.Typer(
 for name in COMMANDS:
     module = import_module(f"traceflops.cli.{name}")
     command = app.command(name.replace("_", "-"), epilog="\n".join(module.EXAMPLES), cls=Sectioned)
-    command(getattr(module, name))
+    command(with_config(getattr(module, name)))
 
 
 def _versions(wanted: bool) -> None:
