@@ -146,12 +146,13 @@ def _of_table(path: Path, table: Mapping[str, Any], known: Options) -> Iterator[
     for key, value in ((key.replace("_", "-"), value) for key, value in table.items()):
         if key not in known:
             _unknown(path, "option", key, known)
-        if key in _TYPED or (known[key].metavar in _PLACES and key not in _OF_FILES):
+        is_place = known[key].metavar in _PLACES
+        if key in _TYPED or (is_place and key not in _OF_FILES):
             _refuse(path, f"{key} is for the command line alone")
         value = _value(known[key], value)
         if value is None:
             _refuse(path, f"{key} cannot be {str(table.get(key))[:60]!r}")
-        yield key, str(path.parent / value) if key in _OF_FILES else value
+        yield key, str(path.parent / value) if is_place else value
 
 
 def _value(parameter: Any, value: object) -> Any:
