@@ -91,7 +91,7 @@ def test_installed_rules_and_devices_are_in_the_tables(example: Path) -> None:
     device = printed(example, "devices", "acme-x1")
     assert "bf16 1025.5, fp8 2051 TFLOP/s" in device
     assert "(package acme-traces)" in device
-    assert "acme-traces 1.0 adds formats, category rules" in printed(example, "--version")
+    assert "acme-traces adds formats, category rules" in printed(example, "--version")
 
 
 def test_an_installed_device_gives_a_peak(example: Path) -> None:

@@ -58,7 +58,7 @@ def _versions(wanted: bool) -> None:
         except PackageNotFoundError:
             say(f"{package} is not installed")
     for package, kinds in packages().items():
-        say(f"{package} {version(package)} adds {', '.join(kinds)}")
+        say(f"{package} adds {', '.join(kinds)}")
     raise typer.Exit
 
 
