@@ -131,7 +131,7 @@ def _content(path: Path) -> Mapping[str, Any]:
     from traceflops.categories import toml_of
 
     try:
-        found: Any = toml_of(path, path.name)
+        found: Any = toml_of(path, str(path))
     except UsageError as error:
         raise UsageError(error.message, _HINT) from None
     for key in _FILES.get(path.name, ()):
@@ -180,8 +180,8 @@ def _name(parameter: Any) -> str:
 
 def _unknown(path: Path, what: str, name: str, known: Mapping[str, Any]) -> NoReturn:
     near = get_close_matches(name, known, 1, 0)[0]
-    raise UsageError(f"{path.name}: no {what} {name[:60]!r}", f"did you mean {near}? {_HINT}")
+    raise UsageError(f"{path}: no {what} {name[:60]!r}", f"did you mean {near}? {_HINT}")
 
 
 def _refuse(path: Path, problem: str) -> NoReturn:
-    raise UsageError(f"{path.name}: {problem}", _HINT)
+    raise UsageError(f"{path}: {problem}", _HINT)
