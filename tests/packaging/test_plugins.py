@@ -110,10 +110,12 @@ def test_with_redact_nothing_is_left_of_what_a_plug_in_says_but_its_package(
     for word in ("small-kernels", "small kernels", "acme.fuse", "acme-halo", "acme-x1"):
         assert word not in text
     assert "point_to_point" in text
+    assert [one["rule"] for one in json.loads(text)["findings"]].count("installed-1") == 1
 
 
 FORMAT = "from traceflops.parsers.shared import Format\nthing = Format('x', {}, {})\n"
-ROW = modules()["acme_devices.py"]
+MODULES = modules()
+ROW = MODULES["acme_devices.py"]
 FAILING = {
     "format that is none": ("parsers", "thing = 3\n", "it gives int, not Format", 2),
     "module that is not there": ("parsers", "", "AttributeError: ", 2),
@@ -127,6 +129,16 @@ FAILING = {
     ),
     "format that gives rubbish": (
         *("parsers", FORMAT.format("lambda head: True", "lambda s, r: ['x']"), "str, not Trace"),
+        3,
+    ),
+    "format whose rows are of no process": (
+        "parsers",
+        MODULES["acme_log.py"]
+        .replace('{"process": process,', '{"process": 7,')
+        .replace('b"ACME 1\\n"', "b''")
+        .replace("lines = ", "lines = ['1 2 kernel'] or ")
+        .replace("ACME_LOG", "thing"),
+        "ValueError: a number that cannot be",
         3,
     ),
     "rule that raises": ("findings", "def thing(case): raise OSError('no\\nfile')", "OSError", 2),
