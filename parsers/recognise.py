@@ -1,6 +1,7 @@
 """What a file is, told by its first bytes, a database by its tables; or what to do instead.
 
 A new format has its place in FORMATS; a new kind of database needs a reader and a row in SCHEMAS.
+Formats of installed packages are asked first: they are what somebody chose to add.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from traceflops.errors import InputError, NotATrace
 from traceflops.parsers.gpu_samples import GPU_SAMPLES_TEXT
+from traceflops.parsers.installed import installed_formats
 from traceflops.parsers.io import ByteSource, open_arrow, open_parquet, read_each, with_notes
 from traceflops.parsers.nsight import (
     NCU,
@@ -345,6 +347,9 @@ def recognise(source: ByteSource) -> Format:
     if not head.strip():
         raise _empty(source)
     text = head.removeprefix(_BYTE_ORDER_MARK)
+    format_ = next((known for known in installed_formats() if known.recognises(text)), None)
+    if format_ is not None:
+        return format_
     for sign, what, hint in _SIGNS:
         if re.match(sign, text):
             raise _not_a_trace(source, what, hint)

@@ -26,6 +26,7 @@ STORES: Final = {
 """What can open a connection, by the user's wish alone, and who alone imports it."""
 ROOMS: Final = {
     "errors": "what can go wrong, and the hint with it",
+    "plugins": "what installed packages add, by entry points",
     "faces": "how the face of a room loads what it offers",
     "_version": "the version",
     "phases": "how long the parts of the work take",
@@ -57,6 +58,7 @@ ROOMS: Final = {
     "parsers.xla": "XPlane files of JAX, TensorFlow and PyTorch/XLA",
     "parsers.gpu_samples": "nvidia-smi and amd-smi",
     "parsers.pack": "packs: what was read before",
+    "parsers.installed": "formats that installed packages add",
     "parsers.recognise": "which reader reads an input",
     "parsers.reading": "read(): inputs -> one Trace",
     "front": "analyze() as it is called from Python: paths, words of the CLI",
@@ -78,7 +80,9 @@ ROOMS: Final = {
 
 A room is a folder or a file of `traceflops`. What it offers to others is its face: `__init__`.
 """
-NEEDED_BY_PARSERS: Final = {"errors", "faces", "phases", "remedies", "units", "table", "devices"}
+NEEDED_BY_PARSERS: Final = {
+    *("errors", "plugins", "faces", "phases", "remedies", "units", "table", "devices")
+}
 """What readers use of the core: the tables that they fill, and what merges and describes them."""
 FRONT_DOOR: Final = "traceflops.reports"
 """An Analysis or a Comparison shows itself through this face: the one arrow that goes up."""

@@ -248,9 +248,11 @@ def test_what_cannot_be_meant_is_wrong_usage(words: tuple[str, ...], why: str, t
 def test_gates_stand_in_a_file_and_options_come_first(name: str, table: str, trace: Path) -> None:
     lines = ('max-step-time = "990us"', 'max-share = { idle = 0.2, compute = "0%" }')
     Path(name).write_text("\n".join((f"[{table}]", *lines)))
-    code, text = told(run("check", trace))
-    assert code == 4
-    assert [line.split(":")[0] for line in text.splitlines()] == [
+    result = run("check", trace)
+    assert (result.exit_code, result.stderr) == (
+        *(4, f"defaults from {name}: max-step-time, max-share\n"),
+    )
+    assert [line.split(":")[0] for line in result.stdout.splitlines()] == [
         "failed  --max-step-time 990us",
         "passed  --max-share idle=0.2",
         "passed  --max-share compute=0%",
@@ -271,13 +273,13 @@ def test_a_file_of_gates_says_where_its_baseline_lies(trace: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("[check]\nmin-mfo = 0.3", "no gate 'min-mfo'; there is min-mfu"),
+        ("[check]\nmin-mfo = 0.3", "no option 'min-mfo'"),
         ("[check]\nmin-mfu = true", "min-mfu cannot be 'True'"),
         ("[check]\nmax-share = 0.1", "max-share cannot be '0.1'"),
         ("[check]\nstrict-tolerance = 1", "strict-tolerance cannot be '1'"),
         ("check = 1", "check is no table"),
         ("[check", "bad TOML"),
-        ("[checks]\nmin-mfu = 0.3", "no gate to check"),
+        ("[checks]\nmin-mfu = 0.3", "no table 'checks'"),
     ],
 )
 def test_a_file_of_gates_that_is_wrong_is_refused(text: str, why: str, trace: Path) -> None:

@@ -16,7 +16,6 @@ from traceflops.errors import UsageError
 from traceflops.findings import Candidate, Case, user_rules
 from traceflops.findings.case import thresholds
 from traceflops.findings.idle_causes import CAUSES
-from traceflops.findings.user_rules import GROUP
 from traceflops.reports.view import title_sentence
 from traceflops.table import Trace
 
@@ -167,8 +166,8 @@ def broken(case: Case) -> Iterator[Candidate]:
 
 
 def install(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    point = EntryPoint("mine", f"{__name__}:{name}", GROUP)
-    monkeypatch.setattr(user_rules, "entry_points", lambda group: [point])
+    point = EntryPoint("mine", f"{__name__}:{name}", "traceflops.findings")
+    monkeypatch.setattr(user_rules, "plugins", lambda group: (point,))
 
 
 def test_every_rule_of_the_docs_can_be_silenced() -> None:
@@ -196,7 +195,7 @@ def test_an_installed_rule_that_fails_is_an_error_with_its_name(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     install(monkeypatch, "broken")
-    with pytest.raises(UsageError, match="finding rule mine failed: KeyError") as caught:
+    with pytest.raises(UsageError, match=r"finding rule 'mine' of .* failed: KeyError") as caught:
         _ = tf.analyze(recorded()).diagnosis
     assert "uninstall" in caught.value.hint
 

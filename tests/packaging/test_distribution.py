@@ -68,6 +68,8 @@ def test_the_wheel_holds_every_file_of_the_packages_and_nothing_else(
         for package, folder in PACKAGES.items()
         for name in files_below(clone / folder)
     }
+    manual = f"traceflops-{tf.__version__}.data/data/share/man/man1/traceflops.1"
+    expected[manual] = (clone / "docs" / "traceflops.1").read_bytes()
     content = content_of(built.wheel)
     assert sorted(content) == sorted(expected)
     assert content == expected

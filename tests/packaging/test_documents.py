@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -153,6 +154,25 @@ def test_blocks_of_output_are_what_the_commands_print() -> None:
         check=False,
     )
     assert (done.returncode, done.stdout) == (0, ""), f"run docs/refresh.py: {done.stdout}"
+
+
+def test_the_manual_page_is_what_the_help_says_and_has_no_fault(tmp_path: Path) -> None:
+    run(["-m", "docs.manual", "--check"], ROOT)
+    if shutil.which("man") is None:
+        pytest.skip("needs man")
+    done = subprocess.run(
+        ["man", "--warnings", "-l", "docs/traceflops.1"],
+        cwd=ROOT,
+        env=os.environ | {"LC_ALL": "C.UTF-8", "MANWIDTH": "80", "MAN_KEEP_FORMATTING": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    headings = re.findall(r"^   (\S.*)$", done.stdout, re.M)
+    assert headings == [*COMMANDS]
+    options = {one for one in known_options() if one.startswith("--")}
+    assert options - {*_OPTION.findall(done.stdout)} == set()
 
 
 def test_pictures_show_what_pages_say_today() -> None:

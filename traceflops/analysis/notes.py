@@ -12,11 +12,12 @@ import numpy as np
 
 from traceflops.categories import Categorised
 from traceflops.mfu import Measurement
+from traceflops.plugins import packages
 from traceflops.recording import profiler_time
 from traceflops.remedies import remedy
 from traceflops.table import Note, Trace, numbers
 from traceflops.timeline import DeviceAccount, LinkedTrace
-from traceflops.units import several, some_of, time_amount
+from traceflops.units import listed, several, some_of, time_amount
 from traceflops.windows import DeviceReport, Prepared, records_notes
 
 OF_DEVICES = ("unlinked", "overlap-on-stream", "earlier-work-missing", "no-calls")
@@ -32,6 +33,7 @@ def notes_of(
     """Return the notes of a trace and of all that was computed from it, in the order shown."""
     linked, trace = prepared.linked, prepared.linked.trace
     return (
+        *_package_notes(),
         *trace.notes,
         *prepared.plan.notes,
         *_link_notes(trace, devices),
@@ -142,3 +144,10 @@ def _profiler_notes(trace: Trace, accounts: Mapping[int, DeviceAccount]) -> tupl
         "occur."
     )
     return (Note("assumed", "profiler-overhead", text, found.times),)
+
+
+def _package_notes() -> Iterator[Note]:
+    """Say what installed packages add, since figures and findings may depend on it."""
+    for package, kinds in packages().items():
+        text = f"From the package {package}: {listed(kinds)}. Without it, the report may differ."
+        yield Note("assumed", "package", text)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         Decision,
         built_in,
         check_pattern,
+        toml_given,
         toml_of,
     )
 else:

@@ -80,10 +80,13 @@ def _bare_operator(name: str) -> str:
     return "" if ":" in bare else _BACKWARD.sub("", bare).strip("_")
 
 
-def load(user_rules: Path | None = None) -> Classifier:
-    """A classifier with the built-in rules, after those of the user's file if one is given."""
+def load(user_rules: Path | None = None, *, bare: bool = False) -> Classifier:
+    """A classifier with the user's rules if a file is given, those of packages, the built-in ones.
+
+    They are tried in this order. A `bare` one has the built-in rules alone, as it is everywhere.
+    """
     own = rule_files.read(user_rules) if user_rules is not None else ()
-    return Classifier(rule_files.built_in(), own)
+    return Classifier(rule_files.built_in(), own if bare else (*own, *rule_files.installed()))
 
 
 @dataclass(frozen=True, slots=True)

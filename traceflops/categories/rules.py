@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 import tomllib
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import cache
 from itertools import chain
 from pathlib import Path
@@ -14,6 +15,7 @@ from types import MappingProxyType
 from typing import Any, NoReturn
 
 from traceflops.errors import UsageError
+from traceflops.plugins import loaded
 
 SUBS: Mapping[str, frozenset[str]] = MappingProxyType(
     {
@@ -54,7 +56,7 @@ class Decision:
     looked_at: str
     """the text that the rule matched against, such as the head identifier"""
     source: str
-    """"built-in" or the base name of the user's rule file"""
+    """"built-in", the base name of the user's rule file, or the package that the rule is of"""
 
 
 BUILT_IN = "built-in"
@@ -152,14 +154,27 @@ def built_in() -> tuple[Rule, ...]:
 def read(path: Path) -> tuple[Rule, ...]:
     """The rules of a user's file, all checked; a UsageError says what is wrong with it."""
     where = f"rule file {path.name!r}"
-    document = toml_of(path, where)
+    return _rules(toml_of(path, where), where, path.name)
+
+
+@cache
+def installed() -> tuple[Rule, ...]:
+    """The rules of installed packages, checked like those of a user's file."""
+
+    def rules(given: Any, where: str, package: str) -> tuple[Rule, ...]:
+        return _rules(toml_given(given, where), where, f"package {package}")
+
+    return tuple(chain.from_iterable(loaded("categories", rules)))
+
+
+def _rules(document: dict[str, Any], where: str, source: str) -> tuple[Rule, ...]:
     tables = document.get("rule")
     if document.keys() != {"rule"} or not isinstance(tables, list):
         unknown = sorted(document.keys() - {"rule"})
         _refuse(where, f"unknown key {unknown[0]!r}" if unknown else "it has no [[rule]] table")
     rules: dict[str, Rule] = {}
     for number, table in enumerate(tables, 1):
-        rule = _rule(_checked(table, f"{where}, rule {number}"), path.name)
+        rule = _rule(_checked(table, f"{where}, rule {number}"), source)
         if rules.setdefault(rule.id, rule) is not rule:
             _refuse(where, f"two rules have the id {rule.id!r}")
     return tuple(rules.values())
@@ -168,6 +183,18 @@ def read(path: Path) -> tuple[Rule, ...]:
 def toml_of(path: Path, where: str) -> dict[str, object]:
     """The content of a user's TOML file; a UsageError says what is wrong with it."""
     return _document(_text(path, where), where)
+
+
+def toml_given(given: Any, where: str) -> dict[str, Any]:
+    """The content of what a plug-in is: TOML as text, the Path of a file, or what returns either.
+
+    Numbers with a point are exact. A UsageError says what is wrong with it.
+    """
+    given = given() if callable(given) else given
+    if not isinstance(given, str | Path):
+        _refuse(where, f"it is neither TOML nor a Path, but {type(given).__name__}")
+    text = _text(given, where) if isinstance(given, Path) else given
+    return _document(text, where, parse_float=Decimal)
 
 
 def check_pattern(pattern: str) -> str | None:
@@ -217,9 +244,11 @@ def _text(path: Path, where: str) -> str:
         _refuse(where, f"it cannot be read: {reason}")
 
 
-def _document(text: str, where: str) -> dict[str, object]:
+def _document(
+    text: str, where: str, parse_float: Callable[[str], object] = float
+) -> dict[str, object]:
     try:
-        return tomllib.loads(text)
+        return tomllib.loads(text, parse_float=parse_float)
     except ValueError as error:  # TOMLDecodeError, or a number of thousands of digits
         _refuse(where, f"bad TOML: {_one_line(str(error))}")
     except RecursionError:

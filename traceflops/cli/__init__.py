@@ -13,6 +13,7 @@ from typing import Annotated
 
 import typer
 
+from traceflops.cli.defaults import with_config
 from traceflops.cli.printing import say
 from traceflops.cli.usage import Plain, Sectioned
 
@@ -39,7 +40,7 @@ app = typer.Typer(
 for name in COMMANDS:
     module = import_module(f"traceflops.cli.{name}")
     command = app.command(name.replace("_", "-"), epilog="\n".join(module.EXAMPLES), cls=Sectioned)
-    command(getattr(module, name))
+    command(with_config(getattr(module, name)))
 
 
 def _versions(wanted: bool) -> None:
@@ -48,6 +49,7 @@ def _versions(wanted: bool) -> None:
     from importlib.metadata import PackageNotFoundError, version
 
     from traceflops._version import __version__
+    from traceflops.plugins import packages
 
     say(f"traceflops {__version__} (Python {sys.version.split()[0]})")
     for package in ("pyarrow", "numpy", "msgspec", "holoviews", "bokeh", "pandas", "duckdb", "mcp"):
@@ -55,6 +57,8 @@ def _versions(wanted: bool) -> None:
             say(f"{package} {version(package)}")
         except PackageNotFoundError:
             say(f"{package} is not installed")
+    for package, kinds in packages().items():
+        say(f"{package} adds {', '.join(kinds)}")
     raise typer.Exit
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Annotated, ClassVar, Final
 from xml.etree import ElementTree
 
 import typer
@@ -31,11 +30,8 @@ EXAMPLES = (
     "traceflops check trace.json.gz --baseline base.json --update-baseline",
     "traceflops check ranks/ --no-finding high --junit gates.xml --github",
 )
-_FILES: Final = {"traceflops.toml": ("check",), "pyproject.toml": ("tool", "traceflops", "check")}
-"""Where gates may stand, and in which table; the first file that has it counts."""
 _TOLERANCE: Final = "3%"
 _TITLE: Final = "traceflops check"
-_HINT: Final = "see docs/check.md for the gates"
 _ORDER: Final = ("failed", "unknown", "passed")
 _KINDS: Final = {"failed": "failure", "unknown": "error"}
 """What JUnit calls what did not pass."""
@@ -100,20 +96,12 @@ def check(
     traces: Traces,
     *,
     gates: Gates,
-    config: Annotated[
-        Text,
-        option(
-            "FILE",
-            "File with gates. Default: traceflops.toml or pyproject.toml of this folder.",
-            rich_help_panel="Gates",
-        ),
-    ] = None,
     where: Where,
     asked: Asked,
 ) -> None:
     """Check a recording against limits: exit code 4 where one is not kept or cannot be judged."""
     with failures(asked.reading, asked.privacy):
-        given = _with_file(typed(gates), config)
+        given = typed(gates)
         limits, strict = checks(given), given["--strict-tolerance"]
         text = _TOLERANCE if given["--tolerance"] is None else given["--tolerance"]
         tolerance = parse_limit("--tolerance", text)
@@ -135,48 +123,6 @@ def check(
         if base is not None and where.update_baseline:
             rows.append(Row("--update-baseline", *_updated(analysis, base, reason, rows)))
         _tell(rows, junit, found, github=where.github)
-
-
-def _with_file(given: dict[str, Any], config: str | None) -> dict[str, Any]:
-    """Return the gates with those of a file that are not given. Raises UsageError."""
-    from traceflops.categories import toml_of
-
-    for path in [Path(config)] if config is not None else filter(Path.exists, map(Path, _FILES)):
-        try:
-            table: Any = toml_of(path, path.name)
-        except UsageError as error:
-            raise UsageError(error.message, _HINT) from None
-        for key in _FILES.get(path.name, ("check",)):
-            table = table.get(key) if isinstance(table, dict) else None
-        if table is not None:
-            return given | {
-                name: value
-                for name, value in _of_table(table, given, path)
-                if given[name] in (None, False)
-            }
-    if config is not None:
-        raise UsageError(f"{path.name} has no gates: a table [check]", _HINT)
-    return given
-
-
-def _of_table(table: Any, known: Mapping[str, Any], path: Path) -> Iterator[tuple[str, Any]]:
-    """Yield what a file says as options have it; a baseline lies where the file says."""
-    if not isinstance(table, dict):
-        raise UsageError(f"{path.name}: check is no table", _HINT)
-    for key, value in table.items():
-        name = f"--{key}"
-        if name not in known:
-            near = get_close_matches(name, known, 1, 0)[0][2:]
-            raise UsageError(f"{path.name}: no gate {key[:60]!r}; there is {near}", _HINT)
-        is_text = isinstance(value, str | int | float) and not isinstance(value, bool)
-        if name == "--max-share" and isinstance(value, dict):
-            yield name, [f"{part}={share}" for part, share in value.items()]
-        elif name == "--strict-tolerance" and isinstance(value, bool):
-            yield name, value
-        elif is_text and name not in ("--max-share", "--strict-tolerance"):
-            yield name, str(path.parent / str(value)) if name == "--baseline" else str(value)
-        else:
-            raise UsageError(f"{path.name}: {key} cannot be {str(value)[:60]!r}", _HINT)
 
 
 def _targets(

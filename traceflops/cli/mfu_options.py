@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal
 
+from traceflops.cli.completion import completed, model_ids
 from traceflops.cli.options import Text, flag, option, typed
 from traceflops.errors import TraceflopsError, UsageError
 from traceflops.units import DESCRIPTION_WORDS, one_of
@@ -35,7 +36,12 @@ class ModelOptions:
     HEADING: ClassVar = "Model"
 
     model: Annotated[
-        Text, option("NAME|FILE", "Preset, Hugging Face config.json (or its folder), or TOML card.")
+        Text,
+        option(
+            "NAME|FILE",
+            "Preset, Hugging Face config.json (or its folder), or TOML card.",
+            **completed(model_ids),
+        ),
     ] = None
     params: Annotated[
         Text, option("N", "Parameter count, if nothing else is known: 405e9, 8.03B.")

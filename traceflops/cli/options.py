@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, cast, get_arg
 
 import typer
 
+from traceflops.cli.completion import completed, device_ids, step_numbers
+
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
@@ -88,7 +90,9 @@ class Question:
 
     HEADING: ClassVar = "Select"
 
-    steps: Annotated[Text, option("A:B", "Step numbers, both included (A:, :B, A).")] = None
+    steps: Annotated[
+        Text, option("A:B", "Step numbers, both included (A:, :B, A).", **completed(step_numbers))
+    ] = None
     ranks: Annotated[Text, option("LIST", "Ranks, e.g. 0,2,4-7.")] = None
     gpu: Annotated[Text, option("LIST", "GPU numbers as in the trace, e.g. 0,2.")] = None
     start: Annotated[
@@ -137,7 +141,12 @@ class Rates:
     HEADING: ClassVar = "MFU"
 
     device: Annotated[
-        Text, option("ID", "Device for MFU: an id from `traceflops devices`, or its name.")
+        Text,
+        option(
+            "ID",
+            "Device for MFU: an id from `traceflops devices`, or its name.",
+            **completed(device_ids),
+        ),
     ] = None
     peak: Annotated[
         float | None, option("TFLOPS", "Dense peak per device in TFLOP/s, for all data types.")

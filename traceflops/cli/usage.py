@@ -15,6 +15,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from traceflops.cli.common import EXIT_USAGE, complain, failures
+from traceflops.cli.defaults import blame, tell
 from traceflops.cli.printing import say
 from traceflops.units import command_lines
 
@@ -119,7 +120,17 @@ def _is_argument(parameter: Any) -> bool:
 
 
 class Sectioned(TyperCommand):
-    """A command whose help groups the options."""
+    """A command whose help groups the options, some of which may have defaults from a file."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse what was typed; say what comes from a file instead."""
+        try:
+            rest = super().parse_args(ctx, args)
+        except _WrongUsage as error:
+            blame(ctx, error)
+            raise
+        tell(ctx)
+        return rest
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """Return what may be typed behind the command."""

@@ -20,6 +20,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
+from traceflops.devices.installed import installed_devices
 from traceflops.errors import UsageError
 from traceflops.units import decimal
 
@@ -170,8 +171,9 @@ class Variant:
 
 @cache
 def load_devices() -> tuple[DeviceSpec, ...]:
-    """Return all devices of the table, in the order in which their names are tried."""
-    return tuple(map(_device, _document()["device"]))
+    """Return all devices, in the order in which their names are tried: those of packages first."""
+    rows = _document()["device"]
+    return (*installed_devices(_device, {row["id"] for row in rows}), *map(_device, rows))
 
 
 @cache

@@ -1,32 +1,33 @@
 """What users change of findings: thresholds, rules that stay silent, and rules of their own.
 
-A file of rules says it without code. Functions in Python come by the entry points `traceflops.
-findings`: each takes a Case and gives Candidates, as the rules here do.
+A file of rules says it without code. Functions in Python come by the entry points
+`traceflops.findings`: each takes a Case and gives Candidates, as the rules here do.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from difflib import get_close_matches
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, get_args
 
 from traceflops.categories import check_pattern, toml_of
-from traceflops.errors import TraceflopsError, UsageError
+from traceflops.errors import UsageError
 from traceflops.findings.case import NO_RULES, FindingRules, Rule, share_of_window, thresholds
 from traceflops.findings.finding import Candidate, Owner, Row
 from traceflops.findings.idle_remedies import CAUSES
+from traceflops.plugins import blamed, package_of, plugins
 from traceflops.replay import parse_edit
 from traceflops.units import percent
 
 if TYPE_CHECKING:
     from traceflops.findings.case import Case
 
-GROUP: Final = "traceflops.findings"
+GROUP: Final = "findings"
 _HINT: Final = "see docs/findings.md for the format of a file of finding rules"
 _ID: Final = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _LONGEST: Final = 500
@@ -95,7 +96,7 @@ def read_finding_rules(path: Path | None, *, redact: bool = False) -> FindingRul
     try:
         own = tuple(_own(one, number) for number, one in enumerate(_tables(document), 1))
         silent = _texts(document.pop("silent", []), "silent")
-        installed = (one.name for one in entry_points(group=GROUP))
+        installed = (one.name for one in plugins(GROUP))
         known = {*_known(), *(one.id for one in own), *installed}
         for one in (one for one in silent if one not in known):
             near = get_close_matches(one, known, 1, 0)[0]
@@ -117,24 +118,39 @@ def _wordless(rule: KernelRule, number: int) -> KernelRule:
 def more_rules(rules: FindingRules) -> Iterator[Rule]:
     """Yield the rules of a user's file and those installed."""
     yield from rules.own
-    points = (one for one in entry_points(group=GROUP) if one.name not in rules.silent)
-    yield from map(_installed, sorted(points, key=lambda one: one.name))
+    for number, point in enumerate(plugins(GROUP), 1):
+        if point.name not in rules.silent:
+            yield _installed(point, number)
 
 
-def _installed(point: EntryPoint) -> Rule:
-    """Return an installed rule; a UsageError tells of one that fails."""
+def _installed(point: EntryPoint, number: int) -> Rule:
+    """Return an installed rule; a UsageError tells of one that fails.
+
+    Of a redacted recording it says only whose rule it is, and what it is about.
+    """
 
     def rule(case: Case) -> Iterator[Candidate]:
-        try:
-            yield from point.load()(case)
-        except TraceflopsError:
-            raise
-        except Exception as error:
-            what = f"{type(error).__name__}: {error}"
-            hint = f"mend it, or uninstall {point.value.partition(':')[0]}"
-            raise UsageError(f"finding rule {point.name} failed: {what}", hint) from error
+        import msgspec
+
+        with blamed(GROUP, point):
+            for given in point.load()(case):
+                one = msgspec.convert(asdict(given), Candidate)
+                hidden = any(note.code == "redacted" for note in case.notes)
+                yield _of_package(one, package_of(point), number) if hidden else one
 
     return rule
+
+
+def _of_package(one: Candidate, package: str, number: int) -> Candidate:
+    """Return a candidate that says nothing of what the author of its rule wrote."""
+    return replace(
+        one,
+        rule=f"installed-{number}",
+        title=f"Rule {number} of installed packages",
+        sentence=f"A rule of the package {package} finds {percent(one.share)} of the time.",
+        remedy=f"See the package {package}.",
+        doubts=(),
+    )
 
 
 def _known() -> Iterator[str]:

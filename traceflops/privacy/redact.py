@@ -98,7 +98,7 @@ class Redaction:
 
     def _decided(self, trace: Trace) -> dict[str, str]:
         """Return by which rules kernels are decided whose placeholders do not tell it."""
-        placed = load()
+        placed = load(bare=True)
         known = placed.knowing(trace.source.rules)
         kernels = set[str]().union(*(used_names(trace.table(t)["name"]) for t in _OF_KERNELS))
         decided = {self._shown.standing_for(name): known.kernel(name).rule for name in kernels}

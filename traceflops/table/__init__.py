@@ -74,6 +74,7 @@ if TYPE_CHECKING:
         VERSION,
         Head,
         Part,
+        check_rows,
         checksum,
         described,
         described_head,

@@ -169,11 +169,11 @@ def trace_of_tables(head: Head, tables: Mapping[str, pa.Table]) -> Trace:
 
 def _whole(said: Outside, tables: Mapping[str, pa.Table]) -> Trace:
     trace = Trace(said.source, tables, said.notes, said.places, said.clocks, said.runs)
-    _check_rows(trace)
+    check_rows(trace)
     return trace
 
 
-def _check_rows(trace: Trace) -> None:
+def check_rows(trace: Trace) -> None:
     """Raise ValueError where a row is of a process or device that is not there, or ends early."""
     counts = {"process": trace.processes.num_rows, "device": trace.devices.num_rows}
     for name, table in trace.tables.items():

@@ -1,0 +1,83 @@
+"""What installed packages add by entry points: formats, category rules, devices, finding rules.
+
+A group is looked up when it is first asked for, and once. A plug-in that fails is one error, with
+its name, its package and what went wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Final, TypeVar
+
+from traceflops.errors import InputError, TraceflopsError, UsageError, is_out_of_memory
+
+T = TypeVar("T")
+
+KINDS: Final = {
+    "parsers": "format",
+    "categories": "category rules",
+    "devices": "devices",
+    "findings": "finding rule",
+}
+"""The groups of entry points, each behind `traceflops.`, and what one of them is called."""
+
+
+@cache
+def plugins(group: str) -> tuple[EntryPoint, ...]:
+    """Return the plug-ins of a group, by package and name."""
+    found = entry_points(group=f"traceflops.{group}")
+    return tuple(sorted(found, key=lambda one: (package_of(one), one.name)))
+
+
+def package_of(point: EntryPoint) -> str:
+    """Return the package that a plug-in came with, by its module where nothing else tells."""
+    name = point.dist.name if point.dist is not None else None
+    return name or point.module
+
+
+def packages() -> dict[str, list[str]]:
+    """Return the packages that add something, and of what kinds."""
+    found: dict[str, list[str]] = {}
+    for group, kind in KINDS.items():
+        for package in dict.fromkeys(map(package_of, plugins(group))):
+            found.setdefault(package, []).append(kind if kind.endswith("s") else f"{kind}s")
+    return found
+
+
+def loaded(group: str, make: Callable[[Any, str, str], T]) -> list[T]:
+    """Return what `make` gives for each plug-in of a group: of it, its full name, its package."""
+    made = []
+    for point in plugins(group):
+        with blamed(group, point):
+            try:
+                made.append(make(point.load(), _named(group, point), package_of(point)))
+            except UsageError as error:
+                raise UsageError(error.message, _hint(point)) from None
+    return made
+
+
+@contextmanager
+def blamed(
+    group: str, point: EntryPoint, kind: type[InputError | UsageError] = UsageError
+) -> Iterator[None]:
+    """Turn what a plug-in fails with into an error of this kind; errors of ours stay."""
+    try:
+        yield
+    except TraceflopsError:
+        raise
+    except (Exception, SystemExit) as error:
+        if is_out_of_memory(error):
+            raise
+        what = f"{_named(group, point)} failed: {type(error).__name__}: {error}"
+        raise kind(what, _hint(point)) from error
+
+
+def _named(group: str, point: EntryPoint) -> str:
+    return f"{KINDS[group]} {point.name!r} of the package {package_of(point)}"
+
+
+def _hint(point: EntryPoint) -> str:
+    return f"correct the package, or remove it: pip uninstall {package_of(point)}"
