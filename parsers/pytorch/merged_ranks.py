@@ -17,7 +17,8 @@ from typing import Any, Final
 import numpy as np
 
 from traceflops.parsers.pytorch.values import as_text, trailing_integer
-from traceflops.table import ABSENT, Array, IntArray, Names, TableBuilder
+from traceflops.parsers.shared import renumber_devices
+from traceflops.table import ABSENT, Array, IntArray, Names, TableBuilder, distinct
 
 _LABEL: Final = re.compile(r"(.{0,200}\d.{0,200})\s-?\d+")
 _MOST_DEVICES: Final = 1_024
@@ -26,6 +27,9 @@ _MOST_PROCESSES: Final = 4_096
 _SHIFTS: Final[tuple[int, ...]] = tuple(10**power for power in range(15, 4, -1))
 """What the numbers of a rank may be multiples of, the largest first."""
 _HOST: Final = ("calls", "ops")
+_UNKNOWN_DEVICE: Final = -1
+_DEVICES: Final = 2**32
+"""What device numbers of several processes are counted in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,3 +168,26 @@ def _renumber(table: TableBuilder, numbers: Sequence[int]) -> None:
     for _, piece in table.pieces:
         code = piece["process"]
         piece["process"] = one if one is not None else places[code]
+
+
+def number_devices(tables: Mapping[str, TableBuilder], several: bool) -> list[tuple[int, int]]:
+    """Replace device numbers of the file by rows of `devices`; return process and number of each.
+
+    `several` says that there are several processes, whose devices are different ones.
+    """
+    local = tables["activities"].column("device")
+    tables["activities"].replace("device", np.where(local == ABSENT, _UNKNOWN_DEVICE, local))
+    for table in _with_devices(tables) if several else ():
+        device, process = table.column("device"), table.column("process")
+        key = process * _DEVICES + (device + 1) % _DEVICES
+        table.replace("device", np.where(device == ABSENT, ABSENT, key))
+    used = distinct(tables["activities"].column("device"))
+    for table in _with_devices(tables):
+        renumber_devices(table, used)
+    if several:
+        return [(key // _DEVICES, key % _DEVICES - 1) for key in used.tolist()]
+    return [(0, device) for device in used.tolist()]
+
+
+def _with_devices(tables: Mapping[str, TableBuilder]) -> list[TableBuilder]:
+    return [tables[name] for name in ("activities", "marks", "counters")]

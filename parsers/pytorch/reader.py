@@ -26,7 +26,7 @@ from traceflops.parsers.io import (
 )
 from traceflops.parsers.pytorch.block import KinetoBlock, KinetoReader
 from traceflops.parsers.pytorch.events import KNOWN_CATEGORIES, PYTHON_CATEGORIES
-from traceflops.parsers.pytorch.merged_ranks import RankProcess, split_ranks
+from traceflops.parsers.pytorch.merged_ranks import RankProcess, number_devices, split_ranks
 from traceflops.parsers.pytorch.metadata import HEADER_KEYS, Metadata, read_metadata
 from traceflops.parsers.pytorch.values import optional_codes, printable
 from traceflops.parsers.shared import (
@@ -39,7 +39,6 @@ from traceflops.parsers.shared import (
     overflow_notes,
     overflowed,
     processes_table,
-    renumber_devices,
 )
 from traceflops.table import (
     ABSENT,
@@ -49,7 +48,6 @@ from traceflops.table import (
     SourceFile,
     TableBuilder,
     Trace,
-    distinct,
     numbers,
     of_noun,
     rank_from_name,
@@ -191,9 +189,6 @@ def _metadata_notes(metadata: Metadata, devices: Sequence[int], processes: int) 
 
 _STACKS_BELOW_BYTES: Final = 4 * 10**9
 _JSON_START: Final = re.compile(rb"\s*[\[{]")
-_UNKNOWN_DEVICE: Final = -1
-_DEVICES: Final = 2**32
-"""What device numbers of several processes are counted in."""
 _EPOCH_NS: Final = 10**17
 """Times beyond this (1973) are since 1970; times counted from a capture's base never get there."""
 _TIMED: Final = ("activities", "calls", "ops", "marks")
@@ -302,7 +297,7 @@ def _assemble(
     processes = split_ranks(collected.tables, metadata.rank)
     if len(processes) == 1:
         _fill_groups(collected.tables, metadata.groups)
-    used = _number_devices(collected.tables, len(processes) > 1)
+    used = number_devices(collected.tables, len(processes) > 1)
     devices = [local for _, local in used]
     too_many = overflowed(collected.tables.values())
     facts = [(one, local, metadata.facts_of(local) or NOTHING_KNOWN) for one, local in used]
@@ -349,29 +344,6 @@ def _fill_groups(
             lacks = ["..." in text for text in table.names[column]] + [True]
             given, own = known[table.column("collective_group")], table.column(column)
             table.replace(column, np.where(np.array(lacks)[own] & (given >= 0), given, own))
-
-
-def _number_devices(tables: Mapping[str, TableBuilder], several: bool) -> list[tuple[int, int]]:
-    """Replace device numbers of the file by rows of `devices`; return process and number of each.
-
-    `several` says that there are several processes, whose devices are different ones.
-    """
-    local = tables["activities"].column("device")
-    tables["activities"].replace("device", np.where(local == ABSENT, _UNKNOWN_DEVICE, local))
-    for table in _with_devices(tables) if several else ():
-        device, process = table.column("device"), table.column("process")
-        key = process * _DEVICES + (device + 1) % _DEVICES
-        table.replace("device", np.where(device == ABSENT, ABSENT, key))
-    used = distinct(tables["activities"].column("device"))
-    for table in _with_devices(tables):
-        renumber_devices(table, used)
-    if several:
-        return [(key // _DEVICES, key % _DEVICES - 1) for key in used.tolist()]
-    return [(0, device) for device in used.tolist()]
-
-
-def _with_devices(tables: Mapping[str, TableBuilder]) -> list[TableBuilder]:
-    return [tables[name] for name in ("activities", "marks", "counters")]
 
 
 def _processes(
