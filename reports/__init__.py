@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from traceflops.reports.json.report import render_json
     from traceflops.reports.page.html import framed
     from traceflops.reports.page.notebook import Plots, card
+    from traceflops.reports.view.findings import opening
     from traceflops.reports.write import save, save_comparison
 else:
     __getattr__ = lazy(__name__, __file__)

@@ -88,7 +88,7 @@ def findings_object(analysis: Analysis) -> dict[str, Any]:
 
     Those left out are the last: those of least gain and share.
     """
-    found = [asdict(finding) for finding in analysis.diagnosis]
+    found = [asdict(finding) for finding in analysis.findings]
     for kept in range(len(found), -1, -1):
         content = {
             "schema": FINDINGS_SCHEMA,
@@ -107,7 +107,7 @@ def report_object(analysis: Analysis) -> dict[str, Any]:
     return {
         **report_head(analysis, SCHEMA),
         "verdict": asdict(analysis.verdict) | {"sentence": title_sentence(analysis)},
-        "findings": [asdict(finding) for finding in analysis.diagnosis],
+        "findings": [asdict(finding) for finding in analysis.findings],
         "critical_path": critical_object(analysis),
         "total": _account(analysis.total),
         "utilisation": measured_object(analysis.measured),

@@ -151,7 +151,7 @@ def is_judged(analysis: Analysis) -> bool:
 
 def has_findings(analysis: Analysis) -> bool:
     """Return whether findings are shown: where any could be, or of counted kernels."""
-    return is_judged(analysis) or any(f.rule == COUNTED_KERNEL for f in analysis.diagnosis)
+    return is_judged(analysis) or any(f.rule == COUNTED_KERNEL for f in analysis.findings)
 
 
 def _now_and_fixed(analysis: Analysis, finding: Finding) -> NowAndFixed | None:

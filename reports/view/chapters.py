@@ -101,7 +101,7 @@ def _gain(one: FindingWords) -> str:
 
 def _unknown(analysis: Analysis) -> Iterator[str]:
     """Yield what is not known, and what it takes to know it."""
-    health = [one for one in analysis.diagnosis if one.evidence == ("notes",)]
+    health = [one for one in analysis.findings if one.evidence == ("notes",)]
     yield from (one.sentence for one in health)
     yield from why_not(analysis.measured) if analysis.devices else ()
     yield from (note.text for note in analysis.notes if note.code == _FROM_SUMMARIES)
@@ -132,7 +132,7 @@ def _missing(analysis: Analysis) -> Iterator[Missing]:
 
 
 def _next(analysis: Analysis) -> Iterator[str]:
-    health = {one.remedy: None for one in analysis.diagnosis if one.evidence == ("notes",)}
+    health = {one.remedy: None for one in analysis.findings if one.evidence == ("notes",)}
     yield from filter(None, health)
     said = " ".join(health).lower()
     for one in _missing(analysis):

@@ -37,14 +37,14 @@ class FindingWords:
 
 def causes(analysis: Analysis) -> list[FindingWords]:
     """Return the findings with a cause and a remedy, that with the largest gain first."""
-    return [_words(analysis, one) for one in analysis.diagnosis if one.confidence is not None]
+    return [_words(analysis, one) for one in analysis.findings if one.confidence is not None]
 
 
 def other_findings(analysis: Analysis, *, losses: bool = True) -> list[Finding]:
     """Return the findings without a cause but for what notes say, with or without `losses`."""
     return [
         one
-        for one in analysis.diagnosis
+        for one in analysis.findings
         if one.confidence is None
         and _IN_NOTES not in one.evidence
         and (losses or not one.rule.startswith((LOSS, UNEVEN_STEPS)))
@@ -53,7 +53,7 @@ def other_findings(analysis: Analysis, *, losses: bool = True) -> list[Finding]:
 
 def headline(analysis: Analysis) -> str:
     """Return the best finding in a sentence, "" where none surely gains enough to come first."""
-    best = next(iter(analysis.diagnosis), None)
+    best = next(iter(analysis.findings), None)
     if best is None or best.gain is None or best.priority not in _WORTH_A_TITLE:
         return ""
     if best.gain.low_ns < limit(analysis, "priority", "least_sure") * analysis.mean_ns(
@@ -69,7 +69,7 @@ def headline(analysis: Analysis) -> str:
 def background(analysis: Analysis) -> str:
     """Return what takes the time, without the late rank where the best finding is about that."""
     sentence, late = analysis.verdict.sentence, late_rank_words(analysis)[0]
-    is_said = late and headline(analysis) and late in analysis.diagnosis[0].sentence
+    is_said = late and headline(analysis) and late in analysis.findings[0].sentence
     return sentence.replace(f"{late} ", "") if is_said else sentence
 
 
@@ -97,7 +97,7 @@ def title_finding(analysis: Analysis) -> FindingWords | None:
 
     Of counters without a timeline the first kernel is.
     """
-    best = next(iter(analysis.diagnosis), None)
+    best = next(iter(analysis.findings), None)
     if best is None or not best.remedy or analysis.of_no_job:
         return None
     is_title = best.severity == _GRAVE or headline(analysis) or best.rule == COUNTED_KERNEL

@@ -73,7 +73,7 @@ def late_rank_words(analysis: Analysis) -> tuple[str, str, str]:
 def waiting_sentence(analysis: Analysis) -> str:
     """Return how much of communication is waiting and for whom, "" where that is little."""
     said = waiting_words(analysis.ranks)[1]
-    return said if any(said in one.sentence for one in analysis.findings) else ""
+    return said if any(said in one.sentence for one in analysis.losses) else ""
 
 
 def clocks_sentence(analysis: Analysis) -> str:

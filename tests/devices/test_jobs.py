@@ -238,8 +238,8 @@ def test_where_no_job_is_chosen_each_has_its_own_figures() -> None:
     note = Note("missing", "graphs-opaque", "Kernels of graphs were not recorded.")
     analysis = tf.analyze(merge_jobs([replace(first, notes=(note,)), second]))
     assert analysis.verdict.sentence == SUMMARY
-    assert (analysis.total.components.window_ns, analysis.devices, analysis.findings) == (0, (), ())
-    assert analysis.diagnosis == ()
+    assert (analysis.total.components.window_ns, analysis.devices, analysis.losses) == (0, (), ())
+    assert analysis.findings == ()
     assert [(job.number, job.files, job.chosen) for job in analysis.jobs] == [
         (1, ("a",), False),
         (2, ("b",), False),

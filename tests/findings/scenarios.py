@@ -202,7 +202,7 @@ def is_loud(number: int) -> bool:
     tool, config = healthy(number)
     with TemporaryDirectory() as folder:
         (WAYS | OTHER_WAYS)[tool](simulated(config), Path(folder))
-        return "high" in {one.priority for one in tf.analyze(tf.read(folder)).diagnosis}
+        return "high" in {one.priority for one in tf.analyze(tf.read(folder)).findings}
 
 
 def analysis_of(config: RunConfig, write: Write) -> tf.Analysis:
@@ -222,7 +222,7 @@ def scores(one: Scenario) -> Iterator[Score]:
     """Yield what is found of each fault of a scenario."""
     write = WAYS[one.tool]
     analysis = analysis_of(one.planted, write)
-    before, found = window_ns(analysis), analysis.diagnosis
+    before, found = window_ns(analysis), analysis.findings
     gained = {
         fault: before - window_ns(analysis_of(config, write))
         for fault, config in one.repaired.items()

@@ -36,7 +36,7 @@ def run(
 
 
 def clocks(analysis: tf.Analysis) -> list[Finding]:
-    return [one for one in analysis.diagnosis if one.rule == "clocks"]
+    return [one for one in analysis.findings if one.rule == "clocks"]
 
 
 def test_products_that_get_slower_are_told_with_the_gain_of_the_first_speed() -> None:
@@ -99,7 +99,7 @@ def test_kernels_that_communication_slows_gain_what_they_take_alone(
     plain, slowed = (
         analysis_of(replace(config, contention_percent=one), "1:4") for one in (100, percent)
     )
-    found = [one for one in slowed.diagnosis if one.rule == "beside-communication"]
+    found = [one for one in slowed.findings if one.rule == "beside-communication"]
     assert len(found) == (percent > 100)
     for one in found:
         told = re.search(r"take ([\d.]+) % longer", one.sentence)

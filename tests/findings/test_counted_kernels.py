@@ -32,7 +32,7 @@ def analysis_of(*launches: Any, rules: Path | None = None, **device: Any) -> tf.
 
 
 def found(*launches: Any, **more: Any) -> list[Finding]:
-    every = analysis_of(*launches, **more).diagnosis
+    every = analysis_of(*launches, **more).findings
     return [one for one in every if one.rule == COUNTED_KERNEL]
 
 
@@ -179,7 +179,7 @@ def test_an_estimate_of_the_profiler_is_that_of_the_cause_else_the_best(
         for name, share, kind in rules
     ]
     trace = trace_of(kernel_counters=launch(1, BUSY, name="some_kernel"), kernel_rules=made)
-    (one,) = [one for one in tf.analyze(trace).diagnosis if one.rule == COUNTED_KERNEL]
+    (one,) = [one for one in tf.analyze(trace).findings if one.rule == COUNTED_KERNEL]
     assert f"limited by registers (Nsight Compute: {words}). Use fewer" in one.sentence
 
 
@@ -216,7 +216,7 @@ def test_with_a_timeline_the_step_decides_and_not_counted_times() -> None:
         activities=[{"name": "k", "start_ns": 0, "dur_ns": 9}],
         kernel_counters=launch(1, BUSY, name="k"),
     )
-    assert COUNTED_KERNEL not in {one.rule for one in tf.analyze(trace).diagnosis}
+    assert COUNTED_KERNEL not in {one.rule for one in tf.analyze(trace).findings}
 
 
 def test_every_roof_and_limiter_has_a_remedy() -> None:

@@ -31,7 +31,7 @@ def run(copy: str, way: str, *, beside: bool = False, copy_ns: int = MS // 2) ->
 
 
 def of_rule(analysis: tf.Analysis, *rules: str) -> list[Finding]:
-    return [one for one in analysis.diagnosis if one.rule in rules]
+    return [one for one in analysis.findings if one.rule in rules]
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ def step_ns(analysis: tf.Analysis) -> float:
 def check(planted: RunConfig, repaired: RunConfig, rule: str) -> None:
     """Check that the first finding is of a rule, of high priority, and gains what a repair does."""
     analysis = analysis_of(planted)
-    first, before = analysis.diagnosis[0], step_ns(analysis)
+    first, before = analysis.findings[0], step_ns(analysis)
     gained = before - step_ns(analysis_of(repaired))
     assert gained > 0.1 * before  # there is something to find
     assert (first.rule, first.priority) == (rule, "high")
@@ -82,7 +82,7 @@ def test_the_first_finding_is_what_the_host_wasted_time_with(name: str) -> None:
 @pytest.mark.parametrize("config", [{"layers": 4}, {"layers": 3, "ranks": 2, "hidden": 2048}])
 def test_nothing_stands_out_of_a_healthy_run(config: Mapping[str, Any]) -> None:
     analysis = analysis_of(RunConfig(**{**SMALL, **config}))
-    first, *others = analysis.diagnosis
+    first, *others = analysis.findings
     components = analysis.components
     lost = (components.idle_ns + components.communication_ns) / components.window_ns
     assert first.rule == "nothing-stands-out"
@@ -92,14 +92,14 @@ def test_nothing_stands_out_of_a_healthy_run(config: Mapping[str, Any]) -> None:
 
 def test_what_speaks_for_a_finding_is_no_reason_to_doubt_it() -> None:
     found = analysis_of(RunConfig(**SMALL, plants=("python", "allocate"), plant_ns=2_000_000))
-    said = [one.confidence for one in found.diagnosis if one.confidence is not None]
+    said = [one.confidence for one in found.findings if one.confidence is not None]
     assert said
     for_it = {f"{len(found.steps.used)} steps", "recorded with Python stacks"}
     assert all(for_it.isdisjoint(one.reasons) or one.level == "high" for one in said)
 
 
 def test_a_wide_range_and_the_reason_for_it_are_one_doubt() -> None:
-    first = analysis_of(RunConfig(**SMALL, host_op_ns=40_000)).diagnosis[0]
+    first = analysis_of(RunConfig(**SMALL, host_op_ns=40_000)).findings[0]
     assert first.confidence == Confidence("medium", ("the remedy may save only half of it",))
     levels = dict.fromkeys(LEVELS, 0.1)
     scales = gains.Scales(None, "", 100.0, 0, 0, None, (), ("stacks",), levels, True)
@@ -114,13 +114,13 @@ def test_a_wide_range_and_the_reason_for_it_are_one_doubt() -> None:
 
 
 def test_a_run_that_only_computes_is_as_fast_as_its_kernels() -> None:
-    first, *_ = tf.analyze(trace_of(activities=[{"name": "gemm", "start_ns": 5}])).diagnosis
+    first, *_ = tf.analyze(trace_of(activities=[{"name": "gemm", "start_ns": 5}])).findings
     assert first.sentence == "Nothing stands out: the run is as fast as its kernels allow."
 
 
 def test_gains_are_sorted_and_a_cause_says_where_it_is() -> None:
     found = analysis_of(RunConfig(**SMALL, plants=("python", "allocate"), plant_ns=2_000_000))
-    causes = [one for one in found.diagnosis if one.gain is not None]
+    causes = [one for one in found.findings if one.gain is not None]
     for first, later in pairwise(causes):
         assert first.gain and later.gain and first.confidence and later.confidence
         is_surer = LEVELS.index(later.confidence.level) <= LEVELS.index(first.confidence.level)
@@ -134,7 +134,7 @@ def test_gains_are_sorted_and_a_cause_says_where_it_is() -> None:
 
 
 def test_waiting_for_a_slow_rank_is_no_fault_of_communication() -> None:
-    found = analysis_of(RunConfig(**{**SMALL, **SLOW_RANK})).diagnosis
+    found = analysis_of(RunConfig(**{**SMALL, **SLOW_RANK})).findings
     rank, communication = (of_rule(found, one) for one in ("late-rank", "exposed-communication"))
     assert rank.where.rank == 2
     assert rank.gain is not None
@@ -194,7 +194,7 @@ def test_without_calls_no_gain_is_told_but_why() -> None:
     marks = step_marks(*((f"ProfilerStep#{at}", 1_000 * at, 990) for at in range(4)))
     works = launched(*(("sm90_gemm", 1_000 * at + 5, 1_000 * at + 10, 400) for at in range(4)))
     works["calls"] = []
-    found = tf.analyze(trace_of(**works, marks=marks)).diagnosis
+    found = tf.analyze(trace_of(**works, marks=marks)).findings
     assert all(one.gain is None for one in found)
 
 
@@ -226,8 +226,8 @@ def test_no_remedy_makes_a_step_longer() -> None:
 
 def test_a_loss_repeats_no_remedy_of_its_cause() -> None:
     found = analysis_of(RunConfig(**{**SMALL, "host_op_ns": 40_000}))
-    (before,) = (one for one in found.findings if one.rule == "loss-idle")
-    (after,) = (one for one in found.diagnosis if one.rule == "loss-idle")
+    (before,) = (one for one in found.losses if one.rule == "loss-idle")
+    (after,) = (one for one in found.findings if one.rule == "loss-idle")
     assert before.sentence.startswith(f"{after.sentence} Of that, ")
     assert "launching" in before.sentence
     assert after.title == "Idle time"
@@ -236,7 +236,7 @@ def test_a_loss_repeats_no_remedy_of_its_cause() -> None:
 def test_the_loader_of_a_real_recording() -> None:
     """Measured with 4 workers instead: a step takes 39 ms less by means, 48 by medians."""
     path = shared_file("traces/pytorch/v100_kineto_resnet50_nw0.json.gz")
-    first = tf.analyze(tf.read(path)).diagnosis[0]
+    first = tf.analyze(tf.read(path)).findings[0]
     assert (first.rule, first.priority, first.owner) == ("data-input", "high", "input pipeline")
     assert first.gain is not None
     assert first.gain.low_ns <= 39_000_000
@@ -250,7 +250,7 @@ def test_the_loader_of_a_real_recording() -> None:
 def test_late_work_that_nothing_explains_is_nobodys_fault() -> None:
     """Of 1.22 s, work that the CPU had launched starts 390 ms late on an idle GPU."""
     path = shared_file("traces/pytorch/hta_sampled_rank0.json.gz")
-    found = of_rule(tf.analyze(tf.read(path)).diagnosis, "device-wait")
+    found = of_rule(tf.analyze(tf.read(path)).findings, "device-wait")
     assert found.share == pytest.approx(390_188_944 / 1_222_846_928, abs=1e-4)
     assert "no recorded wait explains it" in found.sentence
     assert found.owner is None
@@ -259,16 +259,16 @@ def test_late_work_that_nothing_explains_is_nobodys_fault() -> None:
 
 def test_the_blas_library_of_amd_is_tuned_by_its_own_option() -> None:
     path = shared_file("traces/pytorch/mi300x_torch_compile.json.gz")
-    found = of_rule(tf.analyze(tf.read(path)).diagnosis, "matrix-rate")
+    found = of_rule(tf.analyze(tf.read(path)).findings, "matrix-rate")
     assert "PYTORCH_TUNABLEOP_ENABLED=1" in found.remedy
 
 
 def test_the_main_kernel_is_told_once() -> None:
     analysis = tf.analyze(tf.read(shared_file("traces/nsight/nsys_t4_power_iteration.sqlite")))
-    (main,) = (one for one in analysis.findings if one.rule == "main-kernel")
+    (main,) = (one for one in analysis.losses if one.rule == "main-kernel")
     kernel = main.rows[0].name
     assert kernel == "gemv2T_kernel_val"
-    told = [one.rule for one in analysis.diagnosis if one.rows and kernel in one.rows[0].name]
+    told = [one.rule for one in analysis.findings if one.rows and kernel in one.rows[0].name]
     assert told == ["double-precision"]
 
 
@@ -276,17 +276,17 @@ def test_few_tokens_are_judged_by_the_bits_of_the_weights() -> None:
     """Weights of 4 bits are read in a quarter of the time: 32 tokens are not few for them."""
     path = shared_file("traces/pytorch/mi300x_vllm_gptoss_decode_graph.json.gz")
     analysis = tf.analyze(tf.read(path))
-    (main,) = (one for one in analysis.findings if one.rule == "main-kernel")
+    (main,) = (one for one in analysis.losses if one.rule == "main-kernel")
     assert (main.rows[0].name, main.rows[0].time_ns) == ("_matmul_ogs", 7_034_595)
     assert "limited by reading weights" in main.sentence
     assert "quantize" not in main.sentence
-    assert not {"decode-batch", "nothing-stands-out"} & {one.rule for one in analysis.diagnosis}
+    assert not {"decode-batch", "nothing-stands-out"} & {one.rule for one in analysis.findings}
 
 
 def test_what_saves_nothing_is_only_a_loss() -> None:
     """All exposed all-reduces of this rank end before the host, on which all else waits."""
     path = shared_file("traces/pytorch/a100_hta_nccl_rank0.json.gz")
-    found = tf.analyze(tf.read(path)).diagnosis
+    found = tf.analyze(tf.read(path)).findings
     assert "exposed-communication" not in [one.rule for one in found]
     assert "loss-communication" in [one.rule for one in found]
 
@@ -294,10 +294,10 @@ def test_what_saves_nothing_is_only_a_loss() -> None:
 def test_findings_on_their_own_are_short_whatever_they_are() -> None:
     analysis = analysis_of(RunConfig(**{**SMALL, **SLOW_RANK}))
     whole = findings_object(analysis)
-    assert (whole["left_out"], len(whole["findings"])) == (0, len(analysis.diagnosis))
-    analysis.__dict__["diagnosis"] = analysis.diagnosis * 9
+    assert (whole["left_out"], len(whole["findings"])) == (0, len(analysis.findings))
+    analysis.__dict__["findings"] = analysis.findings * 9
     some = findings_object(analysis)
-    assert some["left_out"] + len(some["findings"]) == len(analysis.diagnosis)
+    assert some["left_out"] + len(some["findings"]) == len(analysis.findings)
     assert some["left_out"] > 0
     assert some["findings"][0] == whole["findings"][0]
     assert len(encode(some).encode()) <= 8_192

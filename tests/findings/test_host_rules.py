@@ -41,7 +41,7 @@ def analyzed(rows: Mapping[str, Any], by: str = "pytorch") -> tf.Analysis:
 
 
 def of_rule(analysis: tf.Analysis, rule: str) -> list[Finding]:
-    return [one for one in analysis.diagnosis if one.rule == rule]
+    return [one for one in analysis.findings if one.rule == rule]
 
 
 @pytest.mark.parametrize(
@@ -315,11 +315,11 @@ def test_code_of_others_that_launches_is_told_once(name: str, rules: int) -> Non
         {"name": "cudaEventRecord", "start_ns": 600_000 + 9_000 * at, "dur_ns": 8_900}
         for at in range(140)
     ]
-    found = run(0, 2_000_000, 0, 0, marks=[frame], calls=launches).diagnosis
+    found = run(0, 2_000_000, 0, 0, marks=[frame], calls=launches).findings
     told = [one for one in found if one.rule in ("host-code", "eager-overhead")]
     assert len(told) == rules, [(one.rule, one.sentence) for one in told]
     assert all(one.rows[0].name == name for one in told)
-    more = run(0, 2_000_000, 0, 0, marks=[frame], calls=launches[:40]).diagnosis
+    more = run(0, 2_000_000, 0, 0, marks=[frame], calls=launches[:40]).findings
     assert "host-code" in [one.rule for one in more]
 
 

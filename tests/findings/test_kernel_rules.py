@@ -65,7 +65,7 @@ def trace(works: Sequence[Made], device: Made = A100, **more: Sequence[Made]) ->
 
 
 def found(works: Sequence[Made], **more: Any) -> dict[str, Finding]:
-    return {one.rule: one for one in tf.analyze(trace(works, **more)).diagnosis if one.gain}
+    return {one.rule: one for one in tf.analyze(trace(works, **more)).findings if one.gain}
 
 
 BF16 = '["c10::BFloat16", "c10::BFloat16"]'
@@ -362,7 +362,7 @@ def test_the_interval_holds_what_the_repair_gains(
     config = RunConfig(**{**SMALL, **planted})
     analysis = analysis_of(config)
     gained = step_ns(analysis) - step_ns(analysis_of(replace(config, **change)))
-    one = of_rule(analysis.diagnosis, rule)
+    one = of_rule(analysis.findings, rule)
     assert one.gain
     rounding = ROUNDING * step_ns(analysis)  # attention gets faster, too
     assert one.gain.low_ns - rounding <= gained <= one.gain.high_ns + rounding
@@ -372,7 +372,7 @@ def test_the_interval_holds_what_the_repair_gains(
 def test_a_model_without_fused_operators_is_named_by_its_module() -> None:
     """Norm and residual are nine kernels, rotary embedding and copies 13, in each of 24 layers."""
     analysis = tf.analyze(tf.read(shared_file("traces/pytorch/h100_qwen15_infer.json.gz")))
-    first = analysis.diagnosis[0]
+    first = analysis.findings[0]
     assert (first.rule, first.priority) == ("fusable-kernels", "high")
     assert first.where.module == "Qwen2Model/Qwen2DecoderLayer/Qwen2Attention"
     assert "torch.compile" in first.remedy
@@ -381,12 +381,12 @@ def test_a_model_without_fused_operators_is_named_by_its_module() -> None:
 @pytest.mark.parametrize("name", ["mi300x_sglang_qwen3_decode_graph", "mi300x_torch_compile"])
 def test_compiled_and_replayed_runs_have_no_such_fault(name: str) -> None:
     analysis = tf.analyze(tf.read(shared_file(f"traces/pytorch/{name}.json.gz")))
-    assert not {one.rule for one in analysis.diagnosis} & FAULTS.keys()
+    assert not {one.rule for one in analysis.findings} & FAULTS.keys()
 
 
 def test_kernels_of_replayed_graphs_are_named_by_their_capture() -> None:
     decode = "traces/pytorch/mi300x_sglang_qwen3_decode_{}.json.gz"
     graph, capture = (tf.read(shared_file(decode.format(name))) for name in ("graph", "capture"))
-    one = of_rule(tf.analyze(graph, pair=capture).diagnosis, "matrix-rate")
+    one = of_rule(tf.analyze(graph, pair=capture).findings, "matrix-rate")
     assert one.where.module == "Qwen3DecoderLayer/Qwen3Attention/QKVParallelLinear"
     assert "aten::mm of [32, 4096] x [4096, 6144]" in one.sentence

@@ -32,7 +32,7 @@ def of(**works: int) -> tf.Analysis:
 
 
 def test_losses_are_listed_by_size_with_their_share() -> None:
-    found = of(gemm=500, idle=200, norm=300).findings
+    found = of(gemm=500, idle=200, norm=300).losses
     assert [(one.rule, one.severity, one.share) for one in found] == [
         ("loss-memory", "high", 0.3),
         ("loss-idle", "high", 0.2),
@@ -63,7 +63,7 @@ def test_idle_time_is_named_after_what_the_host_did() -> None:
     assert analysis.verdict.sentence.startswith(
         "Idle time (mostly Python and other host code) takes 80.0 % of the total time."
     )
-    assert [one.sentence for one in analysis.findings if one.rule == "loss-idle"] == [
+    assert [one.sentence for one in analysis.losses if one.rule == "loss-idle"] == [
         "Idle time takes 80.0 % of the total time. Of that, 75.0 % is Python and other host code; "
         "largest part: resize (images.py:12). Move the named function off the critical thread, or "
         "make it faster."
@@ -74,24 +74,24 @@ def test_no_class_is_most_of_idle_time_below_half_of_it() -> None:
     works = [("a.py(1): f", 1, 3), ("queue.py(154): get", 4, 3), ("Optimizer.step#A", 7, 2)]
     analysis = waiting(*works)
     assert analysis.verdict.sentence.startswith("Idle time takes 80.0 % of the total time.")
-    assert "Of that, 37.5 % is" in analysis.findings[0].sentence
+    assert "Of that, 37.5 % is" in analysis.losses[0].sentence
 
 
 def test_a_long_name_of_a_culprit_is_cut() -> None:
     name = "a.py(1): " + "f" * 5_000
-    (found,) = [one for one in waiting((name, 1, 8)).findings if one.rule == "loss-idle"]
+    (found,) = [one for one in waiting((name, 1, 8)).losses if one.rule == "loss-idle"]
     assert len(found.sentence) < 320
     assert "ffff…ffff" in found.sentence
 
 
 def test_what_is_small_is_not_listed() -> None:
-    assert [one.rule for one in of(gemm=971, norm=29).findings] == []
-    assert [one.rule for one in of(gemm=97, norm=3).findings] == ["loss-memory"]
+    assert [one.rule for one in of(gemm=971, norm=29).losses] == []
+    assert [one.rule for one in of(gemm=97, norm=3).losses] == ["loss-memory"]
 
 
 def test_what_cannot_be_judged_is_no_finding_and_has_no_severity() -> None:
     """Nothing says whether the program needs its uncategorized kernels."""
-    assert of(gemm=500, odd=500).findings == ()
+    assert of(gemm=500, odd=500).losses == ()
 
 
 @pytest.mark.parametrize(
@@ -105,15 +105,15 @@ def test_the_severity_goes_by_the_share(share: float, severity: str) -> None:
 
 def test_without_a_loss_mfu_would_be_that_much_higher() -> None:
     """A product that takes twice as long as at the peak: MFU 50 %, and 100 % if it did not."""
-    found = tf.analyze(matmul(4_000), peaks=PeakOptions(tflops=1000)).findings
+    found = tf.analyze(matmul(4_000), peaks=PeakOptions(tflops=1000)).losses
     assert [(one.rule, one.share, one.mfu_without) for one in found] == [
         ("loss-inefficiency", 0.5, 1.0)
     ]
 
 
 def test_a_trace_without_devices_or_length_has_no_findings() -> None:
-    assert tf.analyze(trace_of()).findings == ()
-    assert tf.analyze(trace_of(**launched(("k", 0, 10, 0)))).findings == ()
+    assert tf.analyze(trace_of()).losses == ()
+    assert tf.analyze(trace_of(**launched(("k", 0, 10, 0)))).losses == ()
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_a_trace_without_devices_or_length_has_no_findings() -> None:
 def test_memory_work_is_called_what_most_of_it_is(works: dict[str, int], words: str) -> None:
     found = of(gemm=100, **works)
     sentence = f"Memory work ({words}) takes 90.0 % of the total time."
-    assert found.findings[0].sentence == sentence
+    assert found.losses[0].sentence == sentence
     assert found.verdict.sentence.startswith(sentence)
 
 
@@ -167,7 +167,7 @@ def decoding(second: str, dur_us: int, mark: str = "") -> list[Finding]:
             rows.append((name, at + 1_000 * turn, start, 1_000 * us))
             start += 1_000 * us
     analysis = tf.analyze(trace_of(**launched(*rows), marks=marks if mark else []))
-    return [one for one in analysis.findings if one.rule == "main-kernel"]
+    return [one for one in analysis.losses if one.rule == "main-kernel"]
 
 
 LOSSES = ("communication", "idle", "memory", "inefficiency", "recompute", "overcompute")
@@ -187,7 +187,7 @@ def test_a_loss_is_told_from_three_percent_if_it_can_be_judged(name: str, other:
 def test_a_product_with_a_vector_needs_more_vectors() -> None:
     works = (("mul_mat_vec_q<2, 1>", 0, 5_000, 80_000), ("flash_fwd_kernel", 1_000, 85_000, 20_000))
     analysis = tf.analyze(trace_of(**launched(*works)))
-    (found,) = (one for one in analysis.findings if one.rule == "main-kernel")
+    (found,) = (one for one in analysis.losses if one.rule == "main-kernel")
     assert "batch several" in found.sentence
     assert opening(analysis)[0] == f"{found.sentence.partition('. ')[0]}."
     page = render_html(analysis)
@@ -223,7 +223,7 @@ def test_a_decode_pass_of_few_tokens_waits_for_weights() -> None:
 def test_a_kernel_of_no_category_that_is_the_program_is_to_be_profiled() -> None:
     works = (("sweep(float*)", 0, 5_000, 80_000), ("settle(float*)", 1_000, 85_000, 20_000))
     analysis = tf.analyze(trace_of(**launched(*works)))
-    (found,) = (one for one in analysis.findings if one.rule == "main-kernel")
+    (found,) = (one for one in analysis.losses if one.rule == "main-kernel")
     assert found.sentence.startswith("sweep takes 80.0 % of the total time. ")
     assert found.remedy is not None
     assert "ncu --set full" in found.remedy

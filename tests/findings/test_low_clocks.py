@@ -51,13 +51,13 @@ def both() -> tuple[tf.Analysis, tf.Analysis]:
 
 def test_a_late_rank_is_explained_by_its_clock() -> None:
     analysis, _ = both()
-    (late,) = (one for one in analysis.diagnosis if one.rule == "late-rank")
+    (late,) = (one for one in analysis.findings if one.rule == "late-rank")
     assert (
         "Its clock is 1,414 MHz while it works, 28.6 % below its maximum (hardware thermal "
         "slowdown); the others run at 1,980 MHz." in late.sentence
     )
     assert "cooling" in late.remedy
-    assert not [one for one in analysis.diagnosis if one.rule == "low-clock"]  # said once
+    assert not [one for one in analysis.findings if one.rule == "low-clock"]  # said once
     assert [(one.device, round(one.clock_mhz or 0)) for one in analysis.gpu_samples] == [
         *((0, 1980), (1, 1980), (2, 1414), (3, 1980))
     ]
@@ -169,7 +169,7 @@ def sampled(
 
 
 def low(analysis: tf.Analysis) -> list[Finding]:
-    return [one for one in analysis.diagnosis if one.rule == "low-clock"]
+    return [one for one in analysis.findings if one.rule == "low-clock"]
 
 
 def test_a_low_clock_gains_what_kernels_take_longer_for_it() -> None:

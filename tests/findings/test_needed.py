@@ -42,7 +42,7 @@ def of(
 def test_a_slow_kernel_needs_less_than_it_takes() -> None:
     found = of((ADD, 5, 100, 24_000), ops=[add(0)])
     assert found.measured.roofs.memory == RoofTime(24_000, 24_000, 0, 6_000)
-    (finding,) = found.findings
+    (finding,) = found.losses
     assert finding.sentence == (
         "Memory work (elementwise, norm and copy kernels) takes 100.0 % of the total time. At peak "
         "bandwidth, memory work would take 25.0 % of the total time."
@@ -67,7 +67,7 @@ def test_where_few_bytes_are_known_nothing_is_said_of_them(unknown_ns: int, word
     """6,000 ns of 25,200, 40,000 or 50,000 with bytes known of 95 %, 60 % and 48 % of the time."""
     found = of((ADD, 5, 100, 24_000), (ADD, 55, 24_100, unknown_ns), ops=[add(0)])
     assert found.measured.roofs.memory.needed_ns == 6_000
-    (finding,) = found.findings
+    (finding,) = found.losses
     assert finding.sentence == (
         f"Memory work (elementwise, norm and copy kernels) takes 100.0 % of the total time.{words}"
     )
@@ -87,7 +87,7 @@ def test_bytes_of_lists_without_types_are_unknown() -> None:
 def test_without_a_bandwidth_nothing_is_said() -> None:
     found = of((ADD, 5, 100, 24_000), ops=[add(0)], device={"product": "Quantum 9000"})
     assert found.measured.roofs.memory == RoofTime(24_000, 0, 0, 0)
-    assert "bytes" not in found.findings[0].sentence
+    assert "bytes" not in found.losses[0].sentence
 
 
 def test_bytes_from_a_cache_need_no_more_than_the_kernel_took() -> None:
@@ -131,7 +131,7 @@ def test_a_copy_to_the_device_needs_the_link(
     known = (20_000, 0, needed_ns) if needed_ns is not None else (0, 0, 0)
     assert found.measured.roofs.memory == RoofTime(20_000, *known)
     words = f"{COPIES} Copies between CPU and GPU run at 31.5 GB/s{link}."
-    assert (found.findings[0].sentence, found.verdict.sentence) == (words, words)
+    assert (found.losses[0].sentence, found.verdict.sentence) == (words, words)
 
 
 def test_where_kernels_take_most_the_rate_of_copies_is_not_said() -> None:
@@ -145,7 +145,7 @@ def test_a_decode_product_waits_for_its_weights() -> None:
     """1 x 8,192 x 8,192: 134 ns of FLOPs at the peak, 40,075 ns of bytes; it takes 50,000 ns."""
     found = of((GEMM, 5, 100, 50_000), ops=[op("aten::mm", 0, [1, 8192], [8192, 8192])])
     assert found.measured.roofs.compute == RoofTime(50_000, 50_000, 134, 40_075)
-    (finding,) = found.findings
+    (finding,) = found.losses
     assert (finding.rule, finding.sentence) == (
         "loss-inefficiency",
         "Compute below peak takes 99.7 % of the total time. Even at peak, compute would wait for "
@@ -158,7 +158,7 @@ def test_a_large_product_below_the_peak_is_slow() -> None:
     """4,096^3: 137,439 ns of FLOPs at the peak, 30,049 ns of bytes; it takes 274,878 ns."""
     square = [4096, 4096]
     found = of((GEMM, 5, 100, 274_878), ops=[op("aten::mm", 0, square, square)])
-    assert found.findings[0].sentence == "Compute below peak takes 50.0 % of the total time."
+    assert found.losses[0].sentence == "Compute below peak takes 50.0 % of the total time."
 
 
 def test_where_bytes_are_unknown_compute_is_only_below_peak() -> None:
@@ -168,4 +168,4 @@ def test_where_bytes_are_unknown_compute_is_only_below_peak() -> None:
         ops=[op("aten::mm", 0, square, square)],
         device={"product": "Quantum 9000"},
     )
-    assert found.findings[0].sentence == "Compute below peak takes 50.0 % of the total time."
+    assert found.losses[0].sentence == "Compute below peak takes 50.0 % of the total time."

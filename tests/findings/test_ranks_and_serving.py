@@ -95,7 +95,7 @@ def config_of(planted: Mapping[str, Any]) -> RunConfig:
 
 
 def rules(analysis: tf.Analysis) -> set[str]:
-    return {one.rule for one in analysis.diagnosis}
+    return {one.rule for one in analysis.findings}
 
 
 def holds(one: Finding, gained: float, before: float) -> bool:
@@ -110,7 +110,7 @@ def test_what_is_planted_is_found_and_gains_what_the_repair_does(name: str) -> N
     planted, change, rule, owner = CASES[name]
     config = config_of(planted)
     analysis, repaired = analysis_of(config), analysis_of(replace(config, **change))
-    found, before = of_rule(analysis.diagnosis, rule), step_ns(analysis)
+    found, before = of_rule(analysis.findings, rule), step_ns(analysis)
     gained = before - step_ns(repaired)
     assert gained > 0.05 * before
     assert holds(found, gained, before)
@@ -143,7 +143,7 @@ def test_a_late_rank_gains_what_its_repair_does_whatever_its_cause(name: str) ->
     assert analysis.ranks is not None
     assert analysis.ranks.slow is not None
     assert analysis.ranks.slow.cause == cause
-    found, before = of_rule(analysis.diagnosis, "late-rank"), step_ns(analysis)
+    found, before = of_rule(analysis.findings, "late-rank"), step_ns(analysis)
     gained = before - step_ns(repaired)
     assert gained > 0.2 * before
     assert holds(found, gained, before)
@@ -153,7 +153,7 @@ def test_a_late_rank_gains_what_its_repair_does_whatever_its_cause(name: str) ->
 
 def test_exposed_communication_is_told_by_group() -> None:
     analysis = analysis_of(config_of({"tensor_ranks": 2, "overlap": False}))
-    found = of_rule(analysis.diagnosis, "exposed-communication")
+    found = of_rule(analysis.findings, "exposed-communication")
     assert {row.name for row in found.rows} == {"all-reduce of tp", "all-reduce of dp"}
     exposed = analysis.components.communication_ns
     assert sum(row.time_ns for row in found.rows) == pytest.approx(exposed, rel=0.05)
@@ -169,13 +169,13 @@ def test_the_bubble_of_a_pipeline_is_not_communication() -> None:
 
 def test_a_rank_alone_says_that_its_collectives_may_be_waiting() -> None:
     path = shared_file("traces/pytorch/mi300x_resnet18_ddp_train.json.gz")
-    found = of_rule(tf.analyze(tf.read(path)).diagnosis, "exposed-communication")
+    found = of_rule(tf.analyze(tf.read(path)).findings, "exposed-communication")
     assert "needs 0.5 %; the rest may be waiting" in found.sentence
     assert found.remedy.startswith("Record all ranks")
 
 
 def test_decode_that_reads_weights_at_the_roof() -> None:
-    found = analysis_of(config_of(PASSES), "1:2").diagnosis
+    found = analysis_of(config_of(PASSES), "1:2").findings
     weights, batch = (of_rule(found, one) for one in ("decode-weights", "decode-batch"))
     assert weights.gain is not None
     products = sum(row.time_ns for row in weights.rows) / 2
@@ -193,7 +193,7 @@ def test_prefill_is_no_decode() -> None:
 
 def test_prompts_delay_the_tokens_of_others() -> None:
     found = analysis_of(config_of({**PASSES, "steps": 8}), "0:7")
-    delayed = of_rule(found.diagnosis, "mixed-passes")
+    delayed = of_rule(found.findings, "mixed-passes")
     assert delayed.sentence.startswith("A mixed pass takes")
     assert delayed.gain is not None
     assert (delayed.gain.low_ns, delayed.gain.point_ns) == (0, None)
@@ -234,7 +234,7 @@ def test_attention_that_grows_with_the_cache(attention_us: list[int], grows: boo
 def test_time_without_any_record_is_low_coverage() -> None:
     def found(**more: Any) -> list[str]:
         works = launched(("gemm", 0, 5_000, 400_000), ("gemm", 900_000, 905_000, 400_000))
-        return [one.title for one in tf.analyze(trace_of(**works, **more)).diagnosis]
+        return [one.title for one in tf.analyze(trace_of(**works, **more)).findings]
 
     python = {"kind": "python", "name": "a.py(1): f", "start_ns": 1_000, "dur_ns": 898_000}
     assert "Much of the window has no record" in found()
@@ -244,7 +244,7 @@ def test_time_without_any_record_is_low_coverage() -> None:
 @pytest.mark.parametrize(("steps", "said"), [(2, True), (4, False)])
 def test_few_steps_are_said(steps: int, said: bool) -> None:
     analysis = analysis_of(RunConfig(**{**SMALL, "steps": steps, "layers": 4}))
-    assert ("Few steps are recorded" in {one.title for one in analysis.diagnosis}) == said
+    assert ("Few steps are recorded" in {one.title for one in analysis.findings}) == said
 
 
 def said_of(kind: str, name: str) -> set[str]:

@@ -26,7 +26,7 @@ def recording(idle: int = 0, **tables: Sequence[dict[str, Any]]) -> Trace:
 
 def health(trace: Trace, format_: str = "pytorch") -> dict[str, Finding]:
     source = replace(trace.source, format=format_)
-    found = tf.analyze(replace(trace, source=source)).diagnosis
+    found = tf.analyze(replace(trace, source=source)).findings
     return {one.title: one for one in found if one.rule == "trace-health"}
 
 

@@ -36,7 +36,7 @@ def run(
 
 
 def diagnosed(analysis: tf.Analysis) -> list[Finding]:
-    return [one for one in analysis.diagnosis if one.rule == "uneven-steps"]
+    return [one for one in analysis.findings if one.rule == "uneven-steps"]
 
 
 @pytest.mark.parametrize("part", ((900, 700), (1_600, 0)), ids=("idle", "kernels"))
@@ -56,7 +56,7 @@ def test_more_steps_take_no_more_medians_of_all(
 
 
 def uneven(analysis: tf.Analysis) -> list[tf.findings.finding.Finding]:
-    return [one for one in analysis.findings if one.rule == "uneven-steps"]
+    return [one for one in analysis.losses if one.rule == "uneven-steps"]
 
 
 def places_of(analysis: tf.Analysis, rule: str) -> tuple[Place, ...]:
@@ -115,9 +115,9 @@ def test_idle_time_inside_the_longest_step_is_not_laid_to_the_next_step() -> Non
 
 def test_findings_stand_by_their_share_whatever_their_rule() -> None:
     analysis = run((900, 100), (900, 100), (900, 700), (900, 100), (900, 100))
-    assert [one.rule for one in analysis.findings] == ["loss-idle", "uneven-steps"]
+    assert [one.rule for one in analysis.losses] == ["loss-idle", "uneven-steps"]
     more = run((990, 10), (990, 10), (1_980, 20), (990, 10), (990, 10))
-    assert [one.rule for one in more.findings] == ["uneven-steps"]
+    assert [one.rule for one in more.losses] == ["uneven-steps"]
 
 
 def test_the_cause_is_told_only_where_it_has_more_than_half() -> None:

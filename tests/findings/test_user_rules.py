@@ -50,13 +50,13 @@ def found(tmp_path: Path, text: str) -> tf.Analysis:
 
 
 def rules_of(analysis: tf.Analysis) -> list[str]:
-    return [one.rule for one in analysis.diagnosis]
+    return [one.rule for one in analysis.findings]
 
 
 def test_a_rule_of_a_file_has_its_words_its_rows_and_a_gain(tmp_path: Path) -> None:
     """Half of 300 ns of 1,000 is gained where nothing else holds the GPU up."""
     analysis = found(tmp_path, OWN)
-    (mine,) = (one for one in analysis.diagnosis if one.rule == "slow-softmax")
+    (mine,) = (one for one in analysis.findings if one.rule == "slow-softmax")
     assert (mine.title, mine.sentence, mine.remedy, mine.owner) == (
         "Softmax is slow",
         "Softmax takes 30.0 %.",
@@ -74,7 +74,7 @@ def test_redaction_leaves_out_the_words_of_a_file(tmp_path: Path) -> None:
     rules = tmp_path / "mine.toml"
     rules.write_text(OWN.replace("SOFT.*max", "."))
     analysis = tf.analyze(recorded(), finding_rules=rules, redact=True)
-    (mine,) = (one for one in analysis.diagnosis if one.rule == "own-1")
+    (mine,) = (one for one in analysis.findings if one.rule == "own-1")
     assert (mine.title, mine.remedy) == ("Rule 1 of a file of rules", "See the file of rules.")
     assert "slow-softmax" not in analysis.to_json()
     assert "Softmax" not in analysis.to_json()
@@ -185,7 +185,7 @@ def test_every_rule_of_the_docs_can_be_silenced() -> None:
 def test_installed_rules_are_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     install(monkeypatch, "installed")
     assert "mine" not in rules_of(found(tmp_path, 'silent = ["mine"]'))
-    (mine,) = (one for one in tf.analyze(recorded()).diagnosis if one.rule == "mine")
+    (mine,) = (one for one in tf.analyze(recorded()).findings if one.rule == "mine")
     assert (mine.title, mine.gain) == ("3 windows", None)
     assert mine.confidence is not None
     assert "the remedy cannot be replayed" in mine.confidence.reasons
@@ -196,7 +196,7 @@ def test_an_installed_rule_that_fails_is_an_error_with_its_name(
 ) -> None:
     install(monkeypatch, "broken")
     with pytest.raises(UsageError, match=r"finding rule 'mine' of .* failed: KeyError") as caught:
-        _ = tf.analyze(recorded()).diagnosis
+        _ = tf.analyze(recorded()).findings
     assert "uninstall" in caught.value.hint
 
 

@@ -120,7 +120,7 @@ def test_where_nothing_is_wrong_it_says_so() -> None:
         None,
         None,
     )
-    assert analysis.findings == ()
+    assert analysis.losses == ()
 
 
 def test_a_single_loss_stands_alone() -> None:

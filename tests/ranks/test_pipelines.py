@@ -284,12 +284,12 @@ def test_a_slow_pair_is_a_finding() -> None:
     said = "The link of ranks 1, 2 is slow: send-recv runs at 133 GB/s, elsewhere at 400 GB/s"
     head = [line.plain for line in render_terminal(analysis, Style(width=80))][:10]
     assert said in " ".join(head)
-    (cause,) = (one for one in analysis.diagnosis if one.rule == "slow-link")
+    (cause,) = (one for one in analysis.findings if one.rule == "slow-link")
     assert cause.remedy.startswith("Check whether only these ranks")
     first, *others = rates_table(analysis).rows
     assert (first[0], first[2]) == ("send-recv, slow", "1, 2")
     assert [row[0] for row in others] == ["send-recv"] * 2
-    findings = {one.rule: one for one in analysis.findings}
+    findings = {one.rule: one for one in analysis.losses}
     found = findings["slow-link"]
     assert found.sentence.startswith(
         "The link of ranks 1, 2 is slow: send-recv runs at 133 GB/s, elsewhere at 400 GB/s "

@@ -362,7 +362,7 @@ def test_a_pause_in_few_steps_is_looked_at_there() -> None:
 def test_one_delay_is_a_finding_and_not_the_verdict(steps: list[int]) -> None:
     made = Made(pause=[("marks", "train.py(20): log", "python")], pause_us=300, steps=steps)
     analysis = analyze(trace_of(**made.tables))
-    (finding,) = (one for one in analysis.findings if one.rule == "late-rank")
+    (finding,) = (one for one in analysis.losses if one.rule == "late-rank")
     assert "rank 2" in finding.sentence
     lasts = len(steps) > 1
     assert ("rank 2" in analysis.verdict.sentence) == lasts

@@ -75,7 +75,7 @@ def figures(analysis: Analysis) -> dict[str, Any]:
     report: dict[str, Any] = json.loads(analysis.to_json())
     for name in EVENTS:
         del report[name]
-    report["findings"] = [astuple(one) for one in analysis.findings]  # gains need events
+    report["findings"] = [astuple(one) for one in analysis.losses]  # gains need events
     report["verdict"] = astuple(analysis.verdict)
     for device in report["devices"]:
         del device["gaps"]
@@ -99,10 +99,10 @@ def test_summaries_of_a_sample_say_what_its_files_say() -> None:
     assert "from-summaries" in [note.code for note in found.notes]
     assert found.ranks is not None and found.ranks.slow is not None
     assert found.ranks.slow.rank == 2
-    late, *others = found.diagnosis
+    late, *others = found.findings
     lost_ns = found.ranks.slow.lost_ns_per_step
     assert (late.rule, late.gain) == ("late-rank", Gain(0, lost_ns, None))
-    exact = analyze(read(sorted(RANKS.iterdir()))).diagnosis[0].gain
+    exact = analyze(read(sorted(RANKS.iterdir()))).findings[0].gain
     assert exact is not None and exact.high_ns <= lost_ns
     hidden, *others = others
     least = min(device.chosen.components.communication_ns for device in found.devices) // 5

@@ -269,7 +269,7 @@ def hostile() -> Analysis:
         verdict=Verdict(HOSTILE[0], HOSTILE[1], 0.2),
         steps=replace(made.steps, text=HOSTILE[0]),
     )
-    vars(found)["diagnosis"] = tuple(_hostile_findings())
+    vars(found)["findings"] = tuple(_hostile_findings())
     return found
 
 

@@ -180,7 +180,7 @@ def test_a_hostile_name_of_what_makes_a_rank_late_neither_acts_nor_fills_the_scr
     name = f"[red]</script><script>window.owned\x1b[31m {'L' * 10_000}"
     made = Made(pause=[("marks", name, "python")], pause_us=300)
     analysis = tf.analyze(trace_of(**made.tables))
-    (late,) = (one.sentence for one in analysis.findings if one.rule == "late-rank")
+    (late,) = (one.sentence for one in analysis.losses if one.rule == "late-rank")
     assert "[red]" in late
     assert len(late) < 400
     text = "\n".join(line.plain for line in render_terminal(analysis, Style(width=80)))

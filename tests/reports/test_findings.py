@@ -68,7 +68,7 @@ def cause(number: int = 1, low: int = MS, high: int = 2 * MS, priority: str = "h
 
 def with_causes(*found: Finding) -> tf.Analysis:
     analysis = replace(sample())
-    vars(analysis)["diagnosis"] = found
+    vars(analysis)["findings"] = found
     return analysis
 
 
@@ -177,7 +177,7 @@ def test_what_gains_nothing_is_no_finding() -> None:
     """The host is late on these ranks: hidden communication would not make a step shorter."""
     names = [f"traces/pytorch/hta_sampled_rank{rank}.json.gz" for rank in (0, 1)]
     analysis = tf.analyze(tf.read([str(shared_file(name)) for name in names]))
-    gains = [one.gain.high_ns for one in analysis.diagnosis if one.gain is not None]
+    gains = [one.gain.high_ns for one in analysis.findings if one.gain is not None]
     assert gains and min(gains) > 0
     assert (analysis.components.share("communication") or 0) > 0.25
 
@@ -195,7 +195,7 @@ def test_where_mfu_is_a_range_so_is_it_after_a_remedy() -> None:
     analysis = tf.analyze(tf.read(shared_file("traces/pytorch/b200_vllm_gptoss_prefill.json.gz")))
     known = analysis.measured.mfu_range
     assert known is not None and known.most > 2 * known.least
-    found = next(one for one in analysis.diagnosis if one.gain is not None)
+    found = next(one for one in analysis.findings if one.gain is not None)
     assert found.gain is not None and found.mfu_after is not None
     step_ns = analysis.mean_ns(analysis.components.window_ns)
     left = [1 - ns / step_ns for ns in (found.gain.low_ns, found.gain.high_ns)]
@@ -410,7 +410,7 @@ def test_a_finding_about_kernels_has_their_colour_and_leads_to_them(top: str) ->
     rows = (Row(row_name(long), 3 * MS, 7), Row("unknown", 5 * MS, 7))
     found = replace(cause(), evidence=("kernels", "categories"), rows=rows)
     analysis = replace(sample(), kernels=table)
-    vars(analysis)["diagnosis"] = (found,)
+    vars(analysis)["findings"] = (found,)
     page = render_html(analysis)
     card = page.split('<li data-rule="made-1"')[1].split("</ol>")[0]
     assert card.startswith(f' style="border-left-color:{LOOKS[top].colour}"')
@@ -420,7 +420,7 @@ def test_a_finding_about_kernels_has_their_colour_and_leads_to_them(top: str) ->
 def test_a_drawing_of_evidence_is_per_step_and_of_the_component() -> None:
     """20 windows are used: 5 steps of 4 GPUs."""
     analysis = tf.analyze(tf.read(SAMPLES / "gpt_ddp_4rank"))
-    found = replace(analysis.diagnosis[0], where=Where(), rows=())
+    found = replace(analysis.findings[0], where=Where(), rows=())
     drawn = thumbnail(analysis, found, "compute")
     assert drawn is not None
     assert drawn.caption == "compute of each step, on top"

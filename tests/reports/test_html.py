@@ -195,7 +195,7 @@ def test_findings_link_to_sections_that_are_there(one: Analysis) -> None:
         "loss-idle", "high", "Idle time takes 9.9 % of <b>.", 0.099, 0.33, ("no", "idle")
     )
     gone = replace(losses, evidence=("no",), mfu_without=None)
-    text = render_html(replace(one, findings=(losses, gone)))
+    text = render_html(replace(one, losses=(losses, gone)))
     found = text.split('<ul class="findings">')[1].split("</section>")[0]
     links = re.findall(r'href="#([^"]*)"', found)
     assert links[0] == "idle"
@@ -206,7 +206,7 @@ def test_findings_link_to_sections_that_are_there(one: Analysis) -> None:
 
 def test_no_findings_is_a_result_too(one: Analysis) -> None:
     nothing = replace(one)
-    vars(nothing)["diagnosis"] = ()
+    vars(nothing)["findings"] = ()
     text = render_html(nothing)
     found = text.split('<section id="findings">')[1].split("</section>")[0]
     assert "None: no known loss reaches 3 % of the step time" in found

@@ -68,7 +68,7 @@ def go(page: Opened, link: str) -> str:
 
 
 def test_evidence_is_the_place_with_most_of_what_is_lost(four: tf.Analysis) -> None:
-    by_rule = {one.rule: list(places(four, one, step_rows(four))) for one in four.findings}
+    by_rule = {one.rule: list(places(four, one, step_rows(four))) for one in four.losses}
     communication = {one.link.partition("=")[0]: one for one in by_rule["loss-communication"]}
     exposed = {device.rank: device.chosen.components.communication_ns for device in four.devices}
     assert communication["rank"].link == f"rank={max(exposed, key=lambda rank: exposed[rank])}"

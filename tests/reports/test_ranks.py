@@ -111,7 +111,7 @@ def test_waiting_in_the_first_collective_is_said_and_blames_nobody() -> None:
         "Totals from the end of the first collective to that of the last; "
         "outside it, 900 µs of waiting."
     )
-    (said,) = (one.sentence for one in made.findings if one.rule == "loss-communication")
+    (said,) = (one.sentence for one in made.losses if one.rule == "loss-communication")
     waiting = (
         "Of the time in collectives, 69.2 % is waiting, mostly for rank 1 to arrive. "
         "Most of it is in the first collective; ranks may have begun recording apart."
@@ -128,7 +128,7 @@ def test_waiting_for_each_other_in_turn_is_for_other_ranks() -> None:
         for rank in range(3)
     ]
     assert "mostly for other ranks to arrive." in next(
-        one.sentence for one in job(*late).findings if one.rule == "loss-communication"
+        one.sentence for one in job(*late).losses if one.rule == "loss-communication"
     )
 
 

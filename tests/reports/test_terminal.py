@@ -109,7 +109,7 @@ def test_what_is_only_the_largest_of_its_class_has_its_own_time() -> None:
     analysis = tf.analyze(trace_of(**run))
     text = printed(analysis, Style(width=100))
     assert re.search(r"host code +9\.00 ms +100\.0 %  f \(a\.py:1\) 6\.00 ms\n", text)
-    assert "largest part: f (a.py:1), 66.7 %." in analysis.findings[0].sentence
+    assert "largest part: f (a.py:1), 66.7 %." in analysis.losses[0].sentence
 
 
 def test_counts_of_operators_are_means_as_their_times() -> None:

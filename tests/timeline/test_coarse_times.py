@@ -92,7 +92,7 @@ def test_idle_time_between_kernels_alone_may_include_copies(
     assert (analysis.verdict.loss == "idle") != lacks_copies
     doubt = "60.0 %; it may include copies, which the trace lacks."
     assert (doubt in analysis.verdict.sentence) == lacks_copies
-    assert ("loss-idle" in {one.rule for one in analysis.findings}) != lacks_copies
+    assert ("loss-idle" in {one.rule for one in analysis.losses}) != lacks_copies
 
 
 def test_uncategorized_kernels_with_missing_copies_have_both_said(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ def test_the_evidence_of_a_loss_is_never_more_than_the_loss() -> None:
     made = launched(*works)
     made["activities"][1]["stream"] = 8
     analysis = tf.analyze(trace_of(**made))
-    found = next(one for one in analysis.findings if one.rule == "loss-communication")
+    found = next(one for one in analysis.losses if one.rule == "loss-communication")
     assert analysis.components.communication_ns == 40
     texts = [(one.text, one.name) for one in places(analysis, found, step_rows(analysis))]
     assert ("largest part: 40 ns total in", REDUCE) in texts

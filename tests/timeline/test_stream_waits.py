@@ -236,7 +236,7 @@ def test_the_verdict_does_not_lead_with_idle_time_that_earlier_work_may_have_fil
         "recorded work takes 100.0 %; earlier work or waits may be missing from the "
         "trace."
     )
-    assert not [finding for finding in analysis.findings if finding.rule == "loss-idle"]
+    assert not [finding for finding in analysis.losses if finding.rule == "loss-idle"]
     assert [note.count for note in analysis.notes if note.code == "earlier-work-missing"] == [1]
 
 

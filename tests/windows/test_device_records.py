@@ -158,7 +158,7 @@ def test_a_trace_that_lost_device_records_is_not_judged(
     lost = without_record(made, counted)
     share = f"no device record for {lost:,} of {every} launch calls"
     assert analysis.verdict.sentence.startswith(f"GPU records are incomplete: {share}")
-    assert (analysis.verdict.loss, analysis.verdict.share, analysis.findings) == (None, None, ())
+    assert (analysis.verdict.loss, analysis.verdict.share, analysis.losses) == (None, None, ())
     assert analysis.measured.figure is None
     (note,) = [one for one in analysis.notes if one.code == "device-records-missing"]
     assert note.text == f"N{share[1:]}; their work is missing from the figures."
@@ -274,7 +274,7 @@ def test_a_capture_is_said_to_be_one_and_how_to_use_it() -> None:
     sentence = analysis.verdict.sentence
     assert sentence.startswith("This trace is a graph capture: 8 of 9 launch calls were captured")
     assert "--pair" in sentence
-    assert (analysis.verdict.loss, analysis.findings) == (None, ())
+    assert (analysis.verdict.loss, analysis.losses) == (None, ())
     assert "--steps" not in " ".join(lack.remedy for lack in analysis.measured.lacks)
     assert "graph-capture" in [note.code for note in analysis.notes]
     assert document_title(analysis).startswith("Graph capture")

@@ -238,7 +238,7 @@ def judged(
         "categories": category_table(table, window_ns),
         "measured": measured,
         "untimed": asked.untimed,
-        "findings": _findings(asked, devices, spread, measured, found, ranks, main),
+        "losses": _losses(asked, devices, spread, measured, found, ranks, main),
         "recorded": asked.records.state,
         "idle": idle,
         "host_bound": host_bound(launches, known_idle),
@@ -343,7 +343,7 @@ def _verdict(
     )
 
 
-def _findings(
+def _losses(
     asked: Judged,
     devices: Sequence[DeviceReport],
     spread: StepSpread | None,

@@ -8,7 +8,7 @@ An `Analysis` has four layers, from what is certain to what is judged:
   are disjoint and their sum is exactly the length of these windows;
 * what ran in the chosen windows: `kernels` has a row per distinct name, `categories` one per
   (top, sub), `collectives` what is known of communication, `measured` FLOPs and bytes;
-* what that means: `verdict` is one sentence, `findings` are sorted by what they cost.
+* what that means: `headline` is one sentence, `findings` are causes, the best first.
 
 Times are integer nanoseconds, shares are 0 to 1, and what is unknown is None, never 0. Nothing
 here is computed from another field, but for the properties; `prepared` is what all came from, also
@@ -92,7 +92,7 @@ class Analysis:
     notes: tuple[Note, ...]
     measured: Measurement
     untimed: Untimed | None = None
-    findings: tuple[Finding, ...] = ()
+    losses: tuple[Finding, ...] = ()
     collectives: tuple[Collective, ...] = ()
     jobs: tuple[JobReport, ...] = ()
     recorded: State = "complete"
@@ -172,11 +172,18 @@ class Analysis:
         return self.replay, ""
 
     @cached_property
-    def diagnosis(self) -> tuple[Finding, ...]:
+    def findings(self) -> tuple[Finding, ...]:
         """Return the causes with what each gains, the best first; then the other findings."""
         from traceflops.findings import diagnosed
 
         return diagnosed(self)
+
+    @property
+    def headline(self) -> str:
+        """Return the first sentence of the report."""
+        from traceflops.reports import opening
+
+        return opening(self)[0]
 
     @property
     def of_no_job(self) -> bool:

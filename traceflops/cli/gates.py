@@ -166,7 +166,7 @@ def _findings(level: str, analysis: Analysis) -> Answer:
     if analysis.on_host:
         return "unknown", "causes are not looked for on the CPU alone"
     bad = _LEVELS[: _LEVELS.index(level) + 1]
-    causes = [one for one in analysis.diagnosis if one.confidence is not None]
+    causes = [one for one in analysis.findings if one.confidence is not None]
     failed = [one for one in causes if one.gain is not None and one.priority in bad]
     doubtful = [one for one in causes if one.gain is None and one.severity in bad]
     if failed:

@@ -74,6 +74,6 @@ def perfetto(
             placeholders=privacy.placeholders(),
         )
         packed = target.suffix.lower() != ".json"
-        findings = analysis_of(prepared).diagnosis
+        findings = analysis_of(prepared).findings
         write_pieces(target, render_perfetto(prepared, findings, packed=packed))
         say(f"{target}  open it at ui.perfetto.dev or in chrome://tracing")

@@ -127,7 +127,7 @@ class Case(Protocol):
         """Return the recording itself."""
 
     @property
-    def findings(self) -> tuple[Finding, ...]:
+    def losses(self) -> tuple[Finding, ...]:
         """Return what takes the time."""
 
     @property

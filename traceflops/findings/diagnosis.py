@@ -91,13 +91,13 @@ def _diagnosed(case: Case) -> Iterator[Finding]:
         return  # each job has its own
     if not case.windows_used or case.on_host or case.recorded not in ("complete", "few missing"):
         counted = counted_kernels(case) if not case.devices else ()
-        yield from (*counted, *case.findings, *trace_health(case))
+        yield from (*counted, *case.losses, *trace_health(case))
         return
     found = reasons_first(list(_causes(case)))
     causes = {one.rule for one in found}
     others = [
         _titled(one, found)
-        for one in case.findings
+        for one in case.losses
         if one.rule not in causes and not _is_told(one, found)
     ]
     if not any(map(_stands_out, (*found, *others))):
