@@ -147,10 +147,17 @@ def _words(analysis: Analysis, finding: Finding) -> FindingWords:
 
 
 def _at(finding: Finding) -> str:
-    """Return the line of code that a finding is about, as the end of a sentence."""
-    at = finding.where
-    place = "" if at.file is None or at.line is None else f" at {at.file}:{at.line}"
-    return place if len(place) <= _LONGEST_PLACE else ""
+    """Return the function that a finding is about, as the end of a sentence."""
+    place = _code(finding.where)
+    return f" in {place}" if 0 < len(place) <= _LONGEST_PLACE else ""
+
+
+def _code(at: Where) -> str:
+    """Return function, file and the line where the function begins, as far as they are known."""
+    place = at.file or ""
+    if place and at.line is not None:
+        place += f":{at.line}"
+    return f"{at.function} ({place})" if place and at.function else place
 
 
 def _window(analysis: Analysis) -> str:
@@ -215,7 +222,7 @@ def _where(finding: Finding) -> Iterator[str]:
     """Yield the place in the code, on a rank, else the name of the largest row."""
     at = finding.where
     if at.file is not None:
-        yield at.file if at.line is None else f"{at.file}:{at.line}"
+        yield _code(at)
     if at.module is not None:
         yield at.module
     if at.file is None and at.module is None and finding.rows and finding.rows[0].name:

@@ -90,10 +90,14 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """Where a cause shows: in code, on a rank, in a stretch of time. None where it does not."""
+    """Where a cause shows: in code, on a rank, in a stretch of time. None where it does not.
+
+    `line` is where the function begins.
+    """
 
     file: str | None = None
     line: int | None = None
+    function: str | None = None
     module: str | None = None
     rank: int | None = None
     start_ns: int | None = None

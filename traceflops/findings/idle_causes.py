@@ -49,7 +49,7 @@ _IN_THREAD: Final = "_SingleProcessDataLoaderIter"
 _BESIDE_WORKERS: Final = ("eager_overhead*1.5", "data_input=0")
 """A loader without workers. These will share the CPU with the thread that launches: what it does
 may take up to half as long again."""
-_FILE: Final = re.compile(r"(\S+)\((\d+)\): ")
+_FILE: Final = re.compile(r"(\S+)\((\d+)\): (\S*)")
 _MOST_ROWS: Final = 3
 _OF_CODE: Final = {"recompilation": re.compile(COMPILES), "code_loading": re.compile(LOADS)}
 """Rules by the names around idle time, of whatever class it is."""
@@ -119,7 +119,7 @@ def _waits(case: Case) -> Iterator[Candidate]:
         remedy=remedy_of(case, name) or f"{capitalized(REMEDIES[name])}.",
         evidence=("idle",),
         rows=rows,
-        where=Where(place[1], int(place[2])) if place else Where(),
+        where=Where(place[1], int(place[2]), place[3]) if place else Where(),
         edits=tuple(edit.replace("{calls}", names) for edit in cause.edits),
     )
 
@@ -286,6 +286,7 @@ def _where(case: Case, culprit: Culprit) -> Where:
     return Where(
         file=told[0][1] if told else None,
         line=int(told[0][2]) if told else None,
+        function=told[0][3] if told else None,
         start_ns=gap.start_ns if gap else None,
         end_ns=gap.start_ns + gap.dur_ns if gap else None,
     )
