@@ -133,7 +133,7 @@ def sides_table(sides: Iterable[Side]) -> ReportTable:
     """Return a row per recording: its step time and where that goes; known figures only."""
     shown = [side for side in sides if side.windows]
     known = [one for one in _SIDE if any(one.cell(side) != UNKNOWN for side in shown)]
-    head = "Step" if all(side.steps for side in shown) else "Window"
+    head = "Mean step" if all(side.steps for side in shown) else "Mean window"
     mean = Column(head, lambda side: duration(float(side.mean_ns)), is_number=True)
     return table_of((Column("Recording", lambda side: Name(side.name)), mean, *known), shown)
 

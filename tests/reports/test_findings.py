@@ -86,7 +86,7 @@ def test_the_first_ten_lines_say_what_how_much_where_how_sure_and_what_to_do(wid
     """The stall of the sample's loader is 842 µs of each step (docs/replay.md)."""
     head = " ".join(lines_of(sample(), width)[:10])
     for said in (
-        "The input pipeline is too slow: 842 µs of each 4.85 ms step can be saved at train.py:71.",
+        "The input pipeline is too slow: 842 µs of each 4.85 ms step can be saved in step (train.py:71).",
         "MFU 29.5 → 35.7 %",
         "sure: high",
         "help: Raise num_workers",
@@ -111,9 +111,7 @@ def test_gains_are_the_same_wherever_they_are_told() -> None:
 
 
 def test_the_best_finding_begins_the_verdict_everywhere() -> None:
-    best = (
-        "The input pipeline is too slow: 842 µs of each 4.85 ms step can be saved at train.py:71."
-    )
+    best = "The input pipeline is too slow: 842 µs of each 4.85 ms step can be saved in step (train.py:71)."
     assert title_sentence(sample()) == f"{best} {sample().verdict.sentence}"
     assert report_object(sample())["verdict"]["sentence"] == title_sentence(sample())
     assert f"<h1>{best}</h1>" in render_html(sample()).replace("\N{NO-BREAK SPACE}", " ")

@@ -21,7 +21,8 @@ COMMANDS = (
     *("report", "summary", "info", "export", "why", "perfetto", "mfu", "devices", "reduce"),
     *("what_if", "compare", "check", "pack", "unpack", "query", "recipe", "mcp"),
 )
-"""Each is a function of that name in a module of that name, whose EXAMPLES end its help."""
+"""Each is a function of that name in a module of that name, whose EXAMPLES end its help, and whose
+HELP, if any, begins it."""
 EPILOG = (
     "Exit codes: 0 done; 1 internal error; 2 wrong usage, or no disk space or memory left; 3 the "
     "input is unreadable, unrecognised or impossible; 4 a gate of check did not pass. No network "
@@ -39,7 +40,12 @@ app = typer.Typer(
 )
 for name in COMMANDS:
     module = import_module(f"traceflops.cli.{name}")
-    command = app.command(name.replace("_", "-"), epilog="\n".join(module.EXAMPLES), cls=Sectioned)
+    command = app.command(
+        name.replace("_", "-"),
+        epilog="\n".join(module.EXAMPLES),
+        cls=Sectioned,
+        help=getattr(module, "HELP", None),
+    )
     command(with_config(getattr(module, name)))
 
 
@@ -77,7 +83,7 @@ def _traceflops(
 ) -> None:
     """Show where the time in a profiler trace went, offline.
 
-    Reads traces of the PyTorch profiler, AMD rocprof and NVIDIA Nsight: files (also gzip, zstd or
+    Reads traces of PyTorch, AMD rocprof, NVIDIA Nsight and XLA (JAX): files (also gzip, zstd or
     zip), folders of ranks, or - for standard input. Without a command it prints a summary:
     traceflops trace.json.gz.
     """

@@ -99,7 +99,10 @@ def check(
     where: Where,
     asked: Asked,
 ) -> None:
-    """Check a recording against limits: exit code 4 where one is not kept or cannot be judged."""
+    """Check a recording against limits, for CI.
+
+    Ends with exit code 4 where one is not kept or cannot be judged.
+    """
     with failures(asked.reading, asked.privacy):
         given = typed(gates)
         limits, strict = checks(given), given["--strict-tolerance"]

@@ -52,7 +52,7 @@ def compare(
     json: Json = False,
     asked: Asked,
 ) -> None:
-    """Say what changed from one recording to another, why, and how sure that is."""
+    """Say what changed between recordings, why, and how sure."""
     with failures(asked.reading, asked.privacy):
         labels = _labels(names, runs)
         target = _target(output, runs, force=force)

@@ -52,7 +52,7 @@ def devices(
     ] = None,
     json: Json = False,
 ) -> None:
-    """List the table of devices and their peaks, or match a trace's GPUs against it."""
+    """List devices and their peaks, or match a trace's GPUs."""
     with failures():
         if text is not None and trace:
             raise UsageError("TEXT and --trace are mutually exclusive", "give one of them")

@@ -47,7 +47,10 @@ def export(
     privacy: Privacy,
     reading: ReadingOptions,
 ) -> None:
-    """Write the tables of a trace; GPU operations with category, launch call and operator."""
+    """Write the tables of a trace as Parquet, Arrow or CSV.
+
+    GPU operations are written with category, launch call and operator.
+    """
     with failures(reading, privacy):
         privacy.check()
         selection = question.selection()

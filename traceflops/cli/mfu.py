@@ -63,7 +63,7 @@ def mfu(
     privacy: Privacy,
     reading: ReadingOptions,
 ) -> None:
-    """Compute MFU, HFU and FLOPs from a trace, or from a description of a run."""
+    """Compute MFU, HFU and FLOPs of a trace or a described run."""
     with failures(reading, privacy):
         if described.model.list_models:
             _print_models(json)

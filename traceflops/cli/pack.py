@@ -54,7 +54,7 @@ def pack(
     privacy: Privacy,
     reading: ReadingOptions,
 ) -> None:
-    """Write traces into one small file, which every command reads like the originals.
+    """Write traces into one small file that every command reads.
 
     It holds all that was read. Host names, user names and folders are left out, as in reports.
     """

@@ -46,9 +46,10 @@ def perfetto(
     privacy: Privacy,
     reading: ReadingOptions,
 ) -> None:
-    """Write a trace for the Perfetto UI, with findings, steps, components and categories as tracks.
+    """Write a trace for the Perfetto UI, annotated.
 
-    Open the file at ui.perfetto.dev or in chrome://tracing; traceflops sends nothing there.
+    Findings, steps, components and categories are tracks. Open the file at ui.perfetto.dev
+    or in chrome://tracing; traceflops sends nothing there.
     """
     with failures(reading, privacy):
         privacy.check()

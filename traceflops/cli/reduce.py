@@ -29,7 +29,10 @@ def reduce(
     force: Force = False,
     asked: Asked,
 ) -> None:
-    """Write a summary of each file, for machines without network; report reads them."""
+    """Write a small summary of each file, for report to read.
+
+    So machines need no network between them, and thousands of ranks fit into one report.
+    """
     with failures(asked.reading, asked.privacy):
         check_asked(asked)
         from traceflops.analysis import decoded

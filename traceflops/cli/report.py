@@ -130,7 +130,10 @@ def report(
     json: Json = False,
     asked: Asked,
 ) -> None:
-    """Write the report as one HTML file, or in another format, and print its summary."""
+    """Write the report as one HTML file, and print its summary.
+
+    With -o also as JSON, Markdown, a ZIP file or tables.
+    """
     with failures(asked.reading, asked.privacy):
         target = target_of(output, format_, traces)
         _check_open(added.open, target, silent=quiet or json)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 NEXT_TIME: Final = "record with record_shapes=True next time"
 GIVE_PEAK: Final = (
-    "--peak TFLOPS sets one for all data types, --device ID selects a row of the table"
+    "--peak TFLOPS sets one for all data types, --device ID selects one (traceflops devices)"
 )
 DESCRIBE: Final = "traceflops mfu TRACE --model NAME --batch N --seq N"
 """How a run is described; its steps have to be there for that."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from fractions import Fraction
 from itertools import combinations
 from statistics import median_low
@@ -81,7 +82,9 @@ def parse_edit(text: str) -> Edit:
     target, sign, word = (part.strip() for part in match.groups())
     kind, _, pattern = target.partition(":")
     if _kind(target) not in _APPLIED or (pattern and kind not in _NAMED):
-        raise UsageError(f"nothing is called {target!r}", _HELP)
+        near = get_close_matches(target, _APPLIED, 1)
+        meant = f"did you mean {near[0]}? " if near else ""
+        raise UsageError(f"nothing is called {target!r}", f"{meant}{_HELP}")
     if kind in _NAMED and not pattern and target != "sync":
         raise UsageError(
             f"no name in {text!r}", f"'{kind}:.*' is all, '{kind}:{_NAMED[kind]}' some"
