@@ -105,9 +105,9 @@ def _names(part: Part) -> Cell:
     if not any(map(any, sides)):
         return CLASSES.get(part.subject) or PART_NAMES.get(part.subject, part.subject)
     shown = {(short(names[0]), len(names) - 1): ", ".join(names) for names in sides}
-    pieces: list[str] = []
-    for (name, more), whole in shown.items():
-        pieces += ["→"] * bool(pieces)
+    pieces: list[str] = [f"{CLASSES.get(part.subject, part.subject)}:"] * (part.kind == "idle")
+    for number, ((name, more), whole) in enumerate(shown.items()):
+        pieces += ["→"] * bool(number)
         pieces.append(Name(name, whole))
         pieces += [f"and {more} more"] * bool(more)
     if part.calls is not None and part.calls[0] != part.calls[1] and all(part.calls):
