@@ -1,0 +1,81 @@
+"""What a release needs: one address, a change log by version, forms for issues."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import traceflops as tf
+from tests.conftest import ROOT
+from tests.packaging.test_documents import COMMANDS, known_options, text_of
+
+PROJECT = tomllib.loads(text_of("pyproject.toml"))["project"]
+ADDRESS: str = PROJECT["urls"]["Source"]
+CONFIG = ROOT / ".github/ISSUE_TEMPLATE/config.yml"
+FORMS = sorted(ROOT.glob(".github/ISSUE_TEMPLATE/*.yml"))
+KINDS = {"markdown", "textarea", "input", "dropdown", "checkboxes"}
+"""What the body of a form of GitHub is made of."""
+_VERSION = re.compile(r"^## \[(\d+\.\d+\.\d+)\] - (\d{4}-\d\d-\d\d)$", re.M)
+
+
+def loaded(path: Path) -> Any:
+    return pytest.importorskip("yaml").safe_load(path.read_text(encoding="utf-8"))
+
+
+def test_the_repository_has_one_address_wherever_it_is_named() -> None:
+    assert re.fullmatch(r"https://github\.com/[\w-]+/traceflops", ADDRESS)
+    named = {
+        name: set(re.findall(r"https://github\.com/[\w-]+/traceflops\b", text_of(name)))
+        for name in (
+            "README.md",
+            "CHANGELOG.md",
+            "CITATION.cff",
+            "pyproject.toml",
+            ".github/ISSUE_TEMPLATE/config.yml",
+        )
+    }
+    assert named == {name: {ADDRESS} for name in named}
+
+
+def test_addresses_of_files_lead_to_files() -> None:
+    urls = [*PROJECT["urls"].values(), *(c["url"] for c in loaded(CONFIG)["contact_links"])]
+    files = [url.removeprefix(f"{ADDRESS}/blob/main/") for url in urls if "/blob/" in url]
+    assert len(files) >= 3
+    assert [name for name in files if not (ROOT / name).is_file()] == []
+
+
+def test_changes_are_listed_by_version_newest_first() -> None:
+    text = text_of("CHANGELOG.md")
+    headings = re.findall(r"^## (.*)$", text, re.M)
+    released = _VERSION.findall(text)
+    assert headings == ["[Unreleased]", *(f"[{version}] - {day}" for version, day in released)]
+    numbers = [tuple(map(int, version.split("."))) for version in (tf.__version__, *dict(released))]
+    assert numbers == sorted(numbers, reverse=True)
+    days = [date.fromisoformat(day) for _, day in released]
+    assert days == sorted(days, reverse=True)
+    links = re.findall(r"^\[([^]]+)\]: https://", text, re.M)
+    assert links == ["Unreleased", *(version for version, _ in released)]
+
+
+@pytest.mark.parametrize("path", [p for p in FORMS if p.stem != "config"], ids=lambda p: p.stem)
+def test_a_form_is_one_that_github_takes(path: Path) -> None:
+    form = loaded(path)
+    assert form.keys() == {"name", "description", "labels", "body"}
+    assert {part["type"] for part in form["body"]} <= KINDS
+    ids = [part["id"] for part in form["body"]]
+    assert len(ids) == len(set(ids))
+    assert all(part["attributes"]["label"] for part in form["body"])
+    assert any(part.get("validations", {}).get("required") for part in form["body"])
+
+
+@pytest.mark.parametrize("path", FORMS, ids=lambda p: p.stem)
+def test_forms_ask_for_commands_that_exist(path: Path) -> None:
+    spans = re.findall(r"`(traceflops [^`]+|--[^`]+)`", path.read_text(encoding="utf-8"))
+    commands = {span.split()[1] for span in spans if span.startswith("traceflops")}
+    assert commands <= {*COMMANDS, "version"}
+    assert set(re.findall(r"--[a-z-]+", " ".join(spans))) <= known_options()
