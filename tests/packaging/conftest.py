@@ -15,7 +15,17 @@ import pytest
 from tests.conftest import ROOT
 from tests.packaging.places import CACHES
 
-_FOLDERS = (".ci", "action", "docs", "parsers", "reports", "sample_traces", "tests", "traceflops")
+_FOLDERS = (
+    ".ci",
+    ".github",
+    "action",
+    "docs",
+    "parsers",
+    "reports",
+    "sample_traces",
+    "tests",
+    "traceflops",
+)
 _FILES = (
     "CHANGELOG.md",
     "CITATION.cff",
