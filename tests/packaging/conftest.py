@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
 import sysconfig
 import zipfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,7 +51,7 @@ _JUNK = (
 
 @dataclass(frozen=True)
 class Built:
-    """What `python -m build` makes of the sources: the wheel directly, and by way of the sdist."""
+    """What is made of the sources: the wheel directly, and as for a release by way of the sdist."""
 
     sdist: Path
     wheel: Path
@@ -75,8 +77,9 @@ def built(clone: Path, tmp_path_factory: pytest.TempPathFactory) -> Built:
     for name in _JUNK:
         (source / name).parent.mkdir(parents=True, exist_ok=True)
         (source / name).write_text("junk")
-    by_sdist = _build(source, tmp_path_factory.mktemp("by_sdist"))
-    direct = _build(source, tmp_path_factory.mktemp("direct"), "--wheel")
+    by_sdist = released(source, tmp_path_factory.mktemp("by_sdist"))
+    direct = tmp_path_factory.mktemp("direct")
+    _run(["-m", "build", "--outdir", str(direct), "--no-isolation", "--wheel"], source)
     return Built(
         sdist=_only(by_sdist, "*.tar.gz"),
         wheel=_only(direct, "*.whl"),
@@ -84,11 +87,22 @@ def built(clone: Path, tmp_path_factory: pytest.TempPathFactory) -> Built:
     )
 
 
-def _build(source: Path, target: Path, *options: str) -> Path:
-    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(target), *options]
-    done = subprocess.run([*command, str(source)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+def released(source: Path, target: Path) -> Path:
+    """Return a folder with what a release of the sources has."""
+    _run([".ci/dist.py", str(target), "--no-isolation"], source)
     return target
+
+
+def _run(arguments: Sequence[str], source: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        cwd=source,
+        env=os.environ | {"SOURCE_DATE_EPOCH": "1700000000"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def _only(folder: Path, pattern: str) -> Path:

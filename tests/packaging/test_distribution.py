@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import fnmatch
+import os
+import shutil
 import tarfile
 import tomllib
 import zipfile
@@ -13,7 +15,7 @@ from pathlib import Path
 
 import traceflops as tf
 from tests.conftest import ROOT
-from tests.packaging.conftest import Built
+from tests.packaging.conftest import Built, released
 from tests.packaging.places import CACHES, ONE_RANK, PACKAGES, printed
 
 SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -95,6 +97,19 @@ def test_the_sdist_holds_the_repository_and_nothing_else(built: Built, clone: Pa
     made = ("PKG-INFO", "setup.cfg", "traceflops.egg-info/*")
     shipped = {n for n in members if not any(fnmatch.fnmatch(n, made_one) for made_one in made)}
     assert sorted(shipped) == sorted(files_below(clone))
+
+
+def test_a_release_is_the_same_bytes_from_any_copy_at_any_time(
+    built: Built, clone: Path, tmp_path: Path
+) -> None:
+    copy = tmp_path / "elsewhere"
+    shutil.copytree(clone, copy)
+    for path in copy.rglob("*"):
+        path.chmod(path.stat().st_mode & 0o750)
+        os.utime(path, (1_000_000_000, 1_000_000_000))
+    again = released(copy, tmp_path / "dist")
+    for file in (built.sdist, built.wheel_from_sdist):
+        assert (again / file.name).read_bytes() == file.read_bytes()
 
 
 def test_the_metadata_says_what_it_is(built: Built) -> None:
