@@ -1,4 +1,4 @@
-"""What a release needs: one address, a change log by version, forms for issues."""
+"""What a release needs: one address, changes by version, forms for issues, pinned versions."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 import traceflops as tf
 from tests.conftest import ROOT
@@ -16,6 +18,7 @@ from tests.packaging.test_documents import COMMANDS, known_options, text_of
 
 PROJECT = tomllib.loads(text_of("pyproject.toml"))["project"]
 ADDRESS: str = PROJECT["urls"]["Source"]
+LOCK = ".ci/constraints.txt"
 CONFIG = ROOT / ".github/ISSUE_TEMPLATE/config.yml"
 FORMS = sorted(ROOT.glob(".github/ISSUE_TEMPLATE/*.yml"))
 KINDS = {"markdown", "textarea", "input", "dropdown", "checkboxes"}
@@ -79,3 +82,30 @@ def test_forms_ask_for_commands_that_exist(path: Path) -> None:
     commands = {span.split()[1] for span in spans if span.startswith("traceflops")}
     assert commands <= {*COMMANDS, "version"}
     assert set(re.findall(r"--[a-z-]+", " ".join(spans))) <= known_options()
+
+
+def pinned() -> dict[str, str]:
+    """Return the versions for development that hold for this Python on this machine."""
+    lines = [line for line in text_of(LOCK).splitlines() if not line.startswith("#")]
+    found = [Requirement(line) for line in lines]
+    return {
+        canonicalize_name(one.name): str(one.specifier).removeprefix("==")
+        for one in found
+        if one.marker is None or one.marker.evaluate()
+    }
+
+
+def test_every_requirement_is_pinned_within_its_bounds() -> None:
+    wanted = [Requirement(one) for one in PROJECT["dependencies"]]
+    wanted += [Requirement(one) for one in PROJECT["optional-dependencies"]["test"]]
+    versions = pinned()
+    assert [
+        str(one)
+        for one in wanted
+        if not one.specifier.contains(versions.get(canonicalize_name(one.name), "0"))
+    ] == []
+
+
+def test_pins_are_exact_versions_and_name_no_place() -> None:
+    for line in text_of(LOCK).splitlines()[2:]:
+        assert re.fullmatch(r"[a-z0-9-]+==[0-9][0-9a-z.]*( ; [a-z_ ()<>=!'0-9.A-Z]+)?", line)
