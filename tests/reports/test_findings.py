@@ -86,7 +86,8 @@ def test_the_first_ten_lines_say_what_how_much_where_how_sure_and_what_to_do(wid
     """The stall of the sample's loader is 842 µs of each step (docs/replay.md)."""
     head = " ".join(lines_of(sample(), width)[:10])
     for said in (
-        "The input pipeline is too slow: 842 µs of each 4.85 ms step can be saved in step (train.py:71).",
+        "The input pipeline is too slow: 842 µs of each 4.85 ms step can be saved in step "
+        "(train.py:71).",
         "MFU 29.5 → 35.7 %",
         "sure: high",
         "help: Raise num_workers",
