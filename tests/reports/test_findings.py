@@ -112,7 +112,10 @@ def test_gains_are_the_same_wherever_they_are_told() -> None:
 
 
 def test_the_best_finding_begins_the_verdict_everywhere() -> None:
-    best = "The input pipeline is too slow: 842 µs of each 4.85 ms step can be saved in step (train.py:71)."
+    best = (
+        "The input pipeline is too slow: 842 µs of each 4.85 ms step can be saved in step "
+        "(train.py:71)."
+    )
     assert title_sentence(sample()) == f"{best} {sample().verdict.sentence}"
     assert report_object(sample())["verdict"]["sentence"] == title_sentence(sample())
     assert f"<h1>{best}</h1>" in render_html(sample()).replace("\N{NO-BREAK SPACE}", " ")
