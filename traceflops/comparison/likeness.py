@@ -50,6 +50,8 @@ def obstacle(before: Side, after: Side, matched: Sequence[Match]) -> str:
     if not (before.windows or after.windows) and before.speeds and after.speeds:
         return "neither has a timeline; see their kernels by counters"
     for side in (before, after):
+        if not side.windows and any(code == "no-timeline" for _, code, _ in side.notes):
+            return f"{side.name} has only totals, no timeline"
         if not side.windows or not side.components.window_ns:
             return f"{side.name} has no GPU time in the selected windows"
     if before.on_host != after.on_host:
