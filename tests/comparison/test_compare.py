@@ -141,6 +141,18 @@ def test_one_kernel_in_common_by_chance_gets_no_figures() -> None:
     assert not compare(of_kernels(*before[:50]), of_kernels(*after[:50])).obstacle
 
 
+def test_that_most_kernels_are_of_one_side_alone_is_said_first() -> None:
+    few, more = ["shared", *["alpha"] * 3], ["shared", *["beta"] * 3]
+    found = compare(of_kernels(*few), of_kernels(*more), ("a", "b"))
+    told = "The work may differ: only 33.3 % and 33.3 % of kernel time is in kernels or operators"
+    assert found.caveat == f"{told} of both. "
+    assert found.sentence.startswith(found.caveat)
+    # It is enough that one side has most of its time in what both have: the other has more work.
+    more = ["shared", "beta", "shared", "shared"]
+    longer = compare(of_kernels(*few), of_kernels(*more), ("a", "b"))
+    assert not longer.caveat and not longer.obstacle
+
+
 def test_totals_alone_are_not_compared(tmp_path: Path) -> None:
     path = tmp_path / "x_cuda_gpu_kern_sum.csv"
     path.write_text(f"{SUMS}\n100.0,90,3,30.0,30.0,20,40,1.0,k\n")
