@@ -113,7 +113,7 @@ def _run(figures: Utilisation) -> dict[str, Any]:
 def _training(figures: Utilisation, run: Run) -> dict[str, Any]:
     lora, again = run.lora, run.checkpoint
     return {
-        "forward_only": run.forward_only,
+        "forward_only": bool(run.forward_only),
         "frozen": ["all"] if run.is_frozen else sorted(run.frozen),
         "frozen_layers": run.frozen_layers,
         "lora_parameters": lora.parameters(figures.card) if lora is not None else None,

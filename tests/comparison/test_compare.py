@@ -18,6 +18,7 @@ from tests.build import launched, step_marks, trace_of
 from tests.cli.test_commands import SAMPLE, assert_refused, run
 from tests.comparison import test_difference as made
 from tests.conftest import SAMPLES, shared_file
+from tests.parsers.nsight.test_stats import SUMS
 from tests.schemas import first_violation
 from traceflops.comparison import Comparison, Side, compare, side_of, side_of_report
 from traceflops.errors import InputError
@@ -138,6 +139,27 @@ def test_one_kernel_in_common_by_chance_gets_no_figures() -> None:
     before, after = ["shared", *["alpha"] * 150], ["shared", *["beta"] * 150]
     assert compare(of_kernels(*before), of_kernels(*after)).obstacle
     assert not compare(of_kernels(*before[:50]), of_kernels(*after[:50])).obstacle
+
+
+def test_that_most_kernels_are_of_one_side_alone_is_said_first() -> None:
+    few, more = ["shared", *["alpha"] * 3], ["shared", *["beta"] * 3]
+    found = compare(of_kernels(*few), of_kernels(*more), ("a", "b"))
+    told = "The work may differ: only 33.3 % and 33.3 % of kernel time is in kernels or operators"
+    assert found.caveat == f"{told} of both. "
+    assert found.sentence.startswith(found.caveat)
+    # It is enough that one side has most of its time in what both have: the other has more work.
+    more = ["shared", "beta", "shared", "shared"]
+    longer = compare(of_kernels(*few), of_kernels(*more), ("a", "b"))
+    assert not longer.caveat and not longer.obstacle
+
+
+def test_totals_alone_are_not_compared(tmp_path: Path) -> None:
+    path = tmp_path / "x_cuda_gpu_kern_sum.csv"
+    path.write_text(f"{SUMS}\n100.0,90,3,30.0,30.0,20,40,1.0,k\n")
+    totals = tf.analyze(tf.read(path))
+    told = "Not compared: a has only totals, no timeline."
+    for side in (totals, side_of_report(totals.to_json().encode())):
+        assert compare(side, of_kernels("k"), ("a", "b")).sentence == told
 
 
 def test_what_is_missing_of_a_file_that_is_cut_off_is_said(tmp_path: Path) -> None:

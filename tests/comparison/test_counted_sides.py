@@ -42,14 +42,17 @@ def test_sides_without_a_timeline_have_counted_kernels_in_its_place() -> None:
         ["sum_rows", "1.00", "µs", "400", "ns", "-60.0"],
         ["new_kernel", "–", "70", "ns", "–", "–"],  # noqa: RUF001
     ]
-    renamed = compare(counted(("old_kernel", 800.0)), counted(("new_kernel", 400.0)), ("a", "b"))
-    told = "old_kernel → new_kernel: 800 ns → 400 ns per launch (-50.0 %)"
+    renamed = compare(counted(("tile_64x32", 800.0)), counted(("tile_128x64", 400.0)), ("a", "b"))
+    told = "tile_64x32 → tile_128x64: 800 ns → 400 ns per launch (-50.0 %)"
     assert renamed.sentence.startswith(told)
     for text in (render_comparison_page([renamed]), as_markdown(renamed)):
         assert "400 ns" in text
     runs = [line.plain for line in render_runs([found, renamed], Style(width=80))]
     assert max(map(len, runs)) <= 80
     assert len([line for line in runs if line.startswith("Kernels by counters")]) == 2
+    other = compare(counted(("softmax", 800.0)), counted(("copy_rows", 400.0)))
+    assert other.sentence == "Not compared: no kernel with counters is in both."
+    assert [one.share for one in other.kernel_changes] == [None, None]
     timed = tf.analyze(trace_of(activities=[{"name": "k", "start_ns": 0, "dur_ns": 9}]))
     for side in (compare(before, timed), compare(timed, after)):
         assert "has no GPU time" in side.obstacle

@@ -340,6 +340,14 @@ def test_a_given_device_is_taken() -> None:
     assert found.contradicts == chosen("h100-sxm", None, H100).contradicts == ""
 
 
+def test_a_given_device_is_held_against_the_product_that_the_properties_tell() -> None:
+    mi300x = SeenDevice(None, "amd", 9, 4, 304, 64, 192 * 2**30)
+    assert chosen("h100-sxm", None, mi300x).contradicts == (
+        "--device selects h100-sxm (H100 SXM 80 GB HBM3), although the trace says Instinct MI300X "
+        "(by its properties)"
+    )
+
+
 def test_nothing_given_is_the_match() -> None:
     assert chosen(None, None, H100) == match(H100)
 

@@ -10,9 +10,12 @@ import traceflops as tf
 from tests.build import launched, trace_of
 from tests.conftest import SAMPLES, shared_file
 from tests.mfu.test_measurement import GEMM, H100
+from traceflops.analysis import prepare
 from traceflops.errors import UsageError
+from traceflops.flops import Run, build
 from traceflops.flops.model.card import cache_elements, decode_bytes
 from traceflops.flops.model.models import preset
+from traceflops.mfu import TRAINS, SelfDescribed, Words, measure, reconcile, self_described
 from traceflops.mfu.forward_passes import NO_CACHE
 from traceflops.mfu.inference import BY_LACK, BY_MARKS, Inference, PhaseUse
 from traceflops.table.trace import Trace
@@ -346,3 +349,49 @@ def test_recordings_of_training_are_none() -> None:
 def test_a_window_is_refused_where_reach_is_not_known() -> None:
     with pytest.raises(UsageError, match="limited attention windows"):
         decode_bytes(preset("gpt-oss-20b"), passes=1, keys=10)
+
+
+SIZES = {"hidden": 512, "layers": 1, "heads": 4, "ffn": 64, "glu": False, "vocab": 99}
+SERVED = [{"name": "execute_context_0(0)_generation_8(8)", "start_ns": 100, "dur_ns": 50}]
+SHOWN = f"Counted forward only, since the trace is inference: {BY_MARKS}."
+ASSUMED = "Assumed: training. Add --forward-only for inference."
+WAYS: list[tuple[list[dict[str, Any]], dict[str, Any], Words, bool | None, str]] = [
+    (SERVED, {}, Words({}), True, f"{SHOWN} --no-forward-only counts training."),
+    (SERVED, {"forward_only": False}, Words({}), False, ""),
+    (SERVED, {"forward_only": True}, Words({}, frozenset({TRAINS})), False, ""),
+    (SERVED, {}, Words({"checkpointing": "none"}), False, ""),
+    ([], {"forward_only": True}, Words({}), True, ""),
+    ([], {}, Words({}), None, ASSUMED),
+]
+
+
+@pytest.mark.parametrize(("marks", "told", "options", "forward", "note"), WAYS)
+def test_a_described_run_counts_as_what_the_trace_shows_unless_it_says(
+    marks: list[dict[str, Any]],
+    told: dict[str, Any],
+    options: Words,
+    forward: bool | None,
+    note: str,
+) -> None:
+    """Three times as much is needed with input and weight gradients of all products."""
+    trace = trace_of(**launched((GEMM, 110, 120, 1_000)), marks=marks, devices=[H100])
+    told = {"model": SIZES, "tokens": 8, "seq": 1} | told
+    prepared = prepare(replace(trace, source=replace(trace.source, description=told)))
+    said = self_described(prepared, options=options)
+    assert isinstance(said, SelfDescribed)
+    described = reconcile(measure(prepared), prepared, said.card, said.run).described
+    assert described.run.forward_only is forward
+    assert [one for one in described.notes if "orward" in one or "raining" in one] == [note] * bool(
+        note
+    )
+    each = 2 * 8 * (4 * 512 * 512 + 2 * 512 * 64 + 512 * 99)  # and attention: one key per query
+    assert described.work.ledger.figure == (each + 8 * 4 * 512) * (1 if forward else 3)
+
+
+def test_of_what_has_gradients_nothing_is_assumed() -> None:
+    trace = made(product(110, 8) | {"sequence": 7})
+    prepared = prepare(trace)
+    run = Run(tokens=8, seq=1, forward_only=None)
+    found = reconcile(measure(prepared), prepared, build(SIZES, "model"), run).described
+    assert found.run.forward_only is None
+    assert not [one for one in found.notes if "raining" in one]

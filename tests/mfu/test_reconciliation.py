@@ -239,7 +239,7 @@ MISTAKES: list[tuple[str, Change, str, str]] = [
     ("other split", of_run(batch=8, seq=512), "sequence", "--batch 4 --seq 1024"),
     ("lora claimed", of_run(frozen=frozenset({"all"})), "not-frozen", "--lora"),
     ("adapters claimed", of_run(lora=Lora(rank=8)), "not-frozen", "--lora"),
-    ("inference claimed", of_run(forward_only=True), "training", "--forward-only"),
+    ("inference claimed", of_run(forward_only=True), "training", "--no-forward-only"),
     ("full attention", everywhere, "causal-attention", "causal"),
     ("deeper", layers(4), "layers", "layers = 3"),
     ("shallower", layers(2), "layers", "layers = 3"),

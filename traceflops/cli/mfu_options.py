@@ -102,7 +102,13 @@ class TokenOptions:
     ] = None
     sequences: Annotated[Text, option("N", "Packed sequences: how many, if known.")] = None
     encoder_seq: Annotated[Text, option("TOKENS", "Tokens per encoder sequence.")] = None
-    forward_only: Annotated[bool, flag("Inference: no backward pass.", "--forward-only")] = False
+    forward_only: Annotated[
+        bool | None,
+        flag(
+            "Inference: no backward pass. Default: as the trace shows, else training.",
+            "--forward-only/--no-forward-only",
+        ),
+    ] = None
     cached: Annotated[
         Text, option("TOKENS", "Decoding: tokens per sequence already in the KV cache.")
     ] = None
@@ -322,9 +328,11 @@ class Description:
 
 def words_of(*groups: DataclassInstance) -> Words:
     """Return what the options of some groups say, as words that describe a run."""
-    from traceflops.mfu import Words
+    from traceflops.mfu import TRAINS, Words
 
     given = {field.name: getattr(group, field.name) for group in groups for field in fields(group)}
     texts = {name: value for name, value in given.items() if isinstance(value, str)}
-    flags = frozenset(name for name, value in given.items() if value is True)
-    return Words(texts, flags, dashed=True)
+    flags = {name for name, value in given.items() if value is True}
+    if given.get("forward_only") is False:
+        flags.add(TRAINS)
+    return Words(texts, frozenset(flags), dashed=True)

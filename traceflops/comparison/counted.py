@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from traceflops.categories import from_own_word
+from traceflops.comparison.matching import family
 from traceflops.comparison.sentence import signed
 from traceflops.findings import short_name
 from traceflops.mfu import ROOFS
@@ -25,9 +26,9 @@ _ARGUMENTS: Final = re.compile(r"^(\w+)\(.*", re.S)
 _WAYS: Final[tuple[Callable[[KernelSpeed], object], ...]] = (
     lambda speed: (speed.name, speed.grid, speed.block),
     lambda speed: speed.name,
-    lambda speed: None,
+    lambda speed: family(speed.name),
 )
-"""By what kernels are matched: name and size, else name, else as the only ones that are left."""
+"""By what kernels are matched: name and size, else name, else name without sizes and templates."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,8 @@ def kernel_changes(before: Side, after: Side) -> tuple[KernelChange, ...]:
 
 def counted_sentence(changes: tuple[KernelChange, ...]) -> str:
     """Return the largest change of a kernel with both times known, "" where there is none."""
+    if changes and all(one.before is None or one.after is None for one in changes):
+        return "Not compared: no kernel with counters is in both."
     known = next((one for one in changes if one.share is not None), None)
     if known is None or known.share is None:
         return ""

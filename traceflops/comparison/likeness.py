@@ -50,6 +50,8 @@ def obstacle(before: Side, after: Side, matched: Sequence[Match]) -> str:
     if not (before.windows or after.windows) and before.speeds and after.speeds:
         return "neither has a timeline; see their kernels by counters"
     for side in (before, after):
+        if not side.windows and any(code == "no-timeline" for _, code, _ in side.notes):
+            return f"{side.name} has only totals, no timeline"
         if not side.windows or not side.components.window_ns:
             return f"{side.name} has no GPU time in the selected windows"
     if before.on_host != after.on_host:
@@ -58,15 +60,19 @@ def obstacle(before: Side, after: Side, matched: Sequence[Match]) -> str:
     lacking = [side.name for side in (before, after) if not side.steps]
     if len(lacking) == 1:
         return f"no steps were found in {lacking[0]}, and a whole recording is no step"
-    works = [_kernel_ns(side.work or ()) for side in (before, after)]
-    sure = [match for match in matched if match.way not in _UNCERTAIN]
-    known = [
-        sum(map(_kernel_ns, mine))
-        for mine in ([one.before for one in sure], [one.after for one in sure])
-    ]
-    if math.prod(known) < _COMMON * math.prod(works):
+    if math.prod(shares_in_common(before, after, matched)) < _COMMON:
         return "the two have hardly a kernel or operator in common"
     return ""
+
+
+def shares_in_common(before: Side, after: Side, matched: Iterable[Match]) -> list[Fraction]:
+    """Return which share of each side's kernel time has its like on the other, 1 if unknown."""
+    works = [_kernel_ns(side.work or ()) for side in (before, after)]
+    if not all(works):
+        return [Fraction(1), Fraction(1)]
+    sure = [(one.before, one.after) for one in matched if one.way not in _UNCERTAIN]
+    known = [sum(_kernel_ns(pair[side]) for pair in sure) for side in (0, 1)]
+    return [Fraction(ns, total) for ns, total in zip(known, works, strict=True)]
 
 
 def _kernel_ns(work: Iterable[ChargedKernel]) -> int:

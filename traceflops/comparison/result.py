@@ -20,7 +20,14 @@ from traceflops.comparison.difference import (
     rounded,
 )
 from traceflops.comparison.held import MemoryChange, memory_change
-from traceflops.comparison.likeness import Unlike, is_same, obstacle, unlikeness, work_ratio
+from traceflops.comparison.likeness import (
+    Unlike,
+    is_same,
+    obstacle,
+    shares_in_common,
+    unlikeness,
+    work_ratio,
+)
 from traceflops.comparison.matching import Match, matches
 from traceflops.comparison.per_unit import PerUnit, per_unit
 from traceflops.comparison.sentence import Reason, caveat, reasons_of, sentence
@@ -99,7 +106,8 @@ class Comparison:
         """Return how the sentence begins where records are incomplete or the work differs."""
         if self.obstacle or self.is_same:
             return ""
-        return caveat(self.before, self.after, self.unlike)
+        shares = shares_in_common(self.before, self.after, self.matches)
+        return caveat(self.before, self.after, self.unlike, shares)
 
     @cached_property
     def reasons(self) -> list[Reason]:

@@ -46,6 +46,8 @@ _NEARLY_ALL: Final = 0.95
 _LONGEST: Final = 60
 _OTHER_WORK: Final = 0.2
 """Share by which the FLOPs of a step differ where it does other work: fewer may be the change."""
+_RECOGNISED: Final = 0.5
+"""Share of kernel time below which two sides may do other work."""
 _UNITS: Final = {"s": 10**9, "ms": 10**6, "µs": 10**3, "ns": 1}
 
 
@@ -96,11 +98,20 @@ def sentence(
     return f"{what} {amount} {more} ({sure}): {why}."
 
 
-def caveat(before: Side, after: Side, unlike: Sequence[Unlike]) -> str:
-    """Return what must be known before the sentence: of what records lack, and of other work."""
+def caveat(before: Side, after: Side, unlike: Sequence[Unlike], shares: Sequence[Fraction]) -> str:
+    """Return what must be known before the sentence: of what records lack, and of other work.
+
+    `shares` of the kernel time are recognised on the other side.
+    """
     lacking = [side.name for side in (before, after) if side.lacks_records]
     told = f"GPU records of {' and '.join(lacking)} are incomplete, so work and idle time are"
-    return f"{told} uncertain. " * bool(lacking) + _work_words(before, after, unlike)
+    work = _work_words(before, after, unlike)
+    if not work and work_ratio(before, after) is None and max(shares) < _RECOGNISED:
+        each = " and ".join(percent(float(share)) for share in shares)
+        work = (
+            f"The work may differ: only {each} of kernel time is in kernels or operators of both. "
+        )
+    return f"{told} uncertain. " * bool(lacking) + work
 
 
 def _work_words(before: Side, after: Side, unlike: Sequence[Unlike]) -> str:

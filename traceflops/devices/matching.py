@@ -271,6 +271,8 @@ def _given(spec: DeviceSpec, seen: SeenDevice) -> Match:
     wrong = _objections(_checks(spec, seen)) if part is None else []
     if itself.how == "name" and itself.spec is not None and itself.spec.id != spec.id:
         wrong = [quoted(seen.name)]
+    elif wrong and itself.confirmed and itself.spec is not None:
+        wrong = [f"{itself.spec.product} (by its properties)"]
     selects = f"--device selects {_titled(spec)}"
     present = f", with {_share(part)} present" if part is not None else ""
     against = f"{selects}, although the trace says {', '.join(wrong)}" if wrong else ""

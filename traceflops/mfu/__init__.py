@@ -24,7 +24,13 @@ if TYPE_CHECKING:
     from traceflops.mfu.checked.padding import without_marked_padding, without_told_padding
     from traceflops.mfu.checked.passes import Counts
     from traceflops.mfu.checked.reconciliation import Reconciliation, reconcile
-    from traceflops.mfu.checked.run_options import Words, adjusted, check_sums, run_settings
+    from traceflops.mfu.checked.run_options import (
+        TRAINS,
+        Words,
+        adjusted,
+        check_sums,
+        run_settings,
+    )
     from traceflops.mfu.checked.token_marks import is_ours
     from traceflops.mfu.checked.trace_description import (
         SelfDescribed,

@@ -155,16 +155,20 @@ def inference(
 
 def why_inference(prepared: Prepared, attribution: Attribution) -> str | None:
     """Return which rule says that a trace is of inference, None where none does."""
-    trace = prepared.trace
-    if serving_marks(names(trace.marks["name"])):
+    if serving_marks(names(prepared.trace.marks["name"])):
         return BY_MARKS
-    trained = (
+    return BY_LACK if not is_trained(prepared) and len(attribution.executed) else None
+
+
+def is_trained(prepared: Prepared) -> bool:
+    """Return whether a trace shows a backward pass, an optimizer, or operators with gradients."""
+    trace = prepared.trace
+    return bool(
         is_node(trace.ops).any()
         or (numbers(trace.ops["sequence"], ABSENT) != ABSENT).any()
         or any(label.startswith("Optimizer.") for label in names(trace.marks["name"]))
         or _has_optimizer_kernels(prepared)
     )
-    return BY_LACK if not trained and len(attribution.executed) else None
 
 
 def _has_optimizer_kernels(prepared: Prepared) -> bool:

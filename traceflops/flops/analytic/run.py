@@ -176,8 +176,9 @@ class Run:
     those that are no padding.
     `cached` tokens before the queries make it decoding. One measurement: `step_seconds`,
     `tokens_per_s` (computed tokens, all devices), `samples_per_s`, or `achieved` FLOP/s per device
-    as counted by convention `achieved_basis` (None: the one asked for). `notes` say what of it is
-    in doubt.
+    as counted by convention `achieved_basis` (None: the one asked for). `forward_only` is None if
+    that is not said: then it counts as training unless a trace tells. `notes` say what of it is in
+    doubt.
     """
 
     batch: int | None = None
@@ -197,7 +198,7 @@ class Run:
     samples_per_s: Fraction | None = None
     achieved: Fraction | None = None
     achieved_basis: str | None = None
-    forward_only: bool = False
+    forward_only: bool | None = False
     frozen: frozenset[str] = field(default_factory=frozenset)
     frozen_layers: int = 0
     lora: Lora | None = None

@@ -36,6 +36,7 @@ from traceflops.mfu.checked.job_size import JobSize, job_size, main_type, peak_i
 from traceflops.mfu.checked.padding import described_padding, without_padding
 from traceflops.mfu.checked.passes import Counts, beyond_counted, counts_of, of_job, passes_of
 from traceflops.mfu.checked.variants import Seen
+from traceflops.mfu.inference import is_trained
 from traceflops.mfu.measurement import Measurement
 from traceflops.mfu.traced.executed import Executed
 from traceflops.timeline import Components, Window
@@ -205,14 +206,15 @@ def reconcile(
     """Return what a description says of a trace, and whether the two agree.
 
     `run` describes a step of the whole job; its devices are `gpus`, or else those that the trace
-    tells, and its time is the trace's. Raises UsageError where FLOPs cannot be counted.
+    tells, its time is the trace's, and so is whether it trains where it does not say. Raises
+    UsageError where FLOPs cannot be counted.
     """
     job = job_size(prepared, gpus)
-    run = of_job(run, job)
+    run, manner = _as_shown(of_job(run, job), measured, prepared)
     choice = peak_in_trace(measured, prepared, run.dtype)
     described = utilisation(card, run, choice, convention)
     counts = counts_of(measured, card, run, job)
-    notes = (job.note, *described.notes, *_doubts(measured.executed, described))
+    notes = (job.note, *manner, *described.notes, *_doubts(measured.executed, described))
     described = replace(described, notes=notes)
     lacks, fall = tuple(_lacks(described, job)), None
     if (problem := beyond_counted(measured, card, run, job)) is not None:
@@ -235,6 +237,17 @@ def reconcile(
         recomputation(measured, card, run, job, counts),
         is_padded=padding is not None,
     )
+
+
+def _as_shown(run: Run, measured: Measurement, prepared: Prepared) -> tuple[Run, tuple[str, ...]]:
+    """Return a run forward only where just the trace says so, and a note on what it counts as."""
+    found = measured.inference
+    if run.forward_only is not None or (found is None and is_trained(prepared)):
+        return run, ()
+    if found is None:
+        return run, ("Assumed: training. Add --forward-only for inference.",)
+    note = f"Counted forward only, since the trace is inference: {found.rule}."
+    return replace(run, forward_only=True), (f"{note} --no-forward-only counts training.",)
 
 
 def _diagnoses(

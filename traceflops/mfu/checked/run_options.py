@@ -29,6 +29,11 @@ TOKEN_COUNTS = (
     *("batch", "seq", "tokens", "real_tokens", "seq_sum", "seq_square_sum", "sequences"),
     *("encoder_seq", "cached"),
 )
+TRAINS = "no_forward_only"
+"""The flag that says that a run is no inference."""
+_OF_TRAINING = frozenset(
+    ("lora", "lora_rank", "lora_params", "frozen", "frozen_layers", "checkpointing")
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +72,7 @@ def adjusted(card: ModelCard, words: Words) -> ModelCard:
 def _token_settings(card: ModelCard, words: Words) -> dict[str, Any]:
     """Return what one step works on."""
     called = words.called
-    forward_only = "forward_only" in words.flags
+    forward_only = _forward_only(words)
     if "cached" in words.values and not forward_only:
         raise UsageError(f"{called('cached')} is for decoding", f"add {called('forward_only')}")
     if "encoder_seq" in words.values and card.encoder is None:
@@ -77,6 +82,14 @@ def _token_settings(card: ModelCard, words: Words) -> dict[str, Any]:
     if (lengths := words.read("documents", parse_lengths)) is not None:
         settings["documents"] = lengths
     return {**settings, "forward_only": forward_only, "notes": tuple(_binary(words))}
+
+
+def _forward_only(words: Words) -> bool | None:
+    """Return whether a run is inference, None where no word says so or says what is trained."""
+    if "forward_only" in words.flags:
+        return True
+    says = TRAINS in words.flags or not _OF_TRAINING.isdisjoint({*words.values, *words.flags})
+    return False if says else None
 
 
 def _binary(words: Words) -> Iterator[str]:

@@ -34,6 +34,7 @@ from traceflops.flops import (
 )
 from traceflops.mfu.checked.run_options import (
     TOKEN_COUNTS,
+    TRAINS,
     Words,
     adjusted,
     check_sums,
@@ -59,6 +60,7 @@ _COUNTS: Final = (
     *("frozen_layers", "lora_rank", "lora_params"),
 )
 _FLAGS: Final = ("lora", "forward_only")
+_WAYS: Final = frozenset(("forward_only", TRAINS))
 _MODEL: Final = frozenset(("model", "params", "mtp", "padded_vocab", "expert_capacity"))
 PACKED: Final = frozenset(("documents", "seq_sum", "seq_square_sum", "sequences"))
 _SUMS: Final = frozenset(("seq_sum", "seq_square_sum", "sequences"))
@@ -104,7 +106,8 @@ class Description:
         kept = {word: text for word, text in self.words.values.items() if word not in aside}
         given = {word: text for word, text in options.values.items() if word not in of_card}
         dashed = bool(options.values or options.flags)
-        words = Words({**kept, **given}, self.words.flags | options.flags, dashed)
+        said = _WAYS if _WAYS & options.flags else frozenset()
+        words = Words({**kept, **given}, (self.words.flags - said) | options.flags, dashed)
         return replace(self, card=card or self.card, words=words)
 
     def with_tokens(self, tokens: MarkedTokens) -> Description:
@@ -130,7 +133,7 @@ def description_of(trace: Trace) -> Description | None:
         if word == "model":
             card = _tried(problems, word, _model, value)
         elif word in _FLAGS and isinstance(value, bool):
-            flags |= {word} if value else set()
+            flags |= {word if value else f"no_{word}"}
         elif (texts := _tried(problems, word, _texts, word, value)) is not None:
             values |= texts
             flags |= {word} & {"lora"}

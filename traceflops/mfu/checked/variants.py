@@ -130,7 +130,7 @@ def _training(described: Variant, seen: Seen) -> Iterator[Variant]:
     plain = _plain(run)
     if run.forward_only:
         words = "it is training: the trace has a backward pass"
-        yield described.but("training", words, "remove --forward-only", 1, run=plain)
+        yield described.but("training", words, "add --no-forward-only", 1, run=plain)
     else:
         only = replace(plain, forward_only=True, checkpoint=NO_CHECKPOINT)
         words = "there is only a forward pass: inference, or steps without training"
