@@ -27,6 +27,7 @@ class TraceflopsError(Exception):
         super().__init__(message)
         self.message = message
         self.hint = hint
+        self.add_note(f"hint: {hint}")  # a traceback shows it
 
 
 class InputError(TraceflopsError):

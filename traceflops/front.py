@@ -97,7 +97,7 @@ def schema(analysis: Analysis | None = None) -> pa.Table:
     """
     tables = {name: arrow_schema(name) for name in TABLES}
     if analysis is not None:
-        tables = {name: table.schema for name, table in analysis.tables.items()}
+        tables = {name: one.schema for name, one in analysis.tables.sources.items()}
     rows = [
         {
             "table": name,

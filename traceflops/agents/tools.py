@@ -221,7 +221,7 @@ class Tools:
         Up to 100 rows come back; row_count says how many there are. `activities` is the work of
         GPUs, counted by the report where `used` is true.
         """
-        tables = self._trace(trace).analysis.tables
+        tables = self._trace(trace).analysis.tables.sources
         rows, count = first_rows(tables, sql, MOST_ROWS, _QUERY_S)
         return {"row_count": count, "rows": Some(rows.to_pylist(), count)}
 
@@ -243,10 +243,6 @@ class Tools:
             raise UsageError(f"no events in {table}", f"choose from {', '.join(_SHOWN)}")
         opened = self._trace(trace)
         rows = opened.table(table)
-        if "rank" not in rows.column_names:
-            rows = rows.append_column(
-                "rank", opened.table("processes")["rank"].take(rows["process"])
-            )
         found = _inside(rows, from_ns, to_ns, {"rank": rank, "device": device})
         shown = found.slice(0, min(max(limit, 0), MOST_ROWS)).select(_SHOWN[table]).to_pylist()
         events = [{key: one for key, one in row.items() if one is not None} for row in shown]

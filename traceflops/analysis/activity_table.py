@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -18,9 +19,11 @@ from traceflops.table import (
     numbers,
     taken,
 )
+from traceflops.windows import chosen_time
 
 if TYPE_CHECKING:
-    from traceflops.table import IntArray
+    from traceflops.table import BoolArray, IntArray
+    from traceflops.timeline import Window
     from traceflops.windows import Prepared
 
 
@@ -46,17 +49,16 @@ def activity_table(prepared: Prepared) -> pa.Table:
     call, op = linked.links.call_of_activity, ops_that_launched(prepared.as_launched, rows)
     scopes = launch_scopes(linked, call, op, prepared.selection.step_mark)
     categorised = linked.categorised
-    ranks = np.array([ABSENT if rank is None else rank for rank in trace.ranks], np.int64)
     step, used = _windows(prepared)
     added = {
-        "rank": _known(taken(ranks, numbers(table["process"]), ABSENT)),
-        "step": _known(step),
+        "rank": ranks_of(table, trace.ranks),
+        "step": known_numbers(step),
         "used": pa.array(used),
         "top": merged_column(categorised.category, categorised.top()),
         "sub": merged_column(categorised.category, [c.sub for c in categorised.categories]),
-        "op_row": _known(np.where(op >= 0, op, ABSENT)),
-        "op": _names_of(linked.trace.ops, op),
-        "call": _names_of(linked.trace.calls, call),
+        "op_row": known_numbers(np.where(op >= 0, op, ABSENT)),
+        "op": names_of(linked.trace.ops, op),
+        "call": names_of(linked.trace.calls, call),
         "module": merged_column(scopes.scope, scopes.texts),
     }
     for name, column in added.items():
@@ -65,38 +67,44 @@ def activity_table(prepared: Prepared) -> pa.Table:
     return table
 
 
-def numbered_ops(ops: pa.Table) -> pa.Table:
-    """Return the table `ops` with the number of each row, to which `op_row` of activities leads."""
-    field = pa.field("op_row", pa.int64(), metadata={"meaning": "row of this table"})
-    return ops.append_column(field, pa.array(np.arange(ops.num_rows)))
+def ranks_of(table: pa.Table, ranks: Sequence[int | None]) -> pa.Array:
+    """Return the rank of the process of each row."""
+    by_process = np.array([ABSENT if rank is None else rank for rank in ranks], np.int64)
+    return known_numbers(taken(by_process, numbers(table["process"]), ABSENT))
 
 
-def _windows(prepared: Prepared) -> tuple[IntArray, np.ndarray[tuple[int], np.dtype[np.bool_]]]:
+def windows_at(windows: tuple[Window, ...], time_ns: IntArray) -> tuple[IntArray, BoolArray]:
+    """Return the step whose window holds each time, and whether a window that is used does.
+
+    A selected range of time lies across the steps.
+    """
+    edges = [
+        (one.start_ns, one.end_ns, ABSENT if one.step is None else one.step)
+        for one in windows
+        if one.role != "range"
+    ]
+    begin, end, number = np.array(edges, np.int64).reshape(-1, 3).T
+    at = np.searchsorted(begin, time_ns, side="right") - 1
+    step = np.where(time_ns < taken(end, at, ABSENT), taken(number, at, ABSENT), ABSENT)
+    return step, chosen_time(windows).contains(time_ns)
+
+
+def _windows(prepared: Prepared) -> tuple[IntArray, BoolArray]:
     """Return the step that each activity starts in, and whether its window is chosen."""
     count = prepared.trace.activities.num_rows
     step, used = np.full(count, ABSENT, np.int64), np.zeros(count, np.bool_)
     for device, account in prepared.accounts.items():
-        windows = prepared.windows[device]
-        if not windows:
-            continue
-        begin, end, number, chosen = np.array(
-            [
-                (one.start_ns, one.end_ns, ABSENT if one.step is None else one.step, one.used)
-                for one in windows
-            ],
-            np.int64,
-        ).T
-        at = np.searchsorted(begin, account.rows.start_ns, side="right") - 1
-        inside = (at >= 0) & (account.rows.start_ns < end[np.maximum(at, 0)])
-        rows, at = account.rows.row[inside], at[inside]
-        step[rows], used[rows] = number[at], chosen[at] != 0
+        row = account.rows.row
+        step[row], used[row] = windows_at(prepared.windows[device], account.rows.start_ns)
     return step, used
 
 
-def _known(values: IntArray) -> pa.Array:
+def known_numbers(values: IntArray) -> pa.Array:
+    """Return numbers as a column, null where they are ABSENT."""
     known = values != ABSENT
     return number_column(np.where(known, values, 0), pa.int64(), known)
 
 
-def _names_of(table: pa.Table, rows: IntArray) -> pa.Array:
+def names_of(table: pa.Table, rows: IntArray) -> pa.Array:
+    """Return the names in rows of a table, null where a row is -1."""
     return dictionary_column(taken(codes(table["name"]), rows), names(table["name"]))

@@ -51,11 +51,11 @@ from traceflops.timeline import Account, Components, Gap
 from traceflops.windows import DeviceReport, Selection, StepChoice, StepSpread, spread_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
     import pandas as pd
 
+    from traceflops.analysis.tables import Tables
     from traceflops.attribution import Culprit, ModuleWork
     from traceflops.findings import Finding, Verdict
     from traceflops.mfu import Measurement
@@ -245,22 +245,18 @@ class Analysis:
         return self.attribution.modules if self.attribution is not None else ()
 
     @cached_property
-    def tables(self) -> Mapping[str, pa.Table]:
-        """Return all tables by name: `kernels`, `categories`, and those of the recording.
+    def tables(self) -> Tables:
+        """Return all tables by name: those of the report, and those of the recording.
 
-        `activities` have rank, step, category, op and module as columns, see `tf.schema()`.
+        `kernels`, `categories`, `steps` and `gaps` are the report's. `activities` have rank, step,
+        category, op and module as columns. See `tf.schema(analysis)`.
         Raises UsageError for files of several jobs, of which none is chosen.
         """
         if self.of_no_job:
             raise UsageError(self.verdict.sentence, "choose one with job=1 or --job 1")
-        found = {"kernels": self.kernels, "categories": self.categories}
-        if self.prepared is None:
-            return found
-        from traceflops.analysis.activity_table import activity_table, numbered_ops
+        from traceflops.analysis.tables import tables_of
 
-        trace = self.prepared.trace
-        own = {"activities": activity_table(self.prepared), "ops": numbered_ops(trace.ops)}
-        return {**found, **trace.to_arrow(), **own}
+        return tables_of(self)
 
     def to_pandas(self, table: str = "kernels") -> pd.DataFrame:
         """Return a table as a DataFrame. Raises UsageError for a name that is none."""
@@ -301,7 +297,7 @@ class Analysis:
         """
         from traceflops.analysis.sql import run_sql
 
-        return run_sql(self.tables, query)
+        return run_sql(self.tables.sources, query)
 
     def __repr__(self) -> str:
         """Return the verdict in one line."""

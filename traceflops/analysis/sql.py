@@ -7,12 +7,15 @@ from contextlib import contextmanager
 from itertools import count
 from threading import Timer
 from types import MappingProxyType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.types as kinds
 
 from traceflops.errors import UsageError
+
+if TYPE_CHECKING:
+    from traceflops.analysis.tables import OnDemand
 
 _ALONE: Final = """
     set enable_external_access = false;
@@ -32,7 +35,7 @@ _LEAST_VERSION: Final = 2
 """Earlier versions crash on lists of a fixed size."""
 
 
-def run_sql(tables: Mapping[str, pa.Table], query: str) -> pa.Table:
+def run_sql(tables: Mapping[str, pa.Table | OnDemand], query: str) -> pa.Table:
     """Return what a query gives. Raises UsageError where it is wrong, or DuckDB is not installed.
 
     Sums of whole numbers are whole numbers again, where int64 holds them. Columns of one name are
@@ -43,7 +46,7 @@ def run_sql(tables: Mapping[str, pa.Table], query: str) -> pa.Table:
 
 
 def first_rows(
-    tables: Mapping[str, pa.Table], query: str, most: int, seconds: float
+    tables: Mapping[str, pa.Table | OnDemand], query: str, most: int, seconds: float
 ) -> tuple[pa.Table, int]:
     """Return the first rows that a query gives, the same ones each time, and how many there are.
 
@@ -61,7 +64,7 @@ def first_rows(
 
 @contextmanager
 def _asked(
-    tables: Mapping[str, pa.Table],
+    tables: Mapping[str, pa.Table | OnDemand],
     query: str,
     seconds: float | None = None,
     limits: Mapping[str, str] = MappingProxyType({}),
@@ -75,8 +78,8 @@ def _asked(
         raise _needed()
     with duckdb.connect(":memory:", config={**_NO_FOLDER, **limits}) as connection:
         connection.execute(_ALONE)
-        for name, table in tables.items():
-            connection.register(name, table)
+        for name, source in tables.items():
+            connection.register(name, source)
         timer = Timer(seconds or 0, connection.interrupt)
         if seconds is not None:
             timer.start()
@@ -107,7 +110,7 @@ def _needed() -> UsageError:
     )
 
 
-def _refused(said: str, tables: Mapping[str, pa.Table]) -> UsageError:
+def _refused(said: str, tables: Mapping[str, pa.Table | OnDemand]) -> UsageError:
     """Return what DuckDB says is wrong: its first line, and the names that it proposes."""
     first, *more = said.strip().splitlines() or ["the query failed"]
     near = [f"{one.rstrip('.?')}; " for one in more if one.startswith(("Did you", "Candidate"))]

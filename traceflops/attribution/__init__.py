@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         culprits_of_devices,
         idle_culprits,
         joined_culprits,
+        main_culprits,
         named_idle,
         named_times,
         with_culprits,

@@ -217,6 +217,31 @@ def named_idle(prepared: Prepared, devices: Sequence[int]) -> dict[int, NamedIdl
     }
 
 
+def main_culprits(
+    prepared: Prepared, parts: GapParts
+) -> tuple[IntArray, tuple[tuple[str, str], ...]]:
+    """Return the place of the culprit of each part of a gap in classes and names, and these.
+
+    It is the one that takes most of the class that takes most; -1 where nothing has a culprit.
+    """
+    main = np.full(len(parts.call), -1)
+    if not len(main) or not prepared.launch_records.is_judged:
+        return main, ()
+    naming = NamedSlices.of(parts, prepared.trace)
+    found = dict(naming.culprits())
+    row = np.concatenate([main[:0], *found.values()])
+    name = np.repeat(np.arange(len(found)), [len(rows) for rows in found.values()])
+    part, ns = naming.slices.part[row], naming.slices.dur_ns[row]
+    sums = []
+    for of in (name, naming.kind[row]):
+        group, first = group_rows((part, of))
+        sums.append(group_sums(group, ns, len(first))[group])
+    order = np.lexsort((*sums, part))
+    last = order[np.append(np.diff(part[order]) > 0, True)[: len(order)]]
+    main[part[last]] = name[last]
+    return main, tuple(found)
+
+
 def joined_culprits(parts: Sequence[IdleCulprits]) -> IdleCulprits:
     """Return the idle time of several recordings; of one name the longest tells the evidence."""
     every = (culprit for part in parts for culprit in part.culprits)

@@ -84,7 +84,7 @@ if TYPE_CHECKING:
         trace_of_tables,
     )
     from traceflops.table.rows import ABSENT, Array, Names, Rows, narrow, text_column
-    from traceflops.table.schema import TABLES, arrow_schema, empty_table
+    from traceflops.table.schema import TABLES, Column, arrow_schema, empty_table
     from traceflops.table.trace import (
         CUDA_TRACE,
         EVERYWHERE,

@@ -160,7 +160,7 @@ class DeviceAccount:
         started, links = self.idle.next_row[order], self._linked.links
         row, call = self.rows.row[started], np.where(waits, self.call[started], -1)
         texts = (
-            self._names("activities", self.rows.row[self._first_ending(begun)]),
+            self._names("activities", self.rows.row[self.first_ending(begun)]),
             self._names("activities", row),
             self._names("calls", links.call_of_activity[row]),
             self._names("ops", links.op_of_activity[row]),
@@ -187,7 +187,7 @@ class DeviceAccount:
             )
         )
 
-    def _first_ending(self, at_ns: IntArray) -> IntArray:
+    def first_ending(self, at_ns: IntArray) -> IntArray:
         """Return, for each time at which an activity ends, the first of those by start."""
         order = np.argsort(self.rows.end_ns, kind="stable")
         return order[np.searchsorted(self.rows.end_ns[order], at_ns, side="left")]
