@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import traceback
 from typing import Any
 
 import numpy as np
@@ -56,6 +57,16 @@ def test_errors_say_what_to_give(words: dict[str, Any], hint: str) -> None:
     with pytest.raises(tf.UsageError) as error:
         tf.analyze(ONE, **words)
     assert hint in error.value.hint
+
+
+def test_a_traceback_shows_the_hint_and_the_command_line_once() -> None:
+    with pytest.raises(tf.UsageError) as error:
+        tf.analyze(ONE, device="abacus")
+    message, hint = error.value.message, error.value.hint
+    assert str(error.value) == message
+    assert "".join(traceback.format_exception(error.value)).endswith(f"{message}\nhint: {hint}\n")
+    said = CliRunner().invoke(app, ["summary", str(ONE), "--device", "abacus"]).stderr
+    assert said == f"error: {message}\nhint: {hint}\n"
 
 
 @pytest.mark.parametrize("name", ["gpt_1rank.json.gz", "rocpd", "nsight_h100"])

@@ -10,7 +10,9 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import pandas as pd
 import pytest
 from typer.testing import CliRunner, Result
 
@@ -43,6 +45,28 @@ def test_the_questions_of_the_document_are_answered(name: str) -> None:
     assert answers[6].to_pylist()[0]["n"] == work["count"].sum()
     by_name = kernels.groupby("name", observed=True).sum_ns.sum()
     assert answers[0].to_pylist()[0]["ns"] == by_name.max()
+
+
+def test_pandas_gives_the_same_answers() -> None:
+    *_, code = re.findall(r"<!-- runs -->\n```python\n(.*?)```", DOCUMENT.read_text(), re.S)
+    asked = re.findall(r"^/\* (.*) \*/$", DOCUMENT.read_text(), re.M)
+    assert re.findall(r"^# (\d.*)$", code, re.M) == asked
+    code = code.replace('"sample_traces/gpt_ddp_4rank", steps="21:23"', repr(str(ONE)))
+    said: list[Any] = []
+    exec(code, {"print": lambda *words: said.append(words)})
+    names = {"sum": "ns", "count": "n", "max": "longest_ns", "value": "bytes", 0: "ns"}
+    for number, (words, sql) in enumerate(zip(said, questions(), strict=True), 1):
+        rows = tf.analyze(ONE).sql(sql).to_pandas()
+        if number == 7:
+            assert words == tuple(rows.iloc[0])
+            continue
+        frame = pd.DataFrame(words[0]).rename(columns=names)
+        if "ns" in rows:
+            frame = frame.rename(columns={"dur_ns": "ns"})
+        shared = {*frame.select_dtypes("number").columns} & {*rows.columns}
+        assert shared, number
+        for name in shared:
+            assert sorted(frame[name].dropna()) == sorted(rows[name].dropna()), (number, name)
 
 
 @pytest.mark.parametrize("name", ["gpt_1rank.json.gz", "nsight_h100", "rocprofv3_json"])

@@ -219,7 +219,7 @@ class Tools:
         """Answer one query in SQL (DuckDB) over the tables that schema lists.
 
         Up to 100 rows come back; row_count says how many there are. `activities` is the work of
-        GPUs, counted by the report where `used` is true.
+        GPUs, counted by the report where `used` is true; `steps` and `gaps` say where time went.
         """
         tables = self._trace(trace).analysis.tables.sources
         rows, count = first_rows(tables, sql, MOST_ROWS, _QUERY_S)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from traceflops.table import IntArray
     from traceflops.windows import DeviceReport, Prepared
 
-_RANK: Final = Column("rank", pa.int64(), "rank of the device")
+_RANK: Final = Column("rank", pa.int64(), "rank of the device's process")
 _DEVICE: Final = Column("device", pa.int32(), "row of the devices table")
 _COMPONENTS: Final = {
     "compute": "time in which a compute kernel runs",
@@ -50,9 +50,9 @@ GAPS: Final = _schema(
     Column("start_ns", pa.int64(), "start on the trace's clock", "ns"),
     Column("dur_ns", pa.int64(), "idle time in the windows used", "ns"),
     Column("class", NAME_TYPE, "what the host did for most of it, see culprits.md; null: unknown"),
-    Column("culprit", NAME_TYPE, "function, operator, annotation or call that did so"),
-    Column("kernel_before", NAME_TYPE, "activity that ended when the device became idle"),
-    Column("kernel_after", NAME_TYPE, "activity that ended the gap"),
+    Column("culprit", NAME_TYPE, "function, operator, annotation or call that has most of that"),
+    Column("kernel_before", NAME_TYPE, "name of the activity whose end began it"),
+    Column("kernel_after", NAME_TYPE, "name of the activity whose start ended it"),
 )
 
 

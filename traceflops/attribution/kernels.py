@@ -63,7 +63,7 @@ _MEANINGS: Final = {
     "mean_ns": "mean duration of whole activities",
     "min_ns": "shortest whole activity",
     "max_ns": "longest whole activity",
-    "share": "sum_ns / device time of the windows used; over 1 in sum with overlaps; null: none",
+    "share": "sum_ns / device time used, or null; where work overlaps they sum to over 1",
 }
 _EXTREMES: Final = {"min_ns": np.minimum, "max_ns": np.maximum}
 
