@@ -194,6 +194,7 @@ def test_values_of_any_type_are_printed() -> None:
     )
     for form in ("table", "csv", "json"):
         assert run(ONE, sql, "--format", form).exit_code == 0
+    assert run(ONE, "select 1234 n, true t").stdout.split() == ["n", "t", "1,234", "True"]
     row = next(csv.DictReader(io.StringIO(run(ONE, sql, "--format", "csv").stdout)))
     assert (row["d"], row["t"], row["n"], row["'=2"]) == ("-1.5", "'=1+1", "", "1")
     assert row["s"] == "{'x': 1}"

@@ -31,8 +31,9 @@ def run(ranks: list[list[list[tuple[str, int, int]]]], first_rank: int = 0) -> t
     for process, steps in enumerate(ranks):
         at, place = 1_000, {"process": process}
         for step, work in enumerate(steps):
-            mark = {"name": f"ProfilerStep#{step}", "start_ns": at, "dur_ns": 500, **place}
-            rows["marks"].append(mark)
+            begin = at
+            mark = {"name": f"ProfilerStep#{step}", "start_ns": at, "dur_ns": 500}
+            rows["marks"].append({**mark, **place})
             for name, pause, length in work:
                 at += pause
                 link = {"correlation": len(rows["calls"]) + 1, **place, "start_ns": at}
@@ -40,7 +41,7 @@ def run(ranks: list[list[list[tuple[str, int, int]]]], first_rank: int = 0) -> t
                 stream = {"name": name, "stream": at % 2, "device": process, "dur_ns": length}
                 rows["activities"].append({**link, **stream, "start_ns": at + 3})
                 at += length // 2
-            at = max(at, mark["start_ns"]) + 500
+            at = max(at, begin + 500)
     processes = [{"process": n, "rank": first_rank + n} for n in range(len(ranks))]
     devices = [{"device": n, "process": n} for n in range(len(ranks))]
     return trace_of(processes=processes, devices=devices, **rows)

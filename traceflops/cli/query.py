@@ -85,7 +85,7 @@ def _lines(rows: pa.Table) -> Iterator[str]:
     def cell(value: object) -> str:
         if value is None:
             return ""
-        text = f"{value:,}" if isinstance(value, int | float) else visible(str(value))
+        text = f"{value:,}" if type(value) in {int, float} else visible(str(value))
         return shorten_middle(text, _WIDEST)
 
     columns = [
