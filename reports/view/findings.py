@@ -14,7 +14,7 @@ from traceflops.units import capitalized, function_name
 
 if TYPE_CHECKING:
     from traceflops.analysis import Analysis
-    from traceflops.findings import Finding, Gain
+    from traceflops.findings import Finding, Gain, Where
 
 _OWNERS: Final = {"yours": "your code"}
 _WORTH_A_TITLE: Final = ("high", "medium")
