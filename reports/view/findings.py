@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from traceflops.findings import COUNTED_KERNEL, LOSS, UNEVEN_STEPS, limit
+from traceflops.findings import COUNTED_KERNEL, LOSS, UNEVEN_STEPS, limit, row_name, short_name
 from traceflops.reports.view.figures import duration, percent
 from traceflops.reports.view.who_waits import late_rank_words
 from traceflops.units import capitalized, function_name
@@ -17,8 +17,11 @@ if TYPE_CHECKING:
     from traceflops.findings import Finding, Gain, Where
 
 _OWNERS: Final = {"yours": "your code"}
+_OF_KERNELS: Final = ("framework", "library")
+"""Owners of kernels that the table of categories knows."""
 _WORTH_A_TITLE: Final = ("high", "medium")
 _GRAVE: Final = "high"
+_UNKNOWN: Final = "other"
 _IN_NOTES: Final = "notes"
 _LONGEST_PLACE: Final = 40
 
@@ -140,7 +143,7 @@ def _words(analysis: Analysis, finding: Finding) -> FindingWords:
         finding,
         _saves(analysis, finding),
         _mfu(analysis, finding),
-        tuple(_where(finding)) or tuple(_step_of(analysis, finding)),
+        tuple(_where(analysis, finding)) or tuple(_step_of(analysis, finding)),
         f"owner: {_OWNERS.get(finding.owner, finding.owner)}" if finding.owner else "",
         "" if sure is None else f"{sure.level} ({', '.join(sure.reasons)})".removesuffix(" ()"),
     )
@@ -218,14 +221,25 @@ def _step_of(analysis: Analysis, finding: Finding) -> Iterator[str]:
     )
 
 
-def _where(finding: Finding) -> Iterator[str]:
-    """Yield the place in the code, on a rank, else the name of the largest row."""
+def _library_kernels(analysis: Analysis) -> set[str]:
+    """Return the kernels that the table of categories knows, as rows of findings have them."""
+    known = (row.name for row in analysis.measured.kernels if row.category.top != _UNKNOWN)
+    return {shown(name) for name in known for shown in (row_name, short_name)}
+
+
+def _where(analysis: Analysis, finding: Finding) -> Iterator[str]:
+    """Yield the place in the code, on a rank, else the name of the largest row.
+
+    A kernel of a library is no place where others are to mend something.
+    """
     at = finding.where
     if at.file is not None:
         yield _code(at)
     if at.module is not None:
         yield at.module
-    if at.file is None and at.module is None and finding.rows and finding.rows[0].name:
-        yield function_name(finding.rows[0].name)
+    name = finding.rows[0].name if finding.rows else ""
+    is_elsewhere = finding.owner not in _OF_KERNELS and name in _library_kernels(analysis)
+    if at.file is None and at.module is None and name and not is_elsewhere:
+        yield function_name(name)
     if at.rank is not None and f"rank {at.rank}" not in (row.name for row in finding.rows[:1]):
         yield f"rank {at.rank}"

@@ -405,6 +405,9 @@ def framed(function: str) -> tf.Analysis:
 def test_a_serving_engine_has_its_own_option_to_launch_faster(folder: str, says: str) -> None:
     (found,) = of_rule(framed(f"{folder}/model.py(7): forward"), "eager-overhead")
     assert says in found.remedy
+    assert found.owner == "configuration"
+    (found,) = of_rule(framed("train.py(7): forward"), "eager-overhead")
+    assert found.owner == "framework"
 
 
 def test_the_critical_path_names_host_time_as_idle_time_does() -> None:

@@ -49,7 +49,7 @@ CASES: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any], str, str]] = {
         {**PASSES, "steps": 4, "plants": ("python",) * 4, "plant_ns": 400_000},
         {"plant_ns": 1_000},
         "between-passes",
-        "framework",
+        "configuration",
     ),
 }
 
@@ -184,6 +184,7 @@ def test_decode_that_reads_weights_at_the_roof() -> None:
     assert "computes 32 tokens" in batch.sentence
     assert "weight of 16 bits" in batch.sentence
     assert batch.gain is None
+    assert weights.owner == batch.owner == "configuration"
 
 
 def test_prefill_is_no_decode() -> None:

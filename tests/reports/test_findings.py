@@ -31,7 +31,7 @@ from traceflops.reports.page import render_html
 from traceflops.reports.page.section import link_to
 from traceflops.reports.page.thumbnails import thumbnail
 from traceflops.reports.terminal import Style, render_terminal
-from traceflops.reports.view import LOOKS, blamed, headline, title_sentence
+from traceflops.reports.view import LOOKS, blamed, causes, headline, title_sentence
 from traceflops.reports.view.step_split import StepPart
 
 MS = 1_000_000
@@ -86,13 +86,27 @@ def test_the_first_ten_lines_say_what_how_much_where_how_sure_and_what_to_do(wid
     """The stall of the sample's loader is 842 µs of each step (docs/replay.md)."""
     head = " ".join(lines_of(sample(), width)[:10])
     for said in (
-        "The input pipeline is too slow: 842 µs of each 4.85 ms step can be saved at train.py:71.",
+        "The input pipeline is too slow: 842 µs of each 4.85 ms step can be saved in step "
+        "(train.py:71).",
         "MFU 29.5 → 35.7 %",
         "sure: high",
         "help: Raise num_workers",
     ):
         assert said in head
     assert "without it" not in head
+
+
+@pytest.mark.parametrize(
+    ("owner", "is_place"), [("yours", False), ("configuration", False), ("library", True)]
+)
+def test_a_kernel_of_a_library_is_a_place_only_for_its_authors(
+    owner: str, *, is_place: bool
+) -> None:
+    kernel = max(sample().measured.kernels, key=lambda row: row.category.top == "compute").name
+    for name, is_named in ((kernel, is_place), ("kernel_of_mine", True)):
+        made = replace(cause(), owner=owner, rows=(Row(row_name(name), MS, 1),))
+        (one,) = causes(with_causes(made))
+        assert bool(one.where) == is_named, name
 
 
 def test_gains_are_the_same_wherever_they_are_told() -> None:
@@ -112,7 +126,8 @@ def test_gains_are_the_same_wherever_they_are_told() -> None:
 
 def test_the_best_finding_begins_the_verdict_everywhere() -> None:
     best = (
-        "The input pipeline is too slow: 842 µs of each 4.85 ms step can be saved at train.py:71."
+        "The input pipeline is too slow: 842 µs of each 4.85 ms step can be saved in step "
+        "(train.py:71)."
     )
     assert title_sentence(sample()) == f"{best} {sample().verdict.sentence}"
     assert report_object(sample())["verdict"]["sentence"] == title_sentence(sample())

@@ -179,11 +179,7 @@ def _candidate(case: Case, name: str, one: IdleClass, share: float) -> Candidate
             f"{_more_words(case, name)}{unexplained}"
         ),
         share=share,
-        owner=_owner(largest.label)
-        if name in _OF_FUNCTIONS
-        else None
-        if unexplained
-        else cause.owner,
+        owner=None if unexplained else _owner_of(name, largest.label),
         remedy=RECORD_ALL if unexplained else _remedy(case, name, one),
         evidence=("idle",),
         rows=tuple(
@@ -201,6 +197,18 @@ def _candidate(case: Case, name: str, one: IdleClass, share: float) -> Candidate
             *("the remedy may save only half of it",) * bool(cause.partly),
         ),
     )
+
+
+def _owner_of(name: str, label: str) -> Owner | None:
+    """Return whose a class of idle time is; what launches in an engine is up to its options."""
+    if name in _OF_FUNCTIONS:
+        return _owner(label)
+    return "configuration" if name in LAUNCHING and _engine(label) else CAUSES[name].owner
+
+
+def _engine(label: str) -> str:
+    """Return the options with which a serving engine launches faster, "" for other functions."""
+    return next((text for folder, text in ENGINES.items() if folder in label), "")
 
 
 def _owner(label: str) -> Owner | None:
@@ -260,8 +268,7 @@ def _remedy(case: Case, name: str, one: IdleClass) -> str:
 
 def _of_launching(case: Case, one: IdleClass) -> str:
     """Return the options of a serving engine, else that graphs fit, "" where they do not."""
-    label = one.culprits[0].label
-    engine = next((text for folder, text in ENGINES.items() if folder in label), "")
+    engine = _engine(one.culprits[0].label)
     waits = NO_WAITS * bool(case.synchronisations)
     return engine or (f"{GRAPHS}{waits}" if _fits_graphs(case) else "")
 
