@@ -143,7 +143,7 @@ def _words(analysis: Analysis, finding: Finding) -> FindingWords:
         finding,
         _saves(analysis, finding),
         _mfu(analysis, finding),
-        tuple(_where(analysis, finding)) or tuple(_step_of(analysis, finding)),
+        tuple(_where(analysis, finding)),
         f"owner: {_OWNERS.get(finding.owner, finding.owner)}" if finding.owner else "",
         "" if sure is None else f"{sure.level} ({', '.join(sure.reasons)})".removesuffix(" ()"),
     )
@@ -221,6 +221,15 @@ def _step_of(analysis: Analysis, finding: Finding) -> Iterator[str]:
     )
 
 
+def _is_place(analysis: Analysis, finding: Finding) -> bool:
+    """Return whether the largest row is where a finding is."""
+    name = finding.rows[0].name if finding.rows else ""
+    is_elsewhere = finding.owner not in _OF_KERNELS and name in _library_kernels(analysis)
+    all_ns = finding.share * analysis.components.window_ns
+    is_most = len(finding.rows) == 1 or (name and 2 * finding.rows[0].time_ns >= all_ns)
+    return bool(name) and bool(is_most) and not is_elsewhere
+
+
 def _library_kernels(analysis: Analysis) -> set[str]:
     """Return the kernels that the table of categories knows, as rows of findings have them."""
     known = (row.name for row in analysis.measured.kernels if row.category.top != _UNKNOWN)
@@ -228,18 +237,19 @@ def _library_kernels(analysis: Analysis) -> set[str]:
 
 
 def _where(analysis: Analysis, finding: Finding) -> Iterator[str]:
-    """Yield the place in the code, on a rank, else the name of the largest row.
+    """Yield the place in the code, on a rank, else the largest row, or the step without rows.
 
-    A kernel of a library is no place where others are to mend something.
+    A row is a place if it has half of the time. A kernel of a library is none where others are to
+    mend something.
     """
     at = finding.where
     if at.file is not None:
         yield _code(at)
     if at.module is not None:
         yield at.module
-    name = finding.rows[0].name if finding.rows else ""
-    is_elsewhere = finding.owner not in _OF_KERNELS and name in _library_kernels(analysis)
-    if at.file is None and at.module is None and name and not is_elsewhere:
-        yield function_name(name)
+    if at.file is None and at.module is None and _is_place(analysis, finding):
+        yield function_name(finding.rows[0].name)
     if at.rank is not None and f"rank {at.rank}" not in (row.name for row in finding.rows[:1]):
         yield f"rank {at.rank}"
+    if not finding.rows:
+        yield from _step_of(analysis, finding)

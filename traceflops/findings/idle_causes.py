@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from traceflops.attribution import (
     CLASSES,
@@ -50,6 +50,8 @@ _BESIDE_WORKERS: Final = ("eager_overhead*1.5", "data_input=0")
 """A loader without workers. These will share the CPU with the thread that launches: what it does
 may take up to half as long again."""
 _FILE: Final = re.compile(r"(\S+)\((\d+)\): (\S*)")
+_Place: TypeAlias = tuple[str | None, int | None, str | None]
+_NOWHERE: Final[_Place] = (None, None, None)
 _MOST_ROWS: Final = 3
 _OF_CODE: Final = {"recompilation": re.compile(COMPILES), "code_loading": re.compile(LOADS)}
 """Rules by the names around idle time, of whatever class it is."""
@@ -104,7 +106,8 @@ def _waits(case: Case) -> Iterator[Candidate]:
         for one in calls[:_MOST_ROWS]
     )
     largest = f"{function_name(rows[0].name)}, {percent(share_of_window(case, rows[0].time_ns))}"
-    place = _FILE.match(calls[0].site)
+    there_ns = sum(one.blocked_ns for one in calls if one.site == calls[0].site)
+    is_half = 2 * there_ns >= sum(one.blocked_ns for one in calls)
     names = "|".join(dict.fromkeys(re.escape(one.call) for one in calls))
     cause = CAUSES[name]
     yield Candidate(
@@ -119,7 +122,7 @@ def _waits(case: Case) -> Iterator[Candidate]:
         remedy=remedy_of(case, name) or f"{capitalized(REMEDIES[name])}.",
         evidence=("idle",),
         rows=rows,
-        where=Where(place[1], int(place[2]), place[3]) if place else Where(),
+        where=Where(*_place(calls[0].site)) if is_half else Where(),
         edits=tuple(edit.replace("{calls}", names) for edit in cause.edits),
     )
 
@@ -186,7 +189,7 @@ def _candidate(case: Case, name: str, one: IdleClass, share: float) -> Candidate
             Row(row_name(culprit.label), culprit.idle_ns, culprit.gaps)
             for culprit in one.culprits[:_MOST_ROWS]
         ),
-        where=_where(case, largest),
+        where=_where(case, one),
         edits=tuple(_filled(edit, one) for edit in cause.edits),
         on_path=cause.on_path,
         frees=cause.frees,
@@ -284,19 +287,36 @@ def _has_details(case: Case) -> bool:
     return marks is not None and bool(is_one_of(marks["kind"], "python", "system").any())
 
 
-def _where(case: Case, culprit: Culprit) -> Where:
-    """Return the file and line that names tell, and the longest gap of a culprit."""
-    told = [found for name in (culprit.label, *culprit.evidence) if (found := _FILE.match(name))]
-    mine = culprit.kind, culprit.label
+def _where(case: Case, one: IdleClass) -> Where:
+    """Return the function that has half of the time of a class, and the longest gap of the first.
+
+    That is, as far as names tell it.
+    """
+    places = [_place_of(culprit) for culprit in one.culprits]
+    pairs = zip(places, one.culprits, strict=True)
+    there_ns = sum(culprit.idle_ns for place, culprit in pairs if place == places[0])
+    file, line, function = places[0] if 2 * there_ns >= one.idle_ns else _NOWHERE
+    mine = one.culprits[0].kind, one.culprits[0].label
     its = (gap for gap in case.gaps(100) if mine in [(one.kind, one.label) for one in gap.culprits])
     gap = next(its, None)
     return Where(
-        file=told[0][1] if told else None,
-        line=int(told[0][2]) if told else None,
-        function=told[0][3] if told else None,
+        file=file,
+        line=line,
+        function=function,
         start_ns=gap.start_ns if gap else None,
         end_ns=gap.start_ns + gap.dur_ns if gap else None,
     )
+
+
+def _place_of(culprit: Culprit) -> _Place:
+    names = (culprit.label, *culprit.evidence)
+    return next((place for name in names if (place := _place(name)) != _NOWHERE), _NOWHERE)
+
+
+def _place(name: str) -> _Place:
+    """Return file, line and function that a name begins with."""
+    found = _FILE.match(name)
+    return (found[1], int(found[2]), found[3]) if found else _NOWHERE
 
 
 def _pace_words(case: Case) -> str:
