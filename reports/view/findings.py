@@ -14,7 +14,7 @@ from traceflops.units import capitalized, function_name
 
 if TYPE_CHECKING:
     from traceflops.analysis import Analysis
-    from traceflops.findings import Finding, Gain, Where
+    from traceflops.findings import Confidence, Finding, Gain, Where
 
 _OWNERS: Final = {"yours": "your code"}
 _OF_KERNELS: Final = ("framework", "library")
@@ -24,6 +24,7 @@ _GRAVE: Final = "high"
 _UNKNOWN: Final = "other"
 _IN_NOTES: Final = "notes"
 _LONGEST_PLACE: Final = 40
+_REASONS: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +146,13 @@ def _words(analysis: Analysis, finding: Finding) -> FindingWords:
         _mfu(analysis, finding),
         tuple(_where(analysis, finding)),
         f"owner: {_OWNERS.get(finding.owner, finding.owner)}" if finding.owner else "",
-        "" if sure is None else f"{sure.level} ({', '.join(sure.reasons)})".removesuffix(" ()"),
+        "" if sure is None else f"{sure.level} ({_reasons(sure)})".removesuffix(" ()"),
     )
+
+
+def _reasons(sure: Confidence) -> str:
+    """Return the last reasons, which are of the finding itself where there are some."""
+    return "; ".join(sure.reasons[-_REASONS:])
 
 
 def _at(finding: Finding) -> str:

@@ -10,6 +10,7 @@ import traceflops as tf
 from tests.build import launched, step_marks, trace_of
 from tests.conftest import shared_file
 from traceflops.findings.finding import Finding
+from traceflops.findings.idle_remedies import CAUSES, WHEN
 from traceflops.reports.view import causes
 
 STEP = MS = 1_000_000
@@ -435,6 +436,12 @@ def test_a_serving_engine_has_its_own_option_to_launch_faster(folder: str, says:
     assert found.owner == "configuration"
     (found,) = of_rule(framed("train.py(7): forward"), "eager-overhead")
     assert found.owner == "framework"
+
+
+def test_every_class_of_idle_time_says_when_it_is() -> None:
+    assert WHEN.keys() == CAUSES.keys()
+    (found,) = of_rule(framed("train.py(7): forward"), "eager-overhead")
+    assert " of the time while operators are launched; largest part: " in found.sentence
 
 
 def test_a_function_with_a_tenth_of_the_idle_time_is_no_place() -> None:

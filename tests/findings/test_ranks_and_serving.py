@@ -170,7 +170,7 @@ def test_the_bubble_of_a_pipeline_is_not_communication() -> None:
 def test_a_rank_alone_says_that_its_collectives_may_be_waiting() -> None:
     path = shared_file("traces/pytorch/mi300x_resnet18_ddp_train.json.gz")
     found = of_rule(tf.analyze(tf.read(path)).findings, "exposed-communication")
-    assert "needs 0.5 %; the rest may be waiting" in found.sentence
+    assert "would take 0.5 % of the time; the rest may be waiting for other ranks" in found.sentence
     assert found.remedy.startswith("Record all ranks")
 
 

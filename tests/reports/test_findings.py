@@ -21,6 +21,7 @@ from traceflops.findings.finding import (
     Finding,
     Gain,
     MfuRange,
+    Owner,
     Row,
     Where,
     row_name,
@@ -100,13 +101,22 @@ def test_the_first_ten_lines_say_what_how_much_where_how_sure_and_what_to_do(wid
     ("owner", "is_place"), [("yours", False), ("configuration", False), ("library", True)]
 )
 def test_a_kernel_of_a_library_is_a_place_only_for_its_authors(
-    owner: str, *, is_place: bool
+    owner: Owner, *, is_place: bool
 ) -> None:
     kernel = max(sample().measured.kernels, key=lambda row: row.category.top == "compute").name
     for name, is_named in ((kernel, is_place), ("kernel_of_mine", True)):
         made = replace(cause(), owner=owner, rows=(Row(row_name(name), MS, 1),))
         (one,) = causes(with_causes(made))
         assert bool(one.where) == is_named, name
+
+
+def test_at_most_two_reasons_say_how_sure_a_finding_is_and_the_json_has_all() -> None:
+    reasons = ("there is only one step", "one", "another, too")
+    analysis = with_causes(replace(cause(), confidence=Confidence("low", reasons)))
+    assert [one.sure for one in causes(analysis)] == ["low (one; another, too)"]
+    assert "why low: one; another, too" in lines_of(analysis)
+    (first,) = report_object(analysis)["findings"]
+    assert tuple(first["confidence"]["reasons"]) == reasons
 
 
 def test_gains_are_the_same_wherever_they_are_told() -> None:

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from traceflops.attribution import (
-    CLASSES,
     REMEDIES,
     IdleClass,
     is_of_library,
@@ -33,6 +32,7 @@ from traceflops.findings.idle_remedies import (
     ON_AMD,
     OTHER_OPTIMIZER,
     RECORD_ALL,
+    WHEN,
     IdleCause,
 )
 from traceflops.remedies import PYTORCH, family, remedy
@@ -112,7 +112,7 @@ def _waits(case: Case) -> Iterator[Candidate]:
     cause = CAUSES[name]
     yield Candidate(
         rule="host-waits",
-        title="Waits use up the host's lead",
+        title="The host waits for the GPU, so nothing is queued",
         sentence=(
             f"The host waits for the GPU for {percent(share)} of the time and launches nothing "
             f"meanwhile; largest part: {largest}."
@@ -177,8 +177,8 @@ def _candidate(case: Case, name: str, one: IdleClass, share: float) -> Candidate
         if case.steps.used
         else cause.title.replace("inside the step", "during the run"),
         sentence=(
-            f"The GPU is idle for {percent(share)} of the time during "
-            f"{cause.what or CLASSES[one.kind]}{part if label else ''}."
+            f"The GPU is idle for {percent(share)} of the time {WHEN[name]}"
+            f"{part if label else ''}."
             f"{_more_words(case, name)}{unexplained}"
         ),
         share=share,
@@ -236,7 +236,7 @@ def _more_words(case: Case, name: str) -> str:
 
 
 def _is_once(case: Case, cause: IdleCause, largest: Culprit) -> bool:
-    return largest.tag not in ("", "repeat") or (cause.what != "" and len(case.steps.used) < 2)
+    return largest.tag not in ("", "repeat") or (cause.by_name and len(case.steps.used) < 2)
 
 
 def _filled(edit: str, one: IdleClass) -> str:
@@ -259,7 +259,7 @@ def _remedy(case: Case, name: str, one: IdleClass) -> str:
         return f"{look}{ranges}{'it' if label else 'the code'} to see which takes the time."
     if name == "host_code" and _owner(one.culprits[0].label) != "yours":
         return usual if one.culprits[0].tag else NOT_YOURS
-    if not cause.what and not (cause.remedy and is_torch(case) and not one.culprits[0].tag):
+    if not cause.by_name and not (cause.remedy and is_torch(case) and not one.culprits[0].tag):
         return usual
     text = _of_launching(case, one) if name in LAUNCHING else ""
     is_other = name == "optimizer_loop" and not _OF_TORCH.search(one.culprits[0].label)
