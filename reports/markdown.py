@@ -36,6 +36,7 @@ from traceflops.reports.view import (
     host_tables,
     jobs_table,
     more_sentences,
+    notes_by_weight,
     other_findings,
     owner_tables,
     pipeline_tables,
@@ -262,7 +263,7 @@ def _memory(analysis: Analysis) -> Iterator[str]:
 
 
 def _notes(analysis: Analysis) -> Iterator[str]:
-    for note in analysis.notes[:_NOTES]:
+    for note in notes_by_weight(analysis)[:_NOTES]:
         yield f"- **{note.kind}**: {plain(note.text)}"
     yield from _more(len(analysis.notes) - _NOTES)
 

@@ -23,7 +23,6 @@ from traceflops.reports.view import (
     FindingWords,
     StepPart,
     blamed,
-    count,
     duration,
     left_to_say,
     opening,
@@ -33,11 +32,12 @@ from traceflops.reports.view import (
     step_after,
     step_parts,
     step_times,
+    steps_counted,
     title_finding,
     why_not,
     wording,
 )
-from traceflops.units import PART_NAMES, several
+from traceflops.units import PART_NAMES
 
 if TYPE_CHECKING:
     from traceflops.analysis import Analysis
@@ -212,7 +212,7 @@ def _time(analysis: Analysis) -> Tile:
     if steps.typical_ns is None:
         mean = analysis.mean_ns(analysis.components.window_ns)
         return Tile("Window", duration(mean), "no steps found", "steps")
-    used = f"median of {count(len(steps.used))} of {several(len(steps.seen), 'step')}"
+    used = f"median of {steps_counted(analysis)}"
     used = used if len(steps.seen) > 1 else "the only step"
     words = "; ".join(filter(None, (used, ", ".join(step_times(analysis)))))
     return Tile("Step time", duration(steps.typical_ns), words, "steps", _step_spark(analysis))

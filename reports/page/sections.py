@@ -39,6 +39,7 @@ from traceflops.reports.view import (
     gap_culprits,
     gpu_samples_table,
     host_tables,
+    notes_by_weight,
     owner_tables,
     pace_sentence,
     pipeline_tables,
@@ -248,7 +249,7 @@ def _post_mortem(analysis: Analysis) -> Content | None:
 
 
 def _notes(analysis: Analysis) -> Content:
-    notes = overview.Few(analysis.notes[: overview.MOST_NOTES], len(analysis.notes))
+    notes = overview.Few(notes_by_weight(analysis)[: overview.MOST_NOTES], len(analysis.notes))
     return Content({"notes": notes})
 
 

@@ -60,6 +60,7 @@ from traceflops.reports.view import (
     job_size,
     look,
     mean_message,
+    notes_by_weight,
     off_median,
     owners_table,
     pace_sentence,
@@ -368,4 +369,6 @@ def _of_collective(row: Collective, busbw: list[str]) -> Iterator[str]:
 def _unsaid(analysis: Analysis) -> list[str]:
     """Return the notes but for the one that the line on the missing MFU already says."""
     said = any(lack.remedy == NEXT_TIME for lack in analysis.measured.lacks[:1])
-    return [note.text for note in analysis.notes if not (said and note.code == "no-shapes")]
+    return [
+        note.text for note in notes_by_weight(analysis) if not (said and note.code == "no-shapes")
+    ]

@@ -60,6 +60,10 @@ def counted_table(measured: Measurement, most: int) -> ReportTable:
     return _table("Kernels by counters", columns, rows, most, f"Totals over launches.{where}")
 
 
+def _limiters(row: KernelSpeed) -> str:
+    return ", ".join((*("grid",) * row.is_small, *row.limiters)) or UNKNOWN
+
+
 def speeds_table(measured: Measurement, most: int) -> ReportTable:
     """Return how near counted kernels came to their limits, those first that lose most time."""
     work = measured.executed.work
@@ -70,7 +74,10 @@ def speeds_table(measured: Measurement, most: int) -> ReportTable:
         _number("Time", lambda row: duration(row.duration_ns)),
         *(_number(_heads(roof), _share_of(roof)) for roof in ROOFS),
         _number("Occupancy", _occupancy),
-        Column("Limited by", lambda row: ", ".join(row.limiters) or UNKNOWN),
+        Column(
+            "Limited by",
+            _limiters,
+        ),
         _number("Registers", lambda row: count(row.registers)),
         Column("Warps wait for", _waits),
     )

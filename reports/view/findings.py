@@ -7,20 +7,24 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from traceflops.findings import COUNTED_KERNEL, LOSS, UNEVEN_STEPS, limit
+from traceflops.findings import COUNTED_KERNEL, LOSS, UNEVEN_STEPS, limit, row_name, short_name
 from traceflops.reports.view.figures import duration, percent
 from traceflops.reports.view.who_waits import late_rank_words
 from traceflops.units import capitalized, function_name
 
 if TYPE_CHECKING:
     from traceflops.analysis import Analysis
-    from traceflops.findings import Finding, Gain, Where
+    from traceflops.findings import Confidence, Finding, Gain, Where
 
 _OWNERS: Final = {"yours": "your code"}
+_OF_KERNELS: Final = ("framework", "library")
+"""Owners of kernels that the table of categories knows."""
 _WORTH_A_TITLE: Final = ("high", "medium")
 _GRAVE: Final = "high"
+_UNKNOWN: Final = "other"
 _IN_NOTES: Final = "notes"
 _LONGEST_PLACE: Final = 40
+_REASONS: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,10 +144,15 @@ def _words(analysis: Analysis, finding: Finding) -> FindingWords:
         finding,
         _saves(analysis, finding),
         _mfu(analysis, finding),
-        tuple(_where(finding)) or tuple(_step_of(analysis, finding)),
+        tuple(_where(analysis, finding)),
         f"owner: {_OWNERS.get(finding.owner, finding.owner)}" if finding.owner else "",
-        "" if sure is None else f"{sure.level} ({', '.join(sure.reasons)})".removesuffix(" ()"),
+        "" if sure is None else f"{sure.level} ({_reasons(sure)})".removesuffix(" ()"),
     )
+
+
+def _reasons(sure: Confidence) -> str:
+    """Return the last reasons, which are of the finding itself where there are some."""
+    return "; ".join(sure.reasons[-_REASONS:])
 
 
 def _at(finding: Finding) -> str:
@@ -218,14 +227,35 @@ def _step_of(analysis: Analysis, finding: Finding) -> Iterator[str]:
     )
 
 
-def _where(finding: Finding) -> Iterator[str]:
-    """Yield the place in the code, on a rank, else the name of the largest row."""
+def _is_place(analysis: Analysis, finding: Finding) -> bool:
+    """Return whether the largest row is where a finding is."""
+    name = finding.rows[0].name if finding.rows else ""
+    is_elsewhere = finding.owner not in _OF_KERNELS and name in _library_kernels(analysis)
+    all_ns = finding.share * analysis.components.window_ns
+    is_most = len(finding.rows) == 1 or (name and 2 * finding.rows[0].time_ns >= all_ns)
+    return bool(name) and bool(is_most) and not is_elsewhere
+
+
+def _library_kernels(analysis: Analysis) -> set[str]:
+    """Return the kernels that the table of categories knows, as rows of findings have them."""
+    known = (row.name for row in analysis.measured.kernels if row.category.top != _UNKNOWN)
+    return {shown(name) for name in known for shown in (row_name, short_name)}
+
+
+def _where(analysis: Analysis, finding: Finding) -> Iterator[str]:
+    """Yield the place in the code, on a rank, else the largest row, or the step without rows.
+
+    A row is a place if it has half of the time. A kernel of a library is none where others are to
+    mend something.
+    """
     at = finding.where
     if at.file is not None:
         yield _code(at)
     if at.module is not None:
         yield at.module
-    if at.file is None and at.module is None and finding.rows and finding.rows[0].name:
+    if at.file is None and at.module is None and _is_place(analysis, finding):
         yield function_name(finding.rows[0].name)
     if at.rank is not None and f"rank {at.rank}" not in (row.name for row in finding.rows[:1]):
         yield f"rank {at.rank}"
+    if not finding.rows:
+        yield from _step_of(analysis, finding)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 SAYS: Final = "Nsight Compute says"
 _NAME: Final = 46
 _LONGEST: Final = 2_000
+_BOTTLENECK: Final = "bottleneck"
 _INFORMATION: Final = frozenset({"inf", "ok"})
 """Kinds of messages that advise nothing."""
 
@@ -51,7 +52,9 @@ def rules_said(measured: Measurement, most: int) -> list[RulesOfKernel]:
 
 
 def _advising(rules: tuple[KernelRule, ...]) -> Iterator[KernelRule]:
-    return (rule for rule in rules if (rule.kind or "").lower() not in _INFORMATION)
+    """Yield what advises: that which names the bottleneck first, then by estimates."""
+    advising = [rule for rule in rules if (rule.kind or "").lower() not in _INFORMATION]
+    yield from sorted(advising, key=lambda rule: _BOTTLENECK not in rule_words(rule))
 
 
 def _shown(rule: KernelRule) -> RuleShown:

@@ -25,13 +25,16 @@ from traceflops.reports.view.figures import (
 from traceflops.reports.view.palette import LOOKS
 from traceflops.timeline import Account, Gap
 from traceflops.units import several
-from traceflops.windows import STANDS_OUT, DeviceReport, StepSpread, late_after
+from traceflops.windows import SOURCES, STANDS_OUT, DeviceReport, StepSpread, late_after
 
 if TYPE_CHECKING:
     from traceflops.analysis import Analysis
     from traceflops.devices import Match
+    from traceflops.table import Note
 
 _MOST = 8
+_KINDS: Final = ("repaired", "dropped", "missing", "assumed")
+"""Kinds of notes, those first that matter most where the time they are about is not known."""
 _TWO = 2
 
 
@@ -138,7 +141,19 @@ def steps_used(analysis: Analysis) -> str:
     if not steps.seen:
         return "no steps found" if analysis.devices else ""
     which = f" ({number_ranges(steps.used)})" if steps.used else ""
-    return f"{count(len(steps.used))} of {several(len(steps.seen), 'step')}{which}"
+    return f"{steps_counted(analysis)}{which}"
+
+
+def steps_counted(analysis: Analysis) -> str:
+    """Return how many of the steps seen are used, and whether they are no marked ones."""
+    steps = analysis.steps
+    step = "inferred step" if steps.source in SOURCES else "step"
+    return f"{count(len(steps.used))} of {several(len(steps.seen), step)}"
+
+
+def notes_by_weight(analysis: Analysis) -> list[Note]:
+    """Return the notes: first those about the largest shares of the time, then by kind."""
+    return sorted(analysis.notes, key=lambda note: (-note.share, _KINDS.index(note.kind)))
 
 
 def selected(analysis: Analysis) -> str:

@@ -20,7 +20,9 @@ from traceflops.mfu.counted.kernel_speeds import ROOFS
 from traceflops.reports.view.findings import title_sentence
 
 SM, MEMORY, L1, L2, DRAM, TIME, ELAPSED, ACTIVE, FITS, RUNS = list(NAMES)[:10]
-BUSY = NAMES | {ACTIVE: 13_000.0}
+WAVES = "launch__waves_per_multiprocessor"
+BUSY = NAMES | {ACTIVE: 13_000.0, WAVES: 8.0}
+TOO_FEW = "the grid has too few blocks to fill the GPU"
 FULL = BUSY | {FITS: 100.0, RUNS: 90.0}
 
 
@@ -48,15 +50,22 @@ def said(values: Mapping[str, float]) -> str:
     [
         (
             "0001",
-            "19.7 % of DRAM peak, theoretical occupancy 16.7 %, limited by registers "
-            "(Nsight Compute: estimated speedup 80.3 %)",
+            "19.7 % of DRAM peak, 0.7 waves: the grid has too few blocks to fill the GPU",
         ),
-        ("0004", "6.3 % of memory system peak, SMs have work 0.7 % of the time"),
+        (
+            "0004",
+            "6.3 % of memory system peak, less than 0.1 waves: the grid has too few blocks to fill "
+            "the GPU",
+        ),
     ],
 )
-def test_real_pages_begin_with_what_holds_their_kernel_back(number: str, sentence: str) -> None:
+@pytest.mark.parametrize("redact", [False, True])
+def test_real_pages_begin_with_what_holds_their_kernel_back(
+    number: str, sentence: str, redact: bool
+) -> None:
     path = shared_file(f"traces/nsight/ncu_rtx5090_kernel{number}_details.csv")
-    assert sentence in title_sentence(tf.analyze(tf.read(path))).partition(". ")[0]
+    title = title_sentence(tf.analyze(tf.read(path), redact=redact))
+    assert title.partition(". ")[0].endswith(sentence)
 
 
 @pytest.mark.parametrize(
@@ -77,6 +86,9 @@ def test_real_pages_begin_with_what_holds_their_kernel_back(number: str, sentenc
             FULL | {RUNS: 40.0},
             "19.7 % of DRAM peak, achieved occupancy 40.0 % of theoretical 100.0 %.",
         ),
+        (BUSY | {WAVES: 0.66}, f"19.7 % of DRAM peak, 0.66 waves: {TOO_FEW}."),
+        (BUSY | {WAVES: 0.04}, f"19.7 % of DRAM peak, less than 0.1 waves: {TOO_FEW}."),
+        (BUSY | {WAVES: 0.66, DRAM: 85.0, MEMORY: 85.0}, "85.0 % of DRAM peak."),
         (FULL | {ACTIVE: 1_348.5}, "19.7 % of DRAM peak, SMs have work 10.0 % of the time."),
         (
             FULL | LATENCY | {ISSUE.format("long_scoreboard"): 12.0},
@@ -183,6 +195,22 @@ def test_an_estimate_of_the_profiler_is_that_of_the_cause_else_the_best(
     assert f"limited by registers (Nsight Compute: {words}). Use fewer" in one.sentence
 
 
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("TheoreticalOccupancy", ""),
+        ("LaunchConfiguration", " (Nsight Compute: estimated speedup 80.0 %)"),
+    ],
+)
+def test_where_the_grid_is_too_small_no_estimate_is_of_the_occupancy(name: str, words: str) -> None:
+    made = [{**rule(1, name, "text", 0.8, speedup_kind="global"), "name": "some_kernel"}]
+    counters = launch(1, BUSY | {WAVES: 0.66}, name="some_kernel")
+    trace = trace_of(kernel_counters=counters, kernel_rules=made)
+    (one,) = [one for one in tf.analyze(trace).findings if one.rule == COUNTED_KERNEL]
+    assert f"{TOO_FEW}{words}. Launch more blocks" in one.sentence
+    assert "registers" not in one.sentence
+
+
 def test_who_has_recorded_all_is_not_told_to_record_more() -> None:
     small = {ISSUE.format(f"reason_{number}"): 2.0 for number in range(10)}
     (one,) = found(launch(1, FULL | LATENCY | small))
@@ -221,6 +249,6 @@ def test_with_a_timeline_the_step_decides_and_not_counted_times() -> None:
 
 def test_every_roof_and_limiter_has_a_remedy() -> None:
     limiters = {row.id.removeprefix(LIMIT) for row in quantity_rows() if row.id.startswith(LIMIT)}
-    assert _table()["limiter"].keys() == limiters
+    assert _table()["limiter"].keys() == limiters | {"grid"}
     assert _table()["roof"].keys() == ROOFS.keys()
     assert all(row.keys() == {"words", "remedy"} for row in _table()["stall"].values())

@@ -94,7 +94,8 @@ def test_what_speaks_for_a_finding_is_no_reason_to_doubt_it() -> None:
     found = analysis_of(RunConfig(**SMALL, plants=("python", "allocate"), plant_ns=2_000_000))
     said = [one.confidence for one in found.findings if one.confidence is not None]
     assert said
-    for_it = {f"{len(found.steps.used)} steps", "recorded with Python stacks"}
+    for_it = {f"there are {len(found.steps.used)} steps", "the recording has Python stacks"}
+    assert any(for_it & {*one.reasons} for one in said)
     assert all(for_it.isdisjoint(one.reasons) or one.level == "high" for one in said)
 
 

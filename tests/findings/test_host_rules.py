@@ -8,7 +8,10 @@ import pytest
 
 import traceflops as tf
 from tests.build import launched, step_marks, trace_of
+from tests.conftest import shared_file
 from traceflops.findings.finding import Finding
+from traceflops.findings.idle_remedies import CAUSES, WHEN
+from traceflops.reports.view import causes
 
 STEP = MS = 1_000_000
 GEMM = "sm90_gemm_bf16"
@@ -390,13 +393,38 @@ def test_start_up_is_told_as_such_where_no_step_is_marked() -> None:
     assert not of_rule(analysis, "memory-alloc")
 
 
-def framed(function: str) -> tf.Analysis:
-    """Return a step in which a function launches 5 us of work each 60 us."""
+def framed(*functions: tuple[str, int] | str) -> tf.Analysis:
+    """Return a step in which functions, by their parts of 100, launch 5 us of work each 60 us."""
     works = launched(*((GEMM, at, at + 10_000, 5_000) for at in range(100_000, 6_100_000, 60_000)))
-    frame = {"kind": "python", "name": function, "start_ns": 0, "dur_ns": 7_000_000}
+    frames, start_ns = [], 100_000
+    for one in functions:
+        name, parts = one if isinstance(one, tuple) else (one, 100)
+        dur_ns = 60_000 * parts
+        frames.append({"kind": "python", "name": name, "start_ns": start_ns, "dur_ns": dur_ns})
+        start_ns += dur_ns
     return tf.analyze(
-        trace_of(**works, marks=[frame, *step_marks(("ProfilerStep#0", 90_000, 6_000_000))])
+        trace_of(**works, marks=[*frames, *step_marks(("ProfilerStep#0", 90_000, 6_000_000))])
     )
+
+
+@pytest.mark.parametrize(
+    ("parts", "place"),
+    [
+        ((60, 20, 20), ("a.py", 1, "f")),
+        ((40, 30, 30), (None, None, None)),
+        ((100, 0, 0), ("a.py", 1, "f")),
+    ],
+)
+def test_a_place_has_half_of_the_time(
+    parts: tuple[int, ...], place: tuple[str | None, int | None, str | None]
+) -> None:
+    names = ("a.py(1): f", "b.py(2): g", "c.py(3): h")
+    analysis = framed(*(one for one in zip(names, parts, strict=True) if one[1]))
+    (found,) = of_rule(analysis, "eager-overhead")
+    assert (found.where.file, found.where.line, found.where.function) == place
+    assert found.rows[0].name == names[0]
+    (words,) = [one for one in causes(analysis) if one.finding is found]
+    assert words.where == (("f (a.py:1)",) if place[0] else ())
 
 
 @pytest.mark.parametrize(
@@ -405,6 +433,23 @@ def framed(function: str) -> tf.Analysis:
 def test_a_serving_engine_has_its_own_option_to_launch_faster(folder: str, says: str) -> None:
     (found,) = of_rule(framed(f"{folder}/model.py(7): forward"), "eager-overhead")
     assert says in found.remedy
+    assert found.owner == "configuration"
+    (found,) = of_rule(framed("train.py(7): forward"), "eager-overhead")
+    assert found.owner == "framework"
+
+
+def test_every_class_of_idle_time_says_when_it_is() -> None:
+    assert WHEN.keys() == CAUSES.keys()
+    (found,) = of_rule(framed("train.py(7): forward"), "eager-overhead")
+    assert " of the time while operators are launched; largest part: " in found.sentence
+
+
+def test_a_function_with_a_tenth_of_the_idle_time_is_no_place() -> None:
+    """Launching takes 52.9 % of the time, of which 7.2 % are in the function with most."""
+    path = shared_file("traces/pytorch/b200_vllm_gptoss_prefill.json.gz")
+    (first, *_) = causes(tf.analyze(tf.read(path)))
+    assert first.finding.rule == "eager-overhead"
+    assert first.where == ()
 
 
 def test_the_critical_path_names_host_time_as_idle_time_does() -> None:

@@ -49,7 +49,7 @@ CASES: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any], str, str]] = {
         {**PASSES, "steps": 4, "plants": ("python",) * 4, "plant_ns": 400_000},
         {"plant_ns": 1_000},
         "between-passes",
-        "framework",
+        "configuration",
     ),
 }
 
@@ -170,7 +170,7 @@ def test_the_bubble_of_a_pipeline_is_not_communication() -> None:
 def test_a_rank_alone_says_that_its_collectives_may_be_waiting() -> None:
     path = shared_file("traces/pytorch/mi300x_resnet18_ddp_train.json.gz")
     found = of_rule(tf.analyze(tf.read(path)).findings, "exposed-communication")
-    assert "needs 0.5 %; the rest may be waiting" in found.sentence
+    assert "would take 0.5 % of the time; the rest may be waiting for other ranks" in found.sentence
     assert found.remedy.startswith("Record all ranks")
 
 
@@ -184,6 +184,7 @@ def test_decode_that_reads_weights_at_the_roof() -> None:
     assert "computes 32 tokens" in batch.sentence
     assert "weight of 16 bits" in batch.sentence
     assert batch.gain is None
+    assert weights.owner == batch.owner == "configuration"
 
 
 def test_prefill_is_no_decode() -> None:

@@ -98,7 +98,7 @@ def test_a_real_page_meets_the_figures_that_stand_in_it() -> None:
     assert found.limiters == ("registers",)
     assert found.roof == ("dram", 0.1966)
     assert found.active == pytest.approx(9495.42 / 13485)
-    assert (found.registers, found.waves, found.stalls) == (None, None, ())
+    assert (found.registers, found.waves, found.stalls) == (None, 0.7, ())
 
 
 def test_a_tiny_grid_is_far_from_the_roof_of_l1_though_its_sms_use_l1() -> None:
@@ -111,6 +111,17 @@ def test_a_tiny_grid_is_far_from_the_roof_of_l1_though_its_sms_use_l1() -> None:
     assert found.active == pytest.approx(63.37 / 9357)
     assert found.roof == ("memory", 0.0632)
     assert (found.theoretical_occupancy, found.limiters) == (1.0, ())
+
+
+def test_waves_that_were_not_counted_follow_from_the_size_of_the_grid() -> None:
+    """224 blocks of 256 threads, of which two fit on each of 170 SMs."""
+    values = {name: value for name, value in NAMES.items() if "waves" not in name}
+    sized = launch(1, values, threads=224 * 256)
+    (found,) = speeds_of(sized, device=0, sm_count=170)
+    assert found.waves == pytest.approx(224 / 340)
+    assert found.is_small
+    for unknown in (speeds_of(sized), speeds_of(launch(1, values, threads=None), sm_count=170)):
+        assert (unknown[0].waves, unknown[0].is_small) == (None, False)
 
 
 @pytest.mark.parametrize("values", [LABELS, NAMES, OLD], ids=["labels", "names", "old"])

@@ -323,6 +323,13 @@ def test_of_a_rule_all_stays_but_what_it_says_of_the_kernel() -> None:
     assert "Acme" not in repr(second)
 
 
+def test_of_a_rule_of_a_small_grid_its_waves_stay() -> None:
+    text = "The grid of acme is too small, resulting in only 0.7 full waves across all SMs. Acme."
+    trace = trace_of(kernel_rules=[{"name": "gemm", "text": text}])
+    (row,) = Redaction(Placeholders()).trace(trace).kernel_rules.to_pylist()
+    assert row["text"] == "0.7 full waves across all SMs"
+
+
 def test_system_calls_whose_meaning_is_known_stay() -> None:
     calls = ("close", "pwrite64", "pthread_cond_timedwait", "zebrafish", "close_zebrafish")
     rows = [{"kind": "system", "name": name, "start_ns": 0, "dur_ns": 1} for name in calls]

@@ -391,11 +391,11 @@ def test_nobody_is_blamed_where_clocks_cannot_be_compared() -> None:
 SLOW = {"factor": {GEMM: 1.2, ADD: 1.2}}
 CLOCKS = (
     "All its kernels take 1.20 times as long as on the others. Check clocks, power and temperature "
-    "of that GPU; leave its node out."
+    "of that GPU; exclude its node from the job."
 )
 OF_TWO = (
     "All their kernels take 1.20 times as long as on the others. Check clocks, power and "
-    "temperature of those GPUs; leave their nodes out."
+    "temperature of those GPUs; exclude their nodes from the job."
 )
 SENTENCES: dict[str, tuple[Row, str]] = {
     "one rank": (SLOW, f"The other ranks wait for rank 2: 140 µs of each step (15.6 %). {CLOCKS}"),

@@ -21,6 +21,7 @@ from traceflops.findings.finding import (
     Finding,
     Gain,
     MfuRange,
+    Owner,
     Row,
     Where,
     row_name,
@@ -31,7 +32,7 @@ from traceflops.reports.page import render_html
 from traceflops.reports.page.section import link_to
 from traceflops.reports.page.thumbnails import thumbnail
 from traceflops.reports.terminal import Style, render_terminal
-from traceflops.reports.view import LOOKS, blamed, headline, title_sentence
+from traceflops.reports.view import LOOKS, blamed, causes, headline, title_sentence
 from traceflops.reports.view.step_split import StepPart
 
 MS = 1_000_000
@@ -94,6 +95,28 @@ def test_the_first_ten_lines_say_what_how_much_where_how_sure_and_what_to_do(wid
     ):
         assert said in head
     assert "without it" not in head
+
+
+@pytest.mark.parametrize(
+    ("owner", "is_place"), [("yours", False), ("configuration", False), ("library", True)]
+)
+def test_a_kernel_of_a_library_is_a_place_only_for_its_authors(
+    owner: Owner, *, is_place: bool
+) -> None:
+    kernel = max(sample().measured.kernels, key=lambda row: row.category.top == "compute").name
+    for name, is_named in ((kernel, is_place), ("kernel_of_mine", True)):
+        made = replace(cause(), owner=owner, rows=(Row(row_name(name), MS, 1),))
+        (one,) = causes(with_causes(made))
+        assert bool(one.where) == is_named, name
+
+
+def test_at_most_two_reasons_say_how_sure_a_finding_is_and_the_json_has_all() -> None:
+    reasons = ("there is only one step", "one", "another, too")
+    analysis = with_causes(replace(cause(), confidence=Confidence("low", reasons)))
+    assert [one.sure for one in causes(analysis)] == ["low (one; another, too)"]
+    assert "why low: one; another, too" in lines_of(analysis)
+    (first,) = report_object(analysis)["findings"]
+    assert tuple(first["confidence"]["reasons"]) == reasons
 
 
 def test_gains_are_the_same_wherever_they_are_told() -> None:
@@ -169,7 +192,7 @@ def test_rows_of_evidence_are_folded_on_the_page() -> None:
     found = page.split('<section id="findings">')[1].split("</section>")[0]
     rows = re.sub(r"<[^>]*>", " ", found.split('<details class="rows">')[1].split("</details>")[0])
     assert rows.replace("\N{NO-BREAK SPACE}", " ").split() == [
-        *("Largest", "parts", "of", "cause", "1"),
+        *("Largest", "parts", ":", "Cause", "1"),
         *("name&lt;of&gt;", "3.00", "ms", "7", "×"),  # noqa: RUF001
     ]
     assert '<a href="#idle">evidence' in found

@@ -3,13 +3,15 @@
 import html
 import json
 import re
+from dataclasses import replace
 
 import pytest
 
 import traceflops as tf
 from tests.build import launched, trace_of
-from tests.conftest import SAMPLES
+from tests.conftest import SAMPLES, shared_file
 from tests.reports.test_terminal import printed
+from tests.windows.test_repetition import step_of
 from tests.windows.test_step_times import alone, ranks
 from traceflops.reports.markdown import render_markdown
 from traceflops.reports.page.case import Tile
@@ -17,6 +19,7 @@ from traceflops.reports.page.case import tiles as case_tiles
 from traceflops.reports.page.html import render_html
 from traceflops.reports.terminal.lines import Style
 from traceflops.reports.view import step_parts
+from traceflops.table import Note
 
 
 def tiles(analysis: tf.Analysis) -> list[Tile]:
@@ -153,3 +156,39 @@ def test_the_method_fits_what_there_is() -> None:
     whole = section(render_html(alone(100, 100, 100)), "method")
     for present in ("Components", "Exposed communication", "Steps used", "Idle causes", "(0.0"):
         assert present in whole
+
+
+def test_steps_that_are_inferred_are_called_so_and_marked_ones_are_not() -> None:
+    """Six steps of 35 kernels, of which the last may be cut; nothing marks them."""
+    names = step_of(6, 5) * 6
+    rows = [{"name": f"kernel {name}", "start_ns": 1000 + 10 * at} for at, name in enumerate(names)]
+    inferred, marked = tf.analyze(trace_of(activities=rows)), of_20_steps()
+    seen, used = len(inferred.steps.seen), len(inferred.steps.used)
+    for text in (printed(inferred, Style(width=100)), render_markdown(inferred)):
+        assert f"{used} of {seen} inferred steps (0" in text
+    assert f"median of {used} of {seen} inferred steps" in render_html(inferred)
+    assert "inferred steps" not in printed(marked, Style(width=100))
+
+
+def test_notes_about_the_largest_part_of_the_time_come_first_then_by_kind() -> None:
+    notes = (
+        Note("assumed", "a", "Note a."),
+        Note("missing", "b", "Note b."),
+        Note("assumed", "c", "Note c.", share=0.549),
+        Note("dropped", "d", "Note d."),
+        Note("repaired", "e", "Note e."),
+        Note("missing", "f", "Note f.", share=0.2),
+    )
+    analysis = replace(of_20_steps(), notes=notes)
+    for text in (printed(analysis, Style(width=100)), render_markdown(analysis)):
+        told = re.findall(r"Note (\w)\.", text)
+        assert told == list("cfedba")[: len(told)]
+        assert len(told) >= 2
+    assert re.findall(r"Note (\w)\.", section(render_html(analysis), "notes")) == list("cfedba")
+
+
+def test_work_outside_the_steps_is_a_note_with_its_share() -> None:
+    path = shared_file("traces/rocprof/v3_json_mi350x_ddp_train.json.gz")
+    text = printed(tf.analyze(tf.read(path)), Style(width=200))
+    first = next(line for line in text.splitlines() if line.startswith("note "))
+    assert first.startswith("note 2.33 s of GPU work (54.9 %) runs outside the steps")

@@ -195,6 +195,7 @@ def test_what_rules_say_is_quoted_as_text_of_the_profiler() -> None:
     rules = [
         {**rule(1, "TheoreticalOccupancy", text, 0.5), "name": "void b<4>(int)"},
         {**rule(1, "SOLBottleneck", "A fact.", None, kind="INF"), "name": "void b<4>(int)"},
+        {**rule(1, "SOLBottleneck", "Too small.", None), "name": "void b<4>(int)"},
     ]
     found = analysis_of(kernel_counters=SPEEDS, kernel_rules=rules)
     lines = terminal(found)
@@ -202,6 +203,7 @@ def test_what_rules_say_is_quoted_as_text_of_the_profiler() -> None:
     said = " ".join(line.strip() for line in lines)
     assert "Theoretical occupancy, estimated local speedup 50.0 %: <b>Bold</b> & *starred*" in said
     assert "A fact." not in said
+    assert said.index("SOL bottleneck: Too small.") < said.index("Theoretical occupancy")
     page = render_html(found)
     assert "<details><summary>Nsight Compute says of <code" in page
     assert "&lt;b&gt;Bold&lt;/b&gt; &amp; *starred*" in page
@@ -212,7 +214,7 @@ def test_what_rules_say_is_quoted_as_text_of_the_profiler() -> None:
     assert "[link](" not in markdown
     report = json.loads(found.to_json())
     jsonschema.Draft202012Validator(SCHEMA).validate(report)
-    first, second = report["utilisation"]["speed_of_light"][0]["rules"]
+    first, second, _ = report["utilisation"]["speed_of_light"][0]["rules"]
     assert (first["text"], first["speedup_share"], first["speedup_kind"]) == (text, 0.5, "local")
     assert (second["kind"], second["speedup_share"], second["launches"]) == ("INF", None, 1)
 

@@ -99,13 +99,15 @@ def _overlap_notes(devices: Sequence[DeviceReport]) -> Iterator[Note]:
 
 def _earlier_work_notes(devices: Sequence[DeviceReport]) -> Iterator[Note]:
     unknown_ns = [device.chosen.idle_causes.unrecorded_ns for device in devices]
+    window_ns = sum(device.chosen.components.window_ns for device in devices)
     if count := sum(ns > 0 for ns in unknown_ns):
         text = (
             f"On {several(count, 'GPU')} recorded work starts long after its launch call "
             f"({time_amount(sum(unknown_ns))} of idle time), and no recorded wait explains it. "
             "Earlier work or waits may be missing, so the cause of that idle time is unknown."
         )
-        yield Note("missing", "earlier-work-missing", text, count)
+        share = sum(unknown_ns) / max(window_ns, 1)
+        yield Note("missing", "earlier-work-missing", text, count, share=share)
 
 
 def _name_notes(categorised: Categorised) -> Iterator[Note]:

@@ -111,6 +111,7 @@ if TYPE_CHECKING:
         without_counters,
     )
     from traceflops.devices.speed_of_light import (
+        FULL_WAVES,
         LIMIT,
         cycle_rows,
         is_quantity,

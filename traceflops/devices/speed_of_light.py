@@ -20,6 +20,9 @@ from traceflops.table import FloatArray
 LIMIT: Final = "limit."
 """What the quantities begin with that say how many blocks an SM has room for."""
 
+FULL_WAVES: Final = re.compile(r"\b(\d{1,6}\.\d{1,3}) full waves across all SMs")
+"""What a rule of Nsight Compute says of a small grid, also where waves were not counted."""
+
 _MOST_NAMES: Final = 10_000
 """Of counters, whose spelling is remembered."""
 

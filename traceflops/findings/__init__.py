@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from traceflops.findings.diagnosis import diagnosed
     from traceflops.findings.finding import (
         Candidate,
+        Confidence,
         Finding,
         Gain,
         Row,

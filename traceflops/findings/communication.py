@@ -143,7 +143,7 @@ def _not_hidden(case: Case, share: float, found: _Exposed | None) -> Candidate:
         rule="exposed-communication",
         title="Communication is not hidden",
         sentence=(
-            f"Only communication runs for {percent(share)} of the time"
+            f"For {percent(share)} of the time only communication runs"
             f"{f': {listed(parts)}' if parts else ''}.{said}"
         ),
         share=share,
@@ -189,8 +189,8 @@ def _parts(case: Case, found: _Exposed, several: Sequence[_Group]) -> tuple[list
         return parts, "", _RECORD
     if need >= (1 - mostly) * share_of_window(case, exposed_ns):
         return parts, "", ""
-    at_peak = f" At the peak of the links its largest part needs {percent(need)}"
-    return parts, f"{at_peak}; the rest may be waiting.", _RECORD
+    at_peak = f" At link speed the largest part would take {percent(need)} of the time"
+    return parts, f"{at_peak}; the rest may be waiting for other ranks.", _RECORD
 
 
 def _waiting(case: Case, found: _Exposed, mine: IntArray) -> str:

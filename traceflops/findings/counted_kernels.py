@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 COUNTED_KERNEL: Final = "counted-kernel"
 _MOST: Final = 3
 _NAME: Final = 60
-_OCCUPANCY: Final = "occupancy"
+_LEAST_WAVES: Final = 0.1
+_SMALL: Final = "the grid has too few blocks to fill the GPU"
+_ESTIMATED: Final = {_SMALL: "launch configuration", "occupancy": "occupancy"}
+"""The words of NVIDIA's rules that estimate what mending a cause gains, by those of the cause."""
 _BUSY: Final = frozenset({"matrix", "vector", "lds"})
 """Throughputs that are shares of cycles in which units are busy."""
 _HUMP: Final = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
@@ -79,6 +82,8 @@ def _held_back(case: Case, speed: KernelSpeed) -> tuple[str, str]:
     at_roof = "", _table()["roof"].get(roof, "")
     if share >= least("near"):
         return at_roof
+    if speed.is_small:
+        return f"{_waves_words(speed)}: {_SMALL}", _table()["limiter"]["grid"]
     other, fits, runs = _table()["other"], speed.theoretical_occupancy, speed.achieved_occupancy
     if speed.active is not None and speed.active < least("active"):
         units = "CUs" if "vector" in speed.throughputs else "SMs"
@@ -101,12 +106,21 @@ def _held_back(case: Case, speed: KernelSpeed) -> tuple[str, str]:
     return "no limit is near", other["even" if speed.stalls else "unknown"]
 
 
+def _waves_words(speed: KernelSpeed) -> str:
+    waves = speed.waves or 0.0
+    return f"{waves:.2g} waves" if waves >= _LEAST_WAVES else f"less than {_LEAST_WAVES} waves"
+
+
 def _estimate(speed: KernelSpeed, held: str) -> str:
-    """Return what NVIDIA estimates that mending this would gain, else its largest estimate."""
+    """Return what NVIDIA estimates that mending this would gain, else its largest estimate.
+
+    Other estimates are as if the grid filled the GPU: of one that does not none is told.
+    """
     known = [rule for rule in speed.rules if rule.speedup_share]
-    if not known:
+    about = next((words for cause, words in _ESTIMATED.items() if cause in held), None)
+    told = [rule for rule in known if about is not None and about in rule_words(rule)]
+    if not known or (_SMALL in held and not told):
         return ""
-    told = [rule for rule in known if _OCCUPANCY in held and _OCCUPANCY in rule_words(rule)]
     best = next(iter(told), known[0])
     by = "" if told else f" by {rule_words(best)}"
     return f" (Nsight Compute: {estimate_words(best)}{by})"

@@ -80,7 +80,7 @@ def _weights(case: Case) -> Iterator[Candidate]:
             "8-bit weights save a quarter to half of it."
         ),
         share=share,
-        owner="yours",
+        owner="configuration",
         remedy=_QUANTIZE,
         evidence=("kernels", "roofline"),
         rows=_rows(wide),
@@ -122,7 +122,7 @@ def _few_tokens(case: Case) -> Iterator[Candidate]:
             f"computing {ridge:,.0f} tokens with it, so more tokens per pass cost little time."
         ),
         share=share,
-        owner="yours",
+        owner="configuration",
         remedy=_BATCH,
         evidence=("passes", "kernels"),
         rows=_rows(products),
@@ -179,7 +179,7 @@ def _between(case: Case) -> Iterator[Candidate]:
             f"{worst.kind or 'pass'}{' pass' * (worst.kind is not None)} on average{part}."
         ),
         share=share,
-        owner="framework",
+        owner="configuration",
         remedy=_BETWEEN,
         evidence=("passes", "idle"),
         rows=tuple(Row(name, time_ns) for name, time_ns in named),
@@ -214,7 +214,7 @@ def _cache(case: Case) -> Iterator[Candidate]:
             "the last. The gain assumes that an 8-bit cache saves a quarter to half of it."
         ),
         share=share,
-        owner="yours",
+        owner="configuration",
         remedy=_CACHE,
         evidence=("kernels", "passes"),
         rows=_rows(found),
@@ -266,7 +266,7 @@ def _mixed(case: Case) -> Iterator[Candidate]:
             f"so much longer for their next token, {percent(share)} of the time in all."
         ),
         share=share,
-        owner="yours",
+        owner="configuration",
         remedy=_CHUNKS,
         evidence=("passes",),
         rows=(Row(several(slow.passes, f"{slow.kind} pass"), slow.cycle_ns, slow.passes),),

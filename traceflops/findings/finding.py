@@ -9,7 +9,8 @@ from typing import Final, Literal
 
 from traceflops.units import function_name
 
-Owner = Literal["yours", "framework", "library", "input pipeline", "cluster"]
+Owner = Literal["yours", "framework", "library", "input pipeline", "configuration", "cluster"]
+"""Who mends it; `configuration` are the options of an engine or launcher."""
 Level = Literal["high", "medium", "low"]
 
 

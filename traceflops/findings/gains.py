@@ -78,12 +78,12 @@ def scales_of(case: Case) -> Scales:
         has_stacks = bool(is_one_of(marks["kind"], "python").any())
         stacks = "Python stacks" if is_torch(case) else "call stacks"
         (strong if has_stacks else weak).append(
-            f"recorded with{'' if has_stacks else 'out'} {stacks}"
+            f"the recording has {'' if has_stacks else 'no '}{stacks}"
         )
     if len(case.steps.used) < 2:
-        weak.append("one step only" if case.steps.used else "no steps")
+        weak.append("there is only one step" if case.steps.used else "there are no steps")
     else:
-        strong.append(several(len(case.steps.used), "step"))
+        strong.append(f"there are {several(len(case.steps.used), 'step')}")
     levels: dict[Severity, float] = {name: limit(case, "priority", name) for name in _LEVELS}
     step_ns = case.total.components.window_ns / case.windows_used
     known = case.measured.mfu_range

@@ -9,10 +9,9 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from traceflops.attribution import (
-    CLASSES,
     REMEDIES,
     IdleClass,
     is_of_library,
@@ -33,6 +32,7 @@ from traceflops.findings.idle_remedies import (
     ON_AMD,
     OTHER_OPTIMIZER,
     RECORD_ALL,
+    WHEN,
     IdleCause,
 )
 from traceflops.remedies import PYTORCH, family, remedy
@@ -50,6 +50,8 @@ _BESIDE_WORKERS: Final = ("eager_overhead*1.5", "data_input=0")
 """A loader without workers. These will share the CPU with the thread that launches: what it does
 may take up to half as long again."""
 _FILE: Final = re.compile(r"(\S+)\((\d+)\): (\S*)")
+_Place: TypeAlias = tuple[str | None, int | None, str | None]
+_NOWHERE: Final[_Place] = (None, None, None)
 _MOST_ROWS: Final = 3
 _OF_CODE: Final = {"recompilation": re.compile(COMPILES), "code_loading": re.compile(LOADS)}
 """Rules by the names around idle time, of whatever class it is."""
@@ -104,12 +106,13 @@ def _waits(case: Case) -> Iterator[Candidate]:
         for one in calls[:_MOST_ROWS]
     )
     largest = f"{function_name(rows[0].name)}, {percent(share_of_window(case, rows[0].time_ns))}"
-    place = _FILE.match(calls[0].site)
+    there_ns = sum(one.blocked_ns for one in calls if one.site == calls[0].site)
+    is_half = 2 * there_ns >= sum(one.blocked_ns for one in calls)
     names = "|".join(dict.fromkeys(re.escape(one.call) for one in calls))
     cause = CAUSES[name]
     yield Candidate(
         rule="host-waits",
-        title="Waits use up the host's lead",
+        title="The host waits for the GPU, so nothing is queued",
         sentence=(
             f"The host waits for the GPU for {percent(share)} of the time and launches nothing "
             f"meanwhile; largest part: {largest}."
@@ -119,7 +122,7 @@ def _waits(case: Case) -> Iterator[Candidate]:
         remedy=remedy_of(case, name) or f"{capitalized(REMEDIES[name])}.",
         evidence=("idle",),
         rows=rows,
-        where=Where(place[1], int(place[2]), place[3]) if place else Where(),
+        where=Where(*_place(calls[0].site)) if is_half else Where(),
         edits=tuple(edit.replace("{calls}", names) for edit in cause.edits),
     )
 
@@ -174,23 +177,19 @@ def _candidate(case: Case, name: str, one: IdleClass, share: float) -> Candidate
         if case.steps.used
         else cause.title.replace("inside the step", "during the run"),
         sentence=(
-            f"The GPU is idle for {percent(share)} of the time during "
-            f"{cause.what or CLASSES[one.kind]}{part if label else ''}."
+            f"The GPU is idle for {percent(share)} of the time {WHEN[name]}"
+            f"{part if label else ''}."
             f"{_more_words(case, name)}{unexplained}"
         ),
         share=share,
-        owner=_owner(largest.label)
-        if name in _OF_FUNCTIONS
-        else None
-        if unexplained
-        else cause.owner,
+        owner=None if unexplained else _owner_of(name, largest.label),
         remedy=RECORD_ALL if unexplained else _remedy(case, name, one),
         evidence=("idle",),
         rows=tuple(
             Row(row_name(culprit.label), culprit.idle_ns, culprit.gaps)
             for culprit in one.culprits[:_MOST_ROWS]
         ),
-        where=_where(case, largest),
+        where=_where(case, one),
         edits=tuple(_filled(edit, one) for edit in cause.edits),
         on_path=cause.on_path,
         frees=cause.frees,
@@ -201,6 +200,18 @@ def _candidate(case: Case, name: str, one: IdleClass, share: float) -> Candidate
             *("the remedy may save only half of it",) * bool(cause.partly),
         ),
     )
+
+
+def _owner_of(name: str, label: str) -> Owner | None:
+    """Return whose a class of idle time is; what launches in an engine is up to its options."""
+    if name in _OF_FUNCTIONS:
+        return _owner(label)
+    return "configuration" if name in LAUNCHING and _engine(label) else CAUSES[name].owner
+
+
+def _engine(label: str) -> str:
+    """Return the options with which a serving engine launches faster, "" for other functions."""
+    return next((text for folder, text in ENGINES.items() if folder in label), "")
 
 
 def _owner(label: str) -> Owner | None:
@@ -225,7 +236,7 @@ def _more_words(case: Case, name: str) -> str:
 
 
 def _is_once(case: Case, cause: IdleCause, largest: Culprit) -> bool:
-    return largest.tag not in ("", "repeat") or (cause.what != "" and len(case.steps.used) < 2)
+    return largest.tag not in ("", "repeat") or (cause.by_name and len(case.steps.used) < 2)
 
 
 def _filled(edit: str, one: IdleClass) -> str:
@@ -248,7 +259,7 @@ def _remedy(case: Case, name: str, one: IdleClass) -> str:
         return f"{look}{ranges}{'it' if label else 'the code'} to see which takes the time."
     if name == "host_code" and _owner(one.culprits[0].label) != "yours":
         return usual if one.culprits[0].tag else NOT_YOURS
-    if not cause.what and not (cause.remedy and is_torch(case) and not one.culprits[0].tag):
+    if not cause.by_name and not (cause.remedy and is_torch(case) and not one.culprits[0].tag):
         return usual
     text = _of_launching(case, one) if name in LAUNCHING else ""
     is_other = name == "optimizer_loop" and not _OF_TORCH.search(one.culprits[0].label)
@@ -260,8 +271,7 @@ def _remedy(case: Case, name: str, one: IdleClass) -> str:
 
 def _of_launching(case: Case, one: IdleClass) -> str:
     """Return the options of a serving engine, else that graphs fit, "" where they do not."""
-    label = one.culprits[0].label
-    engine = next((text for folder, text in ENGINES.items() if folder in label), "")
+    engine = _engine(one.culprits[0].label)
     waits = NO_WAITS * bool(case.synchronisations)
     return engine or (f"{GRAPHS}{waits}" if _fits_graphs(case) else "")
 
@@ -277,19 +287,36 @@ def _has_details(case: Case) -> bool:
     return marks is not None and bool(is_one_of(marks["kind"], "python", "system").any())
 
 
-def _where(case: Case, culprit: Culprit) -> Where:
-    """Return the file and line that names tell, and the longest gap of a culprit."""
-    told = [found for name in (culprit.label, *culprit.evidence) if (found := _FILE.match(name))]
-    mine = culprit.kind, culprit.label
+def _where(case: Case, one: IdleClass) -> Where:
+    """Return the function that has half of the time of a class, and the longest gap of the first.
+
+    That is, as far as names tell it.
+    """
+    places = [_place_of(culprit) for culprit in one.culprits]
+    pairs = zip(places, one.culprits, strict=True)
+    there_ns = sum(culprit.idle_ns for place, culprit in pairs if place == places[0])
+    file, line, function = places[0] if 2 * there_ns >= one.idle_ns else _NOWHERE
+    mine = one.culprits[0].kind, one.culprits[0].label
     its = (gap for gap in case.gaps(100) if mine in [(one.kind, one.label) for one in gap.culprits])
     gap = next(its, None)
     return Where(
-        file=told[0][1] if told else None,
-        line=int(told[0][2]) if told else None,
-        function=told[0][3] if told else None,
+        file=file,
+        line=line,
+        function=function,
         start_ns=gap.start_ns if gap else None,
         end_ns=gap.start_ns + gap.dur_ns if gap else None,
     )
+
+
+def _place_of(culprit: Culprit) -> _Place:
+    names = (culprit.label, *culprit.evidence)
+    return next((place for name in names if (place := _place(name)) != _NOWHERE), _NOWHERE)
+
+
+def _place(name: str) -> _Place:
+    """Return file, line and function that a name begins with."""
+    found = _FILE.match(name)
+    return (found[1], int(found[2]), found[3]) if found else _NOWHERE
 
 
 def _pace_words(case: Case) -> str:

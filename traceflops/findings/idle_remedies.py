@@ -57,8 +57,8 @@ OTHER_OPTIMIZER: Final = (
 class IdleCause:
     """One class: its title and owner, the remedy for PyTorch, and what stands for that in a replay.
 
-    An empty remedy is that of the class for every framework. `what` is what the host does, where no
-    class says it. In edits, {name} is the largest name and {calls} the innermost calls of all.
+    An empty remedy is that of the class for every framework. What is `by_name` is told by names, of
+    whatever class it is. In edits, {name} is the largest name, {calls} are all innermost calls.
     `partly` are edits for a remedy that halves what it cannot take away.
     """
 
@@ -69,7 +69,7 @@ class IdleCause:
     on_path: frozenset[str] = _ON_HOST
     frees: bool = False
     partly: tuple[str, ...] = ()
-    what: str = ""
+    by_name: bool = False
 
 
 CAUSES: Final = {
@@ -111,21 +111,21 @@ CAUSES: Final = {
         'Run with TORCH_LOGS="recompiles" to see why. Pass torch.compile(dynamic=True) or pad '
         "inputs to a few sizes, and warm up with all of them.",
         (f"host:{COMPILES}=0",),
-        what="compilation",
+        by_name=True,
     ),
     "code_loading": IdleCause(
         "GPU code is loaded inside the step",
         "yours",
         "Launch all kernels once before what is measured, or set CUDA_MODULE_LOADING=EAGER.",
         (f"host:{LOADS}=0",),
-        what="loading of GPU code",
+        by_name=True,
     ),
     "start_up": IdleCause(
         "Start-up is part of the window",
         "yours",
         "Warm up before recording and mark the steps, or leave start-up out with --from and --to.",
         ("host:^({calls})$=0",),
-        what="one-time start-up",
+        by_name=True,
     ),
     "slow_driver_call": IdleCause(
         "Driver calls are slow", "library", on_path=frozenset({"slow_driver_call"})
@@ -187,3 +187,24 @@ CAUSES: Final = {
         on_path=frozenset({"late_start", "stream_wait", "unexplained"}),
     ),
 }
+
+WHEN: Final = {
+    "data_input": "while data is loaded",
+    "sync_call": "while the host waits for the GPU",
+    "blocking_copy": "while copies block the host",
+    "memory_alloc": "while memory is allocated",
+    "recompilation": "while code is compiled",
+    "code_loading": "while GPU code is loaded",
+    "start_up": "during one-time start-up",
+    "slow_driver_call": "during slow driver calls",
+    "compiled_runtime": "while the host runs compiled code",
+    "optimizer_loop": "while the optimizer launches its work",
+    "external_wait": "while the host waits for other threads or processes",
+    "host_code": "while Python and other host code runs",
+    "eager_overhead": "while operators are launched",
+    "thread_handover": "while one thread hands work over to another",
+    "host_unrecorded": "during unrecorded host work",
+    "launch_latency": "between launches and the start of their work",
+    "device_wait": "while queued work does not start",
+}
+"""When the GPU is idle, by cause, as the end of a sentence."""

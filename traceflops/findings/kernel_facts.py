@@ -281,7 +281,10 @@ def rows_of(facts: KernelFacts, time: FloatArray) -> tuple[Row, ...]:
 
 
 def largest_of(facts: KernelFacts, time: FloatArray) -> tuple[str, Where]:
-    """Return the kernel or op, its shapes and its module that take most time."""
+    """Return the kernel or op, its shapes and its module that take most time.
+
+    The module alone is where it is if all of it has half of the time.
+    """
     launched, scopes = facts.prepared.as_launched.linked, facts.scopes
     ops, mine = launched.trace.ops, np.flatnonzero(time > 0)
     owner = launched.links.op_of_activity[facts.row[mine]]
@@ -305,7 +308,7 @@ def largest_of(facts: KernelFacts, time: FloatArray) -> tuple[str, Where]:
     scope = int(place[at])
     if scope < 0:
         return name, Where()
-    is_module = scopes.is_module[scope]
+    is_module = scopes.is_module[scope] and 2 * time[mine[place == scope]].sum() >= time.sum()
     return f"{name} in {texts[scope]}", Where(module=texts[scope] if is_module else None)
 
 

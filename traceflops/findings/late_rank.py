@@ -36,7 +36,7 @@ _AT_MOST: Final = "the gain is at most what the rank is late"
 _CAUSES: Final = {
     "slow_clock": (
         "all its kernels take {factor:.2f} times as long as on the others",
-        "check clocks, power and temperature of that GPU; leave its node out",
+        "check clocks, power and temperature of that GPU; exclude its node from the job",
     ),
     "slow_kernel": (
         "the kernel {label} takes {factor:.2f} times as long as on the others",
@@ -72,7 +72,7 @@ _SEVERAL: Final = {
     "It has": "They have",
     "It writes": "They write",
     "Its host stops": "Their hosts stop",
-    "that GPU; leave its node": "those GPUs; leave their nodes",
+    "that GPU; exclude its node": "those GPUs; exclude their nodes",
     "that rank": "those ranks",
 }
 

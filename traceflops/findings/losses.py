@@ -126,8 +126,8 @@ class Loss:
         if known is None:
             return f"At peak bandwidth, {self.words} would take {needed} of {of}."
         return (
-            f"Of {of}, {self.words} with known bytes takes {percent(known)}; at peak bandwidth, "
-            f"{needed}."
+            f"{capitalized(self.words)} with known bytes takes {percent(known)} of {of}; at peak "
+            f"bandwidth it would take {needed}."
         )
 
 

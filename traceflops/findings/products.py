@@ -74,7 +74,7 @@ TF32_OFF: Final = Fault(
 )
 SINGLE: Final = Fault(
     "single-precision",
-    "Products use 32-bit types",
+    "Matrix products use FP32",
     "Products of 32-bit numbers, and none of 16 bits,",
     "yours",
     "Run forward and loss in torch.autocast('cuda', dtype={type}){scaler}.",
@@ -84,7 +84,7 @@ SINGLE: Final = Fault(
 )
 DOUBLE: Final = Fault(
     "double-precision",
-    "Products use 64-bit numbers",
+    "Matrix products use FP64",
     "Products of 64-bit numbers",
     "yours",
     "Convert the inputs with .float(), or create them with dtype=torch.float32: NumPy makes "

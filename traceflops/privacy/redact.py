@@ -168,7 +168,8 @@ def _by_kind(table: pa.Table, policy: Policies) -> pa.DictionaryArray:
 
     They are looked at as they come up, which numbers placeholders, and stay in their order.
     """
-    texts, of_kind = names(table["name"]), [policy(kind) for kind in names(table["kind"])]
+    texts, kinds = names(table["name"]), [*names(table["kind"]), None]  # no kind is -1, the last
+    of_kind = [policy(kind) for kind in kinds]
     both = codes(table["kind"]) * len(texts) + codes(table["name"])
     pairs, first, place = np.unique(both, return_index=True, return_inverse=True)
     kind, name = np.divmod(pairs, max(1, len(texts)))

@@ -15,6 +15,7 @@ from typing import Final
 
 from traceflops.attribution import SYSTEM_CALLS, facts_told, standard_prefix
 from traceflops.devices import (
+    FULL_WAVES,
     Sampled,
     counters_used,
     generic_names,
@@ -82,7 +83,6 @@ _BY_WORDS: Final = {
 _GONE: Final = {
     ("processes", "host"): "host name",
     ("ops", "generated_kernel"): "fact of a compiled kernel",
-    ("kernel_rules", "text"): "text of a rule",
 }
 """Columns of which nothing is left."""
 
@@ -149,6 +149,7 @@ def _own_policies(shown: Placeholders, step_mark: str | None) -> Mapping[tuple[s
         ("totals", "name"): lambda kind: in_total.get(kind or "", kernel),
         ("marks", "name"): marks,
         ("kernel_rules", "kind"): _always(_unless(_RULE_KIND, partial(shown.partly, "word"))),
+        ("kernel_rules", "text"): _always(partial(_rule, shown)),
         ("counters", "name"): counter,
         ("counters", "stack"): _always(_stack(marks("python"), op)),
         ("kernel_counters", "counter"): counter,
@@ -186,6 +187,13 @@ def _stack(frame: Policy, op: Policy) -> Policy:
 
 def _gone(shown: Placeholders, kind: str, text: str) -> None:
     shown.count(kind, text)
+
+
+def _rule(shown: Placeholders, text: str) -> str | None:
+    """Return what is left of a rule's text: how many waves the grid has."""
+    shown.count("text of a rule", text)
+    told = FULL_WAVES.search(text)
+    return told[0] if told else None
 
 
 def _mark(shown: Placeholders, step_mark: str | None, kind: str | None) -> Policy:

@@ -39,7 +39,8 @@ class Note:
     records it is about, where that can be counted. `wording` is the sentence without that figure
     and the `values` it is about, by which notes of several files become one (see `notes`). Of one
     that did, `owners` is how many files it is on, `alone` what the first of them said by itself,
-    and `alike` how many sentences it stands for.
+    and `alike` how many sentences it stands for. `share` is the part of the time that it is about,
+    0 where that is not known.
     """
 
     kind: NoteKind
@@ -52,6 +53,7 @@ class Note:
     owners: int = field(default=1, compare=False, repr=False)
     alone: str | None = field(default=None, compare=False, repr=False)
     alike: int = field(default=1, compare=False, repr=False)
+    share: float = field(default=0.0, compare=False, repr=False)
 
     def as_dict(self) -> dict[str, object]:
         """Return what is shown of it, by name."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
         whole_devices,
     )
     from traceflops.windows.engine_passes import Kind, ServingMark, serving_marks
-    from traceflops.windows.periodicity import LAST_STEP, paced
+    from traceflops.windows.periodicity import LAST_STEP, SOURCES, paced
     from traceflops.windows.prepared import Origins, Prepared, Replays, most_exposed, origins
     from traceflops.windows.records import (
         DeviceReport,

@@ -216,15 +216,16 @@ def _outside_notes(layout: StepLayout, accounts: Mapping[int, DeviceAccount]) ->
             f"{duration(work_ns)} of GPU work ({percent(work_ns / total_ns)}) runs outside the "
             "steps and is not part of the step figures."
         )
-        yield Note("dropped", "work-outside-steps", text)
+        yield Note("dropped", "work-outside-steps", text, share=work_ns / total_ns)
     head_ns = max(_unrecorded_head_ns(layout, accounts), default=0)
-    if head_ns * TRIFLE > sum(map(sum, layout.durations().values())):
+    steps_ns = sum(map(sum, layout.durations().values()))
+    if head_ns * TRIFLE > steps_ns:
         text = (
             f"{duration(head_ns)} before the first pass have no recorded GPU work, while the CPU "
             "waits for earlier work that is not in the trace. They are not part of the step "
             "figures."
         )
-        yield Note("missing", "head-left-out", text)
+        yield Note("missing", "head-left-out", text, share=head_ns / (head_ns + steps_ns))
 
 
 def _unrecorded_head_ns(layout: StepLayout, accounts: Mapping[int, DeviceAccount]) -> Iterator[int]:

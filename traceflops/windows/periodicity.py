@@ -234,7 +234,7 @@ SOURCES: Final[Mapping[str, Callable[[LinkedTrace, DeviceRows], _Periods | None]
     "copies": _by_copies,
     "signature": _by_signature,
 }
-"""What finds the periods of one device, the surest first."""
+"""What finds the periods of one device, the surest first, by `source` of a `StepChoice`."""
 
 
 def _clusters(which: BoolArray) -> tuple[IntArray, IntArray]:

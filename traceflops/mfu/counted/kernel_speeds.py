@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.devices import LIMIT, Family, cycle_rows, quantities_in, stall_rows
+from traceflops.devices import FULL_WAVES, LIMIT, Family, cycle_rows, quantities_in, stall_rows
 from traceflops.mfu.counted.counted_launches import CountedLaunches
 from traceflops.mfu.counted.profiler_rules import KernelRule, rules_together
 from traceflops.table import UNKNOWN_SIZE, FloatArray, IntArray, Note, group_rows
@@ -57,8 +57,9 @@ class KernelSpeed:
     None, or not in `throughputs`: by ROOFS, shares of a peak. `duration_ns` is the sum of times in
     which launches ran serialized, mostly at locked clocks. `active` is the part of the time in
     which the average SM or CU had work. `limiters` are what leaves an SM room for no more blocks,
-    empty where the occupancy can be full. `stalls` are the reasons why warps wait and their parts
-    of the cycles of a warp, the largest first. `rules` are what the profiler's own say.
+    empty where the occupancy can be full. `waves` is how often the grid fills all SMs. `stalls` are
+    the reasons why warps wait and their parts of the cycles of a warp, the largest first. `rules`
+    are what the profiler's own say.
     """
 
     name: str
@@ -75,6 +76,11 @@ class KernelSpeed:
     waves: float | None
     stalls: tuple[tuple[str, float], ...]
     rules: tuple[KernelRule, ...] = ()
+
+    @property
+    def is_small(self) -> bool:
+        """Return whether the grid has too few blocks to fill the device once."""
+        return self.waves is not None and self.waves < 1
 
     @property
     def roof(self) -> tuple[str, float] | None:
@@ -128,7 +134,7 @@ def kernel_speeds(
             wrong = found[name] > _MOST
             odd += int(np.count_nonzero(wrong))
             found[name] = np.where(wrong, np.nan, found[name])
-    groups = _Groups(counted, found, said)
+    groups = _Groups(counted, found, said, units)
     pairs = zip(groups.rows(), groups.active_cycles().tolist(), strict=True)
     rows = [(row, cycles) for row, cycles in pairs if _says_anything(row)]
     rows.sort(key=lambda one: (-one[0].lost_ns, -(one[0].duration_ns or 0), -one[1], one[0].name))
@@ -176,10 +182,11 @@ class _Groups:
         counted: CountedLaunches,
         found: Mapping[str, FloatArray],
         said: Sequence[tuple[KernelRule, ...]],
+        units: IntArray,
     ) -> None:
         launches = counted.launches
         sizes = (launches.threads, launches.block, *launches.grid_axes.T, *launches.block_axes.T)
-        self.counted, self.found = counted, found
+        self.counted, self.found, self.units = counted, found, units
         self.group, self.first = group_rows([launches.name, counted.device, *sizes])
         self.said = rules_together(said, self.group, len(self.first))
         self.sizes = np.bincount(self.group, minlength=len(self.first))
@@ -211,10 +218,25 @@ class _Groups:
                 theoretical_occupancy=theoretical,
                 limiters=_limiters(limits, at, theoretical),
                 registers=_whole(registers[at]),
-                waves=_known(means, "waves", at),
+                waves=self._waves(means, limits, at),
                 stalls=_largest(stalls, at),
                 rules=self.said[at],
             )
+
+    def _waves(
+        self, means: Mapping[str, FloatArray], limits: Mapping[str, FloatArray], at: int
+    ) -> float | None:
+        """Return how often the grid fills all SMs: counted, by its size, or as a rule says."""
+        counted = _known(means, "waves", at)
+        if counted is not None:
+            return counted
+        row, launches = self.first[at], self.counted.launches
+        threads, block, units = launches.threads[row], launches.block[row], self.units[row]
+        fit = min((room for name in limits if (room := _known(limits, name, at))), default=0.0)
+        if threads > 0 and block > 0 and units * fit > 0:
+            return round(float(threads / block / (units * fit)), 12)
+        told = (FULL_WAVES.search(rule.text) for rule in self.said[at])
+        return next((float(one[1]) for one in told if one), None)
 
     def active_cycles(self) -> FloatArray:
         """Return in how many cycles AMD's devices were active, 0 where that is not known."""
