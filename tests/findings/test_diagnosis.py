@@ -142,7 +142,7 @@ def test_waiting_for_a_slow_rank_is_no_fault_of_communication() -> None:
     assert communication.gain is not None
     assert communication.gain.high_ns < rank.gain.low_ns / 5
     assert communication.confidence is not None
-    assert "on top of rank 2=median" in communication.confidence.reasons
+    assert "counted after the late rank is mended" in communication.confidence.reasons
 
 
 def of_rule(found: tuple[Finding, ...], rule: str) -> Finding:

@@ -256,7 +256,8 @@ class Analysis:
             raise UsageError(self.verdict.sentence, "choose one with job=1 or --job 1")
         from traceflops.analysis.tables import tables_of
 
-        return tables_of(self)
+        report = {"kernels": self.kernels, "categories": self.categories}
+        return tables_of(report, self.devices, self.prepared)
 
     def to_pandas(self, table: str = "kernels") -> pd.DataFrame:
         """Return a table as a DataFrame. Raises UsageError for a name that is none."""

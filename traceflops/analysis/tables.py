@@ -14,7 +14,7 @@ from traceflops.analysis.activity_table import FOUND, activity_table, ranks_of
 from traceflops.analysis.step_tables import GAPS, STEPS, gap_table, step_table
 
 if TYPE_CHECKING:
-    from traceflops.analysis.result import Analysis
+    from traceflops.windows import DeviceReport, Prepared
 
 
 @dataclass(frozen=True)  # without slots, so that there is a place for the table
@@ -63,17 +63,14 @@ class Tables(Mapping[str, pa.Table]):
         return f"<Tables {', '.join(self)}>"
 
 
-def tables_of(analysis: Analysis) -> Tables:
-    """Return the tables of an analysis: of the report, and of the recording where it was kept."""
-    found: dict[str, pa.Table | OnDemand] = {
-        "kernels": analysis.kernels,
-        "categories": analysis.categories,
-        "steps": OnDemand(STEPS, partial(step_table, analysis.devices)),
-    }
-    prepared = analysis.prepared
+def tables_of(
+    report: Mapping[str, pa.Table], devices: Sequence[DeviceReport], prepared: Prepared | None
+) -> Tables:
+    """Return the tables of a report and of its devices, and of the recording where it was kept."""
+    found = {**report, "steps": OnDemand(STEPS, partial(step_table, devices))}
     if prepared is None:
         return Tables(found)
-    found["gaps"] = OnDemand(GAPS, partial(gap_table, prepared, analysis.devices))
+    found["gaps"] = OnDemand(GAPS, partial(gap_table, prepared, devices))
     ranks = prepared.trace.ranks
     recorded = {n: _with_ranks(t, ranks) for n, t in prepared.trace.to_arrow().items()}
     own = {"activities": activity_table(prepared), "ops": _numbered(recorded["ops"])}

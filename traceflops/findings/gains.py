@@ -197,7 +197,7 @@ def _worth(one: Candidate, replay: Replay) -> Worth:
         max(0, -((min(whole.least_ns, part.least_ns) - most) // windows)),
         round((point - whole.after_ns) / windows) if is_sure else None,  # type: ignore
     )
-    doubts = tuple(f"on top of {text}" for text in one.after)
+    doubts = ("counted after the late rank is mended",) * bool(one.after)
     return Worth(gain, (*doubts, *whole.doubts))
 
 
