@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Final
 
@@ -203,6 +204,15 @@ def test_a_file_imports_only_from_its_own_room_and_those_before_it() -> None:
         for path, room, one, entered in entries()
         if place[entered] > place[room]
     ] == []
+
+
+def test_no_files_import_each_other_in_a_circle() -> None:
+    modules = {module_of(path): path for path in PRODUCT if path.name != "__init__.py"}
+    graph = {
+        module: {name for one in imports_of(path) for name in (one.origin, one.module)} & {*modules}
+        for module, path in modules.items()
+    }
+    assert len(list(TopologicalSorter(graph).static_order())) == len(modules)  # else CycleError
 
 
 def test_other_rooms_are_entered_by_their_face() -> None:
