@@ -107,13 +107,12 @@ def render_measured_conventions(
 
 def _head(analysis: Analysis, style: Style, checked: Reconciliation | None) -> Iterator[Text]:
     measured = analysis.measured
-    sentences = why_not(measured) if checked is None or checked.rate is None else []
+    described = list(_described_sentences(measured, checked)) if checked is not None else []
+    sentences = [] if described else why_not(measured)
     if measured.figure is not None:
         missing = sentences if measured.mfu is None and checked is None else []
         sentences = [f"{measured.figure} ({measured.basis})", *missing]
-    if checked is not None:
-        sentences = [*sentences, *_described_sentences(measured, checked)]
-    for sentence in sentences:
+    for sentence in (*sentences, *described):
         yield from paragraph(sentence, style.width, "bold")
     yield from provenance(analysis, style)
     if checked is not None:

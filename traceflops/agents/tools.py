@@ -168,7 +168,7 @@ class Tools:
         }
 
     def findings(self, trace: str) -> Answer:
-        """List what to fix, the largest gain first, each with an id for the tool finding."""
+        """List what to fix, the best first by gain and certainty, with ids for the tool finding."""
         opened = self._trace(trace)
         return {
             "verdict": opened.report["verdict"]["sentence"],
