@@ -74,10 +74,7 @@ def speeds_table(measured: Measurement, most: int) -> ReportTable:
         _number("Time", lambda row: duration(row.duration_ns)),
         *(_number(_heads(roof), _share_of(roof)) for roof in ROOFS),
         _number("Occupancy", _occupancy),
-        Column(
-            "Limited by",
-            _limiters,
-        ),
+        Column("Limited by", _limiters),
         _number("Registers", lambda row: count(row.registers)),
         Column("Warps wait for", _waits),
     )

@@ -230,10 +230,10 @@ def _step_of(analysis: Analysis, finding: Finding) -> Iterator[str]:
 def _is_place(analysis: Analysis, finding: Finding) -> bool:
     """Return whether the largest row is where a finding is."""
     name = finding.rows[0].name if finding.rows else ""
-    is_elsewhere = finding.owner not in _OF_KERNELS and name in _library_kernels(analysis)
     all_ns = finding.share * analysis.components.window_ns
-    is_most = len(finding.rows) == 1 or (name and 2 * finding.rows[0].time_ns >= all_ns)
-    return bool(name) and bool(is_most) and not is_elsewhere
+    if not name or (len(finding.rows) > 1 and 2 * finding.rows[0].time_ns < all_ns):
+        return False
+    return finding.owner in _OF_KERNELS or name not in _library_kernels(analysis)
 
 
 def _library_kernels(analysis: Analysis) -> set[str]:
