@@ -118,7 +118,7 @@ class Model:
         return replace(forward, sequence=number, allocates=saved_bytes)
 
     def forward(self) -> Block:
-        """Return the forward pass up to the loss; fills the tape."""
+        """Return the forward pass, in training up to the loss; fills the tape."""
         self.tape.clear()
         layers = (self._layer(index) for index in range(self.config.layers))
         return python(
@@ -127,7 +127,7 @@ class Model:
             *layers,
             self._layer_norm("ln_f"),
             self._head(),
-            self._loss(),
+            *self._loss(),
         )
 
     def parameters(self) -> tuple[Parameter, ...]:
@@ -179,13 +179,13 @@ class Model:
             self._linear(f"{name}.attn.c_attn", hidden, 3 * hidden),
             self._attention(),
             self._linear(f"{name}.attn.c_proj", hidden, hidden),
-            self._dropout(),
+            *self._dropout(),
             self._add(),
             self._layer_norm(f"{name}.ln_2"),
             self._linear(f"{name}.mlp.c_fc", hidden, 4 * hidden),
             self._gelu(),
             self._linear(f"{name}.mlp.c_proj", 4 * hidden, hidden),
-            self._dropout(),
+            *self._dropout(),
             self._add(),
         )
 
@@ -303,7 +303,9 @@ class Model:
         tensors = {"out": shape, "lse": statistics}
         return (shape,) * 4 + tuple(tensors.get(flag) or scalar(flag) for flag in flags)
 
-    def _dropout(self) -> Block:
+    def _dropout(self) -> tuple[Block, ...]:
+        if self.config.engine:
+            return ()
         shape = self._tensor(*self.activation)
         native = self._differentiable(
             op(
@@ -318,7 +320,7 @@ class Model:
                 inputs=(shape, contiguous(self.activation, "bool"), scalar("1.1111111111111112")),
             ),
         )
-        return op("aten::dropout", native, inputs=(shape, scalar("0.1"), scalar("True")))
+        return (op("aten::dropout", native, inputs=(shape, scalar("0.1"), scalar("True"))),)
 
     def _gelu(self) -> Block:
         wide = 4 * self._elements
@@ -355,15 +357,18 @@ class Model:
         matmul = op("aten::matmul", product, inputs=(shape, product.inputs[1]))
         return op("aten::linear", _transpose(weight), matmul, inputs=(shape, weight, scalar("")))
 
-    def _loss(self) -> Block:
+    def _loss(self) -> tuple[Block, ...]:
+        if self.config.engine:
+            return ()
         tokens, vocab = self.config.tokens, self.config.vocab
         logits, targets = self._tensor(tokens, vocab), contiguous((tokens,), "long int")
-        return op(
+        loss = op(
             "aten::cross_entropy_loss",
             op("aten::log_softmax", self._log_softmax(logits)),
             op("aten::nll_loss_nd", op("aten::nll_loss", self._nll_loss(logits, targets))),
             inputs=(logits, targets, scalar(""), scalar("1"), scalar("-100"), scalar("0.")),
         )
+        return (loss,)
 
     def _log_softmax(self, logits: Argument) -> Block:
         elements = self.config.tokens * self.config.vocab
