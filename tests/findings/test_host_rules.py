@@ -8,7 +8,7 @@ import pytest
 
 import traceflops as tf
 from tests.build import launched, step_marks, trace_of
-from tests.conftest import shared_file
+from tests.conftest import SAMPLES, shared_file
 from traceflops.findings.finding import Finding
 from traceflops.findings.idle_remedies import CAUSES, WHEN
 from traceflops.reports.view import causes
@@ -436,6 +436,14 @@ def test_a_serving_engine_has_its_own_option_to_launch_faster(folder: str, says:
     assert found.owner == "configuration"
     (found,) = of_rule(framed("train.py(7): forward"), "eager-overhead")
     assert found.owner == "framework"
+
+
+def test_who_replays_graphs_is_not_told_to_use_them() -> None:
+    """Each pass of the sample replays one graph of 45 kernels."""
+    analysis = tf.analyze(SAMPLES / "tutorials/serving/after")
+    (found,) = of_rule(analysis, "eager-overhead")
+    assert "already" in found.remedy
+    assert "enforce-eager" not in found.remedy
 
 
 def test_every_class_of_idle_time_says_when_it_is() -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from traceflops.attribution import (
     REMEDIES,
     IdleClass,
+    LaunchSums,
     is_of_library,
     memory_operations,
 )
@@ -32,6 +33,7 @@ from traceflops.findings.idle_remedies import (
     ON_AMD,
     OTHER_OPTIMIZER,
     RECORD_ALL,
+    REPLAYED,
     WHEN,
     IdleCause,
 )
@@ -270,7 +272,10 @@ def _remedy(case: Case, name: str, one: IdleClass) -> str:
 
 
 def _of_launching(case: Case, one: IdleClass) -> str:
-    """Return the options of a serving engine, else that graphs fit, "" where they do not."""
+    """Return what is left where graphs launch, or the options of an engine, or that graphs fit."""
+    sums = case.launches.total if case.launches else LaunchSums()
+    if sums.operations > 2 * sums.launches:
+        return REPLAYED
     engine = _engine(one.culprits[0].label)
     waits = NO_WAITS * bool(case.synchronisations)
     return engine or (f"{GRAPHS}{waits}" if _fits_graphs(case) else "")

@@ -17,6 +17,10 @@ UNLIKE: Final = (
     "Join kernels with torch.compile, and give each launch more work, for example by a larger "
     "batch. Graphs need the same launches and shapes in each step."
 )
+REPLAYED: Final = (
+    "Graphs launch most of the work already: give each more to do, for example by a larger batch, "
+    "and prepare the next launch while the GPU works."
+)
 _ON_HOST: Final = frozenset({*CLASSES} - {"launch_latency", "device_wait", "unexplained"})
 WAITS: Final = _ON_HOST | {"return_from_wait"}
 OF_CALLS: Final = ("sync:^({calls})$=0", "host:^({calls})$=0")
