@@ -52,6 +52,11 @@ def examples(by_night: int) -> int:
     return by_night * settings().max_examples // 100
 
 
+def every(by_day: int) -> int:
+    """Return the step of a walk through all cases: by day it takes some of them."""
+    return 1 if examples(1) else by_day
+
+
 def by_night() -> pytest.MarkDecorator:
     """Return the mark of what is run by night only."""
     return pytest.mark.skipif(examples(1) == 0, reason="by night only: HYPOTHESIS_PROFILE=nightly")

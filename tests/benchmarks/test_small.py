@@ -21,7 +21,7 @@ from tests.benchmarks.ranks import Job, print_ranks
 from tests.benchmarks.tile import LAYOUTS, SAMPLE, tiled, write
 from tests.benchmarks.worst import case_named
 from tests.benchmarks.worstcost import print_worst
-from tests.conftest import ROOT
+from tests.conftest import ROOT, by_night
 
 pytestmark = pytest.mark.slow
 
@@ -114,6 +114,7 @@ def test_a_peer_that_is_not_there_is_not_installed() -> None:
     assert is_installed(replace(PEERS[0], imports="import json"), sys.executable)
 
 
+@by_night()
 def test_the_tables_of_growth_and_of_worst_cases(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -143,6 +144,7 @@ def test_the_table_of_many_ranks(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert {group.ranks for group in ranks.records.groups} == {tuple(range(9))}
 
 
+@by_night()
 def test_the_table_of_pages(capsys: pytest.CaptureFixture[str]) -> None:
     print_pages(["512 ranks of 100 steps"], 0.01, 1)
     row = capsys.readouterr().out.splitlines()[2].strip("| ").split(" | ")

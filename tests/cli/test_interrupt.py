@@ -12,7 +12,7 @@ import pytest
 
 from tests.benchmarks.tile import write
 from tests.cli.test_commands import SAMPLE, shell
-from tests.conftest import ROOT
+from tests.conftest import ROOT, by_night
 
 pytestmark = [
     pytest.mark.slow,
@@ -58,7 +58,15 @@ def ends(pid: int) -> bool:
         os.close(handle)
 
 
-@pytest.mark.parametrize("moment", ["start", "reading", "read", "link", "FLOPs"])
+@pytest.mark.parametrize(
+    "moment",
+    [
+        "start",
+        "reading",
+        *(pytest.param(moment, marks=by_night()) for moment in ("read", "link")),
+        "FLOPs",
+    ],
+)
 def test_ctrl_c(moment: str, large: Path, tmp_path: Path) -> None:
     words = [sys.executable, "-m", "traceflops", "report", "-v", str(large)]
     process = subprocess.Popen(

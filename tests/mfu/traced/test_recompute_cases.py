@@ -69,10 +69,11 @@ PLAIN, TOKENS_AS_WIDE = SIZES = (3, 40), (2, 32)
 
 
 def marks(case: Case, size: tuple[int, int]) -> list[pytest.MarkDecorator]:
-    """Return the marks of a case: compiling is dear, so by day it is done at the harder size."""
+    """Return the marks of a case: compiling is dear, so by day it is done of the hardest one."""
     if not case.compiled:
         return []
-    return [needs_compiler, pytest.mark.slow, *([by_night()] if size == PLAIN else [])]
+    is_hardest = size == TOKENS_AS_WIDE and case.mode != "none"
+    return [needs_compiler, pytest.mark.slow, *([] if is_hardest else [by_night()])]
 
 
 @cache
@@ -152,8 +153,13 @@ def test_a_step(name: str, size: tuple[int, int]) -> None:
     assert found.coverage is None, "a CPU has no kernels"
 
 
-@needs_compiler
-@pytest.mark.parametrize("name", ["compiled none", "compiled nonreentrant"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=marks(CASES[name], TOKENS_AS_WIDE))
+        for name in ("compiled none", "compiled nonreentrant")
+    ],
+)
 def test_shapes_alone_leave_the_gradients_of_a_compiled_graph_open(name: str) -> None:
     """64 tokens and width 64: what is M x N by N x K is as much N x M by M x K."""
     found = run(CASES[name], *TOKENS_AS_WIDE)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import traceflops as tf
-from tests.conftest import examples
+from tests.conftest import every, examples
 from tests.parsers.documents import read_one
 from tests.parsers.rocprof import jsonfile as v3
 from tests.parsers.rocprof import test_json_v1 as v1
@@ -112,7 +112,7 @@ def test_damaged_bytes(seed: str, data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_bytes_that_are_no_text_in_every_key(seed: str) -> None:
-    for key in sorted(set(re.findall(rb'"([^"]+)"\s*:', SEEDS[seed]))):
+    for key in sorted(set(re.findall(rb'"([^"]+)"\s*:', SEEDS[seed])))[:: every(4)]:
         for odd in (b"\xff", b"\\ud800", b"\\u0000"):
             changed = SEEDS[seed].replace(b'"' + key + b'"', b'"' + odd + key + b'"')
             read_anything(seed, changed, 1 << 22)

@@ -126,7 +126,7 @@ def test_steps_of_markers_are_the_true_windows(name: str) -> None:
             }
 
 
-@settings(max_examples=examples(15), phases=UNSHRUNK, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(10), phases=UNSHRUNK, suppress_health_check=list(HealthCheck))
 @given(config=run_configs(machine="mi300x", opaque_graph=False))
 @pytest.mark.parametrize("name", FORMATS)
 def test_random_runs(name: str, config: RunConfig) -> None:
