@@ -141,8 +141,10 @@ def _waterfall(analysis: Analysis, style: Style, checked: Reconciliation | None)
     yield from paragraph(bounds_sentence(analysis.measured), style.width)
     if checked is not None:
         yield from _beside_the_bar(checked, style.width)
-    devices = several(len(analysis.devices_used), unit(analysis))
-    yield Text(f"100.0 %: {devices} at peak for {duration(analysis.components.window_ns)}.", "dim")
+    count = len(analysis.devices_used)
+    devices = f"{several(count, unit(analysis))}{' added up' * (count > 1)}"
+    total = duration(analysis.components.window_ns)
+    yield from paragraph(f"100 % is {total}, the selected time of {devices}.", style.width)
 
 
 def _bars(fall: Waterfall, style: Style) -> Iterator[Text]:

@@ -61,7 +61,7 @@ from traceflops.reports.view import (
     look,
     mean_message,
     notes_by_weight,
-    off_median,
+    own_times,
     owners_table,
     pace_sentence,
     percent,
@@ -69,7 +69,6 @@ from traceflops.reports.view import (
     ratio,
     serving_table,
     short_labels,
-    signed,
     unit,
     waited_for,
     waiting_sentence,
@@ -81,7 +80,7 @@ from traceflops.windows import DeviceReport
 _KERNELS_SHOWN: Final = 5
 _LEAST_KERNELS: Final = 2
 _SPEEDS_SHOWN: Final = 3
-_OFF: Final = "own vs median"
+_OWN: Final = "own per step"
 _COLLECTIVES_SHOWN: Final = 2
 _DEVICES_SHOWN: Final = 4
 _NOTES_SHOWN: Final = 2
@@ -139,12 +138,12 @@ def _devices(analysis: Analysis, style: Style) -> Iterator[Text]:
     """Yield a row per device, where there are several; those farthest off first."""
     if len(analysis.devices) < 2:
         return
-    off = off_median(analysis)
-    turn = {device: place for place, device in enumerate(off)}
+    own = own_times(analysis)
+    turn = {device: place for place, device in enumerate(own)}
     order = sorted(analysis.devices, key=lambda device: turn.get(device.device, len(turn)))
     shown = order[:_DEVICES_SHOWN]
     label = min(max(len(device.label) for device in shown), max(18, style.width - 70))
-    widths = {"window": 11, **({_OFF: 15} if off else {}), **dict.fromkeys(_SHARES.values(), 9)}
+    widths = {"window": 11, **({_OWN: 14} if own else {}), **dict.fromkeys(_SHARES.values(), 9)}
     less = ("window", "memory", "exposed", "idle", "compute")
     widths = columns(widths, style.width - label - 3, less)
     bar = min(20, style.width - label - 7 - sum(widths.values()))
@@ -155,12 +154,12 @@ def _devices(analysis: Analysis, style: Style) -> Iterator[Text]:
         row = Text(f"{_INDENT}{name} ")
         has_time = device.chosen.components.window_ns
         row.append_text(_bar(device.chosen, style, bar) if has_time else Text(" " * bar))
-        texts = {_OFF: signed(off[device.device])} if device.device in off else {}
+        texts = {_OWN: duration(own[device.device])} if device.device in own else {}
         yield row.append(cells(_device_cells(device) | texts, widths))
     hidden = len(analysis.devices) - len(shown)
     if hidden:
         yield Text(f"{_INDENT}… {hidden} more on the page and in --json", "dim")
-    if off and analysis.ranks is not None:
+    if own and analysis.ranks is not None:
         said = f"{waiting_sentence(analysis)} {clocks_sentence(analysis)}".lstrip()
         yield from paragraph(said, style.width, "dim", _INDENT)
 

@@ -163,7 +163,7 @@ if TYPE_CHECKING:
         busbw_words,
         clocks_sentence,
         late_rank_words,
-        off_median,
+        own_times,
         ranks_table,
         rates_table,
         signed,

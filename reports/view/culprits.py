@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from traceflops.attribution import CLASSES, Culprit, GapLengths, IdleClass
+from traceflops.remedies import remedy
 from traceflops.reports.view.figures import TIME_UNITS, duration, percent, unit_for
 from traceflops.units import capitalized, function_name, several
 
@@ -62,7 +63,7 @@ def _row(one: IdleClass, analysis: Analysis) -> WaitedFor:
     names = named[:1] if 2 * culprits[0].idle_ns >= one.idle_ns else named[:_NAMES]
     return WaitedFor(
         CLASSES[one.kind],
-        one.remedy,
+        _remedy(one, analysis.source.format),
         analysis.mean_ns(one.idle_ns),
         one.idle_ns / analysis.components.idle_ns,
         tuple(names),
@@ -70,6 +71,11 @@ def _row(one: IdleClass, analysis: Analysis) -> WaitedFor:
         culprits[0].gaps if len(culprits) == 1 else None,
         culprits,
     )
+
+
+def _remedy(one: IdleClass, format_: str) -> str:
+    how = remedy(format_, "host work") if one.is_nameless else None
+    return f"record with {how}" if how else one.remedy
 
 
 def _tails(one: IdleClass, analysis: Analysis) -> Iterator[str]:

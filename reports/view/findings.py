@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from traceflops.findings import COUNTED_KERNEL, LOSS, UNEVEN_STEPS, limit, row_name, short_name
 from traceflops.reports.view.figures import duration, percent
 from traceflops.reports.view.who_waits import late_rank_words
-from traceflops.units import capitalized, function_name
+from traceflops.units import capitalized, function_name, uncapitalized
 
 if TYPE_CHECKING:
     from traceflops.analysis import Analysis
@@ -81,7 +81,8 @@ def opening(analysis: Analysis) -> tuple[str, str]:
     """Return the title of a report, and where that is no finding what follows it.
 
     Where the first finding does not surely gain enough it is the title only if it is grave and has
-    a remedy, else the largest loss is; the utilisation stands beside the title.
+    a remedy, else the largest loss is, and what to fix first follows; the utilisation
+    stands beside the title.
     """
     title, text = best_sentence(analysis), background(analysis)
     if headline(analysis):
@@ -93,7 +94,17 @@ def opening(analysis: Analysis) -> tuple[str, str]:
     if title:
         return title, told
     first, more = _first(told)
-    return (f"{first}.", capitalized(more)) if more else (told, "")
+    first, more = (f"{first}.", capitalized(more)) if more else (told, "")
+    return first, f"{more} {_fix_first(analysis)}".strip()
+
+
+def _fix_first(analysis: Analysis) -> str:
+    """Return which finding is the one to mend first, "" where none gains much."""
+    best = next(iter(causes(analysis)), None)
+    if best is None or best.finding.priority not in _WORTH_A_TITLE:
+        return ""
+    saves = best.saves.partition(" (")[0]
+    return f"What to fix first: {uncapitalized(best.finding.title)} ({saves})."
 
 
 def title_finding(analysis: Analysis) -> FindingWords | None:

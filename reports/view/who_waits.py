@@ -166,17 +166,16 @@ def _cycle_columns(ranks: RankReport) -> Iterator[Column]:
         yield _number(f"{head} vs median", partial(lambda off, place: signed(int(off[place])), off))
 
 
-def off_median(analysis: Analysis) -> dict[int, int]:
-    """Return by how much the own time of each device is off the median, the farthest first.
+def own_times(analysis: Analysis) -> dict[int, int]:
+    """Return the own time of each device, those farthest off the median first.
 
     Means per step, totals without steps; empty where nothing is known.
     """
     ranks = analysis.ranks
     if ranks is None or not ranks.cycles.steps:
         return {}
-    own = ranks.cycles.own_ns.sum(axis=0) / ranks.cycles.count
-    off = np.round(own - np.median(own)).astype(np.int64).tolist()
-    return {ranks.records.devices[place]: off[place] for place in ranks.farthest()}
+    own = np.round(ranks.cycles.own_ns.sum(axis=0) / ranks.cycles.count).astype(np.int64).tolist()
+    return {ranks.records.devices[place]: own[place] for place in ranks.farthest()}
 
 
 def signed(ns: int) -> str:

@@ -3,6 +3,7 @@
 import json
 import re
 from collections import Counter, defaultdict
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from traceflops.attribution.culprits import (
 )
 from traceflops.attribution.idle_slices import GapParts
 from traceflops.attribution.launch_lead import leads, outstanding_launches
+from traceflops.reports.view import waits
 from traceflops.timeline import DeviceAccount, GapCulprit
 
 US = 1_000
@@ -158,6 +160,25 @@ def test_what_has_no_name_lies_between_others() -> None:
     (unnamed,) = [one for one in idle.culprits if not one.label]
     assert (unnamed.kind, unnamed.idle_ns) == ("host_unrecorded", 870 * US)
     assert unnamed.evidence == ("between aten::add and aten::mul",)
+
+
+@pytest.mark.parametrize(
+    ("format_", "how"),
+    [
+        ("pytorch", "record with with_stack=True, or record_function() around code between "),
+        ("rocprof", "record with rocprofv3 --sys-trace, and roctx ranges around the code"),
+        ("nsight", "record with nsys profile --trace=cuda,nvtx,osrt, and NVTX ranges around "),
+    ],
+)
+def test_where_no_range_is_named_the_help_is_what_to_record(format_: str, how: str) -> None:
+    for marks, is_named in ([], False), ([event("IO 190", 5, 1_000)], True):
+        trace = made(marks=marks)
+        analysis = analyze(replace(trace, source=replace(trace.source, format=format_)))
+        [help_] = [one.remedy for one in waits(analysis) if one.words == "unrecorded host work"]
+        assert help_.startswith(how) != is_named
+        assert ("named range" in help_) == is_named
+        [one] = [one for one in analysis.idle.by_class() if one.kind == "host_unrecorded"]
+        assert ("named range" in one.remedy) == is_named
 
 
 def test_a_label_inside_a_function_tells_up_to_its_edges() -> None:

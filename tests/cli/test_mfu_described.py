@@ -290,6 +290,18 @@ def test_without_a_description_nothing_changes() -> None:
     assert content(SAMPLE)["described"] is None
 
 
+@pytest.mark.parametrize(
+    ("trace", "said"),
+    [
+        ("gpt_1rank.json.gz", "100 % is 24.3 ms, the selected time of 1 GPU."),
+        ("gpt_ddp_4rank", "100 % is 202 ms, the selected time of 4 GPUs added up."),
+    ],
+)
+def test_what_the_whole_bar_stands_for_is_said(trace: str, said: str) -> None:
+    """Five steps of 4.85 ms on one GPU, and of 10.12 ms on four."""
+    assert said in printed(SAMPLE.with_name(trace))
+
+
 def test_without_shapes_the_description_counts(cards: dict[str, Path], shapeless: Path) -> None:
     config = RunConfig(steps=4, layers=3)
     options = ("--model", cards["one"], "--padded-vocab", "16384", "--batch", "4", "--seq", "1024")

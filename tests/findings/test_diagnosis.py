@@ -273,6 +273,13 @@ def test_the_main_kernel_is_told_once() -> None:
     assert told == ["double-precision"]
 
 
+def test_what_holds_up_the_gpu_comes_before_the_wait_that_follows() -> None:
+    """Between its steps this program writes a file, in ranges that are called IO 0, IO 1, ..."""
+    analysis = tf.analyze(tf.read(shared_file("traces/nsight/nsys_t4_power_iteration.sqlite")))
+    first, second = analysis.findings[:2]
+    assert (first.rule, first.rows[0].name, second.rule) == ("host-unrecorded", "IO", "host-waits")
+
+
 def test_few_tokens_are_judged_by_the_bits_of_the_weights() -> None:
     """Weights of 4 bits are read in a quarter of the time: 32 tokens are not few for them."""
     path = shared_file("traces/pytorch/mi300x_vllm_gptoss_decode_graph.json.gz")

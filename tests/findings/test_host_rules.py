@@ -225,6 +225,30 @@ def test_unrecorded_host_work_is_told_how_to_record_it_and_where_to_look() -> No
     assert found.owner == "yours"
 
 
+@pytest.mark.parametrize(("name", "is_known"), [("IO 12", True), ("a 1 to 2", True), ("", False)])
+def test_unrecorded_work_in_a_range_is_replayed_without_it(name: str, *, is_known: bool) -> None:
+    """The GPU idles for 2 ms, of which the range has all but 10 us; the last step has no launch."""
+    label = {"name": name, "start_ns": 0, "dur_ns": 1_990_000}
+    (found,) = of_rule(run(0, 2_000_000, 0, 0, marks=[label] * is_known), "host-unrecorded")
+    assert found.gain is not None and found.confidence is not None
+    assert (found.gain.point_ns is not None) == is_known
+    assert ("the remedy cannot be replayed" in found.confidence.reasons) != is_known
+    assert found.gain.high_ns == pytest.approx(1_990_000 / 4, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("by", "is_doubt"), [("pytorch", True), ("nsight", False), ("rocprofv3", False)]
+)
+def test_only_where_stacks_can_be_recorded_their_lack_is_a_doubt(
+    by: str, *, is_doubt: bool
+) -> None:
+    label = {"name": "IO", "start_ns": 0, "dur_ns": 1_990_000}
+    (found,) = of_rule(run(0, 2_000_000, 0, 0, by=by, marks=[label]), "host-unrecorded")
+    assert found.confidence is not None
+    assert any("stacks" in reason for reason in found.confidence.reasons) == is_doubt
+    assert found.confidence.level == ("medium" if is_doubt else "high")
+
+
 @pytest.mark.parametrize("by", ["nsight", "rocprofv3", "pytorch"])
 def test_no_remedy_asks_for_what_is_recorded_already(by: str) -> None:
     """A call of the operating system comes with --trace=osrt, a function with stacks."""

@@ -225,6 +225,27 @@ def test_kinds_of_memory_kernels_have_remedies_of_their_own(
     assert op in rules[rule].sentence
 
 
+@pytest.mark.parametrize(
+    ("kernel", "is_told"),
+    [
+        (NORM, False),
+        (
+            "void at::native::(anonymous namespace)::GammaBetaBackwardKernel<float>",
+            False,
+        ),
+        ("triton_red_fused_rms_norm_0", False),
+        ("void cudnn::bn_fw_tr_1C11_singleread<float, 512, true, 1, 2, 0>", True),
+    ],
+)
+def test_no_function_is_recommended_that_the_kernels_come_from(
+    kernel: str, *, is_told: bool
+) -> None:
+    work = made(kernel, 1000, "aten::native_layer_norm", "[[8192, 8192], []]", types=BF16)
+    remedy = found([HEALTHY, work, HEALTHY])["norm-bandwidth"].remedy
+    assert ("F.layer_norm" in remedy) == is_told
+    assert "torch.compile fuses" in remedy
+
+
 HEADS = "[[8, 16, 4096, 64], [8, 16, 4096, 64], [8, 16, 4096, 64]]"
 CONVOLUTION = {
     "dims": "[[32, 256, 56, 56], [256, 256, 3, 3], [], [], [], [], [], [], []]",

@@ -84,6 +84,35 @@ def test_a_long_name_of_a_culprit_is_cut() -> None:
     assert "ffff…ffff" in found.sentence
 
 
+SHORT = "150 gaps of 4.00 µs on average, as between kernels launched one by one; fused kernels or a"
+
+
+@pytest.mark.parametrize(
+    ("gaps_us", "said"),
+    [
+        ([4] * 150, f" Most of it is {SHORT} graph have fewer."),
+        ([4] * 150 + [300], f" Most of it is {SHORT} graph have fewer."),
+        ([4] * 150 + [700], " Most of it is 1 gap of 700 µs."),
+        ([4] * 150 + [500] * 9 + [90] * 9, " Most of it is 9 gaps of 500 µs on average."),
+        ([4] * 90 + [20] * 60, ""),
+        ([50] * 150, ""),
+        ([4] * 50, ""),
+    ],
+)
+def test_idle_time_is_a_few_long_gaps_or_many_short_ones(gaps_us: list[int], said: str) -> None:
+    """No call is recorded, so no host work explains the gaps."""
+    rows, start = [], 0
+    for gap_us in (0, *gaps_us):
+        start += gap_us * 1_000
+        rows.append({"name": "sm90_gemm_bf16", "start_ns": start, "dur_ns": 5_000})
+        start += 5_000
+    (found,) = tf.analyze(trace_of(activities=rows)).losses
+    share = sum(gaps_us) / (sum(gaps_us) + 5 * len(rows))
+    assert found.sentence == f"Idle time takes {share:.1%} of the total time.{said}".replace(
+        "%", " %"
+    )
+
+
 def test_what_is_small_is_not_listed() -> None:
     assert [one.rule for one in of(gemm=971, norm=29).losses] == []
     assert [one.rule for one in of(gemm=97, norm=3).losses] == ["loss-memory"]

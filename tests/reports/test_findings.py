@@ -32,7 +32,7 @@ from traceflops.reports.page import render_html
 from traceflops.reports.page.section import link_to
 from traceflops.reports.page.thumbnails import thumbnail
 from traceflops.reports.terminal import Style, render_terminal
-from traceflops.reports.view import LOOKS, blamed, causes, headline, title_sentence
+from traceflops.reports.view import LOOKS, blamed, causes, headline, opening, title_sentence
 from traceflops.reports.view.step_split import StepPart
 
 MS = 1_000_000
@@ -80,6 +80,23 @@ def lines_of(analysis: tf.Analysis, width: int = 100) -> list[str]:
 def text_of(page: str, section: str) -> str:
     found = page.split(f'<section id="{section}">')[1].split("</section>")[0]
     return " ".join(re.sub(r"<[^>]*>", " ", found).replace("\N{NO-BREAK SPACE}", " ").split())
+
+
+@pytest.mark.parametrize(
+    ("first", "said"),
+    [
+        (cause(low=0), "What to fix first: cause 1 (saves at most 2.00 ms per step)."),
+        (cause(low=0, priority="low"), ""),
+        (cause(), ""),  # it is the title
+    ],
+)
+def test_where_no_finding_is_the_title_what_to_fix_first_follows_it(
+    first: Finding, said: str
+) -> None:
+    analysis = with_causes(first)
+    assert opening(analysis)[1].endswith(said)
+    shown = " ".join(lines_of(analysis)), render_html(analysis).replace("\N{NO-BREAK SPACE}", " ")
+    assert [text.count("What to fix first: cause 1") for text in shown] == [len(said) > 0] * 2
 
 
 @pytest.mark.parametrize("width", [50, 80, 110])

@@ -1,5 +1,6 @@
 """Steps and windows on traces whose every nanosecond is known."""
 
+import shlex
 from dataclasses import replace
 from typing import Any
 
@@ -277,6 +278,56 @@ def test_without_steps_the_whole_span_is_the_window() -> None:
     assert edges(analysis) == [("span", 1000, 1200)]
     assert analysis.components.window_ns == 200
     assert "no-steps" in [note.code for note in analysis.notes]
+
+
+def unmarked(name: str, lengths: list[int]) -> Any:
+    """Return a run whose range k, called `name`, lasts lengths[k] and has one kernel, 5 ns late."""
+    works, marks, now = [], [], 1000
+    for number, length in enumerate(lengths):
+        works.append((GEMM, now, now + 5, length - 5))
+        marks.append((name.format(number, 10 * number), now, length - 1))
+        now += length
+    return {**launched(*works), "marks": step_marks(*marks)}
+
+
+def no_steps(run: Any) -> str:
+    """Return what is said of a run without steps."""
+    (found,) = [note.text for note in analyze(trace_of(**run)).notes if note.code == "no-steps"]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "option"),
+    [
+        ("Step {0} to {1}", r"'Step \d+ to \d+'"),
+        ("Epoch {}", r"'Epoch \d+'"),
+        ("train(x)[{}]'s", r"""'train\(x\)\[\d+\]'"'"'s'"""),
+        ("train_step", "train_step"),
+    ],
+)
+def test_ranges_that_look_like_steps_are_named_as_the_option(name: str, option: str) -> None:
+    """Copied into a command, the option finds a step per range."""
+    run = unmarked(name, [100, 120, 100, 90, 100])
+    assert no_steps(run).endswith(f" Some ranges look like steps: try --step-mark {option}.")
+    (mark,) = shlex.split(option)
+    found = analyze(trace_of(**run), selection=Selection(step_mark=mark))
+    assert len(found.steps.seen) == 5
+
+
+@pytest.mark.parametrize(
+    "marks",
+    [
+        [("Epoch 1", 1000, 100), ("Epoch 2", 1100, 100)],
+        [(f"Epoch {n}", 1000 + 100 * n, 20 + 20 * n) for n in range(5)],
+        [(f"Epoch {n}", 1000 + 100 * n, 40) for n in range(5)],
+        [(f"Epoch {n}", 1000 + n, 90) for n in range(5)],
+        [],
+    ],
+    ids=["few", "uneven", "less than half of the time", "at once", "none"],
+)
+def test_other_ranges_are_not_taken_for_steps(marks: list[tuple[str, int, int]]) -> None:
+    run = {**unmarked("", [100] * 5), "marks": step_marks(*marks)}
+    assert "name the annotations that begin a step with --step-mark." in no_steps(run)
 
 
 def test_training_steps_are_inferred_from_optimizer_kernels() -> None:

@@ -56,6 +56,7 @@ if TYPE_CHECKING:
         SYSTEM_CALLS,
         facts_told,
         is_of_library,
+        numbered,
         numberless,
         standard_prefix,
         told,

@@ -14,6 +14,7 @@ from typing import Final
 import numpy as np
 
 from traceflops.attribution.idle_classes import (
+    NAMELESS,
     REMEDIES,
     TAGS,
 )
@@ -78,8 +79,15 @@ class IdleClass:
         return sum(culprit.idle_ns for culprit in self.culprits)
 
     @property
+    def is_nameless(self) -> bool:
+        """Return whether nothing of the host is recorded, and no range around it."""
+        return self.kind == "host_unrecorded" and not any(one.label for one in self.culprits)
+
+    @property
     def remedy(self) -> str:
         """Return what to do about it: that of the tag that most of it has, or else of the class."""
+        if self.is_nameless:
+            return NAMELESS
         tags: Counter[str] = Counter()
         for culprit in self.culprits:
             tags[culprit.tag] += culprit.idle_ns

@@ -291,6 +291,12 @@ def numberless(label: str) -> str:
     return _NUMBER.sub("N", label)
 
 
+def numbered(label: str) -> str:
+    """Return a pattern of the labels that are this one without their numbers."""
+    inner = re.escape(label).replace("N", rf"(?:N|{_NUMBER.pattern})")
+    return f"{inner}[{re.escape(_ENDING)}]*"
+
+
 def standard_prefix(frame: str) -> str:
     """Return with what the name of a built-in or standard function begins, "" for others.
 

@@ -79,6 +79,8 @@ REMEDIES: Final = {
     "work that was not recorded (then record more)",
 }
 """What to do about idle time of each class, as docs/culprits.md has it."""
+NAMELESS: Final = "record what the host does: its calls, stacks or annotations"
+"""What to do where no range names the code."""
 TAGS: Final = {
     "graph capture": "one-time graph capture: exclude it from the window",
     "start-up": "one-time start-up: exclude it from the window",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -32,7 +33,10 @@ _MOST_ROWS, _MOST_EDITS = 3, 20
 
 @dataclass(frozen=True, slots=True)
 class _Far:
-    """A rule on kernels of some categories far below what the device can do; none: all others."""
+    """A rule on kernels of some categories far below what the device can do; none: all others.
+
+    Kernels whose names match `used` come from what the remedy names: for them it is `instead`.
+    """
 
     rule: str
     component: str
@@ -43,6 +47,8 @@ class _Far:
     limits: str
     subs: frozenset[str] = frozenset()
     on_amd: str = ""
+    used: str = "$^"
+    instead: str = ""
 
 
 _BYTES: Final = ("what bandwidth allows", "framework")
@@ -66,6 +72,8 @@ _BANDWIDTH: Final = (
         "torch.compile fuses them with their neighbours.",
         "memory-bandwidth",
         frozenset({"norm", "fused_norm"}),
+        used=r"layer_?norm|rms_?norm|GammaBeta|RowwiseMoments",
+        instead="Keep the tensors contiguous; torch.compile fuses these kernels with others.",
     ),
     _Far(
         "memory-bandwidth",
@@ -161,7 +169,7 @@ def _far(
         ),
         share=share,
         owner=kind.owner,
-        remedy=kind.on_amd if kind.on_amd and is_amd(case) else kind.remedy,
+        remedy=_remedy(case, kind, [row for row, _ in chosen]),
         evidence=("kernels", "roofline"),
         rows=tuple(_row(row) for row, _ in chosen[:_MOST_ROWS]),
         where=where,
@@ -174,6 +182,15 @@ def _far(
         on_path=frozenset({kind.component}),
         kernels={kernel_name(row.name): part / good for row, part in chosen},
     )
+
+
+def _remedy(case: Case, kind: _Far, chosen: Sequence[KernelRow]) -> str:
+    """Return what to do, without what most of the kernels come from already."""
+    times = Counter[bool]()
+    for row in chosen:
+        times[re.search(kind.used, row.name, re.IGNORECASE) is not None] += row.sum_ns
+    usual = kind.on_amd if kind.on_amd and is_amd(case) else kind.remedy
+    return kind.instead if times[True] > times[False] else usual
 
 
 def _largest(facts: KernelFacts, kernels: set[str]) -> tuple[str, Where]:

@@ -23,6 +23,7 @@ from traceflops.findings.finding import (
     severity_of,
 )
 from traceflops.findings.idle_causes import cause_of
+from traceflops.remedies import remedy
 from traceflops.replay import parse_edit
 from traceflops.table import is_one_of
 from traceflops.units import several
@@ -75,11 +76,10 @@ def scales_of(case: Case) -> Scales:
     strong: list[str] = []
     if case.prepared is not None:
         marks = case.prepared.trace.marks
-        has_stacks = bool(is_one_of(marks["kind"], "python").any())
-        stacks = "Python stacks" if is_torch(case) else "call stacks"
-        (strong if has_stacks else weak).append(
-            f"the recording has {'' if has_stacks else 'no '}{stacks}"
-        )
+        if is_one_of(marks["kind"], "python").any():
+            strong.append("the recording has Python stacks")
+        elif remedy(case.source.format, "stacks") is not None:
+            weak.append("the recording has no Python stacks")
     if len(case.steps.used) < 2:
         weak.append("there is only one step" if case.steps.used else "there are no steps")
     else:

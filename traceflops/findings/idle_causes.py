@@ -17,6 +17,7 @@ from traceflops.attribution import (
     LaunchSums,
     is_of_library,
     memory_operations,
+    numbered,
 )
 from traceflops.findings.case import is_amd, is_torch, limit, share_of_window
 from traceflops.findings.device_memory import allocator_calls
@@ -192,7 +193,7 @@ def _candidate(case: Case, name: str, one: IdleClass, share: float) -> Candidate
             for culprit in one.culprits[:_MOST_ROWS]
         ),
         where=_where(case, one),
-        edits=tuple(_filled(edit, one) for edit in cause.edits),
+        edits=tuple(_filled(edit, one) for edit in cause.edits if label or "{name}" not in edit),
         on_path=cause.on_path,
         frees=cause.frees,
         partly=partly,
@@ -243,7 +244,8 @@ def _is_once(case: Case, cause: IdleCause, largest: Culprit) -> bool:
 
 def _filled(edit: str, one: IdleClass) -> str:
     calls = dict.fromkeys(re.escape(name) for each in one.culprits for name in each.evidence[:1])
-    name = re.escape(one.culprits[0].label)
+    label = one.culprits[0].label
+    name = re.escape(label) if function_name(label) != label else numbered(label)
     return edit.replace("{name}", name).replace("{calls}", "|".join(calls))
 
 

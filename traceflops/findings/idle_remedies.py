@@ -175,7 +175,9 @@ CAUSES: Final = {
     "host_unrecorded": IdleCause(
         "Unrecorded host work holds up the GPU",
         "yours",
-        on_path=frozenset({"host_unrecorded"}),
+        "",
+        ("host:^{name}$=0",),
+        frozenset({"host_unrecorded"}),
     ),
     "launch_latency": IdleCause(
         "Launches take long to reach the GPU",

@@ -16,7 +16,7 @@ from traceflops.attribution import (
 )
 from traceflops.findings.finding import WORTH_SAYING, Finding, severity_of, short_name
 from traceflops.mfu import ENOUGH, NO_ROOFS, TOO_LITTLE, RoofTime
-from traceflops.units import PART_NAMES, capitalized, percent, significant
+from traceflops.units import PART_NAMES, capitalized, duration, percent, several, significant
 
 if TYPE_CHECKING:
     from traceflops.mfu import Measurement
@@ -29,6 +29,10 @@ _USEFUL: Final = "how much of that is useful is unknown"
 _UNRECORDED: Final = "time without recorded work"
 _MISSING: Final = "earlier work or waits may be missing from the trace"
 _NO_COPIES: Final = "it may include copies, which the trace lacks"
+_SHORT_NS, _FEW_GAPS, _MANY_GAPS = 10_000, 10, 100
+_LAUNCHED_ALONE: Final = (
+    ", as between kernels launched one by one; fused kernels or a graph have fewer"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +189,8 @@ def _by_cause(
     Whom the rest of it is due to is not told then.
     """
     if lacks_copies:
-        return (replace(idle, unknown=_NO_COPIES),)
+        gaps = _gaps(waits, total.components.idle_ns).removesuffix(".")
+        return (replace(idle, unknown=f"{_NO_COPIES}{f'. {gaps}' if gaps else ''}"),)
     missing_ns, window_ns = total.idle_causes.unrecorded_ns, total.components.window_ns
     if missing_ns < WORTH_SAYING * window_ns or not window_ns:
         return (_due(idle, waits, total.components.idle_ns),)
@@ -194,10 +199,25 @@ def _by_cause(
     return replace(idle, share=rest), missing
 
 
+def _gaps(waits: IdleCulprits, idle_ns: int) -> str:
+    """Return that most idle time is a few long gaps, or many short ones; "" for others."""
+    lengths = waits.histogram
+    longest = [lengths[-count:] for count in range(1, len(lengths) + 1)]
+    short = tuple(one for one in lengths if one.to_ns <= _SHORT_NS)
+    for some in (*longest, short) if sum(one.gaps for one in lengths) >= _MANY_GAPS else ():
+        gaps, gaps_ns = sum(one.gaps for one in some), sum(one.idle_ns for one in some)
+        is_few = gaps <= _FEW_GAPS
+        if idle_ns <= 2 * gaps_ns and (is_few or (some is short and gaps >= _MANY_GAPS)):
+            mean = f"{duration(gaps_ns // gaps)}{' on average' * (gaps > 1)}"
+            said = f"Most of it is {several(gaps, 'gap')} of {mean}"
+            return f"{said}{'' if is_few else _LAUNCHED_ALONE}."
+    return ""
+
+
 def _due(idle: Loss, waits: IdleCulprits, idle_ns: int) -> Loss:
     """Return idle time with what most of it is due to, and with what to do."""
     if not waits.culprits:
-        return idle
+        return replace(idle, remedy=_gaps(waits, idle_ns))
     largest = waits.by_class()[0]
     words, is_most = CLASSES[largest.kind], 2 * largest.idle_ns >= idle_ns
     gloss = f"{_MOSTLY} {words}" if is_most else ""

@@ -116,7 +116,7 @@ _NOTES: Final = {
     **dict.fromkeys(("no-calls", "calls-of-unknown-process"), _CALLS),
     "calls-missing": _SOME_CALLS,
     "unlinked": _Unfit("Launches are missing", "Gains are less sure.", "first work", of_all=True),
-    "no-steps": _Unfit("Steps are not marked", "Start-up counts like steady work.", "steps"),
+    "no-steps": _Unfit("Steps are not marked", "Start-up counts like steady work.", ""),
     "ranks-missing": _Unfit(
         "Ranks are missing",
         "Waiting for other ranks is a range.",

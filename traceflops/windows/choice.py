@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -45,15 +46,15 @@ from traceflops.windows.step_times import Owners, owners_of, shared_steps_note
 from traceflops.windows.steps import (
     FoundSteps,
     find_marked_steps,
+    likely_step_mark,
     step_of_activity,
     until_next,
     without_launches,
 )
 
-_NO_STEPS = (
-    "No steps found: the whole trace is one window. {} when recording, or name the annotations "
-    "that begin a step with --step-mark."
-)
+_NO_STEPS = "No steps found: the whole trace is one window."
+_NAME_THEM = "{} when recording, or name the annotations that begin a step with --step-mark."
+_LIKELY = "Some ranges look like steps: try --step-mark {}."
 REPEATED = "repeated-step-numbers"
 """The code of the note that steps are numbered anew."""
 
@@ -367,8 +368,10 @@ def _inferred_layout(
 
 
 def _span_layout(linked: LinkedTrace, accounts: Mapping[int, DeviceAccount]) -> StepLayout:
-    how = sentence(linked.trace.source.format, "steps")
-    note = Note("assumed", "no-steps", _NO_STEPS.format(how))
+    mark = likely_step_mark(linked.trace) if accounts else None
+    how = _NAME_THEM.format(sentence(linked.trace.source.format, "steps"))
+    how = how if mark is None else _LIKELY.format(shlex.quote(mark))
+    note = Note("assumed", "no-steps", f"{_NO_STEPS} {how}", share=float(mark is not None))
     spans = {d: [Stretch("span", None, *a.rows.span, None)] for d, a in accounts.items()}
     none = dict.fromkeys(spans, np.empty(0, dtype=np.int64))
     text = "no steps found; the whole trace is one window"

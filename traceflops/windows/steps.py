@@ -24,6 +24,7 @@ from traceflops.table import (
     Trace,
     codes,
     counted_note,
+    group_rows,
     groups,
     is_one_of,
     names,
@@ -31,6 +32,7 @@ from traceflops.table import (
     taken,
 )
 from traceflops.windows.engine_passes import serving_marks
+from traceflops.windows.repetition import FEWEST_ROUNDS, REGULAR_SHARE, TOLERANCE
 from traceflops.windows.selection import step_pattern
 from traceflops.windows.step_times import Launched, Steps, thread_of_steps
 
@@ -45,6 +47,8 @@ _PATTERNS = (
 )
 _PASSES = "serving-engine annotations of forward passes"
 _DIGITS = re.compile(r"\d+")
+_SPECIAL = re.compile(r"[\\^$.|?*+(){}\[\]]")
+_KINDS_TRIED = 16
 _NO_MATCH, _NO_NUMBER = -2, -1
 _NESTED = (
     "Step markers nest: {n} [marker|markers] inside or around the used steps [is|are] ignored. The "
@@ -194,6 +198,40 @@ def _is_inner(start: IntArray, end: IntArray) -> BoolArray:
     else:
         found[order] = within
     return found
+
+
+def likely_step_mark(trace: Trace) -> str | None:
+    """Return the pattern of the ranges that look like steps, None where none do.
+
+    They have one name but for numbers, come one after the other on a thread, are mostly of one
+    length, and take more than half of the time from the first GPU work to the last. Of several such
+    names it is that with most of the time.
+    """
+    marks, works = trace.marks, trace.activities
+    alike = [_DIGITS.sub("0", name) for name in names(marks["name"])]
+    kinds = {label: place for place, label in enumerate(alike)}
+    kind = np.array([kinds[label] for label in alike], dtype=np.int64)[codes(marks["name"])]
+    start, dur = numbers(marks["start_ns"]), numbers(marks["dur_ns"], ABSENT)
+    rows = np.flatnonzero(is_one_of(marks["kind"], "annotation") & (dur > 0))
+    rows = rows[np.argsort(start[rows], kind="stable")]
+    columns = (kind, numbers(marks["process"]), numbers(marks["thread"], ABSENT))
+    group, _ = group_rows(tuple(column[rows] for column in columns))
+    sums_ns = np.bincount(group, weights=dur[rows])
+    begun = numbers(works["start_ns"])
+    span_ns = (begun + numbers(works["dur_ns"])).max() - begun.min()
+    for one in np.argsort(-sums_ns)[:_KINDS_TRIED]:
+        mine = rows[group == one]
+        if 2 * sums_ns[one] > span_ns and _is_loop(start[mine], dur[mine]):
+            return _SPECIAL.sub(r"\\\g<0>", alike[kind[mine[0]]]).replace("0", r"\d+")
+    return None
+
+
+def _is_loop(start: IntArray, dur: IntArray) -> bool:
+    """Return whether ranges, by start, come one after the other and are mostly of one length."""
+    usual = float(np.median(dur))
+    regular = np.abs(dur - usual) <= TOLERANCE * usual
+    apart = (start + dur)[:-1] <= start[1:]
+    return bool(len(dur) >= FEWEST_ROUNDS and apart.all() and regular.mean() >= REGULAR_SHARE)
 
 
 def until_next(found: FoundSteps) -> FoundSteps:
