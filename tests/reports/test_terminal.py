@@ -16,6 +16,7 @@ from tests.build import launched, trace_of
 from tests.conftest import SAMPLES
 from tests.reports.factory import hostile, ranks, without_devices, without_steps
 from traceflops.flops.mfu_waterfall import Waterfall, WaterfallLine
+from traceflops.reports.terminal.comparison import render_comparison
 from traceflops.reports.terminal.lines import Style
 from traceflops.reports.terminal.measured import render_measured
 from traceflops.reports.terminal.summary import render_terminal
@@ -50,6 +51,15 @@ def test_every_line_fits(
     for line in render(analysis, Style(width=width)):
         assert "…" not in line.plain[-1:]
         assert set(figures(line)) <= wide
+
+
+@pytest.mark.parametrize("unicode", [True, False])
+def test_no_line_ends_in_blanks(unicode: bool) -> None:
+    style, places = Style(unicode=unicode), ("before", "after")
+    found = tf.compare(*(read(f"tutorials/training/{place}") for place in places))
+    measured = (line for sample in TABLES for line in render_measured(read(sample), style))
+    for line in (*render_comparison(found, style), *measured):
+        assert line.plain == line.plain.rstrip(), line.plain
 
 
 @cache
