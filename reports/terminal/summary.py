@@ -53,6 +53,7 @@ from traceflops.reports.view import (
     collective_label,
     collective_rate,
     count,
+    doubts,
     duration,
     gap_place,
     gpu_samples_table,
@@ -367,8 +368,7 @@ def _of_collective(row: Collective, busbw: list[str]) -> Iterator[str]:
 
 
 def _unsaid(analysis: Analysis) -> list[str]:
-    """Return the notes but for the one that the line on the missing MFU already says."""
+    """Return the notes but for those that the first lines already say."""
     said = any(lack.remedy == NEXT_TIME for lack in analysis.measured.lacks[:1])
-    return [
-        note.text for note in notes_by_weight(analysis) if not (said and note.code == "no-shapes")
-    ]
+    notes = notes_by_weight(analysis)[len(doubts(analysis)) :]
+    return [note.text for note in notes if not (said and note.code == "no-shapes")]

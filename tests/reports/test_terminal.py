@@ -22,6 +22,7 @@ from traceflops.reports.terminal.measured import render_measured
 from traceflops.reports.terminal.summary import render_terminal
 from traceflops.reports.view.palette import LINE_LOOKS, LOOKS
 from traceflops.reports.view.utilisation import LABELS
+from traceflops.table.trace import Note
 
 
 def printed(analysis: tf.Analysis, style: Style) -> str:
@@ -55,11 +56,25 @@ def test_every_line_fits(
 
 @pytest.mark.parametrize("unicode", [True, False])
 def test_no_line_ends_in_blanks(unicode: bool) -> None:
-    style, places = Style(unicode=unicode), ("before", "after")
-    found = tf.compare(*(read(f"tutorials/training/{place}") for place in places))
+    style, folder = Style(unicode=unicode), "tutorials/training"
+    found = tf.compare(read(f"{folder}/before"), read(f"{folder}/after"))
     measured = (line for sample in TABLES for line in render_measured(read(sample), style))
     for line in (*render_comparison(found, style), *measured):
         assert line.plain == line.plain.rstrip(), line.plain
+
+
+@pytest.mark.parametrize("render", [render_terminal, render_measured])
+def test_what_is_about_all_of_the_time_comes_first_and_once(
+    render: Callable[[tf.Analysis, Style], list[Text]],
+) -> None:
+    analysis = read("gpt_1rank.json.gz")
+    odd = Note("assumed", "pair-unlike", "The paired trace does not match.", share=1.0)
+    lines = [
+        line.plain
+        for line in render(replace(analysis, notes=(*analysis.notes, odd)), Style(width=100))
+    ]
+    assert [line for line in lines if odd.text in line] == [f"warning: {odd.text}"]
+    assert lines.index(f"warning: {odd.text}") < 6
 
 
 @cache
