@@ -96,6 +96,17 @@ def test_the_work_of_owners_fits(by: str, width: int) -> None:
     assert {found for line in lines for found in figures(line)} <= wide
 
 
+def test_by_kernel_has_more_kernels() -> None:
+    kernel = re.compile(r"  \S.* +\d[\d,]* .$")
+
+    def shown(by: str | None) -> list[str]:
+        lines = [line.plain for line in render_terminal(read("gpt_ddp_4rank"), Style(), by)]
+        return list(filter(kernel.match, lines[lines.index("Top of 29 kernels and copies") :]))
+
+    assert shown("kernel")[:2] == shown(None)
+    assert len(shown("kernel")) == 20
+
+
 def test_layers_are_shown_with_how_many_there_are_and_the_slowest() -> None:
     marks = [{"kind": "module", "name": "nn.Module: Model_0", "start_ns": 0, "dur_ns": 9_000}]
     works = [("k", 8_500, 8_600, 1_000), ("k", 9_500, 9_700, 500)]
