@@ -33,10 +33,7 @@ _LEAST: Final = 0.1
 """Of the cycles of a warp; smaller reasons are only in the JSON."""
 _SERIALIZED: Final = "Times: serialized, mostly at locked clocks."
 _OF_ACTIVE: Final = "L1: of the time in which SMs have work."
-_NO_SHARES: Final = (
-    "Speed of light and occupancy were not collected: ncu --set full, or --section SpeedOfLight "
-    "--section Occupancy."
-)
+_NO_SHARES: Final = "Speed of light: ncu --set full."
 _ALL: Final = 0.995
 
 

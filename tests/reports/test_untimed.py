@@ -176,7 +176,7 @@ def test_without_shares_nothing_is_called_speed_of_light() -> None:
     found = analysis_of(kernel_counters=launch(1, values, name="some_kernel"))
     text = " ".join(terminal(found))
     assert "Counted kernels" in text
-    assert "not collected: ncu --set full, or --section SpeedOfLight" in text
+    assert "Speed of light: ncu --set full." in text
     assert "| Speed of light |" not in render_markdown(found)
 
 
