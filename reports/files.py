@@ -116,6 +116,11 @@ def is_ours(target: Path) -> bool:
     return marked.get(suffix, False) or is_report(target)
 
 
+def ends_in(target: Path, mark: bytes) -> bool:
+    """Return whether a file ends so."""
+    return _both_ends(target)[1].endswith(mark)
+
+
 def _both_ends(target: Path) -> tuple[bytes, bytes]:
     """Return how a file begins and ends; nothing where it cannot be read."""
     try:

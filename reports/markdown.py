@@ -31,6 +31,7 @@ from traceflops.reports.view import (
     count,
     counted_table,
     critical_tables,
+    doubts,
     folded_tables,
     gpu_samples_table,
     host_tables,
@@ -168,6 +169,9 @@ def _head(analysis: Analysis, title: str | None) -> Iterator[str]:
     if title:
         yield ""
         yield plain(background(analysis))
+    for text in doubts(analysis):
+        yield ""
+        yield f"**Warning:** {plain(text)}"
     yield ""
     yield " · ".join(plain(part) for part in provenance(analysis))
     if analysis.devices:

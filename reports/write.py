@@ -73,14 +73,16 @@ def save(
     force: bool = False,
     command: str | None = None,
     authored: Authored = NOTHING,
+    mark: bytes = b"",
 ) -> Path:
     """Write the report; return its path. Raises UsageError where that is not possible.
 
-    `authored` is the author's title and notes, for the forms that people read.
+    `authored` is the author's title and notes, for the forms that people read; the file ends in a
+    `mark`.
     """
     target = Path(path)
     check_target(target, force=force)
-    write_pieces(target, [RENDERERS[target.suffix.lower()](analysis, command, authored)])
+    write_pieces(target, [RENDERERS[target.suffix.lower()](analysis, command, authored), mark])
     return target
 
 

@@ -56,6 +56,8 @@ _NOTES: Final = NoteTable(
     },
 )
 
+_OTHER_FORM: Final = " in another form (pack, page or export)"
+
 
 def without_repeats(trace: Trace) -> Trace:
     """Return the trace in which each record of the input counts once, with a note if one did not.
@@ -194,9 +196,15 @@ def _kept(traces: Sequence[Trace], notes: Mapping[int, Sequence[Note]]) -> list[
 
 
 def _note(what: str, kept: Trace, ignored: Sequence[Trace]) -> Note:
-    files = [file.name for trace in ignored for file in trace.source.files]
+    """Return the note on what is ignored; a pack has the names of the files that are in it."""
+    names_kept = [file.name for file in kept.source.files]
+    files = [
+        f"{file.name}{_OTHER_FORM if file.name in names_kept else ''}"
+        for trace in ignored
+        for file in trace.source.files
+    ]
     listed = ", ".join(files[:3]) + (", …" if len(files) > 3 else "")
-    stays = ", ".join(file.name for file in kept.source.files[:3])
+    stays = ", ".join(names_kept[:3])
     return _NOTES.note(f"same-run {what}", len(files), stays=stays, ignored=listed)
 
 

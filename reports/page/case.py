@@ -118,6 +118,7 @@ def case_content(analysis: Analysis) -> Content:
         {
             "title": title,
             "rest": rest,
+            "doubts": wording.doubts(analysis),
             "chip": analysis.measured.figure or "",
             "no_mfu": bool(why_not(analysis.measured)) and bool(analysis.devices),
             "best": best,

@@ -230,11 +230,15 @@ def _link_of(row: Row, kernels: Mapping[str, str]) -> str:
 
 
 def _of_cause(analysis: Analysis, finding: Finding) -> Iterator[Place]:
-    """Give the gap and the rank that a cause is about, where they have a place."""
+    """Give the gap and the rank that a cause is about, where they have a place.
+
+    Gaps of several devices may begin at once: the longest of them has it.
+    """
     for gap, link in zip(analysis.gaps(MOST_GAPS), gap_links(analysis), strict=False):
         if link and finding.where.start_ns == gap.start_ns:
             where = f", {gap_place(gap)}" if analysis.steps.seen else ""
             yield Place(link.removeprefix("#"), f"longest: {duration(gap.dur_ns)}{where}")
+            break
     rank = finding.where.rank
     if rank is not None and 1 < len(analysis.devices) <= MOST_DEVICES:
         yield Place(f"rank={rank}", f"rank {rank}")

@@ -5,6 +5,7 @@ Texts are cut by what they cost once they are escaped and not by characters alon
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from functools import cache
 from importlib.resources import files
@@ -26,6 +27,7 @@ from traceflops.reports.view import (
 
 if TYPE_CHECKING:
     from jinja2 import Environment
+    from markupsafe import Markup
 
 _TITLE_WIDTH: Final = 2_000
 """How much of a name shows when the pointer rests on it."""
@@ -33,6 +35,7 @@ _LEAST_WIDTH: Final = 24
 """Characters that are left of a text in the tightest page."""
 _MORE_BYTES: Final = {"&": 4, '"': 4, "'": 4, "<": 3, ">": 3}
 """How many bytes more than one these characters take in HTML."""
+_OPTION: Final = re.compile(r"(?<![^\s(])--?[A-Za-z][\w-]{0,40}")
 _SPARE_BYTES: Final = 200
 """So many more bytes than characters a text may take: short ones are as long as they look."""
 
@@ -83,13 +86,21 @@ def environment(narrower: int = 1) -> Environment:
         "category_label": palette.category_label,
         "segments": overview.segments,
         "angle": roofline.angle,
-        "whole": figures.unbroken,
+        "whole": _whole,
         # Only for text that we or Bokeh wrote as markup; nothing of a trace may pass here.
         "trusted": Markup,
     }
     made.tests["trace_name"] = lambda text: isinstance(text, Name)
     made.globals |= {"looks": palette.LINE_LOOKS, "causes": palette.CAUSE_LABELS}
     return made
+
+
+def _whole(text: str) -> Markup:
+    """Return a sentence in which no line ends inside an option, or before a unit."""
+    from markupsafe import Markup, escape
+
+    inert = str(escape(figures.visible(figures.unbroken(text))))
+    return Markup(_OPTION.sub(r'<span class="tight">\g<0></span>', inert))
 
 
 def template(name: str) -> str:

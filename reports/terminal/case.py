@@ -17,6 +17,7 @@ from traceflops.reports.view import (
     basis,
     causes,
     critical_sentence,
+    doubts,
     duration,
     kernel_label,
     left_to_say,
@@ -64,7 +65,9 @@ def case_lines(analysis: Analysis, style: Style) -> Iterator[Text]:
 
 
 def provenance(analysis: Analysis, style: Style, first: str = "") -> Iterator[Text]:
-    """Yield what the figures are of: devices, steps, selection, files."""
+    """Yield what the figures are of: devices, steps, selection, files; before it what is amiss."""
+    for text in doubts(analysis):
+        yield from hanging("warning: ", text, style.width, "bold")
     yield from joined(filter(None, (first, *_provenance(analysis))), style.width)
 
 

@@ -73,7 +73,7 @@ class Style:
 
 
 def fitted(lines: Iterable[Text], style: Style) -> list[Text]:
-    """Return lines in characters the terminal has, no wider than it."""
+    """Return lines in characters the terminal has, no wider than it, without blanks at the end."""
     return [_fitted(line, style) for line in lines]
 
 
@@ -83,8 +83,7 @@ def _fitted(line: Text, style: Style) -> Text:
         for segment, span in _segments(line):
             plain.append(style.plain(segment), span)
         line = plain
-    if line.cell_len > style.width:
-        line.rstrip()
+    line.rstrip()
     if line.cell_len > style.width:
         mark = style.plain("…")
         line.truncate(style.width - len(mark), overflow="crop")

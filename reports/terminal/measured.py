@@ -32,6 +32,7 @@ from traceflops.reports.view import (
     bound_word,
     bounds_sentence,
     count,
+    doubts,
     duration,
     facts,
     flops,
@@ -271,5 +272,6 @@ def _row(row: KernelRow | OpRow, measured: Measurement) -> tuple[str, ...]:
 def _notes(analysis: Analysis, style: Style, checked: Reconciliation | None) -> Iterator[Text]:
     notes = [note.text for note in (*analysis.measured.notes, *analysis.notes)]
     described = checked.described.notes if checked is not None else ()
-    shown = list(dict.fromkeys((*described, *notes)))
+    said = doubts(analysis)
+    shown = [text for text in dict.fromkeys((*described, *notes)) if text not in said]
     yield from note_lines(shown, _NOTES, "in --json", style.width)

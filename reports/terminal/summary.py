@@ -11,6 +11,7 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from traceflops.analysis import Analysis
+from traceflops.attribution import KERNEL
 from traceflops.devices import NEXT_TIME
 from traceflops.ranks import Collective
 from traceflops.remedies import remedy
@@ -53,6 +54,7 @@ from traceflops.reports.view import (
     collective_label,
     collective_rate,
     count,
+    doubts,
     duration,
     gap_place,
     gpu_samples_table,
@@ -79,6 +81,7 @@ from traceflops.windows import DeviceReport
 
 _KERNELS_SHOWN: Final = 5
 _LEAST_KERNELS: Final = 2
+_KERNELS_ASKED_FOR: Final = 20
 _SPEEDS_SHOWN: Final = 3
 _OWN: Final = "own per step"
 _COLLECTIVES_SHOWN: Final = 2
@@ -109,7 +112,7 @@ _LEAST_UNTIL, _LEAST_BAR = 8, 6
 def render_terminal(
     analysis: Analysis, style: Style | None = None, by: str | None = None
 ) -> list[Text]:
-    """Return the lines of the report, with the work `by` module etc. instead of the kernels."""
+    """Return the lines of the report, with the work `by` module etc. instead of few kernels."""
     style = (style or Style()).wide_enough()
     lines = (
         *case_lines(analysis, style),
@@ -121,7 +124,7 @@ def render_terminal(
         *_sampled(analysis, style.width),
         *_snapshot(analysis, style.width),
         *_gaps(analysis, style),
-        *(_kernels(analysis, style) if by is None else _owners(analysis, by, style.width)),
+        *_work(analysis, by, style),
         *_counted(analysis, style.width),
         *_collectives(analysis, style.width),
         *note_lines(_unsaid(analysis), _NOTES_SHOWN, "on the page and in --json", style.width),
@@ -291,9 +294,16 @@ def _gap_texts(gaps: Sequence[Gap], room: int) -> list[str]:
     ]
 
 
-def _kernels(analysis: Analysis, style: Style) -> Iterator[Text]:
+def _work(analysis: Analysis, by: str | None, style: Style) -> Iterator[Text]:
+    if by == KERNEL:
+        return _kernels(analysis, style, _KERNELS_ASKED_FOR)
+    if by is not None:
+        return _owners(analysis, by, style.width)
     rows_of_devices = min(len(analysis.devices), _DEVICES_SHOWN) - 1  # they take the room
-    most = max(_KERNELS_SHOWN - rows_of_devices, _LEAST_KERNELS)
+    return _kernels(analysis, style, max(_KERNELS_SHOWN - rows_of_devices, _LEAST_KERNELS))
+
+
+def _kernels(analysis: Analysis, style: Style, most: int) -> Iterator[Text]:
     rows = analysis.kernels.slice(0, most).to_pylist()
     if not rows:
         return
@@ -366,8 +376,7 @@ def _of_collective(row: Collective, busbw: list[str]) -> Iterator[str]:
 
 
 def _unsaid(analysis: Analysis) -> list[str]:
-    """Return the notes but for the one that the line on the missing MFU already says."""
+    """Return the notes but for those that the first lines already say."""
     said = any(lack.remedy == NEXT_TIME for lack in analysis.measured.lacks[:1])
-    return [
-        note.text for note in notes_by_weight(analysis) if not (said and note.code == "no-shapes")
-    ]
+    notes = notes_by_weight(analysis)[len(doubts(analysis)) :]
+    return [note.text for note in notes if not (said and note.code == "no-shapes")]

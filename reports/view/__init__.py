@@ -176,6 +176,7 @@ if TYPE_CHECKING:
         collective_label,
         collective_rate,
         component_label,
+        doubts,
         gap_place,
         job_files,
         job_size,

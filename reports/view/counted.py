@@ -33,6 +33,7 @@ _LEAST: Final = 0.1
 """Of the cycles of a warp; smaller reasons are only in the JSON."""
 _SERIALIZED: Final = "Times: serialized, mostly at locked clocks."
 _OF_ACTIVE: Final = "L1: of the time in which SMs have work."
+_NO_SHARES: Final = "Speed of light: ncu --set full."
 _ALL: Final = 0.995
 
 
@@ -83,8 +84,17 @@ def speeds_table(measured: Measurement, most: int) -> ReportTable:
     columns = tuple(column for column in columns if column.head not in without)
     is_timed = any(row.duration_ns is not None for row in rows)
     is_partly_active = any("l1" in row.throughputs and (row.active or 1) < _ALL for row in rows)
-    remarks = (_SERIALIZED if is_timed else "", _OF_ACTIVE if is_partly_active else "")
-    return _table("Speed of light", columns, rows, most, " ".join(filter(None, remarks)))
+    has_shares = any(
+        row.throughputs or (row.achieved_occupancy, row.theoretical_occupancy) != (None, None)
+        for row in rows
+    )
+    remarks = (
+        _SERIALIZED if is_timed else "",
+        _OF_ACTIVE if is_partly_active else "",
+        _NO_SHARES if is_timed and not has_shares else "",
+    )
+    title = "Speed of light" if has_shares else "Counted kernels"
+    return _table(title, columns, rows, most, " ".join(filter(None, remarks)))
 
 
 def decisive_column(measured: Measurement) -> str:

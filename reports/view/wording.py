@@ -156,6 +156,11 @@ def notes_by_weight(analysis: Analysis) -> list[Note]:
     return sorted(analysis.notes, key=lambda note: (-note.share, _KINDS.index(note.kind)))
 
 
+def doubts(analysis: Analysis) -> list[str]:
+    """Return the notes that are about all of the time: what must be known before any figure."""
+    return [note.text for note in notes_by_weight(analysis) if note.share >= 1]
+
+
 def selected(analysis: Analysis) -> str:
     """Return what the user chose to look at, "" for everything."""
     chosen = analysis.selection

@@ -154,6 +154,37 @@ def test_of_several_folders_a_name_is_that_of_the_first(tmp_path: Path, serve: S
     assert ns[0] != ns[1]
 
 
+def test_only_what_can_be_opened_is_listed(
+    tmp_path: Path, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, content in (("a.md", b"# Notes"), ("b.png", b"\x89PNG\r\n"), ("c.json", b"")):
+        (tmp_path / name).write_bytes(content)
+    shutil.copy(ONE, tmp_path / "d")
+    (tmp_path / "e.log").write_text("step 1 done")
+    assert [one["file"] for one in serve().ask("list_files")["files"]] == ["d"]
+    monkeypatch.setattr("traceflops.agents.folders._MOST_LOOKED_AT", 4)
+    assert [one["file"] for one in serve().ask("list_files")["files"]] == ["d", "e.log"]
+
+
+def test_of_many_ids_the_one_unused_for_longest_is_forgotten(
+    tmp_path: Path, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("traceflops.agents.tools._MOST_KNOWN", 2)
+    shutil.copy(ONE, tmp_path / "one.json.gz")
+    session = serve()
+
+    def opened(steps: str) -> str:
+        return str(session.ask("open_trace", path="one.json.gz", steps=steps)["trace"])
+
+    first, second = opened("10"), opened("11")
+    session.ask("overview", trace=first)
+    third = opened("12")
+    refused = session.refused("overview", trace=second)
+    assert f"no trace {second} is open" in refused
+    assert f"an older one again; the last 2 are known: {first}, {third}" in refused
+    assert opened("11") == second
+
+
 def hostile(count: int) -> dict[str, Any]:
     """Return a trace of many kernels with long names that would act on a terminal."""
     kernels = [

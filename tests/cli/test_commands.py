@@ -80,6 +80,25 @@ def test_report_writes_the_page_here_and_says_so(
     assert (again.exit_code, again.stdout) == (0, "gpt_1rank.report.html\n")
 
 
+def test_no_page_replaces_that_of_another_recording(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name / "before").mkdir(parents=True)
+        (tmp_path / name / "before" / "trace.json.gz").write_bytes(SAMPLE.read_bytes())
+    monkeypatch.chdir(tmp_path)
+
+    def page(recording: str) -> str:
+        return run("report", recording, "-q").stdout.strip()
+
+    names = ["before.report.html", "before-2.report.html"]
+    assert [page("a/before"), page("b/before")] == names
+    assert [page(f"{tmp_path}/b/before"), page("b/../a/before/")] == names[::-1]
+    assert page(names[1]) == "before-2.report.html.report.html"  # which is read as ever
+    Path(names[0]).write_text("<p>my notes</p>")
+    assert_refused(run("report", "a/before"), 2, "will not overwrite")
+
+
 def test_json_is_one_object_and_nothing_else() -> None:
     report = json.loads(run("summary", JOB, "--json").stdout)
     assert report["schema"] == "traceflops.report/1"

@@ -141,6 +141,7 @@ def test_padding_and_packing_by_hand(tmp_path: Path) -> None:
     assert padded_vocab["executed_flops"] - expected(100) == 6 * 100 * 28 * 64
     decoding = content("--batch 1 --seq 1 --cached 99 --forward-only --model", card)
     assert decoding["model_flops"] == 2 * weights + 2 * 2 * 100 * 2 * 64
+    assert content("--batch 1 --seq 1 --cached 99 --model", card) == decoding
 
 
 def test_packed_documents_leave_padding_where_it_is_said_how_much_was_computed() -> None:

@@ -89,7 +89,7 @@ REFUSED = [
     (f"{SMALL} --step-time 1 --tokens-per-s 3", "mutually exclusive", "one of them"),
     (f"{SMALL} --tokens-per-s 3 --samples-per-s 3", "mutually exclusive", "one of them"),
     (f"{SMALL} --documents 5,x", "--documents is not a list", "512,1024,3x4096"),
-    (f"{SMALL} --cached 5", "--cached is for decoding", "--forward-only"),
+    (f"{SMALL} --cached 5 --lora", "--cached is for decoding", "--forward-only"),
     (f"{SMALL} --cached 5 --no-forward-only", "--cached is for decoding", "--forward-only"),
     (f"{SMALL} --forward-only --checkpointing full", "exclude each other", "remove one"),
     (f"{SMALL} --encoder-seq 5", "has no encoder", "--encoder-seq"),

@@ -289,7 +289,7 @@ CONTRADICTIONS = [
     ({"real_tokens": 17}, "17 real tokens do not fit"),
     ({"frozen_layers": 99}, "99 exceeds the"),
     ({"encoder_seq": 9}, "has no encoder"),
-    ({"cached": 9}, "is for decoding"),
+    ({"cached": 9, "forward_only": False}, "is for decoding"),
     ({"forward_only": True, "checkpointing": "full"}, "exclude each other"),
 ]
 

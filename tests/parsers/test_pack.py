@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -196,6 +197,14 @@ def test_of_exported_tables_some_may_be_damaged(format_: str, tmp_path: Path) ->
     with pytest.raises(InputError, match="not complete") as error:
         tf.read(folder / f"activities.{format_}")
     assert "traceflops export" in error.value.hint
+
+
+def test_a_pack_beside_its_original_is_told_apart(tmp_path: Path) -> None:
+    file = Path(shutil.copy(SAMPLES / "gpt_1rank.json.gz", tmp_path))
+    write_pack(read_apart(file), tmp_path / "a.tfpack")
+    (note,) = [note for note in tf.read(tmp_path).notes if note.code == "same-run"]
+    form = "in another form (pack, page or export)"
+    assert note.text.endswith(f"from {file.name}; ignored: {file.name} {form}.")
 
 
 def test_ranks_may_be_packed_apart_and_lie_beside_others(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ from traceflops.findings.finding import (
 from traceflops.reports.json import report_object
 from traceflops.reports.markdown import render_markdown, render_post_mortem
 from traceflops.reports.page import render_html
+from traceflops.reports.page.evidence import findings_shown
 from traceflops.reports.page.section import link_to
 from traceflops.reports.page.thumbnails import thumbnail
 from traceflops.reports.terminal import Style, render_terminal
@@ -457,6 +458,20 @@ def test_a_finding_about_kernels_has_their_colour_and_leads_to_them(top: str) ->
     card = page.split('<li data-rule="made-1"')[1].split("</ol>")[0]
     assert card.startswith(f' style="border-left-color:{LOOKS[top].colour}"')
     assert f'href="#{link_to("kernel", long)}"'.replace("'", "&#39;") in card
+
+
+def test_of_gaps_that_begin_at_once_one_is_the_longest() -> None:
+    kernels = [
+        {"name": "k", "start_ns": start, "dur_ns": 1_000, "device": device}
+        for device in range(3)
+        for start in (0, 200_000)
+    ]
+    made = tf.analyze(trace_of(activities=kernels, devices=[{"device": n} for n in range(3)]))
+    starts = [gap.start_ns for gap in made.gaps(3)]
+    assert starts == [1_000] * 3
+    vars(made)["findings"] = (replace(cause(), where=Where(start_ns=1_000)),)
+    (shown,) = findings_shown(made).causes.rows
+    assert [place.text for place in shown.places] == ["longest: 199 µs"]
 
 
 def test_a_drawing_of_evidence_is_per_step_and_of_the_component() -> None:

@@ -365,6 +365,15 @@ def test_notes_are_listed_with_kind_and_count(one: Analysis) -> None:
     assert "<small>(2)</small>" in text
 
 
+def test_no_line_ends_inside_an_option(one: Analysis) -> None:
+    text = 'Mark them with --step-mark "<b>" (--steps 1-2) or a-b --<i>.'
+    page = render_html(replace(one, notes=(Note("missing", "x", text),)))
+    assert (
+        'Mark them with <span class="tight">--step-mark</span> &#34;&lt;b&gt;&#34; '
+        '(<span class="tight">--steps</span> 1-2) or a-b --&lt;i&gt;.'
+    ) in page
+
+
 def test_too_many_notes_are_counted(one: Analysis) -> None:
     notes = tuple(Note("missing", "x", f"Note {i}.") for i in range(5_000))
     text = render_html(replace(one, notes=notes))

@@ -108,7 +108,7 @@ def test_without_mfu_it_says_why_and_what_supplies_it() -> None:
     analysis = tf.analyze(matmul(4_000, device={"product": "Quantum 9000"}))
     shown = section(analysis)
     assert "no row of the table has the name" in shown
-    assert "--peak TFLOPS sets one for all data types" in shown
+    assert "--peak</span> TFLOPS sets one for all data types" in shown
     assert 'id="peak-table"' not in shown
     assert "2.000 GFLOP" in shown  # what was executed is known all the same
     page = render_html(analysis)

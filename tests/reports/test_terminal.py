@@ -16,11 +16,13 @@ from tests.build import launched, trace_of
 from tests.conftest import SAMPLES
 from tests.reports.factory import hostile, ranks, without_devices, without_steps
 from traceflops.flops.mfu_waterfall import Waterfall, WaterfallLine
+from traceflops.reports.terminal.comparison import render_comparison
 from traceflops.reports.terminal.lines import Style
 from traceflops.reports.terminal.measured import render_measured
 from traceflops.reports.terminal.summary import render_terminal
 from traceflops.reports.view.palette import LINE_LOOKS, LOOKS
 from traceflops.reports.view.utilisation import LABELS
+from traceflops.table.trace import Note
 
 
 def printed(analysis: tf.Analysis, style: Style) -> str:
@@ -52,6 +54,29 @@ def test_every_line_fits(
         assert set(figures(line)) <= wide
 
 
+@pytest.mark.parametrize("unicode", [True, False])
+def test_no_line_ends_in_blanks(unicode: bool) -> None:
+    style, folder = Style(unicode=unicode), "tutorials/training"
+    found = tf.compare(read(f"{folder}/before"), read(f"{folder}/after"))
+    measured = (line for sample in TABLES for line in render_measured(read(sample), style))
+    for line in (*render_comparison(found, style), *measured):
+        assert line.plain == line.plain.rstrip(), line.plain
+
+
+@pytest.mark.parametrize("render", [render_terminal, render_measured])
+def test_what_is_about_all_of_the_time_comes_first_and_once(
+    render: Callable[[tf.Analysis, Style], list[Text]],
+) -> None:
+    analysis = read("gpt_1rank.json.gz")
+    odd = Note("assumed", "pair-unlike", "The paired trace does not match.", share=1.0)
+    lines = [
+        line.plain
+        for line in render(replace(analysis, notes=(*analysis.notes, odd)), Style(width=100))
+    ]
+    assert [line for line in lines if odd.text in line] == [f"warning: {odd.text}"]
+    assert lines.index(f"warning: {odd.text}") < 6
+
+
 @cache
 def read(sample: str) -> tf.Analysis:
     return tf.analyze(tf.read(SAMPLES / sample))
@@ -69,6 +94,17 @@ def test_the_work_of_owners_fits(by: str, width: int) -> None:
     wide = {found for line in render_terminal(analysis, Style(300), by) for found in figures(line)}
     assert max(line.cell_len for line in lines) <= width
     assert {found for line in lines for found in figures(line)} <= wide
+
+
+def test_by_kernel_has_more_kernels() -> None:
+    kernel = re.compile(r"  \S.* +\d[\d,]* .$")
+
+    def shown(by: str | None) -> list[str]:
+        lines = [line.plain for line in render_terminal(read("gpt_ddp_4rank"), Style(), by)]
+        return list(filter(kernel.match, lines[lines.index("Top of 29 kernels and copies") :]))
+
+    assert shown("kernel")[:2] == shown(None)
+    assert len(shown("kernel")) == 20
 
 
 def test_layers_are_shown_with_how_many_there_are_and_the_slowest() -> None:

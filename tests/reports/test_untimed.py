@@ -171,6 +171,15 @@ def test_kernels_of_which_little_was_counted_show_their_time() -> None:
     assert row == ["some_kernel", "9.00", "µs", "at", "most", "50.0", "%"]
 
 
+def test_without_shares_nothing_is_called_speed_of_light() -> None:
+    values = {"gpu__time_duration.sum": 9_000.0, "launch__registers_per_thread": 32.0}
+    found = analysis_of(kernel_counters=launch(1, values, name="some_kernel"))
+    text = " ".join(terminal(found))
+    assert "Counted kernels" in text
+    assert "Speed of light: ncu --set full." in text
+    assert "| Speed of light |" not in render_markdown(found)
+
+
 def test_the_roof_that_the_title_names_has_its_column() -> None:
     values = NAMES | {"l1tex__throughput.avg.pct_of_peak_sustained_active": 90.0}
     values["sm__cycles_active.avg"] = 12_136.5  # 90 % of the time

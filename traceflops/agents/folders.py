@@ -8,15 +8,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing
 from glob import escape, glob
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from traceflops.errors import UsageError
-from traceflops.parsers.io import files_behind
+from traceflops.errors import InputError, UsageError
+from traceflops.parsers.io import files_behind, find_inputs
+from traceflops.parsers.recognise import recognise
 
 Stamps = tuple[tuple[str, int, int], ...]
 """Files, each with its size and the time of its last change."""
+
+
+_MOST_LOOKED_AT: Final = 500
+"""To look at so many files takes about a second."""
 
 
 class Folders:
@@ -53,7 +59,11 @@ class Folders:
         return tuple((file, status.st_size, status.st_mtime_ns) for file, status in known)
 
     def listed(self, folder: str) -> Iterator[dict[str, Any]]:
-        """Yield the files and folders in a folder, or in all, each name as `place` takes it."""
+        """Yield the folders and traces in a folder, or in all, each name as `place` takes it.
+
+        What the first files are is looked at; of so many more all are named.
+        """
+        looked_at = 0
         for root in [self.place(folder)] if folder else self._roots:
             if not os.path.isdir(root):
                 raise UsageError(f"no such folder: {folder}", "list_files() shows what there is")
@@ -66,6 +76,9 @@ class Folders:
                 if os.path.isdir(real):
                     yield {"folder": path}
                 elif os.path.isfile(real):
+                    looked_at += 1
+                    if looked_at <= _MOST_LOOKED_AT and not _is_known(real):
+                        continue
                     yield {"file": path, "bytes": os.path.getsize(real)}
 
     def without(self, text: str) -> str:
@@ -81,6 +94,17 @@ class Folders:
         except (OSError, ValueError):  # it holds a zero byte, say
             return None
         return real if any(Path(real).is_relative_to(root) for root in self._roots) else None
+
+
+def _is_known(file: str) -> bool:
+    """Return whether a file is in a format that is known by its first bytes, or an archive."""
+    try:
+        sources, _ = find_inputs(file)
+        with ExitStack() as stack:
+            opened = [stack.enter_context(closing(source)) for source in sources]
+            return len(opened) > 1 or bool(recognise(opened[0]).name)
+    except InputError:
+        return False
 
 
 def _outside() -> UsageError:

@@ -29,7 +29,7 @@ Asked = tuple[str, tuple[tuple[str, Any], ...]]
 """A trace as it was asked for: its path, and which part of it."""
 
 MOST_ROWS: Final = 100
-_MOST_OPEN, _FEW, _QUERY_S = 4, 6, 30
+_MOST_OPEN, _MOST_KNOWN, _FEW, _QUERY_S = 4, 64, 6, 30
 EVIDENCE: Final = {
     "clocks": "gpu_samples",
     "communication": "collectives",
@@ -114,11 +114,11 @@ class Tools:
     def __init__(self, folders: Folders, **privacy: bool) -> None:
         """Take where files may be read, and what is shown: `redact`, `include_environment`."""
         self._folders = folders
-        self._known: dict[str, Asked] = {}
+        self._known: dict[str, Asked] = {}  # that which was asked for last is last
         self._read = lru_cache(_MOST_OPEN)(partial(_opened, privacy))
 
     def list_files(self, folder: str = "", start: int = 0) -> Answer:
-        """List files and folders that open_trace takes; a folder holds the ranks of one job."""
+        """List traces and folders that open_trace takes; a folder holds the ranks of one job."""
         return {"files": _from(list(self._folders.listed(folder)), start)}
 
     def open_trace(
@@ -266,9 +266,13 @@ class Tools:
 
     def _trace(self, trace: str) -> Opened:
         if trace not in self._known:
-            hint = f"open_trace gives ids; so far {', '.join(self._known) or 'none'}"
-            raise UsageError(f"no trace {trace}", hint)
-        return self._open(self._known[trace])
+            known = f"the last {_MOST_KNOWN} are known: {', '.join(self._known) or 'none so far'}"
+            hint = f"open_trace gives ids, and an older one again; {known}"
+            raise UsageError(f"no trace {trace} is open", hint)
+        asked = self._known[trace] = self._known.pop(trace)
+        while len(self._known) > _MOST_KNOWN:
+            del self._known[next(iter(self._known))]
+        return self._open(asked)
 
     def _open(self, asked: Asked) -> Opened:
         """Return a trace as its files are now."""

@@ -40,7 +40,13 @@ if TYPE_CHECKING:
         types_of_ops,
     )
     from traceflops.attribution.device_work import DeviceWork, ModuleWork, WorkSum, attributed_work
-    from traceflops.attribution.device_work_tables import HOST_OP, Owner, check_owner, work_owners
+    from traceflops.attribution.device_work_tables import (
+        HOST_OP,
+        KERNEL,
+        Owner,
+        check_owner,
+        work_owners,
+    )
     from traceflops.attribution.graph_replays import created_nodes, has_replays, replays
     from traceflops.attribution.host_calls import (
         HostOperator,

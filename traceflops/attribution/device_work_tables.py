@@ -29,7 +29,8 @@ from traceflops.windows import Prepared
 _MANY: Final = 4
 """From so many on modules of one class in another are listed as one, and the slowest in it."""
 HOST_OP: Final = "host-op"
-"""Operators by time of the host: no owners of device work, shown like them."""
+KERNEL: Final = "kernel"
+"""Operators by time of the host, and kernels: no owners of device work, asked for like them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +59,9 @@ class WorkOwners:
 
 def check_owner(by: str) -> None:
     """Refuse what cannot own work. Raises UsageError."""
-    if by not in (*BY, HOST_OP):
-        raise UsageError(f"no such table: --by {by}", f"choose one of {', '.join(BY)}, {HOST_OP}")
+    known = (*BY, HOST_OP, KERNEL)
+    if by not in known:
+        raise UsageError(f"no such table: --by {by}", f"choose one of {', '.join(known)}")
 
 
 def work_owners(prepared: Prepared, by: str) -> WorkOwners:

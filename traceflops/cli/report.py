@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
@@ -74,10 +76,14 @@ class Added:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where the report goes: a file, or a folder of tables in a format."""
+    """Where the report goes: a file, or a folder of tables in a format.
+
+    A page that was given no name ends in a `mark` of where its recording lies.
+    """
 
     path: Path
     format: str | None
+    mark: bytes = b""
 
     def check(self, traces: list[str], others: list[str | Path | None], *, force: bool) -> None:
         """Refuse what cannot be written, before a large file is read in vain."""
@@ -103,7 +109,7 @@ class Target:
         if self.format is not None:
             written = save_tables(analysis, self.path, self.format)
             return f"{several(len(written), 'table')} to {self.path}"
-        save(analysis, self.path, force=force, command=command, authored=authored)
+        save(analysis, self.path, force=force, command=command, authored=authored, mark=self.mark)
         return f"{self.path} ({size(self.path.stat().st_size)})"
 
 
@@ -116,7 +122,7 @@ def report(
         option(
             "FILE",
             "File to write: .html, .json, .md or .zip; or a folder for tables. Default: "
-            "NAME.report.html in this folder.",
+            "NAME.report.html in this folder; NAME-2.report.html beside that of another recording.",
             "-o",
             "--output",
         ),
@@ -172,8 +178,9 @@ def report(
 def target_of(output: str | None, format_: str | None, traces: list[str]) -> Target:
     """Return where the report goes. Raises UsageError where a file and a folder are asked for."""
     if output is None:
-        suffix = ".html" if format_ is None else ""
-        return Target(Path(f"{stem_of(traces)}.report{suffix}"), format_)
+        if format_ is not None:
+            return Target(Path(f"{stem_of(traces)}.report"), format_)
+        return _page_of(traces)
     path = path_of(output)
     is_folder = output.endswith(("/", "\\")) or path.is_dir()
     if format_ is None and not is_folder:
@@ -184,6 +191,23 @@ def target_of(output: str | None, format_: str | None, traces: list[str]) -> Tar
             f"give a folder such as {path.stem}/, or remove --format",
         )
     return Target(path, format_ or "csv")
+
+
+def _page_of(traces: list[str]) -> Target:
+    """Return the page named after the recording, numbered beside one of another recording.
+
+    Four digits tell one place from another, and tell nobody where it is.
+    """
+    from traceflops.parsers.io import is_remote
+    from traceflops.reports.files import ends_in, is_report
+
+    places = [one if is_remote(one) else os.path.realpath(one) for one in traces]
+    mark = f"<!-- {hashlib.sha256(repr(places).encode()).hexdigest()[:4]} -->\n".encode()
+    stem = stem_of(traces)
+    names = chain((stem,), (f"{stem}-{number}" for number in count(2)))
+    paths = (Path(f"{name}.report.html") for name in names)
+    free = next(path for path in paths if not is_report(path) or ends_in(path, mark))
+    return Target(free, None, mark)
 
 
 def case_of(post_mortem: str | None, target: Target) -> Target | None:

@@ -24,8 +24,8 @@ By = Annotated[
     Text,
     option(
         "WHAT",
-        "Show GPU time by module, layer, op, shape, source or range, or CPU time by host-op, not "
-        "by kernel.",
+        "Show GPU time by module, layer, op, shape, source or range, CPU time by host-op, or more "
+        "kernels by kernel.",
     ),
 ]
 

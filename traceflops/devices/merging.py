@@ -48,6 +48,7 @@ CLOCKS_DIFFER_NS: Final = 10**9
 """Clocks of machines differ by less than that."""
 _SAID: Final = "runs-apart"
 """The note of a reader that has said so itself."""
+_NO_TIMELINE: Final = "no-timeline"
 _UNALIGNED = Note(
     "assumed",
     "clocks-not-aligned",
@@ -257,19 +258,31 @@ def _clock(source: Source) -> str | None:
 
 
 def _clock_notes(traces: Sequence[Trace]) -> list[Note]:
-    clocks = {t.source.clock for t in traces}
-    if len(clocks) == 1 and None not in clocks:
+    timed = list(filter(_has_times, traces))
+    clocks = {t.source.clock for t in timed}
+    if len(timed) < 2 or (len(clocks) == 1 and None not in clocks):
         return []
-    return [_UNALIGNED] if any(t.source.origin_unix_ns is None for t in traces) else []
+    return [_UNALIGNED] if any(t.source.origin_unix_ns is None for t in timed) else []
+
+
+def _has_times(trace: Trace) -> bool:
+    return any(trace.table(name).num_rows for name in ("activities", "ops", "calls", "marks"))
 
 
 def _file_notes(traces: Sequence[Trace], noun: str) -> list[Note]:
-    """Return the notes of the traces; what is said of several is said once, and of how many."""
+    """Return the notes of the traces; what is said of several is said once, and of how many.
+
+    That counters have no timeline is said where nothing has one.
+    """
     of_file: list[Owned] = []
     of_trace: list[Owned] = []
+    is_timed = any(trace.activities.num_rows for trace in traces)
     for place, trace in enumerate(traces):
         whole = len(trace.source.files) == 1
+        joined = is_timed and trace.kernel_counters.num_rows > 0
         for note in trace.notes:
+            if joined and note.code == _NO_TIMELINE:
+                continue
             is_of_files = whole or note.file is not None or note.owners > 1
             of_one = of_file if is_of_files else of_trace
             of_one.append(((place, None if whole else note.file), note))

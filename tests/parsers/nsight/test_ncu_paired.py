@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import traceflops as tf
+from tests.conftest import SAMPLES
 from tests.parsers.nsight.test_ncu import NEW, header, launched, line
 from tests.parsers.nsight.test_stats import CALLS, RANGES, TRACE, call, kernel
 from traceflops.analysis.recipe import analyze
@@ -130,6 +131,15 @@ def test_how_the_page_was_read_is_said_as_of_the_pair(tmp_path: Path) -> None:
     (note,) = [note for note in found.notes if note.code == "paired-text-cut"]
     assert note.text.startswith("Paired recording: ")
     assert "paired-no-timeline" not in codes(found)
+
+
+def test_a_page_that_lies_beside_its_run_is_not_told_to_be_combined() -> None:
+    folder = SAMPLES / "tutorials" / "cuda" / "before"
+    untold = {"no-timeline", "clocks-not-aligned"}
+    assert "no-timeline" in {note.code for note in tf.read(folder / "kernels.csv").notes}
+    joined = tf.read(folder)
+    assert joined.kernel_counters.num_rows
+    assert not untold & {note.code for note in joined.notes}
 
 
 def test_hfu_of_a_page(tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ def _token_settings(card: ModelCard, words: Words) -> dict[str, Any]:
     """Return what one step works on."""
     called = words.called
     forward_only = _forward_only(words)
-    if "cached" in words.values and not forward_only:
+    if "cached" in words.values and not forward_only:  # something says that it is training
         raise UsageError(f"{called('cached')} is for decoding", f"add {called('forward_only')}")
     if "encoder_seq" in words.values and card.encoder is None:
         raise UsageError(f"{card.name} has no encoder", f"remove {called('encoder_seq')}")
@@ -85,11 +85,14 @@ def _token_settings(card: ModelCard, words: Words) -> dict[str, Any]:
 
 
 def _forward_only(words: Words) -> bool | None:
-    """Return whether a run is inference, None where no word says so or says what is trained."""
+    """Return whether a run is inference, None where no word says so or says what is trained.
+
+    What decodes has no backward pass.
+    """
     if "forward_only" in words.flags:
         return True
     says = TRAINS in words.flags or not _OF_TRAINING.isdisjoint({*words.values, *words.flags})
-    return False if says else None
+    return False if says else "cached" in words.values or None
 
 
 def _binary(words: Words) -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from fractions import Fraction
 from typing import Final
 
 import numpy as np
@@ -104,6 +105,12 @@ def counter_notes(work: CounterWork) -> Iterator[Note]:
 
 def join_notes(join: Join, launches: int) -> Iterator[Note]:
     """Yield how launches got their FLOPs; `launches` are those of the other recording."""
+    if join.file is not None and join.is_doubtful:
+        text = (
+            f"{_which(join)} does not match: {exact_percent(Fraction(join.found))} of its launches "
+            "are in the timed run, by name and size. It may be of another program."
+        )
+        yield Note("assumed", f"{join.origin}-unlike", text, share=1.0)
     if not join.launches:
         return
     which = _which(join)
@@ -213,7 +220,7 @@ def pair_notes(
             f"than the timed run ({_products(ours)}). Its kernels may do other work, "
             "and its counters may differ."
         )
-        yield Note("assumed", "paired-other-device", text)
+        yield Note("assumed", "paired-other-device", text, share=1.0)
 
 
 def architecture_of(trace: Trace, device: DevicePeaks) -> str | None:

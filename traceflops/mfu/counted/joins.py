@@ -71,19 +71,26 @@ SIZES_AGREE: Final = 0.02
 
 AGREE: Final = Fraction(2, 100)
 
+_LIKE: Final = 0.5
+"""Two runs of one program have the like of so many launches, of one of them at least."""
+
 Shaped = tuple[IntArray, IntArray]
 """FLOPs of each activity by shapes, -1 where they do not tell: the most and the least."""
 
 
 @dataclass(frozen=True, slots=True)
 class Matched:
-    """What each launch did, as in LaunchWork, and by which way of HOW that is known."""
+    """What each launch did, as in LaunchWork, and by which way of HOW that is known.
+
+    `found` is the share of the other run's launches of which this run has the like.
+    """
 
     how: IntArray
     kind: IntArray
     kinds: tuple[Kind, ...]
     size: IntArray
     vector: IntArray
+    found: float = 1.0
 
 
 def match(
@@ -115,6 +122,7 @@ def _filled(
 ) -> Matched:
     """Return what is known of matched launches; of the others by what launches alike did."""
     alike = _alike(work, keys, _sampled(target, keys))
+    found = float(np.isin(keys.theirs, keys.ours).mean()) if len(keys.theirs) else 1.0
     kind, size, vector = (
         taken(values, row, UNKNOWN) for values in (work.kind, work.size, work.vector)
     )
@@ -127,6 +135,7 @@ def _filled(
         (*work.kinds, *alike.kinds),
         np.where(size >= 0, size, alike.size[keys.ours]),
         np.where(vector >= 0, vector, alike.vector[keys.ours]),
+        found,
     )
 
 
@@ -204,12 +213,18 @@ class JoinedPart:
 class Join:
     """The compute kernels of the chosen windows, by how another recording tells their FLOPs.
 
-    `file` is the recording, None for the trace's own counters.
+    `file` is the recording, None for the trace's own counters; `found` is as in Matched.
     """
 
     origin: Origin
     file: str | None
     parts: tuple[JoinedPart, ...]
+    found: float = 1.0
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Return whether most launches of both runs have no like in the other one."""
+        return self.found < _LIKE and self.count("absent") >= (1 - _LIKE) * self.launches
 
     @property
     def launches(self) -> int:
@@ -239,7 +254,7 @@ def join_of(
     """Return the summary of wanted launches; the columns are by launch."""
     ways = [(how, dur_ns[wanted & (matched.how == place)]) for place, how in enumerate(HOW)]
     parts = (JoinedPart(how, len(times), exact_sum(times)) for how, times in ways if len(times))
-    return Join(origin, file, tuple(parts))
+    return Join(origin, file, tuple(parts), matched.found)
 
 
 # FLOPs by counters held against FLOPs by shapes, where both are known.

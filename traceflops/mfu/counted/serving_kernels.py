@@ -236,7 +236,7 @@ def of_passes(prepared: Prepared, launches: Launches, matched: Matched) -> Match
         moved = UNKNOWN if judged.keys is None else cached.bytes(judged.keys)
         kind[mine], size[mine] = len(kinds), moved if moved < _MOST else UNKNOWN
         kinds.append(done)
-    return Matched(how, kind, tuple(kinds), size, matched.vector)
+    return replace(matched, how=how, kind=kind, kinds=tuple(kinds), size=size)
 
 
 def _pairs(judged: JudgedPass) -> int | None:
