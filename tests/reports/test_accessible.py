@@ -12,7 +12,7 @@ from rich.text import Text
 
 import traceflops as tf
 from tests.build import launched, trace_of
-from tests.conftest import SAMPLES
+from tests.conftest import SAMPLES, by_night
 from tests.reports import factory
 from tests.reports.test_counted import by_counters
 from traceflops.reports.page.html import render_html
@@ -148,8 +148,21 @@ def test_captions_have_twelve_words_at_most(sample: str | None) -> None:
     assert sum(number > 4 for number in words.values()) >= 4
 
 
-@pytest.mark.parametrize(("theme", "width"), [("light", 1280), ("dark", 1280), ("light", 360)])
-@pytest.mark.parametrize("name", PAGES)
+WIDE, *OTHERS = [("light", 1280), ("dark", 1280), ("light", 360)]
+"""Views of a page; by day the others are looked at of the one that has most in it."""
+
+
+@pytest.mark.parametrize(
+    ("name", "theme", "width"),
+    [
+        *((name, *WIDE) for name in PAGES),
+        *(
+            pytest.param(name, *view, marks=() if name == "hostile names" else by_night())
+            for name in PAGES
+            for view in OTHERS
+        ),
+    ],
+)
 def test_axe_finds_nothing(
     browser: "Browser", tmp_path: Path, name: str, width: int, theme: Any
 ) -> None:
