@@ -64,6 +64,7 @@ def test_large_traces(ranks: int, steps: int, kernels: int) -> None:
     assert ("ranks" in sections(page)) is (ranks > 1)
 
 
+@by_night()
 def test_very_many_long_names(monkeypatch: pytest.MonkeyPatch) -> None:
     # What rules and utilisation make of names takes long and does not make the page larger.
     monkeypatch.setattr(activities, "_MOST_NAMES", 1_000)
