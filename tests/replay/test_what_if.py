@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from fractions import Fraction
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -265,8 +266,8 @@ def test_edits_together_gain_more_than_any_alone() -> None:
 def test_mfu_grows_as_the_time_shrinks() -> None:
     outcome = what_if(loading(), "data_input=0").together
     assert outcome.mfu is not None and outcome.after_ns is not None
-    expected = outcome.mfu * outcome.before_ns / outcome.after_ns
-    assert outcome.mfu_at(outcome.after_ns) == pytest.approx(expected)
+    expected = outcome.mfu.times(Fraction(outcome.before_ns, outcome.after_ns))
+    assert outcome.mfu_after(outcome.after_ns, outcome.after_ns) == expected
 
 
 def test_a_trace_worked_out_by_hand() -> None:
@@ -523,4 +524,6 @@ def test_no_mfu_is_beyond_the_peak() -> None:
     analysis = analyze(read(SAMPLES / "gpt_1rank.json.gz"))
     answer = what_if(analysis, "kernel:.*=0", "host:.*=0").together
     assert answer.after_ns is not None
-    assert (answer.mfu_at(answer.before_ns), answer.mfu_at(answer.after_ns)) == (answer.mfu, None)
+    before, after = answer.before_ns, answer.after_ns
+    assert answer.mfu_after(before, before) == answer.mfu
+    assert answer.mfu_after(after, after) is None

@@ -245,6 +245,11 @@ def test_where_mfu_is_a_range_so_is_it_after_a_remedy() -> None:
     assert found.mfu_after.low == pytest.approx(float(known.least) / left[0])
     assert found.mfu_after.high == pytest.approx(float(known.most) / left[1])
     assert "MFU 0.4 to 1.0 → at most 3.5 %" in " ".join(lines_of(analysis))
+    asked = tf.what_if(analysis, "eager_overhead=0").together
+    assert asked.mfu == known
+    after = asked.mfu_after(asked.least_ns, asked.most_ns)
+    assert after is not None
+    assert (after.least, float(after.most)) == (known.least, found.mfu_after.high)
 
 
 def test_the_late_rank_is_said_once() -> None:

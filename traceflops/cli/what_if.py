@@ -68,7 +68,7 @@ def _lines(answer: WhatIf) -> Iterator[str]:
     from traceflops.units import duration, percent, several
 
     first, width = answer.together, terminal_style().width
-    mfu = f", MFU {percent(first.mfu)}" if first.mfu is not None else ""
+    mfu = f", MFU {first.mfu.text}" if first.mfu is not None else ""
     mean = duration(round(first.step_ns(first.before_ns) or 0))
     yield f"Mean step {mean} over {several(first.windows, 'window')}{mfu}"
     yield ""
@@ -111,8 +111,8 @@ def _row(one: Outcome) -> tuple[str, str, str, str]:
         return " to ".join(dict.fromkeys(texts))
 
     least, most = one.least_ns, one.most_ns
-    mfu = [one.mfu_at(ns) for ns in (most, least)]
-    shares = [percent(share) for share in mfu if share is not None]
+    mfu = one.mfu_after(least, most)
+    shares = [percent(float(share)) for share in (mfu.least, mfu.most)] if mfu else []
     gain = shown(one.before_ns - most, one.before_ns - least)
     return name, shown(least, most), gain, " to ".join(dict.fromkeys(shares))
 

@@ -30,6 +30,7 @@ from traceflops.units import several
 
 if TYPE_CHECKING:
     from traceflops.findings.case import Case
+    from traceflops.mfu import ShareRange
     from traceflops.replay import Outcome, PathPart, Replay
 
 _LEVELS: Final[tuple[Level, ...]] = ("high", "medium", "low")
@@ -54,7 +55,7 @@ class Scales:
     step_ns: float
     idle_ns: int
     alone_ns: int
-    mfu: MfuRange | None
+    mfu: ShareRange | None
     doubts: tuple[str, ...]
     strengths: tuple[str, ...]
     levels: Mapping[Severity, float]
@@ -86,15 +87,13 @@ def scales_of(case: Case) -> Scales:
         strong.append(f"there are {several(len(case.steps.used), 'step')}")
     levels: dict[Severity, float] = {name: limit(case, "priority", name) for name in _LEVELS}
     step_ns = case.total.components.window_ns / case.windows_used
-    known = case.measured.mfu_range
-    mfu = None if known is None else MfuRange(float(known.least), float(known.most))
     return Scales(
         replay,
         refusal,
         step_ns,
         without_work_ns(case) // case.windows_used,
         _least_exposed_ns(case),
-        mfu,
+        case.measured.mfu_range,
         tuple(weak),
         tuple(strong),
         levels,
@@ -212,11 +211,11 @@ def _outcome(after: Sequence[str], edits: Sequence[str], replay: Replay) -> Outc
 
 
 def _mfu(gain: Gain | None, scales: Scales) -> MfuRange | None:
-    if gain is None or scales.mfu is None or gain.high_ns >= scales.step_ns:
+    if gain is None or scales.mfu is None:
         return None
-    low, high = (scales.step_ns - ns for ns in (gain.low_ns, gain.high_ns))
-    least, most = scales.mfu.low / low, min(scales.mfu.high / high, 1 / scales.step_ns)
-    return MfuRange(least * scales.step_ns, most * scales.step_ns) if least <= most else None
+    least, most = (scales.step_ns - ns for ns in (gain.high_ns, gain.low_ns))
+    found = scales.mfu.after(scales.step_ns, least, most)
+    return MfuRange(float(found.least), float(found.most)) if found is not None else None
 
 
 def _finding(one: Candidate, scales: Scales, found: Worth) -> Finding:
