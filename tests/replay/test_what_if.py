@@ -444,8 +444,34 @@ def test_what_cannot_be_asked_is_refused(edit: str, reason: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "target"),
+    [
+        ("launching operators=0", "eager_overhead"),
+        ("Launching_Operators/2", "eager_overhead"),
+        ("eager-overhead=0", "eager_overhead"),
+        ("loading data=1ms", "data_input"),
+        ("launch latency=0", "launch_latency"),
+        ("the optimizer=0", "optimizer_loop"),
+        ("waiting for the GPU=0", "sync"),
+        ("kernel:launching operators=0", "kernel:launching operators"),
+    ],
+)
+def test_what_the_gpu_waits_on_is_asked_in_the_words_of_the_report(text: str, target: str) -> None:
+    assert (parse_edit(text).text, parse_edit(text).target) == (text, target)
+
+
+@pytest.mark.parametrize("word", ["launch", "launching operator", "eager"])
+def test_who_misses_a_name_is_told_those_of_reports(word: str) -> None:
+    with pytest.raises(UsageError, match="nothing is called") as found:
+        parse_edit(f"{word}=0")
+    assert "'eager_overhead=0'" in found.value.hint
+    assert "'launching operators=0'" in found.value.hint
+
+
+@pytest.mark.parametrize(
     ("one", "other"),
     [
+        ("launching operators=0", "eager_overhead/2"),
         ("kernel:softmax=0", "kernel:softmax/2"),
         ("communication=0", "communication/2"),
         ("communication=hidden", "communication=hidden"),

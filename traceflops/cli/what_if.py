@@ -42,7 +42,9 @@ def what_if(
         typer.Argument(
             metavar="EDIT...",
             help="What is changed: kernel:REGEX/2, host:REGEX=0, data_input=0, sync=0, "
-            "launch_latency=5us, communication=hidden, recompute=off, 'rank 4=median'.",
+            "eager_overhead=0, launch_latency=5us, communication=hidden, recompute=off, "
+            "'rank 4=median'; or what the GPU waits on, as reports call it: "
+            "'launching operators=0'.",
             show_default=False,
         ),
     ],
