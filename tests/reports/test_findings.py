@@ -188,6 +188,15 @@ def test_a_gain_that_may_be_nothing_is_at_most_its_upper_end() -> None:
     assert "gain unknown" in " ".join(lines_of(with_causes(replace(cause(), gain=None))))
 
 
+@pytest.mark.parametrize(("low", "title"), [(0, "Cause 1. Sentence 1."), (MS, "Cause 1: 1.00 to")])
+def test_what_the_first_finding_saves_is_told_once(low: int, title: str) -> None:
+    first = replace(cause(low=low), severity="high")
+    text = " ".join(lines_of(with_causes(first)))
+    assert text.startswith(title)
+    assert text.count("2.00 ms") == 1
+    assert ("saves at most 2.00 ms per step (41.2 %)" in text) is (low == 0)
+
+
 def test_of_many_findings_the_rest_is_counted() -> None:
     analysis = with_causes(*map(cause, range(13)))
     text = " ".join(lines_of(analysis))
