@@ -113,9 +113,8 @@ class Candidate:
     the recording cannot answer that. `on_path` are the components of the critical path that the
     cause is part of; where it is of some kernels alone, `kernels` is what the remedy leaves of them
     by name. The gain is at most their time there, unless the remedy `frees` work from waiting.
-    `partly` stands for a remedy that does less: the gain is between both. `after` are edits for
-    another cause that is mended before. `doubts` are reasons to be less sure. `gain` is per
-    step, where a formula tells it and no replay.
+    `partly` stands for a remedy that does less: the gain is between both. `doubts` are reasons to
+    be less sure. `gain` is per step, where a formula tells it and no replay.
     """
 
     rule: str
@@ -132,7 +131,6 @@ class Candidate:
     kernels: Mapping[str, float] = field(default_factory=dict)
     frees: bool = False
     partly: tuple[str, ...] = ()
-    after: tuple[str, ...] = ()
     doubts: tuple[str, ...] = ()
     gain: Gain | None = None
 

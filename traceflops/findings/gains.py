@@ -130,7 +130,7 @@ def weighed(one: Candidate, scales: Scales) -> Finding | None:
         return None
     try:
         worth = _worth(one, replay)
-        if worth.gain and one.on_path and not (one.frees or one.kernels or one.after):
+        if worth.gain and one.on_path and not (one.frees or one.kernels):
             most_ns = -(-bound_ns // max(replay.windows, 1))
             worth = replace(worth, gain=worth.gain.capped(most_ns))
     except UsageError as error:
@@ -155,7 +155,7 @@ def _unreplayed(one: Candidate, scales: Scales) -> Worth:
 def _is_of_host(one: Candidate) -> bool:
     """Return whether the remedy is known to leave the work of the GPU as it is."""
     is_known = bool(one.edits or one.on_path)
-    changed = any(text.startswith(_ON_GPU) for text in (*one.edits, *one.after))
+    changed = any(text.startswith(_ON_GPU) for text in one.edits)
     return is_known and not changed and one.on_path.isdisjoint(_OF_GPU)
 
 
@@ -183,31 +183,27 @@ def _worth(one: Candidate, replay: Replay) -> Worth:
     """Return what the remedy gains. Raises UsageError where no edit stands for it."""
     if not one.edits:
         raise UsageError("the remedy cannot be replayed", "")
-    before = _outcome(one.after, (), replay) if one.after else None
-    whole = _outcome(one.after, one.edits, replay)
-    least, most = (before.least_ns, before.most_ns) if before else (whole.before_ns,) * 2
-    is_told = not one.partly or whole.most_ns >= least  # then what does less may gain nothing, too
-    part = whole if is_told else _outcome(one.after, one.partly, replay)
-    point = before.after_ns if before else whole.before_ns
-    is_sure = point is not None and whole.after_ns is not None and not one.partly
+    whole = _outcome(one.edits, replay)
+    now_ns, after_ns = whole.before_ns, None if one.partly else whole.after_ns
+    is_told = not one.partly or whole.most_ns >= now_ns  # then what does less may gain nothing, too
+    part = whole if is_told else _outcome(one.partly, replay)
     windows = max(whole.windows, 1)
     gain = Gain(
-        max(0, (least - max(whole.most_ns, part.most_ns)) // windows),
-        max(0, -((min(whole.least_ns, part.least_ns) - most) // windows)),
-        round((point - whole.after_ns) / windows) if is_sure else None,  # type: ignore
+        max(0, (now_ns - max(whole.most_ns, part.most_ns)) // windows),
+        max(0, -((min(whole.least_ns, part.least_ns) - now_ns) // windows)),
+        None if after_ns is None else round((now_ns - after_ns) / windows),
     )
-    doubts = ("counted after the late rank is mended",) * bool(one.after)
-    return Worth(gain, (*doubts, *whole.doubts))
+    return Worth(gain, whole.doubts)
 
 
-def _outcome(after: Sequence[str], edits: Sequence[str], replay: Replay) -> Outcome:
+def _outcome(edits: Sequence[str], replay: Replay) -> Outcome:
     """Return what edits do, without the first where the recording cannot answer it."""
     try:
-        return replay.outcome([parse_edit(text) for text in (*after, *edits)])
+        return replay.outcome([parse_edit(text) for text in edits])
     except UsageError:
         if len(edits) < 2:
             raise
-        return replay.outcome([parse_edit(text) for text in (*after, *edits[1:])])
+        return replay.outcome([parse_edit(text) for text in edits[1:]])
 
 
 def _mfu(gain: Gain | None, scales: Scales) -> MfuRange | None:
