@@ -64,10 +64,14 @@ class Scales:
 
 @dataclass(frozen=True, slots=True)
 class Worth:
-    """What a remedy gains, and why that is not sure."""
+    """What a remedy gains, and why that is not sure.
+
+    `is_widest` says whether these doubts make the range wider than what the remedy may leave.
+    """
 
     gain: Gain | None
     doubts: tuple[str, ...]
+    is_widest: bool = True
 
 
 def scales_of(case: Case) -> Scales:
@@ -193,7 +197,8 @@ def _worth(one: Candidate, replay: Replay) -> Worth:
         max(0, -((min(whole.least_ns, part.least_ns) - now_ns) // windows)),
         None if after_ns is None else round((now_ns - after_ns) / windows),
     )
-    return Worth(gain, whole.doubts)
+    left_ns = max(part.least_ns - whole.least_ns, part.most_ns - whole.most_ns)
+    return Worth(gain, whole.doubts, whole.most_ns - whole.least_ns >= left_ns)
 
 
 def _outcome(edits: Sequence[str], replay: Replay) -> Outcome:
@@ -216,8 +221,8 @@ def _mfu(gain: Gain | None, scales: Scales) -> MfuRange | None:
 
 def _finding(one: Candidate, scales: Scales, found: Worth) -> Finding:
     gain = found.gain
-    own = (*one.doubts, *found.doubts)
-    doubts = (*scales.doubts, *own)
+    own = (*found.doubts, *one.doubts) if found.is_widest else (*one.doubts, *found.doubts)
+    doubts = (*own, *scales.doubts)
     is_wide = gain is None or 2 * (gain.high_ns - gain.low_ns) > gain.high_ns
     unsure = len(scales.doubts) + max(len(own), is_wide)  # own doubts tell why it is wide
     return Finding(
