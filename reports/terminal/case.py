@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -45,6 +46,7 @@ _NAME: Final = 60
 _INDENT: Final = "   "
 _BETWEEN: Final = 3
 _SMALL: Final = 0.01
+_QUESTION: Final = 72
 
 
 def case_lines(analysis: Analysis, style: Style) -> Iterator[Text]:
@@ -183,6 +185,9 @@ def _finding(number: int, one: FindingWords, width: int, title: str) -> Iterator
         yield from paragraph(one.finding.sentence, width, "dim", _INDENT) if number == 1 else ()
     if number == 1 and why:
         yield from hanging(f"{_INDENT}{why[0]}", why[1], width, "dim")
+    question = f"{_INDENT}try: traceflops what-if TRACE {shlex.join(one.finding.edits)}"
+    if number == 1 and one.finding.edits and cell_len(question) <= min(width, _QUESTION):
+        yield Text(question, "dim")
 
 
 def _sure(one: FindingWords) -> tuple[str, tuple[str, str] | None]:

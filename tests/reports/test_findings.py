@@ -197,6 +197,29 @@ def test_what_the_first_finding_saves_is_told_once(low: int, title: str) -> None
     assert ("saves at most 2.00 ms per step (41.2 %)" in text) is (low == 0)
 
 
+@pytest.mark.parametrize(
+    ("edits", "shown"),
+    [
+        (("data_input=0",), "try: traceflops what-if TRACE data_input=0"),
+        (("host:^a b$=0", "sync=0"), "try: traceflops what-if TRACE 'host:^a b$=0' sync=0"),
+        ((f"host:{'x' * 40}=0",), None),
+        ((), None),
+    ],
+)
+def test_the_question_behind_the_first_gain_is_told(edits: Sequence[str], shown: str) -> None:
+    found = [replace(cause(number), edits=tuple(edits)) for number in (1, 2)]
+    said = [line for line in lines_of(with_causes(*found)) if line.startswith("try: ")]
+    assert said == [shown] * (shown is not None)
+
+
+def test_the_edits_of_a_finding_answer_with_its_gain() -> None:
+    (first, *_) = causes(sample())
+    asked = tf.what_if(sample(), *first.finding.edits).together
+    assert first.finding.edits and first.finding.gain is not None
+    assert asked.after_ns is not None
+    assert first.finding.gain.point_ns == round((asked.before_ns - asked.after_ns) / asked.windows)
+
+
 def test_the_reason_for_most_of_a_range_is_named_first() -> None:
     """All of the launching gains 59 to 206 ms of 221 by what waits for others, half of it 134."""
     path = shared_file("traces/pytorch/a100_hta_nccl_rank0.json.gz")

@@ -144,7 +144,8 @@ class Finding:
     `evidence` names the sections of a report that show it, the best first.
 
     A finding with a cause also says whose it is, the remedy and, by replay, what that alone gains
-    per step: None where the recording cannot tell, for the reasons of its confidence.
+    per step: None where the recording cannot tell, for the reasons of its confidence. `edits` are
+    those of what-if that were replayed for the whole of it, if these are short.
     """
 
     rule: str
@@ -162,6 +163,7 @@ class Finding:
     confidence: Confidence | None = None
     rows: tuple[Row, ...] = ()
     where: Where = Where()
+    edits: tuple[str, ...] = ()
 
 
 def row_name(label: str) -> str:

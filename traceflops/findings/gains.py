@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 _LEVELS: Final[tuple[Level, ...]] = ("high", "medium", "low")
 _AT_MOST: Final = "the gain is at most what the rank with least of it has exposed"
+_MOST_ASKED: Final = 120
+"""Characters of edits that are told; those that list many names are not."""
 _OF_GPU: Final = KERNELS | {"communication", "other", "graph"}
 _ON_GPU: Final = ("kernel:", "communication", "rank ", "recompute")
 """Components of the critical path that are work of the GPU, and edits that change it."""
@@ -72,6 +74,7 @@ class Worth:
     gain: Gain | None
     doubts: tuple[str, ...]
     is_widest: bool = True
+    edits: tuple[str, ...] = ()
 
 
 def scales_of(case: Case) -> Scales:
@@ -198,7 +201,8 @@ def _worth(one: Candidate, replay: Replay) -> Worth:
         None if after_ns is None else round((now_ns - after_ns) / windows),
     )
     left_ns = max(part.least_ns - whole.least_ns, part.most_ns - whole.most_ns)
-    return Worth(gain, whole.doubts, whole.most_ns - whole.least_ns >= left_ns)
+    asked = whole.edits if sum(map(len, whole.edits)) <= _MOST_ASKED else ()
+    return Worth(gain, whole.doubts, whole.most_ns - whole.least_ns >= left_ns, asked)
 
 
 def _outcome(edits: Sequence[str], replay: Replay) -> Outcome:
@@ -241,6 +245,7 @@ def _finding(one: Candidate, scales: Scales, found: Worth) -> Finding:
         confidence=Confidence(_LEVELS[min(unsure, 2)], doubts or scales.strengths),
         rows=one.rows,
         where=one.where,
+        edits=found.edits,
     )
 
 
