@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from traceflops._version import __version__
 from traceflops.comparison import Cause, Comparison, Interval, KernelChange, MemoryChange, Side
+from traceflops.reports.json.measured import share_object
 from traceflops.reports.json.report import encode
 from traceflops.reports.view import as_float, fields, flop_count
 
 if TYPE_CHECKING:
+    from traceflops.mfu import ShareRange
     from traceflops.replay import Outcome, PathPart, WhatIf
 
 SCHEMA: Final = "traceflops.comparison/1"
@@ -138,7 +140,7 @@ def what_if_object(answer: WhatIf) -> dict[str, Any]:
         "schema": SCHEMA_OF_WHAT_IF,
         "windows": answer.together.windows,
         "before_ns": answer.together.before_ns,
-        "mfu": answer.together.mfu,
+        **_mfu(answer.together.mfu),
         "critical": _path_parts(answer.critical),
         "ranks": [{"rank": rank, "ns": ns} for rank, ns in answer.ranks.items()],
         "alone": [_outcome(one) for one in answer.alone],
@@ -147,7 +149,14 @@ def what_if_object(answer: WhatIf) -> dict[str, Any]:
     }
 
 
+def _mfu(known: ShareRange | None) -> dict[str, Any]:
+    exact = known.least if known is not None and known.least == known.most else None
+    return share_object("mfu", exact, known)
+
+
 def _outcome(one: Outcome) -> dict[str, Any]:
+    mfu = _mfu(one.mfu_after(one.least_ns, one.most_ns))
+    point = None if one.after_ns is None else one.mfu_after(one.after_ns, one.after_ns)
     return {
         "edits": list(one.edits),
         "after_ns": {"low": one.least_ns, "point": one.after_ns, "high": one.most_ns},
@@ -157,9 +166,9 @@ def _outcome(one: Outcome) -> dict[str, Any]:
             "high": one.before_ns - one.least_ns,
         },
         "mfu": {
-            "low": one.mfu_at(one.most_ns),
-            "point": one.mfu_at(one.after_ns),
-            "high": one.mfu_at(one.least_ns),
+            "low": mfu["mfu_at_least"],
+            "point": _mfu(point)["mfu"],
+            "high": mfu["mfu_at_most"],
         },
         "doubts": list(one.doubts),
         "critical": _path_parts(one.critical),

@@ -43,9 +43,9 @@ def measured_object(measured: Measurement) -> dict[str, Any]:
     counted = done.executed_flops > 0
     split = counted and (done.model_flops > 0 or not done.unsplit_flops)
     return {
-        **_share("mfu", measured.mfu, measured.mfu_range),
-        **_share("hfu", measured.hfu, measured.hfu_range),
-        **_share("busy_mfu", measured.busy_mfu, measured.busy_range),
+        **share_object("mfu", measured.mfu, measured.mfu_range),
+        **share_object("hfu", measured.hfu, measured.hfu_range),
+        **share_object("busy_mfu", measured.busy_mfu, measured.busy_range),
         "basis": measured.basis if measured.waterfall is not None else None,
         "coverage": as_float(done.coverage),
         "unattributed_ns": done.unattributed_ns,
@@ -114,7 +114,8 @@ def _check(one: CrossCheck) -> dict[str, Any]:
     }
 
 
-def _share(name: str, share: Fraction | None, bounds: ShareRange | None) -> dict[str, Any]:
+def share_object(name: str, share: Fraction | None, bounds: ShareRange | None) -> dict[str, Any]:
+    """Return a share with its bounds."""
     return {
         name: as_float(share),
         f"{name}_at_least": as_float(bounds.least) if bounds is not None else None,

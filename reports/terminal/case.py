@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -19,6 +20,7 @@ from traceflops.reports.view import (
     critical_sentence,
     doubts,
     duration,
+    headline,
     kernel_label,
     left_to_say,
     opening,
@@ -44,6 +46,7 @@ _NAME: Final = 60
 _INDENT: Final = "   "
 _BETWEEN: Final = 3
 _SMALL: Final = 0.01
+_QUESTION: Final = 72
 
 
 def case_lines(analysis: Analysis, style: Style) -> Iterator[Text]:
@@ -53,7 +56,8 @@ def case_lines(analysis: Analysis, style: Style) -> Iterator[Text]:
     yield from lines
     best = title_finding(analysis)
     if best is not None:
-        yield from _best(best, title, style.width)
+        saves = "" if headline(analysis) else best.saves
+        yield from _best(best, title, saves, style.width)
     yield from paragraph(rest, style.width)
     yield from provenance(analysis, style, figure)
     for sentence in why_not(analysis.measured)[: 1 if analysis.devices else 0]:
@@ -155,11 +159,14 @@ def _others(
         yield from hanging("help: ", other.remedy, width) if other.remedy and not said else ()
 
 
-def _best(one: FindingWords, title: str, width: int) -> Iterator[Text]:
-    """Yield what the title leaves out of its finding: where, whose it is, how sure, what to do."""
+def _best(one: FindingWords, title: str, saves: str, width: int) -> Iterator[Text]:
+    """Yield what the title leaves out of its finding: where, whose it is, how sure, what to do.
+
+    What it `saves` is "" where the title says it.
+    """
     places = (name for name in _places(one, width) if name not in title)
     sure = _sure(one)[0] if one.sure else ""
-    yield from joined(filter(None, (*places, one.owner, one.mfu, sure)), width)
+    yield from joined(filter(None, (*places, saves, one.owner, one.mfu, sure)), width)
     yield from hanging("help: ", one.finding.remedy, width)
 
 
@@ -178,6 +185,9 @@ def _finding(number: int, one: FindingWords, width: int, title: str) -> Iterator
         yield from paragraph(one.finding.sentence, width, "dim", _INDENT) if number == 1 else ()
     if number == 1 and why:
         yield from hanging(f"{_INDENT}{why[0]}", why[1], width, "dim")
+    question = f"{_INDENT}try: traceflops what-if TRACE {shlex.join(one.finding.edits)}"
+    if number == 1 and one.finding.edits and cell_len(question) <= min(width, _QUESTION):
+        yield Text(question, "dim")
 
 
 def _sure(one: FindingWords) -> tuple[str, tuple[str, str] | None]:

@@ -94,7 +94,7 @@ def _gains(found: Sequence[FindingWords]) -> Iterator[str]:
 
 
 def _gain(one: FindingWords) -> str:
-    reasons = one.finding.confidence.reasons[-1:] if one.finding.confidence else ()
+    reasons = one.finding.confidence.reasons[:1] if one.finding.confidence else ()
     saved = capitalized(one.saves) or ": ".join(("Unknown", *reasons))
     return _of(one, f"{saved}{f', {one.mfu}' if one.mfu else ''}.")
 

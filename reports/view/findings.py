@@ -162,8 +162,8 @@ def _words(analysis: Analysis, finding: Finding) -> FindingWords:
 
 
 def _reasons(sure: Confidence) -> str:
-    """Return the last reasons, which are of the finding itself where there are some."""
-    return "; ".join(sure.reasons[-_REASONS:])
+    """Return the first reasons, which are of the finding itself where there are some."""
+    return "; ".join(sure.reasons[:_REASONS])
 
 
 def _at(finding: Finding) -> str:

@@ -135,14 +135,15 @@ def test_gains_are_sorted_and_a_cause_says_where_it_is() -> None:
 
 
 def test_waiting_for_a_slow_rank_is_no_fault_of_communication() -> None:
-    found = analysis_of(RunConfig(**{**SMALL, **SLOW_RANK})).findings
+    analysis = analysis_of(RunConfig(**{**SMALL, **SLOW_RANK}))
+    found = analysis.findings
     rank, communication = (of_rule(found, one) for one in ("late-rank", "exposed-communication"))
     assert rank.where.rank == 2
     assert rank.gain is not None
     assert communication.gain is not None
     assert communication.gain.high_ns < rank.gain.low_ns / 5
-    assert communication.confidence is not None
-    assert "counted after the late rank is mended" in communication.confidence.reasons
+    alone = tf.what_if(analysis, "communication=hidden").together
+    assert communication.gain.high_ns == -(-(alone.before_ns - alone.least_ns) // alone.windows)
 
 
 def of_rule(found: tuple[Finding, ...], rule: str) -> Finding:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from fractions import Fraction
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -265,8 +266,8 @@ def test_edits_together_gain_more_than_any_alone() -> None:
 def test_mfu_grows_as_the_time_shrinks() -> None:
     outcome = what_if(loading(), "data_input=0").together
     assert outcome.mfu is not None and outcome.after_ns is not None
-    expected = outcome.mfu * outcome.before_ns / outcome.after_ns
-    assert outcome.mfu_at(outcome.after_ns) == pytest.approx(expected)
+    expected = outcome.mfu.times(Fraction(outcome.before_ns, outcome.after_ns))
+    assert outcome.mfu_after(outcome.after_ns, outcome.after_ns) == expected
 
 
 def test_a_trace_worked_out_by_hand() -> None:
@@ -443,8 +444,34 @@ def test_what_cannot_be_asked_is_refused(edit: str, reason: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "target"),
+    [
+        ("launching operators=0", "eager_overhead"),
+        ("Launching_Operators/2", "eager_overhead"),
+        ("eager-overhead=0", "eager_overhead"),
+        ("loading data=1ms", "data_input"),
+        ("launch latency=0", "launch_latency"),
+        ("the optimizer=0", "optimizer_loop"),
+        ("waiting for the GPU=0", "sync"),
+        ("kernel:launching operators=0", "kernel:launching operators"),
+    ],
+)
+def test_what_the_gpu_waits_on_is_asked_in_the_words_of_the_report(text: str, target: str) -> None:
+    assert (parse_edit(text).text, parse_edit(text).target) == (text, target)
+
+
+@pytest.mark.parametrize("word", ["launch", "launching operator", "eager"])
+def test_who_misses_a_name_is_told_those_of_reports(word: str) -> None:
+    with pytest.raises(UsageError, match="nothing is called") as found:
+        parse_edit(f"{word}=0")
+    assert "'eager_overhead=0'" in found.value.hint
+    assert "'launching operators=0'" in found.value.hint
+
+
+@pytest.mark.parametrize(
     ("one", "other"),
     [
+        ("launching operators=0", "eager_overhead/2"),
         ("kernel:softmax=0", "kernel:softmax/2"),
         ("communication=0", "communication/2"),
         ("communication=hidden", "communication=hidden"),
@@ -523,4 +550,6 @@ def test_no_mfu_is_beyond_the_peak() -> None:
     analysis = analyze(read(SAMPLES / "gpt_1rank.json.gz"))
     answer = what_if(analysis, "kernel:.*=0", "host:.*=0").together
     assert answer.after_ns is not None
-    assert (answer.mfu_at(answer.before_ns), answer.mfu_at(answer.after_ns)) == (answer.mfu, None)
+    before, after = answer.before_ns, answer.after_ns
+    assert answer.mfu_after(before, before) == answer.mfu
+    assert answer.mfu_after(after, after) is None

@@ -129,7 +129,7 @@ def test_a_kernel_of_a_library_is_a_place_only_for_its_authors(
 
 
 def test_at_most_two_reasons_say_how_sure_a_finding_is_and_the_json_has_all() -> None:
-    reasons = ("there is only one step", "one", "another, too")
+    reasons = ("one", "another, too", "there is only one step")
     analysis = with_causes(replace(cause(), confidence=Confidence("low", reasons)))
     assert [one.sure for one in causes(analysis)] == ["low (one; another, too)"]
     assert "why low: one; another, too" in lines_of(analysis)
@@ -186,6 +186,48 @@ def test_a_gain_that_may_be_nothing_is_at_most_its_upper_end() -> None:
     assert any(line.endswith("saves at most 2.00 ms per step (41.2 %)") for line in lines)
     assert any("MFU 29.5 → at most 32.0 %" in line for line in lines)
     assert "gain unknown" in " ".join(lines_of(with_causes(replace(cause(), gain=None))))
+
+
+@pytest.mark.parametrize(("low", "title"), [(0, "Cause 1. Sentence 1."), (MS, "Cause 1: 1.00 to")])
+def test_what_the_first_finding_saves_is_told_once(low: int, title: str) -> None:
+    first = replace(cause(low=low), severity="high")
+    text = " ".join(lines_of(with_causes(first)))
+    assert text.startswith(title)
+    assert text.count("2.00 ms") == 1
+    assert ("saves at most 2.00 ms per step (41.2 %)" in text) is (low == 0)
+
+
+@pytest.mark.parametrize(
+    ("edits", "shown"),
+    [
+        (("data_input=0",), "try: traceflops what-if TRACE data_input=0"),
+        (("host:^a b$=0", "sync=0"), "try: traceflops what-if TRACE 'host:^a b$=0' sync=0"),
+        ((f"host:{'x' * 40}=0",), None),
+        ((), None),
+    ],
+)
+def test_the_question_behind_the_first_gain_is_told(edits: Sequence[str], shown: str) -> None:
+    found = [replace(cause(number), edits=tuple(edits)) for number in (1, 2)]
+    said = [line for line in lines_of(with_causes(*found)) if line.startswith("try: ")]
+    assert said == [shown] * (shown is not None)
+
+
+def test_the_edits_of_a_finding_answer_with_its_gain() -> None:
+    (first, *_) = causes(sample())
+    asked = tf.what_if(sample(), *first.finding.edits).together
+    assert first.finding.edits and first.finding.gain is not None
+    assert asked.after_ns is not None
+    assert first.finding.gain.point_ns == round((asked.before_ns - asked.after_ns) / asked.windows)
+
+
+def test_the_reason_for_most_of_a_range_is_named_first() -> None:
+    """All of the launching gains 59 to 206 ms of 221 by what waits for others, half of it 134."""
+    path = shared_file("traces/pytorch/a100_hta_nccl_rank0.json.gz")
+    (first, *_) = causes(tf.analyze(tf.read(path)))
+    assert first.sure == (
+        "low (other ranks, for which its collectives wait, are not recorded; "
+        "the remedy may save only half of it)"
+    )
 
 
 def test_of_many_findings_the_rest_is_counted() -> None:
@@ -245,6 +287,11 @@ def test_where_mfu_is_a_range_so_is_it_after_a_remedy() -> None:
     assert found.mfu_after.low == pytest.approx(float(known.least) / left[0])
     assert found.mfu_after.high == pytest.approx(float(known.most) / left[1])
     assert "MFU 0.4 to 1.0 → at most 3.5 %" in " ".join(lines_of(analysis))
+    asked = tf.what_if(analysis, "eager_overhead=0").together
+    assert asked.mfu == known
+    after = asked.mfu_after(asked.least_ns, asked.most_ns)
+    assert after is not None
+    assert (after.least, float(after.most)) == (known.least, found.mfu_after.high)
 
 
 def test_the_late_rank_is_said_once() -> None:

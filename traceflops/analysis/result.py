@@ -156,9 +156,8 @@ class Analysis:
             return None
         from traceflops.replay import Replay
 
-        mfu = self.measured.mfu
         phases = self.measured.executed.phases
-        return Replay(self.prepared, self.ranks, phases, None if mfu is None else float(mfu))
+        return Replay(self.prepared, self.ranks, phases, self.measured.mfu_range)
 
     @cached_property
     def replay_or_reason(self) -> tuple[Replay | None, str]:

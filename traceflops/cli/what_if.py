@@ -42,7 +42,9 @@ def what_if(
         typer.Argument(
             metavar="EDIT...",
             help="What is changed: kernel:REGEX/2, host:REGEX=0, data_input=0, sync=0, "
-            "launch_latency=5us, communication=hidden, recompute=off, 'rank 4=median'.",
+            "eager_overhead=0, launch_latency=5us, communication=hidden, recompute=off, "
+            "'rank 4=median'; or what the GPU waits on, as reports call it: "
+            "'launching operators=0'.",
             show_default=False,
         ),
     ],
@@ -68,7 +70,7 @@ def _lines(answer: WhatIf) -> Iterator[str]:
     from traceflops.units import duration, percent, several
 
     first, width = answer.together, terminal_style().width
-    mfu = f", MFU {percent(first.mfu)}" if first.mfu is not None else ""
+    mfu = f", MFU {first.mfu.text}" if first.mfu is not None else ""
     mean = duration(round(first.step_ns(first.before_ns) or 0))
     yield f"Mean step {mean} over {several(first.windows, 'window')}{mfu}"
     yield ""
@@ -111,8 +113,8 @@ def _row(one: Outcome) -> tuple[str, str, str, str]:
         return " to ".join(dict.fromkeys(texts))
 
     least, most = one.least_ns, one.most_ns
-    mfu = [one.mfu_at(ns) for ns in (most, least)]
-    shares = [percent(share) for share in mfu if share is not None]
+    mfu = one.mfu_after(least, most)
+    shares = [percent(float(share)) for share in (mfu.least, mfu.most)] if mfu else []
     gain = shown(one.before_ns - most, one.before_ns - least)
     return name, shown(least, most), gain, " to ".join(dict.fromkeys(shares))
 

@@ -14,7 +14,6 @@ import numpy as np
 
 from traceflops.findings.case import is_torch, limit, share_of_window
 from traceflops.findings.finding import Candidate, Gain, Row, short_name
-from traceflops.findings.late_rank import slow_rank_edits
 from traceflops.ranks import KINDS, links_of, needed_ns, records_of
 from traceflops.table import IntArray, codes, group_rows, groups, names
 from traceflops.units import capitalized, listed, percent, significant
@@ -155,7 +154,6 @@ def _not_hidden(case: Case, share: float, found: _Exposed | None) -> Candidate:
         on_path=frozenset({"communication"}),
         frees=True,
         partly=("communication*1",),
-        after=slow_rank_edits(case.ranks),
         doubts=("there may be nothing to hide some of it under",),
     )
 
@@ -300,6 +298,5 @@ def _slow(case: Case, exposed: float) -> Iterator[Candidate]:
         ),
         edits=(f"communication*{1 - part:.4f}",),
         on_path=frozenset({"communication"}),
-        after=slow_rank_edits(ranks),
         doubts=("the links may be slower than the device table says",),
     )

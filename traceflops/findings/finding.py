@@ -113,9 +113,8 @@ class Candidate:
     the recording cannot answer that. `on_path` are the components of the critical path that the
     cause is part of; where it is of some kernels alone, `kernels` is what the remedy leaves of them
     by name. The gain is at most their time there, unless the remedy `frees` work from waiting.
-    `partly` stands for a remedy that does less: the gain is between both. `after` are edits for
-    another cause that is mended before. `doubts` are reasons to be less sure. `gain` is per
-    step, where a formula tells it and no replay.
+    `partly` stands for a remedy that does less: the gain is between both. `doubts` are reasons to
+    be less sure. `gain` is per step, where a formula tells it and no replay.
     """
 
     rule: str
@@ -132,7 +131,6 @@ class Candidate:
     kernels: Mapping[str, float] = field(default_factory=dict)
     frees: bool = False
     partly: tuple[str, ...] = ()
-    after: tuple[str, ...] = ()
     doubts: tuple[str, ...] = ()
     gain: Gain | None = None
 
@@ -146,7 +144,8 @@ class Finding:
     `evidence` names the sections of a report that show it, the best first.
 
     A finding with a cause also says whose it is, the remedy and, by replay, what that alone gains
-    per step: None where the recording cannot tell, for the reasons of its confidence.
+    per step: None where the recording cannot tell, for the reasons of its confidence. `edits` are
+    those of what-if that were replayed for the whole of it, if these are short.
     """
 
     rule: str
@@ -164,6 +163,7 @@ class Finding:
     confidence: Confidence | None = None
     rows: tuple[Row, ...] = ()
     where: Where = Where()
+    edits: tuple[str, ...] = ()
 
 
 def row_name(label: str) -> str:

@@ -30,10 +30,13 @@ from traceflops.units import several
 
 if TYPE_CHECKING:
     from traceflops.findings.case import Case
+    from traceflops.mfu import ShareRange
     from traceflops.replay import Outcome, PathPart, Replay
 
 _LEVELS: Final[tuple[Level, ...]] = ("high", "medium", "low")
 _AT_MOST: Final = "the gain is at most what the rank with least of it has exposed"
+_MOST_ASKED: Final = 120
+"""Characters of edits that are told; those that list many names are not."""
 _OF_GPU: Final = KERNELS | {"communication", "other", "graph"}
 _ON_GPU: Final = ("kernel:", "communication", "rank ", "recompute")
 """Components of the critical path that are work of the GPU, and edits that change it."""
@@ -54,7 +57,7 @@ class Scales:
     step_ns: float
     idle_ns: int
     alone_ns: int
-    mfu: MfuRange | None
+    mfu: ShareRange | None
     doubts: tuple[str, ...]
     strengths: tuple[str, ...]
     levels: Mapping[Severity, float]
@@ -63,10 +66,15 @@ class Scales:
 
 @dataclass(frozen=True, slots=True)
 class Worth:
-    """What a remedy gains, and why that is not sure."""
+    """What a remedy gains, and why that is not sure.
+
+    `is_widest` says whether these doubts make the range wider than what the remedy may leave.
+    """
 
     gain: Gain | None
     doubts: tuple[str, ...]
+    is_widest: bool = True
+    edits: tuple[str, ...] = ()
 
 
 def scales_of(case: Case) -> Scales:
@@ -86,15 +94,13 @@ def scales_of(case: Case) -> Scales:
         strong.append(f"there are {several(len(case.steps.used), 'step')}")
     levels: dict[Severity, float] = {name: limit(case, "priority", name) for name in _LEVELS}
     step_ns = case.total.components.window_ns / case.windows_used
-    known = case.measured.mfu_range
-    mfu = None if known is None else MfuRange(float(known.least), float(known.most))
     return Scales(
         replay,
         refusal,
         step_ns,
         without_work_ns(case) // case.windows_used,
         _least_exposed_ns(case),
-        mfu,
+        case.measured.mfu_range,
         tuple(weak),
         tuple(strong),
         levels,
@@ -131,7 +137,7 @@ def weighed(one: Candidate, scales: Scales) -> Finding | None:
         return None
     try:
         worth = _worth(one, replay)
-        if worth.gain and one.on_path and not (one.frees or one.kernels or one.after):
+        if worth.gain and one.on_path and not (one.frees or one.kernels):
             most_ns = -(-bound_ns // max(replay.windows, 1))
             worth = replace(worth, gain=worth.gain.capped(most_ns))
     except UsageError as error:
@@ -156,7 +162,7 @@ def _unreplayed(one: Candidate, scales: Scales) -> Worth:
 def _is_of_host(one: Candidate) -> bool:
     """Return whether the remedy is known to leave the work of the GPU as it is."""
     is_known = bool(one.edits or one.on_path)
-    changed = any(text.startswith(_ON_GPU) for text in (*one.edits, *one.after))
+    changed = any(text.startswith(_ON_GPU) for text in one.edits)
     return is_known and not changed and one.on_path.isdisjoint(_OF_GPU)
 
 
@@ -184,45 +190,43 @@ def _worth(one: Candidate, replay: Replay) -> Worth:
     """Return what the remedy gains. Raises UsageError where no edit stands for it."""
     if not one.edits:
         raise UsageError("the remedy cannot be replayed", "")
-    before = _outcome(one.after, (), replay) if one.after else None
-    whole = _outcome(one.after, one.edits, replay)
-    least, most = (before.least_ns, before.most_ns) if before else (whole.before_ns,) * 2
-    is_told = not one.partly or whole.most_ns >= least  # then what does less may gain nothing, too
-    part = whole if is_told else _outcome(one.after, one.partly, replay)
-    point = before.after_ns if before else whole.before_ns
-    is_sure = point is not None and whole.after_ns is not None and not one.partly
+    whole = _outcome(one.edits, replay)
+    now_ns, after_ns = whole.before_ns, None if one.partly else whole.after_ns
+    is_told = not one.partly or whole.most_ns >= now_ns  # then what does less may gain nothing, too
+    part = whole if is_told else _outcome(one.partly, replay)
     windows = max(whole.windows, 1)
     gain = Gain(
-        max(0, (least - max(whole.most_ns, part.most_ns)) // windows),
-        max(0, -((min(whole.least_ns, part.least_ns) - most) // windows)),
-        round((point - whole.after_ns) / windows) if is_sure else None,  # type: ignore
+        max(0, (now_ns - max(whole.most_ns, part.most_ns)) // windows),
+        max(0, -((min(whole.least_ns, part.least_ns) - now_ns) // windows)),
+        None if after_ns is None else round((now_ns - after_ns) / windows),
     )
-    doubts = ("counted after the late rank is mended",) * bool(one.after)
-    return Worth(gain, (*doubts, *whole.doubts))
+    left_ns = max(part.least_ns - whole.least_ns, part.most_ns - whole.most_ns)
+    asked = whole.edits if sum(map(len, whole.edits)) <= _MOST_ASKED else ()
+    return Worth(gain, whole.doubts, whole.most_ns - whole.least_ns >= left_ns, asked)
 
 
-def _outcome(after: Sequence[str], edits: Sequence[str], replay: Replay) -> Outcome:
+def _outcome(edits: Sequence[str], replay: Replay) -> Outcome:
     """Return what edits do, without the first where the recording cannot answer it."""
     try:
-        return replay.outcome([parse_edit(text) for text in (*after, *edits)])
+        return replay.outcome([parse_edit(text) for text in edits])
     except UsageError:
         if len(edits) < 2:
             raise
-        return replay.outcome([parse_edit(text) for text in (*after, *edits[1:])])
+        return replay.outcome([parse_edit(text) for text in edits[1:]])
 
 
 def _mfu(gain: Gain | None, scales: Scales) -> MfuRange | None:
-    if gain is None or scales.mfu is None or gain.high_ns >= scales.step_ns:
+    if gain is None or scales.mfu is None:
         return None
-    low, high = (scales.step_ns - ns for ns in (gain.low_ns, gain.high_ns))
-    least, most = scales.mfu.low / low, min(scales.mfu.high / high, 1 / scales.step_ns)
-    return MfuRange(least * scales.step_ns, most * scales.step_ns) if least <= most else None
+    least, most = (scales.step_ns - ns for ns in (gain.high_ns, gain.low_ns))
+    found = scales.mfu.after(scales.step_ns, least, most)
+    return MfuRange(float(found.least), float(found.most)) if found is not None else None
 
 
 def _finding(one: Candidate, scales: Scales, found: Worth) -> Finding:
     gain = found.gain
-    own = (*one.doubts, *found.doubts)
-    doubts = (*scales.doubts, *own)
+    own = (*found.doubts, *one.doubts) if found.is_widest else (*one.doubts, *found.doubts)
+    doubts = (*own, *scales.doubts)
     is_wide = gain is None or 2 * (gain.high_ns - gain.low_ns) > gain.high_ns
     unsure = len(scales.doubts) + max(len(own), is_wide)  # own doubts tell why it is wide
     return Finding(
@@ -241,6 +245,7 @@ def _finding(one: Candidate, scales: Scales, found: Worth) -> Finding:
         confidence=Confidence(_LEVELS[min(unsure, 2)], doubts or scales.strengths),
         rows=one.rows,
         where=one.where,
+        edits=found.edits,
     )
 
 

@@ -235,6 +235,17 @@ class ShareRange:
         """Return both so many times."""
         return ShareRange(self.least * factor, self.most * factor)
 
+    def after(self, before: float, least: float, most: float) -> ShareRange | None:
+        """Return both where what took a time takes from the least to the most, 1 at most.
+
+        None where even the least of the share would be beyond 1, or no time is left.
+        """
+        if least <= 0:
+            return None
+        low, high = (Fraction(before) / Fraction(time) for time in (most, least))
+        found = ShareRange(self.least * low, min(self.most * high, Fraction(1)))
+        return found if found.least <= found.most else None
+
 
 def certain_part(cells: Iterable[Cell], fall: Waterfall, peaks: Mapping[int, Peaks]) -> Fraction:
     """Return which part of what some cells have in a waterfall is certain: 1 if all of it is.

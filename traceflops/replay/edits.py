@@ -2,7 +2,8 @@
 
 An edit is a target and what becomes of it: `kernel:softmax/2`, `data_input=0`, `sync=0`,
 `sync:Memcpy=0`, `eager_overhead=0`, `launch_latency=5us`, `communication=hidden`, `recompute=off`,
-`rank 4=median`. A time or 0 replaces that of each, `/2` divides it, `*2` multiplies it.
+`rank 4=median`. A time or 0 replaces that of each, `/2` divides it, `*2` multiplies it. What a
+class of idle time is called in reports names its edit, too: `launching operators=0`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.attribution import FACTS
+from traceflops.attribution import CLASSES, FACTS
 from traceflops.errors import UsageError
 from traceflops.replay.changes import Changed, Recorded, Stretches, Value
 from traceflops.replay.recorded_graph import (
@@ -59,9 +60,26 @@ _HOST: Final[Mapping[str, str]] = {
 _NOT_EAGER: Final = "|".join(
     f"(?:{FACTS[fact]})" for fact in (*_HOST.values(), "waits_for_device", "copies")
 )
+
+
+def _plain(words: str) -> str:
+    """Return words that may stand with spaces, hyphens or capitals as names of targets are."""
+    return re.sub(r"[\s_-]+", "_", words.strip().lower())
+
+
+_OF_CLASSES: Final = {
+    **{name: name for name in (*_HOST, "eager_overhead", "launch_latency")},
+    "sync_call": "sync",
+}
+"""Targets by the class of idle time that they are about."""
+_CALLED: Final = {
+    _plain(word): target for name, target in _OF_CLASSES.items() for word in (name, CLASSES[name])
+}
+_LABELS: Final = ", ".join(f"'{CLASSES[name]}=0'" for name in _OF_CLASSES)
 _HELP: Final = (
-    "write e.g. 'kernel:softmax/2', 'host:aten::cat=0', 'data_input=0', 'sync=0', "
-    "'launch_latency=5us', 'communication=hidden', 'recompute=off' or 'rank 4=median'"
+    "write e.g. 'kernel:softmax/2', 'host:aten::cat=0', 'eager_overhead=0', 'data_input=0', "
+    "'sync=0', 'launch_latency=5us', 'communication=hidden', 'recompute=off' or 'rank 4=median'; "
+    f"or as reports call it: {_LABELS}"
 )
 
 
@@ -80,9 +98,10 @@ def parse_edit(text: str) -> Edit:
     if match is None:
         raise UsageError(f"no edit: {text!r}", _HELP)
     target, sign, word = (part.strip() for part in match.groups())
+    target = _CALLED.get(_plain(target), target)
     kind, _, pattern = target.partition(":")
     if _kind(target) not in _APPLIED or (pattern and kind not in _NAMED):
-        near = get_close_matches(target, _APPLIED, 1)
+        near = get_close_matches(_plain(target), (*_APPLIED, *_CALLED), 1)
         meant = f"did you mean {near[0]}? " if near else ""
         raise UsageError(f"nothing is called {target!r}", f"{meant}{_HELP}")
     if kind in _NAMED and not pattern and target != "sync":

@@ -16,6 +16,7 @@ import numpy as np
 
 from traceflops.attribution import Phases
 from traceflops.errors import UsageError
+from traceflops.mfu import ShareRange
 from traceflops.ranks import RankReport
 from traceflops.replay.changes import Changed, Recorded
 from traceflops.replay.critical_path import (
@@ -65,7 +66,7 @@ class Outcome:
     least_ns: int
     most_ns: int
     windows: int
-    mfu: float | None
+    mfu: ShareRange | None
     critical: tuple[PathPart, ...]
     doubts: tuple[str, ...]
 
@@ -73,12 +74,9 @@ class Outcome:
         """Return a time as the mean per window: per step and device, as a rule."""
         return None if total_ns is None else total_ns / max(self.windows, 1)
 
-    def mfu_at(self, total_ns: int | None) -> float | None:
+    def mfu_after(self, least_ns: int, most_ns: int) -> ShareRange | None:
         """Return the MFU where the windows take so long, None where that is beyond the peak."""
-        if self.mfu is None or not total_ns:
-            return None
-        mfu = self.mfu * self.before_ns / total_ns
-        return mfu if mfu <= 1 else None
+        return self.mfu.after(self.before_ns, least_ns, most_ns) if self.mfu else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +149,7 @@ class Replay:
     prepared: Prepared
     ranks: RankReport | None
     phases: Phases | None
-    mfu: float | None
+    mfu: ShareRange | None
 
     def __post_init__(self) -> None:
         """Refuse recordings of which no replay would be true."""
