@@ -196,7 +196,7 @@ def heading(title: str, name: int, widths: Mapping[str, int]) -> Iterator[Text]:
     """Yield the headings; a title wider than the names below it has a line of its own."""
     heads = cells({head: head for head in widths}, widths)
     if len(title) >= name:
-        yield Text(title, "bold")
+        yield from paragraph(title, name + sum(widths.values()), "bold")
         title = ""
     yield Text(f"{title:<{name}}{heads}", "bold")
 

@@ -82,6 +82,11 @@ def count(number: int | None) -> str:
     return UNKNOWN if number is None else f"{number:,}"
 
 
+def mean_count(number: float) -> str:
+    """Return how many there are on average: whole numbers, and two digits below 1."""
+    return count(round(number)) if number >= 1 else significant(number, 2)
+
+
 def ratio(value: float | None) -> str:
     """Return a ratio such as activities per launch: three digits, at most two decimals."""
     if value is None:

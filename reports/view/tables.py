@@ -227,7 +227,7 @@ def folded_tables(analysis: Analysis) -> Iterator[tuple[str, ReportTable]]:
     first, moved = kernels.slice(0, _KERNELS).to_pylist(), analysis.collectives
     exposed = "Exposed: nothing else ran on the GPU."
     on_host = analysis.on_host
-    yield "Figures behind it", table_of(_FACT, facts(analysis.measured))
+    yield "Figures behind it", table_of(_FACT, facts(analysis))
     work = "operators" if on_host else "kernels and copies"
     yield f"Top {work}", _of_names("Name", first, kernels.num_rows, _COUNTED_SUMS)
     yield "Categories", table_of(_CATEGORY, categories[:_CATEGORIES], len(categories))
