@@ -254,6 +254,13 @@ def view_table(
     yield from named_table(title, rows, widths, less, most, width, table.depths)
 
 
+def view_widths(table: ReportTable, wide: int, less: Iterable[str], width: int) -> dict[str, int]:
+    """Return the columns behind the names that `view_table` has room for, and their widths."""
+    widths = {one.head: max(wide, len(one.head) + 2) for one in table.columns[1:]}
+    texts = [list(map(_joined, row[1:])) for row in table.rows]
+    return columns(widened(widths, texts), width - LEAST_NAME, less)
+
+
 def _sharing_room(cells: Sequence[Cell], width: int) -> list[str]:
     """Return cells as texts; where the names in one are too long together, each has its share."""
     short: dict[tuple[str, int], str] = {}
