@@ -293,8 +293,8 @@ def _table(table: ReportTable) -> Iterator[str]:
         first, *cells = map(_markup, table.columns, row)
         yield _row((f"{'&emsp;' * depth}{first}", *cells))
     yield from _more(table.total - len(table.rows))
-    if table.remark:
-        yield from ("", plain(table.remark))
+    if said := table.said():
+        yield from ("", plain(said))
 
 
 def _row(cells: Iterable[str]) -> str:

@@ -27,7 +27,7 @@ from traceflops.reports.page.scripts import (
 )
 from traceflops.reports.page.section import Content, Filled, Section
 from traceflops.reports.page.sections import CASE, GROUPS, METHOD, RANKS, filled
-from traceflops.reports.view import NOTHING, Authored, base_names, size, unit
+from traceflops.reports.view import NOTHING, Authored, base_names, each, size, time_shared, unit
 from traceflops.table import PAGE_PACK
 from traceflops.units import plural, several
 
@@ -132,6 +132,8 @@ def _parts(
         "analysis": analysis,
         "unit": unit(analysis),
         "units": plural(unit(analysis)),
+        "per": each(analysis),
+        "time_shared": time_shared(analysis),
         "figures": drawn.divs if drawn else {},
         "sections": {section.section.name for section in sections},
     }

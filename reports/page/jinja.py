@@ -59,9 +59,7 @@ def environment(narrower: int = 1) -> Environment:
         lstrip_blocks=True,
     )
     made.filters |= {
-        "calls": lambda number: (
-            figures.count(round(number)) if number >= 1 else figures.significant(number, 2)
-        ),
+        "calls": figures.mean_count,
         "count": figures.count,
         "duration": figures.duration,
         "change": signed,

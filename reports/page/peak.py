@@ -74,7 +74,7 @@ def peak_page(analysis: Analysis) -> PeakPage:
         why_not=why_not(measured),
         lines=list(_lines(analysis, fall)) if fall is not None else [],
         budget=_mean_amount(analysis, fall, fall.budget) if fall is not None else "",
-        facts=list(facts(measured)),
+        facts=list(facts(analysis)),
         ledger=ledger_cells(rows) if rows and not is_unsplit(ledger) else None,
         window=f"{'step' if analysis.steps.used else 'window'} and {unit(analysis)}",
     )

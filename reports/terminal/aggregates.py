@@ -18,6 +18,7 @@ from traceflops.reports.terminal.lines import (
     headline,
     paragraph,
     view_table,
+    view_widths,
 )
 from traceflops.reports.view import (
     SAYS,
@@ -86,7 +87,8 @@ def _counted(table: ReportTable, less: Sequence[str], width: int) -> Iterator[Te
     yield from view_table(table, _COUNTED_CELL, less, _COUNTED_NAME, width)
     if table.total > len(table.rows):
         yield Text(f"… {count(table.total - len(table.rows))} more; --json has all", "dim")
-    yield from paragraph(table.remark, width)
+    kept = view_widths(table, _COUNTED_CELL, less, width)
+    yield from paragraph(table.said(kept), width)
 
 
 def _beginning(text: str) -> str:

@@ -196,7 +196,7 @@ def heading(title: str, name: int, widths: Mapping[str, int]) -> Iterator[Text]:
     """Yield the headings; a title wider than the names below it has a line of its own."""
     heads = cells({head: head for head in widths}, widths)
     if len(title) >= name:
-        yield Text(title, "bold")
+        yield from paragraph(title, name + sum(widths.values()), "bold")
         title = ""
     yield Text(f"{title:<{name}}{heads}", "bold")
 
@@ -252,6 +252,13 @@ def view_table(
     rows = [(name, [_joined(texts[at]) for at in kept]) for name, *texts in table.rows]
     widths = {head: max(wide, len(head) + 2) for head in heads}
     yield from named_table(title, rows, widths, less, most, width, table.depths)
+
+
+def view_widths(table: ReportTable, wide: int, less: Iterable[str], width: int) -> dict[str, int]:
+    """Return the columns behind the names that `view_table` has room for, and their widths."""
+    widths = {one.head: max(wide, len(one.head) + 2) for one in table.columns[1:]}
+    texts = [list(map(_joined, row[1:])) for row in table.rows]
+    return columns(widened(widths, texts), width - LEAST_NAME, less)
 
 
 def _sharing_room(cells: Sequence[Cell], width: int) -> list[str]:

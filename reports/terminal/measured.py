@@ -29,11 +29,13 @@ from traceflops.reports.view import (
     LINE_LOOKS,
     UNKNOWN,
     Fact,
+    basis,
     bound_word,
     bounds_sentence,
     count,
     doubts,
     duration,
+    each,
     facts,
     flops,
     is_unsplit,
@@ -82,11 +84,11 @@ def render_measured(
         *_head(analysis, style, checked),
         *_waterfall(analysis, style, checked),
         Text(),
-        *fact_lines((*facts(measured), *described), style.width),
+        *fact_lines((*facts(analysis), *described), style.width),
         *_ledger(analysis, style.width, checked),
         *(_diagnoses(checked, style.width) if checked is not None else ()),
-        *_table(f"Kernels with known {known}", kernels, measured, style.width),
-        *_table("Operators", ops, measured, style.width),
+        *_table(f"Kernels with known {known}", kernels, analysis, style.width),
+        *_table("Operators", ops, analysis, style.width),
         *counted_lines(measured, style.width),
         *_notes(analysis, style, checked),
     )
@@ -142,10 +144,8 @@ def _waterfall(analysis: Analysis, style: Style, checked: Reconciliation | None)
     yield from paragraph(bounds_sentence(analysis.measured), style.width)
     if checked is not None:
         yield from _beside_the_bar(checked, style.width)
-    count = len(analysis.devices_used)
-    devices = f"{several(count, unit(analysis))}{' added up' * (count > 1)}"
-    total = duration(analysis.components.window_ns)
-    yield from paragraph(f"100 % is {total}, the selected time of {devices}.", style.width)
+    whole = duration(analysis.mean_ns(analysis.components.window_ns))
+    yield from paragraph(f"{basis(analysis)}. 100 % is {whole}.", style.width)
 
 
 def _bars(fall: Waterfall, style: Style) -> Iterator[Text]:
@@ -243,11 +243,13 @@ def _is_counted(row: KernelRow) -> bool:
 
 
 def _table(
-    title: str, rows: Sequence[KernelRow | OpRow], measured: Measurement, width: int
+    title: str, rows: Sequence[KernelRow | OpRow], analysis: Analysis, width: int
 ) -> Iterator[Text]:
     if not rows:
         return
-    shown = [(row.name, _row(row, measured)) for row in rows]
+    measured = analysis.measured
+    shown = [(row.name, _row(row, analysis)) for row in rows]
+    title = ", ".join(filter(None, (title, each(analysis))))
     yield from named_table(title, shown, _CELLS, _LESS, _WIDEST, width)
     if any(_is_above_the_peak(row, measured) for row in rows):
         yield from paragraph(ABOVE, width)
@@ -259,14 +261,15 @@ def _is_above_the_peak(row: KernelRow | OpRow, measured: Measurement) -> bool:
     return share is not None and share > 1
 
 
-def _row(row: KernelRow | OpRow, measured: Measurement) -> tuple[str, ...]:
-    work, bound = row.measured, bound_word(measured, row)
+def _row(row: KernelRow | OpRow, analysis: Analysis) -> tuple[str, ...]:
+    measured, work = analysis.measured, row.measured
+    bound = bound_word(measured, row)
     peak, _ = roof(measured, row.dtypes)
     rate, share, intensity = rate_words(work, peak)
     used = work.bytes_per_ns
     moved = count(round(used)) if used is not None else UNKNOWN
     bound = _BOUNDS.get(bound, bound) or UNKNOWN
-    return duration(work.time_ns), rate, share, moved, intensity, bound
+    return duration(analysis.mean_ns(work.time_ns)), rate, share, moved, intensity, bound
 
 
 def _notes(analysis: Analysis, style: Style, checked: Reconciliation | None) -> Iterator[Text]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from operator import add
 from typing import Any, Final
@@ -61,6 +61,7 @@ from traceflops.reports.view import (
     job_files,
     job_size,
     look,
+    mean_count,
     mean_message,
     notes_by_weight,
     own_times,
@@ -71,6 +72,7 @@ from traceflops.reports.view import (
     ratio,
     serving_table,
     short_labels,
+    time_shared,
     unit,
     waited_for,
     waiting_sentence,
@@ -307,8 +309,9 @@ def _kernels(analysis: Analysis, style: Style, most: int) -> Iterator[Text]:
     rows = analysis.kernels.slice(0, most).to_pylist()
     if not rows:
         return
-    yield from headline(_title_of_kernels(analysis))
-    every = [_kernel_cells(row) for row in rows]
+    yield Text()
+    yield from paragraph(_title_of_kernels(analysis), style.width, "bold")
+    every = [_kernel_cells(row, analysis.mean_ns) for row in rows]
     widths = widened(_KERNEL, every)
     widths = columns(widths, style.width - 5 - LEAST_NAME, ("count", "category"))
     width = min(_NAME_WIDTH, style.width - 5 - sum(widths.values()))
@@ -341,16 +344,16 @@ def _owners(analysis: Analysis, by: str, width: int) -> Iterator[Text]:
     yield from paragraph(attribution_sentence(analysis), width)
 
 
-def _kernel_cells(row: Mapping[str, Any]) -> tuple[str, ...]:
-    time, share = duration(row["sum_ns"]), percent(row["share"])
-    return row["sub"], time, share, f"{count(row['count'])} ×"  # noqa: RUF001
+def _kernel_cells(row: Mapping[str, Any], mean: Callable[[int], float]) -> tuple[str, ...]:
+    time, share = duration(mean(row["sum_ns"])), percent(row["share"])
+    return row["sub"], time, share, f"{mean_count(mean(row['count']))} ×"  # noqa: RUF001
 
 
 def _title_of_kernels(analysis: Analysis) -> str:
-    number = analysis.kernels.num_rows
+    number, of = analysis.kernels.num_rows, f" (share of the {time_shared(analysis)})"
     if number == 1:
-        return "The only operator" if analysis.on_host else "The only kernel or copy"
-    return f"Top of {count(number)} {'operators' if analysis.on_host else 'kernels and copies'}"
+        return f"The only {'operator' if analysis.on_host else 'kernel or copy'}{of}"
+    return f"Top of {count(number)} {'operators' if analysis.on_host else 'kernels and copies'}{of}"
 
 
 def _collectives(analysis: Analysis, width: int) -> Iterator[Text]:
@@ -358,7 +361,8 @@ def _collectives(analysis: Analysis, width: int) -> Iterator[Text]:
     rows = analysis.collectives
     more = len(rows) - _COLLECTIVES_SHOWN
     for place, row in enumerate(rows[:_COLLECTIVES_SHOWN]):
-        parts = list(_of_collective(row, list(busbw_words(analysis, row))))
+        busbw = list(busbw_words(analysis, row))
+        parts = list(_of_collective(row, busbw, analysis.mean_ns))
         if place == _COLLECTIVES_SHOWN - 1 and more > 0:
             parts.append(f"{several(more, 'kind')} more")
         yield Text(_INDENT + listed(parts, width - len(_INDENT)), "dim")
@@ -366,13 +370,15 @@ def _collectives(analysis: Analysis, width: int) -> Iterator[Text]:
         yield from paragraph(sentence, width)
 
 
-def _of_collective(row: Collective, busbw: list[str]) -> Iterator[str]:
+def _of_collective(
+    row: Collective, busbw: list[str], mean: Callable[[int], float]
+) -> Iterator[str]:
     message, rate = mean_message(row), collective_rate(row)
-    times = f"{count(row.count)} ×"  # noqa: RUF001
+    times = f"{mean_count(mean(row.count))} ×"  # noqa: RUF001
     yield f"{collective_label(row)}: {times}{'' if message == UNKNOWN else f' {message}'}"
     yield from busbw or ([f"{rate} with waiting"] if rate != UNKNOWN else [])
-    yield duration(row.sum_ns)
-    yield f"{duration(row.exposed_ns)} exposed"
+    yield duration(mean(row.sum_ns))
+    yield f"{duration(mean(row.exposed_ns))} exposed"
 
 
 def _unsaid(analysis: Analysis) -> list[str]:

@@ -69,11 +69,13 @@ def speeds_table(measured: Measurement, most: int) -> ReportTable:
     """Return how near counted kernels came to their limits, those first that lose most time."""
     work = measured.executed.work
     rows = work.speeds if work is not None else ()
+    is_partly_active = any("l1" in row.throughputs and (row.active or 1) < _ALL for row in rows)
+    remarks = {"l1": _OF_ACTIVE} if is_partly_active else {}
     columns = (
         _number("Blocks x threads", _launch_size),
         _number("Launches", lambda row: count(row.launches)),
         _number("Time", lambda row: duration(row.duration_ns)),
-        *(_number(_heads(roof), _share_of(roof)) for roof in ROOFS),
+        *(_number(_heads(roof), _share_of(roof), remark=remarks.get(roof, "")) for roof in ROOFS),
         _number("Occupancy", _occupancy),
         Column("Limited by", _limiters),
         _number("Registers", lambda row: count(row.registers)),
@@ -83,18 +85,16 @@ def speeds_table(measured: Measurement, most: int) -> ReportTable:
     without |= {"Launches"} if all(row.launches == 1 for row in rows) else set()
     columns = tuple(column for column in columns if column.head not in without)
     is_timed = any(row.duration_ns is not None for row in rows)
-    is_partly_active = any("l1" in row.throughputs and (row.active or 1) < _ALL for row in rows)
     has_shares = any(
         row.throughputs or (row.achieved_occupancy, row.theoretical_occupancy) != (None, None)
         for row in rows
     )
-    remarks = (
+    said = (
         _SERIALIZED if is_timed else "",
-        _OF_ACTIVE if is_partly_active else "",
         _NO_SHARES if is_timed and not has_shares else "",
     )
     title = "Speed of light" if has_shares else "Counted kernels"
-    return _table(title, columns, rows, most, " ".join(filter(None, remarks)))
+    return _table(title, columns, rows, most, " ".join(filter(None, said)))
 
 
 def decisive_column(measured: Measurement) -> str:

@@ -34,6 +34,8 @@ _FUNCTOR = re.compile(
 )
 _AT_LINE = re.compile(r"\.py:\d+\)$")
 _BEFORE_UNIT = re.compile(r"(?<=\d) (?=%|(?:[nµm]?s|[kMGTPE]?i?B|[kMGTPEZY]?FLOPs?)\b)| (?=%)")
+_LINE_ENDS = tuple(re.compile(f"[^{ends}]*[{ends}]+|[^{ends}]+") for ends in (",", ")#/:", "."))
+"""The pieces between which a line may end in a word that is longer than a line."""
 _ROUND = re.compile("[()]")
 _QUALIFIER = re.compile(r"(?:\b\w+|<unnamed>)::(?=[\w~(<{])")
 """A namespace or class before a name."""
@@ -71,15 +73,34 @@ def unbroken(text: str) -> str:
     return _BEFORE_UNIT.sub("\N{NO-BREAK SPACE}", text)
 
 
+class _Wrapper(textwrap.TextWrapper):
+    """Puts text into lines; a word that is longer than a line ends behind a comma, if it can."""
+
+    def _split(self, text: str) -> list[str]:
+        chunks = super()._split(text)
+        for ends in _LINE_ENDS:
+            chunks = [
+                piece
+                for chunk in chunks
+                for piece in (ends.findall(chunk) if len(chunk) > self.width else (chunk,))
+            ]
+        return chunks
+
+
 def wrapped(text: str, width: int) -> list[str]:
     """Return text in lines of at most so many characters; no line begins with a percent sign."""
-    lines = textwrap.wrap(unbroken(text), width, break_on_hyphens=False)
+    lines = _Wrapper(width, break_on_hyphens=False).wrap(unbroken(text))
     return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
 
 
 def count(number: int | None) -> str:
     """Return a whole number with thousands separators."""
     return UNKNOWN if number is None else f"{number:,}"
+
+
+def mean_count(number: float) -> str:
+    """Return how many there are on average: whole numbers, and two digits below 1."""
+    return count(round(number)) if number >= 1 else significant(number, 2)
 
 
 def ratio(value: float | None) -> str:

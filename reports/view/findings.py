@@ -120,9 +120,15 @@ def title_finding(analysis: Analysis) -> FindingWords | None:
 
 
 def left_to_say(best: Finding, title: str) -> str:
-    """Return what the `title` leaves out of the sentence of its finding."""
+    """Return what the `title` leaves out of the sentence of its finding, "" if that is nothing.
+
+    It stands below another title, so it begins with what it is about.
+    """
     first, more = _first(best.sentence)
-    return capitalized(more) if first in title else best.sentence
+    if first not in title:
+        return best.sentence
+    more = more.removesuffix(best.remedy).rstrip()
+    return f"{best.title}. {capitalized(more)}" if more else ""
 
 
 def _answer(best: Finding) -> str:

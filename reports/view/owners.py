@@ -12,7 +12,7 @@ from traceflops.reports.view.figures import count, duration, percent
 from traceflops.reports.view.host import host_operators_table
 from traceflops.reports.view.short_names import short_labels
 from traceflops.reports.view.tables import Cell, Column, Name, ReportTable, Share, table_of
-from traceflops.reports.view.wording import shape_words
+from traceflops.reports.view.wording import shape_words, time_shared
 from traceflops.units import capitalized, function_name
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def _columns(analysis: Analysis, head: str) -> Iterator[Column]:
     yield Column(head, lambda row: row.name)
     yield Column("Time", lambda row: duration(mean(row.owner.work.device_ns)), is_number=True)
     yield Column(
-        "Share",
+        f"Of {time_shared(analysis)}",
         lambda row: Share(row.owner.work.device_ns / window_ns if window_ns else None),
         is_number=True,
     )

@@ -5,7 +5,7 @@ A cell is a text of ours, a name in the trace, or several of these, with spaces 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -83,11 +83,12 @@ Cell = str | tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table: its head, and what a row has there."""
+    """A column of a table: its head, what a row has there, and what is said of it below."""
 
     head: str
     cell: Callable[[Any], Cell]
     is_number: bool = False
+    remark: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +103,11 @@ class ReportTable:
     total: int
     remark: str = ""
     depths: Sequence[int] = ()
+
+    def said(self, heads: Container[str] | None = None) -> str:
+        """Return what is said below the table, if not all columns are shown of those that are."""
+        shown = (one for one in self.columns if heads is None or one.head in heads)
+        return " ".join(filter(None, (self.remark, *(one.remark for one in shown))))
 
     @property
     def indents(self) -> Sequence[int]:
@@ -227,7 +233,7 @@ def folded_tables(analysis: Analysis) -> Iterator[tuple[str, ReportTable]]:
     first, moved = kernels.slice(0, _KERNELS).to_pylist(), analysis.collectives
     exposed = "Exposed: nothing else ran on the GPU."
     on_host = analysis.on_host
-    yield "Figures behind it", table_of(_FACT, facts(analysis.measured))
+    yield "Figures behind it", table_of(_FACT, facts(analysis))
     work = "operators" if on_host else "kernels and copies"
     yield f"Top {work}", _of_names("Name", first, kernels.num_rows, _COUNTED_SUMS)
     yield "Categories", table_of(_CATEGORY, categories[:_CATEGORIES], len(categories))

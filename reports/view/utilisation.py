@@ -36,6 +36,7 @@ from traceflops.units import PART_NAMES, several
 from traceflops.units import exact_percent as use_percent
 
 if TYPE_CHECKING:
+    from traceflops.analysis import Analysis
     from traceflops.mfu import Join, MeasuredWork
 
 T = TypeVar("T")
@@ -136,17 +137,18 @@ class Fact:
     remark: str = ""
 
 
-def facts(measured: Measurement) -> Iterator[Fact]:
-    """Yield what the figure is made of."""
-    done = measured.executed
+def facts(analysis: Analysis) -> Iterator[Fact]:
+    """Yield what the figure is made of; amounts are means per window."""
+    measured, done = analysis.measured, analysis.measured.executed
+    windows = max(analysis.windows_used, 1)
     if measured.hfu_range is not None:
         padding = ", padding included" if done.unsplit_flops else ""
         yield Fact("HFU", measured.hfu_range.text, f"all executed FLOPs{padding}")
     if measured.busy_range is not None:
         yield Fact("busy MFU", measured.busy_range.text, "without idle time")
     if done.executed_flops:
-        yield _executed(measured)
-        yield from _recomputed(done)
+        yield _executed(measured, windows)
+        yield from _recomputed(done, windows)
         if done.coverage is not None:
             yield Fact("counted", percent(as_float(done.coverage)), "of compute kernel time")
     if done.work is not None:
@@ -155,7 +157,9 @@ def facts(measured: Measurement) -> Iterator[Fact]:
     if measured.inference is not None:
         yield from _inference(measured.inference)
     if done.outside.vector_flops and done.executed_flops:
-        yield Fact("vector work", flops(done.outside.vector_flops), "not part of MFU or HFU")
+        yield Fact(
+            "vector work", _mean(done.outside.vector_flops, windows), "not part of MFU or HFU"
+        )
     ghosts = done.outside.count("ghost", "cached")
     if ghosts:
         remark = "recorded without computing a result"
@@ -186,17 +190,21 @@ def _of_launches(join: Join) -> str:
     return f"compute kernel launches, {percent(as_float(join.share))} of their time{file}"
 
 
-def _executed(measured: Measurement) -> Fact:
+def _mean(amount: int, windows: int) -> str:
+    return flops(Fraction(amount) / windows)
+
+
+def _executed(measured: Measurement, windows: int) -> Fact:
     """Return what was executed: the most, and the least where counts lie between bounds."""
     done = measured.executed
-    total, model = flops(done.executed_flops), flops(done.model_flops)
+    total, model = (_mean(n, windows) for n in (done.executed_flops, done.model_flops))
     unsplit = done.unsplit_flops
     mark = "" if measured.is_exact else AT_MOST
-    parts = [] if measured.is_exact else [f"at least {flops(done.executed_at_least)}"]
+    parts = [] if measured.is_exact else [f"at least {_mean(done.executed_at_least, windows)}"]
     if done.model_flops or not unsplit:
         parts.append(f"model {mark}{model}")
     if unsplit:
-        these = f"of {flops(unsplit)} " if done.model_flops else ""
+        these = f"of {_mean(unsplit, windows)} " if done.model_flops else ""
         parts.append(f"{these}including recomputation and padding, split unknown")
     return Fact("executed", f"{mark}{total}", "; ".join(parts))
 
@@ -218,13 +226,16 @@ def rate_words(work: Measured, peak: int | None) -> tuple[str, str, str]:
     return first, second, third
 
 
-def _recomputed(done: Executed) -> Iterator[Fact]:
+def _recomputed(done: Executed, windows: int) -> Iterator[Fact]:
     """Yield what was computed again, and by which rules that was seen."""
     rules = done.rules("recompute")
     if rules:
         total = sum(number for _, number in rules.values())
-        by = [f"{several(n, 'operator')} by {rule}" for rule, (n, _) in sorted(rules.items())]
-        yield Fact("recomputed", flops(total), f"{', '.join(by)} (docs/executed.md)")
+        by = [
+            f"{several(-(-n // windows), 'operator')} by {rule}"
+            for rule, (n, _) in sorted(rules.items())
+        ]
+        yield Fact("recomputed", _mean(total, windows), f"{', '.join(by)} (docs/executed.md)")
 
 
 def _peaks(measured: Measurement) -> Iterator[Fact]:

@@ -206,16 +206,28 @@ def unit(analysis: Analysis) -> str:
     return "process" if analysis.on_host else "GPU"
 
 
+def each(analysis: Analysis) -> str:
+    """Return of what a time is the mean: "per step and GPU", "" where there is one window."""
+    if not analysis.steps.used:
+        return f"per {unit(analysis)}" if analysis.windows_used > 1 else ""
+    return f"per step and {unit(analysis)}"
+
+
+def time_shared(analysis: Analysis) -> str:
+    """Return what the shares of kernels are of; where kernels overlap they add up to more."""
+    return "step time" if analysis.steps.used else "total time"
+
+
 def basis(analysis: Analysis) -> str:
     """Return over what the times of components are averages, in words."""
     devices = several(len(analysis.devices_used), unit(analysis))
     used = analysis.windows_used
     if not analysis.steps.used:
-        return f"Averages per {unit(analysis)} ({devices})" if used > 1 else "One window"
+        return f"Averages {each(analysis)} ({devices})" if used > 1 else "One window"
     steps = several(len(analysis.steps.used), "step")
     is_whole = used == len(analysis.steps.used) * len(analysis.devices_used)
     over = f"{steps} × {devices}" if is_whole else f"{several(used, 'step')} on {devices}"  # noqa: RUF001
-    return f"Averages per step and {unit(analysis)} ({over})"
+    return f"Averages {each(analysis)} ({over})"
 
 
 def step_times(analysis: Analysis) -> list[str]:

@@ -258,6 +258,15 @@ def test_a_kernel_of_no_category_that_is_the_program_is_to_be_profiled() -> None
     assert "ncu --set full" in found.remedy
 
 
+def test_a_kernel_whose_launches_overlap_has_no_more_than_all_of_its_kind() -> None:
+    """Sweeps of 60 us overlap by 30 us, settling 10 us follows: 100 us in all."""
+    works = (("sweep(float*)", 0, 5_000, 60_000), ("settle(float*)", 1_000, 95_000, 10_000))
+    analysis = tf.analyze(trace_of(**launched(*works, ("sweep(float*)", 2_000, 35_000, 60_000))))
+    (found,) = (one for one in analysis.losses if one.rule == "main-kernel")
+    assert found.sentence.startswith("sweep takes up to 100.0 % of the total time. ")
+    assert found.share == 1
+
+
 def test_no_kernel_is_named_where_none_has_most_of_compute_or_compute_is_little() -> None:
     assert [one.sentence.split()[0] for one in decoding("sm90_gemm_bf16", 39)] == ["_matmul_ogs"]
     assert decoding("vectorized_layer_norm_kernel", 36) == []

@@ -57,7 +57,7 @@ def test_words_of_one_row() -> None:
     assert {word[0] for word in (rate, share, intensity)} == {"≤"}
     (exact,) = analysis(10, 50).measured.kernels
     assert not any("≤" in word for word in rate_words(exact.measured, 989_400))
-    assert next(facts(analysis(10, 50).measured)).value.count("%") == 1
+    assert next(facts(analysis(10, 50))).value.count("%") == 1
 
 
 def test_json_has_both_bounds() -> None:

@@ -33,7 +33,15 @@ from traceflops.reports.page.evidence import findings_shown
 from traceflops.reports.page.section import link_to
 from traceflops.reports.page.thumbnails import thumbnail
 from traceflops.reports.terminal import Style, render_terminal
-from traceflops.reports.view import LOOKS, blamed, causes, headline, opening, title_sentence
+from traceflops.reports.view import (
+    LOOKS,
+    blamed,
+    causes,
+    headline,
+    left_to_say,
+    opening,
+    title_sentence,
+)
 from traceflops.reports.view.step_split import StepPart
 
 MS = 1_000_000
@@ -126,6 +134,18 @@ def test_a_kernel_of_a_library_is_a_place_only_for_its_authors(
         made = replace(cause(), owner=owner, rows=(Row(row_name(name), MS, 1),))
         (one,) = causes(with_causes(made))
         assert bool(one.where) == is_named, name
+
+
+@pytest.mark.parametrize(
+    ("sentence", "left"),
+    [
+        ("Said; largest part: aten::copy_.", "Cause 1. Largest part: aten::copy_."),
+        ("Said. Remedy 1.", ""),
+        ("Not said; more.", "Not said; more."),
+    ],
+)
+def test_what_a_title_leaves_out_says_what_it_is_about(sentence: str, left: str) -> None:
+    assert left_to_say(replace(cause(), sentence=sentence), "Cause 1. Said.") == left
 
 
 def test_at_most_two_reasons_say_how_sure_a_finding_is_and_the_json_has_all() -> None:

@@ -20,7 +20,7 @@ from traceflops.reports.page import axes as timeaxis
 from traceflops.reports.page.html import render_html
 from traceflops.reports.terminal.lines import Style, cut_to, named_table
 from traceflops.reports.terminal.summary import render_terminal
-from traceflops.reports.view.figures import kernel_label, kernel_text
+from traceflops.reports.view.figures import kernel_label, kernel_text, wrapped
 from traceflops.reports.view.short_names import Label, kernel_labels, labels, short_labels
 
 FLASH = "void pytorch_flash::flash_{0}_kernel<pytorch_flash::Traits<64, 128>, {1}>(Params)"
@@ -242,3 +242,28 @@ def test_a_stretch_has_one_unit_and_as_many_digits_at_both_ends(
     low: int, high: int, text: str
 ) -> None:
     assert timeaxis.stretch(low, high) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        (
+            "run: ncu --metrics a__one.sum,b__two.sum,c.avg CMD",
+            ["run: ncu --metrics", "a__one.sum,b__two.sum,", "c.avg CMD"],
+        ),
+        (
+            "in (enumerate(DataLoader)#_MultiIter.__next__, 5)",
+            ["in (enumerate(DataLoader)#", "_MultiIter.__next__, 5)"],
+        ),
+        ("x" * 30, ["x" * 26, "xxxx"]),
+    ],
+)
+def test_a_line_ends_behind_a_mark_in_what_is_longer(text: str, lines: list[str]) -> None:
+    assert wrapped(text, 26) == lines
+
+
+@given(st.text("ab ,.)#-%1\n", max_size=120), st.integers(8, 40))
+def test_no_character_is_lost_between_lines(text: str, width: int) -> None:
+    lines = wrapped(text, width)
+    assert "".join("".join(lines).split()) == "".join(text.split())
+    assert all(len(line) <= width for line in lines)

@@ -101,7 +101,8 @@ def test_by_kernel_has_more_kernels() -> None:
 
     def shown(by: str | None) -> list[str]:
         lines = [line.plain for line in render_terminal(read("gpt_ddp_4rank"), Style(), by)]
-        return list(filter(kernel.match, lines[lines.index("Top of 29 kernels and copies") :]))
+        title = "Top of 29 kernels and copies (share of the step time)"
+        return list(filter(kernel.match, lines[lines.index(title) :]))
 
     assert shown("kernel")[:2] == shown(None)
     assert len(shown("kernel")) == 20
@@ -118,7 +119,7 @@ def test_layers_are_shown_with_how_many_there_are_and_the_slowest() -> None:
     lines = [line.plain for line in render_terminal(analysis, Style(), "layer")]
     start = next(place for place, line in enumerate(lines) if "Kinds of layers" in line)
     assert [" ".join(line.split()) for line in lines[start : start + 5]] == [
-        "Kinds of layers Time Share Count Each Slowest",
+        "Kinds of layers Time Of total time Count Each Slowest",
         "Model 1.40 µs 14.0 % 3",
         "2 × Layer 400 ns 4.0 % 2 200 ns 1",  # noqa: RUF001
         "(outside modules) 500 ns 5.0 % 1",

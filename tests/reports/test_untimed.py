@@ -191,6 +191,18 @@ def test_the_roof_that_the_title_names_has_its_column() -> None:
     assert "L1: of the time in which SMs have work." in " ".join(lines)
 
 
+def test_what_is_said_of_a_column_stands_only_where_the_column_does() -> None:
+    values = NAMES | {"l1tex__throughput.avg.pct_of_peak_sustained_active": 1.0}
+    values["sm__cycles_active.avg"] = 12_136.5
+    found = analysis_of(kernel_counters=launch(1, values, name="some_kernel"))
+    for width, is_shown in ((60, False), (200, True)):
+        lines = terminal(found, width)
+        (heads,) = [line.split() for line in lines if line.startswith("Speed of light")]
+        assert ("L1" in heads) == is_shown
+        assert ("L1: of the time" in " ".join(lines)) == is_shown
+    assert "L1: of the time in which SMs have work." in render_markdown(found)
+
+
 def test_beside_a_timeline_the_table_of_speeds_stands_in_every_report() -> None:
     timed = [{"name": "void b<4>(int)", "start_ns": 0, "dur_ns": 5_000}]
     found = analyze(trace_of(activities=timed, kernel_counters=SPEEDS))

@@ -313,11 +313,11 @@ def largest_of(facts: KernelFacts, time: FloatArray) -> tuple[str, Where]:
 
 
 def _shapes(dims: str | None) -> str:
-    """Return the shapes of the first tensors of an op, as ` [8, 1024] x [1024, 9375]`."""
+    """Return the shapes of the first tensors of an op, as ` of 8×1024, 1024×9375`."""  # noqa: RUF002
     try:
         told = json.loads(dims or "[]")
     except ValueError:
         return ""
     flat = [one for one in told if one and all(isinstance(size, int) for size in one)]
-    texts = [str(one) for one in flat if len(one) > 1][:_MOST_SHAPES]
-    return f" of {' x '.join(texts)}" if texts else ""
+    texts = ["×".join(map(str, one)) for one in flat if len(one) > 1][:_MOST_SHAPES]  # noqa: RUF001
+    return f" of {', '.join(texts)}" if texts else ""

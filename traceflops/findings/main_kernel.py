@@ -63,12 +63,14 @@ def main_kernel_findings(
         times[_family(row["name"]), row["sub"]] += row["sum_ns"]
     [((name, sub), time_ns)] = times.most_common(1)
     variant = next(row["name"] for row in rows if _family(row["name"]) == name)
-    share = time_ns / total.components.window_ns
+    whole = time_ns / total.components.window_ns
+    share = min(whole, shares[top])
     severity = severity_of(share)
     if severity is not None and 2 * time_ns >= times.total():
         do = _remedy(variant, sub, serving) if top == "compute" else _UNKNOWN
         told = (Row(name, time_ns),)
-        said = f"{name} takes {percent(share)} of {of}. {do}"
+        most = "up to " if whole > share else ""  # its launches overlap
+        said = f"{name} takes {most}{percent(share)} of {of}. {do}"
         yield Finding(MAIN_KERNEL, severity, said, share, None, ("kernels",), remedy=do, rows=told)
 
 
