@@ -160,6 +160,7 @@ def _contents(inventory: Inventory) -> Iterator[str]:
 def _missing(inventory: Inventory) -> Iterator[str]:
     for missing in inventory.missing:
         yield _line("missing", f"{missing.what}: {missing.cost}")
-        yield _line("", f"to record it: {missing.remedy}")
+        if missing.remedy:
+            yield _line("", f"to record it: {missing.remedy}")
     if inventory.record is not None:
         yield _line("record all", inventory.record)

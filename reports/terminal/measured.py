@@ -127,7 +127,8 @@ def _described_sentences(measured: Measurement, checked: Reconciliation) -> Iter
     known = {lack.problem for lack in measured.lacks}
     for lack in checked.lacks:
         if lack.problem not in known:
-            yield f"No MFU from the description: {lack.problem.rstrip('.')}; {lack.remedy}."
+            said = "; ".join(filter(None, (lack.problem.rstrip("."), lack.remedy)))
+            yield f"No MFU from the description: {said}."
     if checked.sentence:
         yield checked.sentence
 

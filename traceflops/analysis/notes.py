@@ -75,7 +75,7 @@ def _operations(devices: Sequence[DeviceReport]) -> int:
 def _no_calls_notes(trace: Trace, devices: Sequence[DeviceReport]) -> Iterator[Note]:
     without = any(d.type != "cpu" and d.whole.unlinked is None for d in devices)
     if without and not is_said(trace, "no-calls", *_CALLS_SAID):
-        how = remedy(trace.source.format, "calls")
+        how = remedy(trace, "calls")
         text = (
             "The trace has no CPU API calls. Work cannot be linked to operators, and the causes of "
             "idle time are unknown."

@@ -369,7 +369,7 @@ def _inferred_layout(
 
 def _span_layout(linked: LinkedTrace, accounts: Mapping[int, DeviceAccount]) -> StepLayout:
     mark = likely_step_mark(linked.trace) if accounts else None
-    how = _NAME_THEM.format(sentence(linked.trace.source.format, "steps"))
+    how = _NAME_THEM.format(sentence(linked.trace, "steps"))
     how = how if mark is None else _LIKELY.format(shlex.quote(mark))
     note = Note("assumed", "no-steps", f"{_NO_STEPS} {how}", share=float(mark is not None))
     spans = {d: [Stretch("span", None, *a.rows.span, None)] for d, a in accounts.items()}
