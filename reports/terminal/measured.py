@@ -77,12 +77,12 @@ def render_measured(
     kernels = [row for row in measured.kernels if row.measured.flops or _is_counted(row)][:_ROWS]
     ops = [row for row in measured.ops if row.measured.flops or row.measured.min_bytes][:_ROWS]
     known = "FLOPs" if any(row.measured.flops for row in kernels) else "bytes"
-    described = described_facts(checked) if checked is not None else ()
+    told = (*facts(measured), *(described_facts(checked) if checked is not None else ()))
     lines = (
         *_head(analysis, style, checked),
         *_waterfall(analysis, style, checked),
-        Text(),
-        *fact_lines((*facts(measured), *described), style.width),
+        *([Text()] if told else ()),
+        *fact_lines(told, style.width),
         *_ledger(analysis, style.width, checked),
         *(_diagnoses(checked, style.width) if checked is not None else ()),
         *_table(f"Kernels with known {known}", kernels, measured, style.width),

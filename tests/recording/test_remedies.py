@@ -195,3 +195,10 @@ def test_a_file_that_is_cut_is_to_be_copied_again(
 def test_the_figure_comes_before_the_cut() -> None:
     found = of_cut_file(Verdict("MFU 40 %. Idle time takes 3 %."), "MFU 40 %", "It is cut.")
     assert found.sentence == "MFU 40 %. It is cut. Idle time takes 3 %."
+
+
+def test_who_names_the_device_is_not_told_that_it_is_unknown() -> None:
+    trace = made("nsight", activities=[KERNEL])
+    trace = replace(trace, notes=(Note("missing", "gpu-unknown", "The GPU is not named."),))
+    assert "gpu-unknown" in {note.code for note in analyze(trace).notes}
+    assert "gpu-unknown" not in {note.code for note in analyze(trace, device="h100-sxm").notes}
