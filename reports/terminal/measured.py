@@ -23,7 +23,7 @@ from traceflops.reports.terminal.lines import (
     paragraph,
     remarked,
 )
-from traceflops.reports.terminal.mfu import conventions_table, run_lines
+from traceflops.reports.terminal.mfu import conventions_table, run_lines, what_counts
 from traceflops.reports.view import (
     ABOVE,
     LINE_LOOKS,
@@ -193,7 +193,9 @@ def described_facts(checked: Reconciliation) -> Iterator[Fact]:
     if checked.counts is not None:
         yield _trace_shows(checked, checked.counts)
     if work.tokens_per_s is not None:
-        yield Fact("tokens per s", significant(work.tokens_per_s), "whole job")
+        yield Fact(
+            f"{what_counts(checked.described)}s per s", significant(work.tokens_per_s), "whole job"
+        )
 
 
 def _trace_shows(checked: Reconciliation, counts: Counts) -> Fact:

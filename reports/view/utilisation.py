@@ -224,7 +224,7 @@ def _recomputed(done: Executed) -> Iterator[Fact]:
     if rules:
         total = sum(number for _, number in rules.values())
         by = [f"{several(n, 'operator')} by {rule}" for rule, (n, _) in sorted(rules.items())]
-        yield Fact("recomputed", flops(total), f"{', '.join(by)} (docs/executed.md)")
+        yield Fact("recomputed", flops(total), f"{', '.join(by)} (page Executed FLOPs of a trace)")
 
 
 def _peaks(measured: Measurement) -> Iterator[Fact]:
