@@ -7,12 +7,13 @@ import pytest
 
 from tests.build import trace_of
 from traceflops import analyze
+from traceflops.comparison.side import side_of
 from traceflops.findings import Verdict, of_cut_file
 from traceflops.recording import known_recipes
 from traceflops.recording.inventory import Inventory, take_inventory
 from traceflops.remedies import command, family, remedy
 from traceflops.reports.terminal import render_info
-from traceflops.reports.view import opening
+from traceflops.reports.view import opening, products
 from traceflops.table.trace import Note, Trace
 
 OP = {"name": "aten::mm", "start_ns": 0, "dur_ns": 9}
@@ -155,6 +156,12 @@ def test_of_the_format_of_a_plug_in_only_what_is_missing_is_said() -> None:
     assert "step markers" in found
     assert set(found.values()) == {""}
     assert "activities=" not in str(analyze(made("acme-log", ops=[OP])).verdict)
+    (note,) = [
+        one for one in analyze(made("acme-log", activities=[KERNEL])).notes if "steps" in one.code
+    ]
+    assert note.text.endswith(
+        "one window. Name the annotations that begin a step with --step-mark."
+    )
     lines = render_info(take_inventory(made("acme-log", activities=[KERNEL])))
     assert sum("to record it" in line for line in lines) == 1
 
@@ -202,3 +209,21 @@ def test_who_names_the_device_is_not_told_that_it_is_unknown() -> None:
     trace = replace(trace, notes=(Note("missing", "gpu-unknown", "The GPU is not named."),))
     assert "gpu-unknown" in {note.code for note in analyze(trace).notes}
     assert "gpu-unknown" not in {note.code for note in analyze(trace, device="h100-sxm").notes}
+
+
+def test_one_gpu_has_one_name_in_info_report_and_compare() -> None:
+    """An MI300X by its properties: 304 compute units, 192 GB, wavefronts of 64."""
+    properties = {"sm_count": 304, "memory_bytes": 206_141_652_992, "warp_size": 64}
+    device = {"device": 0, "local_id": 0, "compute_major": 9, "compute_minor": 4, **properties}
+    nameless = made("pytorch", activities=[KERNEL | {"dur_ns": 9}], devices=[device])
+    named = made(
+        "pytorch",
+        activities=[KERNEL | {"dur_ns": 9}],
+        devices=[device | {"product": "AMD Instinct MI300X"}],
+    )
+    found = take_inventory(nameless)
+    assert found.devices[0].name == "Instinct MI300X (by its properties)"
+    assert "GPU properties" not in {one.what for one in found.missing}
+    assert found.devices[0].name in products(analyze(nameless))
+    sides = [side_of(analyze(one)).facts["GPUs"] for one in (nameless, named)]
+    assert sides == ["1 x Instinct MI300X"] * 2

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from traceflops.devices import SIDE_FORMATS, family_of
+from traceflops.devices import SIDE_FORMATS, SeenDevice, family_of, match
 from traceflops.remedies import PYTORCH, command, family, remedy
 from traceflops.table import (
     ABSENT,
@@ -115,6 +115,13 @@ def _all_null(table: str, column: str) -> Callable[[Trace], bool]:
         return len(values) > 0 and values.null_count == len(values)
 
     return test
+
+
+def _no_models(trace: Trace) -> bool:
+    """Return whether neither a name nor properties say which GPU one of the devices is."""
+    rows = trace.devices.to_pylist()
+    named = any(row["product"] or match(SeenDevice.of(row)).row for row in rows)
+    return bool(rows) and not named
 
 
 def _no_marks(*kinds: str) -> Callable[[Trace], bool]:
@@ -237,7 +244,7 @@ _CHECKS: Final = (
     ),
     _Check(
         "device",
-        _all_null("devices", "product"),
+        _no_models,
         "GPU properties",
         "peak and MFU are unknown unless you name the device",
     ),
