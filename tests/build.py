@@ -48,7 +48,7 @@ def trace_of(**tables: Sequence[dict[str, Any]]) -> Trace:
     """Return a trace with these rows; a process and a device are there unless given."""
     tables = {"processes": [{}], "devices": [{}], **tables}
     return Trace(
-        Source("made", (SourceFile("made.json", None, None),)),
+        Source("pytorch", (SourceFile("made.json", None, None),)),
         {name: table_of(name, rows) for name, rows in tables.items()},
     )
 

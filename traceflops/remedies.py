@@ -7,13 +7,18 @@ arguments of torch.profiler and jax.profiler.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Final
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final, Protocol
+
+if TYPE_CHECKING:
+    from traceflops.table import Note, Source
 
 PYTORCH, ROCPROF, NSIGHT, XLA = "pytorch", "rocprof", "nsight", "xla"
+TF_RECORD, OTHER = "tf.record", "other"
 
 _FAMILIES: Final = {
+    "pytorch": PYTORCH,
     "rocprof": ROCPROF,
     "rocpd": ROCPROF,
     "rpd": ROCPROF,
@@ -22,204 +27,200 @@ _FAMILIES: Final = {
     "ncu": NSIGHT,
     "xplane": XLA,
 }
-"""The tools whose formats are named so; all others are read as PyTorch's."""
+"""The tools whose formats are named so; of the formats of plug-ins nothing is known."""
+
+RECORDER: Final = "recorder"
+"""The fact that names what recorded a trace, where that was `tf.record`."""
+
+NSYS: Final = "nsys profile --trace=cuda,nvtx,osrt --cuda-graph-trace=node"
+ROCPROFV3: Final = "rocprofv3 --runtime-trace --rccl-trace"
+COMMANDS: Final[Mapping[str, str]] = {
+    NSIGHT: f"{NSYS} -o run COMMAND",
+    ROCPROF: f"{ROCPROFV3} --output-format rocpd -d run -- COMMAND",
+}
+"""What records everything, by tool; the recipes print it, too."""
+
+_CUT: Final = frozenset({"input-cut", "text-cut", "tail-cut", "log-cut"})
+"""Codes of the notes that say that a file ends too early."""
+_CUT_OFF: Final = "is cut off: copy it again. What follows is about the part that is left."
+_COPY: Final = "copy the file again, or let the program end before it is copied"
+_IN_LOST_PART: Final = frozenset(
+    {
+        *("device work", "device records", "all device records", "timeline", "copies", "calls"),
+        *("operators", "steps", "device", "rank", "memory"),
+    }
+)
+"""What a file that is cut may have had: another way of recording would be the wrong advice."""
 
 
-@dataclass(frozen=True, slots=True)
-class Remedy:
-    """How one tool records something: in words, and its options for it."""
-
-    text: str
-    options: tuple[str, ...] = ()
-
-
-_WITH_CUDA: Final = Remedy("activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]")
-_KERNELS: Final = Remedy("--kernel-trace", ("--kernel-trace",))
-_CUDA: Final = Remedy("nsys profile --trace=cuda,nvtx", ("--trace=cuda,nvtx",))
-_NOT_SHAPES: Final = Remedy(
+_WITH_CUDA: Final = "activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]"
+_NOT_SHAPES: Final = (
     "no option records operators: describe the model with traceflops mfu --model, or give a "
     "torch.profiler trace of the same run with --pair"
 )
-
-_WITH_XLA: Final = Remedy("jax.profiler.trace(FOLDER) around work of the GPU")
-_TRACE_ANNOTATION: Final = Remedy("jax.profiler.TraceAnnotation()")
-
-_RECORDS: Final = Remedy(
-    "activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA] without profiler_metrics (CUPTI "
-    "counters replace kernel records)"
-)
+_WITH_XLA: Final = "jax.profiler.trace(FOLDER) around work of the GPU"
+_TRACE_ANNOTATION: Final = "jax.profiler.TraceAnnotation()"
 _SHORTER: Final = "record fewer steps, since full buffers drop records"
-_EMIT_NVTX: Final = Remedy("torch.autograd.profiler.emit_nvtx(record_shapes=True) around the steps")
+_EMIT_NVTX: Final = "torch.autograd.profiler.emit_nvtx(record_shapes=True) around the steps"
+_EVERYTHING: Final = {PYTORCH: _WITH_CUDA, ROCPROF: ROCPROFV3, NSIGHT: NSYS, XLA: _WITH_XLA}
 
-_TABLE: Final[Mapping[str, Mapping[str, Remedy]]] = {
-    "device work": {PYTORCH: _WITH_CUDA, ROCPROF: _KERNELS, NSIGHT: _CUDA, XLA: _WITH_XLA},
+_TABLE: Final[Mapping[str, Mapping[str, str]]] = {
+    "device work": {**_EVERYTHING, TF_RECORD: ""},
     "device records": {
-        PYTORCH: _RECORDS,
-        ROCPROF: _KERNELS,
-        NSIGHT: Remedy(
-            "nsys profile --trace=cuda,nvtx; if it was set, the report's diagnostics say why "
-            "CUDA recorded nothing",
-            ("--trace=cuda,nvtx",),
-        ),
-        XLA: _WITH_XLA,
+        **_EVERYTHING,
+        PYTORCH: f"{_WITH_CUDA} without profiler_metrics (CUPTI counters replace kernel records)",
+        NSIGHT: f"{NSYS}; if it was set, the report's diagnostics say why CUDA recorded nothing",
+        TF_RECORD: "",
     },
     "all device records": {
-        PYTORCH: Remedy(f"{_SHORTER} (active=1 in torch.profiler.schedule)"),
-        ROCPROF: Remedy(f"{_SHORTER} (--collection-period)"),
-        NSIGHT: Remedy(f"{_SHORTER} (nsys profile --duration or --capture-range)"),
-        XLA: Remedy(_SHORTER),
+        PYTORCH: f"{_SHORTER} (active=1 in torch.profiler.schedule)",
+        TF_RECORD: f"{_SHORTER} (active=1 in tf.record)",
+        ROCPROF: f"{_SHORTER} (--collection-period)",
+        NSIGHT: f"{_SHORTER} (nsys profile --duration or --capture-range)",
+        XLA: _SHORTER,
     },
-    "timeline": {
-        PYTORCH: _WITH_CUDA,
-        ROCPROF: Remedy(
-            "--kernel-trace --memory-copy-trace, without --pmc",
-            ("--kernel-trace", "--memory-copy-trace"),
-        ),
-        NSIGHT: _CUDA,
-        XLA: _WITH_XLA,
-    },
-    "copies": {
-        ROCPROF: Remedy("--memory-copy-trace", ("--memory-copy-trace",)),
-        NSIGHT: _CUDA,
-    },
-    "sizes of copies": {
-        ROCPROF: Remedy("--output-format rocpd; CSV has no sizes"),
-    },
-    "calls": {
-        PYTORCH: _WITH_CUDA,
-        ROCPROF: Remedy("--hip-trace, or --runtime-trace for everything but HSA", ("--hip-trace",)),
-        NSIGHT: _CUDA,
-        XLA: _WITH_XLA,
-    },
-    "collectives": {
-        ROCPROF: Remedy("--rccl-trace", ("--rccl-trace",)),
-    },
+    "timeline": {**_EVERYTHING, ROCPROF: f"{ROCPROFV3}, without --pmc"},
+    "copies": {ROCPROF: "--memory-copy-trace", NSIGHT: NSYS},
+    "sizes of copies": {ROCPROF: "--output-format rocpd; CSV has no sizes"},
+    "calls": {**_EVERYTHING, TF_RECORD: ""},
+    "collectives": {ROCPROF: "--rccl-trace"},
     "operators": {
-        PYTORCH: Remedy("activities=[ProfilerActivity.CPU, ...]"),
+        PYTORCH: "activities=[ProfilerActivity.CPU, ...]",
+        TF_RECORD: "",
         ROCPROF: _NOT_SHAPES,
         NSIGHT: _EMIT_NVTX,
         XLA: _NOT_SHAPES,
     },
     "shapes": {
-        PYTORCH: Remedy("record_shapes=True"),
+        PYTORCH: "record_shapes=True",
+        TF_RECORD: "shapes=True in tf.record",
         NSIGHT: _EMIT_NVTX,
     },
     "kernel counters": {
-        ROCPROF: Remedy(
-            "--pmc SQ_INSTS_VALU_MFMA_MOPS_BF16 etc. for FLOPs, --pmc FETCH_SIZE and --pmc "
-            "WRITE_SIZE for bytes, in separate runs"
-        ),
-        NSIGHT: Remedy(
-            "ncu --csv --page raw --metrics (docs/counters.md lists them by device) in a separate "
-            "run, given with --pair"
-        ),
+        ROCPROF: "--pmc SQ_INSTS_VALU_MFMA_MOPS_BF16 etc. for FLOPs, --pmc FETCH_SIZE and --pmc "
+        "WRITE_SIZE for bytes, in separate runs",
+        NSIGHT: "ncu --csv --page raw --metrics (docs/counters.md lists them by device) in a "
+        "separate run, given with --pair",
     },
     "steps": {
-        PYTORCH: Remedy("call prof.step() once per iteration"),
-        ROCPROF: Remedy(
-            'put roctxRangePush("step 12") and roctxRangePop() around each iteration and add '
-            "--marker-trace",
-            ("--marker-trace",),
-        ),
-        NSIGHT: Remedy(
-            'put nvtxRangePush("step 12") and nvtxRangePop() around each iteration and add '
-            "--trace=nvtx",
-            ("--trace=cuda,nvtx",),
-        ),
-        XLA: Remedy(
-            'put jax.profiler.StepTraceAnnotation("train", step_num=12) around each iteration'
-        ),
+        PYTORCH: "call prof.step() once per iteration",
+        TF_RECORD: "call rec.step() once per iteration",
+        ROCPROF: 'put roctxRangePush("step 12") and roctxRangePop() around each iteration and add '
+        "--marker-trace",
+        NSIGHT: 'put nvtxRangePush("step 12") and nvtxRangePop() around each iteration and add '
+        "--trace=nvtx",
+        XLA: 'put jax.profiler.StepTraceAnnotation("train", step_num=12) around each iteration',
     },
     "stacks": {
-        PYTORCH: Remedy("with_stack=True (large traces)"),
-        XLA: Remedy("python_tracer_level=1 in jax.profiler.ProfileOptions"),
+        PYTORCH: "with_stack=True (large traces)",
+        TF_RECORD: "stacks=True in tf.record (large traces)",
+        XLA: "python_tracer_level=1 in jax.profiler.ProfileOptions",
     },
     "host work": {
-        PYTORCH: Remedy("with_stack=True, or record_function() around code between operators"),
-        ROCPROF: Remedy("rocprofv3 --sys-trace, and roctx ranges around the code"),
-        NSIGHT: Remedy("nsys profile --trace=cuda,nvtx,osrt, and NVTX ranges around the code"),
-        XLA: Remedy("jax.profiler.TraceAnnotation() around the code"),
+        PYTORCH: "with_stack=True, or record_function() around code between operators",
+        TF_RECORD: "stacks=True in tf.record, or record_function() around code between operators",
+        ROCPROF: f"{ROCPROFV3}, and roctx ranges around the code",
+        NSIGHT: f"{NSYS}, and NVTX ranges around the code",
+        XLA: "jax.profiler.TraceAnnotation() around the code",
     },
     "ranges": {
-        PYTORCH: Remedy("record_function()"),
-        ROCPROF: Remedy("roctxRangePush() and roctxRangePop()"),
-        NSIGHT: Remedy("nvtxRangePush() and nvtxRangePop()"),
+        PYTORCH: "record_function()",
+        TF_RECORD: "record_function()",
+        ROCPROF: "roctxRangePush() and roctxRangePop()",
+        NSIGHT: "nvtxRangePush() and nvtxRangePop()",
         XLA: _TRACE_ANNOTATION,
+        OTHER: "ranges",
     },
     "first work": {
-        PYTORCH: Remedy(
-            "call torch.cuda.synchronize() before recording begins, and use "
-            "torch.profiler.schedule(wait=1, warmup=1, active=3)"
-        ),
-        ROCPROF: Remedy(
-            "call hipDeviceSynchronize() before roctxProfilerResume(), and use rocprofv3 "
-            "--selected-regions"
-        ),
-        NSIGHT: Remedy(
-            "call cudaDeviceSynchronize() before cudaProfilerStart(), and use nsys profile "
-            "--capture-range=cudaProfilerApi"
-        ),
+        PYTORCH: "call torch.cuda.synchronize() before recording begins, and use "
+        "torch.profiler.schedule(wait=1, warmup=1, active=3)",
+        ROCPROF: "call hipDeviceSynchronize() before roctxProfilerResume(), and use rocprofv3 "
+        "--selected-regions",
+        NSIGHT: "call cudaDeviceSynchronize() before cudaProfilerStart(), and use nsys profile "
+        "--capture-range=cudaProfilerApi",
     },
-    "kernels of graphs": {
-        NSIGHT: Remedy("nsys profile --trace=cuda,nvtx --cuda-graph-trace=node"),
-    },
+    "kernels of graphs": {NSIGHT: NSYS},
     "annotations": {
-        PYTORCH: Remedy("torch.profiler.record_function"),
-        ROCPROF: Remedy("roctxRangePush and --marker-trace", ("--marker-trace",)),
-        NSIGHT: Remedy("nvtxRangePush and --trace=nvtx", ("--trace=cuda,nvtx",)),
+        PYTORCH: "torch.profiler.record_function",
+        TF_RECORD: "torch.profiler.record_function",
+        ROCPROF: "roctxRangePush and --marker-trace",
+        NSIGHT: "nvtxRangePush and --trace=nvtx",
         XLA: _TRACE_ANNOTATION,
     },
     "device": {
-        PYTORCH: Remedy("name the device to get MFU"),
-        ROCPROF: Remedy(
-            "use rocprofv3 (rocpd, JSON, agent_info.csv) instead of rocprof, or name the device "
-            "with --device"
-        ),
-        NSIGHT: Remedy("name the device with --device"),
-        XLA: Remedy("name the device with --device"),
+        PYTORCH: "name the device to get MFU",
+        ROCPROF: "give agent_info.csv of the same run, which rocprofv3 writes, or name the device "
+        "with --device",
+        NSIGHT: "name the device with --device",
+        XLA: "name the device with --device",
+        TF_RECORD: "name the device with --device",
+        OTHER: "name the device with --device",
     },
     "rank": {
-        PYTORCH: Remedy(
-            "initialise torch.distributed before profiling, or put rankN in the file name"
-        ),
-        ROCPROF: Remedy("put rankN in the file name: --output-file rank%rank%"),
-        NSIGHT: Remedy("put rankN in the file name: --output=rank%q{RANK}"),
-        XLA: Remedy("put rankN in the file name"),
+        PYTORCH: "initialise torch.distributed before profiling, or put rankN in the file name",
+        TF_RECORD: "initialise torch.distributed before tf.record, or put rankN in the file name",
+        ROCPROF: "put rankN in the file name: --output-file rank%rank%",
+        NSIGHT: "put rankN in the file name: --output=rank%q{RANK}",
+        XLA: "put rankN in the file name",
     },
-    "memory": {
-        PYTORCH: Remedy("profile_memory=True"),
-    },
+    "memory": {PYTORCH: "profile_memory=True", TF_RECORD: "memory=True in tf.record"},
 }
+"""By what is missing and tool: "" where nothing would record it, nothing where it never has it."""
 
-_COMMANDS: Final = {
-    ROCPROF: ("rocprofv3", "--output-format rocpd -- COMMAND"),
-    NSIGHT: ("nsys profile", "COMMAND"),
-}
+_VERBS: Final = re.compile(r"(call|copy|describe|give|initialise|name|no|put|record|to|use) ", re.I)
+
+
+class Recording(Protocol):
+    """What advice depends on: where a trace came from, and what is known to be wrong with it."""
+
+    @property
+    def source(self) -> Source:
+        """Return where it came from."""
+
+    @property
+    def notes(self) -> Sequence[Note]:
+        """Return what was repaired, dropped, assumed or is missing."""
 
 
 def family(format_: str) -> str:
-    """Return the tool that writes a format: pytorch, rocprof, nsight or xla."""
-    return next((one for start, one in _FAMILIES.items() if format_.startswith(start)), PYTORCH)
+    """Return the tool that writes a format: pytorch, rocprof, nsight, xla or other."""
+    return next((one for start, one in _FAMILIES.items() if format_.startswith(start)), OTHER)
 
 
-def remedy(format_: str, lack: str) -> str | None:
-    """Return how a trace of this format would have what it lacks; None where it never has it."""
-    found = _TABLE[lack].get(family(format_))
-    return found.text if found is not None else None
+def cut_off(of: Recording) -> str:
+    """Return that a file is cut, as the first sentences to say; "" where none is."""
+    if not any(note.code in _CUT for note in of.notes):
+        return ""
+    return f"{'The' if len(of.source.files) == 1 else 'A'} file {_CUT_OFF}"
 
 
-def command(format_: str, lacks: Iterable[str]) -> str | None:
-    """Return the command line that records what is lacking; None where there is none."""
-    tool = family(format_)
-    if tool not in _COMMANDS:
-        return None
-    remedies = [_TABLE[lack][tool] for lack in lacks if tool in _TABLE[lack]]
-    options = dict.fromkeys(option for one in remedies for option in one.options)
-    before, after = _COMMANDS[tool]
-    return " ".join([before, *options, after])
+def remedy(of: Recording, lack: str) -> str | None:
+    """Return how a recording would have what it lacks: "" if unknown, None if it never has it.
+
+    What may be in the lost part of a file is there once that is whole.
+    """
+    tool = TF_RECORD if RECORDER in of.source.facts else family(of.source.format)
+    if lack in _IN_LOST_PART and cut_off(of):
+        return _COPY
+    return _TABLE[lack].get(tool, "" if tool == OTHER else None)
 
 
-def sentence(format_: str, lack: str) -> str:
+def command(of: Recording) -> str | None:
+    """Return the command line that records everything; None where there is none."""
+    return COMMANDS.get(family(of.source.format)) if not cut_off(of) else None
+
+
+def advice(of: Recording, lack: str) -> str:
+    """Return how to record something as a clause with a verb; "" where nothing does."""
+    return with_verb(remedy(of, lack) or "")
+
+
+def with_verb(how: str) -> str:
+    """Return how to record something as a clause; options have no verb of their own."""
+    return how if not how or _VERBS.match(how) else f"record with {how}"
+
+
+def sentence(of: Recording, lack: str) -> str:
     """Return how to record something as the beginning of a sentence; "" where nothing does."""
-    text = remedy(format_, lack) or ""
+    text = remedy(of, lack) or ""
     return text[:1].upper() + text[1:]

@@ -14,6 +14,7 @@ from traceflops.parsers.io import ByteSource, read_each, with_notes
 from traceflops.parsers.nsight.stats_layouts import REPORTS, report_named
 from traceflops.parsers.nsight.stats_read import StatsFile, read_stats
 from traceflops.parsers.nsight.stats_trace import NOTES, Assembly
+from traceflops.remedies import NSYS
 from traceflops.table import Trace
 
 _OLD_NAMES: Final = (
@@ -98,5 +99,5 @@ def _nothing(files: Sequence[StatsFile]) -> InputError:
         return InputError(f"no readable row: {name}", "copy the file again or rerun nsys stats")
     return InputError(
         f"no rows: {name} (header only)",
-        "nothing was launched while recording; record again with nsys profile --trace=cuda",
+        f"nothing was launched while recording; record again with {NSYS}",
     )

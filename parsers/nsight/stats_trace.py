@@ -15,6 +15,7 @@ from traceflops.parsers.io import Lookup, NoteTable, by_distinct, rank_in_name, 
 from traceflops.parsers.nsight.stats_read import StatsFile, labels_of
 from traceflops.parsers.nsight.stats_rows import ReportPart
 from traceflops.parsers.shared import DeviceFacts, Gathered, ProcessFacts, chosen, overflow_notes
+from traceflops.remedies import NSYS
 from traceflops.table import (
     ABSENT,
     Note,
@@ -102,8 +103,7 @@ NOTES: Final = NoteTable(
             "report cuda_gpu_trace."
         ),
         "no-device-work": (
-            "The reports have no GPU operations. Give cuda_gpu_trace, or record with nsys profile "
-            "--trace=cuda."
+            f"The reports have no GPU operations. Give cuda_gpu_trace, or record with {NSYS}."
         ),
         "no-rows": "The file has no records.",
     },

@@ -17,6 +17,7 @@ import msgspec
 from traceflops.parsers.io import UNDECODABLE, rank_in_name
 from traceflops.parsers.pytorch.values import LIMIT_NS, as_text, integer, printable
 from traceflops.parsers.shared import DeviceFacts
+from traceflops.remedies import RECORDER
 from traceflops.table import ABSENT
 from traceflops.units import DESCRIPTION_WORDS, several
 
@@ -172,6 +173,7 @@ def _facts(header: Mapping[str, msgspec.Raw], distributed: Mapping[str, object])
     values = {key: _value(header, key) for key in _FACTS}
     values["backend"] = distributed.get("backend")
     values["nccl_version"] = distributed.get("nccl_version")
+    values[RECORDER] = "tf.record" if _COST_KEY in header else None
     return {
         key: as_text(value)[:200]
         for key, value in values.items()

@@ -40,6 +40,7 @@ from traceflops.parsers.shared import (
     overflowed,
     processes_table,
 )
+from traceflops.remedies import RECORDER
 from traceflops.table import (
     ABSENT,
     IntArray,
@@ -95,6 +96,8 @@ _NOTES: Final = NoteTable(
         "GPU records or could not make them.",
         "no-device-work": "The file has no GPU operations{shown}. To record them use "
         "activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA].",
+        "no-device-work recorder": "The file has no GPU operations{shown}: none ran while "
+        "tf.record recorded.",
     },
 )
 _ODD: Final = (
@@ -129,7 +132,7 @@ def reading_notes(
         *event_text_notes(source, damage, _AT_END),
         *_event_notes(counts, python_stacks),
         *_NOTES.counted(odd, *_ODD),
-        *_content_notes(tables, is_lossy),
+        *_content_notes(tables, is_lossy, RECORDER in metadata.facts),
         *_metadata_notes(metadata, devices, tables["processes"].num_rows),
     ]
     return tuple(Note(n.kind, n.code, n.text, n.count, source.label) for n in notes)
@@ -150,10 +153,12 @@ def _event_notes(counts: Mapping[str, int], python_stacks: bool) -> Iterator[Not
     yield from _NOTES.counted({"no-phase": counts.get(_NO_PHASE, 0)}, "no-phase")
 
 
-def _content_notes(tables: Mapping[str, pa.Table], is_lossy: bool) -> Iterator[Note]:
+def _content_notes(
+    tables: Mapping[str, pa.Table], is_lossy: bool, is_recorder: bool
+) -> Iterator[Note]:
     calls, ops = tables["calls"].num_rows, tables["ops"]
     if not tables["activities"].num_rows:
-        why = " lost" if is_lossy else " calls" if calls else ""
+        why = " lost" * is_lossy or " calls" * (calls > 0) or " recorder" * is_recorder
         shown = _SHOWN_INSTEAD if ops.num_rows else ""
         called = several(calls, "runtime call")
         yield _NOTES.note(f"no-device-work{why}", shown=shown, calls=called)

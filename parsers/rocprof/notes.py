@@ -13,6 +13,7 @@ import pyarrow as pa
 from traceflops.parsers.io import NoteTable, text_notes
 from traceflops.parsers.rocprof.tables.parts import TableFile
 from traceflops.parsers.shared import DISPATCH, overflow_notes, span_notes
+from traceflops.remedies import ROCPROFV3
 from traceflops.table import (
     ABSENT,
     BoolArray,
@@ -93,9 +94,8 @@ NOTES: Final = NoteTable(
         "read: {listed}. Give the folder {folder} to read all.",
         "no-rows": "The file has no records.",
         "no-timeline": "The files hold only totals by name: no timeline, idle time or overlap. "
-        "Record with rocprofv3 --kernel-trace --output-format rocpd.",
-        "no-device-work": "The files have no GPU operations. Record with rocprofv3 --kernel-trace "
-        "--memory-copy-trace.",
+        f"Record with {ROCPROFV3} --output-format rocpd.",
+        "no-device-work": f"The files have no GPU operations. Record with {ROCPROFV3}.",
     },
 )
 SEVERAL_MACHINES: Final = Note(
@@ -105,8 +105,8 @@ SEVERAL_MACHINES: Final = Note(
     "machines only where collectives align the clocks; figures of each machine are unaffected.",
 )
 _NO_CALLS: Final = (
-    "No API calls were recorded, so what launched the GPU operations is unknown. rocprofv3 "
-    "--hip-trace --kernel-trace records them."
+    "There are no API calls, so what launched the GPU operations is unknown. "
+    f"{ROCPROFV3} records them."
 )
 
 

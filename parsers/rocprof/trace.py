@@ -27,6 +27,7 @@ from traceflops.parsers.shared import (
     overflow_notes,
     span_notes,
 )
+from traceflops.remedies import ROCPROFV3
 from traceflops.table import (
     ABSENT,
     IntArray,
@@ -44,9 +45,7 @@ from traceflops.table import (
 
 _RECORDS: Final = ("activities", "calls", "marks", "counters", "kernel_counters")
 _HOST_COPIES: Final = "within CPU memory skipped: no GPU involved."
-_NO_WORK: Final = (
-    "The {} has no GPU operations; rocprofv3 --kernel-trace --memory-copy-trace records them."
-)
+_NO_WORK: Final = f"The {{}} has no GPU operations; {ROCPROFV3} records them."
 _DROPPED: Final = {
     "no-value json": of_noun("counter", "without a value skipped."),
     "host-copies json": of_noun("copy record", _HOST_COPIES),
@@ -84,13 +83,13 @@ _MISSING: Final = {
     "no-device-work file": _NO_WORK.format("file"),
     "no-device-work v1 file": (
         "The file has no GPU operations. Record with rocprof --hip-trace or --timestamp on, or "
-        "with rocprofv3 --kernel-trace."
+        f"with {ROCPROFV3}."
     ),
 }
 NOTES: Final = NoteTable(dropped=_DROPPED, assumed=_ASSUMED, missing=_MISSING)
 _NO_CALLS_V1: Final = (
     "The file has no API calls, so what launched the GPU operations is unknown. Record with "
-    "rocprof --hip-trace, or rocprofv3 --hip-trace --kernel-trace."
+    f"rocprof --hip-trace, or {ROCPROFV3}."
 )
 _COUNTERS: Final = "kernel_counters"
 _MOST_NAMED: Final = 8

@@ -133,8 +133,8 @@ def _device(device: DeviceEntry) -> str:
 
 
 def _properties(device: DeviceEntry) -> Iterator[str]:
-    yield visible(device.product) if device.product else "product unknown"
-    if device.architecture is not None:
+    yield visible(device.name)
+    if device.architecture is not None and device.architecture not in device.name:
         yield visible(device.architecture)
     if device.sm_count is not None:
         yield f"{device.sm_count} {'CUs' if device.architecture else 'SMs/CUs'}"
@@ -160,6 +160,7 @@ def _contents(inventory: Inventory) -> Iterator[str]:
 def _missing(inventory: Inventory) -> Iterator[str]:
     for missing in inventory.missing:
         yield _line("missing", f"{missing.what}: {missing.cost}")
-        yield _line("", f"to record it: {missing.remedy}")
+        if missing.remedy:
+            yield _line("", f"to record it: {missing.remedy}")
     if inventory.record is not None:
         yield _line("record all", inventory.record)

@@ -23,7 +23,7 @@ from traceflops.reports.terminal.lines import (
     paragraph,
     remarked,
 )
-from traceflops.reports.terminal.mfu import conventions_table, run_lines
+from traceflops.reports.terminal.mfu import conventions_table, run_lines, what_counts
 from traceflops.reports.view import (
     ABOVE,
     LINE_LOOKS,
@@ -79,12 +79,12 @@ def render_measured(
     kernels = [row for row in measured.kernels if row.measured.flops or _is_counted(row)][:_ROWS]
     ops = [row for row in measured.ops if row.measured.flops or row.measured.min_bytes][:_ROWS]
     known = "FLOPs" if any(row.measured.flops for row in kernels) else "bytes"
-    described = described_facts(checked) if checked is not None else ()
+    told = (*facts(measured), *(described_facts(checked) if checked is not None else ()))
     lines = (
         *_head(analysis, style, checked),
         *_waterfall(analysis, style, checked),
-        Text(),
-        *fact_lines((*facts(analysis), *described), style.width),
+        *([Text()] if told else ()),
+        *fact_lines(told, style.width),
         *_ledger(analysis, style.width, checked),
         *(_diagnoses(checked, style.width) if checked is not None else ()),
         *_table(f"Kernels with known {known}", kernels, analysis, style.width),
@@ -129,7 +129,8 @@ def _described_sentences(measured: Measurement, checked: Reconciliation) -> Iter
     known = {lack.problem for lack in measured.lacks}
     for lack in checked.lacks:
         if lack.problem not in known:
-            yield f"No MFU from the description: {lack.problem.rstrip('.')}; {lack.remedy}."
+            said = "; ".join(filter(None, (lack.problem.rstrip("."), lack.remedy)))
+            yield f"No MFU from the description: {said}."
     if checked.sentence:
         yield checked.sentence
 
@@ -192,7 +193,9 @@ def described_facts(checked: Reconciliation) -> Iterator[Fact]:
     if checked.counts is not None:
         yield _trace_shows(checked, checked.counts)
     if work.tokens_per_s is not None:
-        yield Fact("tokens per s", significant(work.tokens_per_s), "whole job")
+        yield Fact(
+            f"{what_counts(checked.described)}s per s", significant(work.tokens_per_s), "whole job"
+        )
 
 
 def _trace_shows(checked: Reconciliation, counts: Counts) -> Fact:

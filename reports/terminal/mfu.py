@@ -206,10 +206,15 @@ def _unit(figures: Utilisation) -> str:
     return "sample" if figures.card.is_convolutional and figures.unit != "step" else figures.unit
 
 
+def what_counts(figures: Utilisation) -> str:
+    """Return what throughput is of: a convolutional net works on samples, not on tokens."""
+    return "sample" if figures.card.is_convolutional else "token"
+
+
 def _facts(figures: Utilisation) -> Iterator[Fact]:
     """Yield everything that the figure is made of."""
     done, unit = figures.work, _unit(figures)
-    each_one = "sample" if figures.card.is_convolutional else "token"
+    each_one = what_counts(figures)
     if figures.rate is not None and not figures.rate.is_hfu and done.is_counted:
         yield Fact("HFU", exact_percent(figures.rate.hfu), _hfu(figures.rate))
     if done.tflops_per_device is not None:

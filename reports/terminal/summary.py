@@ -334,7 +334,7 @@ def _owners(analysis: Analysis, by: str, width: int) -> Iterator[Text]:
     table, words = owners_table(analysis, by), OWNER_WORDS[by]
     if not table.rows:
         yield from headline(capitalized(words.owners))
-        advice = remedy(analysis.source.format, words.lack)
+        advice = remedy(analysis, words.lack)
         text = "The trace has none." + (f" To record them: {advice}." if advice else "")
         yield from paragraph(text, width, indent=_INDENT)
         return
@@ -383,6 +383,6 @@ def _of_collective(
 
 def _unsaid(analysis: Analysis) -> list[str]:
     """Return the notes but for those that the first lines already say."""
-    said = any(lack.remedy == NEXT_TIME for lack in analysis.measured.lacks[:1])
+    said = any(lack.remedy.endswith(NEXT_TIME) for lack in analysis.measured.lacks[:1])
     notes = notes_by_weight(analysis)[len(doubts(analysis)) :]
     return [note.text for note in notes if not (said and note.code == "no-shapes")]

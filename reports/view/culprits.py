@@ -63,7 +63,7 @@ def _row(one: IdleClass, analysis: Analysis) -> WaitedFor:
     names = named[:1] if 2 * culprits[0].idle_ns >= one.idle_ns else named[:_NAMES]
     return WaitedFor(
         CLASSES[one.kind],
-        _remedy(one, analysis.source.format),
+        _remedy(one, analysis),
         analysis.mean_ns(one.idle_ns),
         one.idle_ns / analysis.components.idle_ns,
         tuple(names),
@@ -73,8 +73,8 @@ def _row(one: IdleClass, analysis: Analysis) -> WaitedFor:
     )
 
 
-def _remedy(one: IdleClass, format_: str) -> str:
-    how = remedy(format_, "host work") if one.is_nameless else None
+def _remedy(one: IdleClass, analysis: Analysis) -> str:
+    how = remedy(analysis, "host work") if one.is_nameless else None
     return f"record with {how}" if how else one.remedy
 
 

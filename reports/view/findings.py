@@ -8,6 +8,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from traceflops.findings import COUNTED_KERNEL, LOSS, UNEVEN_STEPS, limit, row_name, short_name
+from traceflops.remedies import cut_off
 from traceflops.reports.view.figures import duration, percent
 from traceflops.reports.view.who_waits import late_rank_words
 from traceflops.units import capitalized, function_name, uncapitalized
@@ -56,8 +57,11 @@ def other_findings(analysis: Analysis, *, losses: bool = True) -> list[Finding]:
 
 
 def headline(analysis: Analysis) -> str:
-    """Return the best finding in a sentence, "" where none surely gains enough to come first."""
-    best = next(iter(analysis.findings), None)
+    """Return the best finding in a sentence, "" where none surely gains enough to come first.
+
+    That a file is cut comes before any.
+    """
+    best = None if cut_off(analysis) else next(iter(analysis.findings), None)
     if best is None or best.gain is None or best.priority not in _WORTH_A_TITLE:
         return ""
     if best.gain.low_ns < limit(analysis, "priority", "least_sure") * analysis.mean_ns(
@@ -113,7 +117,7 @@ def title_finding(analysis: Analysis) -> FindingWords | None:
     Of counters without a timeline the first kernel is.
     """
     best = next(iter(analysis.findings), None)
-    if best is None or not best.remedy or analysis.of_no_job:
+    if best is None or not best.remedy or analysis.of_no_job or cut_off(analysis):
         return None
     is_title = best.severity == _GRAVE or headline(analysis) or best.rule == COUNTED_KERNEL
     return _words(analysis, best) if is_title else None

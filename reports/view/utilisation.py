@@ -235,7 +235,9 @@ def _recomputed(done: Executed, windows: int) -> Iterator[Fact]:
             f"{several(-(-n // windows), 'operator')} by {rule}"
             for rule, (n, _) in sorted(rules.items())
         ]
-        yield Fact("recomputed", _mean(total, windows), f"{', '.join(by)} (docs/executed.md)")
+        yield Fact(
+            "recomputed", _mean(total, windows), f"{', '.join(by)} (page Executed FLOPs of a trace)"
+        )
 
 
 def _peaks(measured: Measurement) -> Iterator[Fact]:

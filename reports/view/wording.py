@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from traceflops.devices import MEMORY_SNAPSHOT, JobReport, find
+from traceflops.devices import MEMORY_SNAPSHOT, JobReport
 from traceflops.ranks import KINDS, Collective
 from traceflops.reports.view.figures import (
     UNKNOWN,
@@ -61,8 +61,6 @@ _SHORT_TYPES: Final = {
     "signed char": "int8",
 }
 _NO_TENSORS: Final = frozenset({"", "Scalar", "ScalarList", "TensorList", "GenericList", "Device"})
-_CHOSEN: Final = {"given": "given", "fingerprint": "by its properties", "name": "by name"}
-"""How a device was found in the table."""
 
 
 def products(analysis: Analysis) -> str:
@@ -86,15 +84,9 @@ def products(analysis: Analysis) -> str:
 
 
 def _product(device: DeviceReport, match: Match | None) -> str:
-    """Return what a device is: its product, or at least its architecture, and its partition.
-
-    Without a product in the trace, or against it, it is that of the table, with how it was found.
-    """
+    """Return what a device is: its product, or at least its architecture, and its partition."""
     name = device.product or f"unknown {device.architecture or device.type.upper()}"
-    from_table = not device.product or (match is not None and match.contradicts)
-    if from_table and match is not None and match.confirmed and match.spec is not None:
-        spec = find(match.spec.id)
-        name = f"{spec.product} ({_CHOSEN[match.how or 'name']})" if spec is not None else name
+    name = match.name(device.type) if match is not None else name
     return name + (f" ({device.partition})" if device.partition else "")
 
 

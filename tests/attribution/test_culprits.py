@@ -166,8 +166,11 @@ def test_what_has_no_name_lies_between_others() -> None:
     ("format_", "how"),
     [
         ("pytorch", "record with with_stack=True, or record_function() around code between "),
-        ("rocprof", "record with rocprofv3 --sys-trace, and roctx ranges around the code"),
-        ("nsight", "record with nsys profile --trace=cuda,nvtx,osrt, and NVTX ranges around "),
+        (
+            "rocprof",
+            "record with rocprofv3 --runtime-trace --rccl-trace, and roctx ranges around the code",
+        ),
+        ("nsight", "record with nsys profile --trace=cuda,nvtx,osrt --cuda-graph-trace="),
     ],
 )
 def test_where_no_range_is_named_the_help_is_what_to_record(format_: str, how: str) -> None:

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.cli.test_commands import SAMPLE, assert_refused, run
-from tests.conftest import examples
+from tests.conftest import ROOT, examples
 
 HERE = "traceflops.toml"
 
@@ -146,3 +146,39 @@ def toml(value: Any) -> str:
     if isinstance(value, list):
         return f"[{', '.join(map(toml, value))}]"
     return json.dumps(value)
+
+
+EXAMPLE = (
+    (ROOT / "docs" / "config.md")
+    .read_text(encoding="utf-8")
+    .partition("```toml\n")[2]
+    .partition("```")[0]
+)
+DESCRIBED = ("mfu", "--model", "llama-3-8b", "--seq", "8192", "--batch", "8", "--step-time", "99")
+
+
+def test_the_example_of_the_documents_works_for_every_command() -> None:
+    write(EXAMPLE)
+    alone = run(*DESCRIBED, "--gpus", "8", "--dtype", "bf16")
+    assert alone.exit_code == 0, alone.stderr
+    for words in (("summary", SAMPLE), ("mfu", SAMPLE), ("check", SAMPLE, "--max-share", "idle=1")):
+        result = run(*words)
+        assert "error" not in result.stderr, result.stderr
+        assert "palm" not in result.stdout + result.stderr
+    assert "palm" in run("mfu", SAMPLE, "--batch", "8", "--seq", "64").stdout
+
+
+def test_a_typed_option_that_does_not_apply_is_refused() -> None:
+    write("[defaults]\nsteps = 12\nredact = true\n")
+    assert run(*DESCRIBED, "--device", "h100-sxm", "--dtype", "bf16").exit_code == 0
+    for words, said in ((("--redact",), "--redact needs a trace"), (("--steps", "1"), "no trace")):
+        refused = run(*DESCRIBED, *words)
+        assert refused.exit_code == 2
+        assert f"error: {said}" in refused.stderr
+
+
+def test_a_file_that_is_not_there_is_named_as_it_was_written() -> None:
+    write('[defaults]\nfinding-rules = "ci/findings.toml"\n')
+    result = run("summary", SAMPLE)
+    assert result.exit_code == 2
+    assert repr(str(Path("ci/findings.toml"))) in result.stderr

@@ -337,7 +337,7 @@ def test_in_80_columns_all_words_of_causes_and_of_what_differs_are_there() -> No
     lines = [line.plain for line in render_comparison(found, Style(width=80))]
     assert max(map(len, lines)) <= 80
     assert "█ compute  ▓ memory  ▒ exposed communication  ░ idle" in lines
-    assert "  GPUs: 1 x NVIDIA H100 80GB HBM3 → 4 x NVIDIA H100 80GB HBM3" in lines
+    assert "  GPUs: 1 x H100 SXM 80 GB HBM3 → 4 x H100 SXM 80 GB HBM3" in lines
     assert "  recorded of a only: profile_memory 1, with_stack 1" in lines
     shown = next(line for line in lines if line.startswith("gemm: time per call "))
     assert shown.split("  ")[-1].strip() == "+4.00 ms +4.00 ms to +4.01 ms"

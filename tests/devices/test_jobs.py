@@ -30,7 +30,7 @@ SUMMARY = "These files are from 2 jobs; choose one with --job N."
 
 
 def made(
-    name: str, origin: int | None = 0, work: int = 10, format_: str = "made", **process: Any
+    name: str, origin: int | None = 0, work: int = 10, format_: str = "pytorch", **process: Any
 ) -> Trace:
     """Return the trace of a file: one kernel of so many ns, and its launch."""
     trace = trace_of(
@@ -226,7 +226,7 @@ def test_sums_without_kernels_follow_those_of_their_tool() -> None:
 
 
 def test_a_job_has_the_format_of_its_timeline() -> None:
-    assert merge_jobs([sums("A", "nsys stats", "k"), made("a")]).source.format == "made"
+    assert merge_jobs([sums("A", "nsys stats", "k"), made("a")]).source.format == "pytorch"
 
 
 def test_files_of_which_nothing_says_that_they_belong_together_are_one_job_with_a_note() -> None:

@@ -61,7 +61,7 @@ def test_python_stacks_matter_where_the_gpu_is_idle() -> None:
         ("earlier-work-missing", "Recording began amid work", "nsight", "--capture-range"),
         ("earlier-work-missing", "Recording began amid work", "pytorch", "schedule(wait=1"),
         ("graphs-opaque", "Graphs hide their kernels", "nsight", "--cuda-graph-trace=node"),
-        ("no-calls", "CPU calls are missing", "rocprofv3", "--hip-trace"),
+        ("no-calls", "CPU calls are missing", "rocprofv3", "--runtime-trace"),
         ("calls-missing", "CPU calls are missing", "rocprofv3", "Keep the calls of all work"),
         ("rank-clash", "Ranks overwrite each other", "rocprofv3", "rank%rank%"),
         ("no-device-work", "GPU records are missing", "pytorch", "Do this about it."),
@@ -87,7 +87,7 @@ def test_what_was_not_recorded_at_all_was_not_lost() -> None:
     calls = [{"name": "hipLaunchKernel", "start_ns": 5, "dur_ns": 9, "correlation": 1}]
     found = health(noted("device-records-missing", 1, calls=calls), "rocprofv3")
     assert "Records were lost" not in found
-    assert "--kernel-trace" in found["GPU records are missing"].remedy
+    assert "--runtime-trace" in found["GPU records are missing"].remedy
 
 
 def test_moments_of_queueing_do_not_tell_what_the_host_did() -> None:

@@ -907,6 +907,9 @@ def test_resnet50_is_recognised() -> None:
     forward, stem = 8_174_272_512, 2 * 112 * 112 * 64 * 3 * 49
     step = 32 * (3 * forward - stem + 3 * 2 * 2048 * 1000)
     assert right.counts.expected == right.counts.counted == right.job.windows * step
+    said = [fact.label for fact in described_facts(right)]
+    assert "samples per s" in said
+    assert "tokens per s" not in said
     wrong = found_in(trace, find_model("resnet-18"), Run(batch=32))
     assert wrong.findings[0].remedy == "--model resnet-50"
 

@@ -7,10 +7,16 @@ import pytest
 
 from tests.build import trace_of
 from traceflops import analyze
+from traceflops.comparison.side import side_of
+from traceflops.findings import Verdict, of_cut_file
+from traceflops.recording import known_recipes
 from traceflops.recording.inventory import Inventory, take_inventory
 from traceflops.remedies import command, family, remedy
-from traceflops.table.trace import Trace
+from traceflops.reports.terminal import render_info
+from traceflops.reports.view import opening, products
+from traceflops.table.trace import Note, Trace
 
+OP = {"name": "aten::mm", "start_ns": 0, "dur_ns": 9}
 KERNEL = {"name": "Cijk_x", "start_ns": 0}
 RCCL = {"name": "ncclDevKernel_Generic_1", "start_ns": 20}
 
@@ -39,7 +45,7 @@ def inventory(**tables: Any) -> Inventory:
         ("rpd", "rocprof"),
         ("nsight", "nsight"),
         ("xplane", "xla"),
-        ("made", "pytorch"),
+        ("made", "other"),
     ],
 )
 def test_formats_belong_to_tools(name: str, expected: str) -> None:
@@ -51,7 +57,7 @@ def test_rocprof_is_not_told_of_arguments_of_pytorch() -> None:
     told = " ".join(found.values())
     assert not [word for word in ("activities=", "record_shapes", "prof.step") if word in told]
     assert found["memory copies"] == "--memory-copy-trace"
-    assert found["runtime calls"].startswith("--hip-trace")
+    assert "--runtime-trace" in found["runtime calls"]
     assert found["step markers"].endswith("--marker-trace")
     assert "framework operators" not in found
     of_torch = {**KERNEL, "name": "void at::native::vectorized_elementwise_kernel<4>"}
@@ -70,10 +76,9 @@ def test_pytorch_is_not_told_of_options_of_rocprof() -> None:
 
 def test_the_command_has_the_options_for_all_that_one_run_can_record() -> None:
     assert inventory(activities=[KERNEL]).record == (
-        "rocprofv3 --kernel-trace --memory-copy-trace --hip-trace --marker-trace "
-        "--output-format rocpd -- COMMAND"
+        "rocprofv3 --runtime-trace --rccl-trace --output-format rocpd -d run -- COMMAND"
     )
-    assert "--rccl-trace" in str(inventory(activities=[KERNEL, RCCL]).record)
+    assert str(inventory(activities=[KERNEL]).record) in known_recipes()["rocprof"].commands
 
 
 def test_what_is_there_is_not_missing() -> None:
@@ -139,6 +144,86 @@ def test_the_note_on_steps_is_in_the_words_of_the_tool(format_: str, word: str) 
 
 
 def test_every_tool_has_a_cell_or_none() -> None:
-    assert remedy("pytorch", "copies") is None
-    assert command("pytorch", ["timeline"]) is None
-    assert command("nsight", ["timeline", "steps"]) == "nsys profile --trace=cuda,nvtx COMMAND"
+    of_torch, nsight = made("pytorch"), made("nsight")
+    assert remedy(of_torch, "copies") is None
+    assert command(of_torch) is None
+    assert str(command(nsight)) in known_recipes()["nsys"].commands
+
+
+def test_of_the_format_of_a_plug_in_only_what_is_missing_is_said() -> None:
+    found = lacks(made("acme-log", activities=[KERNEL]))
+    assert found.pop("GPU properties") == "name the device with --device"
+    assert "step markers" in found
+    assert set(found.values()) == {""}
+    assert "activities=" not in str(analyze(made("acme-log", ops=[OP])).verdict)
+    (note,) = [
+        one for one in analyze(made("acme-log", activities=[KERNEL])).notes if "steps" in one.code
+    ]
+    assert note.text.endswith(
+        "one window. Name the annotations that begin a step with --step-mark."
+    )
+    lines = render_info(take_inventory(made("acme-log", activities=[KERNEL])))
+    assert sum("to record it" in line for line in lines) == 1
+
+
+def test_what_tf_record_recorded_is_told_no_arguments_of_torch_profiler() -> None:
+    trace = made("pytorch", ops=[OP])
+    trace = replace(trace, source=replace(trace.source, facts={"recorder": "tf.record"}))
+    found = lacks(trace)
+    assert found["device work"] == ""
+    assert "tf.record" in found["operator shapes"]
+    analysis = analyze(trace)
+    said = [one.remedy for one in analysis.findings]
+    said += [one.remedy for one in analysis.measured.lacks]
+    assert not [one for one in said if "activities=" in one or "with_stack" in one]
+
+
+@pytest.mark.parametrize("code", ["input-cut", "text-cut", "tail-cut", "log-cut"])
+@pytest.mark.parametrize(
+    ("format_", "tables"),
+    [("pytorch", {"ops": [OP]}), ("rocprof", {"activities": [KERNEL]}), ("nsight", {})],
+)
+def test_a_file_that_is_cut_is_to_be_copied_again(
+    code: str, format_: str, tables: dict[str, Any]
+) -> None:
+    whole = made(format_, **tables)
+    cut = replace(whole, notes=(*whole.notes, Note("dropped", code, "It ends early.")))
+    analysis = analyze(cut)
+    assert analysis.verdict.sentence.startswith("The file is cut off: copy it again.")
+    assert "cut off" in opening(analysis)[0]
+    assert "cut off" not in analyze(whole).verdict.sentence
+    may_be_lost = {"device work", "device records", "runtime calls", "step markers"}
+    told = {how for what, how in lacks(cut).items() if what in may_be_lost}
+    assert all(how.startswith("copy the file again") for how in told)
+    assert take_inventory(cut).record is None
+    assert not [one for one in analysis.measured.lacks if "activities=" in one.remedy]
+
+
+def test_the_figure_comes_before_the_cut() -> None:
+    found = of_cut_file(Verdict("MFU 40 %. Idle time takes 3 %."), "MFU 40 %", "It is cut.")
+    assert found.sentence == "MFU 40 %. It is cut. Idle time takes 3 %."
+
+
+def test_who_names_the_device_is_not_told_that_it_is_unknown() -> None:
+    trace = made("nsight", activities=[KERNEL])
+    trace = replace(trace, notes=(Note("missing", "gpu-unknown", "The GPU is not named."),))
+    assert "gpu-unknown" in {note.code for note in analyze(trace).notes}
+    assert "gpu-unknown" not in {note.code for note in analyze(trace, device="h100-sxm").notes}
+
+
+def test_one_gpu_has_one_name_in_info_report_and_compare() -> None:
+    """An MI300X by its properties: 304 compute units, 192 GB, wavefronts of 64."""
+    properties = {"sm_count": 304, "memory_bytes": 206_141_652_992, "warp_size": 64}
+    device = {"device": 0, "local_id": 0, "compute_major": 9, "compute_minor": 4, **properties}
+    nameless = made("pytorch", activities=[KERNEL | {"dur_ns": 9}], devices=[device])
+    named = made(
+        "pytorch",
+        activities=[KERNEL | {"dur_ns": 9}],
+        devices=[device | {"product": "AMD Instinct MI300X"}],
+    )
+    found = take_inventory(nameless)
+    assert found.devices[0].name == "Instinct MI300X (by its properties)"
+    assert "GPU properties" not in {one.what for one in found.missing}
+    assert found.devices[0].name in products(analyze(nameless))
+    sides = [side_of(analyze(one)).facts["GPUs"] for one in (nameless, named)]
+    assert sides == ["1 x Instinct MI300X"] * 2

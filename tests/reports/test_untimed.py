@@ -21,10 +21,7 @@ from traceflops.reports.page.html import render_html
 from traceflops.reports.terminal.lines import Style
 from traceflops.reports.terminal.summary import render_terminal
 
-COMMAND = (
-    "rocprofv3 --kernel-trace --memory-copy-trace --hip-trace --marker-trace "
-    "--output-format rocpd -- COMMAND"
-)
+COMMAND = "rocprofv3 --runtime-trace --rccl-trace --output-format rocpd -d run -- COMMAND"
 SCHEMA = json.loads((ROOT / "reports" / "json" / "report.schema.json").read_text(encoding="utf-8"))
 TOTALS = [
     {"name": "Cijk_Alik_Bljk_MT64x32x64", "count": 3, "total_ns": 900, "max_ns": 600},

@@ -74,8 +74,7 @@ def test_totals_have_no_timeline_and_say_so() -> None:
 def test_the_command_that_records_a_timeline_is_there() -> None:
     found = untimed_of(totals=STATISTICS)
     assert found.record == (
-        "rocprofv3 --kernel-trace --memory-copy-trace --hip-trace --marker-trace "
-        "--output-format rocpd -- COMMAND"
+        "rocprofv3 --runtime-trace --rccl-trace --output-format rocpd -d run -- COMMAND"
     )
 
 

@@ -75,7 +75,7 @@ def test_other_calls_launch_none(name: str) -> None:
     ("format_", "how"),
     [
         ("pytorch", "ProfilerActivity.CUDA"),
-        ("rocprofv3-csv", "--kernel-trace"),
+        ("rocprofv3-csv", "rocprofv3 --runtime-trace"),
         ("nsys-sqlite", "nsys profile --trace=cuda"),
     ],
 )

@@ -22,6 +22,8 @@ from traceflops.windows import DeviceReport, Prepared, records_notes
 
 OF_DEVICES = ("unlinked", "overlap-on-stream", "earlier-work-missing", "no-calls")
 """Notes that are told by the reports of devices alone."""
+_ON_MODELS = ("gpu-unknown", "device-ambiguous")
+"""Notes of readers that no longer hold where the user says which GPU it is."""
 _FEW_OVERLAPS = 0.01
 _CALLS_SAID = ("calls-missing", "calls-of-unknown-process", "process-unknown")
 """Notes of readers that say which calls are not known, or whose."""
@@ -32,9 +34,10 @@ def notes_of(
 ) -> tuple[Note, ...]:
     """Return the notes of a trace and of all that was computed from it, in the order shown."""
     linked, trace = prepared.linked, prepared.linked.trace
+    is_told = bool(measured.devices) and all(d.match.how == "given" for d in measured.devices)
     return (
         *_package_notes(),
-        *trace.notes,
+        *(note for note in trace.notes if not (is_told and note.code in _ON_MODELS)),
         *prepared.plan.notes,
         *_link_notes(trace, devices),
         *_overlap_notes(devices),
@@ -75,7 +78,7 @@ def _operations(devices: Sequence[DeviceReport]) -> int:
 def _no_calls_notes(trace: Trace, devices: Sequence[DeviceReport]) -> Iterator[Note]:
     without = any(d.type != "cpu" and d.whole.unlinked is None for d in devices)
     if without and not is_said(trace, "no-calls", *_CALLS_SAID):
-        how = remedy(trace.source.format, "calls")
+        how = remedy(trace, "calls")
         text = (
             "The trace has no CPU API calls. Work cannot be linked to operators, and the causes of "
             "idle time are unknown."

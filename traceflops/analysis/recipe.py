@@ -37,6 +37,7 @@ from traceflops.findings import (
     loss_findings,
     main_kernel_findings,
     memory_verdict,
+    of_cut_file,
     read_finding_rules,
     records_verdict,
     samples_verdict,
@@ -60,7 +61,7 @@ from traceflops.mfu import (
 from traceflops.phases import phase
 from traceflops.privacy import Placeholders, check_privacy, removed
 from traceflops.ranks import collective_work
-from traceflops.remedies import remedy
+from traceflops.remedies import advice, cut_off
 from traceflops.table import Trace, distinct, numbers
 from traceflops.timeline import COPIES_MISSING, EMPTY_ACCOUNT, Account, DeviceAccount, whole_span
 from traceflops.windows import (
@@ -138,9 +139,10 @@ def with_removed(analysis: Analysis, placeholders: Placeholders) -> Analysis:
 
 
 class Judged(NamedTuple):
-    """What a verdict asks of the recording."""
+    """What a verdict asks of the recording; `how` device records are made, that a file is `cut`."""
 
-    format: str
+    how: str
+    cut: str
     records: LaunchRecords
     untimed: Untimed | None
     choice: StepChoice
@@ -153,8 +155,9 @@ class Judged(NamedTuple):
         """Return what is asked of a prepared trace."""
         trace, lacks_copies = prepared.trace, is_said(prepared.trace, COPIES_MISSING)
         records, choice = prepared.launch_records, prepared.plan.choice
-        told = trace.source.format, records, prepared.untimed, choice, lacks_copies
-        sampled = gpu_samples(prepared) if told[0] == GPU_SAMPLES else ()
+        how, untimed = advice(trace, "device records"), prepared.untimed
+        told = how, cut_off(trace), records, untimed, choice, lacks_copies
+        sampled = gpu_samples(prepared) if trace.source.format == GPU_SAMPLES else ()
         return cls(*told, samples_verdict(sampled, trace), memory_verdict(prepared))
 
 
@@ -324,11 +327,10 @@ def _verdict(
     who_waits: RankReport | None,
 ) -> Verdict:
     """Return what to say first: what is not recorded, what has no timeline, or what costs most."""
-    how_recorded = remedy(asked.format, "device records") or ""
     late_rank = lasting_late_rank_sentence(who_waits) or slow_link_sentence(who_waits)
-    return (
+    said = (
         asked.samples
-        or records_verdict(asked.records, how_recorded)
+        or records_verdict(asked.records, asked.how)
         or untimed_verdict(asked.untimed, late_rank)
         or asked.memory
         or verdict(
@@ -341,6 +343,7 @@ def _verdict(
             late_rank=late_rank,
         )
     )
+    return of_cut_file(said, measured.figure, asked.cut)
 
 
 def _losses(

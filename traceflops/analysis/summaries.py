@@ -37,6 +37,7 @@ from traceflops.ranks import (
     links_of,
     report_of,
 )
+from traceflops.remedies import cut_off
 from traceflops.table import Note, Trace, counted_note, together
 from traceflops.timeline import COPIES_MISSING, Window
 from traceflops.units import several
@@ -71,7 +72,7 @@ def analysis_of_summaries(
     choice, records = _choice([one.choice for one in moved]), _launch_records(moved)
     parts = [one.launches for one in moved if one.launches is not None]
     figures = judged(
-        Judged(trace.source.format, records, None, choice, is_said(trace, COPIES_MISSING)),
+        Judged("", cut_off(trace), records, None, choice, is_said(trace, COPIES_MISSING)),
         devices,
         measured,
         kernels=[one.kernels for one in moved],

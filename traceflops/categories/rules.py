@@ -233,6 +233,7 @@ def _compile_error(pattern: str) -> str | None:
 def _text(path: Path, where: str) -> str:
     try:
         if not path.is_file():
+            where = where.replace(repr(path.name), repr(str(path)))
             _refuse(where, "it is not a file" if path.exists() else "it does not exist")
         if path.stat().st_size > LARGEST_FILE:
             _refuse(where, f"it is larger than {LARGEST_FILE // 1024} KiB")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
 from difflib import get_close_matches
 from functools import wraps
 from pathlib import Path
@@ -30,6 +31,7 @@ _TYPED: Final = ("force", "open", "update-baseline", "include-environment", "no-
 _PLACES: Final = ("FILE", "FOLDER", "ADDRESS")
 _HINT: Final = "see docs/config.md"
 Options = dict[str, Any]
+_FROM_FILE: Final = ContextVar("from_file", default=frozenset[str]())
 
 
 def with_config(command: Callable[..., None]) -> Callable[..., None]:
@@ -71,11 +73,18 @@ _Config = Annotated[
 ]
 
 
+def from_file() -> frozenset[str]:
+    """Return the names of the parameters of this command that have their value from a file."""
+    return _FROM_FILE.get()
+
+
 def tell(context: Any) -> None:
     """Say on stderr which options have their value from a file."""
-    used = [_name(one) for one in context.command.params if _is_from_file(context, one)]
+    used = [one for one in context.command.params if _is_from_file(context, one)]
+    _FROM_FILE.set(frozenset(one.name for one in used))
     if used:
-        say(f"defaults from {context.meta[_EVERY]}: {', '.join(used)}", to_stderr=True)
+        names = ", ".join(map(_name, used))
+        say(f"defaults from {context.meta[_EVERY]}: {names}", to_stderr=True)
 
 
 def blame(context: Any, error: Exception) -> None:

@@ -9,8 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from traceflops.cli.common import failures, terminal_style
+from traceflops.cli.defaults import from_file
 from traceflops.cli.mfu_options import Description, TimeOptions
-from traceflops.cli.options import Json, Pair, Privacy, Question, ReadingOptions, grouped, typed
+from traceflops.cli.options import (
+    Json,
+    Pair,
+    Privacy,
+    Question,
+    ReadingOptions,
+    changed,
+    grouped,
+    typed,
+)
 from traceflops.cli.printing import print_lines, say, say_object
 from traceflops.cli.reading import check_pair, read_job, read_pair
 from traceflops.errors import InputError, UsageError
@@ -69,6 +79,7 @@ def mfu(
             _print_models(json)
         elif traces:
             _refuse_time(described.time)
+            described = described.beside_trace(from_file())
             _answer_traced(traces, question, reading, described, pair, privacy, json)
         else:
             _refuse_without_trace(pair, question, privacy)
@@ -100,13 +111,14 @@ def _print(
 
 
 def _refuse_without_trace(pair: list[str] | None, question: Question, privacy: Privacy) -> None:
-    """Refuse options that say what to take of a trace."""
+    """Refuse options that say what to take of a trace; defaults of a file do not apply."""
     if pair:
         raise UsageError("--pair needs a trace", "traceflops mfu TRACE --pair FILE")
-    if question != Question():
+    if not changed(question) <= from_file():
         raise UsageError("no trace to select from", "name one: traceflops mfu TRACE")
-    if privacy != Privacy():
-        raise UsageError(f"{privacy.words()[0]} needs a trace", "name one: traceflops mfu TRACE")
+    for name in sorted(changed(privacy) - from_file()):
+        option = f"--{name.replace('_', '-')}"
+        raise UsageError(f"{option} needs a trace", "name one: traceflops mfu TRACE")
 
 
 def _answer_described(described: Description, json: bool) -> None:

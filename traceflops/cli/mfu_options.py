@@ -8,12 +8,12 @@ same two lines as any other error.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal
 
 from traceflops.cli.completion import completed, model_ids
-from traceflops.cli.options import Text, flag, option, typed
+from traceflops.cli.options import Text, changed, flag, option, typed
 from traceflops.errors import TraceflopsError, UsageError
 from traceflops.units import DESCRIPTION_WORDS, one_of
 
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from traceflops.mfu import Words
 
 _OF_THE_RUN: Final = frozenset(DESCRIPTION_WORDS) - {"gpus", "dtype"}
+_TOKENS: Final = ({"batch", "seq"}, {"tokens"}, {"documents"}, {"seq_sum", "seq_square_sum"})
+"""Options that say together how many tokens a step has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,6 +307,20 @@ class Description:
         """Return what the options say of the run, in the words that a trace uses, too."""
         return words_of(self.model, self.tokens, self.training, self._size())
 
+    def beside_trace(self, from_file: Collection[str]) -> Description:
+        """Return it without defaults of a file that do not say how many tokens a step has.
+
+        They are for runs that the command line describes.
+        """
+        kept = AnswerOptions(ignore_description=self.answer.ignore_description)
+        answer = replace(self.answer, ignore_description=False)
+        named = changed(self.model, self.tokens, self.training, answer)
+        if not named <= set(from_file) or any(map(named.issuperset, _TOKENS)):
+            return self
+        return Description(
+            ModelOptions(), TokenOptions(), self.time, self.devices, TrainingOptions(), kept
+        )
+
     def refuse_without_run(self, problem: TraceflopsError | None) -> None:
         """Raise an error where options describe a run of which too little is known.
 
@@ -312,8 +328,8 @@ class Description:
         """
         if problem is None:
             answer = replace(self.answer, ignore_description=False)
-            given = typed(self.model, self.tokens, self.training, answer, self._size())
-            for name in (name for name, value in given.items() if value not in (None, False)):
+            options = typed(self.model, self.tokens, self.training, answer, self._size())
+            for name in (name for name, value in options.items() if value not in (None, False)):
                 raise UsageError(
                     f"{name} describes a run, but no model is given",
                     "add --model NAME, --model config.json or --params 8e9, or remove it",

@@ -304,6 +304,12 @@ def typed(*groups: DataclassInstance) -> dict[str, Any]:
     }
 
 
+def changed(*groups: DataclassInstance) -> set[str]:
+    """Return the names of the fields of some groups that are not as they are by default."""
+    every = ((group, field) for group in groups for field in fields(group))
+    return {field.name for group, field in every if getattr(group, field.name) != field.default}
+
+
 def grouped(command: Callable[..., None]) -> Callable[..., None]:
     """Return the command with the fields of its option groups as parameters of its own.
 

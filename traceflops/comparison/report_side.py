@@ -16,8 +16,10 @@ from traceflops.comparison.side import (
     UsedWindow,
     counts_of,
     facts_of,
+    gpu_names,
     name_of_files,
 )
+from traceflops.devices import DeviceSpec, find
 from traceflops.errors import InputError
 from traceflops.memory import Holder
 from traceflops.timeline import COMPONENTS, Components
@@ -46,6 +48,7 @@ class _Device(_Plain, frozen=True):
     product: str | None
     windows: list[_Window]
     architecture: str | None = None
+    device: int = -1
 
 
 class _File(_Plain, frozen=True):
@@ -106,10 +109,22 @@ class _Waterfall(_Plain, frozen=True):
     lines: list[_Line]
 
 
+class _PeakOf(_Plain, frozen=True):
+    device: int
+    id: str | None
+    confirmed: bool
+
+    @property
+    def row(self) -> DeviceSpec | None:
+        """Return the row of the table, None where that is not known for sure."""
+        return find(self.id) if self.confirmed and self.id is not None else None
+
+
 class _Utilisation(_Plain, frozen=True):
     mfu: float | None
     model_flops_text: str | None = None
     waterfall: _Waterfall | None = None
+    peaks: list[_PeakOf] = []
 
 
 class _Series(_Plain, frozen=True):
@@ -211,7 +226,7 @@ def _side(report: _Report, name: str | None) -> Side:
         facts_of(
             report.source.format,
             report.source.tool,
-            [one.product or one.architecture or f"unknown {one.type}" for one in report.devices],
+            gpu_names(report.devices, {p.device: p.row for p in report.utilisation.peaks}),
             fall.dtypes if fall is not None else (),
             report.source.facts,
         ),

@@ -10,12 +10,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from operator import attrgetter
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 
 from traceflops.analysis import Analysis
 from traceflops.attribution import ChargedKernel, IdleCulprits, charged_kernels, idle_culprits
+from traceflops.devices import DeviceSpec
 from traceflops.memory import Holder, fullest_gpu, holders, memory_use
 from traceflops.mfu import KernelSpeed, counts_of_step
 from traceflops.table import FloatArray
@@ -173,7 +174,7 @@ def side_of(
         facts_of(
             analysis.source.format,
             analysis.source.tool,
-            [one.product or one.architecture or f"unknown {one.type}" for one in devices],
+            gpu_names(devices, {one.device: one.match.row for one in analysis.measured.devices}),
             fall.dtypes if fall is not None else (),
             analysis.source.facts,
         ),
@@ -232,6 +233,30 @@ def name_of_files(files: Sequence[str]) -> str:
     """Return the first file without endings, and how many there are besides."""
     first = files[0].split(".")[0] if files else "recording"
     return first if len(files) < _MOST_NAMED else f"{first} and {len(files) - 1} more"
+
+
+class _Named(Protocol):
+    @property
+    def device(self) -> int: ...
+    @property
+    def type(self) -> str: ...
+    @property
+    def product(self) -> str | None: ...
+    @property
+    def architecture(self) -> str | None: ...
+
+
+def gpu_names(devices: Iterable[_Named], rows: Mapping[int, DeviceSpec | None]) -> list[str]:
+    """Return what devices are called: as the table does where it is sure, however they are found.
+
+    So the same GPU has one name, whether or not a recording names it.
+    """
+    return [
+        row.product
+        if (row := rows.get(one.device)) is not None
+        else one.product or one.architecture or f"unknown {one.type.upper()}"
+        for one in devices
+    ]
 
 
 def facts_of(

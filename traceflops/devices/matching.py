@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Literal
+from typing import Final, Literal
 
 from traceflops.devices.device_facts import (
     SeenDevice,
@@ -29,6 +29,7 @@ from traceflops.devices.peaks import (
     DeviceSpec,
     HostLink,
     Partition,
+    find,
     given_rate,
     load_devices,
     partition,
@@ -47,6 +48,9 @@ REFERENCE = ("bf16", "fp16")
 
 _SAME = Fraction(2, 1000)
 """Rates this close differ by rounding on data sheets: 181.0 and 181.05 for half an MI250."""
+
+
+_FOUND: Final = {"given": "given", "fingerprint": "by its properties", "name": "by name"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +72,18 @@ class Match:
     candidates: tuple[DeviceSpec, ...]
     explanation: str
     contradicts: str = ""
+
+    def name(self, kind: str) -> str:
+        """Return what a device is called: as the trace says, else as the table, and how found."""
+        row = self.row if not self.seen.name or self.contradicts else None
+        if row is not None:
+            return f"{row.product} ({_FOUND[self.how or 'name']})"
+        return self.seen.name or f"unknown {self.seen.architecture or kind.upper()}"
+
+    @property
+    def row(self) -> DeviceSpec | None:
+        """Return the whole row of the table, None where that is not known for sure."""
+        return find(self.spec.id) if self.confirmed and self.spec is not None else None
 
     @property
     def _row(self) -> DeviceSpec | None:

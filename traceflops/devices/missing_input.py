@@ -12,7 +12,8 @@ from traceflops.units import does, several, uncapitalized
 if TYPE_CHECKING:
     from traceflops.devices.counter_formulas import Family
 
-NEXT_TIME: Final = "record with record_shapes=True next time"
+NEXT_TIME: Final = "next time"
+"""How advice on a later recording ends."""
 GIVE_PEAK: Final = (
     "--peak TFLOPS sets one for all data types, --device ID selects one (traceflops devices)"
 )
@@ -90,11 +91,11 @@ def _ways(problem: str, families: Sequence[Family | None]) -> MissingInput:
     return MissingInput(problem, f"{PAIR}, or its counters (docs/counters.md)")
 
 
-def without_times(trace: Trace, how: str | None) -> MissingInput:
+def without_times(trace: Trace, how: str) -> MissingInput:
     """Return why a trace without records of device work has no utilisation, and `how` it would."""
     kinds = set(names(trace.totals["kind"])) if trace.totals.num_rows else set()
     if not kinds & set(DEVICE_KINDS):
-        return MissingInput("the trace has no GPU operations", f"record with {how}")
+        return MissingInput("the trace has no GPU operations", how)
     return MissingInput(
         "the trace has only sums by name, without kernel times",
         "use the profile's SQLite export or cuda_gpu_trace"

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from traceflops.findings.verdicts import (
         basis_of,
         jobs_verdict,
+        of_cut_file,
         records_verdict,
         untimed_verdict,
         verdict,

@@ -86,7 +86,7 @@ def scales_of(case: Case) -> Scales:
         marks = case.prepared.trace.marks
         if is_one_of(marks["kind"], "python").any():
             strong.append("the recording has Python stacks")
-        elif remedy(case.source.format, "stacks") is not None:
+        elif remedy(case, "stacks") is not None:
             weak.append("the recording has no Python stacks")
     if len(case.steps.used) < 2:
         weak.append("there is only one step" if case.steps.used else "there are no steps")

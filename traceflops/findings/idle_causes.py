@@ -38,7 +38,7 @@ from traceflops.findings.idle_remedies import (
     WHEN,
     IdleCause,
 )
-from traceflops.remedies import PYTORCH, family, remedy
+from traceflops.remedies import PYTORCH, advice, family, remedy
 from traceflops.table import is_one_of
 from traceflops.timeline import lacks_copies
 from traceflops.units import capitalized, duration, function_name, listed, percent, several
@@ -258,8 +258,9 @@ def _remedy(case: Case, name: str, one: IdleClass) -> str:
             is_bare = case.prepared is None or not case.prepared.trace.ops.num_rows
             is_kineto = family(case.source.format) == PYTORCH
             lacks = "operators" if is_bare and is_kineto else "host work"
-            return f"{look}Record with {remedy(case.source.format, lacks)}."
-        ranges = f"Put {remedy(case.source.format, 'ranges')} around parts of "
+            how = capitalized(advice(case, lacks))
+            return f"{look}{how}." if how else usual
+        ranges = f"Put {remedy(case, 'ranges')} around parts of "
         return f"{look}{ranges}{'it' if label else 'the code'} to see which takes the time."
     if name == "host_code" and _owner(one.culprits[0].label) != "yours":
         return usual if one.culprits[0].tag else NOT_YOURS

@@ -17,7 +17,7 @@ from traceflops.attribution import leads
 from traceflops.findings.case import limit, share_of_window
 from traceflops.findings.finding import Finding
 from traceflops.recording import missing_from, profiler_time
-from traceflops.remedies import PYTORCH, family, remedy
+from traceflops.remedies import PYTORCH, family, remedy, with_verb
 from traceflops.table import matching, numbers
 from traceflops.units import capitalized, does, duration, percent, several
 from traceflops.windows import chosen_time
@@ -85,7 +85,7 @@ _NOTES: Final = {
     "device-records-missing": _LOST,
     **dict.fromkeys(("work-lost", "rows-lost", "graph-launches-lost"), _LOST),
     **dict.fromkeys(
-        ("text-cut", "tail-cut", "json-dropped"),
+        ("input-cut", "text-cut", "tail-cut", "log-cut", "json-dropped"),
         _Unfit(
             "The file is damaged",
             "Sums are too small.",
@@ -190,7 +190,7 @@ def trace_health(case: Case) -> Iterator[Finding]:
             what, rest = _FIRST.sub("\\n", text, count=1).partition("\n")[::2]
             what = f"{what.removesuffix('.')}{files}." if files else what
             is_told = not unfit.how or unfit.how.endswith(".")
-            how = (unfit.how or rest) if is_told else remedy(case.source.format, unfit.how) or ""
+            how = (unfit.how or rest) if is_told else remedy(case, unfit.how) or ""
             yield _finding(unfit.title, f"{what} {unfit.unfit}", how)
     if case.prepared is None:
         return
@@ -211,9 +211,9 @@ def _coverage(case: Case, missing: set[str]) -> Iterator[Finding]:
     nameless = (one for one in case.idle.culprits if one.kind == "host_unrecorded")
     share = share_of_window(case, sum(one.idle_ns for one in nameless if not one.label))
     if "runtime calls" not in missing and share >= limit(case, RULE, "unrecorded"):
-        how = remedy(source, "stacks") or remedy(source, "annotations")
+        how = remedy(case, "stacks") or remedy(case, "annotations") or ""
         told = f"For {percent(share)} of the time neither GPU nor CPU has a record of work."
-        yield _finding("Much of the window has no record", told, f"Record with {how}.")
+        yield _finding("Much of the window has no record", told, how)
     if 0 < steps < limit(case, RULE, "few_steps"):
         told = f"Only {several(steps, 'step')} {does(steps, 'are')} used: variation is not known."
         how = " (torch.profiler.schedule(wait=1, warmup=2, active=5))"
@@ -279,5 +279,4 @@ def _sentence(how: str) -> str:
     """Return how to record something as a sentence; options have no verb of their own."""
     if not how or how.endswith("."):
         return how
-    is_told = re.match(r"(call|describe|give|initialise|name|no|put|record|to|use) ", how, re.I)
-    return f"{capitalized(how) if is_told else f'Record with {how}'}."
+    return f"{capitalized(with_verb(how))}."

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from traceflops.findings.finding import WORTH_SAYING, Verdict, severity_of
 from traceflops.findings.losses import Loss
 from traceflops.mfu import TOO_LITTLE
 from traceflops.timeline import Account
-from traceflops.units import PART_NAMES, duration, percent, several, uncapitalized
+from traceflops.units import PART_NAMES, capitalized, duration, percent, several, uncapitalized
 from traceflops.units import exact_percent as exact_percent
 from traceflops.windows import StepChoice
 
@@ -25,7 +26,7 @@ _ON_CPU: Final = {"call": "API calls", "mark": "annotations"}
 
 _RECORDS: Final = {
     "missing": "GPU records are missing: the trace has {calls} but no record of what ran on the "
-    "GPU. To record it: {how}.",
+    "GPU.{how}",
     "incomplete": "GPU records are incomplete: no device record for {found.lost:,} of {calls}, so "
     "idle time and losses are unknown.",
     "capture": "This trace is a graph capture: {found.captured:,} of {every} were captured, not "
@@ -93,13 +94,21 @@ def _of_host(total: Account, of: str) -> Verdict:
 def records_verdict(found: LaunchRecords, how: str) -> Verdict | None:
     """Return what to say where too much is not recorded to judge anything; None elsewhere.
 
-    `how` says how it would be recorded.
+    `how` is the clause that says how it would be recorded, "" where nothing does.
     """
     if found.is_judged:
         return None
     calls = several(found.calls, "launch call")
     every = several(found.calls + found.captured, "launch call")
+    how = f" {capitalized(how)}." if how else ""
     return Verdict(_RECORDS[found.state].format(found=found, calls=calls, every=every, how=how))
+
+
+def of_cut_file(found: Verdict, figure: str | None, cut: str) -> Verdict:
+    """Return a verdict that first says, after the utilisation, that a file is `cut`."""
+    lead = f"{figure}. " if figure and found.sentence.startswith(f"{figure}. ") else ""
+    said = f"{lead}{cut} {found.sentence.removeprefix(lead)}"
+    return replace(found, sentence=said) if cut else found
 
 
 def jobs_verdict(count: int) -> Verdict:

@@ -47,7 +47,7 @@ from traceflops.mfu.traced.coverage import ENOUGH, TOO_LITTLE
 from traceflops.mfu.traced.executed import Executed, executed
 from traceflops.mfu.traced.uncounted import REPLAYED
 from traceflops.mfu.traced.work_tables import KernelRow, OpRow, kernel_rows, op_rows
-from traceflops.remedies import NSIGHT, ROCPROF, XLA, family, remedy
+from traceflops.remedies import NSIGHT, ROCPROF, XLA, advice, family
 from traceflops.table import Note, names
 from traceflops.units import decimal, exact_percent
 from traceflops.windows import Prepared
@@ -267,7 +267,7 @@ def why_no_figure(
         yield _without_devices(prepared, done)
         return
     if not prepared.launch_records.is_judged:
-        how = remedy(prepared.trace.source.format, "all device records") or NEXT_TIME
+        how = advice(prepared.trace, "all device records")
         lost = MissingInput("GPU records are incomplete", how)
         yield _CAPTURE if prepared.launch_records.state == "capture" else lost
         return
@@ -307,8 +307,7 @@ def _without_devices(prepared: Prepared, done: Executed) -> MissingInput:
     trace = prepared.trace
     if counted and not trace.activities.num_rows and not trace.totals.num_rows:
         return counters_alone(counted)
-    how = remedy(prepared.trace.source.format, "device work")
-    return without_times(prepared.trace, how)
+    return without_times(prepared.trace, advice(prepared.trace, "device work"))
 
 
 def _nothing_counted(prepared: Prepared, done: Executed) -> MissingInput:
@@ -320,9 +319,9 @@ def _nothing_counted(prepared: Prepared, done: Executed) -> MissingInput:
     if not ops.num_rows:
         return _without_ops(prepared)
     if ops["input_dims"].null_count == ops.num_rows:
-        how = remedy(prepared.trace.source.format, "shapes")
+        how = advice(prepared.trace, "shapes")
         problem = "the operators have no shapes, so FLOPs are unknown"
-        return MissingInput(problem, f"record with {how} next time" if how else NEXT_TIME)
+        return MissingInput(problem, f"{how} {NEXT_TIME}" if how else "")
     if done.outside.unattributed:
         return MissingInput("no compute kernel has known FLOPs", _largest_unknown(done))
     others = len(prepared.plan.choice.seen) > len(prepared.plan.choice.used)
@@ -348,7 +347,9 @@ def _nothing_told(done: Executed) -> MissingInput | None:
 def _without_ops(prepared: Prepared) -> MissingInput:
     tool = _TOOLS.get(family(prepared.trace.source.format))
     if tool is None:
-        return MissingInput("the trace has no operators, so FLOPs are unknown", NEXT_TIME)
+        how = advice(prepared.trace, "shapes")
+        problem = "the trace has no operators, so FLOPs are unknown"
+        return MissingInput(problem, f"{how} {NEXT_TIME}" if how else "")
     from traceflops.devices import family_of
 
     named = prepared.trace.devices["architecture"].to_pylist()

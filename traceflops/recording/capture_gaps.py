@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from traceflops.devices import SIDE_FORMATS, family_of
+from traceflops.devices import SIDE_FORMATS, SeenDevice, family_of, match
 from traceflops.remedies import PYTORCH, command, family, remedy
 from traceflops.table import (
     ABSENT,
@@ -29,7 +29,8 @@ _TRACED: Final = (
 _FIRST: Final = ("device records", "device work", "copies")
 _OF_CUDA: Final = ("device work", "calls")
 """What tracing of CUDA records."""
-_EVERYTHING: Final = ("timeline", "calls", "steps")
+_RECORDED: Final = {*_FIRST, "timeline", "calls", "steps", "collectives"}
+"""What the command for everything records."""
 _OF_PYTORCH: Final = re.compile(r"\bat::native::|_ZN2at6native")
 
 
@@ -71,11 +72,10 @@ def how_to_record(trace: Trace) -> str | None:
 
     None where nothing of it is missing, and for tools without a command line.
     """
-    wanted = [*_EVERYTHING, "collectives"] if _has_collectives(trace) else list(_EVERYTHING)
     if _no_work(trace) and _is_cuda_traced(trace):
         return None  # it would be recorded as it was
     lacks = {check.lack for check in _lacks(trace)}
-    return command(trace.source.format, wanted) if lacks & {*wanted, *_FIRST} else None
+    return command(trace) if lacks & _RECORDED else None
 
 
 def _lacks(trace: Trace) -> list[_Check]:
@@ -84,7 +84,7 @@ def _lacks(trace: Trace) -> list[_Check]:
 
 def _missing(trace: Trace, lacks: Iterable[_Check]) -> Iterator[Missing]:
     for check in lacks:
-        how = remedy(trace.source.format, check.lack)
+        how = remedy(trace, check.lack)
         if how is not None and check.lack == "kernel counters":
             how = _counting(trace) or how
         if check.lack in _OF_CUDA and _no_work(trace) and _is_cuda_traced(trace):
@@ -115,6 +115,13 @@ def _all_null(table: str, column: str) -> Callable[[Trace], bool]:
         return len(values) > 0 and values.null_count == len(values)
 
     return test
+
+
+def _no_models(trace: Trace) -> bool:
+    """Return whether neither a name nor properties say which GPU one of the devices is."""
+    rows = trace.devices.to_pylist()
+    named = any(row["product"] or match(SeenDevice.of(row)).row for row in rows)
+    return bool(rows) and not named
 
 
 def _no_marks(*kinds: str) -> Callable[[Trace], bool]:
@@ -237,7 +244,7 @@ _CHECKS: Final = (
     ),
     _Check(
         "device",
-        _all_null("devices", "product"),
+        _no_models,
         "GPU properties",
         "peak and MFU are unknown unless you name the device",
     ),

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from traceflops.devices import JobReport, is_undecided, of_job, of_no_job, ranks_of_devices
+from traceflops.devices import (
+    JobReport,
+    SeenDevice,
+    is_undecided,
+    match,
+    of_job,
+    of_no_job,
+    ranks_of_devices,
+)
 from traceflops.errors import UsageError
 from traceflops.recording.capture_gaps import Missing, how_to_record, missing_from
 from traceflops.table import (
@@ -43,8 +51,9 @@ Shown = Callable[[Trace, Selection], tuple[Trace, str | None]]
 class DeviceEntry:
     """One device: properties as the trace gives them, None where it does not.
 
-    `ranks` are those of all processes that worked on it. `run` is which of the runs one after the
-    other on a GPU this row is about, and `runs` how many there are; None where there is but one.
+    `name` is what reports call it. `ranks` are those of all processes that worked on it. `run` is
+    which of the runs one after the other on a GPU this row is about, and `runs` how many there
+    are; None where there is but one.
     """
 
     rank: int | None
@@ -60,6 +69,7 @@ class DeviceEntry:
     dies: int | None
     partition: str | None
     activities: int
+    name: str
     run: int | None = None
     runs: int | None = None
 
@@ -144,6 +154,7 @@ def _devices(trace: Trace) -> list[DeviceEntry]:
             **{name: row[name] for name in _PROPERTIES},
             partition=partition_text(row),
             activities=int(counts[row["device"]]),
+            name=match(SeenDevice.of(row)).name(row["type"]),
             **_run(trace, row["device"]),
         )
         for row in trace.devices.to_pylist()

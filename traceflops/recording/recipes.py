@@ -6,8 +6,10 @@ import tomllib
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from string import Template
 
 from traceflops.errors import UsageError
+from traceflops.remedies import COMMANDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +26,7 @@ class Recipe:
 def known_recipes() -> dict[str, Recipe]:
     """Return all recipes by name."""
     text = (files("traceflops.recording") / "recipes.toml").read_text(encoding="utf-8")
+    text = Template(text).safe_substitute(COMMANDS)
     return {name: Recipe(**row) for name, row in tomllib.loads(text).items()}
 
 

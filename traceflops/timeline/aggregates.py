@@ -96,7 +96,7 @@ def untimed(trace: Trace, classifier: Classifier) -> Untimed | None:
         _categories(totals, decided),
         counted,
         tuple(sorted(used_names(trace.kernel_counters["counter"]))),
-        command(trace.source.format, ("timeline", "calls", "steps")),
+        command(trace),
     )
 
 

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from traceflops.remedies import remedy
+from traceflops.remedies import advice
 from traceflops.table import (
     ABSENT,
     IntArray,
@@ -52,8 +52,8 @@ def with_known_idle(trace: Trace) -> Trace:
     or with calls that show that none was launched. Kernels alone keep their timeline, with a note.
     """
     if lacks_copies(trace):
-        how = remedy(trace.source.format, "copies")
-        text = f"{_NO_COPIES}, or record it: {how}." if how else f"{_NO_COPIES}."
+        how = advice(trace, "copies")
+        text = f"{_NO_COPIES}, or {how}." if how else f"{_NO_COPIES}."
         note = Note("missing", COPIES_MISSING, text)
         return trace if note in trace.notes else replace(trace, notes=(*trace.notes, note))
     kinds = _kinds(trace)

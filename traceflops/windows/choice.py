@@ -27,7 +27,7 @@ from traceflops.table import (
     numbers,
 )
 from traceflops.timeline import Account, DeviceAccount, LinkedTrace, Window
-from traceflops.units import does, duration, listed, percent, several
+from traceflops.units import capitalized, does, duration, listed, percent, several
 from traceflops.windows.chosen_runs import chosen_range, gpu_notes
 from traceflops.windows.periodicity import (
     KEEP_LAST_UP_TO,
@@ -53,7 +53,7 @@ from traceflops.windows.steps import (
 )
 
 _NO_STEPS = "No steps found: the whole trace is one window."
-_NAME_THEM = "{} when recording, or name the annotations that begin a step with --step-mark."
+_NAME_THEM = "name the annotations that begin a step with --step-mark."
 _LIKELY = "Some ranges look like steps: try --step-mark {}."
 REPEATED = "repeated-step-numbers"
 """The code of the note that steps are numbered anew."""
@@ -369,7 +369,8 @@ def _inferred_layout(
 
 def _span_layout(linked: LinkedTrace, accounts: Mapping[int, DeviceAccount]) -> StepLayout:
     mark = likely_step_mark(linked.trace) if accounts else None
-    how = _NAME_THEM.format(sentence(linked.trace.source.format, "steps"))
+    how = sentence(linked.trace, "steps")
+    how = f"{how} when recording, or {_NAME_THEM}" if how else capitalized(_NAME_THEM)
     how = how if mark is None else _LIKELY.format(shlex.quote(mark))
     note = Note("assumed", "no-steps", f"{_NO_STEPS} {how}", share=float(mark is not None))
     spans = {d: [Stretch("span", None, *a.rows.span, None)] for d, a in accounts.items()}

@@ -13,6 +13,7 @@ from traceflops.parsers.io import NoteTable
 from traceflops.parsers.nsight.nsys.reading import CUPTI, ReportReading
 from traceflops.parsers.nsight.nsys.timeline import UNNAMED_KERNEL
 from traceflops.parsers.shared import span_notes
+from traceflops.remedies import NSYS
 from traceflops.table import (
     ABSENT,
     CUDA_TRACE,
@@ -64,16 +65,15 @@ _NOTES: Final = NoteTable(
             "lost."
         ),
         "no-device-work false": (
-            "The recording has no GPU operations. CUDA was not traced: nsys profile "
-            "--trace=cuda,nvtx records it."
+            f"The recording has no GPU operations. CUDA was not traced: {NSYS} records it."
         ),
         "no-device-work None": (
-            "The recording has no GPU operations. Whether CUDA was traced is unknown; nsys profile "
-            "--trace=cuda,nvtx records it."
+            "The recording has no GPU operations. Whether CUDA was traced is unknown; "
+            f"{NSYS} records it."
         ),
         "no-calls": (
             "The recording has no CUDA API calls, so what launched the GPU operations is unknown. "
-            "nsys profile --trace=cuda records them."
+            f"{NSYS} records them."
         ),
         "no-calls lost": (
             "The CUDA API calls are in the damaged part of the file, so what launched the GPU "

@@ -518,7 +518,7 @@ def test_totals_alone_say_what_they_are_of(tmp_path: Path) -> None:
     assert set(rows(trace, "totals", "count", "total_ns", "min_ns", "max_ns")) == {(2, 9, 4, 0)}
     (note,) = trace.notes
     assert note.code == "no-timeline"
-    assert "--kernel-trace --output-format rocpd" in note.text
+    assert "--runtime-trace --rccl-trace --output-format rocpd" in note.text
 
 
 def test_what_is_no_work_of_a_device_is_no_kernel(tmp_path: Path) -> None:

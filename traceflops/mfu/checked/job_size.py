@@ -11,7 +11,7 @@ from traceflops.devices import GIVE_PEAK, MissingInput, without_rates, without_t
 from traceflops.flops import Peak, PeakChoice, plain_dtype
 from traceflops.mfu.measurement import Measurement
 from traceflops.mfu.traced.executed import Executed
-from traceflops.remedies import remedy
+from traceflops.remedies import advice
 from traceflops.table import distinct, numbers
 from traceflops.units import several
 from traceflops.windows import Prepared, find_marked_steps
@@ -47,7 +47,7 @@ class JobSize:
     window_ns: int
     host_ns: int | None
     is_range: bool
-    format: str = ""
+    how: str = ""
 
     @property
     def lack(self) -> MissingInput | None:
@@ -58,8 +58,7 @@ class JobSize:
             return NOT_STEPS
         return MissingInput(
             "the trace has no steps, and a description covers one step",
-            f"{remedy(self.format, 'steps')} when recording, or name step annotations with "
-            "--step-mark",
+            f"{self.how}name step annotations with --step-mark",
         )
 
     @property
@@ -89,6 +88,7 @@ def job_size(prepared: Prepared, gpus: int | None = None) -> JobSize:
         devices, told_by = max(world, working), "world size in the trace"
     used = [w for windows in prepared.windows.values() for w in windows if w.used]
     steps = [window for window in used if window.role == "step"]
+    how = advice(prepared.trace, "steps")
     return JobSize(
         devices=max(devices, 1),
         told_by=told_by,
@@ -98,7 +98,7 @@ def job_size(prepared: Prepared, gpus: int | None = None) -> JobSize:
         window_ns=sum(window.dur_ns for window in steps),
         host_ns=host_time(prepared) if steps else None,
         is_range=prepared.selection.is_time_range,
-        format=prepared.trace.source.format,
+        how=f"{how} when recording, or " if how else "",
     )
 
 
@@ -170,8 +170,7 @@ def peak_in_trace(
 def _unknown(measured: Measurement, prepared: Prepared) -> MissingInput | None:
     kinds = prepared.trace.devices["type"].to_pylist()
     if all(kinds[device.device] == "cpu" for device in measured.devices):
-        how = remedy(prepared.trace.source.format, "device work")
-        return without_times(prepared.trace, how)
+        return without_times(prepared.trace, advice(prepared.trace, "device work"))
     strange = next((one for one in measured.devices if not one.rates), None)
     return without_rates(strange.match.explanation) if strange is not None else None
 
