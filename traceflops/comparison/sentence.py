@@ -109,7 +109,8 @@ def caveat(before: Side, after: Side, unlike: Sequence[Unlike], shares: Sequence
     if not work and work_ratio(before, after) is None and max(shares) < _RECOGNISED:
         each = " and ".join(percent(float(share)) for share in shares)
         work = (
-            f"The work may differ: only {each} of kernel time is in kernels or operators of both. "
+            f"The work may differ: only {each} of kernel time is in kernels or operator shapes "
+            "of both. "
         )
     return f"{told} uncertain. " * bool(lacking) + work
 
