@@ -287,11 +287,11 @@ def _late(before: Side, after: Side, more: bool) -> str:
     return f"rank {rank}"
 
 
-def short(name: str) -> str:
+def short(name: str, longest: int = _LONGEST) -> str:
     """Return a name without namespaces, templates and parameters, cut in the middle if long."""
     head = re.sub(r"\(anonymous namespace\)::", "", function_name(name).removeprefix("void "))
     if "::" in head or "<" in head:
         head = head.split("<")[0].split("(")[0].rpartition("::")[2] or head
     plain = "".join(char if char.isprintable() else " " for char in head)
-    half = _LONGEST // 2
-    return plain if len(plain) <= _LONGEST else f"{plain[:half]}…{plain[-half:]}"
+    half = longest // 2
+    return plain if len(plain) <= longest else f"{plain[:half]}…{plain[-half:]}"
