@@ -79,8 +79,8 @@ _NOTES: Final = NoteTable(
         "links to operators may be wrong. If the file holds several ranks, nothing tells them "
         "apart, and ranks are not compared.",
         "merged-ranks": "The file holds {count} ranks. Their times are compared as they are in it.",
-        "recording-cost": "A step took {recorded} while it was recorded and {before} before "
-        "({change} %); times are as recorded.",
+        "recording-cost": "All recorded steps, those left out too, took {recorded} on average, "
+        "steps before the recording {before} ({change} %); times are as recorded.",
     },
     missing={
         "no-calls": "The file has no runtime calls, so what launched the GPU operations is "

@@ -96,10 +96,11 @@ def _unlike(comparison: Comparison, width: int) -> Iterator[Text]:
 
 
 def _tables(tables: Sequence[ReportTable] | Iterator[ReportTable], width: int) -> Iterator[Text]:
+    most = _NAME + max(width - _WIDE, 0)
     for table in tables:
         if table.rows:
             narrow = ("Component",) if width < _WIDE else ()
-            yield from view_table(table, 8, _LESS, _NAME, width, *narrow)
+            yield from view_table(table, 8, _LESS, most, width, *narrow)
             if table.total > len(table.rows):
                 yield Text(f"  {table.total - len(table.rows):,} more", "dim")
             yield from paragraph(table.remark, width)

@@ -79,7 +79,7 @@ def render_measured(
     kernels = [row for row in measured.kernels if row.measured.flops or _is_counted(row)][:_ROWS]
     ops = [row for row in measured.ops if row.measured.flops or row.measured.min_bytes][:_ROWS]
     known = "FLOPs" if any(row.measured.flops for row in kernels) else "bytes"
-    told = (*facts(measured), *(described_facts(checked) if checked is not None else ()))
+    told = (*facts(analysis), *(described_facts(checked) if checked is not None else ()))
     lines = (
         *_head(analysis, style, checked),
         *_waterfall(analysis, style, checked),

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import chain
+from operator import add
 from typing import Final
 
 from traceflops.attribution import CLASSES
@@ -23,11 +26,15 @@ from traceflops.comparison import (
 from traceflops.reports.view.compared_kernels import counted_change
 from traceflops.reports.view.figures import UNKNOWN, duration, percent, significant, size
 from traceflops.reports.view.palette import LOOKS
+from traceflops.reports.view.short_names import short_labels
 from traceflops.reports.view.tables import Cell, Column, Name, ReportTable, spaced, table_of
+from traceflops.reports.view.wording import shape_words
 from traceflops.units import PART_NAMES, capitalized, exact_percent
 
 _CAUSES: Final = 12
 _PARTS: Final = 15
+_WIDEST: Final = 90
+_SHAPES: Final = 30
 _KINDS: Final = {
     "pace": "time per call",
     "calls": "number of calls",
@@ -98,21 +105,76 @@ def _calls(part: Part) -> str:
     return old if old == new else f"{old} → {new}"
 
 
-def _names(part: Part) -> Cell:
-    """Return the names, of both sides where they differ, and what of the calls changed."""
+def _labels(parts: Iterable[Part]) -> dict[str, str]:
+    """Return what is shown of the names of rows that look alike: the same of the same name."""
+    names = list({names[0]: None for part in parts for names in part.names if names})
+    if len(names) == 1:
+        return {names[0]: short(names[0], _WIDEST)}
+    return dict(zip(names, short_labels(names, _WIDEST), strict=True))
+
+
+def _names(labels: Mapping[str, str], part: Part) -> tuple[str, ...]:
+    """Return the names, of both sides where they differ."""
     old, new = part.names
     sides = [old, new] if old and new and set(old) != set(new) else [new or old]
     if not any(map(any, sides)):
-        return CLASSES.get(part.subject) or PART_NAMES.get(part.subject, part.subject)
-    shown = {(short(names[0]), len(names) - 1): ", ".join(names) for names in sides}
+        return (CLASSES.get(part.subject) or PART_NAMES.get(part.subject, part.subject),)
+    shown = {
+        (labels.get(names[0]) or short(names[0], _WIDEST), len(names) - 1): ", ".join(names)
+        for names in sides
+    }
     pieces: list[str] = [f"{CLASSES.get(part.subject, part.subject)}:"] * (part.kind == "idle")
     for number, ((name, more), whole) in enumerate(shown.items()):
         pieces += ["→"] * bool(number)
         pieces.append(Name(name, whole))
         pieces += [f"and {more} more"] * bool(more)
-    if part.calls is not None and part.calls[0] != part.calls[1] and all(part.calls):
-        pieces += _OF_CALLS.get(part.kind, ())
     return tuple(pieces)
+
+
+def _of_calls(part: Part) -> tuple[str, ...]:
+    """Return what of the calls changed, where their number did, too."""
+    has_other = part.calls is not None and part.calls[0] != part.calls[1] and all(part.calls)
+    return _OF_CALLS.get(part.kind, ()) if has_other else ()
+
+
+def _launched(column: str, part: Part) -> str:
+    """Return what the launch of a kernel tells in a column, of one kernel alone."""
+    told = {getattr(one, column) or "" for side in part.work for one in side[:1]}
+    return shape_words(min(told), _SHAPES) if len(told) == 1 else ""
+
+
+_DETAILS: Final[tuple[Callable[[Part], str], ...]] = (
+    lambda part: spaced(part.subject),
+    lambda part: Name(short(part.scopes[0], _SHAPES), part.scopes[0]) if part.scopes else "",
+    partial(_launched, "op"),
+    partial(_launched, "shapes"),
+    partial(_launched, "group"),
+)
+"""What tells rows apart that have the same names, the first that does."""
+
+
+def _heads(parts: Sequence[Part]) -> list[Cell]:
+    """Return what the rows of one table are about, different where the parts are."""
+    ends = list(map(_of_calls, parts))
+    heads = [_names({}, part) for part in parts]
+    for places in _alike(heads, ends):
+        labels = _labels(parts[place] for place in places)
+        for place in places:
+            heads[place] = _names(labels, parts[place])
+    for detail in _DETAILS:
+        for places in _alike(heads, ends):
+            told = [detail(parts[place]) for place in places]
+            for place, more in zip(places, told, strict=True):
+                heads[place] += (more,) * (len(set(told)) > 1 and more != "")
+    return list(map(add, heads, ends))
+
+
+def _alike(*columns: Sequence[tuple[str, ...]]) -> list[list[int]]:
+    """Return the rows of each text that several have."""
+    rows: defaultdict[str, list[int]] = defaultdict(list)
+    for place, pieces in enumerate(zip(*columns, strict=True)):
+        rows[" ".join(chain(*pieces))].append(place)
+    return [places for places in rows.values() if len(places) > 1]
 
 
 def _way(part: Part) -> str:
@@ -120,12 +182,12 @@ def _way(part: Part) -> str:
 
 
 _PART: Final = (
-    Column("What changed most", _names),
-    Column("Calls", _calls, is_number=True),
-    Column("Before", lambda part: duration(float(part.before_ns)), is_number=True),
-    Column("After", lambda part: duration(float(part.after_ns)), is_number=True),
-    Column("Change", lambda part: change(part.ns), is_number=True),
-    Column("Matched by", _way),
+    Column("What changed most", lambda row: row[0]),
+    Column("Calls", lambda row: _calls(row[1]), is_number=True),
+    Column("Before", lambda row: duration(float(row[1].before_ns)), is_number=True),
+    Column("After", lambda row: duration(float(row[1].after_ns)), is_number=True),
+    Column("Change", lambda row: change(row[1].ns), is_number=True),
+    Column("Matched by", lambda row: _way(row[1])),
 )
 
 
@@ -167,7 +229,8 @@ def causes_table(comparison: Comparison) -> ReportTable:
 def parts_table(comparison: Comparison, most: int = _PARTS) -> ReportTable:
     """Return the kernels and culprits that changed most."""
     parts = changed_parts(comparison)
-    return table_of(_PART, parts[:most], len(parts))
+    shown = parts[:most]
+    return table_of(_PART, list(zip(_heads(shown), shown, strict=True)), len(parts))
 
 
 def unlike_table(comparison: Comparison) -> ReportTable:

@@ -133,6 +133,23 @@ def test_the_backward_pass_belongs_to_the_module_of_its_forward_op() -> None:
     assert told == {"forward_gemm": ("Linear", False), "backward_gemm": ("Linear", True)}
 
 
+def test_what_a_backward_node_computes_again_belongs_to_the_module_it_ran_in() -> None:
+    ops = [
+        op("aten::relu", 12, 2, sequence=7),
+        op("ReluBackward0", 60, 20, sequence=7, forward_thread=1, thread=2),
+        op("aten::conv2d", 65, 4, sequence=9, thread=2),
+    ]
+    tables = launched(("again", 66, 200, 10), ("backward", 75, 220, 30))
+    for call in tables["calls"]:
+        call["thread"] = 2
+    marks = [module("ReLU_0", 10, 10), module("Conv2d_0", 62, 8) | {"thread": 2}]
+    trace = trace_of(**tables, ops=ops, marks=marks)
+    told = {row["name"]: (row["scope"], row["backward"]) for row in ways(trace)}
+    assert told == {"again": ("Conv2d", False), "backward": ("ReLU", True)}
+    asked = tf.analyze(trace).tables["activities"].select(["name", "module"]).to_pylist()
+    assert {row["name"]: row["module"] for row in asked} == {"again": "Conv2d", "backward": "ReLU"}
+
+
 def test_operators_count_themselves_once_and_what_is_inside_apart() -> None:
     trace = nested([("gemm", 6, 100, 10), ("gemm", 31, 200, 30), ("copy", 50, 300, 5)])
     found = operators(prepare(trace))

@@ -107,7 +107,7 @@ def test_the_limit_itself_passes(trace: Path) -> None:
 def test_no_finding_is_by_priority(trace: Path) -> None:
     code, text = told(run("check", SAMPLE, "--no-finding", "high"))
     assert (code, text.startswith("failed  --no-finding high: ")) == (4, True)
-    assert "(host-waits)" in text and "loss-memory" not in text  # a loss is no cause
+    assert "(host-waits, priority high)" in text and "loss-memory" not in text  # a loss is no cause
     assert told(run("check", trace, "--no-finding", "high")) == (
         0,
         "passed  --no-finding high: none\n",

@@ -379,7 +379,9 @@ def test_a_trace_without_a_command_gets_a_summary(
     assert_refused(run("--json", SAMPLE), 2, "--json", "write traceflops summary --json FILE")
     assert run("-", stdin=SAMPLE.read_bytes()).stdout.startswith("The input pipeline")
     assert_refused(run(SAMPLE, "--stpes", "1"), 2, "--steps", "traceflops summary --help")
-    assert_refused(run(SAMPLE, "--by", "layers"), 2, "--by layers", "module, layer, op")
+    assert_refused(
+        run(SAMPLE, "--by", "ops"), 2, "--by ops", "did you mean op? choose one of module"
+    )
     monkeypatch.chdir(tmp_path)
     for name in ("-x.json.gz", "--json"):
         Path(name).write_bytes(SAMPLE.read_bytes())

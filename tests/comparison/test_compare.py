@@ -119,7 +119,7 @@ def test_only_the_ranks_that_both_have_are_compared() -> None:
     # Of a report in JSON single ranks cannot be taken out: then all are compared, and that is said.
     other = compare(side_of_report(whole.to_json().encode()), few)
     assert [one.what for one in other.unlike] == ["ranks", "GPUs"]
-    assert other.unlike[0].before == "4 (0, 1, 2, 3)"
+    assert other.unlike[0].before == "4 (numbers 0, 1, 2, 3)"
     assert_exact(other)
 
 
@@ -144,13 +144,48 @@ def test_one_kernel_in_common_by_chance_gets_no_figures() -> None:
 def test_that_most_kernels_are_of_one_side_alone_is_said_first() -> None:
     few, more = ["shared", *["alpha"] * 3], ["shared", *["beta"] * 3]
     found = compare(of_kernels(*few), of_kernels(*more), ("a", "b"))
-    told = "The work may differ: only 33.3 % and 33.3 % of kernel time is in kernels or operators"
-    assert found.caveat == f"{told} of both. "
+    told = "The work may differ: only 33.3 % and 33.3 % of kernel time is in kernels or operator"
+    assert found.caveat == f"{told} shapes of both. "
     assert found.sentence.startswith(found.caveat)
     # It is enough that one side has most of its time in what both have: the other has more work.
     more = ["shared", "beta", "shared", "shared"]
     longer = compare(of_kernels(*few), of_kernels(*more), ("a", "b"))
     assert not longer.caveat and not longer.obstacle
+
+
+def test_operators_without_shapes_are_those_of_any_model() -> None:
+    def job(kernel: str) -> tf.Analysis:
+        works = [(kernel, 100 * at + 10, 100 * at + 20, 50) for at in range(4)]
+        ops = [{"name": "aten::mm", "start_ns": 100 * at, "dur_ns": 30} for at in range(4)]
+        marks = [(f"ProfilerStep#{at}", 100 * at, 100) for at in range(4)]
+        return tf.analyze(trace_of(**launched(*works), ops=ops, marks=step_marks(*marks)))
+
+    found = compare(job("alpha"), job("beta"))
+    told = "The work may differ: only 0.0 % and 0.0 % of kernel time is in kernels or operator"
+    assert found.caveat == f"{told} shapes of both. "
+    assert {one.way for one in found.matches} == {"operator"}
+
+
+def test_rows_of_different_work_are_different_at_any_width() -> None:
+    names = [f"void cutlass::Kernel<{'gemm_' * 30}{end}>(P)" for end in "ab"] + ["same"] * 2
+
+    def job(dur: int) -> tf.Analysis:
+        works = [(name, 10 * n, 100 * n, dur) for name, n in zip(names * 2, range(8), strict=True)]
+        ops = [{"name": f"aten::op{n % 4}", "start_ns": 10 * n, "dur_ns": 5} for n in range(8)]
+        marks = step_marks(("ProfilerStep#0", 0, 39), ("ProfilerStep#1", 40, 39))
+        return tf.analyze(trace_of(**launched(*works), ops=ops, marks=marks))
+
+    found = compare(job(20), job(50))
+    for width in (100, 160):
+        lines = [line.plain for line in render_comparison(found, Style(width))]
+        first = next(n for n, line in enumerate(lines) if line.startswith("What changed most"))
+        rows = [line[: line.index("  ")] for line in lines[first + 1 :] if line.endswith("name")]
+        assert len(rows) == len(set(rows)) == 4
+        assert {row.split()[-1] for row in rows if row.startswith("same")} == {
+            "aten::op2",
+            "aten::op3",
+        }
+        assert (max(map(len, rows)) > 52) == (width == 160)
 
 
 def test_totals_alone_are_not_compared(tmp_path: Path) -> None:
@@ -380,7 +415,8 @@ def test_several_recordings_are_compared_with_the_one_that_is_named() -> None:
 
 
 def test_traces_are_analyzed_and_what_is_no_recording_is_refused(one_rank: tf.Analysis) -> None:
-    assert tf.compare(tf.read(SAMPLE), one_rank).is_same
+    same = tf.compare(tf.read(SAMPLE), one_rank)
+    assert same.is_same and not same.unlike
     with pytest.raises(tf.UsageError, match="traces, analyses or sides of reports, not str"):
         tf.compare(str(SAMPLE), one_rank)  # type: ignore[arg-type]
 

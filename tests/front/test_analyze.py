@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 import traceflops as tf
+from tests.build import launched, trace_of
 from tests.conftest import SAMPLES
 from traceflops.cli import app
 from traceflops.windows.selection import Selection
@@ -90,6 +91,17 @@ def test_steps_and_modules_of_activities_are_those_of_the_report() -> None:
     of_op = used[used.op == "aten::mm"].iloc[0]
     ops = analysis.to_pandas("ops")
     assert ops.name[ops.op_row == of_op.op_row].tolist() == ["aten::mm"]
+
+
+def test_collectives_without_a_record_are_told_by_their_annotation_or_name() -> None:
+    exchange = "ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t"
+    gather = "ncclKernel_AllGather_RING_LL_Sum_int8_t"
+    works = [(exchange, 2, 100, 9), (gather, 22, 110, 9), (exchange, 24, 120, 9), ("k", 3, 130, 9)]
+    tables = launched(*works)
+    tables["activities"][2]["collective"] = "alltoallv"
+    mark = {"name": "nccl:all_to_all", "start_ns": 0, "dur_ns": 10}
+    found = tf.analyze(trace_of(**tables, marks=[mark])).tables["activities"]
+    assert found["collective"].to_pylist() == ["all_to_all", "all_gather", "alltoallv", None]
 
 
 def test_what_is_asked_most_has_a_name() -> None:

@@ -345,8 +345,16 @@ def cost_of(said: Any) -> list[str]:
 @pytest.mark.parametrize(
     ("before", "recorded", "shown"),
     [
-        (2_000_000, 2_100_000, "took 2.10 ms while it was recorded and 2.00 ms before (+5.0 %)"),
-        (4_000_000_000, 3_000_000_000, "took 3.00 s while it was recorded and 4.00 s before (-25"),
+        (
+            2_000_000,
+            2_100_000,
+            "took 2.10 ms on average, steps before the recording 2.00 ms (+5.0 %)",
+        ),
+        (
+            4_000_000_000,
+            3_000_000_000,
+            "took 3.00 s on average, steps before the recording 4.00 s (-25",
+        ),
     ],
 )
 def test_what_recording_cost_is_told(before: int, recorded: int, shown: str) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from traceflops.attribution import launch_scopes, ops_that_launched
+from traceflops.ranks import KINDS, communication_kinds
 from traceflops.table import (
     ABSENT,
     codes,
@@ -23,7 +24,7 @@ from traceflops.windows import chosen_time
 
 if TYPE_CHECKING:
     from traceflops.table import BoolArray, IntArray
-    from traceflops.timeline import Window
+    from traceflops.timeline import LinkedTrace, Window
     from traceflops.windows import Prepared
 
 
@@ -36,13 +37,14 @@ FOUND: Final = {
     "op_row": "row of the table ops that launched it",
     "op": "name of that operator",
     "call": "name of the call that launched it",
+    "collective": "collective by the framework (allreduce), else its kind (all_reduce)",
     "module": "nn.Modules around its launch or its forward operator, else the annotation",
 }
 """What is found out about each activity, by column."""
 
 
 def activity_table(prepared: Prepared) -> pa.Table:
-    """Return the table `activities` with the columns of FOUND behind it; unknown is null."""
+    """Return the table `activities` with the columns of FOUND; unknown is null."""
     trace, linked = prepared.trace, prepared.as_launched.linked
     table = trace.activities
     rows = np.arange(table.num_rows)
@@ -60,11 +62,22 @@ def activity_table(prepared: Prepared) -> pa.Table:
         "op": names_of(linked.trace.ops, op),
         "call": names_of(linked.trace.calls, call),
         "module": merged_column(scopes.scope, scopes.texts),
+        "collective": _collectives(linked),
     }
     for name, column in added.items():
         field = pa.field(name, column.type, metadata={"meaning": FOUND[name]})
-        table = table.append_column(field, column)
+        at = table.schema.get_field_index(name)
+        new = at < 0
+        table = table.append_column(field, column) if new else table.set_column(at, field, column)
     return table
+
+
+def _collectives(linked: LinkedTrace) -> pa.Array:
+    """Return the collective of each activity as it was recorded, or else its kind."""
+    told, kind = linked.trace.activities["collective"], communication_kinds(linked)
+    texts, code = names(told), codes(told)
+    found = np.where(kind >= 0, kind + len(texts), -1)
+    return merged_column(np.where(code >= 0, code, found), [*texts, *KINDS])
 
 
 def ranks_of(table: pa.Table, ranks: Sequence[int | None]) -> pa.Array:

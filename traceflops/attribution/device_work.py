@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from operator import attrgetter
 from typing import Final
 
@@ -19,13 +19,13 @@ from traceflops.attribution.launching_ops import ops_that_launched
 from traceflops.attribution.scopes import (
     Instants,
     ModulePaths,
+    annotation_around,
     forward_ops,
     host_marks,
-    innermost_annotation,
     innermost_mark,
     instants,
     module_name,
-    module_paths,
+    modules_around,
 )
 from traceflops.table import (
     BoolArray,
@@ -162,8 +162,7 @@ def user_functions(work: Launched) -> Named:
 def annotated(work: Launched) -> Named:
     """Return the annotation of a graph's node, or that of the launch or of the forward op."""
     trace, mark = work.prepared.trace, work.prepared.selection.step_mark
-    launch, forward = (innermost_annotation(trace, at, mark) for at in work.causes)
-    found = np.where(forward >= 0, forward, launch)
+    found = annotation_around(trace, *work.causes, mark)
     return _first_named(_own(work, "annotation"), (found, names(trace.marks["name"])))
 
 
@@ -245,9 +244,7 @@ class Attributed:
 
 def launched_modules(work: Launched) -> tuple[ModulePaths, BoolArray]:
     """Return the modules that launched work or its forward op, and where it is the launch."""
-    paths = module_paths(work.prepared.trace, Instants.joined(work.causes))
-    launch, forward = np.split(paths.node, 2)
-    return replace(paths, node=np.where(launch >= 0, launch, forward)), launch >= 0
+    return modules_around(work.prepared.trace, *work.causes)
 
 
 def attributed(prepared: Prepared, row: IntArray) -> Attributed:

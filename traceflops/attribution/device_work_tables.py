@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from itertools import repeat
 from typing import Final
 
@@ -61,7 +62,9 @@ def check_owner(by: str) -> None:
     """Refuse what cannot own work. Raises UsageError."""
     known = (*BY, HOST_OP, KERNEL)
     if by not in known:
-        raise UsageError(f"no such table: --by {by}", f"choose one of {', '.join(known)}")
+        near = get_close_matches(by, known, 1)
+        meant = f"did you mean {near[0]}? " if near else ""
+        raise UsageError(f"no such table: --by {by}", f"{meant}choose one of {', '.join(known)}")
 
 
 def work_owners(prepared: Prepared, by: str) -> WorkOwners:

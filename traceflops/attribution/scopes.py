@@ -1,8 +1,8 @@
 """What surrounded work on the host: the modules that launched it, else the annotation.
 
 Instances of a module count as one (`Linear_3` is a `Linear`), so that the layers of a model do not
-each have a row of their own. What a backward node launched belongs to the module of the op that
-it is the derivative of: of the forward ops with its sequence number the last one.
+each have a row of their own. What a backward node launched, in no module itself, belongs to the
+module of the op that it is the derivative of: of the forward ops with its sequence number the last.
 
 When in a training step an op ran: forward, backward, recomputation, optimizer.
 
@@ -203,20 +203,18 @@ def launch_scopes(
     linked: LinkedTrace, call: IntArray, op: IntArray, step_mark: str | None
 ) -> Scopes:
     """Return the scopes of work launched by these rows of calls, or else of ops."""
-    trace = linked.trace
-    forward = forward_ops(linked, op)
-    backward = forward >= 0
-    causes = instants(trace, np.where(backward, -1, call), np.where(backward, forward, op))
-    path, path_texts, instance = _modules(trace, causes)
-    without = replace(causes, known=causes.known & (path < 0))
-    around, label_texts = _annotations(trace, without, step_mark)
+    trace, forward = linked.trace, forward_ops(linked, op)
+    causes = instants(trace, call, op), instants(trace, np.full_like(forward, -1), forward)
+    paths, by_launch = modules_around(trace, *causes)
+    path, path_texts, instance = _modules(trace, paths)
+    around, label_texts = _annotations(trace, causes, path < 0, step_mark)
     scope = np.where(path >= 0, path, np.where(around >= 0, around + len(path_texts), -1))
     return Scopes(
         scope,
         [*path_texts, *label_texts],
         [True] * len(path_texts) + [False] * len(label_texts),
         instance,
-        backward & (scope >= 0),
+        (forward >= 0) & ~by_launch & (scope >= 0),
     )
 
 
@@ -269,9 +267,21 @@ def module_paths(trace: Trace, causes: Instants, rows: IntArray | None = None) -
     return ModulePaths(around, parent, label_of)
 
 
-def _modules(trace: Trace, causes: Instants) -> tuple[IntArray, list[str], IntArray]:
+def modules_around(
+    trace: Trace, launch: Instants, forward: Instants
+) -> tuple[ModulePaths, BoolArray]:
+    """Return the modules around launches or else forward ops, and where it is the launch.
+
+    What a backward node computes again is launched inside its own modules.
+    """
+    paths = module_paths(trace, Instants.joined((launch, forward)))
+    by_launch, by_forward = np.split(paths.node, 2)
+    node = np.where(by_launch >= 0, by_launch, by_forward)
+    return replace(paths, node=node), by_launch >= 0
+
+
+def _modules(trace: Trace, paths: ModulePaths) -> tuple[IntArray, list[str], IntArray]:
     """Return the path of modules around each instant, the paths, and the innermost's name."""
-    paths = module_paths(trace, causes)
     place = Names()
     kind = place.codes(map(module_class, names(trace.marks["name"])))
     levels = [paths.node]
@@ -287,12 +297,21 @@ def _modules(trace: Trace, causes: Instants) -> tuple[IntArray, list[str], IntAr
     return np.where(paths.node >= 0, path, -1), texts, taken(paths.name, paths.node)
 
 
+def annotation_around(
+    trace: Trace, launch: Instants, forward: Instants, step_mark: str | None
+) -> IntArray:
+    """Return the name of the annotation around each forward op or else launch, or -1."""
+    ours, theirs = (innermost_annotation(trace, one, step_mark) for one in (launch, forward))
+    return np.where(theirs >= 0, theirs, ours)
+
+
 def _annotations(
-    trace: Trace, causes: Instants, step_mark: str | None
+    trace: Trace, causes: tuple[Instants, Instants], wanted: BoolArray, step_mark: str | None
 ) -> tuple[IntArray, list[str]]:
-    """Return the innermost annotation around each instant that is no step, and their names."""
+    """Return the annotation around each cause that is wanted, no step, and their names."""
     labels = names(trace.marks["name"])
-    found, place = ranked(innermost_annotation(trace, causes, step_mark))
+    launch, forward = (replace(one, known=one.known & wanted) for one in causes)
+    found, place = ranked(annotation_around(trace, launch, forward, step_mark))
     texts = [limited(labels[code]) for code in found.tolist() if code >= 0]
     return place - (len(found) - len(texts)), texts
 

@@ -177,7 +177,8 @@ def _findings(level: str, analysis: Analysis) -> Answer:
 
 
 def _named(finding: Finding) -> str:
-    return f"{finding.title or finding.rule} ({finding.rule})"
+    known = f", priority {finding.priority}" if finding.gain is not None else ""
+    return f"{finding.title or finding.rule} ({finding.rule}{known})"
 
 
 def against(found: Comparison, tolerance: Fraction, *, strict: bool) -> Answer:

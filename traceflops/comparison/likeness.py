@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import chain
 from typing import Final
 
 from traceflops.attribution import ChargedKernel
-from traceflops.comparison.matching import MODULE, PLACE, Match
+from traceflops.comparison.matching import BY_OPERATOR, MODULE, PLACE, Match
 from traceflops.comparison.side import Side
 from traceflops.units import listed, significant
 
@@ -24,6 +24,8 @@ _SAME_WORK: Final = Fraction(1, 100)
 _COMMON: Final = Fraction(1, 100) ** 2
 """Shares of the time of kernels that must be recognised on the other side: their product."""
 _UNCERTAIN: Final = frozenset({"", MODULE, PLACE})
+OF_ANY_WORK: Final = _UNCERTAIN | BY_OPERATOR
+"""Ways to match what programs of other work have in common, too."""
 _FLOPS, _SHAPE = "model FLOPs of a step", "shape of an input"
 OF_WORK: Final = (_FLOPS, _SHAPE)
 """What says that a step does other work."""
@@ -65,12 +67,20 @@ def obstacle(before: Side, after: Side, matched: Sequence[Match]) -> str:
     return ""
 
 
-def shares_in_common(before: Side, after: Side, matched: Iterable[Match]) -> list[Fraction]:
-    """Return which share of each side's kernel time has its like on the other, 1 if unknown."""
+def shares_in_common(
+    before: Side,
+    after: Side,
+    matched: Iterable[Match],
+    unsure: frozenset[str] = _UNCERTAIN,
+) -> list[Fraction]:
+    """Return which share of each side's kernel time has its like on the other, 1 if unknown.
+
+    What was matched in an `unsure` way does not count.
+    """
     works = [_kernel_ns(side.work or ()) for side in (before, after)]
     if not all(works):
         return [Fraction(1), Fraction(1)]
-    sure = [(one.before, one.after) for one in matched if one.way not in _UNCERTAIN]
+    sure = [(one.before, one.after) for one in matched if one.way not in unsure]
     known = [sum(_kernel_ns(pair[side]) for pair in sure) for side in (0, 1)]
     return [Fraction(ns, total) for ns, total in zip(known, works, strict=True)]
 
@@ -140,16 +150,18 @@ def _words(shape: Sequence[int]) -> str:
 
 
 def _runs(before: Side, after: Side) -> Iterator[tuple[str, ...]]:
-    for what in ("steps", "ranks"):
-        found = [getattr(side, what) for side in (before, after)]
-        old, new = (f"{len(one)} ({listed(sorted(one))})" if one else UNRECORDED for one in found)
-        if what == "ranks" or len(found[0]) != len(found[1]):
-            yield what, old, new
+    yield "steps", *(str(len(side.steps) or UNRECORDED) for side in (before, after))
+    yield "ranks", *(_numbers(side.ranks) for side in (before, after))
     for what, column in _RECORDED.items():
         told = [_tells(side, column) for side in (before, after)]
         yield what, *("recorded" if one else UNRECORDED for one in told)
     works = [side.work is not None for side in (before, after)]
     yield "single kernels", *("recorded" if one else UNRECORDED for one in works)
+
+
+def _numbers(ranks: Collection[int]) -> str:
+    head = f"{len(ranks)} (number{'s' * (len(ranks) > 1)}"
+    return f"{head} {listed(sorted(ranks))})" if ranks else UNRECORDED
 
 
 def _tells(side: Side, column: str) -> bool:

@@ -24,6 +24,8 @@ Key = Callable[[ChargedKernel], Hashable | None]
 
 MODULE, PLACE = "module", "category and place"
 """Ways that are guesses."""
+BY_OPERATOR: Final = frozenset({"operator", "operator and module", "operator of another library"})
+"""Ways by operators of any shapes."""
 _NEAR: Final = 0.05
 """Share of a step within which kernels are at one place."""
 _MOST_APART: Final = 4

@@ -21,6 +21,7 @@ from traceflops.comparison.difference import (
 )
 from traceflops.comparison.held import MemoryChange, memory_change
 from traceflops.comparison.likeness import (
+    OF_ANY_WORK,
     Unlike,
     is_same,
     obstacle,
@@ -64,7 +65,7 @@ class Comparison:
     Where `obstacle` says why the two do not compare there are no figures. `components` are the
     differences by component, and `causes` those of each: both sum to `difference_ns` exactly.
     `interval` is where the difference lies at 95 %, None with one step on a side and where both are
-    one recording. `unlike` is what else differs.
+    one recording. `unlike` is what else differs, nothing where both are one.
     """
 
     before: Side
@@ -106,7 +107,7 @@ class Comparison:
         """Return how the sentence begins where records are incomplete or the work differs."""
         if self.obstacle or self.is_same:
             return ""
-        shares = shares_in_common(self.before, self.after, self.matches)
+        shares = shares_in_common(self.before, self.after, self.matches, OF_ANY_WORK)
         return caveat(self.before, self.after, self.unlike, shares)
 
     @cached_property
@@ -297,11 +298,11 @@ def comparison_of(before: Side, after: Side) -> Comparison:
     """Return what changed from one side to another."""
     is_known = before.work is not None and after.work is not None
     matched = matches(before, after) if is_known and before.windows and after.windows else []
-    unlike = unlikeness(before, after, matched)
+    is_one = is_same(before, after)
+    unlike = () if is_one else unlikeness(before, after, matched)
     reason = obstacle(before, after, matched)
     if reason:
         return Comparison(before, after, reason, unlike, None, {}, (), tuple(matched))
-    is_one = is_same(before, after)
     parts = [] if is_one else parts_of(before, after, matched)
     return Comparison(
         before,

@@ -109,7 +109,8 @@ def caveat(before: Side, after: Side, unlike: Sequence[Unlike], shares: Sequence
     if not work and work_ratio(before, after) is None and max(shares) < _RECOGNISED:
         each = " and ".join(percent(float(share)) for share in shares)
         work = (
-            f"The work may differ: only {each} of kernel time is in kernels or operators of both. "
+            f"The work may differ: only {each} of kernel time is in kernels or operator shapes "
+            "of both. "
         )
     return f"{told} uncertain. " * bool(lacking) + work
 
@@ -286,11 +287,11 @@ def _late(before: Side, after: Side, more: bool) -> str:
     return f"rank {rank}"
 
 
-def short(name: str) -> str:
+def short(name: str, longest: int = _LONGEST) -> str:
     """Return a name without namespaces, templates and parameters, cut in the middle if long."""
     head = re.sub(r"\(anonymous namespace\)::", "", function_name(name).removeprefix("void "))
     if "::" in head or "<" in head:
         head = head.split("<")[0].split("(")[0].rpartition("::")[2] or head
     plain = "".join(char if char.isprintable() else " " for char in head)
-    half = _LONGEST // 2
-    return plain if len(plain) <= _LONGEST else f"{plain[:half]}…{plain[-half:]}"
+    half = longest // 2
+    return plain if len(plain) <= longest else f"{plain[:half]}…{plain[-half:]}"

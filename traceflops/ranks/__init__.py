@@ -12,7 +12,7 @@ from traceflops.faces import lazy
 
 if TYPE_CHECKING:
     from traceflops.ranks.collectives import KINDS, Collective, collective_work
-    from traceflops.ranks.comm_records import CommRecords, joined
+    from traceflops.ranks.comm_records import CommRecords, communication_kinds, joined
     from traceflops.ranks.experts import ExpertGroup
     from traceflops.ranks.group_roles import GROUP_WORDS
     from traceflops.ranks.late_causes import STALLS, KernelSums

@@ -196,6 +196,18 @@ def comm_records(
     )
 
 
+def communication_kinds(linked: LinkedTrace) -> IntArray:
+    """Return the kind of each activity's collective, a place in KINDS; -1: none or not known."""
+    activities = linked.trace.activities
+    every = np.arange(activities.num_rows)
+    mine = is_one_of(activities["kind"], "kernel") & is_top(
+        linked.categorised, "communication", every
+    )
+    row, kind = every[mine], np.full(len(every), -1, dtype=np.int64)
+    kind[row] = _Facts(linked, row).kind(numbers(activities["device"], ABSENT)[row])
+    return kind
+
+
 def joined(parts: Sequence[CommRecords], trace: Trace) -> CommRecords:
     """Return the records of several recordings of one clock, each of other devices, as one."""
     devices = [device for part in parts for device in part.devices]
