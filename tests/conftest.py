@@ -1,8 +1,9 @@
 """What all tests share: where the public traces are, and a small deterministic environment."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 from hypothesis import settings
@@ -15,6 +16,8 @@ settings.register_profile("nightly", deadline=None, max_examples=100, print_blob
 settings.load_profile(
     os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if "CI" in os.environ else "here")
 )
+
+Case = TypeVar("Case")
 
 ROOT = Path(__file__).resolve().parent.parent
 SAMPLES = ROOT / "sample_traces"
@@ -55,6 +58,11 @@ def examples(by_night: int) -> int:
 def every(by_day: int) -> int:
     """Return the step of a walk through all cases: by day it takes some of them."""
     return 1 if examples(1) else by_day
+
+
+def some(cases: Iterable[Case], by_day: int) -> list[Case]:
+    """Return all cases by night; by day the first and each that is so many behind it."""
+    return [*cases][:: every(by_day)]
 
 
 def by_night() -> pytest.MarkDecorator:

@@ -82,6 +82,7 @@ def test_the_cost_of_a_command_counts_its_children(tmp_path: Path) -> None:
     assert min(alone.wall_s, both.wall_s) > 0.3
 
 
+@by_night()
 def test_the_usual_table() -> None:
     words = ["-m", "tests.benchmarks", "--mb", "1", "--runs", "1", "--jobs", "1"]
     words += ["--peers", sys.executable]

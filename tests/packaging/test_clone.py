@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import by_night
 from tests.packaging.places import ONE_RANK, printed, python
 
 WHERE = """
@@ -40,7 +41,7 @@ def test_its_modules_come_from_the_clone(clone: Path, dependencies: Path) -> Non
     ]
 
 
-@pytest.mark.parametrize("source", ["clone", "unpacked"])
+@pytest.mark.parametrize("source", ["clone", pytest.param("unpacked", marks=by_night())])
 def test_foreign_folders_of_the_same_names_do_no_harm(
     source: str, dependencies: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

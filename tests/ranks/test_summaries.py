@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from sample_traces.config import RunConfig
 from sample_traces.emit_pytorch import write_pytorch
 from sample_traces.simulate import simulate
-from tests.conftest import SAMPLES, examples, shared_file
+from tests.conftest import SAMPLES, by_night, examples, shared_file
 from tests.reports.bigtraces import big_trace
 from traceflops import read
 from traceflops.analysis import (
@@ -386,7 +386,7 @@ def test_what_cannot_be_asked_of_summaries_is_refused(tmp_path: Path) -> None:
         assert refused.exit_code == 2, refused.output
 
 
-@pytest.mark.parametrize("groups", [None, MANY[3]])
+@pytest.mark.parametrize("groups", [None, pytest.param(MANY[3], marks=by_night())])
 def test_a_terminal_shows_the_same_however_many_processes_reduce(
     groups: dict[str, Any] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from fractions import Fraction
 from functools import cache
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -23,7 +24,7 @@ from sample_traces.rocprof.formats import WRITERS as ROCPROF
 from sample_traces.rocprof.options import RocprofOptions
 from sample_traces.simulate import simulate
 from tests.build import launched, trace_of
-from tests.conftest import SAMPLES, examples, shared_file
+from tests.conftest import SAMPLES, examples, shared_file, some
 from tests.samples.strategies import run_configs
 from traceflops import Analysis, UsageError, analyze, read, what_if
 from traceflops.analysis.preparation import prepare
@@ -182,8 +183,7 @@ def test_half_the_work_gains_between_its_shares_of_the_new_and_the_old_path(edit
     assert low - rounding <= gain <= high + rounding
 
 
-@pytest.mark.parametrize("cuda_sync", [False, True])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(("name", "cuda_sync"), some(product(CASES, [False, True]), 3))
 def test_what_is_predicted_is_what_is_simulated(name: str, cuda_sync: bool) -> None:
     recorded, change, edit = CASES[name]
     config = RunConfig(**{**SMALL, **recorded})

@@ -26,8 +26,6 @@ DEAR = {
     "four bytes each": "".join(map(chr, range(0x1F300, 0x1F600))),
     "what is shown as escapes": "\u202e\u200b\u2066ab",
 }
-LARGEST = "what is shown as escapes"
-"""Of these the page is the largest."""
 SAMPLE_BYTES = {"gpt_1rank.json.gz": 700_000, "gpt_ddp_4rank": 800_000}
 MOST_BYTES = 3_000_000
 
@@ -51,7 +49,7 @@ def test_samples(name: str) -> None:
     [
         pytest.param(512, 100, 4, id="512 ranks of 100 steps"),
         pytest.param(1, 10_000, 10, id="10,000 steps", marks=by_night()),
-        pytest.param(1, 100, 2_000, id="a million events"),
+        pytest.param(1, 100, 2_000, id="a million events", marks=by_night()),
         pytest.param(8, 20, 1_250, id="a million of 8 ranks", marks=by_night()),
     ],
 )
@@ -78,13 +76,8 @@ def test_very_many_long_names(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(render_html(analysis).encode()) <= MOST_BYTES
 
 
-@pytest.mark.parametrize(
-    "alphabet",
-    [
-        pytest.param(text, id=name, marks=() if name == LARGEST else by_night())
-        for name, text in DEAR.items()
-    ],
-)
+@by_night()
+@pytest.mark.parametrize("alphabet", DEAR.values(), ids=DEAR)
 def test_long_texts_of_characters_that_are_dear(alphabet: str) -> None:
     """Kernels, copies, ops, calls, modules, ranges, shapes, devices, files, facts and notes."""
     page = page_of(hostile_trace(alphabet))

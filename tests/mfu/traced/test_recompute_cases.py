@@ -262,6 +262,7 @@ def backward_step(model: Any, x: torch.Tensor) -> Callable[[], object]:
     return lambda: model(x).sum().backward()
 
 
+@by_night()
 @needs_compiler
 def test_what_strides_leave_open_is_told_by_counting(tmp_path: Path) -> None:
     """What a run with recomputation executes more than one without is the recomputation."""

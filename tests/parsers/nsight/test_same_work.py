@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from fractions import Fraction
 from functools import cache
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -23,6 +24,7 @@ from sample_traces.nsight.session import NsightOptions
 from sample_traces.records import Run
 from sample_traces.simulate import simulate
 from sample_traces.truth import truth
+from tests.conftest import some
 from traceflops.mfu.measurement import Measurement
 
 pytestmark = pytest.mark.slow
@@ -71,8 +73,9 @@ def in_used_steps(run: Run) -> Iterator[tuple[int, int]]:
 # The page by itself
 
 
-@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
-@pytest.mark.parametrize("name", sorted(PAGES))
+@pytest.mark.parametrize(
+    ("name", "dtype"), some(product(sorted(PAGES), ["bf16", "fp16", "fp32"]), 4)
+)
 def test_a_page_holds_the_metrics_of_every_launch(name: str, dtype: str) -> None:
     run = run_of(dtype)
     trace = page(run, name)
@@ -105,8 +108,7 @@ def test_a_page_holds_the_metrics_of_every_launch(name: str, dtype: str) -> None
 # Beside a timed run
 
 
-@pytest.mark.parametrize("name", TIMED)
-@pytest.mark.parametrize("counted", sorted(PAGES))
+@pytest.mark.parametrize(("name", "counted"), some(product(TIMED, sorted(PAGES)), 5))
 def test_counters_of_all_launches_are_exact(name: str, counted: str) -> None:
     run = run_of()
     found = measured(timed(run, name), page(run, counted))

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import traceflops as tf
-from tests.conftest import every, examples
+from tests.conftest import every, examples, some
 from tests.parsers.documents import read_one
 from tests.parsers.rocprof import jsonfile as v3
 from tests.parsers.rocprof import test_json_v1 as v1
@@ -146,7 +146,7 @@ def _change(value: Any, data: st.DataObject) -> None:
         return
 
 
-@pytest.mark.parametrize("odd", [2**62, 2**63 - 1, 2**63, 2**64, -(2**63), 10**40, 1e308])
+@pytest.mark.parametrize("odd", some([2**62, 2**63 - 1, 2**63, 2**64, -(2**63), 10**40, 1e308], 2))
 def test_numbers_without_measure_in_every_field(odd: float) -> None:
     for name in (
         "x",
