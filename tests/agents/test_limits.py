@@ -25,6 +25,7 @@ from tests.conftest import ROOT, SAMPLES, examples
 pytest.importorskip("mcp")
 
 ONE = SAMPLES / "gpt_1rank.json.gz"
+EMPTY_ZIP = b"PK\5\6" + bytes(18)
 Serve = Callable[..., Session]
 OUTSIDE = "not below the folders that this server reads"
 HIDDEN = ("Cc", "Cf", "Cs", "Co", "Cn")
@@ -157,12 +158,13 @@ def test_of_several_folders_a_name_is_that_of_the_first(tmp_path: Path, serve: S
 def test_only_what_can_be_opened_is_listed(
     tmp_path: Path, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, content in (("a.md", b"# Notes"), ("b.png", b"\x89PNG\r\n"), ("c.json", b"")):
+    others = {"a.md": b"# Notes", "b.png": b"\x89PNG\r\n", "c.json": b"", "c.zip": EMPTY_ZIP}
+    for name, content in others.items():
         (tmp_path / name).write_bytes(content)
     shutil.copy(ONE, tmp_path / "d")
     (tmp_path / "e.log").write_text("step 1 done")
     assert [one["file"] for one in serve().ask("list_files")["files"]] == ["d"]
-    monkeypatch.setattr("traceflops.agents.folders._MOST_LOOKED_AT", 4)
+    monkeypatch.setattr("traceflops.agents.folders._MOST_LOOKED_AT", 5)
     assert [one["file"] for one in serve().ask("list_files")["files"]] == ["d", "e.log"]
 
 

@@ -330,6 +330,11 @@ def test_other_ranges_are_not_taken_for_steps(marks: list[tuple[str, int, int]])
     assert "name the annotations that begin a step with --step-mark." in no_steps(run)
 
 
+@pytest.mark.parametrize("name", ["", "\x1b[31m {}", "\u202eEpoch {}", "long " * 20 + "{}"])
+def test_what_nobody_would_type_is_no_option(name: str) -> None:
+    assert "try" not in no_steps(unmarked(name, [100] * 5))
+
+
 def test_training_steps_are_inferred_from_optimizer_kernels() -> None:
     works, now = [], 1000
     for _ in range(5):

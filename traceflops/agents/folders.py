@@ -102,7 +102,7 @@ def _is_known(file: str) -> bool:
         sources, _ = find_inputs(file)
         with ExitStack() as stack:
             opened = [stack.enter_context(closing(source)) for source in sources]
-            return len(opened) > 1 or bool(recognise(opened[0]).name)
+            return len(opened) > 1 or any(recognise(one).name for one in opened)
     except InputError:
         return False
 

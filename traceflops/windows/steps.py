@@ -48,7 +48,7 @@ _PATTERNS = (
 _PASSES = "serving-engine annotations of forward passes"
 _DIGITS = re.compile(r"\d+")
 _SPECIAL = re.compile(r"[\\^$.|?*+(){}\[\]]")
-_KINDS_TRIED = 16
+_KINDS_TRIED, _LONGEST_MARK = 16, 60
 _NO_MATCH, _NO_NUMBER = -2, -1
 _NESTED = (
     "Step markers nest: {n} [marker|markers] inside or around the used steps [is|are] ignored. The "
@@ -205,7 +205,7 @@ def likely_step_mark(trace: Trace) -> str | None:
 
     They have one name but for numbers, come one after the other on a thread, are mostly of one
     length, and take more than half of the time from the first GPU work to the last. Of several such
-    names it is that with most of the time.
+    names it is that with most of the time; one that is long or cannot be typed is none.
     """
     marks, works = trace.marks, trace.activities
     alike = [_DIGITS.sub("0", name) for name in names(marks["name"])]
@@ -221,8 +221,11 @@ def likely_step_mark(trace: Trace) -> str | None:
     span_ns = (begun + numbers(works["dur_ns"])).max() - begun.min()
     for one in np.argsort(-sums_ns)[:_KINDS_TRIED]:
         mine = rows[group == one]
+        name = alike[kind[mine[0]]]
+        if not name.isprintable() or not 0 < len(name) <= _LONGEST_MARK:
+            continue
         if 2 * sums_ns[one] > span_ns and _is_loop(start[mine], dur[mine]):
-            return _SPECIAL.sub(r"\\\g<0>", alike[kind[mine[0]]]).replace("0", r"\d+")
+            return _SPECIAL.sub(r"\\\g<0>", name).replace("0", r"\d+")
     return None
 
 
