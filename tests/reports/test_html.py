@@ -333,7 +333,7 @@ def test_without_devices_the_page_says_what_there_is() -> None:
     assert "python_function" in text
     assert "99,000" in text
     assert "bokeh-packed" not in text
-    assert len(text.encode()) < 64_000
+    assert len(text.encode()) < 60_000
 
 
 def test_a_window_without_time_has_no_plot_and_says_so() -> None:
