@@ -13,7 +13,11 @@ import re
 import sys
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
+from typing import Final, NamedTuple
 
 from typer.testing import CliRunner
 
@@ -21,52 +25,107 @@ from tests.conftest import ROOT, SAMPLES
 from traceflops.cli import app
 
 _LINES_SHOWN = 12
+_COLUMNS_SHOWN = 400
+_COMMANDS: Final = {
+    "summary.txt": ("summary", "{trace}"),
+    "summary.json": ("summary", "{trace}", "--json"),
+    "info.txt": ("info", "{trace}"),
+    "mfu.txt": ("mfu", "{trace}"),
+    "mfu.json": ("mfu", "{trace}", "--json"),
+    "what_if.txt": ("what-if", "{trace}", "sync=0", "launch_latency=0", "communication=hidden"),
+    "check.txt": ("check", "{trace}", "--min-mfu", "0.3", "--no-finding", "low"),
+    "query.txt": ("query", "{trace}", "select * from activities order by all limit 20"),
+    "compare.txt": ("compare", "{before}", "{trace}"),
+    "compare.json": ("compare", "{before}", "{trace}", "--json"),
+    "report.txt": ("report", "{trace}", "-o", "{out}/report.html"),
+    "report.md.txt": ("report", "{trace}", "-o", "{out}/report.md"),
+    "export.txt": ("export", "{trace}", "-o", "{out}/tables", "--format", "csv"),
+    "reduce.txt": ("reduce", "{trace}", "-o", "{out}/reduced"),
+    "reduced.txt": ("summary", "{out}/reduced"),
+}
+"""What is run on each input, in this order; `before` is the input before it in the list."""
 
 
-def inputs() -> Iterator[tuple[str, Path]]:
-    """Yield what is read, under a name: files, and folders that are read as one."""
+class Input(NamedTuple):
+    """What is read, under the name of a folder, and the input before it."""
+
+    name: str
+    path: Path
+    before: Path
+
+
+def inputs() -> Iterator[Input]:
+    """Yield files, and folders that are read as one."""
     places = {"samples": SAMPLES, "fixtures": ROOT / "tests" / "fixtures"}
     if shared := os.environ.get("TRACEFLOPS_SHARED"):
-        places["shared"] = Path(shared) / "traces"
-    for name, place in places.items():
-        for path in sorted(place.rglob("*")):
-            if path.suffix in (".py", ".md", ".toml") or "expected" in path.name:
-                continue
-            if {"__pycache__", "LICENSES"} & set(path.parts):
-                continue
-            if path.is_file() or any(one.is_file() for one in path.iterdir()):
-                yield re.sub(r"\W+", "_", f"{name}/{path.relative_to(place)}"), path
+        places["traces"] = Path(shared) / "traces"
+        places["verdicts"] = Path(shared) / "verdicts" / "files"
+    for place, folder in places.items():
+        paths = [path for path in sorted(folder.rglob("*")) if _is_input(path)]
+        for before, path in pairwise([*paths[:1], *paths]):
+            name = re.sub(r"\W+", "_", f"{place}/{path.relative_to(folder)}")
+            yield Input(name, path, before)
 
 
-def outputs(path: Path) -> Iterator[tuple[str, bytes]]:
+def _is_input(path: Path) -> bool:
+    if path.suffix in (".py", ".md", ".toml") or "expected" in path.name:
+        return False
+    if {"__pycache__", "LICENSES"} & set(path.parts):
+        return False
+    return path.is_file() or any(child.is_file() for child in path.iterdir())
+
+
+def outputs(trace: Input) -> Iterator[tuple[str, bytes]]:
     """Yield what each command says of an input, and what it writes, under a name."""
     for columns in (80, 120):
-        yield f"summary.{columns}.txt", _run(columns, "summary", str(path))
-    yield "summary.json", _run(100, "summary", str(path), "--json")
+        yield f"summary.{columns}.txt", _run(columns, "summary", str(trace.path))
     with tempfile.TemporaryDirectory() as folder:
-        report, tables = Path(folder, "report.md"), Path(folder, "tables")
-        _run(100, "report", str(path), "-o", str(report))
-        _run(100, "export", str(path), "-o", str(tables), "--format", "csv")
-        for one in (report, *sorted(tables.glob("*"))):
-            yield one.name, one.read_bytes() if one.exists() else b""
+        for name, command in _COMMANDS.items():
+            words = [
+                word.format(trace=trace.path, before=trace.before, out=folder) for word in command
+            ]
+            yield name, _run(100, *words).replace(folder.encode(), b"OUT")
+        for path in sorted(Path(folder).rglob("*")):
+            if path.suffix in (".html", ".md", ".csv"):
+                yield path.name, path.read_bytes()
 
 
 def _run(columns: int, *words: str) -> bytes:
-    environment = {**os.environ, "COLUMNS": str(columns)}
+    environment = {**os.environ, "COLUMNS": str(columns), "NO_COLOR": "1"}
     result = CliRunner().invoke(app, list(words), env=environment)
     text = result.output.replace(str(ROOT), ".")
     return f"{text}\nexit code {result.exit_code}\n".encode()
 
 
-def compare(name: str, before: Path, after: bytes) -> bool:
-    """Print how an output differs from the recorded one; return whether it does."""
+def record(folder: Path, trace: Input) -> tuple[int, int]:
+    """Write the outputs of an input; return their number, and none that differ."""
+    count = 0
+    for kind, content in outputs(trace):
+        target = folder / trace.name / kind
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(content)
+        count += 1
+    return count, 0
+
+
+def compare(folder: Path, trace: Input) -> tuple[int, int]:
+    """Print how the outputs of an input differ; return their number, and of those that do."""
+    after = dict(outputs(trace))
+    recorded = {path.name for path in (folder / trace.name).glob("*")}
+    kinds = sorted(recorded | set(after))
+    return len(kinds), sum(
+        _differs(folder / trace.name / kind, after.get(kind, b"")) for kind in kinds
+    )
+
+
+def _differs(before: Path, after: bytes) -> bool:
     old = before.read_bytes() if before.exists() else b""
     if old == after:
         return False
     lines = [text.decode(errors="replace").splitlines() for text in (old, after)]
-    print(f"== {name}")
-    changed = list(difflib.unified_diff(lines[0], lines[1], lineterm="", n=0))
-    print("\n".join(changed[2 : 2 + _LINES_SHOWN]))
+    changed = [*difflib.unified_diff(*lines, lineterm="", n=0)][2 : 2 + _LINES_SHOWN]
+    head = f"== {before.parent.name}/{before.name}"
+    print("\n".join([head, *(line[:_COLUMNS_SHOWN] for line in changed)]), flush=True)
     return True
 
 
@@ -76,19 +135,12 @@ def main() -> int:
     parser.add_argument("what", choices=("record", "compare"))
     parser.add_argument("folder", type=Path)
     parser.add_argument("--only", default="", help="inputs with this in their name")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count())
     asked = parser.parse_args()
-    count = different = 0
-    for name, path in inputs():
-        if asked.only not in name:
-            continue
-        for kind, content in outputs(path):
-            count += 1
-            target = asked.folder / name / kind
-            if asked.what == "compare":
-                different += compare(f"{name}/{kind}", target, content)
-            else:
-                target.parent.mkdir(parents=True, exist_ok=True)
-                target.write_bytes(content)
+    work = partial(record if asked.what == "record" else compare, asked.folder)
+    with ProcessPoolExecutor(asked.jobs) as pool:
+        counts = [*pool.map(work, [one for one in inputs() if asked.only in one.name])]
+    count, different = (sum(figures) for figures in zip(*counts, strict=True))
     print(f"{count:,} outputs, {different:,} different")
     return int(different > 0)
 
