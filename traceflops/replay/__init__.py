@@ -1,7 +1,6 @@
 """What a run would take if parts of it were different: the replay of recorded operations.
 
-Takes a prepared trace and edits; gives the time of its steps, and what decides it. Also takes
-operations of the workers of a job; gives what slow workers cost.
+Takes a prepared trace and edits; gives the time of its steps, and what decides it.
 """
 
 from __future__ import annotations
@@ -13,8 +12,6 @@ from traceflops.faces import lazy
 if TYPE_CHECKING:
     from traceflops.replay.critical_path import PathPart
     from traceflops.replay.edits import parse_edit
-    from traceflops.replay.job_graph import JobGraph, Layout
-    from traceflops.replay.straggler_metrics import straggler
     from traceflops.replay.what_if import Outcome, Replay, WhatIf
 else:
     __getattr__ = lazy(__name__, __file__)
