@@ -11,6 +11,7 @@ Counts of FLOPs may exceed 64 bits and be fractions, so each is given twice: as 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import asdict
 from typing import Any, Final
 
 from traceflops._version import __version__
@@ -27,7 +28,7 @@ from traceflops.flops import (
     Run,
     Utilisation,
 )
-from traceflops.mfu import Diagnosis, Recomputation, Reconciliation
+from traceflops.mfu import Recomputation, Reconciliation
 from traceflops.reports.json.measured import measured_object, waterfall_object
 from traceflops.reports.json.report import report_head
 from traceflops.reports.view import as_float, fields, flop_count
@@ -35,7 +36,6 @@ from traceflops.reports.view import as_float, fields, flop_count
 SCHEMA: Final = "traceflops.mfu/1"
 MODELS_SCHEMA: Final = "traceflops.models/1"
 UTILISATION_SCHEMA: Final = "traceflops.utilisation/1"
-_NEAREST: Final = 10
 """So many changes that were tried and do not fit are told."""
 
 
@@ -223,11 +223,7 @@ def _described_object(
 
 
 def _comparison(checked: Reconciliation) -> dict[str, Any]:
-    counts, others = (
-        checked.counts,
-        [a_diagnosis for a_diagnosis in checked.diagnoses if not a_diagnosis.fits],
-    )
-    diagnoses = (*checked.findings, *others[:_NEAREST])
+    counts = checked.counts
     return {
         **flop_count("needed_flops", checked.needed),
         **flop_count("expected_flops", counts.expected if counts is not None else None),
@@ -238,7 +234,6 @@ def _comparison(checked: Reconciliation) -> dict[str, Any]:
         "agree": checked.agree,
         "difference_of_mfu": as_float(checked.gap),
         "sentence": checked.sentence or None,
-        "diagnoses": [_diagnosis(diagnosis) for diagnosis in diagnoses],
         "recomputation": _recomputation(checked.recomputation),
         "padding_taken_out": checked.is_padded and bool(checked.measured.executed.padding_flops),
     }
@@ -253,13 +248,6 @@ def _recomputation(again: Recomputation | None) -> dict[str, Any] | None:
         **flop_count("counted_flops", again.counted),
         **flop_count("counted_flops_at_least", again.least),
         **flop_count("counted_flops_at_most", again.most),
-        "agree": again.finding is None,
-    }
-
-
-def _diagnosis(diagnosis: Diagnosis) -> dict[str, Any]:
-    return {
-        **fields(diagnosis, "code", "words", "remedy"),
-        **flop_count("expected_flops", diagnosis.expected),
-        **fields(diagnosis, "residual", "distance", "supposes", "fits"),
+        "agree": again.mismatch is None,
+        "mismatch": asdict(again.mismatch) if again.mismatch is not None else None,
     }

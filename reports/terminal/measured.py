@@ -15,8 +15,6 @@ from traceflops.reports.terminal.lines import (
     Style,
     fact_lines,
     fitted,
-    hanging,
-    headline,
     ledger_table,
     named_table,
     note_lines,
@@ -63,9 +61,6 @@ _WIDEST: Final = 48
 _BOUNDS: Final = {"interconnect": "link"}
 _TINY: Final = Fraction(1, 10**6)
 """A difference of two MFUs below that is of rounding to whole FLOPs."""
-_DIAGNOSES_SHOWN: Final = 4
-_LESS_SIMPLE: Final = 3
-"""Diagnoses that suppose so much more than the best one are left to --json."""
 _FROM_DESCRIPTION: Final = (
     "From the description: useful work. Compute below peak: the rest of the compute time."
 )
@@ -86,7 +81,6 @@ def render_measured(
         *([Text()] if told else ()),
         *fact_lines(told, style.width),
         *_ledger(analysis, style.width, checked),
-        *(_diagnoses(checked, style.width) if checked is not None else ()),
         *_table(f"Kernels with known {known}", kernels, analysis, style.width),
         *_table("Operators", ops, analysis, style.width),
         *counted_lines(measured, style.width),
@@ -226,18 +220,6 @@ def _ledger(analysis: Analysis, width: int, checked: Reconciliation | None) -> I
         yield Text()
         yield from ledger_table(checked.described.work.ledger, checked.described.unit, width)
         yield Text("As described, for the whole job.", "dim")
-
-
-def _diagnoses(checked: Reconciliation, width: int) -> Iterator[Text]:
-    """Yield what would make description and trace agree, the simplest first."""
-    fitting = checked.findings
-    if not fitting:
-        return
-    rows = [one for one in fitting if one.score <= fitting[0].score + _LESS_SIMPLE]
-    yield from headline(f"{'leaves':>8}  what would make them agree, simplest first")
-    for row in rows[:_DIAGNOSES_SHOWN]:
-        left = exact_percent(row.distance) if row.distance else "nothing"
-        yield from hanging(f"{left:>8}  ", f"{row.words}: {row.remedy}", width)
 
 
 def _is_counted(row: KernelRow) -> bool:

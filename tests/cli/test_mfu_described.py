@@ -74,16 +74,16 @@ def test_both_figures_stand_at_the_top(cards: dict[str, Path]) -> None:
     assert not any("outside the bar" in line for line in lines)
 
 
-def test_a_mistake_is_named_in_plain_words(
+def test_a_mistake_is_told_in_plain_words(
     cards: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     lines = printed(SAMPLE, "--model", cards["one"], "--batch", "8", "--seq", "1024")
     text = " ".join(lines)
-    assert "The description needs 2 times what the trace shows. It fits if a step has 4" in text
+    assert (
+        "The description needs 2 times what the trace shows. Check its model, tokens, GPUs" in text
+    )
     assert "described less shown        +29.5 %  outside the bar: exact-causal - trace" in text
-    assert "what would make them agree, simplest first" in text
-    assert "--batch 4" in text
     assert max(map(len, lines)) <= 80
 
 
@@ -220,7 +220,7 @@ def test_a_claim_of_checkpointing_is_held_against_the_trace(cards: dict[str, Pat
     found = content(SAMPLE, *options, "--checkpointing", "full")["described"]
     assert found["recomputation"]["agree"] is False
     assert found["recomputation"]["counted_flops"] == 0
-    assert found["diagnoses"][0]["code"] == "missing-recompute"
+    assert found["recomputation"]["mismatch"]["code"] == "missing-recompute"
     plain = content(SAMPLE, *options)["described"]
     assert plain["recomputation"]["agree"] is True
 
@@ -277,8 +277,6 @@ def test_json_counts(cards: dict[str, Path]) -> None:
     assert found["counted_flops_text"] == str(5 * step_flops(ONE))
     assert found["needed_flops"] == found["expected_flops"]
     assert (found["residual"], found["agree"]) == (1.0, False)
-    assert found["diagnoses"][0]["code"] == "batch"
-    assert found["diagnoses"][0]["fits"]
     assert found["run"]["devices"] == 1
     assert found["difference_of_mfu"] == pytest.approx(found["mfu"] / 2)
 

@@ -117,7 +117,7 @@ def test_what_is_recomputed_has_padding_too() -> None:
     found = reconcile(again, prepared, card, run)
     blocks = 2 * 2048 * 12 * ONE.layers * ONE.hidden**2
     assert found.recomputation is not None
-    assert found.recomputation.finding is None
+    assert found.recomputation.mismatch is None
     windows = found.job.windows
     assert lines(found.measured.executed)["recompute.matmul"] == windows * blocks
     assert lines(found.measured.executed)["recompute.attention"] == windows * core([512] * 4)

@@ -11,7 +11,6 @@ from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 import traceflops as tf
 from sample_traces.config import RunConfig
@@ -26,16 +25,11 @@ from tests.samples.strategies import run_configs
 from traceflops.analysis.preparation import prepare
 from traceflops.errors import UsageError
 from traceflops.flops.analytic.run import FULL_CHECKPOINT, Lora, Run, parse_checkpoint
-from traceflops.flops.analytic.run_flops import model_flops
-from traceflops.flops.mfu_waterfall import Line
-from traceflops.flops.model.blocks import FULL, Attention, Block, Experts, FeedForward
+from traceflops.flops.model.blocks import Attention, Block, FeedForward
 from traceflops.flops.model.card import ModelCard
 from traceflops.flops.model.models import bare_model, find_model
 from traceflops.mfu.budget import FROM_THE_TRACE, PeakOptions
-from traceflops.mfu.checked.diagnosis import diagnose
-from traceflops.mfu.checked.passes import Passes
 from traceflops.mfu.checked.reconciliation import Reconciliation, reconcile
-from traceflops.mfu.checked.variants import Seen, with_mask
 from traceflops.mfu.measurement import Measurement, measure
 from traceflops.mfu.traced.cells import Cell
 from traceflops.reports.terminal.measured import described_facts
@@ -124,7 +118,6 @@ def test_every_simulated_run_agrees_with_its_description(config: RunConfig) -> N
     assert found.counts.expected == found.counts.counted == job.windows * step_flops(config)
     assert found.residual == 0
     assert found.agree
-    assert found.diagnoses == ()
     assert found.sentence == "Description and trace agree to the FLOP."
 
 
@@ -207,10 +200,11 @@ def test_a_convention_is_counted_over_the_device_windows() -> None:
     assert {w.used for ws in prepared.windows.values() for w in ws} == {True, False}
 
 
-# What is wrong gets a name
+# What is wrong is said
 
 
 Change = Callable[[ModelCard, Run], tuple[ModelCard, Run]]
+CHECK = "Check its model, tokens, GPUs and steps."
 
 
 def of_run(**values: object) -> Change:
@@ -221,149 +215,51 @@ def of_card(**values: object) -> Change:
     return lambda card, run: (replace(card, **values), run)  # type: ignore[arg-type]
 
 
-def layers(number: int) -> Change:
-    return lambda card, run: (replace(card, blocks=((number, card.blocks[0][1]),)), run)
-
-
-def everywhere(card: ModelCard, run: Run) -> tuple[ModelCard, Run]:
-    return with_mask(card, FULL), run
-
-
-MISTAKES: list[tuple[str, Change, str, str]] = [
-    ("doubled", of_run(batch=8), "batch", "--batch 4"),
-    ("halved", of_run(batch=2), "batch", "--batch 4"),
-    ("three for four", of_run(batch=3), "batch", "--batch 4"),
-    ("micro-batches", of_run(batch=32), "batch", "--batch 4"),
-    ("tokens doubled", of_run(seq=2048), "sequence", "--seq 1024"),
-    ("padding forgotten", of_run(seq=896), "sequence", "--seq 1024"),
-    ("other split", of_run(batch=8, seq=512), "sequence", "--batch 4 --seq 1024"),
-    ("lora claimed", of_run(frozen=frozenset({"all"})), "not-frozen", "--lora"),
-    ("adapters claimed", of_run(lora=Lora(rank=8)), "not-frozen", "--lora"),
-    ("inference claimed", of_run(forward_only=True), "training", "--no-forward-only"),
-    ("full attention", everywhere, "causal-attention", "causal"),
-    ("deeper", layers(4), "layers", "layers = 3"),
-    ("shallower", layers(2), "layers", "layers = 3"),
-    ("half the vocabulary", of_card(vocab=8192), "head", "--padded-vocab 16384"),
-    ("twice the vocabulary", of_card(vocab=32768), "head", "vocab = 16384"),
-]
-
-
-@pytest.mark.parametrize(("change", "code", "remedy"), [m[1:] for m in MISTAKES], ids=lambda _: "")
-def test_a_mistake_is_found_and_named(change: Change, code: str, remedy: str) -> None:
+@pytest.mark.parametrize(
+    ("change", "residual", "words"),
+    [
+        (of_run(batch=8), Fraction(1), "2 times what the trace shows"),
+        (of_run(batch=3), Fraction(-1, 4), "25.0 % less than the trace shows"),
+        (of_run(forward_only=True), Fraction(-2, 3), "66.7 % less than the trace shows"),
+    ],
+)
+def test_a_wrong_description_is_told_by_how_much(
+    change: Change, residual: Fraction, words: str
+) -> None:
     found = found_of(change)
     assert found.agree is False
-    best = found.findings[0]
-    assert best.code == code
-    assert remedy in best.remedy
-    assert best.residual == best.distance == 0
-    assert found.sentence.endswith(".")
-    assert best.words in found.sentence
-
-
-@settings(max_examples=examples(30))
-@given(factor=st.integers(2, 64))
-def test_a_batch_that_is_a_multiple_is_always_found(factor: int) -> None:
-    found = found_of(of_run(batch=ONE.batch * factor))
-    assert found.residual == factor - 1
-    assert found.findings[0].remedy == f"--batch {ONE.batch}"
-    assert f"one of {factor} micro-batches" in found.findings[0].words
-
-
-def test_the_batch_of_one_device_for_that_of_all() -> None:
-    config = MADE[1].config
-    prepared, measured = sample("gpt_ddp_4rank")
-    card, run = described(config)
-    found = reconcile(measured, prepared, card, replace(run, batch=config.batch))
-    assert found.residual == Fraction(-3, 4)
-    assert found.findings[0].words.startswith(f"{config.batch} is the batch of one GPU")
-    assert found.findings[0].remedy == f"--batch {config.batch * 4}"
+    assert found.residual == residual
+    assert found.sentence == f"The description needs {words}. {CHECK}"
 
 
 @pytest.mark.parametrize("gpus", [8, 2, 1])
 def test_a_wrong_number_of_devices(gpus: int) -> None:
-    """The trace says 4; that is the first thing to suppose, or the second after the batch."""
     prepared, measured = sample("gpt_ddp_4rank")
     found = reconcile(measured, prepared, *described(MADE[1].config), gpus=gpus)
     assert found.residual == Fraction(4, gpus) - 1
     assert found.job.note.startswith(f"Assumed job size: {gpus} device")
     assert "--gpus" in found.job.note
-    codes = {one.code: one for one in found.findings}
-    assert codes["devices"].remedy == "--gpus 4"
-    assert codes["devices"].supposes == 1
-    assert "the job has 4 devices" in found.sentence
 
 
 def test_another_model_altogether() -> None:
     found = found_of(lambda card, run: (find_model("llama-3-8b"), run))
     assert found.agree is False
-    assert found.findings == ()
-    assert "No tested cause explains it: check the model" in found.sentence
+    assert found.sentence.endswith(CHECK)
     assert found.rate is None
     (lack,) = found.lacks
     assert "of peak (exact-causal)" in lack.problem
 
 
-@pytest.mark.parametrize(
-    "name", ["gpt2", "llama-2-7b", "mixtral-8x7b", "deepseek-v2-lite", "bert-base", "palm-540b"]
-)
-@pytest.mark.parametrize("batch", [4, 7])
-def test_no_chance_fit_is_taken_for_an_explanation(name: str, batch: int) -> None:
-    found = found_of(lambda _, run: (find_model(name), replace(run, batch=batch)))
-    assert found.findings == ()
-    assert found.sentence.endswith(("sizes.", "%."))
-
-
-def test_a_preset_that_fits_is_named() -> None:
-    """GPT-2's own sizes, described as a model half as wide."""
-    card = find_model("gpt2")
-    weights, tokens = 12 * 12 * 768**2 + 50257 * 768, 2 * 1024
-    pairs = 2 * 1024 * 1025 // 2
-    forward, core = Fraction(2 * tokens * weights), Fraction(4 * 12 * 768 * pairs)
-    seen = Seen(Passes(forward, 2 * forward, core, 2 * core))
-    block = Block(
-        attention=Attention(heads=9, kv_heads=9, head_dim=37),
-        feed_forward=FeedForward(width=1111, glu=True),
-    )
-    wrong = ModelCard(name="a guess", hidden=333, vocab=777, blocks=((5, block),))
-    best = diagnose(wrong, Run(batch=2, seq=1024), seen)[0]
-    assert (best.code, best.fits) == ("model", True)
-    assert card.name in best.words
-
-
-def test_experts_that_all_run() -> None:
-    """8 experts, 2 of them used: the trace has the work of all 8."""
-    experts = Experts(count=8, topk=2, width=512, glu=True)
-    attention = Attention(heads=4, kv_heads=4, head_dim=64)
-    block = Block(attention=attention, feed_forward=experts)
-    card = ModelCard(name="MoE", hidden=256, vocab=1000, blocks=((3, block),))
-
-    def seen(used: int) -> Seen:
-        each = 4 * 256 * 256 + 256 * 8 + used * 3 * 256 * 512
-        forward = Fraction(2 * 2048 * (3 * each + 256_000))
-        core = Fraction(4 * 3 * 256 * 4 * (512 * 513 // 2))
-        return Seen(Passes(forward, 2 * forward, core, 2 * core))
-
-    run = Run(batch=4, seq=512)
-    every, other = diagnose(card, run, seen(8))[0], diagnose(card, run, seen(3))[0]
-    assert every.code == "all-experts"
-    assert every.distance == 0
-    assert (other.code, other.remedy) == ("experts", "topk = 3 in the card")
-
-
-def test_packed_documents_of_one_device_for_those_of_all() -> None:
+def test_packed_documents_that_fill_their_slots() -> None:
     """Two sequences of 2,048 per device are documents that fill their slots."""
     prepared, measured = sample("gpt_ddp_4rank")
     card, _ = described(MADE[1].config)
-    found = reconcile(measured, prepared, card, Run(documents=(2048, 2048)))
-    assert found.findings[0].words.startswith("the documents are those of one GPU")
-    assert found.findings[0].distance == 0
     every = reconcile(measured, prepared, card, Run(documents=(2048,) * 8))
     assert every.residual == 0
     sums = Run(seq_sum=8 * 2048, seq_square_sum=8 * 2048**2, sequences=8)
     assert reconcile(measured, prepared, card, sums).residual == 0
     half = reconcile(measured, prepared, card, Run(seq_sum=4 * 2048, seq_square_sum=4 * 2048**2))
     assert half.agree is False
-    assert half.findings == ()
 
 
 def test_tokens_without_lengths() -> None:
@@ -394,77 +290,10 @@ def held_against(change: Callable[[Cell], Cell | None], run: Run | None = None) 
     return reconcile(measured, prepared, card, run or usual)
 
 
-def test_a_trace_of_frozen_weights() -> None:
-    found = held_against(lambda c: None if "weight_grad" in c.line else c)
-    assert found.findings[0].code == "frozen"
-    assert "--lora" in found.findings[0].remedy
-    assert "the base weights are frozen" in found.sentence
-
-
-def test_the_adapters_of_a_trace_of_lora_are_sized() -> None:
+def test_adapters_are_counted() -> None:
     """A million weights in adapters: forward, input gradient and weight gradient."""
     prepared, measured = sample()
     flops = 2 * ONE.tokens * 1_000_000
-    cell = next(c for c in measured.executed.cells if c.line == "model.matmul.forward" and c.used)
-    passes = ("forward", "input_grad", "weight_grad")
-    windows = {c.window for c in measured.executed.cells if c.used}
-    more = tuple(
-        replace(
-            cell, window=window, line=f"model.matmul.{one}.adapter", flops=flops, at_least=flops
-        )
-        for window in windows
-        for one in passes
-    )
-    cells = tuple(c for c in measured.executed.cells if "weight_grad" not in c.line)
-    lora = replace(measured, executed=replace(measured.executed, cells=cells + more))
-    card, run = described(ONE)
-    # the sample is small enough for a million weights to be 3 % of it
-    found = reconcile(lora, prepared, card, replace(run, batch=4))
-    best = found.findings[0]
-    assert best.remedy == "add --lora-params 1000000"
-    assert best.distance == 0
-    right = reconcile(lora, prepared, card, replace(run, lora=Lora(params=1_000_000)))
-    assert right.residual == 0
-
-
-def part_of(line: Line, part: str) -> bool:
-    """Return whether a line of a described ledger is a weight gradient of a part."""
-    return line.name == f"model.matmul.weight_grad.{part}"
-
-
-@pytest.mark.parametrize(
-    ("parts", "words"),
-    [
-        (("ffn",), "the weights of ffn are frozen"),
-        (("attention", "ffn"), "only the weights of head are trained"),
-        (("attention", "head"), "only the weights of ffn are trained"),
-    ],
-)
-def test_frozen_parts_are_named_together(parts: tuple[str, ...], words: str) -> None:
-    """Their weight gradients are not in the trace; input gradients are."""
-    card, run = described(ONE)
-    ledger = model_flops(card, run)
-    whole = sum(line.flops for line in ledger.lines if "weight_grad" in line.name)
-    frozen = sum(line.flops for line in ledger.lines for one in parts if part_of(line, one))
-    left = 1 - Fraction(frozen) / Fraction(whole)
-
-    def without(cell: Cell) -> Cell:
-        if "weight_grad" not in cell.line:
-            return cell
-        return replace(cell, flops=round(cell.flops * left), at_least=round(cell.flops * left))
-
-    found = held_against(without)
-    best = found.findings[0]
-    assert best.code == "frozen"
-    assert best.words.startswith(words)
-    assert best.remedy == f"add --frozen {','.join(parts)}"
-    assert best.distance < Fraction(1, 10**9)
-
-
-def with_adapters(weights: int) -> tuple[Prepared, Measurement]:
-    """Return the sample with frozen weights, and adapters of so many."""
-    prepared, measured = sample()
-    flops = 2 * ONE.tokens * weights
     cell = next(c for c in measured.executed.cells if c.line == "model.matmul.forward" and c.used)
     windows = {c.window for c in measured.executed.cells if c.used}
     adapters = tuple(
@@ -473,96 +302,17 @@ def with_adapters(weights: int) -> tuple[Prepared, Measurement]:
         for one in ("forward", "input_grad", "weight_grad")
     )
     base = tuple(c for c in measured.executed.cells if "weight_grad" not in c.line)
-    return prepared, replace(measured, executed=replace(measured.executed, cells=base + adapters))
-
-
-def of_rank(rank: int, targets: tuple[str, ...] = ()) -> int:
-    return Lora(rank=rank, targets=targets).parameters(described(ONE)[0])
-
-
-ADAPTERS: list[tuple[Lora | None, int, str, str]] = [
-    (Lora(rank=256), of_rank(16), "the adapters have rank 16, not 256", "--lora-rank 16"),
-    (Lora(rank=16), of_rank(256), "the adapters have rank 256, not 16", "--lora-rank 256"),
-    (
-        Lora(rank=256, targets=("q", "v")),
-        of_rank(16, ("q", "v")),
-        "the adapters have rank 16, not 256",
-        "--lora-rank 16",
-    ),
-    (
-        Lora(rank=256, targets=("q",)),
-        of_rank(256),
-        "the adapters have rank 256 and are on all matrices of the blocks",
-        "--lora-rank 256 without --lora-targets",
-    ),
-    (Lora(params=10**7), 10**6 + 1, "the adapters have 1,000,001 weights, not", "1000001"),
-    (None, of_rank(64), "its adapters have rank 64", "add --lora-rank 64"),
-]
-
-
-@pytest.mark.parametrize(("claim", "weights", "words", "remedy"), ADAPTERS)
-def test_the_size_of_adapters_is_found(
-    claim: Lora | None, weights: int, words: str, remedy: str
-) -> None:
-    prepared, measured = with_adapters(weights)
+    lora = replace(measured, executed=replace(measured.executed, cells=base + adapters))
     card, run = described(ONE)
-    found = reconcile(measured, prepared, card, replace(run, lora=claim))
-    assert found.agree is False
-    best = found.findings[0]
-    assert words in best.words
-    assert remedy in best.remedy
-    assert best.distance == 0
-    assert words in found.sentence
+    assert reconcile(lora, prepared, card, run).agree is False
+    right = reconcile(lora, prepared, card, replace(run, lora=Lora(params=1_000_000)))
+    assert right.residual == 0
 
 
 def test_a_trace_of_inference() -> None:
     found = held_against(lambda c: c if c.line.split(".")[2:3] == ["forward"] else None)
-    assert found.findings[0].code == "forward-only"
-    assert found.findings[0].distance == 0
     assert found.residual == 2
     assert "3 times what the trace shows" in found.sentence
-
-
-def test_a_trace_of_inference_of_another_batch() -> None:
-    """Two things at once."""
-    found = held_against(
-        lambda c: c if c.line.split(".")[2:3] == ["forward"] else None,
-        Run(batch=8, seq=1024),
-    )
-    assert found.findings[0].code == "forward-only+batch"
-    assert found.findings[0].remedy == "add --forward-only, --batch 4"
-
-
-def test_a_trace_in_which_recomputation_was_not_told_apart() -> None:
-    """Every product of the blocks is there twice in the forward pass."""
-
-    def twice(cell: Cell) -> Cell:
-        blocks = cell.line in ("model.matmul.forward", "model.attention.forward")
-        return replace(cell, flops=cell.flops * (1 + blocks), at_least=cell.flops * (1 + blocks))
-
-    found = held_against(twice)
-    assert found.findings[0].code == "recompute"
-    assert "full checkpointing" in found.findings[0].words
-
-
-def test_a_trace_without_an_output_head() -> None:
-    found = held_against(lambda c: None if c.line.endswith(".logits") else c)
-    assert found.findings[0].code == "no-head"
-
-
-def test_attention_on_all_pairs() -> None:
-    """T^2 in place of T(T+1)/2 pairs."""
-    scale = Fraction(2 * ONE.sequence, ONE.sequence + 1)
-
-    def square(cell: Cell) -> Cell:
-        if not cell.line.startswith("model.attention"):
-            return cell
-        flops = int(cell.flops * scale)
-        return replace(cell, flops=flops, at_least=flops)
-
-    found = held_against(square)
-    assert found.findings[0].code == "full-attention"
-    assert found.findings[0].distance == 0
 
 
 # What a trace leaves open
@@ -587,7 +337,6 @@ def test_between_the_bounds_of_a_trace_nothing_is_wrong(batch: int, agree: bool)
             8: "2 times what the trace shows at most",
         }
         assert f"needs {apart[batch]}" in found.sentence
-    assert bool(found.findings) is not agree
 
 
 @pytest.mark.parametrize(("unknown", "agree"), [(100, False), (1_000, True), (5_000, None)])
@@ -652,8 +401,6 @@ def test_padding_that_is_not_computed() -> None:
     card, run = described(config)
     padded = replace(run, seq=1024, real_tokens=run.batch * 512 if run.batch else None)
     found = found_in(simulated(config), card, padded)
-    assert found.findings[0].code == "no-padding"
-    assert found.findings[0].distance == 0
     assert found.measured.executed.padding_flops == 0
     assert found.sentence.endswith(
         "The figures from the trace still include the described padding."
@@ -789,6 +536,13 @@ def recomputed(run: Run, products: Fraction, attention: Fraction) -> Reconciliat
     return reconcile(lines, prepared, described(ONE)[0], run)
 
 
+def code_of(found: Reconciliation) -> str:
+    """Return how recomputation differs from its description, "" where it does not."""
+    assert found.recomputation is not None
+    mismatch = found.recomputation.mismatch
+    return mismatch.code if mismatch is not None else ""
+
+
 NOTHING, ALL, MOST = Fraction(0), Fraction(1), Fraction(3, 4)
 CLAIMS: list[tuple[str, Fraction, Fraction, str, str]] = [
     ("none", NOTHING, NOTHING, "", ""),
@@ -816,7 +570,6 @@ def test_a_claim_of_checkpointing_is_checked(
     found = recomputed(run, products, attention)
     assert found.residual == 0
     assert found.agree
-    assert found.diagnoses == ()
     assert found.recomputation is not None
     blocks = 2 * ONE.tokens * 12 * ONE.layers * ONE.hidden**2
     core = 4 * ONE.layers * ONE.hidden * ONE.batch * ONE.sequence * (ONE.sequence + 1) // 2
@@ -826,7 +579,7 @@ def test_a_claim_of_checkpointing_is_checked(
         shares.linear * blocks + shares.attention * core
     )
     assert found.recomputation.counted == windows * (products * blocks + attention * core)
-    assert [one.code for one in found.findings] == ([code] if code else [])
+    assert code_of(found) == code
     assert words in found.sentence
     agree = "Description and trace agree to the FLOP"
     if not code:
@@ -840,15 +593,13 @@ def test_a_claim_of_checkpointing_is_checked(
 def test_a_claim_is_checked_where_other_things_are_wrong_too() -> None:
     found = found_of(of_run(batch=8, checkpoint=FULL_CHECKPOINT))
     assert found.agree is False
-    assert found.findings[0].code == "batch"
-    assert found.findings[-1].code == "missing-recompute"
+    assert code_of(found) == "missing-recompute"
     assert ". And recomputation is missing: full checkpointing would recompute" in found.sentence
 
 
-def test_a_number_of_parameters_says_too_little_for_a_diagnosis() -> None:
+def test_a_number_of_parameters_is_only_an_estimate() -> None:
     prepared, measured = sample()
     found = reconcile(measured, prepared, bare_model(10**9), Run(tokens=4096))
-    assert found.diagnoses == ()
     assert found.rate is None or found.rate.convention == "6N"
     assert "describe the model (--model)" in found.sentence
 
@@ -891,12 +642,10 @@ def test_resnet18_on_one_of_eight_devices() -> None:
     assert found.counts is not None
     assert found.counts.counted == 2 * 106_484_121_600
     assert found.residual == 0
-    assert [one.code for one in found.findings] == ["recompute-not-described"]
+    assert code_of(found) == "recompute-not-described"
     assert "--checkpointing full describes it" in found.sentence
     right = found_in(trace, resnet18(), Run(batch=80, checkpoint=FULL_CHECKPOINT))
-    assert right.findings == ()
-    wrong = found_in(trace, resnet18(), Run(batch=10))
-    assert wrong.findings[0].words.startswith("10 is the batch of one GPU")
+    assert (right.residual, code_of(right)) == (0, "")
 
 
 def test_resnet50_is_recognised() -> None:
@@ -910,8 +659,6 @@ def test_resnet50_is_recognised() -> None:
     said = [fact.label for fact in described_facts(right)]
     assert "samples per s" in said
     assert "tokens per s" not in said
-    wrong = found_in(trace, find_model("resnet-18"), Run(batch=32))
-    assert wrong.findings[0].remedy == "--model resnet-50"
 
 
 def test_a_forward_pass_without_its_head() -> None:
@@ -924,7 +671,7 @@ def test_a_forward_pass_without_its_head() -> None:
     card = ModelCard(name="Qwen1.5 0.5B", hidden=1024, vocab=151_936, blocks=((24, block),))
     run = Run(batch=16, seq=559, forward_only=True)
     found = found_in(trace, card, run)
-    assert found.findings[0].code == "no-head"
+    assert found.agree is False
     right = found_in(trace, replace(card, head=False), run)
     assert right.agree
     assert right.residual is not None

@@ -91,7 +91,7 @@ def test_the_schema_would_notice(card: Path) -> None:
         (("described", "counted_flops_text"), "1.5e3"),
         (("described", "agree"), "yes"),
         (("described", "more"), 1),
-        (("described", "diagnoses", 0, "code"), "Wrong Batch"),
+        (("described", "recomputation", "mismatch"), "Wrong"),
         (("described", "window_ns"), 1.5),
         (("described", "mfu"), 1.2),
         (("utilisation", "mfu"), "much"),

@@ -33,15 +33,13 @@ NAME_ONE: Final = "set --dtype TYPE (bf16, fp16, fp8, tf32, ...) or --peak TFLOP
 class JobSize:
     """The devices of the whole job, and what of them is in the chosen windows.
 
-    `told_by` says where `devices` is from. `known` are counts that the trace itself gives: the
-    devices that did something, which is the least there are, and its world size. `windows` counts
-    step windows, one per device and step; `window_ns` is their time added up, `host_ns`
-    that of the host's markers of the same steps. `format` is that of the trace.
+    `told_by` says where `devices` is from. `windows` counts step windows, one per device and step;
+    `window_ns` is their time added up, `host_ns` that of the host's markers of the same steps.
+    `format` is that of the trace.
     """
 
     devices: int
     told_by: str
-    known: tuple[int, ...]
     shown: int
     windows: int
     window_ns: int
@@ -92,7 +90,6 @@ def job_size(prepared: Prepared, gpus: int | None = None) -> JobSize:
     return JobSize(
         devices=max(devices, 1),
         told_by=told_by,
-        known=tuple(sorted({working, max(world or 0, working)} - {0})),
         shown=len(prepared.windows),
         windows=len(steps),
         window_ns=sum(window.dur_ns for window in steps),

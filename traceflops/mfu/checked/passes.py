@@ -30,7 +30,7 @@ SPARE: Final = ("experts", "tokens")
 """Rows that are computed beyond those needed, and that no trace tells from these."""
 
 AGREE: Final = Fraction(2, 100)
-"""Up to here two counts agree; beyond, the difference needs a diagnosis."""
+"""Up to here two counts agree; beyond, description and trace differ."""
 
 UNTIMED: Final[dict[str, Any]] = dict.fromkeys((*MEASURES, "achieved_basis"))
 
@@ -68,15 +68,6 @@ class Passes:
         forward = self.forward + self.attention_forward
         return Passes(forward, self.backward + self.attention_backward, Fraction(0), Fraction(0))
 
-    def products(self) -> Passes:
-        """Return the products alone."""
-        return Passes(self.forward, self.backward, Fraction(0), Fraction(0))
-
-    def distance(self, other: Passes) -> Fraction:
-        """Return by how much they differ in all, pass by pass, as a share of the other."""
-        gap = sum((abs(a - b) for a, b in zip(self, other, strict=True)), Fraction(0))
-        return gap / other.total
-
 
 def passes_of(ledger: Ledger, spare: tuple[str, ...] = SPARE) -> Passes:
     """Return the model lines of a ledger, and with the products the padding named."""
@@ -113,27 +104,14 @@ def visible(card: ModelCard, run: Run, *, recomputed: bool = False) -> Passes:
     return replace(passes, forward=passes.forward + again, attention_forward=attention)
 
 
-def without_lengths(run: Run) -> Run:
-    """Return a run of which it is not said which tokens are real, or how they are packed."""
-    return replace(
-        run, real_tokens=None, documents=(), seq_sum=None, seq_square_sum=None, sequences=None
-    )
-
-
-def plain_slots(card: ModelCard, run: Run) -> tuple[int, int] | None:
-    """Return length and number of the sequences of a step; None where they are packed."""
-    slots = run.shape(card).slots
-    packed = run.documents or run.sums is not None
-    return None if packed or slots is None or len(slots) != 1 else slots[0]
-
-
 def _as_computed(card: ModelCard, run: Run) -> tuple[ModelCard, Run]:
     """Return the description with padding counted as if it were real."""
     if card.padded_vocab is not None:
         card = replace(card, vocab=card.padded_vocab, padded_vocab=None)
     if run.shape(card).padded:
         tokens = run.tokens if run.real_tokens is not None else None
-        run = replace(without_lengths(run), tokens=tokens)
+        unsaid = {"real_tokens": None, "seq_sum": None, "seq_square_sum": None, "sequences": None}
+        run = replace(run, documents=(), tokens=tokens, **unsaid)
     return card, run
 
 

@@ -4,8 +4,8 @@
     residual = expected / counted - 1
 
 `expected` is what the trace should show as model FLOPs, counted exactly, padding included; MFU is
-of what the convention counts, over the devices' own windows. Above 2 % the difference gets a
-diagnosis. The signed difference of the two MFUs stands outside the waterfall.
+of what the convention counts, over the devices' own windows. The signed difference of the two MFUs
+stands outside the waterfall.
 """
 
 from __future__ import annotations
@@ -31,11 +31,10 @@ from traceflops.flops import (
     utilisation,
     waterfall,
 )
-from traceflops.mfu.checked.diagnosis import Diagnosis, Recomputation, diagnose, recomputation
 from traceflops.mfu.checked.job_size import JobSize, job_size, main_type, peak_in_trace
 from traceflops.mfu.checked.padding import described_padding, without_padding
-from traceflops.mfu.checked.passes import Counts, beyond_counted, counts_of, of_job, passes_of
-from traceflops.mfu.checked.variants import Seen
+from traceflops.mfu.checked.passes import Counts, beyond_counted, counts_of, of_job
+from traceflops.mfu.checked.recomputation import Recomputation, recomputation
 from traceflops.mfu.inference import is_trained
 from traceflops.mfu.measurement import Measurement
 from traceflops.mfu.traced.executed import Executed
@@ -48,6 +47,7 @@ ROUGH: Final = (
     "exact comparison."
 )
 CHECK: Final = "check model, tokens, GPUs and steps of the description"
+CHECK_THE_DESCRIPTION: Final = "Check its model, tokens, GPUs and steps."
 
 DESCRIBED = "described"
 """Stands for the one data type that a description has."""
@@ -72,7 +72,6 @@ class Reconciliation:
     described: Utilisation
     job: JobSize
     counts: Counts | None
-    diagnoses: tuple[Diagnosis, ...]
     waterfall: Waterfall | None
     lacks: tuple[MissingInput, ...]
     measured: Measurement
@@ -135,13 +134,6 @@ class Reconciliation:
         return self.counts.agree if self.counts is not None else None
 
     @property
-    def findings(self) -> tuple[Diagnosis, ...]:
-        """Return what explains the differences, the simplest first; last that of recomputation."""
-        again = self.recomputation.finding if self.recomputation is not None else None
-        fitting = tuple(diagnosis for diagnosis in self.diagnoses if diagnosis.fits)
-        return fitting if again is None else (*fitting, again)
-
-    @property
     def sentence(self) -> str:
         """Return in words how description and trace compare, "" where they cannot be."""
         if self.counts is None:
@@ -149,7 +141,8 @@ class Reconciliation:
         again = self.recomputation.sentence if self.recomputation is not None else ""
         if not self.counts.agree:
             more = f" And {again}." if again else ""
-            sentence = f"The description needs {self.counts.difference}. {self._finding}{more}"
+            check = CHECK_THE_DESCRIPTION if self.described.card.complete else ROUGH
+            sentence = f"The description needs {self.counts.difference}. {check}{more}"
         elif again:
             agreement = self.counts.agreement
             sentence = f"Description and trace {agreement}, but {again}."
@@ -170,29 +163,12 @@ class Reconciliation:
 
     @property
     def in_doubt(self) -> Utilisation:
-        """Return the described run, with the finding as its first note where there is one."""
-        if self.agree is not False and not self.findings:
+        """Return the described run; where it does not fit the trace, that is its first note."""
+        again = self.recomputation.mismatch if self.recomputation is not None else None
+        if self.agree is not False and again is None:
             return self.described
         notes = (self.sentence, *self.described.notes)
         return replace(self.described, notes=notes)
-
-    @property
-    def _finding(self) -> str:
-        if not self.described.card.complete:
-            return ROUGH
-        if not self.diagnoses:
-            return f"No known cause explains it: {CHECK}."
-        best, *others = self.diagnoses
-        if best.fits:
-            also = [other for other in others if other.fits and other.score <= best.score + 1]
-            return (
-                f"It fits if {'; or if '.join(diagnosis.words for diagnosis in (best, *also[:1]))}."
-            )
-        near = next((diagnosis for diagnosis in self.diagnoses if diagnosis.is_near), None)
-        nothing = "No tested cause explains it: check the model and its sizes."
-        if near is None:
-            return nothing
-        return f"{nothing} Nearest: {near.words}, which leaves {exact_percent(near.distance)}."
 
 
 def reconcile(
@@ -230,7 +206,6 @@ def reconcile(
         described,
         job,
         counts,
-        _diagnoses(measured, described, job, counts),
         fall,
         lacks,
         measured,
@@ -248,16 +223,6 @@ def _as_shown(run: Run, measured: Measurement, prepared: Prepared) -> tuple[Run,
         return run, ("Assumed: training. Add --forward-only for inference.",)
     note = f"Counted forward only, since the trace is inference: {found.rule}."
     return replace(run, forward_only=True), (f"{note} --no-forward-only counts training.",)
-
-
-def _diagnoses(
-    measured: Measurement, described: Utilisation, job: JobSize, counts: Counts | None
-) -> tuple[Diagnosis, ...]:
-    """Return what may be different, where the two do not agree; a rule of thumb says too little."""
-    if counts is None or counts.agree or not described.card.complete:
-        return ()
-    seen = _seen(measured.executed.as_computed, job)
-    return diagnose(described.card, described.run, seen, job.known)
 
 
 def _lacks(described: Utilisation, job: JobSize) -> Iterator[MissingInput]:
@@ -283,15 +248,6 @@ def _doubts(done: Executed, described: Utilisation) -> Iterator[str]:
     card, run = described.card, described.run
     if (problem := obstacle(card, run, default_convention(card, run))) is not None:
         yield f"The description was not compared with the trace: {problem}."
-
-
-def _seen(done: Executed, job: JobSize) -> Seen:
-    ledger = done.ledger()
-    return Seen(
-        passes_of(ledger).times(Fraction(1, job.windows)),
-        Fraction(ledger.total("model.matmul.forward.adapter"), job.windows),
-        Fraction(ledger.total("model.matmul.forward.logits"), job.windows),
-    )
 
 
 def described_fall(
