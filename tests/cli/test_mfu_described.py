@@ -80,9 +80,7 @@ def test_a_mistake_is_told_in_plain_words(
     monkeypatch.setenv("COLUMNS", "80")
     lines = printed(SAMPLE, "--model", cards["one"], "--batch", "8", "--seq", "1024")
     text = " ".join(lines)
-    assert (
-        "The description needs 2 times what the trace shows. Check its model, tokens, GPUs" in text
-    )
+    assert "The description needs 2 times what the trace shows. Check its model" in text
     assert "described less shown        +29.5 %  outside the bar: exact-causal - trace" in text
     assert max(map(len, lines)) <= 80
 
