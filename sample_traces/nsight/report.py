@@ -120,6 +120,7 @@ _WORKS: Final[Mapping[str, _Kind]] = {
     "MEMSET": _Kind(80, 2, 103, {"bytes": 1, "value": 2, "memKind": 4}),
     "SYNCHRONIZATION": _Kind(106, 5, 105, {}),
     "CUDA_EVENT": _Kind(127, 6, 106, {"eventId": 1}),
+    "GRAPH_TRACE": _Kind(130, 7, 107, {"graphId": 1, "graphExecId": 2}),
 }
 _CALLS: Final = ("CUPTI_ACTIVITY_KIND_RUNTIME", "OSRT_API")
 
