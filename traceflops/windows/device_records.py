@@ -122,6 +122,16 @@ def _asked_of_devices(
     return asked, captured, lost
 
 
+def lost_replays(trace: Trace) -> IntArray:
+    """Return the calls that replay a graph and of which there is no device record."""
+    replays = graph_launches(trace)
+    if not replays.any():
+        return np.empty(0, dtype=np.int64)
+    every = np.ones(trace.calls.num_rows, dtype=np.bool_)
+    _, _, lost = _asked_of_devices(trace, every, has_devices=True)
+    return np.flatnonzero(lost & replays)
+
+
 def cut_processes(trace: Trace) -> IntArray:
     """Return the processes whose GPU records are incomplete, where those of most are whole.
 
