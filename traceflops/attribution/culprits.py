@@ -279,12 +279,12 @@ def _sum_of(same: Sequence[Culprit]) -> Culprit:
 
 def with_culprits(prepared: Prepared, devices: Sequence[DeviceReport]) -> list[DeviceReport]:
     """Return devices with what the host did in all of each of their longest gaps."""
+    if not any(device.gaps for device in devices) or not prepared.launch_records.is_judged:
+        return [*devices]
     several = [
         gap_parts(prepared.accounts[device.device], _time_of(device.gaps)) for device in devices
     ]
     parts = GapParts.joined(several)
-    if not len(parts.call) or not prepared.launch_records.is_judged:
-        return [*devices]
     place = np.repeat(np.arange(len(several)), [len(one.call) for one in several]).tolist()
     known: defaultdict[tuple[int, int], Counter[tuple[str, str]]] = defaultdict(Counter)
     sums = _by_gap(NamedSlices.of(parts, prepared.trace))
