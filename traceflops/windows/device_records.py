@@ -127,9 +127,9 @@ def lost_replays(trace: Trace) -> IntArray:
     replays = graph_launches(trace)
     if not replays.any():
         return np.empty(0, dtype=np.int64)
-    every = np.ones(trace.calls.num_rows, dtype=np.bool_)
-    _, _, lost = _asked_of_devices(trace, every, has_devices=True)
-    return np.flatnonzero(lost & replays)
+    recorded = recorded_calls(trace)
+    lost = replays & ~recorded & _linkable(trace) & ~_capturing(trace)
+    return np.flatnonzero(lost & ~_still_queued(trace, recorded))
 
 
 def cut_processes(trace: Trace) -> IntArray:

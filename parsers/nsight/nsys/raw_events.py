@@ -89,6 +89,7 @@ UNREAD: Final[Mapping[str, str]] = {
     "117": "device memory usage",
     "119": "page faults of the CPU",
     "120": "page faults of the GPU",
+    "130": "CUDA graph launches as a whole",
     **dict.fromkeys(("131", "132", "133", "149"), "CUDA graphs being made"),
     **dict.fromkeys(("142", "151", "152", "153", "154"), "newer CUDA calls, copies or overheads"),
 }
