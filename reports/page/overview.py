@@ -103,7 +103,8 @@ def _headline(analysis: Analysis) -> str:
     ran = components.window_ns - components.idle_ns
     if analysis.on_host:
         return f"CPU operators {percent(ran / components.window_ns)}"
-    return f"{percent(ran / components.window_ns)} busy"
+    least = "" if analysis.total.knows_idle else "At least "
+    return f"{least}{percent(ran / components.window_ns)} busy"
 
 
 def clocks(analysis: Analysis) -> Origins:

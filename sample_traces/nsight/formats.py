@@ -58,7 +58,7 @@ class Carries:
 
 
 _OF_2020: Final = Carries(anchor=False, graphs=False, mangled=False, host=False)
-_REPORT: Final = Carries(payloads=False, graphs=False, graph_nodes=False, host=False)
+_REPORT: Final = Carries(payloads=False, graph_nodes=False, host=False)
 _STATS: Final = Carries(
     bytes=False,
     product=False,

@@ -120,6 +120,7 @@ _WORKS: Final[Mapping[str, _Kind]] = {
     "MEMSET": _Kind(80, 2, 103, {"bytes": 1, "value": 2, "memKind": 4}),
     "SYNCHRONIZATION": _Kind(106, 5, 105, {}),
     "CUDA_EVENT": _Kind(127, 6, 106, {"eventId": 1}),
+    "GRAPH_TRACE": _Kind(130, 7, 107, {"graphId": 1, "graphExecId": 2}),
 }
 _CALLS: Final = ("CUPTI_ACTIVITY_KIND_RUNTIME", "OSRT_API")
 
@@ -159,8 +160,14 @@ def file_of(
     writer: Writer = "2026",
     clocks: bytes = b"",
     stored: bool = False,
+    behind: bytes = b"",
+    more: Mapping[str, bytes] | None = None,
 ) -> bytes:
-    """Return a file that holds events and texts, and what stands around them."""
+    """Return a file that holds events and texts, and what stands around them.
+
+    `behind` are the parts behind the tail, of which the first is that of schemas, and `more` are
+    sections that no reader knows.
+    """
     index = number(1, len(events)) + number(3, len(texts)) + number(5, 1) + part(9, b"lz4")
     places = range(0, len(events), _BLOCK_EVENTS)
     blocks = b"".join(block(events[at : at + _BLOCK_EVENTS], stored=stored) for at in places)
@@ -169,10 +176,12 @@ def file_of(
     encoded = [text.encode() for text in texts]
     raw = begin + blocks + block(encoded, part(2, number(1, VM)), stored=stored)
     raw += counted(threads) + counted(tail)
+    offsets = part(1, b"lz4") + number(2, len(begin) + len(blocks) - 8)
     sections = {
         "Analysis Options Data": part(1, _PRIVATE.encode()),
-        "Raw Sampling Data": raw,
-        "Sampling Data Offsets": part(1, b"lz4") + number(2, len(begin) + len(blocks) - 8),
+        **(more or {}),
+        "Raw Sampling Data": raw + behind,
+        "Sampling Data Offsets": offsets + (number(3, len(raw) - 8) if behind else b""),
         "Profiling Preset Data": b"",
     }
     if writer == "2026":

@@ -105,9 +105,9 @@ def _earlier_work_notes(devices: Sequence[DeviceReport]) -> Iterator[Note]:
     window_ns = sum(device.chosen.components.window_ns for device in devices)
     if count := sum(ns > 0 for ns in unknown_ns):
         text = (
-            f"On {several(count, 'GPU')} recorded work starts long after its launch call "
-            f"({time_amount(sum(unknown_ns))} of idle time), and no recorded wait explains it. "
-            "Earlier work or waits may be missing, so the cause of that idle time is unknown."
+            f"On {several(count, 'GPU')} the cause of {time_amount(sum(unknown_ns))} of idle time "
+            "is unknown: work starts long after its launch call and no recorded wait explains it, "
+            "or it follows a graph launch without a GPU record. Work or waits may be missing."
         )
         share = sum(unknown_ns) / max(window_ns, 1)
         yield Note("missing", "earlier-work-missing", text, count, share=share)

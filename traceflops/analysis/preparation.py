@@ -30,6 +30,7 @@ from traceflops.windows import (
     Prepared,
     Selection,
     cut_processes,
+    lost_replays,
     one_run_per_gpu,
     plan_steps,
     whole_devices,
@@ -102,9 +103,9 @@ def _accounts(linked: LinkedTrace, selection: Selection) -> dict[int, DeviceAcco
     order = np.argsort(device, kind="stable")
     used, first = np.unique(device[order], return_index=True)
     rows = np.split(order, first[1:])
-    wanted = _wanted(linked.trace, selection)
+    wanted, lost = _wanted(linked.trace, selection), lost_replays(linked.trace)
     accounts = {
-        number: DeviceAccount(linked, mine)
+        number: DeviceAccount(linked, mine, lost)
         for number, mine in zip(used.tolist(), rows, strict=False)
         if number in wanted
     }

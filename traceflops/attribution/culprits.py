@@ -279,20 +279,24 @@ def _sum_of(same: Sequence[Culprit]) -> Culprit:
 
 def with_culprits(prepared: Prepared, devices: Sequence[DeviceReport]) -> list[DeviceReport]:
     """Return devices with what the host did in all of each of their longest gaps."""
-    listed = [(at, gap) for at, device in enumerate(devices) for gap in device.gaps]
-    if not listed or not prepared.launch_records.is_judged:
+    if not any(device.gaps for device in devices) or not prepared.launch_records.is_judged:
         return [*devices]
-    listed.sort(key=lambda one: (one[0], one[1].start_ns))
-    parts = GapParts.joined(
+    several = [
         gap_parts(prepared.accounts[device.device], _time_of(device.gaps)) for device in devices
-    )
+    ]
+    parts = GapParts.joined(several)
+    place = np.repeat(np.arange(len(several)), [len(one.call) for one in several]).tolist()
+    known: defaultdict[tuple[int, int], Counter[tuple[str, str]]] = defaultdict(Counter)
     sums = _by_gap(NamedSlices.of(parts, prepared.trace))
-    known = {
-        (at, gap.start_ns): replace(gap, culprits=_of_gap(mine))
-        for (at, gap), mine in zip(listed, sums, strict=True)
-    }
+    for at, start_ns, mine in zip(place, parts.gap_start_ns.tolist(), sums, strict=True):
+        known[at, start_ns].update(mine)
     return [
-        replace(device, gaps=tuple(known[at, gap.start_ns] for gap in device.gaps))
+        replace(
+            device,
+            gaps=tuple(
+                replace(gap, culprits=_of_gap(known[at, gap.start_ns])) for gap in device.gaps
+            ),
+        )
         for at, device in enumerate(devices)
     ]
 

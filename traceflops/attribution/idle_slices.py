@@ -16,7 +16,7 @@ import numpy as np
 
 from traceflops.attribution.host_events import CALL, LABEL, OP, HostEvents
 from traceflops.attribution.launch_lead import leads
-from traceflops.table import BoolArray, IntArray, in_order, innermost, runs, taken
+from traceflops.table import ABSENT, BoolArray, IntArray, in_order, innermost, runs, taken
 from traceflops.table import groups as by_group
 from traceflops.timeline import DeviceAccount, Intervals
 from traceflops.windows import Prepared, chosen_time
@@ -72,21 +72,28 @@ def chosen_gaps(prepared: Prepared) -> GapParts:
 
 
 def gap_parts(account: DeviceAccount, within: Intervals, cap_ns: int | None = None) -> GapParts:
-    """Return the parts of a device's gaps in some windows; `cap_ns` if it is known already."""
+    """Return the parts of a device's gaps in some windows; `cap_ns` if it is known already.
+
+    Where replays without a record may have run, no launch tells what the device waited for.
+    """
     idle, work = account.idle, account.work
-    first = np.searchsorted(idle.gap_end_ns, within.start_ns, side="right")
-    stop = np.searchsorted(idle.gap_start_ns, within.end_ns, side="left")
+    unseen = within.intersect(idle.unseen)
+    pieces = within.subtract(unseen), unseen
+    begin_ns = np.sort(np.concatenate([one.start_ns for one in pieces]))
+    end_ns = np.sort(np.concatenate([one.end_ns for one in pieces]))
+    first = np.searchsorted(idle.gap_end_ns, begin_ns, side="right")
+    stop = np.searchsorted(idle.gap_start_ns, end_ns, side="left")
     gap, window = runs(first, stop)
-    row = idle.next_row[gap]
+    row, is_seen = idle.next_row[gap], ~unseen.contains(begin_ns)[window]
     return GapParts(
-        np.maximum(idle.gap_start_ns[gap], within.start_ns[window]),
-        np.minimum(idle.gap_end_ns[gap], within.end_ns[window]),
+        np.maximum(idle.gap_start_ns[gap], begin_ns[window]),
+        np.minimum(idle.gap_end_ns[gap], end_ns[window]),
         idle.gap_start_ns[gap],
         idle.gap_end_ns[gap],
         account.rows.row[row],
-        account.call[row],
-        work.call_start_ns[row],
-        work.call_end_ns[row],
+        np.where(is_seen, account.call[row], -1),
+        np.where(is_seen, work.call_start_ns[row], ABSENT),
+        np.where(is_seen, work.call_end_ns[row], ABSENT),
         np.full(len(row), leads(account).cap_ns if cap_ns is None else cap_ns),
     )
 

@@ -203,6 +203,8 @@ def _busy(total: Account, of: str, *, is_all: bool) -> str:
     del busy["idle"]
     window_ns, most = total.components.window_ns, max(busy, key=lambda name: busy[name])
     share = f"{percent(sum(busy.values()) / window_ns)} of {of}"
+    if total.idle_causes.unrecorded_ns >= WORTH_SAYING * window_ns and share[0] != "<":
+        share = f"at least {share}"
     if is_all:
         return f"{share}, and no loss reaches {percent(WORTH_SAYING)}"
     is_said = busy[most] >= WORTH_SAYING * window_ns or not busy[most]

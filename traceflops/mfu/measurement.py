@@ -274,6 +274,10 @@ def why_no_figure(
     if not done.executed_flops:
         yield _nothing_counted(prepared, done)
         return
+    if not prepared.knows_replays:
+        how = advice(prepared.trace, "all device records")
+        yield MissingInput("graph launches have no GPU records, so their FLOPs are unknown", how)
+        return
     coverage = done.coverage
     if coverage is None or coverage < TOO_LITTLE:
         known = exact_percent(coverage or Fraction(0))

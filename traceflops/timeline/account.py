@@ -28,8 +28,10 @@ from traceflops.timeline.host_work import Whole
 from traceflops.timeline.idle import DeviceWork, IdleTime, StreamWaits, idle_time, stream_waits
 from traceflops.timeline.intervals import NEVER, Intervals
 from traceflops.timeline.records import Account, Gap, Window
+from traceflops.timeline.unrecorded_replays import replay_time
 
 _GAPS_KEPT = 100
+NO_CALLS = np.empty(0, dtype=np.int64)
 
 
 @dataclass(frozen=True)  # without slots, so that there is a place for what is found on demand
@@ -83,7 +85,13 @@ class LaunchCounter:
 class DeviceAccount:
     """Accounts for any window of one device."""
 
-    def __init__(self, linked: LinkedTrace, rows: IntArray) -> None:
+    def __init__(
+        self, linked: LinkedTrace, rows: IntArray, lost_replays: IntArray = NO_CALLS
+    ) -> None:
+        """Account for the activities in some rows.
+
+        `lost_replays` are the calls that launched graphs of which no replay is recorded.
+        """
         trace = linked.trace
         start = numbers(trace.activities["start_ns"])[rows]
         order = np.argsort(start, kind="stable")
@@ -99,7 +107,8 @@ class DeviceAccount:
             bool((self.call >= 0).any()) or _has_launches(trace, row)
         )
         self.work = self._work()
-        self.idle: IdleTime = idle_time(self.work, self.timeline.busy)
+        unseen = replay_time(trace, lost_replays, self.rows, self.call)
+        self.idle: IdleTime = idle_time(self.work, self.timeline.busy, unseen)
 
     def _parts(self) -> dict[str, BoolArray]:
         categorised = self._linked.categorised

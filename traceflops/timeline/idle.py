@@ -228,6 +228,7 @@ LONGEST_START_NS: Final = 1_000_000
 _LONGEST_WAY_NS: Final = 20_000
 """As long as an ordinary launch takes from its call to its start: no sign of a stream wait."""
 _LATENCY: Final = ("in_launch_call", "stream_wait", "launch_to_start")
+NO_INSTANT: Final = Intervals.empty()
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,13 +255,15 @@ class IdleTime:
     `gap_start_ns` and `gap_end_ns` are the gaps in order; an activity without length ends one gap
     and begins the next. `next_row` is the activity that ends each (a row of the device's work),
     `by_cause` the instants of each known cause and of `unrecorded`, all disjoint; what is left of
-    the gaps is unknown, too.
+    the gaps is unknown, too. `unseen` is the part of `unrecorded` in which graphs may have run of
+    whose replays there is no record: whoever launched what came next is not why.
     """
 
     gap_start_ns: IntArray
     gap_end_ns: IntArray
     next_row: IntArray
     by_cause: dict[str, Intervals]
+    unseen: Intervals
 
     def causes(self, start_ns: IntArray, end_ns: IntArray, idle_ns: IntArray) -> list[IdleCauses]:
         """Return the causes of the idle time of windows; what lies outside all work is unknown."""
@@ -274,8 +277,11 @@ class IdleTime:
         return [IdleCauses(*row) for row in np.stack(columns, axis=1).tolist()]
 
 
-def idle_time(work: DeviceWork, busy: Intervals) -> IdleTime:
-    """Return the gaps between the activities of a device and their causes."""
+def idle_time(work: DeviceWork, busy: Intervals, replays: Intervals = NO_INSTANT) -> IdleTime:
+    """Return the gaps between the activities of a device and their causes.
+
+    During `replays` work may have run of which there is no record.
+    """
     start, end = _gaps(work, busy)
     row = _first_starting(work, end)
     call = work.call_start_ns[row]
@@ -289,19 +295,18 @@ def idle_time(work: DeviceWork, busy: Intervals) -> IdleTime:
     returned, waited = np.minimum(returned, settled), np.minimum(waited, settled)
     queued = has_call & (call < start) & (free_since < start) & ~unrecorded
     direct = has_call & ~queued
-    return IdleTime(
-        start,
-        end,
-        row,
-        {
-            "host_late": Intervals.of(start[has_call], launched[has_call]),
-            "queued": Intervals.of(launched[queued], end[queued]),
-            "in_launch_call": Intervals.of(launched[direct], returned[direct]),
-            "stream_wait": Intervals.of(returned[direct], waited[direct]),
-            "launch_to_start": Intervals.of(waited[direct], settled[direct]),
-            "unrecorded": Intervals.of(settled[direct], end[direct]),
-        },
-    )
+    unseen = Intervals.of(start, end).intersect(replays)
+    by_cause = {
+        "host_late": Intervals.of(start[has_call], launched[has_call]),
+        "queued": Intervals.of(launched[queued], end[queued]),
+        "in_launch_call": Intervals.of(launched[direct], returned[direct]),
+        "stream_wait": Intervals.of(returned[direct], waited[direct]),
+        "launch_to_start": Intervals.of(waited[direct], settled[direct]),
+        "unrecorded": Intervals.of(settled[direct], end[direct]),
+    }
+    by_cause = {cause: at.subtract(unseen) for cause, at in by_cause.items()}
+    by_cause["unrecorded"] = by_cause["unrecorded"].union(unseen)
+    return IdleTime(start, end, row, by_cause, unseen)
 
 
 def _latency(

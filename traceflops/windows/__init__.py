@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         cut_processes,
         graph_launches,
         launch_calls,
+        lost_replays,
         records_notes,
         whole_devices,
     )

@@ -122,6 +122,16 @@ def _asked_of_devices(
     return asked, captured, lost
 
 
+def lost_replays(trace: Trace) -> IntArray:
+    """Return the calls that replay a graph and of which there is no device record."""
+    replays = graph_launches(trace)
+    if not replays.any():
+        return np.empty(0, dtype=np.int64)
+    recorded = recorded_calls(trace)
+    lost = replays & ~recorded & _linkable(trace) & ~_capturing(trace)
+    return np.flatnonzero(lost & ~_still_queued(trace, recorded))
+
+
 def cut_processes(trace: Trace) -> IntArray:
     """Return the processes whose GPU records are incomplete, where those of most are whole.
 

@@ -17,7 +17,12 @@ from traceflops.table import IntArray, Note, Trace, codes, groups, names, number
 from traceflops.timeline import DeviceAccount, Intervals, LinkedTrace, Untimed, Window, is_top
 from traceflops.units import kernel_name
 from traceflops.windows.choice import StepPlan
-from traceflops.windows.device_records import LaunchRecords, chosen_calls, launch_records
+from traceflops.windows.device_records import (
+    MATERIAL,
+    LaunchRecords,
+    chosen_calls,
+    launch_records,
+)
 from traceflops.windows.records import InWindows, StepChoice, chosen_activities, chosen_time
 from traceflops.windows.selection import Selection
 
@@ -89,6 +94,16 @@ class Prepared:
         whole = self.with_work or self
         asked = chosen_calls(self.trace, self.selection, whole.accounts, whole.windows, self.cut)
         return launch_records(self.trace, self.untimed, asked)
+
+    @cached_property
+    def knows_replays(self) -> bool:
+        """Return whether graphs of whose replays there is no record can have run for a trifle."""
+        chosen = {device: chosen_time(self.windows[device]) for device in self.accounts}
+        unseen_ns = sum(
+            account.idle.unseen.intersect(chosen[device]).length_ns
+            for device, account in self.accounts.items()
+        )
+        return unseen_ns <= MATERIAL * sum(time.length_ns for time in chosen.values())
 
 
 def most_exposed(

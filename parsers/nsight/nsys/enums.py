@@ -34,6 +34,8 @@ WAITS: Final[Mapping[int, str]] = {
     3: "Stream Synchronize",
     4: "Context Synchronize",
 }
+WAIT: Final = "Synchronize"
+"""A wait of unknown kind."""
 
 OF_THE_PROFILER: Final = (3, 4, 5)
 """Overheads that the program would not have without the profiler: flushing its buffers,

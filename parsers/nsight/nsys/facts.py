@@ -8,9 +8,9 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -75,7 +75,9 @@ _OLD_FACTS: Final = (
     *("globalMemorySize", "computeCapabilityMajor", "computeCapabilityMinor"),
     *("numMultiprocessors", "numThreadsPerWarp", "coreClockRate"),
 )
-_GPU: Final = Wanted(integers=("id", "deviceId", *_FACTS), texts=("name", "uuid", "busLocation"))
+_GPU: Final = Wanted(
+    integers=("id", "deviceId", "cuDevice", *_FACTS), texts=("name", "uuid", "busLocation")
+)
 _CUDA_GPU: Final = Wanted(integers=("deviceId", "pid", *_OLD_FACTS), texts=("name",))
 _CUDA_DEVICE: Final = Wanted(integers=("gpuId", "cudaId", "pid"), texts=("uuid",))
 _SLOWEST_HZ: Final = 10**8
@@ -83,6 +85,9 @@ _SLOWEST_HZ: Final = 10**8
 _LEAST_BYTES: Final = 1 << 24
 """No GPU has so little memory; a smaller number is in MiB, as in 2021."""
 _MOST: Final = 4_096
+_MOST_SMALL: Final = 2**31
+_FIELDS: Final = tuple(DeviceFacts.__dataclass_fields__)
+_Key = TypeVar("_Key")
 
 
 def _pairs_of(tables: Tables, table: str, names: Iterable[str]) -> list[tuple[str, str]]:
@@ -172,8 +177,12 @@ class Devices:
     by_gpu: dict[int, DeviceFacts] = field(default_factory=dict)
     by_ordinal: dict[tuple[int | None, int], DeviceFacts] = field(default_factory=dict)
     gpus: dict[tuple[int, int], int] = field(default_factory=dict)
+    by_cuda: dict[int, int] = field(default_factory=dict)
+    """The GPUs by the numbers that CUDA has for them where it hides none."""
     ambiguous: bool = False
     """Whether the GPUs differ and which one a process used is not said."""
+    by_number: bool = False
+    """Whether which one it used is said by nothing but the number that it has for it."""
     places: dict[int, str] = field(default_factory=dict)
     """What names each GPU in other reports, too (see `traceflops.table.trace.Trace`)."""
     only: int | None = None
@@ -194,19 +203,28 @@ class Devices:
 
     def facts_of(self, gpu: int | None, pid: int | None, ordinal: int) -> DeviceFacts:
         """Return what is known of a GPU, or else of the one that a process calls so."""
+        keys = ((pid, ordinal), (None, ordinal))
+        called_so = [self.by_ordinal[key] for key in keys if key in self.by_ordinal]
         if gpu is not None and gpu in self.by_gpu:
-            return self.by_gpu[gpu]
-        for key in ((pid, ordinal), (None, ordinal)):
-            if key in self.by_ordinal:
-                return self.by_ordinal[key]
+            return _filled(self.by_gpu[gpu], *called_so)
+        if called_so:
+            return _filled(*called_so)
         # Which of several it is depends on CUDA_VISIBLE_DEVICES, which is not read.
         if not self.by_gpu:
             return NOTHING_KNOWN
         first, *others = self.by_gpu.values()
-        if any(other != first for other in others):
+        return self._by_both_numbers(ordinal) if any(one != first for one in others) else first
+
+    def _by_both_numbers(self, ordinal: int) -> DeviceFacts:
+        """Return what the GPUs of a number have in common, by the report's number and by CUDA's."""
+        numbers = (ordinal, self.by_cuda.get(ordinal, ABSENT))
+        one, other = (self.by_gpu.get(number, NOTHING_KNOWN) for number in numbers)
+        if one.product is None or one.product != other.product:
             self.ambiguous = True
             return NOTHING_KNOWN
-        return first
+        self.by_number = True
+        alike = {name for name in _FIELDS if getattr(one, name) == getattr(other, name)}
+        return replace(one, **dict.fromkeys(set(_FIELDS) - alike))
 
 
 def devices_of(tables: Tables, host: str | None = None) -> Devices:
@@ -218,9 +236,11 @@ def devices_of(tables: Tables, host: str | None = None) -> Devices:
     if "id" in tables.columns("TARGET_INFO_GPU"):
         for row in rows:
             if row["id"] != ABSENT:
-                devices.by_gpu.setdefault(row["id"], _facts(row["name"], row, _FACTS))
+                _fill(devices.by_gpu, row["id"], _facts(row["name"], row, _FACTS))
                 uuids.setdefault((row["uuid"] or "").lower(), row["id"])
         devices.places = dict(_places(rows, host))
+        times = Counter(row["cuDevice"] for row in rows)
+        devices.by_cuda = {row["cuDevice"]: row["id"] for row in rows if times[row["cuDevice"]] < 2}
     else:
         products = {row["deviceId"]: row["name"] for row in rows}
     if len(devices.by_gpu) == 1 and "TARGET_INFO_GPU" not in tables.lost:
@@ -275,17 +295,37 @@ def _read_old(tables: Tables, products: Mapping[int, str | None], devices: Devic
         ordinal = row["deviceId"]
         facts = _facts(row["name"] or products.get(ordinal), row, _OLD_FACTS)
         for pid in (_known(row["pid"]), None):
-            devices.by_ordinal.setdefault((pid, ordinal), facts)
+            _fill(devices.by_ordinal, (pid, ordinal), facts)
     for ordinal, product in products.items():
-        devices.by_ordinal.setdefault((None, ordinal), DeviceFacts(product=product))
+        _fill(devices.by_ordinal, (None, ordinal), DeviceFacts(product=product))
 
 
 def _facts(product: Any, row: Mapping[str, Any], columns: Sequence[str]) -> DeviceFacts:
-    """Return the facts of a GPU, which stand in columns in the order of `_FACTS`."""
-    memory, *others, clock = (_integer(row.get(column)) for column in columns)
-    major, minor, units, warp = map(_small, others)
-    name = product if isinstance(product, str) else None
-    return DeviceFacts(name, _bytes(memory), major, minor, units, warp, clock_hz=_hertz(clock))
+    """Return the facts of a GPU, which stand in columns in the order of `_FACTS`.
+
+    What a writer does not know is 0, which none of them can be but the minor of a version.
+    """
+    memory, major, minor, *others, clock = (_integer(row.get(column)) for column in columns)
+    units, warp = map(_small, others)
+    version = (
+        (major, minor) if 0 < major < _MOST_SMALL and 0 <= minor < _MOST_SMALL else (None,) * 2
+    )
+    name = product if isinstance(product, str) and product else None
+    return DeviceFacts(name, _bytes(memory), *version, units, warp, clock_hz=_hertz(clock))
+
+
+def _fill(known: dict[_Key, DeviceFacts], key: _Key, facts: DeviceFacts) -> None:
+    """Note the facts of a GPU; what was said first counts."""
+    known[key] = _filled(known[key], facts) if key in known else facts
+
+
+def _filled(facts: DeviceFacts, *others: DeviceFacts) -> DeviceFacts:
+    """Return facts with what only others of the same product say."""
+    for other in others:
+        if None in (facts.product, other.product) or facts.product == other.product:
+            missing = (name for name in _FIELDS if getattr(facts, name) is None)
+            facts = replace(facts, **{name: getattr(other, name) for name in missing})
+    return facts
 
 
 def _of_text(tables: Tables) -> dict[int, DeviceFacts]:
@@ -322,7 +362,7 @@ def _known(value: int) -> int | None:
 
 
 def _small(value: int) -> int | None:
-    return value if 0 <= value < 2**31 else None
+    return value if 0 < value < _MOST_SMALL else None
 
 
 def _bytes(value: int) -> int | None:

@@ -43,6 +43,10 @@ _NOTES: Final = NoteTable(
             "Some records name no GPU. They count for the only GPU of their process, else for "
             "device -1."
         ),
+        "gpu-by-number": (
+            "The recording lists different GPUs. Which one a process used follows from its number, "
+            "unless CUDA_VISIBLE_DEVICES was set."
+        ),
         "types-by-name": (
             "PyTorch ranges hold operator shapes but no data types. The data type of a GEMM is "
             "taken from its kernel name."
@@ -159,7 +163,14 @@ def content_notes(
     if ops.num_rows:
         has_shapes = ops["input_dims"].null_count < ops.num_rows
         yield _NOTES.note("types-by-name" if has_shapes else "no-shapes")
-    if unknown := tables["devices"]["product"].null_count:
+    yield from _gpus(tables["devices"], reading)
+
+
+def _gpus(devices: pa.Table, reading: ReportReading) -> Iterator[Note]:
+    """Say which GPUs are not known, or by their numbers only."""
+    if reading.people.devices.by_number:
+        yield _NOTES.note("gpu-by-number")
+    if unknown := devices["product"].null_count:
         is_ambiguous = reading.people.devices.ambiguous
         yield _NOTES.note("gpu-unknown ambiguous" if is_ambiguous else "gpu-unknown", unknown)
 

@@ -55,6 +55,7 @@ _WORKS: Final[Mapping[int, tuple[_Work, ...]]] = {
     ),
     106: (_Work(f"{_CUPTI}SYNCHRONIZATION", 105, ((2, _SYNC), (4, _LATER))),),
     127: (_Work(f"{_CUPTI}CUDA_EVENT", 106),),
+    130: (_Work(f"{_CUPTI}GRAPH_TRACE", 107, ((1, "graphId"), (2, "graphExecId"))),),
 }
 """By the type of an event what it is."""
 _CALLS: Final = (47, 48)
@@ -79,8 +80,8 @@ _TEXT: Final = 7
 _MAYBE: Final = frozenset({"textId", "end"})
 """Numbers of a range that are unknown where they are left out."""
 _WARNING: Final = 49
-_PASSED: Final = frozenset({27, 28, 31, 41})
-"""Processes, modules, samples and scheduling of the CPU."""
+_PASSED: Final = frozenset({27, 28, 31, 41, 76})
+"""Processes, modules, samples and scheduling of the CPU, and ends of domains of NVTX."""
 
 UNREAD: Final[Mapping[str, str]] = {
     "class 103": "CUDA overheads",

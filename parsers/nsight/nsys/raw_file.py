@@ -17,7 +17,15 @@ import numpy as np
 import pyarrow as pa
 
 from traceflops.errors import InputError
-from traceflops.parsers.io import ByteSource, fields, message_text, parts_of, split, varint
+from traceflops.parsers.io import (
+    ByteSource,
+    fields,
+    last_fields,
+    message_text,
+    parts_of,
+    split,
+    varint,
+)
 from traceflops.table import IntArray
 
 MAGIC: Final = b"NVIDIA Tegra Profiler Report"
@@ -66,7 +74,7 @@ class RawFile:
     `version` is what the first line says of the writer. `is_cut` says that the end of the file is
     missing. `expected_events` and `expected_texts` are what the file says that it holds. `texts`
     are those that events refer to by their number; where `texts_lost`, later numbers are not known.
-    `damaged` blocks were left out.
+    `damaged` blocks were left out, and so were parts whose meaning is unknown: `unknown_parts`.
     """
 
     source: ByteSource
@@ -81,12 +89,14 @@ class RawFile:
     expected_texts: int = 0
     events: int = 0
     damaged: int = 0
+    unknown_parts: int = 0
     texts: list[Parts] = field(default_factory=list)
     texts_lost: bool = False
     plain_bytes: int = 0
     _begin: int = 0
     _end: int = 0
     _texts_at: int | None = None
+    _schemas_at: int | None = None
 
     def open(self) -> None:
         """Read what stands before the events. Raises Unfit where nothing behind it can be."""
@@ -95,7 +105,7 @@ class RawFile:
             self._begin, size = self.sections[_RAW]
             self._end = min(self._begin + size, self.size)
             self.is_cut = self._begin + size > self.size
-            self._texts_at = min(self._begin + len(_BEGIN) + self._offset_of_texts(), self._end)
+            self._texts_at, self._schemas_at = self._offsets()
         else:
             self._begin, self._end, self.is_cut = self._found(), self.size, True
         self.stream.seek(self._begin)
@@ -125,7 +135,7 @@ class RawFile:
             of_texts = self._is_of_texts()
             parts, is_last = self._next(of_texts)
             if parts is None:
-                self.texts_lost = self.texts_lost or of_texts
+                self.texts_lost = self.texts_lost or (of_texts and texts < self.expected_texts)
             elif not of_texts:
                 self.events += parts.count
                 yield parts
@@ -139,7 +149,7 @@ class RawFile:
         packed = self._packed()
         parts = self._parts(*packed) if packed is not None else None
         if packed is None and (of_texts or self._texts_at is None):
-            self.is_cut = self.is_cut or self.stream.tell() < self._end
+            self.damaged += not self.is_cut and self.stream.tell() < self._end
             return self._before_cut(), True
         if packed is None:  # where the next block of events begins is not known
             self.stream.seek(self._texts_at or self._end)
@@ -171,22 +181,21 @@ class RawFile:
         entries, is_whole = parts_of(self.stream.read(behind - at), _REPEATED)
         if not is_whole:
             return {}
-        try:
-            found = dict(map(_section, entries))
-        except ValueError:
-            return {}
+        found = dict(filter(None, map(_section, entries)))
         if any(at > self.size for at, _ in found.values()):
             return {}
         if _RAW not in found or _OFFSETS not in found:
             raise Unfit("no section of events")
         return found
 
-    def _offset_of_texts(self) -> int:
+    def _offsets(self) -> tuple[int, int | None]:
+        """Return where the texts begin, and the schemas of payloads of NVTX, None without any."""
         said = dict(fields(self.section(_OFFSETS)))
-        offset = said.get(2)
-        if message_text(said.get(1)) != _CODEC or not isinstance(offset, int):
+        texts, schemas = said.get(2), said.get(3)
+        if message_text(said.get(1)) != _CODEC or not isinstance(texts, int):
             raise Unfit("packed in an unknown way")
-        return offset
+        first = self._begin + len(_BEGIN)
+        return min(first + texts, self._end), first + schemas if isinstance(schemas, int) else None
 
     def _found(self) -> int:
         """Return where events begin in a file without its end. Raises EOFError where they do not.
@@ -252,27 +261,45 @@ class RawFile:
         return Parts(data, begin, end) if is_whole and at + size == len(data) else None
 
     def _rest(self) -> bool:
-        """Read what stands behind the texts; return whether it ends where the section does."""
+        """Read what stands behind the texts; return whether it is what is known to stand there.
+
+        Some writers add parts behind it. These say nothing of whether the file is whole.
+        """
         at = self.stream.tell()
         try:
-            self._counted()  # the names of threads, which nothing needs
-            tail = self._counted()
+            threads, tail = self._counted(), self._counted()  # nothing needs the names of threads
         except _UNREADABLE:
             self.stream.seek(at)
             return False
-        if self.stream.tell() != self._end and not self.is_cut:
+        is_end = self.is_cut or self.stream.tell() == self._end
+        if not is_end and not all(parts_of(one, _REPEATED)[1] for one in (threads, tail)):
             self.stream.seek(at)
             return False
         self.tail = tail
+        self.unknown_parts = 0 if self.is_cut else self._skipped()
         return True
 
+    def _skipped(self) -> int:
+        """Return how many more parts there are, packed or not, of which nothing is known."""
+        count = 0
+        while (at := self.stream.tell()) < self._end:
+            count += at != self._schemas_at
+            packed = self._packed()
+            if packed is None or _unpacked(*packed) is None:
+                self.stream.seek(at)
+                try:
+                    self._counted()
+                except _UNREADABLE:
+                    break
+        return count
 
-def _section(entry: bytes) -> tuple[str, tuple[int, int]]:
-    said = dict(fields(entry))
-    at, size = said.get(2, 0), said.get(3, 0)
-    if not isinstance(at, int) or not isinstance(size, int):
-        raise ValueError("no place of a section")
-    return message_text(said.get(1)), (at, size)
+
+def _section(entry: bytes) -> tuple[str, tuple[int, int]] | None:
+    """Return the name of a section that is read and its place; None of another one."""
+    said = last_fields(entry)
+    name, at, size = message_text(said.get(1)), said.get(2, 0), said.get(3, 0)
+    is_known = name in (_RAW, _OFFSETS, _CLOCKS) and isinstance(at, int) and isinstance(size, int)
+    return (name, (at, size)) if is_known else None
 
 
 def _unpacked(packed: bytes, plain: int) -> bytes | None:

@@ -61,6 +61,10 @@ _NOTES: Final = NoteTable(
             "{count} [record|records] not read from the profiler's own file: {listed}. Only its "
             f"export shows [it|them] ({_COMMAND} REPORT.nsys-rep)."
         ),
+        "unknown-parts": (
+            "{count} [part|parts] of the report [is|are] of an unknown kind and not used: only its "
+            f"export shows what [it holds|they hold] ({_COMMAND} REPORT.nsys-rep)."
+        ),
         "several-machines": (
             "The report is of {count} machines, whose GPUs may be taken for each other. Its export "
             "tells them apart."
@@ -215,6 +219,8 @@ def _notes(file: RawFile, events: Events, target: Target) -> Iterator[Note]:
     if events.unread:
         count = events.unread.total()
         yield _NOTES.note("only-in-export", count, listed=_listed(events))
+    if file.unknown_parts:
+        yield _NOTES.note("unknown-parts", file.unknown_parts)
     if target.unknown_numbers:
         yield _NOTES.note("gpu-numbers", target.unknown_numbers)
     if target.machines > 1:

@@ -21,7 +21,7 @@ _OLD_GPU, _GPU, _NUMBERS = 1, 7, 9
 _MOST_GPUS: Final = 4_096
 _OF_GPU: Final[Numbers] = (
     *((1, "id"), (11, "totalMemory"), (13, "clockRate"), (14, "smCount"), (30, "threadsPerWarp")),
-    *((41, "computeMajor"), (42, "computeMinor")),
+    *((15, "cuDevice"), (41, "computeMajor"), (42, "computeMinor")),
 )
 _TEXTS_OF_GPU: Final[Numbers] = ((2, "name"), (3, "busLocation"), (5, "uuid"))
 _OF_OLD_GPU: Final[Numbers] = (
@@ -60,8 +60,9 @@ def target_tables(head: bytes, tail: bytes, clocks: bytes) -> Target:
         return [last_fields(part) for part in islice(found, _MOST_GPUS)]
 
     numbers = listed(_NUMBERS)
-    # Which of the two is the GPU's own number is not known where they differ.
-    known = [said for said in numbers if said.get(1, 0) == said.get(2, 0)]
+    # Which of the two is the GPU's own number is not known: both ways must give the same.
+    pairs = {tuple(said.get(number, 0) for number in (3, 1, 2)) for said in numbers}
+    known = [said for said in numbers if (said.get(3, 0), said.get(2, 0), said.get(1, 0)) in pairs]
     origin = _origin(head, clocks)
     found = {
         "TARGET_INFO_GPU": [_row(said, _OF_GPU, _TEXTS_OF_GPU) for said in listed(_GPU)],

@@ -49,6 +49,7 @@ from traceflops.parsers.nsight.nsys.timeline import (
     read_records,
     read_system_calls,
 )
+from traceflops.parsers.nsight.nsys.waits import with_kinds_of_calls
 from traceflops.parsers.nsight.recipe import is_of_recipe, read_recipes
 from traceflops.parsers.shared import overflow_notes
 from traceflops.table import Source, SourceFile, Trace
@@ -86,7 +87,7 @@ def trace_of(tables: Tables, format_: str, files: tuple[SourceFile, ...], name: 
     _read(reading)
     facts = facts_of(tables)
     overflowed = reading.gathered.overflowed
-    finished = reading.gathered.finish()
+    finished = with_kinds_of_calls(reading.gathered.finish())
     if tables.damaged and not any(finished[name].num_rows for name in _RECORDS):
         raise nothing_left(tables.source.label, tables.notes(), "export or copy the report again")
     notes = (

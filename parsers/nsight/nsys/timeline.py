@@ -18,6 +18,7 @@ from traceflops.parsers.nsight.nsys.enums import (
     FREED,
     MEMORY,
     OF_THE_PROFILER,
+    WAIT,
     WAITS,
     present,
     processes_of,
@@ -152,7 +153,7 @@ def _calls(reading: ReportReading, table: TableBuilder, rows: Batch) -> Columns:
 
 def _waits(_: ReportReading, table: TableBuilder, rows: Batch) -> Columns:
     kinds, names = rows["syncType"], table.names
-    return {n: _coded(names[n], kinds, WAITS, "Synchronize") for n in ("name", "sync_kind")}
+    return {n: _coded(names[n], kinds, WAITS, WAIT) for n in ("name", "sync_kind")}
 
 
 def _events(_: ReportReading, table: TableBuilder, __: Batch) -> Columns:

@@ -411,6 +411,76 @@ def test_waits_and_events_are_no_work(tmp_path: Path) -> None:
     assert tf.analyze(trace).devices[0].whole.busy_ns == 10
 
 
+OF_DEVICE, OF_EVENT, OF_STREAM, OF_WAIT = (
+    *("Context Synchronize", "Event Synchronize"),
+    *("Stream Synchronize", "Stream Wait Event"),
+)
+
+
+@pytest.mark.parametrize(
+    ("calls", "kinds"),
+    [
+        ([(1, "cudaDeviceSynchronize_v3020"), (1, "cuCtxSynchronize")], [OF_DEVICE] * 2),
+        ([(2, "cudaEventSynchronize_v3020"), (2, "cuEventSynchronize")], [OF_EVENT] * 2),
+        ([(3, "cuStreamSynchronize"), (3, "cuStreamWaitEvent")], [OF_STREAM, OF_WAIT]),
+        ([(2, "cudaStreamSynchronize_v3020"), (2, "cudaEventQuery_v3020")], [OF_STREAM, OF_EVENT]),
+        ([(3, "cudaStreamWaitEvent_ptsz_v7000"), (9, "cuCtxSynchronize_v2")], [OF_WAIT, OF_DEVICE]),
+        ([(4, "cudaMemcpy_v3020"), (3, None)], [OF_DEVICE, OF_STREAM]),
+        (
+            [(1, "cuCtxSynchronize"), (1, "cudaMemcpy_v3020"), (4, None)],
+            [OF_DEVICE, "Synchronize", OF_DEVICE],
+        ),
+    ],
+)
+def test_a_wait_is_of_the_kind_of_its_call(
+    tmp_path: Path, calls: list[tuple[int, str | None]], kinds: list[str]
+) -> None:
+    """Codes of some versions contradict it; another process has the same correlations."""
+    export = NsysFile()
+    export.kernel(10, 20)
+    export.kernel(10, 20, globalPid=process(77))
+    for at, (code, name) in enumerate(calls, 1):
+        times = {"start": at * 100, "end": at * 100 + 50}
+        if name is not None:
+            export.call(*times.values(), at, name=name)
+        export.call(*times.values(), at, name="cudaFree_v3020", globalTid=thread(pid=77))
+        export.row(
+            "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION",
+            **times,
+            globalPid=process(),
+            syncType=code,
+            correlationId=at,
+        )
+    trace = made(tmp_path, export)
+    assert rows(trace, "marks", "name", "sync_kind") == [(kind, kind) for kind in kinds]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "product"),
+    [
+        ([(0, 1, "A100"), (1, 0, "A100"), (2, 3, "A40"), (3, 2, "A40")], "A100"),
+        ([(3, 2, "A40"), (0, 0, "A100"), (1, 1, "A40"), (2, 3, "A40")], "A100"),
+        ([(0, 1, "A100"), (1, 0, "A40")], None),
+        ([(0, None, "A100"), (1, None, "A40")], None),
+        ([(0, 0, "A100"), (1, 0, "A40")], None),
+    ],
+)
+def test_a_gpu_is_known_where_both_of_its_numbers_agree(
+    tmp_path: Path, gpus: list[tuple[int, int | None, str]], product: str | None
+) -> None:
+    """One number is the report's, the other CUDA's; no table says what processes call them."""
+    export = NsysFile()
+    export.kernel(10, 20)
+    for number, of_cuda, name in gpus:
+        export.gpu(number, name, cuDevice=of_cuda, totalMemory=85_899_345_920 + (number << 20))
+    trace = made(tmp_path, export)
+    (device,) = trace.devices.to_pylist()
+    assert device["product"] == product
+    assert device["sm_count"] == (132 if product else None)
+    code = "gpu-by-number" if product else "gpu-unknown"
+    assert {"gpu-by-number", "gpu-unknown"} & codes(trace) == {code}
+
+
 def test_overheads_explain_idle_time_and_are_no_work(tmp_path: Path) -> None:
     export = NsysFile()
     export.call(1, 2, 1)

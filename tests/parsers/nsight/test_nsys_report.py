@@ -128,8 +128,77 @@ def test_what_is_not_known_is_counted_by_its_number(tmp_path: Path) -> None:
 
 
 def test_types_that_nothing_is_made_of_are_no_note(tmp_path: Path) -> None:
-    passed = [event(kind, 113, number(1, 5)) for kind in (27, 28, 31, 41)]
+    passed = [event(kind, 113, number(1, 5)) for kind in (27, 28, 31, 41, 76)]
     assert "only-in-export" not in codes(read(report_of(kernel(), *passed), tmp_path))
+
+
+SCHEMAS = counted(part(9, b"schema of somebody") + b"\xff\x07")
+PACKED = block([b"a schema"] * 40)
+
+
+@pytest.mark.parametrize("name", ["run.nsys-rep", "run.qdrep"])
+@pytest.mark.parametrize(
+    ("behind", "unknown"),
+    [
+        (SCHEMAS, 0),
+        (PACKED, 0),
+        (SCHEMAS + PACKED + counted(b"\xff" * 300), 2),
+        (counted(b"") + SCHEMAS, 1),
+        (PACKED + b"\xff" * 40, 1),
+    ],
+    ids=["plain", "packed", "three", "empty", "damaged"],
+)
+def test_parts_behind_the_tail_are_skipped(
+    tmp_path: Path, name: str, behind: bytes, unknown: int
+) -> None:
+    """A file is whole whatever stands there: its trailer, index and lengths say so."""
+    gpu = part(1, part(2, part(7, number(1, 0) + part(2, b"NVIDIA H100 80GB HBM3"))))
+    more = {"Data of Tomorrow": b"\xff" * 9, "Sampling Data": part(1, b"x")}
+    path = tmp_path / name
+    path.write_bytes(file_of([kernel()], ["kernel"], b"", gpu, behind=behind, more=more))
+    trace = tf.read(path)
+    assert trace.activities["name"].to_pylist() == ["kernel"]
+    assert trace.devices["product"].to_pylist() == ["NVIDIA H100 80GB HBM3"]
+    said = {"raw-report", "no-calls", *(["unknown-parts"] if unknown else [])}
+    assert set(codes(trace)) == said
+    assert all(note.count == unknown for note in trace.notes if note.code == "unknown-parts")
+
+
+@pytest.mark.parametrize("lost", [1, len(SCHEMAS) // 2, len(SCHEMAS) + 3])
+def test_cut_behind_the_texts_it_is_said_to_be_cut(tmp_path: Path, lost: int) -> None:
+    gpu = part(1, part(2, part(7, number(1, 0) + part(2, b"NVIDIA H100 80GB HBM3"))))
+    whole = file_of([kernel()], ["kernel"], b"", gpu, "2023", behind=SCHEMAS)
+    end = whole.index(SCHEMAS) + len(SCHEMAS) - lost
+    trace = read(whole[:end], tmp_path)
+    assert trace.activities["name"].to_pylist() == ["kernel"]
+    assert "input-cut" in codes(trace)
+    assert not {"names-lost", "unknown-parts"} & codes(trace).keys()
+    known = ["NVIDIA H100 80GB HBM3"] if lost <= len(SCHEMAS) else [None]
+    assert trace.devices["product"].to_pylist() == known
+
+
+def test_a_damaged_tail_is_no_cut_and_costs_no_names(tmp_path: Path) -> None:
+    whole = file_of([kernel()], ["kernel"], b"", part(1, b"GPUs"), behind=SCHEMAS)
+    trace = read(whole.replace(part(1, b"GPUs"), b"\xff" * 6), tmp_path)
+    assert trace.activities["name"].to_pylist() == ["kernel"]
+    assert "rows-lost" in codes(trace)
+    assert not {"input-cut", "names-lost"} & codes(trace).keys()
+
+
+def test_graphs_recorded_as_a_whole(tmp_path: Path) -> None:
+    """Their own part says which graph it is, and which executable one."""
+    place = {"start": 1, "end": 2, "correlation": 3, "context": 5, "stream": 6, "process": 8}
+    said = {"start": 400, "end": 1_000, "correlation": 9, "context": 1, "stream": 7}
+    said["process"] = 1 << 48 | 77 << 24
+    own = part(107, number(1, 3) + number(2, 4))
+    replay = event(130, 107, message(said, place) + own)
+    trace = read(report_of(kernel(), replay), tmp_path)
+    columns = ("kind", "name", "start_ns", "dur_ns", "stream", "graph", "correlation")
+    assert trace.activities.select(columns).to_pylist()[1] == dict(
+        zip(columns, ("graph", "graph 3", 400, 600, 7, 3, 9), strict=True)
+    )
+    assert "only-in-export" not in codes(trace)
+    assert tf.analyze(trace).devices[0].whole.account.components.graph_ns == 600
 
 
 @pytest.mark.parametrize("tenth", range(2, 20, 3))
@@ -296,6 +365,52 @@ def test_numbers_of_gpus_that_differ_are_not_guessed(tmp_path: Path) -> None:
     trace = read(file_of([kernel()], ["k"], b"", tail), tmp_path)
     assert "gpu-numbers" in codes(trace)
     assert trace.devices["local_id"].to_pylist() == [0]
+
+
+def test_numbers_of_gpus_that_are_the_same_both_ways_are_known(tmp_path: Path) -> None:
+    pairs = ((3, 0), (0, 3), (1, 1))
+    numbers = [part(9, number(1, a) + number(2, b) + number(3, 77)) for a, b in pairs]
+    gpus = [part(7, number(1, gpu) + part(2, b"GPU %d" % gpu)) for gpu in range(4)]
+    tail = part(1, part(2, b"".join((*gpus, *numbers))))
+    trace = read(file_of([kernel()], ["k"], b"", tail), tmp_path)
+    assert "gpu-numbers" not in codes(trace)
+    (device,) = trace.devices.to_pylist()
+    assert (device["local_id"], device["product"]) == (3, "GPU 3")
+
+
+OLD_GPU = part(1, b"NVIDIA GeForce RTX 3080") + number(3, 10_495_524_864) + number(6, 32)
+OLD_GPU += number(7, 1_740_000) + number(9, 68) + number(22, 8) + number(23, 6) + number(25, 77)
+OF_ZEROS = number(1, 0) + part(2, b"NVIDIA GeForce RTX 3080")
+WITH_ZEROS = OF_ZEROS + b"".join(number(field, 0) for field in (11, 13, 14, 30, 41, 42))
+IN_PART = OF_ZEROS + number(14, 68) + number(30, 32)
+
+
+@pytest.mark.parametrize(
+    "gpus",
+    [
+        part(1, OLD_GPU) + part(7, OF_ZEROS),
+        part(7, WITH_ZEROS) + part(1, OLD_GPU),
+        part(1, OLD_GPU) + part(7, IN_PART),
+        part(7, WITH_ZEROS) + part(7, IN_PART) + part(1, OLD_GPU),
+        part(1, part(1, b"NVIDIA GeForce RTX 3080") + number(25, 77)) + part(1, OLD_GPU),
+    ],
+)
+@pytest.mark.parametrize("name", ["run.nsys-rep", "run.qdrep"])
+def test_zeros_hide_no_facts_of_a_gpu(tmp_path: Path, name: str, gpus: bytes) -> None:
+    path = tmp_path / name
+    path.write_bytes(file_of([kernel()], ["k"], b"", part(1, part(2, gpus))))
+    (device,) = tf.read(path).devices.to_pylist()
+    assert device["product"] == "NVIDIA GeForce RTX 3080"
+    assert (device["memory_bytes"], device["clock_hz"]) == (10_495_524_864, 1_740_000_000)
+    assert (device["sm_count"], device["warp_size"]) == (68, 32)
+    assert (device["compute_major"], device["compute_minor"]) == (8, 6)
+
+
+def test_what_is_0_everywhere_is_not_known(tmp_path: Path) -> None:
+    tail = part(1, part(2, part(7, WITH_ZEROS)))
+    (device,) = read(file_of([kernel()], ["k"], b"", tail), tmp_path).devices.to_pylist()
+    facts = ("memory_bytes", "clock_hz", "sm_count", "warp_size", "compute_major", "compute_minor")
+    assert [device[fact] for fact in facts] == [None] * 6
 
 
 def test_the_gpus_of_reports_of_2021(tmp_path: Path) -> None:
