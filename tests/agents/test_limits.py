@@ -29,7 +29,8 @@ EMPTY_ZIP = b"PK\5\6" + bytes(18)
 Serve = Callable[..., Session]
 OUTSIDE = "not below the folders that this server reads"
 HIDDEN = ("Cc", "Cf", "Cs", "Co", "Cn")
-ACTS = "\x1b]0;x\x07\u202e\U000e0041\u2028"
+UNSEEN = "\u034f\u115f\u17b4\u180b\u2800\u3164\ufe0f\uffa0\U000e0100"
+ACTS = f"\x1b]0;x\x07\u202e\U000e0041\u2028{UNSEEN}"
 
 
 @pytest.fixture
@@ -227,7 +228,7 @@ def test_names_do_nothing_and_answers_stay_short(tmp_path: Path, serve: Serve) -
 
 def acts(text: str) -> bool:
     """Return whether a text has control, format or other hidden characters, or line breaks."""
-    return any(unicodedata.category(char) in {*HIDDEN, "Zl", "Zp"} for char in text)
+    return any(c in UNSEEN or unicodedata.category(c) in {*HIDDEN, "Zl", "Zp"} for c in text)
 
 
 def texts(value: Any) -> list[str]:
