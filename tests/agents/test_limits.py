@@ -253,7 +253,7 @@ def test_a_query_is_stopped_in_time_and_memory(monkeypatch: pytest.MonkeyPatch) 
         with pytest.raises(UsageError, match=r"more than 0\.2 s"):
             first_rows(tables, query, 3, 0.2)
     monkeypatch.setitem(sql._MODEST, "memory_limit", "100MB")
-    with pytest.raises(UsageError, match="Out of Memory"):
+    with pytest.raises(UsageError, match="SQL: out of memory"):
         first_rows(tables, "select list(repeat('x', 10000)) from t a, t b", 3, 30)
 
 
