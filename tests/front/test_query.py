@@ -158,7 +158,7 @@ def test_no_folder_is_in_reach(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.chdir(tmp_path)
     analysis = tf.analyze(ONE)
     for sql in ("select * from read_text('.tmp/secret')", "copy kernels to '.tmp/x'"):
-        with pytest.raises(tf.UsageError, match="out of reach|only a SELECT"):
+        with pytest.raises(tf.UsageError, match=r"out of reach|only a SELECT"):
             analysis.sql(sql)
     assert [one.name for one in tmp_path.glob("**/*")] == [".tmp", "secret"]
 
