@@ -11,6 +11,7 @@ import sys
 import unicodedata
 from collections.abc import Callable
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import pytest
@@ -224,6 +225,29 @@ def test_names_do_nothing_and_answers_stay_short(tmp_path: Path, serve: Serve) -
         assert not any(map(acts, (text, *texts(json.loads(text)))))
     assert json.loads(answers[2])["more"]["value"] > 200
     assert "no part \\x1b" in session.refused("report", trace=trace, part="\x1b[2J")
+    nested = session.refused("what_if", trace=trace, scenario="kernel:(x+)+(x|x)*y/2")
+    assert "no kernel or copy is called so" in nested
+
+
+def test_no_call_waits_for_another_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mcp.server.mcpserver.exceptions import ToolError
+
+    from traceflops.agents import Folders, server
+
+    folders, busy = Folders([str(tmp_path)]), Lock()
+    tools = server.Tools(folders)
+    listing, asking = (
+        server._answering(tool, folders, busy) for tool in (tools.list_files, tools.overview)
+    )
+    monkeypatch.setattr(server, "PATIENCE_S", 0.01)
+    with busy:
+        assert json.loads(listing()) == {"files": []}
+        with pytest.raises(ToolError, match="another call is still being worked on"):
+            asking(trace="x")
+    with pytest.raises(ToolError, match="no trace x is open"):
+        asking(trace="x")
 
 
 def acts(text: str) -> bool:
