@@ -7,6 +7,7 @@ Formats of installed packages are asked first: they are what somebody chose to a
 from __future__ import annotations
 
 import re
+from codecs import getincrementaldecoder
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -384,12 +385,17 @@ def _unknown(head: bytes) -> tuple[str, str]:
         if any(re.match(sign, line) for line in lines):
             return what, hint
     return (
-        f"not a known trace; it begins with {_printable(head[:40])}",
+        f"not a known trace ({_kind_of(head)})",
         "give a torch.profiler trace (.json, .gz, .zst, .zip), a rocprof export (rocpd, CSV, "
         "JSON, pftrace), an nsys report or export (.nsys-rep, SQLite, parquetdir, nsys stats CSV), "
         "an ncu report or CSV page, or an XPlane file (.xplane.pb)",
     )
 
 
-def _printable(head: bytes) -> str:
-    return repr(head.decode("ascii", errors="replace").replace("\ufffd", "?"))
+def _kind_of(head: bytes) -> str:
+    """Return what bytes are, and nothing of what they say: that may be a secret."""
+    try:
+        text = getincrementaldecoder("utf-8")().decode(head)  # its end may be half a character
+    except UnicodeDecodeError:
+        return "binary data"
+    return "binary data" if "\0" in text else "text"

@@ -13,12 +13,13 @@ import os
 import re
 import stat
 import sys
-import tempfile
 import time
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
+from secrets import token_hex
 from typing import Final
 
 from traceflops.errors import MORE_MEMORY, UsageError
@@ -183,11 +184,11 @@ def _write_beside(target: Path, pieces: Iterable[bytes], unfinished: dict[Path, 
     """Write what is to become a file, with its rights if it is there."""
     stem = os.fsencode(target.name)[:_LONGEST_STEM].decode(sys.getfilesystemencoding(), "ignore")
     _tidy(target.parent, stem)
-    handle, name = tempfile.mkstemp(_UNFINISHED, f".{stem}.", target.parent)
-    unfinished[Path(name)] = target
-    with os.fdopen(handle, "wb") as file:
+    name = target.with_name(f".{stem}.{token_hex(8)}{_UNFINISHED}")
+    unfinished[name] = target  # before it is there: a signal may come at any time
+    with open(name, "xb", opener=partial(os.open, mode=0o600)) as file:
         file.writelines(pieces)
-    Path(name).chmod(_rights(target))
+    name.chmod(_rights(target))
 
 
 def _tidy(folder: Path, stem: str) -> None:

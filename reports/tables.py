@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from traceflops.attribution import USUAL
 from traceflops.categories import categorise, load
+from traceflops.characters import is_visible
 from traceflops.errors import UsageError
 from traceflops.privacy import Redaction
 from traceflops.reports.files import MARK, check_replaced, is_ours, write_together
@@ -223,7 +224,7 @@ def _row_column(rows: IntArray) -> pa.Array:
 
 def _inert(text: str) -> str:
     """Return a text that no spreadsheet calculates and no terminal obeys."""
-    shown = text if text.isprintable() else "".join(c if c.isprintable() else " " for c in text)
+    shown = text if is_visible(text) else "".join(c if is_visible(c) else " " for c in text)
     # Some spreadsheets take spaces before a formula away.
     behind_spaces = shown[:1] == " " and shown.lstrip().startswith(_FORMULA)
     return f"'{shown}" if text.startswith(_FORMULA) or behind_spaces else shown

@@ -31,6 +31,7 @@ ROOMS: Final = {
     "faces": "how the face of a room loads what it offers",
     "_version": "the version",
     "phases": "how long the parts of the work take",
+    "characters": "which characters are seen, and what stands for the others",
     "units": "every way to print a time, a share or a count",
     "table": "the data model: Trace, its tables, numpy on their columns",
     "remedies": "how each profiler records what a trace lacks",

@@ -12,12 +12,13 @@ import errno
 from typing import Final
 
 MORE_MEMORY: Final = "use a machine with more memory, or fewer ranks with --ranks"
-_UNLOADED: Final = (
+_NO_ROOM: Final = (
     *("failed to map segment", "cannot allocate memory", "can't start new thread"),
-    *("without exception set", "without setting an exception"),
+    *("failed to launch worker thread", "without exception set", "without setting an exception"),
+    *("bad_alloc", "allocation failure", "out of memory"),
 )
-"""What the system says where there is no memory to load a library or to start a thread, and Python
-where a library had none to say what failed."""
+"""What the system says where there is no memory to load a library or to start a thread, Python
+where a library had none to say what failed, and libraries with errors of their own."""
 
 
 class TraceflopsError(Exception):
@@ -48,7 +49,6 @@ def is_out_of_memory(error: BaseException | None) -> bool:
         return False
     if isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM:
         return True
-    unloaded = isinstance(error, ImportError | RuntimeError | SystemError) and any(
-        words in str(error).lower() for words in _UNLOADED
-    )
-    return unloaded or is_out_of_memory(error.__cause__ or error.__context__)
+    is_ours = isinstance(error, TraceflopsError | ValueError | LookupError)
+    said = not is_ours and any(words in str(error).lower() for words in _NO_ROOM)
+    return said or is_out_of_memory(error.__cause__ or error.__context__)

@@ -41,7 +41,8 @@ class ByteSource:
     """One input as decompressed blocks.
 
     `name` is the base name, `label` what reports call it (see `tell_apart`), `folder` where it lies
-    on disk or in its archive, `stored_bytes` its size on disk where known (of a member of an
+    on disk or in its archive, `inside` the name of the folder or archive that was given and that it
+    was found in, `stored_bytes` its size on disk where known (of a member of an
     archive: unpacked), `packed_bytes` what an archive holds of it, `path` its path where it is a
     file by itself, `uri` where it is one of a store. After the blocks are consumed, `text_bytes` is
     the decompressed size and `cut` says how the stream ended too early (None: it ended well). With
@@ -53,6 +54,7 @@ class ByteSource:
     stored_bytes: int | None = None
     path: Path | None = None
     folder: str = ""
+    inside: str = ""
     uri: str | None = None
     label: str = ""
     packed_bytes: int | None = None

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import takewhile
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import IO, Final, TypeVar
 
 from traceflops.errors import InputError
@@ -70,6 +70,8 @@ def find_inputs(path: str) -> tuple[list[ByteSource], bool]:
     if is_file:
         return _members(_file(path)), True
     found = [source for file in files for source in _members_or_failure(file)]
+    for source in found:
+        source.inside = PurePath(path).name
     return [source for source in found if not source.name.lower().endswith(_PAGES)], False
 
 
@@ -272,7 +274,10 @@ def _member(
 
     folder = str(Path(source.location or "") / Path(info.filename).parent)
     return ByteSource(
-        name, open_member, info.file_size, folder=folder, packed_bytes=info.compress_size
+        *(name, open_member, info.file_size),
+        folder=folder,
+        inside=source.name,
+        packed_bytes=info.compress_size,
     )
 
 

@@ -10,6 +10,7 @@ import msgspec
 from traceflops._version import __version__
 from traceflops.analysis import Analysis
 from traceflops.attribution import DeviceWork
+from traceflops.characters import visible_json
 from traceflops.devices import JobReport
 from traceflops.memory import MemoryUse, Series, holders, memory_use
 from traceflops.mfu import counts_of_step
@@ -65,12 +66,15 @@ def render_json(analysis: Analysis) -> str:
 
 
 def encode(value: dict[str, Any]) -> str:
-    """Return a JSON text, indented by two; what UTF-8 cannot hold (half a surrogate pair) is ?."""
+    """Return a JSON text, indented by two, in which hidden characters are escapes.
+
+    What UTF-8 cannot hold (half a surrogate pair) is ?.
+    """
     try:
         text = msgspec.json.encode(value)
     except UnicodeEncodeError:
         text = msgspec.json.encode(_encodable(value))
-    return msgspec.json.format(text, indent=2).decode()
+    return visible_json(msgspec.json.format(text, indent=2).decode())
 
 
 def _encodable(value: Any) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import textwrap
-import unicodedata
 from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import msgspec
 
 from traceflops import units as words
+from traceflops.characters import visible as visible
 from traceflops.flops import Count
 from traceflops.units import significant as significant
 
@@ -24,8 +24,6 @@ _SHORT_NS = 10_000
 _SIZE_UNITS = ("B", "kB", "MB", "GB", "TB", "PB", "EB")
 _BINARY_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _FLOP_UNITS = ("", "k", "M", "G", "T", "P", "E", "Z", "Y")
-_LINE_BREAKS = frozenset("\t\n\v\f\r\x1c\x1d\x1e\x85\u2028\u2029")
-_HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn"})
 _ELLIPSIS = "…"
 _LONGEST_NAME = 10_000
 _FUNCTOR = re.compile(
@@ -139,18 +137,6 @@ def flop_scale(number: float | Fraction) -> tuple[int, str]:
     return 1000**power, _FLOP_UNITS[power]
 
 
-def visible(text: str) -> str:
-    """Return text in which nothing acts: line breaks are spaces, other hidden characters escapes.
-
-    Hidden are control, format and direction characters, lone surrogates and unassigned code
-    points: what could move a cursor, turn the reading direction or fail to be encoded. Of a text
-    that is all blanks, the blanks are escapes, too, so that there is something to see.
-    """
-    if not text.strip():
-        return "".join(map(_escape, text))
-    return text if text.isprintable() else text.translate(_AS_SHOWN)
-
-
 def shorten_middle(text: str, width: int) -> str:
     """Return text of at most `width` characters that keeps both ends; see `visible`."""
     # Every character of the input fills at least one of the output: the far ends are enough,
@@ -232,24 +218,6 @@ def _opening(text: str) -> int:
         if depth == 0:
             return bracket.start()
     return 0
-
-
-class _Shown(dict[int, str]):
-    """What stands for a character that is printed, by its code point."""
-
-    def __missing__(self, code: int) -> str:
-        char = chr(code)
-        hidden = unicodedata.category(char) in _HIDDEN
-        shown = self[code] = " " if char in _LINE_BREAKS else _escape(char) if hidden else char
-        return shown
-
-
-_AS_SHOWN = _Shown()
-
-
-def _escape(char: str) -> str:
-    code = ord(char)
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
 
 
 def apportioned(parts: Sequence[int], units: int) -> list[int]:

@@ -14,11 +14,24 @@ from rich.text import Text
 
 from tests.cli.test_commands import run
 from tests.conftest import ROOT
-from traceflops.cli.printing import print_lines, say, say_json
+from traceflops.characters import visible_json
+from traceflops.cli.printing import print_lines, say
 
-ACTS = "\x1b[31mX\x1b]0;owned\x07\x9b2J\u202eQ\r\x08\x7f"
+FILLERS = "".join(
+    map(
+        chr,
+        (
+            *(0xAD, 0x34F, 0x61C, 0x115F, 0x1160, 0x17B4, 0x17B5, *range(0x180B, 0x1810), 0x2065),
+            *(0x2800, 0x3164, *range(0xFE00, 0xFE10), 0xFEFF, 0xFFA0, *range(0xFFF0, 0xFFF9)),
+            *(0xE000, 0x1BCA0, 0x1D159, 0x1D173, 0x1D17A, 0xE0001, 0xE0041, 0xE0100, 0xE01EF),
+            *(0xE0FFF, 0x10FFFD),
+        ),
+    )
+)
+"""Signs without a glyph: soft hyphen, joiners, Hangul fillers, variation selectors, tags, ..."""
+ACTS = f"\x1b[31mX\x1b]0;owned\x07\x9b2J\u202eQ\r\x08\x7f{FILLERS}"
 """Colours, a title, a cleared screen, a turned direction, a line begun again, a deleted sign."""
-UNSEEN = {chr(code) for code in (*range(32), *range(0x7F, 0xA0), 0x202E)} - {"\n"}
+UNSEEN = {chr(code) for code in (*range(32), *range(0x7F, 0xA0), 0x202E)} - {"\n"} | {*FILLERS}
 
 
 def event(category: str, name: str, ts: int, dur: int, **args: Any) -> dict[str, Any]:
@@ -95,6 +108,17 @@ def test_nothing_in_a_trace_acts_on_the_terminal(
     assert "Traceback" not in done.output
     assert not UNSEEN & set(done.stdout), f"stdout of {command}"
     assert not UNSEEN & set(done.stderr), f"stderr of {command}"
+    for file in tmp_path.rglob("*"):
+        if file.suffix in (".html", ".csv"):
+            assert not UNSEEN & set(file.read_text(encoding="utf-8")), file.name
+
+
+@pytest.mark.parametrize("form", ["table", "csv", "json"])
+def test_nothing_in_a_row_acts_on_the_terminal(form: str, path: Path) -> None:
+    pytest.importorskip("duckdb")
+    done = run("query", "--format", form, path, "select name, name as n from activities")
+    assert done.exit_code == 0
+    assert "[31mX" in done.stdout and not UNSEEN & set(done.stdout)
 
 
 @pytest.mark.skipif(sys.platform == "darwin", reason="all names are UTF-8 there")
@@ -139,7 +163,7 @@ def test_nothing_that_is_typed_acts_on_the_terminal(words: tuple[str, ...]) -> N
 
 
 def test_json_says_the_same_in_escapes(capsys: pytest.CaptureFixture[str]) -> None:
-    say_json(json.dumps({"name": ACTS}, ensure_ascii=False))
+    say(visible_json(json.dumps({"name": ACTS}, ensure_ascii=False)))
     printed = capsys.readouterr().out
     assert not UNSEEN & set(printed)
     assert json.loads(printed) == {"name": ACTS}

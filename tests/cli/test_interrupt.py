@@ -93,9 +93,34 @@ def test_ctrl_c(moment: str, large: Path, tmp_path: Path) -> None:
 
 def test_a_full_disk_leaves_no_half_file(tmp_path: Path) -> None:
     """A limit on the size of files is a disk that fills up while the report is written."""
-    for words in ("report -q -o $OUT/o.html", "export --table activities -o $OUT"):
-        done = shell(f"ulimit -f 16; $TF {words} $SAMPLE", OUT=str(tmp_path))
+    for words in (
+        *("report -q -o $OUT/o.html", "export --table activities -o $OUT", "reduce -o $OUT"),
+    ):
+        done = shell(f"ulimit -f 8; $TF {words} $SAMPLE", OUT=str(tmp_path))
         assert (done.returncode, "Traceback" in done.stderr) == (2, False), done.stderr
         assert [line.split(":")[0] for line in done.stderr.splitlines()] == ["error", "hint"]
         assert list(tmp_path.iterdir()) == []
     assert SAMPLE.exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_signal_leaves_no_half_file(number: int, tmp_path: Path) -> None:
+    """It comes while a file is being written, from the process itself, so that it always does."""
+    script = f"""
+import os
+from pathlib import Path
+from traceflops.cli.common import tidy_up_when_ended
+from traceflops.reports.files import write_together
+
+def pieces():
+    yield b"half"
+    assert list(Path({str(tmp_path)!r}).iterdir())
+    os.kill(os.getpid(), {int(number)})
+    yield b"whole"
+
+tidy_up_when_ended()
+write_together([(Path({str(tmp_path)!r}) / name, pieces()) for name in ("a.csv", "b.csv")])
+"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True)
+    assert done.returncode == (-number if number == signal.SIGINT else 128 + number)
+    assert list(tmp_path.iterdir()) == []

@@ -114,14 +114,32 @@ def test_a_selection_applies() -> None:
         "set enable_external_access = true",
         "select * from glob('{folder}/*')",
         "select * from analysis",
+        "select * from duckdb_settings()",
+        "with s as (select 1 a) select (select max(value) from duckdb_settings()) from s",
+        "select list_transform(['home_directory'], lambda x: current_setting(x))",
+        "select 'home_directory'.\"Current_Setting\"()",
+        "select * from pg_catalog.pg_settings",
+        "select * from pg_settings",
+        "select * from information_schema.tables",
+        "select * from duckdb_secrets()",
+        "select * from query('select * from duckdb_settings()')",
+        "select * from json_execute_serialized_sql(json_serialize_sql('select 1'))",
+        "describe from duckdb_settings()",
+        "show all tables",
+        "pragma version",
+        "call duckdb_settings()",
+        "explain select current_setting('home_directory')",
+        "select * from kernels order by sleep_ms(1)",
     ],
 )
 def test_a_query_reaches_nothing_but_the_tables(sql: str, tmp_path: Path) -> None:
     file = tmp_path / "secret.csv"
     file.write_text("a\n1\n")
     analysis = tf.analyze(ONE)
-    with pytest.raises(tf.UsageError):
+    with pytest.raises(tf.UsageError) as caught:
         analysis.sql(sql.format(file=file, folder=tmp_path))
+    assert re.search("out of reach|only a SELECT|does not exist|disabled", caught.value.message)
+    assert str(Path.home()) not in str(caught.value)
     assert list(tmp_path.iterdir()) == [file]
 
 
@@ -140,7 +158,7 @@ def test_no_folder_is_in_reach(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.chdir(tmp_path)
     analysis = tf.analyze(ONE)
     for sql in ("select * from read_text('.tmp/secret')", "copy kernels to '.tmp/x'"):
-        with pytest.raises(tf.UsageError, match="disabled"):
+        with pytest.raises(tf.UsageError, match=r"out of reach|only a SELECT"):
             analysis.sql(sql)
     assert [one.name for one in tmp_path.glob("**/*")] == [".tmp", "secret"]
 
@@ -152,7 +170,7 @@ def test_no_folder_is_in_reach(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         ("select 1; select 2", "2 queries at once"),
         ("select name from kernles", 'hint: Did you mean "kernels"'),
         ("select sum_n from kernels", '"sum_ns"'),
-        ("copy kernels to '/dev/stdout'", "disabled"),
+        ("copy kernels to '/dev/stdout'", "only a SELECT is answered"),
     ],
 )
 def test_what_is_wrong_with_a_query_is_said(sql: str, said: str) -> None:
@@ -161,7 +179,9 @@ def test_what_is_wrong_with_a_query_is_said(sql: str, said: str) -> None:
     assert said in result.stderr
 
 
-@pytest.mark.parametrize("before", ["-- 1. which = that?\n", "/* c */ ", "", "\n ", "explain "])
+@pytest.mark.parametrize(
+    "before", ["-- 1. which = that?\n", "/* c */ ", "", "\n ", "with a as (select 1) "]
+)
 def test_a_query_is_one_however_it_begins(before: str) -> None:
     """Behind `--` a word is no option, as in every command."""
     assert run("--", ONE, f"{before}select count(*) from kernels").exit_code == 0

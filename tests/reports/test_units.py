@@ -126,7 +126,8 @@ def test_shortening_is_the_same_as_shortening_what_is_visible() -> None:
         ("\u202eabc", "\\u202eabc"),
         ("lone \ud800", "lone \\ud800"),
         ("zero\u200bwidth", "zero\\u200bwidth"),
-        ("\U000e0041", "\\ue0041"),
+        ("\U000e0041", "\\U000e0041"),
+        ("filler\u3164 selector\U000e0100", "filler\\u3164 selector\\U000e0100"),
     ],
 )
 def test_hidden_characters_are_shown(text: str, shown: str) -> None:

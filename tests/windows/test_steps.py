@@ -218,8 +218,14 @@ def test_step_mark_names_them() -> None:
     assert analysis.steps.seen == (0, 1)
     with pytest.raises(UsageError, match="no step starts"):
         analyze(trace, Selection(step_mark="nothing"))
-    with pytest.raises(UsageError, match="not a valid regular expression"):
-        Selection(step_mark="(")
+    for text in ("(", "(?=a)", "a)|(b", "\udcff"):
+        with pytest.raises(UsageError, match="not a valid regular expression"):
+            Selection(step_mark=text)
+
+
+def test_a_group_of_the_step_mark_gives_the_number() -> None:
+    trace = trace_of(**run_of([100, 100], "lr 3 batch {} of 7"))
+    assert analyze(trace, Selection(step_mark=r"lr \d+ batch (\d+).*")).steps.seen == (0, 1)
 
 
 def test_marks_without_a_number_are_counted_from_zero() -> None:

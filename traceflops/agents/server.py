@@ -6,7 +6,8 @@ neither that nor standard input.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from functools import wraps
 from inspect import getdoc
 from itertools import product
@@ -17,7 +18,7 @@ import msgspec
 
 from traceflops._version import __version__
 from traceflops.agents.tools import MOST_ROWS, Some, Tools
-from traceflops.errors import TraceflopsError, UsageError
+from traceflops.errors import MORE_MEMORY, TraceflopsError, UsageError, is_out_of_memory
 from traceflops.reports.view import shorten_middle, visible
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
     from traceflops.agents.folders import Folders
 
+PATIENCE_S: Final = 60.0
+"""So long a call waits for another at most: longer than a query may take."""
 MOST_BYTES: Final = 8_192
 """So long is an answer at most."""
 _LENGTHS: Final = (MOST_ROWS, 80, 64, 50, 40, 32, 25, 20, 16, 12, 10, 8, 6, 5, 4, 3, 2, 1, 0)
@@ -67,20 +70,39 @@ def make_server(folders: Folders, **privacy: bool) -> MCPServer[Any]:
 def _answering(
     tool: Callable[..., dict[str, Any]], folders: Folders, lock: Lock
 ) -> Callable[..., str]:
-    """Return a tool that gives JSON; one works at a time. What else fails the SDK only logs."""
+    """Return a tool that gives JSON. What else fails than our errors and memory the SDK only logs.
+
+    One works at a time, each in a thread of its own; none waits for another for long. What lists
+    files waits for none.
+    """
     from mcp.server.mcpserver.exceptions import ToolError
 
     @wraps(tool)
     def answer(*given: Any, **named: Any) -> str:
         try:
-            with lock:
+            with _turn(lock) if tool.__name__ != TOOLS[0] else nullcontext():
                 return fitted(tool(*given, **named))
-        except TraceflopsError as error:
+        except Exception as error:
+            if not isinstance(error, TraceflopsError):
+                if not is_out_of_memory(error):
+                    raise
+                error = UsageError("out of memory", MORE_MEMORY)
             lines = (folders.without(line) for line in (error.message, error.hint))
             said = "\nhint: ".join(shorten_middle(line, _TEXTS[0]) for line in lines)
             raise ToolError(said) from None
 
     return answer
+
+
+@contextmanager
+def _turn(lock: Lock) -> Iterator[None]:
+    """Wait until no other call is worked on. Raises UsageError where one takes long."""
+    if not lock.acquire(timeout=PATIENCE_S):
+        raise UsageError("another call is still being worked on", "ask again in a while")
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def fitted(answer: dict[str, Any]) -> str:

@@ -1,7 +1,12 @@
-"""SQL over the tables of an analysis, by DuckDB (extra `sql`): no file, no network is in reach."""
+"""SQL over the tables of an analysis, by DuckDB (extra `sql`): nothing else is in reach.
+
+No file, no network, and nothing of the machine or of DuckDB itself: its settings name folders.
+"""
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import count
@@ -12,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.types as kinds
 
-from traceflops.errors import UsageError
+from traceflops.errors import MORE_MEMORY, UsageError
 
 if TYPE_CHECKING:
     from traceflops.analysis.tables import OnDemand
@@ -30,6 +35,19 @@ _NO_FOLDER: Final = {"temp_directory": ""}
 
 _MODEST: Final = {"threads": "1", "memory_limit": "4GB"}
 """Of a query that nobody watches. One thread gives rows in one order."""
+_FROM: Final = frozenset(
+    {
+        *("range", "generate_series", "unnest", "repeat", "repeat_row", "json_each", "json_tree"),
+        *("histogram", "histogram_values"),
+    }
+)
+"""The functions that may stand for a table. The others read files, DuckDB's settings and secrets,
+or run a query that is in a text."""
+_CLOSED: Final = re.compile(
+    r"current_setting|get(env|variable)|json_(de)?serialize_\w+|sleep_ms|write_log|\w+_secret|"
+    r"(duckdb|pragma|read|sqlite|inet|pg)_(?!typeof$|size_pretty$)\w+"
+)
+"""Other functions, and tables that DuckDB has in itself, that tell of it or of the machine."""
 _BATCH_ROWS: Final = 10_000
 _LEAST_VERSION: Final = 2
 """Earlier versions crash on lists of a fixed size."""
@@ -84,12 +102,12 @@ def _asked(
         if seconds is not None:
             timer.start()
         try:
-            if (queries := len(connection.extract_statements(query))) > 1:
+            if (queries := len(connection.extract_statements(query))) != 1:
                 raise UsageError(f"SQL: {queries} queries at once", "give one")
-            found = connection.sql(query)
-            if found is None:
-                raise UsageError("SQL: the query gives no rows", "write a SELECT")
-            yield found
+            _check_reach(connection, query)
+            yield connection.sql(query)
+        except duckdb.OutOfMemoryException:
+            raise UsageError("SQL: out of memory", f"ask for less, or {MORE_MEMORY}") from None
         except (duckdb.Error, OSError, RuntimeError, ValueError) as error:
             if "Query interrupted" in str(error):
                 raise KeyboardInterrupt from None
@@ -98,6 +116,34 @@ def _asked(
             raise _refused(str(error), tables) from None
         finally:
             timer.cancel()
+
+
+def _check_reach(connection: Any, query: str) -> None:
+    """Refuse what reads anything but the tables. Raises UsageError."""
+    asked = connection.execute("select json_serialize_sql($1::varchar)", [query])
+    tree = json.loads(asked.fetchall()[0][0])
+    if tree["error"]:
+        raise UsageError("SQL: only a SELECT is answered", "write a SELECT")
+    for node in _nodes(tree):
+        kind, schema = node.get("type"), str(node.get("schema_name") or "main").lower()
+        called = str(node.get("function_name") or "").lower()
+        table = str(node.get("table_name") or "").lower() * (kind in ("BASE_TABLE", "SHOW_REF"))
+        source = kind == "TABLE_FUNCTION" and str(node["function"].get("function_name")).lower()
+        closed = _CLOSED.fullmatch(called) or _CLOSED.fullmatch(table) or schema != "main"
+        if closed or (source and source not in _FROM) or (table and kind == "SHOW_REF"):
+            raise UsageError(
+                f"SQL: {source or called or table} is out of reach",
+                "a query reads the tables of the recording; traceflops query TRACE lists them",
+            )
+
+
+def _nodes(value: Any) -> Iterator[dict[str, Any]]:
+    """Yield the objects in a value of JSON, from outside to inside."""
+    if isinstance(value, dict):
+        yield value
+    for inner in value.values() if isinstance(value, dict) else value:
+        if isinstance(inner, dict | list):
+            yield from _nodes(inner)
 
 
 def _tidied(result: pa.Table) -> pa.Table:

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
         Category,
         Decision,
         built_in,
-        check_pattern,
         toml_given,
         toml_of,
     )

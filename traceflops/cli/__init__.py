@@ -13,6 +13,7 @@ from typing import Annotated
 
 import typer
 
+from traceflops.cli.common import tidy_up_when_ended
 from traceflops.cli.defaults import with_config
 from traceflops.cli.printing import say
 from traceflops.cli.usage import Plain, Sectioned
@@ -100,4 +101,5 @@ def main() -> None:
             reconfigure(errors="replace")
     if os.environ.get("COLUMNS") == "0":  # what some CI systems set where there is no terminal
         del os.environ["COLUMNS"]
+    tidy_up_when_ended()
     app()

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import typer
 
@@ -123,13 +123,30 @@ def failures(
 
 
 @contextmanager
-def ended_by_ctrl_c() -> Iterator[None]:
-    """Let Ctrl-C end the process at once, where what runs would not hear of it for long."""
-    before = signal.signal(signal.SIGINT, signal.SIG_DFL)
+def ended_by(*numbers: int) -> Iterator[None]:
+    """Let signals end the process at once, where what runs would not hear of them for long."""
+    before = [signal.signal(number, signal.SIG_DFL) for number in numbers]
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+
+
+def tidy_up_when_ended() -> None:
+    """Let signals that end the process raise, so that no unfinished file is left behind.
+
+    A second one ends it at once.
+    """
+
+    def end(number: int, _: object) -> NoReturn:
+        signal.signal(number, signal.SIG_DFL)
+        raise SystemExit(128 + number)
+
+    for name in ("SIGTERM", "SIGHUP"):
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, end)
 
 
 def _unforeseen(error: Exception) -> tuple[str, str, int]:

@@ -8,7 +8,6 @@ the styles that traceflops itself gives to text are acted on.
 from __future__ import annotations
 
 import os
-import re
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
+from traceflops.characters import is_visible, visible
 from traceflops.phases import listening
 
 if TYPE_CHECKING:
@@ -32,10 +32,6 @@ if TYPE_CHECKING:
 
 _FUNCTIONS_SHOWN: Final = 20
 _PATIENCE_S: Final = 1.0
-_UNESCAPED: Final = re.compile(
-    "[\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]"
-)
-"""What JSON may hold as it is, and some terminals act on or do not show."""
 
 
 def say(text: str, *, to_stderr: bool = False) -> None:
@@ -44,26 +40,18 @@ def say(text: str, *, to_stderr: bool = False) -> None:
         typer.echo(shown(text), err=to_stderr)
 
 
-def say_json(text: str) -> None:
-    """Print JSON; its values stay what they are, whatever stands for them."""
-    typer.echo(_UNESCAPED.sub(lambda char: f"\\u{ord(char.group()):04x}", text))
-
-
 def say_object(content: dict[str, Any]) -> None:
     """Print an object as JSON."""
     from traceflops.reports.json import encode
 
-    say_json(encode(content))
+    say(encode(content))
 
 
 def shown(text: str) -> str:
     """Return lines of text in which nothing acts on a terminal."""
-    if text.isprintable():
+    if is_visible(text):
         return text
-    from traceflops.reports.view import visible
-
-    lines = text.split("\n")
-    return "\n".join(line if line.isprintable() else visible(line) for line in lines)
+    return "\n".join(line if is_visible(line) else visible(line) for line in text.split("\n"))
 
 
 def print_lines(lines: list[Text]) -> None:

@@ -36,6 +36,7 @@ def reduce(
     with failures(asked.reading, asked.privacy):
         check_asked(asked)
         from traceflops.analysis import decoded
+        from traceflops.reports.files import write_pieces
 
         folder = path_of(output)
         keep_apart(folder, traces, SUFFIX)
@@ -43,7 +44,7 @@ def reduce(
         folder.mkdir(parents=True, exist_ok=True)
         unread = []
         for target, content in zip(targets, parts_of(list(targets.values()), asked), strict=True):
-            target.write_bytes(content)
+            write_pieces(target, [content])
             unread += [target] if isinstance(decoded(content, target.name), str) else []
         if len(unread) == len(targets):
             for target in unread:

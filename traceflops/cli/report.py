@@ -31,7 +31,7 @@ from traceflops.cli.options import (
     grouped,
     option,
 )
-from traceflops.cli.printing import say, say_json
+from traceflops.cli.printing import say
 from traceflops.cli.reading import read_and_analyze
 from traceflops.errors import UsageError
 from traceflops.phases import phase
@@ -155,7 +155,7 @@ def report(
         analysis = read_and_analyze(traces, asked)
         try:
             if json:
-                say_json(analysis.to_json())
+                say(analysis.to_json())
             elif not quiet:
                 print_summary(analysis)
         finally:  # also where the reader of the pipe has gone

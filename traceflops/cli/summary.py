@@ -6,7 +6,7 @@ from typing import Annotated
 
 from traceflops.cli.common import failures, print_summary
 from traceflops.cli.options import Asked, Json, Text, Traces, grouped, option
-from traceflops.cli.printing import say_json, say_object
+from traceflops.cli.printing import say, say_object
 from traceflops.cli.reading import read_and_analyze
 from traceflops.errors import UsageError
 
@@ -57,7 +57,7 @@ def summary(
 
             say_object(findings_object(analysis))
         elif json:
-            say_json(analysis.to_json())
+            say(analysis.to_json())
         else:
             print_summary(analysis, by)
 

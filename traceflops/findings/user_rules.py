@@ -11,17 +11,18 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields, replace
 from difflib import get_close_matches
 from importlib.metadata import EntryPoint
-from itertools import count
+from itertools import compress, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, get_args
 
-from traceflops.categories import check_pattern, toml_of
+from traceflops.categories import toml_of
 from traceflops.errors import UsageError
 from traceflops.findings.case import NO_RULES, FindingRules, Rule, share_of_window, thresholds
 from traceflops.findings.finding import Candidate, Owner, Row
 from traceflops.findings.idle_remedies import CAUSES
 from traceflops.plugins import blamed, package_of, plugins
 from traceflops.replay import parse_edit
+from traceflops.table import matches
 from traceflops.units import percent
 
 if TYPE_CHECKING:
@@ -61,8 +62,9 @@ class KernelRule:
 
     def __call__(self, case: Case) -> Iterator[Candidate]:
         """Give a candidate where the kernels take enough time."""
-        pattern = re.compile(self.kernels, re.IGNORECASE)
-        rows = [row for row in case.measured.kernels if pattern.search(row.name)]
+        names = [row.name for row in case.measured.kernels]
+        alike = matches(self.kernels, names, ignore_case=True).tolist()
+        rows = [*compress(case.measured.kernels, alike)]
         share = share_of_window(case, sum(row.sum_ns for row in rows))
         if not rows or share < self.least_share:
             return
@@ -199,7 +201,7 @@ def _own(table: object, number: int) -> KernelRule:
 
 def _check(rule: KernelRule, number: int) -> None:
     """Refuse a rule that cannot be followed."""
-    problem = check_pattern(rule.kernels)
+    problem = _pattern_problem(rule.kernels)
     if not _ID.fullmatch(rule.id) or rule.id in {*_known(), *thresholds()}:
         problem = f"id {rule.id!r} must be words of a-z and 0-9 with - between, and its own"
     if rule.owner not in get_args(Owner):
@@ -213,6 +215,14 @@ def _check(rule: KernelRule, number: int) -> None:
             problem = error.message
     if problem:
         raise ValueError(f"rule {number}: {problem}")
+
+
+def _pattern_problem(pattern: str) -> str | None:
+    try:
+        matches(pattern, ("",))
+    except ValueError as error:
+        return f"bad regular expression: {error}"
+    return None
 
 
 def _texts(value: object, name: str) -> tuple[str, ...]:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
 from typing import Any, Final, TypeVar
 
 import numpy as np
+import pyarrow as pa
 
 from traceflops.attribution import Phases
+from traceflops.errors import UsageError
 from traceflops.ranks import RankReport
 from traceflops.replay.critical_path import Span
 from traceflops.replay.host_points import threads_of
@@ -19,9 +22,12 @@ from traceflops.table import (
     ABSENT,
     BoolArray,
     IntArray,
+    codes,
     groups,
     is_one_of,
+    matches,
     matching,
+    names,
     numbers,
     taken,
 )
@@ -29,9 +35,29 @@ from traceflops.timeline import Intervals, is_top
 from traceflops.windows import Prepared
 
 _RANGES: Final = ("annotation", "python", "module", "system")
+_RE2: Final = "expressions are those of RE2, without look-around and back-references"
 Stretches = Mapping[int, Intervals]
 """Times by number of the thread."""
 _Found = TypeVar("_Found", Stretches, IntArray)
+
+
+def matches_of(target: str, texts: Sequence[str]) -> BoolArray:
+    """Return which texts a target such as `kernel:softmax` names. Raises UsageError if none can."""
+    pattern = target.partition(":")[2]
+    try:
+        return matches(pattern, texts, ignore_case=True)
+    except ValueError as error:
+        raise UsageError(f"no regular expression: {pattern!r} ({error})", _RE2) from None
+
+
+def named(target: str, column: pa.ChunkedArray) -> BoolArray:
+    """Return which rows of a column of names a target names; see `matches_of`."""
+    return np.append(matches_of(target, names(column)), False)[codes(column)]
+
+
+def told(pattern: str, flags: int, column: pa.ChunkedArray) -> BoolArray:
+    """Return in which rows of a column of names an expression of ours is found."""
+    return matching(column, re.compile(pattern, flags).search)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +139,10 @@ class Recorded:
         found[several] = ABSENT
         return found
 
-    def named_on_host(self, test: Callable[[str], object]) -> Stretches:
+    def named_on_host(self, rows: Callable[[pa.ChunkedArray], BoolArray]) -> Stretches:
         """Return when each thread is in a call, operator, range or function of some names."""
         trace = self.prepared.trace
-        named = {
-            name: matching(trace.table(name)["name"], test) for name in ("marks", "ops", "calls")
-        }
+        named = {name: rows(trace.table(name)["name"]) for name in ("marks", "ops", "calls")}
         named["marks"] &= is_one_of(trace.marks["kind"], *_RANGES)
         return self.on_host({name: np.flatnonzero(some) for name, some in named.items()})
 

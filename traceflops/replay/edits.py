@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from fractions import Fraction
+from functools import partial
 from itertools import combinations
 from statistics import median_low
 from typing import Final
@@ -21,7 +22,15 @@ import numpy as np
 
 from traceflops.attribution import CLASSES, FACTS
 from traceflops.errors import UsageError
-from traceflops.replay.changes import Changed, Recorded, Stretches, Value
+from traceflops.replay.changes import (
+    Changed,
+    Recorded,
+    Stretches,
+    Value,
+    matches_of,
+    named,
+    told,
+)
 from traceflops.replay.recorded_graph import (
     HOST,
     LAUNCH,
@@ -34,7 +43,6 @@ from traceflops.table import (
     FloatArray,
     IntArray,
     codes,
-    matching,
     names,
     numbers,
     taken,
@@ -44,6 +52,7 @@ from traceflops.windows import parse_duration
 
 _EDIT: Final = re.compile(r"(?s)(.+)([=/*])([^=/*]+)")
 _RANK: Final = re.compile(r"rank (\d{1,6})")
+_SHORT: Final = re.compile(r"[^eE]{1,40}(?:[eE][+-]?\d{1,2})?")
 _LONGEST_NS, _MOST_TIMES, _FINEST = 10**12, 1_000, 10**6
 _NOWHERE: Final = LONG_AGO // 2
 """A lag with which an edge never counts."""
@@ -140,7 +149,7 @@ def _value(text: str, sign: str, word: str) -> Value:
 
 def _share(text: str, sign: str, word: str) -> Fraction:
     try:
-        number = Fraction(word)
+        number = Fraction(word) if _SHORT.fullmatch(word) else Fraction("")
         return 1 / number if sign == "/" else number
     except ZeroDivisionError:
         whole = text.rpartition("/")[0].strip()
@@ -157,13 +166,6 @@ _WORDS: Final = {"communication": ("hidden",), "recompute": ("off",), "rank": ("
 _NAMED: Final = {"kernel": "softmax", "host": "aten::cat", "sync": "Memcpy"}
 
 
-def _compiled(pattern: str) -> re.Pattern[str]:
-    try:
-        return re.compile(pattern, re.IGNORECASE)
-    except re.error as error:
-        raise UsageError(f"no regular expression: {pattern!r} ({error})", _HELP) from None
-
-
 def apply(edit: Edit, changed: Changed) -> Changed:
     """Return a world with one more edit. Raises UsageError where the recording has no target."""
     return _APPLIED[_kind(edit.target)](edit, changed)
@@ -175,11 +177,12 @@ def _kernel(edit: Edit, changed: Changed) -> Changed:
 
 
 def _named_work(edit: Edit, changed: Changed) -> IntArray:
-    search = _compiled(edit.target.partition(":")[2]).search
     linked = changed.recorded.prepared.linked
-    told = [search(f"{one.top}/{one.sub}") is not None for one in linked.categorised.categories]
-    rows = matching(linked.trace.activities["name"], search)
-    rows |= np.array([*told, False])[linked.categorised.category]
+    alike = matches_of(
+        edit.target, [f"{one.top}/{one.sub}" for one in linked.categorised.categories]
+    )
+    rows = named(edit.target, linked.trace.activities["name"])
+    rows |= np.append(alike, False)[linked.categorised.category]
     return changed.work_of(rows)
 
 
@@ -195,9 +198,9 @@ def _check(known: bool, edit: Edit, reason: str) -> None:
 
 
 def _on_host(edit: Edit, changed: Changed) -> Changed:
-    pattern = FACTS[_HOST[edit.target]] if edit.target in _HOST else edit.target.partition(":")[2]
-    recorded, search = changed.recorded, _compiled(pattern).search
-    when = recorded.once(edit.target, lambda: recorded.named_on_host(search))
+    fact, recorded = _HOST.get(edit.target), changed.recorded
+    rows = partial(told, FACTS[fact], re.IGNORECASE) if fact else partial(named, edit.target)
+    when = recorded.once(edit.target, lambda: recorded.named_on_host(rows))
     _check(bool(when), edit, "no call, operator, range or function of the host is called so")
     assert edit.value is not None
     return changed.with_host(when, edit.value)
@@ -212,7 +215,7 @@ def _eager(edit: Edit, changed: Changed) -> Changed:
 
 
 def _of_operators(recorded: Recorded) -> Stretches:
-    apart = recorded.named_on_host(re.compile(_NOT_EAGER).search)
+    apart = recorded.named_on_host(partial(told, _NOT_EAGER, 0))
     every = recorded.on_host({"ops": np.arange(recorded.prepared.trace.ops.num_rows)})
     return {
         thread: spans.subtract(apart.get(thread, Intervals.empty()))
@@ -222,11 +225,10 @@ def _of_operators(recorded: Recorded) -> Stretches:
 
 def _sync(edit: Edit, changed: Changed) -> Changed:
     """Return a world without waits: of calls of some names, whose work then starts at once."""
-    edges, nodes, pattern = changed.graph.edges, changed.graph.nodes, edit.target.partition(":")[2]
+    edges, nodes = changed.graph.edges, changed.graph.nodes
     waits, late = edges.kind == SYNC, np.zeros(len(nodes.time_ns), dtype=np.bool_)
-    if pattern:
-        calls = changed.recorded.prepared.trace.calls["name"]
-        called = matching(calls, _compiled(pattern).search).astype(np.int8)
+    if edit.target != "sync":
+        called = named(edit.target, changed.recorded.prepared.trace.calls["name"]).astype(np.int8)
         waits &= taken(called, nodes.call[edges.target], 0) > 0
         launches = edges.kind == LAUNCH
         late[edges.target[launches & (taken(called, nodes.call[edges.source], 0) > 0)]] = True

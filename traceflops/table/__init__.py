@@ -83,6 +83,7 @@ if TYPE_CHECKING:
         trace_of,
         trace_of_tables,
     )
+    from traceflops.table.patterns import matched_groups, matches
     from traceflops.table.rows import ABSENT, Array, Names, Rows, narrow, text_column
     from traceflops.table.schema import TABLES, Column, arrow_schema, empty_table
     from traceflops.table.trace import (

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import pyarrow as pa
 
+from traceflops.characters import is_visible
 from traceflops.table.schema import TABLES, arrow_schema, empty_table
 from traceflops.units import plural, several
 
@@ -247,7 +248,7 @@ class Trace:
 def _in_html(text: str) -> str:
     """Return a text that does nothing in HTML; hidden characters are escapes."""
     shown = text[:_LONGEST_TEXT]
-    return escape(shown if shown.isprintable() else ascii(shown))
+    return escape(shown if is_visible(shown) else ascii(shown))
 
 
 Owned: TypeAlias = tuple[Hashable, Note]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from traceflops.errors import UsageError
+from traceflops.table import matched_groups
 
 HIDDEN: Final = "…"
 """Stands for an expression of the author's."""
@@ -50,7 +52,7 @@ class Selection:
             if number is not None and number < 1:
                 raise UsageError(f"--{name} counts from 1", f"traceflops info lists the {name}s")
         if self.step_mark is not None:
-            step_pattern(self.step_mark)
+            marked_groups(self.step_mark, ())
 
     @property
     def is_time_range(self) -> bool:
@@ -65,11 +67,14 @@ class Selection:
         return (low is None or number >= low) and (high is None or number <= high)
 
 
-def step_pattern(text: str) -> re.Pattern[str]:
-    """Return the compiled step-mark expression. Raises UsageError where it is none."""
+def marked_groups(text: str, labels: Sequence[str]) -> list[str | None]:
+    """Return what the group of a step-mark expression matched in labels; see `matched_groups`.
+
+    Raises UsageError where it is none.
+    """
     try:
-        return re.compile(text)
-    except (re.error, RecursionError, OverflowError) as error:
+        return matched_groups(text, labels)
+    except ValueError as error:
         raise UsageError(
             f"--step-mark is not a valid regular expression: {text!r} ({error})",
             "escape special characters, e.g. 'iteration \\d+'",

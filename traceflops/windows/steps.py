@@ -33,7 +33,7 @@ from traceflops.table import (
 )
 from traceflops.windows.engine_passes import serving_marks
 from traceflops.windows.repetition import FEWEST_ROUNDS, REGULAR_SHARE, TOLERANCE
-from traceflops.windows.selection import step_pattern
+from traceflops.windows.selection import marked_groups
 from traceflops.windows.step_times import Launched, Steps, thread_of_steps
 
 _HOST_RANGES = ("annotation", "module", "instant")
@@ -86,10 +86,8 @@ def step_number(label: str, step_mark: str | None) -> int | None:
 
     -1 where its name has none, None where it begins no step.
     """
-    patterns = [_PROFILER_STEP, _ANNOTATED_STEP]
-    if step_mark is not None:
-        patterns.insert(0, step_pattern(step_mark))
-    found = (_number(pattern, label) for pattern in patterns)
+    found = [] if step_mark is None else _marked(step_mark, [label])
+    found += [_number(pattern, label) for pattern in (_PROFILER_STEP, _ANNOTATED_STEP)]
     return next((number for number in found if number != _NO_MATCH), None)
 
 
@@ -111,10 +109,11 @@ def _named_marks(trace: Trace, step_mark: str | None) -> Iterator[tuple[IntArray
     labels = names(trace.marks["name"])
     if step_mark is not None:
         text = f"annotations that match {step_mark!r}"
-        yield _numbers(step_pattern(step_mark), labels), "mark-regex", text
+        yield np.array(_marked(step_mark, labels), dtype=np.int64), "mark-regex", text
         return
     for pattern, source, text in _PATTERNS:
-        yield _numbers(pattern, labels), source, text
+        told = [_number(pattern, label) for label in labels]
+        yield np.array(told, dtype=np.int64), source, text
     number = np.full(len(labels), _NO_MATCH, dtype=np.int64)
     number[list(serving_marks(labels))] = _NO_NUMBER
     yield number, "annotation", _PASSES
@@ -133,20 +132,26 @@ def _from_marks(trace: Trace, number_of: IntArray, source: str, text: str) -> Fo
     return _by_process(trace, rows, number_of[label[rows]], source, text)
 
 
-def _numbers(pattern: re.Pattern[str], labels: Sequence[str]) -> IntArray:
-    return np.array([_number(pattern, label) for label in labels], dtype=np.int64)
+def _marked(step_mark: str, labels: Sequence[str]) -> list[int]:
+    """Return the numbers of markers that the user's expression names, as `_number` does."""
+    labels = [label[:1000] for label in labels]
+    return [*map(_numbered, labels, marked_groups(step_mark, labels))]
 
 
 def _number(pattern: re.Pattern[str], label: str) -> int:
     """Return the number in a marker's name, _NO_NUMBER without one, _NO_MATCH if it is none."""
     match = pattern.fullmatch(label[:1000])
-    if match is None:
+    return _numbered(label[:1000], match and match.group(1))
+
+
+def _numbered(label: str, digits: str | None) -> int:
+    """Return the same of a name in which a group matched these digits; None if it is none."""
+    if digits is None:
         return _NO_MATCH
-    digits = match.group(1) if pattern.groups else None
-    if digits is None or not digits.isdecimal():
-        found = _DIGITS.findall(label[:1000])
-        digits = found[-1] if found else None
-    return int(digits) if digits is not None and len(digits) < 19 else _NO_NUMBER
+    if not digits.isdecimal():
+        found = _DIGITS.findall(label)
+        digits = found[-1] if found else ""
+    return int(digits) if 0 < len(digits) < 19 else _NO_NUMBER
 
 
 def _by_process(

@@ -64,24 +64,25 @@ def read_nsys(database: Database) -> Sequence[Trace]:
     """Return the trace in an SQLite export. Raises InputError where none can be read."""
     source = database.source
     file = SourceFile(source.label, source.stored_bytes, source.text_bytes)
-    return [trace_of(database, SQLITE, (file,), source.label)]
+    return [trace_of(database, SQLITE, (file,), source.label, rank_in_name(source.label))]
 
 
 def read_raw(source: ByteSource) -> Trace:
     """Return the trace in a report itself. Raises InputError where none can be read."""
     report = report_of(source)
     file = SourceFile(source.label, source.stored_bytes, source.text_bytes)
-    trace = trace_of(report, RAW, (file,), source.label)
+    trace = trace_of(report, RAW, (file,), source.label, rank_in_name(source.label))
     return replace(trace, notes=(*trace.notes, report.origin))
 
 
-def trace_of(tables: Tables, format_: str, files: tuple[SourceFile, ...], name: str) -> Trace:
+def trace_of(
+    tables: Tables, format_: str, files: tuple[SourceFile, ...], name: str, own_rank: int | None
+) -> Trace:
     """Return the trace in the tables of a report. Raises InputError where all of it is lost.
 
-    `name` is the report's own.
+    `name` is the report's own, `own_rank` what names of files say of its rank.
     """
     host = host_of(tables)
-    own_rank = rank_in_name(name)
     people = People(devices_of(tables, host), name, host, ranks_of(tables), own_rank)
     reading = ReportReading(tables, people)
     _read(reading)
@@ -127,6 +128,7 @@ def _read(reading: ReportReading) -> None:
     reading.people.settle(reading.gathered)
 
 
+_SEPARATORS: Final = re.compile(r"[/\\]")
 _NAMES: Final = re.compile(
     r"(?:CUPTI_ACTIVITY_KIND|TARGET_INFO|META_DATA|ENUM|NVTX|OSRT|CUDA|GPU|MPI|UCP|NET|CUBLAS|CUDNN"
     r"|ANALYSIS|SCHED|COMPOSITE|SAMPLING|DIAGNOSTIC|EXPORT_META)_[A-Z0-9_]+"
@@ -216,10 +218,14 @@ def _read_folder(files: Sequence[ArrowTable], format_: str) -> Trace:
     read = tuple(
         SourceFile(source.label, source.stored_bytes, source.stored_bytes) for source in sources
     )
-    return trace_of(Folder(first, tables), f"nsys-{format_.lower()}", read, _folder_name(first))
+    format_ = f"nsys-{format_.lower()}"
+    rank = rank_in_name(_SEPARATORS.split(first.folder.rstrip("/\\"))[-1])
+    return trace_of(Folder(first, tables), format_, read, _folder_name(first), rank)
 
 
 def _folder_name(source: ByteSource) -> str:
-    """Return the name of the folder, which stands for the report: its files have common names."""
-    folder = source.label.rpartition("/")[0]
-    return folder or re.split(r"[/\\]", source.folder.rstrip("/\\"))[-1] or source.label
+    """Return the name of the report, whose files have common names: that of the folder, if given.
+
+    Of files that were named themselves, the name of their folder is nobody's business.
+    """
+    return source.label.rpartition("/")[0] or source.inside or source.label

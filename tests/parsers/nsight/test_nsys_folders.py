@@ -116,6 +116,19 @@ def test_files_that_are_no_table_and_damaged_ones_are_passed_over(tmp_path: Path
     assert "other.parquet" in said["not-a-trace"]
 
 
+def test_the_folder_of_a_table_is_named_only_if_it_was_given(tmp_path: Path) -> None:
+    folder = small().save_parquet(tmp_path / "customer" / "acme_rank3")
+    files = sorted(folder.iterdir())
+    (alone,) = (file for file in files if file.name.startswith("CUPTI_ACTIVITY_KIND_KERNEL"))
+    for given in ([alone], files):
+        trace = read(given)
+        shown = repr((trace.source, trace.notes, trace.processes.to_pylist()))
+        assert "acme" not in shown and "customer" not in shown
+        assert trace.ranks == (3,)
+    assert {note.file for note in read(folder).notes} == {"acme_rank3"}
+    assert {note.file for note in read(tmp_path / "customer").notes} == {"customer"}
+
+
 def test_one_table_alone_is_read_or_refused(tmp_path: Path) -> None:
     folder = small().save_parquet(tmp_path / "folder")
     alone = tmp_path / "StringIds.parquet"
