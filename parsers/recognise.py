@@ -183,7 +183,7 @@ SQLITE: Final = Format(
 
 _FOREIGN_COLUMNS = "give the table as rocprof wrote it, or the whole folder"
 _NSYS = "export the report as SQLite: nsys export --type sqlite --include-json=true REPORT.nsys-rep"
-_UNPACK = "unpack it and give the traces, or pack them with gzip, zstd or zip"
+_UNPACK = "unpack it and give the traces, or pack them with gzip, zstd, LZ4 or zip"
 
 _EXPORT: Final = "export the run again: rocprofv3 --output-format rocpd, or json, or csv"
 _SAME_RUN: Final = "give the profiler's trace of the same run (prof.export_chrome_trace)"
@@ -197,6 +197,7 @@ _SIGNS: Final = (
     (rb"[\s\S]{257}ustar", "a tar archive, which is not read", _UNPACK),
     (rb"BZh[1-9]", "packed with bzip2, which is not read", _UNPACK),
     (rb"\xfd7zXZ\x00", "packed with xz, which is not read", _UNPACK),
+    (rb"\x02\x21\x4c\x18", "packed in LZ4's legacy format, which is not read", _UNPACK),
     (rb"7z\xbc\xaf|Rar!", "a 7z or rar archive, which is not read", _UNPACK),
     (
         rb"(?i)\s*<(?:!doctype|html|\?xml|head|body)"

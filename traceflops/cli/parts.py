@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from traceflops.analysis import Analysis, RankSummary
 
 _USUAL_EXPANSION: Final = 10
-_PACKED: Final = (".gz", ".zst", ".zip")
+_PACKED: Final = (".gz", ".zst", ".lz4", ".zip")
 _LOCAL: Final = "local"
 _MANY: Final = 64
 _LARGE_BYTES: Final = 1 << 29
