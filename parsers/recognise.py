@@ -265,6 +265,11 @@ _SIGNS: Final = (
         "a rocprofv2 text listing (ROCm 5.5 and 5.6), not a table",
         "record with rocprofv3 --kernel-trace, or with rocprofv2 --plugin file (ROCm 5.7 or later)",
     ),
+    (
+        rb"ARROW1[\s\S]{1,400}?summary/1\0{1,4}\n\0{3}traceflops",
+        "a summary of traceflops reduce, no recording",
+        "give it to traceflops report or summary, or give the recording",
+    ),
     (rb"\x89HDF", "an HDF5 file (nsys export --type hdf)", _NSYS),
     (
         rb'\s*\{\s*"(?:data"\s*:\s*\[|Type"\s*:\s*\d+\s*,\s*"\w+"\s*:\s*\{'

@@ -21,6 +21,7 @@ from traceflops.analysis.notes import OF_DEVICES
 from traceflops.analysis.preparation import prepare
 from traceflops.analysis.recipe import GAPS_OF_SUMMARY, analysis_of
 from traceflops.analysis.result import Analysis
+from traceflops.analysis.summary_checks import check_summary
 from traceflops.attribution import (
     Culprit,
     HostOperator,
@@ -54,14 +55,17 @@ from traceflops.ranks import (
     records_of,
 )
 from traceflops.table import (
+    ARROW_UNREADABLE,
     Note,
     Trace,
     arrow_schema,
+    checked,
     counted_note,
     dictionary_column,
     group_rows,
     number_column,
     numbers,
+    require,
 )
 from traceflops.windows import DeviceReport, LaunchRecords, Selection, StepChoice
 
@@ -80,6 +84,7 @@ _CUT: Final = (
     "{n} [collective|collectives] at the end [is|are] not in the summaries; waits are told without "
     "[it|them]."
 )
+_DTYPES: Final = {"<i8", "|b1"}
 T = TypeVar("T")
 
 
@@ -121,6 +126,11 @@ class RankSummary:
     launches: Launches | None
     host_operators: tuple[HostOperator, ...]
     synchronisations: tuple[Synchronisation, ...]
+
+    @property
+    def has_timeline(self) -> bool:
+        """Return whether it tells more than that there are files."""
+        return bool(self.reports or self.launch_records.calls or self.launch_records.captured)
 
     def compact(self, most: int, *, keeps_work: bool) -> RankSummary:
         """Return the same in little room, with at most so many collectives of each rank."""
@@ -317,15 +327,17 @@ def decoded(content: bytes, name: str) -> RankSummary | str:
     Raises InputError where it is none, or damaged.
     """
     try:
-        table = pa.ipc.open_file(pa.py_buffer(content)).read_all()
+        table = checked(pa.ipc.open_file(pa.py_buffer(content)).read_all())
         data = table["summary"][0].as_buffer()
         if data is None:
             return str(table["failed"][0])
-        return unpacked(data)
-    except (pa.ArrowInvalid, OSError, KeyError, IndexError, msgspec.MsgspecError, ValueError):
+        summary = unpacked(data)
+        check_summary(summary)
+    except (*ARROW_UNREADABLE, IndexError, msgspec.MsgspecError, ArithmeticError, RecursionError):
         raise InputError(
             f"damaged summary: {name}", "write it again with traceflops reduce"
         ) from None
+    return summary
 
 
 def _plain(value: Any) -> object:
@@ -346,6 +358,7 @@ def _typed(kind: Any, data: Any) -> Any:
     if kind is Fraction:
         return Fraction(*data)
     if kind is pa.Table:
-        return pa.ipc.open_stream(data).read_all()
+        return checked(pa.ipc.open_stream(data).read_all())
     dtype, shape, content = data
+    require(dtype in _DTYPES and all(side >= 0 for side in shape))
     return np.frombuffer(content, dtype).reshape(shape)

@@ -227,7 +227,7 @@ def _decoded(table: pa.Table, name: str) -> pa.Table:
             whole = np.cumsum(_filled(column), dtype=np.int64)
             column = pa.array(whole, mask=_mask(column))
         columns.append(column.cast(field.type))
-    return checked(pa.Table.from_arrays(columns, schema=arrow_schema(name)))
+    return checked(pa.Table.from_arrays(columns, schema=arrow_schema(name)), arrow_schema(name))
 
 
 def _one(column: pa.ChunkedArray) -> pa.Array:

@@ -5,7 +5,7 @@ Arrow trusts offsets, codes and nulls of what it reads, and so does all that wor
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -31,16 +31,16 @@ def column_names(schema: pa.Schema) -> tuple[str, ...]:
     return names
 
 
-def checked(table: pa.Table, schema: pa.Schema | None = None) -> pa.Table:
-    """Return a table once all of it was looked at: names, offsets, codes, texts, nulls.
+def checked(table: Any, schema: pa.Schema | None = None) -> Any:
+    """Return a table once all of it was looked at: names, offsets, codes, texts.
 
-    Raises one of ARROW_UNREADABLE where something is wrong, or it does not follow a `schema`.
+    With a `schema` also types and nulls. Raises one of ARROW_UNREADABLE where something is wrong.
     """
     column_names(table.schema)
     table.validate(full=True)
     if schema is not None and not table.schema.equals(schema):
         raise ValueError("the columns are others")
-    for field in table.schema:
+    for field in schema or ():
         if not field.nullable and table[field.name].null_count:
             raise ValueError(f"a row without {field.name}")
     return table
