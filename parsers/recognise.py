@@ -278,7 +278,7 @@ _SIGNS: Final = (
         _NSYS,
     ),
     (
-        rb'\s*[\[{]\s*[{"]?\s*"?(?:Time ?\(%\)|Start ?\(\w+\)|Total Time \(\w+\))"',
+        rb'\s*[\[{]\s*(?:[{"]\s*)?"?(?:Time ?\(%\)|Start ?\(\w+\)|Total Time \(\w+\))"',
         "an nsys stats report as JSON",
         "write it as CSV: nsys stats --format csv",
     ),
