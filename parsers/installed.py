@@ -12,7 +12,7 @@ from traceflops.errors import InputError
 from traceflops.parsers.io import ByteSource
 from traceflops.parsers.shared import Format, Reading
 from traceflops.plugins import blamed, loaded, plugins
-from traceflops.table import Trace, check_rows
+from traceflops.table import Trace, check_trace
 
 T = TypeVar("T")
 
@@ -45,7 +45,7 @@ def _watched(point: EntryPoint, format_: Format) -> Format:
         with blamed(GROUP, point, InputError):
             traces = [_of_type(one, Trace) for one in format_.read(sources, reading)]
             for trace in traces:
-                check_rows(trace)
+                check_trace(trace)
             return traces
 
     return replace(format_, recognises=recognises, read=read, is_checked=False)

@@ -7,7 +7,6 @@ import io
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from itertools import islice
 from typing import Final
 
 import msgspec
@@ -41,8 +40,8 @@ from traceflops.table import (
 )
 
 _GENERATOR: Final = b'name="generator" content="traceflops '
-_IN_PAGE: Final = re.compile(rf'id="{PAGE_PACK}">([A-Za-z0-9+/]*={{0,2}})</script>'.encode())
-_MOST_BLOCKS: Final = 32
+_IN_PAGE: Final = re.compile(rf'id="{PAGE_PACK}">([^<]*)</script>'.encode())
+_MOST_BYTES: Final = 1 << 25
 """A page has a few million bytes at most; this is more."""
 _STREAM: Final = b"\xff\xff\xff\xff"
 _UNFIT: Final = (*ARROW_UNREADABLE, msgspec.MsgspecError, RecursionError)
@@ -95,7 +94,7 @@ def _read_pages(sources: Sequence[ByteSource], _: Reading) -> list[Trace]:
 
 def _pack_in(source: ByteSource) -> ByteSource:
     """Return the pack in a report's page. Raises InputError where there is none."""
-    page = b"".join(islice(source.blocks(), _MOST_BLOCKS))
+    page = source.head(_MOST_BYTES)
     found = _IN_PAGE.search(page)
     if found is None and b"</html>" not in page[-100:]:
         raise InputError(f"the report is cut off: {source.label}", "copy it again")
@@ -104,7 +103,12 @@ def _pack_in(source: ByteSource) -> ByteSource:
             f"{source.label} is a report that holds no recording",
             "give the recording; the end of the page has its name",
         )
-    content = base64.b64decode(found[1])
+    try:
+        content = base64.b64decode(found[1], validate=True)
+    except ValueError:
+        raise InputError(
+            f"the recording in the report is damaged: {source.label}", "copy it again"
+        ) from None
     return ByteSource(source.name, lambda: io.BytesIO(content), label=source.label)
 
 

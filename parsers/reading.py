@@ -23,11 +23,20 @@ from traceflops.devices import (
     without_counters,
 )
 from traceflops.errors import InputError, NotATrace
-from traceflops.parsers.io import ByteSource, Crew, NoteTable, find_inputs, tell_apart, usable_cores
+from traceflops.parsers.io import (
+    ByteSource,
+    Crew,
+    NoteTable,
+    find_inputs,
+    tell_apart,
+    usable_cores,
+    with_notes,
+)
 from traceflops.parsers.recognise import recognise
 from traceflops.parsers.shared import Format, Reading, each_run_once, plausible
 from traceflops.phases import phase
 from traceflops.table import Note, Trace
+from traceflops.units import several
 
 LOSSES = frozenset(
     {
@@ -54,6 +63,7 @@ LOSSES = frozenset(
 _NOTES: Final = NoteTable(
     dropped={
         "not-a-trace": "{count} [file|files] in the folder skipped (no readable trace): {listed}.",
+        "tail-unread": "Extra data behind the end of the compressed file: {size} not read.",
         "own-memory": "Memory events of the trace are replaced by those of the memory snapshot.",
     },
     assumed={
@@ -82,7 +92,7 @@ def read(
 ) -> Trace:
     """Return the trace in a file, in several (the ranks of one job), in a folder or in stdin (-).
 
-    Compressed files (gzip, zstd, zip) are recognised by content. `watch` is called before each
+    Compressed files (gzip, zstd, LZ4, zip) are recognised by content. `watch` is called before each
     input is read; it may set the input's `progress`. `jobs` is how many processes read (None:
     one per core) where there is much to read; the result does not depend on it.
     `python_stacks` says whether Python frames are kept (None: unless the input is huge). `strict`
@@ -314,10 +324,20 @@ def _read_input(source: ByteSource, reading: Reading) -> list[Trace] | Format:
 def _read(format_: Format, sources: Sequence[ByteSource], reading: Reading) -> list[Trace]:
     try:
         traces = list(format_.read(sources, reading))
+        notes = list(_unread(sources))
+        traces = with_notes(traces, notes) if notes else traces
         return traces if format_.is_checked else [plausible(trace) for trace in traces]
     finally:
         for source in sources:
             source.close()
+
+
+def _unread(sources: Sequence[ByteSource]) -> Iterator[Note]:
+    """Yield notes on what stands behind the end of compressed inputs."""
+    for source in sources:
+        if source.behind_bytes:
+            note = _NOTES.note("tail-unread", None, size=several(source.behind_bytes, "byte"))
+            yield replace(note, count=source.behind_bytes, file=source.label)
 
 
 def _refuse_damaged(traces: Sequence[Trace]) -> None:

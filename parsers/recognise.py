@@ -184,7 +184,7 @@ SQLITE: Final = Format(
 
 _FOREIGN_COLUMNS = "give the table as rocprof wrote it, or the whole folder"
 _NSYS = "export the report as SQLite: nsys export --type sqlite --include-json=true REPORT.nsys-rep"
-_UNPACK = "unpack it and give the traces, or pack them with gzip, zstd or zip"
+_UNPACK = "unpack it and give the traces, or pack them with gzip, zstd, LZ4 or zip"
 
 _EXPORT: Final = "export the run again: rocprofv3 --output-format rocpd, or json, or csv"
 _SAME_RUN: Final = "give the profiler's trace of the same run (prof.export_chrome_trace)"
@@ -198,6 +198,7 @@ _SIGNS: Final = (
     (rb"[\s\S]{257}ustar", "a tar archive, which is not read", _UNPACK),
     (rb"BZh[1-9]", "packed with bzip2, which is not read", _UNPACK),
     (rb"\xfd7zXZ\x00", "packed with xz, which is not read", _UNPACK),
+    (rb"\x02\x21\x4c\x18", "packed in LZ4's legacy format, which is not read", _UNPACK),
     (rb"7z\xbc\xaf|Rar!", "a 7z or rar archive, which is not read", _UNPACK),
     (
         rb"(?i)\s*<(?:!doctype|html|\?xml|head|body)"
@@ -265,6 +266,11 @@ _SIGNS: Final = (
         "a rocprofv2 text listing (ROCm 5.5 and 5.6), not a table",
         "record with rocprofv3 --kernel-trace, or with rocprofv2 --plugin file (ROCm 5.7 or later)",
     ),
+    (
+        rb"ARROW1[\s\S]{1,400}?summary/1\0{1,4}\n\0{3}traceflops",
+        "a summary of traceflops reduce, no recording",
+        "give it to traceflops report or summary, or give the recording",
+    ),
     (rb"\x89HDF", "an HDF5 file (nsys export --type hdf)", _NSYS),
     (
         rb'\s*\{\s*"(?:data"\s*:\s*\[|Type"\s*:\s*\d+\s*,\s*"\w+"\s*:\s*\{'
@@ -273,7 +279,7 @@ _SIGNS: Final = (
         _NSYS,
     ),
     (
-        rb'\s*[\[{]\s*[{"]?\s*"?(?:Time ?\(%\)|Start ?\(\w+\)|Total Time \(\w+\))"',
+        rb'\s*[\[{]\s*(?:[{"]\s*)?"?(?:Time ?\(%\)|Start ?\(\w+\)|Total Time \(\w+\))"',
         "an nsys stats report as JSON",
         "write it as CSV: nsys stats --format csv",
     ),

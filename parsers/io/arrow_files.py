@@ -11,9 +11,8 @@ import pyarrow as pa
 
 from traceflops.errors import InputError
 from traceflops.parsers.io.inputs import ByteSource
+from traceflops.table import ARROW_UNREADABLE, checked, column_names
 
-ARROW_UNREADABLE: Final = (pa.ArrowException, OSError, ValueError, KeyError, MemoryError)
-"""What reading a damaged Arrow or Parquet file may raise."""
 _AGAIN: Final = "copy or export it again"
 _PARQUET_LOST: Final = f"its index was at the end, so nothing can be recovered; {_AGAIN}"
 _BATCH_ROWS: Final = 1 << 15
@@ -36,7 +35,7 @@ class ArrowTable:
     @property
     def columns(self) -> tuple[str, ...]:
         """Return the names of its columns."""
-        return tuple(self.schema.names)
+        return column_names(self.schema)
 
     def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Give those of the columns that there are, some rows at a time, each checked in full.
@@ -48,7 +47,7 @@ class ArrowTable:
         for batch in self.read([name for name in columns if name in self.columns]):
             values_bytes = batch.num_rows * max(batch.num_columns, 1) * _BYTES_A_VALUE
             self.source.refuse_expansion(expanded_bytes + values_bytes)
-            batch.validate(full=True)
+            checked(batch)
             expanded_bytes += max(values_bytes, batch.nbytes)
             for first in range(0, batch.num_rows, _BATCH_ROWS):
                 yield batch.slice(first, _BATCH_ROWS)
@@ -71,6 +70,7 @@ def open_parquet(source: ByteSource) -> ArrowTable:
         file = parquet.ParquetFile(_opened(source))
         groups = map(file.metadata.row_group, range(file.num_row_groups))
         source.refuse_expansion(sum(group.total_byte_size for group in groups))
+        column_names(file.schema_arrow)
     except ARROW_UNREADABLE as error:
         raise damaged_arrow(source, error) from None
 
@@ -89,6 +89,7 @@ def open_arrow(source: ByteSource, *, several: bool = False) -> ArrowTable:
         with _opened(source) as stream:
             with _reader(stream, None) as reader:
                 schema = reader.schema
+                column_names(schema)
             stream.seek(8 if _is_file(stream) else 0)
             refuse_packed(stream, source)
     except ARROW_UNREADABLE as error:

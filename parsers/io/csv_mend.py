@@ -16,7 +16,7 @@ _MOST_LINES_OF_A_ROW: Final = 50
 _LONGEST_MENDED: Final = 1 << 20
 _MOST_JOINS: Final = 5_000
 _NUMBER: Final = re.compile(
-    rb"\s*(?:[-+]?\d+(?:[.,]\d*)?(?:e[-+]?\d+)?|0x[0-9a-f]+|none|null|nan|n/a|na|-|)\s*",
+    rb"\s*+(?:[-+]?\d+(?:[.,]\d*)?(?:e[-+]?\d+)?|0x[0-9a-f]+|none|null|nan|n/a|na|-|)\s*",
     re.IGNORECASE,
 )
 

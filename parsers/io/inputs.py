@@ -16,19 +16,13 @@ from pathlib import Path
 from typing import IO
 
 from traceflops.errors import InputError
+from traceflops.parsers.io.unpacking import BLOCK_BYTES, unpacked
 
-BLOCK_BYTES = 1 << 20
-_GZIP = b"\x1f\x8b"
-_ZSTD = b"\x28\xb5\x2f\xfd"
-_ZSTD_READ = 1 << 16  # a cut loses what the failing read had already decompressed
-_PACKED = (".gz", ".zst")
+_PACKED = (".gz", ".zst", ".lz4")
 _USUAL_EXPANSION = 10
 _BOMB_BYTES = 1 << 30
 _MOST_EXPANSION = 300
 """A trace shrinks to a tenth, in the extreme to a fiftieth; more is only ever a trap."""
-GZIP_CUT = "the gzip stream was cut off"
-"""What `ByteSource.cut` says where everything up to there was read and was sound."""
-
 UNREADABLE = (OSError, EOFError, zipfile.BadZipFile, zlib.error, lzma.LZMAError)
 """What reading a file, or unpacking it, can raise."""
 
@@ -45,7 +39,8 @@ class ByteSource:
     was found in, `stored_bytes` its size on disk where known (of a member of an
     archive: unpacked), `packed_bytes` what an archive holds of it, `path` its path where it is a
     file by itself, `uri` where it is one of a store. After the blocks are consumed, `text_bytes` is
-    the decompressed size and `cut` says how the stream ended too early (None: it ended well). With
+    the decompressed size, `cut` says how the stream ended too early (None: it ended well), and
+    `behind_bytes` how much stands behind the end of a compressed stream that is no part of it. With
     `limits` an input that expands like no trace does is refused.
     """
 
@@ -63,6 +58,7 @@ class ByteSource:
     limits: bool = True
     text_bytes: int = 0
     cut: str | None = None
+    behind_bytes: int = 0
     _raw_bytes: int = 0
     _stream: IO[bytes] | io.RawIOBase | None = field(default=None, repr=False)
 
@@ -84,7 +80,7 @@ class ByteSource:
     def blocks(self) -> Iterator[bytes]:
         """Yield the decompressed content in blocks."""
         self._close_stream()
-        self.text_bytes, self.cut = 0, None
+        self.text_bytes, self.behind_bytes, self.cut = 0, 0, None
         self._stream = self.opener()
         for block in self._plain(self._stream):
             self.text_bytes += len(block)
@@ -133,11 +129,13 @@ class ByteSource:
     def _plain(self, stream: IO[bytes] | io.RawIOBase) -> Iterator[bytes]:
         first = self._read(stream)
         raw = self._counted(first, stream)
-        if first.startswith(_GZIP):
-            return self._gunzip(raw)
-        if first.startswith(_ZSTD):
-            return self._unzstd(_Reader(raw))
-        return raw
+        packed = unpacked(first, raw)
+        if packed is None:
+            yield from raw
+            return
+        yield from packed
+        self.cut = self.cut or packed.cut
+        self.behind_bytes = packed.behind_bytes
 
     def _read(self, stream: IO[bytes] | io.RawIOBase) -> bytes:
         try:
@@ -155,95 +153,7 @@ class ByteSource:
             yield block
             block = self._read(stream)
 
-    def _gunzip(self, raw: Iterator[bytes]) -> Iterator[bytes]:
-        """Yield the content of one or more gzip members; a cut or damaged stream ends early."""
-        member = zlib.decompressobj(wbits=31)
-        for block in raw:
-            pending = block
-            while pending:
-                if member.eof:
-                    pending = pending.lstrip(b"\0")  # padding between or after members
-                    if not pending:
-                        break
-                    if not pending.startswith(_GZIP[:1]):
-                        return
-                    member = zlib.decompressobj(wbits=31)
-                try:
-                    yield from _inflated(member, pending)
-                except zlib.error as error:
-                    self.cut = f"the gzip stream is damaged ({error}) and values may be wrong"
-                    return
-                pending = member.unused_data
-        if not member.eof:
-            self.cut = GZIP_CUT
-
-    def _unzstd(self, reader: _Reader) -> Iterator[bytes]:
-        import pyarrow as pa
-
-        stream = pa.CompressedInputStream(pa.PythonFile(reader, "r"), "zstd")
-        while True:
-            try:
-                block: bytes = stream.read(_ZSTD_READ)
-            except OSError as error:
-                self.cut = f"the zstd stream is cut off or damaged ({error})"
-                return
-            if not block:
-                return
-            yield block
-
 
 def reason(error: BaseException) -> str:
     """Return what an error says, without the names and addresses that stores put around it."""
     return " ".join(str(error).rpartition("': ")[2].partition("; Details")[0].split())[:200]
-
-
-def _inflated(member: zlib._Decompress, data: bytes) -> Iterator[bytes]:
-    """Yield what compressed data holds, in blocks however far it expands.
-
-    Raises zlib.error where it is damaged, once what stands before the damage has been yielded.
-    """
-    while True:
-        saved = member.copy()
-        try:
-            plain = member.decompress(data, BLOCK_BYTES)
-        except zlib.error:
-            yield from _before_damage(saved, data)
-            raise
-        yield plain
-        data = member.unconsumed_tail
-        if not data and len(plain) < BLOCK_BYTES:
-            return
-
-
-def _before_damage(member: zlib._Decompress, data: bytes) -> Iterator[bytes]:
-    """Yield what can be decompressed of data that is damaged somewhere."""
-    for step in (1 << 12, 1):
-        for at in range(0, len(data), step):
-            saved = member.copy()
-            try:
-                yield member.decompress(data[at : at + step])
-            except zlib.error:
-                member, data = saved, data[at : at + step]
-                break
-
-
-class _Reader(io.RawIOBase):
-    """A file object over an iterator of blocks, as Arrow's decompressor wants one."""
-
-    def __init__(self, blocks: Iterator[bytes]) -> None:
-        self._blocks = blocks
-        self._rest = b""
-
-    def readable(self) -> bool:
-        return True
-
-    def read(self, size: int = -1) -> bytes:
-        while size < 0 or len(self._rest) < size:
-            block = next(self._blocks, b"")
-            if not block:
-                break
-            self._rest += block
-        if size < 0:
-            size = len(self._rest)
-        part, self._rest = self._rest[:size], self._rest[size:]
-        return part

@@ -10,9 +10,10 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from traceflops.parsers.io.inputs import GZIP_CUT, ByteSource
+from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.io.json_places import SPACE, STRING, UNDECODABLE, first_value
 from traceflops.parsers.io.notes import NoteTable
+from traceflops.parsers.io.unpacking import GZIP_CUT
 from traceflops.table import Note
 from traceflops.units import several
 

@@ -19,8 +19,9 @@ from pathlib import Path, PurePath
 from typing import IO, Final, TypeVar
 
 from traceflops.errors import InputError
-from traceflops.parsers.io.inputs import BLOCK_BYTES, UNREADABLE, ByteSource
+from traceflops.parsers.io.inputs import UNREADABLE, ByteSource
 from traceflops.parsers.io.remote import files_at, is_remote, opened, size_of
+from traceflops.parsers.io.unpacking import BLOCK_BYTES
 
 T = TypeVar("T")
 

@@ -12,7 +12,7 @@ from typing import Final
 
 from traceflops.parsers.io import Field, Kind, Plan
 
-_UNIT: Final = re.compile(r"^(.*?)\s*\(([^()]*)\)$")
+_UNIT: Final = re.compile(r"^(.*?)\(([^()]*)\)$")
 
 TIME_UNITS: Final[Mapping[str, int]] = {
     **dict.fromkeys(("ns", "nsec", "nsecond", "nanoseconds"), 0),

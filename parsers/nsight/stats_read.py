@@ -35,7 +35,7 @@ _RECORDS: Final = ("activities", "calls", "marks")
 _FIGURES: Final = {"totals": ("count", "total_ns", "bytes")}
 _SAID: Final = re.compile(
     rb"^(?:Processing \[([^\]\r\n]{1,4096})\] with \[([^\]\r\n]{0,4096})\]"
-    rb"|Running \[([^\]\r\n]{1,4096}\.py)\s+([^\]\r\n]{1,4096})\])[^\r\n]*",
+    rb"|Running \[([^\]\r\n]{1,4096}\.py)\s++([^\]\r\n]{1,4096})\])[^\r\n]*",
     re.M,
 )
 _BEGINNINGS: Final = (b"Processing [", b"Running [")

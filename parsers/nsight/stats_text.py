@@ -50,7 +50,7 @@ _RULE: Final = re.compile(
 )
 """Runs of dashes with something between them: a run alone would be looked at in ever more parts."""
 _DASHES: Final = re.compile(r"[-=]+")
-_TITLE: Final = re.compile(r"\s*\*\* ([^*]{1,200}?)\s*:?\s*")
+_TITLE: Final = re.compile(r"\s*\*\* ([^*]{1,200}?)\s*(?::\s*)?")
 _BETWEEN: Final = re.compile(r"[\s|;]+|,(?!\d)|(?<!\d),")
 _MOST_TITLES: Final = 100
 _MOST_NUMBERS: Final = 1000

@@ -30,7 +30,7 @@ from traceflops.table import (
 )
 
 FORMAT: Final = "nsys stats"
-_DEVICE: Final = re.compile(r"^(.*?)\s*\((\d{1,9})\)$")
+_DEVICE: Final = re.compile(r"^(.*?)\((\d{1,9})\)$")
 _RECORDS: Final = ("activities", "calls", "marks")
 _PROJECTED: Final = "projected marks"
 _TIMELINES: Final = {

@@ -60,9 +60,11 @@ def optional_codes(names: Names, values: Iterable[Any]) -> npt.NDArray[np.int32]
 
 
 def json_codes(names: Names, texts: Sequence[msgspec.Raw]) -> npt.NDArray[np.int32]:
-    """Return the codes of JSON texts, which are written compactly; -1 where there is none."""
+    """Return the codes of lists as JSON, which are written compactly; -1 where there is none."""
     given = [bytes(text) for text in texts]
-    return np.array([-1 if t in _NO_JSON else names[_compact(t)] for t in given], dtype=np.int32)
+    kept = [text.startswith(b"[") and text not in _NO_JSON for text in given]
+    codes = [names[_compact(t)] if is_kept else -1 for t, is_kept in zip(given, kept, strict=True)]
+    return np.array(codes, dtype=np.int32)
 
 
 @lru_cache(1 << 14)

@@ -22,8 +22,8 @@ from traceflops.table import SourceFile
 MOST_BYTES: Final = 64 * 1024
 LONGEST_TITLE: Final = 200
 _FENCE: Final = "```"
-_HEADING: Final = re.compile(r"#{1,6} +(.+)")
-_ITEM: Final = re.compile(r"[-*] +(.+)")
+_HEADING: Final = re.compile(r"#{1,6} ++(.+)")
+_ITEM: Final = re.compile(r"[-*] ++(.+)")
 _TAKE_TEXT: Final = ("--step-mark", "--title")
 """Options of which the text may hold slashes and names no file."""
 _HINT: Final = "give a file of UTF-8 text, at most 64 kB"

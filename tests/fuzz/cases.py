@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from tests.fuzz import damage, values
+from tests.fuzz.doors import door
 from tests.fuzz.packing import SUFFIXES, drawn_form, packed
 from tests.fuzz.seeds import Seed
 
@@ -81,7 +82,8 @@ class Maker:
         command = draw.choices([c for _, c in COMMANDS], [w for w, _ in COMMANDS])[0]
         beside = draw.choice(self.seeds) if draw.random() < 0.1 else None
         steps = [f"seed {seed.name}"]
-        text = self._mutated(order, range(of_text), self._of_text, seed.text, steps)
+        kinds = self._of_text if not seed.has_door or draw.random() < 0.2 else (door,)
+        text = self._mutated(order, range(of_text), kinds, seed.text, steps)
         if order.data is not None:
             form, of_pack, text = "plain", 0, order.data
         data = packed(text, form)

@@ -37,8 +37,11 @@ def problems(words: Sequence[str], outcome: Outcome, output: Path, thorough: boo
 
 
 def _is_undecided(outcome: Outcome) -> bool:
-    """Return whether damage made several jobs of files, of which the command wants one."""
-    said = ("works on one job, but", "jobs; choose one with --job")
+    """Return whether the command wants one job of several that damage made, or what is in none."""
+    said = (
+        *("works on one job, but", "jobs; choose one with --job"),
+        "Table with name activities does not exist",  # in a summary
+    )
     return outcome.code == 2 and any(one in outcome.stderr for one in said)
 
 

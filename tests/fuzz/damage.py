@@ -158,7 +158,18 @@ def number(draw: Random, data: bytes) -> tuple[bytes, str]:
     return data[:at] + told + data[at + size :], f"the number of {size} bytes at {at} is {new}"
 
 
-PLAIN: tuple[Mutation, ...] = (cut, flip, noise, number, token, drop, double, swap)
+def run(draw: Random, data: bytes) -> tuple[bytes, str]:
+    """Begin with, or have at a place, a long run of one character, as no pattern likes it."""
+    one = draw.choice(
+        (b" ", b"\n", b"\t ", b"a", b"0", b'"', b"[", b"* ", b"#", b",", b"a, ", b"/")
+    )
+    begun = draw.choice((b"", b"[", b"{", b'[{"', b"<", b"** ", b"==PROF=="))
+    at = draw.choice((0, 0, place(draw, data)))
+    text = begun + one * (draw.choice((1_000, 66_000)) // len(one))
+    return data[:at] + text + data[at:], f"a run of {one!r} behind {begun!r} at {at}"
+
+
+PLAIN: tuple[Mutation, ...] = (cut, flip, noise, number, token, drop, double, swap, run)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from random import Random
 
 import pyarrow as pa
 
-FORMS = ("plain", "gzip", "gzip members", "zstd", "zip", "zip of two")
+FORMS = ("plain", "gzip", "gzip members", "zstd", "zip", "zip of two", "zstd frames", "lz4 frames")
 SUFFIXES = {
     "plain": ".json",
     "gzip": ".json.gz",
@@ -17,8 +17,11 @@ SUFFIXES = {
     "zstd": ".json.zst",
     "zip": ".zip",
     "zip of two": ".zip",
+    "zstd frames": ".json.zst",
+    "lz4 frames": ".json.lz4",
 }
-_WEIGHTS = (60, 12, 4, 12, 8, 4)
+_WEIGHTS = (60, 10, 6, 8, 8, 4, 4, 4)
+_SKIPPED = b"\x5f\x2a\x4d\x18\x02\0\0\0no"
 _OLDEST = (1980, 1, 1, 0, 0, 0)
 
 
@@ -38,6 +41,9 @@ def packed(text: bytes, form: str) -> bytes:
         case "zstd":
             compressed: bytes = pa.compress(text, codec="zstd", asbytes=True)
             return compressed
+        case "zstd frames" | "lz4 frames":
+            halves = [pa.compress(t, form[:-7], asbytes=True) for t in (text[:half], text[half:])]
+            return _SKIPPED + (b"\0\0" + _SKIPPED).join(halves) + b"\0"
         case "zip":
             return zipped({"trace.json": text})
         case "zip of two":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
 import json
 import re
@@ -32,8 +33,10 @@ from sample_traces.xplane import write_xplane
 from tests.conftest import ROOT, SAMPLES
 from tests.fuzz.packing import zipped
 from tests.parsers.nsight.nsysfile import small
+from traceflops.analysis import analyze, encoded, summary_of
 from traceflops.reports.packs import write_pack
 from traceflops.reports.tables import export_tables
+from traceflops.table import PAGE_PACK
 
 FIXTURES = ROOT / "tests" / "fixtures" / "pytorch"
 SIZES = (12_000, 100_000)
@@ -58,7 +61,12 @@ class Seed:
     @property
     def is_columns(self) -> bool:
         """Return whether it holds columns: Arrow, Parquet, or an archive of such files."""
-        return self.text.startswith((b"ARROW1", b"\xff\xff\xff\xff", b"PAR1", b"PK"))
+        return self.has_door or self.text.startswith((b"PAR1", b"PK"))
+
+    @property
+    def has_door(self) -> bool:
+        """Return whether what it holds can be changed behind its checksums and lengths."""
+        return self.text.startswith((b"ARROW1", b"\xff\xff\xff\xff", b"<!doctype html>"))
 
 
 def load_seeds(shared: Path | None) -> tuple[Seed, ...]:
@@ -161,6 +169,26 @@ def _of_ours() -> Iterator[Seed]:
         files = {path.name: path.read_bytes() for path in tables}
         yield Seed("exported.zip", zipped(files, zipfile.ZIP_STORED))
         yield Seed("pack", (folder / "run.tfpack").read_bytes())
+        arrow = export_tables(trace, folder / "arrow", None, "arrow")
+        yield Seed("exported.arrow", next(p for p in arrow if "activities" in p.name).read_bytes())
+    yield from _of_reduced()
+
+
+def _of_reduced() -> Iterator[Seed]:
+    """Yield summaries of a GPU, of a rank among others and of a CPU; a page with a pack."""
+    for path in (
+        SAMPLES / "gpt_1rank.json.gz",
+        SAMPLES / "gpt_ddp_4rank" / "rank0.json.gz",
+        FIXTURES / "q12_cpu_only.json",
+    ):
+        summary = summary_of(analyze(tf.read(path)))
+        yield Seed(f"summary of {path.name}", encoded(summary))
+    with TemporaryDirectory() as name:
+        pack = Path(name) / "run.tfpack"
+        write_pack([tf.read(SAMPLES / "rocpd")], pack)
+        text = base64.b64encode(pack.read_bytes()).decode()
+    page = f'<!doctype html><meta name="generator" content="traceflops 0"><b id="{PAGE_PACK}">'
+    yield Seed("page", f"{page}{text}</script></html>".encode())
 
 
 def _large(shared: Path | None) -> Iterator[Path]:

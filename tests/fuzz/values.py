@@ -171,4 +171,29 @@ def key(draw: Random, data: bytes) -> tuple[bytes, str]:
     )
 
 
-VALUES: tuple[Mutation, ...] = (absurd, absurd, absurd, reckon, reckon, shift, word, word, key)
+_ARGUMENT = (
+    rb'("(?:Input [Dd]ims|Input type|Input Strides|Concrete Inputs|Collective name|dtype|'
+    rb"Process Group (?:Name|Ranks|Description)|Group size|In msg nelems|Seq|Call stack|"
+    rb'grid|block|stream|bytes|name|kernel_\w+|Python \w+|External id|correlation)"\s*:\s*)'
+    rb'(\[(?:[^\[\]]|\[[^\[\]]*\])*\]|"[^"\\\n]*"|-?[0-9.]+)'
+)
+_ARGUMENTS = re.compile(_ARGUMENT)
+TYPES: tuple[bytes, ...] = (
+    *(b"7", b"-1", b"0.5", b"true", b"null", b'""', b'"x"', b"[]", b"{}", b'{"a": [1]}'),
+    *(b"[1, 2]", b"[[]]", b"[[1, 2], 3]", b"[true, null]", b'["float", "c10::Half"]'),
+    *(b'[["float"], {"a": 1}]', b"[[-5, 9223372036854775807], [99999999999999999999]]"),
+    *(b'"[[2, 3], [3, 4]]"', b"[" * 60 + b"]" * 60, b'[[2, 3], "x"]', b'["float", 7]'),
+)
+
+
+def retype(draw: Random, data: bytes) -> tuple[bytes, str]:
+    """Give recorded arguments another JSON type."""
+    value = draw.choice(TYPES)
+    new, count = _rewritten(draw, data, _ARGUMENTS, lambda _: value)
+    return new, f"{count} arguments become {value[:40].decode()}"
+
+
+VALUES: tuple[Mutation, ...] = (
+    *(absurd, absurd, absurd, reckon, reckon, shift, word, word, key),
+    *(retype, retype, retype),
+)

@@ -3,6 +3,7 @@
 import bz2
 import gzip
 import io
+import itertools
 import os
 import shutil
 import subprocess
@@ -18,7 +19,7 @@ import pytest
 from tests.parsers.documents import METADATA, PRETTY, anchored, codes, printed
 from traceflops.errors import InputError
 from traceflops.parsers import read
-from traceflops.parsers.io import places
+from traceflops.parsers.io import ByteSource, places
 from traceflops.table.trace import Trace
 
 ROOT = Path(__file__).parents[2]
@@ -50,6 +51,16 @@ def zstd(data: bytes, folder: Path) -> bytes:
     return (folder / "packed").read_bytes()
 
 
+def lz4(data: bytes) -> bytes:
+    import pyarrow as pa
+
+    return bytes(pa.compress(data, codec="lz4", asbytes=True))
+
+
+SKIPPED = b"\x5a\x2a\x4d\x18\x03\0\0\0any"
+"""A frame without text, of zstd or LZ4."""
+
+
 def zipped(*members: tuple[str, bytes], method: int = zipfile.ZIP_DEFLATED) -> bytes:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", method) as archive:
@@ -78,6 +89,11 @@ PACKERS: dict[str, Callable[[bytes, Path], bytes]] = {
     "gzip with other bytes behind": lambda data, _: gzip.compress(data) + b"TAPE END",
     "zstd": zstd,
     "zstd of two frames": lambda data, at: zstd(data[:99], at) + zstd(data[99:], at),
+    "zstd of frames with padding and frames without text": lambda data, at: (
+        SKIPPED + zstd(data[:99], at) + b"\0" * 9 + SKIPPED * 2 + zstd(data[99:], at) + SKIPPED
+    ),
+    "lz4": lambda data, _: lz4(data),
+    "lz4 of several frames": lambda data, _: SKIPPED + lz4(data[:99]) + b"\0" + lz4(data[99:]),
     "zip": lambda data, _: zipped(("trace.json", data)),
     "zip without compression": lambda data, _: zipped(("a/t", data), method=zipfile.ZIP_STORED),
     "zip of a gzip": lambda data, _: zipped(("trace.json.gz", gzip.compress(data))),
@@ -93,6 +109,34 @@ def test_the_content_says_how_it_is_packed(packing: str, name: str, tmp_path: Pa
     assert names(trace) == ["k0", "k1", "k2"]
     assert trace.ranks == (3,)
     assert not codes(trace) & {"input-cut", "text-cut", "tail-cut", "json-dropped"}
+
+
+@pytest.mark.parametrize("codec", ["gzip", "zstd", "lz4"])
+@pytest.mark.parametrize(
+    ("tail", "behind_bytes"), [(b"\0", 0), (b"\0" * 70_000, 0), (b"\0\x1f\x8bTAPE END", 10)]
+)
+def test_what_is_behind_a_large_text_is_passed_over(
+    codec: str, tail: bytes, behind_bytes: int, tmp_path: Path
+) -> None:
+    text = document(kernels=20_000)
+    assert len(text) > 1 << 20
+    pack = {"gzip": gzip.compress, "lz4": lz4}.get(codec, lambda data: zstd(data, tmp_path))
+    halves = pack(text[: 3 << 19]) + pack(b"") + pack(text[3 << 19 :])
+    source = ByteSource("trace", lambda: io.BytesIO(halves + tail))
+    assert b"".join(itertools.islice(source.blocks(), 1000)) == text
+    assert (source.cut, source.behind_bytes) == (None, behind_bytes)
+
+
+def test_bytes_behind_a_compressed_text_are_told(tmp_path: Path) -> None:
+    trace = read(file(tmp_path, lz4(document()) + b"TAPE END"))
+    (note,) = [note for note in trace.notes if note.code == "tail-unread"]
+    assert (note.count, note.file) == (8, "trace.json")
+    with pytest.raises(InputError, match=r"damaged: trace\.json"):
+        read(file(tmp_path, lz4(document()) + b"TAPE END"), strict=True)
+
+
+def test_a_frame_without_text_that_is_cut_is_said(tmp_path: Path) -> None:
+    assert "input-cut" in codes(read(file(tmp_path, zstd(document(), tmp_path) + SKIPPED[:-1])))
 
 
 def test_sizes_are_told(tmp_path: Path) -> None:

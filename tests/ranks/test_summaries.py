@@ -209,7 +209,7 @@ def test_where_all_work_of_stages_has_no_room_pipelines_are_left_out_and_said(
         return made.ranks.pipeline is not None, "modules, pipelines, serving" in said
 
     assert found() == (True, False)
-    monkeypatch.setattr("traceflops.analysis.rank_summary._MOST_BYTES", least - 1)
+    monkeypatch.setattr("traceflops.analysis.summary_files._MOST_BYTES", least - 1)
     assert found() == (False, True)
 
 

@@ -12,17 +12,13 @@ if TYPE_CHECKING:
     from traceflops.analysis.questions import what_if
     from traceflops.analysis.rank_summary import (
         RankSummary,
-        decoded,
-        encoded,
-        is_summary,
-        packed,
         summarised,
         summary_of,
-        unpacked,
     )
     from traceflops.analysis.recipe import analysis_of, analyze, with_removed
     from traceflops.analysis.result import Analysis, with_finding_rules
     from traceflops.analysis.sql import first_rows
     from traceflops.analysis.summaries import analysis_of_summaries
+    from traceflops.analysis.summary_files import decoded, encoded, is_summary, packed, unpacked
 else:
     __getattr__ = lazy(__name__, __file__)

@@ -1,19 +1,12 @@
-"""The summary of a rank, small enough to be sent: all of a report but what needs single events.
-
-A summary is an Arrow file of one value: the fields of `RankSummary` as MessagePack. It is decoded
-by their types, so that a file can name no code.
-"""
+"""The summary of a rank, small enough to be sent: all of a report but what needs single events."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from fractions import Fraction
 from operator import attrgetter
-from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 
@@ -31,7 +24,6 @@ from traceflops.attribution import (
     memory_times,
 )
 from traceflops.devices import MissingInput
-from traceflops.errors import InputError
 from traceflops.flops import DeviceBudget
 from traceflops.mfu import (
     Cell,
@@ -65,13 +57,8 @@ from traceflops.table import (
 )
 from traceflops.windows import DeviceReport, LaunchRecords, Selection, StepChoice
 
-_SCHEMA: Final = {b"traceflops": b"summary/1"}
-_FILE: Final = {"summary": pa.large_binary(), "failed": pa.string()}
-_ARROW: Final = b"ARROW1"
 _ROWS: Final = 1_000
 """So many rows of a table are kept."""
-_MOST_BYTES: Final = 2_000_000
-_MOST_RECORDS: Final = 1 << 20
 _MOST_WINDOWS: Final = 1 << 14
 _STEPS_CUT: Final = (
     "{n} [step|steps] at the end [is|are] not in the summaries; all figures are without [it|them]."
@@ -121,6 +108,11 @@ class RankSummary:
     launches: Launches | None
     host_operators: tuple[HostOperator, ...]
     synchronisations: tuple[Synchronisation, ...]
+
+    @property
+    def has_timeline(self) -> bool:
+        """Return whether it tells more than that there are files."""
+        return bool(self.reports or self.launch_records.calls or self.launch_records.captured)
 
     def compact(self, most: int, *, keeps_work: bool) -> RankSummary:
         """Return the same in little room, with at most so many collectives of each rank."""
@@ -270,82 +262,3 @@ def _sum_of(same: Sequence[Any], keys: Sequence[str]) -> Any:
         elif isinstance(first, int | Measured):
             sums[field.name] = sum(others, first)
     return replace(same[0], **sums)
-
-
-def is_summary(head: bytes) -> bool:
-    """Return whether a file that begins so may be a summary."""
-    return head.startswith(_ARROW) and _SCHEMA[b"traceflops"] in head
-
-
-def encoded(summary: RankSummary | str) -> bytes:
-    """Return a summary, or the name of a file that could not be read, as the content of a file."""
-    if isinstance(summary, str):
-        return _file(None, summary)
-    most = _MOST_RECORDS
-    content = _file(summary.compact(most, keeps_work=True))
-    while len(content) > _MOST_BYTES and most > 1:
-        content = _file(summary.compact(most, keeps_work=False))
-        most //= 2
-    return content
-
-
-def packed(summary: RankSummary) -> bytes:
-    """Return a whole summary as bytes, for a process on this machine."""
-    return msgspec.msgpack.encode(summary, enc_hook=_plain)
-
-
-def unpacked(data: Any) -> RankSummary:
-    """Return the summary in bytes."""
-    return msgspec.msgpack.decode(data, type=RankSummary, dec_hook=_typed)
-
-
-def _file(summary: RankSummary | None, failed: str | None = None) -> bytes:
-    data = packed(summary) if summary is not None else None
-    columns = {"summary": pa.array([data], pa.large_binary()), "failed": pa.array([failed])}
-    table = pa.table({name: column.cast(_FILE[name]) for name, column in columns.items()})
-    table = table.replace_schema_metadata(_SCHEMA)
-    sink = pa.BufferOutputStream()
-    options = pa.ipc.IpcWriteOptions(compression="zstd")
-    with pa.ipc.new_file(sink, table.schema, options=options) as writer:
-        writer.write_table(table)
-    return bytes(sink.getvalue())
-
-
-def decoded(content: bytes, name: str) -> RankSummary | str:
-    """Return the summary in a file, or the name of a file that could not be read.
-
-    Raises InputError where it is none, or damaged.
-    """
-    try:
-        table = pa.ipc.open_file(pa.py_buffer(content)).read_all()
-        data = table["summary"][0].as_buffer()
-        if data is None:
-            return str(table["failed"][0])
-        return unpacked(data)
-    except (pa.ArrowInvalid, OSError, KeyError, IndexError, msgspec.MsgspecError, ValueError):
-        raise InputError(
-            f"damaged summary: {name}", "write it again with traceflops reduce"
-        ) from None
-
-
-def _plain(value: Any) -> object:
-    if isinstance(value, Fraction):
-        return value.as_integer_ratio()
-    if isinstance(value, MappingProxyType):
-        return dict(value)
-    if isinstance(value, np.ndarray):
-        return value.dtype.str, value.shape, value.tobytes()
-    assert isinstance(value, pa.Table), type(value)
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, value.schema) as writer:
-        writer.write_table(value)
-    return bytes(sink.getvalue())
-
-
-def _typed(kind: Any, data: Any) -> Any:
-    if kind is Fraction:
-        return Fraction(*data)
-    if kind is pa.Table:
-        return pa.ipc.open_stream(data).read_all()
-    dtype, shape, content = data
-    return np.frombuffer(content, dtype).reshape(shape)

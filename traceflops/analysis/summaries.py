@@ -329,8 +329,11 @@ class _Work:
 
 
 def _who_waits(parts: Sequence[RankSummary], trace: Trace, links: Links) -> RankReport | None:
+    """Return how the ranks compare, None where no device is known."""
     records = joined([one.records for one in parts], trace)
     reports = [device for one in parts for device in one.reports]
+    if not reports:
+        return None
     work = _Work(trace, parts)
     starts, ends = zip(*((r.whole.start_ns, r.whole.end_ns) for r in reports), strict=True)
     is_aligned = max(starts) <= min(ends) and not is_said(trace, "clocks-not-aligned")

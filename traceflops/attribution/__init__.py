@@ -71,6 +71,7 @@ if TYPE_CHECKING:
     from traceflops.attribution.idle_slices import GapLengths, GapParts, gap_parts, places_in_groups
     from traceflops.attribution.kernels import (
         COPIES,
+        KERNEL_TOTALS,
         KERNELS,
         category_table,
         kernel_table,

@@ -98,6 +98,17 @@ def kernel_table(totals: Sequence[pa.Table], device_time_ns: int) -> pa.Table:
     return _table(ordered, {name: figures[name] for name in shown}, device_time_ns)
 
 
+_TEXTS: Final = ("name", "kind", "top", "sub", "rule")
+_FIGURES: Final = ("count", "sum_ns", "whole", "whole_ns", "min_ns", "max_ns")
+KERNEL_TOTALS: Final = pa.schema(
+    [
+        *(pa.field(name, pa.string(), False) for name in _TEXTS),
+        *(pa.field(name, pa.int64(), False) for name in _FIGURES),
+    ]
+)
+"""The columns of `kernel_totals`."""
+
+
 def kernel_totals(
     trace: Trace, categorised: Categorised, whole: Whole, chosen: InWindows
 ) -> pa.Table:
@@ -137,8 +148,9 @@ def kernel_totals(
         "min_ns": _extreme(np.minimum, group, duration, len(first)),
         "max_ns": _extreme(np.maximum, group, duration, len(first)),
     }
-    arrays = {name: string_column(values) for name, values in texts.items()}
-    return pa.table(arrays | {n: number_column(v, pa.int64()) for n, v in figures.items()})
+    arrays = [string_column(values) for values in texts.values()]
+    arrays += [number_column(values, pa.int64()) for values in figures.values()]
+    return pa.Table.from_arrays(arrays, schema=KERNEL_TOTALS)
 
 
 def category_table(kernels: pa.Table, device_time_ns: int) -> pa.Table:

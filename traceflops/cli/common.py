@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from traceflops.reports.terminal import Style
 
 EXIT_INTERNAL, EXIT_USAGE, EXIT_INPUT, EXIT_GATE = 1, 2, 3, 4
-_SUFFIXES = (".gz", ".zst", ".zip", ".json", ".trace", ".pt", ".tmp")
+_SUFFIXES = (".gz", ".zst", ".lz4", ".zip", ".json", ".trace", ".pt", ".tmp")
 
 
 def stem_of(traces: list[str]) -> str:

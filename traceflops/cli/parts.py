@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from traceflops.analysis import Analysis, RankSummary
 
 _USUAL_EXPANSION: Final = 10
-_PACKED: Final = (".gz", ".zst", ".zip")
+_PACKED: Final = (".gz", ".zst", ".lz4", ".zip")
 _LOCAL: Final = "local"
 _MANY: Final = 64
 _LARGE_BYTES: Final = 1 << 29
@@ -133,6 +133,8 @@ def _text_bytes(file: Path) -> int:
 
 def analysis_of_parts(traces: list[str], summaries: list[str], asked: Asked) -> Analysis:
     """Return the analysis of files of which some are summaries; the others are reduced first."""
+    from traceflops.analysis import decoded
+
     check_asked(asked)
     if summaries and _selects(asked):
         raise UsageError(
@@ -144,9 +146,19 @@ def analysis_of_parts(traces: list[str], summaries: list[str], asked: Asked) -> 
     runs = [*((file,) for file in summaries), *others]
     contents = chain(map(_content, summaries), parts_of(others, asked) if others else ())
     found = [_decoded(content, run) for run, content in zip(runs, contents, strict=True)]
-    if (analysis := _added_up(found, asked)) is None:
-        raise InputError(f"no file could be read: {traces[0]}", "give the files of a job's ranks")
-    return analysis
+    if (analysis := _added_up(found, asked)) is not None:
+        return analysis
+    for file in summaries[:1]:
+        decoded(_content(file), Path(file).name)  # says what is wrong
+    raise none_reduced(traces)
+
+
+def none_reduced(traces: list[str]) -> InputError:
+    """Return what to say of files of which none has a summary."""
+    return InputError(
+        f"no file could be reduced (unreadable, or without a timeline): {traces[0]}",
+        "traceflops info says what it holds; give files without a timeline to report themselves",
+    )
 
 
 def _decoded(content: bytes, run: Files) -> RankSummary | str:
@@ -159,13 +171,15 @@ def _decoded(content: bytes, run: Files) -> RankSummary | str:
 
 
 def reduced(asked: Asked, files: Files) -> bytes:
-    """Return the summary of files as the content of one; the names of those that cannot be read.
+    """Return the summary of files as the content of one; the names of those that have none.
 
-    Raises UsageError where they are of several jobs, of which none is chosen.
+    Those are files that cannot be read, or hold nothing but what is in no summary. Raises
+    UsageError where they are of several jobs, of which none is chosen.
     """
     from traceflops.analysis import encoded
 
-    return encoded(_summary_or_names(asked, files))
+    summary = _summary_or_names(asked, files)
+    return encoded(summary if isinstance(summary, str) or summary.has_timeline else _names(files))
 
 
 def _summary_or_names(asked: Asked, files: Files) -> RankSummary | str:

@@ -8,10 +8,10 @@ from typing import Annotated
 
 from traceflops.cli.common import failures, keep_apart, path_of, stem_of
 from traceflops.cli.options import Asked, Force, Traces, grouped, option
-from traceflops.cli.parts import Files, check_asked, files_of, parts_of, runs_of
+from traceflops.cli.parts import Files, check_asked, files_of, none_reduced, parts_of, runs_of
 from traceflops.cli.printing import say
 from traceflops.cli.reading import SUFFIX
-from traceflops.errors import InputError, UsageError
+from traceflops.errors import UsageError
 from traceflops.units import several
 
 EXAMPLES = (
@@ -49,10 +49,10 @@ def reduce(
         if len(unread) == len(targets):
             for target in unread:
                 target.unlink()
-            raise InputError(f"no file could be read: {traces[0]}", "traceflops info says why")
+            raise none_reduced(traces)
         say(f"Wrote {several(len(targets), 'summary', 'summaries')} to {folder}")
         if unread:
-            say(f"note: {several(len(unread), 'file')} could not be read", to_stderr=True)
+            say(f"note: {several(len(unread), 'file')} could not be reduced", to_stderr=True)
 
 
 def _targets(runs: Sequence[Files], folder: Path, *, force: bool) -> dict[Path, Files]:

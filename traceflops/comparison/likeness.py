@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -14,6 +13,7 @@ from typing import Final
 from traceflops.attribution import ChargedKernel
 from traceflops.comparison.matching import BY_OPERATOR, MODULE, PLACE, Match
 from traceflops.comparison.side import Side
+from traceflops.flops import Shapes, read_shapes
 from traceflops.units import listed, significant
 
 UNRECORDED: Final = "not recorded"
@@ -134,15 +134,10 @@ def _shapes(matched: Iterable[Match]) -> Iterator[tuple[str, str, str]]:
         yield _SHAPE, *shown
 
 
-def _first_shape(shapes: str | None) -> list[int] | None:
+def _first_shape(shapes: str | None) -> Sequence[int] | None:
     """Return the shape of the first input that has one, None where none is recorded."""
-    try:
-        found = json.loads(shapes or "[]")
-    except ValueError:
-        return None
-    tensors = (one for one in found if isinstance(one, list) and one)
-    first = next((one for one in tensors if all(isinstance(size, int) for size in one)), None)
-    return first if isinstance(found, list) else None
+    found = read_shapes(shapes or "[]") or ()
+    return next((one for one in found if one and not isinstance(one, Shapes)), None)
 
 
 def _words(shape: Sequence[int]) -> str:

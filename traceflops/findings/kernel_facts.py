@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -15,7 +14,7 @@ import numpy as np
 from traceflops.attribution import launch_scopes, numberless, types_of_ops
 from traceflops.findings.case import is_amd, is_torch, limit, share_of_window
 from traceflops.findings.finding import Candidate, Owner, Row, Where, row_name, short_name
-from traceflops.flops import Work
+from traceflops.flops import Shapes, Work, read_shapes
 from traceflops.table import (
     ABSENT,
     BoolArray,
@@ -314,10 +313,7 @@ def largest_of(facts: KernelFacts, time: FloatArray) -> tuple[str, Where]:
 
 def _shapes(dims: str | None) -> str:
     """Return the shapes of the first tensors of an op, as ` of 8×1024, 1024×9375`."""  # noqa: RUF002
-    try:
-        told = json.loads(dims or "[]")
-    except ValueError:
-        return ""
-    flat = [one for one in told if one and all(isinstance(size, int) for size in one)]
+    told = read_shapes(dims or "[]") or ()
+    flat = [one for one in told if not isinstance(one, Shapes)]
     texts = ["×".join(map(str, one)) for one in flat if len(one) > 1][:_MOST_SHAPES]  # noqa: RUF001
     return f" of {', '.join(texts)}" if texts else ""

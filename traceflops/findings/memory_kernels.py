@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from typing import Final
@@ -12,7 +11,7 @@ import numpy as np
 from traceflops.findings.case import limit
 from traceflops.findings.finding import Candidate
 from traceflops.findings.kernel_facts import Fault, KernelFacts, candidate
-from traceflops.flops import Product, Result, Work
+from traceflops.flops import Product, Result, Shapes, Work, read_shapes, read_types
 from traceflops.table import (
     ABSENT,
     BoolArray,
@@ -199,11 +198,8 @@ def _unfused(facts: KernelFacts) -> Iterator[IntArray]:
 
 def _matrix(dims: str | None) -> list[int]:
     """Return the last two sizes of the first input of an op, none where they are not recorded."""
-    try:
-        told = json.loads(dims or "[]")
-    except ValueError:
-        return []
-    return told[0][-2:] if told and isinstance(told[0], list) else []
+    told = read_shapes(dims or "[]")
+    return list(told[0][-2:]) if told and not isinstance(told[0], Shapes) else []
 
 
 def _gives(work: Result, scores: list[int]) -> bool:
@@ -250,10 +246,7 @@ def _casts(facts: KernelFacts) -> BoolArray:
 
 
 def _converts(types: str) -> bool:
-    try:
-        told = json.loads(types)[:2]
-    except ValueError:
-        return False
+    told = read_types(types)[:2]
     return len(told) == 2 and told[0] != told[1] and all(one in _FLOATS for one in told)
 
 

@@ -99,6 +99,8 @@ if TYPE_CHECKING:
         arguments_of,
         element_type,
         read_shapes,
+        read_types,
+        read_values,
     )
     from traceflops.flops.ops.count import UNKNOWN, OpWork, count_ops
     from traceflops.flops.ops.gemm import matrix_type

@@ -39,7 +39,7 @@ Policies = Callable[[str | None], Policy]
 
 _BUILT_IN_MARK: Final = re.compile(
     r"ProfilerStep\s*#\s*\d+|(?:nccl|c10d|gloo|rccl):\w+|record_param_comms|Optimizer\.(?:step|zero_grad)#\w+\.\w+|"
-    r"(?:DistributedDataParallel|FullyShardedDataParallel|FSDP)[.:]+[\w.: ]+|"
+    r"(?:DistributedDataParallel|FullyShardedDataParallel|FSDP)[.:][\w.: ]+|"
     r"enumerate\(DataLoader\)#\w+(?:\.\w+)?|Torch-Compiled Region: ?[\d/]*|PyTorch Profiler \(\d\)|"
     r"(?:Iteration Start|Record Window End)\b[\w: ]*"
 )

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from math import prod
 from typing import Final
 
-import msgspec
 import numpy as np
 
-from traceflops.flops import element_type
+from traceflops.flops import element_type, read_types, read_values
 from traceflops.table import (
     ABSENT,
     BoolArray,
@@ -217,11 +216,8 @@ class Told:
 
 def _second(text: str) -> int:
     """Return the second input of a collective's operator: its sequence number, or ABSENT."""
-    try:
-        inputs = msgspec.json.decode(text, type=list[object])
-        return int(str(inputs[1]))
-    except (msgspec.DecodeError, IndexError, ValueError):
-        return ABSENT
+    _, second, *_ = (*read_values(text), None, None)
+    return second if type(second) is int and 0 <= second < 2**63 else ABSENT
 
 
 def message_bytes(linked: LinkedTrace, rows: IntArray) -> IntArray:
@@ -263,10 +259,7 @@ def _elements(dims: str) -> int:
 
 def _width_of_all(types: str) -> int:
     """Return the bytes of an element of tensors by their types as JSON, 0 where they differ."""
-    try:
-        found = set(msgspec.json.decode(types, type=list[str])) - {""}
-    except msgspec.DecodeError:
-        return 0
+    found = set(read_types(types)) - {""}
     one = element_type(found.pop()) if len(found) == 1 else None
     return one.bytes if one is not None else 0
 

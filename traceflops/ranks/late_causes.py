@@ -13,10 +13,10 @@ from functools import lru_cache
 from math import fsum, prod
 from typing import Any, Final, NamedTuple
 
-import msgspec
 import numpy as np
 
 from traceflops.attribution import Culprit
+from traceflops.flops import Shapes, read_shapes
 from traceflops.table import (
     BoolArray,
     FloatArray,
@@ -177,15 +177,10 @@ def _given(prepared: Prepared, row: IntArray) -> IntArray:
 
 @lru_cache(maxsize=10_000)
 def _elements_of(text: str) -> int:
-    return _elements(msgspec.json.decode(text))
-
-
-def _elements(dims: Any) -> int:
-    """Return the elements of a tensor, or of several together; a scalar has none."""
-    parts = dims if isinstance(dims, list) else []
-    if parts and all(isinstance(one, int) for one in parts):
-        return min(prod(parts), _MOST_ELEMENTS)
-    return min(sum(map(_elements, parts)), _MOST_ELEMENTS)
+    """Return the elements of the tensors of recorded shapes together; a scalar has none."""
+    shapes = read_shapes(text) or ()
+    several = [one if isinstance(one, Shapes) else (one,) for one in shapes]
+    return min(sum(prod(one) for some in several for one in some if one), _MOST_ELEMENTS)
 
 
 def by_kernels(sums: KernelSums) -> LateCause:

@@ -74,7 +74,6 @@ if TYPE_CHECKING:
         VERSION,
         Head,
         Part,
-        check_rows,
         checksum,
         described,
         described_head,
@@ -86,6 +85,15 @@ if TYPE_CHECKING:
     from traceflops.table.patterns import matched_groups, matches
     from traceflops.table.rows import ABSENT, Array, Names, Rows, narrow, text_column
     from traceflops.table.schema import TABLES, Column, arrow_schema, empty_table
+    from traceflops.table.soundness import (
+        ARROW_UNREADABLE,
+        LARGEST,
+        LIMIT_NS,
+        check_trace,
+        checked,
+        column_names,
+        require,
+    )
     from traceflops.table.trace import (
         CUDA_TRACE,
         EVERYWHERE,

@@ -26,6 +26,7 @@ import pyarrow.compute as pc
 
 from traceflops.table.columns import IntArray
 from traceflops.table.schema import TABLES, arrow_schema
+from traceflops.table.soundness import check_trace, checked, require
 from traceflops.table.trace import Note, Source, Trace
 
 VERSION: Final = 1
@@ -137,7 +138,9 @@ def trace_of(parts: Sequence[Part]) -> Trace:
         raise ValueError("the first part of a trace is missing")
     tables: dict[str, pa.Table] = {}
     for part in parts:
-        tables |= _tables_in(part)
+        more = _tables_in(part)
+        require(tables.keys().isdisjoint(more))
+        tables |= more
     return _whole(said, tables)
 
 
@@ -169,26 +172,8 @@ def trace_of_tables(head: Head, tables: Mapping[str, pa.Table]) -> Trace:
 
 def _whole(said: Outside, tables: Mapping[str, pa.Table]) -> Trace:
     trace = Trace(said.source, tables, said.notes, said.places, said.clocks, said.runs)
-    check_rows(trace)
+    check_trace(trace)
     return trace
-
-
-def check_rows(trace: Trace) -> None:
-    """Raise ValueError where a row is of a process or device that is not there, or ends early."""
-    counts = {"process": trace.processes.num_rows, "device": trace.devices.num_rows}
-    for name, table in trace.tables.items():
-        for column, count in counts.items():
-            if column in table.column_names and name not in ("processes", "devices"):
-                _check_range(table[column], 0, count - 1)
-        if "dur_ns" in table.column_names:
-            _check_range(table["dur_ns"], 0, np.iinfo(np.int64).max)
-
-
-def _check_range(column: pa.ChunkedArray, least: int, most: int) -> None:
-    """Raise ValueError where a number that is known is out of a range."""
-    found = pc.min_max(column).as_py()
-    if found["min"] is not None and not least <= found["min"] <= found["max"] <= most:
-        raise ValueError("a number that cannot be")
 
 
 def _plain(table: pa.Table) -> bytes:
@@ -202,8 +187,8 @@ def _tables_in(part: Part) -> dict[str, pa.Table]:
     reader = pa.BufferReader(part.plain)
     tables = {}
     for name in part.head.tables:
-        table = pa.ipc.open_stream(reader).read_all()
-        table.validate(full=True)
+        table = checked(pa.ipc.open_stream(reader).read_all())
+        require(name not in tables)
         if name in TABLES:
             tables[name] = _decoded(table, name)
     return tables
@@ -242,7 +227,7 @@ def _decoded(table: pa.Table, name: str) -> pa.Table:
             whole = np.cumsum(_filled(column), dtype=np.int64)
             column = pa.array(whole, mask=_mask(column))
         columns.append(column.cast(field.type))
-    return pa.Table.from_arrays(columns, schema=arrow_schema(name))
+    return checked(pa.Table.from_arrays(columns, schema=arrow_schema(name)), arrow_schema(name))
 
 
 def _one(column: pa.ChunkedArray) -> pa.Array:

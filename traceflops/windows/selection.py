@@ -14,7 +14,7 @@ HIDDEN: Final = "…"
 """Stands for an expression of the author's."""
 
 _UNITS_NS = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
-_RANGE = re.compile(r"\s*([-+]?\d{1,18})?\s*(?::\s*([-+]?\d{1,18})?\s*)?")
+_RANGE = re.compile(r"\s*+([-+]?\d{1,18})?\s*+(?::\s*+([-+]?\d{1,18})?\s*+)?")
 _DURATION = re.compile(r"(\d+)(?:\.(\d+))?\s*(ns|us|µs|ms|s)")
 
 

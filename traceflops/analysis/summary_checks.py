@@ -1,0 +1,173 @@
+"""What must hold of a summary that somebody hands in: figures of one recording fit each other.
+
+All names carry units, so what a figure may be is told by its name; what refers to a device, a
+group or a step is checked against those that there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from functools import reduce
+from operator import add
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from traceflops.attribution import KERNEL_TOTALS
+from traceflops.flops import DeviceBudget
+from traceflops.ranks import KINDS, CommRecords, KernelSums
+from traceflops.table import (
+    ABSENT,
+    LARGEST,
+    LIMIT_NS,
+    IntArray,
+    Trace,
+    arrow_schema,
+    check_trace,
+    checked,
+    require,
+)
+from traceflops.timeline import COMPONENTS, EMPTY_ACCOUNT, Account, Intervals
+from traceflops.windows import DeviceReport
+
+if TYPE_CHECKING:
+    from traceflops.analysis.rank_summary import RankSummary
+
+_SIGNED: Final = frozenset(
+    {"start_ns", "end_ns", "origin_unix_ns", "step", "before_step", "seen", "used", "long_steps"}
+)
+_ELSEWHERE: Final = (Trace, CommRecords, KernelSums)
+_OF_GROUPS: Final = ("which", "call", "stream", "other_side")
+_OF_RECORDS: Final = (
+    *("place", "row", "kind", "group", "peer", "sequence", "elements", "received", "bytes"),
+    *("step", "start_ns", "end_ns", "busy_ns"),
+)
+_OF_LEADS: Final = ("lead_ns", "is_starved", "phase", "count")
+_BY_NAME: Final = ("count", "time_ns", "threads", "given")
+
+
+def check_summary(summary: RankSummary) -> None:
+    """Raise ValueError where figures of a summary cannot be, or contradict each other."""
+    for name in ("processes", "devices"):
+        checked(summary.trace.table(name), arrow_schema(name))
+    check_trace(summary.trace)
+    require(not summary.trace.jobs)
+    checked(summary.kernels, KERNEL_TOTALS)
+    devices = summary.trace.devices.num_rows
+    _check_values(summary, "", summary.trace.processes.num_rows, devices)
+    for device in summary.reports:
+        _check_report(device)
+    reported = [device.device for device in summary.reports]
+    require(sorted(reported) == sorted(summary.records.devices) == sorted(set(reported)))
+    activities = sum(device.chosen.activities for device in summary.reports)
+    require(sum(summary.kernels["count"].to_pylist()) == activities)
+    _check_records(summary.records)
+    _check_choices(summary, len(reported))
+    if summary.launches is not None:
+        leads = summary.launches.leads
+        _check_columns([getattr(leads, name) for name in _OF_LEADS])
+        require(len(leads.count) and _within(leads.count, 1, LARGEST) and _sums_fit(leads.count))
+        require(set(summary.launches.devices) <= set(range(devices)))
+    for budget in summary.budgets:
+        _check_budget(budget)
+
+
+def _check_values(value: Any, name: str, processes: int, devices: int) -> None:
+    """Check each number by its name, whatever it is in."""
+    if is_dataclass(value) and not isinstance(value, _ELSEWHERE):
+        for field in fields(value):
+            _check_values(getattr(value, field.name), field.name, processes, devices)
+    elif isinstance(value, Mapping):
+        for one in value.values():
+            _check_values(one, name, processes, devices)
+    elif isinstance(value, tuple):
+        for one in value:
+            _check_values(one, name, processes, devices)
+    elif isinstance(value, int):
+        counts = {"device": devices, "process": processes}
+        require((-LIMIT_NS if name in _SIGNED else 0) <= value < counts.get(name, 2 * LARGEST))
+        require(value < LIMIT_NS or not name.endswith("_ns"))
+
+
+def _check_report(device: DeviceReport) -> None:
+    whole, at = device.whole, device.whole.start_ns
+    _check_account(whole.account, whole.span_ns)
+    require(whole.account.components.idle_ns == whole.idle_ns and whole.busy_ns <= whole.sum_ns)
+    for window in device.windows:
+        require(at <= window.start_ns <= window.end_ns <= whole.end_ns)
+        _check_account(window.account, window.dur_ns)
+        at = window.end_ns
+    used = [window.account for window in device.windows if window.used]
+    require(device.chosen == reduce(add, used, EMPTY_ACCOUNT))
+    for gap in device.gaps:
+        require(gap.device == device.device and gap.causes.idle_ns == gap.dur_ns)
+        require(min(gap.causes.launch_latency_parts().values()) >= 0)
+
+
+def _check_account(account: Account, window_ns: int) -> None:
+    components, causes = account.components, account.idle_causes
+    require(components.window_ns == window_ns and causes.idle_ns == components.idle_ns)
+    require(min(causes.launch_latency_parts().values()) >= 0)
+    require(account.launched_activities <= account.activities)
+
+
+def _check_records(records: CommRecords) -> None:
+    ranks = len(records.ranks)
+    require(len(records.alone) == ranks and len(records.work) in (0, ranks))
+    require(len(records.devices) in (0, ranks))  # a projection has none
+    _check_columns(
+        [
+            *(getattr(records, name) for name in _OF_RECORDS),
+            *(getattr(records.told, name) for name in _OF_GROUPS),
+        ]
+    )
+    require(_within(records.place, 0, ranks) and _within(records.kind, -1, len(KINDS)))
+    require(_within(records.told.which, 0, len(records.told.known)))
+    times = (records.start_ns, records.end_ns, records.busy_ns)
+    require(all(_within(time, -LIMIT_NS, LIMIT_NS) for time in times))
+    require((records.end_ns >= records.start_ns).all() and (records.busy_ns >= 0).all())
+    for name in ("elements", "received", "bytes"):
+        amounts = getattr(records, name)
+        known = amounts[amounts != ABSENT]
+        require(_within(known, -1, LARGEST) and _sums_fit(known))
+    for several in (*records.alone, *records.work):
+        _check_intervals(several)
+
+
+def _check_intervals(several: Intervals) -> None:
+    _check_columns([several.start_ns, several.end_ns])
+    edges = np.stack([several.start_ns, several.end_ns], axis=1).ravel()
+    require(_within(edges, -LIMIT_NS, LIMIT_NS) and (np.diff(edges) > 0).all())
+
+
+def _check_choices(summary: RankSummary, devices: int) -> None:
+    """Check what is told of all steps, and of each long step by itself."""
+    choices = 1 + len(summary.long_steps)
+    require(len(summary.work) == len(summary.idle_of) == choices)
+    require(all(len(one) == devices for one in summary.idle_of))
+    for sums in summary.work:
+        require(len(set(sums.names)) == len(sums.names) and sums.received.shape == (devices,))
+        for column in (*(getattr(sums, name) for name in _BY_NAME), sums.received):
+            require(_within(column, 0, LARGEST) and _sums_fit(column))
+        shapes = {getattr(sums, name).shape for name in _BY_NAME}
+        require(shapes == {(devices, len(sums.names))})
+
+
+def _check_budget(budget: DeviceBudget) -> None:
+    require(set(budget.components) <= set(COMPONENTS))
+    require(budget.uncounted_ns <= budget.components.get("compute", 0))
+    for one in budget.work:
+        require(one.component in COMPONENTS and budget.peaks.get(one.dtype, 0) > 0)
+
+
+def _check_columns(columns: Sequence[IntArray]) -> None:
+    require(len({column.shape for column in columns}) == 1 and columns[0].ndim == 1)
+
+
+def _within(values: IntArray, least: int, stop: int) -> bool:
+    return not values.size or (int(values.min()) >= least and int(values.max()) < stop)
+
+
+def _sums_fit(values: IntArray) -> bool:
+    return float(values.sum(dtype=np.float64)) < LARGEST

@@ -1,0 +1,108 @@
+"""The file of a summary: an Arrow file of one value, the fields of `RankSummary` as MessagePack.
+
+It is decoded by their types, so that a file can name no code, and checked before it is used.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from types import MappingProxyType
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from traceflops.analysis.rank_summary import RankSummary
+from traceflops.analysis.summary_checks import check_summary
+from traceflops.errors import InputError
+from traceflops.table import ARROW_UNREADABLE, checked, require
+
+_SCHEMA: Final = {b"traceflops": b"summary/1"}
+_FILE: Final = {"summary": pa.large_binary(), "failed": pa.string()}
+_ARROW: Final = b"ARROW1"
+_MOST_BYTES: Final = 2_000_000
+_MOST_RECORDS: Final = 1 << 20
+_DTYPES: Final = {"<i8", "|b1"}
+
+
+def is_summary(head: bytes) -> bool:
+    """Return whether a file that begins so may be a summary."""
+    return head.startswith(_ARROW) and _SCHEMA[b"traceflops"] in head
+
+
+def encoded(summary: RankSummary | str) -> bytes:
+    """Return a summary, or the name of a file that could not be read, as the content of a file."""
+    if isinstance(summary, str):
+        return _file(None, summary)
+    most = _MOST_RECORDS
+    content = _file(summary.compact(most, keeps_work=True))
+    while len(content) > _MOST_BYTES and most > 1:
+        content = _file(summary.compact(most, keeps_work=False))
+        most //= 2
+    return content
+
+
+def packed(summary: RankSummary) -> bytes:
+    """Return a whole summary as bytes, for a process on this machine."""
+    return msgspec.msgpack.encode(summary, enc_hook=_plain)
+
+
+def unpacked(data: Any) -> RankSummary:
+    """Return the summary in bytes."""
+    return msgspec.msgpack.decode(data, type=RankSummary, dec_hook=_typed)
+
+
+def _file(summary: RankSummary | None, failed: str | None = None) -> bytes:
+    data = packed(summary) if summary is not None else None
+    columns = {"summary": pa.array([data], pa.large_binary()), "failed": pa.array([failed])}
+    table = pa.table({name: column.cast(_FILE[name]) for name, column in columns.items()})
+    table = table.replace_schema_metadata(_SCHEMA)
+    sink = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(compression="zstd")
+    with pa.ipc.new_file(sink, table.schema, options=options) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue())
+
+
+def decoded(content: bytes, name: str) -> RankSummary | str:
+    """Return the summary in a file, or the name of a file that could not be read.
+
+    Raises InputError where it is none, or damaged.
+    """
+    try:
+        table = checked(pa.ipc.open_file(pa.py_buffer(content)).read_all())
+        data = table["summary"][0].as_buffer()
+        if data is None:
+            return str(table["failed"][0])
+        summary = unpacked(data)
+        check_summary(summary)
+    except (*ARROW_UNREADABLE, IndexError, msgspec.MsgspecError, ArithmeticError, RecursionError):
+        raise InputError(
+            f"damaged summary: {name}", "write it again with traceflops reduce"
+        ) from None
+    return summary
+
+
+def _plain(value: Any) -> object:
+    if isinstance(value, Fraction):
+        return value.as_integer_ratio()
+    if isinstance(value, MappingProxyType):
+        return dict(value)
+    if isinstance(value, np.ndarray):
+        return value.dtype.str, value.shape, value.tobytes()
+    assert isinstance(value, pa.Table), type(value)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, value.schema) as writer:
+        writer.write_table(value)
+    return bytes(sink.getvalue())
+
+
+def _typed(kind: Any, data: Any) -> Any:
+    if kind is Fraction:
+        return Fraction(*data)
+    if kind is pa.Table:
+        return checked(pa.ipc.open_stream(data).read_all())
+    dtype, shape, content = data
+    require(dtype in _DTYPES and all(side >= 0 for side in shape))
+    return np.frombuffer(content, dtype).reshape(shape)
