@@ -310,6 +310,7 @@ _KERNEL: Final = (
     | {"demangledName": "name"}
 )
 _COPY: Final = _WORK | {name: name for name in ("bytes", "copyKind", "srcKind", "dstKind")}
+_BOTH: Final = {name: name for name in ("srcDeviceId", "dstDeviceId")}
 _FILL: Final = _WORK | {"bytes": "bytes", "memKind": "memoryKind"}
 _CALL: Final = _SPAN | {"correlationId": "correlationId"}
 _WAIT: Final = _CALL | {"contextId": "contextId", "streamId": "streamId", "syncType": "type"}
@@ -320,7 +321,7 @@ _PARTS: Final[Mapping[str, tuple[_Part, ...]]] = {
     ),
     f"{CUPTI}MEMCPY": (
         _Part("MEMCPY", _COPY, _moved),
-        _Part("MEMCPY2", _COPY, _moved),
+        _Part("MEMCPY2", _COPY | _BOTH, _moved),
         _Part(
             "UNIFIED_MEMORY_COUNTER",
             _MIGRATION,
