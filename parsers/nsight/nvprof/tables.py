@@ -61,6 +61,7 @@ _MIGRATIONS: Final = {1: 11, 2: 12, 8: 13}
 _FROM_DEVICE: Final = 2
 _MOST_PIDS: Final = 4_096
 _PROCESS_OF: Final = Wanted(integers=("processId",))
+_CONTEXT: Final = Wanted(integers=("contextId", "deviceId"))
 _OF_GPU: Final = {
     "id": "id",
     "totalMemory": "globalMemorySize",
@@ -94,12 +95,14 @@ class _Part:
 class Nvprof(Folder):
     """The tables, made of those of a database when they are asked for.
 
-    `pids` are the processes that call, `own_threads` the numbers of threads by those they have
-    here. `left_out` counts what no row was made of, by what it is.
+    `pids` are the processes that call, `device_of` gives the device of each context, `own_threads`
+    are the numbers of threads by those they have here. `left_out` counts what no row was made of,
+    by what it is.
     """
 
     database: Database
     pids: IntArray
+    device_of: Lookup
     own_threads: dict[int, int] = field(default_factory=dict)
     left_out: Counter[str] = field(default_factory=Counter)
 
@@ -138,8 +141,12 @@ def nvprof_tables(database: Database) -> Nvprof:
     """Return the tables of a database."""
     calls = [database.whole(CUPTI + api, _PROCESS_OF) for api in _APIS]
     pids = distinct(np.concatenate([rows["processId"] for rows in calls]))
+    contexts = database.whole(f"{CUPTI}CONTEXT", _CONTEXT)
+    device_of = Lookup(contexts["contextId"], contexts["deviceId"])
     files: dict[str, ArrowTable] = {}
-    tables = Nvprof(database.source, files, database=database, pids=pids[pids > 0])
+    tables = Nvprof(
+        database.source, files, database=database, pids=pids[pids > 0], device_of=device_of
+    )
     for into, parts in _PARTS.items():
         there = [p for p in parts if {"start", "timestamp"} & database.columns(CUPTI + p.table)]
         if there:
@@ -254,8 +261,7 @@ def _called_by(api: str) -> Callable[[Nvprof, Batch, Numbers], Numbers]:
 
 def _waited(tables: Nvprof, batch: Batch, named: Numbers) -> Numbers:
     """Return waits, on the device of their context."""
-    contexts = tables.database.whole(f"{CUPTI}CONTEXT", Wanted(integers=("contextId", "deviceId")))
-    device = Lookup(contexts["contextId"], contexts["deviceId"])(named["contextId"])
+    device = tables.device_of(named["contextId"])
     return _worked(tables, batch, named | {"deviceId": device})
 
 
