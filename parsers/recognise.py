@@ -76,6 +76,17 @@ def _read_nsys(database: Database) -> Sequence[Trace]:
     return read_nsys(database)
 
 
+def _is_nvprof(tables: Tables) -> bool:
+    """Return whether there are records of CUPTI beside the table that nvprof has for texts."""
+    return "StringTable" in tables and _any_begins(tables, "CUPTI_ACTIVITY_KIND_")
+
+
+def _read_nvprof(database: Database) -> Sequence[Trace]:
+    from traceflops.parsers.nsight import read_nvprof
+
+    return read_nvprof(database)
+
+
 def _refuse_metrics(database: Database) -> Sequence[Trace]:
     raise NotATrace(
         f"{_place(database)} is a rocprof-compute analysis database: it holds metrics, not "
@@ -97,6 +108,7 @@ SCHEMAS: Final[
     (lambda tables: _any_begins(tables, "rocpd_"), _read_rocpd),
     (lambda tables: tables >= {"compute_workload", "compute_metric_definition"}, _refuse_metrics),
     (lambda tables: not tables.isdisjoint(_V1), _read_v1),
+    (_is_nvprof, _read_nvprof),
     (_is_nsys, _read_nsys),
 )
 """How databases are known by their tables, in the order in which it is asked; what reads them."""

@@ -25,6 +25,7 @@ _FAMILIES: Final = {
     "nsight": NSIGHT,
     "nsys": NSIGHT,
     "ncu": NSIGHT,
+    "nvprof": NSIGHT,
     "xplane": XLA,
 }
 """The tools whose formats are named so; of the formats of plug-ins nothing is known."""

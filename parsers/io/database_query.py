@@ -31,6 +31,7 @@ _REAL: Final = (
     "CASE typeof({c}) WHEN 'real' THEN {c} WHEN 'integer' THEN CAST({c} AS REAL) ELSE {missing} END"
 )
 _TEXT: Final = "CASE typeof({c}) WHEN 'text' THEN {c} WHEN 'integer' THEN CAST({c} AS TEXT) END"
+_BLOB: Final = "CASE typeof({c}) WHEN 'blob' THEN hex(substr({c}, 1, 16)) END"
 
 
 _GAPS: Final = 4
@@ -55,11 +56,17 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Columns of a table, by what they are read as."""
+    """Columns of a table, by what they are read as; of blobs the first 16 bytes, in hexadecimal."""
 
     integers: tuple[str, ...] = ()
     reals: tuple[str, ...] = ()
     texts: tuple[str, ...] = ()
+    blobs: tuple[str, ...] = ()
+
+    @property
+    def as_texts(self) -> tuple[str, ...]:
+        """Return the columns that come as texts."""
+        return self.texts + self.blobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +138,7 @@ def select(table: Table, wanted: Wanted, rest: str = "", *, quick: bool = False)
         (wanted.integers, _INTEGER, _ABSENT_SQL),
         (wanted.reals, _REAL, _MISSING_REAL_SQL),
         (wanted.texts, _TEXT, "NULL"),
+        (wanted.blobs, _BLOB, "NULL"),
     ):
         for column in columns:
             declared = table.columns.get(column)
@@ -178,7 +186,7 @@ def batch_of_columns(wanted: Wanted, columns: Sequence[Any]) -> Batch:
     for name in wanted.reals:
         reals = np.asarray(next(rest), dtype=np.float64)
         numbers[name] = np.where(np.isinf(reals), np.nan, reals)
-    return Batch(len(columns[0]), numbers, {name: list(next(rest)) for name in wanted.texts})
+    return Batch(len(columns[0]), numbers, {name: list(next(rest)) for name in wanted.as_texts})
 
 
 def batch_of_rows(wanted: Wanted, rows: Sequence[Row]) -> Batch:
@@ -188,7 +196,7 @@ def batch_of_rows(wanted: Wanted, rows: Sequence[Row]) -> Batch:
 
 def no_rows(wanted: Wanted) -> Batch:
     """Return a batch without rows."""
-    width = 1 + len(wanted.integers) + len(wanted.reals) + len(wanted.texts)
+    width = 1 + len(wanted.integers) + len(wanted.reals) + len(wanted.as_texts)
     return batch_of_columns(wanted, [()] * width)
 
 
@@ -198,7 +206,7 @@ def one_batch(wanted: Wanted, batches: Iterable[Batch]) -> Batch:
     return Batch(
         sum(batch.count for batch in parts),
         {name: np.concatenate([b[name] for b in parts]) for name in parts[0].numbers},
-        {name: [text for b in parts for text in b.texts[name]] for name in wanted.texts},
+        {name: [text for b in parts for text in b.texts[name]] for name in wanted.as_texts},
     )
 
 

@@ -70,13 +70,15 @@ _NOTES: Final = NoteTable(
 class Database:
     """An open SQLite database; a context that closes it.
 
-    `tables` are the names of its base tables. Raises InputError where they cannot be listed.
+    `tables` are the names of its base tables, `asked` those of which rows were asked for. Raises
+    InputError where they cannot be listed.
     """
 
     def __init__(self, source: ByteSource, place: PlacedFile) -> None:
         self.source = source
         self.place = place
         self.tables: frozenset[str] = frozenset()
+        self.asked: set[str] = set()
         self._known: dict[str, Table] = {}
         self._lost: dict[str, int | None] = {}
         self._last: dict[str, int] = {}
@@ -136,6 +138,14 @@ class Database:
         except FAULTS:
             return True
 
+    def unused(self, families: tuple[str, ...]) -> dict[str, int]:
+        """Return the numbers of rows of tables whose rows were never asked for.
+
+        Of tables named so; those without rows are not among them.
+        """
+        names = sorted(n for n in self.tables - self.asked if n.startswith(families))
+        return {name: self.whole(name, Wanted()).count for name in names if self.has_rows(name)}
+
     def whole(self, table: str, wanted: Wanted, conditions: Sequence[Condition] = ()) -> Batch:
         """Return the rows of a table at once."""
         return one_batch(wanted, self.batches(table, wanted, conditions))
@@ -147,11 +157,12 @@ class Database:
 
         Of a damaged table all rows that can be read, of one that the database lacks none.
         """
+        self.asked.add(table)
         if table not in self.tables:
             return
         known = self._table(table)
         parts = [(LOWEST, HIGHEST)]
-        if known.row_number is not None and not wanted.texts and not conditions:
+        if known.row_number is not None and not wanted.as_texts and not conditions:
             parts = self._parts(known)
             try:
                 for part, last, batch in self._fast(known, wanted, parts):

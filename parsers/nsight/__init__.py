@@ -1,4 +1,4 @@
-"""Readers of what Nsight Systems and Nsight Compute export."""
+"""Readers of what Nsight Systems, Nsight Compute and nvprof write."""
 
 from __future__ import annotations
 
@@ -16,5 +16,6 @@ if TYPE_CHECKING:
     )
     from traceflops.parsers.nsight.nsys.ranks import without_clashes
     from traceflops.parsers.nsight.nsys.read import read_nsys
+    from traceflops.parsers.nsight.nvprof.read import read_nvprof
 else:
     __getattr__ = lazy(__name__, __file__)

@@ -110,6 +110,24 @@ def _named(column: str) -> tuple[str, str | None]:
     return " ".join(word.lower().split()), None if unit is None else unit.strip().lower()
 
 
+_IN_TITLE: Final = re.compile(r"\((?:by )?\w+ in (\w+)\)", re.I)
+"""A unit as it stands in a title: `(by size in KiB)`."""
+
+
+def unit_in_title(line: str) -> str | None:
+    """Return the unit that a title says the columns below it have; None where it says none."""
+    found = _IN_TITLE.search(line)
+    unit = found[1].lower() if found else ""
+    return unit if unit in TIME_UNITS or unit in _BYTE_UNITS else None
+
+
+def with_unit(names: Sequence[str], unit: str | None) -> list[str]:
+    """Return the names of columns, each with the unit of their title that has none of its own."""
+    kind = "time" if unit in TIME_UNITS else "size" if unit in _BYTE_UNITS else ""
+    words = {word for _, spellings, of in ROLES if of == kind for word in spellings}
+    return [f"{name} ({unit})" if name.strip().lower() in words else name for name in names]
+
+
 def report_named(report: Report, name: str) -> Report:
     """Return a report under the name that it is given, where several have its columns."""
     like, own = _TWINS.get(name, ("", ""))

@@ -17,7 +17,6 @@ from traceflops.table import ABSENT, Array, BoolArray, IntArray, Names, TableBui
 
 UNNAMED_RANGE: Final = "(unnamed range)"
 _OPERATION: Final = re.compile(r"\[(?:CUDA|Unified) .*\]|\[.*(?:memcpy|memset).*\]", re.I)
-_PEER: Final = re.compile(r"\bP2P\b|peer", re.I)
 _MIGRATION: Final = "migration"
 _UNIFIED: Final = re.compile(r"\bunified\b", re.I)
 _UNNAMED: Final = "(unnamed)"
@@ -56,7 +55,7 @@ def direction_of(name: str) -> str | None:
     """
     if kind_of(name) != "memcpy":
         return None
-    way = way_named(name) or ("PtoP" if _PEER.search(name) else None)
+    way = way_named(name)
     if _UNIFIED.search(name) is None:
         return way
     return _MIGRATION if way is None else f"{_MIGRATION} {way}"

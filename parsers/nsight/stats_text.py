@@ -25,6 +25,7 @@ from traceflops.parsers.io import (
     line_starts,
     plain_decimal,
 )
+from traceflops.parsers.nsight.stats_layouts import unit_in_title, with_unit
 
 _MESSAGES: Final = re.compile(
     rb"(?:Processing \[|Generating |NOTICE: |NOTE: |WARNING: |ERROR: |SKIPPED: |Exporting \["
@@ -51,6 +52,10 @@ _RULE: Final = re.compile(
 """Runs of dashes with something between them: a run alone would be looked at in ever more parts."""
 _DASHES: Final = re.compile(r"[-=]+")
 _TITLE: Final = re.compile(r"\s*\*\* ([^*]{1,200}?)\s*(?::\s*)?")
+_TITLED: Final = re.compile(
+    rb"(\((?:by )?\w{1,20} in \w{1,20}\)[^\n,;\t]{0,99}\n(?:[ \r]{0,9}\n)?)([^\r\n]{1,2000})", re.I
+)
+"""What stands in a title of its unit, and the line below it."""
 _BETWEEN: Final = re.compile(r"[\s|;]+|,(?!\d)|(?<!\d),")
 _MOST_TITLES: Final = 100
 _MOST_NUMBERS: Final = 1000
@@ -107,6 +112,7 @@ def plain_tables(blocks: Iterator[bytes], console: Console, _source: ByteSource)
     first = _beginning(blocks)
     if b"\r" in first and b"\n" not in first:
         first = first.replace(b"\r", b"\n")
+    first, blocks = _with_units(first), map(_with_units, blocks)
     at = first_header(first, console.tables)
     if at is not None:
         console.title = ""
@@ -115,6 +121,21 @@ def plain_tables(blocks: Iterator[bytes], console: Console, _source: ByteSource)
             yield from console.rows(block)
         else:
             yield _without_messages(block, *_PRINTED)
+
+
+def _with_units(text: bytes) -> bytes:
+    """Return lines of CSV, each header with the unit that stands in the title above it."""
+    return _TITLED.sub(_with_unit, text) if b" in " in text else text
+
+
+def _with_unit(found: re.Match[bytes]) -> bytes:
+    title, header = found[1].decode(errors="replace"), found[2]
+    unit = unit_in_title(title)
+    mark = next((one for one in _SEPARATORS if one.encode() in header), None)
+    if unit is None or mark is None:
+        return found[0]
+    cells = [cell.strip('"') for cell in header.decode(errors="replace").split(mark)]
+    return found[1] + mark.join(with_unit(cells, unit)).encode()
 
 
 def _beginning(blocks: Iterator[bytes]) -> bytes:
@@ -184,6 +205,7 @@ class Console:
     plan: Plan | None = None
     mark: str | None = None
     title: str = ""
+    unit: str | None = None
     unread: list[str] = field(default_factory=list)
     _has_rows: bool = False
 
@@ -202,6 +224,7 @@ class Console:
                 if self.before.strip():
                     yield from self._table(line)
                 continue
+            self.unit = unit_in_title(line) or self.unit
             title = _TITLE.fullmatch(line) if "**" in line else None
             if title is not None:
                 self.begin(title[1])
@@ -218,7 +241,8 @@ class Console:
 
     def _table(self, rule: str) -> Iterator[bytes]:
         columns = tuple(dashes.span() for dashes in _DASHES.finditer(rule))
-        names = _names(self.before, columns)
+        names = with_unit(_names(self.before, columns), self.unit)
+        self.unit = None
         plan = self.tables.of_header(names)
         self.before = ""
         if plan is not None:

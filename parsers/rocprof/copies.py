@@ -15,8 +15,8 @@ _KERNELS: Final = ("__amd_rocclr_copyBuffer", "__amd_rocclr_fillBuffer")
 UNKNOWN, HOST, GPU = -1, 0, 1
 """What an end of a copy is."""
 _BY_ENDS: Final = {"HtoD": (HOST, GPU), "DtoH": (GPU, HOST), "HtoH": (HOST, HOST)}
-_WITHIN: Final = WAYS.index("DtoD")
-_BETWEEN: Final = WAYS.index("PtoP")
+WITHIN: Final = WAYS.index("DtoD")
+BETWEEN: Final = WAYS.index("PtoP")
 
 
 def ways_named(names: Iterable[str]) -> IntArray:
@@ -34,8 +34,8 @@ def ways_between(named: IntArray, source: IntArray, target: IntArray, apart: Arr
     for text, (first, last) in _BY_ENDS.items():
         is_so = (named == UNKNOWN) & (source == first) & (target == last)
         way = np.where(is_so, WAYS.index(text), way)
-    in_gpus = np.isin(named, [UNKNOWN, _WITHIN, _BETWEEN]) & (source == GPU) & (target == GPU)
-    return np.where(in_gpus, np.where(apart, _BETWEEN, _WITHIN), way)
+    in_gpus = np.isin(named, [UNKNOWN, WITHIN, BETWEEN]) & (source == GPU) & (target == GPU)
+    return np.where(in_gpus, np.where(apart, BETWEEN, WITHIN), way)
 
 
 def ends_of(way: IntArray) -> tuple[IntArray, IntArray]:

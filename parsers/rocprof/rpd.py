@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from traceflops.parsers.io import Batch, Database, Lookup, TextsById, Wanted, by_distinct
-from traceflops.parsers.rocprof.copies import ways_named
+from traceflops.parsers.rocprof.copies import BETWEEN, WITHIN, ways_named
 from traceflops.parsers.rocprof.rocpd_host import APIS, MARK, add_calls, kind_by_name
 from traceflops.parsers.rocprof.trace import Recorded, trace_of, with_losses
 from traceflops.parsers.shared import (
@@ -52,7 +52,7 @@ _OPERATION: Final = Wanted(
     integers=("id", "gpuId", "queueId", "start", "end", "description_id", "opType_id")
 )
 _LINK: Final = Wanted(integers=("api_id", "op_id"))
-_COPIED: Final = Wanted(integers=("api_ptr_id", "size"))
+_COPIED: Final = Wanted(integers=("api_ptr_id", "size", "srcDevice", "dstDevice"))
 _GRID: Final = ("gridX", "gridY", "gridZ")
 _BLOCK: Final = ("workgroupX", "workgroupY", "workgroupZ")
 _LAUNCHED: Final = Wanted(
@@ -236,9 +236,14 @@ class _RpdReading(Recorded):
     def _add_copies(self, rows: Batch, kind: str) -> None:
         """Add copies or fills with their sizes; a call of several states their sum."""
         copied = self._database.whole("rocpd_copyapi", _COPIED)
-        size = Lookup(copied["api_ptr_id"], copied["size"])(rows["call"])
+        size, source, target = (
+            Lookup(copied["api_ptr_id"], copied[name])(rows["call"])
+            for name in _COPIED.integers[1:]
+        )
         types, place = np.unique(rows["opType_id"], return_inverse=True)
         texts = [_PLANES.sub("", self._strings[key] or "") for key in types.tolist()]
+        way = ways_named(texts)[place]
+        is_between = (way == WITHIN) & (source >= 0) & (target >= 0) & (source != target)
         Copies(
             rows=rows,
             **self._place(rows),
@@ -246,7 +251,7 @@ class _RpdReading(Recorded):
             name=self._strings.coder(self["activities"].names["name"], UNNAMED_COPY)(
                 rows["opType_id"]
             ),
-            way=ways_named(texts)[place],
+            way=np.where(is_between, BETWEEN, way),
             bytes=np.where(rows["operations"] == 1, size, ABSENT),
         ).add_to(self)
 

@@ -21,6 +21,7 @@ from traceflops.parsers.shared.amounts import (
     with_notes,
     without_impossible_amounts,
 )
+from traceflops.parsers.shared.peer_copies import with_peer_copies
 from traceflops.parsers.shared.repeats import without_repeats
 from traceflops.table import ABSENT, BoolArray, IntArray, Note, Trace, joint_codes, numbers
 from traceflops.units import time_amount
@@ -68,7 +69,7 @@ def plausible(trace: Trace) -> Trace:
     """
     trace = without_impossible_amounts(_without_impossible_times(trace))
     _check_sums(trace)
-    trace = without_repeats(trace)
+    trace = with_peer_copies(without_repeats(trace))
     return with_notes(trace, (*lifetime_notes(trace), *_long_notes(trace)))
 
 

@@ -23,7 +23,10 @@ DISPATCH: Final = "dispatch"
 WAYS: Final = ("HtoD", "DtoH", "DtoD", "PtoP", "HtoH")
 """The directions of copies; a batch of copies has their places here, -1 for unknown."""
 _END: Final = "((?i:host|device|peer|array))"
-_WAY: Final = re.compile(rf"{_END}[ _-]?(?i:to)[ _-]?{_END}|([HDPA])[ -]?to[ -]?([HDPA])(?![a-z])")
+_WAY: Final = re.compile(
+    rf"{_END}[ _-]?(?i:to)[ _-]?{_END}|([HDPA])(?:[ -]?to[ -]?|2)([HDPA])(?![a-z])"
+)
+_PEER: Final = re.compile("peer", re.I)
 _INT31: Final = 2**31
 
 Values = Array | int
@@ -189,7 +192,7 @@ def way_named(name: str) -> str | None:
     """Return the direction that the name of a copy says, in any spelling; arrays lie on devices."""
     match = _WAY.search(name)
     if match is None:
-        return None
+        return "PtoP" if _PEER.search(name) else None
     source, target = (end[0].upper().replace("A", "D") for end in match.groups() if end)
     return "PtoP" if "P" in source + target else f"{source}to{target}"
 

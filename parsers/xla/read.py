@@ -356,7 +356,7 @@ def _host_kind(name: str) -> int:
 
 def _way(name: str) -> int:
     """Return the place in WAYS of the direction of a copy: MemcpyH2D."""
-    way = way_named(re.sub("(?<=[HDP])2(?=[HDP])", "to", name))
+    way = way_named(name)
     return WAYS.index(way) if way in WAYS else -1
 
 

@@ -34,7 +34,12 @@ _LEAST: Final = 0.1
 _SERIALIZED: Final = "Times: serialized, mostly at locked clocks."
 _OF_ACTIVE: Final = "L1: of the time in which SMs have work."
 _NO_SHARES: Final = "Speed of light: ncu --set full."
-_ALL: Final = 0.995
+
+
+def _is_partly_active(row: KernelSpeed) -> bool:
+    """Return whether L1 of the time in which SMs work prints otherwise than of all the time."""
+    share = row.throughputs.get("l1")
+    return share is not None and percent(share) != percent(share * (row.active or 1.0))
 
 
 def counted_table(measured: Measurement, most: int) -> ReportTable:
@@ -69,8 +74,7 @@ def speeds_table(measured: Measurement, most: int) -> ReportTable:
     """Return how near counted kernels came to their limits, those first that lose most time."""
     work = measured.executed.work
     rows = work.speeds if work is not None else ()
-    is_partly_active = any("l1" in row.throughputs and (row.active or 1) < _ALL for row in rows)
-    remarks = {"l1": _OF_ACTIVE} if is_partly_active else {}
+    remarks = {"l1": _OF_ACTIVE} if any(map(_is_partly_active, rows)) else {}
     columns = (
         _number("Blocks x threads", _launch_size),
         _number("Launches", lambda row: count(row.launches)),

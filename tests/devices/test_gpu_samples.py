@@ -1,5 +1,6 @@
 """Samples join the recording that they are of: on its clock, in their zone, each GPU to its own."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -119,9 +120,24 @@ def test_times_of_the_day_find_theirs(zone: int) -> None:
 )
 def test_a_zone_is_never_guessed(sampled: Trace, what: str) -> None:
     work = BUSY if "several" not in what else ((0, 15),)
-    with pytest.raises(InputError, match=what) as error:
-        with_gpu_samples(recording(work), sampled)
-    assert "--zone" in error.value.hint
+    joined = with_gpu_samples(recording(work), sampled)
+    (note,) = joined.notes
+    assert note.code == "samples-zone-unknown"
+    assert re.search(what, note.text)
+    assert "--zone" in note.text
+    assert not joined.counters.num_rows
+    assert joined.activities.equals(recording(work).activities)
+
+
+def test_a_recording_that_holds_local_and_utc_time_tells_the_zone() -> None:
+    made = recording(((0, 15),))  # busy all the time: its use fits in any zone
+    told = replace(made, source=replace(made.source, facts={"utc_offset": "-05:00"}))
+    joined = with_gpu_samples(told, samples(((0, 15),), from_ns=ORIGIN - 5 * HOUR, more=3_600))
+    assert codes(joined) == ["samples-zone"]
+    assert "UTC-05:00, the time zone of the recording" in joined.notes[0].text
+    assert joined.counters.num_rows
+    given = with_gpu_samples(told, samples(BUSY, from_ns=ORIGIN + HOUR), "+01:00")
+    assert codes(given) == ["samples-disagree"]
 
 
 def test_a_given_zone_counts_and_is_doubted() -> None:

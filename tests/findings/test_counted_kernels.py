@@ -211,6 +211,39 @@ def test_where_the_grid_is_too_small_no_estimate_is_of_the_occupancy(name: str, 
     assert "registers" not in one.sentence
 
 
+UNEVEN = "One or more {} have a much higher number of active cycles than the average."
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "share", "is_told"),
+    [
+        ("WorkloadImbalance", UNEVEN.format("L2 Slices"), 7.4, False),
+        (
+            "WorkloadImbalance",
+            "Slices of L2 work for very different numbers of cycles.",
+            7.4,
+            False,
+        ),
+        ("DRAMImbalance", "Channels differ.", 7.4, False),
+        ("WorkloadImbalance", UNEVEN.format("L2 Slices"), 70.0, True),
+        ("WorkloadImbalance", UNEVEN.format("SMs"), 7.4, True),
+        ("UncoalescedGlobalAccess", "See the L2 Theoretical Sectors table.", 7.4, True),
+    ],
+)
+def test_no_gain_is_told_by_balancing_a_part_that_is_not_busy(
+    name: str, text: str, share: float, is_told: bool
+) -> None:
+    made = [{**rule(1, name, text, 0.14, speedup_kind="global"), "name": "some_kernel"}]
+    values = FULL | {L2: share, DRAM: share, MEMORY: 95.0}
+    counters = launch(1, values, name="some_kernel")
+    (one,) = [
+        one
+        for one in tf.analyze(trace_of(kernel_counters=counters, kernel_rules=made)).findings
+        if one.rule == COUNTED_KERNEL
+    ]
+    assert ("estimated speedup 14.0 %" in one.sentence) == is_told
+
+
 def test_who_has_recorded_all_is_not_told_to_record_more() -> None:
     small = {ISSUE.format(f"reason_{number}"): 2.0 for number in range(10)}
     (one,) = found(launch(1, FULL | LATENCY | small))

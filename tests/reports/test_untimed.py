@@ -177,14 +177,20 @@ def test_without_shares_nothing_is_called_speed_of_light() -> None:
     assert "| Speed of light |" not in render_markdown(found)
 
 
-def test_the_roof_that_the_title_names_has_its_column() -> None:
-    values = NAMES | {"l1tex__throughput.avg.pct_of_peak_sustained_active": 90.0}
-    values["sm__cycles_active.avg"] = 12_136.5  # 90 % of the time
+@pytest.mark.parametrize(
+    ("l1", "active", "all_time"),
+    [(90.0, 12_136.5, "81.0 %"), (99.9, 13_443.0, "99.6 %")],  # 90.0 and 99.69 % of the time
+)
+def test_the_roof_that_the_title_names_has_its_column(
+    l1: float, active: float, all_time: str
+) -> None:
+    values = NAMES | {"l1tex__throughput.avg.pct_of_peak_sustained_active": l1}
+    values["sm__cycles_active.avg"] = active
     lines = terminal(analysis_of(kernel_counters=launch(1, values, name="some_kernel")), 80)
-    assert lines[0].startswith("some_kernel: 81.0 % of L1 peak")
+    assert lines[0].startswith(f"some_kernel: {all_time} of L1 peak")
     (at,) = [at for at, line in enumerate(lines) if line.startswith("Speed of light")]
     assert "L1" in lines[at].split()
-    assert "90.0 %" in lines[at + 1]
+    assert f"{l1} %" in lines[at + 1]
     assert "L1: of the time in which SMs have work." in " ".join(lines)
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
+from itertools import takewhile
+from pathlib import Path, PurePath
 from typing import Annotated
 
 from traceflops.cli.common import failures, keep_apart, path_of, stem_of
@@ -55,9 +56,22 @@ def reduce(
             say(f"note: {several(len(unread), 'file')} could not be reduced", to_stderr=True)
 
 
+def _names(runs: Sequence[Files]) -> list[str]:
+    """Return a name for each run: of its first file, behind the folders in which same names lie."""
+    names = [stem_of([run[0]]) for run in runs]
+    if len(set(names)) == len(names):
+        return names
+    folders = [PurePath(run[0]).parent.parts for run in runs]
+    levels = takewhile(lambda level: len(set(level)) == 1, zip(*folders, strict=False))
+    common = sum(1 for _ in levels)
+    return ["-".join((*own[common:], name)) for own, name in zip(folders, names, strict=True)]
+
+
 def _targets(runs: Sequence[Files], folder: Path, *, force: bool) -> dict[Path, Files]:
     """Return which run's summary each file to write is. Raises UsageError where one is there."""
-    targets = {folder / f"{stem_of([run[0]])}{SUFFIX}": run for run in runs}
+    targets = {
+        folder / f"{name}{SUFFIX}": run for name, run in zip(_names(runs), runs, strict=True)
+    }
     if len(targets) < len(runs):
         raise UsageError("two files have the same name", "reduce them into folders of their own")
     there = next((target for target in targets if target.exists()), None)

@@ -17,7 +17,9 @@ from traceflops.flops import Shapes, read_shapes
 from traceflops.units import listed, significant
 
 UNRECORDED: Final = "not recorded"
-_OF_RUN: Final = frozenset({"created", "process_lifetime_ns", "hip_streams", "schema_version"})
+_OF_RUN: Final = frozenset(
+    {"created", "process_lifetime_ns", "hip_streams", "schema_version", "utc_offset"}
+)
 """Facts that are of a single run or file, and no settings."""
 _SAME_WORK: Final = Fraction(1, 100)
 """Share by which the FLOPs of a step may differ."""

@@ -18,6 +18,7 @@ import pyarrow as pa
 from traceflops.devices.side_records import calendar_shift, with_records
 from traceflops.errors import InputError, UsageError
 from traceflops.table import (
+    UTC_OFFSET,
     BoolArray,
     IntArray,
     Note,
@@ -74,22 +75,29 @@ _LEAST, _AGREE, _NEAR = 3, 0.9, 0.25
 """So many samples tell something; so many of them agree, each within so much of the busy time."""
 _SHORTEST_NS, _LONGEST_NS = 166_000_000, 10**9
 """Over so much time before a sample the driver takes its utilisation."""
-_ASKS: Final = "say which time zone they are in: --zone +02:00"
+_ASKS: Final = "Say which time zone they are in: --zone +02:00."
 
 
 def with_gpu_samples(trace: Trace, records: Trace, zone: str | None = None) -> Trace:
     """Return a trace with the samples of its GPUs that lie in its time.
 
-    Raises InputError where that time is unknown: without a zone where none or several fit.
+    Local times are of the zone that is given, else of the recording's, else of the only one in
+    which utilisation agrees; where that is unknown, too, a note says so. Raises InputError where
+    there are no samples or no work.
     """
     join = _Join(trace, records)
     told = None if zone is None else _parsed(zone)
+    own = trace.source.facts.get(UTC_OFFSET)
     if records.source.origin_unix_ns is not None:
         told = 0
-    if told is None:
+    elif told is None and own is not None:
+        told = _parsed(own)
+        text = f"Times of the samples are taken as UTC{own}, the time zone of the recording."
+        join.say("assumed", "samples-zone", text)
+    elif told is None:
         told = join.zone()
-        text = f"Times of the samples are taken as UTC{_zone_text(told)}: only there does "
-        join.say("assumed", "samples-zone", f"{text}utilisation agree with the recording.")
+    if told is None:
+        return replace(trace, notes=(*trace.notes, *join.notes))
     return join.joined(join.shift(told))
 
 
@@ -152,13 +160,15 @@ class _Join:
             shift += (self.span[1] - shift - int(self.time_ns[0])) // DAY_NS * DAY_NS
         return shift
 
-    def zone(self) -> int:
-        """Return the only zone in which utilisation agrees. Raises InputError for none, several."""
+    def zone(self) -> int | None:
+        """Return the only zone in which utilisation agrees, and say so; None for none, several."""
         shifts = {self.shift(zone): zone for zone in reversed(_ZONES)}  # of times of day some twice
         fitting = sorted(zone for shift, zone in shifts.items() if self.matched(shift))
         if len(fitting) == 1:
+            text = f"Times of the samples are taken as UTC{_zone_text(fitting[0])}: only there "
+            text += "does utilisation agree with the recording."
+            self.say("assumed", "samples-zone", text)
             return fitting[0]
-        name = self.records.source.files[0].name
         few = ", ".join(map(_zone_text, fitting[:3])) + (", …" if len(fitting) > 3 else "")
         what = f"several fit: {few}" if fitting else "none fits the recording"
         asks = _ASKS
@@ -167,9 +177,11 @@ class _Join:
         elif not any(self.within(shift).any() for shift in shifts):
             what, asks = (
                 "in none are they of the time of the recording",
-                f"check the date, or {_ASKS}",
+                f"Check the date, or {_ASKS[0].lower()}{_ASKS[1:]}",
             )
-        raise InputError(f"time zone of the samples unknown: {name} ({what})", asks)
+        text = f"The samples are ignored: their time zone is unknown ({what}). {asks}"
+        self.say("dropped", "samples-zone-unknown", text)
+        return None
 
     def within(self, shift_ns: int) -> BoolArray:
         """Return which rows were sampled during the recording."""

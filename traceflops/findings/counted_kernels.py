@@ -32,6 +32,7 @@ _BUSY: Final = frozenset({"matrix", "vector", "lds"})
 """Throughputs that are shares of cycles in which units are busy."""
 _HUMP: Final = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _OWN_WORD: Final = re.compile(r"\w+(?=[<(]|$)")
+_PART: Final = re.compile("L1|L2|DRAM", re.I)
 _SAYING_LITTLE: Final = 7
 """A function's name of fewer letters, such as kernel, is followed by its templates, if any."""
 
@@ -41,6 +42,7 @@ def counted_kernels(case: Case) -> Iterator[Finding]:
     work = case.measured.executed.work
     speeds = work.speeds if work is not None else ()
     total_ns = sum(speed.duration_ns or 0 for speed in speeds)
+    busy = limit(case, COUNTED_KERNEL, "busy")
     names = _names([speed.name for speed in speeds])
     judged = [speed for speed in speeds if speed.roof is not None] or list(speeds[:1])
     for speed in judged[:_MOST]:
@@ -49,10 +51,11 @@ def counted_kernels(case: Case) -> Iterator[Finding]:
         words = ", ".join(filter(None, (_roof_words(speed), held)))
         if not words:
             continue
+        gain = _estimate(speed, held, busy)
         yield Finding(
             rule=COUNTED_KERNEL,
             severity=severity_of(share) or "low",
-            sentence=f"{names[speed.name]}: {words}{_estimate(speed, held)}. {remedy}".rstrip(),
+            sentence=f"{names[speed.name]}: {words}{gain}. {remedy}".rstrip(),
             share=share,
             mfu_without=None,
             evidence=("speed-of-light",),
@@ -111,12 +114,15 @@ def _waves_words(speed: KernelSpeed) -> str:
     return f"{waves:.2g} waves" if waves >= _LEAST_WAVES else f"less than {_LEAST_WAVES} waves"
 
 
-def _estimate(speed: KernelSpeed, held: str) -> str:
+def _estimate(speed: KernelSpeed, held: str, busy: float) -> str:
     """Return what NVIDIA estimates that mending this would gain, else its largest estimate.
 
-    Other estimates are as if the grid filled the GPU: of one that does not none is told.
+    Other estimates are as if the grid filled the GPU: of one that does not none is told. Nor is one
+    of a part of the memory system told that is less than `busy`.
     """
-    known = [rule for rule in speed.rules if rule.speedup_share]
+    shares = speed.throughputs
+    estimates = [rule for rule in speed.rules if rule.speedup_share]
+    known = [rule for rule in estimates if shares.get(_part_in(rule), 1.0) >= busy]
     about = next((words for cause, words in _ESTIMATED.items() if cause in held), None)
     told = [rule for rule in known if about is not None and about in rule_words(rule)]
     if not known or (_SMALL in held and not told):
@@ -124,6 +130,14 @@ def _estimate(speed: KernelSpeed, held: str) -> str:
     best = next(iter(told), known[0])
     by = "" if told else f" by {rule_words(best)}"
     return f" (Nsight Compute: {estimate_words(best)}{by})"
+
+
+def _part_in(rule: KernelRule) -> str:
+    """Return which part of the memory system a rule is about, by its name or as unbalanced."""
+    named = _PART.search(rule.rule or "")
+    if named is None and "imbalance" in rule_words(rule):
+        named = _PART.search(rule.text)
+    return named[0].lower() if named else ""
 
 
 def estimate_words(rule: KernelRule) -> str:

@@ -207,9 +207,12 @@ class RankReport:
         ]
 
     def by_activity(self, count: int) -> RankTimes | None:
-        """Return waits and groups by row of so many activities; None of summaries."""
+        """Return waits and groups by row of so many activities.
+
+        None of summaries, and where collectives are ranges projected onto the GPU.
+        """
         records, found = self.records, self.waits
-        if (records.row == ABSENT).any():
+        if not records.devices or (records.row == ABSENT).any():
             return None
         wait_ns, group = np.full((2, count), -1, dtype=np.int64)
         wait_ns[records.row[found.row]] = found.wait_ns

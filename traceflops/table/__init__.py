@@ -98,6 +98,7 @@ if TYPE_CHECKING:
         CUDA_TRACE,
         EVERYWHERE,
         RANK_UNKNOWN,
+        UTC_OFFSET,
         Job,
         Note,
         NoteKind,

@@ -30,6 +30,8 @@ EVERYWHERE: Final = "everywhere "
 """A place of a device that begins so is its own of all there are, on whatever machine."""
 CUDA_TRACE: Final = "cuda_trace"
 """The fact that says whether CUDA was to be traced: "true" or "false", absent if unknown."""
+UTC_OFFSET: Final = "utc_offset"
+"""The fact that says in which time zone a recording was made: "+02:00"."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,8 @@ COPIES: Final[Mapping[int, tuple[str, str]]] = {
 The last ones the driver makes on its own, to bring a page of unified memory to its user.
 """
 
+BETWEEN_DEVICES: Final = 10
+
 _MEMORY: Final = ("Pageable", "Pinned", "Device", "Array", "Managed", "Device Static")
 MEMORY: Final[Mapping[int, str]] = dict(enumerate((*_MEMORY, "Managed Static")))
 

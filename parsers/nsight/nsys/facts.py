@@ -8,7 +8,9 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from itertools import islice
 from typing import Any, Final, TypeVar
 
@@ -18,7 +20,7 @@ from traceflops.parsers.io import UNDECODABLE, Among, Wanted
 from traceflops.parsers.nsight.nsys.enums import ERROR, THREAD_BITS, WARNING
 from traceflops.parsers.nsight.nsys.tables import Tables
 from traceflops.parsers.shared import NOTHING_KNOWN, DeviceFacts
-from traceflops.table import ABSENT, CUDA_TRACE, EVERYWHERE, Note
+from traceflops.table import ABSENT, CUDA_TRACE, EVERYWHERE, UTC_OFFSET, Note
 from traceflops.units import several
 
 _EXPORTS: Final = ("META_DATA_EXPORT", "EXPORT_META_DATA")
@@ -34,6 +36,9 @@ _OF_CAPTURE: Final = {
     **{f"{of}COLLECT_GPU_MEMORY_USAGE": "gpu_memory_usage" for of in _OF_ALL},
 }
 _CUDA_TRACED: Final = tuple(f"{of}COLLECT_CUDA_TRACE" for of in _OF_ALL)
+_SESSION: Final = "TARGET_INFO_SESSION_START_TIME"
+_FARTHEST_MINUTES: Final = 14 * 60
+"""No time zone is farther from UTC."""
 _LONGEST_FACT: Final = 40
 _LATEST_UNIX_NS: Final = 2**62
 _SEVERITIES: Final = {WARNING: "warning", ERROR: "error"}
@@ -109,12 +114,28 @@ def facts_of(tables: Tables) -> dict[str, str]:
     traced = {value.lower() for _, value in _pairs_of(tables, "META_DATA_CAPTURE", _CUDA_TRACED)}
     if traced & {"true", "false"}:
         facts[CUDA_TRACE] = "true" if "true" in traced else "false"
+    if (offset := _utc_offset(tables)) is not None:
+        facts[UTC_OFFSET] = offset
     return facts
+
+
+def _utc_offset(tables: Tables) -> str | None:
+    """Return the time zone in which a recording began, where it is said in local time, too."""
+    rows = tables.whole(_SESSION, Wanted(texts=("utcTime", "localTime")))
+    for said in zip(rows.texts["utcTime"], rows.texts["localTime"], strict=True):
+        with suppress(ValueError, TypeError):
+            utc, local = (datetime.fromisoformat(text or "").replace(tzinfo=None) for text in said)
+            minutes = round((local - utc).total_seconds() / 60)
+            if abs(minutes) <= _FARTHEST_MINUTES:
+                return (
+                    f"{'-' if minutes < 0 else '+'}{abs(minutes) // 60:02}:{abs(minutes) % 60:02}"
+                )
+    return None
 
 
 def origin_of(tables: Tables) -> int | None:
     """Return the beginning of the session in nanoseconds since 1970; None where it is not said."""
-    rows = tables.whole("TARGET_INFO_SESSION_START_TIME", Wanted(integers=("utcEpochNs",)))
+    rows = tables.whole(_SESSION, Wanted(integers=("utcEpochNs",)))
     known = [row for row in rows["utcEpochNs"].tolist() if 0 < row < _LATEST_UNIX_NS]
     return known[0] if known else None
 

@@ -37,6 +37,7 @@ _NOTES: Final = NoteTable(
     },
     dropped={
         "metrics-left-out": "{n} [sample|samples] of GPU metrics skipped to save memory.",
+        "tables-not-used": "{count} [row|rows] of tables that are not read: {names}.",
     },
     assumed={
         "device-unknown": (
@@ -93,7 +94,7 @@ _NOTES: Final = NoteTable(
             "process, although the work belongs to the others."
         ),
         "kernels-unnamed": (
-            "{n} [kernel|kernels] [has|have] no name (its text is not in StringIds), so [its "
+            "{n} [kernel|kernels] [has|have] no name (its text is not in the file), so [its "
             "category is|their categories are] unknown."
         ),
         "graphs-opaque": (
@@ -126,6 +127,9 @@ _WORK_TABLES: Final = ("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE")
 _OF_CUDA: Final = ("SYNCHRONIZATION", "CUDA_EVENT", "MEMORY_USAGE", "OVERHEAD")
 """Records that only tracing of CUDA makes."""
 _LAUNCH: Final = "GraphLaunch"
+_FAMILIES: Final = (CUPTI, "NVTX_")
+"""How the names of tables of records begin: what stands in one that is not read is told."""
+_MOST_LISTED: Final = 20
 
 
 def content_notes(
@@ -173,6 +177,15 @@ def _gpus(devices: pa.Table, reading: ReportReading) -> Iterator[Note]:
     if unknown := devices["product"].null_count:
         is_ambiguous = reading.people.devices.ambiguous
         yield _NOTES.note("gpu-unknown ambiguous" if is_ambiguous else "gpu-unknown", unknown)
+    yield from _unused(reading.tables.unused(_FAMILIES))
+
+
+def _unused(tables: Mapping[str, int]) -> Iterator[Note]:
+    """Say in which tables rows stand that nothing was made of."""
+    listed = [f"{name} ({count:,})" for name, count in tables.items()]
+    if listed:
+        names = ", ".join(listed[:_MOST_LISTED]) + ", …" * (len(listed) > _MOST_LISTED)
+        yield _NOTES.note("tables-not-used", sum(tables.values()), names=names)
 
 
 def _no_work(tables: Mapping[str, pa.Table], reading: ReportReading, traced: str | None) -> Note:

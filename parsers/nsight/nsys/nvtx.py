@@ -322,6 +322,7 @@ def text_rows(
 ) -> Iterator[TextRows]:
     """Give the rows of a table some at a time, with some of its columns and one text."""
     done = 0
+    tables.asked.add(table)
     if isinstance(tables, Database) and text in tables.columns(table):
         try:
             for some in _ahead(_fast(tables, table, integers, text)):

@@ -56,6 +56,7 @@ from traceflops.table import Source, SourceFile, Trace
 
 SQLITE: Final = "nsys-sqlite"
 RAW: Final = "nsys-rep"
+_FOLDER: Final = tuple(f"nsys-{kind}" for kind in ("parquet", "arrow"))
 _TOOL: Final = "Nsight Systems"
 _RECORDS: Final = ("activities", "calls", "ops", "marks", "counters")
 
@@ -106,7 +107,7 @@ def trace_of(
             facts=facts,
             event_counts=dict(sorted(reading.counts.items())),
             identities=identities_of(tables, host),
-            kinds_apart=format_ not in (SQLITE, RAW),
+            kinds_apart=format_.startswith(_FOLDER),
         ),
         finished,
         (*tables.notes(), *(replace(note, file=name) for note in notes)),

@@ -29,10 +29,11 @@ Condition = Among | Present
 
 @dataclass(slots=True)
 class Folder:
-    """The tables of a report, each with the file that holds it."""
+    """The tables of a report, each with the file that holds it; some were `asked` for rows."""
 
     source: ByteSource
     files: Mapping[str, ArrowTable]
+    asked: set[str] = field(default_factory=set)
     _lost: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -49,6 +50,13 @@ class Folder:
         """Return the columns of a table; none where there is no such table."""
         return frozenset(self.files[table].columns) if table in self.files else frozenset()
 
+    def unused(self, families: tuple[str, ...]) -> dict[str, int]:
+        """Return the numbers of rows of tables whose rows were never asked for."""
+        names = sorted(n for n in self.files.keys() - self.asked if n.startswith(families))
+        first = {name: Wanted(integers=self.files[name].columns[:1]) for name in names}
+        counts = {name: self.whole(name, wanted).count for name, wanted in first.items()}
+        return {name: count for name, count in counts.items() if count}
+
     def whole(self, table: str, wanted: Wanted, conditions: Sequence[Condition] = ()) -> Batch:
         """Return the rows of a table at once."""
         return one_batch(wanted, self.batches(table, wanted, conditions))
@@ -57,6 +65,7 @@ class Folder:
         self, table: str, wanted: Wanted, conditions: Sequence[Condition] = ()
     ) -> Iterator[Batch]:
         """Give the rows of a table some at a time; of a damaged one those before the damage."""
+        self.asked.add(table)
         if table not in self.files:
             return
         asked = dict.fromkeys((*wanted.integers, *wanted.reals, *wanted.texts))

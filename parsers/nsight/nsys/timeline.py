@@ -13,6 +13,7 @@ import numpy as np
 from traceflops.parsers.io import Batch, Wanted, by_distinct
 from traceflops.parsers.nsight.nsys.enums import (
     ALLOCATED,
+    BETWEEN_DEVICES,
     COPIES,
     DRIVER,
     FREED,
@@ -36,6 +37,8 @@ _KIND_NUMBERS: Final = 32
 """Kinds of copies and of memory are smaller than that; larger ones are not known."""
 
 _WAYS: Final = {kind: way for kind, (way, _) in COPIES.items()}
+_BY_DEVICES: Final = (1, 2, 8, BETWEEN_DEVICES)
+"""Kinds of copies of which the devices of both ends tell more, where they are known."""
 _FILLS: Final = {kind: f"Memset ({name})" for kind, name in MEMORY.items()}
 _SPAN: Final = ("start", "end")
 _PLACE: Final = ("deviceId", "contextId", "streamId", "correlationId", "globalPid")
@@ -106,7 +109,7 @@ def _axes(rows: Batch, columns: tuple[str, ...]) -> IntArray:
 
 
 def _copies(reading: ReportReading, table: TableBuilder, rows: Batch) -> Columns:
-    kind = rows["copyKind"]
+    kind = _kinds_of_copies(rows)
     reading.odd["copy-kind"] += int(np.count_nonzero(~np.isin(kind, [*COPIES])))
     kinds, names = _joined(kind, rows["srcKind"], rows["dstKind"]), table.names["name"]
     return {
@@ -114,6 +117,13 @@ def _copies(reading: ReportReading, table: TableBuilder, rows: Batch) -> Columns
         "bytes": at_least(0, rows["bytes"]),
         "direction": _coded(table.names["direction"], kind, _WAYS, None),
     }
+
+
+def _kinds_of_copies(rows: Batch) -> IntArray:
+    """Return the kinds of copies; one between two devices is of that kind, whatever its own."""
+    kind, source, target = (rows[name] for name in ("copyKind", "srcDeviceId", "dstDeviceId"))
+    are_two = (source >= 0) & (target >= 0) & (source != target) & np.isin(kind, _BY_DEVICES)
+    return np.where(are_two, BETWEEN_DEVICES, kind) if are_two.any() else kind
 
 
 def _joined(*kinds: IntArray) -> IntArray:
@@ -180,7 +190,10 @@ _OF_KERNELS: Final = (
     *(*_SPAN, *_PLACE, "graphNodeId", "graphId", "registersPerThread"),
     *(*_NAMES, *_GRID, *_BLOCK, *_SHARED),
 )
-_OF_COPIES: Final = (*_SPAN, *_PLACE, "graphNodeId", "bytes", "copyKind", "srcKind", "dstKind")
+_OF_COPIES: Final = (
+    *(*_SPAN, *_PLACE, "graphNodeId", "bytes", "copyKind", "srcKind", "dstKind"),
+    *("srcDeviceId", "dstDeviceId"),
+)
 _OF_FILLS: Final = (*_SPAN, *_PLACE, "graphNodeId", "bytes", "memKind")
 _OF_CALLS: Final = (*_SPAN, "eventClass", "globalTid", "correlationId", "nameId")
 _OF_NODES: Final = (*_SPAN, "globalTid", "graphNodeId", "originalGraphNodeId")

@@ -310,6 +310,50 @@ def test_sizes_of_copies_are_kept(tmp_path: Path) -> None:
     assert "unit-assumed" not in noted(old)
 
 
+COPIED = "[CUDA memcpy HtoD]"
+OLD_SIZES = "Total,Operations,Average,Minimum,Maximum,Operation"
+
+
+@pytest.mark.parametrize(
+    ("title", "header", "bytes_"),
+    [
+        ("CUDA Memory Operation Statistics (by size in KiB):", OLD_SIZES, 4_096),
+        ("CUDA Memory Operation Statistics (by size in bytes):", OLD_SIZES, 4),
+        (" ** GPU MemOps Summary (by Size in MiB) (gpumemsizesum):", OLD_SIZES, 4 << 20),
+        ("CUDA Memory Operation Statistics (by size in KiB):", SIZES, 4_000_000),
+        ("", SIZES.replace("MB", "MiB"), 4 << 20),
+    ],
+)
+def test_a_unit_that_stands_in_a_title_is_used(
+    tmp_path: Path, title: str, header: str, bytes_: int
+) -> None:
+    cells = ["4", "1", *("4" for _ in header.split(",")[3:]), COPIED]
+    printed = _console(header.split(","), cells)
+    for name, lines in (("a.csv", [header, ",".join(cells)]), ("a.txt", printed)):
+        for between in ((), ("",)):
+            trace = read(tmp_path, name, title, *between, *lines)
+            assert rows(trace, "totals", "name", "count", "bytes") == [(COPIED, 1, bytes_)]
+            assert "sizes-without-unit" not in noted(trace)
+
+
+@pytest.mark.parametrize("unit", ["us", "usec"])
+def test_a_unit_of_times_in_a_title_is_used(tmp_path: Path, unit: str) -> None:
+    header = "Time(%),Total Time,Operations,Average,Minimum,Maximum,Operation"
+    title = f"CUDA Memory Operation Statistics (by time in {unit}):"
+    trace = read(tmp_path, "a.csv", title, "", header, f"100.0,7,1,7,7,7,{COPIED}")
+    assert rows(trace, "totals", "count", "total_ns") == [(1, 7_000)]
+    assert "unit-assumed" not in noted(trace)
+
+
+def _console(*table: list[str]) -> list[str]:
+    """Return a table as the console shows it: columns, a rule of dashes, rows."""
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    first, *others = [
+        "  ".join(c.rjust(w) for c, w in zip(row, widths, strict=True)) for row in table
+    ]
+    return [first, "  ".join("-" * width for width in widths), *others]
+
+
 def test_migrations_of_unified_memory_are_no_copies(tmp_path: Path) -> None:
     ways = {
         "[CUDA memcpy Unified Host-to-Device]": "migration HtoD",

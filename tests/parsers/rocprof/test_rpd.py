@@ -30,7 +30,8 @@ OLD = {
     "kernelapi": "api_ptr_id INTEGER, stream TEXT, gridX INTEGER, gridY INTEGER, gridZ INTEGER,"
     " workgroupX INTEGER, workgroupY INTEGER, workgroupZ INTEGER, groupSegmentSize INTEGER,"
     " privateSegmentSize INTEGER, kernelName_id INTEGER",
-    "copyapi": "api_ptr_id INTEGER, stream TEXT, size, width, height, kind INTEGER",
+    "copyapi": "api_ptr_id INTEGER, stream TEXT, size, width, height, kind INTEGER,"
+    " srcDevice INTEGER, dstDevice INTEGER",
 }
 """Schema 2. Schema 3 has a table for texts that occur once, and domains of calls."""
 NEW = OLD | {
@@ -193,6 +194,15 @@ def test_bytes_of_a_copy_are_those_of_its_call(path: Path) -> None:
             for _ in range(copies):
                 file.operation("CopyHostToDevice", T + 10 * place, T + 10 * place + 5, call)
     assert rows(read(path), "activities", "bytes") == [4096, None, None, None]
+
+
+def test_a_copy_from_one_gpu_to_another_is_none_within_one(path: Path) -> None:
+    with rpd(path) as file:
+        for place, target in enumerate((1, 0)):
+            call = file.call("hipMemcpyAsync", T, T + 5)
+            file.add("copyapi", api_ptr_id=call, size=8, kind=3, srcDevice=0, dstDevice=target)
+            file.operation("CopyDeviceToDevice", T + 10 * place, T + 10 * place + 5, call)
+    assert rows(read(path), "activities", "direction") == ["PtoP", "DtoD"]
 
 
 def test_many_operations_of_one_graph_launch(path: Path) -> None:

@@ -1,0 +1,1 @@
+"""Reader of the databases of nvprof and the Visual Profiler."""

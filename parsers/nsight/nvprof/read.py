@@ -1,0 +1,68 @@
+"""Reads databases of nvprof and the Visual Profiler (.nvvp, .nvprof)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from traceflops.parsers.io import Database, Lookup, NoteTable
+from traceflops.parsers.nsight.nsys.read import trace_of
+from traceflops.parsers.nsight.nvprof.tables import nvprof_tables
+from traceflops.table import ABSENT, SourceFile, Trace, number_column, numbers
+
+NVPROF: Final = "nvprof"
+_RECENT_NS: Final = 10**18
+"""A later time counts from 1970."""
+_WITH_THREADS: Final = ("calls", "ops", "marks")
+_NOTES: Final = NoteTable(
+    dropped={
+        "unified-memory": (
+            "{n} [counter|counters] of unified memory that [is|are] no [copy|copies] (page faults "
+            "and the like) [is|are] not read."
+        ),
+    },
+    missing={
+        "nccl-sizes": "NCCL annotated its collectives, but nvprof does not record their sizes.",
+    },
+)
+
+
+def read_nvprof(database: Database) -> Sequence[Trace]:
+    """Return the trace in a database. Raises InputError where none can be read."""
+    source = database.source
+    tables = nvprof_tables(database)
+    file = SourceFile(source.label, source.stored_bytes, source.text_bytes)
+    trace = trace_of(tables, NVPROF, (file,), source.label)
+    own = {name: _own_threads(trace.table(name), tables.own_threads) for name in _WITH_THREADS}
+    kept = [note for note in trace.notes if note.code != "nccl-sizes"]
+    counted = tables.left_out | Counter({"nccl-sizes": len(trace.notes) - len(kept)})
+    said = _NOTES.counted(counted, "unified-memory", "nccl-sizes")
+    return [
+        replace(
+            trace,
+            source=replace(trace.source, tool=NVPROF, origin_unix_ns=_origin(trace)),
+            tables={**trace.tables, **own},
+            notes=(*kept, *(replace(note, file=source.label) for note in said)),
+        )
+    ]
+
+
+def _own_threads(table: pa.Table, own: Mapping[int, int]) -> pa.Table:
+    """Return rows with the numbers that threads have in the database, of which 0 is none."""
+    pairs = (np.array(list(side), np.int64) for side in (own.values(), own.keys()))
+    threads = Lookup(*pairs)(numbers(table["thread"], ABSENT))
+    place = table.schema.get_field_index("thread")
+    field = table.schema.field(place)
+    return table.set_column(place, field, number_column(threads, field.type))
+
+
+def _origin(trace: Trace) -> int | None:
+    """Return 0 where times count from 1970; None where their clock is another."""
+    starts = [numbers(trace.table(name)["start_ns"]) for name in ("activities", "calls", "marks")]
+    earliest = min((int(start.min()) for start in starts if len(start)), default=0)
+    return 0 if earliest > _RECENT_NS else None
