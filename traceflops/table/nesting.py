@@ -119,6 +119,34 @@ def by_start(group: IntArray, start_ns: IntArray, end_ns: IntArray) -> IntArray:
     return in_order(group, start_ns, -end_ns)
 
 
+def innermost_pieces(
+    group: IntArray, start: IntArray, end: IntArray
+) -> tuple[IntArray, IntArray, IntArray]:
+    """Return the stretches in which one interval is the innermost of its group: row and times."""
+    edge_group, edge = _edges(group, start, end)
+    inner = innermost(group, start, end, edge_group, edge)
+    follows = np.flatnonzero((inner[:-1] >= 0) & (edge_group[:-1] == edge_group[1:]))
+    begins = np.append(True, (np.diff(inner[follows]) != 0) | (np.diff(follows) != 1))
+    first = follows[begins[: len(follows)]]
+    last = follows[np.append(begins[1 : len(follows)], True)] if len(follows) else follows
+    instants = np.flatnonzero(start == end)
+    return (
+        np.concatenate([inner[first], instants]),
+        np.concatenate([edge[first], start[instants]]),
+        np.concatenate([edge[last + 1], end[instants]]),
+    )
+
+
+def _edges(group: IntArray, start: IntArray, end: IntArray) -> tuple[IntArray, IntArray]:
+    """Return the times at which something begins or ends, by group: between two nothing does."""
+    groups, times = np.concatenate([group, group]), np.concatenate([start, end])
+    order = np.lexsort((times, groups))
+    groups, times = groups[order], times[order]
+    new = np.ones(len(order), dtype=np.bool_)
+    new[1:] = (groups[1:] != groups[:-1]) | (times[1:] != times[:-1])
+    return groups[new], times[new]
+
+
 def parents(
     group: IntArray, start_ns: IntArray, end_ns: IntArray, order: IntArray | None = None
 ) -> IntArray:
