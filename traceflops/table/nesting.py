@@ -326,12 +326,15 @@ def link(trace: Trace) -> Links:
 
     An activity belongs to the earliest call of its process with the same correlation. A call
     belongs to the innermost op of its thread around its start; where there is none, to the op
-    whose external id it carries, and so does an activity without a call.
+    whose external id it carries, and so does an activity without a call. That op began before it.
+    Where no op is known, Kineto writes the correlation as external id of activities.
     """
     call_of_activity = _owners(trace.calls, "correlation", trace.activities)
     op_of_call = _ops_around(trace)
     op_of_activity = taken(op_of_call, call_of_activity)
-    _fill_by_external_id(trace, "activities", op_of_activity)
+    external = numbers(trace.activities["external_id"], ABSENT)
+    no_op = external == numbers(trace.activities["correlation"], ABSENT)
+    _fill_by_external_id(trace, "activities", op_of_activity, (call_of_activity < 0) & no_op)
     return Links(call_of_activity, op_of_call, op_of_activity)
 
 
@@ -364,14 +367,16 @@ def _ops_around(trace: Trace) -> IntArray:
         threads[ops.num_rows :],
         numbers(calls["start_ns"]),
     )
-    _fill_by_external_id(trace, "calls", around)
+    _fill_by_external_id(trace, "calls", around, np.zeros(calls.num_rows, dtype=np.bool_))
     return around
 
 
-def _fill_by_external_id(trace: Trace, table: str, op_of_row: IntArray) -> None:
+def _fill_by_external_id(trace: Trace, table: str, op_of_row: IntArray, without: BoolArray) -> None:
     """Fill in, where no op is known yet, the op that carries the row's external id."""
-    open_rows = np.flatnonzero(op_of_row < 0)
-    op_of_row[open_rows] = _owners(trace.ops, "external_id", trace.table(table), open_rows)
+    open_rows = np.flatnonzero((op_of_row < 0) & ~without)
+    op = _owners(trace.ops, "external_id", trace.table(table), open_rows)
+    began, at = (numbers(one["start_ns"]) for one in (trace.ops, trace.table(table)))
+    op_of_row[open_rows] = np.where(taken(began, op) <= at[open_rows], op, -1)
 
 
 def first_match(
