@@ -52,6 +52,22 @@ def _is_made_up(report: Any) -> bool:
     return report.get("source", {}).get("tool") in HOSTILE
 
 
+def disagreement(report: Any) -> str | None:
+    """Return which FLOPs of one object contradict each other; None where they agree.
+
+    Operators do no more than all kernels: those of graphs or of experts may have no operator.
+    """
+    done = report.get("utilisation") or {}
+    executed = done.get("executed_flops")
+    if executed is None or done.get("sources") != ["trace"] or _is_made_up(report):
+        return None
+    by_ops = sum(row["flops"] or 0 for row in done["ops"])
+    by_lines = sum(row["flops"] for row in done["ledger"])
+    if by_ops > executed or by_lines != executed or (done["model_flops"] or 0) > executed:
+        return f"{by_ops} by operators, {by_lines} by lines, {executed} executed"
+    return None
+
+
 def checked(encode: Callable[[dict[str, Any]], str]) -> Callable[[dict[str, Any]], str]:
     """Return an encoder that fails where what it writes breaks its schema."""
     seen: set[int] = set()
@@ -62,6 +78,8 @@ def checked(encode: Callable[[dict[str, Any]], str]) -> Callable[[dict[str, Any]
             seen.add(hash(text))
             violation = first_violation(json.loads(text))
             assert violation is None, f"breaks its schema: {violation}"
+            contradiction = disagreement(json.loads(text))
+            assert contradiction is None, f"FLOPs differ: {contradiction}"
         return text
 
     return encoded

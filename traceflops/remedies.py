@@ -30,6 +30,10 @@ _FAMILIES: Final = {
 }
 """The tools whose formats are named so; of the formats of plug-ins nothing is known."""
 
+LEGACY: Final = "torch.autograd.profiler"
+"""The tool that exported lists of operators before Kineto; torch.profiler records what it lacks."""
+_SAME_IN_LEGACY: Final = frozenset({"device", "rank", "ranges", "annotations"})
+
 RECORDER: Final = "recorder"
 """The fact that names what recorded a trace, where that was `tf.record`."""
 
@@ -203,7 +207,10 @@ def remedy(of: Recording, lack: str) -> str | None:
     tool = TF_RECORD if RECORDER in of.source.facts else family(of.source.format)
     if lack in _IN_LOST_PART and cut_off(of):
         return _COPY
-    return _TABLE[lack].get(tool, "" if tool == OTHER else None)
+    how = _TABLE[lack].get(tool, "" if tool == OTHER else None)
+    if how and of.source.tool == LEGACY and lack not in _SAME_IN_LEGACY:
+        return f"record with torch.profiler (PyTorch 1.8.1 or later) and {how}"
+    return how
 
 
 def command(of: Recording) -> str | None:

@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 
 from traceflops.parsers.io import UNDECODABLE, valid_utf8
+from traceflops.parsers.pytorch import legacy
 from traceflops.parsers.pytorch.events import (
     ACTIVITY_KINDS,
     ARGS,
@@ -55,6 +56,7 @@ class KinetoBlock:
         self.args = ArgsReader(self.rows.odd)
         self.flows: list[IntArray] = []
         """Ids and times of the arrows between calls and device work, as (2, n) arrays."""
+        self.legacy_ops = 0
 
     def add(self, events: list[Any]) -> None:
         """Add decoded events. Raises DigitsLost where they must be decoded as ExactEvent."""
@@ -87,13 +89,18 @@ class KinetoBlock:
 
     def _loose_groups(self, events: list[Any]) -> Iterator[tuple[str, str, Group]]:
         by_category: defaultdict[str, list[Any]] = defaultdict(list)
-        for event in events:
-            category = event.cat
-            by_category[category if category.__class__ is str else ""].append(event)
+        categories = [legacy.category(event) for event in events]
+        for event, category in zip(events, categories, strict=True):
+            by_category[category].append(event)
+        if legacy.OPS in by_category or legacy.WORK in by_category:
+            self.legacy_ops += legacy.number_ops(events, categories)
         for category, group in by_category.items():
             for phase, same in _by_phase(group):
                 texts = [event.args for event in same]
-                yield category, phase, Group(same, self.args.read(texts, _args(category, phase)))
+                args = self.args.read(texts, _args(category, phase))
+                if category in (legacy.OPS, legacy.WORK):
+                    legacy.add_ids(args, same, category == legacy.WORK)
+                yield category, phase, Group(same, args)
 
     def _add_instants(self, group: Group) -> None:
         can_be = isinstance(group.args[0], MemoryArgs)
@@ -207,7 +214,8 @@ _ADDERS: Final[dict[str, Callable[[KinetoRows, Group], None]]] = {
     **{c: partial(KinetoRows.add_host_marks, kind=k) for c, k in HOST_MARKS.items()},
     **{c: partial(KinetoRows.add_device_marks, kind=k) for c, k in DEVICE_MARKS.items()},
     **dict.fromkeys(PYTHON_CATEGORIES, KinetoRows.add_python),
-    **dict.fromkeys(OP_CATEGORIES, _add_ops),
+    **dict.fromkeys((*OP_CATEGORIES, legacy.OPS), _add_ops),
+    legacy.WORK: partial(KinetoRows.add_activities, kind="op"),
 }
 """What is done with complete events (phase X) of a category."""
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
+from traceflops.parsers.pytorch import legacy
 from traceflops.table import ABSENT
 
 NOTHING: Final = msgspec.Raw(b"")
@@ -104,6 +105,7 @@ class OpArgs(CollectiveArgs, gc=False):
     sequence: int = msgspec.field(name="Sequence number", default=ABSENT)
     forward_thread: int = msgspec.field(name="Fwd thread id", default=ABSENT)
     input_dims: msgspec.Raw = msgspec.field(name="Input Dims", default=NOTHING)
+    old_input_dims: msgspec.Raw = msgspec.field(name="Input dims", default=NOTHING)
     input_types: msgspec.Raw = msgspec.field(name="Input type", default=NOTHING)
     input_strides: msgspec.Raw = msgspec.field(name="Input Strides", default=NOTHING)
     concrete_inputs: msgspec.Raw = msgspec.field(name="Concrete Inputs", default=NOTHING)
@@ -215,6 +217,8 @@ ARGS: Final[dict[str, type[Args]]] = {
     **dict.fromkeys(CALL_APIS, CallArgs),
     **dict.fromkeys(OP_CATEGORIES, OpArgs),
     "user_annotation": AnnotationArgs,
+    legacy.OPS: OpArgs,
+    legacy.WORK: DeviceArgs,
     **dict.fromkeys(PYTHON_CATEGORIES, PythonArgs),
     INSTANT: MemoryArgs,
 }

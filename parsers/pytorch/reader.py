@@ -24,6 +24,7 @@ from traceflops.parsers.io import (
     NoteTable,
     event_text_notes,
 )
+from traceflops.parsers.pytorch import legacy
 from traceflops.parsers.pytorch.block import KinetoBlock, KinetoReader
 from traceflops.parsers.pytorch.events import KNOWN_CATEGORIES, PYTHON_CATEGORIES
 from traceflops.parsers.pytorch.merged_ranks import RankProcess, number_devices, split_ranks
@@ -40,7 +41,7 @@ from traceflops.parsers.shared import (
     overflowed,
     processes_table,
 )
-from traceflops.remedies import RECORDER
+from traceflops.remedies import LEGACY, RECORDER
 from traceflops.table import (
     ABSENT,
     IntArray,
@@ -132,7 +133,11 @@ def reading_notes(
         *event_text_notes(source, damage, _AT_END),
         *_event_notes(counts, python_stacks),
         *_NOTES.counted(odd, *_ODD),
-        *_content_notes(tables, is_lossy, RECORDER in metadata.facts),
+        *(
+            legacy.content_notes(tables, counts.get(legacy.ARROWS, 0), _SHOWN_INSTEAD)
+            if legacy.OPS in counts
+            else _content_notes(tables, is_lossy, RECORDER in metadata.facts)
+        ),
         *_metadata_notes(metadata, devices, tables["processes"].num_rows),
     ]
     return tuple(Note(n.kind, n.code, n.text, n.count, source.label) for n in notes)
@@ -142,7 +147,8 @@ def _event_notes(counts: Mapping[str, int], python_stacks: bool) -> Iterator[Not
     unknown = {
         category: count
         for category, count in sorted(counts.items())
-        if category not in KNOWN_CATEGORIES and not category.startswith(_UNCATEGORISED)
+        if category not in KNOWN_CATEGORIES | legacy.CATEGORIES
+        and not category.startswith(_UNCATEGORISED)
     }
     if unknown:
         listed = ", ".join(f"{printable(n)} ({count:,})" for n, count in list(unknown.items())[:6])
@@ -210,6 +216,9 @@ class Collected:
 
     def absorb(self, block: KinetoBlock) -> None:
         """Add what one block gives; blocks are added in the order of the text."""
+        if block.legacy_ops or legacy.WORK in block.counts:
+            for rows in (block.rows.ops, block.rows.activities):
+                legacy.move_ids(rows, self.counts[legacy.OPS])
         for name, table in self.tables.items():
             table.absorb(getattr(block.rows, name))
         self.counts.update(block.counts)
@@ -233,6 +242,9 @@ def read_pytorch(
     _refuse_foreign(source, stream, collected)
     _refuse_timeless(source, collected)
     _lend_correlations(collected)
+    if legacy.WORK in collected.counts:
+        work = collected.tables["activities"]
+        collected.tables["activities"] = legacy.without_nested_work(work)
     return _assemble(source, stream, collected, python_stacks)
 
 
@@ -242,7 +254,7 @@ def _refuse_foreign(
     counts, damage = collected.counts, stream.damage
     whole = damage.array_closed and not damage.dropped_places
     is_empty_kineto = not counts and "schemaVersion" in stream.header and whole
-    if KNOWN_CATEGORIES & counts.keys() or is_empty_kineto:
+    if (KNOWN_CATEGORIES | {legacy.OPS}) & counts.keys() or is_empty_kineto:
         return
     if not counts and damage.dropped_places and "schemaVersion" in stream.header:
         raise InputError(
@@ -311,6 +323,8 @@ def _assemble(
         "devices": devices_table(facts),
         **{name: in_order_of_time(table) for name, table in collected.tables.items()},
     }
+    if legacy.WORK in collected.counts:
+        tables["activities"] = legacy.linked_to_ops(tables)
     notes = reading_notes(
         source,
         stream,
@@ -325,7 +339,7 @@ def _assemble(
         source=Source(
             format="pytorch",
             files=(SourceFile(source.label, source.stored_bytes, source.text_bytes),),
-            tool="PyTorch profiler (Kineto)",
+            tool=LEGACY if legacy.OPS in collected.counts else "PyTorch profiler (Kineto)",
             origin_unix_ns=_origin(metadata, tables),
             facts=metadata.facts,
             event_counts=dict(sorted(collected.counts.items())),

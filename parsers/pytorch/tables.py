@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from traceflops.parsers.pytorch import legacy
 from traceflops.parsers.pytorch.events import Args, CallArgs, CollectiveArgs, DeviceArgs, OpArgs
 from traceflops.parsers.pytorch.merged_ranks import owner_codes
 from traceflops.parsers.pytorch.values import (
@@ -293,6 +294,7 @@ def _external_ids(args: Sequence[Any]) -> IntArray:
 
 def _inputs(table: Rows, args: Sequence[OpArgs]) -> dict[str, Array]:
     """Return the codes of the JSON columns; texts that occur together are looked at once."""
+    legacy.use_old_spelling(args)
     seen: defaultdict[bytes, int] = defaultdict()
     seen.default_factory = seen.__len__  # a text that was not seen gets the next number
     texts = [

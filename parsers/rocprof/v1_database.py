@@ -1,6 +1,7 @@
 """Reads the database that rocprof (v1) leaves: results.db.
 
-Tables: KERN (what results.csv holds), OPS and COPY (device work), HIP and HSA (calls), rocTX.
+Tables: KERN (what results.csv holds; A before ROCm 4.3), OPS and COPY (device work), HIP and HSA
+(calls), rocTX.
 """
 
 from __future__ import annotations
@@ -14,17 +15,19 @@ from traceflops.errors import NotATrace
 from traceflops.parsers.io import Batch, Database, Wanted
 from traceflops.parsers.rocprof.layouts import counters_in
 from traceflops.parsers.rocprof.trace import trace_of, with_losses
-from traceflops.parsers.rocprof.v1_events import BARRIER_NAME, NUMBERS, V1Tables, unquoted, without
+from traceflops.parsers.rocprof.v1_events import NUMBERS, V1Tables, unquoted, without_markers
+from traceflops.parsers.rocprof.v1_processes import Owners, launched_by
 from traceflops.parsers.shared import UNNAMED, UNNAMED_KERNEL
-from traceflops.table import ABSENT, IntArray, Names, Source, Trace
+from traceflops.table import ABSENT, Array, IntArray, Names, Source, Trace, distinct
 
 _BEGIN: Final = "BeginNs"
 _TELLING: Final = {
-    "KERN": "KernelName",
+    **dict.fromkeys(("KERN", "A"), "KernelName"),
     **dict.fromkeys(("OPS", "COPY", "HIP", "HSA", "rocTX"), _BEGIN),
 }
 """A column of each table, of which a database of rocprof has one."""
-_UNNAMED: Final = dict.fromkeys(("KERN", "OPS", "COPY"), UNNAMED_KERNEL)
+_UNNAMED: Final = dict.fromkeys(("KERN", "A", "OPS", "COPY"), UNNAMED_KERNEL)
+_KERNELS: Final = ("KERN", "A")
 _OF_HSA: Final = 1 << 40
 """HIP and HSA number their calls each from 1; ids of HSA lie above this, so that all are unique."""
 
@@ -51,11 +54,16 @@ class _V1DatabaseReader:
     def __init__(self, database: Database) -> None:
         self._database = database
         self.tables = V1Tables(database.source.label, {})
+        self._tracks = not any("__section" in database.columns(table) for table in _TELLING)
 
     def read(self) -> None:
         """Add what the tables hold."""
+        if self._tracks:
+            self.tables.owners = self._owners()
         self._add_operations("OPS")
-        self._add_kernels(timed_elsewhere=self.tables["activities"].count > 0)
+        timed_elsewhere = self.tables["activities"].count > 0
+        for table in _KERNELS:
+            self._add_kernels(table, timed_elsewhere=timed_elsewhere)
         self._add_operations("COPY")
         for table in ("HIP", "HSA"):
             for rows, labels in self._batches(table):
@@ -70,7 +78,7 @@ class _V1DatabaseReader:
     def _batches(self, table: str, reals: Sequence[str] = ()) -> Iterator[tuple[Batch, list[str]]]:
         """Yield the rows of a table under the names of `V1Tables`, and the names of records."""
         integers = ("Index", *(spelling for words in NUMBERS.values() for spelling in words))
-        name = "KernelName" if table == "KERN" else "Name"
+        name = "KernelName" if table in _KERNELS else "Name"
         for batch in self._database.batches(table, Wanted(integers, tuple(reals), (name,))):
             labels = Names()
             texts = (unquoted(text or "") for text in batch.texts[name])
@@ -78,39 +86,69 @@ class _V1DatabaseReader:
             for column, spellings in NUMBERS.items():
                 # ABSENT is the smallest of all.
                 numbers[column] = np.maximum.reduce([batch[word] for word in spellings])
+            numbers["pid"] = self._pid(table, batch)
             numbers |= {column: batch[column] for column in reals}
             numbers["name"] = labels.codes(text or _UNNAMED.get(table, UNNAMED) for text in texts)
             yield Batch(batch.count, numbers, {}), list(labels)
+
+    def _pid(self, table: str, batch: Batch) -> Array:
+        """Return the process ids of rows, ABSENT where `pid` is a track."""
+        if "proc-id" in self._database.columns(table):
+            return batch["proc-id"]
+        return batch["pid"] if table in _KERNELS or not self._tracks else batch["pid"] * 0 + ABSENT
+
+    def _owners(self) -> Owners:
+        """Return the processes of the file, and whose its threads are."""
+        work = self._columns(("OPS", "COPY"))
+        kernels = self._columns(_KERNELS)
+        pids = np.concatenate([work["pid"], kernels["pid"]])
+        if len(distinct(pids[pids != ABSENT])) < 2:
+            return Owners(pids)
+        launched = launched_by(self._columns(("HIP",)), work)
+        return Owners(pids, (launched, (kernels["thread"], kernels["pid"])))
+
+    def _columns(self, tables: Sequence[str]) -> dict[str, Array]:
+        """Return, of the rows of some tables, whose they are, their number and start."""
+        words = {"pid": "pid", "thread": "tid", "index": "Index", "start": _BEGIN}
+        wanted = Wanted((*words.values(), "proc-id"))
+        parts = [(t, batch) for t in tables for batch in self._database.batches(t, wanted)]
+        found = {name: [batch[word] for _, batch in parts] for name, word in words.items()}
+        found["pid"] = [self._pid(table, batch) for table, batch in parts]
+        none = np.empty(0, dtype=np.int64)
+        return {name: np.concatenate([none, *pieces]) for name, pieces in found.items()}
 
     def _add_operations(self, table: str) -> None:
         # Copies that HSA was asked for do not say on which device they ran.
         is_of_hip = "dev-id" in self._database.columns(table)
         counts = self.tables.counts
         for batch, labels in self._batches(table):
-            rows = without(BARRIER_NAME, batch, labels)
+            rows = without_markers(batch, labels)
             counts["barrier"] += batch.count - rows.count
-            rows = rows if is_of_hip else _of_hsa(rows)
+            rows = rows if is_of_hip else _of_hsa(rows, known=not self._tracks)
             if table == "COPY":
                 rows = self.tables.add_copies(rows, labels, _kind)
                 counts.update(_kind(labels[code]) for code in rows["name"].tolist())
             else:
                 counts["kernel"] += self.tables.add_kernels(rows, labels).count
 
-    def _add_kernels(self, *, timed_elsewhere: bool) -> None:
+    def _add_kernels(self, table: str, *, timed_elsewhere: bool) -> None:
         """Add what results.csv holds; of kernels that OPS has only the counters."""
-        columns = sorted(self._database.columns("KERN"))
+        columns = sorted(self._database.columns(table))
         counters = [columns[at] for places in counters_in(columns).values() for at in places]
-        for rows, labels in self._batches("KERN", counters):
+        for rows, labels in self._batches(table, counters):
             self.tables.counts["KERN"] += rows.count
             self.tables.add_counters(rows, labels, {name: rows[name] for name in counters})
             if _BEGIN in columns and not timed_elsewhere:
                 self.tables.add_kernels(rows, labels)
 
 
-def _of_hsa(rows: Batch) -> Batch:
-    """Return rows with ids of HSA where those of HIP cannot be."""
+def _of_hsa(rows: Batch, *, known: bool = True) -> Batch:
+    """Return rows with ids of HSA where those of HIP cannot be.
+
+    In ROCm 3 and 4 copies have numbers of their own, which are those of no call: not `known`.
+    """
     ids = rows["index"]
-    apart: IntArray = np.where((ids >= 0) & (ids < _OF_HSA), ids + _OF_HSA, ABSENT)
+    apart: IntArray = np.where(known & (ids >= 0) & (ids < _OF_HSA), ids + _OF_HSA, ABSENT)
     return Batch(rows.count, {**rows.numbers, "index": apart}, {})
 
 

@@ -22,6 +22,7 @@ from traceflops.parsers.rocprof.copies import ways_named
 from traceflops.parsers.rocprof.layouts import counters_in
 from traceflops.parsers.rocprof.tables.counters import summed_instances
 from traceflops.parsers.rocprof.trace import Recorded
+from traceflops.parsers.rocprof.v1_processes import Owners
 from traceflops.parsers.shared import (
     DISPATCH,
     NOTHING_KNOWN,
@@ -45,6 +46,8 @@ COPY: Final = "copy"
 FILL: Final = "fill"
 BARRIER: Final = "barrier"
 BARRIER_NAME: Final = "<barrier packet>"
+UNKNOWN_COMMAND: Final = "Unknown command type"
+"""What the HIP runtime calls a marker in a queue; it lasts 0 ns and runs nothing."""
 MARK: Final = "roctx"
 CALLS: Final[Mapping[int, str]] = {2: "hip_api", 3: "hsa_api"}
 ARROW_FROM: Final = "flow from"
@@ -65,7 +68,7 @@ NUMBERS: Final[Mapping[str, tuple[str, ...]]] = {
     "queued": ("DispatchNs",),
     "gpu": ("gpu-id", "dev-id"),
     "queue": ("queue-id",),
-    "pid": ("pid",),
+    "pid": ("proc-id", "pid"),
     "thread": ("tid",),
     "threads": ("grd",),
     "block_threads": ("wgr",),
@@ -181,6 +184,8 @@ def _fill(rows: EventRows, kind: str, events: Sequence[V1Event]) -> None:
         columns["id"] = integers([event.id for event in events])
     elif kind != BARRIER:
         columns |= _described(rows, [event.args or {} for event in events])
+        if "pid" in columns:  # in ROCm 3 and 4, the number of the section
+            columns["pid"] = np.where(columns["pid"] == columns["section"], ABSENT, columns["pid"])
     rows.add(len(events), **columns)
 
 
@@ -256,6 +261,7 @@ class V1Tables(Recorded):
         self._listed = listed
         self.gpus: set[int] = set()
         self.open_devices: set[int] = set()
+        self.owners = Owners(np.empty(0, np.int64))
 
     def add_kernels(self, rows: Batch, labels: Labels) -> Batch:
         """Add kernels and the moments at which they were queued; return those with a time."""
@@ -270,7 +276,7 @@ class V1Tables(Recorded):
             shared_memory_bytes=rows["shared"],
         ).add_to(self)
         some = rows.only(rows["queued"] > 0)
-        process = self._pids.numbers(some["pid"])
+        process = self._process(some)
         add_queueing(self, some["queued"], some["thread"], some["index"], process)
         return rows
 
@@ -297,7 +303,7 @@ class V1Tables(Recorded):
         timed_rows = timed(rows, self.odd)
         Calls(
             rows=timed_rows,
-            process=self._pids.numbers(timed_rows["pid"]),
+            process=self._process(timed_rows),
             thread=timed_rows["thread"],
             name=self._names("calls", timed_rows, labels),
             correlation=timed_rows["index"],
@@ -310,7 +316,7 @@ class V1Tables(Recorded):
         rows = timed(rows, self.odd)
         Marks(
             rows=rows,
-            process=self._pids.numbers(rows["pid"]),
+            process=self._process(rows),
             thread=rows["thread"],
             name=self._names("marks", rows, labels),
             instant_ns=_MARK_NS,
@@ -340,9 +346,12 @@ class V1Tables(Recorded):
         self.tables["kernel_counters"], self.odd["instances"] = summed_instances(table)
 
     def _place(self, rows: Batch) -> dict[str, IntArray]:
-        process = self._pids.numbers(rows["pid"])
+        process = self._process(rows)
         device = by_distinct(rows["gpu"], lambda gpu, row: self._gpu(gpu, int(process[row])))
         return {"process": process, "device": device}
+
+    def _process(self, rows: Batch) -> IntArray:
+        return self._pids.numbers(self.owners.named(rows["pid"], rows["thread"]))
 
     def _gpu(self, gpu: int, process: int) -> int:
         """Return the number of a device; work that names none is of the only one, or of 0."""
@@ -363,3 +372,12 @@ class V1Tables(Recorded):
 def without(name: str, rows: Batch, labels: Labels) -> Batch:
     """Return the rows of other names."""
     return rows.only(rows["name"] != labels.index(name)) if name in labels else rows
+
+
+def without_markers(rows: Batch, labels: Labels) -> Batch:
+    """Return the operations that ran something: no barriers and no markers of 0 ns."""
+    rows = without(BARRIER_NAME, rows, labels)
+    if UNKNOWN_COMMAND not in labels:
+        return rows
+    named = rows["name"] == labels.index(UNKNOWN_COMMAND)
+    return rows.only(~named | (rows["start"] != rows["end"]))

@@ -25,6 +25,7 @@ from traceflops.parsers.rocprof.trace import NOTES, trace_of
 from traceflops.parsers.rocprof.v1_events import (
     ARROW_FROM,
     ARROW_TO,
+    BARRIER,
     CALLS,
     COPY,
     COUNTERS,
@@ -36,7 +37,9 @@ from traceflops.parsers.rocprof.v1_events import (
     EventRows,
     V1Reader,
     V1Tables,
+    without_markers,
 )
+from traceflops.parsers.rocprof.v1_processes import Owners
 from traceflops.parsers.shared import UNNAMED
 from traceflops.table import ABSENT, Array, BoolArray, IntArray, Names, Source, Trace, joint_codes
 
@@ -108,9 +111,10 @@ def _add_all(tables: V1Tables, rows: defaultdict[str, EventRows]) -> None:
     gpus = np.concatenate([rows[kind].column("gpu") for kind in (KERNEL, *_KINDS)])
     tables.gpus |= set(gpus[gpus != ABSENT].tolist())
     only_gpu = min(tables.gpus) if len(tables.gpus) == 1 else 0
+    asked_by = _asked_by(tables, rows)
+    tables.owners = _owners(rows, asked_by)
     if rows[KERNEL].count:
         _add_kernels(tables, rows)
-    asked_by = _asked_by(tables, rows)
     offset = _CALL_IDS
     for kind in (kind for kind in _APIS if rows[kind].count):
         calls = _batch(rows[kind], offset + np.arange(rows[kind].count))
@@ -157,6 +161,17 @@ def _asked_by(tables: V1Tables, rows: AllRows) -> dict[str, IntArray]:
     return dict(zip(_KINDS, np.split(asked, np.cumsum(sizes)[:-1]), strict=True))
 
 
+def _owners(rows: AllRows, asked_by: Mapping[str, IntArray]) -> Owners:
+    """Return the processes of the file, and whose its threads are."""
+    kernels, work = rows[KERNEL], _together(rows, _KINDS, ("pid",))["pid"]
+    votes = [(kernels.column("thread"), kernels.column("pid"))]
+    if asked_by:
+        call = np.concatenate([asked_by[kind] for kind in _KINDS])
+        thread = _together(rows, _APIS, ("thread",))["thread"]
+        votes.append((thread[call[call >= 0]], work[call >= 0]))
+    return Owners(np.append(kernels.column("pid"), work), votes)
+
+
 def _add_work(
     tables: V1Tables, rows: AllRows, kind: str, asked_by: IntArray | None, only_gpu: int
 ) -> None:
@@ -173,8 +188,11 @@ def _add_work(
         columns["index"] = np.where(asked_by < 0, ABSENT, asked_by + _CALL_IDS)
     if kind == COPY:  # an engine for copies works these off: no queue is their place
         columns["queue"] = np.full(work.count, ABSENT)
-    if kind == WORK:
-        tables.add_kernels(_batch(work, **columns), labels)
+    if kind == WORK:  # arrows lead to markers, too
+        rows_that_ran = without_markers(_batch(work, **columns), labels)
+        tables.counts[BARRIER] += work.count - rows_that_ran.count
+        tables.counts[WORK] -= work.count - rows_that_ran.count
+        tables.add_kernels(rows_that_ran, labels)
     else:
         tables.add_copies(_batch(work, **columns), labels, lambda _: _KINDS[kind])
 
@@ -199,8 +217,8 @@ def _links(
     """Return the row of the call that asked for each piece of work or -1, and the loose arrows.
 
     `names` are those of the calls, by code. The JSON has no ids of calls. An arrow leads from the
-    middle of a call, or from the beginning of the work if that was sooner, to the beginning of the
-    work; both in whole microseconds.
+    middle of a call (in ROCm 3 and 4 from its end), or from the beginning of the work if that was
+    sooner, to the beginning of the work; both in whole microseconds.
     Where several arrows meet in one microsecond, the first leads to what comes first. If these are
     not as many as what they could lead to, they lead to nothing.
     """
@@ -212,18 +230,41 @@ def _links(
     asking = np.flatnonzero(may_ask[calls["name"]])
     chosen = {name: calls[name][asking] for name in (*_PLACE, "start", "end")}
     took_us = (chosen["end"] - chosen["start"]) // 1000
-    middle = chosen | {"shown_us": chosen["shown_us"] + took_us // 2}
-    source = _in_order(origin, goal["shown_us"], middle)
+    sources = [
+        _in_order(origin, goal["shown_us"], chosen | {"shown_us": chosen["shown_us"] + after})
+        for after in (took_us // 2, took_us)
+    ]
+    from_end = np.count_nonzero(sources[1] != _NONE) > np.count_nonzero(sources[0] != _NONE)
+    source = sources[int(from_end)]
     if len(asking):
         early = (source == _NONE) & (origin["shown_us"] == goal["shown_us"])
-        to_come = _not_yet_in_the_middle(_at(origin, early), chosen, took_us, source)
+        after = took_us if from_end else took_us // 2
+        to_come = _not_yet_in_the_middle(_at(origin, early), chosen, after, source)
         source[early] = to_come
         other = source == _NONE
         source[other] = _around(_at(origin, other), chosen, took_us)
     known = (to != _NONE) & (source != _NONE)
     call = np.full(len(work["start"]), _NONE, dtype=np.int64)
     call[to[known]] = asking[source[known]]
-    return call, int(np.count_nonzero(~known))
+    return _with_earlier(call, work, calls["start"]), int(np.count_nonzero(~known))
+
+
+def _with_earlier(call: IntArray, work: Columns, call_start: IntArray) -> IntArray:
+    """Return the call of each piece of work, also where it asked for several.
+
+    Its arrow leads to the last of them. Those before it lie in the same lane, behind its beginning.
+    """
+    order = np.lexsort((work["start"], work["lane"], work["section"]))
+    place = np.where(call[order] >= 0, np.arange(len(order)), len(order))
+    following = np.minimum.accumulate(place[::-1])[::-1]
+    last = order[np.minimum(following, len(order) - 1)]
+    same = following < len(order)
+    for name in ("section", "lane"):
+        same &= work[name][last] == work[name][order]
+    same &= work["start"][order] >= call_start[call[last]]
+    whole = call.copy()
+    whole[order[same]] = call[last[same]]
+    return whole
 
 
 def _paired(begins: IntArray, ends: IntArray) -> tuple[IntArray, IntArray]:
@@ -254,14 +295,15 @@ def _in_order(arrows: Columns, order: Array, targets: Columns) -> IntArray:
 
 
 def _not_yet_in_the_middle(
-    arrows: Columns, calls: Columns, took_us: IntArray, taken: IntArray
+    arrows: Columns, calls: Columns, after_us: IntArray, taken: IntArray
 ) -> IntArray:
     """Return, for arrows that begin with their work, the call whose middle was still to come.
 
-    Of a call before, such an arrow would begin in the middle. If that call is yet to begin, the
+    Or its end: arrows begin `after_us` behind the beginning of a call. Of a call before, such an
+    arrow would begin there. If that call is yet to begin, the
     clocks of host and device disagree; then it is told only if no other arrow leads from it.
     """
-    middle = calls["shown_us"] + took_us // 2
+    middle = calls["shown_us"] + after_us
     here, there, order = _places(arrows, calls, middle)
     after = np.searchsorted(there[order], here)
     known = after < len(order)

@@ -186,3 +186,24 @@ def test_a_name_of_ops_that_were_all_set_aside_means_nothing() -> None:
     trace = trace_of(activities=[kernel()], ops=[{"name": "record_param_comms", "start_ns": 0}])
     without = replace(trace, tables={**trace.tables, "ops": trace.ops.slice(0, 0)})
     assert category_of(without) == category_of(trace_of(activities=[kernel()]))
+
+
+@pytest.mark.parametrize(
+    ("op_ns", "correlation", "called", "expected"),
+    [
+        (50, 7, False, 0),
+        (150, 7, False, -1),
+        (50, 5, False, -1),
+        (50, 5, True, 0),
+    ],
+    ids=["before", "begins later", "the correlation is no op", "but a call has it"],
+)
+def test_an_op_by_external_id(op_ns: int, correlation: int, called: bool, expected: int) -> None:
+    """Kineto writes the correlation as external id where it knows no op."""
+    calls = [{"start_ns": 60, "correlation": correlation, "thread": 2, "external_id": 5}]
+    trace = trace_of(
+        activities=[kernel(correlation=correlation, external_id=5)],
+        ops=[{"name": "aten::mm", "start_ns": op_ns, "dur_ns": 20, "external_id": 5}],
+        calls=calls if called else [],
+    )
+    assert link(trace).op_of_activity.tolist() == [expected]

@@ -33,6 +33,7 @@ from traceflops.table import (
     group_sums,
     groups,
     innermost,
+    innermost_pieces,
     is_one_of,
     joint_codes,
     matching,
@@ -40,7 +41,7 @@ from traceflops.table import (
     numbers,
     taken,
 )
-from traceflops.timeline import Intervals, innermost_pieces, latest_end_before
+from traceflops.timeline import Intervals, latest_end_before
 from traceflops.windows import Prepared, is_step_label
 
 _MOST_CALLS: Final = 50

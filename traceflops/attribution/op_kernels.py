@@ -29,7 +29,7 @@ from traceflops.table import (
     numbers,
     taken,
 )
-from traceflops.timeline import LinkedTrace, is_top
+from traceflops.timeline import LinkedTrace, is_top, ran_on_cpu
 
 Fate = Literal["none", "executed", "wrapper", "duplicate", "cached", "ghost", "lost"]
 FATES: Final[tuple[Fate, ...]] = get_args(Fate)
@@ -147,11 +147,11 @@ def _seen(linked: LinkedTrace) -> _Seen:
     trace = linked.trace
     work = count_ops(trace.ops)
     activities = trace.activities
-    on_cpu = is_one_of(activities["kind"], "op")
-    device_work = distinct(numbers(activities["process"])[~on_cpu])
+    device_work = distinct(numbers(activities["process"])[~ran_on_cpu(trace)])
     tree = linked.op_tree
     known = _known(work, tree)
-    op = np.where(on_cpu, -1 - numbers(activities["correlation"], 0), linked.links.op_of_activity)
+    is_op = is_one_of(activities["kind"], "op")
+    op = np.where(is_op, -1 - numbers(activities["correlation"], 0), linked.links.op_of_activity)
     kernel = is_one_of(activities["kind"], "kernel", "op")
     return _Seen(
         linked,

@@ -62,6 +62,7 @@ if TYPE_CHECKING:
         OpTree,
         first_match,
         innermost,
+        innermost_pieces,
         link,
         parents,
         recorded_calls,

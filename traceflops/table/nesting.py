@@ -119,6 +119,34 @@ def by_start(group: IntArray, start_ns: IntArray, end_ns: IntArray) -> IntArray:
     return in_order(group, start_ns, -end_ns)
 
 
+def innermost_pieces(
+    group: IntArray, start: IntArray, end: IntArray
+) -> tuple[IntArray, IntArray, IntArray]:
+    """Return the stretches in which one interval is the innermost of its group: row and times."""
+    edge_group, edge = _edges(group, start, end)
+    inner = innermost(group, start, end, edge_group, edge)
+    follows = np.flatnonzero((inner[:-1] >= 0) & (edge_group[:-1] == edge_group[1:]))
+    begins = np.append(True, (np.diff(inner[follows]) != 0) | (np.diff(follows) != 1))
+    first = follows[begins[: len(follows)]]
+    last = follows[np.append(begins[1 : len(follows)], True)] if len(follows) else follows
+    instants = np.flatnonzero(start == end)
+    return (
+        np.concatenate([inner[first], instants]),
+        np.concatenate([edge[first], start[instants]]),
+        np.concatenate([edge[last + 1], end[instants]]),
+    )
+
+
+def _edges(group: IntArray, start: IntArray, end: IntArray) -> tuple[IntArray, IntArray]:
+    """Return the times at which something begins or ends, by group: between two nothing does."""
+    groups, times = np.concatenate([group, group]), np.concatenate([start, end])
+    order = np.lexsort((times, groups))
+    groups, times = groups[order], times[order]
+    new = np.ones(len(order), dtype=np.bool_)
+    new[1:] = (groups[1:] != groups[:-1]) | (times[1:] != times[:-1])
+    return groups[new], times[new]
+
+
 def parents(
     group: IntArray, start_ns: IntArray, end_ns: IntArray, order: IntArray | None = None
 ) -> IntArray:
@@ -298,12 +326,15 @@ def link(trace: Trace) -> Links:
 
     An activity belongs to the earliest call of its process with the same correlation. A call
     belongs to the innermost op of its thread around its start; where there is none, to the op
-    whose external id it carries, and so does an activity without a call.
+    whose external id it carries, and so does an activity without a call. That op began before it.
+    Where no op is known, Kineto writes the correlation as external id of activities.
     """
     call_of_activity = _owners(trace.calls, "correlation", trace.activities)
     op_of_call = _ops_around(trace)
     op_of_activity = taken(op_of_call, call_of_activity)
-    _fill_by_external_id(trace, "activities", op_of_activity)
+    external = numbers(trace.activities["external_id"], ABSENT)
+    no_op = external == numbers(trace.activities["correlation"], ABSENT)
+    _fill_by_external_id(trace, "activities", op_of_activity, (call_of_activity < 0) & no_op)
     return Links(call_of_activity, op_of_call, op_of_activity)
 
 
@@ -336,14 +367,16 @@ def _ops_around(trace: Trace) -> IntArray:
         threads[ops.num_rows :],
         numbers(calls["start_ns"]),
     )
-    _fill_by_external_id(trace, "calls", around)
+    _fill_by_external_id(trace, "calls", around, np.zeros(calls.num_rows, dtype=np.bool_))
     return around
 
 
-def _fill_by_external_id(trace: Trace, table: str, op_of_row: IntArray) -> None:
+def _fill_by_external_id(trace: Trace, table: str, op_of_row: IntArray, without: BoolArray) -> None:
     """Fill in, where no op is known yet, the op that carries the row's external id."""
-    open_rows = np.flatnonzero(op_of_row < 0)
-    op_of_row[open_rows] = _owners(trace.ops, "external_id", trace.table(table), open_rows)
+    open_rows = np.flatnonzero((op_of_row < 0) & ~without)
+    op = _owners(trace.ops, "external_id", trace.table(table), open_rows)
+    began, at = (numbers(one["start_ns"]) for one in (trace.ops, trace.table(table)))
+    op_of_row[open_rows] = np.where(taken(began, op) <= at[open_rows], op, -1)
 
 
 def first_match(

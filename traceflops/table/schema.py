@@ -47,7 +47,7 @@ _CORRELATION = Column(
     "correlation",
     pa.int64(),
     "id shared by a call and the activities it launched, unique within a process; "
-    "ids of 2^63 and above are stored modulo 2^64; on a CPU device, shared by the parts of an op",
+    "ids of 2^63 and above are stored modulo 2^64; of kind op, shared by the parts of an op",
 )
 _EXTERNAL = Column("external_id", pa.int64(), "the profiler's id of the op this belongs to")
 
@@ -98,7 +98,11 @@ TABLES: dict[str, tuple[Column, ...]] = {
         _PROCESS,
         _required("device", pa.int32(), "row of the devices table"),
         Column("stream", pa.int64(), "queue on the device"),
-        _required("kind", NAME_TYPE, "kernel, memcpy, memset, graph; op on a CPU device"),
+        _required(
+            "kind",
+            NAME_TYPE,
+            "kernel, memcpy, memset, graph; op: an operator, on a CPU or as timed by GPU events",
+        ),
         _NAME,
         _START,
         _DUR,

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from traceflops.timeline.host_work import (
         COPIES_MISSING,
         Whole,
-        innermost_pieces,
         lacks_copies,
+        ran_on_cpu,
         whole_work,
         with_fine_times,
         with_host_activities,

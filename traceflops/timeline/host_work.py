@@ -12,6 +12,7 @@ import pyarrow as pa
 from traceflops.remedies import advice
 from traceflops.table import (
     ABSENT,
+    BoolArray,
     IntArray,
     Note,
     TableBuilder,
@@ -21,7 +22,7 @@ from traceflops.table import (
     empty_table,
     group_sums,
     groups,
-    innermost,
+    innermost_pieces,
     is_one_of,
     joint_codes,
     names,
@@ -185,32 +186,10 @@ def with_host_activities(trace: Trace) -> Trace:
     return replace(trace, tables=tables)
 
 
-def innermost_pieces(
-    group: IntArray, start: IntArray, end: IntArray
-) -> tuple[IntArray, IntArray, IntArray]:
-    """Return the stretches in which one interval is the innermost of its group: row and times."""
-    edge_group, edge = _edges(group, start, end)
-    inner = innermost(group, start, end, edge_group, edge)
-    follows = np.flatnonzero((inner[:-1] >= 0) & (edge_group[:-1] == edge_group[1:]))
-    begins = np.append(True, (np.diff(inner[follows]) != 0) | (np.diff(follows) != 1))
-    first = follows[begins[: len(follows)]]
-    last = follows[np.append(begins[1 : len(follows)], True)] if len(follows) else follows
-    instants = np.flatnonzero(start == end)
-    return (
-        np.concatenate([inner[first], instants]),
-        np.concatenate([edge[first], start[instants]]),
-        np.concatenate([edge[last + 1], end[instants]]),
-    )
-
-
-def _edges(group: IntArray, start: IntArray, end: IntArray) -> tuple[IntArray, IntArray]:
-    """Return the times at which something begins or ends, by group: between two nothing does."""
-    groups, times = np.concatenate([group, group]), np.concatenate([start, end])
-    order = np.lexsort((times, groups))
-    groups, times = groups[order], times[order]
-    new = np.ones(len(order), dtype=np.bool_)
-    new[1:] = (groups[1:] != groups[:-1]) | (times[1:] != times[:-1])
-    return groups[new], times[new]
+def ran_on_cpu(trace: Trace) -> BoolArray:
+    """Return, per activity, whether it ran on a CPU; operators that CUDA events timed did not."""
+    is_cpu = is_one_of(trace.devices["type"], "cpu")
+    return np.append(is_cpu, False)[numbers(trace.activities["device"])]
 
 
 def _cpu_devices(processes: IntArray) -> pa.Table:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -541,3 +542,46 @@ def test_a_crew_changes_nothing() -> None:
     with Crew(2, worth_bytes=1) as crew:
         (found,) = ROCPROF_V1_JSON.read([source(data, "results.json")], Reading(crew))
     assert found.activities.equals(read_text(data).activities)
+
+
+def test_tracks_and_arrows_of_rocm_3_and_4() -> None:
+    """`pid` is the section, arrows begin where calls end, one leads to the last work of a call."""
+
+    def lies(section: int, process: int | None = 4711) -> dict[str, Any]:
+        return {"pid": section, "proc_id": process, "stream_id": None}
+
+    trace = read(
+        call(AT, AT + 40_000, "hipMemset", pid=2),
+        call(AT + 50_000, AT + 54_000, "hipLaunchKernel", pid=2),
+        call(AT + 90_000, AT + 99_000, "hipDeviceSynchronize", pid=2),
+        work(AT + 10_000, AT + 15_000, "FillBuffer", 1, 0, **lies(1)),
+        work(AT + 20_000, AT + 25_000, "FillBuffer", 1, 0, **lies(1)),
+        work(AT + 60_000, AT + 80_000, "k", **lies(6 + GPU)),
+        work(AT + 97_000, AT + 97_000, "Unknown command type", **lies(6 + GPU)),
+        arrow(1, AT // 1000 + 20, AT // 1000 + 20, (1, 0)),
+        arrow(2, AT // 1000 + 54, AT // 1000 + 60, (6 + GPU, 1)),
+        arrow(3, AT // 1000 + 97, AT // 1000 + 97, (6 + GPU, 1)),
+    )
+    assert rows(trace, "processes", "pid") == [4711]
+    launched = dict(rows(trace, "calls", "correlation", "name"))
+    assert [
+        (name, launched.get(id_)) for name, id_ in rows(trace, "activities", "name", "correlation")
+    ] == [("FillBuffer", "hipMemset"), ("FillBuffer", "hipMemset"), ("k", "hipLaunchKernel")]
+    assert not {note.code for note in trace.notes} & {"loose-arrows", "calls-missing"}
+    assert trace.source.event_counts["barrier"] == 1
+
+
+@pytest.mark.parametrize(
+    ("file", "kinds"),
+    [
+        ("cases/pytorch_amd_jax/rocprof-v1-track-numbers/results.db", {"kernel": 6, "memcpy": 6}),
+        ("verdicts/files/kokkos-db.db", {"kernel": 8, "memcpy": 24, "memset": 6}),
+        ("verdicts/files/kokkos-json.json", {"kernel": 8, "memcpy": 24, "memset": 6}),
+    ],
+)
+def test_public_runs_of_rocm_3_and_4(file: str, kinds: dict[str, int]) -> None:
+    trace = tf.read(shared_file(file))
+    assert Counter(rows(trace, "activities", "kind")) == kinds
+    assert trace.processes.num_rows == 1
+    calls = set(rows(trace, "calls", "correlation"))
+    assert set(rows(trace, "activities", "correlation")) <= calls - {None}

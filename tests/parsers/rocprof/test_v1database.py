@@ -202,3 +202,92 @@ def test_a_cut_database_gives_what_is_left(path: Path) -> None:
     trace = read(path)
     assert 0 < trace.activities.num_rows < 3000
     assert {"input-cut", "rows-lost"} <= {note.code for note in trace.notes}
+
+
+# ROCm 3 to 4.2: `pid` is a track of the viewer, operations name their process as `proc-id`
+
+OLD_CALL = ("BeginNs", "EndNs", "pid", "tid", "Name", "args", "Index", "Data", "DurationNs")
+OLD_WORK = (
+    *("BeginNs", "EndNs", "dev-id", "queue-id", "Name", "pid", "tid", "Index", "proc-id", "Data"),
+)
+
+
+def old_call(start: int, thread: int, index: int, name: str = "hipLaunchKernel") -> dict[str, Any]:
+    times = {"BeginNs": T + start, "EndNs": T + start + 10}
+    return {**times, "pid": 2, "tid": thread, "Index": index, "Name": name}
+
+
+def old_work(
+    start: int, process: int, index: int, name: str = "k", took: int = 20, gpu: int = 0
+) -> dict[str, Any]:
+    row = {"BeginNs": T + start, "EndNs": T + start + took, "dev-id": gpu, "queue-id": 0}
+    track = 1 if "Copy" in name else 6 + gpu
+    row |= {"pid": track, "tid": 1, "Index": index, "proc-id": process, "Name": name}
+    return row
+
+
+def test_the_track_of_the_viewer_is_no_process(path: Path) -> None:
+    """Calls and ranges lie on tracks 2, 3 and 0, copies on 1, GPU n on 6 + n."""
+    marker = old_work(60, 4711, 3, "Unknown command type", took=0)
+    write(
+        path,
+        rocTX=(ROCTX[:6], [{"BeginNs": T, "EndNs": T + 99, "pid": 0, "tid": 4712, "Name": "r"}]),
+        HIP=(
+            OLD_CALL,
+            [old_call(0, 4711, 1, "hipMemcpy"), old_call(20, 4712, 2), old_call(55, 4711, 3)],
+        ),
+        HSA=(OLD_CALL, [{**old_call(1, 4711, 1, "hsa_queue_create"), "pid": 3}]),
+        OPS=(OLD_WORK, [old_work(30, 4711, 2), marker]),
+        COPY=(OLD_WORK, [old_work(5, 4711, 1, "CopyHostToDevice")]),
+        A=(("Index", "KernelName"), []),
+    )
+    trace = read(path)
+    assert rows(trace, "processes", "pid") == [4711]
+    assert rows(trace, "activities", "name", "correlation", "process") == [
+        ("CopyHostToDevice", 1, 0),
+        ("k", 2, 0),
+    ]
+    assert trace.source.event_counts["barrier"] == 1
+    assert set(rows(trace, "calls", "process") + rows(trace, "marks", "process")) == {0}
+    assert not {note.code for note in trace.notes} & {"no-calls", "calls-missing"}
+
+
+def test_calls_belong_to_the_process_whose_work_they_launched(path: Path) -> None:
+    """The numbers of calls begin anew in each process; 70 launches from a thread of its own."""
+    write(
+        path,
+        HIP=(
+            OLD_CALL,
+            [old_call(0, 50, 1), old_call(100, 60, 1), old_call(200, 70, 2), old_call(300, 80, 9)],
+        ),
+        OPS=(
+            OLD_WORK,
+            [
+                old_work(12, 50, 1),
+                old_work(112, 60, 1, gpu=1),
+                old_work(212, 60, 2, gpu=1),
+                old_work(20, 50, 2),
+            ],
+        ),
+    )
+    trace = read(path)
+    pids = rows(trace, "processes", "pid")
+    called = [(thread, pids[p]) for thread, p in rows(trace, "calls", "thread", "process")]
+    assert called == [(50, 50), (60, 60), (70, 60), (80, None)]
+    assert sorted(rows(trace, "devices", "local_id")) == [0, 1]
+
+
+def test_kernels_and_copies_of_hsa_before_rocm_4_3(path: Path) -> None:
+    """Kernels stand in A, with their real process; copies are numbered on their own."""
+    copy = {**old_work(5, 7, 1, "async-copy"), "pid": 1}
+    columns = ("BeginNs", "EndNs", "Name", "pid", "tid", "Index", "proc-id")
+    write(
+        path,
+        A=((*KERN, *TIMES), [kernel(3)]),
+        COPY=(columns, [copy]),
+        HSA=(OLD_CALL, [{**old_call(0, 8, 1, "hsa_queue_create"), "pid": 3}]),
+    )
+    trace = read(path)
+    assert rows(trace, "processes", "pid") == [7]
+    assert rows(trace, "activities", "kind", "correlation") == [("memcpy", None), ("kernel", 3)]
+    assert "hsa_queue_create" in rows(trace, "calls", "name")

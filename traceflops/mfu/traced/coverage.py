@@ -13,10 +13,9 @@ from traceflops.table import (
     BoolArray,
     IntArray,
     groups,
-    is_one_of,
     numbers,
 )
-from traceflops.timeline import Intervals, Window
+from traceflops.timeline import Intervals, Window, ran_on_cpu
 from traceflops.windows import Prepared
 
 if TYPE_CHECKING:
@@ -178,7 +177,5 @@ def compute_kernels(prepared: Prepared) -> BoolArray:
     """Return, per activity, whether it is a kernel of category compute; no op of a CPU is one."""
     categorised = prepared.linked.categorised
     top = np.array([one == "compute" for one in categorised.top()], dtype=np.bool_)
-    found: BoolArray = top[categorised.category] & ~is_one_of(
-        prepared.trace.activities["kind"], "op"
-    )
+    found: BoolArray = top[categorised.category] & ~ran_on_cpu(prepared.trace)
     return found
