@@ -87,6 +87,10 @@ CASES: dict[str, tuple[dict[str, list[dict[str, Any]]], str]] = {
         },
         "Optimizer.step#Adam.step",
     ),
+    "own_sleep": (
+        {"marks": [frame("<built-in function sleep>", 15, 1_000), frame("m.py(3): run", 1, 1_005)]},
+        "m.py(3): run",
+    ),
     "external_wait": (
         {"marks": [frame("queue.py(154): get", 15, 1_000), frame("main.py(3): run", 1, 1_005)]},
         "main.py(3): run",
@@ -241,6 +245,7 @@ def test_a_call_is_inside_an_operator_of_the_same_times() -> None:
     [
         *((name, "host_code") for name in ("write", "open64", "fsync")),
         *((name, "external_wait") for name in ("pthread_cond_wait", "poll", "recvmsg", "waitpid")),
+        *((name, "own_sleep") for name in ("nanosleep", "clock_nanosleep", "usleep", "Sleep")),
         *((name, "eager_overhead") for name in ("pthread_cond_signal", "sem_post", "execve")),
     ],
 )

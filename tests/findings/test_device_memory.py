@@ -74,6 +74,31 @@ def test_hidden_short_and_other_copies_are_no_finding(way: str, beside: bool, co
     assert of_rule(analysis, "pageable-copies", "host-copies") == []
 
 
+@pytest.mark.parametrize(
+    ("name", "way", "beside", "is_told"),
+    [
+        ("Unified memory HtoD", "migration HtoD", True, True),
+        ("[CUDA Unified Memory memcpy DtoH]", "migration DtoH", True, True),
+        ("Unified memory HtoD", "migration HtoD", False, False),
+        ("Unified memory prefetch HtoD", "migration HtoD", True, False),
+        ("Memcpy HtoD (Pinned -> Device)", "HtoD", True, False),
+    ],
+)
+def test_pages_that_migrate_on_demand_inside_kernels_are_a_cause(
+    name: str, way: str, *, beside: bool, is_told: bool
+) -> None:
+    """Half a millisecond of each kernel of one millisecond."""
+    found = of_rule(run(name, way, beside=beside), "unified-memory")
+    assert bool(found) == is_told
+    for one in found:
+        assert "1.50 ms of the 3.00 ms in which kernels run; largest part: sm90_gemm" in (
+            one.sentence
+        )
+        assert "cudaMemPrefetchAsync" in one.remedy
+        assert one.gain is not None
+        assert (one.gain.low_ns, one.gain.high_ns) == (MS // 4, MS // 2)
+
+
 def starved(peak: int | None, *, memory: int | None = 100) -> tf.Analysis:
     """Return short kernels that the host launches too slowly, on a device of 100 bytes."""
     starts = range(MS, 3 * MS, 20_000)

@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     from traceflops.attribution.kernels import (
         COPIES,
         KERNELS,
+        MIGRATIONS,
         category_table,
         kernel_table,
         kernel_totals,

@@ -40,9 +40,10 @@ from traceflops.table import (
 from traceflops.timeline import NEVER, Intervals
 from traceflops.windows import Prepared, chosen_time, is_step_label
 
+_SLEEPS: Final = r"(__)?(clock_)?nanosleep|u?sleep|Sleep(Ex)?|NtDelayExecution"
 _SYSTEM_WAITS: Final = (
     r"pthread_(cond_(timed|clock)?wait|mutex_(timed|clock)?lock|rwlock_(timed)?(rd|wr)lock|join"
-    r"|barrier_wait|spin_lock)|p?poll|epoll_p?wait2?|p?select|(clock_)?nanosleep|u?sleep|pause|join"
+    r"|barrier_wait|spin_lock)|p?poll|epoll_p?wait2?|p?select|pause|join"
     r"|lock|flock|lockf|sem_(timed|clock)?wait|futex|recv(from|m?msg)?|accept4?|connect|msync"
     r"|sig(wait|waitinfo|timedwait|suspend)|wait([34]|pid|id)?"
 )
@@ -50,7 +51,7 @@ _SYSTEM_FILES: Final = (
     r"(p?(read|write)v?2?|f?open|open_memstream|openat|f(read|write|flush|sync|datasync|close|gets"
     r"|puts|seek|stat|statat)|close|[lx]?stat|__[fl]?xstat|lseek|m(un)?map|ioctl)(64)?"
 )
-SYSTEM_CALLS: Final = re.compile(f"{_SYSTEM_WAITS}|{_SYSTEM_FILES}")
+SYSTEM_CALLS: Final = re.compile(f"{_SYSTEM_WAITS}|{_SLEEPS}|{_SYSTEM_FILES}")
 """Names of calls of the operating system that wait or use files."""
 
 FACTS: Final[dict[str, str]] = {
@@ -77,8 +78,12 @@ FACTS: Final[dict[str, str]] = {
         r"|^(cu|hip)Mem(Create|Map|Unmap|Release|SetAccess|AddressReserve)"
         r"|^hsa_(amd_)?(memory|vmem)_(pool_)?(allocate|free|lock|unlock|map|unmap|handle|address)"
     ),
+    "sleeps": (
+        r"^<built-in (method|function) sleep\b|^(time\.sleep|std::this_thread::sleep_(for|until))\b"
+        rf"|^({_SLEEPS})$"
+    ),
     "waits": (
-        r"^<built-in (method|function) (acquire|sleep|poll|select|recv|accept|wait)\b"
+        r"^<built-in (method|function) (acquire|poll|select|recv|accept|wait)\b"
         r"|^(threading|queue|selectors)\.py\(|/(threading|queue|selectors)\.py\(\d+\): "
         r"(wait|acquire|join|get|select)$"
         rf"|^({_SYSTEM_WAITS})$"
@@ -303,7 +308,7 @@ def standard_prefix(frame: str) -> str:
     Profilers leave out the folder that a module is found in: `queue.py(154): get`.
     """
     if inner := _INNER.match(frame):
-        wait = re.match(FACTS["waits"], frame)
+        wait = re.match(FACTS["waits"], frame) or re.match(FACTS["sleeps"], frame)
         return wait[0] if wait is not None else inner[0]
     first = _FIRST.match(frame)
     return first[0] if first is not None and first[1] in sys.stdlib_module_names else ""

@@ -19,6 +19,7 @@ from traceflops.parsers.nsight.nsys.enums import (
     MEMORY,
     OF_THE_PROFILER,
     WAITS,
+    asked_for,
     present,
     processes_of,
 )
@@ -105,7 +106,7 @@ def _axes(rows: Batch, columns: tuple[str, ...]) -> IntArray:
 
 
 def _copies(reading: ReportReading, table: TableBuilder, rows: Batch) -> Columns:
-    kind = rows["copyKind"]
+    kind = asked_for(rows["copyKind"], rows["migrationCause"])
     reading.odd["copy-kind"] += int(np.count_nonzero(~np.isin(kind, [*COPIES])))
     kinds, names = _joined(kind, rows["srcKind"], rows["dstKind"]), table.names["name"]
     return {
@@ -179,7 +180,8 @@ _OF_KERNELS: Final = (
     *(*_SPAN, *_PLACE, "graphNodeId", "graphId", "registersPerThread"),
     *(*_NAMES, *_GRID, *_BLOCK, *_SHARED),
 )
-_OF_COPIES: Final = (*_SPAN, *_PLACE, "graphNodeId", "bytes", "copyKind", "srcKind", "dstKind")
+_OF_COPY: Final = ("bytes", "copyKind", "srcKind", "dstKind", "migrationCause")
+_OF_COPIES: Final = (*_SPAN, *_PLACE, "graphNodeId", *_OF_COPY)
 _OF_FILLS: Final = (*_SPAN, *_PLACE, "graphNodeId", "bytes", "memKind")
 _OF_CALLS: Final = (*_SPAN, "eventClass", "globalTid", "correlationId", "nameId")
 _OF_NODES: Final = (*_SPAN, "globalTid", "graphNodeId", "originalGraphNodeId")
