@@ -257,19 +257,33 @@ def test_calls_of_the_system_are_named_with_the_annotation_around(name: str, exp
 
 
 @pytest.mark.parametrize(
-    ("label", "shown"),
+    ("label", "others", "shown"),
     [
-        ("IO 190", "IO"),
-        ("epoch 3 batch #12", "epoch N batch"),
-        ("conv2d", "convNd"),
-        ("resize()", "resize()"),
-        ("12", "N"),
+        ("IO 190", (), "IO"),
+        ("IO 190", ("IO 191",), "IO"),
+        ("IO 190", ("IO 190",), "IO 190"),
+        ("epoch 3 batch #12", (), "epoch 3 batch"),
+        ("epoch 3 batch #12", ("epoch 4 batch #1",), "epoch N batch"),
+        ("conv2d", (), "conv2d"),
+        ("conv2d", ("conv3d",), "convNd"),
+        ("resize()", (), "resize()"),
+        ("12", (), "12"),
+        ("12", ("13",), "N"),
+        ("moe[tokens=64, topk=2]", (), "moe[tokens=64, topk=2]"),
+        ("moe[tokens=64, topk=2]", ("moe[tokens=64, topk=2]",), "moe[tokens=64, topk=2]"),
+        ("moe[tokens=64, topk=2]", ("moe[tokens=99, topk=2]",), "moe[tokens=N, topk=2]"),
+        ("moe[tokens=64, topk=2]", ("moe[tokens=64, topk=4]",), "moe[tokens=64, topk=N]"),
+        ("f(x, {y: 3})", ("f(x, {y: 4})",), "f(x, {y: N})"),
+        ('say "take 3"', ('say "take 4"',), 'say "take N"'),
+        ("推論 [層 3]", ("推論 [層 4]",), "推論 [層 N]"),
+        ("IO (3)", ("IO (4)",), "IO"),
     ],
 )
-def test_labels_that_differ_in_numbers_are_as_their_author_wrote_them(
-    label: str, shown: str
+def test_ranges_are_called_without_the_numbers_that_differ(
+    label: str, others: tuple[str, ...], shown: str
 ) -> None:
-    idle = analyze(made(marks=[event(label, 5, 1_000)])).idle
+    marks = [event(label, 5, 1_000), *(event(one, 2_000, 2_001) for one in others)]
+    idle = analyze(made(marks=marks)).idle
     assert idle.culprits[0].label == shown
 
 

@@ -62,8 +62,6 @@ if TYPE_CHECKING:
         SYSTEM_CALLS,
         facts_told,
         is_of_library,
-        numbered,
-        numberless,
         standard_prefix,
         told,
     )
@@ -97,6 +95,7 @@ if TYPE_CHECKING:
         ProductRoles,
         product_roles,
     )
+    from traceflops.attribution.range_names import numbered, numberless, range_names
     from traceflops.attribution.scopes import (
         PHASES,
         Phase,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Final
@@ -18,6 +18,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
+from traceflops.attribution.range_names import range_names
 from traceflops.table import (
     ABSENT,
     BoolArray,
@@ -127,8 +128,6 @@ def told(column: pa.ChunkedArray, fact: str) -> BoolArray:
 
 CALL, OP, FRAME, SYSTEM, LABEL = range(5)
 _OF_MARK: Final = {"python": FRAME, "module": FRAME, "system": SYSTEM, "annotation": LABEL}
-_NUMBER: Final = re.compile(r"#?\d+")
-_ENDING: Final = " 0123456789#:_=.,/()[]-"
 
 
 def host_time(
@@ -163,7 +162,8 @@ def host_windows(prepared: Prepared) -> Mapping[int, Intervals]:
 class HostEvents:
     """Events by row: `kind` is CALL to LABEL, `source` the row in its table, `name` a code.
 
-    Of events with the same times the later row is the inner one. `thread` is one number per process
+    Of events with the same times the later row is the inner one. `range_name` is what annotations
+    are called. `thread` is one number per process
     and thread; `thread_of_call` and `process_of_call` are by row of calls.
     """
 
@@ -175,6 +175,7 @@ class HostEvents:
     end_ns: IntArray
     name: WholeArray
     labels: tuple[str, ...]
+    range_name: Callable[[str], str]
     thread_of_call: IntArray
     process_of_call: IntArray
 
@@ -203,11 +204,11 @@ class HostEvents:
         return self.tree.nearest((self.kind == FRAME) & known[self.name])
 
     def text(self, event: int) -> str:
-        """Return the name of an event; numbers in labels, often those of a step, are left out."""
+        """Return the name of an event; annotations are called as `range_names` has it."""
         if event < 0:
             return ""
         label = self.labels[self.name[event]]
-        return numberless(label) if self.kind[event] == LABEL else label
+        return self.range_name(label) if self.kind[event] == LABEL else label
 
     def told(self, fact: str, event: IntArray) -> BoolArray:
         """Return whether the names of events (-1: none) tell a fact of `host_names.FACTS`."""
@@ -248,7 +249,8 @@ def host_events(trace: Trace, within: Intervals) -> HostEvents:
     caller, calling = numbers(trace.calls["process"]), numbers(trace.calls["thread"], ABSENT)
     threads = joint_codes(np.append(process, caller), np.append(thread, calling))
     mine, of_call = threads[: len(start)], threads[len(start) :]
-    return HostEvents(kind, source, process, mine, start, end, name, tuple(pool), of_call, caller)
+    columns = kind, source, process, mine, start, end, name
+    return HostEvents(*columns, tuple(pool), range_names(trace), of_call, caller)
 
 
 def _tables(trace: Trace) -> Iterator[tuple[int, pa.Table, IntArray]]:
@@ -287,19 +289,6 @@ _LIBRARY: Final = re.compile(
 )
 _INNER: Final = re.compile(r"<(built-in |frozen |string>|eval_with_key>)")
 _FIRST: Final = re.compile(r"(\w+)(?:/|\.py\()")
-
-
-def numberless(label: str) -> str:
-    """Return a label without its numbers, which are often those of a step: "IO 12" as "IO"."""
-    short = label.rstrip(_ENDING)
-    label = short if short and _NUMBER.search(label, len(short)) else label
-    return _NUMBER.sub("N", label)
-
-
-def numbered(label: str) -> str:
-    """Return a pattern of the labels that are this one without their numbers."""
-    inner = re.escape(label).replace("N", rf"(?:N|{_NUMBER.pattern})")
-    return f"{inner}[{re.escape(_ENDING)}]*"
 
 
 def standard_prefix(frame: str) -> str:
