@@ -58,7 +58,16 @@ _IN_LOST_PART: Final = frozenset(
 """What a file that is cut may have had: another way of recording would be the wrong advice."""
 
 
-_WITH_CUDA: Final = "activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]"
+_CUDA: Final = "CUDA"
+_WITH_CUDA: Final = f"activities=[ProfilerActivity.CPU, ProfilerActivity.{_CUDA}]"
+_METRICS: Final = " without profiler_metrics (counters replace kernel records)"
+_ACCELERATORS: Final = {
+    "xpu_": "XPU",
+    "mtia_": "MTIA",
+    "hpu_": "HPU",
+    "privateuse1_": "PrivateUse1",
+}
+"""Members of ProfilerActivity, by how Kineto's categories of their events begin."""
 _NOT_SHAPES: Final = (
     "no option records operators: describe the model with traceflops mfu --model, or give a "
     "torch.profiler trace of the same run with --pair"
@@ -73,7 +82,7 @@ _TABLE: Final[Mapping[str, Mapping[str, str]]] = {
     "device work": {**_EVERYTHING, TF_RECORD: ""},
     "device records": {
         **_EVERYTHING,
-        PYTORCH: f"{_WITH_CUDA} without profiler_metrics (CUPTI counters replace kernel records)",
+        PYTORCH: f"{_WITH_CUDA}{_METRICS}",
         NSIGHT: f"{NSYS}; if it was set, the report's diagnostics say why CUDA recorded nothing",
         TF_RECORD: "",
     },
@@ -210,7 +219,26 @@ def remedy(of: Recording, lack: str) -> str | None:
     how = _TABLE[lack].get(tool, "" if tool == OTHER else None)
     if how and of.source.tool == LEGACY and lack not in _SAME_IN_LEGACY:
         return f"record with torch.profiler (PyTorch 1.8.1 or later) and {how}"
-    return how
+    return how and in_words_of(of.source.event_counts, how)
+
+
+def with_activities(counts: Mapping[str, int]) -> str:
+    """Return how torch.profiler records CPU and accelerator; `counts` are events by category."""
+    return in_words_of(counts, _WITH_CUDA)
+
+
+def in_words_of(counts: Mapping[str, int], told: str) -> str:
+    """Return advice for PyTorch in the words of the accelerator that the events are of."""
+    found = (
+        name for start, name in _ACCELERATORS.items() if any(c.startswith(start) for c in counts)
+    )
+    name = next(found, _CUDA)
+    if name == _CUDA:
+        return told
+    told = told.partition(_METRICS)[0].replace(
+        f"ProfilerActivity.{_CUDA}", f"ProfilerActivity.{name}"
+    )
+    return told.replace("torch.cuda.", "torch.accelerator.")
 
 
 def command(of: Recording) -> str | None:

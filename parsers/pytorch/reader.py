@@ -41,7 +41,7 @@ from traceflops.parsers.shared import (
     overflowed,
     processes_table,
 )
-from traceflops.remedies import LEGACY, RECORDER
+from traceflops.remedies import LEGACY, RECORDER, with_activities
 from traceflops.table import (
     ABSENT,
     IntArray,
@@ -50,6 +50,8 @@ from traceflops.table import (
     SourceFile,
     TableBuilder,
     Trace,
+    codes,
+    joint_codes,
     numbers,
     of_noun,
     rank_from_name,
@@ -95,8 +97,7 @@ _NOTES: Final = NoteTable(
         "is copied.",
         "no-device-work calls": "The file has {calls} and no GPU operations: the profiler lost the "
         "GPU records or could not make them.",
-        "no-device-work": "The file has no GPU operations{shown}. To record them use "
-        "activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA].",
+        "no-device-work": "The file has no GPU operations{shown}. To record them use {activities}.",
         "no-device-work recorder": "The file has no GPU operations{shown}: none ran while "
         "tf.record recorded.",
     },
@@ -136,7 +137,9 @@ def reading_notes(
         *(
             legacy.content_notes(tables, counts.get(legacy.ARROWS, 0), _SHOWN_INSTEAD)
             if legacy.OPS in counts
-            else _content_notes(tables, is_lossy, RECORDER in metadata.facts)
+            else _content_notes(
+                tables, is_lossy, RECORDER in metadata.facts, with_activities(counts)
+            )
         ),
         *_metadata_notes(metadata, devices, tables["processes"].num_rows),
     ]
@@ -160,18 +163,20 @@ def _event_notes(counts: Mapping[str, int], python_stacks: bool) -> Iterator[Not
 
 
 def _content_notes(
-    tables: Mapping[str, pa.Table], is_lossy: bool, is_recorder: bool
+    tables: Mapping[str, pa.Table], is_lossy: bool, is_recorder: bool, activities: str
 ) -> Iterator[Note]:
     calls, ops = tables["calls"].num_rows, tables["ops"]
     if not tables["activities"].num_rows:
         why = " lost" * is_lossy or " calls" * (calls > 0) or " recorder" * is_recorder
         shown = _SHOWN_INSTEAD if ops.num_rows else ""
-        called = several(calls, "runtime call")
-        yield _NOTES.note(f"no-device-work{why}", shown=shown, calls=called)
+        called = several(calls, "API call")
+        yield _NOTES.note(f"no-device-work{why}", shown=shown, calls=called, activities=activities)
     elif not calls:
         yield _NOTES.note("no-calls")
     launched = numbers(tables["calls"]["correlation"], ABSENT)
-    launched = launched[launched != ABSENT]
+    # A runtime call and the driver call inside it have one correlation on purpose.
+    api = codes(tables["calls"]["api"])[launched != ABSENT]
+    launched = joint_codes(api, launched[launched != ABSENT])
     repeated = len(launched) - len(np.unique(launched))
     if repeated > _SEVERAL * calls and tables["processes"].num_rows == 1:
         called = several(calls, "runtime call")

@@ -87,6 +87,10 @@ CASES: dict[str, tuple[dict[str, list[dict[str, Any]]], str]] = {
         },
         "Optimizer.step#Adam.step",
     ),
+    "own_sleep": (
+        {"marks": [frame("<built-in function sleep>", 15, 1_000), frame("m.py(3): run", 1, 1_005)]},
+        "m.py(3): run",
+    ),
     "external_wait": (
         {"marks": [frame("queue.py(154): get", 15, 1_000), frame("main.py(3): run", 1, 1_005)]},
         "main.py(3): run",
@@ -241,6 +245,7 @@ def test_a_call_is_inside_an_operator_of_the_same_times() -> None:
     [
         *((name, "host_code") for name in ("write", "open64", "fsync")),
         *((name, "external_wait") for name in ("pthread_cond_wait", "poll", "recvmsg", "waitpid")),
+        *((name, "own_sleep") for name in ("nanosleep", "clock_nanosleep", "usleep", "Sleep")),
         *((name, "eager_overhead") for name in ("pthread_cond_signal", "sem_post", "execve")),
     ],
 )
@@ -252,19 +257,33 @@ def test_calls_of_the_system_are_named_with_the_annotation_around(name: str, exp
 
 
 @pytest.mark.parametrize(
-    ("label", "shown"),
+    ("label", "others", "shown"),
     [
-        ("IO 190", "IO"),
-        ("epoch 3 batch #12", "epoch N batch"),
-        ("conv2d", "convNd"),
-        ("resize()", "resize()"),
-        ("12", "N"),
+        ("IO 190", (), "IO"),
+        ("IO 190", ("IO 191",), "IO"),
+        ("IO 190", ("IO 190",), "IO 190"),
+        ("epoch 3 batch #12", (), "epoch 3 batch"),
+        ("epoch 3 batch #12", ("epoch 4 batch #1",), "epoch N batch"),
+        ("conv2d", (), "conv2d"),
+        ("conv2d", ("conv3d",), "convNd"),
+        ("resize()", (), "resize()"),
+        ("12", (), "12"),
+        ("12", ("13",), "N"),
+        ("moe[tokens=64, topk=2]", (), "moe[tokens=64, topk=2]"),
+        ("moe[tokens=64, topk=2]", ("moe[tokens=64, topk=2]",), "moe[tokens=64, topk=2]"),
+        ("moe[tokens=64, topk=2]", ("moe[tokens=99, topk=2]",), "moe[tokens=N, topk=2]"),
+        ("moe[tokens=64, topk=2]", ("moe[tokens=64, topk=4]",), "moe[tokens=64, topk=N]"),
+        ("f(x, {y: 3})", ("f(x, {y: 4})",), "f(x, {y: N})"),
+        ('say "take 3"', ('say "take 4"',), 'say "take N"'),
+        ("推論 [層 3]", ("推論 [層 4]",), "推論 [層 N]"),
+        ("IO (3)", ("IO (4)",), "IO"),
     ],
 )
-def test_labels_that_differ_in_numbers_are_as_their_author_wrote_them(
-    label: str, shown: str
+def test_ranges_are_called_without_the_numbers_that_differ(
+    label: str, others: tuple[str, ...], shown: str
 ) -> None:
-    idle = analyze(made(marks=[event(label, 5, 1_000)])).idle
+    marks = [event(label, 5, 1_000), *(event(one, 2_000, 2_001) for one in others)]
+    idle = analyze(made(marks=marks)).idle
     assert idle.culprits[0].label == shown
 
 

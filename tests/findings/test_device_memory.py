@@ -74,6 +74,67 @@ def test_hidden_short_and_other_copies_are_no_finding(way: str, beside: bool, co
     assert of_rule(analysis, "pageable-copies", "host-copies") == []
 
 
+@pytest.mark.parametrize(
+    ("name", "way", "beside", "is_told"),
+    [
+        ("Unified memory HtoD", "migration HtoD", True, True),
+        ("[CUDA Unified Memory memcpy DtoH]", "migration DtoH", True, True),
+        ("Unified memory HtoD", "migration HtoD", False, False),
+        ("Unified memory prefetch HtoD", "migration HtoD", True, False),
+        ("Memcpy HtoD (Pinned -> Device)", "HtoD", True, False),
+    ],
+)
+def test_pages_that_migrate_on_demand_inside_kernels_are_a_cause(
+    name: str, way: str, *, beside: bool, is_told: bool
+) -> None:
+    """Half a millisecond of each kernel of one millisecond."""
+    found = of_rule(run(name, way, beside=beside), "unified-memory")
+    assert bool(found) == is_told
+    for one in found:
+        assert "1.50 ms of the 3.00 ms in which kernels run; largest part: sm90_gemm" in (
+            one.sentence
+        )
+        assert "cudaMemPrefetchAsync" in one.remedy
+        assert one.gain is not None
+        assert (one.gain.low_ns, one.gain.high_ns) == (MS // 4, MS // 2)
+
+
+@pytest.mark.parametrize(
+    ("asked", "freed", "each", "says"),
+    [
+        ("cudaMalloc", "cudaFree", 1, "unset PYTORCH_NO_CUDA_MEMORY_CACHING"),
+        ("hipMalloc", "hipFree", 1, "unset PYTORCH_NO_HIP_MEMORY_CACHING"),
+        ("cudaMallocAsync_v11020", "cudaFreeAsync_v11020", 1, "remove backend:cudaMallocAsync"),
+        ("cudaMalloc", "cudaFree", 4, "Remove torch.cuda.empty_cache()"),
+    ],
+)
+def test_where_each_tensor_asks_the_driver_the_cache_is_off(
+    asked: str, freed: str, each: int, says: str
+) -> None:
+    """An operator allocates, launches 40 us of work and frees, every 500 us; 10 are a step."""
+    works, calls, ops, marks = [], [], [], []
+    for at in range(MS, MS + 50 * MS // 2, MS // 2):
+        place = len(works)
+        if place % 10 == 0:
+            marks.append((f"ProfilerStep#{place // 10}", at, 5 * MS))
+        ops += [
+            {"name": "aten::relu", "start_ns": at, "dur_ns": 450_000},
+            {"name": "aten::empty", "start_ns": at + 5_000, "dur_ns": 60_000},
+        ]
+        if place % each == 0:
+            calls += [
+                {"name": asked, "start_ns": at + 10_000, "dur_ns": 50_000},
+                {"name": freed, "start_ns": at + 90_000, "dur_ns": 350_000},
+            ]
+        works.append(("relu", at + 70_000, at + 80_000, 40_000))
+    rows = launched(*works)
+    rows["calls"] += calls
+    analysis = tf.analyze(trace_of(**rows, ops=ops, marks=step_marks(*marks)))
+    (found,) = of_rule(analysis, "memory-alloc")
+    assert says in found.remedy
+    assert ("empty_cache" in found.remedy) == (each > 1)
+
+
 def starved(peak: int | None, *, memory: int | None = 100) -> tf.Analysis:
     """Return short kernels that the host launches too slowly, on a device of 100 bytes."""
     starts = range(MS, 3 * MS, 20_000)

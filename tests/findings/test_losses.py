@@ -170,7 +170,8 @@ def test_memory_work_is_called_what_most_of_it_is(works: dict[str, int], words: 
         (("HtoD", "DtoH"), "copies"),
         (("DtoH", "DtoH"), "device-to-host copies"),
         (("DtoD", None), "copies"),
-        (("migration HtoD", "HtoD"), "host-to-device copies"),
+        (("migration HtoD", "HtoD"), "copies and page migrations"),
+        (("migration HtoD", "migration DtoH"), "page migrations"),
     ],
 )
 def test_copies_are_called_by_their_direction(ways: tuple[str | None, ...], words: str) -> None:

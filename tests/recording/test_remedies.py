@@ -67,6 +67,28 @@ def test_rocprof_is_not_told_of_arguments_of_pytorch() -> None:
     assert "memory events" not in found
 
 
+@pytest.mark.parametrize(
+    ("category", "member"),
+    [
+        ("xpu_runtime", "XPU"),
+        ("mtia_runtime", "MTIA"),
+        ("privateuse1_driver", "PrivateUse1"),
+        ("cuda_runtime", "CUDA"),
+    ],
+)
+def test_the_activity_to_record_is_that_of_the_accelerator(category: str, member: str) -> None:
+    trace = made("pytorch", ops=[OP])
+    trace = replace(trace, source=replace(trace.source, event_counts={category: 3}))
+    for lack in ("device work", "device records", "calls"):
+        told = str(remedy(trace, lack))
+        assert told.startswith(f"activities=[ProfilerActivity.CPU, ProfilerActivity.{member}]"), (
+            lack
+        )
+        assert ("profiler_metrics" in told) == (member == "CUDA" and lack == "device records")
+    first = str(remedy(trace, "first work"))
+    assert ("torch.cuda" in first) == (member == "CUDA")
+
+
 def test_pytorch_is_not_told_of_options_of_rocprof() -> None:
     told = " ".join(lacks(made("pytorch", activities=[KERNEL])).values())
     assert "--" not in told

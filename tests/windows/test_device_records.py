@@ -194,6 +194,29 @@ def test_few_lost_records_are_but_a_note() -> None:
     assert "| idle |" in render_markdown(analysis)
 
 
+@pytest.mark.parametrize(
+    ("pairs", "expected"),
+    [
+        ([("runtime", 1), ("driver", 1)], 1),
+        ([("runtime", 1), ("driver", 2)], 2),
+        ([("runtime", 1), ("runtime", 1)], 2),
+        ([("runtime", None), ("driver", None)], 2),
+        ([("driver", 1)], 1),
+    ],
+)
+def test_the_drivers_half_of_a_launch_is_no_launch_of_its_own(
+    pairs: list[tuple[str, int | None]], expected: int
+) -> None:
+    names = {"runtime": "urEnqueueKernelLaunchWithArgsExp", "driver": "zeCommandListAppendLaunch"}
+    rows = [
+        {"name": f"{names[api]}Kernel", "start_ns": at, "api": api, "correlation": correlation}
+        for at, (api, correlation) in enumerate(pairs)
+    ]
+    made = trace_of(devices=[], calls=rows, ops=OPS)
+    assert launch_calls(made) == expected
+    assert records(made).lost == expected
+
+
 def records(made: Trace) -> LaunchRecords:
     return prepare(made).launch_records
 

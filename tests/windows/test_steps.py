@@ -675,3 +675,22 @@ def test_work_outside_of_all_steps_is_said() -> None:
     notes = analyze(trace_of(**launched(*works), marks=[mark])).notes
     (note,) = [one for one in notes if one.code == "work-outside-steps"]
     assert note.text.startswith("400 ns of GPU work (28.6 %) runs outside the steps")
+
+
+@pytest.mark.parametrize("mark", [True, False])
+def test_operators_on_a_cpu_are_no_gpu_work(*, mark: bool) -> None:
+    """Six rounds of operators, marked or not, between work before and after them."""
+    round_of = ("aten::addmm", "aten::relu", "aten::sum", "aten::mul", "aten::_fused_adam_")
+    names = ["aten::empty"] * 9 + [*round_of] * 6 + ["aten::cat"] * 9
+    ops = [
+        {"name": name, "start_ns": 100 * at, "dur_ns": 90, "external_id": at}
+        for at, name in enumerate(names)
+    ]
+    marks = step_marks(*((f"ProfilerStep#{k}", 900 + 500 * k, 499) for k in range(6)))
+    analysis = analyze(trace_of(devices=[], ops=ops, marks=marks if mark else []))
+    assert len(analysis.steps.seen) == 6 if mark else len(analysis.steps.seen) >= 5
+    said = " ".join([analysis.steps.text, *(note.text for note in analysis.notes)])
+    said = said.replace("The trace has no GPU operations", "")
+    assert "of CPU work" in said
+    assert "GPU" not in said
+    assert ("repetition on the CPU: each ends with its optimizer operators" in said) != mark

@@ -139,14 +139,14 @@ def _clock_notes(linked: LinkedTrace) -> Iterator[Note]:
 def _profiler_notes(trace: Trace, accounts: Mapping[int, DeviceAccount]) -> tuple[Note, ...]:
     """Return what to say of the time in which the profiler held up the program."""
     found = profiler_time(trace, accounts)
-    if not found.times:
+    if not found.idle_ns:
         return ()
     whose = "the GPU" if len(accounts) == 1 else "at least one GPU of its process"
     text = (
         f"The profiler itself ran {several(found.times, 'time')} on the CPU, "
         f"{time_amount(found.spent_ns)} total; {whose} was idle for "
-        f"{time_amount(found.idle_ns)} of that. Without the profiler this idle time would not "
-        "occur."
+        f"{time_amount(found.idle_ns)} of that, which may be the profiler's doing, not the "
+        "program's."
     )
     return (Note("assumed", "profiler-overhead", text, found.times),)
 

@@ -62,8 +62,6 @@ if TYPE_CHECKING:
         SYSTEM_CALLS,
         facts_told,
         is_of_library,
-        numbered,
-        numberless,
         standard_prefix,
         told,
     )
@@ -73,6 +71,7 @@ if TYPE_CHECKING:
         COPIES,
         KERNEL_TOTALS,
         KERNELS,
+        MIGRATIONS,
         category_table,
         kernel_table,
         kernel_totals,
@@ -97,6 +96,7 @@ if TYPE_CHECKING:
         ProductRoles,
         product_roles,
     )
+    from traceflops.attribution.range_names import numbered, numberless, range_names
     from traceflops.attribution.scopes import (
         PHASES,
         Phase,

@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from traceflops.attribution.host_events import numberless
 from traceflops.attribution.launching_ops import ops_that_launched
+from traceflops.attribution.range_names import range_names
 from traceflops.attribution.scopes import launch_scopes
 from traceflops.table import (
     IntArray,
@@ -207,7 +207,8 @@ def _ways(
     kernel = np.append(place.codes(map(kernel_name, names(activities["name"]))), -1)
     each = zip(around.texts, around.is_module, strict=True)
     scopes = Names()
-    scope = scopes.codes(text if is_module else numberless(text) for text, is_module in each)
+    called = range_names(launched.trace)
+    scope = scopes.codes(text if is_module else called(text) for text, is_module in each)
     category, categories = categorised.category[row], categorised.categories
     unknown = np.full(len(row), -1, dtype=np.int64)
     return {

@@ -21,7 +21,7 @@ from traceflops.attribution.device_work import (
     ranges,
     user_functions,
 )
-from traceflops.attribution.host_events import numberless
+from traceflops.attribution.range_names import range_names
 from traceflops.attribution.scopes import ModulePaths, module_class, module_name
 from traceflops.errors import UsageError
 from traceflops.table import IntArray, codes, exact_sums, group_rows, names, taken
@@ -112,8 +112,9 @@ def _by_range(prepared: Prepared) -> WorkOwners:
     """Return work by annotation; those that differ only in their numbers are one."""
     found = _by_name(ranges)(prepared)
     alike: defaultdict[str, list[Owner]] = defaultdict(list)
+    called = range_names(prepared.trace)
     for one in found.owners:
-        alike[numberless(one.label)].append(one)
+        alike[called(one.label)].append(one)
     owners = [_together(label, mine) for label, mine in alike.items()]
     owners.sort(key=lambda owner: owner.work.device_ns, reverse=True)
     return WorkOwners(tuple(owners), found.rest)

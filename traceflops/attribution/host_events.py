@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Final
@@ -18,6 +18,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
+from traceflops.attribution.range_names import range_names
 from traceflops.table import (
     ABSENT,
     BoolArray,
@@ -40,9 +41,10 @@ from traceflops.table import (
 from traceflops.timeline import NEVER, Intervals
 from traceflops.windows import Prepared, chosen_time, is_step_label
 
+_SLEEPS: Final = r"(__)?(clock_)?nanosleep|u?sleep|Sleep(Ex)?|NtDelayExecution"
 _SYSTEM_WAITS: Final = (
     r"pthread_(cond_(timed|clock)?wait|mutex_(timed|clock)?lock|rwlock_(timed)?(rd|wr)lock|join"
-    r"|barrier_wait|spin_lock)|p?poll|epoll_p?wait2?|p?select|(clock_)?nanosleep|u?sleep|pause|join"
+    r"|barrier_wait|spin_lock)|p?poll|epoll_p?wait2?|p?select|pause|join"
     r"|lock|flock|lockf|sem_(timed|clock)?wait|futex|recv(from|m?msg)?|accept4?|connect|msync"
     r"|sig(wait|waitinfo|timedwait|suspend)|wait([34]|pid|id)?"
 )
@@ -50,7 +52,7 @@ _SYSTEM_FILES: Final = (
     r"(p?(read|write)v?2?|f?open|open_memstream|openat|f(read|write|flush|sync|datasync|close|gets"
     r"|puts|seek|stat|statat)|close|[lx]?stat|__[fl]?xstat|lseek|m(un)?map|ioctl)(64)?"
 )
-SYSTEM_CALLS: Final = re.compile(f"{_SYSTEM_WAITS}|{_SYSTEM_FILES}")
+SYSTEM_CALLS: Final = re.compile(f"{_SYSTEM_WAITS}|{_SLEEPS}|{_SYSTEM_FILES}")
 """Names of calls of the operating system that wait or use files."""
 
 FACTS: Final[dict[str, str]] = {
@@ -77,8 +79,12 @@ FACTS: Final[dict[str, str]] = {
         r"|^(cu|hip)Mem(Create|Map|Unmap|Release|SetAccess|AddressReserve)"
         r"|^hsa_(amd_)?(memory|vmem)_(pool_)?(allocate|free|lock|unlock|map|unmap|handle|address)"
     ),
+    "sleeps": (
+        r"^<built-in (method|function) sleep\b|^(time\.sleep|std::this_thread::sleep_(for|until))\b"
+        rf"|^({_SLEEPS})$"
+    ),
     "waits": (
-        r"^<built-in (method|function) (acquire|sleep|poll|select|recv|accept|wait)\b"
+        r"^<built-in (method|function) (acquire|poll|select|recv|accept|wait)\b"
         r"|^(threading|queue|selectors)\.py\(|/(threading|queue|selectors)\.py\(\d+\): "
         r"(wait|acquire|join|get|select)$"
         rf"|^({_SYSTEM_WAITS})$"
@@ -122,8 +128,6 @@ def told(column: pa.ChunkedArray, fact: str) -> BoolArray:
 
 CALL, OP, FRAME, SYSTEM, LABEL = range(5)
 _OF_MARK: Final = {"python": FRAME, "module": FRAME, "system": SYSTEM, "annotation": LABEL}
-_NUMBER: Final = re.compile(r"#?\d+")
-_ENDING: Final = " 0123456789#:_=.,/()[]-"
 
 
 def host_time(
@@ -158,7 +162,8 @@ def host_windows(prepared: Prepared) -> Mapping[int, Intervals]:
 class HostEvents:
     """Events by row: `kind` is CALL to LABEL, `source` the row in its table, `name` a code.
 
-    Of events with the same times the later row is the inner one. `thread` is one number per process
+    Of events with the same times the later row is the inner one. `range_name` is what annotations
+    are called. `thread` is one number per process
     and thread; `thread_of_call` and `process_of_call` are by row of calls.
     """
 
@@ -170,6 +175,7 @@ class HostEvents:
     end_ns: IntArray
     name: WholeArray
     labels: tuple[str, ...]
+    range_name: Callable[[str], str]
     thread_of_call: IntArray
     process_of_call: IntArray
 
@@ -198,11 +204,11 @@ class HostEvents:
         return self.tree.nearest((self.kind == FRAME) & known[self.name])
 
     def text(self, event: int) -> str:
-        """Return the name of an event; numbers in labels, often those of a step, are left out."""
+        """Return the name of an event; annotations are called as `range_names` has it."""
         if event < 0:
             return ""
         label = self.labels[self.name[event]]
-        return numberless(label) if self.kind[event] == LABEL else label
+        return self.range_name(label) if self.kind[event] == LABEL else label
 
     def told(self, fact: str, event: IntArray) -> BoolArray:
         """Return whether the names of events (-1: none) tell a fact of `host_names.FACTS`."""
@@ -243,7 +249,8 @@ def host_events(trace: Trace, within: Intervals) -> HostEvents:
     caller, calling = numbers(trace.calls["process"]), numbers(trace.calls["thread"], ABSENT)
     threads = joint_codes(np.append(process, caller), np.append(thread, calling))
     mine, of_call = threads[: len(start)], threads[len(start) :]
-    return HostEvents(kind, source, process, mine, start, end, name, tuple(pool), of_call, caller)
+    columns = kind, source, process, mine, start, end, name
+    return HostEvents(*columns, tuple(pool), range_names(trace), of_call, caller)
 
 
 def _tables(trace: Trace) -> Iterator[tuple[int, pa.Table, IntArray]]:
@@ -284,26 +291,13 @@ _INNER: Final = re.compile(r"<(built-in |frozen |string>|eval_with_key>)")
 _FIRST: Final = re.compile(r"(\w+)(?:/|\.py\()")
 
 
-def numberless(label: str) -> str:
-    """Return a label without its numbers, which are often those of a step: "IO 12" as "IO"."""
-    short = label.rstrip(_ENDING)
-    label = short if short and _NUMBER.search(label, len(short)) else label
-    return _NUMBER.sub("N", label)
-
-
-def numbered(label: str) -> str:
-    """Return a pattern of the labels that are this one without their numbers."""
-    inner = re.escape(label).replace("N", rf"(?:N|{_NUMBER.pattern})")
-    return f"{inner}[{re.escape(_ENDING)}]*"
-
-
 def standard_prefix(frame: str) -> str:
     """Return with what the name of a built-in or standard function begins, "" for others.
 
     Profilers leave out the folder that a module is found in: `queue.py(154): get`.
     """
     if inner := _INNER.match(frame):
-        wait = re.match(FACTS["waits"], frame)
+        wait = re.match(FACTS["waits"], frame) or re.match(FACTS["sleeps"], frame)
         return wait[0] if wait is not None else inner[0]
     first = _FIRST.match(frame)
     return first[0] if first is not None and first[1] in sys.stdlib_module_names else ""

@@ -46,6 +46,7 @@ CLASSES: Final[dict[str, str]] = {
     "slow_driver_call": "slow driver calls",
     "compiled_runtime": "running compiled code",
     "optimizer_loop": "the optimizer",
+    "own_sleep": "sleeping",
     "external_wait": "waiting for others",
     "host_code": "Python and other host code",
     "eager_overhead": "launching operators",
@@ -69,6 +70,7 @@ REMEDIES: Final = {
     "a contended driver",
     "compiled_runtime": "avoid graph breaks and recompilation; try CUDA graphs",
     "optimizer_loop": "use a fused or foreach optimizer; zero_grad(set_to_none=True)",
+    "own_sleep": "remove or shorten the sleep; wait for an event instead",
     "external_wait": "look at what produces; a server may have no request",
     "host_code": "move the named function off the critical thread, or make it faster",
     "eager_overhead": "launch less: more work per launch, fused kernels, graphs",
@@ -169,6 +171,7 @@ def _rules_of_work(slices: Slices, parts: GapParts, events: HostEvents) -> dict[
         "compiled_runtime": is_host
         & events.told("compiled", np.where(event < 0, label, taken(code, event))),
         "optimizer_loop": is_host & events.is_inside("optimizer", event, label),
+        "own_sleep": works & events.told("sleeps", event),
         "external_wait": works & events.told("waits", event),
         "host_code": works
         & (

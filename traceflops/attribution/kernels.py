@@ -40,9 +40,10 @@ from traceflops.windows import InWindows, Prepared
 
 COPIES: Final = "copies"
 KERNELS: Final = "kernels"
+MIGRATIONS: Final = "page migrations"
 MOST: Final = 1_000
 """Operators in a table."""
-_MOVES: Final = {"copy": COPIES, "migration": COPIES, "memset": "fills"}
+_MOVES: Final = {"copy": COPIES, "migration": MIGRATIONS, "memset": "fills"}
 """Kinds of memory work that move or set bytes; all others are kernels."""
 _WAYS: Final = {
     "HtoD": f"host-to-device {COPIES}",
@@ -182,7 +183,7 @@ def memory_times(trace: Trace, categorised: Categorised, chosen: InWindows) -> d
     found: dict[str, int] = {}
     for place, sum_ns in zip(first.tolist(), sums.tolist(), strict=True):
         what = _MOVES.get(categorised.categories[columns[0][place]].sub, KERNELS)
-        way = ways[columns[1][place]].removeprefix("migration ")
+        way = ways[columns[1][place]]
         what = _WAYS.get(way, COPIES) if what == COPIES else what
         found[what] = found.get(what, 0) + sum_ns
     return found

@@ -5,6 +5,7 @@ And the verdict on a memory snapshot, which has nothing but memory.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
@@ -51,6 +52,18 @@ _GIVES: Final = ("segment_free", "segment_unmap")
 _KEEP_SEGMENTS: Final = (
     "Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, warm up with the largest inputs before "
     "the loop, pad inputs to a few sizes, and remove torch.cuda.empty_cache() from the step."
+)
+_ALLOCATED: Final = re.compile(r"aten::empty(_strided)?$")
+"""Operators that allocate, each once: others call these."""
+_ASKED: Final = re.compile(r"(cuda|hip)Malloc(Async)?(_v\d+)?$|(cu|hip)MemAlloc(Async)?(_v2)?$")
+_FREED: Final = re.compile(r"(cuda|hip|cuMem)Free(Async)?(_v\d+)?$")
+_NO_CACHE: Final = (
+    "Turn the caching allocator on: unset PYTORCH_NO_{}_MEMORY_CACHING. It calls the driver only "
+    "for sizes that it has not seen before."
+)
+_ASYNC: Final = (
+    "Use PyTorch's own caching allocator: remove backend:cudaMallocAsync from "
+    "PYTORCH_CUDA_ALLOC_CONF."
 )
 _BURST_NS, _MANY = 10**9, 10
 _LAUNCHING: Final = ("eager_overhead", "optimizer_loop", "launch_latency")
@@ -190,6 +203,32 @@ def allocator_calls(case: Case) -> Iterator[Candidate]:
         edits=("memory_alloc=0",) * is_recorded,
         doubts=("other work of the host may lie in the same gaps",) * (not is_recorded),
         gain=None if is_recorded else Gain(0, idle_ns // case.windows_used, None),
+    )
+
+
+def uncached(case: Case) -> str:
+    """Return how to turn the caching allocator on where it is off, "" where it is not.
+
+    Then nearly each operator that allocates asks the driver, which gets as much back: a cache asks
+    for a size only once, and gives back in bursts.
+    """
+    prepared = case.prepared
+    if prepared is None or not is_torch(case):
+        return ""
+    calls, ops = prepared.trace.calls, prepared.trace.ops
+    asked, freed = (matching(calls["name"], one.match) for one in (_ASKED, _FREED))
+    asks = matching(ops["name"], _ALLOCATED.match)
+    holds = np.zeros(len(asks), dtype=np.bool_)
+    op = prepared.linked.links.op_of_call[asked]
+    holds[op[op >= 0]] = True
+    least = limit(case, "memory-alloc", "uncached") * int(asks.sum())
+    if asks.sum() < _MANY or (holds & asks).sum() < least or freed.sum() < least:
+        return ""
+    is_async = matching(calls["name"], lambda name: "Async" in name)
+    return (
+        _ASYNC
+        if 2 * (asked & is_async).sum() > asked.sum()
+        else _NO_CACHE.format("HIP" if is_amd(case) else "CUDA")
     )
 
 

@@ -29,6 +29,7 @@ from traceflops.findings.rank_balance import rank_balance
 from traceflops.findings.slow_link import slow_link
 from traceflops.findings.trace_health import trace_health
 from traceflops.findings.unevenness import uneven_steps
+from traceflops.findings.unified_memory import unified_memory
 from traceflops.findings.user_rules import more_rules
 from traceflops.units import percent
 
@@ -48,6 +49,7 @@ RULES: Final[tuple[Rule, ...]] = (
     slowed_kernels,
     low_clocks,
     host_copies,
+    unified_memory,
     memory_headroom,
     allocator_calls,
 )

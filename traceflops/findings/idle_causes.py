@@ -20,7 +20,7 @@ from traceflops.attribution import (
     numbered,
 )
 from traceflops.findings.case import is_amd, is_torch, limit, share_of_window
-from traceflops.findings.device_memory import allocator_calls
+from traceflops.findings.device_memory import allocator_calls, uncached
 from traceflops.findings.finding import Candidate, Owner, Row, Where, row_name, short_name
 from traceflops.findings.idle_remedies import (
     CAUSES,
@@ -251,6 +251,8 @@ def _filled(edit: str, one: IdleClass) -> str:
 
 def _remedy(case: Case, name: str, one: IdleClass) -> str:
     cause, usual = CAUSES[name], f"{capitalized(one.remedy)}."
+    if name == "memory_alloc" and (how := uncached(case)):
+        return how
     if name == "host_unrecorded":
         label = short_name(one.culprits[0].label)
         look = f"Look at the code in {label}. " if label else ""

@@ -151,6 +151,7 @@ CAUSES: Final = {
         _LAUNCHES,
         partly=("optimizer_loop/2",),
     ),
+    "own_sleep": IdleCause("The program sleeps", "yours", "", ("own_sleep=0",)),
     "external_wait": IdleCause(
         "The host waits for other threads or processes", "yours", "", ("external_wait=0",)
     ),
@@ -205,6 +206,7 @@ WHEN: Final = {
     "slow_driver_call": "during slow driver calls",
     "compiled_runtime": "while the host runs compiled code",
     "optimizer_loop": "while the optimizer launches its work",
+    "own_sleep": "while the program sleeps on the host",
     "external_wait": "while the host waits for other threads or processes",
     "host_code": "while Python and other host code runs",
     "eager_overhead": "while operators are launched",

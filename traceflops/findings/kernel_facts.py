@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from traceflops.attribution import launch_scopes, numberless, types_of_ops
+from traceflops.attribution import launch_scopes, range_names, types_of_ops
 from traceflops.findings.case import is_amd, is_torch, limit, share_of_window
 from traceflops.findings.finding import Candidate, Owner, Row, Where, row_name, short_name
 from traceflops.flops import Shapes, Work, read_shapes
@@ -291,8 +291,9 @@ def largest_of(facts: KernelFacts, time: FloatArray) -> tuple[str, Where]:
         owner = np.where(facts.product[mine] >= 0, facts.product[mine], owner)
     told = [taken(codes(ops[column]), owner) for column in ("name", "input_dims")]
     label = np.where(owner >= 0, -1, facts.name[mine])
+    called = range_names(facts.prepared.trace)
     texts = [
-        text if is_module else numberless(text)
+        text if is_module else called(text)
         for text, is_module in zip(scopes.texts, scopes.is_module, strict=True)
     ]
     first_of: dict[str, int] = {}

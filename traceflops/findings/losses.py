@@ -10,6 +10,7 @@ from traceflops.attribution import (
     CLASSES,
     COPIES,
     KERNELS,
+    MIGRATIONS,
     NO_CULPRITS,
     IdleClass,
     IdleCulprits,
@@ -251,7 +252,11 @@ def _needed(time: RoofTime, window_ns: int) -> Needed | None:
 
 def _copy_rate(measured: Measurement | None, moved: Mapping[str, int] | None) -> str:
     """Return how fast copies between CPU and GPU are where memory work is mostly these, else ""."""
-    rows = [row.measured for row in measured.kernels if row.path == "host"] if measured else []
+    rows = [
+        row.measured
+        for row in (measured.kernels if measured else ())
+        if row.path == "host" and row.category.sub == "copy"
+    ]
     if measured is None or 2 * sum(row.time_ns for row in rows) <= sum((moved or {}).values()):
         return ""
     copies = sum(rows[1:], rows[0])
@@ -267,7 +272,8 @@ def _moving(moved: Mapping[str, int] | None, otherwise: str) -> str:
     """Return what most of the memory work is, where that is copies or fills."""
     times = dict(moved or {})
     copies = sum(ns for what, ns in times.items() if what.endswith(COPIES))
-    for what, ns in (*times.items(), (COPIES, copies)):
+    moves = times.get(MIGRATIONS, 0) + copies
+    for what, ns in (*times.items(), (COPIES, copies), (f"{COPIES} and {MIGRATIONS}", moves)):
         if what != KERNELS and 2 * ns > sum(times.values()):
             return what if ns == sum(times.values()) else f"{_MOSTLY} {what}"
     return otherwise

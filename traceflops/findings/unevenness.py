@@ -21,7 +21,7 @@ from traceflops.attribution import (
     GapParts,
     culprits_of,
     gap_parts,
-    numberless,
+    range_names,
 )
 from traceflops.findings.case import is_torch
 from traceflops.findings.finding import (
@@ -307,7 +307,7 @@ def _spans(prepared: Prepared, least_ns: int) -> Callable[[_When], _Times]:
     start, dur, process = (numbers(marks[name]) for name in ("start_ns", "dur_ns", "process"))
     long = np.unique(label[is_host & (2 * dur >= least_ns)])
     rows = np.flatnonzero(is_host & np.isin(label, long))
-    labels = names(marks["name"])
+    labels, called = names(marks["name"]), range_names(prepared.trace)
 
     def times(when: _When) -> _Times:
         found: Counter[tuple[str, str]] = Counter()
@@ -315,14 +315,14 @@ def _spans(prepared: Prepared, least_ns: int) -> Callable[[_When], _Times]:
             mine = rows[process[rows] == process_of[device]]
             inside_ns = some.length_within(start[mine], start[mine] + dur[mine])
             for one, at in groups(label[mine]):
-                found[_span_name(labels[one]), ""] += int(inside_ns[at].sum())
+                found[_span_name(labels[one], called), ""] += int(inside_ns[at].sum())
         return found
 
     return times
 
 
-def _span_name(label: str) -> str:
-    return label if function_name(label) != label else numberless(label)
+def _span_name(label: str, called: Callable[[str], str]) -> str:
+    return label if function_name(label) != label else called(label)
 
 
 def _culprits(prepared: Prepared, when: _When) -> tuple[Culprit, ...]:

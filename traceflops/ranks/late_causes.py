@@ -51,7 +51,15 @@ _PAUSES: Final = {
 }
 """What idle time is due to by its class and the names in it, where that says more."""
 STALLS: Final = frozenset(
-    {"data_input", "host_code", "memory_alloc", "slow_driver_call", "external_wait", *_PAUSES}
+    {
+        "data_input",
+        "host_code",
+        "memory_alloc",
+        "slow_driver_call",
+        "own_sleep",
+        "external_wait",
+        *_PAUSES,
+    }
 )
 """Causes of which one name holds up the host."""
 _HOST: Final = frozenset({"host_code", "eager_overhead", "host_unrecorded", "optimizer_loop"})

@@ -62,6 +62,7 @@ _HOST: Final[Mapping[str, str]] = {
     "data_input": "data_input",
     "optimizer_loop": "optimizer",
     "compiled_runtime": "compiled",
+    "own_sleep": "sleeps",
     "external_wait": "waits",
     "memory_alloc": "allocates",
 }

@@ -40,7 +40,7 @@ from traceflops.windows.periodicity import (
     steady,
     tile,
 )
-from traceflops.windows.records import StepChoice
+from traceflops.windows.records import StepChoice, in_words_of
 from traceflops.windows.selection import Selection
 from traceflops.windows.step_times import Owners, owners_of, shared_steps_note
 from traceflops.windows.steps import (
@@ -190,7 +190,7 @@ def plan_steps(
     notes = list(layout.notes)
     if len(used) == 1 and selection.steps is None and len(durations) == 1:
         notes.append(_ONE_STEP_NOTE)
-    notes += _outside_notes(layout, accounts) if time_range is None else ()
+    notes += _outside_notes(linked.trace, layout, accounts) if time_range is None else ()
     collapsed = sum(s.role == "step" and not s.dur_ns for d in layout.stretches.values() for s in d)
     if collapsed:
         notes.append(counted_note("assumed", "steps-overlap", _OVERLAP, collapsed))
@@ -201,7 +201,9 @@ def plan_steps(
     return StepPlan(layout, choice, frozenset(used), reasons, time_range, by_user, tuple(notes))
 
 
-def _outside_notes(layout: StepLayout, accounts: Mapping[int, DeviceAccount]) -> Iterator[Note]:
+def _outside_notes(
+    trace: Trace, layout: StepLayout, accounts: Mapping[int, DeviceAccount]
+) -> Iterator[Note]:
     """Say how much device work lies outside all steps, unless it is a trifle, or all of it."""
     if not layout.durations():
         return
@@ -217,6 +219,7 @@ def _outside_notes(layout: StepLayout, accounts: Mapping[int, DeviceAccount]) ->
             f"{duration(work_ns)} of GPU work ({percent(work_ns / total_ns)}) runs outside the "
             "steps and is not part of the step figures."
         )
+        text = in_words_of(trace, text)
         yield Note("dropped", "work-outside-steps", text, share=work_ns / total_ns)
     head_ns = max(_unrecorded_head_ns(layout, accounts), default=0)
     steps_ns = sum(map(sum, layout.durations().values()))
@@ -248,7 +251,9 @@ def _layout(
         layout = _marked_layout(linked, accounts, until_next(marked))
         most = max(map(len, marked.by_process.values()))
         if len(layout.durations()) == most > 1:
-            return replace(layout, notes=(*layout.notes, _SHORT_MARKS_NOTE))
+            text = in_words_of(linked.trace, _SHORT_MARKS_NOTE.text)
+            note = replace(_SHORT_MARKS_NOTE, text=text)
+            return replace(layout, notes=(*layout.notes, note))
     if selection.step_mark is not None:
         raise UsageError(
             f"no step starts with an annotation that matches --step-mark {selection.step_mark!r}",
@@ -258,7 +263,8 @@ def _layout(
     if marked is None:
         return layout
     count = sum(map(len, marked.by_process.values()))
-    unused = counted_note("assumed", "markers-without-work", _UNUSED_MARKS, count)
+    text = in_words_of(linked.trace, _UNUSED_MARKS)
+    unused = counted_note("assumed", "markers-without-work", text, count)
     return replace(layout, notes=(unused, *marked.notes, *layout.notes))
 
 

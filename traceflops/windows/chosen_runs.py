@@ -35,6 +35,7 @@ from traceflops.table import (
 )
 from traceflops.timeline import DeviceAccount
 from traceflops.units import does, listed, several, time_amount
+from traceflops.windows.records import in_words_of
 from traceflops.windows.selection import Selection
 from traceflops.windows.steps import find_marked_steps, step_of_activity
 
@@ -42,9 +43,7 @@ _Account = TypeVar("_Account")
 _Stretches = dict[int, tuple[int, int]]
 """By device, from when to when."""
 
-_CLIPPED: Final = Note(
-    "assumed", "range-clipped", "--to is after the last GPU operation; the window ends there."
-)
+_CLIPPED: Final = "--to is after the last GPU operation; the window ends there."
 _BY_CLOCK: Final = (
     "The devices have {n} clocks (different machines or files) that cannot be compared. --from and "
     "--to count from the first GPU operation on each."
@@ -91,12 +90,14 @@ def chosen_range(
     if not found:
         raise UsageError(
             "--from/--to lie outside the trace",
-            f"its GPU operations span {(last - first).max():,} ns",
+            in_words_of(trace, f"its GPU operations span {(last - first).max():,} ns"),
         )
     is_clipped = selection.to_ns is not None and bool((last < first + selection.to_ns).any())
     clocks = len(distinct(clock))
-    by_clock = [counted_note("assumed", "range-by-clock", _BY_CLOCK, clocks)] * (clocks > 1)
-    return found, (*[_CLIPPED] * is_clipped, *by_clock, *_unrecorded(trace, asked, found))
+    text = in_words_of(trace, _BY_CLOCK)
+    by_clock = [counted_note("assumed", "range-by-clock", text, clocks)] * (clocks > 1)
+    clipped = [Note("assumed", "range-clipped", in_words_of(trace, _CLIPPED))] * is_clipped
+    return found, (*clipped, *by_clock, *_unrecorded(trace, asked, found))
 
 
 def _recorded(trace: Trace, accounts: Mapping[int, DeviceAccount]) -> _Stretches:

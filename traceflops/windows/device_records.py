@@ -18,6 +18,8 @@ from traceflops.table import (
     Note,
     Trace,
     distinct,
+    is_one_of,
+    joint_codes,
     matching,
     numbers,
     recorded_calls,
@@ -84,7 +86,7 @@ class LaunchRecords:
 
 def launch_calls(trace: Trace) -> int:
     """Return how many calls of a trace launch kernels or graphs on a GPU."""
-    return int(_named(trace, _LAUNCH).sum())
+    return int(_launching(trace).sum())
 
 
 def graph_launches(trace: Trace) -> BoolArray:
@@ -112,7 +114,7 @@ def _asked_of_devices(
     trace: Trace, is_chosen: BoolArray, *, has_devices: bool
 ) -> tuple[BoolArray, BoolArray, BoolArray]:
     """Return which calls ask for work on a device, which were captured, and whose work is lost."""
-    recorded, launches, copies = recorded_calls(trace), _named(trace, _LAUNCH), _named(trace, _COPY)
+    recorded, launches, copies = recorded_calls(trace), _launching(trace), _named(trace, _COPY)
     asked = launches | (copies & (copies & recorded).any())
     asked &= is_chosen & _linkable(trace)
     captured = asked & ~recorded & _capturing(trace)
@@ -185,6 +187,16 @@ def records_notes(found: LaunchRecords, *, on_host: bool) -> tuple[Note, ...]:
 
 def _named(trace: Trace, pattern: re.Pattern[str]) -> BoolArray:
     return matching(trace.calls["name"], pattern.match)
+
+
+def _launching(trace: Trace) -> BoolArray:
+    """Return which calls launch kernels or graphs; the driver's half of a runtime call is none."""
+    found, calls = _named(trace, _LAUNCH), trace.calls
+    correlation = numbers(calls["correlation"], ABSENT)
+    launch = joint_codes(numbers(calls["process"]), correlation)
+    is_driver = is_one_of(calls["api"], "driver")
+    halves = is_driver & (correlation != ABSENT) & np.isin(launch, launch[found & ~is_driver])
+    return found & ~halves
 
 
 def _counted(untimed: Untimed) -> int:

@@ -12,6 +12,7 @@ import numpy as np
 
 from traceflops.table import BoolArray, IntArray, distinct, group_sums, joint_codes, names
 from traceflops.timeline import DeviceAccount, DeviceRows, Intervals, LinkedTrace, WindowRole
+from traceflops.windows.records import in_words_of
 from traceflops.windows.repetition import (
     FEWEST_ACTIVITIES,
     FEWEST_ROUNDS,
@@ -203,7 +204,7 @@ def _by_optimizer(linked: LinkedTrace, rows: DeviceRows) -> _Periods | None:
     boundary = ends[ends < len(rows.row)]
     if _alike(boundary).mean() < REGULAR_SHARE:
         return None
-    return boundary, "repetition on the GPU: each ends with its optimizer kernels"
+    return boundary, "each ends with its optimizer kernels"
 
 
 def _by_copies(linked: LinkedTrace, rows: DeviceRows) -> _Periods | None:
@@ -216,7 +217,7 @@ def _by_copies(linked: LinkedTrace, rows: DeviceRows) -> _Periods | None:
     content = contents(linked.columns.name[rows.row], boundary)
     _, kind, counts = np.unique(content, return_inverse=True, return_counts=True)
     alike &= kind == np.argmax(counts)
-    text = "repetition on the GPU: each step begins with a copy between CPU and GPU"
+    text = "each step begins with a copy between CPU and GPU"
     return (boundary, text) if alike.mean() >= REGULAR_SHARE else None
 
 
@@ -226,7 +227,7 @@ def _by_signature(linked: LinkedTrace, rows: DeviceRows) -> _Periods | None:
     if rounds is None:
         return None
     usual = f"{rounds.length:,} GPU operations"
-    return rounds.place, f"repetition on the GPU: each step is one round, typically {usual}"
+    return rounds.place, f"each step is one round, typically {usual}"
 
 
 SOURCES: Final[Mapping[str, Callable[[LinkedTrace, DeviceRows], _Periods | None]]] = {
@@ -272,7 +273,8 @@ def inferred_steps(
         periods = [one for one in takewhile(bool, map(partial(find, linked), rows)) if one]
         if periods and len(periods) == len(rows):
             stretches = map(_stretches, rows, periods)
-            return dict(zip(accounts, stretches, strict=True)), source, periods[0][1]
+            text = in_words_of(linked.trace, f"repetition on the GPU: {periods[0][1]}")
+            return dict(zip(accounts, stretches, strict=True)), source, text
     return None
 
 

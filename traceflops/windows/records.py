@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from traceflops.devices import by_name, partition, ranks_text
-from traceflops.table import IntArray, Trace
+from traceflops.table import IntArray, Trace, names
 from traceflops.timeline import (
     Account,
     DeviceAccount,
@@ -26,6 +26,12 @@ from traceflops.timeline import (
 )
 
 _BETWEEN: Final = " · "
+_ON_CPU: Final = {
+    "GPU work": "CPU work",
+    "on the GPU": "on the CPU",
+    "GPU operation": "CPU operator",
+    "optimizer kernels": "optimizer operators",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +44,13 @@ class InWindows:
     row: IntArray
     inside_ns: IntArray
     starts_inside: IntArray
+
+
+def in_words_of(trace: Trace, text: str) -> str:
+    """Return a sentence on GPU work; on CPU operators where these are all that a trace has."""
+    for gpu, cpu in _ON_CPU.items() if {*names(trace.devices["type"])} == {"cpu"} else ():
+        text = text.replace(gpu, cpu)
+    return text
 
 
 def _of_device(

@@ -19,11 +19,24 @@ COPIES: Final[Mapping[int, tuple[str, str]]] = {
     11: ("migration HtoD", "Unified memory HtoD"),
     12: ("migration DtoH", "Unified memory DtoH"),
     13: ("migration DtoD", "Unified memory DtoD"),
+    **{
+        kind + 10: (f"migration {way}", f"Unified memory prefetch {way}")
+        for kind, way in ((11, "HtoD"), (12, "DtoH"), (13, "DtoD"))
+    },
 }
 """By the kind of a copy: its direction, and its name as PyTorch's profiler writes it.
 
-The last ones the driver makes on its own, to bring a page of unified memory to its user.
+From 11 on the driver makes them, to bring a page of unified memory to its user; those of 21 on are
+migrations that a call asked for (`asked_for`).
 """
+_BY_CALL: Final = 1
+"""The cause of a migration that a call such as cudaMemPrefetchAsync asked for."""
+
+
+def asked_for(kind: IntArray, cause: IntArray) -> IntArray:
+    """Return the kinds of copies, 10 higher for migrations that a call asked for."""
+    return np.where((kind > len(_WAYS)) & (cause == _BY_CALL), kind + 10, kind)
+
 
 BETWEEN_DEVICES: Final = 10
 

@@ -34,7 +34,9 @@ _OF_KERNEL: Final[Numbers] = (
     *((10, "gridX"), (11, "gridY"), (12, "gridZ"), (13, "blockX"), (14, "blockY"), (15, "blockZ")),
     *((16, "staticSharedMemory"), (17, "dynamicSharedMemory"), (21, "registersPerThread")),
 )
-_OF_COPY: Final[Numbers] = ((1, "bytes"), (2, "copyKind"), (4, "srcKind"), (5, "dstKind"))
+_OF_COPY: Final[Numbers] = (
+    *((1, "bytes"), (2, "copyKind"), (4, "srcKind"), (5, "dstKind"), (10, "migrationCause")),
+)
 _SYNC, _LATER = "syncType", "syncType since 2025"
 
 

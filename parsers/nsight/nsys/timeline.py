@@ -21,6 +21,7 @@ from traceflops.parsers.nsight.nsys.enums import (
     OF_THE_PROFILER,
     WAIT,
     WAITS,
+    asked_for,
     present,
     processes_of,
 )
@@ -109,7 +110,7 @@ def _axes(rows: Batch, columns: tuple[str, ...]) -> IntArray:
 
 
 def _copies(reading: ReportReading, table: TableBuilder, rows: Batch) -> Columns:
-    kind = _kinds_of_copies(rows)
+    kind = asked_for(_kinds_of_copies(rows), rows["migrationCause"])
     reading.odd["copy-kind"] += int(np.count_nonzero(~np.isin(kind, [*COPIES])))
     kinds, names = _joined(kind, rows["srcKind"], rows["dstKind"]), table.names["name"]
     return {
@@ -192,7 +193,7 @@ _OF_KERNELS: Final = (
 )
 _OF_COPIES: Final = (
     *(*_SPAN, *_PLACE, "graphNodeId", "bytes", "copyKind", "srcKind", "dstKind"),
-    *("srcDeviceId", "dstDeviceId"),
+    *("srcDeviceId", "dstDeviceId", "migrationCause"),
 )
 _OF_FILLS: Final = (*_SPAN, *_PLACE, "graphNodeId", "bytes", "memKind")
 _OF_CALLS: Final = (*_SPAN, "eventClass", "globalTid", "correlationId", "nameId")

@@ -92,6 +92,25 @@ def test_migrations_are_launched_by_no_call(tmp_path: Path) -> None:
     assert said.count == 1
 
 
+@pytest.mark.parametrize(
+    ("kind", "cause", "expected"),
+    [
+        (11, 1, "Unified memory prefetch HtoD"),
+        (12, 1, "Unified memory prefetch DtoH"),
+        (11, 2, "Unified memory HtoD"),
+        (13, None, "Unified memory DtoD"),
+        (1, 1, "Memcpy HtoD"),
+    ],
+)
+def test_migrations_that_a_call_asked_for_are_told_apart(
+    tmp_path: Path, kind: int, cause: int | None, expected: str
+) -> None:
+    export = NsysFile()
+    export.kernel(10, 20)
+    export.copy(100, 105, kind, migrationCause=cause)
+    assert [n for n in rows(made(tmp_path, export), "activities", "name") if expected in n]
+
+
 def test_kernels_without_names_are_said(tmp_path: Path) -> None:
     export = NsysFile()
     export.kernel(1, 2)

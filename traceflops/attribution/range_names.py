@@ -1,0 +1,88 @@
+"""What ranges are called: without the numbers that count steps, with those that say what it is."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from traceflops.table import codes, is_one_of, names
+
+if TYPE_CHECKING:
+    from traceflops.table import Trace
+
+_NUMBER: Final = re.compile(r"#?\d+")
+_SEPARATORS: Final = " #:_=.,/()[]-"
+_ENDING: Final = f"0123456789{_SEPARATORS}"
+_PAIRS: Final = ("()", "[]", "{}", '""', "''")
+
+
+def range_names(trace: Trace) -> Callable[[str], str]:
+    """Return how to call a range: without the numbers in which it differs from others like it.
+
+    "IO 12" and "IO 13" are "IO"; the sizes in "moe[tokens=16]", which are the same in all, stay.
+    Of one alone only a number at its end, often that of a step, is left out.
+    """
+    rows = codes(trace.marks["name"])[is_one_of(trace.marks["kind"], "annotation")].tolist()
+    texts, times = names(trace.marks["name"]), Counter(rows)
+    alike: defaultdict[tuple[str, ...], list[str]] = defaultdict(list)
+    for code in times:
+        alike[_between_numbers(texts[code])].append(texts[code])
+    lone = {texts[code] for code, count in times.items() if count == 1}
+    found: dict[str, str] = {}
+    for labels in alike.values():
+        values = zip(*map(_NUMBER.findall, labels), strict=True)
+        differs = [len({*each}) > 1 for each in values]
+        is_alone = len(labels) == 1 and labels[0] in lone
+        for label in labels:
+            found[label] = _begun(label) or label if is_alone else _without(label, differs)
+    return lambda label: found.get(label) or numberless(label)
+
+
+def numberless(label: str) -> str:
+    """Return a label without its numbers, which are often those of a step: "IO 12" as "IO"."""
+    return _without(label, [True] * len(_NUMBER.findall(label)))
+
+
+def numbered(label: str) -> str:
+    """Return a pattern of the labels that are called this."""
+    inner = re.escape(label).replace("N", rf"(?:N|{_NUMBER.pattern})")
+    return f"{inner}(?![0-9])[{re.escape(_ENDING)}]*"
+
+
+def _between_numbers(label: str) -> tuple[str, ...]:
+    return tuple(_NUMBER.split(label))
+
+
+def _begun(label: str, differs: Sequence[bool] | None = None) -> str:
+    """Return what of a label comes before the numbers at its end, or the first that differs.
+
+    Other numbers that differ are N. "" where a bracket or quotation mark would be left open.
+    """
+    found = [*_NUMBER.finditer(label)]
+    goes = differs if differs is not None else [True] * len(found)
+    end = len(label.rstrip(_ENDING))
+    cuts = (one.start() for one, it in zip(found, goes, strict=True) if it and one.start() >= end)
+    short = label[: next(cuts, 0)].rstrip(_SEPARATORS)
+    return _replaced(short, differs) if _is_closed(short) else ""
+
+
+def _without(label: str, differs: Sequence[bool]) -> str:
+    """Return a label without some of its numbers: cut before one at its end, N elsewhere."""
+    return _begun(label, differs) or _replaced(label, differs)
+
+
+def _replaced(label: str, differs: Sequence[bool] | None) -> str:
+    if differs is None:
+        return label
+    left = iter(differs)
+    return _NUMBER.sub(lambda number: "N" if next(left) else number[0], label)
+
+
+def _is_closed(text: str) -> bool:
+    """Return whether each bracket and quotation mark of a text has its partner."""
+    return all(
+        text.count(opens) % 2 == 0 if opens == shuts else text.count(opens) == text.count(shuts)
+        for opens, shuts in _PAIRS
+    )
