@@ -130,6 +130,7 @@ def lost_replays(trace: Trace) -> IntArray:
     if not replays.any():
         return np.empty(0, dtype=np.int64)
     recorded = recorded_calls(trace)
+    replays = replays & (numbers(trace.calls["correlation"], ABSENT) != ABSENT)
     lost = replays & ~recorded & _linkable(trace) & ~_capturing(trace)
     return np.flatnonzero(lost & ~_still_queued(trace, recorded))
 
