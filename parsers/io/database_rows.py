@@ -139,10 +139,7 @@ class Database:
             return True
 
     def unused(self, families: tuple[str, ...]) -> dict[str, int]:
-        """Return the numbers of rows of tables whose rows were never asked for.
-
-        Of tables named so; those without rows are not among them.
-        """
+        """Return the numbers of rows of tables named so, whose rows were never asked for."""
         names = sorted(n for n in self.tables - self.asked if n.startswith(families))
         return {name: self.whole(name, Wanted()).count for name in names if self.has_rows(name)}
 

@@ -81,6 +81,8 @@ LIKELY: Final = (
 
 _TOOLS: Final = {ROCPROF: "rocprof", NSIGHT: "Nsight", XLA: "XLA's profiler"}
 """Tools that record no operators."""
+_NVPROF: Final = "nvprof"
+"""A format that bears the name of its tool."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,7 +351,8 @@ def _nothing_told(done: Executed) -> MissingInput | None:
 
 
 def _without_ops(prepared: Prepared) -> MissingInput:
-    tool = _TOOLS.get(family(prepared.trace.source.format))
+    source = prepared.trace.source
+    tool = source.tool if source.format == _NVPROF else _TOOLS.get(family(source.format))
     if tool is None:
         how = advice(prepared.trace, "shapes")
         problem = "the trace has no operators, so FLOPs are unknown"

@@ -216,7 +216,8 @@ class Told:
 
 def _second(text: str) -> int:
     """Return the second input of a collective's operator: its sequence number, or ABSENT."""
-    _, second, *_ = (*read_values(text), None, None)
+    values = read_values(text)
+    second = values[1] if len(values) > 1 else None
     return second if type(second) is int and 0 <= second < 2**63 else ABSENT
 
 

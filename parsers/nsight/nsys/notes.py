@@ -11,6 +11,7 @@ import pyarrow as pa
 from traceflops.devices import renumbered_note
 from traceflops.parsers.io import NoteTable
 from traceflops.parsers.nsight.nsys.reading import CUPTI, ReportReading
+from traceflops.parsers.nsight.nsys.tables import Tables
 from traceflops.parsers.nsight.nsys.timeline import UNNAMED_KERNEL
 from traceflops.parsers.shared import span_notes
 from traceflops.remedies import NSYS
@@ -28,6 +29,7 @@ from traceflops.table import (
 )
 from traceflops.units import several, time_amount
 
+_NOT_READ: Final = "{count} [row|rows] of tables that are not read: {names}."
 _NOTES: Final = NoteTable(
     repaired={
         "open-range": (
@@ -37,7 +39,7 @@ _NOTES: Final = NoteTable(
     },
     dropped={
         "metrics-left-out": "{n} [sample|samples] of GPU metrics skipped to save memory.",
-        "tables-not-used": "{count} [row|rows] of tables that are not read: {names}.",
+        "tables-not-used records": _NOT_READ,
     },
     assumed={
         "device-unknown": (
@@ -116,6 +118,7 @@ _NOTES: Final = NoteTable(
             "Operators have no shapes, so their FLOPs cannot be counted. Record with "
             "torch.autograd.profiler.emit_nvtx(record_shapes=True)."
         ),
+        "tables-not-used": _NOT_READ,
         "gpu-unknown": "The recording does not name the GPU. MFU needs --device or --peak.",
         "gpu-unknown ambiguous": (
             "The recording lists different GPUs and not which one a process used. MFU needs "
@@ -129,6 +132,7 @@ _OF_CUDA: Final = ("SYNCHRONIZATION", "CUDA_EVENT", "MEMORY_USAGE", "OVERHEAD")
 _LAUNCH: Final = "GraphLaunch"
 _FAMILIES: Final = (CUPTI, "NVTX_")
 """How the names of tables of records begin: what stands in one that is not read is told."""
+_TIMES: Final = frozenset({"start", "timestamp"})
 _MOST_LISTED: Final = 20
 
 
@@ -177,15 +181,18 @@ def _gpus(devices: pa.Table, reading: ReportReading) -> Iterator[Note]:
     if unknown := devices["product"].null_count:
         is_ambiguous = reading.people.devices.ambiguous
         yield _NOTES.note("gpu-unknown ambiguous" if is_ambiguous else "gpu-unknown", unknown)
-    yield from _unused(reading.tables.unused(_FAMILIES))
+    yield from _unused(reading.tables)
 
 
-def _unused(tables: Mapping[str, int]) -> Iterator[Note]:
-    """Say in which tables rows stand that nothing was made of."""
-    listed = [f"{name} ({count:,})" for name, count in tables.items()]
+def _unused(tables: Tables) -> Iterator[Note]:
+    """Say in which tables rows stand that nothing was made of: records first, they have a time."""
+    counts = tables.unused(_FAMILIES)
+    timed = {name for name in counts if not _TIMES.isdisjoint(tables.columns(name))}
+    listed = [f"{name} ({counts[name]:,})" for name in sorted(counts, key=lambda n: n not in timed)]
     if listed:
         names = ", ".join(listed[:_MOST_LISTED]) + ", …" * (len(listed) > _MOST_LISTED)
-        yield _NOTES.note("tables-not-used", sum(tables.values()), names=names)
+        key = "tables-not-used records" if timed else "tables-not-used"
+        yield _NOTES.note(key, sum(counts.values()), names=names)
 
 
 def _no_work(tables: Mapping[str, pa.Table], reading: ReportReading, traced: str | None) -> Note:

@@ -13,6 +13,7 @@ import pyarrow as pa
 from traceflops.parsers.io import Database, Lookup, NoteTable
 from traceflops.parsers.nsight.nsys.read import trace_of
 from traceflops.parsers.nsight.nvprof.tables import nvprof_tables
+from traceflops.parsers.shared import rank_in_name
 from traceflops.table import ABSENT, SourceFile, Trace, number_column, numbers
 
 NVPROF: Final = "nvprof"
@@ -37,7 +38,7 @@ def read_nvprof(database: Database) -> Sequence[Trace]:
     source = database.source
     tables = nvprof_tables(database)
     file = SourceFile(source.label, source.stored_bytes, source.text_bytes)
-    trace = trace_of(tables, NVPROF, (file,), source.label)
+    trace = trace_of(tables, NVPROF, (file,), source.label, rank_in_name(source.label))
     own = {name: _own_threads(trace.table(name), tables.own_threads) for name in _WITH_THREADS}
     kept = [note for note in trace.notes if note.code != "nccl-sizes"]
     counted = tables.left_out | Counter({"nccl-sizes": len(trace.notes) - len(kept)})

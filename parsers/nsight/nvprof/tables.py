@@ -118,6 +118,10 @@ class Nvprof(Folder):
         found = {into for into, parts in _PARTS.items() for p in parts if CUPTI + p.table in lost}
         return frozenset(found)
 
+    def columns(self, table: str) -> frozenset[str]:
+        """Return the columns of a table, else those of the database's own table."""
+        return Folder.columns(self, table) or self.database.columns(table)
+
     def unused(self, families: tuple[str, ...]) -> dict[str, int]:
         """Return the numbers of rows of tables whose rows were never asked for."""
         return self.database.unused(families)

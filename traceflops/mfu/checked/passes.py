@@ -110,8 +110,8 @@ def _as_computed(card: ModelCard, run: Run) -> tuple[ModelCard, Run]:
         card = replace(card, vocab=card.padded_vocab, padded_vocab=None)
     if run.shape(card).padded:
         tokens = run.tokens if run.real_tokens is not None else None
-        unsaid = {"real_tokens": None, "seq_sum": None, "seq_square_sum": None, "sequences": None}
-        run = replace(run, documents=(), tokens=tokens, **unsaid)
+        run = replace(run, real_tokens=None, documents=(), tokens=tokens)
+        run = replace(run, seq_sum=None, seq_square_sum=None, sequences=None)
     return card, run
 
 
