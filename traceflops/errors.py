@@ -43,6 +43,11 @@ class UsageError(TraceflopsError):
     """An option asks for something that this input does not have."""
 
 
+def lacks(error: ImportError, package: str, install: str) -> Exception:
+    """Return what to raise where a package cannot be loaded: that it is needed, or no memory."""
+    return error if is_out_of_memory(error) else UsageError(package, install)
+
+
 def is_out_of_memory(error: BaseException | None) -> bool:
     """Return whether a failure comes from a lack of memory, by itself or by its cause."""
     if error is None:

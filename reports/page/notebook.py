@@ -19,6 +19,7 @@ from traceflops.reports.page.jinja import environment
 from traceflops.reports.page.memory import use_label
 from traceflops.reports.page.rank_map import own_time_rows
 from traceflops.reports.page.roofline import placed_kernels
+from traceflops.reports.page.scripts import holoviews
 from traceflops.reports.page.steps import StepBar, drawn_bars, stacked_bars, window_rows
 from traceflops.reports.view import (
     LOOKS,
@@ -88,9 +89,7 @@ class Plots:
 
     def roofline(self) -> Any:
         """Return kernels as points, FLOP per byte and TFLOP/s, below the roofs of their types."""
-        import holoviews as hv
-
-        _load()
+        hv = holoviews()
         measured = self.analysis.measured
         rows, peaks = placed_kernels(measured)
         _, bandwidth = roof(measured)
@@ -128,9 +127,7 @@ class Plots:
 
     def memory(self) -> Any:
         """Return the allocated and the reserved memory of each device and host over time."""
-        import holoviews as hv
-
-        _load()
+        hv = holoviews()
         prepared = self.analysis.prepared
         used = memory_use(prepared) if prepared is not None else ()
         if not used:
@@ -158,9 +155,7 @@ class Plots:
 
     def ranks(self) -> Any:
         """Return a heat map of ranks and steps: how far own time is off the median of the step."""
-        import holoviews as hv
-
-        _load()
+        hv = holoviews()
         times, labels, _ = own_time_rows(self.analysis)
         off = times.relative() - 1
         if off.shape[0] < 2 or not off.size:
@@ -183,9 +178,7 @@ class Plots:
 
     def gaps(self) -> Any:
         """Return idle time by the length of the gaps that it is in."""
-        import holoviews as hv
-
-        _load()
+        hv = holoviews()
         lengths = sorted(self.analysis.idle.histogram, key=lambda one: one.from_ns)
         if not lengths:
             raise _missing("no idle time between work")
@@ -215,13 +208,7 @@ _SIZE: Final = {"width": _WIDTH, "height": _HEIGHT}
 def _of_bars(bars: list[StepBar], axis: str) -> Any:
     if not any(bar.components.window_ns for bar in bars):
         raise _missing("no device with recorded work")
-    _load()
     return stacked_bars(bars, axis)
-
-
-def _load() -> None:
-    """Make HoloViews know Bokeh's options."""
-    import holoviews.plotting.bokeh  # noqa: F401
 
 
 def _missing(what: str) -> UsageError:

@@ -9,11 +9,13 @@ import base64
 import gzip
 import hashlib
 import logging
+import os
 import re
+import sys
 import warnings
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
@@ -26,6 +28,7 @@ _BOKEH: Final = "bokeh-packed"
 _MOST_AT_BEST, _PIECE = 4 << 20, 1 << 18
 _AROUND: Final = 32
 """Bytes of the frame of what is compressed, and some to spare."""
+_SETTINGS: Final = {"HOME": os.devnull, "USERPROFILE": os.devnull, "HOLOVIEWSRC": ""}
 _LOG: Final = logging.getLogger(__name__)
 _TALKATIVE: Final = ("bokeh", "holoviews", "panel", "param")
 
@@ -114,7 +117,7 @@ def _policy(scripts: Iterable[str]) -> str:
 def embed(figures: Mapping[str, Callable[[], Any]]) -> Embedded:
     """Return the figures that these functions make; in one call, so that they share a document."""
     with _complaints_to_log():
-        import holoviews.plotting.bokeh  # noqa: F401
+        holoviews()
         from bokeh.embed import components
 
         with _loggers_to_log():
@@ -123,14 +126,36 @@ def embed(figures: Mapping[str, Callable[[], Any]]) -> Embedded:
     return Embedded(script, divs)
 
 
+def holoviews() -> Any:
+    """Return HoloViews that draws with Bokeh, both loaded without anybody's settings.
+
+    Those lie in the home folder, or in a file of code that HOLOVIEWSRC names.
+    """
+    with nullcontext() if "holoviews.plotting.bokeh" in sys.modules else _without_settings():
+        import holoviews as hv
+        import holoviews.plotting.bokeh
+    return hv
+
+
+@contextmanager
+def _without_settings() -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in _SETTINGS}
+    os.environ.update(_SETTINGS)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            del os.environ[name]
+            if value is not None:
+                os.environ[name] = value
+
+
 def bokeh_figure(element: Any) -> Any:
     """Return the Bokeh figure of a HoloViews element.
 
     Drawn on a canvas: WebGL needs another 194 kB of script and is slow where there is no GPU.
     """
-    import holoviews as hv
-
-    return hv.renderer("bokeh").instance(webgl=False).get_plot(element).state
+    return holoviews().renderer("bokeh").instance(webgl=False).get_plot(element).state
 
 
 def _bokeh_js() -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from traceflops.reports.page.scripts import bokeh_figure
+from traceflops.reports.page.scripts import bokeh_figure, holoviews
 from traceflops.reports.view import LOOKS, TIME_UNITS, UNKNOWN, duration, unit_for
 from traceflops.timeline import Components, Window
 from traceflops.windows import (
@@ -250,7 +250,7 @@ def step_bars(bars: Sequence[StepBar], axis: str) -> Any:
 
 def stacked_bars(bars: Sequence[StepBar], axis: str) -> Rectangles:
     """Return the HoloViews element of bars stacked by component: a box for each part of a bar."""
-    import holoviews as hv
+    hv = holoviews()
     from bokeh.models import HoverTool
 
     unit = unit_for(max(bar.components.window_ns for bar in bars))

@@ -410,6 +410,8 @@ def test_a_fault_of_ours_is_said_in_two_lines(monkeypatch: pytest.MonkeyPatch) -
         OSError(12, "Cannot allocate memory"),
         ImportError("libarrow.so: failed to map segment from shared object"),
         RuntimeError("can't start new thread"),
+        pa.ArrowException("Failed to launch worker thread: Resource temporarily unavailable"),
+        type("OutOfMemoryException", (Exception,), {})("Allocation failure"),
     ],
 )
 def test_no_room_in_memory_is_no_fault_of_ours(

@@ -8,6 +8,7 @@ import signal
 import zipfile
 from dataclasses import astuple, replace
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,7 @@ from traceflops.attribution.launch_lead import Launches, LeadCounts, host_bound
 from traceflops.cli import app
 from traceflops.cli.options import Asked, Privacy, Question, Rates, ReadingOptions
 from traceflops.cli.parts import analysis_of_many, on_dask, reduced, runs_of
+from traceflops.errors import UsageError
 from traceflops.findings.finding import Gain
 from traceflops.reports.view import post_mortem
 
@@ -371,9 +373,36 @@ def test_a_cluster_reports_all_but_what_cannot_be_read(tmp_path: Path) -> None:
     assert "input-cut" in notes
 
 
-def test_a_cluster_that_is_not_there_is_one_error() -> None:
-    refused = CLI.invoke(app, ["summary", str(RANKS), "--dask", "nonsense://x"])
-    assert refused.exit_code == 2 and "no cluster at nonsense://x" in refused.stderr
+@pytest.mark.parametrize("address", ["nonsense://x", "tls://127.0.0.1:1"])
+def test_a_cluster_that_is_not_there_is_one_error(address: str) -> None:
+    refused = CLI.invoke(app, ["summary", str(RANKS), "--dask", address])
+    assert refused.exit_code == 2 and f"no cluster at {address}" in refused.stderr
+
+
+OVER = Event()
+
+
+def first_of(files: tuple[str, ...]) -> bytes:
+    """Return the name of the first file; others take until it is over."""
+    return files[0].encode() if files[0] == "first" else bytes(OVER.wait(60))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_a_cluster_that_is_lost_is_one_error(capfd: pytest.CaptureFixture[str]) -> None:
+    dask, distributed = map(pytest.importorskip, ("dask", "distributed"))
+    options = {"processes": False, "protocol": "tcp", "dashboard_address": None}
+    with (  # without its scheduler a cluster is closed only when it has tried to connect to it
+        dask.config.set({"distributed.comm.timeouts.connect": "1s"}),
+        distributed.LocalCluster(n_workers=1, threads_per_worker=1, **options) as cluster,
+    ):
+        parts = on_dask(first_of, [("first",), ("second",)], cluster.scheduler_address, None)
+        assert next(parts) == b"first"
+        cluster.sync(cluster.scheduler.close)
+        with pytest.raises(UsageError, match=r"the cluster at tcp://.* was lost"):
+            next(parts)
+        OVER.set()
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_what_cannot_be_asked_of_summaries_is_refused(tmp_path: Path) -> None:

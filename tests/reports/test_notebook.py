@@ -1,6 +1,9 @@
 """What a trace and an analysis show in a notebook, and their charts as HoloViews elements."""
 
+import os
 import re
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -188,3 +191,27 @@ def test_hostile_names_stay_text_and_nothing_is_fetched(browser: "Browser", tmp_
     ink = found.page.evaluate("getComputedStyle(document.querySelector('b')).color")
     assert ink == "rgb(221, 221, 221)"
     found.page.context.close()
+
+
+def test_nobodys_settings_are_read(tmp_path: Path) -> None:
+    """Bokeh has a file of them in the home folder; HoloViews runs one that a variable names."""
+    settings = tmp_path / ".bokeh/bokeh.yaml"
+    settings.parent.mkdir()
+    settings.write_text("minified: false\n")
+    code = tmp_path / "rc.py"
+    code.write_text("print('run')")
+    script = f"""
+import os, sys
+home, opened = os.environ["HOME"], []
+sys.addaudithook(lambda event, given: opened.append(str(given[0])) if event == "open" else None)
+import traceflops as tf
+analysis = tf.analyze({str(SAMPLES / "gpt_1rank.json.gz")!r})
+analysis.plot.steps()
+analysis.save({str(tmp_path / "o.html")!r})
+from bokeh.settings import settings
+assert settings.minified() and os.environ["HOME"] == home
+print([name for name in opened if name.startswith(home) and not name.endswith(".traceflops-part")])
+"""
+    env = {**os.environ, "HOME": str(tmp_path), "HOLOVIEWSRC": str(code)}
+    done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True)
+    assert (done.stderr, done.stdout) == ("", "[]\n")

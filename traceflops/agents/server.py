@@ -18,7 +18,13 @@ import msgspec
 
 from traceflops._version import __version__
 from traceflops.agents.tools import MOST_ROWS, Some, Tools
-from traceflops.errors import MORE_MEMORY, TraceflopsError, UsageError, is_out_of_memory
+from traceflops.errors import (
+    MORE_MEMORY,
+    TraceflopsError,
+    UsageError,
+    is_out_of_memory,
+    lacks,
+)
 from traceflops.reports.view import shorten_middle, visible
 
 if TYPE_CHECKING:
@@ -54,8 +60,9 @@ def make_server(folders: Folders, **privacy: bool) -> MCPServer[Any]:
     try:
         from mcp.server.mcpserver import MCPServer
         from mcp.types import ToolAnnotations
-    except ImportError:
-        raise UsageError("traceflops mcp needs mcp 2", "pip install 'traceflops[mcp]'") from None
+    except ImportError as error:
+        install = "pip install 'traceflops[mcp]'"
+        raise lacks(error, "traceflops mcp needs mcp 2", install) from None
     made: MCPServer[Any] = MCPServer(
         "traceflops", instructions=INSTRUCTIONS, version=__version__, log_level="ERROR"
     )

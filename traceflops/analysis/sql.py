@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.types as kinds
 
-from traceflops.errors import MORE_MEMORY, UsageError
+from traceflops.errors import MORE_MEMORY, UsageError, lacks
 
 if TYPE_CHECKING:
     from traceflops.analysis.tables import OnDemand
@@ -51,6 +51,7 @@ _CLOSED: Final = re.compile(
 _BATCH_ROWS: Final = 10_000
 _LEAST_VERSION: Final = 2
 """Earlier versions crash on lists of a fixed size."""
+_NEEDED: Final = (f"SQL needs DuckDB {_LEAST_VERSION} or newer", "pip install 'traceflops[sql]'")
 
 
 def run_sql(tables: Mapping[str, pa.Table | OnDemand], query: str) -> pa.Table:
@@ -90,10 +91,10 @@ def _asked(
     """Give what a query finds, before it is fetched. Raises UsageError where it is wrong."""
     try:
         import duckdb
-    except ImportError:
-        raise _needed() from None
+    except ImportError as error:
+        raise lacks(error, *_NEEDED) from None
     if int(duckdb.__version__.partition(".")[0]) < _LEAST_VERSION:
-        raise _needed()
+        raise UsageError(*_NEEDED)
     with duckdb.connect(":memory:", config={**_NO_FOLDER, **limits}) as connection:
         connection.execute(_ALONE)
         for name, source in tables.items():
@@ -148,12 +149,6 @@ def _nodes(value: Any) -> Iterator[dict[str, Any]]:
 
 def _tidied(result: pa.Table) -> pa.Table:
     return _with_whole_numbers(result.rename_columns(list(_distinct(result.column_names))))
-
-
-def _needed() -> UsageError:
-    return UsageError(
-        f"SQL needs DuckDB {_LEAST_VERSION} or newer", "pip install 'traceflops[sql]'"
-    )
 
 
 def _refused(said: str, tables: Mapping[str, pa.Table | OnDemand]) -> UsageError:

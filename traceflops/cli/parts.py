@@ -14,7 +14,7 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Final
 
 from traceflops.cli.options import Asked, typed
-from traceflops.errors import InputError, UsageError
+from traceflops.errors import InputError, UsageError, is_out_of_memory, lacks
 
 if TYPE_CHECKING:
     from traceflops.analysis import Analysis, RankSummary
@@ -35,6 +35,8 @@ _TOGETHER_BYTES: Final = 1 << 26
 """Reducing pays from so much text on. Files are read in so many groups at least, each of so much
 text at most."""
 _NUMBER: Final = re.compile(r"\d+")
+_PATIENCE_S: Final = 5.0
+"""So long a cluster is waited for."""
 _EXTRA: Final = "pip install 'traceflops[cluster]'"
 Files = tuple[str, ...]
 """Files that are read together: one, or all of a format in which a run is a set of files."""
@@ -237,18 +239,25 @@ def _here(work: _Work, runs: Sequence[Files], jobs: int | None) -> Iterator[byte
 
 
 def on_dask(work: _Work, runs: Sequence[Files], address: str, jobs: int | None) -> Iterator[bytes]:
-    """Yield the summaries that a cluster makes; a file that kills its worker has none."""
+    """Yield the summaries that a cluster makes; a file that kills its worker has none.
+
+    Raises UsageError where there is no cluster, or none any more.
+    """
     try:
-        from distributed import Client, KilledWorker
-    except ImportError:
-        raise UsageError("--dask needs the package distributed", _EXTRA) from None
+        from distributed import CancelledError, Client, KilledWorker
+        from distributed.comm import CommClosedError
+    except ImportError as error:
+        raise lacks(error, "--dask needs the package distributed", _EXTRA) from None
     from traceflops.analysis import encoded
 
     with ExitStack() as stack:
+        stack.enter_context(_no_logs())
         place = _local_cluster(jobs) if address == _LOCAL else nullcontext(address)
         try:
-            client = stack.enter_context(Client(stack.enter_context(place)))
-        except (OSError, ValueError) as error:
+            client = stack.enter_context(Client(stack.enter_context(place), timeout=_PATIENCE_S))
+        except Exception as error:  # of any kind, by the scheme and by who answers
+            if address == _LOCAL and is_out_of_memory(error):
+                raise
             hint = "give the address of a running scheduler, e.g. tcp://host:8786, or local"
             raise UsageError(f"no cluster at {address} ({error})", hint) from None
         for run, future in zip(runs, client.map(work, runs, pure=False), strict=True):
@@ -256,6 +265,20 @@ def on_dask(work: _Work, runs: Sequence[Files], address: str, jobs: int | None) 
                 yield future.result()
             except KilledWorker:
                 yield encoded(_names(run))
+            except (CancelledError, CommClosedError):
+                hint = "see what its scheduler says, then run this again"
+                raise UsageError(f"the cluster at {address} was lost", hint) from None
+
+
+@contextmanager
+def _no_logs() -> Iterator[None]:
+    """Keep what Dask logs off the screen: what it comes to is an error or a note of ours."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(before)
 
 
 @contextmanager
