@@ -150,7 +150,9 @@ def test_no_rate_is_sparse(spec: DeviceSpec) -> None:
     reference_rate = base(spec)
     assert (reference_rate is not None) == bool(spec.has_matrix_units)
     more = GEFORCE if spec.product.startswith("GeForce") else {}
-    for dtype, rate in spec.dense.items() if reference_rate is not None else ():
+    for dtype, rate in spec.dense.items():
+        if reference_rate is None:
+            continue
         most = MORE.get((spec.id, dtype), more.get(dtype, MULTIPLES[dtype]))
         assert rate <= Fraction(108, 100) * most * reference_rate, dtype
 
