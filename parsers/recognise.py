@@ -22,6 +22,7 @@ from traceflops.parsers.nsight import (
     NSYS_REPORT,
     NSYS_STATS,
 )
+from traceflops.parsers.other_files import console_text, other_database, other_file, other_name
 from traceflops.parsers.pack import TRACEFLOPS_PACK, TRACEFLOPS_PAGE, or_exported
 from traceflops.parsers.pytorch import PYTORCH, SNAPSHOT
 from traceflops.parsers.rocprof import (
@@ -158,6 +159,8 @@ def _foreign(database: Database) -> NotATrace:
     names = sorted(database.tables)
     if not names:
         return _without_tables(database)
+    if (other := other_database(names)) is not None:
+        return NotATrace(f"{_place(database)} is {other.what}", other.hint)
     named = ", ".join(_printable_name(name) for name in names[:_MOST_NAMED])
     more = f", … {len(names)} total" if len(names) > _MOST_NAMED else ""
     return NotATrace(
@@ -216,7 +219,7 @@ _SIGNS: Final = (
         rb"(?i)\s*<(?:!doctype|html|\?xml|head|body)"
         rb'(?![\s\S]{0,4096}?name="generator" content="traceflops )',
         "a web page (HTML), not a trace",
-        "the server sent an error page; download the file again",
+        "give the recording; if a server sent this page for it, download the file again",
     ),
     (
         rb"\xff\xfe|\xfe\xff",
@@ -369,12 +372,16 @@ def recognise(source: ByteSource) -> Format:
     format_ = next((known for known in installed_formats() if known.recognises(text)), None)
     if format_ is not None:
         return format_
+    if (other := other_file(text)) is not None:
+        raise _not_a_trace(source, other.what, other.hint)
     for sign, what, hint in _SIGNS:
         if re.match(sign, text):
             raise _not_a_trace(source, what, hint)
     format_ = next((known for known in FORMATS if known.recognises(text)), None)
     if format_ is None:
-        raise _not_a_trace(source, *_unknown(head))
+        other = console_text(text) or other_name(source.label)
+        what, hint = (other.what, other.hint) if other is not None else _unknown(head)
+        raise _not_a_trace(source, what, hint)
     return format_
 
 

@@ -61,6 +61,7 @@ ROOMS: Final = {
     "parsers.gpu_samples": "nvidia-smi and amd-smi",
     "parsers.pack": "packs: what was read before",
     "parsers.installed": "formats that installed packages add",
+    "parsers.other_files": "files of other tools, refused by name",
     "parsers.recognise": "which reader reads an input",
     "parsers.reading": "read(): inputs -> one Trace",
     "front": "analyze() as it is called from Python: paths, words of the CLI",

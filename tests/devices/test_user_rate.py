@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from traceflops.devices.peaks import find, given_rate, rate_doubt
+from traceflops.devices.peaks import find
+from traceflops.devices.user_rate import given_rate, rate_doubt
 from traceflops.errors import UsageError
 
 

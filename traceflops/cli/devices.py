@@ -16,7 +16,7 @@ from traceflops.cli.reading import read_trace
 from traceflops.errors import UsageError
 
 if TYPE_CHECKING:
-    from traceflops.devices import DeviceSpec, Match, SeenDevice
+    from traceflops.devices import DeviceSpec, Match, Memory, SeenDevice
 
 EXAMPLES = (
     "traceflops devices",
@@ -34,6 +34,7 @@ _TO_THE_LEFT = ("id", "product")
 _DISPENSABLE = ("product", "src", "GB", "GB/s")
 """Columns that are left out in a narrow terminal, the first ones first."""
 
+_LONGEST_PRODUCT = 30
 _NONE = "-"
 
 
@@ -116,11 +117,13 @@ def _table(specs: tuple[DeviceSpec, ...], width: int) -> Iterator[str]:
 
 
 def _cells(spec: DeviceSpec) -> dict[str, str]:
+    from traceflops.reports.view import shorten_middle
+
     return {
         "id": spec.id,
-        "product": spec.product,
+        "product": shorten_middle(spec.product, _LONGEST_PRODUCT),
         **{dtype: _rate(spec.peak(dtype)) for dtype in _SHOWN_RATES},
-        "GB": "/".join(str(memory.gb) for memory in spec.memories),
+        "GB": "/".join(dict.fromkeys(memory.size for memory in spec.memories)),
         "GB/s": "/".join(dict.fromkeys(str(memory.bandwidth) for memory in spec.memories)),
         "src": spec.confidence,
     }
@@ -150,6 +153,8 @@ def _kind(spec: DeviceSpec) -> Iterator[str]:
         yield f"compute capability {spec.compute[0]}.{spec.compute[1]}"
     if spec.units is not None:
         yield f"{spec.units} {spec.unit_name}"
+    if spec.has_matrix_units is False:
+        yield "no matrix units"
     yield f"one device is a {spec.one_device_is}"
 
 
@@ -157,7 +162,7 @@ def _rates_and_source(spec: DeviceSpec, matched: Match | None = None) -> Iterato
     rates = ", ".join(f"{dtype} {_rate(rate)}" for dtype, rate in spec.dense.items())
     yield _line("dense", f"{rates} TFLOP/s" if rates else "no public figure")
     if spec.memories:
-        sizes = (f"{memory.gb} GB at {memory.bandwidth} GB/s" for memory in spec.memories)
+        sizes = (f"{_size(memory)} at {memory.bandwidth} GB/s" for memory in spec.memories)
         link = f"; links {float(spec.link):g} GB/s" if spec.link is not None else ""
         yield _line("memory", f"{' or '.join(sizes)}{link}")
     if spec.host_link is not None:
@@ -172,6 +177,10 @@ def _rates_and_source(spec: DeviceSpec, matched: Match | None = None) -> Iterato
     yield _line("source", f"{spec.source} (confidence {spec.confidence}{dated})")
     if spec.note:
         yield _line("note", spec.note)
+
+
+def _size(memory: Memory) -> str:
+    return "shared" if memory.gb is None else f"{memory.gb} GB"
 
 
 def _check(spec: DeviceSpec, matched: Match | None) -> Iterator[str]:
@@ -255,6 +264,7 @@ def _spec_object(spec: DeviceSpec) -> dict[str, Any]:
         **fields(spec, "id", "vendor", "product", "arch"),
         "compute_capability": list(spec.compute) if spec.compute is not None else None,
         **fields(spec, "units", "part", "one_device_is"),
+        "matrix_units": spec.has_matrix_units,
         "dense_tflops": {dtype: rate / 1000 for dtype, rate in spec.dense.items()},
         "memories": [
             {"gb": memory.gb, "bandwidth_gbps": memory.bandwidth} for memory in spec.memories

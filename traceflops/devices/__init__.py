@@ -75,16 +75,14 @@ if TYPE_CHECKING:
     )
     from traceflops.devices.peaks import (
         DTYPES,
-        NOT_A_PEAK,
         PER_TERA,
         DeviceSpec,
+        Memory,
         find,
         generic_names,
-        given_rate,
         load_devices,
         load_variants,
         partition,
-        rate_doubt,
         rate_text,
         shared_names,
     )
@@ -119,5 +117,6 @@ if TYPE_CHECKING:
         stall_rows,
         tells_speed,
     )
+    from traceflops.devices.user_rate import NOT_A_PEAK, given_rate, rate_doubt
 else:
     __getattr__ = lazy(__name__, __file__)

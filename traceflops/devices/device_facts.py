@@ -75,7 +75,9 @@ class SeenDevice:
     @property
     def sharing(self) -> tuple[str, ...]:
         """Return the ids of the products of different rates that have this name."""
-        return shared_names().get((self.name or "").strip().lower(), ())
+        name = (self.name or "")[:LONGEST_NAME].strip().lower()
+        names = shared_names()
+        return names.get(name) or names.get(name.removeprefix("nvidia "), ())
 
     def properties(self) -> str:
         """Return what is known besides the name: "compute capability 9.0, 132 SMs, 79.1 GiB"."""
@@ -139,18 +141,23 @@ def by_name(name: str | None) -> DeviceSpec | None:
     return next((spec for spec in load_devices() if re.search(spec.pattern, name)), None)
 
 
-def variant_of(seen: SeenDevice) -> Variant | None:
-    """Return the version of a product that a name says, whose rates may not be those of its row."""
-    name = seen.name or ""
+def variant_of(seen: SeenDevice, spec: DeviceSpec | None = None) -> Variant | None:
+    """Return the version of a product that a name says, whose rates may not be those of its row.
+
+    A row of that very version is none.
+    """
+    name, row = seen.name or "", spec.product if spec is not None else ""
     if len(name) > LONGEST_NAME:
         return None
-    return next((one for one in load_variants() if re.search(one.pattern, name)), None)
+    said = (one for one in load_variants() if re.search(one.pattern, name))
+    return next((one for one in said if not re.search(one.pattern, row)), None)
 
 
 def is_full_name(text: str) -> bool:
     """Return whether a text is what a trace calls a device of the table, the maker first."""
-    maker = text.strip().partition(" ")[0].lower()
-    return maker in _makers() and by_name(text.strip()) is not None
+    name = text.strip()
+    has_maker = name.partition(" ")[0].lower() in _makers()
+    return has_maker and (by_name(name) is not None or bool(SeenDevice(name).sharing))
 
 
 def asked_row(text: str) -> DeviceSpec:

@@ -30,7 +30,7 @@ class DeviceRow(TypedDict):
     product: str
     arch: str
     pattern: str
-    memory_gb: list[int]
+    memory_gb: list[int | Literal["shared"]]
     memory_gbps: list[int]
     one_device_is: str
     confidence: Literal["A", "B", "D"]

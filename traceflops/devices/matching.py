@@ -26,16 +26,16 @@ from traceflops.devices.device_facts import (
 from traceflops.devices.missing_input import ASK
 from traceflops.devices.peaks import (
     DTYPES,
+    UNIT_NAMES,
     DeviceSpec,
     HostLink,
     Partition,
     find,
-    given_rate,
     load_devices,
     partition,
-    rate_doubt,
     rate_text,
 )
+from traceflops.devices.user_rate import given_rate, rate_doubt
 
 How = Literal["name", "fingerprint", "given"]
 Confidence = Literal["high", "medium", "low", "none"]
@@ -114,7 +114,8 @@ class Match:
             return None
         if not (is_known(seen.units) and is_known(seen.clock_hz)):
             return None
-        return Fraction((seen.units or 0) * spec.flops_per_clock * (seen.clock_hz or 0), 10**9)
+        units = spec.counted(seen.units or 0)
+        return Fraction(units * spec.flops_per_clock * (seen.clock_hz or 0), 10**9)
 
     def why_no_peak(self, dtype: str) -> str | None:
         """Return a sentence that says why there is no rate for a data type, None if there is."""
@@ -133,6 +134,7 @@ def by_fingerprint(seen: SeenDevice) -> tuple[DeviceSpec, ...]:
     """
     named = seen.instruction_set is not None
     sized = is_known(seen.memory_bytes) or named
+    maker = (seen.name or "").strip().partition(" ")[0].lower()
     if (seen.compute is None and not named) or not is_known(seen.units) or not sized:
         return ()
     return tuple(
@@ -140,6 +142,7 @@ def by_fingerprint(seen: SeenDevice) -> tuple[DeviceSpec, ...]:
         for spec in load_devices()
         if spec.compute is not None
         and spec.units is not None
+        and (maker not in UNIT_NAMES or maker == spec.vendor)
         and all(agrees for *_, agrees in _checks(spec, seen))
     )
 
@@ -169,15 +172,15 @@ def _checks(spec: DeviceSpec, seen: SeenDevice) -> Iterator[_Check]:
     elif seen.compute is not None and spec.compute is not None:
         text = f"compute capability {dotted(seen.compute)}"
         yield text, dotted(spec.compute), seen.compute == spec.compute
-    if seen.units is not None and seen.units > 0 and spec.units is not None:
-        mode = _partition(spec, seen)
+    if seen.units is not None and seen.units > 0 and spec.units and spec.vendor in UNIT_NAMES:
+        mode, units = _partition(spec, seen), spec.counted(seen.units)
         dies = f" ({mode.text})" if mode is not None and mode.mode == "SPX" else ""
-        yield f"{seen.units} {spec.unit_name}{dies}", str(spec.units), seen.units == spec.units
+        yield f"{units} {spec.unit_name}{dies}", str(spec.units), units == spec.units
     if is_known(seen.warp_size) and spec.warp_size is not None:
         agrees = seen.warp_size == spec.warp_size
         yield f"warp size {seen.warp_size}", str(spec.warp_size), agrees
     if seen.memory_bytes is not None and seen.memory_bytes > 0 and spec.memories:
-        sizes = " or ".join(str(memory.gb) for memory in spec.memories)
+        sizes = " or ".join(memory.size for memory in spec.memories)
         fits = any(memory.fits(seen.memory_bytes) for memory in spec.memories)
         yield gib(seen.memory_bytes), f"{sizes} GB", fits
 
@@ -187,7 +190,7 @@ def _objections(checks: Iterable[_Check]) -> list[str]:
 
 
 def _named(spec: DeviceSpec, seen: SeenDevice) -> Match:
-    part, variant = _part(spec, seen), variant_of(seen)
+    part, variant = _part(spec, seen), variant_of(seen, spec)
     checks = tuple(_checks(spec, seen))
     wrong = ", ".join(_objections(checks))
     the_name = f"The name matches {_titled(spec)}"
@@ -336,7 +339,7 @@ def _part(spec: DeviceSpec, seen: SeenDevice) -> DeviceSpec | None:
         return None
     if seen.compute is not None and spec.compute not in (None, seen.compute):
         return None
-    variant = variant_of(seen)
+    variant = variant_of(seen, spec)
     by_units = variant is not None and variant.by_units
     by_partition = spec.partition_units is not None and units % spec.partition_units == 0
     return spec.with_units(units) if by_units or by_partition else None

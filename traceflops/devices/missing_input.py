@@ -15,12 +15,15 @@ if TYPE_CHECKING:
 NEXT_TIME: Final = "next time"
 """How advice on a later recording ends."""
 GIVE_PEAK: Final = (
-    "--peak TFLOPS sets one for all data types, --device ID selects one (traceflops devices)"
+    "--peak TFLOPS sets one for all data types (traceflops recipe peak measures it), "
+    "--device ID selects one (traceflops devices)"
 )
 DESCRIBE: Final = "traceflops mfu TRACE --model NAME --batch N --seq N"
 """How a run is described; its steps have to be there for that."""
 
-ASK: Final = "--device selects a row of the table, --peak sets a rate"
+ASK: Final = (
+    "--device selects a row of the table, --peak sets a rate (traceflops recipe peak measures it)"
+)
 """How a sentence on a device whose rates are not known ends: with the options that tell them."""
 
 _OPTIONS, _ONE_OPTION = ": --device ", "; --peak sets one"

@@ -3,32 +3,31 @@
 Rates are whole FLOP per nanosecond (1 TFLOP/s is 1,000 of them; for int8 operations instead of
 FLOP), bandwidths bytes per nanosecond (1 GB/s is 1). A rate that the table lacks is None: no other
 one stands in for it, and no sparse figure is in the table. Every row names its source.
-
-Rates given by hand are in TFLOP/s: here is what cannot be meant, and what they are beside these.
 """
 
 from __future__ import annotations
 
 import datetime
-import math
 import tomllib
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from decimal import Decimal
 from fractions import Fraction
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
 from traceflops.devices.installed import installed_devices
-from traceflops.errors import UsageError
-from traceflops.units import decimal
+from traceflops.devices.series import rows_of_series
 
 DTYPES: Final = (
     *("fp64", "fp64_matrix", "fp32", "fp32_matrix", "tf32"),
     *("fp16", "bf16", "fp8", "fp6", "fp4", "int8"),
 )
 """fp64 and fp32 are the vector units' rates, all others those of the matrix units."""
+
+_OF_VECTOR_UNITS: Final = frozenset({"fp64", "fp32"})
 
 PER_TERA: Final = 1000
 """FLOP per nanosecond in one TFLOP/s."""
@@ -46,14 +45,22 @@ _LEAST, _MOST = Fraction(90, 100), Fraction(1005, 1000)
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """One version of a device's memory: nominal size in GB, bandwidth in bytes per nanosecond."""
+    """One version of a device's memory: nominal size in GB, bandwidth in bytes per nanosecond.
 
-    gb: int
+    `gb` is None for memory that the device shares with the machine.
+    """
+
+    gb: int | None
     bandwidth: int
+
+    @property
+    def size(self) -> str:
+        """Return its size in GB as text."""
+        return "shared" if self.gb is None else str(self.gb)
 
     def fits(self, seen_bytes: int) -> bool:
         """Return whether a driver may report so many bytes for this memory."""
-        return _LEAST <= Fraction(seen_bytes, self.gb * _GIB) <= _MOST
+        return self.gb is None or _LEAST <= Fraction(seen_bytes, self.gb * _GIB) <= _MOST
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +85,8 @@ class DeviceSpec:
     vendor: str
     product: str
     arch: str
+    series: str = ""
+    """what all rows of a series share, empty for a row of its own"""
     compute: tuple[int, int] | None = None
     units: int | None = None
     pattern: str = ""
@@ -130,7 +139,22 @@ class DeviceSpec:
     @property
     def warp_size(self) -> int | None:
         """Return the threads of a warp or wavefront, None for a device that has none."""
-        return WARP_SIZES.get(self.vendor)
+        return 32 if self.is_rdna else WARP_SIZES.get(self.vendor)
+
+    @property
+    def is_rdna(self) -> bool:
+        """Return whether it is an AMD device of graphics, whose drivers count pairs of CUs."""
+        return self.vendor == "amd" and self.arch.startswith("gfx1")
+
+    @property
+    def has_matrix_units(self) -> bool | None:
+        """Return whether it has tensor cores or their like; None where no rate is public."""
+        return bool(self.dense.keys() - _OF_VECTOR_UNITS) if self.dense else None
+
+    def counted(self, seen_units: int) -> int:
+        """Return the CUs or SMs for what a driver counts: pairs of CUs on some AMD devices."""
+        pairs = self.is_rdna and self.units is not None and 2 * seen_units == self.units
+        return 2 * seen_units if pairs else seen_units
 
     def with_memory(self, seen_bytes: int | None) -> DeviceSpec:
         """Return the row with only the memory version of that size, if one has it."""
@@ -172,7 +196,8 @@ class Variant:
 @cache
 def load_devices() -> tuple[DeviceSpec, ...]:
     """Return all devices, in the order in which their names are tried: those of packages first."""
-    rows = _document()["device"]
+    of_series = chain.from_iterable(map(rows_of_series, _document("series.toml")["series"]))
+    rows = [*of_series, *_document()["device"]]
     return (*installed_devices(_device, {row["id"] for row in rows}), *map(_device, rows))
 
 
@@ -211,8 +236,8 @@ def rate_text(flop_per_ns: int) -> str:
 
 
 @cache
-def _document() -> dict[str, Any]:
-    text = Path(__file__).with_name("devices.toml").read_text(encoding="utf-8")
+def _document(name: str = "devices.toml") -> dict[str, Any]:
+    text = Path(__file__).with_name(name).read_text(encoding="utf-8")
     return tomllib.loads(text, parse_float=Decimal)
 
 
@@ -220,7 +245,7 @@ def _device(row: dict[str, Any]) -> DeviceSpec:
     sizes = zip(row["memory_gb"], row["memory_gbps"], strict=True)
     read: dict[str, Any] = {
         "dense": _rates(row),
-        "memories": tuple(Memory(gb, gbps) for gb, gbps in sizes),
+        "memories": tuple(Memory(None if gb == "shared" else gb, gbps) for gb, gbps in sizes),
     }
     if "compute" in row:
         read["compute"] = tuple(row["compute"])
@@ -291,99 +316,3 @@ def _mode(dies: int, whole: int) -> str | None:
     if dies > whole or whole % dies:
         return None
     return "CPX" if dies == 1 < whole else _MODES.get(whole // dies)
-
-
-LARGEST_PEAK: Final = 100_000
-"""TFLOP/s that are taken; the largest rate of the table is 15,000."""
-
-NOT_A_PEAK: Final = ("int8",)
-"""Rates that count operations on integers: no FLOP."""
-
-_SPARSE: Final = (Fraction(19, 10), Fraction(21, 10))
-"""How much a 2:4 sparse figure is of the dense one, with what rounding on data sheets allows."""
-
-_USUAL_TYPES: Final = ("bf16", "fp16")
-"""What a rate is for that says no data type and is that of one of these."""
-
-_WITH_SPARSITY: Final = ("bf16", "fp16", "tf32", "fp8", "fp6", "fp4")
-"""Types that have sparse figures on data sheets."""
-
-_SAME: Final = (Fraction(95, 100), Fraction(105, 100))
-_USUAL: Final = (Fraction(1, 2), Fraction(110, 100))
-"""What of the table's rate a peak of one's own may be: measured ones are lower, and clocks vary."""
-
-_UNITS_OF_MISTAKES: Final = (
-    *(("PFLOP/s", 1000.0), ("GFLOP/s", 1e-3), ("MFLOP/s", 1e-6), ("FLOP/s", 1e-12)),
-)
-
-
-def given_rate(tflops: float, option: str = "--peak") -> int:
-    """Return a rate given in TFLOP/s as FLOP per nanosecond.
-
-    Raises UsageError for what is no positive number, or so small or large that another unit
-    must have been meant.
-    """
-    if not math.isfinite(tflops) or tflops <= 0:
-        raise UsageError(
-            f"{option} {tflops:g} is not a rate",
-            f"give TFLOP/s of one GPU, such as {option} 989.4",
-        )
-    if 1 <= tflops <= LARGEST_PEAK:
-        return round(tflops * PER_TERA)
-    extent = "small" if tflops < 1 else "large"
-    rates = ((unit, tflops * factor) for unit, factor in _UNITS_OF_MISTAKES)
-    meant = (f"; for {u}, use {option} {rate:g}" for u, rate in rates if 1 <= rate <= LARGEST_PEAK)
-    hint = next(meant, f", such as {option} 989.4")
-    raise UsageError(
-        f"{option} {tflops:g} TFLOP/s is too {extent} for a GPU", f"{option} is in TFLOP/s{hint}"
-    )
-
-
-def rate_doubt(spec: DeviceSpec, rate: int, dtypes: Collection[str] = ()) -> str | None:
-    """Return in a sentence why a given peak may be the wrong one for a device of the table.
-
-    `rate` is in FLOP per nanosecond; `dtypes` are what it is for, where that is known. The answer
-    is None where nothing is odd about it.
-    """
-    known = {name: rate for name, rate in spec.dense.items() if name not in NOT_A_PEAK}
-    meant = {name: dense for name, dense in known.items() if not dtypes or name in dtypes}
-    if not meant:
-        return None
-    sparse = _within(rate, {name: meant[name] for name in _WITH_SPARSITY if name in meant}, _SPARSE)
-    same = None if dtypes else _within(rate, meant, _SAME)
-    if same in _USUAL_TYPES:
-        return None
-    said = f"--peak {rate_text(rate)} is"
-    if sparse is not None and same is not None:
-        return (
-            f"{said} the dense {same} rate of {spec.id}, or twice the {sparse} one as "
-            "data sheets give for sparsity: set --dtype"
-        )
-    if sparse is not None:
-        return (
-            f"{said} twice the dense {sparse} rate of {spec.id} "
-            f"({rate_text(meant[sparse])}): 2:4 sparsity rates do not apply to dense "
-            "work"
-        )
-    return None if same is not None else _far_off(said, spec, rate, meant, dtypes)
-
-
-def _within(rate: int, dense: dict[str, int], share: tuple[Fraction, Fraction]) -> str | None:
-    """Return the first type of which a rate is such a share."""
-    least, most = share
-    return next((name for name in dense if least <= Fraction(rate, dense[name]) <= most), None)
-
-
-def _far_off(
-    said: str, spec: DeviceSpec, rate: int, meant: dict[str, int], dtypes: Collection[str]
-) -> str | None:
-    """Return a warning for a rate that is far from all that are meant."""
-    nearest = min(meant, key=lambda name: abs(meant[name] - rate))
-    least, most = _USUAL
-    times = Fraction(rate, meant[nearest])
-    if times <= most and (times >= least or not dtypes):
-        return None
-    return (
-        f"{said} {decimal(times, 2)} times the dense {nearest} rate of {spec.id} "
-        f"({rate_text(meant[nearest])})"
-    )

@@ -97,7 +97,8 @@ def fastest_rates(dtype: str | None) -> tuple[int, ...]:
 def other_peaks(choice: PeakChoice) -> tuple[Peak, ...]:
     """Return what may have been taken for the peak: other data types, other devices of the maker.
 
-    Of devices only those are tried that are as much made for clusters: that have links, or none.
+    Of devices only those are tried that are as much made for clusters: that have links, or none;
+    and of rows of a series only those of the same one.
     """
     own = choice.spec
     if own is None or choice.dtype is None:
@@ -110,7 +111,7 @@ def other_peaks(choice: PeakChoice) -> tuple[Peak, ...]:
     devices = [
         Peak(Fraction(rate), f"{choice.dtype} dense ({spec.id})", _unlikely(own, spec))
         for spec in load_devices()
-        if spec.vendor == own.vendor
+        if (spec.vendor, spec.series) == (own.vendor, own.series)
         and (spec.link is None) == (own.link is None)
         and (rate := spec.peak(choice.dtype)) is not None
     ]

@@ -1,0 +1,60 @@
+"""Rows of the device table that are a line each: a series has what all of them share.
+
+`series.toml` describes its form. A rate is units x FLOP per clock x boost clock.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from decimal import Decimal
+from typing import Any, Final
+
+_MODELS: Final = frozenset({"name", "id", "called", "vector", "matrix", "models"})
+"""Keys of a series that make rows and do not stand in them."""
+
+_PER_TERA: Final = 10**6
+"""FLOP per clock times MHz in one TFLOP/s."""
+
+_MAKERS: Final = r"(?i)^(?:NVIDIA |AMD |Intel(?:\(R\))? )?"
+_END: Final = r"(?:-\d{1,3}[ABCQ]| MIG .*)?$"
+"""What may stand behind a name: a virtual GPU or a slice of it, which `variant` tells apart."""
+
+
+def rows_of_series(series: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a series in the form of `devices.toml`."""
+    for name, units, clock, gb, gbps, *more in series["models"]:
+        own = more[0] if more else {}
+        called = own.get("called") or series["called"].replace("{}", re.escape(name))
+        shared = {key: value for key, value in series.items() if key not in _MODELS}
+        rates = {
+            kind: {dtype: _rate(units * per_clock * clock) for dtype, per_clock in rates.items()}
+            for kind in ("vector", "matrix")
+            if (rates := series.get(kind))
+        }
+        matrix = series.get("matrix", {})
+        yield {
+            "id": series["id"].replace("{}", _slug(name)),
+            "product": series["name"].replace("{}", name),
+            "series": series["source"],
+            "units": units,
+            "clock_mhz": clock,
+            "flops_per_clock": matrix.get("bf16") or matrix.get("fp16"),
+            "memory_gb": gb if isinstance(gb, list) else [gb],
+            "memory_gbps": gbps if isinstance(gbps, list) else [gbps],
+            "one_device_is": "GPU",
+            **shared,
+            **rates,
+            **own,
+            "pattern": f"{_MAKERS}(?:{called}){_END}",
+        }
+
+
+def _rate(flops_per_us: int) -> Decimal:
+    """Return a rate in TFLOP/s, rounded as data sheets round."""
+    rate = Decimal(flops_per_us) / _PER_TERA
+    return rate.quantize(Decimal("0.1") if rate >= 10 else Decimal("0.01"))
+
+
+def _slug(name: str) -> str:
+    return "-".join(re.findall(r"[a-z0-9]+", name.lower()))

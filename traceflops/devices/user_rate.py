@@ -1,0 +1,107 @@
+"""Rates given by hand, in TFLOP/s: what cannot be meant, and what they are beside the table's."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from fractions import Fraction
+from typing import Final
+
+from traceflops.devices.peaks import PER_TERA, DeviceSpec, rate_text
+from traceflops.errors import UsageError
+from traceflops.units import decimal
+
+LARGEST_PEAK: Final = 100_000
+"""TFLOP/s that are taken; the largest rate of the table is 15,000."""
+
+NOT_A_PEAK: Final = ("int8",)
+"""Rates that count operations on integers: no FLOP."""
+
+_SPARSE: Final = (Fraction(19, 10), Fraction(21, 10))
+"""How much a 2:4 sparse figure is of the dense one, with what rounding on data sheets allows."""
+
+_USUAL_TYPES: Final = ("bf16", "fp16")
+"""What a rate is for that says no data type and is that of one of these."""
+
+_WITH_SPARSITY: Final = ("bf16", "fp16", "tf32", "fp8", "fp6", "fp4")
+"""Types that have sparse figures on data sheets."""
+
+_SAME: Final = (Fraction(95, 100), Fraction(105, 100))
+_USUAL: Final = (Fraction(1, 2), Fraction(110, 100))
+"""What of the table's rate a peak of one's own may be: measured ones are lower, and clocks vary."""
+
+_UNITS_OF_MISTAKES: Final = (
+    *(("PFLOP/s", 1000.0), ("GFLOP/s", 1e-3), ("MFLOP/s", 1e-6), ("FLOP/s", 1e-12)),
+)
+
+
+def given_rate(tflops: float, option: str = "--peak") -> int:
+    """Return a rate given in TFLOP/s as FLOP per nanosecond.
+
+    Raises UsageError for what is no positive number, or so small or large that another unit
+    must have been meant.
+    """
+    if not math.isfinite(tflops) or tflops <= 0:
+        raise UsageError(
+            f"{option} {tflops:g} is not a rate",
+            f"give TFLOP/s of one GPU, such as {option} 989.4",
+        )
+    if 1 <= tflops <= LARGEST_PEAK:
+        return round(tflops * PER_TERA)
+    extent = "small" if tflops < 1 else "large"
+    rates = ((unit, tflops * factor) for unit, factor in _UNITS_OF_MISTAKES)
+    meant = (f"; for {u}, use {option} {rate:g}" for u, rate in rates if 1 <= rate <= LARGEST_PEAK)
+    hint = next(meant, f", such as {option} 989.4")
+    raise UsageError(
+        f"{option} {tflops:g} TFLOP/s is too {extent} for a GPU", f"{option} is in TFLOP/s{hint}"
+    )
+
+
+def rate_doubt(spec: DeviceSpec, rate: int, dtypes: Collection[str] = ()) -> str | None:
+    """Return in a sentence why a given peak may be the wrong one for a device of the table.
+
+    `rate` is in FLOP per nanosecond; `dtypes` are what it is for, where that is known. The answer
+    is None where nothing is odd about it.
+    """
+    known = {name: rate for name, rate in spec.dense.items() if name not in NOT_A_PEAK}
+    meant = {name: dense for name, dense in known.items() if not dtypes or name in dtypes}
+    if not meant:
+        return None
+    sparse = _within(rate, {name: meant[name] for name in _WITH_SPARSITY if name in meant}, _SPARSE)
+    same = None if dtypes else _within(rate, meant, _SAME)
+    if same in _USUAL_TYPES:
+        return None
+    said = f"--peak {rate_text(rate)} is"
+    if sparse is not None and same is not None:
+        return (
+            f"{said} the dense {same} rate of {spec.id}, or twice the {sparse} one as "
+            "data sheets give for sparsity: set --dtype"
+        )
+    if sparse is not None:
+        return (
+            f"{said} twice the dense {sparse} rate of {spec.id} "
+            f"({rate_text(meant[sparse])}): 2:4 sparsity rates do not apply to dense "
+            "work"
+        )
+    return None if same is not None else _far_off(said, spec, rate, meant, dtypes)
+
+
+def _within(rate: int, dense: dict[str, int], share: tuple[Fraction, Fraction]) -> str | None:
+    """Return the first type of which a rate is such a share."""
+    least, most = share
+    return next((name for name in dense if least <= Fraction(rate, dense[name]) <= most), None)
+
+
+def _far_off(
+    said: str, spec: DeviceSpec, rate: int, meant: dict[str, int], dtypes: Collection[str]
+) -> str | None:
+    """Return a warning for a rate that is far from all that are meant."""
+    nearest = min(meant, key=lambda name: abs(meant[name] - rate))
+    least, most = _USUAL
+    times = Fraction(rate, meant[nearest])
+    if times <= most and (times >= least or not dtypes):
+        return None
+    return (
+        f"{said} {decimal(times, 2)} times the dense {nearest} rate of {spec.id} "
+        f"({rate_text(meant[nearest])})"
+    )
