@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from tests.conftest import SAMPLES, shared_file
 from traceflops import read
 from traceflops.analysis import RankSummary, analyze, decoded, encoded, summary_of
+from traceflops.analysis.summary_files import _file
 from traceflops.cli import app
 from traceflops.errors import InputError
 from traceflops.table import Trace
@@ -121,7 +122,7 @@ def test_the_summary_is_sound_before_it_is_changed() -> None:
 
 @pytest.mark.parametrize("kind", FALSE)
 def test_a_false_summary_is_refused(kind: str) -> None:
-    content = encoded(FALSE[kind](sound()))
+    content = _file(FALSE[kind](sound()))
     with pytest.raises(InputError, match=r"damaged summary: a\.summary"):
         decoded(content, "a.summary")
 
@@ -146,7 +147,7 @@ def test_false_summaries_that_crashed_are_refused(name: str) -> None:
 
 def test_among_other_ranks_a_false_summary_is_a_note(tmp_path: Path) -> None:
     (tmp_path / "rank0.summary").write_bytes(encoded(sound()))
-    (tmp_path / "rank1.summary").write_bytes(encoded(FALSE["negative sums"](sound())))
+    (tmp_path / "rank1.summary").write_bytes(_file(FALSE["negative sums"](sound())))
     report = json.loads(CLI.invoke(app, ["summary", str(tmp_path), "--json"]).stdout)
     notes = {note["code"]: note["text"] for note in report["notes"]}
     assert "rank1.summary" in notes["file-not-read"]
@@ -174,4 +175,4 @@ def test_what_no_summary_holds_is_refused_when_it_is_reduced(tmp_path: Path) -> 
     assert not list(folder.iterdir())
     (folder / "old.summary").write_bytes(encoded(summary_of(analyze(read(sums)))))
     report = json.loads(CLI.invoke(app, ["summary", str(folder), "--json"]).stdout)
-    assert (report["devices"], report["ranks"]["waits"]) == ([], [])
+    assert (report["devices"], report["ranks"]) == ([], None)
