@@ -23,7 +23,7 @@ _IN_PAGE = re.compile(rb'(id="recording-pack">)([^<]*)')
 _NUMBERS = (0, 1, -1, 2, 7, 255, 2**31 - 1, 2**31, -(2**31), 2**53, 2**62, 2**63 - 1, -(2**63))
 _DAMAGED = (
     *(pa.ArrowException, OSError, ValueError, KeyError, IndexError, TypeError, AttributeError),
-    *(MemoryError, OverflowError, RecursionError, msgspec.MsgspecError),
+    *(MemoryError, SystemError, OverflowError, RecursionError, msgspec.MsgspecError),
 )
 """What finding nothing to change in a file that is damaged already may raise."""
 _VALUES: tuple[Any, ...] = (*_NUMBERS, None, True, "", "x", 0.5, [], [1], {}, {"a": 1}, b"", b"9")

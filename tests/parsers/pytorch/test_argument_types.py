@@ -35,7 +35,7 @@ def test_arguments_of_other_types_are_unknown(tmp_path: Path) -> None:
     found, pairs = document(), itertools.cycle(itertools.product(ODD, ARGUMENTS))
     for event in found["traceEvents"]:
         if isinstance(event.get("args"), dict):
-            name, value = next(pairs)
+            value, name = next(pairs)
             event["args"][name] = value
     path = tmp_path / "trace.json"
     path.write_text(json.dumps(found), encoding="utf-8")
