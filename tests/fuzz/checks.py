@@ -40,7 +40,7 @@ def _is_undecided(outcome: Outcome) -> bool:
     """Return whether the command wants one job of several that damage made, or what is in none."""
     said = (
         *("works on one job, but", "jobs; choose one with --job"),
-        "Table with name activities does not exist",  # in a summary
+        *("the summaries are of", "Table with name activities does not exist"),  # of summaries
     )
     return outcome.code == 2 and any(one in outcome.stderr for one in said)
 

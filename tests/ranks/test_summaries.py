@@ -269,9 +269,9 @@ def test_reduced_files_are_reported_whatever_happened_to_some(tmp_path: Path) ->
     (job / "rank3.json.gz").write_bytes(b"no trace")
     made = CLI.invoke(app, ["reduce", str(job), "-o", str(folder)])
     assert (made.exit_code, made.stdout) == (0, f"Wrote 4 summaries to {folder}\n")
-    assert made.stderr == "note: 1 file could not be read\n"
+    assert made.stderr == "note: 1 file could not be reduced\n"
     none = CLI.invoke(app, ["reduce", str(job / "rank3.json.gz"), "-o", str(tmp_path / "none")])
-    assert none.exit_code == 3 and "no file could be read" in none.stderr
+    assert none.exit_code == 3 and "no file could be reduced" in none.stderr
     assert not list((tmp_path / "none").iterdir())
     damaged = folder / "rank0.summary"
     damaged.write_bytes(damaged.read_bytes()[:-3000])
