@@ -44,8 +44,8 @@ XPLANE_HEAD: Final = (
 _GPU: Final = re.compile(r"/device:GPU:(\d{1,9})")
 _HOST: Final = re.compile(r"/host:(?!metadata)")
 _STREAM: Final = re.compile(r"Stream #(\d{1,18})")
-_MARKED: Final = ("Steps", "XLA Modules")
-"""Of the lines that are derived from others those that become marks."""
+_MARKED: Final = {"Steps": "gpu_step", "XLA Modules": "gpu_annotation"}
+"""Of the lines that are derived from others those that become marks, of which kind."""
 _CALENDAR: Final = "Task Environment"
 _RECENT_NS: Final = 10**18
 """Since 2001 the nanoseconds since 1970 are more than that; no recording lasts so long."""
@@ -202,7 +202,7 @@ class _XplaneTables:
         self._devices[number] = device
         numbers = [_STREAM.match(line.name) for line in plane.lines]
         stream = np.array([int(found[1]) if found else ABSENT for found in numbers], np.int64)
-        marked = np.array([line.name in _MARKED for line in plane.lines], np.bool_)
+        lines = np.array([line.name for line in plane.lines], np.str_)
         for found, stats in plane.events():
             rows = timed(found, self.odd)
             is_work = stream[rows["line"]] != ABSENT
@@ -215,7 +215,8 @@ class _XplaneTables:
                     place |= {"device": device, "stream": stream[work["line"]]}
                     self._add_work(one, plane, work, stats, place)
             self.counts["no work"] += int(np.count_nonzero(kind == _NO_WORK))
-            self._mark("gpu_annotation", plane, rows.only(marked[rows["line"]]), device=device)
+            for line, word in _MARKED.items():
+                self._mark(word, plane, rows.only((lines == line)[rows["line"]]), device=device)
 
     def _place(self, plane: Plane, rows: Batch, stats: Stats) -> Place:
         """Return what all work has: process, name, launch, graph, the op of XLA."""

@@ -19,6 +19,7 @@ _MARK_LABELS: Final = {
     "python": "other Python frame",
     "module": "module call",
     "gpu_annotation": "GPU annotation",
+    "gpu_step": "step on the GPU",
     "sync": "synchronization",
     "system": "system call",
     "instant": "instant event",

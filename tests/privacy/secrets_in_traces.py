@@ -136,7 +136,7 @@ def _table(name: str, secret: Secrets) -> pa.Table:
     rows, columns = 6, []
     kinds = {
         "activities": ["kernel", "memcpy", "op"],
-        "marks": ["annotation", "gpu_annotation", "python", "module", "system", "sync"],
+        "marks": ["annotation", "gpu_annotation", "gpu_step", "python", "module", "system", "sync"],
         "totals": ["kernel", "memcpy", "call", "mark", "gpu_mark", "memset"],
     }
     for column in TABLES[name]:

@@ -89,6 +89,7 @@ if TYPE_CHECKING:
         outstanding_launches,
     )
     from traceflops.attribution.launching_ops import launchers, ops_that_launched
+    from traceflops.attribution.marks import host_marks, innermost_mark, instants
     from traceflops.attribution.op_kernels import Attribution, Fate, attribute, named
     from traceflops.attribution.products import (
         PRODUCT_ROLES,
@@ -102,9 +103,6 @@ if TYPE_CHECKING:
         Phase,
         Phases,
         Scopes,
-        host_marks,
-        innermost_mark,
-        instants,
         is_node,
         launch_scopes,
         module_class,

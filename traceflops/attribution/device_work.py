@@ -16,14 +16,11 @@ import numpy as np
 
 from traceflops.attribution.host_events import is_of_library, told
 from traceflops.attribution.launching_ops import ops_that_launched
+from traceflops.attribution.marks import Instants, host_marks, innermost_mark, instants
 from traceflops.attribution.scopes import (
-    Instants,
     ModulePaths,
     annotation_around,
     forward_ops,
-    host_marks,
-    innermost_mark,
-    instants,
     module_name,
     modules_around,
 )
@@ -162,7 +159,7 @@ def user_functions(work: Launched) -> Named:
 def annotated(work: Launched) -> Named:
     """Return the annotation of a graph's node, or that of the launch or of the forward op."""
     trace, mark = work.prepared.trace, work.prepared.selection.step_mark
-    found = annotation_around(trace, *work.causes, mark)
+    found, _ = annotation_around(trace, *work.causes, mark)
     return _first_named(_own(work, "annotation"), (found, names(trace.marks["name"])))
 
 

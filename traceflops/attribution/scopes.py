@@ -19,14 +19,15 @@ R5 Kernels alone tell no phase; nothing is guessed from their number.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 import numpy as np
 import pyarrow as pa
 
+from traceflops.attribution.backward_threads import starting_mark
 from traceflops.attribution.host_events import told
+from traceflops.attribution.marks import Instants, host_marks, innermost_mark, instants
 from traceflops.attribution.op_kernels import Attribution
 from traceflops.table import (
     ABSENT,
@@ -40,7 +41,6 @@ from traceflops.table import (
     distinct,
     group_rows,
     innermost,
-    is_one_of,
     joint_codes,
     matching,
     names,
@@ -170,23 +170,6 @@ class Scopes:
 
 
 @dataclass(frozen=True, slots=True)
-class Instants:
-    """When and where on the host work was caused; `known` says for which."""
-
-    process: IntArray
-    thread: IntArray
-    at_ns: IntArray
-    known: BoolArray
-
-    @classmethod
-    def joined(cls, parts: Iterable[Instants]) -> Instants:
-        """Return the instants of all parts in their order."""
-        rows = ((one.process, one.thread, one.at_ns, one.known) for one in parts)
-        columns = zip(*rows, strict=True)
-        return cls(*map(np.concatenate, columns))
-
-
-@dataclass(frozen=True, slots=True)
 class ModulePaths:
     """Modules as a forest: a node is one instance in one other. A parent is before its children.
 
@@ -207,27 +190,15 @@ def launch_scopes(
     causes = instants(trace, call, op), instants(trace, np.full_like(forward, -1), forward)
     paths, by_launch = modules_around(trace, *causes)
     path, path_texts, instance = _modules(trace, paths)
-    around, label_texts = _annotations(trace, causes, path < 0, step_mark)
+    around, by_forward, label_texts = _annotations(trace, causes, path < 0, step_mark)
     scope = np.where(path >= 0, path, np.where(around >= 0, around + len(path_texts), -1))
     return Scopes(
         scope,
         [*path_texts, *label_texts],
         [True] * len(path_texts) + [False] * len(label_texts),
         instance,
-        (forward >= 0) & ~by_launch & (scope >= 0),
+        (forward >= 0) & np.where(path >= 0, ~by_launch, by_forward),
     )
-
-
-def instants(trace: Trace, call: IntArray, op: IntArray) -> Instants:
-    """Return the starts of these rows of calls, or else of ops; -1 is none."""
-
-    def of(column: str) -> IntArray:
-        by_op = taken(numbers(trace.ops[column], ABSENT), op, ABSENT)
-        return np.where(call >= 0, taken(numbers(trace.calls[column], ABSENT), call, ABSENT), by_op)
-
-    thread = of("thread")
-    known = ((call >= 0) | (op >= 0)) & (thread != ABSENT)
-    return Instants(of("process"), thread, of("start_ns"), known)
 
 
 def forward_ops(linked: LinkedTrace, op: IntArray) -> IntArray:
@@ -299,59 +270,45 @@ def _modules(trace: Trace, paths: ModulePaths) -> tuple[IntArray, list[str], Int
 
 def annotation_around(
     trace: Trace, launch: Instants, forward: Instants, step_mark: str | None
-) -> IntArray:
-    """Return the name of the annotation around each forward op or else launch, or -1."""
-    ours, theirs = (innermost_annotation(trace, one, step_mark) for one in (launch, forward))
-    return np.where(theirs >= 0, theirs, ours)
+) -> tuple[IntArray, BoolArray]:
+    """Return the name of the annotation around each piece of work that is no step, or -1.
+
+    And whether it is the one around the forward op, which is looked at first, then that around the
+    launch. What autograd's own thread launches belongs to the one around the call that started it,
+    if that began behind the forward op or there is none around that.
+    """
+    rows = _annotations_but_steps(trace, step_mark)
+    own, earlier = (innermost_mark(trace, rows, one) for one in (launch, forward))
+    threadless = replace(launch, known=launch.known & (own < 0))
+    nodes = is_node(trace.ops) if trace.ops.num_rows else np.zeros(0, dtype=np.bool_)
+    started = starting_mark(trace, rows, threadless, nodes)
+    began = taken(numbers(trace.marks["start_ns"]), taken(rows, started))
+    by_forward = (earlier >= 0) & ((started < 0) | (began <= forward.at_ns))
+    found = np.where(by_forward, earlier, np.where(started >= 0, started, own))
+    return taken(codes(trace.marks["name"]), taken(rows, found)), by_forward
 
 
 def _annotations(
     trace: Trace, causes: tuple[Instants, Instants], wanted: BoolArray, step_mark: str | None
-) -> tuple[IntArray, list[str]]:
-    """Return the annotation around each cause that is wanted, no step, and their names."""
+) -> tuple[IntArray, BoolArray, list[str]]:
+    """Return the annotation around each cause that is wanted, no step, and their names.
+
+    And whether it is that around the forward op.
+    """
     labels = names(trace.marks["name"])
     launch, forward = (replace(one, known=one.known & wanted) for one in causes)
-    found, place = ranked(annotation_around(trace, launch, forward, step_mark))
+    name, by_forward = annotation_around(trace, launch, forward, step_mark)
+    found, place = ranked(name)
     texts = [limited(labels[code]) for code in found.tolist() if code >= 0]
-    return place - (len(found) - len(texts)), texts
+    return place - (len(found) - len(texts)), by_forward, texts
 
 
-def innermost_annotation(trace: Trace, causes: Instants, step_mark: str | None) -> IntArray:
-    """Return the name of the innermost annotation around each instant that is no step, or -1."""
+def _annotations_but_steps(trace: Trace, step_mark: str | None) -> IntArray:
     labels, label = names(trace.marks["name"]), codes(trace.marks["name"])
     rows = host_marks(trace, "annotation")
     used = distinct(label[rows])
     steps = [code for code in used.tolist() if is_step_label(labels[code], step_mark)]
-    rows = rows[~np.isin(label[rows], steps)]
-    return taken(label[rows], innermost_mark(trace, rows, causes))
-
-
-def host_marks(trace: Trace, *kinds: str) -> IntArray:
-    """Return the rows of the marks of some kinds that have a length and a thread."""
-    marks = trace.marks
-    wanted = is_one_of(marks["kind"], *kinds)
-    wanted &= (numbers(marks["dur_ns"]) > 0) & (numbers(marks["thread"], ABSENT) != ABSENT)
-    return np.flatnonzero(wanted)
-
-
-def innermost_mark(trace: Trace, rows: IntArray, causes: Instants) -> IntArray:
-    """Return, per instant, the place in `rows` of the innermost mark around it, or -1."""
-    marks, asked = trace.marks, np.flatnonzero(causes.known)
-    at, start = np.sort(causes.at_ns[asked]), numbers(marks["start_ns"])[rows]
-    end = start + numbers(marks["dur_ns"])[rows]
-    holds = np.flatnonzero(np.searchsorted(at, start) < np.searchsorted(at, end))
-    mine, count = rows[holds], len(holds)
-    thread = joint_codes(
-        np.concatenate([numbers(marks["process"])[mine], causes.process[asked]]),
-        np.concatenate([numbers(marks["thread"], ABSENT)[mine], causes.thread[asked]]),
-    )
-    inner = np.full(len(causes.known), -1, dtype=np.int64)
-    if count:
-        found = innermost(
-            thread[:count], start[holds], end[holds], thread[count:], causes.at_ns[asked]
-        )
-        inner[asked] = taken(holds, found)
-    return inner
+    return rows[~np.isin(label[rows], steps)]
 
 
 def module_name(label: str) -> str:

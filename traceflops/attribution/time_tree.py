@@ -24,10 +24,10 @@ from traceflops.attribution.device_work import (
 from traceflops.attribution.host_events import is_of_library, told
 from traceflops.attribution.idle_classes import CLASSES
 from traceflops.attribution.idle_slices import chosen_gaps
+from traceflops.attribution.marks import host_marks
 from traceflops.attribution.named_slices import NamedSlices
 from traceflops.attribution.scopes import (
     ModulePaths,
-    host_marks,
     is_node,
     module_name,
     module_paths,

@@ -201,7 +201,7 @@ def _mark(shown: Placeholders, step_mark: str | None, kind: str | None) -> Polic
         return partial(_module, shown)
     if kind == "python":
         return partial(_frame, shown)
-    if kind in ("annotation", "gpu_annotation"):
+    if kind in ("annotation", "gpu_annotation", "gpu_step"):
         return partial(_annotation, shown, step_mark)
     by_words = partial(shown.partly, "mark")
     return _unless(SYSTEM_CALLS, by_words) if kind == "system" else by_words

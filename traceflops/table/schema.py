@@ -164,8 +164,9 @@ TABLES: dict[str, tuple[Column, ...]] = {
         _required(
             "kind",
             NAME_TYPE,
-            "annotation, gpu_annotation, python, module, system (a call of the operating system), "
-            "sync, event, overhead, instant, graph_node (one was made; correlation is its id)",
+            "annotation, gpu_annotation, gpu_step (of the tool), python, module, system (a call of "
+            "the operating system), sync, event, overhead, instant, graph_node (one was made; "
+            "correlation is its id)",
         ),
         _NAME,
         _START,

@@ -23,12 +23,12 @@ from traceflops.table import (
     counted_note,
     distinct,
     is_one_of,
-    names,
     numbers,
 )
 from traceflops.timeline import Account, DeviceAccount, LinkedTrace, Window
 from traceflops.units import capitalized, does, duration, listed, percent, several
 from traceflops.windows.chosen_runs import chosen_range, gpu_notes
+from traceflops.windows.device_steps import DEVICE_STEPS, device_steps
 from traceflops.windows.periodicity import (
     KEEP_LAST_UP_TO,
     LAST_STEP,
@@ -47,6 +47,7 @@ from traceflops.windows.steps import (
     FoundSteps,
     find_marked_steps,
     likely_step_mark,
+    some_marks,
     step_of_activity,
     until_next,
     without_launches,
@@ -257,30 +258,19 @@ def _layout(
     if selection.step_mark is not None:
         raise UsageError(
             f"no step starts with an annotation that matches --step-mark {selection.step_mark!r}",
-            _some_marks(linked),
+            some_marks(linked.trace),
         )
-    layout = _inferred_layout(linked, accounts, marked) or _span_layout(linked, accounts)
+    layout = (
+        _device_layout(linked.trace, accounts)
+        or _inferred_layout(linked, accounts, marked)
+        or _span_layout(linked, accounts)
+    )
     if marked is None:
         return layout
     count = sum(map(len, marked.by_process.values()))
     text = in_words_of(linked.trace, _UNUSED_MARKS)
     unused = counted_note("assumed", "markers-without-work", text, count)
     return replace(layout, notes=(unused, *marked.notes, *layout.notes))
-
-
-def _some_marks(linked: LinkedTrace) -> str:
-    marks = linked.trace.marks
-    labels, code = names(marks["name"]), codes(marks["name"])
-    annotations = distinct(code[is_one_of(marks["kind"], "annotation")])[:5].tolist()
-    if annotations:
-        shown = ", ".join(labels[place][:60] for place in annotations)
-        return f"the trace has annotations such as {shown}"
-    if "gpu_annotation" in names(marks["kind"]):
-        return (
-            "the trace has only GPU annotations, and steps need CPU annotations: add "
-            "nvtx_pushpop_trace"
-        )
-    return "the trace has no annotations"
 
 
 def _marked_layout(
@@ -354,6 +344,11 @@ def _without_steps_note(trace: Trace, devices: list[int]) -> Note:
         "all devices."
     )
     return Note("missing", "devices-without-steps", text, len(devices))
+
+
+def _device_layout(trace: Trace, accounts: Mapping[int, DeviceAccount]) -> StepLayout | None:
+    found = device_steps(trace, accounts)
+    return None if found is None else StepLayout(*found, "markers", DEVICE_STEPS)
 
 
 def _inferred_layout(

@@ -24,6 +24,7 @@ from traceflops.table import (
     Trace,
     codes,
     counted_note,
+    distinct,
     group_rows,
     groups,
     is_one_of,
@@ -203,6 +204,22 @@ def _is_inner(start: IntArray, end: IntArray) -> BoolArray:
     else:
         found[order] = within
     return found
+
+
+def some_marks(trace: Trace) -> str:
+    """Return which marks a trace has that could have been steps."""
+    marks = trace.marks
+    labels, code = names(marks["name"]), codes(marks["name"])
+    annotations = distinct(code[is_one_of(marks["kind"], "annotation")])[:5].tolist()
+    if annotations:
+        shown = ", ".join(labels[place][:60] for place in annotations)
+        return f"the trace has annotations such as {shown}"
+    if "gpu_annotation" in names(marks["kind"]):
+        return (
+            "the trace has only GPU annotations, and steps need CPU annotations: add "
+            "nvtx_pushpop_trace"
+        )
+    return "the trace has no annotations"
 
 
 def likely_step_mark(trace: Trace) -> str | None:

@@ -18,8 +18,10 @@ from sample_traces.machines import MACHINES
 from sample_traces.messages import number, part
 from sample_traces.simulate import simulate
 from sample_traces.xplane import PlaneWriter, Said, line, xspace
-from tests.conftest import examples
+from tests.conftest import examples, shared_file
 from tests.parsers.documents import codes, read_one, source_of
+from traceflops import analyze
+from traceflops import read as read_file
 from traceflops.devices.device_facts import SeenDevice
 from traceflops.devices.matching import match
 from traceflops.errors import InputError, NotATrace
@@ -111,7 +113,44 @@ def test_what_repeats_the_time_of_streams_is_no_work() -> None:
     lines = {"Stream #1": events, "XLA Ops": events, "XLA Modules": events, "Steps": events}
     trace = read(plane("/device:GPU:0", lines))
     assert rows(trace, "activities", "dur_ns") == [5]
-    assert rows(trace, "marks", "kind", "dur_ns", "device") == [("gpu_annotation", 5, 0)] * 2
+    assert sorted(rows(trace, "marks", "kind", "dur_ns", "device")) == [
+        ("gpu_annotation", 5, 0),
+        ("gpu_step", 5, 0),
+    ]
+
+
+def test_steps_that_the_profiler_marks_are_steps() -> None:
+    """Each GPU has its own; work of another step of the host may be launched in their time."""
+
+    def device(number: int, shift: int, *steps: str) -> bytes:
+        at = [(n, shift + 20_000_000 * n) for n in range(len(steps))]
+        work: list[Event] = [("copy", 0, 1_000_000, {})]
+        work += [(f"k{n}", begin + 5_000_000, 9_000_000, {}) for n, begin in at]
+        marks: list[Event] = [
+            (name, begin + 4_000_000, 12_000_000, {})
+            for name, (_, begin) in zip(steps, at, strict=True)
+        ]
+        lines = {"Stream #1(Compute)": work} | ({"Steps": marks} if marks else {})
+        return plane(f"/device:GPU:{number}", lines)
+
+    trace = read(device(0, 0, "7", "8"), device(1, 3_000_000, "train 7", "train 8"), device(2, 0))
+    found = analyze(trace)
+    assert found.steps.seen == (7, 8)
+    windows = {
+        one.device: [(w.step, w.start_ns, w.end_ns) for w in one.windows if w.role == "step"]
+        for one in found.devices
+    }
+    assert windows == {
+        0: [(7, 5_000, 25_000), (8, 25_000, 34_000)],
+        1: [(7, 8_000, 28_000), (8, 28_000, 37_000)],
+        2: [],
+    }
+
+
+def test_the_step_of_tensorflow_on_two_of_eight_gpus() -> None:
+    found = analyze(read_file(shared_file("verdicts/files/xprof-tf.xplane.pb")))
+    used = [(d.local_id, w.dur_ns // 100_000) for d in found.devices for w in d.windows if w.used]
+    assert used == [(4, 198), (6, 213)]
 
 
 def test_the_host() -> None:
