@@ -97,7 +97,7 @@ if TYPE_CHECKING:
         ProductRoles,
         product_roles,
     )
-    from traceflops.attribution.range_names import numbered, numberless, range_names
+    from traceflops.attribution.range_labels import numbered, numberless, range_names
     from traceflops.attribution.scopes import (
         PHASES,
         Phase,

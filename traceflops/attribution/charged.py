@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from traceflops.attribution.launching_ops import ops_that_launched
-from traceflops.attribution.range_names import range_names
+from traceflops.attribution.range_labels import range_names
 from traceflops.attribution.scopes import launch_scopes
 from traceflops.table import (
     IntArray,

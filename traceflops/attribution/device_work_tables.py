@@ -21,7 +21,7 @@ from traceflops.attribution.device_work import (
     ranges,
     user_functions,
 )
-from traceflops.attribution.range_names import range_names
+from traceflops.attribution.range_labels import range_names
 from traceflops.attribution.scopes import ModulePaths, module_class, module_name
 from traceflops.errors import UsageError
 from traceflops.table import IntArray, codes, exact_sums, group_rows, names, taken

@@ -18,7 +18,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from traceflops.attribution.range_names import range_names
+from traceflops.attribution.range_labels import names_by_process
 from traceflops.table import (
     ABSENT,
     BoolArray,
@@ -175,7 +175,7 @@ class HostEvents:
     end_ns: IntArray
     name: WholeArray
     labels: tuple[str, ...]
-    range_name: Callable[[str], str]
+    range_name: Callable[[str, int], str]
     thread_of_call: IntArray
     process_of_call: IntArray
 
@@ -204,11 +204,13 @@ class HostEvents:
         return self.tree.nearest((self.kind == FRAME) & known[self.name])
 
     def text(self, event: int) -> str:
-        """Return the name of an event; annotations are called as `range_names` has it."""
+        """Return the name of an event; annotations are called as `names_by_process` has it."""
         if event < 0:
             return ""
         label = self.labels[self.name[event]]
-        return self.range_name(label) if self.kind[event] == LABEL else label
+        if self.kind[event] != LABEL:
+            return label
+        return self.range_name(label, int(self.process[event]))
 
     def told(self, fact: str, event: IntArray) -> BoolArray:
         """Return whether the names of events (-1: none) tell a fact of `host_names.FACTS`."""
@@ -250,7 +252,7 @@ def host_events(trace: Trace, within: Intervals) -> HostEvents:
     threads = joint_codes(np.append(process, caller), np.append(thread, calling))
     mine, of_call = threads[: len(start)], threads[len(start) :]
     columns = kind, source, process, mine, start, end, name
-    return HostEvents(*columns, tuple(pool), range_names(trace), of_call, caller)
+    return HostEvents(*columns, tuple(pool), names_by_process(trace), of_call, caller)
 
 
 def _tables(trace: Trace) -> Iterator[tuple[int, pa.Table, IntArray]]:

@@ -7,15 +7,25 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from traceflops.table import codes, is_one_of, names
+import numpy as np
+
+from traceflops.table import codes, groups, is_one_of, names, numbers
 
 if TYPE_CHECKING:
-    from traceflops.table import Trace
+    from traceflops.table import IntArray, Trace
 
 _NUMBER: Final = re.compile(r"#?\d+")
 _SEPARATORS: Final = " #:_=.,/()[]-"
 _ENDING: Final = f"0123456789{_SEPARATORS}"
 _PAIRS: Final = ("()", "[]", "{}", '""', "''")
+
+
+def names_by_process(trace: Trace) -> Callable[[str, int], str]:
+    """Return how to call a range of a process: as `range_names` of that process alone does."""
+    rows = np.flatnonzero(is_one_of(trace.marks["kind"], "annotation"))
+    by_process = groups(numbers(trace.marks["process"])[rows])
+    found = {process: _names_of(trace, rows[mine]) for process, mine in by_process}
+    return lambda label, process: found.get(process, {}).get(label) or numberless(label)
 
 
 def range_names(trace: Trace) -> Callable[[str], str]:
@@ -24,8 +34,13 @@ def range_names(trace: Trace) -> Callable[[str], str]:
     "IO 12" and "IO 13" are "IO"; the sizes in "moe[tokens=16]", which are the same in all, stay.
     Of one alone only a number at its end, often that of a step, is left out.
     """
-    rows = codes(trace.marks["name"])[is_one_of(trace.marks["kind"], "annotation")].tolist()
-    texts, times = names(trace.marks["name"]), Counter(rows)
+    found = _names_of(trace, np.flatnonzero(is_one_of(trace.marks["kind"], "annotation")))
+    return lambda label: found.get(label) or numberless(label)
+
+
+def _names_of(trace: Trace, rows: IntArray) -> dict[str, str]:
+    """Return what the ranges of some rows of marks are called, by their texts."""
+    texts, times = names(trace.marks["name"]), Counter(codes(trace.marks["name"])[rows].tolist())
     alike: defaultdict[tuple[str, ...], list[str]] = defaultdict(list)
     for code in times:
         alike[_between_numbers(texts[code])].append(texts[code])
@@ -37,7 +52,7 @@ def range_names(trace: Trace) -> Callable[[str], str]:
         is_alone = len(labels) == 1 and labels[0] in lone
         for label in labels:
             found[label] = _begun(label) or label if is_alone else _without(label, differs)
-    return lambda label: found.get(label) or numberless(label)
+    return found
 
 
 def numberless(label: str) -> str:
