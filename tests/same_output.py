@@ -122,8 +122,8 @@ def _differs(before: Path, after: bytes) -> bool:
     old = before.read_bytes() if before.exists() else b""
     if old == after:
         return False
-    lines = [text.decode(errors="replace").splitlines() for text in (old, after)]
-    changed = [*difflib.unified_diff(*lines, lineterm="", n=0)][2 : 2 + _LINES_SHOWN]
+    one, other = (text.decode(errors="replace").splitlines() for text in (old, after))
+    changed = [*difflib.unified_diff(one, other, lineterm="", n=0)][2 : 2 + _LINES_SHOWN]
     head = f"== {before.parent.name}/{before.name}"
     print("\n".join([head, *(line[:_COLUMNS_SHOWN] for line in changed)]), flush=True)
     return True

@@ -14,8 +14,8 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from traceflops.attribution.host_events import numberless
 from traceflops.attribution.marks import Instants, innermost_mark
+from traceflops.attribution.range_labels import numberless
 from traceflops.table import (
     ABSENT,
     BoolArray,

@@ -116,7 +116,7 @@ def report_of(source: ByteSource) -> Report:
             raise _refused(file) from None
     if _is_unfit(file, events):
         raise _refused(file)
-    tables = _files(source, {**events.tables, **target.tables, **_of_writer(file.version)}, file)
+    tables = _files(source, events.tables, {**target.tables, **_of_writer(file.version)}, file)
     by = _writer(file.version)
     origin = _NOTES.note("raw-report", by=by and f", {by}")
     notes = (origin, *_notes(file, events, target))
@@ -160,14 +160,21 @@ def _is_unfit(file: RawFile, events: Events) -> bool:
     return nothing or 2 * events.damaged > file.events
 
 
-def _files(source: ByteSource, tables: Tables, file: RawFile) -> dict[str, ArrowTable]:
-    """Return tables as files of a folder; of those of events the rows go as they are read."""
+def _files(
+    source: ByteSource, events: Tables, others: Tables, file: RawFile
+) -> dict[str, ArrowTable]:
+    """Return tables as files of a folder; rows of events are freed as they are read, once."""
     found = {
-        name: ArrowTable(source, batches[0].schema, partial(_each_once, batches))
+        name: ArrowTable(source, batches[0].schema, partial(give, batches))
+        for tables, give in ((events, _each_once), (others, _each))
         for name, batches in tables.items()
     }
     found[_STRINGS] = ArrowTable(source, _OF_STRINGS, partial(_texts, file))
     return found
+
+
+def _each(batches: list[pa.RecordBatch], columns: list[str]) -> Iterator[pa.RecordBatch]:
+    return (batch.select(columns) for batch in batches)
 
 
 def _each_once(batches: list[pa.RecordBatch], columns: list[str]) -> Iterator[pa.RecordBatch]:

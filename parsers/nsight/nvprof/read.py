@@ -10,10 +10,9 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from traceflops.parsers.io import Database, Lookup, NoteTable
+from traceflops.parsers.io import Database, Lookup, NoteTable, rank_in_name
 from traceflops.parsers.nsight.nsys.read import trace_of
 from traceflops.parsers.nsight.nvprof.tables import nvprof_tables
-from traceflops.parsers.shared import rank_in_name
 from traceflops.table import ABSENT, SourceFile, Trace, number_column, numbers
 
 NVPROF: Final = "nvprof"
