@@ -420,7 +420,6 @@ def _unknown(head: bytes) -> tuple[str, str]:
 def _kind_of(head: bytes) -> str:
     """Return what bytes are, and nothing of what they say: that may be a secret."""
     try:
-        text = getincrementaldecoder("utf-8")().decode(head)  # its end may be half a character
+        return "binary data" if "\0" in getincrementaldecoder("utf-8")().decode(head) else "text"
     except UnicodeDecodeError:
         return "binary data"
-    return "binary data" if "\0" in text else "text"

@@ -245,7 +245,7 @@ def on_dask(work: _Work, runs: Sequence[Files], address: str, jobs: int | None) 
     """
     try:
         from distributed import CancelledError, Client, KilledWorker
-        from distributed.comm import CommClosedError
+        from distributed.comm.core import CommClosedError
     except ImportError as error:
         raise lacks(error, "--dask needs the package distributed", _EXTRA) from None
     from traceflops.analysis import encoded
