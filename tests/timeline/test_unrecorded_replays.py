@@ -99,8 +99,9 @@ def test_nobody_is_blamed_for_what_a_lost_replay_may_have_done() -> None:
     assert "busy at least" in lost.verdict.sentence
     (gap,) = [one for one in lost.devices[0].gaps if one.dur_ns > MS]
     assert sum(one.idle_ns for one in gap.culprits) == gap.dur_ns - unseen_ns
-    (note,) = [one for one in lost.notes if one.code == "earlier-work-missing"]
-    assert "graph launch without a GPU record" in note.text
+    (note,) = [one for one in lost.notes if one.code == "replays-unrecorded"]
+    assert "up to 9.940 ms of the idle time" in note.text
+    assert "earlier-work-missing" not in {one.code for one in lost.notes}
 
 
 def test_a_public_kind_of_export_without_rows_of_graphs() -> None:

@@ -41,7 +41,7 @@ def notes_of(
         *prepared.plan.notes,
         *_link_notes(trace, devices),
         *_overlap_notes(devices),
-        *_earlier_work_notes(devices),
+        *_earlier_work_notes(devices, prepared.unseen_ns),
         *_no_calls_notes(trace, devices),
         *_name_notes(linked.categorised),
         *_clock_notes(linked),
@@ -100,17 +100,31 @@ def _overlap_notes(devices: Sequence[DeviceReport]) -> Iterator[Note]:
         yield Note("assumed", "overlap-on-stream", text, count)
 
 
-def _earlier_work_notes(devices: Sequence[DeviceReport]) -> Iterator[Note]:
-    unknown_ns = [device.chosen.idle_causes.unrecorded_ns for device in devices]
+def _earlier_work_notes(
+    devices: Sequence[DeviceReport], unseen_ns: Mapping[int, int]
+) -> Iterator[Note]:
+    """Say how long work without a record may have run; of graphs that is given by device."""
+    unknown_ns = [
+        device.chosen.idle_causes.unrecorded_ns - unseen_ns.get(device.device, 0)
+        for device in devices
+    ]
     window_ns = sum(device.chosen.components.window_ns for device in devices)
     if count := sum(ns > 0 for ns in unknown_ns):
         text = (
-            f"On {several(count, 'GPU')} the cause of {time_amount(sum(unknown_ns))} of idle time "
-            "is unknown: work starts long after its launch call and no recorded wait explains it, "
-            "or it follows a graph launch without a GPU record. Work or waits may be missing."
+            f"On {several(count, 'GPU')} recorded work starts long after its launch call "
+            f"({time_amount(sum(unknown_ns))} of idle time), and no recorded wait explains it. "
+            "Earlier work or waits may be missing, so the cause of that idle time is unknown."
         )
         share = sum(unknown_ns) / max(window_ns, 1)
         yield Note("missing", "earlier-work-missing", text, count, share=share)
+    if count := sum(ns > 0 for ns in unseen_ns.values()):
+        replays_ns = sum(unseen_ns.values())
+        text = (
+            f"On {several(count, 'GPU')} graphs whose launches have no GPU record may have run for "
+            f"up to {time_amount(replays_ns)} of the idle time, whose cause is unknown."
+        )
+        share = replays_ns / max(window_ns, 1)
+        yield Note("missing", "replays-unrecorded", text, count, share=share)
 
 
 def _name_notes(categorised: Categorised) -> Iterator[Note]:

@@ -96,14 +96,18 @@ class Prepared:
         return launch_records(self.trace, self.untimed, asked)
 
     @cached_property
-    def knows_replays(self) -> bool:
-        """Return whether graphs of whose replays there is no record can have run for a trifle."""
-        chosen = {device: chosen_time(self.windows[device]) for device in self.accounts}
-        unseen_ns = sum(
-            account.idle.unseen.intersect(chosen[device]).length_ns
+    def unseen_ns(self) -> dict[int, int]:
+        """Return, by device, the chosen time in which graphs without a record may have run."""
+        return {
+            device: account.idle.unseen.intersect(chosen_time(self.windows[device])).length_ns
             for device, account in self.accounts.items()
-        )
-        return unseen_ns <= MATERIAL * sum(time.length_ns for time in chosen.values())
+        }
+
+    @property
+    def knows_replays(self) -> bool:
+        """Return whether graphs without a record may have run for no more than a trifle."""
+        chosen_ns = sum(chosen_time(self.windows[device]).length_ns for device in self.accounts)
+        return sum(self.unseen_ns.values()) <= MATERIAL * chosen_ns
 
 
 def most_exposed(

@@ -328,11 +328,10 @@ def _facts(product: Any, row: Mapping[str, Any], columns: Sequence[str]) -> Devi
     """
     memory, major, minor, *others, clock = (_integer(row.get(column)) for column in columns)
     units, warp = map(_small, others)
-    version = (
-        (major, minor) if 0 < major < _MOST_SMALL and 0 <= minor < _MOST_SMALL else (None, None)
-    )
+    is_version = _small(major) is not None and 0 <= minor < _MOST_SMALL
+    first, second = (major, minor) if is_version else (None, None)
     name = product if isinstance(product, str) and product else None
-    return DeviceFacts(name, _bytes(memory), *version, units, warp, clock_hz=_hertz(clock))
+    return DeviceFacts(name, _bytes(memory), first, second, units, warp, clock_hz=_hertz(clock))
 
 
 def _fill(known: dict[_Key, DeviceFacts], key: _Key, facts: DeviceFacts) -> None:

@@ -442,8 +442,8 @@ def test_a_wait_is_of_the_kind_of_its_call(
     for at, (code, name) in enumerate(calls, 1):
         times = {"start": at * 100, "end": at * 100 + 50}
         if name is not None:
-            export.call(*times.values(), at, name=name)
-        export.call(*times.values(), at, name="cudaFree_v3020", globalTid=thread(pid=77))
+            export.call(at * 100, at * 100 + 50, at, name=name)
+        export.call(at * 100, at * 100 + 50, at, name="cudaFree_v3020", globalTid=thread(pid=77))
         export.row(
             "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION",
             **times,
