@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
@@ -25,7 +25,7 @@ from tests.parsers.nsight.test_nvprof import small
 from tests.parsers.nsight.test_recipe import write
 
 Name = str | tuple[str, str]
-SIZES: Final = {"layers": 1, "steps": 2, "ranks": 2, "vocab": 512}
+SIZES: Final[dict[str, Any]] = {"layers": 1, "steps": 2, "ranks": 2, "vocab": 512}
 
 
 @cache

@@ -24,6 +24,7 @@ from traceflops.privacy.placeholders import Placeholders
 from traceflops.privacy.redact_policies import Policies, Policy, policies
 from traceflops.table import (
     TABLES,
+    UTC_OFFSET,
     Note,
     Source,
     SourceFile,
@@ -197,6 +198,7 @@ def _source(source: Source, shown: Placeholders) -> Source:
         facts={
             shown.partly("fact", key): shown.partly("fact", value)
             for key, value in source.facts.items()
+            if key != UTC_OFFSET  # where on earth it was recorded
         },
         event_counts={
             shown.partly("category of record", name): count

@@ -189,8 +189,8 @@ def _texts(database: Database, _: object) -> Iterator[pa.RecordBatch]:
         word = api.lower()
         names = [known.get(number, f"{word} call {number}") for number in range(_MOST_CALLS)]
         yield pa.RecordBatch.from_pydict({"id": first + np.arange(_MOST_CALLS), "value": names})
-    ids = [_OVERHEAD_IDS + kind for kind in _OVERHEADS]
-    yield pa.RecordBatch.from_pydict({"id": ids, "value": list(_OVERHEADS.values())})
+    of_overheads = [_OVERHEAD_IDS + kind for kind in _OVERHEADS]
+    yield pa.RecordBatch.from_pydict({"id": of_overheads, "value": list(_OVERHEADS.values())})
 
 
 def _gpus(database: Database) -> pa.RecordBatch:
