@@ -24,6 +24,7 @@ from traceflops.table import (
     Note,
     Rows,
     TableBuilder,
+    first_match,
     innermost_pieces,
     number_column,
     numbers,
@@ -74,7 +75,10 @@ def number_ops(events: Sequence[Any], categories: Sequence[str]) -> int:
     Return how many operators there are. The operator of the work is the last one before it, which
     its arrow confirms; -1 is the last one of the text before, and ABSENT none.
     """
-    count, op, arrow, last = 0, None, None, None
+    count = 0
+    op: Any = None
+    arrow: Any = None
+    last: Any = None
     for event, one in zip(events, categories, strict=True):
         if one == OPS:
             op, arrow, event.id = event, None, count
@@ -126,10 +130,14 @@ def without_nested_work(table: TableBuilder) -> TableBuilder:
 def linked_to_ops(tables: Mapping[str, pa.Table]) -> pa.Table:
     """Return the activities with the rows of their operators, as activities of operators have."""
     activities, ops = tables["activities"], tables["ops"]
-    external = numbers(ops["external_id"], ABSENT)
-    row_of = np.full(len(external) + 1, ABSENT, dtype=np.int64)
-    row_of[external] = -1 - np.arange(len(external))
-    correlation = row_of[np.maximum(numbers(activities["external_id"], ABSENT), -1)]
+    row = first_match(
+        numbers(ops["process"]),
+        numbers(ops["external_id"], ABSENT),
+        numbers(ops["start_ns"]),
+        numbers(activities["process"]),
+        numbers(activities["external_id"], ABSENT),
+    )
+    correlation = np.where(row >= 0, -1 - row, ABSENT)
     place = activities.schema.get_field_index("correlation")
     column = number_column(correlation, pa.int64(), correlation != ABSENT)
     return activities.set_column(place, activities.schema.field(place), column)

@@ -34,6 +34,7 @@ from traceflops.parsers.shared import (
     way_named,
 )
 from traceflops.parsers.xla.planes import Plane, Space, Stats, space_of
+from traceflops.parsers.xla.threads import threads_of
 from traceflops.table import ABSENT, Array, IntArray, Names, Note, Source, SourceFile, Trace
 
 XPLANE_HEAD: Final = (
@@ -182,7 +183,7 @@ class _XplaneTables:
             if gpu := _GPU.match(plane.name):
                 self._add_gpu(plane, int(gpu[1]))
             elif _HOST.match(plane.name):
-                thread = np.array([line.id for line in plane.lines], np.int64)
+                thread = threads_of(plane)
                 for rows, stats in plane.events():
                     self._add_host(plane, timed(rows, self.odd), stats, thread)
 

@@ -113,9 +113,10 @@ def _of_process(
     thread: int | None = None,
 ) -> IntArray:
     """Return a column of the rows of a process, or of one of its threads."""
-    mine = numbers(table["process"]) == process
+    mine: BoolArray = numbers(table["process"]) == process
     if some is not None:
         mine &= some
     if thread is not None:
         mine &= numbers(table["thread"], ABSENT) == thread
-    return numbers(table[column], ABSENT)[mine]
+    found: IntArray = numbers(table[column], ABSENT)[mine]
+    return found

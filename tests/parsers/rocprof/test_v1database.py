@@ -220,9 +220,9 @@ def old_call(start: int, thread: int, index: int, name: str = "hipLaunchKernel")
 def old_work(
     start: int, process: int, index: int, name: str = "k", took: int = 20, gpu: int = 0
 ) -> dict[str, Any]:
-    row = {"BeginNs": T + start, "EndNs": T + start + took, "dev-id": gpu, "queue-id": 0}
+    row: dict[str, Any] = {"BeginNs": T + start, "EndNs": T + start + took, "queue-id": 0}
     track = 1 if "Copy" in name else 6 + gpu
-    row |= {"pid": track, "tid": 1, "Index": index, "proc-id": process, "Name": name}
+    row |= {"dev-id": gpu, "pid": track, "tid": 1, "Index": index, "proc-id": process, "Name": name}
     return row
 
 

@@ -147,6 +147,25 @@ def test_steps_that_the_profiler_marks_are_steps() -> None:
     }
 
 
+def test_launches_on_rocm_are_of_the_thread_whose_events_are_around_them() -> None:
+    def launches(*starts: int) -> list[Event]:
+        said = [(n, {"correlation_id": n}) for n in starts]
+        return [("hipModuleLaunchKernel", n * 1_000, 2_000, one) for n, one in said]
+
+    lines: dict[str, list[Event]] = {
+        "python3": [("$train.py:3 main", 0, 900_000, {}), ("jit_step", 10_000, 50_000, {})],
+        "Host Threads/1": launches(12, 30, 500),
+        "worker": [("gemm.1", 100_000, 9_000, {}), ("gemm.2", 300_000, 9_000, {})],
+        "Host Threads/2": launches(101, 302),
+        "Host Threads/3": launches(950, 960),
+    }
+    trace = read(plane("/host:CPU", lines), gpu(("k", 1_000_000, 9_000, {"correlation_id": 12})))
+    assert rows(trace, "calls", "correlation", "thread") == [
+        *((12, 7), (30, 7), (101, 9), (302, 9), (500, 7)),
+        *((950, 11), (960, 11)),
+    ]
+
+
 def test_the_step_of_tensorflow_on_two_of_eight_gpus() -> None:
     found = analyze(read_file(shared_file("verdicts/files/xprof-tf.xplane.pb")))
     used = [(d.local_id, w.dur_ns // 100_000) for d in found.devices for w in d.windows if w.used]
