@@ -98,7 +98,6 @@ def kernel_table(totals: Sequence[pa.Table], device_time_ns: int) -> pa.Table:
     return _table(ordered, {name: figures[name] for name in shown}, device_time_ns)
 
 
-_TEXTS: Final = ("name", "kind", "top", "sub", "rule")
 _FIGURES: Final = ("count", "sum_ns", "whole", "whole_ns", "min_ns", "max_ns")
 KERNEL_TOTALS: Final = pa.schema(
     [

@@ -216,8 +216,10 @@ class Told:
 
 def _second(text: str) -> int:
     """Return the second input of a collective's operator: its sequence number, or ABSENT."""
-    _, second, *_ = (*read_values(text), None, None)
-    return second if type(second) is int and 0 <= second < 2**63 else ABSENT
+    values = read_values(text)
+    second = values[1] if len(values) > 1 else None
+    is_number = isinstance(second, int) and not isinstance(second, bool)
+    return second if is_number and 0 <= second < 2**63 else ABSENT
 
 
 def message_bytes(linked: LinkedTrace, rows: IntArray) -> IntArray:
