@@ -120,8 +120,9 @@ def test_what_is_behind_a_large_text_is_passed_over(
 ) -> None:
     text = document(kernels=20_000)
     assert len(text) > 1 << 20
-    pack = {"gzip": gzip.compress, "lz4": lz4}.get(codec, lambda data: zstd(data, tmp_path))
-    halves = pack(text[: 3 << 19]) + pack(b"") + pack(text[3 << 19 :])
+    halves = b"".join(
+        PACKERS[codec](part, tmp_path) for part in (text[: 3 << 19], b"", text[3 << 19 :])
+    )
     source = ByteSource("trace", lambda: io.BytesIO(halves + tail))
     assert b"".join(itertools.islice(source.blocks(), 1000)) == text
     assert (source.cut, source.behind_bytes) == (None, behind_bytes)

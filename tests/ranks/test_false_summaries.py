@@ -1,6 +1,7 @@
 """Summaries of `reduce` whose content is false are refused before anything of them is used."""
 
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -12,7 +13,8 @@ import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
-from tests.conftest import SAMPLES, shared_file
+from tests.conftest import ROOT, SAMPLES, shared_file
+from tests.parsers.nsight.nsysfile import small
 from traceflops import read
 from traceflops.analysis import RankSummary, analyze, decoded, encoded, summary_of
 from traceflops.analysis.summary_files import _file
@@ -159,6 +161,16 @@ def test_a_command_that_needs_the_recording_says_what_a_summary_is(tmp_path: Pat
     made = CLI.invoke(app, ["mfu", str(path)])
     assert made.exit_code == 3
     assert f"{path} is a summary of traceflops reduce, no recording" in made.stderr
+
+
+def test_a_summary_beside_another_recording_is_added_up(tmp_path: Path) -> None:
+    cpu = read(ROOT / "tests" / "fixtures" / "pytorch" / "q12_cpu_only.json")
+    (tmp_path / "cpu.summary").write_bytes(encoded(summary_of(analyze(cpu))))
+    kernels = "CUPTI_ACTIVITY_KIND_KERNEL.arrow"
+    shutil.copy(small("2026").save_arrow(tmp_path.parent / "arrow") / kernels, tmp_path)
+    made = CLI.invoke(app, ["summary", str(tmp_path), "--json"])
+    assert made.exit_code in (0, 2), made.output  # 2: of two jobs
+    assert "internal error" not in made.stderr
 
 
 SUMS = (

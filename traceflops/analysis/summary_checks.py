@@ -71,6 +71,8 @@ def check_summary(summary: RankSummary) -> None:
         require(set(summary.launches.devices) <= set(range(devices)))
     for budget in summary.budgets:
         _check_budget(budget)
+    for roof in (summary.roofs.memory, summary.roofs.compute):
+        require(min(roof.excess_ns, roof.bytes_ns) >= 0)
 
 
 def _check_values(value: Any, name: str, processes: int, devices: int) -> None:

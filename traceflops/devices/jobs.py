@@ -212,7 +212,8 @@ class _Member:
         used = set(names(self.trace.kernel_counters["name"]))
         for table in (self.trace.activities, self.trace.totals):
             labels, kernels = names(table["name"]), is_one_of(table["kind"], "kernel")
-            used |= {labels[code] for code in np.unique(codes(table["name"])[kernels])}
+            code = np.unique(codes(table["name"])[kernels])
+            used |= {labels[one] for one in code[code >= 0].tolist()}  # summaries name none
         return sorted(used)
 
     @cached_property
