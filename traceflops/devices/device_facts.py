@@ -138,7 +138,8 @@ def by_name(name: str | None) -> DeviceSpec | None:
     """Return the first row whose pattern is found in a device's name."""
     if not name or len(name) > LONGEST_NAME:
         return None
-    return next((spec for spec in load_devices() if re.search(spec.pattern, name)), None)
+    marked = (spec for spec in load_devices() if spec.mark in name.lower())
+    return next((spec for spec in marked if re.search(spec.pattern, name)), None)
 
 
 def variant_of(seen: SeenDevice, spec: DeviceSpec | None = None) -> Variant | None:

@@ -87,6 +87,8 @@ class DeviceSpec:
     arch: str
     series: str = ""
     """what all rows of a series share, empty for a row of its own"""
+    mark: str = ""
+    """what every name that `pattern` fits has, in lower case: told before the pattern is compiled"""
     compute: tuple[int, int] | None = None
     units: int | None = None
     pattern: str = ""

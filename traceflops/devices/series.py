@@ -37,6 +37,7 @@ def rows_of_series(series: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             "id": series["id"].replace("{}", _slug(name)),
             "product": series["name"].replace("{}", name),
             "series": series["source"],
+            "mark": next(word for word in _words(name) if word in called.lower()),
             "units": units,
             "clock_mhz": clock,
             "flops_per_clock": matrix.get("bf16") or matrix.get("fp16"),
@@ -57,4 +58,8 @@ def _rate(flops_per_us: int) -> Decimal:
 
 
 def _slug(name: str) -> str:
-    return "-".join(re.findall(r"[a-z0-9]+", name.lower()))
+    return "-".join(_words(name))
+
+
+def _words(name: str) -> list[str]:
+    return re.findall(r"[a-z0-9]+", name.lower())
