@@ -112,7 +112,10 @@ def test_where_each_tensor_asks_the_driver_the_cache_is_off(
     asked: str, freed: str, each: int, says: str
 ) -> None:
     """An operator allocates, launches 40 us of work and frees, every 500 us; 10 are a step."""
-    works, calls, ops, marks = [], [], [], []
+    works: list[dict[str, Any]] = []
+    calls: list[dict[str, Any]] = []
+    ops: list[dict[str, Any]] = []
+    marks: list[dict[str, Any]] = []
     for at in range(MS, MS + 50 * MS // 2, MS // 2):
         place = len(works)
         if place % 10 == 0:

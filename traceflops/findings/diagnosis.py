@@ -92,8 +92,8 @@ def _diagnosed(case: Case) -> Iterator[Finding]:
     if case.of_no_job:
         return  # each job has its own
     if not case.windows_used or case.on_host or case.recorded not in ("complete", "few missing"):
-        counted = counted_kernels(case) if not case.devices else ()
-        yield from (*counted, *case.losses, *trace_health(case))
+        alone = counted_kernels(case) if not case.devices else ()
+        yield from (*alone, *case.losses, *trace_health(case))
         return
     found = reasons_first(list(_causes(case)))
     every = found
