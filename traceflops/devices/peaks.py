@@ -88,7 +88,7 @@ class DeviceSpec:
     series: str = ""
     """what all rows of a series share, empty for a row of its own"""
     mark: str = ""
-    """what every name that `pattern` fits has, in lower case: told before the pattern is compiled"""
+    """what every name that `pattern` fits has, in lower case: asked before the pattern is"""
     compute: tuple[int, int] | None = None
     units: int | None = None
     pattern: str = ""
