@@ -111,7 +111,7 @@ def render_measured_conventions(
 def _head(analysis: Analysis, style: Style, checked: Reconciliation | None) -> Iterator[Text]:
     measured = analysis.measured
     described = list(_described_sentences(measured, checked)) if checked is not None else []
-    sentences = [] if described else why_not(measured)
+    sentences = [] if described else why_not(measured, is_asked=True)
     if measured.figure is not None:
         missing = sentences if measured.mfu is None and checked is None else []
         sentences = [f"{measured.figure} ({measured.basis})", *missing]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from traceflops.devices import PER_TERA
+from traceflops.devices import DESCRIBE, NOT_ML, PER_TERA
 from traceflops.flops import TF32_OR_FP32, UNSPLIT, Waterfall
 from traceflops.mfu import (
     BOUND_FROM,
@@ -119,13 +119,18 @@ def bounds_sentence(measured: Measurement) -> str:
     )
 
 
-def why_not(measured: Measurement) -> list[str]:
-    """Return why there is no MFU, a sentence per reason."""
-    sentences = (
-        "; ".join(part.rstrip(".") for part in (lack.problem, lack.remedy) if part)
+def why_not(measured: Measurement, *, is_asked: bool = False) -> list[str]:
+    """Return why there is no MFU, a sentence per reason.
+
+    Where nothing is of machine learning only who asks for an MFU is told.
+    """
+    told = {NOT_ML: f"if the program is, describe the run ({DESCRIBE})"}
+    return [
+        f"No MFU: {'; '.join(part.rstrip('.') for part in (lack.problem, how) if part)}."
         for lack in measured.lacks
-    )
-    return [f"No MFU: {sentence}." for sentence in sentences]
+        if is_asked or lack != NOT_ML
+        for how in (told.get(lack, lack.remedy),)
+    ]
 
 
 @dataclass(frozen=True, slots=True)

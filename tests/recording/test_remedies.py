@@ -17,7 +17,7 @@ from traceflops.reports.view import opening, products
 from traceflops.table.trace import Note, Trace
 
 OP = {"name": "aten::mm", "start_ns": 0, "dur_ns": 9}
-KERNEL = {"name": "Cijk_x", "start_ns": 0}
+KERNEL = {"name": "Cijk_Ailk_Bljk_BBS_BH_MT128x128x32", "start_ns": 0}
 RCCL = {"name": "ncclDevKernel_Generic_1", "start_ns": 20}
 
 

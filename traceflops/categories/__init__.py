@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from traceflops.categories.activities import Categorised, categorise
     from traceflops.categories.classify import Classifier, load
     from traceflops.categories.kernel_names import from_own_word, same_kernels
+    from traceflops.categories.programs import of_ml, of_pytorch
     from traceflops.categories.rules import (
         NO_RULE,
         PLACES,

@@ -60,9 +60,11 @@ if TYPE_CHECKING:
     from traceflops.devices.matching import REFERENCE, Match, chosen, match
     from traceflops.devices.merging import OF_RANKS, by_rank, join
     from traceflops.devices.missing_input import (
+        DESCRIBE,
         GIVE_PEAK,
         NEXT_TIME,
         NO_MATRIX_WORK,
+        NOT_ML,
         NOT_SPLIT,
         PAIR,
         MissingInput,

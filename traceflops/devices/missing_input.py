@@ -48,6 +48,10 @@ NO_MATRIX_WORK: Final = MissingInput(
 )
 
 
+NOT_ML: Final = MissingInput("nothing in the recording is of machine learning", "")
+"""What reports do not say unless they are asked for an MFU."""
+
+
 def without_rates(explanation: str) -> MissingInput:
     """Return that the rates of a device are not known, each option that tells them named once.
 

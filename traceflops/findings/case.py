@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 
-from traceflops.recording import of_pytorch
+from traceflops.categories import of_pytorch
 from traceflops.remedies import PYTORCH, ROCPROF, family
 from traceflops.table import ABSENT, groups, names, numbers
 from traceflops.timeline import Intervals

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from traceflops.attribution import memory_operations
+from traceflops.categories import of_ml
 from traceflops.devices import gib
 from traceflops.findings.case import is_amd, is_torch, limit, share_of_window
 from traceflops.findings.finding import Candidate, Gain, Row, Verdict, row_name
@@ -139,6 +140,8 @@ def memory_headroom(case: Case) -> Iterator[Candidate]:
     """Give a candidate where the host launches too slowly and a batch twice as large would fit."""
     pace, prepared = case.host_bound, case.prepared
     if prepared is None or pace is None or not pace.is_bound or prepared.plan.layout.are_passes:
+        return
+    if not of_ml(prepared.trace):
         return
     launching = [one for one in case.idle.by_class() if one.kind in _LAUNCHING]
     share = share_of_window(case, sum(one.idle_ns for one in launching))

@@ -14,9 +14,12 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Final, Literal
 
 from traceflops.attribution import UNKNOWN_TYPE
+from traceflops.categories import of_ml
 from traceflops.devices import (
+    DESCRIBE,
     NEXT_TIME,
     NO_MATRIX_WORK,
+    NOT_ML,
     NOT_SPLIT,
     PAIR,
     PER_TERA,
@@ -272,7 +275,8 @@ def why_no_figure(
         yield _CAPTURE if prepared.launch_records.state == "capture" else lost
         return
     if not done.executed_flops:
-        yield _nothing_counted(prepared, done)
+        lack = _nothing_counted(prepared, done)
+        yield lack if DESCRIBE not in lack.remedy or of_ml(prepared.trace) else NOT_ML
         return
     coverage = done.coverage
     if coverage is None or coverage < TOO_LITTLE:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from traceflops.faces import lazy
 
 if TYPE_CHECKING:
-    from traceflops.recording.capture_gaps import Missing, missing_from, of_pytorch
+    from traceflops.recording.capture_gaps import Missing, missing_from
     from traceflops.recording.inventory import DeviceEntry, Inventory, inventory_of, profiler_time
     from traceflops.recording.recipes import Recipe, known_recipes, recipe_named
     from traceflops.recording.recorder import Overhead, Recorder, record

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from traceflops.categories import of_ml, of_pytorch
 from traceflops.devices import SIDE_FORMATS, SeenDevice, family_of, match
-from traceflops.remedies import PYTORCH, command, family, remedy
+from traceflops.remedies import command, remedy
 from traceflops.table import (
     ABSENT,
     CUDA_TRACE,
     Trace,
     is_one_of,
     matching,
-    names,
     numbers,
 )
 from traceflops.timeline import lacks_copies
@@ -31,7 +30,6 @@ _OF_CUDA: Final = ("device work", "calls")
 """What tracing of CUDA records."""
 _RECORDED: Final = {*_FIRST, "timeline", "calls", "steps", "collectives"}
 """What the command for everything records."""
-_OF_PYTORCH: Final = re.compile(r"\bat::native::|_ZN2at6native")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +56,6 @@ def missing_from(trace: Trace) -> tuple[Missing, ...]:
     if trace.source.format in SIDE_FORMATS:
         return ()
     return tuple(_missing(trace, _lacks(trace)))
-
-
-def of_pytorch(trace: Trace) -> bool:
-    """Return whether PyTorch ran: by the profiler, else by the kernels."""
-    return family(trace.source.format) == PYTORCH or any(
-        map(_OF_PYTORCH.search, names(trace.activities["name"]))
-    )
 
 
 def how_to_record(trace: Trace) -> str | None:
@@ -232,7 +223,7 @@ _CHECKS: Final = (
     ),
     _Check(
         "steps",
-        lambda trace: find_marked_steps(trace, None) is None,
+        lambda trace: find_marked_steps(trace, None) is None and of_ml(trace),
         "step markers",
         "steps are inferred from repetition; without any, the whole trace is one window",
     ),

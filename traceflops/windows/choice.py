@@ -11,6 +11,7 @@ from functools import partial
 
 import numpy as np
 
+from traceflops.categories import of_ml
 from traceflops.devices import device_name
 from traceflops.errors import UsageError
 from traceflops.remedies import sentence
@@ -378,7 +379,8 @@ def _span_layout(linked: LinkedTrace, accounts: Mapping[int, DeviceAccount]) -> 
     how = sentence(linked.trace, "steps")
     how = f"{how} when recording, or {_NAME_THEM}" if how else capitalized(_NAME_THEM)
     how = how if mark is None else _LIKELY.format(shlex.quote(mark))
-    note = Note("assumed", "no-steps", f"{_NO_STEPS} {how}", share=float(mark is not None))
+    said = f"{_NO_STEPS} {how}" if mark is not None or of_ml(linked.trace) else _NO_STEPS
+    note = Note("assumed", "no-steps", said, share=float(mark is not None))
     spans = {d: [Stretch("span", None, *a.rows.span, None)] for d, a in accounts.items()}
     none = dict.fromkeys(spans, np.empty(0, dtype=np.int64))
     text = "no steps found; the whole trace is one window"

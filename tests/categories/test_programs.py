@@ -1,0 +1,93 @@
+"""Which recordings are of machine learning: only these hear of MFU, steps and batches."""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.build import trace_of
+from traceflops import Trace, analyze
+from traceflops.categories.programs import of_ml
+from traceflops.recording.inventory import take_inventory
+from traceflops.reports.view.utilisation import why_not
+
+ML = (
+    "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float> >(int)",
+    "void cudnn::bn_fw_tr_1C11_kernel_NCHW<float, float, int, 512, true>(float)",
+    "sm80_xmma_fprop_implicit_gemm_bf16bf16_bf16f32_f32_nhwckrsc_nhwc_tilesize128x128x32",
+    "ampere_fp16_s16816gemm_fp16_128x64_ldg8_f2f_stages_64x3_tn",
+    "nvjet_hsh_128x256_64x4_1x2_h_bz_coopA_TNT",
+    "Cijk_Ailk_Bljk_BBS_BH_Bias_HAS_SAV_UserArgs_MT128x128x32",
+    "MIOpenBatchNormFwdTrainSpatial",
+    "void flash::flash_fwd_kernel<Flash_fwd_kernel_traits<128, 128, 32, 4> >(int)",
+    "triton_poi_fused_add_mul_0",
+    "void tensorflow::BiasNHWCKernel<float>(int, float const*)",
+    "input_reduce_fusion_2",
+    "loop_add_fusion",
+    "vllm::rms_norm_kernel<c10::Half>(int)",
+)
+NOT_ML = (
+    "matrixMulCUDA(float*, float*, float*, int, int)",
+    "void gemm_kernel<double>(double const*, int)",
+    "ampere_dgemm_128x64_nn",
+    "volta_sgemm_128x64_nn",
+    "Cijk_Ailk_Bljk_DB_MT128x128x8",
+    "convolutionRowsKernel(float*, float*, int, int, int)",
+    "nbnxn_kernel_ElecEw_VdwLJ_F_cuda",
+    "Kokkos::Impl::cuda_parallel_launch_local_memory<Foo>(Foo)",
+    "JacobiIterationKernel(int, float*)",
+    "addition_kernel",
+    "fused_update_fusion_of_cells",
+)
+GGML = (
+    "void mul_mat_q<(ggml_type)12, 128, false>(char const*, int const*)",
+    "void mul_mat_vec_q<(ggml_type)8, 1>(void const*)",
+    "quantize_q8_1(float const*, void*, int)",
+)
+
+
+def nsys(*kernels: str, mark: str = "") -> Trace:
+    rows = [{"name": name, "start_ns": 100 * at, "dur_ns": 90} for at, name in enumerate(kernels)]
+    marks = [{"name": mark, "start_ns": 0, "dur_ns": 9}] if mark else []
+    trace = trace_of(activities=rows, marks=marks)
+    return replace(trace, source=replace(trace.source, format="nsys-sqlite"))
+
+
+@pytest.mark.parametrize(
+    ("kernel", "expected"),
+    [*((name, True) for name in ML), *((name, False) for name in (*NOT_ML, *GGML))],
+)
+def test_frameworks_and_their_libraries_are_known_by_their_kernels(
+    kernel: str, *, expected: bool
+) -> None:
+    assert of_ml(nsys("copy_rows(float*)", kernel)) == expected
+
+
+def test_of_llama_cpp_no_batch_is_known_even_where_blas_computes_for_it() -> None:
+    assert not of_ml(nsys(ML[3], GGML[0]))
+    assert of_ml(nsys(ML[0], GGML[0]))  # its kernels inside PyTorch
+
+
+@pytest.mark.parametrize(
+    ("mark", "expected"),
+    [
+        ("aten::mm, op_id = 42", True),
+        ("Epoch 3", True),
+        ("Optimizer.step#AdamW.step", True),
+        ("time step 7", False),
+        ("halo exchange", False),
+    ],
+)
+def test_ranges_tell_a_framework_too(mark: str, *, expected: bool) -> None:
+    assert of_ml(nsys("k(int)", mark=mark)) == expected
+
+
+@pytest.mark.parametrize("is_ml", [True, False])
+def test_only_machine_learning_is_told_how_to_get_an_mfu_and_steps(*, is_ml: bool) -> None:
+    trace = nsys(ML[0] if is_ml else NOT_ML[0], "copy_rows(float*)")
+    analysis = analyze(trace)
+    assert ["--model NAME" in one for one in why_not(analysis.measured)] == [True] * is_ml
+    assert "No MFU: " in why_not(analysis.measured, is_asked=True)[0]
+    (steps,) = [note.text for note in analysis.notes if note.code == "no-steps"]
+    assert ("nvtxRangePush" in steps) == is_ml
+    assert steps.startswith("No steps found: the whole trace is one window.")
+    assert ("step markers" in {one.what for one in take_inventory(trace).missing}) == is_ml

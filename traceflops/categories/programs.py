@@ -1,0 +1,58 @@
+"""Which kind of program a trace is of, by its profiler and the names in it."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from traceflops.remedies import PYTORCH, XLA, family
+from traceflops.table import codes, distinct, is_one_of, names
+
+if TYPE_CHECKING:
+    from traceflops.table import Trace
+
+_OF_PYTORCH: Final = re.compile(r"\bat::native::|_ZN2at6native")
+_LIBRARIES: Final = (
+    r"\b(at|c10|torch|xla|tensorflow|stream_executor|phi|paddle|mxnet|caffe2|onnxruntime|nvinfer1?"
+    r"|tensorrt\w*|vllm|sgl|sglang|flashinfer|transformer_engine|deepspeed|apex|megatron|aiter"
+    r"|ck_tile|flash|cudnn|miopen)(::|_)|_ZN(2at|3c10|10tensorflow|3phi|4vllm)\d|EigenMetaKernel"
+    r"|MIOpen|gcnAsm|igemm_(fwd|bwd|wrw)|fprop|dgrad|wgrad|implicit_convolve|\bfm?ha_|nvjet_"
+    r"|flash_?(fwd|bwd|attn)|paged_attention|^trt|^triton_(poi|red|per|tem|for|mm)_"
+    r"|^((input|loop|wrapped|gemm)\w*_)?fusion(_\d+)*$"
+)
+_SHORT_TYPES: Final = (
+    r"gemm\w*(bf16|f16|fp16|e4m3|e5m2)|(bf16|f16|fp16|h?16816|e4m3|e5m2)\w*gemm|\w_?hgemm"
+    r"|^Cijk_\w*_(HB|BB|HHS|BBS|HSS|BSS|F8\w*|B8\w*)_"
+)
+_ML_KERNEL: Final = re.compile(f"{_LIBRARIES}|{_SHORT_TYPES}")
+_ML_RANGE: Final = re.compile(
+    r"\b(aten|autograd|c10d|prims|torch\w*)::|, op_id = \d|Optimizer\.(step|zero_grad)"
+    r"|^(TSL|Thunk|XlaModule)\b|tensorflow|tensorrt|vllm|\b(epoch|optimizer|backprop|data_?loader"
+    r"|prefill|transformer|attention)\b|\.py\(\d+\): ",
+    re.IGNORECASE,
+)
+_GGML: Final = re.compile(r"\bggml_|\(ggml_type\)|\bmul_mat_(vec_)?q\b|quantize_(mmq_)?q8_1")
+
+
+def of_pytorch(trace: Trace) -> bool:
+    """Return whether PyTorch ran: by the profiler, else by the kernels."""
+    kernels = names(trace.activities["name"])
+    return family(trace.source.format) == PYTORCH or any(map(_OF_PYTORCH.search, kernels))
+
+
+def of_ml(trace: Trace) -> bool:
+    """Return whether a trace is of a framework, engine or library of machine learning.
+
+    A model can be described for these, and steps be marked. A product of matrices alone is none:
+    simulations have them, too. Of llama.cpp no step and no batch is known.
+    """
+    if family(trace.source.format) in (PYTORCH, XLA) or trace.ops.num_rows or of_pytorch(trace):
+        return True
+    kernels = [*names(trace.activities["name"]), *names(trace.kernel_counters["name"])]
+    kernels += names(trace.totals["name"])
+    if any(map(_GGML.search, kernels)):
+        return False
+    marked = codes(trace.marks["name"])[is_one_of(trace.marks["kind"], "annotation", "python")]
+    labels = names(trace.marks["name"])
+    ranges = (labels[one] for one in distinct(marked).tolist() if one >= 0)
+    return any(map(_ML_KERNEL.search, kernels)) or any(map(_ML_RANGE.search, ranges))
