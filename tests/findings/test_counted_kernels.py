@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import traceflops as tf
-from tests.build import trace_of
+from tests.build import launched, trace_of
 from tests.conftest import shared_file
 from tests.mfu.test_kernel_speeds import CYCLES, ISSUE, LATENCY, MI210, NAMES, launch, rule
 from traceflops.devices.speed_of_light import LIMIT, quantity_rows
@@ -241,10 +241,14 @@ def test_redaction_leaves_known_reasons_and_hides_others(label: str) -> None:
 
 def test_with_a_timeline_the_step_decides_and_not_counted_times() -> None:
     trace = trace_of(
-        activities=[{"name": "k", "start_ns": 0, "dur_ns": 9}],
-        kernel_counters=launch(1, BUSY, name="k"),
+        activities=[
+            {"name": "k", "start_ns": 0, "dur_ns": 9},
+            {"name": "other", "start_ns": 9, "dur_ns": 3},
+        ],
+        kernel_counters=[*launch(1, BUSY, name="k"), *launch(2, BUSY, name="other")],
     )
-    assert COUNTED_KERNEL not in {one.rule for one in tf.analyze(trace).findings}
+    (found,) = [one for one in tf.analyze(trace).findings if one.rule == COUNTED_KERNEL]
+    assert (found.rows[0].name, found.share) == ("k", 9 / 12)
 
 
 def test_every_roof_and_limiter_has_a_remedy() -> None:
@@ -252,3 +256,29 @@ def test_every_roof_and_limiter_has_a_remedy() -> None:
     assert _table()["limiter"].keys() == limiters | {"grid"}
     assert _table()["roof"].keys() == ROOFS.keys()
     assert all(row.keys() == {"words", "remedy"} for row in _table()["stall"].values())
+
+
+@pytest.mark.parametrize(
+    ("timed", "kernel_ns", "is_first"),
+    [
+        ("some_kernel(float*, int)", 990_000, True),
+        ("some_kernel", 990_000, True),
+        ("other_kernel(int)", 990_000, False),
+        ("some_kernel(float*, int)", 10_000, False),
+    ],
+)
+def test_counters_of_a_pair_say_first_what_holds_the_main_kernel_back(
+    timed: str, kernel_ns: int, *, is_first: bool
+) -> None:
+    """The kernel fills the time with all memory, or the rest is idle: then that comes first."""
+    counters = trace_of(
+        kernel_counters=launch(1, BUSY | {FITS: 33.3, RUNS: 32.5}, name="some_kernel(float*, int)")
+    )
+    counters = replace(counters, source=replace(counters.source, format="ncu"))
+    works = [(timed, 0, 100, kernel_ns), ("last(int)", 1_000, 1_000_000, 1_000)]
+    run = trace_of(**launched(*works))
+    analysis = tf.analyze(run, pair=counters)
+    rules = [one.rule for one in analysis.findings if one.rule != "trace-health"]
+    assert (rules[0] == COUNTED_KERNEL) == is_first
+    assert ("theoretical occupancy 33.3 %" in title_sentence(analysis)) == is_first
+    assert not is_first or "nothing-stands-out" not in rules

@@ -6,13 +6,14 @@ import re
 import tomllib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final
 
-from traceflops.categories import from_own_word
-from traceflops.findings.case import limit
-from traceflops.findings.finding import Finding, severity_of
+from traceflops.categories import from_own_word, same_kernels
+from traceflops.findings.case import limit, share_of_window
+from traceflops.findings.finding import Finding, Row, row_name, severity_of
 from traceflops.findings.finding import short_name as without_signature
 from traceflops.mfu import ROOFS
 from traceflops.units import percent
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from traceflops.mfu import KernelRule, KernelSpeed
 
 COUNTED_KERNEL: Final = "counted-kernel"
+_NO_KERNELS: Final = frozenset({"copy", "memset", "migration"})
 _MOST: Final = 3
 _NAME: Final = 60
 _LEAST_WAVES: Final = 0.1
@@ -45,14 +47,36 @@ def counted_kernels(case: Case) -> Iterator[Finding]:
     judged = [speed for speed in speeds if speed.roof is not None] or list(speeds[:1])
     for speed in judged[:_MOST]:
         share = (speed.duration_ns or 0) / total_ns if total_ns else 0.0
-        held, remedy = _held_back(case, speed)
-        words = ", ".join(filter(None, (_roof_words(speed), held)))
-        if not words:
-            continue
+        yield from _finding(case, speed, names[speed.name], share)
+
+
+def counted_main_kernel(case: Case) -> Iterator[Finding]:
+    """Give what counters of another run say of the kernel that takes most of the timed run."""
+    work = case.measured.executed.work
+    speeds = work.speeds if work is not None else ()
+    kernels = [row for row in case.measured.kernels if row.category.sub not in _NO_KERNELS]
+    if not speeds or not kernels:
+        return
+    most = max(kernels, key=lambda row: row.sum_ns)
+    share = min(share_of_window(case, most.sum_ns), 1.0)
+    (ours,), theirs = same_kernels([most.name], [speed.name for speed in speeds])
+    mine = [speed for speed, one in zip(speeds, theirs, strict=True) if one == ours]
+    if mine and severity_of(share) is not None:
+        name = _names([mine[0].name])[mine[0].name]
+        row = Row(row_name(most.name), most.sum_ns, most.count)
+        for one in _finding(case, mine[0], name, share):
+            yield replace(one, evidence=("speed-of-light", "kernels"), rows=(row,))
+
+
+def _finding(case: Case, speed: KernelSpeed, name: str, share: float) -> Iterator[Finding]:
+    """Give what holds a kernel back, nothing where counters do not tell it."""
+    held, remedy = _held_back(case, speed)
+    words = ", ".join(filter(None, (_roof_words(speed), held)))
+    if words:
         yield Finding(
             rule=COUNTED_KERNEL,
             severity=severity_of(share) or "low",
-            sentence=f"{names[speed.name]}: {words}{_estimate(speed, held)}. {remedy}".rstrip(),
+            sentence=f"{name}: {words}{_estimate(speed, held)}. {remedy}".rstrip(),
             share=share,
             mfu_without=None,
             evidence=("speed-of-light",),

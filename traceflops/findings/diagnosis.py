@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from traceflops.findings.case import Rule, limit, share_of_window
 from traceflops.findings.clocks import slowed_kernels, slower_kernels
 from traceflops.findings.communication import communication
-from traceflops.findings.counted_kernels import counted_kernels
+from traceflops.findings.counted_kernels import COUNTED_KERNEL, counted_kernels, counted_main_kernel
 from traceflops.findings.decode import decode
 from traceflops.findings.device_memory import allocator_calls, host_copies, memory_headroom
 from traceflops.findings.device_work import kernel_rules
@@ -96,15 +96,19 @@ def _diagnosed(case: Case) -> Iterator[Finding]:
         yield from (*counted, *case.losses, *trace_health(case))
         return
     found = reasons_first(list(_causes(case)))
-    causes = {one.rule for one in found}
+    every = found
+    if counted := [*counted_main_kernel(case)]:  # behind what gains much, before what gains little
+        large = [one for one in found if one.priority != "low"]
+        every = [*large, *counted, *(one for one in found if one not in large)]
+    causes = {one.rule for one in every}
     others = [
-        _titled(one, found)
+        _titled(one, every)
         for one in case.losses
-        if one.rule not in causes and not _is_told(one, found)
+        if one.rule not in causes and not _is_told(one, every)
     ]
-    if not any(map(_stands_out, (*found, *others))):
+    if not any(map(_stands_out, (*every, *others))):
         yield from _nothing(case)
-    yield from (*found, *others, *trace_health(case))
+    yield from (*every, *others, *trace_health(case))
 
 
 def _is_told(main: Finding, causes: Sequence[Finding]) -> bool:
@@ -179,7 +183,7 @@ def _titled(finding: Finding, causes: Sequence[Finding]) -> Finding:
 def _stands_out(finding: Finding) -> bool:
     """Return whether a cause is worth its remedy, or steps differ; losses alone are no faults."""
     is_large = finding.priority != "low" or (finding.gain is None and finding.severity == "high")
-    is_cause = finding.confidence is not None or finding.rule == MAIN_KERNEL
+    is_cause = finding.confidence is not None or finding.rule in (MAIN_KERNEL, COUNTED_KERNEL)
     uneven = finding.rule == "uneven-steps" and finding.severity != "low"
     return (is_cause and is_large) or uneven
 
