@@ -234,7 +234,9 @@ PART_NAMES: Final = {
 """What the components of the device time and the lines of a waterfall are called, everywhere."""
 
 _DESCRIPTOR: Final = (" [clone .kd]", "[clone .kd]", " (.kd)", ".kd")
-_FRAME: Final = re.compile(r"(?<![^\s()])(?:[^\s()]*/)?([^\s/()]+\.py|<\w+>)\((\d+)\): (\S+)")
+_FOLDER: Final = r"(?<![^\s()])(?:[^\s()]*[/\\])?"
+_FRAME: Final = re.compile(rf"{_FOLDER}([^\s/\\()]+\.py|<[\w .-]+>)\((\d+)\): (\S+)")
+_CELL: Final = re.compile(rf"{_FOLDER}(?:ipykernel_\d+\W\d+\.py|<ipython-input-(\d+)-\w*>)(?=\()")
 _QUOTED: Final = re.compile(r"\"[^\"]*\"|'[^']*'")
 _OF_ONE: Final = {"have": "has", "are": "is"}
 _MOST_LISTED: Final = 5
@@ -286,13 +288,8 @@ def uncapitalized(text: str) -> str:
 def command_lines(command: str, width: int) -> list[str]:
     """Return a command line, indented, in lines that a shell takes for one."""
     whole = _QUOTED.sub(lambda quoted: quoted.group().replace(" ", "\xa0"), command)
-    wrapper = textwrap.TextWrapper(
-        width - 2,
-        initial_indent="  ",
-        subsequent_indent="    ",
-        break_on_hyphens=False,
-        break_long_words=False,
-    )
+    wrapper = textwrap.TextWrapper(width - 2, initial_indent="  ", subsequent_indent=" " * 4)
+    wrapper.break_on_hyphens = wrapper.break_long_words = False
     *first, last = (line.replace("\xa0", " ") for line in wrapper.wrap(whole))
     return [*(f"{line} \\" for line in first), last]
 
@@ -306,6 +303,7 @@ def kernel_name(text: str) -> str:
 
 def function_name(text: str) -> str:
     """Return a name in which a Python frame, "path/file.py(12): f", reads "f (file.py:12)"."""
+    text = _CELL.sub(r"<notebook cell \1>", text).replace("cell >", "cell>")
     return _FRAME.sub(r"\3 (\1:\2)", text)
 
 

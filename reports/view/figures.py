@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from traceflops import units as words
+from traceflops.categories import without_return_type
 from traceflops.flops import Count
 from traceflops.units import significant as significant
 
@@ -210,7 +211,7 @@ def unqualified(name: str) -> str:
 
 
 def _unreturned(name: str) -> str:
-    return name.removeprefix("void ").replace("(anonymous namespace)::", "")
+    return without_return_type(name).replace("(anonymous namespace)::", "")
 
 
 def _launched(label: str) -> str:

@@ -15,6 +15,7 @@ from rich.text import Text
 
 import traceflops as tf
 from tests.build import trace_of
+from traceflops.categories import without_return_type
 from traceflops.reports.markdown import render_markdown
 from traceflops.reports.page import axes as timeaxis
 from traceflops.reports.page.html import render_html
@@ -219,6 +220,41 @@ def test_what_is_in_brackets_behind_a_space_is_no_list_of_parameters() -> None:
     assert kernel_text("Memcpy DtoH (Device -> Pinned)") == "Memcpy DtoH (Device -> Pinned)"
     assert kernel_text("ns::f(int)") == "f"
     assert kernel_text("(anonymous namespace)::(x)") == "(x)"
+
+
+@pytest.mark.parametrize(
+    "returned",
+    [
+        "void",
+        "__global__ static void",
+        "std::enable_if_t<((8) > (0)) && ns::ok<int, 4>::value, void>",
+        "typename std::enable_if<!T7, void>::type",
+        "decltype(f(1, 2))",
+        "static __global__ void __launch_bounds__(256, 2)",
+        "unsigned int *",
+    ],
+)
+def test_what_a_function_returns_is_no_part_of_its_label(returned: str) -> None:
+    name = f"{returned} ns::(anonymous namespace)::my_kernel<int, 4>(int*, std::pair<int, int>)"
+    assert kernel_text(name) == "my_kernel<int, 4>"
+    assert kernel_label(name, 30) == "ns::my_kernel<int, 4>"
+    assert without_return_type(name).startswith("ns::(anonymous namespace)::my_kernel<int, 4>(")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Memcpy HtoD (Pinned -> Device)",
+        "all reduce step",
+        "kernel<int> (int)",
+        "my_kernel(int, float)",
+        "f<(a > b), int>(int)",
+        "void",
+        "std::enable_if<unfinished void k(",
+    ],
+)
+def test_other_names_begin_where_they_did(name: str) -> None:
+    assert without_return_type(name) == name
 
 
 def test_a_cut_label_has_the_whole_of_the_function_s_own_name() -> None:

@@ -217,6 +217,11 @@ def test_a_name_of_blanks_is_seen(name: str, shown: str) -> None:
         ("queue.py(154): get", "get (queue.py:154)"),
         ("<string>(2): dynamic_func", "dynamic_func (<string>:2)"),
         ("cudaMalloc in a/b.py(1): <listcomp>", "cudaMalloc in <listcomp> (b.py:1)"),
+        ("<ipython-input-3-1a2b>(5): train", "train (<notebook cell 3>:5)"),
+        ("/tmp/ipykernel_123/456.py(7): <lambda>", "<lambda> (<notebook cell>:7)"),
+        ("<frozen importlib._bootstrap>(241): _call", "_call (<frozen importlib._bootstrap>:241)"),
+        ("train.py(1): <module>", "<module> (train.py:1)"),
+        (r"C:\\work\\train.py(1): main", "main (train.py:1)"),
         ("aten::conv2d", "aten::conv2d"),
         ("my_range(3): part", "my_range(3): part"),
         ("a" * 300_000, "a" * 300_000),  # in linear time; a quadratic one takes minutes

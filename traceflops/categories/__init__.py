@@ -13,7 +13,7 @@ from traceflops.faces import lazy
 if TYPE_CHECKING:
     from traceflops.categories.activities import Categorised, categorise
     from traceflops.categories.classify import Classifier, load
-    from traceflops.categories.kernel_names import from_own_word, same_kernels
+    from traceflops.categories.kernel_names import from_own_word, same_kernels, without_return_type
     from traceflops.categories.programs import of_ml, of_pytorch
     from traceflops.categories.rules import (
         NO_RULE,

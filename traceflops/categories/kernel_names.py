@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -59,6 +60,15 @@ _Test = Callable[..., bool]
 
 _BRACKET: Final = re.compile(r"[<(]")
 _LENGTH: Final = re.compile(r"[1-9]\d{0,3}")
+_OPENING: Final = {"<": ">", "(": ")", "[": "]", "{": "}"}
+_NAMELESS: Final = "(anonymous namespace)"
+_CALLED: Final = frozenset({"decltype", "__launch_bounds__", "__attribute__", ""})
+_TYPE: Final = re.compile(
+    r"(void|bool|auto|char|short|int|long|unsigned|signed|float|double|__half2?|half|size_t|const"
+    r"|static|inline|extern|constexpr|typename|__(global|device|host|forceinline|inline)__)[*&]*$"
+    r"|(decltype|__launch_bounds__|__attribute__)\(.*\)[*&]*$|[\w:]+<.*>(::\w+)*[*&]*$|[*&]+$"
+)
+"""A word of what stands before a function's name."""
 _ANONYMOUS: Final = {"_GLOBAL__N_1": "(anonymous namespace)"}
 
 
@@ -68,6 +78,35 @@ def plain_name(name: str) -> str:
     if len(text) > _LONGEST:
         return text
     return _BLANKS.sub("", _ENDINGS.sub("", text))
+
+
+def without_return_type(name: str) -> str:
+    """Return a function's name without what it returns and how it is stored, if that is told.
+
+    `ns::kernel<int>(int)` of `std::enable_if_t<true, void> ns::kernel<int>(int)`.
+    """
+    blanks = _top_blanks(name) if " " in name and len(name) <= _LONGEST else []
+    words = [name[start + 1 : end] for start, end in pairwise([-1, *blanks])]
+    own = name[blanks[-1] + 1 :] if words and all(map(_TYPE.match, words)) else name
+    return own if own[:1].isidentifier() or own.startswith(_NAMELESS) else name
+
+
+def _top_blanks(name: str) -> list[int]:
+    """Return the blanks before the name of a function that are inside no brackets of a type."""
+    opened: list[str] = []
+    found: list[int] = []
+    for at, char in enumerate(name):
+        if char in _OPENING and not (char == "<" and "(" in opened[-1:]):
+            # Behind a word that is no type's the arguments of the function begin.
+            is_first = char == "(" and not opened
+            if is_first and name[:at].rpartition(" ")[2] not in _CALLED:
+                break
+            opened.append(char)
+        elif opened and char == _OPENING[opened[-1]] and name[at - 1 : at] != "-":
+            opened.pop()
+        elif char == " " and not opened:
+            found.append(at)
+    return found
 
 
 def short_name(name: str) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
+from traceflops.categories import without_return_type
 from traceflops.units import function_name
 
 Owner = Literal["yours", "framework", "library", "input pipeline", "configuration", "cluster"]
@@ -30,7 +31,7 @@ _LEAST: Final[dict[Severity, float]] = {"high": 0.20, "medium": 0.10, "low": 0.0
 
 _LONGEST_NAME, _HEAD, _ROW_NAME = 100, 70, 160
 """Characters of a name in a sentence, of those the first ones of one that is cut; and in a row."""
-_SIGNATURE: Final = re.compile(r"^void |(?<=>)\([^()]*\)$")
+_SIGNATURE: Final = re.compile(r"(?<=>)\([^()]*\)$")
 """What a demangled kernel has around its name."""
 
 WORTH_SAYING: Final = _LEAST["low"]
@@ -182,7 +183,7 @@ def as_loss(one: Candidate) -> Finding | None:
 
 def short_name(label: str) -> str:
     """Return the name of a function, kernel or range as a sentence has it."""
-    name = _SIGNATURE.sub("", function_name(label))
+    name = _SIGNATURE.sub("", without_return_type(function_name(label)))
     cut = f"{name[:_HEAD]}…{name[_HEAD - _LONGEST_NAME + 1 :]}"
     return name if len(name) <= _LONGEST_NAME else cut
 

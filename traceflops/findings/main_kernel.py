@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
+from traceflops.categories import without_return_type
 from traceflops.findings.decode import weight_bits
 from traceflops.findings.finding import Finding, Row, severity_of, short_name
 from traceflops.units import kernel_name, percent
@@ -76,7 +77,7 @@ def main_kernel_findings(
 
 def _family(name: str) -> str:
     """Return what the variants of a kernel are called."""
-    name = kernel_name(name)
+    name = without_return_type(kernel_name(name))
     words = _FAMILY.match(name) or _FUNCTION.match(name)
     return short_name((words[words.lastindex or 0] if words else name).strip())
 
