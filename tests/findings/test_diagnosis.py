@@ -318,3 +318,16 @@ def test_only_the_findings_are_printed() -> None:
     assert printed["findings"][0]["rule"] == "data-input"
     for wrong in (["--only", "findings"], ["--json", "--only", "kernels"]):
         assert_refused(run("summary", SAMPLE, *wrong), 2, "cannot be printed")
+
+
+@pytest.mark.parametrize(("last", "has_ranks"), [("c", False), ("ncclDevKernel_AllReduce", True)])
+def test_one_process_is_not_asked_for_its_ranks(last: str, *, has_ranks: bool) -> None:
+    """Work starts 400 ms after its launch on an idle GPU, and no recorded wait explains it."""
+    works = [
+        ("a", 0, 100, 10**6),
+        ("b", 1_000, 4 * 10**8, 10**6),
+        (last, 401_000_000, 401_100_000, 9),
+    ]
+    found = of_rule(tf.analyze(trace_of(**launched(*works))).findings, "device-wait")
+    assert found.remedy.startswith("Record all GPU work of a few steps")
+    assert ("on all ranks" in found.remedy) == has_ranks

@@ -263,3 +263,12 @@ def test_copies_and_unknown_graphs_are_not_nothing() -> None:
     assert "nothing-stands-out" in said_of("kernel", "sm90_gemm")
     assert "nothing-stands-out" not in said_of("memcpy", "Memcpy HtoD (Pinned -> Device)")
     assert "nothing-stands-out" not in said_of("graph", "graph launch")  # what is inside is unknown
+
+
+@pytest.mark.parametrize(("machine", "link"), [("h100", "NVLink"), ("mi300x", "XGMI")])
+def test_links_are_called_what_the_vendor_calls_them(machine: str, link: str) -> None:
+    config = config_of({**LARGE, "link_percent": 12, "machine": machine})
+    assert (
+        f"P2P, {link} or GPUDirect"
+        in of_rule(analysis_of(config).findings, "slow-collectives").remedy
+    )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from traceflops.findings.case import is_torch, limit, share_of_window
+from traceflops.findings.case import is_amd, is_torch, limit, share_of_window
 from traceflops.findings.finding import Candidate, Gain, Row, short_name
 from traceflops.ranks import KINDS, links_of, needed_ns, records_of
 from traceflops.table import IntArray, codes, group_rows, groups, names
@@ -291,7 +291,7 @@ def _slow(case: Case, exposed: float) -> Iterator[Candidate]:
         ),
         share=part * exposed,
         owner="cluster",
-        remedy=_LINKS,
+        remedy=_LINKS.replace("NVLink", "XGMI") if is_amd(case) else _LINKS,
         evidence=("ranks", "communication"),
         rows=tuple(
             Row(_called(one.kind, one.role), round(ns), one.count) for ns, one in found[:_MOST_ROWS]

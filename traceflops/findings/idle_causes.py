@@ -186,7 +186,7 @@ def _candidate(case: Case, name: str, one: IdleClass, share: float) -> Candidate
         ),
         share=share,
         owner=None if unexplained else _owner_of(name, largest.label),
-        remedy=RECORD_ALL if unexplained else _remedy(case, name, one),
+        remedy=_record_all(case) if unexplained else _remedy(case, name, one),
         evidence=("idle",),
         rows=tuple(
             Row(row_name(culprit.label), culprit.idle_ns, culprit.gaps)
@@ -203,6 +203,13 @@ def _candidate(case: Case, name: str, one: IdleClass, share: float) -> Candidate
             *("the remedy may save only half of it",) * bool(cause.partly),
         ),
     )
+
+
+def _record_all(case: Case) -> str:
+    """Return how to record all work, on all ranks where there are several."""
+    communicates = case.total.components.communication_ns or case.total.hidden_communication_ns
+    has_ranks = case.ranks is not None or communicates
+    return RECORD_ALL if has_ranks else RECORD_ALL.replace(" on all ranks", "")
 
 
 def _owner_of(name: str, label: str) -> Owner | None:
