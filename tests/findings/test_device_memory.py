@@ -112,7 +112,8 @@ def test_where_each_tensor_asks_the_driver_the_cache_is_off(
     asked: str, freed: str, each: int, says: str
 ) -> None:
     """An operator allocates, launches 40 us of work and frees, every 500 us; 10 are a step."""
-    works, calls, ops, marks = [], [], [], []
+    works: list[tuple[str, int, int, int]] = []
+    calls, ops, marks = [], [], []
     for at in range(MS, MS + 50 * MS // 2, MS // 2):
         place = len(works)
         if place % 10 == 0:
