@@ -134,6 +134,7 @@ def test_where_each_tensor_asks_the_driver_the_cache_is_off(
     (found,) = of_rule(analysis, "memory-alloc")
     assert says in found.remedy
     assert ("empty_cache" in found.remedy) == (each > 1)
+    assert found.owner == ("configuration" if each == 1 else "yours")
 
 
 def starved(peak: int | None, *, memory: int | None = 100) -> tf.Analysis:
