@@ -25,7 +25,7 @@ _MOST: Final = 5
 _FROM_SUMMARIES: Final = "from-summaries"
 _NAME: Final = 100
 ALONE: Final = "Gains are of one remedy alone; they do not add up."
-_AGAIN: Final = "After the change, record the same steps with the same options and compare."
+_AGAIN: Final = "After the change, record the same {} with the same options and compare."
 _HEALTHY: Final = "No cause stands out; see where the time goes in the report."
 
 
@@ -138,4 +138,4 @@ def _next(analysis: Analysis) -> Iterator[str]:
     for one in _missing(analysis):
         if one.remedy.lower() not in said:
             yield f"For {one.what}: {one.remedy}."
-    yield _AGAIN
+    yield _AGAIN.format("steps" if analysis.steps.used else "work")

@@ -112,7 +112,7 @@ def test_where_each_tensor_asks_the_driver_the_cache_is_off(
     asked: str, freed: str, each: int, says: str
 ) -> None:
     """An operator allocates, launches 40 us of work and frees, every 500 us; 10 are a step."""
-    works: list[dict[str, Any]] = []
+    works: list[tuple[str, int, int, int]] = []
     calls: list[dict[str, Any]] = []
     ops: list[dict[str, Any]] = []
     marks: list[dict[str, Any]] = []
@@ -136,6 +136,7 @@ def test_where_each_tensor_asks_the_driver_the_cache_is_off(
     (found,) = of_rule(analysis, "memory-alloc")
     assert says in found.remedy
     assert ("empty_cache" in found.remedy) == (each > 1)
+    assert found.owner == ("configuration" if each == 1 else "yours")
 
 
 def starved(peak: int | None, *, memory: int | None = 100) -> tf.Analysis:

@@ -19,6 +19,7 @@ from traceflops.reports.page.case import tiles as case_tiles
 from traceflops.reports.page.html import render_html
 from traceflops.reports.terminal.lines import Style
 from traceflops.reports.view import step_parts
+from traceflops.reports.view.chapters import post_mortem
 from traceflops.table import Note
 
 
@@ -192,3 +193,12 @@ def test_work_outside_the_steps_is_a_note_with_its_share() -> None:
     text = printed(tf.analyze(tf.read(path)), Style(width=200))
     first = next(line for line in text.splitlines() if line.startswith("note "))
     assert first.startswith("note 2.33 s of GPU work (54.9 %) runs outside the steps")
+
+
+@pytest.mark.parametrize(("name", "what"), [("ProfilerStep#{}", "steps"), ("part {}", "work")])
+def test_the_post_mortem_speaks_of_steps_only_where_there_are_some(name: str, what: str) -> None:
+    works = [("k(int)", 1_000 * at, 1_000 * at + 10, 900) for at in range(4)]
+    marks = [{"name": name.format(at), "start_ns": 1_000 * at, "dur_ns": 999} for at in range(4)]
+    analysis = tf.analyze(trace_of(**launched(*works), marks=marks if what == "steps" else []))
+    (*_, last) = post_mortem(analysis)
+    assert last.sentences[-1].startswith(f"After the change, record the same {what} with")

@@ -58,7 +58,7 @@ def test_decoding_steps_are_found_by_what_repeats() -> None:
 def test_the_layers_of_two_passes_are_no_steps() -> None:
     found = analysis_of(TWO_PASSES)
     assert found.steps.source == "none"
-    assert "roctxRangePush" in next(n.text for n in found.notes if n.code == "no-steps")
+    assert any(note.code == "no-steps" for note in found.notes)  # of llama.cpp: no advice on steps
 
 
 @pytest.mark.parametrize(

@@ -159,8 +159,7 @@ def _profiler_notes(trace: Trace, accounts: Mapping[int, DeviceAccount]) -> tupl
     text = (
         f"The profiler itself ran {several(found.times, 'time')} on the CPU, "
         f"{time_amount(found.spent_ns)} total; {whose} was idle for "
-        f"{time_amount(found.idle_ns)} of that, which may be the profiler's doing, not the "
-        "program's."
+        f"{time_amount(found.idle_ns)} of that. Without the profiler this idle time may not occur."
     )
     return (Note("assumed", "profiler-overhead", text, found.times),)
 

@@ -207,7 +207,7 @@ class HostEvents:
         """Return the name of an event; annotations are called as `names_by_process` has it."""
         if event < 0:
             return ""
-        label: str = self.labels[self.name[event]]
+        label = self.labels[int(self.name[event])]
         if self.kind[event] != LABEL:
             return label
         return self.range_name(label, int(self.process[event]))

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _NUMBER: Final = re.compile(r"#?\d+")
 _SEPARATORS: Final = " #:_=.,/()[]-"
-_ENDING: Final = f"0123456789{_SEPARATORS}"
+_ENDING: Final = " 0123456789#:_=.,/()[]-"
 _PAIRS: Final = ("()", "[]", "{}", '""', "''")
 
 
@@ -63,7 +63,8 @@ def numberless(label: str) -> str:
 def numbered(label: str) -> str:
     """Return a pattern of the labels that are called this."""
     inner = re.escape(label).replace("N", rf"(?:N|{_NUMBER.pattern})")
-    return f"{inner}(?![0-9])[{re.escape(_ENDING)}]*"
+    end = "(?![0-9])" if label[-1:].isdigit() else ""
+    return f"{inner}{end}[{re.escape(_ENDING)}]*"
 
 
 def _between_numbers(label: str) -> tuple[str, ...]:

@@ -97,9 +97,9 @@ def _diagnosed(case: Case) -> Iterator[Finding]:
         return
     found = reasons_first(list(_causes(case)))
     every = found
-    if counted := [*counted_main_kernel(case)]:  # behind what gains much, before what gains little
+    if main := [*counted_main_kernel(case)]:  # behind what gains much, before what gains little
         large = [one for one in found if one.priority != "low"]
-        every = [*large, *counted, *(one for one in found if one not in large)]
+        every = [*large, *main, *(one for one in found if one not in large)]
     causes = {one.rule for one in every}
     others = [
         _titled(one, every)

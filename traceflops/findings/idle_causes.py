@@ -185,7 +185,7 @@ def _candidate(case: Case, name: str, one: IdleClass, share: float) -> Candidate
             f"{_more_words(case, name)}{unexplained}"
         ),
         share=share,
-        owner=None if unexplained else _owner_of(name, largest.label),
+        owner=None if unexplained else _owner_of(case, name, largest.label),
         remedy=_record_all(case) if unexplained else _remedy(case, name, one),
         evidence=("idle",),
         rows=tuple(
@@ -212,11 +212,12 @@ def _record_all(case: Case) -> str:
     return RECORD_ALL if has_ranks else RECORD_ALL.replace(" on all ranks", "")
 
 
-def _owner_of(name: str, label: str) -> Owner | None:
+def _owner_of(case: Case, name: str, label: str) -> Owner | None:
     """Return whose a class of idle time is; what launches in an engine is up to its options."""
     if name in _OF_FUNCTIONS:
         return _owner(label)
-    return "configuration" if name in LAUNCHING and _engine(label) else CAUSES[name].owner
+    is_set = (name in LAUNCHING and _engine(label)) or (name == "memory_alloc" and uncached(case))
+    return "configuration" if is_set else CAUSES[name].owner
 
 
 def _engine(label: str) -> str:

@@ -197,7 +197,7 @@ def _launching(trace: Trace) -> BoolArray:
     launch = joint_codes(numbers(calls["process"]), correlation)
     is_driver = is_one_of(calls["api"], "driver")
     halves = is_driver & (correlation != ABSENT) & np.isin(launch, launch[found & ~is_driver])
-    return found & ~halves
+    return np.asarray(found & ~halves)
 
 
 def _counted(untimed: Untimed) -> int:
