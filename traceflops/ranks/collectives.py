@@ -218,8 +218,9 @@ def _second(text: str) -> int:
     """Return the second input of a collective's operator: its sequence number, or ABSENT."""
     values = read_values(text)
     second = values[1] if len(values) > 1 else None
-    is_number = isinstance(second, int) and not isinstance(second, bool)
-    return second if is_number and 0 <= second < 2**63 else ABSENT
+    if not isinstance(second, int) or isinstance(second, bool):
+        return ABSENT
+    return second if 0 <= second < 2**63 else ABSENT
 
 
 def message_bytes(linked: LinkedTrace, rows: IntArray) -> IntArray:
