@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from traceflops.attribution import KERNEL_TOTALS
-from traceflops.flops import DeviceBudget
+from traceflops.flops import FAMILIES, UNSPLIT, DeviceBudget
 from traceflops.ranks import KINDS, CommRecords, KernelSums
 from traceflops.table import (
     ABSENT,
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 _SIGNED: Final = frozenset(
     {"start_ns", "end_ns", "origin_unix_ns", "step", "before_step", "seen", "used", "long_steps"}
 )
+_FAMILIES: Final = (*FAMILIES, UNSPLIT)
 _ELSEWHERE: Final = (Trace, CommRecords, KernelSums)
 _OF_GROUPS: Final = ("which", "call", "stream", "other_side")
 _OF_RECORDS: Final = (
@@ -69,6 +70,16 @@ def check_summary(summary: RankSummary) -> None:
         _check_columns([getattr(leads, name) for name in _OF_LEADS])
         require(len(leads.count) and _within(leads.count, 1, LARGEST) and _sums_fit(leads.count))
         require(set(summary.launches.devices) <= set(range(devices)))
+    _check_utilisation(summary, set(reported))
+
+
+def _check_utilisation(summary: RankSummary, reported: set[int]) -> None:
+    require(summary.budgets or summary.lacks)
+    require({one.device for one in summary.peaks} == reported)
+    require(all(rate > 0 for one in summary.peaks for rate in one.rates.values()))
+    for cell in summary.cells:
+        require(cell.device in reported and cell.component in COMPONENTS)
+        require(cell.line.split(".")[0] in _FAMILIES)
     for budget in summary.budgets:
         _check_budget(budget)
     for roof in (summary.roofs.memory, summary.roofs.compute):
@@ -94,6 +105,8 @@ def _check_values(value: Any, name: str, processes: int, devices: int) -> None:
 
 def _check_report(device: DeviceReport) -> None:
     whole, at = device.whole, device.whole.start_ns
+    exposed_ns, hidden_ns = whole.exposed_communication_ns, whole.hidden_communication_ns
+    require(exposed_ns + hidden_ns == whole.communication.union_ns)
     _check_account(whole.account, whole.span_ns)
     require(whole.account.components.idle_ns == whole.idle_ns and whole.busy_ns <= whole.sum_ns)
     for window in device.windows:
@@ -160,7 +173,8 @@ def _check_budget(budget: DeviceBudget) -> None:
     require(set(budget.components) <= set(COMPONENTS))
     require(budget.uncounted_ns <= budget.components.get("compute", 0))
     for one in budget.work:
-        require(one.component in COMPONENTS and budget.peaks.get(one.dtype, 0) > 0)
+        require(one.family in _FAMILIES and one.component in COMPONENTS)
+        require(budget.peaks.get(one.dtype, 0) > 0)
 
 
 def _check_columns(columns: Sequence[IntArray]) -> None:
