@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from traceflops.errors import UsageError
 from traceflops.units import PART_NAMES, duration, exact_percent, listed, parse_bytes, parse_limit
+from traceflops.windows import ENOUGH
 
 if TYPE_CHECKING:
     from traceflops.analysis import Analysis
@@ -156,7 +157,7 @@ def unfit(analysis: Analysis) -> str:
         return "the files are of several jobs: choose one with --job"
     if not analysis.windows_used or not analysis.components.window_ns:
         return "no GPU time in the selected windows"
-    if analysis.recorded not in ("complete", "few missing"):
+    if analysis.recorded not in ENOUGH:
         return "launch calls have no record of what the GPU ran"
     return ""
 

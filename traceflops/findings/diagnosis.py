@@ -31,6 +31,7 @@ from traceflops.findings.trace_health import trace_health
 from traceflops.findings.unevenness import uneven_steps
 from traceflops.findings.user_rules import more_rules
 from traceflops.units import percent
+from traceflops.windows import ENOUGH, PARTIAL
 
 if TYPE_CHECKING:
     from traceflops.findings.case import Case
@@ -51,6 +52,8 @@ RULES: Final[tuple[Rule, ...]] = (
     memory_headroom,
     allocator_calls,
 )
+_OF_RECORDED: Final = (late_rank, rank_balance, slow_link, kernel_rules, low_clocks)
+"""Rules that ask only of work that is recorded: they hold where other work is not."""
 _TITLES: Final = {
     "loss-communication": "Exposed communication",
     "loss-idle": "Idle time",
@@ -89,18 +92,20 @@ def diagnosed(case: Case) -> tuple[Finding, ...]:
 def _diagnosed(case: Case) -> Iterator[Finding]:
     if case.of_no_job:
         return  # each job has its own
-    if not case.windows_used or case.on_host or case.recorded not in ("complete", "few missing"):
+    is_judged = case.recorded in ENOUGH
+    is_partial = case.recorded in PARTIAL
+    if not case.windows_used or case.on_host or not (is_judged or is_partial):
         counted = counted_kernels(case) if not case.devices else ()
         yield from (*counted, *case.losses, *trace_health(case))
         return
-    found = reasons_first(list(_causes(case)))
+    found = reasons_first(list(_causes(case, RULES if is_judged else _OF_RECORDED)))
     causes = {one.rule for one in found}
     others = [
         _titled(one, found)
         for one in case.losses
         if one.rule not in causes and not _is_told(one, found)
     ]
-    if not any(map(_stands_out, (*found, *others))):
+    if is_judged and not any(map(_stands_out, (*found, *others))):
         yield from _nothing(case)
     yield from (*found, *others, *trace_health(case))
 
@@ -112,10 +117,10 @@ def _is_told(main: Finding, causes: Sequence[Finding]) -> bool:
     return is_main and any(main.rows[0].name in name for name in kernels)
 
 
-def _causes(case: Case) -> Iterator[Finding]:
+def _causes(case: Case, asked: Sequence[Rule]) -> Iterator[Finding]:
     scales, rules = scales_of(case), case.finding_rules
     least_ns = limit(case, "priority", "nothing") * scales.step_ns
-    for rule in (*RULES, *more_rules(rules)):
+    for rule in (*asked, *more_rules(rules)):
         for one in rule(case):
             if one.owner == "framework" and rule in RULES and not scales.is_torch:
                 one = replace(one, owner="yours")

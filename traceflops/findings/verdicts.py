@@ -28,7 +28,9 @@ _RECORDS: Final = {
     "missing": "GPU records are missing: the trace has {calls} but no record of what ran on the "
     "GPU.{how}",
     "incomplete": "GPU records are incomplete: no device record for {found.lost:,} of {calls}, so "
-    "idle time and losses are unknown.",
+    "idle time and losses are unknown.{late}",
+    "collectives": "Only collectives are recorded, no other kernels: how much of the time is idle, "
+    "and whether work hides communication, is unknown.{late}",
     "capture": "This trace is a graph capture: {found.captured:,} of {every} were captured, not "
     "run. Analyze the trace that launches the graph, with this one as --pair.",
 }
@@ -91,17 +93,22 @@ def _of_host(total: Account, of: str) -> Verdict:
     )
 
 
-def records_verdict(found: LaunchRecords, how: str) -> Verdict | None:
+def records_verdict(found: LaunchRecords, how: str, late_rank: str = "") -> Verdict | None:
     """Return what to say where too much is not recorded to judge anything; None elsewhere.
 
-    `how` is the clause that says how it would be recorded, "" where nothing does.
+    `how` is the clause that says how it would be recorded, "" where nothing does; `late_rank` the
+    sentence on the rank that holds others up, which only their recorded work tells.
     """
     if found.is_judged:
         return None
-    calls = several(found.calls, "launch call")
     every = several(found.calls + found.captured, "launch call")
-    how = f" {capitalized(how)}." if how else ""
-    return Verdict(_RECORDS[found.state].format(found=found, calls=calls, every=every, how=how))
+    words = {
+        "calls": found.words,
+        "every": every,
+        "how": f" {capitalized(how)}." if how else "",
+        "late": f" {late_rank}" if late_rank else "",
+    }
+    return Verdict(_RECORDS[found.state].format(found=found, **words))
 
 
 def of_cut_file(found: Verdict, figure: str | None, cut: str) -> Verdict:

@@ -266,10 +266,11 @@ def why_no_figure(
     if all(kinds[device.device] == "cpu" for device in devices):
         yield _without_devices(prepared, done)
         return
-    if not prepared.launch_records.is_judged:
+    records = prepared.launch_records
+    if records.state in ("capture", "missing") or records.lacks_kernels:
         how = advice(prepared.trace, "all device records")
         lost = MissingInput("GPU records are incomplete", how)
-        yield _CAPTURE if prepared.launch_records.state == "capture" else lost
+        yield _CAPTURE if records.state == "capture" else lost
         return
     if not done.executed_flops:
         yield _nothing_counted(prepared, done)

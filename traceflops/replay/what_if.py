@@ -43,7 +43,6 @@ _REFUSED: Final = "what-if needs more than this recording holds"
 _OF_MTIA: Final = "runFunction"
 _WITH_CALLS: Final = "record the calls of the CPU, too"
 _MOST_UNLAUNCHED: Final = 0.5
-_ENOUGH_RECORDED: Final = ("complete", "few missing")
 _LEAST: Final = "(more than there is to hide it under)"
 
 
@@ -383,7 +382,7 @@ def _refusals(prepared: Prepared) -> Iterator[tuple[str, str]]:
     if not prepared.accounts or types == {"cpu"}:
         yield "no work of a GPU has times", "record a timeline of the GPU"
         return
-    if prepared.launch_records.state not in _ENOUGH_RECORDED:
+    if not prepared.launch_records.is_judged:
         yield "GPU work of many launches is missing", "record all of it, without sampling"
     if matching(trace.calls["name"], lambda name: name.startswith(_OF_MTIA)).any():
         yield "it is of MTIA, whose queues are not understood", "record on a GPU"
