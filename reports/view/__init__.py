@@ -182,6 +182,7 @@ if TYPE_CHECKING:
         gap_place,
         job_files,
         job_size,
+        knows_exposure,
         listed,
         mean_message,
         notes_by_weight,

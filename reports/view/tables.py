@@ -29,6 +29,7 @@ from traceflops.reports.view.wording import (
     gap_place,
     job_files,
     job_size,
+    knows_exposure,
     mean_message,
     unit,
 )
@@ -237,7 +238,10 @@ def folded_tables(analysis: Analysis) -> Iterator[tuple[str, ReportTable]]:
     work = "operators" if on_host else "kernels and copies"
     yield f"Top {work}", _of_names("Name", first, kernels.num_rows, _COUNTED_SUMS)
     yield "Categories", table_of(_CATEGORY, categories[:_CATEGORIES], len(categories))
-    yield "Communication", table_of(_COLLECTIVE, moved[:_COLLECTIVES], len(moved), exposed)
+    columns = _COLLECTIVE
+    if not knows_exposure(analysis):
+        columns, exposed = tuple(one for one in columns if one.head != "Exposed"), ""
+    yield "Communication", table_of(columns, moved[:_COLLECTIVES], len(moved), exposed)
     yield "Idle time by cause", _causes(analysis)
     yield "Gaps by length", table_of(_LENGTHS, analysis.idle.histogram if not on_host else ())
     yield "Longest gaps", _gaps(analysis)

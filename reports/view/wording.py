@@ -104,6 +104,11 @@ def job_size(job: JobReport) -> str:
     return f"{numbered(job.devices, 'GPU')}, {duration(components.window_ns)}, {idle}"
 
 
+def knows_exposure(analysis: Analysis) -> bool:
+    """Return whether work that may hide communication is recorded, too."""
+    return analysis.recorded != "collectives"
+
+
 def component_label(name: str, total: Account) -> str:
     """Return what to call a component; idle time may be work of which there is no record."""
     return LOOKS[name].label + ("" if name != "idle" or total.knows_idle else " or not recorded")

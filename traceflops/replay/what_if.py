@@ -47,6 +47,8 @@ _LEAST: Final = "(more than there is to hide it under)"
 
 
 _NOT_INFERRED: Final = "some of what it waits for is not recorded but inferred from times"
+_NOT_ALL_RANKS: Final = "other ranks, for which its collectives wait, are not recorded"
+_NOT_MET: Final = "some collectives do not meet on all ranks"
 _PINNED: Final = "work that starts late for no recorded reason may start at its recorded time"
 
 
@@ -184,8 +186,16 @@ class Replay:
 
     @cached_property
     def awaits_others(self) -> bool:
-        """Return whether collectives wait for ranks that are not recorded."""
+        """Return whether collectives wait for what is not recorded, such as other ranks."""
         return bool(self._waiting(self.graph).any())
+
+    @property
+    def lacks_ranks(self) -> bool:
+        """Return whether ranks of the job are not recorded, as far as the recording tells."""
+        if self.ranks is not None:
+            return self.ranks.partial
+        told = max(numbers(self.prepared.trace.processes["world_size"], 0).tolist(), default=0)
+        return told != 1
 
     def _waiting(self, graph: RecordedGraph) -> BoolArray:
         met = np.zeros(len(graph.nodes.time_ns), dtype=np.bool_)
@@ -313,7 +323,7 @@ class Replay:
     def _doubts(self, before: int, after: Sequence[int]) -> Iterator[str]:
         gain = abs(before - after[0])
         if self.awaits_others:
-            yield "other ranks, for which its collectives wait, are not recorded"
+            yield _NOT_ALL_RANKS if self.lacks_ranks else _NOT_MET
         elif 2 * (max(after) - min(after)) > gain:
             changes = {unlike: self._spread(unlike, after) for unlike in (_NOT_INFERRED, _PINNED)}
             most = max(changes.values())
@@ -382,7 +392,9 @@ def _refusals(prepared: Prepared) -> Iterator[tuple[str, str]]:
     if not prepared.accounts or types == {"cpu"}:
         yield "no work of a GPU has times", "record a timeline of the GPU"
         return
-    if not prepared.launch_records.is_judged:
+    if prepared.launch_records.state == "collectives":
+        yield "only collectives are recorded", "record all work of the GPU"
+    elif not prepared.launch_records.is_judged:
         yield "GPU work of many launches is missing", "record all of it, without sampling"
     if matching(trace.calls["name"], lambda name: name.startswith(_OF_MTIA)).any():
         yield "it is of MTIA, whose queues are not understood", "record on a GPU"

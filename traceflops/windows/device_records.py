@@ -141,7 +141,7 @@ class LaunchRecords:
     def words(self) -> str:
         """Return the calls that start work in words: the kind that lost records, or all."""
         some = [kind for kind in KINDS if getattr(self, kind).lost and kind != "fill"]
-        if some == ["copy"] or some == ["graph"]:
+        if self.has_devices and some in (["copy"], ["graph"]):
             return several(getattr(self, some[0]).calls, _WORDS[some[0]])
         return several(self.calls, "launch call")
 
@@ -231,9 +231,9 @@ def _asked_of_devices(
     """Return the kind of each call (see `_kinds`), which were captured, and whose work is lost."""
     recorded, kind = recorded_calls(trace), _kinds(trace)
     kind[~(is_chosen & _linkable(trace))] = -1
-    for place in map(KINDS.index, _ASYNC):
-        if not (recorded & (kind == place)).any():
-            kind[kind == place] = -1
+    moves = np.isin(kind, [*map(KINDS.index, _ASYNC)])
+    if not (moves & recorded).any():
+        kind[moves] = -1
     asked = kind >= 0
     captured = asked & ~recorded & _capturing(trace)
     lost = asked & ~recorded & ~captured
