@@ -25,6 +25,7 @@ OF_DEVICES = ("unlinked", "overlap-on-stream", "earlier-work-missing", "no-calls
 _ON_MODELS = ("gpu-unknown", "device-ambiguous")
 """Notes of readers that no longer hold where the user says which GPU it is."""
 _FEW_OVERLAPS = 0.01
+_DAY_NS = 86_400 * 10**9
 _CALLS_SAID = ("calls-missing", "calls-of-unknown-process", "process-unknown")
 """Notes of readers that say which calls are not known, or whose."""
 
@@ -123,8 +124,11 @@ def _name_notes(categorised: Categorised) -> Iterator[Note]:
 
 
 def _clock_notes(linked: LinkedTrace) -> Iterator[Note]:
-    call = linked.links.call_of_activity
-    launched = np.flatnonzero(call >= 0)
+    call, process = linked.links.call_of_activity, numbers(linked.trace.activities["process"])
+    offsets = linked.clock_offsets
+    if apart := int(np.count_nonzero(offsets)):
+        yield _clocks_apart(int(offsets[np.argmax(np.abs(offsets))]), apart)
+    launched = np.flatnonzero((call >= 0) & (offsets[process] == 0))
     begun = numbers(linked.trace.activities["start_ns"])[launched]
     early = numbers(linked.trace.calls["start_ns"])[call[launched]] - begun
     if count := int(np.count_nonzero(early > 0)):
@@ -134,6 +138,20 @@ def _clock_notes(linked: LinkedTrace) -> Iterator[Note]:
             "disagree. Causes of nearby idle time are approximate."
         )
         yield Note("assumed", "device-before-launch", text, count)
+
+
+def _clocks_apart(offset_ns: int, processes: int) -> Note:
+    """Return that times of CPU and GPU do not compare; `offset_ns` is the largest offset."""
+    whose = f" of {several(processes, 'process')}" if processes > 1 else ""
+    how = "after" if offset_ns > 0 else "before"
+    days = abs(offset_ns) / _DAY_NS
+    length = f"{days:,.1f} days" if days >= 1 else time_amount(abs(offset_ns))
+    text = (
+        f"CPU and GPU clocks{whose} disagree by {length} or more: all GPU work starts that long "
+        f"{how} its launch. Causes of idle time and launch latency are unknown; times on the "
+        "GPU's own clock hold."
+    )
+    return Note("missing", "clocks-apart", text, processes)
 
 
 def _profiler_notes(trace: Trace, accounts: Mapping[int, DeviceAccount]) -> tuple[Note, ...]:

@@ -84,7 +84,7 @@ def gap_parts(account: DeviceAccount, within: Intervals, cap_ns: int | None = No
         idle.gap_start_ns[gap],
         idle.gap_end_ns[gap],
         account.rows.row[row],
-        account.call[row],
+        account.timed_call[row],
         work.call_start_ns[row],
         work.call_end_ns[row],
         np.full(len(row), leads(account).cap_ns if cap_ns is None else cap_ns),

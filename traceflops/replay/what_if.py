@@ -396,11 +396,13 @@ def _refusals(prepared: Prepared) -> Iterator[tuple[str, str]]:
         yield "only collectives are recorded", "record all work of the GPU"
     elif not prepared.launch_records.is_judged:
         yield "GPU work of many launches is missing", "record all of it, without sampling"
+    rows = np.concatenate([account.rows.row for account in prepared.accounts.values()])
+    if prepared.linked.clock_offsets[numbers(trace.activities["process"])[rows]].any():
+        yield "CPU and GPU clocks disagree", "record with the current driver and profiler"
     if matching(trace.calls["name"], lambda name: name.startswith(_OF_MTIA)).any():
         yield "it is of MTIA, whose queues are not understood", "record on a GPU"
     if not any(one.used for several in prepared.windows.values() for one in several):
         yield "no step is selected", "select steps with --steps or a time with --from and --to"
-    rows = np.concatenate([account.rows.row for account in prepared.accounts.values()])
     unlaunched = prepared.linked.links.call_of_activity[rows] < 0
     time = numbers(trace.activities["dur_ns"])[rows]
     if time[unlaunched].sum() > _MOST_UNLAUNCHED * time.sum():
