@@ -42,6 +42,7 @@ from traceflops.reports.terminal.lines import (
 from traceflops.reports.view import (
     CAUSE_LABELS,
     LOOKS,
+    OVERLAPS,
     OWNER_WORDS,
     THROTTLED_BY,
     UNKNOWN,
@@ -65,6 +66,7 @@ from traceflops.reports.view import (
     mean_count,
     mean_message,
     notes_by_weight,
+    overlap,
     own_times,
     owners_table,
     pace_sentence,
@@ -73,6 +75,7 @@ from traceflops.reports.view import (
     ratio,
     serving_table,
     short_labels,
+    time_share,
     time_shared,
     unit,
     waited_for,
@@ -347,12 +350,13 @@ def _owners(analysis: Analysis, by: str, width: int) -> Iterator[Text]:
 
 
 def _kernel_cells(row: Mapping[str, Any], mean: Callable[[int], float]) -> tuple[str, ...]:
-    time, share = duration(mean(row["sum_ns"])), percent(row["share"])
+    time, share = duration(mean(row["sum_ns"])), time_share(row["share"])
     return row["sub"], time, share, f"{mean_count(mean(row['count']))} ×"  # noqa: RUF001
 
 
 def _title_of_kernels(analysis: Analysis) -> str:
-    number, of = analysis.kernels.num_rows, f" (share of the {time_shared(analysis)})"
+    number, twice = analysis.kernels.num_rows, f"; {OVERLAPS}" * overlap(analysis)
+    of = f" (share of the {time_shared(analysis)}{twice})"
     if number == 1:
         return f"The only {'operator' if analysis.on_host else 'kernel or copy'}{of}"
     return f"Top of {count(number)} {'operators' if analysis.on_host else 'kernels and copies'}{of}"

@@ -215,6 +215,15 @@ def time_shared(analysis: Analysis) -> str:
     return "step time" if analysis.steps.used else "total time"
 
 
+OVERLAPS: Final = "overlaps count twice"
+
+
+def overlap(analysis: Analysis) -> bool:
+    """Return whether kernels or categories take more than all the time, so that they overlap."""
+    first = (table.slice(0, 1).to_pylist() for table in (analysis.kernels, analysis.categories))
+    return any((row["share"] or 0) > 1 for rows in first for row in rows)
+
+
 def basis(analysis: Analysis) -> str:
     """Return over what the times of components are averages, in words."""
     devices = several(len(analysis.devices_used), unit(analysis))

@@ -77,7 +77,7 @@ def _with_figures(
 
 def _with_pairs(jobs: Sequence[tuple[JobReport, LaunchRecords]]) -> Iterator[JobReport]:
     """Yield the jobs; a capture says how to give it to the one trace here that launches graphs."""
-    launching = [job.files for job, records in jobs if records.replays]
+    launching = [job.files for job, records in jobs if records.graph.calls]
     for job, records in jobs:
         if (
             records.state == "capture"
