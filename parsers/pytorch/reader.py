@@ -54,6 +54,7 @@ from traceflops.table import (
     rank_from_name,
 )
 from traceflops.units import duration, several
+from traceflops.windows import launches_nothing
 
 _AT_END: Final = "rank and world size"
 _UNCATEGORISED = "phase "
@@ -94,6 +95,7 @@ _NOTES: Final = NoteTable(
         "is copied.",
         "no-device-work calls": "The file has {calls} and no GPU operations: the profiler lost the "
         "GPU records or could not make them.",
+        "nothing-launched": "The file has {calls}, none of which starts GPU work{shown}.",
         "no-device-work": "The file has no GPU operations{shown}. To record them use "
         "activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA].",
         "no-device-work recorder": "The file has no GPU operations{shown}: none ran while "
@@ -110,6 +112,7 @@ _ODD: Final = (
 )
 _SEVERAL: Final = 0.1
 """Fewer correlations than that are repeated by chance."""
+_ON_CPU: Final = ": the operators ran on the CPU"
 _SHOWN_INSTEAD: Final = "; CPU operators are shown if no file has any"
 
 
@@ -161,7 +164,10 @@ def _content_notes(
         why = " lost" * is_lossy or " calls" * (calls > 0) or " recorder" * is_recorder
         shown = _SHOWN_INSTEAD if ops.num_rows else ""
         called = several(calls, "runtime call")
-        yield _NOTES.note(f"no-device-work{why}", shown=shown, calls=called)
+        key = f"no-device-work{why}"
+        if launches_nothing(tables["calls"]) and not is_lossy:
+            key, shown = "nothing-launched", _ON_CPU if ops.num_rows else ""
+        yield _NOTES.note(key, shown=shown, calls=called)
     elif not calls:
         yield _NOTES.note("no-calls")
     launched = numbers(tables["calls"]["correlation"], ABSENT)

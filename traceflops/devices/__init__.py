@@ -64,6 +64,7 @@ if TYPE_CHECKING:
         NEXT_TIME,
         NO_MATRIX_WORK,
         NOT_SPLIT,
+        NOTHING_LAUNCHED,
         PAIR,
         MissingInput,
         counters_alone,

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from traceflops.devices import NOTHING_LAUNCHED
 from traceflops.findings.finding import WORTH_SAYING, Verdict, severity_of
 from traceflops.findings.losses import Loss
 from traceflops.mfu import TOO_LITTLE
@@ -60,7 +61,8 @@ def verdict(
     if total.components.window_ns == 0:
         return Verdict("The selected window has zero length.")
     if on_host and (measured is None or measured.figure is None):
-        return _of_host(total, "the step time" if steps.used else "the time")
+        nothing = measured is not None and NOTHING_LAUNCHED in measured.lacks
+        return _of_host(total, "the step time" if steps.used else "the time", nothing=nothing)
     every = [one for one in found if one.share >= WORTH_SAYING]
     known = [one for one in every if not one.unknown][:2]
     is_news = any(one.name in _NOT_WORKING and severity_of(one.share) == "high" for one in known)
@@ -84,9 +86,17 @@ def basis_of(steps: StepChoice) -> str:
     return "the step time" if steps.used else "the total time"
 
 
-def _of_host(total: Account, of: str) -> Verdict:
-    """Return what there is to say of a trace in which no device did anything."""
+def _of_host(total: Account, of: str, *, nothing: bool) -> Verdict:
+    """Return what there is to say of a trace in which no device did anything.
+
+    `nothing` says that calls are recorded, and that they launched nothing.
+    """
     ran = 1 - total.components.idle_ns / total.components.window_ns
+    if nothing:
+        return Verdict(
+            "The model ran on the CPU: the recorded calls start no GPU work. CPU operators ran for "
+            f"{percent(ran)} of {of}."
+        )
     return Verdict(
         f"This trace has no GPU operations, only CPU operators, which ran for {percent(ran)} of "
         f"{of}."

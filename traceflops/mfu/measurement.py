@@ -18,6 +18,7 @@ from traceflops.devices import (
     NEXT_TIME,
     NO_MATRIX_WORK,
     NOT_SPLIT,
+    NOTHING_LAUNCHED,
     PAIR,
     PER_TERA,
     MissingInput,
@@ -50,7 +51,7 @@ from traceflops.mfu.traced.work_tables import KernelRow, OpRow, kernel_rows, op_
 from traceflops.remedies import NSIGHT, ROCPROF, XLA, advice, family
 from traceflops.table import Note, names
 from traceflops.units import decimal, exact_percent
-from traceflops.windows import Prepared
+from traceflops.windows import Prepared, launches_nothing
 
 if TYPE_CHECKING:
     from traceflops.attribution import Attribution
@@ -308,6 +309,8 @@ def _without_devices(prepared: Prepared, done: Executed) -> MissingInput:
     trace = prepared.trace
     if counted and not trace.activities.num_rows and not trace.totals.num_rows:
         return counters_alone(counted)
+    if launches_nothing(trace.calls):
+        return NOTHING_LAUNCHED
     return without_times(prepared.trace, advice(prepared.trace, "device work"))
 
 

@@ -19,7 +19,7 @@ from traceflops.table import (
     numbers,
 )
 from traceflops.timeline import lacks_copies
-from traceflops.windows import find_marked_steps, launch_calls
+from traceflops.windows import find_marked_steps, launch_calls, launches_nothing
 
 _QUEUED: Final = "dispatch"
 """What a call is named that stands for the moment at which a kernel was put into its queue."""
@@ -140,6 +140,11 @@ def _is_cuda_traced(trace: Trace) -> bool:
     return trace.source.facts.get(CUDA_TRACE) == "true"
 
 
+def _tells_work(trace: Trace) -> bool:
+    """Return whether calls tell that work was launched, or that none was."""
+    return launch_calls(trace) > 0 or launches_nothing(trace.calls)
+
+
 def _only_queueing(trace: Trace) -> bool:
     """Return whether all calls are but the moments at which work was queued."""
     calls = trace.calls["name"]
@@ -176,7 +181,7 @@ _CHECKS: Final = (
     ),
     _Check(
         "device work",
-        lambda trace: _no_work(trace) and not _is_untimed(trace) and not launch_calls(trace),
+        lambda trace: _no_work(trace) and not (_is_untimed(trace) or _tells_work(trace)),
         "device work",
         "only CPU work can be shown; no GPU times, no MFU",
     ),

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
         cut_processes,
         graph_launches,
         launch_calls,
+        launches_nothing,
         records_notes,
-        starting_calls,
         whole_devices,
     )
     from traceflops.windows.engine_passes import Kind, ServingMark, serving_marks

@@ -24,6 +24,7 @@ from traceflops.table import (
     matching,
     numbers,
     recorded_calls,
+    used_names,
 )
 from traceflops.timeline import LONGEST_START_NS
 from traceflops.units import listed, several
@@ -43,8 +44,10 @@ _ASYNC: Final = {
     "fill": re.compile(r"(cuda|cu|hip)Memset\w*Async"),
 }
 _STARTS: Final = re.compile(
-    f"{_LAUNCH.pattern}|(cuda|cu|hip)Mem(cpy|set)|(ze|ur)\\w*Mem\\w*(Copy|Fill)"
+    f"{_LAUNCH.pattern}|(cuda|cu|hip)(Mem(cpy|set|Prefetch)|DeviceGraph|StreamBatchMem)"
 )
+_KNOWN: Final = re.compile(r"(cuda|cu|hip)[A-Z]")
+"""Calls of these interfaces that start work are known by their names."""
 _WORDS: Final = {"kernel": "launch call", "graph": "graph launch", "copy": "copy", "fill": "fill"}
 _CAPTURE: Final = {
     1: re.compile(r"\w*StreamBeginCapture"),
@@ -174,9 +177,13 @@ def launch_calls(trace: Trace) -> int:
     return int(_named(trace, _LAUNCH).sum())
 
 
-def starting_calls(calls: pa.Table) -> int:
-    """Return how many calls start work on a GPU, copies and fills that block among them."""
-    return int(matching(calls["name"], _STARTS.match).sum())
+def launches_nothing(calls: pa.Table) -> bool:
+    """Return whether calls of CUDA or HIP are recorded, and none of them starts work on a GPU.
+
+    Then no record can be lost: queries, allocations and synchronisations start nothing.
+    """
+    called = used_names(calls["name"])
+    return bool(called) and all(_KNOWN.match(one) and not _STARTS.match(one) for one in called)
 
 
 def graph_launches(trace: Trace) -> BoolArray:
