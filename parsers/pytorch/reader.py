@@ -49,12 +49,12 @@ from traceflops.table import (
     SourceFile,
     TableBuilder,
     Trace,
+    launches_nothing,
     numbers,
     of_noun,
     rank_from_name,
 )
 from traceflops.units import duration, several
-from traceflops.windows import launches_nothing
 
 _AT_END: Final = "rank and world size"
 _UNCATEGORISED = "phase "

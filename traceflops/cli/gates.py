@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from traceflops.errors import UsageError
 from traceflops.units import PART_NAMES, duration, exact_percent, listed, parse_bytes, parse_limit
-from traceflops.windows import ENOUGH
 
 if TYPE_CHECKING:
     from traceflops.analysis import Analysis
@@ -153,6 +152,8 @@ def _share_check(text: str) -> Check:
 
 def unfit(analysis: Analysis) -> str:
     """Return why nothing can be judged of a recording, "" where it can."""
+    from traceflops.windows import ENOUGH
+
     if analysis.of_no_job:
         return "the files are of several jobs: choose one with --job"
     if not analysis.windows_used or not analysis.components.window_ns:

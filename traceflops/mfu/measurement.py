@@ -49,9 +49,9 @@ from traceflops.mfu.traced.executed import Executed, executed
 from traceflops.mfu.traced.uncounted import REPLAYED
 from traceflops.mfu.traced.work_tables import KernelRow, OpRow, kernel_rows, op_rows
 from traceflops.remedies import NSIGHT, ROCPROF, XLA, advice, family
-from traceflops.table import Note, names
+from traceflops.table import Note, launches_nothing, names
 from traceflops.units import decimal, exact_percent
-from traceflops.windows import Prepared, launches_nothing
+from traceflops.windows import Prepared
 
 if TYPE_CHECKING:
     from traceflops.attribution import Attribution

@@ -14,12 +14,13 @@ from traceflops.table import (
     CUDA_TRACE,
     Trace,
     is_one_of,
+    launches_nothing,
     matching,
     names,
     numbers,
 )
 from traceflops.timeline import lacks_copies
-from traceflops.windows import find_marked_steps, launch_calls, launches_nothing
+from traceflops.windows import find_marked_steps, launch_calls
 
 _QUEUED: Final = "dispatch"
 """What a call is named that stands for the moment at which a kernel was put into its queue."""

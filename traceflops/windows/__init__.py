@@ -22,7 +22,6 @@ if TYPE_CHECKING:
         cut_processes,
         graph_launches,
         launch_calls,
-        launches_nothing,
         records_notes,
         whole_devices,
     )

@@ -16,6 +16,10 @@ import numpy as np
 from traceflops.devices import whose
 from traceflops.table import (
     ABSENT,
+    ASYNC_COPY,
+    ASYNC_FILL,
+    GRAPH_LAUNCH,
+    LAUNCH,
     BoolArray,
     IntArray,
     Note,
@@ -24,30 +28,15 @@ from traceflops.table import (
     matching,
     numbers,
     recorded_calls,
-    used_names,
 )
 from traceflops.timeline import LONGEST_START_NS
 from traceflops.units import listed, several
 from traceflops.windows.records import chosen_time
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from traceflops.timeline import DeviceAccount, Untimed, Window
     from traceflops.windows.selection import Selection
-_LAUNCH: Final = re.compile(
-    r"(cuda|cu|hip)(?!\w*HostFunc)\w*Launch(?!Attribute)|(ze|ur|sycl)\w*(LaunchKernel|KernelLaunch)"
-)
-_GRAPH: Final = re.compile(r"\w*GraphLaunch")
-_ASYNC: Final = {
-    "copy": re.compile(r"(cuda|cu|hip)Memcpy\w*Async"),
-    "fill": re.compile(r"(cuda|cu|hip)Memset\w*Async"),
-}
-_STARTS: Final = re.compile(
-    f"{_LAUNCH.pattern}|(cuda|cu|hip)(Mem(cpy|set|Prefetch)|DeviceGraph|StreamBatchMem)"
-)
-_KNOWN: Final = re.compile(r"(cuda|cu|hip)[A-Z]")
-"""Calls of these interfaces that start work are known by their names."""
+_ASYNC: Final = {"copy": ASYNC_COPY, "fill": ASYNC_FILL}
 _WORDS: Final = {"kernel": "launch call", "graph": "graph launch", "copy": "copy", "fill": "fill"}
 _CAPTURE: Final = {
     1: re.compile(r"\w*StreamBeginCapture"),
@@ -174,21 +163,12 @@ PARTIAL: Final[tuple[State, ...]] = ("incomplete", "collectives")
 
 def launch_calls(trace: Trace) -> int:
     """Return how many calls of a trace launch kernels or graphs on a GPU."""
-    return int(_named(trace, _LAUNCH).sum())
-
-
-def launches_nothing(calls: pa.Table) -> bool:
-    """Return whether calls of CUDA or HIP are recorded, and none of them starts work on a GPU.
-
-    Then no record can be lost: queries, allocations and synchronisations start nothing.
-    """
-    called = used_names(calls["name"])
-    return bool(called) and all(_KNOWN.match(one) and not _STARTS.match(one) for one in called)
+    return int(_named(trace, LAUNCH).sum())
 
 
 def graph_launches(trace: Trace) -> BoolArray:
     """Return which calls of a trace replay a graph."""
-    return _named(trace, _GRAPH)
+    return _named(trace, GRAPH_LAUNCH)
 
 
 def launch_records(trace: Trace, untimed: Untimed | None, is_chosen: BoolArray) -> LaunchRecords:
@@ -225,7 +205,7 @@ def _by_process(
 
 def _kinds(trace: Trace) -> IntArray:
     """Return the place in KINDS of what each call starts, -1 of calls that start nothing."""
-    launches, graphs = _named(trace, _LAUNCH), graph_launches(trace)
+    launches, graphs = _named(trace, LAUNCH), graph_launches(trace)
     kind = np.where(launches, graphs.astype(np.int64), -1)
     for name, pattern in _ASYNC.items():
         kind[_named(trace, pattern)] = KINDS.index(name)
@@ -311,7 +291,7 @@ def _counted(untimed: Untimed) -> int:
     if untimed.categories.num_rows or untimed.launches:
         return 0
     pairs = zip(rows["name"].to_pylist(), rows["count"].to_pylist(), strict=True)
-    return sum(count or 0 for name, count in pairs if _LAUNCH.match(name))
+    return sum(count or 0 for name, count in pairs if LAUNCH.match(name))
 
 
 def _linkable(trace: Trace) -> BoolArray:

@@ -22,12 +22,12 @@ from traceflops.table import (
     codes,
     distinct,
     joint_codes,
+    launches_nothing,
     names,
     numbers,
     validity,
 )
 from traceflops.units import several, time_amount
-from traceflops.windows import launches_nothing
 
 _NOTES: Final = NoteTable(
     repaired={
