@@ -23,7 +23,16 @@ from traceflops.parsers.shared.amounts import (
 )
 from traceflops.parsers.shared.overruns import overrunning
 from traceflops.parsers.shared.repeats import without_repeats
-from traceflops.table import ABSENT, BoolArray, IntArray, Note, Trace, joint_codes, numbers
+from traceflops.table import (
+    ABSENT,
+    BoolArray,
+    IntArray,
+    Note,
+    Trace,
+    joint_codes,
+    numbers,
+    recorded_calls,
+)
 from traceflops.units import time_amount
 
 DAY_NS: Final = 86_400 * 10**9
@@ -82,7 +91,11 @@ def _without_impossible_times(trace: Trace) -> Trace:
     low, high = _main_stretch(list(starts.values()))
     far = {name: (start < low) | (start > high) for name, start in starts.items()}
     if not _few(far):
-        said = [] if _are_clocks(far) else [_NOTES.note("times-apart", _count(far))]
+        said = (
+            []
+            if _are_clocks(far) and recorded_calls(trace).any()
+            else [_NOTES.note("times-apart", _count(far))]
+        )
         return with_notes(trace, said)
     most_ns = max(DAY_NS, high - low)
     long = {name: ~far[name] & (lengths[name] > most_ns) for name in ranges}
@@ -166,7 +179,7 @@ def _few(rows: Mapping[str, BoolArray]) -> bool:
 
 
 def _are_clocks(far: Mapping[str, BoolArray]) -> bool:
-    """Return whether GPU and CPU each have their own stretch: then their clocks are apart."""
+    """Return whether GPU and CPU each have a stretch of their own, as by clocks apart."""
     device = far.get("activities", np.zeros(0, dtype=np.bool_))
     host = np.concatenate([np.zeros(0, np.bool_), *(far[n] for n in far if n != "activities")])
     one, other = (device, host) if device.any() else (host, device)

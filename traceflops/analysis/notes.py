@@ -18,7 +18,7 @@ from traceflops.remedies import remedy
 from traceflops.table import Note, Trace, numbers
 from traceflops.timeline import DeviceAccount, LinkedTrace
 from traceflops.units import listed, several, some_of, time_amount
-from traceflops.windows import DeviceReport, Prepared, records_notes
+from traceflops.windows import DeviceReport, LaunchRecords, Prepared, records_notes
 
 OF_DEVICES = ("unlinked", "overlap-on-stream", "earlier-work-missing", "no-calls")
 """Notes that are told by the reports of devices alone."""
@@ -46,11 +46,32 @@ def notes_of(
         *_no_calls_notes(trace, devices),
         *_name_notes(linked.categorised),
         *_clock_notes(linked),
-        *records_notes(prepared.launch_records, on_host=bool(devices)),
+        *records_notes(
+            prepared.launch_records,
+            on_host=bool(devices),
+            share=_lost_share(prepared.launch_records, devices),
+        ),
         *_profiler_notes(trace, prepared.accounts),
         *(prepared.replays.notes if prepared.replays is not None else ()),
         *measured.notes,
     )
+
+
+def _lost_share(records: LaunchRecords, devices: Sequence[DeviceReport]) -> float | None:
+    """Return the share of the chosen time of work without record, if it is like that with one."""
+    window_ns = sum(device.chosen.components.window_ns for device in devices)
+    lost_ns = 0
+    for calls, kind in (
+        (records.kernel, "kernel"),
+        (records.graph, "graph"),
+        (records.copy, "memcpy"),
+    ):
+        sums = [device.whole.kinds[kind] for device in devices if kind in device.whole.kinds]
+        count = sum(one.count for one in sums)
+        if calls.lost and not count:
+            return None
+        lost_ns += calls.lost * sum(one.sum_ns for one in sums) // max(count, 1)
+    return lost_ns / window_ns if window_ns else None
 
 
 def is_said(trace: Trace, *codes: str) -> bool:

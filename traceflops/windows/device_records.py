@@ -30,7 +30,7 @@ from traceflops.table import (
     recorded_calls,
 )
 from traceflops.timeline import LONGEST_START_NS
-from traceflops.units import listed, several
+from traceflops.units import listed, percent, several
 from traceflops.windows.records import chosen_time
 
 if TYPE_CHECKING:
@@ -261,8 +261,13 @@ def whole_devices(
     return whole, (Note("missing", "processes-left-out", text, len(cut)),)
 
 
-def records_notes(found: LaunchRecords, *, on_host: bool) -> tuple[Note, ...]:
-    """Return how many calls launched work on a GPU that is not in the trace, or captured it."""
+def records_notes(
+    found: LaunchRecords, *, on_host: bool, share: float | None = None
+) -> tuple[Note, ...]:
+    """Return how many calls launched work on a GPU that is not in the trace, or captured it.
+
+    `share` is the share of the time that the work would take if it were like the recorded work.
+    """
     if found.state == "capture":
         calls = several(found.calls + found.captured, "launch call")
         text = (
@@ -273,8 +278,10 @@ def records_notes(found: LaunchRecords, *, on_host: bool) -> tuple[Note, ...]:
         return ()
     calls = found.words
     shown = "; all times and shares are of CPU operators" if on_host else ""
+    like = f": {percent(share or 0)} of the time if it is like the recorded work"
     text = (
-        f"No device record for {found.lost:,} of {calls}; their work is missing from the figures."
+        f"No device record for {found.lost:,} of {calls}; their work is missing from the "
+        f"figures{like if found.state == 'few missing' and share is not None else ''}."
         if found.has_devices
         else f"GPU records of {calls} are missing{shown}."
     )
