@@ -92,9 +92,11 @@ class LaunchRecords:
 
     def __add__(self, other: LaunchRecords) -> LaunchRecords:
         """Return those of two recordings."""
-        kinds = (getattr(self, kind) + getattr(other, kind) for kind in KINDS)
         return LaunchRecords(
-            *kinds,
+            self.kernel + other.kernel,
+            self.graph + other.graph,
+            self.copy + other.copy,
+            self.fill + other.fill,
             self.captured + other.captured,
             self.has_devices or other.has_devices,
             self.only_collectives and other.only_collectives,
@@ -154,7 +156,7 @@ class LaunchRecords:
 
 
 KINDS: Final[tuple[CallKind, ...]] = ("kernel", "graph", "copy", "fill")
-NO_LAUNCHES: Final = LaunchRecords(*[CallRecords()] * len(KINDS))
+NO_LAUNCHES: Final = LaunchRecords(CallRecords(), CallRecords(), CallRecords(), CallRecords())
 ENOUGH: Final[tuple[State, ...]] = ("complete", "few missing")
 """States in which idle time and its causes are known."""
 PARTIAL: Final[tuple[State, ...]] = ("incomplete", "collectives")
@@ -197,10 +199,11 @@ def _by_process(
         for rows in (~captured, lost)
     )
     replaced = np.bincount(process[captured], minlength=processes).tolist()
-    return [
-        LaunchRecords(*map(CallRecords, *counts), captured=count)
-        for *counts, count in zip(calls, gone, replaced, strict=True)
-    ]
+    found = []
+    for all_calls, lost_calls, count in zip(calls, gone, replaced, strict=True):
+        kernel, graph, copy, fill = map(CallRecords, all_calls, lost_calls)
+        found.append(LaunchRecords(kernel, graph, copy, fill, count))
+    return found
 
 
 def _kinds(trace: Trace) -> IntArray:

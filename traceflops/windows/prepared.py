@@ -88,10 +88,10 @@ class Prepared:
         """Return how many calls that start work have a device record, and of what kind."""
         whole = self.with_work or self
         asked = chosen_calls(self.trace, self.selection, whole.accounts, whole.windows, self.cut)
-        kernels = is_one_of(self.trace.activities["kind"], "kernel")
+        kernels = np.flatnonzero(is_one_of(self.trace.activities["kind"], "kernel"))
         only = bool(is_top(self.linked.categorised, "communication", kernels).all())
         found = launch_records(self.trace, self.untimed, asked)
-        return replace(found, only_collectives=only and bool(kernels.any()))
+        return replace(found, only_collectives=only and len(kernels) > 0)
 
 
 def most_exposed(
