@@ -243,7 +243,7 @@ def folded_tables(analysis: Analysis) -> Iterator[tuple[str, ReportTable]]:
     top = _of_names("Name", first, kernels.num_rows, _COUNTED_SUMS)
     yield f"Top {work}", replace(top, remark=twice)
     yield "Categories", table_of(_CATEGORY, categories[:_CATEGORIES], len(categories), twice)
-    columns = _COLLECTIVE
+    columns: tuple[Column, ...] = _COLLECTIVE
     if not knows_exposure(analysis):
         columns, exposed = tuple(one for one in columns if one.head != "Exposed"), ""
     yield "Communication", table_of(columns, moved[:_COLLECTIVES], len(moved), exposed)

@@ -20,7 +20,9 @@ def apart(
 
     `late_ns` is how much later than the one before each starts, as behind a queue that grows.
     """
-    step, api, work = 150_000 + gap_ns, [], []
+    step = 150_000 + gap_ns
+    api: list[dict[str, Any]] = []
+    work: list[dict[str, Any]] = []
     for at in range(20):
         api.append({"name": "hipLaunchKernel", "start_ns": at * step, "correlation": at})
         begin = at * (step + late_ns) + 17_000 + offset_ns
@@ -59,7 +61,7 @@ def test_clocks_that_are_apart_leave_causes_unknown(case: dict[str, Any], said: 
     assert found.components.compute_ns + found.components.other_ns == 20 * 150_000
     assert found.host_bound is None or found.host_bound.verdict is None
     with pytest.raises(tf.errors.UsageError, match="clocks disagree"):
-        tf.what_if(found, ["eager_overhead=0"])
+        tf.what_if(found, "eager_overhead=0")
 
 
 @pytest.mark.parametrize(

@@ -293,7 +293,8 @@ def test_what_a_missing_record_changes_depends_on_its_kind(
     """100 kernels, 10 graphs, 20 copies and 10 fills, of which the first have no record."""
     counts = {"kernel": 100, "graph": 10, "copy": 20, "fill": 10}
     names = ("cudaLaunchKernel", "cudaGraphLaunch", "cudaMemcpyAsync", "cudaMemsetAsync")
-    api, work = [], []
+    api: list[dict[str, Any]] = []
+    work: list[dict[str, Any]] = []
     for name, (kind, count) in zip(names, counts.items(), strict=True):
         mine = calls(*[name] * count, first=len(api), at=10 * len(api))
         recorded = [one["correlation"] for one in mine][lost.get(kind, 0) :]
