@@ -34,15 +34,13 @@ from traceflops.replay.critical_path import (
 from traceflops.replay.edits import Edit, apply, parse_edits
 from traceflops.replay.recorded_edges import recorded_graph
 from traceflops.replay.recorded_graph import MEETING, RecordedGraph, World
-from traceflops.table import BoolArray, IntArray, matching, numbers, taken
+from traceflops.replay.refusals import refusals
+from traceflops.table import BoolArray, IntArray, numbers, taken
 from traceflops.timeline import Intervals
 from traceflops.windows import Prepared
 
 _MOST_UNEXPLAINED: Final = 0.05
 _REFUSED: Final = "what-if needs more than this recording holds"
-_OF_MTIA: Final = "runFunction"
-_WITH_CALLS: Final = "record the calls of the CPU, too"
-_MOST_UNLAUNCHED: Final = 0.5
 _LEAST: Final = "(more than there is to hide it under)"
 
 
@@ -154,7 +152,7 @@ class Replay:
 
     def __post_init__(self) -> None:
         """Refuse recordings of which no replay would be true."""
-        for reason, hint in _refusals(self.prepared):
+        for reason, hint in refusals(self.prepared):
             raise UsageError(f"{_REFUSED}: {reason}", hint)
 
     @cached_property
@@ -381,31 +379,3 @@ class Replay:
             known = zip(these, self._bases, before, one, strict=True)
             before = [each.no_longer_than(*others) for each, *others in known]
         return self._outcome(edits, before, with_path=True)
-
-
-def _refusals(prepared: Prepared) -> Iterator[tuple[str, str]]:
-    """Yield why no replay of a recording would be true."""
-    trace = prepared.trace
-    types = {*trace.devices["type"].to_pylist()}
-    if prepared.untimed is not None:
-        yield "it has sums by kernel, without a timeline", "record a timeline of GPU and CPU"
-    if not prepared.accounts or types == {"cpu"}:
-        yield "no work of a GPU has times", "record a timeline of the GPU"
-        return
-    if prepared.launch_records.state == "collectives":
-        yield "only collectives are recorded", "record all work of the GPU"
-    elif not prepared.launch_records.is_judged:
-        yield "GPU work of many launches is missing", "record all of it, without sampling"
-    rows = np.concatenate([account.rows.row for account in prepared.accounts.values()])
-    if prepared.linked.clock_offsets[numbers(trace.activities["process"])[rows]].any():
-        yield "CPU and GPU clocks disagree", "record with the current driver and profiler"
-    if matching(trace.calls["name"], lambda name: name.startswith(_OF_MTIA)).any():
-        yield "it is of MTIA, whose queues are not understood", "record on a GPU"
-    if not any(one.used for several in prepared.windows.values() for one in several):
-        yield "no step is selected", "select steps with --steps or a time with --from and --to"
-    unlaunched = prepared.linked.links.call_of_activity[rows] < 0
-    time = numbers(trace.activities["dur_ns"])[rows]
-    if time[unlaunched].sum() > _MOST_UNLAUNCHED * time.sum():
-        yield "most GPU work has no recorded launch", _WITH_CALLS
-    elif not numbers(trace.calls["dur_ns"]).any():
-        yield "launches have no calls of the CPU, only their moments", _WITH_CALLS
