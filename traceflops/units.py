@@ -322,6 +322,11 @@ def percent(share: float) -> str:
     return "<0.1 %" if text == "0.0" and share > 0 else f"{text} %"
 
 
+def time_share(share: float, most: str = "up to ") -> str:
+    """Return the share of the time that a sum of durations is: at most all, where they overlap."""
+    return percent(share) if share <= 1 else f"{most}100 %"
+
+
 def one_of(options: Mapping[str, object | None]) -> None:
     """Refuse options that exclude each other: raise UsageError where two of them have a value."""
     given = [name for name, value in options.items() if value is not None]

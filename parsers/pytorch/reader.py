@@ -52,6 +52,7 @@ from traceflops.table import (
     Trace,
     codes,
     joint_codes,
+    launches_nothing,
     numbers,
     of_noun,
     rank_from_name,
@@ -97,6 +98,7 @@ _NOTES: Final = NoteTable(
         "is copied.",
         "no-device-work calls": "The file has {calls} and no GPU operations: the profiler lost the "
         "GPU records or could not make them.",
+        "nothing-launched": "The file has {calls}, none of which starts GPU work{shown}.",
         "no-device-work": "The file has no GPU operations{shown}. To record them use {activities}.",
         "no-device-work recorder": "The file has no GPU operations{shown}: none ran while "
         "tf.record recorded.",
@@ -112,6 +114,7 @@ _ODD: Final = (
 )
 _SEVERAL: Final = 0.1
 """Fewer correlations than that are repeated by chance."""
+_ON_CPU: Final = ": the operators ran on the CPU"
 _SHOWN_INSTEAD: Final = "; CPU operators are shown if no file has any"
 
 
@@ -170,7 +173,10 @@ def _content_notes(
         why = " lost" * is_lossy or " calls" * (calls > 0) or " recorder" * is_recorder
         shown = _SHOWN_INSTEAD if ops.num_rows else ""
         called = several(calls, "API call")
-        yield _NOTES.note(f"no-device-work{why}", shown=shown, calls=called, activities=activities)
+        key = f"no-device-work{why}"
+        if launches_nothing(tables["calls"]) and not is_lossy:
+            key, shown = "nothing-launched", _ON_CPU if ops.num_rows else ""
+        yield _NOTES.note(key, shown=shown, calls=called, activities=activities)
     elif not calls:
         yield _NOTES.note("no-calls")
     launched = numbers(tables["calls"]["correlation"], ABSENT)

@@ -21,9 +21,19 @@ from traceflops.parsers.shared.amounts import (
     with_notes,
     without_impossible_amounts,
 )
+from traceflops.parsers.shared.overruns import overrunning
 from traceflops.parsers.shared.peer_copies import with_peer_copies
 from traceflops.parsers.shared.repeats import without_repeats
-from traceflops.table import ABSENT, BoolArray, IntArray, Note, Trace, joint_codes, numbers
+from traceflops.table import (
+    ABSENT,
+    BoolArray,
+    IntArray,
+    Note,
+    Trace,
+    joint_codes,
+    numbers,
+    recorded_calls,
+)
 from traceflops.units import time_amount
 
 DAY_NS: Final = 86_400 * 10**9
@@ -82,7 +92,12 @@ def _without_impossible_times(trace: Trace) -> Trace:
     low, high = _main_stretch(list(starts.values()))
     far = {name: (start < low) | (start > high) for name, start in starts.items()}
     if not _few(far):
-        return with_notes(trace, [_NOTES.note("times-apart", _count(far))])
+        said = (
+            []
+            if _are_clocks(far) and recorded_calls(trace).any()
+            else [_NOTES.note("times-apart", _count(far))]
+        )
+        return with_notes(trace, said)
     most_ns = max(DAY_NS, high - low)
     long = {name: ~far[name] & (lengths[name] > most_ns) for name in ranges}
     if _is_hang(long, starts, lengths) or not _few(long):
@@ -90,12 +105,15 @@ def _without_impossible_times(trace: Trace) -> Trace:
     if "activities" in ranges and trace.source.format in _IN_ORDER:
         long["activities"] |= ~far["activities"] & _outlasting(ranges["activities"], high - low)
     keep = {name: ~(far[name] | long[name]) for name in ranges}
-    device_ns = 0
+    device_ns, overruns = 0, 0
     if "activities" in ranges:
+        overrun = keep["activities"] & overrunning(trace)
+        overruns = int(overrun.sum())
+        keep["activities"] &= ~overrun
         device_ns = sum(lengths["activities"][~keep["activities"]].tolist())
     times = numbers(trace.counters["time_ns"])
     keep["counters"] = (times >= low - DAY_NS) & (times <= high + DAY_NS)
-    notes = _time_notes(_count(far), _count(long), device_ns)
+    notes = _time_notes(_count(far), _count(long), overruns, device_ns)
     return with_notes(trace, notes, only_rows(trace.tables, keep))
 
 
@@ -161,6 +179,14 @@ def _few(rows: Mapping[str, BoolArray]) -> bool:
     return _count(rows) <= max(1, total * _A_SLIP) and not bool(device.all())
 
 
+def _are_clocks(far: Mapping[str, BoolArray]) -> bool:
+    """Return whether GPU and CPU each have a stretch of their own, as by clocks apart."""
+    device = far.get("activities", np.zeros(0, dtype=np.bool_))
+    host = np.concatenate([np.zeros(0, np.bool_), *(far[n] for n in far if n != "activities")])
+    one, other = (device, host) if device.any() else (host, device)
+    return bool(len(other) and one.all() and not other.any())
+
+
 def _main_stretch(columns: list[IntArray]) -> tuple[int, int]:
     """Return the first and the last start of the stretch in which most records begin.
 
@@ -180,14 +206,16 @@ def _main_stretch(columns: list[IntArray]) -> tuple[int, int]:
     return int(starts[edges[longest]]), int(starts[edges[longest + 1] - 1])
 
 
-def _time_notes(far: int, too_long: int, device_ns: int) -> Iterator[Note]:
+def _time_notes(far: int, too_long: int, overruns: int, device_ns: int) -> Iterator[Note]:
     reasons = (
         (far, f"{far:,} more than a day from the others or at an unset time"),
         (too_long, f"{too_long:,} longer than the recording"),
+        (overruns, f"{overruns:,} running on after later work of the stream or a wait for it"),
     )
     parts = "; ".join(text for count, text in reasons if count)
     if parts:
-        yield _NOTES.note("set-aside", far + too_long, parts=parts, time=time_amount(device_ns))
+        count = far + too_long + overruns
+        yield _NOTES.note("set-aside", count, parts=parts, time=time_amount(device_ns))
 
 
 def _long_notes(trace: Trace) -> Iterator[Note]:

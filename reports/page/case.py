@@ -38,6 +38,7 @@ from traceflops.reports.view import (
     wording,
 )
 from traceflops.units import PART_NAMES
+from traceflops.windows import PARTIAL
 
 if TYPE_CHECKING:
     from traceflops.analysis import Analysis
@@ -145,8 +146,10 @@ def case_content(analysis: Analysis) -> Content:
 
 
 def is_judged(analysis: Analysis) -> bool:
-    """Return whether there is anything that findings could be about."""
+    """Return whether there is anything that findings could be about: of a part, what they are."""
     unjudged = analysis.on_host or analysis.recorded in overview.UNRECORDED
+    if analysis.recorded in PARTIAL:
+        unjudged = all(one.confidence is None for one in analysis.findings)
     return bool(analysis.components.window_ns) and not unjudged
 
 
@@ -247,7 +250,7 @@ def _largest_loss(analysis: Analysis, parts: Sequence[StepPart]) -> Iterator[Til
         # As in the verdict, which splits it no further.
         sums = sum(one.ns for one in idle), sum(one.share for one in idle)
         largest = StepPart("idle", PART_NAMES["idle"], *sums)
-    if largest is not None:
+    if largest is not None and analysis.recorded not in PARTIAL:
         text = f"{percent(largest.share)} of the {'step' if analysis.steps.used else 'window'}"
         label = f"Largest loss: {largest.label}"
         yield Tile(label, duration(largest.ns), text, largest.sections[0])

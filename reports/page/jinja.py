@@ -66,6 +66,7 @@ def environment(narrower: int = 1) -> Environment:
         "exact": lambda ns: f"{ns:+,}".replace("-", "\N{MINUS SIGN}"),
         "place": figures.place,
         "percent": figures.percent,
+        "time_share": figures.time_share,
         "several": words.several,
         "numbered": wording.numbered,
         "shorten": lambda text, width: cut(text, _room(width, narrower)),

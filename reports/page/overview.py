@@ -36,6 +36,7 @@ UNRECORDED: Final = {
     "missing": "No device records",
     "incomplete": "Incomplete device records",
     "capture": "Graph capture",
+    "collectives": "Collectives only",
 }
 """Titles by the state of launch calls where nothing is judged."""
 

@@ -42,6 +42,7 @@ from traceflops.reports.terminal.lines import (
 from traceflops.reports.view import (
     CAUSE_LABELS,
     LOOKS,
+    OVERLAPS,
     OWNER_WORDS,
     THROTTLED_BY,
     UNKNOWN,
@@ -60,10 +61,12 @@ from traceflops.reports.view import (
     gpu_samples_table,
     job_files,
     job_size,
+    knows_exposure,
     look,
     mean_count,
     mean_message,
     notes_by_weight,
+    overlap,
     own_times,
     owners_table,
     pace_sentence,
@@ -72,6 +75,7 @@ from traceflops.reports.view import (
     ratio,
     serving_table,
     short_labels,
+    time_share,
     time_shared,
     unit,
     waited_for,
@@ -148,7 +152,8 @@ def _devices(analysis: Analysis, style: Style) -> Iterator[Text]:
     order = sorted(analysis.devices, key=lambda device: turn.get(device.device, len(turn)))
     shown = order[:_DEVICES_SHOWN]
     label = min(max(len(device.label) for device in shown), max(18, style.width - 70))
-    widths = {"window": 11, **({_OWN: 14} if own else {}), **dict.fromkeys(_SHARES.values(), 9)}
+    heads = _SHARES if knows_exposure(analysis) else {"communication": "comm"}
+    widths = {"window": 11, **({_OWN: 14} if own else {}), **dict.fromkeys(heads.values(), 9)}
     less = ("window", "memory", "exposed", "idle", "compute")
     widths = columns(widths, style.width - label - 3, less)
     bar = min(20, style.width - label - 7 - sum(widths.values()))
@@ -160,7 +165,7 @@ def _devices(analysis: Analysis, style: Style) -> Iterator[Text]:
         has_time = device.chosen.components.window_ns
         row.append_text(_bar(device.chosen, style, bar) if has_time else Text(" " * bar))
         texts = {_OWN: duration(own[device.device])} if device.device in own else {}
-        yield row.append(cells(_device_cells(device) | texts, widths))
+        yield row.append(cells(_device_cells(device, heads) | texts, widths))
     hidden = len(analysis.devices) - len(shown)
     if hidden:
         yield Text(f"{_INDENT}… {hidden} more on the page and in --json", "dim")
@@ -169,9 +174,9 @@ def _devices(analysis: Analysis, style: Style) -> Iterator[Text]:
         yield from paragraph(said, style.width, "dim", _INDENT)
 
 
-def _device_cells(device: DeviceReport) -> dict[str, str]:
+def _device_cells(device: DeviceReport, heads: Mapping[str, str]) -> dict[str, str]:
     parts = device.chosen.components
-    shares = {head: percent(parts.share(name)) for name, head in _SHARES.items()}
+    shares = {head: percent(parts.share(name)) for name, head in heads.items()}
     return {"window": duration(parts.window_ns), **shares}
 
 
@@ -345,12 +350,13 @@ def _owners(analysis: Analysis, by: str, width: int) -> Iterator[Text]:
 
 
 def _kernel_cells(row: Mapping[str, Any], mean: Callable[[int], float]) -> tuple[str, ...]:
-    time, share = duration(mean(row["sum_ns"])), percent(row["share"])
+    time, share = duration(mean(row["sum_ns"])), time_share(row["share"])
     return row["sub"], time, share, f"{mean_count(mean(row['count']))} ×"  # noqa: RUF001
 
 
 def _title_of_kernels(analysis: Analysis) -> str:
-    number, of = analysis.kernels.num_rows, f" (share of the {time_shared(analysis)})"
+    number, twice = analysis.kernels.num_rows, f"; {OVERLAPS}" * overlap(analysis)
+    of = f" (share of the {time_shared(analysis)}{twice})"
     if number == 1:
         return f"The only {'operator' if analysis.on_host else 'kernel or copy'}{of}"
     return f"Top of {count(number)} {'operators' if analysis.on_host else 'kernels and copies'}{of}"
@@ -363,6 +369,8 @@ def _collectives(analysis: Analysis, width: int) -> Iterator[Text]:
     for place, row in enumerate(rows[:_COLLECTIVES_SHOWN]):
         busbw = list(busbw_words(analysis, row))
         parts = list(_of_collective(row, busbw, analysis.mean_ns))
+        if knows_exposure(analysis):
+            parts.append(f"{duration(analysis.mean_ns(row.exposed_ns))} exposed")
         if place == _COLLECTIVES_SHOWN - 1 and more > 0:
             parts.append(f"{several(more, 'kind')} more")
         yield Text(_INDENT + listed(parts, width - len(_INDENT)), "dim")
@@ -378,7 +386,6 @@ def _of_collective(
     yield f"{collective_label(row)}: {times}{'' if message == UNKNOWN else f' {message}'}"
     yield from busbw or ([f"{rate} with waiting"] if rate != UNKNOWN else [])
     yield duration(mean(row.sum_ns))
-    yield f"{duration(mean(row.exposed_ns))} exposed"
 
 
 def _unsaid(analysis: Analysis) -> list[str]:

@@ -66,6 +66,7 @@ if TYPE_CHECKING:
         shorten_middle,
         significant,
         size,
+        time_share,
         unit_for,
         visible,
         wrapped,
@@ -173,6 +174,7 @@ if TYPE_CHECKING:
         worst_collectives,
     )
     from traceflops.reports.view.wording import (
+        OVERLAPS,
         basis,
         collective_label,
         collective_rate,
@@ -182,10 +184,12 @@ if TYPE_CHECKING:
         gap_place,
         job_files,
         job_size,
+        knows_exposure,
         listed,
         mean_message,
         notes_by_weight,
         numbered,
+        overlap,
         process_label,
         products,
         provenance,

@@ -67,6 +67,11 @@ def percent(share: float | None) -> str:
     return UNKNOWN if share is None else words.percent(share)
 
 
+def time_share(share: float | None) -> str:
+    """Return the share of the time that a sum of durations is; none is above 100 %."""
+    return UNKNOWN if share is None else words.time_share(share, "≤ ")
+
+
 def unbroken(text: str) -> str:
     """Return a sentence in which no line ends between a number and its unit."""
     return _BEFORE_UNIT.sub("\N{NO-BREAK SPACE}", text)

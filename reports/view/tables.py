@@ -6,7 +6,7 @@ A cell is a text of ours, a name in the trace, or several of these, with spaces 
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -17,11 +17,13 @@ from traceflops.reports.view.figures import (
     duration,
     percent,
     size,
+    time_share,
 )
 from traceflops.reports.view.palette import CAUSE_LABELS, category_label
 from traceflops.reports.view.short_names import short_labels
 from traceflops.reports.view.utilisation import bounds_sentence, facts, parts
 from traceflops.reports.view.wording import (
+    OVERLAPS,
     basis,
     collective_label,
     collective_rate,
@@ -29,7 +31,9 @@ from traceflops.reports.view.wording import (
     gap_place,
     job_files,
     job_size,
+    knows_exposure,
     mean_message,
+    overlap,
     unit,
 )
 from traceflops.table import DEVICE_KINDS
@@ -119,7 +123,7 @@ _number = partial(Column, is_number=True)
 _SUMS: Final = (
     Column("Category", lambda row: spaced(row["sub"])),
     _number("Total time", lambda row: duration(row["sum_ns"])),
-    _number("Share", lambda row: percent(row["share"])),
+    _number("Share", lambda row: time_share(row["share"])),
 )
 _CATEGORY: Final = (Column("Part", lambda row: category_label(row["top"])), *_SUMS)
 _COUNTED_SUMS: Final = (*_SUMS, _number("Count", lambda row: count(row["count"])))
@@ -235,9 +239,14 @@ def folded_tables(analysis: Analysis) -> Iterator[tuple[str, ReportTable]]:
     on_host = analysis.on_host
     yield "Figures behind it", table_of(_FACT, facts(analysis))
     work = "operators" if on_host else "kernels and copies"
-    yield f"Top {work}", _of_names("Name", first, kernels.num_rows, _COUNTED_SUMS)
-    yield "Categories", table_of(_CATEGORY, categories[:_CATEGORIES], len(categories))
-    yield "Communication", table_of(_COLLECTIVE, moved[:_COLLECTIVES], len(moved), exposed)
+    twice = f"{capitalized(OVERLAPS)}." * overlap(analysis)
+    top = _of_names("Name", first, kernels.num_rows, _COUNTED_SUMS)
+    yield f"Top {work}", replace(top, remark=twice)
+    yield "Categories", table_of(_CATEGORY, categories[:_CATEGORIES], len(categories), twice)
+    columns: tuple[Column, ...] = _COLLECTIVE
+    if not knows_exposure(analysis):
+        columns, exposed = tuple(one for one in columns if one.head != "Exposed"), ""
+    yield "Communication", table_of(columns, moved[:_COLLECTIVES], len(moved), exposed)
     yield "Idle time by cause", _causes(analysis)
     yield "Gaps by length", table_of(_LENGTHS, analysis.idle.histogram if not on_host else ())
     yield "Longest gaps", _gaps(analysis)

@@ -104,6 +104,11 @@ def job_size(job: JobReport) -> str:
     return f"{numbered(job.devices, 'GPU')}, {duration(components.window_ns)}, {idle}"
 
 
+def knows_exposure(analysis: Analysis) -> bool:
+    """Return whether work that may hide communication is recorded, too."""
+    return analysis.recorded != "collectives"
+
+
 def component_label(name: str, total: Account) -> str:
     """Return what to call a component; idle time may be work of which there is no record."""
     return LOOKS[name].label + ("" if name != "idle" or total.knows_idle else " or not recorded")
@@ -208,6 +213,15 @@ def each(analysis: Analysis) -> str:
 def time_shared(analysis: Analysis) -> str:
     """Return what the shares of kernels are of; where kernels overlap they add up to more."""
     return "step time" if analysis.steps.used else "total time"
+
+
+OVERLAPS: Final = "overlaps count twice"
+
+
+def overlap(analysis: Analysis) -> bool:
+    """Return whether kernels or categories take more than all the time, so that they overlap."""
+    first = (table.slice(0, 1).to_pylist() for table in (analysis.kernels, analysis.categories))
+    return any((row["share"] or 0) > 1 for rows in first for row in rows)
 
 
 def basis(analysis: Analysis) -> str:

@@ -164,6 +164,55 @@ def test_no_hang_has_work_behind_it(length_us: int, later: dict[str, Any], kept:
     assert notes_of(found) == ({} if kept else {"set-aside": 1})
 
 
+def launch(
+    number: int, ts: float, name: str = "cudaLaunchKernel", dur: float = 1
+) -> dict[str, Any]:
+    args = {"correlation": number}
+    return {"ph": "X", "cat": "cuda_runtime", "name": name, "ts": ts, "dur": dur, "args": args}
+
+
+def loop(name: str = "cudaLaunchKernel", wait: str = "cudaDeviceSynchronize") -> list[Any]:
+    """Return 40 launches 1 ms apart, each of a kernel of 0.9 ms, and a wait for all of them."""
+    api = [launch(n, 1000 * n, name) for n in range(40)]
+    work = [kernel(1000 * n + 10, 900, n) for n in range(40)]
+    return [*api, launch(99, 39_100, wait, 900), *work]
+
+
+@pytest.mark.parametrize(
+    ("row", "length_us", "more", "kept"),
+    [
+        pytest.param(3, 5_000, {}, False, id="longer than its step: four later ones ended"),
+        pytest.param(3, 2_000, {}, True, id="one later one: launched early"),
+        pytest.param(39, 60_000, {}, False, id="ended after the host had waited for it"),
+        pytest.param(39, 9_000, {}, True, id="clocks may be so far apart"),
+        pytest.param(3, 5_000, {"graph node id": 7}, True, id="nodes of a graph"),
+        pytest.param(3, 5_000, {"stream": 8}, True, id="another stream"),
+    ],
+)
+def test_what_had_ended_by_other_records_cannot_run_on(
+    row: int, length_us: int, more: dict[str, Any], kept: bool
+) -> None:
+    events = loop()
+    events[41 + row] = kernel(1000 * row + 10, length_us, row)
+    events[41 + row]["args"] |= more
+    found = trace_of(*events)
+    assert len(starts_of(found)) == 39 + kept
+    assert notes_of(found) == ({} if kept else {"set-aside": 1})
+
+
+def test_much_work_that_runs_on_tells_of_streams_that_are_none() -> None:
+    events = loop()
+    for row in range(0, 30, 5):
+        events[41 + row] = kernel(1000 * row + 10, 4_500, row)
+    assert len(starts_of(trace_of(*events))) == 40
+
+
+def test_queues_that_several_streams_share_are_no_streams() -> None:
+    events = loop("hipLaunchKernel", "hipStreamSynchronize")
+    events[44] = kernel(3_010, 5_000, 3)
+    assert len(starts_of(trace_of(*events))) == 40
+
+
 def test_work_of_a_queue_of_the_hardware_is_shown_and_named() -> None:
     """Queues of rocprof may run several things at once: work behind one proves no fault."""
     rows = [{"name": f"k{n}", "start_ns": n * 1000, "dur_ns": 900, "stream": 1} for n in range(5)]

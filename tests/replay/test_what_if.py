@@ -536,6 +536,16 @@ def test_ranks_that_are_left_out_leave_a_range_too() -> None:
     assert same.after_ns is None  # when they arrive in the next step is unknown
 
 
+@pytest.mark.parametrize("left_out", [0, 1])
+def test_ranks_are_said_to_be_missing_only_where_they_are(left_out: int) -> None:
+    """A broadcast of which the root leaves early meets on no rank, whoever is recorded."""
+    folder = shared_file("cases/pytorch_amd_jax/all-ranks-said-missing/rank0.json").parent
+    analysis = analyze(read([str(folder / f"rank{rank}.json") for rank in range(2 - left_out)]))
+    doubts = what_if(analysis, "eager_overhead=0").together.doubts
+    assert any("are not recorded" in one for one in doubts) == bool(left_out)
+    assert any("do not meet on all ranks" in one for one in doubts) != bool(left_out)
+
+
 def test_the_name_is_offered() -> None:
     assert traceflops.what_if is what_if
 

@@ -110,10 +110,29 @@ def test_launches_that_a_table_of_sums_counts_are_told_too() -> None:
     assert "the trace has 1,862 launch calls but " in sentence
 
 
-def test_a_run_without_launch_calls_is_a_cpu_run() -> None:
-    made = trace("cudaGetDeviceCount", ops=OPS)
-    assert "only CPU operators" in analyze(made).verdict.sentence
-    assert next(lack.what for lack in take_inventory(made).missing) == "device work"
+@pytest.mark.parametrize(
+    ("names", "said", "lacks"),
+    [
+        ((), "This trace has no GPU operations, only CPU operators", True),
+        (("cudaGetDeviceCount", "cudaDeviceSynchronize"), "The model ran on the CPU: ", False),
+        (("hipMalloc", "hipGetDevicePropertiesR0600"), "The model ran on the CPU: ", False),
+        (("hsa_signal_create",), "This trace has no GPU operations, only CPU operators", True),
+    ],
+)
+def test_a_run_without_calls_that_start_work_is_a_cpu_run(
+    names: tuple[str, ...], said: str, *, lacks: bool
+) -> None:
+    made = trace(*names, ops=OPS)
+    analysis = analyze(made)
+    assert analysis.verdict.sentence.startswith(said)
+    assert ("device work" in [lack.what for lack in take_inventory(made).missing]) == lacks
+    remedy = "move model and inputs to the GPU"
+    assert [one.remedy == remedy for one in analysis.measured.lacks] == [not lacks]
+
+
+def test_a_copy_that_has_no_record_is_work_of_the_gpu() -> None:
+    made = trace("cudaGetDevice", "cudaMemcpy", ops=OPS)
+    assert "ran on the CPU" not in analyze(made).verdict.sentence
 
 
 def test_launch_calls_with_device_records_are_as_before() -> None:
@@ -262,8 +281,8 @@ LATE = {"name": "cudaFree", "start_ns": 5_000_000, "correlation": 99}
         pytest.param(
             [*calls("cudaMemcpyAsync", "cudaMemsetAsync", "cudaMemcpy"), LATE],
             kernels(0, kind="memcpy"),
-            1,
-            id="copies that return at once",
+            0,
+            id="fills prove nothing, copies that block are not asked",
         ),
         pytest.param(
             [*calls("cudaGraphLaunch"), LATE], kernels(0, 0, 0, 0), 0, id="many kernels of a graph"
@@ -277,6 +296,51 @@ def test_calls_whose_work_must_be_there_are_counted(
     api: Sequence[dict[str, Any]], work: Sequence[dict[str, Any]], lost: int
 ) -> None:
     assert records(trace_of(calls=api, activities=work)).lost == lost
+
+
+@pytest.mark.parametrize(
+    ("lost", "state", "words"),
+    [
+        ({"fill": 9}, "complete", ""),
+        ({"kernel": 3, "fill": 9}, "few missing", ""),
+        ({"kernel": 5}, "incomplete", "5 of 140 launch calls"),
+        ({"graph": 1}, "incomplete", "1 of 10 graph launches"),
+        ({"copy": 6}, "few missing", ""),
+        ({"copy": 8}, "incomplete", "8 of 20 copies"),
+    ],
+    ids=str,
+)
+def test_what_a_missing_record_changes_depends_on_its_kind(
+    lost: dict[str, int], state: str, words: str
+) -> None:
+    """100 kernels, 10 graphs, 20 copies and 10 fills, of which the first have no record."""
+    counts = {"kernel": 100, "graph": 10, "copy": 20, "fill": 10}
+    names = ("cudaLaunchKernel", "cudaGraphLaunch", "cudaMemcpyAsync", "cudaMemsetAsync")
+    api: list[dict[str, Any]] = []
+    work: list[dict[str, Any]] = []
+    for name, (kind, count) in zip(names, counts.items(), strict=True):
+        mine = calls(*[name] * count, first=len(api), at=10 * len(api))
+        recorded = [one["correlation"] for one in mine][lost.get(kind, 0) :]
+        on = {"copy": "memcpy", "fill": "memset"}.get(kind, kind)
+        api += mine
+        work += kernels(*recorded, at=10_000 * (1 + len(api)), kind=on)
+    analysis = analyze(trace_of(calls=[*api, LATE], activities=work))
+    assert analysis.recorded == state
+    noted = [one.count for one in analysis.notes if one.code == "device-records-missing"]
+    assert noted == ([] if state == "complete" else [sum(lost.values())])
+    sentence = analysis.verdict.sentence
+    assert sentence.startswith("GPU records are incomplete") == bool(words)
+    assert words in sentence
+    assert analysis.total.knows_idle == (state != "incomplete")
+
+
+def test_few_missing_records_are_weighed() -> None:
+    """2 of 101 kernels of 100 ns each are missing from a window of 10 us."""
+    api = calls(*["cudaLaunchKernel"] * 101)
+    work = kernels(*range(50), *range(52, 101), dur_ns=100)
+    analysis = analyze(trace_of(calls=[*api, LATE], activities=work))
+    (note,) = [one for one in analysis.notes if one.code == "device-records-missing"]
+    assert note.text.endswith("figures: 2.0 % of the time if it is like the recorded work.")
 
 
 CAPTURED = ["hipStreamBeginCapture", *["hipLaunchKernel"] * 8, "hipStreamEndCapture"]
@@ -356,8 +420,8 @@ COMPLETE = {
     "nsight/nsys_h100x2_mfu_before.sqlite": 22,
     "nsight/nsys_rtx3060_graph.sqlite": 0,
     "nsight/nsys_t4_power_iteration.sqlite": 0,
-    "pytorch/a100_hta_nccl_rank0.json.gz": 3,
-    "pytorch/a100_hta_simple_add.json.gz": 2,
+    "pytorch/a100_hta_nccl_rank0.json.gz": 0,
+    "pytorch/a100_hta_simple_add.json.gz": 0,
     "pytorch/b200_vllm_gptoss_prefill.json.gz": 0,
     "pytorch/h100_qwen15_infer.json.gz": 0,
     "pytorch/mi210_gpu_only.json.gz": 0,
@@ -367,7 +431,7 @@ COMPLETE = {
     "pytorch/v100_kineto_resnet50_nw4.json.gz": 0,
     "rocprof/v1_r9700_llamacpp/results.csv": 0,
 }
-"""Launch calls without a record that public traces have: fills of no bytes, and the very end."""
+"""Calls that start work and have no record in public traces."""
 
 
 @pytest.mark.parametrize("name", COMPLETE)

@@ -12,7 +12,7 @@ from traceflops.errors import UsageError
 from traceflops.findings import jobs_verdict
 from traceflops.privacy import Placeholders, redacted
 from traceflops.table import Trace
-from traceflops.windows import LaunchRecords, Selection
+from traceflops.windows import NO_LAUNCHES, LaunchRecords, Selection
 
 if TYPE_CHECKING:
     from traceflops.analysis.result import Analysis
@@ -64,7 +64,7 @@ def _with_figures(
     try:
         analysis = analyzed(trace, replace(selection, job=job.number))
     except UsageError as error:
-        return replace(job, verdict=f"Nothing to show: {error.message}."), LaunchRecords()
+        return replace(job, verdict=f"Nothing to show: {error.message}."), NO_LAUNCHES
     with_figures = replace(
         job,
         devices=sum(device.type != "cpu" for device in analysis.devices),
@@ -72,12 +72,12 @@ def _with_figures(
         verdict=analysis.verdict.sentence,
     )
     prepared = analysis.prepared
-    return with_figures, prepared.launch_records if prepared is not None else LaunchRecords()
+    return with_figures, prepared.launch_records if prepared is not None else NO_LAUNCHES
 
 
 def _with_pairs(jobs: Sequence[tuple[JobReport, LaunchRecords]]) -> Iterator[JobReport]:
     """Yield the jobs; a capture says how to give it to the one trace here that launches graphs."""
-    launching = [job.files for job, records in jobs if records.replays]
+    launching = [job.files for job, records in jobs if records.graph.calls]
     for job, records in jobs:
         if (
             records.state == "capture"

@@ -18,13 +18,14 @@ from traceflops.remedies import remedy
 from traceflops.table import Note, Trace, numbers
 from traceflops.timeline import DeviceAccount, LinkedTrace
 from traceflops.units import listed, several, some_of, time_amount
-from traceflops.windows import DeviceReport, Prepared, records_notes
+from traceflops.windows import DeviceReport, LaunchRecords, Prepared, records_notes
 
 OF_DEVICES = ("unlinked", "overlap-on-stream", "earlier-work-missing", "no-calls")
 """Notes that are told by the reports of devices alone."""
 _ON_MODELS = ("gpu-unknown", "device-ambiguous")
 """Notes of readers that no longer hold where the user says which GPU it is."""
 _FEW_OVERLAPS = 0.01
+_DAY_NS = 86_400 * 10**9
 _CALLS_SAID = ("calls-missing", "calls-of-unknown-process", "process-unknown")
 """Notes of readers that say which calls are not known, or whose."""
 
@@ -45,11 +46,32 @@ def notes_of(
         *_no_calls_notes(trace, devices),
         *_name_notes(linked.categorised),
         *_clock_notes(linked),
-        *records_notes(prepared.launch_records, on_host=bool(devices)),
+        *records_notes(
+            prepared.launch_records,
+            on_host=bool(devices),
+            share=_lost_share(prepared.launch_records, devices),
+        ),
         *_profiler_notes(trace, prepared.accounts),
         *(prepared.replays.notes if prepared.replays is not None else ()),
         *measured.notes,
     )
+
+
+def _lost_share(records: LaunchRecords, devices: Sequence[DeviceReport]) -> float | None:
+    """Return the share of the chosen time of work without record, if it is like that with one."""
+    window_ns = sum(device.chosen.components.window_ns for device in devices)
+    lost_ns = 0
+    for calls, kind in (
+        (records.kernel, "kernel"),
+        (records.graph, "graph"),
+        (records.copy, "memcpy"),
+    ):
+        sums = [device.whole.kinds[kind] for device in devices if kind in device.whole.kinds]
+        count = sum(one.count for one in sums)
+        if calls.lost and not count:
+            return None
+        lost_ns += calls.lost * sum(one.sum_ns for one in sums) // max(count, 1)
+    return lost_ns / window_ns if window_ns else None
 
 
 def is_said(trace: Trace, *codes: str) -> bool:
@@ -137,8 +159,11 @@ def _name_notes(categorised: Categorised) -> Iterator[Note]:
 
 
 def _clock_notes(linked: LinkedTrace) -> Iterator[Note]:
-    call = linked.links.call_of_activity
-    launched = np.flatnonzero(call >= 0)
+    call, process = linked.links.call_of_activity, numbers(linked.trace.activities["process"])
+    offsets = linked.clock_offsets
+    if apart := int(np.count_nonzero(offsets)):
+        yield _clocks_apart(int(offsets[np.argmax(np.abs(offsets))]), apart)
+    launched = np.flatnonzero((call >= 0) & (offsets[process] == 0))
     begun = numbers(linked.trace.activities["start_ns"])[launched]
     early = numbers(linked.trace.calls["start_ns"])[call[launched]] - begun
     if count := int(np.count_nonzero(early > 0)):
@@ -148,6 +173,20 @@ def _clock_notes(linked: LinkedTrace) -> Iterator[Note]:
             "disagree. Causes of nearby idle time are approximate."
         )
         yield Note("assumed", "device-before-launch", text, count)
+
+
+def _clocks_apart(offset_ns: int, processes: int) -> Note:
+    """Return that times of CPU and GPU do not compare; `offset_ns` is the largest offset."""
+    whose = f" of {several(processes, 'process')}" if processes > 1 else ""
+    how = "after" if offset_ns > 0 else "before"
+    days = abs(offset_ns) / _DAY_NS
+    length = f"{days:,.1f} days" if days >= 1 else time_amount(abs(offset_ns))
+    text = (
+        f"CPU and GPU clocks{whose} disagree by {length} or more: all GPU work starts that long "
+        f"{how} its launch. Causes of idle time and launch latency are unknown; times on the "
+        "GPU's own clock hold."
+    )
+    return Note("missing", "clocks-apart", text, processes)
 
 
 def _profiler_notes(trace: Trace, accounts: Mapping[int, DeviceAccount]) -> tuple[Note, ...]:

@@ -65,6 +65,7 @@ from traceflops.remedies import advice, cut_off
 from traceflops.table import Trace, distinct, numbers
 from traceflops.timeline import COPIES_MISSING, EMPTY_ACCOUNT, Account, DeviceAccount, whole_span
 from traceflops.windows import (
+    PARTIAL,
     DeviceReport,
     LaunchRecords,
     Prepared,
@@ -272,7 +273,7 @@ def _accounted(
 
 def _with_idle_time(prepared: Prepared, devices: list[DeviceReport]) -> list[DeviceReport]:
     """Return devices with what is known of their idle time."""
-    if prepared.launch_records.state == "incomplete":
+    if prepared.launch_records.state in PARTIAL:
         devices = [device.with_idle_unrecorded for device in devices]
     return with_culprits(prepared, devices)
 
@@ -330,7 +331,7 @@ def _verdict(
     late_rank = lasting_late_rank_sentence(who_waits) or slow_link_sentence(who_waits)
     said = (
         asked.samples
-        or records_verdict(asked.records, asked.how)
+        or records_verdict(asked.records, asked.how, late_rank)
         or untimed_verdict(asked.untimed, late_rank)
         or asked.memory
         or verdict(
@@ -355,13 +356,15 @@ def _losses(
     who_waits: RankReport | None,
     more: Iterable[Finding] = (),
 ) -> tuple[Finding, ...]:
-    """Return what costs time, the most costly first; nothing where too little is recorded."""
-    if not asked.records.is_judged or _on_host(devices):
+    """Return what costs time, the most costly first; only what is recorded where much is not."""
+    if _on_host(devices):
         return ()
+    of_ranks = (*late_rank_findings(who_waits), *slow_link_findings(who_waits))
+    if not asked.records.is_judged:
+        return of_ranks  # what recorded work waited for holds, whatever else ran
     findings = (
         *loss_findings(found, measured, basis_of(asked.choice)),
-        *late_rank_findings(who_waits),
-        *slow_link_findings(who_waits),
+        *of_ranks,
         *uneven_findings(spread, devices),
         *more,
     )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from operator import attrgetter
+from functools import reduce
+from operator import add, attrgetter
 from typing import Any, Final, TypeVar
 
 from traceflops.analysis.notes import is_said, notes_of
@@ -208,12 +209,7 @@ def _choice(choices: Sequence[StepChoice]) -> StepChoice:
 
 
 def _launch_records(parts: Sequence[RankSummary]) -> LaunchRecords:
-    found = [one.launch_records for one in parts]
-    calls, lost, captured = (
-        sum(getattr(one, name) for one in found) for name in ("calls", "lost", "captured")
-    )
-    replays, has_devices = any(o.replays for o in found), any(o.has_devices for o in found)
-    return LaunchRecords(calls, lost, captured, replays, has_devices)
+    return reduce(add, (one.launch_records for one in parts))
 
 
 def _collectives(rows: Iterable[Collective]) -> tuple[Collective, ...]:

@@ -91,7 +91,7 @@ def gap_parts(account: DeviceAccount, within: Intervals, cap_ns: int | None = No
         idle.gap_start_ns[gap],
         idle.gap_end_ns[gap],
         account.rows.row[row],
-        np.where(is_seen, account.call[row], -1),
+        np.where(is_seen, account.timed_call[row], -1),
         np.where(is_seen, work.call_start_ns[row], ABSENT),
         np.where(is_seen, work.call_end_ns[row], ABSENT),
         np.full(len(row), leads(account).cap_ns if cap_ns is None else cap_ns),

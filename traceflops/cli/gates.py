@@ -152,11 +152,13 @@ def _share_check(text: str) -> Check:
 
 def unfit(analysis: Analysis) -> str:
     """Return why nothing can be judged of a recording, "" where it can."""
+    from traceflops.windows import ENOUGH
+
     if analysis.of_no_job:
         return "the files are of several jobs: choose one with --job"
     if not analysis.windows_used or not analysis.components.window_ns:
         return "no GPU time in the selected windows"
-    if analysis.recorded not in ("complete", "few missing"):
+    if analysis.recorded not in ENOUGH:
         return "launch calls have no record of what the GPU ran"
     return ""
 

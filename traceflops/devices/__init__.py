@@ -66,6 +66,7 @@ if TYPE_CHECKING:
         NO_MATRIX_WORK,
         NOT_ML,
         NOT_SPLIT,
+        NOTHING_LAUNCHED,
         PAIR,
         MissingInput,
         counters_alone,

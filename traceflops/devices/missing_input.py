@@ -98,6 +98,11 @@ def _ways(problem: str, families: Sequence[Family | None]) -> MissingInput:
     return MissingInput(problem, f"{PAIR}, or its counters (docs/counters.md)")
 
 
+NOTHING_LAUNCHED: Final = MissingInput(
+    "nothing was launched on a GPU", "move model and inputs to the GPU"
+)
+
+
 def without_times(trace: Trace, how: str) -> MissingInput:
     """Return why a trace without records of device work has no utilisation, and `how` it would."""
     kinds = set(names(trace.totals["kind"])) if trace.totals.num_rows else set()

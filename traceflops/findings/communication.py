@@ -117,13 +117,19 @@ def communication(case: Case) -> Iterator[Candidate]:
     if share < limit(case, "exposed-communication", "least_share"):
         return
     found = _exposed(case)
-    if not _is_bubble(case, found):
+    if _is_beside_work(case) and not _is_bubble(case, found):
         yield _not_hidden(case, share, found)
     if found is not None:
         several = found.by_group()[:_MOST_ROWS]
         for kind, role, mine in (one for one in several if one[0] not in _PAIRS):
             yield from _small(case, found, _called(kind, role), mine)
     yield from _slow(case, share)
+
+
+def _is_beside_work(case: Case) -> bool:
+    """Return whether there is work that could hide communication."""
+    parts = case.total.components.parts()
+    return any(ns for name, ns in parts.items() if name not in ("idle", "communication"))
 
 
 def _is_bubble(case: Case, found: _Exposed | None) -> bool:

@@ -12,7 +12,7 @@ import numpy as np
 from traceflops.findings.case import limit, share_of_window
 from traceflops.findings.finding import Candidate, Gain, Row, short_name
 from traceflops.table import IntArray, group_sums
-from traceflops.units import duration, percent, several, significant
+from traceflops.units import duration, percent, several, significant, time_share
 
 if TYPE_CHECKING:
     from traceflops.findings.case import Case
@@ -76,7 +76,7 @@ def _weights(case: Case) -> Iterator[Candidate]:
         title="Decode reads weights near peak bandwidth",
         sentence=(
             f"Decode passes use {percent(float(mbu))} of the memory bandwidth. Matrix products, "
-            f"which read the weights, take {percent(share)} of the time; the gain assumes that "
+            f"which read the weights, take {time_share(share)} of the time; the gain assumes that "
             "8-bit weights save a quarter to half of it."
         ),
         share=share,
@@ -209,7 +209,7 @@ def _cache(case: Case) -> Iterator[Candidate]:
         rule="cache-growth",
         title="Attention grows with the KV cache",
         sentence=(
-            f"Attention takes {percent(share)} of the time: {duration(round(quarters[0]))} of a "
+            f"Attention takes {time_share(share)} of the time: {duration(round(quarters[0]))} of a "
             f"decode pass in the first quarter of the passes, {duration(round(quarters[3]))} in "
             "the last. The gain assumes that an 8-bit cache saves a quarter to half of it."
         ),

@@ -16,7 +16,7 @@ from traceflops.findings.kernel_facts import KernelFacts, largest_of, rows_of
 from traceflops.findings.memory_kernels import memory_rules
 from traceflops.findings.products import product_rules
 from traceflops.memory import memory_use
-from traceflops.units import kernel_name, percent
+from traceflops.units import kernel_name, percent, time_share
 
 if TYPE_CHECKING:
     from traceflops.findings.case import Case
@@ -164,8 +164,8 @@ def _far(
         rule=kind.rule,
         title=kind.title,
         sentence=(
-            f"Kernels with {percent(share)} of the time reach {percent(mean)} of {kind.roof}; the "
-            f"gain assumes {percent(good)} and more.{largest}"
+            f"Kernels with {time_share(share)} of the time reach {percent(mean)} of {kind.roof}; "
+            f"the gain assumes {percent(good)} and more.{largest}"
         ),
         share=share,
         owner=kind.owner,
@@ -280,7 +280,7 @@ def _recompute(facts: KernelFacts) -> Iterator[Candidate]:
         rule="recompute",
         title="Activations are computed again",
         sentence=(
-            f"Computing forward work again takes {percent(share)} of the time; largest part: "
+            f"Computing forward work again takes {time_share(share)} of the time; largest part: "
             f"{largest}. What is free for activations {room}."
         ),
         share=share,

@@ -32,6 +32,7 @@ from traceflops.findings.unevenness import uneven_steps
 from traceflops.findings.unified_memory import unified_memory
 from traceflops.findings.user_rules import more_rules
 from traceflops.units import percent
+from traceflops.windows import ENOUGH, PARTIAL
 
 if TYPE_CHECKING:
     from traceflops.findings.case import Case
@@ -53,6 +54,8 @@ RULES: Final[tuple[Rule, ...]] = (
     memory_headroom,
     allocator_calls,
 )
+_OF_RECORDED: Final = (late_rank, rank_balance, slow_link, kernel_rules, low_clocks)
+"""Rules that ask only of work that is recorded: they hold where other work is not."""
 _TITLES: Final = {
     "loss-communication": "Exposed communication",
     "loss-idle": "Idle time",
@@ -91,11 +94,12 @@ def diagnosed(case: Case) -> tuple[Finding, ...]:
 def _diagnosed(case: Case) -> Iterator[Finding]:
     if case.of_no_job:
         return  # each job has its own
-    if not case.windows_used or case.on_host or case.recorded not in ("complete", "few missing"):
+    is_judged = case.recorded in ENOUGH
+    if not case.windows_used or case.on_host or not (is_judged or case.recorded in PARTIAL):
         alone = counted_kernels(case) if not case.devices else ()
         yield from (*alone, *case.losses, *trace_health(case))
         return
-    found = reasons_first(list(_causes(case)))
+    found = reasons_first(list(_causes(case, RULES if is_judged else _OF_RECORDED)))
     every = found
     if main := [*counted_main_kernel(case)]:  # behind what gains much, before what gains little
         large = [one for one in found if one.priority != "low"]
@@ -106,7 +110,7 @@ def _diagnosed(case: Case) -> Iterator[Finding]:
         for one in case.losses
         if one.rule not in causes and not _is_told(one, every)
     ]
-    if not any(map(_stands_out, (*every, *others))):
+    if is_judged and not any(map(_stands_out, (*every, *others))):
         yield from _nothing(case)
     yield from (*every, *others, *trace_health(case))
 
@@ -118,10 +122,10 @@ def _is_told(main: Finding, causes: Sequence[Finding]) -> bool:
     return is_main and any(main.rows[0].name in name for name in kernels)
 
 
-def _causes(case: Case) -> Iterator[Finding]:
+def _causes(case: Case, asked: Sequence[Rule]) -> Iterator[Finding]:
     scales, rules = scales_of(case), case.finding_rules
     least_ns = limit(case, "priority", "nothing") * scales.step_ns
-    for rule in (*RULES, *more_rules(rules)):
+    for rule in (*asked, *more_rules(rules)):
         for one in rule(case):
             if one.owner == "framework" and rule in RULES and not scales.is_torch:
                 one = replace(one, owner="yours")

@@ -30,7 +30,7 @@ from traceflops.table import (
     numbers,
     taken,
 )
-from traceflops.units import kernel_name, percent
+from traceflops.units import kernel_name, time_share
 
 if TYPE_CHECKING:
     from traceflops.attribution import Scopes
@@ -229,7 +229,7 @@ def candidate(
     yield Candidate(
         rule=fault.rule,
         title=fault.title,
-        sentence=f"{fault.said} take {percent(share)} of the time; largest part: {largest}.",
+        sentence=f"{fault.said} take {time_share(share)} of the time; largest part: {largest}.",
         share=share,
         owner=fault.owner,
         remedy=_remedy(facts, fault),

@@ -125,6 +125,9 @@ _NOTES: Final = {
     "rank-clash": _Unfit("Ranks overwrite each other", "Ranks cannot be compared.", "rank"),
     **dict.fromkeys(("rank-beyond-world", "rank-unknown"), _RANKS),
     **dict.fromkeys(("clocks-not-aligned", "files-of-different-times"), _CLOCKS),
+    "clocks-apart": _Unfit(
+        "CPU and GPU clocks disagree", "", "Record with the current version of driver and profiler."
+    ),
     "device-before-launch": _Unfit(
         "CPU and GPU clocks disagree",
         "Launch latency and how far the host is ahead are not exact.",

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from traceflops.devices import NOTHING_LAUNCHED
 from traceflops.findings.finding import WORTH_SAYING, Verdict, severity_of
 from traceflops.findings.losses import Loss
 from traceflops.mfu import TOO_LITTLE
@@ -28,7 +29,9 @@ _RECORDS: Final = {
     "missing": "GPU records are missing: the trace has {calls} but no record of what ran on the "
     "GPU.{how}",
     "incomplete": "GPU records are incomplete: no device record for {found.lost:,} of {calls}, so "
-    "idle time and losses are unknown.",
+    "idle time and losses are unknown.{late}",
+    "collectives": "Only collectives are recorded, no other kernels: how much of the time is idle, "
+    "and whether work hides communication, is unknown.{late}",
     "capture": "This trace is a graph capture: {found.captured:,} of {every} were captured, not "
     "run. Analyze the trace that launches the graph, with this one as --pair.",
 }
@@ -58,7 +61,8 @@ def verdict(
     if total.components.window_ns == 0:
         return Verdict("The selected window has zero length.")
     if on_host and (measured is None or measured.figure is None):
-        return _of_host(total, "the step time" if steps.used else "the time")
+        nothing = measured is not None and NOTHING_LAUNCHED in measured.lacks
+        return _of_host(total, "the step time" if steps.used else "the time", nothing=nothing)
     every = [one for one in found if one.share >= WORTH_SAYING]
     known = [one for one in every if not one.unknown][:2]
     is_news = any(one.name in _NOT_WORKING and severity_of(one.share) == "high" for one in known)
@@ -82,26 +86,39 @@ def basis_of(steps: StepChoice) -> str:
     return "the step time" if steps.used else "the total time"
 
 
-def _of_host(total: Account, of: str) -> Verdict:
-    """Return what there is to say of a trace in which no device did anything."""
+def _of_host(total: Account, of: str, *, nothing: bool) -> Verdict:
+    """Return what there is to say of a trace in which no device did anything.
+
+    `nothing` says that calls are recorded, and that they launched nothing.
+    """
     ran = 1 - total.components.idle_ns / total.components.window_ns
+    if nothing:
+        return Verdict(
+            "The model ran on the CPU: the recorded calls start no GPU work. CPU operators ran for "
+            f"{percent(ran)} of {of}."
+        )
     return Verdict(
         f"This trace has no GPU operations, only CPU operators, which ran for {percent(ran)} of "
         f"{of}."
     )
 
 
-def records_verdict(found: LaunchRecords, how: str) -> Verdict | None:
+def records_verdict(found: LaunchRecords, how: str, late_rank: str = "") -> Verdict | None:
     """Return what to say where too much is not recorded to judge anything; None elsewhere.
 
-    `how` is the clause that says how it would be recorded, "" where nothing does.
+    `how` is the clause that says how it would be recorded, "" where nothing does; `late_rank` the
+    sentence on the rank that holds others up, which only their recorded work tells.
     """
     if found.is_judged:
         return None
-    calls = several(found.calls, "launch call")
     every = several(found.calls + found.captured, "launch call")
-    how = f" {capitalized(how)}." if how else ""
-    return Verdict(_RECORDS[found.state].format(found=found, calls=calls, every=every, how=how))
+    words = {
+        "calls": found.words,
+        "every": every,
+        "how": f" {capitalized(how)}." if how else "",
+        "late": f" {late_rank}" if late_rank else "",
+    }
+    return Verdict(_RECORDS[found.state].format(found=found, **words))
 
 
 def of_cut_file(found: Verdict, figure: str | None, cut: str) -> Verdict:

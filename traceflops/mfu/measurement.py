@@ -21,6 +21,7 @@ from traceflops.devices import (
     NO_MATRIX_WORK,
     NOT_ML,
     NOT_SPLIT,
+    NOTHING_LAUNCHED,
     PAIR,
     PER_TERA,
     MissingInput,
@@ -51,7 +52,7 @@ from traceflops.mfu.traced.executed import Executed, executed
 from traceflops.mfu.traced.uncounted import REPLAYED
 from traceflops.mfu.traced.work_tables import KernelRow, OpRow, kernel_rows, op_rows
 from traceflops.remedies import NSIGHT, ROCPROF, XLA, advice, family
-from traceflops.table import Note, names
+from traceflops.table import Note, launches_nothing, names
 from traceflops.units import decimal, exact_percent
 from traceflops.windows import Prepared
 
@@ -271,10 +272,11 @@ def why_no_figure(
     if all(kinds[device.device] == "cpu" for device in devices):
         yield _without_devices(prepared, done)
         return
-    if not prepared.launch_records.is_judged:
+    records = prepared.launch_records
+    if records.state in ("capture", "missing") or records.lacks_kernels:
         how = advice(prepared.trace, "all device records")
         lost = MissingInput("GPU records are incomplete", how)
-        yield _CAPTURE if prepared.launch_records.state == "capture" else lost
+        yield _CAPTURE if records.state == "capture" else lost
         return
     if not done.executed_flops:
         lack = _nothing_counted(prepared, done)
@@ -317,6 +319,8 @@ def _without_devices(prepared: Prepared, done: Executed) -> MissingInput:
     trace = prepared.trace
     if counted and not trace.activities.num_rows and not trace.totals.num_rows:
         return counters_alone(counted)
+    if launches_nothing(trace.calls):
+        return NOTHING_LAUNCHED
     return without_times(prepared.trace, advice(prepared.trace, "device work"))
 
 

@@ -14,6 +14,7 @@ from traceflops.table import (
     CUDA_TRACE,
     Trace,
     is_one_of,
+    launches_nothing,
     matching,
     numbers,
 )
@@ -131,6 +132,11 @@ def _is_cuda_traced(trace: Trace) -> bool:
     return trace.source.facts.get(CUDA_TRACE) == "true"
 
 
+def _tells_work(trace: Trace) -> bool:
+    """Return whether calls tell that work was launched, or that none was."""
+    return launch_calls(trace) > 0 or launches_nothing(trace.calls)
+
+
 def _only_queueing(trace: Trace) -> bool:
     """Return whether all calls are but the moments at which work was queued."""
     calls = trace.calls["name"]
@@ -167,7 +173,7 @@ _CHECKS: Final = (
     ),
     _Check(
         "device work",
-        lambda trace: _no_work(trace) and not _is_untimed(trace) and not launch_calls(trace),
+        lambda trace: _no_work(trace) and not (_is_untimed(trace) or _tells_work(trace)),
         "device work",
         "only CPU work can be shown; no GPU times, no MFU",
     ),

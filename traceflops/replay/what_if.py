@@ -34,20 +34,19 @@ from traceflops.replay.critical_path import (
 from traceflops.replay.edits import Edit, apply, parse_edits
 from traceflops.replay.recorded_edges import recorded_graph
 from traceflops.replay.recorded_graph import MEETING, RecordedGraph, World
-from traceflops.table import BoolArray, IntArray, matching, numbers, taken
+from traceflops.replay.refusals import refusals
+from traceflops.table import BoolArray, IntArray, numbers, taken
 from traceflops.timeline import Intervals
 from traceflops.windows import Prepared
 
 _MOST_UNEXPLAINED: Final = 0.05
 _REFUSED: Final = "what-if needs more than this recording holds"
-_OF_MTIA: Final = "runFunction"
-_WITH_CALLS: Final = "record the calls of the CPU, too"
-_MOST_UNLAUNCHED: Final = 0.5
-_ENOUGH_RECORDED: Final = ("complete", "few missing")
 _LEAST: Final = "(more than there is to hide it under)"
 
 
 _NOT_INFERRED: Final = "some of what it waits for is not recorded but inferred from times"
+_NOT_ALL_RANKS: Final = "other ranks, for which its collectives wait, are not recorded"
+_NOT_MET: Final = "some collectives do not meet on all ranks"
 _PINNED: Final = "work that starts late for no recorded reason may start at its recorded time"
 
 
@@ -153,7 +152,7 @@ class Replay:
 
     def __post_init__(self) -> None:
         """Refuse recordings of which no replay would be true."""
-        for reason, hint in _refusals(self.prepared):
+        for reason, hint in refusals(self.prepared):
             raise UsageError(f"{_REFUSED}: {reason}", hint)
 
     @cached_property
@@ -185,8 +184,16 @@ class Replay:
 
     @cached_property
     def awaits_others(self) -> bool:
-        """Return whether collectives wait for ranks that are not recorded."""
+        """Return whether collectives wait for what is not recorded, such as other ranks."""
         return bool(self._waiting(self.graph).any())
+
+    @property
+    def lacks_ranks(self) -> bool:
+        """Return whether ranks of the job are not recorded, as far as the recording tells."""
+        if self.ranks is not None:
+            return self.ranks.partial
+        told = max(numbers(self.prepared.trace.processes["world_size"], 0).tolist(), default=0)
+        return told != 1
 
     def _waiting(self, graph: RecordedGraph) -> BoolArray:
         met = np.zeros(len(graph.nodes.time_ns), dtype=np.bool_)
@@ -314,7 +321,7 @@ class Replay:
     def _doubts(self, before: int, after: Sequence[int]) -> Iterator[str]:
         gain = abs(before - after[0])
         if self.awaits_others:
-            yield "other ranks, for which its collectives wait, are not recorded"
+            yield _NOT_ALL_RANKS if self.lacks_ranks else _NOT_MET
         elif 2 * (max(after) - min(after)) > gain:
             changes = {unlike: self._spread(unlike, after) for unlike in (_NOT_INFERRED, _PINNED)}
             most = max(changes.values())
@@ -372,27 +379,3 @@ class Replay:
             known = zip(these, self._bases, before, one, strict=True)
             before = [each.no_longer_than(*others) for each, *others in known]
         return self._outcome(edits, before, with_path=True)
-
-
-def _refusals(prepared: Prepared) -> Iterator[tuple[str, str]]:
-    """Yield why no replay of a recording would be true."""
-    trace = prepared.trace
-    types = {*trace.devices["type"].to_pylist()}
-    if prepared.untimed is not None:
-        yield "it has sums by kernel, without a timeline", "record a timeline of GPU and CPU"
-    if not prepared.accounts or types == {"cpu"}:
-        yield "no work of a GPU has times", "record a timeline of the GPU"
-        return
-    if prepared.launch_records.state not in _ENOUGH_RECORDED:
-        yield "GPU work of many launches is missing", "record all of it, without sampling"
-    if matching(trace.calls["name"], lambda name: name.startswith(_OF_MTIA)).any():
-        yield "it is of MTIA, whose queues are not understood", "record on a GPU"
-    if not any(one.used for several in prepared.windows.values() for one in several):
-        yield "no step is selected", "select steps with --steps or a time with --from and --to"
-    rows = np.concatenate([account.rows.row for account in prepared.accounts.values()])
-    unlaunched = prepared.linked.links.call_of_activity[rows] < 0
-    time = numbers(trace.activities["dur_ns"])[rows]
-    if time[unlaunched].sum() > _MOST_UNLAUNCHED * time.sum():
-        yield "most GPU work has no recorded launch", _WITH_CALLS
-    elif not numbers(trace.calls["dur_ns"]).any():
-        yield "launches have no calls of the CPU, only their moments", _WITH_CALLS

@@ -115,5 +115,12 @@ if TYPE_CHECKING:
         rank_unknown,
         together,
     )
+    from traceflops.table.work_calls import (
+        ASYNC_COPY,
+        ASYNC_FILL,
+        GRAPH_LAUNCH,
+        LAUNCH,
+        launches_nothing,
+    )
 else:
     __getattr__ = lazy(__name__, __file__)

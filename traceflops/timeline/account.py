@@ -23,6 +23,7 @@ from traceflops.table import (
     taken,
     texts_at,
 )
+from traceflops.timeline.clock_offsets import clock_offsets
 from traceflops.timeline.device_span import WORK, ActivityColumns, DeviceRows, Timeline, timeline
 from traceflops.timeline.host_work import Whole
 from traceflops.timeline.idle import DeviceWork, IdleTime, StreamWaits, idle_time, stream_waits
@@ -52,6 +53,11 @@ class LinkedTrace:
     def stream_waits(self) -> StreamWaits:
         """Return what the streams of launches waited for, which the account of each device asks."""
         return stream_waits(self.trace, self.links)
+
+    @cached_property
+    def clock_offsets(self) -> IntArray:
+        """Return how far the GPU's clock is from the CPU's, by process (see clock_offsets.py)."""
+        return clock_offsets(self.trace, self.links)
 
     @cached_property
     def op_tree(self) -> OpTree:
@@ -101,6 +107,9 @@ class DeviceAccount:
         self.rows = DeviceRows(row, start, end, linked.whole.first[row], linked.columns)
         self.timeline: Timeline = timeline(start, end, self._parts())
         self.call = linked.links.call_of_activity[row]
+        apart = linked.clock_offsets[numbers(trace.activities["process"])[row]] != 0
+        self.timed_call = np.where(apart, -1, self.call)
+        """The launch of each activity, -1 also where its clock is not that of the activity."""
         self._launches = LaunchCounter(self.call)
         self._begun = np.append(0, np.cumsum(linked.whole.first[row]))
         self.has_calls = not self._is_cpu(row) and (
@@ -119,8 +128,8 @@ class DeviceAccount:
     def _work(self) -> DeviceWork:
         calls, kinds = self._linked.trace.calls, names(self._linked.trace.activities["kind"])
         copy = kinds.index("memcpy") if "memcpy" in kinds else ABSENT
-        start = taken(numbers(calls["start_ns"]), self.call, ABSENT)
-        duration = taken(numbers(calls["dur_ns"]), self.call, 0)
+        start = taken(numbers(calls["start_ns"]), self.timed_call, ABSENT)
+        duration = taken(numbers(calls["dur_ns"]), self.timed_call, 0)
         return DeviceWork(
             self.rows.start_ns,
             self.rows.end_ns,
@@ -128,7 +137,7 @@ class DeviceAccount:
             self._linked.columns.kind[self.rows.row] == copy,
             start,
             start + duration,
-            taken(self._linked.stream_waits.until_ns, self.call, NEVER),
+            taken(self._linked.stream_waits.until_ns, self.timed_call, NEVER),
         )
 
     def account(self, start_ns: int, end_ns: int) -> Account:

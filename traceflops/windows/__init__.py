@@ -13,7 +13,10 @@ if TYPE_CHECKING:
     from traceflops.windows.choice import REPEATED, plan_steps
     from traceflops.windows.chosen_runs import one_run_per_gpu, restrict
     from traceflops.windows.device_records import (
+        ENOUGH,
         NO_DEVICE_RECORDS,
+        NO_LAUNCHES,
+        PARTIAL,
         LaunchRecords,
         State,
         cut_processes,

@@ -1,10 +1,13 @@
-"""Calls that launch work on a GPU, known by their names, and those whose work is not recorded."""
+"""Calls that start work on a GPU, known by their names, and those whose work is not recorded.
+
+What can be lost, and what its loss changes, is decided per kind of call: see `LaunchRecords`.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -13,6 +16,10 @@ import numpy as np
 from traceflops.devices import whose
 from traceflops.table import (
     ABSENT,
+    ASYNC_COPY,
+    ASYNC_FILL,
+    GRAPH_LAUNCH,
+    LAUNCH,
     BoolArray,
     IntArray,
     Note,
@@ -25,17 +32,14 @@ from traceflops.table import (
     recorded_calls,
 )
 from traceflops.timeline import LONGEST_START_NS
-from traceflops.units import listed, several
+from traceflops.units import listed, percent, several
 from traceflops.windows.records import chosen_time
 
 if TYPE_CHECKING:
     from traceflops.timeline import DeviceAccount, Untimed, Window
     from traceflops.windows.selection import Selection
-_LAUNCH: Final = re.compile(
-    r"(cuda|cu|hip)(?!\w*HostFunc)\w*Launch(?!Attribute)|(ze|ur|sycl)\w*(LaunchKernel|KernelLaunch)"
-)
-_GRAPH: Final = re.compile(r"\w*GraphLaunch")
-_COPY: Final = re.compile(r"(cuda|cu|hip)Mem(cpy|set)\w*Async")
+_ASYNC: Final = {"copy": ASYNC_COPY, "fill": ASYNC_FILL}
+_WORDS: Final = {"kernel": "launch call", "graph": "graph launch", "copy": "copy", "fill": "fill"}
 _CAPTURE: Final = {
     1: re.compile(r"\w*StreamBeginCapture"),
     -1: re.compile(r"\w*StreamEndCapture"),
@@ -50,38 +54,115 @@ NO_DEVICE_RECORDS: Final = "device-records-missing"
 MATERIAL: Final = 0.05
 """From this share of lost calls on, nothing is judged: complete public traces lack up to 2 %."""
 
-State = Literal["complete", "few missing", "incomplete", "missing", "capture"]
+State = Literal["complete", "few missing", "incomplete", "missing", "capture", "collectives"]
+CallKind = Literal["kernel", "graph", "copy", "fill"]
+
+
+@dataclass(frozen=True, slots=True)
+class CallRecords:
+    """How many calls of a kind start work on a device, and how many have no device record."""
+
+    calls: int = 0
+    lost: int = 0
+
+    def __add__(self, other: CallRecords) -> CallRecords:
+        """Return both together."""
+        return CallRecords(self.calls + other.calls, self.lost + other.lost)
+
+    def lack(self, of: int | None = None) -> bool:
+        """Return whether the lost ones are a material part of `of` calls, by default of these."""
+        return 0 < self.lost >= MATERIAL * (self.calls if of is None else of)
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchRecords:
-    """How many launch calls should have a device record, and how many have none.
+    """How many calls that start work should have a device record, and have none, per kind.
 
-    `captured` calls became part of a graph: they ran nothing, and are not among `calls`. `replays`
-    says that the trace also launches graphs; `has_devices` that some device record is there.
+    Queries, synchronisations and the like start nothing and are not among them. A fill of no bytes
+    has no record, so fills without one are no evidence of lost records where all others have
+    theirs. `captured` calls became part of a graph: they ran nothing, and are of no kind.
+    `has_devices` says that some device record is there, `only_collectives` that all kernels are.
     """
 
-    calls: int = 0
-    lost: int = 0
+    kernel: CallRecords
+    graph: CallRecords
+    copy: CallRecords
+    fill: CallRecords
     captured: int = 0
-    replays: bool = False
     has_devices: bool = True
+    only_collectives: bool = False
+
+    def __add__(self, other: LaunchRecords) -> LaunchRecords:
+        """Return those of two recordings."""
+        return LaunchRecords(
+            self.kernel + other.kernel,
+            self.graph + other.graph,
+            self.copy + other.copy,
+            self.fill + other.fill,
+            self.captured + other.captured,
+            self.has_devices or other.has_devices,
+            self.only_collectives and other.only_collectives,
+        )
+
+    @property
+    def evidence(self) -> CallRecords:
+        """Return the calls of which a missing record tells that records were lost, together."""
+        others = self.kernel + self.graph + self.copy
+        return others + (self.fill if others.lost else CallRecords(self.fill.calls))
+
+    @property
+    def calls(self) -> int:
+        """Return how many calls start work."""
+        return self.evidence.calls
+
+    @property
+    def lost(self) -> int:
+        """Return how many of them have lost their record."""
+        return self.evidence.lost
 
     @property
     def state(self) -> State:
-        """Return what that makes of the trace."""
-        if self.captured > self.calls and not self.replays:
+        """Return what that makes of the trace: a kind that lost much makes it incomplete."""
+        if self.captured > self.calls and not self.graph.calls:
             return "capture"
+        if self.only_collectives and not self.kernel.calls + self.graph.calls:
+            return "collectives"
         if not self.lost:
             return "complete"
         if not self.has_devices:
             return "missing"
-        return "incomplete" if self.lost >= MATERIAL * self.calls else "few missing"
+        return "incomplete" if self.lacks_kernels or self.lacks_copies else "few missing"
+
+    @property
+    def words(self) -> str:
+        """Return the calls that start work in words: the kind that lost records, or all."""
+        some = [kind for kind in KINDS if getattr(self, kind).lost and kind != "fill"]
+        if self.has_devices and some in (["copy"], ["graph"]):
+            return several(getattr(self, some[0]).calls, _WORDS[some[0]])
+        return several(self.calls, "launch call")
 
     @property
     def is_judged(self) -> bool:
         """Return whether enough is recorded to say what was idle and what was lost."""
-        return self.state in ("complete", "few missing")
+        return self.state in ENOUGH
+
+    @property
+    def lacks_kernels(self) -> bool:
+        """Return whether a material part of kernels or graphs is missing: busy time and FLOPs."""
+        return self.kernel.lack() or self.graph.lack()
+
+    @property
+    def lacks_copies(self) -> bool:
+        """Return whether so many copies are missing that they may fill what looks idle."""
+        return self.copy.lack(self.calls)
+
+
+KINDS: Final[tuple[CallKind, ...]] = ("kernel", "graph", "copy", "fill")
+NO_LAUNCHES: Final = LaunchRecords(CallRecords(), CallRecords(), CallRecords(), CallRecords())
+ENOUGH: Final[tuple[State, ...]] = ("complete", "few missing")
+"""States in which idle time and its causes are known."""
+PARTIAL: Final[tuple[State, ...]] = ("incomplete", "collectives")
+"""States in which recorded work is known, and idle time may be work that is not recorded."""
 
 
 def launch_calls(trace: Trace) -> int:
@@ -91,37 +172,66 @@ def launch_calls(trace: Trace) -> int:
 
 def graph_launches(trace: Trace) -> BoolArray:
     """Return which calls of a trace replay a graph."""
-    return _named(trace, _GRAPH)
+    return _named(trace, GRAPH_LAUNCH)
 
 
 def launch_records(trace: Trace, untimed: Untimed | None, is_chosen: BoolArray) -> LaunchRecords:
-    """Return which launch calls of the chosen ones have a device record.
+    """Return which of the chosen calls that start work have a device record.
 
-    Copies count where any copy is recorded.
+    Copies and fills count where any of them is recorded.
     """
     types = trace.devices["type"].to_pylist()
     has_devices = _GPU in {types[one] for one in distinct(numbers(trace.activities["device"]))}
     if untimed is not None and not launch_calls(trace):
         count = _counted(untimed)
-        return LaunchRecords(count, count, has_devices=False)
-    asked, captured, lost = _asked_of_devices(trace, is_chosen, has_devices=has_devices)
-    calls = int((asked & ~captured).sum())
-    replays = bool((asked & graph_launches(trace)).any())
-    return LaunchRecords(calls, int(lost.sum()), int(captured.sum()), replays, has_devices)
+        return replace(NO_LAUNCHES, kernel=CallRecords(count, count), has_devices=False)
+    found = _asked_of_devices(trace, is_chosen, has_devices=has_devices)
+    (records,) = _by_process(*found, np.zeros(trace.calls.num_rows, dtype=np.int64), 1)
+    return replace(records, has_devices=has_devices)
+
+
+def _by_process(
+    kind: IntArray, captured: BoolArray, lost: BoolArray, process: IntArray, processes: int
+) -> list[LaunchRecords]:
+    """Return the records of each process, of calls as `_asked_of_devices` gives them."""
+    width = len(KINDS) + 1
+    key = process * width + kind + 1
+    calls, gone = (
+        np.bincount(key[rows], minlength=processes * width).reshape(-1, width)[:, 1:].tolist()
+        for rows in (~captured, lost)
+    )
+    replaced = np.bincount(process[captured], minlength=processes).tolist()
+    found = []
+    for all_calls, lost_calls, count in zip(calls, gone, replaced, strict=True):
+        kernel, graph, copy, fill = map(CallRecords, all_calls, lost_calls)
+        found.append(LaunchRecords(kernel, graph, copy, fill, count))
+    return found
+
+
+def _kinds(trace: Trace) -> IntArray:
+    """Return the place in KINDS of what each call starts, -1 of calls that start nothing."""
+    launches, graphs = _launching(trace), graph_launches(trace)
+    kind = np.where(launches, graphs.astype(np.int64), -1)
+    for name, pattern in _ASYNC.items():
+        kind[_named(trace, pattern)] = KINDS.index(name)
+    return kind
 
 
 def _asked_of_devices(
     trace: Trace, is_chosen: BoolArray, *, has_devices: bool
-) -> tuple[BoolArray, BoolArray, BoolArray]:
-    """Return which calls ask for work on a device, which were captured, and whose work is lost."""
-    recorded, launches, copies = recorded_calls(trace), _launching(trace), _named(trace, _COPY)
-    asked = launches | (copies & (copies & recorded).any())
-    asked &= is_chosen & _linkable(trace)
+) -> tuple[IntArray, BoolArray, BoolArray]:
+    """Return the kind of each call (see `_kinds`), which were captured, and whose work is lost."""
+    recorded, kind = recorded_calls(trace), _kinds(trace)
+    kind[~(is_chosen & _linkable(trace))] = -1
+    moves = np.isin(kind, [*map(KINDS.index, _ASYNC)])
+    if not (moves & recorded).any():
+        kind[moves] = -1
+    asked = kind >= 0
     captured = asked & ~recorded & _capturing(trace)
     lost = asked & ~recorded & ~captured
     if has_devices:
         lost &= ~_still_queued(trace, asked & recorded)
-    return asked, captured, lost
+    return kind, captured, lost
 
 
 def lost_replays(trace: Trace) -> IntArray:
@@ -143,11 +253,12 @@ def cut_processes(trace: Trace) -> IntArray:
     if trace.processes.num_rows <= _OTHERS:
         return np.empty(0, dtype=np.int64)
     every = np.ones(trace.calls.num_rows, dtype=np.bool_)
-    asked, captured, lost = _asked_of_devices(trace, every, has_devices=True)
-    process, count = numbers(trace.calls["process"]), trace.processes.num_rows
-    calls, gone = (np.bincount(process[one], minlength=count) for one in (asked & ~captured, lost))
-    cut = np.flatnonzero((gone > 0) & (gone >= MATERIAL * calls))
-    return cut if _OTHERS * len(cut) < (calls > 0).sum() else cut[:0]
+    found = _asked_of_devices(trace, every, has_devices=True)
+    process = numbers(trace.calls["process"])
+    records = _by_process(*found, process, trace.processes.num_rows)
+    cut = [place for place, one in enumerate(records) if one.lacks_kernels or one.lacks_copies]
+    is_few = _OTHERS * len(cut) < sum(one.calls > 0 for one in records)
+    return np.array(cut if is_few else [], dtype=np.int64)
 
 
 def whole_devices(
@@ -166,8 +277,13 @@ def whole_devices(
     return whole, (Note("missing", "processes-left-out", text, len(cut)),)
 
 
-def records_notes(found: LaunchRecords, *, on_host: bool) -> tuple[Note, ...]:
-    """Return how many calls launched work on a GPU that is not in the trace, or captured it."""
+def records_notes(
+    found: LaunchRecords, *, on_host: bool, share: float | None = None
+) -> tuple[Note, ...]:
+    """Return how many calls launched work on a GPU that is not in the trace, or captured it.
+
+    `share` is the share of the time that the work would take if it were like the recorded work.
+    """
     if found.state == "capture":
         calls = several(found.calls + found.captured, "launch call")
         text = (
@@ -176,10 +292,12 @@ def records_notes(found: LaunchRecords, *, on_host: bool) -> tuple[Note, ...]:
         return (Note("missing", "graph-capture", text, found.captured),)
     if not found.lost:
         return ()
-    calls = several(found.calls, "launch call")
+    calls = found.words
     shown = "; all times and shares are of CPU operators" if on_host else ""
+    like = f": {percent(share or 0)} of the time if it is like the recorded work"
     text = (
-        f"No device record for {found.lost:,} of {calls}; their work is missing from the figures."
+        f"No device record for {found.lost:,} of {calls}; their work is missing from the "
+        f"figures{like if found.state == 'few missing' and share is not None else ''}."
         if found.has_devices
         else f"GPU records of {calls} are missing{shown}."
     )
@@ -192,7 +310,7 @@ def _named(trace: Trace, pattern: re.Pattern[str]) -> BoolArray:
 
 def _launching(trace: Trace) -> BoolArray:
     """Return which calls launch kernels or graphs; the driver's half of a runtime call is none."""
-    found, calls = _named(trace, _LAUNCH), trace.calls
+    found, calls = _named(trace, LAUNCH), trace.calls
     correlation = numbers(calls["correlation"], ABSENT)
     launch = joint_codes(numbers(calls["process"]), correlation)
     is_driver = is_one_of(calls["api"], "driver")
@@ -206,7 +324,7 @@ def _counted(untimed: Untimed) -> int:
     if untimed.categories.num_rows or untimed.launches:
         return 0
     pairs = zip(rows["name"].to_pylist(), rows["count"].to_pylist(), strict=True)
-    return sum(count or 0 for name, count in pairs if _LAUNCH.match(name))
+    return sum(count or 0 for name, count in pairs if LAUNCH.match(name))
 
 
 def _linkable(trace: Trace) -> BoolArray:

@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.table import IntArray, Note, Trace, codes, groups, names, numbers
+from traceflops.table import IntArray, Note, Trace, codes, groups, is_one_of, names, numbers
 from traceflops.timeline import DeviceAccount, Intervals, LinkedTrace, Untimed, Window, is_top
 from traceflops.units import kernel_name
 from traceflops.windows.choice import StepPlan
@@ -90,10 +90,13 @@ class Prepared:
 
     @cached_property
     def launch_records(self) -> LaunchRecords:
-        """Return how many launch calls have a device record."""
+        """Return how many calls that start work have a device record, and of what kind."""
         whole = self.with_work or self
         asked = chosen_calls(self.trace, self.selection, whole.accounts, whole.windows, self.cut)
-        return launch_records(self.trace, self.untimed, asked)
+        kernels = np.flatnonzero(is_one_of(self.trace.activities["kind"], "kernel"))
+        only = bool(is_top(self.linked.categorised, "communication", kernels).all())
+        found = launch_records(self.trace, self.untimed, asked)
+        return replace(found, only_collectives=only and len(kernels) > 0)
 
     @cached_property
     def unseen_ns(self) -> dict[int, int]:

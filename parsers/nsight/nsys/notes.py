@@ -23,6 +23,7 @@ from traceflops.table import (
     codes,
     distinct,
     joint_codes,
+    launches_nothing,
     names,
     numbers,
     validity,
@@ -65,6 +66,9 @@ _NOTES: Final = NoteTable(
         "no-device-work lost": (
             "The recording has no GPU operations. It has {others}, so the driver lost the GPU "
             "records, could not make them, or the GPU had nothing to do."
+        ),
+        "nothing-launched": (
+            "The recording has no GPU operations: none of its {calls} starts work on a GPU."
         ),
         "no-device-work true": (
             "The recording has no GPU operations. CUDA was traced but left no records: the program "
@@ -197,6 +201,8 @@ def _unused(tables: Tables) -> Iterator[Note]:
 
 def _no_work(tables: Mapping[str, pa.Table], reading: ReportReading, traced: str | None) -> Note:
     calls = tables["calls"].num_rows
+    if launches_nothing(tables["calls"]) and not reading.tables.lost:
+        return _NOTES.note("nothing-launched", calls=several(calls, "CUDA API call"))
     others = sum(reading.counts[table] for table in _OF_CUDA)
     counts = ((calls, "CUDA API call"), (others, "other CUDA record" if calls else "CUDA record"))
     listed = " and ".join(several(count, noun) for count, noun in counts if count)

@@ -1,0 +1,43 @@
+"""Why no replay of a recording would be true."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+
+from traceflops.table import matching, numbers
+from traceflops.windows import Prepared
+
+_OF_MTIA: Final = "runFunction"
+_WITH_CALLS: Final = "record the calls of the CPU, too"
+_MOST_UNLAUNCHED: Final = 0.5
+
+
+def refusals(prepared: Prepared) -> Iterator[tuple[str, str]]:
+    """Yield why no replay of a recording would be true."""
+    trace = prepared.trace
+    types = {*trace.devices["type"].to_pylist()}
+    if prepared.untimed is not None:
+        yield "it has sums by kernel, without a timeline", "record a timeline of GPU and CPU"
+    if not prepared.accounts or types == {"cpu"}:
+        yield "no work of a GPU has times", "record a timeline of the GPU"
+        return
+    if prepared.launch_records.state == "collectives":
+        yield "only collectives are recorded", "record all work of the GPU"
+    elif not prepared.launch_records.is_judged:
+        yield "GPU work of many launches is missing", "record all of it, without sampling"
+    rows = np.concatenate([account.rows.row for account in prepared.accounts.values()])
+    if prepared.linked.clock_offsets[numbers(trace.activities["process"])[rows]].any():
+        yield "CPU and GPU clocks disagree", "record with the current driver and profiler"
+    if matching(trace.calls["name"], lambda name: name.startswith(_OF_MTIA)).any():
+        yield "it is of MTIA, whose queues are not understood", "record on a GPU"
+    if not any(one.used for several in prepared.windows.values() for one in several):
+        yield "no step is selected", "select steps with --steps or a time with --from and --to"
+    unlaunched = prepared.linked.links.call_of_activity[rows] < 0
+    time = numbers(trace.activities["dur_ns"])[rows]
+    if time[unlaunched].sum() > _MOST_UNLAUNCHED * time.sum():
+        yield "most GPU work has no recorded launch", _WITH_CALLS
+    elif not numbers(trace.calls["dur_ns"]).any():
+        yield "launches have no calls of the CPU, only their moments", _WITH_CALLS
