@@ -115,7 +115,7 @@ def test_where_each_tensor_asks_the_driver_the_cache_is_off(
     works: list[tuple[str, int, int, int]] = []
     calls: list[dict[str, Any]] = []
     ops: list[dict[str, Any]] = []
-    marks: list[dict[str, Any]] = []
+    marks: list[tuple[str, int, int]] = []
     for at in range(MS, MS + 50 * MS // 2, MS // 2):
         place = len(works)
         if place % 10 == 0:

@@ -21,6 +21,7 @@ from traceflops.analysis.summary_files import _file
 from traceflops.cli import app
 from traceflops.errors import InputError
 from traceflops.table import Trace
+from traceflops.windows.device_records import CallRecords
 
 CLI = CliRunner()
 Change = Callable[[RankSummary], RankSummary]
@@ -112,7 +113,7 @@ FALSE: dict[str, Change] = {
         one, start_ns=one.reports[0].windows[0].start_ns + 1
     ),
     "a negative count": lambda one: replace(
-        one, launch_records=replace(one.launch_records, calls=-1)
+        one, launch_records=replace(one.launch_records, kernel=CallRecords(-1))
     ),
     "numbers that are no integers": of_records(kind=sound().records.kind.astype(np.float64)),
 }
