@@ -315,12 +315,17 @@ def test_labelled_recordings(name: str) -> None:
     mine = min(found, key=lambda row: abs(len(row) - expected["n"]))  # one device, some windows
     assert len(mine) == expected["n"]
     count = np.bincount(attributed(prepared, mine).rule, minlength=len(RULES))
+    more = {}
     for rules in {tuple(rules) for rules in ALIKE.values()}:
         label = sum(
             best[0] for what, best in expected["best"].items() if ALIKE[what] == list(rules)
         )
-        told = sum(int(count[RULES.index(rule)]) for rule in rules)
-        assert abs(told - label) <= 0.005 * expected["n"], rules
+        more[rules[0]] = sum(int(count[RULES.index(rule)]) for rule in rules) - label
+    # What autograd's own thread launches is in the range around backward(), which labels leave out.
+    slack = 0.005 * expected["n"]
+    assert more["annotation"] >= -slack and more["op"] <= slack, more
+    more["annotation"], more["op"] = 0, more["op"] + more["annotation"]
+    assert all(abs(rows) <= slack for rows in more.values()), more
 
 
 def nodes_of(tree: TimeNode) -> list[TimeNode]:

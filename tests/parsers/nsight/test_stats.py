@@ -201,20 +201,20 @@ def test_device_work_has_a_timeline(tmp_path: Path) -> None:
         TRACE,
         kernel(1_000, 500, 3, '"void f<1, 2>(int, int)"'),
         kernel(-200, 100, 1, "early", "NVIDIA A100-SXM4-40GB (1)"),
-        copy(1_600, 2_000_000_000, 5, "24.000", "Host-to-Device"),
         copy(1_700, 10, 6, "0.000", "DtoD"),
         copy(1_800, 10, 7, "0.001", "Peer-to-Peer"),
         f"1900,9,8,,,,,,,,,,0.001,,Device,,{A100},1,,7,[CUDA memset]",
+        copy(2_000, 2_000_000_000, 5, "24.000", "Host-to-Device"),
     )
     columns = ("kind", "name", "start_ns", "dur_ns", "correlation", "bytes", "direction", "stream")
     assert rows(trace, "activities", *columns) == [
         ("kernel", "early", -200, 100, 1, None, None, 7),
         ("kernel", "void f<1, 2>(int, int)", 1_000, 500, 3, None, None, 7),
-        # What the column Throughput says (0) is not read: bytes and duration tell it.
-        ("memcpy", "[CUDA memcpy Host-to-Device]", 1_600, 2 * 10**9, 5, 24 * 10**6, "HtoD", 7),
         ("memcpy", "[CUDA memcpy DtoD]", 1_700, 10, 6, None, "DtoD", 7),
         ("memcpy", "[CUDA memcpy Peer-to-Peer]", 1_800, 10, 7, 1_000, "PtoP", 7),
         ("memset", "[CUDA memset]", 1_900, 9, 8, 1_000, None, 7),
+        # What the column Throughput says (0) is not read: bytes and duration tell it.
+        ("memcpy", "[CUDA memcpy Host-to-Device]", 2_000, 2 * 10**9, 5, 24 * 10**6, "HtoD", 7),
     ]
     assert rows(trace, "devices", "product", "local_id") == [
         ("NVIDIA A100-SXM4-40GB", 0),

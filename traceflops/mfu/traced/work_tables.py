@@ -254,7 +254,10 @@ def _op_rows(
     count = len(first)
     group_of = group[np.searchsorted(done, unit)]
     work = attribution.work
-    flops, least = (work.of_ops(column)[done] for column in (work.flops, work.at_least))
+    has_main = np.isin(attribution.main[done], rows)  # FLOPs count where the main kernel does
+    flops, least = (
+        np.where(has_main, work.of_ops(column)[done], 0) for column in (work.flops, work.at_least)
+    )
     size = moved.op_size[done]
     measured = _measured(group, exact_sums(group_of, dur, count), flops, least, size)
     product = attribution.has("executed")[done]
