@@ -4,8 +4,11 @@ import copy
 import csv
 import datetime
 import re
+import tomllib
+from collections import Counter
 from decimal import Decimal
 from fractions import Fraction
+from importlib import resources
 
 import pytest
 
@@ -219,6 +222,12 @@ def test_headline_figures_that_are_sparse_are_nowhere() -> None:
         ("rx-9070-xt", "fp8", "389.3"),
         ("ai-pro-r9700", "fp16", "191.4"),
         ("arc-b580", "int8", "233.5"),
+        # half of NVIDIA's 770 sparse fp4 TOPS, a quarter of that for bf16
+        ("rtx-pro-4000-sff", "fp4", "385.1"),
+        ("rtx-pro-4000-sff", "bf16", "96.3"),
+        # rates below 1 TFLOP/s have three digits, too: 4 FLOP x 6 SMs x 1762 MHz
+        ("rtx-a400", "fp64", "0.042"),
+        ("rx-9070-xt", "fp64", None),
     ],
 )
 def test_peaks(device_id: str, dtype: str, tflops: str | None) -> None:
@@ -244,6 +253,8 @@ def test_bandwidth_is_known_where_the_memory_is() -> None:
     assert gh200.with_memory(10 << 30) == gh200.with_memory(None) == gh200
     assert h100.balance("bf16") == Fraction(989_400, 3350)
     assert h100.balance("fp4") is None
+    max_q = find("gtx-1650-max-q")
+    assert max_q is not None and max_q.bandwidth is None  # sold with GDDR5 and GDDR6
     assert gh200.balance("bf16") is None
 
 
@@ -272,6 +283,13 @@ def test_a_part_is_not_more_than_the_whole(units: int) -> None:
     assert spec is not None
     with pytest.raises(ValueError, match="no part"):
         spec.with_units(units)
+
+
+def test_each_series_is_told_apart() -> None:
+    text = resources.files("traceflops.devices").joinpath("series.toml").read_text("utf-8")
+    tables = tomllib.loads(text)["series"]
+    models = Counter(spec.series for spec in DEVICES if spec.series)
+    assert sorted(models.values()) == sorted(len(table["models"]) for table in tables)
 
 
 def test_partitions_divide_the_device() -> None:

@@ -254,9 +254,19 @@ def _device(row: dict[str, Any]) -> DeviceSpec:
     if "link_gbps" in row:
         read["link"] = Fraction(row["link_gbps"])
     if name := row.get("host_link"):
-        read["host_link"] = HostLink(name, Fraction(_document()["host_link"][name]["gbps"]))
-    as_written = {one.name: row[one.name] for one in fields(DeviceSpec) if one.name in row}
+        read["host_link"] = _host_link(name)
+    as_written = {name: value for name, value in row.items() if name in _columns()}
     return DeviceSpec(**as_written | read)
+
+
+@cache
+def _columns() -> frozenset[str]:
+    return frozenset(column.name for column in fields(DeviceSpec))
+
+
+@cache
+def _host_link(name: str) -> HostLink:
+    return HostLink(name, Fraction(_document()["host_link"][name]["gbps"]))
 
 
 def _rates(row: dict[str, Any]) -> dict[str, int]:

@@ -13,6 +13,8 @@ from typing import Any, Final
 _MODELS: Final = frozenset({"name", "id", "called", "vector", "matrix", "models"})
 """Keys of a series that make rows and do not stand in them."""
 
+_WORD: Final = re.compile(r"[a-z0-9]+")
+
 _PER_TERA: Final = 10**6
 """FLOP per clock times MHz in one TFLOP/s."""
 
@@ -23,21 +25,22 @@ _END: Final = r"(?:-\d{1,3}[ABCQ]| MIG .*)?$"
 
 def rows_of_series(series: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield the rows of a series in the form of `devices.toml`."""
+    shared = {key: value for key, value in series.items() if key not in _MODELS}
+    matrix = series.get("matrix", {})
     for name, units, clock, gb, gbps, *more in series["models"]:
         own = more[0] if more else {}
         called = own.get("called") or series["called"].replace("{}", re.escape(name))
-        shared = {key: value for key, value in series.items() if key not in _MODELS}
+        words = _WORD.findall(name.lower())
         rates = {
             kind: {dtype: _rate(units * per_clock * clock) for dtype, per_clock in rates.items()}
             for kind in ("vector", "matrix")
             if (rates := series.get(kind))
         }
-        matrix = series.get("matrix", {})
         yield {
-            "id": series["id"].replace("{}", _slug(name)),
+            "id": series["id"].replace("{}", "-".join(words)),
             "product": series["name"].replace("{}", name),
-            "series": series["source"],
-            "mark": next(word for word in _words(name) if word in called.lower()),
+            "series": f"{series['arch']} {series['name']}",
+            "mark": next(word for word in words if word in called.lower()),
             "units": units,
             "clock_mhz": clock,
             "flops_per_clock": matrix.get("bf16") or matrix.get("fp16"),
@@ -52,14 +55,6 @@ def rows_of_series(series: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _rate(flops_per_us: int) -> Decimal:
-    """Return a rate in TFLOP/s, rounded as data sheets round."""
+    """Return a rate in TFLOP/s: to 0.1, below 10 to 0.01, below 1 to 0.001."""
     rate = Decimal(flops_per_us) / _PER_TERA
-    return rate.quantize(Decimal("0.1") if rate >= 10 else Decimal("0.01"))
-
-
-def _slug(name: str) -> str:
-    return "-".join(_words(name))
-
-
-def _words(name: str) -> list[str]:
-    return re.findall(r"[a-z0-9]+", name.lower())
+    return round(rate, 1 if rate >= 10 else 2 if rate >= 1 else 3)
