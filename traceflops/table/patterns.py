@@ -12,13 +12,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from traceflops.table.columns import BoolArray
+from traceflops.table.columns import BoolArray, string_column
 
 
 def matches(pattern: str, texts: Sequence[str], *, ignore_case: bool = False) -> BoolArray:
     """Return in which texts an expression is found. Raises ValueError where it is none."""
-    found = pc.match_substring_regex(pa.array(texts, pa.string()), pattern, ignore_case=ignore_case)
-    return np.asarray(found, dtype=np.bool_)
+    found = pc.match_substring_regex(string_column(texts), pattern, ignore_case=ignore_case)
+    return np.array(found.to_pylist(), dtype=np.bool_)
 
 
 def matched_groups(pattern: str, texts: Sequence[str]) -> list[str | None]:
@@ -30,9 +30,9 @@ def matched_groups(pattern: str, texts: Sequence[str]) -> list[str | None]:
     matches(pattern, ("",))  # alone, so that no bracket of it closes one of ours
     whole = rf"\A(?:{pattern})\z"
     is_matched = matches(whole, texts).tolist()
-    mine = pa.array([text for text, mine in zip(texts, is_matched, strict=True) if mine])
+    mine = string_column([text for text, mine in zip(texts, is_matched, strict=True) if mine])
     try:
-        groups = iter(pc.replace_substring_regex(mine.cast(pa.string()), whole, r"\1").to_pylist())
+        groups = iter(pc.replace_substring_regex(mine, whole, r"\1").to_pylist())
     except pa.ArrowInvalid:  # it has no group
         return ["" if mine else None for mine in is_matched]
     return [next(groups) if mine else None for mine in is_matched]
