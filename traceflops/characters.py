@@ -5,12 +5,17 @@ surrogate pairs, and letters and marks without a glyph of their own: those that 
 they cannot be drawn (Unicode's Default_Ignorable_Code_Point: fillers, joiners, variation selectors,
 tags), with which bytes can be hidden from people and shown to a model, and blanks that are no
 spaces.
+
+A name that is too long is cut here only, for all output: no bracket that it closes is left open.
 """
 
 from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 _HIDDEN: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn"})
@@ -82,3 +87,132 @@ def _escape(char: str) -> str:
         if code < 0x10000
         else f"\\U{code:08x}"
     )
+
+
+_CLOSING: Final = {"<": ">", "(": ")", "[": "]", "{": "}"}
+_QUOTED: Final = re.compile(r"""(?<!\w)(?:'[^']*'|"[^"]*")(?!\w)""")
+_LONGEST_CUT_AT: Final = 10_000
+"""Brackets of longer texts are not looked at."""
+
+
+def shortened(text: str, width: int) -> str:
+    """Return at most `width` characters of a text: both its ends, each bracket closed.
+
+    Of what stands in brackets whole arguments are left out ("MoE[experts=64, …]"), parts of one
+    only where little else would stay.
+    """
+    if len(text) <= width:
+        return text
+    name = _Bracketed.of(text)
+    whole = name.middle_left_out(width, whole=True)
+    return whole if 2 * len(whole) > width else name.middle_left_out(width, whole=False)
+
+
+def shortened_around(text: str, start: int, end: int, width: int) -> str:
+    """Return at most `width` characters of a text: its beginning, and what is from `start` on.
+
+    What follows `start` has the room from `end` on, the number of characters before it.
+    """
+    if len(text) <= width:
+        return text
+    name = _Bracketed.of(text)
+    head = max(place for place in range(min(end, start) + 1) if name.may_end(place))
+    shown = text[:width]
+    for whole in (True, False):
+        ends = (place for place in range(len(text), start, -1) if not whole or name.may_end(place))
+        labels = (name.joined((0, head), (start, place)) for place in ends)
+        shown = next((label for label in labels if len(label) <= width), shown)
+        if 2 * len(shown) > width and shown != text[:width]:
+            break
+    return shown
+
+
+@dataclass(frozen=True, slots=True)
+class _Bracketed:
+    """A text, where its brackets and quotes close, and which are open before each character."""
+
+    text: str
+    closes: dict[int, int]
+    inside: list[tuple[int, ...]]
+
+    @classmethod
+    def of(cls, text: str) -> _Bracketed:
+        closes = dict(_pairs(text)) if len(text) <= _LONGEST_CUT_AT else {}
+        inside: list[tuple[int, ...]] = [()]
+        for place in range(len(text)):
+            mine = inside[-1]
+            if place in closes:
+                mine = (*mine, place)
+            elif mine and closes[mine[-1]] == place:
+                mine = mine[:-1]
+            inside.append(mine)
+        return cls(text, closes, inside)
+
+    def middle_left_out(self, width: int, *, whole: bool) -> str:
+        """Return the ends of the text, the first of about 3/5 of the width."""
+        length = len(self.text)
+        heads = [place for place in range(width) if not whole or self.may_end(place)]
+        tails = [place for place in range(length + 1) if not whole or self._may_begin(place)]
+        most = max(width - 1, 0) - max(width - 1, 0) * 2 // 5
+        for head in reversed([place for place in heads if place <= most]):
+            tail = next((t for t in tails if t >= head and self._fits(head, t, width)), None)
+            if tail is not None:
+                last = max(place for place in heads if self._fits(place, tail, width))
+                return self.joined((0, last), (tail, length))
+        return "…"[:width]
+
+    def joined(self, *kept: tuple[int, int]) -> str:
+        """Return stretches of the text; brackets that one leaves open are closed behind it."""
+        parts = []
+        for (start, end), (following, _) in pairwise([*kept, (len(self.text), 0)]):
+            mark = "…" + self._closing(end, following) if end < following else ""
+            parts.append(self.text[start:end] + mark)
+        return "".join(parts)
+
+    def may_end(self, place: int) -> bool:
+        """Return whether what is before a place ends outside brackets or with an argument."""
+        mine = self.inside[place]
+        if not mine or place == mine[-1] + 1:
+            return True
+        before, here = self.text[max(place - 2, 0) : place], self.text[place]
+        return before.rstrip()[-1:] in {",", ";"} and here != " " and self._has_arguments(mine)
+
+    def _may_begin(self, place: int) -> bool:
+        mine = self.inside[place]
+        if not mine or self.closes[mine[-1]] == place:
+            return True
+        return self.text[place] in ",;" and self._has_arguments(mine)
+
+    def _has_arguments(self, mine: tuple[int, ...]) -> bool:
+        return self.text[mine[-1]] in _CLOSING
+
+    def _fits(self, head: int, tail: int, width: int) -> bool:
+        mine, behind = self.inside[head], self.inside[tail]
+        closing = len(mine) - len(behind)
+        is_nested = head <= tail and mine[: len(behind)] == behind
+        return is_nested and head + 1 + closing + len(self.text) - tail <= width
+
+    def _closing(self, end: int, following: int) -> str:
+        """Return what closes the brackets open at one place and not at another."""
+        mine = [place for place in self.inside[end] if place not in self.inside[following]]
+        return "".join(self.text[self.closes[place]] for place in reversed(mine))
+
+
+def _pairs(text: str) -> Iterator[tuple[int, int]]:
+    """Yield the places of brackets and quotes and of what closes them; others are text."""
+    quoted = {found.start(): found.end() - 1 for found in _QUOTED.finditer(text)}
+    opened: list[int] = []
+    behind = 0
+    for place, char in enumerate(text):
+        if place < behind:
+            continue
+        if place in quoted:
+            behind = quoted[place] + 1
+            yield place, quoted[place]
+        elif char in _CLOSING:
+            opened.append(place)
+        elif char in _CLOSING.values() and text[place - 1 : place] != "-":
+            while opened and char != ">" and text[opened[-1]] == "<":
+                opened.pop()  # "less than"
+            if opened and _CLOSING[text[opened[-1]]] == char:
+                yield opened.pop(), place

@@ -11,6 +11,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
+from traceflops.units import capitalized
+
 if TYPE_CHECKING:
     from traceflops.table import Note, Source
 
@@ -58,8 +60,9 @@ _IN_LOST_PART: Final = frozenset(
 """What a file that is cut may have had: another way of recording would be the wrong advice."""
 
 
-_CUDA: Final = "CUDA"
-_WITH_CUDA: Final = f"activities=[ProfilerActivity.CPU, ProfilerActivity.{_CUDA}]"
+CUDA: Final = "CUDA"
+"""What PyTorch calls the GPUs of NVIDIA, and those of AMD."""
+_WITH_CUDA: Final = f"activities=[ProfilerActivity.CPU, ProfilerActivity.{CUDA}]"
 _METRICS: Final = " without profiler_metrics (counters replace kernel records)"
 _ACCELERATORS: Final = {
     "xpu_": "XPU",
@@ -68,6 +71,9 @@ _ACCELERATORS: Final = {
     "privateuse1_": "PrivateUse1",
 }
 """Members of ProfilerActivity, by how Kineto's categories of their events begin."""
+_OF_CUDA: Final = re.compile(
+    r"CUDA|NCCL|NVLink|GPUDirect|cu(da|DNN|dnn|BLAS)|nvidia-smi|HIP|reduce-overhead|hip|MIOpen"
+)
 _NOT_SHAPES: Final = (
     "no option records operators: describe the model with traceflops mfu --model, or give a "
     "torch.profiler trace of the same run with --pair"
@@ -229,16 +235,31 @@ def with_activities(counts: Mapping[str, int]) -> str:
 
 def in_words_of(counts: Mapping[str, int], told: str) -> str:
     """Return advice for PyTorch in the words of the accelerator that the events are of."""
+    name = accelerator(counts)
+    if name == CUDA:
+        return told
+    told = told.partition(_METRICS)[0].replace(
+        f"ProfilerActivity.{CUDA}", f"ProfilerActivity.{name}"
+    )
+    told = told.replace("autocast('cuda'", f"autocast('{name.lower()}'")
+    return told.replace("torch.cuda.", "torch.accelerator.")
+
+
+def without_cuda(counts: Mapping[str, int], told: str) -> str:
+    """Return advice as `in_words_of`, without the sentences that are of NVIDIA and AMD only."""
+    if accelerator(counts) == CUDA:
+        return told
+    sentences = re.split(r"(?<=[.;]) ", in_words_of(counts, told))
+    left = " ".join(one for one in sentences if not _OF_CUDA.search(one))
+    return f"{capitalized(left[:-1])}." if left else ""
+
+
+def accelerator(counts: Mapping[str, int]) -> str:
+    """Return the member of ProfilerActivity of the events, CUDA where none tells of another."""
     found = (
         name for start, name in _ACCELERATORS.items() if any(c.startswith(start) for c in counts)
     )
-    name = next(found, _CUDA)
-    if name == _CUDA:
-        return told
-    told = told.partition(_METRICS)[0].replace(
-        f"ProfilerActivity.{_CUDA}", f"ProfilerActivity.{name}"
-    )
-    return told.replace("torch.cuda.", "torch.accelerator.")
+    return next(found, CUDA)
 
 
 def command(of: Recording) -> str | None:

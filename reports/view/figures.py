@@ -12,6 +12,7 @@ import msgspec
 
 from traceflops import units as words
 from traceflops.categories import without_return_type
+from traceflops.characters import shortened
 from traceflops.characters import visible as visible
 from traceflops.flops import Count
 from traceflops.units import significant as significant
@@ -26,6 +27,7 @@ _SIZE_UNITS = ("B", "kB", "MB", "GB", "TB", "PB", "EB")
 _BINARY_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _FLOP_UNITS = ("", "k", "M", "G", "T", "P", "E", "Z", "Y")
 _ELLIPSIS = "…"
+_MARKS = re.compile(f"{_ELLIPSIS}{{2,}}")
 _LONGEST_NAME = 10_000
 _FUNCTOR = re.compile(
     r"\b(?!(?:[AB]?[UB]n|Bin)aryFunctor)\w+(?:Functor\w*|Op|_kernel_cuda|_kernel_impl|_cuda)\b|"
@@ -147,27 +149,21 @@ def shorten_middle(text: str, width: int) -> str:
     """Return text of at most `width` characters that keeps both ends; see `visible`."""
     # Every character of the input fills at least one of the output: the far ends are enough,
     # and a name of megabytes costs no more than one of `width`.
-    if len(text) > 2 * width + 1:
-        text = f"{visible(text[:width])}{visible(text[len(text) - width :])}"
-    else:
-        text = visible(text)
-    if len(text) <= width:
-        return text
-    kept = max(width - 1, 0)
-    tail = kept * 2 // 5
+    if len(text) > max(2 * width + 1, _LONGEST_NAME):
+        return shortened(f"{visible(text[:width])}{visible(text[len(text) - width :])}", width)
+    text = visible(text)
     # What was left out already needs no second mark beside it.
-    head, end = text[: kept - tail].rstrip(_ELLIPSIS), text[len(text) - tail :].lstrip(_ELLIPSIS)
-    return f"{head}{_ELLIPSIS}{end}"[: max(width, 0)]
+    return _MARKS.sub(_ELLIPSIS, shortened(text, max(width, 0)))
 
 
 def kernel_label(name: str, width: int) -> str:
     """Return a kernel's name in at most `width` characters, keeping what tells kernels apart.
 
-    Where it is too long, the return type, `(anonymous namespace)::`, then the parameter list and
-    the namespaces go first; only then is the middle left out, behind the function's own name if
-    there is room for it. Marks of a kernel's descriptor (.kd) always go.
+    Where it is too long, `(anonymous namespace)::`, then the parameter list and the namespaces go
+    first; only then is the middle left out, behind the function's own name if there is room for
+    it. The return type and marks of a kernel's descriptor (.kd) always go.
     """
-    name = words.kernel_name(name)
+    name = without_return_type(words.kernel_name(name))
     if len(name) <= width or len(name) > _LONGEST_NAME or _AT_LINE.search(name):
         return shorten_middle(name, width)
     label = _unreturned(name)

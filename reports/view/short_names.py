@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import count, islice
 from typing import Final
 
+from traceflops.characters import shortened, shortened_around
 from traceflops.reports.view.figures import (
     kernel_label,
     kernel_text,
@@ -55,7 +56,7 @@ def labels(
     """
     distinct = list(dict.fromkeys(names))
     texts = _told_apart(distinct, [visible(shown(name)[:_LONGEST]) for name in distinct], whole)
-    made = [Label(_cut(text, _HEAD)) for text in texts]
+    made = [Label(shortened(text, _HEAD)) for text in texts]
     for places in _grouped(text[:_ALIKE] for text in texts):
         if len(places) > 1:
             mine = [texts[place] for place in places]
@@ -111,13 +112,9 @@ def _room_behind(width: int) -> int:
 
 def _around(text: str, start: int, width: int) -> str:
     """Return as much of a text as has room: its beginning, and what follows a place in it."""
-    if len(text) <= width:
-        return text
     rest = min(len(text) - start, _room_behind(width))
     head = max(width - 1 - rest, 0)
-    if start <= head:
-        return _cut(text, width)
-    return _cut(f"{text[:head]}…{text[start:]}", width)
+    return shortened_around(text, start, head, width)
 
 
 def _numbered(short: Mapping[str, str], names: Sequence[str], width: int) -> Iterator[str]:
@@ -134,13 +131,13 @@ def _cut(text: str, width: int) -> str:
 
 def _pieces(text: str, start: int, end: int) -> Label:
     if len(text) <= _SHORT or start <= 0:
-        return Label(_cut(text, _HEAD))
+        return Label(shortened(text, _HEAD))
     start += text[start:].startswith("…")
     # A bracket that stands open where the first piece is cut needs no second mark of it.
-    head = _cut(text[: start - text[:start].endswith("<…")], _HEAD)
+    head = shortened(text[: start - text[:start].endswith("<…")], _HEAD)
     if len(text) <= end + _SPARE:
         return Label(head, text[start:])
-    return Label(head, text[start:end], _cut(text[end:], _MORE))
+    return Label(head, text[start:end], shortened(text[end:], _MORE))
 
 
 def _told_apart(names: Sequence[str], texts: list[str], whole: Callable[[str], str]) -> list[str]:

@@ -1,5 +1,7 @@
 """Findings that are parts of the device time: which are listed, in what order, with what gain."""
 
+from dataclasses import replace
+
 import pytest
 
 import traceflops as tf
@@ -238,6 +240,29 @@ def test_the_kernel_with_most_of_the_compute_time_is_named_with_all_its_variants
     assert found.sentence.endswith(
         "Try larger batches, lower precision, or a library tuned for its shapes."
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "format_", "events", "told"),
+    [
+        ("sgemm_128x64_nn", "pytorch", "", "Try larger batches, lower precision, or"),
+        ("sgemm_128x64_nn", "nsys", "", "Tune it for its shapes, or try another library."),
+        ("mul_mat_q<8>", "rocpd", "", "Tune it for its shapes, or try another library."),
+        ("laplacian", "rocpd", "", "is unknown: profile it with rocprof-compute."),
+        ("laplacian", "nsys", "", "is unknown: profile it with Nsight Compute (ncu --set full)."),
+        ("laplacian", "pytorch", "", "(ncu --set full) or rocprof-compute."),
+        ("laplacian", "pytorch", "xpu_runtime", "What limits it is unknown."),
+    ],
+)
+def test_the_main_kernel_is_told_what_its_program_and_gpu_have(
+    name: str, format_: str, events: str, told: str
+) -> None:
+    other = "another_kernel" if name == "laplacian" else "sgemm_32x32_tt"
+    trace = trace_of(**launched((name, 0, 100, 80_000), (other, 50, 80_100, 9_000)))
+    source = replace(trace.source, format=format_, event_counts={events: 1} if events else {})
+    found = tf.analyze(replace(trace, source=source)).losses
+    (one,) = (one for one in found if one.rule == "main-kernel")
+    assert told in one.remedy
 
 
 def test_a_decode_pass_of_few_tokens_waits_for_weights() -> None:

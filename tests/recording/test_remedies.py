@@ -11,7 +11,7 @@ from traceflops.comparison.side import side_of
 from traceflops.findings import Verdict, of_cut_file
 from traceflops.recording import known_recipes
 from traceflops.recording.inventory import Inventory, take_inventory
-from traceflops.remedies import command, family, remedy
+from traceflops.remedies import command, family, remedy, without_cuda
 from traceflops.reports.terminal import render_info
 from traceflops.reports.view import opening, products
 from traceflops.table.trace import Note, Trace
@@ -87,6 +87,20 @@ def test_the_activity_to_record_is_that_of_the_accelerator(category: str, member
         assert ("profiler_metrics" in told) == (member == "CUDA" and lack == "device records")
     first = str(remedy(trace, "first work"))
     assert ("torch.cuda" in first) == (member == "CUDA")
+
+
+@pytest.mark.parametrize(
+    ("told", "left"),
+    [
+        ("Replay the step as a CUDA graph.", ""),
+        ("Remove torch.cuda.synchronize().", "Remove torch.accelerator.synchronize()."),
+        ("Set NCCL_DEBUG=INFO; keep it apart. Call it once.", "Keep it apart. Call it once."),
+        ("Run it in torch.autocast('cuda').", "Run it in torch.autocast('xpu')."),
+    ],
+)
+def test_remedies_of_cuda_are_not_told_of_other_accelerators(told: str, left: str) -> None:
+    assert without_cuda({"xpu_runtime": 3}, told) == left
+    assert without_cuda({"cuda_runtime": 3}, told) == told
 
 
 def test_pytorch_is_not_told_of_options_of_rocprof() -> None:

@@ -240,6 +240,15 @@ def test_the_verdict_does_not_lead_with_idle_time_that_earlier_work_may_have_fil
     assert [note.count for note in analysis.notes if note.code == "earlier-work-missing"] == [1]
 
 
+def test_work_is_not_said_to_start_late_where_lost_work_may_fill_the_time() -> None:
+    run = first_of_a_queue(50 * MS)
+    run["calls"] += [{"start_ns": 150, "correlation": 1_000 + at} for at in range(40)]
+    run["calls"] = [{**call, "name": "cudaLaunchKernel"} for call in run["calls"]]
+    analysis = analyze(trace_of(**run))
+    assert analysis.recorded == "incomplete"
+    assert "earlier-work-missing" not in [note.code for note in analysis.notes]
+
+
 def test_idle_time_of_unknown_cause_is_still_a_loss_where_only_calls_are_missing() -> None:
     activities = launched(("a", 0, 100, 50), ("b", 0, 50 * MS, 10))["activities"]
     analysis = analyze(trace_of(activities=activities))

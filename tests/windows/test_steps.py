@@ -309,6 +309,7 @@ def no_steps(run: Any) -> str:
         ("Epoch {}", r"'Epoch \d+'"),
         ("train(x)[{}]'s", r"""'train\(x\)\[\d+\]'"'"'s'"""),
         ("train_step", "train_step"),
+        ("MoE[experts=64, call={}]", r"'MoE\[experts=64, call=\d+\]'"),
     ],
 )
 def test_ranges_that_look_like_steps_are_named_as_the_option(name: str, option: str) -> None:

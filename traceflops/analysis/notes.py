@@ -36,20 +36,23 @@ def notes_of(
     """Return the notes of a trace and of all that was computed from it, in the order shown."""
     linked, trace = prepared.linked, prepared.linked.trace
     is_told = bool(measured.devices) and all(d.match.how == "given" for d in measured.devices)
+    records = prepared.launch_records
+    # Lost launches of graphs are counted anew, in the chosen time.
+    said = {*(_ON_MODELS * is_told), *(("graph-launches-lost",) * (records.graph.lost > 0))}
     return (
         *_package_notes(),
-        *(note for note in trace.notes if not (is_told and note.code in _ON_MODELS)),
+        *(note for note in trace.notes if note.code not in said),
         *prepared.plan.notes,
         *_link_notes(trace, devices),
         *_overlap_notes(devices),
-        *_earlier_work_notes(devices, prepared.unseen_ns),
+        *_earlier_work_notes(devices, prepared.unseen_ns, is_judged=records.is_judged),
         *_no_calls_notes(trace, devices),
         *_name_notes(linked.categorised),
         *_clock_notes(linked),
         *records_notes(
-            prepared.launch_records,
+            records,
             on_host=bool(devices),
-            share=_lost_share(prepared.launch_records, devices),
+            share=_lost_share(records, devices),
         ),
         *_profiler_notes(trace, prepared.accounts),
         *(prepared.replays.notes if prepared.replays is not None else ()),
@@ -123,15 +126,18 @@ def _overlap_notes(devices: Sequence[DeviceReport]) -> Iterator[Note]:
 
 
 def _earlier_work_notes(
-    devices: Sequence[DeviceReport], unseen_ns: Mapping[int, int]
+    devices: Sequence[DeviceReport], unseen_ns: Mapping[int, int], *, is_judged: bool
 ) -> Iterator[Note]:
-    """Say how long work without a record may have run; of graphs that is given by device."""
+    """Say how long work without a record may have run; of graphs that is given by device.
+
+    Where too many records are lost to judge idle time, all of it may be lost work.
+    """
     unknown_ns = [
         device.chosen.idle_causes.unrecorded_ns - unseen_ns.get(device.device, 0)
         for device in devices
     ]
     window_ns = sum(device.chosen.components.window_ns for device in devices)
-    if count := sum(ns > 0 for ns in unknown_ns):
+    if is_judged and (count := sum(ns > 0 for ns in unknown_ns)):
         text = (
             f"On {several(count, 'GPU')} recorded work starts long after its launch call "
             f"({time_amount(sum(unknown_ns))} of idle time), and no recorded wait explains it. "

@@ -142,6 +142,7 @@ def with_removed(analysis: Analysis, placeholders: Placeholders) -> Analysis:
 class Judged(NamedTuple):
     """What a verdict asks of the recording; `how` device records are made, that a file is `cut`."""
 
+    trace: Trace
     how: str
     cut: str
     records: LaunchRecords
@@ -157,7 +158,7 @@ class Judged(NamedTuple):
         trace, lacks_copies = prepared.trace, is_said(prepared.trace, COPIES_MISSING)
         records, choice = prepared.launch_records, prepared.plan.choice
         how, untimed = advice(trace, "device records"), prepared.untimed
-        told = how, cut_off(trace), records, untimed, choice, lacks_copies
+        told = trace, how, cut_off(trace), records, untimed, choice, lacks_copies
         sampled = gpu_samples(prepared) if trace.source.format == GPU_SAMPLES else ()
         return cls(*told, samples_verdict(sampled, trace), memory_verdict(prepared))
 
@@ -232,7 +233,7 @@ def judged(
     found = all_losses(
         total, measured, moved, idle, lacks_copies=asked.lacks_copies, waiting=waiting
     )
-    main = main_kernel_findings(table, total, found, passes, basis_of(choice))
+    main = main_kernel_findings(table, total, found, passes, basis_of(choice), asked.trace)
     return {
         "verdict": _verdict(asked, devices, total, measured, found, ranks),
         "steps": replace(choice, typical_ns=spread.median_ns) if spread is not None else choice,

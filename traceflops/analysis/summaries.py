@@ -73,7 +73,7 @@ def analysis_of_summaries(
     choice, records = _choice([one.choice for one in moved]), _launch_records(moved)
     parts = [one.launches for one in moved if one.launches is not None]
     figures = judged(
-        Judged("", cut_off(trace), records, None, choice, is_said(trace, COPIES_MISSING)),
+        Judged(trace, "", cut_off(trace), records, None, choice, is_said(trace, COPIES_MISSING)),
         devices,
         measured,
         kernels=[one.kernels for one in moved],

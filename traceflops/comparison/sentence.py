@@ -10,6 +10,8 @@ from fractions import Fraction
 from typing import Final
 
 from traceflops.attribution import CLASSES
+from traceflops.categories import without_return_type
+from traceflops.characters import shortened
 from traceflops.comparison.difference import (
     CALLS,
     GONE,
@@ -289,9 +291,8 @@ def _late(before: Side, after: Side, more: bool) -> str:
 
 def short(name: str, longest: int = _LONGEST) -> str:
     """Return a name without namespaces, templates and parameters, cut in the middle if long."""
-    head = re.sub(r"\(anonymous namespace\)::", "", function_name(name).removeprefix("void "))
+    head = re.sub(r"\(anonymous namespace\)::", "", without_return_type(function_name(name)))
     if "::" in head or "<" in head:
         head = head.split("<")[0].split("(")[0].rpartition("::")[2] or head
     plain = "".join(char if char.isprintable() else " " for char in head)
-    half = longest // 2
-    return plain if len(plain) <= longest else f"{plain[:half]}…{plain[-half:]}"
+    return shortened(plain, longest)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 import numpy as np
 
 from traceflops.categories import of_pytorch
-from traceflops.remedies import PYTORCH, ROCPROF, family
+from traceflops.remedies import CUDA, NSIGHT, PYTORCH, ROCPROF, accelerator, family
 from traceflops.table import ABSENT, groups, names, numbers
 from traceflops.timeline import Intervals
 from traceflops.units import several
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from traceflops.mfu import Measurement, Serving
     from traceflops.ranks import RankReport
     from traceflops.replay import Replay
-    from traceflops.table import Note, Source
+    from traceflops.table import Note, Source, Trace
     from traceflops.timeline import Account, Gap
     from traceflops.windows import DeviceReport, Prepared, State, StepChoice, StepSpread
 
@@ -181,14 +181,24 @@ def is_torch(case: Case) -> bool:
 
 def is_amd(case: Case) -> bool:
     """Return whether the GPUs are AMD's: by the profiler, themselves, or the calls."""
-    if family(case.source.format) == ROCPROF or case.prepared is None:
+    if case.prepared is None:
         return family(case.source.format) == ROCPROF
-    devices, calls = case.prepared.trace.devices, case.prepared.trace.calls
-    return (
-        _AMD_WARP in devices["warp_size"].to_pylist()
-        or any(name.startswith("gfx") for name in names(devices["architecture"]))
-        or any(name.startswith("hip") for name in names(calls["name"]))
-    )
+    return gpus_of(case.prepared.trace) == "amd"
+
+
+def gpus_of(trace: Trace) -> str:
+    """Return who made the GPUs, by profiler, accelerator, GPUs or calls: "" where none tells."""
+    tool, calls = family(trace.source.format), names(trace.calls["name"])
+    if accelerator(trace.source.event_counts) != CUDA:
+        return "other"
+    if (
+        tool == ROCPROF
+        or _AMD_WARP in trace.devices["warp_size"].to_pylist()
+        or any(name.startswith("gfx") for name in names(trace.devices["architecture"]))
+        or any(name.startswith("hip") for name in calls)
+    ):
+        return "amd"
+    return "nvidia" if tool == NSIGHT or any(name.startswith("cu") for name in calls) else ""
 
 
 def without_work_ns(case: Case) -> int:

@@ -12,6 +12,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final
 
 from traceflops.categories import from_own_word, same_kernels
+from traceflops.characters import shortened
 from traceflops.findings.case import limit, share_of_window
 from traceflops.findings.finding import Finding, Row, row_name, severity_of
 from traceflops.findings.finding import short_name as without_signature
@@ -201,7 +202,7 @@ def _names(names: Sequence[str]) -> dict[str, str]:
 
 def _cut(name: str) -> str:
     plain = " ".join(name.replace(";", ",").replace(". ", " ").split())
-    return plain if len(plain) <= _NAME else f"{plain[:_NAME]}…"
+    return shortened(plain, _NAME)
 
 
 @cache

@@ -31,6 +31,7 @@ from traceflops.findings.trace_health import trace_health
 from traceflops.findings.unevenness import uneven_steps
 from traceflops.findings.unified_memory import unified_memory
 from traceflops.findings.user_rules import more_rules
+from traceflops.remedies import without_cuda
 from traceflops.units import percent
 from traceflops.windows import ENOUGH, PARTIAL
 
@@ -88,7 +89,15 @@ _SURE: Final[Mapping[Level, float]] = {"high": 1.0, "medium": 0.9, "low": 0.8}
 def diagnosed(case: Case) -> tuple[Finding, ...]:
     """Return what rules find, that with the largest gain first; then other findings by share."""
     silent = case.finding_rules.silent
-    return tuple(one for one in _diagnosed(case) if one.rule not in silent)
+    return tuple(_fitting(case, one) for one in _diagnosed(case) if one.rule not in silent)
+
+
+def _fitting(case: Case, one: Finding) -> Finding:
+    """Return a finding whose remedy the accelerator at hand has."""
+    fits = without_cuda(case.source.event_counts, one.remedy)
+    if not one.remedy or fits == one.remedy:
+        return one
+    return replace(one, remedy=fits, sentence=one.sentence.replace(one.remedy, fits).rstrip())
 
 
 def _diagnosed(case: Case) -> Iterator[Finding]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from traceflops.categories import without_return_type
+from traceflops.characters import shortened
 from traceflops.units import function_name
 
 Owner = Literal["yours", "framework", "library", "input pipeline", "configuration", "cluster"]
@@ -29,7 +30,7 @@ Severity = Literal["high", "medium", "low"]
 _LEAST: Final[dict[Severity, float]] = {"high": 0.20, "medium": 0.10, "low": 0.03}
 """The share of the device time from which a finding has a severity."""
 
-_LONGEST_NAME, _HEAD, _ROW_NAME = 100, 70, 160
+_LONGEST_NAME, _ROW_NAME = 100, 160
 """Characters of a name in a sentence, of those the first ones of one that is cut; and in a row."""
 _SIGNATURE: Final = re.compile(r"(?<=>)\([^()]*\)$")
 """What a demangled kernel has around its name."""
@@ -169,7 +170,7 @@ class Finding:
 
 def row_name(label: str) -> str:
     """Return a name as rows have it."""
-    return label if len(label) <= _ROW_NAME else f"{label[: _ROW_NAME - 1]}…"
+    return shortened(without_return_type(label), _ROW_NAME)
 
 
 def as_loss(one: Candidate) -> Finding | None:
@@ -184,8 +185,7 @@ def as_loss(one: Candidate) -> Finding | None:
 def short_name(label: str) -> str:
     """Return the name of a function, kernel or range as a sentence has it."""
     name = _SIGNATURE.sub("", without_return_type(function_name(label)))
-    cut = f"{name[:_HEAD]}…{name[_HEAD - _LONGEST_NAME + 1 :]}"
-    return name if len(name) <= _LONGEST_NAME else cut
+    return shortened(name, _LONGEST_NAME)
 
 
 def severity_of(share: float) -> Severity | None:

@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from traceflops.categories import without_return_type
+from traceflops.categories import of_ml, without_return_type
+from traceflops.findings.case import gpus_of
 from traceflops.findings.decode import weight_bits
 from traceflops.findings.finding import Finding, Row, severity_of, short_name
 from traceflops.units import kernel_name, percent
@@ -17,19 +18,24 @@ if TYPE_CHECKING:
 
     from traceflops.findings.losses import Loss
     from traceflops.mfu import Serving
+    from traceflops.table import Trace
     from traceflops.timeline import Account
 
 MAIN_KERNEL: Final = "main-kernel"
+_BATCHES: Final = "Try larger batches, lower precision, or a library tuned for its shapes."
 _REMEDIES: Final = {
-    "gemm": "Try larger batches, lower precision, or a library tuned for its shapes.",
+    "gemm": "Tune it for its shapes, or try another library.",
     "vector": "It reads a matrix for one vector: batch several, so that one reading serves all.",
     "attention": "Try a newer fused attention kernel.",
 }
 """What to do, by category."""
 _ANY: Final = "Speed up or replace this kernel first."
-_UNKNOWN: Final = (
-    "What limits it is unknown: profile it with Nsight Compute (ncu --set full) or rocprof-compute."
-)
+_COUNTED_BY: Final = {
+    "amd": ": profile it with rocprof-compute",
+    "nvidia": ": profile it with Nsight Compute (ncu --set full)",
+    "": ": profile it with Nsight Compute (ncu --set full) or rocprof-compute",
+}
+"""What tells why a kernel is slow, by who made the GPU."""
 _KINDS: Final = ("compute", "other")
 """Kinds of work of which one kernel may be the program; of `other` nothing else is known."""
 _DECODE: Final = (
@@ -45,7 +51,12 @@ _FUNCTION: Final = re.compile(r"(?:void )?([^<(\[]+)")
 
 
 def main_kernel_findings(
-    kernels: pa.Table, total: Account, found: Sequence[Loss], serving: Serving, of: str
+    kernels: pa.Table,
+    total: Account,
+    found: Sequence[Loss],
+    serving: Serving,
+    of: str,
+    trace: Trace,
 ) -> Iterator[Finding]:
     """Give a finding where one kernel has most of a kind of work, which has most of the time.
 
@@ -68,7 +79,8 @@ def main_kernel_findings(
     share = min(whole, shares[top])
     severity = severity_of(share)
     if severity is not None and 2 * time_ns >= times.total():
-        do = _remedy(variant, sub, serving) if top == "compute" else _UNKNOWN
+        unknown = f"What limits it is unknown{_COUNTED_BY.get(gpus_of(trace), '')}."
+        do = _remedy(variant, sub, serving, of_ml(trace)) if top == "compute" else unknown
         told = (Row(name, time_ns),)
         most = "up to " if whole > share else ""  # its launches overlap
         said = f"{name} takes {most}{percent(share)} of {of}. {do}"
@@ -82,7 +94,7 @@ def _family(name: str) -> str:
     return short_name((words[words.lastindex or 0] if words else name).strip())
 
 
-def _remedy(name: str, sub: str, serving: Serving) -> str:
+def _remedy(name: str, sub: str, serving: Serving, has_batches: bool) -> str:
     """Return what to do; a decode pass of few tokens reads the weights for these only."""
     passes = {kind.kind: kind for kind in serving.kinds}
     decode = passes.get("decode") if len(passes) == 1 else None
@@ -90,4 +102,6 @@ def _remedy(name: str, sub: str, serving: Serving) -> str:
     if sub == "gemm" and 0 < tokens <= _FEW_TOKENS:
         return _DECODE.format(tokens=tokens, quantize="quantize, " * (weight_bits(name) > 8))
     is_vector = sub == "gemm" and _OF_VECTORS.search(name)
+    if sub == "gemm" and has_batches and not is_vector:
+        return _BATCHES
     return _REMEDIES.get("vector" if is_vector else sub, _ANY)

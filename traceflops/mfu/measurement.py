@@ -274,7 +274,9 @@ def why_no_figure(
         return
     records = prepared.launch_records
     if records.state in ("capture", "missing") or records.lacks_kernels:
-        how = advice(prepared.trace, "all device records")
+        of_graphs = records.graph.lost and not records.kernel.lost
+        how = advice(prepared.trace, "kernels of graphs") if of_graphs else ""
+        how = how or advice(prepared.trace, "all device records")
         lost = MissingInput("GPU records are incomplete", how)
         yield _CAPTURE if records.state == "capture" else lost
         return
@@ -283,7 +285,8 @@ def why_no_figure(
         yield lack if DESCRIBE not in lack.remedy or of_ml(prepared.trace) else NOT_ML
         return
     if not prepared.knows_replays:
-        how = advice(prepared.trace, "all device records")
+        how = advice(prepared.trace, "kernels of graphs")
+        how = how or advice(prepared.trace, "all device records")
         yield MissingInput("graph launches have no GPU records, so their FLOPs are unknown", how)
         return
     coverage = done.coverage

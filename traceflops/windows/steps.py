@@ -11,9 +11,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain, zip_longest
 
 import numpy as np
 
+from traceflops.characters import shortened
 from traceflops.table import (
     ABSENT,
     BoolArray,
@@ -212,7 +214,7 @@ def some_marks(trace: Trace) -> str:
     labels, code = names(marks["name"]), codes(marks["name"])
     annotations = distinct(code[is_one_of(marks["kind"], "annotation")])[:5].tolist()
     if annotations:
-        shown = ", ".join(labels[place][:60] for place in annotations)
+        shown = ", ".join(shortened(labels[place], 60) for place in annotations)
         return f"the trace has annotations such as {shown}"
     if "gpu_annotation" in names(marks["kind"]):
         return (
@@ -247,8 +249,17 @@ def likely_step_mark(trace: Trace) -> str | None:
         if not name.isprintable() or not 0 < len(name) <= _LONGEST_MARK:
             continue
         if 2 * sums_ns[one] > span_ns and _is_loop(start[mine], dur[mine]):
-            return _SPECIAL.sub(r"\\\g<0>", name).replace("0", r"\d+")
+            labels = names(marks["name"])
+            return _pattern([labels[code] for code in distinct(codes(marks["name"])[mine])])
     return None
+
+
+def _pattern(labels: Sequence[str]) -> str:
+    """Return the pattern of labels that differ in numbers only; those that do not differ stay."""
+    values = [{*each} for each in zip(*map(_DIGITS.findall, labels), strict=True)]
+    numbers = (next(iter(each)) if len(each) == 1 else r"\d+" for each in values)
+    text = (_SPECIAL.sub(r"\\\g<0>", piece) for piece in _DIGITS.split(labels[0]))
+    return "".join(chain.from_iterable(zip_longest(text, numbers, fillvalue="")))
 
 
 def _is_loop(start: IntArray, dur: IntArray) -> bool:

@@ -132,12 +132,27 @@
     pen.setLineDash([]);
   };
 
+  // A text cut to its room; of a bracket that would stay open, whole arguments are left out.
+  const CLOSING = { "(": ")", "[": "]", "{": "}", "<": ">" };
+  const cut = (text, room) => {
+    const open = [];
+    for (let at = 0; at < room - 1; at += 1) {
+      if (CLOSING[text[at]]) open.push(at);
+      else if (text[at] === CLOSING[text[open.at(-1)]]) open.pop();
+    }
+    if (!open.length) return `${text.slice(0, room - 1)}…`;
+    const last = open.at(-1), comma = text.lastIndexOf(", ", room - 3 - open.length);
+    const kept = comma > last ? comma + 2 : last + 1;
+    if (kept + 1 + open.length > room) return `${text.slice(0, open[0])}…`;
+    return `${text.slice(0, kept)}…${open.reverse().map((at) => CLOSING[text[at]]).join("")}`;
+  };
+
   // What fits into a box of a name: its own part of a qualified one.
   const shortened = (name, room) => {
     let text = name.length > 300 ? name.slice(0, 300) : name;
     text = text.replace(/^void /, "").replace(/\(anonymous namespace\)::/g, "");
     text = text.replace(/^(?:\w+::)+(?=\w)/, "").replace(/^(?:nn\.Module: |[^\s()]*\(\d+\): )/, "");
-    return text.length <= room ? text : room < 4 ? "" : `${text.slice(0, room - 1)}…`;
+    return text.length <= room ? text : room < 4 ? "" : cut(text, room);
   };
 
   const names = (pen, data, view, shown, looks) => {

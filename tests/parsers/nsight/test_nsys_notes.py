@@ -35,6 +35,21 @@ def test_work_of_another_process_is_not_what_a_launch_left(tmp_path: Path) -> No
     assert note(made(tmp_path, export), "graph-launches-lost").count == 4
 
 
+def test_lost_launches_of_graphs_are_told_once_and_how_to_record_them(tmp_path: Path) -> None:
+    export = NsysFile()
+    export.call(100, 105, 9)
+    export.kernel(1_000, 2_000, correlationId=9)
+    for number in (1, 2, 3, 4):
+        export.call(number * 10, number * 10 + 9, number, name=LAUNCH)
+    analysis = tf.analyze(made(tmp_path, export))
+    found = [one.code for one in analysis.notes]
+    assert "graph-launches-lost" not in found
+    assert "device-records-missing" in found
+    (lack,) = analysis.measured.lacks
+    assert "--cuda-graph-trace=node" in lack.remedy
+    assert "fewer steps" not in lack.remedy
+
+
 def overhead(table: str, kind: Any, *, typed: bool = True) -> NsysFile:
     export = NsysFile()
     export.call(1, 2, 1)
