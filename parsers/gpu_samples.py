@@ -77,7 +77,7 @@ _KEYS: Final = {
     "gpu": "index|gpu|dmon gpu",
     "bus": r"gpu_bus_id|pci\.bus_id",
 }
-_UNIT: Final = re.compile(r"\s*\[[^\]]*\]$")
+_UNIT: Final = re.compile(r"\[[^][]*\]$")
 _QUOTED: Final = re.compile(r'"([^"]*)"')
 _NUMBER: Final = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)(?: ?(?:%|[A-Za-z]{1,4}))?")
 _MASK: Final = re.compile(r"0x[0-9a-fA-F]{1,13}|0x0{3}[0-9a-fA-F]{13}")
@@ -117,7 +117,7 @@ class _Header:
     @classmethod
     def of(cls, cells: Sequence[str]) -> _Header | None:
         """Return what a header says, None for a line that is none."""
-        plain = [_UNIT.sub("", cell).lower() for cell in cells[:_MOST_COLUMNS]]
+        plain = [_UNIT.sub("", cell).rstrip().lower() for cell in cells[:_MOST_COLUMNS]]
 
         def places(pattern: str) -> list[int]:
             return [at for at, name in enumerate(plain) if re.fullmatch(pattern, name)]

@@ -282,7 +282,7 @@ _SIGNS: Final = (
         "record with rocprofv3 --kernel-trace, or with rocprofv2 --plugin file (ROCm 5.7 or later)",
     ),
     (
-        rb"ARROW1[\s\S]{1,400}?summary/1\0{1,4}\n\0{3}traceflops",
+        rb"ARROW1[\s\S]{1,400}?summary/\d{1,9}\0{1,4}\n\0{3}traceflops",
         "a summary of traceflops reduce, no recording",
         "give it to traceflops report or summary, or give the recording",
     ),

@@ -39,10 +39,12 @@ _SURROGATES = re.compile(
     rb"(\\u[dD][89a-fA-F][0-9a-fA-F]{2})|\\.",
     re.DOTALL,
 )
-_STRING_TOKEN = re.compile(STRING, re.DOTALL)
+# A string without an end reaches to the end of the text: it is looked at once.
+_STRING_OR_REST = STRING.removesuffix(b'"') + rb'(?:"|\\?+\Z)'
+_STRING_TOKEN = re.compile(_STRING_OR_REST, re.DOTALL)
 _BARE = rb"[-+]?(?:NaN|nan|Infinity|inf|N/A)(?=\s*[,}\]])"
-_BARE_TOKEN = re.compile(rb"(" + STRING + rb")|(?<=[:\[,\s])" + _BARE, re.DOTALL)
-_COMMA_TOKEN = re.compile(rb"(" + STRING + rb")|,(?=\s*[}\]])", re.DOTALL)
+_BARE_TOKEN = re.compile(rb"(" + _STRING_OR_REST + rb")|(?<=[:\[,\s])" + _BARE, re.DOTALL)
+_COMMA_TOKEN = re.compile(rb"(" + _STRING_OR_REST + rb")|,(?=\s*[}\]])", re.DOTALL)
 _CONTROL_TO_SPACE = bytes(32 if code < 32 else code for code in range(256))
 
 

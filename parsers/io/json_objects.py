@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -27,6 +28,7 @@ LONGEST_VALUE: Final = 1 << 26
 """No object of a list is longer, nor a value that is kept whole."""
 
 _STRIDE: Final = 1 << 10
+_NEAR_END: Final = 1 << 16
 _SPACES: Final = re.compile(rb"[ \t\r\n]*+")
 
 
@@ -106,6 +108,14 @@ class Window:
             self._found[pattern] = (at, found)
         return found
 
+    def last(self, pattern: re.Pattern[bytes], stop: int) -> re.Match[bytes] | None:
+        """Return the last place of a sign before a stop; where there is none, it costs nothing."""
+        first = self.search(pattern, self.at)
+        if first is None or first.end() > stop:
+            return None
+        found = deque(pattern.finditer(self.text, max(first.start(), stop - _NEAR_END), stop), 1)
+        return found[0] if found else deque(pattern.finditer(self.text, first.start(), stop), 1)[0]
+
     def forget(self, keep: int) -> int:
         """Pass all but the last bytes; return how many were passed."""
         passed = max(0, self.available - keep)
@@ -172,11 +182,11 @@ class ListObjects:
             return None
         window.ensure(size)
         begin = window.at
-        cut = self.boundaries.last(window.text, begin, len(window.text))
+        cut = window.last(self.boundaries.resume, len(window.text))
         if cut is None:
             return None
-        window.at = cut[1]
-        return Guess(window.text[begin : cut[1]], cut[0] - begin)
+        window.at = cut.start("next")
+        return Guess(window.text[begin : window.at], cut.start() + 1 - begin)
 
     def take(self, window: Window) -> Taken:
         """Return the next objects; the window is then behind them."""
@@ -197,13 +207,13 @@ class ListObjects:
 
     def _to_boundary(self, window: Window, stop: int) -> Taken | None:
         """Take what stands before the last boundary; None where it is none of this list."""
-        cut = self.boundaries and self.boundaries.last(window.text, window.at, stop)
-        if not cut:
+        cut = window.last(self.boundaries.resume, stop) if self.boundaries else None
+        if cut is None:
             return None
-        objects = window.text[window.at : cut[0]]
+        objects = window.text[window.at : cut.start() + 1]
         if not is_whole(b"".join((b"[", objects, b"]"))):
             return None
-        return self._taken(window, cut[1], objects)
+        return self._taken(window, cut.start("next"), objects)
 
     def _taken(self, window: Window, behind: int, objects: bytes) -> Taken:
         window.at = behind

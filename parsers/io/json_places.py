@@ -6,7 +6,6 @@ A document is described by one Place for its outermost value.
 from __future__ import annotations
 
 import re
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -78,9 +77,6 @@ def is_whole(text: bytes) -> bool:
     return first_value(text) == (True, len(text))
 
 
-_NEAR_END: Final = 1 << 16
-
-
 @dataclass(frozen=True)
 class Skipped:
     """A value that is not needed."""
@@ -104,14 +100,6 @@ class Boundaries:
     start: re.Pattern[bytes]
     resume: re.Pattern[bytes]
     end: re.Pattern[bytes] | None = None
-
-    def last(self, text: bytes, begin: int, stop: int) -> tuple[int, int] | None:
-        """Return where the last object that is followed by another ends, and where that begins."""
-        for near in (max(begin, stop - _NEAR_END), begin):
-            found = deque(self.resume.finditer(text, near, stop), maxlen=1)
-            if found:
-                return found[0].start() + 1, found[0].start("next")
-        return None
 
 
 @dataclass(frozen=True)

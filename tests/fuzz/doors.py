@@ -191,7 +191,7 @@ def _arrow(draw: Random, data: bytes) -> tuple[bytes, str]:
 
 
 _DOORS: tuple[tuple[Callable[[bytes], bool], Mutation], ...] = (
-    (lambda data: data.startswith(b"ARROW1") and b"summary/1" in data[:400], _summary),
+    (lambda data: data.startswith(b"ARROW1") and b"summary/" in data[:400], _summary),
     (lambda data: data.startswith(b"\xff\xff\xff\xff") and b"traceflops.pack" in data[:400], _pack),
     (lambda data: data[:15].lower() == b"<!doctype html>", _page),
     (lambda data: data.startswith((b"ARROW1", b"\xff\xff\xff\xff")), _arrow),

@@ -2,7 +2,11 @@
 
 import gzip
 import os
+import re
 import zipfile
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,8 +15,9 @@ import pytest
 from tests.parsers.documents import read_bytes, read_one, source_of
 from traceflops.errors import InputError
 from traceflops.parsers import read
-from traceflops.parsers.io import inputs, places
+from traceflops.parsers.io import inputs, json_events, places
 from traceflops.parsers.io import json_lists as lists
+from traceflops.parsers.io import json_mend as mend
 from traceflops.parsers.io import json_objects as objects
 from traceflops.table.trace import Trace
 
@@ -97,6 +102,47 @@ def test_what_stands_behind_waste_without_quotes_is_found(monkeypatch: pytest.Mo
         found = read_bytes(document(*GOOD[:20], waste, *GOOD[20:]), 500)
         assert set(range(40)) - set(starts(found)) <= {20}
         assert counts(found)["json-dropped"] is not None
+
+
+class Looks:
+    """A pattern that counts the bytes it looks at."""
+
+    def __init__(self, pattern: re.Pattern[bytes]) -> None:
+        self.pattern, self.flags, self.looked_at = pattern, pattern.flags, 0
+
+    def search(self, text: bytes, at: int = 0) -> re.Match[bytes] | None:
+        found = self.pattern.search(text, at)
+        self.looked_at += (found.end() if found else len(text)) - at
+        return found
+
+    def finditer(self, text: bytes, at: int, stop: int) -> Iterator[re.Match[bytes]]:
+        self.looked_at += stop - at
+        return self.pattern.finditer(text, at, stop)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [b",", b", ", b"x,", b'{"ph":,', b"{", b"}", b"}, {", b'"', b"\\", b"[],", b"{},", b"[", b"]"],
+)
+@pytest.mark.parametrize("before", [b"[", document(*GOOD).removesuffix(b'],"world":2}') + b","])
+def test_runs_of_broken_elements_cost_linear_work(
+    broken: bytes, before: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = Looks(json_events._EVENTS.resume)
+    boundaries = replace(json_events._EVENTS, resume=looks)
+    monkeypatch.setattr(json_events, "_EVENTS", boundaries)
+    for data in (before + broken * 5000, before + broken * 5000 + b"," + b",".join(GOOD)):
+        looks.looked_at = 0
+        with suppress(InputError):
+            read_bytes(data)
+        assert 0 < looks.looked_at <= 8 * len(data) + objects._STRIDE**2
+
+
+@pytest.mark.parametrize("token", [mend._STRING_TOKEN, mend._BARE_TOKEN, mend._COMMA_TOKEN])
+@pytest.mark.parametrize("end", [b"", b"\\"])
+def test_a_string_without_an_end_is_looked_at_once(token: re.Pattern[bytes], end: bytes) -> None:
+    text = b'"' + b'\n\\"' * 10 + end
+    assert [found.span() for found in token.finditer(text)] == [(0, len(text))]
 
 
 def bomb(folder: Path, kind: str) -> Path:

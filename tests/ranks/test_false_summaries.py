@@ -144,8 +144,25 @@ def test_false_summaries_that_crashed_are_refused(name: str) -> None:
         made = CLI.invoke(app, [command, str(path)])
         assert (made.exit_code, made.stderr) == (
             3,
-            f"error: damaged summary: {path.name}\nhint: write it again with traceflops reduce\n",
+            f"error: summary written by another version of traceflops: {path.name}\n"
+            "hint: write it again with traceflops reduce\n",
         )
+
+
+def test_a_summary_of_another_version_is_not_called_damaged(tmp_path: Path) -> None:
+    path = tmp_path / "rank0.summary"
+    for version in (b"summary/1", b"summary/3", b"summary/10"):
+        table = pa.ipc.open_file(pa.py_buffer(encoded(sound()))).read_all()
+        table = table.replace_schema_metadata({b"traceflops": version})
+        with pa.ipc.new_file(path, table.schema) as writer:
+            writer.write_table(table)
+        made = CLI.invoke(app, ["report", str(path), "-o", str(tmp_path / "page.html")])
+        assert (made.exit_code, made.stderr) == (
+            3,
+            f"error: summary written by another version of traceflops: {path.name}\n"
+            "hint: write it again with traceflops reduce\n",
+        )
+        assert not (tmp_path / "page.html").exists()
 
 
 def test_among_other_ranks_a_false_summary_is_a_note(tmp_path: Path) -> None:

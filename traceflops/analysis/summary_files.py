@@ -5,6 +5,7 @@ It is decoded by their types, so that a file can name no code, and checked befor
 
 from __future__ import annotations
 
+import re
 from fractions import Fraction
 from types import MappingProxyType
 from typing import Any, Final
@@ -18,7 +19,10 @@ from traceflops.analysis.summary_checks import check_summary
 from traceflops.errors import InputError
 from traceflops.table import ARROW_UNREADABLE, checked, require
 
-_SCHEMA: Final = {b"traceflops": b"summary/1"}
+_KEY: Final = b"traceflops"
+_SCHEMA: Final = {_KEY: b"summary/2"}
+"""The number goes up with each change of what a summary holds."""
+_ANY_VERSION: Final = re.compile(rb"summary/\d{1,9}\0")
 _FILE: Final = {"summary": pa.large_binary(), "failed": pa.string()}
 _ARROW: Final = b"ARROW1"
 _MOST_BYTES: Final = 2_000_000
@@ -28,7 +32,7 @@ _DTYPES: Final = {"<i8", "|b1"}
 
 def is_summary(head: bytes) -> bool:
     """Return whether a file that begins so may be a summary."""
-    return head.startswith(_ARROW) and _SCHEMA[b"traceflops"] in head
+    return head.startswith(_ARROW) and _ANY_VERSION.search(head) is not None
 
 
 def encoded(summary: RankSummary | str) -> bytes:
@@ -68,20 +72,25 @@ def _file(summary: RankSummary | None, failed: str | None = None) -> bytes:
 def decoded(content: bytes, name: str) -> RankSummary | str:
     """Return the summary in a file, or the name of a file that could not be read.
 
-    Raises InputError where it is none, or damaged.
+    Raises InputError where it is none, damaged, or written by another version.
     """
     try:
-        table = checked(pa.ipc.open_file(pa.py_buffer(content)).read_all())
+        reader = pa.ipc.open_file(pa.py_buffer(content))
+        if (reader.schema.metadata or {})[_KEY] != _SCHEMA[_KEY]:
+            raise _unreadable("summary written by another version of traceflops", name)
+        table = checked(reader.read_all())
         data = table["summary"][0].as_buffer()
         if data is None:
             return str(table["failed"][0])
         summary = unpacked(data)
         check_summary(summary)
     except (*ARROW_UNREADABLE, IndexError, msgspec.MsgspecError, ArithmeticError, RecursionError):
-        raise InputError(
-            f"damaged summary: {name}", "write it again with traceflops reduce"
-        ) from None
+        raise _unreadable("damaged summary", name) from None
     return summary
+
+
+def _unreadable(what: str, name: str) -> InputError:
+    return InputError(f"{what}: {name}", "write it again with traceflops reduce")
 
 
 def _plain(value: Any) -> object:
