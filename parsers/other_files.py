@@ -14,7 +14,8 @@ from typing import Final
 
 _JSON: Final = rb"\s*[\[{]"
 _PICKLE: Final = rb"\x80[\x02-\x05]"
-_KINETO: Final = (b'"schemaVersion"', b'"deviceProperties"', b'"cpu_op"')
+_OF_KINETO: Final = (b'"schemaVersion"', b'"deviceProperties"')
+_KINETO: Final = (*_OF_KINETO, b'"cpu_op"')
 
 _TRACE: Final = (
     "record with torch.profiler (prof.export_chrome_trace), nsys or rocprofv3: traceflops recipe"
@@ -68,7 +69,7 @@ OTHER_FILES: Final = (
         ),
     ),
     OtherFile(
-        "a trace of an Ascend NPU (trace_view.json or msprof)",
+        "a trace whose times are texts, as those of Ascend NPUs (trace_view.json or msprof)",
         _ASCEND,
         begins=rb"\s*\[\s*\{",
         all_of=(b'"ph"',),
@@ -116,9 +117,12 @@ OTHER_FILES: Final = (
         "a trace of Intel's unitrace",
         "record with torch.profiler on XPU (ProfilerActivity.XPU), whose traces are read",
         begins=_JSON,
-        all_of=(b'"traceEvents"', b'"process_name"'),
-        one_of=(b'"HOST<', b" HOST<", b'"DEVICE<', b" DEVICE<"),
-        lacks=_KINETO,
+        all_of=(b'"traceEvents"',),
+        one_of=(
+            *(b'"HOST<', b" HOST<", b'"DEVICE<', b" DEVICE<"),
+            *(b'"cat": "gpu_op"', b'"cat": "Flow_H2D_', b'"cat": "Flow_D2H_'),
+        ),
+        lacks=_OF_KINETO,
     ),
     OtherFile(
         "a speedscope profile of a CPU (py-spy, rbspy, or another sampler)",

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from traceflops.parsers.io import NoteTable, text_notes
 from traceflops.parsers.rocprof.tables.parts import TableFile
-from traceflops.parsers.shared import DISPATCH, overflow_notes, span_notes
+from traceflops.parsers.shared import COUNTED_WHILE_TIMED, DISPATCH, overflow_notes, span_notes
 from traceflops.remedies import ROCPROFV3
 from traceflops.table import (
     ABSENT,
@@ -35,12 +35,6 @@ COUNTERS_ONLY: Final = Note(
     "no-timeline",
     "The files hold only hardware counters. Reading them serializes kernels, so there is no "
     "timeline; give a run of rocprofv3 --kernel-trace beside it.",
-)
-COUNTED_WHILE_TIMED: Final = Note(
-    "assumed",
-    "counted-while-timed",
-    "Hardware counters were recorded in the timed run, which serializes kernels: idle time and "
-    "overlap are not those of a normal run.",
 )
 LAUNCH_IS_QUEUEING: Final = Note(
     "assumed",

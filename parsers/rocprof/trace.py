@@ -12,7 +12,6 @@ import pyarrow as pa
 
 from traceflops.parsers.io import ByteSource, Database, NoteTable, nothing_left
 from traceflops.parsers.rocprof.notes import (
-    COUNTED_WHILE_TIMED,
     COUNTERS_ONLY,
     DEVICE_UNKNOWN,
     LAUNCH_IS_QUEUEING,
@@ -21,6 +20,7 @@ from traceflops.parsers.rocprof.notes import (
 )
 from traceflops.parsers.rocprof.tables.parts import OutputPlace, place_of
 from traceflops.parsers.shared import (
+    COUNTED_WHILE_TIMED,
     DISPATCH,
     UNNAMED_KERNEL,
     Gathered,

@@ -155,6 +155,9 @@ def _asked_by(tables: V1Tables, rows: AllRows) -> dict[str, IntArray]:
     codes = [names.codes(_labels(rows[kind]))[rows[kind].column("name")] for kind in _APIS]
     calls: dict[str, Array] = _together(rows, _APIS, _SHOWN) | {"name": np.concatenate(codes)}
     begins, ends = (rows[kind].columns((*_PLACE, "id")) for kind in (ARROW_FROM, ARROW_TO))
+    if not rows[WORK].count:  # kernels know when they were dispatched: no arrow needs to tell it
+        others = ~np.isin(ends["section"], rows[KERNEL].column("section"))
+        ends = {name: column[others] for name, column in ends.items()}
     work = _together(rows, _KINDS, _SHOWN)
     asked, tables.odd["loose-arrows"] = _links(begins, ends, work, calls, names)
     sizes = [rows[kind].count for kind in _KINDS]

@@ -10,7 +10,13 @@ if TYPE_CHECKING:
     from traceflops.parsers.shared.collectives import fill_collectives
     from traceflops.parsers.shared.formats import Format, Reading
     from traceflops.parsers.shared.repeats import copies, each_run_once
-    from traceflops.parsers.shared.sanity_checks import plausible, span_notes, spans, timed
+    from traceflops.parsers.shared.sanity_checks import (
+        COUNTED_WHILE_TIMED,
+        plausible,
+        span_notes,
+        spans,
+        timed,
+    )
     from traceflops.parsers.shared.sinks import (
         DISPATCH,
         UNNAMED,

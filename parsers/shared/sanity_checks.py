@@ -36,6 +36,13 @@ from traceflops.table import (
 )
 from traceflops.units import time_amount
 
+COUNTED_WHILE_TIMED: Final = Note(
+    "assumed",
+    "counted-while-timed",
+    "Hardware counters were recorded in the timed run, which serializes kernels: idle time and "
+    "overlap are not those of a normal run.",
+)
+"""Of all tools that count and time in one run."""
 DAY_NS: Final = 86_400 * 10**9
 _UNSET_AWAY_NS: Final = 600 * 10**9
 _LONGEST_NS: Final = 2**53

@@ -57,6 +57,11 @@ FILES: dict[str, tuple[object, str]] = {
     "flight recorder pickle": (pickle.dumps({"version": "2.1", "pg_config": {}}, 2), "flight rec"),
     "unitrace": ({"traceEvents": [meta("HOST<node1>"), meta("DEVICE<node1>")]}, "unitrace"),
     "unitrace of a rank": ({"traceEvents": [meta("RANK 1 HOST<node1>")]}, "unitrace"),
+    "unitrace with calls": (
+        {"traceEvents": [call("zeInit") | {"cat": "cpu_op"}, call("mm") | {"cat": "gpu_op"}]},
+        "unitrace",
+    ),
+    "times as texts": ([call("a", ts="10.5")], "whose times are texts"),
     "speedscope": (
         {"$schema": "https://www.speedscope.app/file-format-schema.json", "profiles": []},
         "speedscope",

@@ -358,6 +358,10 @@ def opened(source: ByteSource) -> RawFile:
     """Return a report of which nothing has been read yet."""
     stream = _plain(source) or io.BytesIO(b"".join(source.blocks()))
     source.text_bytes = size = stream.seek(0, io.SEEK_END)
+    stream.seek(max(size - _READ_BYTES, 0))
+    padded = stream.read()
+    filled = padded.rstrip(b"\0")  # copies by blocks pad with zeros
+    size -= len(padded) - len(filled) if filled.endswith(_END) else 0
     stream.seek(len(MAGIC))
     version = _VERSION.match(stream.read(_LONGEST_VERSION))
     return RawFile(source, stream, size, version[1].decode() if version else "")

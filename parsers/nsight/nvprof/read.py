@@ -12,13 +12,16 @@ import pyarrow as pa
 
 from traceflops.parsers.io import Database, Lookup, NoteTable, rank_in_name
 from traceflops.parsers.nsight.nsys.read import trace_of
+from traceflops.parsers.nsight.nsys.reading import CUPTI
 from traceflops.parsers.nsight.nvprof.tables import nvprof_tables
+from traceflops.parsers.shared import COUNTED_WHILE_TIMED
 from traceflops.table import ABSENT, SourceFile, Trace, number_column, numbers
 
 NVPROF: Final = "nvprof"
 _RECENT_NS: Final = 10**18
 """A later time counts from 1970."""
 _WITH_THREADS: Final = ("calls", "ops", "marks")
+_COUNTED: Final = tuple(f"{CUPTI}{what}" for what in ("EVENT", "METRIC"))
 _NOTES: Final = NoteTable(
     dropped={
         "unified-memory": (
@@ -40,8 +43,10 @@ def read_nvprof(database: Database) -> Sequence[Trace]:
     trace = trace_of(tables, NVPROF, (file,), source.label, rank_in_name(source.label))
     own = {name: _own_threads(trace.table(name), tables.own_threads) for name in _WITH_THREADS}
     kept = [note for note in trace.notes if note.code != "nccl-sizes"]
+    counted_in = [name for name in database.tables if name.startswith(_COUNTED)]
     counted = tables.left_out | Counter({"nccl-sizes": len(trace.notes) - len(kept)})
-    said = _NOTES.counted(counted, "unified-memory", "nccl-sizes")
+    said = [*_NOTES.counted(counted, "unified-memory", "nccl-sizes")]
+    said += [COUNTED_WHILE_TIMED] if any(map(database.has_rows, counted_in)) else []
     return [
         replace(
             trace,

@@ -252,6 +252,12 @@ def test_the_beginning_of_a_packed_block_is_that_of_its_content(data: bytes, mor
     assert len(unpacked_before_cut(packed + b"\xff" * more, 500)) <= 500
 
 
+def test_zeros_behind_the_end_are_no_cut(tmp_path: Path) -> None:
+    whole, padded = read(sample(), tmp_path), read(sample() + bytes(512), tmp_path)
+    assert codes(padded) == codes(whole)
+    assert padded.activities.equals(whole.activities)
+
+
 def test_without_its_last_bytes_nothing_is_missing(tmp_path: Path) -> None:
     whole, cut = read(sample(), tmp_path), read(sample()[:-5], tmp_path)
     assert cut.activities.equals(whole.activities)

@@ -33,6 +33,7 @@ COLUMNS = {
     "DEVICE": "id name globalMemorySize numMultiprocessors computeCapabilityMajor "
     "computeCapabilityMinor coreClockRate numThreadsPerWarp uuid",
     "PCIE": "type id",
+    "METRIC": "value",
 }
 COLUMNS |= dict.fromkeys(("KERNEL", "CDP_KERNEL"), COLUMNS["CONCURRENT_KERNEL"])
 COLUMNS["DRIVER"] = COLUMNS["RUNTIME"]
@@ -228,6 +229,15 @@ def test_tables_that_are_not_read_are_named(tmp_path: Path) -> None:
     made.row("PCIE", type=1, id=1)
     text = note(tf.read(made.save(tmp_path / "a.nvvp")), "tables-not-used").text
     assert text == "2 rows of tables that are not read: CUPTI_ACTIVITY_KIND_PCIE (2)."
+
+
+@pytest.mark.parametrize("was_counted", [False, True])
+def test_counters_in_the_timed_run_are_said(tmp_path: Path, was_counted: bool) -> None:
+    made = small()
+    if was_counted:
+        made.row("METRIC", value=7)
+    trace = tf.read(made.save(tmp_path / "a.nvprof"))
+    assert ("counted-while-timed" in codes(trace)) == was_counted
 
 
 @pytest.mark.parametrize("table", ["NVTX_EVENTS_V2", "CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL"])

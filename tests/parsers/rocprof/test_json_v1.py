@@ -405,6 +405,17 @@ def test_arrows_that_could_lead_to_either_lead_to_nothing() -> None:
     assert notes(trace)["loose-arrows"].count == 1
 
 
+def test_arrows_to_kernels_that_know_their_dispatch_are_not_loose() -> None:
+    start = AT // 1000 * 1000
+    us = start // 1000
+    trace = read(
+        kernel(start, start + 5_000),
+        call(start - 9_000, start - 9_000, "hsa_dispatch", section=3),
+        arrow(0, us - 9, us, (6 + GPU, 78), section=3),
+    )
+    assert "loose-arrows" not in notes(trace)
+
+
 # The machine
 
 
